@@ -1,0 +1,80 @@
+# The three verbs the project's CMakeLists.txt files use. Sources are listed by hand, dependencies
+# stand next to them, and each header must compile alone (target all_verify_interface_header_sets).
+
+include(CheckCXXCompilerFlag)
+
+add_library(tandem_options INTERFACE)
+target_include_directories(tandem_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+target_compile_options(tandem_options INTERFACE -Wall -Wextra -Wshadow -Werror)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND TANDEM_MARCH)
+  target_compile_options(tandem_options INTERFACE -march=${TANDEM_MARCH})
+endif()
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(tandem_options INTERFACE -Wthread-safety)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # g++ 12 reports these falsely inside the standard library at -O2.
+  target_compile_options(tandem_options INTERFACE -Wno-error=maybe-uninitialized -Wno-restrict
+                                                  -Wno-error=stringop-overflow -Wno-error=array-bounds)
+endif()
+if(TANDEM_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(TANDEM_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+endif()
+
+find_program(TANDEM_CCACHE ccache)
+if(TANDEM_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TANDEM_CCACHE})
+endif()
+find_program(TANDEM_MOLD mold)
+if(TANDEM_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT TANDEM_SANITIZE)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# tandem_library(NAME SRCS a.cc HDRS a.h DEPS tandem::base absl::status)
+# With HDRS alone it is an interface library.
+function(tandem_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS" ${ARGN})
+  if(ARG_SRCS)
+    add_library(tandem_${name} STATIC ${ARG_SRCS})
+    set(scope PUBLIC)
+  else()
+    add_library(tandem_${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(tandem::${name} ALIAS tandem_${name})
+  target_sources(tandem_${name} ${scope} FILE_SET HEADERS BASE_DIRS ${CMAKE_SOURCE_DIR}
+                                         FILES ${ARG_HDRS})
+  set_target_properties(tandem_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  target_link_libraries(tandem_${name} ${scope} tandem_options ${ARG_DEPS})
+endfunction()
+
+# tandem_binary(NAME SRCS main.cc DEPS ...) -> build/bin/NAME
+function(tandem_binary name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS})
+endfunction()
+
+# tandem_test(NAME SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 ARGS --x): one CTest test per
+# binary. A test that cannot run here exits with GTEST_SKIP lines, which CTest shows as skipped.
+function(tandem_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
+  if(NOT ARG_SRCS)
+    set(ARG_SRCS ${name}.cc)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SRCS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS} GTest::gtest GTest::gmock
+                                        tandem::test_main)
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1"
+    SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
+endfunction()

@@ -1,0 +1,26 @@
+// The one fold: gradient sums of several ranks become one mean gradient. Used by servers (held
+// updates of a step), by the direct allreduce and by the reference in tests, so that synchronous
+// parameter server, allreduce and a plain loop give the same bits.
+//
+// Rule: contributions are added in rank order, starting from a copy of the first one (not from
+// zero), skipping ranks without one; the sum is multiplied once by 1 / (sum of n).
+// Built with -ffp-contract=off.
+#ifndef TANDEM_OPTIM_FOLD_H_
+#define TANDEM_OPTIM_FOLD_H_
+
+#include <cstddef>
+
+namespace tandem {
+
+// sum[i] += x[i] for i in [0, n). The pointers do not overlap.
+void FoldAdd(float* sum, const float* x, size_t n);
+
+// values[i] *= factor.
+void FoldScale(float* values, float factor, size_t n);
+
+// 1 / sum_of_n as every caller computes it; 0 if sum_of_n is 0.
+float FoldFactor(double sum_of_n);
+
+}  // namespace tandem
+
+#endif  // TANDEM_OPTIM_FOLD_H_

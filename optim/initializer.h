@@ -1,0 +1,19 @@
+// First values of rows and of dense parameters: a pure function of (seed, key or index), never of
+// the order in which rows are created or of who owns them.
+#ifndef TANDEM_OPTIM_INITIALIZER_H_
+#define TANDEM_OPTIM_INITIALIZER_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+// Fills `row` with the first values of `key`. `seed` already mixes the job's seed and the name.
+// A default config (INITIALIZER_UNSPECIFIED) means UNIFORM with scale 1/sqrt(row.size()).
+void InitRow(const Initializer& config, uint64_t seed, uint64_t key, absl::Span<float> row);
+
+}  // namespace tandem
+
+#endif  // TANDEM_OPTIM_INITIALIZER_H_

@@ -1,0 +1,133 @@
+// Frames: everything nodes say to each other. proto/frame.md has the byte offsets and a worked
+// example; this file is the one encoder and the one decoder, used by every transport.
+//
+// A frame has one to four parts:
+//   part 0  header, then the entries (data frames) or a serialised Control message (CONTROL)
+//   part 1  keys    (uint64, little-endian; may be empty)
+//   part 2  values  (float32 for rows and gradients; raw bytes otherwise; may be empty)
+//   part 3  reserved
+// Parts 1 and 2 are raw: never copied or re-encoded by this file.
+#ifndef TANDEM_PROTO_FRAME_H_
+#define TANDEM_PROTO_FRAME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/buffer.h"
+#include "proto/endpoint.h"
+#include "proto/wire.pb.h"
+
+namespace tandem {
+
+inline constexpr uint32_t kFrameMagic = 0x4d444e54;  // "TNDM" little-endian
+inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr int kMaxFrameParts = 4;
+
+// Bounds on what a peer can choose; a frame beyond them is refused before anything is allocated.
+inline constexpr uint32_t kMaxEntries = 1 << 20;
+inline constexpr size_t kMaxPartBytes = size_t{1} << 31;
+inline constexpr size_t kMaxControlBytes = size_t{64} << 20;
+
+// Numbers are never reused.
+enum class FrameKind : uint8_t {
+  kPull = 1,      // worker -> shard: read the rows of `keys` for a step
+  kRows = 2,      // shard -> worker: the rows, in the order of the keys
+  kPush = 3,      // worker -> shard: gradient sums of a step; also the clock message
+  kAck = 4,       // shard -> worker: each slice is held or applied, or refused
+  kWaiting = 5,   // shard -> worker: a read waits for a worker's step (one entry, see WaitingInfo)
+  kSegment = 6,   // worker -> worker: one message of a collective
+  kControl = 16,  // a Control message
+  kPing = 32,     // transport only: is the connection alive?
+  kGoodbye = 33,  // transport only: orderly close
+};
+
+enum FrameFlags : uint8_t {
+  kFlagEvaluate = 1,    // PULL: read the latest rows, create none, move no clock
+  kFlagAssign = 2,      // PUSH: the values are rows, not gradients; before step 0 only
+  kFlagWithSlots = 4,   // PULL, ROWS, ASSIGN: each row is followed by its optimizer slots
+  kFlagEndOfEpoch = 8,  // PUSH: this worker's clock counts as infinite until its next push
+};
+
+// What a shard says of one range slice.
+enum class SliceStatus : uint16_t {
+  kOk = 0,
+  kWrongView = 1,      // not the owner (any more, or not yet): ask again, elsewhere
+  kRefused = 2,        // malformed or against the protocol; the sender is at fault
+  kOverBudget = 3,     // held updates would pass their budget
+};
+
+// Fixed part of every frame.
+struct FrameHeader {
+  FrameKind kind = FrameKind::kControl;
+  uint8_t flags = 0;
+  EndpointId sender;
+  uint32_t view = 0;         // the newest view the sender knows
+  uint64_t incarnation = 0;  // of the sender's process
+  uint64_t request = 0;      // chosen by the asker, echoed in answers; SEGMENT: operation number
+  int64_t first_step = 0;    // PUSH: covers steps [first_step, step]; < step only when empty
+  int64_t step = 0;          // PULL: the step the read is for; SEGMENT: message number
+  uint32_t group = 0;        // policy group
+  uint64_t samples = 0;      // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step
+  int32_t clock_gap = 0;     // PUSH: the worker's clock gap when the step started
+  int32_t in_flight = 0;     // PUSH: batches started and not yet applied, this one included
+
+  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+};
+
+// One slice of a data frame: the keys (and values) of one range, in frame order.
+struct SliceEntry {
+  uint32_t range = 0;
+  uint32_t rows = 0;          // keys of this slice
+  int64_t version = 0;        // ROWS: version read; PUSH: version the gradient came from; ACK: now
+  int64_t clock = 0;          // ROWS, ACK: smallest applied clock at the range over live workers
+  SliceStatus status = SliceStatus::kOk;  // ROWS, ACK
+  uint32_t row_floats = 0;    // values per row in the values part; 0 if the slice has no values
+
+  friend bool operator==(const SliceEntry&, const SliceEntry&) = default;
+};
+
+// A frame on its way: parts only. Cheap to copy (references).
+struct Frame {
+  int parts = 0;
+  Buffer part[kMaxFrameParts];
+
+  size_t TotalBytes() const;
+};
+
+inline constexpr size_t kFrameHeaderBytes =
+    4 + 1 + 1 + 1 + 1 + 4 + 4 + 8 + 8 + 8 + 8 + 4 + 4 + 8 + 4 + 4 + 8;  // 80
+inline constexpr size_t kSliceEntryBytes = 4 + 4 + 8 + 8 + 2 + 2 + 4;   // 32
+
+// A decoded frame. `keys` and `values` refer to the frame's buffers.
+struct ParsedFrame {
+  FrameHeader header;
+  Frame frame;                       // keeps the bytes alive
+  absl::Span<const uint8_t> body;    // entries or Control bytes, inside part 0
+  uint32_t entry_count = 0;          // data frames
+
+  SliceEntry Entry(uint32_t i) const;
+  const Buffer& keys() const { return frame.part[1]; }
+  const Buffer& values() const { return frame.part[2]; }
+  // Requires kind == kControl. Returns INVALID_ARGUMENT if the bytes are not a Control message.
+  absl::StatusOr<Control> ParseControl() const;
+  std::string DebugString() const;
+};
+
+// Builds frames. Part 0 comes from `source`; keys and values are taken by reference.
+Frame EncodeDataFrame(BufferSource& source, const FrameHeader& header,
+                      absl::Span<const SliceEntry> entries, Buffer keys, Buffer values);
+Frame EncodeControlFrame(BufferSource& source, FrameHeader header, const Control& control,
+                         Buffer values = Buffer());
+
+// Checks everything a peer can choose: magic, version, kind, part count, checksum of part 0, entry
+// count; that the slices add up to the keys part (8 bytes a key) and, for kinds with values, to the
+// values part (row_floats * 4 bytes a row). After this the slices can be walked without checks.
+absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame);
+
+}  // namespace tandem
+
+#endif  // TANDEM_PROTO_FRAME_H_

@@ -1,0 +1,88 @@
+// The rows of one key range of one embedding table.
+//
+// Thread safety: none needed; a range belongs to one shard thread.
+// Layout: an index of 64-byte buckets (5 keys, 5 row numbers; open addressing, load kept below 0.8,
+// grown by less than doubling) and two growable mappings, weights and slots, in huge pages where the
+// system has them. Row numbers are stable; pointers are valid until the next call that may create.
+// Invariants:
+//   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
+//   (2) a row's first values depend only on (seed, key);
+//   (3) rows are numbered 0, 1, 2, ... in order of creation.
+// Not here: which shard owns a key (views), when a read may be answered (policies/), bytes on the
+// wire (proto/frame.md), files (range_file.h).
+#ifndef TANDEM_SERVER_RANGE_STORE_H_
+#define TANDEM_SERVER_RANGE_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "optim/optimizer.h"
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+class RangeStore {
+ public:
+  struct Options {
+    int dim = 0;
+    uint64_t salt = 0;                 // of Position()
+    uint64_t seed = 0;                 // of first values
+    Initializer initializer;
+    const RowOptimizer* optimizer = nullptr;  // outlives the store
+    int64_t expected_rows = 0;         // a hint; the store grows beyond it
+  };
+
+  explicit RangeStore(const Options& options);
+  ~RangeStore();
+  RangeStore(const RangeStore&) = delete;
+  RangeStore& operator=(const RangeStore&) = delete;
+
+  // Copies the weights of keys[i] to out[i*dim, (i+1)*dim). Absent keys are created by the
+  // initialiser. Requires: out.size() == keys.size() * dim. Repeated keys are allowed.
+  void Pull(absl::Span<const uint64_t> keys, absl::Span<float> out);
+
+  // The same without creating anything: an absent key reads as its first value (evaluation).
+  void Peek(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
+
+  // Applies gradients[i*dim, (i+1)*dim) * scale to the row of keys[i], created if absent.
+  // Requires: keys unique.
+  void Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale);
+
+  // Row numbers of the keys, created if absent: for folds over several pushes.
+  void FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
+  // Applies gradients to rows by number. Requires: row numbers valid and distinct.
+  void ApplyToRows(absl::Span<const uint32_t> row_numbers, absl::Span<const float> gradients,
+                   float scale);
+
+  // Sets weights, and slots if `slots` is not empty, of keys[i] (ASSIGN, files). Creates.
+  void Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
+              absl::Span<const float> slots);
+
+  // Weights followed by slots of each key, dim + slots_per_row floats a row; creates nothing: absent
+  // rows read as first values.
+  void PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
+
+  int dim() const;
+  int slots_per_row() const;
+  int64_t size() const;                       // rows
+  size_t MemoryBytes() const;                 // resident: index + rows + bookkeeping
+  uint64_t KeyOf(uint32_t row_number) const;  // slow path: for files
+  absl::Span<const float> Weights(uint32_t row_number) const;
+  absl::Span<const float> Slots(uint32_t row_number) const;
+  // All keys, in order of position (so that files do not depend on the order of creation).
+  std::vector<uint64_t> SortedKeys() const;
+
+ private:
+  class Index;
+  class Rows;
+  const Options options_;
+  std::unique_ptr<Index> index_;
+  std::unique_ptr<Rows> rows_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SERVER_RANGE_STORE_H_

@@ -1,0 +1,76 @@
+// The border to the dense engine. Rows come in and gradients go out as plain spans; exceptions of the
+// engine stop here and become absl::Status. LibTorch is included only behind it (worker/models/), so
+// servers, scheduler and the simulator never link it.
+//
+// Thread safety: one thread at a time per model.
+#ifndef TANDEM_WORKER_MODEL_H_
+#define TANDEM_WORKER_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/job.pb.h"
+#include "worker/batch.h"
+
+namespace tandem {
+
+// One dense parameter: elements [offset, offset + size) of the flat buffer.
+struct ParameterInfo {
+  std::string name;
+  int64_t offset = 0;
+  int64_t size = 0;
+  std::vector<int64_t> shape;
+  Initializer initializer;  // first values depend on (job seed, name, index) only
+};
+
+// What a model is built for: the cells each table contributes and the numbers a sample has.
+struct ModelInputs {
+  struct TableInput {
+    std::string name;
+    int fields = 0;
+    int dim = 0;
+  };
+  std::vector<TableInput> tables;  // as Batch::sparse
+  int numeric = 0;
+};
+
+// Pooled rows of one table: [samples, fields, dim] floats, sample-major.
+using PooledRows = absl::Span<const float>;
+
+class DenseModel {
+ public:
+  virtual ~DenseModel() = default;
+
+  virtual const std::vector<ParameterInfo>& parameters() const = 0;
+  virtual int64_t parameter_count() const = 0;  // elements of the flat buffer
+
+  // Logits of a batch. `pooled[t]` belongs to table t of ModelInputs; `flat` are the parameters.
+  virtual absl::Status Forward(const Batch& batch, absl::Span<const float> flat,
+                               absl::Span<const PooledRows> pooled, absl::Span<float> logits) = 0;
+
+  // The sum over samples of the binary cross-entropy, and its gradients: `flat_gradient` (every
+  // element written) and `pooled_gradients[t]` (every element written). Logits are returned too.
+  virtual absl::Status ForwardBackward(const Batch& batch, absl::Span<const float> flat,
+                                       absl::Span<const PooledRows> pooled,
+                                       absl::Span<float> logits, double* loss_sum,
+                                       absl::Span<float> flat_gradient,
+                                       absl::Span<const absl::Span<float>> pooled_gradients) = 0;
+};
+
+// INVALID_ARGUMENT if the model does not fit its inputs (DLRM's bottom width against dim, ...).
+// `threads`: intra-op threads of the engine.
+absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
+                                                          const ModelInputs& inputs, int threads);
+
+// Fills the flat buffer with first values. Declared here, defined without LibTorch.
+void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_seed,
+                    absl::Span<float> flat);
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_MODEL_H_
