@@ -42,6 +42,7 @@ struct Progress {
   // Smallest applied clock over workers that still have data; kInfiniteClock if none has.
   int64_t MinClock() const;
   int64_t MinAdmitted() const;  // likewise, of `admitted`, finished workers included
+  int Slowest() const;          // the rank with data left that has the fewest steps admitted
 
   friend bool operator==(const Progress&, const Progress&) = default;
 };
@@ -65,9 +66,6 @@ class UpdatePolicy {
 
   // serve: may worker `rank` read the range for `step` now, when it reads `depth` steps ahead?
   virtual bool MayServe(const Progress& progress, int rank, int64_t step, int depth) const = 0;
-
-  // The worker that a read which may not be served waits for: the rank of the slowest one.
-  virtual int WaitsFor(const Progress& progress, int rank, int64_t step, int depth) const = 0;
 
   // apply: what happens to the update of `rank` for `step`, which has just been admitted.
   virtual Arrival OnArrival(const Progress& progress, int rank, int64_t step) const = 0;

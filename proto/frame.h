@@ -68,7 +68,8 @@ struct FrameHeader {
   uint32_t view = 0;         // the newest view the sender knows
   uint64_t incarnation = 0;  // of the sender's process
   uint64_t request = 0;      // chosen by the asker, echoed in answers; SEGMENT: operation number
-  int64_t first_step = 0;    // PUSH: covers steps [first_step, step]; < step only when empty
+  int64_t first_step = 0;    // PUSH: covers steps [first_step, step]; < step only when empty;
+                             // ROWS, ACK: the shard's minimum clock over its ranges of the group
   int64_t step = 0;          // PULL: the step the read is for; SEGMENT: message number
   uint32_t group = 0;        // policy group
   uint64_t samples = 0;      // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step

@@ -1,0 +1,57 @@
+#include "proto/range_map.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tandem {
+
+absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& view,
+                                                                   const JobPlan& plan) {
+  auto map = std::make_shared<RangeMap>();
+  map->view_ = view.number();
+  map->tables_.resize(plan.tables.size());
+  for (int i = 0; i < view.range_size(); ++i) {
+    const RangeInfo& info = view.range(i);
+    if (info.table() >= plan.tables.size() ||
+        info.server() >= static_cast<uint32_t>(plan.servers()) ||
+        info.shard() >= static_cast<uint32_t>(plan.shards_per_server())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("view ", view.number(), " range ", i, ": table ", info.table(), " on server ",
+                       info.server(), " shard ", info.shard(), " is not of this job"));
+    }
+    Table& table = map->tables_[info.table()];
+    const bool first_of_table = table.count == 0;
+    if (first_of_table) table.first = static_cast<uint32_t>(i);
+    const uint64_t want_begin = first_of_table ? 0 : map->ranges_.back().end;
+    const bool consecutive = table.first + table.count == static_cast<uint32_t>(i);
+    const bool after_the_last = !first_of_table && want_begin == 0;
+    const bool empty = info.end() != 0 && info.end() <= info.begin();
+    if (!consecutive || after_the_last || empty || info.begin() != want_begin) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "view %u range %d [%#x, %#x) of table %s: want ranges in order that begin at %#x",
+          view.number(), i, info.begin(), info.end(), plan.tables[info.table()].name, want_begin));
+    }
+    ++table.count;
+    map->ranges_.push_back({info.table(), info.begin(), info.end(),
+                            EndpointId::Shard(static_cast<int>(info.server()),
+                                              static_cast<int>(info.shard()))});
+    map->begins_.push_back(info.begin());
+  }
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    const Table& table = map->tables_[t];
+    if (table.count == 0 || map->ranges_[table.first + table.count - 1].end != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("view ", view.number(), ": the ranges of table ",
+                                                     plan.tables[t].name,
+                                                     " do not reach the last position"));
+    }
+  }
+  return std::shared_ptr<const RangeMap>(std::move(map));
+}
+
+std::string RangeMap::Describe(uint32_t id, const JobPlan& plan) const {
+  const Range& r = ranges_[id];
+  return absl::StrFormat("%s, table %s, positions [%#x, %#x)", r.owner.DebugString(),
+                         plan.tables[r.table].name, r.begin, r.end);
+}
+
+}  // namespace tandem

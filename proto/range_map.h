@@ -1,0 +1,67 @@
+// A view as cores use it: who owns which range, and which range a position falls into. Immutable once
+// built; shared by reference.
+#ifndef TANDEM_PROTO_RANGE_MAP_H_
+#define TANDEM_PROTO_RANGE_MAP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/endpoint.h"
+#include "proto/job.h"
+#include "proto/wire.pb.h"
+
+namespace tandem {
+
+class RangeMap {
+ public:
+  struct Range {
+    uint32_t table = 0;
+    uint64_t begin = 0, end = 0;  // positions [begin, end); end 0 = 2^64
+    EndpointId owner;
+  };
+
+  // INVALID_ARGUMENT unless the ranges of each table of `plan` cut its positions without gap or
+  // overlap, in order, and each owner is a shard of the plan.
+  static absl::StatusOr<std::shared_ptr<const RangeMap>> FromView(const View& view,
+                                                                  const JobPlan& plan);
+
+  uint32_t view() const { return view_; }
+  const std::vector<Range>& ranges() const { return ranges_; }
+  const Range& range(uint32_t id) const { return ranges_[id]; }
+
+  // The id of the range that holds `position` of `table`.
+  uint32_t Find(uint32_t table, uint64_t position) const {
+    const Table& t = tables_[table];
+    // A first guess that is exact for equal ranges, then a walk.
+    uint64_t i = static_cast<uint64_t>((static_cast<unsigned __int128>(position) * t.count) >> 64);
+    const uint64_t* const begins = begins_.data() + t.first;
+    while (begins[i] > position) --i;
+    while (i + 1 < t.count && begins[i + 1] <= position) ++i;
+    return t.first + static_cast<uint32_t>(i);
+  }
+
+  // Ranges of one table are numbered consecutively: [first, first + count).
+  uint32_t FirstRange(uint32_t table) const { return tables_[table].first; }
+  uint32_t RangeCount(uint32_t table) const { return tables_[table].count; }
+
+  // "server 1 shard 0, table emb, positions [0x.., 0x..)".
+  std::string Describe(uint32_t id, const JobPlan& plan) const;
+
+ private:
+  struct Table {
+    uint32_t first = 0;
+    uint32_t count = 0;
+  };
+  uint32_t view_ = 0;
+  std::vector<Range> ranges_;
+  std::vector<uint64_t> begins_;  // by range id
+  std::vector<Table> tables_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_PROTO_RANGE_MAP_H_
