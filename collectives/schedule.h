@@ -1,7 +1,20 @@
-// A collective is a schedule: what one rank sends, receives and reduces, step by step, over pieces of
+// A collective is a schedule: what one rank sends, receives and adds, step by step, over pieces of
 // one vector. Schedules are pure functions of (algorithm, rank, ranks, count). One engine executes
 // them over any link (engine.h), one checker proves them without a network (checker.h), one cost
 // model prices them (cost.h), and one drawing shows them (draw.h).
+//
+// What a schedule means:
+//   (1) steps run in order; a step ends when all of its ops are done;
+//   (2) all sends of a step leave at once, with the contents the vector had when the step began;
+//   (3) the other ops of a step are done in the order listed, so the order of additions is fixed
+//       however messages arrive;
+//   (4) the n-th send from rank a to rank b meets the n-th receive (or reduce) from a on b;
+//   (5) empty pieces are left out, on both sides alike.
+// Ranks are not otherwise in step: one may be ahead of another as far as its messages allow, so a
+// pipeline over segments is a schedule in which step t sends segment t - 1 and receives segment t.
+//
+// To add an algorithm: one file with one function like those at the end, one line in
+// AllReduceSchedule and AllReduceAlgorithmName, its traffic in cost.cc; the tests then cover it.
 #ifndef TANDEM_COLLECTIVES_SCHEDULE_H_
 #define TANDEM_COLLECTIVES_SCHEDULE_H_
 
@@ -9,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace tandem {
@@ -18,6 +31,8 @@ namespace tandem {
 struct Piece {
   int64_t begin = 0;
   int64_t count = 0;
+  int64_t end() const { return begin + count; }
+  std::string DebugString() const;  // "[0, 4)"
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
@@ -33,24 +48,31 @@ class Blocks {
 };
 
 enum class OpKind : uint8_t {
-  kSend,     // the current contents of `piece` to `peer`
-  kReceive,  // overwrite `piece` with what `peer` sends
-  kReduce,   // add what `peer` sends to `piece`
-  kKeep,     // receive into the staging slot `slot` (contents of `piece` stay)
-  kFold,     // piece = staged contributions and own, added in rank order, from the first one
+  kSend,      // `piece` to `peer`
+  kReceive,   // overwrite `piece` with what `peer` sends
+  kReduce,    // add what `peer` sends to `piece`
+  kSetAside,  // copy `piece` aside (one place for it; the piece keeps its contents)
+  kAddAside,  // add what was set aside to the same piece
 };
 
 struct Op {
   OpKind kind = OpKind::kSend;
-  int peer = -1;
+  int peer = -1;  // none for the two aside ops
   Piece piece;
-  int slot = 0;  // kKeep: the contributing rank
+  bool FromPeer() const { return kind == OpKind::kReceive || kind == OpKind::kReduce; }
 };
 
-// Ops of one step may proceed at the same time; a step starts when the one before is complete,
-// except that sends of finished data and receives never wait longer than they must.
 struct Step {
   std::vector<Op> ops;
+
+  Step& Send(Piece piece, int to) { return Add({OpKind::kSend, to, piece}); }
+  Step& Receive(Piece piece, int from) { return Add({OpKind::kReceive, from, piece}); }
+  Step& Reduce(Piece piece, int from) { return Add({OpKind::kReduce, from, piece}); }
+  Step& SetAside(Piece piece) { return Add({OpKind::kSetAside, -1, piece}); }
+  Step& AddAside(Piece piece) { return Add({OpKind::kAddAside, -1, piece}); }
+
+ private:
+  Step& Add(Op op);
 };
 
 struct Schedule {
@@ -59,17 +81,26 @@ struct Schedule {
   int64_t count = 0;
   std::vector<Step> steps;
 
-  std::string DebugString() const;
+  Step& AddStep() { return steps.emplace_back(); }
+  std::string DebugString() const;  // one line an op
 };
 
-enum class AllReduceAlgorithm { kRing, kDirect };
+// What can be said of one rank's schedule alone: pieces inside the vector and not empty, peers that
+// exist and are others, nothing added from aside that was not set aside. INVALID_ARGUMENT if not.
+absl::Status ValidateSchedule(const Schedule& schedule);
 
-// Ring all-reduce (Patarasuk & Yuan 2009): 2(p-1) steps, 2(p-1)/p * count elements sent a rank.
-Schedule RingAllReduce(int rank, int ranks, int64_t count);
-// Direct reduce-scatter + allgather: block b is folded by rank b in rank order, so every element is
-// summed in the same order whatever the split into buffers: reproducible.
-Schedule DirectAllReduce(int rank, int ranks, int64_t count);
+enum class AllReduceAlgorithm { kRing, kDirect };
+inline constexpr AllReduceAlgorithm kAllReduceAlgorithms[] = {AllReduceAlgorithm::kRing,
+                                                              AllReduceAlgorithm::kDirect};
+absl::string_view AllReduceAlgorithmName(AllReduceAlgorithm algorithm);  // "ring", "direct"
+
+// Requires 0 <= rank < ranks, count >= 0.
 Schedule AllReduceSchedule(AllReduceAlgorithm algorithm, int rank, int ranks, int64_t count);
+// The schedules of all ranks, by rank.
+std::vector<Schedule> AllReduceSchedules(AllReduceAlgorithm algorithm, int ranks, int64_t count);
+
+Schedule RingAllReduce(int rank, int ranks, int64_t count);    // ring.cc
+Schedule DirectAllReduce(int rank, int ranks, int64_t count);  // direct.cc
 
 }  // namespace tandem
 
