@@ -1,0 +1,31 @@
+// The optimizers that NewRowOptimizer chooses from, one .cc each. Internal to optim/.
+#ifndef TANDEM_OPTIM_KINDS_H_
+#define TANDEM_OPTIM_KINDS_H_
+
+#include <memory>
+
+#include "optim/optimizer.h"
+#include "optim/row_update.h"
+
+namespace tandem {
+
+// A checked Optimizer message with its defaults filled in, in the precision of the arithmetic.
+struct OptimizerSettings {
+  float learning_rate = 0;
+  float momentum = 0;
+  double beta1 = 0;  // double: powers of them are taken
+  double beta2 = 0;
+  float epsilon = 0;
+  float initial_accumulator = 0;
+  GradientRule gradient;
+};
+
+std::unique_ptr<RowOptimizer> NewSgd(const OptimizerSettings& settings);
+std::unique_ptr<RowOptimizer> NewMomentum(const OptimizerSettings& settings);
+std::unique_ptr<RowOptimizer> NewAdagrad(const OptimizerSettings& settings);
+std::unique_ptr<RowOptimizer> NewRowwiseAdagrad(const OptimizerSettings& settings);
+std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings);
+
+}  // namespace tandem
+
+#endif  // TANDEM_OPTIM_KINDS_H_

@@ -1,0 +1,75 @@
+// What all optimizers share: the gradient of a row as its update sees it, and sums over a row in an
+// order that does not depend on the width of the machine's vectors. Internal to optim/, whose files
+// are built with -ffp-contract=off.
+#ifndef TANDEM_OPTIM_ROW_UPDATE_H_
+#define TANDEM_OPTIM_ROW_UPDATE_H_
+
+#include <cmath>
+#include <cstddef>
+
+#include "absl/types/span.h"
+#include "optim/dim_dispatch.h"
+
+namespace tandem {
+
+// Sum of term(j) over j in [0, n). Lane l of eight adds the terms j = l mod 8 in order of j; then
+// lanes are added in pairs, (l, l + 4), (l, l + 2), (0, 1).
+template <typename Term>
+inline float LaneSum(int n, Term term) {
+  constexpr int kLanes = 8;
+  float lane[kLanes] = {};
+  int j = 0;
+  for (; j + kLanes <= n; j += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lane[l] += term(j + l);
+  }
+  for (int l = 0; j + l < n; ++l) lane[l] += term(j + l);
+  for (int stride = kLanes / 2; stride > 0; stride /= 2) {
+    for (int l = 0; l < stride; ++l) lane[l] += lane[l + stride];
+  }
+  return lane[0];
+}
+
+// The order is: scale, then clip, then decay. Clipping sees the mean gradient (scale is 1/n), and
+// decay is not clipped away, as with torch's clip_grad_norm_ before a step with weight_decay.
+struct GradientRule {
+  float clip_norm = 0;     // largest L2 norm of a row's scaled gradient; 0 = off
+  float weight_decay = 0;  // times the weight, added to the gradient; 0 = off
+
+  bool plain() const { return clip_norm == 0 && weight_decay == 0; }
+
+  // What to multiply a row's scaled gradient with so that its norm is at most clip_norm.
+  float ClipFactor(int dim, const float* gradient, float scale) const {
+    if (clip_norm == 0) return 1;
+    const float norm = std::sqrt(LaneSum(dim, [=](int j) {
+      const float g = gradient[j] * scale;
+      return g * g;
+    }));
+    return norm > clip_norm ? clip_norm / norm : 1;
+  }
+};
+
+// Calls update(dim, i, gradient) for each row i, where gradient(j) is the j-th element of the row's
+// scaled, clipped and decayed gradient. gradient(j) reads weight j: an update must take it before
+// it writes that weight.
+template <typename Update>
+inline void UpdateRows(const GradientRule& rule, int dim, float scale,
+                       absl::Span<const float> gradients, absl::Span<float* const> rows,
+                       Update update) {
+  DispatchDim(dim, [&](auto d) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const float* const g = gradients.data() + i * static_cast<size_t>(d);
+      if (rule.plain()) {
+        update(d, i, [g, scale](int j) { return g[j] * scale; });
+        continue;
+      }
+      const float clip = rule.ClipFactor(d, g, scale);
+      const float decay = rule.weight_decay;
+      const float* const w = rows[i];
+      update(d, i, [=](int j) { return g[j] * scale * clip + decay * w[j]; });
+    }
+  });
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_OPTIM_ROW_UPDATE_H_

@@ -1,0 +1,48 @@
+// Adagrad with one accumulator a row, the mean square of its gradients, as in FBGEMM and TorchRec:
+// s += mean(g * g), w -= rate / (sqrt(s) + epsilon) * g. Slots: s.
+#include <cmath>
+
+#include "optim/kinds.h"
+
+namespace tandem {
+namespace {
+
+class RowwiseAdagrad final : public RowOptimizer {
+ public:
+  explicit RowwiseAdagrad(const OptimizerSettings& settings) : settings_(settings) {}
+
+  std::string name() const override { return "rowwise_adagrad"; }
+  int slots_per_row(int) const override { return 1; }
+  void InitSlots(int, absl::Span<float> slots) const override {
+    slots[0] = settings_.initial_accumulator;
+  }
+
+  void Apply(int dim, float scale, absl::Span<const float> gradients, absl::Span<float* const> rows,
+             absl::Span<float* const> slots) const override {
+    const float learning_rate = settings_.learning_rate;
+    const float epsilon = settings_.epsilon;
+    UpdateRows(settings_.gradient, dim, scale, gradients, rows,
+               [&](auto d, size_t i, auto gradient) {
+                 float* const w = rows[i];
+                 const float sum = LaneSum(d, [&](int j) {
+                   const float g = gradient(j);
+                   return g * g;
+                 });
+                 const float s = *slots[i] + sum / static_cast<float>(d);
+                 *slots[i] = s;
+                 const float rate = learning_rate / (std::sqrt(s) + epsilon);
+                 for (int j = 0; j < d; ++j) w[j] -= rate * gradient(j);
+               });
+  }
+
+ private:
+  const OptimizerSettings settings_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowOptimizer> NewRowwiseAdagrad(const OptimizerSettings& settings) {
+  return std::make_unique<RowwiseAdagrad>(settings);
+}
+
+}  // namespace tandem
