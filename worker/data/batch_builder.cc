@@ -1,0 +1,108 @@
+#include "worker/data/batch_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kFirstBits = 12;    // log2 of the slots to start with
+constexpr size_t kPrefetch = 16;  // occurrences ahead
+
+}  // namespace
+
+KeyIndex::KeyIndex() : slots_(size_t{1} << kFirstBits), shift_(64 - kFirstBits) {}
+
+void KeyIndex::Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
+                      std::vector<uint32_t>* index) {
+  NextStamp();
+  keys->clear();
+  index->resize(occurrences.size());
+  for (size_t o = 0; o < occurrences.size(); ++o) {
+    if (o + kPrefetch < occurrences.size()) {
+      __builtin_prefetch(&slots_[Home(occurrences[o + kPrefetch])], 1);
+    }
+    (*index)[o] = FindOrAdd(occurrences[o], keys);
+  }
+}
+
+uint32_t KeyIndex::FindOrAdd(uint64_t key, std::vector<uint64_t>* keys) {
+  const size_t mask = slots_.size() - 1;
+  for (size_t at = Home(key);; at = (at + 1) & mask) {
+    Slot& slot = slots_[at];
+    if (slot.stamp == stamp_) {
+      if (slot.key == key) return slot.index;
+      continue;
+    }
+    const uint32_t index = static_cast<uint32_t>(keys->size());
+    slot = {key, stamp_, index};
+    keys->push_back(key);
+    if (keys->size() * 2 > slots_.size()) Grow(*keys);
+    return index;
+  }
+}
+
+void KeyIndex::NextStamp() {
+  if (++stamp_ != 0) return;
+  std::fill(slots_.begin(), slots_.end(), Slot());  // the stamps have wrapped: none may look used
+  stamp_ = 1;
+}
+
+void KeyIndex::Grow(const std::vector<uint64_t>& keys) {
+  slots_.assign(slots_.size() * 4, Slot());
+  shift_ -= 2;
+  const size_t mask = slots_.size() - 1;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    size_t at = Home(keys[i]);
+    while (slots_[at].stamp == stamp_) at = (at + 1) & mask;
+    slots_[at] = {keys[i], stamp_, static_cast<uint32_t>(i)};
+  }
+}
+
+BatchBuilder::BatchBuilder(int numeric, std::vector<TableLayout> tables, bool bag)
+    : numeric_(numeric), tables_(std::move(tables)), bag_(bag), occurrences_(tables_.size()) {
+  TANDEM_CHECK(!bag_ || (tables_.size() == 1 && tables_[0].fields.size() == 1));
+}
+
+void BatchBuilder::Start(Batch* batch) {
+  batch->Clear();
+  batch->numeric = numeric_;
+  batch->sparse.resize(tables_.size());
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    batch->sparse[t].table = tables_[t].table;
+    batch->sparse[t].fields = static_cast<int>(tables_[t].fields.size());
+    if (bag_) batch->sparse[t].offsets.push_back(0);
+    occurrences_[t].clear();
+  }
+}
+
+void BatchBuilder::Append(const Row& row, Batch* batch) {
+  ++batch->samples;
+  batch->labels.push_back(row.label);
+  batch->numbers.insert(batch->numbers.end(), row.numbers.begin(), row.numbers.end());
+  bag_ ? AppendBag(row, batch) : AppendFields(row);
+}
+
+void BatchBuilder::AppendFields(const Row& row) {
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    std::vector<uint64_t>& to = occurrences_[t];
+    for (const int field : tables_[t].fields) to.push_back(row.keys[field]);
+  }
+}
+
+void BatchBuilder::AppendBag(const Row& row, Batch* batch) {
+  SparseInput& input = batch->sparse[0];
+  occurrences_[0].insert(occurrences_[0].end(), row.keys.begin(), row.keys.end());
+  input.weights.insert(input.weights.end(), row.weights.begin(), row.weights.end());
+  input.offsets.push_back(static_cast<uint32_t>(occurrences_[0].size()));
+}
+
+void BatchBuilder::Finish(Batch* batch) {
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    index_.Unique(occurrences_[t], &batch->sparse[t].keys, &batch->sparse[t].index);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,76 @@
+// From rows to a batch: unique keys per table in order of first occurrence, and which cell uses
+// which.
+//
+// This is on a worker's critical path: a few nanoseconds an id, and no allocation once the memory
+// has grown to the size of a batch.
+//
+// Thread safety: one thread at a time.
+#ifndef TANDEM_WORKER_DATA_BATCH_BUILDER_H_
+#define TANDEM_WORKER_DATA_BATCH_BUILDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker/batch.h"
+#include "worker/data/row.h"
+
+namespace tandem {
+
+// Finds the unique keys of a list. An open-addressing table that is emptied by changing a stamp.
+class KeyIndex {
+ public:
+  KeyIndex();
+
+  // keys: the distinct values of `occurrences` in order of first occurrence;
+  // index[o]: where occurrences[o] is in `keys`. Both are overwritten.
+  void Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
+              std::vector<uint32_t>* index);
+
+ private:
+  struct Slot {
+    uint64_t key = 0;
+    uint32_t stamp = 0;  // the slot is in use if it equals stamp_
+    uint32_t index = 0;  // in `keys`
+  };
+
+  size_t Home(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u) >> shift_; }
+  uint32_t FindOrAdd(uint64_t key, std::vector<uint64_t>* keys);
+  void NextStamp();
+  void Grow(const std::vector<uint64_t>& keys);
+
+  std::vector<Slot> slots_;  // a power of two, at most half in use
+  int shift_;                // 64 - log2(slots_.size())
+  uint32_t stamp_ = 0;
+};
+
+// The fields that feed one table.
+struct TableLayout {
+  uint32_t table = 0;       // id in the plan
+  std::vector<int> fields;  // indices into Row::keys, one cell each
+};
+
+class BatchBuilder {
+ public:
+  // bag: all keys of a row form one cell, with weights (libsvm); needs a single table of one field.
+  BatchBuilder(int numeric, std::vector<TableLayout> tables, bool bag);
+
+  // Empties `batch` and fills it with the rows appended before Finish().
+  void Start(Batch* batch);
+  void Append(const Row& row, Batch* batch);
+  void Finish(Batch* batch);
+
+ private:
+  void AppendFields(const Row& row);
+  void AppendBag(const Row& row, Batch* batch);
+
+  const int numeric_;
+  const std::vector<TableLayout> tables_;
+  const bool bag_;
+  std::vector<std::vector<uint64_t>> occurrences_;  // per table, of the batch being built
+  KeyIndex index_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_DATA_BATCH_BUILDER_H_
