@@ -306,7 +306,8 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
 }
 
-// Each field is read through exactly one table; at most one table takes all that is left.
+// Each field is read through exactly one table, but for NeuMF, whose two halves have embeddings of
+// their own; at most one table takes all that is left.
 absl::Status CheckFields(const Job& job) {
   std::map<std::string, std::string> owner;
   std::string catch_all;
@@ -321,6 +322,10 @@ absl::Status CheckFields(const Job& job) {
     for (int f = 0; f < table.field_size(); ++f) {
       const auto [it, first] = owner.try_emplace(table.field(f), table.name());
       if (first) continue;
+      if (job.model().has_neumf() && it->second != table.name()) {
+        it->second = table.name();
+        continue;
+      }
       return Refuse(absl::StrCat("table[", t, "].field[", f, "]"), "field ", Quoted(table.field(f)),
                     " is claimed by table ", Quoted(it->second), " and by ", Quoted(table.name()),
                     "; a field has one table");
@@ -393,6 +398,37 @@ absl::Status CheckDlrm(const Job& job) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLogisticRegression(const Job& job) {
+  for (int t = 0; t < job.table_size(); ++t) {
+    if (job.table(t).dim() == 1) continue;
+    return Refuse(absl::StrCat("table[", t, "].dim"), job.table(t).dim(),
+                  ", but a row of logistic_regression is one weight; set dim to 1");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGmf(const Job& job) {
+  if (job.table_size() != 2) {
+    return Refuse("model.gmf",
+                  "needs two tables, of field \"user\" and of field \"item\", and has ",
+                  job.table_size());
+  }
+  if (job.table(0).dim() == job.table(1).dim()) return absl::OkStatus();
+  return Refuse("table[1].dim", job.table(1).dim(), ", but table[0].dim is ", job.table(0).dim(),
+                "; GMF multiplies them, so they must be equal");
+}
+
+absl::Status CheckNeuMf(const Job& job) {
+  TANDEM_RETURN_IF_ERROR(CheckWidths("model.neumf.hidden", job.model().neumf().hidden()));
+  if (job.model().neumf().hidden().empty()) {
+    return Refuse("model.neumf.hidden", "not set; widths such as hidden: [32, 16, 8]");
+  }
+  if (job.table_size() == 4) return absl::OkStatus();
+  return Refuse("model.neumf",
+                "needs four tables, user_gmf, item_gmf, user_mlp and item_mlp, and has ",
+                job.table_size());
+}
+
 absl::Status CheckModel(const Job& job) {
   switch (job.model().kind_case()) {
     case Model::KIND_NOT_SET:
@@ -400,13 +436,14 @@ absl::Status CheckModel(const Job& job) {
                     "not set; one of logistic_regression, mlp, dlrm, gmf, neumf, such as dlrm {}");
     case Model::kMlp:
       return CheckWidths("model.mlp.hidden", job.model().mlp().hidden());
-    case Model::kNeumf:
-      return CheckWidths("model.neumf.hidden", job.model().neumf().hidden());
+    case Model::kLogisticRegression:
+      return CheckLogisticRegression(job);
     case Model::kDlrm:
       return CheckDlrm(job);
-    case Model::kLogisticRegression:
     case Model::kGmf:
-      break;
+      return CheckGmf(job);
+    case Model::kNeumf:
+      return CheckNeuMf(job);
   }
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -40,6 +41,15 @@ constexpr size_t kMaxJobBytes = 1 << 20;
 
 std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text), "\"");
+}
+
+// A `--set` as it was given, fit for a one-line message.
+std::string SetFlag(absl::string_view path, absl::string_view value) {
+  std::string text = absl::StrCat("--set ", path, "=", value);
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return text;
 }
 
 // ------------------------------------------------------------------------------- "did you mean"
@@ -360,8 +370,7 @@ absl::Status Locate(const absl::Status& refusal, absl::string_view text,
   const std::string path = message.substr(0, message.find(": "));
   for (const auto& [set_path, value] : overrides) {
     if (!Touches(set_path, path)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--set ", set_path, "=", absl::CHexEscape(value), ": ", message));
+    return absl::InvalidArgumentError(absl::StrCat(SetFlag(set_path, value), ": ", message));
   }
   const absl::optional<size_t> place = PlaceOf(path, text, tree);
   if (!place.has_value()) return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", message));
@@ -390,8 +399,7 @@ absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name
   }
   for (const auto& [path, value] : overrides) {
     if (const absl::Status status = ApplyOverride(path, value, &job); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--set ", path, "=", absl::CHexEscape(value), ": ", status.message()));
+      return absl::InvalidArgumentError(absl::StrCat(SetFlag(path, value), ": ", status.message()));
     }
   }
   if (const absl::StatusOr<JobPlan> plan = Resolve(job); !plan.ok()) {

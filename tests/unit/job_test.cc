@@ -1,0 +1,637 @@
+// Jobs: what is refused and in which words, what overrides can do, what defaults come out, and that
+// the plan is the same wherever it is computed.
+#include "proto/job.h"
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/hash.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// The smallest job that stands; every test changes it by overrides or by text put in front of it.
+constexpr char kJob[] = R"(name: "small"
+seed: 7
+cluster { workers: 2 servers: 2 }
+data { format: CRITEO train: "train.tsv" }
+table { name: "ids" dim: 4 }
+dense { optimizer { learning_rate: 0.1 } }
+model { dlrm { bottom: [8, 4] top: 8 } }
+train { batch: 16 }
+)";
+
+Job MustParse(const std::string& text, const Overrides& overrides = {}) {
+  const absl::StatusOr<Job> job = ParseJob(text, "job.textproto", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *job : Job();
+}
+
+JobPlan MustResolve(const Overrides& overrides) {
+  const absl::StatusOr<JobPlan> plan = Resolve(MustParse(kJob, overrides));
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? *plan : JobPlan();
+}
+
+// The one-line message with which a job is refused.
+std::string Refusal(const std::string& text, const Overrides& overrides = {}) {
+  const absl::StatusOr<Job> job = ParseJob(text, "job.textproto", overrides);
+  EXPECT_FALSE(job.ok()) << "accepted:\n" << text;
+  if (job.ok()) return "";
+  EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string message(job.status().message());
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  return message;
+}
+
+std::string With(const std::string& from, const std::string& to) {
+  const std::string text = absl::StrReplaceAll(kJob, {{from, to}});
+  EXPECT_NE(text, kJob) << from;
+  return text;
+}
+
+TEST(JobTextTest, SmallestJobParses) {
+  const Job job = MustParse(kJob);
+  EXPECT_EQ(job.name(), "small");
+  EXPECT_EQ(job.table(0).dim(), 4);
+}
+
+TEST(JobTextTest, UnknownFieldNamesPlaceAndNearestField) {
+  EXPECT_EQ(Refusal(With("dim: 4", "dimm: 4")),
+            "job.textproto:5:21: no field named \"dimm\" in tandem.Table; did you mean \"dim\"?");
+  // The word itself is pointed at, also when it stands on a line of its own and after a tab.
+  EXPECT_EQ(Refusal("# a comment\n\tsed: 3\n"),
+            "job.textproto:2:2: no field named \"sed\" in tandem.Job; did you mean \"seed\"?");
+}
+
+TEST(JobTextTest, FieldOfAnotherMessageIsFound) {
+  EXPECT_EQ(Refusal("workers: 2"),
+            "job.textproto:1:1: no field named \"workers\" in tandem.Job; it is found at "
+            "cluster.workers");
+}
+
+TEST(JobTextTest, FarFromEveryFieldListsThem) {
+  EXPECT_THAT(Refusal(With("batch: 16", "zzzzzz: 16")),
+              EndsWith("no field named \"zzzzzz\" in tandem.Train; its fields are batch, epochs, "
+                       "max_steps, depth, max_unacknowledged"));
+}
+
+TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
+  EXPECT_EQ(
+      Refusal("policy { kind: SPP }"),
+      "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY; "
+      "did you mean SSP?");
+  // The same field name in another message has other values.
+  EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
+            "job.textproto:1:28: \"ADAMW\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
+            "ROWWISE_ADAGRAD, ADAM; did you mean ADAM?");
+}
+
+TEST(JobTextTest, OtherSyntaxErrorsSayWhere) {
+  EXPECT_THAT(Refusal("train { batch: \"x\" }"),
+              StartsWith("job.textproto:1:16: Expected integer"));
+  EXPECT_THAT(Refusal("train {\n"), StartsWith("job.textproto:2:1: Expected"));
+  EXPECT_THAT(Refusal("seed: 1\nseed: 2"), StartsWith("job.textproto:2:"));
+  EXPECT_THAT(Refusal("model { gmf {} dlrm {} }"), HasSubstr("another member of oneof"));
+  EXPECT_THAT(Refusal("train { batch: 99999999999 }"), HasSubstr("out of range"));
+}
+
+TEST(JobTextTest, HugeTextIsRefused) {
+  EXPECT_THAT(Refusal(std::string(3 << 20, '#')), HasSubstr("at most 1048576"));
+}
+
+TEST(JobTextTest, MissingFileIsNotFound) {
+  const absl::StatusOr<Job> job = ReadJobFile("no/such/job.textproto", {});
+  EXPECT_EQ(job.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(job.status().message(),
+            "no/such/job.textproto: cannot open the job file: No such file or directory");
+}
+
+TEST(OverrideTest, SetsValuesEnumsStringsAndLists) {
+  const Job job = MustParse(kJob, {{"train.batch", "64"},
+                                   {"table[0].dim", "8"},
+                                   {"model.dlrm.bottom", "[32, 8]"},
+                                   {"policy.kind", "SSP"},
+                                   {"policy.bound", "3"},
+                                   {"name", "has a space"},
+                                   {"data.train", "[\"a\", 'b']"},
+                                   {"data.train[1]", "c"},
+                                   {"table[0].frozen", "true"},
+                                   {"dense.optimizer", "{kind: ADAM learning_rate: 1e-3}"}});
+  EXPECT_EQ(job.train().batch(), 64);
+  EXPECT_EQ(job.table(0).dim(), 8);
+  EXPECT_THAT(job.model().dlrm().bottom(), ElementsAre(32, 8));
+  EXPECT_EQ(job.policy().kind(), Policy::SSP);
+  EXPECT_EQ(job.policy().bound(), 3);
+  EXPECT_EQ(job.name(), "has a space");
+  EXPECT_THAT(job.data().train(), ElementsAre("a", "c"));
+  EXPECT_TRUE(job.table(0).frozen());
+  EXPECT_EQ(job.dense().optimizer().kind(), Optimizer::ADAM);
+}
+
+TEST(OverrideTest, ReplacesAWholeMessage) {
+  const std::string text = absl::StrCat(kJob, "policy { kind: SSP bound: 4 }");
+  const Job job = MustParse(text, {{"policy", "{kind: ASP}"}});
+  EXPECT_EQ(job.policy().kind(), Policy::ASP);
+  EXPECT_FALSE(job.policy().has_bound());
+}
+
+TEST(OverrideTest, RefusesWhatItCannotFind) {
+  const auto refusal = [](const std::string& path, const std::string& value) {
+    return Refusal(kJob, {{path, value}});
+  };
+  EXPECT_EQ(
+      refusal("train.bach", "64"),
+      "--set train.bach=64: no field named \"bach\" in tandem.Train; did you mean \"batch\"?");
+  EXPECT_EQ(refusal("batch", "64"),
+            "--set batch=64: no field named \"batch\" in tandem.Job; it is found at train.batch");
+  EXPECT_EQ(refusal("policy.kind", "SPP"),
+            "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
+            "FIXED_DELAY; did you mean SSP?");
+  EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
+  EXPECT_EQ(refusal("table[1].dim", "8"),
+            "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
+  EXPECT_EQ(refusal("train[0].batch", "8"),
+            "--set train[0].batch=8: train is not a list; drop the index");
+  EXPECT_EQ(refusal("train.batch.x", "8"),
+            "--set train.batch.x=8: batch is a value, it has no fields");
+  EXPECT_EQ(refusal("table[x].dim", "8"),
+            "--set table[x].dim=8: cannot read \"table[x]\"; write an index as in table[0].dim");
+  EXPECT_EQ(refusal("train..batch", "8"),
+            "--set train..batch=8: an empty name in the path; write it as in train.batch");
+  EXPECT_THAT(refusal("train.batch", "many"), HasSubstr("Expected integer, got: many"));
+  EXPECT_THAT(refusal("train.batch", ""), StartsWith("--set train.batch=: "));
+  EXPECT_EQ(refusal("data.train[0]", "['a', 'b']"),
+            "--set data.train[0]=['a', 'b']: an entry of a list takes one value");
+}
+
+TEST(OverrideTest, AValueCannotSetItsNeighbours) {
+  EXPECT_EQ(Refusal(kJob, {{"train.batch", "64 epochs: 3"}}),
+            "--set train.batch=64 epochs: 3: the value also sets epochs");
+}
+
+TEST(ContradictionTest, NamesTheLineThatSaidIt) {
+  EXPECT_EQ(Refusal(With("dim: 4", "dim: -4")),
+            "job.textproto:5:21: table[0].dim: -4, must be 1 to 65536");
+  // A field that is not there is shown at the message it is missing from.
+  EXPECT_THAT(Refusal(With("batch: 16", "")),
+              StartsWith("job.textproto:8:1: train.batch: 0, must be 1 to "));
+  // Nothing to point at.
+  EXPECT_THAT(Refusal(With("train { batch: 16 }\n", "")),
+              StartsWith("job.textproto: train.batch: 0"));
+}
+
+TEST(ContradictionTest, NamesTheOverrideThatSaidIt) {
+  EXPECT_EQ(Refusal(kJob, {{"table[0].dim", "-1"}}),
+            "--set table[0].dim=-1: table[0].dim: -1, must be 1 to 65536");
+}
+
+struct Contradiction {
+  std::vector<std::pair<std::string, std::string>> set;
+  std::string message;  // after the place
+};
+
+class ContradictionsTest : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(ContradictionsTest, IsRefusedWithThisMessage) {
+  EXPECT_THAT(Refusal(kJob, GetParam().set), EndsWith(": " + GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Policies, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{
+            {{"policy.kind", "SSP"}},
+            "policy: SSP without a bound; say how many steps a worker may be ahead of the "
+            "slowest one, such as bound: 4"},
+        Contradiction{{{"table[0].policy.kind", "SSP"}},
+                      "table[0].policy: SSP without a bound; say how many steps a worker may be "
+                      "ahead of the slowest one, such as bound: 4"},
+        Contradiction{{{"policy.kind", "FIXED_DELAY"}},
+                      "policy: FIXED_DELAY without a delay; say how many steps lie between a "
+                      "gradient and its update, such as delay: 2"},
+        Contradiction{
+            {{"policy", "{kind: ASP bound: 2}"}},
+            "policy.bound: only for SSP, and the policy is ASP; say kind: SSP or drop the "
+            "bound"},
+        Contradiction{
+            {{"policy.bound", "2"}},
+            "policy.bound: only for SSP, and the policy is BSP; say kind: SSP or drop the "
+            "bound"},
+        Contradiction{{{"policy", "{kind: SSP bound: 2 delay: 1}"}},
+                      "policy.delay: only for FIXED_DELAY, and the policy is SSP; say kind: "
+                      "FIXED_DELAY or drop the delay"},
+        Contradiction{{{"policy", "{kind: SSP bound: -1}"}},
+                      "policy.bound: -1, must be 0 to 1048576"},
+        Contradiction{{{"policy", "{kind: FIXED_DELAY delay: -1}"}},
+                      "policy.delay: -1, must be 0 to 1024"},
+        Contradiction{{{"policy", "{kind: SSP bound: 2}"}, {"train.depth", "3"}},
+                      "policy.bound: SSP(2) with train.depth 3; a worker cannot read further ahead "
+                      "than its bound: raise bound or lower depth"},
+        Contradiction{
+            {{"policy.async_scale", "INVERSE_WORKERS"}},
+            "policy.async_scale: INVERSE_WORKERS is for ASP and SSP; BSP already takes the "
+            "mean over the workers"},
+        Contradiction{{{"policy.kind", "ASP"}, {"reproducible", "true"}},
+                      "policy: ASP applies updates in order of arrival, so the job cannot be "
+                      "reproducible; use BSP or FIXED_DELAY, or drop reproducible"},
+        Contradiction{{{"dense.policy.kind", "BSP"}},
+                      "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
+                      "step together"},
+        Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.algorithm", "RING"}},
+                      "dense.algorithm: only for ALLREDUCE, and the synchroniser is SERVERS"},
+        Contradiction{{{"reproducible", "true"}, {"dense.algorithm", "RING"}},
+                      "dense.algorithm: RING does not add in rank order, so the job cannot be "
+                      "reproducible; use DIRECT"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Tables, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{{{"table", "[]"}}, "table: no tables; a job needs at least one"},
+        Contradiction{{{"table[0].dim", "0"}}, "table[0].dim: 0, must be 1 to 65536"},
+        Contradiction{{{"table[0].dim", "-8"}}, "table[0].dim: -8, must be 1 to 65536"},
+        Contradiction{{{"table[0].name", ""}}, "table[0].name: not set; every table has a name"},
+        Contradiction{
+            {{"table[0].name", "dense"}},
+            "table[0].name: \"dense\" is the table of dense parameters on servers; choose "
+            "another name"},
+        Contradiction{{{"table[0].name", "../x"}},
+                      "table[0].name: \"../x\", must be letters, digits, _ and -"},
+        Contradiction{{{"table", "[{name: 'a' dim: 4 field: 'x'}, {name: 'a' dim: 4}]"}},
+                      "table[1].name: \"a\" is the name of two tables"},
+        Contradiction{{{"table", "[{name: 'a' dim: 4}, {name: 'b' dim: 4}]"}},
+                      "table[1]: tables \"a\" and \"b\" both take all remaining fields; list the "
+                      "fields of one of them"},
+        Contradiction{{{"table", "[{name: 'a' dim: 4 field: 'x'}, {name: 'b' dim: 4 field: 'x'}]"}},
+                      "table[1].field[0]: field \"x\" is claimed by table \"a\" and by \"b\"; a "
+                      "field has one table"},
+        Contradiction{{{"table[0].expected_rows", "-1"}},
+                      "table[0].expected_rows: -1, must be 1 to 1125899906842624"},
+        Contradiction{
+            {{"table[0].initializer.kind", "NORMAL"}},
+            "table[0].initializer.scale: 0, must be a finite number above 0; NORMAL needs "
+            "its deviation, such as 0.01"},
+        Contradiction{{{"table[0].initializer", "{kind: ZERO scale: 1}"}},
+                      "table[0].initializer.scale: 1, but ZERO has no scale"},
+        Contradiction{{{"table[0].initializer", "{kind: CONSTANT scale: inf}"}},
+                      "table[0].initializer.scale: inf, must be a finite number"},
+        Contradiction{{{"table[0].initializer.scale", "-1"}},
+                      "table[0].initializer.scale: -1, must be a finite number above 0"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Optimizers, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{
+            {{"dense.optimizer.learning_rate", "0"}},
+            "dense.optimizer.learning_rate: 0, must be a finite number above 0; it has no "
+            "default, such as 0.01"},
+        Contradiction{{{"table[0].optimizer.learning_rate", "-0.5"}},
+                      "table[0].optimizer.learning_rate: -0.5, must be a finite number above 0; it "
+                      "has no default, such as 0.01"},
+        Contradiction{{{"dense.optimizer.learning_rate", "nan"}},
+                      "dense.optimizer.learning_rate: nan, must be a finite number above 0; it has "
+                      "no default, such as 0.01"},
+        Contradiction{{{"dense.optimizer", "{kind: MOMENTUM learning_rate: 1 momentum: 1}"}},
+                      "dense.optimizer.momentum: 1, must be at least 0 and below 1"},
+        Contradiction{{{"dense.optimizer.momentum", "0.5"}},
+                      "dense.optimizer.momentum: only for MOMENTUM, and the optimizer is SGD"},
+        Contradiction{{{"dense.optimizer", "{kind: ADAM learning_rate: 1 beta1: -0.1}"}},
+                      "dense.optimizer.beta1: -0.1, must be at least 0 and below 1"},
+        Contradiction{{{"dense.optimizer", "{kind: ADAM learning_rate: 1 beta2: nan}"}},
+                      "dense.optimizer.beta2: nan, must be at least 0 and below 1"},
+        Contradiction{{{"dense.optimizer.beta1", "0.5"}},
+                      "dense.optimizer.beta1: only for ADAM, and the optimizer is SGD"},
+        Contradiction{{{"dense.optimizer.beta2", "0.5"}},
+                      "dense.optimizer.beta2: only for ADAM, and the optimizer is SGD"},
+        Contradiction{
+            {{"dense.optimizer.epsilon", "0.5"}},
+            "dense.optimizer.epsilon: only for ADAM, ADAGRAD and ROWWISE_ADAGRAD, and the "
+            "optimizer is SGD"},
+        Contradiction{{{"dense.optimizer.initial_accumulator", "0.5"}},
+                      "dense.optimizer.initial_accumulator: only for ADAGRAD and ROWWISE_ADAGRAD, "
+                      "and the optimizer is SGD"},
+        Contradiction{{{"dense.optimizer", "{kind: ADAGRAD learning_rate: 1 epsilon: -1}"}},
+                      "dense.optimizer.epsilon: -1, must be a finite number, not negative"},
+        Contradiction{{{"dense.optimizer.weight_decay", "-1"}},
+                      "dense.optimizer.weight_decay: -1, must be a finite number, not negative"},
+        Contradiction{{{"dense.optimizer.clip_norm", "inf"}},
+                      "dense.optimizer.clip_norm: inf, must be a finite number, not negative"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Cluster, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{{{"cluster.workers", "0"}}, "cluster.workers: 0, must be 1 to 1024"},
+        Contradiction{{{"cluster.workers", "1025"}}, "cluster.workers: 1025, must be 1 to 1024"},
+        Contradiction{{{"cluster.servers", "-1"}}, "cluster.servers: -1, must be 1 to 1024"},
+        Contradiction{{{"cluster.shards_per_server", "256"}},
+                      "cluster.shards_per_server: 256, must be 1 to 255"},
+        Contradiction{{{"cluster.ranges_per_shard", "-1"}},
+                      "cluster.ranges_per_shard: -1, must be 1 to 4096"},
+        Contradiction{{{"cluster.servers", "1000"}, {"cluster.shards_per_server", "255"}},
+                      "cluster.ranges_per_shard: servers x shards_per_server x ranges_per_shard is "
+                      "2550000 ranges a table, at most 65536"},
+        Contradiction{{{"cluster.threads_per_worker", "-1"}},
+                      "cluster.threads_per_worker: -1, must be 1 to 1024"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Training, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{{{"train.batch", "0"}}, "train.batch: 0, must be 1 to 16777216"},
+        Contradiction{{{"train.batch", "-1"}}, "train.batch: -1, must be 1 to 16777216"},
+        Contradiction{{{"train.epochs", "-1"}}, "train.epochs: -1, must not be negative"},
+        Contradiction{{{"train.max_steps", "-1"}}, "train.max_steps: -1, must not be negative"},
+        Contradiction{{{"train.depth", "-1"}}, "train.depth: -1, must be 0 to 1024"},
+        Contradiction{{{"train.max_unacknowledged", "-1"}},
+                      "train.max_unacknowledged: -1, must be 1 to 1024"},
+        Contradiction{{{"evaluation.every_epochs", "-1"}},
+                      "evaluation.every_epochs: -1, must not be negative"},
+        Contradiction{{{"evaluation.batch", "-1"}}, "evaluation.batch: -1, must be 1 to 16777216"},
+        Contradiction{{{"evaluation.top_k", "-1"}}, "evaluation.top_k: -1, must be 1 to 1048576"},
+        Contradiction{{{"limits.report_seconds", "-1"}},
+                      "limits.report_seconds: -1, must be a finite number above 0"},
+        Contradiction{{{"limits.stall_limit_seconds", "nan"}},
+                      "limits.stall_limit_seconds: nan, must be a finite number above 0"},
+        Contradiction{{{"limits.start_seconds", "-1"}},
+                      "limits.start_seconds: -1, must be a finite number above 0"},
+        Contradiction{{{"limits.held_bytes_per_shard", "-1"}},
+                      "limits.held_bytes_per_shard: -1, must be 1 to 1125899906842624"},
+        Contradiction{{{"model", "{}"}},
+                      "model: not set; one of logistic_regression, mlp, dlrm, gmf, neumf, such as "
+                      "dlrm {}"},
+        Contradiction{{{"model.mlp.hidden", "[8, 0]"}},
+                      "model.mlp.hidden[1]: 0, must be 1 to 65536"},
+        Contradiction{{{"model.neumf.hidden", "[-8]"}},
+                      "model.neumf.hidden[0]: -8, must be 1 to 65536"},
+        Contradiction{
+            {{"model.dlrm.bottom", "[]"}},
+            "model.dlrm.bottom: not set; widths such as bottom: [64, 16], the last one dim"},
+        Contradiction{{{"model.dlrm.bottom", "[8]"}},
+                      "model.dlrm.bottom: the last width is 8 and table \"ids\" has dim 4; DLRM "
+                      "multiplies them, so they must be equal"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    DataSettings, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{{{"data.format", "FORMAT_UNSPECIFIED"}},
+                      "data.format: not set; one of CRITEO, LIBSVM, DELIMITED, NCF"},
+        Contradiction{{{"data.train", "[]"}}, "data.train: no files to train on"},
+        Contradiction{{{"data.columns.label", "0"}},
+                      "data.columns: only for format DELIMITED; CRITEO has fixed columns"},
+        Contradiction{
+            {{"data.format", "DELIMITED"}},
+            "data.columns: not set; format DELIMITED needs label, numeric and categorical"},
+        Contradiction{{{"data.negatives.per_positive", "4"}},
+                      "data.negatives: only for format NCF; CRITEO rows carry their label"},
+        Contradiction{{{"data.format", "NCF"}, {"data.negatives.per_positive", "-4"}},
+                      "data.negatives.per_positive: -4, must be 1 to 1000"},
+        Contradiction{{{"data.format", "NCF"}, {"data.test", "x"}},
+                      "data.negatives.test_negatives: not set, and test is; NCF ranks each row of "
+                      "`test` against the candidates of this file"},
+        Contradiction{{{"data.format", "NCF"}, {"data.negatives.test_negatives", "x"}},
+                      "data.negatives.test_negatives: set, and test is not; NCF ranks each row of "
+                      "`test` against the candidates of this file"},
+        Contradiction{{{"data.format", "NCF"}, {"data.test_fraction", "0.5"}},
+                      "data.test_fraction: not for NCF; its test rows come from `test`"},
+        Contradiction{{{"data.test_fraction", "1"}},
+                      "data.test_fraction: 1, must be at least 0 and below 1"},
+        Contradiction{
+            {{"data.test_fraction", "0.1"}, {"data.test", "x"}},
+            "data.test_fraction: set together with `test`; keep the files or the fraction, "
+            "not both"},
+        Contradiction{{{"data.shuffle_buffer", "-1"}},
+                      "data.shuffle_buffer: -1, must not be negative"},
+        Contradiction{{{"data.max_rows", "-1"}}, "data.max_rows: -1, must not be negative"}));
+
+// Column specifications start from DELIMITED with a label and one input.
+class ColumnsTest : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(ColumnsTest, IsRefusedWithThisMessage) {
+  Overrides overrides = {{"data.format", "DELIMITED"},
+                         {"data.columns.label", "0"},
+                         {"data.columns.numeric", "[\"1\"]"}};
+  MustParse(kJob, overrides);
+  overrides.insert(overrides.end(), GetParam().set.begin(), GetParam().set.end());
+  EXPECT_THAT(Refusal(kJob, overrides), EndsWith(": " + GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Columns, ColumnsTest,
+    ::testing::Values(
+        Contradiction{{{"data.columns.delimiter", "ab"}},
+                      "data.columns.delimiter: \"ab\", must be one character"},
+        Contradiction{{{"data.columns.label", ""}},
+                      "data.columns.label: not set; say which column is the label"},
+        Contradiction{{{"data.columns.label", "clicked"}},
+                      "data.columns.label: column \"clicked\" is not a number from 0; set "
+                      "columns.header: true if the first line has names"},
+        Contradiction{{{"data.columns.numeric[0]", "-1"}},
+                      "data.columns.numeric[0]: column \"-1\" is not a number from 0; set "
+                      "columns.header: true if the first line has names"},
+        Contradiction{{{"data.columns.categorical", "[\"1\"]"}},
+                      "data.columns.categorical[0]: column \"1\" is used twice"},
+        Contradiction{{{"data.columns.numeric", "[\"\"]"}},
+                      "data.columns.numeric[0]: a column without a name"},
+        Contradiction{{{"data.columns.numeric", "[]"}},
+                      "data.columns: no numeric and no categorical column; a model needs inputs"}));
+
+TEST(ContradictionTest, DepthIsAllowedWhereReadsAreOnlyParked) {
+  // BSP and fixed delay: a read may be sent early, it is parked until its version is there.
+  EXPECT_EQ(MustResolve({{"train.depth", "3"}}).job.train().depth(), 3);
+  MustResolve({{"train.depth", "3"}, {"policy", "{kind: FIXED_DELAY delay: 1}"}});
+  MustResolve({{"train.depth", "3"}, {"policy", "{kind: ASP}"}});
+  MustResolve({{"train.depth", "3"}, {"policy", "{kind: SSP bound: 3}"}});
+}
+
+TEST(ContradictionTest, OnlyNeuMfReadsAFieldThroughTwoTables) {
+  const std::pair<std::string, std::string> neumf = {"model", "{neumf {hidden: 8}}"};
+  const std::string tables =
+      "{name: 'a' dim: 4 field: 'user'}, {name: 'b' dim: 4 field: 'item'}, "
+      "{name: 'c' dim: 4 field: 'user'}, {name: 'd' dim: 4 field: 'item'";
+  MustResolve({neumf, {"table", absl::StrCat("[", tables, "}]")}});
+  EXPECT_THAT(Refusal(kJob, {neumf, {"table", absl::StrCat("[", tables, " field: 'item'}]")}}),
+              HasSubstr("field \"item\" is claimed by"));
+}
+
+TEST(ContradictionTest, OneWorkerMayBeAsynchronousAndReproducible) {
+  MustResolve({{"cluster.workers", "1"}, {"policy.kind", "ASP"}, {"reproducible", "true"}});
+}
+
+TEST(ResolveTest, FillsDocumentedDefaults) {
+  const JobPlan plan = MustResolve({});
+  const Job& job = plan.job;
+  EXPECT_EQ(plan.shards(), 2);
+  EXPECT_EQ(job.cluster().ranges_per_shard(), 10);
+  EXPECT_EQ(job.cluster().threads_per_worker(), 1);
+  EXPECT_EQ(job.policy().kind(), Policy::BSP);
+  EXPECT_EQ(job.policy().async_scale(), Policy::ONE);
+  EXPECT_EQ(job.dense().synchroniser(), Dense::ALLREDUCE);
+  EXPECT_EQ(job.dense().algorithm(), Dense::RING);
+  EXPECT_EQ(job.dense().optimizer().kind(), Optimizer::SGD);
+  EXPECT_EQ(job.train().epochs(), 1);
+  EXPECT_EQ(job.train().max_unacknowledged(), 4);
+  EXPECT_EQ(job.evaluation().batch(), 4096);
+  EXPECT_EQ(job.evaluation().top_k(), 10);
+  EXPECT_EQ(job.limits().report_seconds(), 1);
+  EXPECT_EQ(job.limits().stall_limit_seconds(), 600);
+  EXPECT_EQ(job.limits().held_bytes_per_shard(), int64_t{1} << 30);
+  EXPECT_EQ(job.limits().start_seconds(), 60);
+  EXPECT_EQ(plan.tables[0].expected_rows, 1000000);
+  EXPECT_EQ(plan.tables[0].initializer.kind(), Initializer::UNIFORM);
+  EXPECT_EQ(plan.tables[0].initializer.scale(), 0.5);  // 1 / sqrt(4)
+}
+
+TEST(ResolveTest, OptimizerDefaultsByKind) {
+  const Optimizer adam = MustResolve({{"dense.optimizer.kind", "ADAM"}}).job.dense().optimizer();
+  EXPECT_EQ(adam.beta1(), 0.9);
+  EXPECT_EQ(adam.beta2(), 0.999);
+  EXPECT_EQ(adam.epsilon(), 1e-8);
+  EXPECT_EQ(adam.momentum(), 0);
+  EXPECT_EQ(MustResolve({{"dense.optimizer.kind", "MOMENTUM"}}).job.dense().optimizer().momentum(),
+            0.9);
+  EXPECT_EQ(MustResolve({{"dense.optimizer.kind", "ADAGRAD"}}).job.dense().optimizer().epsilon(),
+            1e-8);
+}
+
+TEST(ResolveTest, ReproducibleMeansDirect) {
+  EXPECT_EQ(MustResolve({{"reproducible", "true"}}).job.dense().algorithm(), Dense::DIRECT);
+}
+
+TEST(ResolveTest, TablesInheritWhatTheyDoNotSay) {
+  const JobPlan plan = MustResolve({{"dense.optimizer", "{kind: ADAM learning_rate: 0.5}"},
+                                    {"table[0].optimizer.learning_rate", "0.25"},
+                                    {"policy", "{kind: SSP bound: 4}"},
+                                    {"table[0].policy.bound", "8"}});
+  EXPECT_EQ(plan.tables[0].optimizer.kind(), Optimizer::ADAM);
+  EXPECT_EQ(plan.tables[0].optimizer.learning_rate(), 0.25);
+  EXPECT_EQ(PolicyName(plan.groups[0].policy), "SSP(8)");
+}
+
+TEST(ResolveTest, AKindOfItsOwnStandsAlone) {
+  const JobPlan plan = MustResolve({{"policy", "{kind: SSP bound: 4 async_scale: INVERSE_WORKERS}"},
+                                    {"table[0].policy.kind", "ASP"}});
+  EXPECT_EQ(PolicyName(plan.groups[0].policy), "ASP");
+  EXPECT_EQ(plan.groups[0].policy.async_scale(), Policy::ONE);
+  EXPECT_TRUE(plan.groups[0].policy.has_bound());  // all fields of a group's policy are present
+  EXPECT_TRUE(plan.groups[0].policy.has_delay());
+}
+
+TEST(ResolveTest, TablesAreNumberedAndSalted) {
+  const JobPlan plan = MustResolve(
+      {{"table", "[{name: 'user' dim: 4 field: 'C1'}, {name: 'rest' dim: 4 frozen: true}]"}});
+  ASSERT_EQ(plan.tables.size(), 2u);
+  EXPECT_EQ(plan.tables[0].id, 0u);
+  EXPECT_EQ(plan.tables[1].id, 1u);
+  EXPECT_THAT(plan.tables[0].fields, ElementsAre("C1"));
+  EXPECT_TRUE(plan.tables[1].frozen);
+  EXPECT_EQ(plan.tables[0].salt, HashCombine(7, HashName("user")));
+  const std::set<uint64_t> distinct = {plan.tables[0].salt, plan.tables[0].seed,
+                                       plan.tables[1].salt, plan.tables[1].seed};
+  EXPECT_EQ(distinct.size(), 4u);
+  EXPECT_EQ(plan.dense_table, -1);
+}
+
+TEST(ResolveTest, DenseTableComesLastAndSharesItsGroup) {
+  const JobPlan plan = MustResolve({{"dense.synchroniser", "SERVERS"},
+                                    {"policy.kind", "ASP"},
+                                    {"table",
+                                     "[{name: 'a' dim: 4 field: 'C1' policy {kind: BSP}},"
+                                     " {name: 'b' dim: 4}]"}});
+  ASSERT_EQ(plan.tables.size(), 3u);
+  EXPECT_EQ(plan.dense_table, 2);
+  EXPECT_TRUE(plan.tables[2].dense);
+  EXPECT_EQ(plan.tables[2].name, kDenseTableName);
+  EXPECT_EQ(plan.tables[2].dim, kDenseBlockFloats);
+  ASSERT_EQ(plan.groups.size(), 2u);
+  EXPECT_THAT(plan.groups[0].tables, ElementsAre(0u));
+  EXPECT_THAT(plan.groups[1].tables, ElementsAre(1u, 2u));
+  EXPECT_EQ(plan.tables[2].group, 1u);
+}
+
+TEST(ResolveTest, LockstepIfAnyPartIs) {
+  EXPECT_TRUE(MustResolve({}).lockstep);
+  EXPECT_TRUE(MustResolve({{"policy.kind", "ASP"}}).lockstep);  // dense by allreduce
+  const std::pair<std::string, std::string> servers = {"dense.synchroniser", "SERVERS"};
+  EXPECT_FALSE(MustResolve({{"policy.kind", "ASP"}, servers}).lockstep);
+  EXPECT_FALSE(MustResolve({{"policy", "{kind: SSP bound: 1}"}, servers}).lockstep);
+  EXPECT_TRUE(MustResolve({{"policy", "{kind: FIXED_DELAY delay: 1}"}, servers}).lockstep);
+  EXPECT_TRUE(
+      MustResolve({{"policy.kind", "ASP"}, servers, {"dense.policy.kind", "BSP"}}).lockstep);
+}
+
+TEST(ResolveTest, HashIsThatOfTheResolvedJob) {
+  EXPECT_EQ(MustResolve({}).hash, MustResolve({}).hash);
+  // Saying a default aloud changes nothing; changing anything does.
+  EXPECT_EQ(MustResolve({}).hash, MustResolve({{"cluster.ranges_per_shard", "10"}}).hash);
+  EXPECT_NE(MustResolve({}).hash, MustResolve({{"seed", "8"}}).hash);
+  EXPECT_NE(MustResolve({}).hash, MustResolve({{"policy.kind", "ASP"}}).hash);
+}
+
+TEST(ResolveTest, ResolvedTextParsesToTheSamePlan) {
+  const std::vector<Overrides> jobs = {
+      {},
+      {{"policy", "{kind: SSP bound: 4}"}, {"dense.synchroniser", "SERVERS"}},
+      {{"policy", "{kind: FIXED_DELAY delay: 0}"}, {"reproducible", "true"}},
+      {{"dense.optimizer.kind", "ADAM"}, {"table[0].policy.kind", "ASP"}},
+      {{"data.format", "NCF"}, {"model", "{mlp {hidden: 8}}"}}};
+  for (const Overrides& overrides : jobs) {
+    const JobPlan plan = MustResolve(overrides);
+    const std::string text = ResolvedText(plan);
+    const absl::StatusOr<JobPlan> again = Resolve(MustParse(text));
+    ASSERT_TRUE(again.ok()) << again.status() << "\n" << text;
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(plan.job, again->job)) << text;
+    EXPECT_EQ(plan.hash, again->hash);
+  }
+}
+
+TEST(ResolveTest, ResolvedTextNamesTheGroups) {
+  EXPECT_THAT(ResolvedText(MustResolve({{"policy.kind", "ASP"}})),
+              StartsWith("# Every default filled in.\n# ASP: ids\n# dense: allreduce, RING\n"));
+}
+
+TEST(PolicyNameTest, AllKinds) {
+  Policy policy;
+  policy.set_kind(Policy::BSP);
+  EXPECT_EQ(PolicyName(policy), "BSP");
+  policy.set_kind(Policy::ASP);
+  EXPECT_EQ(PolicyName(policy), "ASP");
+  policy.set_kind(Policy::SSP);
+  policy.set_bound(4);
+  EXPECT_EQ(PolicyName(policy), "SSP(4)");
+  policy.set_kind(Policy::FIXED_DELAY);
+  policy.set_delay(2);
+  EXPECT_EQ(PolicyName(policy), "FIXED_DELAY(2)");
+}
+
+TEST(EqualRangesTest, CoverEverythingAndDifferByAtMostOne) {
+  EXPECT_THAT(EqualRanges(1), ElementsAre(0u));
+  EXPECT_THAT(EqualRanges(4),
+              ElementsAre(0u, uint64_t{1} << 62, uint64_t{1} << 63, uint64_t{3} << 62));
+  for (const int count : {3, 7, 10, 1000, 40960}) {
+    const std::vector<uint64_t> begins = EqualRanges(count);
+    ASSERT_EQ(begins.size(), static_cast<size_t>(count));
+    EXPECT_EQ(begins[0], 0u);
+    uint64_t smallest = ~uint64_t{0}, largest = 0;
+    for (int i = 0; i < count; ++i) {
+      const uint64_t end = i + 1 < count ? begins[i + 1] : 0;  // 0 = 2^64
+      const uint64_t width = end - begins[i];
+      smallest = std::min(smallest, width);
+      largest = std::max(largest, width);
+    }
+    EXPECT_LE(largest - smallest, 1u) << count;
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,214 @@
+// House rules as a program: each test names the file and the line that breaks one.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFunctionLines = 100;
+
+struct SourceFile {
+  std::string path;  // from the root of the tree, with '/'
+  std::vector<std::string> lines;
+
+  bool Is(absl::string_view extension) const { return absl::EndsWith(path, extension); }
+};
+
+fs::path Root() {
+  const char* const dir = std::getenv("TANDEM_SOURCE_DIR");
+  return dir == nullptr ? "." : dir;
+}
+
+// What a build or a run leaves behind is not ours to judge.
+bool IsOurs(const fs::path& path, bool directory, int depth) {
+  const std::string name = path.filename().string();
+  if (name == ".ci" || !directory) return name != "compile_commands.json";
+  if (name[0] == '.' || name == "__pycache__") return false;
+  const bool top = depth == 0;
+  return !top || (!absl::StartsWith(name, "build") && !absl::StartsWith(name, "out") &&
+                  name != "data" && name != "shared");
+}
+
+bool IsText(const std::string& path) {
+  static constexpr absl::string_view kExtensions[] = {
+      ".h", ".cc", ".proto", ".md", ".txt", ".cmake", ".textproto", ".py", ".sh", ".cu"};
+  for (const absl::string_view extension : kExtensions) {
+    if (absl::EndsWith(path, extension)) return true;
+  }
+  return path == "quickstart" || path == "check" || path == ".ci/run";
+}
+
+std::vector<SourceFile> ReadTree() {
+  std::vector<SourceFile> files;
+  const fs::path root = Root();
+  for (auto it = fs::recursive_directory_iterator(root); it != fs::end(it); ++it) {
+    const bool directory = it->is_directory();
+    if (!IsOurs(it->path(), directory, it.depth())) {
+      if (directory) it.disable_recursion_pending();
+      continue;
+    }
+    const std::string path = fs::relative(it->path(), root).generic_string();
+    if (directory || !IsText(path)) continue;
+    std::ifstream in(it->path());
+    std::stringstream text;
+    text << in.rdbuf();
+    files.push_back({path, absl::StrSplit(text.str(), '\n')});
+  }
+  return files;
+}
+
+class TidyTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { tree_ = new std::vector<SourceFile>(ReadTree()); }
+  static void TearDownTestSuite() {
+    delete tree_;
+    tree_ = nullptr;
+  }
+  // Calls `broken(file, line)` for every line of every file; what it accepts is reported.
+  template <typename Broken>
+  static void ExpectNoLine(const std::string& rule, const Broken& broken) {
+    for (const SourceFile& file : *tree_) {
+      for (size_t i = 0; i < file.lines.size(); ++i) {
+        if (broken(file, file.lines[i])) {
+          ADD_FAILURE() << file.path << ":" << i + 1 << ": " << rule << ": " << file.lines[i];
+        }
+      }
+    }
+  }
+  static std::vector<SourceFile>* tree_;
+};
+
+std::vector<SourceFile>* TidyTest::tree_ = nullptr;
+
+// Without this, a wrong TANDEM_SOURCE_DIR would pass every other test.
+TEST_F(TidyTest, TheTreeIsThere) {
+  std::set<std::string> paths;
+  for (const SourceFile& file : *tree_) paths.insert(file.path);
+  for (const char* path : {"CMakeLists.txt", "base/check.h", "proto/job.proto", "check"}) {
+    EXPECT_EQ(paths.count(path), 1u) << path << " not found under " << Root();
+  }
+}
+
+TEST_F(TidyTest, HeadersSayWhatTheyAreAndGuardThemselves) {
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".h")) continue;
+    EXPECT_TRUE(absl::StartsWith(file.lines[0], "// "))
+        << file.path << " does not begin with a comment that says what it is";
+    std::string guard = absl::StrCat("TANDEM_", absl::AsciiStrToUpper(file.path), "_");
+    for (char& c : guard) c = absl::ascii_isalnum(c) ? c : '_';
+    EXPECT_TRUE(absl::StrContains(absl::StrJoin(file.lines, "\n"), "#ifndef " + guard + "\n"))
+        << file.path << ": the include guard should be " << guard;
+  }
+}
+
+TEST_F(TidyTest, NothingIsLeftForLater) {
+  // Put together here so that this file does not break its own rule.
+  const std::regex left(absl::StrCat("\\b(TO", "DO|FIX", "ME|X", "XX)\\b"));
+  ExpectNoLine("left for later", [&](const SourceFile&, const std::string& line) {
+    return std::regex_search(line, left);
+  });
+}
+
+TEST_F(TidyTest, NoPathOfOneMachine) {
+  const std::regex absolute(absl::StrCat("(^|[^A-Za-z0-9_.}/])/(wo", "rk|ho", "me|ro", "ot)/"));
+  ExpectNoLine("a path of one machine", [&](const SourceFile&, const std::string& line) {
+    return std::regex_search(line, absolute);
+  });
+}
+
+TEST_F(TidyTest, NoTabsNoTrailingSpace) {
+  ExpectNoLine("tab or trailing space", [](const SourceFile& file, const std::string& line) {
+    if (!file.Is(".h") && !file.Is(".cc")) return false;
+    return absl::StrContains(line, '\t') || absl::EndsWith(line, " ");
+  });
+}
+
+size_t Indent(const std::string& line) { return line.find_first_not_of(' '); }
+
+// The number of lines of the function whose opening brace ends line `start`; 0 if it is none.
+size_t FunctionLines(const std::vector<std::string>& lines, size_t start) {
+  static const std::regex opens(R"(\)( const| noexcept| override| final| mutable)*( -> .*)? \{$)");
+  static const std::regex control(R"(^\s*(\} )?(if|else|for|while|switch|do|catch|foreach)\b)");
+  const std::string& line = lines[start];
+  if (!absl::EndsWith(line, "{") || !std::regex_search(line, opens)) return 0;
+  if (std::regex_search(line, control)) return 0;
+  size_t body = start + 1;
+  while (body < lines.size() && lines[body].empty()) ++body;
+  if (body == lines.size() || Indent(lines[body]) < 2) return 0;
+  const size_t close = Indent(lines[body]) - 2;
+  for (size_t i = body; i < lines.size(); ++i) {
+    if (!lines[i].empty() && Indent(lines[i]) == close && lines[i][close] == '}') return i - start;
+  }
+  return 0;
+}
+
+TEST(FunctionLinesTest, CountsWhatItShould) {
+  EXPECT_EQ(FunctionLines({"int F() {", "  if (x) {", "  }", "  return 1;", "}"}, 0), 4u);
+  EXPECT_EQ(FunctionLines({"int F(int a,", "      int b) const {", "  return a;", "}"}, 1), 2u);
+  EXPECT_EQ(FunctionLines({"  if (F()) {", "    G();", "  }"}, 0), 0u);
+}
+
+TEST_F(TidyTest, FunctionsAreShort) {
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".h") && !file.Is(".cc")) continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      EXPECT_LE(FunctionLines(file.lines, i), kMaxFunctionLines)
+          << file.path << ":" << i + 1 << ": " << file.lines[i];
+    }
+  }
+}
+
+// Dead files: a source that no target names.
+TEST_F(TidyTest, EverySourceIsBuilt) {
+  std::string listed;
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is("CMakeLists.txt") && !file.Is(".cmake")) continue;
+    absl::StrAppend(&listed, " ", absl::StrJoin(file.lines, " "), " ");
+  }
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".cc") && !file.Is(".cu")) continue;
+    const std::string name = fs::path(file.path).filename().string();
+    const bool found = absl::StrContains(listed, absl::StrCat(" ", name)) ||
+                       absl::StrContains(listed, absl::StrCat("/", name)) ||
+                       absl::StrContains(listed, absl::StrCat("(", name));
+    // A test whose name is that of its file need not list it.
+    const bool test =
+        absl::StrContains(listed, absl::StrCat("(", fs::path(name).stem().string(), " "));
+    EXPECT_TRUE(found || test) << file.path << " is in no CMakeLists.txt";
+  }
+}
+
+// [text](target): relative targets exist.
+TEST_F(TidyTest, LinksInPagesLeadSomewhere) {
+  const std::regex link(R"(\]\(([^)#\s]+)(#[^)]*)?\))");
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".md")) continue;
+    const std::string text = absl::StrJoin(file.lines, "\n");
+    for (std::sregex_iterator it(text.begin(), text.end(), link), end; it != end; ++it) {
+      const std::string target = (*it)[1];
+      if (absl::StrContains(target, "://")) continue;
+      const fs::path path = Root() / fs::path(file.path).parent_path() / target;
+      EXPECT_TRUE(fs::exists(path))
+          << file.path << " links to " << target << ", which is not there";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem
