@@ -10,15 +10,15 @@ class OnArrivalPolicy : public UpdatePolicy {
  public:
   explicit OnArrivalPolicy(float scale) : scale_(scale) {}
 
-  Arrival OnArrival(const Progress&, int, int64_t) const final { return Arrival::kApply; }
-  float Scale(const Progress&, int, int64_t) const final { return scale_; }
-  bool MayClose(const Progress&) const final { return false; }
+  Arrival OnArrival(const RangeProgress&, int, int64_t) const final { return Arrival::kApply; }
+  float Scale(const RangeProgress&, int, int64_t) const final { return scale_; }
+  bool MayClose(const RangeProgress&) const final { return false; }
   int64_t Delay() const final { return 0; }
   bool Lockstep() const final { return false; }
 
  protected:
   // Does the reader see its own writes, up to the `depth` steps it reads ahead?
-  static bool SeesOwnWrites(const Progress& progress, int rank, int64_t step, int depth) {
+  static bool SeesOwnWrites(const RangeProgress& progress, int rank, int64_t step, int depth) {
     return progress.workers[rank].applied >= step - depth;
   }
 
@@ -31,7 +31,7 @@ class Asp final : public OnArrivalPolicy {
   using OnArrivalPolicy::OnArrivalPolicy;
   std::string name() const override { return "ASP"; }
   bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const Progress& progress, int rank, int64_t step, int depth) const override {
+  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     return SeesOwnWrites(progress, rank, step, depth);
   }
 };
@@ -43,7 +43,7 @@ class Ssp final : public OnArrivalPolicy {
   bool MayStart(int64_t step, int64_t min_clock) const override {
     return min_clock >= step - bound_;
   }
-  bool MayServe(const Progress& progress, int rank, int64_t step, int depth) const override {
+  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
     return progress.MinClock() >= step - bound_ && SeesOwnWrites(progress, rank, step, depth);
   }
 

@@ -5,7 +5,7 @@
 //   tick   when does the version move, and which held updates are folded then?
 //
 // The same objects run on shards, on workers (start) and in the simulator. A policy keeps no state:
-// all that it may look at is in Progress, which moves and is saved with its range.
+// all that it may look at is in RangeProgress, which moves and is saved with its range.
 // To add one: a file beside bsp.cc, a line in factory.cc, a row in tests/unit/policy_test.cc.
 #ifndef TANDEM_POLICIES_POLICY_H_
 #define TANDEM_POLICIES_POLICY_H_
@@ -35,7 +35,7 @@ struct WorkerProgress {
   friend bool operator==(const WorkerProgress&, const WorkerProgress&) = default;
 };
 
-struct Progress {
+struct RangeProgress {
   int64_t version = 0;                  // ticks so far
   std::vector<WorkerProgress> workers;  // by rank
 
@@ -44,7 +44,7 @@ struct Progress {
   int64_t MinAdmitted() const;  // likewise, of `admitted`, finished workers included
   int Slowest() const;          // the rank with data left that has the fewest steps admitted
 
-  friend bool operator==(const Progress&, const Progress&) = default;
+  friend bool operator==(const RangeProgress&, const RangeProgress&) = default;
 };
 
 enum class Arrival {
@@ -65,17 +65,17 @@ class UpdatePolicy {
   virtual bool MayStart(int64_t step, int64_t min_clock) const = 0;
 
   // serve: may worker `rank` read the range for `step` now, when it reads `depth` steps ahead?
-  virtual bool MayServe(const Progress& progress, int rank, int64_t step, int depth) const = 0;
+  virtual bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const = 0;
 
   // apply: what happens to the update of `rank` for `step`, which has just been admitted.
-  virtual Arrival OnArrival(const Progress& progress, int rank, int64_t step) const = 0;
+  virtual Arrival OnArrival(const RangeProgress& progress, int rank, int64_t step) const = 0;
 
   // apply: the factor of an update applied by itself, beside 1/n; 1 for folds.
-  virtual float Scale(const Progress& progress, int rank, int64_t step) const = 0;
+  virtual float Scale(const RangeProgress& progress, int rank, int64_t step) const = 0;
 
   // tick: may the oldest open step (number progress.version) close now, its held updates be folded
   // in rank order and the version move? Only asked of policies that hold.
-  virtual bool MayClose(const Progress& progress) const = 0;
+  virtual bool MayClose(const RangeProgress& progress) const = 0;
 
   // How many closed, folded steps wait in the queue before the oldest is applied (fixed delay).
   virtual int64_t Delay() const = 0;

@@ -4,7 +4,7 @@
 
 namespace tandem {
 
-int64_t Progress::MinClock() const {
+int64_t RangeProgress::MinClock() const {
   int64_t smallest = kInfiniteClock;
   for (const WorkerProgress& worker : workers) {
     if (!worker.finished) smallest = std::min(smallest, worker.applied);
@@ -12,13 +12,13 @@ int64_t Progress::MinClock() const {
   return smallest;
 }
 
-int64_t Progress::MinAdmitted() const {
+int64_t RangeProgress::MinAdmitted() const {
   int64_t smallest = kInfiniteClock;
   for (const WorkerProgress& worker : workers) smallest = std::min(smallest, worker.admitted);
   return smallest;
 }
 
-int Progress::Slowest() const {
+int RangeProgress::Slowest() const {
   int slowest = 0;
   int64_t smallest = kInfiniteClock;
   for (size_t rank = 0; rank < workers.size(); ++rank) {

@@ -11,12 +11,12 @@ class Synchronous final : public UpdatePolicy {
 
   std::string name() const override { return name_; }
   bool MayStart(int64_t, int64_t) const override { return true; }  // its reads wait instead
-  bool MayServe(const Progress& progress, int, int64_t step, int) const override {
+  bool MayServe(const RangeProgress& progress, int, int64_t step, int) const override {
     return progress.version >= step;
   }
-  Arrival OnArrival(const Progress&, int, int64_t) const override { return Arrival::kHold; }
-  float Scale(const Progress&, int, int64_t) const override { return 1.0f; }
-  bool MayClose(const Progress& progress) const override {
+  Arrival OnArrival(const RangeProgress&, int, int64_t) const override { return Arrival::kHold; }
+  float Scale(const RangeProgress&, int, int64_t) const override { return 1.0f; }
+  bool MayClose(const RangeProgress& progress) const override {
     return progress.MinAdmitted() > progress.version;
   }
   int64_t Delay() const override { return delay_; }

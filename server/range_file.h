@@ -24,15 +24,15 @@ struct RangeImage {
   int slots_per_row = 0;
   std::string optimizer;        // RowOptimizer::name()
   uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
-  Progress progress;
-  std::vector<uint64_t> keys;   // in order of position
-  std::vector<float> weights;   // [keys, dim]
-  std::vector<float> slots;     // [keys, slots_per_row]
-  std::string held;             // opaque: updates held by the policy (range moves only)
+  RangeProgress progress;
+  std::vector<uint64_t> keys;  // in order of position
+  std::vector<float> weights;  // [keys, dim]
+  std::vector<float> slots;    // [keys, slots_per_row]
+  std::string held;            // opaque: updates held by the policy (range moves only)
 };
 
 RangeImage ImageOf(const RangeStore& store, absl::string_view table, absl::string_view optimizer,
-                   uint64_t begin, uint64_t end, const Progress& progress);
+                   uint64_t begin, uint64_t end, const RangeProgress& progress);
 
 std::string EncodeRange(const RangeImage& image);
 // DATA_LOSS or INVALID_ARGUMENT, with offsets and numbers, for bytes that are not a whole range.

@@ -1,0 +1,140 @@
+#include "server/held_updates.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+void PutNumber(std::string* out, uint64_t value) {
+  out->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void PutSteps(std::string* out, absl::Span<const HeldStep> steps) {
+  PutNumber(out, steps.size());
+  for (const HeldStep& step : steps) {
+    PutNumber(out, static_cast<uint64_t>(step.step));
+    PutNumber(out, step.samples);
+    PutNumber(out, step.updates.size());
+    for (const HeldUpdate& u : step.updates) {
+      PutNumber(out, static_cast<uint64_t>(u.rank));
+      PutNumber(out, u.samples);
+      PutNumber(out, static_cast<uint64_t>(u.version_read));
+      PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.clock_gap)));
+      PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.in_flight)));
+      PutNumber(out, u.keys.size() / sizeof(uint64_t));
+      out->append(reinterpret_cast<const char*>(u.keys.data()), u.keys.size());
+      out->append(reinterpret_cast<const char*>(u.values.data()), u.values.size());
+    }
+  }
+}
+
+// Reads numbers and runs of bytes; says where the bytes ended too early.
+class Cursor {
+ public:
+  explicit Cursor(absl::string_view bytes) : bytes_(bytes) {}
+
+  absl::Status Number(uint64_t* value) {
+    TANDEM_RETURN_IF_ERROR(Need(sizeof *value));
+    std::memcpy(value, bytes_.data() + at_, sizeof *value);
+    at_ += sizeof *value;
+    return absl::OkStatus();
+  }
+  absl::Status Signed(int64_t* value) {
+    uint64_t number = 0;
+    TANDEM_RETURN_IF_ERROR(Number(&number));
+    *value = static_cast<int64_t>(number);
+    return absl::OkStatus();
+  }
+  absl::Status Bytes(size_t count, BufferSource& source, Buffer* out) {
+    TANDEM_RETURN_IF_ERROR(Need(count));
+    *out = CopyToBuffer(source, {reinterpret_cast<const uint8_t*>(bytes_.data()) + at_, count});
+    at_ += count;
+    return absl::OkStatus();
+  }
+  size_t left() const { return bytes_.size() - at_; }
+
+ private:
+  absl::Status Need(size_t count) const {
+    if (count <= left()) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat("held updates: need ", count, " bytes at offset ", at_, ", have ", left()));
+  }
+  absl::string_view bytes_;
+  size_t at_ = 0;
+};
+
+absl::Status GetUpdate(Cursor& cursor, int dim, int64_t step, BufferSource& source, HeldUpdate* u) {
+  int64_t rank = 0, gap = 0, in_flight = 0;
+  uint64_t keys = 0;
+  TANDEM_RETURN_IF_ERROR(cursor.Signed(&rank));
+  TANDEM_RETURN_IF_ERROR(cursor.Number(&u->samples));
+  TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->version_read));
+  TANDEM_RETURN_IF_ERROR(cursor.Signed(&gap));
+  TANDEM_RETURN_IF_ERROR(cursor.Signed(&in_flight));
+  TANDEM_RETURN_IF_ERROR(cursor.Number(&keys));
+  if (keys > cursor.left() / sizeof(uint64_t)) {
+    return absl::DataLossError(
+        absl::StrCat("held updates: ", keys, " keys do not fit in ", cursor.left(), " bytes"));
+  }
+  u->rank = static_cast<int>(rank);
+  u->step = step;
+  u->clock_gap = static_cast<int32_t>(gap);
+  u->in_flight = static_cast<int32_t>(in_flight);
+  TANDEM_RETURN_IF_ERROR(cursor.Bytes(keys * sizeof(uint64_t), source, &u->keys));
+  return cursor.Bytes(keys * static_cast<uint64_t>(dim) * sizeof(float), source, &u->values);
+}
+
+absl::Status GetSteps(Cursor& cursor, int dim, BufferSource& source, std::deque<HeldStep>* steps) {
+  uint64_t count = 0;
+  TANDEM_RETURN_IF_ERROR(cursor.Number(&count));
+  for (uint64_t i = 0; i < count; ++i) {
+    HeldStep step;
+    uint64_t updates = 0;
+    TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.step));
+    TANDEM_RETURN_IF_ERROR(cursor.Number(&step.samples));
+    TANDEM_RETURN_IF_ERROR(cursor.Number(&updates));
+    for (uint64_t k = 0; k < updates; ++k) {
+      HeldUpdate update;
+      TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, step.step, source, &update));
+      step.updates.push_back(std::move(update));
+    }
+    steps->push_back(std::move(step));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void HeldStep::Insert(HeldUpdate update) {
+  const auto at =
+      std::upper_bound(updates.begin(), updates.end(), update.rank,
+                       [](int rank, const HeldUpdate& other) { return rank < other.rank; });
+  updates.insert(at, std::move(update));
+}
+
+std::string EncodeHeld(absl::Span<const HeldStep> open, absl::Span<const HeldStep> delayed) {
+  std::string out;
+  PutSteps(&out, open);
+  PutSteps(&out, delayed);
+  return out;
+}
+
+absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source,
+                        std::deque<HeldStep>* open, std::deque<HeldStep>* delayed) {
+  open->clear();
+  delayed->clear();
+  if (bytes.empty()) return absl::OkStatus();
+  Cursor cursor(bytes);
+  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, source, open));
+  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, source, delayed));
+  if (cursor.left() != 0) {
+    return absl::DataLossError(absl::StrCat("held updates: ", cursor.left(), " bytes too many"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

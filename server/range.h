@@ -1,0 +1,115 @@
+// One key range on its shard: rows, progress, and the updates its policy holds. Here pushes are
+// admitted exactly once, folded, applied, and measured.
+//
+// Thread safety: none needed; a range belongs to one shard thread.
+#ifndef TANDEM_SERVER_RANGE_H_
+#define TANDEM_SERVER_RANGE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "policies/policy.h"
+#include "proto/job.h"
+#include "server/held_updates.h"
+#include "server/range_file.h"
+#include "server/range_store.h"
+#include "server/update_record.h"
+
+namespace tandem {
+
+// Exact running summary of one kind of staleness.
+struct Measure {
+  uint64_t count = 0;
+  double sum = 0;
+  double max = 0;
+  void Add(double value);
+};
+
+// What a shard counts for one table, over all ranges it has owned.
+struct TableStats {
+  uint64_t arrived = 0;  // updates with rows, each once
+  uint64_t applied = 0, merged = 0, dropped = 0;
+  Measure clock_gap, version_staleness, in_flight;
+};
+
+// What is the same for all ranges of a table on a shard; outlives them.
+struct TableContext {
+  const TablePlan* plan = nullptr;
+  const RowOptimizer* optimizer = nullptr;
+  const UpdatePolicy* policy = nullptr;
+  int workers = 0;
+  bool record = false;
+  TableStats stats;
+  std::vector<UpdateRecord>* records = nullptr;  // where records go, if `record`
+};
+
+// Scratch memory for folds, shared by the ranges of a shard.
+struct FoldScratch {
+  std::vector<uint32_t> rows;        // row numbers of one contribution
+  std::vector<uint32_t> union_rows;  // distinct row numbers of the fold
+  std::vector<float> sums;           // [union_rows, dim]
+  std::vector<uint32_t> slot_row;    // open addressing: row number ...
+  std::vector<uint32_t> slot_index;  // ... to its place in union_rows
+};
+
+class Range {
+ public:
+  enum class Admission {
+    kAdmitted,   // now held, applied or dropped
+    kDuplicate,  // was admitted before
+    kEarly,      // an earlier step of this worker is still to come
+    kRefused,    // against the protocol
+  };
+
+  Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch);
+
+  // Admits steps [first, update.step] of update.rank; first < update.step only without rows.
+  // `finished`: the worker's clock counts as infinite until its next push.
+  Admission Admit(uint64_t incarnation, int64_t first, HeldUpdate update, bool finished);
+
+  // Sets rows; only before any step was admitted (false afterwards: a late duplicate).
+  // values: [keys, dim] or [keys, dim + slots].
+  bool AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values, bool with_slots);
+
+  // Applies the queue of a fixed delay, in order (before the last evaluation).
+  void FinishDelayed();
+
+  // All of it as bytes, and back: what a range move carries.
+  RangeImage Image() const;
+  absl::Status Restore(const RangeImage& image, BufferSource& source);
+
+  uint32_t id() const { return id_; }
+  const TableContext& table() const { return *table_; }
+  const RangeProgress& progress() const { return progress_; }
+  RangeStore& store() { return store_; }
+  const RangeStore& store() const { return store_; }
+  size_t held_bytes() const { return held_bytes_; }
+  uint64_t last_closed_samples() const { return last_closed_samples_; }
+
+ private:
+  void Hold(HeldUpdate update);
+  void CloseSteps();
+  void ApplyOne(const HeldUpdate& update);
+  void ApplyFold(const HeldStep& step);
+  void FoldUnion(const HeldStep& step);
+  void Count(const HeldUpdate& update, int64_t version_applied, UpdateFate fate);
+
+  const uint32_t id_;
+  const uint64_t begin_, end_;
+  TableContext* const table_;
+  FoldScratch* const scratch_;
+  RangeStore store_;
+  RangeProgress progress_;
+  std::deque<HeldStep> open_;     // steps progress_.version, + 1, ...
+  std::deque<HeldStep> delayed_;  // closed, not yet applied
+  size_t held_bytes_ = 0;
+  uint64_t last_closed_samples_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SERVER_RANGE_H_

@@ -1,0 +1,593 @@
+#include "server/shard_core.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr absl::Duration kNoticeInterval = absl::Seconds(1);
+constexpr absl::Duration kMoveResend = absl::Milliseconds(500);
+
+// Early pushes and parked reads an honest worker can have at a shard: its depth, or its pushes in
+// flight, for every group. Beyond this the frame is dropped and the client asks again.
+constexpr size_t kMaxParkedPerWorker = 4096;
+
+uint64_t MoveId(uint32_t range, uint32_t view) { return static_cast<uint64_t>(view) << 32 | range; }
+
+void FillDistribution(const Measure& measure, Distribution* out) {
+  out->set_count(measure.count);
+  out->set_sum(measure.sum);
+  out->set_max(measure.max);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const JobPlan& plan, EndpointId self,
+                                                          uint64_t incarnation,
+                                                          BufferSource& buffers) {
+  std::unique_ptr<ShardCore> core(new ShardCore(plan, self, incarnation, buffers));
+  TANDEM_RETURN_IF_ERROR(core->Init());
+  return core;
+}
+
+ShardCore::ShardCore(const JobPlan& plan, EndpointId self, uint64_t incarnation,
+                     BufferSource& buffers)
+    : plan_(plan), self_(self), incarnation_(incarnation), buffers_(buffers) {}
+
+ShardCore::~ShardCore() = default;
+
+absl::Status ShardCore::Init() {
+  for (const GroupPlan& group : plan_.groups) {
+    TANDEM_ASSIGN_OR_RETURN(auto policy, NewUpdatePolicy(group.policy, plan_.workers()));
+    policies_.push_back(std::move(policy));
+  }
+  for (const TablePlan& table : plan_.tables) {
+    TANDEM_ASSIGN_OR_RETURN(auto optimizer, NewRowOptimizer(table.optimizer));
+    optimizers_.push_back(std::move(optimizer));
+    auto context = std::make_unique<TableContext>();
+    context->plan = &table;
+    context->optimizer = optimizers_.back().get();
+    context->policy = policies_[table.group].get();
+    context->workers = plan_.workers();
+    context->record = plan_.job.staleness().record();
+    context->records = &records_;
+    tables_.push_back(std::move(context));
+  }
+  return absl::OkStatus();
+}
+
+// ---- views and moving ranges ------------------------------------------------------------------
+
+void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
+                       ShardEffects* effects) {
+  if (map_ != nullptr && view->view() <= map_->view()) return;
+  const bool first = map_ == nullptr;
+  map_ = std::move(view);
+  owned_.resize(map_->ranges().size());
+  for (uint32_t id = 0; id < owned_.size(); ++id) {
+    const bool mine = map_->range(id).owner == self_;
+    if (first && mine && map_->view() == 1) InstallRange(id, nullptr, effects);
+    if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
+    const auto arrival = arrivals_.find(id);
+    if (arrival != arrivals_.end() && arrival->second.view <= map_->view()) {
+      const IncomingRange incoming = std::move(arrival->second);
+      arrivals_.erase(arrival);
+      InstallRange(id, &incoming.image, effects);
+      if (!mine) MoveAway(now, id, effects);
+    }
+  }
+  for (ParkedRead& read : parked_) CheckOwners(&read.slices);
+  ServeParked(now, effects);
+  RetryEarly(effects);
+}
+
+void ShardCore::InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects) {
+  const RangeMap::Range& info = map_->range(id);
+  auto range =
+      std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
+  if (image != nullptr) {
+    if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
+      effects->log.push_back(absl::StrCat("range ", id, " arrived unusable: ", status.ToString()));
+      return;
+    }
+  }
+  owned_[id] = std::move(range);
+}
+
+void ShardCore::MoveAway(absl::Time now, uint32_t id, ShardEffects* effects) {
+  const std::string bytes = EncodeRange(owned_[id]->Image());
+  OutgoingMove move;
+  move.image =
+      CopyToBuffer(buffers_, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  move.view = map_->view();
+  move.to = map_->range(id).owner;
+  owned_[id].reset();
+  SendMove(now, id, &(moves_[id] = std::move(move)), effects);
+}
+
+void ShardCore::SendMove(absl::Time now, uint32_t id, OutgoingMove* move, ShardEffects* effects) {
+  move->next_send = now + kMoveResend;
+  Control control;
+  control.mutable_range_data()->set_range(id);
+  control.mutable_range_data()->set_view(move->view);
+  FrameHeader header;
+  header.sender = self_;
+  header.incarnation = incarnation_;
+  header.view = map_->view();
+  effects->out.push_back({move->to, EncodeControlFrame(buffers_, header, control, move->image)});
+}
+
+void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const RangeData& data,
+                            ShardEffects* effects) {
+  const uint32_t id = data.range();
+  absl::StatusOr<RangeImage> image = DecodeRange({frame.values().data(), frame.values().size()});
+  if (!image.ok()) {
+    effects->log.push_back(absl::StrCat("range ", id, " from ", frame.header.sender.DebugString(),
+                                        ": ", image.status().ToString()));
+    return;  // the sender tries again
+  }
+  // A move carries the number of the view that caused it, and those grow along a chain of owners;
+  // so a copy that comes late, after the range has moved on, is known and never installed again.
+  uint32_t& newest = newest_arrival_[id];
+  if (data.view() > newest) {
+    if (const auto move = moves_.find(id);
+        move != moves_.end() && move->second.view < data.view()) {
+      moves_.erase(move);  // it has come back, so it had arrived
+    }
+    if (map_ == nullptr || map_->view() < data.view()) {
+      arrivals_[id] = {*std::move(image), data.view()};
+    } else if (id < owned_.size() && owned_[id] == nullptr) {
+      InstallRange(id, &*image, effects);
+      if (owned_[id] == nullptr) return;
+      if (map_->range(id).owner != self_) MoveAway(now, id, effects);
+    } else {
+      return;
+    }
+    newest = data.view();
+  }
+  Control control;
+  control.mutable_command_done()->set_id(MoveId(id, data.view()));
+  FrameHeader header;
+  header.sender = self_;
+  header.incarnation = incarnation_;
+  header.view = view();
+  effects->out.push_back({frame.header.sender, EncodeControlFrame(buffers_, header, control)});
+  ServeParked(now, effects);
+  RetryEarly(effects);
+}
+
+// ---- frames -----------------------------------------------------------------------------------
+
+void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
+  switch (frame.header.kind) {
+    case FrameKind::kPull:
+      bytes_["pull"] += frame.frame.TotalBytes();
+      OnPull(now, frame, effects);
+      break;
+    case FrameKind::kPush:
+      bytes_["push"] += frame.frame.TotalBytes();
+      OnPush(now, frame, effects);
+      break;
+    case FrameKind::kControl:
+      bytes_["control"] += frame.frame.TotalBytes();
+      OnControl(now, frame, effects);
+      break;
+    default:
+      effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
+      break;
+  }
+  effects->records.insert(effects->records.end(), records_.begin(), records_.end());
+  records_.clear();
+}
+
+void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
+  const absl::StatusOr<Control> control = frame.ParseControl();
+  if (!control.ok()) {
+    effects->log.push_back(control.status().ToString());
+    return;
+  }
+  if (control->has_range_data()) {
+    OnRangeData(now, frame, control->range_data(), effects);
+  } else if (control->has_command_done()) {
+    const uint64_t id = control->command_done().id();
+    const auto move = moves_.find(static_cast<uint32_t>(id));
+    if (move != moves_.end() && move->second.view == id >> 32) moves_.erase(move);
+  }
+}
+
+void ShardCore::OnTick(absl::Time now, ShardEffects* effects) {
+  NotifyWaiting(now, effects);
+  for (auto& [id, move] : moves_) {
+    if (move.next_send <= now) SendMove(now, id, &move, effects);
+  }
+}
+
+// Cuts a frame into slices, and refuses what the frame decoder cannot know: ranges that do not
+// exist, tables of another group, rows of the wrong length.
+bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
+                          std::string* why) const {
+  slices->clear();
+  const FrameHeader& h = frame.header;
+  const bool push = h.kind == FrameKind::kPush;
+  if (map_ == nullptr || h.group >= policies_.size() || h.sender.role != Role::kWorker ||
+      h.sender.index >= plan_.workers() || h.step < 0 || h.first_step < 0) {
+    *why = map_ == nullptr ? "no view yet" : "group, sender or step out of range";
+    return false;
+  }
+  size_t key_offset = 0, value_offset = 0;
+  for (uint32_t i = 0; i < frame.entry_count; ++i) {
+    Slice slice;
+    slice.entry = frame.Entry(i);
+    slice.key_offset = key_offset;
+    slice.value_offset = value_offset;
+    const SliceEntry& e = slice.entry;
+    if (e.range >= map_->ranges().size() ||
+        plan_.tables[map_->range(e.range).table].group != h.group) {
+      *why = absl::StrCat("range ", e.range, " is not of group ", h.group);
+      return false;
+    }
+    const TableContext& table = *tables_[map_->range(e.range).table];
+    const int dim = table.plan->dim;
+    const int with_slots =
+        (h.flags & kFlagWithSlots) != 0 ? table.optimizer->slots_per_row(dim) : 0;
+    if (push && e.rows > 0 && e.row_floats != static_cast<uint32_t>(dim + with_slots)) {
+      *why = absl::StrCat("rows of ", e.row_floats, " floats for table ", table.plan->name,
+                          ", want ", dim + with_slots);
+      return false;
+    }
+    key_offset += size_t{e.rows} * sizeof(uint64_t);
+    value_offset += size_t{e.rows} * e.row_floats * sizeof(float);
+    slices->push_back(slice);
+  }
+  return true;
+}
+
+// Marks slices of ranges that are not (or no longer) here.
+void ShardCore::CheckOwners(std::vector<Slice>* slices) const {
+  for (Slice& slice : *slices) {
+    if (!slice.settled && owned_[slice.entry.range] == nullptr) {
+      slice.entry.status = SliceStatus::kWrongView;
+      slice.settled = true;
+    }
+  }
+}
+
+FrameHeader ShardCore::AnswerHeader(const ParsedFrame& frame, FrameKind kind) const {
+  FrameHeader header;
+  header.kind = kind;
+  header.flags = frame.header.flags;
+  header.sender = self_;
+  header.view = view();
+  header.incarnation = incarnation_;
+  header.request = frame.header.request;
+  header.step = frame.header.step;
+  header.group = frame.header.group;
+  header.first_step = MinClock(frame.header.group);
+  return header;
+}
+
+int64_t ShardCore::MinClock(uint32_t group) const {
+  int64_t smallest = kInfiniteClock;
+  for (const auto& range : owned_) {
+    if (range == nullptr || range->table().plan->group != group) continue;
+    smallest = std::min(smallest, range->progress().MinClock());
+  }
+  return smallest;
+}
+
+// ---- reads ------------------------------------------------------------------------------------
+
+void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
+  std::string why;
+  if (!CutSlices(frame, &slices_, &why)) {
+    effects->log.push_back(absl::StrCat("refused (", why, "): ", frame.DebugString()));
+    return;
+  }
+  CheckOwners(&slices_);
+  if (MayServe(frame, slices_)) {
+    AnswerRead(frame, &slices_, effects);
+    return;
+  }
+  size_t of_this_worker = 0;
+  for (ParkedRead& read : parked_) {
+    if (read.frame.header.sender != frame.header.sender) continue;
+    if (read.frame.header.request == frame.header.request) {  // asked again: say why it waits
+      read.next_notice = now;
+      return;
+    }
+    ++of_this_worker;
+  }
+  if (of_this_worker >= kMaxParkedPerWorker) return;
+  parked_.push_back({frame, slices_, now, now + kNoticeInterval});
+}
+
+bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
+  if ((frame.header.flags & kFlagEvaluate) != 0) return true;
+  const UpdatePolicy& policy = *policies_[frame.header.group];
+  for (const Slice& slice : slices) {
+    if (slice.settled) continue;
+    if (!policy.MayServe(owned_[slice.entry.range]->progress(), frame.header.sender.index,
+                         frame.header.step, plan_.job.train().depth())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const {
+  if (slice.settled) return 0;
+  const RangeStore& store = owned_[slice.entry.range]->store();
+  const bool with_slots = (frame.header.flags & kFlagWithSlots) != 0;
+  return static_cast<size_t>(store.dim() + (with_slots ? store.slots_per_row() : 0));
+}
+
+void ShardCore::AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices,
+                           ShardEffects* effects) {
+  size_t floats = 0;
+  for (const Slice& slice : *slices) floats += slice.entry.rows * RowFloats(frame, slice);
+  Buffer values;
+  if (floats > 0) values = buffers_.Alloc(floats * sizeof(float));
+  absl::Span<float> out = values.MutableAs<float>();
+  FrameHeader header = AnswerHeader(frame, FrameKind::kRows);
+  entries_.clear();
+  for (Slice& slice : *slices) {
+    SliceEntry& e = slice.entry;
+    e.row_floats = static_cast<uint32_t>(RowFloats(frame, slice));
+    if (!slice.settled) {
+      Range& range = *owned_[e.range];
+      const absl::Span<const uint64_t> keys =
+          frame.keys().As<uint64_t>().subspan(slice.key_offset / sizeof(uint64_t), e.rows);
+      const absl::Span<float> rows = out.first(size_t{e.rows} * e.row_floats);
+      if ((header.flags & kFlagWithSlots) != 0) {
+        range.store().PeekWithSlots(keys, rows);
+      } else if ((header.flags & kFlagEvaluate) != 0) {
+        range.store().Peek(keys, rows);
+      } else {
+        range.store().Pull(keys, rows);
+      }
+      out.remove_prefix(rows.size());
+      e.version = range.progress().version;
+      e.clock = range.progress().MinClock();
+      header.samples = range.last_closed_samples();
+    } else {
+      e.rows = 0;
+    }
+    entries_.push_back(e);
+  }
+  Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
+  bytes_["rows"] += answer.TotalBytes();
+  effects->out.push_back({frame.header.sender, std::move(answer)});
+}
+
+void ShardCore::ServeParked(absl::Time now, ShardEffects* effects) {
+  for (size_t i = 0; i < parked_.size();) {
+    if (MayServe(parked_[i].frame, parked_[i].slices)) {
+      ParkedRead read = std::move(parked_[i]);
+      parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(i));
+      AnswerRead(read.frame, &read.slices, effects);
+    } else {
+      ++i;
+    }
+  }
+  NotifyWaiting(now, effects);
+}
+
+// Tells each reader whom its read waits for: the answer that keeps its deadline from running.
+void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
+  for (ParkedRead& read : parked_) {
+    if (read.next_notice > now) continue;
+    read.next_notice = now + kNoticeInterval;
+    for (const Slice& slice : read.slices) {
+      if (slice.settled) continue;
+      const RangeProgress& progress = owned_[slice.entry.range]->progress();
+      const int slowest = progress.Slowest();
+      SliceEntry e;
+      e.range = slice.entry.range;
+      e.row_floats = static_cast<uint32_t>(slowest);
+      e.version = progress.workers[static_cast<size_t>(slowest)].admitted;
+      e.clock = absl::ToInt64Milliseconds(now - read.since);
+      effects->out.push_back(
+          {read.frame.header.sender,
+           EncodeDataFrame(buffers_, AnswerHeader(read.frame, FrameKind::kWaiting), {&e, 1},
+                           Buffer(), Buffer())});
+      break;
+    }
+  }
+}
+
+std::string ShardCore::Waiting(absl::Time now) const {
+  if (parked_.empty()) return "";
+  const ParkedRead& read = parked_.front();
+  for (const Slice& slice : read.slices) {
+    if (slice.settled) continue;
+    const RangeProgress& progress = owned_[slice.entry.range]->progress();
+    const int slowest = progress.Slowest();
+    return absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
+                        " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
+                        " since ", absl::ToInt64Seconds(now - read.since), " s");
+  }
+  return "";
+}
+
+// ---- pushes -----------------------------------------------------------------------------------
+
+void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
+  std::string why;
+  if (!CutSlices(frame, &slices_, &why)) {
+    effects->log.push_back(absl::StrCat("refused (", why, "): ", frame.DebugString()));
+    return;
+  }
+  CheckOwners(&slices_);
+  std::vector<Slice> slices;
+  slices.swap(slices_);  // admission may look at other frames
+  if (AdmitSlices(frame, &slices, effects)) {
+    Acknowledge(frame, slices, effects);
+  } else {
+    size_t of_this_worker = 0;
+    for (const EarlyPush& push : early_) {
+      if (push.frame.header.sender != frame.header.sender) continue;
+      // Asked again while it waits: the parked frame answers for both.
+      if (push.frame.header.request == frame.header.request) return;
+      ++of_this_worker;
+    }
+    if (of_this_worker < kMaxParkedPerWorker) early_.push_back({frame, slices});
+  }
+  slices_.swap(slices);
+  RetryEarly(effects);
+  ServeParked(now, effects);
+}
+
+// True if every slice is settled: held, applied or refused.
+bool ShardCore::AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
+                            ShardEffects* effects) {
+  bool all = true;
+  const bool over_budget = held_bytes() + frame.frame.TotalBytes() >
+                           static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
+  for (Slice& slice : *slices) {
+    if (!slice.settled && over_budget) {
+      slice.entry.status = SliceStatus::kOverBudget;
+      slice.settled = true;
+    }
+    if (!slice.settled) AdmitSlice(frame, &slice, effects);
+    all = all && slice.settled;
+  }
+  return all;
+}
+
+void ShardCore::AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects* effects) {
+  const FrameHeader& h = frame.header;
+  SliceEntry& e = slice->entry;
+  Range* const range = owned_[e.range].get();
+  if (range == nullptr) {  // moved away while the frame was parked
+    e.status = SliceStatus::kWrongView;
+    slice->settled = true;
+    return;
+  }
+  HeldUpdate update;
+  if (e.rows > 0) {
+    update.keys = frame.keys().Slice(slice->key_offset, size_t{e.rows} * sizeof(uint64_t));
+    update.values =
+        frame.values().Slice(slice->value_offset, size_t{e.rows} * e.row_floats * sizeof(float));
+  }
+  if ((h.flags & kFlagAssign) != 0) {
+    range->AssignRows(update.keys.As<uint64_t>(), update.values.As<float>(),
+                      (h.flags & kFlagWithSlots) != 0);
+    slice->settled = true;
+    return;
+  }
+  update.rank = h.sender.index;
+  update.step = h.step;
+  update.samples = h.samples;
+  update.version_read = e.version;
+  update.clock_gap = h.clock_gap;
+  update.in_flight = h.in_flight;
+  switch (range->Admit(h.incarnation, h.first_step, std::move(update),
+                       (h.flags & kFlagEndOfEpoch) != 0)) {
+    case Range::Admission::kAdmitted:
+    case Range::Admission::kDuplicate:
+      slice->settled = true;
+      e.version = range->progress().version;
+      break;
+    case Range::Admission::kEarly:
+      break;
+    case Range::Admission::kRefused:
+      e.status = SliceStatus::kRefused;
+      slice->settled = true;
+      effects->log.push_back(
+          absl::StrCat("refused slice of range ", e.range, ": ", frame.DebugString()));
+      break;
+  }
+}
+
+void ShardCore::RetryEarly(ShardEffects* effects) {
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (size_t i = 0; i < early_.size(); ++i) {
+      if (!AdmitSlices(early_[i].frame, &early_[i].slices, effects)) continue;
+      EarlyPush push = std::move(early_[i]);
+      early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
+      Acknowledge(push.frame, push.slices, effects);
+      progress = true;
+      break;
+    }
+  }
+}
+
+// Lists only the slices that were not admitted.
+void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices,
+                            ShardEffects* effects) {
+  entries_.clear();
+  for (const Slice& slice : slices) {
+    if (slice.entry.status == SliceStatus::kOk) continue;
+    SliceEntry e = slice.entry;
+    e.rows = 0;
+    e.row_floats = 0;
+    entries_.push_back(e);
+  }
+  Frame answer =
+      EncodeDataFrame(buffers_, AnswerHeader(frame, FrameKind::kAck), entries_, Buffer(), Buffer());
+  bytes_["ack"] += answer.TotalBytes();
+  effects->out.push_back({frame.header.sender, std::move(answer)});
+}
+
+// ---- the rest ---------------------------------------------------------------------------------
+
+void ShardCore::FinishDelayed(ShardEffects* effects) {
+  for (const auto& range : owned_) {
+    if (range != nullptr) range->FinishDelayed();
+  }
+  effects->records.insert(effects->records.end(), records_.begin(), records_.end());
+  records_.clear();
+}
+
+std::vector<Range*> ShardCore::OwnedRanges() {
+  std::vector<Range*> ranges;
+  for (const auto& range : owned_) {
+    if (range != nullptr) ranges.push_back(range.get());
+  }
+  return ranges;
+}
+
+bool ShardCore::Owns(uint32_t range) const {
+  return range < owned_.size() && owned_[range] != nullptr;
+}
+
+size_t ShardCore::held_bytes() const {
+  size_t total = 0;
+  for (const auto& range : owned_) {
+    if (range != nullptr) total += range->held_bytes();
+  }
+  return total;
+}
+
+ShardReport ShardCore::Report() const {
+  ShardReport report;
+  report.set_server(self_.index);
+  report.set_shard(self_.shard);
+  for (const auto& table : tables_) {
+    TableReport* out = report.add_table();
+    out->set_table(table->plan->name);
+    const TableStats& stats = table->stats;
+    out->set_sent(stats.arrived);
+    out->set_applied(stats.applied);
+    out->set_merged(stats.merged);
+    out->set_dropped(stats.dropped);
+    FillDistribution(stats.clock_gap, out->mutable_clock_gap());
+    FillDistribution(stats.version_staleness, out->mutable_version_staleness());
+    FillDistribution(stats.in_flight, out->mutable_in_flight_depth());
+    for (const auto& range : owned_) {
+      if (range == nullptr || range->table().plan != table->plan) continue;
+      out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
+      out->set_bytes(out->bytes() + range->store().MemoryBytes());
+    }
+  }
+  report.mutable_bytes()->insert(bytes_.begin(), bytes_.end());
+  return report;
+}
+
+}  // namespace tandem

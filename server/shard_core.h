@@ -1,0 +1,157 @@
+// One shard: a deterministic state machine over the key ranges it owns. Frames in, frames out; no
+// socket, thread, clock or file inside (server_shell.h owns those), so the same code serves in
+// production and in the simulator.
+//
+// What it does with a frame:
+//   PULL   answers ROWS, now or when the policy allows it; meanwhile WAITING every second
+//   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all are held
+//   or
+//          applied, or WRONG_VIEW for slices of ranges it does not own
+//   views  sends ranges that moved away to their new owner, with everything they hold, until the
+//   new
+//          owner has confirmed; installs ranges that move in
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_SERVER_SHARD_CORE_H_
+#define TANDEM_SERVER_SHARD_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/buffer.h"
+#include "policies/policy.h"
+#include "proto/frame.h"
+#include "proto/job.h"
+#include "proto/outgoing.h"
+#include "proto/range_map.h"
+#include "server/range.h"
+
+namespace tandem {
+
+struct ShardEffects {
+  std::vector<Outgoing> out;
+  std::vector<UpdateRecord> records;  // if the job records staleness
+  std::vector<std::string> log;       // one line each: refused frames, moved ranges
+  void Clear() {
+    out.clear();
+    records.clear();
+    log.clear();
+  }
+};
+
+class ShardCore {
+ public:
+  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process.
+  static absl::StatusOr<std::unique_ptr<ShardCore>> New(const JobPlan& plan, EndpointId self,
+                                                        uint64_t incarnation,
+                                                        BufferSource& buffers);
+  ~ShardCore();
+
+  void OnView(absl::Time now, std::shared_ptr<const RangeMap> view, ShardEffects* effects);
+  void OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
+  // Call at least every 100 ms.
+  void OnTick(absl::Time now, ShardEffects* effects);
+
+  // Applies what fixed-delay policies still hold back; at a barrier, before the last evaluation.
+  void FinishDelayed(ShardEffects* effects);
+
+  // Ranges owned now, for saving, loading and tests. Pointers are valid until the next call.
+  std::vector<Range*> OwnedRanges();
+  bool Owns(uint32_t range) const;
+  uint32_t view() const { return map_ == nullptr ? 0 : map_->view(); }
+  size_t held_bytes() const;
+  // Reads that wait now: who is waited for, "" if none. For the beat's activity.
+  std::string Waiting(absl::Time now) const;
+
+  ShardReport Report() const;
+  const std::vector<std::unique_ptr<TableContext>>& tables() const { return tables_; }
+
+ private:
+  struct Slice {
+    SliceEntry entry;
+    size_t key_offset = 0;    // bytes in the keys part
+    size_t value_offset = 0;  // bytes in the values part
+    bool settled = false;
+  };
+  // A read that may not be answered yet.
+  struct ParkedRead {
+    ParsedFrame frame;
+    std::vector<Slice> slices;
+    absl::Time since;
+    absl::Time next_notice;
+  };
+  // A push with slices that came before an earlier step of the same worker.
+  struct EarlyPush {
+    ParsedFrame frame;
+    std::vector<Slice> slices;
+  };
+  // On its way to the owner that caused the move. Should that one lose the range meanwhile, it
+  // forwards what it gets: there is never a second copy on a second way.
+  struct OutgoingMove {
+    EndpointId to;
+    Buffer image;
+    uint32_t view = 0;  // the one that caused the move
+    absl::Time next_send;
+  };
+  struct IncomingRange {
+    RangeImage image;
+    uint32_t view = 0;
+  };
+
+  ShardCore(const JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers);
+  absl::Status Init();
+
+  void OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
+  void OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
+  void OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
+  void OnRangeData(absl::Time now, const ParsedFrame& frame, const RangeData& data,
+                   ShardEffects* effects);
+
+  bool CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices, std::string* why) const;
+  void CheckOwners(std::vector<Slice>* slices) const;
+  bool MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const;
+  void AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
+  size_t RowFloats(const ParsedFrame& frame, const Slice& slice) const;
+  void ServeParked(absl::Time now, ShardEffects* effects);
+  void NotifyWaiting(absl::Time now, ShardEffects* effects);
+  bool AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
+  void AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
+  void RetryEarly(ShardEffects* effects);
+  void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
+  void InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects);
+  void MoveAway(absl::Time now, uint32_t id, ShardEffects* effects);
+  void SendMove(absl::Time now, uint32_t id, OutgoingMove* move, ShardEffects* effects);
+  int64_t MinClock(uint32_t group) const;
+  FrameHeader AnswerHeader(const ParsedFrame& frame, FrameKind kind) const;
+
+  const JobPlan& plan_;
+  const EndpointId self_;
+  const uint64_t incarnation_;
+  BufferSource& buffers_;
+  std::vector<std::unique_ptr<UpdatePolicy>> policies_;    // by group
+  std::vector<std::unique_ptr<RowOptimizer>> optimizers_;  // by table
+  std::vector<std::unique_ptr<TableContext>> tables_;      // by table
+  FoldScratch scratch_;
+  std::vector<UpdateRecord> records_;
+
+  std::shared_ptr<const RangeMap> map_;
+  std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
+  std::deque<ParkedRead> parked_;
+  std::deque<EarlyPush> early_;
+  std::map<uint32_t, OutgoingMove> moves_;       // ranges on their way out
+  std::map<uint32_t, IncomingRange> arrivals_;   // came before the view that says so
+  std::map<uint32_t, uint32_t> newest_arrival_;  // by range: the view of the last move taken in
+  std::vector<Slice> slices_;                    // scratch
+  std::vector<SliceEntry> entries_;              // scratch
+  std::map<std::string, uint64_t> bytes_;        // by kind of traffic
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SERVER_SHARD_CORE_H_

@@ -1,0 +1,180 @@
+// The worker's side of push and pull: a deterministic state machine that routes keys to the shards
+// that own them, sends one frame a shard, sends again what is refused or not answered, and puts rows
+// where the caller wants them.
+//
+// A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again, alone,
+// when a newer view is known (or after a pause, if the shard is the one that lags). A shard that says
+// nothing for `silence_limit` fails the request, naming the shard and the key range; answers of
+// WAITING keep that deadline from running.
+//
+// Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
+// (trainer_core.h).
+#ifndef TANDEM_WORKER_CLIENT_CORE_H_
+#define TANDEM_WORKER_CLIENT_CORE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/buffer.h"
+#include "proto/frame.h"
+#include "proto/job.h"
+#include "proto/outgoing.h"
+#include "proto/range_map.h"
+
+namespace tandem {
+
+// Keys of one table in a request. Keys are unique; memory stays valid until the request completes or
+// is cancelled.
+struct TableKeys {
+  uint32_t table = 0;
+  absl::Span<const uint64_t> keys;
+};
+
+class ClientCore {
+ public:
+  struct Options {
+    absl::Duration resend_after = absl::Seconds(2);    // silence before a frame is sent again
+    absl::Duration wrong_view_pause = absl::Milliseconds(20);
+    absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
+  };
+
+  struct Completion {
+    uint64_t request = 0;
+    absl::Status status;
+    uint64_t closed_samples = 0;  // reads: sum of n of the step closed last (lockstep policies)
+  };
+
+  struct Counters {
+    uint64_t pull_bytes = 0, rows_bytes = 0, push_bytes = 0, ack_bytes = 0;
+    uint64_t frames_resent = 0;
+  };
+
+  // `plan` and `buffers` outlive the core.
+  ClientCore(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
+             const Options& options);
+  ~ClientCore();
+
+  // Newer views only; older ones are ignored. Requests need a view.
+  void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
+
+  // Reads the rows of `keys` (tables of `group`) for `step` into rows[i], which is
+  // [keys[i].keys.size(), dim (+ slots with kFlagWithSlots)]. Returns the request's number.
+  uint64_t Pull(absl::Time now, uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
+                absl::Span<const absl::Span<float>> rows, uint8_t flags);
+
+  struct PushInfo {
+    uint32_t group = 0;
+    int64_t first_step = 0, step = 0;
+    uint64_t samples = 0;
+    int32_t clock_gap = 0;
+    int32_t in_flight = 0;
+    uint8_t flags = 0;
+  };
+  // Sends gradient sums (or rows, with kFlagAssign): one frame to every shard that owns ranges of the
+  // group, empty or not. The bytes are copied before Push returns. Versions are those of the last
+  // completed Pull of the same group and step.
+  uint64_t Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
+                absl::Span<const absl::Span<const float>> values);
+
+  // Forgets a request; late answers are ignored.
+  void Cancel(uint64_t request);
+
+  // Frames from shards: ROWS, ACK, WAITING.
+  void OnFrame(absl::Time now, const ParsedFrame& frame);
+  void OnTick(absl::Time now);
+
+  // Caller-owned queues: take what is there and clear.
+  std::vector<Outgoing>& out() { return out_; }
+  std::vector<Completion>& completions() { return completions_; }
+
+  // The largest minimum clock any shard has reported for the group: a lower bound of the true one.
+  int64_t largest_min_clock(uint32_t group) const { return min_clock_[group]; }
+  const Counters& counters() const { return counters_; }
+  size_t requests_in_flight() const { return requests_.size(); }
+  // Updates with rows sent, by table, each (step, range) once.
+  const std::vector<uint64_t>& updates_sent() const { return updates_sent_; }
+  // What the oldest request waits for: "pull of step 7: server 1 shard 0 waits for worker 2 ...".
+  std::string Waiting(absl::Time now) const;
+
+ private:
+  // The keys of one range in the request's packed order (by owner, then by range).
+  struct Slice {
+    uint32_t range = 0;
+    uint32_t rows = 0;
+    size_t key_offset = 0;     // index of the first key in packed order
+    size_t float_offset = 0;   // index of the first float in packed values
+    uint32_t input = 0;        // index in the request's tables
+    bool done = false;
+    bool sent = false;         // waits for an answer of some frame
+    absl::Time send_at;        // when it is refused: not before
+    uint32_t refused_view = 0; // the refusing shard's view
+    int64_t version = 0;
+  };
+  struct Flight {              // one frame on its way
+    EndpointId to;
+    std::vector<uint32_t> slices;
+    absl::Time sent_at, heard_at;
+    Frame frame;
+    std::string waiting;       // the shard's last WAITING, as text
+  };
+  struct Request {
+    uint64_t id = 0;
+    bool push = false;
+    FrameHeader header;
+    std::vector<TableKeys> keys;
+    std::vector<absl::Span<float>> rows;
+    std::vector<uint32_t> source;  // packed index -> index among its table's keys
+    std::vector<uint32_t> row_floats;  // by input
+    std::vector<Slice> slices;
+    Buffer packed_keys, packed_values;
+    std::map<uint64_t, Flight> flights;  // by frame number
+    size_t open_slices = 0;
+    uint64_t closed_samples = 0;
+    absl::Time started;
+  };
+
+  std::unique_ptr<Request> NewRequest(absl::Time now, const FrameHeader& header, bool push,
+                                      absl::Span<const TableKeys> keys);
+  void Pack(Request* request);
+  void PackValues(Request* request, absl::Span<const absl::Span<const float>> values);
+  void SendOpenSlices(absl::Time now, Request* request);
+  void SendFlight(absl::Time now, Request* request, EndpointId to, std::vector<uint32_t> slices);
+  Frame BuildFrame(Request* request, uint64_t number, absl::Span<const uint32_t> slices);
+  void OnRows(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
+  void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
+  void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
+  void CopyRows(const Request& request, const Slice& slice, const float* values);
+  void Finish(Request* request, absl::Status status);
+  void CheckTimes(absl::Time now, Request* request);
+  std::vector<int64_t>& VersionsOf(uint32_t group, int64_t step);
+
+  const JobPlan& plan_;
+  const int rank_;
+  const uint64_t incarnation_;
+  BufferSource& buffers_;
+  const Options options_;
+  std::shared_ptr<const RangeMap> map_;
+  std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: range ids by (owner, id)
+  uint64_t next_number_ = 1;                          // of requests and frames
+  std::map<uint64_t, std::unique_ptr<Request>> requests_;
+  std::map<uint64_t, uint64_t> request_of_frame_;
+  std::map<std::pair<uint32_t, int64_t>, std::vector<int64_t>> versions_;  // by (group, step)
+  std::vector<int64_t> min_clock_;
+  std::vector<uint64_t> updates_sent_;
+  std::vector<Outgoing> out_;
+  std::vector<Completion> completions_;
+  std::vector<uint32_t> key_range_;   // scratch: range of each key of one table
+  std::vector<size_t> range_fill_;    // scratch, by range id
+  std::vector<SliceEntry> entries_;   // scratch
+  Counters counters_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_CLIENT_CORE_H_

@@ -1,0 +1,94 @@
+#include "worker/dense_parameters.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/range_file.h"
+
+namespace tandem {
+
+absl::StatusOr<std::unique_ptr<DenseParameters>> DenseParameters::New(const Optimizer& optimizer,
+                                                                      int64_t count) {
+  TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, NewRowOptimizer(optimizer));
+  return std::unique_ptr<DenseParameters>(new DenseParameters(std::move(row_optimizer), count));
+}
+
+DenseParameters::DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_t count)
+    : optimizer_(std::move(optimizer)),
+      count_(count),
+      slots_per_block_(optimizer_->slots_per_row(kDenseBlockFloats)) {
+  const int64_t blocks = (count + kDenseBlockFloats - 1) / kDenseBlockFloats;
+  values_.assign(static_cast<size_t>(blocks * kDenseBlockFloats), 0.0f);
+  slots_.assign(static_cast<size_t>(blocks * slots_per_block_), 0.0f);
+  for (int64_t b = 0; b < blocks; ++b) {
+    block_keys_.push_back(static_cast<uint64_t>(b));
+    value_rows_.push_back(values_.data() + b * kDenseBlockFloats);
+    slot_rows_.push_back(slots_.data() + b * slots_per_block_);
+    optimizer_->InitSlots(kDenseBlockFloats, {slot_rows_.back(),
+                                              static_cast<size_t>(slots_per_block_)});
+  }
+}
+
+void DenseParameters::Apply(absl::Span<const float> padded_gradient, float factor) {
+  optimizer_->Apply(kDenseBlockFloats, factor, padded_gradient.first(values_.size()), value_rows_,
+                    slot_rows_);
+}
+
+std::vector<float> DenseParameters::RowsWithSlots() const {
+  std::vector<float> rows;
+  rows.reserve(values_.size() + slots_.size());
+  for (size_t b = 0; b < block_keys_.size(); ++b) {
+    rows.insert(rows.end(), value_rows_[b], value_rows_[b] + kDenseBlockFloats);
+    rows.insert(rows.end(), slot_rows_[b], slot_rows_[b] + slots_per_block_);
+  }
+  return rows;
+}
+
+absl::Status DenseParameters::SetRowsWithSlots(absl::Span<const float> rows) {
+  if (rows.size() != values_.size() + slots_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("dense parameters: ", rows.size(),
+                                                   " floats, want ",
+                                                   values_.size() + slots_.size()));
+  }
+  const float* at = rows.data();
+  for (size_t b = 0; b < block_keys_.size(); ++b) {
+    std::copy_n(at, kDenseBlockFloats, value_rows_[b]);
+    std::copy_n(at + kDenseBlockFloats, slots_per_block_, slot_rows_[b]);
+    at += row_floats();
+  }
+  return absl::OkStatus();
+}
+
+std::string DenseParameters::EncodeFile() const {
+  RangeImage image;
+  image.table = kDenseTableName;
+  image.dim = kDenseBlockFloats;
+  image.slots_per_row = slots_per_block_;
+  image.optimizer = optimizer_->name();
+  image.keys = block_keys_;
+  image.weights = values_;
+  image.slots = slots_;
+  return EncodeRange(image);
+}
+
+absl::Status DenseParameters::DecodeFile(absl::string_view bytes) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const RangeImage image,
+      DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
+  if (image.table != kDenseTableName || image.keys != block_keys_ ||
+      image.weights.size() != values_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dense file of table \"", image.table, "\" with ", image.keys.size(), " blocks; the model has ",
+        block_keys_.size(), ": is it of another model?"));
+  }
+  if (image.optimizer != optimizer_->name() || image.slots.size() != slots_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("dense file of optimizer ", image.optimizer,
+                                                   ", the job's is ", optimizer_->name()));
+  }
+  std::copy(image.weights.begin(), image.weights.end(), values_.begin());
+  std::copy(image.slots.begin(), image.slots.end(), slots_.begin());
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

@@ -1,0 +1,64 @@
+// The dense parameters of a worker: one flat buffer cut into blocks of kDenseBlockFloats, each with
+// its own optimizer slots. The blocks are what the dense table on servers has as rows, so both ways of
+// synchronising do the same arithmetic on the same pieces.
+//
+// Thread safety: none; one thread at a time.
+#ifndef TANDEM_WORKER_DENSE_PARAMETERS_H_
+#define TANDEM_WORKER_DENSE_PARAMETERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "optim/optimizer.h"
+#include "proto/job.h"
+
+namespace tandem {
+
+class DenseParameters {
+ public:
+  // `count` floats, all zero until set.
+  static absl::StatusOr<std::unique_ptr<DenseParameters>> New(const Optimizer& optimizer,
+                                                              int64_t count);
+
+  int64_t count() const { return count_; }
+  int64_t blocks() const { return static_cast<int64_t>(block_keys_.size()); }
+  absl::Span<float> values() { return absl::MakeSpan(values_).first(count_); }
+  absl::Span<const float> values() const { return absl::MakeSpan(values_).first(count_); }
+
+  // Whole blocks, the last one padded with zeros: [blocks, kDenseBlockFloats].
+  absl::Span<float> padded() { return absl::MakeSpan(values_); }
+  // Block numbers 0 .. blocks - 1: the keys of the dense table.
+  absl::Span<const uint64_t> block_keys() const { return block_keys_; }
+
+  // One optimizer step: gradient sums [blocks, kDenseBlockFloats], each times `factor`.
+  void Apply(absl::Span<const float> padded_gradient, float factor);
+
+  // Each block followed by its slots: what is saved, and assigned to servers.
+  int row_floats() const { return kDenseBlockFloats + slots_per_block_; }
+  std::vector<float> RowsWithSlots() const;
+  absl::Status SetRowsWithSlots(absl::Span<const float> rows);
+
+  // As a range file of the table "dense", and back. INVALID_ARGUMENT if it is of another model or
+  // optimizer.
+  std::string EncodeFile() const;
+  absl::Status DecodeFile(absl::string_view bytes);
+
+ private:
+  DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_t count);
+
+  const std::unique_ptr<RowOptimizer> optimizer_;
+  const int64_t count_;
+  const int slots_per_block_;
+  std::vector<uint64_t> block_keys_;
+  std::vector<float> values_, slots_;
+  std::vector<float*> value_rows_, slot_rows_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_DENSE_PARAMETERS_H_

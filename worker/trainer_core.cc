@@ -1,0 +1,874 @@
+#include "worker/trainer_core.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "optim/fold.h"
+
+namespace tandem {
+
+absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const JobPlan& plan,
+                                                              const Options& options,
+                                                              DenseParameters& dense,
+                                                              BufferSource& buffers) {
+  std::unique_ptr<TrainerCore> core(new TrainerCore(plan, options, dense, buffers));
+  TANDEM_RETURN_IF_ERROR(core->Init());
+  return core;
+}
+
+TrainerCore::TrainerCore(const JobPlan& plan, const Options& options, DenseParameters& dense,
+                         BufferSource& buffers)
+    : plan_(plan), options_(options), dense_(dense), buffers_(buffers) {}
+
+TrainerCore::~TrainerCore() = default;
+
+absl::Status TrainerCore::Init() {
+  for (const GroupPlan& group : plan_.groups) {
+    TANDEM_ASSIGN_OR_RETURN(auto policy, NewUpdatePolicy(group.policy, plan_.workers()));
+    policies_.push_back(std::move(policy));
+  }
+  client_ = std::make_unique<ClientCore>(plan_, options_.rank, options_.incarnation, buffers_,
+                                         options_.client);
+  lanes_.resize(static_cast<size_t>(plan_.job.train().depth()) + 2);
+  const size_t padded = dense_.padded().size();
+  for (Lane& lane : lanes_) lane.slot.dense_gradient.assign(padded + 1, 0.0f);
+  if (!DenseOnServers()) {
+    CollectiveOptions collectives = options_.collectives;
+    collectives.incarnation = options_.incarnation;
+    engine_ = std::make_unique<CollectiveEngine>(options_.rank, plan_.workers(), buffers_,
+                                                 collectives);
+    const auto algorithm = plan_.job.dense().algorithm() == Dense::DIRECT
+                               ? AllReduceAlgorithm::kDirect
+                               : AllReduceAlgorithm::kRing;
+    schedule_ = AllReduceSchedule(algorithm, options_.rank, plan_.workers(), dense_.count() + 1);
+  }
+  return absl::OkStatus();
+}
+
+// ---- events -----------------------------------------------------------------------------------
+
+void TrainerCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
+                         TrainerEffects* effects) {
+  have_view_ = true;
+  client_->OnView(now, std::move(view));
+  Advance(now, effects);
+}
+
+void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffects* effects) {
+  switch (frame.header.kind) {
+    case FrameKind::kRows:
+    case FrameKind::kAck:
+    case FrameKind::kWaiting:
+      client_->OnFrame(now, frame);
+      break;
+    case FrameKind::kSegment:
+      if (engine_ != nullptr && frame.header.sender.role == Role::kWorker) {
+        const absl::Status status = engine_->OnSegment(frame.header.sender.index, frame, now,
+                                                       &collective_effects_);
+        if (!status.ok()) effects->log.push_back(status.ToString());
+      }
+      break;
+    case FrameKind::kControl:
+      OnControl(now, frame);
+      break;
+    default:
+      effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
+      break;
+  }
+  Advance(now, effects);
+}
+
+void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
+  const absl::StatusOr<Control> parsed = frame.ParseControl();
+  if (!parsed.ok()) return;
+  const Control& control = *parsed;
+  if (control.has_barrier_release()) {
+    const auto it = barriers_.find(control.barrier_release().name());
+    if (it == barriers_.end() || !it->second.entered) return;
+    it->second.released = true;
+    it->second.max_value = control.barrier_release().max_value();
+  } else if (control.has_command()) {
+    const Command& command = control.command();
+    if (command.kind() == Command::START) started_ = true;
+    if (command.kind() == Command::STOP) stop_ = true;
+    if (command.kind() == Command::SAVE && save_barrier_.empty()) {
+      const std::string barrier = absl::StrCat("save ", command.id(), ":", command.path());
+      if (barriers_.count(barrier) > 0) return;  // sent again
+      save_barrier_ = barrier;
+      plan_barrier_ = absl::StrCat("plan ", command.id());
+      save_path_ = command.path();
+      save_step_ = -1;
+      // A step that has begun needs its peers: it must be finished first.
+      const bool begun = phase_ == Phase::kTraining &&
+                         (LaneOf(step_).state == SlotState::kComputing || synchronising_);
+      save_value_ = step_ + (begun ? 1 : 0);
+    }
+  } else if (control.has_evaluation_part() && options_.rank == 0) {
+    const EvaluationPart& part = control.evaluation_part();
+    if (part.evaluation() == evaluations_) {
+      const int from = frame.header.sender.index;
+      parts_[from] = part;
+      payloads_[from] = frame.values();
+    }
+    Control done;  // also for one that was merged before: its sender only wants to know
+    done.mutable_command_done()->set_id(static_cast<uint64_t>(part.evaluation()));
+    SendControl(frame.header.sender, done);
+  } else if (control.has_command_done() && frame.header.sender == EndpointId::Worker(0)) {
+    if (control.command_done().id() == static_cast<uint64_t>(evaluations_)) {
+      part_acknowledged_ = true;
+    }
+  }
+  (void)now;
+}
+
+void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
+  client_->OnTick(now);
+  if (engine_ != nullptr) engine_->OnTick(now, &collective_effects_);
+  if (started_ && !finished() && now >= next_report_) {
+    SendReport(now, false);
+    next_report_ = now + absl::Seconds(plan_.job.limits().report_seconds());
+  }
+  Advance(now, effects);
+}
+
+void TrainerCore::OnTaskDone(absl::Time now, const TrainerTask& task, const absl::Status& status,
+                             TrainerEffects* effects) {
+  if (!status.ok()) Fail(status);
+  switch (task.kind) {
+    case TrainerTask::Kind::kFetch: {
+      fetching_ = false;
+      LaneOf(task.slot->step).state = SlotState::kFetched;
+      if (task.slot->batch.samples == 0) exhausted_ = true;
+      break;
+    }
+    case TrainerTask::Kind::kCompute:
+      if (status.ok()) AfterCompute(now, effects);
+      break;
+    default:
+      task_running_ = false;
+      break;
+  }
+  Advance(now, effects);
+}
+
+// ---- the machine ------------------------------------------------------------------------------
+
+void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
+  do {
+    for (const ClientCore::Completion& completion : client_->completions()) {
+      OnClientCompletion(completion);
+    }
+    client_->completions().clear();
+    CollectCollective(now, effects);
+  } while (failure_.ok() && AdvanceOnce(now, effects));
+  CollectOutgoing(now, effects);
+}
+
+bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
+  if (stop_ && phase_ != Phase::kFinished) {
+    phase_ = Phase::kFinished;
+    return true;
+  }
+  switch (phase_) {
+    case Phase::kWaitStart:
+      if (!started_ || !have_view_) return false;
+      phase_ = DenseOnServers() ? Phase::kAssign : Phase::kTraining;
+      return true;
+    case Phase::kAssign:
+      return AdvanceAssign(now);
+    case Phase::kTraining:
+      return AdvanceTraining(now, effects);
+    case Phase::kDrain:
+      return AdvanceDrain(now);
+    case Phase::kEndPush:
+      return AdvanceRequestedSave(now, effects) || AdvanceEndPush(now);
+    case Phase::kCatchUp:
+      return AdvanceCatchUp(now);
+    case Phase::kEvaluation:
+      return AdvanceEvaluation(now, effects);
+    case Phase::kSave:
+      return AdvanceSave(now, effects);
+    case Phase::kEnd:
+      return AdvanceEnd(now);
+    case Phase::kFinished:
+      return false;
+  }
+  return false;
+}
+
+void TrainerCore::CollectCollective(absl::Time now, TrainerEffects* effects) {
+  (void)now;
+  for (OutgoingSegment& segment : collective_effects_.sends) {
+    collective_bytes_ += segment.frame.TotalBytes();
+    effects->out.push_back({EndpointId::Worker(segment.to_rank), std::move(segment.frame)});
+  }
+  for (const CollectiveCompletion& completion : collective_effects_.completions) {
+    if (!completion.status.ok()) {
+      Fail(completion.status);
+    } else {
+      synchronised_ = true;
+    }
+  }
+  collective_effects_.Clear();
+}
+
+void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
+  for (auto& [name, barrier] : barriers_) {
+    if (!barrier.entered || barrier.released || barrier.next_send > now) continue;
+    barrier.next_send = now + options_.control_resend;
+    Control control;
+    control.mutable_barrier_enter()->set_name(name);
+    control.mutable_barrier_enter()->set_value(barrier.value);
+    control.mutable_barrier_enter()->set_parties(plan_.workers());
+    SendControl(EndpointId::Scheduler(), control);
+  }
+  for (auto* queue : {&client_->out(), &control_out_}) {
+    for (Outgoing& out : *queue) effects->out.push_back(std::move(out));
+    queue->clear();
+  }
+}
+
+bool TrainerCore::PassBarrier(absl::Time now, const std::string& name, int64_t value) {
+  Barrier& barrier = barriers_[name];
+  if (!barrier.entered) {
+    barrier.entered = true;
+    barrier.value = value;
+    barrier.next_send = now;
+  }
+  return barrier.released;
+}
+
+void TrainerCore::SendControl(EndpointId to, const Control& control, Buffer values) {
+  FrameHeader header;
+  header.sender = EndpointId::Worker(options_.rank);
+  header.incarnation = options_.incarnation;
+  control_out_.push_back({to, EncodeControlFrame(buffers_, header, control, std::move(values))});
+}
+
+void TrainerCore::Fail(absl::Status status) {
+  if (failure_.ok()) failure_ = std::move(status);
+}
+
+void TrainerCore::OnClientCompletion(const ClientCore::Completion& completion) {
+  ++progress_count_;
+  if (!completion.status.ok()) Fail(completion.status);
+  if (completion.request == probe_) probe_ = 0;
+  if (pushes_.erase(completion.request) > 0 || reads_.erase(completion.request) > 0) return;
+  for (Lane& lane : lanes_) {
+    if (lane.reads.erase(completion.request) == 0) continue;
+    const bool lockstep_read = plan_.lockstep && DenseOnServers();
+    if (lane.reads.empty()) lane.state = SlotState::kReady;
+    // A step without any sample has just closed: that was the end of the epoch.
+    if (lockstep_read && completion.closed_samples == 0 && lane.slot.step > epoch_first_step_ &&
+        lockstep_reads_.erase(completion.request) > 0) {
+      epoch_ended_ = true;
+    }
+    lockstep_reads_.erase(completion.request);
+    return;
+  }
+}
+
+// ---- dense parameters to the servers, before step 0 -------------------------------------------
+
+bool TrainerCore::AdvanceAssign(absl::Time now) {
+  if (phase_part_ == 0) {
+    phase_part_ = 1;
+    if (options_.rank == 0) {
+      saved_rows_ = dense_.RowsWithSlots();
+      ClientCore::PushInfo info;
+      info.group = plan_.tables[static_cast<size_t>(plan_.dense_table)].group;
+      info.flags = kFlagAssign | kFlagWithSlots;
+      const TableKeys keys{static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()};
+      const absl::Span<const float> values = saved_rows_;
+      pushes_[client_->Push(now, info, {&keys, 1}, {&values, 1})] = 0;
+    }
+    return true;
+  }
+  if (!pushes_.empty() || !PassBarrier(now, "assigned", 0)) return false;
+  phase_part_ = 0;
+  saved_rows_.clear();
+  phase_ = Phase::kTraining;
+  return true;
+}
+
+// ---- training ---------------------------------------------------------------------------------
+
+bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
+  if (epoch_ended_) {
+    EndEpoch();
+    return true;
+  }
+  const bool fetched = StartFetch(effects);
+  const bool read = StartReads(now);
+  return AdvanceRequestedSave(now, effects) || StartCompute(now, effects) ||
+         AdvanceSynchronisation(now, effects) || fetched || read;
+}
+
+bool TrainerCore::StartFetch(TrainerEffects* effects) {
+  if (fetching_) return false;
+  const int64_t lookahead = static_cast<int64_t>(lanes_.size()) - 1;
+  if (next_fetch_ > step_ + lookahead || LaneOf(next_fetch_).state != SlotState::kFree) return false;
+  const int64_t limit = plan_.job.train().max_steps();
+  Lane& lane = LaneOf(next_fetch_);
+  lane.slot.step = next_fetch_;
+  lane.slot.epoch = epoch_;
+  if (limit > 0 && next_fetch_ >= limit) exhausted_ = true;
+  if (exhausted_) {
+    lane.slot.batch.Clear();
+    lane.state = SlotState::kFetched;
+  } else {
+    lane.state = SlotState::kFetching;
+    fetching_ = true;
+    TrainerTask task;
+    task.kind = TrainerTask::Kind::kFetch;
+    task.slot = &lane.slot;
+    effects->tasks.push_back(std::move(task));
+  }
+  ++next_fetch_;
+  return true;
+}
+
+std::vector<TableKeys> TrainerCore::GroupKeys(const StepSlot& slot, uint32_t group) const {
+  std::vector<TableKeys> keys;
+  for (const SparseInput& input : slot.batch.sparse) {
+    if (plan_.tables[input.table].group == group) keys.push_back({input.table, input.keys});
+  }
+  return keys;
+}
+
+bool TrainerCore::StartReads(absl::Time now) {
+  if (next_read_ >= next_fetch_ || next_read_ > pushed_ + plan_.job.train().depth()) return false;
+  Lane& lane = LaneOf(next_read_);
+  if (lane.state != SlotState::kFetched) return false;
+  StepSlot& slot = lane.slot;
+  // Out of data: steps of a lockstep job go on empty, others are at their end.
+  if (slot.batch.samples == 0 && !plan_.lockstep) return false;
+  lane.state = SlotState::kReading;
+  slot.rows.resize(slot.batch.sparse.size());
+  slot.gradients.resize(slot.batch.sparse.size());
+  for (const GroupPlan& group : plan_.groups) {
+    std::vector<TableKeys> keys;
+    std::vector<absl::Span<float>> rows;
+    for (size_t i = 0; i < slot.batch.sparse.size(); ++i) {
+      const SparseInput& input = slot.batch.sparse[i];
+      if (plan_.tables[input.table].group != group.id) continue;
+      slot.rows[i].resize(input.keys.size() * static_cast<size_t>(plan_.tables[input.table].dim));
+      keys.push_back({input.table, input.keys});
+      rows.push_back(absl::MakeSpan(slot.rows[i]));
+    }
+    if (DenseOnServers() && plan_.tables[static_cast<size_t>(plan_.dense_table)].group == group.id &&
+        slot.batch.samples > 0) {
+      slot.dense.resize(dense_.padded().size());
+      keys.push_back({static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()});
+      rows.push_back(absl::MakeSpan(slot.dense));
+    }
+    const uint64_t read = client_->Pull(now, group.id, slot.step, keys, rows, 0);
+    lane.reads.insert(read);
+    if (policies_[group.id]->Lockstep()) lockstep_reads_.insert(read);
+  }
+  ++next_read_;
+  return true;
+}
+
+int64_t TrainerCore::ClockGap() const {
+  int64_t gap = 0;
+  for (const GroupPlan& group : plan_.groups) {
+    const int64_t slowest = client_->largest_min_clock(group.id);
+    if (slowest < step_) gap = std::max(gap, step_ - slowest);
+  }
+  return gap;
+}
+
+int64_t TrainerCore::UnacknowledgedSteps() const {
+  std::set<int64_t> steps;
+  for (const auto& [request, step] : pushes_) steps.insert(step);
+  return static_cast<int64_t>(steps.size());
+}
+
+bool TrainerCore::StartCompute(absl::Time now, TrainerEffects* effects) {
+  (void)now;
+  Lane& lane = LaneOf(step_);
+  if (synchronising_ || lane.slot.step != step_ || HeldForSave()) return false;
+  const bool out_of_data = lane.slot.batch.samples == 0;
+  if (out_of_data && !plan_.lockstep && lane.state == SlotState::kFetched) {
+    EndEpoch();
+    return true;
+  }
+  if (lane.state != SlotState::kReady) return false;
+  if (UnacknowledgedSteps() >= plan_.job.train().max_unacknowledged()) return false;
+  for (const GroupPlan& group : plan_.groups) {
+    if (!policies_[group.id]->MayStart(step_, client_->largest_min_clock(group.id))) {
+      AskHowFar(now, group.id);
+      return false;
+    }
+  }
+  lane.state = SlotState::kComputing;
+  step_clock_gap_ = ClockGap();
+  lane.slot.loss_sum = 0;
+  if (out_of_data) {
+    std::fill(lane.slot.dense_gradient.begin(), lane.slot.dense_gradient.end(), 0.0f);
+    AfterCompute(now, effects);
+    return true;
+  }
+  TrainerTask task;
+  task.kind = TrainerTask::Kind::kCompute;
+  task.slot = &lane.slot;
+  effects->tasks.push_back(std::move(task));
+  return true;
+}
+
+// Start needs no message as a rule: answers to reads carry clocks. But when a range has just moved, the
+// shards that answered may be behind others; so a worker that may not start asks again, with an empty
+// read, as often as ticks come.
+void TrainerCore::AskHowFar(absl::Time now, uint32_t group) {
+  if (probe_ != 0 || now < next_probe_) return;
+  next_probe_ = now + options_.client.wrong_view_pause;
+  probe_ = client_->Pull(now, group, pushed_, {}, {}, kFlagEvaluate);
+}
+
+void TrainerCore::AfterCompute(absl::Time now, TrainerEffects* effects) {
+  StepSlot& slot = LaneOf(step_).slot;
+  ++progress_count_;
+  if (!std::isfinite(slot.loss_sum)) {
+    return Fail(absl::OutOfRangeError(
+        absl::StrCat("the loss is ", slot.loss_sum, " at step ", step_, " (epoch ", epoch_,
+                     "): lower the learning rate or clip")));
+  }
+  samples_ += slot.batch.samples;
+  epoch_samples_ += slot.batch.samples;
+  loss_sum_ += slot.loss_sum;
+  loss_samples_ += slot.batch.samples;
+  const int64_t in_flight = next_read_ - step_ + UnacknowledgedSteps();
+  in_flight_.set_count(in_flight_.count() + 1);
+  in_flight_.set_sum(in_flight_.sum() + static_cast<double>(in_flight));
+  in_flight_.set_max(std::max(in_flight_.max(), static_cast<double>(in_flight)));
+  StepTrace trace;
+  trace.step = step_;
+  trace.samples = slot.batch.samples;
+  trace.loss_sum = slot.loss_sum;
+  trace.clock_gap = step_clock_gap_;
+  trace.in_flight = in_flight;
+  effects->steps.push_back(trace);
+  step_in_flight_ = in_flight;
+  PushGradients(now, &slot);
+  pushed_ = step_ + 1;
+  synchronising_ = true;
+  synchronised_ = engine_ == nullptr;
+  if (engine_ == nullptr) return;
+  slot.dense_gradient[static_cast<size_t>(dense_.count())] =
+      static_cast<float>(slot.batch.samples);
+  const absl::Status started =
+      engine_->Start(static_cast<uint64_t>(step_), &schedule_,
+                     absl::MakeSpan(slot.dense_gradient).first(schedule_.count), now,
+                     absl::Seconds(plan_.job.limits().stall_limit_seconds()), &collective_effects_);
+  if (!started.ok()) Fail(started);
+}
+
+void TrainerCore::PushGradients(absl::Time now, StepSlot* slot) {
+  for (const GroupPlan& group : plan_.groups) {
+    std::vector<TableKeys> keys;
+    std::vector<absl::Span<const float>> values;
+    if (slot->batch.samples > 0) {
+      for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
+        const SparseInput& input = slot->batch.sparse[i];
+        if (plan_.tables[input.table].group != group.id) continue;
+        keys.push_back({input.table, input.keys});
+        values.push_back(slot->gradients[i]);
+      }
+      if (DenseOnServers() &&
+          plan_.tables[static_cast<size_t>(plan_.dense_table)].group == group.id) {
+        keys.push_back({static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()});
+        values.push_back(absl::MakeSpan(slot->dense_gradient).first(dense_.padded().size()));
+      }
+    }
+    ClientCore::PushInfo info;
+    info.group = group.id;
+    info.first_step = info.step = step_;
+    info.samples = static_cast<uint64_t>(slot->batch.samples);
+    info.clock_gap = static_cast<int32_t>(step_clock_gap_);
+    info.in_flight = static_cast<int32_t>(step_in_flight_);
+    pushes_[client_->Push(now, info, keys, values)] = step_;
+  }
+}
+
+bool TrainerCore::AdvanceSynchronisation(absl::Time now, TrainerEffects* effects) {
+  if (!synchronising_ || !synchronised_) return false;
+  synchronising_ = false;
+  if (engine_ != nullptr) {
+    std::vector<float>& gradient = LaneOf(step_).slot.dense_gradient;
+    float& samples = gradient[static_cast<size_t>(dense_.count())];
+    const double sum_of_n = samples;
+    samples = 0;  // padding again
+    if (sum_of_n > 0) {
+      dense_.Apply(gradient, FoldFactor(sum_of_n));
+    } else {
+      epoch_ended_ = true;
+    }
+  }
+  FinishStep(now, effects);
+  return true;
+}
+
+void TrainerCore::FinishStep(absl::Time, TrainerEffects*) {
+  Lane& lane = LaneOf(step_);
+  lane.state = SlotState::kFree;
+  lane.slot.step = -1;
+  ++step_;
+  ++progress_count_;
+}
+
+// ---- ends of epochs ---------------------------------------------------------------------------
+
+void TrainerCore::ResetPipeline() {
+  for (Lane& lane : lanes_) {
+    for (const uint64_t read : lane.reads) {
+      client_->Cancel(read);
+      lockstep_reads_.erase(read);
+    }
+    lane.reads.clear();
+    lane.state = SlotState::kFree;
+    lane.slot.step = -1;
+  }
+  next_fetch_ = next_read_ = step_;
+  exhausted_ = false;
+}
+
+void TrainerCore::EndEpoch() {
+  TANDEM_CHECK(!fetching_);
+  epoch_ended_ = false;
+  ResetPipeline();
+  phase_ = Phase::kDrain;
+  phase_part_ = 0;
+}
+
+bool TrainerCore::LastEpoch() const {
+  const int64_t limit = plan_.job.train().max_steps();
+  return epoch_ + 1 >= plan_.job.train().epochs() || (limit > 0 && common_step_ >= limit);
+}
+
+// All pushes of the epoch are acknowledged before anything else happens.
+bool TrainerCore::AdvanceDrain(absl::Time) {
+  if (!pushes_.empty()) return false;
+  common_step_ = std::max(common_step_, step_);
+  phase_part_ = 0;
+  phase_ = plan_.lockstep ? Phase::kEvaluation : Phase::kEndPush;
+  return true;
+}
+
+uint64_t TrainerCore::PushEmpty(absl::Time now, uint32_t group, int64_t first, int64_t step,
+                                uint8_t flags) {
+  ClientCore::PushInfo info;
+  info.group = group;
+  info.first_step = first;
+  info.step = step;
+  info.flags = flags;
+  return client_->Push(now, info, {}, {});
+}
+
+void TrainerCore::PushEmptyAll(absl::Time now, int64_t first, int64_t step, uint8_t flags) {
+  for (const GroupPlan& group : plan_.groups) {
+    pushes_[PushEmpty(now, group.id, first, step, flags)] = step;
+  }
+}
+
+bool TrainerCore::AdvanceEndPush(absl::Time now) {
+  if (phase_part_ == 0) {
+    PushEmptyAll(now, step_, step_, kFlagEndOfEpoch);
+    ++step_;
+    pushed_ = step_;
+    phase_part_ = 1;
+    return true;
+  }
+  if (!pushes_.empty()) return false;
+  const std::string name = absl::StrCat("epoch ", epoch_);
+  if (!PassBarrier(now, name, step_)) return false;
+  common_step_ = barriers_[name].max_value;
+  phase_part_ = 0;
+  phase_ = Phase::kCatchUp;
+  return true;
+}
+
+// Everybody's clock becomes the same again, and finite; only then does anybody go on.
+bool TrainerCore::AdvanceCatchUp(absl::Time now) {
+  if (phase_part_ == 0) {
+    PushEmptyAll(now, step_, common_step_, 0);
+    step_ = pushed_ = common_step_ + 1;
+    phase_part_ = 1;
+    return true;
+  }
+  if (!pushes_.empty() || !PassBarrier(now, absl::StrCat("epoch ", epoch_, " caught up"), 0)) {
+    return false;
+  }
+  phase_part_ = 0;
+  phase_ = Phase::kEvaluation;
+  return true;
+}
+
+bool TrainerCore::NextEpochOrEnd() {
+  phase_part_ = 0;
+  if (LastEpoch()) {
+    phase_ = options_.save ? Phase::kSave : Phase::kEnd;
+    return true;
+  }
+  ++epoch_;
+  epoch_samples_ = 0;
+  epoch_first_step_ = next_fetch_ = next_read_ = step_;
+  phase_ = Phase::kTraining;
+  return true;
+}
+
+// ---- evaluation -------------------------------------------------------------------------------
+
+uint64_t TrainerCore::PullDense(absl::Time now, absl::Span<float> rows, uint8_t flags) {
+  const TableKeys keys{static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()};
+  return client_->Pull(now, plan_.tables[static_cast<size_t>(plan_.dense_table)].group, step_,
+                       {&keys, 1}, {&rows, 1}, flags | kFlagEvaluate);
+}
+
+bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
+  enum Part { kBegin, kFinishDelayed, kMeet, kReadDense, kFetch, kRead, kScore, kSum, kGather, kMerge };
+  const auto task = [&](TrainerTask::Kind kind) {
+    TrainerTask t;
+    t.kind = kind;
+    t.slot = &test_slot_;
+    t.part = &part_;
+    t.payload = &part_payload_;
+    t.parts = &parts_;
+    t.payloads = &payloads_;
+    t.text = &text_;
+    t.first = first_test_batch_;
+    task_running_ = true;
+    effects->tasks.push_back(std::move(t));
+  };
+  if (task_running_ || !reads_.empty()) return false;
+  switch (phase_part_) {
+    case kBegin: {
+      const int every = plan_.job.evaluation().every_epochs();
+      const bool due = LastEpoch() || (every > 0 && (epoch_ + 1) % every == 0);
+      const bool delayed = LastEpoch() && HasDelay();
+      if (!options_.evaluate || !due) {
+        if (!delayed) return NextEpochOrEnd();
+      }
+      evaluate_now_ = options_.evaluate && due;
+      phase_part_ = delayed ? kFinishDelayed : kMeet;
+      return true;
+    }
+    case kFinishDelayed:  // what fixed delays hold back is applied before the last evaluation
+      if (!PassBarrier(now, "finish_delayed", step_)) return false;
+      if (!evaluate_now_) return NextEpochOrEnd();
+      phase_part_ = kMeet;
+      return true;
+    case kMeet:  // nobody reads before everybody's pushes are in
+      if (!PassBarrier(now, absl::StrCat("evaluation ", evaluations_), step_)) return false;
+      parts_.clear();
+      payloads_.clear();
+      part_.Clear();
+      first_test_batch_ = true;
+      phase_part_ = kReadDense;
+      if (DenseOnServers()) reads_.insert(PullDense(now, dense_.padded(), 0));
+      return true;
+    case kReadDense:
+      phase_part_ = kFetch;
+      return true;
+    case kFetch:
+      task(TrainerTask::Kind::kFetchTest);
+      first_test_batch_ = false;
+      phase_part_ = kRead;
+      return false;
+    case kRead: {
+      if (test_slot_.batch.samples == 0) {
+        phase_part_ = kSum;
+        task(TrainerTask::Kind::kEvaluationPart);
+        return false;
+      }
+      test_slot_.rows.resize(test_slot_.batch.sparse.size());
+      for (size_t i = 0; i < test_slot_.batch.sparse.size(); ++i) {
+        const SparseInput& input = test_slot_.batch.sparse[i];
+        const TablePlan& table = plan_.tables[input.table];
+        test_slot_.rows[i].resize(input.keys.size() * static_cast<size_t>(table.dim));
+        const TableKeys keys{input.table, input.keys};
+        const absl::Span<float> rows = absl::MakeSpan(test_slot_.rows[i]);
+        reads_.insert(
+            client_->Pull(now, table.group, step_, {&keys, 1}, {&rows, 1}, kFlagEvaluate));
+      }
+      phase_part_ = kScore;
+      return true;
+    }
+    case kScore:
+      task(TrainerTask::Kind::kForward);
+      ++progress_count_;
+      phase_part_ = kFetch;
+      return false;
+    case kSum:
+      part_.set_evaluation(evaluations_);
+      part_acknowledged_ = options_.rank == 0;
+      next_part_send_ = now;
+      if (options_.rank == 0) {
+        parts_[0] = part_;
+        payloads_[0] = part_payload_;
+      }
+      phase_part_ = kGather;
+      return true;
+    case kGather:
+      if (!part_acknowledged_) {
+        SendEvaluationPart(now);
+        return false;
+      }
+      if (options_.rank == 0) {
+        if (static_cast<int>(parts_.size()) < plan_.workers()) return false;
+        task(TrainerTask::Kind::kMergeParts);
+      }
+      phase_part_ = kMerge;
+      return options_.rank != 0;
+    case kMerge:
+      if (options_.rank == 0 && !text_.empty()) {
+        evaluation_json_ = text_;
+        text_.clear();
+        SendReport(now, false);
+      }
+      if (!PassBarrier(now, absl::StrCat("evaluated ", evaluations_), step_)) return false;
+      ++evaluations_;
+      part_payload_ = Buffer();
+      return NextEpochOrEnd();
+  }
+  return false;
+}
+
+bool TrainerCore::HasDelay() const {
+  for (const auto& policy : policies_) {
+    if (policy->Delay() > 0) return true;
+  }
+  return false;
+}
+
+void TrainerCore::SendEvaluationPart(absl::Time now) {
+  if (now < next_part_send_) return;
+  next_part_send_ = now + options_.control_resend;
+  Control control;
+  *control.mutable_evaluation_part() = part_;
+  SendControl(EndpointId::Worker(0), control, part_payload_);
+}
+
+// ---- saving and the end -----------------------------------------------------------------------
+
+// Rank 0 writes the dense part (read back from the servers if it lives there), then all meet; the
+// scheduler has the servers write their ranges before it lets them go on.
+bool TrainerCore::SaveAtBarrier(absl::Time now, const std::string& barrier,
+                                const std::string& path, TrainerEffects* effects) {
+  if (task_running_ || !reads_.empty()) return false;
+  if (options_.rank == 0 && save_part_ == 0) {
+    save_part_ = 1;
+    if (DenseOnServers()) {
+      saved_rows_.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
+      reads_.insert(PullDense(now, absl::MakeSpan(saved_rows_), kFlagWithSlots));
+      return false;
+    }
+  }
+  if (options_.rank == 0 && save_part_ == 1) {
+    if (DenseOnServers()) {
+      if (const absl::Status set = dense_.SetRowsWithSlots(saved_rows_); !set.ok()) Fail(set);
+    }
+    text_ = dense_.EncodeFile();
+    TrainerTask task;
+    task.kind = TrainerTask::Kind::kSaveDense;
+    task.text = &text_;
+    task.path = path;
+    task_running_ = true;
+    save_part_ = 2;
+    effects->tasks.push_back(std::move(task));
+    return false;
+  }
+  if (!PassBarrier(now, barrier, step_)) return false;
+  text_.clear();
+  save_part_ = 0;
+  return true;
+}
+
+bool TrainerCore::HeldForSave() const {
+  if (save_barrier_.empty()) return false;
+  return save_step_ < 0 ? step_ >= save_value_ : step_ >= save_step_;
+}
+
+bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
+  if (save_barrier_.empty()) return false;
+  if (save_step_ < 0) {
+    if (!PassBarrier(now, plan_barrier_, save_value_)) return false;
+    save_step_ = barriers_[plan_barrier_].max_value;
+    return true;
+  }
+  const bool at_end = phase_ == Phase::kEndPush;
+  if ((!at_end && step_ < save_step_) || synchronising_ || !pushes_.empty()) return false;
+  if (!SaveAtBarrier(now, save_barrier_, save_path_, effects)) return false;
+  save_barrier_.clear();
+  return true;
+}
+
+bool TrainerCore::AdvanceSave(absl::Time now, TrainerEffects* effects) {
+  if (!SaveAtBarrier(now, "save", options_.save_path, effects)) return false;
+  phase_ = Phase::kEnd;
+  return true;
+}
+
+bool TrainerCore::AdvanceEnd(absl::Time now) {
+  if (phase_part_ == 0) {
+    SendReport(now, true);
+    phase_part_ = 1;
+  }
+  PassBarrier(now, "end", step_);
+  return false;  // STOP ends it
+}
+
+// ---- reporting --------------------------------------------------------------------------------
+
+void TrainerCore::SendReport(absl::Time, bool done) {
+  Control control;
+  Progress& p = *control.mutable_progress();
+  p.set_epoch(epoch_);
+  p.set_step(step_);
+  p.set_samples(samples_);
+  p.set_loss_sum(loss_sum_);
+  p.set_loss_samples(loss_samples_);
+  loss_sum_ = 0;
+  loss_samples_ = 0;
+  if (options_.estimated_rows > 0) {
+    p.set_epoch_fraction(std::min(
+        1.0, static_cast<double>(epoch_samples_) / static_cast<double>(options_.estimated_rows)));
+  }
+  p.set_auc(recent_auc_);
+  p.set_done(done);
+  const ClientCore::Counters& c = client_->counters();
+  auto& bytes = *p.mutable_bytes();
+  bytes["pull"] = c.pull_bytes;
+  bytes["rows"] = c.rows_bytes;
+  bytes["push"] = c.push_bytes;
+  bytes["ack"] = c.ack_bytes;
+  bytes["collective"] = collective_bytes_;
+  *p.mutable_in_flight_depth() = in_flight_;
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    (*p.mutable_updates_sent())[plan_.tables[t].name] = client_->updates_sent()[t];
+  }
+  p.set_evaluation_json(evaluation_json_);
+  evaluation_json_.clear();
+  SendControl(EndpointId::Scheduler(), control);
+}
+
+std::string TrainerCore::Activity(absl::Time now) const {
+  for (const auto& [name, barrier] : barriers_) {
+    if (barrier.entered && !barrier.released) return absl::StrCat("at barrier ", name);
+  }
+  if (phase_ == Phase::kTraining) {
+    const Lane& lane = lanes_[static_cast<size_t>(step_) % lanes_.size()];
+    if (synchronising_ && engine_ != nullptr) {
+      return absl::StrCat("allreduce of step ", step_, ": ", engine_->WaitingFor(now));
+    }
+    if (lane.state == SlotState::kComputing) return absl::StrCat("computing step ", step_);
+    if (lane.state == SlotState::kFetching) return absl::StrCat("reading data of step ", step_);
+  }
+  const std::string waiting = client_->Waiting(now);
+  return waiting.empty() ? absl::StrCat("step ", step_) : waiting;
+}
+
+}  // namespace tandem
