@@ -1,0 +1,182 @@
+#include "scheduler/job_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+double Mean(const Distribution& d) {
+  return d.count() == 0 ? 0.0 : d.sum() / static_cast<double>(d.count());
+}
+
+using Counts = google::protobuf::Map<std::string, uint64_t>;
+
+void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
+  for (const auto& [name, count] : from) (*into)[name] += count;
+}
+
+absl::Status CheckByteKinds(const Counts& bytes) {
+  if (bytes.size() <= JobBook::kMaxByteKinds) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(bytes.size(), " kinds of traffic, at most ", JobBook::kMaxByteKinds));
+}
+
+}  // namespace
+
+void MergeDistribution(const Distribution& from, Distribution* into) {
+  if (from.count() == 0) return;
+  into->set_max(into->count() == 0 ? from.max() : std::max(into->max(), from.max()));
+  into->set_count(into->count() + from.count());
+  into->set_sum(into->sum() + from.sum());
+}
+
+void MergeTableReport(const TableReport& from, TableReport* into) {
+  into->set_rows(into->rows() + from.rows());
+  into->set_bytes(into->bytes() + from.bytes());
+  into->set_sent(into->sent() + from.sent());
+  into->set_applied(into->applied() + from.applied());
+  into->set_merged(into->merged() + from.merged());
+  into->set_dropped(into->dropped() + from.dropped());
+  MergeDistribution(from.clock_gap(), into->mutable_clock_gap());
+  MergeDistribution(from.version_staleness(), into->mutable_version_staleness());
+  MergeDistribution(from.in_flight_depth(), into->mutable_in_flight_depth());
+}
+
+JobBook::JobBook(const JobPlan& plan)
+    : epochs_(std::max(1, plan.job.train().epochs())),
+      max_steps_(plan.job.train().max_steps()),
+      shards_per_server_(plan.shards_per_server()),
+      workers_(plan.workers()),
+      shards_(plan.shards()) {
+  for (const TablePlan& table : plan.tables) table_names_.push_back(table.name);
+}
+
+absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
+  if (rank < 0 || rank >= static_cast<int>(workers_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("progress of rank ", rank));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckByteKinds(progress.bytes()));
+  if (progress.updates_sent_size() > static_cast<int>(table_names_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("updates sent to ", progress.updates_sent_size(),
+                                                   " tables, the job has ", table_names_.size()));
+  }
+  Progress& worker = workers_[rank];
+  const double loss_sum = worker.loss_sum() + progress.loss_sum();
+  const int64_t loss_samples = worker.loss_samples() + progress.loss_samples();
+  worker = progress;
+  worker.clear_evaluation_json();
+  worker.set_loss_sum(loss_sum);
+  worker.set_loss_samples(loss_samples);
+  if (!progress.evaluation_json().empty()) evaluation_json_ = progress.evaluation_json();
+  return absl::OkStatus();
+}
+
+absl::Status JobBook::AddShardReport(const ShardReport& report) {
+  const uint64_t shards_per_server = static_cast<uint64_t>(shards_per_server_);
+  const uint64_t shard = report.server() * shards_per_server + report.shard();
+  if (report.shard() >= shards_per_server || shard >= shards_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("report of server ", report.server(), " shard ", report.shard()));
+  }
+  if (report.table_size() > static_cast<int>(table_names_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("report of ", report.table_size(),
+                                                   " tables, the job has ", table_names_.size()));
+  }
+  for (const TableReport& table : report.table()) {
+    if (std::count(table_names_.begin(), table_names_.end(), table.table()) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "report of a table that is not in the job (name of ", table.table().size(), " bytes)"));
+    }
+  }
+  TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));
+  shards_[shard] = report;
+  return absl::OkStatus();
+}
+
+double JobBook::FractionDone() const {
+  double epochs = 0, step = std::numeric_limits<double>::infinity();
+  for (const Progress& worker : workers_) {
+    epochs += static_cast<double>(worker.epoch()) + worker.epoch_fraction();
+    step = std::min(step, static_cast<double>(worker.step()));
+  }
+  double done = epochs / static_cast<double>(workers_.size()) / static_cast<double>(epochs_);
+  if (max_steps_ > 0) done = std::max(done, step / static_cast<double>(max_steps_));
+  return std::isfinite(done) ? std::clamp(done, 0.0, 1.0) : 0.0;
+}
+
+void JobBook::AddStaleness(JobProgress* progress) const {
+  for (const ShardReport& shard : shards_) {
+    for (const TableReport& table : shard.table()) {
+      const Distribution& staleness = table.version_staleness();
+      progress->staleness_mean = std::max(progress->staleness_mean, Mean(staleness));
+      progress->staleness_max = std::max(progress->staleness_max, staleness.max());
+      progress->clock_gap_max =
+          std::max(progress->clock_gap_max,
+                   static_cast<int64_t>(std::clamp(table.clock_gap().max(), 0.0, 1e18)));
+    }
+  }
+}
+
+JobProgress JobBook::Interval(absl::Time now) {
+  JobProgress p;
+  p.seconds = absl::ToDoubleSeconds(now - started_);
+  double loss_sum = 0, loss_samples = 0, auc_sum = 0;
+  int with_auc = 0;
+  for (Progress& worker : workers_) {
+    const bool first = &worker == &workers_.front();
+    p.epoch = first ? worker.epoch() : std::min(p.epoch, worker.epoch());
+    p.min_step = first ? worker.step() : std::min(p.min_step, worker.step());
+    p.max_step = std::max(p.max_step, worker.step());
+    p.epoch_fraction += worker.epoch_fraction() / static_cast<double>(workers_.size());
+    p.samples += worker.samples();
+    loss_sum += worker.loss_sum();
+    loss_samples += static_cast<double>(worker.loss_samples());
+    auc_sum += worker.auc();
+    with_auc += worker.auc() != 0;
+    worker.clear_loss_sum();
+    worker.clear_loss_samples();
+  }
+  const double interval = absl::ToDoubleSeconds(now - reported_);
+  if (interval > 0) p.samples_per_second = (p.samples - reported_samples_) / interval;
+  p.loss = loss_samples > 0 ? loss_sum / loss_samples : std::numeric_limits<double>::quiet_NaN();
+  p.auc = with_auc > 0 ? auc_sum / with_auc : 0.0;
+  p.done = FractionDone();
+  if (p.done > 0) p.seconds_left = p.seconds * (1 - p.done) / p.done;
+  AddStaleness(&p);
+  reported_ = now;
+  reported_samples_ = p.samples;
+  return p;
+}
+
+JobReport JobBook::Total(absl::Time now) const {
+  JobReport total;
+  total.seconds = absl::ToDoubleSeconds(now - started_);
+  total.evaluation_json = evaluation_json_;
+  for (const Progress& worker : workers_) {
+    total.samples += worker.samples();
+    total.max_step = std::max(total.max_step, worker.step());
+    MergeDistribution(worker.dense_gap(), &total.dense_gap);
+    MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
+    AddCounts(worker.bytes(), &total.bytes);
+    AddCounts(worker.updates_sent(), &total.updates_sent);
+  }
+  if (total.seconds > 0) total.samples_per_second = total.samples / total.seconds;
+  std::map<std::string, uint64_t> server_bytes;
+  for (const std::string& name : table_names_) total.tables.emplace_back().set_table(name);
+  for (const ShardReport& shard : shards_) {
+    AddCounts(shard.bytes(), &server_bytes);
+    for (const TableReport& table : shard.table()) {
+      const auto name = std::find(table_names_.begin(), table_names_.end(), table.table());
+      MergeTableReport(table, &total.tables[name - table_names_.begin()]);
+    }
+  }
+  total.bytes.insert(server_bytes.begin(), server_bytes.end());  // keeps what workers counted
+  return total;
+}
+
+}  // namespace tandem

@@ -1,0 +1,89 @@
+// Sums over the cluster: what the live line shows and what the summary says at the end.
+#ifndef TANDEM_SCHEDULER_JOB_REPORT_H_
+#define TANDEM_SCHEDULER_JOB_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/job.h"
+#include "proto/wire.pb.h"
+
+namespace tandem {
+
+// Adds `from` to `into`: counts and sums add, the larger maximum stays.
+void MergeDistribution(const Distribution& from, Distribution* into);
+// `from` to `into`, all but the name.
+void MergeTableReport(const TableReport& from, TableReport* into);
+
+// One reporting interval.
+struct JobProgress {
+  double seconds = 0;         // since the start of training
+  int64_t epoch = 0;          // of the worker furthest behind
+  double epoch_fraction = 0;  // mean over the workers
+  int64_t min_step = 0, max_step = 0;
+  int64_t samples = 0;            // since the start
+  double samples_per_second = 0;  // over this interval
+  double loss = 0;                // mean per sample over this interval; NaN if there was none
+  double auc = 0;                 // mean over workers that have one; 0 = none
+  double done = 0;                // estimated fraction of the job
+  double seconds_left = -1;       // -1 = unknown
+  // From the last reports of the shards: the largest over tables of the mean, and of the maximum.
+  double staleness_mean = 0, staleness_max = 0;
+  int64_t clock_gap_max = 0;
+};
+
+// The whole job.
+struct JobReport {
+  double seconds = 0;  // from START to the end barrier
+  int64_t samples = 0;
+  int64_t max_step = 0;
+  double samples_per_second = 0;
+  std::string evaluation_json;                   // the last one of rank 0; empty if there was none
+  std::vector<TableReport> tables;               // by table id, merged over shards
+  std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
+  Distribution dense_gap;                 // dense parameters by allreduce, merged over workers
+  Distribution in_flight_depth;           // merged over workers
+  std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
+};
+
+// Keeps the last word of each worker and shard.
+//
+// Both ends of a message count its bytes. Where a kind is counted by workers their sum stands;
+// kinds that only servers know (range moves, say) are added.
+class JobBook {
+ public:
+  static constexpr int kMaxByteKinds = 64;
+
+  explicit JobBook(const JobPlan& plan);
+
+  void Start(absl::Time now) { started_ = reported_ = now; }
+
+  // INVALID_ARGUMENT for reports that do not belong to this job.
+  absl::Status AddProgress(int rank, const Progress& progress);
+  absl::Status AddShardReport(const ShardReport& report);
+
+  // What happened since the last call.
+  JobProgress Interval(absl::Time now);
+  JobReport Total(absl::Time now) const;
+
+ private:
+  double FractionDone() const;
+  void AddStaleness(JobProgress* progress) const;
+
+  const int64_t epochs_, max_steps_;
+  std::vector<std::string> table_names_;
+  const int shards_per_server_;
+  absl::Time started_, reported_;
+  int64_t reported_samples_ = 0;
+  std::vector<Progress> workers_;    // last report of each rank; loss summed since Interval
+  std::vector<ShardReport> shards_;  // last report of each shard
+  std::string evaluation_json_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_JOB_REPORT_H_

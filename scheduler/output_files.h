@@ -1,0 +1,40 @@
+// The text files a job leaves in its output directory.
+#ifndef TANDEM_SCHEDULER_OUTPUT_FILES_H_
+#define TANDEM_SCHEDULER_OUTPUT_FILES_H_
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// A file that grows by lines; each is handed to the system at once, so that a reader sees it and a
+// crash loses none.
+class LineFile {
+ public:
+  // Makes `dir` if absent and empties the file.
+  static absl::StatusOr<std::unique_ptr<LineFile>> Create(const std::string& dir,
+                                                          const std::string& name);
+  ~LineFile();
+  LineFile(const LineFile&) = delete;
+  LineFile& operator=(const LineFile&) = delete;
+
+  // `line` without its newline. RESOURCE_EXHAUSTED if the disk is full.
+  absl::Status Append(absl::string_view line);
+
+ private:
+  LineFile(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
+  std::FILE* const file_;
+  const std::string path_;
+};
+
+// Either the whole text is at `path` afterwards or what was there before.
+absl::Status WriteTextAtomically(const std::string& path, absl::string_view text);
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_OUTPUT_FILES_H_

@@ -1,0 +1,52 @@
+// Runs a SchedulerCore over a transport: one thread, a tick every 100 ms, files and events.
+//
+// Events for whoever started the job, one JSON object a line on `progress`:
+//   {"event":"address","address":"tcp://..."}      first; where nodes find the scheduler
+//   {"event":"started"}                            all nodes are there and know the view
+//   {"event":"progress", ...}                      each reporting interval, as in metrics.jsonl
+//   {"event":"evaluation", ...}
+//   {"event":"log","text":...}
+//   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
+//   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
+// Files under `out_dir` (made if absent): metrics.jsonl (a line a reporting interval and
+// evaluation), and, if the job finishes, summary.json.
+#ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
+#define TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "proto/job.h"
+#include "scheduler/scheduler_core.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+struct SchedulerOptions {
+  JobPlan plan;
+  std::string bind = "tcp://127.0.0.1:*";
+  std::string advertised_host;               // needed if `bind` names all hosts
+  std::string out_dir;                       // empty = no files
+  std::FILE* progress = nullptr;             // not owned; null = no events
+  const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job
+  const std::atomic<bool>* save = nullptr;   // each change asks for a save to out_dir/model
+  uint64_t incarnation = 1;                  // of this process, in frame headers
+  SchedulerTimes times;
+};
+
+// Serves the job until it has ended. Ok: it finished. Otherwise why it failed, naming the node:
+// "worker 1: NaN loss at step 7"; CANCELLED if it was aborted; or why the scheduler itself could
+// not run (address, files).
+absl::Status RunScheduler(const SchedulerOptions& options);
+
+// The same on a transport that the caller has made; `transport_name` goes into the summary.
+absl::Status ServeJob(const SchedulerOptions& options, Transport& transport,
+                      absl::string_view transport_name);
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_SCHEDULER_SHELL_H_

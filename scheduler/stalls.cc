@@ -1,0 +1,79 @@
+#include "scheduler/stalls.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
+
+namespace tandem {
+namespace {
+
+struct Root {
+  int node = 0;
+  bool circle = false;
+};
+
+absl::Time StuckSince(const WaitState& node) {
+  return node.waits_for >= 0 && !node.passes_on ? node.wait_since : node.moved_at;
+}
+
+// Follows the waits from `start`; a server that stands still itself passes nothing on. After as
+// many hops as there are nodes one is inside a circle.
+template <typename Stuck>
+Root FollowWaits(absl::Span<const WaitState> nodes, int start, const Stuck& stuck) {
+  int at = start;
+  for (size_t hop = 0; hop < nodes.size(); ++hop) {
+    const bool ends = nodes[at].waits_for < 0 || (nodes[at].passes_on && stuck(at));
+    if (ends) return {.node = at, .circle = false};
+    at = nodes[at].waits_for;
+  }
+  int lowest = at;
+  for (int i = nodes[at].waits_for; i != at; i = nodes[i].waits_for) lowest = std::min(lowest, i);
+  return {.node = lowest, .circle = true};
+}
+
+}  // namespace
+
+std::vector<StalledRoot> FindStalls(absl::Time now, absl::Duration stall_after,
+                                    absl::Span<const WaitState> nodes) {
+  const auto stuck = [&](int i) { return now - StuckSince(nodes[i]) >= stall_after; };
+  std::map<int, StalledRoot> found;
+  for (int i = 0; i < static_cast<int>(nodes.size()); ++i) {
+    if (!stuck(i)) continue;
+    const Root root = FollowWaits(nodes, i, stuck);
+    const bool root_at_work = !root.circle && !stuck(root.node);
+    if (nodes[i].at_barrier && root_at_work) continue;
+    const absl::Time since = StuckSince(nodes[root_at_work ? i : root.node]);
+    auto [it, inserted] = found.try_emplace(root.node, StalledRoot{root.node, since, {}, false});
+    it->second.since = std::min(it->second.since, since);
+    it->second.circle |= root.circle;
+    if (i != root.node) it->second.victims.push_back(i);
+  }
+  std::vector<StalledRoot> result;
+  for (auto& [node, stalled] : found) result.push_back(std::move(stalled));
+  return result;
+}
+
+absl::optional<EndpointId> ParseNodeName(absl::string_view text) {
+  const bool worker = absl::ConsumePrefix(&text, "worker ");
+  if (!worker && !absl::ConsumePrefix(&text, "server ")) return absl::nullopt;
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;
+  uint32_t index = 0;
+  if (!absl::SimpleAtoi(text.substr(0, digits), &index) || index > 0xffff) return absl::nullopt;
+  return worker ? EndpointId::Worker(static_cast<int>(index))
+                : EndpointId::Shard(static_cast<int>(index), 0);
+}
+
+absl::optional<EndpointId> ParseWaitsFor(absl::string_view activity) {
+  const size_t wait = activity.find("wait");
+  if (wait == absl::string_view::npos) return absl::nullopt;
+  for (size_t at = wait; at < activity.size(); ++at) {
+    if (const auto node = ParseNodeName(activity.substr(at)); node.has_value()) return node;
+  }
+  return absl::nullopt;
+}
+
+}  // namespace tandem

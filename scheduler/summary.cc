@@ -1,0 +1,150 @@
+#include "scheduler/summary.h"
+
+#include <cmath>
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+
+json DistributionJson(const Distribution& d) {
+  json out = {{"count", d.count()}};
+  if (d.count() == 0) return out;
+  out["mean"] = d.sum() / static_cast<double>(d.count());
+  out["max"] = d.max();
+  return out;
+}
+
+json StalenessJson(const TableReport& table) {
+  return {{"clock_gap", DistributionJson(table.clock_gap())},
+          {"version_staleness", DistributionJson(table.version_staleness())},
+          {"in_flight_depth", DistributionJson(table.in_flight_depth())}};
+}
+
+json StalenessJson(const JobPlan& plan, const JobReport& report) {
+  json out = json::object();
+  for (const TableReport& table : report.tables) out[table.table()] = StalenessJson(table);
+  if (plan.dense_table < 0) {
+    out[kDenseTableName] = {{"clock_gap", DistributionJson(report.dense_gap)},
+                            {"in_flight_depth", DistributionJson(report.in_flight_depth)}};
+  }
+  return out;
+}
+
+// Updates that workers sent, by their own count where they keep one; otherwise those that arrived.
+uint64_t Sent(const JobReport& report, const TableReport& table) {
+  const auto it = report.updates_sent.find(table.table());
+  return it == report.updates_sent.end() ? table.sent() : it->second;
+}
+
+json UpdatesJson(const JobReport& report) {
+  uint64_t sent = 0, arrived = 0;
+  TableReport sum;
+  for (const TableReport& table : report.tables) {
+    MergeTableReport(table, &sum);
+    sent += Sent(report, table);
+  }
+  arrived = sum.sent();
+  return {{"sent", sent},
+          {"arrived", arrived},
+          {"applied", sum.applied()},
+          {"merged", sum.merged()},
+          {"dropped", sum.dropped()}};
+}
+
+json TablesJson(const JobReport& report) {
+  json out = json::object();
+  for (const TableReport& table : report.tables) {
+    out[table.table()] = {{"rows", table.rows()},
+                          {"memory_bytes", table.bytes()},
+                          {"updates",
+                           {{"sent", Sent(report, table)},
+                            {"arrived", table.sent()},
+                            {"applied", table.applied()},
+                            {"merged", table.merged()},
+                            {"dropped", table.dropped()}}}};
+  }
+  return out;
+}
+
+}  // namespace
+
+json PolicyJson(const JobPlan& plan) {
+  json out = json::object();
+  for (const TablePlan& table : plan.tables) {
+    out[table.name] = PolicyName(plan.groups[table.group].policy);
+  }
+  if (plan.dense_table < 0) {
+    const bool direct = plan.job.dense().algorithm() == Dense::DIRECT;
+    out[kDenseTableName] = direct ? "ALLREDUCE(DIRECT)" : "ALLREDUCE(RING)";
+  }
+  return out;
+}
+
+json BuildJson() {
+  json out = {
+      {"version", TANDEM_VERSION}, {"type", TANDEM_BUILD_TYPE}, {"march", TANDEM_BUILD_MARCH}};
+#if defined(__clang__)
+  out["compiler"] = "clang " __clang_version__;
+#else
+  out["compiler"] = "g++ " __VERSION__;
+#endif
+  return out;
+}
+
+json EvaluationJson(absl::string_view text) {
+  json parsed = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_object()) return parsed;
+  return {{"text", std::string(text)}};
+}
+
+json ProgressJson(const JobProgress& p) {
+  json out = {{"seconds", p.seconds},
+              {"epoch", p.epoch},
+              {"epoch_fraction", p.epoch_fraction},
+              {"min_step", p.min_step},
+              {"max_step", p.max_step},
+              {"samples", p.samples},
+              {"samples_per_second", p.samples_per_second},
+              {"done", p.done},
+              {"staleness_mean", p.staleness_mean},
+              {"staleness_max", p.staleness_max},
+              {"clock_gap_max", p.clock_gap_max}};
+  if (std::isfinite(p.loss)) out["loss"] = p.loss;
+  if (p.auc > 0) out["auc"] = p.auc;
+  if (p.seconds_left >= 0) out["seconds_left"] = p.seconds_left;
+  return out;
+}
+
+json SummaryJson(const JobPlan& plan, const JobReport& report, absl::string_view transport) {
+  json out = {{"job", plan.job.name()},
+              {"seed", plan.job.seed()},
+              {"workers", plan.workers()},
+              {"servers", plan.servers()},
+              {"shards_per_server", plan.shards_per_server()},
+              {"policy", PolicyJson(plan)},
+              {"reproducible", plan.job.reproducible()},
+              {"transport", std::string(transport)},
+              {"steps", report.max_step},
+              {"samples", report.samples},
+              {"seconds", report.seconds},
+              {"samples_per_second", report.samples_per_second},
+              {"eval", json::object()},
+              {"staleness", StalenessJson(plan, report)},
+              {"updates", UpdatesJson(report)},
+              {"tables", TablesJson(report)},
+              {"bytes", report.bytes},
+              {"build", BuildJson()}};
+  if (!report.evaluation_json.empty()) out["eval"] = EvaluationJson(report.evaluation_json);
+  return out;
+}
+
+std::string OneLine(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string PrettyPrint(const json& value) {
+  return value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace tandem

@@ -1,0 +1,39 @@
+// What a job leaves behind in words: DIR/summary.json, the lines of DIR/metrics.jsonl, and the same
+// numbers as events for whoever watches. Field names are a promise to users; keep them.
+#ifndef TANDEM_SCHEDULER_SUMMARY_H_
+#define TANDEM_SCHEDULER_SUMMARY_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+#include "proto/job.h"
+#include "scheduler/job_report.h"
+
+namespace tandem {
+
+// `transport`: what carried the frames, e.g. "zeromq". Staleness and updates of a table come from
+// the shards; of dense parameters by allreduce, from the workers. Means of nothing are absent.
+nlohmann::json SummaryJson(const JobPlan& plan, const JobReport& report,
+                           absl::string_view transport);
+
+// One reporting interval. Numbers that are unknown are absent.
+nlohmann::json ProgressJson(const JobProgress& progress);
+
+// What rank 0 said of an evaluation, or {"text": ...} if it is not a JSON object.
+nlohmann::json EvaluationJson(absl::string_view text);
+
+// The policy that ran: "SSP(4)" of a table; of dense parameters by allreduce "ALLREDUCE(RING)".
+nlohmann::json PolicyJson(const JobPlan& plan);
+
+// Compiler, build type, processor type and version of this build.
+nlohmann::json BuildJson();
+
+// On one line. Bytes that are not UTF-8 are replaced, numbers that are not finite become null.
+std::string OneLine(const nlohmann::json& json);
+// The same, indented, for people.
+std::string PrettyPrint(const nlohmann::json& json);
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_SUMMARY_H_
