@@ -1,0 +1,12 @@
+tandem_test(pair_interaction_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pair_interaction_test.cc
+  DEPS tandem::pair_interaction tandem::base LABELS unit)
+
+# The models are compared with LibTorch's autograd, so this file includes LibTorch (C++17).
+tandem_test(models_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/models_test.cc
+  DEPS tandem::models tandem::torch tandem::base LABELS unit)
+set_target_properties(models_test PROPERTIES CXX_STANDARD 17)
+
+add_executable(model_bench ${CMAKE_SOURCE_DIR}/tests/bench/model_bench.cc)
+target_link_libraries(model_bench PRIVATE tandem_options tandem::models tandem::base)
+add_test(NAME model_bench_tiny COMMAND model_bench --tiny)
+set_tests_properties(model_bench_tiny PROPERTIES LABELS bench TIMEOUT 120)

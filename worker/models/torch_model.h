@@ -1,0 +1,75 @@
+// What every model shares: the border's checks, tensors that look into the caller's spans without a
+// copy, the loss, exceptions of LibTorch turned into Status, and the number of threads. A model
+// adds its parameters and writes two functions: logits, and their gradients.
+//
+// A batch is worked through in blocks of kBlockSamples samples, so that the activations of a block
+// stay in the processor's cache and memory does not grow with the batch; gradients add up over the
+// blocks.
+#ifndef TANDEM_WORKER_MODELS_TORCH_MODEL_H_
+#define TANDEM_WORKER_MODELS_TORCH_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "worker/model.h"
+#include "worker/models/parameter_layout.h"
+
+namespace tandem {
+
+class TorchModel : public DenseModel {
+ public:
+  const std::vector<ParameterInfo>& parameters() const final { return layout_.parameters(); }
+  int64_t parameter_count() const final { return layout_.size(); }
+
+  absl::Status Forward(const Batch& batch, absl::Span<const float> flat,
+                       absl::Span<const PooledRows> pooled, absl::Span<float> logits) final;
+
+  absl::Status ForwardBackward(const Batch& batch, absl::Span<const float> flat,
+                               absl::Span<const PooledRows> pooled, absl::Span<float> logits,
+                               double* loss_sum, absl::Span<float> flat_gradient,
+                               absl::Span<const absl::Span<float>> pooled_gradients) final;
+
+ protected:
+  // One block of samples; all tensors are views of the caller's memory.
+  struct Block {
+    int64_t samples = 0;
+    at::Tensor numbers;                      // [B, D]
+    std::vector<at::Tensor> cells;           // per table [B, fields * dim]
+    std::vector<at::Tensor> cell_gradients;  // the same shapes; empty in Forward
+  };
+
+  // `name` is said in error messages. `threads`: intra-op threads of LibTorch in this process.
+  TorchModel(std::string name, const ModelInputs& inputs, int threads);
+
+  // Writes logits [B, 1].
+  virtual void Logits(const float* flat, const Block& block, const at::Tensor& logits) = 0;
+
+  // After Logits of the same block: `d_logits` [B, 1] is the gradient of the loss (may be
+  // overwritten). Adds to `flat_gradient`; writes every element of block.cell_gradients.
+  virtual void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
+                         const at::Tensor& d_logits, float* flat_gradient) = 0;
+
+  const ModelInputs& inputs() const { return inputs_; }
+  ParameterLayout* layout() { return &layout_; }
+
+ private:
+  struct Call;  // the spans of one call
+
+  absl::Status Check(const Call& call) const;
+  absl::Status Run(const Call& call);
+  void RunBlocks(const Call& call);
+  void ViewBlock(const Call& call, int64_t begin, int64_t samples);
+
+  const std::string name_;
+  const ModelInputs inputs_;
+  const int threads_;
+  ParameterLayout layout_;
+  Block block_;  // kept for its vectors' memory
+  at::Tensor d_logits_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_MODELS_TORCH_MODEL_H_
