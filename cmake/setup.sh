@@ -1,0 +1,73 @@
+# Functions that quickstart and check share; sourced, from the root of the tree.
+# shellcheck shell=bash disable=SC2034
+
+# What the programs need, as Debian 12 packages. docs/HACKING.md says what each is for.
+TANDEM_RUN_PACKAGES=(
+  g++ cmake ninja-build pkg-config python3 ccache mold
+  protobuf-compiler libprotobuf-dev libabsl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
+  libzmq3-dev cppzmq-dev libxxhash-dev zlib1g-dev libzstd-dev
+  libtorch-dev libdnnl-dev libopenblas0-openmp)
+# What the tests need beside that.
+TANDEM_CHECK_PACKAGES=(clang libclang-rt-dev libgtest-dev libgmock-dev libbenchmark-dev)
+
+say() { printf '%s\n' "$*"; }
+
+# Those of the given packages that are not installed, one a line.
+missing_packages() {
+  local package
+  for package in "$@"; do
+    dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || say "$package"
+  done
+}
+
+# Installs what is missing of the given packages. Exits with 2 where that is not possible.
+install_packages() {
+  if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    say "This system has no apt. Tandem needs the equivalents of these Debian 12 packages:"
+    printf '  %s\n' "$@"
+    say "With them in place: cmake -G Ninja -B build -S . && ninja -C build (docs/HACKING.md)"
+    exit 2
+  fi
+  local missing root=()
+  mapfile -t missing < <(missing_packages "$@")
+  if [[ ${#missing[@]} -eq 0 ]]; then
+    say "packages: all $# installed"
+    return 0
+  fi
+  say "packages: installing ${missing[*]}"
+  if [[ $EUID -ne 0 ]]; then
+    if ! command -v sudo >/dev/null; then
+      say "Not root, and no sudo. Please run: apt-get install ${missing[*]}"
+      exit 2
+    fi
+    root=(sudo)
+  fi
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o=Dpkg::Use-Pty=0)
+  if ! "${root[@]}" "${apt[@]}" update ||
+    ! "${root[@]}" "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null; then
+    say "apt-get failed; see above"
+    exit 2
+  fi
+}
+
+# "x86-64" if this processor cannot run the default build (Haswell, 2013, and later can).
+march_option() {
+  local flag
+  [[ $(uname -m) == x86_64 && -r /proc/cpuinfo ]] || return 0
+  for flag in avx2 fma bmi1 bmi2 movbe f16c; do
+    grep -m1 '^flags' /proc/cpuinfo | grep -qw "$flag" || { say -DTANDEM_MARCH=x86-64; return 0; }
+  done
+}
+
+# configure DIR OPTION...: runs CMake, quietly unless it fails.
+configure() {
+  local dir=$1 march log
+  shift
+  march=$(march_option)
+  mkdir -p "$dir"
+  log=$dir/configure.log
+  cmake -G Ninja -S . -B "$dir" -DCMAKE_PROJECT_tandem_INCLUDE="$PWD/cmake/Blas.cmake" \
+    ${march:+"$march"} "$@" >"$log" 2>&1 || { cat "$log"; return 1; }
+}
+
+minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }
