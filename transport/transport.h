@@ -1,11 +1,11 @@
-// Moves frames between endpoints. One Transport is one endpoint, used by one thread; only Wake() may
-// be called from others. Implementations: zmq_transport.h (ZeroMQ), in_process.h (tests); all of them
-// pass tests/unit/transport_conformance_test.cc.
+// Moves frames between endpoints. One Transport is one endpoint, used by one thread; only Wake()
+// may be called from others. Implementations: zmq_transport.h (ZeroMQ), in_process.h (tests); all
+// of them pass tests/unit/transport_conformance_test.cc.
 //
 // What every implementation promises:
 //   (1) frames between two peers arrive whole, unchanged, in the order sent, at most once;
-//   (2) a send queue is bounded: beyond the bound Send returns RESOURCE_EXHAUSTED and sends nothing,
-//       and a kWritable event follows when there is room;
+//   (2) a send queue is bounded: beyond the bound Send returns RESOURCE_EXHAUSTED and sends
+//       nothing, and a kWritable event follows when there is room;
 //   (3) the death of a peer gives one kPeerLost event within 3 s, an orderly Close one kPeerClosed;
 //   (4) bytes that are not a frame give a kGarbage event, never a crash, and other peers go on;
 //   (5) buffers of received frames return to the transport when dropped, on any thread, even after
@@ -33,8 +33,8 @@ struct TransportEvent {
   enum class Kind { kFrame, kPeerLost, kPeerClosed, kWritable, kGarbage };
   Kind kind = Kind::kFrame;
   PeerId peer = 0;
-  ParsedFrame frame;     // kFrame: decoded and checked
-  absl::Status why;      // kPeerLost, kGarbage
+  ParsedFrame frame;  // kFrame: decoded and checked
+  absl::Status why;   // kPeerLost, kGarbage
 };
 
 struct TransportCounters {

@@ -1,0 +1,46 @@
+// A process for tests to kill: an endpoint over ZeroMQ that prints its address and sends back every
+// frame it gets.
+//
+//   transport_victim BIND [CONNECT]   with CONNECT, it connects there and says hello (one empty
+//   ACK)
+//
+// It dies with its parent, so that a failing test leaves nothing behind.
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "transport/zmq_transport.h"
+
+int main(int argc, char** argv) {
+  using namespace tandem;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  TANDEM_CHECK(argc >= 2);
+  ZmqOptions options;
+  options.context = std::make_shared<ZmqContext>(1);
+  options.bind = argv[1];
+  auto transport = NewZmqTransport(options);
+  TANDEM_CHECK_OK(transport.status());
+  std::printf("%s\n", (*transport)->address().c_str());
+  std::fflush(stdout);
+  if (argc > 2) {
+    auto peer = (*transport)->Connect(argv[2]);
+    TANDEM_CHECK_OK(peer.status());
+    FrameHeader hello;
+    hello.kind = FrameKind::kAck;
+    TANDEM_CHECK_OK(
+        (*transport)->Send(*peer, EncodeDataFrame(**transport, hello, {}, Buffer(), Buffer())));
+  }
+  for (std::vector<TransportEvent> events;; events.clear()) {
+    (*transport)->Poll(absl::InfiniteDuration(), &events);
+    for (TransportEvent& event : events) {
+      if (event.kind != TransportEvent::Kind::kFrame) continue;
+      // A refused answer is the test's concern: it sees it missing.
+      (*transport)->Send(event.peer, std::move(event.frame.frame)).IgnoreError();
+    }
+  }
+}

@@ -1,0 +1,84 @@
+#include "transport/peer_map.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+constexpr size_t kMaxParked = 4096;        // frames an endpoint
+constexpr size_t kMaxEndpoints = 1 << 17;  // senders name themselves: bound how many they can be
+}  // namespace
+
+void PeerMap::SetAddress(EndpointId endpoint, const std::string& address) {
+  Entry& entry = entries_[endpoint];
+  if (entry.address == address) return;
+  entry.address = address;
+  if (entry.connected != 0) transport_.Close(std::exchange(entry.connected, 0));
+}
+
+absl::Status PeerMap::SendNow(Entry* entry, Frame frame) {
+  if (entry->connected == 0 && !entry->address.empty()) {
+    absl::StatusOr<PeerId> peer = transport_.Connect(entry->address);
+    if (!peer.ok()) return peer.status();
+    entry->connected = *peer;
+  }
+  const PeerId peer = entry->connected != 0 ? entry->connected : entry->heard_on;
+  if (peer == 0) return absl::NotFoundError("no address, and it has not spoken");
+  return transport_.Send(peer, std::move(frame));
+}
+
+absl::Status PeerMap::Send(Outgoing outgoing) {
+  Entry& entry = entries_[outgoing.to];
+  if (entry.parked.empty()) {
+    const absl::Status sent = SendNow(&entry, outgoing.frame);
+    if (!absl::IsResourceExhausted(sent)) return sent;
+  }
+  if (entry.parked.size() >= kMaxParked) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(outgoing.to.DebugString(), ": ", kMaxParked, " frames are parked already"));
+  }
+  entry.parked.push_back(std::move(outgoing.frame));
+  return absl::OkStatus();
+}
+
+void PeerMap::Flush(Entry* entry) {
+  while (!entry->parked.empty()) {
+    if (absl::IsResourceExhausted(SendNow(entry, entry->parked.front()))) return;
+    entry->parked.pop_front();
+  }
+}
+
+void PeerMap::OnEvent(const TransportEvent& event) {
+  switch (event.kind) {
+    case TransportEvent::Kind::kFrame: {
+      if (entries_.size() >= kMaxEndpoints && entries_.count(event.frame.header.sender) == 0) break;
+      Entry& entry = entries_[event.frame.header.sender];
+      if (event.peer != entry.connected) entry.heard_on = event.peer;
+      break;
+    }
+    case TransportEvent::Kind::kWritable:
+      for (auto& [id, entry] : entries_) {
+        if (entry.connected == event.peer || entry.heard_on == event.peer) Flush(&entry);
+      }
+      break;
+    case TransportEvent::Kind::kPeerLost:
+    case TransportEvent::Kind::kPeerClosed:
+      for (auto& [id, entry] : entries_) {
+        if (entry.connected == event.peer) entry.connected = 0;
+        if (entry.heard_on == event.peer) entry.heard_on = 0;
+      }
+      break;
+    case TransportEvent::Kind::kGarbage:
+      break;
+  }
+}
+
+EndpointId PeerMap::EndpointOf(PeerId peer) const {
+  for (const auto& [id, entry] : entries_) {
+    if (entry.connected == peer) return id;
+  }
+  return EndpointId();
+}
+
+}  // namespace tandem

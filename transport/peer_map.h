@@ -1,0 +1,54 @@
+// Finds the transport peer of an endpoint: connects to endpoints whose address a view gives, answers
+// others on the connection they last spoke on, and parks what a full send queue refuses.
+//
+// Thread safety: none; the transport's thread.
+#ifndef TANDEM_TRANSPORT_PEER_MAP_H_
+#define TANDEM_TRANSPORT_PEER_MAP_H_
+
+#include <deque>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/endpoint.h"
+#include "proto/outgoing.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+class PeerMap {
+ public:
+  // `transport` outlives the map.
+  explicit PeerMap(Transport& transport) : transport_(transport) {}
+
+  // Where an endpoint listens. A connection is made at the first send, and again at the next one if
+  // it was lost.
+  void SetAddress(EndpointId endpoint, const std::string& address);
+
+  // Sends, or parks if the peer's queue is full. NOT_FOUND: no address, and it has not spoken yet.
+  // RESOURCE_EXHAUSTED: too much is parked; the frame is dropped (its asker will ask again).
+  absl::Status Send(Outgoing outgoing);
+
+  // Keeps the map true; call for every event of the transport, before looking at it.
+  void OnEvent(const TransportEvent& event);
+
+  // The endpoint on the other side of a peer that we connected to; role kNone if unknown.
+  EndpointId EndpointOf(PeerId peer) const;
+
+ private:
+  struct Entry {
+    std::string address;
+    PeerId connected = 0;  // our connection to it
+    PeerId heard_on = 0;   // its connection to us
+    std::deque<Frame> parked;
+  };
+  absl::Status SendNow(Entry* entry, Frame frame);
+  void Flush(Entry* entry);
+
+  Transport& transport_;
+  std::map<EndpointId, Entry> entries_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TRANSPORT_PEER_MAP_H_
