@@ -10,27 +10,24 @@ import shlex
 import subprocess
 import sys
 
-DROPPED = {"-c", "-Winvalid-pch"}
-DROPPED_WITH_VALUE = {"-o", "-MT", "-MF", "-MD", "-include"}
+DROPPED = {"-c", "-Winvalid-pch", "-MD"}
+DROPPED_WITH_VALUE = {"-o", "-MT", "-MF"}
 
 
 def clang_arguments(entry):
-    words = shlex.split(entry["command"])
-    while "ccache" in os.path.basename(words[0]):
-        words.pop(0)
+    words = iter(shlex.split(entry["command"]))
+    compiler = next(words)
+    while "ccache" in os.path.basename(compiler):
+        compiler = next(words)
     out = ["clang++", "-fsyntax-only", "-Wthread-safety", "-Wno-unknown-warning-option"]
-    i = 1
-    while i < len(words):
-        if words[i] in DROPPED or words[i] == "-MD":
-            i += 1
-        elif words[i] in DROPPED_WITH_VALUE:
-            # g++'s precompiled header is of no use to clang; the header itself is.
-            if words[i] == "-include":
-                out += words[i : i + 2]
-            i += 2
-        else:
-            out.append(words[i])
-            i += 1
+    for word in words:
+        if word in DROPPED_WITH_VALUE:
+            next(words)
+        elif word == "-include":
+            # Past the driver, which would look for a precompiled header and find that of g++.
+            out += ["-Xclang", "-include", "-Xclang", next(words)]
+        elif word not in DROPPED:
+            out.append(word)
     return out
 
 
