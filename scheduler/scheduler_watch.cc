@@ -232,16 +232,16 @@ void SchedulerCore::CheckStalls() {
 }
 
 std::string SchedulerCore::DescribeStall(const StalledRoot& stalled) {
-  const Node& root = members_.nodes()[stalled.root];
-  std::string text =
-      absl::StrCat("no progress for ", Seconds(now_ - stalled.since), ": ", Doing(root));
-  std::vector<std::string> victims;
-  for (const int i : stalled.victims) victims.push_back(members_.nodes()[i].Name());
-  if (!victims.empty()) {
-    absl::StrAppend(&text, "; ", stalled.circle ? "in a circle of waits with " : "waited for by ",
-                    absl::StrJoin(victims, ", "));
-  }
-  return text;
+  const std::string root = Doing(members_.nodes()[stalled.root]);
+  const std::string seconds = Seconds(now_ - stalled.since);
+  std::vector<std::string> names;
+  for (const int i : stalled.victims) names.push_back(members_.nodes()[i].Name());
+  const std::string victims = absl::StrJoin(names, ", ");
+  if (stalled.at_work) return absl::StrCat("waited for by ", victims, " for ", seconds, ": ", root);
+  const std::string text = absl::StrCat("no progress for ", seconds, ": ", root);
+  if (victims.empty()) return text;
+  return absl::StrCat(text, stalled.circle ? "; in a circle of waits with " : "; waited for by ",
+                      victims);
 }
 
 void SchedulerCore::ReportStall(const StalledRoot& stalled) {

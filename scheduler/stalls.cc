@@ -46,9 +46,9 @@ std::vector<StalledRoot> FindStalls(absl::Time now, absl::Duration stall_after,
     const bool root_at_work = !root.circle && !stuck(root.node);
     if (nodes[i].at_barrier && root_at_work) continue;
     const absl::Time since = StuckSince(nodes[root_at_work ? i : root.node]);
-    auto [it, inserted] = found.try_emplace(root.node, StalledRoot{root.node, since, {}, false});
+    auto [it, inserted] =
+        found.try_emplace(root.node, StalledRoot{root.node, since, {}, root.circle, root_at_work});
     it->second.since = std::min(it->second.since, since);
-    it->second.circle |= root.circle;
     if (i != root.node) it->second.victims.push_back(i);
   }
   std::vector<StalledRoot> result;

@@ -32,6 +32,7 @@ struct StalledRoot {
   absl::Time since;          // when progress stopped: of the root, or of its longest waiting victim
   std::vector<int> victims;  // nodes that wait for the root, directly or not; ascending
   bool circle = false;       // the root waits for one of its own victims
+  bool at_work = false;      // the root goes on; only its victims stand still
 };
 
 // Roots of all waits and standstills that have lasted `stall_after` or longer, ascending.

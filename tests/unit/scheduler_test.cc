@@ -1,0 +1,555 @@
+// The parts of the scheduler that traces do not show well: balance of the range map, the search for
+// the root of a stall, sums of reports, the summary, and random messages.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/range_map.h"
+#include "scheduler/deal_ranges.h"
+#include "scheduler/output_files.h"
+#include "scheduler/summary.h"
+#include "tests/test_seed.h"
+#include "tests/unit/scheduler_test_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// ---- range map --------------------------------------------------------------------------------
+
+// Expected rows of each shard, of one table.
+std::vector<double> RowsByShard(const JobPlan& plan, const TablePlan& table) {
+  const int ranges = plan.shards() * plan.job.cluster().ranges_per_shard();
+  const std::vector<double> rows = ExpectedRows(table, EqualRanges(ranges));
+  std::vector<double> by_shard(static_cast<size_t>(plan.shards()), 0.0);
+  size_t at = 0;
+  for (const RangeInfo& range : DealRanges(plan)) {
+    if (range.table() != table.id) continue;
+    by_shard[range.server() * static_cast<uint32_t>(plan.shards_per_server()) + range.shard()] +=
+        rows[at++];
+  }
+  EXPECT_EQ(at, rows.size());
+  return by_shard;
+}
+
+// No shard holds more than 1.1 times its share of any table, for 1 to 7 servers, several shards,
+// big and small tables, and a dense part of a few hundred blocks.
+TEST(DealRangesTest, NoShardIsAboveItsShare) {
+  for (int servers = 1; servers <= 7; ++servers) {
+    for (int shards = 1; shards <= 3; ++shards) {
+      JobPlan plan = TestPlan(2, servers, shards, /*dense_blocks=*/1000);
+      plan.job.mutable_cluster()->set_ranges_per_shard(10);
+      plan.tables.push_back(TestTable("huge", int64_t{1} << 33));
+      plan.tables.back().id = 2;
+      plan.tables.push_back(TestTable("tiny", 7));
+      plan.tables.back().id = 3;
+      for (const TablePlan& table : plan.tables) {
+        SCOPED_TRACE(absl::StrCat(servers, " servers of ", shards, " shards, table ", table.name));
+        const std::vector<double> rows = RowsByShard(plan, table);
+        const double share = static_cast<double>(table.expected_rows) / plan.shards();
+        EXPECT_LE(*std::max_element(rows.begin(), rows.end()), 1.1 * share + 1e-6);
+      }
+    }
+  }
+}
+
+// Five blocks on four shards cannot be even: no shard gets more than two, none goes without.
+TEST(DealRangesTest, AFewDenseBlocksAreSpreadOneByOne) {
+  const JobPlan plan = [] {
+    JobPlan p = TestPlan(1, 2, 2, /*dense_blocks=*/5);
+    p.job.mutable_cluster()->set_ranges_per_shard(10);
+    return p;
+  }();
+  const std::vector<double> rows = RowsByShard(plan, plan.tables[1]);
+  EXPECT_LE(*std::max_element(rows.begin(), rows.end()), 2.0);
+  EXPECT_GE(*std::min_element(rows.begin(), rows.end()), 1.0);
+}
+
+// The clients' reading of a view accepts the map: no gap, no overlap, every owner exists.
+TEST(DealRangesTest, TheMapCutsAllPositions) {
+  const JobPlan plan = TestPlan(1, 3, 2, /*dense_blocks=*/9);
+  View view;
+  view.set_number(1);
+  for (const RangeInfo& range : DealRanges(plan)) *view.add_range() = range;
+  const auto map = RangeMap::FromView(view, plan);
+  ASSERT_TRUE(map.ok()) << map.status();
+  EXPECT_EQ((*map)->RangeCount(0), 12u);
+}
+
+TEST(DealRangesTest, AJobWithoutServersHasNoRanges) {
+  EXPECT_TRUE(DealRanges(TestPlan(2, 0)).empty());
+}
+
+// ---- stalls -----------------------------------------------------------------------------------
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+WaitState Working(double moved_at) { return {.moved_at = At(moved_at), .wait_since = At(0)}; }
+
+WaitState Waiting(int target, double since) {
+  return {.waits_for = target, .moved_at = At(100), .wait_since = At(since)};
+}
+
+TEST(FindStallsTest, AChainOfWaitsNamesItsEnd) {
+  const std::vector<WaitState> nodes = {Waiting(1, 80), Waiting(2, 82), Working(79), Working(99)};
+  const auto stalls = FindStalls(At(100), absl::Seconds(10), nodes);
+  ASSERT_EQ(stalls.size(), 1u);
+  EXPECT_EQ(stalls[0].root, 2);
+  EXPECT_EQ(stalls[0].since, At(79));
+  EXPECT_THAT(stalls[0].victims, ElementsAre(0, 1));
+  EXPECT_FALSE(stalls[0].circle);
+}
+
+TEST(FindStallsTest, ACircleIsNamedByItsLowestNode) {
+  const std::vector<WaitState> nodes = {Waiting(2, 80), Waiting(2, 80), Waiting(1, 85)};
+  const auto stalls = FindStalls(At(100), absl::Seconds(10), nodes);
+  ASSERT_EQ(stalls.size(), 1u);
+  EXPECT_EQ(stalls[0].root, 1);
+  EXPECT_TRUE(stalls[0].circle);
+  EXPECT_THAT(stalls[0].victims, ElementsAre(0, 2));
+}
+
+// A long evaluation on one worker is not a stall of those who wait for it at a barrier; a long wait
+// for a worker's step is, even though that worker's loop still comes round.
+TEST(FindStallsTest, BarriersArePatientWithWorkAndPoliciesAreNot) {
+  WaitState at_barrier = Waiting(1, 50);
+  at_barrier.at_barrier = true;
+  EXPECT_THAT(FindStalls(At(100), absl::Seconds(10), {at_barrier, Working(99)}), IsEmpty());
+  const auto stalls = FindStalls(At(100), absl::Seconds(10), {Waiting(1, 50), Working(99)});
+  ASSERT_EQ(stalls.size(), 1u);
+  EXPECT_EQ(stalls[0].root, 1);
+  EXPECT_EQ(stalls[0].since, At(50));
+}
+
+// A server always has reads that wait for somebody; only its own standstill counts against it.
+TEST(FindStallsTest, AServerPassesWaitsOnUnlessItStandsStillItself) {
+  WaitState server = Waiting(1, 10);
+  server.passes_on = true;
+  EXPECT_THAT(FindStalls(At(100), absl::Seconds(10), {server, Working(99)}), IsEmpty());
+  server.moved_at = At(85);
+  const auto stalls = FindStalls(At(100), absl::Seconds(10), {server, Working(70), Waiting(0, 88)});
+  ASSERT_EQ(stalls.size(), 2u);
+  EXPECT_EQ(stalls[0].root, 0);
+  EXPECT_THAT(stalls[0].victims, ElementsAre(2));
+  EXPECT_EQ(stalls[1].root, 1);
+}
+
+TEST(FindStallsTest, NodeNamesAreFoundInWhatNodesSay) {
+  EXPECT_EQ(ParseWaitsFor("waits for worker 12 at step 3"), EndpointId::Worker(12));
+  EXPECT_EQ(ParseWaitsFor("waiting for rows of server 3 shard 1"), EndpointId::Shard(3, 0));
+  EXPECT_EQ(ParseWaitsFor("worker 0 waits for worker 1"), EndpointId::Worker(1));
+  EXPECT_EQ(ParseWaitsFor("talks to worker 1"), absl::nullopt);
+  EXPECT_EQ(ParseWaitsFor("waits for the moon"), absl::nullopt);
+  EXPECT_EQ(ParseNodeName("worker 70000"), absl::nullopt);
+  EXPECT_EQ(ParseNodeName("worker "), absl::nullopt);
+}
+
+// ---- reports and summary ----------------------------------------------------------------------
+
+void SetDistribution(Distribution* d, uint64_t count, double sum, double max) {
+  d->set_count(count);
+  d->set_sum(sum);
+  d->set_max(max);
+}
+
+ShardReport ReportOf(uint32_t server, uint64_t applied, double gap_max) {
+  ShardReport report;
+  report.set_server(server);
+  TableReport& table = *report.add_table();
+  table.set_table("emb");
+  table.set_rows(10);
+  table.set_sent(applied + 2);
+  table.set_applied(applied);
+  table.set_merged(1);
+  table.set_dropped(1);
+  SetDistribution(table.mutable_clock_gap(), 4, 8, gap_max);
+  (*report.mutable_bytes())["move"] = 5;
+  (*report.mutable_bytes())["push"] = 999;
+  return report;
+}
+
+TEST(JobBookTest, SumsOverShardsAndWorkers) {
+  const JobPlan plan = TestPlan(2, 2);
+  JobBook book(plan);
+  book.Start(At(0));
+  ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
+  ASSERT_TRUE(book.AddShardReport(ReportOf(0, 20, 3)).ok());  // the later word counts
+  ASSERT_TRUE(book.AddShardReport(ReportOf(1, 5, 7)).ok());
+  Progress progress;
+  progress.set_samples(600);
+  (*progress.mutable_bytes())["push"] = 40;
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  ASSERT_TRUE(book.AddProgress(1, progress).ok());
+  const JobReport total = book.Total(At(4));
+  EXPECT_EQ(total.samples, 1200);
+  EXPECT_DOUBLE_EQ(total.samples_per_second, 300);
+  ASSERT_EQ(total.tables.size(), 1u);
+  EXPECT_EQ(total.tables[0].applied(), 25u);
+  EXPECT_EQ(total.tables[0].rows(), 20u);
+  EXPECT_EQ(total.tables[0].clock_gap().count(), 8u);
+  EXPECT_EQ(total.tables[0].clock_gap().max(), 7);
+  // Both ends count pushes; the workers' count stands.
+  EXPECT_EQ(total.bytes.at("push"), 80u);
+  EXPECT_EQ(total.bytes.at("move"), 10u);
+}
+
+TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
+  JobBook book(TestPlan(1, 1));
+  book.Start(At(0));
+  Progress progress;
+  progress.set_loss_sum(6);
+  progress.set_loss_samples(10);
+  progress.set_samples(10);
+  progress.set_epoch_fraction(0.5);
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  progress.set_samples(20);
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  const JobProgress first = book.Interval(At(2));
+  EXPECT_DOUBLE_EQ(first.loss, 0.6);
+  EXPECT_DOUBLE_EQ(first.samples_per_second, 10);
+  EXPECT_DOUBLE_EQ(first.done, 0.25);  // half of the first of two epochs
+  EXPECT_DOUBLE_EQ(first.seconds_left, 6);
+  const JobProgress second = book.Interval(At(3));
+  EXPECT_TRUE(std::isnan(second.loss));
+  EXPECT_DOUBLE_EQ(second.samples_per_second, 0);
+}
+
+TEST(JobBookTest, RefusesReportsOfAnotherJob) {
+  JobBook book(TestPlan(1, 1));
+  EXPECT_FALSE(book.AddProgress(1, Progress()).ok());
+  ShardReport report = ReportOf(0, 1, 1);
+  report.set_shard(1);
+  EXPECT_FALSE(book.AddShardReport(report).ok());
+  report = ReportOf(1, 1, 1);
+  EXPECT_FALSE(book.AddShardReport(report).ok());
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->set_table("other");
+  EXPECT_FALSE(book.AddShardReport(report).ok());
+  report = ReportOf(0, 1, 1);
+  for (int i = 0; i < 100; ++i) (*report.mutable_bytes())[absl::StrCat("kind", i)] = 1;
+  EXPECT_FALSE(book.AddShardReport(report).ok());
+}
+
+TEST(SummaryTest, HasTheFieldsUsersHold) {
+  JobPlan plan = TestPlan(2, 1);
+  plan.groups[0].policy.set_kind(Policy::SSP);
+  plan.groups[0].policy.set_bound(4);
+  JobBook book(plan);
+  book.Start(At(0));
+  ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
+  Progress progress;
+  progress.set_evaluation_json(R"({"auc":0.75})");
+  SetDistribution(progress.mutable_dense_gap(), 2, 1, 1);
+  (*progress.mutable_updates_sent())["emb"] = 6;
+  ASSERT_TRUE(book.AddProgress(0, progress).ok());
+  ASSERT_TRUE(book.AddProgress(1, progress).ok());
+  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "zeromq");
+  for (const char* field :
+       {"job", "seed", "workers", "servers", "policy", "transport", "samples", "seconds",
+        "samples_per_second", "eval", "staleness", "updates", "bytes", "build"}) {
+    EXPECT_TRUE(summary.contains(field)) << field;
+  }
+  EXPECT_EQ(summary["policy"]["emb"], "SSP(4)");
+  EXPECT_EQ(summary["policy"]["dense"], "ALLREDUCE(RING)");
+  EXPECT_EQ(summary["eval"]["auc"], 0.75);
+  EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["mean"], 2.0);
+  EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["max"], 3.0);
+  EXPECT_EQ(summary["staleness"]["dense"]["clock_gap"]["mean"], 0.5);
+  EXPECT_EQ(summary["updates"]["sent"], 12);
+  EXPECT_EQ(summary["updates"]["arrived"], 12);
+  EXPECT_EQ(summary["updates"]["applied"], 10);
+}
+
+// Text from peers goes into JSON whatever its bytes are; numbers that are not finite do too.
+TEST(SummaryTest, OddTextAndNumbersAreWritten) {
+  EXPECT_THAT(OneLine({{"text", "bad \xff byte"}}), HasSubstr("bad \xef\xbf\xbd byte"));
+  EXPECT_EQ(OneLine({{"x", std::nan("")}}), R"({"x":null})");
+  EXPECT_EQ(EvaluationJson("not json")["text"], "not json");
+  EXPECT_EQ(EvaluationJson("[1]")["text"], "[1]");
+}
+
+TEST(OutputFilesTest, WritesWholeFilesOrSaysWhyNot) {
+  const std::string dir = absl::StrCat(testing::TempDir(), "/scheduler_output_test.", getpid());
+  std::filesystem::remove_all(dir);
+  auto lines = LineFile::Create(dir + "/deep", "m.jsonl");
+  ASSERT_TRUE(lines.ok()) << lines.status();
+  ASSERT_TRUE((*lines)->Append("one").ok());
+  ASSERT_TRUE(WriteTextAtomically(dir + "/s.json", "{}").ok());
+  std::stringstream text;
+  text << std::ifstream(dir + "/deep/m.jsonl").rdbuf() << std::ifstream(dir + "/s.json").rdbuf();
+  EXPECT_EQ(text.str(), "one\n{}");
+  EXPECT_FALSE(std::filesystem::exists(dir + "/s.json.tmp"));
+  EXPECT_THAT(std::string(WriteTextAtomically(dir + "/none/s.json", "{}").message()),
+              HasSubstr("/none/s.json"));
+  EXPECT_FALSE(LineFile::Create(dir + "/s.json", "x").ok());  // a file where a folder should be
+  if (std::filesystem::exists("/dev/full")) {
+    auto full = LineFile::Create("/dev", "full");
+    ASSERT_TRUE(full.ok());
+    EXPECT_EQ((*full)->Append("x").code(), absl::StatusCode::kResourceExhausted);
+  }
+  std::filesystem::remove_all(dir);
+}
+
+// ---- membership through time ------------------------------------------------------------------
+
+class Driver {
+ public:
+  explicit Driver(const JobPlan& plan, SchedulerCore::Options options = {}) : core(plan, options) {}
+
+  void Step(double at, const SchedulerEvent& event) {
+    effects.Clear();
+    core.Step(At(at), event, &effects);
+  }
+  void Tick(double at) { Step(at, SchedulerEvent()); }
+  void Send(double at, uint64_t node, Control control, uint64_t connection = 0) {
+    Step(at, FromNode(connection == 0 ? node : connection, node, std::move(control)));
+  }
+  void Up() {
+    Tick(0);
+    for (int i = 0; i < core.plan().servers(); ++i) {
+      Send(0, 1 + i, RegisterMessage(Register::SERVER, i, 1 + i, core.plan().shards_per_server()));
+    }
+    for (int i = 0; i < core.plan().workers(); ++i) {
+      Send(0, 11 + i, RegisterMessage(Register::WORKER, i, 11 + i, 1));
+    }
+    Control done;
+    done.mutable_command_done()->set_id(1);
+    for (int i = 0; i < core.plan().servers(); ++i) Send(0, 1 + i, done);
+    for (int i = 0; i < core.plan().workers(); ++i) Send(0, 11 + i, done);
+  }
+
+  SchedulerCore core;
+  SchedulerEffects effects;
+};
+
+Control BeatMessage(uint64_t progress) {
+  Control control;
+  control.mutable_beat()->set_progress(progress);
+  return control;
+}
+
+// Beats of a thread with a connection of its own count for the process, are answered there, and the
+// end of that connection alone kills nobody who is heard of otherwise.
+TEST(SchedulerCoreTest, BeatsMayHaveTheirOwnConnection) {
+  Driver d(TestPlan(1, 1));
+  d.Up();
+  for (double t = 0.1; t < 20; t += 0.1) {
+    d.Send(t, 1, BeatMessage(static_cast<uint64_t>(t * 10)));
+    d.Send(t, 11, BeatMessage(static_cast<uint64_t>(t * 10)), /*connection=*/500);
+    ASSERT_EQ(d.effects.sends.size(), 1u);
+    EXPECT_EQ(d.effects.sends[0].connection, 500u);
+    d.Tick(t);
+  }
+  SchedulerEvent lost;
+  lost.kind = SchedulerEvent::Kind::kLost;
+  lost.connection = 500;
+  d.Step(20, lost);
+  for (double t = 20.1; t < 25; t += 0.1) {
+    d.Send(t, 1, BeatMessage(static_cast<uint64_t>(t * 10)));
+    d.Send(t, 11, BeatMessage(static_cast<uint64_t>(t * 10)), /*connection=*/501);
+    d.Tick(t);
+  }
+  EXPECT_TRUE(d.core.result().ok()) << d.core.result();
+}
+
+// A scheduler that was stopped itself for a minute does not declare everybody dead when it wakes.
+TEST(SchedulerCoreTest, ItsOwnPauseCountsAgainstNobody) {
+  Driver d(TestPlan(1, 1));
+  d.Up();
+  d.Tick(0.1);
+  d.Tick(60);
+  EXPECT_TRUE(d.core.result().ok()) << d.core.result();
+  for (double t = 60.1; t < 69; t += 0.1) d.Tick(t);
+  EXPECT_FALSE(d.core.result().ok()) << "then silence counts again";
+}
+
+TEST(SchedulerCoreTest, LiveStalenessIsAskedForOneReportAtATime) {
+  SchedulerCore::Options options;
+  options.times.shard_reports = absl::Seconds(1);
+  Driver d(TestPlan(1, 1), options);
+  d.Up();
+  int asked = 0;
+  for (double t = 0.1; t < 5; t += 0.1) {
+    d.Tick(t);
+    for (const auto& send : d.effects.sends) {
+      asked += send.control.command().kind() == Command::REPORT;
+    }
+    d.Send(t, 1, BeatMessage(static_cast<uint64_t>(t * 10)));
+    d.Send(t, 11, BeatMessage(static_cast<uint64_t>(t * 10)));
+  }
+  EXPECT_EQ(asked, 1) << "the first was not answered";
+}
+
+// ---- anything a peer can say ------------------------------------------------------------------
+
+std::string RandomText(Random* random) {
+  static const char* const kTexts[] = {"",
+                                       "save",
+                                       "end",
+                                       "report x",
+                                       "save:/p",
+                                       "worker 0",
+                                       "server 9",
+                                       "waits for worker 0",
+                                       "waits for worker 1"};
+  if (random->Bernoulli(0.7)) return kTexts[random->Uniform(std::size(kTexts))];
+  return std::string(random->Uniform(5000), static_cast<char>(random->Uniform(256)));
+}
+
+int64_t RandomNumber(Random* random) {
+  static const int64_t kNumbers[] = {0, 1, 2, 3, -1, 1000000, INT64_MAX, INT64_MIN};
+  return kNumbers[random->Uniform(std::size(kNumbers))];
+}
+
+// Fills every field of `message` with something, protocol or no protocol.
+void Randomize(Random* random, google::protobuf::Message* message, int depth = 0) {
+  const auto* descriptor = message->GetDescriptor();
+  const auto* reflection = message->GetReflection();
+  using Field = google::protobuf::FieldDescriptor;
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const Field* field = descriptor->field(i);
+    if (field->is_map() || random->Bernoulli(0.3)) continue;
+    const int repeats = field->is_repeated() ? static_cast<int>(random->Uniform(4)) : 1;
+    for (int r = 0; r < repeats; ++r) {
+      if (field->cpp_type() == Field::CPPTYPE_MESSAGE && depth < 4) {
+        Randomize(random,
+                  field->is_repeated() ? reflection->AddMessage(message, field)
+                                       : reflection->MutableMessage(message, field),
+                  depth + 1);
+      } else if (field->is_repeated()) {
+        if (field->cpp_type() == Field::CPPTYPE_STRING) {
+          reflection->AddString(message, field, RandomText(random));
+        }
+      } else if (field->cpp_type() == Field::CPPTYPE_STRING) {
+        reflection->SetString(message, field, RandomText(random));
+      } else if (field->cpp_type() == Field::CPPTYPE_INT64) {
+        reflection->SetInt64(message, field, RandomNumber(random));
+      } else if (field->cpp_type() == Field::CPPTYPE_INT32) {
+        reflection->SetInt32(message, field, static_cast<int32_t>(RandomNumber(random)));
+      } else if (field->cpp_type() == Field::CPPTYPE_UINT64) {
+        reflection->SetUInt64(message, field, static_cast<uint64_t>(RandomNumber(random)));
+      } else if (field->cpp_type() == Field::CPPTYPE_UINT32) {
+        reflection->SetUInt32(message, field, static_cast<uint32_t>(RandomNumber(random)));
+      } else if (field->cpp_type() == Field::CPPTYPE_DOUBLE) {
+        static const double kDoubles[] = {0.0, 1.5, -1e300, std::nan(""), HUGE_VAL};
+        reflection->SetDouble(message, field, kDoubles[random->Uniform(std::size(kDoubles))]);
+      } else if (field->cpp_type() == Field::CPPTYPE_BOOL) {
+        reflection->SetBool(message, field, random->Bernoulli(0.5));
+      } else if (field->cpp_type() == Field::CPPTYPE_ENUM) {
+        reflection->SetEnumValue(message, field, static_cast<int>(random->Uniform(5)));
+      }
+    }
+  }
+}
+
+Control RandomControl(Random* random) {
+  Control control;
+  const auto* body = Control::descriptor()->oneof_decl(0);
+  const auto* field = body->field(static_cast<int>(random->Uniform(body->field_count())));
+  Randomize(random, control.GetReflection()->MutableMessage(&control, field));
+  return control;
+}
+
+SchedulerEvent RandomEvent(Random* random) {
+  SchedulerEvent event;
+  event.connection = random->Uniform(20);
+  event.incarnation = random->Uniform(20);
+  event.text = RandomText(random);
+  event.why = absl::UnavailableError(RandomText(random));
+  event.range = static_cast<uint32_t>(RandomNumber(random));
+  event.server = static_cast<int>(RandomNumber(random));
+  event.shard = static_cast<int>(RandomNumber(random));
+  if (random->Bernoulli(0.8)) {
+    event.kind = SchedulerEvent::Kind::kControl;
+    event.control = RandomControl(random);
+  } else {
+    event.kind = static_cast<SchedulerEvent::Kind>(1 + random->Uniform(7));
+    if (event.kind == SchedulerEvent::Kind::kAbort) event.kind = SchedulerEvent::Kind::kTick;
+  }
+  return event;
+}
+
+// Whatever is sent, by strangers, by half-registered nodes and by members: no crash, few effects an
+// event, an end that names somebody, and nothing after the end but words to those who ask.
+TEST(SchedulerCoreTest, SurvivesAnythingAPeerCanSay) {
+  int failed = 0, beyond_start = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + 400; ++seed) {
+    SCOPED_TRACE(absl::StrCat("rerun with --seed=", seed));
+    Random random(seed);
+    Driver d(TestPlan(2, 2, 2));
+    if (seed % 2 == 0) d.Up();
+    int ended = 0;
+    double at = 0;
+    for (int i = 0; i < 300; ++i) {
+      at += random.NextDouble() * 0.1;
+      SchedulerEvent event = RandomEvent(&random);
+      if (i < 30 && seed % 2 == 1 && random.Bernoulli(0.5)) {
+        event =
+            FromNode(random.Uniform(8), 1 + random.Uniform(8),
+                     RegisterMessage(random.Bernoulli(0.5) ? Register::SERVER : Register::WORKER,
+                                     static_cast<int>(random.Uniform(4)) - 1, 1 + random.Uniform(8),
+                                     1 + static_cast<int>(random.Uniform(2))));
+      }
+      d.Step(at, event);
+      EXPECT_LE(d.effects.sends.size(), 40u);
+      EXPECT_LE(d.effects.logs.size(), 10u);
+      for (const std::string& line : d.effects.logs) EXPECT_LE(line.size(), 8192u);
+      for (const SchedulerNotice& notice : d.effects.notices) {
+        ended += notice.kind == SchedulerNotice::Kind::kFailed ||
+                 notice.kind == SchedulerNotice::Kind::kFinished;
+        if (notice.kind != SchedulerNotice::Kind::kFailed) continue;
+        EXPECT_FALSE(notice.node.empty());
+        EXPECT_NE(notice.code, absl::StatusCode::kOk);
+      }
+    }
+    EXPECT_LE(ended, 1);
+    failed += !d.core.result().ok();
+    beyond_start += d.core.view().number() > 0;
+  }
+  EXPECT_GT(failed, 100) << "the messages were not wild enough to mean anything";
+  EXPECT_GT(beyond_start, 200);
+}
+
+// A member that keeps to the protocol but never stops talking does not make the scheduler grow.
+TEST(BarriersTest, MemoryIsBounded) {
+  Barriers barriers(2);
+  BarrierEnter enter;
+  enter.set_parties(1);
+  for (int i = 0; i < 10000; ++i) {
+    enter.set_name(absl::StrCat("b", i));
+    ASSERT_EQ(*barriers.Enter(At(0), 0, enter), Barriers::Entry::kComplete);
+    barriers.Release(enter.name());
+  }
+  ASSERT_EQ(*barriers.Enter(At(0), 0, enter), Barriers::Entry::kReleased);
+  enter.set_parties(2);
+  int opened = 0;
+  for (int i = 0; i < 100; ++i) {
+    enter.set_name(absl::StrCat("open", i));
+    opened += barriers.Enter(At(0), 0, enter).ok();
+  }
+  EXPECT_EQ(opened, 2 * Barriers::kMaxOpen);
+  enter.set_name(std::string(Barriers::kMaxNameBytes + 1, 'x'));
+  EXPECT_FALSE(barriers.Enter(At(0), 0, enter).ok());
+  enter.set_name("");
+  EXPECT_FALSE(barriers.Enter(At(0), 0, enter).ok());
+  enter.set_name("many");
+  enter.set_parties(3);
+  EXPECT_FALSE(barriers.Enter(At(0), 0, enter).ok());
+}
+
+}  // namespace
+}  // namespace tandem
