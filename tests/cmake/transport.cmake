@@ -4,3 +4,9 @@ tandem_test(transport_conformance_test
             SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport_conformance_test.cc
             DEPS tandem::transport LABELS unit TIMEOUT 300)
 add_dependencies(transport_conformance_test transport_victim)
+tandem_test(rdma_devices_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/rdma_devices_test.cc
+            DEPS tandem::rdma LABELS unit)
+tandem_binary(transport_roundtrip SRCS ${CMAKE_SOURCE_DIR}/tests/bench/transport_roundtrip.cc
+              DEPS tandem::transport)
+add_test(NAME transport_roundtrip_tiny COMMAND transport_roundtrip --tiny)
+set_tests_properties(transport_roundtrip_tiny PROPERTIES LABELS bench TIMEOUT 120)
