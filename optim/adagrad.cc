@@ -22,12 +22,10 @@ class Adagrad final : public RowOptimizer {
              absl::Span<float* const> slots) const override {
     const float rate = settings_.learning_rate;
     const float epsilon = settings_.epsilon;
-    UpdateRows(settings_.gradient, dim, scale, gradients, rows,
-               [&](auto d, size_t i, auto gradient) {
-                 float* const w = rows[i];
-                 float* const s = slots[i];
+    UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
+               [=](auto d, float* __restrict w, float* __restrict s, auto gradient) {
                  for (int j = 0; j < d; ++j) {
-                   const float g = gradient(j);
+                   const float g = gradient(j, w[j]);
                    s[j] += g * g;
                    w[j] -= rate * g / (std::sqrt(s[j]) + epsilon);
                  }

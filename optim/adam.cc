@@ -39,14 +39,12 @@ class Adam final : public RowOptimizer {
     const float rest1 = static_cast<float>(1 - settings_.beta1);
     const float rest2 = static_cast<float>(1 - settings_.beta2);
     const float epsilon = settings_.epsilon;
-    UpdateRows(settings_.gradient, dim, scale, gradients, rows,
-               [&](auto d, size_t i, auto gradient) {
-                 float* const w = rows[i];
-                 float* const m = slots[i];
-                 float* const v = slots[i] + d;
-                 const Correction c = Next(slots[i][2 * d]);
+    UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
+               [=, this](auto d, float* __restrict w, float* __restrict m, auto gradient) {
+                 float* __restrict v = m + d;
+                 const Correction c = Next(m[2 * d]);
                  for (int j = 0; j < d; ++j) {
-                   const float g = gradient(j);
+                   const float g = gradient(j, w[j]);
                    m[j] = beta1 * m[j] + rest1 * g;
                    v[j] = beta2 * v[j] + rest2 * (g * g);
                    w[j] -= c.rate * m[j] / (std::sqrt(v[j]) * c.root_v + epsilon);

@@ -21,12 +21,10 @@ class Momentum final : public RowOptimizer {
              absl::Span<float* const> slots) const override {
     const float rate = settings_.learning_rate;
     const float momentum = settings_.momentum;
-    UpdateRows(settings_.gradient, dim, scale, gradients, rows,
-               [&](auto d, size_t i, auto gradient) {
-                 float* const w = rows[i];
-                 float* const b = slots[i];
+    UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
+               [=](auto d, float* __restrict w, float* __restrict b, auto gradient) {
                  for (int j = 0; j < d; ++j) {
-                   b[j] = momentum * b[j] + gradient(j);
+                   b[j] = momentum * b[j] + gradient(j, w[j]);
                    w[j] -= rate * b[j];
                  }
                });

@@ -13,7 +13,7 @@
 namespace tandem {
 
 // Sum of term(j) over j in [0, n). Lane l of eight adds the terms j = l mod 8 in order of j; then
-// lanes are added in pairs, (l, l + 4), (l, l + 2), (0, 1).
+// lanes are added in pairs: l and l + 4, l and l + 2, 0 and 1.
 template <typename Term>
 inline float LaneSum(int n, Term term) {
   constexpr int kLanes = 8;
@@ -23,10 +23,7 @@ inline float LaneSum(int n, Term term) {
     for (int l = 0; l < kLanes; ++l) lane[l] += term(j + l);
   }
   for (int l = 0; j + l < n; ++l) lane[l] += term(j + l);
-  for (int stride = kLanes / 2; stride > 0; stride /= 2) {
-    for (int l = 0; l < stride; ++l) lane[l] += lane[l + stride];
-  }
-  return lane[0];
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 // The order is: scale, then clip, then decay. Clipping sees the mean gradient (scale is 1/n), and
@@ -48,24 +45,24 @@ struct GradientRule {
   }
 };
 
-// Calls update(dim, i, gradient) for each row i, where gradient(j) is the j-th element of the row's
-// scaled, clipped and decayed gradient. gradient(j) reads weight j: an update must take it before
-// it writes that weight.
+// Calls update(dim, w, slots, gradient) for each row, where gradient(j, w[j]) is element j of the
+// row's scaled, clipped and decayed gradient. An update declares w and slots __restrict: without
+// that promise the loops over j are not vectorised.
 template <typename Update>
 inline void UpdateRows(const GradientRule& rule, int dim, float scale,
                        absl::Span<const float> gradients, absl::Span<float* const> rows,
-                       Update update) {
+                       absl::Span<float* const> slots, Update update) {
   DispatchDim(dim, [&](auto d) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const float* const g = gradients.data() + i * static_cast<size_t>(d);
       if (rule.plain()) {
-        update(d, i, [g, scale](int j) { return g[j] * scale; });
+        update(d, rows[i], slots[i], [g, scale](int j, float) { return g[j] * scale; });
         continue;
       }
       const float clip = rule.ClipFactor(d, g, scale);
       const float decay = rule.weight_decay;
-      const float* const w = rows[i];
-      update(d, i, [=](int j) { return g[j] * scale * clip + decay * w[j]; });
+      update(d, rows[i], slots[i],
+             [=](int j, float weight) { return g[j] * scale * clip + decay * weight; });
     }
   });
 }

@@ -21,17 +21,16 @@ class RowwiseAdagrad final : public RowOptimizer {
              absl::Span<float* const> slots) const override {
     const float learning_rate = settings_.learning_rate;
     const float epsilon = settings_.epsilon;
-    UpdateRows(settings_.gradient, dim, scale, gradients, rows,
-               [&](auto d, size_t i, auto gradient) {
-                 float* const w = rows[i];
-                 const float sum = LaneSum(d, [&](int j) {
-                   const float g = gradient(j);
+    UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
+               [=](auto d, float* __restrict w, float* __restrict slot, auto gradient) {
+                 const float sum = LaneSum(d, [=](int j) {
+                   const float g = gradient(j, w[j]);
                    return g * g;
                  });
-                 const float s = *slots[i] + sum / static_cast<float>(d);
-                 *slots[i] = s;
+                 const float s = *slot + sum / static_cast<float>(d);
+                 *slot = s;
                  const float rate = learning_rate / (std::sqrt(s) + epsilon);
-                 for (int j = 0; j < d; ++j) w[j] -= rate * gradient(j);
+                 for (int j = 0; j < d; ++j) w[j] -= rate * gradient(j, w[j]);
                });
   }
 

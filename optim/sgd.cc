@@ -13,12 +13,11 @@ class Sgd final : public RowOptimizer {
   void InitSlots(int, absl::Span<float>) const override {}
 
   void Apply(int dim, float scale, absl::Span<const float> gradients, absl::Span<float* const> rows,
-             absl::Span<float* const>) const override {
+             absl::Span<float* const> slots) const override {
     const float rate = settings_.learning_rate;
-    UpdateRows(settings_.gradient, dim, scale, gradients, rows,
-               [&](auto d, size_t i, auto gradient) {
-                 float* const w = rows[i];
-                 for (int j = 0; j < d; ++j) w[j] -= rate * gradient(j);
+    UpdateRows(settings_.gradient, dim, scale, gradients, rows, slots,
+               [=](auto d, float* __restrict w, float*, auto gradient) {
+                 for (int j = 0; j < d; ++j) w[j] -= rate * gradient(j, w[j]);
                });
   }
 

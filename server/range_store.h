@@ -1,10 +1,10 @@
 // The rows of one key range of one embedding table.
 //
 // Thread safety: none needed; a range belongs to one shard thread.
-// Layout: an index of 64-byte buckets (5 keys, 5 row numbers; open addressing, load kept below 0.8,
-// grown by less than doubling) and two growable mappings, weights and slots, in huge pages where the
-// system has them. Row numbers are stable; pointers are valid until the next call that may create.
-// Invariants:
+// Layout: an index of 64-byte buckets (row_index.h) and two growable mappings, weights and slots,
+// in huge pages where the system has them. Row numbers are stable; pointers are valid until the
+// next call that may create. Cost: each call on a batch of keys overlaps its cache misses (bucket,
+// then row) over 32 keys or more and allocates nothing unless it creates rows. Invariants:
 //   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
 //   (2) a row's first values depend only on (seed, key);
 //   (3) rows are numbered 0, 1, 2, ... in order of creation.
@@ -14,13 +14,14 @@
 #define TANDEM_SERVER_RANGE_STORE_H_
 
 #include <cstdint>
-#include <memory>
+#include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "optim/optimizer.h"
 #include "proto/job.pb.h"
+#include "server/row_index.h"
+#include "server/row_slabs.h"
 
 namespace tandem {
 
@@ -28,15 +29,15 @@ class RangeStore {
  public:
   struct Options {
     int dim = 0;
-    uint64_t salt = 0;                 // of Position()
-    uint64_t seed = 0;                 // of first values
+    uint64_t salt = 0;  // of Position()
+    uint64_t seed = 0;  // of first values
     Initializer initializer;
     const RowOptimizer* optimizer = nullptr;  // outlives the store
-    int64_t expected_rows = 0;         // a hint; the store grows beyond it
+    int64_t expected_rows = 0;  // a hint, of which 65,536 are believed; the store grows beyond it
+    std::string table;  // name, for messages; files of another table are refused unless empty
   };
 
   explicit RangeStore(const Options& options);
-  ~RangeStore();
   RangeStore(const RangeStore&) = delete;
   RangeStore& operator=(const RangeStore&) = delete;
 
@@ -61,26 +62,41 @@ class RangeStore {
   void Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
               absl::Span<const float> slots);
 
-  // Weights followed by slots of each key, dim + slots_per_row floats a row; creates nothing: absent
-  // rows read as first values.
+  // Weights followed by slots of each key, dim + slots_per_row floats a row; creates nothing:
+  // absent rows read as first values.
   void PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
-  int dim() const;
-  int slots_per_row() const;
-  int64_t size() const;                       // rows
-  size_t MemoryBytes() const;                 // resident: index + rows + bookkeeping
-  uint64_t KeyOf(uint32_t row_number) const;  // slow path: for files
+  const Options& options() const { return options_; }
+  int dim() const { return options_.dim; }
+  int slots_per_row() const { return slots_per_row_; }
+  int64_t size() const { return index_.size(); }  // rows
+  size_t MemoryBytes() const;                     // resident: index + rows + bookkeeping
+  uint64_t KeyOf(uint32_t row_number) const;      // reads the whole index: for messages and tests
   absl::Span<const float> Weights(uint32_t row_number) const;
   absl::Span<const float> Slots(uint32_t row_number) const;
   // All keys, in order of position (so that files do not depend on the order of creation).
   std::vector<uint64_t> SortedKeys() const;
 
  private:
-  class Index;
-  class Rows;
+  uint32_t Create(uint64_t key);
+  // The pipeline under all batch calls; range_store.cc explains it.
+  struct Block;
+  void HashBlock(absl::Span<const uint64_t> keys, Block& block) const;
+  void FindBlock(Block& block, bool with_slots) const;
+  void PrefetchRow(uint32_t row, bool with_slots) const;
+  template <typename Resolve, typename Use>
+  void ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, Resolve resolve,
+                    Use use) const;
+  template <typename Use>
+  void ForEachBlockCreating(absl::Span<const uint64_t> keys, bool with_slots, Use use);
+  template <typename Use>
+  void ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_slots, Use use) const;
+  void ApplyBlock(absl::Span<const uint32_t> rows, const float* gradients, float scale);
+
   const Options options_;
-  std::unique_ptr<Index> index_;
-  std::unique_ptr<Rows> rows_;
+  const int slots_per_row_;
+  RowIndex index_;
+  RowSlabs rows_;
 };
 
 }  // namespace tandem

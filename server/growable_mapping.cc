@@ -1,0 +1,74 @@
+#include "server/growable_mapping.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kPage = GrowableMapping::kPage;
+constexpr size_t kHugePage = GrowableMapping::kHugePage;
+
+size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+void* MapPages(size_t bytes) {
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  TANDEM_CHECK(at != MAP_FAILED && "out of address space");
+  return at;
+}
+
+void Unmap(void* at, size_t bytes) {
+  if (bytes > 0) TANDEM_CHECK(munmap(at, bytes) == 0);
+}
+
+// `bytes` of fresh addresses aligned to huge pages. A move of whole huge pages from one such place
+// to another moves page tables; from an unaligned one it would split them into small pages.
+void* MapAligned(size_t bytes) {
+  char* const at = static_cast<char*>(MapPages(bytes + kHugePage));
+  char* const aligned = at + (kHugePage - reinterpret_cast<uintptr_t>(at) % kHugePage) % kHugePage;
+  Unmap(at, static_cast<size_t>(aligned - at));
+  Unmap(aligned + bytes, static_cast<size_t>(at + kHugePage - aligned));
+  return aligned;
+}
+
+}  // namespace
+
+GrowableMapping::~GrowableMapping() { Unmap(data_, capacity_); }
+
+void GrowableMapping::Reserve(size_t bytes) {
+  if (bytes <= capacity_) return;
+  const bool huge = bytes >= kHugeFrom;
+  const size_t capacity = RoundUp(bytes, huge ? kHugePage : kPage);
+  void* const data = huge ? MapAligned(capacity) : MapPages(capacity);
+  if (capacity_ >= kHugeFrom) {
+    // In one piece with its new part, because the next move takes one piece only.
+    TANDEM_CHECK(mremap(data_, capacity_, capacity, MREMAP_MAYMOVE | MREMAP_FIXED, data) == data);
+  } else {
+    if (huge) madvise(data, capacity, MADV_HUGEPAGE);  // a hint: small pages are only slower
+  }
+  if (capacity_ > 0 && capacity_ < kHugeFrom) {
+    std::memcpy(data, data_, capacity_);  // small, and so its first part gets huge pages too
+    Unmap(data_, capacity_);
+  }
+  data_ = data;
+  capacity_ = capacity;
+}
+
+void GrowableMapping::Discard(size_t from, size_t to) {
+  const size_t unit = capacity_ >= kHugeFrom ? kHugePage : kPage;
+  const size_t first = RoundUp(from, unit);
+  const size_t last = std::min(to, capacity_) / unit * unit;
+  if (first < last) madvise(static_cast<char*>(data_) + first, last - first, MADV_DONTNEED);
+}
+
+size_t GrowableMapping::ResidentBytes(size_t used) const {
+  return std::min(capacity_, RoundUp(used, capacity_ >= kHugeFrom ? kHugePage : kPage));
+}
+
+}  // namespace tandem

@@ -1,0 +1,485 @@
+#include "server/range_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "xxhash.h"
+
+namespace tandem {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "files are little-endian");
+
+constexpr uint32_t kMagic = 0x46524454;  // "TDRF"
+constexpr uint32_t kFormat = 1;
+constexpr size_t kAlign = 8;
+constexpr size_t kChecksumBytes = 8;
+
+constexpr uint64_t kMaxDim = 1 << 20;
+constexpr uint64_t kMaxSlots = 1 << 22;
+constexpr uint64_t kMaxWorkers = 1 << 16;
+constexpr uint64_t kMaxRows = uint64_t{1} << 32;
+constexpr uint64_t kMaxHeldBytes = uint64_t{1} << 40;
+
+// The header as it lies in the file; fields are explained in range_file.md.
+struct Header {
+  uint32_t magic;
+  uint32_t format;
+  uint64_t file_bytes;
+  uint32_t dim;
+  uint32_t slots_per_row;
+  uint64_t rows;
+  uint64_t begin;
+  uint64_t end;
+  int64_t version;
+  uint32_t workers;
+  uint32_t table_bytes;
+  uint32_t optimizer_bytes;
+  uint32_t zero;
+  uint64_t held_bytes;
+};
+static_assert(sizeof(Header) == 80);
+
+struct WorkerEntry {
+  uint64_t incarnation;
+  int64_t admitted;
+  int64_t applied;
+  uint64_t finished;
+};
+static_assert(sizeof(WorkerEntry) == 32);
+
+uint64_t Padded(uint64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// Bytes of each section without its padding, in file order. Within the limits above no product or
+// sum comes near 2^64.
+struct Sections {
+  explicit Sections(const Header& h)
+      : bytes{uint64_t{h.workers} * sizeof(WorkerEntry),
+              uint64_t{h.table_bytes} + h.optimizer_bytes,
+              h.rows * sizeof(uint64_t),
+              h.rows * h.dim * sizeof(float),
+              h.rows * h.slots_per_row * sizeof(float),
+              h.held_bytes} {}
+
+  uint64_t FileBytes() const {
+    uint64_t sum = sizeof(Header) + kChecksumBytes;
+    for (const uint64_t section : bytes) sum += Padded(section);
+    return sum;
+  }
+
+  uint64_t bytes[6];
+};
+
+uint64_t Checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
+
+// Appends sections to a string reserved beforehand.
+class Writer {
+ public:
+  explicit Writer(std::string& out) : out_(out) {}
+
+  void Bytes(const void* data, size_t bytes) { out_.append(static_cast<const char*>(data), bytes); }
+  template <typename T>
+  void Array(const std::vector<T>& values) {
+    Bytes(values.data(), values.size() * sizeof(T));
+    Pad();
+  }
+  void Pad() { out_.resize(Padded(out_.size()), '\0'); }
+
+ private:
+  std::string& out_;
+};
+
+// Takes sections off the front. The caller has checked that they are all there.
+class Reader {
+ public:
+  explicit Reader(absl::Span<const uint8_t> bytes) : bytes_(bytes) {}
+
+  void Bytes(void* to, size_t bytes) {
+    if (bytes > 0) std::memcpy(to, bytes_.data() + offset_, bytes);
+    offset_ += bytes;
+  }
+  template <typename T>
+  absl::Status Array(std::vector<T>& values, uint64_t count) {
+    values.resize(count);
+    Bytes(values.data(), values.size() * sizeof(T));
+    return Pad();
+  }
+  absl::Status String(std::string& value, uint64_t bytes) {
+    value.resize(bytes);
+    Bytes(value.data(), bytes);
+    return absl::OkStatus();
+  }
+  absl::Status Pad() {
+    for (; offset_ % kAlign != 0; ++offset_) {
+      if (bytes_[offset_] == 0) continue;
+      return absl::InvalidArgumentError(
+          absl::StrFormat("range file: padding at offset %d is %#x, want 0", offset_,
+                          static_cast<unsigned>(bytes_[offset_])));
+    }
+    return absl::OkStatus();
+  }
+  size_t offset() const { return offset_; }
+
+ private:
+  absl::Span<const uint8_t> bytes_;
+  size_t offset_ = 0;
+};
+
+absl::Status CheckWhole(absl::Span<const uint8_t> bytes) {
+  constexpr size_t kLeast = sizeof(Header) + kChecksumBytes;
+  if (bytes.size() < kLeast) {
+    return absl::DataLossError(
+        absl::StrCat("range file: have ", bytes.size(), " bytes, the smallest has ", kLeast));
+  }
+  Header h;
+  std::memcpy(&h, bytes.data(), sizeof(h));
+  if (h.magic != kMagic) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "range file: magic at offset 0 is %#x, want %#x: is it one of ours?", h.magic, kMagic));
+  }
+  if (h.format != kFormat) {
+    return absl::InvalidArgumentError(absl::StrCat("range file: format at offset 4 is ", h.format,
+                                                   ", this program reads ", kFormat));
+  }
+  if (h.file_bytes != bytes.size()) {
+    return absl::DataLossError(absl::StrCat("range file: file_bytes at offset 8 is ", h.file_bytes,
+                                            ", have ", bytes.size(), " bytes"));
+  }
+  const size_t at = bytes.size() - kChecksumBytes;
+  uint64_t stored;
+  std::memcpy(&stored, bytes.data() + at, sizeof(stored));
+  const uint64_t computed = Checksum(bytes.data(), at);
+  if (stored == computed) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("range file: checksum at offset %d is %#x, the bytes before it give %#x", at,
+                      stored, computed));
+}
+
+absl::Status CheckField(absl::string_view name, size_t offset, uint64_t value, uint64_t least,
+                        uint64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("range file: ", name, " at offset ", offset,
+                                                 " is ", value, ", want ", least, " to ", most));
+}
+
+absl::Status CheckHeader(const Header& h) {
+  TANDEM_RETURN_IF_ERROR(CheckField("dim", 16, h.dim, 1, kMaxDim));
+  TANDEM_RETURN_IF_ERROR(CheckField("slots_per_row", 20, h.slots_per_row, 0, kMaxSlots));
+  TANDEM_RETURN_IF_ERROR(CheckField("rows", 24, h.rows, 0, kMaxRows));
+  TANDEM_RETURN_IF_ERROR(CheckField("workers", 56, h.workers, 0, kMaxWorkers));
+  TANDEM_RETURN_IF_ERROR(CheckField("table_bytes", 60, h.table_bytes, 0, kMaxNameBytes));
+  TANDEM_RETURN_IF_ERROR(CheckField("optimizer_bytes", 64, h.optimizer_bytes, 0, kMaxNameBytes));
+  TANDEM_RETURN_IF_ERROR(CheckField("reserved field", 68, h.zero, 0, 0));
+  TANDEM_RETURN_IF_ERROR(CheckField("held_bytes", 72, h.held_bytes, 0, kMaxHeldBytes));
+  if (h.version < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("range file: version at offset 48 is ", h.version));
+  }
+  if (h.end != 0 && h.end <= h.begin) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("range file: range at offset 32 is [", h.begin, ", ", h.end, ")"));
+  }
+  const uint64_t sum = Sections(h).FileBytes();
+  if (sum == h.file_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "range file: its counts need ", sum, " bytes, file_bytes at offset 8 is ", h.file_bytes));
+}
+
+absl::Status ReadWorkers(Reader& reader, uint32_t count, std::vector<WorkerProgress>& workers) {
+  workers.resize(count);
+  for (WorkerProgress& worker : workers) {
+    const size_t at = reader.offset();
+    WorkerEntry entry;
+    reader.Bytes(&entry, sizeof(entry));
+    if (entry.admitted < 0 || entry.applied < 0 || entry.finished > 1) {
+      return absl::InvalidArgumentError(absl::StrCat("range file: worker at offset ", at,
+                                                     " has admitted ", entry.admitted, ", applied ",
+                                                     entry.applied, ", finished ", entry.finished));
+    }
+    worker.incarnation = entry.incarnation;
+    worker.admitted = entry.admitted;
+    worker.applied = entry.applied;
+    worker.finished = entry.finished == 1;
+  }
+  return absl::OkStatus();
+}
+
+void WriteWorkers(Writer& writer, const std::vector<WorkerProgress>& workers) {
+  for (const WorkerProgress& worker : workers) {
+    WorkerEntry entry = {};
+    entry.incarnation = worker.incarnation;
+    entry.admitted = worker.admitted;
+    entry.applied = worker.applied;
+    entry.finished = worker.finished ? 1 : 0;
+    writer.Bytes(&entry, sizeof(entry));
+  }
+}
+
+Header HeaderOf(const RangeImage& image) {
+  Header h = {};
+  h.magic = kMagic;
+  h.format = kFormat;
+  h.dim = static_cast<uint32_t>(image.dim);
+  h.slots_per_row = static_cast<uint32_t>(image.slots_per_row);
+  h.rows = image.keys.size();
+  h.begin = image.begin;
+  h.end = image.end;
+  h.version = image.progress.version;
+  h.workers = static_cast<uint32_t>(image.progress.workers.size());
+  h.table_bytes = static_cast<uint32_t>(image.table.size());
+  h.optimizer_bytes = static_cast<uint32_t>(image.optimizer.size());
+  h.held_bytes = image.held.size();
+  h.file_bytes = Sections(h).FileBytes();
+  return h;
+}
+
+// --- files ---
+
+absl::Status FileError(absl::string_view doing, const std::string& path, int error) {
+  const std::string text = absl::StrCat(path, ": ", doing, ": ", std::strerror(error));
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(text);
+    case ENOENT:
+      return absl::NotFoundError(text);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(text);
+    default:
+      return absl::UnavailableError(text);
+  }
+}
+
+// Closes a file descriptor at the end of its scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int Close() { return close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FileError(absl::StrCat("write at offset ", done), path, errno);
+    done += static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteAndFlush(const std::string& path, absl::string_view bytes) {
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (file.get() < 0) return FileError("open for writing", path, errno);
+  TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
+  if (fsync(file.get()) != 0) return FileError("fsync", path, errno);
+  if (file.Close() != 0) return FileError("close", path, errno);
+  return absl::OkStatus();
+}
+
+// So that the new name survives a loss of power, not only the bytes.
+absl::Status FlushDirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string directory =
+      slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
+  Descriptor dir(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (dir.get() < 0) return FileError("open directory", directory, errno);
+  if (fsync(dir.get()) != 0) return FileError("fsync directory", directory, errno);
+  return absl::OkStatus();
+}
+
+absl::Status WithPath(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+absl::Status Mismatch(absl::string_view what, absl::string_view file, absl::string_view store) {
+  return absl::InvalidArgumentError(absl::StrCat("range file of table with ", what, " \"", file,
+                                                 "\" cannot be loaded into one with ", what, " \"",
+                                                 store, "\""));
+}
+
+absl::Status CheckSameShape(const RangeImage& image, const RangeStore& store) {
+  const std::string& table = store.options().table;
+  const std::string optimizer = store.options().optimizer->name();
+  if (!table.empty() && image.table != table) return Mismatch("name", image.table, table);
+  if (image.dim != store.dim()) {
+    return Mismatch("dim", absl::StrCat(image.dim), absl::StrCat(store.dim()));
+  }
+  if (image.optimizer != optimizer) return Mismatch("optimizer", image.optimizer, optimizer);
+  if (image.slots_per_row != store.slots_per_row()) {
+    return Mismatch("slots_per_row", absl::StrCat(image.slots_per_row),
+                    absl::StrCat(store.slots_per_row()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RangeImage ImageOf(const RangeStore& store, absl::string_view table, absl::string_view optimizer,
+                   uint64_t begin, uint64_t end, const Progress& progress) {
+  RangeImage image;
+  image.table = std::string(table);
+  image.optimizer = std::string(optimizer);
+  image.dim = store.dim();
+  image.slots_per_row = store.slots_per_row();
+  image.begin = begin;
+  image.end = end;
+  image.progress = progress;
+  image.keys = store.SortedKeys();
+  const size_t dim = static_cast<size_t>(store.dim());
+  const size_t slots = static_cast<size_t>(store.slots_per_row());
+  image.weights.reserve(image.keys.size() * dim);
+  image.slots.reserve(image.keys.size() * slots);
+  constexpr size_t kBatch = 4096;
+  std::vector<float> rows(std::min(kBatch, image.keys.size()) * (dim + slots));
+  for (size_t first = 0; first < image.keys.size(); first += kBatch) {
+    const auto keys = absl::MakeConstSpan(image.keys).subspan(first, kBatch);
+    store.PeekWithSlots(keys, absl::MakeSpan(rows).first(keys.size() * (dim + slots)));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const float* const row = rows.data() + i * (dim + slots);
+      image.weights.insert(image.weights.end(), row, row + dim);
+      image.slots.insert(image.slots.end(), row + dim, row + dim + slots);
+    }
+  }
+  return image;
+}
+
+std::string EncodeRange(const RangeImage& image) {
+  const size_t rows = image.keys.size();
+  TANDEM_CHECK(image.dim > 0 && image.weights.size() == rows * static_cast<size_t>(image.dim));
+  TANDEM_CHECK(image.slots_per_row >= 0 &&
+               image.slots.size() == rows * static_cast<size_t>(image.slots_per_row));
+  const Header header = HeaderOf(image);
+  TANDEM_CHECK_OK(CheckHeader(header));
+  std::string out;
+  out.reserve(header.file_bytes);
+  Writer writer(out);
+  writer.Bytes(&header, sizeof(header));
+  WriteWorkers(writer, image.progress.workers);
+  writer.Bytes(image.table.data(), image.table.size());
+  writer.Bytes(image.optimizer.data(), image.optimizer.size());
+  writer.Pad();
+  writer.Array(image.keys);
+  writer.Array(image.weights);
+  writer.Array(image.slots);
+  writer.Bytes(image.held.data(), image.held.size());
+  writer.Pad();
+  const uint64_t checksum = Checksum(out.data(), out.size());
+  writer.Bytes(&checksum, sizeof(checksum));
+  return out;
+}
+
+absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes) {
+  TANDEM_RETURN_IF_ERROR(CheckWhole(bytes));
+  Reader reader(bytes);
+  Header h;
+  reader.Bytes(&h, sizeof(h));
+  TANDEM_RETURN_IF_ERROR(CheckHeader(h));  // from here on every section is there
+  RangeImage image;
+  image.dim = static_cast<int>(h.dim);
+  image.slots_per_row = static_cast<int>(h.slots_per_row);
+  image.begin = h.begin;
+  image.end = h.end;
+  image.progress.version = h.version;
+  TANDEM_RETURN_IF_ERROR(ReadWorkers(reader, h.workers, image.progress.workers));
+  TANDEM_RETURN_IF_ERROR(reader.String(image.table, h.table_bytes));
+  TANDEM_RETURN_IF_ERROR(reader.String(image.optimizer, h.optimizer_bytes));
+  TANDEM_RETURN_IF_ERROR(reader.Pad());
+  TANDEM_RETURN_IF_ERROR(reader.Array(image.keys, h.rows));
+  TANDEM_RETURN_IF_ERROR(reader.Array(image.weights, h.rows * h.dim));
+  TANDEM_RETURN_IF_ERROR(reader.Array(image.slots, h.rows * h.slots_per_row));
+  TANDEM_RETURN_IF_ERROR(reader.String(image.held, h.held_bytes));
+  TANDEM_RETURN_IF_ERROR(reader.Pad());
+  return image;
+}
+
+absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store) {
+  TANDEM_RETURN_IF_ERROR(CheckSameShape(image, *store));
+  const size_t dim = static_cast<size_t>(image.dim);
+  const size_t slots = static_cast<size_t>(image.slots_per_row);
+  const auto inside = [&](size_t i) {
+    const uint64_t position = Position(store->options().salt, image.keys[i]);
+    return position >= begin && (end == 0 || position < end);
+  };
+  const size_t rows = image.keys.size();
+  for (size_t first = 0; first < rows;) {  // each run of rows that are inside, in place
+    size_t last = first;
+    while (last < rows && inside(last)) ++last;
+    const size_t count = last - first;
+    store->Assign(absl::MakeConstSpan(image.keys).subspan(first, count),
+                  absl::MakeConstSpan(image.weights).subspan(first * dim, count * dim),
+                  absl::MakeConstSpan(image.slots).subspan(first * slots, count * slots));
+    first = last + 1;  // `last` is outside, or the end
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes) {
+  const std::string temporary = path + ".tmp";
+  absl::Status status = WriteAndFlush(temporary, bytes);
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
+    status = FileError(absl::StrCat("rename from ", temporary), path, errno);
+  }
+  if (!status.ok()) {
+    unlink(temporary.c_str());  // what failed is reported; a leftover is overwritten next time
+    return status;
+  }
+  return FlushDirectoryOf(path);
+}
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return FileError("open", path, errno);
+  struct stat info = {};
+  if (fstat(file.get(), &info) != 0) return FileError("stat", path, errno);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(path + ": not a regular file");
+  std::string bytes(static_cast<size_t>(info.st_size), '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FileError(absl::StrCat("read at offset ", done), path, errno);
+    if (n == 0) {
+      return absl::DataLossError(absl::StrCat(path, ": ends at offset ", done, " of ", bytes.size(),
+                                              ": cut while being read"));
+    }
+    done += static_cast<size_t>(n);
+  }
+  return bytes;
+}
+
+absl::Status WriteRangeFile(const std::string& path, const RangeImage& image) {
+  return WriteFileAtomically(path, EncodeRange(image));
+}
+
+absl::StatusOr<RangeImage> ReadRangeFile(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  auto image = DecodeRange(
+      absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
+  if (!image.ok()) return WithPath(path, image.status());
+  return image;
+}
+
+}  // namespace tandem

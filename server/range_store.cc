@@ -1,0 +1,270 @@
+#include "server/range_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "optim/dim_dispatch.h"
+#include "optim/initializer.h"
+
+namespace tandem {
+namespace {
+
+// Keys between one stage of the pipeline and the next: enough to cover a miss, few enough that a
+// prefetched line is still in the first-level cache when it is used.
+constexpr size_t kBlock = 32;
+
+constexpr int64_t kBelievedRows = 1 << 16;
+size_t Floats(int per_row, size_t rows) { return static_cast<size_t>(per_row) * rows; }
+
+}  // namespace
+
+RangeStore::RangeStore(const Options& options)
+    : options_(options),
+      slots_per_row_(options.optimizer->slots_per_row(options.dim)),
+      index_(options.salt, std::clamp<int64_t>(options.expected_rows, 0, kBelievedRows)),
+      rows_(options.dim, slots_per_row_) {}
+
+uint32_t RangeStore::Create(uint64_t key) {
+  TANDEM_CHECK(index_.size() < int64_t{RowIndex::kNoRow} && "a range holds 2^32 - 1 rows at most");
+  const uint32_t row = static_cast<uint32_t>(index_.size());
+  rows_.Reserve(size_t{row} + 1);
+  InitRow(options_.initializer, options_.seed, key,
+          absl::MakeSpan(rows_.Weights(row), static_cast<size_t>(options_.dim)));
+  options_.optimizer->InitSlots(
+      options_.dim, absl::MakeSpan(rows_.Slots(row), static_cast<size_t>(slots_per_row_)));
+  index_.Insert(key, row);
+  return row;
+}
+
+// Four stages, each one block of keys behind the one before:
+//   (1) hash the keys, prefetch their home buckets;
+//   (2) row numbers of the keys that are there, prefetch those rows; of the others (one key in
+//       fifteen has overflowed, or is new) prefetch the next bucket;
+//   (3) row numbers of the others by resolve(key, hash), prefetch those rows;
+//   (4) use(index of the block's first key, row numbers).
+// Between the stages lie row numbers and hashes, never pointers, so (3) may create rows and move
+// both the index and the rows under the other stages.
+struct RangeStore::Block {
+  absl::Span<const uint64_t> keys;
+  uint64_t hashes[kBlock];
+  uint32_t rows[kBlock];
+  uint32_t others[kBlock];  // places in this block
+  size_t other_count;
+};
+
+inline void RangeStore::HashBlock(absl::Span<const uint64_t> keys, Block& block) const {
+  block.keys = keys;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    block.hashes[i] = index_.Hash(keys[i]);
+    index_.Prefetch(block.hashes[i]);
+  }
+}
+
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline void RangeStore::PrefetchRow(uint32_t row,
+                                                                 bool with_slots) const {
+  rows_.PrefetchWeights(row);
+  if (with_slots) rows_.PrefetchSlots(row);
+}
+
+inline void RangeStore::FindBlock(Block& block, bool with_slots) const {
+  block.other_count = 0;
+  for (size_t i = 0; i < block.keys.size(); ++i) {
+    const uint32_t row = index_.FindAtHome(block.keys[i], block.hashes[i]);
+    block.rows[i] = row;
+    if (row != RowIndex::kNoRow) [[likely]] {
+      PrefetchRow(row, with_slots);
+    } else {
+      index_.PrefetchNext(block.hashes[i]);
+      block.others[block.other_count++] = static_cast<uint32_t>(i);
+    }
+  }
+}
+
+template <typename Resolve, typename Use>
+void RangeStore::ForEachBlock(absl::Span<const uint64_t> keys, bool with_slots, Resolve resolve,
+                              Use use) const {
+  Block blocks[4];
+  const size_t count = (keys.size() + kBlock - 1) / kBlock;
+  for (size_t t = 0; t < count + 3; ++t) {
+    if (t >= 2 && t - 2 < count) {
+      Block& block = blocks[(t - 2) % 4];
+      for (size_t o = 0; o < block.other_count; ++o) {
+        const uint32_t i = block.others[o];
+        block.rows[i] = resolve(block.keys[i], block.hashes[i]);
+        if (block.rows[i] != RowIndex::kNoRow) PrefetchRow(block.rows[i], with_slots);
+      }
+    }
+    if (t >= 1 && t - 1 < count) FindBlock(blocks[(t - 1) % 4], with_slots);
+    if (t < count) HashBlock(keys.subspan(t * kBlock, kBlock), blocks[t % 4]);
+    if (t >= 3) {
+      const Block& block = blocks[(t - 3) % 4];
+      use((t - 3) * kBlock, absl::MakeConstSpan(block.rows, block.keys.size()));
+    }
+  }
+}
+
+template <typename Use>
+void RangeStore::ForEachBlockCreating(absl::Span<const uint64_t> keys, bool with_slots, Use use) {
+  ForEachBlock(
+      keys, with_slots,
+      [this](uint64_t key, uint64_t hash) {
+        const uint32_t row = index_.Find(key, hash);
+        if (row != RowIndex::kNoRow) [[likely]] {
+          return row;
+        }
+        return Create(key);
+      },
+      use);
+}
+
+template <typename Use>
+void RangeStore::ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_slots,
+                                     Use use) const {
+  ForEachBlock(
+      keys, with_slots, [this](uint64_t key, uint64_t hash) { return index_.Find(key, hash); },
+      use);
+}
+
+void RangeStore::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) {
+  TANDEM_CHECK(out.size() == Floats(options_.dim, keys.size()));
+  DispatchDim(options_.dim, [&](auto dim) {
+    ForEachBlockCreating(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
+      float* to = out.data() + Floats(dim, first);
+      for (const uint32_t row : rows) {
+        std::memcpy(to, rows_.Weights(row, dim), Floats(dim, sizeof(float)));
+        to += dim;
+      }
+    });
+  });
+}
+
+void RangeStore::Peek(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
+  const size_t dim = static_cast<size_t>(options_.dim);
+  TANDEM_CHECK(out.size() == keys.size() * dim);
+  ForEachBlockFinding(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const absl::Span<float> to = out.subspan((first + i) * dim, dim);
+      if (rows[i] == RowIndex::kNoRow) {
+        InitRow(options_.initializer, options_.seed, keys[first + i], to);
+      } else {
+        std::memcpy(to.data(), rows_.Weights(rows[i]), dim * sizeof(float));
+      }
+    }
+  });
+}
+
+void RangeStore::PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const {
+  const size_t dim = static_cast<size_t>(options_.dim);
+  const size_t slots = static_cast<size_t>(slots_per_row_);
+  TANDEM_CHECK(out.size() == keys.size() * (dim + slots));
+  ForEachBlockFinding(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const absl::Span<float> to = out.subspan((first + i) * (dim + slots), dim + slots);
+      if (rows[i] == RowIndex::kNoRow) {
+        InitRow(options_.initializer, options_.seed, keys[first + i], to.first(dim));
+        options_.optimizer->InitSlots(options_.dim, to.last(slots));
+        continue;
+      }
+      std::copy_n(rows_.Weights(rows[i]), dim, to.data());
+      std::copy_n(rows_.Slots(rows[i]), slots, to.data() + dim);
+    }
+  });
+}
+
+// Requires: rows.size() <= kBlock.
+void RangeStore::ApplyBlock(absl::Span<const uint32_t> rows, const float* gradients, float scale) {
+  float* weights[kBlock];
+  float* slots[kBlock];
+  for (size_t i = 0; i < rows.size(); ++i) {
+    weights[i] = rows_.Weights(rows[i]);
+    slots[i] = rows_.Slots(rows[i]);
+  }
+  options_.optimizer->Apply(
+      options_.dim, scale, absl::MakeConstSpan(gradients, Floats(options_.dim, rows.size())),
+      absl::MakeConstSpan(weights, rows.size()), absl::MakeConstSpan(slots, rows.size()));
+}
+
+void RangeStore::Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients,
+                      float scale) {
+  TANDEM_CHECK(gradients.size() == Floats(options_.dim, keys.size()));
+  ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+    ApplyBlock(rows, gradients.data() + Floats(options_.dim, first), scale);
+  });
+}
+
+void RangeStore::FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) {
+  TANDEM_CHECK(row_numbers.size() == keys.size());
+  ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+    std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
+  });
+}
+
+void RangeStore::ApplyToRows(absl::Span<const uint32_t> row_numbers,
+                             absl::Span<const float> gradients, float scale) {
+  TANDEM_CHECK(gradients.size() == Floats(options_.dim, row_numbers.size()));
+  for (const uint32_t row : row_numbers.first(std::min(kBlock, row_numbers.size()))) {
+    PrefetchRow(row, true);
+  }
+  for (size_t first = 0; first < row_numbers.size(); first += kBlock) {
+    if (first + kBlock < row_numbers.size()) {
+      for (const uint32_t row : row_numbers.subspan(first + kBlock, kBlock)) PrefetchRow(row, true);
+    }
+    ApplyBlock(row_numbers.subspan(first, kBlock), gradients.data() + Floats(options_.dim, first),
+               scale);
+  }
+}
+
+void RangeStore::Assign(absl::Span<const uint64_t> keys, absl::Span<const float> weights,
+                        absl::Span<const float> slots) {
+  const size_t dim = static_cast<size_t>(options_.dim);
+  const size_t slots_per_row = static_cast<size_t>(slots_per_row_);
+  TANDEM_CHECK(weights.size() == keys.size() * dim);
+  TANDEM_CHECK(slots.empty() || slots.size() == keys.size() * slots_per_row);
+  ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      std::copy_n(weights.data() + (first + i) * dim, dim, rows_.Weights(rows[i]));
+      if (slots.empty()) continue;
+      std::copy_n(slots.data() + (first + i) * slots_per_row, slots_per_row, rows_.Slots(rows[i]));
+    }
+  });
+}
+
+size_t RangeStore::MemoryBytes() const {
+  const size_t rows = static_cast<size_t>(size());
+  return sizeof(*this) + index_.MemoryBytes() + rows_.MemoryBytes(rows);
+}
+
+uint64_t RangeStore::KeyOf(uint32_t row_number) const {
+  TANDEM_CHECK(int64_t{row_number} < size());
+  uint64_t found = 0;
+  index_.ForEach([&](uint64_t key, uint32_t row) {
+    if (row == row_number) found = key;
+  });
+  return found;
+}
+
+absl::Span<const float> RangeStore::Weights(uint32_t row_number) const {
+  TANDEM_CHECK(int64_t{row_number} < size());
+  return {rows_.Weights(row_number), static_cast<size_t>(options_.dim)};
+}
+
+absl::Span<const float> RangeStore::Slots(uint32_t row_number) const {
+  TANDEM_CHECK(int64_t{row_number} < size());
+  return {rows_.Slots(row_number), static_cast<size_t>(slots_per_row_)};
+}
+
+std::vector<uint64_t> RangeStore::SortedKeys() const {
+  std::vector<std::pair<uint64_t, uint64_t>> by_position;
+  by_position.reserve(static_cast<size_t>(size()));
+  index_.ForEach(
+      [&](uint64_t key, uint32_t) { by_position.emplace_back(Position(options_.salt, key), key); });
+  std::sort(by_position.begin(), by_position.end());
+  std::vector<uint64_t> keys;
+  keys.reserve(by_position.size());
+  for (const auto& [position, key] : by_position) keys.push_back(key);
+  return keys;
+}
+
+}  // namespace tandem

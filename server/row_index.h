@@ -1,0 +1,131 @@
+// From 64-bit keys to row numbers: open addressing over buckets of one cache line, each with room
+// for five keys and their rows. A lookup reads one line nearly always, so a batch that prefetches
+// its buckets pays one overlapped miss a key.
+//
+// A key's home bucket is its hash scaled to the number of buckets, so buckets are in order of hash
+// whatever their number: growing reads the old ones and writes the new ones from front to back, and
+// the number need not be a power of two (it grows by a quarter, and memory stays near what is
+// used). A full bucket overflows into the next. Nothing is ever removed, hence a bucket with room
+// ends a search. Any 64-bit key is valid: a count, not a reserved key, says what is empty.
+//
+// Thread safety: none needed; it belongs to one range.
+#ifndef TANDEM_SERVER_ROW_INDEX_H_
+#define TANDEM_SERVER_ROW_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/base/attributes.h"
+#include "base/hash.h"
+#include "server/growable_mapping.h"
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+namespace tandem {
+
+class RowIndex {
+ public:
+  static constexpr uint32_t kNoRow = ~uint32_t{0};
+
+  // Starts with room for `expected` keys. `salt` is that of Position().
+  RowIndex(uint64_t salt, int64_t expected);
+
+  // The top bits of a position say which range a key is in, so they hardly differ inside one range;
+  // the low half goes on top.
+  uint64_t Hash(uint64_t key) const {
+    const uint64_t position = Position(salt_, key);
+    return position << 32 | position >> 32;
+  }
+
+  // Starts loading the home bucket of a key with this hash.
+  // Always inlined for the reason given in row_slabs.h.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void Prefetch(uint64_t hash) const {
+    __builtin_prefetch(&buckets()[Home(hash)], 0, 2);
+  }
+
+  // The row of `key` if its home bucket holds it, else kNoRow. Requires: hash == Hash(key).
+  uint32_t FindAtHome(uint64_t key, uint64_t hash) const {
+    const Bucket& bucket = buckets()[Home(hash)];
+    const uint32_t matches = Matches(bucket, key);
+    return matches != 0 ? bucket.rows[__builtin_ctz(matches)] : kNoRow;
+  }
+
+  // Starts loading the bucket after a key's home, where it may have overflowed to.
+  ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchNext(uint64_t hash) const {
+    __builtin_prefetch(&buckets()[Next(Home(hash))], 0, 2);
+  }
+
+  // The row of `key`, or kNoRow. Requires: hash == Hash(key).
+  uint32_t Find(uint64_t key, uint64_t hash) const {
+    for (uint64_t b = Home(hash);; b = Next(b)) {
+      const Bucket& bucket = buckets()[b];
+      const uint32_t matches = Matches(bucket, key);
+      if (matches != 0) [[likely]] {
+        return bucket.rows[__builtin_ctz(matches)];
+      }
+      if (bucket.count < kWidth) return kNoRow;
+    }
+  }
+
+  // Requires: the key is absent, row != kNoRow.
+  void Insert(uint64_t key, uint32_t row);
+
+  int64_t size() const { return size_; }
+  size_t MemoryBytes() const { return mapping_.capacity(); }
+
+  // visit(key, row) for every key, in no order that means anything.
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (uint64_t b = 0; b < bucket_count_; ++b) {
+      const Bucket& bucket = buckets()[b];
+      for (uint32_t i = 0; i < bucket.count; ++i) visit(bucket.keys[i], bucket.rows[i]);
+    }
+  }
+
+ private:
+  static constexpr uint32_t kWidth = 5;
+
+  struct alignas(64) Bucket {
+    uint64_t keys[kWidth];
+    uint32_t rows[kWidth];
+    uint32_t count;  // keys and rows from here on are zero
+  };
+  static_assert(sizeof(Bucket) == 64);
+
+  // One bit for each key of the bucket that equals `key`. Without branches: which of five places
+  // holds a key is a coin that no branch predictor can guess.
+  static uint32_t Matches(const Bucket& bucket, uint64_t key) {
+#ifdef __AVX2__
+    const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(key));
+    const __m256i first = _mm256_load_si256(reinterpret_cast<const __m256i*>(bucket.keys));
+    uint32_t equal = static_cast<uint32_t>(
+        _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(wanted, first))));
+    equal |= static_cast<uint32_t>(bucket.keys[4] == key) << 4;
+#else
+    uint32_t equal = 0;
+    for (uint32_t i = 0; i < kWidth; ++i) {
+      equal |= static_cast<uint32_t>(bucket.keys[i] == key) << i;
+    }
+#endif
+    return equal & ((1u << bucket.count) - 1);
+  }
+
+  Bucket* buckets() const { return static_cast<Bucket*>(mapping_.data()); }
+  uint64_t Home(uint64_t hash) const { return MulHigh(hash, bucket_count_); }
+  uint64_t Next(uint64_t b) const { return b + 1 == bucket_count_ ? 0 : b + 1; }
+  void Allocate(uint64_t bucket_count);
+  void Grow();
+  void InsertWithRoom(uint64_t key, uint32_t row);
+
+  uint64_t salt_;
+  GrowableMapping mapping_;
+  uint64_t bucket_count_ = 0;
+  int64_t size_ = 0;
+  int64_t size_limit_ = 0;  // grow before the next key
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SERVER_ROW_INDEX_H_

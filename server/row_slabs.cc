@@ -1,0 +1,46 @@
+#include "server/row_slabs.h"
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kPageFloats = GrowableMapping::kPage / sizeof(float);
+
+// Fewer rows than this to a page would leave too much of it unused; long rows have several lines of
+// their own to share a translation and are laid out two by two.
+constexpr size_t kLeastRowsPerPage = 8;
+constexpr size_t kLineFloats = 16;
+
+constexpr double kGrowth = 1.5;  // of addresses; pages are paid for when they are written
+
+}  // namespace
+
+RowSlabs::RowSlabs(int dim, int slots_per_row)
+    : dim_(static_cast<size_t>(dim)), slots_per_row_(static_cast<size_t>(slots_per_row)) {
+  TANDEM_CHECK(dim > 0 && slots_per_row >= 0);
+  const size_t row_floats = dim_ + slots_per_row_;
+  rows_per_slab_ = kPageFloats / row_floats;
+  slab_floats_ = kPageFloats;
+  if (rows_per_slab_ < kLeastRowsPerPage) {
+    rows_per_slab_ = 2;
+    slab_floats_ = (2 * row_floats + kLineFloats - 1) / kLineFloats * kLineFloats;
+  }
+  slots_offset_ = rows_per_slab_ * dim_;
+  inverse_ = ~uint64_t{0} / rows_per_slab_ + 1;
+}
+
+void RowSlabs::Reserve(size_t count) {
+  const size_t slabs = (count + rows_per_slab_ - 1) / rows_per_slab_;
+  const size_t bytes = slabs * slab_floats_ * sizeof(float);
+  if (bytes <= mapping_.capacity()) return;
+  const double ahead = static_cast<double>(mapping_.capacity()) * kGrowth;
+  mapping_.Reserve(std::max(bytes, static_cast<size_t>(ahead)));
+}
+
+size_t RowSlabs::MemoryBytes(size_t count) const {
+  const size_t slabs = (count + rows_per_slab_ - 1) / rows_per_slab_;
+  return mapping_.ResidentBytes(slabs * slab_floats_ * sizeof(float));
+}
+
+}  // namespace tandem

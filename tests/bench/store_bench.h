@@ -1,0 +1,37 @@
+// store   pull and push of random rows against a plain gather of the same rows       (default)
+// memory  bytes of a store while it grows and when it is full
+//
+// The gather reads rows by known index from a copy of the table on the same kind of pages,
+// prefetching 16 ahead: what the machine allows when there is nothing to look up. Each batch is new
+// random keys. Sides take turns batch by batch, because the speed of a machine drifts.
+#ifndef TANDEM_TESTS_BENCH_STORE_BENCH_H_
+#define TANDEM_TESTS_BENCH_STORE_BENCH_H_
+
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+struct StoreBenchOptions {
+  int64_t rows = 10'000'000;  // 0: no speed part
+  int dim = 16;
+  int64_t batch_keys = 32'768;
+  int repetitions = 7;
+  int batches = 40;  // of each kind, a repetition
+  Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
+  uint64_t seed = 1;
+  std::vector<int64_t> memory_rows = {10'000'000, 12'000'000, 16'000'000};  // empty: no memory part
+};
+
+// Prints the machine, the knobs, a checksum of the results (the same for the same knobs), and for
+// each measure the rate in million rows a second of processor time as "min p50 p99 max samples". INTERNAL if a pull
+// and the gather disagree; INVALID_ARGUMENT for knobs out of range.
+absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out);
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_STORE_BENCH_H_
