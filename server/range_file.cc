@@ -339,7 +339,7 @@ absl::Status CheckSameShape(const RangeImage& image, const RangeStore& store) {
 }  // namespace
 
 RangeImage ImageOf(const RangeStore& store, absl::string_view table, absl::string_view optimizer,
-                   uint64_t begin, uint64_t end, const Progress& progress) {
+                   uint64_t begin, uint64_t end, const RangeProgress& progress) {
   RangeImage image;
   image.table = std::string(table);
   image.optimizer = std::string(optimizer);
