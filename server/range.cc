@@ -16,6 +16,9 @@ constexpr uint32_t kNoRow = ~uint32_t{0};
 // No honest worker is further ahead of a step that all must close together.
 constexpr int64_t kMaxOpenSteps = 4096;
 
+// Versions count the steps of all workers; with this bound on steps they cannot overflow.
+constexpr int64_t kMaxSteps = int64_t{1} << 46;
+
 RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint64_t end) {
   RangeStore::Options options;
   options.dim = table.plan->dim;
@@ -55,7 +58,12 @@ Range::Admission Range::Admit(uint64_t incarnation, int64_t first, HeldUpdate up
   WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
   if (worker.incarnation == 0) worker.incarnation = incarnation;
   if (worker.incarnation != incarnation) return Admission::kRefused;
-  if (first > update.step || (first < update.step && !update.keys.empty())) {
+  if (first > update.step || update.step >= kMaxSteps ||
+      (first < update.step && !update.keys.empty())) {
+    return Admission::kRefused;
+  }
+  // What was read is in the past; a number from the future would spoil every mean.
+  if (update.version_read < 0 || update.version_read > progress_.version) {
     return Admission::kRefused;
   }
   if (update.step < worker.admitted) return Admission::kDuplicate;
@@ -65,6 +73,7 @@ Range::Admission Range::Admit(uint64_t incarnation, int64_t first, HeldUpdate up
     return Admission::kRefused;
   }
 
+  const int64_t steps = update.step + 1 - worker.admitted;
   worker.admitted = update.step + 1;
   worker.finished = finished;
   const bool has_rows = !update.keys.empty();
@@ -85,7 +94,7 @@ Range::Admission Range::Admit(uint64_t incarnation, int64_t first, HeldUpdate up
     }
   }
   worker.applied = worker.admitted;
-  ++progress_.version;
+  progress_.version += steps;  // each is a tick, also those of an empty push over several
   return Admission::kAdmitted;
 }
 
@@ -228,6 +237,37 @@ RangeImage Range::Image() const {
   return image;
 }
 
+// What admission relies on: nothing is open for workers that are behind the version.
+absl::Status Range::CheckProgress(const RangeProgress& progress) const {
+  const bool lockstep = table_->policy->Lockstep();
+  bool good = progress.version >= 0 && progress.version <= kMaxSteps * table_->workers;
+  for (const WorkerProgress& worker : progress.workers) {
+    good = good && worker.admitted >= 0 && worker.admitted <= kMaxSteps && worker.applied >= 0 &&
+           worker.applied <= worker.admitted;
+    if (lockstep) good = good && worker.admitted >= progress.version;
+  }
+  if (good) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("range ", id_, ": progress at version ",
+                                          progress.version, " contradicts itself"));
+}
+
+absl::Status Range::CheckHeld() const {
+  bool good = table_->policy->Lockstep() || (open_.empty() && delayed_.empty());
+  int64_t next = progress_.version;
+  for (const HeldStep& step : open_) good = good && step.step == next++;
+  for (const auto* steps : {&open_, &delayed_}) {
+    for (const HeldStep& step : *steps) {
+      for (const HeldUpdate& update : step.updates) {
+        good = good && update.rank >= 0 && update.rank < table_->workers &&
+               update.version_read >= 0 && update.version_read <= progress_.version;
+      }
+    }
+  }
+  if (good) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("range ", id_, ": held updates do not fit version ",
+                                          progress_.version));
+}
+
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   if (image.progress.workers.size() != progress_.workers.size()) {
@@ -239,11 +279,13 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
     return absl::DataLossError(absl::StrCat("range ", id_, ": held part of ", image.held.size(),
                                             " bytes, want at least ", sizeof last_closed_samples_));
   }
+  TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
   progress_ = image.progress;
   image.held.copy(reinterpret_cast<char*>(&last_closed_samples_), sizeof last_closed_samples_);
   TANDEM_RETURN_IF_ERROR(
       DecodeHeld(absl::string_view(image.held).substr(sizeof last_closed_samples_), store_.dim(),
                  source, &open_, &delayed_));
+  TANDEM_RETURN_IF_ERROR(CheckHeld());
   held_bytes_ = 0;
   for (const auto* steps : {&open_, &delayed_}) {
     for (const HeldStep& step : *steps) {

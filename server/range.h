@@ -83,6 +83,8 @@ class Range {
   absl::Status Restore(const RangeImage& image, BufferSource& source);
 
   uint32_t id() const { return id_; }
+  uint64_t begin() const { return begin_; }
+  uint64_t end() const { return end_; }
   const TableContext& table() const { return *table_; }
   const RangeProgress& progress() const { return progress_; }
   RangeStore& store() { return store_; }
@@ -91,6 +93,8 @@ class Range {
   uint64_t last_closed_samples() const { return last_closed_samples_; }
 
  private:
+  absl::Status CheckProgress(const RangeProgress& progress) const;
+  absl::Status CheckHeld() const;
   void Hold(HeldUpdate update);
   void CloseSteps();
   void ApplyOne(const HeldUpdate& update);

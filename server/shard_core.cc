@@ -78,7 +78,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
       const IncomingRange incoming = std::move(arrival->second);
       arrivals_.erase(arrival);
       InstallRange(id, &incoming.image, effects);
-      if (!mine) MoveAway(now, id, effects);
+      if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
     }
   }
   for (ParkedRead& read : parked_) CheckOwners(&read.slices);
@@ -95,6 +95,7 @@ void ShardCore::InstallRange(uint32_t id, const RangeImage* image, ShardEffects*
       effects->log.push_back(absl::StrCat("range ", id, " arrived unusable: ", status.ToString()));
       return;
     }
+    if (delayed_finished_) range->FinishDelayed();
   }
   owned_[id] = std::move(range);
 }
@@ -125,6 +126,11 @@ void ShardCore::SendMove(absl::Time now, uint32_t id, OutgoingMove* move, ShardE
 void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const RangeData& data,
                             ShardEffects* effects) {
   const uint32_t id = data.range();
+  if (map_ == nullptr || id >= owned_.size() || frame.header.sender.role != Role::kServer) {
+    effects->log.push_back(absl::StrCat("ignored range ", id, " from ",
+                                        frame.header.sender.DebugString()));
+    return;
+  }
   absl::StatusOr<RangeImage> image = DecodeRange({frame.values().data(), frame.values().size()});
   if (!image.ok()) {
     effects->log.push_back(absl::StrCat("range ", id, " from ", frame.header.sender.DebugString(),
@@ -139,9 +145,9 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
         move != moves_.end() && move->second.view < data.view()) {
       moves_.erase(move);  // it has come back, so it had arrived
     }
-    if (map_ == nullptr || map_->view() < data.view()) {
+    if (map_->view() < data.view()) {
       arrivals_[id] = {*std::move(image), data.view()};
-    } else if (id < owned_.size() && owned_[id] == nullptr) {
+    } else if (owned_[id] == nullptr) {
       InstallRange(id, &*image, effects);
       if (owned_[id] == nullptr) return;
       if (map_->range(id).owner != self_) MoveAway(now, id, effects);
@@ -219,7 +225,7 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     *why = map_ == nullptr ? "no view yet" : "group, sender or step out of range";
     return false;
   }
-  size_t key_offset = 0, value_offset = 0;
+  size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     Slice slice;
     slice.entry = frame.Entry(i);
@@ -235,6 +241,16 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     const int dim = table.plan->dim;
     const int with_slots =
         (h.flags & kFlagWithSlots) != 0 ? table.optimizer->slots_per_row(dim) : 0;
+    if (push && (h.flags & kFlagWithSlots) != 0 && (h.flags & kFlagAssign) == 0) {
+      *why = "gradients have no slots";
+      return false;
+    }
+    // An answer must fit a frame.
+    answer_bytes += size_t{e.rows} * static_cast<size_t>(dim + with_slots) * sizeof(float);
+    if (!push && answer_bytes > kMaxPartBytes) {
+      *why = absl::StrCat("asks for ", answer_bytes, " bytes, at most ", kMaxPartBytes);
+      return false;
+    }
     if (push && e.rows > 0 && e.row_floats != static_cast<uint32_t>(dim + with_slots)) {
       *why = absl::StrCat("rows of ", e.row_floats, " floats for table ", table.plan->name,
                           ", want ", dim + with_slots);
@@ -449,7 +465,7 @@ bool ShardCore::AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices
   const bool over_budget = held_bytes() + frame.frame.TotalBytes() >
                            static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
-    if (!slice.settled && over_budget) {
+    if (!slice.settled && over_budget && !Admitted(frame, slice)) {
       slice.entry.status = SliceStatus::kOverBudget;
       slice.settled = true;
     }
@@ -457,6 +473,13 @@ bool ShardCore::AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices
     all = all && slice.settled;
   }
   return all;
+}
+
+// Was this step of the worker admitted before? Then it costs nothing, whatever the budget.
+bool ShardCore::Admitted(const ParsedFrame& frame, const Slice& slice) const {
+  const Range* const range = owned_[slice.entry.range].get();
+  return range != nullptr &&
+         frame.header.step < range->progress().workers[frame.header.sender.index].admitted;
 }
 
 void ShardCore::AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects* effects) {
@@ -538,6 +561,7 @@ void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> sl
 // ---- the rest ---------------------------------------------------------------------------------
 
 void ShardCore::FinishDelayed(ShardEffects* effects) {
+  delayed_finished_ = true;
   for (const auto& range : owned_) {
     if (range != nullptr) range->FinishDelayed();
   }
@@ -555,6 +579,14 @@ std::vector<Range*> ShardCore::OwnedRanges() {
 
 bool ShardCore::Owns(uint32_t range) const {
   return range < owned_.size() && owned_[range] != nullptr;
+}
+
+bool ShardCore::Settled() const {
+  if (map_ == nullptr || !moves_.empty() || !arrivals_.empty()) return false;
+  for (uint32_t id = 0; id < owned_.size(); ++id) {
+    if ((map_->range(id).owner == self_) != (owned_[id] != nullptr)) return false;
+  }
+  return true;
 }
 
 size_t ShardCore::held_bytes() const {

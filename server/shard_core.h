@@ -64,6 +64,9 @@ class ShardCore {
   // Ranges owned now, for saving, loading and tests. Pointers are valid until the next call.
   std::vector<Range*> OwnedRanges();
   bool Owns(uint32_t range) const;
+  // True if exactly the ranges that this view gives to the shard are here, and none is on its way
+  // out: a save may be written. (A view that has not come yet may still take some away.)
+  bool Settled() const;
   uint32_t view() const { return map_ == nullptr ? 0 : map_->view(); }
   size_t held_bytes() const;
   // Reads that wait now: who is waited for, "" if none. For the beat's activity.
@@ -121,6 +124,7 @@ class ShardCore {
   void ServeParked(absl::Time now, ShardEffects* effects);
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
+  bool Admitted(const ParsedFrame& frame, const Slice& slice) const;
   void AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
   void RetryEarly(ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
@@ -144,6 +148,7 @@ class ShardCore {
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
   std::deque<ParkedRead> parked_;
   std::deque<EarlyPush> early_;
+  bool delayed_finished_ = false;                // holds for ranges that arrive later, too
   std::map<uint32_t, OutgoingMove> moves_;       // ranges on their way out
   std::map<uint32_t, IncomingRange> arrivals_;   // came before the view that says so
   std::map<uint32_t, uint32_t> newest_arrival_;  // by range: the view of the last move taken in

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "policies/policy.h"
 
 namespace tandem {
 
@@ -46,7 +47,8 @@ void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
 
 std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(absl::Time now,
                                                             const FrameHeader& header, bool push,
-                                                            absl::Span<const TableKeys> keys) {
+                                                            absl::Span<const TableKeys> keys,
+                                                            absl::Span<const size_t> floats) {
   TANDEM_CHECK(map_ != nullptr);
   auto request = std::make_unique<Request>();
   request->id = next_number_++;
@@ -56,9 +58,12 @@ std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(absl::Time now,
   request->header.sender = EndpointId::Worker(rank_);
   request->header.incarnation = incarnation_;
   request->keys.assign(keys.begin(), keys.end());
-  for (const TableKeys& table : keys) {
-    TANDEM_CHECK(plan_.tables[table.table].group == header.group);
-    request->row_floats.push_back(static_cast<uint32_t>(plan_.tables[table.table].dim));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const TablePlan& table = plan_.tables[keys[i].table];
+    TANDEM_CHECK(table.group == header.group);
+    const bool with_slots = (header.flags & kFlagWithSlots) != 0 && !keys[i].keys.empty();
+    request->row_floats.push_back(static_cast<uint32_t>(
+        with_slots ? floats[i] / keys[i].keys.size() : static_cast<size_t>(table.dim)));
   }
   Pack(request.get());
   return request;
@@ -148,14 +153,10 @@ uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
   header.flags = flags;
   header.group = group;
   header.step = step;
-  std::unique_ptr<Request> request = NewRequest(now, header, false, keys);
+  std::vector<size_t> floats;
+  for (const absl::Span<float>& row : rows) floats.push_back(row.size());
+  std::unique_ptr<Request> request = NewRequest(now, header, false, keys, floats);
   request->rows.assign(rows.begin(), rows.end());
-  if ((flags & kFlagWithSlots) != 0) {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (keys[i].keys.empty()) continue;
-      request->row_floats[i] = static_cast<uint32_t>(rows[i].size() / keys[i].keys.size());
-    }
-  }
   const uint64_t id = request->id;
   Request* const raw = (requests_[id] = std::move(request)).get();
   SendOpenSlices(now, raw);
@@ -173,13 +174,9 @@ uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const
   header.samples = info.samples;
   header.clock_gap = info.clock_gap;
   header.in_flight = info.in_flight;
-  std::unique_ptr<Request> request = NewRequest(now, header, true, keys);
-  if ((info.flags & kFlagWithSlots) != 0) {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (keys[i].keys.empty()) continue;
-      request->row_floats[i] = static_cast<uint32_t>(values[i].size() / keys[i].keys.size());
-    }
-  }
+  std::vector<size_t> floats;
+  for (const absl::Span<const float>& value : values) floats.push_back(value.size());
+  std::unique_ptr<Request> request = NewRequest(now, header, true, keys, floats);
   PackValues(request.get(), values);
   const auto versions = versions_.find({info.group, info.step});
   for (Slice& slice : request->slices) {
@@ -188,7 +185,9 @@ uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const
       ++updates_sent_[map_->range(slice.range).table];
     }
   }
-  if (versions != versions_.end()) versions_.erase(versions);
+  // Also those of steps that were read and never pushed (reads ahead at the end of an epoch).
+  versions_.erase(versions_.lower_bound({info.group, 0}),
+                  versions_.upper_bound({info.group, info.step}));
   request->keys.clear();  // all bytes are packed; the caller's memory is free
   const uint64_t id = request->id;
   Request* const raw = (requests_[id] = std::move(request)).get();
@@ -290,7 +289,9 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   }
   if (h.kind != FrameKind::kRows && h.kind != FrameKind::kAck) return;
   if ((h.kind == FrameKind::kAck) != request->push) return;
-  if (h.group < min_clock_.size()) {
+  // Infinite says nothing of the future: the shard has no range of the group just now, or everybody
+  // is out of data and will be back in the next epoch.
+  if (h.group < min_clock_.size() && h.first_step != kInfiniteClock) {
     min_clock_[h.group] = std::max(min_clock_[h.group], h.first_step);
   }
   if (request->push) {
@@ -431,7 +432,7 @@ std::string ClientCore::Waiting(absl::Time now) const {
                                  " since ", absl::ToInt64Seconds(now - request.started), " s");
   for (const auto& [number, flight] : request.flights) {
     absl::StrAppend(&out, "; ", flight.to.DebugString(),
-                    flight.waiting.empty() ? " has not answered"
+                    flight.waiting.empty() ? " is waited for"
                                            : absl::StrCat(" ", flight.waiting));
   }
   return out;

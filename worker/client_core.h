@@ -140,7 +140,8 @@ class ClientCore {
   };
 
   std::unique_ptr<Request> NewRequest(absl::Time now, const FrameHeader& header, bool push,
-                                      absl::Span<const TableKeys> keys);
+                                      absl::Span<const TableKeys> keys,
+                                      absl::Span<const size_t> floats);
   void Pack(Request* request);
   void PackValues(Request* request, absl::Span<const absl::Span<const float>> values);
   void SendOpenSlices(absl::Time now, Request* request);

@@ -1,0 +1,38 @@
+#include "sim/network.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+absl::Duration SimNetwork::Delay() {
+  return options_.delay + options_.jitter * random_.Exponential();
+}
+
+void SimNetwork::Route(absl::Time now, EndpointId from, EndpointId to,
+                       std::vector<absl::Time>* arrivals) {
+  const auto cut = cut_until_.find(std::minmax(from, to));
+  if (cut != cut_until_.end() && now < cut->second) return;
+  if (options_.drop > 0 && random_.Bernoulli(options_.drop)) return;
+  const bool twice = options_.duplicate > 0 && random_.Bernoulli(options_.duplicate);
+  for (int copy = 0; copy < (twice ? 2 : 1); ++copy) {
+    absl::Time at = now + Delay();
+    if (!options_.reorder) {
+      absl::Time& last = last_arrival_.try_emplace({from, to}, at).first->second;
+      at = last = std::max(at, last);
+    }
+    arrivals->push_back(at);
+  }
+}
+
+void SimNetwork::Cut(EndpointId a, EndpointId b, absl::Time end) {
+  absl::Time& until = cut_until_.try_emplace(std::minmax(a, b), end).first->second;
+  until = std::max(until, end);
+}
+
+absl::Duration SimNetwork::UntilNextCut() {
+  return absl::Seconds(random_.Exponential() / options_.cuts_per_second);
+}
+
+absl::Duration SimNetwork::LengthOfCut() { return options_.longest_cut * random_.NextDouble(); }
+
+}  // namespace tandem

@@ -1,0 +1,58 @@
+// The network of the simulator: decides, from a seed, when each frame arrives, if at all. It delays,
+// drops, doubles, reorders, and cuts pairs of endpoints off from each other for a while.
+//
+// Thread safety: none; one thread. Time is virtual. Not here: frames (the world hands them over by
+// reference) and the links to the scheduler, which are connections that lose nothing (sim/world.h).
+#ifndef TANDEM_SIM_NETWORK_H_
+#define TANDEM_SIM_NETWORK_H_
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/random.h"
+#include "proto/endpoint.h"
+
+namespace tandem {
+
+struct NetworkOptions {
+  absl::Duration delay = absl::Microseconds(200);  // of every frame
+  absl::Duration jitter = absl::Milliseconds(1);   // mean of an exponential part
+  double drop = 0;                                 // probability that a frame is lost
+  double duplicate = 0;                            // probability that it comes twice
+  bool reorder = false;                            // may frames of one pair overtake each other?
+  double cuts_per_second = 0;                      // pairs of endpoints cut off from each other ...
+  absl::Duration longest_cut = absl::Seconds(2);   // ... for up to this long
+};
+
+class SimNetwork {
+ public:
+  SimNetwork(const NetworkOptions& options, uint64_t seed) : options_(options), random_(seed) {}
+
+  // Appends the times at which a frame sent now arrives: none (lost), one, or two (doubled).
+  void Route(absl::Time now, EndpointId from, EndpointId to, std::vector<absl::Time>* arrivals);
+
+  // Frames between `a` and `b`, either way, are lost until `end`.
+  void Cut(EndpointId a, EndpointId b, absl::Time end);
+
+  // A random wait with mean 1 / cuts_per_second, and how long the cut lasts.
+  absl::Duration UntilNextCut();
+  absl::Duration LengthOfCut();
+
+  const NetworkOptions& options() const { return options_; }
+
+ private:
+  using Pair = std::pair<EndpointId, EndpointId>;
+  absl::Duration Delay();
+
+  const NetworkOptions options_;
+  Random random_;
+  std::map<Pair, absl::Time> cut_until_;     // by (smaller, larger)
+  std::map<Pair, absl::Time> last_arrival_;  // by (from, to); without reordering
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_NETWORK_H_

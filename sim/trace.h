@@ -1,0 +1,45 @@
+// What happened in a simulated run: the last lines to read when it fails, and a hash over all of them
+// to see that two runs are the same.
+#ifndef TANDEM_SIM_TRACE_H_
+#define TANDEM_SIM_TRACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/frame.h"
+
+namespace tandem {
+
+class Trace {
+ public:
+  explicit Trace(size_t lines) : lines_(lines) {}
+
+  // `what` outlives the trace: "sent", "arrives", "lost".
+  void Frame(absl::Time now, const char* what, EndpointId to, const FrameHeader& header);
+  void Line(absl::Time now, std::string text);
+
+  uint64_t hash() const { return hash_; }
+  std::string Text() const;
+
+ private:
+  struct Entry {  // made into text only if it is read
+    absl::Time now;
+    const char* what = nullptr;
+    EndpointId to;
+    FrameHeader header;
+    std::string text;
+  };
+  void Add(Entry entry);
+
+  const size_t lines_;
+  std::deque<Entry> entries_;
+  uint64_t hash_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_TRACE_H_

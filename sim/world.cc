@@ -1,0 +1,663 @@
+#include "sim/world.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
+constexpr absl::Duration kBeat = absl::Seconds(1);
+
+// Silence before frames are sent again: short, so that faults cost little virtual time.
+constexpr absl::Duration kResend = absl::Milliseconds(300);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<World>> World::New(const JobPlan& plan,
+                                                  const WorldOptions& options) {
+  std::unique_ptr<World> world(new World(plan, options));
+  TANDEM_RETURN_IF_ERROR(world->Init());
+  return world;
+}
+
+World::World(const JobPlan& plan, const WorldOptions& options)
+    : plan_(plan),
+      options_(options),
+      model_(plan, options.model),
+      ledger_(model_),
+      trace_(options.trace_lines),
+      random_(options.seed),
+      network_(options.network, options.seed + 1),
+      computed_(plan.tables.size(), 0) {}
+
+World::~World() = default;
+
+absl::Status World::Init() {
+  SchedulerCore::Options scheduler;
+  scheduler.save_path = "model";
+  scheduler_ = std::make_unique<SchedulerCore>(plan_, scheduler);
+  links_.resize(static_cast<size_t>(plan_.servers() + plan_.workers()));
+  TANDEM_RETURN_IF_ERROR(InitServers());
+  return InitWorkers();
+}
+
+absl::Status World::InitServers() {
+  for (int index = 0; index < plan_.servers(); ++index) {
+    auto server = std::make_unique<Server>();
+    server->incarnation = 1000 + static_cast<uint64_t>(index);
+    for (int s = 0; s < plan_.shards_per_server(); ++s) {
+      TANDEM_ASSIGN_OR_RETURN(auto core, ShardCore::New(plan_, EndpointId::Shard(index, s),
+                                                        server->incarnation, buffers_));
+      server->shards.push_back(std::move(core));
+    }
+    servers_.push_back(std::move(server));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status World::InitWorkers() {
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    auto worker = std::make_unique<Worker>();
+    worker->incarnation = 2000 + static_cast<uint64_t>(rank);
+    worker->random = std::make_unique<Random>(HashCombine(options_.seed, worker->incarnation));
+    TANDEM_ASSIGN_OR_RETURN(
+        worker->dense, DenseParameters::New(plan_.job.dense().optimizer(), model_.options().dense));
+    for (float& value : worker->dense->values()) value = ToyModel::kFirstCount;
+    TrainerCore::Options options;
+    options.rank = rank;
+    options.incarnation = worker->incarnation;
+    options.client.resend_after = kResend;
+    options.collectives.resend_after = kResend;
+    options.control_resend = kResend;
+    options.save = options_.save_at_end;
+    options.save_path = "model";
+    options.evaluate = options_.evaluate;
+    TANDEM_ASSIGN_OR_RETURN(worker->core,
+                            TrainerCore::New(plan_, options, *worker->dense, buffers_));
+    workers_.push_back(std::move(worker));
+  }
+  return absl::OkStatus();
+}
+
+// ---- time -------------------------------------------------------------------------------------
+
+void World::At(absl::Time at, std::function<void()> run) {
+  queue_.push_back({at, order_++, std::move(run)});
+  std::push_heap(queue_.begin(), queue_.end());
+}
+
+void World::Tick(std::function<void()> tick, absl::Duration every) {
+  After(every, [this, tick = std::move(tick), every] {
+    tick();
+    Tick(tick, every);
+  });
+}
+
+void World::StartClocks() {
+  const auto clock = [this](std::function<void()> tick) {  // each at its own phase
+    After(options_.tick * random_.NextDouble(),
+          [this, tick = std::move(tick)] { Tick(tick, options_.tick); });
+  };
+  clock([this] { StepScheduler(SchedulerEvent()); });
+  for (int index = 0; index < plan_.servers(); ++index) {
+    for (int s = 0; s < plan_.shards_per_server(); ++s) {
+      const EndpointId id = EndpointId::Shard(index, s);
+      clock([this, id] {
+        shard(id).OnTick(now_, &shard_effects_);
+        AfterShard(id);
+      });
+    }
+    Tick(
+        [this, index] {
+          Control control;
+          control.mutable_beat()->set_activity(servers_[index]->shards[0]->Waiting(now_));
+          ToScheduler(EndpointId::Shard(index, 0), control);
+        },
+        kBeat);
+  }
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    clock([this, rank] {
+      workers_[rank]->core->OnTick(now_, &trainer_effects_);
+      AfterTrainer(rank);
+    });
+    Tick(
+        [this, rank] {
+          const TrainerCore& core = *workers_[rank]->core;
+          Control control;
+          control.mutable_beat()->set_progress(core.progress_count());
+          control.mutable_beat()->set_step(static_cast<uint64_t>(core.step()));
+          control.mutable_beat()->set_activity(core.Activity(now_));
+          ToScheduler(EndpointId::Worker(rank), control);
+        },
+        kBeat);
+  }
+  if (network_.options().cuts_per_second > 0) CutSomebodyOff();
+  if (options_.moves_per_second > 0) MoveSomeRange();
+  for (const absl::Duration save : options_.saves) {
+    After(save, [this] {
+      SchedulerEvent event;
+      event.kind = SchedulerEvent::Kind::kSave;
+      event.text = "in the middle";
+      StepScheduler(event);
+    });
+  }
+}
+
+bool World::Ended() const { return scheduler_->done() || !failure_.ok(); }
+
+absl::Status World::Run() {
+  for (int index = 0; index < plan_.servers(); ++index) Register(EndpointId::Shard(index, 0));
+  for (int rank = 0; rank < plan_.workers(); ++rank) Register(EndpointId::Worker(rank));
+  StartClocks();
+  while (!Ended()) {
+    std::pop_heap(queue_.begin(), queue_.end());
+    const Event event = std::move(queue_.back());
+    queue_.pop_back();
+    now_ = event.at;
+    if (elapsed() > options_.limit) {
+      Fail(absl::StrCat("not ended after ", absl::FormatDuration(options_.limit)));
+      break;
+    }
+    event.run();
+  }
+  if (failure_.ok() && !scheduler_->result().ok()) Fail(scheduler_->result().ToString());
+  if (failure_.ok()) CheckEnd();
+  return failure_;
+}
+
+// ---- the network between shards and workers ---------------------------------------------------
+
+void World::Send(EndpointId from, std::vector<Outgoing>* out) {
+  for (const Outgoing& o : *out) {
+    if (o.to == EndpointId::Scheduler()) {
+      absl::StatusOr<ParsedFrame> frame = DecodeFrame(o.frame);
+      TANDEM_CHECK(frame.ok());
+      const absl::StatusOr<Control> control = frame->ParseControl();
+      TANDEM_CHECK(control.ok());
+      ToScheduler(from, *control);
+    } else {
+      SendData(o);
+    }
+  }
+  out->clear();
+}
+
+void World::SendData(const Outgoing& out) {
+  absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
+  if (!frame.ok()) return Fail(absl::StrCat("a core sent a bad frame: ", frame.status().ToString()));
+  std::vector<absl::Time> arrivals;
+  network_.Route(now_, frame->header.sender, out.to, &arrivals);
+  trace_.Frame(now_, arrivals.empty() ? "lost" : "sent", out.to, frame->header);
+  for (const absl::Time at : arrivals) {
+    At(at, [this, to = out.to, bytes = out.frame] { Deliver(to, bytes); });
+  }
+}
+
+void World::Deliver(EndpointId to, const Frame& bytes) {
+  absl::StatusOr<ParsedFrame> frame = DecodeFrame(bytes);
+  TANDEM_CHECK(frame.ok());
+  trace_.Frame(now_, "arrives", to, frame->header);
+  if (to.role == Role::kServer) {
+    if (servers_[to.index]->stopped) return;
+    shard(to).OnFrame(now_, *frame, &shard_effects_);
+    AfterShard(to);
+  } else {
+    if (workers_[to.index]->stopped) return;
+    workers_[to.index]->core->OnFrame(now_, *frame, &trainer_effects_);
+    AfterTrainer(to.index);
+  }
+}
+
+void World::CutSomebodyOff() {
+  After(network_.UntilNextCut(), [this] {
+    const auto anybody = [this] {
+      const uint64_t i = random_.Uniform(static_cast<uint64_t>(plan_.shards() + plan_.workers()));
+      const int n = static_cast<int>(i);
+      if (n >= plan_.shards()) return EndpointId::Worker(n - plan_.shards());
+      return EndpointId::Shard(n / plan_.shards_per_server(), n % plan_.shards_per_server());
+    };
+    const EndpointId a = anybody(), b = anybody();
+    const absl::Duration length = network_.LengthOfCut();
+    trace_.Line(now_, absl::StrCat("cut between ", a.DebugString(), " and ", b.DebugString(),
+                                   " for ", absl::FormatDuration(length)));
+    network_.Cut(a, b, now_ + length);
+    CutSomebodyOff();
+  });
+}
+
+// ---- the scheduler and its links --------------------------------------------------------------
+
+uint64_t World::Connection(EndpointId id) const {
+  return id.role == Role::kServer ? id.index
+                                  : static_cast<uint64_t>(plan_.servers()) + id.index;
+}
+
+void World::Register(EndpointId id) {
+  const bool server = id.role == Role::kServer;
+  Control control;
+  tandem::Register& request = *control.mutable_register_();
+  request.set_role(server ? tandem::Register::SERVER : tandem::Register::WORKER);
+  request.set_index(id.index);
+  request.set_incarnation(server ? servers_[id.index]->incarnation
+                                 : workers_[id.index]->incarnation);
+  const int endpoints = server ? plan_.shards_per_server() : 1;
+  for (int i = 0; i < endpoints; ++i) request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));
+  request.set_host("sim");
+  request.set_pid(1);
+  request.set_job_hash(plan_.hash);
+  ToScheduler(id, control);
+}
+
+void World::ToScheduler(EndpointId from, const Control& control) {
+  if (control.has_barrier_enter() && random_.Bernoulli(options_.barrier_drop)) return;
+  SchedulerEvent event;
+  event.kind = SchedulerEvent::Kind::kControl;
+  event.connection = Connection(from);
+  event.control = control;
+  Link& link = links_[event.connection];
+  link.last_up = std::max(link.last_up, now_ + kLinkDelay * (1 + random_.Exponential()));
+  At(link.last_up, [this, event] { StepScheduler(event); });
+}
+
+void World::StepScheduler(const SchedulerEvent& event) {
+  scheduler_->Step(now_, event, &scheduler_effects_);
+  for (const std::string& line : scheduler_effects_.logs) {
+    trace_.Line(now_, absl::StrCat("scheduler: ", line));
+  }
+  for (const SchedulerEffects::Send& send : scheduler_effects_.sends) {
+    if (send.control.has_barrier_release() && random_.Bernoulli(options_.barrier_drop)) continue;
+    Link& link = links_[send.connection];
+    link.last_down = std::max(link.last_down, now_ + kLinkDelay * (1 + random_.Exponential()));
+    At(link.last_down, [this, send] { FromScheduler(send.connection, send.control); });
+  }
+  scheduler_effects_.Clear();
+}
+
+void World::FromScheduler(uint64_t connection, const Control& control) {
+  if (control.has_beat_ack()) return;
+  trace_.Line(now_, absl::StrCat("scheduler -> node ", connection, ": ",
+                                 control.has_view() ? absl::StrCat("view ", control.view().number())
+                                                    : control.ShortDebugString()));
+  if (control.has_failure()) {
+    return Fail(absl::StrCat("the scheduler ends the job: ", control.failure().node(), ": ",
+                             control.failure().reason()));
+  }
+  const int servers = plan_.servers();
+  const int node = static_cast<int>(connection);
+  if (node < servers) {
+    OnServerControl(node, control);
+  } else {
+    OnWorkerControl(node - servers, control);
+  }
+  const bool stop = control.has_command() && control.command().kind() == Command::STOP;
+  if (!stop) return;
+  (node < servers ? servers_[node]->stopped : workers_[node - servers]->stopped) = true;
+  SchedulerEvent event;
+  event.kind = SchedulerEvent::Kind::kClosed;
+  event.connection = connection;
+  After(kLinkDelay, [this, event] { StepScheduler(event); });
+}
+
+// Not while a save is under way: a range on its way is in nobody's files.
+void World::MoveSomeRange() {
+  After(absl::Seconds(random_.Exponential() / options_.moves_per_second), [this] {
+    const uint64_t ranges = static_cast<uint64_t>(scheduler_->view().range_size());
+    const bool saving = std::any_of(workers_.begin(), workers_.end(), [this](const auto& worker) {
+      return absl::StrContains(worker->core->Activity(now_), "barrier save");
+    });
+    if (ranges > 0 && !saving) {
+      SchedulerEvent event;
+      event.kind = SchedulerEvent::Kind::kMoveRange;
+      event.range = static_cast<uint32_t>(random_.Uniform(ranges));
+      event.server = static_cast<int>(random_.Uniform(static_cast<uint64_t>(plan_.servers())));
+      event.shard =
+          static_cast<int>(random_.Uniform(static_cast<uint64_t>(plan_.shards_per_server())));
+      trace_.Line(now_, absl::StrCat("move range ", event.range, " to server ", event.server,
+                                     " shard ", event.shard));
+      ++moves_;
+      StepScheduler(event);
+    }
+    MoveSomeRange();
+  });
+}
+
+// ---- servers: what their shell would do -------------------------------------------------------
+
+void World::OnServerControl(int index, const Control& control) {
+  if (control.has_view()) return OnServerView(index, control.view());
+  if (!control.has_command()) return;
+  const Command& command = control.command();
+  switch (command.kind()) {
+    case Command::REPORT:
+      return ReportShards(index, command.id());
+    case Command::SAVE:
+      // Views that are on their way to some shard arrive first.
+      After(2 * options_.view_delay, [this, index, command] { SaveShards(index, command); });
+      return;
+    case Command::FINISH_DELAYED: {
+      delayed_finished_ = true;
+      for (int s = 0; s < plan_.shards_per_server(); ++s) {
+        servers_[index]->shards[s]->FinishDelayed(&shard_effects_);
+        AfterShard(EndpointId::Shard(index, s));
+      }
+      Control done;
+      done.mutable_command_done()->set_id(command.id());
+      return ToScheduler(EndpointId::Shard(index, 0), done);
+    }
+    default:
+      return;
+  }
+}
+
+// Each shard hears of a view when it does.
+void World::OnServerView(int index, const View& view) {
+  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan_);
+  if (!map.ok()) return Fail(map.status().ToString());
+  if (first_map_ == nullptr) first_map_ = *map;
+  servers_[index]->view_waits[view.number()] = plan_.shards_per_server();
+  for (int s = 0; s < plan_.shards_per_server(); ++s) {
+    After(options_.view_delay * random_.NextDouble(), [this, index, s, map = *map] {
+      const EndpointId id = EndpointId::Shard(index, s);
+      trace_.Line(now_, absl::StrCat(id.DebugString(), " learns view ", map->view()));
+      shard(id).OnView(now_, map, &shard_effects_);
+      AfterShard(id);
+      if (--servers_[index]->view_waits[map->view()] > 0) return;
+      Control done;
+      done.mutable_command_done()->set_id(map->view());
+      ToScheduler(EndpointId::Shard(index, 0), done);
+    });
+  }
+}
+
+void World::ReportShards(int index, uint64_t command) {
+  for (const auto& core : servers_[index]->shards) {
+    Control report;
+    *report.mutable_shard_report() = core->Report();
+    ToScheduler(EndpointId::Shard(index, 0), report);
+  }
+  Control done;
+  done.mutable_command_done()->set_id(command);
+  ToScheduler(EndpointId::Shard(index, 0), done);
+}
+
+// Waits until no range is on its way to or from a shard of this server.
+void World::SaveShards(int index, const Command& command) {
+  for (const auto& core : servers_[index]->shards) {
+    if (core->Settled()) continue;
+    After(options_.tick, [this, index, command] { SaveShards(index, command); });
+    return;
+  }
+  for (const auto& core : servers_[index]->shards) {
+    for (const Range* range : core->OwnedRanges()) {
+      if (!saved_.emplace(range->id(), range->Image()).second) {
+        Fail(absl::StrCat("range ", range->id(), " is saved twice"));
+      }
+    }
+  }
+  Control done;
+  done.mutable_command_done()->set_id(command.id());
+  ToScheduler(EndpointId::Shard(index, 0), done);
+}
+
+void World::AfterShard(EndpointId id) {
+  if (options_.log_events) LogEvents(id);
+  for (const std::string& line : shard_effects_.log) {
+    trace_.Line(now_, absl::StrCat(id.DebugString(), ": ", line));
+    if (absl::StrContains(line, "refused") || absl::StrContains(line, "unusable")) Fail(line);
+  }
+  records_.insert(records_.end(), shard_effects_.records.begin(), shard_effects_.records.end());
+  Send(id, &shard_effects_.out);
+  shard_effects_.Clear();
+}
+
+// What an observer sees: progress that has grown, then reads that were answered.
+void World::LogEvents(EndpointId id) {
+  for (const Range* range : shard(id).OwnedRanges()) {
+    std::vector<int64_t>& known = admitted_[range->id()];
+    known.resize(static_cast<size_t>(plan_.workers()));
+    for (int rank = 0; rank < plan_.workers(); ++rank) {
+      const int64_t admitted = range->progress().workers[static_cast<size_t>(rank)].admitted;
+      if (admitted == known[rank]) continue;
+      events_[range->id()].push_back({false, rank, known[rank], admitted - 1});
+      known[rank] = admitted;
+    }
+  }
+  for (const Outgoing& out : shard_effects_.out) {
+    const absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
+    if (!frame.ok() || frame->header.kind != FrameKind::kRows) continue;
+    if ((frame->header.flags & kFlagEvaluate) != 0) continue;
+    for (uint32_t i = 0; i < frame->entry_count; ++i) {
+      const SliceEntry e = frame->Entry(i);
+      if (e.status != SliceStatus::kOk) continue;
+      events_[e.range].push_back({true, out.to.index, frame->header.step, frame->header.step});
+    }
+  }
+}
+
+// ---- workers: what their shell and their model would do ---------------------------------------
+
+void World::OnWorkerControl(int rank, const Control& control) {
+  Worker& worker = *workers_[rank];
+  if (control.has_view()) {
+    absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(control.view(), plan_);
+    if (!map.ok()) return Fail(map.status().ToString());
+    After(options_.view_delay * random_.NextDouble(), [this, rank, map = *map] {
+      trace_.Line(now_, absl::StrCat("worker ", rank, " learns view ", map->view()));
+      workers_[rank]->core->OnView(now_, map, &trainer_effects_);
+      AfterTrainer(rank);
+      Control done;
+      done.mutable_command_done()->set_id(map->view());
+      ToScheduler(EndpointId::Worker(rank), done);
+    });
+    return;
+  }
+  FrameHeader header;
+  header.sender = EndpointId::Scheduler();
+  const absl::StatusOr<ParsedFrame> frame =
+      DecodeFrame(EncodeControlFrame(buffers_, header, control));
+  TANDEM_CHECK(frame.ok());
+  worker.core->OnFrame(now_, *frame, &trainer_effects_);
+  AfterTrainer(rank);
+}
+
+void World::AfterTrainer(int rank) {
+  Worker& worker = *workers_[rank];
+  if (!worker.core->failure().ok()) {
+    Fail(absl::StrCat("worker ", rank, ": ", worker.core->failure().ToString()));
+  }
+  for (const std::string& line : trainer_effects_.log) {
+    trace_.Line(now_, absl::StrCat("worker ", rank, ": ", line));
+  }
+  std::vector<TrainerTask> tasks;
+  tasks.swap(trainer_effects_.tasks);
+  Send(EndpointId::Worker(rank), &trainer_effects_.out);
+  trainer_effects_.Clear();
+  for (TrainerTask& task : tasks) StartTask(rank, std::move(task));
+}
+
+void World::StartTask(int rank, TrainerTask task) {
+  absl::Duration delay = options_.fetch;
+  if (task.kind == TrainerTask::Kind::kCompute) {
+    CheckGap(rank, task.slot->step);
+    delay = options_.compute.Draw(rank, workers_[rank]->random.get());
+  }
+  After(delay, [this, rank, task = std::move(task)] { FinishTask(rank, task); });
+}
+
+void World::FinishTask(int rank, TrainerTask task) {
+  Worker& worker = *workers_[rank];
+  switch (task.kind) {
+    case TrainerTask::Kind::kFetch:
+      Fetch(rank, task.slot);
+      break;
+    case TrainerTask::Kind::kCompute:
+      Compute(rank, task.slot);
+      break;
+    case TrainerTask::Kind::kFetchTest:
+      if (task.first) worker.test_index = 0;
+      model_.FillTestBatch(rank, worker.test_index++, &task.slot->batch);
+      break;
+    case TrainerTask::Kind::kForward:
+      Forward(rank, task.slot);
+      break;
+    case TrainerTask::Kind::kEvaluationShare:
+      task.part->set_samples(1 + rank);
+      *task.payload = buffers_.Alloc(8);
+      task.payload->MutableAs<uint64_t>()[0] = static_cast<uint64_t>(rank);
+      break;
+    case TrainerTask::Kind::kMergeParts:
+      MergeParts(task);
+      break;
+    case TrainerTask::Kind::kSaveDense:
+      CheckSave(*task.text);
+      break;
+    case TrainerTask::Kind::kCommitSave:
+      CommitSave();
+      break;
+  }
+  worker.core->OnTaskDone(now_, task, absl::OkStatus(), &trainer_effects_);
+  AfterTrainer(rank);
+}
+
+void World::Fetch(int rank, StepSlot* slot) {
+  Worker& worker = *workers_[rank];
+  if (slot->epoch != worker.epoch) {
+    worker.epoch = slot->epoch;
+    worker.epoch_first_step = slot->step;
+  }
+  const int64_t index = slot->step - worker.epoch_first_step;
+  worker.batch_of_step[slot->step] = {slot->epoch, index};
+  model_.FillBatch(rank, slot->epoch, index, &slot->batch);
+}
+
+// What divides this worker's gradient sum when it is applied.
+float World::Norm(uint32_t table, int64_t own, int64_t sum) const {
+  const Policy& policy = plan_.groups[plan_.tables[table].group].policy;
+  if (policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY) {
+    return static_cast<float>(sum);
+  }
+  const bool inverse = policy.async_scale() == Policy::INVERSE_WORKERS;
+  return static_cast<float>(own * (inverse ? plan_.workers() : 1));
+}
+
+void World::Compute(int rank, StepSlot* slot) {
+  Worker& worker = *workers_[rank];
+  const auto [epoch, index] = worker.batch_of_step.at(slot->step);
+  worker.batch_of_step.erase(worker.batch_of_step.begin(),
+                             worker.batch_of_step.upper_bound(slot->step));
+  const int64_t sum = model_.SumOfSamples(epoch, index);
+  for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
+    const SparseInput& input = slot->batch.sparse[i];
+    const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
+    const float norm = Norm(input.table, slot->batch.samples, sum);
+    slot->gradients[i].resize(input.keys.size() * dim);
+    std::set<uint32_t> ranges;
+    for (size_t k = 0; k < input.keys.size(); ++k) {
+      const uint64_t key = input.keys[k];
+      const absl::Span<const float> row = absl::MakeSpan(slot->rows[i]).subspan(k * dim, dim);
+      CheckRead(rank, slot->step, input.table, key, row);
+      model_.Gradient(rank, slot->step, key, norm, row,
+                      absl::MakeSpan(slot->gradients[i]).subspan(k * dim, dim));
+      ledger_.Record(input.table, key, rank, slot->step);
+      ranges.insert(
+          first_map_->Find(input.table, Position(plan_.tables[input.table].salt, key)));
+    }
+    computed_[input.table] += ranges.size();
+    if (options_.log_events) ranges_of_[{rank, slot->step}].insert(ranges.begin(), ranges.end());
+  }
+  ComputeDense(rank, slot, sum);
+  slot->loss_sum = static_cast<double>(slot->batch.samples);
+}
+
+uint32_t World::DenseTable() const {
+  return DenseOnServers() ? static_cast<uint32_t>(plan_.dense_table) : ~uint32_t{0};
+}
+
+void World::ComputeDense(int rank, StepSlot* slot, int64_t sum) {
+  Worker& worker = *workers_[rank];
+  const size_t count = static_cast<size_t>(model_.options().dense);
+  const absl::Span<const float> values =
+      DenseOnServers() ? absl::MakeSpan(slot->dense).first(count) : worker.dense->values();
+  CheckDenseRead(rank, slot->step, values);
+  const float norm = DenseOnServers() ? Norm(DenseTable(), slot->batch.samples, sum)
+                                      : static_cast<float>(sum);
+  std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
+  model_.Gradient(rank, slot->step, ToyModel::kDenseKey, norm, values,
+                  absl::MakeSpan(slot->dense_gradient).first(count));
+  ledger_.Record(DenseTable(), ToyModel::kDenseKey, rank, slot->step);
+  if (!DenseOnServers()) return;
+  std::set<uint32_t> ranges;
+  for (const uint64_t key : worker.dense->block_keys()) {
+    ranges.insert(first_map_->Find(DenseTable(), Position(plan_.tables[DenseTable()].salt, key)));
+  }
+  computed_[DenseTable()] += ranges.size();
+  if (options_.log_events) ranges_of_[{rank, slot->step}].insert(ranges.begin(), ranges.end());
+}
+
+std::set<uint32_t> World::RangesOf(int rank, int64_t step) const {
+  const auto it = ranges_of_.find({rank, step});
+  return it == ranges_of_.end() ? std::set<uint32_t>() : it->second;
+}
+
+void World::Forward(int rank, StepSlot* slot) {
+  for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
+    const SparseInput& input = slot->batch.sparse[i];
+    const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
+    for (size_t k = 0; k < input.keys.size(); ++k) {
+      CheckEvaluated(rank, input.table, input.keys[k],
+                     absl::MakeSpan(slot->rows[i]).subspan(k * dim, dim));
+    }
+  }
+  CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, workers_[rank]->dense->values());
+}
+
+void World::MergeParts(const TrainerTask& task) {
+  if (static_cast<int>(task.parts->size()) != plan_.workers()) Fail("parts are missing");
+  for (const auto& [rank, part] : *task.parts) {
+    const Buffer& payload = task.payloads->at(rank);
+    if (part.samples() != 1 + rank || part.evaluation() != evaluations_ || payload.size() != 8 ||
+        payload.As<uint64_t>()[0] != static_cast<uint64_t>(rank)) {
+      Fail(absl::StrCat("the part of rank ", rank, " is not its own: ", part.ShortDebugString()));
+    }
+  }
+  ++evaluations_;
+  *task.text = absl::StrCat("{\"evaluation\": ", evaluations_, "}");
+}
+
+// Rank 0 writes the dense file once every worker stands still.
+void World::CheckSave(const std::string& dense_file) {
+  saved_.clear();
+  absl::StatusOr<std::unique_ptr<DenseParameters>> dense =
+      DenseParameters::New(plan_.job.dense().optimizer(), model_.options().dense);
+  TANDEM_CHECK(dense.ok());
+  if (const absl::Status read = (*dense)->DecodeFile(dense_file); !read.ok()) {
+    return Fail(read.ToString());
+  }
+  CheckEvaluated(0, DenseTable(), ToyModel::kDenseKey, (*dense)->values());
+}
+
+// All files of a save are there: each range once, and all at the same point of the job.
+void World::CommitSave() {
+  ++saves_done_;
+  if (saved_.size() != first_map_->ranges().size()) {
+    Fail(absl::StrCat("saved ", saved_.size(), " of ", first_map_->ranges().size(), " ranges"));
+  }
+  for (const auto& [id, image] : saved_) {
+    const RangeImage& first = saved_.begin()->second;
+    for (size_t rank = 0; rank < image.progress.workers.size(); ++rank) {
+      if (image.progress.workers[rank].admitted == first.progress.workers[rank].admitted) continue;
+      Fail(absl::StrCat("saved range ", id, " has worker ", rank, " at step ",
+                        image.progress.workers[rank].admitted, ", range ", saved_.begin()->first,
+                        " at ", first.progress.workers[rank].admitted));
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,237 @@
+// A whole cluster in one process and one thread: the scheduler, shard and trainer cores that run in
+// production, under a virtual clock and over a seeded network, with a toy model that proves what
+// happened. Ranges move between shards in the middle of the run.
+//
+// What is checked as it runs, by the values that reads return (sim/ledger.h):
+//   (1) every row is explained: no update lost, none applied twice, each worker's in order;
+//   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP sees
+//       everybody's steps below k - bound and its own below k - depth, ASP its own;
+//   (3) evaluation sees every push, and creates no row;
+//   (4) no worker starts a step further ahead of the slowest than an SSP bound allows.
+// And at the end: all rows once more, sent = applied + merged + dropped = what the workers computed,
+// every range owned by exactly one shard, dense replicas equal. A run that does not end within
+// `limit` of virtual time fails and says who waits for whom.
+//
+// The same options give the same run, bit for bit (trace_hash).
+// Frames between workers and shards, and among workers, cross the network (sim/network.h) and pass by
+// reference. Links to the scheduler are connections: nothing is lost or overtaken, except that
+// barrier entries and releases, which are repeated until they succeed, may be dropped.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_WORLD_H_
+#define TANDEM_SIM_WORLD_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/buffer.h"
+#include "base/random.h"
+#include "proto/job.h"
+#include "scheduler/scheduler_core.h"
+#include "server/shard_core.h"
+#include "sim/compute_time.h"
+#include "sim/ledger.h"
+#include "sim/network.h"
+#include "sim/toy_model.h"
+#include "sim/trace.h"
+#include "worker/trainer_core.h"
+
+namespace tandem {
+
+struct WorldOptions {
+  uint64_t seed = 1;
+  NetworkOptions network;
+  ComputeTime compute;
+  ToyModel::Options model;
+  absl::Duration fetch = absl::Microseconds(300);      // reading a batch
+  absl::Duration view_delay = absl::Milliseconds(30);  // views reach each core up to this late
+  double moves_per_second = 0;                         // of ranges, to random shards
+  double barrier_drop = 0;                             // of entries and releases
+  std::vector<absl::Duration> saves;                   // when to ask for a save
+  bool save_at_end = false;
+  bool evaluate = true;
+  bool explain = true;  // check rows by their values; needs SGD at learning rate 1 everywhere
+  bool log_events = false;                             // keep events() (slow)
+  absl::Duration tick = absl::Milliseconds(50);
+  absl::Duration limit = absl::Minutes(10);
+  size_t trace_lines = 300;
+};
+
+// What an observer of the shards sees, range by range and in order; see World::events.
+struct RangeEvent {
+  bool read = false;  // a read was answered; else steps [first, step] of the worker were admitted
+  int rank = 0;
+  int64_t first = 0, step = 0;
+};
+
+class World {
+ public:
+  // `plan` outlives the world.
+  static absl::StatusOr<std::unique_ptr<World>> New(const JobPlan& plan,
+                                                    const WorldOptions& options);
+  ~World();
+
+  // Runs the job to its end. The error says what is wrong, and who waited for whom.
+  absl::Status Run();
+
+  // The last lines of what happened.
+  std::string TraceText() const { return trace_.Text(); }
+  uint64_t trace_hash() const { return trace_.hash(); }
+  absl::Duration elapsed() const { return now_ - absl::UnixEpoch(); }
+
+  // After Run.
+  std::vector<float> Row(uint32_t table, uint64_t key);  // as a server would answer an evaluation
+  std::vector<float> DenseValues(int rank);
+  std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const { return ledger_.Rows(); }
+  const std::vector<UpdateRecord>& records() const { return records_; }
+  TableStats Stats(uint32_t table) const;  // merged over all shards
+  const JobReport& report() const { return scheduler_->report(); }
+  int moves() const { return moves_; }
+  int saves() const { return saves_done_; }
+  int64_t steps(int rank) const;
+  uint64_t frames_resent() const;
+  // With log_events: by range id, what was admitted and read, in order.
+  const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
+  // Ranges that the update of (rank, step) has rows in.
+  std::set<uint32_t> RangesOf(int rank, int64_t step) const;
+  const ToyModel& model() const { return model_; }
+
+ private:
+  struct Event {
+    absl::Time at;
+    uint64_t order = 0;
+    std::function<void()> run;
+    bool operator<(const Event& other) const {  // for a heap with the earliest on top
+      return at != other.at ? at > other.at : order > other.order;
+    }
+  };
+  struct Server {
+    uint64_t incarnation = 0;
+    std::vector<std::unique_ptr<ShardCore>> shards;
+    std::map<uint32_t, int> view_waits;  // by view: shards that do not know it yet
+    bool stopped = false;
+  };
+  struct Worker {
+    uint64_t incarnation = 0;
+    std::unique_ptr<DenseParameters> dense;
+    std::unique_ptr<TrainerCore> core;
+    std::unique_ptr<Random> random;
+    int64_t epoch = -1, epoch_first_step = 0, test_index = 0;
+    std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step;  // (epoch, index)
+    bool computing = false;
+    bool stopped = false;
+  };
+  struct Link {  // to the scheduler, one a node; nothing overtakes
+    absl::Time last_up, last_down;
+  };
+
+  World(const JobPlan& plan, const WorldOptions& options);
+  absl::Status Init();
+  absl::Status InitServers();
+  absl::Status InitWorkers();
+
+  // Time.
+  void At(absl::Time at, std::function<void()> run);
+  void After(absl::Duration delay, std::function<void()> run) { At(now_ + delay, std::move(run)); }
+  void Tick(std::function<void()> tick, absl::Duration every);
+  void StartClocks();
+  bool Ended() const;
+
+  // The network between shards and workers.
+  void Send(EndpointId from, std::vector<Outgoing>* out);
+  void SendData(const Outgoing& out);
+  void Deliver(EndpointId to, const Frame& frame);
+  void CutSomebodyOff();
+
+  // The scheduler and its links. Connections: servers from 0, then workers.
+  uint64_t Connection(EndpointId id) const;
+  void Register(EndpointId id);
+  void ToScheduler(EndpointId from, const Control& control);
+  void FromScheduler(uint64_t connection, const Control& control);
+  void StepScheduler(const SchedulerEvent& event);
+  void MoveSomeRange();
+
+  // Servers: what their shell would do.
+  ShardCore& shard(EndpointId id) { return *servers_[id.index]->shards[id.shard]; }
+  void OnServerControl(int index, const Control& control);
+  void OnServerView(int index, const View& view);
+  void ReportShards(int index, uint64_t command);
+  void SaveShards(int index, const Command& command);
+  void AfterShard(EndpointId id);
+  void LogEvents(EndpointId id);
+
+  // Workers: what their shell and their model would do.
+  void OnWorkerControl(int rank, const Control& control);
+  void AfterTrainer(int rank);
+  void StartTask(int rank, TrainerTask task);
+  void FinishTask(int rank, TrainerTask task);
+  void Fetch(int rank, StepSlot* slot);
+  void Compute(int rank, StepSlot* slot);
+  void ComputeDense(int rank, StepSlot* slot, int64_t sum);
+  void Forward(int rank, StepSlot* slot);
+  void MergeParts(const TrainerTask& task);
+  void CheckSave(const std::string& dense_file);
+  void CommitSave();
+
+  // Checks.
+  void Fail(const std::string& what);
+  void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
+  void CheckDenseRead(int rank, int64_t step, absl::Span<const float> row);
+  void CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
+                  const std::vector<int64_t>& counts);
+  void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key, const Policy& policy,
+                   const std::vector<int64_t>& counts);
+  void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
+  void CheckGap(int rank, int64_t step);
+  void CheckEnd();
+  void CheckFinalRows();
+  void CheckCounts();
+  void CheckOwners();
+  std::string WhoWaits() const;
+  float Norm(uint32_t table, int64_t own, int64_t sum) const;
+  bool DenseOnServers() const { return plan_.dense_table >= 0; }
+  uint32_t DenseTable() const;  // in the ledger
+
+  const JobPlan& plan_;
+  const WorldOptions options_;
+  const ToyModel model_;
+  Ledger ledger_;
+  Trace trace_;
+  HeapBufferSource buffers_;
+  Random random_;
+  SimNetwork network_;
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t order_ = 0;
+  std::vector<Event> queue_;  // a heap
+  absl::Status failure_;
+
+  std::unique_ptr<SchedulerCore> scheduler_;
+  SchedulerEffects scheduler_effects_;
+  std::vector<Link> links_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  ShardEffects shard_effects_;
+  TrainerEffects trainer_effects_;
+
+  std::vector<UpdateRecord> records_;
+  std::map<uint32_t, std::vector<RangeEvent>> events_;
+  std::map<uint32_t, std::vector<int64_t>> admitted_;  // by range: by rank, with log_events
+  std::shared_ptr<const RangeMap> first_map_;
+  std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
+  std::vector<uint64_t> computed_;  // by table: (worker, step, range) with rows
+  std::map<uint32_t, RangeImage> saved_;
+  bool delayed_finished_ = false;
+  int moves_ = 0, saves_done_ = 0, evaluations_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_WORLD_H_

@@ -1,0 +1,102 @@
+// Jobs for the simulator, and a run that explains itself when it fails.
+#ifndef TANDEM_TESTS_SIM_SIM_JOB_H_
+#define TANDEM_TESTS_SIM_SIM_JOB_H_
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "proto/job.h"
+#include "sim/world.h"
+
+namespace tandem {
+
+// What the tests vary of a job; Text() is the job file.
+struct SimJob {
+  int workers = 3, servers = 2, shards_per_server = 1, ranges_per_shard = 3;
+  std::string policy = "kind: BSP";        // of table "a", and of all without one of their own
+  std::string second_policy;               // of table "b"
+  std::string dense_policy;                // of dense parameters on servers
+  bool second_table = true, second_frozen = false;
+  bool dense_on_servers = false;
+  std::string algorithm = "DIRECT";        // of an allreduce
+  std::string optimizer = "kind: SGD learning_rate: 1";
+  int depth = 0, epochs = 1, max_steps = 0, max_unacknowledged = 4, evaluate_every = 0;
+
+  std::string TableText(const std::string& name, int dim, const std::string& field,
+                        const std::string& its_policy, bool frozen) const {
+    return absl::StrCat("table { name: \"", name, "\" dim: ", dim, field,
+                        " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer, " } ",
+                        its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
+                        frozen ? "frozen: true " : "", "expected_rows: 64 }\n");
+  }
+  std::string DenseText() const {
+    return absl::StrCat(
+        "dense { optimizer { ", optimizer, " } synchroniser: ",
+        dense_on_servers ? "SERVERS " : absl::StrCat("ALLREDUCE algorithm: ", algorithm, " "),
+        dense_on_servers && !dense_policy.empty() ? absl::StrCat("policy { ", dense_policy, " } ")
+                                                  : "",
+        "}\n");
+  }
+  std::string Text() const {
+    return absl::StrCat(
+        "name: \"sim\" seed: 5\n",
+        "cluster { workers: ", workers, " servers: ", servers, " shards_per_server: ",
+        shards_per_server, " ranges_per_shard: ", ranges_per_shard, " }\n",
+        "data { format: CRITEO train: \"none\" }\n",
+        TableText("a", workers + 2, "", "", false),
+        second_table
+            ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen)
+            : "",
+        DenseText(), "policy { ", policy, " }\n", "model { mlp { hidden: [4] } }\n",
+        "train { batch: 4 epochs: ", epochs, " max_steps: ", max_steps, " depth: ", depth,
+        " max_unacknowledged: ", max_unacknowledged, " }\n", "evaluation { every_epochs: ",
+        evaluate_every, " }\n", "staleness { record: true }\n");
+  }
+  JobPlan Plan() const {
+    absl::StatusOr<Job> job = ParseJob(Text(), "sim.textproto", {});
+    EXPECT_TRUE(job.ok()) << job.status() << "\n" << Text();
+    absl::StatusOr<JobPlan> plan = Resolve(*job);
+    EXPECT_TRUE(plan.ok()) << plan.status() << "\n" << Text();
+    return *plan;
+  }
+};
+
+// A job and the world it runs in; they belong together because the world refers to the plan.
+struct SimRun {
+  SimRun(const SimJob& job, const WorldOptions& options) : plan(job.Plan()) {
+    absl::StatusOr<std::unique_ptr<World>> made = World::New(plan, options);
+    EXPECT_TRUE(made.ok()) << made.status();
+    if (made.ok()) world = *std::move(made);
+    if (world != nullptr) status = world->Run();
+    EXPECT_TRUE(status.ok()) << status << "\n"
+                             << job.Text() << "last events:\n"
+                             << (world == nullptr ? "" : world->TraceText());
+  }
+  bool ok() const { return status.ok(); }
+
+  const JobPlan plan;
+  std::unique_ptr<World> world;
+  absl::Status status = absl::InternalError("not made");
+};
+
+// Options with as many batches for every worker.
+inline WorldOptions EvenWorld(const SimJob& job, int batches, uint64_t seed) {
+  WorldOptions options;
+  options.seed = options.model.seed = seed;
+  options.model.batches.assign(static_cast<size_t>(job.workers), batches);
+  return options;
+}
+
+// How many seeds to try: `otherwise`, unless the environment says TANDEM_SIM_SEEDS=N.
+inline uint64_t SeedCount(uint64_t otherwise) {
+  const char* const text = std::getenv("TANDEM_SIM_SEEDS");
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_SIM_SIM_JOB_H_

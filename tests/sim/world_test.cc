@@ -1,0 +1,121 @@
+// Whole clusters under random jobs, faults, stragglers and range moves, thousands of them. Each run
+// is judged by World (sim/world.h says by what). To see one seed again:
+//   TANDEM_SIM_SEEDS=1 tests/world_test --seed=N --gtest_filter=WorldTest.SurvivesAnything
+#include "sim/world.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/sim/sim_job.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+std::string RandomPolicy(int depth, Random* random) {
+  const int bound = depth + static_cast<int>(random->Uniform(4));
+  switch (random->Uniform(6)) {
+    case 0:
+      return "kind: BSP";
+    case 1:
+      return absl::StrCat("kind: FIXED_DELAY delay: ", random->Uniform(4));
+    case 2:
+      return "kind: ASP";
+    case 3:  // a power of two, so that the scale is exact
+      return "kind: ASP async_scale: ONE";
+    default:
+      return absl::StrCat("kind: SSP bound: ", bound);
+  }
+}
+
+SimJob RandomJob(Random* random) {
+  SimJob job;
+  job.workers = 1 + static_cast<int>(random->Uniform(4));
+  job.servers = 1 + static_cast<int>(random->Uniform(3));
+  job.shards_per_server = 1 + static_cast<int>(random->Uniform(2));
+  job.ranges_per_shard = 1 + static_cast<int>(random->Uniform(3));
+  job.depth = static_cast<int>(random->Uniform(4));
+  job.epochs = 1 + static_cast<int>(random->Uniform(3));
+  job.max_steps = random->Bernoulli(0.2) ? 1 + static_cast<int>(random->Uniform(12)) : 0;
+  job.max_unacknowledged = 1 + static_cast<int>(random->Uniform(4));
+  job.evaluate_every = static_cast<int>(random->Uniform(2));
+  job.policy = RandomPolicy(job.depth, random);
+  job.second_table = random->Bernoulli(0.7);
+  job.second_frozen = random->Bernoulli(0.2);
+  if (random->Bernoulli(0.5)) job.second_policy = RandomPolicy(job.depth, random);
+  job.dense_on_servers = random->Bernoulli(0.6);
+  if (random->Bernoulli(0.5)) job.dense_policy = RandomPolicy(job.depth, random);
+  job.algorithm = random->Bernoulli(0.5) ? "RING" : "DIRECT";
+  return job;
+}
+
+ComputeTime RandomCompute(int workers, Random* random) {
+  ComputeTime compute;
+  compute.kind = static_cast<ComputeTime::Kind>(random->Uniform(4));
+  if (random->Bernoulli(0.2)) {
+    compute.slow_worker = static_cast<int>(random->Uniform(static_cast<uint64_t>(workers)));
+  }
+  return compute;
+}
+
+// One in three runs has a network without faults, so that what fails there is not their doing.
+WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
+  WorldOptions options;
+  options.seed = options.model.seed = seed;
+  options.trace_lines = 400;
+  for (int rank = 0; rank < job.workers; ++rank) {  // uneven, some nothing at all
+    options.model.batches.push_back(static_cast<int>(random->Uniform(8)));
+  }
+  options.compute = RandomCompute(job.workers, random);
+  if (random->Bernoulli(0.67)) {
+    options.network.drop = 0.03 * random->NextDouble();
+    options.network.duplicate = 0.1 * random->NextDouble();
+    options.network.reorder = random->Bernoulli(0.5);
+    options.barrier_drop = 0.1 * random->NextDouble();
+    if (random->Bernoulli(0.3)) options.network.cuts_per_second = 2;
+    options.network.jitter *= 1 + 10 * random->NextDouble();
+  }
+  if (random->Bernoulli(0.67)) options.moves_per_second = 40 * random->NextDouble();
+  if (random->Bernoulli(0.2)) options.saves.push_back(absl::Seconds(0.3 * random->NextDouble()));
+  options.save_at_end = random->Bernoulli(0.2);
+  options.evaluate = random->Bernoulli(0.8);
+  return options;
+}
+
+TEST(WorldTest, SurvivesAnything) {
+  const uint64_t count = SeedCount(1500);
+  int moves = 0, saves = 0;
+  uint64_t resent = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(seed);
+    const SimJob job = RandomJob(&random);
+    SimRun run(job, RandomWorld(job, seed, &random));
+    if (!run.ok()) break;  // one trace is enough to read
+    moves += run.world->moves();
+    saves += run.world->saves();
+    resent += run.world->frames_resent();
+  }
+  if (count < 100) return;
+  EXPECT_GT(moves, static_cast<int>(count));  // else the faults were not there
+  EXPECT_GT(saves, static_cast<int>(count) / 10);
+  EXPECT_GT(resent, count);
+}
+
+TEST(WorldTest, TheSameSeedIsTheSameRun) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(20); ++seed) {
+    uint64_t hash[2];
+    for (uint64_t& h : hash) {
+      Random random(seed);
+      const SimJob job = RandomJob(&random);
+      SimRun run(job, RandomWorld(job, seed, &random));
+      ASSERT_TRUE(run.ok()) << "seed " << seed;
+      h = run.world->trace_hash();
+    }
+    EXPECT_EQ(hash[0], hash[1]) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace tandem
