@@ -17,14 +17,15 @@ struct FieldPair {
   int first, second;
 };
 constexpr std::array<FieldPair, kPlantedPairs> kPairs = {{{4, 9}, {5, 10}, {6, 11}}};
-constexpr double kPairDeviation = 0.25;  // of one pair's effect, in logits
+constexpr double kPairDeviation = 0.12;  // of one pair's effect, in logits
 
-// Deviation of a field's effects over its samples, in logits. Most of it sits in fields of a few
-// hundred to a few thousand ids: too many for random (frozen) embeddings to tell apart, few enough
-// to be learned in one pass over a million rows.
+// Deviation of a field's effects over its samples, in logits. Most of it sits in fields of up to a few
+// thousand ids, which one pass over a million rows shows often enough to be learned; random (frozen)
+// embeddings cannot tell that many apart.
 double EffectDeviation(uint32_t cardinality) {
-  if (cardinality < 150) return 0.10;
-  return cardinality < 6000 ? 0.33 : 0.12;
+  if (cardinality < 200) return 0.33;
+  if (cardinality < 2000) return 0.40;
+  return cardinality < 8000 ? 0.20 : 0.06;
 }
 
 double MissingIdShare(int field) { return field % 3 == 2 ? 0.02 * (1 + field % 5) : 0.0; }
@@ -38,16 +39,16 @@ struct NumberShape {
 };
 constexpr std::array<NumberShape, kPlantedNumbers> kNumbers = {{
     {0.8, 1.2, 0.40, 0, 0.00},
-    {1.5, 1.8, 0.00, 2, 0.10},
+    {1.5, 1.8, 0.00, 2, 0.16},
     {2.0, 1.4, 0.20, 0, 0.00},
-    {1.6, 1.0, 0.00, 0, -0.12},
+    {1.6, 1.0, 0.00, 0, -0.24},
     {6.5, 2.0, 0.03, 0, 0.00},
     {3.5, 1.5, 0.25, 0, 0.00},
-    {1.6, 1.3, 0.00, 0, 0.15},
+    {1.6, 1.3, 0.00, 0, 0.30},
     {2.2, 1.1, 0.01, 0, 0.00},
     {4.0, 1.4, 0.05, 0, 0.00},
     {0.4, 0.5, 0.45, 0, 0.00},
-    {0.9, 0.8, 0.04, 0, 0.10},
+    {0.9, 0.8, 0.04, 0, 0.25},
     {0.3, 0.6, 0.75, 0, 0.00},
     {1.7, 0.9, 0.20, 0, 0.00},
 }};

@@ -1,0 +1,96 @@
+// What tests of the readers share: files in a directory of their own, and small plans.
+#ifndef TANDEM_TESTS_UNIT_DATA_FIXTURE_H_
+#define TANDEM_TESTS_UNIT_DATA_FIXTURE_H_
+
+#include <stdlib.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/job.h"
+#include "worker/batch_source.h"
+
+namespace tandem {
+
+// A directory that goes with the test.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = ::testing::TempDir() + "/tandem_data_XXXXXX";
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    path_ = name;
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  std::string Path(const std::string& name) const { return path_ + "/" + name; }
+
+  std::string Write(const std::string& name, absl::string_view text) const {
+    std::ofstream(Path(name), std::ios::binary).write(text.data(), text.size());
+    return Path(name);
+  }
+
+  std::string WriteGzip(const std::string& name, const std::string& text) const {
+    gzFile file = gzopen(Path(name).c_str(), "wb");
+    EXPECT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())),
+              static_cast<int>(text.size()));
+    EXPECT_EQ(gzclose(file), Z_OK);
+    return Path(name);
+  }
+
+ private:
+  std::string path_;
+};
+
+inline std::string ReadAll(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+// One table that reads every field.
+inline JobPlan MakePlan(Data::Format format, const std::vector<std::string>& train, int workers,
+                        int batch) {
+  JobPlan plan;
+  plan.job.set_seed(1);
+  plan.job.mutable_cluster()->set_workers(workers);
+  plan.job.mutable_train()->set_batch(batch);
+  plan.job.mutable_data()->set_format(format);
+  for (const std::string& file : train) plan.job.mutable_data()->add_train(file);
+  TablePlan table;
+  table.name = "ids";
+  table.dim = 4;
+  plan.tables.push_back(table);
+  return plan;
+}
+
+// All batches of one epoch.
+inline std::vector<Batch> ReadEpoch(BatchSource* source, int64_t epoch) {
+  std::vector<Batch> batches;
+  EXPECT_TRUE(source->StartEpoch(epoch).ok());
+  for (;;) {
+    Batch batch;
+    const absl::Status status = source->Next(&batch);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok() || batch.samples == 0) return batches;
+    batches.push_back(batch);
+  }
+}
+
+// One line that has all of `parts`.
+inline void ExpectOneLine(const absl::Status& status, const std::vector<std::string>& parts) {
+  ASSERT_FALSE(status.ok());
+  const std::string message(status.message());
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  for (const std::string& part : parts) EXPECT_THAT(message, ::testing::HasSubstr(part));
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_UNIT_DATA_FIXTURE_H_

@@ -1,0 +1,143 @@
+// Files and lines: names in the job become files, files become lines, and what is not a text file
+// is refused with its name and line.
+#include "worker/data/line_reader.h"
+
+#include "absl/strings/match.h"
+#include "base/random.h"
+#include "tests/test_seed.h"
+#include "tests/unit/data_fixture.h"
+#include "worker/data/files.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::string> Lines(LineReader* reader, absl::Status* status) {
+  std::vector<std::string> lines;
+  for (absl::string_view line;;) {
+    const absl::StatusOr<bool> more = reader->Next(&line);
+    *status = more.status();
+    if (!more.ok() || !*more) return lines;
+    lines.emplace_back(line);
+  }
+}
+
+std::vector<std::string> LinesOf(absl::string_view bytes) {
+  LineReader reader("text", MemoryBytes(bytes));
+  absl::Status status;
+  std::vector<std::string> lines = Lines(&reader, &status);
+  EXPECT_TRUE(status.ok()) << status;
+  return lines;
+}
+
+absl::Status ErrorOf(const std::string& path) {
+  auto reader = OpenLines(path);
+  if (!reader.ok()) return reader.status();
+  absl::Status status;
+  Lines(reader->get(), &status);
+  return status;
+}
+
+TEST(LineReaderTest, LineEndsOfBothKindsEmptyLinesAndAMissingLastEnd) {
+  EXPECT_THAT(LinesOf("a\nb\r\n\n\r\nc"), ElementsAre("a", "b", "c"));
+  EXPECT_THAT(LinesOf(""), ElementsAre());
+  EXPECT_THAT(LinesOf("\n\n"), ElementsAre());
+  EXPECT_THAT(LinesOf("\xef\xbb\xbfhead\n\xef\xbb\xbfrow\n"),
+              ElementsAre("head", "\xef\xbb\xbfrow"));
+}
+
+TEST(LineReaderTest, LineNumbersCountEmptyLines) {
+  LineReader reader("text", MemoryBytes("a\n\n\nb\n"));
+  absl::string_view line;
+  ASSERT_TRUE(*reader.Next(&line));
+  EXPECT_EQ(reader.line_number(), 1);
+  ASSERT_TRUE(*reader.Next(&line));
+  EXPECT_EQ(reader.line_number(), 4);
+  EXPECT_EQ(reader.Error("what").message(), "text:4: what");
+}
+
+// Lines of all lengths around the size of a read come back whole.
+TEST(LineReaderTest, LinesThatCrossReadsAreWhole) {
+  Random random(TestSeed());
+  std::string text;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 300; ++i) {
+    const char letter = static_cast<char>('a' + i % 26);
+    expected.emplace_back(1 + random.Uniform(i % 10 == 0 ? 300'000 : 200), letter);
+    text += expected.back() + "\n";
+  }
+  EXPECT_EQ(LinesOf(text), expected);
+  const TempDir dir;
+  for (const std::string& path : {dir.Write("plain.txt", text), dir.WriteGzip("packed.gz", text),
+                                  dir.WriteGzip("packed_without_a_name", text)}) {
+    auto reader = OpenLines(path);
+    ASSERT_TRUE(reader.ok());
+    absl::Status status;
+    EXPECT_EQ(Lines(reader->get(), &status), expected) << path;
+    EXPECT_TRUE(status.ok());
+  }
+}
+
+TEST(LineReaderTest, ALineMayBeAsLongAsTheBoundAndNoLonger) {
+  const std::string longest(kMaxLineBytes, 'x');
+  EXPECT_THAT(LinesOf(longest + "\nb\n"), ElementsAre(longest, "b"));
+  for (const char* end : {"", "\nb\n"}) {
+    const std::string text = "a\n" + longest + "x" + end;
+    LineReader reader("text", MemoryBytes(text));
+    absl::Status status;
+    EXPECT_THAT(Lines(&reader, &status), ElementsAre("a"));
+    ExpectOneLine(status, {"text:2: ", "longer than 1048576 bytes", "hint"});
+  }
+}
+
+TEST(LineReaderTest, NulBytesAreRefused) {
+  LineReader reader("text", MemoryBytes(absl::string_view("a\nb\0c\n", 6)));
+  absl::Status status;
+  EXPECT_THAT(Lines(&reader, &status), ElementsAre("a"));
+  ExpectOneLine(status, {"text:2: ", "NUL", "hint"});
+}
+
+TEST(LineReaderTest, DamagedFilesAreNamed) {
+  const TempDir dir;
+  ExpectOneLine(ErrorOf(dir.Path("none.tsv")), {"none.tsv: ", "No such file", "hint"});
+  ExpectOneLine(ErrorOf(dir.Write("plain.gz", "a\nb\n")),
+                {"plain.gz:1: ", "not gzip data", "hint"});
+
+  Random random(TestSeed());
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += std::to_string(random.Next64()) + "\n";
+  std::string packed = ReadAll(dir.WriteGzip("whole.gz", text));
+  ExpectOneLine(ErrorOf(dir.Write("cut.gz", packed.substr(0, packed.size() / 2))),
+                {"cut.gz:", "end too early", "hint"});
+  packed[packed.size() / 2] = static_cast<char>(packed[packed.size() / 2] ^ 0x55);
+  ExpectOneLine(ErrorOf(dir.Write("bad.gz", packed)), {"bad.gz:", "damaged", "hint"});
+}
+
+TEST(FilesTest, VariablesAreReplaced) {
+  setenv("TANDEM_FILES_TEST", "/some/where", 1);
+  unsetenv("TANDEM_FILES_UNSET");
+  EXPECT_EQ(*ExpandEnvironment("$TANDEM_FILES_TEST/x"), "/some/where/x");
+  EXPECT_EQ(*ExpandEnvironment("a${TANDEM_FILES_TEST}b"), "a/some/whereb");
+  EXPECT_EQ(*ExpandEnvironment("cost$ 5 ${open"), "cost$ 5 ${open");
+  ExpectOneLine(ExpandFiles("data.train", "$TANDEM_FILES_UNSET/x").status(),
+                {"data.train", "$TANDEM_FILES_UNSET", "not set", "export TANDEM_FILES_UNSET="});
+}
+
+TEST(FilesTest, GlobsAreSortedAndEmptyOnesRefused) {
+  const TempDir dir;
+  for (const char* name : {"b.tsv", "a.tsv", "B.tsv", "c.txt"}) dir.Write(name, "x\n");
+  EXPECT_THAT(*ExpandFiles("data.train", dir.Path("*.tsv")),
+              ElementsAre(dir.Path("B.tsv"), dir.Path("a.tsv"), dir.Path("b.tsv")));
+  EXPECT_THAT(*ExpandAllFiles("data.train", {dir.Path("c.txt"), dir.Path("[ab].tsv")}),
+              ElementsAre(dir.Path("c.txt"), dir.Path("a.tsv"), dir.Path("b.tsv")));
+  ExpectOneLine(ExpandFiles("data.test", dir.Path("*.gz")).status(),
+                {"data.test", "no file matches", "*.gz", "hint"});
+  ExpectOneLine(ExpandFiles("data.test", dir.Path("none")).status(),
+                {"data.test", "none", "No such file", "hint"});
+  ExpectOneLine(ExpandFiles("data.test", dir.Path("")).status(),
+                {"data.test", "is a directory", "hint"});
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,203 @@
+// The text formats of one row a line: what a row becomes, and what is refused with which words.
+#include "worker/data/row.h"
+
+#include <cmath>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/unit/data_fixture.h"
+#include "worker/data/cells.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(CellsTest, NumbersFillTheWholeCellAndAreFinite) {
+  float x = 0;
+  for (const auto& [text, value] :
+       std::vector<std::pair<std::string, float>>{{"0", 0},
+                                                  {"17", 17},
+                                                  {"-3", -3},
+                                                  {"+1", 1},
+                                                  {"2.5e1", 25},
+                                                  {"16777216", 16777216},
+                                                  {"1e-60", 0},
+                                                  {"-0", 0}}) {
+    EXPECT_TRUE(ParseNumber(text, &x)) << text;
+    EXPECT_EQ(x, value) << text;
+  }
+  for (const char* text : {"", "+", "-", "+-1", "1 ", " 1", "1x", "nan", "inf", "-inf", "1e39",
+                           "1e999", "0x10", "1,5"}) {
+    EXPECT_FALSE(ParseNumber(text, &x)) << text;
+  }
+}
+
+TEST(CellsTest, QuotedTextIsShortAndOneLine) {
+  EXPECT_EQ(Quote("a\nb\x01"), "'a\\nb\\x01'");
+  EXPECT_LT(Quote(std::string(1000, 'x')).size(), 50u);
+}
+
+// The keys are part of every saved model: they may never change.
+TEST(CellsTest, KeysAreStableAndDifferBetweenFields) {
+  const FieldHash c1("C1"), c2("C2");
+  EXPECT_EQ(c1.Key("68fd1e64"), 8601746594197418059u);
+  EXPECT_EQ(c1.missing(), 985271929574167459u);
+  EXPECT_EQ(c1.Key(uint64_t{7}), 18133586919704551601u);
+  const std::set<uint64_t> all = {c1.Key("a"),  c2.Key("a"),  c1.Key("b"),
+                                  c1.missing(), c2.missing(), c1.Key("")};
+  EXPECT_EQ(all.size(), 6u);
+}
+
+std::vector<std::string> CriteoCells() {
+  std::vector<std::string> cells = {"1"};
+  for (int i = 1; i <= 13; ++i) cells.push_back(absl::StrCat(i));
+  for (int f = 1; f <= 26; ++f) cells.push_back(absl::StrCat("v", f));
+  return cells;
+}
+
+TEST(CriteoTest, ARowIsALabelNumbersAndKeys) {
+  auto cells = CriteoCells();
+  cells[2] = "-2";
+  cells[3] = "";
+  cells[14 + 5] = "";
+  Row row;
+  ASSERT_TRUE(NewCriteoParser()->Parse(absl::StrJoin(cells, "\t"), &row).ok());
+  EXPECT_EQ(row.label, 1);
+  ASSERT_EQ(row.numbers.size(), 13u);
+  EXPECT_FLOAT_EQ(row.numbers[0], std::log(2.0f));
+  EXPECT_FLOAT_EQ(row.numbers[1], -std::log(3.0f));
+  EXPECT_EQ(row.numbers[2], 0);  // missing
+  ASSERT_EQ(row.keys.size(), 26u);
+  EXPECT_EQ(row.keys[0], FieldHash("C1").Key("v1"));
+  EXPECT_EQ(row.keys[5], FieldHash("C6").missing());
+  EXPECT_EQ(row.keys[25], FieldHash("C26").Key("v26"));
+}
+
+TEST(CriteoTest, BadRowsAreRefused) {
+  auto parser = NewCriteoParser();
+  Row row;
+  auto cells = CriteoCells();
+  cells.pop_back();
+  ExpectOneLine(parser->Parse(absl::StrJoin(cells, "\t"), &row), {"39 columns", "expected 40"});
+  cells.insert(cells.end(), {"a", "b"});
+  ExpectOneLine(parser->Parse(absl::StrJoin(cells, "\t"), &row), {"41 columns", "expected 40"});
+  cells.pop_back();
+  cells[4] = "many";
+  ExpectOneLine(parser->Parse(absl::StrJoin(cells, "\t"), &row),
+                {"column 4 (I4)", "'many'", "expected a number"});
+  for (const char* label : {"2", "", "-1", "01", "yes"}) {
+    cells[0] = label;
+    ExpectOneLine(parser->Parse(absl::StrJoin(cells, "\t"), &row),
+                  {"the label", absl::StrCat("'", label, "'"), "0 or 1"});
+  }
+}
+
+TEST(LibsvmTest, PairsBecomeKeysAndWeights) {
+  auto parser = NewLibsvmParser();
+  Row row;
+  ASSERT_TRUE(parser->Parse("+1 3:0.5  18446744073709551615:-2\t7:1 # 9:9", &row).ok());
+  EXPECT_EQ(row.label, 1);
+  EXPECT_THAT(row.keys, ElementsAre(3u, 18446744073709551615u, 7u));
+  EXPECT_THAT(row.weights, ElementsAre(0.5f, -2.0f, 1.0f));
+  ASSERT_TRUE(parser->Parse("-1", &row).ok());
+  EXPECT_EQ(row.label, 0);
+  EXPECT_THAT(row.keys, IsEmpty());
+}
+
+TEST(LibsvmTest, BadRowsAreRefused) {
+  Row row;
+  for (const char* label : {"2", "0.5", "x", "# nothing"}) {
+    ExpectOneLine(NewLibsvmParser()->Parse(absl::StrCat(label, " 1:1"), &row),
+                  {"the label", "0 or 1, or -1 or +1", "hint"});
+  }
+  for (const char* pair :
+       {"1", "1:", ":1", "-1:1", "18446744073709551616:1", "1:x", "1:nan", "qid:3"}) {
+    ExpectOneLine(NewLibsvmParser()->Parse(absl::StrCat("1 ", pair), &row),
+                  {absl::StrCat("'", pair, "'"), "index:value", "hint"});
+  }
+  auto parser = NewLibsvmParser();
+  ASSERT_TRUE(parser->Parse("0 1:1", &row).ok());
+  ExpectOneLine(parser->Parse("-1 1:1", &row), {"0 in some rows and -1 in others", "hint"});
+}
+
+Columns NamedColumns() {
+  Columns columns;
+  columns.set_delimiter(",");
+  columns.set_header(true);
+  columns.set_label("y");
+  columns.set_positive("yes");
+  columns.add_numeric("age");
+  columns.add_categorical("city");
+  columns.add_categorical("job");
+  columns.set_missing("?");
+  return columns;
+}
+
+TEST(DelimitedTest, ColumnsAreFoundByName) {
+  auto parser = *NewDelimitedParser(NamedColumns());
+  EXPECT_TRUE(parser->has_header());
+  ASSERT_TRUE(parser->StartFile("job,unused,age,y,city").ok());
+  Row row;
+  ASSERT_TRUE(parser->Parse("clerk,x,41.5,yes,?", &row).ok());
+  EXPECT_EQ(row.label, 1);
+  EXPECT_THAT(row.numbers, ElementsAre(41.5f));
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").missing(), FieldHash("job").Key("clerk")));
+  ASSERT_TRUE(parser->Parse(",x,?,no,Rome", &row).ok());
+  EXPECT_EQ(row.label, 0);
+  EXPECT_THAT(row.numbers, ElementsAre(0.0f));
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("Rome"), FieldHash("job").missing()));
+  // The next file may order its columns otherwise.
+  ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+  ASSERT_TRUE(parser->Parse("no,7,Rome,clerk", &row).ok());
+  EXPECT_THAT(row.numbers, ElementsAre(7.0f));
+}
+
+TEST(DelimitedTest, ColumnsAreFoundByNumberAndTransformed) {
+  Columns columns;
+  columns.set_label("2");
+  columns.add_numeric("0");
+  columns.add_categorical("1");
+  columns.set_log_transform(true);
+  auto parser = *NewDelimitedParser(columns);
+  ASSERT_TRUE(parser->StartFile("1\ta\t0").ok());
+  Row row;
+  ASSERT_TRUE(parser->Parse("-3\ta\t1", &row).ok());
+  EXPECT_EQ(row.label, 1);  // the default of `positive` is "1"
+  EXPECT_FLOAT_EQ(row.numbers[0], -std::log(4.0f));
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("1").Key("a")));
+}
+
+TEST(DelimitedTest, BadColumnsAreRefused) {
+  auto parser = *NewDelimitedParser(NamedColumns());
+  ExpectOneLine(parser->StartFile("y,age,town,job"),
+                {"no column 'city'", "data.columns.categorical", "'town'", "hint"});
+  Columns columns;
+  columns.set_label("y");
+  ExpectOneLine((*NewDelimitedParser(columns))->StartFile("1\t2"),
+                {"data.columns.label", "'y'", "number", "header: true"});
+  columns.set_label("2");
+  ExpectOneLine((*NewDelimitedParser(columns))->StartFile("1\t2"),
+                {"2 columns", "expected", "hint"});
+  columns.set_delimiter("||");
+  ExpectOneLine(NewDelimitedParser(columns).status(), {"data.columns.delimiter", "one character"});
+  ExpectOneLine(NewDelimitedParser(Columns()).status(), {"data.columns.label is not set"});
+}
+
+TEST(DelimitedTest, BadRowsAreRefused) {
+  auto parser = *NewDelimitedParser(NamedColumns());
+  ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+  Row row;
+  ExpectOneLine(parser->Parse("no,1,Rome", &row), {"3 columns", "expected 4", "header"});
+  ExpectOneLine(parser->Parse("no,1,Rome,x,y", &row), {"5 columns", "expected 4", "header"});
+  ExpectOneLine(parser->Parse("no,old,Rome,x", &row), {"'age'", "'old'", "expected a number"});
+  ASSERT_TRUE(parser->Parse("no,1,Rome,x", &row).ok());
+  ExpectOneLine(parser->Parse("maybe,1,Rome,x", &row),
+                {"the label is 'maybe'", "'yes'", "'no'", "two values"});
+  ExpectOneLine(parser->Parse(",1,Rome,x", &row), {"the label is ''", "'yes'", "hint"});
+}
+
+}  // namespace
+}  // namespace tandem
