@@ -1,3 +1,14 @@
+# InitParameters is of the core, which needs no LibTorch; compiled in, so that this test needs neither.
+tandem_test(init_parameters_test
+  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/init_parameters_test.cc
+       ${CMAKE_SOURCE_DIR}/worker/init_parameters.cc
+  DEPS tandem::base tandem::messages tandem::optim LABELS unit)
+
+# The rest needs LibTorch.
+if(NOT TANDEM_TORCH)
+  return()
+endif()
+
 tandem_test(pair_interaction_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pair_interaction_test.cc
   DEPS tandem::pair_interaction tandem::base LABELS unit)
 
