@@ -20,6 +20,19 @@ void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
   for (const auto& [name, count] : from) (*into)[name] += count;
 }
 
+// Counts beyond this are a fault of their sender, and sums of smaller ones cannot overflow.
+constexpr int64_t kMaxCount = int64_t{1} << 50;
+
+absl::Status CheckCounts(const Progress& progress) {
+  for (const int64_t count :
+       {progress.samples(), progress.loss_samples(), progress.step(), progress.epoch()}) {
+    if (count >= 0 && count <= kMaxCount) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckByteKinds(const Counts& bytes) {
   if (bytes.size() <= JobBook::kMaxByteKinds) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -60,6 +73,7 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   if (rank < 0 || rank >= static_cast<int>(workers_.size())) {
     return absl::InvalidArgumentError(absl::StrCat("progress of rank ", rank));
   }
+  TANDEM_RETURN_IF_ERROR(CheckCounts(progress));
   TANDEM_RETURN_IF_ERROR(CheckByteKinds(progress.bytes()));
   if (progress.updates_sent_size() > static_cast<int>(table_names_.size())) {
     return absl::InvalidArgumentError(absl::StrCat("updates sent to ", progress.updates_sent_size(),
@@ -67,7 +81,7 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   }
   Progress& worker = workers_[rank];
   const double loss_sum = worker.loss_sum() + progress.loss_sum();
-  const int64_t loss_samples = worker.loss_samples() + progress.loss_samples();
+  const int64_t loss_samples = std::min(kMaxCount, worker.loss_samples() + progress.loss_samples());
   worker = progress;
   worker.clear_evaluation_json();
   worker.set_loss_sum(loss_sum);
@@ -115,9 +129,9 @@ void JobBook::AddStaleness(JobProgress* progress) const {
       const Distribution& staleness = table.version_staleness();
       progress->staleness_mean = std::max(progress->staleness_mean, Mean(staleness));
       progress->staleness_max = std::max(progress->staleness_max, staleness.max());
-      progress->clock_gap_max =
-          std::max(progress->clock_gap_max,
-                   static_cast<int64_t>(std::clamp(table.clock_gap().max(), 0.0, 1e18)));
+      const double gap = std::min(table.clock_gap().max(), static_cast<double>(kMaxCount));
+      if (gap > 0)
+        progress->clock_gap_max = std::max(progress->clock_gap_max, static_cast<int64_t>(gap));
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler_core.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -223,7 +224,8 @@ void SchedulerCore::OnStall(Node* node, const Stall& stall) {
   Node* who = waiter.has_value() ? members_.ByEndpoint(*waiter) : node;
   if (who == nullptr) who = node;
   const absl::optional<EndpointId> target = ParseNodeName(stall.waits_for());
-  const double seconds = std::clamp(stall.seconds(), 0.0, 1e6);
+  const double said = std::isfinite(stall.seconds()) ? stall.seconds() : 0.0;
+  const double seconds = std::clamp(said, 0.0, 1e6);
   Log(absl::StrCat(who->Name(), " waits for ", Clip(stall.waits_for()), " (", Clip(stall.what()),
                    ") since ",
                    absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(seconds * 1000)))));

@@ -124,6 +124,8 @@ class ShellTest : public ::testing::TestWithParam<bool> {
     options_.progress = events_;
     options_.abort = &abort_;
     options_.times.close_bound = absl::Seconds(1);
+    options_.times.silence_report = options_.times.silence_death = absl::Hours(1);
+    options_.times.stall_after = absl::Hours(1);  // these nodes do not beat
     auto transport = network_.make();
     ASSERT_TRUE(transport.ok()) << transport.status();
     transport_ = *std::move(transport);

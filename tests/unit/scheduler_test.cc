@@ -231,6 +231,11 @@ TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
 TEST(JobBookTest, RefusesReportsOfAnotherJob) {
   JobBook book(TestPlan(1, 1));
   EXPECT_FALSE(book.AddProgress(1, Progress()).ok());
+  Progress negative;
+  negative.set_samples(-1);
+  EXPECT_FALSE(book.AddProgress(0, negative).ok());
+  negative.set_samples(INT64_MAX);
+  EXPECT_FALSE(book.AddProgress(0, negative).ok());
   ShardReport report = ReportOf(0, 1, 1);
   report.set_shard(1);
   EXPECT_FALSE(book.AddShardReport(report).ok());

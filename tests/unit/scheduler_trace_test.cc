@@ -180,7 +180,8 @@ class Trace {
     }
     if (verb == "run") return DoRun(words);
     SchedulerEvent event;
-    if (words.size() > 1) absl::SimpleAtoi(words[1], &event.connection);
+    const bool numbered = words.size() > 1 && absl::SimpleAtoi(words[1], &event.connection);
+    if (!numbered) event.connection = 0;
     event.incarnation = event.connection;
     event.text = Rest(words, 1);
     event.why = absl::UnavailableError(Rest(words, 2));
