@@ -1,0 +1,313 @@
+// Every optimizer against the same formula written plainly in double precision; bits that do not
+// depend on how rows are grouped into calls; bad settings refused by name.
+#include "optim/optimizer.h"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "optim/row_update.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+using Vector = std::vector<double>;
+
+Optimizer Config(Optimizer::Kind kind) {
+  Optimizer config;
+  config.set_kind(kind);
+  config.set_learning_rate(0.05);
+  return config;
+}
+
+// One row in double precision, one formula each, with nothing shared with optim/.
+struct Reference {
+  Optimizer config;
+  Vector w, a, b;  // weights; first and second kind of slots
+  double t = 0;
+
+  void Step(Vector g, double scale) {
+    double norm = 0;
+    for (double& x : g) x *= scale;
+    for (const double x : g) norm += x * x;
+    norm = std::sqrt(norm);
+    const double clip = config.clip_norm();
+    for (size_t j = 0; j < g.size(); ++j) {
+      if (clip > 0 && norm > clip) g[j] *= clip / norm;
+      g[j] += config.weight_decay() * w[j];
+    }
+    Update(g);
+  }
+
+  void Update(const Vector& g) {
+    const double rate = config.learning_rate();
+    const double epsilon = config.epsilon() == 0 ? 1e-8 : config.epsilon();
+    double mean = 0;
+    for (const double x : g) mean += x * x / static_cast<double>(g.size());
+    if (config.kind() == Optimizer::ROWWISE_ADAGRAD) a[0] += mean;
+    t += 1;
+    for (size_t j = 0; j < g.size(); ++j) {
+      switch (config.kind()) {
+        case Optimizer::MOMENTUM:
+          a[j] = 0.9 * a[j] + g[j];
+          w[j] -= rate * a[j];
+          break;
+        case Optimizer::ADAGRAD:
+          a[j] += g[j] * g[j];
+          w[j] -= rate * g[j] / (std::sqrt(a[j]) + epsilon);
+          break;
+        case Optimizer::ROWWISE_ADAGRAD:
+          w[j] -= rate * g[j] / (std::sqrt(a[0]) + epsilon);
+          break;
+        case Optimizer::ADAM: {
+          a[j] = 0.9 * a[j] + 0.1 * g[j];
+          b[j] = 0.999 * b[j] + 0.001 * g[j] * g[j];
+          const double m = a[j] / (1 - std::pow(0.9, t));
+          const double v = b[j] / (1 - std::pow(0.999, t));
+          w[j] -= rate * m / (std::sqrt(v) + epsilon);
+          break;
+        }
+        default:
+          w[j] -= rate * g[j];
+      }
+    }
+  }
+};
+
+// Rows of floats with their slots, as a store keeps them.
+struct Rows {
+  Rows(const RowOptimizer& optimizer, int row_dim, size_t count)
+      : dim(row_dim), weights(count), slots(count) {
+    for (size_t i = 0; i < count; ++i) {
+      weights[i].assign(static_cast<size_t>(dim), 0.0f);
+      slots[i].assign(static_cast<size_t>(optimizer.slots_per_row(dim)), -1.0f);
+      optimizer.InitSlots(dim, absl::MakeSpan(slots[i]));
+    }
+  }
+
+  void Apply(const RowOptimizer& optimizer, absl::Span<const float> gradients, float scale,
+             size_t first, size_t count) {
+    std::vector<float*> w, s;
+    for (size_t i = first; i < first + count; ++i) {
+      w.push_back(weights[i].data());
+      s.push_back(slots[i].data());
+    }
+    const size_t d = static_cast<size_t>(dim);
+    optimizer.Apply(dim, scale, gradients.subspan(first * d, count * d), w, s);
+  }
+
+  int dim;
+  std::vector<std::vector<float>> weights, slots;
+};
+
+std::vector<float> RandomFloats(Random& random, size_t count) {
+  std::vector<float> values(count);
+  for (float& x : values) x = static_cast<float>(random.Normal());
+  return values;
+}
+
+std::string KindName(const ::testing::TestParamInfo<Optimizer::Kind>& info) {
+  return Optimizer::Kind_Name(info.param);
+}
+
+class OptimizerTest : public ::testing::TestWithParam<Optimizer::Kind> {
+ protected:
+  // The largest difference from the reference after `steps` steps on a row of `dim` floats.
+  static double Error(const Optimizer& config, int dim, int steps) {
+    const auto optimizer = *NewRowOptimizer(config);
+    Random random(TestSeed());
+    const size_t d = static_cast<size_t>(dim);
+    Rows rows(*optimizer, dim, 1);
+    rows.weights[0] = RandomFloats(random, d);
+    Reference reference{config, Vector(rows.weights[0].begin(), rows.weights[0].end()),
+                        Vector(d, config.initial_accumulator()), Vector(d, 0.0)};
+    for (int step = 0; step < steps; ++step) {
+      const std::vector<float> g = RandomFloats(random, d);
+      rows.Apply(*optimizer, g, 0.25f, 0, 1);
+      reference.Step(Vector(g.begin(), g.end()), 0.25);
+    }
+    double worst = 0;
+    for (size_t j = 0; j < d; ++j) {
+      worst = std::max(worst, std::abs(rows.weights[0][j] - reference.w[j]));
+    }
+    return worst;
+  }
+};
+
+TEST_P(OptimizerTest, AgreesWithTheFormulaInDoublePrecision) {
+  for (const int dim : {1, 3, 8, 10, 16, 17, 32, 64, 1024}) {
+    EXPECT_LT(Error(Config(GetParam()), dim, 100), 2e-5) << "dim " << dim;
+  }
+}
+
+TEST_P(OptimizerTest, ClippingAndDecayAgreeWithTheFormulaToo) {
+  Optimizer config = Config(GetParam());
+  config.set_clip_norm(0.7);
+  config.set_weight_decay(0.02);
+  for (const int dim : {1, 10, 16, 64}) EXPECT_LT(Error(config, dim, 100), 2e-5) << "dim " << dim;
+}
+
+// A batch, and the same rows in any other grouping, give the same bits: what a row becomes depends
+// on that row alone. The sizes take both kinds of loop (row length known to the compiler or not).
+TEST_P(OptimizerTest, ABatchIsOneRowAtATimeBitForBit) {
+  for (const int dim : {7, 8, 16, 33, 64}) {
+    for (const double clip : {0.0, 0.5}) {
+      Optimizer config = Config(GetParam());
+      config.set_clip_norm(clip);
+      config.set_weight_decay(clip / 10);
+      const auto optimizer = *NewRowOptimizer(config);
+      Rows batch(*optimizer, dim, 37), single(*optimizer, dim, 37);
+      Random random(TestSeed());
+      for (int step = 0; step < 5; ++step) {
+        const auto g = RandomFloats(random, 37 * static_cast<size_t>(dim));
+        batch.Apply(*optimizer, g, 0.3f, 0, 37);
+        for (size_t i = 0; i < 37; ++i) single.Apply(*optimizer, g, 0.3f, i, 1);
+      }
+      EXPECT_EQ(batch.weights, single.weights) << "dim " << dim << " clip " << clip;
+      EXPECT_EQ(batch.slots, single.slots) << "dim " << dim << " clip " << clip;
+    }
+  }
+}
+
+// Slots are all the memory there is: a second object continues from them as the first would have.
+TEST_P(OptimizerTest, SlotsAreTheWholeState) {
+  const auto one = *NewRowOptimizer(Config(GetParam()));
+  const auto other = *NewRowOptimizer(Config(GetParam()));
+  Rows straight(*one, 16, 1), handed(*one, 16, 1);
+  Random random(TestSeed());
+  for (int step = 0; step < 10; ++step) {
+    const auto g = RandomFloats(random, 16);
+    straight.Apply(*one, g, 1, 0, 1);
+    handed.Apply(step < 5 ? *one : *other, g, 1, 0, 1);
+  }
+  EXPECT_EQ(straight.weights, handed.weights);
+  EXPECT_EQ(straight.slots, handed.slots);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerTest,
+                         ::testing::Values(Optimizer::SGD, Optimizer::MOMENTUM, Optimizer::ADAGRAD,
+                                           Optimizer::ROWWISE_ADAGRAD, Optimizer::ADAM),
+                         KindName);
+
+// The rule of exact bits: products are rounded before they are added, sums go lane by lane. A build
+// with fused multiply-add or with another order of addition fails here.
+TEST(OptimizerBitsTest, RowwiseAdagradIsThisExactSequenceOfRoundings) {
+  for (const int dim : {5, 8, 16, 40}) {
+    const auto optimizer = *NewRowOptimizer(Config(Optimizer::ROWWISE_ADAGRAD));
+    Rows rows(*optimizer, dim, 1);
+    Random random(TestSeed());
+    const auto g = RandomFloats(random, static_cast<size_t>(dim));
+    rows.weights[0] = RandomFloats(random, static_cast<size_t>(dim));
+    const std::vector<float> before = rows.weights[0];
+    rows.Apply(*optimizer, g, 0.3f, 0, 1);
+    volatile float lane[8] = {};  // volatile: each result is rounded to a float in memory
+    volatile float x, square;
+    for (int j = 0; j < dim; ++j) {
+      x = g[static_cast<size_t>(j)] * 0.3f;
+      square = x * x;
+      lane[j % 8] = lane[j % 8] + square;
+    }
+    for (int stride = 4; stride > 0; stride /= 2) {
+      for (int l = 0; l < stride; ++l) lane[l] = lane[l] + lane[l + stride];
+    }
+    volatile float s = lane[0] / static_cast<float>(dim);
+    volatile float rate = std::sqrt(s) + 1e-8f;
+    rate = 0.05f / rate;
+    EXPECT_EQ(rows.slots[0][0], s);
+    for (size_t j = 0; j < before.size(); ++j) {
+      x = g[j] * 0.3f;
+      square = rate * x;
+      EXPECT_EQ(rows.weights[0][j], before[j] - square) << "dim " << dim << " element " << j;
+    }
+  }
+}
+
+// Past the table of corrections the formula is computed; the two must meet without a step.
+TEST(AdamTest, CorrectionsContinueBeyondTheirTable) {
+  const auto optimizer = *NewRowOptimizer(Config(Optimizer::ADAM));
+  for (const float t : {8190.0f, 8191.0f, 8192.0f, 20000.0f, 16777216.0f}) {
+    std::vector<float> w(4, 0.0f), slots = {0, 0, 0, 0, 1, 1, 1, 1, t}, g(4, 1.0f);
+    float* rows[] = {w.data()};
+    float* slot_rows[] = {slots.data()};
+    optimizer->Apply(4, 1, g, rows, slot_rows);
+    const double c2 = 1 - std::pow(0.999, t + 1.0);
+    const double want = -0.05 * 0.1 / std::sqrt((0.999 + 0.001) / c2);
+    EXPECT_NEAR(w[0], want, 1e-7) << "t " << t;
+    EXPECT_EQ(slots[8], t + 1);  // at 2^24 the count stays
+  }
+}
+
+// A count that no run of ours wrote (a file made by hand) is computed with, never indexed with.
+TEST(AdamTest, AnImpossibleStepCountReadsNoMemory) {
+  const auto optimizer = *NewRowOptimizer(Config(Optimizer::ADAM));
+  for (const float t : {-5.0f, 1e30f, std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> w(1), slots = {0, 0, t}, g(1, 1.0f);
+    float* rows[] = {w.data()};
+    float* slot_rows[] = {slots.data()};
+    optimizer->Apply(1, 1, g, rows, slot_rows);
+  }
+}
+
+TEST(OptimizerSettingsTest, SlotsPerRow) {
+  const auto slots = [](Optimizer::Kind kind) {
+    return (*NewRowOptimizer(Config(kind)))->slots_per_row(16);
+  };
+  EXPECT_EQ(slots(Optimizer::OPTIMIZER_UNSPECIFIED), 0);
+  EXPECT_EQ(slots(Optimizer::SGD), 0);
+  EXPECT_EQ(slots(Optimizer::MOMENTUM), 16);
+  EXPECT_EQ(slots(Optimizer::ADAGRAD), 16);
+  EXPECT_EQ(slots(Optimizer::ROWWISE_ADAGRAD), 1);
+  EXPECT_EQ(slots(Optimizer::ADAM), 33);
+}
+
+TEST(OptimizerSettingsTest, InitialAccumulatorFillsTheSlots) {
+  Optimizer config = Config(Optimizer::ADAGRAD);
+  config.set_initial_accumulator(0.1);
+  std::vector<float> slots(4);
+  (*NewRowOptimizer(config))->InitSlots(4, absl::MakeSpan(slots));
+  EXPECT_THAT(slots, ::testing::Each(0.1f));
+}
+
+TEST(OptimizerSettingsTest, ASettingOutOfRangeIsRefusedByName) {
+  using Set = void (Optimizer::*)(double);
+  const struct {
+    const char* name;
+    Set set;
+    std::vector<double> bad;
+  } kCases[] = {
+      {"learning_rate", &Optimizer::set_learning_rate, {0, -1, 1e-60, 1e60, NAN}},
+      {"momentum", &Optimizer::set_momentum, {-0.1, 1, 0.999999999, NAN}},
+      {"beta1", &Optimizer::set_beta1, {-0.1, 1, NAN}},
+      {"beta2", &Optimizer::set_beta2, {-0.1, 1.5, NAN}},
+      {"epsilon", &Optimizer::set_epsilon, {-1e-8, 1e-60, INFINITY, NAN}},
+      {"initial_accumulator", &Optimizer::set_initial_accumulator, {-1, INFINITY, NAN}},
+      {"weight_decay", &Optimizer::set_weight_decay, {-1e-9, INFINITY, NAN}},
+      {"clip_norm", &Optimizer::set_clip_norm, {-1, INFINITY, NAN}},
+  };
+  for (const auto& c : kCases) {
+    for (const double bad : c.bad) {
+      Optimizer config = Config(Optimizer::ADAM);
+      (config.*c.set)(bad);
+      const auto result = NewRowOptimizer(config);
+      ASSERT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << c.name << " " << bad;
+      EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr(c.name));
+    }
+  }
+}
+
+TEST(OptimizerSettingsTest, AnUnknownKindIsRefused) {
+  Optimizer config = Config(static_cast<Optimizer::Kind>(77));
+  EXPECT_THAT(std::string(NewRowOptimizer(config).status().message()),
+              ::testing::HasSubstr("kind 77"));
+}
+
+}  // namespace
+}  // namespace tandem

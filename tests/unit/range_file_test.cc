@@ -1,0 +1,355 @@
+// Range files: the bytes of the page, every damaged file refused, atomic writing, and loading into
+// other ranges.
+#include "server/range_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/test_seed.h"
+#include "xxhash.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Span<const uint8_t> Bytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+RangeImage SmallImage() {
+  RangeImage image;
+  image.table = "users";
+  image.optimizer = "rowwise_adagrad";
+  image.dim = 3;
+  image.slots_per_row = 1;
+  image.begin = 0x1000;
+  image.end = 0;
+  image.progress.version = 7;
+  image.progress.workers = {{11, 8, 7, false}, {12, 9, 6, true}};
+  image.keys = {0, 5, ~uint64_t{0}};
+  image.weights = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  image.slots = {0.5f, 0.25f, 0.125f};
+  image.held = "held";
+  return image;
+}
+
+void ExpectSame(const RangeImage& a, const RangeImage& b) {
+  EXPECT_EQ(a.table, b.table);
+  EXPECT_EQ(a.optimizer, b.optimizer);
+  EXPECT_EQ(a.dim, b.dim);
+  EXPECT_EQ(a.slots_per_row, b.slots_per_row);
+  EXPECT_EQ(a.begin, b.begin);
+  EXPECT_EQ(a.end, b.end);
+  EXPECT_EQ(a.progress, b.progress);
+  EXPECT_EQ(a.keys, b.keys);
+  EXPECT_EQ(a.weights, b.weights);
+  EXPECT_EQ(a.slots, b.slots);
+  EXPECT_EQ(a.held, b.held);
+}
+
+// Puts a right checksum on changed bytes, to get past it to the checks behind.
+void Seal(std::string& file) {
+  const uint64_t sum = XXH3_64bits(file.data(), file.size() - 8);
+  std::memcpy(&file[file.size() - 8], &sum, 8);
+}
+
+class Directory {
+ public:
+  Directory() : path_(::testing::TempDir() + "/tandem_range_XXXXXX") {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~Directory() {
+    const std::string command = "rm -rf '" + path_ + "'";
+    EXPECT_EQ(system(command.c_str()), 0);
+  }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+TEST(RangeFileTest, RoundTrip) {
+  const auto image = DecodeRange(Bytes(EncodeRange(SmallImage())));
+  ASSERT_TRUE(image.ok()) << image.status();
+  ExpectSame(*image, SmallImage());
+}
+
+TEST(RangeFileTest, AnEmptyRangeRoundTrips) {
+  RangeImage empty;
+  empty.dim = 1;
+  const auto image = DecodeRange(Bytes(EncodeRange(empty)));
+  ASSERT_TRUE(image.ok()) << image.status();
+  ExpectSame(*image, empty);
+}
+
+// The page's layout, byte for byte: one worker, one row of one float, one slot.
+TEST(RangeFileTest, TheBytesAreThoseOfThePage) {
+  RangeImage image;
+  image.table = "t";
+  image.optimizer = "rowwise_adagrad";
+  image.dim = 1;
+  image.slots_per_row = 1;
+  image.begin = 0x10;
+  image.end = 0x20;
+  image.progress.version = 2;
+  image.progress.workers = {{3, 4, 5, true}};
+  image.keys = {6};
+  image.weights = {1.0f};
+  image.slots = {2.0f};
+  image.held = "h";
+  const std::string want = absl::StrCat(
+      "54445246"
+      "01000000"
+      "a800000000000000",  //   0 magic, format, file_bytes = 168
+      "01000000"
+      "01000000"
+      "0100000000000000",  //  16 dim, slots_per_row, rows
+      "1000000000000000"
+      "2000000000000000",  //  32 begin, end
+      "0200000000000000"
+      "01000000"
+      "01000000",  //  48 version, workers, table_bytes
+      "0f000000"
+      "00000000"
+      "0100000000000000",  //  64 optimizer_bytes, zero, held_bytes
+      "0300000000000000"
+      "0400000000000000",  //  80 incarnation, admitted
+      "0500000000000000"
+      "0100000000000000",                  //  96 applied, finished
+      "74726f77776973655f61646167726164",  // 112 "t", "rowwise_adagrad"
+      "0600000000000000",                  // 128 key
+      "0000803f00000000",                  // 136 weight 1.0, padding
+      "0000004000000000",                  // 144 slot 2.0, padding
+      "6800000000000000");                 // 152 held "h", padding
+  const std::string file = EncodeRange(image);
+  ASSERT_EQ(file.size(), 168u);
+  EXPECT_EQ(absl::BytesToHexString(file.substr(0, 160)), want);
+}
+
+TEST(RangeFileTest, EveryTruncationIsRefused) {
+  const std::string file = EncodeRange(SmallImage());
+  for (size_t size = 0; size < file.size(); ++size) {
+    EXPECT_EQ(DecodeRange(Bytes(file.substr(0, size))).status().code(), absl::StatusCode::kDataLoss)
+        << size;
+  }
+  EXPECT_EQ(DecodeRange(Bytes(file + '\0')).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(RangeFileTest, EveryFlippedBitIsRefused) {
+  const std::string file = EncodeRange(SmallImage());
+  for (size_t bit = 0; bit < file.size() * 8; ++bit) {
+    std::string damaged = file;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    EXPECT_FALSE(DecodeRange(Bytes(damaged)).ok()) << "bit " << bit;
+  }
+}
+
+// With the checksum made right again, a changed byte is either refused by a check of its own or is
+// plain data, and then the file encodes back to itself: nothing is read differently than written.
+TEST(RangeFileTest, SealedDamageIsRefusedOrIsData) {
+  const std::string file = EncodeRange(SmallImage());
+  int refused = 0;
+  for (size_t at = 0; at + 8 < file.size(); ++at) {
+    for (const int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
+      std::string changed = file;
+      changed[at] = static_cast<char>(value);
+      Seal(changed);
+      const auto image = DecodeRange(Bytes(changed));
+      if (!image.ok()) {
+        ++refused;
+      } else {
+        EXPECT_EQ(EncodeRange(*image), changed) << "offset " << at;
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+// Counts are believed only when they add up to the bytes that are there, before any allocation:
+// these would ask for up to 2^63 bytes.
+TEST(RangeFileTest, HugeCountsAreRefusedByOffsetAndNumber) {
+  const struct {
+    size_t offset;
+    size_t bytes;
+    uint64_t value;
+    const char* name;
+  } kCases[] = {{16, 4, 0xffffffff, "dim at offset 16 is 4294967295"},
+                {16, 4, 0, "dim at offset 16 is 0"},
+                {20, 4, 0xffffffff, "slots_per_row at offset 20"},
+                {24, 8, ~uint64_t{0}, "rows at offset 24"},
+                {24, 8, uint64_t{1} << 32, "counts need"},
+                {48, 8, ~uint64_t{0}, "version at offset 48 is -1"},
+                {56, 4, 0xffffffff, "workers at offset 56"},
+                {60, 4, 0xffffffff, "table_bytes at offset 60"},
+                {64, 4, 0xffffffff, "optimizer_bytes at offset 64"},
+                {68, 4, 1, "reserved field at offset 68"},
+                {72, 8, ~uint64_t{0}, "held_bytes at offset 72"},
+                {40, 8, 0x1000, "range at offset 32"},
+                {88, 8, ~uint64_t{0}, "worker at offset 80"}};
+  for (const auto& c : kCases) {
+    std::string file = EncodeRange(SmallImage());
+    std::memcpy(&file[c.offset], &c.value, c.bytes);
+    Seal(file);
+    const absl::Status status = DecodeRange(Bytes(file)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.name));
+  }
+}
+
+TEST(RangeFileTest, AStrangerAndALaterFormatAreNamed) {
+  std::string file = EncodeRange(SmallImage());
+  file[0] = 'X';
+  EXPECT_THAT(std::string(DecodeRange(Bytes(file)).status().message()), HasSubstr("magic"));
+  file = EncodeRange(SmallImage());
+  file[4] = 2;
+  EXPECT_THAT(std::string(DecodeRange(Bytes(file)).status().message()),
+              HasSubstr("format at offset 4 is 2"));
+}
+
+TEST(RangeFileTest, WritesAndReadsAFile) {
+  const Directory dir;
+  ASSERT_TRUE(WriteRangeFile(dir / "r", SmallImage()).ok());
+  const auto image = ReadRangeFile(dir / "r");
+  ASSERT_TRUE(image.ok()) << image.status();
+  ExpectSame(*image, SmallImage());
+  EXPECT_NE(access((dir / "r.tmp").c_str(), F_OK), 0) << "no leftover";
+}
+
+TEST(RangeFileTest, ErrorsNameTheFile) {
+  const Directory dir;
+  EXPECT_EQ(ReadRangeFile(dir / "none").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(ReadRangeFile(dir / "none").status().message()), HasSubstr(dir / "none"));
+  EXPECT_FALSE(ReadRangeFile("/dev/null").ok()) << "a device is not a file of ours";
+  EXPECT_EQ(WriteFileAtomically(dir / "no/such", "x").code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(WriteFileAtomically(dir / "short", "TDRF").ok());
+  const absl::Status status = ReadRangeFile(dir / "short").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), HasSubstr((dir / "short") + ": range file: have 4"));
+}
+
+// The temporary file leads to a device that is always full: the error says so, and what was there
+// before stays.
+TEST(RangeFileTest, AFullDiskLeavesTheOldFile) {
+  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  const Directory dir;
+  ASSERT_TRUE(WriteFileAtomically(dir / "r", "old").ok());
+  ASSERT_EQ(symlink("/dev/full", (dir / "r.tmp").c_str()), 0);
+  const absl::Status status = WriteRangeFile(dir / "r", SmallImage());
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(dir / "r.tmp"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("offset 0"));
+  EXPECT_EQ(*ReadWholeFile(dir / "r"), "old");
+}
+
+std::unique_ptr<RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
+  Optimizer config;
+  config.set_kind(kind);
+  config.set_learning_rate(0.1);
+  return *NewRowOptimizer(config);
+}
+
+RangeStore::Options StoreOptions(const RowOptimizer* optimizer) {
+  RangeStore::Options options;
+  options.dim = 4;
+  options.salt = TestSeed();
+  options.seed = 99;
+  options.optimizer = optimizer;
+  options.table = "users";
+  return options;
+}
+
+void Fill(RangeStore& store, uint64_t keys) {
+  std::vector<uint64_t> some(keys);
+  for (uint64_t i = 0; i < keys; ++i) some[i] = i * 977;
+  std::vector<float> gradients(keys * 4);
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = static_cast<float>(i % 13) - 6;
+  store.Push(some, gradients, 1);
+}
+
+std::string FileOf(const RangeStore& store) {
+  return EncodeRange(ImageOf(store, "users", "rowwise_adagrad", 0, 0, {}));
+}
+
+TEST(LoadIntoTest, ALoadedStoreSavesTheSameBytes) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  RangeStore store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
+  Fill(store, 10'000);  // more than one batch of ImageOf
+  const auto image = DecodeRange(Bytes(FileOf(store)));
+  ASSERT_TRUE(image.ok()) << image.status();
+  ASSERT_TRUE(LoadInto(*image, 0, 0, &loaded).ok());
+  EXPECT_EQ(FileOf(loaded), FileOf(store));
+}
+
+// One file into three ranges, then the three back into one: nothing lost, nothing twice.
+TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  RangeStore store(StoreOptions(optimizer.get()));
+  Fill(store, 3000);
+  const RangeImage image = ImageOf(store, "users", "rowwise_adagrad", 0, 0, {});
+  const uint64_t cut = uint64_t{1} << 62;
+  const uint64_t bounds[] = {0, cut, 3 * cut, 0};
+  RangeStore merged(StoreOptions(optimizer.get()));
+  int64_t rows = 0;
+  for (int r = 0; r < 3; ++r) {
+    RangeStore part(StoreOptions(optimizer.get()));
+    ASSERT_TRUE(LoadInto(image, bounds[r], bounds[r + 1], &part).ok());
+    for (const uint64_t key : part.SortedKeys()) {
+      const uint64_t position = Position(TestSeed(), key);
+      EXPECT_GE(position, bounds[r]);
+      EXPECT_LE(position, bounds[r + 1] - 1);  // 0 - 1 is the last position
+    }
+    EXPECT_GT(part.size(), 0);
+    rows += part.size();
+    const auto piece =
+        ImageOf(part, "users", "rowwise_adagrad", bounds[r], bounds[r + 1], RangeProgress());
+    ASSERT_TRUE(LoadInto(piece, 0, 0, &merged).ok());
+  }
+  EXPECT_EQ(rows, 3000);
+  EXPECT_EQ(FileOf(merged), FileOf(store));
+}
+
+TEST(LoadIntoTest, AMismatchIsRefusedByNameAndChangesNothing) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  RangeStore store(StoreOptions(optimizer.get()));
+  Fill(store, 10);
+  const RangeImage good = ImageOf(store, "users", "rowwise_adagrad", 0, 0, {});
+  const auto expect_refused = [&](const RangeImage& image, RangeStore& into, const char* name) {
+    const absl::Status status = LoadInto(image, 0, 0, &into);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+    EXPECT_EQ(into.size(), 0);
+  };
+  RangeStore empty(StoreOptions(optimizer.get()));
+  RangeImage other = good;
+  other.table = "items";
+  expect_refused(other, empty, "\"items\"");
+  other = good;
+  other.optimizer = "adam";
+  expect_refused(other, empty, "\"adam\"");
+  RangeStore::Options wide = StoreOptions(optimizer.get());
+  wide.dim = 8;
+  RangeStore wide_store(wide);
+  expect_refused(good, wide_store, "dim \"4\"");
+  const auto sgd = MakeOptimizer(Optimizer::SGD);
+  RangeStore sgd_store(StoreOptions(sgd.get()));
+  expect_refused(good, sgd_store, "\"sgd\"");
+  RangeStore::Options unnamed = StoreOptions(optimizer.get());
+  unnamed.table.clear();
+  RangeStore unnamed_store(unnamed);
+  EXPECT_TRUE(LoadInto(good, 0, 0, &unnamed_store).ok()) << "a store without a name takes any";
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,444 @@
+// The range store against the simplest thing that could work, and what it promises about memory:
+// how much it takes, when it moves, and that a steady state allocates nothing.
+#include "server/range_store.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "optim/initializer.h"
+#include "server/row_index.h"
+#include "server/row_slabs.h"
+#include "tests/test_seed.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};  // calls of operator new in this program
+}  // namespace
+
+// Not inlined: g++ would see malloc here and free there and call them a mismatch.
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* const at = std::malloc(bytes == 0 ? 1 : bytes)) return at;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new[](size_t bytes) { return operator new(bytes); }
+[[gnu::noinline]] void operator delete(void* at) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete(void* at, size_t) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at) noexcept { std::free(at); }
+[[gnu::noinline]] void operator delete[](void* at, size_t) noexcept { std::free(at); }
+
+namespace tandem {
+namespace {
+
+std::unique_ptr<RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
+  Optimizer config;
+  config.set_kind(kind);
+  config.set_learning_rate(0.05);
+  config.set_initial_accumulator(0.125);  // so that forgotten slots are seen
+  return *NewRowOptimizer(config);
+}
+
+RangeStore::Options MakeOptions(const RowOptimizer* optimizer, int dim) {
+  RangeStore::Options options;
+  options.dim = dim;
+  options.salt = 0x5a17;
+  options.seed = 0x5eed;
+  options.optimizer = optimizer;
+  return options;
+}
+
+// The model: a map of vectors, one row at a time.
+class ModelStore {
+ public:
+  explicit ModelStore(const RangeStore::Options& options) : options_(options) {}
+
+  struct Row {
+    std::vector<float> weights, slots;
+  };
+
+  Row First(uint64_t key) const {
+    Row row;
+    row.weights.resize(static_cast<size_t>(options_.dim));
+    row.slots.resize(static_cast<size_t>(options_.optimizer->slots_per_row(options_.dim)));
+    InitRow(options_.initializer, options_.seed, key, absl::MakeSpan(row.weights));
+    options_.optimizer->InitSlots(options_.dim, absl::MakeSpan(row.slots));
+    return row;
+  }
+  Row& Create(uint64_t key) {
+    const auto found = rows_.find(key);
+    return found != rows_.end() ? found->second : rows_.emplace(key, First(key)).first->second;
+  }
+  Row Peek(uint64_t key) const {
+    const auto found = rows_.find(key);
+    return found != rows_.end() ? found->second : First(key);
+  }
+  void Push(uint64_t key, absl::Span<const float> gradient, float scale) {
+    Row& row = Create(key);
+    float* weights[] = {row.weights.data()};
+    float* slots[] = {row.slots.data()};
+    options_.optimizer->Apply(options_.dim, scale, gradient, weights, slots);
+  }
+  const std::unordered_map<uint64_t, Row>& rows() const { return rows_; }
+
+ private:
+  const RangeStore::Options options_;
+  std::unordered_map<uint64_t, Row> rows_;
+};
+
+// Drives a store and its model with the same random calls and compares all they answer.
+class ModelRun {
+ public:
+  ModelRun(const RangeStore::Options& options, uint64_t seed)
+      : store_(options), model_(options), random_(seed), dim_(static_cast<size_t>(options.dim)) {}
+
+  void Step() {
+    keys_.resize(random_.Uniform(120));
+    for (uint64_t& key : keys_) key = SomeKey();
+    switch (random_.Uniform(6)) {
+      case 0:
+        return Pull();
+      case 1:
+        return Peek();
+      case 2:
+        return Push();
+      case 3:
+        return PushByNumber();
+      case 4:
+        return Assign();
+      default:
+        return PeekWithSlots();
+    }
+  }
+
+  void CompareAll() {
+    ASSERT_EQ(store_.size(), static_cast<int64_t>(model_.rows().size()));
+    std::vector<uint64_t> keys = store_.SortedKeys();
+    ASSERT_EQ(keys.size(), model_.rows().size());
+    std::vector<uint32_t> numbers(keys.size());
+    store_.FindOrCreate(keys, absl::MakeSpan(numbers));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const auto row = model_.rows().find(keys[i]);
+      ASSERT_NE(row, model_.rows().end()) << keys[i];
+      EXPECT_EQ(store_.Weights(numbers[i]), absl::MakeConstSpan(row->second.weights));
+      EXPECT_EQ(store_.Slots(numbers[i]), absl::MakeConstSpan(row->second.slots));
+    }
+  }
+
+ private:
+  // Old keys often, new ones sometimes, and the ends of the range of keys.
+  uint64_t SomeKey() {
+    if (random_.Bernoulli(0.02)) return random_.Bernoulli(0.5) ? 0 : ~uint64_t{0};
+    const uint64_t n = random_.Uniform(3000);
+    return random_.Bernoulli(0.5) ? n : Mix64(n);
+  }
+  void MakeUnique() {
+    std::sort(keys_.begin(), keys_.end());
+    keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
+  }
+  std::vector<float> RandomFloats(size_t count) {
+    std::vector<float> values(count);
+    for (float& x : values) x = static_cast<float>(random_.Normal());
+    return values;
+  }
+  absl::Span<const float> Part(const std::vector<float>& values, size_t i, size_t width) const {
+    return absl::MakeConstSpan(values).subspan(i * width, width);
+  }
+
+  void Pull() {  // repeated keys are allowed
+    std::vector<float> out(keys_.size() * dim_);
+    store_.Pull(keys_, absl::MakeSpan(out));
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      ASSERT_EQ(Part(out, i, dim_), absl::MakeConstSpan(model_.Create(keys_[i]).weights));
+    }
+  }
+  void Peek() {
+    const int64_t size = store_.size();
+    std::vector<float> out(keys_.size() * dim_);
+    store_.Peek(keys_, absl::MakeSpan(out));
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      ASSERT_EQ(Part(out, i, dim_), absl::MakeConstSpan(model_.Peek(keys_[i]).weights));
+    }
+    ASSERT_EQ(store_.size(), size) << "a peek creates nothing";
+  }
+  void PeekWithSlots() {
+    const int64_t size = store_.size();
+    const size_t width = dim_ + static_cast<size_t>(store_.slots_per_row());
+    std::vector<float> out(keys_.size() * width);
+    store_.PeekWithSlots(keys_, absl::MakeSpan(out));
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      ModelStore::Row want = model_.Peek(keys_[i]);
+      want.weights.insert(want.weights.end(), want.slots.begin(), want.slots.end());
+      ASSERT_EQ(Part(out, i, width), absl::MakeConstSpan(want.weights));
+    }
+    ASSERT_EQ(store_.size(), size);
+  }
+  void Push() {
+    MakeUnique();
+    const auto gradients = RandomFloats(keys_.size() * dim_);
+    store_.Push(keys_, gradients, 0.5f);
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      model_.Push(keys_[i], Part(gradients, i, dim_), 0.5f);
+    }
+  }
+  void PushByNumber() {
+    MakeUnique();
+    const auto gradients = RandomFloats(keys_.size() * dim_);
+    std::vector<uint32_t> numbers(keys_.size());
+    store_.FindOrCreate(keys_, absl::MakeSpan(numbers));
+    store_.ApplyToRows(numbers, gradients, 2);
+    for (size_t i = 0; i < keys_.size(); ++i) model_.Push(keys_[i], Part(gradients, i, dim_), 2);
+  }
+  void Assign() {
+    const bool with_slots = random_.Bernoulli(0.5);
+    const size_t slots_per_row = static_cast<size_t>(store_.slots_per_row());
+    const auto weights = RandomFloats(keys_.size() * dim_);
+    auto slots = RandomFloats(with_slots ? keys_.size() * slots_per_row : 0);
+    for (float& slot : slots) slot = std::abs(slot);  // sums of squares have roots
+    store_.Assign(keys_, weights, slots);
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      ModelStore::Row& row = model_.Create(keys_[i]);
+      row.weights.assign(&weights[i * dim_], &weights[i * dim_] + dim_);
+      if (slots.empty()) continue;
+      row.slots.assign(slots.data() + i * slots_per_row, slots.data() + (i + 1) * slots_per_row);
+    }
+  }
+
+  RangeStore store_;
+  ModelStore model_;
+  Random random_;
+  const size_t dim_;
+  std::vector<uint64_t> keys_;
+};
+
+// The store must agree with the model through thousands of random calls, for row lengths that do
+// and do not fill cache lines, and for each number of slots.
+TEST(RangeStoreTest, AgreesWithAMapOfVectors) {
+  const struct {
+    int dim;
+    Optimizer::Kind kind;
+  } kCases[] = {{16, Optimizer::ROWWISE_ADAGRAD},
+                {1, Optimizer::SGD},
+                {8, Optimizer::ADAGRAD},
+                {10, Optimizer::ADAM},
+                {64, Optimizer::ADAM},
+                {1024, Optimizer::MOMENTUM}};
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(absl::StrCat("dim ", c.dim, " kind ", c.kind, "; rerun with --seed=", TestSeed()));
+    const auto optimizer = MakeOptimizer(c.kind);
+    ModelRun run(MakeOptions(optimizer.get(), c.dim), TestSeed() + static_cast<uint64_t>(c.dim));
+    const int steps = c.dim > 100 ? 200 : 1500;
+    for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) run.Step();
+    if (::testing::Test::HasFatalFailure()) return;
+    run.CompareAll();
+  }
+}
+
+// Rows keep number and contents while the index is rebuilt and the pages move dozens of times, the
+// change from small to huge pages included.
+TEST(RangeStoreTest, GrowsWithoutLosingARow) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  RangeStore store(MakeOptions(optimizer.get(), 16));
+  constexpr uint32_t kRows = 300'000;
+  std::vector<uint64_t> keys(1000);
+  std::vector<uint32_t> numbers(1000);
+  for (uint32_t first = 0; first < kRows; first += 1000) {
+    for (uint32_t i = 0; i < 1000; ++i) keys[i] = HashCombine(TestSeed(), first + i);
+    store.FindOrCreate(keys, absl::MakeSpan(numbers));
+    for (uint32_t i = 0; i < 1000; ++i) ASSERT_EQ(numbers[i], first + i);
+  }
+  ASSERT_EQ(store.size(), kRows);
+  std::vector<float> out(16), want(16);
+  for (uint32_t row = 0; row < kRows; ++row) {
+    const uint64_t key = HashCombine(TestSeed(), row);
+    InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
+    store.Peek({&key, 1}, absl::MakeSpan(out));
+    ASSERT_EQ(out, want) << row;
+    ASSERT_EQ(store.Weights(row), absl::MakeConstSpan(want)) << row;
+    ASSERT_EQ(store.Slots(row)[0], 0.125f) << row;
+  }
+}
+
+// One range sees only keys whose positions share their top bits; buckets must still be even, which
+// shows in the memory and in the time of this test.
+TEST(RangeStoreTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
+  RowIndex index(7, 0);
+  uint32_t rows = 0;
+  for (uint64_t key = 0; rows < 20'000; ++key) {
+    if (Position(7, key) >> 56 == 0x42) index.Insert(key, rows++);
+  }
+  uint32_t away = 0;
+  index.ForEach([&](uint64_t key, uint32_t row) {
+    ASSERT_EQ(index.Find(key, index.Hash(key)), row);
+    if (index.FindAtHome(key, index.Hash(key)) != row) ++away;
+  });
+  EXPECT_LT(away, rows / 6) << "keys outside their home bucket";
+}
+
+// Eight keys with one and the same home: all in a row of buckets, the last of which ends the
+// search.
+TEST(RangeStoreTest, OverflowingBucketsAreSearchedToTheEnd) {
+  RowIndex index(3, 0);
+  std::vector<uint64_t> same;
+  constexpr uint64_t kHome = 0;  // hashes below 2^64 / 64 fall into the first of 64 buckets
+  for (uint64_t key = 0; same.size() < 12; ++key) {
+    if (MulHigh(index.Hash(key), 64) == kHome) same.push_back(key);
+  }
+  for (uint32_t i = 0; i < 11; ++i) index.Insert(same[i], i);
+  for (uint32_t i = 0; i < 11; ++i) EXPECT_EQ(index.Find(same[i], index.Hash(same[i])), i);
+  EXPECT_EQ(index.Find(same[11], index.Hash(same[11])), RowIndex::kNoRow);
+}
+
+TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
+  const auto optimizer = MakeOptimizer(Optimizer::SGD);
+  RangeStore store(MakeOptions(optimizer.get(), 4));
+  const std::vector<uint64_t> keys(200, 42);
+  std::vector<uint32_t> numbers(keys.size(), 9);
+  store.FindOrCreate(keys, absl::MakeSpan(numbers));
+  EXPECT_EQ(store.size(), 1);
+  EXPECT_THAT(numbers, ::testing::Each(0u));
+}
+
+TEST(RangeStoreTest, SortedKeysAreInOrderOfPositionWhateverTheOrderOfCreation) {
+  const auto optimizer = MakeOptimizer(Optimizer::SGD);
+  RangeStore forward(MakeOptions(optimizer.get(), 1)), backward(MakeOptions(optimizer.get(), 1));
+  std::vector<uint64_t> keys(5000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * i;
+  std::vector<uint32_t> numbers(keys.size());
+  forward.FindOrCreate(keys, absl::MakeSpan(numbers));
+  std::reverse(keys.begin(), keys.end());
+  backward.FindOrCreate(keys, absl::MakeSpan(numbers));
+  const std::vector<uint64_t> sorted = forward.SortedKeys();
+  EXPECT_EQ(sorted, backward.SortedKeys());
+  ASSERT_EQ(sorted.size(), keys.size());
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    ASSERT_LT(Position(0x5a17, sorted[i - 1]), Position(0x5a17, sorted[i]));
+  }
+}
+
+TEST(RangeStoreTest, KeyOfFindsTheKeyOfARowNumber) {
+  const auto optimizer = MakeOptimizer(Optimizer::SGD);
+  RangeStore store(MakeOptions(optimizer.get(), 1));
+  const std::vector<uint64_t> keys = {0, 17, ~uint64_t{0}};
+  std::vector<uint32_t> numbers(3);
+  store.FindOrCreate(keys, absl::MakeSpan(numbers));
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(store.KeyOf(numbers[i]), keys[i]);
+}
+
+TEST(RangeStoreTest, AnEmptyStoreAnswers) {
+  const auto optimizer = MakeOptimizer(Optimizer::ADAM);
+  RangeStore store(MakeOptions(optimizer.get(), 16));
+  store.Pull({}, {});
+  store.Push({}, {}, 1);
+  store.ApplyToRows({}, {}, 1);
+  EXPECT_EQ(store.size(), 0);
+  EXPECT_TRUE(store.SortedKeys().empty());
+  std::vector<float> out(16), want(16);
+  const uint64_t key = 3;
+  store.Peek({&key, 1}, absl::MakeSpan(out));
+  InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
+  EXPECT_EQ(out, want);
+  EXPECT_EQ(store.size(), 0);
+}
+
+// Bytes of [begin, end) that are in memory, asked of the system.
+size_t ResidentAround(const void* at) {
+  const auto page = reinterpret_cast<uintptr_t>(at) & ~uintptr_t{4095};
+  unsigned char present = 0;
+  return mincore(reinterpret_cast<void*>(page), 4096, &present) == 0 && (present & 1) ? 4096 : 0;
+}
+
+// The promise of 1.3 times weights + slots + keys, at a million rows and at sizes around it where
+// the index has just grown.
+TEST(RangeStoreTest, MemoryStaysNearTheDataAtAMillionRows) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  RangeStore store(MakeOptions(optimizer.get(), 16));
+  std::vector<uint64_t> keys(10'000);
+  std::vector<uint32_t> numbers(keys.size());
+  for (uint64_t first = 0; first < 1'200'000; first += keys.size()) {
+    for (size_t i = 0; i < keys.size(); ++i) keys[i] = first + i;
+    store.FindOrCreate(keys, absl::MakeSpan(numbers));
+    if (store.size() < 500'000) continue;
+    const size_t data = static_cast<size_t>(store.size()) * (64 + 4 + 8);
+    ASSERT_LT(store.MemoryBytes(), data * 13 / 10) << store.size();
+    ASSERT_GT(store.MemoryBytes(), data) << "it cannot be less than what it holds";
+  }
+  EXPECT_GT(ResidentAround(store.Weights(0).data()), 0u);
+}
+
+// Hundreds of ranges live in one process; a small one must cost kilobytes, expected rows or not.
+TEST(RangeStoreTest, ASmallRangeIsSmall) {
+  const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
+  RangeStore::Options options = MakeOptions(optimizer.get(), 16);
+  RangeStore store(options);
+  std::vector<uint64_t> keys(100);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  std::vector<uint32_t> numbers(keys.size());
+  store.FindOrCreate(keys, absl::MakeSpan(numbers));
+  EXPECT_LT(store.MemoryBytes(), size_t{20} << 10);
+  options.expected_rows = int64_t{1} << 60;  // a wrong hint, from a job file
+  const RangeStore hinted(options);
+  EXPECT_LT(hinted.MemoryBytes(), size_t{2} << 20);
+}
+
+// Pulls and pushes of rows that exist call operator new not once.
+TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
+  const auto optimizer = MakeOptimizer(Optimizer::ADAM);
+  RangeStore store(MakeOptions(optimizer.get(), 16));
+  std::vector<uint64_t> keys(5000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
+  std::vector<float> values(keys.size() * 16);
+  std::vector<uint32_t> numbers(keys.size());
+  store.Pull(keys, absl::MakeSpan(values));
+  const int64_t before = allocations.load();
+  for (int i = 0; i < 10; ++i) {
+    store.Pull(keys, absl::MakeSpan(values));
+    store.Peek(keys, absl::MakeSpan(values));
+    store.Push(keys, values, 0.5f);
+    store.FindOrCreate(keys, absl::MakeSpan(numbers));
+    store.ApplyToRows(numbers, values, 0.5f);
+    store.Assign(keys, values, {});
+  }
+  EXPECT_EQ(allocations.load(), before);
+  EXPECT_GT(before, 0) << "the counter counts";
+}
+
+// Rows are numbered through slabs by a multiplication in place of a division; it must be exact up
+// to the last row number.
+TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
+  for (const auto& [dim, slots] : {std::pair{16, 1}, {1, 0}, {10, 21}, {64, 129}, {1024, 2049}}) {
+    RowSlabs slabs(dim, slots);
+    slabs.Reserve(5000);
+    std::vector<std::pair<const float*, const float*>> parts;
+    for (uint32_t row = 0; row < 5000; ++row) {
+      parts.emplace_back(slabs.Weights(row), slabs.Weights(row) + dim);
+      parts.emplace_back(slabs.Slots(row), slabs.Slots(row) + slots);
+    }
+    std::sort(parts.begin(), parts.end());
+    for (size_t i = 1; i < parts.size(); ++i) ASSERT_LE(parts[i - 1].second, parts[i].first);
+  }
+}
+
+TEST(RowSlabsTest, WeightsOfWholeLinesStartOnALine) {
+  for (const int dim : {16, 32, 64}) {
+    RowSlabs slabs(dim, 1);
+    slabs.Reserve(1000);
+    for (uint32_t row = 0; row < 1000; ++row) {
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(slabs.Weights(row)) % 64, 0u) << dim << " " << row;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem
