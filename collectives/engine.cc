@@ -21,6 +21,11 @@ constexpr int64_t kEarlyOverheadBytes = 128;
 
 size_t Bytes(Piece piece) { return static_cast<size_t>(piece.count) * sizeof(float); }
 
+// memcpy does not take null, which empty pieces may have.
+void CopyBytes(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 SegmentKind KindOf(const ParsedFrame& segment) {
   return static_cast<SegmentKind>(segment.header.flags);
 }
@@ -159,7 +164,7 @@ void CollectiveEngine::SendStep(Operation& op, CollectiveEffects* effects) {
     if (ops[i].kind != OpKind::kSend) continue;
     const int slot = op.SlotOfOp(i);
     Buffer values = source_.Alloc(Bytes(ops[i].piece));
-    std::memcpy(values.mutable_data(), op.At(ops[i].piece).data(), values.size());
+    CopyBytes(values.mutable_data(), op.At(ops[i].piece).data(), values.size());
     op.sent[slot] = Encode(SegmentKind::kData, op.number, op.sends.Number(ops[i].peer, slot),
                            op.data.size(), std::move(values));
     effects->sends.push_back({ops[i].peer, op.sent[slot]});
@@ -180,7 +185,7 @@ bool CollectiveEngine::ApplyOp(Operation& op, const Op& what, int slot, absl::Ti
   const absl::Span<float> target = op.At(what.piece);
   if (what.kind == OpKind::kSetAside) {
     op.aside = source_.Alloc(Bytes(what.piece));
-    std::memcpy(op.aside.mutable_data(), target.data(), op.aside.size());
+    CopyBytes(op.aside.mutable_data(), target.data(), op.aside.size());
     return true;
   }
   if (what.kind == OpKind::kAddAside) {
@@ -192,7 +197,7 @@ bool CollectiveEngine::ApplyOp(Operation& op, const Op& what, int slot, absl::Ti
   if (what.kind == OpKind::kReduce) {
     FoldAdd(target.data(), in.values.As<float>().data(), target.size());
   } else {
-    std::memcpy(target.data(), in.values.data(), in.values.size());
+    CopyBytes(target.data(), in.values.data(), in.values.size());
   }
   in.values = Buffer();
   op.waiting_since = now;

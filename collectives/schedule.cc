@@ -27,7 +27,7 @@ absl::string_view OpVerb(OpKind kind) {
 
 absl::Status ValidateOp(const Schedule& s, const Op& op) {
   // Written so that no sum can overflow.
-  const bool inside = op.piece.begin >= 0 && op.piece.count > 0 && op.piece.count <= s.count &&
+  const bool inside = op.piece.begin >= 0 && op.piece.count >= 0 && op.piece.count <= s.count &&
                       op.piece.begin <= s.count - op.piece.count;
   if (!inside) {
     return absl::InvalidArgumentError(
@@ -51,7 +51,7 @@ Piece Blocks::operator()(int64_t i) const {
 }
 
 Step& Step::Add(Op op) {
-  if (op.piece.count > 0) ops.push_back(op);
+  ops.push_back(op);
   return *this;
 }
 

@@ -8,8 +8,9 @@
 //   (2) all sends of a step leave at once, with the contents the vector had when the step began;
 //   (3) the other ops of a step are done in the order listed, so the order of additions is fixed
 //       however messages arrive;
-//   (4) the n-th send from rank a to rank b meets the n-th receive (or reduce) from a on b;
-//   (5) empty pieces are left out, on both sides alike.
+//   (4) the n-th send from rank a to rank b meets the n-th receive (or reduce) from a on b, of the
+//       same piece. Empty pieces travel too: an all-reduce of nothing is a barrier, so no rank
+//       finishes any all-reduce before every rank has started it, which the engine relies on.
 // Ranks are not otherwise in step: one may be ahead of another as far as its messages allow, so a
 // pipeline over segments is a schedule in which step t sends segment t - 1 and receives segment t.
 //
@@ -85,7 +86,7 @@ struct Schedule {
   std::string DebugString() const;  // one line an op
 };
 
-// What can be said of one rank's schedule alone: pieces inside the vector and not empty, peers that
+// What can be said of one rank's schedule alone: pieces inside the vector, peers that
 // exist and are others, nothing added from aside that was not set aside. INVALID_ARGUMENT if not.
 absl::Status ValidateSchedule(const Schedule& schedule);
 
