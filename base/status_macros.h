@@ -7,15 +7,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define TANDEM_RETURN_IF_ERROR(expression)                             \
-  do {                                                                 \
-    if (absl::Status tandem_status = (expression); !tandem_status.ok()) { \
-      return tandem_status;                                            \
-    }                                                                  \
-  } while (false)
-
 #define TANDEM_CONCAT_INNER(a, b) a##b
 #define TANDEM_CONCAT(a, b) TANDEM_CONCAT_INNER(a, b)
+
+// The name is the line's own, so that the expression may be a lambda that uses the macro too.
+#define TANDEM_RETURN_IF_ERROR(expression) \
+  TANDEM_RETURN_IF_ERROR_INNER(TANDEM_CONCAT(tandem_status_, __LINE__), expression)
+#define TANDEM_RETURN_IF_ERROR_INNER(status, expression)          \
+  do {                                                            \
+    if (absl::Status status = (expression); !status.ok()) {       \
+      return status;                                              \
+    }                                                             \
+  } while (false)
 
 // ASSIGN_OR_RETURN(auto x, F()): declares x from the value, or returns the status.
 #define TANDEM_ASSIGN_OR_RETURN(declaration, expression) \

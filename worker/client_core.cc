@@ -9,6 +9,11 @@
 #include "policies/policy.h"
 
 namespace tandem {
+namespace {
+
+constexpr size_t kAlignFloats = 16;  // 64 bytes, as buffers are
+
+}  // namespace
 
 ClientCore::ClientCore(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
                        const Options& options)
@@ -92,10 +97,15 @@ void ClientCore::Pack(Request* request) {
   for (uint32_t i = 0; i < request->keys.size(); ++i) input_of_table[request->keys[i].table] = i;
 
   size_t key_offset = 0, float_offset = 0;
+  EndpointId owner;
   for (const uint32_t id : order) {
     const size_t rows = range_fill_[id];
     range_fill_[id] = key_offset;
     if (rows == 0 && !request->push) continue;
+    if (map_->range(id).owner != owner) {  // parts of frames begin aligned
+      owner = map_->range(id).owner;
+      float_offset = (float_offset + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
+    }
     Slice slice;
     slice.range = id;
     slice.rows = static_cast<uint32_t>(rows);
@@ -127,13 +137,14 @@ void ClientCore::Pack(Request* request) {
 void ClientCore::PackValues(Request* request, absl::Span<const absl::Span<const float>> values) {
   size_t floats = 0;
   for (const Slice& slice : request->slices) {
-    if (slice.rows > 0) floats += size_t{slice.rows} * request->row_floats[slice.input];
+    if (slice.rows == 0) continue;
+    floats = slice.float_offset + size_t{slice.rows} * request->row_floats[slice.input];
   }
   if (floats == 0) return;
   request->packed_values = buffers_.Alloc(floats * sizeof(float));
-  float* out = request->packed_values.MutableAs<float>().data();
   for (const Slice& slice : request->slices) {
     if (slice.rows == 0) continue;
+    float* out = request->packed_values.MutableAs<float>().data() + slice.float_offset;
     const size_t width = request->row_floats[slice.input];
     const float* const from = values[slice.input].data();
     const uint32_t* const source = request->source.data() + slice.key_offset;
@@ -233,8 +244,8 @@ Frame ClientCore::BuildFrame(Request* request, uint64_t number, absl::Span<const
   header.view = map_->view();
   entries_.clear();
   size_t keys = 0, floats = 0;
-  bool one_run = true;
   const Slice& first = request->slices[slices.front()];
+  bool one_run = first.float_offset % kAlignFloats == 0;
   for (const uint32_t i : slices) {
     const Slice& slice = request->slices[i];
     SliceEntry e;
@@ -243,7 +254,8 @@ Frame ClientCore::BuildFrame(Request* request, uint64_t number, absl::Span<const
     e.version = slice.version;
     if (request->push && slice.rows > 0) e.row_floats = request->row_floats[slice.input];
     entries_.push_back(e);
-    one_run = one_run && slice.key_offset == first.key_offset + keys;
+    one_run = one_run && slice.key_offset == first.key_offset + keys &&
+              (!request->push || slice.float_offset == first.float_offset + floats);
     keys += slice.rows;
     floats += size_t{slice.rows} * e.row_floats;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "optim/fold.h"
@@ -94,11 +95,11 @@ void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
     const Command& command = control.command();
     if (command.kind() == Command::START) started_ = true;
     if (command.kind() == Command::STOP) stop_ = true;
-    if (command.kind() == Command::SAVE && save_barrier_.empty()) {
-      const std::string barrier = absl::StrCat("save ", command.id(), ":", command.path());
-      if (barriers_.count(barrier) > 0) return;  // sent again
-      save_barrier_ = barrier;
-      plan_barrier_ = absl::StrCat("plan ", command.id());
+    if (command.kind() == Command::SAVE && save_name_.empty()) {
+      const std::string plan = absl::StrCat("plan ", command.id());
+      if (barriers_.count(plan) > 0) return;  // sent again
+      save_name_ = absl::StrCat("save ", command.id());
+      plan_barrier_ = plan;
       save_path_ = command.path();
       save_step_ = -1;
       // A step that has begun needs its peers: it must be finished first.
@@ -106,12 +107,13 @@ void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
                          (LaneOf(step_).state == SlotState::kComputing || synchronising_);
       save_value_ = step_ + (begun ? 1 : 0);
     }
-  } else if (control.has_evaluation_part() && options_.rank == 0) {
-    const EvaluationPart& part = control.evaluation_part();
-    if (part.evaluation() == evaluations_) {
-      const int from = frame.header.sender.index;
-      parts_[from] = part;
-      payloads_[from] = frame.values();
+  } else if (control.has_evaluation_share() && options_.rank == 0) {
+    const EvaluationShare& part = control.evaluation_share();
+    const EndpointId from = frame.header.sender;
+    // One that comes again changes nothing: a task may be reading the first.
+    if (part.evaluation() == evaluations_ && from.role == Role::kWorker &&
+        from.index < plan_.workers() && parts_.emplace(from.index, part).second) {
+      payloads_[from.index] = frame.values();
     }
     Control done;  // also for one that was merged before: its sender only wants to know
     done.mutable_command_done()->set_id(static_cast<uint64_t>(part.evaluation()));
@@ -441,6 +443,7 @@ void TrainerCore::AfterCompute(absl::Time now, TrainerEffects* effects) {
   epoch_samples_ += slot.batch.samples;
   loss_sum_ += slot.loss_sum;
   loss_samples_ += slot.batch.samples;
+  if (slot.recent_auc > 0) recent_auc_ = slot.recent_auc;
   const int64_t in_flight = next_read_ - step_ + UnacknowledgedSteps();
   in_flight_.set_count(in_flight_.count() + 1);
   in_flight_.set_sum(in_flight_.sum() + static_cast<double>(in_flight));
@@ -611,6 +614,7 @@ bool TrainerCore::NextEpochOrEnd() {
   phase_part_ = 0;
   if (LastEpoch()) {
     phase_ = options_.save ? Phase::kSave : Phase::kEnd;
+    save_part_ = 0;  // of a save that was asked for and that the end has overtaken
     return true;
   }
   ++epoch_;
@@ -663,8 +667,6 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
       return true;
     case kMeet:  // nobody reads before everybody's pushes are in
       if (!PassBarrier(now, absl::StrCat("evaluation ", evaluations_), step_)) return false;
-      parts_.clear();
-      payloads_.clear();
       part_.Clear();
       first_test_batch_ = true;
       phase_part_ = kReadDense;
@@ -681,7 +683,7 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
     case kRead: {
       if (test_slot_.batch.samples == 0) {
         phase_part_ = kSum;
-        task(TrainerTask::Kind::kEvaluationPart);
+        task(TrainerTask::Kind::kEvaluationShare);
         return false;
       }
       test_slot_.rows.resize(test_slot_.batch.sparse.size());
@@ -714,7 +716,7 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
       return true;
     case kGather:
       if (!part_acknowledged_) {
-        SendEvaluationPart(now);
+        SendEvaluationShare(now);
         return false;
       }
       if (options_.rank == 0) {
@@ -732,6 +734,9 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
       if (!PassBarrier(now, absl::StrCat("evaluated ", evaluations_), step_)) return false;
       ++evaluations_;
       part_payload_ = Buffer();
+      // Not when an evaluation begins: parts of quick workers may come before we know that it has.
+      parts_.clear();
+      payloads_.clear();
       return NextEpochOrEnd();
   }
   return false;
@@ -744,22 +749,36 @@ bool TrainerCore::HasDelay() const {
   return false;
 }
 
-void TrainerCore::SendEvaluationPart(absl::Time now) {
+void TrainerCore::SendEvaluationShare(absl::Time now) {
   if (now < next_part_send_) return;
   next_part_send_ = now + options_.control_resend;
   Control control;
-  *control.mutable_evaluation_part() = part_;
+  *control.mutable_evaluation_share() = part_;
   SendControl(EndpointId::Worker(0), control, part_payload_);
 }
 
 // ---- saving and the end -----------------------------------------------------------------------
 
-// Rank 0 writes the dense part (read back from the servers if it lives there), then all meet; the
-// scheduler has the servers write their ranges before it lets them go on.
-bool TrainerCore::SaveAtBarrier(absl::Time now, const std::string& barrier,
-                                const std::string& path, TrainerEffects* effects) {
+// One save is one directory, `path`/step-N. Rank 0 writes the dense part there (read back from the
+// servers if it lives there), then all meet; the scheduler has the servers write their ranges before
+// it lets them go on; then rank 0 makes it the latest one.
+bool TrainerCore::SaveAtBarrier(absl::Time now, absl::string_view name, absl::string_view path,
+                                int64_t step, TrainerEffects* effects) {
   if (task_running_ || !reads_.empty()) return false;
-  if (options_.rank == 0 && save_part_ == 0) {
+  const std::string directory = absl::StrCat(path, "/step-", step);
+  const auto task = [&](TrainerTask::Kind kind) {
+    TrainerTask t;
+    t.kind = kind;
+    t.text = &text_;
+    t.path = directory;
+    task_running_ = true;
+    ++save_part_;
+    effects->tasks.push_back(std::move(t));
+  };
+  // The dense part is read once all pushes are in, which nobody knows before all have met.
+  if (!PassBarrier(now, absl::StrCat("ready to ", name), step)) return false;
+  const bool writer = options_.rank == 0;
+  if (writer && save_part_ == 0) {
     save_part_ = 1;
     if (DenseOnServers()) {
       saved_rows_.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
@@ -767,33 +786,32 @@ bool TrainerCore::SaveAtBarrier(absl::Time now, const std::string& barrier,
       return false;
     }
   }
-  if (options_.rank == 0 && save_part_ == 1) {
+  if (writer && save_part_ == 1) {
     if (DenseOnServers()) {
       if (const absl::Status set = dense_.SetRowsWithSlots(saved_rows_); !set.ok()) Fail(set);
     }
     text_ = dense_.EncodeFile();
-    TrainerTask task;
-    task.kind = TrainerTask::Kind::kSaveDense;
-    task.text = &text_;
-    task.path = path;
-    task_running_ = true;
-    save_part_ = 2;
-    effects->tasks.push_back(std::move(task));
+    task(TrainerTask::Kind::kSaveDense);
     return false;
   }
-  if (!PassBarrier(now, barrier, step_)) return false;
+  if (!PassBarrier(now, absl::StrCat(name, ":", directory), step)) return false;
+  if (writer && save_part_ == 2) {
+    task(TrainerTask::Kind::kCommitSave);
+    return false;
+  }
   text_.clear();
+  saved_rows_.clear();
   save_part_ = 0;
   return true;
 }
 
 bool TrainerCore::HeldForSave() const {
-  if (save_barrier_.empty()) return false;
+  if (save_name_.empty()) return false;
   return save_step_ < 0 ? step_ >= save_value_ : step_ >= save_step_;
 }
 
 bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
-  if (save_barrier_.empty()) return false;
+  if (save_name_.empty()) return false;
   if (save_step_ < 0) {
     if (!PassBarrier(now, plan_barrier_, save_value_)) return false;
     save_step_ = barriers_[plan_barrier_].max_value;
@@ -801,13 +819,13 @@ bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) 
   }
   const bool at_end = phase_ == Phase::kEndPush;
   if ((!at_end && step_ < save_step_) || synchronising_ || !pushes_.empty()) return false;
-  if (!SaveAtBarrier(now, save_barrier_, save_path_, effects)) return false;
-  save_barrier_.clear();
+  if (!SaveAtBarrier(now, save_name_, save_path_, save_step_, effects)) return false;
+  save_name_.clear();
   return true;
 }
 
 bool TrainerCore::AdvanceSave(absl::Time now, TrainerEffects* effects) {
-  if (!SaveAtBarrier(now, "save", options_.save_path, effects)) return false;
+  if (!SaveAtBarrier(now, "save", options_.save_path, step_, effects)) return false;
   phase_ = Phase::kEnd;
   return true;
 }
@@ -862,7 +880,8 @@ std::string TrainerCore::Activity(absl::Time now) const {
   if (phase_ == Phase::kTraining) {
     const Lane& lane = lanes_[static_cast<size_t>(step_) % lanes_.size()];
     if (synchronising_ && engine_ != nullptr) {
-      return absl::StrCat("allreduce of step ", step_, ": ", engine_->WaitingFor(now));
+      return absl::StrCat("allreduce of step ", step_, ": ",
+                          absl::StrReplaceAll(engine_->WaitingFor(now), {{"rank ", "worker "}}));
     }
     if (lane.state == SlotState::kComputing) return absl::StrCat("computing step ", step_);
     if (lane.state == SlotState::kFetching) return absl::StrCat("reading data of step ", step_);

@@ -46,6 +46,7 @@ struct StepSlot {
   std::vector<float> dense;           // parameters read from servers (padded); empty with allreduce
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
+  double recent_auc = 0;              // of recent training samples; 0 = unknown
 };
 
 struct TrainerTask {
@@ -54,16 +55,17 @@ struct TrainerTask {
     kCompute,         // rows -> gradients, dense_gradient, loss_sum (sums over samples)
     kFetchTest,       // fill slot->batch with the next test batch; `first`: from the start
     kForward,         // score slot->batch, add to this evaluation's sums
-    kEvaluationPart,  // fill *part and *payload: this worker's share of the evaluation
+    kEvaluationShare,  // fill *part and *payload: this worker's share of the evaluation
     kMergeParts,      // rank 0: parts and payloads of all ranks -> *text, JSON
-    kSaveDense,       // rank 0: write *text (bytes of the dense file) under `path`
+    kSaveDense,       // rank 0: write *text (bytes of the dense file) into the directory `path`
+    kCommitSave,      // rank 0: all files of the save in `path` are there: make it the latest
   };
   Kind kind = Kind::kFetch;
   StepSlot* slot = nullptr;
   bool first = false;
-  EvaluationPart* part = nullptr;
+  EvaluationShare* part = nullptr;
   Buffer* payload = nullptr;
-  const std::map<int, EvaluationPart>* parts = nullptr;  // by rank
+  const std::map<int, EvaluationShare>* parts = nullptr;  // by rank
   const std::map<int, Buffer>* payloads = nullptr;
   std::string* text = nullptr;
   std::string path;
@@ -130,8 +132,6 @@ class TrainerCore {
   std::string Activity(absl::Time now) const;
   // Grows whenever the loop comes on.
   uint64_t progress_count() const { return progress_count_; }
-  // For Progress frames, sent by the core itself each report interval; the shell adds the AUC.
-  void set_recent_auc(double auc) { recent_auc_ = auc; }
   const ClientCore& client() const { return *client_; }
 
  private:
@@ -191,10 +191,10 @@ class TrainerCore {
   bool AdvanceEnd(absl::Time now);
   bool AdvanceRequestedSave(absl::Time now, TrainerEffects* effects);
   bool HeldForSave() const;
-  bool SaveAtBarrier(absl::Time now, const std::string& barrier, const std::string& path,
+  bool SaveAtBarrier(absl::Time now, absl::string_view name, absl::string_view path, int64_t step,
                      TrainerEffects* effects);
   void SendReport(absl::Time now, bool done);
-  void SendEvaluationPart(absl::Time now);
+  void SendEvaluationShare(absl::Time now);
   void OnControl(absl::Time now, const ParsedFrame& frame);
   void OnClientCompletion(const ClientCore::Completion& completion);
   void CollectCollective(absl::Time now, TrainerEffects* effects);
@@ -249,7 +249,7 @@ class TrainerCore {
   int phase_part_ = 0;            // progress within a phase of several parts
   int64_t common_step_ = 0;
   // A save asked for in the middle: all agree on a step, finish the steps before it, and save.
-  std::string save_barrier_;      // empty: none asked for
+  std::string save_name_;         // of its barrier; empty: none asked for
   std::string plan_barrier_;
   std::string save_path_;
   int64_t save_value_ = 0;        // this worker can stop before this step
@@ -262,11 +262,11 @@ class TrainerCore {
   StepSlot test_slot_;
   bool task_running_ = false;
   std::set<uint64_t> reads_;      // of evaluation and saving
-  EvaluationPart part_;
+  EvaluationShare part_;
   Buffer part_payload_;
   bool part_acknowledged_ = false;
   absl::Time next_part_send_;
-  std::map<int, EvaluationPart> parts_;
+  std::map<int, EvaluationShare> parts_;
   std::map<int, Buffer> payloads_;
   std::string text_;
   std::vector<float> saved_rows_;

@@ -1,0 +1,105 @@
+#include "cli/children.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace tandem {
+
+std::string Children::Exit::DebugString() const {
+  if (signal != 0) return absl::StrCat(name, " (pid ", pid, ") was killed by signal ", signal);
+  return absl::StrCat(name, " (pid ", pid, ") exited with status ", code);
+}
+
+Children::~Children() { StopAll(absl::ZeroDuration()); }
+
+absl::Status Children::Start(const std::string& name, const std::vector<std::string>& argv,
+                             const std::string& log, int pipe_fd,
+                             const std::vector<std::pair<std::string, std::string>>& environment) {
+  std::vector<char*> args;
+  for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
+  args.push_back(nullptr);
+  const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (log_fd < 0) {
+    return absl::PermissionDeniedError(absl::StrCat(log, ": cannot be written: ", strerror(errno)));
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) {
+    close(log_fd);
+    return absl::ResourceExhaustedError(absl::StrCat("cannot start ", name, ": ", strerror(errno)));
+  }
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);  // the parent died in between
+    setpgid(0, 0);  // Ctrl-C reaches the driver, which ends the job in order
+    for (const auto& [key, value] : environment) setenv(key.c_str(), value.c_str(), 1);
+    dup2(log_fd, STDOUT_FILENO);
+    dup2(log_fd, STDERR_FILENO);
+    const int null_fd = open("/dev/null", O_RDONLY);
+    dup2(null_fd, STDIN_FILENO);
+    if (pipe_fd >= 0) dup2(pipe_fd, 3);
+    execv(args[0], args.data());
+    dprintf(STDERR_FILENO, "cannot run %s: %s\n", args[0], strerror(errno));
+    _exit(127);
+  }
+  close(log_fd);
+  running_.push_back({name, pid, log});
+  return absl::OkStatus();
+}
+
+std::vector<Children::Exit> Children::Reap() {
+  std::vector<Exit> exits;
+  for (size_t i = 0; i < running_.size();) {
+    int status = 0;
+    const pid_t pid = waitpid(running_[i].pid, &status, WNOHANG);
+    if (pid != running_[i].pid) {
+      ++i;
+      continue;
+    }
+    Exit exit;
+    exit.name = running_[i].name;
+    exit.pid = pid;
+    exit.log = running_[i].log;
+    if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
+    if (WIFEXITED(status)) exit.code = WEXITSTATUS(status);
+    exits.push_back(std::move(exit));
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  return exits;
+}
+
+void Children::Signal(int signal) {
+  for (const Child& child : running_) kill(child.pid, signal);
+}
+
+void Children::SignalOne(const std::string& name, int signal) {
+  for (const Child& child : running_) {
+    if (child.name == name) kill(child.pid, signal);
+  }
+}
+
+std::vector<Children::Exit> Children::StopAll(absl::Duration grace) {
+  std::vector<Exit> all;
+  const absl::Time deadline = absl::Now() + grace;
+  Signal(SIGCONT);  // a stopped process cannot end
+  if (grace > absl::ZeroDuration()) Signal(SIGTERM);
+  while (running()) {
+    for (Exit& exit : Reap()) all.push_back(std::move(exit));
+    if (!running()) break;
+    if (absl::Now() >= deadline) Signal(SIGKILL);
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return all;
+}
+
+}  // namespace tandem

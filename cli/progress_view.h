@@ -1,0 +1,43 @@
+// What `tandem run` shows of the scheduler's events: one live line on a terminal, plain lines
+// elsewhere.
+#ifndef TANDEM_CLI_PROGRESS_VIEW_H_
+#define TANDEM_CLI_PROGRESS_VIEW_H_
+
+#include <cstdio>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/time/time.h"
+
+namespace tandem {
+
+class ProgressView {
+ public:
+  // `out` is a terminal if `live`.
+  ProgressView(std::FILE* out, bool live) : out_(out), live_(live) {}
+  ~ProgressView() { EndLive(); }
+
+  // One event of the scheduler (scheduler_shell.h lists them).
+  void Show(const nlohmann::json& event, absl::Time now);
+  // A whole line, above the live one.
+  void Line(const std::string& text);
+
+  // "epoch 1 step 1,200 | 35,100 samples/s | loss 0.4512 | AUC 0.781 | staleness 1.2 max 5 | 0:42 left"
+  static std::string Format(const nlohmann::json& progress);
+
+ private:
+  void EndLive();
+
+  std::FILE* const out_;
+  const bool live_;
+  bool live_line_ = false;
+  absl::Time next_plain_ = absl::InfinitePast();
+};
+
+// "1,234,567".
+std::string WithCommas(int64_t number);
+
+}  // namespace tandem
+
+#endif  // TANDEM_CLI_PROGRESS_VIEW_H_

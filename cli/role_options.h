@@ -1,0 +1,45 @@
+// Flags of the roles for CLI11, in one place so that all programs spell them alike.
+#ifndef TANDEM_CLI_ROLE_OPTIONS_H_
+#define TANDEM_CLI_ROLE_OPTIONS_H_
+
+#include <CLI/CLI.hpp>
+
+#include "cli/role_flags.h"
+
+namespace tandem {
+
+inline void AddJobFlags(CLI::App* app, RoleFlags* flags) {
+  app->add_option("--job", flags->job, "Job file (protobuf text)")->required();
+  app->add_option("--set", flags->set, "Change a field of the job: path=value (repeatable)");
+}
+
+inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
+  app->add_option("--bind", flags->bind, "Where to listen; port * = any free one")
+      ->capture_default_str();
+  app->add_option("--advertise", flags->advertise,
+                  "Host by which others reach this one, if --bind names all hosts");
+  app->add_option("--io-threads", flags->io_threads, "ZeroMQ I/O threads")->capture_default_str();
+}
+
+inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
+  app->add_option("--scheduler", flags->scheduler, "Address of the scheduler, tcp://HOST:PORT")
+      ->required();
+  app->add_option("--index", flags->index, "Wanted server index or worker rank; -1 = any free one")
+      ->capture_default_str();
+  app->add_option("--init-from", flags->init_from, "Saved model to start from");
+}
+
+// Parses; on failure prints one line, on --help the help. True if the program should go on.
+inline bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code) {
+  try {
+    app->parse(argc, argv);
+    return true;
+  } catch (const CLI::ParseError& error) {
+    *exit_code = app->exit(error) == 0 ? kExitOk : kExitBadInput;
+    return false;
+  }
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_CLI_ROLE_OPTIONS_H_

@@ -1,0 +1,31 @@
+// tandem-server: holds key ranges of the embedding tables of one job.
+#include "cli/role_options.h"
+#include "server/server_shell.h"
+
+int main(int argc, char** argv) {
+  using namespace tandem;
+  CLI::App app("A server of one Tandem job: holds key ranges of its tables.", "tandem-server");
+  RoleFlags flags;
+  AddJobFlags(&app, &flags);
+  AddNetworkFlags(&app, &flags);
+  AddMemberFlags(&app, &flags);
+  app.add_option("--out", flags.out, "Folder for staleness records, if the job asks for them");
+  int code = kExitOk;
+  if (!ParseFlags(&app, argc, argv, &code)) return code;
+
+  const auto plan = PlanOf(flags);
+  if (!plan.ok()) {
+    Finish("tandem-server", plan.status());
+    return kExitBadInput;
+  }
+  ServerOptions options;
+  options.plan = *plan;
+  options.scheduler = flags.scheduler;
+  options.index = flags.index;
+  options.incarnation = NewIncarnation();
+  options.make_transport = ZmqFactory(flags, options.incarnation);
+  options.init_from = flags.init_from;
+  options.record_dir = flags.out;
+  options.stop = StopSignal();
+  return Finish("tandem-server", RunServer(options));
+}

@@ -1,0 +1,31 @@
+// tandem-worker: trains on its share of the data of one job.
+#include "cli/role_options.h"
+#include "worker/worker_shell.h"
+
+int main(int argc, char** argv) {
+  using namespace tandem;
+  CLI::App app("A worker of one Tandem job: trains on its share of the data.", "tandem-worker");
+  RoleFlags flags;
+  AddJobFlags(&app, &flags);
+  AddNetworkFlags(&app, &flags);
+  AddMemberFlags(&app, &flags);
+  app.add_option("--save", flags.out, "Folder where the model is saved at the end");
+  int code = kExitOk;
+  if (!ParseFlags(&app, argc, argv, &code)) return code;
+
+  const auto plan = PlanOf(flags);
+  if (!plan.ok()) {
+    Finish("tandem-worker", plan.status());
+    return kExitBadInput;
+  }
+  WorkerOptions options;
+  options.plan = *plan;
+  options.scheduler = flags.scheduler;
+  options.rank = flags.index;
+  options.incarnation = NewIncarnation();
+  options.make_transport = ZmqFactory(flags, options.incarnation);
+  options.init_from = flags.init_from;
+  options.save_path = flags.out;
+  options.stop = StopSignal();
+  return Finish("tandem-worker", RunWorker(options));
+}

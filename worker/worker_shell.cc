@@ -1,0 +1,293 @@
+#include "worker/worker_shell.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "scheduler/beat_thread.h"
+#include "scheduler/node_link.h"
+#include "transport/peer_map.h"
+#include "worker/step_runner.h"
+#include "worker/trainer_core.h"
+
+namespace tandem {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+
+// What has been done on other threads, on its way back to the comm thread.
+struct DoneTask {
+  TrainerTask task;
+  absl::Status status;
+};
+
+class DoneQueue {
+ public:
+  explicit DoneQueue(Transport& transport) : transport_(transport) {}
+  void Push(DoneTask done) {
+    {
+      absl::MutexLock lock(&mutex_);
+      done_.push_back(std::move(done));
+    }
+    transport_.Wake();
+  }
+  void Take(std::vector<DoneTask>* out) {
+    absl::MutexLock lock(&mutex_);
+    out->swap(done_);
+  }
+
+ private:
+  Transport& transport_;
+  absl::Mutex mutex_;
+  std::vector<DoneTask> done_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A thread that runs tasks in order.
+class TaskThread {
+ public:
+  TaskThread(std::function<absl::Status(const TrainerTask&)> run, DoneQueue* done)
+      : run_(std::move(run)), done_(done), thread_([this] { Loop(); }) {}
+  ~TaskThread() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stop_ = true;
+    }
+    thread_.join();
+  }
+  void Add(TrainerTask task) {
+    absl::MutexLock lock(&mutex_);
+    tasks_.push_back(std::move(task));
+  }
+
+ private:
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !tasks_.empty(); }
+
+  void Loop() {
+    for (;;) {
+      TrainerTask task;
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(this, &TaskThread::HasWork));
+        if (stop_) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+      absl::Status status = run_(task);
+      done_->Push({std::move(task), std::move(status)});
+    }
+  }
+
+  const std::function<absl::Status(const TrainerTask&)> run_;
+  DoneQueue* const done_;
+  absl::Mutex mutex_;
+  std::deque<TrainerTask> tasks_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+bool IsRead(const TrainerTask& task) {
+  return task.kind == TrainerTask::Kind::kFetch || task.kind == TrainerTask::Kind::kFetchTest;
+}
+
+class Worker {
+ public:
+  explicit Worker(const WorkerOptions& options) : options_(options) {}
+
+  absl::Status Run() {
+    TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(self_));
+    peers_ = std::make_unique<PeerMap>(*transport_);
+    done_queue_ = std::make_unique<DoneQueue>(*transport_);
+    char host[256] = "";
+    (void)gethostname(host, sizeof host - 1);
+    NodeLink::Options link_options;
+    link_options.scheduler = options_.scheduler;
+    link_options.self = self_;
+    Register& registration = link_options.registration;
+    registration.set_role(Register::WORKER);
+    registration.set_index(options_.rank);
+    registration.set_incarnation(options_.incarnation);
+    registration.add_endpoint(transport_->address());
+    registration.set_pid(getpid());
+    registration.set_host(host);
+    registration.set_job_hash(options_.plan.hash);
+    link_ = std::make_unique<NodeLink>(*transport_, link_options);
+    TANDEM_RETURN_IF_ERROR(link_->Start(absl::Now()));
+    progress_.SetActivity("registering");
+    BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
+                     options_.incarnation, &progress_);
+    const absl::Status status = Loop();
+    reader_.reset();
+    computer_.reset();
+    return status;
+  }
+
+ private:
+  absl::Status Loop() {
+    std::vector<TransportEvent> events;
+    std::vector<DoneTask> done;
+    absl::Time next_tick = absl::Now();
+    for (;;) {
+      transport_->Poll(kTick, &events);
+      absl::Time now = absl::Now();
+      for (const TransportEvent& event : events) OnEvent(now, event);
+      events.clear();
+      TANDEM_RETURN_IF_ERROR(HandleInbox(now));
+      done_queue_->Take(&done);
+      for (const DoneTask& item : done) {
+        trainer_->OnTaskDone(now, item.task, item.status, &effects_);
+        Flush();
+      }
+      done.clear();
+      now = absl::Now();
+      if (now >= next_tick) {
+        next_tick = now + kTick;
+        OnTick(now);
+      }
+      TANDEM_RETURN_IF_ERROR(link_->failure());
+      if (trainer_ == nullptr) continue;
+      if (trainer_->finished()) return absl::OkStatus();
+      if (!trainer_->failure().ok()) return Report(trainer_->failure());
+    }
+  }
+
+  void OnTick(absl::Time now) {
+    link_->OnTick(now);
+    if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
+      stopped_ = absl::CancelledError("stopped by a signal");
+      link_->ReportFailure(stopped_);
+    }
+    if (trainer_ == nullptr) return;
+    trainer_->OnTick(now, &effects_);
+    if (trainer_->progress_count() != seen_progress_) {
+      seen_progress_ = trainer_->progress_count();
+      progress_.Advance(static_cast<uint64_t>(trainer_->step()));
+    }
+    progress_.SetActivity(trainer_->Activity(now));
+    Flush();
+  }
+
+  void OnEvent(absl::Time now, const TransportEvent& event) {
+    peers_->OnEvent(event);
+    link_->OnEvent(now, event, &inbox_);
+    if (event.kind == TransportEvent::Kind::kGarbage) {
+      std::fprintf(stderr, "worker %d: %s\n", self_.index, event.why.ToString().c_str());
+    }
+    if (event.kind != TransportEvent::Kind::kFrame || trainer_ == nullptr) return;
+    trainer_->OnFrame(now, event.frame, &effects_);
+    Flush();
+  }
+
+  // Views come first; everything else of the scheduler reaches the trainer through OnEvent.
+  absl::Status HandleInbox(absl::Time now) {
+    std::vector<Control> inbox;
+    inbox.swap(inbox_);
+    for (const Control& control : inbox) {
+      if (control.has_command() && control.command().kind() == Command::SAVE) {
+        link_->SendDone(control.command().id(), absl::OkStatus());  // the trainer agrees on a step
+      }
+      if (!control.has_view()) continue;
+      if (trainer_ == nullptr) {
+        if (absl::Status made = MakeTrainer(control.view()); !made.ok()) return Report(made);
+      }
+      TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(control.view(), options_.plan));
+      SetAddresses(control.view());
+      trainer_->OnView(now, std::move(map), &effects_);
+      link_->SendDone(control.view().number(), absl::OkStatus());
+      Flush();
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status MakeTrainer(const View& view) {
+    int rank = -1;
+    for (int w = 0; w < view.worker_size(); ++w) {
+      if (view.worker(w).incarnation() == options_.incarnation) rank = w;
+    }
+    if (rank < 0) return absl::InternalError("a view without this worker");
+    self_ = EndpointId::Worker(rank);
+    link_->set_self(self_);
+    progress_.SetActivity("opening data and model");
+    TANDEM_ASSIGN_OR_RETURN(runner_, StepRunner::New(options_.plan, rank, options_.init_from));
+    TrainerCore::Options trainer;
+    trainer.rank = rank;
+    trainer.incarnation = options_.incarnation;
+    trainer.save = !options_.save_path.empty();
+    trainer.save_path = options_.save_path;
+    trainer.evaluate = runner_->has_test_data();
+    trainer.estimated_rows = runner_->EstimatedRows();
+    TANDEM_ASSIGN_OR_RETURN(
+        trainer_, TrainerCore::New(options_.plan, trainer, runner_->dense(), *transport_));
+    const auto run = [this](const TrainerTask& task) { return runner_->Run(task); };
+    reader_ = std::make_unique<TaskThread>(run, done_queue_.get());
+    computer_ = std::make_unique<TaskThread>(run, done_queue_.get());
+    return absl::OkStatus();
+  }
+
+  void SetAddresses(const View& view) {
+    for (int s = 0; s < view.server_size(); ++s) {
+      for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
+        peers_->SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
+      }
+    }
+    for (int w = 0; w < view.worker_size(); ++w) {
+      if (w != self_.index) peers_->SetAddress(EndpointId::Worker(w), view.worker(w).endpoint(0));
+    }
+  }
+
+  void Flush() {
+    for (Outgoing& out : effects_.out) {
+      if (out.to == EndpointId::Scheduler()) {
+        link_->SendFrame(std::move(out.frame));
+      } else {
+        (void)peers_->Send(std::move(out));  // what cannot be sent now is sent again
+      }
+    }
+    for (TrainerTask& task : effects_.tasks) {
+      (IsRead(task) ? reader_ : computer_)->Add(std::move(task));
+    }
+    for (const std::string& line : effects_.log) {
+      std::fprintf(stderr, "worker %d: %s\n", self_.index, line.c_str());
+    }
+    effects_.Clear();
+  }
+
+  absl::Status Report(const absl::Status& status) {
+    link_->ReportFailure(status);
+    std::vector<TransportEvent> events;
+    transport_->Poll(absl::Milliseconds(200), &events);  // lets the report leave
+    return status;
+  }
+
+  const WorkerOptions& options_;
+  EndpointId self_ = EndpointId::Worker(0);
+  LoopProgress progress_;
+  uint64_t seen_progress_ = 0;
+  absl::Status stopped_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<PeerMap> peers_;
+  std::unique_ptr<NodeLink> link_;
+  std::vector<Control> inbox_;
+  std::unique_ptr<DoneQueue> done_queue_;
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<TrainerCore> trainer_;
+  TrainerEffects effects_;
+  std::unique_ptr<TaskThread> reader_, computer_;
+};
+
+}  // namespace
+
+absl::Status RunWorker(const WorkerOptions& options) {
+  Worker worker(options);
+  return worker.Run();
+}
+
+}  // namespace tandem

@@ -1,0 +1,33 @@
+// A worker process: the comm thread runs the trainer's core over a transport, a compute thread runs
+// the model, a reader thread prepares batches.
+#ifndef TANDEM_WORKER_WORKER_SHELL_H_
+#define TANDEM_WORKER_WORKER_SHELL_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/job.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+struct WorkerOptions {
+  JobPlan plan;
+  std::string scheduler;      // address
+  int rank = -1;              // wanted rank; -1 = any free one
+  uint64_t incarnation = 0;   // random, new in every process
+  std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
+  std::string init_from;      // directory of a save; empty = first values
+  std::string save_path;      // where the model is saved at the end; empty = nowhere
+  const std::atomic<bool>* stop = nullptr;  // set by a signal handler
+};
+
+// Trains until the job ends. OK: an orderly end. Otherwise who failed, and why.
+absl::Status RunWorker(const WorkerOptions& options);
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_WORKER_SHELL_H_
