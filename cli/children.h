@@ -1,5 +1,5 @@
-// The processes of a local cluster: started, watched, ended. None outlives its parent (the kernel kills
-// them if it dies), none is left behind.
+// The processes of a local cluster: started, watched, ended. None outlives its parent (the kernel
+// kills them if it dies), none is left behind.
 //
 // Thread safety: one thread.
 #ifndef TANDEM_CLI_CHILDREN_H_
@@ -21,9 +21,9 @@ class Children {
   struct Exit {
     std::string name;
     pid_t pid = 0;
-    int code = 0;        // exit status, if signal is 0
-    int signal = 0;      // that killed it
-    std::string log;     // its log file
+    int code = 0;                     // exit status, if signal is 0
+    int signal = 0;                   // that killed it
+    std::string log;                  // its log file
     std::string DebugString() const;  // "worker 1 (pid 123) was killed by signal 9"
   };
 
@@ -38,7 +38,7 @@ class Children {
   // Those that have ended since the last call.
   std::vector<Exit> Reap();
 
-  void Signal(int signal);             // to all that run
+  void Signal(int signal);  // to all that run
   void SignalOne(const std::string& name, int signal);
   bool running() const { return !running_.empty(); }
   // Asks all to end, gives them `grace`, then kills. Returns when none is left.

@@ -35,7 +35,8 @@ std::string ProgressView::Format(const nlohmann::json& p) {
   if (p.contains("epoch_fraction") && NumberOf(p, "epoch_fraction") > 0) {
     absl::StrAppend(&where, absl::StrFormat(" %3.0f%%", 100 * NumberOf(p, "epoch_fraction")));
   }
-  parts.push_back(absl::StrCat(where, " step ", WithCommas(static_cast<int64_t>(NumberOf(p, "min_step")))));
+  parts.push_back(
+      absl::StrCat(where, " step ", WithCommas(static_cast<int64_t>(NumberOf(p, "min_step")))));
   parts.push_back(absl::StrCat(WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second"))),
                                " samples/s"));
   if (p.contains("loss")) parts.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));

@@ -23,7 +23,8 @@ class ProgressView {
   // A whole line, above the live one.
   void Line(const std::string& text);
 
-  // "epoch 1 step 1,200 | 35,100 samples/s | loss 0.4512 | AUC 0.781 | staleness 1.2 max 5 | 0:42 left"
+  // "epoch 1 step 1,200 | 35,100 samples/s | loss 0.4512 | AUC 0.781 | staleness 1.2 max 5 | 0:42
+  // left"
   static std::string Format(const nlohmann::json& progress);
 
  private:

@@ -40,8 +40,7 @@ absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
 // Reads, overrides and resolves the job.
 absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags);
 
-using MakeTransport =
-    std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)>;
+using MakeTransport = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)>;
 MakeTransport ZmqFactory(const RoleFlags& flags, uint64_t incarnation);
 
 // A number no other process has: from the system's entropy, not from the job's seed.

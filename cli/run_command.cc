@@ -86,7 +86,10 @@ class EventPipe {
 class Run {
  public:
   Run(const RunFlags& flags, JobPlan plan)
-      : flags_(flags), plan_(std::move(plan)), live_(isatty(STDOUT_FILENO) != 0), view_(stdout, live_) {}
+      : flags_(flags),
+        plan_(std::move(plan)),
+        live_(isatty(STDOUT_FILENO) != 0),
+        view_(stdout, live_) {}
 
   // Makes the output folder and the job file that all processes read.
   absl::Status Prepare() {
@@ -129,11 +132,11 @@ class Run {
                                    table.frozen ? " (frozen)" : ""));
     }
     const bool on_servers = plan_.dense_table >= 0;
-    parts.push_back(
-        on_servers ? absl::StrCat("dense on servers ",
-                                  PolicyName(plan_.groups[plan_.tables.back().group].policy))
-                   : absl::StrCat("dense by allreduce ",
-                                  Dense::Algorithm_Name(plan_.job.dense().algorithm())));
+    parts.push_back(on_servers
+                        ? absl::StrCat("dense on servers ",
+                                       PolicyName(plan_.groups[plan_.tables.back().group].policy))
+                        : absl::StrCat("dense by allreduce ",
+                                       Dense::Algorithm_Name(plan_.job.dense().algorithm())));
     view_.Line(absl::StrCat(plan_.job.name(), ": ", plan_.workers(), " workers, ", plan_.servers(),
                             " servers, seed ", plan_.job.seed(), "; ", absl::StrJoin(parts, ", ")));
     NoteHybrid(on_servers);
@@ -152,25 +155,27 @@ class Run {
                                   : "fully, one a worker's step (async_scale ONE)"));
     }
     if (asynchronous && !dense_on_servers) {
-      view_.Line(absl::StrCat("the dense part keeps workers within one step of each other: the "
-                              "asynchrony is in pushes nobody waits for, and depth ",
-                              plan_.job.train().depth()));
+      view_.Line(
+          absl::StrCat("the dense part keeps workers within one step of each other: the "
+                       "asynchrony is in pushes nobody waits for, and depth ",
+                       plan_.job.train().depth()));
     }
   }
 
   absl::Status StartScheduler() {
     TANDEM_RETURN_IF_ERROR(pipe_.Open());
-    const absl::Status started = children_.Start(
-        "scheduler",
-        {Program("tandem-scheduler"), "--job", JobPath(), "--out", flags_.out, "--progress-fd", "3"},
-        LogOf("scheduler"), pipe_.write_fd(), {});
+    const absl::Status started = children_.Start("scheduler",
+                                                 {Program("tandem-scheduler"), "--job", JobPath(),
+                                                  "--out", flags_.out, "--progress-fd", "3"},
+                                                 LogOf("scheduler"), pipe_.write_fd(), {});
     pipe_.CloseWriter();
     return started;
   }
 
   std::string Program(const char* name) const { return absl::StrCat(ProgramFolder(), "/", name); }
   std::string LogOf(absl::string_view name) const {
-    return absl::StrCat(flags_.out, "/logs/", absl::StrJoin(absl::StrSplit(name, ' '), "-"), ".log");
+    return absl::StrCat(flags_.out, "/logs/", absl::StrJoin(absl::StrSplit(name, ' '), "-"),
+                        ".log");
   }
 
   absl::Status StartNodes(const std::string& address) {
@@ -220,7 +225,9 @@ class Run {
       }
     } else if (kind == "failed") {
       named_ = true;
-      if (!stopping_) {
+      // A scheduler that was told to stop knows less than the exit that made us stop it.
+      const bool our_doing = event.value("node", "") == "scheduler" && !first_exit_.empty();
+      if (!stopping_ && !our_doing) {
         failure_ = absl::StrCat(event.value("node", ""), ": ", event.value("reason", ""));
       }
       give_up_ = std::min(give_up_, absl::Now() + kStopGrace);
@@ -278,12 +285,11 @@ class Run {
       view_.Line(absl::StrCat("failed: ", flags_.out, "/summary.json was not written"));
       return kExitFailed;
     }
-    view_.Line(absl::StrFormat("done: %s samples in %.1f s, %s samples/s; %s",
-                               WithCommas(summary.value("samples", int64_t{0})),
-                               summary.value("seconds", 0.0),
-                               WithCommas(static_cast<int64_t>(
-                                   summary.value("samples_per_second", 0.0))),
-                               summary.value("eval", nlohmann::json::object()).dump()));
+    view_.Line(absl::StrFormat(
+        "done: %s samples in %.1f s, %s samples/s; %s",
+        WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
+        WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
+        summary.value("eval", nlohmann::json::object()).dump()));
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return kExitOk;
   }

@@ -1,5 +1,5 @@
-// tandem run: a whole job on this machine. Starts scheduler, servers and workers as processes, shows
-// progress, and leaves nothing behind however it ends.
+// tandem run: a whole job on this machine. Starts scheduler, servers and workers as processes,
+// shows progress, and leaves nothing behind however it ends.
 #ifndef TANDEM_CLI_RUN_COMMAND_H_
 #define TANDEM_CLI_RUN_COMMAND_H_
 
@@ -13,7 +13,7 @@ struct RunFlags {
   std::vector<std::string> set;
   std::string out;
   std::string init_from;
-  bool save = true;   // write OUT/model at the end
+  bool save = true;  // write OUT/model at the end
 };
 
 // Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; nothing was started).

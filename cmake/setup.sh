@@ -66,7 +66,7 @@ configure() {
   march=$(march_option)
   mkdir -p "$dir"
   log=$dir/configure.log
-  cmake -G Ninja -S . -B "$dir" -DCMAKE_PROJECT_tandem_INCLUDE="$PWD/cmake/Blas.cmake" \
+  cmake -G Ninja -S . -B "$dir" \
     ${march:+"$march"} "$@" >"$log" 2>&1 || { cat "$log"; return 1; }
 }
 

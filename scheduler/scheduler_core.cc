@@ -110,6 +110,7 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     return;
   }
   Node* const node = members_.Find(event.connection, event.incarnation);
+  if (node == nullptr && event.control.has_beat()) return;  // its registration is on its way
   if (node == nullptr || node->gone) {
     OnGarbage(event.connection,
               absl::NotFoundError("a message from a node that is not registered"));

@@ -116,10 +116,10 @@ absl::Status LoadRanges(const std::string& save, const std::vector<Range*>& rang
   }
   for (const auto& [path, wanted] : readers) {
     TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
-    const auto image =
-        DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+    const auto image = DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
     if (!image.ok()) {
-      return absl::Status(image.status().code(), absl::StrCat(path, ": ", image.status().message()));
+      return absl::Status(image.status().code(),
+                          absl::StrCat(path, ": ", image.status().message()));
     }
     for (Range* range : wanted) {
       if (const absl::Status loaded =
@@ -145,8 +145,8 @@ absl::StatusOr<std::string> LoadDenseFile(const std::string& save) {
 absl::Status CommitSave(const std::string& directory) {
   const fs::path path(directory);
   const fs::path parent = path.parent_path();
-  TANDEM_RETURN_IF_ERROR(WriteFileAtomically((parent / kLatest).string(),
-                                             path.filename().string() + "\n"));
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically((parent / kLatest).string(), path.filename().string() + "\n"));
   std::error_code ignored;  // an old save that cannot be removed does no harm
   for (const auto& entry : fs::directory_iterator(parent, ignored)) {
     const std::string name = entry.path().filename().string();

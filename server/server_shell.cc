@@ -43,8 +43,7 @@ class RecordFile {
   }
   absl::Status Append(absl::Span<const UpdateRecord> records) {
     if (file_ == nullptr || records.empty()) return absl::OkStatus();
-    const size_t written =
-        std::fwrite(records.data(), sizeof(UpdateRecord), records.size(), file_);
+    const size_t written = std::fwrite(records.data(), sizeof(UpdateRecord), records.size(), file_);
     return written == records.size() ? absl::OkStatus() : Error("cannot be written: disk full?");
   }
   absl::Status Flush() {
@@ -106,8 +105,8 @@ class ShardThread {
       TANDEM_ASSIGN_OR_RETURN(core_, ShardCore::New(options_.plan, EndpointId::Shard(index, shard_),
                                                     options_.incarnation, *transport_));
       if (options_.plan.job.staleness().record() && !options_.record_dir.empty()) {
-        TANDEM_RETURN_IF_ERROR(records_.Open(absl::StrCat(options_.record_dir, "/server-", index,
-                                                          "-shard-", shard_, ".updates")));
+        TANDEM_RETURN_IF_ERROR(records_.Open(
+            absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates")));
       }
     }
     core_->OnView(absl::Now(), std::move(map), &effects_);

@@ -1,5 +1,5 @@
-// Finds the transport peer of an endpoint: connects to endpoints whose address a view gives, answers
-// others on the connection they last spoke on, and parks what a full send queue refuses.
+// Finds the transport peer of an endpoint: connects to endpoints whose address a view gives,
+// answers others on the connection they last spoke on, and parks what a full send queue refuses.
 //
 // Thread safety: none; the transport's thread.
 #ifndef TANDEM_TRANSPORT_PEER_MAP_H_

@@ -150,8 +150,8 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
 
 absl::Status StepRunner::Forward(StepSlot* slot) {
   Pool(*slot);
-  TANDEM_RETURN_IF_ERROR(model_->Forward(slot->batch, dense_->values(), cell_spans_,
-                                         absl::MakeSpan(logits_)));
+  TANDEM_RETURN_IF_ERROR(
+      model_->Forward(slot->batch, dense_->values(), cell_spans_, absl::MakeSpan(logits_)));
   AddBatch(slot->batch, logits_, plan_.job.evaluation().top_k(), &*evaluation_);
   return absl::OkStatus();
 }

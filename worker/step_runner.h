@@ -1,5 +1,5 @@
-// What the trainer's tasks do to real data: batches from files, rows to gradients through the model,
-// evaluation sums, files of the dense part. No thread of its own.
+// What the trainer's tasks do to real data: batches from files, rows to gradients through the
+// model, evaluation sums, files of the dense part. No thread of its own.
 //
 // Thread safety: Fetch and FetchTest may run on one thread while the others run on another; each by
 // one thread at a time.

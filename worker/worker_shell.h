@@ -16,12 +16,12 @@ namespace tandem {
 
 struct WorkerOptions {
   JobPlan plan;
-  std::string scheduler;      // address
-  int rank = -1;              // wanted rank; -1 = any free one
-  uint64_t incarnation = 0;   // random, new in every process
+  std::string scheduler;     // address
+  int rank = -1;             // wanted rank; -1 = any free one
+  uint64_t incarnation = 0;  // random, new in every process
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
-  std::string init_from;      // directory of a save; empty = first values
-  std::string save_path;      // where the model is saved at the end; empty = nowhere
+  std::string init_from;                    // directory of a save; empty = first values
+  std::string save_path;                    // where the model is saved at the end; empty = nowhere
   const std::atomic<bool>* stop = nullptr;  // set by a signal handler
 };
 
