@@ -3,3 +3,11 @@ foreach(name line_reader row_parser batch batch_source ncf metrics datagen)
     SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}_test.cc
     DEPS tandem::data LABELS unit)
 endforeach()
+
+if(TANDEM_FUZZ)
+  include(Fuzz)
+  foreach(name criteo libsvm delimited ncf)
+    tandem_fuzz(${name}_fuzz SRCS ${CMAKE_SOURCE_DIR}/tests/fuzz/${name}_fuzz.cc DEPS tandem::data)
+  endforeach()
+  tandem_fuzz(frame_fuzz SRCS ${CMAKE_SOURCE_DIR}/tests/fuzz/frame_fuzz.cc DEPS tandem::proto)
+endif()

@@ -152,8 +152,10 @@ absl::StatusOr<bool> LineReader::Fill() {
   std::copy(buffer_.begin() + begin_, buffer_.begin() + end_, buffer_.begin());
   end_ -= begin_;
   begin_ = 0;
-  if (buffer_.size() < end_ + kChunkBytes) buffer_.resize(end_ + kChunkBytes);
-  absl::StatusOr<size_t> got = source_->Read(buffer_.data() + end_, kChunkBytes);
+  // Room for a chunk, unless there is room enough not to grow for the few bytes left of a line.
+  if (buffer_.size() - end_ < kChunkBytes / 2) buffer_.resize(end_ + kChunkBytes);
+  const size_t room = std::min(kChunkBytes, buffer_.size() - end_);
+  absl::StatusOr<size_t> got = source_->Read(buffer_.data() + end_, room);
   if (!got.ok()) {
     return absl::Status(got.status().code(),
                         absl::StrCat(name_, ":", line_number_, ": ", got.status().message()));

@@ -1,0 +1,54 @@
+// Fuzzing the readers of the NCF files: any bytes as ratings and as ranking candidates give rows or
+// one line of error; small data also go through an epoch with negatives. Input: either file.
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "tests/fuzz/rows.h"
+#include "worker/data/ncf.h"
+
+namespace tandem {
+namespace {
+
+void ReadAsRatings(absl::string_view bytes) {
+  LineReader lines("fuzz", MemoryBytes(bytes));
+  std::vector<Interaction> rows;
+  if (const absl::Status status = ReadRatings(&lines, &rows); !status.ok()) {
+    return CheckError(status);
+  }
+  TANDEM_CHECK(!rows.empty());
+  // A user who has nearly all of very many items would make drawing slow, not wrong.
+  for (const Interaction& row : rows) {
+    if (row.item > 1000) return;
+  }
+  auto epochs = NcfEpochs::Create(std::move(rows), 2, 1);
+  if (!epochs.ok()) return;
+  epochs->StartEpoch(0);
+  int64_t positives = 0;
+  for (int64_t r = 0; r < epochs->rows(); ++r) {
+    bool positive = false;
+    TANDEM_CHECK(epochs->At(r, &positive).item < epochs->items());
+    positives += positive ? 1 : 0;
+  }
+  TANDEM_CHECK(positives * 3 == epochs->rows());
+}
+
+void ReadAsCandidates(absl::string_view bytes) {
+  LineReader lines("fuzz", MemoryBytes(bytes));
+  RankingGroups groups;
+  if (const absl::Status status = ReadRankingGroups(&lines, &groups); !status.ok()) {
+    return CheckError(status);
+  }
+  TANDEM_CHECK(groups.offsets.size() == groups.size() + 1);
+  TANDEM_CHECK(groups.offsets.back() == groups.items.size());
+}
+
+}  // namespace
+}  // namespace tandem
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
+  tandem::ReadAsRatings(bytes);
+  tandem::ReadAsCandidates(bytes);
+  return 0;
+}

@@ -1,0 +1,56 @@
+// What the fuzz targets of the row formats share: every row of any bytes, with what must hold of
+// it.
+#ifndef TANDEM_TESTS_FUZZ_ROWS_H_
+#define TANDEM_TESTS_FUZZ_ROWS_H_
+
+#include <cmath>
+#include <memory>
+
+#include "absl/strings/string_view.h"
+#include "base/check.h"
+#include "worker/data/batch_builder.h"
+#include "worker/data/row_source.h"
+
+namespace tandem {
+
+// An error is one line that names the input.
+inline void CheckError(const absl::Status& status) {
+  TANDEM_CHECK(!status.ok());
+  TANDEM_CHECK(status.message().find("fuzz") == 0);
+  TANDEM_CHECK(status.message().find('\n') == absl::string_view::npos);
+}
+
+inline void CheckRow(const Row& row, int numeric, int fields) {
+  TANDEM_CHECK(row.label == 0 || row.label == 1);
+  TANDEM_CHECK(row.numbers.size() == static_cast<size_t>(numeric));
+  for (const float x : row.numbers) TANDEM_CHECK(std::isfinite(x));
+  if (fields > 0)
+    TANDEM_CHECK(row.keys.size() == static_cast<size_t>(fields) && row.weights.empty());
+  if (fields == 0) TANDEM_CHECK(row.keys.size() == row.weights.size());
+}
+
+// Reads all rows of `bytes` and builds a batch of them. fields == 0: a bag of any size (libsvm).
+inline void ReadAllRows(absl::string_view bytes, RowParser* parser, int numeric, int fields) {
+  RowFile file(std::make_unique<LineReader>("fuzz", MemoryBytes(bytes)), parser);
+  TableLayout layout;
+  for (int f = 0; f < (fields > 0 ? fields : 1); ++f) layout.fields.push_back(f);
+  BatchBuilder builder(numeric, {layout}, fields == 0);
+  Batch batch;
+  builder.Start(&batch);
+  Row row;
+  for (absl::string_view line;;) {
+    const absl::StatusOr<bool> more = file.Next(&line);
+    if (!more.ok()) return CheckError(more.status());
+    if (!*more) break;
+    const absl::Status status = file.Parse(line, &row);
+    if (!status.ok()) return CheckError(status);
+    CheckRow(row, numeric, fields);
+    builder.Append(row, &batch);
+  }
+  builder.Finish(&batch);
+  TANDEM_CHECK(batch.samples > 0);
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_FUZZ_ROWS_H_
