@@ -5,6 +5,9 @@
 #include "cli/role_options.h"
 #include "cli/run_command.h"
 #include "worker/data/datagen.h"
+#ifdef TANDEM_BENCH
+#include "cli/bench_command.h"
+#endif
 
 namespace tandem {
 namespace {
@@ -59,8 +62,14 @@ int Main(int argc, char** argv) {
   DatagenFlags datagen;
   AddRun(&app, &run);
   AddDatagen(&app, &datagen);
+#ifdef TANDEM_BENCH
+  const BenchCommand bench(&app);
+#endif
   int code = kExitOk;
   if (!ParseFlags(&app, argc, argv, &code)) return code;
+#ifdef TANDEM_BENCH
+  if (app.got_subcommand("bench")) return bench.Run();
+#endif
   if (app.got_subcommand("run")) return RunCommand(run);
   return Datagen(datagen);
 }

@@ -1,0 +1,29 @@
+// `tandem bench store | pushpull | allreduce`: the benchmarks behind one command. Each prints the
+// machine, its knobs, its seed and a checksum; see the headers in tests/bench/ for what is compared
+// with what. Built with the tests.
+#ifndef TANDEM_CLI_BENCH_COMMAND_H_
+#define TANDEM_CLI_BENCH_COMMAND_H_
+
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+namespace tandem {
+
+class BenchCommand {
+ public:
+  // Adds `bench` and its subcommands to `app`; both live as long as the program.
+  explicit BenchCommand(CLI::App* app);
+  ~BenchCommand();
+
+  // Runs the one that was parsed; the exit code.
+  int Run() const;
+
+ private:
+  struct Flags;
+  const std::unique_ptr<Flags> flags_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_CLI_BENCH_COMMAND_H_

@@ -1,0 +1,117 @@
+// A shard on a thread of its own, without scheduler and server process around it, and a job for it:
+// for tests and benchmarks of push and pull.
+#ifndef TANDEM_TESTS_BENCH_LONE_SHARD_H_
+#define TANDEM_TESTS_BENCH_LONE_SHARD_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "proto/job.h"
+#include "server/shard_core.h"
+#include "transport/peer_map.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+// One server of one shard; `tables` is text of Job.table entries, `policy` the inside of
+// Job.policy.
+inline JobPlan LoneShardPlan(const std::string& tables, const std::string& policy, int workers) {
+  const absl::StatusOr<Job> job = ParseJob(
+      absl::StrCat("name: \"lone\" seed: 1 cluster { workers: ", workers, " servers: 1 }\n",
+                   "data { format: CRITEO train: \"none\" }\n", tables, "policy { ", policy, " }\n",
+                   "model { mlp { hidden: [4] } } train { batch: 1 }\n"),
+      "lone.textproto", {});
+  TANDEM_CHECK_OK(job.status());
+  absl::StatusOr<JobPlan> plan = Resolve(*job);
+  TANDEM_CHECK_OK(plan.status());
+  return *std::move(plan);
+}
+
+// A view in which shard 0 of server 0 at `address` owns everything.
+inline View LoneShardView(const JobPlan& plan, const std::string& address) {
+  View view;
+  view.set_number(1);
+  view.add_server()->add_endpoint(address);
+  for (const TablePlan& table : plan.tables) {
+    const int count = plan.job.cluster().ranges_per_shard();
+    const std::vector<uint64_t> begins = EqualRanges(count);
+    for (int r = 0; r < count; ++r) {
+      RangeInfo* const info = view.add_range();
+      info->set_table(table.id);
+      info->set_begin(begins[static_cast<size_t>(r)]);
+      info->set_end(begins[static_cast<size_t>(r) + 1]);
+    }
+  }
+  return view;
+}
+
+class LoneShard {
+ public:
+  // `plan` outlives the shard.
+  LoneShard(const JobPlan& plan, std::unique_ptr<Transport> transport)
+      : transport_(std::move(transport)), view_(LoneShardView(plan, transport_->address())) {
+    absl::StatusOr<std::unique_ptr<ShardCore>> core =
+        ShardCore::New(plan, EndpointId::Shard(0, 0), 1, *transport_);
+    TANDEM_CHECK_OK(core.status());
+    core_ = *std::move(core);
+    absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view_, plan);
+    TANDEM_CHECK_OK(map.status());
+    core_->OnView(absl::Now(), *std::move(map), &effects_);
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~LoneShard() { Stop(); }
+
+  const View& view() const { return view_; }
+  // Ends the thread; the core may then be looked at.
+  ShardCore& Stop() {
+    stop_ = true;
+    transport_->Wake();
+    if (thread_.joinable()) thread_.join();
+    return *core_;
+  }
+
+ private:
+  void Loop() {
+    PeerMap peers(*transport_);
+    std::vector<TransportEvent> events;
+    for (absl::Time next_tick = absl::Now(); !stop_;) {
+      transport_->Poll(absl::Milliseconds(50), &events);
+      const absl::Time now = absl::Now();
+      for (const TransportEvent& event : events) {
+        peers.OnEvent(event);
+        if (event.kind == TransportEvent::Kind::kFrame) {
+          core_->OnFrame(now, event.frame, &effects_);
+        }
+        Flush(&peers);
+      }
+      events.clear();
+      if (now < next_tick) continue;
+      next_tick = now + absl::Milliseconds(50);
+      core_->OnTick(now, &effects_);
+      Flush(&peers);
+    }
+  }
+
+  void Flush(PeerMap* peers) {
+    for (Outgoing& out : effects_.out) (void)peers->Send(std::move(out));
+    effects_.Clear();
+  }
+
+  const std::unique_ptr<Transport> transport_;
+  const View view_;
+  std::atomic<bool> stop_{false};
+  std::unique_ptr<ShardCore> core_;
+  ShardEffects effects_;
+  std::thread thread_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_LONE_SHARD_H_

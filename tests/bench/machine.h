@@ -1,0 +1,19 @@
+// What a benchmark says of the machine it ran on.
+#ifndef TANDEM_TESTS_BENCH_MACHINE_H_
+#define TANDEM_TESTS_BENCH_MACHINE_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// The first line of a file that begins with `prefix`; "unknown" if there is none.
+std::string FirstLine(const std::string& path, absl::string_view prefix);
+
+// "AMD EPYC 9654, 2 cores, load 0.42": one line.
+std::string MachineLine();
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_MACHINE_H_

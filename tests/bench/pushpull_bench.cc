@@ -1,0 +1,381 @@
+#include "tests/bench/pushpull_bench.h"
+
+#include <zmq.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "server/range_store.h"
+#include "tests/bench/lone_shard.h"
+#include "tests/bench/machine.h"
+#include "transport/zmq_transport.h"
+#include "worker/client.h"
+#include "xxhash.h"
+
+namespace tandem {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+template <typename Work>
+double Microseconds(Work work) {
+  const auto start = Clock::now();
+  work();
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+double Quantile(std::vector<double> all, double q) {
+  std::sort(all.begin(), all.end());
+  return all[static_cast<size_t>(q * static_cast<double>(all.size() - 1) + 0.5)];
+}
+
+absl::Status CheckOptions(const PushPullBenchOptions& o) {
+  const bool counts = o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1;
+  for (const int64_t keys : o.keys) {
+    if (!counts || keys < 1 || keys > o.rows) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "bench pushpull: ", keys, " distinct keys of ", o.rows, " rows of ", o.dim, " floats, ",
+          o.repetitions, " repetitions of ", o.trips, " trips: each 1 or more, keys at most rows"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- bare ZeroMQ ----
+
+using Parts = std::vector<size_t>;  // bytes of each
+
+// Memory that is sent again and again.
+class Message {
+ public:
+  explicit Message(const Parts& sizes) {
+    HeapBufferSource heap;  // its buffers outlive it
+    for (const size_t bytes : sizes) {
+      parts_.push_back(heap.Alloc(bytes));
+      std::fill_n(parts_.back().mutable_data(), bytes, uint8_t{7});
+    }
+  }
+  void Send(void* socket) {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      zmq_msg_t message;
+      zmq_msg_init_data(
+          &message, parts_[i].mutable_data(), parts_[i].size(), [](void*, void*) {}, nullptr);
+      TANDEM_CHECK(zmq_msg_send(&message, socket, i + 1 < parts_.size() ? ZMQ_SNDMORE : 0) >= 0);
+    }
+  }
+
+ private:
+  std::vector<Buffer> parts_;
+};
+
+// Reads one message; the bytes of its parts.
+size_t Receive(void* socket, zmq_msg_t* routing_id) {
+  size_t bytes = 0;
+  if (routing_id != nullptr) TANDEM_CHECK(zmq_msg_recv(routing_id, socket, 0) >= 0);
+  zmq_msg_t part;
+  do {
+    zmq_msg_init(&part);
+    const int size = zmq_msg_recv(&part, socket, 0);
+    TANDEM_CHECK(size >= 0);
+    bytes += static_cast<size_t>(size);
+    const bool more = zmq_msg_more(&part) != 0;
+    zmq_msg_close(&part);
+    if (!more) return bytes;
+  } while (true);
+}
+
+// Asks with `request` bytes and answers with `reply` bytes: two kinds, a pull and a push.
+class BareTrips {
+ public:
+  struct Kind {
+    Parts request, reply;
+  };
+  BareTrips(const Kind& pull, const Kind& push) : kinds_{pull, push} {
+    for (const Kind& kind : kinds_) {
+      requests_.emplace_back(kind.request);
+      replies_.emplace_back(kind.reply);
+    }
+    router_ = zmq_socket(there_.handle(), ZMQ_ROUTER);
+    dealer_ = zmq_socket(here_.handle(), ZMQ_DEALER);
+    TANDEM_CHECK(zmq_bind(router_, "tcp://127.0.0.1:*") == 0);
+    char address[256];
+    size_t size = sizeof address;
+    TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, address, &size) == 0);
+    TANDEM_CHECK(zmq_connect(dealer_, address) == 0);
+    thread_ = std::thread([this] { Answer(); });
+  }
+  ~BareTrips() {
+    zmq_send(dealer_, "", 0, 0);  // an empty message ends it
+    thread_.join();
+    zmq_close(dealer_);
+    zmq_close(router_);
+  }
+  double Trip(size_t kind) {
+    return Microseconds([&] {
+      requests_[kind].Send(dealer_);
+      TANDEM_CHECK(Receive(dealer_, nullptr) == Total(kinds_[kind].reply));
+    });
+  }
+
+ private:
+  static size_t Total(const Parts& parts) {
+    size_t total = 0;
+    for (const size_t bytes : parts) total += bytes;
+    return total;
+  }
+  void Answer() {
+    for (;;) {
+      zmq_msg_t routing_id;
+      zmq_msg_init(&routing_id);
+      const size_t bytes = Receive(router_, &routing_id);
+      if (bytes == 0) {
+        zmq_msg_close(&routing_id);
+        return;
+      }
+      const size_t kind = bytes == Total(kinds_[0].request) ? 0 : 1;
+      TANDEM_CHECK(zmq_msg_send(&routing_id, router_, ZMQ_SNDMORE) >= 0);
+      replies_[kind].Send(router_);
+    }
+  }
+
+  const std::vector<Kind> kinds_;
+  std::vector<Message> requests_, replies_;
+  ZmqContext here_{1}, there_{1};
+  void *router_, *dealer_;
+  std::thread thread_;
+};
+
+// ---- ours ----
+
+std::unique_ptr<Transport> NewTransport(EndpointId self) {
+  ZmqOptions options;
+  options.context = std::make_shared<ZmqContext>(1);
+  options.self = self;
+  options.incarnation = 1;
+  absl::StatusOr<std::unique_ptr<Transport>> made = NewZmqTransport(options);
+  TANDEM_CHECK_OK(made.status());
+  return *std::move(made);
+}
+
+JobPlan MakePlan(const PushPullBenchOptions& options) {
+  return LoneShardPlan(
+      absl::StrCat("table { name: \"ids\" dim: ", options.dim, " expected_rows: ", options.rows,
+                   " optimizer { kind: ", Optimizer::Kind_Name(options.optimizer),
+                   " learning_rate: 0.01 } }\n"),
+      "kind: BSP", 1);
+}
+
+// Both stores (the shard's ranges and the one beside it) hold the same rows at all times.
+class Ours {
+ public:
+  explicit Ours(const PushPullBenchOptions& options)
+      : options_(options),
+        plan_(MakePlan(options)),
+        optimizer_(NewRowOptimizer(plan_.tables[0].optimizer).value()),
+        store_(StoreOptions()),
+        shard_(plan_, NewTransport(EndpointId::Shard(0, 0))) {
+    Client::Options client;
+    client.incarnation = 2;
+    client_ = Client::New(plan_, NewTransport(EndpointId::Worker(0)), client).value();
+    TANDEM_CHECK_OK(client_->SetView(shard_.view()));
+  }
+
+  absl::Status Fill() {
+    constexpr int64_t kFillKeys = 32'768;
+    std::vector<uint64_t> keys;
+    for (int64_t row = 0; row < options_.rows; row += kFillKeys) {
+      keys.clear();
+      for (int64_t r = row; r < std::min(options_.rows, row + kFillKeys); ++r) {
+        keys.push_back(KeyOfRow(r));
+      }
+      pulled_.resize(keys.size() * static_cast<size_t>(options_.dim));
+      store_.Pull(keys, absl::MakeSpan(pulled_));
+      TANDEM_RETURN_IF_ERROR(Pull(keys));
+    }
+    return absl::OkStatus();
+  }
+
+  uint64_t KeyOfRow(int64_t row) const {
+    return HashCombine(options_.seed, static_cast<uint64_t>(row));
+  }
+  // Into pulled().
+  absl::Status Pull(absl::Span<const uint64_t> ids) {
+    const TableKeys keys = {0, ids};
+    const absl::Span<float> rows = absl::MakeSpan(pulled_);
+    return client_->Pull(0, step_, {&keys, 1}, {&rows, 1}).status();
+  }
+  absl::Status Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients) {
+    const TableKeys keys = {0, ids};
+    return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}).status();
+  }
+  // What the shard does with the sum: once times 1 / samples.
+  static constexpr uint64_t kSamples = 2;
+  static constexpr float kScale = 0.5f;
+
+  int slices() const { return plan_.job.cluster().ranges_per_shard(); }
+  RangeStore& store() { return store_; }
+  std::vector<float>& pulled() { return pulled_; }
+
+ private:
+  RangeStore::Options StoreOptions() const {
+    RangeStore::Options store;
+    store.dim = options_.dim;
+    store.salt = plan_.tables[0].salt;
+    store.seed = plan_.tables[0].seed;
+    store.initializer = plan_.tables[0].initializer;
+    store.optimizer = optimizer_.get();
+    return store;
+  }
+
+  const PushPullBenchOptions& options_;
+  const JobPlan plan_;
+  const std::unique_ptr<RowOptimizer> optimizer_;
+  RangeStore store_;
+  LoneShard shard_;
+  std::unique_ptr<Client> client_;
+  int64_t step_ = 0;
+  std::vector<float> pulled_;
+};
+
+// ---- the comparison ----
+
+// One kind of trip: microseconds of all trips, and a ratio for each repetition.
+struct Series {
+  std::vector<double> ours, bare, store, ratios;
+
+  void EndRepetition(size_t trips) {
+    const auto median = [&](const std::vector<double>& all) {
+      return Quantile({all.end() - static_cast<std::ptrdiff_t>(trips), all.end()}, 0.5);
+    };
+    ratios.push_back(median(ours) / (median(bare) + median(store)));
+  }
+  void Print(const char* name, int64_t keys, std::ostream& out) const {
+    const double us = Quantile(ours, 0.5);
+    out << absl::StrFormat(
+        "%s %7d %9.1f %9.1f %9.1f %9.2f   %6.3f (%.3f to %.3f, %d repetitions)\n", name, keys, us,
+        Quantile(bare, 0.5), Quantile(store, 0.5), static_cast<double>(keys) / us,
+        Quantile(ratios, 0.5), Quantile(ratios, 0), Quantile(ratios, 1), ratios.size());
+  }
+};
+
+class Comparison {
+ public:
+  Comparison(const PushPullBenchOptions& options, int64_t keys, Ours& ours)
+      : options_(options),
+        ours_(ours),
+        count_(static_cast<size_t>(keys)),
+        bare_(PullSizes(), PushSizes()),
+        random_(HashCombine(options.seed, static_cast<uint64_t>(keys))),
+        used_(static_cast<size_t>(options.rows)),
+        keys_(count_),
+        rows_(count_),
+        wanted_(Floats()),
+        gradients_(Floats()) {
+    ours_.pulled().resize(Floats());
+    for (float& g : gradients_) g = static_cast<float>(random_.Normal());
+  }
+
+  absl::Status Run(std::ostream& out, uint64_t* checksum) {
+    for (int r = -1; r < options_.repetitions; ++r) {  // the first one warms up
+      if (r == 0) pull_ = push_ = Series();
+      for (int t = 0; t < options_.trips; ++t) TANDEM_RETURN_IF_ERROR(Trip(checksum));
+      pull_.EndRepetition(static_cast<size_t>(options_.trips));
+      push_.EndRepetition(static_cast<size_t>(options_.trips));
+    }
+    pull_.Print("pull", static_cast<int64_t>(count_), out);
+    push_.Print("push", static_cast<int64_t>(count_), out);
+    return absl::OkStatus();
+  }
+
+ private:
+  size_t Floats() const { return count_ * static_cast<size_t>(options_.dim); }
+  size_t HeadBytes(int entries) const {
+    return kFrameHeaderBytes + static_cast<size_t>(entries) * kSliceEntryBytes;
+  }
+  BareTrips::Kind PullSizes() const {
+    return {{HeadBytes(ours_.slices()), count_ * sizeof(uint64_t)},
+            {HeadBytes(ours_.slices()), Floats() * sizeof(float)}};
+  }
+  BareTrips::Kind PushSizes() const {
+    return {{HeadBytes(ours_.slices()), count_ * sizeof(uint64_t), Floats() * sizeof(float)},
+            {HeadBytes(0)}};
+  }
+
+  void NewKeys() {
+    for (const size_t row : rows_) used_[row] = false;
+    for (size_t i = 0; i < count_; ++i) {
+      size_t row = 0;
+      do {
+        row = random_.Uniform(used_.size());
+      } while (used_[row]);
+      used_[row] = true;
+      rows_[i] = row;
+      keys_[i] = ours_.KeyOfRow(static_cast<int64_t>(row));
+    }
+  }
+
+  // New keys, then each side once, for a pull and for a push.
+  absl::Status Trip(uint64_t* checksum) {
+    NewKeys();
+    absl::Status status;
+    pull_.bare.push_back(bare_.Trip(0));
+    pull_.ours.push_back(Microseconds([&] { status = ours_.Pull(keys_); }));
+    TANDEM_RETURN_IF_ERROR(status);
+    pull_.store.push_back(
+        Microseconds([&] { ours_.store().Pull(keys_, absl::MakeSpan(wanted_)); }));
+    if (ours_.pulled() != wanted_) {
+      return absl::InternalError("bench pushpull: a pull and the store disagree");
+    }
+    *checksum = XXH3_64bits_withSeed(wanted_.data(), wanted_.size() * sizeof(float), *checksum);
+    NewKeys();
+    push_.bare.push_back(bare_.Trip(1));
+    push_.ours.push_back(Microseconds([&] { status = ours_.Push(keys_, gradients_); }));
+    TANDEM_RETURN_IF_ERROR(status);
+    push_.store.push_back(
+        Microseconds([&] { ours_.store().Push(keys_, gradients_, Ours::kScale); }));
+    return absl::OkStatus();
+  }
+
+  const PushPullBenchOptions& options_;
+  Ours& ours_;
+  const size_t count_;
+  BareTrips bare_;
+  Random random_;
+  std::vector<bool> used_;
+  std::vector<uint64_t> keys_;
+  std::vector<size_t> rows_;
+  std::vector<float> wanted_, gradients_;
+  Series pull_, push_;
+};
+
+}  // namespace
+
+absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream& out) {
+  TANDEM_RETURN_IF_ERROR(CheckOptions(options));
+  out << "machine: " << MachineLine() << "\n"
+      << absl::StrFormat("pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, seed %d\n",
+                         options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
+                         options.repetitions, options.trips, options.seed)
+      << "        keys   ours us   bare us  store us  M rows/s   ours / (bare + store)\n";
+  Ours ours(options);
+  TANDEM_RETURN_IF_ERROR(ours.Fill());
+  uint64_t checksum = 0;
+  for (const int64_t keys : options.keys) {
+    Comparison comparison(options, keys, ours);
+    TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));
+  }
+  out << absl::StrFormat("checksum %016x\n", checksum);
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

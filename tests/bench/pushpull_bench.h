@@ -1,0 +1,42 @@
+// pushpull   pull and push of random keys through the client, ZeroMQ on loopback, one worker, one
+//            shard, one request in flight; against a bare ZeroMQ round trip of the same sizes plus
+//            the store's own time for the same rows
+//
+// Client and shard have a ZeroMQ context (so an I/O thread) each, as two processes would. Bare
+// trip: DEALER and ROUTER with blocking calls, request and reply of as many parts and bytes, memory
+// that is never touched. Store: one RangeStore with the same rows and optimizer, the same keys, by
+// its caller. All of them take turns trip by trip, because the speed of a machine drifts. What the
+// client does for its user (looking for repeated ids, ordering by range, copying rows to their
+// places) counts as its time.
+#ifndef TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
+#define TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
+
+#include <cstdint>
+#include <ostream>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+struct PushPullBenchOptions {
+  int64_t rows = 1'000'000;
+  int dim = 16;
+  std::vector<int64_t> keys = {10'000, 50'000};  // of a request, distinct
+  int repetitions = 21;
+  int trips = 20;  // of each kind, a repetition
+  Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
+  uint64_t seed = 1;
+};
+
+// Prints the machine, the knobs, and for each size, pull and push: microseconds of our trip, the
+// bare trip and the store as medians over all trips, and the ratio ours / (bare + store): its
+// median over the repetitions' medians, and their spread. Then a checksum of all rows read, the
+// same for the same knobs. INTERNAL if a pull and the store disagree; INVALID_ARGUMENT for knobs
+// out of range.
+absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream& out);
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_

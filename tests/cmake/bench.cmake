@@ -1,0 +1,24 @@
+# Push and pull: the client of programs, and its benchmark.
+tandem_library(pushpull_bench
+  SRCS ${CMAKE_SOURCE_DIR}/tests/bench/machine.cc ${CMAKE_SOURCE_DIR}/tests/bench/pushpull_bench.cc
+  HDRS ${CMAKE_SOURCE_DIR}/tests/bench/lone_shard.h ${CMAKE_SOURCE_DIR}/tests/bench/machine.h
+       ${CMAKE_SOURCE_DIR}/tests/bench/pushpull_bench.h
+  DEPS tandem::base tandem::proto tandem::transport tandem::server tandem::worker_core tandem::optim
+       absl::status absl::strings absl::str_format absl::time PkgConfig::xxhash PkgConfig::zmq
+       Threads::Threads)
+tandem_test(pushpull_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pushpull_bench_test.cc
+            DEPS tandem::pushpull_bench LABELS unit bench)
+tandem_test(client_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client_test.cc
+            DEPS tandem::worker_core tandem::server tandem::transport LABELS unit)
+
+# All benchmarks behind one command, `tandem bench`.
+tandem_library(bench_command
+  SRCS ${CMAKE_SOURCE_DIR}/cli/bench_command.cc
+  HDRS ${CMAKE_SOURCE_DIR}/cli/bench_command.h
+  DEPS tandem::cli tandem::store_bench tandem::allreduce_bench tandem::pushpull_bench absl::strings)
+target_link_libraries(tandem PRIVATE tandem::bench_command)
+target_compile_definitions(tandem PRIVATE TANDEM_BENCH)
+foreach(what store pushpull allreduce)
+  add_test(NAME bench_${what}_tiny COMMAND tandem bench ${what} --tiny)
+  set_tests_properties(bench_${what}_tiny PROPERTIES LABELS bench TIMEOUT 120)
+endforeach()

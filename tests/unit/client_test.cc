@@ -1,0 +1,229 @@
+// The client for programs of their own: a real shard on a thread, in-process transport.
+#include "worker/client.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/bench/lone_shard.h"
+#include "tests/test_seed.h"
+#include "transport/in_process.h"
+
+namespace tandem {
+namespace {
+
+// Rows start at 0 and change by minus the gradient sum over its samples.
+std::string Tables(int dim) {
+  return absl::StrCat("table { name: \"ids\" dim: ", dim,
+                      " initializer { kind: ZERO } optimizer { kind: SGD learning_rate: 1 } }\n");
+}
+
+class ClientTest : public testing::Test {
+ protected:
+  void Start(const std::string& policy, int workers, const Client::Options& options) {
+    plan_ = LoneShardPlan(Tables(kDim), policy, workers);
+    shard_ = std::make_unique<LoneShard>(plan_, NewTransport());
+    client_ = NewClient(options);
+    ASSERT_TRUE(client_->SetView(shard_->view()).ok());
+  }
+  std::unique_ptr<Transport> NewTransport() { return network_.NewTransport({}).value(); }
+  std::unique_ptr<Client> NewClient(Client::Options options) {
+    options.incarnation = 100 + static_cast<uint64_t>(options.rank);
+    return Client::New(plan_, NewTransport(), options).value();
+  }
+  Future Pull(int64_t step, const std::vector<uint64_t>& ids, std::vector<float>* rows) {
+    rows->assign(ids.size() * kDim, -1);
+    const TableKeys keys = {0, ids};
+    const absl::Span<float> to = absl::MakeSpan(*rows);
+    return client_->Pull(0, step, {&keys, 1}, {&to, 1});
+  }
+  Future Push(int64_t step, const std::vector<uint64_t>& ids, const std::vector<float>& gradients) {
+    const TableKeys keys = {0, ids};
+    const absl::Span<const float> from = gradients;
+    return client_->Push(0, step, 1, {&keys, 1}, {&from, 1});
+  }
+
+  static constexpr int kDim = 3;
+  const std::vector<uint64_t> five_ = {5};  // ids stay valid until the future is done
+  InProcessNetwork network_;
+  JobPlan plan_;
+  std::unique_ptr<LoneShard> shard_;
+  std::unique_ptr<Client> client_;
+};
+
+// Rows read are the sums of what was pushed, by a plain map, with ids that repeat in reads and
+// pushes.
+TEST_F(ClientTest, AgreesWithAMapAlsoWhenIdsRepeat) {
+  Start("kind: ASP", 1, {});
+  const uint64_t seed = TestSeed();
+  SCOPED_TRACE(absl::StrCat("rerun with --seed=", seed));
+  Random random(seed);
+  std::map<uint64_t, std::vector<float>> model;
+  for (int64_t step = 0; step < 40; ++step) {
+    std::vector<uint64_t> ids(random.Uniform(300));
+    const uint64_t distinct = 1 + random.Uniform(400);
+    std::vector<float> gradients, rows;
+    for (uint64_t& id : ids) {
+      id = Mix64(random.Uniform(distinct));
+      for (int d = 0; d < kDim; ++d) gradients.push_back(static_cast<float>(random.Uniform(9)));
+    }
+    ASSERT_TRUE(Pull(step, ids, &rows).status().ok());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::vector<float>& want = model.try_emplace(ids[i], kDim, 0.0f).first->second;
+      for (int d = 0; d < kDim; ++d) ASSERT_EQ(rows[i * kDim + d], want[d]) << "step " << step;
+    }
+    ASSERT_TRUE(Push(step, ids, gradients).status().ok());
+    for (size_t i = 0; i < gradients.size(); ++i) model[ids[i / kDim]][i % kDim] -= gradients[i];
+  }
+}
+
+// Each id of a request travels once.
+TEST_F(ClientTest, RepeatedIdsTravelOnce) {
+  Start("kind: ASP", 1, {});
+  std::vector<float> rows;
+  ASSERT_TRUE(Pull(0, std::vector<uint64_t>(1000, 7), &rows).status().ok());
+  EXPECT_EQ(rows, std::vector<float>(1000 * kDim, 0));
+  EXPECT_LT(client_->counters().pull_bytes, 1000u);
+  EXPECT_LT(client_->counters().rows_bytes, 1000u);
+  ASSERT_TRUE(
+      Push(0, std::vector<uint64_t>(1000, 7), std::vector<float>(1000 * kDim, 1)).status().ok());
+  EXPECT_LT(client_->counters().push_bytes, 1000u);
+  ASSERT_TRUE(Pull(1, {7}, &rows).status().ok());
+  EXPECT_EQ(rows, std::vector<float>(kDim, -1000));
+}
+
+// Many requests at once, from several threads: all end, and no push is lost.
+TEST_F(ClientTest, ManyThreadsManyRequests) {
+  Client::Options options;
+  options.max_in_flight = 3;
+  Start("kind: ASP", 1, options);
+  constexpr int64_t kPushes = 200;
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 3; ++t) {
+    readers.emplace_back([this] {
+      for (int i = 0; i < 100; ++i) {
+        std::vector<float> rows;
+        EXPECT_TRUE(Pull(0, {1, 2, 1}, &rows).status().ok());
+        EXPECT_EQ(rows[0], rows[2 * kDim]);
+      }
+    });
+  }
+  const std::vector<uint64_t> ids = {1, 2, 2};
+  const std::vector<float> ones(ids.size() * kDim, 1);
+  std::vector<Future> pushes;
+  for (int64_t step = 0; step < kPushes; ++step) pushes.push_back(Push(step, ids, ones));
+  for (const Future& push : pushes) EXPECT_TRUE(push.status().ok()) << push.status();
+  for (std::thread& reader : readers) reader.join();
+  std::vector<float> rows;
+  ASSERT_TRUE(Pull(kPushes, {1, 2}, &rows).status().ok());
+  EXPECT_EQ(rows[0], -kPushes);
+  EXPECT_EQ(rows[kDim], -2 * kPushes);
+}
+
+// The bound refuses when asked to; a read that BSP holds back ends once the other worker has
+// pushed.
+TEST_F(ClientTest, BoundRefusesAndAnswersComeLater) {
+  Client::Options options;
+  options.max_in_flight = 1;
+  options.refuse_when_full = true;
+  Start("kind: BSP", 2, options);
+  ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
+  std::vector<float> rows, more;
+  const Future read = Pull(1, five_, &rows);
+  const Future refused = Pull(1, five_, &more);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_FALSE(read.done());  // worker 1 has not pushed step 0
+  options.rank = 1;
+  const std::unique_ptr<Client> other = NewClient(options);
+  ASSERT_TRUE(other->SetView(shard_->view()).ok());
+  ASSERT_TRUE(other->Push(0, 0, 1, {}, {}).status().ok());
+  ASSERT_TRUE(read.status().ok());
+  EXPECT_EQ(rows, std::vector<float>(kDim, -0.5f));  // one gradient of 1 over two samples
+  EXPECT_TRUE(Pull(1, {5}, &more).status().ok());
+}
+
+// A call beyond the bound blocks until there is room.
+TEST_F(ClientTest, BoundBlocks) {
+  Client::Options options;
+  options.max_in_flight = 1;
+  Start("kind: BSP", 2, options);
+  ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
+  std::vector<float> rows;
+  const Future read = Pull(1, five_, &rows);
+  std::atomic<bool> entered{false};
+  std::thread blocked([&] {
+    std::vector<float> more;
+    const Future second = Pull(1, five_, &more);
+    entered = true;
+    EXPECT_TRUE(second.status().ok());
+  });
+  EXPECT_FALSE(read.WaitFor(absl::Milliseconds(20)));
+  EXPECT_FALSE(entered);  // it cannot be: the first read is still under way
+  options.rank = 1;
+  const std::unique_ptr<Client> other = NewClient(options);
+  ASSERT_TRUE(other->SetView(shard_->view()).ok());
+  ASSERT_TRUE(other->Push(0, 0, 1, {}, {}).status().ok());
+  blocked.join();
+  EXPECT_TRUE(read.status().ok());
+}
+
+// A shard that is gone is named, with the key range.
+TEST_F(ClientTest, SilenceNamesServerAndKeyRange) {
+  Client::Options options;
+  options.core.resend_after = absl::Milliseconds(20);
+  options.core.silence_limit = absl::Milliseconds(200);
+  Start("kind: ASP", 1, options);
+  std::vector<float> rows;
+  ASSERT_TRUE(Pull(0, {5}, &rows).status().ok());
+  shard_->Stop();
+  const absl::Status status = Pull(0, {5}, &rows).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("server 0 shard 0, table ids, positions [0x"));
+}
+
+// Mistakes of the program end in a status, never in a crash.
+TEST_F(ClientTest, RefusesWhatIsMalformed) {
+  Start("kind: ASP", 1, {});
+  std::vector<float> rows(kDim + 1);
+  const uint64_t id = 1;
+  const TableKeys good = {0, {&id, 1}}, elsewhere = {9, {&id, 1}};
+  const std::vector<TableKeys> twice = {good, good};
+  const absl::Span<float> right = absl::MakeSpan(rows).first(kDim), wrong = absl::MakeSpan(rows);
+  const std::vector<absl::Span<float>> two = {right, right};
+  for (const Future& future :
+       {client_->Pull(0, 0, {&good, 1}, {&wrong, 1}), client_->Pull(0, 0, {&good, 1}, {}),
+        client_->Pull(7, 0, {&good, 1}, {&right, 1}), client_->Pull(0, -1, {&good, 1}, {&right, 1}),
+        client_->Pull(0, 0, {&elsewhere, 1}, {&right, 1}), client_->Pull(0, 0, twice, two)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(future.status())) << future.status();
+  }
+  EXPECT_TRUE(client_->Pull(0, 0, {&good, 1}, {&right, 1}).status().ok());
+  EXPECT_FALSE(client_->SetView(View()).ok());
+  Client::Options bad;
+  bad.rank = 1;
+  bad.incarnation = 1;
+  EXPECT_TRUE(absl::IsInvalidArgument(Client::New(plan_, NewTransport(), bad).status()));
+}
+
+// Without a view nothing can be asked; closing ends what is under way.
+TEST_F(ClientTest, NoViewAndClosing) {
+  Start("kind: BSP", 2, {});
+  const std::unique_ptr<Client> blind = NewClient({});
+  EXPECT_TRUE(absl::IsFailedPrecondition(blind->Push(0, 0, 1, {}, {}).status()));
+  ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
+  std::vector<float> rows;
+  const Future read = Pull(1, five_, &rows);
+  client_.reset();
+  EXPECT_TRUE(absl::IsCancelled(read.status())) << read.status();
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// The benchmark of push and pull, tiny: it runs, checks what it reads, and gives the same rows
+// twice. What it measures is nobody's affair here.
+#include "tests/bench/pushpull_bench.h"
+
+#include <sstream>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+PushPullBenchOptions Tiny() {
+  PushPullBenchOptions options;
+  options.rows = 2000;
+  options.keys = {10, 700};
+  options.repetitions = 2;
+  options.trips = 3;
+  return options;
+}
+
+TEST(PushPullBenchTest, TinyRunAgreesWithItself) {
+  std::string checksums[2];
+  for (std::string& checksum : checksums) {
+    std::ostringstream out;
+    ASSERT_TRUE(RunPushPullBench(Tiny(), out).ok());
+    EXPECT_NE(out.str().find("pull     700"), std::string::npos) << out.str();
+    EXPECT_NE(out.str().find("push     700"), std::string::npos) << out.str();
+    checksum = out.str().substr(out.str().find("checksum"));
+  }
+  EXPECT_EQ(checksums[0], checksums[1]);
+}
+
+TEST(PushPullBenchTest, RefusesMoreKeysThanRows) {
+  PushPullBenchOptions options = Tiny();
+  options.keys = {2001};
+  std::ostringstream out;
+  EXPECT_TRUE(absl::IsInvalidArgument(RunPushPullBench(options, out)));
+}
+
+}  // namespace
+}  // namespace tandem
