@@ -23,11 +23,12 @@ namespace tandem {
 // One server of one shard; `tables` is text of Job.table entries, `policy` the inside of
 // Job.policy.
 inline JobPlan LoneShardPlan(const std::string& tables, const std::string& policy, int workers) {
-  const absl::StatusOr<Job> job = ParseJob(
-      absl::StrCat("name: \"lone\" seed: 1 cluster { workers: ", workers, " servers: 1 }\n",
-                   "data { format: CRITEO train: \"none\" }\n", tables, "policy { ", policy, " }\n",
-                   "model { mlp { hidden: [4] } } train { batch: 1 }\n"),
-      "lone.textproto", {});
+  const absl::StatusOr<Job> job =
+      ParseJob(absl::StrCat("name: \"lone\" seed: 1 cluster { workers: ", workers,
+                            " servers: 1 }\n", "data { format: CRITEO train: \"none\" }\n", tables,
+                            "dense { optimizer { learning_rate: 1 } } policy { ", policy, " }\n",
+                            "model { mlp { hidden: [4] } } train { batch: 1 }\n"),
+               "lone.textproto", {});
   TANDEM_CHECK_OK(job.status());
   absl::StatusOr<JobPlan> plan = Resolve(*job);
   TANDEM_CHECK_OK(plan.status());
@@ -46,7 +47,7 @@ inline View LoneShardView(const JobPlan& plan, const std::string& address) {
       RangeInfo* const info = view.add_range();
       info->set_table(table.id);
       info->set_begin(begins[static_cast<size_t>(r)]);
-      info->set_end(begins[static_cast<size_t>(r) + 1]);
+      info->set_end(r + 1 < count ? begins[static_cast<size_t>(r) + 1] : 0);
     }
   }
   return view;
