@@ -16,7 +16,10 @@
 namespace tandem {
 
 std::string Children::Exit::DebugString() const {
-  if (signal != 0) return absl::StrCat(name, " (pid ", pid, ") was killed by signal ", signal);
+  if (signal != 0) {
+    return absl::StrCat(name, " (pid ", pid, ") was ended by signal ", signal, " (",
+                        strsignal(signal), ")");
+  }
   return absl::StrCat(name, " (pid ", pid, ") exited with status ", code);
 }
 
@@ -47,7 +50,8 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
     dup2(log_fd, STDERR_FILENO);
     const int null_fd = open("/dev/null", O_RDONLY);
     dup2(null_fd, STDIN_FILENO);
-    if (pipe_fd >= 0) dup2(pipe_fd, 3);
+    if (pipe_fd == 3) fcntl(3, F_SETFD, 0);  // it has the right number, but would be closed
+    if (pipe_fd >= 0 && pipe_fd != 3) dup2(pipe_fd, 3);
     execv(args[0], args.data());
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", args[0], strerror(errno));
     _exit(127);

@@ -24,7 +24,7 @@ class Children {
     int code = 0;                     // exit status, if signal is 0
     int signal = 0;                   // that killed it
     std::string log;                  // its log file
-    std::string DebugString() const;  // "worker 1 (pid 123) was killed by signal 9"
+    std::string DebugString() const;  // "worker 1 (pid 123) was ended by signal 9 (Killed)"
   };
 
   ~Children();  // kills what is left, and waits for it

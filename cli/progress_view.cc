@@ -1,6 +1,10 @@
 #include "cli/progress_view.h"
 
+#include <sys/ioctl.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +14,7 @@
 namespace tandem {
 namespace {
 constexpr absl::Duration kPlainInterval = absl::Seconds(5);
+constexpr int kPlainColumns = 1000;
 
 double NumberOf(const nlohmann::json& object, const char* name) {
   const auto it = object.find(name);
@@ -18,6 +23,46 @@ double NumberOf(const nlohmann::json& object, const char* name) {
 std::string TextOf(const nlohmann::json& object, const char* name) {
   const auto it = object.find(name);
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+// "0:42", "2:03:59", "3 days".
+std::string ClockTime(double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e12));
+  if (whole >= 2 * 86400) return absl::StrCat(whole / 86400, " days");
+  const int64_t hours = whole / 3600, minutes = whole / 60 % 60;
+  if (hours == 0) return absl::StrFormat("%d:%02d", minutes, whole % 60);
+  return absl::StrFormat("%d:%02d:%02d", hours, minutes, whole % 60);
+}
+
+struct Words {
+  const char *samples, *staleness, *maximum, *left, *separator;
+};
+constexpr Words kWide = {" samples/s", "staleness", ", max ", " left", " | "};
+constexpr Words kNarrow = {"/s", "stale", "/", "", ", "};
+
+std::string Join(const nlohmann::json& p, const Words& words) {
+  std::string where = absl::StrCat("epoch ", static_cast<int64_t>(NumberOf(p, "epoch")) + 1);
+  if (NumberOf(p, "epoch_fraction") > 0) {
+    absl::StrAppend(&where, absl::StrFormat(" %2.0f%%", 100 * NumberOf(p, "epoch_fraction")));
+  }
+  absl::StrAppend(&where, ", step ", WithCommas(static_cast<int64_t>(NumberOf(p, "min_step"))));
+  std::vector<std::string> parts = {where};
+  parts.push_back(absl::StrCat(WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second"))),
+                               words.samples));
+  if (p.contains("loss")) parts.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));
+  if (p.contains("auc")) parts.push_back(absl::StrFormat("AUC %.4f", NumberOf(p, "auc")));
+  parts.push_back(absl::StrFormat("%s %.2f%s%.0f", words.staleness, NumberOf(p, "staleness_mean"),
+                                  words.maximum, NumberOf(p, "staleness_max")));
+  if (p.contains("seconds_left")) {
+    parts.push_back(absl::StrCat(ClockTime(NumberOf(p, "seconds_left")), words.left));
+  }
+  return absl::StrJoin(parts, words.separator);
+}
+
+int ColumnsOf(std::FILE* terminal) {
+  winsize size = {};
+  const bool known = ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+  return known ? size.ws_col : 80;
 }
 }  // namespace
 
@@ -29,65 +74,69 @@ std::string WithCommas(int64_t number) {
   return digits;
 }
 
-std::string ProgressView::Format(const nlohmann::json& p) {
-  std::vector<std::string> parts;
-  std::string where = absl::StrCat("epoch ", static_cast<int64_t>(NumberOf(p, "epoch")) + 1);
-  if (p.contains("epoch_fraction") && NumberOf(p, "epoch_fraction") > 0) {
-    absl::StrAppend(&where, absl::StrFormat(" %3.0f%%", 100 * NumberOf(p, "epoch_fraction")));
-  }
-  parts.push_back(
-      absl::StrCat(where, " step ", WithCommas(static_cast<int64_t>(NumberOf(p, "min_step")))));
-  parts.push_back(absl::StrCat(WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second"))),
-                               " samples/s"));
-  if (p.contains("loss")) parts.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));
-  if (p.contains("auc")) parts.push_back(absl::StrFormat("AUC %.4f", NumberOf(p, "auc")));
-  parts.push_back(absl::StrFormat("staleness %.2f max %.0f", NumberOf(p, "staleness_mean"),
-                                  NumberOf(p, "staleness_max")));
-  if (p.contains("seconds_left")) {
-    const int64_t left = static_cast<int64_t>(NumberOf(p, "seconds_left"));
-    parts.push_back(absl::StrFormat("%d:%02d left", left / 60, left % 60));
-  }
-  return absl::StrJoin(parts, " | ");
+std::string ProgressView::Format(const nlohmann::json& p, int columns) {
+  const std::string wide = Join(p, kWide);
+  return static_cast<int>(wide.size()) <= columns ? wide : Join(p, kNarrow);
 }
 
-void ProgressView::EndLive() {
+std::string ProgressView::FormatEvaluation(const nlohmann::json& evaluation) {
+  constexpr std::pair<const char*, const char*> kMeasures[] = {{"auc", "AUC"},
+                                                               {"hr_at_10", "HR@10"},
+                                                               {"ndcg_at_10", "NDCG@10"},
+                                                               {"logloss", "logloss"},
+                                                               {"accuracy", "accuracy"}};
+  std::vector<std::string> parts;
+  for (const auto& [key, name] : kMeasures) {
+    if (evaluation.contains(key)) {
+      parts.push_back(absl::StrFormat("%s %.4f", name, NumberOf(evaluation, key)));
+    }
+  }
+  const auto samples = static_cast<int64_t>(NumberOf(evaluation, "samples"));
+  if (samples > 0) parts.push_back(absl::StrCat(WithCommas(samples), " samples"));
+  return absl::StrJoin(parts, ", ");
+}
+
+void ProgressView::Clear() {
   if (!live_line_) return;
-  std::fputs("\n", out_);
+  std::fputs("\r\x1b[K", out_);
   std::fflush(out_);
   live_line_ = false;
 }
 
 void ProgressView::Line(const std::string& text) {
-  if (live_line_) std::fputs("\r\x1b[K", out_);
-  live_line_ = false;
+  Clear();
   std::fprintf(out_, "%s\n", text.c_str());
   std::fflush(out_);
+}
+
+void ProgressView::ShowProgress(const nlohmann::json& progress, absl::Time now) {
+  if (NumberOf(progress, "samples") <= 0) return;  // processes are still starting
+  if (!live_ && now < next_plain_) return;
+  if (!live_) {
+    next_plain_ = now + kPlainInterval;
+    return Line(Format(progress, kPlainColumns));
+  }
+  const int columns = ColumnsOf(out_);
+  // A line that wraps could not be erased.
+  const std::string line =
+      Format(progress, columns - 1).substr(0, static_cast<size_t>(columns - 1));
+  std::fprintf(out_, "\r\x1b[K%s", line.c_str());
+  std::fflush(out_);
+  live_line_ = true;
 }
 
 void ProgressView::Show(const nlohmann::json& event, absl::Time now) {
   const std::string kind = TextOf(event, "event");
   if (kind == "progress") {
-    const std::string line = Format(event);
-    if (live_) {
-      std::fprintf(out_, "\r\x1b[K%s", line.c_str());
-      std::fflush(out_);
-      live_line_ = true;
-    } else if (now >= next_plain_) {
-      next_plain_ = now + kPlainInterval;
-      Line(line);
-    }
+    ShowProgress(event, now);
   } else if (kind == "evaluation") {
-    std::vector<std::string> parts;
-    for (const auto& [name, value] : event.items()) {
-      if (value.is_number()) parts.push_back(absl::StrCat(name, " ", value.dump()));
-    }
-    Line(absl::StrCat("evaluation: ", absl::StrJoin(parts, ", ")));
+    Line(absl::StrCat("evaluation: ", FormatEvaluation(event)));
   } else if (kind == "log") {
     Line(TextOf(event, "text"));
   } else if (kind == "stall") {
     Line(absl::StrCat("stall: ", TextOf(event, "node"), ": ", TextOf(event, "text")));
   } else if (kind == "stall_over") {
-    Line(absl::StrCat("stall over: ", TextOf(event, "node")));
+    Line(absl::StrCat("stall over: ", TextOf(event, "node"), " moves again"));
   }
 }
 

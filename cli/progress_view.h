@@ -16,19 +16,24 @@ class ProgressView {
  public:
   // `out` is a terminal if `live`.
   ProgressView(std::FILE* out, bool live) : out_(out), live_(live) {}
-  ~ProgressView() { EndLive(); }
+  ~ProgressView() { Clear(); }
 
   // One event of the scheduler (scheduler_shell.h lists them).
   void Show(const nlohmann::json& event, absl::Time now);
   // A whole line, above the live one.
   void Line(const std::string& text);
 
-  // "epoch 1 step 1,200 | 35,100 samples/s | loss 0.4512 | AUC 0.781 | staleness 1.2 max 5 | 0:42
-  // left"
-  static std::string Format(const nlohmann::json& progress);
+  // Erases the live line, if there is one: the screen belongs to the caller.
+  void Clear();
+
+  // "epoch 1  41%, step 1,200 | 35,100 samples/s | loss 0.4512 | AUC 0.7810 | staleness 1.20, max 5
+  // | 0:42 left", in shorter words if that is wider than `columns`.
+  static std::string Format(const nlohmann::json& progress, int columns);
+  // "AUC 0.7810, logloss 0.4512, accuracy 0.7905, 1,000 samples".
+  static std::string FormatEvaluation(const nlohmann::json& evaluation);
 
  private:
-  void EndLive();
+  void ShowProgress(const nlohmann::json& progress, absl::Time now);
 
   std::FILE* const out_;
   const bool live_;

@@ -2,15 +2,24 @@
 #ifndef TANDEM_CLI_ROLE_OPTIONS_H_
 #define TANDEM_CLI_ROLE_OPTIONS_H_
 
+#include <string>
+#include <vector>
+
 #include <CLI/CLI.hpp>
 
 #include "cli/role_flags.h"
 
 namespace tandem {
 
+// One value a flag, so that `--set a=1 job.textproto` does not swallow the job.
+inline void AddSetFlag(CLI::App* app, std::vector<std::string>* set) {
+  app->add_option("--set", *set, "Change a field of the job: path=value (repeatable)")
+      ->allow_extra_args(false);
+}
+
 inline void AddJobFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--job", flags->job, "Job file (protobuf text)")->required();
-  app->add_option("--set", flags->set, "Change a field of the job: path=value (repeatable)");
+  AddSetFlag(app, &flags->set);
 }
 
 inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
@@ -30,15 +39,7 @@ inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
 }
 
 // Parses; on failure prints one line, on --help the help. True if the program should go on.
-inline bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code) {
-  try {
-    app->parse(argc, argv);
-    return true;
-  } catch (const CLI::ParseError& error) {
-    *exit_code = app->exit(error) == 0 ? kExitOk : kExitBadInput;
-    return false;
-  }
-}
+bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code);
 
 }  // namespace tandem
 

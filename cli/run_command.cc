@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -91,6 +92,19 @@ class Run {
         live_(isatty(STDOUT_FILENO) != 0),
         view_(stdout, live_) {}
 
+  // That there is something to start.
+  absl::Status CheckPrograms() const {
+    for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
+      if (access(Program(name).c_str(), X_OK) == 0) continue;
+      return absl::NotFoundError(absl::StrCat(Program(name),
+                                              " is missing, expected it beside this program; hint: "
+                                              "ninja -C build ",
+                                              name,
+                                              ", which needs TANDEM_TORCH=ON for tandem-worker"));
+    }
+    return absl::OkStatus();
+  }
+
   // Makes the output folder and the job file that all processes read.
   absl::Status Prepare() {
     std::error_code error;
@@ -113,8 +127,7 @@ class Run {
     stop_ = StopSignal();
     Announce();
     if (const absl::Status started = StartScheduler(); !started.ok()) {
-      Finish("tandem run", started);
-      return kExitFailed;
+      return Finish("tandem run", started);
     }
     while (!over_) Turn();
     return Close();
@@ -224,13 +237,7 @@ class Run {
         over_ = true;
       }
     } else if (kind == "failed") {
-      named_ = true;
-      // A scheduler that was told to stop knows less than the exit that made us stop it.
-      const bool our_doing = event.value("node", "") == "scheduler" && !first_exit_.empty();
-      if (!stopping_ && !our_doing) {
-        failure_ = absl::StrCat(event.value("node", ""), ": ", event.value("reason", ""));
-      }
-      give_up_ = std::min(give_up_, absl::Now() + kStopGrace);
+      OnFailed(event.value("node", ""), event.value("reason", ""));
     } else if (kind == "finished") {
       finished_ = true;
       give_up_ = std::min(give_up_, absl::Now() + kNamingGrace);
@@ -239,16 +246,27 @@ class Run {
     }
   }
 
+  void OnFailed(const std::string& node, const std::string& reason) {
+    // A scheduler that was told to stop knows less than the exit that made us stop it.
+    const bool our_doing = node == "scheduler" && first_exit_.has_value();
+    if (!stopping_ && !our_doing) failure_ = absl::StrCat(node, ": ", reason);
+    // What ended the process says more than that its connections broke.
+    if (first_exit_.has_value() && first_exit_->signal != 0 && first_exit_->name == node) {
+      failure_ = absl::StrCat(first_exit_->DebugString(), "; the scheduler saw: ", reason);
+    }
+    give_up_ = std::min(give_up_, absl::Now() + kStopGrace);
+  }
+
   // A process that ends before the job does: the scheduler will name the cause; if it cannot, this
   // process is the cause.
   void OnExit(const Children::Exit& exit, absl::Time now) {
     if (exit.code == 0 && exit.signal == 0) return;
-    if (first_exit_.empty()) {
-      first_exit_ = exit.DebugString();
-      first_log_ = exit.log;
-    }
-    const bool scheduler = exit.name == "scheduler";
-    if (!finished_) give_up_ = std::min(give_up_, now + (scheduler ? kStopGrace : kNamingGrace));
+    if (!first_exit_.has_value()) first_exit_ = exit;
+    if (finished_) return;
+    // Without a scheduler nothing more will be said, but the others can leave by themselves if it
+    // has told them why.
+    const bool mute = exit.name == "scheduler" && failure_.empty();
+    give_up_ = std::min(give_up_, mute ? now : now + kNamingGrace);
   }
 
   std::string LastLine(const std::string& log) const {
@@ -263,33 +281,34 @@ class Run {
   int Close() {
     for (const Children::Exit& exit : children_.StopAll(kStopGrace)) OnExit(exit, absl::Now());
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
-    if (failure_.empty() && !finished_) {
-      failure_ = first_exit_.empty() ? "the job ended without a word" : first_exit_;
-      if (const std::string last = LastLine(first_log_); !last.empty()) {
-        absl::StrAppend(&failure_, ": ", last);
-      }
-    } else if (!failure_.empty() && !first_exit_.empty() && !stopping_) {
-      absl::StrAppend(&failure_, " (", first_exit_, ")");
-    }
-    if (!failure_.empty()) {
-      view_.Line(absl::StrCat("failed: ", failure_, "; logs in ", flags_.out, "/logs"));
-      return kExitFailed;
-    }
-    return PrintSummary();
+    if (failure_.empty() && !finished_) failure_ = WhyItEnded();
+    if (failure_.empty()) return PrintSummary();
+    view_.Clear();
+    return Finish("tandem run", absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ",
+                                                                flags_.out, "/logs")));
+  }
+
+  std::string WhyItEnded() const {
+    if (!first_exit_.has_value()) return "the job ended without a word";
+    const std::string exit = first_exit_->DebugString();
+    const std::string last = first_exit_->signal == 0 ? LastLine(first_exit_->log) : "";
+    return last.empty() ? exit : absl::StrCat(exit, ": ", last);
   }
 
   int PrintSummary() {
     std::ifstream file(flags_.out + "/summary.json");
     const auto summary = nlohmann::json::parse(file, nullptr, false);
     if (!summary.is_object()) {
-      view_.Line(absl::StrCat("failed: ", flags_.out, "/summary.json was not written"));
-      return kExitFailed;
+      return Finish("tandem run", absl::DataLossError(absl::StrCat(
+                                      "failed: ", flags_.out, "/summary.json was not written")));
     }
+    const std::string result =
+        ProgressView::FormatEvaluation(summary.value("eval", nlohmann::json::object()));
     view_.Line(absl::StrFormat(
-        "done: %s samples in %.1f s, %s samples/s; %s",
+        "done: %s samples in %.1f s, %s samples/s%s%s",
         WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
-        summary.value("eval", nlohmann::json::object()).dump()));
+        result.empty() ? "" : "; test: ", result));
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return kExitOk;
   }
@@ -301,9 +320,10 @@ class Run {
   EventPipe pipe_;
   Children children_;
   const std::atomic<bool>* stop_ = nullptr;
-  bool over_ = false, stopping_ = false, finished_ = false, named_ = false;
+  bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
-  std::string failure_, first_exit_, first_log_;
+  std::string failure_;
+  std::optional<Children::Exit> first_exit_;  // of those that did not end well
 };
 
 absl::Status CheckFlags(const RunFlags& flags) {
@@ -326,6 +346,9 @@ int RunCommand(const RunFlags& flags) {
     return kExitBadInput;
   }
   Run run(flags, *plan);
+  if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
+    return Finish("tandem run", there);
+  }
   if (const absl::Status prepared = run.Prepare(); !prepared.ok()) {
     Finish("tandem run", prepared);
     return kExitBadInput;

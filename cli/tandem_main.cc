@@ -1,7 +1,10 @@
 // tandem: the command line of the project. One subcommand a file.
 #include <filesystem>
 #include <iostream>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "cli/role_options.h"
 #include "cli/run_command.h"
 #include "worker/data/datagen.h"
@@ -24,20 +27,23 @@ int Datagen(const DatagenFlags& flags) {
   std::error_code error;
   std::filesystem::create_directories(flags.out, error);
   if (error) {
-    std::cerr << "tandem datagen: --out " << flags.out << ": " << error.message() << "\n";
+    std::cerr << "tandem datagen: --out " << flags.out << ": cannot be made: " << error.message()
+              << "\n";
     return kExitBadInput;
   }
   options.train = flags.out + "/train" + suffix;
   options.test = flags.out + "/test" + suffix;
   options.report = flags.out + "/planted.json";
-  return Finish("tandem datagen", GenerateCriteo(options, std::cout));
+  const absl::Status made = GenerateCriteo(options, std::cout);
+  const int code = Finish("tandem datagen", made);
+  return made.code() == absl::StatusCode::kInvalidArgument ? kExitBadInput : code;
 }
 
 void AddRun(CLI::App* app, RunFlags* flags) {
   CLI::App* run = app->add_subcommand("run", "Train: start a local cluster for a job");
   run->add_option("job", flags->job, "Job file (protobuf text), e.g. configs/quickstart.textproto")
       ->required();
-  run->add_option("--set", flags->set, "Change a field of the job: path=value (repeatable)");
+  AddSetFlag(run, &flags->set);
   run->add_option("--out", flags->out, "Folder for summary.json, metrics.jsonl, model/ and logs/")
       ->required();
   run->add_option("--init-from", flags->init_from, "Saved model to start from (a model/ folder)");
@@ -48,16 +54,36 @@ void AddDatagen(CLI::App* app, DatagenFlags* flags) {
   CLI::App* datagen = app->add_subcommand("datagen", "Make click logs in the shape of Criteo's");
   datagen->add_option("--out", flags->out, "Folder for train.tsv, test.tsv, planted.json")
       ->required();
-  datagen->add_option("--train-rows", flags->options.train_rows)->capture_default_str();
-  datagen->add_option("--test-rows", flags->options.test_rows)->capture_default_str();
-  datagen->add_option("--seed", flags->options.seed)->capture_default_str();
+  datagen->add_option("--train-rows", flags->options.train_rows, "Rows of train.tsv")
+      ->capture_default_str();
+  datagen->add_option("--test-rows", flags->options.test_rows, "Rows of test.tsv")
+      ->capture_default_str();
+  datagen->add_option("--seed", flags->options.seed, "Other rows and another planted model")
+      ->capture_default_str();
   datagen->add_flag("--gzip", flags->gzip, "Write .tsv.gz");
+}
+
+// True if the first argument is a command, or a flag such as --help. Otherwise says what there is.
+bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
+  *exit_code = kExitBadInput;
+  if (argc < 2) {
+    std::cout << app.help();
+    return false;
+  }
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == argv[1]) return true;
+    names.push_back(command->get_name());
+  }
+  if (argv[1][0] == '-') return true;
+  std::cerr << "tandem: there is no command '" << argv[1] << "', expected one of "
+            << absl::StrJoin(names, ", ") << "; hint: tandem --help\n";
+  return false;
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("Tandem trains recommendation models with embeddings on parameter servers.",
                "tandem");
-  app.require_subcommand(1);
   RunFlags run;
   DatagenFlags datagen;
   AddRun(&app, &run);
@@ -66,6 +92,7 @@ int Main(int argc, char** argv) {
   const BenchCommand bench(&app);
 #endif
   int code = kExitOk;
+  if (!NamesCommand(app, argc, argv, &code)) return code;
   if (!ParseFlags(&app, argc, argv, &code)) return code;
 #ifdef TANDEM_BENCH
   if (app.got_subcommand("bench")) return bench.Run();

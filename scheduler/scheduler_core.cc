@@ -113,13 +113,15 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
   if (node == nullptr && event.control.has_beat()) return;  // its registration is on its way
   if (node == nullptr || node->gone) {
     OnGarbage(event.connection,
-              absl::NotFoundError("a message from a node that is not registered"));
+              absl::NotFoundError(absl::StrCat("a message of kind ",
+                                               static_cast<int>(event.control.body_case()),
+                                               " from a node that is not registered")));
     return;
   }
   node->heard = now_;
   if (node->silence_reported) {
     node->silence_reported = false;
-    Log(absl::StrCat(node->Name(), " is back"));
+    Warn(absl::StrCat(node->Name(), " is back"));
   }
   OnMemberControl(node, event);
 }
@@ -165,7 +167,7 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
     return;
   }
   if (registration->reconnected) {
-    Log(absl::StrCat(registration->node->Name(), " is back on a new connection"));
+    Warn(absl::StrCat(registration->node->Name(), " is back on a new connection"));
   }
   // A repetition that crossed the View on the way needs no answer.
   if (view_.number() > 0 && registration->reconnected) Welcome(*registration->node);
@@ -177,7 +179,7 @@ void SchedulerCore::Refuse(uint64_t connection, const absl::Status& why) {
   control.mutable_failure()->set_reason(std::string(why.message()));
   control.mutable_failure()->set_code(static_cast<int32_t>(why.code()));
   effects_->sends.push_back({connection, std::move(control)});
-  if (stranger_logs_++ < kMaxStrangerLogs) Log(absl::StrCat("refused: ", why.message()));
+  if (stranger_logs_++ < kMaxStrangerLogs) Warn(absl::StrCat("refused: ", why.message()));
 }
 
 // Whatever the node may have missed: the view, START, commands that wait for it, STOP.
@@ -227,9 +229,9 @@ void SchedulerCore::OnStall(Node* node, const Stall& stall) {
   const absl::optional<EndpointId> target = ParseNodeName(stall.waits_for());
   const double said = std::isfinite(stall.seconds()) ? stall.seconds() : 0.0;
   const double seconds = std::clamp(said, 0.0, 1e6);
-  Log(absl::StrCat(who->Name(), " waits for ", Clip(stall.waits_for()), " (", Clip(stall.what()),
-                   ") since ",
-                   absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(seconds * 1000)))));
+  Warn(absl::StrCat(
+      who->Name(), " waits for ", Clip(stall.waits_for()), " (", Clip(stall.what()), ") since ",
+      absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(seconds * 1000)))));
   if (!target.has_value()) return;
   const absl::Time began = std::max(*first_step_, now_ - absl::Seconds(seconds));
   who->wait_started = who->waits_for.has_value() ? std::min(who->wait_started, began) : began;
@@ -331,8 +333,8 @@ void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
   if (!node->lost_since.has_value()) {
     node->lost_since = now_;
     node->lost_why = why;
-    Log(absl::StrCat(node->Name(), ": connection lost (", why, "), waiting ",
-                     absl::FormatDuration(options_.times.reconnect_grace), " for it to return"));
+    Warn(absl::StrCat(node->Name(), ": connection lost (", why, "), waiting ",
+                      absl::FormatDuration(options_.times.reconnect_grace), " for it to return"));
   }
   CheckHeldFailure();
 }
@@ -367,7 +369,7 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
 // ---- from outside -----------------------------------------------------------------------------
 
 void SchedulerCore::OnSaveRequest(const std::string& path) {
-  if (phase_ != Phase::kRunning) return Log("save request ignored: the job is not running");
+  if (phase_ != Phase::kRunning) return Warn("save request ignored: the job is not running");
   Control control;
   *control.mutable_command() = NewCommand(Command::SAVE, path);
   for (int rank = 0; rank < members_.workers(); ++rank) SendTo(*members_.worker(rank), control);
@@ -380,8 +382,8 @@ void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
                      event.server < plan_.servers() && event.shard >= 0 &&
                      event.shard < plan_.shards_per_server();
   if (!valid) {
-    return Log(absl::StrCat("move of range ", event.range, " to server ", event.server, " shard ",
-                            event.shard, " ignored: no such range or shard, or not running"));
+    return Warn(absl::StrCat("move of range ", event.range, " to server ", event.server, " shard ",
+                             event.shard, " ignored: no such range or shard, or not running"));
   }
   RangeInfo* const range = view_.mutable_range(static_cast<int>(event.range));
   const int old_owner = static_cast<int>(range->server());
@@ -546,7 +548,7 @@ void SchedulerCore::CheckEnd() {
   }
   const bool patient = now_ - phase_since_ < options_.times.close_bound;
   if (!left.empty() && patient) return;
-  if (!left.empty()) Log(absl::StrCat("still connected at the end: ", absl::StrJoin(left, ", ")));
+  if (!left.empty()) Warn(absl::StrCat("still connected at the end: ", absl::StrJoin(left, ", ")));
   if (phase_ == Phase::kFailing) {
     phase_ = Phase::kFailed;
     return;
@@ -571,6 +573,11 @@ void SchedulerCore::SendFailure(uint64_t connection) {
 }
 
 void SchedulerCore::Log(std::string line) { effects_->logs.push_back(std::move(line)); }
+
+void SchedulerCore::Warn(const std::string& line) {
+  effects_->warnings.push_back(line);
+  Log(line);
+}
 
 void SchedulerCore::Notify(SchedulerNotice::Kind kind, std::string node, std::string text) {
   SchedulerNotice& notice = effects_->notices.emplace_back();

@@ -90,11 +90,13 @@ struct SchedulerEffects {
   };
   std::vector<Send> sends;
   std::vector<std::string> logs;
+  std::vector<std::string> warnings;  // those of `logs` that whoever started the job should see
   std::vector<SchedulerNotice> notices;
 
   void Clear() {
     sends.clear();
     logs.clear();
+    warnings.clear();
     notices.clear();
   }
 };
@@ -214,6 +216,7 @@ class SchedulerCore {
   void SendToAll(const Control& control);
   void SendFailure(uint64_t connection);
   void Log(std::string line);
+  void Warn(const std::string& line);  // a log line for the user too
   void Notify(SchedulerNotice::Kind kind, std::string node, std::string text);
   bool ended() const { return phase_ >= Phase::kFinished; }
   int NodeIndex(const Node* node) const;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "scheduler/output_files.h"
@@ -114,7 +115,8 @@ class Shell {
   void StepCore(const SchedulerEvent& event) {
     effects_.Clear();
     core_.Step(MonotonicNow(), event, &effects_);
-    for (const std::string& line : effects_.logs) Emit({{"event", "log"}, {"text", line}});
+    for (const std::string& line : effects_.logs) WriteLog(line);
+    for (const std::string& line : effects_.warnings) Emit({{"event", "log"}, {"text", line}});
     for (const SchedulerNotice& notice : effects_.notices) OnNotice(notice);
     std::vector<PeerId> stuck;
     for (const SchedulerEffects::Send& send : effects_.sends) {
@@ -200,6 +202,11 @@ class Shell {
     if (!file_error_.ok()) {
       Emit({{"event", "log"}, {"text", std::string(file_error_.message())}});
     }
+  }
+
+  static void WriteLog(const std::string& line) {
+    const std::string time = absl::FormatTime("%H:%M:%E3S", absl::Now(), absl::LocalTimeZone());
+    std::fprintf(stderr, "%s %s\n", time.c_str(), line.c_str());
   }
 
   void Emit(const nlohmann::json& json) {

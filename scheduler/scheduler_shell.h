@@ -5,9 +5,10 @@
 //   {"event":"started"}                            all nodes are there and know the view
 //   {"event":"progress", ...}                      each reporting interval, as in metrics.jsonl
 //   {"event":"evaluation", ...}
-//   {"event":"log","text":...}
+//   {"event":"log","text":...}                     what the user should see; all else is in the log
 //   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
 //   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
+// The whole log goes to stderr.
 // Files under `out_dir` (made if absent): metrics.jsonl (a line a reporting interval and
 // evaluation), and, if the job finishes, summary.json.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_

@@ -15,6 +15,15 @@ std::string Seconds(absl::Duration duration) {
   return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration));
 }
 
+// "worker 0, worker 1 and 298 more".
+std::string SomeOf(std::vector<std::string> names) {
+  constexpr size_t kMost = 8;
+  const size_t more = names.size() > kMost ? names.size() - kMost : 0;
+  names.resize(names.size() - more);
+  const std::string some = absl::StrJoin(names, ", ");
+  return more == 0 ? some : absl::StrCat(some, " and ", more, " more");
+}
+
 std::string Doing(const Node& node) {
   return absl::StrCat(node.activity.empty() ? "no word of what it does" : node.activity, ", step ",
                       node.step);
@@ -63,8 +72,7 @@ void SchedulerCore::CheckStart() {
   if (now_ - *first_step_ < start_limit_) return;
   const std::vector<std::string> missing = members_.Missing();
   Fail(missing.front(),
-       absl::StrCat("not registered within ", Seconds(start_limit_), ": ",
-                    absl::StrJoin(missing, ", ")),
+       absl::StrCat("not registered within ", Seconds(start_limit_), ": ", SomeOf(missing)),
        absl::StatusCode::kDeadlineExceeded);
 }
 
@@ -134,10 +142,9 @@ void SchedulerCore::CheckAcknowledgements() {
   for (const Node& node : members_.nodes()) {
     if (node.acknowledged_view == 0) missing.push_back(node.Name());
   }
-  const std::string text =
-      absl::StrCat("view 1 not acknowledged for ", Seconds(now_ - phase_since_), " by ",
-                   absl::StrJoin(missing, ", "));
-  if (ReportDue(phase_since_, &next_start_report_)) Log(text);
+  const std::string text = absl::StrCat("view 1 not acknowledged for ",
+                                        Seconds(now_ - phase_since_), " by ", SomeOf(missing));
+  if (ReportDue(phase_since_, &next_start_report_)) Warn(text);
   if (now_ - phase_since_ >= stall_limit_) {
     Fail(missing.front(), text, absl::StatusCode::kDeadlineExceeded);
   }
@@ -150,9 +157,9 @@ void SchedulerCore::CheckBarriers() {
     for (const int rank : barrier.MissingRanks()) {
       missing.push_back(absl::StrCat("worker ", rank, " (", Doing(*members_.worker(rank)), ")"));
     }
-    Log(absl::StrCat("barrier \"", name, "\": ", barrier.entries, " of ", barrier.parties,
-                     " in, the first ", Seconds(now_ - barrier.first_entry),
-                     " ago; missing: ", absl::StrJoin(missing, ", ")));
+    Warn(absl::StrCat("barrier \"", name, "\": ", barrier.entries, " of ", barrier.parties,
+                      " in, the first ", Seconds(now_ - barrier.first_entry),
+                      " ago; missing: ", SomeOf(missing)));
   }
 }
 
@@ -163,7 +170,7 @@ void SchedulerCore::CheckCommands() {
     const std::string text = absl::StrCat(Command::Kind_Name(pending.command.kind()),
                                           " not done after ", Seconds(now_ - pending.since),
                                           " by server ", absl::StrJoin(servers, ", server "));
-    if (ReportDue(pending.since, &pending.next_report)) Log(text);
+    if (ReportDue(pending.since, &pending.next_report)) Warn(text);
     if (now_ - pending.since < stall_limit_) continue;
     const Node& first = *members_.server(*servers.begin());
     return FailNode(first, text, absl::StatusCode::kDeadlineExceeded);
@@ -236,7 +243,7 @@ std::string SchedulerCore::DescribeStall(const StalledRoot& stalled) {
   const std::string seconds = Seconds(now_ - stalled.since);
   std::vector<std::string> names;
   for (const int i : stalled.victims) names.push_back(members_.nodes()[i].Name());
-  const std::string victims = absl::StrJoin(names, ", ");
+  const std::string victims = SomeOf(names);
   if (stalled.at_work) return absl::StrCat("waited for by ", victims, " for ", seconds, ": ", root);
   const std::string text = absl::StrCat("no progress for ", seconds, ": ", root);
   if (victims.empty()) return text;

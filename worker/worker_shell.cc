@@ -23,6 +23,8 @@ namespace tandem {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+// After a signal: how long the scheduler, which may be gone, has to end the job for all.
+constexpr absl::Duration kStopGrace = absl::Seconds(1);
 
 // What has been done on other threads, on its way back to the comm thread.
 struct DoneTask {
@@ -153,6 +155,7 @@ class Worker {
         OnTick(now);
       }
       TANDEM_RETURN_IF_ERROR(link_->failure());
+      if (now >= give_up_) return stopped_;
       if (trainer_ == nullptr) continue;
       if (trainer_->finished()) return absl::OkStatus();
       if (!trainer_->failure().ok()) return Report(trainer_->failure());
@@ -163,6 +166,7 @@ class Worker {
     link_->OnTick(now);
     if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
       stopped_ = absl::CancelledError("stopped by a signal");
+      give_up_ = now + kStopGrace;
       link_->ReportFailure(stopped_);
     }
     if (trainer_ == nullptr) return;
@@ -272,6 +276,7 @@ class Worker {
   LoopProgress progress_;
   uint64_t seen_progress_ = 0;
   absl::Status stopped_;
+  absl::Time give_up_ = absl::InfiniteFuture();
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<PeerMap> peers_;
   std::unique_ptr<NodeLink> link_;

@@ -1,0 +1,230 @@
+// Processes of a running job die, stop or are told to stop. However it happens, the run ends soon,
+// says who it was, and leaves no process behind.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kStart = absl::Seconds(90);     // a loaded machine may be slow
+constexpr absl::Duration kNaming = absl::Seconds(10);    // the promise: from a death to the end
+constexpr absl::Duration kReported = absl::Seconds(20);  // until a line that must come has come
+constexpr absl::Duration kGone = absl::Seconds(5);
+
+std::string SourceFile(const std::string& path) {
+  const char* source = getenv("TANDEM_SOURCE_DIR");
+  return absl::StrCat(source != nullptr ? source : ".", "/", path);
+}
+
+std::vector<std::string> ExampleData() {
+  return {"data.train=" + SourceFile("configs/data/example_train.csv"),
+          "data.test=" + SourceFile("configs/data/example_test.csv")};
+}
+
+// A job that goes on for ever, and is small.
+class KillTest : public ::testing::Test {
+ protected:
+  RunArguments Endless() const {
+    RunArguments arguments;
+    arguments.job = SourceFile("configs/delimited.textproto");
+    arguments.set = ExampleData();
+    arguments.set.push_back("train.epochs=1000000");
+    arguments.out = folder_.File("out");
+    return arguments;
+  }
+
+  // The last line: "tandem run: failed: ...".
+  static std::string LastLine(const std::string& output) {
+    const std::vector<std::string> lines = absl::StrSplit(output, '\n', absl::SkipEmpty());
+    return lines.empty() ? "" : lines.back();
+  }
+
+  // Waits for the end of a run that must fail, and looks for what is left.
+  RunResult ExpectFailure(RunningJob* job, const std::vector<std::string>& words) {
+    RunResult result = job->Finish(kNaming);
+    EXPECT_FALSE(result.timed_out) << result.DebugString();
+    EXPECT_EQ(result.exit_code, 1) << result.DebugString();
+    EXPECT_TRUE(absl::StartsWith(LastLine(result.output), "tandem run: failed: ")) << result.output;
+    for (const std::string& word : words) EXPECT_THAT(LastLine(result.output), HasSubstr(word));
+    EXPECT_TRUE(job->WaitForNobody(kGone)) << "left: " << job->Roles().size();
+    EXPECT_TRUE(result.summary.is_null()) << "a summary of a run that failed";
+    return result;
+  }
+
+  // All roles train: returns false, with a failure of the test, if they do not.
+  bool Trains(RunningJob* job) {
+    const bool steps = job->WaitForStep(20, kStart);
+    EXPECT_TRUE(steps) << job->driver().Output();
+    return steps && job->Roles().size() == 5;
+  }
+
+  TemporaryFolder folder_;
+};
+
+// ---- kill -9 ----------------------------------------------------------------------------------
+
+class KillRoleTest : public KillTest, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(KillRoleTest, IsNamedWithinTenSecondsAndNobodyIsLeft) {
+  RunningJob job(Endless());
+  ASSERT_TRUE(Trains(&job));
+  const pid_t victim = job.Roles()[GetParam()];
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  const std::string name = absl::StrReplaceAll(GetParam(), {{"-", " "}});
+  const RunResult result =
+      ExpectFailure(&job, {absl::StrCat("failed: ", name, " (pid ", victim, ")"), "signal 9"});
+  // Everyone left has the same name for it.
+  if (name == "scheduler") return;
+  for (const char* role : {"scheduler", "server-0", "server-1", "worker-0", "worker-1"}) {
+    if (GetParam() == role) continue;
+    const std::string log = ReadTextFile(absl::StrCat(folder_.File("out/logs/"), role, ".log"));
+    EXPECT_THAT(log, HasSubstr(name + ": ")) << role << "\n" << result.DebugString();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EachRole, KillRoleTest,
+                         ::testing::Values("scheduler", "server-0", "server-1", "worker-0",
+                                           "worker-1"),
+                         [](const auto& param_info) {
+                           return absl::StrReplaceAll(param_info.param, {{"-", "_"}});
+                         });
+
+TEST_F(KillTest, DriverKilledLeavesNoChild) {
+  RunningJob job(Endless());
+  ASSERT_TRUE(Trains(&job));
+  job.driver().Signal(SIGKILL);
+  EXPECT_TRUE(job.WaitForNobody(kGone)) << job.Roles().size();
+}
+
+TEST_F(KillTest, DriverKilledWhileItStartsLeavesNoChild) {
+  RunningJob job(Endless());
+  ASSERT_GT(job.WaitForRole("server-0", kStart), 0);
+  job.driver().Signal(SIGKILL);
+  EXPECT_TRUE(job.WaitForNobody(kGone)) << job.Roles().size();
+}
+
+// ---- Told to stop -----------------------------------------------------------------------------
+
+class SignalTest : public KillTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(SignalTest, EndsTheRunInOrder) {
+  RunningJob job(Endless());
+  ASSERT_TRUE(Trains(&job));
+  job.driver().Signal(GetParam());
+  ExpectFailure(&job, {"stopped by a signal"});
+}
+
+TEST_P(SignalTest, EndsARunThatHasJustBegun) {
+  RunningJob job(Endless());
+  ASSERT_GT(job.WaitForRole("scheduler", kStart), 0);
+  job.driver().Signal(GetParam());
+  ExpectFailure(&job, {"stopped by a signal"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM),
+                         [](const auto& param_info) {
+                           return param_info.param == SIGINT ? "Interrupt" : "Terminate";
+                         });
+
+// ---- Stopped in its tracks --------------------------------------------------------------------
+
+class StallTest : public KillTest, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(StallTest, IsReportedByNameAndGoesOn) {
+  RunningJob job(Endless());
+  ASSERT_TRUE(Trains(&job));
+  const std::string name = absl::StrReplaceAll(GetParam(), {{"-", " "}});
+  const pid_t role = job.Roles()[GetParam()];
+  kill(role, SIGSTOP);
+  EXPECT_TRUE(
+      job.driver().WaitForOutput(absl::StrCat("stall: ", name, ": no sign of life"), kReported))
+      << job.driver().Output();
+  kill(role, SIGCONT);
+  EXPECT_TRUE(job.driver().WaitForOutput(name + " is back", kReported)) << job.driver().Output();
+  EXPECT_EQ(job.Roles().size(), 5u);
+  job.driver().Signal(SIGINT);
+  ExpectFailure(&job, {"stopped by a signal"});
+}
+
+TEST_P(StallTest, IsDeadIfItStaysSilent) {
+  RunningJob job(Endless());
+  ASSERT_TRUE(Trains(&job));
+  kill(job.Roles()[GetParam()], SIGSTOP);
+  const std::string name = absl::StrReplaceAll(GetParam(), {{"-", " "}});
+  EXPECT_TRUE(job.driver().WaitFor(kReported));
+  ExpectFailure(&job, {absl::StrCat("failed: ", name, ": no sign of life for")});
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, StallTest, ::testing::Values("server-0", "worker-1"),
+                         [](const auto& param_info) {
+                           return absl::StrReplaceAll(param_info.param, {{"-", "_"}});
+                         });
+
+// ---- Failures from within ---------------------------------------------------------------------
+
+TEST_F(KillTest, LossThatIsNotANumber) {
+  RunArguments arguments = Endless();
+  arguments.set.push_back("dense.optimizer.learning_rate=1e30");
+  RunningJob job(arguments);
+  ASSERT_TRUE(job.driver().WaitFor(kStart));
+  const RunResult result = ExpectFailure(&job, {"worker ", "the loss is ", "learning rate"});
+  size_t lines = 0;
+  for (const absl::string_view line : absl::StrSplit(result.output, '\n')) {
+    lines += absl::StrContains(line, "the loss is ") ? 1 : 0;
+  }
+  EXPECT_EQ(lines, 1u) << result.output;
+}
+
+// A file system of 256 KiB for the output of one test.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const std::string& path) : path_(path) {
+    mounted_ = mount("tandem-test", path.c_str(), "tmpfs", 0, "size=256k") == 0;
+  }
+  ~SmallDisk() {
+    if (mounted_) umount2(path_.c_str(), MNT_DETACH);
+  }
+  bool mounted() const { return mounted_; }
+
+ private:
+  const std::string path_;
+  bool mounted_ = false;
+};
+
+TEST_F(KillTest, FullDisk) {
+  const SmallDisk disk(folder_.path());
+  if (!disk.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
+  RunArguments arguments = Endless();
+  arguments.set.back() = "train.epochs=2";
+  arguments.set.push_back("table[0].expected_rows=40");
+  // Rows that do not fit: 150 ids of 512 floats and as many slots are above 300 KiB.
+  arguments.set.push_back("table[0].dim=512");
+  arguments.set.push_back("table[1].dim=512");
+  RunningJob job(arguments);
+  ASSERT_TRUE(job.driver().WaitFor(kStart));
+  ExpectFailure(&job, {"No space left on device"});
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,307 @@
+// What a new user gets wrong: each mistake ends with one clear line on stderr and exit status 2,
+// before any process is started. And the three text formats, each trained from its config.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr absl::Duration kLimit = absl::Seconds(60);
+
+std::string SourceFile(const std::string& path) {
+  const char* source = getenv("TANDEM_SOURCE_DIR");
+  return absl::StrCat(source != nullptr ? source : ".", "/", path);
+}
+
+// How a command ended, its two streams apart.
+struct Ended {
+  int code = -1;
+  std::string out, err;
+};
+
+class RefusalTest : public ::testing::Test {
+ protected:
+  // Runs build/bin/tandem with these arguments.
+  Ended Tandem(const std::vector<std::string>& arguments) {
+    std::vector<std::string> argv = {"/bin/sh", "-c",
+                                     absl::StrCat("exec \"$0\" \"$@\" 2>", folder_.File("stderr")),
+                                     ProgramPath("tandem")};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    const RunResult result = RunProgram(argv, kLimit);
+    EXPECT_FALSE(result.timed_out);
+    return {result.exit_code, result.output, ReadTextFile(folder_.File("stderr"))};
+  }
+
+  std::string Write(const std::string& name, const std::string& text) {
+    WriteTextFile(folder_.File(name), text);
+    return folder_.File(name);
+  }
+
+  std::string Out() const { return folder_.File("out"); }
+
+  // One line that holds all of `words`, exit 2, and nothing made or started.
+  void ExpectRefused(const Ended& ended, const std::vector<std::string>& words) {
+    EXPECT_EQ(ended.code, 2) << ended.out << ended.err;
+    EXPECT_THAT(ended.out, IsEmpty());
+    EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+    EXPECT_TRUE(absl::EndsWith(ended.err, "\n"));
+    EXPECT_TRUE(absl::StartsWith(ended.err, "tandem")) << ended.err;
+    for (const std::string& word : words) EXPECT_THAT(ended.err, HasSubstr(word));
+    EXPECT_FALSE(fs::exists(Out() + "/logs")) << "processes were started";
+  }
+
+  // tandem run CONFIG --set ... --out DIR
+  void ExpectRunRefused(const std::string& job, const std::vector<std::string>& set,
+                        const std::vector<std::string>& words) {
+    std::vector<std::string> arguments = {"run", job, "--out", Out()};
+    for (const std::string& text : set) arguments.insert(arguments.end(), {"--set", text});
+    SCOPED_TRACE(absl::StrCat("--set ", absl::StrJoin(set, " --set ")));
+    ExpectRefused(Tandem(arguments), words);
+  }
+
+  // A job on `train`, a file of this test, in the format of configs/NAME.textproto.
+  void ExpectDataRefused(const std::string& name, const std::string& train,
+                         const std::vector<std::string>& words) {
+    ExpectRunRefused(SourceFile(absl::StrCat("configs/", name, ".textproto")),
+                     {"data.train=" + train, "data.test=" + train, "data.test_fraction=0"}, words);
+  }
+
+  const std::string libsvm_ = SourceFile("configs/libsvm.textproto");
+  TemporaryFolder folder_;
+};
+
+// A row of Criteo's columns: label, 13 numbers, 26 ids.
+std::string CriteoRow(const std::string& label, const std::string& first_number, int ids = 26) {
+  std::string row = absl::StrCat(label, "\t", first_number);
+  for (int i = 2; i <= 13; ++i) absl::StrAppend(&row, "\t", i);
+  for (int i = 1; i <= ids; ++i) absl::StrAppend(&row, "\t", i, "abc");
+  return row + "\n";
+}
+std::string GoodCriteoRows() {
+  return CriteoRow("0", "1") + CriteoRow("1", "") + CriteoRow("0", "5");
+}
+
+TEST_F(RefusalTest, NoArgumentsPrintHelp) {
+  const Ended ended = Tandem({});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_THAT(ended.out, HasSubstr("run"));
+  EXPECT_THAT(ended.out, HasSubstr("datagen"));
+  EXPECT_THAT(ended.err, IsEmpty());
+}
+
+TEST_F(RefusalTest, HelpIsNotAnError) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--help"}, {"run", "--help"}, {"datagen", "--help"}}) {
+    const Ended ended = Tandem(arguments);
+    EXPECT_EQ(ended.code, 0);
+    EXPECT_THAT(ended.out, HasSubstr("--help"));
+    EXPECT_THAT(ended.err, IsEmpty());
+  }
+}
+
+TEST_F(RefusalTest, CommandsAndFlags) {
+  ExpectRefused(Tandem({"train"}), {"'train'", "run, datagen"});
+  ExpectRefused(Tandem({"--verbose"}), {"--verbose", "tandem --help"});
+  ExpectRefused(Tandem({"run"}), {"tandem run: ", "job is required"});
+  ExpectRefused(Tandem({"run", libsvm_}), {"--out is required"});
+  ExpectRefused(Tandem({"run", libsvm_, "--out", Out(), "--epochs", "3"}), {"--epochs"});
+  ExpectRefused(Tandem({"run", libsvm_, libsvm_, "--out", Out()}), {libsvm_});
+}
+
+TEST_F(RefusalTest, JobFile) {
+  ExpectRunRefused(folder_.File("none.textproto"), {}, {"none.textproto", "No such file"});
+  ExpectRunRefused(folder_.path(), {}, {folder_.path()});
+  ExpectRunRefused(Write("empty.textproto", ""), {}, {"empty.textproto", "cluster.workers"});
+  ExpectRunRefused(Write("noise.textproto", "\x01\xff\xfe{{{"), {}, {"noise.textproto:1:"});
+  const std::string unknown = Write("unknown.textproto", "name: \"x\"\ntrain { bacth: 3 }\n");
+  ExpectRunRefused(unknown, {}, {"unknown.textproto:2:9", "bacth", "batch"});
+}
+
+TEST_F(RefusalTest, Settings) {
+  ExpectRunRefused(libsvm_, {"batch"}, {"--set batch", "path=value"});
+  ExpectRunRefused(libsvm_, {"=3"}, {"path=value"});
+  ExpectRunRefused(libsvm_, {"train.bacth=3"}, {"train.bacth=3", "batch"});
+  ExpectRunRefused(libsvm_, {"train.batch=many"}, {"train.batch=many", "many"});
+  ExpectRunRefused(libsvm_, {"table[0].dim=-4"}, {"table[0].dim", "-4"});
+  ExpectRunRefused(libsvm_, {"table[7].dim=4"}, {"table[7]"});
+  ExpectRunRefused(libsvm_, {"policy.kind=SSP"}, {"SSP without a bound"});
+  ExpectRunRefused(libsvm_,
+                   {"policy={kind: SSP bound: 1}", "dense.synchroniser=SERVERS", "train.depth=2"},
+                   {"SSP(1)", "depth 2"});
+  ExpectRunRefused(libsvm_, {"cluster.workers=0"}, {"cluster.workers"});
+  ExpectRunRefused(libsvm_, {"cluster.servers=-1"}, {"cluster.servers"});
+}
+
+TEST_F(RefusalTest, SetTakesOneValueSoTheJobMayFollow) {
+  const std::string job = folder_.File("none.textproto");
+  ExpectRefused(Tandem({"run", "--set", "train.batch=8", job, "--out", Out()}),
+                {"none.textproto", "No such file"});
+}
+
+TEST_F(RefusalTest, OutputFolder) {
+  const std::string file = Write("file", "");
+  const std::string csv = SourceFile("configs/data/example_train.libsvm");
+  const std::vector<std::string> data = {"--set", "data.train=" + csv, "--set", "data.test=" + csv};
+  for (const std::string& out : {file, file + "/below"}) {
+    std::vector<std::string> arguments = {"run", libsvm_, "--out", out};
+    arguments.insert(arguments.end(), data.begin(), data.end());
+    ExpectRefused(Tandem(arguments), {"--out " + out, "cannot be made"});
+  }
+}
+
+TEST_F(RefusalTest, SavedModel) {
+  ExpectRefused(Tandem({"run", libsvm_, "--out", Out(), "--init-from", folder_.File("none")}),
+                {folder_.File("none")});
+  ExpectRefused(Tandem({"run", libsvm_, "--out", Out(), "--init-from", folder_.path()}),
+                {folder_.path(), "model/"});
+}
+
+TEST_F(RefusalTest, Datagen) {
+  const std::string file = Write("file", "");
+  ExpectRefused(Tandem({"datagen"}), {"tandem datagen: ", "--out is required"});
+  ExpectRefused(Tandem({"datagen", "--out", file + "/x"}), {file, "cannot be made"});
+  ExpectRefused(Tandem({"datagen", "--out", Out(), "--train-rows", "many"}), {"many"});
+  ExpectRefused(Tandem({"datagen", "--out", Out(), "--train-rows", "-3"}), {"-3"});
+  ExpectRefused(Tandem({"datagen", "--out", Out(), "--test-rows", "0"}), {"0 test rows"});
+}
+
+TEST_F(RefusalTest, FilesOfData) {
+  for (const char* config : {"criteo_small", "libsvm", "delimited"}) {
+    ExpectDataRefused(config, folder_.File("none.txt"), {"none.txt", "No such file"});
+    ExpectDataRefused(config, folder_.File("none*.txt"), {"no file matches"});
+    ExpectDataRefused(config, Write("empty.txt", ""), {"empty.txt", "empty"});
+    ExpectDataRefused(config, folder_.path(), {"is a directory"});
+  }
+  ExpectDataRefused("delimited",
+                    Write("header.csv", "age,city,device,visits,minutes,offer,taken\n"),
+                    {"header.csv", "no rows"});
+}
+
+TEST_F(RefusalTest, RowsOfCriteo) {
+  const std::string good = GoodCriteoRows();
+  ExpectDataRefused("criteo_small", Write("a.tsv", good + CriteoRow("0", "1", 25)),
+                    {"a.tsv:4", "39 columns", "expected 40"});
+  ExpectDataRefused("criteo_small", Write("a.tsv", good + CriteoRow("0", "1x")),
+                    {"a.tsv:4", "'1x'", "expected a number"});
+  ExpectDataRefused("criteo_small", Write("a.tsv", good + CriteoRow("2", "1")),
+                    {"a.tsv:4", "label", "'2'", "0 or 1"});
+  ExpectDataRefused("criteo_small", Write("a.tsv", CriteoRow("0", "1")),
+                    {"1 rows for 2 workers", "cluster.workers"});
+}
+
+TEST_F(RefusalTest, RowsOfLibsvm) {
+  ExpectDataRefused("libsvm", Write("a.svm", "+1 3:1\n-1 4\n"), {"a.svm:2", "'4'", "index:value"});
+  ExpectDataRefused("libsvm", Write("a.svm", "+1 3:1\n-1 4:x\n"), {"a.svm:2", "'4:x'"});
+  ExpectDataRefused("libsvm", Write("a.svm", "+1 3:1\n7 4:1\n"), {"a.svm:2", "label", "'7'"});
+}
+
+TEST_F(RefusalTest, RowsOfDelimitedText) {
+  const std::string good =
+      "age,city,device,visits,minutes,offer,taken\n36,Cusco,tablet,0,1.4,a,yes\n"
+      "31,Essen,phone,3,18.7,b,no\n";
+  ExpectDataRefused("delimited", Write("a.csv", good + "1,Essen\n"),
+                    {"a.csv:4", "2 columns", "expected 7"});
+  ExpectDataRefused("delimited", Write("a.csv", good + "old,Essen,phone,3,18.7,b,no\n"),
+                    {"a.csv:4", "'age'", "'old'"});
+  ExpectDataRefused("delimited", Write("a.csv", good + "3,Essen,phone,3,18.7,b,perhaps\n"),
+                    {"a.csv:4", "'perhaps'", "'yes'"});
+}
+
+// A column on its own: the file is checked for 64 MiB before the start, so this row is met in
+// training.
+TEST_F(RefusalTest, BadRowBehindTheCheckNamesWorkerFileAndLine) {
+  std::string block;
+  while (block.size() < (size_t{1} << 20)) block += GoodCriteoRows();
+  const auto block_rows = std::count(block.begin(), block.end(), '\n');
+  std::string text;
+  for (int i = 0; i < 65; ++i) text += block;
+  const std::string file = Write("deep.tsv", text + CriteoRow("0", "1", 3) + block);
+  const std::string place = absl::StrCat("deep.tsv:", 65 * block_rows + 1);
+  const Ended ended = Tandem({"run", SourceFile("configs/criteo_small.textproto"), "--out", Out(),
+                              "--no-save", "--set", "data.train=" + file, "--set",
+                              "data.test_fraction=0", "--set", "model={logistic_regression {}}",
+                              "--set", "table[0].dim=1", "--set", "train={batch: 8192 epochs: 1}"});
+  EXPECT_EQ(ended.code, 1) << ended.out << ended.err;
+  EXPECT_EQ(std::count(ended.err.begin(), ended.err.end(), '\n'), 1) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("failed: worker "));
+  EXPECT_THAT(ended.err, HasSubstr(place + ": the row has 17 columns, expected 40"));
+}
+
+TEST_F(RefusalTest, MissingProgramIsNamed) {
+  const std::string copy = folder_.File("tandem");
+  fs::copy_file(ProgramPath("tandem"), copy);
+  const std::string data = SourceFile("configs/data/example_train.libsvm");
+  const RunResult result = RunProgram({copy, "run", libsvm_, "--out", Out(), "--set",
+                                       "data.train=" + data, "--set", "data.test=" + data},
+                                      kLimit);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.output, HasSubstr("tandem-scheduler is missing"));
+  EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+}
+
+// ---- What must work ---------------------------------------------------------------------------
+
+class FormatTest : public RefusalTest {
+ protected:
+  // Trains and returns the AUC.
+  double Train(const std::string& job, const std::vector<std::string>& set) {
+    RunArguments arguments;
+    arguments.job = job;
+    arguments.set = set;
+    arguments.out = Out();
+    const RunResult result = RunJob(arguments);
+    EXPECT_TRUE(result.ok()) << result.DebugString();
+    if (!result.ok()) return 0;
+    EXPECT_THAT(result.output, HasSubstr("done: "));
+    EXPECT_THAT(result.output, Not(HasSubstr("registered")));  // for the log, not for the screen
+    EXPECT_GT(result.summary.value("samples", 0), 0);
+    return result.summary["eval"].value("auc", 0.0);
+  }
+  static std::string Data(const char* name) {
+    return SourceFile(absl::StrCat("configs/data/", name));
+  }
+};
+
+TEST_F(FormatTest, Libsvm) {
+  EXPECT_GT(Train(libsvm_, {"data.train=" + Data("example_train.libsvm"),
+                            "data.test=" + Data("example_test.libsvm")}),
+            0.8);
+}
+
+TEST_F(FormatTest, Delimited) {
+  EXPECT_GT(Train(SourceFile("configs/delimited.textproto"),
+                  {"data.train=" + Data("example_train.csv"),
+                   "data.test=" + Data("example_test.csv"), "train.epochs=8"}),
+            0.75);
+}
+
+TEST_F(FormatTest, Criteo) {
+  const RunResult made = RunProgram({ProgramPath("tandem"), "datagen", "--out", folder_.path(),
+                                     "--train-rows", "20000", "--test-rows", "4000"});
+  ASSERT_TRUE(made.ok()) << made.DebugString();
+  EXPECT_GT(Train(SourceFile("configs/quickstart.textproto"),
+                  {"data.train=" + folder_.File("train.tsv"),
+                   "data.test=" + folder_.File("test.tsv"), "train.batch=128"}),
+            0.55);
+}
+
+}  // namespace
+}  // namespace tandem
