@@ -162,16 +162,15 @@ class Run {
       const auto kind = group.policy.kind();
       if (kind != Policy::ASP && kind != Policy::SSP) continue;
       asynchronous = true;
-      view_.Line(absl::StrCat("updates of ", PolicyName(group.policy), " groups count ",
+      view_.Line(absl::StrCat(PolicyName(group.policy), ": each worker's update counts ",
                               group.policy.async_scale() == Policy::INVERSE_WORKERS
-                                  ? "1/workers each (async_scale INVERSE_WORKERS)"
-                                  : "fully, one a worker's step (async_scale ONE)"));
+                                  ? "1/workers (async_scale: INVERSE_WORKERS)"
+                                  : "in full (async_scale: ONE)"));
     }
     if (asynchronous && !dense_on_servers) {
-      view_.Line(
-          absl::StrCat("the dense part keeps workers within one step of each other: the "
-                       "asynchrony is in pushes nobody waits for, and depth ",
-                       plan_.job.train().depth()));
+      view_.Line(absl::StrCat("hybrid: the allreduce keeps workers within one step of each other; ",
+                              "nobody waits for table updates, and rows are read ",
+                              plan_.job.train().depth(), " steps ahead"));
     }
   }
 

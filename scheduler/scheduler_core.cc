@@ -113,9 +113,7 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
   if (node == nullptr && event.control.has_beat()) return;  // its registration is on its way
   if (node == nullptr || node->gone) {
     OnGarbage(event.connection,
-              absl::NotFoundError(absl::StrCat("a message of kind ",
-                                               static_cast<int>(event.control.body_case()),
-                                               " from a node that is not registered")));
+              absl::NotFoundError("a message from a node that is not registered"));
     return;
   }
   node->heard = now_;
