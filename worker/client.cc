@@ -63,18 +63,18 @@ ClientCore::Counters Client::counters() const {
 // ---- callers' threads -------------------------------------------------------------------------
 
 Future Client::Pull(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
-                    absl::Span<const absl::Span<float>> rows) {
+                    absl::Span<const absl::Span<float>> rows, Ids ids) {
   auto call = std::make_unique<Call>(Future());
   call->info.group = group;
   call->info.first_step = call->info.step = step;
   call->keys.assign(keys.begin(), keys.end());
   call->rows.assign(rows.begin(), rows.end());
-  return Start(std::move(call));
+  return Start(std::move(call), ids);
 }
 
 Future Client::Push(uint32_t group, int64_t step, uint64_t samples,
                     absl::Span<const TableKeys> keys,
-                    absl::Span<const absl::Span<const float>> gradients) {
+                    absl::Span<const absl::Span<const float>> gradients, Ids ids) {
   auto call = std::make_unique<Call>(Future());
   call->push = true;
   call->info.group = group;
@@ -82,7 +82,7 @@ Future Client::Push(uint32_t group, int64_t step, uint64_t samples,
   call->info.samples = samples;
   call->keys.assign(keys.begin(), keys.end());
   call->gradients.assign(gradients.begin(), gradients.end());
-  return Start(std::move(call));
+  return Start(std::move(call), ids);
 }
 
 // What the core takes for granted.
@@ -120,9 +120,10 @@ void Client::MergeRepeated(Call* call) {
     unique.input = i;
     {
       absl::MutexLock lock(&merge_mutex_);
-      index_.Unique(table.keys, &unique.ids.keys, &unique.ids.index);
+      index_.Unique(table.keys, &ids_.keys, &ids_.index);
+      if (ids_.keys.size() == table.keys.size()) continue;  // travel as they stand
+      unique.ids = ids_;
     }
-    if (unique.ids.keys.size() == table.keys.size()) continue;  // travel as they stand
     const int dim = plan_.tables[table.table].dim;
     unique.floats.resize(unique.ids.keys.size() * static_cast<size_t>(dim));
     if (call->push) {
@@ -139,13 +140,13 @@ void Client::MergeRepeated(Call* call) {
 
 bool Client::HasRoom() const { return stop_ || in_flight_ < options_.max_in_flight; }
 
-Future Client::Start(std::unique_ptr<Call> call) {
+Future Client::Start(std::unique_ptr<Call> call, Ids ids) {
   const Future future = call->future;
   if (absl::Status checked = Check(*call); !checked.ok()) {
     future.Set(std::move(checked));
     return future;
   }
-  MergeRepeated(call.get());
+  if (ids == Ids::kMayRepeat) MergeRepeated(call.get());
   {
     absl::MutexLock lock(&mutex_);
     if (!options_.refuse_when_full) mutex_.Await(absl::Condition(this, &Client::HasRoom));

@@ -74,6 +74,10 @@ class Future {
 
 class Client {
  public:
+  // What a caller knows of the ids of a request. kUnique is a promise, which saves looking for
+  // repeated ones; the keys of a Batch keep it.
+  enum class Ids { kMayRepeat, kUnique };
+
   struct Options {
     int rank = 0;              // the worker that the shards see
     uint64_t incarnation = 0;  // of this process; never 0
@@ -97,14 +101,14 @@ class Client {
   // sees, and whether it must wait for other workers, is the policy's affair. keys and rows stay
   // valid until the future is done.
   Future Pull(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
-              absl::Span<const absl::Span<float>> rows);
+              absl::Span<const absl::Span<float>> rows, Ids ids = Ids::kMayRepeat);
 
   // Pushes the gradient sums over `samples` samples: gradients[i] is [keys[i].keys.size(), dim].
   // Steps of a group are pushed once each and in order from 0, also those without a row, because
   // the push is the clock. keys and gradients stay valid until the future is done, which means that
   // every row is held or applied, and from then on neither lost nor applied twice.
   Future Push(uint32_t group, int64_t step, uint64_t samples, absl::Span<const TableKeys> keys,
-              absl::Span<const absl::Span<const float>> gradients);
+              absl::Span<const absl::Span<const float>> gradients, Ids ids = Ids::kMayRepeat);
 
   ClientCore::Counters counters() const;
 
@@ -131,7 +135,7 @@ class Client {
 
   absl::Status Check(const Call& call) const;
   void MergeRepeated(Call* call);
-  Future Start(std::unique_ptr<Call> call);
+  Future Start(std::unique_ptr<Call> call, Ids ids);
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The client's thread only.
@@ -147,6 +151,7 @@ class Client {
 
   absl::Mutex merge_mutex_;  // taken alone
   KeyIndex index_ ABSL_GUARDED_BY(merge_mutex_);
+  SparseInput ids_ ABSL_GUARDED_BY(merge_mutex_);  // scratch
 
   mutable absl::Mutex mutex_;
   std::deque<std::unique_ptr<Call>> queue_ ABSL_GUARDED_BY(mutex_);

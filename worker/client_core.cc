@@ -6,12 +6,45 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "optim/dim_dispatch.h"
 #include "policies/policy.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kAlignFloats = 16;  // 64 bytes, as buffers are
+constexpr size_t kAlignFloats = 16;      // 64 bytes, as buffers are
+constexpr size_t kFrameAlignFloats = 2;  // parts of a frame begin at a multiple of 8 bytes
+constexpr uint32_t kRowsAhead = 16;      // rows whose memory is asked for before they are copied
+
+// ids[i] = the range of keys[i]. A loop of its own: nothing in it waits for the key before.
+void FindRanges(const RangeMap& map, uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys,
+                uint32_t* ids) {
+  for (size_t i = 0; i < keys.size(); ++i) ids[i] = map.Find(table, Position(salt, keys[i]));
+}
+
+// packed[i] = rows[source[i]] for `count` rows of `width` floats.
+void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_t width,
+                float* packed) {
+  DispatchDim(static_cast<int>(width), [&](auto dim) {
+    const size_t n = static_cast<size_t>(dim);
+    for (uint32_t i = 0; i < count; ++i) {
+      __builtin_prefetch(rows + source[std::min(i + kRowsAhead, count - 1)] * n);
+      std::memcpy(packed + i * n, rows + source[i] * n, n * sizeof(float));
+    }
+  });
+}
+
+// rows[source[i]] = packed[i].
+void ScatterRows(const float* packed, const uint32_t* source, uint32_t count, size_t width,
+                 float* rows) {
+  DispatchDim(static_cast<int>(width), [&](auto dim) {
+    const size_t n = static_cast<size_t>(dim);
+    for (uint32_t i = 0; i < count; ++i) {
+      __builtin_prefetch(rows + source[std::min(i + kRowsAhead, count - 1)] * n, 1);
+      std::memcpy(rows + source[i] * n, packed + i * n, n * sizeof(float));
+    }
+  });
+}
 
 }  // namespace
 
@@ -86,13 +119,10 @@ void ClientCore::Pack(Request* request) {
   for (const uint32_t id : order) range_fill_[id] = 0;
   size_t at = 0;
   for (const TableKeys& table : request->keys) {
-    const uint64_t salt = plan_.tables[table.table].salt;
-    for (const uint64_t key : table.keys) {
-      const uint32_t id = map_->Find(table.table, Position(salt, key));
-      key_range_[at++] = id;
-      ++range_fill_[id];
-    }
+    FindRanges(*map_, table.table, plan_.tables[table.table].salt, table.keys, &key_range_[at]);
+    at += table.keys.size();
   }
+  for (const uint32_t id : key_range_) ++range_fill_[id];
   std::vector<uint32_t> input_of_table(plan_.tables.size(), 0);
   for (uint32_t i = 0; i < request->keys.size(); ++i) input_of_table[request->keys[i].table] = i;
 
@@ -126,11 +156,15 @@ void ClientCore::Pack(Request* request) {
   uint64_t* const packed = request->packed_keys.MutableAs<uint64_t>().data();
   at = 0;
   for (const TableKeys& table : request->keys) {
+    uint32_t* const source = request->source.data();
+    size_t* const fill = range_fill_.data();
+    const uint32_t* const range = &key_range_[at];
     for (size_t i = 0; i < table.keys.size(); ++i) {
-      const size_t to = range_fill_[key_range_[at++]]++;
+      const size_t to = fill[range[i]]++;
       packed[to] = table.keys[i];
-      request->source[to] = static_cast<uint32_t>(i);
+      source[to] = static_cast<uint32_t>(i);
     }
+    at += table.keys.size();
   }
 }
 
@@ -144,13 +178,10 @@ void ClientCore::PackValues(Request* request, absl::Span<const absl::Span<const 
   request->packed_values = buffers_.Alloc(floats * sizeof(float));
   for (const Slice& slice : request->slices) {
     if (slice.rows == 0) continue;
-    float* out = request->packed_values.MutableAs<float>().data() + slice.float_offset;
+    float* const out = request->packed_values.MutableAs<float>().data() + slice.float_offset;
     const size_t width = request->row_floats[slice.input];
-    const float* const from = values[slice.input].data();
-    const uint32_t* const source = request->source.data() + slice.key_offset;
-    for (uint32_t i = 0; i < slice.rows; ++i, out += width) {
-      std::memcpy(out, from + source[i] * width, width * sizeof(float));
-    }
+    GatherRows(values[slice.input].data(), request->source.data() + slice.key_offset, slice.rows,
+               width, out);
   }
 }
 
@@ -213,7 +244,8 @@ void ClientCore::Cancel(uint64_t request) {
   requests_.erase(it);
 }
 
-// Sends every slice that is neither done nor on its way, one frame an owner.
+// Sends every slice that is neither done nor on its way, in frames of about `frame_bytes`: while
+// one is served another one travels, and a third is copied to its place.
 void ClientCore::SendOpenSlices(absl::Time now, Request* request) {
   std::map<EndpointId, std::vector<uint32_t>> by_owner;
   for (uint32_t i = 0; i < request->slices.size(); ++i) {
@@ -221,16 +253,28 @@ void ClientCore::SendOpenSlices(absl::Time now, Request* request) {
     if (slice.done || slice.sent || slice.send_at > now) continue;
     by_owner[map_->range(slice.range).owner].push_back(i);
   }
-  for (auto& [owner, slices] : by_owner) SendFlight(now, request, owner, std::move(slices));
+  for (const auto& [owner, slices] : by_owner) {
+    size_t first = 0, bytes = 0;
+    for (size_t i = 0; i < slices.size(); ++i) {
+      const Slice& slice = request->slices[slices[i]];
+      if (slice.rows > 0) {
+        bytes += size_t{slice.rows} * request->row_floats[slice.input] * sizeof(float);
+      }
+      if (bytes < options_.frame_bytes && i + 1 < slices.size()) continue;
+      SendFlight(now, request, owner, absl::MakeSpan(slices).subspan(first, i + 1 - first));
+      first = i + 1;
+      bytes = 0;
+    }
+  }
 }
 
 void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to,
-                            std::vector<uint32_t> slices) {
+                            absl::Span<const uint32_t> slices) {
   const uint64_t number = next_number_++;
   Flight& flight = request->flights[number];
   flight.to = to;
   flight.frame = BuildFrame(request, number, slices);
-  flight.slices = std::move(slices);
+  flight.slices.assign(slices.begin(), slices.end());
   flight.sent_at = flight.heard_at = now;
   for (const uint32_t i : flight.slices) request->slices[i].sent = true;
   request_of_frame_[number] = request->id;
@@ -245,7 +289,7 @@ Frame ClientCore::BuildFrame(Request* request, uint64_t number, absl::Span<const
   entries_.clear();
   size_t keys = 0, floats = 0;
   const Slice& first = request->slices[slices.front()];
-  bool one_run = first.float_offset % kAlignFloats == 0;
+  bool one_run = first.float_offset % kFrameAlignFloats == 0;
   for (const uint32_t i : slices) {
     const Slice& slice = request->slices[i];
     SliceEntry e;
@@ -261,11 +305,11 @@ Frame ClientCore::BuildFrame(Request* request, uint64_t number, absl::Span<const
   }
   Buffer key_part, value_part;
   if (one_run && keys > 0) {
-    key_part = request->packed_keys.Slice(first.key_offset * sizeof(uint64_t),
-                                          keys * sizeof(uint64_t));
+    key_part =
+        request->packed_keys.Slice(first.key_offset * sizeof(uint64_t), keys * sizeof(uint64_t));
     if (floats > 0) {
-      value_part = request->packed_values.Slice(first.float_offset * sizeof(float),
-                                                floats * sizeof(float));
+      value_part =
+          request->packed_values.Slice(first.float_offset * sizeof(float), floats * sizeof(float));
     }
   } else if (keys > 0) {  // slices that travel again, from several places
     key_part = buffers_.Alloc(keys * sizeof(uint64_t));
@@ -324,12 +368,8 @@ void ClientCore::Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice) 
 }
 
 void ClientCore::CopyRows(const Request& request, const Slice& slice, const float* values) {
-  const size_t width = request.row_floats[slice.input];
-  float* const out = request.rows[slice.input].data();
-  const uint32_t* const source = request.source.data() + slice.key_offset;
-  for (uint32_t i = 0; i < slice.rows; ++i, values += width) {
-    std::memcpy(out + source[i] * width, values, width * sizeof(float));
-  }
+  ScatterRows(values, request.source.data() + slice.key_offset, slice.rows,
+              request.row_floats[slice.input], request.rows[slice.input].data());
 }
 
 void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
@@ -423,10 +463,9 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
     if (now - flight.heard_at > options_.silence_limit) {
       const Slice& slice = request->slices[flight.slices.front()];
       return Finish(request, absl::DeadlineExceededError(absl::StrCat(
-                                 request->push ? "push" : "pull", " of step ",
-                                 request->header.step, ": no answer for ",
-                                 absl::ToInt64Seconds(now - flight.heard_at), " s from ",
-                                 map_->Describe(slice.range, plan_))));
+                                 request->push ? "push" : "pull", " of step ", request->header.step,
+                                 ": no answer for ", absl::ToInt64Seconds(now - flight.heard_at),
+                                 " s from ", map_->Describe(slice.range, plan_))));
     }
     if (now - std::max(flight.sent_at, flight.heard_at) > options_.resend_after) {
       flight.sent_at = now;
@@ -444,8 +483,7 @@ std::string ClientCore::Waiting(absl::Time now) const {
                                  " since ", absl::ToInt64Seconds(now - request.started), " s");
   for (const auto& [number, flight] : request.flights) {
     absl::StrAppend(&out, "; ", flight.to.DebugString(),
-                    flight.waiting.empty() ? " is waited for"
-                                           : absl::StrCat(" ", flight.waiting));
+                    flight.waiting.empty() ? " is waited for" : absl::StrCat(" ", flight.waiting));
   }
   return out;
 }

@@ -1,6 +1,6 @@
 // The worker's side of push and pull: a deterministic state machine that routes keys to the shards
-// that own them, sends one frame a shard, sends again what is refused or not answered, and puts rows
-// where the caller wants them.
+// that own them, sends each shard its slices, sends again what is refused or not answered, and puts
+// rows where the caller wants them.
 //
 // A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again, alone,
 // when a newer view is known (or after a pause, if the shard is the one that lags). A shard that says
@@ -42,6 +42,7 @@ class ClientCore {
     absl::Duration resend_after = absl::Seconds(2);    // silence before a frame is sent again
     absl::Duration wrong_view_pause = absl::Milliseconds(20);
     absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
+    size_t frame_bytes = 256 << 10;  // of values: a larger request to a shard is cut between ranges
   };
 
   struct Completion {
@@ -76,9 +77,9 @@ class ClientCore {
     int32_t in_flight = 0;
     uint8_t flags = 0;
   };
-  // Sends gradient sums (or rows, with kFlagAssign): one frame to every shard that owns ranges of the
-  // group, empty or not. The bytes are copied before Push returns. Versions are those of the last
-  // completed Pull of the same group and step.
+  // Sends gradient sums (or rows, with kFlagAssign): one slice to every range of the group, empty or
+  // not, in one frame a shard unless that would be large. The bytes are copied before Push returns.
+  // Versions are those of the last completed Pull of the same group and step.
   uint64_t Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
                 absl::Span<const absl::Span<const float>> values);
 
@@ -145,7 +146,8 @@ class ClientCore {
   void Pack(Request* request);
   void PackValues(Request* request, absl::Span<const absl::Span<const float>> values);
   void SendOpenSlices(absl::Time now, Request* request);
-  void SendFlight(absl::Time now, Request* request, EndpointId to, std::vector<uint32_t> slices);
+  void SendFlight(absl::Time now, Request* request, EndpointId to,
+                  absl::Span<const uint32_t> slices);
   Frame BuildFrame(Request* request, uint64_t number, absl::Span<const uint32_t> slices);
   void OnRows(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);

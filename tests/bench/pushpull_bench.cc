@@ -200,7 +200,7 @@ class Ours {
       }
       pulled_.resize(keys.size() * static_cast<size_t>(options_.dim));
       store_.Pull(keys, absl::MakeSpan(pulled_));
-      TANDEM_RETURN_IF_ERROR(Pull(keys));
+      TANDEM_RETURN_IF_ERROR(Pull(keys, Client::Ids::kUnique));
     }
     return absl::OkStatus();
   }
@@ -209,14 +209,15 @@ class Ours {
     return HashCombine(options_.seed, static_cast<uint64_t>(row));
   }
   // Into pulled().
-  absl::Status Pull(absl::Span<const uint64_t> ids) {
+  absl::Status Pull(absl::Span<const uint64_t> ids, Client::Ids what) {
     const TableKeys keys = {0, ids};
     const absl::Span<float> rows = absl::MakeSpan(pulled_);
-    return client_->Pull(0, step_, {&keys, 1}, {&rows, 1}).status();
+    return client_->Pull(0, step_, {&keys, 1}, {&rows, 1}, what).status();
   }
-  absl::Status Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients) {
+  absl::Status Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients,
+                    Client::Ids what) {
     const TableKeys keys = {0, ids};
-    return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}).status();
+    return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}, what).status();
   }
   // What the shard does with the sum: once times 1 / samples.
   static constexpr uint64_t kSamples = 2;
@@ -259,19 +260,20 @@ struct Series {
     };
     ratios.push_back(median(ours) / (median(bare) + median(store)));
   }
-  void Print(const char* name, int64_t keys, std::ostream& out) const {
+  void Print(const char* name, const char* how, int64_t keys, std::ostream& out) const {
     const double us = Quantile(ours, 0.5);
     out << absl::StrFormat(
-        "%s %7d %9.1f %9.1f %9.1f %9.2f   %6.3f (%.3f to %.3f, %d repetitions)\n", name, keys, us,
-        Quantile(bare, 0.5), Quantile(store, 0.5), static_cast<double>(keys) / us,
+        "%s %s %7d %9.1f %9.1f %9.1f %9.2f   %6.3f (%.3f to %.3f, %d repetitions)\n", name, how,
+        keys, us, Quantile(bare, 0.5), Quantile(store, 0.5), static_cast<double>(keys) / us,
         Quantile(ratios, 0.5), Quantile(ratios, 0), Quantile(ratios, 1), ratios.size());
   }
 };
 
 class Comparison {
  public:
-  Comparison(const PushPullBenchOptions& options, int64_t keys, Ours& ours)
+  Comparison(const PushPullBenchOptions& options, int64_t keys, Client::Ids ids, Ours& ours)
       : options_(options),
+        ids_(ids),
         ours_(ours),
         count_(static_cast<size_t>(keys)),
         bare_(PullSizes(), PushSizes()),
@@ -292,8 +294,9 @@ class Comparison {
       pull_.EndRepetition(static_cast<size_t>(options_.trips));
       push_.EndRepetition(static_cast<size_t>(options_.trips));
     }
-    pull_.Print("pull", static_cast<int64_t>(count_), out);
-    push_.Print("push", static_cast<int64_t>(count_), out);
+    const char* const how = ids_ == Client::Ids::kUnique ? "unique" : "merged";
+    pull_.Print("pull", how, static_cast<int64_t>(count_), out);
+    push_.Print("push", how, static_cast<int64_t>(count_), out);
     return absl::OkStatus();
   }
 
@@ -329,7 +332,7 @@ class Comparison {
     NewKeys();
     absl::Status status;
     pull_.bare.push_back(bare_.Trip(0));
-    pull_.ours.push_back(Microseconds([&] { status = ours_.Pull(keys_); }));
+    pull_.ours.push_back(Microseconds([&] { status = ours_.Pull(keys_, ids_); }));
     TANDEM_RETURN_IF_ERROR(status);
     pull_.store.push_back(
         Microseconds([&] { ours_.store().Pull(keys_, absl::MakeSpan(wanted_)); }));
@@ -339,7 +342,7 @@ class Comparison {
     *checksum = XXH3_64bits_withSeed(wanted_.data(), wanted_.size() * sizeof(float), *checksum);
     NewKeys();
     push_.bare.push_back(bare_.Trip(1));
-    push_.ours.push_back(Microseconds([&] { status = ours_.Push(keys_, gradients_); }));
+    push_.ours.push_back(Microseconds([&] { status = ours_.Push(keys_, gradients_, ids_); }));
     TANDEM_RETURN_IF_ERROR(status);
     push_.store.push_back(
         Microseconds([&] { ours_.store().Push(keys_, gradients_, Ours::kScale); }));
@@ -347,6 +350,7 @@ class Comparison {
   }
 
   const PushPullBenchOptions& options_;
+  const Client::Ids ids_;
   Ours& ours_;
   const size_t count_;
   BareTrips bare_;
@@ -366,13 +370,15 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
       << absl::StrFormat("pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, seed %d\n",
                          options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
                          options.repetitions, options.trips, options.seed)
-      << "        keys   ours us   bare us  store us  M rows/s   ours / (bare + store)\n";
+      << "ids            keys   ours us   bare us  store us  M rows/s   ours / (bare + store)\n";
   Ours ours(options);
   TANDEM_RETURN_IF_ERROR(ours.Fill());
   uint64_t checksum = 0;
   for (const int64_t keys : options.keys) {
-    Comparison comparison(options, keys, ours);
-    TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));
+    for (const Client::Ids ids : {Client::Ids::kUnique, Client::Ids::kMayRepeat}) {
+      Comparison comparison(options, keys, ids, ours);
+      TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));
+    }
   }
   out << absl::StrFormat("checksum %016x\n", checksum);
   return absl::OkStatus();

@@ -17,47 +17,54 @@ KeyIndex::KeyIndex() : slots_(size_t{1} << kFirstBits), shift_(64 - kFirstBits) 
 
 void KeyIndex::Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
                       std::vector<uint32_t>* index) {
-  NextStamp();
-  keys->clear();
-  index->resize(occurrences.size());
-  for (size_t o = 0; o < occurrences.size(); ++o) {
-    if (o + kPrefetch < occurrences.size()) {
+  const size_t count = occurrences.size();
+  Clear(count);
+  keys->resize(count);
+  index->resize(count);
+  uint64_t* const to = keys->data();
+  for (size_t o = 0; o < count; ++o) {
+    if (o + kPrefetch < count) {
       __builtin_prefetch(&slots_[Home(occurrences[o + kPrefetch])], 1);
     }
-    (*index)[o] = FindOrAdd(occurrences[o], keys);
+    (*index)[o] = FindOrAdd(occurrences[o], to);
   }
+  keys->resize(count_);
 }
 
-uint32_t KeyIndex::FindOrAdd(uint64_t key, std::vector<uint64_t>* keys) {
+uint32_t KeyIndex::FindOrAdd(uint64_t key, uint64_t* keys) {
   const size_t mask = slots_.size() - 1;
   for (size_t at = Home(key);; at = (at + 1) & mask) {
-    Slot& slot = slots_[at];
-    if (slot.stamp == stamp_) {
-      if (slot.key == key) return slot.index;
+    const uint32_t slot = slots_[at];
+    if (slot >= base_) {
+      if (keys[slot - base_] == key) return slot - base_;
       continue;
     }
-    const uint32_t index = static_cast<uint32_t>(keys->size());
-    slot = {key, stamp_, index};
-    keys->push_back(key);
-    if (keys->size() * 2 > slots_.size()) Grow(*keys);
-    return index;
+    const uint32_t place = count_++;
+    slots_[at] = base_ + place;
+    keys[place] = key;
+    if (size_t{count_} * 2 > slots_.size()) Grow(keys);
+    return place;
   }
 }
 
-void KeyIndex::NextStamp() {
-  if (++stamp_ != 0) return;
-  std::fill(slots_.begin(), slots_.end(), Slot());  // the stamps have wrapped: none may look used
-  stamp_ = 1;
+// Makes every slot free: those in use count from below the new base.
+void KeyIndex::Clear(size_t occurrences) {
+  TANDEM_CHECK(occurrences < ~uint32_t{0} / 2);
+  base_ += count_;
+  count_ = 0;
+  if (base_ < ~uint32_t{0} / 2) return;
+  std::fill(slots_.begin(), slots_.end(), 0);  // before the numbers run out
+  base_ = 1;
 }
 
-void KeyIndex::Grow(const std::vector<uint64_t>& keys) {
-  slots_.assign(slots_.size() * 4, Slot());
-  shift_ -= 2;
+void KeyIndex::Grow(const uint64_t* keys) {
+  slots_.assign(slots_.size() * 2, 0);
+  --shift_;
   const size_t mask = slots_.size() - 1;
-  for (size_t i = 0; i < keys.size(); ++i) {
+  for (uint32_t i = 0; i < count_; ++i) {
     size_t at = Home(keys[i]);
-    while (slots_[at].stamp == stamp_) at = (at + 1) & mask;
-    slots_[at] = {keys[i], stamp_, static_cast<uint32_t>(i)};
+    while (slots_[at] >= base_) at = (at + 1) & mask;
+    slots_[at] = base_ + i;
   }
 }
 

@@ -17,7 +17,9 @@
 
 namespace tandem {
 
-// Finds the unique keys of a list. An open-addressing table that is emptied by changing a stamp.
+// Finds the unique keys of a list. An open-addressing table of places in `keys`, emptied by moving
+// the number from which they count; four bytes a slot, so that the table of a usual batch stays in
+// the processor's own cache.
 class KeyIndex {
  public:
   KeyIndex();
@@ -28,20 +30,15 @@ class KeyIndex {
               std::vector<uint32_t>* index);
 
  private:
-  struct Slot {
-    uint64_t key = 0;
-    uint32_t stamp = 0;  // the slot is in use if it equals stamp_
-    uint32_t index = 0;  // in `keys`
-  };
-
   size_t Home(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u) >> shift_; }
-  uint32_t FindOrAdd(uint64_t key, std::vector<uint64_t>* keys);
-  void NextStamp();
-  void Grow(const std::vector<uint64_t>& keys);
+  uint32_t FindOrAdd(uint64_t key, uint64_t* keys);
+  void Clear(size_t occurrences);
+  void Grow(const uint64_t* keys);
 
-  std::vector<Slot> slots_;  // a power of two, at most half in use
-  int shift_;                // 64 - log2(slots_.size())
-  uint32_t stamp_ = 0;
+  std::vector<uint32_t> slots_;  // a power of two, at most half in use
+  int shift_;                    // 64 - log2(slots_.size())
+  uint32_t base_ = 1;            // a slot is in use from here on: base_ + place in `keys`
+  uint32_t count_ = 0;           // slots in use
 };
 
 // The fields that feed one table.
