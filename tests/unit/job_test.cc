@@ -85,7 +85,7 @@ TEST(JobTextTest, FieldOfAnotherMessageIsFound) {
 TEST(JobTextTest, FarFromEveryFieldListsThem) {
   EXPECT_THAT(Refusal(With("batch: 16", "zzzzzz: 16")),
               EndsWith("no field named \"zzzzzz\" in tandem.Train; its fields are batch, epochs, "
-                       "max_steps, depth, max_unacknowledged"));
+                       "max_steps, depth, max_unacknowledged, evaluate_only"));
 }
 
 TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
