@@ -15,3 +15,17 @@ function(integration_test name)
               DEPS tandem::run_job ${ARG_DEPS} LABELS integration TIMEOUT 300)
   add_dependencies(${name} tandem tandem-scheduler tandem-server tandem-worker)
 endfunction()
+
+if(TANDEM_TORCH)
+  # Trained models as plain data, a small job, and the plain loop that says what it must compute.
+  add_library(tandem_small_job STATIC
+    ${CMAKE_SOURCE_DIR}/tests/integration/model_bits.cc
+    ${CMAKE_SOURCE_DIR}/tests/integration/plain_loop.cc
+    ${CMAKE_SOURCE_DIR}/tests/integration/small_job.cc)
+  add_library(tandem::small_job ALIAS tandem_small_job)
+  target_link_libraries(tandem_small_job PUBLIC tandem::run_job tandem::worker tandem::save
+                                                tandem::test_main)
+endif()
+
+integration_test(bitwise_test DEPS tandem::small_job)
+integration_test(save_test DEPS tandem::small_job)

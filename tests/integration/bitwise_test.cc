@@ -1,0 +1,121 @@
+// Reproducible jobs give the same bits whoever adds the gradients up: servers in any number,
+// workers by allreduce, or one plain loop over a hash map that knows nothing of either. Compared
+// are whole trained models, weights and optimizer slots, after 200 steps over several epochs in
+// which workers run out of data at different steps.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/integration/model_bits.h"
+#include "tests/integration/plain_loop.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+using Settings = std::vector<std::string>;
+
+constexpr int64_t kSteps = 200;
+// Three workers get 67, 66 and 66 batches of 24 an epoch, the odd one of a single row; two get 100
+// and 99.
+constexpr int64_t kRows = 3 * 66 * 24 + 1;
+
+const char kOnServers[] = "dense.synchroniser=SERVERS";
+
+Settings Join(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class BitwiseTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { job_ = std::make_unique<SmallJob>(kRows, 100); }
+  static void TearDownTestSuite() { job_.reset(); }
+
+  // The model that a run of the system leaves; empty after a failure, which is reported.
+  ModelBits Train(const Settings& set) {
+    const std::string out =
+        absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), "-", runs_++);
+    const RunArguments arguments = job_->Arguments(out, set);
+    const RunResult run = RunJob(arguments);
+    EXPECT_TRUE(run.ok()) << run.DebugString();
+    if (!run.ok()) return {};
+    const absl::StatusOr<ModelBits> model = ReadSavedModel(arguments.out + "/model");
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? *model : ModelBits();
+  }
+
+  // The plain loop's model for the same settings, after it has shown that the data is uneven.
+  ModelBits PlainModel(const Settings& set) {
+    absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job_->Plan(set));
+    EXPECT_TRUE(plain.ok()) << plain.status();
+    if (!plain.ok()) return {};
+    EXPECT_GE(plain->steps, kSteps);
+    EXPECT_GT(plain->uneven_steps, 0);
+    EXPECT_GT(plain->short_batches, 0);
+    EXPECT_EQ(plain->model.size(), 3u);
+    return std::move(plain->model);
+  }
+
+  // Every variant of the settings ends with the bits of the plain loop.
+  void ExpectPlainBits(const Settings& common, const std::vector<Settings>& variants) {
+    const Settings set = Join({absl::StrCat("train.max_steps=", kSteps), "train.epochs=4"}, common);
+    const ModelBits plain = PlainModel(set);
+    for (const Settings& variant : variants) {
+      std::string name;
+      for (const std::string& s : variant) absl::StrAppend(&name, s, " ");
+      SCOPED_TRACE(name);
+      EXPECT_EQ(Difference(plain, Train(Join(set, variant))), "");
+    }
+  }
+
+  static std::unique_ptr<SmallJob> job_;
+  int runs_ = 0;
+};
+std::unique_ptr<SmallJob> BitwiseTest::job_;
+
+// Adagrad and row-wise Adagrad rows, Adam on the dense part; the same command twice; servers and
+// shards in different numbers; a delay of none.
+TEST_F(BitwiseTest, ServersAllReduceAndThePlainLoop) {
+  ExpectPlainBits({}, {{},
+                       {},
+                       {"cluster.servers=4", "train.depth=1"},
+                       {kOnServers, "cluster.servers=1"},
+                       {kOnServers, "cluster.servers=2", "cluster.shards_per_server=2"},
+                       {kOnServers, "cluster.servers=4", "policy={kind: FIXED_DELAY delay: 0}"}});
+}
+
+// Two workers, and the other optimizers, with decay and clipping.
+TEST_F(BitwiseTest, AdamAndMomentumRows) {
+  ExpectPlainBits({"cluster.workers=2", "table[0].optimizer={kind: ADAM learning_rate: 0.01}",
+                   "table[1].optimizer={kind: MOMENTUM learning_rate: 0.1 clip_norm: 0.01}",
+                   "dense.optimizer={kind: ADAGRAD learning_rate: 0.01 weight_decay: 0.001}"},
+                  {{"cluster.servers=1"}, {kOnServers, "cluster.servers=2"}});
+}
+
+// A fixed delay is a queue of folded steps, applied in order at the end: of the tables and of the
+// dense part on servers ...
+TEST_F(BitwiseTest, FixedDelayIsAQueue) {
+  ExpectPlainBits({kOnServers, "policy={kind: FIXED_DELAY delay: 3}"},
+                  {{"cluster.servers=1", "cluster.shards_per_server=2"}, {"cluster.servers=4"}});
+}
+
+// ... and of one table alone, with two workers.
+TEST_F(BitwiseTest, FixedDelayOfOneTable) {
+  ExpectPlainBits({"cluster.workers=2", "table[1].policy={kind: FIXED_DELAY delay: 3}"},
+                  {{}, {kOnServers, "cluster.servers=1"}});
+}
+
+// The comparison has teeth: a ring adds in another order, and that shows.
+TEST_F(BitwiseTest, RingDiffers) {
+  const Settings set = {absl::StrCat("train.max_steps=", kSteps), "train.epochs=4"};
+  const ModelBits plain = PlainModel(set);
+  const ModelBits ring = Train(Join(set, {"reproducible=false", "dense.algorithm=RING"}));
+  EXPECT_NE(Difference(plain, ring), "");
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,88 @@
+#include "tests/integration/model_bits.h"
+
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "server/range_file.h"
+#include "server/save_directory.h"
+
+namespace tandem {
+namespace {
+
+absl::Status AddImage(const RangeImage& image, ModelBits* model) {
+  const size_t dim = static_cast<size_t>(image.dim);
+  const size_t slots = static_cast<size_t>(image.slots_per_row);
+  auto& table = (*model)[image.table];
+  for (size_t i = 0; i < image.keys.size(); ++i) {
+    const auto weights = image.weights.begin() + static_cast<std::ptrdiff_t>(i * dim);
+    const auto slot = image.slots.begin() + static_cast<std::ptrdiff_t>(i * slots);
+    std::vector<float> row(weights, weights + image.dim);
+    row.insert(row.end(), slot, slot + image.slots_per_row);
+    if (!table.emplace(image.keys[i], std::move(row)).second) {
+      return absl::DataLossError(
+          absl::StrCat("table ", image.table, ": two files hold key ", image.keys[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+std::string RowDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return absl::StrCat(a.size(), " floats and ", b.size());
+  size_t i = 0;
+  while (std::memcmp(&a[i], &b[i], sizeof(float)) == 0) ++i;
+  return absl::StrFormat("float %d: %a (%g) and %a (%g)", i, a[i], a[i], b[i], b[i]);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelBits> ReadSavedModel(const std::string& save) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string directory, ResolveSave(save));
+  ModelBits model;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() != ".range") continue;
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, ReadRangeFile(entry.path().string()));
+    TANDEM_RETURN_IF_ERROR(AddImage(image, &model));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string dense, LoadDenseFile(directory));
+  TANDEM_ASSIGN_OR_RETURN(
+      const RangeImage image,
+      DecodeRange({reinterpret_cast<const uint8_t*>(dense.data()), dense.size()}));
+  TANDEM_RETURN_IF_ERROR(AddImage(image, &model));
+  return model;
+}
+
+std::string Difference(const ModelBits& expected, const ModelBits& actual) {
+  std::string first;
+  int64_t rows = 0, different = 0;
+  const auto differ = [&](const std::string& table, uint64_t key, const std::string& what) {
+    ++different;
+    if (first.empty()) first = absl::StrCat("table ", table, ", key ", key, ": ", what);
+  };
+  for (const auto& [name, table] : expected) {
+    if (actual.count(name) == 0) return absl::StrCat("no table ", name);
+    const auto& other = actual.at(name);
+    for (const auto& [key, row] : table) {
+      ++rows;
+      const auto it = other.find(key);
+      if (it == other.end()) {
+        differ(name, key, "absent");
+      } else if (!SameBits(row, it->second)) {
+        differ(name, key, RowDifference(row, it->second));
+      }
+    }
+    for (const auto& [key, row] : other) {
+      if (table.count(key) == 0) differ(name, key, "was not expected");
+    }
+  }
+  if (actual.size() != expected.size()) return "other tables";
+  return different == 0 ? "" : absl::StrCat(first, "; ", different, " of ", rows, " rows differ");
+}
+
+}  // namespace tandem

@@ -1,0 +1,26 @@
+// A trained model as plain data, to be compared bit for bit whoever trained it.
+#ifndef TANDEM_TESTS_INTEGRATION_MODEL_BITS_H_
+#define TANDEM_TESTS_INTEGRATION_MODEL_BITS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace tandem {
+
+// By table, then by key: a row's weights followed by its optimizer slots. The dense parameters are
+// the table "dense", keyed by block.
+using ModelBits = std::map<std::string, std::map<uint64_t, std::vector<float>>>;
+
+// All range files of a save, and its dense part. A key that two files hold is an error.
+absl::StatusOr<ModelBits> ReadSavedModel(const std::string& save);
+
+// "" if both are the same bit for bit, else the first difference and how many rows differ.
+std::string Difference(const ModelBits& expected, const ModelBits& actual);
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_INTEGRATION_MODEL_BITS_H_

@@ -1,0 +1,260 @@
+#include "tests/integration/plain_loop.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "optim/fold.h"
+#include "optim/initializer.h"
+#include "optim/optimizer.h"
+#include "worker/batch_source.h"
+#include "worker/model.h"
+#include "worker/pooling.h"
+
+namespace tandem {
+namespace {
+
+using Gradients = std::unordered_map<uint64_t, std::vector<float>>;
+
+// The gradient sums of one step for one table, added in rank order, and the samples of all workers.
+struct Fold {
+  Gradients sums;
+  int64_t samples = 0;
+
+  void Add(uint64_t key, absl::Span<const float> gradient) {
+    const auto [it, first] = sums.try_emplace(key, gradient.begin(), gradient.end());
+    if (!first) FoldAdd(it->second.data(), gradient.data(), gradient.size());
+  }
+};
+
+// One table: rows of weights followed by slots, and the queue of a fixed delay.
+class PlainTable {
+ public:
+  PlainTable(int dim, std::unique_ptr<RowOptimizer> optimizer, int64_t delay)
+      : dim_(dim), optimizer_(std::move(optimizer)), delay_(delay) {}
+
+  int dim() const { return dim_; }
+  const std::unordered_map<uint64_t, std::vector<float>>& rows() const { return rows_; }
+
+  // A row that nobody has seen before gets its first values from `init`.
+  template <typename Init>
+  absl::Span<const float> Read(uint64_t key, Init init) {
+    const auto [it, first] = rows_.try_emplace(key);
+    std::vector<float>& row = it->second;
+    if (first) {
+      row.resize(static_cast<size_t>(dim_ + optimizer_->slots_per_row(dim_)));
+      init(absl::MakeSpan(row).first(static_cast<size_t>(dim_)));
+      optimizer_->InitSlots(dim_, absl::MakeSpan(row).subspan(static_cast<size_t>(dim_)));
+    }
+    return absl::MakeConstSpan(row).first(static_cast<size_t>(dim_));
+  }
+
+  void Close(Fold fold) {
+    queue_.push_back(std::move(fold));
+    while (static_cast<int64_t>(queue_.size()) > delay_) ApplyOldest();
+  }
+  void Finish() {
+    while (!queue_.empty()) ApplyOldest();
+  }
+
+ private:
+  void ApplyOldest() {
+    const Fold fold = std::move(queue_.front());
+    queue_.pop_front();
+    if (fold.samples == 0) return;
+    const float factor = FoldFactor(static_cast<double>(fold.samples));
+    for (const auto& [key, gradient] : fold.sums) {
+      float* const row = rows_.at(key).data();
+      float* const slots = row + dim_;
+      optimizer_->Apply(dim_, factor, gradient, {&row, 1}, {&slots, 1});
+    }
+  }
+
+  const int dim_;
+  const std::unique_ptr<RowOptimizer> optimizer_;
+  const int64_t delay_;
+  std::unordered_map<uint64_t, std::vector<float>> rows_;
+  std::deque<Fold> queue_;
+};
+
+class PlainLoop {
+ public:
+  explicit PlainLoop(const JobPlan& plan) : plan_(plan) {}
+
+  absl::StatusOr<PlainLoopResult> Run() {
+    TANDEM_RETURN_IF_ERROR(Open());
+    const Train& train = plan_.job.train();
+    const int64_t limit =
+        train.max_steps() > 0 ? train.max_steps() : std::numeric_limits<int64_t>::max();
+    for (int64_t epoch = 0; epoch < train.epochs() && result_.steps < limit; ++epoch) {
+      for (const auto& source : sources_) TANDEM_RETURN_IF_ERROR(source->StartEpoch(epoch));
+      has_data_.assign(sources_.size(), true);
+      int64_t samples = -1;
+      while (samples != 0) {  // a step without any sample ends the epoch, and is a step
+        if (result_.steps >= limit) has_data_.assign(sources_.size(), false);
+        TANDEM_ASSIGN_OR_RETURN(samples, Step());
+        ++result_.steps;
+        result_.samples += samples;
+      }
+    }
+    for (PlainTable& table : tables_) table.Finish();
+    Export();
+    return std::move(result_);
+  }
+
+ private:
+  int64_t Delay(uint32_t group) const {
+    const Policy& policy = plan_.groups[group].policy;
+    return policy.kind() == Policy::FIXED_DELAY ? policy.delay() : 0;
+  }
+
+  absl::Status Open() {
+    ModelInputs inputs;
+    TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan_));
+    inputs.numeric = shape.numeric;
+    for (size_t t = 0; t < shape.table_fields.size(); ++t) {
+      const TablePlan& table = plan_.tables[t];
+      if (table.dense) continue;  // comes last, below
+      inputs.tables.push_back(
+          {table.name, static_cast<int>(shape.table_fields[t].size()), table.dim});
+      TANDEM_ASSIGN_OR_RETURN(auto optimizer, NewRowOptimizer(table.optimizer));
+      tables_.emplace_back(table.dim, std::move(optimizer), Delay(table.group));
+    }
+    TANDEM_ASSIGN_OR_RETURN(model_, NewDenseModel(plan_.job.model(), inputs, /*threads=*/1));
+    for (int rank = 0; rank < plan_.workers(); ++rank) {
+      TANDEM_ASSIGN_OR_RETURN(auto source, NewTrainSource(plan_, rank));
+      sources_.push_back(std::move(source));
+    }
+    return OpenDense();
+  }
+
+  // The last table: blocks of the dense parameters, the last one padded with zeros.
+  absl::Status OpenDense() {
+    TANDEM_ASSIGN_OR_RETURN(auto optimizer, NewRowOptimizer(plan_.job.dense().optimizer()));
+    const int64_t delay = plan_.dense_table < 0
+                              ? 0
+                              : Delay(plan_.tables[static_cast<size_t>(plan_.dense_table)].group);
+    tables_.emplace_back(kDenseBlockFloats, std::move(optimizer), delay);
+    blocks_ = static_cast<uint64_t>((model_->parameter_count() + kDenseBlockFloats - 1) /
+                                    kDenseBlockFloats);
+    first_values_.resize(blocks_ * kDenseBlockFloats);
+    InitParameters(model_->parameters(), plan_.job.seed(), absl::MakeSpan(first_values_));
+    return absl::OkStatus();
+  }
+
+  // One step of all workers, each reading what the step before has left. Returns the sum of n.
+  absl::StatusOr<int64_t> Step() {
+    std::vector<Fold> folds(tables_.size());
+    const std::vector<float> parameters = DenseParametersNow();
+    int64_t samples = 0;
+    int without_data = 0;
+    for (size_t rank = 0; rank < sources_.size(); ++rank) {
+      Batch batch;
+      if (has_data_[rank]) TANDEM_RETURN_IF_ERROR(sources_[rank]->Next(&batch));
+      has_data_[rank] = batch.samples > 0;
+      without_data += batch.samples == 0 ? 1 : 0;
+      if (batch.samples == 0) continue;
+      if (batch.samples < plan_.job.train().batch()) ++result_.short_batches;
+      samples += batch.samples;
+      TANDEM_RETURN_IF_ERROR(AddGradients(batch, parameters, &folds));
+    }
+    if (samples > 0 && without_data > 0) ++result_.uneven_steps;
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      folds[t].samples = samples;
+      tables_[t].Close(std::move(folds[t]));
+    }
+    return samples;
+  }
+
+  std::vector<float> DenseParametersNow() {
+    std::vector<float> parameters;
+    for (uint64_t block = 0; block < blocks_; ++block) {
+      const auto first =
+          absl::MakeConstSpan(first_values_).subspan(block * kDenseBlockFloats, kDenseBlockFloats);
+      const auto values = tables_.back().Read(block, [&](absl::Span<float> row) {
+        std::copy(first.begin(), first.end(), row.begin());
+      });
+      parameters.insert(parameters.end(), values.begin(), values.end());
+    }
+    parameters.resize(static_cast<size_t>(model_->parameter_count()));
+    return parameters;
+  }
+
+  // The rows of all keys of a table's part of a batch.
+  std::vector<float> ReadRows(const SparseInput& input) {
+    const TablePlan& plan = plan_.tables[input.table];
+    std::vector<float> rows;
+    for (const uint64_t key : input.keys) {
+      const auto row = tables_[input.table].Read(key, [&](absl::Span<float> weights) {
+        InitRow(plan.initializer, plan.seed, key, weights);
+      });
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    return rows;
+  }
+
+  absl::Status AddGradients(const Batch& batch, const std::vector<float>& parameters,
+                            std::vector<Fold>* folds) {
+    std::vector<std::vector<float>> cells, cell_gradients;
+    for (const SparseInput& input : batch.sparse) {
+      const int dim = tables_[input.table].dim();
+      cells.emplace_back(static_cast<size_t>(batch.samples * input.fields * dim));
+      cell_gradients.emplace_back(cells.back().size());
+      PoolRows(input, dim, ReadRows(input), absl::MakeSpan(cells.back()));
+    }
+    const std::vector<PooledRows> pooled(cells.begin(), cells.end());
+    std::vector<absl::Span<float>> pooled_gradients;
+    for (auto& gradients : cell_gradients) pooled_gradients.push_back(absl::MakeSpan(gradients));
+    std::vector<float> logits(static_cast<size_t>(batch.samples));
+    std::vector<float> dense(blocks_ * kDenseBlockFloats);
+    double loss = 0;
+    TANDEM_RETURN_IF_ERROR(
+        model_->ForwardBackward(batch, parameters, pooled, absl::MakeSpan(logits), &loss,
+                                absl::MakeSpan(dense).first(parameters.size()), pooled_gradients));
+    for (size_t i = 0; i < batch.sparse.size(); ++i) {
+      AddTable(batch.sparse[i], cell_gradients[i], &(*folds)[batch.sparse[i].table]);
+    }
+    for (uint64_t block = 0; block < blocks_; ++block) {
+      folds->back().Add(
+          block, absl::MakeConstSpan(dense).subspan(block * kDenseBlockFloats, kDenseBlockFloats));
+    }
+    return absl::OkStatus();
+  }
+
+  void AddTable(const SparseInput& input, const std::vector<float>& cell_gradients, Fold* fold) {
+    const size_t dim = static_cast<size_t>(tables_[input.table].dim());
+    std::vector<float> gradients(input.keys.size() * dim);
+    MergeGradients(input, static_cast<int>(dim), cell_gradients, absl::MakeSpan(gradients));
+    for (size_t k = 0; k < input.keys.size(); ++k) {
+      fold->Add(input.keys[k], absl::MakeConstSpan(gradients).subspan(k * dim, dim));
+    }
+  }
+
+  void Export() {
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      const bool dense = t + 1 == tables_.size();
+      const auto& rows = tables_[t].rows();
+      result_.model[dense ? kDenseTableName : plan_.tables[t].name].insert(rows.begin(),
+                                                                           rows.end());
+    }
+  }
+
+  const JobPlan& plan_;
+  std::deque<PlainTable> tables_;  // those of the plan, then the dense blocks
+  uint64_t blocks_ = 0;
+  std::vector<float> first_values_;  // of the dense parameters
+  std::unique_ptr<DenseModel> model_;
+  std::vector<std::unique_ptr<BatchSource>> sources_;  // by rank
+  std::vector<bool> has_data_;                         // in this epoch
+  PlainLoopResult result_;
+};
+
+}  // namespace
+
+absl::StatusOr<PlainLoopResult> RunPlainLoop(const JobPlan& plan) { return PlainLoop(plan).Run(); }
+
+}  // namespace tandem
