@@ -261,12 +261,11 @@ class InProcessTransport final : public Transport {
       const auto from = self_.peers.find(item.peer);
       if (from == self_.peers.end()) return;  // closed by us meanwhile
       GiveCredit(from->second);
-      const size_t bytes = item.frame.TotalBytes();
       absl::StatusOr<ParsedFrame> parsed = DecodeFrame(std::move(item.frame));
       if (parsed.ok()) {
         event.frame = *std::move(parsed);
         ++counters_.frames_received;
-        counters_.bytes_received += bytes;
+        counters_.bytes_received += event.frame.frame.TotalBytes();
       } else {
         event.kind = TransportEvent::Kind::kGarbage;
         event.why = std::move(parsed).status();

@@ -194,6 +194,7 @@ class ZmqTransport final : public Transport {
   explicit ZmqTransport(const ZmqOptions& options);
   ~ZmqTransport() override;
   absl::Status Bind();
+  void Unbind();
 
   Buffer Alloc(size_t bytes) override { return heap_.Alloc(bytes); }
   const std::string& address() const override { return address_; }
@@ -243,10 +244,10 @@ class ZmqTransport final : public Transport {
   void ProbeIncoming();
 
   // Time.
-  void RunTimers();
+  void RunTimers(Clock::time_point now);
   void TickPeer(Peer* peer, Clock::time_point now);
   void ScheduleAt(Clock::time_point at) { next_timer_ = std::min(next_timer_, at); }
-  bool Wait(Clock::time_point deadline);
+  bool Wait(Clock::time_point now, Clock::time_point deadline);
   void OnReady(uint64_t key);
   void EmitWritable();
   void Emit(TransportEvent::Kind kind, PeerId id, absl::Status why);
@@ -263,7 +264,7 @@ class ZmqTransport final : public Transport {
 
   void* router_ = nullptr;
   void* router_monitor_ = nullptr;
-  std::string address_;
+  std::string address_, bound_;
   zmq_msg_t routing_id_;           // scratch of Receive
   ReceivedPart* spare_ = nullptr;  // scratch of ReceivePart
 
@@ -278,6 +279,7 @@ class ZmqTransport final : public Transport {
   Clock::time_point next_ping_ = Clock::time_point::min();
   Clock::time_point last_ping_ = Clock::time_point::min();
   std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
+  bool waited_ = false;                            // during Poll: after a wait
   TransportCounters counters_;
 };
 
@@ -302,7 +304,7 @@ ZmqTransport::ZmqTransport(const ZmqOptions& options)
 ZmqTransport::~ZmqTransport() {
   for (const auto& [id, peer] : peers_) scratch_ids_.push_back(id);
   for (const PeerId id : std::exchange(scratch_ids_, {})) Close(id);
-  const auto deadline = After(options_.linger);
+  const auto deadline = After(options_.goodbye_wait);
   std::vector<TransportEvent> ignored;
   while (AnyClosing() && Clock::now() < deadline) {
     Poll(absl::FromChrono(deadline - Clock::now()), &ignored);
@@ -310,43 +312,14 @@ ZmqTransport::~ZmqTransport() {
   }
   for (const auto& [id, peer] : peers_) scratch_ids_.push_back(id);
   for (const PeerId id : std::exchange(scratch_ids_, {})) Drop(id, options_.linger);
-  if (router_ != nullptr) CloseSocket(router_, router_monitor_, Milliseconds(options_.linger));
+  if (router_ != nullptr) {
+    Unbind();
+    CloseSocket(router_, router_monitor_, Milliseconds(options_.linger));
+  }
   parts_->Give(spare_);
   zmq_msg_close(&routing_id_);
   close(epoll_fd_);
 }
-
-bool ZmqTransport::AnyClosing() const {
-  return std::any_of(peers_.begin(), peers_.end(),
-                     [](const auto& p) { return p.second->closing(); });
-}
-
-absl::Status ZmqTransport::Bind() {
-  TANDEM_RETURN_IF_ERROR(NewMonitoredSocket(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED, kRouterKey,
-                                            &router_, &router_monitor_));
-  const int on = 1;
-  TANDEM_CHECK(zmq_setsockopt(router_, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
-  if (zmq_bind(router_, options_.bind.c_str()) != 0) {
-    const bool in_use = zmq_errno() == EADDRINUSE || zmq_errno() == EACCES;
-    const std::string what = absl::StrCat("bind ", options_.bind, ": ", ZmqError());
-    return in_use ? absl::UnavailableError(what) : absl::InvalidArgumentError(what);
-  }
-  char bound[1024];
-  size_t size = sizeof bound;
-  TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, bound, &size) == 0);
-  address_ = bound;
-  if (!absl::StartsWith(address_, "tcp://")) return absl::OkStatus();
-  const std::string port = address_.substr(address_.rfind(':'));
-  if (!options_.advertised_host.empty()) {
-    address_ = absl::StrCat("tcp://", options_.advertised_host, port);
-  } else if (absl::StartsWith(address_, "tcp://0.0.0.0:")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "bind ", options_.bind, " takes all hosts: others need an advertised host to connect to"));
-  }
-  return absl::OkStatus();
-}
-
-// ---- sockets ----
 
 // Calls on_event(event number) for each waiting event of a monitor, until it returns false.
 template <typename F>
@@ -360,6 +333,54 @@ void ForMonitorEvents(void* monitor, F on_event) {
     if (!on_event(event)) return;
   }
 }
+
+// Frees the address before the destructor returns: libzmq closes in the background, and a
+// connection made meanwhile would be to nobody.
+void ZmqTransport::Unbind() {
+  if (zmq_unbind(router_, bound_.c_str()) != 0) return;  // it was never bound
+  const auto deadline = After(options_.linger);
+  bool closed = false;
+  while (!closed && Clock::now() < deadline) {
+    zmq_pollitem_t item = {router_monitor_, 0, ZMQ_POLLIN, 0};
+    zmq_poll(&item, 1, 10);
+    ForMonitorEvents(router_monitor_, [&closed](int event) {
+      closed = event == ZMQ_EVENT_CLOSED;
+      return !closed;
+    });
+  }
+}
+
+bool ZmqTransport::AnyClosing() const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& p) { return p.second->closing(); });
+}
+
+absl::Status ZmqTransport::Bind() {
+  TANDEM_RETURN_IF_ERROR(NewMonitoredSocket(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED,
+                                            kRouterKey, &router_, &router_monitor_));
+  const int on = 1;
+  TANDEM_CHECK(zmq_setsockopt(router_, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
+  if (zmq_bind(router_, options_.bind.c_str()) != 0) {
+    const bool in_use = zmq_errno() == EADDRINUSE || zmq_errno() == EACCES;
+    const std::string what = absl::StrCat("bind ", options_.bind, ": ", ZmqError());
+    return in_use ? absl::UnavailableError(what) : absl::InvalidArgumentError(what);
+  }
+  char bound[1024];
+  size_t size = sizeof bound;
+  TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, bound, &size) == 0);
+  address_ = bound_ = bound;
+  if (!absl::StartsWith(address_, "tcp://")) return absl::OkStatus();
+  const std::string port = address_.substr(address_.rfind(':'));
+  if (!options_.advertised_host.empty()) {
+    address_ = absl::StrCat("tcp://", options_.advertised_host, port);
+  } else if (absl::StartsWith(address_, "tcp://0.0.0.0:")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bind ", options_.bind, " takes all hosts: others need an advertised host to connect to"));
+  }
+  return absl::OkStatus();
+}
+
+// ---- sockets ----
 
 absl::Status NoSocket(absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", ZmqError()));
@@ -562,7 +583,7 @@ void ZmqTransport::Close(PeerId id) {
     return;
   }
   // One that is still connecting keeps its state: it has until the linger ends to answer.
-  peer->close_deadline = After(options_.linger);
+  peer->close_deadline = After(options_.goodbye_wait);
   ScheduleAt(peer->close_deadline);
   if (!connecting) peer->state = Peer::State::kClosing;
 }
@@ -571,17 +592,19 @@ void ZmqTransport::Close(PeerId id) {
 
 void ZmqTransport::Poll(absl::Duration timeout, std::vector<TransportEvent>* events) {
   events_ = events;
+  waited_ = false;
   const size_t before = events->size();
   const auto deadline = After(timeout);
   bool timed_out = false;
   for (;;) {
     DrainDirty();
     EmitWritable();
-    RunTimers();
+    const auto now = Clock::now();
+    RunTimers(now);
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
     if (woken || timed_out || events->size() > before) break;
     if (router_dirty_ || !dirty_.empty()) continue;  // a reply or a probe was sent meanwhile
-    timed_out = Wait(deadline);
+    timed_out = Wait(now, deadline);
   }
   events_ = nullptr;
 }
@@ -592,14 +615,15 @@ void ZmqTransport::Wake() {
 }
 
 // Waits for news until the deadline or the next timer. True if the deadline passed without any.
-bool ZmqTransport::Wait(Clock::time_point deadline) {
+bool ZmqTransport::Wait(Clock::time_point now, Clock::time_point deadline) {
   const auto until = std::min(deadline, next_timer_);
   int timeout_ms = -1;
   if (until != Clock::time_point::max()) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000'000));
   }
   epoll_event ready[64];
+  waited_ = true;
   const int count = epoll_wait(epoll_fd_, ready, 64, timeout_ms);
   for (int i = 0; i < count; ++i) OnReady(ready[i].data.u64);
   return count <= 0 && deadline != Clock::time_point::max() && Clock::now() >= deadline;
@@ -635,25 +659,28 @@ void ZmqTransport::DrainDirty() {
   scratch_ids_.clear();
 }
 
+// To learn that a socket is empty costs a system call, and the next Poll has to ask anyway if
+// something is sent meanwhile. So after a wait one frame is enough; a Poll that finds frames before
+// it waits reads all it may.
 void ZmqTransport::DrainRouter() {
   Received received;
   router_dirty_ = false;  // replies made on the way set it again
   for (int left = kFramesPerTurn; left > 0; --left) {
     if (!Receive(router_, /*routed=*/true, &received)) return;
     Handle(received.incoming, std::move(received));
+    if (waited_ && !events_->empty()) break;
   }
   router_dirty_ = true;
 }
 
 void ZmqTransport::DrainPeer(PeerId id, int at_most) {
   Received received;
-  Peer* peer = Find(id);
-  for (; peer != nullptr && at_most > 0; --at_most) {
+  for (Peer* peer = Find(id); peer != nullptr; peer = Find(id)) {  // a goodbye ends it
+    if (at_most-- == 0) return MarkDirty(peer);
     if (!Receive(peer->dealer, /*routed=*/false, &received)) return;
     Handle(id, std::move(received));
-    peer = Find(id);  // a goodbye ends it
+    if (waited_ && !events_->empty()) at_most = std::min(at_most, 0);
   }
-  if (peer != nullptr) MarkDirty(peer);
 }
 
 // Reads one message, if there is one.
@@ -799,8 +826,11 @@ void ZmqTransport::OnPeerMonitor(PeerId id) {
       peer->retry_at = Clock::now() + ToClock(options_.connect_retry);
       ScheduleAt(peer->retry_at);
     } else if (event == ZMQ_EVENT_DISCONNECTED && peer->state != Peer::State::kConnecting) {
+      waited_ = false;
+      absl::Status why =
+          absl::UnavailableError(absl::StrCat("the connection to ", peer->address, " broke"));
       DrainPeer(id, options_.send_queue_frames + 1);  // all that libzmq can have stored
-      Lose(id, absl::UnavailableError(absl::StrCat("the connection to ", peer->address, " broke")));
+      Lose(id, std::move(why));                       // unless a goodbye was among it
       return false;
     }
     return true;
@@ -842,8 +872,7 @@ void ZmqTransport::ProbeIncoming() {
 
 // ---- time ----
 
-void ZmqTransport::RunTimers() {
-  const auto now = Clock::now();
+void ZmqTransport::RunTimers(Clock::time_point now) {
   if (now < next_timer_) return;
   next_timer_ = Clock::time_point::max();
   if (now >= next_ping_) {

@@ -57,8 +57,12 @@ struct ZmqOptions {
   size_t max_part_bytes = kMaxPartBytes;
   absl::Duration connect_deadline = absl::Seconds(10);
   absl::Duration connect_retry = absl::Milliseconds(50);
-  // How long Close and the destructor give queued frames and the peer's answering GOODBYE.
-  absl::Duration linger = absl::Seconds(1);
+  // After Close or the destructor: how long frames already queued are still sent, in the
+  // background.
+  absl::Duration linger = absl::Seconds(5);
+  // How long the peer has to answer a GOODBYE; the destructor waits for that. Ending a connection
+  // while the peer still sends can cost frames it has not read yet.
+  absl::Duration goodbye_wait = absl::Seconds(1);
   absl::Duration ping_interval = absl::Seconds(1);
   absl::Duration heartbeat_interval = absl::Seconds(1);
   // Longer than the 8 s after which missing beats declare a process dead, so that a stopped process

@@ -196,7 +196,8 @@ class ZmqWorld final : public World {
     ZmqOptions options;
     options.context = context_;
     options.bind = Any();
-    options.linger = absl::Milliseconds(300);  // tests drive both ends from one thread
+    options.linger = kPatience;
+    options.goodbye_wait = absl::Milliseconds(50);  // tests drive both ends from one thread
     return options;
   }
   std::unique_ptr<Transport> New(const EndpointOptions& want) override {
