@@ -27,6 +27,15 @@ std::string OneLine(absl::string_view text) {
 
 }  // namespace
 
+std::string CheckAddress(const std::string& text) {
+  absl::string_view rest = text;
+  if (absl::ConsumePrefix(&rest, "ipc://")) return "";
+  const bool tcp = absl::ConsumePrefix(&rest, "tcp://");
+  const size_t colon = rest.rfind(':');
+  const bool complete = colon != absl::string_view::npos && colon > 0 && colon + 1 < rest.size();
+  return tcp && complete ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
+}
+
 bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code) {
   try {
     app->parse(argc, argv);

@@ -22,8 +22,12 @@ inline void AddJobFlags(CLI::App* app, RoleFlags* flags) {
   AddSetFlag(app, &flags->set);
 }
 
+// For CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, else what is wrong with it.
+std::string CheckAddress(const std::string& text);
+
 inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--bind", flags->bind, "Where to listen; port * = any free one")
+      ->check(CheckAddress)
       ->capture_default_str();
   app->add_option("--advertise", flags->advertise,
                   "Host by which others reach this one, if --bind names all hosts");
@@ -32,6 +36,7 @@ inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
 
 inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--scheduler", flags->scheduler, "Address of the scheduler, tcp://HOST:PORT")
+      ->check(CheckAddress)
       ->required();
   app->add_option("--index", flags->index, "Wanted server index or worker rank; -1 = any free one")
       ->capture_default_str();
