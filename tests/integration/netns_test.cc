@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/model_bits.h"
@@ -30,7 +33,8 @@ std::string SourceFile(const std::string& path) {
 // Three hosts and a switch, each a network namespace; the machine's own network is not touched.
 class Hosts {
  public:
-  Hosts() : prefix_(absl::StrCat("tandem-", getpid(), "-")) {
+  Hosts() : prefix_(absl::StrCat(kPrefix, getpid(), "-")) {
+    RemoveLeftOvers();
     ok_ = Ip({"netns", "add", Space("switch")}) &&
           Ip({"-n", Space("switch"), "link", "add", "br0", "type", "bridge"}) &&
           Ip({"-n", Space("switch"), "link", "set", "br0", "up"});
@@ -53,6 +57,20 @@ class Hosts {
 
  private:
   static constexpr char kIp[] = "/sbin/ip";
+  static constexpr char kPrefix[] = "tandem-test-";
+
+  // Of a test that was killed: its process, whose number is in the name, is gone.
+  void RemoveLeftOvers() {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator("/run/netns", error)) {
+      const std::string name = entry.path().filename().string();
+      absl::string_view rest = name;
+      int pid = 0;
+      if (!absl::ConsumePrefix(&rest, kPrefix)) continue;
+      if (!absl::SimpleAtoi(rest.substr(0, rest.find('-')), &pid)) continue;
+      if (pid == getpid() || kill(pid, 0) != 0) Ip({"netns", "delete", name});
+    }
+  }
 
   std::string Space(const std::string& name) const { return prefix_ + name; }
 
