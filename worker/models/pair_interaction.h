@@ -2,8 +2,8 @@
 // n (n - 1) / 2 numbers, ordered (1,0), (2,0), (2,1), (3,0), ... The vectors stay where they are:
 // each is named by where sample 0 has it and how far the next sample's is.
 //
-// Plain loops, because a batched product of LibTorch pays a call for each sample (measured: four
-// times slower at 27 vectors of 16). About 2 n n dim multiply-adds a sample and direction.
+// Plain loops, because a batched product of LibTorch pays a call for each sample, computes both
+// triangles and needs a gather after it. About 2 n n dim multiply-adds a sample and direction.
 //
 // Thread safety: the methods are const and may run on many threads on different samples.
 #ifndef TANDEM_WORKER_MODELS_PAIR_INTERACTION_H_
