@@ -230,7 +230,7 @@ class SchedulerCore {
   Phase phase_ = Phase::kRegistering;
   absl::optional<absl::Time> first_step_;
   absl::Time phase_since_;
-  absl::Time next_start_report_;  // starting: when to log who has not acknowledged
+  absl::Time next_start_report_;  // when to log who has not registered or acknowledged
   int stranger_logs_ = 0;         // lines about strangers are bounded
 
   Membership members_;

@@ -69,7 +69,12 @@ void SchedulerCore::ForgivePause(absl::Duration pause) {
 }
 
 void SchedulerCore::CheckStart() {
-  if (now_ - *first_step_ < start_limit_) return;
+  const absl::Duration waited = now_ - *first_step_;
+  if (ReportDue(*first_step_, &next_start_report_)) {
+    Warn(absl::StrCat("waiting for ", SomeOf(members_.Missing()), " to register, ", Seconds(waited),
+                      " so far"));
+  }
+  if (waited < start_limit_) return;
   const std::vector<std::string> missing = members_.Missing();
   Fail(missing.front(),
        absl::StrCat("not registered within ", Seconds(start_limit_), ": ", SomeOf(missing)),
