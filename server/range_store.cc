@@ -12,10 +12,11 @@ namespace tandem {
 namespace {
 
 // Keys between one stage of the pipeline and the next: enough to cover a miss, few enough that a
-// prefetched line is still in the first-level cache when it is used.
+// prefetched line is still in the second-level cache when it is used. 16 and 64 are slower.
 constexpr size_t kBlock = 32;
 
-constexpr int64_t kBelievedRows = 1 << 16;
+constexpr int64_t kBelievedRows = 1 << 16;  // of the hint: a wrong one costs 1.4 MB at most
+
 size_t Floats(int per_row, size_t rows) { return static_cast<size_t>(per_row) * rows; }
 
 }  // namespace

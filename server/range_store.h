@@ -1,10 +1,14 @@
 // The rows of one key range of one embedding table.
 //
 // Thread safety: none needed; a range belongs to one shard thread.
-// Layout: an index of 64-byte buckets (row_index.h) and two growable mappings, weights and slots,
-// in huge pages where the system has them. Row numbers are stable; pointers are valid until the
-// next call that may create. Cost: each call on a batch of keys overlaps its cache misses (bucket,
-// then row) over 32 keys or more and allocates nothing unless it creates rows. Invariants:
+// Layout: an index of 64-byte buckets (row_index.h) and pages of rows (row_slabs.h), both in huge
+// pages where the system has them. Row numbers are stable; pointers are valid until the next call
+// that may create.
+//
+// Cost: a call on a batch of keys overlaps its cache misses (bucket, then row) over 32 keys or
+// more, and allocates nothing unless it creates rows.
+//
+// Invariants:
 //   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
 //   (2) a row's first values depend only on (seed, key);
 //   (3) rows are numbered 0, 1, 2, ... in order of creation.
