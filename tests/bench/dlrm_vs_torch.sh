@@ -6,8 +6,14 @@
 #   tests/bench/dlrm_vs_torch.sh [--rounds N] [--steps N] [--build DIR] [--tiny]
 #
 # One round runs, in turn: PyTorch in one process with two threads (Adagrad, SGD); PyTorch
-# DistributedDataParallel on the MLPs alone in two processes; Tandem with BSP; Tandem with asynchronous
-# tables and a synchronous dense part. Then a table: name, rounds, samples/s min, median, max.
+# DistributedDataParallel on the MLPs alone in two processes; Tandem with BSP; with asynchronous tables
+# and a synchronous dense part (hybrid); with SSP(4) and with ASP for tables and dense parameters alike.
+# Then a table: name, rounds, samples/s min, median, max.
+#
+# The two sides do not do the same work: PyTorch trains on batches that were prepared in memory before
+# its clock starts, in tables of 100,000 rows each; Tandem reads, parses and hashes a text file
+# (data/dlrm_bench, made if it is missing), keeps its rows in hash tables of other processes, and its
+# first steps count. PyTorch warms up.
 # --tiny makes everything small: it shows that the script works, and measures nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -61,7 +67,7 @@ tandem_run() {  # name, then flags of `tandem run`
   local name=$1 out="$results/out"
   shift
   rm -rf "$out"
-  "$build/bin/tandem" run configs/dlrm_bench.textproto --out "$out" "$@" >"$results/log" 2>&1 ||
+  "$build/bin/tandem" run configs/dlrm_bench.textproto --out "$out" --no-save "$@" >"$results/log" 2>&1 ||
     { cat "$results/log" >&2; return 1; }
   "$python" - "$name" "$out/summary.json" <<'PY' | tee -a "$results/lines"
 import json, sys
@@ -69,6 +75,10 @@ rate = json.load(open(sys.argv[2]))["samples_per_second"]
 print(json.dumps({"name": sys.argv[1], "samples_per_second": rate}))
 PY
 }
+
+if [[ -x $build/bin/tandem && ! -e data/dlrm_bench/train.tsv ]]; then
+  "$build/bin/tandem" datagen --out data/dlrm_bench --train-rows 600000 --test-rows 1000
+fi
 
 echo "machine: $(nproc) cores, $(grep -m1 'model name' /proc/cpuinfo | cut -d: -f2- | xargs)"
 for ((round = 1; round <= rounds; ++round)); do
@@ -81,6 +91,8 @@ for ((round = 1; round <= rounds; ++round)); do
     [[ $batch == 64 ]] && tiny=(--set train.batch=64 --set train.max_steps=2)
     tandem_run tandem_bsp "${tiny[@]}"
     tandem_run tandem_hybrid --set policy.kind=ASP --set train.depth=1 "${tiny[@]}"
+    tandem_run tandem_ssp_4 --set 'policy={kind: SSP bound: 4}' "${tiny[@]}"
+    tandem_run tandem_asp --set policy.kind=ASP --set dense.synchroniser=SERVERS "${tiny[@]}"
   else
     echo "note: $build/bin/tandem is not built; only PyTorch is measured"
   fi
