@@ -46,8 +46,7 @@ absl::StatusOr<std::vector<int64_t>> Ledger::Explain(uint32_t table, uint64_t ke
     counts.push_back(count);
     if (count > 0) want_tickets += updates->tickets[static_cast<size_t>(count) - 1];
   }
-  const double tickets =
-      ToyModel::kFirstCount - row[static_cast<size_t>(model_.ticket_element())];
+  const double tickets = ToyModel::kFirstCount - row[static_cast<size_t>(model_.ticket_element())];
   if (std::abs(tickets - static_cast<double>(want_tickets)) > kTolerance) {
     return absl::InternalError(absl::StrCat("table ", table, " key ", key, ": tickets add up to ",
                                             tickets, ", want ", want_tickets,

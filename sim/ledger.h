@@ -23,8 +23,8 @@ class Ledger {
   // Worker `rank` has computed an update of this row. Steps of one worker come in order.
   void Record(uint32_t table, uint64_t key, int rank, int64_t step);
 
-  // How many updates of each worker the row has seen. INTERNAL if the row is not the first value less
-  // exactly the first so many updates of each worker, each once.
+  // How many updates of each worker the row has seen. INTERNAL if the row is not the first value
+  // less exactly the first so many updates of each worker, each once.
   absl::StatusOr<std::vector<int64_t>> Explain(uint32_t table, uint64_t key,
                                                absl::Span<const float> row) const;
 
@@ -35,9 +35,9 @@ class Ledger {
   std::vector<std::pair<uint32_t, uint64_t>> Rows() const;
 
  private:
-  struct Updates {                // of one worker to one row
-    std::vector<int64_t> steps;   // growing
-    std::vector<int64_t> tickets; // sum over the first i + 1
+  struct Updates {                 // of one worker to one row
+    std::vector<int64_t> steps;    // growing
+    std::vector<int64_t> tickets;  // sum over the first i + 1
   };
   const Updates* Find(uint32_t table, uint64_t key, int rank) const;
 

@@ -1,5 +1,5 @@
-// The network of the simulator: decides, from a seed, when each frame arrives, if at all. It delays,
-// drops, doubles, reorders, and cuts pairs of endpoints off from each other for a while.
+// The network of the simulator: decides, from a seed, when each frame arrives, if at all. It
+// delays, drops, doubles, reorders, and cuts pairs of endpoints off from each other for a while.
 //
 // Thread safety: none; one thread. Time is virtual. Not here: frames (the world hands them over by
 // reference) and the links to the scheduler, which are connections that lose nothing (sim/world.h).

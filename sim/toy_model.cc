@@ -81,9 +81,9 @@ void ToyModel::FillSparse(uint64_t seed, bool test, Batch* batch) const {
 }
 
 int64_t ToyModel::Ticket(int rank, int64_t step, uint64_t key) const {
-  return 1 + static_cast<int64_t>(
-                 Hash(options_.seed, static_cast<uint64_t>(rank), static_cast<uint64_t>(step), key) %
-                 64);
+  return 1 + static_cast<int64_t>(Hash(options_.seed, static_cast<uint64_t>(rank),
+                                       static_cast<uint64_t>(step), key) %
+                                  64);
 }
 
 void ToyModel::Gradient(int rank, int64_t step, uint64_t key, float norm,

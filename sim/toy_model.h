@@ -4,9 +4,9 @@
 //   workers       tickets: each update takes a number that depends on (worker, step, key)
 //   the rest      values: the gradient depends on the row as it was read
 //
-// With SGD at learning rate 1 counts and tickets are whole numbers, so any row, read at any time, says
-// exactly which updates it has seen: the first c_w of each worker, each once, or the tickets do not
-// add up. The values make a run depend on every bit of every read.
+// With SGD at learning rate 1 counts and tickets are whole numbers, so any row, read at any time,
+// says exactly which updates it has seen: the first c_w of each worker, each once, or the tickets
+// do not add up. The values make a run depend on every bit of every read.
 //
 // Pure functions of (options, worker, step, key); nothing is kept. Any thread.
 #ifndef TANDEM_SIM_TOY_MODEL_H_
@@ -25,12 +25,12 @@ class ToyModel {
  public:
   struct Options {
     uint64_t seed = 1;
-    int universe = 16;         // keys a table has
-    int keys_per_batch = 5;    // at most; sometimes none
-    std::vector<int> batches;  // by rank: batches an epoch; may be 0
-    int dense = 8;             // dense elements; workers + 1 at least
-    int test_batches = 1;      // on each worker
-    bool full_batches = false; // every batch has keys_per_batch keys of every table, and 4 samples
+    int universe = 16;          // keys a table has
+    int keys_per_batch = 5;     // at most; sometimes none
+    std::vector<int> batches;   // by rank: batches an epoch; may be 0
+    int dense = 8;              // dense elements; workers + 1 at least
+    int test_batches = 1;       // on each worker
+    bool full_batches = false;  // every batch has keys_per_batch keys of every table, and 4 samples
   };
   static constexpr float kFirstCount = 3.0f;  // first value of every element
   static constexpr uint64_t kDenseKey = ~uint64_t{0};

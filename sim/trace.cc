@@ -54,7 +54,8 @@ void Trace::Line(absl::Time now, std::string text) {
 std::string Trace::Text() const {
   std::string out;
   for (const Entry& e : entries_) {
-    absl::StrAppendFormat(&out, "%10.3f ms  ", absl::ToDoubleMilliseconds(e.now - absl::UnixEpoch()));
+    absl::StrAppendFormat(&out, "%10.3f ms  ",
+                          absl::ToDoubleMilliseconds(e.now - absl::UnixEpoch()));
     if (e.what == nullptr) {
       absl::StrAppend(&out, e.text, "\n");
       continue;

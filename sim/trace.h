@@ -1,5 +1,5 @@
-// What happened in a simulated run: the last lines to read when it fails, and a hash over all of them
-// to see that two runs are the same.
+// What happened in a simulated run: the last lines to read when it fails, and a hash over all of
+// them to see that two runs are the same.
 #ifndef TANDEM_SIM_TRACE_H_
 #define TANDEM_SIM_TRACE_H_
 

@@ -156,20 +156,31 @@ absl::Status World::Run() {
   for (int index = 0; index < plan_.servers(); ++index) Register(EndpointId::Shard(index, 0));
   for (int rank = 0; rank < plan_.workers(); ++rank) Register(EndpointId::Worker(rank));
   StartClocks();
-  while (!Ended()) {
-    std::pop_heap(queue_.begin(), queue_.end());
-    const Event event = std::move(queue_.back());
-    queue_.pop_back();
-    now_ = event.at;
-    if (elapsed() > options_.limit) {
-      Fail(absl::StrCat("not ended after ", absl::FormatDuration(options_.limit)));
-      break;
-    }
-    event.run();
-  }
+  while (!Ended()) NextEvent();
   if (failure_.ok() && !scheduler_->result().ok()) Fail(scheduler_->result().ToString());
+  while (failure_.ok() && !Settled()) NextEvent();  // ranges on their way arrive
   if (failure_.ok()) CheckEnd();
   return failure_;
+}
+
+void World::NextEvent() {
+  std::pop_heap(queue_.begin(), queue_.end());
+  const Event event = std::move(queue_.back());
+  queue_.pop_back();
+  now_ = event.at;
+  if (elapsed() > options_.limit) {
+    return Fail(absl::StrCat("not ended after ", absl::FormatDuration(options_.limit)));
+  }
+  event.run();
+}
+
+bool World::Settled() const {
+  for (const auto& server : servers_) {
+    for (const auto& core : server->shards) {
+      if (core->view() != scheduler_->view().number() || !core->Settled()) return false;
+    }
+  }
+  return true;
 }
 
 // ---- the network between shards and workers ---------------------------------------------------
@@ -191,7 +202,13 @@ void World::Send(EndpointId from, std::vector<Outgoing>* out) {
 
 void World::SendData(const Outgoing& out) {
   absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
-  if (!frame.ok()) return Fail(absl::StrCat("a core sent a bad frame: ", frame.status().ToString()));
+  if (!frame.ok())
+    return Fail(absl::StrCat("a core sent a bad frame: ", frame.status().ToString()));
+  const FrameHeader& h = frame->header;
+  if (h.kind == FrameKind::kPush && (h.flags & kFlagAssign) == 0) {
+    int64_t& clock = workers_[h.sender.index]->clock;
+    clock = std::max(clock, h.step + 1);
+  }
   std::vector<absl::Time> arrivals;
   network_.Route(now_, frame->header.sender, out.to, &arrivals);
   trace_.Frame(now_, arrivals.empty() ? "lost" : "sent", out.to, frame->header);
@@ -205,7 +222,6 @@ void World::Deliver(EndpointId to, const Frame& bytes) {
   TANDEM_CHECK(frame.ok());
   trace_.Frame(now_, "arrives", to, frame->header);
   if (to.role == Role::kServer) {
-    if (servers_[to.index]->stopped) return;
     shard(to).OnFrame(now_, *frame, &shard_effects_);
     AfterShard(to);
   } else {
@@ -235,8 +251,7 @@ void World::CutSomebodyOff() {
 // ---- the scheduler and its links --------------------------------------------------------------
 
 uint64_t World::Connection(EndpointId id) const {
-  return id.role == Role::kServer ? id.index
-                                  : static_cast<uint64_t>(plan_.servers()) + id.index;
+  return id.role == Role::kServer ? id.index : static_cast<uint64_t>(plan_.servers()) + id.index;
 }
 
 void World::Register(EndpointId id) {
@@ -248,7 +263,8 @@ void World::Register(EndpointId id) {
   request.set_incarnation(server ? servers_[id.index]->incarnation
                                  : workers_[id.index]->incarnation);
   const int endpoints = server ? plan_.shards_per_server() : 1;
-  for (int i = 0; i < endpoints; ++i) request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));
+  for (int i = 0; i < endpoints; ++i)
+    request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));
   request.set_host("sim");
   request.set_pid(1);
   request.set_job_hash(plan_.hash);
@@ -298,7 +314,7 @@ void World::FromScheduler(uint64_t connection, const Control& control) {
   }
   const bool stop = control.has_command() && control.command().kind() == Command::STOP;
   if (!stop) return;
-  (node < servers ? servers_[node]->stopped : workers_[node - servers]->stopped) = true;
+  if (node >= servers) workers_[node - servers]->stopped = true;
   SchedulerEvent event;
   event.kind = SchedulerEvent::Kind::kClosed;
   event.connection = connection;
@@ -312,6 +328,7 @@ void World::MoveSomeRange() {
     const bool saving = std::any_of(workers_.begin(), workers_.end(), [this](const auto& worker) {
       return absl::StrContains(worker->core->Activity(now_), "barrier save");
     });
+    if (Ended()) return;
     if (ranges > 0 && !saving) {
       SchedulerEvent event;
       event.kind = SchedulerEvent::Kind::kMoveRange;
@@ -396,7 +413,7 @@ void World::SaveShards(int index, const Command& command) {
   }
   for (const auto& core : servers_[index]->shards) {
     for (const Range* range : core->OwnedRanges()) {
-      if (!saved_.emplace(range->id(), range->Image()).second) {
+      if (!saved_[command.path()].emplace(range->id(), range->Image()).second) {
         Fail(absl::StrCat("range ", range->id(), " is saved twice"));
       }
     }
@@ -519,7 +536,7 @@ void World::FinishTask(int rank, TrainerTask task) {
       CheckSave(*task.text);
       break;
     case TrainerTask::Kind::kCommitSave:
-      CommitSave();
+      CommitSave(task.path);
       break;
   }
   worker.core->OnTaskDone(now_, task, absl::OkStatus(), &trainer_effects_);
@@ -566,8 +583,7 @@ void World::Compute(int rank, StepSlot* slot) {
       model_.Gradient(rank, slot->step, key, norm, row,
                       absl::MakeSpan(slot->gradients[i]).subspan(k * dim, dim));
       ledger_.Record(input.table, key, rank, slot->step);
-      ranges.insert(
-          first_map_->Find(input.table, Position(plan_.tables[input.table].salt, key)));
+      ranges.insert(first_map_->Find(input.table, Position(plan_.tables[input.table].salt, key)));
     }
     computed_[input.table] += ranges.size();
     if (options_.log_events) ranges_of_[{rank, slot->step}].insert(ranges.begin(), ranges.end());
@@ -586,8 +602,8 @@ void World::ComputeDense(int rank, StepSlot* slot, int64_t sum) {
   const absl::Span<const float> values =
       DenseOnServers() ? absl::MakeSpan(slot->dense).first(count) : worker.dense->values();
   CheckDenseRead(rank, slot->step, values);
-  const float norm = DenseOnServers() ? Norm(DenseTable(), slot->batch.samples, sum)
-                                      : static_cast<float>(sum);
+  const float norm =
+      DenseOnServers() ? Norm(DenseTable(), slot->batch.samples, sum) : static_cast<float>(sum);
   std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
   model_.Gradient(rank, slot->step, ToyModel::kDenseKey, norm, values,
                   absl::MakeSpan(slot->dense_gradient).first(count));
@@ -633,7 +649,6 @@ void World::MergeParts(const TrainerTask& task) {
 
 // Rank 0 writes the dense file once every worker stands still.
 void World::CheckSave(const std::string& dense_file) {
-  saved_.clear();
   absl::StatusOr<std::unique_ptr<DenseParameters>> dense =
       DenseParameters::New(plan_.job.dense().optimizer(), model_.options().dense);
   TANDEM_CHECK(dense.ok());
@@ -644,17 +659,19 @@ void World::CheckSave(const std::string& dense_file) {
 }
 
 // All files of a save are there: each range once, and all at the same point of the job.
-void World::CommitSave() {
+void World::CommitSave(const std::string& directory) {
   ++saves_done_;
-  if (saved_.size() != first_map_->ranges().size()) {
-    Fail(absl::StrCat("saved ", saved_.size(), " of ", first_map_->ranges().size(), " ranges"));
+  const std::map<uint32_t, RangeImage>& saved = saved_[directory];
+  if (saved.size() != first_map_->ranges().size()) {
+    Fail(absl::StrCat(directory, " has ", saved.size(), " of ", first_map_->ranges().size(),
+                      " ranges"));
   }
-  for (const auto& [id, image] : saved_) {
-    const RangeImage& first = saved_.begin()->second;
+  for (const auto& [id, image] : saved) {
+    const RangeImage& first = saved.begin()->second;
     for (size_t rank = 0; rank < image.progress.workers.size(); ++rank) {
       if (image.progress.workers[rank].admitted == first.progress.workers[rank].admitted) continue;
       Fail(absl::StrCat("saved range ", id, " has worker ", rank, " at step ",
-                        image.progress.workers[rank].admitted, ", range ", saved_.begin()->first,
+                        image.progress.workers[rank].admitted, ", range ", saved.begin()->first,
                         " at ", first.progress.workers[rank].admitted));
     }
   }

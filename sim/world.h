@@ -4,17 +4,18 @@
 //
 // What is checked as it runs, by the values that reads return (sim/ledger.h):
 //   (1) every row is explained: no update lost, none applied twice, each worker's in order;
-//   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP sees
+//   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP
+//   sees
 //       everybody's steps below k - bound and its own below k - depth, ASP its own;
 //   (3) evaluation sees every push, and creates no row;
 //   (4) no worker starts a step further ahead of the slowest than an SSP bound allows.
-// And at the end: all rows once more, sent = applied + merged + dropped = what the workers computed,
-// every range owned by exactly one shard, dense replicas equal. A run that does not end within
-// `limit` of virtual time fails and says who waits for whom.
+// And at the end: all rows once more, sent = applied + merged + dropped = what the workers
+// computed, every range owned by exactly one shard, dense replicas equal. A run that does not end
+// within `limit` of virtual time fails and says who waits for whom.
 //
 // The same options give the same run, bit for bit (trace_hash).
-// Frames between workers and shards, and among workers, cross the network (sim/network.h) and pass by
-// reference. Links to the scheduler are connections: nothing is lost or overtaken, except that
+// Frames between workers and shards, and among workers, cross the network (sim/network.h) and pass
+// by reference. Links to the scheduler are connections: nothing is lost or overtaken, except that
 // barrier entries and releases, which are repeated until they succeed, may be dropped.
 //
 // Thread safety: none; one thread.
@@ -58,8 +59,8 @@ struct WorldOptions {
   std::vector<absl::Duration> saves;                   // when to ask for a save
   bool save_at_end = false;
   bool evaluate = true;
-  bool explain = true;  // check rows by their values; needs SGD at learning rate 1 everywhere
-  bool log_events = false;                             // keep events() (slow)
+  bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
+  bool log_events = false;  // keep events() (slow)
   absl::Duration tick = absl::Milliseconds(50);
   absl::Duration limit = absl::Minutes(10);
   size_t trace_lines = 300;
@@ -117,7 +118,6 @@ class World {
     uint64_t incarnation = 0;
     std::vector<std::unique_ptr<ShardCore>> shards;
     std::map<uint32_t, int> view_waits;  // by view: shards that do not know it yet
-    bool stopped = false;
   };
   struct Worker {
     uint64_t incarnation = 0;
@@ -126,7 +126,7 @@ class World {
     std::unique_ptr<Random> random;
     int64_t epoch = -1, epoch_first_step = 0, test_index = 0;
     std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step;  // (epoch, index)
-    bool computing = false;
+    int64_t clock = 0;  // steps pushed, as its frames say
     bool stopped = false;
   };
   struct Link {  // to the scheduler, one a node; nothing overtakes
@@ -143,7 +143,9 @@ class World {
   void After(absl::Duration delay, std::function<void()> run) { At(now_ + delay, std::move(run)); }
   void Tick(std::function<void()> tick, absl::Duration every);
   void StartClocks();
+  void NextEvent();
   bool Ended() const;
+  bool Settled() const;  // every shard knows the newest view and has what it says
 
   // The network between shards and workers.
   void Send(EndpointId from, std::vector<Outgoing>* out);
@@ -179,7 +181,7 @@ class World {
   void Forward(int rank, StepSlot* slot);
   void MergeParts(const TrainerTask& task);
   void CheckSave(const std::string& dense_file);
-  void CommitSave();
+  void CommitSave(const std::string& directory);
 
   // Checks.
   void Fail(const std::string& what);
@@ -194,7 +196,6 @@ class World {
   void CheckEnd();
   void CheckFinalRows();
   void CheckCounts();
-  void CheckOwners();
   std::string WhoWaits() const;
   float Norm(uint32_t table, int64_t own, int64_t sum) const;
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
@@ -227,7 +228,7 @@ class World {
   std::shared_ptr<const RangeMap> first_map_;
   std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
   std::vector<uint64_t> computed_;  // by table: (worker, step, range) with rows
-  std::map<uint32_t, RangeImage> saved_;
+  std::map<std::string, std::map<uint32_t, RangeImage>> saved_;  // by directory, then by range
   bool delayed_finished_ = false;
   int moves_ = 0, saves_done_ = 0, evaluations_ = 0;
 };

@@ -1,6 +1,7 @@
 // The part of World that judges: reads as they are used, and everything at the end.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "sim/world.h"
@@ -16,9 +17,9 @@ bool IsSynchronous(const Policy& policy) {
 
 void World::Fail(const std::string& what) {
   if (!failure_.ok()) return;
-  failure_ = absl::InternalError(
-      absl::StrCat("seed ", options_.seed, " at ", absl::FormatDuration(elapsed()), ": ", what,
-                   "\n", WhoWaits()));
+  failure_ = absl::InternalError(absl::StrCat("seed ", options_.seed, " at ",
+                                              absl::FormatDuration(elapsed()), ": ", what, "\n",
+                                              WhoWaits()));
 }
 
 std::string World::WhoWaits() const {
@@ -45,8 +46,8 @@ void World::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
   if (!options_.explain) return;
   const auto counts = ledger_.Explain(table, key, row);
   if (!counts.ok()) {
-    return Fail(absl::StrCat("worker ", rank, " step ", step, " reads what nobody can explain: ",
-                             counts.status().message()));
+    return Fail(absl::StrCat("worker ", rank, " step ", step,
+                             " reads what nobody can explain: ", counts.status().message()));
   }
   if (plan_.tables[table].frozen) {
     const int64_t seen = *std::max_element(counts->begin(), counts->end());
@@ -95,9 +96,10 @@ void World::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
     if (rank == reader) since = std::max(since, step - plan_.job.train().depth());
     const int64_t least = ledger_.CountBefore(table, key, rank, since);
     if (counts[static_cast<size_t>(rank)] >= least) continue;
-    return Fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table, " key ", key,
-                             " with ", counts[static_cast<size_t>(rank)], " updates of worker ",
-                             rank, ", want at least ", least, ": those below step ", since));
+    return Fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table, " key ",
+                             key, " with ", counts[static_cast<size_t>(rank)],
+                             " updates of worker ", rank, ", want at least ", least,
+                             ": those below step ", since));
   }
 }
 
@@ -115,11 +117,12 @@ void World::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
     const Policy& policy = plan_.groups[plan_.tables[table].group].policy;
     if (policy.kind() == Policy::FIXED_DELAY) delay = policy.delay();
   }
-  CheckExact(rank, workers_[rank]->core->step() - delay, table, key, *counts);
+  const int64_t all = std::numeric_limits<int64_t>::max();
+  CheckExact(rank, delay == 0 ? all : workers_[rank]->core->step() - delay, table, key, *counts);
 }
 
-// The true clock gap, seen from outside: no worker that still has data is further behind than an SSP
-// bound allows.
+// The true clock gap, seen from outside: no worker that still has data is further behind than an
+// SSP bound allows.
 void World::CheckGap(int rank, int64_t step) {
   int64_t bound = std::numeric_limits<int64_t>::max();
   for (const GroupPlan& group : plan_.groups) {
@@ -129,12 +132,12 @@ void World::CheckGap(int rank, int64_t step) {
   }
   for (int other = 0; other < plan_.workers(); ++other) {
     const Worker& worker = *workers_[other];
-    const int64_t clock = worker.core->step();
+    const int64_t clock = worker.clock;
     const bool has_data = worker.epoch == workers_[rank]->epoch &&
                           clock - worker.epoch_first_step < model_.options().batches[other];
     if (has_data && step - clock > bound) {
       Fail(absl::StrCat("worker ", rank, " starts step ", step, " while worker ", other,
-                        " is at step ", clock, ", bound ", bound));
+                        " has pushed ", clock, ", bound ", bound));
     }
   }
 }
@@ -147,11 +150,10 @@ void World::CheckEnd() {
   }
   CheckFinalRows();
   CheckCounts();
-  const int want_evaluations =
-      !options_.evaluate ? 0
-      : plan_.job.evaluation().every_epochs() == 1
-          ? static_cast<int>(workers_[0]->core->epoch()) + 1
-          : 1;
+  const int want_evaluations = !options_.evaluate ? 0
+                               : plan_.job.evaluation().every_epochs() == 1
+                                   ? static_cast<int>(workers_[0]->core->epoch()) + 1
+                                   : 1;
   if (evaluations_ != want_evaluations) {
     Fail(absl::StrCat(evaluations_, " evaluations, want ", want_evaluations));
   }
@@ -160,8 +162,7 @@ void World::CheckEnd() {
 void World::CheckFinalRows() {
   for (const auto& [table, key] : ledger_.Rows()) {
     if (table == DenseTable()) continue;
-    const std::vector<float> row = Row(table, key);
-    if (!row.empty()) CheckEvaluated(0, table, key, row);
+    CheckEvaluated(0, table, key, Row(table, key));
   }
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     if (DenseOnServers()) {
@@ -206,7 +207,8 @@ std::vector<float> World::Row(uint32_t table, uint64_t key) {
       }
     }
   }
-  // A range that is on its way when the job ends has no owner; it is not lost, but not here either.
+  if (row.empty()) Fail(absl::StrCat("range ", id, " has no owner"));
+  row.resize(static_cast<size_t>(plan_.tables[table].dim));
   return row;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -39,8 +40,8 @@ absl::Status TrainerCore::Init() {
   if (!DenseOnServers()) {
     CollectiveOptions collectives = options_.collectives;
     collectives.incarnation = options_.incarnation;
-    engine_ = std::make_unique<CollectiveEngine>(options_.rank, plan_.workers(), buffers_,
-                                                 collectives);
+    engine_ =
+        std::make_unique<CollectiveEngine>(options_.rank, plan_.workers(), buffers_, collectives);
     const auto algorithm = plan_.job.dense().algorithm() == Dense::DIRECT
                                ? AllReduceAlgorithm::kDirect
                                : AllReduceAlgorithm::kRing;
@@ -67,8 +68,8 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
       break;
     case FrameKind::kSegment:
       if (engine_ != nullptr && frame.header.sender.role == Role::kWorker) {
-        const absl::Status status = engine_->OnSegment(frame.header.sender.index, frame, now,
-                                                       &collective_effects_);
+        const absl::Status status =
+            engine_->OnSegment(frame.header.sender.index, frame, now, &collective_effects_);
         if (!status.ok()) effects->log.push_back(status.ToString());
       }
       break;
@@ -95,13 +96,12 @@ void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
     const Command& command = control.command();
     if (command.kind() == Command::START) started_ = true;
     if (command.kind() == Command::STOP) stop_ = true;
-    if (command.kind() == Command::SAVE && save_name_.empty()) {
+    if (command.kind() == Command::SAVE && requested_.name.empty()) {
       const std::string plan = absl::StrCat("plan ", command.id());
       if (barriers_.count(plan) > 0) return;  // sent again
-      save_name_ = absl::StrCat("save ", command.id());
+      requested_.name = absl::StrCat("save ", command.id());
+      requested_.path = command.path();
       plan_barrier_ = plan;
-      save_path_ = command.path();
-      save_step_ = -1;
       // A step that has begun needs its peers: it must be finished first.
       const bool begun = phase_ == Phase::kTraining &&
                          (LaneOf(step_).state == SlotState::kComputing || synchronising_);
@@ -149,6 +149,10 @@ void TrainerCore::OnTaskDone(absl::Time now, const TrainerTask& task, const absl
     case TrainerTask::Kind::kCompute:
       if (status.ok()) AfterCompute(now, effects);
       break;
+    case TrainerTask::Kind::kSaveDense:
+    case TrainerTask::Kind::kCommitSave:
+      (task.text == &requested_.text ? requested_ : final_save_).task_running = false;
+      break;
     default:
       task_running_ = false;
       break;
@@ -174,6 +178,7 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     phase_ = Phase::kFinished;
     return true;
   }
+  if (AdvanceRequestedSave(now, effects)) return true;
   switch (phase_) {
     case Phase::kWaitStart:
       if (!started_ || !have_view_) return false;
@@ -186,7 +191,7 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     case Phase::kDrain:
       return AdvanceDrain(now);
     case Phase::kEndPush:
-      return AdvanceRequestedSave(now, effects) || AdvanceEndPush(now);
+      return AdvanceEndPush(now);
     case Phase::kCatchUp:
       return AdvanceCatchUp(now);
     case Phase::kEvaluation:
@@ -259,6 +264,9 @@ void TrainerCore::OnClientCompletion(const ClientCore::Completion& completion) {
   if (!completion.status.ok()) Fail(completion.status);
   if (completion.request == probe_) probe_ = 0;
   if (pushes_.erase(completion.request) > 0 || reads_.erase(completion.request) > 0) return;
+  for (Save* save : {&requested_, &final_save_}) {
+    if (save->reads.erase(completion.request) > 0) return;
+  }
   for (Lane& lane : lanes_) {
     if (lane.reads.erase(completion.request) == 0) continue;
     const bool lockstep_read = plan_.lockstep && DenseOnServers();
@@ -279,19 +287,19 @@ bool TrainerCore::AdvanceAssign(absl::Time now) {
   if (phase_part_ == 0) {
     phase_part_ = 1;
     if (options_.rank == 0) {
-      saved_rows_ = dense_.RowsWithSlots();
+      assigned_rows_ = dense_.RowsWithSlots();
       ClientCore::PushInfo info;
       info.group = plan_.tables[static_cast<size_t>(plan_.dense_table)].group;
       info.flags = kFlagAssign | kFlagWithSlots;
       const TableKeys keys{static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()};
-      const absl::Span<const float> values = saved_rows_;
+      const absl::Span<const float> values = assigned_rows_;
       pushes_[client_->Push(now, info, {&keys, 1}, {&values, 1})] = 0;
     }
     return true;
   }
   if (!pushes_.empty() || !PassBarrier(now, "assigned", 0)) return false;
   phase_part_ = 0;
-  saved_rows_.clear();
+  assigned_rows_.clear();
   phase_ = Phase::kTraining;
   return true;
 }
@@ -305,19 +313,18 @@ bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
   }
   const bool fetched = StartFetch(effects);
   const bool read = StartReads(now);
-  return AdvanceRequestedSave(now, effects) || StartCompute(now, effects) ||
-         AdvanceSynchronisation(now, effects) || fetched || read;
+  return StartCompute(now, effects) || AdvanceSynchronisation(now, effects) || fetched || read;
 }
 
 bool TrainerCore::StartFetch(TrainerEffects* effects) {
   if (fetching_) return false;
   const int64_t lookahead = static_cast<int64_t>(lanes_.size()) - 1;
-  if (next_fetch_ > step_ + lookahead || LaneOf(next_fetch_).state != SlotState::kFree) return false;
-  const int64_t limit = plan_.job.train().max_steps();
+  if (next_fetch_ > step_ + lookahead || LaneOf(next_fetch_).state != SlotState::kFree)
+    return false;
   Lane& lane = LaneOf(next_fetch_);
   lane.slot.step = next_fetch_;
   lane.slot.epoch = epoch_;
-  if (limit > 0 && next_fetch_ >= limit) exhausted_ = true;
+  if (next_fetch_ >= StepLimit()) exhausted_ = true;
   if (exhausted_) {
     lane.slot.batch.Clear();
     lane.state = SlotState::kFetched;
@@ -361,7 +368,8 @@ bool TrainerCore::StartReads(absl::Time now) {
       keys.push_back({input.table, input.keys});
       rows.push_back(absl::MakeSpan(slot.rows[i]));
     }
-    if (DenseOnServers() && plan_.tables[static_cast<size_t>(plan_.dense_table)].group == group.id &&
+    if (DenseOnServers() &&
+        plan_.tables[static_cast<size_t>(plan_.dense_table)].group == group.id &&
         slot.batch.samples > 0) {
       slot.dense.resize(dense_.padded().size());
       keys.push_back({static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()});
@@ -422,9 +430,9 @@ bool TrainerCore::StartCompute(absl::Time now, TrainerEffects* effects) {
   return true;
 }
 
-// Start needs no message as a rule: answers to reads carry clocks. But when a range has just moved, the
-// shards that answered may be behind others; so a worker that may not start asks again, with an empty
-// read, as often as ticks come.
+// Start needs no message as a rule: answers to reads carry clocks. But when a range has just moved,
+// the shards that answered may be behind others; so a worker that may not start asks again, with an
+// empty read, as often as ticks come.
 void TrainerCore::AskHowFar(absl::Time now, uint32_t group) {
   if (probe_ != 0 || now < next_probe_) return;
   next_probe_ = now + options_.client.wrong_view_pause;
@@ -435,9 +443,9 @@ void TrainerCore::AfterCompute(absl::Time now, TrainerEffects* effects) {
   StepSlot& slot = LaneOf(step_).slot;
   ++progress_count_;
   if (!std::isfinite(slot.loss_sum)) {
-    return Fail(absl::OutOfRangeError(
-        absl::StrCat("the loss is ", slot.loss_sum, " at step ", step_, " (epoch ", epoch_,
-                     "): lower the learning rate or clip")));
+    return Fail(absl::OutOfRangeError(absl::StrCat("the loss is ", slot.loss_sum, " at step ",
+                                                   step_, " (epoch ", epoch_,
+                                                   "): lower the learning rate or clip")));
   }
   samples_ += slot.batch.samples;
   epoch_samples_ += slot.batch.samples;
@@ -461,8 +469,7 @@ void TrainerCore::AfterCompute(absl::Time now, TrainerEffects* effects) {
   synchronising_ = true;
   synchronised_ = engine_ == nullptr;
   if (engine_ == nullptr) return;
-  slot.dense_gradient[static_cast<size_t>(dense_.count())] =
-      static_cast<float>(slot.batch.samples);
+  slot.dense_gradient[static_cast<size_t>(dense_.count())] = static_cast<float>(slot.batch.samples);
   const absl::Status started =
       engine_->Start(static_cast<uint64_t>(step_), &schedule_,
                      absl::MakeSpan(slot.dense_gradient).first(schedule_.count), now,
@@ -548,8 +555,13 @@ void TrainerCore::EndEpoch() {
 }
 
 bool TrainerCore::LastEpoch() const {
-  const int64_t limit = plan_.job.train().max_steps();
-  return epoch_ + 1 >= plan_.job.train().epochs() || (limit > 0 && common_step_ >= limit);
+  return epoch_ + 1 >= plan_.job.train().epochs() || common_step_ >= StepLimit();
+}
+
+int64_t TrainerCore::StepLimit() const {
+  const Train& train = plan_.job.train();
+  if (train.evaluate_only()) return 0;
+  return train.max_steps() > 0 ? train.max_steps() : std::numeric_limits<int64_t>::max();
 }
 
 // All pushes of the epoch are acknowledged before anything else happens.
@@ -579,6 +591,7 @@ void TrainerCore::PushEmptyAll(absl::Time now, int64_t first, int64_t step, uint
 
 bool TrainerCore::AdvanceEndPush(absl::Time now) {
   if (phase_part_ == 0) {
+    if (requested_.ready) return false;
     PushEmptyAll(now, step_, step_, kFlagEndOfEpoch);
     ++step_;
     pushed_ = step_;
@@ -597,6 +610,7 @@ bool TrainerCore::AdvanceEndPush(absl::Time now) {
 // Everybody's clock becomes the same again, and finite; only then does anybody go on.
 bool TrainerCore::AdvanceCatchUp(absl::Time now) {
   if (phase_part_ == 0) {
+    if (requested_.ready) return false;
     PushEmptyAll(now, step_, common_step_, 0);
     step_ = pushed_ = common_step_ + 1;
     phase_part_ = 1;
@@ -614,7 +628,6 @@ bool TrainerCore::NextEpochOrEnd() {
   phase_part_ = 0;
   if (LastEpoch()) {
     phase_ = options_.save ? Phase::kSave : Phase::kEnd;
-    save_part_ = 0;  // of a save that was asked for and that the end has overtaken
     return true;
   }
   ++epoch_;
@@ -633,78 +646,35 @@ uint64_t TrainerCore::PullDense(absl::Time now, absl::Span<float> rows, uint8_t 
 }
 
 bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
-  enum Part { kBegin, kFinishDelayed, kMeet, kReadDense, kFetch, kRead, kScore, kSum, kGather, kMerge };
-  const auto task = [&](TrainerTask::Kind kind) {
-    TrainerTask t;
-    t.kind = kind;
-    t.slot = &test_slot_;
-    t.part = &part_;
-    t.payload = &part_payload_;
-    t.parts = &parts_;
-    t.payloads = &payloads_;
-    t.text = &text_;
-    t.first = first_test_batch_;
-    task_running_ = true;
-    effects->tasks.push_back(std::move(t));
-  };
   if (task_running_ || !reads_.empty()) return false;
-  switch (phase_part_) {
-    case kBegin: {
-      const int every = plan_.job.evaluation().every_epochs();
-      const bool due = LastEpoch() || (every > 0 && (epoch_ + 1) % every == 0);
-      const bool delayed = LastEpoch() && HasDelay();
-      if (!options_.evaluate || !due) {
-        if (!delayed) return NextEpochOrEnd();
-      }
-      evaluate_now_ = options_.evaluate && due;
-      phase_part_ = delayed ? kFinishDelayed : kMeet;
-      return true;
-    }
-    case kFinishDelayed:  // what fixed delays hold back is applied before the last evaluation
+  switch (static_cast<EvaluationStage>(phase_part_)) {
+    case EvaluationStage::kBegin:
+      return BeginEvaluation();
+    case EvaluationStage::kFinishDelayed:  // what fixed delays hold back comes before the last one
       if (!PassBarrier(now, "finish_delayed", step_)) return false;
-      if (!evaluate_now_) return NextEpochOrEnd();
-      phase_part_ = kMeet;
-      return true;
-    case kMeet:  // nobody reads before everybody's pushes are in
+      return evaluate_now_ ? EnterStage(EvaluationStage::kMeet) : NextEpochOrEnd();
+    case EvaluationStage::kMeet:  // nobody reads before everybody's pushes are in
       if (!PassBarrier(now, absl::StrCat("evaluation ", evaluations_), step_)) return false;
       part_.Clear();
       first_test_batch_ = true;
-      phase_part_ = kReadDense;
       if (DenseOnServers()) reads_.insert(PullDense(now, dense_.padded(), 0));
-      return true;
-    case kReadDense:
-      phase_part_ = kFetch;
-      return true;
-    case kFetch:
-      task(TrainerTask::Kind::kFetchTest);
+      return EnterStage(EvaluationStage::kFetch);
+    case EvaluationStage::kFetch:
+      AddEvaluationTask(TrainerTask::Kind::kFetchTest, effects);
       first_test_batch_ = false;
-      phase_part_ = kRead;
-      return false;
-    case kRead: {
+      return EnterStage(EvaluationStage::kRead);
+    case EvaluationStage::kRead:
       if (test_slot_.batch.samples == 0) {
-        phase_part_ = kSum;
-        task(TrainerTask::Kind::kEvaluationShare);
-        return false;
+        AddEvaluationTask(TrainerTask::Kind::kEvaluationShare, effects);
+        return EnterStage(EvaluationStage::kSum);
       }
-      test_slot_.rows.resize(test_slot_.batch.sparse.size());
-      for (size_t i = 0; i < test_slot_.batch.sparse.size(); ++i) {
-        const SparseInput& input = test_slot_.batch.sparse[i];
-        const TablePlan& table = plan_.tables[input.table];
-        test_slot_.rows[i].resize(input.keys.size() * static_cast<size_t>(table.dim));
-        const TableKeys keys{input.table, input.keys};
-        const absl::Span<float> rows = absl::MakeSpan(test_slot_.rows[i]);
-        reads_.insert(
-            client_->Pull(now, table.group, step_, {&keys, 1}, {&rows, 1}, kFlagEvaluate));
-      }
-      phase_part_ = kScore;
-      return true;
-    }
-    case kScore:
-      task(TrainerTask::Kind::kForward);
+      ReadTestRows(now);
+      return EnterStage(EvaluationStage::kScore);
+    case EvaluationStage::kScore:
+      AddEvaluationTask(TrainerTask::Kind::kForward, effects);
       ++progress_count_;
-      phase_part_ = kFetch;
-      return false;
-    case kSum:
+      return EnterStage(EvaluationStage::kFetch);
+    case EvaluationStage::kSum:
       part_.set_evaluation(evaluations_);
       part_acknowledged_ = options_.rank == 0;
       next_part_send_ = now;
@@ -712,34 +682,80 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
         parts_[0] = part_;
         payloads_[0] = part_payload_;
       }
-      phase_part_ = kGather;
-      return true;
-    case kGather:
-      if (!part_acknowledged_) {
-        SendEvaluationShare(now);
-        return false;
-      }
-      if (options_.rank == 0) {
-        if (static_cast<int>(parts_.size()) < plan_.workers()) return false;
-        task(TrainerTask::Kind::kMergeParts);
-      }
-      phase_part_ = kMerge;
-      return options_.rank != 0;
-    case kMerge:
-      if (options_.rank == 0 && !text_.empty()) {
-        evaluation_json_ = text_;
-        text_.clear();
-        SendReport(now, false);
-      }
-      if (!PassBarrier(now, absl::StrCat("evaluated ", evaluations_), step_)) return false;
-      ++evaluations_;
-      part_payload_ = Buffer();
-      // Not when an evaluation begins: parts of quick workers may come before we know that it has.
-      parts_.clear();
-      payloads_.clear();
-      return NextEpochOrEnd();
+      return EnterStage(EvaluationStage::kGather);
+    case EvaluationStage::kGather:
+      return GatherShares(now, effects);
+    case EvaluationStage::kMerge:
+      return EndEvaluation(now);
   }
   return false;
+}
+
+bool TrainerCore::EnterStage(EvaluationStage stage) {
+  phase_part_ = static_cast<int>(stage);
+  return true;
+}
+
+void TrainerCore::AddEvaluationTask(TrainerTask::Kind kind, TrainerEffects* effects) {
+  TrainerTask task;
+  task.kind = kind;
+  task.slot = &test_slot_;
+  task.part = &part_;
+  task.payload = &part_payload_;
+  task.parts = &parts_;
+  task.payloads = &payloads_;
+  task.text = &text_;
+  task.first = first_test_batch_;
+  task_running_ = true;
+  effects->tasks.push_back(std::move(task));
+}
+
+bool TrainerCore::BeginEvaluation() {
+  const int every = plan_.job.evaluation().every_epochs();
+  const bool due = LastEpoch() || (every > 0 && (epoch_ + 1) % every == 0);
+  const bool delayed = LastEpoch() && HasDelay();
+  evaluate_now_ = options_.evaluate && due;
+  if (!evaluate_now_ && !delayed) return NextEpochOrEnd();
+  return EnterStage(delayed ? EvaluationStage::kFinishDelayed : EvaluationStage::kMeet);
+}
+
+void TrainerCore::ReadTestRows(absl::Time now) {
+  test_slot_.rows.resize(test_slot_.batch.sparse.size());
+  for (size_t i = 0; i < test_slot_.batch.sparse.size(); ++i) {
+    const SparseInput& input = test_slot_.batch.sparse[i];
+    const TablePlan& table = plan_.tables[input.table];
+    test_slot_.rows[i].resize(input.keys.size() * static_cast<size_t>(table.dim));
+    const TableKeys keys{input.table, input.keys};
+    const absl::Span<float> rows = absl::MakeSpan(test_slot_.rows[i]);
+    reads_.insert(client_->Pull(now, table.group, step_, {&keys, 1}, {&rows, 1}, kFlagEvaluate));
+  }
+}
+
+bool TrainerCore::GatherShares(absl::Time now, TrainerEffects* effects) {
+  if (!part_acknowledged_) {
+    SendEvaluationShare(now);
+    return false;
+  }
+  if (options_.rank == 0) {
+    if (static_cast<int>(parts_.size()) < plan_.workers()) return false;
+    AddEvaluationTask(TrainerTask::Kind::kMergeParts, effects);
+  }
+  return EnterStage(EvaluationStage::kMerge);
+}
+
+bool TrainerCore::EndEvaluation(absl::Time now) {
+  if (options_.rank == 0 && !text_.empty()) {
+    evaluation_json_ = text_;
+    text_.clear();
+    SendReport(now, false);
+  }
+  if (!PassBarrier(now, absl::StrCat("evaluated ", evaluations_), step_)) return false;
+  ++evaluations_;
+  part_payload_ = Buffer();
+  // Not when an evaluation begins: parts of quick workers may come before we know that it has.
+  parts_.clear();
+  payloads_.clear();
+  return NextEpochOrEnd();
 }
 
 bool TrainerCore::HasDelay() const {
@@ -759,73 +775,89 @@ void TrainerCore::SendEvaluationShare(absl::Time now) {
 
 // ---- saving and the end -----------------------------------------------------------------------
 
-// One save is one directory, `path`/step-N. Rank 0 writes the dense part there (read back from the
-// servers if it lives there), then all meet; the scheduler has the servers write their ranges before
-// it lets them go on; then rank 0 makes it the latest one.
-bool TrainerCore::SaveAtBarrier(absl::Time now, absl::string_view name, absl::string_view path,
-                                int64_t step, TrainerEffects* effects) {
-  if (task_running_ || !reads_.empty()) return false;
-  const std::string directory = absl::StrCat(path, "/step-", step);
+// One save is one directory, `path`/step-N. All meet; rank 0 writes the dense part there (read back from
+// the servers if it lives there); all meet again, and the scheduler has the servers write their ranges
+// before it lets them go on; then rank 0 makes it the latest one.
+bool TrainerCore::SaveAtBarrier(absl::Time now, Save* save, TrainerEffects* effects) {
+  if (save->task_running || !save->reads.empty()) return false;
+  const std::string directory = absl::StrCat(save->path, "/step-", save->step);
   const auto task = [&](TrainerTask::Kind kind) {
     TrainerTask t;
     t.kind = kind;
-    t.text = &text_;
+    t.text = &save->text;
     t.path = directory;
-    task_running_ = true;
-    ++save_part_;
+    save->task_running = true;
+    ++save->part;
     effects->tasks.push_back(std::move(t));
   };
   // The dense part is read once all pushes are in, which nobody knows before all have met.
-  if (!PassBarrier(now, absl::StrCat("ready to ", name), step)) return false;
+  save->ready = true;
+  if (!PassBarrier(now, absl::StrCat("ready to ", save->name), save->step)) return false;
   const bool writer = options_.rank == 0;
-  if (writer && save_part_ == 0) {
-    save_part_ = 1;
+  if (writer && save->part == 0) {
+    save->part = 1;
     if (DenseOnServers()) {
-      saved_rows_.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
-      reads_.insert(PullDense(now, absl::MakeSpan(saved_rows_), kFlagWithSlots));
+      save->rows.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
+      save->reads.insert(PullDense(now, absl::MakeSpan(save->rows), kFlagWithSlots));
       return false;
     }
   }
-  if (writer && save_part_ == 1) {
-    if (DenseOnServers()) {
-      if (const absl::Status set = dense_.SetRowsWithSlots(saved_rows_); !set.ok()) Fail(set);
-    }
-    text_ = dense_.EncodeFile();
+  if (writer && save->part == 1) {
+    save->text = DenseFile(*save);
     task(TrainerTask::Kind::kSaveDense);
     return false;
   }
-  if (!PassBarrier(now, absl::StrCat(name, ":", directory), step)) return false;
-  if (writer && save_part_ == 2) {
+  if (!PassBarrier(now, absl::StrCat(save->name, ":", directory), save->step)) return false;
+  if (writer && save->part == 2) {
     task(TrainerTask::Kind::kCommitSave);
     return false;
   }
-  text_.clear();
-  saved_rows_.clear();
-  save_part_ = 0;
+  *save = Save();
   return true;
 }
 
-bool TrainerCore::HeldForSave() const {
-  if (save_name_.empty()) return false;
-  return save_step_ < 0 ? step_ >= save_value_ : step_ >= save_step_;
+// Not by way of dense_ if the parameters live on servers: an evaluation may be using it.
+std::string TrainerCore::DenseFile(const Save& save) {
+  if (!DenseOnServers()) return dense_.EncodeFile();
+  absl::StatusOr<std::unique_ptr<DenseParameters>> copy =
+      DenseParameters::New(plan_.job.dense().optimizer(), dense_.count());
+  const absl::Status set = copy.ok() ? (*copy)->SetRowsWithSlots(save.rows) : copy.status();
+  if (!set.ok()) {
+    Fail(set);
+    return "";
+  }
+  return (*copy)->EncodeFile();
 }
 
+// No step begins that the save must not see.
+bool TrainerCore::HeldForSave() const {
+  if (requested_.name.empty()) return false;
+  return requested_.step < 0 ? step_ >= save_value_ : step_ >= requested_.step;
+}
+
+// Runs beside the phases: barriers, evaluations and the end of an epoch may come in between, since
+// workers learn of a save at different times. From the moment a worker is ready until the save is done
+// it pushes nothing, so what is saved is of one moment.
 bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
-  if (save_name_.empty()) return false;
-  if (save_step_ < 0) {
+  if (requested_.name.empty() || phase_ < Phase::kTraining) return false;
+  if (requested_.step < 0) {
     if (!PassBarrier(now, plan_barrier_, save_value_)) return false;
-    save_step_ = barriers_[plan_barrier_].max_value;
+    requested_.step = barriers_[plan_barrier_].max_value;
     return true;
   }
-  const bool at_end = phase_ == Phase::kEndPush;
-  if ((!at_end && step_ < save_step_) || synchronising_ || !pushes_.empty()) return false;
-  if (!SaveAtBarrier(now, save_name_, save_path_, save_step_, effects)) return false;
-  save_name_.clear();
-  return true;
+  // At the end of its data a worker waits for nobody, and nobody for its steps.
+  const bool at_end = phase_ > Phase::kEndPush || (phase_ == Phase::kEndPush && phase_part_ > 0) ||
+                      (phase_ == Phase::kDrain && plan_.lockstep);
+  if (!at_end && step_ < requested_.step) return false;
+  if (!requested_.ready && (synchronising_ || !pushes_.empty())) return false;
+  return SaveAtBarrier(now, &requested_, effects);
 }
 
 bool TrainerCore::AdvanceSave(absl::Time now, TrainerEffects* effects) {
-  if (!SaveAtBarrier(now, "save", options_.save_path, step_, effects)) return false;
+  final_save_.name = "save";
+  final_save_.path = options_.save_path;
+  final_save_.step = step_;
+  if (!SaveAtBarrier(now, &final_save_, effects)) return false;
   phase_ = Phase::kEnd;
   return true;
 }

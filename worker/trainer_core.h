@@ -1,13 +1,15 @@
 // The training loop of one worker: a deterministic state machine over client, collective engine and
-// barriers. Reading files, computing gradients and writing files are tasks it hands to its shell and
-// whose completion comes back as an event, so the same loop runs in production and in the simulator.
+// barriers. Reading files, computing gradients and writing files are tasks it hands to its shell
+// and whose completion comes back as an event, so the same loop runs in production and in the
+// simulator.
 //
 // One step k of a worker:
 //   fetch the batch -> read its rows (up to `depth` steps ahead) -> may it start? -> compute ->
 //   push gradient sums to every shard, and synchronise the dense part -> k + 1
 // The step is the worker's clock and the sequence of its pushes. How an epoch ends:
 //   lockstep jobs   a worker without data goes on with n = 0 until a step has sum of n = 0;
-//   others          a worker without data pushes END_OF_EPOCH (its clock is infinite), meets the others
+//   others          a worker without data pushes END_OF_EPOCH (its clock is infinite), meets the
+//   others
 //                   at a barrier, and all go on at the same step after an empty catch-up push.
 //
 // Thread safety: none needed; one thread. Batches and gradients of a slot belong to the task while
@@ -46,19 +48,19 @@ struct StepSlot {
   std::vector<float> dense;           // parameters read from servers (padded); empty with allreduce
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
-  double recent_auc = 0;              // of recent training samples; 0 = unknown
+  double recent_auc = 0;  // of recent training samples; 0 = unknown
 };
 
 struct TrainerTask {
   enum class Kind {
-    kFetch,           // fill slot->batch with the next batch of slot->epoch; samples 0 = ran out
-    kCompute,         // rows -> gradients, dense_gradient, loss_sum (sums over samples)
-    kFetchTest,       // fill slot->batch with the next test batch; `first`: from the start
-    kForward,         // score slot->batch, add to this evaluation's sums
+    kFetch,            // fill slot->batch with the next batch of slot->epoch; samples 0 = ran out
+    kCompute,          // rows -> gradients, dense_gradient, loss_sum (sums over samples)
+    kFetchTest,        // fill slot->batch with the next test batch; `first`: from the start
+    kForward,          // score slot->batch, add to this evaluation's sums
     kEvaluationShare,  // fill *part and *payload: this worker's share of the evaluation
-    kMergeParts,      // rank 0: parts and payloads of all ranks -> *text, JSON
-    kSaveDense,       // rank 0: write *text (bytes of the dense file) into the directory `path`
-    kCommitSave,      // rank 0: all files of the save in `path` are there: make it the latest
+    kMergeParts,       // rank 0: parts and payloads of all ranks -> *text, JSON
+    kSaveDense,        // rank 0: write *text (bytes of the dense file) into the directory `path`
+    kCommitSave,       // rank 0: all files of the save in `path` are there: make it the latest
   };
   Kind kind = Kind::kFetch;
   StepSlot* slot = nullptr;
@@ -101,13 +103,14 @@ class TrainerCore {
     ClientCore::Options client;
     CollectiveOptions collectives;
     absl::Duration control_resend = absl::Seconds(1);
-    bool save = false;          // save at the end (the scheduler knows where)
-    bool evaluate = true;       // false if there is no test data
-    int64_t estimated_rows = 0; // of this worker's share, for the progress line; 0 = unknown
-    std::string save_path;      // where rank 0 writes the dense file
+    bool save = false;           // save at the end (the scheduler knows where)
+    bool evaluate = true;        // false if there is no test data
+    int64_t estimated_rows = 0;  // of this worker's share, for the progress line; 0 = unknown
+    std::string save_path;       // where rank 0 writes the dense file
   };
 
-  // `dense` may have zero elements (then it is never synchronised). All references outlive the core.
+  // `dense` may have zero elements (then it is never synchronised). All references outlive the
+  // core.
   static absl::StatusOr<std::unique_ptr<TrainerCore>> New(const JobPlan& plan,
                                                           const Options& options,
                                                           DenseParameters& dense,
@@ -137,21 +140,43 @@ class TrainerCore {
  private:
   enum class Phase {
     kWaitStart,
-    kAssign,        // dense parameters travel to the servers
+    kAssign,  // dense parameters travel to the servers
     kTraining,
-    kDrain,         // end of an epoch: all pushes acknowledged?
-    kEndPush,       // not lockstep: END_OF_EPOCH, then the barrier
-    kCatchUp,       // not lockstep: the empty push up to the common step
+    kDrain,    // end of an epoch: all pushes acknowledged?
+    kEndPush,  // not lockstep: END_OF_EPOCH, then the barrier
+    kCatchUp,  // not lockstep: the empty push up to the common step
     kEvaluation,
     kSave,
     kEnd,
     kFinished,
+  };
+  enum class EvaluationStage {  // phase_part_ during kEvaluation
+    kBegin,
+    kFinishDelayed,
+    kMeet,
+    kFetch,
+    kRead,
+    kScore,
+    kSum,
+    kGather,
+    kMerge
   };
   enum class SlotState { kFree, kFetching, kFetched, kReading, kReady, kComputing };
   struct Lane {  // a slot of the pipeline
     StepSlot slot;
     SlotState state = SlotState::kFree;
     std::set<uint64_t> reads;
+  };
+  struct Save {
+    std::string name;  // of its barrier; empty: none is wanted
+    std::string path;
+    int64_t step = -1;   // steps before it are in the save; -1 = not agreed yet
+    bool ready = false;  // pushes nothing more until it is done
+    int part = 0;        // rank 0: 1 reading, 2 dense file written, 3 committed
+    bool task_running = false;
+    std::set<uint64_t> reads;
+    std::vector<float> rows;  // dense parameters with slots, from servers
+    std::string text;         // bytes of the dense file
   };
   struct Barrier {
     bool entered = false, released = false;
@@ -187,12 +212,18 @@ class TrainerCore {
   bool AdvanceCatchUp(absl::Time now);
   bool NextEpochOrEnd();
   bool AdvanceEvaluation(absl::Time now, TrainerEffects* effects);
+  bool EnterStage(EvaluationStage stage);
+  bool BeginEvaluation();
+  void AddEvaluationTask(TrainerTask::Kind kind, TrainerEffects* effects);
+  void ReadTestRows(absl::Time now);
+  bool GatherShares(absl::Time now, TrainerEffects* effects);
+  bool EndEvaluation(absl::Time now);
   bool AdvanceSave(absl::Time now, TrainerEffects* effects);
   bool AdvanceEnd(absl::Time now);
   bool AdvanceRequestedSave(absl::Time now, TrainerEffects* effects);
   bool HeldForSave() const;
-  bool SaveAtBarrier(absl::Time now, absl::string_view name, absl::string_view path, int64_t step,
-                     TrainerEffects* effects);
+  bool SaveAtBarrier(absl::Time now, Save* save, TrainerEffects* effects);
+  std::string DenseFile(const Save& save);
   void SendReport(absl::Time now, bool done);
   void SendEvaluationShare(absl::Time now);
   void OnControl(absl::Time now, const ParsedFrame& frame);
@@ -208,6 +239,7 @@ class TrainerCore {
   int64_t ClockGap() const;
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
   bool LastEpoch() const;
+  int64_t StepLimit() const;
   bool HasDelay() const;
   uint64_t PullDense(absl::Time now, absl::Span<float> rows, uint8_t flags);
 
@@ -217,51 +249,51 @@ class TrainerCore {
   BufferSource& buffers_;
   std::vector<std::unique_ptr<UpdatePolicy>> policies_;  // by group
   std::unique_ptr<ClientCore> client_;
-  std::unique_ptr<CollectiveEngine> engine_;             // null without allreduce
-  Schedule schedule_;                                    // of the dense gradient plus n
+  std::unique_ptr<CollectiveEngine> engine_;  // null without allreduce
+  Schedule schedule_;                         // of the dense gradient plus n
   CollectiveEffects collective_effects_;
 
   Phase phase_ = Phase::kWaitStart;
+  std::vector<float> assigned_rows_;  // what rank 0 assigns, until it has
   absl::Status failure_;
   bool have_view_ = false, started_ = false, stop_ = false;
   uint64_t progress_count_ = 0;
 
   // Training.
   std::vector<Lane> lanes_;
-  int64_t step_ = 0;              // the step being worked on; all before it are pushed
-  int64_t pushed_ = 0;            // steps pushed
+  int64_t step_ = 0;    // the step being worked on; all before it are pushed
+  int64_t pushed_ = 0;  // steps pushed
   int64_t epoch_ = 0;
   int64_t epoch_first_step_ = 0;
   int64_t next_fetch_ = 0, next_read_ = 0;
   bool fetching_ = false, exhausted_ = false;
-  bool synchronising_ = false;    // an allreduce of step_ is under way
-  bool synchronised_ = false;     // ... and done
-  bool epoch_ended_ = false;      // a step with sum of n = 0 has been seen
+  bool synchronising_ = false;         // an allreduce of step_ is under way
+  bool synchronised_ = false;          // ... and done
+  bool epoch_ended_ = false;           // a step with sum of n = 0 has been seen
   std::set<uint64_t> lockstep_reads_;  // whose answers tell the sum of n of the last closed step
-  uint64_t probe_ = 0;            // an empty read that asks for clocks; 0 = none under way
+  uint64_t probe_ = 0;                 // an empty read that asks for clocks; 0 = none under way
   absl::Time next_probe_ = absl::InfinitePast();
   int64_t step_clock_gap_ = 0, step_in_flight_ = 0;  // of step_
-  std::map<uint64_t, int64_t> pushes_;  // unacknowledged: request -> step
+  std::map<uint64_t, int64_t> pushes_;               // unacknowledged: request -> step
 
   // Barriers and control.
   std::vector<Outgoing> control_out_;
   std::map<std::string, Barrier> barriers_;
-  int phase_part_ = 0;            // progress within a phase of several parts
+  int phase_part_ = 0;  // progress within a phase of several parts
   int64_t common_step_ = 0;
   // A save asked for in the middle: all agree on a step, finish the steps before it, and save.
-  std::string save_name_;         // of its barrier; empty: none asked for
+  Save requested_;
   std::string plan_barrier_;
-  std::string save_path_;
-  int64_t save_value_ = 0;        // this worker can stop before this step
-  int64_t save_step_ = -1;        // all stop before this one; -1 = not agreed yet
+  int64_t save_value_ = 0;  // this worker can stop before this step
+  Save final_save_;         // at the end of the job
 
   // Evaluation.
   int64_t evaluations_ = 0;
-  bool first_test_batch_ = false; // the next test batch is the first one
+  bool first_test_batch_ = false;  // the next test batch is the first one
   bool evaluate_now_ = false;
   StepSlot test_slot_;
   bool task_running_ = false;
-  std::set<uint64_t> reads_;      // of evaluation and saving
+  std::set<uint64_t> reads_;  // of evaluations
   EvaluationShare part_;
   Buffer part_payload_;
   bool part_acknowledged_ = false;
@@ -269,8 +301,6 @@ class TrainerCore {
   std::map<int, EvaluationShare> parts_;
   std::map<int, Buffer> payloads_;
   std::string text_;
-  std::vector<float> saved_rows_;
-  int save_part_ = 0;
 
   // Reporting.
   absl::Time next_report_ = absl::InfinitePast();

@@ -17,12 +17,12 @@ namespace tandem {
 // What the tests vary of a job; Text() is the job file.
 struct SimJob {
   int workers = 3, servers = 2, shards_per_server = 1, ranges_per_shard = 3;
-  std::string policy = "kind: BSP";        // of table "a", and of all without one of their own
-  std::string second_policy;               // of table "b"
-  std::string dense_policy;                // of dense parameters on servers
+  std::string policy = "kind: BSP";  // of table "a", and of all without one of their own
+  std::string second_policy;         // of table "b"
+  std::string dense_policy;          // of dense parameters on servers
   bool second_table = true, second_frozen = false;
   bool dense_on_servers = false;
-  std::string algorithm = "DIRECT";        // of an allreduce
+  std::string algorithm = "DIRECT";  // of an allreduce
   std::string optimizer = "kind: SGD learning_rate: 1";
   int depth = 0, epochs = 1, max_steps = 0, max_unacknowledged = 4, evaluate_every = 0;
 
@@ -43,18 +43,15 @@ struct SimJob {
   }
   std::string Text() const {
     return absl::StrCat(
-        "name: \"sim\" seed: 5\n",
-        "cluster { workers: ", workers, " servers: ", servers, " shards_per_server: ",
-        shards_per_server, " ranges_per_shard: ", ranges_per_shard, " }\n",
-        "data { format: CRITEO train: \"none\" }\n",
-        TableText("a", workers + 2, "", "", false),
-        second_table
-            ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen)
-            : "",
+        "name: \"sim\" seed: 5\n", "cluster { workers: ", workers, " servers: ", servers,
+        " shards_per_server: ", shards_per_server, " ranges_per_shard: ", ranges_per_shard, " }\n",
+        "data { format: CRITEO train: \"none\" }\n", TableText("a", workers + 2, "", "", false),
+        second_table ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen)
+                     : "",
         DenseText(), "policy { ", policy, " }\n", "model { mlp { hidden: [4] } }\n",
         "train { batch: 4 epochs: ", epochs, " max_steps: ", max_steps, " depth: ", depth,
-        " max_unacknowledged: ", max_unacknowledged, " }\n", "evaluation { every_epochs: ",
-        evaluate_every, " }\n", "staleness { record: true }\n");
+        " max_unacknowledged: ", max_unacknowledged, " }\n",
+        "evaluation { every_epochs: ", evaluate_every, " }\n", "staleness { record: true }\n");
   }
   JobPlan Plan() const {
     absl::StatusOr<Job> job = ParseJob(Text(), "sim.textproto", {});
