@@ -137,9 +137,14 @@ absl::Status SaveDenseFile(const std::string& directory, absl::string_view bytes
   return WriteFileAtomically(absl::StrCat(directory, "/", kDenseFile), bytes);
 }
 
-absl::StatusOr<std::string> LoadDenseFile(const std::string& save) {
+absl::StatusOr<std::string> DenseFilePath(const std::string& save) {
   TANDEM_ASSIGN_OR_RETURN(const std::string directory, ResolveSave(save));
-  return ReadWholeFile(absl::StrCat(directory, "/", kDenseFile));
+  return absl::StrCat(directory, "/", kDenseFile);
+}
+
+absl::StatusOr<std::string> LoadDenseFile(const std::string& save) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string path, DenseFilePath(save));
+  return ReadWholeFile(path);
 }
 
 absl::Status CommitSave(const std::string& directory) {

@@ -21,6 +21,7 @@ absl::Status SaveRanges(const std::string& directory, const std::vector<Range*>&
 absl::Status LoadRanges(const std::string& save, const std::vector<Range*>& ranges);
 
 absl::Status SaveDenseFile(const std::string& directory, absl::string_view bytes);
+absl::StatusOr<std::string> DenseFilePath(const std::string& save);
 absl::StatusOr<std::string> LoadDenseFile(const std::string& save);
 
 // All files of `directory` (PARENT/step-N) are there: PARENT/LATEST names it from now on, and older

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/range_file.h"
 #include "server/save_directory.h"
 #include "worker/pooling.h"
 
@@ -58,9 +59,10 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from) {
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
   InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
   if (init_from.empty()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, LoadDenseFile(init_from));
+  TANDEM_ASSIGN_OR_RETURN(const std::string path, DenseFilePath(init_from));
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
   if (const absl::Status loaded = dense_->DecodeFile(bytes); !loaded.ok()) {
-    return absl::Status(loaded.code(), absl::StrCat(init_from, ": ", loaded.message()));
+    return absl::Status(loaded.code(), absl::StrCat(path, ": ", loaded.message()));
   }
   return absl::OkStatus();
 }
