@@ -12,6 +12,10 @@
 namespace tandem {
 namespace {
 
+// All that matters has been answered when a role ends, and its peers may be gone by then: frames
+// that still wait for them must not keep it.
+constexpr absl::Duration kRoleLinger = absl::Seconds(1);
+
 std::atomic<bool> stop_signal{false};
 std::atomic<bool> save_signal{false};
 
@@ -56,6 +60,7 @@ MakeTransport ZmqFactory(const RoleFlags& flags, uint64_t incarnation) {
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
   options.incarnation = incarnation;
+  options.linger = kRoleLinger;
   return [options](EndpointId self) mutable {
     ZmqOptions mine = options;
     mine.self = self;

@@ -19,7 +19,8 @@ namespace tandem {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr size_t kMaxUnsentFrames = 1024;  // per peer, beyond the transport's own queue
+constexpr absl::Duration kLinger = absl::Seconds(1);  // at the end, for nodes that do not read
+constexpr size_t kMaxUnsentFrames = 1024;             // per peer, beyond the transport's own queue
 
 // A clock that nobody sets back: deadlines are differences of it.
 absl::Time MonotonicNow() {
@@ -258,6 +259,7 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.advertised_host = options.advertised_host;
   zmq.self = EndpointId::Scheduler();
   zmq.incarnation = options.incarnation;
+  zmq.linger = kLinger;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport, NewZmqTransport(zmq));
   return ServeJob(options, *transport, "zeromq");
 }
