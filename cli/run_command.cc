@@ -170,7 +170,8 @@ class Run {
     if (asynchronous && !dense_on_servers) {
       view_.Line(absl::StrCat("hybrid: the allreduce keeps workers within one step of each other; ",
                               "nobody waits for table updates, and rows are read ",
-                              plan_.job.train().depth(), " steps ahead"));
+                              plan_.job.train().depth(),
+                              plan_.job.train().depth() == 1 ? " step ahead" : " steps ahead"));
     }
   }
 
