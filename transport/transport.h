@@ -1,6 +1,6 @@
-// Moves frames between endpoints. One Transport is one endpoint, used by one thread; only Wake()
-// may be called from others. Implementations: zmq_transport.h (ZeroMQ), in_process.h (tests); all
-// of them pass tests/unit/transport_conformance_test.cc.
+// Moves frames between endpoints. One Transport is one endpoint, used by one thread; only Wake() and
+// Alloc() may be called from others. Implementations: zmq_transport.h (ZeroMQ), in_process.h (tests);
+// all of them pass tests/unit/transport_conformance_test.cc.
 //
 // What every implementation promises:
 //   (1) frames between two peers arrive whole, unchanged, in the order sent, at most once;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/status_macros.h"
 #include "worker/pooling.h"
 
 namespace tandem {
@@ -31,8 +32,8 @@ Client::Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const 
     : plan_(plan),
       options_(options),
       transport_(std::move(transport)),
-      peers_(*transport_),
       core_(plan, options.rank, options.incarnation, *transport_, options.core),
+      peers_(*transport_),
       thread_([this] { Loop(); }) {}
 
 Client::~Client() {
@@ -45,11 +46,12 @@ Client::~Client() {
 }
 
 absl::Status Client::SetView(const View& view) {
-  // Refused here, where the caller can see it.
-  if (auto map = RangeMap::FromView(view, plan_); !map.ok()) return map.status();
+  TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, plan_));
   {
     absl::MutexLock lock(&mutex_);
+    core_.OnView(absl::Now(), std::move(map));
     views_.push_back(view);
+    have_view_ = true;
   }
   transport_->Wake();
   return absl::OkStatus();
@@ -57,7 +59,7 @@ absl::Status Client::SetView(const View& view) {
 
 ClientCore::Counters Client::counters() const {
   absl::MutexLock lock(&mutex_);
-  return counters_;
+  return core_.counters();
 }
 
 // ---- callers' threads -------------------------------------------------------------------------
@@ -142,74 +144,31 @@ bool Client::HasRoom() const { return stop_ || in_flight_ < options_.max_in_flig
 
 Future Client::Start(std::unique_ptr<Call> call, Ids ids) {
   const Future future = call->future;
-  if (absl::Status checked = Check(*call); !checked.ok()) {
-    future.Set(std::move(checked));
-    return future;
+  absl::Status status = Check(*call);
+  if (status.ok()) {
+    if (ids == Ids::kMayRepeat) MergeRepeated(call.get());
+    status = Admit(std::move(call));
   }
-  if (ids == Ids::kMayRepeat) MergeRepeated(call.get());
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!options_.refuse_when_full) mutex_.Await(absl::Condition(this, &Client::HasRoom));
-    if (stop_ || !HasRoom()) {
-      future.Set(stop_ ? Cancelled()
-                       : absl::ResourceExhaustedError(
-                             absl::StrCat("client: ", in_flight_, " requests are in flight")));
-      return future;
-    }
-    ++in_flight_;
-    queue_.push_back(std::move(call));
+  if (status.ok()) {
+    transport_->Wake();
+  } else {
+    future.Set(std::move(status));
   }
-  transport_->Wake();
   return future;
 }
 
-// ---- the client's thread ----------------------------------------------------------------------
-
-void Client::Loop() {
-  std::vector<TransportEvent> events;
-  std::deque<std::unique_ptr<Call>> calls;
-  std::vector<View> views;
-  absl::Time next_tick = absl::Now();
-  for (bool stop = false; !stop;) {
-    transport_->Poll(kTick, &events);
-    const absl::Time now = absl::Now();
-    for (const TransportEvent& event : events) {
-      peers_.OnEvent(event);
-      if (event.kind == TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
-    }
-    events.clear();
-    {
-      absl::MutexLock lock(&mutex_);
-      calls.swap(queue_);
-      views.swap(views_);
-      stop = stop_;
-    }
-    for (const View& view : views) {
-      for (int s = 0; s < view.server_size(); ++s) {
-        for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
-          peers_.SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
-        }
-      }
-      core_.OnView(now, RangeMap::FromView(view, plan_).value());  // SetView has checked it
-      have_view_ = true;
-    }
-    views.clear();
-    for (std::unique_ptr<Call>& call : calls) Issue(now, std::move(call));
-    calls.clear();
-    if (now >= next_tick) {
-      next_tick = now + kTick;
-      core_.OnTick(now);
-    }
-    SendAll();
-    Complete();
+// Makes the frames of a call once there is room for it.
+absl::Status Client::Admit(std::unique_ptr<Call> call) {
+  absl::MutexLock lock(&mutex_);
+  if (!have_view_) return absl::FailedPreconditionError("client: no view has been set");
+  if (!options_.refuse_when_full) mutex_.Await(absl::Condition(this, &Client::HasRoom));
+  if (stop_) return Cancelled();
+  if (!HasRoom()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("client: ", in_flight_, " requests are in flight"));
   }
-  for (auto& [number, call] : std::exchange(calls_, {})) End(std::move(call), Cancelled());
-}
-
-void Client::Issue(absl::Time now, std::unique_ptr<Call> call) {
-  if (!have_view_) {
-    return End(std::move(call), absl::FailedPreconditionError("client: no view has been set"));
-  }
+  const absl::Time now = absl::Now();
+  ++in_flight_;
   uint64_t number = 0;
   if (call->push) {
     call->info.clock_gap = static_cast<int32_t>(
@@ -220,38 +179,86 @@ void Client::Issue(absl::Time now, std::unique_ptr<Call> call) {
     number = core_.Pull(now, call->info.group, call->info.step, call->keys, call->rows, 0);
   }
   calls_[number] = std::move(call);
+  return absl::OkStatus();
 }
 
-void Client::SendAll() {
-  for (Outgoing& out : core_.out()) (void)peers_.Send(std::move(out));  // lost ones go out again
-  core_.out().clear();
+// ---- the client's thread ----------------------------------------------------------------------
+
+void Client::Loop() {
+  std::vector<TransportEvent> events;
+  absl::Time next_tick = absl::Now();
+  for (bool stop = false; !stop;) {
+    transport_->Poll(kTick, &events);
+    const absl::Time now = absl::Now();
+    for (const TransportEvent& event : events) peers_.OnEvent(event);
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const TransportEvent& event : events) {
+        if (event.kind == TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
+      }
+      if (now >= next_tick) {
+        next_tick = now + kTick;
+        core_.OnTick(now);
+      }
+      TakeResults();
+      stop = stop_;
+    }
+    events.clear();  // their memory goes back to the transport
+    SetAddresses();
+    SendAll();
+    Complete();
+  }
 }
 
-void Client::Complete() {
+// What the core has produced, to be dealt with when others may use it again.
+void Client::TakeResults() {
+  new_views_.swap(views_);
+  out_.swap(core_.out());
   for (ClientCore::Completion& completion : core_.completions()) {
     const auto found = calls_.find(completion.request);
     if (found == calls_.end()) continue;
-    std::unique_ptr<Call> call = std::move(found->second);
+    done_.push_back({std::move(found->second), std::move(completion.status)});
     calls_.erase(found);
-    if (call->push) --pushes_in_flight_;
-    End(std::move(call), std::move(completion.status));
   }
   core_.completions().clear();
+  if (!stop_) return;
+  for (auto& [number, call] : calls_) done_.push_back({std::move(call), Cancelled()});
+  calls_.clear();
 }
 
-void Client::End(std::unique_ptr<Call> call, absl::Status status) {
-  if (!call->push && status.ok()) {
-    for (const Call::Unique& unique : call->unique) {
-      PoolRows(unique.ids, plan_.tables[call->keys[unique.input].table].dim, unique.floats,
-               unique.rows);
+void Client::SetAddresses() {
+  for (const View& view : new_views_) {
+    for (int s = 0; s < view.server_size(); ++s) {
+      for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
+        peers_.SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
+      }
     }
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    --in_flight_;
-    counters_ = core_.counters();
+  new_views_.clear();
+}
+
+void Client::SendAll() {
+  for (Outgoing& out : out_) (void)peers_.Send(std::move(out));  // lost ones go out again
+  out_.clear();
+}
+
+void Client::Complete() {
+  for (Done& done : done_) {
+    Call& call = *done.call;
+    if (!call.push && done.status.ok()) {
+      for (const Call::Unique& unique : call.unique) {
+        PoolRows(unique.ids, plan_.tables[call.keys[unique.input].table].dim, unique.floats,
+                 unique.rows);
+      }
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      --in_flight_;
+      if (call.push) --pushes_in_flight_;
+    }
+    call.future.Set(std::move(done.status));
   }
-  call->future.Set(std::move(status));
+  done_.clear();
 }
 
 }  // namespace tandem

@@ -12,15 +12,15 @@
 // with max_in_flight requests under way a call blocks until one is done, or with `refuse_when_full`
 // comes back at once with RESOURCE_EXHAUSTED. An error names the server and the key range at fault.
 //
-// Thread safety: any thread may call; requests of one thread go out in its order. The client has a
-// thread of its own, which alone uses the transport and ClientCore.
-// Not here: registration with the scheduler (scheduler/node_link.h), the order of steps of a
-// training loop (trainer_core.h).
+// Thread safety: any thread may call; requests of one thread go out in its order. Ids and gradients
+// are brought into frames by the thread that calls, which has them in its cache; a thread of the
+// client's own, which alone uses the transport, sends the frames, takes the answers and puts rows
+// into place. Not here: registration with the scheduler (scheduler/node_link.h), the order of steps
+// of a training loop (trainer_core.h).
 #ifndef TANDEM_WORKER_CLIENT_H_
 #define TANDEM_WORKER_CLIENT_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <thread>
@@ -136,14 +136,15 @@ class Client {
   absl::Status Check(const Call& call) const;
   void MergeRepeated(Call* call);
   Future Start(std::unique_ptr<Call> call, Ids ids);
+  absl::Status Admit(std::unique_ptr<Call> call) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The client's thread only.
   void Loop();
-  void Issue(absl::Time now, std::unique_ptr<Call> call);
-  void Complete();
+  void TakeResults() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetAddresses();
   void SendAll();
-  void End(std::unique_ptr<Call> call, absl::Status status);
+  void Complete();
 
   const JobPlan& plan_;
   const Options options_;
@@ -154,17 +155,22 @@ class Client {
   SparseInput ids_ ABSL_GUARDED_BY(merge_mutex_);  // scratch
 
   mutable absl::Mutex mutex_;
-  std::deque<std::unique_ptr<Call>> queue_ ABSL_GUARDED_BY(mutex_);
-  std::vector<View> views_ ABSL_GUARDED_BY(mutex_);
-  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
+  ClientCore core_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::unique_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);  // by the core's number
+  std::vector<View> views_ ABSL_GUARDED_BY(mutex_);  // whose addresses are not known yet
+  bool have_view_ ABSL_GUARDED_BY(mutex_) = false;
+  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // admitted, their futures not yet set
+  int pushes_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  ClientCore::Counters counters_ ABSL_GUARDED_BY(mutex_);
 
+  struct Done {
+    std::unique_ptr<Call> call;
+    absl::Status status;
+  };
   PeerMap peers_;  // the client's thread, as all below
-  ClientCore core_;
-  bool have_view_ = false;
-  int pushes_in_flight_ = 0;
-  std::map<uint64_t, std::unique_ptr<Call>> calls_;  // by number of the core
+  std::vector<View> new_views_;
+  std::vector<Outgoing> out_;  // on their way to the transport
+  std::vector<Done> done_;     // on their way to their callers
   std::thread thread_;
 };
 
