@@ -29,3 +29,4 @@ endif()
 
 integration_test(bitwise_test DEPS tandem::small_job)
 integration_test(save_test DEPS tandem::small_job)
+integration_test(recorded_staleness_test DEPS tandem::small_job)

@@ -50,7 +50,7 @@ class BitwiseTest : public ::testing::Test {
 
   // The plain loop's model for the same settings, after it has shown that the data is uneven.
   ModelBits PlainModel(const Settings& set) {
-    absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job_->Plan(set));
+    absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job_->Plan(set), {});
     EXPECT_TRUE(plain.ok()) << plain.status();
     if (!plain.ok()) return {};
     EXPECT_GE(plain->steps, kSteps);

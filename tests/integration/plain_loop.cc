@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/status_macros.h"
 #include "optim/fold.h"
@@ -40,6 +43,9 @@ class PlainTable {
   int dim() const { return dim_; }
   const std::unordered_map<uint64_t, std::vector<float>>& rows() const { return rows_; }
 
+  void Load(const std::map<uint64_t, std::vector<float>>& rows) {
+    rows_.insert(rows.begin(), rows.end());
+  }
   // A row that nobody has seen before gets its first values from `init`.
   template <typename Init>
   absl::Span<const float> Read(uint64_t key, Init init) {
@@ -85,8 +91,9 @@ class PlainLoop {
  public:
   explicit PlainLoop(const JobPlan& plan) : plan_(plan) {}
 
-  absl::StatusOr<PlainLoopResult> Run() {
+  absl::StatusOr<PlainLoopResult> Run(const ModelBits& start) {
     TANDEM_RETURN_IF_ERROR(Open());
+    Import(start);
     const Train& train = plan_.job.train();
     const int64_t limit =
         train.max_steps() > 0 ? train.max_steps() : std::numeric_limits<int64_t>::max();
@@ -234,12 +241,17 @@ class PlainLoop {
     }
   }
 
+  std::string NameOf(size_t table) const {
+    return table + 1 == tables_.size() ? kDenseTableName : plan_.tables[table].name;
+  }
+  void Import(const ModelBits& start) {
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      if (const auto it = start.find(NameOf(t)); it != start.end()) tables_[t].Load(it->second);
+    }
+  }
   void Export() {
     for (size_t t = 0; t < tables_.size(); ++t) {
-      const bool dense = t + 1 == tables_.size();
-      const auto& rows = tables_[t].rows();
-      result_.model[dense ? kDenseTableName : plan_.tables[t].name].insert(rows.begin(),
-                                                                           rows.end());
+      result_.model[NameOf(t)].insert(tables_[t].rows().begin(), tables_[t].rows().end());
     }
   }
 
@@ -255,6 +267,8 @@ class PlainLoop {
 
 }  // namespace
 
-absl::StatusOr<PlainLoopResult> RunPlainLoop(const JobPlan& plan) { return PlainLoop(plan).Run(); }
+absl::StatusOr<PlainLoopResult> RunPlainLoop(const JobPlan& plan, const ModelBits& start) {
+  return PlainLoop(plan).Run(start);
+}
 
 }  // namespace tandem

@@ -22,8 +22,9 @@ struct PlainLoopResult {
 };
 
 // Policies: BSP and FIXED_DELAY, of each table and of dense parameters on servers. A fixed delay is
-// a queue of folded steps, which is applied in order at the end.
-absl::StatusOr<PlainLoopResult> RunPlainLoop(const JobPlan& plan);
+// a queue of folded steps, which is applied in order at the end. Rows that `start` has begin with
+// its weights and slots.
+absl::StatusOr<PlainLoopResult> RunPlainLoop(const JobPlan& plan, const ModelBits& start);
 
 }  // namespace tandem
 

@@ -1,0 +1,350 @@
+// The staleness of recorded runs with 4 workers: what each policy promises holds on every update,
+// and the summary says exactly what a recount of the event log (DIR/*.updates) says.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "server/update_record.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+using Settings = std::vector<std::string>;
+using Records = std::vector<UpdateRecord>;
+
+constexpr int kWorkers = 4;
+constexpr int kBatch = 64;
+constexpr int64_t kLongSteps = 400;
+constexpr int64_t kRows = kWorkers * kBatch * (kLongSteps + 10);
+
+Settings Join(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Settings kCommon = {absl::StrCat("cluster.workers=", kWorkers),
+                          absl::StrCat("train.batch=", kBatch),
+                          "reproducible=false",
+                          "model={mlp { hidden: 8 }}",
+                          "staleness.record=true",
+                          "cluster.ranges_per_shard=20"};
+
+// Three epochs of which workers see the end at different steps: 21 batches, or 20.
+const Settings kUneven =
+    Join(kCommon, {absl::StrCat("data.max_rows=", kWorkers* kBatch * 20 + 2), "train.epochs=3"});
+
+// One kind of staleness, counted over.
+struct Recount {
+  int64_t count = 0, sum = 0, max = 0;
+  void Add(int64_t value) {
+    ++count;
+    sum += value;
+    max = std::max(max, value);
+  }
+};
+
+struct Recorded {
+  RunResult run;
+  std::map<uint32_t, Records> ranges;  // by range, in the order in which it consumed them
+  std::map<std::string, Records> tables;
+  size_t updates = 0;
+};
+
+class StalenessTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { job_ = std::make_unique<SmallJob>(kRows, 200); }
+  static void TearDownTestSuite() { job_.reset(); }
+
+  // Runs the job and reads its event log; what holds for every policy is checked here.
+  void Run(const Settings& set, Recorded* out) {
+    RunArguments arguments =
+        job_->Arguments(::testing::UnitTest::GetInstance()->current_test_info()->name(), set);
+    arguments.save = false;
+    out->run = RunJob(arguments);
+    ASSERT_TRUE(out->run.ok()) << out->run.DebugString();
+    const JobPlan plan = job_->Plan(set);
+    for (const auto& entry : std::filesystem::directory_iterator(arguments.out)) {
+      if (entry.path().extension() == ".updates") Read(entry.path().string(), plan, out);
+    }
+    ExpectSummaryIsTheRecount(*out, plan);
+    for (const auto& [id, records] : out->ranges) {
+      ExpectEachUpdateOnce(records);
+      if (HasFailure()) FAIL() << "range " << id;
+    }
+  }
+
+  static void Read(const std::string& path, const JobPlan& plan, Recorded* out) {
+    const std::string bytes = ReadTextFile(path);
+    ASSERT_EQ(bytes.size() % sizeof(UpdateRecord), 0u) << path;
+    Records records(bytes.size() / sizeof(UpdateRecord));
+    std::memcpy(records.data(), bytes.data(), bytes.size());
+    for (const UpdateRecord& record : records) {
+      ASSERT_LT(record.table, plan.tables.size());
+      ASSERT_LT(record.worker, kWorkers);
+      out->ranges[record.range].push_back(record);
+      out->tables[plan.tables[record.table].name].push_back(record);
+    }
+    out->updates += records.size();
+  }
+
+  static void ExpectSame(const Recount& recount, const nlohmann::json& summary,
+                         const std::string& what) {
+    SCOPED_TRACE(what);
+    EXPECT_EQ(summary.value("count", int64_t{-1}), recount.count);
+    if (recount.count == 0) return;
+    const double mean = static_cast<double>(recount.sum) / static_cast<double>(recount.count);
+    EXPECT_EQ(summary.value("mean", -1.0), mean);  // sums of integers: exact in doubles
+    EXPECT_EQ(summary.value("max", -1.0), static_cast<double>(recount.max));
+  }
+
+  // Count, mean and maximum of each kind, by table; what was sent and what became of it.
+  static void ExpectSummaryIsTheRecount(const Recorded& recorded, const JobPlan& plan) {
+    const nlohmann::json& summary = recorded.run.summary;
+    std::map<UpdateFate, int64_t> all;
+    for (const TablePlan& table : plan.tables) {
+      SCOPED_TRACE(table.name);
+      ASSERT_EQ(recorded.tables.count(table.name), 1u);
+      const Records& records = recorded.tables.at(table.name);
+      Recount gap, version, in_flight;
+      std::map<UpdateFate, int64_t> fates;
+      for (const UpdateRecord& r : records) {
+        gap.Add(r.clock_gap);
+        version.Add(r.version_applied - r.version_read);
+        in_flight.Add(r.in_flight);
+        ++fates[static_cast<UpdateFate>(r.fate)];
+        ++all[static_cast<UpdateFate>(r.fate)];
+      }
+      const nlohmann::json& staleness = summary["staleness"][table.name];
+      ExpectSame(gap, staleness["clock_gap"], "clock gap");
+      ExpectSame(version, staleness["version_staleness"], "version staleness");
+      ExpectSame(in_flight, staleness["in_flight_depth"], "in-flight depth");
+      ExpectUpdates(fates, summary["tables"][table.name]["updates"]);
+    }
+    SCOPED_TRACE("all tables");
+    ExpectUpdates(all, summary["updates"]);
+  }
+
+  // Sent = applied + merged + dropped: by the workers' count, by the shards', and by the log.
+  static void ExpectUpdates(const std::map<UpdateFate, int64_t>& fates,
+                            const nlohmann::json& updates) {
+    const auto count = [&](UpdateFate fate) { return fates.count(fate) > 0 ? fates.at(fate) : 0; };
+    EXPECT_EQ(updates["applied"], count(kFateApplied));
+    EXPECT_EQ(updates["merged"], count(kFateMerged));
+    EXPECT_EQ(updates["dropped"], count(kFateDropped));
+    EXPECT_EQ(updates["sent"], count(kFateApplied) + count(kFateMerged) + count(kFateDropped));
+  }
+
+  // A worker's updates of a range come in the order of its steps, none twice.
+  static void ExpectEachUpdateOnce(const Records& records) {
+    std::map<int, int64_t> last;
+    for (const UpdateRecord& r : records) {
+      const auto [it, first] = last.emplace(r.worker, r.step);
+      if (!first) {
+        ASSERT_GT(r.step, it->second) << "worker " << r.worker;
+      }
+      it->second = r.step;
+      ASSERT_GE(r.version_read, 0);
+      ASSERT_GE(r.version_applied, r.version_read);
+      ASSERT_GT(r.rows, 0u);
+      ASSERT_GT(r.samples, 0u);
+    }
+  }
+
+  static std::unique_ptr<SmallJob> job_;
+};
+std::unique_ptr<SmallJob> StalenessTest::job_;
+
+// The version at which an update of a range without folds was applied, from the order of the log
+// alone: every admitted step of a worker is one tick. A step without rows for the range leaves no
+// record, so there may be a choice: at least the steps up to each worker's last record, at most
+// those before its next one. Returns how many records leave no choice.
+size_t ExpectTicksOfArrivals(const Records& records) {
+  size_t exact = 0;
+  std::vector<std::vector<int64_t>> steps(kWorkers);
+  for (const UpdateRecord& r : records) steps[r.worker].push_back(r.step);
+  std::vector<size_t> seen(kWorkers, 0);  // records so far
+  int64_t last_version = -1;
+  for (const UpdateRecord& r : records) {
+    int64_t least = r.step, most = r.step;  // its own steps before it, each a tick
+    bool bounded = true;
+    for (int w = 0; w < kWorkers; ++w) {
+      if (w == r.worker) continue;
+      least += seen[w] == 0 ? 0 : steps[w][seen[w] - 1] + 1;
+      bounded = bounded && seen[w] < steps[w].size();
+      if (bounded) most += steps[w][seen[w]];
+    }
+    ++seen[r.worker];
+    EXPECT_GE(r.version_applied, least);
+    if (bounded) {
+      EXPECT_LE(r.version_applied, most);
+    }
+    EXPECT_GT(r.version_applied, last_version);
+    last_version = r.version_applied;
+    exact += bounded && least == most ? 1 : 0;
+    if (::testing::Test::HasFailure()) return exact;
+  }
+  return exact;
+}
+
+// What a read for step k under SSP(s) must have seen, from a log in which every step with data has
+// its record: of each worker that has not come to its end, steps up to k - s; of the reader itself,
+// k.
+void ExpectReadsWithinBound(const Records& records, int64_t bound) {
+  using Clocks = std::vector<int64_t>;
+  std::vector<int64_t> versions;                       // at which each record was applied
+  std::vector<Clocks> clocks = {Clocks(kWorkers, 0)};  // before each record, and after the last
+  for (const UpdateRecord& r : records) {
+    // Ticks without a record are those of workers that have said that they are at their end.
+    const Clocks& now = clocks.back();
+    const auto ended = std::count(now.begin(), now.end(), kLongSteps);
+    const int64_t unseen = r.version_applied - static_cast<int64_t>(versions.size());
+    ASSERT_GE(unseen, 0);
+    ASSERT_LE(unseen, ended);
+    versions.push_back(r.version_applied);
+    clocks.push_back(now);
+    clocks.back()[r.worker] = r.step + 1;
+  }
+  for (const UpdateRecord& r : records) {
+    const auto before = std::lower_bound(versions.begin(), versions.end(), r.version_read);
+    const Clocks& seen = clocks[static_cast<size_t>(before - versions.begin())];
+    for (int w = 0; w < kWorkers; ++w) ASSERT_GE(seen[w], r.step - bound) << "worker " << w;
+    ASSERT_EQ(seen[r.worker], r.step);
+    // At most this much can come between a read and its update (depth 0).
+    ASSERT_LE(r.version_applied - r.version_read, (kWorkers - 1) * (2 * bound + 1));
+  }
+}
+
+// More than 10^5 updates of a job that is SSP(2) everywhere.
+TEST_F(StalenessTest, SspBoundHoldsOnEveryUpdate) {
+  constexpr int64_t kBound = 2;
+  Recorded recorded;
+  Run(Join(kCommon, {absl::StrCat("policy={kind: SSP bound: ", kBound, "}"),
+                     "dense.synchroniser=SERVERS", absl::StrCat("train.max_steps=", kLongSteps)}),
+      &recorded);
+  if (HasFailure()) return;
+  EXPECT_GE(recorded.updates, 100'000u);
+  int64_t largest = 0;
+  size_t complete = 0;  // ranges that every step of every worker has touched
+  for (const auto& [id, records] : recorded.ranges) {
+    SCOPED_TRACE(absl::StrCat("range ", id));
+    for (const UpdateRecord& r : records) {
+      ASSERT_LE(r.clock_gap, kBound);
+      ASSERT_GE(r.clock_gap, 0);
+      ASSERT_EQ(r.fate, kFateApplied);
+      largest = std::max<int64_t>(largest, r.clock_gap);
+    }
+    ExpectTicksOfArrivals(records);
+    if (records.size() == kWorkers * kLongSteps) {
+      ++complete;
+      ExpectReadsWithinBound(records, kBound);
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(complete, 20u);  // of 82: the bound was looked for where it can be seen
+  EXPECT_GT(largest, 0);     // and workers did get ahead
+}
+
+TEST_F(StalenessTest, AspCountsEveryArrival) {
+  Recorded recorded;
+  Run(Join(kUneven, {"policy={kind: ASP}", "dense.synchroniser=SERVERS"}), &recorded);
+  if (HasFailure()) return;
+  size_t exact = 0;
+  for (const auto& [id, records] : recorded.ranges) {
+    SCOPED_TRACE(absl::StrCat("range ", id));
+    exact += ExpectTicksOfArrivals(records);
+    for (const UpdateRecord& r : records) ASSERT_EQ(r.fate, kFateApplied);
+  }
+  EXPECT_GT(exact, recorded.updates / 3);
+  EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["mean"], 0.5);
+}
+
+// Tables ASP with a step read ahead, dense by allreduce: workers stay within one step.
+TEST_F(StalenessTest, HybridKeepsWorkersTogether) {
+  Recorded recorded;
+  Run(Join(kUneven, {"policy={kind: ASP}", "train.depth=1"}), &recorded);
+  if (HasFailure()) return;
+  for (const auto& [id, records] : recorded.ranges) {
+    SCOPED_TRACE(absl::StrCat("range ", id));
+    ExpectTicksOfArrivals(records);
+    for (const UpdateRecord& r : records) {
+      ASSERT_EQ(r.fate, kFateApplied);
+      // No worker begins a step before all have pushed the one before it, and none has more than
+      // four pushes on their way; a worker reads one step ahead.
+      ASSERT_LE(r.version_applied - r.version_read, (kWorkers - 1) * (2 * 4 + 3) + 1);
+    }
+  }
+  EXPECT_EQ(recorded.tables.count("dense"), 0u);
+  EXPECT_TRUE(recorded.run.summary["staleness"]["dense"].contains("clock_gap"));
+}
+
+// Updates of a job with folds: read at version `step`, applied `delay` ticks later or, if they are
+// still held when the steps are over, before the last evaluation.
+void ExpectFolds(const Recorded& recorded, int64_t delay) {
+  int64_t held_to_the_end = 0;
+  const int64_t steps = recorded.run.summary["steps"].get<int64_t>();
+  for (const auto& [id, records] : recorded.ranges) {
+    SCOPED_TRACE(absl::StrCat("range ", id));
+    std::tuple<int64_t, int> last = {-1, -1};
+    for (const UpdateRecord& r : records) {
+      ASSERT_EQ(r.fate, kFateMerged);
+      ASSERT_EQ(r.version_read, r.step);
+      ASSERT_EQ(r.version_applied, std::min(r.step + delay, steps));
+      ASSERT_EQ(r.clock_gap, 0);
+      held_to_the_end += r.step + delay > steps ? 1 : 0;
+      const std::tuple<int64_t, int> order = {r.step, r.worker};
+      ASSERT_LT(last, order);  // step by step, in rank order
+      last = order;
+    }
+  }
+  EXPECT_EQ(held_to_the_end > 0, delay > 1);  // the last step of all has no samples
+}
+
+TEST_F(StalenessTest, BspIsNeverStale) {
+  Recorded recorded;
+  Run(Join(kUneven, {"dense.synchroniser=SERVERS"}), &recorded);
+  if (HasFailure()) return;
+  ExpectFolds(recorded, 0);
+  for (const char* table : {"some", "rest", "dense"}) {
+    EXPECT_EQ(recorded.run.summary["staleness"][table]["version_staleness"]["max"], 0);
+  }
+}
+
+TEST_F(StalenessTest, FixedDelayIsExact) {
+  Recorded recorded;
+  Run(Join(kUneven, {"dense.synchroniser=SERVERS", "policy={kind: FIXED_DELAY delay: 3}"}),
+      &recorded);
+  if (HasFailure()) return;
+  ExpectFolds(recorded, 3);
+}
+
+// A frozen table drops all that it is sent, beside one that learns; under a policy that folds, and
+// under one that does not.
+TEST_F(StalenessTest, AFrozenTableDropsEveryUpdate) {
+  Recorded recorded;
+  Run(Join(kUneven,
+           {"table[0].frozen=true", "table[0].policy={kind: ASP}", "dense.synchroniser=SERVERS"}),
+      &recorded);
+  if (HasFailure()) return;
+  for (const UpdateRecord& r : recorded.tables["some"]) ASSERT_EQ(r.fate, kFateDropped);
+  for (const UpdateRecord& r : recorded.tables["rest"]) ASSERT_EQ(r.fate, kFateMerged);
+}
+
+TEST_F(StalenessTest, AFrozenTableDropsEveryFold) {
+  Recorded recorded;
+  Run(Join(kUneven, {"table[0].frozen=true"}), &recorded);
+  if (HasFailure()) return;
+  for (const UpdateRecord& r : recorded.tables["some"]) ASSERT_EQ(r.fate, kFateDropped);
+}
+
+}  // namespace
+}  // namespace tandem
