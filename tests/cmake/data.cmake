@@ -1,6 +1,6 @@
-foreach(name line_reader row_parser batch batch_source ncf metrics datagen)
-  tandem_test(${name}_test
-    SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}_test.cc
+foreach(name line_reader_test row_parser_test batch_test batch_source_test ncf_test metrics_test datagen_test)
+  tandem_test(${name}
+    SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc
     DEPS tandem::data LABELS unit)
 endforeach()
 
