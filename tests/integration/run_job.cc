@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -51,8 +52,14 @@ std::string MadeFolder(const std::string& path) {
 
 // The text of a file that may not be there.
 std::string TextOf(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  // Read by hand: a file of /proc fails in the middle when its process ends, and streams throw then.
+  std::string text;
+  std::FILE* const file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return text;
+  char bytes[4096];
+  for (size_t n; (n = std::fread(bytes, 1, sizeof bytes, file)) > 0;) text.append(bytes, n);
+  std::fclose(file);
+  return text;
 }
 
 // Calls `done` until it is true; false if `limit` passes.
