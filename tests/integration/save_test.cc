@@ -281,7 +281,7 @@ TEST_F(SaveTest, AForeignFileIsRefused) {
 TEST_F(SaveTest, ASaveOfAnotherModelIsRefused) {
   ExpectRefused(Load(Trained(), {"model.dlrm.top=[320, 160]"}), "dense.part", "another model");
   ExpectRefused(Load(Trained(), {"table[0].optimizer={kind: SGD learning_rate: 0.1}"}),
-                FileOf(*ResolveSave(Trained()), "some"), "optimizer");
+                absl::StrCat(*ResolveSave(Trained()), "/some."), "optimizer");  // whichever is first
 }
 
 // Before anything is started: no such folder, or one that is no save.
