@@ -1,0 +1,83 @@
+// Tells ThreadSanitizer what the locks of Debian's Abseil order. That library was not compiled with
+// the sanitizer, so without this every use of a Mutex looks like a race. The linker puts these
+// functions in front of Abseil's (--wrap); only builds with TANDEM_SANITIZE=thread have them.
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+extern "C" void AnnotateIgnoreReadsBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
+
+// `real` is Abseil's function, `wrapped` the one that our code calls instead.
+#define TANDEM_WRAP(result, real, wrapped, symbol, ...) \
+  result real(__VA_ARGS__) asm("__real_" symbol);       \
+  result wrapped(__VA_ARGS__) asm("__wrap_" symbol)
+
+TANDEM_WRAP(void, RealLock, Lock, "_ZN4absl7debian35Mutex4LockEv", absl::Mutex*);
+TANDEM_WRAP(void, RealUnlock, Unlock, "_ZN4absl7debian35Mutex6UnlockEv", absl::Mutex*);
+TANDEM_WRAP(void, RealAwait, Await, "_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE", absl::Mutex*,
+            const absl::Condition&);
+TANDEM_WRAP(bool, RealCondVarWait, CondVarWait,
+            "_ZN4absl7debian37CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE", absl::CondVar*,
+            absl::Mutex*, absl::Time);
+TANDEM_WRAP(void, RealNotify, Notify, "_ZN4absl7debian312Notification6NotifyEv", void*);
+TANDEM_WRAP(void, RealWait, Wait, "_ZNK4absl7debian312Notification19WaitForNotificationEv", void*);
+TANDEM_WRAP(bool, RealWaitFor, WaitFor,
+            "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE", void*,
+            absl::Duration);
+
+// Whoever gives a mutex up evaluates the conditions that others await: reads of what it still
+// holds, which come after the release as the sanitizer is told of it.
+class IgnoreReads {
+ public:
+  IgnoreReads() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
+  ~IgnoreReads() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+};
+
+void Lock(absl::Mutex* mutex) {
+  RealLock(mutex);
+  __tsan_acquire(mutex);
+}
+
+void Unlock(absl::Mutex* mutex) {
+  __tsan_release(mutex);
+  const IgnoreReads conditions;
+  RealUnlock(mutex);
+}
+
+void Await(absl::Mutex* mutex, const absl::Condition& condition) {
+  __tsan_release(mutex);
+  {
+    const IgnoreReads conditions;
+    RealAwait(mutex, condition);
+  }
+  __tsan_acquire(mutex);
+}
+
+bool CondVarWait(absl::CondVar* condition, absl::Mutex* mutex, absl::Time deadline) {
+  __tsan_release(mutex);
+  bool late = false;
+  {
+    const IgnoreReads conditions;
+    late = RealCondVarWait(condition, mutex, deadline);
+  }
+  __tsan_acquire(mutex);
+  return late;
+}
+
+void Notify(void* notification) {
+  __tsan_release(notification);
+  RealNotify(notification);
+}
+
+void Wait(void* notification) {
+  RealWait(notification);
+  __tsan_acquire(notification);
+}
+
+bool WaitFor(void* notification, absl::Duration timeout) {
+  const bool notified = RealWaitFor(notification, timeout);
+  if (notified) __tsan_acquire(notification);
+  return notified;
+}
