@@ -272,6 +272,9 @@ void World::Register(EndpointId id) {
 }
 
 void World::ToScheduler(EndpointId from, const Control& control) {
+  if (absl::StartsWith(control.barrier_enter().name(), "save")) {
+    saving_.insert(control.barrier_enter().name());
+  }
   if (control.has_barrier_enter() && random_.Bernoulli(options_.barrier_drop)) return;
   SchedulerEvent event;
   event.kind = SchedulerEvent::Kind::kControl;
@@ -305,6 +308,7 @@ void World::FromScheduler(uint64_t connection, const Control& control) {
     return Fail(absl::StrCat("the scheduler ends the job: ", control.failure().node(), ": ",
                              control.failure().reason()));
   }
+  if (control.has_barrier_release()) saving_.erase(control.barrier_release().name());
   const int servers = plan_.servers();
   const int node = static_cast<int>(connection);
   if (node < servers) {
@@ -325,11 +329,8 @@ void World::FromScheduler(uint64_t connection, const Control& control) {
 void World::MoveSomeRange() {
   After(absl::Seconds(random_.Exponential() / options_.moves_per_second), [this] {
     const uint64_t ranges = static_cast<uint64_t>(scheduler_->view().range_size());
-    const bool saving = std::any_of(workers_.begin(), workers_.end(), [this](const auto& worker) {
-      return absl::StrContains(worker->core->Activity(now_), "barrier save");
-    });
     if (Ended()) return;
-    if (ranges > 0 && !saving) {
+    if (ranges > 0 && saving_.empty()) {
       SchedulerEvent event;
       event.kind = SchedulerEvent::Kind::kMoveRange;
       event.range = static_cast<uint32_t>(random_.Uniform(ranges));

@@ -229,6 +229,7 @@ class World {
   std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
   std::vector<uint64_t> computed_;  // by table: (worker, step, range) with rows
   std::map<std::string, std::map<uint32_t, RangeImage>> saved_;  // by directory, then by range
+  std::set<std::string> saving_;  // barriers of saves that workers have entered
   bool delayed_finished_ = false;
   int moves_ = 0, saves_done_ = 0, evaluations_ = 0;
 };

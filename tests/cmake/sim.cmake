@@ -1,1 +1,5 @@
-tandem_test(world_test SRCS ${CMAKE_SOURCE_DIR}/tests/sim/world_test.cc DEPS tandem::sim LABELS sim)
+foreach(name world_test equality_test staleness_test)
+  tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/sim/${name}.cc DEPS tandem::sim LABELS sim)
+endforeach()
+tandem_test(stability_test SRCS ${CMAKE_SOURCE_DIR}/tests/sim/stability_test.cc
+  DEPS tandem::server tandem::policies LABELS sim)

@@ -84,7 +84,7 @@ WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
 }
 
 TEST(WorldTest, SurvivesAnything) {
-  const uint64_t count = SeedCount(1500);
+  const uint64_t count = SeedCount(4000);
   int moves = 0, saves = 0;
   uint64_t resent = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {

@@ -1,0 +1,119 @@
+// Bit for bit: BSP over any number of servers, with ranges moving and frames getting lost, with
+// dense parameters on servers or by direct allreduce, is one plain loop; fixed delay is that loop
+// with a queue.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/sim/reference.h"
+#include "tests/sim/sim_job.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+WorldOptions FaultyWorld(const SimJob& job, uint64_t seed) {
+  WorldOptions options = EvenWorld(job, 6, seed);
+  options.model.batches[0] = 9;  // uneven: the others go on without data
+  options.explain = false;
+  options.network.drop = 0.01;
+  options.network.duplicate = 0.05;
+  options.network.reorder = true;
+  options.moves_per_second = 20;
+  options.compute.kind = ComputeTime::Kind::kExponential;
+  return options;
+}
+
+void ExpectReference(const SimJob& job, int64_t delay, int64_t dense_delay, uint64_t seed) {
+  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
+  SimRun run(job, FaultyWorld(job, seed));
+  ASSERT_TRUE(run.ok());
+  Reference reference(run.plan, run.world->model(), delay, dense_delay);
+  reference.Run();
+  int rows = 0;
+  for (const auto& [table, key] : run.world->TrainedRows()) {
+    if (key == ToyModel::kDenseKey) continue;
+    ASSERT_EQ(run.world->Row(table, key), reference.Row(table, key)) << table << " " << key;
+    ++rows;
+  }
+  EXPECT_GT(rows, 10);
+  for (int rank = 0; rank < job.workers; ++rank) {
+    ASSERT_EQ(run.world->DenseValues(rank), reference.Dense());
+  }
+}
+
+SimJob Base(const std::string& optimizer) {
+  SimJob job;
+  job.optimizer = optimizer;
+  job.epochs = 2;
+  job.workers = 3;
+  return job;
+}
+
+const char* const kOptimizers[] = {
+    "kind: SGD learning_rate: 0.1",     "kind: MOMENTUM learning_rate: 0.05",
+    "kind: ADAGRAD learning_rate: 0.1", "kind: ROWWISE_ADAGRAD learning_rate: 0.1",
+    "kind: ADAM learning_rate: 0.02",
+};
+
+TEST(EqualityTest, BspIsThePlainLoopOnAnyNumberOfServers) {
+  for (const char* optimizer : kOptimizers) {
+    for (const int servers : {1, 2, 4}) {
+      SimJob job = Base(optimizer);
+      job.servers = servers;
+      job.depth = servers % 3;
+      job.dense_on_servers = true;
+      ExpectReference(job, 0, 0, TestSeed());
+      job.dense_on_servers = false;
+      ExpectReference(job, 0, 0, TestSeed());
+    }
+  }
+}
+
+TEST(EqualityTest, FixedDelayIsThePlainLoopWithAQueue) {
+  for (const char* optimizer : kOptimizers) {
+    for (const int delay : {0, 1, 3, 20}) {  // 0 is BSP; 20 is more than the job has steps
+      SimJob job = Base(optimizer);
+      job.policy = absl::StrCat("kind: FIXED_DELAY delay: ", delay);
+      job.depth = delay % 2;
+      job.dense_on_servers = true;
+      ExpectReference(job, delay, delay, TestSeed());
+      job.dense_on_servers = false;
+      ExpectReference(job, delay, 0, TestSeed());
+    }
+  }
+}
+
+// Parameters that fill several blocks and stop in the middle of one.
+TEST(EqualityTest, DenseParametersOfSeveralBlocks) {
+  for (const bool on_servers : {false, true}) {
+    SimJob job = Base("kind: ADAM learning_rate: 0.02");
+    job.dense_on_servers = on_servers;
+    job.servers = 3;
+    WorldOptions options = FaultyWorld(job, TestSeed());
+    options.model.dense = 3 * kDenseBlockFloats + 17;
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok());
+    Reference reference(run.plan, run.world->model(), 0, 0);
+    reference.Run();
+    EXPECT_EQ(run.world->DenseValues(0), reference.Dense()) << "on servers: " << on_servers;
+  }
+}
+
+// The comparison has teeth: the ring adds in another order, and that shows.
+TEST(EqualityTest, TheRingDiffers) {
+  SimJob job = Base("kind: SGD learning_rate: 0.1");
+  job.workers = 4;
+  job.algorithm = "RING";
+  WorldOptions options = FaultyWorld(job, TestSeed());
+  options.model.dense = 512;
+  SimRun run(job, options);
+  ASSERT_TRUE(run.ok());
+  Reference reference(run.plan, run.world->model(), 0, 0);
+  reference.Run();
+  EXPECT_NE(run.world->DenseValues(0), reference.Dense());
+}
+
+}  // namespace
+}  // namespace tandem

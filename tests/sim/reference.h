@@ -1,0 +1,161 @@
+// The same training as a plain loop: all ranks in turn, rows in a std::unordered_map, no frames,
+// ranges, shards, policies or collectives. It shares only optim/ and the toy gradient with the
+// system, so what agrees with it bit for bit is right for another reason than itself.
+#ifndef TANDEM_TESTS_SIM_REFERENCE_H_
+#define TANDEM_TESTS_SIM_REFERENCE_H_
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "optim/fold.h"
+#include "optim/optimizer.h"
+#include "proto/job.h"
+#include "sim/toy_model.h"
+
+namespace tandem {
+
+class Reference {
+ public:
+  // `delay` as of the policy FIXED_DELAY, for all tables; dense parameters by allreduce have none.
+  Reference(const JobPlan& plan, const ToyModel& model, int64_t delay, int64_t dense_delay)
+      : plan_(plan), model_(model) {
+    for (const TablePlan& table : plan.tables) {
+      if (!table.dense) tables_.emplace_back(table.optimizer, delay);
+    }
+    const size_t blocks =
+        (static_cast<size_t>(model.options().dense) + kDenseBlockFloats - 1) / kDenseBlockFloats;
+    dense_ = std::make_unique<TableState>(plan.job.dense().optimizer(), dense_delay);
+    for (size_t b = 0; b < blocks; ++b) {
+      std::vector<float>& row = RowOf(*dense_, b, kDenseBlockFloats, 0.0f).weights;
+      for (size_t j = 0; j < row.size(); ++j) {
+        const bool used = b * kDenseBlockFloats + j < static_cast<size_t>(model.options().dense);
+        if (used) row[j] = ToyModel::kFirstCount;
+      }
+    }
+  }
+
+  void Run() {
+    int64_t step = 0;
+    for (int64_t epoch = 0; epoch < plan_.job.train().epochs(); ++epoch) {
+      for (int64_t index = 0;; ++index, ++step) {
+        Step(epoch, index, step);
+        if (model_.SumOfSamples(epoch, index) == 0) break;
+      }
+      ++step;
+    }
+    for (TableState& table : tables_) ApplyDownTo(table, 0);
+    ApplyDownTo(*dense_, 0);
+  }
+
+  std::vector<float> Row(uint32_t table, uint64_t key) const {
+    return tables_[table].rows.at(key).weights;
+  }
+  std::vector<float> Dense() {
+    std::vector<float> values;
+    for (size_t b = 0; b < dense_->rows.size(); ++b) {
+      const std::vector<float>& row = dense_->rows.at(b).weights;
+      values.insert(values.end(), row.begin(), row.end());
+    }
+    values.resize(static_cast<size_t>(model_.options().dense));
+    return values;
+  }
+
+ private:
+  struct RowState {
+    std::vector<float> weights, slots;
+  };
+  struct Gradients {  // of one closed step: by key, in rank order
+    int64_t samples = 0;
+    std::map<uint64_t, std::vector<std::vector<float>>> of_key;
+  };
+  struct TableState {
+    TableState(const Optimizer& config, int64_t its_delay)
+        : optimizer(*NewRowOptimizer(config)), delay(its_delay) {}
+    std::unique_ptr<RowOptimizer> optimizer;
+    int64_t delay;
+    std::unordered_map<uint64_t, RowState> rows;
+    std::deque<Gradients> queue;
+  };
+
+  RowState& RowOf(TableState& table, uint64_t key, size_t dim, float first) {
+    const auto [it, fresh] = table.rows.try_emplace(key);
+    if (fresh) {
+      it->second.weights.assign(dim, first);
+      it->second.slots.resize(
+          static_cast<size_t>(table.optimizer->slots_per_row(static_cast<int>(dim))));
+      table.optimizer->InitSlots(static_cast<int>(dim), absl::MakeSpan(it->second.slots));
+    }
+    return it->second;
+  }
+
+  void Step(int64_t epoch, int64_t index, int64_t step) {
+    const int64_t sum = model_.SumOfSamples(epoch, index);
+    const float norm = static_cast<float>(sum);
+    for (TableState& table : tables_) table.queue.emplace_back().samples = sum;
+    dense_->queue.emplace_back().samples = sum;
+    for (int rank = 0; rank < model_.workers(); ++rank) {
+      Batch batch;
+      model_.FillBatch(rank, epoch, index, &batch);
+      if (batch.samples == 0) continue;
+      for (const SparseInput& input : batch.sparse) {
+        TableState& table = tables_[input.table];
+        for (const uint64_t key : input.keys) {
+          const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
+          const RowState& row = RowOf(table, key, dim, ToyModel::kFirstCount);
+          std::vector<float> gradient(dim);
+          model_.Gradient(rank, step, key, norm, row.weights, absl::MakeSpan(gradient));
+          table.queue.back().of_key[key].push_back(std::move(gradient));
+        }
+      }
+      DenseGradient(rank, step, norm);
+    }
+    for (TableState& table : tables_) ApplyDownTo(table, table.delay);
+    ApplyDownTo(*dense_, dense_->delay);
+  }
+
+  void DenseGradient(int rank, int64_t step, float norm) {
+    std::vector<float> gradient(dense_->rows.size() * kDenseBlockFloats, 0.0f);
+    const std::vector<float> values = Dense();
+    model_.Gradient(rank, step, ToyModel::kDenseKey, norm, values,
+                    absl::MakeSpan(gradient).first(values.size()));
+    for (size_t b = 0; b < dense_->rows.size(); ++b) {
+      const auto begin = gradient.begin() + static_cast<std::ptrdiff_t>(b * kDenseBlockFloats);
+      dense_->queue.back().of_key[b].emplace_back(begin, begin + kDenseBlockFloats);
+    }
+  }
+
+  // Applies closed steps, oldest first, until `keep` are left.
+  void ApplyDownTo(TableState& table, int64_t keep) {
+    for (; static_cast<int64_t>(table.queue.size()) > keep; table.queue.pop_front()) {
+      const Gradients& step = table.queue.front();
+      if (step.samples == 0) continue;
+      for (const auto& [key, of_rank] : step.of_key) {
+        std::vector<float> sum = of_rank.front();
+        for (size_t r = 1; r < of_rank.size(); ++r) {
+          FoldAdd(sum.data(), of_rank[r].data(), sum.size());
+        }
+        RowState& row = table.rows.at(key);
+        float* const weights = row.weights.data();
+        float* const slots = row.slots.data();
+        table.optimizer->Apply(static_cast<int>(sum.size()),
+                               FoldFactor(static_cast<double>(step.samples)), sum, {&weights, 1},
+                               {&slots, 1});
+      }
+    }
+  }
+
+  const JobPlan& plan_;
+  const ToyModel& model_;
+  std::vector<TableState> tables_;
+  std::unique_ptr<TableState> dense_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_SIM_REFERENCE_H_

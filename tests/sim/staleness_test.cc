@@ -1,0 +1,237 @@
+// Staleness is measured, not assumed: what the records say is what an observer of the shards
+// counts, and what the theory says must come out.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/sim/sim_job.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+double Staleness(const UpdateRecord& r) {
+  return static_cast<double>(r.version_applied - r.version_read);
+}
+
+// Counts version staleness anew from what an observer saw: admissions and reads of one range, in
+// order. Knows the policies only as the literature words them.
+class Recount {
+ public:
+  Recount(const World& world, int workers, bool synchronous, int64_t delay)
+      : world_(world), workers_(workers), synchronous_(synchronous), delay_(delay) {}
+
+  void Range(uint32_t range, const std::vector<RangeEvent>& events) {
+    range_ = range;
+    version_ = 0;
+    read_at_.clear();
+    queue_.clear();
+    admitted_.assign(static_cast<size_t>(workers_), 0);
+    for (const RangeEvent& event : events) {
+      if (event.read) {
+        read_at_.try_emplace({event.rank, event.step},
+                             version_);  // of an answer sent twice, the first
+        continue;
+      }
+      for (int64_t step = event.first; step <= event.step; ++step) Admit(event.rank, step);
+    }
+    while (!queue_.empty()) ApplyOldest();  // before the last evaluation
+  }
+
+  Measure result;
+
+ private:
+  void Admit(int rank, int64_t step) {
+    if (!synchronous_) {
+      Consume(rank, step);
+      ++version_;
+      return;
+    }
+    admitted_[static_cast<size_t>(rank)] = step + 1;
+    while (*std::min_element(admitted_.begin(), admitted_.end()) > version_) {
+      queue_.push_back(version_);
+      if (static_cast<int64_t>(queue_.size()) > delay_) ApplyOldest();
+      ++version_;
+    }
+  }
+  void ApplyOldest() {
+    for (int rank = 0; rank < workers_; ++rank) Consume(rank, queue_.front());
+    queue_.erase(queue_.begin());
+  }
+  void Consume(int rank, int64_t step) {
+    if (world_.RangesOf(rank, step).count(range_) == 0) return;
+    result.Add(static_cast<double>(version_ - read_at_.at({rank, step})));
+  }
+
+  const World& world_;
+  const int workers_;
+  const bool synchronous_;
+  const int64_t delay_;
+  uint32_t range_ = 0;
+  int64_t version_ = 0;
+  std::vector<int64_t> admitted_, queue_;
+  std::map<std::pair<int, int64_t>, int64_t> read_at_;
+};
+
+void ExpectRecount(const SimJob& job, bool synchronous, int64_t delay, uint64_t seed) {
+  SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
+  WorldOptions options = EvenWorld(job, 40, seed);
+  options.model.batches[0] = 25;
+  options.log_events = true;
+  options.network.reorder = true;  // late and out of order, but nothing is answered twice
+  options.network.jitter = absl::Milliseconds(3);
+  options.moves_per_second = 20;
+  options.compute.kind = ComputeTime::Kind::kExponential;
+  SimRun run(job, options);
+  ASSERT_TRUE(run.ok());
+  EXPECT_GT(run.world->moves(), 0);
+  Recount recount(*run.world, job.workers, synchronous, delay);
+  for (const auto& [range, events] : run.world->events()) recount.Range(range, events);
+  Measure summary, recorded;
+  for (const TablePlan& table : run.plan.tables) {
+    const Measure m = run.world->Stats(table.id).version_staleness;
+    summary.count += m.count;
+    summary.sum += m.sum;
+    summary.max = std::max(summary.max, m.max);
+  }
+  for (const UpdateRecord& record : run.world->records()) recorded.Add(Staleness(record));
+  EXPECT_GT(summary.count, 500u);
+  for (const Measure& other : {recount.result, recorded}) {
+    EXPECT_EQ(summary.count, other.count);
+    EXPECT_EQ(summary.sum, other.sum);
+    EXPECT_EQ(summary.max, other.max);
+  }
+  // And what the scheduler writes into the summary is the same again.
+  uint64_t count = 0;
+  double sum = 0;
+  for (const TableReport& table : run.world->report().tables) {
+    count += table.version_staleness().count();
+    sum += table.version_staleness().sum();
+    EXPECT_EQ(table.sent(), table.applied() + table.merged() + table.dropped());
+    EXPECT_EQ(table.sent(), run.world->report().updates_sent.at(table.table()));
+  }
+  EXPECT_EQ(count, summary.count);
+  EXPECT_EQ(sum, summary.sum);
+}
+
+SimJob AllOnServers(const std::string& policy, int depth) {
+  SimJob job;
+  job.workers = 4;
+  job.policy = policy;
+  job.depth = depth;
+  job.dense_on_servers = true;
+  return job;
+}
+
+TEST(StalenessTest, TheSummaryEqualsARecountFromTheEventLog) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + 3; ++seed) {
+    ExpectRecount(AllOnServers("kind: ASP", 0), false, 0, seed);
+    ExpectRecount(AllOnServers("kind: ASP", 2), false, 0, seed);
+    ExpectRecount(AllOnServers("kind: SSP bound: 2", 1), false, 0, seed);
+    ExpectRecount(AllOnServers("kind: BSP", 1), true, 0, seed);
+    ExpectRecount(AllOnServers("kind: FIXED_DELAY delay: 3", 1), true, 3, seed);
+  }
+}
+
+// One gradient of each worker is always in flight, so between its read and its update every other
+// worker's comes once on average, however long the steps take.
+TEST(StalenessTest, AspMeanVersionStalenessIsTheNumberOfOtherWorkers) {
+  for (const auto kind : {ComputeTime::Kind::kExponential, ComputeTime::Kind::kLognormal,
+                          ComputeTime::Kind::kTransient}) {
+    for (const int workers : {2, 4, 8}) {
+      SimJob job = AllOnServers("kind: ASP", 0);
+      job.workers = workers;
+      job.servers = 1;
+      job.ranges_per_shard = 1;
+      job.second_table = false;
+      const int batches = 12000 / workers;
+      WorldOptions options = EvenWorld(job, batches, TestSeed());
+      options.model.full_batches = true;
+      options.model.dense = workers + 1;
+      options.network.delay = options.network.jitter = absl::ZeroDuration();  // no gap
+      options.fetch = absl::ZeroDuration();
+      options.compute.kind = kind;
+      options.explain = false;  // thousands of updates a row: judged elsewhere
+      SimRun run(job, options);
+      ASSERT_TRUE(run.ok());
+      Measure
+          steady;  // not the start, where all read at once, nor the end, where some have finished
+      for (const UpdateRecord& r : run.world->records()) {
+        const bool middle = r.version_applied > 500 && r.version_applied < workers * batches * 0.9;
+        if (r.table == 0 && middle) steady.Add(Staleness(r));
+      }
+      const double mean = steady.sum / static_cast<double>(steady.count);
+      EXPECT_GT(steady.count, 9000u);
+      EXPECT_NEAR(mean, workers - 1, 0.01 * (workers - 1))
+          << workers << " workers, kind " << static_cast<int>(kind);
+    }
+  }
+}
+
+TEST(StalenessTest, SspBoundsTheGapOfEveryRecord) {
+  constexpr int kBound = 3, kDepth = 2;
+  SimJob job = AllOnServers(absl::StrCat("kind: SSP bound: ", kBound), kDepth);
+  WorldOptions options = EvenWorld(job, 2300, TestSeed());
+  options.model.full_batches = true;
+  options.model.universe = 40;
+  options.model.keys_per_batch = 16;
+  options.compute.kind = ComputeTime::Kind::kTransient;
+  options.moves_per_second = 1;
+  options.explain = false;
+  SimRun run(job, options);
+  ASSERT_TRUE(run.ok());
+  EXPECT_GE(run.world->records().size(), 100000u);
+  int largest = 0;
+  for (const UpdateRecord& r : run.world->records()) {
+    ASSERT_LE(r.clock_gap, kBound);
+    ASSERT_GE(r.clock_gap, 0);
+    ASSERT_LE(Staleness(r), (job.workers - 1) * (2 * kBound + 1) + kDepth);
+    ASSERT_LE(r.in_flight, job.max_unacknowledged + kDepth + 1);
+    largest = std::max(largest, r.clock_gap);
+  }
+  EXPECT_EQ(largest, kBound);  // stragglers did push against the bound
+}
+
+TEST(StalenessTest, BspHasNone) {
+  const SimJob job = AllOnServers("kind: BSP", 2);
+  SimRun run(job, EvenWorld(job, 50, TestSeed()));
+  ASSERT_TRUE(run.ok());
+  EXPECT_GT(run.world->records().size(), 500u);
+  for (const UpdateRecord& r : run.world->records()) {
+    ASSERT_EQ(Staleness(r), 0);
+    ASSERT_EQ(r.version_read, r.step);
+    ASSERT_EQ(r.clock_gap, 0);
+  }
+}
+
+TEST(StalenessTest, FixedDelayHasExactlyThat) {
+  for (const int delay : {1, 2, 5}) {
+    const SimJob job = AllOnServers(absl::StrCat("kind: FIXED_DELAY delay: ", delay), 1);
+    SimRun run(job, EvenWorld(job, 50, TestSeed()));
+    ASSERT_TRUE(run.ok());
+    for (const UpdateRecord& r : run.world->records()) {
+      // The queue is applied at the end, when no version follows any more. 50 steps, and the one
+      // without samples that ends the epoch.
+      ASSERT_EQ(Staleness(r), std::min<double>(delay, 51.0 - static_cast<double>(r.step)));
+    }
+  }
+}
+
+// Every kind of update that does not change a row is still counted.
+TEST(StalenessTest, FrozenTablesDropAndCount) {
+  SimJob job = AllOnServers("kind: ASP", 0);
+  job.second_frozen = true;
+  SimRun run(job, EvenWorld(job, 20, TestSeed()));
+  ASSERT_TRUE(run.ok());
+  const TableStats frozen = run.world->Stats(1);
+  EXPECT_GT(frozen.arrived, 0u);
+  EXPECT_EQ(frozen.dropped, frozen.arrived);
+  EXPECT_EQ(frozen.applied + frozen.merged, 0u);
+}
+
+}  // namespace
+}  // namespace tandem

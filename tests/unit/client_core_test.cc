@@ -1,0 +1,340 @@
+// The client, frame by frame: routing, slices that travel again, deadlines that name the one at
+// fault.
+#include "worker/client_core.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "policies/policy.h"
+#include "tests/unit/core_fixture.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ClientCoreTest : public ::testing::Test {
+ protected:
+  ClientCoreTest() : plan_(CorePlan("kind: SSP bound: 3", 2, 2)), map_(CoreView(plan_, 1)) {
+    client_ = std::make_unique<ClientCore>(plan_, 0, 7, buffers_, ClientCore::Options());
+    client_->OnView(now_, map_);
+    for (uint32_t range = 0; range < 4; ++range) {  // two keys in each range of table "a"
+      const std::vector<uint64_t> some = KeysIn(*map_, plan_, range, 2);
+      keys_.insert(keys_.end(), some.begin(), some.end());
+    }
+    rows_.resize(keys_.size() * 2);
+  }
+
+  uint64_t Pull(int64_t step) {
+    const TableKeys keys{0, keys_};
+    const absl::Span<float> rows = absl::MakeSpan(rows_);
+    return client_->Pull(now_, 0, step, {&keys, 1}, {&rows, 1}, 0);
+  }
+  uint64_t Push(int64_t step, const std::vector<float>& values) {
+    const TableKeys keys{0, keys_};
+    const absl::Span<const float> span = values;
+    ClientCore::PushInfo info;
+    info.first_step = info.step = step;
+    info.samples = 1;
+    return client_->Push(now_, info, {&keys, 1}, {&span, 1});
+  }
+  // What the client has sent since the last call.
+  std::vector<Outgoing> Take() {
+    std::vector<Outgoing> out;
+    out.swap(client_->out());
+    return out;
+  }
+  FrameHeader AnswerTo(const Outgoing& asked, FrameKind kind, uint32_t view = 1) {
+    FrameHeader h = Decoded(asked.frame).header;
+    h.kind = kind;
+    h.sender = asked.to;
+    h.view = view;
+    h.first_step = 0;
+    return h;
+  }
+  // Rows in which element j of key k is k + j / 4; slices of `refuse` are WRONG_VIEW.
+  void AnswerRows(const Outgoing& asked, uint32_t refuse = ~0u, uint32_t view = 1,
+                  int64_t version = 5) {
+    const ParsedFrame frame = Decoded(asked.frame);
+    const absl::Span<const uint64_t> keys = frame.keys().As<uint64_t>();
+    std::vector<SliceEntry> entries;
+    std::vector<float> values;
+    size_t at = 0;
+    for (uint32_t i = 0; i < frame.entry_count; ++i) {
+      SliceEntry e = frame.Entry(i);
+      const size_t rows = e.rows;
+      e.version = version;
+      e.row_floats = 2;
+      if (e.range == refuse) {
+        e.status = SliceStatus::kWrongView;
+        e.rows = e.row_floats = 0;
+      } else {
+        for (size_t k = at; k < at + rows; ++k) {
+          values.push_back(static_cast<float>(keys[k]));
+          values.push_back(static_cast<float>(keys[k]) + 0.25f);
+        }
+      }
+      at += rows;
+      entries.push_back(e);
+    }
+    client_->OnFrame(
+        now_, Decoded(EncodeDataFrame(buffers_, AnswerTo(asked, FrameKind::kRows, view), entries,
+                                      Buffer(), BufferOf(buffers_, values))));
+  }
+  void AnswerAck(const Outgoing& asked, const std::vector<SliceEntry>& refused = {},
+                 uint32_t view = 1, int64_t min_clock = 0) {
+    FrameHeader h = AnswerTo(asked, FrameKind::kAck, view);
+    h.first_step = min_clock;
+    client_->OnFrame(now_, Decoded(EncodeDataFrame(buffers_, h, refused, Buffer(), Buffer())));
+  }
+  void ExpectRows() {
+    for (size_t k = 0; k < keys_.size(); ++k) {
+      EXPECT_EQ(rows_[2 * k], static_cast<float>(keys_[k])) << k;
+      EXPECT_EQ(rows_[2 * k + 1], static_cast<float>(keys_[k]) + 0.25f) << k;
+    }
+  }
+
+  JobPlan plan_;
+  HeapBufferSource buffers_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::shared_ptr<const RangeMap> map_;
+  std::unique_ptr<ClientCore> client_;
+  std::vector<uint64_t> keys_;
+  std::vector<float> rows_;
+};
+
+TEST_F(ClientCoreTest, OneFrameAShardAndEveryRowInItsPlace) {
+  const uint64_t request = Pull(0);
+  const std::vector<Outgoing> asked = Take();
+  ASSERT_EQ(asked.size(), 2u);
+  for (const Outgoing& out : asked) {
+    const ParsedFrame frame = Decoded(out.frame);
+    for (uint32_t i = 0; i < frame.entry_count; ++i) {
+      EXPECT_EQ(map_->range(frame.Entry(i).range).owner, out.to);
+    }
+  }
+  AnswerRows(asked[1]);
+  EXPECT_TRUE(client_->completions().empty());
+  AnswerRows(asked[0]);
+  ASSERT_EQ(client_->completions().size(), 1u);
+  EXPECT_EQ(client_->completions()[0].request, request);
+  EXPECT_TRUE(client_->completions()[0].status.ok());
+  ExpectRows();
+  AnswerRows(asked[0]);  // twice: ignored
+  EXPECT_EQ(client_->completions().size(), 1u);
+}
+
+TEST_F(ClientCoreTest, APushReachesEveryRangeAndSaysWhatItsGradientsRead) {
+  Pull(4);
+  for (const Outgoing& out : Take()) AnswerRows(out, ~0u, 1, /*version=*/17);
+  Push(4, std::vector<float>(keys_.size() * 2, 1.0f));
+  std::set<uint32_t> ranges;
+  uint64_t updates = 0;
+  for (const Outgoing& out : Take()) {
+    const ParsedFrame frame = Decoded(out.frame);
+    for (uint32_t i = 0; i < frame.entry_count; ++i) {
+      ranges.insert(frame.Entry(i).range);
+      updates += frame.Entry(i).rows > 0;
+      EXPECT_EQ(frame.Entry(i).version, frame.Entry(i).rows > 0 ? 17 : 0);
+    }
+  }
+  EXPECT_EQ(ranges.size(), map_->ranges().size());  // also those of the dense table, empty
+  EXPECT_EQ(client_->updates_sent()[0], updates);
+}
+
+// The bug: slices of rows with slots began where rows without would have.
+TEST_F(ClientCoreTest, RowsWithSlotsGoToTheirShardsWhole) {
+  const size_t width = 7;
+  std::vector<float> values;
+  for (const uint64_t key : keys_) {
+    for (size_t j = 0; j < width; ++j) values.push_back(static_cast<float>(10 * key + j));
+  }
+  const TableKeys keys{0, keys_};
+  const absl::Span<const float> span = values;
+  ClientCore::PushInfo info;
+  info.flags = kFlagAssign | kFlagWithSlots;
+  client_->Push(now_, info, {&keys, 1}, {&span, 1});
+  size_t seen = 0;
+  for (const Outgoing& out : Take()) {
+    const ParsedFrame frame = Decoded(out.frame);
+    const absl::Span<const uint64_t> sent = frame.keys().As<uint64_t>();
+    const absl::Span<const float> rows = frame.values().As<float>();
+    ASSERT_EQ(rows.size(), sent.size() * width);
+    for (size_t k = 0; k < sent.size(); ++k) {
+      EXPECT_EQ(rows[k * width], static_cast<float>(10 * sent[k]));
+      EXPECT_EQ(rows[k * width + 6], static_cast<float>(10 * sent[k] + 6));
+    }
+    seen += sent.size();
+  }
+  EXPECT_EQ(seen, keys_.size());
+}
+
+TEST_F(ClientCoreTest, ARefusedSliceTravelsAgainAloneAfterTheNewView) {
+  Pull(0);
+  std::vector<Outgoing> asked = Take();
+  AnswerRows(asked[0], /*refuse=*/0, /*view=*/2);
+  AnswerRows(asked[1]);
+  EXPECT_TRUE(client_->completions().empty());
+  now_ += absl::Seconds(1);
+  client_->OnTick(now_);
+  EXPECT_TRUE(Take().empty()) << "the shard knows a newer view; asking again by the old is no use";
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  client_->OnView(now_, view2);
+  asked = Take();
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(asked[0].to, EndpointId::Shard(1, 0));
+  EXPECT_EQ(Decoded(asked[0].frame).entry_count, 1u);
+  AnswerRows(asked[0], ~0u, 2);
+  EXPECT_EQ(client_->completions().size(), 1u);
+  ExpectRows();
+}
+
+TEST_F(ClientCoreTest, AShardThatLagsIsAskedAgainAfterAPause) {
+  Pull(0);
+  std::vector<Outgoing> asked = Take();
+  AnswerRows(asked[1]);
+  AnswerRows(asked[0], /*refuse=*/0, /*view=*/1);
+  client_->OnTick(now_);
+  EXPECT_TRUE(Take().empty());
+  now_ += absl::Milliseconds(50);
+  client_->OnTick(now_);
+  asked = Take();
+  ASSERT_EQ(asked.size(), 1u);
+  AnswerRows(asked[0]);
+  ExpectRows();
+}
+
+// Slices whose neighbours went elsewhere are packed anew, and values with them.
+TEST_F(ClientCoreTest, RefusedPushesKeepTheirValues) {
+  std::vector<float> values;
+  for (const uint64_t key : keys_) values.insert(values.end(), {float(key), -float(key)});
+  Push(0, values);
+  const std::vector<Outgoing> asked = Take();
+  ASSERT_EQ(asked.size(), 2u);
+  for (const Outgoing& out : asked) {  // all slices of table "a" are refused by both
+    const ParsedFrame frame = Decoded(out.frame);
+    std::vector<SliceEntry> refused;
+    for (uint32_t i = 0; i < frame.entry_count; ++i) {
+      SliceEntry e = frame.Entry(i);
+      if (e.range > 3) continue;
+      e.rows = e.row_floats = 0;
+      e.status = SliceStatus::kWrongView;
+      refused.push_back(e);
+    }
+    AnswerAck(out, refused, /*view=*/2);
+  }
+  client_->OnView(now_, CoreView(plan_, 2, {{0, 1}, {2, 1}, {1, 0}}));
+  size_t seen = 0;
+  for (const Outgoing& out : Take()) {
+    const ParsedFrame frame = Decoded(out.frame);
+    const absl::Span<const uint64_t> sent = frame.keys().As<uint64_t>();
+    for (size_t k = 0; k < sent.size(); ++k, ++seen) {
+      EXPECT_EQ(frame.values().As<float>()[2 * k], static_cast<float>(sent[k]));
+      EXPECT_EQ(frame.values().As<float>()[2 * k + 1], -static_cast<float>(sent[k]));
+    }
+    AnswerAck(out);
+  }
+  EXPECT_EQ(seen, keys_.size());
+  EXPECT_EQ(client_->completions().size(), 1u);
+}
+
+TEST_F(ClientCoreTest, SilenceIsAskedAgainAndThenEndsTheRequestByName) {
+  Pull(3);
+  const std::vector<Outgoing> asked = Take();
+  AnswerRows(asked[0]);
+  now_ += absl::Seconds(3);
+  client_->OnTick(now_);
+  const std::vector<Outgoing> again = Take();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].to, asked[1].to);
+  EXPECT_EQ(client_->counters().frames_resent, 1u);
+  now_ += absl::Seconds(28);
+  client_->OnTick(now_);
+  ASSERT_EQ(client_->completions().size(), 1u);
+  const absl::Status status = client_->completions()[0].status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::AllOf(HasSubstr("pull of step 3"), HasSubstr("server 1 shard 0"),
+                               HasSubstr("table a"), HasSubstr("positions [")));
+}
+
+TEST_F(ClientCoreTest, WaitingKeepsTheDeadlineFromRunning) {
+  Pull(3);
+  const std::vector<Outgoing> asked = Take();
+  AnswerRows(asked[0]);
+  SliceEntry e;
+  e.range = 1;
+  e.row_floats = 1;
+  e.version = 2;
+  for (int second = 0; second < 100; ++second) {
+    now_ += absl::Seconds(1);
+    client_->OnFrame(
+        now_, Decoded(EncodeDataFrame(buffers_, AnswerTo(asked[1], FrameKind::kWaiting), {&e, 1},
+                                      Buffer(), Buffer())));
+    client_->OnTick(now_);
+  }
+  EXPECT_TRUE(client_->completions().empty());
+  EXPECT_THAT(client_->Waiting(now_), HasSubstr("server 1 shard 0 waits for worker 1 at step 2"));
+  AnswerRows(asked[1]);
+  EXPECT_TRUE(client_->completions()[0].status.ok());
+}
+
+TEST_F(ClientCoreTest, OverBudgetAndProtocolErrorsEndThePush) {
+  for (const SliceStatus what : {SliceStatus::kOverBudget, SliceStatus::kRefused}) {
+    client_->completions().clear();
+    Push(0, std::vector<float>(keys_.size() * 2, 1.0f));
+    SliceEntry e = Decoded(client_->out().front().frame).Entry(0);
+    e.rows = e.row_floats = 0;
+    e.status = what;
+    AnswerAck(Take().front(), {e});
+    ASSERT_EQ(client_->completions().size(), 1u);
+    EXPECT_THAT(std::string(client_->completions()[0].status.message()),
+                HasSubstr(what == SliceStatus::kOverBudget ? "limits.held_bytes_per_shard"
+                                                           : "against the protocol"));
+  }
+}
+
+TEST_F(ClientCoreTest, ACancelledRequestIsForgotten) {
+  const uint64_t request = Pull(0);
+  const std::vector<Outgoing> asked = Take();
+  client_->Cancel(request);
+  EXPECT_EQ(client_->requests_in_flight(), 0u);
+  rows_.assign(rows_.size(), -1.0f);
+  for (const Outgoing& out : asked) AnswerRows(out);
+  EXPECT_TRUE(client_->completions().empty());
+  EXPECT_EQ(rows_[0], -1.0f) << "its memory may belong to somebody else by now";
+}
+
+TEST_F(ClientCoreTest, AnswersOfOthersAreIgnored) {
+  Pull(0);
+  const std::vector<Outgoing> asked = Take();
+  Outgoing impostor = asked[0];
+  impostor.to = asked[1].to;
+  AnswerRows(impostor);
+  AnswerRows(asked[1]);
+  EXPECT_TRUE(client_->completions().empty());
+}
+
+// The bug: a shard without ranges, or one whose workers all were out of data, lifted every later
+// bound.
+TEST_F(ClientCoreTest, AnInfiniteClockIsNotRemembered) {
+  Push(0, std::vector<float>(keys_.size() * 2, 1.0f));
+  const std::vector<Outgoing> asked = Take();
+  AnswerAck(asked[0], {}, 1, /*min_clock=*/3);
+  AnswerAck(asked[1], {}, 1, kInfiniteClock);
+  EXPECT_EQ(client_->largest_min_clock(0), 3);
+}
+
+TEST_F(ClientCoreTest, AReadOfNothingStillAsksHowFarTheShardsAre) {
+  client_->Pull(now_, 0, 0, {}, {}, kFlagEvaluate);
+  const std::vector<Outgoing> asked = Take();
+  ASSERT_EQ(asked.size(), 1u);
+  EXPECT_EQ(Decoded(asked[0].frame).entry_count, 1u);
+}
+
+}  // namespace
+}  // namespace tandem

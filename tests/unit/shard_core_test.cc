@@ -1,0 +1,378 @@
+// A shard, frame by frame: what it admits, holds, refuses, answers and moves; and that no frame,
+// however hostile, crashes it or makes it grow.
+#include "server/shard_core.h"
+
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/test_seed.h"
+#include "tests/unit/core_fixture.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr EndpointId kServer0 = {Role::kServer, 0, 0};
+constexpr EndpointId kServer1 = {Role::kServer, 1, 0};
+
+class ShardCoreTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& policy, int workers = 2, const std::string& more = "") {
+    plan_ = CorePlan(policy, workers, /*servers=*/2, more);
+    map_ = CoreView(plan_, 1);
+    shard_ = NewShard(kServer0);
+    shard_->OnView(now_, map_, &effects_);
+    keys_ = KeysIn(*map_, plan_, 0, 3);
+  }
+  std::unique_ptr<ShardCore> NewShard(EndpointId id) {
+    auto shard = ShardCore::New(plan_, id, 99, buffers_);
+    EXPECT_TRUE(shard.ok()) << shard.status();
+    return *std::move(shard);
+  }
+
+  FrameHeader Header(FrameKind kind, int rank, int64_t step) {
+    FrameHeader h;
+    h.kind = kind;
+    h.sender = EndpointId::Worker(rank);
+    h.view = 1;
+    h.incarnation = 7 + static_cast<uint64_t>(rank);
+    h.request = ++request_;
+    h.first_step = h.step = step;
+    return h;
+  }
+  // A push of the same gradient for each element of the first key of range 0; n = 1.
+  ParsedFrame Push(int rank, int64_t step, float gradient, int64_t version = 0) {
+    FrameHeader h = Header(FrameKind::kPush, rank, step);
+    h.samples = 1;
+    return Data(h, 0, {keys_[0]}, {gradient, gradient}, version);
+  }
+  ParsedFrame Data(const FrameHeader& h, uint32_t range, const std::vector<uint64_t>& keys,
+                   const std::vector<float>& values, int64_t version = 0) {
+    SliceEntry e;
+    e.range = range;
+    e.rows = static_cast<uint32_t>(keys.size());
+    e.version = version;
+    if (!values.empty()) e.row_floats = static_cast<uint32_t>(values.size() / keys.size());
+    return Decoded(EncodeDataFrame(buffers_, h, {&e, 1}, BufferOf(buffers_, keys),
+                                   BufferOf(buffers_, values)));
+  }
+  ParsedFrame Pull(int rank, int64_t step, uint8_t flags = 0) {
+    FrameHeader h = Header(FrameKind::kPull, rank, step);
+    h.flags = flags;
+    return Data(h, 0, {keys_[0]}, {});
+  }
+  // What the shard sends because of the frame.
+  std::vector<ParsedFrame> Give(const ParsedFrame& frame) {
+    effects_.Clear();
+    shard_->OnFrame(now_, frame, &effects_);
+    return Sent();
+  }
+  std::vector<ParsedFrame> Sent() {
+    std::vector<ParsedFrame> frames;
+    for (const Outgoing& out : effects_.out) frames.push_back(Decoded(out.frame));
+    return frames;
+  }
+  static std::vector<float> Values(const ParsedFrame& frame) {
+    const absl::Span<const float> values = frame.values().As<float>();
+    return {values.begin(), values.end()};
+  }
+  std::vector<float> Row() {
+    const std::vector<ParsedFrame> answer = Give(Pull(0, 0, kFlagEvaluate));
+    EXPECT_EQ(answer.size(), 1u);
+    return Values(answer[0]);
+  }
+
+  JobPlan plan_;
+  HeapBufferSource buffers_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::shared_ptr<const RangeMap> map_;
+  std::unique_ptr<ShardCore> shard_;
+  ShardEffects effects_;
+  std::vector<uint64_t> keys_;
+  uint64_t request_ = 0;
+};
+
+TEST_F(ShardCoreTest, BspFoldsWhenTheLastHasComeAndThenAnswersReads) {
+  Start("kind: BSP");
+  EXPECT_EQ(Give(Push(1, 0, 2.0f)).size(), 1u);  // acknowledged: held
+  EXPECT_GT(shard_->held_bytes(), 0u);
+  EXPECT_TRUE(Give(Pull(1, 1)).empty());  // parked
+  const std::vector<ParsedFrame> sent = Give(Push(0, 0, 4.0f));
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].header.kind, FrameKind::kAck);
+  EXPECT_EQ(sent[0].entry_count, 0u);  // nothing refused
+  EXPECT_EQ(sent[1].header.kind, FrameKind::kRows);
+  EXPECT_EQ(sent[1].Entry(0).version, 1);
+  EXPECT_EQ(sent[1].header.samples, 2u);
+  EXPECT_THAT(Values(sent[1]), ElementsAre(-2.0f, -2.0f));  // 1 - (4 + 2) / 2
+  EXPECT_EQ(shard_->held_bytes(), 0u);
+}
+
+TEST_F(ShardCoreTest, ADuplicateIsAcknowledgedAndChangesNothing) {
+  Start("kind: ASP");
+  const ParsedFrame push = Push(0, 0, 1.0f);
+  Give(push);
+  EXPECT_EQ(Give(push).size(), 1u);
+  EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));
+  const TableStats& stats = shard_->tables()[0]->stats;
+  EXPECT_EQ(stats.arrived, 1u);
+  EXPECT_EQ(stats.applied, 1u);
+}
+
+TEST_F(ShardCoreTest, AnEarlyPushWaitsForTheOneBefore) {
+  Start("kind: ASP");
+  const ParsedFrame early = Push(0, 1, 1.0f);
+  EXPECT_TRUE(Give(early).empty());
+  EXPECT_TRUE(Give(early).empty());               // asked again: still one
+  EXPECT_EQ(Give(Push(0, 0, 10.0f)).size(), 2u);  // both are acknowledged now
+  EXPECT_THAT(Row(), ElementsAre(-10.0f, -10.0f));
+}
+
+TEST_F(ShardCoreTest, AnEmptyPushOverSeveralStepsIsThatManyTicks) {
+  Start("kind: SSP bound: 1");
+  FrameHeader h = Header(FrameKind::kPush, 0, 4);
+  h.first_step = 0;
+  EXPECT_EQ(Give(Data(h, 0, {}, {})).size(), 1u);
+  const std::vector<ParsedFrame> answer = Give(Pull(0, 0, kFlagEvaluate));
+  EXPECT_EQ(answer[0].Entry(0).version, 5);
+}
+
+TEST_F(ShardCoreTest, ReadersAreToldWhomTheyWaitFor) {
+  Start("kind: SSP bound: 1");
+  for (int64_t step = 0; step < 2; ++step) Give(Push(0, step, 1.0f));
+  EXPECT_TRUE(Give(Pull(0, 2)).empty());
+  now_ += absl::Milliseconds(1500);
+  effects_.Clear();
+  shard_->OnTick(now_, &effects_);
+  ASSERT_EQ(Sent().size(), 1u);
+  EXPECT_EQ(Sent()[0].header.kind, FrameKind::kWaiting);
+  EXPECT_EQ(Sent()[0].Entry(0).row_floats, 1u);  // worker 1 ...
+  EXPECT_EQ(Sent()[0].Entry(0).version, 0);      // ... at step 0
+  EXPECT_THAT(shard_->Waiting(now_), HasSubstr("worker 0 waits for worker 1 at step 0"));
+  const std::vector<ParsedFrame> sent = Give(Push(1, 0, 1.0f));
+  EXPECT_EQ(sent.back().header.kind, FrameKind::kRows);
+  EXPECT_EQ(shard_->Waiting(now_), "");
+}
+
+TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {
+  Start("kind: ASP");
+  FrameHeader h = Header(FrameKind::kPush, 0, 0);
+  std::vector<SliceEntry> entries(2);
+  entries[0].range = 0;
+  entries[1].range = 1;  // of server 1
+  const std::vector<ParsedFrame> sent =
+      Give(Decoded(EncodeDataFrame(buffers_, h, entries, Buffer(), Buffer())));
+  ASSERT_EQ(sent.size(), 1u);
+  ASSERT_EQ(sent[0].entry_count, 1u);
+  EXPECT_EQ(sent[0].Entry(0).range, 1u);
+  EXPECT_EQ(sent[0].Entry(0).status, SliceStatus::kWrongView);
+  EXPECT_EQ(shard_->OwnedRanges()[0]->progress().workers[0].admitted, 1);
+}
+
+TEST_F(ShardCoreTest, AnUpdateOverBudgetIsRefusedButItsDuplicateIsNot) {
+  Start("kind: BSP", 2, "limits { held_bytes_per_shard: 140 }");
+  const ParsedFrame first = Push(0, 0, 1.0f);
+  EXPECT_EQ(Give(first)[0].entry_count, 0u);
+  const std::vector<ParsedFrame> second = Give(Push(0, 1, 1.0f));
+  ASSERT_EQ(second[0].entry_count, 1u);
+  EXPECT_EQ(second[0].Entry(0).status, SliceStatus::kOverBudget);
+  EXPECT_EQ(Give(first)[0].entry_count, 0u) << "a copy of what is held costs nothing";
+}
+
+TEST_F(ShardCoreTest, AssigningComesBeforeStepZeroOrNotAtAll) {
+  Start("kind: ASP");
+  FrameHeader h = Header(FrameKind::kPush, 0, 0);
+  h.flags = kFlagAssign;
+  const ParsedFrame assign = Data(h, 0, {keys_[0]}, {5.0f, 6.0f});
+  Give(assign);
+  EXPECT_THAT(Row(), ElementsAre(5.0f, 6.0f));
+  Give(Push(0, 0, 1.0f));
+  EXPECT_EQ(Give(assign).size(), 1u);  // a late copy: acknowledged, ignored
+  EXPECT_THAT(Row(), ElementsAre(4.0f, 5.0f));
+}
+
+TEST_F(ShardCoreTest, EvaluationCreatesNoRow) {
+  Start("kind: BSP");
+  EXPECT_THAT(Row(), ElementsAre(1.0f, 1.0f));
+  EXPECT_EQ(shard_->OwnedRanges()[0]->store().size(), 0);
+}
+
+TEST_F(ShardCoreTest, AgainstTheProtocol) {
+  Start("kind: BSP");
+  Give(Push(0, 0, 1.0f));
+  FrameHeader other = Header(FrameKind::kPush, 0, 1);
+  other.incarnation = 1234;  // another process says it is worker 0
+  EXPECT_EQ(Give(Data(other, 0, {}, {}))[0].Entry(0).status, SliceStatus::kRefused);
+  FrameHeader future = Header(FrameKind::kPush, 0, 1);
+  EXPECT_EQ(Give(Data(future, 0, {keys_[0]}, {1, 1}, /*version=*/77))[0].Entry(0).status,
+            SliceStatus::kRefused)
+      << "read a version that does not exist";
+  FrameHeader stranger = Header(FrameKind::kPush, 9, 0);  // no such worker: no answer
+  EXPECT_TRUE(Give(Data(stranger, 0, {}, {})).empty());
+  FrameHeader wide = Header(FrameKind::kPush, 1, 0);
+  EXPECT_TRUE(Give(Data(wide, 0, {keys_[0]}, {1, 1, 1})).empty());
+  EXPECT_THAT(effects_.log.back(), HasSubstr("rows of 3 floats"));
+}
+
+// ---- moves ------------------------------------------------------------------------------------
+
+TEST_F(ShardCoreTest, ARangeMovesWithEverythingItHolds) {
+  Start("kind: BSP");
+  auto other = NewShard(kServer1);
+  ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  Give(Push(0, 0, 3.0f));
+  effects_.Clear();
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  shard_->OnView(now_, view2, &effects_);
+  EXPECT_FALSE(shard_->Owns(0));
+  EXPECT_FALSE(shard_->Settled());
+  ASSERT_EQ(Sent().size(), 1u);
+  const ParsedFrame data = Sent()[0];
+  other->OnFrame(now_, data, &other_effects);  // before it knows the view
+  EXPECT_FALSE(other->Owns(0));
+  other->OnView(now_, view2, &other_effects);
+  EXPECT_TRUE(other->Owns(0));
+  const ParsedFrame done = Decoded(other_effects.out.back().frame);
+  Give(done);
+  EXPECT_TRUE(shard_->Settled());
+  // The held half of step 0 has come along, and so has its exactly-once memory.
+  shard_.swap(other);
+  Give(Push(0, 0, 3.0f));
+  Give(Push(1, 0, 1.0f));
+  EXPECT_THAT(Row(), ElementsAre(-1.0f, -1.0f));
+}
+
+TEST_F(ShardCoreTest, AMoveIsRepeatedUntilConfirmedAndInstalledOnce) {
+  Start("kind: ASP");
+  auto other = NewShard(kServer1);
+  ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  effects_.Clear();
+  shard_->OnView(now_, view2, &effects_);
+  const ParsedFrame first = Sent()[0];
+  other->OnView(now_, view2, &other_effects);
+  other->OnFrame(now_, first, &other_effects);
+  // Worker 0 goes on at the new owner; the confirmation is lost and the range comes again.
+  shard_.swap(other);
+  Give(Push(0, 0, 1.0f));
+  shard_.swap(other);
+  now_ += absl::Seconds(1);
+  effects_.Clear();
+  shard_->OnTick(now_, &effects_);
+  ASSERT_EQ(Sent().size(), 1u);
+  other_effects.Clear();
+  other->OnFrame(now_, Sent()[0], &other_effects);
+  EXPECT_EQ(other_effects.out.size(), 1u);  // confirmed again ...
+  shard_.swap(other);
+  EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));  // ... and not installed again
+}
+
+TEST_F(ShardCoreTest, DelayedStepsAreFinishedInRangesThatArriveLater) {
+  Start("kind: FIXED_DELAY delay: 2", /*workers=*/1);
+  auto other = NewShard(kServer1);
+  ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  Give(Push(0, 0, 3.0f));
+  EXPECT_THAT(Row(), ElementsAre(1.0f, 1.0f));
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  effects_.Clear();
+  shard_->OnView(now_, view2, &effects_);
+  const ParsedFrame data = Sent()[0];
+  other->OnView(now_, view2, &other_effects);
+  other->FinishDelayed(&other_effects);  // while the range is on its way
+  other->OnFrame(now_, data, &other_effects);
+  shard_.swap(other);
+  EXPECT_THAT(Row(), ElementsAre(-2.0f, -2.0f));
+}
+
+TEST_F(ShardCoreTest, RangesThatDoNotExistAreIgnored) {
+  Start("kind: ASP");
+  for (const uint32_t range : {0u, 1u, 77u, ~0u}) {
+    Control control;
+    control.mutable_range_data()->set_range(range);
+    control.mutable_range_data()->set_view(1000);
+    FrameHeader h;
+    h.sender = kServer1;
+    Give(Decoded(EncodeControlFrame(buffers_, h, control, BufferOf<uint8_t>(buffers_, {1, 2, 3}))));
+    EXPECT_TRUE(effects_.out.empty());
+    EXPECT_FALSE(effects_.log.empty());
+  }
+}
+
+// ---- hostile frames ---------------------------------------------------------------------------
+
+// A number that breaks things: small, huge, negative, next to a power of two.
+int64_t Nasty(Random* random) {
+  switch (random->Uniform(6)) {
+    case 0:
+      return static_cast<int64_t>(random->Uniform(4));
+    case 1:
+      return std::numeric_limits<int64_t>::max() - static_cast<int64_t>(random->Uniform(2));
+    case 2:
+      return std::numeric_limits<int64_t>::min() + static_cast<int64_t>(random->Uniform(2));
+    case 3:
+      return (int64_t{1} << random->Uniform(63)) - static_cast<int64_t>(random->Uniform(2));
+    case 4:
+      return -1;
+    default:
+      return static_cast<int64_t>(random->Next64());
+  }
+}
+
+TEST_F(ShardCoreTest, HostileFramesNeitherCrashItNorMakeItGrow) {
+  const char* const policies[] = {"kind: BSP", "kind: ASP", "kind: SSP bound: 1",
+                                  "kind: FIXED_DELAY delay: 1"};
+  Random random(TestSeed());
+  for (const char* policy : policies) {
+    Start(policy);
+    for (int i = 0; i < 20000; ++i) {
+      FrameHeader h = Header(random.Bernoulli(0.5) ? FrameKind::kPush : FrameKind::kPull,
+                             static_cast<int>(random.Uniform(4)), 0);
+      if (random.Bernoulli(0.2))
+        h.sender = EndpointId::Unpack(static_cast<uint32_t>(random.Next64()));
+      h.flags = random.Bernoulli(0.5) ? 0 : static_cast<uint8_t>(random.Next64());
+      h.step = random.Bernoulli(0.5) ? Nasty(&random) : static_cast<int64_t>(random.Uniform(8));
+      h.first_step = random.Bernoulli(0.5) ? h.step : Nasty(&random);
+      h.group = random.Bernoulli(0.9) ? 0 : static_cast<uint32_t>(Nasty(&random));
+      h.samples = static_cast<uint64_t>(Nasty(&random));
+      h.clock_gap = static_cast<int32_t>(Nasty(&random));
+      std::vector<SliceEntry> entries(random.Uniform(4));
+      std::vector<uint64_t> keys;
+      std::vector<float> values;
+      for (SliceEntry& e : entries) {
+        e.range = random.Bernoulli(0.8) ? static_cast<uint32_t>(random.Uniform(8))
+                                        : static_cast<uint32_t>(Nasty(&random));
+        e.version = random.Bernoulli(0.5) ? 0 : Nasty(&random);
+        e.rows = static_cast<uint32_t>(random.Uniform(3));
+        const bool with_values = h.kind == FrameKind::kPush && e.rows > 0;
+        e.row_floats = with_values ? 2 + static_cast<uint32_t>(random.Uniform(2)) : 0;
+        for (uint32_t k = 0; k < e.rows; ++k) keys.push_back(random.Uniform(16));
+        values.resize(values.size() + size_t{e.rows} * e.row_floats, 1.0f);
+      }
+      absl::StatusOr<ParsedFrame> frame = DecodeFrame(EncodeDataFrame(
+          buffers_, h, entries, BufferOf(buffers_, keys), BufferOf(buffers_, values)));
+      if (!frame.ok()) continue;
+      effects_.Clear();
+      shard_->OnFrame(now_, *frame, &effects_);
+      ASSERT_LE(effects_.out.size(), 10000u);
+      if (i % 100 == 0) {
+        now_ += absl::Seconds(1);
+        effects_.Clear();
+        shard_->OnTick(now_, &effects_);
+        ASSERT_LE(effects_.out.size(), 2u * 4096);  // what may be parked, by two workers
+      }
+    }
+    EXPECT_LE(shard_->held_bytes(), size_t{1} << 20);
+    shard_->Report();
+  }
+}
+
+}  // namespace
+}  // namespace tandem
