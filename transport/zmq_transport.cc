@@ -763,7 +763,9 @@ void ZmqTransport::OnGoodbye(Peer* peer) {
   }
   peer->state = Peer::State::kClosed;
   peer->close_deadline = Clock::time_point::max();
-  if (!peer->incoming()) Drop(peer->id, options_.linger);
+  // It has stopped reading frames, so all that is worth sending is our goodbye; and it may be gone
+  // already, which libzmq would take the whole linger to find out.
+  if (!peer->incoming()) Drop(peer->id, options_.goodbye_wait);
 }
 
 void ZmqTransport::Emit(TransportEvent::Kind kind, PeerId id, absl::Status why) {

@@ -2,7 +2,7 @@ tandem_binary(transport_victim SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport_vic
               DEPS tandem::transport)
 tandem_test(transport_conformance_test
             SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport_conformance_test.cc
-            DEPS tandem::transport LABELS unit TIMEOUT 300)
+            DEPS tandem::transport LABELS unit TIMEOUT 600)
 add_dependencies(transport_conformance_test transport_victim)
 tandem_test(rdma_devices_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/rdma_devices_test.cc
             DEPS tandem::rdma LABELS unit)

@@ -41,7 +41,7 @@ using Kind = TransportEvent::Kind;
 using Parts = std::vector<std::vector<uint8_t>>;
 
 // Long enough for the slowest build on the busiest machine; nothing passes by waiting for it.
-constexpr absl::Duration kPatience = absl::Seconds(60);
+constexpr absl::Duration kPatience = absl::Seconds(200);
 constexpr absl::Duration kDeathIsSeenWithin = absl::Seconds(3);
 
 struct EndpointOptions {
