@@ -11,7 +11,6 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kPage = GrowableMapping::kPage;
 constexpr size_t kHugePage = GrowableMapping::kHugePage;
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
