@@ -314,7 +314,10 @@ absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) 
   out << absl::StrFormat("store: rows %d, dim %d, %s, batch %d keys, %d batches x %d, seed %d\n",
                          options.rows, options.dim, optimizer->name(), options.batch_keys,
                          options.batches, options.repetitions, options.seed);
-  for (const int64_t rows : options.memory_rows) MemoryRun(options, optimizer.get(), rows, out);
+  for (const int64_t rows : options.memory_rows) {
+    MemoryRun(options, optimizer.get(), rows, out);
+    out.flush();  // the next part takes a while
+  }
   if (options.rows == 0) return absl::OkStatus();
   SpeedRun run(options, optimizer.get());
   for (int r = 0; r < options.repetitions; ++r) TANDEM_RETURN_IF_ERROR(run.Repetition());
