@@ -775,9 +775,9 @@ void TrainerCore::SendEvaluationShare(absl::Time now) {
 
 // ---- saving and the end -----------------------------------------------------------------------
 
-// One save is one directory, `path`/step-N. All meet; rank 0 writes the dense part there (read back from
-// the servers if it lives there); all meet again, and the scheduler has the servers write their ranges
-// before it lets them go on; then rank 0 makes it the latest one.
+// One save is one directory, `path`/step-N. All meet; rank 0 writes the dense part there (read back
+// from the servers if it lives there); all meet again, and the scheduler has the servers write
+// their ranges before it lets them go on; then rank 0 makes it the latest one.
 bool TrainerCore::SaveAtBarrier(absl::Time now, Save* save, TrainerEffects* effects) {
   if (save->task_running || !save->reads.empty()) return false;
   const std::string directory = absl::StrCat(save->path, "/step-", save->step);
@@ -836,8 +836,8 @@ bool TrainerCore::HeldForSave() const {
 }
 
 // Runs beside the phases: barriers, evaluations and the end of an epoch may come in between, since
-// workers learn of a save at different times. From the moment a worker is ready until the save is done
-// it pushes nothing, so what is saved is of one moment.
+// workers learn of a save at different times. From the moment a worker is ready until the save is
+// done it pushes nothing, so what is saved is of one moment.
 bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
   if (requested_.name.empty() || phase_ < Phase::kTraining) return false;
   if (requested_.step < 0) {
@@ -845,9 +845,10 @@ bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) 
     requested_.step = barriers_[plan_barrier_].max_value;
     return true;
   }
-  // At the end of its data a worker waits for nobody, and nobody for its steps.
-  const bool at_end = phase_ > Phase::kEndPush || (phase_ == Phase::kEndPush && phase_part_ > 0) ||
-                      (phase_ == Phase::kDrain && plan_.lockstep);
+  // At the end of its data a worker waits for nobody, and nobody for its steps. In a lockstep job
+  // there is no such end: all take every step, those without data too.
+  const bool at_end = !plan_.lockstep &&
+                      (phase_ > Phase::kEndPush || (phase_ == Phase::kEndPush && phase_part_ > 0));
   if (!at_end && step_ < requested_.step) return false;
   if (!requested_.ready && (synchronising_ || !pushes_.empty())) return false;
   return SaveAtBarrier(now, &requested_, effects);
