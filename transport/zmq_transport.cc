@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "transport/recycle_pool.h"
+#include "transport/tsan_order.h"
 
 namespace tandem {
 namespace {
@@ -132,7 +133,10 @@ struct SendRecord {
     done->Done();
   }
   // Called by libzmq, usually on an I/O thread.
-  static void FreePart(void*, void* record) { static_cast<SendRecord*>(record)->PartDone(); }
+  static void FreePart(void*, void* record) {
+    TakeOver(record);
+    static_cast<SendRecord*>(record)->PartDone();
+  }
 };
 
 // A received part that stays where libzmq put it.
@@ -558,6 +562,7 @@ void ZmqTransport::SendParts(void* socket, SendRecord* record) {
     TANDEM_CHECK(zmq_msg_init_data(&message, part.mutable_data(), part.size(),
                                    &SendRecord::FreePart, record) == 0);
     const int flags = ZMQ_DONTWAIT | (i + 1 < parts ? ZMQ_SNDMORE : 0);
+    HandOver(record);
     if (zmq_msg_send(&message, socket, flags) < 0) zmq_msg_close(&message);
   }
 }

@@ -119,7 +119,8 @@ void ClientCore::Pack(Request* request) {
   for (const uint32_t id : order) range_fill_[id] = 0;
   size_t at = 0;
   for (const TableKeys& table : request->keys) {
-    FindRanges(*map_, table.table, plan_.tables[table.table].salt, table.keys, &key_range_[at]);
+    FindRanges(*map_, table.table, plan_.tables[table.table].salt, table.keys,
+               key_range_.data() + at);
     at += table.keys.size();
   }
   for (const uint32_t id : key_range_) ++range_fill_[id];

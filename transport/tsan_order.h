@@ -1,0 +1,23 @@
+// What passes between two threads through a library that ThreadSanitizer cannot see into: the giver
+// says so before, the taker after. Nothing at all in other builds.
+#ifndef TANDEM_TRANSPORT_TSAN_ORDER_H_
+#define TANDEM_TRANSPORT_TSAN_ORDER_H_
+
+#if defined(__SANITIZE_THREAD__)
+extern "C" void __tsan_acquire(void* address);
+extern "C" void __tsan_release(void* address);
+#endif
+
+namespace tandem {
+
+#if defined(__SANITIZE_THREAD__)
+inline void HandOver(void* object) { __tsan_release(object); }
+inline void TakeOver(void* object) { __tsan_acquire(object); }
+#else
+inline void HandOver(void*) {}
+inline void TakeOver(void*) {}
+#endif
+
+}  // namespace tandem
+
+#endif  // TANDEM_TRANSPORT_TSAN_ORDER_H_
