@@ -159,7 +159,7 @@ void ClientCore::Pack(Request* request) {
   for (const TableKeys& table : request->keys) {
     uint32_t* const source = request->source.data();
     size_t* const fill = range_fill_.data();
-    const uint32_t* const range = &key_range_[at];
+    const uint32_t* const range = key_range_.data() + at;
     for (size_t i = 0; i < table.keys.size(); ++i) {
       const size_t to = fill[range[i]]++;
       packed[to] = table.keys[i];
