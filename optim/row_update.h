@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 
 #include "absl/types/span.h"
 #include "optim/dim_dispatch.h"
@@ -23,7 +24,15 @@ inline float LaneSum(int n, Term term) {
     for (int l = 0; l < kLanes; ++l) lane[l] += term(j + l);
   }
   for (int l = 0; j + l < n; ++l) lane[l] += term(j + l);
-  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+  // In vector types, because g++ 12 takes the lanes through memory otherwise.
+  using Eight = float __attribute__((vector_size(32)));
+  Eight eight;
+  std::memcpy(&eight, lane, sizeof(eight));
+  const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) +
+                    __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+  const auto two =
+      __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
+  return two[0] + two[1];
 }
 
 // The order is: scale, then clip, then decay. Clipping sees the mean gradient (scale is 1/n), and

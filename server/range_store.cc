@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 // Keys between one stage of the pipeline and the next: enough to cover a miss, few enough that a
-// prefetched line is still in the second-level cache when it is used. 16 and 64 are slower.
+// prefetched line is still in the second-level cache when it is used. 16 and 48 are no faster.
 constexpr size_t kBlock = 32;
 
 constexpr int64_t kBelievedRows = 1 << 16;  // of the hint: a wrong one costs 1.4 MB at most
@@ -42,7 +42,7 @@ uint32_t RangeStore::Create(uint64_t key) {
 // Four stages, each one block of keys behind the one before:
 //   (1) hash the keys, prefetch their home buckets;
 //   (2) row numbers of the keys that are there, prefetch those rows; of the others (one key in
-//       fifteen has overflowed, or is new) prefetch the next bucket;
+//       twenty has overflowed, or is new) prefetch the next bucket;
 //   (3) row numbers of the others by resolve(key, hash), prefetch those rows;
 //   (4) use(index of the block's first key, row numbers).
 // Between the stages lie row numbers and hashes, never pointers, so (3) may create rows and move

@@ -4,7 +4,7 @@
 //
 // A key's home bucket is its hash scaled to the number of buckets, so buckets are in order of hash
 // whatever their number: growing reads the old ones and writes the new ones from front to back, and
-// the number need not be a power of two (it grows by a quarter, and memory stays near what is
+// the number need not be a power of two (it grows by a fifth, and memory stays near what is
 // used). A full bucket overflows into the next. Nothing is ever removed, hence a bucket with room
 // ends a search. Any 64-bit key is valid: a count, not a reserved key, says what is empty.
 //

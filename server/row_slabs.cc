@@ -1,5 +1,7 @@
 #include "server/row_slabs.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace tandem {
@@ -13,6 +15,19 @@ constexpr size_t kLeastRowsPerPage = 8;
 constexpr size_t kLineFloats = 16;
 
 constexpr double kGrowth = 1.5;  // of addresses; pages are paid for when they are written
+
+// Beyond this the processor sees the pattern itself.
+constexpr size_t kMostPrefetchedLines = 8;
+
+// Lines that `floats` floats may touch, when runs of them lie end to end from `offset` floats past
+// the start of a line.
+int LinesTouched(size_t offset, size_t floats) {
+  if (floats == 0) return 0;
+  const bool whole = offset % kLineFloats == 0 && floats % kLineFloats == 0;
+  const size_t lines =
+      whole ? floats / kLineFloats : (floats - 1 + kLineFloats - 1) / kLineFloats + 1;
+  return static_cast<int>(std::min(lines, kMostPrefetchedLines));
+}
 
 }  // namespace
 
@@ -28,6 +43,8 @@ RowSlabs::RowSlabs(int dim, int slots_per_row)
   }
   slots_offset_ = rows_per_slab_ * dim_;
   inverse_ = ~uint64_t{0} / rows_per_slab_ + 1;
+  weight_lines_ = LinesTouched(0, dim_);
+  slot_lines_ = LinesTouched(slots_offset_, slots_per_row_);
 }
 
 void RowSlabs::Reserve(size_t count) {

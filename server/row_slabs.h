@@ -40,10 +40,10 @@ class RowSlabs {
   // g++ takes a function that only prefetches for one without effect and drops its calls; inlined
   // early there is no call to drop.
   ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchWeights(uint32_t row) const {
-    PrefetchFloats(Weights(row), dim_);
+    PrefetchLines(Weights(row), weight_lines_);
   }
   ABSL_ATTRIBUTE_ALWAYS_INLINE void PrefetchSlots(uint32_t row) const {
-    if (slots_per_row_ > 0) PrefetchFloats(Slots(row), slots_per_row_);
+    if (slot_lines_ > 0) PrefetchLines(Slots(row), slot_lines_);
   }
 
   // Memory taken by rows [0, count).
@@ -52,11 +52,9 @@ class RowSlabs {
  private:
   // Into the second-level cache: it has room for more lines under way than the first has, and a
   // random line is under way for hundreds of cycles.
-  ABSL_ATTRIBUTE_ALWAYS_INLINE static void PrefetchFloats(const float* at, size_t count) {
-    // Beyond 512 bytes the processor sees the pattern itself.
-    const float* const last = at + std::min<size_t>(count, 128) - 1;
-    for (const float* p = at; p < last; p += 16) __builtin_prefetch(p, 0, 2);
-    __builtin_prefetch(last, 0, 2);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE static void PrefetchLines(const float* at, int lines) {
+    __builtin_prefetch(at, 0, 2);
+    for (int i = 1; i < lines; ++i) __builtin_prefetch(at + 16 * i, 0, 2);
   }
 
   // row / rows_per_slab, by multiplication: exact for 32-bit rows, as inverse_ is the quotient of
@@ -72,6 +70,8 @@ class RowSlabs {
   size_t slab_floats_;
   size_t slots_offset_;  // floats from the start of a slab
   uint64_t inverse_;
+  int weight_lines_;  // cache lines to prefetch for a row's weights, and for its slots
+  int slot_lines_;
   GrowableMapping mapping_;
 };
 
