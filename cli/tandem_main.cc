@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "base/heap.h"
 #include "cli/role_options.h"
 #include "cli/run_command.h"
 #include "worker/data/datagen.h"
@@ -104,4 +105,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace tandem
 
-int main(int argc, char** argv) { return tandem::Main(argc, argv); }
+int main(int argc, char** argv) {
+  tandem::KeepFreedMemory();
+  return tandem::Main(argc, argv);
+}

@@ -1,9 +1,11 @@
 // tandem-worker: trains on its share of the data of one job.
+#include "base/heap.h"
 #include "cli/role_options.h"
 #include "worker/worker_shell.h"
 
 int main(int argc, char** argv) {
   using namespace tandem;
+  KeepFreedMemory();
   CLI::App app("A worker of one Tandem job: trains on its share of the data.", "tandem-worker");
   RoleFlags flags;
   AddJobFlags(&app, &flags);
