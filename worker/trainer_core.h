@@ -28,7 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/engine.h"
+#include "collectives/legacy/engine.h"
 #include "policies/policy.h"
 #include "proto/job.h"
 #include "proto/outgoing.h"

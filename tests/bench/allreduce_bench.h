@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/schedule.h"
 
 namespace tandem {
 

@@ -5,7 +5,7 @@
 #include <new>
 #include <vector>
 
-#include "collectives/engine.h"
+#include "collectives/legacy/engine.h"
 #include "gtest/gtest.h"
 
 namespace {

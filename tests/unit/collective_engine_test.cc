@@ -1,5 +1,5 @@
 // The engine: right sums over a bad network, bit by bit; and every way in which it can fail, named.
-#include "collectives/engine.h"
+#include "collectives/legacy/engine.h"
 
 #include <algorithm>
 #include <bit>

@@ -11,8 +11,8 @@
 
 #include "base/buffer.h"
 #include "base/random.h"
-#include "collectives/engine.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/engine.h"
+#include "collectives/legacy/schedule.h"
 #include "gtest/gtest.h"
 #include "proto/frame.h"
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/checker.h"
-#include "collectives/cost.h"
-#include "collectives/draw.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/checker.h"
+#include "collectives/legacy/cost.h"
+#include "collectives/legacy/draw.h"
+#include "collectives/legacy/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -4,9 +4,10 @@
 // 2(p-1)*alpha, overlappable, + 2(p-1)/p * S*beta + (p-1)/p * S*gamma. Every element is summed as
 // ((c0 + c1) + c2) + ..., wherever it lies and however the vector is cut: the reproducible
 // algorithm, and the order in which servers fold (optim/fold.h).
-#include "collectives/schedule.h"
+#include "collectives/legacy/schedule.h"
 
 namespace tandem {
+inline namespace legacy {
 namespace {
 
 // Block `mine` of `rank` becomes the sum over ranks, starting from a copy of rank 0's contribution.
@@ -38,4 +39,5 @@ Schedule DirectAllReduce(int rank, int ranks, int64_t count) {
   return s;
 }
 
+}  // namespace legacy
 }  // namespace tandem

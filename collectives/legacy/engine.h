@@ -35,11 +35,12 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
-#include "collectives/operation.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/operation.h"
+#include "collectives/legacy/schedule.h"
 #include "proto/frame.h"
 
 namespace tandem {
+inline namespace legacy {
 
 struct OutgoingSegment {
   int to_rank = 0;
@@ -177,6 +178,7 @@ class CollectiveEngine {
   bool early_dropped_ = false;  // since the last Start
 };
 
+}  // namespace legacy
 }  // namespace tandem
 
 #endif  // TANDEM_COLLECTIVES_ENGINE_H_

@@ -9,9 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/schedule.h"
 
 namespace tandem {
+inline namespace legacy {
 
 struct CostModel {
   double alpha = 0;  // seconds a message
@@ -46,6 +47,7 @@ absl::StatusOr<double> ScheduleSeconds(absl::Span<const Schedule> schedules,
 // the link whatever the number of ranks. 0 for one rank, which sends nothing.
 double AllReduceBusFactor(int ranks);
 
+}  // namespace legacy
 }  // namespace tandem
 
 #endif  // TANDEM_COLLECTIVES_COST_H_

@@ -10,9 +10,10 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/schedule.h"
 
 namespace tandem {
+inline namespace legacy {
 
 struct CheckOptions {
   // Messages a pair may have in flight; the schedules must finish within this bound.
@@ -34,6 +35,7 @@ absl::Status CheckAllReduceAlgorithm(AllReduceAlgorithm algorithm, int ranks, in
 absl::Status CheckAllReduceTraffic(AllReduceAlgorithm algorithm,
                                    absl::Span<const Schedule> schedules);
 
+}  // namespace legacy
 }  // namespace tandem
 
 #endif  // TANDEM_COLLECTIVES_CHECKER_H_

@@ -3,9 +3,10 @@
 // Time: 2(p-1)*alpha + 2(p-1)/p * S*beta + (p-1)/p * S*gamma: the least traffic there can be, with
 // a latency that grows with p. Block b is added up starting at rank b, so the order of additions
 // depends on where an element lies in the vector: cutting the vector differently gives other bits.
-#include "collectives/schedule.h"
+#include "collectives/legacy/schedule.h"
 
 namespace tandem {
+inline namespace legacy {
 
 // Block b starts at rank b and moves right, gaining one addend a hop; the finished sum then makes
 // one more lap.
@@ -22,4 +23,5 @@ Schedule RingAllReduce(int rank, int ranks, int64_t count) {
   return s;
 }
 
+}  // namespace legacy
 }  // namespace tandem

@@ -1,4 +1,4 @@
-#include "collectives/engine.h"
+#include "collectives/legacy/engine.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +11,7 @@
 #include "optim/fold.h"
 
 namespace tandem {
+inline namespace legacy {
 namespace {
 
 constexpr size_t kMaxAbortText = 1024;  // bytes of a peer's reason that we repeat
@@ -453,4 +454,5 @@ Frame CollectiveEngine::Encode(SegmentKind kind, uint64_t number, int64_t messag
   return EncodeDataFrame(source_, header, {}, Buffer(), std::move(values));
 }
 
+}  // namespace legacy
 }  // namespace tandem

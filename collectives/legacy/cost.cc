@@ -1,13 +1,14 @@
-#include "collectives/cost.h"
+#include "collectives/legacy/cost.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "collectives/replay.h"
+#include "collectives/legacy/replay.h"
 
 namespace tandem {
+inline namespace legacy {
 namespace {
 
 // Traffic is written as a sum of blocks, each sent `times` times.
@@ -102,4 +103,5 @@ absl::StatusOr<double> ScheduleSeconds(absl::Span<const Schedule> schedules,
 
 double AllReduceBusFactor(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
+}  // namespace legacy
 }  // namespace tandem

@@ -1,13 +1,14 @@
-#include "collectives/draw.h"
+#include "collectives/legacy/draw.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/replay.h"
+#include "collectives/legacy/replay.h"
 
 namespace tandem {
+inline namespace legacy {
 namespace {
 
 struct Arrow {
@@ -46,4 +47,5 @@ absl::StatusOr<std::string> DrawSchedules(absl::Span<const Schedule> schedules) 
   return out;
 }
 
+}  // namespace legacy
 }  // namespace tandem

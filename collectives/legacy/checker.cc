@@ -1,4 +1,4 @@
-#include "collectives/checker.h"
+#include "collectives/legacy/checker.h"
 
 #include <algorithm>
 #include <string>
@@ -9,10 +9,11 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "collectives/cost.h"
-#include "collectives/replay.h"
+#include "collectives/legacy/cost.h"
+#include "collectives/legacy/replay.h"
 
 namespace tandem {
+inline namespace legacy {
 namespace {
 
 // A symbolic sum: whose contributions, in the order they were added.
@@ -182,4 +183,5 @@ absl::Status CheckAllReduceAlgorithm(AllReduceAlgorithm algorithm, int ranks, in
       schedules, {.max_in_flight = 1, .rank_order = algorithm == AllReduceAlgorithm::kDirect});
 }
 
+}  // namespace legacy
 }  // namespace tandem

@@ -11,10 +11,11 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/schedule.h"
 #include "proto/frame.h"
 
 namespace tandem {
+inline namespace legacy {
 
 // Numbers the messages between this rank and each peer, and gives each a slot: 0, 1, ... grouped by
 // peer.
@@ -87,6 +88,7 @@ class CollectiveOperation {
   std::vector<int> op_slot_;  // by op, over all steps
 };
 
+}  // namespace legacy
 }  // namespace tandem
 
 #endif  // TANDEM_COLLECTIVES_OPERATION_H_

@@ -12,9 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "collectives/schedule.h"
+#include "collectives/legacy/schedule.h"
 
 namespace tandem {
+inline namespace legacy {
 
 struct ReplayMessage {
   int64_t id = 0;  // 0, 1, ... in the order the replay sends them
@@ -40,6 +41,7 @@ class ReplayVisitor {
 absl::Status Replay(absl::Span<const Schedule> schedules, int max_in_flight,
                     ReplayVisitor& visitor);
 
+}  // namespace legacy
 }  // namespace tandem
 
 #endif  // TANDEM_COLLECTIVES_REPLAY_H_

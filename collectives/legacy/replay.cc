@@ -1,4 +1,4 @@
-#include "collectives/replay.h"
+#include "collectives/legacy/replay.h"
 
 #include <deque>
 #include <string>
@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 
 namespace tandem {
+inline namespace legacy {
 namespace {
 
 class Player {
@@ -181,4 +182,5 @@ absl::Status Replay(absl::Span<const Schedule> schedules, int max_in_flight,
   return Player(schedules, max_in_flight, visitor).Run();
 }
 
+}  // namespace legacy
 }  // namespace tandem

@@ -1,8 +1,9 @@
-#include "collectives/operation.h"
+#include "collectives/legacy/operation.h"
 
 #include "absl/strings/str_cat.h"
 
 namespace tandem {
+inline namespace legacy {
 
 void MessageTable::Seal() {
   for (size_t i = 1; i < base_.size(); ++i) base_[i] += base_[i - 1];
@@ -82,4 +83,5 @@ void CollectiveOperation::EnterNextStep() {
   step_sent = false;
 }
 
+}  // namespace legacy
 }  // namespace tandem
