@@ -8,3 +8,6 @@ tandem_library(allreduce_bench
   DEPS tandem::collectives_legacy tandem::transport absl::str_format Threads::Threads)
 tandem_test(allreduce_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/allreduce_bench_test.cc
             DEPS tandem::allreduce_bench LABELS unit bench)
+
+tandem_test(collective_reduce_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_reduce_test.cc
+            DEPS tandem::collective_reduce tandem::optim LABELS unit)

@@ -1,0 +1,8 @@
+// Compiled for AVX2 and F16C: see CMakeLists.txt.
+#include "collectives/reduce_vector.h"
+
+namespace tandem {
+
+extern constexpr ReduceKernels kReduceAvx2 = MakeReduceKernels();
+
+}  // namespace tandem

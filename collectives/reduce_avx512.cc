@@ -1,0 +1,8 @@
+// Compiled for AVX-512: see CMakeLists.txt.
+#include "collectives/reduce_vector.h"
+
+namespace tandem {
+
+extern constexpr ReduceKernels kReduceAvx512 = MakeReduceKernels();
+
+}  // namespace tandem

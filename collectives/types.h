@@ -1,0 +1,97 @@
+// What collectives compute on: element types and reductions, with the names users write.
+//
+// Depends on the standard library alone, so that CUDA code can share it.
+#ifndef TANDEM_COLLECTIVES_TYPES_H_
+#define TANDEM_COLLECTIVES_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace tandem {
+
+// The numbers go over the wire: never reuse one.
+enum class DataType : uint8_t { kF32, kF64, kF16, kBF16, kI32, kI64, kU8 };
+
+enum class ReduceOp : uint8_t {
+  kSum,        // integers wrap around
+  kProduct,    // integers wrap around
+  kMin,        // NaN if any is NaN; -0 is less than +0
+  kMax,        // NaN if any is NaN; -0 is less than +0
+  kAverage,    // the sum, then one multiply by 1 / ranks
+  kPreMulSum,  // every contribution is multiplied by a scalar, then the sum
+  kLogicalOr,  // 1 if any is not zero (NaN is not), else 0
+  kLogicalAnd,
+  kBitOr,
+};
+
+inline constexpr DataType kDataTypes[] = {DataType::kF32,  DataType::kF64, DataType::kF16,
+                                          DataType::kBF16, DataType::kI32, DataType::kI64,
+                                          DataType::kU8};
+inline constexpr ReduceOp kReduceOps[] = {
+    ReduceOp::kSum,       ReduceOp::kProduct,    ReduceOp::kMin,
+    ReduceOp::kMax,       ReduceOp::kAverage,    ReduceOp::kPreMulSum,
+    ReduceOp::kLogicalOr, ReduceOp::kLogicalAnd, ReduceOp::kBitOr};
+inline constexpr size_t kDataTypeCount = sizeof(kDataTypes) / sizeof(kDataTypes[0]);
+inline constexpr size_t kReduceOpCount = sizeof(kReduceOps) / sizeof(kReduceOps[0]);
+
+constexpr const char* Name(DataType type) {
+  constexpr const char* kNames[] = {"f32", "f64", "f16", "bf16", "i32", "i64", "u8"};
+  return kNames[static_cast<size_t>(type)];
+}
+
+constexpr const char* Name(ReduceOp op) {
+  constexpr const char* kNames[] = {"sum",       "product",    "min",         "max",   "average",
+                                    "premulsum", "logical_or", "logical_and", "bit_or"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+// Nothing if no type or op has that name.
+constexpr std::optional<DataType> ParseDataType(std::string_view name) {
+  for (const DataType type : kDataTypes) {
+    if (name == Name(type)) return type;
+  }
+  return std::nullopt;
+}
+
+constexpr std::optional<ReduceOp> ParseReduceOp(std::string_view name) {
+  for (const ReduceOp op : kReduceOps) {
+    if (name == Name(op)) return op;
+  }
+  return std::nullopt;
+}
+
+// For numbers from the wire.
+constexpr bool IsDataType(uint8_t number) { return number < kDataTypeCount; }
+constexpr bool IsReduceOp(uint8_t number) { return number < kReduceOpCount; }
+
+// Bytes of one element.
+constexpr size_t SizeOf(DataType type) {
+  constexpr size_t kSizes[] = {4, 8, 2, 2, 4, 8, 1};
+  return kSizes[static_cast<size_t>(type)];
+}
+
+constexpr bool IsFloating(DataType type) {
+  return type == DataType::kF32 || type == DataType::kF64 || type == DataType::kF16 ||
+         type == DataType::kBF16;
+}
+
+// Whether the op means something for the type. Average and premulsum multiply by a fraction, which
+// integers could only do by rounding each element by a rule of our own making; callers who want
+// that sum and divide. Bits of floating-point numbers are not quantities to combine.
+constexpr bool Defined(ReduceOp op, DataType type) {
+  switch (op) {
+    case ReduceOp::kAverage:
+    case ReduceOp::kPreMulSum:
+      return IsFloating(type);
+    case ReduceOp::kBitOr:
+      return !IsFloating(type);
+    default:
+      return true;
+  }
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_COLLECTIVES_TYPES_H_
