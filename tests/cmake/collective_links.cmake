@@ -1,0 +1,2 @@
+tandem_test(collective_link_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_link_test.cc
+            DEPS tandem::collective_links LABELS unit)
