@@ -13,7 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#if defined(__F16C__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -31,6 +31,9 @@ constexpr size_t kVectorBytes = 32;
 #else
 constexpr size_t kVectorBytes = 16;
 #endif
+
+// The masked forms of AVX-512 intrinsics below have all lanes on: the others make g++ 12 warn of
+// its own header.
 
 template <class T, size_t kBytes = kVectorBytes>
 struct VectorOf {
@@ -90,13 +93,30 @@ struct Widened {
   static constexpr size_t kElementBytes = 2;
   static constexpr size_t kLanes = kVectorBytes / sizeof(float);
 
+  // __builtin_convertvector means the same as the instructions, but g++ 12 takes detours.
   static TANDEM_INLINE Words LoadWords(const unsigned char* p) {
     Halves halves;
     __builtin_memcpy(&halves, p, sizeof(halves));
+#if defined(__AVX512F__)
+    return reinterpret_cast<Words>(
+        _mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(halves)));
+#elif defined(__AVX2__)
+    return reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(halves)));
+#else
     return __builtin_convertvector(halves, Words);
+#endif
   }
+  // Words are below 2^16.
   static TANDEM_INLINE void StoreWords(unsigned char* p, Words words) {
+#if defined(__AVX512F__)
+    const __m256i halves = _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(words));
+#elif defined(__AVX2__)
+    const __m256i wide = reinterpret_cast<__m256i>(words);
+    const __m128i halves =
+        _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+#else
     const Halves halves = __builtin_convertvector(words, Halves);
+#endif
     __builtin_memcpy(p, &halves, sizeof(halves));
   }
 };
@@ -116,6 +136,13 @@ struct BFloat16 : Widened {
 };
 
 struct Float16 : Widened {
+#if defined(__F16C__)
+  // clang 14 would move selections to where numbers are narrow, and do them one by one.
+  static TANDEM_INLINE V Opaque(V v) {
+    asm("" : "+v"(v));
+    return v;
+  }
+#endif
 #if defined(__AVX512F__)
   static TANDEM_INLINE V Load(const unsigned char* p) {
     // The unmasked form makes g++ 12 warn of its own header.
@@ -123,18 +150,19 @@ struct Float16 : Widened {
         _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
   }
   static TANDEM_INLINE void Store(unsigned char* p, V v) {
-    _mm256_storeu_si256(
-        reinterpret_cast<__m256i*>(p),
-        _mm512_maskz_cvtps_ph(0xffff, reinterpret_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_maskz_cvtps_ph(0xffff, reinterpret_cast<__m512>(Opaque(v)),
+                                              _MM_FROUND_TO_NEAREST_INT));
   }
 #elif defined(__F16C__) && defined(__AVX2__)
   static TANDEM_INLINE V Load(const unsigned char* p) {
-    return reinterpret_cast<V>(
-        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+    return Opaque(
+        reinterpret_cast<V>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))));
   }
   static TANDEM_INLINE void Store(unsigned char* p, V v) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                     _mm256_cvtps_ph(reinterpret_cast<__m256>(v), _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm256_cvtps_ph(reinterpret_cast<__m256>(Opaque(v)), _MM_FROUND_TO_NEAREST_INT));
   }
 #else
   // Exponent and mantissa move into place; the bias is corrected by adding for normal numbers, and
