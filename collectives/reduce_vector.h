@@ -145,9 +145,8 @@ struct Float16 : Widened {
 #endif
 #if defined(__AVX512F__)
   static TANDEM_INLINE V Load(const unsigned char* p) {
-    // The unmasked form makes g++ 12 warn of its own header.
-    return reinterpret_cast<V>(
-        _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+    return Opaque(reinterpret_cast<V>(
+        _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))));
   }
   static TANDEM_INLINE void Store(unsigned char* p, V v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
