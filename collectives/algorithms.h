@@ -50,7 +50,8 @@ enum class Algorithm : uint8_t {
   kBruck,
   kDoubleTree,
   kSwing,
-  kHierarchical,  // within hosts, then across them
+  kHierarchical,   // within hosts, then across them
+  kDissemination,  // barrier
 };
 inline constexpr Algorithm kAlgorithms[] = {Algorithm::kRing,
                                             Algorithm::kDirect,
@@ -63,7 +64,8 @@ inline constexpr Algorithm kAlgorithms[] = {Algorithm::kRing,
                                             Algorithm::kBruck,
                                             Algorithm::kDoubleTree,
                                             Algorithm::kSwing,
-                                            Algorithm::kHierarchical};
+                                            Algorithm::kHierarchical,
+                                            Algorithm::kDissemination};
 absl::string_view AlgorithmName(Algorithm algorithm);  // "ring", "recursive_doubling", ...
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
 
