@@ -3,6 +3,8 @@
 // wrote before; nothing works after an error.
 #include "collectives/link.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -16,6 +18,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "collectives/links/in_memory_link.h"
+#include "collectives/links/shm_link.h"
 #include "collectives/links/tcp_link.h"
 #include "collectives/links/tcp_socket.h"
 #include "gtest/gtest.h"
@@ -55,6 +58,13 @@ std::vector<LinkKind> AllKinds() {
                      return LinkPair{std::make_unique<TcpLink>(std::move(sockets->first)),
                                      std::make_unique<TcpLink>(std::move(sockets->second))};
                    }});
+  const auto shm = [](size_t capacity) {
+    auto ends = ShmLink::NewPair(capacity);
+    TANDEM_CHECK_OK(ends.status());
+    return LinkPair{std::move((*ends)[0]), std::move((*ends)[1])};
+  };
+  kinds.push_back({"Shm", [=](uint64_t) { return shm(ShmLink::kDefaultCapacity); }});
+  kinds.push_back({"ShmSmall", [=](uint64_t) { return shm(4096); }});
   return kinds;
 }
 
@@ -271,6 +281,50 @@ TEST_P(LinkTest, AnEndInTheMiddleOfAMessageIsSeen) {
     }
   }
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
+}
+
+// One side of a conversation that sleeps whenever there is nothing to do: answers each message with
+// one, of a size that both know. False if it slept for ten seconds, or the stream is wrong.
+bool Converse(Link& link, bool begins, int messages) {
+  const auto size_of = [](int i) { return i % 50 == 7 ? size_t{3'000'000} : size_t{40}; };
+  const auto sleep = [&] {
+    if (!link.PrepareToSleep()) {
+      link.WakeUp();
+      return true;
+    }
+    const short writable = link.WantsWritable() ? POLLOUT : 0;
+    pollfd waiting = {
+        .fd = link.fd(), .events = static_cast<short>(POLLIN | writable), .revents = 0};
+    const int ready = poll(&waiting, 1, 10'000);
+    link.WakeUp();
+    return ready > 0;
+  };
+  Bytes bytes;
+  for (int i = 0; i < 2 * messages; ++i) {
+    bytes.assign(size_of(i), static_cast<uint8_t>(i));
+    for (size_t done = 0; done < bytes.size();) {
+      const auto all = absl::MakeSpan(bytes).subspan(done);
+      const auto n = (i % 2 == 0) == begins ? link.Write({}, all) : link.Read(all);
+      if (!n.ok()) return false;
+      done += *n;
+      if (*n == 0 && !sleep()) return false;
+    }
+    for (const uint8_t byte : bytes) {
+      if (byte != static_cast<uint8_t>(i)) return false;
+    }
+  }
+  return true;
+}
+
+// No wake-up is lost: neither that bytes have come nor that there is room again.
+TEST_P(LinkTest, SleepersAreWoken) {
+  LinkPair pair = Make();
+  if (pair.a->fd() < 0) GTEST_SKIP() << "nothing to sleep on";
+  bool other_ok = false;
+  std::thread other([&] { other_ok = Converse(*pair.b, false, 2000); });
+  EXPECT_TRUE(Converse(*pair.a, true, 2000));
+  other.join();
+  EXPECT_TRUE(other_ok);
 }
 
 TEST(InMemoryLinkTest, ABreakIsSeenAtOnceOnBothEnds) {
