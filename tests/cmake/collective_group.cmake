@@ -1,0 +1,2 @@
+tandem_test(collective_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_group_test.cc
+            DEPS tandem::collective_group tandem::collective_links LABELS unit)
