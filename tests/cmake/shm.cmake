@@ -1,0 +1,2 @@
+tandem_test(shm_ring_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/shm_ring_test.cc
+            DEPS tandem::transport LABELS unit)
