@@ -1,2 +1,4 @@
 tandem_test(collective_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_group_test.cc
             DEPS tandem::collective_group tandem::collective_links LABELS unit)
+tandem_test(collective_faults_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_faults_test.cc
+            DEPS tandem::collective_group tandem::collective_links LABELS unit)
