@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/hash.h"
 
 namespace tandem {
 
@@ -15,9 +16,9 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
     if (info.table() >= plan.tables.size() ||
         info.server() >= static_cast<uint32_t>(plan.servers()) ||
         info.shard() >= static_cast<uint32_t>(plan.shards_per_server())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("view ", view.number(), " range ", i, ": table ", info.table(), " on server ",
-                       info.server(), " shard ", info.shard(), " is not of this job"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "view ", view.number(), " range ", i, ": table ", info.table(), " on server ",
+          info.server(), " shard ", info.shard(), " is not of this job"));
     }
     Table& table = map->tables_[info.table()];
     const bool first_of_table = table.count == 0;
@@ -32,20 +33,51 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
           view.number(), i, info.begin(), info.end(), plan.tables[info.table()].name, want_begin));
     }
     ++table.count;
-    map->ranges_.push_back({info.table(), info.begin(), info.end(),
-                            EndpointId::Shard(static_cast<int>(info.server()),
-                                              static_cast<int>(info.shard()))});
+    map->ranges_.push_back(
+        {info.table(), info.begin(), info.end(),
+         EndpointId::Shard(static_cast<int>(info.server()), static_cast<int>(info.shard()))});
     map->begins_.push_back(info.begin());
   }
   for (size_t t = 0; t < plan.tables.size(); ++t) {
-    const Table& table = map->tables_[t];
+    Table& table = map->tables_[t];
     if (table.count == 0 || map->ranges_[table.first + table.count - 1].end != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("view ", view.number(), ": the ranges of table ",
-                                                     plan.tables[t].name,
+      return absl::InvalidArgumentError(absl::StrCat("view ", view.number(),
+                                                     ": the ranges of table ", plan.tables[t].name,
                                                      " do not reach the last position"));
     }
+    table.equal = map->GuessIsNear(table);
   }
   return std::shared_ptr<const RangeMap>(std::move(map));
+}
+
+bool RangeMap::GuessIsNear(const Table& table) const {
+  for (uint32_t i = 0; i < table.count; ++i) {
+    const Range& range = ranges_[table.first + i];
+    const uint64_t low = MulHigh(range.begin, table.count);
+    const uint64_t high = MulHigh(range.end - 1, table.count);  // end 0 is 2^64
+    if (low + 1 < i || low > i || high + 1 < i || high > i) return false;
+  }
+  return true;
+}
+
+void RangeMap::FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys,
+                       uint32_t* ids, uint64_t* counts) const {
+  const Table t = tables_[table];
+  if (!t.equal) {
+    for (size_t i = 0; i < keys.size(); ++i)
+      ++counts[ids[i] = Find(table, Position(salt, keys[i]))];
+    return;
+  }
+  const uint64_t* const begins = begins_.data() + t.first;
+  const uint64_t count = t.count, last = count - 1;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t position = Position(salt, keys[i]);
+    const uint64_t guess = MulHigh(position, count);
+    const uint64_t next = guess < last ? guess + 1 : last;  // of the last one: itself
+    const uint64_t found = begins[next] <= position ? next : guess;
+    ids[i] = t.first + static_cast<uint32_t>(found);
+    ++counts[ids[i]];
+  }
 }
 
 std::string RangeMap::Describe(uint32_t id, const JobPlan& plan) const {

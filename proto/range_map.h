@@ -44,6 +44,11 @@ class RangeMap {
     return t.first + static_cast<uint32_t>(i);
   }
 
+  // ids[i] = the range of keys[i] of `table`, whose salt is `salt`; adds to counts[id] for each. For
+  // all keys of a request at once: a loop in which no key waits for the one before.
+  void FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys, uint32_t* ids,
+               uint64_t* counts) const;
+
   // Ranges of one table are numbered consecutively: [first, first + count).
   uint32_t FirstRange(uint32_t table) const { return tables_[table].first; }
   uint32_t RangeCount(uint32_t table) const { return tables_[table].count; }
@@ -55,7 +60,10 @@ class RangeMap {
   struct Table {
     uint32_t first = 0;
     uint32_t count = 0;
+    bool equal = false;  // the guess of Find is exact, or one too low
   };
+  bool GuessIsNear(const Table& table) const;
+
   uint32_t view_ = 0;
   std::vector<Range> ranges_;
   std::vector<uint64_t> begins_;  // by range id

@@ -143,9 +143,10 @@ class ShardThread {
     absl::Time next_tick = absl::Now();
     while (!stop_) {
       events.clear();
-      transport_->Poll(kTick, &events);
+      transport_->Poll(effects_.out.empty() ? kTick : absl::ZeroDuration(), &events);
       const absl::Time now = absl::Now();
       for (const TransportEvent& event : events) OnEvent(now, event);
+      if (events.empty()) Flush();
       events.clear();
       RunInbox();
       if (core_ != nullptr && now >= next_tick) {
@@ -153,8 +154,9 @@ class ShardThread {
         core_->OnTick(now, &effects_);
         if (shard_ == 0) progress_->SetActivity(core_->Waiting(now));
       }
-      Flush();
+      if (effects_.MustSend() || !effects_.log.empty()) Flush();
     }
+    Flush();
   }
 
   void OnEvent(absl::Time now, const TransportEvent& event) {
@@ -165,7 +167,7 @@ class ShardThread {
     if (event.kind != TransportEvent::Kind::kFrame || core_ == nullptr) return;
     core_->OnFrame(now, event.frame, &effects_);
     progress_->Advance(static_cast<uint64_t>(std::max<int64_t>(event.frame.header.step, 0)));
-    Flush();
+    if (effects_.MustSend()) Flush();
   }
 
   void RunInbox() {
@@ -179,7 +181,7 @@ class ShardThread {
 
   void Flush() {
     for (Outgoing& out : effects_.out) (void)peers_->Send(std::move(out));  // the asker asks again
-    effects_.out.clear();
+    effects_.ClearOut();
     for (const std::string& line : effects_.log) {
       std::fprintf(stderr, "server shard %d: %s\n", shard_, line.c_str());
     }

@@ -19,6 +19,11 @@ constexpr size_t kMaxParkedPerWorker = 4096;
 
 uint64_t MoveId(uint32_t range, uint32_t view) { return static_cast<uint64_t>(view) << 32 | range; }
 
+void Say(ShardEffects* effects, Outgoing outgoing) {
+  effects->out.push_back(std::move(outgoing));
+  effects->urgent = true;
+}
+
 void FillDistribution(const Measure& measure, Distribution* out) {
   out->set_count(measure.count);
   out->set_sum(measure.sum);
@@ -120,15 +125,15 @@ void ShardCore::SendMove(absl::Time now, uint32_t id, OutgoingMove* move, ShardE
   header.sender = self_;
   header.incarnation = incarnation_;
   header.view = map_->view();
-  effects->out.push_back({move->to, EncodeControlFrame(buffers_, header, control, move->image)});
+  Say(effects, {move->to, EncodeControlFrame(buffers_, header, control, move->image)});
 }
 
 void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const RangeData& data,
                             ShardEffects* effects) {
   const uint32_t id = data.range();
   if (map_ == nullptr || id >= owned_.size() || frame.header.sender.role != Role::kServer) {
-    effects->log.push_back(absl::StrCat("ignored range ", id, " from ",
-                                        frame.header.sender.DebugString()));
+    effects->log.push_back(
+        absl::StrCat("ignored range ", id, " from ", frame.header.sender.DebugString()));
     return;
   }
   absl::StatusOr<RangeImage> image = DecodeRange({frame.values().data(), frame.values().size()});
@@ -162,7 +167,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
   header.sender = self_;
   header.incarnation = incarnation_;
   header.view = view();
-  effects->out.push_back({frame.header.sender, EncodeControlFrame(buffers_, header, control)});
+  Say(effects, {frame.header.sender, EncodeControlFrame(buffers_, header, control)});
   ServeParked(now, effects);
   RetryEarly(effects);
 }
@@ -377,7 +382,7 @@ void ShardCore::AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices,
   }
   Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
   bytes_["rows"] += answer.TotalBytes();
-  effects->out.push_back({frame.header.sender, std::move(answer)});
+  Say(effects, {frame.header.sender, std::move(answer)});
 }
 
 void ShardCore::ServeParked(absl::Time now, ShardEffects* effects) {
@@ -407,10 +412,9 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
       e.row_floats = static_cast<uint32_t>(slowest);
       e.version = progress.workers[static_cast<size_t>(slowest)].admitted;
       e.clock = absl::ToInt64Milliseconds(now - read.since);
-      effects->out.push_back(
-          {read.frame.header.sender,
-           EncodeDataFrame(buffers_, AnswerHeader(read.frame, FrameKind::kWaiting), {&e, 1},
-                           Buffer(), Buffer())});
+      Say(effects, {read.frame.header.sender,
+                    EncodeDataFrame(buffers_, AnswerHeader(read.frame, FrameKind::kWaiting),
+                                    {&e, 1}, Buffer(), Buffer())});
       break;
     }
   }

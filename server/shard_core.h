@@ -36,10 +36,19 @@ namespace tandem {
 
 struct ShardEffects {
   std::vector<Outgoing> out;
+  bool urgent = false;                // `out` holds more than acknowledgements
   std::vector<UpdateRecord> records;  // if the job records staleness
   std::vector<std::string> log;       // one line each: refused frames, moved ranges
-  void Clear() {
+
+  // Acknowledgements may wait until no more frames have come in: sending each of them would hold
+  // up the pushes behind it.
+  bool MustSend() const { return urgent || out.size() >= 16; }
+  void ClearOut() {
     out.clear();
+    urgent = false;
+  }
+  void Clear() {
+    ClearOut();
     records.clear();
     log.clear();
   }

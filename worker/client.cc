@@ -3,18 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "worker/pooling.h"
 
 namespace tandem {
-namespace {
-
-constexpr absl::Duration kTick = absl::Milliseconds(50);
-
-absl::Status Cancelled() { return absl::CancelledError("the client was closed"); }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::New(const JobPlan& plan,
                                                     std::unique_ptr<Transport> transport,
@@ -30,65 +21,47 @@ absl::StatusOr<std::unique_ptr<Client>> Client::New(const JobPlan& plan,
 
 Client::Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options)
     : plan_(plan),
-      options_(options),
-      transport_(std::move(transport)),
-      core_(plan, options.rank, options.incarnation, *transport_, options.core),
-      peers_(*transport_),
-      thread_([this] { Loop(); }) {}
+      engine_(std::make_shared<ClientEngine>(
+          plan, std::move(transport),
+          ClientEngine::Options{.rank = options.rank,
+                                .incarnation = options.incarnation,
+                                .max_in_flight = options.max_in_flight,
+                                .refuse_when_full = options.refuse_when_full,
+                                .core = options.core})) {}
 
-Client::~Client() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
-  }
-  transport_->Wake();
-  thread_.join();
-}
+Client::~Client() { engine_->Shutdown(); }
 
-absl::Status Client::SetView(const View& view) {
-  TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, plan_));
-  {
-    absl::MutexLock lock(&mutex_);
-    core_.OnView(absl::Now(), std::move(map));
-    views_.push_back(view);
-    have_view_ = true;
-  }
-  transport_->Wake();
-  return absl::OkStatus();
-}
+absl::Status Client::SetView(const View& view) { return engine_->SetView(view); }
 
-ClientCore::Counters Client::counters() const {
-  absl::MutexLock lock(&mutex_);
-  return core_.counters();
-}
-
-// ---- callers' threads -------------------------------------------------------------------------
+ClientCore::Counters Client::counters() const { return engine_->counters(); }
 
 Future Client::Pull(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
                     absl::Span<const absl::Span<float>> rows, Ids ids) {
-  auto call = std::make_unique<Call>(Future());
+  auto call = std::make_shared<ClientCall>();
   call->info.group = group;
   call->info.first_step = call->info.step = step;
   call->keys.assign(keys.begin(), keys.end());
+  for (TableKeys& table : call->keys) table.may_repeat = ids == Ids::kMayRepeat;
   call->rows.assign(rows.begin(), rows.end());
-  return Start(std::move(call), ids);
+  return Start(std::move(call));
 }
 
 Future Client::Push(uint32_t group, int64_t step, uint64_t samples,
                     absl::Span<const TableKeys> keys,
                     absl::Span<const absl::Span<const float>> gradients, Ids ids) {
-  auto call = std::make_unique<Call>(Future());
+  auto call = std::make_shared<ClientCall>();
   call->push = true;
   call->info.group = group;
   call->info.first_step = call->info.step = step;
   call->info.samples = samples;
   call->keys.assign(keys.begin(), keys.end());
+  for (TableKeys& table : call->keys) table.may_repeat = ids == Ids::kMayRepeat;
   call->gradients.assign(gradients.begin(), gradients.end());
-  return Start(std::move(call), ids);
+  return Start(std::move(call));
 }
 
 // What the core takes for granted.
-absl::Status Client::Check(const Call& call) const {
+absl::Status Client::Check(const ClientCall& call) const {
   const char* const what = call.push ? "push" : "pull";
   const size_t values = call.push ? call.gradients.size() : call.rows.size();
   if (call.info.group >= plan_.groups.size() || call.info.step < 0 || values != call.keys.size()) {
@@ -115,150 +88,14 @@ absl::Status Client::Check(const Call& call) const {
   return absl::OkStatus();
 }
 
-void Client::MergeRepeated(Call* call) {
-  for (size_t i = 0; i < call->keys.size(); ++i) {
-    TableKeys& table = call->keys[i];
-    Call::Unique unique;
-    unique.input = i;
-    {
-      absl::MutexLock lock(&merge_mutex_);
-      index_.Unique(table.keys, &ids_.keys, &ids_.index);
-      if (ids_.keys.size() == table.keys.size()) continue;  // travel as they stand
-      unique.ids = ids_;
-    }
-    const int dim = plan_.tables[table.table].dim;
-    unique.floats.resize(unique.ids.keys.size() * static_cast<size_t>(dim));
-    if (call->push) {
-      MergeGradients(unique.ids, dim, call->gradients[i], absl::MakeSpan(unique.floats));
-      call->gradients[i] = unique.floats;
-    } else {
-      unique.rows = call->rows[i];
-      call->rows[i] = absl::MakeSpan(unique.floats);
-    }
-    table.keys = unique.ids.keys;
-    call->unique.push_back(std::move(unique));  // moving a vector keeps its memory
-  }
-}
-
-bool Client::HasRoom() const { return stop_ || in_flight_ < options_.max_in_flight; }
-
-Future Client::Start(std::unique_ptr<Call> call, Ids ids) {
-  const Future future = call->future;
+Future Client::Start(std::shared_ptr<ClientCall> call) {
+  const Future future(call, engine_);
   absl::Status status = Check(*call);
   if (status.ok()) {
-    if (ids == Ids::kMayRepeat) MergeRepeated(call.get());
-    status = Admit(std::move(call));
+    status = engine_->Start(std::move(call));
   }
-  if (status.ok()) {
-    transport_->Wake();
-  } else {
-    future.Set(std::move(status));
-  }
+  if (!status.ok()) future.call_->Finish(std::move(status));
   return future;
-}
-
-// Makes the frames of a call once there is room for it.
-absl::Status Client::Admit(std::unique_ptr<Call> call) {
-  absl::MutexLock lock(&mutex_);
-  if (!have_view_) return absl::FailedPreconditionError("client: no view has been set");
-  if (!options_.refuse_when_full) mutex_.Await(absl::Condition(this, &Client::HasRoom));
-  if (stop_) return Cancelled();
-  if (!HasRoom()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("client: ", in_flight_, " requests are in flight"));
-  }
-  const absl::Time now = absl::Now();
-  ++in_flight_;
-  uint64_t number = 0;
-  if (call->push) {
-    call->info.clock_gap = static_cast<int32_t>(
-        std::max<int64_t>(0, call->info.step - core_.largest_min_clock(call->info.group)));
-    call->info.in_flight = ++pushes_in_flight_;
-    number = core_.Push(now, call->info, call->keys, call->gradients);
-  } else {
-    number = core_.Pull(now, call->info.group, call->info.step, call->keys, call->rows, 0);
-  }
-  calls_[number] = std::move(call);
-  return absl::OkStatus();
-}
-
-// ---- the client's thread ----------------------------------------------------------------------
-
-void Client::Loop() {
-  std::vector<TransportEvent> events;
-  absl::Time next_tick = absl::Now();
-  for (bool stop = false; !stop;) {
-    transport_->Poll(kTick, &events);
-    const absl::Time now = absl::Now();
-    for (const TransportEvent& event : events) peers_.OnEvent(event);
-    {
-      absl::MutexLock lock(&mutex_);
-      for (const TransportEvent& event : events) {
-        if (event.kind == TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
-      }
-      if (now >= next_tick) {
-        next_tick = now + kTick;
-        core_.OnTick(now);
-      }
-      TakeResults();
-      stop = stop_;
-    }
-    events.clear();  // their memory goes back to the transport
-    SetAddresses();
-    SendAll();
-    Complete();
-  }
-}
-
-// What the core has produced, to be dealt with when others may use it again.
-void Client::TakeResults() {
-  new_views_.swap(views_);
-  out_.swap(core_.out());
-  for (ClientCore::Completion& completion : core_.completions()) {
-    const auto found = calls_.find(completion.request);
-    if (found == calls_.end()) continue;
-    done_.push_back({std::move(found->second), std::move(completion.status)});
-    calls_.erase(found);
-  }
-  core_.completions().clear();
-  if (!stop_) return;
-  for (auto& [number, call] : calls_) done_.push_back({std::move(call), Cancelled()});
-  calls_.clear();
-}
-
-void Client::SetAddresses() {
-  for (const View& view : new_views_) {
-    for (int s = 0; s < view.server_size(); ++s) {
-      for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
-        peers_.SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
-      }
-    }
-  }
-  new_views_.clear();
-}
-
-void Client::SendAll() {
-  for (Outgoing& out : out_) (void)peers_.Send(std::move(out));  // lost ones go out again
-  out_.clear();
-}
-
-void Client::Complete() {
-  for (Done& done : done_) {
-    Call& call = *done.call;
-    if (!call.push && done.status.ok()) {
-      for (const Call::Unique& unique : call.unique) {
-        PoolRows(unique.ids, plan_.tables[call.keys[unique.input].table].dim, unique.floats,
-                 unique.rows);
-      }
-    }
-    {
-      absl::MutexLock lock(&mutex_);
-      --in_flight_;
-      if (call.push) --pushes_in_flight_;
-    }
-    call.future.Set(std::move(done.status));
-  }
-  done_.clear();
 }
 
 }  // namespace tandem

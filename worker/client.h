@@ -12,64 +12,55 @@
 // with max_in_flight requests under way a call blocks until one is done, or with `refuse_when_full`
 // comes back at once with RESOURCE_EXHAUSTED. An error names the server and the key range at fault.
 //
-// Thread safety: any thread may call; requests of one thread go out in its order. Ids and gradients
-// are brought into frames by the thread that calls, which has them in its cache; a thread of the
-// client's own, which alone uses the transport, sends the frames, takes the answers and puts rows
-// into place. Not here: registration with the scheduler (scheduler/node_link.h), the order of steps
-// of a training loop (trainer_core.h).
+// Thread safety: any thread may call; requests of one thread go out in its order. The thread that
+// calls brings ids and gradients into frames and sends them, and while it waits it takes the
+// answers and puts rows into place itself (client_engine.h says how threads share this). Not here:
+// registration with the scheduler (scheduler/node_link.h), the order of steps of a training loop
+// (trainer_core.h).
 #ifndef TANDEM_WORKER_CLIENT_H_
 #define TANDEM_WORKER_CLIENT_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <thread>
-#include <vector>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/job.h"
 #include "proto/wire.pb.h"
-#include "transport/peer_map.h"
 #include "transport/transport.h"
-#include "worker/batch.h"
 #include "worker/client_core.h"
-#include "worker/data/batch_builder.h"
+#include "worker/client_engine.h"
 
 namespace tandem {
 
 // The outcome of a request, now or later. Copies name the same request. Any thread.
 class Future {
  public:
-  bool done() const { return state_->done.HasBeenNotified(); }
-  void Wait() const { state_->done.WaitForNotification(); }
+  bool done() const { return call_->done.load(std::memory_order_acquire); }
+  void Wait() const {
+    if (!done()) engine_->Wait(*call_, absl::InfiniteFuture());
+  }
   // False if it was not done in time.
   bool WaitFor(absl::Duration timeout) const {
-    return state_->done.WaitForNotificationWithTimeout(timeout);
+    if (!done()) engine_->Wait(*call_, absl::Now() + timeout);
+    return done();
   }
   // Waits.
   const absl::Status& status() const {
     Wait();
-    return state_->status;
+    return call_->status;
   }
 
  private:
   friend class Client;
-  struct State {
-    absl::Notification done;
-    absl::Status status;  // written once, before `done`
-  };
-  Future() : state_(std::make_shared<State>()) {}
-  void Set(absl::Status status) const {
-    state_->status = std::move(status);
-    state_->done.Notify();
-  }
-  std::shared_ptr<State> state_;
+  Future(std::shared_ptr<ClientCall> call, std::shared_ptr<ClientEngine> engine)
+      : call_(std::move(call)), engine_(std::move(engine)) {}
+  std::shared_ptr<ClientCall> call_;
+  std::shared_ptr<ClientEngine> engine_;  // lives on for those who still wait
 };
 
 class Client {
@@ -113,65 +104,13 @@ class Client {
   ClientCore::Counters counters() const;
 
  private:
-  // A request from its call to its end. Inputs with repeated ids travel as `unique`.
-  struct Call {
-    explicit Call(const Future& f) : future(f) {}
-    Future future;
-    bool push = false;
-    ClientCore::PushInfo info;  // reads use group and step
-    std::vector<TableKeys> keys;
-    std::vector<absl::Span<float>> rows;
-    std::vector<absl::Span<const float>> gradients;
-    struct Unique {
-      size_t input = 0;
-      SparseInput ids;
-      std::vector<float> floats;  // rows or gradient sums of the unique ids
-      absl::Span<float> rows;     // reads: where the caller wants them
-    };
-    std::vector<Unique> unique;
-  };
-
   Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options);
 
-  absl::Status Check(const Call& call) const;
-  void MergeRepeated(Call* call);
-  Future Start(std::unique_ptr<Call> call, Ids ids);
-  absl::Status Admit(std::unique_ptr<Call> call) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  // The client's thread only.
-  void Loop();
-  void TakeResults() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SetAddresses();
-  void SendAll();
-  void Complete();
+  absl::Status Check(const ClientCall& call) const;
+  Future Start(std::shared_ptr<ClientCall> call);
 
   const JobPlan& plan_;
-  const Options options_;
-  const std::unique_ptr<Transport> transport_;
-
-  absl::Mutex merge_mutex_;  // taken alone
-  KeyIndex index_ ABSL_GUARDED_BY(merge_mutex_);
-  SparseInput ids_ ABSL_GUARDED_BY(merge_mutex_);  // scratch
-
-  mutable absl::Mutex mutex_;
-  ClientCore core_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::unique_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);  // by the core's number
-  std::vector<View> views_ ABSL_GUARDED_BY(mutex_);  // whose addresses are not known yet
-  bool have_view_ ABSL_GUARDED_BY(mutex_) = false;
-  int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // admitted, their futures not yet set
-  int pushes_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-
-  struct Done {
-    std::unique_ptr<Call> call;
-    absl::Status status;
-  };
-  PeerMap peers_;  // the client's thread, as all below
-  std::vector<View> new_views_;
-  std::vector<Outgoing> out_;  // on their way to the transport
-  std::vector<Done> done_;     // on their way to their callers
-  std::thread thread_;
+  const std::shared_ptr<ClientEngine> engine_;
 };
 
 }  // namespace tandem

@@ -14,13 +14,9 @@ namespace {
 
 constexpr size_t kAlignFloats = 16;      // 64 bytes, as buffers are
 constexpr size_t kFrameAlignFloats = 2;  // parts of a frame begin at a multiple of 8 bytes
-constexpr uint32_t kRowsAhead = 16;      // rows whose memory is asked for before they are copied
-
-// ids[i] = the range of keys[i]. A loop of its own: nothing in it waits for the key before.
-void FindRanges(const RangeMap& map, uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys,
-                uint32_t* ids) {
-  for (size_t i = 0; i < keys.size(); ++i) ids[i] = map.Find(table, Position(salt, keys[i]));
-}
+// Steps whose versions are remembered although nothing was pushed for them (reads without pushes).
+constexpr size_t kMaxVersions = 1024;
+constexpr uint32_t kRowsAhead = 16;  // rows whose memory is asked for before they are copied
 
 // packed[i] = rows[source[i]] for `count` rows of `width` floats.
 void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_t width,
@@ -34,14 +30,35 @@ void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_
   });
 }
 
-// rows[source[i]] = packed[i].
-void ScatterRows(const float* packed, const uint32_t* source, uint32_t count, size_t width,
-                 float* rows) {
+// packed[place[i]] = the sum of rows[source[i]], from the first one on. Places are numbered by
+// first occurrence.
+void MergeRows(const float* rows, const uint32_t* source, const uint32_t* place, uint32_t count,
+               size_t width, float* packed) {
+  DispatchDim(static_cast<int>(width), [&](auto dim) {
+    const size_t n = static_cast<size_t>(dim);
+    uint32_t met = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const float* const from = rows + source[i] * n;
+      float* const to = packed + place[i] * n;
+      if (place[i] == met) {
+        std::memcpy(to, from, n * sizeof(float));
+        ++met;
+      } else {
+        for (size_t d = 0; d < n; ++d) to[d] += from[d];
+      }
+    }
+  });
+}
+
+// rows[source[i]] = packed[place(i)].
+template <typename Place>
+void ScatterRows(const float* packed, Place place, const uint32_t* source, uint32_t count,
+                 size_t width, float* rows) {
   DispatchDim(static_cast<int>(width), [&](auto dim) {
     const size_t n = static_cast<size_t>(dim);
     for (uint32_t i = 0; i < count; ++i) {
       __builtin_prefetch(rows + source[std::min(i + kRowsAhead, count - 1)] * n, 1);
-      std::memcpy(rows + source[i] * n, packed + i * n, n * sizeof(float));
+      std::memcpy(rows + source[i] * n, packed + place(i) * n, n * sizeof(float));
     }
   });
 }
@@ -73,7 +90,7 @@ void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
     });
   }
   range_fill_.resize(map_->ranges().size());
-  for (auto& [id, request] : requests_) {
+  for (const std::unique_ptr<Request>& request : requests_) {
     for (Slice& slice : request->slices) {
       if (!slice.done && !slice.sent && slice.refused_view <= map_->view()) slice.send_at = now;
     }
@@ -83,15 +100,18 @@ void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
 
 // ---- packing ----------------------------------------------------------------------------------
 
-std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(absl::Time now,
-                                                            const FrameHeader& header, bool push,
-                                                            absl::Span<const TableKeys> keys,
-                                                            absl::Span<const size_t> floats) {
+ClientCore::Request* ClientCore::NewRequest(absl::Time now, const FrameHeader& header, bool push,
+                                            absl::Span<const TableKeys> keys,
+                                            absl::Span<const size_t> floats) {
   TANDEM_CHECK(map_ != nullptr);
-  auto request = std::make_unique<Request>();
+  if (spare_.empty()) spare_.push_back(std::make_unique<Request>());
+  requests_.push_back(std::move(spare_.back()));
+  spare_.pop_back();
+  Request* const request = requests_.back().get();
   request->id = next_number_++;
   request->push = push;
   request->started = now;
+  request->closed_samples = 0;
   request->header = header;
   request->header.sender = EndpointId::Worker(rank_);
   request->header.incarnation = incarnation_;
@@ -103,7 +123,7 @@ std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(absl::Time now,
     request->row_floats.push_back(static_cast<uint32_t>(
         with_slots ? floats[i] / keys[i].keys.size() : static_cast<size_t>(table.dim)));
   }
-  Pack(request.get());
+  Pack(request);
   return request;
 }
 
@@ -113,39 +133,54 @@ void ClientCore::Pack(Request* request) {
   for (const TableKeys& table : request->keys) total += table.keys.size();
   request->packed_keys = total > 0 ? buffers_.Alloc(total * sizeof(uint64_t)) : Buffer();
   request->source.resize(total);
+  request->place.resize(total);
+  request->next_key = request->next_float = 0;
   key_range_.resize(total);
 
-  const std::vector<uint32_t>& order = packed_ranges_[request->header.group];
-  for (const uint32_t id : order) range_fill_[id] = 0;
-  size_t at = 0;
+  for (const uint32_t id : packed_ranges_[request->header.group]) range_fill_[id] = 0;
+  uint32_t* ranges = key_range_.data();
   for (const TableKeys& table : request->keys) {
-    FindRanges(*map_, table.table, plan_.tables[table.table].salt, table.keys,
-               key_range_.data() + at);
-    at += table.keys.size();
+    map_->FindAll(table.table, plan_.tables[table.table].salt, table.keys, ranges,
+                  range_fill_.data());
+    ranges += table.keys.size();
   }
-  for (const uint32_t id : key_range_) ++range_fill_[id];
-  std::vector<uint32_t> input_of_table(plan_.tables.size(), 0);
-  for (uint32_t i = 0; i < request->keys.size(); ++i) input_of_table[request->keys[i].table] = i;
+  CutIntoSlices(request);
 
-  size_t key_offset = 0, float_offset = 0;
-  EndpointId owner;
+  uint64_t* const packed = request->packed_keys.MutableAs<uint64_t>().data();
+  uint32_t* const source = request->source.data();
+  uint64_t* const fill = range_fill_.data();
+  const uint32_t* range = key_range_.data();
+  for (const TableKeys& table : request->keys) {
+    const uint64_t* const keys = table.keys.data();
+    const uint32_t count = static_cast<uint32_t>(table.keys.size());
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint64_t to = fill[range[i]]++;
+      packed[to] = keys[i];
+      source[to] = i;
+    }
+    range += count;
+  }
+}
+
+// Makes the slices from the number of keys in each range, and room for their values; leaves in
+// range_fill_ where the keys of each range begin.
+void ClientCore::CutIntoSlices(Request* request) {
+  const std::vector<uint32_t>& order = packed_ranges_[request->header.group];
+  input_of_table_.assign(plan_.tables.size(), 0);
+  for (uint32_t i = 0; i < request->keys.size(); ++i) input_of_table_[request->keys[i].table] = i;
+  size_t offset = 0, floats = 0;
   for (const uint32_t id : order) {
     const size_t rows = range_fill_[id];
-    range_fill_[id] = key_offset;
+    range_fill_[id] = offset;
     if (rows == 0 && !request->push) continue;
-    if (map_->range(id).owner != owner) {  // parts of frames begin aligned
-      owner = map_->range(id).owner;
-      float_offset = (float_offset + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
-    }
     Slice slice;
     slice.range = id;
-    slice.rows = static_cast<uint32_t>(rows);
-    slice.key_offset = key_offset;
-    slice.float_offset = float_offset;
-    slice.input = input_of_table[map_->range(id).table];
+    slice.rows = slice.occurrences = static_cast<uint32_t>(rows);
+    slice.source_offset = offset;
+    slice.input = input_of_table_[map_->range(id).table];
     request->slices.push_back(slice);
-    key_offset += rows;
-    if (rows > 0) float_offset += rows * request->row_floats[slice.input];
+    offset += rows;
+    if (rows > 0) floats += rows * request->row_floats[slice.input] + kAlignFloats;
   }
   if (request->slices.empty()) {  // a read of nothing still asks how far the shards are
     Slice slice;
@@ -153,36 +188,39 @@ void ClientCore::Pack(Request* request) {
     request->slices.push_back(slice);
   }
   request->open_slices = request->slices.size();
-
-  uint64_t* const packed = request->packed_keys.MutableAs<uint64_t>().data();
-  at = 0;
-  for (const TableKeys& table : request->keys) {
-    uint32_t* const source = request->source.data();
-    size_t* const fill = range_fill_.data();
-    const uint32_t* const range = key_range_.data() + at;
-    for (size_t i = 0; i < table.keys.size(); ++i) {
-      const size_t to = fill[range[i]]++;
-      packed[to] = table.keys[i];
-      source[to] = static_cast<uint32_t>(i);
-    }
-    at += table.keys.size();
-  }
+  if (request->push && floats > 0) request->packed_values = buffers_.Alloc(floats * sizeof(float));
 }
 
-void ClientCore::PackValues(Request* request, absl::Span<const absl::Span<const float>> values) {
-  size_t floats = 0;
-  for (const Slice& slice : request->slices) {
-    if (slice.rows == 0) continue;
-    floats = slice.float_offset + size_t{slice.rows} * request->row_floats[slice.input];
+// Puts the keys of a slice (each once) and its values behind those of the slices before it.
+void ClientCore::PackSlice(Request* request, Slice* slice) {
+  slice->packed = true;
+  slice->key_offset = request->next_key;
+  slice->float_offset = request->next_float;
+  if (slice->rows == 0) return;
+  uint64_t* const keys = request->packed_keys.MutableAs<uint64_t>().data();
+  const absl::Span<const uint64_t> occurrences(keys + slice->source_offset, slice->occurrences);
+  uint64_t* const to = keys + slice->key_offset;  // never behind what is still to be read
+  if (request->keys[slice->input].may_repeat) {
+    slice->rows = index_.Unique(occurrences, to, request->place.data() + slice->source_offset);
+  } else if (to != occurrences.data()) {
+    std::memmove(to, occurrences.data(), occurrences.size() * sizeof(uint64_t));
   }
-  if (floats == 0) return;
-  request->packed_values = buffers_.Alloc(floats * sizeof(float));
-  for (const Slice& slice : request->slices) {
-    if (slice.rows == 0) continue;
-    float* const out = request->packed_values.MutableAs<float>().data() + slice.float_offset;
-    const size_t width = request->row_floats[slice.input];
-    GatherRows(values[slice.input].data(), request->source.data() + slice.key_offset, slice.rows,
-               width, out);
+  request->next_key += slice->rows;
+  if (!request->push) return;
+  PackValues(request, *slice);
+  request->next_float += size_t{slice->rows} * request->row_floats[slice->input];
+}
+
+void ClientCore::PackValues(Request* request, const Slice& slice) {
+  const float* const rows = request->gradients[slice.input].data();
+  const uint32_t* const source = request->source.data() + slice.source_offset;
+  const size_t width = request->row_floats[slice.input];
+  float* const to = request->packed_values.MutableAs<float>().data() + slice.float_offset;
+  if (slice.repeats()) {
+    MergeRows(rows, source, request->place.data() + slice.source_offset, slice.occurrences, width,
+              to);
+  } else {
+    GatherRows(rows, source, slice.rows, width, to);
   }
 }
 
@@ -196,14 +234,12 @@ uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
   header.flags = flags;
   header.group = group;
   header.step = step;
-  std::vector<size_t> floats;
-  for (const absl::Span<float>& row : rows) floats.push_back(row.size());
-  std::unique_ptr<Request> request = NewRequest(now, header, false, keys, floats);
+  floats_.clear();
+  for (const absl::Span<float>& row : rows) floats_.push_back(row.size());
+  Request* const request = NewRequest(now, header, false, keys, floats_);
   request->rows.assign(rows.begin(), rows.end());
-  const uint64_t id = request->id;
-  Request* const raw = (requests_[id] = std::move(request)).get();
-  SendOpenSlices(now, raw);
-  return id;
+  SendOpenSlices(now, request);
+  return request->id;
 }
 
 uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
@@ -217,70 +253,117 @@ uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const
   header.samples = info.samples;
   header.clock_gap = info.clock_gap;
   header.in_flight = info.in_flight;
-  std::vector<size_t> floats;
-  for (const absl::Span<const float>& value : values) floats.push_back(value.size());
-  std::unique_ptr<Request> request = NewRequest(now, header, true, keys, floats);
-  PackValues(request.get(), values);
-  const auto versions = versions_.find({info.group, info.step});
+  floats_.clear();
+  for (const absl::Span<const float>& value : values) floats_.push_back(value.size());
+  Request* const request = NewRequest(now, header, true, keys, floats_);
+  const std::vector<int64_t>* const versions = FindVersions(info.group, info.step);
   for (Slice& slice : request->slices) {
-    if (versions != versions_.end()) slice.version = versions->second[slice.range];
+    if (versions != nullptr) slice.version = (*versions)[slice.range];
     if (slice.rows > 0 && (info.flags & kFlagAssign) == 0) {
       ++updates_sent_[map_->range(slice.range).table];
     }
   }
-  // Also those of steps that were read and never pushed (reads ahead at the end of an epoch).
-  versions_.erase(versions_.lower_bound({info.group, 0}),
-                  versions_.upper_bound({info.group, info.step}));
-  request->keys.clear();  // all bytes are packed; the caller's memory is free
-  const uint64_t id = request->id;
-  Request* const raw = (requests_[id] = std::move(request)).get();
-  SendOpenSlices(now, raw);
-  return id;
+  ForgetVersions(info.group, info.step);
+  request->gradients = values;
+  SendOpenSlices(now, request);
+  for (const Slice& slice : request->slices) TANDEM_CHECK(slice.packed);
+  request->gradients = {};  // all bytes are packed; the caller's memory is free
+  request->keys.clear();
+  return request->id;
 }
 
-void ClientCore::Cancel(uint64_t request) {
-  const auto it = requests_.find(request);
+ClientCore::Request* ClientCore::FindRequest(uint64_t id) {
+  for (const std::unique_ptr<Request>& request : requests_) {
+    if (request->id == id) return request.get();
+  }
+  return nullptr;
+}
+
+void ClientCore::Cancel(uint64_t id) {
+  const auto it = std::find_if(requests_.begin(), requests_.end(),
+                               [id](const auto& request) { return request->id == id; });
   if (it == requests_.end()) return;
-  for (const auto& [number, flight] : it->second->flights) request_of_frame_.erase(number);
+  Request& request = **it;
+  request.keys.clear();
+  request.rows.clear();
+  request.row_floats.clear();
+  request.slices.clear();
+  request.packed_keys = Buffer();
+  request.packed_values = Buffer();
+  request.flights.clear();
+  request.flight_slices.clear();
+  spare_.push_back(std::move(*it));
   requests_.erase(it);
 }
 
-// Sends every slice that is neither done nor on its way, in frames of about `frame_bytes`: while
-// one is served another one travels, and a third is copied to its place.
+// Sends every slice that is neither done nor on its way.
 void ClientCore::SendOpenSlices(absl::Time now, Request* request) {
-  std::map<EndpointId, std::vector<uint32_t>> by_owner;
+  open_.clear();
   for (uint32_t i = 0; i < request->slices.size(); ++i) {
-    Slice& slice = request->slices[i];
+    const Slice& slice = request->slices[i];
     if (slice.done || slice.sent || slice.send_at > now) continue;
-    by_owner[map_->range(slice.range).owner].push_back(i);
+    open_.push_back({map_->range(slice.range).owner, i});
   }
-  for (const auto& [owner, slices] : by_owner) {
-    size_t first = 0, bytes = 0;
-    for (size_t i = 0; i < slices.size(); ++i) {
-      const Slice& slice = request->slices[slices[i]];
-      if (slice.rows > 0) {
-        bytes += size_t{slice.rows} * request->row_floats[slice.input] * sizeof(float);
-      }
-      if (bytes < options_.frame_bytes && i + 1 < slices.size()) continue;
-      SendFlight(now, request, owner, absl::MakeSpan(slices).subspan(first, i + 1 - first));
-      first = i + 1;
-      bytes = 0;
-    }
+  // In order already, unless the view has changed since they were packed.
+  if (!std::is_sorted(open_.begin(), open_.end())) std::sort(open_.begin(), open_.end());
+  for (size_t first = 0; first < open_.size();) {
+    size_t end = first + 1;
+    while (end < open_.size() && open_[end].first == open_[first].first) ++end;
+    SendFrames(now, request, open_[first].first,
+               absl::MakeConstSpan(open_).subspan(first, end - first), end < open_.size());
+    first = end;
   }
 }
 
-void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to,
-                            absl::Span<const uint32_t> slices) {
-  const uint64_t number = next_number_++;
-  Flight& flight = request->flights[number];
+// Sends slices of one owner in frames of about `frame_bytes` that are as equal as can be: while one
+// is served another one travels, and a third is copied to its place.
+void ClientCore::SendFrames(absl::Time now, Request* request, EndpointId to,
+                            absl::Span<const std::pair<EndpointId, uint32_t>> slices, bool more) {
+  const auto bytes_of = [request](uint32_t i) {
+    const Slice& slice = request->slices[i];
+    const size_t width = slice.rows > 0 ? request->row_floats[slice.input] : 0;
+    return size_t{slice.rows} * width * sizeof(float);
+  };
+  size_t total = 0, bytes = 0;
+  for (const auto& [owner, i] : slices) total += bytes_of(i);
+  const size_t frame = total / (total / options_.frame_bytes + 1) + 1;
+  size_t cut = frame;
+  size_t first = request->flight_slices.size();
+  for (size_t k = 0; k < slices.size(); ++k) {
+    bytes += bytes_of(slices[k].second);
+    request->flight_slices.push_back(slices[k].second);
+    const bool last = k + 1 == slices.size();
+    // Slices without rows after the last one with rows go with it.
+    if (!last && (bytes < cut || bytes == total)) continue;
+    SendFlight(now, request, to, first);
+    first = request->flight_slices.size();
+    cut = bytes + frame;
+    if (frame_ready_ && (more || !last)) frame_ready_();
+  }
+}
+
+// A flight of the slices from `first` on in flight_slices.
+void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to, size_t first) {
+  Flight& flight = request->flights.emplace_back();
+  flight.number = next_number_++;
   flight.to = to;
-  flight.frame = BuildFrame(request, number, slices);
-  flight.slices.assign(slices.begin(), slices.end());
+  flight.first = first;
+  flight.count = request->flight_slices.size() - first;
   flight.sent_at = flight.heard_at = now;
-  for (const uint32_t i : flight.slices) request->slices[i].sent = true;
-  request_of_frame_[number] = request->id;
+  const absl::Span<const uint32_t> slices = SlicesOf(*request, flight);
+  request->next_float = (request->next_float + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
+  for (const uint32_t i : slices) {
+    if (!request->slices[i].packed) PackSlice(request, &request->slices[i]);
+  }
+  flight.frame = BuildFrame(request, flight.number, slices);
+  for (const uint32_t i : slices) request->slices[i].sent = true;
   (request->push ? counters_.push_bytes : counters_.pull_bytes) += flight.frame.TotalBytes();
   out_.push_back({to, flight.frame});
+}
+
+absl::Span<const uint32_t> ClientCore::SlicesOf(const Request& request,
+                                                const Flight& flight) const {
+  return absl::MakeConstSpan(request.flight_slices).subspan(flight.first, flight.count);
 }
 
 Frame ClientCore::BuildFrame(Request* request, uint64_t number, absl::Span<const uint32_t> slices) {
@@ -290,7 +373,7 @@ Frame ClientCore::BuildFrame(Request* request, uint64_t number, absl::Span<const
   entries_.clear();
   size_t keys = 0, floats = 0;
   const Slice& first = request->slices[slices.front()];
-  bool one_run = first.float_offset % kFrameAlignFloats == 0;
+  bool one_run = first.float_offset % kFrameAlignFloats == 0;  // not if it travels again, alone
   for (const uint32_t i : slices) {
     const Slice& slice = request->slices[i];
     SliceEntry e;
@@ -305,39 +388,61 @@ Frame ClientCore::BuildFrame(Request* request, uint64_t number, absl::Span<const
     floats += size_t{slice.rows} * e.row_floats;
   }
   Buffer key_part, value_part;
-  if (one_run && keys > 0) {
+  if (!one_run && keys > 0) {  // slices that travel again, from several places
+    key_part = buffers_.Alloc(keys * sizeof(uint64_t));
+    if (floats > 0) value_part = buffers_.Alloc(floats * sizeof(float));
+    GatherParts(*request, slices, &key_part, &value_part);
+  } else if (keys > 0) {
     key_part =
         request->packed_keys.Slice(first.key_offset * sizeof(uint64_t), keys * sizeof(uint64_t));
     if (floats > 0) {
       value_part =
           request->packed_values.Slice(first.float_offset * sizeof(float), floats * sizeof(float));
     }
-  } else if (keys > 0) {  // slices that travel again, from several places
-    key_part = buffers_.Alloc(keys * sizeof(uint64_t));
-    if (floats > 0) value_part = buffers_.Alloc(floats * sizeof(float));
-    uint64_t* key_out = key_part.MutableAs<uint64_t>().data();
-    float* value_out = value_part.MutableAs<float>().data();
-    for (const uint32_t i : slices) {
-      const Slice& slice = request->slices[i];
-      key_out = std::copy_n(request->packed_keys.As<uint64_t>().data() + slice.key_offset,
-                            slice.rows, key_out);
-      if (!request->push || slice.rows == 0) continue;
-      value_out = std::copy_n(request->packed_values.As<float>().data() + slice.float_offset,
-                              size_t{slice.rows} * request->row_floats[slice.input], value_out);
-    }
   }
   return EncodeDataFrame(buffers_, header, entries_, std::move(key_part), std::move(value_part));
 }
 
+void ClientCore::GatherParts(const Request& request, absl::Span<const uint32_t> slices,
+                             Buffer* keys, Buffer* values) {
+  uint64_t* key_out = keys->MutableAs<uint64_t>().data();
+  float* value_out = values->MutableAs<float>().data();
+  for (const uint32_t i : slices) {
+    const Slice& slice = request.slices[i];
+    key_out = std::copy_n(request.packed_keys.As<uint64_t>().data() + slice.key_offset, slice.rows,
+                          key_out);
+    if (!request.push || slice.rows == 0) continue;
+    value_out = std::copy_n(request.packed_values.As<float>().data() + slice.float_offset,
+                            size_t{slice.rows} * request.row_floats[slice.input], value_out);
+  }
+}
+
 // ---- answers ----------------------------------------------------------------------------------
+
+ClientCore::Flight* ClientCore::FindFlight(uint64_t number, Request** request) {
+  for (const std::unique_ptr<Request>& candidate : requests_) {
+    std::vector<Flight>& flights = candidate->flights;
+    const auto at =
+        std::lower_bound(flights.begin(), flights.end(), number,
+                         [](const Flight& flight, uint64_t n) { return flight.number < n; });
+    if (at == flights.end() || at->number != number) continue;
+    *request = candidate.get();
+    return at->answered ? nullptr : &*at;
+  }
+  return nullptr;
+}
+
+void ClientCore::EndFlight(Request* request, Flight* flight) {
+  flight->answered = true;
+  flight->frame = Frame();
+  if (request->open_slices == 0) Finish(request, absl::OkStatus());
+}
 
 void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   const FrameHeader& h = frame.header;
-  const auto owner = request_of_frame_.find(h.request);
-  if (owner == request_of_frame_.end()) return;  // late, doubled or cancelled
-  Request* const request = requests_.at(owner->second).get();
-  Flight* const flight = &request->flights.at(h.request);
-  if (h.sender != flight->to) return;
+  Request* request = nullptr;
+  Flight* const flight = FindFlight(h.request, &request);
+  if (flight == nullptr || h.sender != flight->to) return;  // late, doubled or cancelled
   flight->heard_at = now;
   if (h.kind == FrameKind::kWaiting) {
     const SliceEntry e = frame.entry_count > 0 ? frame.Entry(0) : SliceEntry();
@@ -369,22 +474,35 @@ void ClientCore::Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice) 
 }
 
 void ClientCore::CopyRows(const Request& request, const Slice& slice, const float* values) {
-  ScatterRows(values, request.source.data() + slice.key_offset, slice.rows,
-              request.row_floats[slice.input], request.rows[slice.input].data());
+  const uint32_t* const source = request.source.data() + slice.source_offset;
+  const size_t width = request.row_floats[slice.input];
+  float* const rows = request.rows[slice.input].data();
+  if (slice.repeats()) {
+    const uint32_t* const place = request.place.data() + slice.source_offset;
+    ScatterRows(
+        values, [place](uint32_t i) { return size_t{place[i]}; }, source, slice.occurrences, width,
+        rows);
+  } else {
+    ScatterRows(
+        values, [](uint32_t i) { return size_t{i}; }, source, slice.rows, width, rows);
+  }
 }
 
 void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
                         const ParsedFrame& frame) {
-  if (frame.entry_count != flight->slices.size()) {
-    return Finish(request, absl::InternalError(absl::StrCat(
-                               flight->to.DebugString(), " answered ", frame.entry_count,
-                               " slices, asked for ", flight->slices.size())));
+  const absl::Span<const uint32_t> slices = SlicesOf(*request, *flight);
+  if (frame.entry_count != slices.size()) {
+    return Finish(request, absl::InternalError(absl::StrCat(flight->to.DebugString(), " answered ",
+                                                            frame.entry_count,
+                                                            " slices, asked for ", slices.size())));
   }
   const float* values = frame.values().As<float>().data();
   const bool evaluate = (request->header.flags & kFlagEvaluate) != 0;
+  std::vector<int64_t>* const versions =
+      evaluate ? nullptr : &VersionsOf(request->header.group, request->header.step);
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     const SliceEntry e = frame.Entry(i);
-    Slice& slice = request->slices[flight->slices[i]];
+    Slice& slice = request->slices[slices[i]];
     if (e.status == SliceStatus::kWrongView) {
       Refuse(now, frame, &slice);
       continue;
@@ -398,19 +516,17 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
     }
     if (slice.rows > 0) CopyRows(*request, slice, values);
     values += size_t{e.rows} * e.row_floats;
-    if (!evaluate) VersionsOf(request->header.group, request->header.step)[e.range] = e.version;
+    if (versions != nullptr) (*versions)[e.range] = e.version;
     slice.done = true;
     --request->open_slices;
     request->closed_samples = frame.header.samples;
   }
-  request_of_frame_.erase(frame.header.request);
-  request->flights.erase(frame.header.request);
-  if (request->open_slices == 0) Finish(request, absl::OkStatus());
+  EndFlight(request, flight);
 }
 
 void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame) {
   uint32_t next = 0;
-  for (const uint32_t i : flight->slices) {
+  for (const uint32_t i : SlicesOf(*request, *flight)) {
     Slice& slice = request->slices[i];
     const SliceEntry e = next < frame.entry_count ? frame.Entry(next) : SliceEntry();
     if (next >= frame.entry_count || e.range != slice.range) {
@@ -431,15 +547,42 @@ void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const P
                           ? ": updates held by the policy would pass limits.held_bytes_per_shard"
                           : ": against the protocol")));
   }
-  request_of_frame_.erase(frame.header.request);
-  request->flights.erase(frame.header.request);
-  if (request->open_slices == 0) Finish(request, absl::OkStatus());
+  EndFlight(request, flight);
+}
+
+const std::vector<int64_t>* ClientCore::FindVersions(uint32_t group, int64_t step) const {
+  for (const VersionsRead& read : versions_) {
+    if (read.group == group && read.step == step) return &read.versions;
+  }
+  return nullptr;
 }
 
 std::vector<int64_t>& ClientCore::VersionsOf(uint32_t group, int64_t step) {
-  std::vector<int64_t>& versions = versions_[{group, step}];
-  versions.resize(map_->ranges().size(), 0);
-  return versions;
+  for (VersionsRead& read : versions_) {
+    if (read.group == group && read.step == step) return read.versions;
+  }
+  if (versions_.size() >= kMaxVersions) {
+    std::rotate(versions_.begin(), versions_.begin() + 1, versions_.end());
+    spare_versions_.push_back(std::move(versions_.back()));
+    versions_.pop_back();
+  }
+  if (spare_versions_.empty()) spare_versions_.emplace_back();
+  VersionsRead read = std::move(spare_versions_.back());
+  spare_versions_.pop_back();
+  read.group = group;
+  read.step = step;
+  read.versions.assign(map_->ranges().size(), 0);
+  versions_.push_back(std::move(read));
+  return versions_.back().versions;
+}
+
+// Also those of steps that were read and never pushed (reads ahead at the end of an epoch).
+void ClientCore::ForgetVersions(uint32_t group, int64_t step) {
+  const auto forgotten = std::partition(
+      versions_.begin(), versions_.end(),
+      [&](const VersionsRead& read) { return read.group != group || read.step > step; });
+  for (auto it = forgotten; it != versions_.end(); ++it) spare_versions_.push_back(std::move(*it));
+  versions_.erase(forgotten, versions_.end());
 }
 
 void ClientCore::Finish(Request* request, absl::Status status) {
@@ -454,15 +597,16 @@ void ClientCore::Finish(Request* request, absl::Status status) {
 // ---- time -------------------------------------------------------------------------------------
 
 void ClientCore::OnTick(absl::Time now) {
-  std::vector<Request*> all;
-  for (auto& [id, request] : requests_) all.push_back(request.get());
-  for (Request* request : all) CheckTimes(now, request);
+  ids_.clear();
+  for (const std::unique_ptr<Request>& request : requests_) ids_.push_back(request->id);
+  for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // which may end it
 }
 
 void ClientCore::CheckTimes(absl::Time now, Request* request) {
-  for (auto& [number, flight] : request->flights) {
+  for (Flight& flight : request->flights) {
+    if (flight.answered) continue;
     if (now - flight.heard_at > options_.silence_limit) {
-      const Slice& slice = request->slices[flight.slices.front()];
+      const Slice& slice = request->slices[SlicesOf(*request, flight).front()];
       return Finish(request, absl::DeadlineExceededError(absl::StrCat(
                                  request->push ? "push" : "pull", " of step ", request->header.step,
                                  ": no answer for ", absl::ToInt64Seconds(now - flight.heard_at),
@@ -479,10 +623,11 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
 
 std::string ClientCore::Waiting(absl::Time now) const {
   if (requests_.empty()) return "";
-  const Request& request = *requests_.begin()->second;
+  const Request& request = *requests_.front();
   std::string out = absl::StrCat(request.push ? "push" : "pull", " of step ", request.header.step,
                                  " since ", absl::ToInt64Seconds(now - request.started), " s");
-  for (const auto& [number, flight] : request.flights) {
+  for (const Flight& flight : request.flights) {
+    if (flight.answered) continue;
     absl::StrAppend(&out, "; ", flight.to.DebugString(),
                     flight.waiting.empty() ? " is waited for" : absl::StrCat(" ", flight.waiting));
   }

@@ -13,9 +13,10 @@
 #define TANDEM_WORKER_CLIENT_CORE_H_
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,14 +27,17 @@
 #include "proto/job.h"
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
+#include "worker/data/batch_builder.h"
 
 namespace tandem {
 
-// Keys of one table in a request. Keys are unique; memory stays valid until the request completes or
-// is cancelled.
+// Keys of one table in a request; memory stays valid until the request completes or is cancelled.
+// Keys that repeat travel once: a read puts the row into every place, a push sums the gradients in
+// the order in which they stand.
 struct TableKeys {
   uint32_t table = 0;
   absl::Span<const uint64_t> keys;
+  bool may_repeat = false;  // false is a promise that none does, and saves looking for them
 };
 
 class ClientCore {
@@ -42,7 +46,8 @@ class ClientCore {
     absl::Duration resend_after = absl::Seconds(2);    // silence before a frame is sent again
     absl::Duration wrong_view_pause = absl::Milliseconds(20);
     absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
-    size_t frame_bytes = 256 << 10;  // of values: a larger request to a shard is cut between ranges
+    // Of values: a larger request to a shard is cut between ranges, into frames of about this size.
+    size_t frame_bytes = 128 << 10;
   };
 
   struct Completion {
@@ -90,6 +95,10 @@ class ClientCore {
   void OnFrame(absl::Time now, const ParsedFrame& frame);
   void OnTick(absl::Time now);
 
+  // Called within Pull and Push when a frame is in out() and more of the same request are to come:
+  // a shell that sends it at once lets it travel while the next one is packed.
+  void set_frame_ready(std::function<void()> ready) { frame_ready_ = std::move(ready); }
+
   // Caller-owned queues: take what is there and clear.
   std::vector<Outgoing>& out() { return out_; }
   std::vector<Completion>& completions() { return completions_; }
@@ -104,58 +113,87 @@ class ClientCore {
   std::string Waiting(absl::Time now) const;
 
  private:
-  // The keys of one range in the request's packed order (by owner, then by range).
+  // The keys of one range in the request's packed order (by owner, then by range). It is packed
+  // when it travels for the first time; until then `rows` counts repeated keys, too.
   struct Slice {
     uint32_t range = 0;
     uint32_t rows = 0;
-    size_t key_offset = 0;     // index of the first key in packed order
-    size_t float_offset = 0;   // index of the first float in packed values
+    size_t source_offset = 0;  // of its occurrences in source and place
+    uint32_t occurrences = 0;
+    size_t key_offset = 0;     // index of the first key in packed_keys
+    size_t float_offset = 0;   // index of the first float in packed_values
     uint32_t input = 0;        // index in the request's tables
+    bool packed = false;
     bool done = false;
     bool sent = false;         // waits for an answer of some frame
     absl::Time send_at;        // when it is refused: not before
     uint32_t refused_view = 0; // the refusing shard's view
     int64_t version = 0;
+    bool repeats() const { return rows < occurrences; }
   };
   struct Flight {              // one frame on its way
+    uint64_t number = 0;
     EndpointId to;
-    std::vector<uint32_t> slices;
+    size_t first = 0, count = 0;  // its slices, as places in the request's flight_slices
+    bool answered = false;
     absl::Time sent_at, heard_at;
     Frame frame;
     std::string waiting;       // the shard's last WAITING, as text
   };
+  // Requests are reused when they are done, with the memory of what is in them.
   struct Request {
     uint64_t id = 0;
     bool push = false;
     FrameHeader header;
     std::vector<TableKeys> keys;
     std::vector<absl::Span<float>> rows;
-    std::vector<uint32_t> source;  // packed index -> index among its table's keys
+    absl::Span<const absl::Span<const float>> gradients;  // within Push only
+    std::vector<uint32_t> source;  // occurrence, by range -> index among its table's keys
+    std::vector<uint32_t> place;   // occurrence, by range -> row of its slice, if keys repeat
+    size_t next_key = 0, next_float = 0;  // where the next slice is packed
     std::vector<uint32_t> row_floats;  // by input
     std::vector<Slice> slices;
     Buffer packed_keys, packed_values;
-    std::map<uint64_t, Flight> flights;  // by frame number
+    std::vector<Flight> flights;  // in order of their numbers
+    std::vector<uint32_t> flight_slices;
     size_t open_slices = 0;
     uint64_t closed_samples = 0;
     absl::Time started;
   };
 
-  std::unique_ptr<Request> NewRequest(absl::Time now, const FrameHeader& header, bool push,
-                                      absl::Span<const TableKeys> keys,
-                                      absl::Span<const size_t> floats);
+  // What pushes of a step say their gradients come from.
+  struct VersionsRead {
+    uint32_t group = 0;
+    int64_t step = 0;
+    std::vector<int64_t> versions;  // by range
+  };
+
+  Request* NewRequest(absl::Time now, const FrameHeader& header, bool push,
+                      absl::Span<const TableKeys> keys, absl::Span<const size_t> floats);
+  Request* FindRequest(uint64_t id);
+  Flight* FindFlight(uint64_t number, Request** request);
+  absl::Span<const uint32_t> SlicesOf(const Request& request, const Flight& flight) const;
   void Pack(Request* request);
-  void PackValues(Request* request, absl::Span<const absl::Span<const float>> values);
+  void CutIntoSlices(Request* request);
+  void PackSlice(Request* request, Slice* slice);
+  void PackValues(Request* request, const Slice& slice);
   void SendOpenSlices(absl::Time now, Request* request);
-  void SendFlight(absl::Time now, Request* request, EndpointId to,
-                  absl::Span<const uint32_t> slices);
+  void SendFrames(absl::Time now, Request* request, EndpointId to,
+                  absl::Span<const std::pair<EndpointId, uint32_t>> slices, bool more);
+  void SendFlight(absl::Time now, Request* request, EndpointId to, size_t first);
   Frame BuildFrame(Request* request, uint64_t number, absl::Span<const uint32_t> slices);
+  void GatherParts(const Request& request, absl::Span<const uint32_t> slices, Buffer* keys,
+                   Buffer* values);
   void OnRows(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
   void CopyRows(const Request& request, const Slice& slice, const float* values);
   void Finish(Request* request, absl::Status status);
   void CheckTimes(absl::Time now, Request* request);
+  void EndFlight(Request* request, Flight* flight);
+  const std::vector<int64_t>* FindVersions(uint32_t group, int64_t step) const;
   std::vector<int64_t>& VersionsOf(uint32_t group, int64_t step);
+  void ForgetVersions(uint32_t group, int64_t step);
 
   const JobPlan& plan_;
   const int rank_;
@@ -165,16 +203,23 @@ class ClientCore {
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: range ids by (owner, id)
   uint64_t next_number_ = 1;                          // of requests and frames
-  std::map<uint64_t, std::unique_ptr<Request>> requests_;
-  std::map<uint64_t, uint64_t> request_of_frame_;
-  std::map<std::pair<uint32_t, int64_t>, std::vector<int64_t>> versions_;  // by (group, step)
+  std::vector<std::unique_ptr<Request>> requests_;    // under way, in order of their numbers
+  std::vector<std::unique_ptr<Request>> spare_;       // done, to be used again
+  std::vector<VersionsRead> versions_, spare_versions_;
   std::vector<int64_t> min_clock_;
   std::vector<uint64_t> updates_sent_;
   std::vector<Outgoing> out_;
   std::vector<Completion> completions_;
-  std::vector<uint32_t> key_range_;   // scratch: range of each key of one table
-  std::vector<size_t> range_fill_;    // scratch, by range id
-  std::vector<SliceEntry> entries_;   // scratch
+  std::function<void()> frame_ready_;
+  KeyIndex index_;
+  // Scratch, all of it.
+  std::vector<size_t> floats_;            // of each input
+  std::vector<uint32_t> key_range_;       // range of each key
+  std::vector<uint64_t> range_fill_;      // by range id
+  std::vector<uint32_t> input_of_table_;
+  std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
+  std::vector<SliceEntry> entries_;
+  std::vector<uint64_t> ids_;
   Counters counters_;
 };
 

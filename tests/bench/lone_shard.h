@@ -83,20 +83,21 @@ class LoneShard {
     PeerMap peers(*transport_);
     std::vector<TransportEvent> events;
     for (absl::Time next_tick = absl::Now(); !stop_;) {
-      transport_->Poll(absl::Milliseconds(50), &events);
+      const bool acks_wait = !effects_.out.empty();
+      transport_->Poll(absl::Milliseconds(acks_wait ? 0 : 50), &events);
       const absl::Time now = absl::Now();
       for (const TransportEvent& event : events) {
         peers.OnEvent(event);
-        if (event.kind == TransportEvent::Kind::kFrame) {
-          core_->OnFrame(now, event.frame, &effects_);
-        }
-        Flush(&peers);
+        if (event.kind != TransportEvent::Kind::kFrame) continue;
+        core_->OnFrame(now, event.frame, &effects_);
+        if (effects_.MustSend()) Flush(&peers);
       }
+      if (events.empty()) Flush(&peers);
       events.clear();
       if (now < next_tick) continue;
       next_tick = now + absl::Milliseconds(50);
       core_->OnTick(now, &effects_);
-      Flush(&peers);
+      if (effects_.MustSend()) Flush(&peers);
     }
   }
 

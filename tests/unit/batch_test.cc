@@ -40,6 +40,15 @@ TEST(KeyIndexTest, AgreesWithStdMap) {
       ASSERT_EQ(keys[at[o]], occurrences[o]);
     }
     ASSERT_EQ(keys.size(), model.size());
+    // In place, and to a place before the occurrences.
+    const size_t before = random.Uniform(3);
+    std::vector<uint64_t> all(before, 0);
+    all.insert(all.end(), occurrences.begin(), occurrences.end());
+    std::vector<uint32_t> again(occurrences.size());
+    const uint32_t count =
+        index.Unique(absl::MakeConstSpan(all).subspan(before), all.data(), again.data());
+    ASSERT_EQ(std::vector<uint64_t>(all.begin(), all.begin() + count), keys);
+    ASSERT_EQ(again, at);
   }
 }
 

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "policies/policy.h"
+#include "tests/test_seed.h"
 #include "tests/unit/core_fixture.h"
 
 namespace tandem {
@@ -106,6 +108,50 @@ class ClientCoreTest : public ::testing::Test {
   std::vector<uint64_t> keys_;
   std::vector<float> rows_;
 };
+
+// The key whose position is `x`: Mix64 backwards.
+uint64_t KeyAt(uint64_t salt, uint64_t x) {
+  x ^= x >> 31 ^ x >> 62;
+  x *= 0x319642b2d24d8ec3u;
+  x ^= x >> 27 ^ x >> 54;
+  x *= 0x96de1b173f119089u;
+  x ^= x >> 30 ^ x >> 60;
+  return x - salt - 0x9e3779b97f4a7c15u;
+}
+
+// All keys at once find the ranges that each finds alone, wherever ranges are cut.
+TEST_F(ClientCoreTest, FindAllAgreesWithFind) {
+  const uint64_t salt = plan_.tables[0].salt;
+  Random random(TestSeed());
+  for (const bool equal : {true, false}) {
+    View view;
+    std::vector<uint64_t> begins = EqualRanges(7);
+    if (!equal) begins[3] -= begins[1] / 3;
+    for (const TablePlan& table : plan_.tables) {
+      for (size_t r = 0; r < begins.size(); ++r) {
+        RangeInfo* const info = view.add_range();
+        info->set_table(table.id);
+        info->set_begin(begins[r]);
+        info->set_end(r + 1 < begins.size() ? begins[r + 1] : 0);
+      }
+    }
+    const auto map = RangeMap::FromView(view, plan_).value();
+    std::vector<uint64_t> keys(5000), counts(map->ranges().size()), want(counts.size());
+    for (uint64_t& key : keys) key = Mix64(random.Uniform(1 << 30));
+    for (size_t r = 0; r < begins.size(); ++r) {  // the first and the last position of each
+      keys[2 * r] = KeyAt(salt, begins[r]);
+      keys[2 * r + 1] = KeyAt(salt, begins[r] - 1);
+      ASSERT_EQ(Position(salt, keys[2 * r]), begins[r]);
+    }
+    std::vector<uint32_t> ids(keys.size());
+    map->FindAll(1, salt, keys, ids.data(), counts.data());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      ASSERT_EQ(ids[i], map->Find(1, Position(salt, keys[i]))) << i;
+      ++want[ids[i]];
+    }
+    EXPECT_EQ(counts, want);
+  }
+}
 
 TEST_F(ClientCoreTest, OneFrameAShardAndEveryRowInItsPlace) {
   const uint64_t request = Pull(0);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -60,9 +61,11 @@ class ClientTest : public testing::Test {
 };
 
 // Rows read are the sums of what was pushed, by a plain map, with ids that repeat in reads and
-// pushes.
+// pushes, and requests that are cut into many frames.
 TEST_F(ClientTest, AgreesWithAMapAlsoWhenIdsRepeat) {
-  Start("kind: ASP", 1, {});
+  Client::Options options;
+  options.core.frame_bytes = 500;
+  Start("kind: ASP", 1, options);
   const uint64_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("rerun with --seed=", seed));
   Random random(seed);
@@ -126,6 +129,41 @@ TEST_F(ClientTest, ManyThreadsManyRequests) {
   ASSERT_TRUE(Pull(kPushes, {1, 2}, &rows).status().ok());
   EXPECT_EQ(rows[0], -kPushes);
   EXPECT_EQ(rows[kDim], -2 * kPushes);
+}
+
+// Requests that nobody waits for get done, too.
+TEST_F(ClientTest, NobodyNeedsToWait) {
+  Start("kind: ASP", 1, {});
+  for (int64_t step = 0; step < 20; ++step) {
+    std::vector<float> rows;
+    const Future push = Push(step, {5}, {1, 1, 1});
+    const Future read = Pull(step + 1, five_, &rows);
+    while (!push.done() || !read.done()) absl::SleepFor(absl::Microseconds(100));
+    EXPECT_TRUE(push.status().ok()) << push.status();
+    EXPECT_EQ(rows[0], -static_cast<float>(step + 1));
+    // The thread that served these may sleep deeply by the next turn.
+    if (step == 10) absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
+// Several threads wait for one request, one of them not for long; then it is cancelled under them.
+TEST_F(ClientTest, ManyWaitForOneThatIsCancelled) {
+  Start("kind: BSP", 2, {});
+  ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
+  std::vector<float> rows;
+  const Future read = Pull(1, five_, &rows);
+  std::atomic<int> waiting{0};
+  std::vector<std::thread> waiters;
+  for (int t = 0; t < 3; ++t) {
+    waiters.emplace_back([read, &waiting] {
+      ++waiting;
+      EXPECT_TRUE(absl::IsCancelled(read.status())) << read.status();
+    });
+  }
+  EXPECT_FALSE(read.WaitFor(absl::Milliseconds(5)));
+  while (waiting < 3) absl::SleepFor(absl::Microseconds(100));
+  client_.reset();
+  for (std::thread& waiter : waiters) waiter.join();
 }
 
 // The bound refuses when asked to; a read that BSP holds back ends once the other worker has

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kFirstBits = 12;    // log2 of the slots to start with
+constexpr int kFirstBits = 13;    // log2 of the slots to start with
 constexpr size_t kPrefetch = 16;  // occurrences ahead
 
 }  // namespace
@@ -17,34 +17,46 @@ KeyIndex::KeyIndex() : slots_(size_t{1} << kFirstBits), shift_(64 - kFirstBits) 
 
 void KeyIndex::Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
                       std::vector<uint32_t>* index) {
-  const size_t count = occurrences.size();
-  Clear(count);
-  keys->resize(count);
-  index->resize(count);
-  uint64_t* const to = keys->data();
-  for (size_t o = 0; o < count; ++o) {
-    if (o + kPrefetch < count) {
-      __builtin_prefetch(&slots_[Home(occurrences[o + kPrefetch])], 1);
-    }
-    (*index)[o] = FindOrAdd(occurrences[o], to);
-  }
-  keys->resize(count_);
+  keys->resize(occurrences.size());
+  index->resize(occurrences.size());
+  keys->resize(Unique(occurrences, keys->data(), index->data()));
 }
 
-uint32_t KeyIndex::FindOrAdd(uint64_t key, uint64_t* keys) {
-  const size_t mask = slots_.size() - 1;
-  for (size_t at = Home(key);; at = (at + 1) & mask) {
-    const uint32_t slot = slots_[at];
-    if (slot >= base_) {
-      if (keys[slot - base_] == key) return slot - base_;
-      continue;
+uint32_t KeyIndex::Unique(absl::Span<const uint64_t> occurrences, uint64_t* keys, uint32_t* index) {
+  Clear(occurrences.size());
+  size_t done = 0;
+  while ((done = FindOrAdd(occurrences, done, keys, index)) < occurrences.size()) Grow(keys);
+  return count_;
+}
+
+// Goes on from the occurrence `o` until all are done or the table is half full; how many are done.
+// What the loop needs is in local variables: the compiler cannot know that no store changes
+// members.
+size_t KeyIndex::FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uint64_t* keys,
+                           uint32_t* index) {
+  uint32_t* const slots = slots_.data();
+  const size_t mask = slots_.size() - 1, size = occurrences.size();
+  const uint64_t* const ids = occurrences.data();
+  const uint32_t base = base_, most = static_cast<uint32_t>(slots_.size() / 2);
+  uint32_t count = count_;
+  for (; o < size && count < most; ++o) {
+    __builtin_prefetch(&slots[Home(ids[std::min(o + kPrefetch, size - 1)])], 1);
+    const uint64_t id = ids[o];
+    size_t at = Home(id);
+    uint32_t place = slots[at] - base;  // of a free slot: wraps around, beyond any count
+    while (place < count && keys[place] != id) {
+      at = (at + 1) & mask;
+      place = slots[at] - base;
     }
-    const uint32_t place = count_++;
-    slots_[at] = base_ + place;
-    keys[place] = key;
-    if (size_t{count_} * 2 > slots_.size()) Grow(keys);
-    return place;
+    if (place >= count) {
+      place = count++;
+      slots[at] = base + place;
+      keys[place] = id;
+    }
+    index[o] = place;
   }
+  count_ = count;
+  return o;
 }
 
 // Makes every slot free: those in use count from below the new base.

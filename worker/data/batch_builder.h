@@ -28,10 +28,14 @@ class KeyIndex {
   // index[o]: where occurrences[o] is in `keys`. Both are overwritten.
   void Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
               std::vector<uint32_t>* index);
+  // The same into arrays with room for all occurrences; returns the number of keys. `keys` may be
+  // where the occurrences are, or begin before them.
+  uint32_t Unique(absl::Span<const uint64_t> occurrences, uint64_t* keys, uint32_t* index);
 
  private:
   size_t Home(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u) >> shift_; }
-  uint32_t FindOrAdd(uint64_t key, uint64_t* keys);
+  size_t FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uint64_t* keys,
+                   uint32_t* index);
   void Clear(size_t occurrences);
   void Grow(const uint64_t* keys);
 
