@@ -152,13 +152,13 @@ bool ShmRing::Consume(size_t bytes) {
 
 bool ShmRing::finished() const { return header()->finished.load(std::memory_order_acquire) != 0; }
 
-bool ShmRing::NewsForConsumer() const {
+bool ShmRing::HasNews() const {
   return header()->tail.load() != mine_ || header()->finished.load() != 0;
 }
 
 bool ShmRing::ConsumerMaySleep() {
   header()->consumer_sleeps.store(1);
-  if (!NewsForConsumer()) return true;
+  if (!HasNews()) return true;
   ConsumerAwake();
   return false;
 }

@@ -85,6 +85,8 @@ class ShmRing {
   [[nodiscard]] bool Consume(size_t bytes);
   // The producer has called Finish; what it published before may still be unread.
   bool finished() const;
+  // Cheap: something to read, or the end.
+  bool HasNews() const;
   // Says that the consumer goes to sleep; false: there is something to read or the end, do not
   // sleep.
   bool ConsumerMaySleep();
@@ -100,7 +102,6 @@ class ShmRing {
   struct Header;
   explicit ShmRing(Mapping mapping, size_t capacity);
   Header* header() const;
-  bool NewsForConsumer() const;
 
   Mapping mapping_;  // header page, the bytes, the bytes again
   size_t capacity_ = 0;

@@ -1,0 +1,54 @@
+// Shared memory for the conformance suite.
+#ifndef TANDEM_TESTS_UNIT_SHM_WORLD_H_
+#define TANDEM_TESTS_UNIT_SHM_WORLD_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "tests/unit/transport_world.h"
+#include "transport/shm_transport.h"
+
+namespace tandem {
+
+class ShmWorld final : public World {
+ public:
+  std::unique_ptr<Transport> New(const EndpointOptions& want) override {
+    ShmOptions options;
+    options.address = want.address;
+    options.send_queue_frames = want.send_queue_frames;
+    options.connect_deadline = want.connect_deadline;
+    auto made = NewShmTransport(options);
+    TANDEM_CHECK_OK(made.status());
+    return *std::move(made);
+  }
+  std::string FreeAddress() override { return New({})->address(); }  // free again by then
+  void SendRaw(const std::string& address, const Parts& parts) override {
+    auto socket = UnixLink::Connect(address.substr(address.find('/') + 1));
+    TANDEM_CHECK_OK(socket.status());
+    auto link = ShmLink::New(*std::move(socket), shared_, 16);
+    TANDEM_CHECK_OK(link.status());
+    std::vector<Buffer> buffers;
+    for (const auto& part : parts) buffers.push_back(CopyToBuffer(heap_, part));
+    TANDEM_CHECK_OK((*link)->Send(buffers));
+    strangers_.push_back(*std::move(link));
+  }
+  std::unique_ptr<Victim> NewVictim(const std::string& address,
+                                    const std::string& connect_to) override {
+    return std::make_unique<ChildVictim>(address.empty() ? "shm:" : address, connect_to);
+  }
+
+ private:
+  HeapBufferSource heap_;
+  ShmArena arena_;
+  ShmStats stats_;
+  const ReceivedSpansOwner spans_ = NewReceivedSpans();
+  const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
+  std::vector<std::unique_ptr<ShmLink>> strangers_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_UNIT_SHM_WORLD_H_

@@ -1,0 +1,422 @@
+#include "transport/shm_link.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// First byte of a socket message.
+constexpr char kBell = 'b', kHello = 'h', kSegment = 's';
+constexpr char kHelloText[] = "hTNDMSHM1";  // the kind, who we are, the version of this file
+
+constexpr size_t kRecordHead = 8;
+constexpr uint64_t kPlacedBit = uint64_t{1} << 63;
+constexpr size_t kPlacedBytes = 24;
+constexpr size_t kPlacedRecord = kRecordHead + kMaxFrameParts * kPlacedBytes;
+constexpr size_t kInlineRoom = size_t{512} << 10;  // of a ring, beyond what must always fit
+constexpr size_t kMaxSegments = 4096;
+constexpr size_t kMaxSegmentBytes = size_t{1} << 32;
+constexpr int kMessagesPerTurn = 64;
+constexpr int kMaxReads = 100'000;  // more than a socket stores
+
+// Words of the ring: which slots are given back, and whether their owner waits for one.
+constexpr size_t kSummaryWord = 0, kFirstSlotWord = 1, kWantsSlotsWord = 65;
+
+size_t Padded(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
+
+template <typename T>
+T Load(const uint8_t* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+template <typename T>
+uint8_t* Store(uint8_t* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+  return at + sizeof value;
+}
+
+absl::Status BadRecord(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("shared memory: ", what));
+}
+
+}  // namespace
+
+// The receiving half of a link, which received buffers keep alive.
+class ShmInbox {
+ public:
+  explicit ShmInbox(UnixLink socket) : socket_(std::move(socket)) {}
+  UnixLink& socket() { return socket_; }
+  ShmRing& ring() { return ring_; }
+  // Any thread, from here.
+  void Release(uint32_t slot) {
+    const absl::Span<std::atomic<uint64_t>> words = ring_.SharedWords();
+    words[kFirstSlotWord + slot / 64].fetch_or(uint64_t{1} << (slot % 64));
+    words[kSummaryWord].fetch_or(uint64_t{1} << (slot / 64));
+    if (words[kWantsSlotsWord].load() != 0 && words[kWantsSlotsWord].exchange(0) != 0) Bell();
+  }
+  // A peer that is gone or drowns in bells needs none.
+  void Bell() { (void)socket_.Send(absl::string_view(&kBell, 1)); }
+
+ private:
+  UnixLink socket_;
+  ShmRing ring_;
+};
+
+// A part that stays where its sender wrote it.
+class ReceivedSpan final : public BufferBlock {
+ public:
+  ReceivedSpans* pool = nullptr;
+  ReceivedSpan* next = nullptr;
+  std::shared_ptr<ShmInbox> inbox;
+  std::shared_ptr<const Mapping> memory;
+  uint32_t slot = 0;
+
+ private:
+  void Recycle() override {
+    inbox->Release(slot);
+    inbox.reset();
+    memory.reset();
+    pool->Give(this);
+  }
+};
+
+void ReceivedSpansDropper::operator()(ReceivedSpans* pool) const { ReceivedSpans::Dropper()(pool); }
+ReceivedSpansOwner NewReceivedSpans() { return ReceivedSpansOwner(ReceivedSpans::New().release()); }
+
+ShmLink::ShmLink(const ShmShared& shared, int queue_frames)
+    : shared_(shared), bound_(static_cast<size_t>(queue_frames)), ends_(bound_) {}
+ShmLink::~ShmLink() = default;
+
+absl::StatusOr<std::unique_ptr<ShmLink>> ShmLink::New(UnixLink socket, const ShmShared& shared,
+                                                      int queue_frames) {
+  std::unique_ptr<ShmLink> link(new ShmLink(shared, queue_frames));
+  TANDEM_RETURN_IF_ERROR(link->Start(std::move(socket)));
+  return link;
+}
+
+absl::Status ShmLink::Start(UnixLink socket) {
+  const size_t capacity = std::bit_ceil(bound_ * kPlacedRecord + kInlineRoom);
+  TANDEM_ASSIGN_OR_RETURN(const OwnedFd ring, ShmRing::Create(capacity));
+  TANDEM_ASSIGN_OR_RETURN(out_, ShmRing::Map(ring.get(), ShmRing::Role::kProducer));
+  inbox_ = std::make_shared<ShmInbox>(std::move(socket));
+  const int fds[] = {ring.get()};
+  const absl::Status sent = inbox_->socket().Send(kHelloText, fds);
+  // One that has said all it had to say and left is still to be read.
+  return absl::IsUnavailable(sent) ? absl::OkStatus() : sent;
+}
+
+int ShmLink::fd() const { return inbox_->socket().fd(); }
+
+void ShmLink::Bell() {
+  ++shared_.stats->bells;
+  inbox_->Bell();
+}
+
+// ---- the socket ----
+
+absl::Status ShmLink::ReadSocket() {
+  for (int i = 0; i < kMessagesPerTurn && !gone_; ++i) {
+    ++shared_.stats->socket_reads;
+    absl::StatusOr<UnixMessage> message = inbox_->socket().Receive();
+    if (absl::IsNotFound(message.status())) return absl::OkStatus();
+    if (absl::IsUnavailable(message.status())) {
+      gone_ = true;
+      return absl::OkStatus();
+    }
+    TANDEM_RETURN_IF_ERROR(message.status());
+    if (message->bytes[0] == kBell) return absl::OkStatus();  // more of them can wait
+    TANDEM_RETURN_IF_ERROR(OnMessage(*std::move(message)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShmLink::OnMessage(UnixMessage message) {
+  if (message.bytes[0] == kHello && !open_) return OnHello(message);
+  if (message.bytes[0] == kSegment && open_) return OnSegment(message);
+  return absl::InvalidArgumentError("shared memory: a message that is none of ours");
+}
+
+absl::Status ShmLink::OnHello(const UnixMessage& message) {
+  if (message.bytes != kHelloText || message.fds.size() != 1) {
+    return absl::InvalidArgumentError(
+        "shared memory: the peer does not greet as we do: another program or version?");
+  }
+  TANDEM_ASSIGN_OR_RETURN(inbox_->ring(),
+                          ShmRing::Map(message.fds[0].get(), ShmRing::Role::kConsumer));
+  open_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status ShmLink::OnSegment(const UnixMessage& message) {
+  if (message.bytes.size() != 1 + sizeof(uint32_t) || message.fds.size() != 1 ||
+      segments_.size() >= kMaxSegments) {
+    return absl::InvalidArgumentError("shared memory: not a segment, or too many of them");
+  }
+  const auto id = Load<uint32_t>(reinterpret_cast<const uint8_t*>(message.bytes.data()) + 1);
+  const int fd = message.fds[0].get();
+  TANDEM_ASSIGN_OR_RETURN(const size_t bytes, CheckSharedMemory(fd, kMaxSegmentBytes));
+  TANDEM_ASSIGN_OR_RETURN(Mapping mapping, MapSharedMemory(fd, bytes, /*writable=*/false));
+  segments_.push_back({id, std::make_shared<const Mapping>(std::move(mapping))});
+  return absl::OkStatus();
+}
+
+// ---- sending ----
+
+// Free bytes of the ring, and drops the ends of frames that were read.
+absl::StatusOr<size_t> ShmLink::UpdateFree() {
+  TANDEM_ASSIGN_OR_RETURN(const size_t free, out_.bytes_free());
+  while (unread_ > 0 && ends_[first_end_] <= out_.consumed()) {
+    first_end_ = (first_end_ + 1) % bound_;
+    --unread_;
+  }
+  return free;
+}
+
+absl::Status ShmLink::Send(absl::Span<const Buffer> parts) {
+  if (unread_ >= bound_) TANDEM_RETURN_IF_ERROR(UpdateFree().status());
+  if (unread_ >= bound_) {
+    return absl::ResourceExhaustedError(absl::StrCat(bound_, " frames are queued"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(Plans plans, PlanParts(parts));
+  return Write(parts, &plans);
+}
+
+// Decides which parts travel in the ring, and finds or makes a place for the others. Whatever else
+// is queued, so much of the ring stays free that the queue's bound can be reached.
+absl::StatusOr<ShmLink::Plans> ShmLink::PlanParts(absl::Span<const Buffer> parts) {
+  size_t bytes = kRecordHead;
+  for (const Buffer& part : parts) {
+    bytes += 8 + (part.size() <= ShmArena::kInlineBytes ? Padded(part.size()) : kPlacedBytes - 8);
+  }
+  const size_t needed = bytes + (bound_ - unread_) * kPlacedRecord;
+  size_t free = out_.capacity() - (out_.published() - out_.consumed());
+  if (free < needed) {
+    TANDEM_ASSIGN_OR_RETURN(free, UpdateFree());
+  }
+  const size_t largest_inline = free < needed ? 0 : ShmArena::kInlineBytes;
+  Plans plans(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].size() > largest_inline) TANDEM_RETURN_IF_ERROR(Place(parts[i], &plans[i]));
+  }
+  return plans;
+}
+
+absl::Status ShmLink::Place(const Buffer& part, PartPlan* plan) {
+  plan->held = part;
+  const bool aligned = reinterpret_cast<uintptr_t>(part.data()) % 8 == 0;
+  if (!aligned || !shared_.arena->Find({part.data(), part.size()}, &plan->place)) {
+    plan->held = shared_.arena->AllocShared(part.size());
+    if (plan->held.empty()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no shared memory for a part of ", part.size(), " bytes"));
+    }
+    std::memcpy(plan->held.mutable_data(), part.data(), part.size());
+    shared_.stats->bytes_copied += part.size();
+    TANDEM_CHECK(shared_.arena->Find({plan->held.data(), part.size()}, &plan->place));
+  }
+  return Announce(plan->place);
+}
+
+// Gives the peer the segment, unless it has it.
+absl::Status ShmLink::Announce(const ShmArena::Place& place) {
+  const bool known =
+      std::find(announced_.begin(), announced_.end(), place.segment) != announced_.end();
+  if (known && !place.passing) return absl::OkStatus();
+  char message[1 + sizeof place.segment] = {kSegment};
+  std::memcpy(message + 1, &place.segment, sizeof place.segment);
+  const int fds[] = {shared_.arena->Segment(place.segment).fd};
+  ++shared_.stats->announcements;
+  TANDEM_RETURN_IF_ERROR(inbox_->socket().Send({message, sizeof message}, fds));
+  if (!place.passing) announced_.push_back(place.segment);
+  return absl::OkStatus();
+}
+
+uint32_t ShmLink::TakeSlot(Buffer held) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<uint32_t>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot] = std::move(held);
+  ++slots_in_use_;
+  return slot;
+}
+
+absl::Status ShmLink::Write(absl::Span<const Buffer> parts, Plans* plans) {
+  size_t bytes = kRecordHead, placed = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool is_inline = (*plans)[i].held.empty();
+    placed += !is_inline;
+    bytes += is_inline ? 8 + Padded(parts[i].size()) : kPlacedBytes;
+  }
+  if (slots_in_use_ + placed > kSlots) CollectReleased();
+  wants_slots_ = slots_in_use_ + placed > kSlots;
+  if (wants_slots_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the peer holds ", slots_in_use_, " buffers"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const absl::Span<uint8_t> space, out_.Reserve(bytes, bytes));
+  if (space.empty()) return absl::ResourceExhaustedError("the ring is full");
+  uint8_t* at = Store(space.data(), static_cast<uint32_t>(bytes));
+  at = Store(at, static_cast<uint32_t>(parts.size()));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    PartPlan& plan = (*plans)[i];
+    if (plan.held.empty()) {
+      at = Store(at, uint64_t{parts[i].size()});
+      if (!parts[i].empty()) std::memcpy(at, parts[i].data(), parts[i].size());
+      at += Padded(parts[i].size());
+    } else {
+      at = Store(at, uint64_t{parts[i].size()} | kPlacedBit);
+      at = Store(at, plan.place.segment);
+      at = Store(at, TakeSlot(std::move(plan.held)));
+      at = Store(at, plan.place.offset);
+    }
+  }
+  shared_.stats->parts_placed += placed;
+  ends_[(first_end_ + unread_++) % bound_] = out_.published() + bytes;
+  if (out_.Publish(bytes)) Bell();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> ShmLink::RoomAgain() {
+  TANDEM_RETURN_IF_ERROR(UpdateFree().status());
+  if (wants_slots_) {
+    CollectReleased();
+    wants_slots_ = slots_in_use_ > kSlots / 2;
+  }
+  return unread_ <= bound_ / 2 && !wants_slots_;
+}
+
+void ShmLink::Finish() {
+  if (out_.Finish()) Bell();
+}
+
+void ShmLink::CollectReleased() {
+  if (slots_in_use_ == 0) return;
+  const absl::Span<std::atomic<uint64_t>> words = out_.SharedWords();
+  if (words[kSummaryWord].load(std::memory_order_relaxed) == 0) return;
+  for (uint64_t groups = words[kSummaryWord].exchange(0); groups != 0; groups &= groups - 1) {
+    const auto group = static_cast<uint32_t>(std::countr_zero(groups));
+    for (uint64_t bits = words[kFirstSlotWord + group].exchange(0); bits != 0; bits &= bits - 1) {
+      const uint32_t slot = group * 64 + static_cast<uint32_t>(std::countr_zero(bits));
+      if (slot >= slots_.size() || slots_[slot].empty()) continue;  // the peer may say anything
+      slots_[slot] = Buffer();
+      free_slots_.push_back(slot);
+      --slots_in_use_;
+    }
+  }
+}
+
+// ---- receiving ----
+
+bool ShmLink::HasNews() const { return open_ && inbox_->ring().HasNews(); }
+bool ShmLink::peer_finished() const { return open_ && inbox_->ring().finished(); }
+
+absl::StatusOr<bool> ShmLink::Receive(Frame* frame, size_t* parts) {
+  if (!open_) return false;
+  ShmRing& ring = inbox_->ring();
+  TANDEM_ASSIGN_OR_RETURN(const absl::Span<const uint8_t> bytes, ring.Peek());
+  if (bytes.empty()) return false;
+  if (bytes.size() < kRecordHead) return BadRecord("half a record");
+  const size_t size = Load<uint32_t>(bytes.data());
+  if (size < kRecordHead || size % 8 != 0 || size > bytes.size()) {
+    return BadRecord(absl::StrCat("record of ", size, " bytes, there are ", bytes.size()));
+  }
+  const Buffer record = CopyToBuffer(*shared_.heap, bytes.first(size));
+  if (ring.Consume(size)) Bell();
+  *parts = Load<uint32_t>(record.data() + 4);
+  *frame = Frame();
+  frame->parts = static_cast<int>(std::min<size_t>(*parts, kMaxFrameParts));
+  size_t at = kRecordHead;
+  for (size_t i = 0; i < *parts; ++i) TANDEM_RETURN_IF_ERROR(TakePart(record, &at, i, frame));
+  return true;
+}
+
+absl::Status ShmLink::TakePart(const Buffer& record, size_t* at, size_t index, Frame* frame) {
+  if (record.size() - *at < 8) return BadRecord("a part beyond its record");
+  const auto word = Load<uint64_t>(record.data() + *at);
+  const uint64_t size = word & ~kPlacedBit;
+  const bool placed = (word & kPlacedBit) != 0;
+  *at += 8;
+  const size_t here = placed ? kPlacedBytes - 8 : size > record.size() ? size : Padded(size);
+  if (here > record.size() - *at) return BadRecord("a part beyond its record");
+  const size_t start = std::exchange(*at, *at + here);
+  if (placed) return TakePlaced({record.data() + start, here}, size, index, frame);
+  if (index < size_t{kMaxFrameParts} && size > 0) frame->part[index] = record.Slice(start, size);
+  return absl::OkStatus();
+}
+
+absl::Status ShmLink::TakePlaced(absl::Span<const uint8_t> words, uint64_t size, size_t index,
+                                 Frame* frame) {
+  const auto slot = Load<uint32_t>(&words[4]);
+  const auto offset = Load<uint64_t>(&words[8]);
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> memory,
+                          FindSegment(Load<uint32_t>(&words[0])));
+  if (slot >= kSlots || offset % 8 != 0 || size == 0 || size > memory->size() ||
+      offset > memory->size() - size) {
+    return BadRecord(
+        absl::StrCat("slot ", slot, ", ", size, " bytes at ", offset, " of ", memory->size()));
+  }
+  ReceivedSpan* const span = shared_.spans->Take();
+  span->inbox = inbox_;
+  span->slot = slot;
+  const Buffer part(span, memory->data() + offset, size);
+  span->memory = std::move(memory);
+  if (index == 0) {
+    frame->part[0] = CopyToBuffer(*shared_.heap, {part.data(), part.size()});
+  } else if (index < size_t{kMaxFrameParts}) {
+    frame->part[index] = part;
+  }
+  return absl::OkStatus();
+}
+
+// Segments are announced before they are used, so an unknown one waits on the socket. Passing ones
+// are large, and only their buffers keep them mapped.
+absl::StatusOr<std::shared_ptr<const Mapping>> ShmLink::FindSegment(uint32_t id) {
+  for (int reads = 0; reads < kMaxReads; ++reads) {
+    for (size_t i = segments_.size(); i-- > 0;) {
+      if (segments_[i].id != id) continue;
+      std::shared_ptr<const Mapping> memory = segments_[i].memory;
+      if (memory->size() > ShmArena::kLargestKept) segments_.erase(segments_.begin() + i);
+      return memory;
+    }
+    ++shared_.stats->socket_reads;
+    absl::StatusOr<UnixMessage> message = inbox_->socket().Receive();
+    if (!message.ok()) break;
+    if (message->bytes[0] != kBell) TANDEM_RETURN_IF_ERROR(OnMessage(*std::move(message)));
+  }
+  return BadRecord(absl::StrCat("segment ", id, " is not known"));
+}
+
+// ---- sleeping ----
+
+bool ShmLink::MaySleep(bool blocked) {
+  if (open_ && !inbox_->ring().ConsumerMaySleep()) return false;
+  if (!blocked) return true;
+  if (wants_slots_) {
+    std::atomic<uint64_t>& wanted = out_.SharedWords()[kWantsSlotsWord];
+    wanted.store(1);
+    return out_.SharedWords()[kSummaryWord].load() == 0;
+  }
+  // Until half of the queue is read.
+  if (unread_ <= bound_ / 2) return false;
+  const uint64_t read = ends_[(first_end_ + unread_ - bound_ / 2 - 1) % bound_];
+  return out_.ProducerMaySleep(out_.capacity() - (out_.published() - read));
+}
+
+void ShmLink::Awake() {
+  if (open_) inbox_->ring().ConsumerAwake();
+  out_.ProducerAwake();
+}
+
+}  // namespace tandem

@@ -1,0 +1,559 @@
+#include "transport/shm_transport.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <fstream>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "transport/spin.h"
+
+namespace tandem {
+namespace {
+
+using Clock = WaitableTransport::Clock;
+using Kind = TransportEvent::Kind;
+
+constexpr int kFramesPerTurn = 64;  // of one link, so that a fast sender starves nobody
+constexpr size_t kMaxNewcomers = 4096;
+constexpr uint64_t kWakeKey = 0, kListenerKey = 1;
+constexpr PeerId kFirstPeer = 2;
+constexpr absl::string_view kScheme = "shm:";
+constexpr auto kNever = Clock::time_point::max();
+
+Clock::time_point After(absl::Duration d) {
+  if (d > absl::Hours(24 * 365)) return kNever;
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(d));
+}
+
+std::string BootId() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id.empty() ? "unknown" : id;
+}
+
+// The socket's name, after the host was checked.
+absl::string_view NameOf(absl::string_view address) {
+  return address.substr(address.find('/') + 1);
+}
+
+std::string NewName() {
+  std::random_device entropy;
+  return absl::StrFormat("tandem-%08x%08x%08x", entropy(), entropy(), entropy());
+}
+
+// A peer, or what is left of one while it holds buffers of ours.
+struct Peer {
+  PeerId id = 0;
+  std::unique_ptr<ShmLink> link;        // null while nobody listens
+  bool known = false;                   // it was the peer of an event, or we connected to it
+  bool closed = false;                  // by us or by it: kept only until it drops our buffers
+  bool blocked = false;                 // owes a kWritable
+  std::string address;                  // of outgoing ones
+  std::deque<Frame> pending;            // until there is a link
+  Clock::time_point deadline = kNever;  // for the link to open
+  Clock::time_point retry_at = kNever;
+
+  bool opening() const { return link == nullptr || !link->open(); }
+};
+
+class Endpoint final : public ShmTransport {
+ public:
+  explicit Endpoint(const ShmOptions& options)
+      : options_(options),
+        epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
+        wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    TANDEM_CHECK(epoll_fd_.valid() && wake_fd_.valid());
+    Watch(wake_fd_.get(), kWakeKey);
+  }
+  ~Endpoint() override {
+    for (const auto& [id, peer] : peers_) scratch_.push_back(id);
+    for (const PeerId id : std::exchange(scratch_, {})) Close(id);
+  }
+  absl::Status Bind();
+
+  Buffer Alloc(size_t bytes) override { return arena_.Alloc(bytes); }
+  const std::string& address() const override { return address_; }
+  absl::StatusOr<PeerId> Connect(const std::string& address) override;
+  absl::Status Send(PeerId id, Frame frame) override;
+  void Close(PeerId id) override;
+  void Poll(absl::Duration timeout, std::vector<TransportEvent>* events) override;
+  void Wake() override;
+  TransportCounters counters() const override { return counters_; }
+  ShmStats stats() const override { return stats_; }
+
+  int wait_fd() const override { return epoll_fd_.get(); }
+  bool BeginWait(Clock::time_point* until) override;
+  void EndWait() override;
+
+ private:
+  void Watch(int fd, uint64_t key);
+  Peer* Find(PeerId id);
+  Peer* Add(std::unique_ptr<ShmLink> link);
+  void Link(Peer* peer, std::unique_ptr<ShmLink> link);
+  absl::Status TryConnect(Peer* peer);
+  absl::Status SendOn(Peer* peer, const Frame& frame);
+  void Block(Peer* peer);
+
+  bool DrainAll();
+  bool Drain(Peer* peer);
+  void Discard(ShmLink* link);
+  void Handle(Peer* peer, Frame frame, size_t parts);
+  void OnPeerEnd(Peer* peer);
+  void Retire(Peer* peer);
+  void Break(Peer* peer, const absl::Status& why);
+  void Emit(Kind kind, Peer* peer, absl::Status why);
+  void EmitWritable();
+  void Sweep();
+
+  void LookAtSockets(int timeout_ms);
+  void OnReady(uint64_t key);
+  void AcceptAll();
+  bool HasNews() const;
+  bool AnyOpen() const;
+  void RunTimers(Clock::time_point now);
+  bool Wait(Clock::time_point now, Clock::time_point deadline);
+
+  const ShmOptions options_;
+  ShmStats stats_;
+  HeapBufferSource heap_;
+  ShmArena arena_;
+  const ReceivedSpansOwner spans_ = NewReceivedSpans();
+  const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
+  OwnedFd epoll_fd_, wake_fd_;
+  UnixListener listener_;
+  std::string address_;
+  std::atomic<bool> wake_requested_{false}, sleeping_{false};
+
+  PeerId next_peer_ = kFirstPeer;
+  absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
+  std::vector<PeerId> blocked_, scratch_;
+  std::vector<PeerId> gone_;  // peers to erase when nobody walks peers_
+  Spin spin_;
+  Clock::time_point next_sockets_ = Clock::time_point::min();
+  Clock::time_point next_timer_ = kNever;
+  std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
+  TransportCounters counters_;
+};
+
+// ---- life ----
+
+absl::Status Endpoint::Bind() {
+  address_ = options_.address;
+  if (address_.empty()) address_ = absl::StrCat(kScheme, BootId(), "/", NewName());
+  TANDEM_RETURN_IF_ERROR(CheckShmAddress(address_));
+  TANDEM_ASSIGN_OR_RETURN(listener_, UnixListener::Bind(NameOf(address_)));
+  Watch(listener_.fd(), kListenerKey);
+  return absl::OkStatus();
+}
+
+void Endpoint::Watch(int fd, uint64_t key) {
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = key}};
+  TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+Peer* Endpoint::Find(PeerId id) {
+  const auto found = peers_.find(id);
+  return found == peers_.end() ? nullptr : found->second.get();
+}
+
+Peer* Endpoint::Add(std::unique_ptr<ShmLink> link) {
+  const PeerId id = next_peer_++;
+  Peer* const peer = (peers_[id] = std::make_unique<Peer>()).get();
+  peer->id = id;
+  peer->deadline = After(options_.connect_deadline);
+  next_timer_ = std::min(next_timer_, peer->deadline);
+  if (link != nullptr) Link(peer, std::move(link));
+  return peer;
+}
+
+void Endpoint::Link(Peer* peer, std::unique_ptr<ShmLink> link) {
+  peer->link = std::move(link);
+  peer->retry_at = kNever;
+  Watch(peer->link->fd(), peer->id);
+}
+
+absl::StatusOr<PeerId> Endpoint::Connect(const std::string& address) {
+  if (!absl::StartsWith(address, kScheme)) {
+    return absl::InvalidArgumentError(absl::StrCat("connect ", address, ": want shm:host/name"));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckShmAddress(address));
+  Peer* const peer = Add(nullptr);
+  peer->address = address;
+  peer->known = true;
+  const absl::Status tried = TryConnect(peer);
+  if (tried.ok()) return peer->id;
+  if (!absl::IsUnavailable(tried) || options_.connect_retry <= absl::ZeroDuration()) {
+    peers_.erase(peer->id);
+    return tried;
+  }
+  return peer->id;
+}
+
+absl::Status Endpoint::TryConnect(Peer* peer) {
+  peer->retry_at = After(options_.connect_retry);
+  next_timer_ = std::min(next_timer_, peer->retry_at);
+  TANDEM_ASSIGN_OR_RETURN(UnixLink socket, UnixLink::Connect(NameOf(peer->address)));
+  TANDEM_ASSIGN_OR_RETURN(auto link,
+                          ShmLink::New(std::move(socket), shared_, options_.send_queue_frames));
+  Link(peer, std::move(link));
+  for (const Frame& frame : std::exchange(peer->pending, {})) {
+    TANDEM_RETURN_IF_ERROR(SendOn(peer, frame));  // the ring has room for as many
+  }
+  return absl::OkStatus();
+}
+
+// ---- sending ----
+
+absl::Status Endpoint::SendOn(Peer* peer, const Frame& frame) {
+  return peer->link->Send(absl::MakeConstSpan(frame.part, frame.parts));
+}
+
+void Endpoint::Block(Peer* peer) {
+  if (!std::exchange(peer->blocked, true)) blocked_.push_back(peer->id);
+}
+
+absl::Status Endpoint::Send(PeerId id, Frame frame) {
+  Peer* const peer = Find(id);
+  if (peer == nullptr || peer->closed) {
+    return absl::NotFoundError(absl::StrCat("no peer ", id, " (any more)"));
+  }
+  const size_t bytes = frame.TotalBytes();
+  absl::Status sent;
+  if (peer->link != nullptr) {
+    sent = SendOn(peer, frame);
+  } else if (peer->pending.size() >= static_cast<size_t>(options_.send_queue_frames)) {
+    sent = absl::ResourceExhaustedError("the queue is full, and the peer not yet there");
+  } else {
+    peer->pending.push_back(std::move(frame));
+  }
+  if (absl::IsResourceExhausted(sent)) {
+    Block(peer);
+    return absl::ResourceExhaustedError(absl::StrCat("peer ", id, ": ", sent.message()));
+  }
+  // The loss itself is reported by Poll.
+  if (!sent.ok()) return absl::NotFoundError(absl::StrCat("peer ", id, ": ", sent.message()));
+  ++counters_.frames_sent;
+  counters_.bytes_sent += bytes;
+  return absl::OkStatus();
+}
+
+void Endpoint::Close(PeerId id) {
+  Peer* const peer = Find(id);
+  if (peer == nullptr || peer->closed) return;
+  Retire(peer);
+  Sweep();
+}
+
+// Ends a peer. Its link stays while the other process reads from our memory.
+void Endpoint::Retire(Peer* peer) {
+  peer->closed = true;
+  if (peer->link != nullptr) {
+    peer->link->Finish();
+    peer->link->CollectReleased();
+    if (peer->link->holds_buffers() && !peer->link->peer_gone()) return;
+  }
+  gone_.push_back(peer->id);
+}
+
+void Endpoint::Sweep() {
+  for (const PeerId id : gone_) {
+    Peer* const peer = Find(id);
+    if (peer == nullptr) continue;
+    if (peer->link != nullptr) {
+      epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, peer->link->fd(), nullptr);
+    }
+    peers_.erase(id);
+  }
+  gone_.clear();
+}
+
+// ---- receiving ----
+
+void Endpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* events) {
+  events_ = events;
+  const size_t before = events->size();
+  const auto deadline = After(timeout);
+  bool timed_out = false;
+  for (;;) {
+    const bool more = DrainAll();
+    const auto now = Clock::now();
+    if (now >= next_sockets_) LookAtSockets(0);
+    RunTimers(now);
+    EmitWritable();
+    Sweep();
+    const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
+    if (woken || timed_out || events->size() > before) break;
+    if (!more) timed_out = Wait(now, deadline);
+  }
+  events_ = nullptr;
+}
+
+// True if frames may be left.
+bool Endpoint::DrainAll() {
+  bool more = false;
+  for (const auto& [id, peer] : peers_) {
+    if (peer->link != nullptr) more |= Drain(peer.get());
+  }
+  return more;
+}
+
+// Reads what a peer sends that we have closed: it waits for its buffers, as we do for ours.
+void Endpoint::Discard(ShmLink* link) {
+  Frame frame;
+  size_t parts = 0;
+  for (int left = kFramesPerTurn; left > 0; --left) {
+    if (!link->Receive(&frame, &parts).value_or(false)) return;
+  }
+}
+
+bool Endpoint::Drain(Peer* peer) {
+  ShmLink* const link = peer->link.get();
+  link->CollectReleased();
+  if (peer->closed) {
+    Discard(link);
+    if (!link->holds_buffers() || link->peer_gone()) gone_.push_back(peer->id);
+    return false;
+  }
+  const bool end = link->peer_finished() || link->peer_gone();  // before the last look
+  Frame frame;
+  size_t parts = 0;
+  for (int left = end ? options_.send_queue_frames * 2 : kFramesPerTurn; left > 0; --left) {
+    const absl::StatusOr<bool> received = link->Receive(&frame, &parts);
+    if (!received.ok()) {
+      Break(peer, received.status());
+      return false;
+    }
+    if (!*received) {
+      if (end) OnPeerEnd(peer);
+      return false;
+    }
+    Handle(peer, std::move(frame), parts);
+  }
+  return true;
+}
+
+void Endpoint::Handle(Peer* peer, Frame frame, size_t parts) {
+  const size_t bytes = frame.TotalBytes();
+  absl::StatusOr<ParsedFrame> parsed =
+      parts > kMaxFrameParts
+          ? absl::InvalidArgumentError(
+                absl::StrCat("message of ", parts, " parts, a frame has 1 to ", kMaxFrameParts))
+          : DecodeFrame(std::move(frame));
+  if (!parsed.ok()) return Emit(Kind::kGarbage, peer, std::move(parsed).status());
+  const FrameKind kind = parsed->header.kind;
+  if (kind == FrameKind::kPing || kind == FrameKind::kGoodbye) return;  // other transports' words
+  ++counters_.frames_received;
+  counters_.bytes_received += bytes;
+  peer->known = true;
+  TransportEvent& event = events_->emplace_back();
+  event.peer = peer->id;
+  event.frame = *std::move(parsed);
+}
+
+// All that it sent is read.
+void Endpoint::OnPeerEnd(Peer* peer) {
+  if (peer->known && peer->link->peer_finished()) {
+    Emit(Kind::kPeerClosed, peer, absl::OkStatus());
+  } else if (peer->known) {
+    Emit(Kind::kPeerLost, peer,
+         absl::UnavailableError("the process at the other end of the shared memory is gone"));
+  }
+  Retire(peer);
+}
+
+// The link cannot go on although the other process may live.
+void Endpoint::Break(Peer* peer, const absl::Status& why) {
+  const bool known = peer->known;
+  if (!absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) {
+    Emit(Kind::kGarbage, peer, why);
+  }
+  if (known) Emit(Kind::kPeerLost, peer, why);
+  Retire(peer);
+}
+
+void Endpoint::Emit(Kind kind, Peer* peer, absl::Status why) {
+  peer->known = true;
+  TransportEvent& event = events_->emplace_back();
+  event.kind = kind;
+  event.peer = peer->id;
+  event.why = std::move(why);
+}
+
+void Endpoint::EmitWritable() {
+  for (size_t i = 0; i < blocked_.size();) {
+    Peer* const peer = Find(blocked_[i]);
+    if (peer != nullptr && !peer->closed) {
+      // A cursor that lies is found again, and dealt with, by the next Send.
+      if (peer->link == nullptr || !peer->link->RoomAgain().value_or(true)) {
+        ++i;
+        continue;
+      }
+      peer->blocked = false;
+      Emit(Kind::kWritable, peer, absl::OkStatus());
+    }
+    blocked_.erase(blocked_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+// ---- sockets ----
+
+void Endpoint::LookAtSockets(int timeout_ms) {
+  epoll_event ready[64];
+  ++stats_.waits;
+  const int count = epoll_wait(epoll_fd_.get(), ready, 64, timeout_ms);
+  for (int i = 0; i < count; ++i) OnReady(ready[i].data.u64);
+  next_sockets_ = After(options_.socket_interval);
+}
+
+void Endpoint::OnReady(uint64_t key) {
+  if (key == kWakeKey) {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t bytes = read(wake_fd_.get(), &count, sizeof count);
+    return;
+  }
+  if (key == kListenerKey) return AcceptAll();
+  Peer* const peer = Find(key);
+  if (peer == nullptr || peer->link->peer_gone()) return;
+  const absl::Status read = peer->link->ReadSocket();
+  if (!read.ok() && !peer->closed) return Break(peer, read);
+  if (peer->link->open()) peer->deadline = kNever;
+  if (peer->link->peer_gone()) {
+    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, peer->link->fd(), nullptr);
+  }
+}
+
+void Endpoint::AcceptAll() {
+  for (size_t i = 0; i < kMaxNewcomers; ++i) {
+    absl::StatusOr<UnixLink> socket = listener_.Accept();
+    if (absl::IsPermissionDenied(socket.status())) continue;
+    if (!socket.ok()) return;
+    auto link = ShmLink::New(*std::move(socket), shared_, options_.send_queue_frames);
+    if (link.ok()) Add(*std::move(link));  // else it sees its connection end
+  }
+}
+
+void Endpoint::RunTimers(Clock::time_point now) {
+  if (now < next_timer_) return;
+  next_timer_ = kNever;
+  for (const auto& [id, peer] : peers_) scratch_.push_back(id);
+  for (const PeerId id : std::exchange(scratch_, {})) {
+    Peer* const peer = Find(id);
+    if (peer->closed || !peer->opening()) continue;
+    if (now >= peer->deadline) {
+      Break(peer, absl::DeadlineExceededError(
+                      absl::StrCat("no answer from ", peer->address, " within ",
+                                   absl::FormatDuration(options_.connect_deadline))));
+      continue;
+    }
+    if (peer->link == nullptr && now >= peer->retry_at) {
+      const absl::Status tried = TryConnect(peer);
+      if (!tried.ok() && !absl::IsUnavailable(tried)) {
+        Break(peer, tried);
+        continue;
+      }
+    }
+    next_timer_ = std::min({next_timer_, peer->deadline, peer->retry_at});
+  }
+}
+
+// ---- waiting ----
+
+bool Endpoint::HasNews() const {
+  if (wake_requested_.load(std::memory_order_relaxed)) return true;
+  for (const auto& [id, peer] : peers_) {
+    if (peer->link != nullptr && !peer->closed && peer->link->HasNews()) return true;
+  }
+  return false;
+}
+
+bool Endpoint::AnyOpen() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const auto& p) {
+    return !p.second->closed && p.second->link != nullptr && p.second->link->open();
+  });
+}
+
+void Endpoint::Wake() {
+  wake_requested_.store(true);
+  if (!sleeping_.load()) return;  // it looks once more before it sleeps
+  const uint64_t one = 1;
+  // It fails only when the counter is full, and then the descriptor is readable anyway.
+  [[maybe_unused]] const ssize_t written = write(wake_fd_.get(), &one, sizeof one);
+}
+
+bool Endpoint::BeginWait(Clock::time_point* until) {
+  *until = std::min(*until, next_timer_);
+  if (options_.spin && AnyOpen() && spin_.Until([this] { return HasNews(); }, *until)) return false;
+  sleeping_.store(true);
+  if (wake_requested_.load()) return false;
+  bool may = true;
+  for (const auto& [id, peer] : peers_) {
+    if (peer->link != nullptr && !peer->closed) may &= peer->link->MaySleep(peer->blocked);
+  }
+  return may;
+}
+
+void Endpoint::EndWait() {
+  sleeping_.store(false);
+  for (const auto& [id, peer] : peers_) {
+    if (peer->link != nullptr && !peer->closed) peer->link->Awake();
+  }
+}
+
+// Waits for news until the deadline or the next timer. True if the deadline passed without any.
+bool Endpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
+  if (now >= deadline) return true;
+  Clock::time_point until = deadline;
+  if (BeginWait(&until)) {
+    int timeout_ms = -1;
+    if (until != kNever) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+      timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000'000));
+    }
+    LookAtSockets(timeout_ms);
+  }
+  EndWait();
+  return deadline != kNever && Clock::now() >= deadline;
+}
+
+}  // namespace
+
+absl::Status CheckShmAddress(absl::string_view address) {
+  const size_t slash = address.find('/');
+  if (!absl::ConsumePrefix(&address, kScheme) || slash == absl::string_view::npos ||
+      NameOf(address).empty() || NameOf(address).size() > UnixLink::kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared memory address ", address, ": want shm:host/name"));
+  }
+  const absl::string_view host = address.substr(0, address.find('/'));
+  if (const std::string here = BootId(); host != here) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it runs on another host (", host, "), this one is ", here));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& options) {
+  if (options.send_queue_frames < 1 || options.send_queue_frames > (1 << 16)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("send_queue_frames ", options.send_queue_frames, ", want 1 to 65536"));
+  }
+  auto endpoint = std::make_unique<Endpoint>(options);
+  TANDEM_RETURN_IF_ERROR(endpoint->Bind());
+  return endpoint;
+}
+
+}  // namespace tandem

@@ -1,0 +1,83 @@
+// How long to look for news before going to sleep. Sleeping and being woken costs two system calls
+// and a trip through the scheduler of the kernel, several microseconds; but who spins on a core
+// that somebody else needs makes everybody wait, most of all for the one it waits for.
+//
+// So: as long as spinning has paid off lately (kMin to kMax, doubled by success, halved by
+// failure), and not at all while more threads want to run than there are cores. The latter is read
+// from the system only just before going to sleep, and at most every kLook.
+//
+// Thread safety: none, one thread's own.
+#ifndef TANDEM_TRANSPORT_SPIN_H_
+#define TANDEM_TRANSPORT_SPIN_H_
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "transport/shm_memory.h"
+
+namespace tandem {
+
+class Spin {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kMin = std::chrono::microseconds(4);
+  static constexpr auto kMax = std::chrono::microseconds(64);
+  static constexpr auto kLook = std::chrono::milliseconds(10);
+
+  Spin();
+
+  // Calls `ready` until it is true (then returns true) or spinning is over.
+  template <typename Ready>
+  bool Until(Ready ready, Clock::time_point deadline) {
+    Clock::time_point now = Clock::now();
+    if (!Allowed(now)) return false;
+    const Clock::time_point end = std::min(deadline, now + budget_);
+    Clock::time_point before = now;
+    do {
+      for (int i = 0; i < 16; ++i) {
+        if (ready()) return Paid();
+        Pause();
+      }
+      before = std::exchange(now, Clock::now());
+      if (now - before > kTakenAway) {
+        Crowded(now);
+        return ready();
+      }
+    } while (now < end);
+    budget_ = std::max<Clock::duration>(kMin, budget_ / 2);
+    failed_ = true;
+    return false;
+  }
+
+  bool allowed() const { return allowed_; }
+
+ private:
+  // Sixteen looks take well under a microsecond: somebody else has had the core.
+  static constexpr auto kTakenAway = std::chrono::microseconds(100);
+
+  static void Pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  bool Paid() {
+    budget_ = std::min<Clock::duration>(kMax, budget_ * 2);
+    return true;
+  }
+  bool Allowed(Clock::time_point now);
+  void Crowded(Clock::time_point now);
+
+  OwnedFd load_;  // /proc/loadavg
+  int cores_ = 1;
+  bool allowed_ = false;
+  bool failed_ = true;  // the last time
+  Clock::time_point next_look_ = Clock::time_point::min();
+  Clock::duration budget_ = kMax;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TRANSPORT_SPIN_H_

@@ -1,0 +1,31 @@
+// A transport whose Poll can be replaced by a wait that others take part in, so that one thread can
+// sleep on several transports at once (transport/multi_transport.h).
+//
+//   t.Poll(absl::ZeroDuration(), &events);           until nothing is reported
+//   if (t.BeginWait(&until)) wait for t.wait_fd() to be readable, at most until `until`;
+//   t.EndWait();                                     then Poll again
+#ifndef TANDEM_TRANSPORT_WAITABLE_H_
+#define TANDEM_TRANSPORT_WAITABLE_H_
+
+#include <chrono>
+
+#include "transport/transport.h"
+
+namespace tandem {
+
+class WaitableTransport : public Transport {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Between BeginWait and EndWait: readable when Poll has something to do.
+  virtual int wait_fd() const = 0;
+  // Gets ready for a wait; may spin a little first. Lowers *until to when Poll must be called
+  // anyway. False: there may be news already, so Poll instead of waiting; EndWait is due all the
+  // same.
+  virtual bool BeginWait(Clock::time_point* until) = 0;
+  virtual void EndWait() = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TRANSPORT_WAITABLE_H_
