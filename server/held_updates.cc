@@ -13,9 +13,10 @@ void PutNumber(std::string* out, uint64_t value) {
   out->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-void PutSteps(std::string* out, absl::Span<const HeldStep> steps) {
+void PutSteps(std::string* out, const HeldQueue& steps) {
   PutNumber(out, steps.size());
-  for (const HeldStep& step : steps) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const HeldStep& step = steps[i];
     PutNumber(out, static_cast<uint64_t>(step.step));
     PutNumber(out, step.samples);
     PutNumber(out, step.updates.size());
@@ -88,11 +89,11 @@ absl::Status GetUpdate(Cursor& cursor, int dim, int64_t step, BufferSource& sour
   return cursor.Bytes(keys * static_cast<uint64_t>(dim) * sizeof(float), source, &u->values);
 }
 
-absl::Status GetSteps(Cursor& cursor, int dim, BufferSource& source, std::deque<HeldStep>* steps) {
+absl::Status GetSteps(Cursor& cursor, int dim, BufferSource& source, HeldQueue* steps) {
   uint64_t count = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Number(&count));
   for (uint64_t i = 0; i < count; ++i) {
-    HeldStep step;
+    HeldStep& step = steps->Add();
     uint64_t updates = 0;
     TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.step));
     TANDEM_RETURN_IF_ERROR(cursor.Number(&step.samples));
@@ -102,7 +103,6 @@ absl::Status GetSteps(Cursor& cursor, int dim, BufferSource& source, std::deque<
       TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, step.step, source, &update));
       step.updates.push_back(std::move(update));
     }
-    steps->push_back(std::move(step));
   }
   return absl::OkStatus();
 }
@@ -116,17 +116,44 @@ void HeldStep::Insert(HeldUpdate update) {
   updates.insert(at, std::move(update));
 }
 
-std::string EncodeHeld(absl::Span<const HeldStep> open, absl::Span<const HeldStep> delayed) {
+HeldStep& HeldQueue::Add() {
+  if (size_ == ring_.size()) {
+    std::rotate(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(first_), ring_.end());
+    first_ = 0;
+    ring_.emplace_back();
+  }
+  HeldStep& step = (*this)[size_++];
+  step.step = 0;
+  step.samples = 0;
+  return step;
+}
+
+void HeldQueue::Take(HeldQueue* from) {
+  std::swap(Add(), from->front());
+  from->DropFront();
+}
+
+void HeldQueue::DropFront() {
+  front().updates.clear();  // keeps its memory
+  first_ = (first_ + 1) % ring_.size();
+  --size_;
+}
+
+void HeldQueue::Clear() {
+  while (!empty()) DropFront();
+}
+
+std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed) {
   std::string out;
   PutSteps(&out, open);
   PutSteps(&out, delayed);
   return out;
 }
 
-absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source,
-                        std::deque<HeldStep>* open, std::deque<HeldStep>* delayed) {
-  open->clear();
-  delayed->clear();
+absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, HeldQueue* open,
+                        HeldQueue* delayed) {
+  open->Clear();
+  delayed->Clear();
   if (bytes.empty()) return absl::OkStatus();
   Cursor cursor(bytes);
   TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, source, open));

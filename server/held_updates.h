@@ -6,7 +6,6 @@
 #define TANDEM_SERVER_HELD_UPDATES_H_
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -40,10 +39,30 @@ struct HeldStep {
   void Insert(HeldUpdate update);  // keeps rank order
 };
 
+// Steps, first in, first out. Places are used again with the memory of their lists, so that a
+// queue that goes on for ever allocates nothing.
+class HeldQueue {
+ public:
+  bool empty() const { return size_ == 0; }
+  size_t size() const { return size_; }
+  HeldStep& operator[](size_t i) { return ring_[(first_ + i) % ring_.size()]; }
+  const HeldStep& operator[](size_t i) const { return ring_[(first_ + i) % ring_.size()]; }
+  HeldStep& front() { return (*this)[0]; }
+
+  HeldStep& Add();             // a step without updates, at the end
+  void Take(HeldQueue* from);  // moves the front of another queue to the end of this one
+  void DropFront();
+  void Clear();
+
+ private:
+  std::vector<HeldStep> ring_;
+  size_t first_ = 0, size_ = 0;
+};
+
 // Bytes that carry held steps in a range move.
-std::string EncodeHeld(absl::Span<const HeldStep> open, absl::Span<const HeldStep> delayed);
-absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source,
-                        std::deque<HeldStep>* open, std::deque<HeldStep>* delayed);
+std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed);
+absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, HeldQueue* open,
+                        HeldQueue* delayed);
 
 }  // namespace tandem
 

@@ -119,8 +119,8 @@ void Range::Hold(HeldUpdate update) {
   const int64_t index = update.step - progress_.version;
   TANDEM_CHECK(index >= 0);
   while (static_cast<int64_t>(open_.size()) <= index) {
-    open_.emplace_back();
-    open_.back().step = progress_.version + static_cast<int64_t>(open_.size()) - 1;
+    HeldStep& added = open_.Add();
+    added.step = progress_.version + static_cast<int64_t>(open_.size()) - 1;
   }
   HeldStep& step = open_[static_cast<size_t>(index)];
   step.samples += update.samples;
@@ -133,11 +133,10 @@ void Range::CloseSteps() {
   const UpdatePolicy& policy = *table_->policy;
   while (!open_.empty() && policy.MayClose(progress_)) {
     last_closed_samples_ = open_.front().samples;
-    delayed_.push_back(std::move(open_.front()));
-    open_.pop_front();
+    delayed_.Take(&open_);
     while (static_cast<int64_t>(delayed_.size()) > policy.Delay()) {
       ApplyFold(delayed_.front());
-      delayed_.pop_front();
+      delayed_.DropFront();
     }
     ++progress_.version;
     for (WorkerProgress& worker : progress_.workers) worker.applied = progress_.version;
@@ -145,7 +144,7 @@ void Range::CloseSteps() {
 }
 
 void Range::FinishDelayed() {
-  for (; !delayed_.empty(); delayed_.pop_front()) ApplyFold(delayed_.front());
+  for (; !delayed_.empty(); delayed_.DropFront()) ApplyFold(delayed_.front());
 }
 
 void Range::ApplyOne(const HeldUpdate& update) {
@@ -229,11 +228,9 @@ void Range::Count(const HeldUpdate& update, int64_t version_applied, UpdateFate 
 RangeImage Range::Image() const {
   RangeImage image =
       ImageOf(store_, table_->plan->name, table_->optimizer->name(), begin_, end_, progress_);
-  const std::vector<HeldStep> open(open_.begin(), open_.end());
-  const std::vector<HeldStep> delayed(delayed_.begin(), delayed_.end());
   image.held = absl::StrCat(std::string(reinterpret_cast<const char*>(&last_closed_samples_),
                                         sizeof last_closed_samples_),
-                            EncodeHeld(open, delayed));
+                            EncodeHeld(open_, delayed_));
   return image;
 }
 
@@ -247,25 +244,25 @@ absl::Status Range::CheckProgress(const RangeProgress& progress) const {
     if (lockstep) good = good && worker.admitted >= progress.version;
   }
   if (good) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("range ", id_, ": progress at version ",
-                                          progress.version, " contradicts itself"));
+  return absl::DataLossError(absl::StrCat("range ", id_, ": progress at version ", progress.version,
+                                          " contradicts itself"));
 }
 
 absl::Status Range::CheckHeld() const {
   bool good = table_->policy->Lockstep() || (open_.empty() && delayed_.empty());
   int64_t next = progress_.version;
-  for (const HeldStep& step : open_) good = good && step.step == next++;
+  for (size_t i = 0; i < open_.size(); ++i) good = good && open_[i].step == next++;
   for (const auto* steps : {&open_, &delayed_}) {
-    for (const HeldStep& step : *steps) {
-      for (const HeldUpdate& update : step.updates) {
+    for (size_t i = 0; i < steps->size(); ++i) {
+      for (const HeldUpdate& update : (*steps)[i].updates) {
         good = good && update.rank >= 0 && update.rank < table_->workers &&
                update.version_read >= 0 && update.version_read <= progress_.version;
       }
     }
   }
   if (good) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("range ", id_, ": held updates do not fit version ",
-                                          progress_.version));
+  return absl::DataLossError(
+      absl::StrCat("range ", id_, ": held updates do not fit version ", progress_.version));
 }
 
 absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
@@ -288,8 +285,8 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(CheckHeld());
   held_bytes_ = 0;
   for (const auto* steps : {&open_, &delayed_}) {
-    for (const HeldStep& step : *steps) {
-      for (const HeldUpdate& update : step.updates) held_bytes_ += update.Bytes();
+    for (size_t i = 0; i < steps->size(); ++i) {
+      for (const HeldUpdate& update : (*steps)[i].updates) held_bytes_ += update.Bytes();
     }
   }
   return absl::OkStatus();

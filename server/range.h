@@ -6,7 +6,6 @@
 #define TANDEM_SERVER_RANGE_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -108,8 +107,8 @@ class Range {
   FoldScratch* const scratch_;
   RangeStore store_;
   RangeProgress progress_;
-  std::deque<HeldStep> open_;     // steps progress_.version, + 1, ...
-  std::deque<HeldStep> delayed_;  // closed, not yet applied
+  HeldQueue open_;     // steps progress_.version, + 1, ...
+  HeldQueue delayed_;  // closed, not yet applied
   size_t held_bytes_ = 0;
   uint64_t last_closed_samples_ = 0;
 };

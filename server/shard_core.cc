@@ -177,15 +177,15 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
 void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   switch (frame.header.kind) {
     case FrameKind::kPull:
-      bytes_["pull"] += frame.frame.TotalBytes();
+      bytes_.pull += frame.frame.TotalBytes();
       OnPull(now, frame, effects);
       break;
     case FrameKind::kPush:
-      bytes_["push"] += frame.frame.TotalBytes();
+      bytes_.push += frame.frame.TotalBytes();
       OnPush(now, frame, effects);
       break;
     case FrameKind::kControl:
-      bytes_["control"] += frame.frame.TotalBytes();
+      bytes_.control += frame.frame.TotalBytes();
       OnControl(now, frame, effects);
       break;
     default:
@@ -324,7 +324,18 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     ++of_this_worker;
   }
   if (of_this_worker >= kMaxParkedPerWorker) return;
-  parked_.push_back({frame, slices_, now, now + kNoticeInterval});
+  parked_.push_back({frame, KeepSlices(slices_), now, now + kNoticeInterval});
+}
+
+// A copy, in memory that is used again.
+std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& slices) {
+  std::vector<Slice> kept;
+  if (!spare_slices_.empty()) {
+    kept = std::move(spare_slices_.back());
+    spare_slices_.pop_back();
+  }
+  kept.assign(slices.begin(), slices.end());
+  return kept;
 }
 
 bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
@@ -381,7 +392,7 @@ void ShardCore::AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices,
     entries_.push_back(e);
   }
   Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
-  bytes_["rows"] += answer.TotalBytes();
+  bytes_.rows += answer.TotalBytes();
   Say(effects, {frame.header.sender, std::move(answer)});
 }
 
@@ -391,6 +402,7 @@ void ShardCore::ServeParked(absl::Time now, ShardEffects* effects) {
       ParkedRead read = std::move(parked_[i]);
       parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(i));
       AnswerRead(read.frame, &read.slices, effects);
+      spare_slices_.push_back(std::move(read.slices));
     } else {
       ++i;
     }
@@ -455,7 +467,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
       if (push.frame.header.request == frame.header.request) return;
       ++of_this_worker;
     }
-    if (of_this_worker < kMaxParkedPerWorker) early_.push_back({frame, slices});
+    if (of_this_worker < kMaxParkedPerWorker) early_.push_back({frame, KeepSlices(slices)});
   }
   slices_.swap(slices);
   RetryEarly(effects);
@@ -539,6 +551,7 @@ void ShardCore::RetryEarly(ShardEffects* effects) {
       EarlyPush push = std::move(early_[i]);
       early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
       Acknowledge(push.frame, push.slices, effects);
+      spare_slices_.push_back(std::move(push.slices));
       progress = true;
       break;
     }
@@ -558,7 +571,7 @@ void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> sl
   }
   Frame answer =
       EncodeDataFrame(buffers_, AnswerHeader(frame, FrameKind::kAck), entries_, Buffer(), Buffer());
-  bytes_["ack"] += answer.TotalBytes();
+  bytes_.ack += answer.TotalBytes();
   effects->out.push_back({frame.header.sender, std::move(answer)});
 }
 
@@ -622,7 +635,14 @@ ShardReport ShardCore::Report() const {
       out->set_bytes(out->bytes() + range->store().MemoryBytes());
     }
   }
-  report.mutable_bytes()->insert(bytes_.begin(), bytes_.end());
+  const std::pair<const char*, uint64_t> traffic[] = {{"pull", bytes_.pull},
+                                                      {"rows", bytes_.rows},
+                                                      {"push", bytes_.push},
+                                                      {"ack", bytes_.ack},
+                                                      {"control", bytes_.control}};
+  for (const auto& [kind, bytes] : traffic) {
+    if (bytes > 0) (*report.mutable_bytes())[kind] = bytes;
+  }
   return report;
 }
 

@@ -16,7 +16,6 @@
 #define TANDEM_SERVER_SHARD_CORE_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -111,6 +110,9 @@ class ShardCore {
     uint32_t view = 0;  // the one that caused the move
     absl::Time next_send;
   };
+  struct Traffic {  // bytes
+    uint64_t pull = 0, rows = 0, push = 0, ack = 0, control = 0;
+  };
   struct IncomingRange {
     RangeImage image;
     uint32_t view = 0;
@@ -130,6 +132,7 @@ class ShardCore {
   bool MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const;
   void AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
   size_t RowFloats(const ParsedFrame& frame, const Slice& slice) const;
+  std::vector<Slice> KeepSlices(const std::vector<Slice>& slices);
   void ServeParked(absl::Time now, ShardEffects* effects);
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
@@ -155,15 +158,16 @@ class ShardCore {
 
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
-  std::deque<ParkedRead> parked_;
-  std::deque<EarlyPush> early_;
-  bool delayed_finished_ = false;                // holds for ranges that arrive later, too
-  std::map<uint32_t, OutgoingMove> moves_;       // ranges on their way out
-  std::map<uint32_t, IncomingRange> arrivals_;   // came before the view that says so
-  std::map<uint32_t, uint32_t> newest_arrival_;  // by range: the view of the last move taken in
-  std::vector<Slice> slices_;                    // scratch
-  std::vector<SliceEntry> entries_;              // scratch
-  std::map<std::string, uint64_t> bytes_;        // by kind of traffic
+  std::vector<ParkedRead> parked_;
+  std::vector<EarlyPush> early_;
+  std::vector<std::vector<Slice>> spare_slices_;  // memory of what was parked
+  bool delayed_finished_ = false;                 // holds for ranges that arrive later, too
+  std::map<uint32_t, OutgoingMove> moves_;        // ranges on their way out
+  std::map<uint32_t, IncomingRange> arrivals_;    // came before the view that says so
+  std::map<uint32_t, uint32_t> newest_arrival_;   // by range: the view of the last move taken in
+  std::vector<Slice> slices_;                     // scratch
+  std::vector<SliceEntry> entries_;               // scratch
+  Traffic bytes_;
 };
 
 }  // namespace tandem

@@ -6,3 +6,5 @@ foreach(name client_core_test trainer_core_test)
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc
     DEPS tandem::worker_core LABELS unit)
 endforeach()
+tandem_test(push_pull_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/push_pull_alloc_test.cc
+  DEPS tandem::worker_core tandem::server LABELS unit)

@@ -1,0 +1,150 @@
+// In steady state push and pull ask the heap for nothing: neither the client's core nor the
+// shard's. Buffers come from a BufferSource, which reuses its own. A program of its own, because it
+// replaces operator new.
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "base/random.h"
+#include "gtest/gtest.h"
+#include "server/shard_core.h"
+#include "tests/unit/core_fixture.h"
+#include "worker/client_core.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+
+void* CountedAlloc(size_t bytes, size_t alignment) {
+  ++allocations;
+  void* p = nullptr;
+  if (posix_memalign(&p, alignment, bytes > 0 ? bytes : 1) != 0) std::abort();
+  return p;
+}
+}  // namespace
+
+void* operator new(size_t bytes) { return CountedAlloc(bytes, 16); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return CountedAlloc(bytes, static_cast<size_t>(alignment));
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace tandem {
+namespace {
+
+constexpr int kWorkers = 2, kServers = 2, kDim = 2;
+constexpr size_t kKeys = 500;
+
+// Two workers and two shards in one thread, joined by first-in first-out lists that keep their
+// memory. Worker 0 reads a step before worker 1 has pushed the one before, so under BSP its reads
+// are parked.
+class Group {
+ public:
+  explicit Group(const std::string& policy)
+      : plan_(CorePlan(policy, kWorkers, kServers, "", "ALLREDUCE")),
+        map_(CoreView(plan_, 1)),
+        keys_(kKeys),
+        rows_(kKeys * kDim),
+        gradients_(kKeys * kDim, 1) {
+    Random random(1);
+    for (uint64_t& key : keys_) key = random.Uniform(400);  // some repeat
+    ClientCore::Options options;
+    options.frame_bytes = 1000;
+    for (int rank = 0; rank < kWorkers; ++rank) {
+      workers_.push_back(std::make_unique<ClientCore>(plan_, rank, 7 + rank, buffers_, options));
+      workers_.back()->OnView(now_, map_);
+    }
+    for (int server = 0; server < kServers; ++server) {
+      shards_.push_back(ShardCore::New(plan_, EndpointId::Shard(server, 0), 3, buffers_).value());
+      shards_.back()->OnView(now_, map_, &effects_);
+    }
+  }
+
+  void Step(int64_t step) {
+    Pull(0, step);
+    if (step > 0) Push(1, step - 1);
+    Pull(1, step);
+    Push(0, step);
+    now_ += absl::Milliseconds(50);
+    for (auto& worker : workers_) worker->OnTick(now_);
+    for (auto& shard : shards_) shard->OnTick(now_, &effects_);
+    Deliver();
+  }
+  size_t done() const { return done_; }
+
+ private:
+  void Pull(int rank, int64_t step) {
+    const TableKeys keys = {0, keys_, true};
+    const absl::Span<float> rows = absl::MakeSpan(rows_);
+    workers_[rank]->Pull(now_, 0, step, {&keys, 1}, {&rows, 1}, 0);
+    Deliver();
+  }
+  void Push(int rank, int64_t step) {
+    const TableKeys keys = {0, keys_, true};
+    const absl::Span<const float> gradients = gradients_;
+    ClientCore::PushInfo info;
+    info.first_step = info.step = step;
+    info.samples = 1;
+    workers_[rank]->Push(now_, info, {&keys, 1}, {&gradients, 1});
+    Deliver();
+  }
+  void Deliver() {
+    for (bool more = true; more;) {
+      more = false;
+      for (auto& worker : workers_) {
+        more = more || !worker->out().empty();
+        for (const Outgoing& out : worker->out()) {
+          shards_[out.to.index]->OnFrame(now_, *DecodeFrame(out.frame), &effects_);
+        }
+        worker->out().clear();
+      }
+      more = more || !effects_.out.empty();
+      for (const Outgoing& out : effects_.out) {
+        workers_[out.to.index]->OnFrame(now_, *DecodeFrame(out.frame));
+      }
+      effects_.Clear();
+    }
+    for (auto& worker : workers_) {
+      for (const ClientCore::Completion& completion : worker->completions()) {
+        done_ += completion.status.ok();
+      }
+      worker->completions().clear();
+    }
+  }
+
+  HeapBufferSource buffers_;
+  const JobPlan plan_;
+  const std::shared_ptr<const RangeMap> map_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::vector<std::unique_ptr<ClientCore>> workers_;
+  std::vector<std::unique_ptr<ShardCore>> shards_;
+  ShardEffects effects_;
+  std::vector<uint64_t> keys_;
+  std::vector<float> rows_;
+  const std::vector<float> gradients_;
+  size_t done_ = 0;
+};
+
+class PushPullAllocTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(PushPullAllocTest, StepsAllocateNothing) {
+  Group group(GetParam());
+  int64_t step = 0;
+  while (step < 40) group.Step(step++);
+  const int64_t before = allocations;
+  const size_t done = group.done();
+  while (step < 140) group.Step(step++);
+  EXPECT_EQ(allocations - before, 0);
+  EXPECT_EQ(group.done() - done, 400u);  // each step two reads and two pushes
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, PushPullAllocTest,
+                         testing::Values("kind: BSP", "kind: SSP bound: 2", "kind: ASP",
+                                         "kind: FIXED_DELAY delay: 3"));
+
+}  // namespace
+}  // namespace tandem
