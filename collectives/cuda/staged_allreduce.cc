@@ -1,0 +1,178 @@
+// All-reduce through pinned host memory. A segment goes down, over the wire and up again; the slots
+// are used in turn, so that the two directions of the bus, the wire and the host's adding all work
+// at once, each on another segment:
+//
+//   segment s      device -> slot s % n    host: Start .. Finish    slot -> device
+//   segment s + 1            device -> slot          host: Start .. Finish   ...
+//
+// Order: a slot is filled again only after its copy back, by an event between the two copy streams;
+// the host waits for events only to see a slot filled.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "collectives/cuda/cuda_call.h"
+#include "collectives/cuda/device_allreduce.h"
+
+namespace tandem {
+namespace {
+
+using Code = DeviceStatus::Code;
+
+struct Slot {
+  void* memory = nullptr;  // pinned
+  cudaEvent_t filled = nullptr;
+  cudaEvent_t emptied = nullptr;  // never recorded counts as done
+};
+
+class StagedAllReduce : public DeviceAllReduce {
+ public:
+  StagedAllReduce(HostSegments& host, const StagedOptions& options)
+      : host_(host),
+        options_(options),
+        on_wire_(static_cast<size_t>(std::max(1, options.segments_in_flight - 2))) {}
+  ~StagedAllReduce() override;
+
+  DeviceStatus Open();
+  const char* name() const override { return "staged"; }
+  DeviceStatus Run(const DeviceReduction& what, cudaStream_t stream) override;
+
+ private:
+  // One Run: its vector in segments, and how far each stage is.
+  struct Progress {
+    DeviceReduction what;
+    size_t elements = 0;  // of a segment
+    size_t segments = 0;
+    size_t filled = 0, started = 0, finished = 0;
+    size_t Begin(size_t s) const { return s * elements; }
+    size_t Count(size_t s) const { return std::min(elements, what.count - Begin(s)); }
+    size_t Bytes(size_t s) const { return Count(s) * SizeOf(what.type); }
+    size_t Offset(size_t s) const { return Begin(s) * SizeOf(what.type); }
+  };
+
+  DeviceStatus RunOnce(const DeviceReduction& what, cudaStream_t stream);
+  DeviceStatus Fill(Progress& run);
+  DeviceStatus Start(Progress& run);
+  DeviceStatus Finish(Progress& run);
+  Slot& SlotOf(size_t segment) { return slots_[segment % slots_.size()]; }
+
+  HostSegments& host_;
+  const StagedOptions options_;
+  const size_t on_wire_;  // segments between Start and Finish; two more slots are being copied
+  std::vector<Slot> slots_;
+  cudaStream_t down_ = nullptr, up_ = nullptr;
+  cudaEvent_t edge_ = nullptr;  // the caller's stream before, and our streams after
+  DeviceStatus broken_;
+};
+
+// Whatever is still under way reads or writes the slots.
+StagedAllReduce::~StagedAllReduce() {
+  for (const cudaStream_t stream : {down_, up_}) {
+    if (stream == nullptr) continue;
+    (void)cudaStreamSynchronize(stream);
+    (void)cudaStreamDestroy(stream);
+  }
+  for (const Slot& slot : slots_) {
+    if (slot.filled != nullptr) (void)cudaEventDestroy(slot.filled);
+    if (slot.emptied != nullptr) (void)cudaEventDestroy(slot.emptied);
+    if (slot.memory != nullptr) (void)cudaFreeHost(slot.memory);
+  }
+  if (edge_ != nullptr) (void)cudaEventDestroy(edge_);
+}
+
+DeviceStatus StagedAllReduce::Open() {
+  TANDEM_CUDA_RETURN(cudaStreamCreateWithFlags(&down_, cudaStreamNonBlocking));
+  TANDEM_CUDA_RETURN(cudaStreamCreateWithFlags(&up_, cudaStreamNonBlocking));
+  TANDEM_CUDA_RETURN(cudaEventCreateWithFlags(&edge_, cudaEventDisableTiming));
+  slots_.resize(static_cast<size_t>(options_.segments_in_flight));
+  for (Slot& slot : slots_) {
+    TANDEM_CUDA_RETURN(cudaMallocHost(&slot.memory, options_.segment_bytes));
+    TANDEM_CUDA_RETURN(cudaEventCreateWithFlags(&slot.filled, cudaEventDisableTiming));
+    TANDEM_CUDA_RETURN(cudaEventCreateWithFlags(&slot.emptied, cudaEventDisableTiming));
+  }
+  return DeviceStatus();
+}
+
+DeviceStatus StagedAllReduce::Run(const DeviceReduction& what, cudaStream_t stream) {
+  if (!broken_.ok()) return broken_;
+  if (!Defined(what.op, what.type)) {
+    return DeviceStatus(Code::kInvalidArgument, std::string("all-reduce: ") + Name(what.op) +
+                                                    " is not defined for " + Name(what.type));
+  }
+  broken_ = RunOnce(what, stream);
+  return broken_;
+}
+
+DeviceStatus StagedAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t stream) {
+  Progress run;
+  run.what = what;
+  run.elements = options_.segment_bytes / SizeOf(what.type);
+  run.segments = (what.count + run.elements - 1) / run.elements;
+
+  TANDEM_CUDA_RETURN(cudaEventRecord(edge_, stream));
+  TANDEM_CUDA_RETURN(cudaStreamWaitEvent(down_, edge_, 0));
+  TANDEM_CUDA_RETURN(cudaStreamWaitEvent(up_, edge_, 0));
+  while (run.finished < run.segments) {
+    TANDEM_DEVICE_RETURN(Fill(run));
+    TANDEM_DEVICE_RETURN(Start(run));
+    TANDEM_DEVICE_RETURN(Finish(run));
+  }
+  // The last segment up comes after all others, down and up.
+  TANDEM_CUDA_RETURN(cudaEventRecord(edge_, up_));
+  return TANDEM_CUDA_STATUS(cudaStreamWaitEvent(stream, edge_, 0));
+}
+
+// Enqueues the way down for every segment that has a slot.
+DeviceStatus StagedAllReduce::Fill(Progress& run) {
+  for (; run.filled < std::min(run.segments, run.finished + slots_.size()); ++run.filled) {
+    const size_t s = run.filled;
+    Slot& slot = SlotOf(s);
+    TANDEM_CUDA_RETURN(cudaStreamWaitEvent(down_, slot.emptied, 0));
+    const auto* const from = static_cast<const unsigned char*>(run.what.in) + run.Offset(s);
+    TANDEM_CUDA_RETURN(
+        cudaMemcpyAsync(slot.memory, from, run.Bytes(s), cudaMemcpyDeviceToHost, down_));
+    TANDEM_CUDA_RETURN(cudaEventRecord(slot.filled, down_));
+  }
+  return DeviceStatus();
+}
+
+// Hands segments to the host as they arrive, and has several on the wire before it waits for one.
+DeviceStatus StagedAllReduce::Start(Progress& run) {
+  for (; run.started < std::min(run.filled, run.finished + on_wire_); ++run.started) {
+    Slot& slot = SlotOf(run.started);
+    TANDEM_CUDA_RETURN(cudaEventSynchronize(slot.filled));
+    TANDEM_DEVICE_RETURN(host_.Start(run.started, run.what, slot.memory, run.Count(run.started)));
+  }
+  return DeviceStatus();
+}
+
+DeviceStatus StagedAllReduce::Finish(Progress& run) {
+  const size_t s = run.finished++;
+  Slot& slot = SlotOf(s);
+  TANDEM_DEVICE_RETURN(host_.Finish(s));
+  auto* const to = static_cast<unsigned char*>(run.what.out) + run.Offset(s);
+  TANDEM_CUDA_RETURN(cudaMemcpyAsync(to, slot.memory, run.Bytes(s), cudaMemcpyHostToDevice, up_));
+  return TANDEM_CUDA_STATUS(cudaEventRecord(slot.emptied, up_));
+}
+
+}  // namespace
+
+DeviceStatus NewStagedAllReduce(HostSegments& host, const StagedOptions& options,
+                                std::unique_ptr<DeviceAllReduce>* out) {
+  if (options.segments_in_flight < 2 || options.segment_bytes < sizeof(double)) {
+    return DeviceStatus(Code::kInvalidArgument,
+                        "staged: " + std::to_string(options.segments_in_flight) +
+                            " segments (at least 2) of " + std::to_string(options.segment_bytes) +
+                            " bytes (at least 8)");
+  }
+  auto made = std::make_unique<StagedAllReduce>(host, options);
+  TANDEM_DEVICE_RETURN(made->Open());
+  *out = std::move(made);
+  return DeviceStatus();
+}
+
+}  // namespace tandem

@@ -1,0 +1,8 @@
+// The name of a CUDA stream for code that is built without the CUDA toolkit. The same declaration
+// as in CUDA's own headers, which may be included before or after.
+#ifndef TANDEM_COLLECTIVES_CUDA_STREAM_H_
+#define TANDEM_COLLECTIVES_CUDA_STREAM_H_
+
+typedef struct CUstream_st* cudaStream_t;
+
+#endif  // TANDEM_COLLECTIVES_CUDA_STREAM_H_
