@@ -39,31 +39,32 @@ absl::StatusOr<ShmLink::Rings> ShmLink::NewRings(size_t capacity) {
   return rings;
 }
 
-absl::StatusOr<std::unique_ptr<ShmLink>> ShmLink::Join(UnixLink socket, const Rings& rings,
-                                                       bool maker) {
-  TANDEM_ASSIGN_OR_RETURN(ShmRing out,
+absl::StatusOr<ShmLink::Mapped> ShmLink::Map(const Rings& rings, bool maker) {
+  Mapped mapped;
+  TANDEM_ASSIGN_OR_RETURN(mapped.out,
                           ShmRing::Map(rings[maker ? 0 : 1].get(), ShmRing::Role::kProducer));
-  TANDEM_ASSIGN_OR_RETURN(ShmRing in,
+  TANDEM_ASSIGN_OR_RETURN(mapped.in,
                           ShmRing::Map(rings[maker ? 1 : 0].get(), ShmRing::Role::kConsumer));
-  if (in.capacity() < kMaxPeek || out.capacity() < kMaxPeek) {
-    return absl::InvalidArgumentError("rings too small for a link");
-  }
-  return std::unique_ptr<ShmLink>(new ShmLink(std::move(socket), std::move(in), std::move(out)));
+  if (mapped.in.capacity() < kMaxPeek)
+    return absl::InvalidArgumentError("a ring too small to peek");
+  return mapped;
 }
 
 absl::StatusOr<std::array<std::unique_ptr<ShmLink>, 2>> ShmLink::NewPair(size_t capacity) {
   TANDEM_ASSIGN_OR_RETURN(auto sockets, UnixLink::Pair());
   TANDEM_ASSIGN_OR_RETURN(const Rings rings, NewRings(capacity));
+  TANDEM_ASSIGN_OR_RETURN(Mapped first, Map(rings, true));
+  TANDEM_ASSIGN_OR_RETURN(Mapped second, Map(rings, false));
   std::array<std::unique_ptr<ShmLink>, 2> ends;
-  TANDEM_ASSIGN_OR_RETURN(ends[0], Join(std::move(sockets.first), rings, true));
-  TANDEM_ASSIGN_OR_RETURN(ends[1], Join(std::move(sockets.second), rings, false));
+  ends[0] = std::make_unique<ShmLink>(std::move(sockets.first), std::move(first));
+  ends[1] = std::make_unique<ShmLink>(std::move(sockets.second), std::move(second));
   return ends;
 }
 
-ShmLink::ShmLink(UnixLink socket, ShmRing in, ShmRing out)
+ShmLink::ShmLink(UnixLink socket, Mapped rings)
     : socket_(std::move(socket)),
-      in_(std::move(in)),
-      out_(std::move(out)),
+      in_(std::move(rings.in)),
+      out_(std::move(rings.out)),
       release_at_(std::min(kMaxReleaseBytes, in_.capacity() / 8)) {}
 
 ShmLink::~ShmLink() {

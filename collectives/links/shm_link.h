@@ -31,13 +31,16 @@ class ShmLink final : public Link {
   // Of each ring; measured: 1 MiB lies in the second-level cache and hides the scheduler.
   static constexpr size_t kDefaultCapacity = size_t{1} << 20;
 
-  // The rings of a new link: [0] carries what their maker writes. They go to the peer, who passes
-  // them to Join with maker = false.
+  // The rings of a new link: [0] carries what their maker writes. They go to the peer; each side
+  // maps them and may then close them. INVALID_ARGUMENT: these are no rings.
   using Rings = std::array<OwnedFd, 2>;
   static absl::StatusOr<Rings> NewRings(size_t capacity = kDefaultCapacity);
-  // INVALID_ARGUMENT: these are no rings.
-  static absl::StatusOr<std::unique_ptr<ShmLink>> Join(UnixLink socket, const Rings& rings,
-                                                       bool maker);
+  struct Mapped {
+    ShmRing in, out;
+  };
+  static absl::StatusOr<Mapped> Map(const Rings& rings, bool maker);
+
+  ShmLink(UnixLink socket, Mapped rings);
   // Both ends, for tests, forked children and calibration.
   static absl::StatusOr<std::array<std::unique_ptr<ShmLink>, 2>> NewPair(
       size_t capacity = kDefaultCapacity);
@@ -56,8 +59,6 @@ class ShmLink final : public Link {
   absl::string_view kind() const override { return "shm"; }
 
  private:
-  ShmLink(UnixLink socket, ShmRing in, ShmRing out);
-
   absl::StatusOr<size_t> WriteInParts(absl::Span<const uint8_t> head,
                                       absl::Span<const uint8_t> body);
   void Publish(size_t n);

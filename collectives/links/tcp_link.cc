@@ -16,10 +16,13 @@ namespace tandem {
 
 void TcpLink::FreeAligned::operator()(uint8_t* p) const { std::free(p); }
 
-TcpLink::TcpLink(OwnedFd socket)
+TcpLink::TcpLink(OwnedFd socket, absl::Span<const uint8_t> received)
     : socket_(std::move(socket)),
       buffer_(static_cast<uint8_t*>(std::aligned_alloc(4096, kBufferBytes))) {
-  TANDEM_CHECK(buffer_ != nullptr);
+  TANDEM_CHECK(buffer_ != nullptr && received.size() <= kBufferBytes);
+  std::copy(received.begin(), received.end(), buffer_.get());
+  end_ = received.size();
+  unseen_ = end_ > 0;
 }
 
 absl::StatusOr<size_t> TcpLink::Write(absl::Span<const uint8_t> head,

@@ -28,8 +28,9 @@ class TcpLink final : public Link {
   // Large enough to hide the system call, small enough for the second-level cache.
   static constexpr size_t kBufferBytes = size_t{256} << 10;
 
-  // A connected, non-blocking stream socket (tcp_socket.h).
-  explicit TcpLink(OwnedFd socket);
+  // A connected, non-blocking stream socket (tcp_socket.h), and bytes that have been received from
+  // it already, at most kBufferBytes.
+  explicit TcpLink(OwnedFd socket, absl::Span<const uint8_t> received = {});
 
   absl::StatusOr<size_t> Write(absl::Span<const uint8_t> head,
                                absl::Span<const uint8_t> body) override;

@@ -168,6 +168,18 @@ absl::StatusOr<OwnedFd> ConnectTcpBy(absl::string_view address, absl::Time deadl
   }
 }
 
+absl::StatusOr<std::string> LocalHostTowards(absl::string_view address) {
+  TANDEM_ASSIGN_OR_RETURN(const AddressList found, Resolve(address, false));
+  // Connecting a datagram socket sends nothing; it only looks up the route.
+  OwnedFd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd.valid() || connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("no route to ", address, ": ", std::strerror(errno)));
+  }
+  const std::string own = BoundAddress(fd.get());
+  return own.substr(0, own.rfind(':'));
+}
+
 absl::StatusOr<std::pair<OwnedFd, OwnedFd>> TcpPair() {
   TANDEM_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Bind("127.0.0.1:0"));
   const absl::Time deadline = absl::Now() + absl::Seconds(10);

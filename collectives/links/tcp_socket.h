@@ -40,6 +40,10 @@ class TcpListener {
 // UNAVAILABLE: could not, and why. INVALID_ARGUMENT: malformed address.
 absl::StatusOr<OwnedFd> ConnectTcpBy(absl::string_view address, absl::Time deadline);
 
+// The numeric address of this machine from which `address` is reached, without a port: where a
+// process that talks to a peer there can be found by it.
+absl::StatusOr<std::string> LocalHostTowards(absl::string_view address);
+
 // Two connected sockets on the loopback device, for tests and calibration.
 absl::StatusOr<std::pair<OwnedFd, OwnedFd>> TcpPair();
 
