@@ -2,10 +2,11 @@
 
 #include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/role_flags.h"
-#include "tests/bench/allreduce_bench.h"
+#include "tests/bench/collective_bench.h"
 #include "tests/bench/pushpull_bench.h"
 #include "tests/bench/store_bench.h"
 
@@ -15,8 +16,9 @@ struct BenchCommand::Flags {
   bool tiny = false;
   StoreBenchOptions store;
   PushPullBenchOptions pushpull;
-  AllReduceBenchOptions allreduce;
-  CLI::App *store_app = nullptr, *pushpull_app = nullptr, *allreduce_app = nullptr;
+  CollectiveBenchOptions collective;
+  CLI::App *store_app = nullptr, *pushpull_app = nullptr;
+  std::vector<std::pair<Primitive, CLI::App*>> collective_apps;
 
   // Small enough for any machine and a sanitizer; measures nothing.
   void Shrink() {
@@ -27,9 +29,10 @@ struct BenchCommand::Flags {
     pushpull.rows = 2'000;
     pushpull.keys = {10, 500};
     pushpull.repetitions = pushpull.trips = 2;
-    allreduce.max_bytes = 16 << 10;
-    allreduce.warmup = 1;
-    allreduce.repetitions = 2;
+    collective.max_bytes = 16 << 10;
+    collective.warmup = 1;
+    collective.repetitions = 2;
+    collective.most_operations = 2;
   }
 };
 
@@ -62,13 +65,40 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--seed", o->seed)->capture_default_str();
 }
 
-void AddAllReduce(CLI::App* app, AllReduceBenchOptions* o) {
-  app->add_option("--transport", o->transport, "inproc or zmq")->capture_default_str();
-  app->add_option("--ranks", o->ranks)->capture_default_str();
-  app->add_option("--min-bytes", o->min_bytes)->capture_default_str();
-  app->add_option("--max-bytes", o->max_bytes)->capture_default_str();
+void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
+  const CLI::AsSizeValue size(/*kb_is_1000=*/false);
+  app->add_option("--link", o->link, "shm, tcp (loopback) or memory (threads)")
+      ->capture_default_str();
+  app->add_option("--ranks", o->ranks, "Processes to fork")->capture_default_str();
+  app->add_option("--min", o->min_bytes, "Smallest size")->transform(size)->capture_default_str();
+  app->add_option("--max", o->max_bytes, "Largest size")->transform(size)->capture_default_str();
+  app->add_option("--factor", o->factor, "From size to size")->capture_default_str();
+  app->add_option("--sizes", o->sizes, "These instead, in bytes")->delimiter(',')->transform(size);
+  app->add_option("--type", o->type, "f32, f64, f16, bf16, i32, i64, u8")->capture_default_str();
+  app->add_option("--op", o->op, "sum, product, min, max, average, premulsum, ...")
+      ->capture_default_str();
+  app->add_option("--root", o->root)->capture_default_str();
+  app->add_option("--algorithm", o->algorithms, "Names, 'all', or 'auto' as a group chooses")
+      ->delimiter(',');
+  app->add_option("--segment", o->segment_bytes, "Most bytes of a message, 0 = whole pieces")
+      ->transform(size);
+  app->add_flag_callback("--only-in-place", [o] { o->out_of_place = false; });
+  app->add_flag_callback("--only-out-of-place", [o] { o->in_place = false; });
+  app->add_option("--warmup", o->warmup, "Operations before the measured ones")
+      ->capture_default_str();
   app->add_option("--repetitions", o->repetitions)->capture_default_str();
-  app->add_option("--seed", o->seed)->capture_default_str();
+  app->add_option("--seconds", o->seconds, "For each line, about")->capture_default_str();
+  app->add_option("--json", o->json, "Also write a file with an object a line");
+}
+
+CLI::App* AddCollectiveBench(CLI::App* bench, Primitive primitive, CollectiveBenchOptions* o,
+                             bool* tiny) {
+  const bool pairs = primitive == Primitive::kPointToPoint;
+  const std::string name(pairs ? "sendrecv" : PrimitiveName(primitive));
+  const std::string what = pairs ? "Each rank sends to the next" : "The collective, sizes swept";
+  CLI::App* const app = AddBench(bench, name.c_str(), what.c_str(), tiny);
+  AddCollective(app, o);
+  return app;
 }
 
 }  // namespace
@@ -80,10 +110,14 @@ BenchCommand::BenchCommand(CLI::App* app) : flags_(std::make_unique<Flags>()) {
   f.store_app = AddBench(bench, "store", "Rows of a table against a plain gather", &f.tiny);
   f.pushpull_app =
       AddBench(bench, "pushpull", "Push and pull against bare ZeroMQ and the store", &f.tiny);
-  f.allreduce_app = AddBench(bench, "allreduce", "All-reduce over a transport", &f.tiny);
   AddStore(f.store_app, &f.store);
   AddPushPull(f.pushpull_app, &f.pushpull);
-  AddAllReduce(f.allreduce_app, &f.allreduce);
+  for (const Primitive p : kPrimitives) {
+    f.collective_apps.emplace_back(p, AddCollectiveBench(bench, p, &f.collective, &f.tiny));
+  }
+  f.collective_apps.emplace_back(
+      Primitive::kPointToPoint,
+      AddCollectiveBench(bench, Primitive::kPointToPoint, &f.collective, &f.tiny));
 }
 
 BenchCommand::~BenchCommand() = default;
@@ -95,7 +129,10 @@ int BenchCommand::Run() const {
   if (f.pushpull_app->parsed()) {
     return Finish("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
   }
-  return Finish("tandem bench allreduce", RunAllReduceBench(f.allreduce, std::cout));
+  for (const auto& [primitive, app] : f.collective_apps) {
+    if (app->parsed()) f.collective.primitive = primitive;
+  }
+  return Finish("tandem bench", RunCollectiveBench(f.collective, std::cout));
 }
 
 }  // namespace tandem

@@ -1,6 +1,6 @@
-// `tandem bench store | pushpull | allreduce`: the benchmarks behind one command. Each prints the
-// machine, its knobs, its seed and a checksum; see the headers in tests/bench/ for what is compared
-// with what. Built with the tests.
+// `tandem bench store | pushpull | allreduce | allgather | ...`: the benchmarks behind one command.
+// Each prints the machine, its knobs, and a check of its results; see the headers in tests/bench/
+// for what is compared with what. Built with the tests.
 #ifndef TANDEM_CLI_BENCH_COMMAND_H_
 #define TANDEM_CLI_BENCH_COMMAND_H_
 

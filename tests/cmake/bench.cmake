@@ -11,14 +11,26 @@ tandem_test(pushpull_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pushpull_ben
 tandem_test(client_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client_test.cc
             DEPS tandem::worker_core tandem::server tandem::transport LABELS unit)
 
+# Collectives: sweeps of each, with ranks in processes of their own.
+tandem_library(collective_bench
+  SRCS ${CMAKE_SOURCE_DIR}/tests/bench/collective_bench.cc ${CMAKE_SOURCE_DIR}/tests/bench/exact_pattern.cc
+       ${CMAKE_SOURCE_DIR}/tests/bench/rank_processes.cc
+  HDRS ${CMAKE_SOURCE_DIR}/tests/bench/collective_bench.h ${CMAKE_SOURCE_DIR}/tests/bench/exact_pattern.h
+       ${CMAKE_SOURCE_DIR}/tests/bench/rank_processes.h ${CMAKE_SOURCE_DIR}/tests/unit/collective_world.h
+  DEPS tandem::base tandem::collectives tandem::collective_group tandem::collective_links tandem::pushpull_bench
+       absl::status absl::strings absl::str_format absl::time Threads::Threads)
+tandem_test(collective_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_bench_test.cc
+            DEPS tandem::collective_bench LABELS unit bench)
+
 # All benchmarks behind one command, `tandem bench`.
 tandem_library(bench_command
   SRCS ${CMAKE_SOURCE_DIR}/cli/bench_command.cc
   HDRS ${CMAKE_SOURCE_DIR}/cli/bench_command.h
-  DEPS tandem::cli tandem::store_bench tandem::allreduce_bench tandem::pushpull_bench absl::strings)
+  DEPS tandem::cli tandem::store_bench tandem::collective_bench tandem::pushpull_bench absl::strings)
 target_link_libraries(tandem PRIVATE tandem::bench_command)
 target_compile_definitions(tandem PRIVATE TANDEM_BENCH)
-foreach(what store pushpull allreduce)
+foreach(what store pushpull allreduce allgather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
+        barrier)
   add_test(NAME bench_${what}_tiny COMMAND tandem bench ${what} --tiny)
   set_tests_properties(bench_${what}_tiny PROPERTIES LABELS bench TIMEOUT 120)
 endforeach()

@@ -1,0 +1,91 @@
+// allreduce allgather reduce_scatter broadcast reduce alltoall gather scatter barrier
+//            one collective over sizes that are swept, in and out of place
+// sendrecv   every rank sends to the next one and receives from the one before
+//
+// In the manner of nccl-tests, whose conventions of size and bus bandwidth hold: the size of
+// allgather, reduce_scatter, alltoall, gather and scatter is that of everybody's blocks together;
+// algbw = size / time, busbw = algbw times what the busiest link must carry per byte
+// (2(p-1)/p for allreduce, (p-1)/p for those named above, 1 for the others).
+//
+// Ranks are processes that this one forks (rank_processes.h), or processes that were started by
+// hand and meet through a coordinator. A line's operations run back to back; a repetition is as
+// many as fill its share of `seconds`, and begins with a barrier. The time of an operation is that
+// of its slowest rank.
+//
+// Inputs are exact (small integers times a power of two, another pattern on each rank), and results
+// are compared with the exact result before and after the measured operations: `wrong` counts the
+// elements that differ, over all ranks.
+#ifndef TANDEM_TESTS_BENCH_COLLECTIVE_BENCH_H_
+#define TANDEM_TESTS_BENCH_COLLECTIVE_BENCH_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "collectives/algorithms.h"
+#include "collectives/group.h"
+#include "collectives/types.h"
+
+namespace tandem {
+
+struct CollectiveBenchOptions {
+  Primitive primitive = Primitive::kAllReduce;  // kPointToPoint: sendrecv
+  std::string link = "shm";                     // "shm", "tcp" or "memory"
+  int ranks = 2;
+  int64_t min_bytes = 4, max_bytes = 64 << 20;
+  int64_t factor = 4;
+  std::vector<int64_t> sizes;  // instead of min, max and factor
+  std::string type = "f32", op = "sum";
+  int root = 0;
+  std::vector<std::string> algorithms = {"auto"};  // "auto": as the group chooses; "all"
+  int64_t segment_bytes = -1;                      // -1: as the group chooses
+  bool in_place = true, out_of_place = true;
+  int warmup = 2;  // operations, at least 1
+  int repetitions = 5;
+  int most_operations = 10'000;                // a repetition
+  double seconds = 0.2;                        // to spend on a line, about
+  std::string json;                            // file to write, one object a line; empty: none
+  bool draw = false;                           // the schedules, first
+  absl::Duration deadline = absl::Minutes(1);  // of one operation
+};
+
+// One line of the table. Times are of the slowest rank.
+struct CollectiveBenchLine {
+  AlgorithmChoice choice;
+  bool in_place = false;
+  int64_t bytes = 0, count = 0;
+  int64_t operations = 0;  // measured
+  double mean = 0;         // seconds an operation, back to back: median of the
+                           // repetitions' means
+  double least = 0, p50 = 0, p99 = 0, most = 0;  // seconds, of single operations
+  int64_t wrong = 0;
+  double algbw() const { return mean > 0 ? static_cast<double>(bytes) / mean : 0; }
+};
+// Bytes on the busiest link, per byte of size.
+double BusFactor(Primitive primitive, int ranks);
+
+// Prints the machine, the knobs, then one line for each size, algorithm and placement:
+//   size count algorithm segment place mean_us p50_us p99_us algbw busbw wrong   (GB/s, of the
+//   mean)
+// INVALID_ARGUMENT: bad options; DATA_LOSS: wrong elements; or what ended a collective.
+absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out);
+
+// What one rank does in it; rank 0 prints. For ranks that meet elsewhere.
+absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, Group& group,
+                                    std::ostream& out);
+
+// Measures one line on all ranks of the group, which all must call it; the same result on all.
+absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptions& options,
+                                                      Group& group, int64_t bytes,
+                                                      const AlgorithmChoice& choice, bool in_place);
+
+absl::Status CheckCollectiveBench(const CollectiveBenchOptions& options);
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_COLLECTIVE_BENCH_H_

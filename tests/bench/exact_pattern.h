@@ -1,0 +1,37 @@
+// Exact contents for benchmarks of collectives: a pattern for each rank, repeated over the whole
+// vector with a period that is prime, so that nothing shifted, doubled, dropped or swapped goes
+// unseen, and filling and comparing cost little beside what is measured.
+#ifndef TANDEM_TESTS_BENCH_EXACT_PATTERN_H_
+#define TANDEM_TESTS_BENCH_EXACT_PATTERN_H_
+
+#include <cstdint>
+
+#include "collectives/types.h"
+#include "tests/unit/collective_world.h"
+
+namespace tandem {
+
+class ExactPattern {
+ public:
+  static constexpr int64_t kPeriod = 4099;
+
+  // What rank `rank` contributes to a reduction with `op`.
+  static ExactPattern OfRank(ReduceOp op, DataType type, int rank);
+  // The reduction of all of them; premulsum with `factor`.
+  static ExactPattern Reduced(ReduceOp op, DataType type, int ranks, double factor);
+
+  // Elements [from, from + count) of the endless vector.
+  void Fill(int64_t from, int64_t count, void* to) const;
+  // How many of them differ in value.
+  int64_t CountWrong(int64_t from, int64_t count, const void* have) const;
+
+ private:
+  explicit ExactPattern(DataType type) : period_(type, kPeriod) {}
+  int64_t WrongInRun(int64_t at, int64_t count, const uint8_t* have) const;
+
+  Vector period_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_EXACT_PATTERN_H_

@@ -1,0 +1,196 @@
+#include "tests/bench/rank_processes.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/errors.h"
+#include "collectives/links/in_memory_link.h"
+#include "collectives/links/shm_link.h"
+#include "collectives/links/tcp_link.h"
+#include "collectives/links/tcp_socket.h"
+
+namespace tandem {
+namespace {
+
+using Links = std::vector<std::unique_ptr<Link>>;
+
+// What becomes a link in the process that it belongs to. A link itself must not be made before the
+// fork: its copy in another process would say goodbye for it.
+struct LinkParts {
+  OwnedFd tcp;
+  UnixLink shm;
+  std::shared_ptr<ShmLink::Rings> rings;
+  bool maker = false;
+  std::unique_ptr<Link> memory;
+};
+
+absl::StatusOr<std::array<LinkParts, 2>> NewParts(absl::string_view kind) {
+  std::array<LinkParts, 2> ends;
+  if (kind == "tcp") {
+    TANDEM_ASSIGN_OR_RETURN(auto pair, TcpPair());
+    ends[0].tcp = std::move(pair.first);
+    ends[1].tcp = std::move(pair.second);
+  } else if (kind == "shm") {
+    TANDEM_ASSIGN_OR_RETURN(auto sockets, UnixLink::Pair());
+    TANDEM_ASSIGN_OR_RETURN(ShmLink::Rings rings, ShmLink::NewRings());
+    ends[0].shm = std::move(sockets.first);
+    ends[1].shm = std::move(sockets.second);
+    ends[0].rings = ends[1].rings = std::make_shared<ShmLink::Rings>(std::move(rings));
+    ends[0].maker = true;
+  } else {
+    InMemoryLinkOptions options;
+    options.capacity = size_t{1} << 20;
+    InMemoryLink::Pair pair = InMemoryLink::NewPair(options);
+    ends[0].memory = std::move(pair[0]);
+    ends[1].memory = std::move(pair[1]);
+  }
+  return ends;
+}
+
+absl::StatusOr<std::unique_ptr<Link>> MakeLink(LinkParts parts) {
+  if (parts.memory != nullptr) return std::move(parts.memory);
+  if (parts.tcp.valid()) return std::make_unique<TcpLink>(std::move(parts.tcp));
+  return ShmLink::Join(std::move(parts.shm), *parts.rings, parts.maker);
+}
+
+using Mesh = std::vector<std::vector<LinkParts>>;  // [rank][peer]
+
+absl::StatusOr<Mesh> NewMesh(absl::string_view kind, int ranks) {
+  Mesh mesh(static_cast<size_t>(ranks));
+  for (auto& row : mesh) row.resize(static_cast<size_t>(ranks));
+  for (size_t a = 0; a < mesh.size(); ++a) {
+    for (size_t b = a + 1; b < mesh.size(); ++b) {
+      TANDEM_ASSIGN_OR_RETURN(auto ends, NewParts(kind));
+      mesh[a][b] = std::move(ends[0]);
+      mesh[b][a] = std::move(ends[1]);
+    }
+  }
+  return mesh;
+}
+
+absl::Status RunRank(int rank, std::vector<LinkParts> parts, const RankBody& body) {
+  Links links(parts.size());
+  for (size_t r = 0; r < parts.size(); ++r) {
+    if (static_cast<int>(r) == rank) continue;
+    TANDEM_ASSIGN_OR_RETURN(links[r], MakeLink(std::move(parts[r])));
+  }
+  return body(rank, std::move(links));
+}
+
+// An error that only says that another rank went away explains less than that one's own.
+absl::Status TheCause(const std::vector<absl::Status>& by_rank) {
+  absl::Status cause;
+  for (const absl::Status& status : by_rank) {
+    if (status.ok()) continue;
+    if (cause.ok() || (LostPeer(cause).has_value() && !LostPeer(status).has_value())) {
+      cause = status;
+    }
+  }
+  return cause;
+}
+
+absl::Status RunThreads(Mesh mesh, const RankBody& body) {
+  std::vector<absl::Status> statuses(mesh.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 1; r < mesh.size(); ++r) {
+    threads.emplace_back([&statuses, &body, r, parts = std::move(mesh[r])]() mutable {
+      statuses[r] = RunRank(static_cast<int>(r), std::move(parts), body);
+    });
+  }
+  statuses[0] = RunRank(0, std::move(mesh[0]), body);
+  for (std::thread& thread : threads) thread.join();
+  return TheCause(statuses);
+}
+
+struct Child {
+  pid_t pid = -1;
+  OwnedFd why;  // it writes its error here
+};
+
+[[noreturn]] void BeChild(int rank, pid_t parent, int why, Mesh mesh, const RankBody& body) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // it died in between
+  std::vector<LinkParts> own = std::move(mesh[static_cast<size_t>(rank)]);
+  mesh.clear();  // closes what belongs to others, so that their ends are seen
+  const absl::Status status = RunRank(rank, std::move(own), body);
+  if (status.ok()) _exit(0);
+  const std::string text =
+      absl::StrCat(LostPeer(status).has_value() ? "L" : "-", "rank ", rank, ": ", status.message());
+  (void)!write(why, text.data(), text.size());
+  _exit(1);
+}
+
+absl::Status Ended(const Child& child, int rank) {
+  int status = 0;
+  while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  char text[4096];
+  const ssize_t n = read(child.why.get(), text, sizeof text);
+  if (n > 1) {
+    const absl::string_view why(text + 1, static_cast<size_t>(n - 1));
+    return text[0] == 'L' ? PeerLostError(rank, why) : absl::InternalError(why);
+  }
+  return absl::InternalError(
+      WIFSIGNALED(status)
+          ? absl::StrCat("rank ", rank, " was ended by signal ", strsignal(WTERMSIG(status)))
+          : absl::StrCat("rank ", rank, " has failed"));
+}
+
+absl::Status RunProcesses(Mesh mesh, const RankBody& body) {
+  std::vector<Child> children(mesh.size());
+  const pid_t parent = getpid();
+  absl::Status started;
+  for (size_t r = 1; r < mesh.size() && started.ok(); ++r) {
+    int ends[2];
+    if (pipe(ends) != 0) {
+      started = absl::ResourceExhaustedError(absl::StrCat("pipe: ", std::strerror(errno)));
+      break;
+    }
+    children[r].why = OwnedFd(ends[0]);
+    const OwnedFd write_end(ends[1]);
+    children[r].pid = fork();
+    if (children[r].pid == 0) {
+      BeChild(static_cast<int>(r), parent, write_end.get(), std::move(mesh), body);
+    }
+    if (children[r].pid < 0) {
+      started = absl::ResourceExhaustedError(absl::StrCat("fork: ", std::strerror(errno)));
+    }
+  }
+  std::vector<absl::Status> statuses(mesh.size());
+  std::vector<LinkParts> own = std::move(mesh[0]);
+  mesh.clear();
+  statuses[0] = started.ok() ? RunRank(0, std::move(own), body) : started;
+  for (size_t r = 1; r < children.size(); ++r) {
+    if (children[r].pid < 0) continue;
+    if (!started.ok()) kill(children[r].pid, SIGKILL);
+    statuses[r] = Ended(children[r], static_cast<int>(r));
+  }
+  return TheCause(statuses);
+}
+
+}  // namespace
+
+absl::Status RunRanks(absl::string_view link, int ranks, const RankBody& body) {
+  if (link != "shm" && link != "tcp" && link != "memory") {
+    return absl::InvalidArgumentError(absl::StrCat("link '", link, "': want shm, tcp or memory"));
+  }
+  if (ranks < 1 || ranks > 256) {
+    return absl::InvalidArgumentError(absl::StrCat(ranks, " ranks, want 1 to 256"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(Mesh mesh, NewMesh(link, ranks));
+  return link == "memory" ? RunThreads(std::move(mesh), body) : RunProcesses(std::move(mesh), body);
+}
+
+}  // namespace tandem

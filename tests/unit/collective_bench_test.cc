@@ -1,0 +1,143 @@
+// The benchmarks of collectives, tiny: every collective runs over every link with right results,
+// the file that is written can be read, and bad options are refused.
+#include "tests/bench/collective_bench.h"
+
+#include <csignal>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/bench/exact_pattern.h"
+#include "tests/bench/rank_processes.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+CollectiveBenchOptions Tiny() {
+  CollectiveBenchOptions options;
+  options.ranks = 3;
+  options.max_bytes = 64 << 10;
+  options.factor = 16;
+  options.warmup = 1;
+  options.repetitions = 2;
+  options.most_operations = 2;
+  return options;
+}
+
+struct Lines {
+  int all = 0, right = 0;
+};
+Lines LinesOf(const std::string& table) {
+  Lines lines;
+  std::istringstream in(table);
+  for (std::string line; std::getline(in, line);) {
+    if (line.find(" out ") == std::string::npos && line.find(" in ") == std::string::npos) continue;
+    ++lines.all;
+    lines.right += line.size() > 2 && line.substr(line.size() - 2) == " 0";
+  }
+  return lines;
+}
+
+class CollectiveBenchTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(CollectiveBenchTest, EveryCollectiveByEveryAlgorithmIsRight) {
+  std::vector<Primitive> primitives(std::begin(kPrimitives), std::end(kPrimitives));
+  primitives.push_back(Primitive::kPointToPoint);
+  for (const Primitive primitive : primitives) {
+    CollectiveBenchOptions options = Tiny();
+    options.primitive = primitive;
+    options.link = GetParam();
+    options.algorithms = {"all"};
+    options.root = 1;
+    std::ostringstream out;
+    ASSERT_EQ(RunCollectiveBench(options, out), absl::OkStatus()) << out.str();
+    const Lines lines = LinesOf(out.str());
+    const bool barrier = primitive == Primitive::kBarrier;
+    const bool pairs = primitive == Primitive::kPointToPoint;
+    const size_t algorithms = pairs ? 1 : AlgorithmsFor(primitive).size();
+    EXPECT_EQ(lines.all, static_cast<int>(algorithms) * (barrier ? 1 : pairs ? 4 : 8)) << out.str();
+    EXPECT_EQ(lines.right, lines.all) << out.str();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CollectiveBenchTest, testing::Values("shm", "tcp", "memory"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(CollectiveBenchJsonTest, OneObjectALine) {
+  CollectiveBenchOptions options = Tiny();
+  options.ranks = 2;
+  options.sizes = {4096};
+  options.json = testing::TempDir() + "/collective_bench.json";
+  std::ostringstream out;
+  ASSERT_EQ(RunCollectiveBench(options, out), absl::OkStatus());
+  std::ifstream file(options.json);
+  int lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    EXPECT_THAT(line, HasSubstr(R"("collective": "allreduce", "link": "shm", "ranks": 2)"));
+    EXPECT_THAT(line, HasSubstr(R"("bytes": 4096, "count": 1024)"));
+    EXPECT_THAT(line, HasSubstr(R"("wrong": 0})"));
+  }
+  EXPECT_EQ(lines, 2);  // out of place, in place
+}
+
+TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
+  std::ostringstream out;
+  const auto error = [&](const std::function<void(CollectiveBenchOptions*)>& change) {
+    CollectiveBenchOptions options = Tiny();
+    change(&options);
+    return std::string(RunCollectiveBench(options, out).message());
+  };
+  EXPECT_THAT(error([](auto* o) { o->link = "pigeon"; }), HasSubstr("'pigeon': want shm, tcp"));
+  EXPECT_THAT(error([](auto* o) { o->ranks = 0; }), HasSubstr("0 ranks"));
+  EXPECT_THAT(error([](auto* o) { o->root = 3; }), HasSubstr("root 3"));
+  EXPECT_THAT(error([](auto* o) { o->type = "f8"; }), HasSubstr("'f8'"));
+  EXPECT_THAT(error([](auto* o) { o->op = "bit_or"; }), HasSubstr("does not exist for f32"));
+  EXPECT_THAT(error([](auto* o) { o->min_bytes = 1 << 20; }), HasSubstr("sizes 1048576 to"));
+  EXPECT_THAT(error([](auto* o) { o->algorithms = {"pairwise"}; }), HasSubstr("by pairwise"));
+  EXPECT_THAT(error([](auto* o) { o->algorithms = {"magic"}; }), HasSubstr("magic"));
+}
+
+// The check has teeth: what is moved by one, or off by one unit, is counted.
+TEST(ExactPatternTest, CountsWhatIsWrong) {
+  const ExactPattern pattern = ExactPattern::OfRank(ReduceOp::kSum, DataType::kF32, 1);
+  std::vector<float> have(10'000);
+  pattern.Fill(5, 10'000, have.data());
+  EXPECT_EQ(pattern.CountWrong(5, 10'000, have.data()), 0);
+  EXPECT_EQ(pattern.CountWrong(5 + ExactPattern::kPeriod, 10'000, have.data()), 0);
+  EXPECT_GT(pattern.CountWrong(6, 10'000, have.data()), 5'000);
+  have[0] += .125f;
+  have[9'999] += .125f;
+  EXPECT_EQ(pattern.CountWrong(5, 10'000, have.data()), 2);
+}
+
+// The rank that failed is named with its reason, not one that only lost it.
+TEST(RankProcessesTest, TheCauseIsReported) {
+  for (const char* link : {"shm", "tcp", "memory"}) {
+    const auto fails = [](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
+      Group group(rank, std::move(links), {});
+      if (rank == 1) return absl::InternalError("no more paper");
+      return group.Wait(group.Barrier());
+    };
+    EXPECT_THAT(std::string(RunRanks(link, 3, fails).message()), HasSubstr("no more paper"))
+        << link;
+  }
+}
+
+TEST(RankProcessesTest, ADeadRankIsReported) {
+  const auto dies = [](int rank, std::vector<std::unique_ptr<Link>>) -> absl::Status {
+    if (rank == 1) raise(SIGKILL);
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(std::string(RunRanks("shm", 2, dies).message()),
+              HasSubstr("rank 1 was ended by signal Killed"));
+}
+
+}  // namespace
+}  // namespace tandem
