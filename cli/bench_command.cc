@@ -70,6 +70,9 @@ void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
   app->add_option("--link", o->link, "shm, tcp (loopback) or memory (threads)")
       ->capture_default_str();
   app->add_option("--ranks", o->ranks, "Processes to fork")->capture_default_str();
+  app->add_option("--ring", o->ring_bytes, "Of shm, each way")
+      ->transform(size)
+      ->capture_default_str();
   app->add_option("--min", o->min_bytes, "Smallest size")->transform(size)->capture_default_str();
   app->add_option("--max", o->max_bytes, "Largest size")->transform(size)->capture_default_str();
   app->add_option("--factor", o->factor, "From size to size")->capture_default_str();

@@ -40,6 +40,13 @@ bool InBlocks(Primitive primitive) {
   }
 }
 
+// Bytes on the busiest link, per byte of size.
+double BusFactor(Primitive primitive, int ranks) {
+  const double part = static_cast<double>(ranks - 1) / ranks;
+  if (primitive == Primitive::kAllReduce) return 2 * part;
+  return InBlocks(primitive) ? part : 1;
+}
+
 bool HasInPlace(Primitive primitive) {
   return primitive != Primitive::kPointToPoint && primitive != Primitive::kBarrier;
 }
@@ -362,12 +369,6 @@ class Report {
 
 }  // namespace
 
-double BusFactor(Primitive primitive, int ranks) {
-  const double part = static_cast<double>(ranks - 1) / ranks;
-  if (primitive == Primitive::kAllReduce) return 2 * part;
-  return InBlocks(primitive) ? part : 1;
-}
-
 absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptions& options,
                                                       Group& group, int64_t bytes,
                                                       const AlgorithmChoice& choice,
@@ -455,13 +456,16 @@ absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, Group
 
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
-  return RunRanks(options.link, options.ranks,
-                  [&](int rank, std::vector<std::unique_ptr<Link>> links) {
-                    GroupOptions group_options;
-                    group_options.deadline = options.deadline;
-                    Group group(rank, std::move(links), group_options);
-                    return RunCollectiveBenchRank(options, group, out);
-                  });
+  RankOptions ranks;
+  ranks.link = options.link;
+  ranks.ranks = options.ranks;
+  ranks.ring_bytes = static_cast<size_t>(options.ring_bytes);
+  return RunRanks(ranks, [&](int rank, std::vector<std::unique_ptr<Link>> links) {
+    GroupOptions group_options;
+    group_options.deadline = options.deadline;
+    Group group(rank, std::move(links), group_options);
+    return RunCollectiveBenchRank(options, group, out);
+  });
 }
 
 }  // namespace tandem

@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "collectives/algorithms.h"
 #include "collectives/group.h"
+#include "collectives/links/shm_link.h"
 #include "collectives/types.h"
 
 namespace tandem {
@@ -37,6 +38,7 @@ struct CollectiveBenchOptions {
   Primitive primitive = Primitive::kAllReduce;  // kPointToPoint: sendrecv
   std::string link = "shm";                     // "shm", "tcp" or "memory"
   int ranks = 2;
+  int64_t ring_bytes = ShmLink::kDefaultCapacity;  // of shm
   int64_t min_bytes = 4, max_bytes = 64 << 20;
   int64_t factor = 4;
   std::vector<int64_t> sizes;  // instead of min, max and factor
@@ -66,8 +68,6 @@ struct CollectiveBenchLine {
   int64_t wrong = 0;
   double algbw() const { return mean > 0 ? static_cast<double>(bytes) / mean : 0; }
 };
-// Bytes on the busiest link, per byte of size.
-double BusFactor(Primitive primitive, int ranks);
 
 // Prints the machine, the knobs, then one line for each size, algorithm and placement:
 //   size count algorithm segment place mean_us p50_us p99_us algbw busbw wrong   (GB/s, of the

@@ -16,7 +16,6 @@
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/links/in_memory_link.h"
-#include "collectives/links/shm_link.h"
 #include "collectives/links/tcp_link.h"
 #include "collectives/links/tcp_socket.h"
 
@@ -35,23 +34,23 @@ struct LinkParts {
   std::unique_ptr<Link> memory;
 };
 
-absl::StatusOr<std::array<LinkParts, 2>> NewParts(absl::string_view kind) {
+absl::StatusOr<std::array<LinkParts, 2>> NewParts(const RankOptions& options) {
   std::array<LinkParts, 2> ends;
-  if (kind == "tcp") {
+  if (options.link == "tcp") {
     TANDEM_ASSIGN_OR_RETURN(auto pair, TcpPair());
     ends[0].tcp = std::move(pair.first);
     ends[1].tcp = std::move(pair.second);
-  } else if (kind == "shm") {
+  } else if (options.link == "shm") {
     TANDEM_ASSIGN_OR_RETURN(auto sockets, UnixLink::Pair());
-    TANDEM_ASSIGN_OR_RETURN(ShmLink::Rings rings, ShmLink::NewRings());
+    TANDEM_ASSIGN_OR_RETURN(ShmLink::Rings rings, ShmLink::NewRings(options.ring_bytes));
     ends[0].shm = std::move(sockets.first);
     ends[1].shm = std::move(sockets.second);
     ends[0].rings = ends[1].rings = std::make_shared<ShmLink::Rings>(std::move(rings));
     ends[0].maker = true;
   } else {
-    InMemoryLinkOptions options;
-    options.capacity = size_t{1} << 20;
-    InMemoryLink::Pair pair = InMemoryLink::NewPair(options);
+    InMemoryLinkOptions memory;
+    memory.capacity = size_t{1} << 20;
+    InMemoryLink::Pair pair = InMemoryLink::NewPair(memory);
     ends[0].memory = std::move(pair[0]);
     ends[1].memory = std::move(pair[1]);
   }
@@ -66,12 +65,12 @@ absl::StatusOr<std::unique_ptr<Link>> MakeLink(LinkParts parts) {
 
 using Mesh = std::vector<std::vector<LinkParts>>;  // [rank][peer]
 
-absl::StatusOr<Mesh> NewMesh(absl::string_view kind, int ranks) {
-  Mesh mesh(static_cast<size_t>(ranks));
-  for (auto& row : mesh) row.resize(static_cast<size_t>(ranks));
+absl::StatusOr<Mesh> NewMesh(const RankOptions& options) {
+  Mesh mesh(static_cast<size_t>(options.ranks));
+  for (auto& row : mesh) row.resize(mesh.size());
   for (size_t a = 0; a < mesh.size(); ++a) {
     for (size_t b = a + 1; b < mesh.size(); ++b) {
-      TANDEM_ASSIGN_OR_RETURN(auto ends, NewParts(kind));
+      TANDEM_ASSIGN_OR_RETURN(auto ends, NewParts(options));
       mesh[a][b] = std::move(ends[0]);
       mesh[b][a] = std::move(ends[1]);
     }
@@ -182,14 +181,15 @@ absl::Status RunProcesses(Mesh mesh, const RankBody& body) {
 
 }  // namespace
 
-absl::Status RunRanks(absl::string_view link, int ranks, const RankBody& body) {
+absl::Status RunRanks(const RankOptions& options, const RankBody& body) {
+  const std::string& link = options.link;
   if (link != "shm" && link != "tcp" && link != "memory") {
     return absl::InvalidArgumentError(absl::StrCat("link '", link, "': want shm, tcp or memory"));
   }
-  if (ranks < 1 || ranks > 256) {
-    return absl::InvalidArgumentError(absl::StrCat(ranks, " ranks, want 1 to 256"));
+  if (options.ranks < 1 || options.ranks > 256) {
+    return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks, want 1 to 256"));
   }
-  TANDEM_ASSIGN_OR_RETURN(Mesh mesh, NewMesh(link, ranks));
+  TANDEM_ASSIGN_OR_RETURN(Mesh mesh, NewMesh(options));
   return link == "memory" ? RunThreads(std::move(mesh), body) : RunProcesses(std::move(mesh), body);
 }
 

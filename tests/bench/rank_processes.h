@@ -9,21 +9,27 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "collectives/link.h"
+#include "collectives/links/shm_link.h"
 
 namespace tandem {
 
 // What a rank does. links[r] leads to rank r, null at its own.
 using RankBody = std::function<absl::Status(int rank, std::vector<std::unique_ptr<Link>> links)>;
 
-// Runs `body` on every rank over "shm", "tcp" (loopback) or "memory" (threads of this process).
-// The error of the lowest rank that did not merely lose another, or OK. INVALID_ARGUMENT: no such
-// link, or ranks not in [1, 256].
-absl::Status RunRanks(absl::string_view link, int ranks, const RankBody& body);
+struct RankOptions {
+  std::string link = "shm";  // "shm", "tcp" (loopback) or "memory" (threads of this process)
+  int ranks = 2;
+  size_t ring_bytes = ShmLink::kDefaultCapacity;  // of each ring of shared memory
+};
+
+// Runs `body` on every rank. The error of the lowest rank that did not merely lose another, or OK.
+// INVALID_ARGUMENT: no such link, ranks not in [1, 256], or no possible size of a ring.
+absl::Status RunRanks(const RankOptions& options, const RankBody& body);
 
 }  // namespace tandem
 

@@ -125,7 +125,8 @@ TEST(RankProcessesTest, TheCauseIsReported) {
       if (rank == 1) return absl::InternalError("no more paper");
       return group.Wait(group.Barrier());
     };
-    EXPECT_THAT(std::string(RunRanks(link, 3, fails).message()), HasSubstr("no more paper"))
+    EXPECT_THAT(std::string(RunRanks({link, 3}, fails).message()),
+                HasSubstr("no more paper"))
         << link;
   }
 }
@@ -135,7 +136,7 @@ TEST(RankProcessesTest, ADeadRankIsReported) {
     if (rank == 1) raise(SIGKILL);
     return absl::OkStatus();
   };
-  EXPECT_THAT(std::string(RunRanks("shm", 2, dies).message()),
+  EXPECT_THAT(std::string(RunRanks({"shm", 2}, dies).message()),
               HasSubstr("rank 1 was ended by signal Killed"));
 }
 
