@@ -1,0 +1,704 @@
+#include "rdma/connection.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr uint32_t kControlReserve = 16;  // work requests that frames leave to control messages
+constexpr size_t kInlinePart = 512;  // parts of an offered frame up to this travel in the offer
+constexpr size_t kReadBytes = size_t{4} << 20;  // of one read; devices bound the size of a message
+constexpr uint32_t kWantedPieces = 2 * kMaxFrameParts;
+
+uint64_t Bit(int slot) { return uint64_t{1} << slot; }
+
+absl::Status Refused(const char* what, int error) {
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(error)));
+}
+
+absl::Status Violation(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("the peer breaks the protocol: ", what));
+}
+
+RdmaMessage FrameMessage(const Frame& frame, RdmaMessage message) {
+  message.parts = static_cast<uint16_t>(frame.parts);
+  for (int i = 0; i < frame.parts; ++i) message.part_bytes[i] = frame.part[i].size();
+  return message;
+}
+
+size_t MessageBytes(const Frame& frame) {
+  RdmaMessage message;
+  message.kind = RdmaMessageKind::kFrame;
+  return FrameMessage(frame, message).TotalBytes();
+}
+
+void CopyParts(const Frame& frame, const RdmaMessage& message, uint8_t* to) {
+  for (int i = 0; i < frame.parts; ++i) {
+    const Buffer& part = frame.part[i];
+    if (part.empty() || message.part_key[i] != 0) continue;
+    uint8_t* const at = to + message.PartOffset(i);
+    std::memcpy(at, part.data(), part.size());
+    std::memset(at + part.size(), 0, PadTo8(part.size()) - part.size());
+  }
+}
+
+}  // namespace
+
+// ---- life ----
+
+uint32_t RdmaConnection::ReceivesPerPeer(const RdmaHello& shape) {
+  // Messages that carry frames, and those that give back: two halves of the credits, each slot, an
+  // answer to each offer; and what is given back before its buffers are posted again.
+  return shape.credits + 4u + static_cast<uint32_t>(shape.slots()) + kMaxRdmaOffers +
+         kRdmaReceiveBatch;
+}
+
+absl::StatusOr<std::unique_ptr<RdmaConnection>> RdmaConnection::New(const RdmaShared& shared,
+                                                                    rdma_cm_id* id,
+                                                                    RdmaPathCounters* counters) {
+  std::unique_ptr<RdmaConnection> connection(new RdmaConnection(shared, id, counters));
+  absl::Status made = connection->Init();
+  if (made.ok()) return connection;
+  connection->id_ = nullptr;  // stays the caller's
+  return made;
+}
+
+absl::Status RdmaConnection::Init() {
+  TANDEM_ASSIGN_OR_RETURN(ring_, RdmaRing::New(shared_.memory, shared_.shape, shared_.waker));
+  granted_ = shared_.shape.credits;
+  return CreateQueuePair();
+}
+
+absl::Status RdmaConnection::CreateQueuePair() {
+  max_pieces_ = std::min<uint32_t>(kWantedPieces,
+                                   static_cast<uint32_t>(shared_.memory->attributes().max_sge));
+  int error = 0;
+  // How much a device takes inline it says only by refusing more.
+  for (const uint32_t inline_bytes : {512u, 256u, 128u, 0u}) {
+    ibv_qp_init_attr attributes = {};
+    attributes.send_cq = attributes.recv_cq = shared_.cq;
+    attributes.srq = shared_.srq;
+    attributes.qp_type = IBV_QPT_RC;
+    attributes.sq_sig_all = 1;
+    attributes.cap.max_send_wr = shared_.send_depth;
+    attributes.cap.max_send_sge = max_pieces_;
+    attributes.cap.max_inline_data = inline_bytes;
+    if (rdma_create_qp(id_, shared_.memory->pd(), &attributes) == 0) {
+      max_inline_ = inline_bytes;
+      return absl::OkStatus();
+    }
+    error = errno;
+  }
+  return Refused("the device gives no queue pair", error);
+}
+
+RdmaConnection::~RdmaConnection() {
+  if (id_ != nullptr && id_->qp != nullptr) rdma_destroy_qp(id_);
+  if (ring_ != nullptr) ring_->Revoke();
+  for (Offer& offer : offers_) {
+    for (Key& key : offer.keys) {
+      if (key.window != nullptr) ibv_dealloc_mw(key.window);
+      if (key.region != nullptr) ibv_dereg_mr(key.region);
+    }
+  }
+  for (ibv_mw* const window : windows_) ibv_dealloc_mw(window);
+  if (id_ != nullptr) rdma_destroy_id(id_);
+}
+
+void RdmaConnection::SetPeer(const RdmaHello& peer) {
+  peer_ = peer;
+  credits_ = peer.credits;
+  free_slots_ = peer.slots() == 64 ? ~uint64_t{0} : Bit(peer.slots()) - 1;
+  const size_t most = peer.large_slot_bytes;
+  rendezvous_bytes_ =
+      shared_.rendezvous_bytes == 0 ? most : std::min(most, shared_.rendezvous_bytes);
+  staging_ = shared_.memory->Alloc(size_t{shared_.send_depth} * peer.message_bytes);
+  staging_mr_ = shared_.memory->Find(staging_.data(), staging_.size());
+}
+
+absl::Status RdmaConnection::Open() {
+  if (staging_mr_ == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the system refuses to register ", staging_.size(),
+                     " bytes to send from; is the locked-memory limit (ulimit -l) high enough?"));
+  }
+  open_ = true;
+  TANDEM_RETURN_IF_ERROR(Probe());
+  return Pump();
+}
+
+void RdmaConnection::Disconnect() {
+  open_ = false;
+  // Both may find the connection broken already.
+  rdma_disconnect(id_);
+  ring_->Revoke();
+}
+
+// ---- sending ----
+
+void RdmaConnection::QueueFrame(Frame frame) { queue_.Push({std::move(frame), false}); }
+void RdmaConnection::QueueGoodbye() { queue_.Push({Frame(), true}); }
+
+bool RdmaConnection::HasRoom(uint32_t requests) const {
+  return work_.size() + requests + kControlReserve <= shared_.send_depth;
+}
+
+uint8_t* RdmaConnection::Staging() {
+  return staging_.mutable_data() +
+         work_.next_number() % shared_.send_depth * size_t{peer_.message_bytes};
+}
+
+absl::Status RdmaConnection::Post(ibv_send_wr* request, Work work) {
+  TANDEM_CHECK(work_.size() < shared_.send_depth);
+  request->send_flags |= IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  if (const int error = ibv_post_send(id_->qp, request, &bad); error != 0) {
+    return absl::UnavailableError(absl::StrCat("ibv_post_send: ", std::strerror(error)));
+  }
+  work_.Push(std::move(work));
+  return absl::OkStatus();
+}
+
+// Sends what lies at Staging().
+absl::Status RdmaConnection::PostMessage(size_t bytes, Work work) {
+  ibv_sge piece = {reinterpret_cast<uintptr_t>(Staging()), static_cast<uint32_t>(bytes),
+                   staging_mr_->lkey};
+  ibv_send_wr request = {};
+  request.opcode = IBV_WR_SEND;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  if (bytes <= max_inline_) {
+    request.send_flags = IBV_SEND_INLINE;
+    ++counters_->inlined;
+  }
+  return Post(&request, std::move(work));
+}
+
+// A message of this kind that gives back all there is to give.
+RdmaMessage RdmaConnection::NewMessage(RdmaMessageKind kind) {
+  RdmaMessage message;
+  message.kind = kind;
+  message.credits = static_cast<uint16_t>(owed_);
+  granted_ += std::exchange(owed_, 0);
+  message.freed = ring_->GrantReleased();
+  return message;
+}
+
+absl::Status RdmaConnection::Pump() {
+  if (!open_) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(PumpControl());
+  TANDEM_RETURN_IF_ERROR(PumpReads());
+  while (!queue_.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const bool sent, TrySend(&queue_.front()));
+    if (!sent) break;
+    queue_.Pop();
+  }
+  return absl::OkStatus();
+}
+
+// False: not now.
+absl::StatusOr<bool> RdmaConnection::TrySend(Outgoing* next) {
+  if (credits_ == 0 || !HasRoom(1)) return false;
+  if (next->goodbye) {
+    TANDEM_RETURN_IF_ERROR(SendGoodbye());
+    return true;
+  }
+  const size_t bytes = MessageBytes(next->frame);
+  const bool elsewhere = std::any_of(
+      next->frame.part, next->frame.part + next->frame.parts,
+      [this](const Buffer& part) { return shared_.memory->OnOtherDevice(part.data()); });
+  if (bytes <= peer_.message_bytes && !elsewhere) {
+    TANDEM_RETURN_IF_ERROR(SendSmall(std::move(next->frame)));
+    return true;
+  }
+  if (bytes > rendezvous_bytes_ && bytes > peer_.message_bytes) return TryOffer(&next->frame);
+  const int slot = FreeSlotFor(bytes);
+  if (slot < 0) return false;
+  TANDEM_RETURN_IF_ERROR(SendToSlot(std::move(next->frame), slot));
+  return true;
+}
+
+absl::Status RdmaConnection::SendGoodbye() {
+  --credits_;
+  EncodeRdmaHead(NewMessage(RdmaMessageKind::kGoodbye), Staging());
+  return PostMessage(kRdmaHeadBytes, Work::Kind::kGoodbye);
+}
+
+// The bytes are copied, so the sender's buffers are free at once; the frame still counts as under
+// way.
+absl::Status RdmaConnection::SendSmall(Frame frame) {
+  --credits_;
+  ++frames_posted_;
+  ++counters_->small;
+  const RdmaMessage message = FrameMessage(frame, NewMessage(RdmaMessageKind::kFrame));
+  uint8_t* const to = Staging();
+  EncodeRdmaHead(message, to);
+  CopyParts(frame, message, to);
+  return PostMessage(message.TotalBytes(), Work::Kind::kFrame);
+}
+
+// The smallest size that fits, and the larger one when those are all taken.
+int RdmaConnection::FreeSlotFor(size_t bytes) const {
+  const uint64_t small = Bit(peer_.small_slots) - 1;
+  uint64_t fitting = free_slots_ & ~small;
+  if (bytes <= peer_.small_slot_bytes && (free_slots_ & small) != 0) fitting = free_slots_ & small;
+  return fitting == 0 ? -1 : std::countr_zero(fitting);
+}
+
+absl::Status RdmaConnection::SendToSlot(Frame frame, int slot) {
+  --credits_;
+  ++frames_posted_;
+  ++counters_->ring;
+  free_slots_ &= ~Bit(slot);
+  const RdmaMessage message = FrameMessage(frame, NewMessage(RdmaMessageKind::kFrame));
+  bool gathered = true;
+  uint32_t pieces = 1;
+  for (int i = 0; i < frame.parts; ++i) {
+    const Buffer& part = frame.part[i];
+    gathered = gathered && (part.empty() || shared_.memory->Find(part.data(), part.size()));
+    pieces += part.size() % 8 == 0 ? 1 : 2;
+  }
+  return gathered && pieces <= max_pieces_ ? WriteGathered(std::move(frame), slot, message)
+                                           : WriteStaged(std::move(frame), slot, message);
+}
+
+absl::Status RdmaConnection::WriteGathered(Frame frame, int slot, const RdmaMessage& message) {
+  uint8_t* const head = Staging();
+  EncodeRdmaHead(message, head);
+  uint8_t* const zeros = head + kRdmaHeadBytes;
+  std::memset(zeros, 0, 8);
+  ibv_sge pieces[kWantedPieces];
+  size_t count = 0;
+  const auto add = [&](const uint8_t* data, size_t bytes, const ibv_mr* region) {
+    pieces[count++] = {reinterpret_cast<uintptr_t>(data), static_cast<uint32_t>(bytes),
+                       region->lkey};
+  };
+  add(head, kRdmaHeadBytes, staging_mr_);
+  for (int i = 0; i < frame.parts; ++i) {
+    const Buffer& part = frame.part[i];
+    if (part.empty()) continue;
+    add(part.data(), part.size(), shared_.memory->Find(part.data(), part.size()));
+    if (part.size() % 8 != 0) add(zeros, PadTo8(part.size()) - part.size(), staging_mr_);
+  }
+  return PostWrite(absl::MakeSpan(pieces, count), slot, std::move(frame));
+}
+
+absl::Status RdmaConnection::WriteStaged(Frame frame, int slot, const RdmaMessage& message) {
+  Frame whole;
+  whole.parts = 1;
+  whole.part[0] = shared_.memory->Alloc(message.TotalBytes());
+  Buffer& bytes = whole.part[0];
+  const ibv_mr* const region = shared_.memory->Find(bytes.data(), bytes.size());
+  if (region == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the system refuses to register ", bytes.size(), " bytes to send from"));
+  }
+  EncodeRdmaHead(message, bytes.mutable_data());
+  CopyParts(frame, message, bytes.mutable_data());
+  counters_->staged += frame.TotalBytes();
+  ibv_sge piece = {reinterpret_cast<uintptr_t>(bytes.data()), static_cast<uint32_t>(bytes.size()),
+                   region->lkey};
+  return PostWrite(absl::MakeSpan(&piece, 1), slot, std::move(whole));
+}
+
+absl::Status RdmaConnection::PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame frame) {
+  ibv_send_wr request = {};
+  request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.sg_list = pieces.data();
+  request.num_sge = static_cast<int>(pieces.size());
+  request.imm_data = htonl(static_cast<uint32_t>(slot));
+  request.wr.rdma.remote_addr = peer_.ring_address + peer_.SlotOffset(slot);
+  request.wr.rdma.rkey = peer_.ring_key;
+  return Post(&request, {Work::Kind::kFrame, std::move(frame)});
+}
+
+// ---- offers ----
+
+absl::StatusOr<bool> RdmaConnection::TryOffer(Frame* frame) {
+  Offer* const offer =
+      std::find_if(offers_, offers_ + kMaxRdmaOffers, [](const Offer& o) { return !o.used; });
+  if (offer == offers_ + kMaxRdmaOffers || !HasRoom(kMaxFrameParts + 1)) return false;
+  TANDEM_RETURN_IF_ERROR(StageParts(frame));
+  offer->used = true;
+  offer->keys_left = 0;
+  offer->token = next_token_++;
+  offer->frame = std::move(*frame);
+  RdmaMessage message = FrameMessage(offer->frame, RdmaMessage{});
+  for (int i = 0; i < offer->frame.parts; ++i) {
+    const Buffer& part = offer->frame.part[i];
+    if (part.size() <= kInlinePart) continue;
+    TANDEM_RETURN_IF_ERROR(MakeKey(part, &offer->keys[i]));
+    ++offer->keys_left;
+    message.part_key[i] = offer->keys[i].key;
+    message.part_address[i] = reinterpret_cast<uintptr_t>(part.data());
+  }
+  const RdmaMessage head = NewMessage(RdmaMessageKind::kOffer);
+  message.kind = head.kind;
+  message.credits = head.credits;
+  message.freed = head.freed;
+  message.token = offer->token;
+  --credits_;
+  ++frames_posted_;
+  ++counters_->offered;
+  EncodeRdmaHead(message, Staging());
+  CopyParts(offer->frame, message, Staging());
+  TANDEM_RETURN_IF_ERROR(PostMessage(message.TotalBytes(), Work::Kind::kMessage));
+  return true;
+}
+
+// Large parts that are not registered are copied to where they are.
+absl::Status RdmaConnection::StageParts(Frame* frame) {
+  for (int i = 0; i < frame->parts; ++i) {
+    Buffer& part = frame->part[i];
+    if (part.size() <= kInlinePart || shared_.memory->Find(part.data(), part.size())) continue;
+    Buffer copy = shared_.memory->Alloc(part.size());
+    if (shared_.memory->Find(copy.data(), copy.size()) == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the system refuses to register ", part.size(), " bytes to send from"));
+    }
+    std::memcpy(copy.mutable_data(), part.data(), part.size());
+    counters_->staged += part.size();
+    part = std::move(copy);
+  }
+  return absl::OkStatus();
+}
+
+// A key for the peer to exactly these bytes.
+absl::Status RdmaConnection::MakeKey(const Buffer& part, Key* key) {
+  if (!shared_.memory->has_windows()) {
+    const int access = IBV_ACCESS_REMOTE_READ;
+    key->region =
+        ibv_reg_mr(shared_.memory->pd(), const_cast<uint8_t*>(part.data()), part.size(), access);
+    if (key->region == nullptr) return Refused("ibv_reg_mr", errno);
+    key->key = key->region->rkey;
+    return absl::OkStatus();
+  }
+  if (windows_.empty()) {
+    ibv_mw* const made = ibv_alloc_mw(shared_.memory->pd(), IBV_MW_TYPE_2);
+    if (made == nullptr) return Refused("ibv_alloc_mw", errno);
+    windows_.push_back(made);
+  }
+  key->window = windows_.back();
+  windows_.pop_back();
+  key->key = ibv_inc_rkey(key->window->rkey);
+  ibv_send_wr request = {};
+  request.opcode = IBV_WR_BIND_MW;
+  request.bind_mw.mw = key->window;
+  request.bind_mw.rkey = key->key;
+  request.bind_mw.bind_info = {shared_.memory->Find(part.data(), part.size()),
+                               reinterpret_cast<uintptr_t>(part.data()), part.size(),
+                               IBV_ACCESS_REMOTE_READ};
+  TANDEM_RETURN_IF_ERROR(Post(&request, Work::Kind::kBind));
+  key->window->rkey = key->key;  // posting reads the old one
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnection::OnDone(uint32_t token) {
+  Offer* const offer = std::find_if(offers_, offers_ + kMaxRdmaOffers, [token](const Offer& o) {
+    return o.used && o.token == token && o.keys_left > 0;
+  });
+  if (offer == offers_ + kMaxRdmaOffers) return Violation("it has read what was not offered");
+  offer->token = 0;  // once
+  const auto index = static_cast<uint64_t>(offer - offers_);
+  for (Key& key : offer->keys) {
+    if (key.window != nullptr) {
+      control_.Push({Control::Kind::kInvalidate, 0, index, key.key});
+    } else if (key.region != nullptr) {
+      TANDEM_CHECK(ibv_dereg_mr(std::exchange(key.region, nullptr)) == 0);
+      KeyGone(index);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The frame's buffers are free when the last key to them is.
+void RdmaConnection::KeyGone(uint64_t index) {
+  Offer& offer = offers_[index];
+  if (--offer.keys_left > 0) return;
+  for (Key& key : offer.keys) {
+    if (key.window != nullptr) windows_.push_back(key.window);
+    key = Key();
+  }
+  offer.frame = Frame();
+  offer.used = false;
+  --frames_posted_;
+}
+
+absl::Status RdmaConnection::PumpControl() {
+  while (!control_.empty() && work_.size() < shared_.send_depth) {
+    const Control control = control_.Pop();
+    if (control.kind == Control::Kind::kDone) {
+      RdmaMessage message = NewMessage(RdmaMessageKind::kDone);
+      message.token = control.token;
+      EncodeRdmaHead(message, Staging());
+      TANDEM_RETURN_IF_ERROR(PostMessage(kRdmaHeadBytes, Work::Kind::kMessage));
+      continue;
+    }
+    ibv_send_wr request = {};
+    request.opcode = IBV_WR_LOCAL_INV;
+    request.invalidate_rkey = control.key;
+    TANDEM_RETURN_IF_ERROR(Post(&request, {Work::Kind::kInvalidate, Frame(), control.offer}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnection::GiveBack() {
+  if (!open_ || work_.size() >= shared_.send_depth) return absl::OkStatus();
+  if (2 * owed_ < shared_.shape.credits && !ring_->PeerIsShort()) return absl::OkStatus();
+  ++counters_->gives;
+  EncodeRdmaHead(NewMessage(RdmaMessageKind::kCredit), Staging());
+  return PostMessage(kRdmaHeadBytes, Work::Kind::kMessage);
+}
+
+absl::Status RdmaConnection::Probe() {
+  if (!work_.empty()) return absl::OkStatus();
+  ibv_send_wr request = {};
+  request.opcode = IBV_WR_RDMA_WRITE;
+  request.wr.rdma.remote_addr = peer_.ring_address;
+  request.wr.rdma.rkey = peer_.ring_key;
+  Work work(Work::Kind::kProbe);
+  work.posted = Clock::now();
+  return Post(&request, std::move(work));
+}
+
+void RdmaConnection::OnProbe(Clock::time_point posted) {
+  if (shared_.rendezvous_bytes != 0) return;
+  const std::chrono::duration<double> round_trip = Clock::now() - posted;
+  const double bytes = round_trip.count() * shared_.memory->copy_rate();
+  const size_t least = peer_.small_slot_bytes, most = peer_.large_slot_bytes;
+  rendezvous_bytes_ =
+      bytes >= static_cast<double>(most) ? most : std::max(least, static_cast<size_t>(bytes));
+}
+
+absl::Status RdmaConnection::OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>* out) {
+  if (wc.status != IBV_WC_SUCCESS) {
+    return absl::UnavailableError(
+        absl::StrCat("the connection broke: ", ibv_wc_status_str(wc.status), " (vendor code ",
+                     wc.vendor_err, ")"));
+  }
+  const Work work = work_.Pop();
+  switch (work.kind) {
+    case Work::Kind::kFrame:
+      --frames_posted_;
+      break;
+    case Work::Kind::kGoodbye:
+      goodbye_left_ = true;
+      break;
+    case Work::Kind::kInvalidate:
+      KeyGone(work.number);
+      break;
+    case Work::Kind::kRead:
+      OnRead(work.number, out);
+      break;
+    case Work::Kind::kProbe:
+      OnProbe(work.posted);
+      break;
+    case Work::Kind::kMessage:
+    case Work::Kind::kBind:
+      break;
+  }
+  return Pump();
+}
+
+// ---- receiving ----
+
+absl::Status RdmaConnection::OnReceived(const ibv_wc& wc, absl::Span<const uint8_t> bytes,
+                                        std::vector<RdmaDelivery>* out) {
+  if ((wc.wc_flags & IBV_WC_WITH_IMM) == 0) return OnMessage(bytes.first(wc.byte_len), -1, out);
+  const uint32_t slot = ntohl(wc.imm_data);
+  TANDEM_ASSIGN_OR_RETURN(const absl::Span<uint8_t> written, ring_->Take(slot, wc.byte_len));
+  return OnMessage(written, static_cast<int>(slot), out);
+}
+
+absl::Status RdmaConnection::OnMessage(absl::Span<const uint8_t> bytes, int slot,
+                                       std::vector<RdmaDelivery>* out) {
+  const absl::StatusOr<RdmaMessage> message = DecodeRdmaMessage(bytes, shared_.max_part_bytes);
+  const bool counts = !message.ok() || (message->kind != RdmaMessageKind::kDone &&
+                                        message->kind != RdmaMessageKind::kCredit);
+  if (counts && granted_ == 0) return Violation("more messages than it may send");
+  if (counts) --granted_;
+  if (message.ok()) TANDEM_RETURN_IF_ERROR(TakeBack(*message));
+  if (slot >= 0 && (!message.ok() || message->kind != RdmaMessageKind::kFrame)) {
+    ring_->Release(slot);
+    if (message.ok()) return Violation("a message in the ring that is not a frame");
+  }
+  if (!message.ok()) {
+    Arrive({RdmaDelivery::Kind::kGarbage, Frame(), message.status()}, out);
+    return absl::OkStatus();
+  }
+  switch (message->kind) {
+    case RdmaMessageKind::kFrame:
+      TANDEM_RETURN_IF_ERROR(OnFrame(*message, bytes, slot, out));
+      break;
+    case RdmaMessageKind::kOffer:
+      TANDEM_RETURN_IF_ERROR(OnOffer(*message, bytes, out));
+      break;
+    case RdmaMessageKind::kDone:
+      TANDEM_RETURN_IF_ERROR(OnDone(message->token));
+      break;
+    case RdmaMessageKind::kGoodbye:
+      Arrive({RdmaDelivery::Kind::kGoodbye, Frame(), absl::OkStatus()}, out);
+      break;
+    case RdmaMessageKind::kCredit:
+      break;
+  }
+  return Pump();
+}
+
+absl::Status RdmaConnection::TakeBack(const RdmaMessage& message) {
+  const uint64_t all = peer_.slots() == 64 ? ~uint64_t{0} : Bit(peer_.slots()) - 1;
+  if ((message.freed & (free_slots_ | ~all)) != 0) return Violation("it frees slots not in use");
+  if (message.credits + credits_ > peer_.credits)
+    return Violation("it gives back too many credits");
+  free_slots_ |= message.freed;
+  credits_ += message.credits;
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnection::OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                                     int slot, std::vector<RdmaDelivery>* out) {
+  RdmaDelivery delivery;
+  const bool more_parts = message.TotalBytes() > message.PartOffset(1);
+  if (slot >= 0 && more_parts && ring_->MayLend(slot)) {
+    ++counters_->lent;
+    delivery.frame = LendFrame(message, bytes, slot);
+  } else {
+    delivery.frame = CopyFrame(message, bytes);
+    if (slot >= 0) {
+      ++counters_->copied_out;
+      ring_->Release(slot);
+    }
+  }
+  Arrive(std::move(delivery), out);
+  return absl::OkStatus();
+}
+
+Frame RdmaConnection::CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes) {
+  const size_t head = message.HeadBytes();
+  Buffer copy = CopyToBuffer(*shared_.memory, bytes.subspan(head));
+  Frame frame;
+  frame.parts = message.parts;
+  for (int i = 0; i < frame.parts; ++i) {
+    if (message.part_bytes[i] == 0 || message.part_key[i] != 0) continue;
+    frame.part[i] = copy.Slice(message.PartOffset(i) - head, message.part_bytes[i]);
+  }
+  return frame;
+}
+
+// Part 0 is copied: it is checked once and then trusted, and the peer could still write here.
+Frame RdmaConnection::LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                                int slot) {
+  Frame frame;
+  frame.parts = message.parts;
+  if (message.part_bytes[0] > 0) {
+    frame.part[0] =
+        CopyToBuffer(*shared_.memory, bytes.subspan(message.PartOffset(0), message.part_bytes[0]));
+  }
+  const Buffer whole = ring_->Lend(slot);
+  for (int i = 1; i < frame.parts; ++i) {
+    if (message.part_bytes[i] == 0) continue;
+    frame.part[i] = whole.Slice(message.PartOffset(i), message.part_bytes[i]);
+  }
+  return frame;
+}
+
+absl::Status RdmaConnection::OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                                     std::vector<RdmaDelivery>* out) {
+  if (++offers_here_ > kMaxRdmaOffers) return Violation("too many frames offered at once");
+  Arrival arrival;
+  arrival.offered = true;
+  arrival.offer = message;
+  arrival.delivery.frame = CopyFrame(message, bytes);
+  bool any = false;
+  for (int i = 0; i < message.parts; ++i) {
+    if (message.part_key[i] == 0) continue;
+    any = true;
+    Buffer& part = arrival.delivery.frame.part[i] = shared_.memory->Alloc(message.part_bytes[i]);
+    if (shared_.memory->Find(part.data(), part.size()) == nullptr) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the system refuses to register ", part.size(),
+                       " bytes to read into; is the locked-memory limit (ulimit -l) high enough?"));
+    }
+  }
+  if (!any) return Violation("an offer of nothing");
+  arrivals_.Push(std::move(arrival));
+  TANDEM_RETURN_IF_ERROR(PumpReads());
+  DeliverReady(out);
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnection::PumpReads() {
+  if (offers_here_ == 0) return absl::OkStatus();
+  for (uint64_t n = arrivals_.front_number(); n < arrivals_.next_number(); ++n) {
+    Arrival& arrival = arrivals_.At(n);
+    while (arrival.offered && arrival.part < arrival.offer.parts) {
+      if (arrival.offer.part_key[arrival.part] == 0 ||
+          arrival.offset == arrival.offer.part_bytes[arrival.part]) {
+        ++arrival.part;
+        arrival.offset = 0;
+        continue;
+      }
+      if (!HasRoom(1)) return absl::OkStatus();
+      TANDEM_RETURN_IF_ERROR(PostRead(n, &arrival));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RdmaConnection::PostRead(uint64_t number, Arrival* arrival) {
+  const int part = arrival->part;
+  Buffer& to = arrival->delivery.frame.part[part];
+  const size_t bytes = std::min(kReadBytes, to.size() - arrival->offset);
+  ibv_sge piece = {reinterpret_cast<uintptr_t>(to.data()) + arrival->offset,
+                   static_cast<uint32_t>(bytes), shared_.memory->Find(to.data(), to.size())->lkey};
+  ibv_send_wr request = {};
+  request.opcode = IBV_WR_RDMA_READ;
+  request.sg_list = &piece;
+  request.num_sge = 1;
+  request.wr.rdma.remote_addr = arrival->offer.part_address[part] + arrival->offset;
+  request.wr.rdma.rkey = arrival->offer.part_key[part];
+  arrival->offset += bytes;
+  ++arrival->reading;
+  return Post(&request, {Work::Kind::kRead, Frame(), number});
+}
+
+void RdmaConnection::OnRead(uint64_t number, std::vector<RdmaDelivery>* out) {
+  Arrival& arrival = arrivals_.At(number);
+  --arrival.reading;
+  if (!arrival.done()) return;
+  control_.Push({Control::Kind::kDone, arrival.offer.token, 0, 0});
+  DeliverReady(out);
+}
+
+// Delivers at once what has nothing before it.
+void RdmaConnection::Arrive(RdmaDelivery delivery, std::vector<RdmaDelivery>* out) {
+  if (arrivals_.empty()) {
+    ++owed_;
+    out->push_back(std::move(delivery));
+    return;
+  }
+  Arrival arrival;
+  arrival.delivery = std::move(delivery);
+  arrivals_.Push(std::move(arrival));
+}
+
+void RdmaConnection::DeliverReady(std::vector<RdmaDelivery>* out) {
+  while (!arrivals_.empty() && arrivals_.front().done()) {
+    Arrival arrival = arrivals_.Pop();
+    ++owed_;
+    offers_here_ -= arrival.offered ? 1 : 0;
+    out->push_back(std::move(arrival.delivery));
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,239 @@
+// One reliable connection: frames in, messages on a queue pair out, and the other way round.
+//
+// How a frame travels depends on its size (docs/RDMA.md):
+//   small   one SEND, copied at both ends, inline where the device can
+//   medium  one RDMA WRITE with immediate into a slot of the peer's ring, gathered from where its
+//   parts
+//           lie, used there by the receiver
+//   large   offered: the peer gets keys to exactly these parts, reads them into buffers of its own,
+//   and
+//           says so; then the keys are taken back
+// Frames arrive in the order sent, whichever way each takes.
+//
+// Flow control: the peer says how many messages may be under way and which slots are free, and
+// gives both back on whatever it sends next. Messages that only give something back are bounded by
+// what there is to give, and the receiver has buffers for all of them: it is never "not ready".
+//
+// Thread safety: none; for the endpoint's thread.
+#ifndef TANDEM_RDMA_CONNECTION_H_
+#define TANDEM_RDMA_CONNECTION_H_
+
+#include <rdma/rdma_cma.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/frame.h"
+#include "rdma/fifo.h"
+#include "rdma/memory.h"
+#include "rdma/ring.h"
+#include "rdma/wire.h"
+
+namespace tandem {
+
+// Receive buffers that are posted together.
+inline constexpr uint32_t kRdmaReceiveBatch = 16;
+
+// What all connections of an endpoint share.
+struct RdmaShared {
+  std::shared_ptr<RdmaMemory> memory;
+  std::shared_ptr<RdmaWaker> waker;
+  ibv_cq* cq = nullptr;
+  ibv_srq* srq = nullptr;
+  RdmaHello shape;              // what this endpoint grants each peer, without address and key
+  uint32_t send_depth = 0;      // work requests of a queue pair
+  size_t max_part_bytes = 0;    // of what a peer sends
+  size_t rendezvous_bytes = 0;  // frames above this are offered; 0: as measured, see below
+};
+
+struct RdmaPathCounters {
+  uint64_t small = 0, ring = 0, offered = 0;  // frames sent each way
+  uint64_t staged = 0;                        // bytes copied because they were not registered
+  uint64_t inlined = 0;               // messages that the processor gave to the device whole
+  uint64_t lent = 0, copied_out = 0;  // frames received in the ring: used there, copied
+  uint64_t gives = 0;                 // messages that only gave something back
+};
+
+// What came of a message.
+struct RdmaDelivery {
+  enum class Kind { kFrame, kGarbage, kGoodbye };
+  Kind kind = Kind::kFrame;
+  Frame frame;
+  absl::Status why;  // kGarbage
+};
+
+class RdmaConnection {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Takes `id`, which knows its device, if it succeeds; gives it a queue pair and this peer a ring.
+  // RESOURCE_EXHAUSTED: the system does not give what that takes.
+  static absl::StatusOr<std::unique_ptr<RdmaConnection>> New(const RdmaShared& shared,
+                                                             rdma_cm_id* id,
+                                                             RdmaPathCounters* counters);
+  ~RdmaConnection();  // without a word to the peer
+  RdmaConnection(const RdmaConnection&) = delete;
+  RdmaConnection& operator=(const RdmaConnection&) = delete;
+
+  // Receive buffers that the endpoint must have for this peer.
+  static uint32_t ReceivesPerPeer(const RdmaHello& shape);
+
+  rdma_cm_id* id() const { return id_; }
+  uint32_t qp_number() const { return id_->qp->qp_num; }
+  RdmaHello Grant() const { return ring_->Grant(shared_.shape); }
+  void SetPeer(const RdmaHello& peer);
+  // From now on what is queued is sent. Also starts a measurement, so needs SetPeer.
+  absl::Status Open();
+  // Takes the peer its keys, and tells it and the device that this is over.
+  void Disconnect();
+
+  void QueueFrame(Frame frame);
+  void QueueGoodbye();
+  // Posts what can be posted. An error is the end of this connection.
+  absl::Status Pump();
+  // Frames queued or under way.
+  size_t in_flight() const { return queue_.size() + frames_posted_; }
+  bool goodbye_left() const { return goodbye_left_; }  // acknowledged by the peer's device
+  bool idle() const { return work_.empty(); }
+
+  // A work request of this connection is done. An error is the end of this connection.
+  absl::Status OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>* out);
+  // A message is here: in a receive buffer (`bytes`), or in the slot that `wc` names. An error is
+  // the end of this connection, by the peer's fault.
+  absl::Status OnReceived(const ibv_wc& wc, absl::Span<const uint8_t> bytes,
+                          std::vector<RdmaDelivery>* out);
+
+  // Gives back credits and slots if the peer may soon miss them.
+  absl::Status GiveBack();
+  // Posts a write of nothing if nothing is under way: the answer is the peer's device's.
+  absl::Status Probe();
+  // Above this many bytes a frame is offered: reading costs a round trip, which is cheaper than one
+  // more copy. (Copying is what a receiver does that has lent out half its ring.)
+  size_t rendezvous_bytes() const { return rendezvous_bytes_; }
+
+ private:
+  struct Outgoing {
+    Frame frame;
+    bool goodbye = false;
+  };
+  // A posted work request; they complete in order.
+  struct Work {
+    enum class Kind { kMessage, kFrame, kGoodbye, kBind, kInvalidate, kRead, kProbe };
+    // Most kinds are all there is to say.
+    Work(Kind k = Kind::kMessage, Frame f = Frame(), uint64_t n = 0)
+        : kind(k), frame(std::move(f)), number(n) {}
+    Kind kind;
+    Frame frame;               // kFrame: kept alive
+    uint64_t number;           // kRead: of the arrival; kInvalidate: index of the offer
+    Clock::time_point posted;  // kProbe
+  };
+  // A frame that waits for its turn to be delivered.
+  struct Arrival {
+    RdmaDelivery delivery;
+    bool offered = false;
+    RdmaMessage offer;
+    int part = 0;  // next to be read
+    size_t offset = 0;
+    int reading = 0;  // reads posted and not done
+    bool done() const { return !offered || (part == offer.parts && reading == 0); }
+  };
+  struct Key {
+    ibv_mw* window = nullptr;
+    ibv_mr* region = nullptr;  // where there are no windows
+    uint32_t key = 0;
+  };
+  struct Offer {
+    bool used = false;
+    uint32_t token = 0;
+    int keys_left = 0;
+    Frame frame;
+    Key keys[kMaxFrameParts];
+  };
+  struct Control {
+    enum class Kind { kDone, kInvalidate };
+    Kind kind = Kind::kDone;
+    uint32_t token = 0;  // kDone
+    uint64_t offer = 0;  // kInvalidate
+    uint32_t key = 0;
+  };
+
+  RdmaConnection(const RdmaShared& shared, rdma_cm_id* id, RdmaPathCounters* counters)
+      : shared_(shared), counters_(counters), id_(id) {}
+  absl::Status Init();
+  absl::Status CreateQueuePair();
+
+  // Sending.
+  bool HasRoom(uint32_t requests) const;  // leaves some for control messages
+  uint8_t* Staging();                     // of the next work request
+  absl::Status Post(ibv_send_wr* request, Work work);
+  absl::Status PostMessage(size_t bytes, Work work);
+  RdmaMessage NewMessage(RdmaMessageKind kind);
+  absl::StatusOr<bool> TrySend(Outgoing* next);
+  absl::Status SendGoodbye();
+  absl::Status SendSmall(Frame frame);
+  int FreeSlotFor(size_t bytes) const;
+  absl::Status SendToSlot(Frame frame, int slot);
+  absl::Status WriteGathered(Frame frame, int slot, const RdmaMessage& message);
+  absl::Status WriteStaged(Frame frame, int slot, const RdmaMessage& message);
+  absl::Status PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame frame);
+  absl::StatusOr<bool> TryOffer(Frame* frame);
+  absl::Status MakeKey(const Buffer& part, Key* key);
+  absl::Status StageParts(Frame* frame);
+  absl::Status PumpControl();
+
+  // Receiving.
+  absl::Status OnMessage(absl::Span<const uint8_t> bytes, int slot, std::vector<RdmaDelivery>* out);
+  absl::Status TakeBack(const RdmaMessage& message);
+  absl::Status OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
+                       std::vector<RdmaDelivery>* out);
+  absl::Status OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                       std::vector<RdmaDelivery>* out);
+  absl::Status OnDone(uint32_t token);
+  Frame CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes);
+  Frame LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot);
+  void Arrive(RdmaDelivery delivery, std::vector<RdmaDelivery>* out);
+  void DeliverReady(std::vector<RdmaDelivery>* out);
+  absl::Status PumpReads();
+  absl::Status PostRead(uint64_t number, Arrival* arrival);
+  void OnRead(uint64_t number, std::vector<RdmaDelivery>* out);
+  void OnProbe(Clock::time_point posted);
+  void KeyGone(uint64_t offer);
+
+  const RdmaShared shared_;
+  RdmaPathCounters* const counters_;
+  rdma_cm_id* id_;
+  std::shared_ptr<RdmaRing> ring_;
+  Buffer staging_;  // send_depth messages
+  ibv_mr* staging_mr_ = nullptr;
+  uint32_t max_inline_ = 0, max_pieces_ = 0;
+  bool open_ = false, goodbye_left_ = false;
+
+  // Towards the peer.
+  RdmaHello peer_;
+  uint32_t credits_ = 0;
+  uint64_t free_slots_ = 0;
+  size_t rendezvous_bytes_ = 0;
+  Fifo<Outgoing> queue_;
+  Fifo<Work> work_;
+  Fifo<Control> control_;
+  size_t frames_posted_ = 0;
+  Offer offers_[kMaxRdmaOffers];
+  std::vector<ibv_mw*> windows_;  // free ones
+  uint32_t next_token_ = 1;
+
+  // From the peer.
+  uint32_t granted_ = 0;  // messages it may send
+  uint32_t owed_ = 0;     // messages it may send again, once we have told it
+  Fifo<Arrival> arrivals_;
+  int offers_here_ = 0;  // arrivals that are offers
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_RDMA_CONNECTION_H_

@@ -1,0 +1,64 @@
+// A queue in one piece of memory that grows when it must and is then reused, so that a data path
+// that has found its size allocates nothing (std::deque allocates as it moves).
+//
+// Thread safety: none.
+#ifndef TANDEM_RDMA_FIFO_H_
+#define TANDEM_RDMA_FIFO_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace tandem {
+
+template <typename T>
+class Fifo {
+ public:
+  bool empty() const { return size_ == 0; }
+  size_t size() const { return size_; }
+  // Of everything ever pushed, the number of the front; its successors follow.
+  uint64_t front_number() const { return popped_; }
+  uint64_t next_number() const { return popped_ + size_; }
+
+  T& front() { return At(popped_); }
+  // By number; requires that it is still in here.
+  T& At(uint64_t number) {
+    TANDEM_CHECK(number - popped_ < size_);
+    return items_[(head_ + (number - popped_)) % items_.size()];
+  }
+  T& Push(T item) {
+    if (size_ == items_.size()) Grow();
+    T& place = items_[(head_ + size_++) % items_.size()];
+    place = std::move(item);
+    return place;
+  }
+  T Pop() {
+    TANDEM_CHECK(size_ > 0);
+    T item = std::exchange(items_[head_], T());
+    head_ = (head_ + 1) % items_.size();
+    --size_;
+    ++popped_;
+    return item;
+  }
+
+ private:
+  void Grow() {
+    std::vector<T> larger(items_.empty() ? 16 : 2 * items_.size());
+    for (size_t i = 0; i < size_; ++i) {
+      larger[i] = std::move(items_[(head_ + i) % items_.size()]);
+    }
+    items_ = std::move(larger);
+    head_ = 0;
+  }
+
+  std::vector<T> items_;
+  size_t head_ = 0, size_ = 0;
+  uint64_t popped_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_RDMA_FIFO_H_

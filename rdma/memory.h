@@ -1,0 +1,83 @@
+// Registered memory of one RDMA device: a protection domain and buffers that the device may read
+// and write. All endpoints, clients, shards and collectives of a process that use the device share
+// one, so that what one of them receives another can send on without copying.
+//
+// Buffers are registered when they are first made and recycled by size, so that in steady state
+// nothing is registered and nothing allocated. Nobody outside this process can reach them: remote
+// keys are made by others, for one ring or one transfer (rdma/ring.h, rdma/connection.h).
+//
+// Where the system refuses to lock memory (RLIMIT_MEMLOCK), Alloc falls back to plain memory, and
+// who sends from it has to copy.
+//
+// Thread safety: any thread. The memory lives until the last holder and the last buffer are gone.
+#ifndef TANDEM_RDMA_MEMORY_H_
+#define TANDEM_RDMA_MEMORY_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "base/buffer.h"
+
+namespace tandem {
+
+struct RdmaMemoryStats {
+  uint64_t registrations = 0;     // since the start
+  uint64_t refusals = 0;          // of the system, to register
+  uint64_t allocations = 0;       // blocks that could not be reused ones
+  uint64_t registered_bytes = 0;  // now
+};
+
+class RdmaMemory final : public BufferSource {
+ public:
+  // `owner` keeps `context` open. UNAVAILABLE: the device gives no protection domain.
+  static absl::StatusOr<std::shared_ptr<RdmaMemory>> New(ibv_context* context,
+                                                         std::shared_ptr<const void> owner);
+  ~RdmaMemory() override;
+  RdmaMemory(const RdmaMemory&) = delete;
+  RdmaMemory& operator=(const RdmaMemory&) = delete;
+
+  ibv_context* context() const;
+  ibv_pd* pd() const;
+  const ibv_device_attr& attributes() const;
+
+  Buffer Alloc(size_t bytes) override;
+  // The registration that covers [data, data + bytes); null if none does. It stays valid as long as
+  // the buffer that the bytes belong to.
+  ibv_mr* Find(const void* data, size_t bytes) const;
+
+  // Remote keys to exactly one stretch of a buffer can be made and taken back without the kernel
+  // (memory windows of type 2).
+  bool has_windows() const;
+
+  // Memory of another device, e.g. a GPU, by its dma-buf file: `address` is what buffers that point
+  // there say; the processor never touches it. UNIMPLEMENTED: device or driver cannot, so its
+  // content has to be staged in ordinary buffers. Unregister it only when no frame refers to it.
+  bool has_dmabuf() const;
+  absl::Status RegisterDmaBuf(int fd, uint64_t offset, void* address, size_t bytes);
+  void UnregisterDmaBuf(void* address);
+  // Whether the processor must keep away from these bytes.
+  bool OnOtherDevice(const void* data) const;
+
+  // Bytes a second at which the processor copies between two buffers; measured once.
+  double copy_rate() const;
+  RdmaMemoryStats stats() const;
+
+ private:
+  class Pool;
+  explicit RdmaMemory(Pool* pool);
+  Pool* const pool_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_RDMA_MEMORY_H_

@@ -1,0 +1,21 @@
+// What takes the place of the transport where libibverbs or librdmacm was not there to build with.
+#include "rdma/rdma_transport.h"
+
+namespace tandem {
+namespace {
+
+absl::Status NotBuilt() {
+  return absl::UnimplementedError(
+      "this build has no RDMA: packages libibverbs-dev and librdmacm-dev were not there when it "
+      "was "
+      "configured");
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<RdmaContext>> RdmaContext::New() { return NotBuilt(); }
+absl::StatusOr<std::unique_ptr<RdmaTransport>> NewRdmaTransport(const RdmaOptions&) {
+  return NotBuilt();
+}
+
+}  // namespace tandem

@@ -1,0 +1,97 @@
+// The receiving end of one connection: slots of registered memory that exactly one peer may write,
+// by a key that is made for it and taken back when it goes.
+//
+// The peer writes a message into a slot it has been granted and names the slot. Large parts are
+// handed out where they lie; the slot is granted again when the last reference to them goes, in any
+// order. Once half of the slots of a size are lent out like that, messages are copied out instead,
+// so that a reader who keeps its frames does not stop the peer.
+//
+// Thread safety: for the endpoint's thread, but for buffers, which may be dropped on any.
+#ifndef TANDEM_RDMA_RING_H_
+#define TANDEM_RDMA_RING_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "rdma/memory.h"
+#include "rdma/wire.h"
+
+namespace tandem {
+
+// Ends the sleep of an endpoint's thread. Wake() may be called from any thread and makes a system
+// call only if somebody sleeps, or is about to.
+class RdmaWaker {
+ public:
+  RdmaWaker();
+  ~RdmaWaker();
+  RdmaWaker(const RdmaWaker&) = delete;
+  RdmaWaker& operator=(const RdmaWaker&) = delete;
+
+  int fd() const { return fd_; }
+  void Wake();
+  void Clear();  // the endpoint's thread, when fd() is readable
+  // Between these, the endpoint's thread first looks for work once more, then sleeps on fd().
+  void BeforeSleep() { asleep_.store(true); }
+  void AfterSleep() { asleep_.store(false); }
+
+ private:
+  const int fd_;
+  std::atomic<bool> asleep_{false};
+};
+
+class RdmaRing : public std::enable_shared_from_this<RdmaRing> {
+ public:
+  // Of `shape` only the sizes and numbers of slots count. RESOURCE_EXHAUSTED: the system refuses to
+  // register so much.
+  static absl::StatusOr<std::shared_ptr<RdmaRing>> New(std::shared_ptr<RdmaMemory> memory,
+                                                       const RdmaHello& shape,
+                                                       std::shared_ptr<RdmaWaker> waker);
+  ~RdmaRing();
+
+  // With the address and the key of this ring.
+  RdmaHello Grant(RdmaHello hello) const;
+  // From here on the peer can write nothing any more. Lent buffers stay valid.
+  void Revoke();
+
+  // The peer says it has written `slot`: its bytes, or INVALID_ARGUMENT if it may not have. The
+  // slot is then the endpoint's until Lend or Release.
+  absl::StatusOr<absl::Span<uint8_t>> Take(uint32_t slot, size_t bytes);
+  bool MayLend(int slot) const;
+  // A reference to the whole slot; when the last slice of it is dropped the slot is released.
+  Buffer Lend(int slot);
+  void Release(int slot);
+
+  // Slots released and not yet granted again.
+  uint64_t released() const { return released_.load(); }
+  // Grants them again; the caller tells the peer.
+  uint64_t GrantReleased();
+  // Whether the peer has few slots left of some size and could be given more.
+  bool PeerIsShort() const;
+
+ private:
+  struct Slot final : public BufferBlock {
+    void Recycle() override;
+    std::shared_ptr<RdmaRing> ring;  // while lent
+    int index = 0;
+  };
+  RdmaRing() = default;
+  uint64_t SizeMask(int slot) const;  // all slots of the same size
+
+  std::shared_ptr<RdmaMemory> memory_;
+  std::shared_ptr<RdmaWaker> waker_;
+  RdmaHello shape_;
+  Buffer bytes_;
+  ibv_mr* remote_ = nullptr;
+  uint64_t small_mask_ = 0, large_mask_ = 0;
+  uint64_t granted_ = 0;           // the peer may write these
+  std::atomic<uint64_t> lent_{0};  // somebody holds buffers in these
+  std::atomic<uint64_t> released_{0};
+  std::unique_ptr<Slot[]> slots_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_RDMA_RING_H_
