@@ -97,7 +97,7 @@ class Endpoint final : public ShmTransport {
 
   int wait_fd() const override { return epoll_fd_.get(); }
   bool BeginWait(Clock::time_point* until) override;
-  void EndWait() override;
+  void EndWait(bool readable) override;
 
  private:
   void Watch(int fd, uint64_t key);
@@ -196,11 +196,11 @@ absl::StatusOr<PeerId> Endpoint::Connect(const std::string& address) {
   peer->known = true;
   const absl::Status tried = TryConnect(peer);
   if (tried.ok()) return peer->id;
-  if (!absl::IsUnavailable(tried) || options_.connect_retry <= absl::ZeroDuration()) {
-    peers_.erase(peer->id);
-    return tried;
-  }
-  return peer->id;
+  if (absl::IsUnavailable(tried) && options_.connect_retry > absl::ZeroDuration()) return peer->id;
+  peers_.erase(peer->id);
+  if (!absl::IsUnavailable(tried)) return tried;
+  return absl::UnavailableError(absl::StrCat(
+      "nobody answers there: gone, or in another network namespace (", tried.message(), ")"));
 }
 
 absl::Status Endpoint::TryConnect(Peer* peer) {
@@ -506,8 +506,9 @@ bool Endpoint::BeginWait(Clock::time_point* until) {
   return may;
 }
 
-void Endpoint::EndWait() {
+void Endpoint::EndWait(bool readable) {
   sleeping_.store(false);
+  if (readable) next_sockets_ = Clock::time_point::min();
   for (const auto& [id, peer] : peers_) {
     if (peer->link != nullptr && !peer->closed) peer->link->Awake();
   }
@@ -525,7 +526,7 @@ bool Endpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
     }
     LookAtSockets(timeout_ms);
   }
-  EndWait();
+  EndWait(/*readable=*/false);
   return deadline != kNever && Clock::now() >= deadline;
 }
 

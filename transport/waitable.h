@@ -3,7 +3,7 @@
 //
 //   t.Poll(absl::ZeroDuration(), &events);           until nothing is reported
 //   if (t.BeginWait(&until)) wait for t.wait_fd() to be readable, at most until `until`;
-//   t.EndWait();                                     then Poll again
+//   t.EndWait(was it readable?);                     then Poll again
 #ifndef TANDEM_TRANSPORT_WAITABLE_H_
 #define TANDEM_TRANSPORT_WAITABLE_H_
 
@@ -23,7 +23,7 @@ class WaitableTransport : public Transport {
   // anyway. False: there may be news already, so Poll instead of waiting; EndWait is due all the
   // same.
   virtual bool BeginWait(Clock::time_point* until) = 0;
-  virtual void EndWait() = 0;
+  virtual void EndWait(bool readable) = 0;
 };
 
 }  // namespace tandem

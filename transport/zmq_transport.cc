@@ -24,7 +24,7 @@
 namespace tandem {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = WaitableTransport::Clock;
 
 constexpr int kFramesPerTurn = 64;    // of one socket, so that a fast sender starves nobody
 constexpr int kMaxSockets = 1 << 16;  // of one context; a connection takes three
@@ -193,7 +193,7 @@ struct Received {
   int parts = 0;  // as sent; the frame keeps at most kMaxFrameParts
 };
 
-class ZmqTransport final : public Transport {
+class ZmqTransport final : public WaitableTransport {
  public:
   explicit ZmqTransport(const ZmqOptions& options);
   ~ZmqTransport() override;
@@ -208,6 +208,13 @@ class ZmqTransport final : public Transport {
   void Poll(absl::Duration timeout, std::vector<TransportEvent>* events) override;
   void Wake() override;
   TransportCounters counters() const override { return counters_; }
+
+  int wait_fd() const override { return epoll_fd_; }
+  bool BeginWait(Clock::time_point* until) override {
+    *until = std::min(*until, next_timer_);
+    return !router_dirty_ && dirty_.empty() && !wake_requested_.load();
+  }
+  void EndWait(bool) override {}
 
  private:
   // Sockets.
@@ -284,6 +291,7 @@ class ZmqTransport final : public Transport {
   Clock::time_point last_ping_ = Clock::time_point::min();
   std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
   bool waited_ = false;                            // during Poll: after a wait
+  bool ending_ = false;  // in the destructor: the last goodbye ends a Poll
   TransportCounters counters_;
 };
 
@@ -306,6 +314,7 @@ ZmqTransport::ZmqTransport(const ZmqOptions& options)
 }
 
 ZmqTransport::~ZmqTransport() {
+  ending_ = true;
   for (const auto& [id, peer] : peers_) scratch_ids_.push_back(id);
   for (const PeerId id : std::exchange(scratch_ids_, {})) Close(id);
   const auto deadline = After(options_.goodbye_wait);
@@ -607,7 +616,7 @@ void ZmqTransport::Poll(absl::Duration timeout, std::vector<TransportEvent>* eve
     const auto now = Clock::now();
     RunTimers(now);
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
-    if (woken || timed_out || events->size() > before) break;
+    if (woken || timed_out || events->size() > before || (ending_ && !AnyClosing())) break;
     if (router_dirty_ || !dirty_.empty()) continue;  // a reply or a probe was sent meanwhile
     timed_out = Wait(now, deadline);
   }
@@ -930,7 +939,7 @@ ZmqContext::~ZmqContext() {
   }
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> NewZmqTransport(const ZmqOptions& options) {
+absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOptions& options) {
   if (options.context == nullptr) return absl::InvalidArgumentError("a ZmqContext is required");
   if (options.send_queue_frames < 1 || options.max_part_bytes < 1 ||
       options.max_part_bytes > kMaxPartBytes) {

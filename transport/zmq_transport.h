@@ -25,7 +25,7 @@
 #include "absl/time/time.h"
 #include "proto/endpoint.h"
 #include "proto/frame.h"
-#include "transport/transport.h"
+#include "transport/waitable.h"
 
 namespace tandem {
 
@@ -72,7 +72,7 @@ struct ZmqOptions {
 
 // INVALID_ARGUMENT: options that contradict each other or a malformed address; UNAVAILABLE: the
 // address cannot be bound.
-absl::StatusOr<std::unique_ptr<Transport>> NewZmqTransport(const ZmqOptions& options);
+absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOptions& options);
 
 }  // namespace tandem
 

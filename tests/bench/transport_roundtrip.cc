@@ -1,12 +1,18 @@
 // Round trips over loopback: bare ZeroMQ (DEALER and ROUTER, the same parts, blocking calls) beside
-// the ZeroMQ transport, taken in turns in one run.
+// the ZeroMQ transport and the one through shared memory, taken in turns in one run. Then the way
+// of large values through shared memory, beside memcpy on one core.
 //
 //   transport_roundtrip [--tiny] [--rounds=N] [--trips=N]
 //
 // One thread asks, one answers with the parts it got. A request is three parts: a header with one
-// entry, keys, values. Each line: parts, then the median over all trips, the spread of the medians
-// of the rounds, and the ratio of ours to bare. Every answer is checked for its size and its first
-// and last bytes.
+// entry, keys, values; or one part of 64 bytes of values. Each line: parts, then the median over
+// all trips, the spread of the medians of the rounds, and the ratios of ours to bare and of shared
+// memory to ours over ZeroMQ. Every answer is checked for its size and its first and last bytes.
+//
+// A large value is copied by its sender from where it is to memory of the transport, and all of it
+// is added up by the receiver, which answers with an empty frame; the other side of the comparison
+// is the same copy and the same sum in one thread. Gigabytes a second of both, copy and sum of each
+// counted as one pass.
 #include <sys/utsname.h>
 #include <zmq.h>
 
@@ -14,6 +20,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,6 +28,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "transport/shm_transport.h"
 #include "transport/zmq_transport.h"
 
 namespace tandem {
@@ -126,13 +134,26 @@ class BarePair final : public Pair {
 
 // ---- ours ----
 
+using MakeTransport = std::unique_ptr<Transport> (*)();
+
+std::unique_ptr<Transport> NewZmq() {
+  ZmqOptions options;
+  options.context = std::make_shared<ZmqContext>(1);
+  auto made = NewZmqTransport(options);
+  TANDEM_CHECK_OK(made.status());
+  return *std::move(made);
+}
+
+std::unique_ptr<Transport> NewShm() {
+  auto made = NewShmTransport(ShmOptions());
+  TANDEM_CHECK_OK(made.status());
+  return *std::move(made);
+}
+
 class TransportPair final : public Pair {
  public:
-  explicit TransportPair(const Sizes& sizes) : sizes_(sizes) {
-    ZmqOptions options;
-    options.context = std::make_shared<ZmqContext>(1);
-    here_ = Make(options);
-    there_ = Make(options);
+  TransportPair(const Sizes& sizes, MakeTransport make)
+      : sizes_(sizes), here_(make()), there_(make()) {
     peer_ = here_->Connect(there_->address()).value();
     thread_ = std::thread([this] { Echo(); });
   }
@@ -161,11 +182,6 @@ class TransportPair final : public Pair {
   }
 
  private:
-  static std::unique_ptr<Transport> Make(const ZmqOptions& options) {
-    auto made = NewZmqTransport(options);
-    TANDEM_CHECK_OK(made.status());
-    return *std::move(made);
-  }
   void Echo() {
     for (std::vector<TransportEvent> events;; events.clear()) {
       there_->Poll(absl::InfiniteDuration(), &events);
@@ -178,7 +194,8 @@ class TransportPair final : public Pair {
   }
 
   const Sizes sizes_;
-  std::unique_ptr<Transport> here_, there_;
+  std::unique_ptr<Transport> here_;
+  const std::unique_ptr<Transport> there_;
   PeerId peer_ = 0;
   int64_t step_ = 0;
   SliceEntry slice_;
@@ -210,18 +227,122 @@ void Print(const char* name, const Result& r) {
 
 void Compare(const Sizes& sizes, int rounds, int trips) {
   BarePair bare(sizes);
-  TransportPair ours(sizes);
-  Result bare_result, our_result, warm;
-  warm.Run(bare, trips / 4 + 1);
-  warm.Run(ours, trips / 4 + 1);
+  TransportPair ours(sizes, &NewZmq), shm(sizes, &NewShm);
+  Result bare_result, our_result, shm_result, warm;
+  for (Pair* const pair : std::initializer_list<Pair*>{&bare, &ours, &shm}) {
+    warm.Run(*pair, trips / 4 + 1);
+  }
   for (int round = 0; round < rounds; ++round) {
     bare_result.Run(bare, trips);
     our_result.Run(ours, trips);
+    shm_result.Run(shm, trips);
   }
   std::printf("parts %zu + %8zu + %9zu bytes", kPart0Bytes, sizes.keys, sizes.values);
   Print("bare", bare_result);
   Print("ours", our_result);
-  std::printf("  ratio %.3f\n", Median(our_result.trips) / Median(bare_result.trips));
+  Print("shm", shm_result);
+  std::printf("  ours / bare %.3f  shm / ours %.3f\n",
+              Median(our_result.trips) / Median(bare_result.trips),
+              Median(shm_result.trips) / Median(our_result.trips));
+  std::fflush(stdout);
+}
+
+// ---- large values ----
+
+uint64_t Sum(const Buffer& values) {
+  uint64_t sum = 0;
+  for (const uint64_t word : values.As<uint64_t>()) sum += word;
+  return sum;
+}
+
+// Sends values one way, two frames on the way at a time so that both cores have work.
+class LargeValues {
+ public:
+  explicit LargeValues(size_t bytes) : source_(heap_.Alloc(bytes)), target_(heap_.Alloc(bytes)) {
+    for (uint64_t& word : source_.MutableAs<uint64_t>()) word = sum_ += 77;
+    sum_ = Sum(source_);
+    peer_ = here_->Connect(there_->address()).value();
+    thread_ = std::thread([this] { Receive(); });
+  }
+  ~LargeValues() {
+    here_->Close(peer_);
+    thread_.join();
+  }
+  // Seconds for `count` values through shared memory.
+  double Ship(int count) {
+    const auto start = Clock::now();
+    for (int sent = 0, answered = 0; answered < count;) {
+      if (sent < count && sent - answered < 2) {
+        Buffer values = here_->Alloc(source_.size());
+        std::memcpy(values.mutable_data(), source_.data(), source_.size());
+        FrameHeader header;
+        header.kind = FrameKind::kSegment;
+        TANDEM_CHECK_OK(
+            here_->Send(peer_, EncodeDataFrame(*here_, header, {}, Buffer(), std::move(values))));
+        ++sent;
+        continue;
+      }
+      here_->Poll(absl::InfiniteDuration(), &events_);
+      answered += static_cast<int>(events_.size());
+      events_.clear();
+    }
+    return Microseconds(Clock::now() - start) / 1e6;
+  }
+  // The same in one thread without a transport.
+  double Copy(int count) {
+    const auto start = Clock::now();
+    for (int i = 0; i < count; ++i) {
+      std::memcpy(target_.mutable_data(), source_.data(), source_.size());
+      TANDEM_CHECK(Sum(target_) == sum_);
+    }
+    return Microseconds(Clock::now() - start) / 1e6;
+  }
+  double CopyOnly(int count) {
+    const auto start = Clock::now();
+    for (int i = 0; i < count; ++i) {
+      std::memcpy(target_.mutable_data(), source_.data(), source_.size());
+      asm volatile("" : : "r"(target_.data()) : "memory");  // each one is made
+    }
+    return Microseconds(Clock::now() - start) / 1e6;
+  }
+
+ private:
+  void Receive() {
+    FrameHeader header;
+    header.kind = FrameKind::kSegment;
+    for (std::vector<TransportEvent> events;; events.clear()) {
+      there_->Poll(absl::InfiniteDuration(), &events);
+      for (const TransportEvent& event : events) {
+        if (event.kind == TransportEvent::Kind::kPeerClosed) return;
+        TANDEM_CHECK(Sum(event.frame.values()) == sum_);
+        TANDEM_CHECK_OK(
+            there_->Send(event.peer, EncodeDataFrame(*there_, header, {}, Buffer(), Buffer())));
+      }
+    }
+  }
+
+  HeapBufferSource heap_;
+  Buffer source_, target_;
+  uint64_t sum_ = 0;
+  const std::unique_ptr<Transport> here_ = NewShm(), there_ = NewShm();
+  PeerId peer_ = 0;
+  std::vector<TransportEvent> events_;
+  std::thread thread_;
+};
+
+void CompareLarge(size_t bytes, int rounds) {
+  LargeValues values(bytes);
+  const int count = static_cast<int>((size_t{64} << 20) / bytes) + 2;
+  values.Ship(count);
+  std::vector<double> ship, copy, only;
+  const double gigabytes = static_cast<double>(bytes) * count / 1e9;
+  for (int round = 0; round < rounds; ++round) {
+    ship.push_back(gigabytes / values.Ship(count));
+    copy.push_back(gigabytes / values.Copy(count));
+    only.push_back(gigabytes / values.CopyOnly(count));
+  }
+  std::printf("values of %9zu bytes: shm %6.2f GB/s, copy and sum %6.2f, memcpy alone %6.2f\n",
+              bytes, Median(ship), Median(copy), Median(only));
   std::fflush(stdout);
 }
 
@@ -246,9 +367,13 @@ int Main(int argc, char** argv) {
   uname(&machine);
   std::printf("transport_roundtrip: %s %s, %u cores, %d rounds of %d trips\n", machine.sysname,
               machine.machine, std::thread::hardware_concurrency(), rounds, trips);
-  // One key; 1 k, 10 k and 50 k keys of 16 floats.
-  for (const size_t keys : {1, 1'000, 10'000, 50'000}) {
+  Compare({8, 64}, rounds, trips);
+  // 1 k, 10 k and 50 k keys of 16 floats.
+  for (const size_t keys : {1'000, 10'000, 50'000}) {
     Compare({keys * 8, keys * 64}, rounds, keys < 10'000 ? trips : trips / 4 + 1);
+  }
+  for (const size_t bytes : {size_t{64} << 10, size_t{1} << 20, size_t{16} << 20}) {
+    CompareLarge(bytes, rounds);
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 tandem_binary(transport_victim SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport_victim.cc
-              DEPS tandem::transport)
+              DEPS tandem::transport tandem::rdma)
 tandem_test(transport_conformance_test
             SRCS ${CMAKE_SOURCE_DIR}/tests/unit/transport_conformance_test.cc
             DEPS tandem::transport LABELS unit TIMEOUT 600)

@@ -2,9 +2,7 @@
 // (how to make endpoints, strangers and victims of it) and a line at the end of the suite.
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -28,47 +26,24 @@
 #include "base/random.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "tests/unit/multi_world.h"
+#include "tests/unit/shm_world.h"
+#ifdef TANDEM_HAVE_RDMA
+#include "tests/unit/rdma_world.h"
+#endif
+#include "tests/unit/transport_world.h"
 #include "transport/in_process.h"
 #include "transport/transport.h"
 #include "transport/zmq_transport.h"
-
-extern char** environ;
 
 namespace tandem {
 namespace {
 
 using Kind = TransportEvent::Kind;
-using Parts = std::vector<std::vector<uint8_t>>;
 
 // Long enough for the slowest build on the busiest machine; nothing passes by waiting for it.
 constexpr absl::Duration kPatience = absl::Seconds(200);
 constexpr absl::Duration kDeathIsSeenWithin = absl::Seconds(3);
-
-struct EndpointOptions {
-  std::string address = "";  // empty: any
-  int send_queue_frames = 1024;
-  absl::Duration connect_deadline = absl::Seconds(30);
-};
-
-// An endpoint outside the test's control that sends every frame back and can be killed.
-class Victim {
- public:
-  virtual ~Victim() = default;
-  virtual std::string address() const = 0;
-  virtual void Kill() = 0;
-};
-
-class World {
- public:
-  virtual ~World() = default;
-  virtual std::unique_ptr<Transport> New(const EndpointOptions& options) = 0;
-  virtual std::string FreeAddress() = 0;
-  // A stranger connects, sends one message of these parts, and stays until the world ends.
-  virtual void SendRaw(const std::string& address, const Parts& parts) = 0;
-  // Empty address: any. Empty connect_to: it only listens.
-  virtual std::unique_ptr<Victim> NewVictim(const std::string& address,
-                                            const std::string& connect_to) = 0;
-};
 
 // ---- in process ----
 
@@ -142,42 +117,6 @@ class InProcessWorld final : public World {
 };
 
 // ---- ZeroMQ ----
-
-// A child process that runs transport_victim.
-class ChildVictim final : public Victim {
- public:
-  ChildVictim(const std::string& bind, const std::string& connect_to) {
-    const char* const bin = std::getenv("TANDEM_BIN_DIR");
-    TANDEM_CHECK(bin != nullptr);
-    std::string program = absl::StrCat(bin, "/transport_victim"), to = bind, from = connect_to;
-    char* const argv[] = {program.data(), to.data(), from.empty() ? nullptr : from.data(), nullptr};
-    int out[2];
-    TANDEM_CHECK(pipe(out) == 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addclose(&actions, out[0]);
-    TANDEM_CHECK(posix_spawn(&pid_, program.c_str(), &actions, nullptr, argv, environ) == 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(out[1]);
-    char c;
-    while (read(out[0], &c, 1) == 1 && c != '\n') address_ += c;
-    close(out[0]);
-    TANDEM_CHECK(!address_.empty());
-  }
-  ~ChildVictim() override { Kill(); }
-  std::string address() const override { return address_; }
-  void Kill() override {
-    if (pid_ < 0) return;
-    Signal(SIGKILL);
-    waitpid(std::exchange(pid_, -1), nullptr, 0);
-  }
-  void Signal(int signal) { kill(pid_, signal); }
-
- private:
-  pid_t pid_ = -1;
-  std::string address_;
-};
 
 class ZmqWorld final : public World {
  public:
@@ -324,15 +263,23 @@ std::vector<int64_t> Iota(int64_t from, int64_t to) {
   return all;
 }
 
-enum class WorldKind { kInProcess, kZmqTcp, kZmqIpc };
+enum class WorldKind { kInProcess, kZmqTcp, kZmqIpc, kShm, kMulti, kRdma };
 
 std::unique_ptr<World> NewWorld(WorldKind kind) {
   if (kind == WorldKind::kInProcess) return std::make_unique<InProcessWorld>();
+#ifdef TANDEM_HAVE_RDMA
+  if (kind == WorldKind::kRdma) return std::make_unique<RdmaWorld>(RdmaOptions());
+#endif
+  if (kind == WorldKind::kShm) return std::make_unique<ShmWorld>();
+  if (kind == WorldKind::kMulti) return std::make_unique<MultiWorld>();
   return std::make_unique<ZmqWorld>(/*ipc=*/kind == WorldKind::kZmqIpc);
 }
 
 class TransportTest : public ::testing::TestWithParam<WorldKind> {
  protected:
+  void SetUp() override {
+    if (!world_->missing().empty()) GTEST_SKIP() << world_->missing();
+  }
   Node New(const EndpointOptions& options = {}) { return {world_->New(options), {}}; }
   PeerId Connect(Node& from, const std::string& address) {
     auto peer = from->Connect(address);
@@ -708,12 +655,20 @@ TEST_P(TransportTest, EndpointsOnTheirOwnThreadsSendAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(All, TransportTest,
                          ::testing::Values(WorldKind::kInProcess, WorldKind::kZmqTcp,
-                                           WorldKind::kZmqIpc),
+                                           WorldKind::kZmqIpc, WorldKind::kShm,
+                                           WorldKind::kMulti),
                          [](const auto& kind) {
                            return kind.param == WorldKind::kInProcess ? "InProcess"
                                   : kind.param == WorldKind::kZmqTcp  ? "ZmqTcp"
+                                  : kind.param == WorldKind::kShm     ? "Shm"
+                                  : kind.param == WorldKind::kMulti   ? "Multi"
                                                                       : "ZmqIpc";
                          });
+
+#ifdef TANDEM_HAVE_RDMA
+INSTANTIATE_TEST_SUITE_P(Rdma, TransportTest, ::testing::Values(WorldKind::kRdma),
+                         [](const auto&) { return "Verbs"; });
+#endif
 
 // ---- what only ZeroMQ has ----
 

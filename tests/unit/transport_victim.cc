@@ -1,5 +1,5 @@
-// A process for tests to kill: an endpoint over ZeroMQ that prints its address and sends back every
-// frame it gets.
+// A process for tests to kill: an endpoint over ZeroMQ, RDMA or shared memory (as the address says)
+// that prints its address and sends back every frame it gets.
 //
 //   transport_victim BIND [CONNECT]   with CONNECT, it connects there and says hello (one empty
 //   ACK)
@@ -10,20 +10,49 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/status_macros.h"
+#include "rdma/rdma_transport.h"
+#include "tests/unit/multi_world.h"
+#include "transport/shm_transport.h"
 #include "transport/zmq_transport.h"
+
+namespace tandem {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Transport>> NewTransport(const std::string& bind) {
+  if (bind.rfind("rdma://", 0) == 0) {
+    RdmaOptions options;
+    options.bind = bind;
+    TANDEM_ASSIGN_OR_RETURN(options.context, RdmaContext::New());
+    return NewRdmaTransport(options);
+  }
+  ZmqOptions options;
+  options.context = std::make_shared<ZmqContext>(1);
+  if (bind == "multi" || bind.find(' ') != std::string::npos) {
+    return NewMultiTransport(ShmAndZmq(bind == "multi" ? "" : bind, ShmOptions(), options));
+  }
+  if (bind.rfind("shm:", 0) == 0) {
+    ShmOptions shm;
+    if (bind != "shm:") shm.address = bind;  // "shm:" alone: any
+    return NewShmTransport(shm);
+  }
+  options.bind = bind;
+  return NewZmqTransport(options);
+}
+
+}  // namespace
+}  // namespace tandem
 
 int main(int argc, char** argv) {
   using namespace tandem;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   TANDEM_CHECK(argc >= 2);
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(1);
-  options.bind = argv[1];
-  auto transport = NewZmqTransport(options);
+  auto transport = NewTransport(argv[1]);
   TANDEM_CHECK_OK(transport.status());
   std::printf("%s\n", (*transport)->address().c_str());
   std::fflush(stdout);

@@ -1,0 +1,54 @@
+// Several transports behind one: for each peer the best way that reaches it, chosen by itself.
+//
+// The address lists all ways to this endpoint, best first, separated by spaces, e.g.
+//   shm:6f0c.../tandem-1f2e... tcp://10.0.0.1:41231
+// An address with fewer ways, or one, is as good. Connect tries the ways that both sides have, in
+// our order, and takes the first that works; who connects chooses, answers come the same way.
+//
+// A way that breaks (kPeerLost) is not tried again for the same address, so whoever sends next is
+// connected by the next way: the loss of a path looks like the loss of a peer that comes back at
+// once. Frames in flight may be lost then, none is doubled, and the order holds within a
+// connection. Who must not lose a frame asks again, as after any loss, and the other side tells
+// repetitions apart (requests of the client are numbered, a shard admits a push once).
+//
+// on_path is told what was chosen and why, at each choice; it is called by Connect and Poll.
+#ifndef TANDEM_TRANSPORT_MULTI_TRANSPORT_H_
+#define TANDEM_TRANSPORT_MULTI_TRANSPORT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "transport/waitable.h"
+
+namespace tandem {
+
+struct TransportWay {
+  std::string name;                  // as people know it, e.g. "shared memory"
+  std::vector<std::string> schemes;  // how its addresses begin, e.g. {"tcp://", "ipc://"}
+  std::unique_ptr<WaitableTransport> transport;
+  // How often it is asked for news while other ways always have some. Zero: each time.
+  absl::Duration poll_every = absl::ZeroDuration();
+};
+
+// A peer, the way to it, and why this one.
+struct PathChoice {
+  PeerId peer = 0;  // 0: no longer connected; `why` says what happened to the way
+  std::string address, way, why;
+};
+using OnPath = std::function<void(const PathChoice&)>;
+
+struct MultiOptions {
+  std::vector<TransportWay> ways;  // best first, at least one; buffers come from the first
+  // The name of a way: to an address that lists it, no other is taken, whatever happens.
+  std::string forced = "";
+  OnPath on_path = nullptr;
+};
+std::unique_ptr<Transport> NewMultiTransport(MultiOptions options);
+
+}  // namespace tandem
+
+#endif  // TANDEM_TRANSPORT_MULTI_TRANSPORT_H_
