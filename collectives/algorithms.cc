@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "collectives/build.h"
+#include "collectives/hierarchical.h"
 
 namespace tandem {
 namespace {
@@ -16,27 +17,40 @@ struct Row {
   Primitive primitive;
   Algorithm algorithm;
   Schedule (*make)(const CollectiveShape& shape);
+  bool cuts;  // no message is longer than shape.segment
 };
 
+constexpr bool kCuts = true, kWhole = false;
 constexpr Row kRows[] = {
-    {Primitive::kAllReduce, Algorithm::kRing, RingAllReduce},
-    {Primitive::kAllReduce, Algorithm::kDirect, DirectAllReduce},
-    {Primitive::kAllReduce, Algorithm::kOneShot, OneShotAllReduce},
-    {Primitive::kAllReduce, Algorithm::kTree, TreeAllReduce},
-    {Primitive::kReduce, Algorithm::kDirect, DirectReduce},
-    {Primitive::kReduce, Algorithm::kTree, TreeReduce},
-    {Primitive::kBroadcast, Algorithm::kDirect, DirectBroadcast},
-    {Primitive::kBroadcast, Algorithm::kTree, TreeBroadcast},
-    {Primitive::kReduceScatter, Algorithm::kRing, RingReduceScatter},
-    {Primitive::kReduceScatter, Algorithm::kDirect, DirectReduceScatter},
-    {Primitive::kAllGather, Algorithm::kRing, RingAllGather},
-    {Primitive::kAllGather, Algorithm::kDirect, DirectAllGather},
-    {Primitive::kGather, Algorithm::kDirect, DirectGather},
-    {Primitive::kGather, Algorithm::kTree, TreeGather},
-    {Primitive::kScatter, Algorithm::kDirect, DirectScatter},
-    {Primitive::kScatter, Algorithm::kTree, TreeScatter},
-    {Primitive::kAllToAll, Algorithm::kPairwise, PairwiseAllToAll},
-    {Primitive::kBarrier, Algorithm::kDissemination, DisseminationBarrier},
+    {Primitive::kAllReduce, Algorithm::kRing, RingAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kDirect, DirectAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kOneShot, OneShotAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kRecursiveDoubling, RecursiveDoublingAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kHalvingDoubling, HalvingDoublingAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kTree, TreeAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kDoubleTree, DoubleTreeAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kSwing, SwingAllReduce, kCuts},
+    {Primitive::kAllReduce, Algorithm::kHierarchical, HierarchicalAllReduce, kCuts},
+    {Primitive::kReduce, Algorithm::kDirect, DirectReduce, kCuts},
+    {Primitive::kReduce, Algorithm::kTree, TreeReduce, kCuts},
+    {Primitive::kReduce, Algorithm::kChain, ChainReduce, kCuts},
+    {Primitive::kBroadcast, Algorithm::kDirect, DirectBroadcast, kWhole},
+    {Primitive::kBroadcast, Algorithm::kTree, TreeBroadcast, kCuts},
+    {Primitive::kBroadcast, Algorithm::kChain, ChainBroadcast, kCuts},
+    {Primitive::kReduceScatter, Algorithm::kRing, RingReduceScatter, kCuts},
+    {Primitive::kReduceScatter, Algorithm::kDirect, DirectReduceScatter, kCuts},
+    {Primitive::kReduceScatter, Algorithm::kHalvingDoubling, HalvingReduceScatter, kWhole},
+    {Primitive::kAllGather, Algorithm::kRing, RingAllGather, kCuts},
+    {Primitive::kAllGather, Algorithm::kDirect, DirectAllGather, kWhole},
+    {Primitive::kAllGather, Algorithm::kRecursiveDoubling, RecursiveDoublingAllGather, kWhole},
+    {Primitive::kAllGather, Algorithm::kBruck, BruckAllGather, kWhole},
+    {Primitive::kGather, Algorithm::kDirect, DirectGather, kWhole},
+    {Primitive::kGather, Algorithm::kTree, TreeGather, kWhole},
+    {Primitive::kScatter, Algorithm::kDirect, DirectScatter, kWhole},
+    {Primitive::kScatter, Algorithm::kTree, TreeScatter, kWhole},
+    {Primitive::kAllToAll, Algorithm::kPairwise, PairwiseAllToAll, kWhole},
+    {Primitive::kAllToAll, Algorithm::kBruck, BruckAllToAll, kWhole},
+    {Primitive::kBarrier, Algorithm::kDissemination, DisseminationBarrier, kWhole},
 };
 
 const Row* FindRow(Primitive primitive, Algorithm algorithm) {
@@ -100,6 +114,17 @@ absl::Status CheckShape(Primitive primitive, const CollectiveShape& shape) {
   if (fault.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(PrimitiveName(primitive), " of ", shape.ranks, " ranks: ", fault));
+}
+
+// What an algorithm cannot do with a well-formed shape.
+absl::Status CheckAlgorithmFits(Primitive primitive, Algorithm algorithm,
+                                const CollectiveShape& shape) {
+  if (algorithm == Algorithm::kHierarchical) return Hierarchy::Check(shape);
+  if (primitive == Primitive::kAllToAll && algorithm == Algorithm::kBruck &&
+      !shape.send_counts.empty()) {
+    return absl::UnimplementedError("alltoall by bruck with a count for each rank; use pairwise");
+  }
+  return absl::OkStatus();
 }
 
 Schedule Alone(Primitive primitive, const CollectiveShape& shape) {
@@ -228,6 +253,29 @@ std::vector<Algorithm> AlgorithmsFor(Primitive primitive) {
   return algorithms;
 }
 
+bool CutsMessages(Primitive primitive, Algorithm algorithm) {
+  const Row* row = FindRow(primitive, algorithm);
+  return row != nullptr && row->cuts;
+}
+
+bool AddsInRankOrder(Algorithm algorithm) {
+  return algorithm == Algorithm::kDirect || algorithm == Algorithm::kOneShot;
+}
+
+int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
+  if (primitive != Primitive::kAllReduce || shape.ranks == 1) return 0;
+  switch (algorithm) {
+    case Algorithm::kOneShot:
+      return shape.in_place ? 1 : 0;
+    case Algorithm::kRecursiveDoubling:
+      return 1;
+    case Algorithm::kHierarchical:  // Phase two is in place.
+      return ChannelNeeded(primitive, shape.outer, Hierarchy(shape).OuterShape(0));
+    default:
+      return 0;
+  }
+}
+
 absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape) {
   TANDEM_RETURN_IF_ERROR(CheckShape(primitive, shape));
@@ -236,24 +284,17 @@ absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
     return absl::UnimplementedError(
         absl::StrCat("no ", PrimitiveName(primitive), " by ", AlgorithmName(algorithm)));
   }
+  TANDEM_RETURN_IF_ERROR(CheckAlgorithmFits(primitive, algorithm, shape));
   return shape.ranks == 1 ? Alone(primitive, shape) : row->make(shape);
 }
 
 absl::StatusOr<std::vector<Schedule>> MakeSchedules(
-    Primitive primitive, Algorithm algorithm, CollectiveShape shape,
+    Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
     absl::Span<const std::vector<int64_t>> counts_by_rank) {
   std::vector<Schedule> schedules;
-  for (shape.rank = 0; shape.rank < shape.ranks; ++shape.rank) {
-    if (!counts_by_rank.empty()) {
-      const size_t rank = static_cast<size_t>(shape.rank);
-      TANDEM_CHECK(counts_by_rank.size() == static_cast<size_t>(shape.ranks));
-      shape.send_counts = counts_by_rank[rank];
-      shape.receive_counts.clear();
-      for (const std::vector<int64_t>& row : counts_by_rank) {
-        shape.receive_counts.push_back(row.at(rank));
-      }
-    }
-    TANDEM_ASSIGN_OR_RETURN(Schedule schedule, MakeSchedule(primitive, algorithm, shape));
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(Schedule schedule, MakeSchedule(primitive, algorithm,
+                                                            ShapeOf(shape, rank, counts_by_rank)));
     schedules.push_back(std::move(schedule));
   }
   return schedules;

@@ -99,13 +99,22 @@ bool Supports(Primitive primitive, Algorithm algorithm);
 // Those that support the primitive, in the order of kAlgorithms.
 std::vector<Algorithm> AlgorithmsFor(Primitive primitive);
 
+// Whether no message is longer than shape.segment, if that is set.
+bool CutsMessages(Primitive primitive, Algorithm algorithm);
+// Whether every element is ((c0 + c1) + c2) + ..., rounded once, however the vector is cut.
+bool AddsInRankOrder(Algorithm algorithm);
+// Messages that the link between any two ranks must hold lest the schedules deadlock: 0, or 1, when
+// ranks that exchange messages overwrite what they send. Those algorithms cut their messages; the
+// length of one is then bounded by shape.segment.
+int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape);
+
 // INVALID_ARGUMENT if the shape is malformed, or UNIMPLEMENTED if the algorithm does not do that.
 absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape);
 // The schedules of all ranks, for the checker and the cost model; `shape` is that of any rank.
 // all-to-all with uneven counts: `counts_by_rank[i][j]` elements travel from i to j.
 absl::StatusOr<std::vector<Schedule>> MakeSchedules(
-    Primitive primitive, Algorithm algorithm, CollectiveShape shape,
+    Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
     absl::Span<const std::vector<int64_t>> counts_by_rank = {});
 
 }  // namespace tandem

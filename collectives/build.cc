@@ -142,11 +142,26 @@ Piece ReceiveBlock(const CollectiveShape& shape, int from) {
 
 int Mod(int64_t a, int p) { return static_cast<int>(((a % p) + p) % p); }
 
-int CeilLog2(int p) {
+CollectiveShape ShapeOf(const CollectiveShape& shape, int rank,
+                        absl::Span<const std::vector<int64_t>> counts_by_rank) {
+  CollectiveShape of_rank = shape;
+  of_rank.rank = rank;
+  if (counts_by_rank.empty()) return of_rank;
+  TANDEM_CHECK(counts_by_rank.size() == static_cast<size_t>(shape.ranks));
+  of_rank.send_counts = counts_by_rank[static_cast<size_t>(rank)];
+  of_rank.receive_counts.clear();
+  for (const std::vector<int64_t>& row : counts_by_rank) {
+    of_rank.receive_counts.push_back(row.at(static_cast<size_t>(rank)));
+  }
+  return of_rank;
+}
+
+int CeilLog2(int64_t n) {
   int log = 0;
-  while ((int64_t{1} << log) < p) ++log;
+  while ((int64_t{1} << log) < n) ++log;
   return log;
 }
+int FloorLog2(int64_t n) { return CeilLog2(n + 1) - 1; }
 
 std::vector<int> RankOrder(int p) {
   std::vector<int> order(static_cast<size_t>(p));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "collectives/algorithms.h"
 #include "collectives/schedule.h"
 
@@ -49,8 +50,13 @@ Schedule InBlockParts(Primitive primitive, const CollectiveShape& shape,
 Piece SendBlock(const CollectiveShape& shape, int to);
 Piece ReceiveBlock(const CollectiveShape& shape, int from);
 
+// Of `rank`, with its row and column of counts_by_rank, if there are any (see MakeSchedules).
+CollectiveShape ShapeOf(const CollectiveShape& shape, int rank,
+                        absl::Span<const std::vector<int64_t>> counts_by_rank);
+
 int Mod(int64_t a, int p);  // never negative
-int CeilLog2(int p);        // 0 for p = 1
+int CeilLog2(int64_t n);    // 0 for n = 1
+int FloorLog2(int64_t n);
 std::vector<int> RankOrder(int p);
 
 // ---- The algorithms ----
@@ -69,6 +75,22 @@ Schedule DirectScatter(const CollectiveShape& shape);
 
 Schedule OneShotAllReduce(const CollectiveShape& shape);
 
+Schedule RecursiveDoublingAllReduce(const CollectiveShape& shape);
+Schedule RecursiveDoublingAllGather(const CollectiveShape& shape);
+
+Schedule HalvingDoublingAllReduce(const CollectiveShape& shape);
+Schedule HalvingReduceScatter(const CollectiveShape& shape);
+
+Schedule SwingAllReduce(const CollectiveShape& shape);
+
+Schedule DoubleTreeAllReduce(const CollectiveShape& shape);
+
+Schedule ChainReduce(const CollectiveShape& shape);
+Schedule ChainBroadcast(const CollectiveShape& shape);
+
+Schedule BruckAllGather(const CollectiveShape& shape);
+Schedule BruckAllToAll(const CollectiveShape& shape);
+
 Schedule TreeAllReduce(const CollectiveShape& shape);
 Schedule TreeReduce(const CollectiveShape& shape);
 Schedule TreeBroadcast(const CollectiveShape& shape);
@@ -78,6 +100,9 @@ Schedule TreeScatter(const CollectiveShape& shape);
 Schedule PairwiseAllToAll(const CollectiveShape& shape);
 
 Schedule DisseminationBarrier(const CollectiveShape& shape);
+
+// Requires that Hierarchy::Check (hierarchical.h) finds nothing.
+Schedule HierarchicalAllReduce(const CollectiveShape& shape);
 
 }  // namespace tandem
 

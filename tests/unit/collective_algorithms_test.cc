@@ -1,0 +1,357 @@
+// Every algorithm of every collective, proven on paper: for p = 1 ... 64, for counts around p, with
+// uneven counts, for every root, in place and out of place, whole and in segments.
+#include "collectives/algorithms.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/random.h"
+#include "collectives/checker.h"
+#include "collectives/schedule.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kMostRanks = 64;
+
+// For large p a sample, for small p everything.
+constexpr int kSmall = 17;
+
+std::string Describe(const CollectiveShape& shape) {
+  return absl::StrCat("p=", shape.ranks, " root=", shape.root, " count=", shape.count, " counts=[",
+                      absl::StrJoin(shape.counts, " "), "] segment=", shape.segment,
+                      shape.in_place ? " in place" : "", " hosts=[",
+                      absl::StrJoin(shape.host_of_rank, " "), "] inner ",
+                      AlgorithmName(shape.inner), " outer ", AlgorithmName(shape.outer));
+}
+
+std::set<int64_t> Counts(int p) {
+  if (p <= kSmall) return {0, 1, p - 1, p, p + 1, 1000};
+  return {p - 1, 3 * p + 1};
+}
+
+// Whole messages, and cuts into few and into more parts.
+std::set<int64_t> Segments(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
+  if (!CutsMessages(primitive, algorithm)) return {0};
+  const int64_t elements = std::max(shape.count, shape.Total() / shape.ranks);
+  std::set<int64_t> segments = {0, std::max<int64_t>(1, elements / 5)};
+  if (!HasRoot(primitive) || shape.ranks <= kSmall) {
+    segments.insert(std::max<int64_t>(1, elements / (3 * shape.ranks)));
+  }
+  return segments;
+}
+
+std::set<int> Roots(Primitive primitive, int p) {
+  if (!HasRoot(primitive)) return {0};
+  std::set<int> roots;
+  const int stride = p <= 8 ? 1 : p <= kSmall ? 5 : 31;
+  for (int root = 0; root < p; root += stride) roots.insert(root);
+  roots.insert(p - 1);
+  return roots;
+}
+
+// Nothing, one, many, and all of it on one rank.
+std::vector<std::vector<int64_t>> UnevenCounts(int p, Random* random) {
+  std::vector<int64_t> mixed, one(static_cast<size_t>(p), 0);
+  for (int r = 0; r < p; ++r) mixed.push_back(static_cast<int64_t>(random->Uniform(7)) % 5);
+  one[static_cast<size_t>(p / 2)] = 9;
+  return {mixed, one};
+}
+
+// Checks a shape in place and out of place, whole and segmented; the number of proofs.
+int Prove(Primitive primitive, Algorithm algorithm, CollectiveShape shape,
+          const std::vector<std::vector<int64_t>>& counts_by_rank = {}) {
+  int proofs = 0;
+  for (const bool in_place : {false, true}) {
+    for (const int64_t segment : Segments(primitive, algorithm, shape)) {
+      shape.in_place = in_place;
+      shape.segment = segment;
+      const absl::Status status = CheckAlgorithm(primitive, algorithm, shape, counts_by_rank);
+      EXPECT_EQ(status, absl::OkStatus()) << PrimitiveName(primitive) << " by "
+                                          << AlgorithmName(algorithm) << " " << Describe(shape);
+      ++proofs;
+      if (!status.ok()) return proofs;
+    }
+  }
+  return proofs;
+}
+
+class EveryAlgorithm : public ::testing::TestWithParam<Primitive> {};
+
+TEST_P(EveryAlgorithm, IsProvenForEverySize) {
+  const Primitive primitive = GetParam();
+  for (const Algorithm algorithm : AlgorithmsFor(primitive)) {
+    if (algorithm == Algorithm::kHierarchical) continue;  // HierarchicalTest
+    int proofs = 0;
+    for (int p = 1; p <= kMostRanks && !HasFailure(); ++p) {
+      for (const int root : Roots(primitive, p)) {
+        for (const int64_t count : Counts(p)) {
+          CollectiveShape shape;
+          shape.ranks = p;
+          shape.root = root;
+          shape.count = count;
+          proofs += Prove(primitive, algorithm, shape);
+        }
+      }
+    }
+    std::printf("%-14s by %-18s p = 1 ... %d: %d proofs\n",
+                std::string(PrimitiveName(primitive)).c_str(),
+                std::string(AlgorithmName(algorithm)).c_str(), kMostRanks, proofs);
+    std::fflush(stdout);
+  }
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Primitive>& info) {
+  return std::string(PrimitiveName(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, ::testing::ValuesIn(kPrimitives), NameOf);
+
+class UnevenBlocks : public ::testing::TestWithParam<Primitive> {};
+
+TEST_P(UnevenBlocks, AreProvenForEverySize) {
+  const Primitive primitive = GetParam();
+  SCOPED_TRACE(absl::StrCat("rerun with --seed=", TestSeed()));
+  Random random(TestSeed());
+  for (const Algorithm algorithm : AlgorithmsFor(primitive)) {
+    for (int p = 1; p <= kMostRanks && !HasFailure(); ++p) {
+      for (const int root : Roots(primitive, p)) {
+        for (const std::vector<int64_t>& counts : UnevenCounts(p, &random)) {
+          CollectiveShape shape;
+          shape.ranks = p;
+          shape.root = root;
+          shape.counts = counts;
+          Prove(primitive, algorithm, shape);
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, UnevenBlocks,
+                         ::testing::Values(Primitive::kReduceScatter, Primitive::kAllGather,
+                                           Primitive::kGather, Primitive::kScatter),
+                         NameOf);
+
+TEST(AllToAllTest, IsProvenForACountOfEachPair) {
+  SCOPED_TRACE(absl::StrCat("rerun with --seed=", TestSeed()));
+  Random random(TestSeed());
+  for (int p = 1; p <= kMostRanks && !HasFailure(); ++p) {
+    std::vector<std::vector<int64_t>> counts_by_rank(static_cast<size_t>(p));
+    for (std::vector<int64_t>& row : counts_by_rank) {
+      for (int r = 0; r < p; ++r) row.push_back(static_cast<int64_t>(random.Uniform(6)) % 4);
+    }
+    CollectiveShape shape;
+    shape.ranks = p;
+    Prove(Primitive::kAllToAll, Algorithm::kPairwise, shape, counts_by_rank);
+  }
+}
+
+TEST(HierarchicalTest, IsProvenOverAnyTwoAlgorithms) {
+  int pairs = 0;
+  for (const Algorithm inner : kAlgorithms) {
+    for (const Algorithm outer : kAlgorithms) {
+      CollectiveShape shape;
+      shape.inner = inner;
+      shape.outer = outer;
+      if (!MakeSchedule(Primitive::kAllReduce, Algorithm::kHierarchical, shape).ok()) continue;
+      ++pairs;
+      for (const auto& hosts :
+           std::vector<std::vector<int>>{{},
+                                         {0},
+                                         {0, 0},
+                                         {0, 1},
+                                         {0, 0, 1, 1},
+                                         {0, 1, 0, 1, 0, 1},
+                                         {5, 5, 2, 2, 2, 2, 2, 5},
+                                         {0, 1, 1, 1, 2, 2},
+                                         {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3}}) {
+        shape.ranks = hosts.empty() ? 3 : static_cast<int>(hosts.size());
+        shape.host_of_rank = hosts;
+        for (const int64_t count : {0, 1, 7, 50}) {
+          shape.count = count;
+          Prove(Primitive::kAllReduce, Algorithm::kHierarchical, shape);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(pairs, 5 * 8);
+}
+
+TEST(HierarchicalTest, IsProvenForEverySizeAndPlacement) {
+  SCOPED_TRACE(absl::StrCat("rerun with --seed=", TestSeed()));
+  Random random(TestSeed());
+  for (int p = 1; p <= kMostRanks; ++p) {
+    const int hosts = 1 + static_cast<int>(random.Uniform(static_cast<uint64_t>(std::min(p, 9))));
+    CollectiveShape shape;
+    shape.ranks = p;
+    shape.count = 2 * p + 3;
+    for (int r = 0; r < p; ++r) {
+      shape.host_of_rank.push_back(
+          r < hosts ? r : static_cast<int>(random.Uniform(static_cast<uint64_t>(hosts))));
+    }
+    for (const Algorithm inner :
+         {Algorithm::kDirect, Algorithm::kHalvingDoubling, Algorithm::kTree}) {
+      shape.inner = inner;
+      Prove(Primitive::kAllReduce, Algorithm::kHierarchical, shape);
+    }
+  }
+}
+
+// Elements that are treated alike are one to the checker.
+TEST(CheckerTest, TheProofCostsTheSameForHugeVectors) {
+  CollectiveShape shape;
+  shape.ranks = 12;
+  shape.count = int64_t{10'000'000'019};
+  for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
+    EXPECT_EQ(CheckAlgorithm(Primitive::kAllReduce, algorithm, shape), absl::OkStatus());
+  }
+}
+
+// ---- Shapes ----
+
+std::string Refusal(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
+                    absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+  const absl::Status status = MakeSchedule(primitive, algorithm, shape).status();
+  EXPECT_EQ(status.code(), code) << status;
+  return std::string(status.message());
+}
+
+TEST(ShapeTest, MalformedShapesAreRefused) {
+  const auto refuse = [](void (*breakage)(CollectiveShape&)) {
+    CollectiveShape shape;
+    shape.ranks = 3;
+    shape.count = 5;
+    breakage(shape);
+    return Refusal(Primitive::kAllGather, Algorithm::kRing, shape);
+  };
+  EXPECT_EQ(refuse([](auto& s) { s.rank = 3; }), "allgather of 3 ranks: rank 3 of 3");
+  EXPECT_EQ(refuse([](auto& s) { s.root = -1; }), "allgather of 3 ranks: root -1");
+  EXPECT_EQ(refuse([](auto& s) { s.count = -2; }), "allgather of 3 ranks: count -2");
+  EXPECT_EQ(refuse([](auto& s) { s.count = int64_t{1} << 62; }),
+            "allgather of 3 ranks: count 4611686018427387904");
+  EXPECT_EQ(refuse([](auto& s) {
+              s.counts = {1, 2};
+            }),
+            "allgather of 3 ranks: 2 counts for 3 ranks");
+  EXPECT_EQ(refuse([](auto& s) {
+              s.counts = {1, -2, 1};
+            }),
+            "allgather of 3 ranks: -2 among the counts");
+  EXPECT_EQ(refuse([](auto& s) { s.segment = -1; }),
+            "allgather of 3 ranks: segments of -1 elements");
+  EXPECT_EQ(refuse([](auto& s) {
+              s.count = 2'000'000;
+              s.segment = 1;
+            }),
+            "allgather of 3 ranks: segments of 1 elements");
+  EXPECT_EQ(refuse([](auto& s) { s.host_of_rank = {0}; }),
+            "allgather of 3 ranks: hosts of 1 ranks");
+  EXPECT_THAT(refuse([](auto& s) {
+                s.send_counts = {1, 2, 3};
+                s.receive_counts = {2, 2, 3};
+              }),
+              HasSubstr("a rank sends itself another number of elements"));
+}
+
+TEST(ShapeTest, WhatAnAlgorithmDoesNotDoIsSaid) {
+  CollectiveShape shape;
+  shape.ranks = 2;
+  shape.send_counts = shape.receive_counts = {1, 2};
+  const auto unimplemented = absl::StatusCode::kUnimplemented;
+  EXPECT_EQ(Refusal(Primitive::kBarrier, Algorithm::kRing, shape, unimplemented),
+            "no barrier by ring");
+  EXPECT_THAT(Refusal(Primitive::kAllToAll, Algorithm::kBruck, shape, unimplemented),
+              HasSubstr("use pairwise"));
+  shape.inner = Algorithm::kSwing;
+  EXPECT_THAT(Refusal(Primitive::kAllReduce, Algorithm::kHierarchical, shape, unimplemented),
+              HasSubstr("swing within hosts; one of ring, direct"));
+  shape.inner = Algorithm::kRing;
+  shape.outer = Algorithm::kHierarchical;
+  EXPECT_THAT(Refusal(Primitive::kAllReduce, Algorithm::kHierarchical, shape, unimplemented),
+              HasSubstr("hierarchical across hosts"));
+}
+
+TEST(NamesTest, AreReadAsTheyAreWritten) {
+  for (const Primitive primitive : kPrimitives) {
+    EXPECT_EQ(*ParsePrimitive(PrimitiveName(primitive)), primitive);
+    EXPECT_FALSE(AlgorithmsFor(primitive).empty()) << PrimitiveName(primitive);
+  }
+  for (const Algorithm algorithm : kAlgorithms) {
+    EXPECT_EQ(*ParseAlgorithm(AlgorithmName(algorithm)), algorithm);
+  }
+  EXPECT_THAT(std::string(ParsePrimitive("ring").status().message()),
+              HasSubstr("no collective is called 'ring'; one of allreduce, "));
+  EXPECT_THAT(std::string(ParseAlgorithm("rings").status().message()),
+              HasSubstr("no algorithm is called 'rings'; one of ring, direct, "));
+}
+
+TEST(BlocksTest, CutTheVectorIntoNearEqualPiecesWithoutGaps) {
+  for (const int p : {1, 2, 3, 7}) {
+    for (const int64_t count : {0, 1, 2, 6, 7, 8, 100}) {
+      const Blocks block(count, p);
+      int64_t at = 0;
+      for (int i = 0; i < p; ++i) {
+        EXPECT_EQ(block(i).begin, at);
+        EXPECT_EQ(block(i).count, count / p + (i < count % p ? 1 : 0));
+        EXPECT_EQ(block(i), block(i + p));
+        EXPECT_EQ(block(i), block(i - p)) << "also negative indices are taken mod p";
+        at = block(i).end();
+      }
+      EXPECT_EQ(at, count);
+    }
+  }
+}
+
+// Out of place nothing is copied by the algorithms for long vectors but what the caller asks for:
+// its own contribution to where the result is.
+TEST(CopiesTest, ThereAreNoNeedlessOnes) {
+  CollectiveShape shape;
+  shape.ranks = 8;
+  shape.count = 64;
+  shape.segment = 4;
+  const auto copied = [&](Primitive primitive, Algorithm algorithm) {
+    int64_t elements = 0;
+    const auto schedules = MakeSchedules(primitive, algorithm, shape);
+    for (const Schedule& s : *schedules) {
+      for (const Step& step : s.steps) {
+        for (const Op& op : step.ops) {
+          if (op.kind == OpKind::kCopy) elements += op.piece.count;
+        }
+      }
+    }
+    return elements;
+  };
+  for (const bool in_place : {false, true}) {
+    shape.in_place = in_place;
+    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
+      EXPECT_EQ(copied(Primitive::kAllReduce, algorithm), 0) << AlgorithmName(algorithm);
+    }
+    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kReduce)) {
+      EXPECT_EQ(copied(Primitive::kReduce, algorithm), 0) << AlgorithmName(algorithm);
+    }
+    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kReduceScatter)) {
+      EXPECT_EQ(copied(Primitive::kReduceScatter, algorithm), 0) << AlgorithmName(algorithm);
+    }
+    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kBroadcast)) {
+      EXPECT_EQ(copied(Primitive::kBroadcast, algorithm), in_place ? 0 : 64)
+          << AlgorithmName(algorithm);
+    }
+    for (const Algorithm algorithm :
+         {Algorithm::kRing, Algorithm::kDirect, Algorithm::kRecursiveDoubling}) {
+      EXPECT_EQ(copied(Primitive::kAllGather, algorithm), in_place ? 0 : 8 * 64)
+          << AlgorithmName(algorithm);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem
