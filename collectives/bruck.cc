@@ -36,7 +36,7 @@ Schedule BruckAllGather(const CollectiveShape& shape) {
   // Ranks [rank, p) lie first, then [0, rank).
   const int64_t begin = shape.BlockOf(rank).begin, wrap = s.output - begin;
   s.steps.back().Copy({begin, wrap}, {0, wrap, Region::kScratch});
-  s.steps.back().Copy({0, begin}, {wrap, begin, Region::kScratch});
+  if (rank > 0) s.steps.back().Copy({0, begin}, {wrap, begin, Region::kScratch});
   return s;
 }
 

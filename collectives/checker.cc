@@ -173,7 +173,7 @@ class SymbolicRun : public ReplayVisitor {
 
   absl::Status CheckSegment(int rank, const Segment& segment, const Want& want, bool rank_order) {
     const bool good =
-        want.rank == kEverybody ? Complete(segment.sum) : IsInputOf(want.rank, segment.sum);
+        want.rank == kEverybody ? Complete(segment.sum) : sums_.IsLeaf(segment.sum, want.rank);
     if (!good || -segment.base != want.shift) {
       return Fault(rank, segment.begin, segment.end, Difference(segment, want));
     }
@@ -183,11 +183,6 @@ class SymbolicRun : public ReplayVisitor {
           absl::StrCat("not added in rank order, but as ", sums_.DebugString(segment.sum)));
     }
     return absl::OkStatus();
-  }
-
-  bool IsInputOf(int rank, int sum) const {
-    const auto contributions = sums_.Contributions(sum);
-    return contributions.size() == 1 && contributions[0].rank == rank;
   }
 
   // Everybody's contribution once, all of the same element. Many segments share a sum.

@@ -227,9 +227,6 @@ Traffic AllToAllTraffic(Algorithm algorithm, const CollectiveShape& shape) {
 struct Terms {
   double messages = 0, sent = 0, added = 0;
 };
-Terms operator+(Terms a, Terms b) {
-  return {a.messages + b.messages, a.sent + b.sent, a.added + b.added};
-}
 Terms operator*(double times, Terms a) {
   return {times * a.messages, times * a.sent, times * a.added};
 }
@@ -290,8 +287,8 @@ Terms AllReduceTerms(Algorithm algorithm, const CollectiveShape& shape, Sizes z)
       return {2 * z.log * parts(1), 2 * z.log * s, z.log * s};
     case Algorithm::kDoubleTree: {
       const double k = parts(2), part = s / k, depth = FloorLog2(shape.ranks);
-      // Up and down for the first part; then everybody is busy with all parts that follow.
-      return depth * Terms{3, 1.5 * part, part} + (k - 1) * Terms{4, 2 * part, part};
+      // Each part is up and down one level further after as many messages as a rank has a part.
+      return (k + depth - 1) * Terms{4, 2 * part, part};
     }
     default:
       TANDEM_CHECK(false);
@@ -366,20 +363,30 @@ Terms AlgorithmTerms(Primitive primitive, Algorithm algorithm, const CollectiveS
 class Clocks : public ReplayVisitor {
  public:
   Clocks(size_t ranks, int element_bytes, const CostModel& model)
-      : model_(model), element_bytes_(element_bytes), now_(ranks), link_free_(ranks) {}
+      : model_(model),
+        element_bytes_(element_bytes),
+        now_(ranks),
+        out_free_(ranks),
+        in_free_(ranks) {}
 
   void OnSend(const ReplayMessage& message) override {
-    double& free = link_free_[static_cast<size_t>(message.from)];
-    free = std::max(free, now_[static_cast<size_t>(message.from)]) + model_.alpha +
-           Bytes(message.piece) * model_.beta;
+    double& free = out_free_[static_cast<size_t>(message.from)];
+    free = std::max(free, now_[static_cast<size_t>(message.from)]) + Seconds(message);
     arrives_.push_back(free);
   }
 
   void OnApply(int rank, int /*step*/, const Op& op,
                absl::Span<const ReplayMessage* const> messages) override {
     double& now = now_[static_cast<size_t>(rank)];
-    for (const ReplayMessage* message : messages) {
-      now = std::max(now, arrives_[static_cast<size_t>(message->id)]);
+    double& free = in_free_[static_cast<size_t>(rank)];
+    // What a fold waits for comes in as it arrives.
+    std::vector<const ReplayMessage*> in_order(messages.begin(), messages.end());
+    std::sort(in_order.begin(), in_order.end(), [&](const auto* a, const auto* b) {
+      return arrives_[static_cast<size_t>(a->id)] < arrives_[static_cast<size_t>(b->id)];
+    });
+    for (const ReplayMessage* message : in_order) {
+      free = std::max(free + Seconds(*message), arrives_[static_cast<size_t>(message->id)]);
+      now = std::max(now, free);
     }
     double passes = 1;
     if (op.kind == OpKind::kReceive) passes = 0;
@@ -390,17 +397,21 @@ class Clocks : public ReplayVisitor {
   double Last() const {
     double last = 0;
     for (const double t : now_) last = std::max(last, t);
-    for (const double t : link_free_) last = std::max(last, t);
+    for (const double t : out_free_) last = std::max(last, t);
     return last;
   }
 
  private:
   double Bytes(Piece piece) const { return static_cast<double>(piece.count) * element_bytes_; }
+  double Seconds(const ReplayMessage& message) const {
+    return model_.alpha + Bytes(message.piece) * model_.beta;
+  }
 
   const CostModel model_;
   const double element_bytes_;
-  std::vector<double> now_, link_free_;  // by rank
-  std::vector<double> arrives_;          // by message id
+  // By rank: when its next op begins, and when it can send and receive the next message.
+  std::vector<double> now_, out_free_, in_free_;
+  std::vector<double> arrives_;  // by message id
 };
 
 double Price(Terms terms, const CostModel& model) {

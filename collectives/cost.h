@@ -42,9 +42,9 @@ double PredictSeconds(Primitive primitive, Algorithm algorithm, const Collective
 double PredictSeconds(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
                       int element_bytes, const CostModel& link);
 
-// Seconds until the last rank has finished, by playing the schedules: a rank's sends leave one
-// after another (alpha + bytes * beta each) while it receives and adds; the wire itself takes no
-// time, and receiving at one rank from several at once is free. Errors as of Replay.
+// Seconds until the last rank has finished, by playing the schedules: a rank sends one message after
+// another and receives one after another (alpha + bytes * beta each), both while it adds. Errors as
+// of Replay.
 absl::StatusOr<double> ScheduleSeconds(absl::Span<const Schedule> schedules, int element_bytes,
                                        const CostModel& model);
 

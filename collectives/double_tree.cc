@@ -2,9 +2,8 @@
 // each of which reduces one half of the vector to its root and broadcasts the sum. What is an inner
 // node of one tree is a leaf of the other, so the work of the two halves falls on different ranks.
 //
-// A rank sends at most 2 S and gets as much. With k = ceil(S / (2 segment)) segments a half and
-// D = floor(log2 p): (k + 2D - 1) steps of at most 4 messages of a segment:
-//   (k + 2D - 1) (4 alpha + 2 S/k beta + S/k gamma)
+// A rank sends at most 2 S and gets as much. With k parts of the vector, each of two halves of at
+// most a segment, and D = floor(log2 p): about (k + D - 1) (4 alpha + 2 S/k beta + S/k gamma).
 //
 // Order of additions: own, left child, right child, up the tree; it differs between the halves, so
 // it is not reproducible when the vector is cut elsewhere.

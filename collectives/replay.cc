@@ -104,13 +104,13 @@ class Player {
     if (pending.empty() || op.piece.count == 0) return nullptr;
     const Extent extent = ExtentOf(op.piece, rank, options_);
     for (size_t i = 0; i < pending.size();) {
-      if (!pending[i].extent.Overlaps(extent)) {
-        ++i;
-      } else if (!Gone(*pending[i].message)) {
-        return pending[i].message;
-      } else {
+      if (Gone(*pending[i].message)) {
         pending[i] = pending.back();
         pending.pop_back();
+      } else if (pending[i].extent.Overlaps(extent)) {
+        return pending[i].message;
+      } else {
+        ++i;
       }
     }
     return nullptr;
@@ -231,11 +231,11 @@ absl::Status Replay(absl::Span<const Schedule> schedules, const ReplayOptions& o
   }
   for (size_t i = 0; i < schedules.size(); ++i) {
     const Schedule& s = schedules[i];
-    TANDEM_RETURN_IF_ERROR(ValidateSchedule(s));
     if (s.rank != static_cast<int>(i) || s.ranks != static_cast<int>(schedules.size())) {
       return absl::InvalidArgumentError(absl::StrCat("schedule ", i, " of ", schedules.size(),
                                                      " is of rank ", s.rank, " of ", s.ranks));
     }
+    TANDEM_RETURN_IF_ERROR(ValidateSchedule(s));
   }
   return Player(schedules, options, visitor).Run();
 }

@@ -26,6 +26,7 @@ class Sums {
   int Leaf(int rank);
   // left + right, where right is based `shift` elements before left.
   int Add(int left, int right, int64_t shift);
+  bool IsLeaf(int sum, int rank) const { return At(sum).rank == rank; }
   // In the order of the tree, left before right.
   std::vector<Contribution> Contributions(int sum) const;
   // Whether it is ((c0 + c1) + c2) + ... + c(ranks - 1). Addition commutes, but does not associate.
