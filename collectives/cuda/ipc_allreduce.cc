@@ -130,6 +130,9 @@ DeviceStatus IpcAllReduce::Run(const DeviceReduction& what, cudaStream_t stream)
 }
 
 DeviceStatus IpcAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t stream) {
+  // First, because a runtime call gives a thread its context, which the driver's calls in Export
+  // need.
+  TANDEM_CUDA_RETURN(cudaEventRecord(ready_[static_cast<size_t>(rank_)].get(), stream));
   CallPost post;
   post.op = what.op;
   post.type = what.type;
@@ -139,7 +142,6 @@ DeviceStatus IpcAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t str
     TANDEM_DEVICE_RETURN(exporter_.Export(what.in, &post.in));
     TANDEM_DEVICE_RETURN(exporter_.Export(what.out, &post.out));
   }
-  TANDEM_CUDA_RETURN(cudaEventRecord(ready_[static_cast<size_t>(rank_)].get(), stream));
   TANDEM_DEVICE_RETURN(meeting_.Enter(post));
   TANDEM_DEVICE_RETURN(CheckAlike(post));
   if (Leads()) {

@@ -5,8 +5,9 @@
 //   segment s      device -> slot s % n    host: Start .. Finish    slot -> device
 //   segment s + 1            device -> slot          host: Start .. Finish   ...
 //
-// Order: a slot is filled again only after its copy back, by an event between the two copy streams;
-// the host waits for events only to see a slot filled.
+// Order: `down` follows the caller's stream, and the host sees a slot filled before `up` is given
+// anything, so `up` follows, too. A slot is filled again only after its copy back, by an event
+// between the two copy streams.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -108,6 +109,7 @@ DeviceStatus StagedAllReduce::Run(const DeviceReduction& what, cudaStream_t stre
 }
 
 DeviceStatus StagedAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t stream) {
+  if (what.count == 0) return DeviceStatus();
   Progress run;
   run.what = what;
   run.elements = options_.segment_bytes / SizeOf(what.type);
@@ -115,7 +117,6 @@ DeviceStatus StagedAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t 
 
   TANDEM_CUDA_RETURN(cudaEventRecord(edge_, stream));
   TANDEM_CUDA_RETURN(cudaStreamWaitEvent(down_, edge_, 0));
-  TANDEM_CUDA_RETURN(cudaStreamWaitEvent(up_, edge_, 0));
   while (run.finished < run.segments) {
     TANDEM_DEVICE_RETURN(Fill(run));
     TANDEM_DEVICE_RETURN(Start(run));

@@ -237,7 +237,7 @@ std::string BenchIpc(const GpuBenchOptions& options, size_t bytes, bool one_kern
                              " p=" + std::to_string(peer.ranks()) + " " +
                              std::to_string(bytes >> 10) + " KB";
     board.Add(Rate(name, peer.ranks() * moved, times));
-    const bool bar = one_kernel && bytes >= (size_t{256} << 20);
+    const bool bar = options.bars && one_kernel && bytes == options.device_bytes;
     board.Add(Ratio(name + " / copy", peer.ranks() * Median(copies) / Median(times), bar ? 0.4 : 0,
                     MpsNote()));
   }
@@ -316,7 +316,7 @@ std::string BenchStaged(const GpuBenchOptions& options, int ranks, Board& board)
   for (size_t s = 0; s < 3; ++s) {
     const std::string name = "staged " + std::to_string(kSegments[s] >> 20) + " MB segments " + p;
     board.Add(Rate(name, static_cast<double>(bytes), piped[s]));
-    const bool bar = kSegments[s] == StagedOptions().segment_bytes && ranks == 2;
+    const bool bar = options.bars && kSegments[s] == StagedOptions().segment_bytes && ranks == 2;
     board.Add(Ratio(name + " / whole", Median(whole) / Median(piped[s]), bar ? 1.5 : 0, "threads"));
   }
   return "";

@@ -27,6 +27,7 @@ struct GpuBenchOptions {
   size_t device_bytes = size_t{256} << 20;
   size_t staged_bytes = size_t{64} << 20;
   int repetitions = 21;
+  bool bars = true;  // off where sizes are too small for them to mean anything
 };
 
 // Appends to `figures`. Empty if all went well and every result was right.

@@ -457,32 +457,31 @@ std::string RunThreads(int ranks, const std::function<std::string(int)>& body) {
 }
 
 std::string StagedAgrees(const GpuCheckOptions& options) {
-  return RunProcesses(1, kLimit, OnDevice([&](Peer&) {
-                        for (const int ranks : {1, 2, 3}) {
-                          for (const int in_flight : {2, 3, 5}) {
-                            ThreadPeers peers(ranks);
-                            const std::string wrong = RunThreads(ranks, [&](int rank) {
-                              StagedOptions staged;
-                              staged.segment_bytes = 4096;
-                              staged.segments_in_flight = in_flight;
-                              std::unique_ptr<DeviceAllReduce> all_reduce;
-                              Require(NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
-                              const Stream stream;
-                              Generator random(options.seed + static_cast<unsigned>(in_flight));
-                              for (int n = 0; n < (options.small ? 5 : 25); ++n) {
-                                const Call call = RandomCall(random, options.small);
-                                std::string error =
-                                    CheckCall(*all_reduce, stream, call, rank, ranks, random);
-                                if (!error.empty()) return In("call " + std::to_string(n), error);
-                              }
-                              return std::string();
-                            });
-                            if (!wrong.empty())
-                              return In(std::to_string(in_flight) + " in flight", wrong);
-                          }
-                        }
-                        return std::string();
-                      }));
+  return RunProcesses(
+      1, kLimit, OnDevice([&](Peer&) {
+        for (const int ranks : {1, 2, 3}) {
+          for (const int in_flight : {2, 3, 5}) {
+            ThreadPeers peers(ranks);
+            const std::string wrong = RunThreads(ranks, [&](int rank) {
+              StagedOptions staged;
+              staged.segment_bytes = options.small ? 256 : 4096;  // many to a vector
+              staged.segments_in_flight = in_flight;
+              std::unique_ptr<DeviceAllReduce> all_reduce;
+              Require(NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
+              const Stream stream;
+              Generator random(options.seed + static_cast<unsigned>(in_flight));
+              for (int n = 0; n < (options.small ? 5 : 25); ++n) {
+                const Call call = RandomCall(random, options.small);
+                std::string error = CheckCall(*all_reduce, stream, call, rank, ranks, random);
+                if (!error.empty()) return In("call " + std::to_string(n), error);
+              }
+              return std::string();
+            });
+            if (!wrong.empty()) return In(std::to_string(in_flight) + " in flight", wrong);
+          }
+        }
+        return std::string();
+      }));
 }
 
 std::string StagedOrder(const GpuCheckOptions& options) {
@@ -490,7 +489,7 @@ std::string StagedOrder(const GpuCheckOptions& options) {
                         ThreadPeers peers(2);
                         return RunThreads(2, [&](int rank) {
                           StagedOptions staged;
-                          staged.segment_bytes = size_t{64} << 10;
+                          staged.segment_bytes = options.small ? 1024 : size_t{64} << 10;
                           std::unique_ptr<DeviceAllReduce> all_reduce;
                           Require(NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
                           return CheckOrder(*all_reduce, rank, 2, options);
@@ -559,8 +558,7 @@ const std::vector<GpuCheck>& GpuChecks() {
       {"ipc_deadline", "a rank that does not come is named at the deadline", true, IpcDeadline},
       {"ipc_told", "a wait ends when the caller knows better", true, IpcToldOfDeath},
       {"ipc_host_memory", "host memory is refused", true, IpcRefusesHostMemory},
-      {"staged", "1 to 3 ranks through the host, segments of 4 KB, random calls", true,
-       StagedAgrees},
+      {"staged", "1 to 3 ranks through the host, small segments, random calls", true, StagedAgrees},
       {"staged_order", "ordered with the caller's stream", true, StagedOrder},
       {"staged_fails", "an error of the host's all-reduce stays", true, StagedFails},
       {"nccl", "NCCL behind the same interface, one rank", true, NcclAgrees}};

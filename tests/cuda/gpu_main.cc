@@ -79,11 +79,12 @@ int RunChecks(const Arguments& arguments) {
     const std::string wrong = check.run(arguments.options);
     const bool skipped = wrong.rfind(kSkip, 0) == 0;
     const char* const outcome = wrong.empty() ? "passed" : skipped ? "skipped" : "FAILED";
-    std::printf("%-8s %s%s%s\n", outcome, check.shows, wrong.empty() ? "" : ": ", wrong.c_str());
+    const std::string why = skipped ? wrong.substr(sizeof(kSkip) - 1) : wrong;
+    std::printf("%-8s %s%s%s\n", outcome, check.shows, why.empty() ? "" : ": ", why.c_str());
     failed += !wrong.empty() && !skipped;
     ++ran;
     json += (json.empty() ? "" : ",\n") + std::string("{\"check\": ") + Quoted(check.name) +
-            ", \"outcome\": " + Quoted(outcome) + ", \"why\": " + Quoted(wrong) + "}";
+            ", \"outcome\": " + Quoted(outcome) + ", \"why\": " + Quoted(why) + "}";
   }
   Write(arguments.json, json);
   if (ran == 0) std::fputs("no such check\n", stderr);
@@ -96,6 +97,7 @@ int RunBench(const Arguments& arguments) {
     options.device_bytes = size_t{1} << 20;
     options.staged_bytes = size_t{8} << 20;
     options.repetitions = 3;
+    options.bars = false;
   }
   std::vector<GpuFigure> figures;
   const std::string wrong = RunGpuBench(options, &figures);
@@ -138,7 +140,7 @@ int Main(int argc, char** argv) {
   }
   std::printf("seed %llu\n", arguments.options.seed);
   const std::string why = WhyNoDevice();
-  if (!why.empty()) std::printf("no device: %s\n", why.c_str());
+  if (!why.empty()) std::printf("no device: %s\n", why.substr(sizeof(kSkip) - 1).c_str());
   if (arguments.bench) return why.empty() ? RunBench(arguments) : 77;
   const int result = RunChecks(arguments);
   return result == 0 && !why.empty() ? 77 : result;

@@ -41,7 +41,9 @@ class Peer {
 using PeerBody = std::function<std::string(Peer&)>;
 inline constexpr char kSkip[] = "SKIP: ";
 
-// Empty if all ranks say nothing; else what the first one says, with its number.
+// Empty if all ranks say nothing; else what the first one says, with its number. With
+// TANDEM_GPU_INLINE in the environment one rank alone runs in this process, for tools that do not
+// follow children; the caller then never asks for more.
 std::string RunProcesses(int ranks, std::chrono::seconds limit, const PeerBody& body);
 
 }  // namespace tandem
