@@ -138,6 +138,14 @@ absl::StatusOr<Work> Group::AllGatherV(const void* in, void* out, absl::Span<con
   return Call(std::move(request));
 }
 
+absl::StatusOr<Work> Group::ReduceScatterV(const void* in, void* out,
+                                           absl::Span<const int64_t> counts, DataType type,
+                                           ReduceOp op, const CallOptions& call) {
+  Request request{Primitive::kReduceScatter, in, out, type, op, Shape(), call};
+  request.shape.counts.assign(counts.begin(), counts.end());
+  return Call(std::move(request));
+}
+
 absl::StatusOr<Work> Group::GatherV(const void* in, void* out, absl::Span<const int64_t> counts,
                                     DataType type, int root, const CallOptions& call) {
   Request request{Primitive::kGather, in, out, type, ReduceOp::kSum, Shape(), call};
@@ -465,11 +473,17 @@ bool Group::Test(Work work) {
 
 absl::Status Group::Wait(const absl::StatusOr<Work>& work) {
   TANDEM_RETURN_IF_ERROR(work.status());
+  (void)WaitUntil(*work, absl::InfiniteFuture());
+  return engine_.Result(*work);
+}
+
+bool Group::WaitUntil(Work work, absl::Time at_most) {
   absl::Time idle_since = absl::InfiniteFuture();
   for (;;) {
     const absl::Time now = absl::Now();
     const bool moved = Poll(now);
-    if (engine_.Ended(*work)) return engine_.Result(*work);
+    if (engine_.Ended(work)) return true;
+    if (now >= at_most) return false;
     idle_since = moved ? absl::InfiniteFuture() : std::min(idle_since, now);
     if (!moved) Idle(idle_since, now);
   }

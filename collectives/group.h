@@ -119,6 +119,8 @@ class Group {
   absl::StatusOr<Work> AllToAll(const void* in, void* out, int64_t count, DataType type,
                                 const CallOptions& call = {});
   // The same with counts[r] elements of (or for) rank r, laid end to end.
+  absl::StatusOr<Work> ReduceScatterV(const void* in, void* out, absl::Span<const int64_t> counts,
+                                      DataType type, ReduceOp op, const CallOptions& call = {});
   absl::StatusOr<Work> AllGatherV(const void* in, void* out, absl::Span<const int64_t> counts,
                                   DataType type, const CallOptions& call = {});
   absl::StatusOr<Work> GatherV(const void* in, void* out, absl::Span<const int64_t> counts,
@@ -137,6 +139,8 @@ class Group {
 
   // Until the operation has ended; passes on an error from starting it.
   absl::Status Wait(const absl::StatusOr<Work>& work);
+  // The same for at most so long: whether it has ended.
+  bool WaitUntil(Work work, absl::Time at_most);
   // Whether it has ended. Lets operations progress; never blocks but to agree on a failure.
   bool Test(Work work);
   // Ends all operations on this rank, and, through the watch, on the others.

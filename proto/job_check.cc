@@ -26,6 +26,8 @@ constexpr int64_t kMaxRangesPerTable = 1 << 16;
 constexpr int64_t kMaxTables = 1024;
 constexpr int64_t kMaxDim = 1 << 16;
 constexpr int64_t kMaxBatch = 1 << 24;
+constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
+constexpr int64_t kMaxCodecRank = 1024;
 constexpr int64_t kMaxDepth = 1024;
 constexpr int64_t kMaxBound = 1 << 20;
 
@@ -73,6 +75,9 @@ absl::Status CheckCluster(const Cluster& cluster) {
       Between("cluster.ranges_per_shard", cluster.ranges_per_shard(), 1, kMaxRangesPerShard));
   TANDEM_RETURN_IF_ERROR(
       Between("cluster.threads_per_worker", cluster.threads_per_worker(), 1, 1024));
+  if (!Cluster::Transport_IsValid(cluster.transport())) {
+    return Refuse("cluster.transport", "unknown");
+  }
   const int64_t ranges =
       int64_t{1} * cluster.servers() * cluster.shards_per_server() * cluster.ranges_per_shard();
   if (ranges > kMaxRangesPerTable) {
@@ -348,13 +353,54 @@ absl::Status CheckTables(const Job& job) {
   return CheckFields(job);
 }
 
+absl::Status CheckCodec(const Job& job) {
+  const Dense& dense = job.dense();
+  const Codec& codec = dense.codec();
+  if (!Codec::Kind_IsValid(codec.kind())) return Refuse("dense.codec.kind", "unknown");
+  if (codec.fraction() != 0 && codec.kind() != Codec::TOP_K) {
+    return Refuse("dense.codec.fraction", "only for TOP_K");
+  }
+  if (codec.rank() != 0 && codec.kind() != Codec::POWER_SGD) {
+    return Refuse("dense.codec.rank", "only for POWER_SGD");
+  }
+  if (codec.kind() == Codec::TOP_K && !(codec.fraction() > 0 && codec.fraction() <= 1)) {
+    return Refuse("dense.codec.fraction", codec.fraction(),
+                  "; TOP_K keeps a fraction above 0 and at most 1, such as 0.01");
+  }
+  if (codec.kind() == Codec::POWER_SGD) {
+    TANDEM_RETURN_IF_ERROR(Between("dense.codec.rank", codec.rank(), 1, kMaxCodecRank));
+  }
+  const bool codes = codec.kind() > Codec::NONE;
+  if (codes && job.reproducible()) {
+    return Refuse("dense.codec", Codec::Kind_Name(codec.kind()),
+                  " changes gradients that servers would get whole, so the job cannot be "
+                  "reproducible; leave it out");
+  }
+  if (codes && dense.wire() != Dense::F32) {
+    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()), "; a codec needs F32");
+  }
+  if (codes && dense.bucket_bytes() > 0) {
+    return Refuse("dense.bucket_bytes", "a codec takes the whole gradient; leave buckets out");
+  }
+  if (dense.sharded_optimizer() &&
+      (codes || dense.bucket_bytes() > 0 || dense.wire() != Dense::F32)) {
+    return Refuse("dense.sharded_optimizer",
+                  "not with a codec, buckets or a 16-bit wire; leave these out");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
   if (dense.synchroniser() == Dense::SERVERS) {
-    if (dense.algorithm() != Dense::ALGORITHM_UNSPECIFIED) {
-      return Refuse("dense.algorithm", "only for ALLREDUCE, and the synchroniser is SERVERS");
-    }
+    constexpr absl::string_view kOnly = "only for ALLREDUCE, and the synchroniser is SERVERS";
+    if (dense.algorithm() != Dense::ALGORITHM_UNSPECIFIED) return Refuse("dense.algorithm", kOnly);
+    if (dense.wire() != Dense::WIRE_UNSPECIFIED) return Refuse("dense.wire", kOnly);
+    if (dense.bucket_bytes() != 0) return Refuse("dense.bucket_bytes", kOnly);
+    if (dense.link() != Dense::LINK_UNSPECIFIED) return Refuse("dense.link", kOnly);
+    if (dense.has_codec()) return Refuse("dense.codec", kOnly);
+    if (dense.sharded_optimizer()) return Refuse("dense.sharded_optimizer", kOnly);
     return CheckPolicy("dense.policy", dense.policy(), job);
   }
   if (dense.synchroniser() != Dense::ALLREDUCE || !Dense::Algorithm_IsValid(dense.algorithm())) {
@@ -364,11 +410,22 @@ absl::Status CheckDense(const Job& job) {
     return Refuse("dense.policy",
                   "only for synchroniser SERVERS; ALLREDUCE always takes every step together");
   }
-  if (job.reproducible() && dense.algorithm() != Dense::DIRECT) {
+  if (!Dense::Wire_IsValid(dense.wire()) || !Dense::Link_IsValid(dense.link())) {
+    return Refuse("dense", "unknown wire or link");
+  }
+  TANDEM_RETURN_IF_ERROR(Between("dense.bucket_bytes", dense.bucket_bytes(), 0, kMaxBucketBytes));
+  const bool rank_order =
+      dense.algorithm() == Dense::DIRECT || dense.algorithm() == Dense::ONE_SHOT;
+  if (job.reproducible() && !rank_order) {
     return Refuse("dense.algorithm", Dense::Algorithm_Name(dense.algorithm()),
                   " does not add in rank order, so the job cannot be reproducible; use DIRECT");
   }
-  return absl::OkStatus();
+  if (job.reproducible() && dense.wire() != Dense::F32) {
+    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()),
+                  " rounds gradients that servers would get whole, so the job cannot be "
+                  "reproducible; use F32");
+  }
+  return CheckCodec(job);
 }
 
 template <typename Widths>

@@ -15,6 +15,9 @@ void FillCluster(Cluster* cluster) {
   TANDEM_DEFAULT(cluster, shards_per_server, 1);
   TANDEM_DEFAULT(cluster, ranges_per_shard, 10);
   TANDEM_DEFAULT(cluster, threads_per_worker, 1);
+  if (cluster->transport() == Cluster::TRANSPORT_UNSPECIFIED) {
+    cluster->set_transport(Cluster::AUTO);
+  }
 }
 
 void FillData(Data* data) {
@@ -71,9 +74,13 @@ void FillDense(const Policy& policy, bool reproducible, Dense* dense) {
   FillOptimizer(Optimizer(), dense->mutable_optimizer());
   if (dense->synchroniser() == Dense::SERVERS) {
     FillPolicy(policy, dense->mutable_policy());
-  } else if (dense->algorithm() == Dense::ALGORITHM_UNSPECIFIED) {
-    dense->set_algorithm(reproducible ? Dense::DIRECT : Dense::RING);
+    return;
   }
+  if (dense->algorithm() == Dense::ALGORITHM_UNSPECIFIED) {
+    dense->set_algorithm(reproducible ? Dense::DIRECT : Dense::AUTO);
+  }
+  if (dense->wire() == Dense::WIRE_UNSPECIFIED) dense->set_wire(Dense::F32);
+  if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(Dense::ANY);
 }
 
 void FillTable(const Job& job, Table* table) {

@@ -143,6 +143,8 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
       return OnProgress(node, control.progress());
     case Control::kShardReport:
       return OnShardReport(node, control.shard_report());
+    case Control::kPaths:
+      return OnPaths(node, control.paths());
     case Control::kFailure:
       return OnFailureReport(node, control.failure());
     default:
@@ -300,6 +302,13 @@ void SchedulerCore::OnShardReport(Node* node, const ShardReport& report) {
   FinishCommands();
 }
 
+void SchedulerCore::OnPaths(Node* node, const Paths& paths) {
+  for (const Path& path : paths.path()) {
+    if (!book_.AddPath(node->Name(), path)) return;
+    Log(absl::StrCat(node->Name(), " reaches ", path.to(), " by ", path.way(), ": ", path.why()));
+  }
+}
+
 void SchedulerCore::OnFailureReport(Node* node, const Failure& failure) {
   const absl::optional<EndpointId> blamed = ParseNodeName(failure.node());
   const Node* const culprit = blamed.has_value() ? members_.ByEndpoint(*blamed) : nullptr;
@@ -402,6 +411,7 @@ void SchedulerCore::PublishFirstView() {
   for (const Node& node : members_.nodes()) {
     *(node.role == Role::kServer ? view_.add_server() : view_.add_worker()) = MemberOf(node);
   }
+  view_.set_coordinator(options_.coordinator);
   for (RangeInfo& range : DealRanges(plan_)) *view_.add_range() = std::move(range);
   phase_ = Phase::kStarting;
   phase_since_ = next_start_report_ = now_;

@@ -116,7 +116,8 @@ class SchedulerCore {
  public:
   struct Options {
     SchedulerTimes times;
-    std::string save_path;  // of a "save" barrier whose name has no path; empty = an error
+    std::string save_path;    // of a "save" barrier whose name has no path; empty = an error
+    std::string coordinator;  // of collectives, host:port; for the views
   };
 
   explicit SchedulerCore(const JobPlan& plan) : SchedulerCore(plan, Options()) {}
@@ -162,6 +163,7 @@ class SchedulerCore {
   void OnCommandDone(Node* node, const CommandDone& done);
   void OnProgress(Node* node, const Progress& progress);
   void OnShardReport(Node* node, const ShardReport& report);
+  void OnPaths(Node* node, const Paths& paths);
   void OnFailureReport(Node* node, const Failure& failure);
   void AcknowledgeView(Node* node, uint32_t number);
 

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "collectives/coordinator.h"
 #include "scheduler/output_files.h"
 #include "scheduler/summary.h"
 #include "transport/zmq_transport.h"
@@ -29,11 +31,13 @@ absl::Time MonotonicNow() {
 
 class Shell {
  public:
-  Shell(const SchedulerOptions& options, Transport& transport, absl::string_view transport_name)
+  Shell(const SchedulerOptions& options, Transport& transport, absl::string_view transport_name,
+        const std::string& coordinator)
       : options_(options),
         transport_(transport),
         transport_name_(transport_name),
-        core_(options.plan, {options.times, options.out_dir.empty() ? "" : ModelDir()}) {}
+        core_(options.plan,
+              {options.times, options.out_dir.empty() ? "" : ModelDir(), coordinator}) {}
 
   absl::Status Run() {
     if (!options_.out_dir.empty()) {
@@ -245,11 +249,41 @@ class Shell {
   bool aborted_ = false, save_seen_ = false;
 };
 
+// "tcp://HOST:PORT" -> HOST; of any other kind of address, this machine's own.
+std::string HostOf(absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (!absl::ConsumePrefix(&address, "tcp://") || colon == absl::string_view::npos) {
+    return "127.0.0.1";
+  }
+  return std::string(address.substr(0, address.rfind(':')));
+}
+
+// Where the workers of a job with collectives meet; null if there are none. It ends with the
+// scheduler, which is how a worker that is still waiting for others learns that the job has ended.
+absl::StatusOr<std::unique_ptr<Coordinator>> StartCoordinator(const SchedulerOptions& options) {
+  if (options.plan.dense_table >= 0 || options.plan.workers() < 2) {
+    return std::unique_ptr<Coordinator>();
+  }
+  CoordinatorOptions coordinator;
+  const std::string host = HostOf(options.bind);
+  coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
+  coordinator.log = [](absl::string_view line) {
+    std::fprintf(stderr, "coordinator: %.*s\n", static_cast<int>(line.size()), line.data());
+  };
+  return Coordinator::Start(std::move(coordinator));
+}
+
 }  // namespace
 
 absl::Status ServeJob(const SchedulerOptions& options, Transport& transport,
                       absl::string_view transport_name) {
-  return Shell(options, transport, transport_name).Run();
+  TANDEM_ASSIGN_OR_RETURN(const auto coordinator, StartCoordinator(options));
+  std::string meet;
+  if (coordinator != nullptr) {
+    const std::string& address = coordinator->address();
+    meet = absl::StrCat(HostOf(transport.address()), address.substr(address.rfind(':')));
+  }
+  return Shell(options, transport, transport_name, meet).Run();
 }
 
 absl::Status RunScheduler(const SchedulerOptions& options) {

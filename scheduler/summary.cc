@@ -67,6 +67,15 @@ json TablesJson(const JobReport& report) {
   return out;
 }
 
+json PathsJson(const JobReport& report) {
+  json out = json::array();
+  for (const auto& [ends, path] : report.paths) {
+    out.push_back(
+        {{"from", ends.first}, {"to", ends.second}, {"by", path.way()}, {"why", path.why()}});
+  }
+  return out;
+}
+
 }  // namespace
 
 json PolicyJson(const JobPlan& plan) {
@@ -75,8 +84,8 @@ json PolicyJson(const JobPlan& plan) {
     out[table.name] = PolicyName(plan.groups[table.group].policy);
   }
   if (plan.dense_table < 0) {
-    const bool direct = plan.job.dense().algorithm() == Dense::DIRECT;
-    out[kDenseTableName] = direct ? "ALLREDUCE(DIRECT)" : "ALLREDUCE(RING)";
+    out[kDenseTableName] =
+        absl::StrCat("ALLREDUCE(", Dense::Algorithm_Name(plan.job.dense().algorithm()), ")");
   }
   return out;
 }
@@ -134,6 +143,7 @@ json SummaryJson(const JobPlan& plan, const JobReport& report, absl::string_view
               {"updates", UpdatesJson(report)},
               {"tables", TablesJson(report)},
               {"bytes", report.bytes},
+              {"paths", PathsJson(report)},
               {"build", BuildJson()}};
   if (!report.evaluation_json.empty()) out["eval"] = EvaluationJson(report.evaluation_json);
   return out;

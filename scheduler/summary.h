@@ -23,7 +23,7 @@ nlohmann::json ProgressJson(const JobProgress& progress);
 // What rank 0 said of an evaluation, or {"text": ...} if it is not a JSON object.
 nlohmann::json EvaluationJson(absl::string_view text);
 
-// The policy that ran: "SSP(4)" of a table; of dense parameters by allreduce "ALLREDUCE(RING)".
+// The policy that ran: "SSP(4)" of a table; of dense parameters by allreduce "ALLREDUCE(AUTO)".
 nlohmann::json PolicyJson(const JobPlan& plan);
 
 // Compiler, build type, processor type and version of this build.

@@ -17,6 +17,7 @@ constexpr absl::Duration kBeat = absl::Seconds(1);
 
 // Silence before frames are sent again: short, so that faults cost little virtual time.
 constexpr absl::Duration kResend = absl::Milliseconds(300);
+constexpr size_t kFrameBytes = 32;  // so small that most requests are cut
 
 }  // namespace
 
@@ -74,7 +75,7 @@ absl::Status World::InitWorkers() {
     options.rank = rank;
     options.incarnation = worker->incarnation;
     options.client.resend_after = kResend;
-    options.collectives.resend_after = kResend;
+    options.client.frame_bytes = kFrameBytes;
     options.control_resend = kResend;
     options.save = options_.save_at_end;
     options.save_path = "model";
@@ -83,7 +84,7 @@ absl::Status World::InitWorkers() {
                             TrainerCore::New(plan_, options, *worker->dense, buffers_));
     workers_.push_back(std::move(worker));
   }
-  return absl::OkStatus();
+  return DenseOnServers() ? absl::OkStatus() : InitCollectives();
 }
 
 // ---- time -------------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ void World::StartClocks() {
           Control control;
           control.mutable_beat()->set_progress(core.progress_count());
           control.mutable_beat()->set_step(static_cast<uint64_t>(core.step()));
-          control.mutable_beat()->set_activity(core.Activity(now_));
+          control.mutable_beat()->set_activity(core.Activity(now_, WaitingForSum(rank)));
           ToScheduler(EndpointId::Worker(rank), control);
         },
         kBeat);
@@ -280,7 +281,7 @@ void World::ToScheduler(EndpointId from, const Control& control) {
   event.kind = SchedulerEvent::Kind::kControl;
   event.connection = Connection(from);
   event.control = control;
-  Link& link = links_[event.connection];
+  SchedulerLink& link = links_[event.connection];
   link.last_up = std::max(link.last_up, now_ + kLinkDelay * (1 + random_.Exponential()));
   At(link.last_up, [this, event] { StepScheduler(event); });
 }
@@ -292,7 +293,7 @@ void World::StepScheduler(const SchedulerEvent& event) {
   }
   for (const SchedulerEffects::Send& send : scheduler_effects_.sends) {
     if (send.control.has_barrier_release() && random_.Bernoulli(options_.barrier_drop)) continue;
-    Link& link = links_[send.connection];
+    SchedulerLink& link = links_[send.connection];
     link.last_down = std::max(link.last_down, now_ + kLinkDelay * (1 + random_.Exponential()));
     At(link.last_down, [this, send] { FromScheduler(send.connection, send.control); });
   }
@@ -501,6 +502,7 @@ void World::AfterTrainer(int rank) {
 }
 
 void World::StartTask(int rank, TrainerTask task) {
+  if (task.kind == TrainerTask::Kind::kSynchronise) return Synchronise(rank, std::move(task));
   absl::Duration delay = options_.fetch;
   if (task.kind == TrainerTask::Kind::kCompute) {
     CheckGap(rank, task.slot->step);
@@ -518,6 +520,9 @@ void World::FinishTask(int rank, TrainerTask task) {
     case TrainerTask::Kind::kCompute:
       Compute(rank, task.slot);
       break;
+    case TrainerTask::Kind::kSynchronise:
+      FinishSynchronise(rank, task);
+      break;
     case TrainerTask::Kind::kFetchTest:
       if (task.first) worker.test_index = 0;
       model_.FillTestBatch(rank, worker.test_index++, &task.slot->batch);
@@ -532,6 +537,9 @@ void World::FinishTask(int rank, TrainerTask task) {
       break;
     case TrainerTask::Kind::kMergeParts:
       MergeParts(task);
+      break;
+    case TrainerTask::Kind::kGatherSlots:
+      Fail("the simulated world has no sharded optimizer");
       break;
     case TrainerTask::Kind::kSaveDense:
       CheckSave(*task.text);

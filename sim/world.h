@@ -26,6 +26,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@
 #include "absl/time/time.h"
 #include "base/buffer.h"
 #include "base/random.h"
+#include "collectives/engine.h"
+#include "collectives/links/in_memory_link.h"
 #include "proto/job.h"
 #include "scheduler/scheduler_core.h"
 #include "server/shard_core.h"
@@ -128,8 +131,14 @@ class World {
     std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step;  // (epoch, index)
     int64_t clock = 0;  // steps pushed, as its frames say
     bool stopped = false;
+    // The dense gradient by allreduce: links by rank, and the task that waits for operation `sum`.
+    std::vector<std::unique_ptr<Link>> links;
+    std::unique_ptr<CollectiveEngine> engine;
+    Schedule schedule;
+    std::optional<TrainerTask> synchronising;
+    uint64_t sum = 0;
   };
-  struct Link {  // to the scheduler, one a node; nothing overtakes
+  struct SchedulerLink {  // to the scheduler, one a node; nothing overtakes
     absl::Time last_up, last_down;
   };
 
@@ -137,6 +146,7 @@ class World {
   absl::Status Init();
   absl::Status InitServers();
   absl::Status InitWorkers();
+  absl::Status InitCollectives();
 
   // Time.
   void At(absl::Time at, std::function<void()> run);
@@ -174,6 +184,11 @@ class World {
   void OnWorkerControl(int rank, const Control& control);
   void AfterTrainer(int rank);
   void StartTask(int rank, TrainerTask task);
+  // Collectives (world_collectives.cc).
+  void Synchronise(int rank, TrainerTask task);
+  void ProgressCollectives();
+  void FinishSynchronise(int rank, const TrainerTask& task);
+  std::string WaitingForSum(int rank) const;
   void FinishTask(int rank, TrainerTask task);
   void Fetch(int rank, StepSlot* slot);
   void Compute(int rank, StepSlot* slot);
@@ -216,7 +231,7 @@ class World {
 
   std::unique_ptr<SchedulerCore> scheduler_;
   SchedulerEffects scheduler_effects_;
-  std::vector<Link> links_;
+  std::vector<SchedulerLink> links_;
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   ShardEffects shard_effects_;

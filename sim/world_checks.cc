@@ -26,8 +26,10 @@ std::string World::WhoWaits() const {
   std::string out;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     const TrainerCore& core = *workers_[rank]->core;
-    absl::StrAppend(&out, "  worker ", rank, " epoch ", core.epoch(), " step ", core.step(), ": ",
-                    core.finished() ? "finished" : core.Activity(now_), "\n");
+    absl::StrAppend(
+        &out, "  worker ", rank, " epoch ", core.epoch(), " step ", core.step(), ": ",
+        core.finished() ? "finished" : core.Activity(now_, WaitingForSum(static_cast<int>(rank))),
+        "\n");
   }
   for (size_t index = 0; index < servers_.size(); ++index) {
     for (size_t s = 0; s < servers_[index]->shards.size(); ++s) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "server/range_file.h"
 
@@ -19,6 +20,7 @@ DenseParameters::DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_
       count_(count),
       slots_per_block_(optimizer_->slots_per_row(kDenseBlockFloats)) {
   const int64_t blocks = (count + kDenseBlockFloats - 1) / kDenseBlockFloats;
+  kept_ = {0, blocks};
   values_.assign(static_cast<size_t>(blocks * kDenseBlockFloats), 0.0f);
   slots_.assign(static_cast<size_t>(blocks * slots_per_block_), 0.0f);
   for (int64_t b = 0; b < blocks; ++b) {
@@ -31,8 +33,22 @@ DenseParameters::DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_
 }
 
 void DenseParameters::Apply(absl::Span<const float> padded_gradient, float factor) {
-  optimizer_->Apply(kDenseBlockFloats, factor, padded_gradient.first(values_.size()), value_rows_,
-                    slot_rows_);
+  const auto first = static_cast<size_t>(kept_.begin), blocks = static_cast<size_t>(kept_.count);
+  all_slots_.clear();
+  optimizer_->Apply(kDenseBlockFloats, factor,
+                    padded_gradient.subspan(first * kDenseBlockFloats, blocks * kDenseBlockFloats),
+                    absl::MakeSpan(value_rows_).subspan(first, blocks), slot_rows_);
+}
+
+void DenseParameters::KeepSlotsOf(Piece blocks) {
+  TANDEM_CHECK(kept_.count == this->blocks());  // once
+  const auto first = slots_.begin() + blocks.begin * slots_per_block_;
+  slots_ = std::vector<float>(first, first + blocks.count * slots_per_block_);
+  kept_ = blocks;
+  slot_rows_.clear();
+  for (int64_t b = 0; b < blocks.count; ++b) {
+    slot_rows_.push_back(slots_.data() + b * slots_per_block_);
+  }
 }
 
 std::vector<float> DenseParameters::RowsWithSlots() const {
@@ -68,7 +84,7 @@ std::string DenseParameters::EncodeFile() const {
   image.optimizer = optimizer_->name();
   image.keys = block_keys_;
   image.weights = values_;
-  image.slots = slots_;
+  image.slots = all_slots_.empty() ? slots_ : all_slots_;
   return EncodeRange(image);
 }
 

@@ -9,11 +9,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "collectives/schedule.h"
 #include "optim/optimizer.h"
 #include "proto/job.h"
 
@@ -35,8 +37,17 @@ class DenseParameters {
   // Block numbers 0 .. blocks - 1: the keys of the dense table.
   absl::Span<const uint64_t> block_keys() const { return block_keys_; }
 
-  // One optimizer step: gradient sums [blocks, kDenseBlockFloats], each times `factor`.
+  // One optimizer step: gradient sums [blocks, kDenseBlockFloats], each times `factor`. Of the
+  // blocks whose slots are here.
   void Apply(absl::Span<const float> padded_gradient, float factor);
+
+  // Keeps the slots of `blocks` alone (a sharded optimizer, ZeRO stage 1, Rajbhandari et al. 2020):
+  // the values of the others come from elsewhere after each step. Before a save the slots of all
+  // blocks must be set; they are forgotten by the next Apply.
+  void KeepSlotsOf(Piece blocks);
+  absl::Span<const float> kept_slots() const { return slots_; }
+  int slots_per_block() const { return slots_per_block_; }
+  void SetAllSlots(std::vector<float> slots) { all_slots_ = std::move(slots); }
 
   // Each block followed by its slots: what is saved, and assigned to servers.
   int row_floats() const { return kDenseBlockFloats + slots_per_block_; }
@@ -55,7 +66,9 @@ class DenseParameters {
   const int64_t count_;
   const int slots_per_block_;
   std::vector<uint64_t> block_keys_;
+  Piece kept_;  // blocks whose slots are in slots_
   std::vector<float> values_, slots_;
+  std::vector<float> all_slots_;  // of a sharded optimizer, for a save; else empty
   std::vector<float*> value_rows_, slot_rows_;
 };
 

@@ -1,14 +1,16 @@
-// The border to the dense engine. Rows come in and gradients go out as plain spans; exceptions of the
-// engine stop here and become absl::Status. LibTorch is included only behind it (worker/models/), so
-// servers, scheduler and the simulator never link it.
+// The border to the dense engine. Rows come in and gradients go out as plain spans; exceptions of
+// the engine stop here and become absl::Status. LibTorch is included only behind it
+// (worker/models/), so servers, scheduler and the simulator never link it.
 //
 // Thread safety: one thread at a time per model.
 #ifndef TANDEM_WORKER_MODEL_H_
 #define TANDEM_WORKER_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,6 +62,17 @@ class DenseModel {
                                        absl::Span<float> logits, double* loss_sum,
                                        absl::Span<float> flat_gradient,
                                        absl::Span<const absl::Span<float>> pooled_gradients) = 0;
+
+  // Called from within ForwardBackward, as the backward pass goes on: elements from `first` to the
+  // end of the flat gradient are final. `first` falls from call to call. Models need not call it.
+  using GradientReady = std::function<void(int64_t first)>;
+  void set_gradient_ready(GradientReady ready) { gradient_ready_ = std::move(ready); }
+
+ protected:
+  const GradientReady& gradient_ready() const { return gradient_ready_; }
+
+ private:
+  GradientReady gradient_ready_;
 };
 
 // INVALID_ARGUMENT if the model does not fit its inputs (DLRM's bottom width against dim, ...).

@@ -67,12 +67,20 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from) {
   return absl::OkStatus();
 }
 
+void StepRunner::set_synchroniser(DenseSynchroniser* synchroniser) {
+  synchroniser_ = synchroniser;
+  if (synchroniser == nullptr || !synchroniser->overlaps()) return;
+  model_->set_gradient_ready([synchroniser](int64_t first) { synchroniser->Ready(first); });
+}
+
 absl::Status StepRunner::Run(const TrainerTask& task) {
   switch (task.kind) {
     case TrainerTask::Kind::kFetch:
       return Fetch(task.slot);
     case TrainerTask::Kind::kCompute:
       return Compute(task.slot);
+    case TrainerTask::Kind::kSynchronise:
+      return Synchronise(task.slot);
     case TrainerTask::Kind::kFetchTest:
       return FetchTest(task.slot, task.first);
     case TrainerTask::Kind::kForward:
@@ -82,6 +90,8 @@ absl::Status StepRunner::Run(const TrainerTask& task) {
       return absl::OkStatus();
     case TrainerTask::Kind::kMergeParts:
       return MergeShares(task);
+    case TrainerTask::Kind::kGatherSlots:
+      return synchroniser_->GatherSlots();
     case TrainerTask::Kind::kSaveDense:
       return SaveDenseFile(task.path, *task.text);
     case TrainerTask::Kind::kCommitSave:
@@ -134,6 +144,9 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
     cell_gradient_spans_.push_back(absl::MakeSpan(cell_gradients_[i]));
   }
   const size_t count = static_cast<size_t>(dense_->count());
+  if (synchroniser_ != nullptr && synchroniser_->overlaps()) {
+    synchroniser_->Begin(absl::MakeSpan(slot->dense_gradient), slot->batch.samples);
+  }
   TANDEM_RETURN_IF_ERROR(model_->ForwardBackward(
       slot->batch, ParametersOf(*slot), cell_spans_, absl::MakeSpan(logits_), &slot->loss_sum,
       absl::MakeSpan(slot->dense_gradient).first(count), cell_gradient_spans_));
@@ -148,6 +161,12 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
     slot->recent_auc = std::isfinite(auc) ? auc : 0;
   }
   return absl::OkStatus();
+}
+
+absl::Status StepRunner::Synchronise(StepSlot* slot) {
+  if (synchroniser_ == nullptr) return absl::InternalError("no one to synchronise with");
+  return synchroniser_->Finish(absl::MakeSpan(slot->dense_gradient), slot->batch.samples,
+                               &slot->samples_of_all, &slot->bytes_sent);
 }
 
 absl::Status StepRunner::Forward(StepSlot* slot) {

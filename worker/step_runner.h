@@ -18,6 +18,7 @@
 #include "worker/batch_source.h"
 #include "worker/data/metrics.h"
 #include "worker/dense_parameters.h"
+#include "worker/dense_synchroniser.h"
 #include "worker/model.h"
 #include "worker/trainer_core.h"
 
@@ -29,6 +30,10 @@ class StepRunner {
   // values or those saved under `init_from`.
   static absl::StatusOr<std::unique_ptr<StepRunner>> New(const JobPlan& plan, int rank,
                                                          const std::string& init_from);
+
+  // For kSynchronise, and told of gradients as they become ready. None: dense parameters live on
+  // servers.
+  void set_synchroniser(DenseSynchroniser* synchroniser);
 
   absl::Status Run(const TrainerTask& task);
 
@@ -43,6 +48,7 @@ class StepRunner {
   absl::Status Fetch(StepSlot* slot);
   absl::Status FetchTest(StepSlot* slot, bool first);
   absl::Status Compute(StepSlot* slot);
+  absl::Status Synchronise(StepSlot* slot);
   absl::Status Forward(StepSlot* slot);
   void Pool(const StepSlot& slot);
   void FillShare(EvaluationShare* share, Buffer* payload);
@@ -54,6 +60,7 @@ class StepRunner {
   int64_t epoch_ = -1;  // that `train_` was started for
   std::unique_ptr<DenseModel> model_;
   std::unique_ptr<DenseParameters> dense_;
+  DenseSynchroniser* synchroniser_ = nullptr;
   HeapBufferSource buffers_;
   RunningAuc recent_auc_;
   int64_t computed_ = 0;  // steps

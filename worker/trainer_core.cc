@@ -8,7 +8,6 @@
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "optim/fold.h"
 
 namespace tandem {
 
@@ -37,16 +36,6 @@ absl::Status TrainerCore::Init() {
   lanes_.resize(static_cast<size_t>(plan_.job.train().depth()) + 2);
   const size_t padded = dense_.padded().size();
   for (Lane& lane : lanes_) lane.slot.dense_gradient.assign(padded + 1, 0.0f);
-  if (!DenseOnServers()) {
-    CollectiveOptions collectives = options_.collectives;
-    collectives.incarnation = options_.incarnation;
-    engine_ =
-        std::make_unique<CollectiveEngine>(options_.rank, plan_.workers(), buffers_, collectives);
-    const auto algorithm = plan_.job.dense().algorithm() == Dense::DIRECT
-                               ? AllReduceAlgorithm::kDirect
-                               : AllReduceAlgorithm::kRing;
-    schedule_ = AllReduceSchedule(algorithm, options_.rank, plan_.workers(), dense_.count() + 1);
-  }
   return absl::OkStatus();
 }
 
@@ -65,13 +54,6 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
     case FrameKind::kAck:
     case FrameKind::kWaiting:
       client_->OnFrame(now, frame);
-      break;
-    case FrameKind::kSegment:
-      if (engine_ != nullptr && frame.header.sender.role == Role::kWorker) {
-        const absl::Status status =
-            engine_->OnSegment(frame.header.sender.index, frame, now, &collective_effects_);
-        if (!status.ok()) effects->log.push_back(status.ToString());
-      }
       break;
     case FrameKind::kControl:
       OnControl(now, frame);
@@ -128,7 +110,6 @@ void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
 
 void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
   client_->OnTick(now);
-  if (engine_ != nullptr) engine_->OnTick(now, &collective_effects_);
   if (started_ && !finished() && now >= next_report_) {
     SendReport(now, false);
     next_report_ = now + absl::Seconds(plan_.job.limits().report_seconds());
@@ -149,6 +130,14 @@ void TrainerCore::OnTaskDone(absl::Time now, const TrainerTask& task, const absl
     case TrainerTask::Kind::kCompute:
       if (status.ok()) AfterCompute(now, effects);
       break;
+    case TrainerTask::Kind::kSynchronise:
+      synchronised_ = status.ok();
+      collective_bytes_ += task.slot->bytes_sent;
+      ++progress_count_;
+      break;
+    case TrainerTask::Kind::kGatherSlots:
+      (requested_.gathering && !requested_.gathered ? requested_ : final_save_).gathered = true;
+      break;
     case TrainerTask::Kind::kSaveDense:
     case TrainerTask::Kind::kCommitSave:
       (task.text == &requested_.text ? requested_ : final_save_).task_running = false;
@@ -168,7 +157,6 @@ void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
       OnClientCompletion(completion);
     }
     client_->completions().clear();
-    CollectCollective(now, effects);
   } while (failure_.ok() && AdvanceOnce(now, effects));
   CollectOutgoing(now, effects);
 }
@@ -204,22 +192,6 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
       return false;
   }
   return false;
-}
-
-void TrainerCore::CollectCollective(absl::Time now, TrainerEffects* effects) {
-  (void)now;
-  for (OutgoingSegment& segment : collective_effects_.sends) {
-    collective_bytes_ += segment.frame.TotalBytes();
-    effects->out.push_back({EndpointId::Worker(segment.to_rank), std::move(segment.frame)});
-  }
-  for (const CollectiveCompletion& completion : collective_effects_.completions) {
-    if (!completion.status.ok()) {
-      Fail(completion.status);
-    } else {
-      synchronised_ = true;
-    }
-  }
-  collective_effects_.Clear();
 }
 
 void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
@@ -467,14 +439,12 @@ void TrainerCore::AfterCompute(absl::Time now, TrainerEffects* effects) {
   PushGradients(now, &slot);
   pushed_ = step_ + 1;
   synchronising_ = true;
-  synchronised_ = engine_ == nullptr;
-  if (engine_ == nullptr) return;
-  slot.dense_gradient[static_cast<size_t>(dense_.count())] = static_cast<float>(slot.batch.samples);
-  const absl::Status started =
-      engine_->Start(static_cast<uint64_t>(step_), &schedule_,
-                     absl::MakeSpan(slot.dense_gradient).first(schedule_.count), now,
-                     absl::Seconds(plan_.job.limits().stall_limit_seconds()), &collective_effects_);
-  if (!started.ok()) Fail(started);
+  synchronised_ = DenseOnServers();
+  if (synchronised_) return;
+  TrainerTask task;
+  task.kind = TrainerTask::Kind::kSynchronise;
+  task.slot = &slot;
+  effects->tasks.push_back(std::move(task));
 }
 
 void TrainerCore::PushGradients(absl::Time now, StepSlot* slot) {
@@ -507,17 +477,7 @@ void TrainerCore::PushGradients(absl::Time now, StepSlot* slot) {
 bool TrainerCore::AdvanceSynchronisation(absl::Time now, TrainerEffects* effects) {
   if (!synchronising_ || !synchronised_) return false;
   synchronising_ = false;
-  if (engine_ != nullptr) {
-    std::vector<float>& gradient = LaneOf(step_).slot.dense_gradient;
-    float& samples = gradient[static_cast<size_t>(dense_.count())];
-    const double sum_of_n = samples;
-    samples = 0;  // padding again
-    if (sum_of_n > 0) {
-      dense_.Apply(gradient, FoldFactor(sum_of_n));
-    } else {
-      epoch_ended_ = true;
-    }
-  }
+  if (!DenseOnServers() && LaneOf(step_).slot.samples_of_all == 0) epoch_ended_ = true;
   FinishStep(now, effects);
   return true;
 }
@@ -793,6 +753,14 @@ bool TrainerCore::SaveAtBarrier(absl::Time now, Save* save, TrainerEffects* effe
   // The dense part is read once all pushes are in, which nobody knows before all have met.
   save->ready = true;
   if (!PassBarrier(now, absl::StrCat("ready to ", save->name), save->step)) return false;
+  if (plan_.job.dense().sharded_optimizer() && !save->gathered) {
+    if (save->gathering) return false;
+    save->gathering = true;
+    TrainerTask gather;
+    gather.kind = TrainerTask::Kind::kGatherSlots;
+    effects->tasks.push_back(std::move(gather));
+    return false;
+  }
   const bool writer = options_.rank == 0;
   if (writer && save->part == 0) {
     save->part = 1;
@@ -906,15 +874,15 @@ void TrainerCore::SendReport(absl::Time, bool done) {
   SendControl(EndpointId::Scheduler(), control);
 }
 
-std::string TrainerCore::Activity(absl::Time now) const {
+std::string TrainerCore::Activity(absl::Time now, absl::string_view synchroniser) const {
   for (const auto& [name, barrier] : barriers_) {
     if (barrier.entered && !barrier.released) return absl::StrCat("at barrier ", name);
   }
   if (phase_ == Phase::kTraining) {
     const Lane& lane = lanes_[static_cast<size_t>(step_) % lanes_.size()];
-    if (synchronising_ && engine_ != nullptr) {
-      return absl::StrCat("allreduce of step ", step_, ": ",
-                          absl::StrReplaceAll(engine_->WaitingFor(now), {{"rank ", "worker "}}));
+    if (synchronising_ && !DenseOnServers()) {
+      return absl::StrCat("allreduce of step ", step_, synchroniser.empty() ? "" : ": ",
+                          absl::StrReplaceAll(synchroniser, {{"rank ", "worker "}}));
     }
     if (lane.state == SlotState::kComputing) return absl::StrCat("computing step ", step_);
     if (lane.state == SlotState::kFetching) return absl::StrCat("reading data of step ", step_);

@@ -1,7 +1,7 @@
-// The training loop of one worker: a deterministic state machine over client, collective engine and
-// barriers. Reading files, computing gradients and writing files are tasks it hands to its shell
-// and whose completion comes back as an event, so the same loop runs in production and in the
-// simulator.
+// The training loop of one worker: a deterministic state machine over client and barriers. Reading
+// files, computing gradients, summing dense gradients over the workers and writing files are tasks
+// it hands to its shell and whose completion comes back as an event, so the same loop runs in
+// production and in the simulator.
 //
 // One step k of a worker:
 //   fetch the batch -> read its rows (up to `depth` steps ahead) -> may it start? -> compute ->
@@ -28,7 +28,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/legacy/engine.h"
 #include "policies/policy.h"
 #include "proto/job.h"
 #include "proto/outgoing.h"
@@ -49,16 +48,22 @@ struct StepSlot {
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
   double recent_auc = 0;  // of recent training samples; 0 = unknown
+  // Once synchronised: sum of n over the workers, and what that took.
+  double samples_of_all = 0;
+  uint64_t bytes_sent = 0;
 };
 
 struct TrainerTask {
   enum class Kind {
-    kFetch,            // fill slot->batch with the next batch of slot->epoch; samples 0 = ran out
-    kCompute,          // rows -> gradients, dense_gradient, loss_sum (sums over samples)
-    kFetchTest,        // fill slot->batch with the next test batch; `first`: from the start
-    kForward,          // score slot->batch, add to this evaluation's sums
+    kFetch,        // fill slot->batch with the next batch of slot->epoch; samples 0 = ran out
+    kCompute,      // rows -> gradients, dense_gradient, loss_sum (sums over samples)
+    kSynchronise,  // dense_gradient and n summed over the workers and, unless the sum of n is 0,
+                   // applied to the dense parameters; sets slot->samples_of_all, bytes_sent
+    kFetchTest,    // fill slot->batch with the next test batch; `first`: from the start
+    kForward,      // score slot->batch, add to this evaluation's sums
     kEvaluationShare,  // fill *part and *payload: this worker's share of the evaluation
     kMergeParts,       // rank 0: parts and payloads of all ranks -> *text, JSON
+    kGatherSlots,      // sharded optimizer, every rank: rank 0 gets the slots of all blocks
     kSaveDense,        // rank 0: write *text (bytes of the dense file) into the directory `path`
     kCommitSave,       // rank 0: all files of the save in `path` are there: make it the latest
   };
@@ -101,7 +106,6 @@ class TrainerCore {
     int rank = 0;
     uint64_t incarnation = 0;
     ClientCore::Options client;
-    CollectiveOptions collectives;
     absl::Duration control_resend = absl::Seconds(1);
     bool save = false;           // save at the end (the scheduler knows where)
     bool evaluate = true;        // false if there is no test data
@@ -132,7 +136,8 @@ class TrainerCore {
   int64_t step() const { return step_; }
   int64_t epoch() const { return epoch_; }
   // What the loop is doing, or whom it waits for: the activity of this process's beats.
-  std::string Activity(absl::Time now) const;
+  // `synchroniser`: what a kSynchronise task under way waits for, as its runner says.
+  std::string Activity(absl::Time now, absl::string_view synchroniser) const;
   // Grows whenever the loop comes on.
   uint64_t progress_count() const { return progress_count_; }
   const ClientCore& client() const { return *client_; }
@@ -172,6 +177,7 @@ class TrainerCore {
     std::string path;
     int64_t step = -1;   // steps before it are in the save; -1 = not agreed yet
     bool ready = false;  // pushes nothing more until it is done
+    bool gathering = false, gathered = false;  // a sharded optimizer's slots
     int part = 0;        // rank 0: 1 reading, 2 dense file written, 3 committed
     bool task_running = false;
     std::set<uint64_t> reads;
@@ -188,7 +194,7 @@ class TrainerCore {
               BufferSource& buffers);
   absl::Status Init();
 
-  // Does everything that can be done now, then collects what client and engine want sent.
+  // Does everything that can be done now, then collects what the client wants sent.
   void Advance(absl::Time now, TrainerEffects* effects);
   bool AdvanceOnce(absl::Time now, TrainerEffects* effects);
   void CollectOutgoing(absl::Time now, TrainerEffects* effects);
@@ -228,7 +234,6 @@ class TrainerCore {
   void SendEvaluationShare(absl::Time now);
   void OnControl(absl::Time now, const ParsedFrame& frame);
   void OnClientCompletion(const ClientCore::Completion& completion);
-  void CollectCollective(absl::Time now, TrainerEffects* effects);
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   // True once the barrier is released; enters it first, again and again until then.
@@ -249,9 +254,6 @@ class TrainerCore {
   BufferSource& buffers_;
   std::vector<std::unique_ptr<UpdatePolicy>> policies_;  // by group
   std::unique_ptr<ClientCore> client_;
-  std::unique_ptr<CollectiveEngine> engine_;  // null without allreduce
-  Schedule schedule_;                         // of the dense gradient plus n
-  CollectiveEffects collective_effects_;
 
   Phase phase_ = Phase::kWaitStart;
   std::vector<float> assigned_rows_;  // what rank 0 assigns, until it has
@@ -267,7 +269,7 @@ class TrainerCore {
   int64_t epoch_first_step_ = 0;
   int64_t next_fetch_ = 0, next_read_ = 0;
   bool fetching_ = false, exhausted_ = false;
-  bool synchronising_ = false;         // an allreduce of step_ is under way
+  bool synchronising_ = false;         // of step_; under way
   bool synchronised_ = false;          // ... and done
   bool epoch_ended_ = false;           // a step with sum of n = 0 has been seen
   std::set<uint64_t> lockstep_reads_;  // whose answers tell the sum of n of the last closed step

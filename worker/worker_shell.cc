@@ -13,9 +13,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "collectives/errors.h"
 #include "scheduler/beat_thread.h"
 #include "scheduler/node_link.h"
 #include "transport/peer_map.h"
+#include "worker/join_group.h"
 #include "worker/step_runner.h"
 #include "worker/trainer_core.h"
 
@@ -25,6 +27,8 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(50);
 // After a signal: how long the scheduler, which may be gone, has to end the job for all.
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
+// After the loss of another worker: how long the scheduler has to say so itself.
+constexpr absl::Duration kCauseGrace = absl::Seconds(12);
 
 // What has been done on other threads, on its way back to the comm thread.
 struct DoneTask {
@@ -127,6 +131,11 @@ class Worker {
     BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
                      options_.incarnation, &progress_);
     const absl::Status status = Loop();
+    {
+      absl::MutexLock lock(&group_mutex_);
+      ended_ = true;
+      if (group_.synchroniser != nullptr) group_.synchroniser->Abort("the worker ends");
+    }
     reader_.reset();
     computer_.reset();
     return status;
@@ -158,8 +167,45 @@ class Worker {
       if (now >= give_up_) return stopped_;
       if (trainer_ == nullptr) continue;
       if (trainer_->finished()) return absl::OkStatus();
-      if (!trainer_->failure().ok()) return Report(trainer_->failure());
+      if (!trainer_->failure().ok() && !WaitForTheCause(now)) return Report(trainer_->failure());
     }
+  }
+
+  // A worker that only lost another one leaves it to the scheduler, which sees all, to say who
+  // failed and why, if it does so soon.
+  bool WaitForTheCause(absl::Time now) {
+    if (!LostPeer(trainer_->failure()).has_value()) return false;
+    if (cause_by_ == absl::InfiniteFuture()) cause_by_ = now + kCauseGrace;
+    return now < cause_by_;
+  }
+
+  // On the compute thread.
+  absl::Status RunTask(const TrainerTask& task) {
+    const bool trains = task.kind == TrainerTask::Kind::kCompute ||
+                        task.kind == TrainerTask::Kind::kSynchronise ||
+                        task.kind == TrainerTask::Kind::kGatherSlots;
+    if (trains && options_.plan.dense_table < 0) TANDEM_RETURN_IF_ERROR(JoinOthers());
+    return runner_->Run(task);
+  }
+
+  absl::Status JoinOthers() {
+    {
+      absl::MutexLock lock(&group_mutex_);
+      if (group_.synchroniser != nullptr) return absl::OkStatus();
+      if (ended_) return absl::CancelledError("the worker ends");
+    }
+    TANDEM_ASSIGN_OR_RETURN(
+        WorkerGroup group, JoinWorkers(options_.plan, self_.index, coordinator_, runner_->dense()));
+    runner_->set_synchroniser(group.synchroniser.get());
+    absl::MutexLock lock(&group_mutex_);
+    if (ended_) group.synchroniser->Abort("the worker ends");
+    group_ = std::move(group);
+    return absl::OkStatus();
+  }
+
+  std::string SynchroniserWaitsFor() {
+    absl::MutexLock lock(&group_mutex_);
+    return group_.synchroniser == nullptr ? "" : group_.synchroniser->WaitingFor();
   }
 
   void OnTick(absl::Time now) {
@@ -170,12 +216,13 @@ class Worker {
       link_->ReportFailure(stopped_);
     }
     if (trainer_ == nullptr) return;
+    ReportPaths();
     trainer_->OnTick(now, &effects_);
     if (trainer_->progress_count() != seen_progress_) {
       seen_progress_ = trainer_->progress_count();
       progress_.Advance(static_cast<uint64_t>(trainer_->step()));
     }
-    progress_.SetActivity(trainer_->Activity(now));
+    progress_.SetActivity(trainer_->Activity(now, SynchroniserWaitsFor()));
     Flush();
   }
 
@@ -218,6 +265,7 @@ class Worker {
     }
     if (rank < 0) return absl::InternalError("a view without this worker");
     self_ = EndpointId::Worker(rank);
+    coordinator_ = view.coordinator();
     link_->set_self(self_);
     progress_.SetActivity("opening data and model");
     TANDEM_ASSIGN_OR_RETURN(runner_, StepRunner::New(options_.plan, rank, options_.init_from));
@@ -230,7 +278,7 @@ class Worker {
     trainer.estimated_rows = runner_->EstimatedRows();
     TANDEM_ASSIGN_OR_RETURN(
         trainer_, TrainerCore::New(options_.plan, trainer, runner_->dense(), *transport_));
-    const auto run = [this](const TrainerTask& task) { return runner_->Run(task); };
+    const auto run = [this](const TrainerTask& task) { return RunTask(task); };
     reader_ = std::make_unique<TaskThread>(run, done_queue_.get());
     computer_ = std::make_unique<TaskThread>(run, done_queue_.get());
     return absl::OkStatus();
@@ -264,6 +312,21 @@ class Worker {
     effects_.Clear();
   }
 
+  // Tells the scheduler how the others are reached.
+  void ReportPaths() {
+    if (options_.paths == nullptr) return;
+    Control control;
+    for (const PathChoice& choice : options_.paths->Take()) {
+      const EndpointId to = peers_->EndpointAt(choice.address);
+      if (to == EndpointId()) continue;  // the scheduler
+      Path* const path = control.mutable_paths()->add_path();
+      path->set_to(to.DebugString());
+      path->set_way(choice.way);
+      path->set_why(choice.why);
+    }
+    if (control.has_paths()) link_->Send(control);
+  }
+
   absl::Status Report(const absl::Status& status) {
     link_->ReportFailure(status);
     std::vector<TransportEvent> events;
@@ -284,6 +347,11 @@ class Worker {
   std::unique_ptr<DoneQueue> done_queue_;
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<TrainerCore> trainer_;
+  absl::Time cause_by_ = absl::InfiniteFuture();
+  std::string coordinator_;
+  absl::Mutex group_mutex_;
+  WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
+  bool ended_ ABSL_GUARDED_BY(group_mutex_) = false;
   TrainerEffects effects_;
   std::unique_ptr<TaskThread> reader_, computer_;
 };

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "proto/job.h"
+#include "transport/path_log.h"
 #include "transport/transport.h"
 
 namespace tandem {
@@ -20,6 +21,7 @@ struct WorkerOptions {
   int rank = -1;             // wanted rank; -1 = any free one
   uint64_t incarnation = 0;  // random, new in every process
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
+  std::shared_ptr<PathLog> paths;           // what the transports have chosen; may be null
   std::string init_from;                    // directory of a save; empty = first values
   std::string save_path;                    // where the model is saved at the end; empty = nowhere
   const std::atomic<bool>* stop = nullptr;  // set by a signal handler

@@ -60,7 +60,8 @@ absl::StatusOr<std::array<LinkParts, 2>> NewParts(const RankOptions& options) {
 absl::StatusOr<std::unique_ptr<Link>> MakeLink(LinkParts parts) {
   if (parts.memory != nullptr) return std::move(parts.memory);
   if (parts.tcp.valid()) return std::make_unique<TcpLink>(std::move(parts.tcp));
-  return ShmLink::Join(std::move(parts.shm), *parts.rings, parts.maker);
+  TANDEM_ASSIGN_OR_RETURN(ShmLink::Mapped rings, ShmLink::Map(*parts.rings, parts.maker));
+  return std::make_unique<ShmLink>(std::move(parts.shm), std::move(rings));
 }
 
 using Mesh = std::vector<std::vector<LinkParts>>;  // [rank][peer]

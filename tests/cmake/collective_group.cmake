@@ -2,3 +2,7 @@ tandem_test(collective_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective
             DEPS tandem::collective_group tandem::collective_links LABELS unit)
 tandem_test(collective_faults_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_faults_test.cc
             DEPS tandem::collective_group tandem::collective_links LABELS unit)
+tandem_test(collective_codec_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_codec_test.cc
+            DEPS tandem::collective_codecs tandem::collective_links Threads::Threads LABELS unit)
+tandem_test(collective_fault_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/collective_fault_test.cc
+            DEPS tandem::collective_rendezvous LABELS integration)

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "proto/job_budget.h"
 
 namespace tandem {
 namespace {
@@ -477,7 +478,7 @@ TEST(ResolveTest, FillsDocumentedDefaults) {
   EXPECT_EQ(job.policy().kind(), Policy::BSP);
   EXPECT_EQ(job.policy().async_scale(), Policy::ONE);
   EXPECT_EQ(job.dense().synchroniser(), Dense::ALLREDUCE);
-  EXPECT_EQ(job.dense().algorithm(), Dense::RING);
+  EXPECT_EQ(job.dense().algorithm(), Dense::AUTO);
   EXPECT_EQ(job.dense().optimizer().kind(), Optimizer::SGD);
   EXPECT_EQ(job.train().epochs(), 1);
   EXPECT_EQ(job.train().max_unacknowledged(), 4);
@@ -597,7 +598,7 @@ TEST(ResolveTest, ResolvedTextParsesToTheSamePlan) {
 
 TEST(ResolveTest, ResolvedTextNamesTheGroups) {
   EXPECT_THAT(ResolvedText(MustResolve({{"policy.kind", "ASP"}})),
-              StartsWith("# Every default filled in.\n# ASP: ids\n# dense: allreduce, RING\n"));
+              StartsWith("# Every default filled in.\n# ASP: ids\n# dense: allreduce, AUTO\n"));
 }
 
 TEST(PolicyNameTest, AllKinds) {
@@ -612,6 +613,35 @@ TEST(PolicyNameTest, AllKinds) {
   policy.set_kind(Policy::FIXED_DELAY);
   policy.set_delay(2);
   EXPECT_EQ(PolicyName(policy), "FIXED_DELAY(2)");
+}
+
+// Of the numbers that the job gives: rows of 4 floats with their keys are 24 bytes.
+TEST(JobBudgetTest, CountsWhatPoliciesHold) {
+  const auto plan = [](const std::string& table, const std::string& policy, const std::string& more,
+                       const std::string& dense = "") {
+    const absl::StatusOr<Job> job = ParseJob(
+        absl::StrCat("name: \"b\" data { format: CRITEO train: \"x\" } table { name: \"t\" dim: 4 ",
+                     table, " } policy { ", policy, " } model { mlp { hidden: [64, 32] } } ",
+                     "dense { optimizer { learning_rate: 1 } ", dense, " } ", more),
+        "b", {});
+    EXPECT_TRUE(job.ok()) << job.status();
+    return Resolve(*job);
+  };
+  const std::string train = "train { batch: 10 depth: 1 } cluster { workers: 3 servers: 1 } ";
+  EXPECT_EQ(HeldBytes(*plan("", "kind: BSP", train)), 3 * 2 * 260 * 24);
+  EXPECT_EQ(HeldBytes(*plan("field: [\"C1\", \"C2\"]", "kind: BSP", train)), 3 * 2 * 20 * 24);
+  EXPECT_EQ(HeldBytes(*plan("expected_rows: 50", "kind: FIXED_DELAY delay: 5", train)),
+            3 * 7 * 50 * 24);
+  EXPECT_EQ(HeldBytes(*plan("frozen: true", "kind: BSP", train)), 0);
+  EXPECT_EQ(HeldBytes(*plan("", "kind: ASP", train)), 0);
+  EXPECT_EQ(HeldBytes(*plan("", "kind: SSP bound: 4", train)), 0);
+  // Two blocks of dense weights between layers of 64 and 32.
+  EXPECT_EQ(HeldBytes(*plan("frozen: true", "kind: BSP", train, "synchroniser: SERVERS")),
+            3 * 2 * 2 * (8 + 4096));
+  const auto refused = plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37439 }");
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("the policy may hold 37440 bytes on a shard (3 workers x (depth 1 + 1"));
+  EXPECT_TRUE(plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37440 }").ok());
 }
 
 TEST(EqualRangesTest, CoverEverythingAndDifferByAtMostOne) {

@@ -269,7 +269,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
     EXPECT_TRUE(summary.contains(field)) << field;
   }
   EXPECT_EQ(summary["policy"]["emb"], "SSP(4)");
-  EXPECT_EQ(summary["policy"]["dense"], "ALLREDUCE(RING)");
+  EXPECT_EQ(summary["policy"]["dense"], "ALLREDUCE(AUTO)");
   EXPECT_EQ(summary["eval"]["auc"], 0.75);
   EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["mean"], 2.0);
   EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["max"], 3.0);

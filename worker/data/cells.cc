@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
+#include "base/status_macros.h"
 
 namespace tandem {
 
@@ -22,6 +23,58 @@ size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::strin
     begin = i + 1;
   }
   return count;
+}
+
+namespace {
+
+// Takes a cell in quotes off the front of `rest`; what is left begins behind the closing quote.
+absl::StatusOr<absl::string_view> TakeQuoted(absl::string_view* rest,
+                                             std::deque<std::string>* texts) {
+  const absl::string_view whole = *rest;
+  std::string* text = nullptr;  // once there is a quote inside
+  for (size_t begin = 1;;) {
+    const size_t quote = whole.find('"', begin);
+    if (quote == absl::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the quote of the cell ", Quote(whole),
+                       " does not end on this line; hint: a quote inside quotes is written twice, "
+                       "and a cell cannot hold a line break"));
+    }
+    const bool twice = quote + 1 < whole.size() && whole[quote + 1] == '"';
+    if (twice && text == nullptr) text = &texts->emplace_back();
+    if (text != nullptr)
+      absl::StrAppend(text, whole.substr(begin, quote + (twice ? 1 : 0) - begin));
+    begin = quote + 2;
+    if (twice) continue;
+    rest->remove_prefix(quote + 1);
+    return text != nullptr ? absl::string_view(*text) : whole.substr(1, quote - 1);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter,
+                                        absl::Span<absl::string_view> cells,
+                                        std::deque<std::string>* texts) {
+  texts->clear();
+  for (size_t count = 0;; ++count) {
+    absl::string_view cell;
+    if (!line.empty() && line[0] == '"') {
+      const absl::string_view whole = line;
+      TANDEM_ASSIGN_OR_RETURN(cell, TakeQuoted(&line, texts));
+      if (!line.empty() && line[0] != delimiter) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("text follows the closing quote of the cell ", Quote(whole),
+                         "; hint: a quote inside quotes is written twice"));
+      }
+    } else {
+      cell = line.substr(0, line.find(delimiter));
+      line.remove_prefix(cell.size());
+    }
+    if (count < cells.size()) cells[count] = cell;
+    if (line.empty()) return count + 1;
+    line.remove_prefix(1);
+  }
 }
 
 namespace {

@@ -3,8 +3,10 @@
 #define TANDEM_WORKER_DATA_CELLS_H_
 
 #include <cstdint>
+#include <deque>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -12,6 +14,13 @@ namespace tandem {
 
 // Cells of `line` into `cells`, as many as fit; returns how many the line has.
 size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::string_view> cells);
+
+// The same where a cell may stand in quotes (RFC 4180): "a, b" is one cell, and "" in it is one
+// quote. Cells that hold a quote refer to `texts`, which is overwritten. INVALID_ARGUMENT: a quote
+// that does not end on this line, or that something follows.
+absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter,
+                                        absl::Span<absl::string_view> cells,
+                                        std::deque<std::string>* texts);
 
 // A finite decimal number that fills the whole text (a leading + is allowed); false otherwise.
 bool ParseNumber(absl::string_view text, float* value);

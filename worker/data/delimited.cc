@@ -1,4 +1,5 @@
 // Delimited text with a column specification in the job.
+#include <deque>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -24,20 +25,20 @@ class DelimitedParser final : public RowParser {
   bool has_header() const override { return columns_.header(); }
 
   absl::Status StartFile(absl::string_view first_line) override {
-    const size_t count = SplitCells(first_line, delimiter_, {});
+    TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(first_line, {}));
     if (count > kMaxColumns) {
       return absl::InvalidArgumentError(
           absl::StrCat("the first line has ", count, " columns, expected at most ", kMaxColumns));
     }
     cells_.resize(count);
-    SplitCells(first_line, delimiter_, absl::MakeSpan(cells_));
+    TANDEM_RETURN_IF_ERROR(Split(first_line, absl::MakeSpan(cells_)).status());
     TANDEM_ASSIGN_OR_RETURN(label_, Find("label", columns_.label()));
     TANDEM_RETURN_IF_ERROR(FindAll("numeric", columns_.numeric(), &numeric_));
     return FindAll("categorical", columns_.categorical(), &categorical_);
   }
 
   absl::Status Parse(absl::string_view line, Row* row) override {
-    const size_t count = SplitCells(line, delimiter_, absl::MakeSpan(cells_));
+    TANDEM_ASSIGN_OR_RETURN(const size_t count, Split(line, absl::MakeSpan(cells_)));
     if (count != cells_.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "the row has ", count, " columns, expected ", cells_.size(), " as in the file's ",
@@ -55,6 +56,14 @@ class DelimitedParser final : public RowParser {
   }
 
  private:
+  // Quotes mean something where commas separate, and there only.
+  absl::StatusOr<size_t> Split(absl::string_view line, absl::Span<absl::string_view> cells) {
+    if (delimiter_ != ',' || line.find('"') == absl::string_view::npos) {
+      return SplitCells(line, delimiter_, cells);
+    }
+    return SplitQuotedCells(line, delimiter_, cells, &texts_);
+  }
+
   bool IsMissing(absl::string_view cell) const {
     return cell.empty() || cell == columns_.missing();
   }
@@ -139,6 +148,7 @@ class DelimitedParser final : public RowParser {
   std::string negative_;                  // the other label, once seen
   std::vector<FieldHash> hashes_;         // per categorical column
   std::vector<absl::string_view> cells_;  // of the line at hand; as many as the first line has
+  std::deque<std::string> texts_;         // of cells that hold quotes
   size_t label_ = 0;                      // column numbers
   std::vector<size_t> numeric_, categorical_;
 };

@@ -72,7 +72,7 @@ class DlrmModel final : public TorchModel {
                  const at::Tensor& d_logits, float* flat_gradient) override {
     const at::Tensor x = KeptRows(block.samples, top_.in(), &x_);
     const at::Tensor dx = KeptRows(block.samples, top_.in(), &dx_);
-    top_.Backward(flat, x, logits, d_logits, flat_gradient, dx);
+    top_.Backward(flat, x, logits, d_logits, flat_gradient, dx, ReadyAfter(block));
 
     const at::Tensor bottom = x.narrow(1, 0, dim());
     const at::Tensor d_bottom = KeptRows(block.samples, dim(), &d_bottom_);
@@ -83,7 +83,8 @@ class DlrmModel final : public TorchModel {
       interaction_.Backward(begin, end, vectors, d_pairs, dx.stride(0), d_vectors);
     });
     d_bottom.add_(dx.narrow(1, 0, dim()));  // it is also an input of the top of its own
-    bottom_.Backward(flat, block.numbers, bottom, d_bottom, flat_gradient, /*dx=*/{});
+    bottom_.Backward(flat, block.numbers, bottom, d_bottom, flat_gradient, /*dx=*/{},
+                     ReadyAfter(block));
   }
 
   const PairInteraction interaction_;

@@ -28,7 +28,7 @@ class GmfModel final : public TorchModel {
                  const at::Tensor& d_logits, float* flat_gradient) override {
     const at::Tensor product = KeptRows(block.samples, output_.in(), &product_);
     const at::Tensor d_product = KeptRows(block.samples, output_.in(), &d_product_);
-    output_.Backward(flat, product, logits, d_logits, flat_gradient, d_product);
+    output_.Backward(flat, product, logits, d_logits, flat_gradient, d_product, {});
     at::Tensor d_user = block.cell_gradients[0], d_item = block.cell_gradients[1];
     at::mul_out(d_user, d_product, block.cells[1]);
     at::mul_out(d_item, d_product, block.cells[0]);

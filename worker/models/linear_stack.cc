@@ -62,7 +62,8 @@ void LinearStack::Forward(const float* flat, const at::Tensor& x, const at::Tens
 }
 
 void LinearStack::Backward(const float* flat, const at::Tensor& x, const at::Tensor& y,
-                           const at::Tensor& dy, float* flat_gradient, const at::Tensor& dx) {
+                           const at::Tensor& dy, float* flat_gradient, const at::Tensor& dx,
+                           const DenseModel::GradientReady& ready) {
   const int64_t rows = x.size(0);
   at::Tensor output = y, gradient = dy;
   for (size_t l = layers_.size(); l-- > 0;) {
@@ -72,6 +73,7 @@ void LinearStack::Backward(const float* flat, const at::Tensor& x, const at::Ten
     const at::Tensor input = l == 0 ? x : KeptRows(rows, layer.in, &layers_[l - 1].output);
     AddTransposedProduct(gradient, input, layout_->View(flat_gradient, layer.weight));
     layout_->View(flat_gradient, layer.bias).add_(gradient.sum(0));
+    if (ready) ready(layout_->parameters()[static_cast<size_t>(layer.weight)].offset);
     if (l == 0 && !dx.defined()) return;
     const at::Tensor down = l == 0 ? dx : KeptRows(rows, layer.in, &layers_[l - 1].gradient);
     Multiply(gradient, layout_->View(flat, layer.weight), down);

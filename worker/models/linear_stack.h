@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/model.h"
 #include "worker/models/parameter_layout.h"
 
 namespace tandem {
@@ -46,9 +47,10 @@ class LinearStack {
   void Forward(const float* flat, const at::Tensor& x, const at::Tensor& y);
 
   // After Forward with the same flat, x and y. dy: [B, out], overwritten. Adds to the stack's part
-  // of `flat_gradient`; writes dx [B, in] if it is defined.
+  // of `flat_gradient`; writes dx [B, in] if it is defined. After each layer, from the last to the
+  // first, calls `ready` (if there is one) with the offset of its weights.
   void Backward(const float* flat, const at::Tensor& x, const at::Tensor& y, const at::Tensor& dy,
-                float* flat_gradient, const at::Tensor& dx);
+                float* flat_gradient, const at::Tensor& dx, const DenseModel::GradientReady& ready);
 
  private:
   struct Layer {

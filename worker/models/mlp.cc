@@ -29,7 +29,7 @@ class MlpModel final : public TorchModel {
                  const at::Tensor& d_logits, float* flat_gradient) override {
     const at::Tensor x = KeptRows(block.samples, layers_.in(), &x_);
     const at::Tensor dx = KeptRows(block.samples, layers_.in(), &dx_);
-    layers_.Backward(flat, x, logits, d_logits, flat_gradient, dx);
+    layers_.Backward(flat, x, logits, d_logits, flat_gradient, dx, ReadyAfter(block));
     CopyFromColumns(dx, 0, block.cell_gradients);
   }
 

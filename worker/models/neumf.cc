@@ -51,7 +51,7 @@ class NeuMfModel final : public TorchModel {
                  const at::Tensor& d_logits, float* flat_gradient) override {
     const at::Tensor joined = KeptRows(block.samples, output_.in(), &joined_);
     const at::Tensor d_joined = KeptRows(block.samples, output_.in(), &d_joined_);
-    output_.Backward(flat, joined, logits, d_logits, flat_gradient, d_joined);
+    output_.Backward(flat, joined, logits, d_logits, flat_gradient, d_joined, {});
     const at::Tensor d_product = d_joined.narrow(1, 0, factors_);
     at::Tensor d_user = block.cell_gradients[table_[kUserGmf]];
     at::Tensor d_item = block.cell_gradients[table_[kItemGmf]];
@@ -60,7 +60,7 @@ class NeuMfModel final : public TorchModel {
     const at::Tensor x = KeptRows(block.samples, mlp_.in(), &x_);
     const at::Tensor dx = KeptRows(block.samples, mlp_.in(), &dx_);
     mlp_.Backward(flat, x, joined.narrow(1, factors_, mlp_.out()),
-                  d_joined.narrow(1, factors_, mlp_.out()), flat_gradient, dx);
+                  d_joined.narrow(1, factors_, mlp_.out()), flat_gradient, dx, {});
     CopyFromColumns(
         dx, 0, {block.cell_gradients[table_[kUserMlp]], block.cell_gradients[table_[kItemMlp]]});
   }

@@ -129,6 +129,7 @@ void TorchModel::RunBlocks(const Call& call) {
   for (int64_t begin = 0; begin < call.batch.samples; begin += kBlockSamples) {
     const int64_t samples = std::min(kBlockSamples, call.batch.samples - begin);
     ViewBlock(call, begin, samples);
+    block_.last = begin + samples == call.batch.samples;
     const at::Tensor logits = View(&call.logits[begin], samples, 1);
     Logits(flat, block_, logits);
     if (!backward) continue;

@@ -35,6 +35,7 @@ class TorchModel : public DenseModel {
   // One block of samples; all tensors are views of the caller's memory.
   struct Block {
     int64_t samples = 0;
+    bool last = false;                       // of the batch
     at::Tensor numbers;                      // [B, D]
     std::vector<at::Tensor> cells;           // per table [B, fields * dim]
     std::vector<at::Tensor> cell_gradients;  // the same shapes; empty in Forward
@@ -50,6 +51,12 @@ class TorchModel : public DenseModel {
   // overwritten). Adds to `flat_gradient`; writes every element of block.cell_gradients.
   virtual void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                          const at::Tensor& d_logits, float* flat_gradient) = 0;
+
+  // For LinearStack::Backward: tells that gradients are final, if they are after this block.
+  const GradientReady& ReadyAfter(const Block& block) const {
+    static const GradientReady kNotYet;
+    return block.last ? gradient_ready() : kNotYet;
+  }
 
   const ModelInputs& inputs() const { return inputs_; }
   ParameterLayout* layout() { return &layout_; }

@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "collectives/codecs/codec.h"
+
+namespace tandem {
+namespace {
+
+// Of a basis: columns shorter than this, next to what they were, are taken for zero.
+constexpr double kNothing = 1e-7;
+
+class PowerSgdCodec final : public GradientCodec {
+ public:
+  PowerSgdCodec(int rank, uint64_t seed) : wanted_(static_cast<size_t>(rank)), seed_(seed) {}
+  absl::string_view name() const override { return "PowerSGD"; }
+  bool linear() const override { return true; }
+
+  absl::Status Sum(Group& group, absl::Span<const float> mine, absl::Span<float> sum,
+                   absl::Span<float> sent) override {
+    if (mine.empty()) return absl::OkStatus();
+    if (mine.size() != count_) Shape(mine.size());
+    Multiply(mine);
+    TANDEM_RETURN_IF_ERROR(SumOver(group, &p_));
+    Orthonormalise();
+    MultiplyTransposed(mine);
+    Product(sent);  // with this rank's own Q
+    TANDEM_RETURN_IF_ERROR(SumOver(group, &q_));
+    Product(sum);
+    Renew();
+    return absl::OkStatus();
+  }
+
+ private:
+  // M is [n, m], the last row padded with zeros; P [n, rank] and Q [m, rank] by column.
+  void Shape(size_t count) {
+    count_ = count;
+    m_ = static_cast<size_t>(std::ceil(std::sqrt(static_cast<double>(count))));
+    n_ = (count + m_ - 1) / m_;
+    rank_ = std::min(wanted_, std::min(n_, m_));
+    p_.assign(n_ * rank_, 0);
+    q_.resize(m_ * rank_);
+    Random random(seed_);
+    for (float& x : q_) x = static_cast<float>(random.Normal());
+  }
+
+  // A column of Q that came out as nothing would stay nothing for ever: it begins anew. All ranks
+  // hold the same Q.
+  void Renew() {
+    for (size_t c = 0; c < rank_; ++c) {
+      float* const column = &q_[c * m_];
+      if (std::any_of(column, column + m_, [](float x) { return x != 0; })) continue;
+      Random random(HashCombine(seed_, c));
+      for (size_t j = 0; j < m_; ++j) column[j] = static_cast<float>(random.Normal());
+    }
+  }
+
+  static absl::Status SumOver(Group& group, std::vector<float>* v) {
+    return group.Wait(group.AllReduce(v->data(), v->data(), static_cast<int64_t>(v->size()),
+                                      DataType::kF32, ReduceOp::kSum));
+  }
+
+  absl::Span<const float> Row(absl::Span<const float> matrix, size_t i) const {
+    return matrix.subspan(i * m_, m_);  // the last one may be shorter
+  }
+
+  void Multiply(absl::Span<const float> matrix) {  // P = M Q
+    for (size_t i = 0; i < n_; ++i) {
+      const absl::Span<const float> row = Row(matrix, i);
+      for (size_t c = 0; c < rank_; ++c) {
+        const float* const q = &q_[c * m_];
+        float dot = 0;
+        for (size_t j = 0; j < row.size(); ++j) dot += row[j] * q[j];
+        p_[c * n_ + i] = dot;
+      }
+    }
+  }
+
+  void MultiplyTransposed(absl::Span<const float> matrix) {  // Q = M^T P
+    std::fill(q_.begin(), q_.end(), 0.0f);
+    for (size_t i = 0; i < n_; ++i) {
+      const absl::Span<const float> row = Row(matrix, i);
+      for (size_t c = 0; c < rank_; ++c) {
+        float* const q = &q_[c * m_];
+        const float p = p_[c * n_ + i];
+        for (size_t j = 0; j < row.size(); ++j) q[j] += row[j] * p;
+      }
+    }
+  }
+
+  // Columns of P, by modified Gram-Schmidt; one that is nothing but a sum of those before becomes
+  // zero. All ranks hold the same P, so they get the same bits.
+  void Orthonormalise() {
+    for (size_t c = 0; c < rank_; ++c) {
+      float* const column = &p_[c * n_];
+      const double before = std::sqrt(Dot(column, column));
+      for (size_t b = 0; b < c; ++b) {
+        const auto along = static_cast<float>(Dot(column, &p_[b * n_]));
+        for (size_t i = 0; i < n_; ++i) column[i] -= along * p_[b * n_ + i];
+      }
+      const double length = std::sqrt(Dot(column, column));
+      const double factor = length > kNothing * before ? 1 / length : 0;
+      for (size_t i = 0; i < n_; ++i) column[i] = static_cast<float>(column[i] * factor);
+    }
+  }
+
+  double Dot(const float* a, const float* b) const {
+    double dot = 0;
+    for (size_t i = 0; i < n_; ++i) dot += static_cast<double>(a[i]) * b[i];
+    return dot;
+  }
+
+  void Product(absl::Span<float> out) const {  // P Q^T
+    std::fill(out.begin(), out.end(), 0.0f);
+    for (size_t i = 0; i < n_; ++i) {
+      const absl::Span<float> row = out.subspan(i * m_, m_);
+      for (size_t c = 0; c < rank_; ++c) {
+        const float p = p_[c * n_ + i];
+        for (size_t j = 0; j < row.size(); ++j) row[j] += p * q_[c * m_ + j];
+      }
+    }
+  }
+
+  const size_t wanted_;
+  const uint64_t seed_;
+  size_t count_ = 0, n_ = 0, m_ = 0, rank_ = 0;
+  std::vector<float> p_, q_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GradientCodec>> NewPowerSgdCodec(int rank, uint64_t seed) {
+  if (rank < 1) return absl::InvalidArgumentError(absl::StrCat("PowerSGD: rank ", rank));
+  return {std::make_unique<PowerSgdCodec>(rank, seed)};
+}
+
+}  // namespace tandem

@@ -1,0 +1,239 @@
+// Four processes in an all-reduce, one of which is killed, stopped, or leaves in order, at any step
+// of it: every survivor must name that rank, and go on without it.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/random.h"
+#include "collectives/connect_links.h"
+#include "collectives/coordinator.h"
+#include "collectives/coordinator_client.h"
+#include "collectives/errors.h"
+#include "collectives/group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 4;
+constexpr int64_t kCount = 200000;
+constexpr absl::Duration kBeat = absl::Milliseconds(200);
+constexpr absl::Duration kLimit = absl::Seconds(60);  // of anything here; a failure if reached
+
+enum class Fault { kKill, kStop, kLeave };
+const char* Name(Fault fault) {
+  return fault == Fault::kKill ? "kill -9" : fault == Fault::kStop ? "SIGSTOP" : "orderly exit";
+}
+
+struct Scenario {
+  Fault fault = Fault::kKill;
+  int victim = 0;
+  Algorithm algorithm = Algorithm::kRing;
+  LinkChoice links = LinkChoice::kAuto;
+  int operations = 0;  // before the one in which it happens
+  int looks = 0;       // at that one, by the victim, before it happens
+};
+
+// ---- What a rank's process does -----------------------------------------------
+
+struct Member {
+  std::unique_ptr<CoordinatorClient> client;
+  absl::StatusOr<LinkPorts> ports = absl::UnknownError("not open");
+  std::unique_ptr<Group> group;
+};
+
+absl::Status MakeGroup(const Scenario& scenario, Member* member) {
+  const Membership membership = member->client->membership();
+  ConnectOptions connect;
+  connect.links = scenario.links;
+  connect.watch = member->client.get();
+  auto links = ConnectLinks(membership, *member->ports, connect, absl::Now() + kLimit);
+  if (!links.ok()) return links.status();
+  GroupOptions options;
+  options.watch = member->client.get();
+  options.deadline = kLimit;
+  member->group = std::make_unique<Group>(membership.rank, *std::move(links), options);
+  return absl::OkStatus();
+}
+
+// Rank r contributes r + 1 everywhere.
+absl::StatusOr<Work> Sum(const Scenario& scenario, int was_rank, Group& group,
+                         std::vector<float>* x) {
+  x->assign(kCount, static_cast<float>(was_rank + 1));
+  CallOptions call;
+  call.choice = AlgorithmChoice{scenario.algorithm, 64 << 10};
+  return group.AllReduce(x->data(), x->data(), kCount, DataType::kF32, ReduceOp::kSum, call);
+}
+
+[[noreturn]] void BeTheVictim(const Scenario& scenario, Member* member, std::vector<float>* x) {
+  const auto work = Sum(scenario, scenario.victim, *member->group, x);
+  for (int i = 0; i < scenario.looks && work.ok(); ++i) (void)member->group->Test(*work);
+  if (scenario.fault == Fault::kKill) raise(SIGKILL);
+  if (scenario.fault == Fault::kStop) raise(SIGSTOP);
+  member->group.reset();
+  member->client.reset();  // says goodbye
+  _exit(0);
+}
+
+// Writes "LOST rank: text" and then "SUM value" to `report`; or what went wrong.
+std::string Survive(const Scenario& scenario, int rank, Member* member, std::vector<float>* x) {
+  const absl::Status lost = member->group->Wait(Sum(scenario, rank, *member->group, x));
+  if (lost.ok()) {  // it was done before the victim went; the next one cannot be
+    const absl::Status next = member->group->Wait(Sum(scenario, rank, *member->group, x));
+    if (next.ok()) return "two sums without a rank";
+    if (!LostPeer(next).has_value()) return absl::StrCat("UNNAMED ", next.ToString());
+    return absl::StrCat("LOST ", *LostPeer(next), ": ", next.message());
+  }
+  if (!LostPeer(lost).has_value()) return absl::StrCat("UNNAMED ", lost.ToString());
+  return absl::StrCat("LOST ", *LostPeer(lost), ": ", lost.message());
+}
+
+std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::vector<float>* x) {
+  member->group.reset();
+  const auto membership = member->client->Shrink(absl::Now() + kLimit);
+  if (!membership.ok()) return membership.status().ToString();
+  if (const absl::Status made = MakeGroup(scenario, member); !made.ok()) return made.ToString();
+  const absl::Status status = member->group->Wait(Sum(scenario, was_rank, *member->group, x));
+  if (!status.ok()) return status.ToString();
+  for (const float value : *x) {
+    if (value != (*x)[0]) return "elements differ";
+  }
+  return absl::StrCat("SUM ", (*x)[0], " of ", member->group->ranks());
+}
+
+[[noreturn]] void RunRank(const Scenario& scenario, int rank, int commands, int report) {
+  char address[256] = "";
+  ssize_t got = read(commands, address, sizeof address - 1);
+  if (got <= 0) _exit(3);
+  Member member;
+  member.ports = LinkPorts::Open();
+  JoinOptions join;
+  join.coordinator = std::string(address, static_cast<size_t>(got));
+  join.rank = rank;
+  join.ranks = kRanks;
+  join.member = member.ports->member();
+  auto client = CoordinatorClient::Join(join, absl::Now() + kLimit);
+  std::string text;
+  std::vector<float> x;
+  if (!client.ok()) {
+    text = client.status().ToString();
+  } else {
+    member.client = *std::move(client);
+    if (const absl::Status made = MakeGroup(scenario, &member); !made.ok()) text = made.ToString();
+  }
+  for (int i = 0; text.empty() && i < scenario.operations; ++i) {
+    const absl::Status status = member.group->Wait(Sum(scenario, rank, *member.group, &x));
+    if (!status.ok()) text = status.ToString();
+  }
+  if (text.empty()) {
+    if (rank == scenario.victim) BeTheVictim(scenario, &member, &x);
+    text = Survive(scenario, rank, &member, &x);
+    absl::StrAppend(&text, "\n", GoOn(scenario, rank, &member, &x));
+  }
+  absl::StrAppend(&text, "\n");
+  (void)!write(report, text.data(), text.size());
+  member.group.reset();
+  member.client.reset();
+  _exit(0);
+}
+
+// ---- The test -----------------------------------------------------------------
+
+struct Child {
+  pid_t pid = -1;
+  int commands = -1, report = -1;
+};
+
+Child Fork(const Scenario& scenario, int rank) {
+  int commands[2], report[2];
+  EXPECT_EQ(pipe(commands), 0);
+  EXPECT_EQ(pipe(report), 0);
+  Child child{fork(), commands[1], report[0]};
+  if (child.pid == 0) {
+    alarm(static_cast<unsigned>(absl::ToInt64Seconds(2 * kLimit)));
+    close(commands[1]);
+    close(report[0]);
+    RunRank(scenario, rank, commands[0], report[1]);
+  }
+  close(commands[0]);
+  close(report[1]);
+  return child;
+}
+
+std::string ReadAll(int fd) {
+  std::string out;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(fd, buffer, sizeof buffer)) > 0;)
+    out.append(buffer, static_cast<size_t>(n));
+  return out;
+}
+
+void Play(const Scenario& scenario) {
+  SCOPED_TRACE(absl::StrCat(Name(scenario.fault), " of rank ", scenario.victim, " in ",
+                            AlgorithmName(scenario.algorithm), ", operation ", scenario.operations,
+                            ", after ", scenario.looks, " looks",
+                            scenario.links == LinkChoice::kTcp ? ", tcp" : ""));
+  std::array<Child, kRanks> children;
+  for (int r = 0; r < kRanks; ++r) children[r] = Fork(scenario, r);
+  CoordinatorOptions options;
+  options.beat = kBeat;
+  const auto coordinator = Coordinator::Start(options);
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  const std::string& address = (*coordinator)->address();
+  for (const Child& child : children) {
+    ASSERT_EQ(write(child.commands, address.data(), address.size()),
+              static_cast<ssize_t>(address.size()));
+    close(child.commands);
+  }
+  const double expected = 10 - (scenario.victim + 1);
+  for (int r = 0; r < kRanks; ++r) {
+    if (r == scenario.victim) continue;
+    const std::vector<std::string> lines = absl::StrSplit(ReadAll(children[r].report), '\n');
+    ASSERT_GE(lines.size(), 2u) << "rank " << r;
+    EXPECT_THAT(lines[0], HasSubstr(absl::StrCat("LOST ", scenario.victim, ": "))) << "rank " << r;
+    EXPECT_EQ(lines[1], absl::StrCat("SUM ", expected, " of 3")) << "rank " << r;
+  }
+  kill(children[scenario.victim].pid, SIGKILL);
+  for (const Child& child : children) {
+    EXPECT_EQ(waitpid(child.pid, nullptr, 0), child.pid);
+    close(child.report);
+  }
+}
+
+class AnyRank : public ::testing::TestWithParam<Fault> {};
+
+// Three survivors a scenario; twelve scenarios a fault make 108 over the three faults.
+TEST_P(AnyRank, IsNamedByAllSurvivorsWhoGoOnWithoutIt) {
+  Random random(static_cast<uint64_t>(GetParam()) + 1);
+  const Algorithm algorithms[] = {Algorithm::kRing, Algorithm::kDirect,
+                                  Algorithm::kRecursiveDoubling};
+  for (int i = 0; i < 12; ++i) {
+    Scenario scenario;
+    scenario.fault = GetParam();
+    scenario.victim = i % kRanks;
+    scenario.algorithm = algorithms[i % 3];
+    scenario.links = i % 2 == 0 ? LinkChoice::kAuto : LinkChoice::kTcp;
+    scenario.operations = static_cast<int>(random.Uniform(3));
+    scenario.looks = static_cast<int>(random.Uniform(60));
+    Play(scenario);
+    if (HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Faults, AnyRank,
+                         ::testing::Values(Fault::kKill, Fault::kStop, Fault::kLeave));
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,31 @@
+// Makes the collective group of a job's workers: they meet at the coordinator that a view names,
+// are joined by links, and synchronise the dense parameters.
+#ifndef TANDEM_WORKER_JOIN_GROUP_H_
+#define TANDEM_WORKER_JOIN_GROUP_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/coordinator_client.h"
+#include "proto/job.h"
+#include "worker/dense_parameters.h"
+#include "worker/dense_synchroniser.h"
+
+namespace tandem {
+
+// What a worker holds for its collectives, to be destroyed in this order from below.
+struct WorkerGroup {
+  std::unique_ptr<CoordinatorClient> client;  // null in a job of one worker
+  std::unique_ptr<DenseSynchroniser> synchroniser;
+};
+
+// Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
+// one worker. Errors name the worker that is missing or at fault.
+absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
+                                        const std::string& coordinator, DenseParameters& dense);
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_JOIN_GROUP_H_
