@@ -85,7 +85,18 @@ void InputIsOutput(int64_t offset, Schedule* s) {
   s->input = 0;
 }
 
-Schedule OfPart(const Hierarchy& h, const CollectiveShape& part, Algorithm outer) {
+// Steps of the phases, for all parts: those of a part of `count` elements. (A rank that is alone
+// copies in one step what there is; a shorter part may have nothing for it.)
+struct PhaseSteps {
+  size_t first, outer, last;
+};
+PhaseSteps StepsOfPhases(const Hierarchy& h, Algorithm outer, int64_t count) {
+  return {MostSteps(h, h.First(), h.FirstShape(count)),
+          StepsOf({Primitive::kAllReduce, outer}, h.OuterShape(count)),
+          MostSteps(h, h.Last(), h.LastShape(count))};
+}
+
+Schedule OfPart(const Hierarchy& h, const CollectiveShape& part, const PhaseSteps& steps) {
   const Schedule group = NewSchedule(Primitive::kAllReduce, part);
   const std::vector<int>& host = h.hosts()[static_cast<size_t>(h.host())];
   const int64_t begin = h.Own(part.count).begin;
@@ -93,19 +104,19 @@ Schedule OfPart(const Hierarchy& h, const CollectiveShape& part, Algorithm outer
   const CollectiveShape first_shape = h.FirstShape(part.count);
   Schedule first = Make(h.First(), first_shape);
   Shift(&first, Region::kOutput, begin);
-  Embed(host, group, MostSteps(h, h.First(), first_shape), &first);
+  Embed(host, group, steps.first, &first);
 
-  const Phase across{Primitive::kAllReduce, outer};
+  const Phase across{Primitive::kAllReduce, part.outer};
   const CollectiveShape outer_shape = h.OuterShape(part.count);
   Schedule second = h.InLane() ? Make(across, outer_shape) : Schedule();
   InputIsOutput(0, &second);
   Shift(&second, Region::kOutput, begin);
-  Embed(h.InLane() ? h.Lane(h.local()) : host, group, StepsOf(across, outer_shape), &second);
+  Embed(h.InLane() ? h.Lane(h.local()) : host, group, steps.outer, &second);
 
   const CollectiveShape last_shape = h.LastShape(part.count);
   Schedule last = Make(h.Last(), last_shape);
   InputIsOutput(InPlaceOffset(h.Last().primitive, last_shape), &last);
-  Embed(host, group, MostSteps(h, h.Last(), last_shape), &last);
+  Embed(host, group, steps.last, &last);
 
   Schedule s = Sequence(Sequence(std::move(first), second), last);
   s.input = group.input;
@@ -216,8 +227,11 @@ int64_t Hierarchy::Part() const {
 
 Schedule HierarchicalAllReduce(const CollectiveShape& shape) {
   const Hierarchy hierarchy(shape);
-  return InParts(Primitive::kAllReduce, shape, hierarchy.Part(),
-                 [&](const CollectiveShape& part) { return OfPart(hierarchy, part, shape.outer); });
+  const int64_t part = hierarchy.Part();
+  const PhaseSteps steps =
+      StepsOfPhases(hierarchy, shape.outer, Parts(shape.count, part).front().count);
+  return InParts(Primitive::kAllReduce, shape, part,
+                 [&](const CollectiveShape& of_part) { return OfPart(hierarchy, of_part, steps); });
 }
 
 }  // namespace tandem

@@ -34,7 +34,16 @@ std::string Describe(const CollectiveShape& shape) {
                       AlgorithmName(shape.inner), " outer ", AlgorithmName(shape.outer));
 }
 
-std::set<int64_t> Counts(int p) {
+// Whether `count` is that of a rank's block, not that of the vector.
+bool InBlocks(Primitive primitive) {
+  return primitive == Primitive::kReduceScatter || primitive == Primitive::kAllGather ||
+         primitive == Primitive::kGather || primitive == Primitive::kScatter ||
+         primitive == Primitive::kAllToAll;
+}
+
+std::set<int64_t> Counts(Primitive primitive, int p) {
+  if (primitive == Primitive::kBarrier) return {0};
+  if (InBlocks(primitive)) return {0, 1, 7};
   if (p <= kSmall) return {0, 1, p - 1, p, p + 1, 1000};
   return {p - 1, 3 * p + 1};
 }
@@ -42,10 +51,11 @@ std::set<int64_t> Counts(int p) {
 // Whole messages, and cuts into few and into more parts.
 std::set<int64_t> Segments(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
   if (!CutsMessages(primitive, algorithm)) return {0};
-  const int64_t elements = std::max(shape.count, shape.Total() / shape.ranks);
-  std::set<int64_t> segments = {0, std::max<int64_t>(1, elements / 5)};
-  if (!HasRoot(primitive) || shape.ranks <= kSmall) {
-    segments.insert(std::max<int64_t>(1, elements / (3 * shape.ranks)));
+  if (InBlocks(primitive)) return {0, 3};
+  std::set<int64_t> segments = {0, std::max<int64_t>(1, shape.count / 5)};
+  const bool in_blocks = algorithm == Algorithm::kRing || algorithm == Algorithm::kDirect;
+  if ((in_blocks && !HasRoot(primitive)) || shape.ranks <= kSmall) {
+    segments.insert(std::max<int64_t>(1, shape.count / (3 * shape.ranks)));
   }
   return segments;
 }
@@ -94,7 +104,7 @@ TEST_P(EveryAlgorithm, IsProvenForEverySize) {
     int proofs = 0;
     for (int p = 1; p <= kMostRanks && !HasFailure(); ++p) {
       for (const int root : Roots(primitive, p)) {
-        for (const int64_t count : Counts(p)) {
+        for (const int64_t count : Counts(primitive, p)) {
           CollectiveShape shape;
           shape.ranks = p;
           shape.root = root;
