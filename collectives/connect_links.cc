@@ -24,6 +24,7 @@ namespace {
 constexpr size_t kMaxHelloBytes = 256;
 constexpr size_t kMaxNewcomers = 1024;
 constexpr absl::Duration kLook = absl::Milliseconds(50);
+constexpr absl::Duration kAsk = absl::Milliseconds(250);
 
 std::string RandomName() {
   char bytes[12];
@@ -59,7 +60,7 @@ class Connector {
   absl::Status ConnectTo(int peer);
   absl::Status ConnectTcp(int peer);
   absl::Status ConnectShm(int peer);
-  absl::Status Verdict() const;
+  absl::Status Verdict();  // asks, now and then, after those who do not come
   void Wait();
   void AcceptNewcomers();
   absl::Status Serve(Attempt& attempt);
@@ -84,6 +85,7 @@ class Connector {
   const absl::Time deadline_;
   std::vector<std::unique_ptr<Link>> links_;
   std::list<Attempt> attempts_;
+  absl::Time ask_at_ = absl::Now() + kAsk;
 };
 
 absl::StatusOr<std::vector<std::unique_ptr<Link>>> Connector::Run() {
@@ -113,8 +115,13 @@ absl::Status Connector::CheckChoice() const {
   return absl::OkStatus();
 }
 
-absl::Status Connector::Verdict() const {
-  return options_.watch != nullptr ? options_.watch->Verdict() : absl::OkStatus();
+absl::Status Connector::Verdict() {
+  if (options_.watch == nullptr) return absl::OkStatus();
+  if (const absl::Time now = absl::Now(); now >= ask_at_) {
+    ask_at_ = now + kAsk;
+    for (const int rank : Missing()) options_.watch->Want(rank);
+  }
+  return options_.watch->Verdict();
 }
 
 std::vector<int> Connector::Missing() const {
@@ -224,8 +231,10 @@ absl::Status Connector::ServeTcp(Attempt& attempt) {
   rendezvous::LinkReply reply;
   const bool ours = attempt.peer >= 0;
   absl::StatusOr<bool> next = ours ? attempt.tcp->Next(&reply) : attempt.tcp->Next(&hello);
-  if (next.ok() && !*next) next = ended;  // OK: false; else why nothing will come
-  if (next.ok() && !*next) return absl::OkStatus();
+  if (next.ok() && !*next) {
+    if (ended.ok()) return absl::OkStatus();
+    next = ended;  // nothing will come
+  }
   if (!ours) {
     if (next.ok()) {
       AdmitTcp(attempt, hello);

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/group.h"
+#include "collectives/coordinator_client.h"
 #include "collectives/link.h"
 #include "collectives/links/shm_link.h"
 #include "collectives/links/tcp_socket.h"
@@ -49,7 +49,8 @@ enum class LinkChoice { kAuto, kTcp, kShm };
 struct ConnectOptions {
   LinkChoice links = LinkChoice::kAuto;
   size_t shm_capacity = ShmLink::kDefaultCapacity;  // of each ring
-  GroupWatch* watch = nullptr;  // its verdict ends the wait, and what fails here is reported to it
+  // Its verdict ends the wait, and what fails here is reported to it; may be null.
+  CoordinatorClient* watch = nullptr;
   std::function<void(absl::string_view)> log;  // one line an event; may be empty
 };
 

@@ -136,6 +136,13 @@ void CoordinatorClient::ReportLinkFailure(int rank, absl::string_view why) {
   Send(message);
 }
 
+void CoordinatorClient::Want(int rank) {
+  absl::MutexLock lock(&mu_);
+  ToCoordinator message;
+  message.mutable_want()->set_rank(rank);
+  Send(message);
+}
+
 void CoordinatorClient::ReportAbort(const absl::Status& why) {
   absl::MutexLock lock(&mu_);
   if (!connected_) return SetVerdict(why);
@@ -217,6 +224,7 @@ bool CoordinatorClient::Turn(absl::Time now) {
     heard_ = now;
     Handle(message);
   }
+  if (!connected_) return !leaving_;  // it has said goodbye
   // After a pause of this process what has come in the meantime counts.
   if (now - last_turn_ > beat_ * 2) heard_ = now;
   last_turn_ = now;

@@ -61,6 +61,8 @@ class CoordinatorClient final : public GroupWatch {
 
   // The link to `rank` failed, or it was waited for in vain.
   void ReportLinkFailure(int rank, absl::string_view why);
+  // This rank waits for `rank`. No reproach; but if that has left in order there will be a verdict.
+  void Want(int rank);
   // This rank gives up, and nobody else is at fault.
   void ReportAbort(const absl::Status& why);
   // The verdict, or OK if there is none by the deadline.

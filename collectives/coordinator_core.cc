@@ -82,6 +82,8 @@ void CoordinatorCore::OnMessage(ConnectionId from, const ToCoordinator& message,
       return Accuse(group, rank, message.accusation(), now, e);
     case ToCoordinator::kAbort:
       return Abort(group, rank, message.abort(), e);
+    case ToCoordinator::kWant:
+      return Want(group, message.want(), e);
     case ToCoordinator::kShrink:
       return AskToShrink(group, rank, message.shrink(), now, e);
     default:
@@ -343,6 +345,15 @@ void CoordinatorCore::FailMeeting(Group& group, FromCoordinator why, Coordinator
 }
 
 // ---- Failure ----------------------------------------------------------------
+
+void CoordinatorCore::Want(Group& group, const rendezvous::Want& want, CoordinatorEffects* e) {
+  if (group.phase != Group::Phase::kRunning || want.rank() < 0 || want.rank() >= group.ranks)
+    return;
+  const Rank& wanted = group.members[static_cast<size_t>(want.rank())];
+  if (wanted.state == Rank::State::kLeft && !wanted.gave_up) {
+    DecideLost(group, wanted, wanted.why, e);
+  }
+}
 
 void CoordinatorCore::Abort(Group& group, Rank& rank, const rendezvous::Abort& abort,
                             CoordinatorEffects* e) {

@@ -12,7 +12,8 @@
 //   (3) accusations ("link to 2 failed", "waited for 2 in vain") are kept until (1) or (2) explains
 //       them, for the time that (2) takes; then the blame falls on the rank that most accuse among
 //       those that accuse nobody themselves: one that gave up because of another is not the cause;
-//   (4) a rank that left in order, and had not given up, is the cause as soon as it is accused;
+//   (4) a rank that left in order, and had not given up, is the cause as soon as it is accused or
+//       wanted;
 //   (5) an abort (ranks disagree, or the caller's wish) names the rank that says it and why, at
 //   once.
 //
@@ -102,6 +103,7 @@ class CoordinatorCore {
 
   void Accuse(Group& group, Rank& by, const rendezvous::Accusation& accusation, absl::Time now,
               CoordinatorEffects* e);
+  void Want(Group& group, const rendezvous::Want& want, CoordinatorEffects* e);
   void Abort(Group& group, Rank& rank, const rendezvous::Abort& abort, CoordinatorEffects* e);
   void Leave(Group& group, Rank& rank, CoordinatorEffects* e);
   void Lose(Group& group, Rank& rank, absl::string_view why, CoordinatorEffects* e);

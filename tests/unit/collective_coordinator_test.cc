@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -318,6 +319,19 @@ TEST_F(CoreTest, ARankThatLeftInOrderIsNamedWhenItIsWanted) {
   EXPECT_THAT(Told(12), ElementsAre("lost 1: left in order"));
 }
 
+// Somebody who only waits says so: that names who has left, and nobody else.
+TEST_F(CoreTest, ARankThatLeftIsNamedToThoseWhoWaitForIt) {
+  Meet(3);
+  rendezvous::ToCoordinator want;
+  want.mutable_want()->set_rank(1);
+  Say(10, want);
+  EXPECT_THAT(Told(10), IsEmpty());
+  Goodbye(11);
+  Say(10, want);
+  EXPECT_THAT(Told(10), ElementsAre("lost 1: left in order"));
+  EXPECT_THAT(Told(12), ElementsAre("lost 1: left in order"));
+}
+
 TEST_F(CoreTest, TheWishMayComeBeforeTheGoodbye) {
   Meet(3);
   Accuse(10, 1, "connection closed");
@@ -452,6 +466,468 @@ TEST_F(CoreTest, AnyOrderOfEventsGivesOneVerdict) {
     Pass(absl::Seconds(1), {});
     ASSERT_EQ(core_.groups(), 0u);
   }
+}
+
+// ---- Processes --------------------------------------------------------------
+
+constexpr absl::Duration kTestBeat = absl::Milliseconds(200);
+constexpr absl::Duration kLong = absl::Seconds(60);  // far more than anything here takes
+constexpr int kRanks = 4;
+
+enum class Stage { kConnecting, kOperating };
+enum class End { kKill, kStop, kExit };
+
+struct Fate {
+  Stage stage = Stage::kOperating;
+  End end = End::kKill;
+  int victim = 0;
+};
+
+// The processes of a group, forked before this one has threads; each gets the coordinator's address
+// through a pipe and says how it went in one line.
+class Ranks {
+ public:
+  using Main = std::function<std::string(int rank, const std::string& coordinator)>;
+  explicit Ranks(const Main& main, int ranks = kRanks) {
+    for (int rank = 0; rank < ranks; ++rank) Fork(rank, main);
+  }
+  ~Ranks() {
+    for (const Child& child : children_) {
+      kill(child.pid, SIGKILL);
+      waitpid(child.pid, nullptr, 0);
+    }
+  }
+  void Begin(const std::string& coordinator) { Begin(coordinator, 0, children_.size()); }
+  void Begin(const std::string& coordinator, size_t first, size_t last) {
+    const std::string line = coordinator + "\n";
+    for (size_t i = first; i < last; ++i) {
+      TANDEM_CHECK(write(children_[i].in.get(), line.data(), line.size()) ==
+                   static_cast<ssize_t>(line.size()));
+    }
+  }
+  pid_t pid(int rank) const { return children_[static_cast<size_t>(rank)].pid; }
+  // The line of a rank; "" if it ended without, "?" if it says nothing for very long.
+  std::string Line(int rank) { return ReadLine(children_[static_cast<size_t>(rank)].out.get()); }
+
+ private:
+  struct Child {
+    pid_t pid = 0;
+    OwnedFd in, out;
+  };
+  static std::string ReadLine(int fd) {
+    std::string line;
+    for (;;) {
+      pollfd waiting = {fd, POLLIN, 0};
+      if (poll(&waiting, 1, static_cast<int>(absl::ToInt64Milliseconds(kLong))) <= 0) return "?";
+      char c;
+      if (read(fd, &c, 1) != 1 || c == '\n') return line;
+      line.push_back(c);
+    }
+  }
+  void Fork(int rank, const Main& main) {
+    int in[2], out[2];
+    TANDEM_CHECK(pipe(in) == 0 && pipe(out) == 0);
+    const pid_t pid = fork();
+    TANDEM_CHECK(pid >= 0);
+    if (pid == 0) {
+      children_.clear();  // nobody is kept alive by our copies of descriptors
+      close(in[1]);
+      close(out[0]);
+      const std::string line = main(rank, ReadLine(in[0])) + "\n";
+      _exit(write(out[1], line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : 1);
+    }
+    close(in[0]);
+    close(out[1]);
+    children_.push_back({pid, OwnedFd(in[1]), OwnedFd(out[0])});
+  }
+  std::vector<Child> children_;
+};
+
+struct Ready {
+  LinkPorts ports;
+  std::unique_ptr<CoordinatorClient> client;
+};
+
+absl::StatusOr<Ready> Meet(int rank, int ranks, const std::string& coordinator) {
+  Ready ready;
+  auto ports = LinkPorts::Open();
+  if (!ports.ok()) return ports.status();
+  ready.ports = *std::move(ports);
+  JoinOptions options;
+  options.coordinator = coordinator;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.member = ready.ports.member();
+  auto client = CoordinatorClient::Join(options, absl::Now() + kLong);
+  if (!client.ok()) return client.status();
+  ready.client = *std::move(client);
+  return ready;
+}
+
+absl::StatusOr<std::unique_ptr<Group>> JoinGroup(Ready& ready, LinkChoice choice) {
+  const Membership members = ready.client->membership();
+  ConnectOptions options;
+  options.links = choice;
+  options.watch = ready.client.get();
+  auto links = ConnectLinks(members, ready.ports, options, absl::Now() + kLong);
+  if (!links.ok()) return links.status();
+  GroupOptions group;
+  group.watch = ready.client.get();
+  group.host_of_rank = members.HostOfRank();
+  return std::make_unique<Group>(members.rank, *std::move(links), group);
+}
+
+absl::StatusOr<float> Sum(Group& group, int count, float mine) {
+  std::vector<float> data(static_cast<size_t>(count), mine);
+  const absl::Status status =
+      group.Wait(group.AllReduce(data.data(), data.data(), count, DataType::kF32, ReduceOp::kSum));
+  if (!status.ok()) return status;
+  for (const float value : data) {
+    if (value != data[0]) return absl::InternalError("not all equal");
+  }
+  return data[0];
+}
+
+void MeetTheEnd(End end) {
+  if (end == End::kKill) raise(SIGKILL);
+  if (end == End::kStop) raise(SIGSTOP);
+}
+
+// A rank that works until something fails, then goes on with those that are left. Its line: which
+// rank it names, why, and the sum of the others.
+std::string Survive(const Fate& fate, LinkChoice choice, int rank, const std::string& coordinator) {
+  const bool victim = rank == fate.victim;
+  auto ready = Meet(rank, kRanks, coordinator);
+  if (!ready.ok()) return absl::StrCat("did not meet: ", ready.status().ToString());
+  if (victim && fate.stage == Stage::kConnecting) {
+    MeetTheEnd(fate.end);
+    return "left";
+  }
+  absl::Status failed;
+  {
+    auto group = JoinGroup(*ready, choice);
+    failed = group.status();
+    for (int i = 0; failed.ok(); ++i) {
+      if (victim && i == 5) {
+        MeetTheEnd(fate.end);
+        return "left";
+      }
+      failed = Sum(**group, i % 2 == 0 ? 3 : 100'000, 1).status();
+    }
+  }
+  const absl::optional<int> lost = LostPeer(failed);
+  if (!lost.has_value()) return absl::StrCat("names nobody: ", failed.ToString());
+  const auto members = ready->client->Shrink(absl::Now() + kLong);
+  if (!members.ok()) return absl::StrCat("did not shrink: ", members.status().ToString());
+  auto group = JoinGroup(*ready, choice);
+  if (!group.ok()) return absl::StrCat("did not link: ", group.status().ToString());
+  const auto sum = Sum(**group, 1000, static_cast<float>(1 << rank));
+  if (!sum.ok()) return absl::StrCat("did not sum: ", sum.status().ToString());
+  return absl::StrCat("lost ", *lost, ", sum ", *sum, ", ", failed.message());
+}
+
+class FateTest : public ::testing::TestWithParam<std::tuple<Stage, End, LinkChoice>> {};
+
+std::string FateName(const ::testing::TestParamInfo<std::tuple<Stage, End, LinkChoice>>& fate) {
+  const char* const stages[] = {"Connecting", "Operating"};
+  const char* const ends[] = {"Kill", "Stop", "Exit"};
+  return absl::StrCat(stages[static_cast<int>(std::get<0>(fate.param))],
+                      ends[static_cast<int>(std::get<1>(fate.param))],
+                      std::get<2>(fate.param) == LinkChoice::kTcp ? "Tcp" : "Auto");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FateTest,
+                         ::testing::Combine(::testing::Values(Stage::kConnecting,
+                                                              Stage::kOperating),
+                                            ::testing::Values(End::kKill, End::kStop, End::kExit),
+                                            ::testing::Values(LinkChoice::kAuto, LinkChoice::kTcp)),
+                         FateName);
+
+// Whichever rank it is and however it goes: every other rank names it and says how, and then they
+// compute without it.
+TEST_P(FateTest, SurvivorsNameTheVictimAndGoOn) {
+  const auto [stage, end, choice] = GetParam();
+  for (int victim = 0; victim < kRanks; ++victim) {
+    const Fate fate = {stage, end, victim};
+    const LinkChoice links = choice;
+    Ranks ranks([&](int rank, const std::string& coordinator) {
+      return Survive(fate, links, rank, coordinator);
+    });
+    auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+    ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+    ranks.Begin((*coordinator)->address());
+    const char* const how[] = {"killed", "stopped answering", "left in order"};
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank == victim) continue;
+      const std::string line = ranks.Line(rank);
+      const int rest = (1 << kRanks) - 1 - (1 << victim);
+      EXPECT_THAT(line, HasSubstr(absl::StrCat("lost ", victim, ", sum ", rest)))
+          << "rank " << rank;
+      EXPECT_THAT(line, HasSubstr(how[static_cast<int>(end)])) << "rank " << rank;
+    }
+  }
+}
+
+// Rank 3 never comes. The others wait for it together when one of them is killed or stopped.
+TEST(MeetingTest, ARankThatDiesWhileOthersWaitIsNamed) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    Ranks ranks(
+        [](int rank, const std::string& coordinator) {
+          return Meet(rank, kRanks, coordinator).status().ToString();
+        },
+        kRanks - 1);
+    absl::Mutex mu;
+    int came = 0;
+    auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = [&](absl::string_view line) {
+                                             absl::MutexLock lock(&mu);
+                                             came += absl::StrContains(line, "comes as rank");
+                                           }});
+    ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+    ranks.Begin((*coordinator)->address());
+    const auto all_wait = [&] { return came == kRanks - 1; };
+    {
+      absl::MutexLock lock(&mu);
+      ASSERT_TRUE(mu.AwaitWithTimeout(absl::Condition(&all_wait), kLong));
+    }
+    kill(ranks.pid(1), signal);
+    for (const int rank : {0, 2}) {
+      EXPECT_THAT(ranks.Line(rank), HasSubstr("rank 1 is lost: ")) << "signal " << signal;
+    }
+  }
+}
+
+// Ranks disagree about what they do: both names are in the answer of all.
+TEST(AgreementTest, AMismatchIsTheSameErrorOnAllRanks) {
+  Ranks ranks([](int rank, const std::string& coordinator) -> std::string {
+    auto ready = Meet(rank, kRanks, coordinator);
+    if (!ready.ok()) return ready.status().ToString();
+    auto group = JoinGroup(*ready, LinkChoice::kAuto);
+    if (!group.ok()) return group.status().ToString();
+    return Sum(**group, rank == 2 ? 11 : 10, 1).status().ToString();
+  });
+  auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  ranks.Begin((*coordinator)->address());
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::string line = ranks.Line(rank);
+    EXPECT_THAT(line, HasSubstr("INVALID_ARGUMENT"));
+    EXPECT_THAT(line, HasSubstr("ranks disagree"));
+    EXPECT_THAT(line, HasSubstr("rank 2"));
+  }
+}
+
+// The coordinator lives in rank 0 and goes with it.
+TEST(AgreementTest, ACoordinatorThatDiesInARankNamesThatRank) {
+  for (const End end : {End::kKill, End::kStop}) {
+    int pipe_ends[2];
+    ASSERT_EQ(pipe(pipe_ends), 0);
+    OwnedFd address_in(pipe_ends[0]), address_out(pipe_ends[1]);
+    Ranks ranks(
+        [&](int rank, std::string address) -> std::string {
+          absl::StatusOr<std::unique_ptr<Coordinator>> coordinator = absl::UnknownError("");
+          if (rank == 0) {
+            coordinator = Coordinator::Start({.beat = kTestBeat, .own_rank = 0, .log = nullptr});
+            if (!coordinator.ok()) return coordinator.status().ToString();
+            address = (*coordinator)->address();
+            TANDEM_CHECK(write(address_out.get(), address.data(), address.size()) > 0);
+          }
+          auto ready = Meet(rank, 3, address);
+          if (!ready.ok()) return ready.status().ToString();
+          auto group = JoinGroup(*ready, LinkChoice::kAuto);
+          absl::Status failed = group.status();
+          for (int i = 0; failed.ok(); ++i) {
+            if (rank == 0 && i == 5) MeetTheEnd(end);
+            failed = Sum(**group, 100, 1).status();
+          }
+          return failed.ToString();
+        },
+        3);
+    // Rank 0 begins, and says where the others find it.
+    ranks.Begin("unknown yet", 0, 1);
+    std::string address(100, '\0');
+    const ssize_t n = read(address_in.get(), address.data(), address.size());
+    ASSERT_GT(n, 0);
+    ranks.Begin(address.substr(0, static_cast<size_t>(n)), 1, 3);
+    for (const int rank : {1, 2}) {
+      EXPECT_THAT(ranks.Line(rank), HasSubstr("rank 0 is lost: the coordinator in it is gone"));
+    }
+  }
+}
+
+// What connects and does not speak the protocol is named in the log, and the others meet.
+TEST(StrangerTest, GarbageIsRefusedAndOthersGoOn) {
+  absl::Mutex mu;
+  std::vector<std::string> log;
+  const auto keep = [&](absl::string_view line) {
+    absl::MutexLock lock(&mu);
+    log.emplace_back(line);
+  };
+  auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = keep});
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  const std::string address = (*coordinator)->address();
+  Random random(TestSeed());
+  std::vector<OwnedFd> strangers;
+  for (int i = 0; i < 50; ++i) {
+    auto socket = ConnectTcpBy(address, absl::Now() + kLong);
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    std::string garbage = i == 0 ? "GET / HTTP/1.1\r\n\r\n" : std::string(random.Uniform(100), 0);
+    for (size_t b = 0; i > 0 && b < garbage.size(); ++b) {
+      garbage[b] = static_cast<char>(random.Next64());
+    }
+    (void)!send(socket->get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
+    if (i % 2 == 0) strangers.push_back(*std::move(socket));
+  }
+  std::thread other([&] {
+    auto ready = Meet(1, 2, address);
+    EXPECT_TRUE(ready.ok()) << ready.status();
+  });
+  auto ready = Meet(0, 2, address);
+  EXPECT_TRUE(ready.ok()) << ready.status();
+  other.join();
+  const auto named = [&] {
+    const auto tells = [](const std::string& s) {
+      return absl::StrContains(s, "it sent a message of");
+    };
+    return std::any_of(log.begin(), log.end(), tells);
+  };
+  absl::MutexLock lock(&mu);
+  EXPECT_TRUE(mu.AwaitWithTimeout(absl::Condition(&named), kLong));
+}
+
+// Strangers at the door of a rank: refused, named, and the links are made all the same.
+TEST(StrangerTest, LinksOfOthersAreRefused) {
+  Membership members;
+  members.token = "0123456789abcdef";
+  std::vector<LinkPorts> ports;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto open = LinkPorts::Open();
+    ASSERT_TRUE(open.ok()) << open.status();
+    ports.push_back(*std::move(open));
+    members.members.push_back(ports.back().member());
+  }
+  const auto raw = [&](const std::string& bytes) {
+    auto socket = ConnectTcpBy(ports[0].tcp().address(), absl::Now() + kLong);
+    TANDEM_CHECK_OK(socket.status());
+    TANDEM_CHECK(send(socket->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
+    return *std::move(socket);
+  };
+  const auto hello = [](const std::string& token, int from, int to) {
+    rendezvous::LinkHello message;
+    message.set_token(token);
+    message.set_from(from);
+    message.set_to(to);
+    const std::string bytes = message.SerializeAsString();
+    return std::string{static_cast<char>(bytes.size()), 0, 0, 0} + bytes;
+  };
+  std::vector<OwnedFd> strangers;
+  strangers.push_back(raw("GET / HTTP/1.1\r\n\r\n"));
+  strangers.push_back(raw("\x02"));
+  strangers.push_back(raw(hello("another token...", 1, 0)));
+  strangers.push_back(raw(hello(members.token, 17, 0)));
+  strangers.push_back(raw(hello(members.token, 0, 0)));
+  auto local = UnixLink::Connect(members.members[0].unix_name);
+  ASSERT_TRUE(local.ok()) << local.status();
+  ASSERT_TRUE(local->Send("nonsense").ok());
+
+  std::vector<std::string> log;
+  const auto connect = [&](int rank) {
+    Membership mine = members;
+    mine.rank = rank;
+    ConnectOptions options;
+    if (rank == 0) options.log = [&](absl::string_view line) { log.emplace_back(line); };
+    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, absl::Now() + kLong);
+  };
+  std::thread other([&] { EXPECT_TRUE(connect(1).ok()); });
+  const auto links = connect(0);
+  other.join();
+  ASSERT_TRUE(links.ok()) << links.status();
+  EXPECT_EQ((*links)[1]->kind(), "shm");
+  EXPECT_THAT(log, ::testing::Contains(HasSubstr("not of this group")));
+  EXPECT_THAT(log, ::testing::Contains(HasSubstr("refused a stranger")));
+}
+
+// Both sides of a pair in this process; the kinds of link they get.
+std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
+                                            const std::function<void(Membership*)>& change) {
+  Membership members;
+  members.token = "0123456789abcdef";
+  std::vector<LinkPorts> ports;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto open = LinkPorts::Open();
+    TANDEM_CHECK_OK(open.status());
+    ports.push_back(*std::move(open));
+    members.members.push_back(ports.back().member());
+  }
+  change(&members);
+  std::string kinds[2];
+  const auto connect = [&](int rank, LinkChoice choice) {
+    Membership mine = members;
+    mine.rank = rank;
+    ConnectOptions options;
+    options.links = choice;
+    auto links = ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, absl::Now() + kLong);
+    kinds[rank] = links.ok() ? std::string((*links)[static_cast<size_t>(1 - rank)]->kind())
+                             : std::string(links.status().message());
+  };
+  std::thread other([&] { connect(1, second); });
+  connect(0, first);
+  other.join();
+  return {kinds[0], kinds[1]};
+}
+
+TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpOtherwise) {
+  using Kinds = std::pair<std::string, std::string>;
+  const auto as_is = [](Membership*) {};
+  const auto two_hosts = [](Membership* m) { m->members[1].host = "elsewhere"; };
+  const auto name_is_gone = [](Membership* m) { m->members[0].unix_name = "nobody-has-this-name"; };
+  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, as_is), Kinds("shm", "shm"));
+  EXPECT_EQ(KindsOf(LinkChoice::kShm, LinkChoice::kShm, as_is), Kinds("shm", "shm"));
+  EXPECT_EQ(KindsOf(LinkChoice::kTcp, LinkChoice::kTcp, as_is), Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, two_hosts), Kinds("tcp", "tcp"));
+  // One that cannot or will not: TCP for both.
+  EXPECT_EQ(KindsOf(LinkChoice::kTcp, LinkChoice::kAuto, as_is), Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, name_is_gone), Kinds("tcp", "tcp"));
+  EXPECT_THAT(KindsOf(LinkChoice::kShm, LinkChoice::kShm, two_hosts).first,
+              HasSubstr("does not share memory"));
+}
+
+TEST(ConnectLinksTest, RanksThatDoNotComeAreNamedAtTheDeadline) {
+  auto ports = LinkPorts::Open();
+  ASSERT_TRUE(ports.ok());
+  Membership members;
+  members.token = "0123456789abcdef";
+  members.members.assign(3, ports->member());
+  const auto links = ConnectLinks(members, *ports, {}, absl::Now() + absl::Milliseconds(50));
+  EXPECT_EQ(links.status(),
+            absl::DeadlineExceededError("rank 0 has no link to ranks 1, 2 in time"));
+}
+
+TEST(CoordinatorClientTest, WithoutACoordinatorTheDeadlineHolds) {
+  JoinOptions options;
+  options.coordinator = "127.0.0.1:1";
+  const auto client = CoordinatorClient::Join(options, absl::Now() + absl::Milliseconds(50));
+  EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable) << client.status();
+}
+
+// A coordinator that takes connections and never answers.
+TEST(CoordinatorClientTest, ASilentCoordinatorDoesNotHoldAJoinBeyondItsDeadline) {
+  auto listener = TcpListener::Bind("127.0.0.1:0");
+  ASSERT_TRUE(listener.ok());
+  JoinOptions options;
+  options.coordinator = listener->address();
+  const auto client = CoordinatorClient::Join(options, absl::Now() + absl::Milliseconds(50));
+  EXPECT_EQ(client.status(), absl::DeadlineExceededError("the coordinator does not answer"));
+}
+
+TEST(CoordinatorClientTest, WhenTheCoordinatorEndsInOrderGroupsGoOnWithoutIt) {
+  auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+  ASSERT_TRUE(coordinator.ok());
+  auto ready = Meet(0, 1, (*coordinator)->address());
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  *coordinator = nullptr;
+  EXPECT_TRUE(ready->client->WaitVerdict(absl::Now() + kTestBeat).ok());
+  const absl::Status seen = PeerLostError(3, "connection reset");
+  EXPECT_EQ(ready->client->Agree(seen), seen);
 }
 
 }  // namespace
