@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "collectives/links/frame_link.h"
 #include "collectives/links/in_memory_link.h"
 #include "collectives/links/shm_link.h"
 #include "collectives/links/tcp_link.h"
@@ -39,6 +40,87 @@ struct LinkKind {
   std::string name;
   std::function<LinkPair(uint64_t seed)> make;
   bool threads = true;  // the ends may be used by two threads
+};
+
+// Two frame links and a network between them that loses, doubles and reorders frames, in a time of
+// its own that goes on a little with every call.
+class FrameWorld {
+ public:
+  FrameWorld(uint64_t seed, double trouble) : random_(seed), trouble_(trouble) {
+    FrameLinkOptions options;
+    options.group = 3;
+    options.incarnation = 5;
+    options.window_bytes = 100'000;
+    options.frame_bytes = 8192;
+    for (auto& link : links_) link = std::make_unique<FrameLink>(source_, options);
+  }
+  FrameLink& link(int end) { return *links_[end]; }
+  bool Drained() const { return links_[0]->Drained() && links_[1]->Drained(); }
+  uint64_t frames() const { return carried_; }
+
+  void Pump() {
+    now_ += absl::Milliseconds(20);
+    for (int end = 0; end < 2; ++end) {
+      out_.clear();
+      links_[end]->Flush(now_, &out_);
+      for (Frame& frame : out_) Carry(end, std::move(frame));
+      Deliver(end);
+    }
+  }
+
+ private:
+  void Carry(int end, Frame frame) {
+    ++carried_;
+    if (random_.Bernoulli(trouble_)) return;  // lost
+    if (random_.Bernoulli(trouble_)) under_way_[end].push_back(frame);
+    under_way_[end].push_back(std::move(frame));
+  }
+  void Deliver(int from) {
+    std::vector<Frame>& frames = under_way_[from];
+    if (random_.Bernoulli(trouble_)) std::reverse(frames.begin(), frames.end());
+    const size_t n = trouble_ > 0 ? random_.Uniform(frames.size() + 1) : frames.size();
+    for (size_t i = 0; i < n; ++i) {
+      const auto parsed = DecodeFrame(frames[i]);
+      TANDEM_CHECK_OK(parsed.status());
+      TANDEM_CHECK_OK(links_[1 - from]->OnFrame(*parsed, now_));
+    }
+    frames.erase(frames.begin(), frames.begin() + static_cast<int64_t>(n));
+  }
+
+  HeapBufferSource source_;
+  Random random_;
+  const double trouble_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::unique_ptr<FrameLink> links_[2];
+  std::vector<Frame> under_way_[2], out_;
+  uint64_t carried_ = 0;
+};
+
+// One end of it; when it goes, its stream ends in order.
+class FrameWorldEnd final : public Link {
+ public:
+  FrameWorldEnd(std::shared_ptr<FrameWorld> world, int end) : world_(std::move(world)), end_(end) {}
+  ~FrameWorldEnd() override { link().Finish(); }
+  absl::StatusOr<size_t> Write(absl::Span<const uint8_t> head,
+                               absl::Span<const uint8_t> body) override {
+    world_->Pump();
+    return link().Write(head, body);
+  }
+  absl::StatusOr<absl::Span<const uint8_t>> Peek(size_t least) override {
+    world_->Pump();
+    return link().Peek(least);
+  }
+  void Consume(size_t n) override { link().Consume(n); }
+  absl::StatusOr<size_t> Read(absl::Span<uint8_t> to) override {
+    world_->Pump();
+    return link().Read(to);
+  }
+  absl::string_view kind() const override { return link().kind(); }
+
+ private:
+  FrameLink& link() const { return world_->link(end_); }
+  std::shared_ptr<FrameWorld> world_;
+  const int end_;
 };
 
 std::vector<LinkKind> AllKinds() {
@@ -65,6 +147,13 @@ std::vector<LinkKind> AllKinds() {
   };
   kinds.push_back({"Shm", [=](uint64_t) { return shm(ShmLink::kDefaultCapacity); }});
   kinds.push_back({"ShmSmall", [=](uint64_t) { return shm(4096); }});
+  const auto frames = [](uint64_t seed, double trouble) {
+    auto world = std::make_shared<FrameWorld>(seed, trouble);
+    return LinkPair{std::make_unique<FrameWorldEnd>(world, 0),
+                    std::make_unique<FrameWorldEnd>(world, 1), [world] { world->Pump(); }};
+  };
+  kinds.push_back({"Frames", [=](uint64_t seed) { return frames(seed, 0); }, false});
+  kinds.push_back({"FramesTrouble", [=](uint64_t seed) { return frames(seed, .2); }, false});
   return kinds;
 }
 
@@ -337,6 +426,77 @@ TEST(InMemoryLinkTest, ABreakIsSeenAtOnceOnBothEnds) {
     EXPECT_EQ(end->Peek(1).status(), absl::DataLossError("cut"));
     EXPECT_EQ(end->Write({}, bytes).status(), absl::DataLossError("cut"));
   }
+}
+
+// Both ends know when all has arrived, so that one may go: also when the last words are lost.
+TEST(FrameLinkTest, TheEndOfAStreamIsAcknowledged) {
+  for (const double trouble : {0., .3}) {
+    FrameWorld world(TestSeed(), trouble);
+    const Bytes bytes(20'000, 7);
+    ASSERT_EQ(*world.link(0).Write({}, bytes), bytes.size());
+    EXPECT_FALSE(world.Drained());
+    for (int end = 0; end < 2; ++end) world.link(end).Finish();
+    for (int turn = 0; !world.Drained(); ++turn) {
+      ASSERT_LT(turn, 10'000);
+      world.Pump();
+    }
+    Bytes got(bytes.size());
+    for (size_t n = 0; n < got.size();) n += *world.link(1).Read(absl::MakeSpan(got).subspan(n));
+    EXPECT_EQ(got, bytes);
+    EXPECT_EQ(world.link(1).Peek(1).status().message(), "connection closed by the peer");
+  }
+}
+
+// An idle link says nothing.
+TEST(FrameLinkTest, NothingIsSentWhenThereIsNothingToSay) {
+  FrameWorld world(1, 0);
+  ASSERT_EQ(*world.link(0).Write({}, Bytes(100)), 100u);
+  for (int i = 0; i < 200; ++i) world.Pump();
+  const uint64_t frames = world.frames();
+  EXPECT_LE(frames, 4u);
+  for (int i = 0; i < 1000; ++i) world.Pump();
+  EXPECT_EQ(world.frames(), frames);
+  for (int end = 0; end < 2; ++end) {
+    EXPECT_EQ(world.link(end).NextTick(), absl::InfiniteFuture());
+  }
+}
+
+// Whatever a frame says, it is refused or it fits; nothing is read or kept beyond the window.
+TEST(FrameLinkTest, ImpossibleSegmentsAreRefused) {
+  HeapBufferSource source;
+  FrameLinkOptions options;
+  options.group = 3;
+  options.window_bytes = 4096;
+  FrameLink link(source, options);
+  const auto refusal = [&](const std::function<void(FrameHeader*)>& change, size_t bytes) {
+    FrameHeader header;
+    header.kind = FrameKind::kSegment;
+    header.group = 3;
+    change(&header);
+    const auto parsed = DecodeFrame(
+        EncodeDataFrame(source, header, {}, Buffer(), CopyToBuffer(source, Bytes(bytes))));
+    TANDEM_CHECK_OK(parsed.status());
+    return link.OnFrame(*parsed, absl::UnixEpoch()).code();
+  };
+  constexpr auto kRefused = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->kind = FrameKind::kAck; }, 10), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->group = 4; }, 10), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->incarnation = 1; }, 10), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader*) {}, 4097), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->request = 4000; }, 100), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->request = UINT64_MAX; }, 100), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->step = 1; }, 10), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->step = -1; }, 10), kRefused);
+  EXPECT_EQ(refusal([](FrameHeader* h) { h->first_step = 1; }, 10), kRefused);
+  EXPECT_EQ(refusal(
+                [](FrameHeader* h) {
+                  h->flags = FrameLink::kAsk;
+                  h->samples = 99;
+                },
+                0),
+            absl::StatusCode::kOk);
+  EXPECT_EQ(refusal([](FrameHeader*) {}, 4096), absl::StatusCode::kOk);
+  EXPECT_EQ(link.Peek(1)->size(), 4096u);
 }
 
 }  // namespace
