@@ -47,6 +47,7 @@ DeviceStatus Peer::AllGather(const void* mine, size_t bytes, void* all) {
   }
   const auto deadline = Clock::now() + std::chrono::minutes(1);
   const uint64_t n = ++gathers_;
+  int rounds = 0;
   std::memcpy(page_->ranks[rank_].word[n % 2], mine, bytes);
   page_->ranks[rank_].gathered.store(n);
   for (int r = 0; r < ranks_; ++r) {
@@ -55,7 +56,11 @@ DeviceStatus Peer::AllGather(const void* mine, size_t bytes, void* all) {
       if ((peer.ended.load() != 0 && peer.gathered.load() < n) || Clock::now() > deadline) {
         return DeviceStatus(DeviceStatus::Code::kPeer, "gather: a rank is missing", r);
       }
-      sched_yield();
+      if (++rounds < 1000) {
+        sched_yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
     }
     std::memcpy(static_cast<char*>(all) + static_cast<size_t>(r) * bytes, peer.word[n % 2], bytes);
   }

@@ -51,10 +51,14 @@ class ThreadPeers::Rank : public HostSegments {
   };
 
   DeviceStatus Await(const std::atomic<uint64_t>& counter, uint64_t n) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (int round = 0; counter.load(std::memory_order_acquire) <= n; ++round) {
-      if (round > 2000) std::this_thread::yield();
-      if (round % 1024 == 1023 && std::chrono::steady_clock::now() > deadline) {
+      if (round > 4000) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      } else if (round > 2000) {
+        std::this_thread::yield();
+      }
+      if (round % 64 == 63 && std::chrono::steady_clock::now() > deadline) {
         return DeviceStatus(DeviceStatus::Code::kDeadline, "a thread did not come");
       }
     }
