@@ -4,6 +4,9 @@
 #include "collectives/link.h"
 
 #include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -414,6 +417,61 @@ TEST_P(LinkTest, SleepersAreWoken) {
   EXPECT_TRUE(Converse(*pair.a, true, 2000));
   other.join();
   EXPECT_TRUE(other_ok);
+}
+
+// The peer is a process that writes some bytes and is killed: they are read, then its end is seen,
+// by one who sleeps too.
+void KilledPeerIsSeen(const std::function<std::unique_ptr<Link>()>& parents,
+                      const std::function<std::unique_ptr<Link>()>& childs, absl::string_view why) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto link = childs();
+    for (size_t done = 0; done < 50'000;) done += link->Write({}, Bytes(50'000 - done, 9)).value();
+    raise(SIGKILL);
+  }
+  const auto link = parents();
+  Bytes bytes(50'000);
+  absl::Status end;
+  size_t got = 0;
+  for (int turn = 0; end.ok() && turn < kManyTurns; ++turn) {
+    const auto n = link->Read(absl::MakeSpan(bytes).subspan(std::min<size_t>(got, 49'999)));
+    end = n.status();
+    if (n.ok()) got += *n;
+    if (n.ok() && *n == 0 && link->PrepareToSleep()) {
+      pollfd waiting = {link->fd(), POLLIN, 0};
+      ASSERT_EQ(poll(&waiting, 1, 60'000), 1);
+    }
+    link->WakeUp();
+  }
+  EXPECT_EQ(got, 50'000u);
+  EXPECT_EQ(end, absl::UnavailableError(why));
+  waitpid(child, nullptr, 0);
+}
+
+TEST(ShmLinkTest, AKilledPeerIsSeen) {
+  auto sockets = UnixLink::Pair();
+  const auto rings = ShmLink::NewRings();
+  ASSERT_TRUE(sockets.ok() && rings.ok());
+  const auto end = [&](bool maker) -> std::unique_ptr<Link> {
+    UnixLink own = std::move(maker ? sockets->first : sockets->second);
+    (maker ? sockets->second : sockets->first) = UnixLink();  // the other process has it alone
+    return std::make_unique<ShmLink>(std::move(own), ShmLink::Map(*rings, maker).value());
+  };
+  KilledPeerIsSeen([&] { return end(true); }, [&] { return end(false); },
+                   "the peer's process is gone");
+}
+
+TEST(TcpLinkTest, AKilledPeerIsSeen) {
+  auto sockets = TcpPair();
+  ASSERT_TRUE(sockets.ok());
+  const auto end = [&](bool first) -> std::unique_ptr<Link> {
+    OwnedFd own = std::move(first ? sockets->first : sockets->second);
+    (first ? sockets->second : sockets->first) = OwnedFd();
+    return std::make_unique<TcpLink>(std::move(own));
+  };
+  KilledPeerIsSeen([&] { return end(true); }, [&] { return end(false); },
+                   "connection closed by the peer");
 }
 
 TEST(InMemoryLinkTest, ABreakIsSeenAtOnceOnBothEnds) {

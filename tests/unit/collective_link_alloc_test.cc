@@ -1,0 +1,111 @@
+// In steady state links ask the heap for nothing. A program of its own, because it replaces
+// operator new.
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "collectives/link.h"
+#include "collectives/links/frame_link.h"
+#include "collectives/links/in_memory_link.h"
+#include "collectives/links/shm_link.h"
+#include "collectives/links/tcp_link.h"
+#include "collectives/links/tcp_socket.h"
+#include "gtest/gtest.h"
+
+namespace {
+std::atomic<int64_t> allocations{0};
+
+void* CountedAlloc(size_t bytes, size_t alignment) {
+  ++allocations;
+  void* p = nullptr;
+  if (posix_memalign(&p, alignment, bytes > 0 ? bytes : 1) != 0) std::abort();
+  return p;
+}
+}  // namespace
+
+void* operator new(size_t bytes) { return CountedAlloc(bytes, 16); }
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  return CountedAlloc(bytes, static_cast<size_t>(alignment));
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+
+namespace tandem {
+namespace {
+
+// Sends small and large messages from a to b, sleeping and waking as an engine does.
+class Traffic {
+ public:
+  template <typename Pump>
+  void Run(Link& a, Link& b, int messages, const Pump& pump) {
+    for (int i = 0; i < messages; ++i) {
+      const size_t size = i % 5 == 0 ? bytes_.size() : 40;
+      for (size_t sent = 0, got = 0; got < size;) {
+        const auto rest = absl::MakeConstSpan(bytes_).subspan(sent, size - sent);
+        sent += a.Write(rest.first(rest.size() / 4), rest.subspan(rest.size() / 4)).value();
+        pump();
+        got += i % 2 == 0 ? b.Read(absl::MakeSpan(got_).subspan(got, size - got)).value()
+                          : PeekAll(b, size - got);
+        (void)b.PrepareToSleep();
+        b.WakeUp();
+      }
+    }
+  }
+
+ private:
+  static size_t PeekAll(Link& link, size_t most) {
+    const size_t n = std::min(link.Peek(1).value().size(), most);
+    link.Consume(n);
+    return n;
+  }
+  std::vector<uint8_t> bytes_ = std::vector<uint8_t>(700'000), got_ = bytes_;
+};
+
+template <typename Pump>
+void ExpectNoAllocations(Link& a, Link& b, const Pump& pump) {
+  Traffic traffic;
+  traffic.Run(a, b, 50, pump);
+  const int64_t before = allocations;
+  traffic.Run(a, b, 200, pump);
+  EXPECT_EQ(allocations - before, 0) << a.kind();
+}
+
+TEST(LinkAllocTest, NothingIsAllocatedInSteadyState) {
+  const auto nothing = [] {};
+  auto memory = InMemoryLink::NewPair();
+  ExpectNoAllocations(*memory[0], *memory[1], nothing);
+  auto shm = ShmLink::NewPair();
+  ASSERT_TRUE(shm.ok());
+  ExpectNoAllocations(*(*shm)[0], *(*shm)[1], nothing);
+  auto sockets = TcpPair();
+  ASSERT_TRUE(sockets.ok());
+  TcpLink a(std::move(sockets->first)), b(std::move(sockets->second));
+  ExpectNoAllocations(a, b, nothing);
+}
+
+TEST(LinkAllocTest, FrameLinksAllocateNothingButBuffersThatAreReused) {
+  HeapBufferSource source;
+  FrameLink a(source, {}), b(source, {});
+  std::vector<Frame> frames;
+  absl::Time now = absl::UnixEpoch();
+  const auto carry = [&](FrameLink& from, FrameLink& to) {
+    from.Flush(now, &frames);
+    for (const Frame& frame : frames) TANDEM_CHECK_OK(to.OnFrame(*DecodeFrame(frame), now));
+    frames.clear();
+  };
+  const auto pump = [&] {
+    now += absl::Milliseconds(1);
+    carry(a, b);
+    carry(b, a);
+  };
+  ExpectNoAllocations(a, b, pump);
+}
+
+}  // namespace
+}  // namespace tandem
