@@ -11,6 +11,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/text_format.h"
+#include "proto/job_budget.h"
 #include "proto/job_check.h"
 #include "xxhash.h"
 
@@ -107,6 +108,7 @@ absl::StatusOr<JobPlan> Resolve(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckJob(plan.job));
   for (const Table& table : plan.job.table()) PlanTable(table, &plan);
   if (plan.job.dense().synchroniser() == Dense::SERVERS) PlanDenseTable(plan.job.dense(), &plan);
+  TANDEM_RETURN_IF_ERROR(CheckHeldBytes(plan));
   plan.lockstep = IsLockstep(plan);
   plan.hash = HashOfJob(plan.job);
   return plan;

@@ -175,7 +175,8 @@ TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {
 }
 
 TEST_F(ShardCoreTest, AnUpdateOverBudgetIsRefusedButItsDuplicateIsNot) {
-  Start("kind: BSP", 2, "limits { held_bytes_per_shard: 140 }");
+  Start("kind: BSP");
+  plan_.job.mutable_limits()->set_held_bytes_per_shard(140);  // a job with this is not started
   const ParsedFrame first = Push(0, 0, 1.0f);
   EXPECT_EQ(Give(first)[0].entry_count, 0u);
   const std::vector<ParsedFrame> second = Give(Push(0, 1, 1.0f));
