@@ -150,6 +150,16 @@ TEST_F(RefusalTest, Settings) {
   ExpectRunRefused(libsvm_, {"cluster.servers=-1"}, {"cluster.servers"});
 }
 
+// What a policy may hold back must fit a shard, or the job does not start.
+TEST_F(RefusalTest, HeldUpdatesThatDoNotFit) {
+  ExpectRunRefused(libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},
+                   {"limits.held_bytes_per_shard: 100", "2 workers x (depth 0 + 1 + delay 0)",
+                    "raise it", "train.batch"});
+  ExpectRunRefused(libsvm_,
+                   {"policy={kind: FIXED_DELAY delay: 1000}", "limits.held_bytes_per_shard=100000"},
+                   {"limits.held_bytes_per_shard: 100000", "delay 1000"});
+}
+
 TEST_F(RefusalTest, SetTakesOneValueSoTheJobMayFollow) {
   const std::string job = folder_.File("none.textproto");
   ExpectRefused(Tandem({"run", "--set", "train.batch=8", job, "--out", Out()}),
@@ -219,6 +229,8 @@ TEST_F(RefusalTest, RowsOfDelimitedText) {
       "31,Essen,phone,3,18.7,b,no\n";
   ExpectDataRefused("delimited", Write("a.csv", good + "1,Essen\n"),
                     {"a.csv:4", "2 columns", "expected 7"});
+  ExpectDataRefused("delimited", Write("a.csv", good + "1,\"Essen,phone,3,18.7,b,no\n"),
+                    {"a.csv:4", "does not end on this line"});
   ExpectDataRefused("delimited", Write("a.csv", good + "old,Essen,phone,3,18.7,b,no\n"),
                     {"a.csv:4", "'age'", "'old'"});
   ExpectDataRefused("delimited", Write("a.csv", good + "3,Essen,phone,3,18.7,b,perhaps\n"),

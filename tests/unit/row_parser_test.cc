@@ -186,6 +186,33 @@ TEST(DelimitedTest, BadColumnsAreRefused) {
   ExpectOneLine(NewDelimitedParser(Columns()).status(), {"data.columns.label is not set"});
 }
 
+// RFC 4180, and only where commas separate.
+TEST(DelimitedTest, QuotedCells) {
+  auto parser = *NewDelimitedParser(NamedColumns());
+  ASSERT_TRUE(parser->StartFile("y,\"age\",city,job").ok());
+  Row row;
+  ASSERT_TRUE(parser->Parse(R"("yes","41.5","Rome, Italy","a ""b"" c")", &row).ok());
+  EXPECT_EQ(row.label, 1);
+  EXPECT_THAT(row.numbers, ElementsAre(41.5f));
+  EXPECT_THAT(row.keys,
+              ElementsAre(FieldHash("city").Key("Rome, Italy"), FieldHash("job").Key("a \"b\" c")));
+  ASSERT_TRUE(parser->Parse(R"(no,"","""",x"y")", &row).ok());
+  EXPECT_THAT(row.numbers, ElementsAre(0.0f));
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("\""), FieldHash("job").Key("x\"y\"")));
+  ASSERT_TRUE(parser->Parse(R"(no,1,"Rome","")", &row).ok());
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("Rome"), FieldHash("job").missing()));
+  ExpectOneLine(parser->Parse(R"(no,1,"Rome,x)", &row), {"'\\\"Rome,x'", "does not end", "hint"});
+  ExpectOneLine(parser->Parse(R"(no,1,"Rome"",x)", &row), {"does not end on this line"});
+  ExpectOneLine(parser->Parse(R"(no,1,"Rome"x,y)", &row), {"text follows the closing quote"});
+  ExpectOneLine(parser->Parse(R"(no,1,"a,b",x,y)", &row), {"5 columns", "expected 4"});
+  Columns tabs = NamedColumns();
+  tabs.set_delimiter("\t");
+  parser = *NewDelimitedParser(tabs);
+  ASSERT_TRUE(parser->StartFile("y\tage\tcity\tjob").ok());
+  ASSERT_TRUE(parser->Parse("no\t1\t\"Rome\tx", &row).ok());
+  EXPECT_EQ(row.keys[0], FieldHash("city").Key("\"Rome"));
+}
+
 TEST(DelimitedTest, BadRowsAreRefused) {
   auto parser = *NewDelimitedParser(NamedColumns());
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
