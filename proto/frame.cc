@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "google/protobuf/stubs/logging.h"
 
 namespace tandem {
 namespace {
@@ -134,6 +135,8 @@ absl::StatusOr<Control> ParsedFrame::ParseControl() const {
     return absl::InvalidArgumentError(
         absl::StrCat("frame kind ", static_cast<int>(header.kind), " carries no Control message"));
   }
+  // Of text that is not UTF-8 protobuf writes to stderr what the status says as well.
+  const google::protobuf::LogSilencer silent;
   Control control;
   if (!control.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
     return absl::InvalidArgumentError(absl::StrCat(

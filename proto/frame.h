@@ -38,7 +38,7 @@ enum class FrameKind : uint8_t {
   kRows = 2,      // shard -> worker: the rows, in the order of the keys
   kPush = 3,      // worker -> shard: gradient sums of a step; also the clock message
   kAck = 4,       // shard -> worker: each slice is held or applied, or refused
-  kWaiting = 5,   // shard -> worker: a read waits for a worker's step (one entry, see WaitingInfo)
+  kWaiting = 5,   // shard -> worker: a read waits for a worker's step (one entry, see frame.md)
   kSegment = 6,   // worker -> worker: one message of a collective
   kControl = 16,  // a Control message
   kPing = 32,     // transport only: is the connection alive?

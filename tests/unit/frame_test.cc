@@ -2,6 +2,7 @@
 // damaged frame that is taken for a whole one.
 #include "proto/frame.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
@@ -264,6 +265,24 @@ TEST_F(FrameTest, PayloadsAreNotCopied) {
   ASSERT_TRUE(parsed.ok());
   EXPECT_EQ(parsed->keys().data(), keys.data());
   EXPECT_EQ(parsed->values().data(), values.data());
+}
+
+// Text that is not UTF-8, singular or as the key of a map, is refused without a word on stderr.
+TEST_F(FrameTest, TextOfAPeerThatIsNotUtf8IsRefusedInSilence) {
+  Control beat, progress;
+  beat.mutable_beat()->set_activity("AAAA");
+  (*progress.mutable_progress()->mutable_bytes())["AAAA"] = 1;
+  for (const Control& control : {beat, progress}) {
+    std::string bytes = control.SerializeAsString();
+    std::replace(bytes.begin(), bytes.end(), 'A', '\xff');
+    ParsedFrame frame;
+    frame.header.kind = FrameKind::kControl;
+    frame.body = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+    testing::internal::CaptureStderr();
+    const absl::StatusOr<Control> parsed = frame.ParseControl();
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_TRUE(absl::IsInvalidArgument(parsed.status())) << parsed.status();
+  }
 }
 
 }  // namespace
