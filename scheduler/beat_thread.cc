@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 constexpr absl::Duration kInterval = absl::Seconds(1);
-constexpr absl::Duration kPoll = absl::Milliseconds(100);  // how soon a stop is seen
+constexpr absl::Duration kPoll = absl::Milliseconds(50);  // how soon a stop is seen
 }  // namespace
 
 BeatThread::BeatThread(std::function<absl::StatusOr<std::unique_ptr<Transport>>()> make_transport,

@@ -1,7 +1,6 @@
 #include "transport/zmq_transport.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -18,24 +17,20 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "transport/recycle_pool.h"
-#include "transport/tsan_order.h"
+#include "transport/zmq_parts.h"
+#include "transport/zmq_sockets.h"
 
 namespace tandem {
 namespace {
 
 using Clock = WaitableTransport::Clock;
 
-constexpr int kFramesPerTurn = 64;    // of one socket, so that a fast sender starves nobody
-constexpr int kMaxSockets = 1 << 16;  // of one context; a connection takes three
+constexpr int kFramesPerTurn = 64;  // of one socket, so that a fast sender starves nobody
 // libzmq hands out parts of up to its 8 KiB read batch inside that batch: at odd addresses, and
 // keeping all of it alive. Those are copied; larger ones have memory of their own.
 constexpr size_t kCopiedBytes = 8192;
-// libzmq must keep a broken DEALER (its received frames are still to be read) but never reconnect
-// it.
-constexpr int kNeverReconnectMs = 500'000'000;
-constexpr size_t kRoutingIdBytes =
-    5;  // as a ROUTER numbers peers: a zero byte, a big-endian number
+// As a ROUTER numbers peers: a zero byte, a big-endian number.
+constexpr size_t kRoutingIdBytes = 5;
 constexpr auto kProbeDelay = std::chrono::milliseconds(5);
 constexpr auto kProbeSpacing = std::chrono::milliseconds(50);
 
@@ -52,110 +47,6 @@ Clock::duration ToClock(absl::Duration d) {
 Clock::time_point After(absl::Duration d) {
   return d > absl::Hours(24 * 365) ? Clock::time_point::max() : Clock::now() + ToClock(d);
 }
-
-int Milliseconds(absl::Duration d) {
-  return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(d), 0, 1'000'000'000));
-}
-
-std::string ZmqError() { return zmq_strerror(zmq_errno()); }
-
-// Interrupts epoll_wait. Any thread.
-class Waker {
- public:
-  Waker() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { TANDEM_CHECK(fd_ >= 0); }
-  ~Waker() { close(fd_); }
-  Waker(const Waker&) = delete;
-  Waker& operator=(const Waker&) = delete;
-  int fd() const { return fd_; }
-  void Wake() {
-    const uint64_t one = 1;
-    // It fails only when the counter is full, and then the fd is readable anyway.
-    [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
-  }
-  void Clear() {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t bytes = read(fd_, &count, sizeof count);
-  }
-
- private:
-  const int fd_;
-};
-
-// Counts the frames of one peer that were accepted and are not yet in the kernel. libzmq's own
-// high-water marks are off: they cannot say when one particular peer of a ROUTER is writable again.
-class Flow {
- public:
-  Flow(int bound, std::shared_ptr<Waker> waker)
-      : bound_(bound), low_(bound / 2), waker_(std::move(waker)) {}
-
-  // Owner: may one more frame be queued? If not, the owner is woken once half of them have left.
-  bool HasRoom() {
-    if (in_flight_.load() < bound_) return true;
-    blocked_.store(true);
-    if (in_flight_.load() >= bound_)
-      return false;  // it left `low_` behind after `blocked_` was set
-    blocked_.store(false);
-    return true;
-  }
-  void Add() { in_flight_.fetch_add(1); }
-  void Done() {  // any thread
-    if (in_flight_.fetch_sub(1) - 1 == low_ && blocked_.load()) waker_->Wake();
-  }
-  bool Unblock() {
-    if (in_flight_.load() > low_) return false;
-    blocked_.store(false);
-    return true;
-  }
-  int in_flight() const { return in_flight_.load(); }
-
- private:
-  const int bound_, low_;
-  const std::shared_ptr<Waker> waker_;
-  std::atomic<int> in_flight_{0};
-  std::atomic<bool> blocked_{false};
-};
-
-// Keeps a frame's buffers alive until libzmq has sent or dropped all its parts.
-struct SendRecord {
-  RecyclePool<SendRecord>* pool = nullptr;
-  SendRecord* next = nullptr;
-  Frame frame;
-  std::shared_ptr<Flow> flow;
-  std::atomic<int> parts_left{0};
-
-  void PartDone() {
-    if (parts_left.fetch_sub(1, std::memory_order_acq_rel) == 1) Release();
-  }
-  void Release() {
-    frame = Frame();
-    const std::shared_ptr<Flow> done = std::move(flow);
-    pool->Give(this);
-    done->Done();
-  }
-  // Called by libzmq, usually on an I/O thread.
-  static void FreePart(void*, void* record) {
-    TakeOver(record);
-    static_cast<SendRecord*>(record)->PartDone();
-  }
-};
-
-// A received part that stays where libzmq put it.
-class ReceivedPart final : public BufferBlock {
- public:
-  ReceivedPart() { zmq_msg_init(&message); }
-  ~ReceivedPart() override { zmq_msg_close(&message); }
-
-  RecyclePool<ReceivedPart>* pool = nullptr;
-  ReceivedPart* next = nullptr;
-  zmq_msg_t message;
-
- private:
-  void Recycle() override {
-    zmq_msg_close(&message);
-    zmq_msg_init(&message);
-    pool->Give(this);
-  }
-};
 
 struct Peer {
   enum class State {
@@ -218,8 +109,6 @@ class ZmqTransport final : public WaitableTransport {
 
  private:
   // Sockets.
-  absl::StatusOr<void*> NewSocket(int type);
-  absl::StatusOr<void*> NewMonitor(void* socket, int zmq_events);
   absl::Status NewMonitoredSocket(int type, int zmq_events, uint64_t key, void** socket,
                                   void** monitor);
   void Watch(void* socket, uint64_t key);
@@ -334,19 +223,6 @@ ZmqTransport::~ZmqTransport() {
   close(epoll_fd_);
 }
 
-// Calls on_event(event number) for each waiting event of a monitor, until it returns false.
-template <typename F>
-void ForMonitorEvents(void* monitor, F on_event) {
-  uint8_t head[6];  // u16 event, u32 value
-  char address[256];
-  while (zmq_recv(monitor, head, sizeof head, ZMQ_DONTWAIT) == sizeof head) {
-    zmq_recv(monitor, address, sizeof address, ZMQ_DONTWAIT);
-    uint16_t event;
-    std::memcpy(&event, head, sizeof event);
-    if (!on_event(event)) return;
-  }
-}
-
 // Frees the address before the destructor returns: libzmq closes in the background, and a
 // connection made meanwhile would be to nobody.
 void ZmqTransport::Unbind() {
@@ -395,46 +271,11 @@ absl::Status ZmqTransport::Bind() {
 
 // ---- sockets ----
 
-absl::Status NoSocket(absl::string_view what) {
-  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", ZmqError()));
-}
-
-absl::StatusOr<void*> ZmqTransport::NewSocket(int type) {
-  void* const socket = zmq_socket(options_.context->handle(), type);
-  if (socket == nullptr) return NoSocket("new ZeroMQ socket");
-  const auto set = [socket](int option, auto value) {
-    TANDEM_CHECK(zmq_setsockopt(socket, option, &value, sizeof value) == 0);
-  };
-  set(ZMQ_SNDHWM, 0);  // bounded by Flow
-  set(ZMQ_RCVHWM, options_.send_queue_frames);
-  set(ZMQ_MAXMSGSIZE, static_cast<int64_t>(options_.max_part_bytes));
-  set(ZMQ_LINGER, Milliseconds(options_.linger));
-  set(ZMQ_RECONNECT_IVL, kNeverReconnectMs);
-  set(ZMQ_HEARTBEAT_IVL, Milliseconds(options_.heartbeat_interval));
-  set(ZMQ_HEARTBEAT_TIMEOUT, Milliseconds(options_.silence_timeout));
-  return socket;
-}
-
-absl::StatusOr<void*> ZmqTransport::NewMonitor(void* socket, int zmq_events) {
-  const std::string name = absl::StrCat("inproc://monitor-", options_.context->NextNumber());
-  if (zmq_socket_monitor(socket, name.c_str(), zmq_events) != 0) return NoSocket("socket monitor");
-  void* const monitor = zmq_socket(options_.context->handle(), ZMQ_PAIR);
-  if (monitor == nullptr) return NoSocket("socket monitor");
-  const int none = 0;
-  // Without a bound here: an I/O thread that cannot store an event would wait for us.
-  TANDEM_CHECK(zmq_setsockopt(monitor, ZMQ_RCVHWM, &none, sizeof none) == 0);
-  TANDEM_CHECK(zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none) == 0);
-  TANDEM_CHECK(zmq_connect(monitor, name.c_str()) == 0);
-  // A pipe announces what is written to it only once its reader has found it empty.
-  ForMonitorEvents(monitor, [](int) { return true; });
-  return monitor;
-}
-
 // Makes a socket and its monitor and adds them to the epoll set as `key` and `key` + 1.
 absl::Status ZmqTransport::NewMonitoredSocket(int type, int zmq_events, uint64_t key, void** socket,
                                               void** monitor) {
-  TANDEM_ASSIGN_OR_RETURN(void* const made, NewSocket(type));
-  const absl::StatusOr<void*> watcher = NewMonitor(made, zmq_events);
+  TANDEM_ASSIGN_OR_RETURN(void* const made, NewZmqSocket(options_, type));
+  const absl::StatusOr<void*> watcher = NewZmqMonitor(*options_.context, made, zmq_events);
   if (!watcher.ok()) {
     zmq_close(made);
     return watcher.status();
@@ -444,13 +285,6 @@ absl::Status ZmqTransport::NewMonitoredSocket(int type, int zmq_events, uint64_t
   Watch(*socket, key);
   Watch(*monitor, key + 1);
   return absl::OkStatus();
-}
-
-int SocketFd(void* socket) {
-  int fd = -1;
-  size_t size = sizeof fd;
-  TANDEM_CHECK(zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0);
-  return fd;
 }
 
 void ZmqTransport::Watch(void* socket, uint64_t key) {
@@ -478,7 +312,7 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
       ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED,
       peer->id * 2, &peer->dealer, &peer->monitor));
   if (zmq_connect(peer->dealer, peer->address.c_str()) == 0) {
-    MarkDirty(peer);  // a first read, see NewMonitor
+    MarkDirty(peer);  // a first read, see NewZmqMonitor
     return absl::OkStatus();
   }
   const absl::Status malformed =
@@ -926,18 +760,6 @@ void ZmqTransport::TickPeer(Peer* peer, Clock::time_point now) {
 }
 
 }  // namespace
-
-ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {
-  TANDEM_CHECK(handle_ != nullptr && io_threads > 0);
-  TANDEM_CHECK(zmq_ctx_set(handle_, ZMQ_IO_THREADS, io_threads) == 0);
-  const int limit = zmq_ctx_get(handle_, ZMQ_SOCKET_LIMIT);
-  TANDEM_CHECK(zmq_ctx_set(handle_, ZMQ_MAX_SOCKETS, std::min(limit, kMaxSockets)) == 0);
-}
-
-ZmqContext::~ZmqContext() {
-  while (zmq_ctx_term(handle_) != 0 && zmq_errno() == EINTR) {
-  }
-}
 
 absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOptions& options) {
   if (options.context == nullptr) return absl::InvalidArgumentError("a ZmqContext is required");

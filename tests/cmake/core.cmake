@@ -8,3 +8,5 @@ foreach(name client_core_test trainer_core_test)
 endforeach()
 tandem_test(push_pull_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/push_pull_alloc_test.cc
   DEPS tandem::worker_core tandem::server LABELS unit)
+tandem_test(zmq_goodbye_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/zmq_goodbye_test.cc
+  DEPS tandem::transport LABELS unit)

@@ -1,0 +1,123 @@
+// What a ZeroMQ transport and libzmq's I/O threads share: how many frames wait, what keeps their
+// memory until they are sent, and where received parts stay.
+#ifndef TANDEM_TRANSPORT_ZMQ_PARTS_H_
+#define TANDEM_TRANSPORT_ZMQ_PARTS_H_
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/buffer.h"
+#include "base/check.h"
+#include "proto/frame.h"
+#include "transport/recycle_pool.h"
+#include "transport/tsan_order.h"
+
+namespace tandem {
+
+// Interrupts epoll_wait. Any thread.
+class Waker {
+ public:
+  Waker() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { TANDEM_CHECK(fd_ >= 0); }
+  ~Waker() { close(fd_); }
+  Waker(const Waker&) = delete;
+  Waker& operator=(const Waker&) = delete;
+  int fd() const { return fd_; }
+  void Wake() {
+    const uint64_t one = 1;
+    // It fails only when the counter is full, and then the fd is readable anyway.
+    [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
+  }
+  void Clear() {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t bytes = read(fd_, &count, sizeof count);
+  }
+
+ private:
+  const int fd_;
+};
+
+// Counts the frames of one peer that were accepted and are not yet in the kernel. libzmq's own
+// high-water marks are off: they cannot say when one particular peer of a ROUTER is writable again.
+class Flow {
+ public:
+  Flow(int bound, std::shared_ptr<Waker> waker)
+      : bound_(bound), low_(bound / 2), waker_(std::move(waker)) {}
+
+  // Owner: may one more frame be queued? If not, the owner is woken once half of them have left.
+  bool HasRoom() {
+    if (in_flight_.load() < bound_) return true;
+    blocked_.store(true);
+    if (in_flight_.load() >= bound_)
+      return false;  // it left `low_` behind after `blocked_` was set
+    blocked_.store(false);
+    return true;
+  }
+  void Add() { in_flight_.fetch_add(1); }
+  void Done() {  // any thread
+    if (in_flight_.fetch_sub(1) - 1 == low_ && blocked_.load()) waker_->Wake();
+  }
+  bool Unblock() {
+    if (in_flight_.load() > low_) return false;
+    blocked_.store(false);
+    return true;
+  }
+  int in_flight() const { return in_flight_.load(); }
+
+ private:
+  const int bound_, low_;
+  const std::shared_ptr<Waker> waker_;
+  std::atomic<int> in_flight_{0};
+  std::atomic<bool> blocked_{false};
+};
+
+// Keeps a frame's buffers alive until libzmq has sent or dropped all its parts.
+struct SendRecord {
+  RecyclePool<SendRecord>* pool = nullptr;
+  SendRecord* next = nullptr;
+  Frame frame;
+  std::shared_ptr<Flow> flow;
+  std::atomic<int> parts_left{0};
+
+  void PartDone() {
+    if (parts_left.fetch_sub(1, std::memory_order_acq_rel) == 1) Release();
+  }
+  void Release() {
+    frame = Frame();
+    const std::shared_ptr<Flow> done = std::move(flow);
+    pool->Give(this);
+    done->Done();
+  }
+  // Called by libzmq, usually on an I/O thread.
+  static void FreePart(void*, void* record) {
+    TakeOver(record);
+    static_cast<SendRecord*>(record)->PartDone();
+  }
+};
+
+// A received part that stays where libzmq put it.
+class ReceivedPart final : public BufferBlock {
+ public:
+  ReceivedPart() { zmq_msg_init(&message); }
+  ~ReceivedPart() override { zmq_msg_close(&message); }
+
+  RecyclePool<ReceivedPart>* pool = nullptr;
+  ReceivedPart* next = nullptr;
+  zmq_msg_t message;
+
+ private:
+  void Recycle() override {
+    zmq_msg_close(&message);
+    zmq_msg_init(&message);
+    pool->Give(this);
+  }
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TRANSPORT_ZMQ_PARTS_H_
