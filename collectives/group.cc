@@ -51,11 +51,16 @@ CollectiveEngine::Options EngineOptions(const GroupOptions& options) {
   return out;
 }
 
+GroupOptions WithChooser(GroupOptions options, int ranks) {
+  if (!options.chooser) options.chooser = DefaultChooser(ranks);
+  return options;
+}
+
 }  // namespace
 
 Group::Group(int rank, std::vector<std::unique_ptr<Link>> links, GroupOptions options)
     : links_(std::move(links)),
-      options_(std::move(options)),
+      options_(WithChooser(std::move(options), static_cast<int>(links_.size()))),
       engine_(rank, Pointers(links_), EngineOptions(options_)),
       spin_(CanSpin(options_, rank, engine_.ranks())) {}
 
@@ -67,7 +72,6 @@ CollectiveShape Group::Shape() const {
   CollectiveShape shape;
   shape.rank = rank();
   shape.ranks = ranks();
-  shape.host_of_rank = options_.host_of_rank;
   return shape;
 }
 
@@ -243,8 +247,7 @@ int64_t Group::VectorBytes(const Request& r) const {
 }
 
 AlgorithmChoice Group::Choose(Primitive primitive, int64_t bytes) const {
-  AlgorithmChoice choice = options_.chooser ? options_.chooser(primitive, bytes)
-                                            : DefaultChooser(ranks())(primitive, bytes);
+  AlgorithmChoice choice = options_.chooser(primitive, bytes);
   const bool reproducible = choice.algorithm == Algorithm::kDirect ||
                             choice.algorithm == Algorithm::kOneShot || !Reduces(primitive);
   if (options_.reproducible && !reproducible) choice.algorithm = Algorithm::kDirect;
@@ -259,7 +262,9 @@ absl::StatusOr<const Schedule*> Group::ScheduleFor(const Request& request,
                   shape.counts,      shape.send_counts, shape.receive_counts};
   const auto found = schedules_.find(key);
   if (found != schedules_.end()) return found->second.get();
-  TANDEM_ASSIGN_OR_RETURN(Schedule made, MakeSchedule(request.primitive, choice.algorithm, shape));
+  CollectiveShape whole = shape;
+  whole.host_of_rank = options_.host_of_rank;
+  TANDEM_ASSIGN_OR_RETURN(Schedule made, MakeSchedule(request.primitive, choice.algorithm, whole));
   TANDEM_RETURN_IF_ERROR(ValidateSchedule(made));
   if (schedules_.size() >= kKeptSchedules && engine_.running() == 0) schedules_.clear();
   auto& kept = schedules_[std::move(key)];
@@ -269,7 +274,7 @@ absl::StatusOr<const Schedule*> Group::ScheduleFor(const Request& request,
 
 absl::StatusOr<Work> Group::Begin(Request request) {
   const size_t element = SizeOf(request.type);
-  auto pending = std::make_unique<Pending>();
+  std::unique_ptr<Pending> pending;  // if there is anything to keep
   const int64_t offset = InPlaceOffset(request.primitive, request.shape);
   request.shape.in_place =
       request.in != nullptr &&
@@ -288,6 +293,7 @@ absl::StatusOr<Work> Group::Begin(Request request) {
     if (request.shape.in_place) {
       Scale(request.type, const_cast<void*>(request.in), count, request.call.factor);
     } else {
+      pending = std::make_unique<Pending>();
       pending->memory.resize(count * element);
       ScaleCopy(request.type, pending->memory.data(), request.in, count, request.call.factor);
       request.in = pending->memory.data();
@@ -306,7 +312,6 @@ absl::StatusOr<Work> Group::Begin(Request request) {
   call.schedule = schedule;
   call.input = request.in;
   call.output = request.out;
-  if (pending->memory.empty()) pending.reset();
   return Start(call, std::move(pending));
 }
 

@@ -253,6 +253,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   JobPlan plan = TestPlan(2, 1);
   plan.groups[0].policy.set_kind(Policy::SSP);
   plan.groups[0].policy.set_bound(4);
+  plan.job.mutable_dense()->set_algorithm(Dense::RING);
   JobBook book(plan);
   book.Start(At(0));
   ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
@@ -269,7 +270,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
     EXPECT_TRUE(summary.contains(field)) << field;
   }
   EXPECT_EQ(summary["policy"]["emb"], "SSP(4)");
-  EXPECT_EQ(summary["policy"]["dense"], "ALLREDUCE(AUTO)");
+  EXPECT_EQ(summary["policy"]["dense"], "ALLREDUCE(RING)");
   EXPECT_EQ(summary["eval"]["auc"], 0.75);
   EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["mean"], 2.0);
   EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["max"], 3.0);
