@@ -624,8 +624,7 @@ TEST(JobBudgetTest, CountsWhatPoliciesHold) {
                      table, " } policy { ", policy, " } model { mlp { hidden: [64, 32] } } ",
                      "dense { optimizer { learning_rate: 1 } ", dense, " } ", more),
         "b", {});
-    EXPECT_TRUE(job.ok()) << job.status();
-    return Resolve(*job);
+    return job.ok() ? Resolve(*job) : absl::StatusOr<JobPlan>(job.status());
   };
   const std::string train = "train { batch: 10 depth: 1 } cluster { workers: 3 servers: 1 } ";
   EXPECT_EQ(HeldBytes(*plan("", "kind: BSP", train)), 3 * 2 * 260 * 24);
