@@ -91,6 +91,17 @@ void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
       ->capture_default_str();
   app->add_option("--repetitions", o->repetitions)->capture_default_str();
   app->add_option("--seconds", o->seconds, "For each line, about")->capture_default_str();
+  app->add_flag("--calibrate", o->calibrate, "Measure the links first, and choose by that");
+  app->add_option("--calibration", o->calibration,
+                  "File of costs: read, or written by --calibrate");
+  app->add_option("--rules", o->rules,
+                  "Which algorithm for which size: 'allreduce:<=32K=one_shot,ring/256K; ...'");
+  app->add_option("--cores", o->cores, "Of this host; 0 = as the system says")
+      ->capture_default_str();
+  app->add_flag("--explain", o->explain,
+                "Print what each algorithm is predicted to take, and which is chosen");
+  app->add_flag("--regret", o->regret,
+                "Measure all algorithms in turns, and what the chosen one loses");
   app->add_option("--json", o->json, "Also write a file with an object a line");
 }
 

@@ -54,6 +54,15 @@ struct CollectiveBenchOptions {
   std::string json;                            // file to write, one object a line; empty: none
   bool draw = false;                           // the schedules, first
   absl::Duration deadline = absl::Minutes(1);  // of one operation
+
+  // How "auto" chooses: by the group's defaults; calibrated; by a file that was written so; or by
+  // rules (chooser.h), which win.
+  bool calibrate = false;
+  std::string calibration;  // file to read, or with `calibrate` to write
+  std::string rules;
+  int cores = 0;         // of this host; 0 = ask the system
+  bool explain = false;  // print predicted times, and measure nothing
+  bool regret = false;   // measure all algorithms in turns, and what the choice loses
 };
 
 // One line of the table. Times are of the slowest rank.
@@ -75,9 +84,11 @@ struct CollectiveBenchLine {
 // INVALID_ARGUMENT: bad options; DATA_LOSS: wrong elements; or what ended a collective.
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out);
 
-// What one rank does in it; rank 0 prints. For ranks that meet elsewhere.
-absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, Group& group,
-                                    std::ostream& out);
+// What one rank does in it; rank 0 prints. For ranks that meet elsewhere; `group_options` says what
+// only they know: hosts, and who watches.
+absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int rank,
+                                    std::vector<std::unique_ptr<Link>> links,
+                                    GroupOptions group_options, std::ostream& out);
 
 // Measures one line on all ranks of the group, which all must call it; the same result on all.
 absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptions& options,

@@ -1,0 +1,95 @@
+// How a group chooses the algorithm and the segment of its collectives: by rules.
+//
+//   allreduce:<=32K=one_shot,<=4M=direct/128K,ring/256K; broadcast:tree
+//
+// A rule names the primitive, then cases in ascending order of size: up to so many bytes of one
+// rank's vector (K, M, G: times 1024), this algorithm, in segments of so many bytes (without: whole
+// pieces). The last case has no limit. What has no rule is chosen by DefaultChooser.
+//
+// Rules are written by hand, or made from measured costs: every algorithm is played on the costs of
+// this machine's links (engine_cost.h) for sizes that double, and the fastest makes the case. Rank
+// 0 does that and tells the others the text, so that all ranks decide alike whatever their
+// processors make of the arithmetic. Nothing but algorithm and segment is ever chosen so.
+#ifndef TANDEM_COLLECTIVES_CHOOSER_H_
+#define TANDEM_COLLECTIVES_CHOOSER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "collectives/algorithms.h"
+#include "collectives/engine_cost.h"
+#include "collectives/group.h"
+
+namespace tandem {
+
+struct ChooserCase {
+  int64_t most_bytes = 0;  // of this case; the last one: any
+  AlgorithmChoice choice;
+};
+
+class ChooserRules {
+ public:
+  // INVALID_ARGUMENT says where, and what was expected: "rules: at 12 ('magic'): want an algorithm
+  // of allreduce: ring, direct, ...".
+  static absl::StatusOr<ChooserRules> Parse(absl::string_view text);
+  std::string ToString() const;  // what Parse reads
+
+  // Requires at least one case, ascending. Replaces the rule of that primitive.
+  void Set(Primitive primitive, std::vector<ChooserCase> cases);
+  // Takes over the rules of `other`, which win.
+  void Override(const ChooserRules& other);
+  // Null: there is no rule.
+  const AlgorithmChoice* Find(Primitive primitive, int64_t bytes) const;
+  bool empty() const { return cases_.empty(); }
+
+ private:
+  std::map<Primitive, std::vector<ChooserCase>> cases_;
+};
+
+// Looks at `rules` at each call, so that they can be replaced between operations, on all ranks
+// alike: a group is made first, and calibrated then.
+Chooser ChooserFrom(std::shared_ptr<const ChooserRules> rules, int ranks);
+
+// ---- Costs ----
+
+struct Calibration {
+  std::string link;  // its kind, for the reader
+  int ranks = 0, cores = 0;
+  EngineCosts costs;
+  int64_t segment_bytes = 0;  // the best one for long vectors
+
+  // One line a number: "message 1.2e-07". For files.
+  std::string ToString() const;
+  static absl::StatusOr<Calibration> Parse(absl::string_view text);
+};
+
+// Measures on the group itself, with collectives that show one cost each. All ranks call it; rank
+// 0's figures, on all ranks. Takes some tenths of a second.
+absl::StatusOr<Calibration> Calibrate(Group& group, int cores);
+
+struct Prediction {
+  AlgorithmChoice choice;
+  double seconds = 0;
+};
+// Every algorithm that can do it with its best segment, fastest first.
+absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t bytes, int ranks,
+                                                absl::Span<const int> host_of_rank,
+                                                const Calibration& calibration);
+
+// Rules for all primitives that have more than one algorithm.
+absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
+                                       const Calibration& calibration);
+
+// Rank 0's text, on all ranks: how they agree on rules, and on costs. At most 1 MiB.
+absl::StatusOr<std::string> TextOfRank0(Group& group, std::string text);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COLLECTIVES_CHOOSER_H_

@@ -1,0 +1,205 @@
+#include "tests/bench/chooser_bench.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "tests/bench/collective_case.h"
+#include "tests/bench/machine.h"
+
+namespace tandem {
+namespace {
+
+int Cores(const CollectiveBenchOptions& options) {
+  if (options.cores > 0) return options.cores;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  return text.str();
+}
+
+absl::StatusOr<absl::optional<Calibration>> CalibrationFor(const CollectiveBenchOptions& options,
+                                                           Group& group) {
+  const bool needed = options.explain || options.regret || options.calibrate;
+  if (group.ranks() == 1 || (!needed && options.calibration.empty())) {
+    return absl::optional<Calibration>();
+  }
+  if (!options.calibrate && !options.calibration.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.calibration));
+    TANDEM_ASSIGN_OR_RETURN(Calibration read, Calibration::Parse(text));
+    return absl::make_optional(std::move(read));
+  }
+  TANDEM_ASSIGN_OR_RETURN(Calibration measured, Calibrate(group, Cores(options)));
+  if (group.rank() == 0 && !options.calibration.empty()) {
+    std::ofstream file(options.calibration);
+    if (!(file << measured.ToString() << std::flush)) {
+      return absl::PermissionDeniedError(absl::StrCat(options.calibration, ": cannot be written"));
+    }
+  }
+  return absl::make_optional(std::move(measured));
+}
+
+struct Contender {
+  AlgorithmChoice choice;
+  std::vector<double> seconds;  // of each repetition
+  double Median() const {
+    std::vector<double> sorted = seconds;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+std::string NameOf(const AlgorithmChoice& choice) {
+  const std::string name(AlgorithmName(choice.algorithm));
+  if (choice.segment_bytes == 0) return name;
+  return absl::StrCat(name, "/", choice.segment_bytes >> 10, "K");
+}
+
+// The chosen one first; the others cut as it is, or as far as they can be.
+std::vector<Contender> ContendersFor(Primitive primitive, const AlgorithmChoice& chosen,
+                                     int ranks) {
+  std::vector<Contender> all = {{chosen, {}}};
+  CollectiveShape shape;
+  shape.ranks = ranks;
+  for (const Algorithm algorithm : AlgorithmsFor(primitive)) {
+    if (algorithm == chosen.algorithm || algorithm == Algorithm::kHierarchical) continue;
+    if (!MakeSchedule(primitive, algorithm, shape).ok()) continue;
+    all.push_back({{algorithm, chosen.segment_bytes}, {}});
+  }
+  return all;
+}
+
+absl::Status Turn(Group& group, BenchCase& c, int operations, Contender* contender) {
+  c.set_choice(contender->choice);
+  TANDEM_RETURN_IF_ERROR(group.Wait(group.Barrier()));
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < operations; ++i) TANDEM_RETURN_IF_ERROR(c.Run());
+  std::vector<double> slowest = {absl::ToDoubleSeconds(absl::Now() - begin) / operations};
+  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, ReduceOp::kMax, &slowest));
+  contender->seconds.push_back(slowest[0]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Contender>> Contest(const CollectiveBenchOptions& options, Group& group,
+                                               int64_t bytes) {
+  const AlgorithmChoice chosen = group.Choose(options.primitive, bytes);
+  BenchCase c(options, group, CountOf(options, bytes, group.ranks()), chosen, false);
+  std::vector<Contender> all = ContendersFor(options.primitive, chosen, group.ranks());
+  c.Fill();
+  double slowest = 0;
+  for (Contender& contender : all) {
+    for (int i = 0; i < options.warmup + 1; ++i) {
+      TANDEM_RETURN_IF_ERROR(Turn(group, c, 1, &contender));
+    }
+    slowest = std::max(slowest, contender.seconds.back());
+    contender.seconds.clear();
+  }
+  const double share =
+      options.seconds / (options.repetitions * static_cast<double>(all.size()) * slowest);
+  const int operations =
+      static_cast<int>(std::clamp(share, 1.0, static_cast<double>(options.most_operations)));
+  for (int repetition = 0; repetition < options.repetitions; ++repetition) {
+    for (Contender& contender : all) TANDEM_RETURN_IF_ERROR(Turn(group, c, operations, &contender));
+  }
+  return all;
+}
+
+struct Outcome {
+  double regret = 0;
+  bool matters = false;  // the best two differ by more than 10 %
+};
+
+Outcome Judge(int64_t bytes, std::vector<Contender> all, std::ostream& out) {
+  const AlgorithmChoice chosen = all[0].choice;
+  const double have = all[0].Median();
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Contender& a, const Contender& b) { return a.Median() < b.Median(); });
+  const double best = all[0].Median();
+  Outcome outcome;
+  outcome.regret = have / best - 1;
+  outcome.matters = all.size() > 1 && all[1].Median() > 1.1 * best;
+  out << absl::StrFormat("%10d %-22s %-22s %6.1f%%%s ", bytes, NameOf(chosen),
+                         NameOf(all[0].choice), outcome.regret * 100,
+                         outcome.matters ? " *" : "  ");
+  for (const Contender& c : all) {
+    out << absl::StrFormat(" %s %.2f", std::string(AlgorithmName(c.choice.algorithm)),
+                           c.Median() * 1e6);
+  }
+  out << "\n" << std::flush;
+  return outcome;
+}
+
+}  // namespace
+
+absl::StatusOr<absl::optional<Calibration>> PrepareChooser(const CollectiveBenchOptions& options,
+                                                           Group& group, ChooserRules* rules) {
+  TANDEM_ASSIGN_OR_RETURN(absl::optional<Calibration> calibration, CalibrationFor(options, group));
+  ChooserRules made;
+  if (calibration.has_value() && group.rank() == 0) {
+    TANDEM_ASSIGN_OR_RETURN(made, MakeRules(group.ranks(), {}, *calibration));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const ChooserRules given, ChooserRules::Parse(options.rules));
+  made.Override(given);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, TextOfRank0(group, made.ToString()));
+  TANDEM_ASSIGN_OR_RETURN(*rules, ChooserRules::Parse(text));
+  return calibration;
+}
+
+absl::Status ExplainChoices(const CollectiveBenchOptions& options, Group& group,
+                            const Calibration& calibration, const ChooserRules& rules,
+                            std::ostream& out) {
+  if (group.rank() != 0) return absl::OkStatus();
+  out << "machine: " << MachineLine() << "\ncosts (seconds; a message, a byte):\n"
+      << calibration.ToString() << "rules: " << rules.ToString() << "\n\n"
+      << BenchName(options.primitive) << ", " << group.ranks()
+      << " ranks: predicted microseconds, fastest first\n"
+      << absl::StrFormat("%10s %-22s\n", "size", "chosen");
+  for (const int64_t bytes : BenchSizes(options)) {
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
+                            Predict(options.primitive, bytes, group.ranks(), {}, calibration));
+    out << absl::StrFormat("%10d %-22s", bytes, NameOf(group.Choose(options.primitive, bytes)));
+    for (const Prediction& p : all) {
+      out << absl::StrFormat(" %s %.2f", NameOf(p.choice), p.seconds * 1e6);
+    }
+    out << "\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureRegret(const CollectiveBenchOptions& options, Group& group, std::ostream& out) {
+  std::ostringstream nowhere;
+  std::ostream& to = group.rank() == 0 ? out : nowhere;
+  to << "machine: " << MachineLine() << "\n"
+     << BenchName(options.primitive) << ", " << group.ranks() << " ranks over " << options.link
+     << ", " << options.repetitions << " repetitions in turns; median microseconds, fastest first\n"
+     << absl::StrFormat("%10s %-22s %-22s %7s   * = the best two differ by more than 10 %%\n",
+                        "size", "chosen", "best", "regret");
+  std::vector<double> regrets;
+  double worst = 0;
+  for (const int64_t bytes : BenchSizes(options)) {
+    TANDEM_ASSIGN_OR_RETURN(std::vector<Contender> all, Contest(options, group, bytes));
+    const Outcome outcome = Judge(bytes, std::move(all), to);
+    regrets.push_back(outcome.regret);
+    if (outcome.matters) worst = std::max(worst, outcome.regret);
+  }
+  std::sort(regrets.begin(), regrets.end());
+  to << absl::StrFormat(
+      "regret: median %.1f%% (want 10%%), worst where it matters %.1f%% (want 25%%)\n",
+      regrets[regrets.size() / 2] * 100, worst * 100);
+  return absl::OkStatus();
+}
+
+}  // namespace tandem

@@ -1,0 +1,33 @@
+// What the chooser thinks, and what that is worth: parts of `tandem bench allreduce` and the like.
+#ifndef TANDEM_TESTS_BENCH_CHOOSER_BENCH_H_
+#define TANDEM_TESTS_BENCH_CHOOSER_BENCH_H_
+
+#include <ostream>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "collectives/chooser.h"
+#include "collectives/group.h"
+#include "tests/bench/collective_bench.h"
+
+namespace tandem {
+
+// Fills `rules`, which the group's chooser looks at, as the options say; gives the costs they were
+// made from, if any. All ranks call it.
+absl::StatusOr<absl::optional<Calibration>> PrepareChooser(const CollectiveBenchOptions& options,
+                                                           Group& group, ChooserRules* rules);
+
+// Prints the costs and, for each size, the predicted time of every algorithm and the choice.
+absl::Status ExplainChoices(const CollectiveBenchOptions& options, Group& group,
+                            const Calibration& calibration, const ChooserRules& rules,
+                            std::ostream& out);
+
+// For each size: all algorithms in turns, `repetitions` times (21 at least, for figures that are
+// to be believed), and how much longer the chosen one takes than the fastest, by medians. Then the
+// median of that over the sizes, and the worst among those whose best two differ by more than 10 %.
+absl::Status MeasureRegret(const CollectiveBenchOptions& options, Group& group, std::ostream& out);
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_CHOOSER_BENCH_H_

@@ -1,0 +1,87 @@
+// One collective with its buffers, for benchmarks: filled with exact inputs, run, and checked.
+#ifndef TANDEM_TESTS_BENCH_COLLECTIVE_CASE_H_
+#define TANDEM_TESTS_BENCH_COLLECTIVE_CASE_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "collectives/group.h"
+#include "tests/bench/collective_bench.h"
+#include "tests/bench/exact_pattern.h"
+
+namespace tandem {
+
+absl::string_view BenchName(Primitive primitive);  // "sendrecv" for point to point
+
+// Size is that of all blocks together.
+bool InBlocks(Primitive primitive);
+
+// Elements of a block for a size, at least one; and the size that these make.
+int64_t CountOf(const CollectiveBenchOptions& options, int64_t bytes, int ranks);
+int64_t SizeOfCount(const CollectiveBenchOptions& options, int64_t count, int ranks);
+std::vector<int64_t> BenchSizes(const CollectiveBenchOptions& options);
+
+// The reduction of every number over all ranks, on all ranks.
+absl::Status ReduceNumbers(Group& group, ReduceOp op, std::vector<double>* numbers);
+
+// Memory on its own pages.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes)
+      : data_(static_cast<uint8_t*>(std::aligned_alloc(kPage, RoundUp(bytes)))) {}
+  uint8_t* data() const { return data_.get(); }
+
+ private:
+  static constexpr size_t kPage = 4096;
+  static size_t RoundUp(int64_t bytes) { return (static_cast<size_t>(bytes) / kPage + 1) * kPage; }
+  struct Free {
+    void operator()(uint8_t* p) const { std::free(p); }
+  };
+  std::unique_ptr<uint8_t, Free> data_;
+};
+
+// One collective with its buffers on one rank.
+class BenchCase {
+ public:
+  BenchCase(const CollectiveBenchOptions& options, Group& group, int64_t count,
+            const AlgorithmChoice& choice, bool in_place);
+
+  void set_choice(const AlgorithmChoice& choice);
+  void Fill();                 // the input
+  absl::Status Run();          // start and wait
+  int64_t CountWrong() const;  // elements of this rank's output
+  // Fill, Run, and add what is wrong on all ranks.
+  absl::Status CheckedRun(int64_t* wrong);
+
+ private:
+  int64_t Bytes(int64_t elements) const { return elements * static_cast<int64_t>(SizeOf(type_)); }
+  void PlaceBuffers();
+  absl::StatusOr<Work> Start();
+  absl::StatusOr<Work> StartSendReceive();
+  int64_t WrongReduced(int64_t from) const;
+  // Block `at` of the output against what rank r has from `from` on.
+  int64_t WrongBlock(int r, int64_t from, int at) const;
+  int64_t WrongBlocks(int64_t from) const;
+
+  const CollectiveBenchOptions& options_;
+  Group& group_;
+  const int rank_, ranks_;
+  const DataType type_;
+  const ReduceOp op_;
+  const int64_t count_;
+  const bool in_place_;
+  const Memory memory_, second_;
+  const ExactPattern own_;
+  CallOptions call_;
+  uint8_t* in_ = nullptr;
+  uint8_t* out_ = nullptr;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_BENCH_COLLECTIVE_CASE_H_
