@@ -12,10 +12,6 @@
 namespace tandem {
 namespace {
 
-// All that matters has been answered when a role ends, and its peers may be gone by then: frames
-// that still wait for them must not keep it.
-constexpr absl::Duration kRoleLinger = absl::Seconds(1);
-
 std::atomic<bool> stop_signal{false};
 std::atomic<bool> save_signal{false};
 
@@ -52,20 +48,6 @@ absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags) {
                         absl::StrCat(flags.job, ": ", plan.status().message()));
   }
   return plan;
-}
-
-MakeTransport ZmqFactory(const RoleFlags& flags, uint64_t incarnation) {
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(flags.io_threads);
-  options.bind = flags.bind;
-  options.advertised_host = flags.advertise;
-  options.incarnation = incarnation;
-  options.linger = kRoleLinger;
-  return [options](EndpointId self) mutable {
-    ZmqOptions mine = options;
-    mine.self = self;
-    return NewZmqTransport(mine);
-  };
 }
 
 uint64_t NewIncarnation() {

@@ -1,5 +1,5 @@
-// The flags that all roles share, and what the roles make of them: the plan of the job, an endpoint
-// factory, an incarnation, and a flag that SIGINT and SIGTERM set.
+// The flags that all roles share, and what the roles make of them: the plan of the job, an
+// incarnation, and a flag that SIGINT and SIGTERM set.
 #ifndef TANDEM_CLI_ROLE_FLAGS_H_
 #define TANDEM_CLI_ROLE_FLAGS_H_
 
@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/job.h"
-#include "transport/zmq_transport.h"
+#include "transport/transport.h"
 
 namespace tandem {
 
@@ -41,7 +41,6 @@ absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
 absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags);
 
 using MakeTransport = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)>;
-MakeTransport ZmqFactory(const RoleFlags& flags, uint64_t incarnation);
 
 // A number no other process has: from the system's entropy, not from the job's seed.
 uint64_t NewIncarnation();

@@ -1,6 +1,7 @@
 // tandem-server: holds key ranges of the embedding tables of one job.
 #include "base/heap.h"
 #include "cli/role_options.h"
+#include "cli/transport_choice.h"
 #include "server/server_shell.h"
 
 int main(int argc, char** argv) {
@@ -25,7 +26,9 @@ int main(int argc, char** argv) {
   options.scheduler = flags.scheduler;
   options.index = flags.index;
   options.incarnation = NewIncarnation();
-  options.make_transport = ZmqFactory(flags, options.incarnation);
+  options.make_transport =
+      EndpointFactory(flags, plan->job.cluster().transport(), options.incarnation,
+                      std::make_shared<PathLog>());  // workers report how they reach us
   options.init_from = flags.init_from;
   options.record_dir = flags.out;
   options.stop = StopSignal();

@@ -1,6 +1,7 @@
 // tandem-worker: trains on its share of the data of one job.
 #include "base/heap.h"
 #include "cli/role_options.h"
+#include "cli/transport_choice.h"
 #include "worker/worker_shell.h"
 
 int main(int argc, char** argv) {
@@ -25,7 +26,9 @@ int main(int argc, char** argv) {
   options.scheduler = flags.scheduler;
   options.rank = flags.index;
   options.incarnation = NewIncarnation();
-  options.make_transport = ZmqFactory(flags, options.incarnation);
+  options.paths = std::make_shared<PathLog>();
+  options.make_transport =
+      EndpointFactory(flags, plan->job.cluster().transport(), options.incarnation, options.paths);
   options.init_from = flags.init_from;
   options.save_path = flags.out;
   options.stop = StopSignal();

@@ -112,6 +112,16 @@ absl::Status JobBook::AddShardReport(const ShardReport& report) {
   return absl::OkStatus();
 }
 
+bool JobBook::AddPath(const std::string& from, const Path& path) {
+  constexpr size_t kMaxPaths = 1 << 16, kMaxText = 1000;
+  if (paths_.size() >= kMaxPaths ||
+      path.to().size() + path.way().size() + path.why().size() > kMaxText) {
+    return false;
+  }
+  paths_[{from, path.to()}] = path;
+  return true;
+}
+
 double JobBook::FractionDone() const {
   double epochs = 0, step = std::numeric_limits<double>::infinity();
   for (const Progress& worker : workers_) {
@@ -171,6 +181,7 @@ JobReport JobBook::Total(absl::Time now) const {
   JobReport total;
   total.seconds = absl::ToDoubleSeconds(now - started_);
   total.evaluation_json = evaluation_json_;
+  total.paths = paths_;
   for (const Progress& worker : workers_) {
     total.samples += worker.samples();
     total.max_step = std::max(total.max_step, worker.step());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,6 +49,7 @@ struct JobReport {
   Distribution dense_gap;                 // dense parameters by allreduce, merged over workers
   Distribution in_flight_depth;           // merged over workers
   std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
+  std::map<std::pair<std::string, std::string>, Path> paths;  // last choice, by (from, to)
 };
 
 // Keeps the last word of each worker and shard.
@@ -65,6 +67,8 @@ class JobBook {
   // INVALID_ARGUMENT for reports that do not belong to this job.
   absl::Status AddProgress(int rank, const Progress& progress);
   absl::Status AddShardReport(const ShardReport& report);
+  // False, and nothing is kept: too many paths already, or texts that are too long.
+  bool AddPath(const std::string& from, const Path& path);
 
   // What happened since the last call.
   JobProgress Interval(absl::Time now);
@@ -82,6 +86,7 @@ class JobBook {
   std::vector<Progress> workers_;    // last report of each rank; loss summed since Interval
   std::vector<ShardReport> shards_;  // last report of each shard
   std::string evaluation_json_;
+  std::map<std::pair<std::string, std::string>, Path> paths_;
 };
 
 }  // namespace tandem

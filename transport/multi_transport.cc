@@ -196,10 +196,7 @@ void MultiTransport::Translate(size_t way, TransportEvent* event) {
   const auto found = outgoing_.find(event->peer);
   if (found == outgoing_.end()) return;
   if (lost && way + 1 < ways_.size() && ways_[way].way.name != forced_) {
-    const std::string& name = ways_[way].way.name;
-    const std::string why = absl::StrCat(name, " broke: ", event->why.message());
-    broken_[found->second.part] = why;
-    Tell({0, found->second.address, name, why});
+    broken_[found->second.part] = absl::StrCat("it broke: ", event->why.message());
   }
   outgoing_.erase(found);
 }

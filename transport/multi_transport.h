@@ -11,7 +11,7 @@
 // connection. Who must not lose a frame asks again, as after any loss, and the other side tells
 // repetitions apart (requests of the client are numbered, a shard admits a push once).
 //
-// on_path is told what was chosen and why, at each choice; it is called by Connect and Poll.
+// on_path is told what was chosen and why, at each choice, by Connect.
 #ifndef TANDEM_TRANSPORT_MULTI_TRANSPORT_H_
 #define TANDEM_TRANSPORT_MULTI_TRANSPORT_H_
 
@@ -36,7 +36,7 @@ struct TransportWay {
 
 // A peer, the way to it, and why this one.
 struct PathChoice {
-  PeerId peer = 0;  // 0: no longer connected; `why` says what happened to the way
+  PeerId peer = 0;
   std::string address, way, why;
 };
 using OnPath = std::function<void(const PathChoice&)>;

@@ -74,6 +74,13 @@ void PeerMap::OnEvent(const TransportEvent& event) {
   }
 }
 
+EndpointId PeerMap::EndpointAt(const std::string& address) const {
+  for (const auto& [id, entry] : entries_) {
+    if (entry.address == address) return id;
+  }
+  return EndpointId();
+}
+
 EndpointId PeerMap::EndpointOf(PeerId peer) const {
   for (const auto& [id, entry] : entries_) {
     if (entry.connected == peer) return id;

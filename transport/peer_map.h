@@ -32,6 +32,9 @@ class PeerMap {
   // Keeps the map true; call for every event of the transport, before looking at it.
   void OnEvent(const TransportEvent& event);
 
+  // The endpoint that SetAddress was told of; role kNone if none.
+  EndpointId EndpointAt(const std::string& address) const;
+
   // The endpoint on the other side of a peer that we connected to; role kNone if unknown.
   EndpointId EndpointOf(PeerId peer) const;
 

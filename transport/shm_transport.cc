@@ -58,7 +58,7 @@ std::string NewName() {
 // A peer, or what is left of one while it holds buffers of ours.
 struct Peer {
   PeerId id = 0;
-  std::unique_ptr<ShmLink> link;        // null while nobody listens
+  std::unique_ptr<ShmChannel> link;     // null while nobody listens
   bool known = false;                   // it was the peer of an event, or we connected to it
   bool closed = false;                  // by us or by it: kept only until it drops our buffers
   bool blocked = false;                 // owes a kWritable
@@ -80,8 +80,9 @@ class Endpoint final : public ShmTransport {
     Watch(wake_fd_.get(), kWakeKey);
   }
   ~Endpoint() override {
-    for (const auto& [id, peer] : peers_) scratch_.push_back(id);
-    for (const PeerId id : std::exchange(scratch_, {})) Close(id);
+    for (const auto& [id, peer] : peers_) {
+      if (!peer->closed) Retire(peer.get());
+    }
   }
   absl::Status Bind();
 
@@ -102,15 +103,15 @@ class Endpoint final : public ShmTransport {
  private:
   void Watch(int fd, uint64_t key);
   Peer* Find(PeerId id);
-  Peer* Add(std::unique_ptr<ShmLink> link);
-  void Link(Peer* peer, std::unique_ptr<ShmLink> link);
+  Peer* Add(std::unique_ptr<ShmChannel> link);
+  void Link(Peer* peer, std::unique_ptr<ShmChannel> link);
   absl::Status TryConnect(Peer* peer);
   absl::Status SendOn(Peer* peer, const Frame& frame);
   void Block(Peer* peer);
 
   bool DrainAll();
   bool Drain(Peer* peer);
-  void Discard(ShmLink* link);
+  void Discard(ShmChannel* link);
   void Handle(Peer* peer, Frame frame, size_t parts);
   void OnPeerEnd(Peer* peer);
   void Retire(Peer* peer);
@@ -140,7 +141,7 @@ class Endpoint final : public ShmTransport {
 
   PeerId next_peer_ = kFirstPeer;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
-  std::vector<PeerId> blocked_, scratch_;
+  std::vector<PeerId> blocked_;
   std::vector<PeerId> gone_;  // peers to erase when nobody walks peers_
   Spin spin_;
   Clock::time_point next_sockets_ = Clock::time_point::min();
@@ -170,7 +171,7 @@ Peer* Endpoint::Find(PeerId id) {
   return found == peers_.end() ? nullptr : found->second.get();
 }
 
-Peer* Endpoint::Add(std::unique_ptr<ShmLink> link) {
+Peer* Endpoint::Add(std::unique_ptr<ShmChannel> link) {
   const PeerId id = next_peer_++;
   Peer* const peer = (peers_[id] = std::make_unique<Peer>()).get();
   peer->id = id;
@@ -180,7 +181,7 @@ Peer* Endpoint::Add(std::unique_ptr<ShmLink> link) {
   return peer;
 }
 
-void Endpoint::Link(Peer* peer, std::unique_ptr<ShmLink> link) {
+void Endpoint::Link(Peer* peer, std::unique_ptr<ShmChannel> link) {
   peer->link = std::move(link);
   peer->retry_at = kNever;
   Watch(peer->link->fd(), peer->id);
@@ -208,7 +209,7 @@ absl::Status Endpoint::TryConnect(Peer* peer) {
   next_timer_ = std::min(next_timer_, peer->retry_at);
   TANDEM_ASSIGN_OR_RETURN(UnixLink socket, UnixLink::Connect(NameOf(peer->address)));
   TANDEM_ASSIGN_OR_RETURN(auto link,
-                          ShmLink::New(std::move(socket), shared_, options_.send_queue_frames));
+                          ShmChannel::New(std::move(socket), shared_, options_.send_queue_frames));
   Link(peer, std::move(link));
   for (const Frame& frame : std::exchange(peer->pending, {})) {
     TANDEM_RETURN_IF_ERROR(SendOn(peer, frame));  // the ring has room for as many
@@ -312,7 +313,7 @@ bool Endpoint::DrainAll() {
 }
 
 // Reads what a peer sends that we have closed: it waits for its buffers, as we do for ours.
-void Endpoint::Discard(ShmLink* link) {
+void Endpoint::Discard(ShmChannel* link) {
   Frame frame;
   size_t parts = 0;
   for (int left = kFramesPerTurn; left > 0; --left) {
@@ -321,7 +322,7 @@ void Endpoint::Discard(ShmLink* link) {
 }
 
 bool Endpoint::Drain(Peer* peer) {
-  ShmLink* const link = peer->link.get();
+  ShmChannel* const link = peer->link.get();
   link->CollectReleased();
   if (peer->closed) {
     Discard(link);
@@ -441,7 +442,7 @@ void Endpoint::AcceptAll() {
     absl::StatusOr<UnixLink> socket = listener_.Accept();
     if (absl::IsPermissionDenied(socket.status())) continue;
     if (!socket.ok()) return;
-    auto link = ShmLink::New(*std::move(socket), shared_, options_.send_queue_frames);
+    auto link = ShmChannel::New(*std::move(socket), shared_, options_.send_queue_frames);
     if (link.ok()) Add(*std::move(link));  // else it sees its connection end
   }
 }
@@ -449,9 +450,8 @@ void Endpoint::AcceptAll() {
 void Endpoint::RunTimers(Clock::time_point now) {
   if (now < next_timer_) return;
   next_timer_ = kNever;
-  for (const auto& [id, peer] : peers_) scratch_.push_back(id);
-  for (const PeerId id : std::exchange(scratch_, {})) {
-    Peer* const peer = Find(id);
+  for (const auto& [id, owned] : peers_) {
+    Peer* const peer = owned.get();
     if (peer->closed || !peer->opening()) continue;
     if (now >= peer->deadline) {
       Break(peer, absl::DeadlineExceededError(

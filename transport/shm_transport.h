@@ -1,4 +1,4 @@
-// Transport between processes of one host through shared memory (transport/shm_link.h says how).
+// Transport between processes of one host through shared memory (transport/shm_channel.h says how).
 //
 // In steady state a frame costs no allocation and no system call: the receiver looks into its
 // rings, for a while (transport/spin.h) before it goes to sleep; only one that sleeps is rung.
@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "transport/shm_link.h"
+#include "transport/shm_channel.h"
 #include "transport/waitable.h"
 
 namespace tandem {

@@ -1,2 +1,4 @@
 tandem_test(shm_ring_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/shm_ring_test.cc
             DEPS tandem::transport LABELS unit)
+tandem_test(shm_steady_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/shm_steady_test.cc
+            DEPS tandem::transport LABELS unit)

@@ -28,7 +28,7 @@ class ShmWorld final : public World {
   void SendRaw(const std::string& address, const Parts& parts) override {
     auto socket = UnixLink::Connect(address.substr(address.find('/') + 1));
     TANDEM_CHECK_OK(socket.status());
-    auto link = ShmLink::New(*std::move(socket), shared_, 16);
+    auto link = ShmChannel::New(*std::move(socket), shared_, 16);
     TANDEM_CHECK_OK(link.status());
     std::vector<Buffer> buffers;
     for (const auto& part : parts) buffers.push_back(CopyToBuffer(heap_, part));
@@ -46,7 +46,7 @@ class ShmWorld final : public World {
   ShmStats stats_;
   const ReceivedSpansOwner spans_ = NewReceivedSpans();
   const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
-  std::vector<std::unique_ptr<ShmLink>> strangers_;
+  std::vector<std::unique_ptr<ShmChannel>> strangers_;
 };
 
 }  // namespace tandem

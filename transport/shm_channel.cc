@@ -1,4 +1,4 @@
-#include "transport/shm_link.h"
+#include "transport/shm_channel.h"
 
 #include <algorithm>
 #include <bit>
@@ -93,18 +93,19 @@ class ReceivedSpan final : public BufferBlock {
 void ReceivedSpansDropper::operator()(ReceivedSpans* pool) const { ReceivedSpans::Dropper()(pool); }
 ReceivedSpansOwner NewReceivedSpans() { return ReceivedSpansOwner(ReceivedSpans::New().release()); }
 
-ShmLink::ShmLink(const ShmShared& shared, int queue_frames)
+ShmChannel::ShmChannel(const ShmShared& shared, int queue_frames)
     : shared_(shared), bound_(static_cast<size_t>(queue_frames)), ends_(bound_) {}
-ShmLink::~ShmLink() = default;
+ShmChannel::~ShmChannel() = default;
 
-absl::StatusOr<std::unique_ptr<ShmLink>> ShmLink::New(UnixLink socket, const ShmShared& shared,
-                                                      int queue_frames) {
-  std::unique_ptr<ShmLink> link(new ShmLink(shared, queue_frames));
+absl::StatusOr<std::unique_ptr<ShmChannel>> ShmChannel::New(UnixLink socket,
+                                                            const ShmShared& shared,
+                                                            int queue_frames) {
+  std::unique_ptr<ShmChannel> link(new ShmChannel(shared, queue_frames));
   TANDEM_RETURN_IF_ERROR(link->Start(std::move(socket)));
   return link;
 }
 
-absl::Status ShmLink::Start(UnixLink socket) {
+absl::Status ShmChannel::Start(UnixLink socket) {
   const size_t capacity = std::bit_ceil(bound_ * kPlacedRecord + kInlineRoom);
   TANDEM_ASSIGN_OR_RETURN(const OwnedFd ring, ShmRing::Create(capacity));
   TANDEM_ASSIGN_OR_RETURN(out_, ShmRing::Map(ring.get(), ShmRing::Role::kProducer));
@@ -115,16 +116,16 @@ absl::Status ShmLink::Start(UnixLink socket) {
   return absl::IsUnavailable(sent) ? absl::OkStatus() : sent;
 }
 
-int ShmLink::fd() const { return inbox_->socket().fd(); }
+int ShmChannel::fd() const { return inbox_->socket().fd(); }
 
-void ShmLink::Bell() {
+void ShmChannel::Bell() {
   ++shared_.stats->bells;
   inbox_->Bell();
 }
 
 // ---- the socket ----
 
-absl::Status ShmLink::ReadSocket() {
+absl::Status ShmChannel::ReadSocket() {
   for (int i = 0; i < kMessagesPerTurn && !gone_; ++i) {
     ++shared_.stats->socket_reads;
     absl::StatusOr<UnixMessage> message = inbox_->socket().Receive();
@@ -140,13 +141,13 @@ absl::Status ShmLink::ReadSocket() {
   return absl::OkStatus();
 }
 
-absl::Status ShmLink::OnMessage(UnixMessage message) {
+absl::Status ShmChannel::OnMessage(UnixMessage message) {
   if (message.bytes[0] == kHello && !open_) return OnHello(message);
   if (message.bytes[0] == kSegment && open_) return OnSegment(message);
   return absl::InvalidArgumentError("shared memory: a message that is none of ours");
 }
 
-absl::Status ShmLink::OnHello(const UnixMessage& message) {
+absl::Status ShmChannel::OnHello(const UnixMessage& message) {
   if (message.bytes != kHelloText || message.fds.size() != 1) {
     return absl::InvalidArgumentError(
         "shared memory: the peer does not greet as we do: another program or version?");
@@ -157,7 +158,7 @@ absl::Status ShmLink::OnHello(const UnixMessage& message) {
   return absl::OkStatus();
 }
 
-absl::Status ShmLink::OnSegment(const UnixMessage& message) {
+absl::Status ShmChannel::OnSegment(const UnixMessage& message) {
   if (message.bytes.size() != 1 + sizeof(uint32_t) || message.fds.size() != 1 ||
       segments_.size() >= kMaxSegments) {
     return absl::InvalidArgumentError("shared memory: not a segment, or too many of them");
@@ -173,7 +174,7 @@ absl::Status ShmLink::OnSegment(const UnixMessage& message) {
 // ---- sending ----
 
 // Free bytes of the ring, and drops the ends of frames that were read.
-absl::StatusOr<size_t> ShmLink::UpdateFree() {
+absl::StatusOr<size_t> ShmChannel::UpdateFree() {
   TANDEM_ASSIGN_OR_RETURN(const size_t free, out_.bytes_free());
   while (unread_ > 0 && ends_[first_end_] <= out_.consumed()) {
     first_end_ = (first_end_ + 1) % bound_;
@@ -182,7 +183,7 @@ absl::StatusOr<size_t> ShmLink::UpdateFree() {
   return free;
 }
 
-absl::Status ShmLink::Send(absl::Span<const Buffer> parts) {
+absl::Status ShmChannel::Send(absl::Span<const Buffer> parts) {
   if (unread_ >= bound_) TANDEM_RETURN_IF_ERROR(UpdateFree().status());
   if (unread_ >= bound_) {
     return absl::ResourceExhaustedError(absl::StrCat(bound_, " frames are queued"));
@@ -193,7 +194,7 @@ absl::Status ShmLink::Send(absl::Span<const Buffer> parts) {
 
 // Decides which parts travel in the ring, and finds or makes a place for the others. Whatever else
 // is queued, so much of the ring stays free that the queue's bound can be reached.
-absl::StatusOr<ShmLink::Plans> ShmLink::PlanParts(absl::Span<const Buffer> parts) {
+absl::StatusOr<ShmChannel::Plans> ShmChannel::PlanParts(absl::Span<const Buffer> parts) {
   size_t bytes = kRecordHead;
   for (const Buffer& part : parts) {
     bytes += 8 + (part.size() <= ShmArena::kInlineBytes ? Padded(part.size()) : kPlacedBytes - 8);
@@ -211,7 +212,7 @@ absl::StatusOr<ShmLink::Plans> ShmLink::PlanParts(absl::Span<const Buffer> parts
   return plans;
 }
 
-absl::Status ShmLink::Place(const Buffer& part, PartPlan* plan) {
+absl::Status ShmChannel::Place(const Buffer& part, PartPlan* plan) {
   plan->held = part;
   const bool aligned = reinterpret_cast<uintptr_t>(part.data()) % 8 == 0;
   if (!aligned || !shared_.arena->Find({part.data(), part.size()}, &plan->place)) {
@@ -228,7 +229,7 @@ absl::Status ShmLink::Place(const Buffer& part, PartPlan* plan) {
 }
 
 // Gives the peer the segment, unless it has it.
-absl::Status ShmLink::Announce(const ShmArena::Place& place) {
+absl::Status ShmChannel::Announce(const ShmArena::Place& place) {
   const bool known =
       std::find(announced_.begin(), announced_.end(), place.segment) != announced_.end();
   if (known && !place.passing) return absl::OkStatus();
@@ -241,7 +242,7 @@ absl::Status ShmLink::Announce(const ShmArena::Place& place) {
   return absl::OkStatus();
 }
 
-uint32_t ShmLink::TakeSlot(Buffer held) {
+uint32_t ShmChannel::TakeSlot(Buffer held) {
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<uint32_t>(slots_.size()));
     slots_.emplace_back();
@@ -253,7 +254,7 @@ uint32_t ShmLink::TakeSlot(Buffer held) {
   return slot;
 }
 
-absl::Status ShmLink::Write(absl::Span<const Buffer> parts, Plans* plans) {
+absl::Status ShmChannel::Write(absl::Span<const Buffer> parts, Plans* plans) {
   size_t bytes = kRecordHead, placed = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool is_inline = (*plans)[i].held.empty();
@@ -288,7 +289,7 @@ absl::Status ShmLink::Write(absl::Span<const Buffer> parts, Plans* plans) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> ShmLink::RoomAgain() {
+absl::StatusOr<bool> ShmChannel::RoomAgain() {
   TANDEM_RETURN_IF_ERROR(UpdateFree().status());
   if (wants_slots_) {
     CollectReleased();
@@ -297,11 +298,11 @@ absl::StatusOr<bool> ShmLink::RoomAgain() {
   return unread_ <= bound_ / 2 && !wants_slots_;
 }
 
-void ShmLink::Finish() {
+void ShmChannel::Finish() {
   if (out_.Finish()) Bell();
 }
 
-void ShmLink::CollectReleased() {
+void ShmChannel::CollectReleased() {
   if (slots_in_use_ == 0) return;
   const absl::Span<std::atomic<uint64_t>> words = out_.SharedWords();
   if (words[kSummaryWord].load(std::memory_order_relaxed) == 0) return;
@@ -319,10 +320,10 @@ void ShmLink::CollectReleased() {
 
 // ---- receiving ----
 
-bool ShmLink::HasNews() const { return open_ && inbox_->ring().HasNews(); }
-bool ShmLink::peer_finished() const { return open_ && inbox_->ring().finished(); }
+bool ShmChannel::HasNews() const { return open_ && inbox_->ring().HasNews(); }
+bool ShmChannel::peer_finished() const { return open_ && inbox_->ring().finished(); }
 
-absl::StatusOr<bool> ShmLink::Receive(Frame* frame, size_t* parts) {
+absl::StatusOr<bool> ShmChannel::Receive(Frame* frame, size_t* parts) {
   if (!open_) return false;
   ShmRing& ring = inbox_->ring();
   TANDEM_ASSIGN_OR_RETURN(const absl::Span<const uint8_t> bytes, ring.Peek());
@@ -342,7 +343,7 @@ absl::StatusOr<bool> ShmLink::Receive(Frame* frame, size_t* parts) {
   return true;
 }
 
-absl::Status ShmLink::TakePart(const Buffer& record, size_t* at, size_t index, Frame* frame) {
+absl::Status ShmChannel::TakePart(const Buffer& record, size_t* at, size_t index, Frame* frame) {
   if (record.size() - *at < 8) return BadRecord("a part beyond its record");
   const auto word = Load<uint64_t>(record.data() + *at);
   const uint64_t size = word & ~kPlacedBit;
@@ -356,8 +357,8 @@ absl::Status ShmLink::TakePart(const Buffer& record, size_t* at, size_t index, F
   return absl::OkStatus();
 }
 
-absl::Status ShmLink::TakePlaced(absl::Span<const uint8_t> words, uint64_t size, size_t index,
-                                 Frame* frame) {
+absl::Status ShmChannel::TakePlaced(absl::Span<const uint8_t> words, uint64_t size, size_t index,
+                                    Frame* frame) {
   const auto slot = Load<uint32_t>(&words[4]);
   const auto offset = Load<uint64_t>(&words[8]);
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> memory,
@@ -382,7 +383,7 @@ absl::Status ShmLink::TakePlaced(absl::Span<const uint8_t> words, uint64_t size,
 
 // Segments are announced before they are used, so an unknown one waits on the socket. Passing ones
 // are large, and only their buffers keep them mapped.
-absl::StatusOr<std::shared_ptr<const Mapping>> ShmLink::FindSegment(uint32_t id) {
+absl::StatusOr<std::shared_ptr<const Mapping>> ShmChannel::FindSegment(uint32_t id) {
   for (int reads = 0; reads < kMaxReads; ++reads) {
     for (size_t i = segments_.size(); i-- > 0;) {
       if (segments_[i].id != id) continue;
@@ -400,7 +401,7 @@ absl::StatusOr<std::shared_ptr<const Mapping>> ShmLink::FindSegment(uint32_t id)
 
 // ---- sleeping ----
 
-bool ShmLink::MaySleep(bool blocked) {
+bool ShmChannel::MaySleep(bool blocked) {
   if (open_ && !inbox_->ring().ConsumerMaySleep()) return false;
   if (!blocked) return true;
   if (wants_slots_) {
@@ -414,7 +415,7 @@ bool ShmLink::MaySleep(bool blocked) {
   return out_.ProducerMaySleep(out_.capacity() - (out_.published() - read));
 }
 
-void ShmLink::Awake() {
+void ShmChannel::Awake() {
   if (open_) inbox_->ring().ConsumerAwake();
   out_.ProducerAwake();
 }

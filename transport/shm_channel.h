@@ -22,8 +22,8 @@
 //
 // Thread safety: none; the endpoint's thread. Received buffers may be dropped anywhere, at any
 // time.
-#ifndef TANDEM_TRANSPORT_SHM_LINK_H_
-#define TANDEM_TRANSPORT_SHM_LINK_H_
+#ifndef TANDEM_TRANSPORT_SHM_CHANNEL_H_
+#define TANDEM_TRANSPORT_SHM_CHANNEL_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -71,15 +71,15 @@ struct ShmShared {
   ShmStats* stats = nullptr;
 };
 
-class ShmLink {
+class ShmChannel {
  public:
   static constexpr size_t kSlots = 64 * 64;  // large parts sent and not yet given back
 
   // Makes our ring, of room for `queue_frames` frames at least, and sends it. RESOURCE_EXHAUSTED:
   // no memory or descriptors.
-  static absl::StatusOr<std::unique_ptr<ShmLink>> New(UnixLink socket, const ShmShared& shared,
-                                                      int queue_frames);
-  ~ShmLink();
+  static absl::StatusOr<std::unique_ptr<ShmChannel>> New(UnixLink socket, const ShmShared& shared,
+                                                         int queue_frames);
+  ~ShmChannel();
 
   int fd() const;
   bool open() const { return open_; }  // the peer's ring is here
@@ -128,7 +128,7 @@ class ShmLink {
     std::shared_ptr<const Mapping> memory;
   };
 
-  ShmLink(const ShmShared& shared, int queue_frames);
+  ShmChannel(const ShmShared& shared, int queue_frames);
   absl::Status Start(UnixLink socket);
 
   absl::StatusOr<size_t> UpdateFree();
@@ -165,4 +165,4 @@ class ShmLink {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TRANSPORT_SHM_LINK_H_
+#endif  // TANDEM_TRANSPORT_SHM_CHANNEL_H_
