@@ -579,7 +579,9 @@ void CollectiveEngine::CheckDeadlines(absl::Time now) {
     const std::string text =
         absl::StrCat(PrimitiveName(At(n).call.primitive), " #", n, " on rank ", rank_,
                      ": not done after ", absl::FormatDuration(At(n).limit), ": ", WaitingFor(now));
-    return Fail(absl::DeadlineExceededError(text), now);
+    absl::Status status = absl::DeadlineExceededError(text);
+    if (waiting_peer_ >= 0) status = BlameOn(waiting_peer_, std::move(status));
+    return Fail(std::move(status), now);
   }
 }
 
@@ -601,6 +603,10 @@ std::string CollectiveEngine::WaitingFor(absl::Time now) const {
                       absl::FormatDuration(now - waiting_since_), " for rank ", waiting_peer_,
                       " (message of ", waiting_bytes_, " bytes, ", waiting_here_, " here) in step ",
                       op.step + 1, " of ", op.call.schedule->steps.size());
+}
+
+bool CollectiveEngine::WaitsForLink(int r) const {
+  return r == waiting_peer_ || peers_[static_cast<size_t>(r)].HasQueue();
 }
 
 void CollectiveEngine::LinkFailed(int peer, const absl::Status& status) {

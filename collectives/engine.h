@@ -91,6 +91,8 @@ class CollectiveEngine {
   std::string WaitingFor(absl::Time now) const;
   // The rank that the oldest operation waits for; -1 if none.
   int waiting_for() const { return waiting_peer_; }
+  // Whether the link to rank r must take or give something before anything can move.
+  bool WaitsForLink(int r) const;
   std::vector<OperationRecord> Records() const;  // oldest first
 
   int rank() const { return rank_; }

@@ -12,7 +12,10 @@ constexpr absl::string_view kLostRank = "tandem/lost_rank";
 }  // namespace
 
 absl::Status PeerLostError(int rank, absl::string_view why) {
-  absl::Status status = absl::UnavailableError(absl::StrCat("rank ", rank, " is lost: ", why));
+  return BlameOn(rank, absl::UnavailableError(absl::StrCat("rank ", rank, " is lost: ", why)));
+}
+
+absl::Status BlameOn(int rank, absl::Status status) {
   status.SetPayload(kLostRank, absl::Cord(absl::StrCat(rank)));
   return status;
 }

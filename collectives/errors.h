@@ -10,7 +10,9 @@ namespace tandem {
 
 // "rank 3 is lost: connection reset".
 absl::Status PeerLostError(int rank, absl::string_view why);
-// The rank that a status names as lost; nothing for any other status.
+// `status`, which is not OK, naming `rank` as the one that was waited for in vain.
+absl::Status BlameOn(int rank, absl::Status status);
+// The rank that a status names as lost, or as waited for in vain; nothing for any other status.
 absl::optional<int> LostPeer(const absl::Status& status);
 
 }  // namespace tandem

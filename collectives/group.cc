@@ -506,8 +506,10 @@ void Group::Idle(absl::Time idle_since, absl::Time now) {
 void Group::Sleep(absl::Time now) {
   std::vector<pollfd> fds;
   bool all_wake = true, ready = false;
-  for (const auto& link : links_) {
-    if (link == nullptr) continue;
+  // Others may hold what nobody wants yet, or have ended: they would not let anybody sleep.
+  for (int r = 0; r < ranks(); ++r) {
+    Link* const link = links_[static_cast<size_t>(r)].get();
+    if (link == nullptr || !engine_.WaitsForLink(r)) continue;
     ready = ready || !link->PrepareToSleep();
     if (link->fd() < 0) {
       all_wake = false;

@@ -1,0 +1,272 @@
+// The dense gradient between workers, without the rest of a worker: whatever travels, every worker
+// ends with the same parameters, and they are those of one process that saw all samples.
+#include "worker/dense_synchroniser.h"
+
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "base/random.h"
+#include "collectives/links/in_memory_link.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+#include "optim/fold.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// ---- Buckets ------------------------------------------------------------------
+
+TEST(GradientBucketsTest, CoverTheGradientFromItsEndTheFirstOneSmall) {
+  EXPECT_THAT(GradientBuckets(100, 0), ElementsAre(Piece{0, 100}));
+  EXPECT_THAT(GradientBuckets(100, 160),
+              ElementsAre(Piece{90, 10}, Piece{50, 40}, Piece{10, 40}, Piece{0, 10}));
+  EXPECT_THAT(GradientBuckets(3, 1), ElementsAre(Piece{2, 1}, Piece{1, 1}, Piece{0, 1}));
+  EXPECT_THAT(GradientBuckets(0, 160), ElementsAre(Piece{0, 0}));
+}
+
+// ---- Workers in threads ---------------------------------------------------------
+
+constexpr int64_t kCount = 5000;  // five blocks, the last one padded
+
+Optimizer Config() {
+  Optimizer config;
+  config.set_kind(Optimizer::ADAM);
+  config.set_learning_rate(0.01);
+  config.set_beta1(0.9);
+  config.set_beta2(0.999);
+  config.set_epsilon(1e-8);
+  return config;
+}
+
+struct Step {
+  std::vector<std::vector<float>> gradients;  // by worker; empty: no samples
+  std::vector<int64_t> samples;
+};
+
+std::vector<Step> RandomSteps(int workers, int steps) {
+  Random random(3);
+  std::vector<Step> out(static_cast<size_t>(steps));
+  for (Step& step : out) {
+    for (int w = 0; w < workers; ++w) {
+      step.samples.push_back(static_cast<int64_t>(random.Uniform(3)) * 5);
+      step.gradients.emplace_back(kCount);
+      for (float& x : step.gradients.back()) {
+        x = step.samples.back() == 0 ? 0 : static_cast<float>(random.Normal());
+      }
+    }
+  }
+  return out;
+}
+
+// One process: gradients folded in rank order, one optimizer step with the mean.
+std::vector<float> Reference(const std::vector<Step>& steps) {
+  auto dense = std::move(*DenseParameters::New(Config(), kCount));
+  for (const Step& step : steps) {
+    std::vector<float> sum(dense->padded().size());
+    double n = 0;
+    for (size_t w = 0; w < step.gradients.size(); ++w) {
+      for (int64_t i = 0; i < kCount; ++i) {
+        sum[i] = w == 0 ? step.gradients[w][i] : sum[i] + step.gradients[w][i];
+      }
+      n += static_cast<double>(step.samples[w]);
+    }
+    if (n > 0) dense->Apply(sum, FoldFactor(n));
+  }
+  return {dense->values().begin(), dense->values().end()};
+}
+
+struct Result {
+  std::vector<float> values, slots;
+  std::vector<double> samples;
+  uint64_t bytes = 0;
+  int64_t slots_kept = 0;
+};
+
+// `backward`: how often gradients are said to be ready on the way.
+std::vector<Result> Train(int workers, const std::vector<Step>& steps,
+                          const DenseSynchroniser::Options& options, int backward = 0) {
+  std::vector<std::vector<std::unique_ptr<Link>>> links(static_cast<size_t>(workers));
+  for (auto& row : links) row.resize(static_cast<size_t>(workers));
+  for (size_t a = 0; a < links.size(); ++a) {
+    for (size_t b = a + 1; b < links.size(); ++b) {
+      auto pair = InMemoryLink::NewPair();
+      links[a][b] = std::move(pair[0]);
+      links[b][a] = std::move(pair[1]);
+    }
+  }
+  std::vector<Result> out(static_cast<size_t>(workers));
+  const auto run = [&](int w) {
+    auto dense = std::move(*DenseParameters::New(Config(), kCount));
+    DenseSynchroniser synchroniser(
+        std::make_unique<Group>(w, std::move(links[static_cast<size_t>(w)]), GroupOptions()),
+        nullptr, *dense, options);
+    std::vector<float> gradient(dense->padded().size() + 1);
+    Result& result = out[static_cast<size_t>(w)];
+    for (const Step& step : steps) {
+      const auto& mine = step.gradients[static_cast<size_t>(w)];
+      const int64_t samples = step.samples[static_cast<size_t>(w)];
+      std::fill(gradient.begin(), gradient.end(), 0.0f);
+      if (synchroniser.overlaps() && samples > 0) {
+        synchroniser.Begin(absl::MakeSpan(gradient), samples);
+      }
+      std::copy(mine.begin(), mine.end(), gradient.begin());
+      for (int i = backward; samples > 0 && i > 0; --i) {
+        synchroniser.Ready(kCount * i / (backward + 1));
+      }
+      double all = 0;
+      uint64_t bytes = 0;
+      const absl::Status status =
+          synchroniser.Finish(absl::MakeSpan(gradient), samples, &all, &bytes);
+      ASSERT_TRUE(status.ok()) << status;
+      result.samples.push_back(all);
+      result.bytes += bytes;
+    }
+    result.slots_kept = static_cast<int64_t>(dense->kept_slots().size());
+    ASSERT_TRUE(synchroniser.GatherSlots().ok());
+    result.values.assign(dense->values().begin(), dense->values().end());
+    if (w == 0) {  // who saves
+      const std::string file = dense->EncodeFile();
+      auto copy = std::move(*DenseParameters::New(Config(), kCount));
+      ASSERT_TRUE(copy->DecodeFile(file).ok());
+      result.slots.assign(copy->kept_slots().begin(), copy->kept_slots().end());
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int w = 0; w < workers; ++w) threads.emplace_back(run, w);
+  for (std::thread& thread : threads) thread.join();
+  return out;
+}
+
+DenseSynchroniser::Options Direct() {
+  DenseSynchroniser::Options options;
+  options.algorithm = Algorithm::kDirect;
+  return options;
+}
+
+TEST(DenseSynchroniserTest, IsOneProcessToTheBitHoweverTheGradientIsCut) {
+  for (const int workers : {1, 2, 3}) {
+    const std::vector<Step> steps = RandomSteps(workers, 6);
+    const std::vector<float> expected = Reference(steps);
+    for (const int64_t bucket : {0, 1000, 100000}) {
+      DenseSynchroniser::Options options = Direct();
+      options.bucket_bytes = bucket;
+      for (const int backward : {0, 1, 7}) {
+        const std::vector<Result> results = Train(workers, steps, options, backward);
+        for (const Result& result : results) {
+          EXPECT_EQ(result.values, expected) << workers << " workers, bucket " << bucket;
+        }
+      }
+    }
+  }
+}
+
+TEST(DenseSynchroniserTest, TellsTheSumOfSamplesAlsoWhenItIsNothing) {
+  std::vector<Step> steps = RandomSteps(2, 4);
+  steps[2].samples = {0, 0};
+  for (auto& gradient : steps[2].gradients) gradient.assign(kCount, 0);
+  for (const DataType wire : {DataType::kF32, DataType::kBF16}) {
+    DenseSynchroniser::Options options = Direct();
+    options.wire = wire;
+    for (const Result& result : Train(2, steps, options)) {
+      for (size_t i = 0; i < steps.size(); ++i) {
+        EXPECT_EQ(result.samples[i],
+                  static_cast<double>(steps[i].samples[0] + steps[i].samples[1]));
+      }
+    }
+  }
+}
+
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    sum += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return std::sqrt(sum / size);
+}
+
+TEST(DenseSynchroniserTest, A16BitWireHalvesTheBytesAndStaysNear) {
+  const std::vector<Step> steps = RandomSteps(2, 6);
+  const std::vector<float> expected = Reference(steps);
+  const std::vector<Result> wide = Train(2, steps, Direct());
+  for (const DataType wire : {DataType::kF16, DataType::kBF16}) {
+    for (const int64_t bucket : {0, 1000}) {
+      DenseSynchroniser::Options options = Direct();
+      options.wire = wire;
+      options.batch = 10;
+      options.bucket_bytes = bucket;
+      const std::vector<Result> results = Train(2, steps, options);
+      EXPECT_EQ(results[0].values, results[1].values);
+      EXPECT_LT(Distance(results[0].values, expected), 0.02);
+      EXPECT_GT(Distance(results[0].values, expected), 0);
+      EXPECT_LT(static_cast<double>(results[0].bytes), 0.55 * static_cast<double>(wide[0].bytes));
+    }
+  }
+}
+
+TEST(DenseSynchroniserTest, AShardedOptimizerGivesTheSameBitsWithAShareOfTheSlots) {
+  for (const int workers : {1, 2, 3}) {
+    const std::vector<Step> steps = RandomSteps(workers, 6);
+    const std::vector<Result> whole = Train(workers, steps, Direct());
+    DenseSynchroniser::Options options;
+    options.sharded_optimizer = true;
+    const std::vector<Result> sharded = Train(workers, steps, options);
+    int64_t slots = 0;
+    for (int w = 0; w < workers; ++w) {
+      EXPECT_EQ(sharded[w].values, whole[0].values);
+      slots += sharded[w].slots_kept;
+      EXPECT_LE(sharded[w].slots_kept, (whole[0].slots_kept / 5) * ((5 + workers - 1) / workers));
+    }
+    EXPECT_EQ(slots, whole[0].slots_kept) << "each block's slots are somewhere, once";
+    EXPECT_EQ(sharded[0].slots, whole[0].slots) << "and all are in a save";
+  }
+}
+
+TEST(DenseSynchroniserTest, CodecsKeepWorkersEqual) {
+  const std::vector<Step> steps = RandomSteps(2, 6);
+  for (const char* text : {"kind: TOP_K fraction: 0.1", "kind: SIGN", "kind: POWER_SGD rank: 2",
+                           "kind: TOP_K fraction: 1", "kind: SIGN without_feedback: true"}) {
+    DenseSynchroniser::Options options = Direct();
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &options.codec));
+    const std::vector<Result> results = Train(2, steps, options);
+    EXPECT_EQ(results[0].values, results[1].values) << text;
+    const bool lossless = std::string(text) == "kind: TOP_K fraction: 1";
+    EXPECT_EQ(results[0].values == Reference(steps), lossless) << text;
+  }
+}
+
+TEST(DenseSynchroniserTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
+  for (const int64_t bucket : {0, 1000}) {
+    auto pair = InMemoryLink::NewPair();
+    std::vector<std::unique_ptr<Link>> links(2);
+    links[1] = std::move(pair[0]);
+    auto dense = std::move(*DenseParameters::New(Config(), kCount));
+    auto watch = std::make_unique<AbortableWatch>(nullptr);
+    GroupOptions group;
+    group.watch = watch.get();
+    group.deadline = absl::Minutes(5);
+    DenseSynchroniser::Options options = Direct();
+    options.bucket_bytes = bucket;
+    DenseSynchroniser synchroniser(std::make_unique<Group>(0, std::move(links), group),
+                                   std::move(watch), *dense, options);
+    std::thread aborter([&] {
+      while (synchroniser.WaitingFor().empty()) absl::SleepFor(absl::Milliseconds(10));
+      EXPECT_THAT(synchroniser.WaitingFor(), HasSubstr("for rank 1"));
+      synchroniser.Abort("enough");
+    });
+    std::vector<float> gradient(dense->padded().size() + 1);
+    double all = 0;
+    uint64_t bytes = 0;
+    const absl::Status status = synchroniser.Finish(absl::MakeSpan(gradient), 1, &all, &bytes);
+    aborter.join();
+    EXPECT_EQ(status, absl::CancelledError("enough"));
+  }
+}
+
+}  // namespace
+}  // namespace tandem
