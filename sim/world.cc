@@ -16,7 +16,6 @@ constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
 constexpr absl::Duration kBeat = absl::Seconds(1);
 
 // Silence before frames are sent again: short, so that faults cost little virtual time.
-constexpr absl::Duration kResend = absl::Milliseconds(300);
 constexpr size_t kFrameBytes = 32;  // so small that most requests are cut
 
 }  // namespace
@@ -127,6 +126,7 @@ void World::StartClocks() {
     clock([this, rank] {
       workers_[rank]->core->OnTick(now_, &trainer_effects_);
       AfterTrainer(rank);
+      ProgressCollective(rank);  // what was lost is sent again
     });
     Tick(
         [this, rank] {
@@ -226,6 +226,7 @@ void World::Deliver(EndpointId to, const Frame& bytes) {
     shard(to).OnFrame(now_, *frame, &shard_effects_);
     AfterShard(to);
   } else {
+    if (frame->header.kind == FrameKind::kSegment) return OnSegment(to.index, *frame);
     if (workers_[to.index]->stopped) return;
     workers_[to.index]->core->OnFrame(now_, *frame, &trainer_effects_);
     AfterTrainer(to.index);

@@ -37,7 +37,7 @@
 #include "base/buffer.h"
 #include "base/random.h"
 #include "collectives/engine.h"
-#include "collectives/links/in_memory_link.h"
+#include "collectives/links/frame_link.h"
 #include "proto/job.h"
 #include "scheduler/scheduler_core.h"
 #include "server/shard_core.h"
@@ -132,7 +132,7 @@ class World {
     int64_t clock = 0;  // steps pushed, as its frames say
     bool stopped = false;
     // The dense gradient by allreduce: links by rank, and the task that waits for operation `sum`.
-    std::vector<std::unique_ptr<Link>> links;
+    std::vector<std::unique_ptr<FrameLink>> links;
     std::unique_ptr<CollectiveEngine> engine;
     Schedule schedule;
     std::optional<TrainerTask> synchronising;
@@ -186,7 +186,8 @@ class World {
   void StartTask(int rank, TrainerTask task);
   // Collectives (world_collectives.cc).
   void Synchronise(int rank, TrainerTask task);
-  void ProgressCollectives();
+  void OnSegment(int rank, const ParsedFrame& frame);
+  void ProgressCollective(int rank);
   void FinishSynchronise(int rank, const TrainerTask& task);
   std::string WaitingForSum(int rank) const;
   void FinishTask(int rank, TrainerTask task);
@@ -216,6 +217,9 @@ class World {
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
   uint32_t DenseTable() const;  // in the ledger
 
+  // After this a frame that was not answered is sent again, whoever sent it.
+  static constexpr absl::Duration kResend = absl::Milliseconds(300);
+
   const JobPlan& plan_;
   const WorldOptions options_;
   const ToyModel model_;
@@ -232,6 +236,7 @@ class World {
   std::unique_ptr<SchedulerCore> scheduler_;
   SchedulerEffects scheduler_effects_;
   std::vector<SchedulerLink> links_;
+  std::vector<Frame> frames_;  // on their way out; reused
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   ShardEffects shard_effects_;

@@ -1,6 +1,7 @@
 // The dense gradient by allreduce in the simulated world: one engine a worker
-// (collectives/engine.h) over links in memory. What is said arrives at once; that the sum is done
-// is learned after the delay of the network, once for every step of the schedule.
+// (collectives/engine.h) over links of frames (collectives/links/frame_link.h) that cross the
+// simulated network, where they are lost, doubled and overtaken like all others.
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -31,22 +32,23 @@ absl::StatusOr<Algorithm> AlgorithmOf(const JobPlan& plan) {
 
 absl::Status World::InitCollectives() {
   TANDEM_ASSIGN_OR_RETURN(const Algorithm algorithm, AlgorithmOf(plan_));
-  for (auto& worker : workers_) worker->links.resize(workers_.size());
-  for (size_t a = 0; a < workers_.size(); ++a) {
-    for (size_t b = a + 1; b < workers_.size(); ++b) {
-      InMemoryLink::Pair pair = InMemoryLink::NewPair();
-      workers_[a]->links[b] = std::move(pair[0]);
-      workers_[b]->links[a] = std::move(pair[1]);
-    }
-  }
-  for (size_t r = 0; r < workers_.size(); ++r) {
+  const int ranks = plan_.workers();
+  for (int r = 0; r < ranks; ++r) {
     Worker& worker = *workers_[r];
     std::vector<Link*> links;
-    for (const auto& link : worker.links) links.push_back(link.get());
-    worker.engine = std::make_unique<CollectiveEngine>(static_cast<int>(r), std::move(links));
+    for (int peer = 0; peer < ranks; ++peer) {
+      FrameLinkOptions options;
+      options.self = EndpointId::Worker(r);
+      options.group = static_cast<uint32_t>(std::min(r, peer) * ranks + std::max(r, peer));
+      options.incarnation = 1;
+      options.resend_after = kResend;
+      worker.links.push_back(peer == r ? nullptr : std::make_unique<FrameLink>(buffers_, options));
+      links.push_back(worker.links.back().get());
+    }
+    worker.engine = std::make_unique<CollectiveEngine>(r, std::move(links));
     CollectiveShape shape;
-    shape.rank = static_cast<int>(r);
-    shape.ranks = plan_.workers();
+    shape.rank = r;
+    shape.ranks = ranks;
     shape.count = worker.dense->count() + 1;  // and n
     shape.in_place = true;
     TANDEM_ASSIGN_OR_RETURN(worker.schedule, MakeSchedule(Primitive::kAllReduce, algorithm, shape));
@@ -69,26 +71,35 @@ void World::Synchronise(int rank, TrainerTask task) {
   if (!started.ok()) return Fail(started.status().ToString());
   worker.sum = *started;
   worker.synchronising = std::move(task);
-  ProgressCollectives();
+  ProgressCollective(rank);
 }
 
-void World::ProgressCollectives() {
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (auto& worker : workers_) moved = worker->engine->Progress(now_) || moved;
+void World::OnSegment(int rank, const ParsedFrame& frame) {
+  const int from = frame.header.sender.index;
+  const absl::Status taken = workers_[rank]->links[static_cast<size_t>(from)]->OnFrame(frame, now_);
+  if (!taken.ok()) return Fail(taken.ToString());
+  ProgressCollective(rank);
+}
+
+void World::ProgressCollective(int rank) {
+  Worker& worker = *workers_[rank];
+  if (worker.engine == nullptr) return;
+  while (worker.engine->Progress(now_)) {
   }
-  for (size_t r = 0; r < workers_.size(); ++r) {
-    Worker& worker = *workers_[r];
-    if (!worker.synchronising.has_value() || !worker.engine->Ended(worker.sum)) continue;
-    const absl::Status result = worker.engine->Result(worker.sum);
-    if (!result.ok()) return Fail(result.ToString());
-    const auto steps = static_cast<int64_t>(worker.schedule.steps.size());
-    After(options_.network.delay * steps,
-          [this, rank = static_cast<int>(r), task = std::move(*worker.synchronising)] {
-            FinishTask(rank, task);
-          });
-    worker.synchronising.reset();
+  for (size_t peer = 0; peer < worker.links.size(); ++peer) {
+    if (worker.links[peer] == nullptr) continue;
+    frames_.clear();
+    worker.links[peer]->Flush(now_, &frames_);
+    for (Frame& frame : frames_) {
+      SendData({EndpointId::Worker(static_cast<int>(peer)), std::move(frame)});
+    }
   }
+  if (!worker.synchronising.has_value() || !worker.engine->Ended(worker.sum)) return;
+  const absl::Status result = worker.engine->Result(worker.sum);
+  if (!result.ok()) return Fail(result.ToString());
+  After(absl::ZeroDuration(),
+        [this, rank, task = std::move(*worker.synchronising)] { FinishTask(rank, task); });
+  worker.synchronising.reset();
 }
 
 void World::FinishSynchronise(int rank, const TrainerTask& task) {
