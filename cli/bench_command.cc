@@ -63,6 +63,8 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--repetitions", o->repetitions)->capture_default_str();
   app->add_option("--trips", o->trips, "Of each kind, a repetition")->capture_default_str();
   app->add_option("--seed", o->seed)->capture_default_str();
+  app->add_option("--transport", o->transports, "zmq, shm (both allowed)")->capture_default_str();
+  app->add_flag("--spin", o->spin, "Look before sleeping even if no core is free");
 }
 
 void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {

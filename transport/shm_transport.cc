@@ -19,7 +19,6 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "transport/spin.h"
 
 namespace tandem {
 namespace {
@@ -143,7 +142,7 @@ class Endpoint final : public ShmTransport {
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<PeerId> blocked_;
   std::vector<PeerId> gone_;  // peers to erase when nobody walks peers_
-  Spin spin_;
+  Spin spin_{options_.spin};
   Clock::time_point next_sockets_ = Clock::time_point::min();
   Clock::time_point next_timer_ = kNever;
   std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
@@ -496,7 +495,9 @@ void Endpoint::Wake() {
 
 bool Endpoint::BeginWait(Clock::time_point* until) {
   *until = std::min(*until, next_timer_);
-  if (options_.spin && AnyOpen() && spin_.Until([this] { return HasNews(); }, *until)) return false;
+  if (options_.spin != SpinMode::kNever && AnyOpen() &&
+      spin_.Until([this] { return HasNews(); }, *until))
+    return false;
   sleeping_.store(true);
   if (wake_requested_.load()) return false;
   bool may = true;
@@ -507,7 +508,7 @@ bool Endpoint::BeginWait(Clock::time_point* until) {
 }
 
 void Endpoint::EndWait(bool readable) {
-  sleeping_.store(false);
+  if (sleeping_.exchange(false)) spin_.Slept();
   if (readable) next_sockets_ = Clock::time_point::min();
   for (const auto& [id, peer] : peers_) {
     if (peer->link != nullptr && !peer->closed) peer->link->Awake();

@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "transport/shm_channel.h"
+#include "transport/spin.h"
 #include "transport/waitable.h"
 
 namespace tandem {
@@ -35,7 +36,7 @@ struct ShmOptions {
   absl::Duration connect_retry = absl::Milliseconds(50);
   // How often an endpoint that always has frames looks for newcomers and the dead.
   absl::Duration socket_interval = absl::Milliseconds(10);
-  bool spin = true;  // before sleeping, when there are cores for it
+  SpinMode spin = SpinMode::kWhenCoresAreFree;  // before sleeping
 };
 
 class ShmTransport : public WaitableTransport {

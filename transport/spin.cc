@@ -24,13 +24,14 @@ int Runnable(int fd) {
 
 }  // namespace
 
-Spin::Spin() : load_(open("/proc/loadavg", O_RDONLY | O_CLOEXEC)) {
+Spin::Spin(SpinMode mode) : mode_(mode), load_(open("/proc/loadavg", O_RDONLY | O_CLOEXEC)) {
   cpu_set_t mine;
   if (sched_getaffinity(0, sizeof mine, &mine) == 0) cores_ = CPU_COUNT(&mine);
 }
 
 // While it pays there is nothing to ask; a failure leads to a sleep, and then there is time.
 bool Spin::Allowed(Clock::time_point now) {
+  if (mode_ != SpinMode::kWhenCoresAreFree) return mode_ == SpinMode::kAlways;
   if (now < next_look_ || (allowed_ && !failed_)) return allowed_;
   failed_ = false;
   next_look_ = now + kLook;

@@ -18,6 +18,12 @@
 
 namespace tandem {
 
+enum class SpinMode {
+  kNever,
+  kWhenCoresAreFree,
+  kAlways,  // somebody has kept the cores free, e.g. by real-time priority
+};
+
 class Spin {
  public:
   using Clock = std::chrono::steady_clock;
@@ -25,18 +31,22 @@ class Spin {
   static constexpr auto kMax = std::chrono::microseconds(64);
   static constexpr auto kLook = std::chrono::milliseconds(10);
 
-  Spin();
+  explicit Spin(SpinMode mode);
 
   // Calls `ready` until it is true (then returns true) or spinning is over.
   template <typename Ready>
   bool Until(Ready ready, Clock::time_point deadline) {
     Clock::time_point now = Clock::now();
+    begun_ = now;
     if (!Allowed(now)) return false;
     const Clock::time_point end = std::min(deadline, now + budget_);
     Clock::time_point before = now;
     do {
       for (int i = 0; i < 16; ++i) {
-        if (ready()) return Paid();
+        if (ready()) {
+          Grow();
+          return true;
+        }
         Pause();
       }
       before = std::exchange(now, Clock::now());
@@ -45,9 +55,18 @@ class Spin {
         return ready();
       }
     } while (now < end);
-    budget_ = std::max<Clock::duration>(kMin, budget_ / 2);
     failed_ = true;
     return false;
+  }
+
+  // After Until was false and the caller has slept: how long did it have to wait in all?
+  void Slept() {
+    if (!allowed_ && mode_ != SpinMode::kAlways) return;
+    if (Clock::now() - begun_ <= kMax) {
+      Grow();
+    } else {
+      budget_ = std::max<Clock::duration>(kMin, budget_ / 2);
+    }
   }
 
   bool allowed() const { return allowed_; }
@@ -63,18 +82,17 @@ class Spin {
     asm volatile("yield");
 #endif
   }
-  bool Paid() {
-    budget_ = std::min<Clock::duration>(kMax, budget_ * 2);
-    return true;
-  }
+  void Grow() { budget_ = std::min<Clock::duration>(kMax, budget_ * 2); }
   bool Allowed(Clock::time_point now);
   void Crowded(Clock::time_point now);
 
+  const SpinMode mode_;
   OwnedFd load_;  // /proc/loadavg
   int cores_ = 1;
   bool allowed_ = false;
   bool failed_ = true;  // the last time
   Clock::time_point next_look_ = Clock::time_point::min();
+  Clock::time_point begun_ = Clock::time_point::min();
   Clock::duration budget_ = kMax;
 };
 

@@ -18,6 +18,7 @@
 #include "server/range_store.h"
 #include "tests/bench/lone_shard.h"
 #include "tests/bench/machine.h"
+#include "transport/shm_transport.h"
 #include "transport/zmq_transport.h"
 #include "worker/client.h"
 #include "xxhash.h"
@@ -41,6 +42,12 @@ double Quantile(std::vector<double> all, double q) {
 
 absl::Status CheckOptions(const PushPullBenchOptions& o) {
   const bool counts = o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1;
+  for (const std::string& transport : o.transports) {
+    if (transport == "zmq" || transport == "shm") continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("bench pushpull: transport ", transport, ", there are zmq and shm"));
+  }
+  if (o.transports.empty()) return absl::InvalidArgumentError("bench pushpull: no transport");
   for (const int64_t keys : o.keys) {
     if (!counts || keys < 1 || keys > o.rows) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -157,12 +164,22 @@ class BareTrips {
 
 // ---- ours ----
 
-std::unique_ptr<Transport> NewTransport(EndpointId self) {
+std::unique_ptr<Transport> NewZmq(EndpointId self) {
   ZmqOptions options;
   options.context = std::make_shared<ZmqContext>(1);
   options.self = self;
   options.incarnation = 1;
-  absl::StatusOr<std::unique_ptr<Transport>> made = NewZmqTransport(options);
+  auto made = NewZmqTransport(options);
+  TANDEM_CHECK_OK(made.status());
+  return *std::move(made);
+}
+
+std::unique_ptr<Transport> NewEndpoint(const PushPullBenchOptions& bench,
+                                       const std::string& transport, EndpointId self) {
+  if (transport == "zmq") return NewZmq(self);
+  ShmOptions options;
+  if (bench.spin) options.spin = SpinMode::kAlways;
+  auto made = NewShmTransport(options);
   TANDEM_CHECK_OK(made.status());
   return *std::move(made);
 }
@@ -178,15 +195,17 @@ JobPlan MakePlan(const PushPullBenchOptions& options) {
 // Both stores (the shard's ranges and the one beside it) hold the same rows at all times.
 class Ours {
  public:
-  explicit Ours(const PushPullBenchOptions& options)
-      : options_(options),
+  Ours(const PushPullBenchOptions& options, const std::string& transport)
+      : transport_(transport),
+        options_(options),
         plan_(MakePlan(options)),
         optimizer_(NewRowOptimizer(plan_.tables[0].optimizer).value()),
         store_(StoreOptions()),
-        shard_(plan_, NewTransport(EndpointId::Shard(0, 0))) {
+        shard_(plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0))) {
     Client::Options client;
     client.incarnation = 2;
-    client_ = Client::New(plan_, NewTransport(EndpointId::Worker(0)), client).value();
+    client_ =
+        Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0)), client).value();
     TANDEM_CHECK_OK(client_->SetView(shard_.view()));
   }
 
@@ -223,6 +242,7 @@ class Ours {
   static constexpr uint64_t kSamples = 2;
   static constexpr float kScale = 0.5f;
 
+  const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }
   RangeStore& store() { return store_; }
   std::vector<float>& pulled() { return pulled_; }
@@ -238,6 +258,7 @@ class Ours {
     return store;
   }
 
+  const std::string transport_;
   const PushPullBenchOptions& options_;
   const JobPlan plan_;
   const std::unique_ptr<RowOptimizer> optimizer_;
@@ -254,24 +275,34 @@ class Ours {
 struct Series {
   std::vector<double> ours, bare, store, ratios;
 
+  void Add(double our_trip, double bare_trip, double store_time) {
+    ours.push_back(our_trip);
+    bare.push_back(bare_trip);
+    store.push_back(store_time);
+  }
   void EndRepetition(size_t trips) {
     const auto median = [&](const std::vector<double>& all) {
       return Quantile({all.end() - static_cast<std::ptrdiff_t>(trips), all.end()}, 0.5);
     };
     ratios.push_back(median(ours) / (median(bare) + median(store)));
   }
-  void Print(const char* name, const char* how, int64_t keys, std::ostream& out) const {
+  void Print(const char* name, const char* how, const std::string& transport, int64_t keys,
+             std::ostream& out) const {
     const double us = Quantile(ours, 0.5);
     out << absl::StrFormat(
-        "%s %s %7d %9.1f %9.1f %9.1f %9.2f   %6.3f (%.3f to %.3f, %d repetitions)\n", name, how,
-        keys, us, Quantile(bare, 0.5), Quantile(store, 0.5), static_cast<double>(keys) / us,
-        Quantile(ratios, 0.5), Quantile(ratios, 0), Quantile(ratios, 1), ratios.size());
+        "%s %s %s %7d %9.1f %9.1f %9.1f %9.2f %8.3f   %6.3f (%.3f to %.3f, %d repetitions)\n", name,
+        how, transport, keys, us, Quantile(bare, 0.5), Quantile(store, 0.5),
+        static_cast<double>(keys) / us, Quantile(store, 0.5) / us, Quantile(ratios, 0.5),
+        Quantile(ratios, 0), Quantile(ratios, 1), ratios.size());
   }
 };
 
+using AllOurs = std::vector<std::unique_ptr<Ours>>;  // one a transport
+
 class Comparison {
  public:
-  Comparison(const PushPullBenchOptions& options, int64_t keys, Client::Ids ids, Ours& ours)
+  Comparison(const PushPullBenchOptions& options, int64_t keys, Client::Ids ids,
+             const AllOurs& ours)
       : options_(options),
         ids_(ids),
         ours_(ours),
@@ -283,20 +314,24 @@ class Comparison {
         rows_(count_),
         wanted_(Floats()),
         gradients_(Floats()) {
-    ours_.pulled().resize(Floats());
+    for (const auto& one : ours_) one->pulled().resize(Floats());
     for (float& g : gradients_) g = static_cast<float>(random_.Normal());
   }
 
   absl::Status Run(std::ostream& out, uint64_t* checksum) {
     for (int r = -1; r < options_.repetitions; ++r) {  // the first one warms up
-      if (r == 0) pull_ = push_ = Series();
+      if (r <= 0) pull_ = push_ = std::vector<Series>(ours_.size());
       for (int t = 0; t < options_.trips; ++t) TANDEM_RETURN_IF_ERROR(Trip(checksum));
-      pull_.EndRepetition(static_cast<size_t>(options_.trips));
-      push_.EndRepetition(static_cast<size_t>(options_.trips));
+      for (std::vector<Series>* const all : {&pull_, &push_}) {
+        for (Series& series : *all) series.EndRepetition(static_cast<size_t>(options_.trips));
+      }
     }
     const char* const how = ids_ == Client::Ids::kUnique ? "unique" : "merged";
-    pull_.Print("pull", how, static_cast<int64_t>(count_), out);
-    push_.Print("push", how, static_cast<int64_t>(count_), out);
+    for (size_t i = 0; i < ours_.size(); ++i) {
+      const auto keys = static_cast<int64_t>(count_);
+      pull_[i].Print("pull", how, ours_[i]->transport(), keys, out);
+      push_[i].Print("push", how, ours_[i]->transport(), keys, out);
+    }
     return absl::OkStatus();
   }
 
@@ -306,11 +341,11 @@ class Comparison {
     return kFrameHeaderBytes + static_cast<size_t>(entries) * kSliceEntryBytes;
   }
   BareTrips::Kind PullSizes() const {
-    return {{HeadBytes(ours_.slices()), count_ * sizeof(uint64_t)},
-            {HeadBytes(ours_.slices()), Floats() * sizeof(float)}};
+    return {{HeadBytes(ours_[0]->slices()), count_ * sizeof(uint64_t)},
+            {HeadBytes(ours_[0]->slices()), Floats() * sizeof(float)}};
   }
   BareTrips::Kind PushSizes() const {
-    return {{HeadBytes(ours_.slices()), count_ * sizeof(uint64_t), Floats() * sizeof(float)},
+    return {{HeadBytes(ours_[0]->slices()), count_ * sizeof(uint64_t), Floats() * sizeof(float)},
             {HeadBytes(0)}};
   }
 
@@ -323,35 +358,41 @@ class Comparison {
       } while (used_[row]);
       used_[row] = true;
       rows_[i] = row;
-      keys_[i] = ours_.KeyOfRow(static_cast<int64_t>(row));
+      keys_[i] = ours_[0]->KeyOfRow(static_cast<int64_t>(row));
     }
   }
 
   // New keys, then each side once, for a pull and for a push.
   absl::Status Trip(uint64_t* checksum) {
     NewKeys();
-    absl::Status status;
-    pull_.bare.push_back(bare_.Trip(0));
-    pull_.ours.push_back(Microseconds([&] { status = ours_.Pull(keys_, ids_); }));
-    TANDEM_RETURN_IF_ERROR(status);
-    pull_.store.push_back(
-        Microseconds([&] { ours_.store().Pull(keys_, absl::MakeSpan(wanted_)); }));
-    if (ours_.pulled() != wanted_) {
-      return absl::InternalError("bench pushpull: a pull and the store disagree");
+    RangeStore& store = ours_[0]->store();
+    const double bare_pull = bare_.Trip(0);
+    const double store_pull = Microseconds([&] { store.Pull(keys_, absl::MakeSpan(wanted_)); });
+    for (size_t i = 0; i < ours_.size(); ++i) {
+      absl::Status status;
+      pull_[i].Add(Microseconds([&] { status = ours_[i]->Pull(keys_, ids_); }), bare_pull,
+                   store_pull);
+      TANDEM_RETURN_IF_ERROR(status);
+      if (ours_[i]->pulled() != wanted_) {
+        return absl::InternalError("bench pushpull: a pull and the store disagree");
+      }
     }
     *checksum = XXH3_64bits_withSeed(wanted_.data(), wanted_.size() * sizeof(float), *checksum);
     NewKeys();
-    push_.bare.push_back(bare_.Trip(1));
-    push_.ours.push_back(Microseconds([&] { status = ours_.Push(keys_, gradients_, ids_); }));
-    TANDEM_RETURN_IF_ERROR(status);
-    push_.store.push_back(
-        Microseconds([&] { ours_.store().Push(keys_, gradients_, Ours::kScale); }));
+    const double bare_push = bare_.Trip(1);
+    const double store_push = Microseconds([&] { store.Push(keys_, gradients_, Ours::kScale); });
+    for (size_t i = 0; i < ours_.size(); ++i) {
+      absl::Status status;
+      push_[i].Add(Microseconds([&] { status = ours_[i]->Push(keys_, gradients_, ids_); }),
+                   bare_push, store_push);
+      TANDEM_RETURN_IF_ERROR(status);
+    }
     return absl::OkStatus();
   }
 
   const PushPullBenchOptions& options_;
   const Client::Ids ids_;
-  Ours& ours_;
+  const AllOurs& ours_;
   const size_t count_;
   BareTrips bare_;
   Random random_;
@@ -359,7 +400,7 @@ class Comparison {
   std::vector<uint64_t> keys_;
   std::vector<size_t> rows_;
   std::vector<float> wanted_, gradients_;
-  Series pull_, push_;
+  std::vector<Series> pull_, push_;  // one a transport
 };
 
 }  // namespace
@@ -370,9 +411,14 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
       << absl::StrFormat("pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, seed %d\n",
                          options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
                          options.repetitions, options.trips, options.seed)
-      << "ids            keys   ours us   bare us  store us  M rows/s   ours / (bare + store)\n";
-  Ours ours(options);
-  TANDEM_RETURN_IF_ERROR(ours.Fill());
+      << "ids                keys   ours us   bare us  store us  M rows/s store/us   ours / (bare "
+         "+ "
+         "store)\n";
+  AllOurs ours;
+  for (const std::string& transport : options.transports) {
+    ours.push_back(std::make_unique<Ours>(options, transport));
+    TANDEM_RETURN_IF_ERROR(ours.back()->Fill());
+  }
   uint64_t checksum = 0;
   for (const int64_t keys : options.keys) {
     for (const Client::Ids ids : {Client::Ids::kUnique, Client::Ids::kMayRepeat}) {

@@ -1,11 +1,12 @@
-// pushpull   pull and push of random keys through the client, ZeroMQ on loopback, one worker, one
-//            shard, one request in flight; against a bare ZeroMQ round trip of the same sizes plus
-//            the store's own time for the same rows
+// pushpull   pull and push of random keys through the client, over ZeroMQ on loopback and through
+//            shared memory, one worker, one shard, one request in flight; against a bare ZeroMQ
+//            round trip of the same sizes plus the store's own time for the same rows
 //
-// Client and shard have a ZeroMQ context (so an I/O thread) each, as two processes would. Bare
-// trip: DEALER and ROUTER with blocking calls, request and reply of as many parts and bytes, memory
-// that is never touched. Store: one RangeStore with the same rows and optimizer, the same keys, by
-// its caller. All of them take turns trip by trip, because the speed of a machine drifts. What the
+// Client and shard have endpoints of their own (of ZeroMQ: a context, so an I/O thread, each), as
+// two processes would; each transport has its own client and shard, with the same rows. Bare trip:
+// DEALER and ROUTER with blocking calls, request and reply of as many parts and bytes, memory that
+// is never touched. Store: one RangeStore with the same rows and optimizer, the same keys, by its
+// caller. All of them take turns trip by trip, because the speed of a machine drifts. What the
 // client does for its user (looking for repeated ids, ordering by range, copying rows to their
 // places) counts as its time.
 #ifndef TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
@@ -13,6 +14,7 @@
 
 #include <cstdint>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,13 +30,16 @@ struct PushPullBenchOptions {
   int trips = 20;  // of each kind, a repetition
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
+  std::vector<std::string> transports = {"zmq", "shm"};
+  // Who waits for shared memory always looks for a while before it sleeps, as with free cores.
+  bool spin = false;
 };
 
-// Prints the machine, the knobs, and for each size, pull and push: microseconds of our trip, the
-// bare trip and the store as medians over all trips, and the ratio ours / (bare + store): its
-// median over the repetitions' medians, and their spread. Then a checksum of all rows read, the
-// same for the same knobs. INTERNAL if a pull and the store disagree; INVALID_ARGUMENT for knobs
-// out of range.
+// Prints the machine, the knobs, and for each size, pull and push, and transport: microseconds of
+// our trip, the bare trip and the store as medians over all trips, the ratio store / ours, and the
+// ratio ours / (bare + store): its median over the repetitions' medians, and their spread. Then a
+// checksum of all rows read, the same for the same knobs. INTERNAL if a pull and the store
+// disagree; INVALID_ARGUMENT for knobs out of range.
 absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream& out);
 
 }  // namespace tandem

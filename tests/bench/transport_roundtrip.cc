@@ -2,7 +2,10 @@
 // the ZeroMQ transport and the one through shared memory, taken in turns in one run. Then the way
 // of large values through shared memory, beside memcpy on one core.
 //
-//   transport_roundtrip [--tiny] [--rounds=N] [--trips=N]
+//   transport_roundtrip [--tiny] [--rounds=N] [--trips=N] [--spin]
+//
+// --spin: who waits for shared memory always looks for a while before it sleeps, as it does on a
+// machine with free cores; for one whose other programs have been put behind by a priority.
 //
 // One thread asks, one answers with the parts it got. A request is three parts: a header with one
 // entry, keys, values; or one part of 64 bytes of values. Each line: parts, then the median over
@@ -20,6 +23,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -134,7 +138,7 @@ class BarePair final : public Pair {
 
 // ---- ours ----
 
-using MakeTransport = std::unique_ptr<Transport> (*)();
+using MakeTransport = std::function<std::unique_ptr<Transport>()>;
 
 std::unique_ptr<Transport> NewZmq() {
   ZmqOptions options;
@@ -144,15 +148,17 @@ std::unique_ptr<Transport> NewZmq() {
   return *std::move(made);
 }
 
-std::unique_ptr<Transport> NewShm() {
-  auto made = NewShmTransport(ShmOptions());
+std::unique_ptr<Transport> NewShm(SpinMode spin) {
+  ShmOptions options;
+  options.spin = spin;
+  auto made = NewShmTransport(options);
   TANDEM_CHECK_OK(made.status());
   return *std::move(made);
 }
 
 class TransportPair final : public Pair {
  public:
-  TransportPair(const Sizes& sizes, MakeTransport make)
+  TransportPair(const Sizes& sizes, const MakeTransport& make)
       : sizes_(sizes), here_(make()), there_(make()) {
     peer_ = here_->Connect(there_->address()).value();
     thread_ = std::thread([this] { Echo(); });
@@ -225,9 +231,9 @@ void Print(const char* name, const Result& r) {
               *std::max_element(r.medians.begin(), r.medians.end()));
 }
 
-void Compare(const Sizes& sizes, int rounds, int trips) {
+void Compare(const Sizes& sizes, SpinMode spin, int rounds, int trips) {
   BarePair bare(sizes);
-  TransportPair ours(sizes, &NewZmq), shm(sizes, &NewShm);
+  TransportPair ours(sizes, &NewZmq), shm(sizes, [spin] { return NewShm(spin); });
   Result bare_result, our_result, shm_result, warm;
   for (Pair* const pair : std::initializer_list<Pair*>{&bare, &ours, &shm}) {
     warm.Run(*pair, trips / 4 + 1);
@@ -258,7 +264,11 @@ uint64_t Sum(const Buffer& values) {
 // Sends values one way, two frames on the way at a time so that both cores have work.
 class LargeValues {
  public:
-  explicit LargeValues(size_t bytes) : source_(heap_.Alloc(bytes)), target_(heap_.Alloc(bytes)) {
+  LargeValues(size_t bytes, SpinMode spin)
+      : source_(heap_.Alloc(bytes)),
+        target_(heap_.Alloc(bytes)),
+        here_(NewShm(spin)),
+        there_(NewShm(spin)) {
     for (uint64_t& word : source_.MutableAs<uint64_t>()) word = sum_ += 77;
     sum_ = Sum(source_);
     peer_ = here_->Connect(there_->address()).value();
@@ -324,14 +334,14 @@ class LargeValues {
   HeapBufferSource heap_;
   Buffer source_, target_;
   uint64_t sum_ = 0;
-  const std::unique_ptr<Transport> here_ = NewShm(), there_ = NewShm();
+  const std::unique_ptr<Transport> here_, there_;
   PeerId peer_ = 0;
   std::vector<TransportEvent> events_;
   std::thread thread_;
 };
 
-void CompareLarge(size_t bytes, int rounds) {
-  LargeValues values(bytes);
+void CompareLarge(size_t bytes, SpinMode spin, int rounds) {
+  LargeValues values(bytes, spin);
   const int count = static_cast<int>((size_t{64} << 20) / bytes) + 2;
   values.Ship(count);
   std::vector<double> ship, copy, only;
@@ -349,10 +359,13 @@ void CompareLarge(size_t bytes, int rounds) {
 int Main(int argc, char** argv) {
   int rounds = 15, trips = 400;
   bool tiny = false;
+  SpinMode spin = SpinMode::kWhenCoresAreFree;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--tiny") {
       tiny = true;
+    } else if (arg == "--spin") {
+      spin = SpinMode::kAlways;
     } else if (arg.rfind("--rounds=", 0) == 0) {
       rounds = std::stoi(arg.substr(9));
     } else if (arg.rfind("--trips=", 0) == 0) {
@@ -367,13 +380,13 @@ int Main(int argc, char** argv) {
   uname(&machine);
   std::printf("transport_roundtrip: %s %s, %u cores, %d rounds of %d trips\n", machine.sysname,
               machine.machine, std::thread::hardware_concurrency(), rounds, trips);
-  Compare({8, 64}, rounds, trips);
+  Compare({8, 64}, spin, rounds, trips);
   // 1 k, 10 k and 50 k keys of 16 floats.
   for (const size_t keys : {1'000, 10'000, 50'000}) {
-    Compare({keys * 8, keys * 64}, rounds, keys < 10'000 ? trips : trips / 4 + 1);
+    Compare({keys * 8, keys * 64}, spin, rounds, keys < 10'000 ? trips : trips / 4 + 1);
   }
   for (const size_t bytes : {size_t{64} << 10, size_t{1} << 20, size_t{16} << 20}) {
-    CompareLarge(bytes, rounds);
+    CompareLarge(bytes, spin, rounds);
   }
   return 0;
 }
