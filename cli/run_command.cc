@@ -207,6 +207,10 @@ class Run {
     for (int w = 0; w < plan_.workers(); ++w) {
       std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w)};
       if (flags_.save) argv.insert(argv.end(), {"--save", flags_.out + "/model"});
+      if (flags_.trace_steps > 0) {
+        argv.insert(argv.end(), {"--trace", absl::StrCat(flags_.out, "/trace-", w, ".json"),
+                                 "--trace-steps", absl::StrCat(flags_.trace_steps)});
+      }
       argv.insert(argv.end(), common.begin(), common.end());
       const std::string name = absl::StrCat("worker ", w);
       TANDEM_RETURN_IF_ERROR(

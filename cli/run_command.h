@@ -14,6 +14,7 @@ struct RunFlags {
   std::string out;
   std::string init_from;
   bool save = true;  // write OUT/model at the end
+  int64_t trace_steps = 0;  // 0 = no trace
 };
 
 // Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; nothing was started).

@@ -49,6 +49,9 @@ void AddRun(CLI::App* app, RunFlags* flags) {
       ->required();
   run->add_option("--init-from", flags->init_from, "Saved model to start from (a model/ folder)");
   run->add_flag("!--no-save", flags->save, "Do not write OUT/model");
+  run->add_option("--trace", flags->trace_steps,
+                  "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
+      ->check(CLI::NonNegativeNumber);
 }
 
 void AddDatagen(CLI::App* app, DatagenFlags* flags) {

@@ -13,6 +13,10 @@ int main(int argc, char** argv) {
   AddNetworkFlags(&app, &flags);
   AddMemberFlags(&app, &flags);
   app.add_option("--save", flags.out, "Folder where the model is saved at the end");
+  std::string trace;
+  int64_t trace_steps = 20;
+  app.add_option("--trace", trace, "Write a trace of the first steps to this file (for Perfetto)");
+  app.add_option("--trace-steps", trace_steps, "How many steps")->check(CLI::PositiveNumber);
   int code = kExitOk;
   if (!ParseFlags(&app, argc, argv, &code)) return code;
 
@@ -31,6 +35,8 @@ int main(int argc, char** argv) {
       EndpointFactory(flags, plan->job.cluster().transport(), options.incarnation, options.paths);
   options.init_from = flags.init_from;
   options.save_path = flags.out;
+  options.trace_path = trace;
+  options.trace_steps = trace_steps;
   options.stop = StopSignal();
   return Finish("tandem-worker", RunWorker(options));
 }

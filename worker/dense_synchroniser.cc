@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -153,6 +154,16 @@ absl::Status DenseSynchroniser::WaitFor(const absl::StatusOr<Work>& work) {
 }
 
 absl::Status DenseSynchroniser::Reduce(Piece bucket) {
+  const absl::Time begun = trace_ == nullptr ? absl::Time() : absl::Now();
+  const absl::Status status = ReduceBucket(bucket);
+  if (trace_ != nullptr) {
+    trace_->Add({absl::StrCat("bucket ", bucket.DebugString()), "allreduce", begun,
+                 absl::Now() - begun, "allreduce"});
+  }
+  return status;
+}
+
+absl::Status DenseSynchroniser::ReduceBucket(Piece bucket) {
   CallOptions call;
   const int64_t bytes = bucket.count * static_cast<int64_t>(SizeOf(options_.wire));
   if (options_.algorithm.has_value()) {

@@ -32,6 +32,7 @@
 #include "absl/types/span.h"
 #include "collectives/codecs/codec.h"
 #include "collectives/group.h"
+#include "collectives/trace.h"
 #include "collectives/types.h"
 #include "proto/job.h"
 #include "worker/dense_parameters.h"
@@ -101,12 +102,16 @@ class DenseSynchroniser {
   // Sharded optimizer, all ranks: the slots of all blocks to rank 0, for a save.
   absl::Status GatherSlots();
 
+  // Adds what each bucket took, on a lane of its own. Before the first Begin; null: nothing.
+  void set_trace(Trace* trace) { trace_ = trace; }
+
   void Abort(absl::string_view why);
   // "allreduce #3: waits 2s for rank 1 ..." as of about a second ago, or "".
   std::string WaitingFor() const;
 
  private:
   absl::Status Reduce(Piece bucket);
+  absl::Status ReduceBucket(Piece bucket);
   void MakeCodec();
   absl::Status SumByCodec();
   void ShardOptimizer();
@@ -132,6 +137,7 @@ class DenseSynchroniser {
   std::vector<uint8_t> narrow_;  // the gradient as it travels
   float samples_ = 0;            // n, then its sum: 16-bit wires
   absl::Span<float> gradient_;
+  Trace* trace_ = nullptr;
   uint64_t told_ = 0;  // of what was sent
 
   mutable absl::Mutex mutex_;

@@ -154,7 +154,7 @@ void TrainerCore::OnTaskDone(absl::Time now, const TrainerTask& task, const absl
 void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
   do {
     for (const ClientCore::Completion& completion : client_->completions()) {
-      OnClientCompletion(completion);
+      OnClientCompletion(now, completion, effects);
     }
     client_->completions().clear();
   } while (failure_.ok() && AdvanceOnce(now, effects));
@@ -231,18 +231,27 @@ void TrainerCore::Fail(absl::Status status) {
   if (failure_.ok()) failure_ = std::move(status);
 }
 
-void TrainerCore::OnClientCompletion(const ClientCore::Completion& completion) {
+void TrainerCore::OnClientCompletion(absl::Time now, const ClientCore::Completion& completion,
+                                     TrainerEffects* effects) {
   ++progress_count_;
   if (!completion.status.ok()) Fail(completion.status);
   if (completion.request == probe_) probe_ = 0;
-  if (pushes_.erase(completion.request) > 0 || reads_.erase(completion.request) > 0) return;
+  if (const auto push = pushes_.find(completion.request); push != pushes_.end()) {
+    effects->transfers.push_back({true, push->second.step, push->second.since, now});
+    pushes_.erase(push);
+    return;
+  }
+  if (reads_.erase(completion.request) > 0) return;
   for (Save* save : {&requested_, &final_save_}) {
     if (save->reads.erase(completion.request) > 0) return;
   }
   for (Lane& lane : lanes_) {
     if (lane.reads.erase(completion.request) == 0) continue;
     const bool lockstep_read = plan_.lockstep && DenseOnServers();
-    if (lane.reads.empty()) lane.state = SlotState::kReady;
+    if (lane.reads.empty()) {
+      lane.state = SlotState::kReady;
+      effects->transfers.push_back({false, lane.slot.step, lane.read_since, now});
+    }
     // A step without any sample has just closed: that was the end of the epoch.
     if (lockstep_read && completion.closed_samples == 0 && lane.slot.step > epoch_first_step_ &&
         lockstep_reads_.erase(completion.request) > 0) {
@@ -265,7 +274,7 @@ bool TrainerCore::AdvanceAssign(absl::Time now) {
       info.flags = kFlagAssign | kFlagWithSlots;
       const TableKeys keys{static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()};
       const absl::Span<const float> values = assigned_rows_;
-      pushes_[client_->Push(now, info, {&keys, 1}, {&values, 1})] = 0;
+      pushes_[client_->Push(now, info, {&keys, 1}, {&values, 1})] = {0, now};
     }
     return true;
   }
@@ -328,6 +337,7 @@ bool TrainerCore::StartReads(absl::Time now) {
   // Out of data: steps of a lockstep job go on empty, others are at their end.
   if (slot.batch.samples == 0 && !plan_.lockstep) return false;
   lane.state = SlotState::kReading;
+  lane.read_since = now;
   slot.rows.resize(slot.batch.sparse.size());
   slot.gradients.resize(slot.batch.sparse.size());
   for (const GroupPlan& group : plan_.groups) {
@@ -366,7 +376,7 @@ int64_t TrainerCore::ClockGap() const {
 
 int64_t TrainerCore::UnacknowledgedSteps() const {
   std::set<int64_t> steps;
-  for (const auto& [request, step] : pushes_) steps.insert(step);
+  for (const auto& [request, push] : pushes_) steps.insert(push.step);
   return static_cast<int64_t>(steps.size());
 }
 
@@ -470,7 +480,7 @@ void TrainerCore::PushGradients(absl::Time now, StepSlot* slot) {
     info.samples = static_cast<uint64_t>(slot->batch.samples);
     info.clock_gap = static_cast<int32_t>(step_clock_gap_);
     info.in_flight = static_cast<int32_t>(step_in_flight_);
-    pushes_[client_->Push(now, info, keys, values)] = step_;
+    pushes_[client_->Push(now, info, keys, values)] = {step_, now};
   }
 }
 
@@ -545,7 +555,7 @@ uint64_t TrainerCore::PushEmpty(absl::Time now, uint32_t group, int64_t first, i
 
 void TrainerCore::PushEmptyAll(absl::Time now, int64_t first, int64_t step, uint8_t flags) {
   for (const GroupPlan& group : plan_.groups) {
-    pushes_[PushEmpty(now, group.id, first, step, flags)] = step;
+    pushes_[PushEmpty(now, group.id, first, step, flags)] = {step, now};
   }
 }
 

@@ -87,8 +87,16 @@ struct StepTrace {
   int64_t in_flight = 0;
 };
 
+// A read or a push of a step, from request to the last answer; for traces.
+struct TransferTrace {
+  bool push = false;
+  int64_t step = 0;
+  absl::Time start, end;
+};
+
 struct TrainerEffects {
   std::vector<Outgoing> out;
+  std::vector<TransferTrace> transfers;
   std::vector<TrainerTask> tasks;
   std::vector<StepTrace> steps;
   std::vector<std::string> log;
@@ -96,6 +104,7 @@ struct TrainerEffects {
     out.clear();
     tasks.clear();
     steps.clear();
+    transfers.clear();
     log.clear();
   }
 };
@@ -171,6 +180,11 @@ class TrainerCore {
     StepSlot slot;
     SlotState state = SlotState::kFree;
     std::set<uint64_t> reads;
+    absl::Time read_since;
+  };
+  struct PushUnderWay {
+    int64_t step = 0;
+    absl::Time since;
   };
   struct Save {
     std::string name;  // of its barrier; empty: none is wanted
@@ -233,7 +247,8 @@ class TrainerCore {
   void SendReport(absl::Time now, bool done);
   void SendEvaluationShare(absl::Time now);
   void OnControl(absl::Time now, const ParsedFrame& frame);
-  void OnClientCompletion(const ClientCore::Completion& completion);
+  void OnClientCompletion(absl::Time now, const ClientCore::Completion& completion,
+                          TrainerEffects* effects);
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   // True once the barrier is released; enters it first, again and again until then.
@@ -276,7 +291,7 @@ class TrainerCore {
   uint64_t probe_ = 0;                 // an empty read that asks for clocks; 0 = none under way
   absl::Time next_probe_ = absl::InfinitePast();
   int64_t step_clock_gap_ = 0, step_in_flight_ = 0;  // of step_
-  std::map<uint64_t, int64_t> pushes_;               // unacknowledged: request -> step
+  std::map<uint64_t, PushUnderWay> pushes_;          // unacknowledged, by request
 
   // Barriers and control.
   std::vector<Outgoing> control_out_;

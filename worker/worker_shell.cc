@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
+#include "collectives/trace.h"
 #include "scheduler/beat_thread.h"
 #include "scheduler/node_link.h"
 #include "transport/peer_map.h"
@@ -138,6 +139,10 @@ class Worker {
     }
     reader_.reset();
     computer_.reset();
+    if (trace_ != nullptr) {
+      const absl::Status written = trace_->Write(options_.trace_path);
+      if (!written.ok()) std::fprintf(stderr, "trace: %s\n", written.ToString().c_str());
+    }
     return status;
   }
 
@@ -181,6 +186,23 @@ class Worker {
 
   // On the compute thread.
   absl::Status RunTask(const TrainerTask& task) {
+    const absl::Time begun = trace_ == nullptr ? absl::Time() : absl::Now();
+    absl::Status status = RunJoined(task);
+    const bool compute = task.kind == TrainerTask::Kind::kCompute;
+    if (trace_ != nullptr && (compute || task.kind == TrainerTask::Kind::kSynchronise)) {
+      AddToTrace(task.slot->step, compute ? "compute" : "synchronise", begun, absl::Now(),
+                 "compute");
+    }
+    return status;
+  }
+
+  void AddToTrace(int64_t step, const char* what, absl::Time start, absl::Time end,
+                  const char* lane) {
+    if (step >= options_.trace_steps) return;
+    trace_->Add({absl::StrCat(what, " ", step), what, start, end - start, lane});
+  }
+
+  absl::Status RunJoined(const TrainerTask& task) {
     const bool trains = task.kind == TrainerTask::Kind::kCompute ||
                         task.kind == TrainerTask::Kind::kSynchronise ||
                         task.kind == TrainerTask::Kind::kGatherSlots;
@@ -196,6 +218,7 @@ class Worker {
     }
     TANDEM_ASSIGN_OR_RETURN(
         WorkerGroup group, JoinWorkers(options_.plan, self_.index, coordinator_, runner_->dense()));
+    group.synchroniser->set_trace(trace_.get());
     runner_->set_synchroniser(group.synchroniser.get());
     absl::MutexLock lock(&group_mutex_);
     if (ended_) group.synchroniser->Abort("the worker ends");
@@ -270,6 +293,9 @@ class Worker {
     progress_.SetActivity("opening data and model");
     TANDEM_ASSIGN_OR_RETURN(runner_, StepRunner::New(options_.plan, rank, options_.init_from));
     TrainerCore::Options trainer;
+    if (!options_.trace_path.empty()) {
+      trace_ = std::make_unique<Trace>(absl::StrCat("worker ", rank), rank);
+    }
     trainer.rank = rank;
     trainer.incarnation = options_.incarnation;
     trainer.save = !options_.save_path.empty();
@@ -305,6 +331,11 @@ class Worker {
     }
     for (TrainerTask& task : effects_.tasks) {
       (IsRead(task) ? reader_ : computer_)->Add(std::move(task));
+    }
+    if (trace_ != nullptr) {
+      for (const TransferTrace& t : effects_.transfers) {
+        AddToTrace(t.step, t.push ? "push" : "pull", t.start, t.end, t.push ? "push" : "pull");
+      }
     }
     for (const std::string& line : effects_.log) {
       std::fprintf(stderr, "worker %d: %s\n", self_.index, line.c_str());
@@ -349,6 +380,7 @@ class Worker {
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
+  std::unique_ptr<Trace> trace_;  // made before the threads that add to it
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
   bool ended_ ABSL_GUARDED_BY(group_mutex_) = false;

@@ -24,6 +24,9 @@ struct WorkerOptions {
   std::shared_ptr<PathLog> paths;           // what the transports have chosen; may be null
   std::string init_from;                    // directory of a save; empty = first values
   std::string save_path;                    // where the model is saved at the end; empty = nowhere
+  // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
+  std::string trace_path;
+  int64_t trace_steps = 0;
   const std::atomic<bool>* stop = nullptr;  // set by a signal handler
 };
 
