@@ -18,6 +18,8 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kBlockSamples = 512;
+// Gradients are final in the last block alone: where they should leave early, it is a large one.
+constexpr int64_t kOverlapBlockSamples = 4096;
 
 absl::Status CheckSize(absl::string_view what, size_t have, int64_t want) {
   if (static_cast<int64_t>(have) == want) return absl::OkStatus();
@@ -126,8 +128,9 @@ void TorchModel::RunBlocks(const Call& call) {
     *call.loss_sum = 0.0;
     std::fill(call.flat_gradient.begin(), call.flat_gradient.end(), 0.0f);
   }
-  for (int64_t begin = 0; begin < call.batch.samples; begin += kBlockSamples) {
-    const int64_t samples = std::min(kBlockSamples, call.batch.samples - begin);
+  const int64_t block = gradient_ready() ? kOverlapBlockSamples : kBlockSamples;
+  for (int64_t begin = 0; begin < call.batch.samples; begin += block) {
+    const int64_t samples = std::min(block, call.batch.samples - begin);
     ViewBlock(call, begin, samples);
     block_.last = begin + samples == call.batch.samples;
     const at::Tensor logits = View(&call.logits[begin], samples, 1);
