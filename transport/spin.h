@@ -28,7 +28,7 @@ class Spin {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kMin = std::chrono::microseconds(4);
-  static constexpr auto kMax = std::chrono::microseconds(64);
+  static constexpr auto kMax = std::chrono::microseconds(200);
   static constexpr auto kLook = std::chrono::milliseconds(10);
 
   explicit Spin(SpinMode mode);

@@ -1,0 +1,173 @@
+// The choice between ways to a peer: the best that works, said with its reason; the next when one
+// breaks, without losing or doubling a push; nothing else where one is forced.
+#include "transport/multi_transport.h"
+
+#include <dirent.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/check.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/bench/lone_shard.h"
+#include "tests/unit/multi_world.h"
+#include "transport/path_log.h"
+#include "worker/client.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using Kind = TransportEvent::Kind;
+
+constexpr absl::Duration kPatience = absl::Seconds(100);
+
+// Cuts every connected Unix socket of this process: the paths through shared memory break, and the
+// processes at their ends (both are this one) live on.
+int CutSharedMemory() {
+  int cut = 0;
+  DIR* const dir = opendir("/proc/self/fd");
+  TANDEM_CHECK(dir != nullptr);
+  while (const dirent* const entry = readdir(dir)) {
+    const int fd = std::atoi(entry->d_name);
+    int type = 0;
+    socklen_t size = sizeof type;
+    sockaddr_un peer = {};
+    socklen_t peer_size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_SEQPACKET ||
+        getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) != 0) {
+      continue;
+    }
+    cut += shutdown(fd, SHUT_RDWR) == 0;
+  }
+  closedir(dir);
+  return cut;
+}
+
+class MultiTransportTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Transport> New(const std::string& forced = "") {
+    ZmqOptions zmq;
+    zmq.context = context_;
+    zmq.goodbye_wait = absl::Milliseconds(50);  // tests drive both ends from one thread
+    MultiOptions options = ShmAndZmq("", ShmOptions(), zmq);
+    options.forced = forced;
+    options.on_path = [this](const PathChoice& choice) { paths_.Add(choice); };
+    return NewMultiTransport(std::move(options));
+  }
+  // The choice made last.
+  const PathChoice& Last() {
+    for (PathChoice& choice : paths_.Take()) last_ = std::move(choice);
+    return last_;
+  }
+  // Sends a frame of this step and polls both until it is there.
+  bool Passes(Transport& from, PeerId peer, Transport& to, int64_t step) {
+    FrameHeader header;
+    header.kind = FrameKind::kSegment;
+    header.step = step;
+    if (!from.Send(peer, EncodeDataFrame(from, header, {}, Buffer(), Buffer())).ok()) return false;
+    std::vector<TransportEvent> events;
+    for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end;) {
+      from.Poll(absl::Milliseconds(1), &from_events_);
+      to.Poll(absl::Milliseconds(1), &events);
+      for (const TransportEvent& event : events) {
+        if (event.kind == Kind::kFrame && event.frame.header.step == step) return true;
+      }
+    }
+    return false;
+  }
+
+  const std::shared_ptr<ZmqContext> context_ = std::make_shared<ZmqContext>(1);
+  PathLog paths_;
+  PathChoice last_;
+  std::vector<TransportEvent> from_events_;
+};
+
+TEST_F(MultiTransportTest, TheBestWayThatReachesThePeerIsTakenAndSaid) {
+  const auto a = New(), b = New();
+  EXPECT_TRUE(Passes(*a, *a->Connect(b->address()), *b, 1));
+  EXPECT_EQ(Last().way, "shared memory");
+  EXPECT_EQ(Last().why, "same host");
+  EXPECT_TRUE(Passes(*a, *a->Connect(WayOf(b->address(), "tcp:")), *b, 2));
+  EXPECT_EQ(Last().way, "ZeroMQ");
+  EXPECT_THAT(Last().why, HasSubstr("no shared memory there"));
+  const std::string tcp = WayOf(b->address(), "tcp:");
+  EXPECT_TRUE(Passes(*a, *a->Connect(absl::StrCat("shm:another-boot/name ", tcp)), *b, 3));
+  EXPECT_EQ(Last().way, "ZeroMQ");
+  EXPECT_THAT(Last().why, HasSubstr("another host"));
+  const std::string memory = WayOf(b->address(), "shm:");
+  EXPECT_TRUE(Passes(*a, *a->Connect(absl::StrCat(memory, "-not ", tcp)), *b, 4));
+  EXPECT_EQ(Last().way, "ZeroMQ");
+  EXPECT_THAT(Last().why, HasSubstr("another network namespace"));
+}
+
+TEST_F(MultiTransportTest, AWayThatBreaksIsALossAndTheNextWayIsTakenThen) {
+  const auto a = New(), b = New();
+  const PeerId first = *a->Connect(b->address());
+  ASSERT_TRUE(Passes(*a, first, *b, 1));
+  ASSERT_EQ(CutSharedMemory(), 2);
+  for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end;) {
+    a->Poll(absl::Milliseconds(1), &from_events_);
+    if (!from_events_.empty()) break;
+  }
+  ASSERT_EQ(from_events_.size(), 1u);
+  EXPECT_EQ(from_events_[0].kind, Kind::kPeerLost);
+  EXPECT_EQ(from_events_[0].peer, first);
+  const PeerId second = *a->Connect(b->address());
+  EXPECT_NE(second, first);
+  EXPECT_TRUE(Passes(*a, second, *b, 2));
+  EXPECT_EQ(Last().way, "ZeroMQ");
+  EXPECT_THAT(Last().why, HasSubstr("it broke"));
+}
+
+TEST_F(MultiTransportTest, AForcedWayHasNoOtherBesideIt) {
+  const auto a = New("shared memory"), b = New("shared memory");
+  EXPECT_TRUE(Passes(*a, *a->Connect(b->address()), *b, 1));
+  EXPECT_THAT(Last().why, HasSubstr("the job asks for it"));
+  const std::string tcp = WayOf(b->address(), "tcp:");
+  EXPECT_FALSE(a->Connect(absl::StrCat("shm:another-boot/name ", tcp)).ok());
+  EXPECT_TRUE(Passes(*a, *a->Connect(tcp), *b, 2)) << "one that offers nothing else, the scheduler";
+}
+
+// A push whose path breaks while it is under way arrives once, by the other way.
+TEST_F(MultiTransportTest, APushIsNeitherLostNorDoubledWhenItsPathBreaks) {
+  const JobPlan plan = LoneShardPlan(
+      "table { name: \"t\" dim: 1 optimizer { kind: SGD learning_rate: 1 } "
+      "initializer { kind: ZERO } }\n",
+      "kind: ASP", 1);
+  LoneShard shard(plan, New());
+  Client::Options options;
+  options.incarnation = 2;
+  auto client = Client::New(plan, New(), options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_TRUE((*client)->SetView(shard.view()).ok());
+  const std::vector<uint64_t> ids = {7};
+  const std::vector<float> gradient = {1};
+  const TableKeys keys = {0, ids};
+  const absl::Span<const float> gradients = gradient;
+  constexpr int kPushes = 60;
+  for (int step = 0; step < kPushes; ++step) {
+    auto push = (*client)->Push(0, step, 1, {&keys, 1}, {&gradients, 1}, Client::Ids::kUnique);
+    if (step == 20) {
+      ASSERT_EQ(CutSharedMemory(), 2);
+    }
+    ASSERT_TRUE(push.status().ok()) << push.status();
+  }
+  std::vector<float> row = {99};
+  const absl::Span<float> rows = absl::MakeSpan(row);
+  ASSERT_TRUE(
+      (*client)->Pull(0, kPushes, {&keys, 1}, {&rows, 1}, Client::Ids::kUnique).status().ok());
+  EXPECT_EQ(row[0], -float{kPushes});
+  EXPECT_EQ(Last().way, "ZeroMQ");
+}
+
+}  // namespace
+}  // namespace tandem
