@@ -8,6 +8,7 @@
 #include "base/heap.h"
 #include "cli/role_options.h"
 #include "cli/run_command.h"
+#include "collectives/dump.h"
 #include "worker/data/datagen.h"
 #ifdef TANDEM_BENCH
 #include "cli/bench_command.h"
@@ -38,6 +39,23 @@ int Datagen(const DatagenFlags& flags) {
   const absl::Status made = GenerateCriteo(options, std::cout);
   const int code = Finish("tandem datagen", made);
   return made.code() == absl::StatusCode::kInvalidArgument ? kExitBadInput : code;
+}
+
+// Says, for each group that left dumps in a folder, what they show together.
+int CollectivesDump(const std::string& folder) {
+  const auto dumps = ReadDumps(folder);
+  if (!dumps.ok()) {
+    std::cerr << "tandem collectives-dump: " << dumps.status().message() << "\n";
+    return kExitBadInput;
+  }
+  for (size_t begin = 0, end = 0; begin < dumps->size(); begin = end) {
+    while (end < dumps->size() && (*dumps)[end].group == (*dumps)[begin].group) ++end;
+    std::cout << (*dumps)[begin].group << ": " << end - begin << " of " << (*dumps)[begin].ranks
+              << " ranks\n";
+    const auto group = absl::MakeConstSpan(*dumps).subspan(begin, end - begin);
+    for (const std::string& finding : CompareDumps(group)) std::cout << "  " << finding << "\n";
+  }
+  return kExitOk;
 }
 
 void AddRun(CLI::App* app, RunFlags* flags) {
@@ -92,6 +110,10 @@ int Main(int argc, char** argv) {
   DatagenFlags datagen;
   AddRun(&app, &run);
   AddDatagen(&app, &datagen);
+  std::string dump_folder;
+  app.add_subcommand("collectives-dump", "What the dumps of a collective group show together")
+      ->add_option("folder", dump_folder, "With a *.jsonl of each rank")
+      ->required();
 #ifdef TANDEM_BENCH
   const BenchCommand bench(&app);
 #endif
@@ -102,6 +124,7 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("bench")) return bench.Run();
 #endif
   if (app.got_subcommand("run")) return RunCommand(run);
+  if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);
   return Datagen(datagen);
 }
 

@@ -97,7 +97,7 @@ class Calibrator {
 
   // Many small messages: what one more of them takes, on each side.
   absl::Status Message() {
-    constexpr int64_t kSmall = 64, kFew = 4, kMany = 64;
+    constexpr int64_t kSmall = 64, kFew = 4, kMany = 256;
     const auto seconds = [&](int64_t segments) {
       return Seconds(
           [&, segments] { return AllReduce(Algorithm::kOneShot, segments * kSmall, kSmall); });

@@ -18,8 +18,9 @@ namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 constexpr int64_t kLongest = int64_t{1} << 28;  // sizes above are decided like this one
-// Rather the algorithm of the next smaller size than one that is so little faster.
-constexpr double kWorthChanging = 0.97;
+// Differences below this are noise. Among algorithms as fast as that, those whose sums are in rank
+// order come first: cutting and fusing changes nothing then.
+constexpr double kWorthTelling = 0.95;
 
 // Reads rules from left to right; errors know where.
 class RuleReader {
@@ -236,6 +237,22 @@ absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t byt
   return all;
 }
 
+namespace {
+
+AlgorithmChoice Preferred(const std::vector<Prediction>& fastest_first) {
+  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kOneShot}) {
+    for (const Prediction& p : fastest_first) {
+      if (p.choice.algorithm == algorithm &&
+          fastest_first.front().seconds >= kWorthTelling * p.seconds) {
+        return p.choice;
+      }
+    }
+  }
+  return fastest_first.front().choice;
+}
+
+}  // namespace
+
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
                                        const Calibration& calibration) {
   ChooserRules rules;
@@ -247,13 +264,7 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
       TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
                               Predict(primitive, bytes, ranks, host_of_rank, calibration));
       if (all.empty()) break;
-      AlgorithmChoice choice = all.front().choice;
-      for (const Prediction& p : all) {
-        if (!cases.empty() && p.choice.algorithm == cases.back().choice.algorithm &&
-            all.front().seconds >= kWorthChanging * p.seconds) {
-          choice = p.choice;
-        }
-      }
+      const AlgorithmChoice choice = Preferred(all);
       if (!cases.empty() && cases.back().choice.algorithm == choice.algorithm &&
           cases.back().choice.segment_bytes == choice.segment_bytes) {
         cases.back().most_bytes = bytes;

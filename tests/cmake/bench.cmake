@@ -37,3 +37,11 @@ foreach(what store pushpull allreduce allgather reduce_scatter broadcast reduce 
   add_test(NAME bench_${what}_tiny COMMAND tandem bench ${what} --tiny)
   set_tests_properties(bench_${what}_tiny PROPERTIES LABELS bench TIMEOUT 120)
 endforeach()
+
+tandem_test(collective_chooser_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_chooser_test.cc
+            DEPS tandem::collective_bench LABELS unit)
+tandem_test(collective_dump_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_dump_test.cc
+            DEPS tandem::collective_trace LABELS unit)
+
+# Peers to compare with, built by tests/bench/collectives_vs_peers.sh where Open MPI and Gloo are
+# installed: mpi_allreduce.cc gloo_allreduce.cc

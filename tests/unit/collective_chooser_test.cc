@@ -1,0 +1,139 @@
+// The chooser: rules are read, written and refused with a place and a reason; costs are played to
+// times that can be checked by hand; rules made from costs say what the costs say; and calibration
+// gives all ranks the same text.
+#include "collectives/chooser.h"
+
+#include <string>
+#include <vector>
+
+#include "collectives/engine_cost.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/bench/rank_processes.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ErrorOf(absl::string_view rules) {
+  return std::string(ChooserRules::Parse(rules).status().message());
+}
+
+TEST(ChooserRulesTest, CasesBySize) {
+  const auto rules = ChooserRules::Parse(
+      " allreduce : <=32K=one_shot, <=4M=direct/128K, ring/256K ; broadcast:tree;");
+  ASSERT_TRUE(rules.ok()) << rules.status();
+  const auto find = [&](int64_t bytes) { return *rules->Find(Primitive::kAllReduce, bytes); };
+  EXPECT_EQ(find(0).algorithm, Algorithm::kOneShot);
+  EXPECT_EQ(find(32 << 10).algorithm, Algorithm::kOneShot);
+  EXPECT_EQ(find((32 << 10) + 1).algorithm, Algorithm::kDirect);
+  EXPECT_EQ(find((32 << 10) + 1).segment_bytes, 128 << 10);
+  EXPECT_EQ(find(int64_t{1} << 40).algorithm, Algorithm::kRing);
+  EXPECT_EQ(rules->Find(Primitive::kBroadcast, 7)->algorithm, Algorithm::kTree);
+  EXPECT_EQ(rules->Find(Primitive::kReduce, 7), nullptr);
+  EXPECT_EQ(rules->ToString(),
+            "allreduce:<=32K=one_shot,<=4M=direct/128K,ring/256K; broadcast:tree");
+}
+
+TEST(ChooserRulesTest, ErrorsSayWhereAndWhat) {
+  EXPECT_THAT(ErrorOf("allgadder:ring"),
+              HasSubstr("at 0 ('allgadder'): want a primitive: allreduce,"));
+  EXPECT_THAT(ErrorOf("allreduce ring"), HasSubstr("at 10 ('r'): want ':'"));
+  EXPECT_THAT(ErrorOf("allreduce:magic"),
+              HasSubstr("at 10 ('magic'): want an algorithm of allreduce"));
+  EXPECT_THAT(ErrorOf("allreduce:pairwise"), HasSubstr("want an algorithm of allreduce: ring"));
+  EXPECT_THAT(ErrorOf("allreduce:<=12Q=ring,ring"), HasSubstr("at 12 ('12Q'): want a size"));
+  EXPECT_THAT(ErrorOf("allreduce:<=4K=ring"), HasSubstr("(the end): want ',' and a case without"));
+  EXPECT_THAT(ErrorOf("allreduce:<=4K=ring,<=4K=ring,ring"), HasSubstr("a size above that"));
+  EXPECT_THAT(ErrorOf("allreduce:ring,direct"), HasSubstr("no case after the one without"));
+  EXPECT_THAT(ErrorOf("allreduce:ring;allreduce:ring"), HasSubstr("only one rule"));
+  EXPECT_THAT(ErrorOf("allreduce:ring/"), HasSubstr("(the end): want a size"));
+}
+
+TEST(ChooserRulesTest, TheGroupsChooserFollowsThem) {
+  const auto rules = std::make_shared<ChooserRules>();
+  const Chooser chooser = ChooserFrom(rules, 4);
+  EXPECT_EQ(chooser(Primitive::kAllReduce, 4).algorithm,
+            DefaultChooser(4)(Primitive::kAllReduce, 4).algorithm);
+  *rules = *ChooserRules::Parse("allreduce:ring/64K");
+  EXPECT_EQ(chooser(Primitive::kAllReduce, 4).algorithm, Algorithm::kRing);
+  EXPECT_EQ(chooser(Primitive::kAllReduce, 4).segment_bytes, 64 << 10);
+}
+
+Calibration SomeCosts(double message, double byte) {
+  Calibration c;
+  c.link = "test";
+  c.ranks = 2;
+  c.cores = 64;
+  c.costs.message = message;
+  c.costs.latency = 3 * message;
+  c.costs.bytes = {{1024, byte, byte, byte, byte}};
+  c.segment_bytes = 1 << 20;
+  return c;
+}
+
+// One message each way, then a fold of it: sent after 1 + 100 * .01, visible 3 later, folded in
+// 1 + 100 * .01 more (bytes; microseconds).
+TEST(EngineCostTest, OneShotByHand) {
+  const Calibration c = SomeCosts(1e-6, .01e-6);
+  CollectiveShape shape;
+  shape.ranks = 2;
+  const auto seconds =
+      PredictEngineSeconds(Primitive::kAllReduce, Algorithm::kOneShot, shape, 100, 0, c.costs, 64);
+  ASSERT_TRUE(seconds.ok()) << seconds.status();
+  // The peer's message is visible from 1 + 3 on.
+  EXPECT_NEAR(*seconds, (1 + 3 + 1 + 1) * 1e-6, 1e-12);
+}
+
+// Four ranks on one core take all turns one after another.
+TEST(EngineCostTest, RanksShareCores) {
+  const Calibration c = SomeCosts(0, .01e-6);
+  CollectiveShape shape;
+  shape.ranks = 4;
+  const auto at = [&](int cores) {
+    return *PredictEngineSeconds(Primitive::kAllReduce, Algorithm::kDirect, shape, 4000, 0, c.costs,
+                                 cores);
+  };
+  EXPECT_NEAR(at(1), 4 * at(4), 1e-9);
+  EXPECT_NEAR(at(2), 2 * at(4), 1e-9);
+}
+
+TEST(ChooserTest, RulesFollowTheCosts) {
+  // Nothing but messages costs: few of them win. Nothing but bytes: little traffic wins.
+  const auto dear_messages = MakeRules(8, {}, SomeCosts(1e-3, 1e-15));
+  const auto dear_bytes = MakeRules(8, {}, SomeCosts(1e-12, 1e-6));
+  ASSERT_TRUE(dear_messages.ok() && dear_bytes.ok());
+  EXPECT_EQ(dear_messages->Find(Primitive::kAllReduce, 1 << 16)->algorithm,
+            Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(dear_bytes->Find(Primitive::kAllReduce, 1 << 16)->algorithm, Algorithm::kDirect);
+  EXPECT_EQ(ChooserRules::Parse(dear_bytes->ToString())->ToString(), dear_bytes->ToString());
+}
+
+TEST(CalibrationTest, TextAndBack) {
+  Calibration c = SomeCosts(1.5e-6, 2e-10);
+  const auto back = Calibration::Parse(c.ToString());
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->ToString(), c.ToString());
+  EXPECT_THAT(std::string(Calibration::Parse("mesage 3\n").status().message()),
+              HasSubstr("line 1: 'mesage 3'"));
+  EXPECT_THAT(std::string(Calibration::Parse("message 3\n").status().message()),
+              HasSubstr("no line 'bytes"));
+}
+
+TEST(CalibrationTest, AllRanksGetTheSame) {
+  std::vector<std::string> texts(3);
+  const auto body = [&](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
+    Group group(rank, std::move(links), {});
+    const auto measured = Calibrate(group, 2);
+    if (measured.ok()) texts[static_cast<size_t>(rank)] = measured->ToString();
+    return measured.status();
+  };
+  ASSERT_EQ(RunRanks({"memory", 3}, body), absl::OkStatus());
+  EXPECT_THAT(texts[0], HasSubstr("link memory\nranks 3\ncores 2\n"));
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(texts[0], texts[2]);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,125 @@
+// Dumps: written and read back, and what several of them say together, on records made by hand.
+// Traces: what Perfetto needs is there.
+#include "collectives/dump.h"
+
+#include <string>
+#include <vector>
+
+#include "collectives/trace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+OperationRecord Record(uint64_t number, int64_t count = 1000) {
+  OperationRecord r;
+  r.number = number;
+  r.count = count;
+  r.called = r.begun = absl::FromUnixMicros(1'000'000 + static_cast<int64_t>(number) * 100);
+  r.finished = r.begun + absl::Microseconds(50);
+  return r;
+}
+
+OperationRecord Stuck(uint64_t number, int waits_for) {
+  OperationRecord r = Record(number);
+  r.failed = true;
+  r.last_wait_rank = waits_for;
+  return r;
+}
+
+GroupDump Dump(int rank, std::vector<OperationRecord> records) {
+  GroupDump dump;
+  dump.rank = rank;
+  dump.ranks = 3;
+  dump.host = "a";
+  dump.written = absl::FromUnixMicros(5'000'000);
+  dump.records = std::move(records);
+  return dump;
+}
+
+TEST(DumpTest, WrittenAndReadBack) {
+  GroupDump dump = Dump(2, {Record(7), Stuck(8, 1)});
+  dump.records[1].finished = absl::InfiniteFuture();
+  dump.status = "rank 1 is lost: \"gone\"";
+  const std::string folder = testing::TempDir() + "/dumps_back";
+  ASSERT_EQ(WriteDump(folder, dump), absl::OkStatus());
+  const auto all = ReadDumps(folder);
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(all->size(), 1u);
+  EXPECT_EQ(DumpText((*all)[0]), DumpText(dump));
+  EXPECT_EQ((*all)[0].records[1].finished, absl::InfiniteFuture());
+}
+
+TEST(DumpTest, WhatIsNoDumpIsRefused) {
+  EXPECT_THAT(std::string(ParseDump("").status().message()), HasSubstr("line 1"));
+  EXPECT_THAT(std::string(ParseDump("{\"group\": 3}").status().message()), HasSubstr("line 1"));
+  std::string text = DumpText(Dump(0, {Record(0)}));
+  text += "{\"number\": -";
+  EXPECT_THAT(std::string(ParseDump(text).status().message()), HasSubstr("line 3"));
+  EXPECT_EQ(ReadDumps("/nonexistent/folder").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CompareDumpsTest, WhoNeverEntered) {
+  const std::vector<GroupDump> dumps = {Dump(0, {Record(417), Stuck(418, 2)}),
+                                        Dump(1, {Record(417), Stuck(418, 2)}),
+                                        Dump(2, {Record(417)})};
+  EXPECT_THAT(
+      CompareDumps(dumps),
+      ElementsAre("rank 2 never entered allreduce #418; its last was allreduce #417 (finished)",
+                  "allreduce #418 did not finish on ranks 0, 1: they waited for rank 2"));
+}
+
+TEST(CompareDumpsTest, WhoDisagrees) {
+  std::vector<GroupDump> dumps = {Dump(0, {Record(0), Record(1)}), Dump(1, {Record(0), Record(1)}),
+                                  Dump(2, {Record(0), Record(1, 999)})};
+  EXPECT_THAT(CompareDumps(dumps),
+              ElementsAre("ranks disagree on #1: rank 0 is in allreduce of 1000 f32, sum, ring; "
+                          "rank 2 in allreduce of 999 f32, sum, ring"));
+}
+
+TEST(CompareDumpsTest, WhoIsMissingAndWhoIsSlow) {
+  std::vector<OperationRecord> waits = {Record(0), Record(1), Record(2)};
+  for (OperationRecord& r : waits) {
+    r.waited_rank = 1;
+    r.waited = absl::Milliseconds(2);
+  }
+  const std::vector<GroupDump> dumps = {Dump(0, waits), Dump(1, {Record(0), Record(1), Record(2)})};
+  EXPECT_THAT(
+      CompareDumps(dumps),
+      ElementsAre("rank 2 left no dump",
+                  "straggler: rank 1 was waited for longest in 3 of 3 operations, 6ms in all"));
+}
+
+// Messages between two ranks do not shift what all ranks do.
+TEST(CompareDumpsTest, SendsAreNoCollectives) {
+  OperationRecord send = Record(0);
+  send.primitive = Primitive::kPointToPoint;
+  const std::vector<GroupDump> dumps = {Dump(0, {send, Record(1)}), Dump(1, {Record(0)}),
+                                        Dump(2, {Record(0)})};
+  EXPECT_THAT(CompareDumps(dumps), ElementsAre("nothing unusual"));
+}
+
+TEST(TraceTest, EventsAndLanes) {
+  Trace trace("worker 1", 1, /*most_events=*/3);
+  trace.Add({"forward", "compute", absl::FromUnixMicros(10), absl::Microseconds(5), "compute"});
+  trace.AddOperations({Record(4)}, "dense");
+  trace.Add({"backward", "compute", absl::FromUnixMicros(20), absl::Microseconds(5), "compute"});
+  trace.Add({"too many", "compute", absl::FromUnixMicros(30), absl::Microseconds(5), "compute"});
+  const auto json = nlohmann::json::parse(trace.ToJson());
+  EXPECT_EQ(json["otherData"]["events_left_out"], 1);
+  std::vector<std::string> lanes, names;
+  for (const auto& e : json["traceEvents"]) {
+    if (e["name"] == "thread_name") lanes.push_back(e["args"]["name"]);
+    if (e["ph"] == "X") names.push_back(e["name"]);
+  }
+  EXPECT_THAT(lanes, ElementsAre("compute", "dense"));
+  EXPECT_THAT(names, ElementsAre("forward", "allreduce #4", "backward"));
+}
+
+}  // namespace
+}  // namespace tandem
