@@ -104,6 +104,8 @@ void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
                 "Print what each algorithm is predicted to take, and which is chosen");
   app->add_flag("--regret", o->regret,
                 "Measure all algorithms in turns, and what the chosen one loses");
+  app->add_flag("--draw", o->draw, "Print the schedules for --min instead");
+  app->add_option("--dump", o->dump, "Folder for what each rank did, if a collective fails");
   app->add_option("--json", o->json, "Also write a file with an object a line");
 }
 

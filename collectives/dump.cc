@@ -1,5 +1,7 @@
 #include "collectives/dump.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -16,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -292,6 +295,19 @@ class Alignment {
 };
 
 }  // namespace
+
+GroupDump DumpOf(const Group& group, const std::string& name) {
+  GroupDump dump;
+  dump.group = name;
+  dump.rank = group.rank();
+  dump.ranks = group.ranks();
+  char host[256] = {};
+  if (gethostname(host, sizeof(host) - 1) == 0) dump.host = host;
+  dump.written = absl::Now();
+  dump.status = group.status().ToString();
+  dump.records = group.Records();
+  return dump;
+}
 
 std::string DumpText(const GroupDump& dump) {
   const Json head = {{"group", dump.group},

@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "collectives/group.h"
 #include "collectives/record.h"
 
 namespace tandem {
@@ -32,6 +33,9 @@ struct GroupDump {
   std::string status = "OK";  // of the group
   std::vector<OperationRecord> records;
 };
+
+// What a group remembers now. `host` is this machine's name.
+GroupDump DumpOf(const Group& group, const std::string& name);
 
 std::string DumpText(const GroupDump& dump);
 // INVALID_ARGUMENT names the line.

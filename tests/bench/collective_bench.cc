@@ -13,6 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "collectives/cost.h"
+#include "collectives/draw.h"
+#include "collectives/dump.h"
 #include "tests/bench/chooser_bench.h"
 #include "tests/bench/collective_case.h"
 #include "tests/bench/machine.h"
@@ -20,13 +23,6 @@
 
 namespace tandem {
 namespace {
-
-// Bytes on the busiest link, per byte of size.
-double BusFactor(Primitive primitive, int ranks) {
-  const double part = static_cast<double>(ranks - 1) / ranks;
-  if (primitive == Primitive::kAllReduce) return 2 * part;
-  return InBlocks(primitive) ? part : 1;
-}
 
 bool HasInPlace(Primitive primitive) {
   return primitive != Primitive::kPointToPoint && primitive != Primitive::kBarrier;
@@ -261,12 +257,46 @@ absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int r
   TANDEM_ASSIGN_OR_RETURN(const absl::optional<Calibration> calibration,
                           PrepareChooser(options, group, rules.get()));
   if (options.explain) return ExplainChoices(options, group, *calibration, *rules, out);
-  if (options.regret) return MeasureRegret(options, group, out);
-  return RunLines(options, group, out);
+  const absl::Status ran =
+      options.regret ? MeasureRegret(options, group, out) : RunLines(options, group, out);
+  if (!group.status().ok() && !options.dump.empty()) {
+    TANDEM_RETURN_IF_ERROR(WriteDump(options.dump, DumpOf(group, "bench")));
+  }
+  return ran;
 }
+
+namespace {
+
+absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
+  const int64_t bytes = BenchSizes(options).front();
+  CollectiveShape shape;
+  shape.ranks = options.ranks;
+  shape.root = options.root;
+  shape.count = CountOf(options, bytes, options.ranks);
+  if (options.segment_bytes > 0) {
+    shape.segment =
+        options.segment_bytes / static_cast<int64_t>(SizeOf(*ParseDataType(options.type)));
+  }
+  for (const std::string& name : AlgorithmNames(options)) {
+    Algorithm algorithm = DefaultChooser(options.ranks)(options.primitive, bytes).algorithm;
+    if (name != "auto") {
+      TANDEM_ASSIGN_OR_RETURN(algorithm, ParseAlgorithm(name));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const auto schedules,
+                            MakeSchedules(options.primitive, algorithm, shape));
+    TANDEM_ASSIGN_OR_RETURN(const std::string drawing, DrawSchedules(schedules));
+    out << BenchName(options.primitive) << " by " << AlgorithmName(algorithm) << ", " << shape.count
+        << " elements:\n"
+        << drawing << "\n";
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
+  if (options.draw && options.primitive != Primitive::kPointToPoint) return Draw(options, out);
   RankOptions ranks;
   ranks.link = options.link;
   ranks.ranks = options.ranks;

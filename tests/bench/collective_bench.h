@@ -49,10 +49,11 @@ struct CollectiveBenchOptions {
   bool in_place = true, out_of_place = true;
   int warmup = 2;  // operations, at least 1
   int repetitions = 5;
-  int most_operations = 10'000;                // a repetition
-  double seconds = 0.2;                        // to spend on a line, about
-  std::string json;                            // file to write, one object a line; empty: none
-  bool draw = false;                           // the schedules, first
+  int most_operations = 10'000;  // a repetition
+  double seconds = 0.2;          // to spend on a line, about
+  std::string json;              // file to write, one object a line; empty: none
+  bool draw = false;             // print the schedules of the smallest size, and measure nothing
+  std::string dump;              // folder for what each rank did, if a collective fails
   absl::Duration deadline = absl::Minutes(1);  // of one operation
 
   // How "auto" chooses: by the group's defaults; calibrated; by a file that was written so; or by

@@ -20,7 +20,7 @@ tandem_library(collective_bench
        ${CMAKE_SOURCE_DIR}/tests/bench/collective_case.h ${CMAKE_SOURCE_DIR}/tests/bench/exact_pattern.h
        ${CMAKE_SOURCE_DIR}/tests/bench/rank_processes.h ${CMAKE_SOURCE_DIR}/tests/unit/collective_world.h
   DEPS tandem::base tandem::collectives tandem::collective_chooser tandem::collective_group tandem::collective_links
-       tandem::pushpull_bench
+       tandem::collective_trace tandem::pushpull_bench
        absl::status absl::strings absl::str_format absl::time Threads::Threads)
 tandem_test(collective_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_bench_test.cc
             DEPS tandem::collective_bench LABELS unit bench)

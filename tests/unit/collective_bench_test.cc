@@ -87,6 +87,32 @@ TEST(CollectiveBenchJsonTest, OneObjectALine) {
   EXPECT_EQ(lines, 2);  // out of place, in place
 }
 
+TEST(CollectiveBenchDrawTest, SchedulesAreDrawn) {
+  CollectiveBenchOptions options = Tiny();
+  options.algorithms = {"ring"};
+  options.min_bytes = 24;
+  options.draw = true;
+  std::ostringstream out;
+  ASSERT_EQ(RunCollectiveBench(options, out), absl::OkStatus());
+  EXPECT_THAT(out.str(), HasSubstr("allreduce by ring, 6 elements:"));
+  EXPECT_THAT(out.str(), HasSubstr("+> 1"));
+}
+
+TEST(CollectiveBenchChooserTest, ExplainsAndMeasuresRegret) {
+  CollectiveBenchOptions options = Tiny();
+  options.link = "memory";
+  options.max_bytes = 256;
+  options.calibrate = options.explain = true;
+  std::ostringstream explained, measured;
+  ASSERT_EQ(RunCollectiveBench(options, explained), absl::OkStatus());
+  EXPECT_THAT(explained.str(), HasSubstr("rules: allreduce:"));
+  EXPECT_THAT(explained.str(), HasSubstr("recursive_doubling"));
+  options.explain = false;
+  options.regret = true;
+  ASSERT_EQ(RunCollectiveBench(options, measured), absl::OkStatus());
+  EXPECT_THAT(measured.str(), HasSubstr("regret: median"));
+}
+
 TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
   std::ostringstream out;
   const auto error = [&](const std::function<void(CollectiveBenchOptions*)>& change) {
@@ -125,8 +151,7 @@ TEST(RankProcessesTest, TheCauseIsReported) {
       if (rank == 1) return absl::InternalError("no more paper");
       return group.Wait(group.Barrier());
     };
-    EXPECT_THAT(std::string(RunRanks({link, 3}, fails).message()),
-                HasSubstr("no more paper"))
+    EXPECT_THAT(std::string(RunRanks({link, 3}, fails).message()), HasSubstr("no more paper"))
         << link;
   }
 }
