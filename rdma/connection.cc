@@ -76,6 +76,9 @@ absl::StatusOr<std::unique_ptr<RdmaConnection>> RdmaConnection::New(const RdmaSh
 absl::Status RdmaConnection::Init() {
   TANDEM_ASSIGN_OR_RETURN(ring_, RdmaRing::New(shared_.memory, shared_.shape, shared_.waker));
   granted_ = shared_.shape.credits;
+  work_.Reserve(shared_.send_depth);
+  control_.Reserve(kMaxRdmaOffers * (kMaxFrameParts + 1));
+  arrivals_.Reserve(granted_);
   return CreateQueuePair();
 }
 

@@ -17,6 +17,10 @@ namespace tandem {
 template <typename T>
 class Fifo {
  public:
+  // So that it grows only beyond this.
+  void Reserve(size_t capacity) {
+    while (items_.size() < capacity) Grow();
+  }
   bool empty() const { return size_ == 0; }
   size_t size() const { return size_; }
   // Of everything ever pushed, the number of the front; its successors follow.

@@ -84,6 +84,7 @@ class RdmaMemory::Pool {
     uint8_t* const data_;
     const size_t bytes_;
     const bool own_region_;
+    Block* next_ = nullptr;  // while it is free
   };
 
   ~Pool();
@@ -104,7 +105,7 @@ class RdmaMemory::Pool {
 
   mutable absl::Mutex mutex_;
   int64_t references_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<size_t, std::vector<Block*>> free_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<size_t, Block*> free_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Region> regions_ ABSL_GUARDED_BY(mutex_);
   uint8_t* slab_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the part not cut into blocks yet
   size_t slab_left_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -114,8 +115,8 @@ class RdmaMemory::Pool {
 
 RdmaMemory::Pool::~Pool() {
   absl::MutexLock lock(&mutex_);
-  for (auto& [bytes, blocks] : free_) {
-    for (Block* const block : blocks) delete block;
+  for (auto& [bytes, block] : free_) {
+    while (block != nullptr) delete std::exchange(block, block->next_);
   }
   while (!regions_.empty()) DropRegion(reinterpret_cast<uint8_t*>(regions_.begin()->first));
   ibv_dealloc_pd(pd_);
@@ -135,10 +136,10 @@ Buffer RdmaMemory::Pool::Take(size_t bytes) {
   {
     absl::MutexLock lock(&mutex_);
     ++references_;
-    std::vector<Block*>& free = free_[rounded];
-    if (!free.empty()) {
-      block = free.back();
-      free.pop_back();
+    Block*& free = free_[rounded];
+    if (free != nullptr) {
+      block = free;
+      free = block->next_;
       if (block->own_region_) idle_bytes_ -= rounded;
     }
   }
@@ -156,7 +157,7 @@ void RdmaMemory::Pool::Give(Block* block) {
       if (kept) idle_bytes_ += block->bytes_;
       if (!kept) DropRegion(block->data_);
     }
-    if (kept) free_[block->bytes_].push_back(block);
+    if (kept) block->next_ = std::exchange(free_[block->bytes_], block);
   }
   if (!kept) delete block;
   Unref();

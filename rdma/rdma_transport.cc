@@ -41,8 +41,8 @@ constexpr int kAllCompletions = 1 << 16;
 constexpr uint64_t kReceiveBit = uint64_t{1} << 63;  // in wr_id; the rest is the buffer's number
 constexpr int kResolveMs = 2000;
 constexpr int kBacklog = 128;
-// Finite, so that a dead peer is always reported: 2^14 * 4 us, seven times, is half a second.
-constexpr uint8_t kRetries = 6, kAckTimeout = 14;
+constexpr uint8_t kRetries =
+    6;  // finite (7 can mean for ever), so that a dead peer is always reported
 constexpr uint8_t kReadsAtOnce = 8;
 constexpr unsigned kUnackedEvents = 64;  // completion events acknowledged together: it takes a lock
 // How long connections may go unwatched while frames keep the thread from sleeping.
@@ -260,7 +260,8 @@ class Endpoint final : public RdmaLeftover {
   PeerId next_peer_ = 1;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
   absl::flat_hash_map<uint32_t, PeerId> by_queue_pair_;
-  std::vector<PeerId> gone_, blocked_, ids_;
+  std::vector<PeerId> gone_, blocked_;
+  std::vector<PeerId> ids_;  // scratch
   std::vector<RdmaDelivery> deliveries_;
   std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
   TransportCounters counters_;
@@ -296,6 +297,9 @@ Endpoint::Endpoint(const RdmaOptions& options)
   shared_.max_part_bytes = options.max_part_bytes;
   shared_.rendezvous_bytes = options.rendezvous_bytes;
   receives_per_peer_ = RdmaConnection::ReceivesPerPeer(shape);
+  to_post_.reserve(kRdmaReceiveBatch);
+  deliveries_.reserve(static_cast<size_t>(options.credits));
+  ids_.reserve(static_cast<size_t>(options.max_peers));
 }
 
 Endpoint::~Endpoint() {
@@ -455,7 +459,7 @@ void Endpoint::FlushReceives() {
 // ---- connections ----
 
 void Endpoint::SetOptions(rdma_cm_id* id) {
-  uint8_t timeout = kAckTimeout;
+  auto timeout = static_cast<uint8_t>(options_.ack_timeout);
   // Older kernels do not have it and take a longer one.
   rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
 }
@@ -1007,10 +1011,9 @@ void Endpoint::RunTimers(Clock::time_point now) {
   if (now >= next_look_) Look(0);
   if (now < next_timer_) return;
   next_timer_ = Clock::time_point::max();
-  std::vector<PeerId> all;
-  all.reserve(peers_.size());
-  for (const auto& [id, peer] : peers_) all.push_back(id);
-  for (const PeerId id : all) {
+  ids_.clear();
+  for (const auto& [id, peer] : peers_) ids_.push_back(id);
+  for (const PeerId id : ids_) {
     if (Peer* const peer = Find(id); peer != nullptr && !peer->gone) TickPeer(peer, now);
   }
 }
@@ -1122,7 +1125,8 @@ absl::Status CheckOptions(const RdmaOptions& options) {
   if (options.context == nullptr) return absl::InvalidArgumentError("an RdmaContext is required");
   if (options.send_queue_frames < 1 || options.max_peers < 1 || options.max_part_bytes < 1 ||
       options.max_part_bytes > kMaxPartBytes || options.send_depth < 32 ||
-      options.send_depth > 16384 || options.credits > 16384) {
+      options.send_depth > 16384 || options.credits > 16384 || options.ack_timeout < 1 ||
+      options.ack_timeout > 31) {
     return absl::InvalidArgumentError(
         absl::StrCat("send_queue_frames ", options.send_queue_frames, ", max_peers ",
                      options.max_peers, ", max_part_bytes ", options.max_part_bytes,

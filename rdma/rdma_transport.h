@@ -52,6 +52,9 @@ struct RdmaOptions {
   absl::Duration linger = absl::Seconds(5);        // see RdmaContext
   absl::Duration goodbye_wait = absl::Seconds(1);  // for a peer that was said goodbye to
   absl::Duration probe_interval = absl::Seconds(1);
+  // An answer of the peer's device is missed after 4 us * 2^this, and given up after seven times
+  // that: half a second. More where devices are emulated by a busy machine.
+  int ack_timeout = 14;
   absl::Duration spin = absl::Microseconds(50);  // longest look before a sleep; zero: none
   // The ring of each peer, and messages outside it.
   int small_slots = 16, large_slots = 4;

@@ -20,6 +20,14 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
       ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1")
   endfunction()
 
+  # A program of its own: it replaces operator new.
+  add_executable(rdma_fault_test ${CMAKE_SOURCE_DIR}/tests/rdma/fault_test.cc)
+  set_target_properties(rdma_fault_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(rdma_fault_test PRIVATE tandem_options tandem::rdma_raw_peer GTest::gtest
+                                                tandem::test_main)
+  add_dependencies(rdma_fault_test transport_victim)
+  in_guest(rdma_faults one 900 rdma_fault_test)
+
   foreach(network one pair lossy)
     in_guest(rdma_conformance_${network} ${network} 900 transport_conformance_test
              --gtest_filter=Rdma/*)

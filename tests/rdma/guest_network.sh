@@ -5,7 +5,7 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 one_device() {
   ip link add rdma0 type dummy && ip link set rdma0 mtu 9000 up &&
     ip addr add 192.0.2.1/24 dev rdma0 && rdma link add rxe0 type rxe netdev rdma0 || return
-  export TANDEM_RDMA_HOSTS=192.0.2.1
+  export TANDEM_RDMA_HOSTS=192.0.2.1 TANDEM_RDMA_LINK=rdma0 # a link that tests may take down
 }
 
 # Both ends of the pair are this machine's, so the kernel would deliver by itself what should travel.

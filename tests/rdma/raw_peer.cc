@@ -48,6 +48,8 @@ absl::Status RawPeer::Init(const std::string& address, const Options& options) {
   TANDEM_CHECK(rdma_resolve_addr(id_, reinterpret_cast<sockaddr*>(&from),
                                  reinterpret_cast<sockaddr*>(&to), 5000) == 0);
   TANDEM_RETURN_IF_ERROR(WaitFor(RDMA_CM_EVENT_ADDR_RESOLVED, nullptr));
+  uint8_t timeout = 16;  // of acknowledgements; left alone it is half a minute in all
+  rdma_set_option(id_, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
   TANDEM_CHECK(rdma_resolve_route(id_, 5000) == 0);
   TANDEM_RETURN_IF_ERROR(WaitFor(RDMA_CM_EVENT_ROUTE_RESOLVED, nullptr));
   TANDEM_CHECK((pd_ = ibv_alloc_pd(id_->verbs)) != nullptr);
