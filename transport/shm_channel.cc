@@ -1,5 +1,7 @@
 #include "transport/shm_channel.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -300,6 +302,14 @@ absl::StatusOr<bool> ShmChannel::RoomAgain() {
 
 void ShmChannel::Finish() {
   if (out_.Finish()) Bell();
+}
+
+void ShmChannel::HangUp() { shutdown(fd(), SHUT_WR); }
+
+bool ShmChannel::PeerMayRead() const {
+  if (slots_in_use_ == 0) return false;
+  if (!gone_) return true;
+  return !peer_finished() && !inbox_->socket().PeerProcessIsDead();
 }
 
 void ShmChannel::CollectReleased() {

@@ -9,7 +9,8 @@
 // segment of the sender (transport/shm_arena.h), which the receiver maps read-only. Such a part has
 // a slot: the sender holds the buffer until the receiver, from whatever thread drops the last
 // reference, sets the slot's bit in words that the ring has for its users. The socket stays open
-// while either side holds the other's buffers; its end therefore frees all slots.
+// while either side holds the other's buffers; so its orderly end, and the death of the other
+// process, free all slots. A socket that only breaks frees none: the other side may be reading.
 //
 //   record := u32 bytes (all of it, a multiple of 8)  u32 parts  part...
 //   part   := u64 size                                  then the bytes, padded to 8       (inline)
@@ -97,9 +98,13 @@ class ShmChannel {
   absl::StatusOr<bool> RoomAgain();
   // Nothing more will come from us. Frames sent before are still read by the peer.
   void Finish();
+  // Ends the connection without that: the peer sees a loss.
+  void HangUp();
   // Takes back the buffers of large parts that the peer has dropped.
   void CollectReleased();
-  bool holds_buffers() const { return slots_in_use_ > 0; }
+  // The peer may still read buffers of ours: it has not given them back, and it neither has ended
+  // in order, which it does after the last of them, nor is its process dead.
+  bool PeerMayRead() const;
 
   // ---- receiving ----
 

@@ -80,7 +80,7 @@ class Endpoint final : public ShmTransport {
   }
   ~Endpoint() override {
     for (const auto& [id, peer] : peers_) {
-      if (!peer->closed) Retire(peer.get());
+      if (!peer->closed) Retire(peer.get(), /*orderly=*/true);
     }
   }
   absl::Status Bind();
@@ -113,7 +113,7 @@ class Endpoint final : public ShmTransport {
   void Discard(ShmChannel* link);
   void Handle(Peer* peer, Frame frame, size_t parts);
   void OnPeerEnd(Peer* peer);
-  void Retire(Peer* peer);
+  void Retire(Peer* peer, bool orderly);
   void Break(Peer* peer, const absl::Status& why);
   void Emit(Kind kind, Peer* peer, absl::Status why);
   void EmitWritable();
@@ -254,17 +254,21 @@ absl::Status Endpoint::Send(PeerId id, Frame frame) {
 void Endpoint::Close(PeerId id) {
   Peer* const peer = Find(id);
   if (peer == nullptr || peer->closed) return;
-  Retire(peer);
+  Retire(peer, /*orderly=*/true);
   Sweep();
 }
 
 // Ends a peer. Its link stays while the other process reads from our memory.
-void Endpoint::Retire(Peer* peer) {
+void Endpoint::Retire(Peer* peer, bool orderly) {
   peer->closed = true;
   if (peer->link != nullptr) {
-    peer->link->Finish();
+    if (orderly) {
+      peer->link->Finish();
+    } else {
+      peer->link->HangUp();
+    }
     peer->link->CollectReleased();
-    if (peer->link->holds_buffers() && !peer->link->peer_gone()) return;
+    if (peer->link->PeerMayRead()) return;
   }
   gone_.push_back(peer->id);
 }
@@ -325,7 +329,7 @@ bool Endpoint::Drain(Peer* peer) {
   link->CollectReleased();
   if (peer->closed) {
     Discard(link);
-    if (!link->holds_buffers() || link->peer_gone()) gone_.push_back(peer->id);
+    if (!link->PeerMayRead()) gone_.push_back(peer->id);
     return false;
   }
   const bool end = link->peer_finished() || link->peer_gone();  // before the last look
@@ -366,13 +370,14 @@ void Endpoint::Handle(Peer* peer, Frame frame, size_t parts) {
 
 // All that it sent is read.
 void Endpoint::OnPeerEnd(Peer* peer) {
-  if (peer->known && peer->link->peer_finished()) {
+  const bool orderly = peer->link->peer_finished();
+  if (peer->known && orderly) {
     Emit(Kind::kPeerClosed, peer, absl::OkStatus());
   } else if (peer->known) {
     Emit(Kind::kPeerLost, peer,
          absl::UnavailableError("the process at the other end of the shared memory is gone"));
   }
-  Retire(peer);
+  Retire(peer, orderly);
 }
 
 // The link cannot go on although the other process may live.
@@ -382,7 +387,7 @@ void Endpoint::Break(Peer* peer, const absl::Status& why) {
     Emit(Kind::kGarbage, peer, why);
   }
   if (known) Emit(Kind::kPeerLost, peer, why);
-  Retire(peer);
+  Retire(peer, /*orderly=*/false);
 }
 
 void Endpoint::Emit(Kind kind, Peer* peer, absl::Status why) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstring>
 
@@ -172,6 +173,13 @@ bool UnixLink::PeerIsGone() const {
   char byte;
   const ssize_t count = recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+bool UnixLink::PeerProcessIsDead() const {
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  return peer.pid > 0 && kill(peer.pid, 0) != 0 && errno == ESRCH;
 }
 
 absl::StatusOr<UnixListener> UnixListener::Bind(absl::string_view name) {

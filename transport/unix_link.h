@@ -59,6 +59,9 @@ class UnixLink {
 
   // All that was sent before is read, and the other process is gone or has closed its end.
   bool PeerIsGone() const;
+  // Not merely closed: no process has the number that made the other end. False if it cannot be
+  // seen.
+  bool PeerProcessIsDead() const;
 
  private:
   OwnedFd socket_;

@@ -153,10 +153,12 @@ TEST_F(MultiTransportTest, APushIsNeitherLostNorDoubledWhenItsPathBreaks) {
   const std::vector<float> gradient = {1};
   const TableKeys keys = {0, ids};
   const absl::Span<const float> gradients = gradient;
-  constexpr int kPushes = 60;
-  for (int step = 0; step < kPushes; ++step) {
-    auto push = (*client)->Push(0, step, 1, {&keys, 1}, {&gradients, 1}, Client::Ids::kUnique);
-    if (step == 20) {
+  // Frames that are there already, or whose receivers look before they sleep, still pass.
+  int pushes = 0;
+  const absl::Time end = absl::Now() + kPatience;
+  for (; pushes < 60 || (Last().way != "ZeroMQ" && absl::Now() < end); ++pushes) {
+    auto push = (*client)->Push(0, pushes, 1, {&keys, 1}, {&gradients, 1}, Client::Ids::kUnique);
+    if (pushes == 20) {
       ASSERT_EQ(CutSharedMemory(), 2);
     }
     ASSERT_TRUE(push.status().ok()) << push.status();
@@ -164,8 +166,8 @@ TEST_F(MultiTransportTest, APushIsNeitherLostNorDoubledWhenItsPathBreaks) {
   std::vector<float> row = {99};
   const absl::Span<float> rows = absl::MakeSpan(row);
   ASSERT_TRUE(
-      (*client)->Pull(0, kPushes, {&keys, 1}, {&rows, 1}, Client::Ids::kUnique).status().ok());
-  EXPECT_EQ(row[0], -float{kPushes});
+      (*client)->Pull(0, pushes, {&keys, 1}, {&rows, 1}, Client::Ids::kUnique).status().ok());
+  EXPECT_EQ(row[0], -static_cast<float>(pushes));
   EXPECT_EQ(Last().way, "ZeroMQ");
 }
 
