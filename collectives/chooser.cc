@@ -189,9 +189,9 @@ const AlgorithmChoice* ChooserRules::Find(Primitive primitive, int64_t bytes) co
   return nullptr;
 }
 
-Chooser ChooserFrom(std::shared_ptr<const ChooserRules> rules, int ranks) {
-  return [rules = std::move(rules), otherwise = DefaultChooser(ranks)](Primitive primitive,
-                                                                       int64_t bytes) {
+Chooser ChooserFrom(std::shared_ptr<const ChooserRules> rules, int ranks, bool tcp) {
+  return [rules = std::move(rules), otherwise = DefaultChooser(ranks, tcp)](Primitive primitive,
+                                                                            int64_t bytes) {
     const AlgorithmChoice* const choice = rules->Find(primitive, bytes);
     return choice != nullptr ? *choice : otherwise(primitive, bytes);
   };

@@ -55,7 +55,7 @@ class ChooserRules {
 
 // Looks at `rules` at each call, so that they can be replaced between operations, on all ranks
 // alike: a group is made first, and calibrated then.
-Chooser ChooserFrom(std::shared_ptr<const ChooserRules> rules, int ranks);
+Chooser ChooserFrom(std::shared_ptr<const ChooserRules> rules, int ranks, bool tcp);
 
 // ---- Costs ----
 

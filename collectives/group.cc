@@ -21,6 +21,8 @@ constexpr absl::Duration kAwake = absl::Milliseconds(1);
 constexpr absl::Duration kSleep = absl::Milliseconds(100);
 constexpr int kPauses = 32;
 constexpr size_t kKeptSchedules = 256;
+// Up to this, latency is what an all-reduce costs.
+constexpr int64_t kSmallBytes = 32 << 10;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -51,8 +53,12 @@ CollectiveEngine::Options EngineOptions(const GroupOptions& options) {
   return out;
 }
 
-GroupOptions WithChooser(GroupOptions options, int ranks) {
-  if (!options.chooser) options.chooser = DefaultChooser(ranks);
+// Not by this rank's links: all ranks must choose alike, and one pair may have fallen back.
+GroupOptions WithChooser(GroupOptions options, size_t ranks) {
+  if (options.chooser) return options;
+  const std::vector<int>& host = options.host_of_rank;
+  const bool across = std::any_of(host.begin(), host.end(), [&](int h) { return h != host[0]; });
+  options.chooser = DefaultChooser(static_cast<int>(ranks), across);
   return options;
 }
 
@@ -60,7 +66,7 @@ GroupOptions WithChooser(GroupOptions options, int ranks) {
 
 Group::Group(int rank, std::vector<std::unique_ptr<Link>> links, GroupOptions options)
     : links_(std::move(links)),
-      options_(WithChooser(std::move(options), static_cast<int>(links_.size()))),
+      options_(WithChooser(std::move(options), links_.size())),
       engine_(rank, Pointers(links_), EngineOptions(options_)),
       spin_(CanSpin(options_, rank, engine_.ranks())) {}
 
@@ -248,9 +254,10 @@ int64_t Group::VectorBytes(const Request& r) const {
 
 AlgorithmChoice Group::Choose(Primitive primitive, int64_t bytes) const {
   AlgorithmChoice choice = options_.chooser(primitive, bytes);
-  const bool reproducible = choice.algorithm == Algorithm::kDirect ||
-                            choice.algorithm == Algorithm::kOneShot || !Reduces(primitive);
-  if (options_.reproducible && !reproducible) choice.algorithm = Algorithm::kDirect;
+  if (options_.reproducible && Reduces(primitive) && !AddsInRankOrder(choice.algorithm)) {
+    const bool small = primitive == Primitive::kAllReduce && bytes <= kSmallBytes;
+    choice.algorithm = small ? Algorithm::kOneShot : Algorithm::kDirect;
+  }
   return choice;
 }
 
@@ -542,21 +549,26 @@ absl::Status Group::Abort(absl::string_view why) {
 
 std::string Group::WaitingFor() const { return engine_.WaitingFor(absl::Now()); }
 
-Chooser DefaultChooser(int ranks) {
-  return [ranks](Primitive primitive, int64_t bytes) -> AlgorithmChoice {
-    constexpr int64_t kSegment = 128 << 10;
+Chooser DefaultChooser(int ranks, bool tcp) {
+  return [ranks, tcp](Primitive primitive, int64_t bytes) -> AlgorithmChoice {
+    const int64_t segment = tcp ? 512 << 10 : 128 << 10;
     switch (primitive) {
       case Primitive::kAllReduce:
-        if (bytes <= 32 << 10) return {Algorithm::kOneShot, 0};
-        return {bytes <= 1 << 20 || ranks <= 4 ? Algorithm::kDirect : Algorithm::kRing, kSegment};
+        if (bytes <= kSmallBytes) {
+          const bool doubling = tcp && ranks > 2;  // a message costs more there
+          return {doubling ? Algorithm::kRecursiveDoubling : Algorithm::kOneShot, 0};
+        }
+        return {bytes <= 1 << 20 || ranks <= 4 ? Algorithm::kDirect : Algorithm::kRing, segment};
       case Primitive::kReduce:
       case Primitive::kBroadcast:
-        return {bytes <= 64 << 10 || ranks == 2 ? Algorithm::kTree : Algorithm::kChain, kSegment};
+        return {bytes <= 64 << 10 || ranks == 2 ? Algorithm::kTree : Algorithm::kChain, segment};
       case Primitive::kReduceScatter:
       case Primitive::kAllGather:
-        return {Algorithm::kDirect, kSegment};
+        return {Algorithm::kDirect, segment};
       case Primitive::kAllToAll:
         return {Algorithm::kPairwise, 0};
+      case Primitive::kPointToPoint:
+        return {};
       default:
         return {AlgorithmsFor(primitive)[0], 0};
     }

@@ -211,9 +211,11 @@ class Group {
   std::map<ScheduleKey, std::unique_ptr<Schedule>> schedules_;
 };
 
-// Small: one shot; larger: direct, then ring, cut so that pieces stay in the cache. What a group
-// uses that was not given a calibrated chooser (chooser.h).
-Chooser DefaultChooser(int ranks);
+// Small: one shot (recursive doubling between more than two ranks over TCP); larger: direct, then
+// ring, cut so that pieces stay in the cache. What a group uses that was not given a calibrated
+// chooser (chooser.h). `tcp`: whether ranks are joined by TCP (by default, if hosts differ); all
+// ranks must say the same.
+Chooser DefaultChooser(int ranks, bool tcp);
 
 }  // namespace tandem
 

@@ -53,6 +53,9 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
     connect.watch = out.client.get();
     TANDEM_ASSIGN_OR_RETURN(links, ConnectLinks(membership, ports, connect, deadline));
     options.host_of_rank = membership.HostOfRank();
+    if (connect.links == LinkChoice::kTcp) {
+      options.chooser = DefaultChooser(plan.workers(), /*tcp=*/true);
+    }
   }
   auto watch = std::make_unique<AbortableWatch>(out.client.get());
   options.watch = watch.get();

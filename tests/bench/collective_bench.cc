@@ -252,7 +252,7 @@ absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int r
   const auto rules = std::make_shared<ChooserRules>();
   group_options.deadline = options.deadline;
   group_options.cores = options.cores;
-  group_options.chooser = ChooserFrom(rules, static_cast<int>(links.size()));
+  group_options.chooser = ChooserFrom(rules, static_cast<int>(links.size()), options.link == "tcp");
   Group group(rank, std::move(links), group_options);
   TANDEM_ASSIGN_OR_RETURN(const absl::optional<Calibration> calibration,
                           PrepareChooser(options, group, rules.get()));
@@ -278,7 +278,8 @@ absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
         options.segment_bytes / static_cast<int64_t>(SizeOf(*ParseDataType(options.type)));
   }
   for (const std::string& name : AlgorithmNames(options)) {
-    Algorithm algorithm = DefaultChooser(options.ranks)(options.primitive, bytes).algorithm;
+    Algorithm algorithm =
+        DefaultChooser(options.ranks, options.link == "tcp")(options.primitive, bytes).algorithm;
     if (name != "auto") {
       TANDEM_ASSIGN_OR_RETURN(algorithm, ParseAlgorithm(name));
     }

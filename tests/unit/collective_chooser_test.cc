@@ -53,9 +53,9 @@ TEST(ChooserRulesTest, ErrorsSayWhereAndWhat) {
 
 TEST(ChooserRulesTest, TheGroupsChooserFollowsThem) {
   const auto rules = std::make_shared<ChooserRules>();
-  const Chooser chooser = ChooserFrom(rules, 4);
+  const Chooser chooser = ChooserFrom(rules, 4, false);
   EXPECT_EQ(chooser(Primitive::kAllReduce, 4).algorithm,
-            DefaultChooser(4)(Primitive::kAllReduce, 4).algorithm);
+            DefaultChooser(4, false)(Primitive::kAllReduce, 4).algorithm);
   *rules = *ChooserRules::Parse("allreduce:ring/64K");
   EXPECT_EQ(chooser(Primitive::kAllReduce, 4).algorithm, Algorithm::kRing);
   EXPECT_EQ(chooser(Primitive::kAllReduce, 4).segment_bytes, 64 << 10);
