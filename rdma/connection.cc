@@ -237,17 +237,15 @@ absl::Status RdmaConnection::SendGoodbye() {
   return PostMessage(kRdmaHeadBytes, Work::Kind::kGoodbye);
 }
 
-// The bytes are copied, so the sender's buffers are free at once; the frame still counts as under
-// way.
+// The bytes are copied, so the sender's buffers are free and the frame is off the queue at once.
 absl::Status RdmaConnection::SendSmall(Frame frame) {
   --credits_;
-  ++frames_posted_;
   ++counters_->small;
   const RdmaMessage message = FrameMessage(frame, NewMessage(RdmaMessageKind::kFrame));
   uint8_t* const to = Staging();
   EncodeRdmaHead(message, to);
   CopyParts(frame, message, to);
-  return PostMessage(message.TotalBytes(), Work::Kind::kFrame);
+  return PostMessage(message.TotalBytes(), Work::Kind::kMessage);
 }
 
 // The smallest size that fits, and the larger one when those are all taken.

@@ -115,7 +115,7 @@ setpriv --pdeathsig TERM timeout --kill-after 5 "$seconds" \
   qemu-system-x86_64 -no-user-config -nodefaults -display none -no-reboot \
   -machine q35 -accel "$accelerator" -cpu "$processor" -smp "$cpus" -m "$memory" \
   -kernel "$image" -initrd "$scratch/initrd" -serial "file:$scratch/console" \
-  -append "console=ttyS0 loglevel=4 panic=-1 oops=panic modules=${kernel%/}" \
+  -append "console=ttyS0 loglevel=4 no_timer_check panic=-1 oops=panic modules=${kernel%/}" \
   -fsdev local,id=host,path=/,readonly=on,security_model=none,multidevs=remap \
   -device virtio-9p-pci,fsdev=host,mount_tag=host \
   -fsdev "local,id=door,path=$scratch/door,security_model=none" \
