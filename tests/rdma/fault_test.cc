@@ -449,21 +449,22 @@ TEST_F(RdmaFaultTest, WhatCannotBeRegisteredAnyMoreEndsTheConnectionWithTheReaso
 // ---- a peer that lies ----
 
 TEST_F(RdmaFaultTest, APeerReachesItsOwnRingAndNothingElse) {
+  static constexpr uint8_t kByte[] = {1};
   Node hub = New();
   for (int attempt = 0; attempt < 3; ++attempt) {
     auto raw = KnownRaw(hub);
     const RdmaHello ring = raw->endpoint();
-    EXPECT_TRUE(raw->Write({{1}}, ring.ring_address, ring.ring_key).ok()) << "its own";
+    EXPECT_TRUE(raw->Write(kByte, ring.ring_address, ring.ring_key).ok()) << "its own";
     absl::Status done;
     if (attempt == 0) done = raw->Read(8, ring.ring_address, ring.ring_key);
-    if (attempt == 1) done = raw->Write({{1}}, ring.ring_address + ring.RingBytes(), ring.ring_key);
-    if (attempt == 2) done = raw->Write({{1}}, ring.ring_address - 1, ring.ring_key);
+    if (attempt == 1) done = raw->Write(kByte, ring.ring_address + ring.RingBytes(), ring.ring_key);
+    if (attempt == 2) done = raw->Write(kByte, ring.ring_address - 1, ring.ring_key);
     EXPECT_FALSE(done.ok()) << "attempt " << attempt;
     ASSERT_TRUE(PumpUntil({&hub}, [&] { return hub.Count(Kind::kPeerLost) == 1; }));
     hub.events.clear();
     // The key ended with the connection.
     auto next = KnownRaw(hub);
-    EXPECT_FALSE(next->Write({{1}}, ring.ring_address, ring.ring_key).ok());
+    EXPECT_FALSE(next->Write(kByte, ring.ring_address, ring.ring_key).ok());
     ASSERT_TRUE(PumpUntil({&hub}, [&] { return hub.Count(Kind::kPeerLost) == 1; }));
     hub.events.clear();
   }
@@ -516,7 +517,7 @@ TEST_F(RdmaFaultTest, LiesAreReportedAndEndTheConnection) {
   const auto send = [](RdmaMessage message) {
     return [message](RawPeer& raw) { raw.Send(RawHead(message)).IgnoreError(); };
   };
-  RdmaMessage credits, freed, done, offers;
+  RdmaMessage credits, freed, done;
   credits.kind = freed.kind = RdmaMessageKind::kCredit;
   credits.credits = 1000;
   freed.freed = 1;  // the hub has never written there
