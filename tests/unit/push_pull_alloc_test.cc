@@ -25,6 +25,7 @@ void* CountedAlloc(size_t bytes, size_t alignment) {
 }  // namespace
 
 void* operator new(size_t bytes) { return CountedAlloc(bytes, 16); }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return CountedAlloc(bytes, 16); }
 void* operator new(size_t bytes, std::align_val_t alignment) {
   return CountedAlloc(bytes, static_cast<size_t>(alignment));
 }
