@@ -8,11 +8,12 @@ TANDEM_RUN_PACKAGES=(
   libzmq3-dev cppzmq-dev libxxhash-dev zlib1g-dev libzstd-dev
   libtorch-dev libdnnl-dev libopenblas0-openmp)
 # What the tests need beside that.
-TANDEM_CHECK_PACKAGES=(clang libclang-rt-dev libgtest-dev libgmock-dev libbenchmark-dev)
+TANDEM_CHECK_PACKAGES=(clang libclang-rt-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libibverbs-dev librdmacm-dev)
 # What a guest with a software RDMA device needs (tests/rdma/run_in_guest.sh); tests there are skipped
 # without it.
 TANDEM_GUEST_PACKAGES=(
-  libibverbs-dev librdmacm-dev ibverbs-providers iproute2
+  ibverbs-providers iproute2
   qemu-system-x86 busybox-static cpio kmod xz-utils)
 
 say() { printf '%s\n' "$*"; }
