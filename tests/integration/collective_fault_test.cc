@@ -87,17 +87,14 @@ absl::StatusOr<Work> Sum(const Scenario& scenario, int was_rank, Group& group,
   _exit(0);
 }
 
-// Writes "LOST rank: text" and then "SUM value" to `report`; or what went wrong.
-std::string Survive(const Scenario& scenario, int rank, Member* member, std::vector<float>* x) {
-  const absl::Status lost = member->group->Wait(Sum(scenario, rank, *member->group, x));
-  if (lost.ok()) {  // it was done before the victim went; the next one cannot be
-    const absl::Status next = member->group->Wait(Sum(scenario, rank, *member->group, x));
-    if (next.ok()) return "two sums without a rank";
-    if (!LostPeer(next).has_value()) return absl::StrCat("UNNAMED ", next.ToString());
-    return absl::StrCat("LOST ", *LostPeer(next), ": ", next.message());
+// The operation in which it happens; or the one after, if this was done before.
+absl::Status LoseTheVictim(const Scenario& scenario, int rank, Member* member,
+                           std::vector<float>* x) {
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = member->group->Wait(Sum(scenario, rank, *member->group, x));
+    if (!status.ok()) return status;
   }
-  if (!LostPeer(lost).has_value()) return absl::StrCat("UNNAMED ", lost.ToString());
-  return absl::StrCat("LOST ", *LostPeer(lost), ": ", lost.message());
+  return absl::InternalError("two sums without a rank");
 }
 
 std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::vector<float>* x) {
@@ -125,22 +122,22 @@ std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::ve
   join.ranks = kRanks;
   join.member = member.ports->member();
   auto client = CoordinatorClient::Join(join, absl::Now() + kLimit);
-  std::string text;
+  // From the meeting on, whatever fails must name the victim.
+  absl::Status failure = client.status();
   std::vector<float> x;
-  if (!client.ok()) {
-    text = client.status().ToString();
-  } else {
+  if (client.ok()) {
     member.client = *std::move(client);
-    if (const absl::Status made = MakeGroup(scenario, &member); !made.ok()) text = made.ToString();
+    failure = MakeGroup(scenario, &member);
   }
-  for (int i = 0; text.empty() && i < scenario.operations; ++i) {
-    const absl::Status status = member.group->Wait(Sum(scenario, rank, *member.group, &x));
-    if (!status.ok()) text = status.ToString();
+  for (int i = 0; failure.ok() && i < scenario.operations; ++i) {
+    failure = member.group->Wait(Sum(scenario, rank, *member.group, &x));
   }
-  if (text.empty()) {
-    if (rank == scenario.victim) BeTheVictim(scenario, &member, &x);
-    text = Survive(scenario, rank, &member, &x);
-    absl::StrAppend(&text, "\n", GoOn(scenario, rank, &member, &x));
+  if (failure.ok() && rank == scenario.victim) BeTheVictim(scenario, &member, &x);
+  if (failure.ok()) failure = LoseTheVictim(scenario, rank, &member, &x);
+  std::string text = failure.ToString();
+  if (const auto lost = LostPeer(failure); lost.has_value()) {
+    text = absl::StrCat("LOST ", *lost, ": ", failure.message(), "\n",
+                        GoOn(scenario, rank, &member, &x));
   }
   absl::StrAppend(&text, "\n");
   (void)!write(report, text.data(), text.size());
