@@ -8,26 +8,7 @@
 #include "collectives/group.h"
 #include "gtest/gtest.h"
 #include "tests/unit/collective_world.h"
-
-namespace {
-std::atomic<int64_t> allocations{0};
-
-void* CountedAlloc(size_t bytes, size_t alignment) {
-  ++allocations;
-  void* p = nullptr;
-  if (posix_memalign(&p, alignment, bytes > 0 ? bytes : 1) != 0) std::abort();
-  return p;
-}
-}  // namespace
-
-void* operator new(size_t bytes) { return CountedAlloc(bytes, 16); }
-void* operator new(size_t bytes, std::align_val_t alignment) {
-  return CountedAlloc(bytes, static_cast<size_t>(alignment));
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
+#include "tests/unit/count_allocations.h"
 
 namespace tandem {
 namespace {
