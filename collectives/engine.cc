@@ -244,7 +244,7 @@ bool CollectiveEngine::Progress(absl::Time now) {
   if (!broken_.ok() || oldest_ == next_) return false;
   bool moved = false;
   for (bool more = true; more && broken_.ok();) {
-    more = queued_ > 0 && FlushSends(now);
+    more = queued_ > 0 && FlushSends();
     more = RunOps(now) || more;
     moved = moved || more;
     FinishOperations(now);
@@ -258,7 +258,7 @@ bool CollectiveEngine::Progress(absl::Time now) {
   return moved;
 }
 
-bool CollectiveEngine::FlushSends(absl::Time) {
+bool CollectiveEngine::FlushSends() {
   bool moved = false;
   for (int r = 0; r < ranks(); ++r) {
     if (peers_[r].HasQueue()) moved = Flush(r) || moved;
@@ -323,7 +323,7 @@ bool CollectiveEngine::RunOps(absl::Time now) {
         op.index = 0;
         continue;
       }
-      const Moved result = RunOp(op, op.Current(), now);
+      const Moved result = RunOp(op, op.Current());
       if (!broken_.ok()) return true;
       if (result != Moved::kDone) return moved || result == Moved::kSome;
       ++op.index;
@@ -337,7 +337,7 @@ bool CollectiveEngine::RunOps(absl::Time now) {
   return moved;
 }
 
-CollectiveEngine::Moved CollectiveEngine::RunOp(Operation& op, const Op& what, absl::Time) {
+CollectiveEngine::Moved CollectiveEngine::RunOp(Operation& op, const Op& what) {
   switch (what.kind) {
     case OpKind::kSend:
       Send(op, what);

@@ -110,10 +110,10 @@ class CollectiveEngine {
   absl::Status CheckCall(const CollectiveCall& call) const;
   void GrowOperations();
 
-  bool FlushSends(absl::Time now);
+  bool FlushSends();
   bool Flush(int peer);
   bool RunOps(absl::Time now);
-  Moved RunOp(Operation& op, const Op& what, absl::Time now);
+  Moved RunOp(Operation& op, const Op& what);
   void Send(Operation& op, const Op& what);
   Moved RunReceive(Operation& op, const Op& what);
   Moved RunReduce(Operation& op, const Op& what);
