@@ -390,9 +390,35 @@ absl::Status CheckCodec(const Job& job) {
   return absl::OkStatus();
 }
 
+// What is said of choices must have one to influence.
+absl::Status CheckChoices(const Job& job) {
+  const Dense& dense = job.dense();
+  if (!dense.rules().empty() && dense.algorithm() != Dense::AUTO) {
+    return Refuse("dense.rules", Quoted(dense.rules()), "; only with dense.algorithm AUTO");
+  }
+  if (!dense.calibration().empty() && job.reproducible()) {
+    return Refuse("dense.calibration", Quoted(dense.calibration()),
+                  "; in a reproducible job nothing depends on measurements; leave it out");
+  }
+  return absl::OkStatus();
+}
+
+// Gradients on a device are summed there as they are, and at once.
+absl::Status CheckDevice(const Dense& dense) {
+  if (dense.device() != Dense::CUDA) return absl::OkStatus();
+  if (dense.codec().kind() > Codec::NONE || dense.sharded_optimizer() || dense.bucket_bytes() > 0 ||
+      dense.wire() != Dense::F32) {
+    return Refuse("dense.device",
+                  "CUDA not with a codec, a sharded optimizer, buckets or a 16-bit wire; leave "
+                  "these out");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
+  if (!Dense::Device_IsValid(dense.device())) return Refuse("dense.device", "unknown");
   if (dense.synchroniser() == Dense::SERVERS) {
     constexpr absl::string_view kOnly = "only for ALLREDUCE, and the synchroniser is SERVERS";
     if (dense.algorithm() != Dense::ALGORITHM_UNSPECIFIED) return Refuse("dense.algorithm", kOnly);
@@ -401,6 +427,8 @@ absl::Status CheckDense(const Job& job) {
     if (dense.link() != Dense::LINK_UNSPECIFIED) return Refuse("dense.link", kOnly);
     if (dense.has_codec()) return Refuse("dense.codec", kOnly);
     if (dense.sharded_optimizer()) return Refuse("dense.sharded_optimizer", kOnly);
+    if (!dense.rules().empty()) return Refuse("dense.rules", kOnly);
+    if (!dense.calibration().empty()) return Refuse("dense.calibration", kOnly);
     return CheckPolicy("dense.policy", dense.policy(), job);
   }
   if (dense.synchroniser() != Dense::ALLREDUCE || !Dense::Algorithm_IsValid(dense.algorithm())) {
@@ -413,7 +441,7 @@ absl::Status CheckDense(const Job& job) {
   if (!Dense::Wire_IsValid(dense.wire()) || !Dense::Link_IsValid(dense.link())) {
     return Refuse("dense", "unknown wire or link");
   }
-  TANDEM_RETURN_IF_ERROR(Between("dense.bucket_bytes", dense.bucket_bytes(), 0, kMaxBucketBytes));
+  TANDEM_RETURN_IF_ERROR(Between("dense.bucket_bytes", dense.bucket_bytes(), -1, kMaxBucketBytes));
   const bool rank_order =
       dense.algorithm() == Dense::DIRECT || dense.algorithm() == Dense::ONE_SHOT;
   if (job.reproducible() && !rank_order) {
@@ -425,6 +453,8 @@ absl::Status CheckDense(const Job& job) {
                   " rounds gradients that servers would get whole, so the job cannot be "
                   "reproducible; use F32");
   }
+  TANDEM_RETURN_IF_ERROR(CheckChoices(job));
+  TANDEM_RETURN_IF_ERROR(CheckDevice(dense));
   return CheckCodec(job);
 }
 

@@ -72,6 +72,7 @@ void FillDense(const Policy& policy, bool reproducible, Dense* dense) {
     dense->set_synchroniser(Dense::ALLREDUCE);
   }
   FillOptimizer(Optimizer(), dense->mutable_optimizer());
+  if (dense->device() == Dense::DEVICE_UNSPECIFIED) dense->set_device(Dense::CPU);
   if (dense->synchroniser() == Dense::SERVERS) {
     FillPolicy(policy, dense->mutable_policy());
     return;
