@@ -48,7 +48,7 @@ uint64_t NewIncarnation();
 // Set by SIGINT and SIGTERM from the first call on. The only state that a program keeps outside its
 // objects: signal handlers can reach nothing else.
 const std::atomic<bool>* StopSignal();
-// Changes at each SIGUSR1 (the scheduler saves then).
+// Changes at each SIGUSR1 (the scheduler saves then, a worker dumps what its collectives did).
 const std::atomic<bool>* SaveSignal();
 
 // Prints "PROGRAM: message" on one line to stderr and returns the exit code for the status.

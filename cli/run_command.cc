@@ -26,6 +26,7 @@
 #include "policies/policy.h"
 #include "server/save_directory.h"
 #include "worker/batch_source.h"
+#include "worker/tune_group.h"
 
 namespace tandem {
 namespace {
@@ -116,6 +117,7 @@ class Run {
     for (const char* stale : {"summary.json", "metrics.jsonl"}) {
       fs::remove(absl::StrCat(flags_.out, "/", stale), error);
     }
+    fs::remove_all(flags_.out + "/collectives", error);
     std::ofstream file(JobPath(), std::ios::trunc);
     file << ResolvedText(plan_);
     file.close();
@@ -205,7 +207,8 @@ class Run {
     }
     const std::string threads = absl::StrCat(plan_.job.cluster().threads_per_worker());
     for (int w = 0; w < plan_.workers(); ++w) {
-      std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w)};
+      std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),
+                                       "--dump-collectives", flags_.out + "/collectives"};
       if (flags_.save) argv.insert(argv.end(), {"--save", flags_.out + "/model"});
       if (flags_.trace_steps > 0) {
         argv.insert(argv.end(), {"--trace", absl::StrCat(flags_.out, "/trace-", w, ".json"),
@@ -344,6 +347,7 @@ int RunCommand(const RunFlags& flags) {
   const absl::StatusOr<JobPlan> plan = PlanOf(role);
   absl::Status ready = plan.status();
   if (ready.ok()) ready = CheckFlags(flags);
+  if (ready.ok()) ready = CheckDenseChoices(*plan);
   if (ready.ok()) ready = CheckData(*plan);
   if (!ready.ok()) {
     Finish("tandem run", ready);

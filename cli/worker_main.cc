@@ -17,6 +17,9 @@ int main(int argc, char** argv) {
   int64_t trace_steps = 20;
   app.add_option("--trace", trace, "Write a trace of the first steps to this file (for Perfetto)");
   app.add_option("--trace-steps", trace_steps, "How many steps")->check(CLI::PositiveNumber);
+  std::string dump_folder;
+  app.add_option("--dump-collectives", dump_folder,
+                 "Folder for what the collectives did, if the job fails or at SIGUSR1");
   int code = kExitOk;
   if (!ParseFlags(&app, argc, argv, &code)) return code;
 
@@ -37,6 +40,8 @@ int main(int argc, char** argv) {
   options.save_path = flags.out;
   options.trace_path = trace;
   options.trace_steps = trace_steps;
+  options.dump_folder = dump_folder;
+  options.dump_signal = SaveSignal();
   options.stop = StopSignal();
   return Finish("tandem-worker", RunWorker(options));
 }

@@ -16,28 +16,32 @@ namespace {
 
 constexpr int kRepetitions = 5;
 constexpr double kRepetitionSeconds = 2e-3;
-constexpr int64_t kMostBytes = 4 << 20;
-constexpr int64_t kByteSizes[] = {16 << 10, 256 << 10, kMostBytes};
+constexpr int64_t kSmallVector = 16 << 10, kMiddleVector = 256 << 10;
 constexpr int64_t kSegments[] = {64 << 10, 128 << 10, 256 << 10, 512 << 10};
 
 class Calibrator {
  public:
-  Calibrator(Group& group, int cores)
+  Calibrator(Group& group, const CalibrateOptions& options)
       : group_(group),
         ranks_(group.ranks()),
-        crowd_(std::max(1.0, static_cast<double>(ranks_) / cores)),
-        big_(static_cast<size_t>(kMostBytes / 4), 1.0f),
+        crowd_(std::max(1.0, static_cast<double>(ranks_) / options.cores)),
+        budget_(options.seconds),
+        most_bytes_(std::max(kMiddleVector, options.most_bytes / 256 * 256)),
+        big_(static_cast<size_t>(most_bytes_ / 4), 1.0f),
         other_(big_.size(), 1.0f) {
     out_.ranks = ranks_;
-    out_.cores = cores;
+    out_.cores = options.cores;
   }
 
   absl::StatusOr<Calibration> Run() {
     out_.link = std::string(group_.link(group_.rank() == 0 ? 1 : 0)->kind());
     TANDEM_RETURN_IF_ERROR(Operation());
+    TANDEM_RETURN_IF_ERROR(FitBudget());
     TANDEM_RETURN_IF_ERROR(Message());
     TANDEM_RETURN_IF_ERROR(Segment());
-    for (const int64_t bytes : kByteSizes) TANDEM_RETURN_IF_ERROR(Bytes(bytes));
+    TANDEM_RETURN_IF_ERROR(Bytes(kSmallVector));
+    TANDEM_RETURN_IF_ERROR(Bytes(kMiddleVector));
+    if (most_bytes_ > kMiddleVector) TANDEM_RETURN_IF_ERROR(Bytes(most_bytes_));
     TANDEM_RETURN_IF_ERROR(Waiting());
     // Some figures each rank has found for itself.
     TANDEM_ASSIGN_OR_RETURN(const std::string of_rank_0, TextOfRank0(group_, out_.ToString()));
@@ -51,10 +55,11 @@ class Calibrator {
   // same on all ranks.
   absl::StatusOr<double> Seconds(const Call& call) {
     TANDEM_ASSIGN_OR_RETURN(double once, Mean(call, 1));
+    if (spent_ >= budget_) return once;
     TANDEM_ASSIGN_OR_RETURN(once, Mean(call, 1));
     const int times = static_cast<int>(std::clamp(kRepetitionSeconds / once, 1.0, 200.0));
     double least = once;
-    for (int i = 0; i < kRepetitions; ++i) {
+    for (int i = 0; i < kRepetitions && spent_ < budget_; ++i) {
       TANDEM_ASSIGN_OR_RETURN(const double mean, Mean(call, times));
       least = std::min(least, mean);
     }
@@ -65,10 +70,26 @@ class Calibrator {
     TANDEM_RETURN_IF_ERROR(group_.Wait(group_.Barrier()));
     const absl::Time begin = absl::Now();
     for (int i = 0; i < times; ++i) TANDEM_RETURN_IF_ERROR(group_.Wait(call()));
-    double mean = std::max(absl::ToDoubleSeconds(absl::Now() - begin) / times, 1e-9);
+    const absl::Time end = absl::Now();
+    double found[] = {std::max(absl::ToDoubleSeconds(end - begin) / times, 1e-9),
+                      absl::ToDoubleSeconds(end - begun_)};
     TANDEM_RETURN_IF_ERROR(
-        group_.Wait(group_.AllReduce(&mean, &mean, 1, DataType::kF64, ReduceOp::kMax)));
-    return mean;
+        group_.Wait(group_.AllReduce(found, found, 2, DataType::kF64, ReduceOp::kMax)));
+    spent_ = found[1];  // the same on all ranks, so that all stop at the same call
+    return found[0];
+  }
+
+  // On a slow link long vectors alone would take longer than all of it may.
+  absl::Status FitBudget() {
+    constexpr double kLongOnes = 30;  // about so many are measured
+    const auto middle = [&] { return AllReduce(Algorithm::kDirect, kMiddleVector, 64 << 10); };
+    TANDEM_ASSIGN_OR_RETURN(double once, Mean(middle, 1));
+    TANDEM_ASSIGN_OR_RETURN(once, Mean(middle, 1));
+    while (most_bytes_ > kMiddleVector &&
+           kLongOnes * once * static_cast<double>(most_bytes_ / kMiddleVector) > budget_) {
+      most_bytes_ = std::max(kMiddleVector, most_bytes_ / 2);
+    }
+    return absl::OkStatus();
   }
 
   static CallOptions By(Algorithm algorithm, int64_t segment) {
@@ -111,11 +132,12 @@ class Calibrator {
 
   absl::Status Segment() {
     std::vector<double> least(std::size(kSegments), 1e9);
-    for (int round = 0; round < kRepetitions; ++round) {
+    for (int round = 0; round < kRepetitions && (round == 0 || spent_ < budget_ / 2); ++round) {
       for (size_t i = 0; i < least.size(); ++i) {
         TANDEM_ASSIGN_OR_RETURN(
             const double once,
-            Mean([&] { return AllReduce(Algorithm::kDirect, kMostBytes, kSegments[i]); }, 2));
+            Mean([&] { return AllReduce(Algorithm::kDirect, most_bytes_, kSegments[i]); },
+                 spent_ < budget_ ? 2 : 1));
         least[i] = std::min(least[i], once);
       }
     }
@@ -184,16 +206,20 @@ class Calibrator {
   Group& group_;
   const int ranks_;
   const double crowd_;  // ranks a core
+  const double budget_;
+  int64_t most_bytes_;
+  const absl::Time begun_ = absl::Now();
+  double spent_ = 0;  // of all ranks, the most
   Calibration out_;
   std::vector<float> big_, other_;
 };
 
 }  // namespace
 
-absl::StatusOr<Calibration> Calibrate(Group& group, int cores) {
+absl::StatusOr<Calibration> Calibrate(Group& group, const CalibrateOptions& options) {
   if (group.ranks() < 2) return absl::InvalidArgumentError("a group of one has nothing to measure");
-  if (cores < 1) return absl::InvalidArgumentError("no cores");
-  return Calibrator(group, cores).Run();
+  if (options.cores < 1) return absl::InvalidArgumentError("no cores");
+  return Calibrator(group, options).Run();
 }
 
 }  // namespace tandem

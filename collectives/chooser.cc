@@ -17,10 +17,11 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-constexpr int64_t kLongest = int64_t{1} << 28;  // sizes above are decided like this one
 // Differences below this are noise. Among algorithms as fast as that, those whose sums are in rank
 // order come first: cutting and fusing changes nothing then.
 constexpr double kWorthTelling = 0.95;
+constexpr double kLatencyShare = 0.1;  // of a bucket, at most
+constexpr int64_t kLeastBuckets = 4, kMostBucket = 64 << 20;
 
 // Reads rules from left to right; errors know where.
 class RuleReader {
@@ -237,9 +238,7 @@ absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t byt
   return all;
 }
 
-namespace {
-
-AlgorithmChoice Preferred(const std::vector<Prediction>& fastest_first) {
+AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first) {
   for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kOneShot}) {
     for (const Prediction& p : fastest_first) {
       if (p.choice.algorithm == algorithm &&
@@ -251,16 +250,18 @@ AlgorithmChoice Preferred(const std::vector<Prediction>& fastest_first) {
   return fastest_first.front().choice;
 }
 
-}  // namespace
-
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
-                                       const Calibration& calibration) {
+                                       const Calibration& calibration, const RuleScope& scope) {
   ChooserRules rules;
   const int64_t factor = ranks <= 16 ? 2 : 8;
   for (const Primitive primitive : kPrimitives) {
     if (AlgorithmsFor(primitive).size() < 2 || ranks == 1) continue;
+    if (!scope.primitives.empty() &&
+        std::count(scope.primitives.begin(), scope.primitives.end(), primitive) == 0) {
+      continue;
+    }
     std::vector<ChooserCase> cases;
-    for (int64_t bytes = 256; bytes <= kLongest; bytes *= factor) {
+    for (int64_t bytes = 256; bytes < factor * scope.most_bytes; bytes *= factor) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
                               Predict(primitive, bytes, ranks, host_of_rank, calibration));
       if (all.empty()) break;
@@ -275,6 +276,50 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
     if (!cases.empty()) rules.Set(primitive, std::move(cases));
   }
   return rules;
+}
+
+// ---- Buckets ----
+
+namespace {
+
+bool HasSpareCores(int ranks, absl::Span<const int> host_of_rank, int cores) {
+  const bool one_host = std::all_of(host_of_rank.begin(), host_of_rank.end(),
+                                    [&](int host) { return host == host_of_rank[0]; });
+  return !one_host || ranks < cores;
+}
+
+}  // namespace
+
+absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
+                                          absl::Span<const int> host_of_rank,
+                                          absl::optional<Algorithm> algorithm,
+                                          const Calibration& calibration) {
+  if (ranks == 1) return BucketChoice{0, "one rank has nobody to wait for"};
+  if (!HasSpareCores(ranks, host_of_rank, calibration.cores)) {
+    return BucketChoice{0, absl::StrCat(ranks, " ranks on ", calibration.cores,
+                                        " cores leave none to send while they compute")};
+  }
+  const auto seconds = [&](int64_t bytes) -> absl::StatusOr<double> {
+    TANDEM_ASSIGN_OR_RETURN(
+        const std::vector<Prediction> all,
+        Predict(Primitive::kAllReduce, bytes, ranks, host_of_rank, calibration));
+    for (const Prediction& p : all) {
+      if (p.choice.algorithm == algorithm.value_or(p.choice.algorithm)) return p.seconds;
+    }
+    return all.front().seconds;  // that algorithm is not for so many ranks
+  };
+  TANDEM_ASSIGN_OR_RETURN(const double latency, seconds(sizeof(float)));
+  for (int64_t bytes = kLeastBucketedBytes / kLeastBuckets; bytes <= kMostBucket; bytes *= 2) {
+    if (kLeastBuckets * bytes > gradient_bytes) {
+      return BucketChoice{0, absl::StrCat(gradient_bytes, " bytes are fewer than ", kLeastBuckets,
+                                          " buckets of ", SizeName(bytes))};
+    }
+    TANDEM_ASSIGN_OR_RETURN(const double whole, seconds(bytes));
+    if (latency > kLatencyShare * whole) continue;
+    return BucketChoice{bytes, absl::StrFormat("an all-reduce of %s spends %.0f%% on latency",
+                                               SizeName(bytes), 100 * latency / whole)};
+  }
+  return BucketChoice{0, "latency is more than a tenth of any bucket"};
 }
 
 // ---- Costs as text ----

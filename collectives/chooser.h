@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "collectives/algorithms.h"
 #include "collectives/engine_cost.h"
@@ -70,9 +71,16 @@ struct Calibration {
   static absl::StatusOr<Calibration> Parse(absl::string_view text);
 };
 
+struct CalibrateOptions {
+  int cores = 1;                 // of each host
+  int64_t most_bytes = 4 << 20;  // longest vector measured; at least 256 KiB is taken
+  // To spend, about: repetitions, and then the longest vector, become fewer and shorter.
+  double seconds = 1;
+};
+
 // Measures on the group itself, with collectives that show one cost each. All ranks call it; rank
-// 0's figures, on all ranks. Takes some tenths of a second.
-absl::StatusOr<Calibration> Calibrate(Group& group, int cores);
+// 0's figures, on all ranks.
+absl::StatusOr<Calibration> Calibrate(Group& group, const CalibrateOptions& options);
 
 struct Prediction {
   AlgorithmChoice choice;
@@ -83,9 +91,35 @@ absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t byt
                                                 absl::Span<const int> host_of_rank,
                                                 const Calibration& calibration);
 
-// Rules for all primitives that have more than one algorithm.
+// Of what is predicted, what to take: the fastest, but among those as fast within the noise of
+// measurements one that adds in rank order. Requires at least one.
+AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first);
+
+struct RuleScope {
+  std::vector<Primitive> primitives;        // empty: all that have more than one algorithm
+  int64_t most_bytes = int64_t{256} << 20;  // longer vectors are decided like this
+};
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
-                                       const Calibration& calibration);
+                                       const Calibration& calibration, const RuleScope& scope = {});
+
+// ---- Buckets ----
+
+// Shorter gradients are never cut.
+inline constexpr int64_t kLeastBucketedBytes = 256 << 10;
+
+struct BucketChoice {
+  int64_t bytes = 0;  // of a bucket; 0: the gradient at once
+  std::string why;    // "an all-reduce of 1M spends 8% of its time on latency"
+};
+
+// For a gradient that is summed while the backward pass goes on (GradientBuckets in
+// worker/dense_synchroniser.h): the smallest power of two of which latency is at most a tenth. At
+// once if that makes fewer than four buckets, and on one host where ranks have no core to spare:
+// who copies the bytes would then be who computes. `algorithm`: how it is summed; none: the best.
+absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
+                                          absl::Span<const int> host_of_rank,
+                                          absl::optional<Algorithm> algorithm,
+                                          const Calibration& calibration);
 
 // Rank 0's text, on all ranks: how they agree on rules, and on costs. At most 1 MiB.
 absl::StatusOr<std::string> TextOfRank0(Group& group, std::string text);

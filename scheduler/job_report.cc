@@ -122,6 +122,17 @@ bool JobBook::AddPath(const std::string& from, const Path& path) {
   return true;
 }
 
+absl::Status JobBook::SetCollectives(int rank, const Collectives& collectives) {
+  constexpr size_t kMaxText = 64 << 10;
+  if (rank != 0 || collectives.json().size() + collectives.line().size() > kMaxText) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("choices for collectives from rank ", rank, ", of ", collectives.json().size(),
+                     " characters; want rank 0, and at most ", kMaxText));
+  }
+  collectives_json_ = collectives.json();
+  return absl::OkStatus();
+}
+
 double JobBook::FractionDone() const {
   double epochs = 0, step = std::numeric_limits<double>::infinity();
   for (const Progress& worker : workers_) {
@@ -182,6 +193,7 @@ JobReport JobBook::Total(absl::Time now) const {
   total.seconds = absl::ToDoubleSeconds(now - started_);
   total.evaluation_json = evaluation_json_;
   total.paths = paths_;
+  total.collectives_json = collectives_json_;
   for (const Progress& worker : workers_) {
     total.samples += worker.samples();
     total.max_step = std::max(total.max_step, worker.step());

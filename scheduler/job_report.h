@@ -50,6 +50,7 @@ struct JobReport {
   Distribution in_flight_depth;           // merged over workers
   std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
   std::map<std::pair<std::string, std::string>, Path> paths;  // last choice, by (from, to)
+  std::string collectives_json;  // what rank 0 says of dense gradients; empty: nothing
 };
 
 // Keeps the last word of each worker and shard.
@@ -69,6 +70,8 @@ class JobBook {
   absl::Status AddShardReport(const ShardReport& report);
   // False, and nothing is kept: too many paths already, or texts that are too long.
   bool AddPath(const std::string& from, const Path& path);
+  // INVALID_ARGUMENT if it is not from rank 0, or too long.
+  absl::Status SetCollectives(int rank, const Collectives& collectives);
 
   // What happened since the last call.
   JobProgress Interval(absl::Time now);
@@ -87,6 +90,7 @@ class JobBook {
   std::vector<ShardReport> shards_;  // last report of each shard
   std::string evaluation_json_;
   std::map<std::pair<std::string, std::string>, Path> paths_;
+  std::string collectives_json_;
 };
 
 }  // namespace tandem

@@ -145,6 +145,8 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
       return OnShardReport(node, control.shard_report());
     case Control::kPaths:
       return OnPaths(node, control.paths());
+    case Control::kCollectives:
+      return OnCollectives(node, control.collectives());
     case Control::kFailure:
       return OnFailureReport(node, control.failure());
     default:
@@ -307,6 +309,13 @@ void SchedulerCore::OnPaths(Node* node, const Paths& paths) {
     if (!book_.AddPath(node->Name(), path)) return;
     Log(absl::StrCat(node->Name(), " reaches ", path.to(), " by ", path.way(), ": ", path.why()));
   }
+}
+
+void SchedulerCore::OnCollectives(Node* node, const Collectives& collectives) {
+  const int rank = node->role == Role::kWorker ? node->index : -1;
+  const absl::Status added = book_.SetCollectives(rank, collectives);
+  if (!added.ok()) return FailNode(*node, std::string(added.message()), added.code());
+  Log(collectives.line());
 }
 
 void SchedulerCore::OnFailureReport(Node* node, const Failure& failure) {

@@ -164,6 +164,7 @@ class SchedulerCore {
   void OnProgress(Node* node, const Progress& progress);
   void OnShardReport(Node* node, const ShardReport& report);
   void OnPaths(Node* node, const Paths& paths);
+  void OnCollectives(Node* node, const Collectives& collectives);
   void OnFailureReport(Node* node, const Failure& failure);
   void AcknowledgeView(Node* node, uint32_t number);
 

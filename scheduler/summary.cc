@@ -145,6 +145,9 @@ json SummaryJson(const JobPlan& plan, const JobReport& report, absl::string_view
               {"bytes", report.bytes},
               {"paths", PathsJson(report)},
               {"build", BuildJson()}};
+  if (!report.collectives_json.empty()) {
+    out["collectives"] = EvaluationJson(report.collectives_json);
+  }
   if (!report.evaluation_json.empty()) out["eval"] = EvaluationJson(report.evaluation_json);
   return out;
 }

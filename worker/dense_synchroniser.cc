@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "collectives/convert.h"
+#include "collectives/dump.h"
 #include "optim/fold.h"
 
 namespace tandem {
@@ -89,7 +91,7 @@ DenseSynchroniser::Options DenseSynchroniser::OptionsOf(const JobPlan& plan) {
   const Dense& dense = plan.job.dense();
   if (dense.wire() == Dense::BF16) options.wire = DataType::kBF16;
   if (dense.wire() == Dense::F16) options.wire = DataType::kF16;
-  options.bucket_bytes = dense.bucket_bytes();
+  options.bucket_bytes = std::max<int64_t>(0, dense.bucket_bytes());
   options.algorithm = DenseAlgorithm(plan);
   options.batch = plan.job.train().batch();
   options.codec = dense.codec();
@@ -119,12 +121,14 @@ DenseSynchroniser::DenseSynchroniser(std::unique_ptr<Group> group,
 
 DenseSynchroniser::~DenseSynchroniser() {
   Abort("the worker ends");
-  if (!loop_.joinable()) return;
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
+  if (loop_.joinable()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      stop_ = true;
+    }
+    loop_.join();
   }
-  loop_.join();
+  (void)DumpIfNeeded(absl::OkStatus());
 }
 
 void DenseSynchroniser::Abort(absl::string_view why) {
@@ -136,12 +140,26 @@ std::string DenseSynchroniser::WaitingFor() const {
   return waiting_;
 }
 
+// ---- Dumps ---------------------------------------------------------------------
+
+void DenseSynchroniser::Dump() {
+  const absl::Status written = WriteDump(options_.dump_folder, DumpOf(*group_, kWorkersGroup));
+  if (!written.ok()) std::fprintf(stderr, "dump: %s\n", written.ToString().c_str());
+}
+
+absl::Status DenseSynchroniser::DumpIfNeeded(absl::Status status) {
+  const bool asked = dump_requested_.exchange(false);
+  if ((asked || !status.ok()) && !options_.dump_folder.empty()) Dump();
+  return status;
+}
+
 // ---- The steps of one synchronisation -----------------------------------------
 
 absl::Status DenseSynchroniser::WaitFor(const absl::StatusOr<Work>& work) {
   TANDEM_RETURN_IF_ERROR(work.status());
   bool told = false;
   while (!group_->WaitUntil(*work, absl::Now() + kNews)) {
+    (void)DumpIfNeeded(absl::OkStatus());
     absl::MutexLock lock(&mutex_);
     waiting_ = group_->WaitingFor();
     told = true;
@@ -150,7 +168,7 @@ absl::Status DenseSynchroniser::WaitFor(const absl::StatusOr<Work>& work) {
     absl::MutexLock lock(&mutex_);
     waiting_.clear();
   }
-  return group_->Wait(work);
+  return DumpIfNeeded(group_->Wait(work));
 }
 
 absl::Status DenseSynchroniser::Reduce(Piece bucket) {
@@ -211,9 +229,9 @@ void DenseSynchroniser::MakeCodec() {
 
 absl::Status DenseSynchroniser::SumByCodec() {
   const absl::Span<float> gradient = gradient_.first(static_cast<size_t>(dense_.count()));
-  if (feedback_ != nullptr) return feedback_->Sum(*group_, gradient);
+  if (feedback_ != nullptr) return DumpIfNeeded(feedback_->Sum(*group_, gradient));
   sent_by_codec_.resize(gradient.size());
-  return codec_->Sum(*group_, gradient, gradient, absl::MakeSpan(sent_by_codec_));
+  return DumpIfNeeded(codec_->Sum(*group_, gradient, gradient, absl::MakeSpan(sent_by_codec_)));
 }
 
 // Near-equal runs of blocks, by rank.

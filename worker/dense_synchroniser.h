@@ -13,7 +13,7 @@
 // Rajbhandari et al. 2020) gives each worker a share of the blocks: gradients are reduced to who
 // has the block, which updates it, and the values go round: the traffic of an all-reduce.
 //
-// Thread safety: Begin, Ready and Finish by one thread, Abort and WaitingFor by any.
+// Thread safety: Begin, Ready and Finish by one thread, Abort, RequestDump and WaitingFor by any.
 #ifndef TANDEM_WORKER_DENSE_SYNCHRONISER_H_
 #define TANDEM_WORKER_DENSE_SYNCHRONISER_H_
 
@@ -42,6 +42,9 @@ namespace tandem {
 // Elements [begin, begin + count) of the flat gradient, in the order in which they are reduced:
 // from the end to the start, the first about a quarter of `bucket_bytes`. One bucket if that is 0.
 std::vector<Piece> GradientBuckets(int64_t count, int64_t bucket_bytes);
+
+// The name of the workers' group: at the coordinator, and in dumps.
+inline constexpr char kWorkersGroup[] = "workers";
 
 // The algorithm that a job names; nothing for AUTO.
 absl::optional<Algorithm> DenseAlgorithm(const JobPlan& plan);
@@ -75,6 +78,9 @@ class DenseSynchroniser {
     Codec codec;                          // of the job (proto/job.proto)
     bool sharded_optimizer = false;
     uint64_t seed = 0;  // PowerSGD begins with it
+    // What the group did is written here (collectives/dump.h) when it fails, or on request; empty:
+    // nowhere.
+    std::string dump_folder;
   };
   static Options OptionsOf(const JobPlan& plan);
 
@@ -106,6 +112,9 @@ class DenseSynchroniser {
   void set_trace(Trace* trace) { trace_ = trace; }
 
   void Abort(absl::string_view why);
+  // Any thread. What the group did is written by whoever uses it: within about a second if an
+  // operation is waiting, else after the next one, or by the destructor.
+  void RequestDump() { dump_requested_ = true; }
   // "allreduce #3: waits 2s for rank 1 ..." as of about a second ago, or "".
   std::string WaitingFor() const;
 
@@ -119,6 +128,8 @@ class DenseSynchroniser {
   absl::Status SendValuesRound();
   absl::Status ReduceSamples();
   absl::Status WaitFor(const absl::StatusOr<Work>& work);
+  void Dump();
+  absl::Status DumpIfNeeded(absl::Status status);
   void Loop();
   bool BucketIsReady() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllReduced() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -139,6 +150,7 @@ class DenseSynchroniser {
   absl::Span<float> gradient_;
   Trace* trace_ = nullptr;
   uint64_t told_ = 0;  // of what was sent
+  std::atomic<bool> dump_requested_{false};
 
   mutable absl::Mutex mutex_;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;

@@ -12,6 +12,7 @@
 #include "proto/job.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_synchroniser.h"
+#include "worker/tune_group.h"
 
 namespace tandem {
 
@@ -19,12 +20,16 @@ namespace tandem {
 struct WorkerGroup {
   std::unique_ptr<CoordinatorClient> client;  // null in a job of one worker
   std::unique_ptr<DenseSynchroniser> synchroniser;
+  DenseTuning tuning;
 };
 
 // Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
-// one worker. Errors name the worker that is missing or at fault.
+// one worker. `dump_folder`: where what the group did is written if it fails, or on request
+// (DenseSynchroniser::RequestDump); empty: nowhere. Errors name the worker that is missing or at
+// fault.
 absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
-                                        const std::string& coordinator, DenseParameters& dense);
+                                        const std::string& coordinator,
+                                        const std::string& dump_folder, DenseParameters& dense);
 
 }  // namespace tandem
 

@@ -135,7 +135,10 @@ class Worker {
     {
       absl::MutexLock lock(&group_mutex_);
       ended_ = true;
-      if (group_.synchroniser != nullptr) group_.synchroniser->Abort("the worker ends");
+      if (group_.synchroniser != nullptr) {
+        if (!status.ok()) group_.synchroniser->RequestDump();
+        group_.synchroniser->Abort("the worker ends");
+      }
     }
     reader_.reset();
     computer_.reset();
@@ -163,6 +166,7 @@ class Worker {
         Flush();
       }
       done.clear();
+      ReportGroup();
       now = absl::Now();
       if (now >= next_tick) {
         next_tick = now + kTick;
@@ -216,14 +220,30 @@ class Worker {
       if (group_.synchroniser != nullptr) return absl::OkStatus();
       if (ended_) return absl::CancelledError("the worker ends");
     }
-    TANDEM_ASSIGN_OR_RETURN(
-        WorkerGroup group, JoinWorkers(options_.plan, self_.index, coordinator_, runner_->dense()));
+    TANDEM_ASSIGN_OR_RETURN(WorkerGroup group, JoinWorkers(options_.plan, self_.index, coordinator_,
+                                                           options_.dump_folder, runner_->dense()));
     group.synchroniser->set_trace(trace_.get());
     runner_->set_synchroniser(group.synchroniser.get());
     absl::MutexLock lock(&group_mutex_);
     if (ended_) group.synchroniser->Abort("the worker ends");
     group_ = std::move(group);
     return absl::OkStatus();
+  }
+
+  // Once the workers have met: rank 0 tells the scheduler what they chose. And dumps for whoever
+  // asked by a signal.
+  void ReportGroup() {
+    absl::MutexLock lock(&group_mutex_);
+    if (group_.synchroniser == nullptr) return;
+    const bool signalled = options_.dump_signal != nullptr && options_.dump_signal->load();
+    if (signalled != seen_dump_signal_) group_.synchroniser->RequestDump();
+    seen_dump_signal_ = signalled;
+    if (group_.tuning.json.empty()) return;
+    Control control;
+    control.mutable_collectives()->set_json(std::move(group_.tuning.json));
+    control.mutable_collectives()->set_line(std::move(group_.tuning.line));
+    group_.tuning.json.clear();
+    link_->Send(control);
   }
 
   std::string SynchroniserWaitsFor() {
@@ -384,6 +404,7 @@ class Worker {
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
   bool ended_ ABSL_GUARDED_BY(group_mutex_) = false;
+  bool seen_dump_signal_ = false;
   TrainerEffects effects_;
   std::unique_ptr<TaskThread> reader_, computer_;
 };

@@ -21,13 +21,17 @@ struct WorkerOptions {
   int rank = -1;             // wanted rank; -1 = any free one
   uint64_t incarnation = 0;  // random, new in every process
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
-  std::shared_ptr<PathLog> paths;           // what the transports have chosen; may be null
-  std::string init_from;                    // directory of a save; empty = first values
-  std::string save_path;                    // where the model is saved at the end; empty = nowhere
+  std::shared_ptr<PathLog> paths;  // what the transports have chosen; may be null
+  std::string init_from;           // directory of a save; empty = first values
+  std::string save_path;           // where the model is saved at the end; empty = nowhere
   // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
-  const std::atomic<bool>* stop = nullptr;  // set by a signal handler
+  // What the collectives did goes here if the job fails, or when `dump_signal` changes
+  // (collectives/dump.h); empty = nowhere.
+  std::string dump_folder;
+  const std::atomic<bool>* dump_signal = nullptr;  // may be null
+  const std::atomic<bool>* stop = nullptr;         // set by a signal handler
 };
 
 // Trains until the job ends. OK: an orderly end. Otherwise who failed, and why.

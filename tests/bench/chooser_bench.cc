@@ -42,7 +42,7 @@ absl::StatusOr<absl::optional<Calibration>> CalibrationFor(const CollectiveBench
     TANDEM_ASSIGN_OR_RETURN(Calibration read, Calibration::Parse(text));
     return absl::make_optional(std::move(read));
   }
-  TANDEM_ASSIGN_OR_RETURN(Calibration measured, Calibrate(group, Cores(options)));
+  TANDEM_ASSIGN_OR_RETURN(Calibration measured, Calibrate(group, {.cores = Cores(options)}));
   if (group.rank() == 0 && !options.calibration.empty()) {
     std::ofstream file(options.calibration);
     if (!(file << measured.ToString() << std::flush)) {

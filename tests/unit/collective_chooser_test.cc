@@ -3,6 +3,7 @@
 // gives all ranks the same text.
 #include "collectives/chooser.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -110,6 +111,64 @@ TEST(ChooserTest, RulesFollowTheCosts) {
   EXPECT_EQ(ChooserRules::Parse(dear_bytes->ToString())->ToString(), dear_bytes->ToString());
 }
 
+TEST(ChooserTest, RulesOfAScope) {
+  RuleScope scope;
+  scope.primitives = {Primitive::kAllReduce};
+  scope.most_bytes = 1 << 12;
+  const auto rules = MakeRules(4, {}, SomeCosts(1e-6, 1e-9), scope);
+  ASSERT_TRUE(rules.ok()) << rules.status();
+  EXPECT_NE(rules->Find(Primitive::kAllReduce, int64_t{1} << 40), nullptr);
+  EXPECT_EQ(rules->Find(Primitive::kReduce, 4), nullptr);
+}
+
+// ---- Buckets ----
+
+BucketChoice Bucket(int64_t gradient, const Calibration& costs, std::vector<int> hosts = {},
+                    absl::optional<Algorithm> algorithm = absl::nullopt, int ranks = 2) {
+  const auto choice = ChooseBucket(gradient, ranks, hosts, algorithm, costs);
+  EXPECT_TRUE(choice.ok()) << choice.status();
+  return choice.ok() ? *choice : BucketChoice{-1, ""};
+}
+
+// A byte a nanosecond, four of them (written, read, twice): a hundredth of a second of latency
+// needs buckets of megabytes, a ten-thousandth smaller ones, and the same costs give the same.
+TEST(ChooseBucketTest, DearerMessagesMakeLargerBuckets) {
+  const int64_t dear = Bucket(1 << 30, SomeCosts(100e-6, 1e-9)).bytes;
+  const int64_t cheap = Bucket(1 << 30, SomeCosts(10e-6, 1e-9)).bytes;
+  EXPECT_GT(dear, cheap);
+  EXPECT_GE(cheap, 64 << 10);
+  EXPECT_EQ(dear & (dear - 1), 0);
+  EXPECT_EQ(Bucket(1 << 30, SomeCosts(100e-6, 1e-9)).bytes, dear);
+  // The latency of what is chosen is small, that of half of it is not.
+  const Calibration costs = SomeCosts(100e-6, 1e-9);
+  const auto seconds = [&](int64_t bytes) {
+    return Predict(Primitive::kAllReduce, bytes, 2, {}, costs)->front().seconds;
+  };
+  EXPECT_LE(seconds(4), 0.1 * seconds(dear));
+  EXPECT_GT(seconds(4), 0.1 * seconds(dear / 2));
+  EXPECT_EQ(Bucket(1 << 30, costs).why.find("an all-reduce of"), 0u);
+}
+
+TEST(ChooseBucketTest, OneForSmallModelsAndWhereNobodyHasTime) {
+  const Calibration costs = SomeCosts(10e-6, 1e-9);
+  const int64_t bucket = Bucket(1 << 30, costs).bytes;
+  EXPECT_EQ(Bucket(4 * bucket, costs).bytes, bucket);
+  EXPECT_EQ(Bucket(4 * bucket - 1, costs).bytes, 0);
+  EXPECT_THAT(Bucket(4 * bucket - 1, costs).why, HasSubstr("fewer than 4 buckets"));
+  EXPECT_EQ(Bucket(1 << 30, costs, {}, absl::nullopt, 1).bytes, 0);
+  Calibration crowded = costs;
+  crowded.cores = 2;
+  EXPECT_EQ(Bucket(1 << 30, crowded).bytes, 0);
+  EXPECT_THAT(Bucket(1 << 30, crowded).why, HasSubstr("2 ranks on 2 cores"));
+  EXPECT_EQ(Bucket(1 << 30, crowded, {0, 1}).bytes, bucket) << "on two hosts they wait for a wire";
+}
+
+TEST(ChooseBucketTest, OfTheAlgorithmThatIsUsed) {
+  const Calibration costs = SomeCosts(50e-6, 1e-9);
+  EXPECT_GT(Bucket(1 << 30, costs, {}, Algorithm::kRing, 8).bytes,
+            Bucket(1 << 30, costs, {}, Algorithm::kDoubleTree, 8).bytes);
+}
+
 TEST(CalibrationTest, TextAndBack) {
   Calibration c = SomeCosts(1.5e-6, 2e-10);
   const auto back = Calibration::Parse(c.ToString());
@@ -125,7 +184,7 @@ TEST(CalibrationTest, AllRanksGetTheSame) {
   std::vector<std::string> texts(3);
   const auto body = [&](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
     Group group(rank, std::move(links), {});
-    const auto measured = Calibrate(group, 2);
+    const auto measured = Calibrate(group, {.cores = 2, .seconds = 0.05});
     if (measured.ok()) texts[static_cast<size_t>(rank)] = measured->ToString();
     return measured.status();
   };
@@ -133,6 +192,22 @@ TEST(CalibrationTest, AllRanksGetTheSame) {
   EXPECT_THAT(texts[0], HasSubstr("link memory\nranks 3\ncores 2\n"));
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_EQ(texts[0], texts[2]);
+}
+
+// Whatever the budget, it ends soon, and all ranks stop at the same call.
+TEST(CalibrationTest, ATinyBudgetStillMeasuresEverything) {
+  const auto body = [&](int, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
+    const int rank =
+        static_cast<int>(std::find(links.begin(), links.end(), nullptr) - links.begin());
+    Group group(rank, std::move(links), {});
+    const auto measured = Calibrate(group, {.cores = 2, .most_bytes = 64 << 20, .seconds = 1e-6});
+    if (!measured.ok()) return measured.status();
+    if (measured->costs.bytes.size() != 2 || measured->segment_bytes == 0) {
+      return absl::InternalError(measured->ToString());
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(RunRanks({"memory", 2}, body), absl::OkStatus());
 }
 
 }  // namespace

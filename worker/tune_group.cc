@@ -1,0 +1,274 @@
+#include "worker/tune_group.h"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "worker/dense_synchroniser.h"
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kMeasureSeconds = 0.2;
+constexpr int kMostRanksPlayed = 64;
+constexpr int64_t kMostMeasured = 4 << 20;
+
+absl::StatusOr<Calibration> ReadCalibration(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::InvalidArgumentError("cannot be read");
+  return Calibration::Parse(text.str());
+}
+
+absl::Status InField(absl::string_view field, absl::string_view value, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("dense.", field, ": \"", value, "\": ", status.message()));
+}
+
+bool ChoosesBuckets(const JobPlan& plan) {
+  const Dense& dense = plan.job.dense();
+  return dense.bucket_bytes() == 0 && !plan.job.reproducible() &&
+         dense.codec().kind() <= Codec::NONE && !dense.sharded_optimizer() &&
+         dense.device() != Dense::CUDA;
+}
+
+bool ChoosesAlgorithm(const JobPlan& plan) { return plan.job.dense().algorithm() == Dense::AUTO; }
+
+// What rank 0 decides, in the form in which it travels: a line with the bucket, then the rules; or
+// "error ...".
+struct Decision {
+  int64_t bucket_bytes = 0;
+  ChooserRules rules;
+
+  std::string ToString() const { return absl::StrCat(bucket_bytes, "\n", rules.ToString()); }
+  static absl::StatusOr<Decision> Parse(const std::string& text) {
+    const std::vector<std::string> lines = absl::StrSplit(text, absl::MaxSplits('\n', 1));
+    Decision out;
+    if (lines.size() != 2 || !absl::SimpleAtoi(lines[0], &out.bucket_bytes)) {
+      return absl::InternalError(absl::StrCat("rank 0: ", text));
+    }
+    TANDEM_ASSIGN_OR_RETURN(out.rules, ChooserRules::Parse(lines[1]));
+    return out;
+  }
+};
+
+class Tuner {
+ public:
+  Tuner(const JobPlan& plan, int64_t gradient_bytes, absl::Span<const int> host_of_rank,
+        Group& group)
+      : plan_(plan),
+        dense_(plan.job.dense()),
+        gradient_bytes_(gradient_bytes),
+        hosts_(host_of_rank),
+        group_(group) {
+    decided_.bucket_bytes = std::max<int64_t>(0, dense_.bucket_bytes());
+  }
+
+  absl::StatusOr<DenseTuning> Run(ChooserRules* rules) {
+    if (group_.ranks() > 1) {
+      const absl::Status own = Decide();
+      TANDEM_ASSIGN_OR_RETURN(
+          const std::string text,
+          TextOfRank0(group_, own.ok() ? decided_.ToString() : std::string(own.message())));
+      TANDEM_ASSIGN_OR_RETURN(decided_, Decision::Parse(text));
+    }
+    *rules = decided_.rules;
+    DenseTuning out;
+    out.bucket_bytes = decided_.bucket_bytes;
+    if (group_.rank() > 0 || group_.ranks() == 1) return out;
+    const json described = Describe();
+    out.json = described.dump(-1, ' ', false, json::error_handler_t::replace);
+    out.line = Line(described);
+    return out;
+  }
+
+ private:
+  // On rank 0; the others only take part in the measurement.
+  absl::Status Decide() {
+    TANDEM_RETURN_IF_ERROR(FindCosts());
+    if (group_.rank() > 0) return absl::OkStatus();
+    if (costs_.has_value()) TANDEM_RETURN_IF_ERROR(DecideByCosts());
+    TANDEM_ASSIGN_OR_RETURN(const ChooserRules given, ChooserRules::Parse(dense_.rules()));
+    decided_.rules.Override(given);
+    return absl::OkStatus();
+  }
+
+  absl::Status FindCosts() {
+    const bool buckets = ChoosesBuckets(plan_) && gradient_bytes_ >= kLeastBucketedBytes;
+    const bool needed = (ChoosesAlgorithm(plan_) || buckets) && group_.ranks() <= kMostRanksPlayed;
+    if (!needed) return absl::OkStatus();
+    if (dense_.calibration().empty()) return Measure();
+    source_ = absl::StrCat("file ", dense_.calibration());
+    if (group_.rank() > 0) return absl::OkStatus();
+    const absl::StatusOr<Calibration> read = ReadCalibration(dense_.calibration());
+    TANDEM_RETURN_IF_ERROR(InField("calibration", dense_.calibration(), read.status()));
+    costs_ = *read;
+    return absl::OkStatus();
+  }
+
+  absl::Status Measure() {
+    CalibrateOptions options;
+    options.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    options.most_bytes = std::min(gradient_bytes_, kMostMeasured);
+    options.seconds = kMeasureSeconds;
+    const absl::Time begun = absl::Now();
+    TANDEM_ASSIGN_OR_RETURN(costs_, Calibrate(group_, options));
+    source_ = absl::StrFormat("measured in %.2f s", absl::ToDoubleSeconds(absl::Now() - begun));
+    return absl::OkStatus();
+  }
+
+  absl::Status DecideByCosts() {
+    if (ChoosesAlgorithm(plan_)) {
+      RuleScope scope;
+      scope.primitives = {Primitive::kAllReduce, Primitive::kReduceScatter, Primitive::kAllGather};
+      scope.most_bytes = gradient_bytes_;
+      TANDEM_ASSIGN_OR_RETURN(decided_.rules, MakeRules(group_.ranks(), hosts_, *costs_, scope));
+    }
+    if (!ChoosesBuckets(plan_)) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(
+        const BucketChoice bucket,
+        ChooseBucket(gradient_bytes_, group_.ranks(), hosts_, DenseAlgorithm(plan_), *costs_));
+    decided_.bucket_bytes = bucket.bytes;
+    why_bucket_ = bucket.why;
+    return absl::OkStatus();
+  }
+
+  // ---- For the reader ----
+
+  std::string WhyBucket() const {
+    if (dense_.bucket_bytes() != 0) return "the job says so";
+    if (plan_.job.reproducible()) return "a reproducible job depends on no measurement";
+    if (!ChoosesBuckets(plan_)) return "a codec, a sharded optimizer or a GPU takes it whole";
+    if (gradient_bytes_ < kLeastBucketedBytes) return "a small gradient";
+    return why_bucket_.empty() ? "nothing was measured" : why_bucket_;
+  }
+
+  std::string WhyAlgorithm(int64_t bytes) const {
+    if (!ChoosesAlgorithm(plan_)) return "the job says so";
+    const auto given = ChooserRules::Parse(dense_.rules());
+    if (given.ok() && given->Find(Primitive::kAllReduce, bytes) != nullptr) {
+      return "by the job's rules";
+    }
+    if (!costs_.has_value()) return "by default";
+    const auto all = Predict(Primitive::kAllReduce, bytes, group_.ranks(), hosts_, *costs_);
+    if (!all.ok() || all->empty()) return "by default";
+    const auto part = [](std::string* out, const Prediction& p) {
+      absl::StrAppendFormat(out, "%s %.4g us", AlgorithmName(p.choice.algorithm), p.seconds * 1e6);
+    };
+    const size_t shown = std::min<size_t>(all->size(), 3);
+    return absl::StrCat("predicted: ",
+                        absl::StrJoin(absl::MakeConstSpan(*all).first(shown), ", ", part));
+  }
+
+  json Choice(int64_t bytes) const {
+    AlgorithmChoice choice = group_.Choose(Primitive::kAllReduce, bytes);
+    choice.algorithm = DenseAlgorithm(plan_).value_or(choice.algorithm);
+    return {{"bytes", bytes},
+            {"algorithm", std::string(AlgorithmName(choice.algorithm))},
+            {"segment_bytes", choice.segment_bytes},
+            {"why", WhyAlgorithm(bytes)}};
+  }
+
+  // Sizes of all-reduces that a step makes.
+  std::set<int64_t> Sizes() const {
+    std::set<int64_t> sizes;
+    const int64_t element = dense_.wire() == Dense::F32 ? 4 : 2;
+    for (const Piece& p : GradientBuckets(gradient_bytes_ / 4, decided_.bucket_bytes)) {
+      sizes.insert(p.count * element);
+    }
+    return sizes;
+  }
+
+  json Describe() const {
+    json out = {{"ranks", group_.ranks()},
+                {"algorithm", Dense::Algorithm_Name(dense_.algorithm())},
+                {"gradient_bytes", gradient_bytes_},
+                {"bucket_bytes", decided_.bucket_bytes},
+                {"bucket_why", WhyBucket()},
+                {"choices", json::array()}};
+    for (const int64_t bytes : Sizes()) out["choices"].push_back(Choice(bytes));
+    if (!decided_.rules.empty()) out["rules"] = decided_.rules.ToString();
+    if (!costs_.has_value()) return out;
+    json costs = {{"from", source_},
+                  {"link", costs_->link},
+                  {"ranks", costs_->ranks},
+                  {"cores", costs_->cores},
+                  {"latency", costs_->costs.latency},
+                  {"message", costs_->costs.message},
+                  {"operation", costs_->costs.operation},
+                  {"turn", costs_->costs.turn},
+                  {"bytes", json::array()}};
+    for (const ByteCosts& b : costs_->costs.bytes) {
+      costs["bytes"].push_back({{"bytes", b.bytes},
+                                {"write", b.write},
+                                {"read", b.read},
+                                {"fold", b.fold},
+                                {"copy", b.copy}});
+    }
+    out["costs"] = std::move(costs);
+    return out;
+  }
+
+  static std::string Line(const json& described) {
+    std::string out;
+    for (const json& choice : described["choices"]) {
+      const int64_t segment = choice["segment_bytes"];
+      absl::StrAppend(&out, out.empty() ? "" : "; ", choice["bytes"].get<int64_t>(), " bytes by ",
+                      choice["algorithm"].get<std::string>(),
+                      segment > 0 ? absl::StrCat("/", segment) : "", " (",
+                      choice["why"].get<std::string>(), ")");
+    }
+    const int64_t bucket = described["bucket_bytes"];
+    return absl::StrCat(
+        "dense gradients between ", described["ranks"].get<int>(), " workers: ", out, "; ",
+        bucket > 0 ? absl::StrCat("buckets of ", bucket) : "at once", " (",
+        described["bucket_why"].get<std::string>(), ")",
+        described.contains("costs")
+            ? absl::StrCat("; costs ", described["costs"]["from"].get<std::string>())
+            : "");
+  }
+
+  const JobPlan& plan_;
+  const Dense& dense_;
+  const int64_t gradient_bytes_;
+  const absl::Span<const int> hosts_;
+  Group& group_;
+  Decision decided_;
+  absl::optional<Calibration> costs_;
+  std::string source_, why_bucket_;
+};
+
+}  // namespace
+
+absl::Status CheckDenseChoices(const JobPlan& plan) {
+  const Dense& dense = plan.job.dense();
+  TANDEM_RETURN_IF_ERROR(
+      InField("rules", dense.rules(), ChooserRules::Parse(dense.rules()).status()));
+  if (dense.calibration().empty()) return absl::OkStatus();
+  return InField("calibration", dense.calibration(), ReadCalibration(dense.calibration()).status());
+}
+
+absl::StatusOr<DenseTuning> TuneGroup(const JobPlan& plan, int64_t gradient_bytes,
+                                      absl::Span<const int> host_of_rank, Group& group,
+                                      ChooserRules* rules) {
+  return Tuner(plan, gradient_bytes, host_of_rank, group).Run(rules);
+}
+
+}  // namespace tandem
