@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_join.h"
 #include "base/heap.h"
+#include "cli/doctor_command.h"
 #include "cli/role_options.h"
 #include "cli/run_command.h"
 #include "collectives/dump.h"
@@ -110,6 +111,8 @@ int Main(int argc, char** argv) {
   DatagenFlags datagen;
   AddRun(&app, &run);
   AddDatagen(&app, &datagen);
+  DoctorFlags doctor;
+  AddDoctor(&app, &doctor);
   std::string dump_folder;
   app.add_subcommand("collectives-dump", "What the dumps of a collective group show together")
       ->add_option("folder", dump_folder, "With a *.jsonl of each rank")
@@ -124,6 +127,7 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("bench")) return bench.Run();
 #endif
   if (app.got_subcommand("run")) return RunCommand(run);
+  if (app.got_subcommand("doctor")) return DoctorCommand(doctor);
   if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);
   return Datagen(datagen);
 }
