@@ -59,6 +59,12 @@ std::string Plural(int64_t n, absl::string_view what) {
   return absl::StrCat(n, " ", what, absl::EndsWith(what, "s") ? "es" : "s");
 }
 
+std::string TimeText(double seconds) {
+  if (seconds >= 1) return absl::StrFormat("%.3f s", seconds);
+  if (seconds >= 1e-3) return absl::StrFormat("%.1f ms", seconds * 1e3);
+  return absl::StrFormat("%.0f us", seconds * 1e6);
+}
+
 double RowBytes(const TablePlan& table) {
   const auto optimizer = NewRowOptimizer(table.optimizer);
   const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
@@ -301,8 +307,9 @@ Finding ExamineWay(const OurSide& ours, const PairFacts& pair) {
 
 Finding ExamineClock(const PairFacts& pair) {
   const double least = std::max(0.0, std::abs(pair.clock_offset_s) - pair.clock_error_s);
-  const std::string found = absl::StrFormat("its clock is %+.6f s of ours, within %.6f s",
-                                            pair.clock_offset_s, pair.clock_error_s);
+  const std::string found = absl::StrCat("its clock is ", TimeText(std::abs(pair.clock_offset_s)),
+                                         pair.clock_offset_s < 0 ? " behind" : " ahead of",
+                                         " ours, within ", TimeText(pair.clock_error_s));
   const char* const advice =
       "chrony or systemd-timesyncd on both: logs and traces of hosts cannot be put in order";
   if (least > kClockProblem) return Problem(kClock, found, advice);
@@ -409,6 +416,8 @@ std::vector<Finding> ExaminePair(const OurSide& ours, const PairFacts& pair) {
     findings.push_back(
         Problem("version", absl::StrCat("it has Tandem ", pair.version, ", we have ", ours.version),
                 "install the same build on all hosts"));
+    if (pair.has_clock) findings.push_back(ExamineClock(pair));
+    return findings;  // frames were not tried
   }
   if (!ours.job_hash.empty() && pair.job_hash != ours.job_hash) {
     findings.push_back(Problem("job",

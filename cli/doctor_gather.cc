@@ -190,7 +190,8 @@ std::string LoaderSays(const std::string& program) {
 
 // "libzmq.so.5.2.4" for a library worth knowing, else "".
 std::string KnownLibrary(absl::string_view name, const std::string& path) {
-  for (const char* known : {"libzmq.", "libprotobuf.", "libibverbs.", "libtorch.", "libopenblas"}) {
+  for (const char* known :
+       {"libzmq.", "libprotobuf.", "libibverbs.", "libtorch_cpu.", "libopenblas"}) {
     if (!absl::StartsWith(name, known)) continue;
     std::error_code error;
     const fs::path real = fs::canonical(path, error);
@@ -314,38 +315,52 @@ std::string TryToWrite(const fs::path& folder) {
   const std::vector<char> bytes(size_t{64} << 10, 'x');
   const ssize_t written = write(file.get(), bytes.data(), bytes.size());
   const bool whole = written == static_cast<ssize_t>(bytes.size());
-  if (!whole && written >= 0) return "is full";
+  if (!whole && written >= 0) return "cannot be written: No space left on device";
   if (!whole || fsync(file.get()) != 0) {
     return absl::StrCat("cannot be written: ", std::strerror(errno));
   }
   return "";
 }
 
-// "server (pid 12)" of whoever listens at a port of this host, as far as it can be seen.
-std::string HolderOf(uint16_t port) {
-  std::string inode;
+// The kernel's name for the socket that listens at a port of this host; empty: none is seen.
+std::string ListeningSocket(uint16_t port) {
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
       const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-      if (words.size() < 10 || words[3] != "0A") continue;  // listening
+      if (words.size() < 10 || words[3] != "0A") continue;  // 0A: listening
       const size_t colon = words[1].rfind(':');
       uint32_t number = 0;
       if (colon != std::string::npos &&
           absl::SimpleHexAtoi(absl::string_view(words[1]).substr(colon + 1), &number) &&
           number == port) {
-        inode = absl::StrCat("socket:[", words[9], "]");
+        return absl::StrCat("socket:[", words[9], "]");
       }
     }
   }
+  return "";
+}
+
+bool Holds(const fs::path& process, const std::string& what) {
   std::error_code error;
-  for (const auto& process : fs::directory_iterator("/proc", error)) {
-    if (inode.empty()) break;
+  fs::directory_iterator fd(process / "fd", error);
+  for (; !error && fd != fs::directory_iterator(); fd.increment(error)) {
+    std::error_code gone;
+    if (fs::read_symlink(fd->path(), gone) == what) return true;
+  }
+  return false;
+}
+
+// "tandem-server, pid 12" of whoever listens at a port of this host, as far as it can be seen.
+std::string HolderOf(uint16_t port) {
+  const std::string what = ListeningSocket(port);
+  std::error_code error;
+  fs::directory_iterator process("/proc", error);
+  for (; !what.empty() && !error && process != fs::directory_iterator(); process.increment(error)) {
     int pid = 0;
-    if (!absl::SimpleAtoi(process.path().filename().string(), &pid)) continue;
-    for (const auto& fd : fs::directory_iterator(process.path() / "fd", error)) {
-      if (fs::read_symlink(fd.path(), error) != inode) continue;
-      return absl::StrCat(ReadLine((process.path() / "comm").string()), ", pid ", pid);
+    if (!absl::SimpleAtoi(process->path().filename().string(), &pid)) continue;
+    if (Holds(process->path(), what)) {
+      return absl::StrCat(ReadLine((process->path() / "comm").string()), ", pid ", pid);
     }
   }
   return "";

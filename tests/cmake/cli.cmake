@@ -7,6 +7,13 @@ if(TANDEM_TORCH)
     add_dependencies(${name} tandem tandem-scheduler tandem-server tandem-worker)
   endforeach()
   target_link_libraries(terminal_test PRIVATE util)  # forkpty
+  tandem_test(doctor_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/doctor_test.cc
+              DEPS tandem::run_job tandem::doctor LABELS integration TIMEOUT 300)
+  add_dependencies(doctor_run_test tandem tandem-scheduler tandem-server tandem-worker)
 endif()
 tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/progress_view_test.cc
             DEPS tandem::cli LABELS unit)
+tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_test.cc
+            DEPS tandem::doctor LABELS unit)
+tandem_test(doctor_peer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_peer_test.cc
+            DEPS tandem::doctor LABELS unit)

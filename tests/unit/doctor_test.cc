@@ -1,0 +1,359 @@
+// What `tandem doctor` makes of facts: a healthy host gives no problem, each thing that is broken
+// gives a finding that names it and says what to do, and nothing else changes.
+#include "cli/doctor.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/check.h"
+#include "cli/doctor_report.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+JobPlan Plan(const std::string& cluster, int64_t expected_rows = 1'000'000) {
+  const auto job = ParseJob(
+      absl::StrCat("cluster { ", cluster, " } data { format: CRITEO train: \"x\" } ",
+                   "table { name: \"ids\" dim: 16 expected_rows: ", expected_rows,
+                   " optimizer { kind: ADAGRAD learning_rate: 0.1 } } ",
+                   "dense { optimizer { learning_rate: 0.1 } } model { mlp { hidden: [8] } } ",
+                   "train { batch: 64 }"),
+      "test", {});
+  TANDEM_CHECK_OK(job.status());
+  auto plan = Resolve(*job);
+  TANDEM_CHECK_OK(plan.status());
+  return *std::move(plan);
+}
+
+RdmaPortFact GoodPort() {
+  RdmaPortFact port;
+  port.device = "mlx5_0";
+  port.active = port.ethernet = true;
+  port.mtu_bytes = port.max_mtu_bytes = 4096;
+  port.gids = {{0, "fe80::1", "IB/RoCE v1", "eth0"}, {3, "::ffff:10.0.0.1", "RoCE v2", "eth0"}};
+  return port;
+}
+
+HostFacts HealthyHost() {
+  HostFacts host;
+  host.name = "a";
+  host.version = "1";
+  host.kernel = "6.1.0";
+  host.versions = {{"ZeroMQ", "4.3.4", "4.3.4"}};
+  host.programs = {{"tandem-server", true, {}, {"libzmq.so.5.2.4"}}};
+  host.cores = 16;
+  host.memory_free_bytes = 64 * kGiB;
+  host.open_files_soft = 1024;
+  host.open_files_hard = 4096;
+  host.rdma.ports = {GoodPort()};
+  host.rdma.endpoint = "mlx5_0 port 1";
+  return host;
+}
+
+// All but those that are fine.
+std::vector<Finding> Complaints(std::vector<Finding> findings) {
+  std::vector<Finding> bad;
+  for (Finding& finding : findings) {
+    if (finding.level != Level::kOk) bad.push_back(std::move(finding));
+  }
+  return bad;
+}
+
+class HostTest : public ::testing::Test {
+ protected:
+  // That there is this one complaint, with advice, and that a healthy host has none.
+  void ExpectOne(Level level, const std::string& check, const std::string& words,
+                 Cluster::Transport transport = Cluster::AUTO) {
+    const JobNeeds needs = NeedsOf(plan_, plan_.servers(), plan_.workers());
+    EXPECT_THAT(Complaints(ExamineHost(HealthyHost(), Cluster::AUTO, &needs_)), IsEmpty());
+    const std::vector<Finding> bad = Complaints(ExamineHost(host_, transport, &needs));
+    ASSERT_EQ(bad.size(), 1u);
+    EXPECT_EQ(bad[0].level, level);
+    EXPECT_EQ(bad[0].check, check);
+    EXPECT_THAT(bad[0].found, HasSubstr(words));
+    EXPECT_THAT(bad[0].advice, Not(IsEmpty()));
+    EXPECT_THAT(absl::StrCat(bad[0].found, bad[0].advice), Not(HasSubstr("\n")));
+  }
+
+  HostFacts host_ = HealthyHost();
+  JobPlan plan_ = Plan("workers: 2 servers: 2");
+  const JobNeeds needs_ = NeedsOf(plan_, 2, 2);
+};
+
+TEST_F(HostTest, WithoutAJobOnlyTheHostIsJudged) {
+  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::AUTO, nullptr)), IsEmpty());
+}
+
+TEST_F(HostTest, ADeviceThatIsDown) {
+  host_.rdma.ports[0].active = false;
+  ExpectOne(Level::kWarning, "RDMA", "mlx5_0 port 1: the port is not active");
+  ExpectOne(Level::kProblem, "RDMA", "not active", Cluster::RDMA);
+}
+
+TEST_F(HostTest, NoRoceV2Gid) {
+  host_.rdma.ports[0].gids.pop_back();
+  ExpectOne(Level::kWarning, "RDMA", "no RoCE v2 GID");
+  ExpectOne(Level::kProblem, "RDMA", "no RoCE v2 GID", Cluster::RDMA);
+}
+
+TEST_F(HostTest, TheGidIsNamedWithItsIndex) {
+  const auto findings = ExamineHost(host_, Cluster::AUTO, nullptr);
+  bool named = false;
+  for (const Finding& finding : findings) {
+    named = named || absl::StrContains(finding.found, "GID 3 ::ffff:10.0.0.1 on eth0");
+  }
+  EXPECT_TRUE(named);
+}
+
+TEST_F(HostTest, Iwarp) {
+  host_.rdma.ports[0].iwarp = true;
+  ExpectOne(Level::kProblem, "RDMA", "iWARP", Cluster::RDMA);
+}
+
+TEST_F(HostTest, ASmallMtu) {
+  host_.rdma.ports[0].mtu_bytes = 1024;
+  ExpectOne(Level::kWarning, "RDMA", "MTU 1024");
+}
+
+TEST_F(HostTest, InfiniBandNeedsNoRoceGid) {
+  host_.rdma.ports[0].ethernet = false;
+  host_.rdma.ports[0].gids.clear();
+  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::RDMA, nullptr)), IsEmpty());
+}
+
+TEST_F(HostTest, APortThatIsDownBesideOneThatIsNot) {
+  RdmaPortFact down = GoodPort();
+  down.port = 2;
+  down.active = false;
+  host_.rdma.ports.push_back(down);
+  ExpectOne(Level::kWarning, "RDMA", "port 2", Cluster::RDMA);
+}
+
+TEST_F(HostTest, NoDeviceMattersOnlyIfTheJobWantsIt) {
+  host_.rdma = RdmaFacts();
+  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::AUTO, &needs_)), IsEmpty());
+  ExpectOne(Level::kProblem, "RDMA", "there is no device", Cluster::RDMA);
+  host_.rdma.unavailable = "this build has no RDMA";
+  ExpectOne(Level::kProblem, "RDMA", "this build has no RDMA", Cluster::RDMA);
+}
+
+TEST_F(HostTest, AnEndpointThatCannotBeMade) {
+  host_.rdma.endpoint.clear();
+  host_.rdma.endpoint_error = "cannot register";
+  ExpectOne(Level::kWarning, "RDMA endpoint", "cannot register");
+  ExpectOne(Level::kProblem, "RDMA endpoint", "cannot register", Cluster::RDMA);
+}
+
+TEST_F(HostTest, LittleLockedMemory) {
+  host_.locked_memory_limit = uint64_t{8} << 20;
+  ExpectOne(Level::kWarning, "locked memory", "the limit is 8.0 MiB");
+  ExpectOne(Level::kProblem, "locked memory", "the limit is 8.0 MiB", Cluster::RDMA);
+  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::SHM, &needs_)), IsEmpty());
+  host_.may_lock_all = true;
+  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::RDMA, &needs_)), IsEmpty());
+}
+
+TEST_F(HostTest, FewOpenFiles) {
+  host_.open_files_soft = 32;
+  ExpectOne(Level::kProblem, "open files", "the limit is 32");
+  host_.open_files_hard = 40;
+  ExpectOne(Level::kProblem, "open files", "at most 40");
+}
+
+TEST_F(HostTest, TablesThatDoNotFit) {
+  plan_ = Plan("workers: 2 servers: 2", int64_t{1} << 40);
+  ExpectOne(Level::kProblem, "memory", "64 GiB free");
+}
+
+TEST_F(HostTest, TablesThatNearlyFit) {
+  host_.memory_free_bytes = (needs_.table_bytes + needs_.held_bytes + needs_.process_bytes) + 1;
+  ExpectOne(Level::kWarning, "memory", "needed");
+}
+
+TEST_F(HostTest, MoreProcessesThanCores) {
+  host_.cores = 2;
+  ExpectOne(Level::kWarning, "cores", "4 busy threads in 4 processes on 2 cores");
+  plan_ = Plan("workers: 30 servers: 30");
+  ExpectOne(Level::kProblem, "cores", "60 busy threads in 60 processes on 2 cores");
+}
+
+TEST_F(HostTest, MoreThreadsThanMayBeStarted) {
+  host_.threads_left = 10;
+  ExpectOne(Level::kProblem, "cores", "only 10 may still be started");
+}
+
+TEST_F(HostTest, WhatIsNotInstalled) {
+  host_.programs[0].there = false;
+  ExpectOne(Level::kProblem, "programs", "tandem-server");
+  host_.programs[0] = {"tandem-server", true, {"libfoo.so.1"}, {}};
+  ExpectOne(Level::kProblem, "programs", "libfoo.so.1");
+}
+
+TEST_F(HostTest, AnotherLibraryThanBuiltWith) {
+  host_.versions[0].running = "4.2.0";
+  ExpectOne(Level::kWarning, "versions", "ZeroMQ 4.2.0, but built with 4.3.4");
+}
+
+TEST_F(HostTest, NoSealedMemory) {
+  host_.shared_memory_error = "memfd: not permitted";
+  ExpectOne(Level::kWarning, "shared memory", "not permitted");
+  ExpectOne(Level::kProblem, "shared memory", "not permitted", Cluster::SHM);
+}
+
+// An even share of the tables goes with the servers of a host, wherever they are.
+TEST(NeedsTest, FollowWhatRunsOnTheHost) {
+  const JobPlan plan = Plan("workers: 4 servers: 4 shards_per_server: 2");
+  const JobNeeds all = NeedsOf(plan, 4, 4), one = NeedsOf(plan, 1, 0);
+  // 16 weights and 16 accumulators a row, and more for its place.
+  EXPECT_GT(all.table_bytes, uint64_t{128'000'000});
+  EXPECT_LT(all.table_bytes, uint64_t{200'000'000});
+  EXPECT_NEAR(static_cast<double>(one.table_bytes) * 4, static_cast<double>(all.table_bytes), 4);
+  EXPECT_EQ(one.processes, 1);
+  EXPECT_EQ(one.busy_threads, 2);
+  EXPECT_EQ(one.save_bytes, uint64_t{136'000'000});
+  EXPECT_GT(all.files_of_process, one.files_of_process);
+}
+
+TEST(FolderTest, FullOrNearlyFull) {
+  EXPECT_EQ(ExamineFolder({"out", "", 100}, 100).level, Level::kOk);
+  EXPECT_EQ(ExamineFolder({"out", "", 99}, 100).level, Level::kProblem);
+  EXPECT_EQ(ExamineFolder({"out", "is full", 99}, 0).level, Level::kProblem);
+}
+
+// ---- pairs ----
+
+class PairTest : public ::testing::Test {
+ protected:
+  PairTest() {
+    pair_.answer = PairFacts::Answer::kDoctor;
+    pair_.to = "b:7";
+    pair_.version = "1";
+    pair_.job_hash = "77";
+    pair_.rdma_active = true;
+    pair_.rdma_mtu_bytes = 4096;
+    pair_.way = "RDMA";
+    pair_.has_clock = true;
+    pair_.clock_error_s = 0.001;
+  }
+  void ExpectOne(Level level, const std::string& check, const std::string& words) {
+    const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
+    const std::vector<Finding> bad = Complaints(ExaminePair(ours, pair_));
+    ASSERT_EQ(bad.size(), 1u);
+    EXPECT_EQ(bad[0].level, level);
+    EXPECT_EQ(bad[0].check, check);
+    EXPECT_THAT(bad[0].found, HasSubstr(words));
+    EXPECT_THAT(bad[0].advice, Not(IsEmpty()));
+  }
+  PairFacts pair_;
+};
+
+TEST_F(PairTest, AHealthyOne) {
+  const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
+  EXPECT_THAT(Complaints(ExaminePair(ours, pair_)), IsEmpty());
+}
+
+TEST_F(PairTest, WhateverElseAnswers) {
+  for (const auto answer : {PairFacts::Answer::kRefused, PairFacts::Answer::kSilent,
+                            PairFacts::Answer::kGarbage, PairFacts::Answer::kUnreachable}) {
+    pair_.answer = answer;
+    pair_.detail = "this happened";
+    ExpectOne(Level::kProblem, "reach", "this happened");
+  }
+}
+
+TEST_F(PairTest, MtusThatDiffer) {
+  pair_.rdma_mtu_bytes = 1024;
+  ExpectOne(Level::kWarning, "RDMA MTU", "ours is 4096, its is 1024");
+}
+
+TEST_F(PairTest, RdmaThatIsNotUsed) {
+  pair_.way = "ZeroMQ";
+  pair_.why = "no RDMA: it broke";
+  ExpectOne(Level::kWarning, "transport", "no RDMA: it broke");
+}
+
+TEST_F(PairTest, FramesThatDoNotGetThrough) {
+  pair_.way_error = "no answer to a frame";
+  ExpectOne(Level::kProblem, "transport", "no answer to a frame");
+}
+
+// An error bound that covers the difference excuses it.
+TEST_F(PairTest, AClockThatIsWrong) {
+  pair_.clock_offset_s = -3600;
+  ExpectOne(Level::kProblem, "clock", "3600.000 s behind ours");
+  pair_.clock_offset_s = 0.5;
+  ExpectOne(Level::kWarning, "clock", "500.0 ms ahead of ours");
+  pair_.clock_error_s = 0.45;
+  const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
+  EXPECT_THAT(Complaints(ExaminePair(ours, pair_)), IsEmpty());
+}
+
+TEST_F(PairTest, AnotherVersionOrJob) {
+  pair_.job_hash = "78";
+  ExpectOne(Level::kProblem, "job", "another job");
+  pair_.version = "2";
+  ExpectOne(Level::kProblem, "version", "it has Tandem 2, we have 1");
+}
+
+// ---- what is printed ----
+
+DoctorReport SomeReport() {
+  DoctorReport report;
+  report.hosts.push_back(
+      {"here",
+       "a",
+       {{Level::kOk, "cores", "enough", ""},
+        {Level::kProblem, "memory",
+         std::string(30, 'w') + std::string(200, ' ') + "and more words than fit on one line " +
+             std::string(60, 'v'),
+         "do something about it, in words that do not fit on one line either"}}});
+  PairReport pair;
+  pair.facts.from = "here";
+  pair.facts.to = "b:7";
+  pair.findings = {{Level::kWarning, "clock\x1b[2J", "it is \x1b[31m wrong", "set it"}};
+  report.pairs.push_back(pair);
+  return report;
+}
+
+TEST(ReportTest, LinesFitTheTerminal) {
+  const std::string text = ReportText(SomeReport(), {80, false});
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    EXPECT_LE(line.size(), 87u) << line;  // the longest word begins at its column
+    EXPECT_FALSE(absl::EndsWith(line, " "));
+  }
+  EXPECT_THAT(text, HasSubstr("1 problem, 1 warning, 1 ok"));
+  EXPECT_THAT(text, HasSubstr("here -> b:7"));
+}
+
+// What another host says is not let through to the terminal as it is.
+TEST(ReportTest, NoControlCharacters) {
+  const std::string text = ReportText(SomeReport(), {80, false});
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+}
+
+TEST(ReportTest, ColourIsOnlyColour) {
+  std::string colourful = ReportText(SomeReport(), {80, true});
+  EXPECT_THAT(colourful, HasSubstr("\x1b[1;31mproblem\x1b[0m"));
+}
+
+TEST(ReportTest, JsonSaysTheSame) {
+  const auto json = nlohmann::json::parse(ReportJson(SomeReport()));
+  EXPECT_EQ(json["problems"], 1);
+  EXPECT_EQ(json["warnings"], 1);
+  EXPECT_EQ(json["hosts"][0]["findings"][1]["level"], "problem");
+  EXPECT_EQ(json["pairs"][0]["to"], "b:7");
+}
+
+}  // namespace
+}  // namespace tandem
