@@ -33,6 +33,30 @@ class ButterflyCore {
   int ranks_, rounds_;
 };
 
+// What is around the rounds of an all-reduce of one part: ranks outside the core hand in their
+// vectors, and get the result. The caller adds a step for each round, empty outside the core.
+class FoldedAllReduce {
+ public:
+  explicit FoldedAllReduce(const CollectiveShape& part);
+
+  const ButterflyCore& core() const { return core_; }
+  bool outside() const { return core_.Outside(rank_); }
+  int number() const { return core_.Number(rank_); }  // in the core
+  // Where a rank of the core has its contribution before the rounds: in its input, or, if it
+  // stands for another, with that one's added in its output.
+  Piece Begun(Piece piece) const { return core_.Stands(rank_) ? piece : In(piece); }
+  // One for each round.
+  Step& AddStep() { return schedule_.AddStep(); }
+  // After the rounds.
+  Schedule Finish();
+
+ private:
+  const ButterflyCore core_;
+  const int rank_;
+  const Piece all_;
+  Schedule schedule_;
+};
+
 // All-reduce of one part, in any core order: in round k the core ranks v and partner(v, k) halve
 // the range of blocks that they share, and each goes on with the half in which its own block,
 // position(v), lies. Then the same way back. Requires that partner is an involution in every round,

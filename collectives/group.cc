@@ -1,6 +1,5 @@
 #include "collectives/group.h"
 
-#include <poll.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -511,7 +510,7 @@ void Group::Idle(absl::Time idle_since, absl::Time now) {
 }
 
 void Group::Sleep(absl::Time now) {
-  std::vector<pollfd> fds;
+  poll_fds_.clear();
   bool all_wake = true, ready = false;
   // Others may hold what nobody wants yet, or have ended: they would not let anybody sleep.
   for (int r = 0; r < ranks(); ++r) {
@@ -523,16 +522,16 @@ void Group::Sleep(absl::Time now) {
       continue;
     }
     const bool writable = link->WantsWritable();
-    fds.push_back({link->fd(), static_cast<short>(POLLIN | (writable ? POLLOUT : 0)), 0});
+    poll_fds_.push_back({link->fd(), static_cast<short>(POLLIN | (writable ? POLLOUT : 0)), 0});
   }
   if (options_.watch != nullptr && options_.watch->fd() >= 0) {
-    fds.push_back({options_.watch->fd(), POLLIN, 0});
+    poll_fds_.push_back({options_.watch->fd(), POLLIN, 0});
   }
   if (!ready) {
     const absl::Duration left =
         std::min(engine_.NextDeadline() - now, all_wake ? kSleep : absl::Milliseconds(1));
     const int64_t ms = std::max<int64_t>(0, absl::ToInt64Milliseconds(left));
-    (void)poll(fds.data(), fds.size(), static_cast<int>(ms));
+    (void)poll(poll_fds_.data(), poll_fds_.size(), static_cast<int>(ms));
   }
   for (const auto& link : links_) {
     if (link != nullptr) link->WakeUp();

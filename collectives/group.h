@@ -26,6 +26,8 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_H_
 #define TANDEM_COLLECTIVES_GROUP_H_
 
+#include <poll.h>
+
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -209,6 +211,7 @@ class Group {
   std::vector<Request> queued_;
   std::vector<std::unique_ptr<Pending>> pending_;
   std::map<ScheduleKey, std::unique_ptr<Schedule>> schedules_;
+  std::vector<pollfd> poll_fds_;  // of Sleep; kept for its memory
 };
 
 // Small: one shot (recursive doubling between more than two ranks over TCP); larger: direct, then

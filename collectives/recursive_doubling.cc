@@ -21,29 +21,17 @@ namespace tandem {
 namespace {
 
 Schedule AllReduceOfPart(const CollectiveShape& part) {
-  const ButterflyCore core(part.ranks);
-  const int rank = part.rank, v = core.Number(rank);
-  const bool outside = core.Outside(rank), stands = core.Stands(rank);
+  FoldedAllReduce folded(part);
+  const ButterflyCore& core = folded.core();
   const Piece all{0, part.count};
-  Schedule s = NewSchedule(Primitive::kAllReduce, part);
-  if (core.extra() > 0) {
-    Step& fold_in = s.AddStep();
-    if (outside) fold_in.Send(In(all), rank - 1);
-    if (stands) fold_in.Reduce(all, In(all), rank + 1);
-  }
   for (int k = 0; k < core.rounds(); ++k) {
-    Step& step = s.AddStep();
-    if (outside) continue;
-    const Piece sum = k == 0 && !stands ? In(all) : all;
-    const int peer = core.Rank(v ^ (1 << k));
+    Step& step = folded.AddStep();
+    if (folded.outside()) continue;
+    const Piece sum = k == 0 ? folded.Begun(all) : all;
+    const int peer = core.Rank(folded.number() ^ (1 << k));
     step.Send(sum, peer).Reduce(all, sum, peer);
   }
-  if (core.extra() > 0) {
-    Step& fold_out = s.AddStep();
-    if (stands) fold_out.Send(all, rank + 1);
-    if (outside) fold_out.Receive(all, rank - 1);
-  }
-  return s;
+  return folded.Finish();
 }
 
 }  // namespace
