@@ -34,16 +34,20 @@ constexpr Row kRows[] = {
     {Primitive::kReduce, Algorithm::kDirect, DirectReduce, kCuts},
     {Primitive::kReduce, Algorithm::kTree, TreeReduce, kCuts},
     {Primitive::kReduce, Algorithm::kChain, ChainReduce, kCuts},
+    {Primitive::kReduce, Algorithm::kHierarchical, HierarchicalReduce, kCuts},
     {Primitive::kBroadcast, Algorithm::kDirect, DirectBroadcast, kWhole},
     {Primitive::kBroadcast, Algorithm::kTree, TreeBroadcast, kCuts},
     {Primitive::kBroadcast, Algorithm::kChain, ChainBroadcast, kCuts},
+    {Primitive::kBroadcast, Algorithm::kHierarchical, HierarchicalBroadcast, kCuts},
     {Primitive::kReduceScatter, Algorithm::kRing, RingReduceScatter, kCuts},
     {Primitive::kReduceScatter, Algorithm::kDirect, DirectReduceScatter, kCuts},
     {Primitive::kReduceScatter, Algorithm::kHalvingDoubling, HalvingReduceScatter, kWhole},
+    {Primitive::kReduceScatter, Algorithm::kHierarchical, HierarchicalReduceScatter, kWhole},
     {Primitive::kAllGather, Algorithm::kRing, RingAllGather, kCuts},
     {Primitive::kAllGather, Algorithm::kDirect, DirectAllGather, kWhole},
     {Primitive::kAllGather, Algorithm::kRecursiveDoubling, RecursiveDoublingAllGather, kWhole},
     {Primitive::kAllGather, Algorithm::kBruck, BruckAllGather, kWhole},
+    {Primitive::kAllGather, Algorithm::kHierarchical, HierarchicalAllGather, kWhole},
     {Primitive::kGather, Algorithm::kDirect, DirectGather, kWhole},
     {Primitive::kGather, Algorithm::kTree, TreeGather, kWhole},
     {Primitive::kScatter, Algorithm::kDirect, DirectScatter, kWhole},
@@ -119,7 +123,10 @@ absl::Status CheckShape(Primitive primitive, const CollectiveShape& shape) {
 // What an algorithm cannot do with a well-formed shape.
 absl::Status CheckAlgorithmFits(Primitive primitive, Algorithm algorithm,
                                 const CollectiveShape& shape) {
-  if (algorithm == Algorithm::kHierarchical) return Hierarchy::Check(shape);
+  if (algorithm == Algorithm::kHierarchical) {
+    return primitive == Primitive::kAllReduce ? Hierarchy::Check(shape)
+                                              : TwoLevel::Check(primitive, shape);
+  }
   if (primitive == Primitive::kAllToAll && algorithm == Algorithm::kBruck &&
       !shape.send_counts.empty()) {
     return absl::UnimplementedError("alltoall by bruck with a count for each rank; use pairwise");
@@ -270,7 +277,7 @@ int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShap
     case Algorithm::kRecursiveDoubling:
       return 1;
     case Algorithm::kHierarchical:  // Phase two is in place.
-      return ChannelNeeded(primitive, shape.outer, Hierarchy(shape).OuterShape(0));
+      return ChannelNeeded(primitive, OuterOf(primitive, shape), Hierarchy(shape).OuterShape(0));
     default:
       return 0;
   }

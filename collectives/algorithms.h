@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "collectives/schedule.h"
 
@@ -81,9 +82,10 @@ struct CollectiveShape {
   // be pipelined ignore it.
   int64_t segment = 0;
   bool in_place = false;
-  // kHierarchical: the host of each rank, numbered from 0; empty: all on one.
+  // kHierarchical: the host of each rank, numbered from 0; empty: all on one. And what it is made
+  // of, within hosts and across them; none: direct and ring, for reduce and broadcast trees.
   std::vector<int> host_of_rank;
-  Algorithm inner = Algorithm::kDirect, outer = Algorithm::kRing;
+  absl::optional<Algorithm> inner, outer;
 
   int64_t CountOf(int r) const { return counts.empty() ? count : counts[static_cast<size_t>(r)]; }
   // Block r of a vector of everybody's elements in rank order, and its size.

@@ -101,8 +101,12 @@ Schedule PairwiseAllToAll(const CollectiveShape& shape);
 
 Schedule DisseminationBarrier(const CollectiveShape& shape);
 
-// Requires that Hierarchy::Check (hierarchical.h) finds nothing.
+// Require that Hierarchy::Check, TwoLevel::Check (hierarchical.h) find nothing.
 Schedule HierarchicalAllReduce(const CollectiveShape& shape);
+Schedule HierarchicalReduce(const CollectiveShape& shape);
+Schedule HierarchicalBroadcast(const CollectiveShape& shape);
+Schedule HierarchicalReduceScatter(const CollectiveShape& shape);
+Schedule HierarchicalAllGather(const CollectiveShape& shape);
 
 }  // namespace tandem
 

@@ -93,7 +93,29 @@ Traffic HierarchicalTraffic(const CollectiveShape& shape, int64_t n) {
   Traffic traffic = AlgorithmTraffic(h.First().primitive, h.First().algorithm, h.FirstShape(n)) +
                     AlgorithmTraffic(h.Last().primitive, h.Last().algorithm, h.LastShape(n));
   if (!h.InLane()) return traffic;
-  return traffic + AlgorithmTraffic(Primitive::kAllReduce, shape.outer, h.OuterShape(n));
+  return traffic + AlgorithmTraffic(Primitive::kAllReduce, OuterOf(Primitive::kAllReduce, shape),
+                                    h.OuterShape(n));
+}
+
+// The levels, and what those who are in no lane hand to their stand-ins, or get from them.
+Traffic TwoLevelTraffic(Primitive primitive, const CollectiveShape& shape) {
+  const TwoLevel levels(primitive, shape);
+  const auto of = [](const Level& level) {
+    return level.shape.ranks == 1
+               ? Traffic{}
+               : AlgorithmTraffic(level.phase.primitive, level.phase.algorithm, level.shape);
+  };
+  Traffic traffic = of(levels.Inner());
+  if (levels.InOuter()) traffic = traffic + of(levels.Outer());
+  if (primitive == Primitive::kAllGather && !levels.InOuter()) {
+    traffic = traffic + Traffic{1, shape.CountOf(shape.rank)};
+  }
+  if (primitive == Primitive::kReduceScatter && levels.InOuter()) {
+    for (const int other : levels.StandsFor()) {
+      traffic = traffic + Traffic{1, shape.CountOf(other)};
+    }
+  }
+  return traffic;
 }
 
 Traffic AllReduceTraffic(Algorithm algorithm, const CollectiveShape& shape) {
@@ -144,6 +166,14 @@ Traffic AllReduceTraffic(Algorithm algorithm, const CollectiveShape& shape) {
 }
 
 Traffic RootedTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
+  if (algorithm == Algorithm::kHierarchical) {
+    return OverParts(shape.count, shape.segment, [&](int64_t n) {
+      CollectiveShape part = shape;
+      part.count = n;
+      part.segment = 0;
+      return TwoLevelTraffic(primitive, part);
+    });
+  }
   const int p = shape.ranks, v = Mod(shape.rank - shape.root, p);
   int sends = v == 0 ? 0 : 1;  // Reduce: to the parent.
   if (primitive == Primitive::kBroadcast) {
@@ -156,6 +186,9 @@ Traffic RootedTraffic(Primitive primitive, Algorithm algorithm, const Collective
 Traffic ReduceScatterTraffic(Algorithm algorithm, const CollectiveShape& shape) {
   const int r = shape.rank, p = shape.ranks;
   const int64_t total = shape.Total();
+  if (algorithm == Algorithm::kHierarchical) {
+    return TwoLevelTraffic(Primitive::kReduceScatter, shape);
+  }
   if (algorithm != Algorithm::kHalvingDoubling) {
     return OverBlockParts(shape, {p - 1, total - shape.CountOf(r)});
   }
@@ -168,6 +201,9 @@ Traffic ReduceScatterTraffic(Algorithm algorithm, const CollectiveShape& shape) 
 Traffic AllGatherTraffic(Algorithm algorithm, const CollectiveShape& shape) {
   const int r = shape.rank, p = shape.ranks;
   const int64_t own = shape.CountOf(r);
+  if (algorithm == Algorithm::kHierarchical) {
+    return TwoLevelTraffic(Primitive::kAllGather, shape);
+  }
   if (algorithm == Algorithm::kRing) {
     return OverBlockParts(shape, {p - 1, shape.Total() - shape.CountOf(Mod(r + 1, p))});
   }
@@ -456,11 +492,50 @@ Traffic ScheduleTraffic(const Schedule& schedule) {
   return traffic;
 }
 
+namespace {
+
+// What a rank copies in its own memory: the vector and the own block, and at a level of a
+// reduce-scatter at which it is alone what goes through that.
+double TwoLevelCopies(Primitive primitive, const CollectiveShape& shape, const TwoLevel& levels) {
+  if (primitive == Primitive::kReduce || primitive == Primitive::kBroadcast) return 0;
+  int64_t elements = shape.Total() + shape.CountOf(shape.rank);
+  if (primitive == Primitive::kReduceScatter) {
+    const Level inner = levels.Inner(), outer = levels.Outer();
+    if (inner.shape.ranks == 1) elements += inner.shape.CountOf(inner.shape.rank);
+    if (outer.shape.ranks == 1) elements += outer.shape.CountOf(outer.shape.rank);
+  }
+  return static_cast<double>(elements);
+}
+
+// The slowest rank's levels, one after another.
+double TwoLevelSeconds(Primitive primitive, const CollectiveShape& shape, int element_bytes,
+                       const CostModel& link, const CostModel& across_hosts) {
+  double seconds = 0;
+  CollectiveShape of_rank = shape;
+  const auto price = [&](const Level& level) {
+    return PredictSeconds(level.phase.primitive, level.phase.algorithm, level.shape, element_bytes,
+                          level.across ? across_hosts : link);
+  };
+  for (of_rank.rank = 0; of_rank.rank < shape.ranks; ++of_rank.rank) {
+    const TwoLevel levels(primitive, of_rank);
+    if (!levels.InOuter()) continue;
+    seconds = std::max(seconds,
+                       price(levels.Inner()) + price(levels.Outer()) +
+                           TwoLevelCopies(primitive, of_rank, levels) * element_bytes * link.gamma);
+  }
+  return seconds;
+}
+
+}  // namespace
+
 double PredictSeconds(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
                       int element_bytes, const CostModel& link, const CostModel& across_hosts) {
   if (shape.ranks == 1) return 0;
   if (algorithm != Algorithm::kHierarchical) {
     return Price(AlgorithmTerms(primitive, algorithm, shape, element_bytes), link);
+  }
+  if (primitive != Primitive::kAllReduce) {
+    return TwoLevelSeconds(primitive, shape, element_bytes, link, across_hosts);
   }
   // The parts one after another. Rank 0 is in a lane, and so are the ranks of the smallest host;
   // the larger ones take longer within.
@@ -475,10 +550,10 @@ double PredictSeconds(Primitive primitive, Algorithm algorithm, const Collective
     const auto phase = [&](const Phase& f, const CollectiveShape& s, const CostModel& model) {
       return PredictSeconds(f.primitive, f.algorithm, s, element_bytes, model);
     };
-    seconds = std::max(
-        seconds, k * (phase(h.First(), h.FirstShape(n), link) +
-                      phase({Primitive::kAllReduce, shape.outer}, h.OuterShape(n), across_hosts) +
-                      phase(h.Last(), h.LastShape(n), link)));
+    seconds = std::max(seconds, k * (phase(h.First(), h.FirstShape(n), link) +
+                                     phase({Primitive::kAllReduce, OuterOf(primitive, shape)},
+                                           h.OuterShape(n), across_hosts) +
+                                     phase(h.Last(), h.LastShape(n), link)));
   }
   return seconds;
 }

@@ -54,23 +54,6 @@ size_t MostSteps(const Hierarchy& hierarchy, const Phase& phase, CollectiveShape
   return most;
 }
 
-// A schedule among `members` becomes one of the whole group, with `steps` steps.
-void Embed(const std::vector<int>& members, const Schedule& group, size_t steps, Schedule* s) {
-  const auto rank_of = [&](int member) { return members[static_cast<size_t>(member)]; };
-  for (Step& step : s->steps) {
-    for (Op& op : step.ops) {
-      if (op.kind == OpKind::kSend || op.ReceivesOne()) op.peer = rank_of(op.peer);
-    }
-  }
-  for (std::vector<int>& fold : s->folds) {
-    for (int& rank : fold) rank = rank_of(rank);
-  }
-  s->rank = group.rank;
-  s->ranks = group.ranks;
-  TANDEM_CHECK(s->steps.size() <= steps);
-  s->steps.resize(steps);
-}
-
 // Input of an in-place schedule is where its output is: element i is element i + offset of that.
 void InputIsOutput(int64_t offset, Schedule* s) {
   const auto move = [&](Piece* piece) {
@@ -106,7 +89,7 @@ Schedule OfPart(const Hierarchy& h, const CollectiveShape& part, const PhaseStep
   Shift(&first, Region::kOutput, begin);
   Embed(host, group, steps.first, &first);
 
-  const Phase across{Primitive::kAllReduce, part.outer};
+  const Phase across{Primitive::kAllReduce, OuterOf(Primitive::kAllReduce, part)};
   const CollectiveShape outer_shape = h.OuterShape(part.count);
   Schedule second = h.InLane() ? Make(across, outer_shape) : Schedule();
   InputIsOutput(0, &second);
@@ -126,62 +109,96 @@ Schedule OfPart(const Hierarchy& h, const CollectiveShape& part, const PhaseStep
 
 }  // namespace
 
+// ---- Levels ----
+
+Algorithm InnerOf(Primitive primitive, const CollectiveShape& shape) {
+  const bool scatters = primitive != Primitive::kReduce && primitive != Primitive::kBroadcast;
+  return shape.inner.value_or(scatters ? Algorithm::kDirect : Algorithm::kTree);
+}
+
+Algorithm OuterOf(Primitive primitive, const CollectiveShape& shape) {
+  const bool scatters = primitive != Primitive::kReduce && primitive != Primitive::kBroadcast;
+  return shape.outer.value_or(scatters ? Algorithm::kRing : Algorithm::kTree);
+}
+
+HostMap::HostMap(const CollectiveShape& shape) : smallest(shape.ranks) {
+  std::map<int, std::vector<int>> ranks_of_host;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const int number =
+        shape.host_of_rank.empty() ? 0 : shape.host_of_rank[static_cast<size_t>(rank)];
+    ranks_of_host[number].push_back(rank);
+  }
+  for (const auto& [number, ranks] : ranks_of_host) {
+    const auto it = std::find(ranks.begin(), ranks.end(), shape.rank);
+    if (it != ranks.end()) {
+      host = static_cast<int>(hosts.size());
+      local = static_cast<int>(it - ranks.begin());
+    }
+    smallest = std::min(smallest, static_cast<int>(ranks.size()));
+    hosts.push_back(ranks);
+  }
+}
+
+void Embed(const std::vector<int>& members, const Schedule& group, size_t steps, Schedule* s) {
+  const auto rank_of = [&](int member) { return members[static_cast<size_t>(member)]; };
+  for (Step& step : s->steps) {
+    for (Op& op : step.ops) {
+      if (op.kind == OpKind::kSend || op.ReceivesOne()) op.peer = rank_of(op.peer);
+    }
+  }
+  for (std::vector<int>& fold : s->folds) {
+    for (int& rank : fold) rank = rank_of(rank);
+  }
+  s->rank = group.rank;
+  s->ranks = group.ranks;
+  TANDEM_CHECK(s->steps.size() <= steps);
+  s->steps.resize(steps);
+}
+
 // ---- Hierarchy ----
 
 absl::Status Hierarchy::Check(const CollectiveShape& shape) {
-  if (!Scatters(shape.inner) && shape.inner != Algorithm::kTree &&
-      shape.inner != Algorithm::kChain) {
+  const Algorithm inner = InnerOf(Primitive::kAllReduce, shape);
+  const Algorithm outer = OuterOf(Primitive::kAllReduce, shape);
+  if (!Scatters(inner) && inner != Algorithm::kTree && inner != Algorithm::kChain) {
     return absl::UnimplementedError(
-        absl::StrCat("hierarchical allreduce with ", AlgorithmName(shape.inner),
+        absl::StrCat("hierarchical allreduce with ", AlgorithmName(inner),
                      " within hosts; one of ring, direct, halving_doubling, tree, chain"));
   }
-  if (shape.outer == Algorithm::kHierarchical || !Supports(Primitive::kAllReduce, shape.outer)) {
+  if (outer == Algorithm::kHierarchical || !Supports(Primitive::kAllReduce, outer)) {
     return absl::UnimplementedError(
-        absl::StrCat("hierarchical allreduce with ", AlgorithmName(shape.outer), " across hosts"));
+        absl::StrCat("hierarchical allreduce with ", AlgorithmName(outer), " across hosts"));
   }
   return absl::OkStatus();
 }
 
 Hierarchy::Hierarchy(const CollectiveShape& shape)
-    : shape_(shape), scatters_(Scatters(shape.inner)) {
-  std::map<int, std::vector<int>> ranks_of_host;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    const int host = shape.host_of_rank.empty() ? 0 : shape.host_of_rank[static_cast<size_t>(rank)];
-    ranks_of_host[host].push_back(rank);
-  }
-  size_t smallest = static_cast<size_t>(shape.ranks);
-  for (const auto& [number, ranks] : ranks_of_host) {
-    const auto it = std::find(ranks.begin(), ranks.end(), shape.rank);
-    if (it != ranks.end()) {
-      host_ = static_cast<int>(hosts_.size());
-      local_ = static_cast<int>(it - ranks.begin());
-    }
-    smallest = std::min(smallest, ranks.size());
-    hosts_.push_back(ranks);
-  }
-  lanes_ = scatters_ ? static_cast<int>(smallest) : 1;
-}
+    : shape_(shape),
+      inner_(InnerOf(Primitive::kAllReduce, shape)),
+      map_(shape),
+      scatters_(Scatters(inner_)),
+      lanes_(scatters_ ? map_.smallest : 1) {}
 
 Phase Hierarchy::First() const {
-  return {scatters_ ? Primitive::kReduceScatter : Primitive::kReduce, shape_.inner};
+  return {scatters_ ? Primitive::kReduceScatter : Primitive::kReduce, inner_};
 }
 
 Phase Hierarchy::Last() const {
-  if (!scatters_) return {Primitive::kBroadcast, shape_.inner};
-  const bool doubling = shape_.inner == Algorithm::kHalvingDoubling;
-  return {Primitive::kAllGather, doubling ? Algorithm::kRecursiveDoubling : shape_.inner};
+  if (!scatters_) return {Primitive::kBroadcast, inner_};
+  const bool doubling = inner_ == Algorithm::kHalvingDoubling;
+  return {Primitive::kAllGather, doubling ? Algorithm::kRecursiveDoubling : inner_};
 }
 
 std::vector<int> Hierarchy::Lane(int lane) const {
   std::vector<int> ranks;
-  for (const std::vector<int>& host : hosts_) ranks.push_back(host[static_cast<size_t>(lane)]);
+  for (const std::vector<int>& host : hosts()) ranks.push_back(host[static_cast<size_t>(lane)]);
   return ranks;
 }
 
 CollectiveShape Hierarchy::InnerShape(int64_t count) const {
   CollectiveShape inner;
-  inner.rank = local_;
-  inner.ranks = static_cast<int>(hosts_[static_cast<size_t>(host_)].size());
+  inner.rank = local();
+  inner.ranks = static_cast<int>(hosts()[static_cast<size_t>(host())].size());
   if (!scatters_) {
     inner.count = count;
     return inner;
@@ -208,8 +225,8 @@ CollectiveShape Hierarchy::LastShape(int64_t count) const {
 
 CollectiveShape Hierarchy::OuterShape(int64_t count) const {
   CollectiveShape outer;
-  outer.rank = host_;
-  outer.ranks = static_cast<int>(hosts_.size());
+  outer.rank = host();
+  outer.ranks = static_cast<int>(hosts().size());
   outer.count = Own(count).count;
   outer.in_place = true;
   return outer;
@@ -217,19 +234,19 @@ CollectiveShape Hierarchy::OuterShape(int64_t count) const {
 
 Piece Hierarchy::Own(int64_t count) const {
   if (!InLane()) return {scatters_ ? count : 0, 0};
-  return Blocks(count, lanes_)(local_);
+  return Blocks(count, lanes_)(local());
 }
 
 int64_t Hierarchy::Part() const {
-  const bool only_blocks = shape_.inner == Algorithm::kRing || shape_.inner == Algorithm::kDirect;
+  const bool only_blocks = inner_ == Algorithm::kRing || inner_ == Algorithm::kDirect;
   return shape_.segment * (only_blocks ? lanes_ : 1);
 }
 
 Schedule HierarchicalAllReduce(const CollectiveShape& shape) {
   const Hierarchy hierarchy(shape);
   const int64_t part = hierarchy.Part();
-  const PhaseSteps steps =
-      StepsOfPhases(hierarchy, shape.outer, Parts(shape.count, part).front().count);
+  const PhaseSteps steps = StepsOfPhases(hierarchy, OuterOf(Primitive::kAllReduce, shape),
+                                         Parts(shape.count, part).front().count);
   return InParts(Primitive::kAllReduce, shape, part,
                  [&](const CollectiveShape& of_part) { return OfPart(hierarchy, of_part, steps); });
 }

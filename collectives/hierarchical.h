@@ -1,4 +1,4 @@
-// What the two levels of a hierarchical all-reduce are, for its schedule and its cost.
+// What the two levels of hierarchical collectives are, for their schedules and their costs.
 #ifndef TANDEM_COLLECTIVES_HIERARCHICAL_H_
 #define TANDEM_COLLECTIVES_HIERARCHICAL_H_
 
@@ -7,13 +7,73 @@
 
 #include "absl/status/status.h"
 #include "collectives/algorithms.h"
+#include "collectives/schedule.h"
 
 namespace tandem {
+
+// Within hosts, and across them.
+Algorithm InnerOf(Primitive primitive, const CollectiveShape& shape);
+Algorithm OuterOf(Primitive primitive, const CollectiveShape& shape);
 
 // A collective of some of the ranks, numbered 0, 1, ... among themselves.
 struct Phase {
   Primitive primitive;
   Algorithm algorithm;
+};
+
+// Hosts are numbered in the order of CollectiveShape::host_of_rank, without gaps.
+struct HostMap {
+  explicit HostMap(const CollectiveShape& shape);
+  std::vector<std::vector<int>> hosts;  // ranks of each, ascending
+  int host = 0, local = 0;              // of shape.rank: index in hosts, and number in its host
+  int smallest = 1;                     // ranks of the host with the fewest
+};
+
+// A schedule among `members` becomes one of the whole group, with `steps` steps.
+void Embed(const std::vector<int>& members, const Schedule& group, size_t steps, Schedule* s);
+
+// ---- Reduce, broadcast, reduce-scatter, allgather (two_level.cc) ----
+
+// One collective among some ranks, of which shape.rank is one by its number in `members`.
+struct Level {
+  Phase phase;
+  CollectiveShape shape;
+  std::vector<int> members;
+  bool across = false;  // hosts
+};
+
+class TwoLevel {
+ public:
+  // UNIMPLEMENTED if an algorithm of shape.inner and shape.outer does not do that.
+  static absl::Status Check(Primitive primitive, const CollectiveShape& shape);
+
+  TwoLevel(Primitive primitive, const CollectiveShape& shape);
+
+  Level Inner() const;  // of the host of shape.rank
+  // Between one rank of each host: all first ranks of a host, all second ones, ... as far as the
+  // smallest host goes. Only if InOuter().
+  Level Outer() const;
+  // Steps of the longest, so that all ranks make as many.
+  size_t InnerSteps() const;
+  size_t OuterSteps() const;
+
+  // Reduce and broadcast go through one rank of each host, the others use as many as the smallest
+  // host has (lanes). What other ranks of a larger host have goes through that of their number
+  // modulo lanes, who stands for them.
+  bool InOuter() const { return map_.local == leader_ || (lanes_ > 0 && map_.local < lanes_); }
+  int StandIn() const;                 // of shape.rank; itself if it is in a lane
+  std::vector<int> StandsFor() const;  // others than itself
+  // With lanes: where the block of each rank is if those of a lane lie side by side, first those of
+  // the first host; by rank.
+  std::vector<Piece> ByLane() const;
+  Piece Lane(int lane) const;  // all blocks of a lane, in that order
+
+ private:
+  const Primitive primitive_;
+  const CollectiveShape shape_;
+  const HostMap map_;
+  const int lanes_;   // 0: reduce and broadcast
+  const int leader_;  // number in the own host; -1: with lanes
 };
 
 class Hierarchy {
@@ -31,10 +91,10 @@ class Hierarchy {
   // Ranks of a host that take part across hosts: as many as the smallest host has, or one.
   int lanes() const { return lanes_; }
 
-  const std::vector<std::vector<int>>& hosts() const { return hosts_; }  // ranks, ascending
-  int host() const { return host_; }    // of shape.rank: index in hosts()
-  int local() const { return local_; }  // number of shape.rank in its host
-  bool InLane() const { return local_ < lanes_; }
+  const std::vector<std::vector<int>>& hosts() const { return map_.hosts; }
+  int host() const { return map_.host; }
+  int local() const { return map_.local; }
+  bool InLane() const { return local() < lanes_; }
   std::vector<int> Lane(int lane) const;  // a rank of each host
 
   // Shapes of the phases for a part of the vector; the first is in place if `shape` is, the others
@@ -51,9 +111,10 @@ class Hierarchy {
   CollectiveShape InnerShape(int64_t count) const;
 
   const CollectiveShape shape_;
-  std::vector<std::vector<int>> hosts_;
-  int host_ = 0, local_ = 0, lanes_ = 1;
-  bool scatters_ = false;
+  const Algorithm inner_;
+  const HostMap map_;
+  const bool scatters_;
+  const int lanes_;
 };
 
 }  // namespace tandem

@@ -44,7 +44,8 @@ std::string Describe(const CollectiveShape& shape) {
                       absl::StrJoin(shape.counts, " "), "] segment=", shape.segment,
                       shape.in_place ? " in place" : "", " hosts=[",
                       absl::StrJoin(shape.host_of_rank, " "), "] inner ",
-                      AlgorithmName(shape.inner), " outer ", AlgorithmName(shape.outer));
+                      AlgorithmName(shape.inner.value_or(Algorithm::kDirect)), " outer ",
+                      AlgorithmName(shape.outer.value_or(Algorithm::kRing)));
 }
 
 // Whether `count` is that of a rank's block, not that of the vector.
@@ -232,6 +233,65 @@ TEST(HierarchicalTest, IsProvenForEverySizeAndPlacement) {
     }
   }
 }
+
+class TwoLevels : public ::testing::TestWithParam<Primitive> {};
+
+TEST_P(TwoLevels, AreProvenOverAnyTwoAlgorithms) {
+  const Primitive primitive = GetParam();
+  int pairs = 0;
+  for (const Algorithm inner : kAlgorithms) {
+    for (const Algorithm outer : kAlgorithms) {
+      CollectiveShape shape;
+      shape.inner = inner;
+      shape.outer = outer;
+      if (!MakeSchedule(primitive, Algorithm::kHierarchical, shape).ok()) continue;
+      ++pairs;
+      for (const auto& hosts : std::vector<std::vector<int>>{
+               {0, 0}, {0, 1}, {0, 1, 0, 1, 0, 1}, {5, 5, 2, 2, 2, 2, 2, 5}, {0, 1, 1, 1, 2, 2}}) {
+        shape.ranks = static_cast<int>(hosts.size());
+        shape.host_of_rank = hosts;
+        for (shape.root = 0; shape.root < (HasRoot(primitive) ? shape.ranks : 1); ++shape.root) {
+          for (const int64_t count : {0, 1, 7}) {
+            shape.count = count;
+            Prove(primitive, Algorithm::kHierarchical, shape);
+          }
+        }
+      }
+    }
+  }
+  const auto algorithms = static_cast<int>(AlgorithmsFor(primitive).size()) - 1;
+  EXPECT_EQ(pairs, algorithms * algorithms);
+}
+
+TEST_P(TwoLevels, AreProvenForEverySizeAndPlacement) {
+  const Primitive primitive = GetParam();
+  SCOPED_TRACE(absl::StrCat("rerun with --seed=", TestSeed()));
+  Random random(TestSeed());
+  for (const int p : RankCounts()) {
+    const int hosts = 1 + static_cast<int>(random.Uniform(static_cast<uint64_t>(std::min(p, 9))));
+    CollectiveShape shape;
+    shape.ranks = p;
+    shape.count = 5;
+    for (int r = 0; r < p; ++r) {
+      shape.host_of_rank.push_back(
+          r < hosts ? r : static_cast<int>(random.Uniform(static_cast<uint64_t>(hosts))));
+    }
+    shape.root =
+        HasRoot(primitive) ? static_cast<int>(random.Uniform(static_cast<uint64_t>(p))) : 0;
+    Prove(primitive, Algorithm::kHierarchical, shape);
+    if (HasRoot(primitive)) continue;
+    for (const std::vector<int64_t>& counts : UnevenCounts(p, &random)) {
+      shape.counts = counts;
+      Prove(primitive, Algorithm::kHierarchical, shape);
+    }
+    shape.counts.clear();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TwoLevels,
+                         ::testing::Values(Primitive::kReduce, Primitive::kBroadcast,
+                                           Primitive::kReduceScatter, Primitive::kAllGather),
+                         NameOf);
 
 // Elements that are treated alike are one to the checker.
 TEST(CheckerTest, TheProofCostsTheSameForHugeVectors) {
