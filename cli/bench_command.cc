@@ -7,6 +7,7 @@
 
 #include "cli/role_flags.h"
 #include "tests/bench/collective_bench.h"
+#include "tests/bench/joined_bench.h"
 #include "tests/bench/pushpull_bench.h"
 #include "tests/bench/store_bench.h"
 
@@ -17,6 +18,7 @@ struct BenchCommand::Flags {
   StoreBenchOptions store;
   PushPullBenchOptions pushpull;
   CollectiveBenchOptions collective;
+  JoinedBenchOptions joined;
   CLI::App *store_app = nullptr, *pushpull_app = nullptr;
   std::vector<std::pair<Primitive, CLI::App*>> collective_apps;
 
@@ -64,6 +66,9 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--trips", o->trips, "Of each kind, a repetition")->capture_default_str();
   app->add_option("--seed", o->seed)->capture_default_str();
   app->add_option("--transport", o->transports, "zmq, shm (both allowed)")->capture_default_str();
+  app->add_option("--frame-bytes", o->frame_bytes, "Of rows, that a request is cut into")
+      ->capture_default_str();
+  app->add_flag("--pin", o->pin, "One core for the worker's threads, one for the shard's");
   app->add_flag("--spin", o->spin, "Look before sleeping even if no core is free");
 }
 
@@ -109,6 +114,16 @@ void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
   app->add_option("--json", o->json, "Also write a file with an object a line");
 }
 
+// Instead of processes that are forked here.
+void AddJoined(CLI::App* app, JoinedBenchOptions* o) {
+  app->add_option("--listen", o->listen, "HOST:PORT where --ranks processes, this one too, meet");
+  app->add_option("--join", o->join, "HOST:PORT of the process that listens");
+  app->add_option("--rank", o->rank, "Of this process, with --listen or --join; -1 = any")
+      ->capture_default_str();
+  app->add_option("--start-seconds", o->start_seconds, "By then all must have come")
+      ->capture_default_str();
+}
+
 CLI::App* AddCollectiveBench(CLI::App* bench, Primitive primitive, CollectiveBenchOptions* o,
                              bool* tiny) {
   const bool pairs = primitive == Primitive::kPointToPoint;
@@ -130,12 +145,13 @@ BenchCommand::BenchCommand(CLI::App* app) : flags_(std::make_unique<Flags>()) {
       AddBench(bench, "pushpull", "Push and pull against bare ZeroMQ and the store", &f.tiny);
   AddStore(f.store_app, &f.store);
   AddPushPull(f.pushpull_app, &f.pushpull);
-  for (const Primitive p : kPrimitives) {
-    f.collective_apps.emplace_back(p, AddCollectiveBench(bench, p, &f.collective, &f.tiny));
+  std::vector<Primitive> primitives(std::begin(kPrimitives), std::end(kPrimitives));
+  primitives.push_back(Primitive::kPointToPoint);
+  for (const Primitive p : primitives) {
+    CLI::App* const one = AddCollectiveBench(bench, p, &f.collective, &f.tiny);
+    AddJoined(one, &f.joined);
+    f.collective_apps.emplace_back(p, one);
   }
-  f.collective_apps.emplace_back(
-      Primitive::kPointToPoint,
-      AddCollectiveBench(bench, Primitive::kPointToPoint, &f.collective, &f.tiny));
 }
 
 BenchCommand::~BenchCommand() = default;
@@ -148,7 +164,12 @@ int BenchCommand::Run() const {
     return Finish("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
   }
   for (const auto& [primitive, app] : f.collective_apps) {
-    if (app->parsed()) f.collective.primitive = primitive;
+    if (!app->parsed()) continue;
+    f.collective.primitive = primitive;
+    const bool joins = !f.joined.listen.empty() || !f.joined.join.empty() || app->count("--rank");
+    if (!joins) continue;
+    if (app->count("--link") == 0) f.collective.link = "auto";
+    return Finish("tandem bench", RunJoinedCollectiveBench(f.collective, f.joined, std::cout));
   }
   return Finish("tandem bench", RunCollectiveBench(f.collective, std::cout));
 }

@@ -11,9 +11,11 @@ namespace tandem {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// How often the engine's thread looks whether there is something to do that nobody waits for.
+// How often the engine's thread looks whether there is something to do that nobody waits for: less
+// and less often while others see to it, because to wake it takes a core from them.
 constexpr absl::Duration kGlance = absl::Milliseconds(1);
-constexpr int kIdleGlances = 20;  // without a request; then it sleeps until one is issued
+constexpr absl::Duration kLongestGlance = absl::Milliseconds(16);
+constexpr int kIdleGlances = 8;  // without a request; then it sleeps until one is issued
 
 }  // namespace
 
@@ -150,15 +152,18 @@ void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
 
 void ClientEngine::Background() {
   absl::MutexLock lock(&mutex_);
+  absl::Duration glance = kGlance;
   for (int idle = 0; !stop_;) {
     const uint64_t turns = turns_;
     asleep_ = idle >= kIdleGlances;
-    started_.WaitWithDeadline(&mutex_, absl::Now() + (asleep_ ? kTick : kGlance));
+    started_.WaitWithDeadline(&mutex_, absl::Now() + (asleep_ ? kTick : glance));
     const bool slept = std::exchange(asleep_, false);
     idle = in_flight_ > 0 ? 0 : idle + 1;
+    glance = slept ? kGlance : std::min(2 * glance, kLongestGlance);
     if (stop_ || driving_ || waiting_ > 0) continue;
     // A request just issued may still find a thread that waits for it.
     if (in_flight_ > 0 ? slept || turns_ != turns : absl::Now() < next_tick_) continue;
+    if (in_flight_ > 0) glance = kGlance;
     driving_ = background_ = true;
     do {
       Turn(in_flight_ > 0 ? kTick : absl::ZeroDuration());

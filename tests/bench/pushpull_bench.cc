@@ -1,5 +1,6 @@
 #include "tests/bench/pushpull_bench.h"
 
+#include <sched.h>
 #include <zmq.h>
 
 #include <algorithm>
@@ -41,7 +42,8 @@ double Quantile(std::vector<double> all, double q) {
 }
 
 absl::Status CheckOptions(const PushPullBenchOptions& o) {
-  const bool counts = o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1;
+  const bool counts =
+      o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1 && o.frame_bytes >= 1;
   for (const std::string& transport : o.transports) {
     if (transport == "zmq" || transport == "shm") continue;
     return absl::InvalidArgumentError(
@@ -57,6 +59,51 @@ absl::Status CheckOptions(const PushPullBenchOptions& o) {
   }
   return absl::OkStatus();
 }
+
+// Threads started by this one from now on, and itself, stay on one core of those it may use: one
+// for the worker's side, one for the shard's. Does nothing where there is one core only.
+class Cores {
+ public:
+  explicit Cores(bool pin) {
+    if (!pin || sched_getaffinity(0, sizeof all_, &all_) != 0 || CPU_COUNT(&all_) < 2) return;
+    for (int cpu = 0; cpu < CPU_SETSIZE && found_ < 2; ++cpu) {
+      if (CPU_ISSET(cpu, &all_)) core_[found_++] = cpu;
+    }
+  }
+  ~Cores() {
+    if (found_ == 2) sched_setaffinity(0, sizeof all_, &all_);
+  }
+  void UseWorkers() { Use(0); }
+  void UseShards() { Use(1); }
+
+ private:
+  void Use(int side) {
+    if (found_ < 2) return;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core_[side], &one);
+    TANDEM_CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+  }
+  cpu_set_t all_;
+  int core_[2] = {0, 0};
+  int found_ = 0;
+};
+
+// Memory for rows as a tensor library gives it: at a multiple of a cache line.
+class Rows {
+ public:
+  void Resize(size_t floats) {
+    HeapBufferSource heap;  // its buffers outlive it
+    buffer_ = heap.Alloc(floats * sizeof(float));
+    std::fill_n(begin(), floats, 0.0f);
+  }
+  float* begin() { return buffer_.MutableAs<float>().data(); }
+  absl::Span<float> span() { return buffer_.MutableAs<float>(); }
+  absl::Span<const float> span() const { return buffer_.As<float>(); }
+
+ private:
+  Buffer buffer_;
+};
 
 // ---- bare ZeroMQ ----
 
@@ -107,19 +154,21 @@ class BareTrips {
   struct Kind {
     Parts request, reply;
   };
-  BareTrips(const Kind& pull, const Kind& push) : kinds_{pull, push} {
+  BareTrips(const Kind& pull, const Kind& push, Cores* cores) : kinds_{pull, push} {
     for (const Kind& kind : kinds_) {
       requests_.emplace_back(kind.request);
       replies_.emplace_back(kind.reply);
     }
+    cores->UseShards();
     router_ = zmq_socket(there_.handle(), ZMQ_ROUTER);
-    dealer_ = zmq_socket(here_.handle(), ZMQ_DEALER);
     TANDEM_CHECK(zmq_bind(router_, "tcp://127.0.0.1:*") == 0);
     char address[256];
     size_t size = sizeof address;
     TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, address, &size) == 0);
-    TANDEM_CHECK(zmq_connect(dealer_, address) == 0);
     thread_ = std::thread([this] { Answer(); });
+    cores->UseWorkers();
+    dealer_ = zmq_socket(here_.handle(), ZMQ_DEALER);
+    TANDEM_CHECK(zmq_connect(dealer_, address) == 0);
   }
   ~BareTrips() {
     zmq_send(dealer_, "", 0, 0);  // an empty message ends it
@@ -175,7 +224,13 @@ std::unique_ptr<Transport> NewZmq(EndpointId self) {
 }
 
 std::unique_ptr<Transport> NewEndpoint(const PushPullBenchOptions& bench,
-                                       const std::string& transport, EndpointId self) {
+                                       const std::string& transport, EndpointId self,
+                                       Cores* cores) {
+  if (self.role == Role::kWorker) {
+    cores->UseWorkers();
+  } else {
+    cores->UseShards();
+  }
   if (transport == "zmq") return NewZmq(self);
   ShmOptions options;
   if (bench.spin) options.spin = SpinMode::kAlways;
@@ -195,17 +250,19 @@ JobPlan MakePlan(const PushPullBenchOptions& options) {
 // Both stores (the shard's ranges and the one beside it) hold the same rows at all times.
 class Ours {
  public:
-  Ours(const PushPullBenchOptions& options, const std::string& transport)
+  Ours(const PushPullBenchOptions& options, const std::string& transport, Cores* cores)
       : transport_(transport),
         options_(options),
         plan_(MakePlan(options)),
         optimizer_(NewRowOptimizer(plan_.tables[0].optimizer).value()),
         store_(StoreOptions()),
-        shard_(plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0))) {
+        shard_(plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0), cores)) {
     Client::Options client;
     client.incarnation = 2;
+    client.core.frame_bytes = options.frame_bytes;
     client_ =
-        Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0)), client).value();
+        Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0), cores), client)
+            .value();
     TANDEM_CHECK_OK(client_->SetView(shard_.view()));
   }
 
@@ -217,8 +274,8 @@ class Ours {
       for (int64_t r = row; r < std::min(options_.rows, row + kFillKeys); ++r) {
         keys.push_back(KeyOfRow(r));
       }
-      pulled_.resize(keys.size() * static_cast<size_t>(options_.dim));
-      store_.Pull(keys, absl::MakeSpan(pulled_));
+      pulled_.Resize(keys.size() * static_cast<size_t>(options_.dim));
+      store_.Pull(keys, pulled_.span());
       TANDEM_RETURN_IF_ERROR(Pull(keys, Client::Ids::kUnique));
     }
     return absl::OkStatus();
@@ -230,7 +287,7 @@ class Ours {
   // Into pulled().
   absl::Status Pull(absl::Span<const uint64_t> ids, Client::Ids what) {
     const TableKeys keys = {0, ids};
-    const absl::Span<float> rows = absl::MakeSpan(pulled_);
+    const absl::Span<float> rows = pulled_.span();
     return client_->Pull(0, step_, {&keys, 1}, {&rows, 1}, what).status();
   }
   absl::Status Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients,
@@ -245,7 +302,7 @@ class Ours {
   const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }
   RangeStore& store() { return store_; }
-  std::vector<float>& pulled() { return pulled_; }
+  Rows& pulled() { return pulled_; }
 
  private:
   RangeStore::Options StoreOptions() const {
@@ -266,7 +323,7 @@ class Ours {
   LoneShard shard_;
   std::unique_ptr<Client> client_;
   int64_t step_ = 0;
-  std::vector<float> pulled_;
+  Rows pulled_;
 };
 
 // ---- the comparison ----
@@ -302,20 +359,20 @@ using AllOurs = std::vector<std::unique_ptr<Ours>>;  // one a transport
 class Comparison {
  public:
   Comparison(const PushPullBenchOptions& options, int64_t keys, Client::Ids ids,
-             const AllOurs& ours)
+             const AllOurs& ours, Cores* cores)
       : options_(options),
         ids_(ids),
         ours_(ours),
         count_(static_cast<size_t>(keys)),
-        bare_(PullSizes(), PushSizes()),
+        bare_(PullSizes(), PushSizes(), cores),
         random_(HashCombine(options.seed, static_cast<uint64_t>(keys))),
         used_(static_cast<size_t>(options.rows)),
         keys_(count_),
-        rows_(count_),
-        wanted_(Floats()),
-        gradients_(Floats()) {
-    for (const auto& one : ours_) one->pulled().resize(Floats());
-    for (float& g : gradients_) g = static_cast<float>(random_.Normal());
+        rows_(count_) {
+    for (const auto& one : ours_) one->pulled().Resize(Floats());
+    wanted_.Resize(Floats());
+    gradients_.Resize(Floats());
+    for (float& g : gradients_.span()) g = static_cast<float>(random_.Normal());
   }
 
   absl::Status Run(std::ostream& out, uint64_t* checksum) {
@@ -367,23 +424,24 @@ class Comparison {
     NewKeys();
     RangeStore& store = ours_[0]->store();
     const double bare_pull = bare_.Trip(0);
-    const double store_pull = Microseconds([&] { store.Pull(keys_, absl::MakeSpan(wanted_)); });
+    const double store_pull = Microseconds([&] { store.Pull(keys_, wanted_.span()); });
     for (size_t i = 0; i < ours_.size(); ++i) {
       absl::Status status;
       pull_[i].Add(Microseconds([&] { status = ours_[i]->Pull(keys_, ids_); }), bare_pull,
                    store_pull);
       TANDEM_RETURN_IF_ERROR(status);
-      if (ours_[i]->pulled() != wanted_) {
+      if (ours_[i]->pulled().span() != wanted_.span()) {
         return absl::InternalError("bench pushpull: a pull and the store disagree");
       }
     }
-    *checksum = XXH3_64bits_withSeed(wanted_.data(), wanted_.size() * sizeof(float), *checksum);
+    *checksum = XXH3_64bits_withSeed(wanted_.begin(), Floats() * sizeof(float), *checksum);
     NewKeys();
     const double bare_push = bare_.Trip(1);
-    const double store_push = Microseconds([&] { store.Push(keys_, gradients_, Ours::kScale); });
+    const double store_push =
+        Microseconds([&] { store.Push(keys_, gradients_.span(), Ours::kScale); });
     for (size_t i = 0; i < ours_.size(); ++i) {
       absl::Status status;
-      push_[i].Add(Microseconds([&] { status = ours_[i]->Push(keys_, gradients_, ids_); }),
+      push_[i].Add(Microseconds([&] { status = ours_[i]->Push(keys_, gradients_.span(), ids_); }),
                    bare_push, store_push);
       TANDEM_RETURN_IF_ERROR(status);
     }
@@ -399,7 +457,7 @@ class Comparison {
   std::vector<bool> used_;
   std::vector<uint64_t> keys_;
   std::vector<size_t> rows_;
-  std::vector<float> wanted_, gradients_;
+  Rows wanted_, gradients_;
   std::vector<Series> pull_, push_;  // one a transport
 };
 
@@ -414,15 +472,16 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
       << "ids                keys   ours us   bare us  store us  M rows/s store/us   ours / (bare "
          "+ "
          "store)\n";
+  Cores cores(options.pin);
   AllOurs ours;
   for (const std::string& transport : options.transports) {
-    ours.push_back(std::make_unique<Ours>(options, transport));
+    ours.push_back(std::make_unique<Ours>(options, transport, &cores));
     TANDEM_RETURN_IF_ERROR(ours.back()->Fill());
   }
   uint64_t checksum = 0;
   for (const int64_t keys : options.keys) {
     for (const Client::Ids ids : {Client::Ids::kUnique, Client::Ids::kMayRepeat}) {
-      Comparison comparison(options, keys, ids, ours);
+      Comparison comparison(options, keys, ids, ours, &cores);
       TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));
     }
   }

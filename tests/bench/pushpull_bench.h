@@ -12,6 +12,7 @@
 #ifndef TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
 #define TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -19,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
+#include "worker/client_core.h"
 
 namespace tandem {
 
@@ -33,6 +35,9 @@ struct PushPullBenchOptions {
   std::vector<std::string> transports = {"zmq", "shm"};
   // Who waits for shared memory always looks for a while before it sleeps, as with free cores.
   bool spin = false;
+  // All threads of the worker's side on one core, all of the shard's on another, ours and bare alike.
+  bool pin = false;
+  size_t frame_bytes = ClientCore::Options().frame_bytes;  // of rows, that a frame is cut at
 };
 
 // Prints the machine, the knobs, and for each size, pull and push, and transport: microseconds of
