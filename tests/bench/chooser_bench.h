@@ -26,6 +26,7 @@ absl::Status ExplainChoices(const CollectiveBenchOptions& options, Group& group,
 // For each size: all algorithms in turns, `repetitions` times (21 at least, for figures that are
 // to be believed), and how much longer the chosen one takes than the fastest, by medians. Then the
 // median of that over the sizes, and the worst among those whose best two differ by more than 10 %.
+// What noise could explain is no regret.
 absl::Status MeasureRegret(const CollectiveBenchOptions& options, Group& group, std::ostream& out);
 
 }  // namespace tandem

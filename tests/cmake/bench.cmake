@@ -15,12 +15,14 @@ tandem_test(client_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client_test.cc
 tandem_library(collective_bench
   SRCS ${CMAKE_SOURCE_DIR}/tests/bench/chooser_bench.cc ${CMAKE_SOURCE_DIR}/tests/bench/collective_bench.cc
        ${CMAKE_SOURCE_DIR}/tests/bench/collective_case.cc ${CMAKE_SOURCE_DIR}/tests/bench/exact_pattern.cc
+       ${CMAKE_SOURCE_DIR}/tests/bench/joined_bench.cc
        ${CMAKE_SOURCE_DIR}/tests/bench/rank_processes.cc
   HDRS ${CMAKE_SOURCE_DIR}/tests/bench/chooser_bench.h ${CMAKE_SOURCE_DIR}/tests/bench/collective_bench.h
        ${CMAKE_SOURCE_DIR}/tests/bench/collective_case.h ${CMAKE_SOURCE_DIR}/tests/bench/exact_pattern.h
-       ${CMAKE_SOURCE_DIR}/tests/bench/rank_processes.h ${CMAKE_SOURCE_DIR}/tests/unit/collective_world.h
+       ${CMAKE_SOURCE_DIR}/tests/bench/joined_bench.h ${CMAKE_SOURCE_DIR}/tests/bench/rank_processes.h
+       ${CMAKE_SOURCE_DIR}/tests/unit/collective_world.h
   DEPS tandem::base tandem::collectives tandem::collective_chooser tandem::collective_group tandem::collective_links
-       tandem::collective_trace tandem::pushpull_bench
+       tandem::collective_rendezvous tandem::collective_trace tandem::pushpull_bench
        absl::status absl::strings absl::str_format absl::time Threads::Threads)
 tandem_test(collective_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_bench_test.cc
             DEPS tandem::collective_bench LABELS unit bench)

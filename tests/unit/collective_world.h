@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,21 @@ namespace tandem {
 
 class CollectiveWorld {
  public:
+  using Ends = std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>;
+
+  // Over links of any kind; `new_link` gives the two ends of one.
+  CollectiveWorld(int ranks, const std::function<Ends()>& new_link) {
+    std::vector<std::vector<std::unique_ptr<Link>>> links(static_cast<size_t>(ranks));
+    for (auto& row : links) row.resize(links.size());
+    for (size_t a = 0; a < links.size(); ++a) {
+      for (size_t b = a + 1; b < links.size(); ++b) std::tie(links[a][b], links[b][a]) = new_link();
+    }
+    for (size_t r = 0; r < links.size(); ++r) {
+      groups_.push_back(
+          std::make_unique<Group>(static_cast<int>(r), std::move(links[r]), GroupOptions()));
+    }
+  }
+
   explicit CollectiveWorld(int ranks, const GroupOptions& options = {},
                            const InMemoryLinkOptions& link_options = {}) {
     std::vector<std::vector<std::unique_ptr<Link>>> links(static_cast<size_t>(ranks));

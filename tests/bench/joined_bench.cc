@@ -1,0 +1,79 @@
+#include "tests/bench/joined_bench.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "collectives/connect_links.h"
+#include "collectives/coordinator.h"
+#include "collectives/coordinator_client.h"
+#include "collectives/links/tcp_socket.h"
+
+namespace tandem {
+namespace {
+
+absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenchOptions& joined) {
+  TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
+  if (joined.listen.empty() == joined.join.empty()) {
+    return absl::InvalidArgumentError("want one of --listen and --join");
+  }
+  if (options.link != "auto" && options.link != "shm" && options.link != "tcp") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("link '", options.link, "': ranks that join want shm, tcp or auto"));
+  }
+  if (joined.rank < -1 || joined.rank >= options.ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", joined.rank, " of ", options.ranks, " ranks"));
+  }
+  if (!(joined.start_seconds > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("start-seconds ", joined.start_seconds, ", want more than 0"));
+  }
+  return absl::OkStatus();
+}
+
+LinkChoice LinksOf(const CollectiveBenchOptions& options) {
+  if (options.link == "tcp") return LinkChoice::kTcp;
+  return options.link == "shm" ? LinkChoice::kShm : LinkChoice::kAuto;
+}
+
+}  // namespace
+
+absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
+                                      const JoinedBenchOptions& joined, std::ostream& out) {
+  TANDEM_RETURN_IF_ERROR(CheckJoined(options, joined));
+  const absl::Time deadline = absl::Now() + absl::Seconds(joined.start_seconds);
+  std::unique_ptr<Coordinator> coordinator;
+  JoinOptions join;
+  join.coordinator = joined.join;
+  if (!joined.listen.empty()) {
+    CoordinatorOptions listen;
+    listen.address = joined.listen;
+    listen.own_rank = joined.rank;
+    TANDEM_ASSIGN_OR_RETURN(coordinator, Coordinator::Start(std::move(listen)));
+    join.coordinator = coordinator->address();
+    out << "coordinator at " << join.coordinator << std::endl;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, LocalHostTowards(join.coordinator));
+  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host));
+  join.group = "bench";
+  join.rank = joined.rank;
+  join.ranks = options.ranks;
+  join.member = ports.member();
+  TANDEM_ASSIGN_OR_RETURN(const auto client, CoordinatorClient::Join(join, deadline));
+  const Membership membership = client->membership();
+  ConnectOptions connect;
+  connect.links = LinksOf(options);
+  connect.shm_capacity = static_cast<size_t>(options.ring_bytes);
+  connect.watch = client.get();
+  TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(membership, ports, connect, deadline));
+  GroupOptions group;
+  group.host_of_rank = membership.HostOfRank();
+  group.watch = client.get();
+  return RunCollectiveBenchRank(options, membership.rank, std::move(links), group, out);
+}
+
+}  // namespace tandem
