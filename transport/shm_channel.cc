@@ -26,6 +26,8 @@ constexpr size_t kPlacedRecord = kRecordHead + kMaxFrameParts * kPlacedBytes;
 constexpr size_t kInlineRoom = size_t{512} << 10;  // of a ring, beyond what must always fit
 constexpr size_t kMaxSegments = 4096;
 constexpr size_t kMaxSegmentBytes = size_t{1} << 32;
+// Part 0 is copied, so it is bounded before: more than that is no frame (proto/frame.h).
+constexpr size_t kMaxPart0Bytes = kMaxControlBytes + size_t{64} * 1024;
 constexpr int kMessagesPerTurn = 64;
 constexpr int kMaxReads = 100'000;  // more than a socket stores
 
@@ -374,7 +376,7 @@ absl::Status ShmChannel::TakePlaced(absl::Span<const uint8_t> words, uint64_t si
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Mapping> memory,
                           FindSegment(Load<uint32_t>(&words[0])));
   if (slot >= kSlots || offset % 8 != 0 || size == 0 || size > memory->size() ||
-      offset > memory->size() - size) {
+      offset > memory->size() - size || (index == 0 && size > kMaxPart0Bytes)) {
     return BadRecord(
         absl::StrCat("slot ", slot, ", ", size, " bytes at ", offset, " of ", memory->size()));
   }

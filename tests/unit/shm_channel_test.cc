@@ -1,0 +1,75 @@
+// What one end of a shared-memory link makes of the other's: frames pass in both ways that parts
+// travel by, and what a peer can choose is bounded before anything is done with it.
+#include "transport/shm_channel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+class ShmChannelTest : public ::testing::Test {
+ protected:
+  ShmChannelTest() {
+    auto ends = UnixLink::Pair();
+    TANDEM_CHECK_OK(ends.status());
+    a_ = ShmChannel::New(std::move(ends->first), shared_, 8).value();
+    b_ = ShmChannel::New(std::move(ends->second), shared_, 8).value();
+    TANDEM_CHECK_OK(a_->ReadSocket());
+    TANDEM_CHECK_OK(b_->ReadSocket());
+  }
+  Buffer Part(size_t bytes, uint8_t value) {
+    Buffer part = arena_.Alloc(bytes);
+    std::fill_n(part.mutable_data(), bytes, value);
+    return part;
+  }
+  // The next frame at `b_`.
+  absl::StatusOr<bool> Receive(Frame* frame) {
+    size_t parts = 0;
+    return b_->Receive(frame, &parts);
+  }
+
+  HeapBufferSource heap_;
+  ShmArena arena_;
+  ShmStats stats_;
+  const ReceivedSpansOwner spans_ = NewReceivedSpans();
+  const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
+  std::unique_ptr<ShmChannel> a_, b_;
+};
+
+TEST_F(ShmChannelTest, PartsArriveAsSent) {
+  TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{Part(100, 1), Part(100'000, 2), Buffer()}));
+  Frame frame;
+  ASSERT_TRUE(Receive(&frame).value());
+  ASSERT_EQ(frame.parts, 3);
+  EXPECT_EQ(frame.part[0].size(), 100u);
+  ASSERT_EQ(frame.part[1].size(), 100'000u);
+  EXPECT_EQ(frame.part[1].data()[99'999], 2);
+  EXPECT_TRUE(frame.part[2].empty());
+  EXPECT_EQ(stats_.parts_placed, 1u);
+}
+
+// Part 0 is copied before it is looked at: a peer must not choose that gigabytes are.
+TEST_F(ShmChannelTest, AHugePart0IsRefusedBeforeItIsCopied) {
+  constexpr size_t kMost = kMaxControlBytes + size_t{64} * 1024;
+  for (const size_t bytes : {kMost, kMost + 1}) {
+    Frame frame;
+    TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{arena_.AllocShared(bytes)}));
+    const auto received = Receive(&frame);
+    if (bytes == kMost) {
+      ASSERT_TRUE(received.ok()) << received.status();
+      EXPECT_EQ(frame.part[0].size(), bytes);
+    } else {
+      EXPECT_EQ(received.status().code(), absl::StatusCode::kDataLoss);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem
