@@ -92,8 +92,8 @@ DoctorSelf SelfOf(std::shared_ptr<const Task> task, const HostFacts& host) {
 
 // Ours with each, then what each says of the others: every pair in both directions where both
 // listen.
-void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, int hosts,
-                   DoctorReport* report) {
+void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorReport* report) {
+  const int hosts = 1 + static_cast<int>(flags.peers.size());
   std::vector<std::string> alive;
   for (const std::string& peer : flags.peers) {
     HostReport host;
@@ -210,10 +210,11 @@ int DoctorCommand(const DoctorFlags& flags) {
       return kExitOk;
     }
   }
-  const int hosts = 1 + static_cast<int>(flags.peers.size());
   DoctorReport report;
-  report.hosts.push_back({self.name, host.name, ExamineAll(**task, host, hosts)});
-  ReportOnPeers(self, flags, hosts, &report);
+  report.hosts.push_back({self.name, host.name, {}});
+  ReportOnPeers(self, flags, &report);
+  // Those that do not answer, and roles, take no share of the job.
+  report.hosts[0].findings = ExamineAll(**task, host, static_cast<int>(report.hosts.size()));
   const int code = Report(flags, report);
   server.reset();
   // A look that did not end in time may still be under way in a thread of its own.
