@@ -114,6 +114,7 @@ DenseSynchroniser::DenseSynchroniser(std::unique_ptr<Group> group,
     to_wire_ = std::exp2(-std::round(static_cast<float>(std::log2(samples))));
     narrow_.resize(static_cast<size_t>(dense.count()) * SizeOf(options_.wire));
   }
+  sent_ = told_ = group_->bytes_sent();  // before, to find out what links cost
   MakeCodec();
   if (options_.sharded_optimizer) ShardOptimizer();
   if (overlaps()) loop_ = std::thread([this] { Loop(); });

@@ -6,12 +6,16 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/random.h"
+#include "collectives/dump.h"
 #include "collectives/links/in_memory_link.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
 #include "optim/fold.h"
+#include "tests/integration/run_job.h"
 
 namespace tandem {
 namespace {
@@ -265,6 +269,69 @@ TEST(DenseSynchroniserTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
     const absl::Status status = synchroniser.Finish(absl::MakeSpan(gradient), 1, &all, &bytes);
     aborter.join();
     EXPECT_EQ(status, absl::CancelledError("enough"));
+  }
+}
+
+// ---- Dumps ----------------------------------------------------------------------
+
+// What a worker that waits for another one does, on request and when it is aborted, is in a file.
+TEST(DenseSynchroniserTest, DumpsWhileItWaitsAndWhenItFails) {
+  const TemporaryFolder folder;
+  for (const int64_t bucket : {0, 1000}) {
+    auto pair = InMemoryLink::NewPair();
+    std::vector<std::unique_ptr<Link>> links(2);
+    links[1] = std::move(pair[0]);
+    auto dense = std::move(*DenseParameters::New(Config(), kCount));
+    auto watch = std::make_unique<AbortableWatch>(nullptr);
+    GroupOptions group;
+    group.watch = watch.get();
+    group.deadline = absl::Minutes(5);
+    DenseSynchroniser::Options options = Direct();
+    options.bucket_bytes = bucket;
+    options.dump_folder = folder.File(absl::StrCat("bucket", bucket));
+    auto synchroniser = std::make_unique<DenseSynchroniser>(
+        std::make_unique<Group>(0, std::move(links), group), std::move(watch), *dense, options);
+    std::string asked;
+    std::thread other([&] {
+      synchroniser->RequestDump();
+      auto dumps = ReadDumps(options.dump_folder);
+      for (; !dumps.ok(); dumps = ReadDumps(options.dump_folder)) {
+        absl::SleepFor(absl::Milliseconds(10));
+      }
+      asked = DumpText(dumps->front());
+      synchroniser->Abort("enough");
+    });
+    std::vector<float> gradient(dense->padded().size() + 1);
+    double all = 0;
+    uint64_t bytes = 0;
+    EXPECT_FALSE(synchroniser->Finish(absl::MakeSpan(gradient), 1, &all, &bytes).ok());
+    other.join();
+    EXPECT_THAT(asked, HasSubstr("\"status\":\"OK\""));
+    const auto dumps = ReadDumps(options.dump_folder);
+    ASSERT_TRUE(dumps.ok()) << dumps.status();
+    ASSERT_EQ(dumps->size(), 1u);
+    EXPECT_EQ(dumps->front().group, "workers");
+    EXPECT_THAT(dumps->front().status, HasSubstr("enough"));
+    ASSERT_EQ(dumps->front().records.size(), 1u);
+    EXPECT_TRUE(dumps->front().records[0].failed);
+    EXPECT_EQ(dumps->front().records[0].last_wait_rank, 1);
+    EXPECT_THAT(CompareDumps(*dumps), ::testing::Contains(HasSubstr("rank 1 left no dump")));
+  }
+}
+
+// A worker with nothing under way leaves its dump when it ends, if it was asked.
+TEST(DenseSynchroniserTest, AnIdleWorkerDumpsAtItsEnd) {
+  const TemporaryFolder folder;
+  for (const bool ask : {false, true}) {
+    auto dense = std::move(*DenseParameters::New(Config(), kCount));
+    DenseSynchroniser::Options options = Direct();
+    options.dump_folder = folder.File(ask ? "asked" : "not");
+    auto synchroniser = std::make_unique<DenseSynchroniser>(
+        std::make_unique<Group>(0, std::vector<std::unique_ptr<Link>>(1), GroupOptions()), nullptr,
+        *dense, options);
+    if (ask) synchroniser->RequestDump();
+    synchroniser.reset();
+    EXPECT_EQ(ReadDumps(options.dump_folder).ok(), ask);
   }
 }
 

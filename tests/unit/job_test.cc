@@ -253,6 +253,20 @@ INSTANTIATE_TEST_SUITE_P(
                       "step together"},
         Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.algorithm", "RING"}},
                       "dense.algorithm: only for ALLREDUCE, and the synchroniser is SERVERS"},
+        Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.rules", "allreduce:ring"}},
+                      "dense.rules: only for ALLREDUCE, and the synchroniser is SERVERS"},
+        Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.calibration", "costs"}},
+                      "dense.calibration: only for ALLREDUCE, and the synchroniser is SERVERS"},
+        Contradiction{{{"dense.algorithm", "RING"}, {"dense.rules", "allreduce:ring"}},
+                      "dense.rules: \"allreduce:ring\"; only with dense.algorithm AUTO"},
+        Contradiction{{{"reproducible", "true"}, {"dense.calibration", "costs"}},
+                      "dense.calibration: \"costs\"; in a reproducible job nothing depends on "
+                      "measurements; leave it out"},
+        Contradiction{{{"dense.device", "CUDA"}, {"dense.wire", "BF16"}},
+                      "dense.device: CUDA not with a codec, a sharded optimizer, buckets or a "
+                      "16-bit wire; leave these out"},
+        Contradiction{{{"dense.bucket_bytes", "-2"}},
+                      "dense.bucket_bytes: -2, must be from -1 to 1073741824"},
         Contradiction{{{"reproducible", "true"}, {"dense.algorithm", "RING"}},
                       "dense.algorithm: RING does not add in rank order, so the job cannot be "
                       "reproducible; use DIRECT"}));

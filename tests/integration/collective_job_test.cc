@@ -1,0 +1,118 @@
+// What a whole job says of its collectives: how it chose, in its summary and its log, and what each
+// worker did when one of them died, or on request.
+#include <signal.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr absl::Duration kLimit = absl::Seconds(90);
+
+const std::vector<std::string> kAuto = {"reproducible=false", "dense.algorithm=AUTO"};
+
+std::vector<std::string> With(std::vector<std::string> set, const std::vector<std::string>& more) {
+  set.insert(set.end(), more.begin(), more.end());
+  return set;
+}
+
+RunResult Dumps(const std::string& out) {
+  return RunProgram({ProgramPath("tandem"), "collectives-dump", out + "/collectives"}, kLimit);
+}
+
+TEST(CollectiveJobTest, SaysWhatItChoseAndWhy) {
+  const SmallJob job(600, 100);
+  const RunArguments measured = job.Arguments("measured", kAuto);
+  const RunResult run = RunJob(measured);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const auto& chosen = run.summary["collectives"];
+  EXPECT_EQ(chosen["ranks"], 3);
+  EXPECT_THAT(chosen["choices"][0]["why"].get<std::string>(), HasSubstr("predicted: "));
+  EXPECT_THAT(chosen["costs"]["from"].get<std::string>(), HasSubstr("measured in"));
+  EXPECT_THAT(ReadTextFile(measured.out + "/logs/scheduler.log"),
+              HasSubstr("dense gradients between 3 workers: "));
+  EXPECT_FALSE(std::filesystem::exists(measured.out + "/collectives"))
+      << "a job that went well leaves no dumps";
+
+  const RunResult ruled =
+      RunJob(job.Arguments("ruled", With(kAuto, {"dense.rules=\"allreduce:ring/4K\""})));
+  ASSERT_TRUE(ruled.ok()) << ruled.DebugString();
+  EXPECT_EQ(ruled.summary["collectives"]["choices"][0]["algorithm"], "ring");
+  EXPECT_EQ(ruled.summary["collectives"]["choices"][0]["why"], "by the job's rules");
+}
+
+// Costs as of a machine with cores to spare: buckets, and the same ones with the same file.
+TEST(CollectiveJobTest, ChoosesBucketsByAFileOfCosts) {
+  const SmallJob job(600, 100);
+  WriteTextFile(job.File("costs"),
+                "link tcp\nranks 3\ncores 64\nlatency 1e-9\nmessage 1e-9\noperation 1e-9\n"
+                "turn 0\nsegment 65536\nbytes 65536 write 1e-9 read 1e-9 fold 1e-9 copy 1e-9\n");
+  const std::vector<std::string> set =
+      With(kAuto, {"dense.calibration=" + job.File("costs"), "model.dlrm.top=[256,256]"});
+  const RunResult first = RunJob(job.Arguments("first", set));
+  ASSERT_TRUE(first.ok()) << first.DebugString();
+  EXPECT_EQ(first.summary["collectives"]["bucket_bytes"], 65536) << first.summary["collectives"];
+  const RunResult second = RunJob(job.Arguments("second", set));
+  ASSERT_TRUE(second.ok()) << second.DebugString();
+  EXPECT_EQ(second.summary["collectives"], first.summary["collectives"]);
+}
+
+TEST(CollectiveJobTest, AWorkersDeathLeavesADumpOfEverySurvivor) {
+  const SmallJob job(600, 100);
+  const RunArguments arguments =
+      job.Arguments("killed", {"train.epochs=100000", "data.shuffle_buffer=0"});
+  RunningJob running(arguments);
+  ASSERT_TRUE(running.WaitForStep(5, kLimit)) << running.driver().Output();
+  const pid_t victim = running.Roles()["worker-1"];
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  const RunResult result = running.Finish(kLimit);
+  EXPECT_EQ(result.exit_code, 1) << result.DebugString();
+  const RunResult dumps = Dumps(arguments.out);
+  EXPECT_EQ(dumps.exit_code, 0) << dumps.output;
+  EXPECT_THAT(dumps.output,
+              AllOf(HasSubstr("workers: 2 of 3 ranks"), HasSubstr("rank 1 left no dump")));
+}
+
+TEST(CollectiveJobTest, ASignalAsksForADump) {
+  const SmallJob job(600, 100);
+  const RunArguments arguments =
+      job.Arguments("signalled", {"train.epochs=100000", "data.shuffle_buffer=0"});
+  RunningJob running(arguments);
+  ASSERT_TRUE(running.WaitForStep(5, kLimit)) << running.driver().Output();
+  for (const char* worker : {"worker-0", "worker-1", "worker-2"}) {
+    const pid_t pid = running.Roles()[worker];
+    ASSERT_GT(pid, 0) << worker;
+    kill(pid, SIGUSR1);
+  }
+  const absl::Time end = absl::Now() + kLimit;
+  const auto all_there = [&] {
+    for (const int rank : {0, 1, 2}) {
+      const std::string file = absl::StrCat(arguments.out, "/collectives/workers.", rank, ".jsonl");
+      if (!std::filesystem::exists(file)) return false;
+    }
+    return true;
+  };
+  while (!all_there() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(20));
+  const RunResult dumps = Dumps(arguments.out);
+  EXPECT_THAT(dumps.output,
+              AllOf(HasSubstr("workers: 3 of 3 ranks"), Not(HasSubstr("left no dump"))));
+  running.driver().Signal(SIGTERM);
+  (void)running.Finish(kLimit);
+}
+
+}  // namespace
+}  // namespace tandem

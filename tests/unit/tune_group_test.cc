@@ -1,0 +1,187 @@
+// How a job's workers choose: all alike, by the job's rules before what was measured, by a file to
+// the same choices every time, and by nothing where bits must not depend on measurements.
+#include "worker/tune_group.h"
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_split.h"
+#include "collectives/links/in_memory_link.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+constexpr char kJob[] = R"(
+cluster { workers: 3 servers: 1 }
+data { format: CRITEO train: "train.tsv" }
+table { name: "ids" dim: 8 }
+dense { optimizer { learning_rate: 0.1 } }
+model { dlrm { bottom: [8] top: [8] } }
+train { batch: 16 }
+)";
+
+JobPlan Plan(const Overrides& overrides = {}) {
+  const auto job = ParseJob(kJob, "job", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  const auto plan = Resolve(*job);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+struct Tuned {
+  absl::Status status;
+  DenseTuning tuning;
+  std::string rules;
+  json described() const { return json::parse(tuning.json); }
+};
+
+// Every worker of the plan, in a thread of its own.
+std::vector<Tuned> Tune(const JobPlan& plan, int64_t bytes = 64 << 20,
+                        const std::vector<int>& hosts = {}) {
+  const auto workers = static_cast<size_t>(plan.workers());
+  std::vector<std::vector<std::unique_ptr<Link>>> links(workers);
+  for (auto& row : links) row.resize(workers);
+  for (size_t a = 0; a < workers; ++a) {
+    for (size_t b = a + 1; b < workers; ++b) {
+      auto pair = InMemoryLink::NewPair();
+      links[a][b] = std::move(pair[0]);
+      links[b][a] = std::move(pair[1]);
+    }
+  }
+  std::vector<Tuned> out(workers);
+  std::vector<std::thread> threads;
+  for (size_t w = 0; w < workers; ++w) {
+    threads.emplace_back([&, w] {
+      const auto rules = std::make_shared<ChooserRules>();
+      GroupOptions options;
+      options.chooser = ChooserFrom(rules, plan.workers(), false);
+      options.host_of_rank = hosts;
+      Group group(static_cast<int>(w), std::move(links[w]), options);
+      auto tuning = TuneGroup(plan, bytes, hosts, group, rules.get());
+      out[w].status = tuning.status();
+      if (tuning.ok()) out[w].tuning = *tuning;
+      out[w].rules = rules->ToString();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return out;
+}
+
+void ExpectAlike(const std::vector<Tuned>& all) {
+  for (const Tuned& one : all) {
+    EXPECT_TRUE(one.status.ok()) << one.status;
+    EXPECT_EQ(one.rules, all[0].rules);
+    EXPECT_EQ(one.tuning.bucket_bytes, all[0].tuning.bucket_bytes);
+    if (&one == &all[0]) continue;
+    EXPECT_THAT(one.tuning.json, IsEmpty());
+  }
+}
+
+// A machine of many cores on a slow wire.
+std::string CostsFile(const TemporaryFolder& folder, double message) {
+  Calibration costs;
+  costs.link = "tcp";
+  costs.ranks = 3;
+  costs.cores = 64;
+  costs.costs.message = message;
+  costs.costs.latency = 2 * message;
+  costs.costs.bytes = {{1 << 20, 4e-9, 4e-9, 5e-9, 1e-10}};
+  costs.segment_bytes = 256 << 10;
+  WriteTextFile(folder.File("costs"), costs.ToString());
+  return folder.File("costs");
+}
+
+TEST(TuneGroupTest, MeasuresAndAllWorkersChooseAlike) {
+  const std::vector<Tuned> all = Tune(Plan(), 1 << 20);
+  ExpectAlike(all);
+  EXPECT_THAT(all[0].rules, HasSubstr("allreduce:"));
+  const json described = all[0].described();
+  EXPECT_EQ(described["algorithm"], "AUTO");
+  EXPECT_THAT(described["costs"]["from"].get<std::string>(), StartsWith("measured in"));
+  ASSERT_EQ(described["choices"].size(), 1u);
+  EXPECT_EQ(described["choices"][0]["bytes"], 1 << 20);
+  EXPECT_THAT(described["choices"][0]["why"].get<std::string>(), StartsWith("predicted: "));
+  EXPECT_THAT(all[0].tuning.line,
+              AllOf(HasSubstr("between 3 workers: 1048576 bytes by "), HasSubstr("at once")));
+}
+
+TEST(TuneGroupTest, TheSameFileGivesTheSameChoices) {
+  const TemporaryFolder folder;
+  const JobPlan plan = Plan({{"dense.calibration", CostsFile(folder, 30e-6)}});
+  const std::vector<Tuned> all = Tune(plan);
+  ExpectAlike(all);
+  EXPECT_EQ(Tune(plan)[0].tuning.json, all[0].tuning.json);
+  EXPECT_GT(all[0].tuning.bucket_bytes, 0);
+  const json described = all[0].described();
+  EXPECT_EQ(described["costs"]["from"], "file " + folder.File("costs"));
+  EXPECT_THAT(described["bucket_why"].get<std::string>(), HasSubstr("on latency"));
+  EXPECT_EQ(described["choices"].size(), 3u) << "the first bucket, whole ones, and what is left";
+  // Dearer messages, larger buckets.
+  const JobPlan dear = Plan({{"dense.calibration", CostsFile(folder, 300e-6)}});
+  EXPECT_GT(Tune(dear)[0].tuning.bucket_bytes, all[0].tuning.bucket_bytes);
+}
+
+TEST(TuneGroupTest, TheJobsWordComesFirst) {
+  const TemporaryFolder folder;
+  const std::pair<std::string, std::string> costs = {"dense.calibration", CostsFile(folder, 30e-6)};
+  const std::vector<Tuned> ruled = Tune(Plan({costs, {"dense.rules", "allreduce:swing/64K"}}));
+  ExpectAlike(ruled);
+  EXPECT_THAT(ruled[0].rules, HasSubstr("allreduce:swing/64K"));
+  EXPECT_EQ(ruled[0].described()["choices"][0]["why"], "by the job's rules");
+  EXPECT_EQ(Tune(Plan({costs, {"dense.bucket_bytes", "-1"}}))[0].tuning.bucket_bytes, 0);
+  EXPECT_EQ(Tune(Plan({costs, {"dense.bucket_bytes", "777"}}))[0].tuning.bucket_bytes, 777);
+  const std::vector<Tuned> named = Tune(Plan({costs, {"dense.algorithm", "RING"}}));
+  EXPECT_EQ(named[0].rules, "");
+  EXPECT_GT(named[0].tuning.bucket_bytes, 0);
+  EXPECT_EQ(named[0].described()["choices"][0]["algorithm"], "ring");
+}
+
+TEST(TuneGroupTest, NothingIsMeasuredWhereBitsMustNotDependOnIt) {
+  const std::vector<Tuned> all = Tune(Plan({{"reproducible", "true"}}));
+  ExpectAlike(all);
+  EXPECT_EQ(all[0].rules, "");
+  EXPECT_EQ(all[0].tuning.bucket_bytes, 0);
+  EXPECT_FALSE(all[0].described().contains("costs"));
+  EXPECT_EQ(all[0].described()["choices"][0]["algorithm"], "direct");
+  for (const char* set : {"dense.codec={kind: SIGN}", "dense.sharded_optimizer=true"}) {
+    const std::vector<std::string> parts = absl::StrSplit(set, absl::MaxSplits('=', 1));
+    EXPECT_EQ(Tune(Plan({{parts[0], parts[1]}}), 1 << 20)[0].tuning.bucket_bytes, 0) << set;
+  }
+}
+
+TEST(TuneGroupTest, AFileThatCannotBeReadIsTheErrorOfAll) {
+  const JobPlan plan = Plan({{"dense.calibration", "/nowhere/costs"}});
+  for (const Tuned& one : Tune(plan)) {
+    EXPECT_THAT(std::string(one.status.message()),
+                HasSubstr("dense.calibration: \"/nowhere/costs\": cannot be read"));
+  }
+  EXPECT_THAT(std::string(CheckDenseChoices(plan).message()), HasSubstr("/nowhere/costs"));
+  const TemporaryFolder folder;
+  WriteTextFile(folder.File("costs"), "message often\n");
+  EXPECT_THAT(
+      std::string(CheckDenseChoices(Plan({{"dense.calibration", folder.File("costs")}})).message()),
+      HasSubstr("line 1"));
+  EXPECT_THAT(std::string(CheckDenseChoices(Plan({{"dense.rules", "allreduce:magic"}})).message()),
+              HasSubstr("dense.rules: \"allreduce:magic\": rules: at 10 ('magic')"));
+}
+
+TEST(TuneGroupTest, OneWorkerHasNothingToChoose) {
+  const std::vector<Tuned> one = Tune(Plan({{"cluster.workers", "1"}}));
+  EXPECT_TRUE(one[0].status.ok()) << one[0].status;
+  EXPECT_THAT(one[0].tuning.json, IsEmpty());
+}
+
+}  // namespace
+}  // namespace tandem
