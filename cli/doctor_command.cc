@@ -78,7 +78,7 @@ std::vector<Finding> ExamineAll(const Task& task, const HostFacts& host, int hos
 
 DoctorSelf SelfOf(std::shared_ptr<const Task> task, const HostFacts& host) {
   DoctorSelf self;
-  self.name = task->flags.listen.empty() ? "here" : task->flags.listen;
+  self.name = "here";  // the listener knows better
   self.host_name = host.name;
   self.ours = OurSideOf(host, task->transport(), task->job_hash());
   self.bind_host = "127.0.0.1";
@@ -197,17 +197,20 @@ int DoctorCommand(const DoctorFlags& flags) {
     return kExitBadInput;
   }
   const HostFacts host = GatherHost();
-  const DoctorSelf self = SelfOf(*task, host);
+  DoctorSelf self = SelfOf(*task, host);
   std::unique_ptr<DoctorServer> server;
   if (!flags.listen.empty()) {
     auto made = DoctorServer::New(self, flags.listen);
     if (!made.ok()) return Finish("tandem doctor", made.status());
     server = *std::move(made);
+    self.name = absl::StrCat(flags.advertise.empty() ? self.bind_host : flags.advertise, ":",
+                             server->port());
     std::fprintf(stderr, "tandem doctor: listening at %s, port %d\n", flags.listen.c_str(),
                  server->port());
     if (flags.peers.empty()) {
       ListenUntilTold(flags.seconds);
-      return kExitOk;
+      server.reset();
+      std::_Exit(kExitOk);  // an answer may still be under way in a thread of its own
     }
   }
   DoctorReport report;

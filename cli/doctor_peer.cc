@@ -24,7 +24,7 @@ constexpr absl::Duration kAnswerBound = absl::Seconds(3);
 constexpr absl::Duration kHostBound = absl::Seconds(45);  // all looks of cli/doctor_gather.h
 constexpr absl::Duration kWayBound =
     absl::Seconds(15);  // longer than a transport's connect deadline
-constexpr absl::Duration kProbeBound = absl::Seconds(70);  // all of them
+constexpr absl::Duration kProbeBound = absl::Seconds(120);  // all of them
 constexpr absl::Duration kIdleBound = absl::Seconds(60);
 constexpr int kClockQuestions = 16, kRoundTrips = 64, kMostConnections = 32;
 

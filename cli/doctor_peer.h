@@ -54,8 +54,8 @@ struct DoctorSelf {
   std::function<std::vector<Finding>(int hosts)> examine;  // this host, sharing the job with others
 };
 
-// Looks at `to` from here. `host`, if not null, gets what it says of itself. Ends within about half
-// a minute whatever it meets.
+// Looks at `to` from here. `host`, if not null, gets what it says of itself. Ends within two
+// minutes whatever it meets, within seconds if nobody answers.
 PairReport Probe(const DoctorSelf& self, const std::string& to, int hosts, HostReport* host);
 // Has `peer` look at others.
 absl::StatusOr<std::vector<PairReport>> AskForPairs(const std::string& peer,
