@@ -7,35 +7,37 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
   target_link_libraries(transport_conformance_test PRIVATE tandem::rdma_raw_peer)
   target_compile_definitions(transport_conformance_test PRIVATE TANDEM_HAVE_RDMA)
 
-  # in_guest(NAME NETWORK TIMEOUT TARGET ARGUMENT...)
-  function(in_guest name network timeout target)
-    add_test(NAME ${name}
-      COMMAND ${CMAKE_SOURCE_DIR}/tests/rdma/run_in_guest.sh --net ${network} --seconds ${timeout}
-              $<TARGET_FILE:${target}> ${ARGN}
-      WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
-    math(EXPR limit "${timeout} + 60")
-    # One guest at a time: an emulated processor takes a whole real one.
-    set_tests_properties(${name} PROPERTIES LABELS rdma TIMEOUT ${limit} RESOURCE_LOCK guest
-      SKIP_RETURN_CODE 77 SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY"
-      ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1")
-  endfunction()
-
   # A program of its own: it replaces operator new.
   add_executable(rdma_fault_test ${CMAKE_SOURCE_DIR}/tests/rdma/fault_test.cc)
   set_target_properties(rdma_fault_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(rdma_fault_test PRIVATE tandem_options tandem::rdma_raw_peer GTest::gtest
                                                 tandem::test_main)
   add_dependencies(rdma_fault_test transport_victim)
-  # Not yet run here: a link that goes down (the connection is reported lost, but new ones do not
-  # come up within the test's limit) and memory that cannot be registered any more (the guest ends).
-  in_guest(rdma_faults one 400 rdma_fault_test
-           --gtest_filter=-*ALinkThatGoesDown*:*WhatCannotBeRegistered*)
 
-  foreach(network one pair)
-    in_guest(rdma_conformance_${network} ${network} 200 transport_conformance_test
-             --gtest_filter=Rdma/*)
-  endforeach()
-  # Large parts need minutes where packets are lost.
-  in_guest(rdma_conformance_lossy lossy 200 transport_conformance_test
-           --gtest_filter=Rdma/*-*PartsMayBeEmptyOrLarge*)
+  if(TANDEM_TORCH)
+    add_executable(rdma_job_test ${CMAKE_SOURCE_DIR}/tests/rdma/job_test.cc)
+    set_target_properties(rdma_job_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+    target_link_libraries(rdma_job_test PRIVATE tandem::small_job tandem::rdma GTest::gtest)
+    add_dependencies(rdma_job_test tandem tandem-scheduler tandem-server tandem-worker)
+  endif()
+
+  # What tests/rdma/bench.py runs beside perftest.
+  tandem_binary(rdma_bench SRCS ${CMAKE_SOURCE_DIR}/tests/rdma/rdma_bench.cc
+                DEPS tandem::rdma tandem::server tandem::transport tandem::worker_core)
+
+  # in_guest(NAME WHICH SECONDS): one start of the guest for all tests of a kind. Alone: an emulated
+  # processor takes a whole real one.
+  function(in_guest name which seconds)
+    add_test(NAME ${name}
+      COMMAND ${CMAKE_SOURCE_DIR}/tests/rdma/run_in_guest.sh --net one --seconds ${seconds}
+              ${CMAKE_SOURCE_DIR}/tests/rdma/guest_tests.sh ${CMAKE_BINARY_DIR}/tests ${which}
+      WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+    math(EXPR limit "${seconds} + 120")
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${limit} RUN_SERIAL ON SKIP_RETURN_CODE 77
+      ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1")
+  endfunction()
+  in_guest(rdma_quick quick 600)
+  in_guest(rdma_all all 5400)
+  set_tests_properties(rdma_quick PROPERTIES LABELS guest)
+  set_tests_properties(rdma_all PROPERTIES LABELS rdma)
 endif()

@@ -18,6 +18,7 @@ mkdir -p /all/dev/shm /all/dev/pts /all/run/door
 mount -t tmpfs shm /all/dev/shm
 mount -t devpts devpts /all/dev/pts
 mount -t 9p -o "$share,rw" door /all/run/door
+: >/all/run/door/started
 # modprobe (called by ip and rdma) must see the modules of this kernel.
 modules=$(sed 's/.*modules=\([^ ]*\).*/\1/' /all/proc/cmdline)
 [ -z "$modules" ] || mkdir -p /all/lib/modules

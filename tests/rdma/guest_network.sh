@@ -1,6 +1,19 @@
-# Sourced in the guest: makes its Soft-RoCE devices. Argument: one, pair or lossy (run_in_guest.sh).
+# Sourced in the guest: makes its Soft-RoCE devices, in place of those that are there. Argument: one, pair
+# or lossy (run_in_guest.sh).
 # shellcheck shell=bash
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+no_device() {
+  unset TANDEM_RDMA_HOSTS TANDEM_RDMA_LINK
+  local end
+  for end in 0 1 2; do
+    rdma link delete "rxe$end" 2>/dev/null
+    ip link delete "rdma$end" 2>/dev/null
+  done
+  ip rule add pref 0 lookup local 2>/dev/null
+  for end in 1 2 3; do ip rule delete pref "$end" 2>/dev/null && ip rule delete pref "$end" 2>/dev/null; done
+  return 0
+}
 
 one_device() {
   ip link add rdma0 type dummy && ip link set rdma0 mtu 9000 up &&
@@ -31,6 +44,7 @@ two_devices() {
 
 ulimit -l unlimited
 ip link set lo up
+no_device
 case $1 in
   one) one_device ;;
   pair) two_devices ;;

@@ -1,0 +1,53 @@
+#!/bin/bash
+# The tests that need an RDMA device, one after the other; run_in_guest.sh starts this.
+#
+#   tests/rdma/guest_tests.sh FOLDER quick   conformance over one device, a peer that dies, a broken queue pair
+#   tests/rdma/guest_tests.sh FOLDER all     all of them, over one device, two, and two that lose packets
+#
+# FOLDER: the test programs. What needs a network that only a guest has is left out, and named, on a
+# machine with a device of its own. Exit status: 1 if a program failed, or found no device.
+set -u
+here=$(dirname "$(readlink -f "$0")")
+folder=$1 which=$2
+failed=()
+
+run() {  # run NAME PROGRAM [ARG...]
+  local name=$1 program=$folder/$2 log status start=$SECONDS
+  shift 2
+  log=$(mktemp)
+  # Without the right to lock memory beyond the limit, which tests lower.
+  setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock \
+    timeout --kill-after 5 "${TANDEM_TEST_SECONDS:-1200}" "$program" "$@" >"$log" 2>&1
+  status=$?
+  grep -q 'SKIPPED ENTIRELY' "$log" && status="no device"
+  printf '%s: %s, %d s; %s\n' "$name" "$([[ $status == 0 ]] && echo ok || echo "FAILED ($status)")" \
+    $((SECONDS - start)) "$(grep -aE '^\[  (PASSED|SKIPPED) ' "$log" | tr -s ' \n' ' ')"
+  if [[ $status != 0 ]]; then
+    tail -n 60 "$log"
+    failed+=("$name")
+  fi
+  rm -f "$log"
+}
+
+network() {  # network NAME: false where it cannot be made
+  if [[ -z ${TANDEM_GUEST_SHARED-} ]]; then
+    printf 'not here, on a device that is real: what needs the network "%s"\n' "$1"
+    return 1
+  fi
+  source "$here/guest_network.sh" "$1" || { failed+=("network $1"); return 1; }
+}
+
+if [[ $which == quick ]]; then
+  run conformance transport_conformance_test '--gtest_filter=Rdma/*'
+  run faults rdma_fault_test '--gtest_filter=*KilledWithWrites*:*AQueuePairInError*'
+else
+  run conformance transport_conformance_test '--gtest_filter=Rdma/*'
+  run faults rdma_fault_test
+  [[ ! -x $folder/rdma_job_test ]] || run jobs rdma_job_test
+  # Large parts need minutes where packets are lost.
+  if network pair; then run "conformance, two devices" transport_conformance_test '--gtest_filter=Rdma/*'; fi
+  if network lossy; then
+    run "conformance, packets lost" transport_conformance_test '--gtest_filter=Rdma/*-*PartsMayBeEmptyOrLarge*'
+  fi
+fi
+[[ ${#failed[@]} -eq 0 ]]
