@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -169,24 +170,42 @@ Finding ExamineOpenFiles(const HostFacts& host, const JobNeeds& needs) {
 
 // ---- RDMA ----
 
+// How a GID begins that belongs to an IPv4 address: endpoints are bound to such a one.
+constexpr absl::string_view kIpv4Gid = "0000:0000:0000:0000:0000:ffff:";
+
+bool IsRoceV2(const RdmaGidFact& gid) { return gid.type == "RoCE v2"; }
+bool HasIpv4(const RdmaGidFact& gid) { return absl::StartsWith(gid.gid, kIpv4Gid); }
+
 bool Usable(const RdmaPortFact& port) {
   if (!port.active || port.iwarp) return false;
-  return !port.ethernet || std::any_of(port.gids.begin(), port.gids.end(),
-                                       [](const auto& gid) { return gid.type == "RoCE v2"; });
+  return !port.ethernet || std::any_of(port.gids.begin(), port.gids.end(), [](const auto& gid) {
+    return IsRoceV2(gid) && HasIpv4(gid);
+  });
 }
 
 std::string PortName(const RdmaPortFact& port) {
   return absl::StrCat(port.device, " port ", port.port);
 }
 
+// "192.0.2.1", or the GID as it is.
+std::string GidText(const RdmaGidFact& gid) {
+  uint32_t high = 0, low = 0;
+  if (!HasIpv4(gid) || gid.gid.size() != kIpv4Gid.size() + 9 ||
+      !absl::SimpleHexAtoi(gid.gid.substr(kIpv4Gid.size(), 4), &high) ||
+      !absl::SimpleHexAtoi(gid.gid.substr(kIpv4Gid.size() + 5), &low)) {
+    return gid.gid;
+  }
+  return absl::StrCat(high >> 8, ".", high & 255, ".", low >> 8, ".", low & 255);
+}
+
+// Those that endpoints can be bound to.
 std::string GidsOf(const RdmaPortFact& port) {
   std::vector<std::string> all;
   for (const RdmaGidFact& gid : port.gids) {
-    if (gid.type != "RoCE v2") continue;
-    all.push_back(absl::StrCat("GID ", gid.index, " ", gid.gid,
+    if (port.ethernet && (!IsRoceV2(gid) || !HasIpv4(gid))) continue;
+    all.push_back(absl::StrCat("GID ", gid.index, " ", GidText(gid),
                                gid.network_device.empty() ? "" : " on ", gid.network_device));
   }
-  if (all.size() > 2) all.resize(2);
   return absl::StrJoin(all, ", ");
 }
 
@@ -201,8 +220,12 @@ Finding ExamineRdmaPort(const RdmaPortFact& port, bool forced) {
                   "check cable and switch; rdma link; ip link set DEVICE up");
   }
   if (!Usable(port)) {
-    return Either(forced, check, absl::StrCat(name, ": active, but no RoCE v2 GID"),
-                  "give its network device an IP address; default_roce_mode \"RoCE v2\"");
+    const bool v2 = std::any_of(port.gids.begin(), port.gids.end(), IsRoceV2);
+    return Either(forced, check,
+                  absl::StrCat(name, ": active, but no RoCE v2 GID",
+                               v2 ? " that belongs to an IPv4 address" : ""),
+                  v2 ? "give its network device an IPv4 address"
+                     : "give its network device an IPv4 address; default_roce_mode \"RoCE v2\"");
   }
   const std::string gids = GidsOf(port);
   const std::string found = absl::StrCat(name, ": ", port.ethernet ? "RoCE v2" : "InfiniBand",

@@ -17,3 +17,13 @@ tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_test.cc
             DEPS tandem::doctor LABELS unit)
 tandem_test(doctor_peer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_peer_test.cc
             DEPS tandem::doctor LABELS unit)
+# The doctor beside a device, healthy and broken: in the guest where this machine has none.
+if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
+  add_test(NAME rdma_doctor
+    COMMAND ${CMAKE_SOURCE_DIR}/tests/rdma/run_in_guest.sh --net one --seconds 200
+            ${CMAKE_SOURCE_DIR}/tests/rdma/doctor_in_guest.sh $<TARGET_FILE:tandem>
+            ${CMAKE_SOURCE_DIR}/configs/quickstart.textproto
+    WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(rdma_doctor PROPERTIES LABELS rdma TIMEOUT 260 RESOURCE_LOCK guest
+    SKIP_RETURN_CODE 77 SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
+endif()

@@ -41,7 +41,8 @@ RdmaPortFact GoodPort() {
   port.device = "mlx5_0";
   port.active = port.ethernet = true;
   port.mtu_bytes = port.max_mtu_bytes = 4096;
-  port.gids = {{0, "fe80::1", "IB/RoCE v1", "eth0"}, {3, "::ffff:10.0.0.1", "RoCE v2", "eth0"}};
+  port.gids = {{0, "fe80::1", "IB/RoCE v1", "eth0"},
+               {3, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "eth0"}};
   return port;
 }
 
@@ -107,11 +108,16 @@ TEST_F(HostTest, NoRoceV2Gid) {
   ExpectOne(Level::kProblem, "RDMA", "no RoCE v2 GID", Cluster::RDMA);
 }
 
+TEST_F(HostTest, ARoceV2GidOfNoIpv4Address) {
+  host_.rdma.ports[0].gids[1].gid = "fe80:0000:0000:0000:90f1:b3ff:fe3b:c33e";
+  ExpectOne(Level::kWarning, "RDMA", "no RoCE v2 GID that belongs to an IPv4 address");
+}
+
 TEST_F(HostTest, TheGidIsNamedWithItsIndex) {
   const auto findings = ExamineHost(host_, Cluster::AUTO, nullptr);
   bool named = false;
   for (const Finding& finding : findings) {
-    named = named || absl::StrContains(finding.found, "GID 3 ::ffff:10.0.0.1 on eth0");
+    named = named || absl::StrContains(finding.found, "GID 3 10.0.0.1 on eth0");
   }
   EXPECT_TRUE(named);
 }
