@@ -295,7 +295,7 @@ absl::Status RunScheduler(const SchedulerOptions& options) {
   zmq.incarnation = options.incarnation;
   zmq.linger = kLinger;
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport, NewZmqTransport(zmq));
-  return ServeJob(options, *transport, "zeromq");
+  return ServeJob(options, *transport, "ZeroMQ");
 }
 
 }  // namespace tandem

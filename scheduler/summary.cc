@@ -1,6 +1,9 @@
 #include "scheduler/summary.h"
 
 #include <cmath>
+#include <set>
+
+#include "absl/strings/str_join.h"
 
 namespace tandem {
 namespace {
@@ -76,6 +79,13 @@ json PathsJson(const JobReport& report) {
   return out;
 }
 
+// What carried rows and gradients: each way once. Where there was no choice, nobody says.
+std::string Carriers(const JobReport& report, absl::string_view only) {
+  std::set<std::string> ways;
+  for (const auto& [ends, path] : report.paths) ways.insert(path.way());
+  return ways.empty() ? std::string(only) : absl::StrJoin(ways, ", ");
+}
+
 }  // namespace
 
 json PolicyJson(const JobPlan& plan) {
@@ -133,7 +143,7 @@ json SummaryJson(const JobPlan& plan, const JobReport& report, absl::string_view
               {"shards_per_server", plan.shards_per_server()},
               {"policy", PolicyJson(plan)},
               {"reproducible", plan.job.reproducible()},
-              {"transport", std::string(transport)},
+              {"transport", Carriers(report, transport)},
               {"steps", report.max_step},
               {"samples", report.samples},
               {"seconds", report.seconds},

@@ -12,8 +12,9 @@
 
 namespace tandem {
 
-// `transport`: what carried the frames, e.g. "zeromq". Staleness and updates of a table come from
-// the shards; of dense parameters by allreduce, from the workers. Means of nothing are absent.
+// `transport`: what carries frames where nobody reports another way, e.g. "ZeroMQ". Staleness and
+// updates of a table come from the shards; of dense parameters by allreduce, from the workers.
+// Means of nothing are absent.
 nlohmann::json SummaryJson(const JobPlan& plan, const JobReport& report,
                            absl::string_view transport);
 

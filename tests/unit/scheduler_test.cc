@@ -263,7 +263,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   (*progress.mutable_updates_sent())["emb"] = 6;
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   ASSERT_TRUE(book.AddProgress(1, progress).ok());
-  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "zeromq");
+  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
   for (const char* field :
        {"job", "seed", "workers", "servers", "policy", "transport", "samples", "seconds",
         "samples_per_second", "eval", "staleness", "updates", "bytes", "build"}) {
@@ -278,6 +278,22 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   EXPECT_EQ(summary["updates"]["sent"], 12);
   EXPECT_EQ(summary["updates"]["arrived"], 12);
   EXPECT_EQ(summary["updates"]["applied"], 10);
+}
+
+TEST(SummaryTest, NamesEachWayThatFramesTook) {
+  const JobPlan plan = TestPlan(1, 3);
+  JobBook book(plan);
+  book.Start(At(0));
+  EXPECT_EQ(SummaryJson(plan, book.Total(At(1)), "ZeroMQ")["transport"], "ZeroMQ");
+  for (const char* way : {"shared memory", "RDMA", "shared memory"}) {
+    Path path;
+    path.set_to(absl::StrCat("server ", book.Total(At(1)).paths.size()));
+    path.set_way(way);
+    EXPECT_TRUE(book.AddPath("worker 0", path));
+  }
+  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
+  EXPECT_EQ(summary["transport"], "RDMA, shared memory");
+  EXPECT_EQ(summary["paths"].size(), 3u);
 }
 
 // Text from peers goes into JSON whatever its bytes are; numbers that are not finite do too.
