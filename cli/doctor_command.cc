@@ -201,7 +201,10 @@ int DoctorCommand(const DoctorFlags& flags) {
   std::unique_ptr<DoctorServer> server;
   if (!flags.listen.empty()) {
     auto made = DoctorServer::New(self, flags.listen);
-    if (!made.ok()) return Finish("tandem doctor", made.status());
+    if (!made.ok()) {
+      Finish("tandem doctor", made.status());
+      return absl::IsInvalidArgument(made.status()) ? kExitBadInput : kExitFailed;
+    }
     server = *std::move(made);
     self.name = absl::StrCat(flags.advertise.empty() ? self.bind_host : flags.advertise, ":",
                              server->port());

@@ -19,8 +19,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr absl::Duration kConnectBound = absl::Seconds(3);
-constexpr absl::Duration kAnswerBound = absl::Seconds(3);
+constexpr absl::Duration kConnectBound = absl::Seconds(5);
+constexpr absl::Duration kAnswerBound = absl::Seconds(5);
 constexpr absl::Duration kHostBound = absl::Seconds(45);  // all looks of cli/doctor_gather.h
 constexpr absl::Duration kWayBound =
     absl::Seconds(15);  // longer than a transport's connect deadline

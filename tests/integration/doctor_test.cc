@@ -289,13 +289,14 @@ TEST_F(DoctorTest, TooManyProcesses) {
 // ---- wrong usage ----
 
 TEST_F(DoctorTest, WrongUsage) {
-  for (const std::vector<std::string>& wrong :
-       std::vector<std::vector<std::string>>{{"--nonsense"},
-                                             {"--peer", "no-port"},
-                                             {"--listen", "nothing"},
-                                             {"--set", "a=1"},
-                                             {folder_.File("gone.textproto")},
-                                             {job_, "--set", "seeed=1"}}) {
+  for (const std::vector<std::string>& wrong : std::vector<std::vector<std::string>>{
+           {"--nonsense"},
+           {"--peer", "no-port"},
+           {"--listen", "nothing"},
+           {"--listen", "0.0.0.0:0"},  // and what others are to call it?
+           {"--set", "a=1"},
+           {folder_.File("gone.textproto")},
+           {job_, "--set", "seeed=1"}}) {
     const Examined examined = Doctor(wrong);
     EXPECT_EQ(examined.code, 2) << absl::StrJoin(wrong, " ") << ": " << examined.text;
     EXPECT_EQ(std::count(examined.text.begin(), examined.text.end(), '\n'), 1) << examined.text;
