@@ -347,6 +347,7 @@ int RunCommand(const RunFlags& flags) {
   const absl::StatusOr<JobPlan> plan = PlanOf(role);
   absl::Status ready = plan.status();
   if (ready.ok()) ready = CheckFlags(flags);
+  if (ready.ok()) ready = CheckDenseDevice(*plan);
   if (ready.ok()) ready = CheckDenseChoices(*plan);
   if (ready.ok()) ready = CheckData(*plan);
   if (!ready.ok()) {

@@ -2,6 +2,7 @@
 #include "base/heap.h"
 #include "cli/role_options.h"
 #include "cli/transport_choice.h"
+#include "worker/tune_group.h"
 #include "worker/worker_shell.h"
 
 int main(int argc, char** argv) {
@@ -24,8 +25,9 @@ int main(int argc, char** argv) {
   if (!ParseFlags(&app, argc, argv, &code)) return code;
 
   const auto plan = PlanOf(flags);
-  if (!plan.ok()) {
-    Finish("tandem-worker", plan.status());
+  const absl::Status ready = plan.ok() ? CheckDenseDevice(*plan) : plan.status();
+  if (!ready.ok()) {
+    Finish("tandem-worker", ready);
     return kExitBadInput;
   }
   WorkerOptions options;

@@ -22,7 +22,7 @@ constexpr int64_t kFirstBucketShare = 4;
 
 bool SamplesApart(const DenseSynchroniser::Options& options) {
   return options.wire != DataType::kF32 || options.codec.kind() > Codec::NONE ||
-         options.sharded_optimizer;
+         options.sharded_optimizer || options.on_device;
 }
 
 }  // namespace
@@ -97,6 +97,7 @@ DenseSynchroniser::Options DenseSynchroniser::OptionsOf(const JobPlan& plan) {
   options.codec = dense.codec();
   options.sharded_optimizer = dense.sharded_optimizer();
   options.seed = plan.job.seed();
+  options.on_device = dense.device() == Dense::CUDA;
   return options;
 }
 
@@ -275,6 +276,15 @@ absl::Status DenseSynchroniser::GatherSlots() {
   return absl::OkStatus();
 }
 
+absl::Status DenseSynchroniser::SumAtOnce() {
+  if (device_sum_ != nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(float* const gradient, device_gradient_(/*zero=*/samples_ == 0));
+    return DumpIfNeeded(device_sum_->Sum(gradient, dense_.count(), gradient_.data()));
+  }
+  if (options_.sharded_optimizer) return ReduceToOwners();
+  return options_.codec.kind() > Codec::NONE ? SumByCodec() : Reduce(buckets_[0]);
+}
+
 // ---- The steps of one synchronisation, as others see them ----------------------
 
 void DenseSynchroniser::Begin(absl::Span<float> gradient, int64_t samples) {
@@ -336,9 +346,7 @@ absl::Status DenseSynchroniser::Finish(absl::Span<float> gradient, int64_t sampl
     TANDEM_RETURN_IF_ERROR(failure_);
     begun_ = false;
   } else {
-    TANDEM_RETURN_IF_ERROR(options_.sharded_optimizer            ? ReduceToOwners()
-                           : options_.codec.kind() > Codec::NONE ? SumByCodec()
-                                                                 : Reduce(buckets_[0]));
+    TANDEM_RETURN_IF_ERROR(SumAtOnce());
     TANDEM_RETURN_IF_ERROR(ReduceSamples());
     absl::MutexLock lock(&mutex_);
     begun_ = false;

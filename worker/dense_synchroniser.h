@@ -19,13 +19,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/optional.h"
@@ -36,6 +39,7 @@
 #include "collectives/types.h"
 #include "proto/job.h"
 #include "worker/dense_parameters.h"
+#include "worker/device_sum.h"
 
 namespace tandem {
 
@@ -77,7 +81,8 @@ class DenseSynchroniser {
     int64_t batch = 1;                    // samples of a step of one worker, for 16-bit wires
     Codec codec;                          // of the job (proto/job.proto)
     bool sharded_optimizer = false;
-    uint64_t seed = 0;  // PowerSGD begins with it
+    bool on_device = false;  // SumOnDevice will be called
+    uint64_t seed = 0;       // PowerSGD begins with it
     // What the group did is written here (collectives/dump.h) when it fails, or on request; empty:
     // nowhere.
     std::string dump_folder;
@@ -105,6 +110,13 @@ class DenseSynchroniser {
   absl::Status Finish(absl::Span<float> gradient, int64_t samples, double* samples_of_all,
                       uint64_t* bytes);
 
+  // Gradients are summed where a GPU has them, not from what Finish is given: `gradient` says where
+  // they are, or, if it is told so, that there are zeros (no samples). Before the first Finish.
+  using DeviceGradient = std::function<absl::StatusOr<float*>(bool zero)>;
+  void SumOnDevice(std::unique_ptr<DeviceSum> sum) { device_sum_ = std::move(sum); }
+  void set_device_gradient(DeviceGradient gradient) { device_gradient_ = std::move(gradient); }
+  bool sums_on_device() const { return device_sum_ != nullptr; }
+
   // Sharded optimizer, all ranks: the slots of all blocks to rank 0, for a save.
   absl::Status GatherSlots();
 
@@ -123,6 +135,7 @@ class DenseSynchroniser {
   absl::Status ReduceBucket(Piece bucket);
   void MakeCodec();
   absl::Status SumByCodec();
+  absl::Status SumAtOnce();
   void ShardOptimizer();
   absl::Status ReduceToOwners();
   absl::Status SendValuesRound();
@@ -151,6 +164,8 @@ class DenseSynchroniser {
   Trace* trace_ = nullptr;
   uint64_t told_ = 0;  // of what was sent
   std::atomic<bool> dump_requested_{false};
+  std::unique_ptr<DeviceSum> device_sum_;  // uses group_
+  DeviceGradient device_gradient_;
 
   mutable absl::Mutex mutex_;
   bool begun_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,7 @@
 #include "worker/join_group.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,8 @@ GroupOptions OptionsOf(const JobPlan& plan) {
 }
 
 // Meets the others and joins them. What the group is to know of them goes into `options`.
-absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, int rank,
+absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, const char* group,
+                                                        int rank, int ranks,
                                                         const std::string& coordinator,
                                                         std::unique_ptr<CoordinatorClient>* client,
                                                         GroupOptions* options) {
@@ -41,9 +43,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, int
   TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host));
   JoinOptions join;
   join.coordinator = coordinator;
-  join.group = kWorkersGroup;
+  join.group = group;
   join.rank = rank;
-  join.ranks = plan.workers();
+  join.ranks = ranks;
   join.member = ports.member();
   TANDEM_ASSIGN_OR_RETURN(*client, CoordinatorClient::Join(join, deadline));
   const Membership membership = (*client)->membership();
@@ -60,6 +62,39 @@ bool OverTcp(const JobPlan& plan, const std::vector<int>& host_of_rank) {
                      [&](int host) { return host != host_of_rank[0]; });
 }
 
+// The hosts' first ranks, in the order of their hosts' numbers.
+std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
+  std::map<int, int> first;
+  for (size_t r = 0; r < host_of_rank.size(); ++r) {
+    first.emplace(host_of_rank[r], static_cast<int>(r));
+  }
+  std::vector<int> leaders;
+  for (const auto& [host, rank] : first) leaders.push_back(rank);
+  return leaders;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(const JobPlan& plan, Group& group,
+                                                       const std::vector<int>& host_of_rank,
+                                                       const std::string& coordinator,
+                                                       GroupWatch* watch, WorkerGroup* out) {
+  DeviceSumOptions options;
+  options.host_of_rank = host_of_rank;
+  options.watch = watch;
+  options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
+  const std::vector<int> leaders = LeadersOf(host_of_rank);
+  const auto own = std::find(leaders.begin(), leaders.end(), group.rank());
+  if (leaders.size() > 1 && own != leaders.end()) {
+    GroupOptions of_leaders = OptionsOf(plan);
+    const int number = static_cast<int>(own - leaders.begin());
+    TANDEM_ASSIGN_OR_RETURN(
+        auto links, Meet(plan, "leaders", number, static_cast<int>(leaders.size()), coordinator,
+                         &out->leaders_client, &of_leaders));
+    of_leaders.watch = out->leaders_client.get();
+    options.leaders = std::make_unique<Group>(number, std::move(links), std::move(of_leaders));
+  }
+  return DeviceSum::New(group, std::move(options));
+}
+
 }  // namespace
 
 absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
@@ -69,7 +104,8 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
   GroupOptions options = OptionsOf(plan);
   std::vector<std::unique_ptr<Link>> links(1);
   if (plan.workers() > 1) {
-    TANDEM_ASSIGN_OR_RETURN(links, Meet(plan, rank, coordinator, &out.client, &options));
+    TANDEM_ASSIGN_OR_RETURN(
+        links, Meet(plan, kWorkersGroup, rank, plan.workers(), coordinator, &out.client, &options));
   }
   const std::vector<int> hosts = options.host_of_rank;
   const auto rules = std::make_shared<ChooserRules>();
@@ -87,8 +123,14 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
   DenseSynchroniser::Options synchronise = DenseSynchroniser::OptionsOf(plan);
   synchronise.bucket_bytes = out.tuning.bucket_bytes;
   synchronise.dump_folder = dump_folder;
+  std::unique_ptr<DeviceSum> device_sum;
+  if (synchronise.on_device) {
+    TANDEM_ASSIGN_OR_RETURN(device_sum,
+                            JoinDevices(plan, *group, hosts, coordinator, watch.get(), &out));
+  }
   out.synchroniser =
       std::make_unique<DenseSynchroniser>(std::move(group), std::move(watch), dense, synchronise);
+  out.synchroniser->SumOnDevice(std::move(device_sum));
   return out;
 }
 

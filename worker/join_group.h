@@ -19,6 +19,8 @@ namespace tandem {
 // What a worker holds for its collectives, to be destroyed in this order from below.
 struct WorkerGroup {
   std::unique_ptr<CoordinatorClient> client;  // null in a job of one worker
+  // Between the first workers of the hosts, for gradients on GPUs; null elsewhere.
+  std::unique_ptr<CoordinatorClient> leaders_client;
   std::unique_ptr<DenseSynchroniser> synchroniser;
   DenseTuning tuning;
 };

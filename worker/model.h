@@ -63,6 +63,14 @@ class DenseModel {
                                        absl::Span<float> flat_gradient,
                                        absl::Span<const absl::Span<float>> pooled_gradients) = 0;
 
+  // Where a model on a GPU has the gradient of the last ForwardBackward: parameter_count() floats
+  // in device memory, written in CUDA's default stream. `zero`: zeros instead, for a step without
+  // samples. FAILED_PRECONDITION: it is on no GPU.
+  virtual absl::StatusOr<float*> DeviceGradient(bool zero) = 0;
+  // From now on somebody takes the gradient from there, and ForwardBackward leaves `flat_gradient`
+  // as it is.
+  virtual void LeaveGradientOnDevice() = 0;
+
   // Called from within ForwardBackward, as the backward pass goes on: elements from `first` to the
   // end of the flat gradient are final. `first` falls from call to call. Models need not call it.
   using GradientReady = std::function<void(int64_t first)>;
@@ -75,10 +83,20 @@ class DenseModel {
   GradientReady gradient_ready_;
 };
 
+// Where a model computes. On a GPU a batch is one block, and results agree with those of the
+// processor but for rounding.
+enum class ModelDevice {
+  kCpu,
+  kCuda,
+  kCpuAsDevice,  // what is done for a GPU, on the processor: for tests
+};
+
 // INVALID_ARGUMENT if the model does not fit its inputs (DLRM's bottom width against dim, ...).
-// `threads`: intra-op threads of the engine.
+// FAILED_PRECONDITION: no GPU, or a LibTorch that can use none. `threads`: intra-op threads of the
+// engine.
 absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
-                                                          const ModelInputs& inputs, int threads);
+                                                          const ModelInputs& inputs, int threads,
+                                                          ModelDevice device = ModelDevice::kCpu);
 
 // Fills the flat buffer with first values. Declared here, defined without LibTorch.
 void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_seed,

@@ -53,8 +53,11 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from) {
       !plan_.job.data().negatives().test_negatives().empty()) {
     TANDEM_ASSIGN_OR_RETURN(test_, NewTestSource(plan_, rank));
   }
-  TANDEM_ASSIGN_OR_RETURN(model_, NewDenseModel(plan_.job.model(), InputsOf(plan_, shape),
-                                                plan_.job.cluster().threads_per_worker()));
+  TANDEM_ASSIGN_OR_RETURN(
+      model_,
+      NewDenseModel(
+          plan_.job.model(), InputsOf(plan_, shape), plan_.job.cluster().threads_per_worker(),
+          plan_.job.dense().device() == Dense::CUDA ? ModelDevice::kCuda : ModelDevice::kCpu));
   TANDEM_ASSIGN_OR_RETURN(
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
   InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
@@ -69,6 +72,10 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from) {
 
 void StepRunner::set_synchroniser(DenseSynchroniser* synchroniser) {
   synchroniser_ = synchroniser;
+  if (synchroniser != nullptr && synchroniser->sums_on_device()) {
+    model_->LeaveGradientOnDevice();
+    synchroniser->set_device_gradient([this](bool zero) { return model_->DeviceGradient(zero); });
+  }
   if (synchroniser == nullptr || !synchroniser->overlaps()) return;
   model_->set_gradient_ready([synchroniser](int64_t first) { synchroniser->Ready(first); });
 }

@@ -27,6 +27,9 @@ struct DenseTuning {
   std::string json, line;
 };
 
+// FAILED_PRECONDITION if the model is to be on a GPU and this build's LibTorch has no CUDA.
+absl::Status CheckDenseDevice(const JobPlan& plan);
+
 // Whether the job's rules can be read, and its file of costs: INVALID_ARGUMENT names the field.
 absl::Status CheckDenseChoices(const JobPlan& plan);
 

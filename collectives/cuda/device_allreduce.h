@@ -103,6 +103,11 @@ struct StagedOptions {
 DeviceStatus NewStagedAllReduce(HostSegments& host, const StagedOptions& options,
                                 std::unique_ptr<DeviceAllReduce>* out);
 
+// Across hosts with several ranks each: `within` is among the ranks of a host, `across` among one
+// rank of each host, null on the others. kSum only, else UNSUPPORTED.
+std::unique_ptr<DeviceAllReduce> NewTwoLevelSum(std::unique_ptr<DeviceAllReduce> within,
+                                                std::unique_ptr<DeviceAllReduce> across);
+
 // By NCCL, one device a rank. UNSUPPORTED if the build had no NCCL, or for an op NCCL lacks
 // (logical and bit ops). Fails where ranks share a device: NCCL refuses that.
 DeviceStatus NewNcclAllReduce(int rank, int ranks, const ByteAllGather& all_gather,

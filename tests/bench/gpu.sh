@@ -39,7 +39,7 @@ NCCL=$(find_nccl)
 readonly NVCC CUDA NCCL
 
 sources=(collectives/cuda/{device_reduce.cu,ipc_allreduce.cc,ipc_memory.cc,meeting.cc,nccl_allreduce.cc}
-  collectives/cuda/staged_allreduce.cc collectives/reduce_kernels.cc collectives/reduce_base.cc
+  collectives/cuda/{staged_allreduce,two_level_sum}.cc collectives/reduce_kernels.cc collectives/reduce_base.cc
   tests/cuda/{gpu_bench.cc,gpu_checks.cc,gpu_data.cc,gpu_main.cc,processes.cc,thread_peers.cc})
 flags=(-std=c++20 -O3 -fmad=false -I. -Xcompiler=-ffp-contract=off
   -gencode "arch=compute_90,code=[sm_90,compute_90]")

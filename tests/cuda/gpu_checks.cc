@@ -497,6 +497,47 @@ std::string StagedOrder(const GpuCheckOptions& options) {
                       }));
 }
 
+// Two hosts of two ranks: within both and across them through the host, each on its own.
+std::string TwoLevelsSum(const GpuCheckOptions& options) {
+  return RunProcesses(
+      1, kLimit, OnDevice([&](Peer&) {
+        constexpr int kRanks = 4, kHosts = 2, kHere = 2;
+        ThreadPeers hosts[kHosts] = {ThreadPeers(kHere), ThreadPeers(kHere)};
+        ThreadPeers leaders(kHosts);
+        return RunThreads(kRanks, [&](int rank) {
+          const int host = rank / kHere;
+          std::unique_ptr<DeviceAllReduce> within, across;
+          Require(NewStagedAllReduce(hosts[host].Of(rank % kHere), StagedOptions(), &within));
+          if (rank % kHere == 0) {
+            Require(NewStagedAllReduce(leaders.Of(host), StagedOptions(), &across));
+          }
+          const auto sum = NewTwoLevelSum(std::move(within), std::move(across));
+          const size_t count = options.small ? 100 : 100'003;
+          std::vector<float> values(count);
+          for (size_t i = 0; i < count; ++i) {
+            values[i] = static_cast<float>((i % 100 + 1) << rank);
+          }
+          const DeviceBuffer data(count * sizeof(float));
+          TANDEM_CUDA_REQUIRE(
+              cudaMemcpy(data.data(), values.data(), data.bytes(), cudaMemcpyHostToDevice));
+          const Stream stream;
+          const Call call = {ReduceOp::kSum, DataType::kF32, count, true, 0};
+          Require(sum->Run(Reduction(call, data.data(), data.data()), stream.get()));
+          TANDEM_CUDA_REQUIRE(cudaStreamSynchronize(stream.get()));
+          TANDEM_CUDA_REQUIRE(
+              cudaMemcpy(values.data(), data.data(), data.bytes(), cudaMemcpyDeviceToHost));
+          for (size_t i = 0; i < count; ++i) {
+            if (values[i] == static_cast<float>((i % 100 + 1) * 15)) continue;
+            return "rank " + std::to_string(rank) + ": element " + std::to_string(i) + " is " +
+                   std::to_string(values[i]);
+          }
+          const Call most = {ReduceOp::kMax, DataType::kF32, count, true, 0};
+          return Mentions(sum->Run(Reduction(most, data.data(), data.data()), stream.get()),
+                          Code::kUnsupported, {"only sum"});
+        });
+      }));
+}
+
 // What the host's all-reduce says is what Run says, then and later.
 std::string StagedFails(const GpuCheckOptions&) {
   return RunProcesses(1, kLimit, OnDevice([](Peer&) {
@@ -561,6 +602,7 @@ const std::vector<GpuCheck>& GpuChecks() {
       {"staged", "1 to 3 ranks through the host, small segments, random calls", true, StagedAgrees},
       {"staged_order", "ordered with the caller's stream", true, StagedOrder},
       {"staged_fails", "an error of the host's all-reduce stays", true, StagedFails},
+      {"two_levels", "within hosts, then across them", true, TwoLevelsSum},
       {"nccl", "NCCL behind the same interface, one rank", true, NcclAgrees}};
   return checks;
 }

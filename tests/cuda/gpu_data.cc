@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "collectives/reduce_kernels.h"
+#include "tests/unit/element_bits.h"
 
 namespace tandem {
 namespace {
@@ -32,21 +33,6 @@ uint64_t SmallNumber(DataType type, Generator& random) {
       return (bits >> 16 & 0x8000) | (((bits >> 13) - (112 << 10)) & 0x7fff);
     default:
       return random() % 5;
-  }
-}
-
-bool IsNan(DataType type, uint64_t bits) {
-  switch (type) {
-    case DataType::kF32:
-      return (bits & 0x7fffffff) > 0x7f800000;
-    case DataType::kF64:
-      return (bits & 0x7fffffffffffffff) > 0x7ff0000000000000;
-    case DataType::kF16:
-      return (bits & 0x7fff) > 0x7c00;
-    case DataType::kBF16:
-      return (bits & 0x7fff) > 0x7f80;
-    default:
-      return false;
   }
 }
 
@@ -90,7 +76,7 @@ std::string Difference(DataType type, const Bytes& got, const Bytes& want) {
     uint64_t x = 0, y = 0;
     std::memcpy(&x, &got[at], size);
     std::memcpy(&y, &want[at], size);
-    if (x == y || (IsNan(type, x) && IsNan(type, y))) continue;
+    if (SameElement(type, x, y)) continue;
     char text[128];
     std::snprintf(text, sizeof(text), "element %zu of %zu is %#llx, want %#llx", at / size,
                   got.size() / size, static_cast<unsigned long long>(x),

@@ -135,6 +135,24 @@ TEST_F(RefusalTest, JobFile) {
   ExpectRunRefused(unknown, {}, {"unknown.textproto:2:9", "bacth", "batch"});
 }
 
+// LibTorch as Debian has it, without CUDA. With one that has it there is nothing to refuse.
+TEST_F(RefusalTest, ADeviceThatLibTorchCannotUse) {
+  const Ended ended = Tandem(
+      {"run", libsvm_, "--out", Out(), "--set", "dense.device=CUDA", "--set", "train.max_steps=1"});
+  if (ended.code == 0) GTEST_SKIP() << "this LibTorch has CUDA, and there is a GPU";
+  ExpectRefused(ended, {"tandem run: dense.device: CUDA", "LibTorch has no CUDA", "use CPU"});
+}
+
+// What is said of the choice of algorithms is read before anything starts.
+TEST_F(RefusalTest, RulesAndCostsOfCollectives) {
+  ExpectRunRefused(libsvm_, {"dense.rules=\"allreduce:magic\""},
+                   {"dense.rules", "at 10 ('magic')"});
+  ExpectRunRefused(libsvm_, {"dense.calibration=/nowhere/costs"},
+                   {"dense.calibration", "/nowhere/costs", "cannot be read"});
+  ExpectRunRefused(libsvm_, {"dense.calibration=" + Write("costs", "message often\n")},
+                   {"dense.calibration", "line 1: 'message often'"});
+}
+
 TEST_F(RefusalTest, Settings) {
   ExpectRunRefused(libsvm_, {"batch"}, {"--set batch", "path=value"});
   ExpectRunRefused(libsvm_, {"=3"}, {"path=value"});

@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "optim/fold.h"
 #include "tests/test_seed.h"
+#include "tests/unit/element_bits.h"
 
 namespace tandem {
 namespace {
@@ -142,25 +143,6 @@ uint64_t BitsAt(DataType type, const void* at) {
   uint64_t bits = 0;
   std::memcpy(&bits, at, SizeOf(type));
   return bits;
-}
-
-bool IsNan(DataType type, uint64_t bits) {
-  switch (type) {
-    case DataType::kF32:
-      return (bits & 0x7fffffff) > 0x7f800000;
-    case DataType::kF64:
-      return (bits & 0x7fffffffffffffff) > 0x7ff0000000000000;
-    case DataType::kF16:
-      return (bits & 0x7fff) > 0x7c00;
-    case DataType::kBF16:
-      return (bits & 0x7fff) > 0x7f80;
-    default:
-      return false;
-  }
-}
-
-bool SameElement(DataType type, uint64_t x, uint64_t y) {
-  return x == y || (IsNan(type, x) && IsNan(type, y));
 }
 
 // --- Inputs: any bits, numbers near one, and what formats treat specially.

@@ -266,7 +266,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "dense.device: CUDA not with a codec, a sharded optimizer, buckets or a "
                       "16-bit wire; leave these out"},
         Contradiction{{{"dense.bucket_bytes", "-2"}},
-                      "dense.bucket_bytes: -2, must be from -1 to 1073741824"},
+                      "dense.bucket_bytes: -2, must be -1 to 1073741824"},
         Contradiction{{{"reproducible", "true"}, {"dense.algorithm", "RING"}},
                       "dense.algorithm: RING does not add in rank order, so the job cannot be "
                       "reproducible; use DIRECT"}));

@@ -312,6 +312,40 @@ TEST_P(ModelsTest, SameInputsSameBits) {
   }
 }
 
+// What is done for a GPU, done on the processor: the same logits, loss and gradients but for
+// rounding; the gradient is where the others' sum takes it, and stays there if it is to.
+TEST_P(ModelsTest, TheCodeForADeviceAgrees) {
+  auto device = NewDenseModel(ParseModel(GetParam().config), GetParam().inputs, /*threads=*/1,
+                              ModelDevice::kCpuAsDevice);
+  ASSERT_TRUE(device.ok()) << device.status();
+  Example here = MakeExample(600), there = here;
+  ASSERT_EQ(here.ForwardBackward(model_.get()), absl::OkStatus());
+  ASSERT_EQ(there.ForwardBackward(device->get()), absl::OkStatus());
+  const auto close = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double largest = 1;
+    for (const float x : a) largest = std::max<double>(largest, std::fabs(x));
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5 * largest) << i;
+  };
+  close(here.logits, there.logits);
+  close(here.flat_gradient, there.flat_gradient);
+  for (size_t t = 0; t < here.rows.size(); ++t)
+    close(here.row_gradients[t], there.row_gradients[t]);
+  EXPECT_NEAR(here.loss, there.loss, 1e-5 * here.loss);
+
+  const size_t count = here.flat_gradient.size();
+  float* const kept = *(*device)->DeviceGradient(/*zero=*/false);
+  EXPECT_EQ(std::vector<float>(kept, kept + count), there.flat_gradient);
+  (*device)->LeaveGradientOnDevice();
+  std::vector<float> untouched(count, 17);
+  std::swap(there.flat_gradient, untouched);
+  ASSERT_EQ(there.ForwardBackward(device->get()), absl::OkStatus());
+  EXPECT_EQ(there.flat_gradient, std::vector<float>(count, 17));
+  EXPECT_EQ(std::vector<float>(kept, kept + count), untouched);
+  ASSERT_TRUE((*device)->DeviceGradient(/*zero=*/true).ok());
+  EXPECT_EQ(std::vector<float>(kept, kept + count), std::vector<float>(count, 0));
+  EXPECT_EQ(model_->DeviceGradient(false).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 // Loss and gradients are sums over the samples: a batch twice in one batch gives twice each of
 // them.
 TEST_P(ModelsTest, LossAndGradientsAreSumsOverSamples) {

@@ -43,6 +43,48 @@ std::vector<VectorOfSamples<T>> Vectors(const at::Tensor& bottom,
   return vectors;
 }
 
+// ---- The same on a device, by batched products ----
+
+// The vectors of a block as [B, vectors, dim].
+at::Tensor Stacked(const at::Tensor& bottom, const std::vector<at::Tensor>& cells) {
+  const int64_t samples = bottom.size(0), dim = bottom.size(1);
+  std::vector<at::Tensor> all = {bottom.unsqueeze(1)};
+  for (const at::Tensor& table : cells) {
+    all.push_back(table.view({samples, table.size(1) / dim, dim}));
+  }
+  return at::cat(all, 1);
+}
+
+// Where (1,0), (2,0), (2,1), (3,0), ... are in a square matrix, row by row.
+at::Tensor PairIndices(const at::Tensor& vectors) {
+  const int64_t n = vectors.size(1);
+  const at::Tensor below =
+      at::tril_indices(n, n, -1, at::TensorOptions().dtype(at::kLong).device(vectors.device()));
+  return below[0] * n + below[1];
+}
+
+at::Tensor PairsOf(const at::Tensor& vectors) {
+  const at::Tensor all = at::bmm(vectors, vectors.transpose(1, 2));
+  return all.flatten(1).index_select(1, PairIndices(vectors));
+}
+
+// Each product's gradient goes to both of its vectors, times the other.
+void PairsBackward(const at::Tensor& vectors, const at::Tensor& d_pairs, const at::Tensor& d_bottom,
+                   const std::vector<at::Tensor>& d_cells) {
+  const int64_t samples = vectors.size(0), n = vectors.size(1), dim = vectors.size(2);
+  at::Tensor d_all = at::zeros({samples, n * n}, vectors.options());
+  d_all.index_copy_(1, PairIndices(vectors), d_pairs);
+  d_all = d_all.view({samples, n, n});
+  const at::Tensor d_vectors = at::bmm(d_all + d_all.transpose(1, 2), vectors);
+  d_bottom.copy_(d_vectors.select(1, 0));
+  int64_t first = 1;
+  for (const at::Tensor& table : d_cells) {
+    const int64_t fields = table.size(1) / dim;
+    table.view({samples, fields, dim}).copy_(d_vectors.narrow(1, first, fields));
+    first += fields;
+  }
+}
+
 class DlrmModel final : public TorchModel {
  public:
   DlrmModel(const ModelInputs& inputs, const std::vector<int64_t>& bottom,
@@ -57,9 +99,13 @@ class DlrmModel final : public TorchModel {
   int64_t dim() const { return bottom_.out(); }
 
   void Logits(const float* flat, const Block& block, const at::Tensor& logits) override {
-    const at::Tensor x = KeptRows(block.samples, top_.in(), &x_);
+    const at::Tensor x = Kept(block, top_.in(), &x_);
     const at::Tensor bottom = x.narrow(1, 0, dim());
     bottom_.Forward(flat, block.numbers, bottom);
+    if (on_device()) {
+      x.narrow(1, dim(), interaction_.pairs()).copy_(PairsOf(Stacked(bottom, block.cells)));
+      return top_.Forward(flat, x, logits);
+    }
     const auto vectors = Vectors<const float>(bottom, block.cells);
     float* pairs = x.data_ptr<float>() + dim();
     at::parallel_for(0, block.samples, kSamplesPerThread, [&](int64_t begin, int64_t end) {
@@ -70,21 +116,31 @@ class DlrmModel final : public TorchModel {
 
   void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                  const at::Tensor& d_logits, float* flat_gradient) override {
-    const at::Tensor x = KeptRows(block.samples, top_.in(), &x_);
-    const at::Tensor dx = KeptRows(block.samples, top_.in(), &dx_);
+    const at::Tensor x = Kept(block, top_.in(), &x_);
+    const at::Tensor dx = Kept(block, top_.in(), &dx_);
     top_.Backward(flat, x, logits, d_logits, flat_gradient, dx, ReadyAfter(block));
 
     const at::Tensor bottom = x.narrow(1, 0, dim());
-    const at::Tensor d_bottom = KeptRows(block.samples, dim(), &d_bottom_);
+    const at::Tensor d_bottom = Kept(block, dim(), &d_bottom_);
+    if (on_device()) {
+      PairsBackward(Stacked(bottom, block.cells), dx.narrow(1, dim(), interaction_.pairs()),
+                    d_bottom, block.cell_gradients);
+    } else {
+      PairsBackwardHere(block, bottom, dx, d_bottom);
+    }
+    d_bottom.add_(dx.narrow(1, 0, dim()));  // it is also an input of the top of its own
+    bottom_.Backward(flat, block.numbers, bottom, d_bottom, flat_gradient, /*dx=*/{},
+                     ReadyAfter(block));
+  }
+
+  void PairsBackwardHere(const Block& block, const at::Tensor& bottom, const at::Tensor& dx,
+                         const at::Tensor& d_bottom) {
     const auto vectors = Vectors<const float>(bottom, block.cells);
     const auto d_vectors = Vectors<float>(d_bottom, block.cell_gradients);
     const float* d_pairs = dx.data_ptr<float>() + dim();
     at::parallel_for(0, block.samples, kSamplesPerThread, [&](int64_t begin, int64_t end) {
       interaction_.Backward(begin, end, vectors, d_pairs, dx.stride(0), d_vectors);
     });
-    d_bottom.add_(dx.narrow(1, 0, dim()));  // it is also an input of the top of its own
-    bottom_.Backward(flat, block.numbers, bottom, d_bottom, flat_gradient, /*dx=*/{},
-                     ReadyAfter(block));
   }
 
   const PairInteraction interaction_;

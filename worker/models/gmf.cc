@@ -19,15 +19,15 @@ class GmfModel final : public TorchModel {
 
  private:
   void Logits(const float* flat, const Block& block, const at::Tensor& logits) override {
-    at::Tensor product = KeptRows(block.samples, output_.in(), &product_);
+    at::Tensor product = Kept(block, output_.in(), &product_);
     at::mul_out(product, block.cells[0], block.cells[1]);
     output_.Forward(flat, product, logits);
   }
 
   void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                  const at::Tensor& d_logits, float* flat_gradient) override {
-    const at::Tensor product = KeptRows(block.samples, output_.in(), &product_);
-    const at::Tensor d_product = KeptRows(block.samples, output_.in(), &d_product_);
+    const at::Tensor product = Kept(block, output_.in(), &product_);
+    const at::Tensor d_product = Kept(block, output_.in(), &d_product_);
     output_.Backward(flat, product, logits, d_logits, flat_gradient, d_product, {});
     at::Tensor d_user = block.cell_gradients[0], d_item = block.cell_gradients[1];
     at::mul_out(d_user, d_product, block.cells[1]);

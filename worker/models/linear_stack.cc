@@ -22,9 +22,9 @@ LayerInitializers DlrmInitializers(int64_t in, int64_t out, bool) {
           NormalOf(std::sqrt(1.0 / static_cast<double>(out)))};
 }
 
-at::Tensor KeptRows(int64_t rows, int64_t width, at::Tensor* storage) {
+at::Tensor KeptRows(int64_t rows, int64_t width, at::Device device, at::Tensor* storage) {
   if (!storage->defined() || storage->size(0) < rows) {
-    *storage = at::empty({rows, width}, at::kFloat);
+    *storage = at::empty({rows, width}, at::TensorOptions().dtype(at::kFloat).device(device));
   }
   return storage->narrow(0, 0, rows);
 }
@@ -53,7 +53,7 @@ void LinearStack::Forward(const float* flat, const at::Tensor& x, const at::Tens
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
     const bool last = l + 1 == layers_.size();
-    at::Tensor output = last ? y : KeptRows(x.size(0), layer.out, &layer.output);
+    at::Tensor output = last ? y : KeptRows(x.size(0), layer.out, layout_->device(), &layer.output);
     MultiplyTransposed(input, layout_->View(flat, layer.weight), output);
     output.add_(layout_->View(flat, layer.bias));
     if (layer.relu) output.relu_();
@@ -70,12 +70,14 @@ void LinearStack::Backward(const float* flat, const at::Tensor& x, const at::Ten
     Layer& layer = layers_[l];
     // A ReLU lets the gradient through where its output is positive.
     if (layer.relu) at::threshold_backward_out(gradient, gradient, output, 0);
-    const at::Tensor input = l == 0 ? x : KeptRows(rows, layer.in, &layers_[l - 1].output);
+    const at::Tensor input =
+        l == 0 ? x : KeptRows(rows, layer.in, layout_->device(), &layers_[l - 1].output);
     AddTransposedProduct(gradient, input, layout_->View(flat_gradient, layer.weight));
     layout_->View(flat_gradient, layer.bias).add_(gradient.sum(0));
     if (ready) ready(layout_->parameters()[static_cast<size_t>(layer.weight)].offset);
     if (l == 0 && !dx.defined()) return;
-    const at::Tensor down = l == 0 ? dx : KeptRows(rows, layer.in, &layers_[l - 1].gradient);
+    const at::Tensor down =
+        l == 0 ? dx : KeptRows(rows, layer.in, layout_->device(), &layers_[l - 1].gradient);
     Multiply(gradient, layout_->View(flat, layer.weight), down);
     output = input;
     gradient = down;

@@ -66,7 +66,7 @@ class LinearStack {
 };
 
 // The first `rows` rows of `storage`, which grows to [rows, width] if it is smaller.
-at::Tensor KeptRows(int64_t rows, int64_t width, at::Tensor* storage);
+at::Tensor KeptRows(int64_t rows, int64_t width, at::Device device, at::Tensor* storage);
 
 }  // namespace tandem
 

@@ -6,8 +6,9 @@
 // generates code for what the processor can do, is faster on the narrow layers too, and gives the
 // same bits whichever BLAS is installed.
 //
-// All tensors are float on the CPU with stride(1) == 1; rows may be further apart than their
-// length. With one thread the same inputs give the same bits. Errors are c10::Error.
+// All tensors are float, on the CPU (or all on one GPU, where LibTorch multiplies), with stride(1)
+// == 1; rows may be further apart than their length. With one thread the same inputs give the same
+// bits. Errors are c10::Error.
 #ifndef TANDEM_WORKER_MODELS_MATMUL_H_
 #define TANDEM_WORKER_MODELS_MATMUL_H_
 

@@ -19,7 +19,7 @@ class MlpModel final : public TorchModel {
 
  private:
   void Logits(const float* flat, const Block& block, const at::Tensor& logits) override {
-    const at::Tensor x = KeptRows(block.samples, layers_.in(), &x_);
+    const at::Tensor x = Kept(block, layers_.in(), &x_);
     const int64_t numbers = CopyToColumns(block.cells, 0, x);
     if (inputs().numeric > 0) CopyToColumns({block.numbers}, numbers, x);
     layers_.Forward(flat, x, logits);
@@ -27,8 +27,8 @@ class MlpModel final : public TorchModel {
 
   void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                  const at::Tensor& d_logits, float* flat_gradient) override {
-    const at::Tensor x = KeptRows(block.samples, layers_.in(), &x_);
-    const at::Tensor dx = KeptRows(block.samples, layers_.in(), &dx_);
+    const at::Tensor x = Kept(block, layers_.in(), &x_);
+    const at::Tensor dx = Kept(block, layers_.in(), &dx_);
     layers_.Backward(flat, x, logits, d_logits, flat_gradient, dx, ReadyAfter(block));
     CopyFromColumns(dx, 0, block.cell_gradients);
   }

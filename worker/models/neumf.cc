@@ -38,8 +38,8 @@ class NeuMfModel final : public TorchModel {
 
  private:
   void Logits(const float* flat, const Block& block, const at::Tensor& logits) override {
-    const at::Tensor x = KeptRows(block.samples, mlp_.in(), &x_);
-    const at::Tensor joined = KeptRows(block.samples, output_.in(), &joined_);
+    const at::Tensor x = Kept(block, mlp_.in(), &x_);
+    const at::Tensor joined = Kept(block, output_.in(), &joined_);
     at::Tensor product = joined.narrow(1, 0, factors_);
     at::mul_out(product, block.cells[table_[kUserGmf]], block.cells[table_[kItemGmf]]);
     CopyToColumns({block.cells[table_[kUserMlp]], block.cells[table_[kItemMlp]]}, 0, x);
@@ -49,16 +49,16 @@ class NeuMfModel final : public TorchModel {
 
   void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                  const at::Tensor& d_logits, float* flat_gradient) override {
-    const at::Tensor joined = KeptRows(block.samples, output_.in(), &joined_);
-    const at::Tensor d_joined = KeptRows(block.samples, output_.in(), &d_joined_);
+    const at::Tensor joined = Kept(block, output_.in(), &joined_);
+    const at::Tensor d_joined = Kept(block, output_.in(), &d_joined_);
     output_.Backward(flat, joined, logits, d_logits, flat_gradient, d_joined, {});
     const at::Tensor d_product = d_joined.narrow(1, 0, factors_);
     at::Tensor d_user = block.cell_gradients[table_[kUserGmf]];
     at::Tensor d_item = block.cell_gradients[table_[kItemGmf]];
     at::mul_out(d_user, d_product, block.cells[table_[kItemGmf]]);
     at::mul_out(d_item, d_product, block.cells[table_[kUserGmf]]);
-    const at::Tensor x = KeptRows(block.samples, mlp_.in(), &x_);
-    const at::Tensor dx = KeptRows(block.samples, mlp_.in(), &dx_);
+    const at::Tensor x = Kept(block, mlp_.in(), &x_);
+    const at::Tensor dx = Kept(block, mlp_.in(), &dx_);
     mlp_.Backward(flat, x, joined.narrow(1, factors_, mlp_.out()),
                   d_joined.narrow(1, factors_, mlp_.out()), flat_gradient, dx, {});
     CopyFromColumns(

@@ -1,6 +1,11 @@
+#include <ATen/Context.h>
+
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "worker/models/models.h"
+#include "worker/models/torch_model.h"
 
 namespace tandem {
 namespace {
@@ -41,9 +46,9 @@ absl::Status CheckWidths(absl::string_view what, absl::Span<const int> widths) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
-                                                          const ModelInputs& inputs, int threads) {
-  TANDEM_RETURN_IF_ERROR(CheckInputs(inputs));
+namespace {
+
+NewModelResult OnProcessor(const Model& config, const ModelInputs& inputs, int threads) {
   switch (config.kind_case()) {
     case Model::kLogisticRegression:
       return NewLogisticRegression(inputs, threads);
@@ -60,6 +65,23 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
   }
   return absl::InvalidArgumentError(
       "the job names no model; use one of logistic_regression, mlp, dlrm, gmf, neumf");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
+                                                          const ModelInputs& inputs, int threads,
+                                                          ModelDevice device) {
+  TANDEM_RETURN_IF_ERROR(CheckInputs(inputs));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DenseModel> model, OnProcessor(config, inputs, threads));
+  if (device == ModelDevice::kCpu) return model;
+  if (device == ModelDevice::kCuda && !at::hasCUDA()) {
+    return absl::FailedPreconditionError(
+        "dense.device: CUDA, but LibTorch finds no GPU (a driver, and a LibTorch with CUDA?)");
+  }
+  // All models are.
+  static_cast<TorchModel&>(*model).ComputeOn(device == ModelDevice::kCuda ? at::kCUDA : at::kCPU);
+  return model;
 }
 
 }  // namespace tandem

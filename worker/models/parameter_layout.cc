@@ -36,7 +36,8 @@ int ParameterLayout::Add(const std::string& name, std::vector<int64_t> shape,
 
 at::Tensor ParameterLayout::View(const float* flat, int index) const {
   const ParameterInfo& info = parameters_[index];
-  return at::from_blob(const_cast<float*>(flat) + info.offset, info.shape, at::kFloat);
+  return at::from_blob(const_cast<float*>(flat) + info.offset, info.shape,
+                       at::TensorOptions().dtype(at::kFloat).device(device_));
 }
 
 Initializer GlorotUniform(int64_t in, int64_t out) {

@@ -21,6 +21,10 @@ class ParameterLayout {
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
   int64_t size() const { return size_; }  // floats of the flat buffer
 
+  // Where flat buffers are, and what is computed from them.
+  at::Device device() const { return device_; }
+  void set_device(at::Device device) { device_ = device; }
+
   // Parameter `index` inside the flat buffer (or inside the flat gradient, laid out alike). Valid
   // as long as the buffer. The tensor of a const buffer must only be read.
   at::Tensor View(const float* flat, int index) const;
@@ -28,6 +32,7 @@ class ParameterLayout {
  private:
   std::vector<ParameterInfo> parameters_;
   int64_t size_ = 0;
+  at::Device device_ = at::kCPU;
 };
 
 // Initialisers by their published names; in and out are the layer's widths.

@@ -30,6 +30,20 @@ at::Tensor View(const float* data, int64_t rows, int64_t width) {
   return at::from_blob(const_cast<float*>(data), {rows, width}, at::kFloat);
 }
 
+// Exceptions of LibTorch end here.
+template <typename Function>
+absl::Status AtBorder(const std::string& name, const Function& function) {
+  try {
+    const c10::InferenceMode no_autograd;
+    function();
+  } catch (const c10::Error& error) {
+    return absl::InternalError(absl::StrCat("model ", name, ": ", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("model ", name, ": ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
 // Sum of the binary cross-entropies, in double; d_logits = sigmoid(logit) - label.
 double BinaryCrossEntropy(const float* labels, const float* logits, int64_t n, float* d_logits) {
   double sum = 0.0;
@@ -41,6 +55,14 @@ double BinaryCrossEntropy(const float* labels, const float* logits, int64_t n, f
     d_logits[i] = static_cast<float>(sigmoid - labels[i]);
   }
   return sum;
+}
+
+// The same for tensors [n, 1] on any device.
+double BinaryCrossEntropyOf(const at::Tensor& labels, const at::Tensor& logits,
+                            const at::Tensor& d_logits) {
+  const at::Tensor z = logits.to(at::kDouble), y = labels.to(at::kDouble);
+  d_logits.copy_(at::sigmoid(z) - y);
+  return (z.clamp_min(0) - z * y + at::log1p(at::exp(-at::abs(z)))).sum().item<double>();
 }
 
 }  // namespace
@@ -78,16 +100,10 @@ absl::Status TorchModel::Run(const Call& call) {
   if (const absl::Status status = Check(call); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat("model ", name_, ": ", status.message()));
   }
-  try {
-    const c10::InferenceMode no_autograd;
+  return AtBorder(name_, [&] {
     omp_set_num_threads(threads_);  // belongs to the calling thread, which may have changed
-    RunBlocks(call);
-  } catch (const c10::Error& error) {
-    return absl::InternalError(absl::StrCat("model ", name_, ": ", error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("model ", name_, ": ", error.what()));
-  }
-  return absl::OkStatus();
+    on_device_ ? RunOnDevice(call) : RunBlocks(call);
+  });
 }
 
 absl::Status TorchModel::Check(const Call& call) const {
@@ -136,7 +152,7 @@ void TorchModel::RunBlocks(const Call& call) {
     const at::Tensor logits = View(&call.logits[begin], samples, 1);
     Logits(flat, block_, logits);
     if (!backward) continue;
-    const at::Tensor d_logits = KeptRows(samples, 1, &d_logits_);
+    const at::Tensor d_logits = Kept(block_, 1, &d_logits_);
     *call.loss_sum += BinaryCrossEntropy(&call.batch.labels[begin], &call.logits[begin], samples,
                                          d_logits.data_ptr<float>());
     Gradients(flat, block_, logits, d_logits, call.flat_gradient.data());
@@ -156,6 +172,77 @@ void TorchModel::ViewBlock(const Call& call, int64_t begin, int64_t samples) {
     block_.cell_gradients.push_back(
         View(call.pooled_gradients[t].data() + begin * width, samples, width));
   }
+}
+
+at::Tensor TorchModel::Kept(const Block& block, int64_t width, at::Tensor* storage) const {
+  return KeptRows(block.samples, width, layout_.device(), storage);
+}
+
+// ---- On a device ----------------------------------------------------------------
+
+void TorchModel::ComputeOn(at::Device device) {
+  on_device_ = true;
+  layout_.set_device(device);
+}
+
+absl::StatusOr<float*> TorchModel::DeviceGradient(bool zero) {
+  if (!on_device_) {
+    return absl::FailedPreconditionError(absl::StrCat("model ", name_, ": not on a device"));
+  }
+  float* gradient = nullptr;
+  TANDEM_RETURN_IF_ERROR(AtBorder(name_, [&] { gradient = DeviceGradientOrThrow(zero); }));
+  return gradient;
+}
+
+float* TorchModel::DeviceGradientOrThrow(bool zero) {
+  if (!device_gradient_.defined()) {
+    device_gradient_ =
+        at::zeros({layout_.size()}, at::TensorOptions().dtype(at::kFloat).device(layout_.device()));
+  }
+  if (zero) device_gradient_.zero_();
+  return device_gradient_.data_ptr<float>();
+}
+
+at::Tensor TorchModel::ToDevice(const at::Tensor& host) const {
+  return host.to(host.options().device(layout_.device()), /*non_blocking=*/false, /*copy=*/true);
+}
+
+// What the block reads, and room for what it writes.
+void TorchModel::CopyBlockToDevice() {
+  block_.numbers = ToDevice(block_.numbers);
+  for (at::Tensor& cells : block_.cells) cells = ToDevice(cells);
+  for (at::Tensor& gradient : block_.cell_gradients) {
+    gradient = at::empty_like(gradient, gradient.options().device(layout_.device()));
+  }
+}
+
+void TorchModel::RunOnDevice(const Call& call) {
+  const int64_t samples = call.batch.samples;
+  const bool backward = call.loss_sum != nullptr;
+  const at::Tensor flat = ToDevice(View(call.flat.data(), 1, layout_.size()));
+  const float* const parameters = flat.data_ptr<float>();
+  float* const flat_gradient = DeviceGradientOrThrow(/*zero=*/backward);
+  if (backward) *call.loss_sum = 0.0;
+  if (samples > 0) {
+    ViewBlock(call, 0, samples);
+    const std::vector<at::Tensor> host_gradients = block_.cell_gradients;
+    CopyBlockToDevice();
+    block_.last = true;
+    const at::Tensor logits = at::empty({samples, 1}, flat.options());
+    Logits(parameters, block_, logits);
+    View(call.logits.data(), samples, 1).copy_(logits);
+    if (backward) {
+      const at::Tensor labels = ToDevice(View(call.batch.labels.data(), samples, 1));
+      const at::Tensor d_logits = at::empty_like(logits);
+      *call.loss_sum = BinaryCrossEntropyOf(labels, logits, d_logits);
+      Gradients(parameters, block_, logits, d_logits, flat_gradient);
+      for (size_t t = 0; t < host_gradients.size(); ++t) {
+        host_gradients[t].copy_(block_.cell_gradients[t]);
+      }
+    }
+  }
+  if (!backward || gradient_stays_) return;
+  View(call.flat_gradient.data(), 1, layout_.size()).copy_(device_gradient_);
 }
 
 }  // namespace tandem

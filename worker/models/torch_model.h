@@ -5,6 +5,10 @@
 // A batch is worked through in blocks of kBlockSamples samples, so that the activations of a block
 // stay in the processor's cache and memory does not grow with the batch; gradients add up over the
 // blocks.
+//
+// On a GPU a batch is one block: what the caller gives is copied there, and results come back; the
+// gradient of the parameters may stay (worker/model.h). What is written once for both devices is
+// the models' code on tensors; RunOnDevice is the way there and back.
 #ifndef TANDEM_WORKER_MODELS_TORCH_MODEL_H_
 #define TANDEM_WORKER_MODELS_TORCH_MODEL_H_
 
@@ -31,8 +35,14 @@ class TorchModel : public DenseModel {
                                double* loss_sum, absl::Span<float> flat_gradient,
                                absl::Span<const absl::Span<float>> pooled_gradients) final;
 
+  absl::StatusOr<float*> DeviceGradient(bool zero) final;
+  void LeaveGradientOnDevice() final { gradient_stays_ = true; }
+
+  // Before the first call. kCPU: as if it were a GPU.
+  void ComputeOn(at::Device device);
+
  protected:
-  // One block of samples; all tensors are views of the caller's memory.
+  // One block of samples; all tensors are views of the caller's memory, or are on the device.
   struct Block {
     int64_t samples = 0;
     bool last = false;                       // of the batch
@@ -52,6 +62,10 @@ class TorchModel : public DenseModel {
   virtual void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
                          const at::Tensor& d_logits, float* flat_gradient) = 0;
 
+  // KeptRows for a block.
+  at::Tensor Kept(const Block& block, int64_t width, at::Tensor* storage) const;
+  bool on_device() const { return on_device_; }
+
   // For LinearStack::Backward: tells that gradients are final, if they are after this block.
   const GradientReady& ReadyAfter(const Block& block) const {
     static const GradientReady kNotYet;
@@ -68,6 +82,10 @@ class TorchModel : public DenseModel {
   absl::Status Run(const Call& call);
   void RunBlocks(const Call& call);
   void ViewBlock(const Call& call, int64_t begin, int64_t samples);
+  void RunOnDevice(const Call& call);
+  float* DeviceGradientOrThrow(bool zero);
+  void CopyBlockToDevice();
+  at::Tensor ToDevice(const at::Tensor& host) const;
 
   const std::string name_;
   const ModelInputs inputs_;
@@ -75,6 +93,8 @@ class TorchModel : public DenseModel {
   ParameterLayout layout_;
   Block block_;  // kept for its vectors' memory
   at::Tensor d_logits_;
+  bool on_device_ = false, gradient_stays_ = false;
+  at::Tensor device_gradient_;  // [parameters], zeros before the first batch
 };
 
 }  // namespace tandem

@@ -1,0 +1,34 @@
+// Elements as bits: when two that differ are the same all the same. Standard library only, for the
+// GPU checks too.
+#ifndef TANDEM_TESTS_UNIT_ELEMENT_BITS_H_
+#define TANDEM_TESTS_UNIT_ELEMENT_BITS_H_
+
+#include <cstdint>
+
+#include "collectives/types.h"
+
+namespace tandem {
+
+inline bool IsNan(DataType type, uint64_t bits) {
+  switch (type) {
+    case DataType::kF32:
+      return (bits & 0x7fffffff) > 0x7f800000;
+    case DataType::kF64:
+      return (bits & 0x7fffffffffffffff) > 0x7ff0000000000000;
+    case DataType::kF16:
+      return (bits & 0x7fff) > 0x7c00;
+    case DataType::kBF16:
+      return (bits & 0x7fff) > 0x7f80;
+    default:
+      return false;
+  }
+}
+
+// Equal to the bit, or both not a number.
+inline bool SameElement(DataType type, uint64_t x, uint64_t y) {
+  return x == y || (IsNan(type, x) && IsNan(type, y));
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_UNIT_ELEMENT_BITS_H_
