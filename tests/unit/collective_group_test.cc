@@ -336,6 +336,34 @@ TEST_P(EveryPrimitive, IsExactForAllAlgorithmsTypesOpsRanksAndCounts) {
   RecordProperty("cases", absl::StrCat(cases));
 }
 
+// Two levels, on hosts of different sizes whose ranks do not lie side by side.
+TEST(Hierarchical, IsExactForEveryPlacement) {
+  int64_t cases = 0;
+  for (const std::vector<int>& hosts : std::vector<std::vector<int>>{
+           {0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1, 1}, {2, 0, 0, 0, 1, 2, 0}}) {
+    GroupOptions options;
+    options.host_of_rank = hosts;
+    const int p = static_cast<int>(hosts.size());
+    CollectiveWorld world(p, options);
+    for (const Primitive primitive :
+         {Primitive::kAllReduce, Primitive::kReduce, Primitive::kBroadcast,
+          Primitive::kReduceScatter, Primitive::kAllGather}) {
+      for (int root = 0; root < p; ++root) {
+        for (const int64_t count : {0, 1, p + 1, 1000}) {
+          Case c{primitive, {Algorithm::kHierarchical, 0}, DataType::kF32, ReduceOp::kSum, p,
+                 count};
+          c.root = HasRoot(primitive) ? root : 0;
+          c.in_place = cases % 2 == 1;
+          c.choice.segment_bytes = cases % 3 == 1 ? 256 : 0;
+          ++cases;
+          Check(c, world);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Collectives, EveryPrimitive, ::testing::ValuesIn(kPrimitives),
                          [](const auto& param) { return std::string(PrimitiveName(param.param)); });
 
