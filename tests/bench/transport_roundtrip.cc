@@ -261,12 +261,13 @@ uint64_t Sum(const Buffer& values) {
   return sum;
 }
 
-// Sends values one way, two frames on the way at a time so that both cores have work.
+// Sends values one way, several on the way at a time so that both cores have work.
 class LargeValues {
  public:
   LargeValues(size_t bytes, SpinMode spin)
       : source_(heap_.Alloc(bytes)),
         target_(heap_.Alloc(bytes)),
+        under_way_(std::max(2, static_cast<int>((4 << 20) / bytes))),
         here_(NewShm(spin)),
         there_(NewShm(spin)) {
     for (uint64_t& word : source_.MutableAs<uint64_t>()) word = sum_ += 77;
@@ -282,7 +283,7 @@ class LargeValues {
   double Ship(int count) {
     const auto start = Clock::now();
     for (int sent = 0, answered = 0; answered < count;) {
-      if (sent < count && sent - answered < 2) {
+      if (sent < count && sent - answered < under_way_) {
         Buffer values = here_->Alloc(source_.size());
         std::memcpy(values.mutable_data(), source_.data(), source_.size());
         FrameHeader header;
@@ -333,6 +334,7 @@ class LargeValues {
 
   HeapBufferSource heap_;
   Buffer source_, target_;
+  const int under_way_;  // frames
   uint64_t sum_ = 0;
   const std::unique_ptr<Transport> here_, there_;
   PeerId peer_ = 0;
