@@ -296,6 +296,22 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
   EXPECT_EQ(summary["paths"].size(), 3u);
 }
 
+TEST(SummaryTest, HasWhatRank0ChoseForCollectives) {
+  const JobPlan plan = TestPlan(2, 1);
+  JobBook book(plan);
+  book.Start(At(0));
+  EXPECT_FALSE(SummaryJson(plan, book.Total(At(1)), "ZeroMQ").contains("collectives"));
+  Collectives chosen;
+  chosen.set_json(R"({"bucket_bytes":7})");
+  EXPECT_FALSE(book.SetCollectives(1, chosen).ok()) << "only rank 0 speaks for all";
+  EXPECT_TRUE(book.SetCollectives(0, chosen).ok());
+  Collectives endless;
+  endless.set_line(std::string(1 << 20, 'x'));
+  EXPECT_FALSE(book.SetCollectives(0, endless).ok());
+  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
+  EXPECT_EQ(summary["collectives"]["bucket_bytes"], 7);
+}
+
 // Text from peers goes into JSON whatever its bytes are; numbers that are not finite do too.
 TEST(SummaryTest, OddTextAndNumbersAreWritten) {
   EXPECT_THAT(OneLine({{"text", "bad \xff byte"}}), HasSubstr("bad \xef\xbf\xbd byte"));
