@@ -42,10 +42,10 @@ class RdmaJobTest : public ::testing::Test {
     EXPECT_TRUE(run.ok()) << run.DebugString();
     return run;
   }
-  // Every pair of a worker and a shard, each over RDMA.
-  static void ExpectAllOverRdma(const RunResult& run, size_t pairs) {
+  // Two workers reach two shards, and each other where they have something to say.
+  static void ExpectAllOverRdma(const RunResult& run) {
     ASSERT_TRUE(run.summary.contains("paths"));
-    EXPECT_EQ(run.summary["paths"].size(), pairs) << run.summary["paths"];
+    EXPECT_GE(run.summary["paths"].size(), 4u) << run.summary["paths"];
     for (const auto& path : run.summary["paths"]) EXPECT_EQ(path["by"], "RDMA") << path;
   }
 };
@@ -64,7 +64,7 @@ TEST_F(RdmaJobTest, AReproducibleJobEndsWithTheBitsThatZeroMqGives) {
           job.Arguments(absl::StrCat(dense, rdma), Join(set, {rdma ? kOverRdma : kOverZmq}));
       const RunResult run = Run(arguments);
       ASSERT_TRUE(run.ok());
-      if (rdma) ExpectAllOverRdma(run, 4);
+      if (rdma) ExpectAllOverRdma(run);
       const auto model = ReadSavedModel(arguments.out + "/model");
       ASSERT_TRUE(model.ok()) << model.status();
       EXPECT_FALSE(model->empty());
@@ -111,7 +111,7 @@ TEST_F(RdmaJobTest, CollaborativeFilteringLearnsAsItDoesOverZeroMq) {
       arguments.save = false;
       const RunResult run = Run(arguments);
       ASSERT_TRUE(run.ok());
-      if (rdma) ExpectAllOverRdma(run, 4);
+      if (rdma) ExpectAllOverRdma(run);
       loss[rdma] = MeanLoss(arguments.out + "/metrics.jsonl");
       std::printf("%s over %s: mean loss %.5f, %s in %s s\n", name.c_str(),
                   rdma ? "RDMA" : "ZeroMQ", loss[rdma], run.summary["samples"].dump().c_str(),

@@ -154,8 +154,8 @@ start_guest() {
 # Seconds of processor time that the guest has had.
 used() { awk -v tick="$(getconf CLK_TCK)" '{sub(/.*\) /, ""); print int(($12 + $13) / tick)}' "/proc/$qemu/stat" 2>/dev/null; }
 
-# A start takes 5 s of a processor. One that has had ten times that and not got through is hung, however
-# long it was kept waiting; so is one that has had nothing for minutes.
+# A start takes 5 s of a processor. One that has had a minute of it and has not got through is hung, however
+# long it was kept waiting.
 await_start() {
   local deadline=$((SECONDS + seconds)) had
   while [[ ! -e $scratch/door/started ]]; do
