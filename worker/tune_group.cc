@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kMeasureSeconds = 0.2;
-constexpr int kMostRanksPlayed = 64;
+constexpr int kMostRanksPlayed = 16;  // playing takes time with the cube of ranks
 constexpr int64_t kMostMeasured = 4 << 20;
 
 absl::StatusOr<Calibration> ReadCalibration(const std::string& path) {
@@ -137,7 +137,11 @@ class Tuner {
   absl::Status DecideByCosts() {
     if (ChoosesAlgorithm(plan_)) {
       RuleScope scope;
-      scope.primitives = {Primitive::kAllReduce, Primitive::kReduceScatter, Primitive::kAllGather};
+      scope.primitives = {Primitive::kAllReduce};
+      if (dense_.sharded_optimizer() || dense_.codec().kind() > Codec::NONE) {
+        scope.primitives.push_back(Primitive::kReduceScatter);
+        scope.primitives.push_back(Primitive::kAllGather);
+      }
       scope.most_bytes = gradient_bytes_;
       TANDEM_ASSIGN_OR_RETURN(decided_.rules, MakeRules(group_.ranks(), hosts_, *costs_, scope));
     }
@@ -157,7 +161,8 @@ class Tuner {
     if (plan_.job.reproducible()) return "a reproducible job depends on no measurement";
     if (!ChoosesBuckets(plan_)) return "a codec, a sharded optimizer or a GPU takes it whole";
     if (gradient_bytes_ < kLeastBucketedBytes) return "a small gradient";
-    return why_bucket_.empty() ? "nothing was measured" : why_bucket_;
+    if (group_.ranks() > kMostRanksPlayed) return "nothing was measured, for so many workers";
+    return why_bucket_;
   }
 
   std::string WhyAlgorithm(int64_t bytes) const {
@@ -166,7 +171,9 @@ class Tuner {
     if (given.ok() && given->Find(Primitive::kAllReduce, bytes) != nullptr) {
       return "by the job's rules";
     }
-    if (!costs_.has_value()) return "by default";
+    if (!costs_.has_value()) {
+      return absl::StrCat("by default: more than ", kMostRanksPlayed, " workers");
+    }
     const auto all = Predict(Primitive::kAllReduce, bytes, group_.ranks(), hosts_, *costs_);
     if (!all.ok() || all->empty()) return "by default";
     const auto part = [](std::string* out, const Prediction& p) {

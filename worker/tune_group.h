@@ -4,7 +4,7 @@
 // rank 0 decides, and the others take its word, so that all choose alike. A job's rules are taken
 // before what was measured. Nothing is measured where nothing is to be chosen: with one worker, in
 // a reproducible job (which adds in rank order, at once), or if the job names the algorithm and the
-// buckets; nor in groups too large to play every algorithm.
+// buckets; nor between more than 16, since every algorithm is played.
 #ifndef TANDEM_WORKER_TUNE_GROUP_H_
 #define TANDEM_WORKER_TUNE_GROUP_H_
 

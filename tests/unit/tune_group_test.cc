@@ -177,6 +177,14 @@ TEST(TuneGroupTest, AFileThatCannotBeReadIsTheErrorOfAll) {
               HasSubstr("dense.rules: \"allreduce:magic\": rules: at 10 ('magic')"));
 }
 
+// Playing every algorithm for many ranks would take longer than it could save.
+TEST(TuneGroupTest, ManyWorkersTakeTheDefaults) {
+  const std::vector<Tuned> all = Tune(Plan({{"cluster.workers", "17"}}), 1 << 20);
+  ExpectAlike(all);
+  EXPECT_EQ(all[0].rules, "");
+  EXPECT_EQ(all[0].described()["choices"][0]["why"], "by default: more than 16 workers");
+}
+
 TEST(TuneGroupTest, OneWorkerHasNothingToChoose) {
   const std::vector<Tuned> one = Tune(Plan({{"cluster.workers", "1"}}));
   EXPECT_TRUE(one[0].status.ok()) << one[0].status;
