@@ -497,12 +497,13 @@ namespace {
 // What a rank copies in its own memory: the vector and the own block, and at a level of a
 // reduce-scatter at which it is alone what goes through that.
 double TwoLevelCopies(Primitive primitive, const CollectiveShape& shape, const TwoLevel& levels) {
-  if (primitive == Primitive::kReduce || primitive == Primitive::kBroadcast) return 0;
+  if (primitive == Primitive::kReduce || primitive == Primitive::kBroadcast || levels.OneHost()) {
+    return 0;
+  }
   int64_t elements = shape.Total() + shape.CountOf(shape.rank);
   if (primitive == Primitive::kReduceScatter) {
-    const Level inner = levels.Inner(), outer = levels.Outer();
+    const Level inner = levels.Inner();
     if (inner.shape.ranks == 1) elements += inner.shape.CountOf(inner.shape.rank);
-    if (outer.shape.ranks == 1) elements += outer.shape.CountOf(outer.shape.rank);
   }
   return static_cast<double>(elements);
 }

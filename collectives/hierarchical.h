@@ -49,7 +49,8 @@ class TwoLevel {
 
   TwoLevel(Primitive primitive, const CollectiveShape& shape);
 
-  Level Inner() const;  // of the host of shape.rank
+  bool OneHost() const { return map_.hosts.size() == 1; }  // then the inner algorithm does it all
+  Level Inner() const;                                     // of the host of shape.rank
   // Between one rank of each host: all first ranks of a host, all second ones, ... as far as the
   // smallest host goes. Only if InOuter().
   Level Outer() const;

@@ -53,6 +53,12 @@ void ReserveScratch(int64_t elements, Schedule* s) {
   s->scratch += elements;
 }
 
+Schedule InnerAlone(Primitive primitive, const CollectiveShape& shape) {
+  auto schedule = MakeSchedule(primitive, InnerOf(primitive, shape), shape);
+  TANDEM_CHECK(schedule.ok());
+  return *std::move(schedule);
+}
+
 Schedule Empty(const Schedule& group) {
   Schedule s;
   s.rank = group.rank;
@@ -287,6 +293,7 @@ Schedule HierarchicalReduce(const CollectiveShape& shape) {
 // Scratch: the blocks of all ranks, by lane.
 Schedule HierarchicalAllGather(const CollectiveShape& shape) {
   const TwoLevel levels(Primitive::kAllGather, shape);
+  if (levels.OneHost()) return InnerAlone(Primitive::kAllGather, shape);
   const Schedule group = NewSchedule(Primitive::kAllGather, shape);
   const std::vector<Piece> place = levels.ByLane();
   const auto of = [&](int rank) { return place[static_cast<size_t>(rank)]; };
@@ -336,6 +343,7 @@ Schedule HierarchicalAllGather(const CollectiveShape& shape) {
 // and of those one stands for.
 Schedule HierarchicalReduceScatter(const CollectiveShape& shape) {
   const TwoLevel levels(Primitive::kReduceScatter, shape);
+  if (levels.OneHost()) return InnerAlone(Primitive::kReduceScatter, shape);
   const Schedule group = NewSchedule(Primitive::kReduceScatter, shape);
   const std::vector<Piece> place = levels.ByLane();
   const Level inner = levels.Inner();
