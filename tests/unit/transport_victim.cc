@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Transport>> NewTransport(const std::string& bind)
   if (bind.rfind("rdma://", 0) == 0) {
     RdmaOptions options;
     options.bind = bind;
-    options.ack_timeout = 18;  // the guest of the tests may have to wait for a processor
+    options.ack_timeout = 16;  // one emulated processor serves both ends, and the kernel between
     TANDEM_ASSIGN_OR_RETURN(options.context, RdmaContext::New());
     return NewRdmaTransport(options);
   }
