@@ -19,7 +19,9 @@ namespace {
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
 // Differences below this are noise. Among algorithms as fast as that, those whose sums are in rank
 // order come first: cutting and fusing changes nothing then.
-constexpr double kWorthTelling = 0.95;
+// How much faster than another an algorithm must be predicted to be to be taken for faster. Ranks
+// that share cores wait for each other's turns, which no model of messages foretells.
+constexpr double kNoise = 0.05, kNoiseOfSharedCores = 0.25;
 constexpr double kLatencyShare = 0.1;  // of a bucket, at most
 constexpr int64_t kLeastBuckets = 4, kMostBucket = 64 << 20;
 
@@ -238,11 +240,22 @@ absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t byt
   return all;
 }
 
-AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first) {
+namespace {
+
+bool ShareCores(int ranks, absl::Span<const int> host_of_rank, int cores) {
+  if (host_of_rank.empty()) return ranks > cores;
+  return std::any_of(host_of_rank.begin(), host_of_rank.end(), [&](int host) {
+    return std::count(host_of_rank.begin(), host_of_rank.end(), host) > cores;
+  });
+}
+
+// Of what is predicted, what to take: the fastest, but among those as fast within the noise one
+// that adds in rank order. Requires at least one.
+AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first, double noise) {
   for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kOneShot}) {
     for (const Prediction& p : fastest_first) {
       if (p.choice.algorithm == algorithm &&
-          fastest_first.front().seconds >= kWorthTelling * p.seconds) {
+          fastest_first.front().seconds >= (1 - noise) * p.seconds) {
         return p.choice;
       }
     }
@@ -250,10 +263,14 @@ AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first) {
   return fastest_first.front().choice;
 }
 
+}  // namespace
+
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
                                        const Calibration& calibration, const RuleScope& scope) {
   ChooserRules rules;
   const int64_t factor = ranks <= 16 ? 2 : 8;
+  const double noise =
+      ShareCores(ranks, host_of_rank, calibration.cores) ? kNoiseOfSharedCores : kNoise;
   for (const Primitive primitive : kPrimitives) {
     if (AlgorithmsFor(primitive).size() < 2 || ranks == 1) continue;
     if (!scope.primitives.empty() &&
@@ -265,7 +282,7 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
       TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
                               Predict(primitive, bytes, ranks, host_of_rank, calibration));
       if (all.empty()) break;
-      const AlgorithmChoice choice = Preferred(all);
+      const AlgorithmChoice choice = Preferred(all, noise);
       if (!cases.empty() && cases.back().choice.algorithm == choice.algorithm &&
           cases.back().choice.segment_bytes == choice.segment_bytes) {
         cases.back().most_bytes = bytes;

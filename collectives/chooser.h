@@ -91,14 +91,12 @@ absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t byt
                                                 absl::Span<const int> host_of_rank,
                                                 const Calibration& calibration);
 
-// Of what is predicted, what to take: the fastest, but among those as fast within the noise of
-// measurements one that adds in rank order. Requires at least one.
-AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first);
-
 struct RuleScope {
   std::vector<Primitive> primitives;        // empty: all that have more than one algorithm
   int64_t most_bytes = int64_t{256} << 20;  // longer vectors are decided like this
 };
+// The fastest, but among those that are as fast within the noise of predictions (which is larger
+// where ranks share cores) one that adds in rank order.
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
                                        const Calibration& calibration, const RuleScope& scope = {});
 
