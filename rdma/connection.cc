@@ -105,16 +105,31 @@ absl::Status RdmaConnection::CreateQueuePair() {
   return Refused("the device gives no queue pair", error);
 }
 
+// Whatever is under way on it ends now.
+void RdmaConnection::StopQueuePair() {
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  ibv_modify_qp(id_->qp, &attributes, IBV_QP_STATE);  // it may be there already
+}
+
 RdmaConnection::~RdmaConnection() {
-  if (id_ != nullptr && id_->qp != nullptr) rdma_destroy_qp(id_);
-  if (ring_ != nullptr) ring_->Revoke();
+  const bool has_queue_pair = id_ != nullptr && id_->qp != nullptr;
+  if (has_queue_pair) StopQueuePair();
+  // Windows before the queue pair that they are bound to: a device may have it wait for them
+  // (Soft-RoCE does, for most of a minute).
   for (Offer& offer : offers_) {
     for (Key& key : offer.keys) {
       if (key.window != nullptr) ibv_dealloc_mw(key.window);
-      if (key.region != nullptr) ibv_dereg_mr(key.region);
     }
   }
   for (ibv_mw* const window : windows_) ibv_dealloc_mw(window);
+  if (has_queue_pair) rdma_destroy_qp(id_);
+  if (ring_ != nullptr) ring_->Revoke();
+  for (Offer& offer : offers_) {
+    for (Key& key : offer.keys) {
+      if (key.region != nullptr) ibv_dereg_mr(key.region);
+    }
+  }
   if (id_ != nullptr) rdma_destroy_id(id_);
 }
 

@@ -167,6 +167,7 @@ class RdmaConnection {
       : shared_(shared), counters_(counters), id_(id) {}
   absl::Status Init();
   absl::Status CreateQueuePair();
+  void StopQueuePair();
 
   // Sending.
   bool HasRoom(uint32_t requests) const;  // leaves some for control messages
