@@ -1,7 +1,7 @@
 #!/bin/bash
 # The tests that need an RDMA device, one after the other; run_in_guest.sh starts this.
 #
-#   tests/rdma/guest_tests.sh FOLDER quick   conformance over one device, a peer that dies, a broken queue pair
+#   tests/rdma/guest_tests.sh FOLDER quick   conformance over one device (peers that die among it), broken queue pairs
 #   tests/rdma/guest_tests.sh FOLDER all     all of them, over one device, two, and two that lose packets
 #
 # FOLDER: the test programs. What needs a network that only a guest has is left out, and named, on a
