@@ -6,26 +6,25 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
 
-DROPPED = {"-c", "-Winvalid-pch", "-MD"}
-DROPPED_WITH_VALUE = {"-o", "-MT", "-MF"}
+COMPILER = re.compile(r"(c|g|clang)\+\+(-[0-9]+)?")
+DROPPED = {"-c", "-Winvalid-pch", "-fpch-preprocess", "-MD"}
+# Without the precompiled headers, so that each source must include what it uses.
+DROPPED_WITH_VALUE = {"-o", "-MT", "-MF", "-include"}
 
 
 def clang_arguments(entry):
     words = iter(shlex.split(entry["command"]))
-    compiler = next(words)
-    while "ccache" in os.path.basename(compiler):
-        compiler = next(words)
+    while not COMPILER.fullmatch(os.path.basename(next(words))):  # launchers stand before it
+        pass
     out = ["clang++", "-fsyntax-only", "-Wthread-safety", "-Wno-unknown-warning-option"]
     for word in words:
         if word in DROPPED_WITH_VALUE:
             next(words)
-        elif word == "-include":
-            # Past the driver, which would look for a precompiled header and find that of g++.
-            out += ["-Xclang", "-include", "-Xclang", next(words)]
         elif word not in DROPPED:
             out.append(word)
     return out

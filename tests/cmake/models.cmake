@@ -15,7 +15,7 @@ tandem_test(pair_interaction_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pair_inter
 # The models are compared with LibTorch's autograd, so this file includes LibTorch (C++17).
 tandem_test(models_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/models_test.cc
   DEPS tandem::models tandem::torch tandem::base LABELS unit)
-set_target_properties(models_test PROPERTIES CXX_STANDARD 17)
+set_target_properties(models_test PROPERTIES CXX_STANDARD 17 DISABLE_PRECOMPILE_HEADERS ON)
 
 add_executable(model_bench ${CMAKE_SOURCE_DIR}/tests/bench/model_bench.cc)
 target_link_libraries(model_bench PRIVATE tandem_options tandem::models tandem::base)
