@@ -57,8 +57,7 @@ set(precompiled <algorithm> <chrono> <cmath> <cstdint> <cstring> <filesystem> <f
                 <absl/types/span.h>)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() {}\n")
 function(precompile name)  # precompile(NAME HEADER...): a target whose headers others can reuse
-  target_link_libraries(${name} PRIVATE tandem_options absl::flat_hash_map absl::statusor
-                                        absl::strings absl::synchronization absl::time absl::span)
+  target_link_libraries(${name} PRIVATE tandem_options)  # nothing is called: no library is needed
   target_precompile_headers(${name} PRIVATE ${ARGN})
 endfunction()
 # A target with compile options of its own sets DISABLE_PRECOMPILE_HEADERS: they must be the same.
