@@ -12,17 +12,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rdma/rdma_transport.h"
-#include "tests/bench/lone_shard.h"
+#include "tests/unit/pushes_across_a_break.h"
 #include "transport/multi_transport.h"
 #include "transport/path_log.h"
 #include "transport/zmq_transport.h"
-#include "worker/client.h"
 
 namespace tandem {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(5);
-constexpr int kBefore = 20, kAtLeast = 60;
 
 class RdmaFallbackTest : public ::testing::Test {
  protected:
@@ -69,36 +67,16 @@ class RdmaFallbackTest : public ::testing::Test {
 };
 
 TEST_F(RdmaFallbackTest, APushIsNeitherLostNorDoubledWhenTheLinkGoesDown) {
-  const JobPlan plan = LoneShardPlan(
-      "table { name: \"t\" dim: 1 optimizer { kind: SGD learning_rate: 1 } "
-      "initializer { kind: ZERO } }\n",
-      "kind: ASP", 1);
-  LoneShard shard(plan, New());
-  Client::Options options;
-  options.incarnation = 2;
-  auto client = Client::New(plan, New(), options);
-  ASSERT_TRUE(client.ok()) << client.status();
-  ASSERT_TRUE((*client)->SetView(shard.view()).ok());
-  const std::vector<uint64_t> ids = {7};
-  const std::vector<float> gradient = {1};
-  const TableKeys keys = {0, ids};
-  const absl::Span<const float> gradients = gradient;
-  int pushes = 0;
-  const absl::Time end = absl::Now() + kPatience;
-  for (; pushes < kAtLeast || (Last().way != "ZeroMQ" && absl::Now() < end); ++pushes) {
-    auto push = (*client)->Push(0, pushes, 1, {&keys, 1}, {&gradients, 1}, Client::Ids::kUnique);
-    if (pushes == kBefore) {
-      EXPECT_EQ(Last().way, "RDMA");
-      ASSERT_EQ(Link("down"), 0);  // with a push under way
-    }
-    ASSERT_TRUE(push.status().ok()) << push.status();
-  }
-  std::vector<float> row = {99};
-  const absl::Span<float> rows = absl::MakeSpan(row);
-  ASSERT_TRUE(
-      (*client)->Pull(0, pushes, {&keys, 1}, {&rows, 1}, Client::Ids::kUnique).status().ok());
-  EXPECT_EQ(row[0], -static_cast<float>(pushes)) << "each once";
-  EXPECT_EQ(Last().way, "ZeroMQ");
+  ExpectEachPushAppliedOnce({
+      .endpoint = [this] { return New(); },
+      .break_it =
+          [this] {
+            EXPECT_EQ(Last().way, "RDMA");
+            EXPECT_EQ(Link("down"), 0);
+          },
+      .other_way = [this] { return Last().way == "ZeroMQ"; },
+      .patience = kPatience,
+  });
   EXPECT_THAT(Last().why, ::testing::HasSubstr("broke"));
 }
 

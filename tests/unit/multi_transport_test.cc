@@ -17,10 +17,9 @@
 #include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/bench/lone_shard.h"
 #include "tests/unit/multi_world.h"
+#include "tests/unit/pushes_across_a_break.h"
 #include "transport/path_log.h"
-#include "worker/client.h"
 
 namespace tandem {
 namespace {
@@ -139,36 +138,13 @@ TEST_F(MultiTransportTest, AForcedWayHasNoOtherBesideIt) {
 
 // A push whose path breaks while it is under way arrives once, by the other way.
 TEST_F(MultiTransportTest, APushIsNeitherLostNorDoubledWhenItsPathBreaks) {
-  const JobPlan plan = LoneShardPlan(
-      "table { name: \"t\" dim: 1 optimizer { kind: SGD learning_rate: 1 } "
-      "initializer { kind: ZERO } }\n",
-      "kind: ASP", 1);
-  LoneShard shard(plan, New());
-  Client::Options options;
-  options.incarnation = 2;
-  auto client = Client::New(plan, New(), options);
-  ASSERT_TRUE(client.ok()) << client.status();
-  ASSERT_TRUE((*client)->SetView(shard.view()).ok());
-  const std::vector<uint64_t> ids = {7};
-  const std::vector<float> gradient = {1};
-  const TableKeys keys = {0, ids};
-  const absl::Span<const float> gradients = gradient;
-  // Frames that are there already, or whose receivers look before they sleep, still pass.
-  int pushes = 0;
-  const absl::Time end = absl::Now() + kPatience;
-  for (; pushes < 60 || (Last().way != "ZeroMQ" && absl::Now() < end); ++pushes) {
-    auto push = (*client)->Push(0, pushes, 1, {&keys, 1}, {&gradients, 1}, Client::Ids::kUnique);
-    if (pushes == 20) {
-      ASSERT_GE(CutSharedMemory(), 1);  // the shard may close its end before it is cut
-    }
-    ASSERT_TRUE(push.status().ok()) << push.status();
-  }
-  std::vector<float> row = {99};
-  const absl::Span<float> rows = absl::MakeSpan(row);
-  ASSERT_TRUE(
-      (*client)->Pull(0, pushes, {&keys, 1}, {&rows, 1}, Client::Ids::kUnique).status().ok());
-  EXPECT_EQ(row[0], -static_cast<float>(pushes));
-  EXPECT_EQ(Last().way, "ZeroMQ");
+  ExpectEachPushAppliedOnce({
+      .endpoint = [this] { return New(); },
+      // The shard may close its end before it is cut.
+      .break_it = [] { EXPECT_GE(CutSharedMemory(), 1); },
+      .other_way = [this] { return Last().way == "ZeroMQ"; },
+      .patience = kPatience,
+  });
 }
 
 }  // namespace
