@@ -68,13 +68,14 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
   app->add_option("--transport", o->transports, "zmq, shm (both allowed)")->capture_default_str();
   app->add_option("--frame-bytes", o->frame_bytes, "Of rows, that a request is cut into")
       ->capture_default_str();
-  app->add_flag("--pin", o->pin, "One core for the worker's threads, one for the shard's");
+  app->add_option("--in-flight", o->in_flight, "Requests under way at a time")
+      ->capture_default_str();
   app->add_flag("--spin", o->spin, "Look before sleeping even if no core is free");
 }
 
 void AddCollective(CLI::App* app, CollectiveBenchOptions* o) {
   const CLI::AsSizeValue size(/*kb_is_1000=*/false);
-  app->add_option("--link", o->link, "shm, tcp (loopback) or memory (threads)")
+  app->add_option("--link", o->link, "shm, tcp, zmq (loopback), rdma or memory (threads)")
       ->capture_default_str();
   app->add_option("--ranks", o->ranks, "Processes to fork")->capture_default_str();
   app->add_option("--ring", o->ring_bytes, "Of shm, each way")

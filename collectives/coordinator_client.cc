@@ -34,7 +34,8 @@ int64_t MillisecondsLeft(absl::Time deadline) {
 }
 
 GroupMember FromProto(const rendezvous::Member& member) {
-  return {member.host(), member.gpu(), member.tcp_address(), member.unix_name(), member.about()};
+  return {member.host(),  member.gpu(),          member.tcp_address(), member.unix_name(),
+          member.about(), member.rdma_address(), member.zmq_address()};
 }
 
 void ToProto(const GroupMember& member, rendezvous::Member* out) {
@@ -43,6 +44,8 @@ void ToProto(const GroupMember& member, rendezvous::Member* out) {
   out->set_tcp_address(member.tcp_address);
   out->set_unix_name(member.unix_name);
   out->set_about(member.about);
+  out->set_rdma_address(member.rdma_address);
+  out->set_zmq_address(member.zmq_address);
 }
 
 }  // namespace

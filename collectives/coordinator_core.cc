@@ -180,8 +180,9 @@ std::string CoordinatorCore::CheckJoin(const rendezvous::Join& join) const {
       join.rank() >= join.ranks()) {
     return absl::StrCat("wants to be rank ", join.rank(), " of ", join.ranks());
   }
-  for (const std::string* text : {&join.group(), &member.host(), &member.gpu(),
-                                  &member.tcp_address(), &member.unix_name(), &member.about()}) {
+  for (const std::string* text :
+       {&join.group(), &member.host(), &member.gpu(), &member.tcp_address(), &member.unix_name(),
+        &member.about(), &member.rdma_address(), &member.zmq_address()}) {
     if (text->size() > kMaxTextBytes)
       return absl::StrCat("sent a name of ", text->size(), " bytes");
   }

@@ -12,11 +12,13 @@
 namespace tandem {
 
 struct GroupMember {
-  std::string host;         // equal on ranks that can share memory; empty: none can
-  std::string gpu;          // equal on ranks that use the same device; empty: none
-  std::string tcp_address;  // where it takes links
-  std::string unix_name;    // where it takes links on its host; empty: nowhere
-  std::string about;        // for messages: "host name, process 4711"
+  std::string host;               // equal on ranks that can share memory; empty: none can
+  std::string gpu;                // equal on ranks that use the same device; empty: none
+  std::string tcp_address;        // where it takes links
+  std::string unix_name;          // where it takes links on its host; empty: nowhere
+  std::string about;              // for messages: "host name, process 4711"
+  std::string rdma_address = "";  // rdma://host:port where it takes links; empty: nowhere
+  std::string zmq_address = "";  // tcp://host:port where it takes links over ZeroMQ; empty: nowhere
 };
 
 struct Membership {

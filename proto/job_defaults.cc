@@ -67,7 +67,7 @@ void FillInitializer(int dim, Initializer* initializer) {
   }
 }
 
-void FillDense(const Policy& policy, bool reproducible, Dense* dense) {
+void FillDense(const Policy& policy, bool reproducible, bool rdma, Dense* dense) {
   if (dense->synchroniser() == Dense::SYNCHRONISER_UNSPECIFIED) {
     dense->set_synchroniser(Dense::ALLREDUCE);
   }
@@ -81,7 +81,7 @@ void FillDense(const Policy& policy, bool reproducible, Dense* dense) {
     dense->set_algorithm(reproducible ? Dense::DIRECT : Dense::AUTO);
   }
   if (dense->wire() == Dense::WIRE_UNSPECIFIED) dense->set_wire(Dense::F32);
-  if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(Dense::ANY);
+  if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(rdma ? Dense::RDMA : Dense::ANY);
 }
 
 void FillTable(const Job& job, Table* table) {
@@ -105,7 +105,8 @@ void FillJobDefaults(Job* job) {
   FillCluster(job->mutable_cluster());
   FillData(job->mutable_data());
   FillPolicy(Policy(), job->mutable_policy());
-  FillDense(job->policy(), job->reproducible(), job->mutable_dense());
+  FillDense(job->policy(), job->reproducible(), job->cluster().transport() == Cluster::RDMA,
+            job->mutable_dense());
   for (Table& table : *job->mutable_table()) FillTable(*job, &table);
   TANDEM_DEFAULT(job->mutable_train(), epochs, 1);
   TANDEM_DEFAULT(job->mutable_train(), max_unacknowledged, 4);

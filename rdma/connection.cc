@@ -585,7 +585,7 @@ absl::Status RdmaConnection::OnFrame(const RdmaMessage& message, absl::Span<cons
                                      int slot, std::vector<RdmaDelivery>* out) {
   RdmaDelivery delivery;
   const bool more_parts = message.TotalBytes() > message.PartOffset(1);
-  if (slot >= 0 && more_parts && ring_->MayLend(slot)) {
+  if (slot >= 0 && more_parts && (shared_.lend_all || ring_->MayLend(slot))) {
     ++counters_->lent;
     delivery.frame = LendFrame(message, bytes, slot);
   } else {

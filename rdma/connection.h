@@ -50,6 +50,7 @@ struct RdmaShared {
   uint32_t send_depth = 0;      // work requests of a queue pair
   size_t max_part_bytes = 0;    // of what a peer sends
   size_t rendezvous_bytes = 0;  // frames above this are offered; 0: as measured, see below
+  bool lend_all = false;        // RdmaOptions::lend_all
 };
 
 struct RdmaPathCounters {

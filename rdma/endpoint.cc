@@ -46,6 +46,7 @@ RdmaEndpoint::RdmaEndpoint(const RdmaOptions& options)
   shared_.send_depth = static_cast<uint32_t>(options.send_depth);
   shared_.max_part_bytes = options.max_part_bytes;
   shared_.rendezvous_bytes = options.rendezvous_bytes;
+  shared_.lend_all = options.lend_all;
   receives_per_peer_ = RdmaConnection::ReceivesPerPeer(shape);
   to_post_.reserve(kRdmaReceiveBatch);
   deliveries_.reserve(static_cast<size_t>(options.credits));

@@ -59,6 +59,9 @@ struct RdmaOptions {
   // The ring of each peer, and messages outside it.
   int small_slots = 16, large_slots = 4;
   size_t small_slot_bytes = 64 << 10, large_slot_bytes = (1 << 20) + (64 << 10);
+  // Frames are used in the ring even if all of it is lent out then: for a reader that is sent no
+  // more than it has read. Otherwise half of it is kept free, by copying.
+  bool lend_all = false;
   size_t message_bytes = 4096;
   int credits = 64;             // messages under way to this endpoint, per peer
   int send_depth = 64;          // work requests under way, per peer

@@ -40,6 +40,8 @@ void FrameLink::Queue::pop() {
 FrameLink::FrameLink(BufferSource& source, const FrameLinkOptions& options)
     : source_(source), options_(options) {
   TANDEM_CHECK(options.window_bytes >= kMaxPeek && options.frame_bytes >= kLeastRoom);
+  TANDEM_CHECK(options.window_frames >= kNewsPerWindow);
+  if (options.lossless) frame_ends_.resize(options.window_frames);
 }
 
 // ---- The caller's side ------------------------------------------------------
@@ -48,13 +50,31 @@ absl::StatusOr<size_t> FrameLink::Write(absl::Span<const uint8_t> head,
                                         absl::Span<const uint8_t> body) {
   if (!status_.ok()) return status_;
   TANDEM_CHECK(!finish_);
-  const size_t room = static_cast<size_t>(peer_read_ + options_.window_bytes - written_);
-  const size_t n = std::min(room, head.size() + body.size());
+  const size_t left = buffer_.size() - buffer_used_;
+  // Rather than in two frames, one of them short.
+  if (options_.lossless && left < head.size() + body.size() && left < options_.frame_bytes / 2 &&
+      buffer_used_ == buffer_sealed_) {
+    buffer_ = Buffer();
+    buffer_used_ = buffer_sealed_ = 0;
+  }
+  const size_t n = std::min(room(), head.size() + body.size());
   const size_t of_head = std::min(n, head.size());
   Append(head.first(of_head));
   Append(body.first(n - of_head));
   blocked_ = n < head.size() + body.size();
   return n;
+}
+
+size_t FrameLink::room() const {
+  const size_t room = static_cast<size_t>(peer_read_ + options_.window_bytes - written_);
+  if (!options_.lossless) return room;
+  size_t frames = options_.window_frames - FramesUnderWay();
+  size_t open = 0;  // what goes into a frame that is begun
+  if (frames > 0 && (buffer_.size() > buffer_used_ || buffer_used_ > buffer_sealed_)) {
+    --frames;
+    open = buffer_.size() - buffer_used_;
+  }
+  return std::min(room, open + frames * options_.frame_bytes);
 }
 
 // Fills the open buffer; a full one is sealed without being sent (Flush does).
@@ -101,8 +121,14 @@ absl::StatusOr<absl::Span<const uint8_t>> FrameLink::Peek(size_t least) {
 void FrameLink::Consume(size_t n) {
   TANDEM_CHECK(n <= arrived());
   read_ += n;
-  while (!arrived_.empty() && arrived_.front().end() <= read_) arrived_.pop();
-  if (read_ - told_read_ >= options_.window_bytes / kNewsPerWindow) must_tell_ = true;
+  while (!arrived_.empty() && arrived_.front().end() <= read_) {
+    arrived_.pop();
+    ++segments_untold_;
+  }
+  if (read_ - told_read_ >= options_.window_bytes / kNewsPerWindow ||
+      (options_.lossless && segments_untold_ >= options_.window_frames / kNewsPerWindow)) {
+    must_tell_ = true;
+  }
 }
 
 absl::StatusOr<size_t> FrameLink::Read(absl::Span<uint8_t> to) {
@@ -136,6 +162,8 @@ absl::Status FrameLink::Check(const ParsedFrame& frame) const {
                                                    h.incarnation, "), here is ", options_.group,
                                                    " (", options_.incarnation, ")"));
   }
+  if (h.flags > kFinished) return absl::InvalidArgumentError("a greeting within a stream");
+  if (options_.lossless) TANDEM_RETURN_IF_ERROR(CheckLossless(frame));
   const uint64_t received = static_cast<uint64_t>(h.step);
   const uint64_t read = static_cast<uint64_t>(h.first_step);
   if (h.request > kMaxOffset || received > sealed_ || read > received ||
@@ -146,6 +174,17 @@ absl::Status FrameLink::Check(const ParsedFrame& frame) const {
                      " read of ", received, " received; sent ", sealed_, ", read ", read_));
   }
   return absl::OkStatus();
+}
+
+absl::Status FrameLink::CheckLossless(const ParsedFrame& frame) const {
+  if (frame.values().empty()) return absl::OkStatus();
+  if (frame.header.flags == kData && frame.header.request == received_ &&
+      arrived_.size() < options_.window_frames) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("segment at ", frame.header.request, " where ",
+                                                 received_, " was next, with ", arrived_.size(),
+                                                 " frames here"));
 }
 
 absl::Status FrameLink::OnFrame(const ParsedFrame& frame, absl::Time now) {
@@ -165,6 +204,11 @@ absl::Status FrameLink::OnFrame(const ParsedFrame& frame, absl::Time now) {
 void FrameLink::Acknowledged(uint64_t received, uint64_t read) {
   acked_ = std::max(acked_, received);
   peer_read_ = std::max(peer_read_, read);
+  if (options_.lossless) {
+    const auto end = [&] { return frame_ends_[frames_read_ % options_.window_frames]; };
+    while (frames_read_ < frames_ && end() <= peer_read_) ++frames_read_;
+    return;
+  }
   while (!unacked_.empty() && unacked_.front().end() <= acked_) unacked_.pop();
 }
 
@@ -227,6 +271,7 @@ Frame FrameLink::Encode(uint8_t flags, uint64_t offset, Buffer bytes, uint64_t u
   header.samples = flags == kData ? uint64_t{received_ >= end_} : until;
   told_received_ = received_;
   told_read_ = read_;
+  segments_untold_ = 0;
   must_tell_ = false;
   untold_since_ = absl::InfiniteFuture();
   return EncodeDataFrame(source_, header, {}, Buffer(), std::move(bytes));
@@ -240,6 +285,7 @@ void FrameLink::Seal(absl::Time now, std::vector<Frame>* frames) {
     frames->push_back(Encode(kData, sealed_, buffer_.Slice(buffer_sealed_, n), 0));
   }
   sealed_ += n;
+  if (options_.lossless) frame_ends_[frames_++ % options_.window_frames] = sealed_;
   buffer_sealed_ = buffer_used_;
   // The next segment begins aligned, so that numbers in it can be read in place.
   const size_t aligned = (buffer_used_ + 63) / 64 * 64;
@@ -251,7 +297,17 @@ void FrameLink::Seal(absl::Time now, std::vector<Frame>* frames) {
   }
 }
 
+void FrameLink::FlushOnce(std::vector<Frame>* frames) {
+  if (buffer_used_ > buffer_sealed_) Seal(absl::InfinitePast(), nullptr);
+  for (; !unacked_.empty(); unacked_.pop()) {
+    Segment& segment = unacked_.front();
+    frames->push_back(Encode(kData, segment.begin, std::move(segment.bytes), 0));
+  }
+  if (must_tell_) frames->push_back(Encode(kData, sealed_, Buffer(), 0));
+}
+
 void FrameLink::Flush(absl::Time now, std::vector<Frame>* frames) {
+  if (options_.lossless) return FlushOnce(frames);
   for (size_t i = 0; i < unacked_.size(); ++i) {
     Segment& segment = unacked_[i];
     const bool asked = segment.begin < resend_to_ && segment.end() > resend_from_;

@@ -13,6 +13,9 @@
 // and read in place; sent ones are copied once, into buffers of the BufferSource. Nothing else is
 // allocated once warm.
 //
+// Over connections that lose nothing (`lossless`; transport_link.h) nothing is kept to be sent
+// again, time does not matter, and the window is one of frames, too.
+//
 // Failure: UNAVAILABLE after the last byte, "connection closed by the peer", or what OnPeerLost
 // said.
 #ifndef TANDEM_COLLECTIVES_LINKS_FRAME_LINK_H_
@@ -44,6 +47,9 @@ struct FrameLinkOptions {
   size_t window_bytes = size_t{4} << 20;  // in each direction; at least Link::kMaxPeek
   size_t frame_bytes = size_t{256} << 10;
   absl::Duration resend_after = absl::Seconds(1);
+  // Frames arrive in order and once, until the connection ends: what does not is refused.
+  bool lossless = false;
+  size_t window_frames = 16;  // lossless: on their way in each direction, not counting mere news
 };
 
 class FrameLink final : public Link {
@@ -53,6 +59,7 @@ class FrameLink final : public Link {
     kData = 0,      // or nothing but news of the other direction
     kAsk = 1,       // send again
     kFinished = 2,  // the end of the stream
+    kGreeting = 3,  // around a stream, not in it (transport_link.h)
   };
 
   // `source` outlives the link.
@@ -75,6 +82,12 @@ class FrameLink final : public Link {
   absl::Time NextTick() const;
   // All that was written is the end of the stream.
   void Finish() { finish_ = true; }
+  // How much the next Write takes.
+  size_t room() const;
+  // What has arrived and is not consumed.
+  size_t arrived() const { return static_cast<size_t>(received_ - read_); }
+  // The peer waits to hear what this end has read.
+  bool must_tell() const { return must_tell_; }
   // Everything written, and the end, has arrived at the peer.
   bool Drained() const { return acked_ == written_ && (!finish_ || finish_acked_); }
 
@@ -106,11 +119,13 @@ class FrameLink final : public Link {
   void Take(uint64_t begin, const Buffer& bytes, absl::Time now);
   void TakeEarly();
   void Answer(uint64_t from, uint64_t to);
+  absl::Status CheckLossless(const ParsedFrame& frame) const;
   absl::Status Ended() const;
-  size_t arrived() const { return static_cast<size_t>(received_ - read_); }
   bool HasGap() const { return !early_.empty(); }
   void Append(absl::Span<const uint8_t> bytes);
   void Seal(absl::Time now, std::vector<Frame>* frames);
+  void FlushOnce(std::vector<Frame>* frames);
+  size_t FramesUnderWay() const { return static_cast<size_t>(frames_ - frames_read_); }
   Frame Encode(uint8_t flags, uint64_t offset, Buffer bytes, uint64_t until);
 
   BufferSource& source_;
@@ -129,11 +144,15 @@ class FrameLink final : public Link {
   absl::Time finish_sent_ = absl::InfinitePast();
   absl::Time probed_ = absl::InfiniteFuture();  // when a full window was last asked about
   bool blocked_ = false;                        // the last Write met a full window
+  // Lossless: frames sealed, and those of them that the peer has read.
+  uint64_t frames_ = 0, frames_read_ = 0;
+  std::vector<uint64_t> frame_ends_;  // by number modulo window_frames
 
   // Receiving. [0, read_) are consumed, [read_, received_) in arrived_, later ones in early_.
   uint64_t read_ = 0, received_ = 0;
   uint64_t told_received_ = 0, told_read_ = 0;
-  uint64_t end_ = UINT64_MAX;  // of the stream, once known
+  size_t segments_untold_ = 0;  // read since the peer was last told
+  uint64_t end_ = UINT64_MAX;   // of the stream, once known
   Queue arrived_;
   std::vector<Segment> early_;  // by begin
   absl::Time asked_ = absl::InfinitePast();

@@ -24,6 +24,11 @@
 namespace tandem {
 namespace {
 
+// Where a message costs system calls, as over TCP.
+bool OverKernel(const CollectiveBenchOptions& options) {
+  return options.link == "tcp" || options.link == "zmq";
+}
+
 bool HasInPlace(Primitive primitive) {
   return primitive != Primitive::kPointToPoint && primitive != Primitive::kBarrier;
 }
@@ -252,7 +257,7 @@ absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int r
   const auto rules = std::make_shared<ChooserRules>();
   group_options.deadline = options.deadline;
   group_options.cores = options.cores;
-  group_options.chooser = ChooserFrom(rules, static_cast<int>(links.size()), options.link == "tcp");
+  group_options.chooser = ChooserFrom(rules, static_cast<int>(links.size()), OverKernel(options));
   Group group(rank, std::move(links), group_options);
   TANDEM_ASSIGN_OR_RETURN(const absl::optional<Calibration> calibration,
                           PrepareChooser(options, group, rules.get()));
@@ -279,7 +284,7 @@ absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
   }
   for (const std::string& name : AlgorithmNames(options)) {
     Algorithm algorithm =
-        DefaultChooser(options.ranks, options.link == "tcp")(options.primitive, bytes).algorithm;
+        DefaultChooser(options.ranks, OverKernel(options))(options.primitive, bytes).algorithm;
     if (name != "auto") {
       TANDEM_ASSIGN_OR_RETURN(algorithm, ParseAlgorithm(name));
     }

@@ -36,7 +36,7 @@ namespace tandem {
 
 struct CollectiveBenchOptions {
   Primitive primitive = Primitive::kAllReduce;  // kPointToPoint: sendrecv
-  std::string link = "shm";                     // "shm", "tcp" or "memory"
+  std::string link = "shm";                     // see rank_processes.h
   int ranks = 2;
   int64_t ring_bytes = ShmLink::kDefaultCapacity;  // of shm
   int64_t min_bytes = 4, max_bytes = 64 << 20;

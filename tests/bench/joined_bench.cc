@@ -20,9 +20,9 @@ absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenc
   if (joined.listen.empty() == joined.join.empty()) {
     return absl::InvalidArgumentError("want one of --listen and --join");
   }
-  if (options.link != "auto" && options.link != "shm" && options.link != "tcp") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("link '", options.link, "': ranks that join want shm, tcp or auto"));
+  if (!LinkChoiceOf(options.link).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "link '", options.link, "': ranks that join want shm, rdma, tcp, zmq or auto"));
   }
   if (joined.rank < -1 || joined.rank >= options.ranks) {
     return absl::InvalidArgumentError(
@@ -33,11 +33,6 @@ absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenc
         absl::StrCat("start-seconds ", joined.start_seconds, ", want more than 0"));
   }
   return absl::OkStatus();
-}
-
-LinkChoice LinksOf(const CollectiveBenchOptions& options) {
-  if (options.link == "tcp") return LinkChoice::kTcp;
-  return options.link == "shm" ? LinkChoice::kShm : LinkChoice::kAuto;
 }
 
 }  // namespace
@@ -58,7 +53,8 @@ absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
     out << "coordinator at " << join.coordinator << std::endl;
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string host, LocalHostTowards(join.coordinator));
-  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host));
+  TANDEM_ASSIGN_OR_RETURN(const LinkChoice choice, LinkChoiceOf(options.link));
+  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host, choice));
   join.group = "bench";
   join.rank = joined.rank;
   join.ranks = options.ranks;
@@ -66,7 +62,7 @@ absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
   TANDEM_ASSIGN_OR_RETURN(const auto client, CoordinatorClient::Join(join, deadline));
   const Membership membership = client->membership();
   ConnectOptions connect;
-  connect.links = LinksOf(options);
+  connect.links = choice;
   connect.shm_capacity = static_cast<size_t>(options.ring_bytes);
   connect.watch = client.get();
   TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(membership, ports, connect, deadline));

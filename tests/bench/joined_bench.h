@@ -23,7 +23,7 @@ struct JoinedBenchOptions {
   double start_seconds = 60;  // by then all must be there
 };
 
-// `options.link`: "shm" or "tcp", or "auto": shared memory where two are on one host. Who listens
+// `options.link`: "shm", "rdma", "tcp" or "zmq", or "auto": as a job chooses. Who listens
 // prints "coordinator at HOST:PORT" first. INVALID_ARGUMENT: bad options, before anything is
 // started. DEADLINE_EXCEEDED names the ranks that did not come, FAILED_PRECONDITION what does not
 // fit theirs, UNAVAILABLE a rank that was lost, or that nobody listens.

@@ -1,6 +1,5 @@
 #include "tests/bench/pushpull_bench.h"
 
-#include <sched.h>
 #include <zmq.h>
 
 #include <algorithm>
@@ -42,8 +41,8 @@ double Quantile(std::vector<double> all, double q) {
 }
 
 absl::Status CheckOptions(const PushPullBenchOptions& o) {
-  const bool counts =
-      o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1 && o.frame_bytes >= 1;
+  const bool counts = o.rows >= 1 && o.dim >= 1 && o.repetitions >= 1 && o.trips >= 1 &&
+                      o.frame_bytes >= 1 && o.in_flight >= 1;
   for (const std::string& transport : o.transports) {
     if (transport == "zmq" || transport == "shm") continue;
     return absl::InvalidArgumentError(
@@ -52,42 +51,14 @@ absl::Status CheckOptions(const PushPullBenchOptions& o) {
   if (o.transports.empty()) return absl::InvalidArgumentError("bench pushpull: no transport");
   for (const int64_t keys : o.keys) {
     if (!counts || keys < 1 || keys > o.rows) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "bench pushpull: ", keys, " distinct keys of ", o.rows, " rows of ", o.dim, " floats, ",
-          o.repetitions, " repetitions of ", o.trips, " trips: each 1 or more, keys at most rows"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("bench pushpull: ", keys, " distinct keys of ", o.rows, " rows of ", o.dim,
+                       " floats, ", o.repetitions, " repetitions of ", o.trips, " trips, ",
+                       o.in_flight, " in flight: each 1 or more, keys at most rows"));
     }
   }
   return absl::OkStatus();
 }
-
-// Threads started by this one from now on, and itself, stay on one core of those it may use: one
-// for the worker's side, one for the shard's. Does nothing where there is one core only.
-class Cores {
- public:
-  explicit Cores(bool pin) {
-    if (!pin || sched_getaffinity(0, sizeof all_, &all_) != 0 || CPU_COUNT(&all_) < 2) return;
-    for (int cpu = 0; cpu < CPU_SETSIZE && found_ < 2; ++cpu) {
-      if (CPU_ISSET(cpu, &all_)) core_[found_++] = cpu;
-    }
-  }
-  ~Cores() {
-    if (found_ == 2) sched_setaffinity(0, sizeof all_, &all_);
-  }
-  void UseWorkers() { Use(0); }
-  void UseShards() { Use(1); }
-
- private:
-  void Use(int side) {
-    if (found_ < 2) return;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core_[side], &one);
-    TANDEM_CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
-  }
-  cpu_set_t all_;
-  int core_[2] = {0, 0};
-  int found_ = 0;
-};
 
 // Memory for rows as a tensor library gives it: at a multiple of a cache line.
 class Rows {
@@ -154,19 +125,17 @@ class BareTrips {
   struct Kind {
     Parts request, reply;
   };
-  BareTrips(const Kind& pull, const Kind& push, Cores* cores) : kinds_{pull, push} {
+  BareTrips(const Kind& pull, const Kind& push) : kinds_{pull, push} {
     for (const Kind& kind : kinds_) {
       requests_.emplace_back(kind.request);
       replies_.emplace_back(kind.reply);
     }
-    cores->UseShards();
     router_ = zmq_socket(there_.handle(), ZMQ_ROUTER);
     TANDEM_CHECK(zmq_bind(router_, "tcp://127.0.0.1:*") == 0);
     char address[256];
     size_t size = sizeof address;
     TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, address, &size) == 0);
     thread_ = std::thread([this] { Answer(); });
-    cores->UseWorkers();
     dealer_ = zmq_socket(here_.handle(), ZMQ_DEALER);
     TANDEM_CHECK(zmq_connect(dealer_, address) == 0);
   }
@@ -224,13 +193,7 @@ std::unique_ptr<Transport> NewZmq(EndpointId self) {
 }
 
 std::unique_ptr<Transport> NewEndpoint(const PushPullBenchOptions& bench,
-                                       const std::string& transport, EndpointId self,
-                                       Cores* cores) {
-  if (self.role == Role::kWorker) {
-    cores->UseWorkers();
-  } else {
-    cores->UseShards();
-  }
+                                       const std::string& transport, EndpointId self) {
   if (transport == "zmq") return NewZmq(self);
   ShmOptions options;
   if (bench.spin) options.spin = SpinMode::kAlways;
@@ -250,33 +213,34 @@ JobPlan MakePlan(const PushPullBenchOptions& options) {
 // Both stores (the shard's ranges and the one beside it) hold the same rows at all times.
 class Ours {
  public:
-  Ours(const PushPullBenchOptions& options, const std::string& transport, Cores* cores)
+  Ours(const PushPullBenchOptions& options, const std::string& transport)
       : transport_(transport),
         options_(options),
         plan_(MakePlan(options)),
         optimizer_(NewRowOptimizer(plan_.tables[0].optimizer).value()),
         store_(StoreOptions()),
-        shard_(plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0), cores)) {
+        shard_(plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0))) {
     Client::Options client;
     client.incarnation = 2;
+    client.max_in_flight = options.in_flight;
     client.core.frame_bytes = options.frame_bytes;
     client_ =
-        Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0), cores), client)
-            .value();
+        Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0)), client).value();
     TANDEM_CHECK_OK(client_->SetView(shard_.view()));
   }
 
   absl::Status Fill() {
     constexpr int64_t kFillKeys = 32'768;
     std::vector<uint64_t> keys;
+    Rows rows;
     for (int64_t row = 0; row < options_.rows; row += kFillKeys) {
       keys.clear();
       for (int64_t r = row; r < std::min(options_.rows, row + kFillKeys); ++r) {
         keys.push_back(KeyOfRow(r));
       }
-      pulled_.Resize(keys.size() * static_cast<size_t>(options_.dim));
-      store_.Pull(keys, pulled_.span());
-      TANDEM_RETURN_IF_ERROR(Pull(keys, Client::Ids::kUnique));
+      rows.Resize(keys.size() * static_cast<size_t>(options_.dim));
+      store_.Pull(keys, rows.span());
+      TANDEM_RETURN_IF_ERROR(Pull(keys, rows.span(), Client::Ids::kUnique).status());
     }
     return absl::OkStatus();
   }
@@ -284,16 +248,13 @@ class Ours {
   uint64_t KeyOfRow(int64_t row) const {
     return HashCombine(options_.seed, static_cast<uint64_t>(row));
   }
-  // Into pulled().
-  absl::Status Pull(absl::Span<const uint64_t> ids, Client::Ids what) {
+  Future Pull(absl::Span<const uint64_t> ids, absl::Span<float> rows, Client::Ids what) {
     const TableKeys keys = {0, ids};
-    const absl::Span<float> rows = pulled_.span();
-    return client_->Pull(0, step_, {&keys, 1}, {&rows, 1}, what).status();
+    return client_->Pull(0, step_, {&keys, 1}, {&rows, 1}, what);
   }
-  absl::Status Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients,
-                    Client::Ids what) {
+  Future Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients, Client::Ids what) {
     const TableKeys keys = {0, ids};
-    return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}, what).status();
+    return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}, what);
   }
   // What the shard does with the sum: once times 1 / samples.
   static constexpr uint64_t kSamples = 2;
@@ -302,7 +263,6 @@ class Ours {
   const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }
   RangeStore& store() { return store_; }
-  Rows& pulled() { return pulled_; }
 
  private:
   RangeStore::Options StoreOptions() const {
@@ -323,7 +283,6 @@ class Ours {
   LoneShard shard_;
   std::unique_ptr<Client> client_;
   int64_t step_ = 0;
-  Rows pulled_;
 };
 
 // ---- the comparison ----
@@ -359,17 +318,20 @@ using AllOurs = std::vector<std::unique_ptr<Ours>>;  // one a transport
 class Comparison {
  public:
   Comparison(const PushPullBenchOptions& options, int64_t keys, Client::Ids ids,
-             const AllOurs& ours, Cores* cores)
+             const AllOurs& ours)
       : options_(options),
         ids_(ids),
         ours_(ours),
         count_(static_cast<size_t>(keys)),
-        bare_(PullSizes(), PushSizes(), cores),
+        bare_(PullSizes(), PushSizes()),
         random_(HashCombine(options.seed, static_cast<uint64_t>(keys))),
         used_(static_cast<size_t>(options.rows)),
-        keys_(count_),
-        rows_(count_) {
-    for (const auto& one : ours_) one->pulled().Resize(Floats());
+        rows_(count_),
+        // One request alone takes turns with the others trip by trip; of many under way, all trips
+        // of a repetition follow each other.
+        keys_(static_cast<size_t>(options.in_flight > 1 ? options.trips : 1)),
+        pulled_(static_cast<size_t>(options.in_flight)) {
+    for (Rows& rows : pulled_) rows.Resize(Floats());
     wanted_.Resize(Floats());
     gradients_.Resize(Floats());
     for (float& g : gradients_.span()) g = static_cast<float>(random_.Normal());
@@ -378,9 +340,12 @@ class Comparison {
   absl::Status Run(std::ostream& out, uint64_t* checksum) {
     for (int r = -1; r < options_.repetitions; ++r) {  // the first one warms up
       if (r <= 0) pull_ = push_ = std::vector<Series>(ours_.size());
-      for (int t = 0; t < options_.trips; ++t) TANDEM_RETURN_IF_ERROR(Trip(checksum));
+      for (size_t t = 0; t < Trips(); t += keys_.size()) {
+        TANDEM_RETURN_IF_ERROR(Pull(checksum));
+        TANDEM_RETURN_IF_ERROR(Push());
+      }
       for (std::vector<Series>* const all : {&pull_, &push_}) {
-        for (Series& series : *all) series.EndRepetition(static_cast<size_t>(options_.trips));
+        for (Series& series : *all) series.EndRepetition(Trips());
       }
     }
     const char* const how = ids_ == Client::Ids::kUnique ? "unique" : "merged";
@@ -406,44 +371,82 @@ class Comparison {
             {HeadBytes(0)}};
   }
 
+  size_t Trips() const { return static_cast<size_t>(options_.trips); }
+
   void NewKeys() {
-    for (const size_t row : rows_) used_[row] = false;
-    for (size_t i = 0; i < count_; ++i) {
-      size_t row = 0;
-      do {
-        row = random_.Uniform(used_.size());
-      } while (used_[row]);
-      used_[row] = true;
-      rows_[i] = row;
-      keys_[i] = ours_[0]->KeyOfRow(static_cast<int64_t>(row));
+    for (std::vector<uint64_t>& keys : keys_) {
+      for (const size_t row : rows_) used_[row] = false;
+      rows_.clear();
+      keys.clear();
+      while (keys.size() < count_) {
+        const size_t row = random_.Uniform(used_.size());
+        if (used_[row]) continue;
+        used_[row] = true;
+        rows_.push_back(row);
+        keys.push_back(ours_[0]->KeyOfRow(static_cast<int64_t>(row)));
+      }
     }
   }
 
-  // New keys, then each side once, for a pull and for a push.
-  absl::Status Trip(uint64_t* checksum) {
+  // Microseconds of bare trips and of the store, one for each of keys_.
+  struct Beside {
+    std::vector<double> bare, store;
+  };
+  template <typename Work>
+  Beside TimeBeside(size_t kind, Work store) {
+    Beside times;
+    for (const std::vector<uint64_t>& keys : keys_) {
+      times.bare.push_back(bare_.Trip(kind));
+      times.store.push_back(Microseconds([&] { store(keys); }));
+    }
+    return times;
+  }
+
+  // Issues a request for each of keys_, at most in_flight of them under way, and waits for all.
+  template <typename Issue>
+  absl::Status TimeOurs(const Beside& beside, Issue issue, Series* series) {
+    absl::Status status;
+    const double all = Microseconds([&] {
+      std::vector<Future> under_way;
+      for (size_t i = 0; i < keys_.size(); ++i) {
+        if (i >= pulled_.size()) status.Update(under_way[i - pulled_.size()].status());
+        under_way.push_back(issue(keys_[i], pulled_[i % pulled_.size()].span()));
+      }
+      for (const Future& future : under_way) status.Update(future.status());
+    });
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      series->Add(all / static_cast<double>(keys_.size()), beside.bare[i], beside.store[i]);
+    }
+    return status;
+  }
+
+  // New keys, then each side.
+  absl::Status Pull(uint64_t* checksum) {
     NewKeys();
     RangeStore& store = ours_[0]->store();
-    const double bare_pull = bare_.Trip(0);
-    const double store_pull = Microseconds([&] { store.Pull(keys_, wanted_.span()); });
+    const Beside beside =
+        TimeBeside(0, [&](const auto& keys) { store.Pull(keys, wanted_.span()); });
     for (size_t i = 0; i < ours_.size(); ++i) {
-      absl::Status status;
-      pull_[i].Add(Microseconds([&] { status = ours_[i]->Pull(keys_, ids_); }), bare_pull,
-                   store_pull);
-      TANDEM_RETURN_IF_ERROR(status);
-      if (ours_[i]->pulled().span() != wanted_.span()) {
+      TANDEM_RETURN_IF_ERROR(TimeOurs(
+          beside, [&](const auto& keys, auto to) { return ours_[i]->Pull(keys, to, ids_); },
+          &pull_[i]));
+      if (pulled_[(keys_.size() - 1) % pulled_.size()].span() != wanted_.span()) {
         return absl::InternalError("bench pushpull: a pull and the store disagree");
       }
     }
     *checksum = XXH3_64bits_withSeed(wanted_.begin(), Floats() * sizeof(float), *checksum);
+    return absl::OkStatus();
+  }
+  absl::Status Push() {
     NewKeys();
-    const double bare_push = bare_.Trip(1);
-    const double store_push =
-        Microseconds([&] { store.Push(keys_, gradients_.span(), Ours::kScale); });
+    RangeStore& store = ours_[0]->store();
+    const Beside beside =
+        TimeBeside(1, [&](const auto& keys) { store.Push(keys, gradients_.span(), Ours::kScale); });
     for (size_t i = 0; i < ours_.size(); ++i) {
-      absl::Status status;
-      push_[i].Add(Microseconds([&] { status = ours_[i]->Push(keys_, gradients_.span(), ids_); }),
-                   bare_push, store_push);
-      TANDEM_RETURN_IF_ERROR(status);
+      TANDEM_RETURN_IF_ERROR(TimeOurs(
+          beside,
+          [&](const auto& keys, auto) { return ours_[i]->Push(keys, gradients_.span(), ids_); },
+          &push_[i]));
     }
     return absl::OkStatus();
   }
@@ -455,8 +458,9 @@ class Comparison {
   BareTrips bare_;
   Random random_;
   std::vector<bool> used_;
-  std::vector<uint64_t> keys_;
   std::vector<size_t> rows_;
+  std::vector<std::vector<uint64_t>> keys_;  // of requests that follow each other
+  std::vector<Rows> pulled_;                 // one for each under way
   Rows wanted_, gradients_;
   std::vector<Series> pull_, push_;  // one a transport
 };
@@ -466,22 +470,22 @@ class Comparison {
 absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   out << "machine: " << MachineLine() << "\n"
-      << absl::StrFormat("pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, seed %d\n",
-                         options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
-                         options.repetitions, options.trips, options.seed)
+      << absl::StrFormat(
+             "pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, %d in flight, seed %d\n",
+             options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
+             options.repetitions, options.trips, options.in_flight, options.seed)
       << "ids                keys   ours us   bare us  store us  M rows/s store/us   ours / (bare "
          "+ "
          "store)\n";
-  Cores cores(options.pin);
   AllOurs ours;
   for (const std::string& transport : options.transports) {
-    ours.push_back(std::make_unique<Ours>(options, transport, &cores));
+    ours.push_back(std::make_unique<Ours>(options, transport));
     TANDEM_RETURN_IF_ERROR(ours.back()->Fill());
   }
   uint64_t checksum = 0;
   for (const int64_t keys : options.keys) {
     for (const Client::Ids ids : {Client::Ids::kUnique, Client::Ids::kMayRepeat}) {
-      Comparison comparison(options, keys, ids, ours, &cores);
+      Comparison comparison(options, keys, ids, ours);
       TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));
     }
   }

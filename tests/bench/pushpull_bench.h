@@ -1,12 +1,15 @@
 // pushpull   pull and push of random keys through the client, over ZeroMQ on loopback and through
-//            shared memory, one worker, one shard, one request in flight; against a bare ZeroMQ
-//            round trip of the same sizes plus the store's own time for the same rows
+//            shared memory, one worker, one shard, one request in flight or several;
+//            against a bare ZeroMQ round trip of the same sizes plus the store's own time for the
+//            same rows
 //
 // Client and shard have endpoints of their own (of ZeroMQ: a context, so an I/O thread, each), as
 // two processes would; each transport has its own client and shard, with the same rows. Bare trip:
 // DEALER and ROUTER with blocking calls, request and reply of as many parts and bytes, memory that
 // is never touched. Store: one RangeStore with the same rows and optimizer, the same keys, by its
-// caller. All of them take turns trip by trip, because the speed of a machine drifts. What the
+// caller. All of them take turns trip by trip, because the speed of a machine drifts;
+// with several requests in flight, repetition by repetition, and a trip of ours takes the time of
+// all of them divided by their number. What the
 // client does for its user (looking for repeated ids, ordering by range, copying rows to their
 // places) counts as its time.
 #ifndef TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
@@ -29,14 +32,13 @@ struct PushPullBenchOptions {
   int dim = 16;
   std::vector<int64_t> keys = {10'000, 50'000};  // of a request, distinct
   int repetitions = 21;
-  int trips = 20;  // of each kind, a repetition
+  int trips = 20;     // of each kind, a repetition
+  int in_flight = 1;  // requests of ours; bare trips and the store are always alone
   Optimizer::Kind optimizer = Optimizer::ROWWISE_ADAGRAD;
   uint64_t seed = 1;
   std::vector<std::string> transports = {"zmq", "shm"};
   // Who waits for shared memory always looks for a while before it sleeps, as with free cores.
   bool spin = false;
-  // All threads of the worker's side on one core, all of the shard's on another, ours and bare alike.
-  bool pin = false;
   size_t frame_bytes = ClientCore::Options().frame_bytes;  // of rows, that a frame is cut at
 };
 

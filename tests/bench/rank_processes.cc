@@ -13,7 +13,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "collectives/connect_links.h"
 #include "collectives/errors.h"
 #include "collectives/links/in_memory_link.h"
 #include "collectives/links/tcp_link.h"
@@ -28,11 +30,13 @@ using Links = std::vector<std::unique_ptr<Link>>;
 // fork: its copy in another process would say goodbye for it.
 struct LinkParts {
   OwnedFd tcp;
-  UnixLink shm;
+  UnixLink shm;  // over RDMA and ZeroMQ: tells where the peer is
   std::shared_ptr<ShmLink::Rings> rings;
   bool maker = false;
   std::unique_ptr<Link> memory;
 };
+
+bool IsFramed(absl::string_view link) { return link == "rdma" || link == "zmq"; }
 
 absl::StatusOr<std::array<LinkParts, 2>> NewParts(const RankOptions& options) {
   std::array<LinkParts, 2> ends;
@@ -47,6 +51,10 @@ absl::StatusOr<std::array<LinkParts, 2>> NewParts(const RankOptions& options) {
     ends[1].shm = std::move(sockets.second);
     ends[0].rings = ends[1].rings = std::make_shared<ShmLink::Rings>(std::move(rings));
     ends[0].maker = true;
+  } else if (IsFramed(options.link)) {
+    TANDEM_ASSIGN_OR_RETURN(auto sockets, UnixLink::Pair());
+    ends[0].shm = std::move(sockets.first);
+    ends[1].shm = std::move(sockets.second);
   } else {
     InMemoryLinkOptions memory;
     memory.capacity = size_t{1} << 20;
@@ -79,7 +87,41 @@ absl::StatusOr<Mesh> NewMesh(const RankOptions& options) {
   return mesh;
 }
 
-absl::Status RunRank(int rank, std::vector<LinkParts> parts, const RankBody& body) {
+constexpr absl::Duration kMeet = absl::Seconds(60);
+
+// Endpoints cannot be made before the fork: each rank opens its own and tells the others.
+absl::StatusOr<Links> ConnectFramed(int rank, LinkChoice choice, std::vector<LinkParts> parts) {
+  const absl::Time deadline = absl::Now() + kMeet;
+  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open("127.0.0.1", choice));
+  Membership group;
+  group.rank = rank;
+  group.token = "ranks of one benchmark";
+  group.members.resize(parts.size());
+  const GroupMember own = ports.member();
+  const std::string& address = choice == LinkChoice::kRdma ? own.rdma_address : own.zmq_address;
+  for (size_t r = 0; r < parts.size(); ++r) {
+    group.members[r] = own;
+    if (static_cast<int>(r) == rank) continue;
+    TANDEM_RETURN_IF_ERROR(parts[r].shm.Send(address));
+  }
+  for (size_t r = 0; r < parts.size(); ++r) {
+    if (static_cast<int>(r) == rank) continue;
+    TANDEM_ASSIGN_OR_RETURN(const UnixMessage told, parts[r].shm.ReceiveBy(deadline));
+    GroupMember& member = group.members[r];
+    (choice == LinkChoice::kRdma ? member.rdma_address : member.zmq_address) = told.bytes;
+  }
+  ConnectOptions connect;
+  connect.links = choice;
+  return ConnectLinks(group, ports, connect, deadline);
+}
+
+absl::Status RunRank(const RankOptions& options, int rank, std::vector<LinkParts> parts,
+                     const RankBody& body) {
+  if (IsFramed(options.link)) {
+    TANDEM_ASSIGN_OR_RETURN(const LinkChoice choice, LinkChoiceOf(options.link));
+    TANDEM_ASSIGN_OR_RETURN(Links links, ConnectFramed(rank, choice, std::move(parts)));
+    return body(rank, std::move(links));
+  }
   Links links(parts.size());
   for (size_t r = 0; r < parts.size(); ++r) {
     if (static_cast<int>(r) == rank) continue;
@@ -100,15 +142,15 @@ absl::Status TheCause(const std::vector<absl::Status>& by_rank) {
   return cause;
 }
 
-absl::Status RunThreads(Mesh mesh, const RankBody& body) {
+absl::Status RunThreads(const RankOptions& options, Mesh mesh, const RankBody& body) {
   std::vector<absl::Status> statuses(mesh.size());
   std::vector<std::thread> threads;
   for (size_t r = 1; r < mesh.size(); ++r) {
-    threads.emplace_back([&statuses, &body, r, parts = std::move(mesh[r])]() mutable {
-      statuses[r] = RunRank(static_cast<int>(r), std::move(parts), body);
+    threads.emplace_back([&options, &statuses, &body, r, parts = std::move(mesh[r])]() mutable {
+      statuses[r] = RunRank(options, static_cast<int>(r), std::move(parts), body);
     });
   }
-  statuses[0] = RunRank(0, std::move(mesh[0]), body);
+  statuses[0] = RunRank(options, 0, std::move(mesh[0]), body);
   for (std::thread& thread : threads) thread.join();
   return TheCause(statuses);
 }
@@ -118,12 +160,13 @@ struct Child {
   OwnedFd why;  // it writes its error here
 };
 
-[[noreturn]] void BeChild(int rank, pid_t parent, int why, Mesh mesh, const RankBody& body) {
+[[noreturn]] void BeChild(const RankOptions& options, int rank, pid_t parent, int why, Mesh mesh,
+                          const RankBody& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);  // it died in between
   std::vector<LinkParts> own = std::move(mesh[static_cast<size_t>(rank)]);
   mesh.clear();  // closes what belongs to others, so that their ends are seen
-  const absl::Status status = RunRank(rank, std::move(own), body);
+  const absl::Status status = RunRank(options, rank, std::move(own), body);
   if (status.ok()) _exit(0);
   const std::string text =
       absl::StrCat(LostPeer(status).has_value() ? "L" : "-", "rank ", rank, ": ", status.message());
@@ -148,7 +191,7 @@ absl::Status Ended(const Child& child, int rank) {
           : absl::StrCat("rank ", rank, " has failed"));
 }
 
-absl::Status RunProcesses(Mesh mesh, const RankBody& body) {
+absl::Status RunProcesses(const RankOptions& options, Mesh mesh, const RankBody& body) {
   std::vector<Child> children(mesh.size());
   const pid_t parent = getpid();
   absl::Status started;
@@ -162,7 +205,7 @@ absl::Status RunProcesses(Mesh mesh, const RankBody& body) {
     const OwnedFd write_end(ends[1]);
     children[r].pid = fork();
     if (children[r].pid == 0) {
-      BeChild(static_cast<int>(r), parent, write_end.get(), std::move(mesh), body);
+      BeChild(options, static_cast<int>(r), parent, write_end.get(), std::move(mesh), body);
     }
     if (children[r].pid < 0) {
       started = absl::ResourceExhaustedError(absl::StrCat("fork: ", std::strerror(errno)));
@@ -171,7 +214,7 @@ absl::Status RunProcesses(Mesh mesh, const RankBody& body) {
   std::vector<absl::Status> statuses(mesh.size());
   std::vector<LinkParts> own = std::move(mesh[0]);
   mesh.clear();
-  statuses[0] = started.ok() ? RunRank(0, std::move(own), body) : started;
+  statuses[0] = started.ok() ? RunRank(options, 0, std::move(own), body) : started;
   for (size_t r = 1; r < children.size(); ++r) {
     if (children[r].pid < 0) continue;
     if (!started.ok()) kill(children[r].pid, SIGKILL);
@@ -184,14 +227,16 @@ absl::Status RunProcesses(Mesh mesh, const RankBody& body) {
 
 absl::Status RunRanks(const RankOptions& options, const RankBody& body) {
   const std::string& link = options.link;
-  if (link != "shm" && link != "tcp" && link != "memory") {
-    return absl::InvalidArgumentError(absl::StrCat("link '", link, "': want shm, tcp or memory"));
+  if (link != "shm" && link != "tcp" && link != "memory" && !IsFramed(link)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("link '", link, "': want shm, tcp, rdma, zmq or memory"));
   }
   if (options.ranks < 1 || options.ranks > 256) {
     return absl::InvalidArgumentError(absl::StrCat(options.ranks, " ranks, want 1 to 256"));
   }
   TANDEM_ASSIGN_OR_RETURN(Mesh mesh, NewMesh(options));
-  return link == "memory" ? RunThreads(std::move(mesh), body) : RunProcesses(std::move(mesh), body);
+  if (link == "memory") return RunThreads(options, std::move(mesh), body);
+  return RunProcesses(options, std::move(mesh), body);
 }
 
 }  // namespace tandem

@@ -1,5 +1,6 @@
 // Ranks for a benchmark: processes that this one forks, joined by links that were made before, so
-// that nobody has to find anybody. Rank 0 is the calling process.
+// that nobody has to find anybody (over RDMA and ZeroMQ: they tell each other). Rank 0 is the
+// calling process.
 //
 // No child outlives the caller: the kernel kills it if the caller dies, however that happens, and
 // RunRanks returns only when all have ended. The calling process must have one thread (but for
@@ -22,7 +23,8 @@ namespace tandem {
 using RankBody = std::function<absl::Status(int rank, std::vector<std::unique_ptr<Link>> links)>;
 
 struct RankOptions {
-  std::string link = "shm";  // "shm", "tcp" (loopback) or "memory" (threads of this process)
+  // "shm", "tcp", "zmq" (loopback), "rdma" (one device) or "memory" (threads of this process).
+  std::string link = "shm";
   int ranks = 2;
   size_t ring_bytes = ShmLink::kDefaultCapacity;  // of each ring of shared memory
 };
