@@ -1,13 +1,13 @@
 // tandem-scheduler: membership, views, barriers and the record of one job.
 #include <cstdio>
 
-#include "base/heap.h"
+#include "base/process.h"
 #include "cli/role_options.h"
 #include "scheduler/scheduler_shell.h"
 
 int main(int argc, char** argv) {
   using namespace tandem;
-  KeepFreedMemory();
+  SetUpProcess();
   CLI::App app("The scheduler of one Tandem job. Prints its address first.", "tandem-scheduler");
   RoleFlags flags;
   int progress_fd = -1;

@@ -1,12 +1,12 @@
 // tandem-server: holds key ranges of the embedding tables of one job.
-#include "base/heap.h"
+#include "base/process.h"
 #include "cli/role_options.h"
 #include "cli/transport_choice.h"
 #include "server/server_shell.h"
 
 int main(int argc, char** argv) {
   using namespace tandem;
-  KeepFreedMemory();
+  SetUpProcess();
   CLI::App app("A server of one Tandem job: holds key ranges of its tables.", "tandem-server");
   RoleFlags flags;
   AddJobFlags(&app, &flags);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "base/heap.h"
+#include "base/process.h"
 #include "cli/doctor_command.h"
 #include "cli/role_options.h"
 #include "cli/run_command.h"
@@ -136,6 +136,6 @@ int Main(int argc, char** argv) {
 }  // namespace tandem
 
 int main(int argc, char** argv) {
-  tandem::KeepFreedMemory();
+  tandem::SetUpProcess();
   return tandem::Main(argc, argv);
 }

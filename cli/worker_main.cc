@@ -1,5 +1,5 @@
 // tandem-worker: trains on its share of the data of one job.
-#include "base/heap.h"
+#include "base/process.h"
 #include "cli/role_options.h"
 #include "cli/transport_choice.h"
 #include "worker/tune_group.h"
@@ -7,7 +7,7 @@
 
 int main(int argc, char** argv) {
   using namespace tandem;
-  KeepFreedMemory();
+  SetUpProcess();
   CLI::App app("A worker of one Tandem job: trains on its share of the data.", "tandem-worker");
   RoleFlags flags;
   AddJobFlags(&app, &flags);
