@@ -1,10 +1,13 @@
 #include "worker/join_group.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "collectives/connect_links.h"
@@ -20,6 +23,10 @@ LinkChoice LinksOf(const JobPlan& plan) {
       return LinkChoice::kShm;
     case Dense::TCP:
       return LinkChoice::kTcp;
+    case Dense::RDMA:
+      return LinkChoice::kRdma;
+    case Dense::ZMQ:
+      return LinkChoice::kZmq;
     default:
       return LinkChoice::kAuto;
   }
@@ -32,33 +39,62 @@ GroupOptions OptionsOf(const JobPlan& plan) {
   return options;
 }
 
-// Meets the others and joins them. What the group is to know of them goes into `options`.
+// Who connected says how: each pair once. `workers`: by rank in the group.
+std::vector<Path> PathsOf(const std::vector<std::unique_ptr<Link>>& links, int rank,
+                          const std::vector<int>& workers, const std::vector<std::string>& why) {
+  std::vector<Path> paths;
+  for (int r = 0; r < rank; ++r) {
+    const absl::StatusOr<LinkChoice> choice = LinkChoiceOf(links[static_cast<size_t>(r)]->kind());
+    if (!choice.ok()) continue;
+    Path& path = paths.emplace_back();
+    path.set_to(absl::StrCat("worker ", workers[static_cast<size_t>(r)], ", dense gradients"));
+    path.set_way(std::string(NameOf(*choice)));
+    path.set_why(why[static_cast<size_t>(r)]);
+  }
+  return paths;
+}
+
+// Meets the others and joins them; `workers` of the job by their rank in the group. What the group
+// is to know of them goes into `options`.
 absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, const char* group,
-                                                        int rank, int ranks,
+                                                        int rank, const std::vector<int>& workers,
                                                         const std::string& coordinator,
                                                         std::unique_ptr<CoordinatorClient>* client,
-                                                        GroupOptions* options) {
+                                                        GroupOptions* options,
+                                                        std::vector<Path>* paths) {
   const absl::Time deadline = absl::Now() + absl::Seconds(plan.job.limits().start_seconds());
   TANDEM_ASSIGN_OR_RETURN(const std::string host, LocalHostTowards(coordinator));
-  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host));
+  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host, LinksOf(plan)));
   JoinOptions join;
   join.coordinator = coordinator;
   join.group = group;
   join.rank = rank;
-  join.ranks = ranks;
+  join.ranks = static_cast<int>(workers.size());
   join.member = ports.member();
   TANDEM_ASSIGN_OR_RETURN(*client, CoordinatorClient::Join(join, deadline));
   const Membership membership = (*client)->membership();
   ConnectOptions connect;
   connect.links = LinksOf(plan);
   connect.watch = client->get();
+  std::vector<std::string> why;
+  connect.why = &why;
+  connect.log = [&](absl::string_view line) {
+    std::fprintf(stderr, "worker %d: %s\n", workers[static_cast<size_t>(rank)],
+                 std::string(line).c_str());
+  };
   options->host_of_rank = membership.HostOfRank();
-  return ConnectLinks(membership, ports, connect, deadline);
+  TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(membership, ports, connect, deadline));
+  for (Path& path : PathsOf(links, membership.rank, workers, why))
+    paths->push_back(std::move(path));
+  return links;
 }
 
-bool OverTcp(const JobPlan& plan, const std::vector<int>& host_of_rank) {
-  return LinksOf(plan) == LinkChoice::kTcp ||
-         std::any_of(host_of_rank.begin(), host_of_rank.end(),
+// Whether a message costs system calls; the same on all ranks, so not by what a pair has fallen
+// back to.
+bool OverKernel(const JobPlan& plan, const std::vector<int>& host_of_rank) {
+  const LinkChoice choice = LinksOf(plan);
+  if (choice != LinkChoice::kAuto) return choice == LinkChoice::kTcp || choice == LinkChoice::kZmq;
+  return std::any_of(host_of_rank.begin(), host_of_rank.end(),
                      [&](int host) { return host != host_of_rank[0]; });
 }
 
@@ -86,9 +122,8 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(const JobPlan& plan, Grou
   if (leaders.size() > 1 && own != leaders.end()) {
     GroupOptions of_leaders = OptionsOf(plan);
     const int number = static_cast<int>(own - leaders.begin());
-    TANDEM_ASSIGN_OR_RETURN(
-        auto links, Meet(plan, "leaders", number, static_cast<int>(leaders.size()), coordinator,
-                         &out->leaders_client, &of_leaders));
+    TANDEM_ASSIGN_OR_RETURN(auto links, Meet(plan, "leaders", number, leaders, coordinator,
+                                             &out->leaders_client, &of_leaders, &out->paths));
     of_leaders.watch = out->leaders_client.get();
     options.leaders = std::make_unique<Group>(number, std::move(links), std::move(of_leaders));
   }
@@ -104,12 +139,14 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
   GroupOptions options = OptionsOf(plan);
   std::vector<std::unique_ptr<Link>> links(1);
   if (plan.workers() > 1) {
-    TANDEM_ASSIGN_OR_RETURN(
-        links, Meet(plan, kWorkersGroup, rank, plan.workers(), coordinator, &out.client, &options));
+    std::vector<int> workers(static_cast<size_t>(plan.workers()));
+    std::iota(workers.begin(), workers.end(), 0);
+    TANDEM_ASSIGN_OR_RETURN(links, Meet(plan, kWorkersGroup, rank, workers, coordinator,
+                                        &out.client, &options, &out.paths));
   }
   const std::vector<int> hosts = options.host_of_rank;
   const auto rules = std::make_shared<ChooserRules>();
-  options.chooser = ChooserFrom(rules, plan.workers(), OverTcp(plan, hosts));
+  options.chooser = ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
   auto watch = std::make_unique<AbortableWatch>(out.client.get());
   options.watch = watch.get();
   auto group = std::make_unique<Group>(rank, std::move(links), std::move(options));

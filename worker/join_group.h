@@ -5,11 +5,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/coordinator_client.h"
 #include "proto/job.h"
+#include "proto/wire.pb.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_synchroniser.h"
 #include "worker/tune_group.h"
@@ -23,6 +25,7 @@ struct WorkerGroup {
   std::unique_ptr<CoordinatorClient> leaders_client;
   std::unique_ptr<DenseSynchroniser> synchroniser;
   DenseTuning tuning;
+  std::vector<Path> paths;  // the links to lower ranks, for the scheduler
 };
 
 // Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has

@@ -230,16 +230,19 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Once the workers have met: rank 0 tells the scheduler what they chose. And dumps for whoever
-  // asked by a signal.
+  // Once the workers have met: they tell the scheduler how they are joined, and rank 0 what they
+  // chose. And dumps for whoever asked by a signal.
   void ReportGroup() {
     absl::MutexLock lock(&group_mutex_);
     if (group_.synchroniser == nullptr) return;
     const bool signalled = options_.dump_signal != nullptr && options_.dump_signal->load();
     if (signalled != seen_dump_signal_) group_.synchroniser->RequestDump();
     seen_dump_signal_ = signalled;
-    if (group_.tuning.json.empty()) return;
     Control control;
+    for (Path& path : group_.paths) *control.mutable_paths()->add_path() = std::move(path);
+    group_.paths.clear();
+    if (control.has_paths()) link_->Send(control);
+    if (group_.tuning.json.empty()) return;
     control.mutable_collectives()->set_json(std::move(group_.tuning.json));
     control.mutable_collectives()->set_line(std::move(group_.tuning.line));
     group_.tuning.json.clear();

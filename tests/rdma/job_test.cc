@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "rdma/rdma_transport.h"
@@ -42,16 +44,22 @@ class RdmaJobTest : public ::testing::Test {
     EXPECT_TRUE(run.ok()) << run.DebugString();
     return run;
   }
-  // Two workers reach two shards, and each other where they have something to say.
-  static void ExpectAllOverRdma(const RunResult& run) {
+  // Two workers reach two shards, and each other where they have something to say: what their
+  // dense gradients take (`dense_links` pairs) is said by itself.
+  static void ExpectAllOverRdma(const RunResult& run, int dense_links) {
     ASSERT_TRUE(run.summary.contains("paths"));
     EXPECT_GE(run.summary["paths"].size(), 4u) << run.summary["paths"];
-    for (const auto& path : run.summary["paths"]) EXPECT_EQ(path["by"], "RDMA") << path;
+    int of_dense = 0;
+    for (const auto& path : run.summary["paths"]) {
+      EXPECT_EQ(path["by"], "RDMA") << path;
+      of_dense += absl::EndsWith(path["to"].get<std::string>(), ", dense gradients") ? 1 : 0;
+    }
+    EXPECT_EQ(of_dense, dense_links) << run.summary["paths"];
   }
 };
 
 // Two tables and a dense part, summed between the workers or on the servers: then what the dense
-// part pushes and pulls goes over RDMA as well.
+// part exchanges or pushes and pulls goes over RDMA as well.
 TEST_F(RdmaJobTest, AReproducibleJobEndsWithTheBitsThatZeroMqGives) {
   const SmallJob job(/*train_rows=*/2000, /*test_rows=*/50);
   const Settings common = {"train.max_steps=40", "cluster.workers=2", kPatient};
@@ -64,7 +72,7 @@ TEST_F(RdmaJobTest, AReproducibleJobEndsWithTheBitsThatZeroMqGives) {
           job.Arguments(absl::StrCat(dense, rdma), Join(set, {rdma ? kOverRdma : kOverZmq}));
       const RunResult run = Run(arguments);
       ASSERT_TRUE(run.ok());
-      if (rdma) ExpectAllOverRdma(run);
+      if (rdma) ExpectAllOverRdma(run, dense == absl::string_view("ALLREDUCE") ? 1 : 0);
       const auto model = ReadSavedModel(arguments.out + "/model");
       ASSERT_TRUE(model.ok()) << model.status();
       EXPECT_FALSE(model->empty());
@@ -120,7 +128,8 @@ class RdmaCollaborativeFilteringTest : public RdmaJobTest {
     Trained trained;
     const RunResult run = Run(arguments);
     if (!run.ok()) return trained;
-    if (rdma) ExpectAllOverRdma(run);
+    const bool servers = absl::c_linear_search(policy, "dense.synchroniser=SERVERS");
+    if (rdma) ExpectAllOverRdma(run, /*dense_links=*/servers ? 0 : 1);
     trained.loss = MeanLoss(arguments.out + "/metrics.jsonl");
     const auto model = ReadSavedModel(arguments.out + "/model");
     EXPECT_TRUE(model.ok()) << model.status();
