@@ -17,10 +17,9 @@ namespace tandem {
 namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-// Differences below this are noise. Among algorithms as fast as that, those whose sums are in rank
-// order come first: cutting and fusing changes nothing then.
-// How much faster than another an algorithm must be predicted to be to be taken for faster. Ranks
-// that share cores wait for each other's turns, which no model of messages foretells.
+// How much faster than another an algorithm must be predicted to be to be taken for faster; among
+// equals those whose sums are in rank order come first, because cutting and fusing changes nothing
+// then. Ranks that share cores wait for each other's turns, which no model of messages foretells.
 constexpr double kNoise = 0.05, kNoiseOfSharedCores = 0.25;
 constexpr double kLatencyShare = 0.1;  // of a bucket, at most
 constexpr int64_t kLeastBuckets = 4, kMostBucket = 64 << 20;
@@ -268,7 +267,7 @@ AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first, double noi
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
                                        const Calibration& calibration, const RuleScope& scope) {
   ChooserRules rules;
-  const int64_t factor = ranks <= 16 ? 2 : 8;
+  const int64_t factor = ranks <= 32 ? 2 : 8;
   const double noise =
       ShareCores(ranks, host_of_rank, calibration.cores) ? kNoiseOfSharedCores : kNoise;
   for (const Primitive primitive : kPrimitives) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <limits>
 #include <map>
 #include <utility>
@@ -25,7 +24,10 @@ class Player {
         element_(element_bytes),
         costs_(costs),
         byte_(costs.For(vector_bytes)),
-        places_(schedules.size()) {}
+        places_(schedules.size()),
+        ready_(schedules.size()),
+        core_of_(schedules.size()),
+        links_(schedules.size() * schedules.size()) {}
 
   void AssignCores(int cores, absl::Span<const int> host_of_rank) {
     std::map<int, std::vector<int>> hosts;
@@ -36,7 +38,10 @@ class Player {
       const size_t first = cores_.size();
       const size_t used = std::min(ranks.size(), static_cast<size_t>(std::max(cores, 1)));
       cores_.resize(first + used);
-      for (size_t i = 0; i < ranks.size(); ++i) cores_[first + i % used].ranks.push_back(ranks[i]);
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        cores_[first + i % used].ranks.push_back(ranks[i]);
+        core_of_[static_cast<size_t>(ranks[i])] = first + i % used;
+      }
     }
     for (Core& core : cores_) {
       core.time = costs_.operation * static_cast<double>(core.ranks.size());
@@ -45,19 +50,18 @@ class Player {
 
   absl::StatusOr<double> Run() {
     double last = 0;
+    for (size_t r = 0; r < ready_.size(); ++r) Look(static_cast<int>(r));
     while (true) {
-      Core* next = nullptr;
-      double when = kNever;
-      for (Core& core : cores_) {
-        const double t = NextTime(core);
-        if (t < when) {
-          when = t;
-          next = &core;
-        }
-      }
-      if (next == nullptr) break;
-      RunAt(*next, when);
-      last = std::max(last, next->time);
+      Core& core = *std::min_element(cores_.begin(), cores_.end(),
+                                     [](const Core& a, const Core& b) { return a.next < b.next; });
+      if (core.next == kNever) break;
+      const int rank = Turn(core);
+      const Op& op = *CurrentOp(rank);
+      Do(core, rank, op);
+      last = std::max(last, core.time);
+      ++places_[static_cast<size_t>(rank)].index;
+      Look(rank);  // what it did concerns itself, and whom it sent something
+      if (op.kind == OpKind::kSend) Look(op.peer);
     }
     for (size_t r = 0; r < places_.size(); ++r) {
       if (CurrentOp(static_cast<int>(r)) != nullptr) {
@@ -73,12 +77,34 @@ class Player {
   };
   struct Core {
     double time = 0;
+    double next = kNever;  // when it can do something
     std::vector<int> ranks;
     size_t current = 0;
   };
   struct Message {
     double begins, ends;  // visible
   };
+  // Messages from one rank to another, first in, first out: places in sent_.
+  struct Queue {
+    int32_t head = -1, tail = -1;
+  };
+  struct Sent {
+    Message message;
+    int32_t next = -1;
+  };
+  Queue& Between(int from, int to) {
+    return links_[static_cast<size_t>(from) * schedules_.size() + static_cast<size_t>(to)];
+  }
+  void Send(Queue& queue, const Message& message) {
+    const int32_t place = static_cast<int32_t>(sent_.size());
+    sent_.push_back({message, -1});
+    if (queue.head < 0) {
+      queue.head = place;
+    } else {
+      sent_[static_cast<size_t>(queue.tail)].next = place;
+    }
+    queue.tail = place;
+  }
 
   const Op* CurrentOp(int rank) {
     const std::vector<Step>& steps = schedules_[static_cast<size_t>(rank)].steps;
@@ -102,59 +128,61 @@ class Player {
     Message all = {0, 0};
     for (const int from : Sources(rank, op)) {
       if (from == rank) continue;
-      const std::deque<Message>& queue = links_[{from, rank}];
-      if (queue.empty()) return {kNever, kNever};
-      all.begins = std::max(all.begins, queue.front().begins);
-      all.ends = std::max(all.ends, queue.front().ends);
+      const int32_t head = Between(from, rank).head;
+      if (head < 0) return {kNever, kNever};
+      const Message& message = sent_[static_cast<size_t>(head)].message;
+      all.begins = std::max(all.begins, message.begins);
+      all.ends = std::max(all.ends, message.ends);
     }
     return all;
   }
 
-  // When this core can do its next op, by whichever of its ranks.
-  double NextTime(Core& core) {
-    double soonest = kNever;
-    for (const int rank : core.ranks) {
-      const Op* const op = CurrentOp(rank);
-      if (op != nullptr) soonest = std::min(soonest, std::max(core.time, Inbox(rank, *op).begins));
+  // Finds out when this rank, and its core by whichever of its ranks, can do the next op.
+  void Look(int rank) {
+    const Op* const op = CurrentOp(rank);
+    ready_[static_cast<size_t>(rank)] = op != nullptr ? Inbox(rank, *op).begins : kNever;
+    Core& core = cores_[core_of_[static_cast<size_t>(rank)]];
+    core.next = kNever;
+    for (const int r : core.ranks) {
+      core.next = std::min(core.next, std::max(core.time, ready_[static_cast<size_t>(r)]));
     }
-    return soonest;
   }
 
-  void RunAt(Core& core, double when) {
+  // The core goes on at core.next, by the rank whose turn it is then.
+  int Turn(Core& core) {
     for (size_t i = 0; i < core.ranks.size(); ++i) {
       const size_t turn = (core.current + i) % core.ranks.size();
       const int rank = core.ranks[turn];
-      const Op* const op = CurrentOp(rank);
-      if (op == nullptr) continue;
-      const Message inbox = Inbox(rank, *op);
-      if (inbox.begins > when) continue;
+      if (ready_[static_cast<size_t>(rank)] > core.next) continue;
       // Every rank between has been given its turn in vain.
-      core.time = when + static_cast<double>(i) * costs_.turn;
+      core.time = core.next + static_cast<double>(i) * costs_.turn;
       core.current = turn;
-      Do(core, rank, *op, inbox);
-      ++places_[static_cast<size_t>(rank)].index;
-      return;
+      return rank;
     }
+    TANDEM_CHECK(false && "some rank is ready at core.next");
+    return -1;
   }
 
-  void Do(Core& core, int rank, const Op& op, const Message& inbox) {
+  void Do(Core& core, int rank, const Op& op) {
     const double bytes = static_cast<double>(op.piece.count) * element_;
     const double begin = core.time;
     if (op.kind == OpKind::kSend) {
       core.time += costs_.message + bytes * byte_.write;
-      links_[{rank, op.peer}].push_back(
-          {begin + costs_.message + costs_.latency, core.time + costs_.latency});
+      Send(Between(rank, op.peer),
+           {begin + costs_.message + costs_.latency, core.time + costs_.latency});
       return;
     }
     if (op.kind == OpKind::kCopy || op.kind == OpKind::kCombine) {
       core.time += bytes * byte_.copy;
       return;
     }
+    const Message inbox = Inbox(rank, op);
     const double each = op.kind == OpKind::kReceive ? byte_.read : byte_.fold;
     for (const int from : Sources(rank, op)) {
       if (from == rank) continue;
       core.time += costs_.message + bytes * each;
-      links_[{from, rank}].pop_front();
+      Queue& queue = Between(from, rank);
+      queue.head = sent_[static_cast<size_t>(queue.head)].next;
     }
     core.time = std::max(core.time, inbox.ends);
   }
@@ -165,7 +193,10 @@ class Player {
   const ByteCosts byte_;
   std::vector<Core> cores_;
   std::vector<Place> places_;
-  std::map<std::pair<int, int>, std::deque<Message>> links_;
+  std::vector<double> ready_;    // when the current op of a rank can begin
+  std::vector<size_t> core_of_;  // by rank
+  std::vector<Queue> links_;     // by (from, to)
+  std::vector<Sent> sent_;
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kMeasureSeconds = 0.2;
-constexpr int kMostRanksPlayed = 16;  // playing takes time with the cube of ranks
+constexpr int kMostRanksPlayed = 64;  // which takes 3 s; more, with the cube of ranks
 constexpr int64_t kMostMeasured = 4 << 20;
 
 absl::StatusOr<Calibration> ReadCalibration(const std::string& path) {
