@@ -96,6 +96,7 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
 
   const std::string& address() const { return transport_->address(); }
   const std::string& kind() const { return kind_; }
+  const Transport& transport() const { return *transport_; }  // e.g. for its counters
 
   // A link that waits for its answer. `incarnation`: the same on both ends. INVALID_ARGUMENT: no
   // possible address.

@@ -7,7 +7,7 @@ tandem_test(collective_codec_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective
 tandem_test(collective_fault_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/collective_fault_test.cc
             DEPS tandem::collective_rendezvous LABELS integration)
 tandem_test(collective_wire_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_wire_test.cc
-            DEPS tandem::collective_group tandem::collective_links LABELS unit)
+            DEPS tandem::collective_group tandem::collective_rendezvous LABELS unit)
 tandem_test(collective_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_alloc_test.cc
             DEPS tandem::collective_group tandem::collective_links LABELS unit)
 tandem_test(dense_synchroniser_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/dense_synchroniser_test.cc

@@ -1,8 +1,8 @@
 tandem_test(collective_link_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_link_test.cc
-            DEPS tandem::collective_links LABELS unit)
+            DEPS tandem::collective_rendezvous LABELS unit)
 tandem_test(collective_link_alloc_test
             SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_link_alloc_test.cc
-            DEPS tandem::collective_links LABELS unit)
+            DEPS tandem::collective_rendezvous LABELS unit)
 tandem_test(collective_coordinator_test
             SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_coordinator_test.cc
             DEPS tandem::collective_rendezvous LABELS unit TIMEOUT 300)

@@ -115,7 +115,8 @@ std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::ve
   ssize_t got = read(commands, address, sizeof address - 1);
   if (got <= 0) _exit(3);
   Member member;
-  member.ports = LinkPorts::Open();
+  member.ports = LinkPorts::Open("127.0.0.1", scenario.links);
+  if (!member.ports.ok()) _exit(3);
   JoinOptions join;
   join.coordinator = std::string(address, static_cast<size_t>(got));
   join.rank = rank;
@@ -180,8 +181,8 @@ std::string ReadAll(int fd) {
 void Play(const Scenario& scenario) {
   SCOPED_TRACE(absl::StrCat(Name(scenario.fault), " of rank ", scenario.victim, " in ",
                             AlgorithmName(scenario.algorithm), ", operation ", scenario.operations,
-                            ", after ", scenario.looks, " looks",
-                            scenario.links == LinkChoice::kTcp ? ", tcp" : ""));
+                            ", after ", scenario.looks, " looks", " over ",
+                            NameOf(scenario.links)));
   std::array<Child, kRanks> children;
   for (int r = 0; r < kRanks; ++r) children[r] = Fork(scenario, r);
   CoordinatorOptions options;
@@ -209,24 +210,41 @@ void Play(const Scenario& scenario) {
   }
 }
 
-class AnyRank : public ::testing::TestWithParam<Fault> {};
+class AnyRank : public ::testing::TestWithParam<Fault> {
+ protected:
+  // Scenarios of one fault over these links in turns.
+  void PlayAll(const std::vector<LinkChoice>& links, int scenarios, uint64_t seed);
+};
 
 // Three survivors a scenario; twelve scenarios a fault make 108 over the three faults.
-TEST_P(AnyRank, IsNamedByAllSurvivorsWhoGoOnWithoutIt) {
-  Random random(static_cast<uint64_t>(GetParam()) + 1);
+void AnyRank::PlayAll(const std::vector<LinkChoice>& links, int scenarios, uint64_t seed) {
+  Random random(static_cast<uint64_t>(GetParam()) + seed);
   const Algorithm algorithms[] = {Algorithm::kRing, Algorithm::kDirect,
                                   Algorithm::kRecursiveDoubling};
-  for (int i = 0; i < 12; ++i) {
+  for (int i = 0; i < scenarios; ++i) {
     Scenario scenario;
     scenario.fault = GetParam();
     scenario.victim = i % kRanks;
     scenario.algorithm = algorithms[i % 3];
-    scenario.links = i % 2 == 0 ? LinkChoice::kAuto : LinkChoice::kTcp;
+    scenario.links = links[static_cast<size_t>(i) % links.size()];
     scenario.operations = static_cast<int>(random.Uniform(3));
     scenario.looks = static_cast<int>(random.Uniform(60));
     Play(scenario);
     if (HasFailure()) return;
   }
+}
+
+TEST_P(AnyRank, IsNamedByAllSurvivorsWhoGoOnWithoutIt) {
+  PlayAll({LinkChoice::kAuto, LinkChoice::kTcp}, 12, 1);
+}
+
+TEST_P(AnyRank, IsNamedOverZeroMq) { PlayAll({LinkChoice::kZmq}, 8, 11); }
+
+TEST_P(AnyRank, IsNamedOverRdma) {
+  if (const auto ports = LinkPorts::Open("127.0.0.1", LinkChoice::kRdma); !ports.ok()) {
+    GTEST_SKIP() << ports.status().message();
+  }
+  PlayAll({LinkChoice::kRdma}, 4, 21);
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, AnyRank,

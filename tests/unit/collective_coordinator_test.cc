@@ -548,9 +548,10 @@ struct Ready {
   std::unique_ptr<CoordinatorClient> client;
 };
 
-absl::StatusOr<Ready> Meet(int rank, int ranks, const std::string& coordinator) {
+absl::StatusOr<Ready> Meet(int rank, int ranks, const std::string& coordinator,
+                           LinkChoice choice = LinkChoice::kAuto) {
   Ready ready;
-  auto ports = LinkPorts::Open();
+  auto ports = LinkPorts::Open("127.0.0.1", choice);
   if (!ports.ok()) return ports.status();
   ready.ports = *std::move(ports);
   JoinOptions options;
@@ -597,7 +598,7 @@ void MeetTheEnd(End end) {
 // rank it names, why, and the sum of the others.
 std::string Survive(const Fate& fate, LinkChoice choice, int rank, const std::string& coordinator) {
   const bool victim = rank == fate.victim;
-  auto ready = Meet(rank, kRanks, coordinator);
+  auto ready = Meet(rank, kRanks, coordinator, choice);
   if (!ready.ok()) return absl::StrCat("did not meet: ", ready.status().ToString());
   if (victim && fate.stage == Stage::kConnecting) {
     MeetTheEnd(fate.end);
@@ -626,21 +627,29 @@ std::string Survive(const Fate& fate, LinkChoice choice, int rank, const std::st
   return absl::StrCat("lost ", *lost, ", sum ", *sum, ", ", failed.message());
 }
 
-class FateTest : public ::testing::TestWithParam<std::tuple<Stage, End, LinkChoice>> {};
+class FateTest : public ::testing::TestWithParam<std::tuple<Stage, End, LinkChoice>> {
+ protected:
+  void SetUp() override {
+    const auto ports = LinkPorts::Open("127.0.0.1", std::get<2>(GetParam()));
+    if (!ports.ok()) GTEST_SKIP() << ports.status().message();
+  }
+};
 
 std::string FateName(const ::testing::TestParamInfo<std::tuple<Stage, End, LinkChoice>>& fate) {
   const char* const stages[] = {"Connecting", "Operating"};
   const char* const ends[] = {"Kill", "Stop", "Exit"};
+  const char* const links[] = {"Auto", "Tcp", "Shm", "Rdma", "Zmq"};
   return absl::StrCat(stages[static_cast<int>(std::get<0>(fate.param))],
                       ends[static_cast<int>(std::get<1>(fate.param))],
-                      std::get<2>(fate.param) == LinkChoice::kTcp ? "Tcp" : "Auto");
+                      links[static_cast<int>(std::get<2>(fate.param))]);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FateTest,
                          ::testing::Combine(::testing::Values(Stage::kConnecting,
                                                               Stage::kOperating),
                                             ::testing::Values(End::kKill, End::kStop, End::kExit),
-                                            ::testing::Values(LinkChoice::kAuto, LinkChoice::kTcp)),
+                                            ::testing::Values(LinkChoice::kAuto, LinkChoice::kTcp,
+                                                              LinkChoice::kRdma, LinkChoice::kZmq)),
                          FateName);
 
 // Whichever rank it is and however it goes: every other rank names it and says how, and then they
@@ -846,14 +855,81 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
   EXPECT_THAT(log, ::testing::Contains(HasSubstr("refused a stranger")));
 }
 
+// Over ZeroMQ or RDMA: who greets with another token, or in the place of another rank, is refused
+// and named, and the links are made all the same.
+class FramedStrangerTest : public ::testing::TestWithParam<LinkChoice> {};
+
+TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
+  Membership members;
+  members.token = "0123456789abcdef";
+  std::vector<LinkPorts> ports;
+  for (int i = 0; i < 3; ++i) {
+    auto open = LinkPorts::Open("127.0.0.1", GetParam());
+    if (!open.ok()) GTEST_SKIP() << open.status().message();
+    ports.push_back(*std::move(open));
+    if (i < 2) members.members.push_back(ports.back().member());
+  }
+  const auto hub = [&](size_t i) {
+    return GetParam() == LinkChoice::kRdma ? ports[i].rdma() : ports[i].zmq();
+  };
+  std::vector<std::unique_ptr<TransportLink>> strangers;
+  const auto greet = [&](const std::string& greeting) {
+    auto link = hub(2)->Connect(hub(0)->address(), 1, greeting);
+    TANDEM_CHECK_OK(link.status());
+    strangers.push_back(*std::move(link));
+  };
+  const auto hello = [](const std::string& token, int from, int to) {
+    rendezvous::LinkHello message;
+    message.set_token(token);
+    message.set_from(from);
+    message.set_to(to);
+    return message.SerializeAsString();
+  };
+  greet("\xff not a hello");
+  greet(hello("another token...", 1, 0));
+  greet(hello(members.token, 17, 0));
+  std::vector<std::string> log;
+  const auto connect = [&](int rank) {
+    Membership mine = members;
+    mine.rank = rank;
+    ConnectOptions options;
+    options.links = GetParam();
+    if (rank == 0) options.log = [&](absl::string_view line) { log.emplace_back(line); };
+    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, absl::Now() + kLong);
+  };
+  absl::StatusOr<std::vector<std::unique_ptr<Link>>> links[2];
+  std::thread rank0([&] { links[0] = connect(0); });
+  // The stranger comes first.
+  const auto all_know = [&] {
+    return std::all_of(strangers.begin(), strangers.end(),
+                       [](const auto& link) { return link->answer().has_value(); });
+  };
+  for (const absl::Time limit = absl::Now() + kLong; !all_know() && absl::Now() < limit;) {
+    (void)hub(2)->Poll();
+  }
+  links[1] = connect(1);
+  rank0.join();
+  for (const auto& made : links) ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ((*links[0])[1]->kind(), (*links[1])[0]->kind());
+  EXPECT_THAT(
+      log, ::testing::UnorderedElementsAre(HasSubstr("not a hello"), HasSubstr("not of this group"),
+                                           HasSubstr("has no place")));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FramedStrangerTest,
+                         ::testing::Values(LinkChoice::kZmq, LinkChoice::kRdma),
+                         [](const auto& choice) {
+                           return choice.param == LinkChoice::kZmq ? "Zmq" : "Rdma";
+                         });
+
 // Both sides of a pair in this process; the kinds of link they get.
 std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
                                             const std::function<void(Membership*)>& change) {
   Membership members;
   members.token = "0123456789abcdef";
   std::vector<LinkPorts> ports;
-  for (int rank = 0; rank < 2; ++rank) {
-    auto open = LinkPorts::Open();
+  for (const LinkChoice choice : {first, second}) {
+    auto open = LinkPorts::Open("127.0.0.1", choice);
     TANDEM_CHECK_OK(open.status());
     ports.push_back(*std::move(open));
     members.members.push_back(ports.back().member());
@@ -875,7 +951,8 @@ std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
   return {kinds[0], kinds[1]};
 }
 
-TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpOtherwise) {
+TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpWhereThereIsNoRdma) {
+  if (LinkPorts::Open("127.0.0.1", LinkChoice::kRdma).ok()) GTEST_SKIP() << "there is a device";
   using Kinds = std::pair<std::string, std::string>;
   const auto as_is = [](Membership*) {};
   const auto two_hosts = [](Membership* m) { m->members[1].host = "elsewhere"; };
@@ -889,6 +966,44 @@ TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpOtherwise) {
   EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, name_is_gone), Kinds("tcp", "tcp"));
   EXPECT_THAT(KindsOf(LinkChoice::kShm, LinkChoice::kShm, two_hosts).first,
               HasSubstr("does not share memory"));
+}
+
+TEST(ConnectLinksTest, ZeroMqWhereItIsWanted) {
+  using Kinds = std::pair<std::string, std::string>;
+  const auto as_is = [](Membership*) {};
+  EXPECT_EQ(KindsOf(LinkChoice::kZmq, LinkChoice::kZmq, as_is), Kinds("zmq", "zmq"));
+  const auto without = [](Membership* m) {
+    for (GroupMember& member : m->members) member.zmq_address.clear();
+  };
+  EXPECT_THAT(KindsOf(LinkChoice::kZmq, LinkChoice::kZmq, without).second,
+              HasSubstr("no ZeroMQ endpoint"));
+}
+
+TEST(ConnectLinksTest, RdmaBetweenHostsWhereBothHaveIt) {
+  if (const auto ports = LinkPorts::Open("127.0.0.1", LinkChoice::kRdma); !ports.ok()) {
+    GTEST_SKIP() << ports.status().message();
+  }
+  using Kinds = std::pair<std::string, std::string>;
+  const auto as_is = [](Membership*) {};
+  const auto two_hosts = [](Membership* m) { m->members[1].host = "elsewhere"; };
+  const auto one_without = [&](Membership* m) {
+    two_hosts(m);
+    m->members[0].rdma_address.clear();
+  };
+  const auto not_reached = [&](Membership* m) {
+    two_hosts(m);
+    m->members[0].rdma_address = "rdma://203.0.113.7:9";
+  };
+  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, as_is), Kinds("shm", "shm"));
+  EXPECT_EQ(KindsOf(LinkChoice::kRdma, LinkChoice::kRdma, as_is), Kinds("rdma", "rdma"));
+  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, two_hosts), Kinds("rdma", "rdma"));
+  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, one_without), Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, not_reached), Kinds("tcp", "tcp"));
+  const auto both_without = [](Membership* m) {
+    for (GroupMember& member : m->members) member.rdma_address.clear();
+  };
+  EXPECT_THAT(KindsOf(LinkChoice::kRdma, LinkChoice::kRdma, both_without).second,
+              HasSubstr("no RDMA there"));
 }
 
 TEST(ConnectLinksTest, RanksThatDoNotComeAreNamedAtTheDeadline) {

@@ -15,7 +15,9 @@
 #include "collectives/links/tcp_link.h"
 #include "collectives/links/tcp_socket.h"
 #include "gtest/gtest.h"
+#include "rdma/rdma_transport.h"
 #include "tests/unit/count_allocations.h"
+#include "tests/unit/transport_links.h"
 
 namespace tandem {
 namespace {
@@ -86,6 +88,34 @@ TEST(LinkAllocTest, FrameLinksAllocateNothingButBuffersThatAreReused) {
     carry(b, a);
   };
   ExpectNoAllocations(a, b, pump);
+}
+
+TEST(LinkAllocTest, LinksOverZeroMqAllocateNothing) {
+  TransportEnds ends = TransportMesh(LinkChoice::kZmq, 2).Next();
+  ExpectNoAllocations(*ends.first, *ends.second, [] {});
+}
+
+// Nor do they register memory, or copy what they send or receive a second time.
+TEST(LinkAllocTest, LinksOverRdmaAllocateRegisterAndCopyNothing) {
+  if (const std::string missing = Missing(LinkChoice::kRdma); !missing.empty()) {
+    GTEST_SKIP() << missing;
+  }
+  TransportMesh mesh(LinkChoice::kRdma, 2);
+  TransportEnds ends = mesh.Next();
+  const auto counters = [&](size_t rank) {
+    return dynamic_cast<const RdmaTransport&>(mesh.hub(rank).transport()).rdma_counters();
+  };
+  Traffic().Run(*ends.first, *ends.second, 50, [] {});
+  const RdmaCounters before = counters(0);
+  ExpectNoAllocations(*ends.first, *ends.second, [] {});
+  const RdmaCounters after = counters(0), receiver = counters(1);
+  EXPECT_GT(after.ring, before.ring);
+  EXPECT_EQ(after.registrations, before.registrations);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.staged_bytes, 0u);
+  EXPECT_EQ(after.offered, 0u);
+  EXPECT_GT(receiver.lent, 0u);
+  EXPECT_EQ(receiver.copied_out, 0u);
 }
 
 }  // namespace

@@ -25,8 +25,10 @@
 #include "collectives/links/shm_link.h"
 #include "collectives/links/tcp_link.h"
 #include "collectives/links/tcp_socket.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "tests/unit/transport_links.h"
 
 namespace tandem {
 namespace {
@@ -43,6 +45,8 @@ struct LinkKind {
   std::string name;
   std::function<LinkPair(uint64_t seed)> make;
   bool threads = true;  // the ends may be used by two threads
+  // Why there are none of this kind here; empty if there are.
+  std::function<std::string()> missing = [] { return ""; };
 };
 
 // Two frame links and a network between them that loses, doubles and reorders frames, in a time of
@@ -157,6 +161,14 @@ std::vector<LinkKind> AllKinds() {
   };
   kinds.push_back({"Frames", [=](uint64_t seed) { return frames(seed, 0); }, false});
   kinds.push_back({"FramesTrouble", [=](uint64_t seed) { return frames(seed, .2); }, false});
+  for (const LinkChoice choice : {LinkChoice::kZmq, LinkChoice::kRdma}) {
+    const auto transports = [=](uint64_t) {
+      TransportEnds ends = TransportMesh(choice, 2).Next();
+      return LinkPair{std::move(ends.first), std::move(ends.second)};
+    };
+    kinds.push_back({choice == LinkChoice::kZmq ? "Zmq" : "Rdma", transports, true,
+                     [=] { return Missing(choice); }});
+  }
   return kinds;
 }
 
@@ -243,6 +255,9 @@ class Reader {
 class LinkTest : public ::testing::TestWithParam<LinkKind> {
  protected:
   LinkTest() : trace_(__FILE__, __LINE__, "rerun with --seed=" + std::to_string(TestSeed())) {}
+  void SetUp() override {
+    if (const std::string missing = GetParam().missing(); !missing.empty()) GTEST_SKIP() << missing;
+  }
   LinkPair Make() { return GetParam().make(TestSeed()); }
   ::testing::ScopedTrace trace_;
 };
@@ -474,6 +489,145 @@ TEST(TcpLinkTest, AKilledPeerIsSeen) {
                    "connection closed by the peer");
 }
 
+// ---- Over transports ----
+
+class TransportLinkTest : public ::testing::TestWithParam<LinkChoice> {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = Missing(GetParam()); !missing.empty()) {
+      GTEST_SKIP() << missing;
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, TransportLinkTest,
+                         ::testing::Values(LinkChoice::kZmq, LinkChoice::kRdma),
+                         [](const auto& choice) {
+                           return choice.param == LinkChoice::kZmq ? "Zmq" : "Rdma";
+                         });
+
+// Looks at a link until `done`, sleeping as an engine does.
+bool SleepUntil(Link& link, const std::function<bool()>& done) {
+  for (int turn = 0; turn < 100'000; ++turn) {
+    if (done()) return true;
+    pollfd waiting = {link.fd(), POLLIN, 0};
+    if (link.PrepareToSleep()) (void)poll(&waiting, 1, 100);
+    link.WakeUp();
+  }
+  return false;
+}
+
+// The other process: connects to the address that it is told, writes a little, waits for an answer,
+// and is killed.
+[[noreturn]] void BeKilled(LinkChoice choice, int address_in) {
+  char address[200] = "";
+  TANDEM_CHECK(read(address_in, address, sizeof address - 1) > 0);
+  auto ports = LinkPorts::Open("127.0.0.1", choice);
+  TANDEM_CHECK_OK(ports.status());
+  const auto link = HubOf(*ports, choice).Connect(address, kLinksIncarnation, "hello");
+  TANDEM_CHECK_OK(link.status());
+  (void)SleepUntil(**link, [&] { return (*link)->answer().has_value(); });
+  TANDEM_CHECK((*link)->Write({}, Bytes(50'000, 9)).value() == 50'000);
+  (void)SleepUntil(**link, [&] { return !(*link)->Peek(1).value().empty(); });
+  raise(SIGKILL);
+  _exit(1);
+}
+
+TEST_P(TransportLinkTest, AKilledPeerIsSeenByASleeper) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) BeKilled(GetParam(), pipe_ends[0]);
+  auto ports = LinkPorts::Open("127.0.0.1", GetParam());
+  ASSERT_TRUE(ports.ok()) << ports.status();
+  TransportHub& hub = HubOf(*ports, GetParam());
+  ASSERT_GT(write(pipe_ends[1], hub.address().data(), hub.address().size()), 0);
+  std::unique_ptr<TransportLink> link;
+  for (int turn = 0; link == nullptr && turn < 60'000; ++turn) {
+    (void)hub.Poll();
+    if (const auto newcomer = hub.NextNewcomer()) {
+      link = hub.Admit(*newcomer, kLinksIncarnation, "welcome");
+    }
+    usleep(1000);
+  }
+  ASSERT_NE(link, nullptr);
+  Bytes bytes(50'000);
+  size_t got = 0;
+  ASSERT_TRUE(SleepUntil(*link, [&] {
+    const auto n = link->Read(absl::MakeSpan(bytes).subspan(got));
+    got += n.value_or(bytes.size());
+    return got >= bytes.size();
+  }));
+  EXPECT_EQ(bytes, Bytes(50'000, 9));
+  ASSERT_EQ(link->Write({}, Bytes(1)).value(), 1u);
+  absl::Status end;
+  ASSERT_TRUE(SleepUntil(*link, [&] { return !(end = link->Peek(1).status()).ok(); }));
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(end.message()), ::testing::StartsWith("connection lost: "));
+  waitpid(child, nullptr, 0);
+  for (const int fd : pipe_ends) close(fd);
+}
+
+// Lets both endpoints go on for a while.
+void PollBoth(TransportHub& a, TransportHub& b, const std::function<bool()>& until) {
+  bool done = until();
+  for (int turn = 0; !done && turn < kManyTurns; ++turn) {
+    (void)a.Poll();
+    (void)b.Poll();
+    done = until();
+  }
+  EXPECT_TRUE(done);
+}
+
+// Who is refused is told why; who speaks without having been admitted is shut out. The link that is
+// there goes on.
+TEST_P(TransportLinkTest, StrangersChangeNothing) {
+  TransportMesh mesh(GetParam(), 3);
+  TransportEnds ends = mesh.Next();
+  TransportHub &hub = mesh.hub(0), &other = mesh.hub(2);
+  auto refused = other.Connect(hub.address(), 5, "let me in");
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  absl::optional<TransportHub::Newcomer> newcomer;
+  PollBoth(hub, other, [&] { return (newcomer = hub.NextNewcomer()).has_value(); });
+  EXPECT_EQ(newcomer->greeting, "let me in");
+  hub.Refuse(*newcomer, "no");
+  PollBoth(hub, other, [&] { return !(*refused)->failure().ok(); });
+  EXPECT_EQ((*refused)->answer(), absl::optional<std::string>("no"));
+  auto rude = other.Connect(hub.address(), 5, "let me in");
+  ASSERT_TRUE(rude.ok()) << rude.status();
+  ASSERT_EQ(*(*rude)->Write({}, Bytes(1000)), 1000u);  // before it is answered
+  PollBoth(hub, other, [&] { return !(*rude)->failure().ok(); });
+  EXPECT_FALSE(hub.NextNewcomer().has_value());
+  ASSERT_EQ(*ends.second->Write({}, Bytes(1000, 3)), 1000u);
+  Bytes got(1000);
+  size_t n = 0;
+  PollBoth(hub, mesh.hub(1),
+           [&] { return (n += *ends.first->Read(absl::MakeSpan(got).subspan(n))) == got.size(); });
+  EXPECT_EQ(got, Bytes(1000, 3));
+}
+
+// What a link has taken arrives though its rank never looks again: the peer alone goes on. Sizes
+// from a header to more than a frame, as many as it takes.
+TEST_P(TransportLinkTest, WhatIsTakenArrivesWithoutHelp) {
+  for (const size_t size :
+       {size_t{64}, size_t{4000}, size_t{60'000}, TransportLink::kFrameBytes, size_t{1'000'000}}) {
+    TransportEnds ends = TransportMesh(GetParam(), 2).Next();
+    const Bytes bytes(size, 5);
+    size_t written = 0, read = 0;
+    for (size_t n = 1; n > 0; written += n) n = *ends.first->Write({}, bytes);
+    EXPECT_GE(written,
+              std::min(size * TransportLink::kWindowFrames, TransportLink::kWindowBytes / 2));
+    EXPECT_LE(written, TransportLink::kWindowBytes);
+    Bytes got(written);
+    for (int turn = 0; read < written && turn < kManyTurns; ++turn) {
+      read += *ends.second->Read(absl::MakeSpan(got).subspan(read));
+    }
+    EXPECT_EQ(read, written) << size;
+    EXPECT_EQ(got, Bytes(written, 5)) << size;
+  }
+}
+
 TEST(InMemoryLinkTest, ABreakIsSeenAtOnceOnBothEnds) {
   auto ends = InMemoryLink::NewPair();
   const Bytes bytes(100);
@@ -517,6 +671,36 @@ TEST(FrameLinkTest, NothingIsSentWhenThereIsNothingToSay) {
   for (int end = 0; end < 2; ++end) {
     EXPECT_EQ(world.link(end).NextTick(), absl::InfiniteFuture());
   }
+}
+
+// Over a connection that loses nothing, what is not next is a lie, and so are more frames than may
+// be under way.
+TEST(FrameLinkTest, LosslessLinksRefuseGapsAndTooManyFrames) {
+  HeapBufferSource source;
+  FrameLinkOptions options;
+  options.window_bytes = 4096;
+  options.lossless = true;
+  options.window_frames = 4;
+  FrameLink link(source, options);
+  const auto arrives = [&](uint64_t offset, uint8_t flags, size_t bytes) {
+    FrameHeader header;
+    header.kind = FrameKind::kSegment;
+    header.flags = flags;
+    header.request = offset;
+    const auto parsed = DecodeFrame(
+        EncodeDataFrame(source, header, {}, Buffer(), CopyToBuffer(source, Bytes(bytes))));
+    TANDEM_CHECK_OK(parsed.status());
+    return link.OnFrame(*parsed, absl::UnixEpoch()).ok();
+  };
+  EXPECT_FALSE(arrives(1, FrameLink::kData, 10));
+  EXPECT_FALSE(arrives(0, FrameLink::kAsk, 10));
+  EXPECT_FALSE(arrives(0, FrameLink::kGreeting, 10));
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(arrives(10 * i, FrameLink::kData, 10));
+  EXPECT_FALSE(arrives(30, FrameLink::kData, 10));
+  EXPECT_FALSE(arrives(40, FrameLink::kData, 10));
+  ASSERT_EQ(link.Peek(1)->size(), 10u);
+  link.Consume(10);
+  EXPECT_TRUE(arrives(40, FrameLink::kData, 10));
 }
 
 // Whatever a frame says, it is refused or it fits; nothing is read or kept beyond the window.

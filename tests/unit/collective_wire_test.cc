@@ -18,6 +18,7 @@
 #include "collectives/links/tcp_socket.h"
 #include "gtest/gtest.h"
 #include "tests/unit/collective_world.h"
+#include "tests/unit/transport_links.h"
 
 namespace tandem {
 namespace {
@@ -107,17 +108,36 @@ Ends FrameEnds() {
 
 struct LinkKind {
   std::string name;
-  Ends (*ends)();
+  std::function<std::function<Ends()>(int ranks)> ends;
+  std::vector<int> ranks = {2, 3, 4, 8};
+  std::function<std::string()> missing = [] { return ""; };
 };
 
-class LongVectors : public ::testing::TestWithParam<LinkKind> {};
+LinkKind Kind(const std::string& name, Ends (*ends)()) {
+  return {name, [ends](int) { return ends; }};
+}
+
+// One endpoint for each rank.
+LinkKind OverTransport(const std::string& name, LinkChoice choice, std::vector<int> ranks) {
+  const auto ends = [=](int p) -> std::function<Ends()> {
+    return [mesh = std::make_shared<TransportMesh>(choice, p)]() -> Ends { return mesh->Next(); };
+  };
+  return {name, ends, std::move(ranks), [=] { return Missing(choice); }};
+}
+
+class LongVectors : public ::testing::TestWithParam<LinkKind> {
+ protected:
+  void SetUp() override {
+    if (const std::string missing = GetParam().missing(); !missing.empty()) GTEST_SKIP() << missing;
+  }
+};
 
 // Every algorithm in turn, over the numbers of ranks and the types.
 TEST_P(LongVectors, AreSummedExactlyFromUnalignedBuffers) {
   const std::vector<Algorithm> algorithms = AlgorithmsFor(Primitive::kAllReduce);
   size_t turn = 0;
-  for (const int p : {2, 3, 4, 8}) {
-    CollectiveWorld world(p, GetParam().ends);
+  for (const int p : GetParam().ranks) {
+    CollectiveWorld world(p, GetParam().ends(p));
     for (const DataType type : {DataType::kF32, DataType::kBF16}) {
       std::vector<Vector> in, out;
       for (int r = 0; r < p; ++r) {
@@ -148,12 +168,14 @@ TEST_P(LongVectors, AreSummedExactlyFromUnalignedBuffers) {
       }
     }
   }
-  EXPECT_GE(turn, size_t{8});
+  EXPECT_EQ(turn, 2 * GetParam().ranks.size());
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LongVectors,
-                         ::testing::Values(LinkKind{"Memory", MemoryEnds}, LinkKind{"Shm", ShmEnds},
-                                           LinkKind{"Tcp", TcpEnds}, LinkKind{"Frames", FrameEnds}),
+                         ::testing::Values(Kind("Memory", MemoryEnds), Kind("Shm", ShmEnds),
+                                           Kind("Tcp", TcpEnds), Kind("Frames", FrameEnds),
+                                           OverTransport("Zmq", LinkChoice::kZmq, {2, 3, 4, 8}),
+                                           OverTransport("Rdma", LinkChoice::kRdma, {2, 3})),
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace

@@ -1,0 +1,75 @@
+// Links over transports for tests, both ends in this process: an endpoint for each rank, as ranks
+// of a group have them, and any two of them joined.
+#ifndef TANDEM_TESTS_UNIT_TRANSPORT_LINKS_H_
+#define TANDEM_TESTS_UNIT_TRANSPORT_LINKS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "collectives/link_ports.h"
+
+namespace tandem {
+
+inline constexpr uint64_t kLinksIncarnation = 7;
+
+// Why links of this kind cannot be made here; empty if they can.
+inline std::string Missing(LinkChoice choice) {
+  const auto ports = LinkPorts::Open("127.0.0.1", choice);
+  return ports.ok() ? "" : std::string(ports.status().message());
+}
+
+inline TransportHub& HubOf(LinkPorts& ports, LinkChoice choice) {
+  return *(choice == LinkChoice::kRdma ? ports.rdma() : ports.zmq());
+}
+
+using TransportEnds = std::pair<std::unique_ptr<TransportLink>, std::unique_ptr<TransportLink>>;
+
+inline TransportEnds JoinHubs(TransportHub& a, TransportHub& b) {
+  TransportEnds ends;
+  auto connected = b.Connect(a.address(), kLinksIncarnation, "hello");
+  TANDEM_CHECK_OK(connected.status());
+  ends.second = *std::move(connected);
+  while (!ends.second->answer().has_value()) {
+    TANDEM_CHECK_OK(ends.second->failure());
+    (void)a.Poll();
+    if (const auto newcomer = a.NextNewcomer()) {
+      TANDEM_CHECK(newcomer->greeting == "hello" && ends.first == nullptr);
+      ends.first = a.Admit(*newcomer, kLinksIncarnation, "welcome");
+    }
+    (void)b.Poll();
+    std::this_thread::yield();
+  }
+  TANDEM_CHECK(*ends.second->answer() == "welcome");
+  return ends;
+}
+
+// All pairs of some ranks, one after the other: (0, 1), (0, 2), ..., (1, 2), ...
+class TransportMesh {
+ public:
+  TransportMesh(LinkChoice choice, int ranks) : choice_(choice) {
+    for (int r = 0; r < ranks; ++r) {
+      auto ports = LinkPorts::Open("127.0.0.1", choice);
+      TANDEM_CHECK_OK(ports.status());
+      ports_.push_back(*std::move(ports));
+    }
+  }
+  TransportEnds Next() {
+    if (++b_ == ports_.size()) b_ = ++a_ + 1;
+    return JoinHubs(hub(a_), hub(b_));
+  }
+  TransportHub& hub(size_t rank) { return HubOf(ports_[rank], choice_); }
+
+ private:
+  const LinkChoice choice_;
+  std::vector<LinkPorts> ports_;
+  size_t a_ = 0, b_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_UNIT_TRANSPORT_LINKS_H_
