@@ -32,8 +32,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "transport/shm_transport.h"
-#include "transport/zmq_transport.h"
+#include "tests/bench/endpoints.h"
 
 namespace tandem {
 namespace {
@@ -140,22 +139,6 @@ class BarePair final : public Pair {
 
 using MakeTransport = std::function<std::unique_ptr<Transport>()>;
 
-std::unique_ptr<Transport> NewZmq() {
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(1);
-  auto made = NewZmqTransport(options);
-  TANDEM_CHECK_OK(made.status());
-  return *std::move(made);
-}
-
-std::unique_ptr<Transport> NewShm(SpinMode spin) {
-  ShmOptions options;
-  options.spin = spin;
-  auto made = NewShmTransport(options);
-  TANDEM_CHECK_OK(made.status());
-  return *std::move(made);
-}
-
 class TransportPair final : public Pair {
  public:
   TransportPair(const Sizes& sizes, const MakeTransport& make)
@@ -233,7 +216,8 @@ void Print(const char* name, const Result& r) {
 
 void Compare(const Sizes& sizes, SpinMode spin, int rounds, int trips) {
   BarePair bare(sizes);
-  TransportPair ours(sizes, &NewZmq), shm(sizes, [spin] { return NewShm(spin); });
+  TransportPair ours(sizes, [] { return NewZmqEndpoint(); }),
+      shm(sizes, [spin] { return NewShmEndpoint(spin); });
   Result bare_result, our_result, shm_result, warm;
   for (Pair* const pair : std::initializer_list<Pair*>{&bare, &ours, &shm}) {
     warm.Run(*pair, trips / 4 + 1);
@@ -268,8 +252,8 @@ class LargeValues {
       : source_(heap_.Alloc(bytes)),
         target_(heap_.Alloc(bytes)),
         under_way_(std::max(2, static_cast<int>((4 << 20) / bytes))),
-        here_(NewShm(spin)),
-        there_(NewShm(spin)) {
+        here_(NewShmEndpoint(spin)),
+        there_(NewShmEndpoint(spin)) {
     for (uint64_t& word : source_.MutableAs<uint64_t>()) word = sum_ += 77;
     sum_ = Sum(source_);
     peer_ = here_->Connect(there_->address()).value();

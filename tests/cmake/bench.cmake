@@ -1,8 +1,8 @@
 # Push and pull: the client of programs, and its benchmark.
 tandem_library(pushpull_bench
   SRCS ${CMAKE_SOURCE_DIR}/tests/bench/machine.cc ${CMAKE_SOURCE_DIR}/tests/bench/pushpull_bench.cc
-  HDRS ${CMAKE_SOURCE_DIR}/tests/bench/lone_shard.h ${CMAKE_SOURCE_DIR}/tests/bench/machine.h
-       ${CMAKE_SOURCE_DIR}/tests/bench/pushpull_bench.h
+  HDRS ${CMAKE_SOURCE_DIR}/tests/bench/endpoints.h ${CMAKE_SOURCE_DIR}/tests/bench/lone_shard.h
+       ${CMAKE_SOURCE_DIR}/tests/bench/machine.h ${CMAKE_SOURCE_DIR}/tests/bench/pushpull_bench.h
   DEPS tandem::base tandem::proto tandem::transport tandem::server tandem::worker_core tandem::optim
        absl::status absl::strings absl::str_format absl::time PkgConfig::xxhash PkgConfig::zmq
        Threads::Threads)

@@ -1,11 +1,12 @@
 // One number a run, for tests/rdma/bench.py, which interleaves them with those of perftest:
 //
-//   rdma_bench stream MIB               one way, 1 MiB frames, two threads: MiB/s
-//   rdma_bench latency TRIPS            half the round trip of a 64-byte frame, two threads: us,
-//   the median rdma_bench pushpull rdma|zmq MB     pushed and pulled through client and shard,
-//   10,000 rows of 16 floats a
-//                                       request: processor seconds of the whole machine per GB,
-//                                       MB/s
+//   rdma_bench stream MIB
+//       MiB/s of frames of 1 MiB, one way, two threads
+//   rdma_bench latency TRIPS
+//       us, half the round trip of a frame of 64 bytes, two threads, median
+//   rdma_bench pushpull rdma|zmq MB
+//       processor seconds of the whole machine per GB, and MB/s, pushed and pulled through client
+//       and shard; a request is 10,000 rows of 16 floats
 //
 // The machine's processor time (/proc/stat) and not the process's: a software device works in the
 // kernel's own threads and interrupts.
@@ -26,8 +27,8 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "rdma/rdma_transport.h"
+#include "tests/bench/endpoints.h"
 #include "tests/bench/lone_shard.h"
-#include "transport/zmq_transport.h"
 #include "worker/client.h"
 
 namespace tandem {
@@ -43,16 +44,6 @@ std::unique_ptr<Transport> NewRdma(const std::shared_ptr<RdmaContext>& context) 
   RdmaOptions options;
   options.context = context;
   auto made = NewRdmaTransport(options);
-  TANDEM_CHECK_OK(made.status());
-  return *std::move(made);
-}
-
-std::unique_ptr<Transport> NewZmq(EndpointId self) {
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(1);
-  options.self = self;
-  options.incarnation = 1;
-  auto made = NewZmqTransport(options);
   TANDEM_CHECK_OK(made.status());
   return *std::move(made);
 }
@@ -176,7 +167,7 @@ void PushPull(const std::string& transport, int megabytes) {
   constexpr size_t kKeys = 10'000;
   const auto context = transport == "rdma" ? Context() : nullptr;
   const auto endpoint = [&](EndpointId self) {
-    return context != nullptr ? NewRdma(context) : NewZmq(self);
+    return context != nullptr ? NewRdma(context) : NewZmqEndpoint(self);
   };
   const JobPlan plan = LoneShardPlan(
       absl::StrCat("table { name: \"ids\" dim: ", kDim,
