@@ -31,10 +31,17 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
                 DEPS tandem::rdma tandem::server tandem::transport tandem::worker_core)
 
   # in_guest(NAME WHICH SECONDS): one start of the guest for all tests of a kind. Alone: an emulated
-  # processor takes a whole real one.
+  # processor takes a whole real one. Instrumented programs take longer, and more memory.
+  set(memory 3072)
+  if(TANDEM_SANITIZE)
+    set(memory 6144)
+  endif()
   function(in_guest name which seconds)
+    if(TANDEM_SANITIZE)
+      math(EXPR seconds "${seconds} * 3")
+    endif()
     add_test(NAME ${name}
-      COMMAND ${CMAKE_SOURCE_DIR}/tests/rdma/run_in_guest.sh --net one --seconds ${seconds}
+      COMMAND ${CMAKE_SOURCE_DIR}/tests/rdma/run_in_guest.sh --net one --seconds ${seconds} --memory ${memory}
               ${CMAKE_SOURCE_DIR}/tests/rdma/guest_tests.sh ${CMAKE_BINARY_DIR}/tests ${which}
       WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
     math(EXPR limit "${seconds} + 120")
