@@ -5,10 +5,12 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -517,11 +519,15 @@ bool SleepUntil(Link& link, const std::function<bool()>& done) {
   return false;
 }
 
-// The other process: connects to the address that it is told, writes a little, waits for an answer,
-// and is killed.
-[[noreturn]] void BeKilled(LinkChoice choice, int address_in) {
-  char address[200] = "";
-  TANDEM_CHECK(read(address_in, address, sizeof address - 1) > 0);
+constexpr char kVictimOf[] = "TANDEM_TEST_VICTIM_OF", kVictimOver[] = "TANDEM_TEST_VICTIM_OVER";
+
+// The other process, a program of its own because a child that is forked cannot use an RDMA device
+// that its parent has used: connects to the address that it is told, writes a little, waits for an
+// answer, and is killed.
+TEST(TransportLinkVictim, DISABLED_IsKilled) {
+  const char *const address = std::getenv(kVictimOf), *const over = std::getenv(kVictimOver);
+  ASSERT_TRUE(address != nullptr && over != nullptr) << "started by other tests";
+  const LinkChoice choice = LinkChoiceOf(over).value();
   auto ports = LinkPorts::Open("127.0.0.1", choice);
   TANDEM_CHECK_OK(ports.status());
   const auto link = HubOf(*ports, choice).Connect(address, kLinksIncarnation, "hello");
@@ -530,19 +536,25 @@ bool SleepUntil(Link& link, const std::function<bool()>& done) {
   TANDEM_CHECK((*link)->Write({}, Bytes(50'000, 9)).value() == 50'000);
   (void)SleepUntil(**link, [&] { return !(*link)->Peek(1).value().empty(); });
   raise(SIGKILL);
-  _exit(1);
+}
+
+pid_t StartVictim(const TransportHub& of) {
+  setenv(kVictimOf, of.address().c_str(), 1);
+  setenv(kVictimOver, of.kind().c_str(), 1);
+  const char* const arguments[] = {"victim", "--gtest_also_run_disabled_tests",
+                                   "--gtest_filter=TransportLinkVictim.*", "--gtest_brief=1",
+                                   nullptr};
+  pid_t pid = -1;
+  TANDEM_CHECK(posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr,
+                           const_cast<char* const*>(arguments), environ) == 0);
+  return pid;
 }
 
 TEST_P(TransportLinkTest, AKilledPeerIsSeenByASleeper) {
-  int pipe_ends[2];
-  ASSERT_EQ(pipe(pipe_ends), 0);
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) BeKilled(GetParam(), pipe_ends[0]);
   auto ports = LinkPorts::Open("127.0.0.1", GetParam());
   ASSERT_TRUE(ports.ok()) << ports.status();
   TransportHub& hub = HubOf(*ports, GetParam());
-  ASSERT_GT(write(pipe_ends[1], hub.address().data(), hub.address().size()), 0);
+  const pid_t child = StartVictim(hub);
   std::unique_ptr<TransportLink> link;
   for (int turn = 0; link == nullptr && turn < 60'000; ++turn) {
     (void)hub.Poll();
@@ -565,8 +577,9 @@ TEST_P(TransportLinkTest, AKilledPeerIsSeenByASleeper) {
   ASSERT_TRUE(SleepUntil(*link, [&] { return !(end = link->Peek(1).status()).ok(); }));
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(end.message()), ::testing::StartsWith("connection lost: "));
-  waitpid(child, nullptr, 0);
-  for (const int fd : pipe_ends) close(fd);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 // Lets both endpoints go on for a while.
