@@ -7,6 +7,7 @@ if(TANDEM_TORCH)
     add_dependencies(${name} tandem tandem-scheduler tandem-server tandem-worker)
   endforeach()
   target_link_libraries(terminal_test PRIVATE util)  # forkpty
+  target_link_libraries(kill_test PRIVATE tandem::rdma)
   tandem_test(doctor_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/doctor_test.cc
               DEPS tandem::run_job tandem::doctor LABELS integration TIMEOUT 300)
   add_dependencies(doctor_run_test tandem tandem-scheduler tandem-server tandem-worker)
