@@ -1,7 +1,8 @@
 #!/bin/bash
 # The tests that need an RDMA device, one after the other; run_in_guest.sh starts this.
 #
-#   tests/rdma/guest_tests.sh FOLDER quick   conformance over one device (peers that die among it), broken queue pairs
+#   tests/rdma/guest_tests.sh FOLDER quick   conformance over one device (peers that die among it), broken queue pairs,
+#                                            links of collectives
 #   tests/rdma/guest_tests.sh FOLDER all     all of them, over one device, two, and two that lose packets
 #
 # FOLDER: the test programs. What needs a network that only a guest has is left out, and named, on a
@@ -40,17 +41,31 @@ network() {  # network NAME: false where it cannot be made
 if [[ $which == quick ]]; then
   run conformance transport_conformance_test '--gtest_filter=Rdma/*'
   run faults rdma_fault_test '--gtest_filter=*KilledWithWrites*:*AQueuePairInError*'
+  run links collective_link_test '--gtest_filter=*/Rdma-*SleepersAreWoken*'
+  run 'links, ranks killed' collective_fault_test '--gtest_filter=*IsNamedOverRdma/0'
 else
   run conformance transport_conformance_test '--gtest_filter=Rdma/*'
   [[ ! -x $folder/rdma_job_test ]] || run jobs rdma_job_test
+  [[ ! -x $folder/kill_test ]] || run 'processes killed' kill_test '--gtest_filter=Rdma/*'
   run faults rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
+  run links collective_link_test '--gtest_filter=*/Rdma'
+  run 'links, steady state' collective_link_alloc_test '--gtest_filter=*OverRdma*'
+  run 'links, long vectors' collective_wire_test '--gtest_filter=*/Rdma'
+  run 'links, how they are made' collective_coordinator_test '--gtest_filter=*FramedStranger*/Rdma:*RdmaBetweenHosts*'
+  # Apart: children cannot use a device that their parent has used.
+  run 'links, ranks that go' collective_coordinator_test '--gtest_filter=*FateTest*Rdma'
+  run 'links, ranks that go in the middle' collective_fault_test '--gtest_filter=*IsNamedOverRdma*'
   # Soft-RoCE needs a new device after its link was down (docs/RDMA.md).
   if network one; then run 'link down' rdma_fault_test '--gtest_filter=*ALinkThatGoesDown*'; fi
   if network one; then run fallback rdma_fallback_test; fi
   # Large parts need minutes where packets are lost.
-  if network pair; then run "conformance, two devices" transport_conformance_test '--gtest_filter=Rdma/*'; fi
+  if network pair; then
+    run "conformance, two devices" transport_conformance_test '--gtest_filter=Rdma/*'
+    run "links, two devices" collective_wire_test '--gtest_filter=*/Rdma'
+  fi
   if network lossy; then
     run "conformance, packets lost" transport_conformance_test '--gtest_filter=Rdma/*-*PartsMayBeEmptyOrLarge*'
+    run "links, packets lost" collective_link_test '--gtest_filter=*BytesArriveWhole*/Rdma:*TheEndIsSeen*/Rdma'
   fi
 fi
 [[ ${#failed[@]} -eq 0 ]]

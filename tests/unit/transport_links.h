@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "collectives/link_ports.h"
 
@@ -51,12 +53,17 @@ inline TransportEnds JoinHubs(TransportHub& a, TransportHub& b) {
   return ends;
 }
 
-// All pairs of some ranks, one after the other: (0, 1), (0, 2), ..., (1, 2), ...
+// All pairs of some ranks, one after the other: (0, 1), (0, 2), ..., (1, 2), ... TANDEM_RDMA_HOSTS:
+// addresses with an RDMA device each, between which ranks alternate ("10.9.0.1,10.9.0.2").
 class TransportMesh {
  public:
   TransportMesh(LinkChoice choice, int ranks) : choice_(choice) {
-    for (int r = 0; r < ranks; ++r) {
-      auto ports = LinkPorts::Open("127.0.0.1", choice);
+    const char* const hosts_here =
+        choice == LinkChoice::kRdma ? std::getenv("TANDEM_RDMA_HOSTS") : nullptr;
+    const std::vector<std::string> hosts =
+        absl::StrSplit(hosts_here == nullptr ? "127.0.0.1" : hosts_here, ',');
+    for (size_t r = 0; r < static_cast<size_t>(ranks); ++r) {
+      auto ports = LinkPorts::Open(hosts[r % hosts.size()], choice);
       TANDEM_CHECK_OK(ports.status());
       ports_.push_back(*std::move(ports));
     }
