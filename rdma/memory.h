@@ -1,5 +1,5 @@
 // Registered memory of one RDMA device: a protection domain and buffers that the device may read
-// and write. All endpoints, clients, shards and collectives of a process that use the device share
+// and write. All endpoints, clients and shards of a process that use the device share
 // one, so that what one of them receives another can send on without copying.
 //
 // Buffers are registered when they are first made and recycled by size, so that in steady state
