@@ -194,7 +194,7 @@ while [[ $SECONDS -lt $deadline ]]; do
 done
 [[ -z $qemu ]] || stop_guest
 cat "$scratch/door/stdout" 2>/dev/null
-cat "$scratch/door/stderr" 2>/dev/null >&2
+cat "$scratch/door/stderr" >&2 2>/dev/null
 if [[ -n ${TANDEM_GUEST_SHARED-} ]]; then cp -r "$scratch/door/shared/." "$TANDEM_GUEST_SHARED"; fi
 [[ -s $scratch/door/status ]] && exit "$(cat "$scratch/door/status")"
 if [[ $ended == out_of_time ]]; then
