@@ -115,10 +115,11 @@ absl::Status JobBook::AddShardReport(const ShardReport& report) {
 bool JobBook::AddPath(const std::string& from, const Path& path) {
   constexpr size_t kMaxPaths = 1 << 16, kMaxText = 1000;
   if (paths_.size() >= kMaxPaths ||
-      path.to().size() + path.way().size() + path.why().size() > kMaxText) {
+      path.to().size() + path.way().size() + path.why().size() + path.purpose().size() > kMaxText) {
     return false;
   }
-  paths_[{from, path.to()}] = path;
+  const std::string& purpose = path.purpose();
+  paths_[{from, purpose.empty() ? path.to() : absl::StrCat(path.to(), " for ", purpose)}] = path;
   return true;
 }
 

@@ -307,7 +307,9 @@ void SchedulerCore::OnShardReport(Node* node, const ShardReport& report) {
 void SchedulerCore::OnPaths(Node* node, const Paths& paths) {
   for (const Path& path : paths.path()) {
     if (!book_.AddPath(node->Name(), path)) return;
-    Log(absl::StrCat(node->Name(), " reaches ", path.to(), " by ", path.way(), ": ", path.why()));
+    Log(absl::StrCat(node->Name(), " reaches ", path.to(),
+                     path.purpose().empty() ? "" : absl::StrCat(" for ", path.purpose()), " by ",
+                     path.way(), ": ", path.why()));
   }
 }
 

@@ -74,7 +74,8 @@ json PathsJson(const JobReport& report) {
   json out = json::array();
   for (const auto& [ends, path] : report.paths) {
     out.push_back(
-        {{"from", ends.first}, {"to", ends.second}, {"by", path.way()}, {"why", path.why()}});
+        {{"from", ends.first}, {"to", path.to()}, {"by", path.way()}, {"why", path.why()}});
+    if (!path.purpose().empty()) out.back()["for"] = path.purpose();
   }
   return out;
 }
@@ -82,7 +83,9 @@ json PathsJson(const JobReport& report) {
 // What carried rows and gradients: each way once. Where there was no choice, nobody says.
 std::string Carriers(const JobReport& report, absl::string_view only) {
   std::set<std::string> ways;
-  for (const auto& [ends, path] : report.paths) ways.insert(path.way());
+  for (const auto& [ends, path] : report.paths) {
+    if (path.purpose().empty()) ways.insert(path.way());
+  }
   return ways.empty() ? std::string(only) : absl::StrJoin(ways, ", ");
 }
 

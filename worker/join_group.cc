@@ -47,7 +47,8 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<Link>>& links, int r
     const absl::StatusOr<LinkChoice> choice = LinkChoiceOf(links[static_cast<size_t>(r)]->kind());
     if (!choice.ok()) continue;
     Path& path = paths.emplace_back();
-    path.set_to(absl::StrCat("worker ", workers[static_cast<size_t>(r)], ", dense gradients"));
+    path.set_to(absl::StrCat("worker ", workers[static_cast<size_t>(r)]));
+    path.set_purpose("dense gradients");
     path.set_way(std::string(NameOf(*choice)));
     path.set_why(why[static_cast<size_t>(r)]);
   }

@@ -9,6 +9,6 @@ tandem_test(joined_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/joined_
 add_dependencies(joined_bench_test tandem)
 if(TANDEM_TORCH)
   tandem_test(collective_job_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/collective_job_test.cc
-              DEPS tandem::small_job LABELS integration TIMEOUT 300)
+              DEPS tandem::rdma tandem::small_job LABELS integration TIMEOUT 300)
   add_dependencies(collective_job_test tandem tandem-scheduler tandem-server tandem-worker)
 endif()

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rdma/rdma_transport.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
 
@@ -52,6 +53,40 @@ TEST(CollectiveJobTest, SaysWhatItChoseAndWhy) {
   ASSERT_TRUE(ruled.ok()) << ruled.DebugString();
   EXPECT_EQ(ruled.summary["collectives"]["choices"][0]["algorithm"], "ring");
   EXPECT_EQ(ruled.summary["collectives"]["choices"][0]["why"], "by the job's rules");
+}
+
+// How the workers are joined, each pair once; what carries rows and gradients is another matter.
+TEST(CollectiveJobTest, SaysByWhichLinksTheWorkersAreJoined) {
+  const SmallJob job(600, 100);
+  const auto dense_links = [&](const std::string& link) {
+    const RunResult run =
+        RunJob(job.Arguments(link, {"dense.link=" + link, "cluster.transport=ZMQ"}));
+    EXPECT_TRUE(run.ok()) << run.DebugString();
+    EXPECT_EQ(run.summary.value("transport", ""), "ZeroMQ");
+    std::vector<std::string> out;
+    for (const auto& path : run.summary["paths"]) {
+      EXPECT_EQ(path["for"], "dense gradients");
+      out.push_back(absl::StrCat(path["from"].get<std::string>(), " ",
+                                 path["to"].get<std::string>(), " by ",
+                                 path["by"].get<std::string>()));
+    }
+    return out;
+  };
+  using ::testing::ElementsAre;
+  EXPECT_THAT(dense_links("ZMQ"),
+              ElementsAre("worker 1 worker 0 by ZeroMQ", "worker 2 worker 0 by ZeroMQ",
+                          "worker 2 worker 1 by ZeroMQ"));
+  EXPECT_THAT(dense_links("ANY"), ElementsAre("worker 1 worker 0 by shared memory",
+                                              "worker 2 worker 0 by shared memory",
+                                              "worker 2 worker 1 by shared memory"));
+}
+
+TEST(CollectiveJobTest, RdmaThatIsWantedAndIsNotThereEndsTheJob) {
+  if (RdmaContext::New().ok()) GTEST_SKIP() << "there is a device";
+  const SmallJob job(600, 100);
+  const RunResult run = RunJob(job.Arguments("rdma", {"dense.link=RDMA"}));
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.output, HasSubstr("RDMA"));
 }
 
 // Costs as of a machine with cores to spare: buckets, and the same ones with the same file.

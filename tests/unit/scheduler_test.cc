@@ -291,9 +291,17 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
     path.set_way(way);
     EXPECT_TRUE(book.AddPath("worker 0", path));
   }
+  // A way of its own, and not what rows and gradients take.
+  Path dense;
+  dense.set_to("server 0");
+  dense.set_way("TCP");
+  dense.set_purpose("dense gradients");
+  EXPECT_TRUE(book.AddPath("worker 0", dense));
   const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
   EXPECT_EQ(summary["transport"], "RDMA, shared memory");
-  EXPECT_EQ(summary["paths"].size(), 3u);
+  EXPECT_EQ(summary["paths"].size(), 4u);
+  EXPECT_EQ(summary["paths"][1]["for"], "dense gradients") << summary["paths"];
+  EXPECT_EQ(summary["paths"][1]["to"], "server 0");
 }
 
 TEST(SummaryTest, HasWhatRank0ChoseForCollectives) {
