@@ -239,27 +239,52 @@ absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t byt
   return all;
 }
 
-namespace {
+absl::StatusOr<std::vector<Prediction>> Rank(Primitive primitive, int64_t bytes, int ranks,
+                                             absl::Span<const int> host_of_rank,
+                                             const Calibration& calibration) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<Prediction> all,
+                          Predict(primitive, bytes, ranks, host_of_rank, calibration));
+  const auto covers = [&](const Trial& t) { return t.primitive == primitive && t.bytes >= bytes; };
+  const auto first = std::find_if(calibration.trials.begin(), calibration.trials.end(), covers);
+  // Sizes double; one of which nothing was tried is the model's affair.
+  if (first == calibration.trials.end() || first->bytes >= 2 * std::max<int64_t>(bytes, 129)) {
+    return all;
+  }
+  for (auto t = first; t != calibration.trials.end() && covers(*t) && t->bytes == first->bytes;
+       ++t) {
+    for (Prediction& p : all) {
+      if (p.choice.algorithm == t->choice.algorithm) p = {t->choice, t->seconds, true};
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Prediction& a, const Prediction& b) {
+    return a.tried != b.tried ? a.tried : a.seconds < b.seconds;
+  });
+  return all;
+}
 
-bool ShareCores(int ranks, absl::Span<const int> host_of_rank, int cores) {
+bool SharesCores(int ranks, absl::Span<const int> host_of_rank, int cores) {
   if (host_of_rank.empty()) return ranks > cores;
   return std::any_of(host_of_rank.begin(), host_of_rank.end(), [&](int host) {
     return std::count(host_of_rank.begin(), host_of_rank.end(), host) > cores;
   });
 }
 
-// Of what is predicted, what to take: the fastest, but among those as fast within the noise one
-// that adds in rank order. Requires at least one.
-AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first, double noise) {
+namespace {
+
+// What to take: the fastest, but among those as fast within the noise one that adds in rank order.
+// Requires at least one.
+AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first, double noise_of_predictions) {
+  const Prediction& fastest = fastest_first.front();
+  const double noise = fastest.tried ? kNoise : noise_of_predictions;
   for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kOneShot}) {
     for (const Prediction& p : fastest_first) {
-      if (p.choice.algorithm == algorithm &&
-          fastest_first.front().seconds >= (1 - noise) * p.seconds) {
+      if (p.choice.algorithm == algorithm && p.tried == fastest.tried &&
+          fastest.seconds >= (1 - noise) * p.seconds) {
         return p.choice;
       }
     }
   }
-  return fastest_first.front().choice;
+  return fastest.choice;
 }
 
 }  // namespace
@@ -269,7 +294,7 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
   ChooserRules rules;
   const int64_t factor = ranks <= 32 ? 2 : 8;
   const double noise =
-      ShareCores(ranks, host_of_rank, calibration.cores) ? kNoiseOfSharedCores : kNoise;
+      SharesCores(ranks, host_of_rank, calibration.cores) ? kNoiseOfSharedCores : kNoise;
   for (const Primitive primitive : kPrimitives) {
     if (AlgorithmsFor(primitive).size() < 2 || ranks == 1) continue;
     if (!scope.primitives.empty() &&
@@ -279,7 +304,7 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
     std::vector<ChooserCase> cases;
     for (int64_t bytes = 256; bytes < factor * scope.most_bytes; bytes *= factor) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
-                              Predict(primitive, bytes, ranks, host_of_rank, calibration));
+                              Rank(primitive, bytes, ranks, host_of_rank, calibration));
       if (all.empty()) break;
       const AlgorithmChoice choice = Preferred(all, noise);
       if (!cases.empty() && cases.back().choice.algorithm == choice.algorithm &&
@@ -350,8 +375,30 @@ std::string Calibration::ToString() const {
     absl::StrAppendFormat(&out, "bytes %d write %.4g read %.4g fold %.4g copy %.4g\n", b.bytes,
                           b.write, b.read, b.fold, b.copy);
   }
+  for (const Trial& t : trials) {
+    absl::StrAppendFormat(&out, "tried %s %d %s/%d %.4g\n", PrimitiveName(t.primitive), t.bytes,
+                          AlgorithmName(t.choice.algorithm), t.choice.segment_bytes, t.seconds);
+  }
   return out;
 }
+
+namespace {
+
+// "tried", primitive, bytes, algorithm/segment, seconds.
+bool ParseTrial(absl::Span<const std::string> words, Trial* out) {
+  const std::pair<std::string, std::string> choice = absl::StrSplit(words[3], '/');
+  const absl::StatusOr<Primitive> primitive = ParsePrimitive(words[1]);
+  const absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(choice.first);
+  if (!primitive.ok() || !algorithm.ok() || !Supports(*primitive, *algorithm)) return false;
+  out->primitive = *primitive;
+  out->choice.algorithm = *algorithm;
+  return absl::SimpleAtoi(words[2], &out->bytes) && out->bytes > 0 &&
+         absl::SimpleAtoi(choice.second, &out->choice.segment_bytes) &&
+         out->choice.segment_bytes >= 0 && absl::SimpleAtod(words[4], &out->seconds) &&
+         out->seconds >= 0 && out->seconds < 1e6;
+}
+
+}  // namespace
 
 absl::StatusOr<Calibration> Calibration::Parse(absl::string_view text) {
   Calibration out;
@@ -381,11 +428,14 @@ absl::StatusOr<Calibration> Calibration::Parse(absl::string_view text) {
       ByteCosts& b = out.costs.bytes.emplace_back();
       good = absl::SimpleAtoi(words[1], &b.bytes) && b.bytes > 0 && seconds(3, &b.write) &&
              seconds(5, &b.read) && seconds(7, &b.fold) && seconds(9, &b.copy);
+    } else if (words.size() == 5 && words[0] == "tried") {
+      good = ParseTrial(words, &out.trials.emplace_back());
     }
     if (!good) {
       return absl::InvalidArgumentError(
           absl::StrCat("calibration, line ", number, ": '", line,
-                       "': want 'NAME NUMBER' or 'bytes N write S read S fold S copy S'"));
+                       "': want 'NAME NUMBER', 'bytes N write S read S fold S copy S' or "
+                       "'tried PRIMITIVE N ALGORITHM/SEGMENT S'"));
     }
   }
   if (out.costs.bytes.empty() || out.segment_bytes == 0) {

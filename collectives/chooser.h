@@ -7,9 +7,10 @@
 // pieces). The last case has no limit. What has no rule is chosen by DefaultChooser.
 //
 // Rules are written by hand, or made from measured costs: every algorithm is played on the costs of
-// this machine's links (engine_cost.h) for sizes that double, and the fastest makes the case. Rank
-// 0 does that and tells the others the text, so that all ranks decide alike whatever their
-// processors make of the arithmetic. Nothing but algorithm and segment is ever chosen so.
+// this machine's links (engine_cost.h) for sizes that double, and the fastest makes the case. Those
+// that come out nearly alike may be tried out. Rank 0 decides and tells the others the text, so
+// that all ranks decide alike whatever their processors make of the arithmetic. Nothing but
+// algorithm and segment is ever chosen so.
 #ifndef TANDEM_COLLECTIVES_CHOOSER_H_
 #define TANDEM_COLLECTIVES_CHOOSER_H_
 
@@ -60,11 +61,20 @@ Chooser ChooserFrom(std::shared_ptr<const ChooserRules> rules, int ranks, bool t
 
 // ---- Costs ----
 
+// What an algorithm took, for a vector of that size.
+struct Trial {
+  Primitive primitive = Primitive::kAllReduce;
+  int64_t bytes = 0;
+  AlgorithmChoice choice;
+  double seconds = 0;
+};
+
 struct Calibration {
   std::string link;  // its kind, for the reader
   int ranks = 0, cores = 0;
   EngineCosts costs;
   int64_t segment_bytes = 0;  // the best one for long vectors
+  std::vector<Trial> trials;  // by primitive and ascending size; may be empty
 
   // One line a number: "message 1.2e-07". For files.
   std::string ToString() const;
@@ -85,18 +95,38 @@ absl::StatusOr<Calibration> Calibrate(Group& group, const CalibrateOptions& opti
 struct Prediction {
   AlgorithmChoice choice;
   double seconds = 0;
+  bool tried = false;  // rather than predicted
 };
-// Every algorithm that can do it with its best segment, fastest first.
+// Every algorithm that can do it with its best segment, fastest first; by costs alone.
 absl::StatusOr<std::vector<Prediction>> Predict(Primitive primitive, int64_t bytes, int ranks,
                                                 absl::Span<const int> host_of_rank,
                                                 const Calibration& calibration);
+// The same, but those that were tried out at the next larger size before all others, and with what
+// they took there.
+absl::StatusOr<std::vector<Prediction>> Rank(Primitive primitive, int64_t bytes, int ranks,
+                                             absl::Span<const int> host_of_rank,
+                                             const Calibration& calibration);
+
+struct TryOptions {
+  std::vector<Primitive> primitives = {Primitive::kAllReduce};  // reduce_scatter, allgather
+  std::vector<int> host_of_rank;                                // empty: one host
+  int64_t most_bytes = 4 << 20;
+  double seconds = 0.5;  // to spend, about
+};
+// Runs the algorithms that `calibration` predicts to be nearly as fast as the fastest, in turns,
+// for sizes that double, and makes the median times its trials. All ranks call it, with the same
+// `calibration`, and have the same after it. UNIMPLEMENTED: another primitive.
+absl::Status TryOut(Group& group, const TryOptions& options, Calibration* calibration);
+
+// Whether some host has fewer cores than ranks. `host_of_rank` empty: one host.
+bool SharesCores(int ranks, absl::Span<const int> host_of_rank, int cores);
 
 struct RuleScope {
   std::vector<Primitive> primitives;        // empty: all that have more than one algorithm
   int64_t most_bytes = int64_t{256} << 20;  // longer vectors are decided like this
 };
-// The fastest, but among those that are as fast within the noise of predictions (which is larger
-// where ranks share cores) one that adds in rank order.
+// The fastest, but among those that are as fast within the noise (which is larger where ranks share
+// cores and nothing was tried out) one that adds in rank order.
 absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_rank,
                                        const Calibration& calibration, const RuleScope& scope = {});
 

@@ -24,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kMeasureSeconds = 0.2;
+constexpr double kMeasureSeconds = 0.2, kTrySeconds = 0.15;
 constexpr int kMostRanksPlayed = 64;  // which takes 3 s; more, with the cube of ranks
 constexpr int64_t kMostMeasured = 4 << 20;
 
@@ -130,18 +130,32 @@ class Tuner {
     options.seconds = kMeasureSeconds;
     const absl::Time begun = absl::Now();
     TANDEM_ASSIGN_OR_RETURN(costs_, Calibrate(group_, options));
+    if (ChoosesAlgorithm(plan_)) {
+      TryOptions trial;
+      trial.primitives = Primitives();
+      trial.host_of_rank.assign(hosts_.begin(), hosts_.end());
+      trial.most_bytes = options.most_bytes;
+      trial.seconds = kTrySeconds;
+      TANDEM_RETURN_IF_ERROR(TryOut(group_, trial, &*costs_));
+    }
     source_ = absl::StrFormat("measured in %.2f s", absl::ToDoubleSeconds(absl::Now() - begun));
     return absl::OkStatus();
+  }
+
+  // That a step uses.
+  std::vector<Primitive> Primitives() const {
+    std::vector<Primitive> used = {Primitive::kAllReduce};
+    if (dense_.sharded_optimizer() || dense_.codec().kind() > Codec::NONE) {
+      used.push_back(Primitive::kReduceScatter);
+      used.push_back(Primitive::kAllGather);
+    }
+    return used;
   }
 
   absl::Status DecideByCosts() {
     if (ChoosesAlgorithm(plan_)) {
       RuleScope scope;
-      scope.primitives = {Primitive::kAllReduce};
-      if (dense_.sharded_optimizer() || dense_.codec().kind() > Codec::NONE) {
-        scope.primitives.push_back(Primitive::kReduceScatter);
-        scope.primitives.push_back(Primitive::kAllGather);
-      }
+      scope.primitives = Primitives();
       scope.most_bytes = gradient_bytes_;
       TANDEM_ASSIGN_OR_RETURN(decided_.rules, MakeRules(group_.ranks(), hosts_, *costs_, scope));
     }
@@ -174,13 +188,15 @@ class Tuner {
     if (!costs_.has_value()) {
       return absl::StrCat("by default: more than ", kMostRanksPlayed, " workers");
     }
-    const auto all = Predict(Primitive::kAllReduce, bytes, group_.ranks(), hosts_, *costs_);
+    const auto all = Rank(Primitive::kAllReduce, bytes, group_.ranks(), hosts_, *costs_);
     if (!all.ok() || all->empty()) return "by default";
     const auto part = [](std::string* out, const Prediction& p) {
       absl::StrAppendFormat(out, "%s %.4g us", AlgorithmName(p.choice.algorithm), p.seconds * 1e6);
     };
-    const size_t shown = std::min<size_t>(all->size(), 3);
-    return absl::StrCat("predicted: ",
+    const bool tried = all->front().tried;
+    size_t shown = 1;
+    while (shown < std::min<size_t>(all->size(), 3) && (*all)[shown].tried == tried) ++shown;
+    return absl::StrCat(tried ? "tried out: " : "predicted: ",
                         absl::StrJoin(absl::MakeConstSpan(*all).first(shown), ", ", part));
   }
 

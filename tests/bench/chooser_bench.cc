@@ -44,6 +44,11 @@ absl::StatusOr<absl::optional<Calibration>> CalibrationFor(const CollectiveBench
     return absl::make_optional(std::move(read));
   }
   TANDEM_ASSIGN_OR_RETURN(Calibration measured, Calibrate(group, {.cores = Cores(options)}));
+  // What cannot be tried out is chosen by predictions.
+  TryOptions trial;
+  trial.primitives = {options.primitive};
+  const absl::Status tried = TryOut(group, trial, &measured);
+  if (!absl::IsUnimplemented(tried)) TANDEM_RETURN_IF_ERROR(tried);
   if (group.rank() == 0 && !options.calibration.empty()) {
     std::ofstream file(options.calibration);
     if (!(file << measured.ToString() << std::flush)) {
@@ -180,14 +185,15 @@ absl::Status ExplainChoices(const CollectiveBenchOptions& options, Group& group,
   out << "machine: " << MachineLine() << "\ncosts (seconds; a message, a byte):\n"
       << calibration.ToString() << "rules: " << rules.ToString() << "\n\n"
       << BenchName(options.primitive) << ", " << group.ranks()
-      << " ranks: predicted microseconds, fastest first\n"
+      << " ranks: predicted microseconds, fastest first; those that were tried out (*) before the "
+         "others\n"
       << absl::StrFormat("%10s %-22s\n", "size", "chosen");
   for (const int64_t bytes : BenchSizes(options)) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
-                            Predict(options.primitive, bytes, group.ranks(), {}, calibration));
+                            Rank(options.primitive, bytes, group.ranks(), {}, calibration));
     out << absl::StrFormat("%10d %-22s", bytes, NameOf(group.Choose(options.primitive, bytes)));
     for (const Prediction& p : all) {
-      out << absl::StrFormat(" %s %.2f", NameOf(p.choice), p.seconds * 1e6);
+      out << absl::StrFormat(" %s %.2f%s", NameOf(p.choice), p.seconds * 1e6, p.tried ? "*" : "");
     }
     out << "\n";
   }

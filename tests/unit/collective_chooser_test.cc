@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "collectives/engine_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -142,6 +143,90 @@ TEST(ChooserTest, RulesOfAScope) {
   EXPECT_EQ(rules->Find(Primitive::kReduce, 4), nullptr);
 }
 
+// ---- What was tried out ----
+
+// By costs 64 KiB are for recursive doubling; the ring, as it happened, was faster.
+Calibration WhereTheRingWon() {
+  Calibration c = SomeCosts(1e-3, 1e-15);
+  c.trials = {{Primitive::kAllReduce, 64 << 10, {Algorithm::kRecursiveDoubling, 0}, 9e-3},
+              {Primitive::kAllReduce, 64 << 10, {Algorithm::kRing, 0}, 8e-3}};
+  return c;
+}
+
+TEST(TrialTest, CountsMoreThanAPrediction) {
+  const Calibration c = WhereTheRingWon();
+  const auto all = Rank(Primitive::kAllReduce, 64 << 10, 8, {}, c);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ((*all)[0].choice.algorithm, Algorithm::kRing);
+  EXPECT_EQ((*all)[1].choice.algorithm, Algorithm::kRecursiveDoubling);
+  EXPECT_TRUE((*all)[0].tried && (*all)[1].tried && !(*all)[2].tried);
+  EXPECT_EQ((*all)[0].seconds, 8e-3);
+  EXPECT_NE(Predict(Primitive::kAllReduce, 64 << 10, 8, {}, c)->front().choice.algorithm,
+            Algorithm::kRing);
+}
+
+TEST(TrialTest, IsOfItsSizeAndPrimitiveOnly) {
+  const Calibration c = WhereTheRingWon();
+  const auto rules = MakeRules(8, {}, c);
+  ASSERT_TRUE(rules.ok()) << rules.status();
+  const auto chosen = [&](int64_t bytes) {
+    return rules->Find(Primitive::kAllReduce, bytes)->algorithm;
+  };
+  EXPECT_EQ(chosen(64 << 10), Algorithm::kRing);
+  EXPECT_EQ(chosen((32 << 10) + 4), Algorithm::kRing);
+  EXPECT_EQ(chosen(32 << 10), Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(chosen((64 << 10) + 4), Algorithm::kRecursiveDoubling);
+  EXPECT_FALSE(Rank(Primitive::kReduceScatter, 64 << 10, 8, {}, c)->front().tried);
+}
+
+TEST(TrialTest, WhatAddsInRankOrderWinsTies) {
+  Calibration c = WhereTheRingWon();
+  const auto chosen = [&](double seconds) {
+    c.trials.push_back({Primitive::kAllReduce, 64 << 10, {Algorithm::kDirect, 0}, seconds});
+    const auto rules = MakeRules(8, {}, c);
+    c.trials.pop_back();
+    return rules->Find(Primitive::kAllReduce, 64 << 10)->algorithm;
+  };
+  EXPECT_EQ(chosen(8.3e-3), Algorithm::kDirect);
+  EXPECT_EQ(chosen(8.6e-3), Algorithm::kRing);
+}
+
+TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
+  constexpr int kRanks = 3;
+  std::vector<Calibration> of_rank(kRanks);
+  const auto body = [&](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
+    Group group(rank, std::move(links), {});
+    Calibration costs = SomeCosts(1e-6, 1e-10);
+    costs.cores = 1;  // where little can be foretold
+    TryOptions options;
+    options.primitives = {Primitive::kAllReduce, Primitive::kReduceScatter, Primitive::kAllGather};
+    options.most_bytes = 16 << 10;
+    options.seconds = 0.02;
+    TANDEM_RETURN_IF_ERROR(TryOut(group, options, &costs));
+    of_rank[static_cast<size_t>(rank)] = costs;
+    options.primitives = {Primitive::kBroadcast};
+    return absl::IsUnimplemented(TryOut(group, options, &costs))
+               ? absl::OkStatus()
+               : absl::InternalError("a broadcast was tried out");
+  };
+  ASSERT_EQ(RunRanks({"memory", kRanks}, body), absl::OkStatus());
+  const Calibration& c = of_rank[0];
+  EXPECT_GT(c.trials.size(), 4u) << c.ToString();
+  EXPECT_EQ(of_rank[1].ToString(), c.ToString());
+  EXPECT_EQ(of_rank[2].ToString(), c.ToString());
+  for (const Trial& t : c.trials) {
+    EXPECT_GT(t.seconds, 0) << c.ToString();
+    // The rule is the fastest that was tried, or as fast as that.
+    const auto rules = MakeRules(kRanks, {}, c);
+    const Algorithm chosen = rules->Find(t.primitive, t.bytes)->algorithm;
+    const auto all = Rank(t.primitive, t.bytes, kRanks, {}, c);
+    const auto it = std::find_if(all->begin(), all->end(),
+                                 [&](const Prediction& p) { return p.choice.algorithm == chosen; });
+    EXPECT_TRUE(it->tried);
+    EXPECT_LE(0.95 * it->seconds, all->front().seconds);
+  }
+}
+
 // ---- Buckets ----
 
 BucketChoice Bucket(int64_t gradient, const Calibration& costs, std::vector<int> hosts = {},
@@ -192,6 +277,8 @@ TEST(ChooseBucketTest, OfTheAlgorithmThatIsUsed) {
 
 TEST(CalibrationTest, TextAndBack) {
   Calibration c = SomeCosts(1.5e-6, 2e-10);
+  c.trials = {{Primitive::kAllGather, 512, {Algorithm::kRing, 0}, 2.5e-6},
+              {Primitive::kAllGather, 1024, {Algorithm::kDirect, 65536}, 3e-6}};
   const auto back = Calibration::Parse(c.ToString());
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->ToString(), c.ToString());
@@ -199,6 +286,12 @@ TEST(CalibrationTest, TextAndBack) {
               HasSubstr("line 1: 'mesage 3'"));
   EXPECT_THAT(std::string(Calibration::Parse("message 3\n").status().message()),
               HasSubstr("no line 'bytes"));
+  for (const char* const bad : {"tried allreduce 512 magic/0 1e-6", "tried allreduce 0 ring/0 1e-6",
+                                "tried broadcast 512 swing/0 1e-6", "tried allreduce 512 ring 1"}) {
+    EXPECT_THAT(std::string(Calibration::Parse(bad).status().message()),
+                HasSubstr("'tried PRIMITIVE N ALGORITHM/SEGMENT S'"))
+        << bad;
+  }
 }
 
 TEST(CalibrationTest, AllRanksGetTheSame) {
