@@ -16,9 +16,9 @@
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "server/range_store.h"
+#include "tests/bench/endpoints.h"
 #include "tests/bench/lone_shard.h"
 #include "tests/bench/machine.h"
-#include "transport/shm_transport.h"
 #include "transport/zmq_transport.h"
 #include "worker/client.h"
 #include "xxhash.h"
@@ -182,24 +182,10 @@ class BareTrips {
 
 // ---- ours ----
 
-std::unique_ptr<Transport> NewZmq(EndpointId self) {
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(1);
-  options.self = self;
-  options.incarnation = 1;
-  auto made = NewZmqTransport(options);
-  TANDEM_CHECK_OK(made.status());
-  return *std::move(made);
-}
-
 std::unique_ptr<Transport> NewEndpoint(const PushPullBenchOptions& bench,
                                        const std::string& transport, EndpointId self) {
-  if (transport == "zmq") return NewZmq(self);
-  ShmOptions options;
-  if (bench.spin) options.spin = SpinMode::kAlways;
-  auto made = NewShmTransport(options);
-  TANDEM_CHECK_OK(made.status());
-  return *std::move(made);
+  if (transport == "zmq") return NewZmqEndpoint(self);
+  return NewShmEndpoint(bench.spin ? SpinMode::kAlways : ShmOptions().spin);
 }
 
 JobPlan MakePlan(const PushPullBenchOptions& options) {
