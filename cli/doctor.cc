@@ -376,6 +376,7 @@ JobNeeds NeedsOf(const JobPlan& plan, int servers, int workers) {
       std::max(servers > 0 ? of_server : uint64_t{0}, workers > 0 ? of_worker : uint64_t{0});
   needs.files_of_process = kFilesAtRest + kFilesOfPeer * peers;
   needs.locked_bytes_of_process = kLockedAtRest + kLockedOfPeer * peers;
+  needs.dense_over_rdma = workers > 0 && plan.job.dense().link() == Dense::RDMA;
   return needs;
 }
 
@@ -388,10 +389,12 @@ std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport trans
     findings.push_back(ExamineOpenFiles(host, *needs));
   }
   findings.push_back(ExamineSharedMemory(host, transport));
-  for (Finding& finding : ExamineRdma(host.rdma, transport)) {
+  const bool forced = needs != nullptr && needs->dense_over_rdma;
+  const Cluster::Transport wanted = forced ? Cluster::RDMA : transport;
+  for (Finding& finding : ExamineRdma(host.rdma, wanted)) {
     findings.push_back(std::move(finding));
   }
-  findings.push_back(ExamineLockedMemory(host, transport, needs));
+  findings.push_back(ExamineLockedMemory(host, wanted, needs));
   return findings;
 }
 

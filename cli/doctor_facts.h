@@ -74,6 +74,7 @@ struct JobNeeds {
   uint64_t save_bytes = 0;        // of one saved model, all servers
   uint64_t files_of_process = 0;  // the one that needs most
   uint64_t locked_bytes_of_process = 0;
+  bool dense_over_rdma = false;  // and nothing else
 };
 
 struct DataFact {

@@ -152,6 +152,8 @@ TEST_F(HostTest, NoDeviceMattersOnlyIfTheJobWantsIt) {
   ExpectOne(Level::kProblem, "RDMA", "there is no device", Cluster::RDMA);
   host_.rdma.unavailable = "this build has no RDMA";
   ExpectOne(Level::kProblem, "RDMA", "this build has no RDMA", Cluster::RDMA);
+  plan_.job.mutable_dense()->set_link(Dense::RDMA);
+  ExpectOne(Level::kProblem, "RDMA", "this build has no RDMA");
 }
 
 TEST_F(HostTest, AnEndpointThatCannotBeMade) {
