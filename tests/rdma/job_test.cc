@@ -81,6 +81,26 @@ TEST_F(RdmaJobTest, AReproducibleJobEndsWithTheBitsThatZeroMqGives) {
   }
 }
 
+// Only what workers sum between them must go over RDMA: how it is summed is chosen by what these
+// links cost.
+TEST_F(RdmaJobTest, DenseGradientsAloneTakeRdmaAndAreChosenForByItsCosts) {
+  const SmallJob job(/*train_rows=*/600, /*test_rows=*/50);
+  const RunResult run =
+      Run(job.Arguments("dense", {"reproducible=false", "dense.algorithm=AUTO", "dense.link=RDMA",
+                                  "train.max_steps=20", "cluster.workers=2", kPatient}));
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run.summary["collectives"]["costs"]["link"], "rdma");
+  EXPECT_EQ(run.summary.value("transport", ""), "shared memory");
+  int of_dense = 0;
+  for (const auto& path : run.summary["paths"]) {
+    if (path.value("for", "") != "dense gradients") continue;
+    ++of_dense;
+    EXPECT_EQ(path["by"], "RDMA");
+    EXPECT_EQ(path["why"], "nothing else was wanted");
+  }
+  EXPECT_EQ(of_dense, 1) << run.summary["paths"];
+}
+
 // Over all samples that the lines of progress tell of.
 double MeanLoss(const std::string& metrics) {
   std::istringstream lines(ReadTextFile(metrics));
