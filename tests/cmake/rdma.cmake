@@ -16,8 +16,8 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
 
   add_executable(rdma_fallback_test ${CMAKE_SOURCE_DIR}/tests/rdma/fallback_test.cc)
   set_target_properties(rdma_fallback_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  target_link_libraries(rdma_fallback_test PRIVATE tandem::rdma tandem::server tandem::transport
-                                                   tandem::worker_core tandem::test_main)
+  target_link_libraries(rdma_fallback_test PRIVATE tandem::rdma_raw_peer tandem::server tandem::transport
+                                                   tandem::worker_core GTest::gtest tandem::test_main)
 
   if(TANDEM_TORCH)
     add_executable(rdma_job_test ${CMAKE_SOURCE_DIR}/tests/rdma/job_test.cc)

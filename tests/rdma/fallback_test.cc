@@ -11,8 +11,8 @@
 #include "base/check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "rdma/rdma_transport.h"
 #include "tests/unit/pushes_across_a_break.h"
+#include "tests/unit/rdma_world.h"
 #include "transport/multi_transport.h"
 #include "transport/path_log.h"
 #include "transport/zmq_transport.h"
@@ -27,9 +27,7 @@ class RdmaFallbackTest : public ::testing::Test {
   void SetUp() override {
     link_ = std::getenv("TANDEM_RDMA_LINK");
     if (link_ == nullptr) GTEST_SKIP() << "no link here that may be taken down";
-    auto context = RdmaContext::New();
-    if (!context.ok()) GTEST_SKIP() << context.status().message();
-    rdma_ = *context;
+    if (!world_.missing().empty()) GTEST_SKIP() << world_.missing();
   }
   void TearDown() override {
     if (link_ != nullptr) Link("up");
@@ -39,16 +37,12 @@ class RdmaFallbackTest : public ::testing::Test {
   }
   // RDMA first, then ZeroMQ.
   std::unique_ptr<Transport> New() {
-    RdmaOptions rdma;
-    rdma.context = rdma_;
-    auto fast = NewRdmaTransport(rdma);
-    TANDEM_CHECK_OK(fast.status());
     ZmqOptions zmq;
     zmq.context = zmq_;
     auto network = NewZmqTransport(zmq);
     TANDEM_CHECK_OK(network.status());
     MultiOptions options;
-    options.ways.push_back({"RDMA", {"rdma://"}, *std::move(fast)});
+    options.ways.push_back({"RDMA", {"rdma://"}, world_.NewRdma(world_.Options())});
     options.ways.push_back({"ZeroMQ", {"tcp://"}, *std::move(network), absl::Microseconds(200)});
     options.on_path = [this](const PathChoice& choice) { paths_.Add(choice); };
     return NewMultiTransport(std::move(options));
@@ -60,7 +54,7 @@ class RdmaFallbackTest : public ::testing::Test {
   }
 
   const char* link_ = nullptr;
-  std::shared_ptr<RdmaContext> rdma_;
+  RdmaWorld world_{RdmaOptions()};
   const std::shared_ptr<ZmqContext> zmq_ = std::make_shared<ZmqContext>(1);
   PathLog paths_;
   PathChoice last_;

@@ -39,7 +39,7 @@ two_devices() {
   sysctl -qw net.ipv4.conf.all.rp_filter=0
   ip rule add pref 3 lookup local && ip rule del pref 0 || return
   for end in 1 2; do rdma link add "rxe$end" type rxe netdev "rdma$end" || return; done
-  export TANDEM_RDMA_HOSTS=10.9.0.1,10.9.0.2
+  export TANDEM_RDMA_HOSTS=10.9.0.1,10.9.0.2 TANDEM_RDMA_LINK=rdma2
 }
 
 ulimit -l unlimited

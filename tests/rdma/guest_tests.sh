@@ -58,14 +58,17 @@ else
   # Soft-RoCE needs a new device after its link was down (docs/RDMA.md).
   if network one; then run 'link down' rdma_fault_test '--gtest_filter=*ALinkThatGoesDown*'; fi
   if network one; then run fallback rdma_fallback_test; fi
-  # Large parts need minutes where packets are lost.
   if network pair; then
     run "conformance, two devices" transport_conformance_test '--gtest_filter=Rdma/*'
+    run "faults, two devices" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
     run "links, two devices" collective_wire_test '--gtest_filter=*/Rdma'
+    run "fallback, two devices" rdma_fallback_test
   fi
   if network lossy; then
-    run "conformance, packets lost" transport_conformance_test '--gtest_filter=Rdma/*-*PartsMayBeEmptyOrLarge*'
+    run "conformance, packets lost" transport_conformance_test '--gtest_filter=Rdma/*'
+    run "faults, packets lost" rdma_fault_test '--gtest_filter=-*ALinkThatGoesDown*'
     run "links, packets lost" collective_link_test '--gtest_filter=*BytesArriveWhole*/Rdma:*TheEndIsSeen*/Rdma'
+    run "fallback, packets lost" rdma_fallback_test
   fi
 fi
 [[ ${#failed[@]} -eq 0 ]]
