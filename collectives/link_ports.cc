@@ -44,7 +44,7 @@ RdmaOptions RingFor(std::shared_ptr<RdmaContext> context, absl::Duration patienc
   options.context = std::move(context);
   options.connect_deadline = patience;
   options.linger = kLinger;
-  options.spin = absl::ZeroDuration();  // whoever waits for a group spins by itself
+  options.spin = SpinMode::kNever;  // whoever waits for a group spins by itself
   options.small_slots = options.large_slots = static_cast<int>(TransportLink::kWindowFrames);
   options.small_slot_bytes = 16 << 10;
   options.large_slot_bytes = TransportLink::kFrameBytes + kHeads;

@@ -33,7 +33,7 @@ std::string RdmaEndpoint::Error(absl::string_view what, int error) {
 }
 
 RdmaEndpoint::RdmaEndpoint(const RdmaOptions& options)
-    : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
+    : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)), spin_(options.spin) {
   TANDEM_CHECK(epoll_fd_ >= 0);
   shared_.waker = std::make_shared<RdmaWaker>();
   RdmaHello& shape = shared_.shape;

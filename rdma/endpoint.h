@@ -18,7 +18,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -31,6 +30,7 @@
 #include "rdma/fifo.h"
 #include "rdma/rdma_transport.h"
 #include "rdma/wire.h"
+#include "transport/spin.h"
 
 namespace tandem {
 
@@ -151,7 +151,6 @@ class RdmaEndpoint final : public RdmaLeftover {
   void RunTimers(Clock::time_point now);
   void TickPeer(RdmaPeer* peer, Clock::time_point now);
   void ScheduleAt(Clock::time_point at) { next_timer_ = std::min(next_timer_, at); }
-  bool Spin(Clock::time_point until);
   bool PollEarly();
   bool Wait(Clock::time_point now, Clock::time_point deadline);
   int Look(int timeout_ms);
@@ -191,8 +190,8 @@ class RdmaEndpoint final : public RdmaLeftover {
   ibv_wc early_ = {};   // taken from the queue while waiting
   bool armed_ = false;  // the next completion makes the channel readable
   unsigned unacked_ = 0;
-  const unsigned processors_ = std::thread::hardware_concurrency();
-  Clock::duration spin_ = Clock::duration::zero();
+  Spin spin_;
+  bool asleep_ = false;
   Clock::time_point next_timer_ = Clock::time_point::min();
   Clock::time_point next_look_ = Clock::time_point::min();
   Clock::time_point leave_by_ = Clock::time_point::max();  // retired: when to give up

@@ -56,27 +56,6 @@ void RdmaEndpoint::Wake() {
   shared_.waker->Wake();
 }
 
-// Looks for a completion without sleeping. It pays off where the other side answers at once and has
-// a processor of its own; where it does not, it looks ever shorter.
-bool RdmaEndpoint::Spin(Clock::time_point until) {
-  const Clock::duration longest =
-      processors_ < 2 ? Clock::duration::zero() : ToClock(options_.spin);
-  if (spin_ <= longest / 16) {  // once in a while it is tried again
-    spin_ += longest / 256;
-    return false;
-  }
-  const auto end = std::min(until, Clock::now() + spin_);
-  while (Clock::now() < end) {
-    if (PollEarly()) {
-      spin_ = std::min(longest, spin_ * 2);
-      return true;
-    }
-    if (wake_requested_.load()) return true;
-  }
-  spin_ /= 2;
-  return false;
-}
-
 // Takes a completion for the next turn.
 bool RdmaEndpoint::PollEarly() {
   if (!has_early_) has_early_ = ibv_poll_cq(shared_.cq, 1, &early_) == 1;
@@ -96,31 +75,34 @@ bool RdmaEndpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
     }
     count = Look(timeout_ms);
   }
-  shared_.waker->AfterSleep();
+  EndWait(/*readable=*/false);
   return count <= 0 && deadline != Clock::time_point::max() && Clock::now() >= deadline;
 }
 
 bool RdmaEndpoint::BeginWait(Clock::time_point* until) {
   *until = std::min(*until, next_timer_);
-  if (Spin(*until)) return false;
+  const auto news = [this] { return PollEarly() || wake_requested_.load(); };
+  if (options_.spin != SpinMode::kNever && spin_.Until(news, *until)) return false;
   shared_.waker->BeforeSleep();
   if (!armed_) {
     TANDEM_CHECK(ibv_req_notify_cq(shared_.cq, 0) == 0);
     armed_ = true;
   }
   // What came before the bell was armed, or was released after the last turn.
-  if (PollEarly() || wake_requested_.load()) return false;
+  if (news()) return false;
   for (const auto& [id, peer] : peers_) {
     if (!peer->connected || peer->gone) continue;
     if (absl::Status given = peer->connection->GiveBack(); !given.ok()) Break(peer.get(), given);
   }
   if (!gone_.empty()) return false;
   ++sleeps_;
+  asleep_ = true;
   return true;
 }
 
 void RdmaEndpoint::EndWait(bool readable) {
   shared_.waker->AfterSleep();
+  if (std::exchange(asleep_, false)) spin_.Slept();
   if (readable) next_look_ = Clock::time_point::min();
 }
 

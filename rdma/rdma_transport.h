@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/frame.h"
+#include "transport/spin.h"
 #include "transport/waitable.h"
 
 namespace tandem {
@@ -55,7 +56,7 @@ struct RdmaOptions {
   // An answer of the peer's device is missed after 4 us * 2^this, and given up after seven times
   // that: half a second. More where devices are emulated by a busy machine.
   int ack_timeout = 14;
-  absl::Duration spin = absl::Microseconds(50);  // longest look before a sleep; zero: none
+  SpinMode spin = SpinMode::kWhenCoresAreFree;
   // The ring of each peer, and messages outside it.
   int small_slots = 16, large_slots = 4;
   size_t small_slot_bytes = 64 << 10, large_slot_bytes = (1 << 20) + (64 << 10);

@@ -143,7 +143,7 @@ start_guest() {
   setpriv --pdeathsig TERM qemu-system-x86_64 -no-user-config -nodefaults -display none -no-reboot \
     -machine q35 "${machine[@]}" -smp "$cpus" -m "$memory" \
     -kernel "$boot/kernel" -initrd "$boot/initrd" -serial "file:$scratch/console" \
-    -append "console=ttyS0 loglevel=4 no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 panic=-1 oops=panic modules=${kernel%/}" \
+    -append "console=ttyS0 loglevel=4 tsc=reliable clocksource=tsc no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1 panic=-1 oops=panic modules=${kernel%/}" \
     -fsdev local,id=host,path=/,readonly=on,security_model=none,multidevs=remap \
     -device virtio-9p-pci,fsdev=host,mount_tag=host \
     -fsdev "local,id=door,path=$scratch/door,security_model=none" \
