@@ -227,6 +227,20 @@ TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
   }
 }
 
+// As where sixty ranks share a core: the first call alone takes longer than all may.
+TEST(TrialTest, WithoutTimeNothingIsTriedByHalves) {
+  const auto body = [&](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
+    Group group(rank, std::move(links), {});
+    Calibration costs = SomeCosts(1e-6, 1e-10);
+    costs.cores = 1;
+    TryOptions options;
+    options.seconds = 1e-9;
+    TANDEM_RETURN_IF_ERROR(TryOut(group, options, &costs));
+    return costs.trials.empty() ? absl::OkStatus() : absl::InternalError(costs.ToString());
+  };
+  EXPECT_EQ(RunRanks({"memory", 2}, body), absl::OkStatus());
+}
+
 // ---- Buckets ----
 
 BucketChoice Bucket(int64_t gradient, const Calibration& costs, std::vector<int> hosts = {},
