@@ -53,6 +53,14 @@ struct Member {
   std::unique_ptr<CoordinatorClient> client;
   absl::StatusOr<LinkPorts> ports = absl::UnknownError("not open");
   std::unique_ptr<Group> group;
+
+  // An end in order: what was written to links over ZeroMQ leaves before their endpoint does, and
+  // only then comes the goodbye.
+  void Leave() {
+    group.reset();
+    ports = absl::UnknownError("closed");
+    client.reset();
+  }
 };
 
 absl::Status MakeGroup(const Scenario& scenario, Member* member) {
@@ -83,8 +91,7 @@ absl::StatusOr<Work> Sum(const Scenario& scenario, int was_rank, Group& group,
   for (int i = 0; i < scenario.looks && work.ok(); ++i) (void)member->group->Test(*work);
   if (scenario.fault == Fault::kKill) raise(SIGKILL);
   if (scenario.fault == Fault::kStop) raise(SIGSTOP);
-  member->group.reset();
-  member->client.reset();  // says goodbye
+  member->Leave();
   _exit(0);
 }
 
@@ -143,8 +150,7 @@ std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::ve
   }
   absl::StrAppend(&text, "\n");
   (void)!write(report, text.data(), text.size());
-  member.group.reset();
-  member.client.reset();
+  member.Leave();
   _exit(0);
 }
 
