@@ -16,8 +16,14 @@ extern "C" void AnnotateIgnoreReadsEnd(const char* file, int line);
 
 TANDEM_WRAP(void, RealLock, Lock, "_ZN4absl7debian35Mutex4LockEv", absl::Mutex*);
 TANDEM_WRAP(void, RealUnlock, Unlock, "_ZN4absl7debian35Mutex6UnlockEv", absl::Mutex*);
+TANDEM_WRAP(void, RealReaderLock, ReaderLock, "_ZN4absl7debian35Mutex10ReaderLockEv", absl::Mutex*);
+TANDEM_WRAP(void, RealReaderUnlock, ReaderUnlock, "_ZN4absl7debian35Mutex12ReaderUnlockEv",
+            absl::Mutex*);
 TANDEM_WRAP(void, RealAwait, Await, "_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE", absl::Mutex*,
             const absl::Condition&);
+TANDEM_WRAP(bool, RealAwaitUntil, AwaitUntil,
+            "_ZN4absl7debian35Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE", absl::Mutex*,
+            const absl::Condition&, absl::Time);
 TANDEM_WRAP(bool, RealCondVarWait, CondVarWait,
             "_ZN4absl7debian37CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE", absl::CondVar*,
             absl::Mutex*, absl::Time);
@@ -46,6 +52,19 @@ void Unlock(absl::Mutex* mutex) {
   RealUnlock(mutex);
 }
 
+// The sanitizer takes readers to be ordered among each other too. They only read: nothing is
+// missed.
+void ReaderLock(absl::Mutex* mutex) {
+  RealReaderLock(mutex);
+  __tsan_acquire(mutex);
+}
+
+void ReaderUnlock(absl::Mutex* mutex) {
+  __tsan_release(mutex);
+  const IgnoreReads conditions;
+  RealReaderUnlock(mutex);
+}
+
 void Await(absl::Mutex* mutex, const absl::Condition& condition) {
   __tsan_release(mutex);
   {
@@ -53,6 +72,17 @@ void Await(absl::Mutex* mutex, const absl::Condition& condition) {
     RealAwait(mutex, condition);
   }
   __tsan_acquire(mutex);
+}
+
+bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) {
+  __tsan_release(mutex);
+  bool met = false;
+  {
+    const IgnoreReads conditions;
+    met = RealAwaitUntil(mutex, condition, deadline);
+  }
+  __tsan_acquire(mutex);
+  return met;
 }
 
 bool CondVarWait(absl::CondVar* condition, absl::Mutex* mutex, absl::Time deadline) {
