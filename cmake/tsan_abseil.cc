@@ -24,6 +24,8 @@ TANDEM_WRAP(void, RealAwait, Await, "_ZN4absl7debian35Mutex5AwaitERKNS0_9Conditi
 TANDEM_WRAP(bool, RealAwaitUntil, AwaitUntil,
             "_ZN4absl7debian35Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE", absl::Mutex*,
             const absl::Condition&, absl::Time);
+TANDEM_WRAP(void, RealCondVarAwait, CondVarAwait, "_ZN4absl7debian37CondVar4WaitEPNS0_5MutexE",
+            absl::CondVar*, absl::Mutex*);
 TANDEM_WRAP(bool, RealCondVarWait, CondVarWait,
             "_ZN4absl7debian37CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE", absl::CondVar*,
             absl::Mutex*, absl::Time);
@@ -83,6 +85,15 @@ bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time
   }
   __tsan_acquire(mutex);
   return met;
+}
+
+void CondVarAwait(absl::CondVar* condition, absl::Mutex* mutex) {
+  __tsan_release(mutex);
+  {
+    const IgnoreReads conditions;
+    RealCondVarAwait(condition, mutex);
+  }
+  __tsan_acquire(mutex);
 }
 
 bool CondVarWait(absl::CondVar* condition, absl::Mutex* mutex, absl::Time deadline) {
