@@ -67,44 +67,40 @@ void ReaderUnlock(absl::Mutex* mutex) {
   RealReaderUnlock(mutex);
 }
 
-void Await(absl::Mutex* mutex, const absl::Condition& condition) {
-  __tsan_release(mutex);
-  {
-    const IgnoreReads conditions;
-    RealAwait(mutex, condition);
+// Who waits for a condition gives the mutex up meanwhile.
+class GivenUp {
+ public:
+  explicit GivenUp(absl::Mutex* mutex) : mutex_(mutex) {
+    __tsan_release(mutex);
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
   }
-  __tsan_acquire(mutex);
+  ~GivenUp() {
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    __tsan_acquire(mutex_);
+  }
+
+ private:
+  absl::Mutex* const mutex_;
+};
+
+void Await(absl::Mutex* mutex, const absl::Condition& condition) {
+  const GivenUp meanwhile(mutex);
+  RealAwait(mutex, condition);
 }
 
 bool AwaitUntil(absl::Mutex* mutex, const absl::Condition& condition, absl::Time deadline) {
-  __tsan_release(mutex);
-  bool met = false;
-  {
-    const IgnoreReads conditions;
-    met = RealAwaitUntil(mutex, condition, deadline);
-  }
-  __tsan_acquire(mutex);
-  return met;
+  const GivenUp meanwhile(mutex);
+  return RealAwaitUntil(mutex, condition, deadline);
 }
 
 void CondVarAwait(absl::CondVar* condition, absl::Mutex* mutex) {
-  __tsan_release(mutex);
-  {
-    const IgnoreReads conditions;
-    RealCondVarAwait(condition, mutex);
-  }
-  __tsan_acquire(mutex);
+  const GivenUp meanwhile(mutex);
+  RealCondVarAwait(condition, mutex);
 }
 
 bool CondVarWait(absl::CondVar* condition, absl::Mutex* mutex, absl::Time deadline) {
-  __tsan_release(mutex);
-  bool late = false;
-  {
-    const IgnoreReads conditions;
-    late = RealCondVarWait(condition, mutex, deadline);
-  }
-  __tsan_acquire(mutex);
-  return late;
+  const GivenUp meanwhile(mutex);
+  return RealCondVarWait(condition, mutex, deadline);
 }
 
 void Notify(void* notification) {

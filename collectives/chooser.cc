@@ -244,16 +244,12 @@ absl::StatusOr<std::vector<Prediction>> Rank(Primitive primitive, int64_t bytes,
                                              const Calibration& calibration) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<Prediction> all,
                           Predict(primitive, bytes, ranks, host_of_rank, calibration));
-  const auto covers = [&](const Trial& t) { return t.primitive == primitive && t.bytes >= bytes; };
-  const auto first = std::find_if(calibration.trials.begin(), calibration.trials.end(), covers);
-  // Sizes double; one of which nothing was tried is the model's affair.
-  if (first == calibration.trials.end() || first->bytes >= 2 * std::max<int64_t>(bytes, 129)) {
-    return all;
-  }
-  for (auto t = first; t != calibration.trials.end() && covers(*t) && t->bytes == first->bytes;
-       ++t) {
+  int64_t size = kLeastSize;
+  while (size < bytes) size *= 2;
+  for (const Trial& t : calibration.trials) {
+    if (t.primitive != primitive || t.bytes != size) continue;
     for (Prediction& p : all) {
-      if (p.choice.algorithm == t->choice.algorithm) p = {t->choice, t->seconds, true};
+      if (p.choice.algorithm == t.choice.algorithm) p = {t.choice, t.seconds, true};
     }
   }
   std::stable_sort(all.begin(), all.end(), [](const Prediction& a, const Prediction& b) {
@@ -302,7 +298,7 @@ absl::StatusOr<ChooserRules> MakeRules(int ranks, absl::Span<const int> host_of_
       continue;
     }
     std::vector<ChooserCase> cases;
-    for (int64_t bytes = 256; bytes < factor * scope.most_bytes; bytes *= factor) {
+    for (int64_t bytes = kLeastSize; bytes < factor * scope.most_bytes; bytes *= factor) {
       TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
                               Rank(primitive, bytes, ranks, host_of_rank, calibration));
       if (all.empty()) break;

@@ -118,6 +118,9 @@ struct TryOptions {
 // `calibration`, and have the same after it. UNIMPLEMENTED: another primitive.
 absl::Status TryOut(Group& group, const TryOptions& options, Calibration* calibration);
 
+// Sizes for which rules are made and algorithms tried out: this one, and doubled again and again.
+inline constexpr int64_t kLeastSize = 256;
+
 // Whether some host has fewer cores than ranks. `host_of_rank` empty: one host.
 bool SharesCores(int ranks, absl::Span<const int> host_of_rank, int cores);
 

@@ -59,7 +59,7 @@ class Contest {
                                ? kPerhapsOnSharedCores
                                : kPerhaps;
     for (const Primitive primitive : options_.primitives) {
-      for (int64_t bytes = 256; bytes < 2 * options_.most_bytes; bytes *= 2) {
+      for (int64_t bytes = kLeastSize; bytes < 2 * options_.most_bytes; bytes *= 2) {
         TANDEM_ASSIGN_OR_RETURN(
             const std::vector<Prediction> all,
             Predict(primitive, bytes, group_.ranks(), options_.host_of_rank, calibration_));
