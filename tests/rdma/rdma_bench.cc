@@ -26,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/process.h"
 #include "rdma/rdma_transport.h"
 #include "tests/bench/endpoints.h"
 #include "tests/bench/lone_shard.h"
@@ -207,6 +208,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "rdma_bench: see the top of the source\n");
     return 2;
   }
+  SetUpProcess();
   if (what == "stream") Stream(number);
   if (what == "latency") Latency(number);
   if (what == "pushpull" && argc == 4) PushPull(argv[2], number);
