@@ -30,25 +30,28 @@ absl::Status Violation(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("the peer breaks the protocol: ", what));
 }
 
-RdmaMessage FrameMessage(const Frame& frame, RdmaMessage message) {
-  message.parts = static_cast<uint16_t>(frame.parts);
-  for (int i = 0; i < frame.parts; ++i) message.part_bytes[i] = frame.part[i].size();
-  return message;
+void SetParts(const Frame& frame, RdmaMessage* message) {
+  message->parts = static_cast<uint16_t>(frame.parts);
+  for (int i = 0; i < frame.parts; ++i) message->part_bytes[i] = frame.part[i].size();
 }
 
+// Bytes of the message that carries the frame whole.
 size_t MessageBytes(const Frame& frame) {
-  RdmaMessage message;
-  message.kind = RdmaMessageKind::kFrame;
-  return FrameMessage(frame, message).TotalBytes();
+  size_t bytes = kRdmaHeadBytes;
+  for (int i = 0; i < frame.parts; ++i) bytes += PadTo8(frame.part[i].size());
+  return bytes;
 }
 
+// Writes the parts that travel in the message behind its head.
 void CopyParts(const Frame& frame, const RdmaMessage& message, uint8_t* to) {
+  to += message.HeadBytes();
   for (int i = 0; i < frame.parts; ++i) {
     const Buffer& part = frame.part[i];
     if (part.empty() || message.part_key[i] != 0) continue;
-    uint8_t* const at = to + message.PartOffset(i);
-    std::memcpy(at, part.data(), part.size());
-    std::memset(at + part.size(), 0, PadTo8(part.size()) - part.size());
+    const size_t padding = PadTo8(part.size()) - part.size();
+    std::memcpy(to, part.data(), part.size());
+    if (padding > 0) std::memset(to + part.size(), 0, padding);
+    to += part.size() + padding;
   }
 }
 
@@ -164,7 +167,16 @@ void RdmaConnection::Disconnect() {
 
 // ---- sending ----
 
-void RdmaConnection::QueueFrame(Frame frame) { queue_.Push({std::move(frame), false}); }
+absl::Status RdmaConnection::Send(Frame&& frame) {
+  if (open_ && queue_.empty() && control_.empty()) {  // nothing before it
+    TANDEM_ASSIGN_OR_RETURN(const bool sent, TrySendFrame(&frame));
+    if (sent) return absl::OkStatus();
+  }
+  QueueFrame(std::move(frame));
+  return Pump();
+}
+
+void RdmaConnection::QueueFrame(Frame&& frame) { queue_.Push({std::move(frame), false}); }
 void RdmaConnection::QueueGoodbye() { queue_.Push({Frame(), true}); }
 
 bool RdmaConnection::HasRoom(uint32_t requests) const {
@@ -172,23 +184,23 @@ bool RdmaConnection::HasRoom(uint32_t requests) const {
 }
 
 uint8_t* RdmaConnection::Staging() {
-  return staging_.mutable_data() +
-         work_.next_number() % shared_.send_depth * size_t{peer_.message_bytes};
+  return staging_.mutable_data() + staging_next_ * size_t{peer_.message_bytes};
 }
 
-absl::Status RdmaConnection::Post(ibv_send_wr* request, Work work) {
+absl::Status RdmaConnection::Post(ibv_send_wr* request, const Work& work) {
   TANDEM_CHECK(work_.size() < shared_.send_depth);
   request->send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   if (const int error = ibv_post_send(id_->qp, request, &bad); error != 0) {
     return absl::UnavailableError(absl::StrCat("ibv_post_send: ", std::strerror(error)));
   }
-  work_.Push(std::move(work));
+  work_.Push(work);
+  if (++staging_next_ == shared_.send_depth) staging_next_ = 0;
   return absl::OkStatus();
 }
 
 // Sends what lies at Staging().
-absl::Status RdmaConnection::PostMessage(size_t bytes, Work work) {
+absl::Status RdmaConnection::PostMessage(size_t bytes, Work::Kind kind) {
   ibv_sge piece = {reinterpret_cast<uintptr_t>(Staging()), static_cast<uint32_t>(bytes),
                    staging_mr_->lkey};
   ibv_send_wr request = {};
@@ -199,7 +211,7 @@ absl::Status RdmaConnection::PostMessage(size_t bytes, Work work) {
     request.send_flags = IBV_SEND_INLINE;
     ++counters_->inlined;
   }
-  return Post(&request, std::move(work));
+  return Post(&request, {.kind = kind});
 }
 
 // A message of this kind that gives back all there is to give.
@@ -226,23 +238,28 @@ absl::Status RdmaConnection::Pump() {
 
 // False: not now.
 absl::StatusOr<bool> RdmaConnection::TrySend(Outgoing* next) {
-  if (credits_ == 0 || !HasRoom(1)) return false;
   if (next->goodbye) {
+    if (credits_ == 0 || !HasRoom(1)) return false;
     TANDEM_RETURN_IF_ERROR(SendGoodbye());
     return true;
   }
-  const size_t bytes = MessageBytes(next->frame);
+  return TrySendFrame(&next->frame);
+}
+
+absl::StatusOr<bool> RdmaConnection::TrySendFrame(Frame* frame) {
+  if (credits_ == 0 || !HasRoom(1)) return false;
+  const size_t bytes = MessageBytes(*frame);
   const bool elsewhere = std::any_of(
-      next->frame.part, next->frame.part + next->frame.parts,
+      frame->part, frame->part + frame->parts,
       [this](const Buffer& part) { return shared_.memory->OnOtherDevice(part.data()); });
   if (bytes <= peer_.message_bytes && !elsewhere) {
-    TANDEM_RETURN_IF_ERROR(SendSmall(std::move(next->frame)));
+    TANDEM_RETURN_IF_ERROR(SendSmall(*frame));
     return true;
   }
-  if (bytes > rendezvous_bytes_ && bytes > peer_.message_bytes) return TryOffer(&next->frame);
+  if (bytes > rendezvous_bytes_ && bytes > peer_.message_bytes) return TryOffer(frame);
   const int slot = FreeSlotFor(bytes);
   if (slot < 0) return false;
-  TANDEM_RETURN_IF_ERROR(SendToSlot(std::move(next->frame), slot));
+  TANDEM_RETURN_IF_ERROR(SendToSlot(std::move(*frame), slot));
   return true;
 }
 
@@ -253,10 +270,11 @@ absl::Status RdmaConnection::SendGoodbye() {
 }
 
 // The bytes are copied, so the sender's buffers are free and the frame is off the queue at once.
-absl::Status RdmaConnection::SendSmall(Frame frame) {
+absl::Status RdmaConnection::SendSmall(const Frame& frame) {
   --credits_;
   ++counters_->small;
-  const RdmaMessage message = FrameMessage(frame, NewMessage(RdmaMessageKind::kFrame));
+  RdmaMessage message = NewMessage(RdmaMessageKind::kFrame);
+  SetParts(frame, &message);
   uint8_t* const to = Staging();
   EncodeRdmaHead(message, to);
   CopyParts(frame, message, to);
@@ -271,12 +289,13 @@ int RdmaConnection::FreeSlotFor(size_t bytes) const {
   return fitting == 0 ? -1 : std::countr_zero(fitting);
 }
 
-absl::Status RdmaConnection::SendToSlot(Frame frame, int slot) {
+absl::Status RdmaConnection::SendToSlot(Frame&& frame, int slot) {
   --credits_;
   ++frames_posted_;
   ++counters_->ring;
   free_slots_ &= ~Bit(slot);
-  const RdmaMessage message = FrameMessage(frame, NewMessage(RdmaMessageKind::kFrame));
+  RdmaMessage message = NewMessage(RdmaMessageKind::kFrame);
+  SetParts(frame, &message);
   bool gathered = true;
   uint32_t pieces = 1;
   for (int i = 0; i < frame.parts; ++i) {
@@ -285,10 +304,10 @@ absl::Status RdmaConnection::SendToSlot(Frame frame, int slot) {
     pieces += part.size() % 8 == 0 ? 1 : 2;
   }
   return gathered && pieces <= max_pieces_ ? WriteGathered(std::move(frame), slot, message)
-                                           : WriteStaged(std::move(frame), slot, message);
+                                           : WriteStaged(frame, slot, message);
 }
 
-absl::Status RdmaConnection::WriteGathered(Frame frame, int slot, const RdmaMessage& message) {
+absl::Status RdmaConnection::WriteGathered(Frame&& frame, int slot, const RdmaMessage& message) {
   uint8_t* const head = Staging();
   EncodeRdmaHead(message, head);
   uint8_t* const zeros = head + kRdmaHeadBytes;
@@ -309,7 +328,7 @@ absl::Status RdmaConnection::WriteGathered(Frame frame, int slot, const RdmaMess
   return PostWrite(absl::MakeSpan(pieces, count), slot, std::move(frame));
 }
 
-absl::Status RdmaConnection::WriteStaged(Frame frame, int slot, const RdmaMessage& message) {
+absl::Status RdmaConnection::WriteStaged(const Frame& frame, int slot, const RdmaMessage& message) {
   Frame whole;
   whole.parts = 1;
   whole.part[0] = shared_.memory->Alloc(message.TotalBytes());
@@ -327,7 +346,7 @@ absl::Status RdmaConnection::WriteStaged(Frame frame, int slot, const RdmaMessag
   return PostWrite(absl::MakeSpan(&piece, 1), slot, std::move(whole));
 }
 
-absl::Status RdmaConnection::PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame frame) {
+absl::Status RdmaConnection::PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame&& frame) {
   ibv_send_wr request = {};
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   request.sg_list = pieces.data();
@@ -335,7 +354,8 @@ absl::Status RdmaConnection::PostWrite(absl::Span<ibv_sge> pieces, int slot, Fra
   request.imm_data = htonl(static_cast<uint32_t>(slot));
   request.wr.rdma.remote_addr = peer_.ring_address + peer_.SlotOffset(slot);
   request.wr.rdma.rkey = peer_.ring_key;
-  return Post(&request, {Work::Kind::kFrame, std::move(frame)});
+  in_slots_.Push(std::move(frame));
+  return Post(&request, {.kind = Work::Kind::kFrame});
 }
 
 // ---- offers ----
@@ -349,7 +369,8 @@ absl::StatusOr<bool> RdmaConnection::TryOffer(Frame* frame) {
   offer->keys_left = 0;
   offer->token = next_token_++;
   offer->frame = std::move(*frame);
-  RdmaMessage message = FrameMessage(offer->frame, RdmaMessage{});
+  RdmaMessage message;
+  SetParts(offer->frame, &message);
   for (int i = 0; i < offer->frame.parts; ++i) {
     const Buffer& part = offer->frame.part[i];
     if (part.size() <= kInlinePart) continue;
@@ -414,7 +435,7 @@ absl::Status RdmaConnection::MakeKey(const Buffer& part, Key* key) {
   request.bind_mw.bind_info = {shared_.memory->Find(part.data(), part.size()),
                                reinterpret_cast<uintptr_t>(part.data()), part.size(),
                                IBV_ACCESS_REMOTE_READ};
-  TANDEM_RETURN_IF_ERROR(Post(&request, Work::Kind::kBind));
+  TANDEM_RETURN_IF_ERROR(Post(&request, {.kind = Work::Kind::kBind}));
   key->window->rkey = key->key;  // posting reads the old one
   return absl::OkStatus();
 }
@@ -463,7 +484,8 @@ absl::Status RdmaConnection::PumpControl() {
     ibv_send_wr request = {};
     request.opcode = IBV_WR_LOCAL_INV;
     request.invalidate_rkey = control.key;
-    TANDEM_RETURN_IF_ERROR(Post(&request, {Work::Kind::kInvalidate, Frame(), control.offer}));
+    TANDEM_RETURN_IF_ERROR(
+        Post(&request, {.kind = Work::Kind::kInvalidate, .number = control.offer}));
   }
   return absl::OkStatus();
 }
@@ -482,9 +504,7 @@ absl::Status RdmaConnection::Probe() {
   request.opcode = IBV_WR_RDMA_WRITE;
   request.wr.rdma.remote_addr = peer_.ring_address;
   request.wr.rdma.rkey = peer_.ring_key;
-  Work work(Work::Kind::kProbe);
-  work.posted = Clock::now();
-  return Post(&request, std::move(work));
+  return Post(&request, {.kind = Work::Kind::kProbe, .posted = Clock::now()});
 }
 
 void RdmaConnection::OnProbe(Clock::time_point posted) {
@@ -505,6 +525,7 @@ absl::Status RdmaConnection::OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>*
   const Work work = work_.Pop();
   switch (work.kind) {
     case Work::Kind::kFrame:
+      in_slots_.Pop();
       --frames_posted_;
       break;
     case Work::Kind::kGoodbye:
@@ -549,12 +570,14 @@ absl::Status RdmaConnection::OnMessage(absl::Span<const uint8_t> bytes, int slot
     if (message.ok()) return Violation("a message in the ring that is not a frame");
   }
   if (!message.ok()) {
-    Arrive({RdmaDelivery::Kind::kGarbage, Frame(), message.status()}, out);
+    RdmaDelivery* const garbage = Arrive(out);
+    garbage->kind = RdmaDelivery::Kind::kGarbage;
+    garbage->why = message.status();
     return absl::OkStatus();
   }
   switch (message->kind) {
     case RdmaMessageKind::kFrame:
-      TANDEM_RETURN_IF_ERROR(OnFrame(*message, bytes, slot, out));
+      OnFrame(*message, bytes, slot, &Arrive(out)->frame);
       break;
     case RdmaMessageKind::kOffer:
       TANDEM_RETURN_IF_ERROR(OnOffer(*message, bytes, out));
@@ -563,7 +586,7 @@ absl::Status RdmaConnection::OnMessage(absl::Span<const uint8_t> bytes, int slot
       TANDEM_RETURN_IF_ERROR(OnDone(message->token));
       break;
     case RdmaMessageKind::kGoodbye:
-      Arrive({RdmaDelivery::Kind::kGoodbye, Frame(), absl::OkStatus()}, out);
+      Arrive(out)->kind = RdmaDelivery::Kind::kGoodbye;
       break;
     case RdmaMessageKind::kCredit:
       break;
@@ -581,51 +604,45 @@ absl::Status RdmaConnection::TakeBack(const RdmaMessage& message) {
   return absl::OkStatus();
 }
 
-absl::Status RdmaConnection::OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
-                                     int slot, std::vector<RdmaDelivery>* out) {
-  RdmaDelivery delivery;
+void RdmaConnection::OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
+                             Frame* frame) {
+  if (slot < 0) return CopyFrame(message, bytes, frame);
   const bool more_parts = message.TotalBytes() > message.PartOffset(1);
-  if (slot >= 0 && more_parts && (shared_.lend_all || ring_->MayLend(slot))) {
+  if (more_parts && (shared_.lend_all || ring_->MayLend(slot))) {
     ++counters_->lent;
-    delivery.frame = LendFrame(message, bytes, slot);
+    LendFrame(message, bytes, slot, frame);
   } else {
-    delivery.frame = CopyFrame(message, bytes);
-    if (slot >= 0) {
-      ++counters_->copied_out;
-      ring_->Release(slot);
-    }
+    ++counters_->copied_out;
+    CopyFrame(message, bytes, frame);
+    ring_->Release(slot);
   }
-  Arrive(std::move(delivery), out);
-  return absl::OkStatus();
 }
 
-Frame RdmaConnection::CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes) {
-  const size_t head = message.HeadBytes();
-  Buffer copy = CopyToBuffer(*shared_.memory, bytes.subspan(head));
-  Frame frame;
-  frame.parts = message.parts;
-  for (int i = 0; i < frame.parts; ++i) {
+void RdmaConnection::CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                               Frame* frame) {
+  const Buffer copy = CopyToBuffer(*shared_.memory, bytes.subspan(message.HeadBytes()));
+  frame->parts = message.parts;
+  size_t at = 0;
+  for (int i = 0; i < frame->parts; ++i) {
     if (message.part_bytes[i] == 0 || message.part_key[i] != 0) continue;
-    frame.part[i] = copy.Slice(message.PartOffset(i) - head, message.part_bytes[i]);
+    frame->part[i] = copy.Slice(at, message.part_bytes[i]);
+    at += PadTo8(message.part_bytes[i]);
   }
-  return frame;
 }
 
 // Part 0 is copied: it is checked once and then trusted, and the peer could still write here.
-Frame RdmaConnection::LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
-                                int slot) {
-  Frame frame;
-  frame.parts = message.parts;
+void RdmaConnection::LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                               int slot, Frame* frame) {
+  frame->parts = message.parts;
   if (message.part_bytes[0] > 0) {
-    frame.part[0] =
+    frame->part[0] =
         CopyToBuffer(*shared_.memory, bytes.subspan(message.PartOffset(0), message.part_bytes[0]));
   }
   const Buffer whole = ring_->Lend(slot);
-  for (int i = 1; i < frame.parts; ++i) {
+  for (int i = 1; i < frame->parts; ++i) {
     if (message.part_bytes[i] == 0) continue;
-    frame.part[i] = whole.Slice(message.PartOffset(i), message.part_bytes[i]);
+    frame->part[i] = whole.Slice(message.PartOffset(i), message.part_bytes[i]);
   }
-  return frame;
 }
 
 absl::Status RdmaConnection::OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
@@ -634,7 +651,7 @@ absl::Status RdmaConnection::OnOffer(const RdmaMessage& message, absl::Span<cons
   Arrival arrival;
   arrival.offered = true;
   arrival.offer = message;
-  arrival.delivery.frame = CopyFrame(message, bytes);
+  CopyFrame(message, bytes, &arrival.delivery.frame);
   bool any = false;
   for (int i = 0; i < message.parts; ++i) {
     if (message.part_key[i] == 0) continue;
@@ -685,7 +702,7 @@ absl::Status RdmaConnection::PostRead(uint64_t number, Arrival* arrival) {
   request.wr.rdma.rkey = arrival->offer.part_key[part];
   arrival->offset += bytes;
   ++arrival->reading;
-  return Post(&request, {Work::Kind::kRead, Frame(), number});
+  return Post(&request, {.kind = Work::Kind::kRead, .number = number});
 }
 
 void RdmaConnection::OnRead(uint64_t number, std::vector<RdmaDelivery>* out) {
@@ -696,16 +713,11 @@ void RdmaConnection::OnRead(uint64_t number, std::vector<RdmaDelivery>* out) {
   DeliverReady(out);
 }
 
-// Delivers at once what has nothing before it.
-void RdmaConnection::Arrive(RdmaDelivery delivery, std::vector<RdmaDelivery>* out) {
-  if (arrivals_.empty()) {
-    ++owed_;
-    out->push_back(std::move(delivery));
-    return;
-  }
-  Arrival arrival;
-  arrival.delivery = std::move(delivery);
-  arrivals_.Push(std::move(arrival));
+// Where to put what arrives now: it is delivered at once if nothing is before it.
+RdmaDelivery* RdmaConnection::Arrive(std::vector<RdmaDelivery>* out) {
+  if (!arrivals_.empty()) return &arrivals_.Push(Arrival()).delivery;
+  ++owed_;
+  return &out->emplace_back();
 }
 
 void RdmaConnection::DeliverReady(std::vector<RdmaDelivery>* out) {

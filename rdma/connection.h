@@ -94,14 +94,15 @@ class RdmaConnection {
   // Takes the peer its keys, and tells it and the device that this is over.
   void Disconnect();
 
-  void QueueFrame(Frame frame);
+  // Posts the frame, or queues it until it can be posted. An error is the end of this connection.
+  absl::Status Send(Frame&& frame);
+  void QueueFrame(Frame&& frame);
   void QueueGoodbye();
   // Posts what can be posted. An error is the end of this connection.
   absl::Status Pump();
   // Frames queued or under way.
   size_t in_flight() const { return queue_.size() + frames_posted_; }
   bool goodbye_left() const { return goodbye_left_; }  // acknowledged by the peer's device
-  bool idle() const { return work_.empty(); }
 
   // A work request of this connection is done. An error is the end of this connection.
   absl::Status OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>* out);
@@ -126,13 +127,9 @@ class RdmaConnection {
   // A posted work request; they complete in order.
   struct Work {
     enum class Kind { kMessage, kFrame, kGoodbye, kBind, kInvalidate, kRead, kProbe };
-    // Most kinds are all there is to say.
-    Work(Kind k = Kind::kMessage, Frame f = Frame(), uint64_t n = 0)
-        : kind(k), frame(std::move(f)), number(n) {}
-    Kind kind;
-    Frame frame;               // kFrame: kept alive
-    uint64_t number;           // kRead: of the arrival; kInvalidate: index of the offer
-    Clock::time_point posted;  // kProbe
+    Kind kind = Kind::kMessage;
+    uint64_t number = 0;            // kRead: of the arrival; kInvalidate: index of the offer
+    Clock::time_point posted = {};  // kProbe
   };
   // A frame that waits for its turn to be delivered.
   struct Arrival {
@@ -173,17 +170,18 @@ class RdmaConnection {
   // Sending.
   bool HasRoom(uint32_t requests) const;  // leaves some for control messages
   uint8_t* Staging();                     // of the next work request
-  absl::Status Post(ibv_send_wr* request, Work work);
-  absl::Status PostMessage(size_t bytes, Work work);
+  absl::Status Post(ibv_send_wr* request, const Work& work);
+  absl::Status PostMessage(size_t bytes, Work::Kind kind);
   RdmaMessage NewMessage(RdmaMessageKind kind);
   absl::StatusOr<bool> TrySend(Outgoing* next);
+  absl::StatusOr<bool> TrySendFrame(Frame* frame);  // takes it if true
   absl::Status SendGoodbye();
-  absl::Status SendSmall(Frame frame);
+  absl::Status SendSmall(const Frame& frame);
   int FreeSlotFor(size_t bytes) const;
-  absl::Status SendToSlot(Frame frame, int slot);
-  absl::Status WriteGathered(Frame frame, int slot, const RdmaMessage& message);
-  absl::Status WriteStaged(Frame frame, int slot, const RdmaMessage& message);
-  absl::Status PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame frame);
+  absl::Status SendToSlot(Frame&& frame, int slot);
+  absl::Status WriteGathered(Frame&& frame, int slot, const RdmaMessage& message);
+  absl::Status WriteStaged(const Frame& frame, int slot, const RdmaMessage& message);
+  absl::Status PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame&& frame);
   absl::StatusOr<bool> TryOffer(Frame* frame);
   absl::Status MakeKey(const Buffer& part, Key* key);
   absl::Status StageParts(Frame* frame);
@@ -192,14 +190,14 @@ class RdmaConnection {
   // Receiving.
   absl::Status OnMessage(absl::Span<const uint8_t> bytes, int slot, std::vector<RdmaDelivery>* out);
   absl::Status TakeBack(const RdmaMessage& message);
-  absl::Status OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
-                       std::vector<RdmaDelivery>* out);
+  void OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot, Frame* frame);
   absl::Status OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                        std::vector<RdmaDelivery>* out);
   absl::Status OnDone(uint32_t token);
-  Frame CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes);
-  Frame LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot);
-  void Arrive(RdmaDelivery delivery, std::vector<RdmaDelivery>* out);
+  void CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, Frame* frame);
+  void LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
+                 Frame* frame);
+  RdmaDelivery* Arrive(std::vector<RdmaDelivery>* out);
   void DeliverReady(std::vector<RdmaDelivery>* out);
   absl::Status PumpReads();
   absl::Status PostRead(uint64_t number, Arrival* arrival);
@@ -223,6 +221,8 @@ class RdmaConnection {
   size_t rendezvous_bytes_ = 0;
   Fifo<Outgoing> queue_;
   Fifo<Work> work_;
+  uint32_t staging_next_ = 0;  // of send_depth
+  Fifo<Frame> in_slots_;       // of Work::kFrame: kept alive
   Fifo<Control> control_;
   size_t frames_posted_ = 0;
   Offer offers_[kMaxRdmaOffers];

@@ -209,7 +209,7 @@ void RdmaEndpoint::FlushReceives() {
 
 // ---- sending ----
 
-absl::Status RdmaEndpoint::Send(PeerId id, Frame frame) {
+absl::Status RdmaEndpoint::Send(PeerId id, Frame&& frame) {
   RdmaPeer* const peer = Find(id);
   if (peer == nullptr || !peer->live()) {
     return absl::NotFoundError(absl::StrCat("no peer ", id, " (any more)"));
@@ -223,12 +223,9 @@ absl::Status RdmaEndpoint::Send(PeerId id, Frame frame) {
   const size_t bytes = frame.TotalBytes();
   if (peer->state == RdmaPeer::State::kConnecting) {
     peer->pending.Push(std::move(frame));
-  } else {
-    peer->connection->QueueFrame(std::move(frame));
-    if (absl::Status sent = peer->connection->Pump(); !sent.ok()) {
-      Break(peer, std::move(sent));
-      return absl::NotFoundError(absl::StrCat("peer ", id, " is gone"));
-    }
+  } else if (absl::Status sent = peer->connection->Send(std::move(frame)); !sent.ok()) {
+    Break(peer, std::move(sent));
+    return absl::NotFoundError(absl::StrCat("peer ", id, " is gone"));
   }
   ++counters_.frames_sent;
   counters_.bytes_sent += bytes;
@@ -250,32 +247,32 @@ void RdmaEndpoint::Close(PeerId id) {
 
 // ---- receiving ----
 
+// Takes completions off the queue, unless there are some that have not been seen to.
+bool RdmaEndpoint::PollQueue() {
+  if (polled_ > 0) return true;
+  polled_ = ibv_poll_cq(shared_.cq, kCompletionsAtOnce, completions_);
+  TANDEM_CHECK(polled_ >= 0);
+  return polled_ > 0;
+}
+
 void RdmaEndpoint::DrainCompletions(int at_most) {
-  ibv_wc completions[16];
-  if (std::exchange(has_early_, false)) {
+  for (int left = at_most; left > 0 && PollQueue(); left -= kCompletionsAtOnce) {
     worked_ = true;
-    OnCompletion(early_);
+    const int count = std::exchange(polled_, 0);
+    for (int i = 0; i < count; ++i) OnCompletion(completions_[i]);
+    if (count < kCompletionsAtOnce) break;
   }
-  for (int left = at_most; left > 0;) {
-    const int count = ibv_poll_cq(shared_.cq, 16, completions);
-    TANDEM_CHECK(count >= 0);
-    for (int i = 0; i < count; ++i) OnCompletion(completions[i]);
-    worked_ = worked_ || count > 0;
-    if (count < 16) break;
-    left -= count;
-  }
-  FlushReceives();
 }
 
 void RdmaEndpoint::OnCompletion(const ibv_wc& wc) {
   const auto known = by_queue_pair_.find(wc.qp_num);
-  RdmaPeer* const peer = known == by_queue_pair_.end() ? nullptr : Find(known->second);
+  RdmaPeer* const peer = known == by_queue_pair_.end() ? nullptr : known->second;
   if ((wc.wr_id & kReceiveBit) != 0) {
     OnReceive(wc, peer);
     PostReceive(wc.wr_id & ~kReceiveBit);
   } else if (peer != nullptr && !peer->gone) {
     absl::Status done = peer->connection->OnSent(wc, &deliveries_);
-    for (RdmaDelivery& delivery : deliveries_) Deliver(peer, std::move(delivery));
+    for (RdmaDelivery& delivery : deliveries_) Deliver(peer, &delivery);
     deliveries_.clear();
     if (!done.ok()) Break(peer, std::move(done));
   }
@@ -296,7 +293,7 @@ void RdmaEndpoint::OnReceive(const ibv_wc& wc, RdmaPeer* peer) {
   if (taken.ok()) {
     taken = peer->connection->OnReceived(wc, {at, options_.message_bytes}, &deliveries_);
   }
-  for (RdmaDelivery& delivery : deliveries_) Deliver(peer, std::move(delivery));
+  for (RdmaDelivery& delivery : deliveries_) Deliver(peer, &delivery);
   deliveries_.clear();
   if (taken.ok()) return;
   if (absl::IsInvalidArgument(taken)) {
@@ -307,14 +304,14 @@ void RdmaEndpoint::OnReceive(const ibv_wc& wc, RdmaPeer* peer) {
   Break(peer, std::move(taken));
 }
 
-void RdmaEndpoint::Deliver(RdmaPeer* peer, RdmaDelivery delivery) {
-  if (delivery.kind == RdmaDelivery::Kind::kGoodbye) return OnGoodbye(peer);
+void RdmaEndpoint::Deliver(RdmaPeer* peer, RdmaDelivery* delivery) {
+  if (delivery->kind == RdmaDelivery::Kind::kGoodbye) return OnGoodbye(peer);
   if (peer->state != RdmaPeer::State::kOpen) return;
   peer->reported = true;
-  const size_t bytes = delivery.frame.TotalBytes();
-  absl::StatusOr<ParsedFrame> parsed = delivery.kind == RdmaDelivery::Kind::kGarbage
-                                           ? std::move(delivery.why)
-                                           : DecodeFrame(std::move(delivery.frame));
+  const size_t bytes = delivery->frame.TotalBytes();
+  absl::StatusOr<ParsedFrame> parsed = delivery->kind == RdmaDelivery::Kind::kGarbage
+                                           ? std::move(delivery->why)
+                                           : DecodeFrame(std::move(delivery->frame));
   if (!parsed.ok()) {
     return Emit(TransportEvent::Kind::kGarbage, peer->id, std::move(parsed).status());
   }

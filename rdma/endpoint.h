@@ -82,7 +82,7 @@ class RdmaEndpoint final : public RdmaLeftover {
   bool empty() const { return peers_.empty(); }
 
   absl::StatusOr<PeerId> Connect(const std::string& address);
-  absl::Status Send(PeerId id, Frame frame);
+  absl::Status Send(PeerId id, Frame&& frame);
   void Close(PeerId id);
   void Poll(absl::Duration timeout, std::vector<TransportEvent>* events);
   void Wake();
@@ -96,6 +96,7 @@ class RdmaEndpoint final : public RdmaLeftover {
   Buffer Alloc(size_t bytes) { return shared_.memory->Alloc(bytes); }
 
  private:
+  static constexpr int kCompletionsAtOnce = 16;
   enum : uint64_t { kWakeKey, kCompletionKey, kManagerKey };  // of what is slept on
 
   static Clock::duration ToClock(absl::Duration d) {
@@ -131,10 +132,11 @@ class RdmaEndpoint final : public RdmaLeftover {
   rdma_conn_param Parameters(const uint8_t* hello);
 
   // Frames.
+  bool PollQueue();
   void DrainCompletions(int at_most);
   void OnCompletion(const ibv_wc& wc);
   void OnReceive(const ibv_wc& wc, RdmaPeer* peer);
-  void Deliver(RdmaPeer* peer, RdmaDelivery delivery);
+  void Deliver(RdmaPeer* peer, RdmaDelivery* delivery);
   void OnGoodbye(RdmaPeer* peer);
   void Emit(TransportEvent::Kind kind, PeerId id, absl::Status why);
   void EmitWritable();
@@ -151,7 +153,6 @@ class RdmaEndpoint final : public RdmaLeftover {
   void RunTimers(Clock::time_point now);
   void TickPeer(RdmaPeer* peer, Clock::time_point now);
   void ScheduleAt(Clock::time_point at) { next_timer_ = std::min(next_timer_, at); }
-  bool PollEarly();
   bool Wait(Clock::time_point now, Clock::time_point deadline);
   int Look(int timeout_ms);
   void OnCompletionEvent();
@@ -177,7 +178,7 @@ class RdmaEndpoint final : public RdmaLeftover {
 
   PeerId next_peer_ = 1;
   absl::flat_hash_map<PeerId, std::unique_ptr<RdmaPeer>> peers_;
-  absl::flat_hash_map<uint32_t, PeerId> by_queue_pair_;
+  absl::flat_hash_map<uint32_t, RdmaPeer*> by_queue_pair_;  // those with a connection
   std::vector<PeerId> gone_, blocked_;
   std::vector<PeerId> ids_;  // scratch
   std::vector<RdmaDelivery> deliveries_;
@@ -186,8 +187,9 @@ class RdmaEndpoint final : public RdmaLeftover {
   RdmaPathCounters paths_;
   uint64_t sleeps_ = 0;
   bool worked_ = false;  // something completed in this turn
-  bool has_early_ = false;
-  ibv_wc early_ = {};   // taken from the queue while waiting
+  int unwatched_ = 0;    // turns since the clock was looked at
+  ibv_wc completions_[kCompletionsAtOnce];
+  int polled_ = 0;      // of these: taken from the queue and not seen to
   bool armed_ = false;  // the next completion makes the channel readable
   unsigned unacked_ = 0;
   Spin spin_;

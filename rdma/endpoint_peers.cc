@@ -161,7 +161,7 @@ absl::Status RdmaEndpoint::Accept(rdma_cm_id** id_in, absl::Span<const uint8_t> 
   if (rdma_accept(id, &parameters) != 0) {
     return absl::UnavailableError(Error("rdma_accept", errno));
   }
-  by_queue_pair_[peer->connection->qp_number()] = peer->id;
+  by_queue_pair_[peer->connection->qp_number()] = peer.get();
   peers_[peer->id] = std::move(peer);
   return absl::OkStatus();
 }
@@ -216,7 +216,7 @@ absl::Status RdmaEndpoint::Request(RdmaPeer* peer) {
   TANDEM_RETURN_IF_ERROR(made.status());
   peer->attempt = nullptr;
   peer->connection = *std::move(made);
-  by_queue_pair_[peer->connection->qp_number()] = peer->id;
+  by_queue_pair_[peer->connection->qp_number()] = peer;
   uint8_t hello[kRdmaHelloBytes];
   EncodeRdmaHello(peer->connection->Grant(), hello);
   rdma_conn_param parameters = Parameters(hello);

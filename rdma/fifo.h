@@ -31,34 +31,35 @@ class Fifo {
   // By number; requires that it is still in here.
   T& At(uint64_t number) {
     TANDEM_CHECK(number - popped_ < size_);
-    return items_[(head_ + (number - popped_)) % items_.size()];
+    return items_[Place(number - popped_)];
   }
   T& Push(T item) {
     if (size_ == items_.size()) Grow();
-    T& place = items_[(head_ + size_++) % items_.size()];
+    T& place = items_[Place(size_++)];
     place = std::move(item);
     return place;
   }
   T Pop() {
     TANDEM_CHECK(size_ > 0);
     T item = std::exchange(items_[head_], T());
-    head_ = (head_ + 1) % items_.size();
+    head_ = Place(1);
     --size_;
     ++popped_;
     return item;
   }
 
  private:
+  size_t Place(size_t i) const { return (head_ + i) & (items_.size() - 1); }
   void Grow() {
     std::vector<T> larger(items_.empty() ? 16 : 2 * items_.size());
     for (size_t i = 0; i < size_; ++i) {
-      larger[i] = std::move(items_[(head_ + i) % items_.size()]);
+      larger[i] = std::move(items_[Place(i)]);
     }
     items_ = std::move(larger);
     head_ = 0;
   }
 
-  std::vector<T> items_;
+  std::vector<T> items_;  // a power of two of them
   size_t head_ = 0, size_ = 0;
   uint64_t popped_ = 0;
 };

@@ -89,6 +89,11 @@ class RdmaMemory::Pool {
 
   ~Pool();
   void Give(Block* block);
+  // Blocks of this class that are free.
+  Block*& FreeList(size_t class_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (class_bytes > kLargestInSlab) return free_[class_bytes];
+    return free_in_slabs_[std::countr_zero(class_bytes)];
+  }
   // Maps and registers; keeps what the system refuses to register, for want of better.
   uint8_t* NewRegion(size_t bytes, bool* registered);
   void DropRegion(uint8_t* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -105,7 +110,8 @@ class RdmaMemory::Pool {
 
   mutable absl::Mutex mutex_;
   int64_t references_ ABSL_GUARDED_BY(mutex_) = 1;
-  absl::flat_hash_map<size_t, Block*> free_ ABSL_GUARDED_BY(mutex_);
+  Block* free_in_slabs_[std::bit_width(kLargestInSlab)] ABSL_GUARDED_BY(mutex_) = {};
+  absl::flat_hash_map<size_t, Block*> free_ ABSL_GUARDED_BY(mutex_);  // larger ones
   std::map<uintptr_t, Region> regions_ ABSL_GUARDED_BY(mutex_);
   uint8_t* slab_ ABSL_GUARDED_BY(mutex_) = nullptr;  // the part not cut into blocks yet
   size_t slab_left_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -115,9 +121,11 @@ class RdmaMemory::Pool {
 
 RdmaMemory::Pool::~Pool() {
   absl::MutexLock lock(&mutex_);
-  for (auto& [bytes, block] : free_) {
+  const auto delete_all = [](Block* block) {
     while (block != nullptr) delete std::exchange(block, block->next_);
-  }
+  };
+  for (const auto& [bytes, block] : free_) delete_all(block);
+  for (Block* const block : free_in_slabs_) delete_all(block);
   while (!regions_.empty()) DropRegion(reinterpret_cast<uint8_t*>(regions_.begin()->first));
   ibv_dealloc_pd(pd_);
 }
@@ -136,7 +144,7 @@ Buffer RdmaMemory::Pool::Take(size_t bytes) {
   {
     absl::MutexLock lock(&mutex_);
     ++references_;
-    Block*& free = free_[rounded];
+    Block*& free = FreeList(rounded);
     if (free != nullptr) {
       block = free;
       free = block->next_;
@@ -148,7 +156,7 @@ Buffer RdmaMemory::Pool::Take(size_t bytes) {
 }
 
 void RdmaMemory::Pool::Give(Block* block) {
-  bool kept = true;
+  bool kept = true, last;
   {
     absl::MutexLock lock(&mutex_);
     if (block->own_region_) {
@@ -157,10 +165,11 @@ void RdmaMemory::Pool::Give(Block* block) {
       if (kept) idle_bytes_ += block->bytes_;
       if (!kept) DropRegion(block->data_);
     }
-    if (kept) block->next_ = std::exchange(free_[block->bytes_], block);
+    if (kept) block->next_ = std::exchange(FreeList(block->bytes_), block);
+    last = --references_ == 0;
   }
   if (!kept) delete block;
-  Unref();
+  if (last) delete this;
 }
 
 RdmaMemory::Pool::Block* RdmaMemory::Pool::NewBlock(size_t bytes) {

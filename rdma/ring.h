@@ -35,7 +35,8 @@ class RdmaWaker {
   void Clear();  // the endpoint's thread, when fd() is readable
   // Between these, the endpoint's thread first looks for work once more, then sleeps on fd().
   void BeforeSleep() { asleep_.store(true); }
-  void AfterSleep() { asleep_.store(false); }
+  // Who sees this late makes a system call too many.
+  void AfterSleep() { asleep_.store(false, std::memory_order_relaxed); }
 
  private:
   const int fd_;

@@ -133,10 +133,6 @@ absl::StatusOr<RdmaHello> DecodeRdmaHello(absl::Span<const uint8_t> bytes) {
   return hello;
 }
 
-size_t RdmaMessage::HeadBytes() const {
-  return kind == RdmaMessageKind::kOffer ? kRdmaOfferHeadBytes : kRdmaHeadBytes;
-}
-
 size_t RdmaMessage::PartOffset(int i) const {
   size_t offset = HeadBytes();
   for (int part = 0; part < i; ++part) {

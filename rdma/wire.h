@@ -62,6 +62,9 @@ enum class RdmaMessageKind : uint8_t {
   kGoodbye = 5,  // nothing comes after this
 };
 
+inline constexpr size_t kRdmaHeadBytes = 64;                                 // of all kinds
+inline constexpr size_t kRdmaOfferHeadBytes = kRdmaHeadBytes + 4 * (8 + 8);  // 128
+
 struct RdmaMessage {
   RdmaMessageKind kind = RdmaMessageKind::kCredit;
   uint16_t parts = 0;
@@ -77,11 +80,10 @@ struct RdmaMessage {
   size_t PartOffset(int i) const;
   // Bytes of the whole message.
   size_t TotalBytes() const { return PartOffset(parts); }
-  size_t HeadBytes() const;
+  size_t HeadBytes() const {
+    return kind == RdmaMessageKind::kOffer ? kRdmaOfferHeadBytes : kRdmaHeadBytes;
+  }
 };
-
-inline constexpr size_t kRdmaHeadBytes = 64;                                 // of all kinds
-inline constexpr size_t kRdmaOfferHeadBytes = kRdmaHeadBytes + 4 * (8 + 8);  // 128
 
 inline constexpr size_t PadTo8(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
 
