@@ -1,5 +1,7 @@
 #include "proto/range_map.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/hash.h"
@@ -45,17 +47,18 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
                                                      ": the ranges of table ", plan.tables[t].name,
                                                      " do not reach the last position"));
     }
-    table.equal = map->GuessIsNear(table);
+    table.exact = map->GuessIsNear(table, 0);
+    table.near = map->GuessIsNear(table, 1);
   }
   return std::shared_ptr<const RangeMap>(std::move(map));
 }
 
-bool RangeMap::GuessIsNear(const Table& table) const {
+bool RangeMap::GuessIsNear(const Table& table, uint64_t below) const {
   for (uint32_t i = 0; i < table.count; ++i) {
     const Range& range = ranges_[table.first + i];
     const uint64_t low = MulHigh(range.begin, table.count);
     const uint64_t high = MulHigh(range.end - 1, table.count);  // end 0 is 2^64
-    if (low + 1 < i || low > i || high + 1 < i || high > i) return false;
+    if (low + below < i || low > i || high + below < i || high > i) return false;
   }
   return true;
 }
@@ -63,21 +66,20 @@ bool RangeMap::GuessIsNear(const Table& table) const {
 void RangeMap::FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys,
                        uint32_t* ids, uint64_t* counts) const {
   const Table t = tables_[table];
-  if (!t.equal) {
-    for (size_t i = 0; i < keys.size(); ++i)
-      ++counts[ids[i] = Find(table, Position(salt, keys[i]))];
-    return;
-  }
+  const auto fill = [&](auto find) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      ids[i] = find(Position(salt, keys[i]));
+      ++counts[ids[i]];
+    }
+  };
+  const auto guess = [&t](uint64_t p) { return static_cast<uint32_t>(MulHigh(p, t.count)); };
+  if (t.exact) return fill([&](uint64_t p) { return t.first + guess(p); });
+  if (!t.near) return fill([&](uint64_t p) { return Find(table, p); });
   const uint64_t* const begins = begins_.data() + t.first;
-  const uint64_t count = t.count, last = count - 1;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const uint64_t position = Position(salt, keys[i]);
-    const uint64_t guess = MulHigh(position, count);
-    const uint64_t next = guess < last ? guess + 1 : last;  // of the last one: itself
-    const uint64_t found = begins[next] <= position ? next : guess;
-    ids[i] = t.first + static_cast<uint32_t>(found);
-    ++counts[ids[i]];
-  }
+  fill([&](uint64_t p) {
+    const uint32_t next = std::min(guess(p) + 1, t.count - 1);  // of the last one: itself
+    return t.first + (begins[next] <= p ? next : guess(p));
+  });
 }
 
 std::string RangeMap::Describe(uint32_t id, const JobPlan& plan) const {

@@ -1,5 +1,5 @@
-// A view as cores use it: who owns which range, and which range a position falls into. Immutable once
-// built; shared by reference.
+// A view as cores use it: who owns which range, and which range a position falls into. Immutable
+// once built; shared by reference.
 #ifndef TANDEM_PROTO_RANGE_MAP_H_
 #define TANDEM_PROTO_RANGE_MAP_H_
 
@@ -44,8 +44,8 @@ class RangeMap {
     return t.first + static_cast<uint32_t>(i);
   }
 
-  // ids[i] = the range of keys[i] of `table`, whose salt is `salt`; adds to counts[id] for each. For
-  // all keys of a request at once: a loop in which no key waits for the one before.
+  // ids[i] = the range of keys[i] of `table`, whose salt is `salt`; adds to counts[id] for each.
+  // For all keys of a request at once: a loop in which no key waits for the one before.
   void FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys, uint32_t* ids,
                uint64_t* counts) const;
 
@@ -60,9 +60,11 @@ class RangeMap {
   struct Table {
     uint32_t first = 0;
     uint32_t count = 0;
-    bool equal = false;  // the guess of Find is exact, or one too low
+    bool near = false;   // the guess of Find is exact, or one too low
+    bool exact = false;  // it is exact
   };
-  bool GuessIsNear(const Table& table) const;
+  // Whether the guess is right for all positions, or up to `below` too low.
+  bool GuessIsNear(const Table& table, uint64_t below) const;
 
   uint32_t view_ = 0;
   std::vector<Range> ranges_;

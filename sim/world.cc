@@ -584,14 +584,12 @@ void World::Compute(int rank, StepSlot* slot) {
     const SparseInput& input = slot->batch.sparse[i];
     const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
     const float norm = Norm(input.table, slot->batch.samples, sum);
-    slot->gradients[i].resize(input.keys.size() * dim);
     std::set<uint32_t> ranges;
     for (size_t k = 0; k < input.keys.size(); ++k) {
       const uint64_t key = input.keys[k];
-      const absl::Span<const float> row = absl::MakeSpan(slot->rows[i]).subspan(k * dim, dim);
+      const absl::Span<const float> row(slot->rows[i].at()[k], dim);
       CheckRead(rank, slot->step, input.table, key, row);
-      model_.Gradient(rank, slot->step, key, norm, row,
-                      absl::MakeSpan(slot->gradients[i]).subspan(k * dim, dim));
+      model_.Gradient(rank, slot->step, key, norm, row, absl::MakeSpan(slot->gradients[i][k], dim));
       ledger_.Record(input.table, key, rank, slot->step);
       ranges.insert(first_map_->Find(input.table, Position(plan_.tables[input.table].salt, key)));
     }
@@ -638,7 +636,7 @@ void World::Forward(int rank, StepSlot* slot) {
     const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
     for (size_t k = 0; k < input.keys.size(); ++k) {
       CheckEvaluated(rank, input.table, input.keys[k],
-                     absl::MakeSpan(slot->rows[i]).subspan(k * dim, dim));
+                     absl::MakeConstSpan(slot->rows[i].at()[k], dim));
     }
   }
   CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, workers_[rank]->dense->values());

@@ -60,30 +60,83 @@ Future Client::Push(uint32_t group, int64_t step, uint64_t samples,
   return Start(std::move(call));
 }
 
+Future Client::PullInPlace(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
+                           absl::Span<PulledRows* const> rows, Ids ids) {
+  auto call = std::make_shared<ClientCall>();
+  call->info.group = group;
+  call->info.first_step = call->info.step = step;
+  call->keys.assign(keys.begin(), keys.end());
+  for (TableKeys& table : call->keys) table.may_repeat = ids == Ids::kMayRepeat;
+  call->kept_rows.assign(rows.begin(), rows.end());
+  return Start(std::move(call));
+}
+
+absl::Status Client::PreparePush(uint32_t group, absl::Span<const TableKeys> keys,
+                                 PreparedPush* push) {
+  TANDEM_RETURN_IF_ERROR(CheckTables("push", group, keys));
+  for (const TableKeys& table : keys) {
+    if (!table.may_repeat) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push: keys of table ", plan_.tables[table.table].name,
+        " may repeat: each gradient needs a place of its own, so sum those of a key first"));
+  }
+  return engine_->PreparePush(group, keys, push);
+}
+
+Future Client::Push(int64_t step, uint64_t samples, PreparedPush* push) {
+  auto call = std::make_shared<ClientCall>();
+  call->push = true;
+  call->info.group = push->group();
+  call->info.first_step = call->info.step = step;
+  call->info.samples = samples;
+  call->prepared = push;
+  return Start(std::move(call));
+}
+
 // What the core takes for granted.
 absl::Status Client::Check(const ClientCall& call) const {
   const char* const what = call.push ? "push" : "pull";
-  const size_t values = call.push ? call.gradients.size() : call.rows.size();
-  if (call.info.group >= plan_.groups.size() || call.info.step < 0 || values != call.keys.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        what, ": group ", call.info.group, " of ", plan_.groups.size(), ", step ", call.info.step,
-        ", ", call.keys.size(), " tables with ", values, " arrays of values"));
+  const bool in_frames = call.prepared != nullptr || !call.kept_rows.empty();
+  const size_t values = in_frames   ? call.kept_rows.size()
+                        : call.push ? call.gradients.size()
+                                    : call.rows.size();
+  if (call.info.step < 0 || values != call.keys.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": step ", call.info.step, ", ",
+                                                   call.keys.size(), " tables with ", values,
+                                                   " arrays of values"));
   }
-  std::vector<bool> seen(plan_.tables.size(), false);
+  if (call.prepared != nullptr && !call.prepared->ready()) {
+    return absl::InvalidArgumentError("push: not prepared, or sent already");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckTables(what, call.info.group, call.keys));
+  if (in_frames) return absl::OkStatus();
   for (size_t i = 0; i < call.keys.size(); ++i) {
-    const uint32_t id = call.keys[i].table;
-    if (id >= plan_.tables.size() || plan_.tables[id].group != call.info.group || seen[id]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ": table ", id, " is not of group ", call.info.group, ", or twice"));
-    }
-    seen[id] = true;
+    const TablePlan& table = plan_.tables[call.keys[i].table];
     const size_t floats = call.push ? call.gradients[i].size() : call.rows[i].size();
-    const size_t want = call.keys[i].keys.size() * static_cast<size_t>(plan_.tables[id].dim);
+    const size_t want = call.keys[i].keys.size() * static_cast<size_t>(table.dim);
     if (floats != want) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": ", call.keys[i].keys.size(),
-                                                     " ids of table ", plan_.tables[id].name,
-                                                     " with ", floats, " floats, want ", want));
+                                                     " ids of table ", table.name, " with ", floats,
+                                                     " floats, want ", want));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::CheckTables(const char* what, uint32_t group,
+                                 absl::Span<const TableKeys> keys) const {
+  if (group >= plan_.groups.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": group ", group, " of ", plan_.groups.size()));
+  }
+  std::vector<bool> seen(plan_.tables.size(), false);
+  for (const TableKeys& table : keys) {
+    if (table.table >= plan_.tables.size() || plan_.tables[table.table].group != group ||
+        seen[table.table]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": table ", table.table, " is not of group ", group, ", or twice"));
+    }
+    seen[table.table] = true;
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,10 @@
 //   Future read = (*client)->Pull(group, step, keys, rows);  // the program goes on meanwhile
 //   TANDEM_RETURN_IF_ERROR(read.status());                 // waits; `rows` is filled
 //
+// Rows and gradients are copied between frames and arrays of the caller's, or stay in the frames:
+// PullInPlace says where each row has arrived, and PreparePush where each gradient is to
+// be written before the push is sent.
+//
 // Ids may repeat within a request: each travels once, its row goes to every place that asked for
 // it, and its gradients are summed in the order in which they stand. Work in flight is bounded:
 // with max_in_flight requests under way a call blocks until one is done, or with `refuse_when_full`
@@ -101,12 +105,27 @@ class Client {
   Future Push(uint32_t group, int64_t step, uint64_t samples, absl::Span<const TableKeys> keys,
               absl::Span<const absl::Span<const float>> gradients, Ids ids = Ids::kMayRepeat);
 
+  // The same without a copy: rows[i]->at()[k] is where the row of keys[i].keys[k] has arrived. The
+  // keys and rows[i] stay valid until the future is done; a row as long as rows[i] is not cleared.
+  Future PullInPlace(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
+                     absl::Span<PulledRows* const> rows, Ids ids = Ids::kMayRepeat);
+
+  // Push without a copy: first, PreparePush says where the gradient of each key goes, none of which
+  // may repeat; then all of them are written to push->at(i)[k]; then Push sends it, after which
+  // they may not be touched. INVALID_ARGUMENT: as for Push. A prepared push may be dropped.
+  using PreparedPush = ClientCore::PreparedPush;
+  absl::Status PreparePush(uint32_t group, absl::Span<const TableKeys> keys, PreparedPush* push);
+  // `push` may be prepared again when Push has returned.
+  Future Push(int64_t step, uint64_t samples, PreparedPush* push);
+
   ClientCore::Counters counters() const;
 
  private:
   Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options);
 
   absl::Status Check(const ClientCall& call) const;
+  absl::Status CheckTables(const char* what, uint32_t group,
+                           absl::Span<const TableKeys> keys) const;
   Future Start(std::shared_ptr<ClientCall> call);
 
   const JobPlan& plan_;

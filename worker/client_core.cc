@@ -77,6 +77,11 @@ ClientCore::ClientCore(const JobPlan& plan, int rank, uint64_t incarnation, Buff
 
 ClientCore::~ClientCore() = default;
 
+ClientCore::PreparedPush::PreparedPush() = default;
+ClientCore::PreparedPush::~PreparedPush() = default;
+ClientCore::PreparedPush::PreparedPush(PreparedPush&&) noexcept = default;
+ClientCore::PreparedPush& ClientCore::PreparedPush::operator=(PreparedPush&&) noexcept = default;
+
 void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   if (map_ != nullptr && view->view() <= map_->view()) return;
   map_ = std::move(view);
@@ -100,17 +105,14 @@ void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
 
 // ---- packing ----------------------------------------------------------------------------------
 
-ClientCore::Request* ClientCore::NewRequest(absl::Time now, const FrameHeader& header, bool push,
-                                            absl::Span<const TableKeys> keys,
-                                            absl::Span<const size_t> floats) {
+std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(const FrameHeader& header, bool push,
+                                                            absl::Span<const TableKeys> keys,
+                                                            absl::Span<const size_t> floats) {
   TANDEM_CHECK(map_ != nullptr);
   if (spare_.empty()) spare_.push_back(std::make_unique<Request>());
-  requests_.push_back(std::move(spare_.back()));
+  std::unique_ptr<Request> request = std::move(spare_.back());
   spare_.pop_back();
-  Request* const request = requests_.back().get();
-  request->id = next_number_++;
   request->push = push;
-  request->started = now;
   request->closed_samples = 0;
   request->header = header;
   request->header.sender = EndpointId::Worker(rank_);
@@ -123,8 +125,16 @@ ClientCore::Request* ClientCore::NewRequest(absl::Time now, const FrameHeader& h
     request->row_floats.push_back(static_cast<uint32_t>(
         with_slots ? floats[i] / keys[i].keys.size() : static_cast<size_t>(table.dim)));
   }
-  Pack(request);
+  Pack(request.get());
   return request;
+}
+
+// From now on it is under way.
+ClientCore::Request* ClientCore::Enter(absl::Time now, std::unique_ptr<Request> request) {
+  request->id = next_number_++;
+  request->started = now;
+  requests_.push_back(std::move(request));
+  return requests_.back().get();
 }
 
 // Orders the keys by (owner, range), so that the keys of one frame are one run of bytes.
@@ -207,7 +217,7 @@ void ClientCore::PackSlice(Request* request, Slice* slice) {
   }
   request->next_key += slice->rows;
   if (!request->push) return;
-  PackValues(request, *slice);
+  if (!request->gradients.empty()) PackValues(request, *slice);
   request->next_float += size_t{slice->rows} * request->row_floats[slice->input];
 }
 
@@ -236,8 +246,24 @@ uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
   header.step = step;
   floats_.clear();
   for (const absl::Span<float>& row : rows) floats_.push_back(row.size());
-  Request* const request = NewRequest(now, header, false, keys, floats_);
+  Request* const request = Enter(now, NewRequest(header, false, keys, floats_));
   request->rows.assign(rows.begin(), rows.end());
+  SendOpenSlices(now, request);
+  return request->id;
+}
+
+uint64_t ClientCore::PullInPlace(absl::Time now, uint32_t group, int64_t step,
+                                 absl::Span<const TableKeys> keys,
+                                 absl::Span<PulledRows* const> rows, uint8_t flags) {
+  TANDEM_CHECK((flags & kFlagWithSlots) == 0);
+  FrameHeader header;
+  header.kind = FrameKind::kPull;
+  header.flags = flags;
+  header.group = group;
+  header.step = step;
+  Request* const request = Enter(now, NewRequest(header, false, keys, {}));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i]->Start(keys[i].keys.size());
+  request->kept_rows.assign(rows.begin(), rows.end());
   SendOpenSlices(now, request);
   return request->id;
 }
@@ -245,17 +271,50 @@ uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
 uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
                           absl::Span<const absl::Span<const float>> values) {
   FrameHeader header;
-  header.kind = FrameKind::kPush;
-  header.flags = info.flags;
   header.group = info.group;
+  header.flags = info.flags;
+  floats_.clear();
+  for (const absl::Span<const float>& value : values) floats_.push_back(value.size());
+  std::unique_ptr<Request> request = NewRequest(header, true, keys, floats_);
+  request->gradients = values;
+  return StartPush(now, info, std::move(request));
+}
+
+void ClientCore::PreparePush(uint32_t group, absl::Span<const TableKeys> keys, PreparedPush* push) {
+  FrameHeader header;
+  header.group = group;
+  push->group_ = group;
+  push->request_ = NewRequest(header, true, keys, {});
+  Request& request = *push->request_;
+  push->at_.resize(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) push->at_[i].resize(keys[i].keys.size());
+  float* const values = request.packed_values.MutableAs<float>().data();
+  for (Slice& slice : request.slices) {
+    TANDEM_CHECK(slice.rows == 0 || !request.keys[slice.input].may_repeat);
+    PackSlice(&request, &slice);
+    const uint32_t* const source = request.source.data() + slice.source_offset;
+    float* to = values + slice.float_offset;
+    for (uint32_t i = 0; i < slice.rows; ++i, to += request.row_floats[slice.input]) {
+      push->at_[slice.input][source[i]] = to;
+    }
+  }
+}
+
+uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, PreparedPush* push) {
+  TANDEM_CHECK(push->ready() && push->group_ == info.group && info.flags == 0);
+  return StartPush(now, info, std::move(push->request_));
+}
+
+uint64_t ClientCore::StartPush(absl::Time now, const PushInfo& info,
+                               std::unique_ptr<Request> prepared) {
+  Request* const request = Enter(now, std::move(prepared));
+  FrameHeader& header = request->header;
+  header.kind = FrameKind::kPush;
   header.first_step = info.first_step;
   header.step = info.step;
   header.samples = info.samples;
   header.clock_gap = info.clock_gap;
   header.in_flight = info.in_flight;
-  floats_.clear();
-  for (const absl::Span<const float>& value : values) floats_.push_back(value.size());
-  Request* const request = NewRequest(now, header, true, keys, floats_);
   const std::vector<int64_t>* const versions = FindVersions(info.group, info.step);
   for (Slice& slice : request->slices) {
     if (versions != nullptr) slice.version = (*versions)[slice.range];
@@ -264,7 +323,6 @@ uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const
     }
   }
   ForgetVersions(info.group, info.step);
-  request->gradients = values;
   SendOpenSlices(now, request);
   for (const Slice& slice : request->slices) TANDEM_CHECK(slice.packed);
   request->gradients = {};  // all bytes are packed; the caller's memory is free
@@ -286,6 +344,7 @@ void ClientCore::Cancel(uint64_t id) {
   Request& request = **it;
   request.keys.clear();
   request.rows.clear();
+  request.kept_rows.clear();
   request.row_floats.clear();
   request.slices.clear();
   request.packed_keys = Buffer();
@@ -488,6 +547,18 @@ void ClientCore::CopyRows(const Request& request, const Slice& slice, const floa
   }
 }
 
+void ClientCore::KeepRows(const Request& request, const Slice& slice, const float* values) {
+  const uint32_t* const source = request.source.data() + slice.source_offset;
+  const size_t width = request.row_floats[slice.input];
+  const float** const places = request.kept_rows[slice.input]->places();
+  if (slice.repeats()) {
+    const uint32_t* const place = request.place.data() + slice.source_offset;
+    for (uint32_t i = 0; i < slice.occurrences; ++i) places[source[i]] = values + place[i] * width;
+  } else {
+    for (uint32_t i = 0; i < slice.rows; ++i) places[source[i]] = values + i * width;
+  }
+}
+
 void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
                         const ParsedFrame& frame) {
   const absl::Span<const uint32_t> slices = SlicesOf(*request, *flight);
@@ -514,7 +585,12 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
                                  e.rows, " rows of ", e.row_floats, " floats; asked for range ",
                                  slice.range, ", ", slice.rows, " rows of ", width)));
     }
-    if (slice.rows > 0) CopyRows(*request, slice, values);
+    if (slice.rows > 0 && request->kept_rows.empty()) {
+      CopyRows(*request, slice, values);
+    } else if (slice.rows > 0) {
+      KeepRows(*request, slice, values);
+      request->kept_rows[slice.input]->Keep(frame.values());
+    }
     values += size_t{e.rows} * e.row_floats;
     if (versions != nullptr) (*versions)[e.range] = e.version;
     slice.done = true;

@@ -2,10 +2,14 @@
 // that own them, sends each shard its slices, sends again what is refused or not answered, and puts
 // rows where the caller wants them.
 //
-// A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again, alone,
-// when a newer view is known (or after a pause, if the shard is the one that lags). A shard that says
-// nothing for `silence_limit` fails the request, naming the shard and the key range; answers of
-// WAITING keep that deadline from running.
+// Rows and gradients travel from and to arrays of the caller's, which costs a copy, or stay in the
+// frames: a read then says where each row is, and a push, before it is sent, where each gradient is
+// to be written.
+//
+// A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again,
+// alone, when a newer view is known (or after a pause, if the shard is the one that lags). A shard
+// that says nothing for `silence_limit` fails the request, naming the shard and the key range;
+// answers of WAITING keep that deadline from running.
 //
 // Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
 // (trainer_core.h).
@@ -28,6 +32,7 @@
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
 #include "worker/data/batch_builder.h"
+#include "worker/pulled_rows.h"
 
 namespace tandem {
 
@@ -41,9 +46,34 @@ struct TableKeys {
 };
 
 class ClientCore {
+  struct Request;
+
  public:
+  // A push whose gradients are yet to be written, into the frames that will carry them. Dropped: it
+  // never was. May outlive the core; used again and again, it keeps its memory.
+  class PreparedPush {
+   public:
+    PreparedPush();
+    ~PreparedPush();
+    PreparedPush(PreparedPush&&) noexcept;
+    PreparedPush& operator=(PreparedPush&&) noexcept;
+
+    // at(i)[k]: where the gradient of key k of the i-th table goes, `dim` floats, uninitialised;
+    // until the push is sent.
+    absl::Span<float* const> at(size_t i) const { return at_[i]; }
+    size_t tables() const { return at_.size(); }
+    bool ready() const { return request_ != nullptr; }
+    uint32_t group() const { return group_; }
+
+   private:
+    friend class ClientCore;
+    uint32_t group_ = 0;
+    std::unique_ptr<Request> request_;
+    std::vector<std::vector<float*>> at_;
+  };
+
   struct Options {
-    absl::Duration resend_after = absl::Seconds(2);    // silence before a frame is sent again
+    absl::Duration resend_after = absl::Seconds(2);  // silence before a frame is sent again
     absl::Duration wrong_view_pause = absl::Milliseconds(20);
     absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
     // Of values: a larger request to a shard is cut between ranges, into frames of about this size.
@@ -74,6 +104,11 @@ class ClientCore {
   uint64_t Pull(absl::Time now, uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
                 absl::Span<const absl::Span<float>> rows, uint8_t flags);
 
+  // The same, but the rows stay where they arrive, and rows[i] says where. Not with slots.
+  uint64_t PullInPlace(absl::Time now, uint32_t group, int64_t step,
+                       absl::Span<const TableKeys> keys, absl::Span<PulledRows* const> rows,
+                       uint8_t flags);
+
   struct PushInfo {
     uint32_t group = 0;
     int64_t first_step = 0, step = 0;
@@ -82,11 +117,17 @@ class ClientCore {
     int32_t in_flight = 0;
     uint8_t flags = 0;
   };
-  // Sends gradient sums (or rows, with kFlagAssign): one slice to every range of the group, empty or
-  // not, in one frame a shard unless that would be large. The bytes are copied before Push returns.
-  // Versions are those of the last completed Pull of the same group and step.
+  // Sends gradient sums (or rows, with kFlagAssign): one slice to every range of the group, empty
+  // or not, in one frame a shard unless that would be large. The bytes are copied before Push
+  // returns. Versions are those of the last completed Pull of the same group and step.
   uint64_t Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
                 absl::Span<const absl::Span<const float>> values);
+
+  // Makes a push of the keys of tables of `group`, none of which repeats, and says where their
+  // gradients go. Needs a view; the keys' memory is free afterwards.
+  void PreparePush(uint32_t group, absl::Span<const TableKeys> keys, PreparedPush* push);
+  // Sends it. Requires: push->ready(), info.group as prepared, no flags; all gradients are written.
+  uint64_t Push(absl::Time now, const PushInfo& info, PreparedPush* push);
 
   // Forgets a request; late answers are ignored.
   void Cancel(uint64_t request);
@@ -120,25 +161,25 @@ class ClientCore {
     uint32_t rows = 0;
     size_t source_offset = 0;  // of its occurrences in source and place
     uint32_t occurrences = 0;
-    size_t key_offset = 0;     // index of the first key in packed_keys
-    size_t float_offset = 0;   // index of the first float in packed_values
-    uint32_t input = 0;        // index in the request's tables
+    size_t key_offset = 0;    // index of the first key in packed_keys
+    size_t float_offset = 0;  // index of the first float in packed_values
+    uint32_t input = 0;       // index in the request's tables
     bool packed = false;
     bool done = false;
-    bool sent = false;         // waits for an answer of some frame
-    absl::Time send_at;        // when it is refused: not before
-    uint32_t refused_view = 0; // the refusing shard's view
+    bool sent = false;          // waits for an answer of some frame
+    absl::Time send_at;         // when it is refused: not before
+    uint32_t refused_view = 0;  // the refusing shard's view
     int64_t version = 0;
     bool repeats() const { return rows < occurrences; }
   };
-  struct Flight {              // one frame on its way
+  struct Flight {  // one frame on its way
     uint64_t number = 0;
     EndpointId to;
     size_t first = 0, count = 0;  // its slices, as places in the request's flight_slices
     bool answered = false;
     absl::Time sent_at, heard_at;
     Frame frame;
-    std::string waiting;       // the shard's last WAITING, as text
+    std::string waiting;  // the shard's last WAITING, as text
   };
   // Requests are reused when they are done, with the memory of what is in them.
   struct Request {
@@ -147,11 +188,12 @@ class ClientCore {
     FrameHeader header;
     std::vector<TableKeys> keys;
     std::vector<absl::Span<float>> rows;
+    std::vector<PulledRows*> kept_rows;                   // instead of `rows`
     absl::Span<const absl::Span<const float>> gradients;  // within Push only
     std::vector<uint32_t> source;  // occurrence, by range -> index among its table's keys
     std::vector<uint32_t> place;   // occurrence, by range -> row of its slice, if keys repeat
     size_t next_key = 0, next_float = 0;  // where the next slice is packed
-    std::vector<uint32_t> row_floats;  // by input
+    std::vector<uint32_t> row_floats;     // by input
     std::vector<Slice> slices;
     Buffer packed_keys, packed_values;
     std::vector<Flight> flights;  // in order of their numbers
@@ -168,8 +210,11 @@ class ClientCore {
     std::vector<int64_t> versions;  // by range
   };
 
-  Request* NewRequest(absl::Time now, const FrameHeader& header, bool push,
-                      absl::Span<const TableKeys> keys, absl::Span<const size_t> floats);
+  std::unique_ptr<Request> NewRequest(const FrameHeader& header, bool push,
+                                      absl::Span<const TableKeys> keys,
+                                      absl::Span<const size_t> floats);
+  Request* Enter(absl::Time now, std::unique_ptr<Request> request);
+  uint64_t StartPush(absl::Time now, const PushInfo& info, std::unique_ptr<Request> request);
   Request* FindRequest(uint64_t id);
   Flight* FindFlight(uint64_t number, Request** request);
   absl::Span<const uint32_t> SlicesOf(const Request& request, const Flight& flight) const;
@@ -188,6 +233,7 @@ class ClientCore {
   void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
   void CopyRows(const Request& request, const Slice& slice, const float* values);
+  void KeepRows(const Request& request, const Slice& slice, const float* values);
   void Finish(Request* request, absl::Status status);
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(Request* request, Flight* flight);
@@ -213,9 +259,9 @@ class ClientCore {
   std::function<void()> frame_ready_;
   KeyIndex index_;
   // Scratch, all of it.
-  std::vector<size_t> floats_;            // of each input
-  std::vector<uint32_t> key_range_;       // range of each key
-  std::vector<uint64_t> range_fill_;      // by range id
+  std::vector<size_t> floats_;        // of each input
+  std::vector<uint32_t> key_range_;   // range of each key
+  std::vector<uint64_t> range_fill_;  // by range id
   std::vector<uint32_t> input_of_table_;
   std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
   std::vector<SliceEntry> entries_;

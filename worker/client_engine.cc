@@ -70,6 +70,14 @@ ClientCore::Counters ClientEngine::counters() const {
 
 bool ClientEngine::HasRoom() const { return in_flight_ < options_.max_in_flight; }
 
+absl::Status ClientEngine::PreparePush(uint32_t group, absl::Span<const TableKeys> keys,
+                                       ClientCore::PreparedPush* push) {
+  absl::MutexLock lock(&mutex_);
+  if (!have_view_) return absl::FailedPreconditionError("client: no view has been set");
+  core_.PreparePush(group, keys, push);
+  return absl::OkStatus();
+}
+
 absl::Status ClientEngine::Start(std::shared_ptr<ClientCall> call) {
   absl::MutexLock lock(&mutex_);
   if (!have_view_) return absl::FailedPreconditionError("client: no view has been set");
@@ -105,7 +113,12 @@ void ClientEngine::Issue(std::shared_ptr<ClientCall> call) {
     call->info.clock_gap = static_cast<int32_t>(
         std::max<int64_t>(0, call->info.step - core_.largest_min_clock(call->info.group)));
     call->info.in_flight = ++pushes_in_flight_;
-    running.number = core_.Push(now, call->info, call->keys, call->gradients);
+    running.number = call->prepared != nullptr
+                         ? core_.Push(now, call->info, std::exchange(call->prepared, nullptr))
+                         : core_.Push(now, call->info, call->keys, call->gradients);
+  } else if (!call->kept_rows.empty()) {
+    running.number =
+        core_.PullInPlace(now, call->info.group, call->info.step, call->keys, call->kept_rows, 0);
   } else {
     running.number = core_.Pull(now, call->info.group, call->info.step, call->keys, call->rows, 0);
   }

@@ -36,7 +36,9 @@ struct ClientCall {
   ClientCore::PushInfo info;  // reads use group and step
   std::vector<TableKeys> keys;
   std::vector<absl::Span<float>> rows;
+  std::vector<PulledRows*> kept_rows;  // instead of `rows`: they stay in their frames
   std::vector<absl::Span<const float>> gradients;
+  ClientCore::PreparedPush* prepared = nullptr;  // instead of keys and gradients; until it is sent
 
   absl::Status status;  // written once, before `done`
   std::atomic<bool> done{false};
@@ -65,6 +67,10 @@ class ClientEngine {
   void Shutdown() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status SetView(const View& view) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // See ClientCore::PreparePush. FAILED_PRECONDITION before the first view.
+  absl::Status PreparePush(uint32_t group, absl::Span<const TableKeys> keys,
+                           ClientCore::PreparedPush* push) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Sends a call that is well-formed once there is room for it; its outcome comes later, unless
   // Start returns an error.

@@ -18,9 +18,9 @@ float Weight(const SparseInput& input, size_t o) {
   return input.weights.empty() ? 1.0f : input.weights[o];
 }
 
-void CheckShape(const SparseInput& input, int dim, size_t row_floats, size_t cell_floats) {
+void CheckShape(const SparseInput& input, int dim, size_t rows, size_t cell_floats) {
   TANDEM_CHECK(dim > 0);
-  TANDEM_CHECK(row_floats == input.keys.size() * dim);
+  TANDEM_CHECK(rows == input.keys.size());
   TANDEM_CHECK(cell_floats == CellCount(input) * dim);
   TANDEM_CHECK(input.weights.empty() || input.weights.size() == input.index.size());
   TANDEM_CHECK(input.offsets.empty() || input.offsets.back() == input.index.size());
@@ -39,28 +39,28 @@ void Add(const float* from, int dim, float* to) {
 }
 
 // One row a cell, factor 1: a gather.
-void GatherRows(const SparseInput& input, int dim, const float* rows, float* cells) {
+void GatherRows(const SparseInput& input, int dim, const float* const* rows, float* cells) {
   const uint32_t* index = input.index.data();
   for (size_t c = 0; c < input.index.size(); ++c) {
-    std::copy_n(rows + size_t{index[c]} * dim, dim, cells + c * dim);
+    std::copy_n(rows[index[c]], dim, cells + c * dim);
   }
 }
 
-void PoolCell(const SparseInput& input, int dim, const float* rows, size_t begin, size_t end,
+void PoolCell(const SparseInput& input, int dim, const float* const* rows, size_t begin, size_t end,
               float* cell) {
   if (begin == end) {
     std::fill_n(cell, dim, 0.0f);
     return;
   }
-  Scale(Weight(input, begin), rows + size_t{input.index[begin]} * dim, dim, cell);
+  Scale(Weight(input, begin), rows[input.index[begin]], dim, cell);
   for (size_t o = begin + 1; o < end; ++o) {
-    AddScaled(Weight(input, o), rows + size_t{input.index[o]} * dim, dim, cell);
+    AddScaled(Weight(input, o), rows[input.index[o]], dim, cell);
   }
 }
 
 }  // namespace
 
-void PoolRows(const SparseInput& input, int dim, absl::Span<const float> rows,
+void PoolRows(const SparseInput& input, int dim, absl::Span<const float* const> rows,
               absl::Span<float> cells) {
   CheckShape(input, dim, rows.size(), cells.size());
   if (input.offsets.empty() && input.weights.empty()) {
@@ -75,7 +75,7 @@ void PoolRows(const SparseInput& input, int dim, absl::Span<const float> rows,
 }
 
 void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> cell_gradients,
-                    absl::Span<float> row_gradients) {
+                    absl::Span<float* const> row_gradients) {
   CheckShape(input, dim, row_gradients.size(), cell_gradients.size());
   // Keys are in order of first occurrence, so occurrence o is the first of its key exactly when its
   // index is the number of keys met so far: that one assigns, later ones add.
@@ -85,7 +85,7 @@ void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> c
     const size_t begin = input.offsets.empty() ? c : input.offsets[c];
     const size_t end = input.offsets.empty() ? c + 1 : input.offsets[c + 1];
     for (size_t o = begin; o < end; ++o) {
-      float* to = row_gradients.data() + size_t{input.index[o]} * dim;
+      float* const to = row_gradients[input.index[o]];
       if (input.index[o] == met) {
         ++met;
         input.weights.empty() ? void(std::copy_n(from, dim, to))

@@ -125,24 +125,25 @@ absl::Span<const float> StepRunner::ParametersOf(const StepSlot& slot) const {
   return absl::MakeConstSpan(slot.dense).first(static_cast<size_t>(dense_->count()));
 }
 
-// Rows of unique keys -> cells, for every sparse input.
-void StepRunner::Pool(const StepSlot& slot) {
-  const std::vector<SparseInput>& inputs = slot.batch.sparse;
+// Rows of unique keys -> cells, for every sparse input; their frames go back.
+void StepRunner::Pool(StepSlot* slot) {
+  const std::vector<SparseInput>& inputs = slot->batch.sparse;
   cells_.resize(inputs.size());
   cell_spans_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const int dim = plan_.tables[inputs[i].table].dim;
-    const size_t floats = static_cast<size_t>(slot.batch.samples) *
+    const size_t floats = static_cast<size_t>(slot->batch.samples) *
                           static_cast<size_t>(inputs[i].fields) * static_cast<size_t>(dim);
     cells_[i].resize(floats);
-    PoolRows(inputs[i], dim, slot.rows[i], absl::MakeSpan(cells_[i]));
+    PoolRows(inputs[i], dim, slot->rows[i].at(), absl::MakeSpan(cells_[i]));
+    slot->rows[i].Clear();
     cell_spans_.push_back(cells_[i]);
   }
-  logits_.resize(static_cast<size_t>(slot.batch.samples));
+  logits_.resize(static_cast<size_t>(slot->batch.samples));
 }
 
 absl::Status StepRunner::Compute(StepSlot* slot) {
-  Pool(*slot);
+  Pool(slot);
   const std::vector<SparseInput>& inputs = slot->batch.sparse;
   cell_gradients_.resize(inputs.size());
   cell_gradient_spans_.clear();
@@ -158,9 +159,8 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
       slot->batch, ParametersOf(*slot), cell_spans_, absl::MakeSpan(logits_), &slot->loss_sum,
       absl::MakeSpan(slot->dense_gradient).first(count), cell_gradient_spans_));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    slot->gradients[i].resize(slot->rows[i].size());
     MergeGradients(inputs[i], plan_.tables[inputs[i].table].dim, cell_gradients_[i],
-                   absl::MakeSpan(slot->gradients[i]));
+                   slot->gradients[i]);
   }
   recent_auc_.Add(logits_, slot->batch.labels);
   if (++computed_ % kAucInterval == 0) {
@@ -177,7 +177,7 @@ absl::Status StepRunner::Synchronise(StepSlot* slot) {
 }
 
 absl::Status StepRunner::Forward(StepSlot* slot) {
-  Pool(*slot);
+  Pool(slot);
   TANDEM_RETURN_IF_ERROR(
       model_->Forward(slot->batch, dense_->values(), cell_spans_, absl::MakeSpan(logits_)));
   AddBatch(slot->batch, logits_, plan_.job.evaluation().top_k(), &*evaluation_);

@@ -50,7 +50,7 @@ class StepRunner {
   absl::Status Compute(StepSlot* slot);
   absl::Status Synchronise(StepSlot* slot);
   absl::Status Forward(StepSlot* slot);
-  void Pool(const StepSlot& slot);
+  void Pool(StepSlot* slot);
   void FillShare(EvaluationShare* share, Buffer* payload);
   absl::Status MergeShares(const TrainerTask& task);
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;

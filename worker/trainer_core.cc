@@ -10,6 +10,25 @@
 #include "base/status_macros.h"
 
 namespace tandem {
+namespace {
+
+// Dense parameters on servers: rows of a block each, in one piece.
+void JoinBlocks(absl::Span<const float* const> blocks, std::vector<float>* joined) {
+  joined->resize(blocks.size() * kDenseBlockFloats);
+  float* to = joined->data();
+  for (const float* const block : blocks) to = std::copy_n(block, kDenseBlockFloats, to);
+}
+
+// Their gradient, which may be longer, back into blocks.
+void CutIntoBlocks(absl::Span<const float> joined, absl::Span<float* const> blocks) {
+  const float* from = joined.data();
+  for (float* const block : blocks) {
+    std::copy_n(from, kDenseBlockFloats, block);
+    from += kDenseBlockFloats;
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const JobPlan& plan,
                                                               const Options& options,
@@ -250,6 +269,8 @@ void TrainerCore::OnClientCompletion(absl::Time now, const ClientCore::Completio
     const bool lockstep_read = plan_.lockstep && DenseOnServers();
     if (lane.reads.empty()) {
       lane.state = SlotState::kReady;
+      JoinBlocks(lane.slot.dense_rows.at(), &lane.slot.dense);
+      lane.slot.dense_rows.Clear();
       effects->transfers.push_back({false, lane.slot.step, lane.read_since, now});
     }
     // A step without any sample has just closed: that was the end of the epoch.
@@ -321,10 +342,18 @@ bool TrainerCore::StartFetch(TrainerEffects* effects) {
   return true;
 }
 
+bool TrainerCore::DenseIn(uint32_t group) const {
+  return DenseOnServers() && plan_.tables[static_cast<size_t>(plan_.dense_table)].group == group;
+}
+
+// The sparse inputs of a group in their order, then the dense parameters if they are in it.
 std::vector<TableKeys> TrainerCore::GroupKeys(const StepSlot& slot, uint32_t group) const {
   std::vector<TableKeys> keys;
   for (const SparseInput& input : slot.batch.sparse) {
     if (plan_.tables[input.table].group == group) keys.push_back({input.table, input.keys});
+  }
+  if (DenseIn(group) && slot.batch.samples > 0) {
+    keys.push_back({static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()});
   }
   return keys;
 }
@@ -339,25 +368,14 @@ bool TrainerCore::StartReads(absl::Time now) {
   lane.state = SlotState::kReading;
   lane.read_since = now;
   slot.rows.resize(slot.batch.sparse.size());
-  slot.gradients.resize(slot.batch.sparse.size());
   for (const GroupPlan& group : plan_.groups) {
-    std::vector<TableKeys> keys;
-    std::vector<absl::Span<float>> rows;
+    const std::vector<TableKeys> keys = GroupKeys(slot, group.id);
+    std::vector<PulledRows*> rows;
     for (size_t i = 0; i < slot.batch.sparse.size(); ++i) {
-      const SparseInput& input = slot.batch.sparse[i];
-      if (plan_.tables[input.table].group != group.id) continue;
-      slot.rows[i].resize(input.keys.size() * static_cast<size_t>(plan_.tables[input.table].dim));
-      keys.push_back({input.table, input.keys});
-      rows.push_back(absl::MakeSpan(slot.rows[i]));
+      if (plan_.tables[slot.batch.sparse[i].table].group == group.id) rows.push_back(&slot.rows[i]);
     }
-    if (DenseOnServers() &&
-        plan_.tables[static_cast<size_t>(plan_.dense_table)].group == group.id &&
-        slot.batch.samples > 0) {
-      slot.dense.resize(dense_.padded().size());
-      keys.push_back({static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()});
-      rows.push_back(absl::MakeSpan(slot.dense));
-    }
-    const uint64_t read = client_->Pull(now, group.id, slot.step, keys, rows, 0);
+    if (rows.size() < keys.size()) rows.push_back(&slot.dense_rows);
+    const uint64_t read = client_->PullInPlace(now, group.id, slot.step, keys, rows, 0);
     lane.reads.insert(read);
     if (policies_[group.id]->Lockstep()) lockstep_reads_.insert(read);
   }
@@ -399,6 +417,7 @@ bool TrainerCore::StartCompute(absl::Time now, TrainerEffects* effects) {
   }
   lane.state = SlotState::kComputing;
   step_clock_gap_ = ClockGap();
+  if (!out_of_data) PreparePushes(&lane.slot);
   lane.slot.loss_sum = 0;
   if (out_of_data) {
     std::fill(lane.slot.dense_gradient.begin(), lane.slot.dense_gradient.end(), 0.0f);
@@ -410,6 +429,21 @@ bool TrainerCore::StartCompute(absl::Time now, TrainerEffects* effects) {
   task.slot = &lane.slot;
   effects->tasks.push_back(std::move(task));
   return true;
+}
+
+void TrainerCore::PreparePushes(StepSlot* slot) {
+  slot->pushes.resize(plan_.groups.size());
+  slot->gradients.resize(slot->batch.sparse.size());
+  for (const GroupPlan& group : plan_.groups) {
+    ClientCore::PreparedPush* const push = &slot->pushes[group.id];
+    client_->PreparePush(group.id, GroupKeys(*slot, group.id), push);
+    size_t k = 0;
+    for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
+      if (plan_.tables[slot->batch.sparse[i].table].group == group.id) {
+        slot->gradients[i] = push->at(k++);
+      }
+    }
+  }
 }
 
 // Start needs no message as a rule: answers to reads carry clocks. But when a range has just moved,
@@ -459,28 +493,21 @@ void TrainerCore::AfterCompute(absl::Time now, TrainerEffects* effects) {
 
 void TrainerCore::PushGradients(absl::Time now, StepSlot* slot) {
   for (const GroupPlan& group : plan_.groups) {
-    std::vector<TableKeys> keys;
-    std::vector<absl::Span<const float>> values;
-    if (slot->batch.samples > 0) {
-      for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
-        const SparseInput& input = slot->batch.sparse[i];
-        if (plan_.tables[input.table].group != group.id) continue;
-        keys.push_back({input.table, input.keys});
-        values.push_back(slot->gradients[i]);
-      }
-      if (DenseOnServers() &&
-          plan_.tables[static_cast<size_t>(plan_.dense_table)].group == group.id) {
-        keys.push_back({static_cast<uint32_t>(plan_.dense_table), dense_.block_keys()});
-        values.push_back(absl::MakeSpan(slot->dense_gradient).first(dense_.padded().size()));
-      }
-    }
     ClientCore::PushInfo info;
     info.group = group.id;
     info.first_step = info.step = step_;
     info.samples = static_cast<uint64_t>(slot->batch.samples);
     info.clock_gap = static_cast<int32_t>(step_clock_gap_);
     info.in_flight = static_cast<int32_t>(step_in_flight_);
-    pushes_[client_->Push(now, info, keys, values)] = {step_, now};
+    uint64_t sent = 0;
+    if (slot->batch.samples == 0) {
+      sent = client_->Push(now, info, {}, {});
+    } else {
+      ClientCore::PreparedPush* const push = &slot->pushes[group.id];
+      if (DenseIn(group.id)) CutIntoBlocks(slot->dense_gradient, push->at(push->tables() - 1));
+      sent = client_->Push(now, info, push);
+    }
+    pushes_[sent] = {step_, now};
   }
 }
 
@@ -694,10 +721,10 @@ void TrainerCore::ReadTestRows(absl::Time now) {
   for (size_t i = 0; i < test_slot_.batch.sparse.size(); ++i) {
     const SparseInput& input = test_slot_.batch.sparse[i];
     const TablePlan& table = plan_.tables[input.table];
-    test_slot_.rows[i].resize(input.keys.size() * static_cast<size_t>(table.dim));
     const TableKeys keys{input.table, input.keys};
-    const absl::Span<float> rows = absl::MakeSpan(test_slot_.rows[i]);
-    reads_.insert(client_->Pull(now, table.group, step_, {&keys, 1}, {&rows, 1}, kFlagEvaluate));
+    PulledRows* const rows = &test_slot_.rows[i];
+    reads_.insert(
+        client_->PullInPlace(now, table.group, step_, {&keys, 1}, {&rows, 1}, kFlagEvaluate));
   }
 }
 

@@ -38,13 +38,17 @@
 
 namespace tandem {
 
-// One step's memory. `rows` and `gradients` are by sparse input of the batch, [keys, dim].
+// One step's memory. Rows stay in the frames that brought them, and gradients are written into the
+// frames that will carry them.
 struct StepSlot {
   int64_t step = -1;
   int64_t epoch = 0;
   Batch batch;
-  std::vector<std::vector<float>> rows, gradients;
-  std::vector<float> dense;           // parameters read from servers (padded); empty with allreduce
+  std::vector<PulledRows> rows;                     // by sparse input; cleared by who has used them
+  std::vector<absl::Span<float* const>> gradients;  // by sparse input: where that of each key goes
+  std::vector<ClientCore::PreparedPush> pushes;     // by policy group; what `gradients` are in
+  PulledRows dense_rows;                            // of dense parameters on servers, by block
+  std::vector<float> dense;           // the same in one piece (padded); empty with allreduce
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
   double recent_auc = 0;  // of recent training samples; 0 = unknown
@@ -192,7 +196,7 @@ class TrainerCore {
     int64_t step = -1;   // steps before it are in the save; -1 = not agreed yet
     bool ready = false;  // pushes nothing more until it is done
     bool gathering = false, gathered = false;  // a sharded optimizer's slots
-    int part = 0;        // rank 0: 1 reading, 2 dense file written, 3 committed
+    int part = 0;  // rank 0: 1 reading, 2 dense file written, 3 committed
     bool task_running = false;
     std::set<uint64_t> reads;
     std::vector<float> rows;  // dense parameters with slots, from servers
@@ -218,6 +222,7 @@ class TrainerCore {
   bool StartFetch(TrainerEffects* effects);
   bool StartReads(absl::Time now);
   bool StartCompute(absl::Time now, TrainerEffects* effects);
+  void PreparePushes(StepSlot* slot);
   void AskHowFar(absl::Time now, uint32_t group);
   void AfterCompute(absl::Time now, TrainerEffects* effects);
   bool AdvanceSynchronisation(absl::Time now, TrainerEffects* effects);
@@ -253,6 +258,7 @@ class TrainerCore {
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   // True once the barrier is released; enters it first, again and again until then.
   bool PassBarrier(absl::Time now, const std::string& name, int64_t value);
+  bool DenseIn(uint32_t group) const;
   std::vector<TableKeys> GroupKeys(const StepSlot& slot, uint32_t group) const;
   Lane& LaneOf(int64_t step) { return lanes_[static_cast<size_t>(step) % lanes_.size()]; }
   int64_t UnacknowledgedSteps() const;

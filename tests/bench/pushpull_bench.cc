@@ -242,6 +242,16 @@ class Ours {
     const TableKeys keys = {0, ids};
     return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}, what);
   }
+  // Without a copy.
+  Future Pull(absl::Span<const uint64_t> ids, PulledRows* rows) {
+    const TableKeys keys = {0, ids};
+    return client_->PullInPlace(0, step_, {&keys, 1}, {&rows, 1}, Client::Ids::kUnique);
+  }
+  void Prepare(absl::Span<const uint64_t> ids, Client::PreparedPush* push) {
+    const TableKeys keys = {0, ids};
+    TANDEM_CHECK_OK(client_->PreparePush(0, {&keys, 1}, push));
+  }
+  Future Push(Client::PreparedPush* push) { return client_->Push(step_++, kSamples, push); }
   // What the shard does with the sum: once times 1 / samples.
   static constexpr uint64_t kSamples = 2;
   static constexpr float kScale = 0.5f;
@@ -292,8 +302,8 @@ struct Series {
              std::ostream& out) const {
     const double us = Quantile(ours, 0.5);
     out << absl::StrFormat(
-        "%s %s %s %7d %9.1f %9.1f %9.1f %9.2f %8.3f   %6.3f (%.3f to %.3f, %d repetitions)\n", name,
-        how, transport, keys, us, Quantile(bare, 0.5), Quantile(store, 0.5),
+        "%s %-8s %s %7d %9.1f %9.1f %9.1f %9.2f %8.3f   %6.3f (%.3f to %.3f, %d repetitions)\n",
+        name, how, transport, keys, us, Quantile(bare, 0.5), Quantile(store, 0.5),
         static_cast<double>(keys) / us, Quantile(store, 0.5) / us, Quantile(ratios, 0.5),
         Quantile(ratios, 0), Quantile(ratios, 1), ratios.size());
   }
@@ -301,12 +311,22 @@ struct Series {
 
 using AllOurs = std::vector<std::unique_ptr<Ours>>;  // one a transport
 
+// What a client is asked to do.
+enum class Way {
+  kInPlace,  // distinct ids; rows and gradients stay in the frames
+  kCopied,   // distinct ids; rows and gradients copied to and from the caller's arrays
+  kMerged,   // the same, for ids that may repeat
+};
+
+const char* Name(Way way) {
+  return way == Way::kInPlace ? "in-place" : way == Way::kCopied ? "copied" : "merged";
+}
+
 class Comparison {
  public:
-  Comparison(const PushPullBenchOptions& options, int64_t keys, Client::Ids ids,
-             const AllOurs& ours)
+  Comparison(const PushPullBenchOptions& options, int64_t keys, Way way, const AllOurs& ours)
       : options_(options),
-        ids_(ids),
+        way_(way),
         ours_(ours),
         count_(static_cast<size_t>(keys)),
         bare_(PullSizes(), PushSizes()),
@@ -316,7 +336,9 @@ class Comparison {
         // One request alone takes turns with the others trip by trip; of many under way, all trips
         // of a repetition follow each other.
         keys_(static_cast<size_t>(options.in_flight > 1 ? options.trips : 1)),
-        pulled_(static_cast<size_t>(options.in_flight)) {
+        pulled_(static_cast<size_t>(options.in_flight)),
+        pulled_in_place_(pulled_.size()),
+        pushes_(keys_.size()) {
     for (Rows& rows : pulled_) rows.Resize(Floats());
     wanted_.Resize(Floats());
     gradients_.Resize(Floats());
@@ -334,11 +356,10 @@ class Comparison {
         for (Series& series : *all) series.EndRepetition(Trips());
       }
     }
-    const char* const how = ids_ == Client::Ids::kUnique ? "unique" : "merged";
     for (size_t i = 0; i < ours_.size(); ++i) {
       const auto keys = static_cast<int64_t>(count_);
-      pull_[i].Print("pull", how, ours_[i]->transport(), keys, out);
-      push_[i].Print("push", how, ours_[i]->transport(), keys, out);
+      pull_[i].Print("pull", Name(way_), ours_[i]->transport(), keys, out);
+      push_[i].Print("push", Name(way_), ours_[i]->transport(), keys, out);
     }
     return absl::OkStatus();
   }
@@ -388,22 +409,26 @@ class Comparison {
     return times;
   }
 
-  // Issues a request for each of keys_, at most in_flight of them under way, and waits for all.
+  // Issues a request for each of keys_, at most in_flight of them under way, and waits for all;
+  // microseconds of that.
   template <typename Issue>
-  absl::Status TimeOurs(const Beside& beside, Issue issue, Series* series) {
-    absl::Status status;
-    const double all = Microseconds([&] {
+  double TimeOurs(Issue issue, absl::Status* status) {
+    return Microseconds([&] {
       std::vector<Future> under_way;
       for (size_t i = 0; i < keys_.size(); ++i) {
-        if (i >= pulled_.size()) status.Update(under_way[i - pulled_.size()].status());
-        under_way.push_back(issue(keys_[i], pulled_[i % pulled_.size()].span()));
+        if (i >= pulled_.size()) status->Update(under_way[i - pulled_.size()].status());
+        under_way.push_back(issue(i));
       }
-      for (const Future& future : under_way) status.Update(future.status());
+      for (const Future& future : under_way) status->Update(future.status());
     });
+  }
+  void Record(const Beside& beside, double all, Series* series) const {
     for (size_t i = 0; i < keys_.size(); ++i) {
       series->Add(all / static_cast<double>(keys_.size()), beside.bare[i], beside.store[i]);
     }
-    return status;
+  }
+  Client::Ids ids() const {
+    return way_ == Way::kMerged ? Client::Ids::kMayRepeat : Client::Ids::kUnique;
   }
 
   // New keys, then each side.
@@ -413,32 +438,72 @@ class Comparison {
     const Beside beside =
         TimeBeside(0, [&](const auto& keys) { store.Pull(keys, wanted_.span()); });
     for (size_t i = 0; i < ours_.size(); ++i) {
-      TANDEM_RETURN_IF_ERROR(TimeOurs(
-          beside, [&](const auto& keys, auto to) { return ours_[i]->Pull(keys, to, ids_); },
-          &pull_[i]));
-      if (pulled_[(keys_.size() - 1) % pulled_.size()].span() != wanted_.span()) {
+      absl::Status status;
+      const double all = TimeOurs(
+          [&](size_t k) {
+            const size_t slot = k % pulled_.size();
+            return way_ == Way::kInPlace ? ours_[i]->Pull(keys_[k], &pulled_in_place_[slot])
+                                         : ours_[i]->Pull(keys_[k], pulled_[slot].span(), ids());
+          },
+          &status);
+      TANDEM_RETURN_IF_ERROR(status);
+      Record(beside, all, &pull_[i]);
+      if (!AsWanted((keys_.size() - 1) % pulled_.size())) {
         return absl::InternalError("bench pushpull: a pull and the store disagree");
       }
     }
     *checksum = XXH3_64bits_withSeed(wanted_.begin(), Floats() * sizeof(float), *checksum);
     return absl::OkStatus();
   }
+  bool AsWanted(size_t slot) {
+    if (way_ != Way::kInPlace) return pulled_[slot].span() == wanted_.span();
+    const size_t dim = static_cast<size_t>(options_.dim);
+    const absl::Span<const float* const> rows = pulled_in_place_[slot].at();
+    bool same = rows.size() == count_;
+    for (size_t k = 0; same && k < count_; ++k) {
+      same = std::equal(rows[k], rows[k] + dim, wanted_.begin() + k * dim);
+    }
+    pulled_in_place_[slot].Clear();
+    return same;
+  }
+
   absl::Status Push() {
     NewKeys();
     RangeStore& store = ours_[0]->store();
     const Beside beside =
         TimeBeside(1, [&](const auto& keys) { store.Push(keys, gradients_.span(), Ours::kScale); });
     for (size_t i = 0; i < ours_.size(); ++i) {
-      TANDEM_RETURN_IF_ERROR(TimeOurs(
-          beside,
-          [&](const auto& keys, auto) { return ours_[i]->Push(keys, gradients_.span(), ids_); },
-          &push_[i]));
+      absl::Status status;
+      const double prepared = way_ == Way::kInPlace ? PrepareAll(*ours_[i]) : 0;
+      const double all = TimeOurs(
+          [&](size_t k) {
+            return way_ == Way::kInPlace ? ours_[i]->Push(&pushes_[k])
+                                         : ours_[i]->Push(keys_[k], gradients_.span(), ids());
+          },
+          &status);
+      TANDEM_RETURN_IF_ERROR(status);
+      Record(beside, prepared + all, &push_[i]);
     }
     return absl::OkStatus();
   }
+  // Microseconds that it took to make the pushes; to compute gradients is the caller's affair.
+  double PrepareAll(Ours& ours) {
+    const double time = Microseconds([&] {
+      for (size_t k = 0; k < keys_.size(); ++k) ours.Prepare(keys_[k], &pushes_[k]);
+    });
+    const size_t dim = static_cast<size_t>(options_.dim);
+    for (const Client::PreparedPush& push : pushes_) {
+      const float* from = gradients_.begin();
+      for (float* const to : push.at(0)) {
+        std::copy_n(from, dim, to);
+        from += dim;
+      }
+    }
+    return time;
+  }
 
   const PushPullBenchOptions& options_;
-  const Client::Ids ids_;
+  const Way way_;
   const AllOurs& ours_;
   const size_t count_;
   BareTrips bare_;
@@ -447,6 +512,8 @@ class Comparison {
   std::vector<size_t> rows_;
   std::vector<std::vector<uint64_t>> keys_;  // of requests that follow each other
   std::vector<Rows> pulled_;                 // one for each under way
+  std::vector<PulledRows> pulled_in_place_;
+  std::vector<Client::PreparedPush> pushes_;  // as keys_
   Rows wanted_, gradients_;
   std::vector<Series> pull_, push_;  // one a transport
 };
@@ -460,7 +527,8 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
              "pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, %d in flight, seed %d\n",
              options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
              options.repetitions, options.trips, options.in_flight, options.seed)
-      << "ids                keys   ours us   bare us  store us  M rows/s store/us   ours / (bare "
+      << "                     keys   ours us   bare us  store us  M rows/s store/us   ours / "
+         "(bare "
          "+ "
          "store)\n";
   AllOurs ours;
@@ -470,8 +538,8 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
   }
   uint64_t checksum = 0;
   for (const int64_t keys : options.keys) {
-    for (const Client::Ids ids : {Client::Ids::kUnique, Client::Ids::kMayRepeat}) {
-      Comparison comparison(options, keys, ids, ours);
+    for (const Way way : {Way::kInPlace, Way::kCopied, Way::kMerged}) {
+      Comparison comparison(options, keys, way, ours);
       TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));
     }
   }

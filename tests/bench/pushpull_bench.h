@@ -7,11 +7,14 @@
 // two processes would; each transport has its own client and shard, with the same rows. Bare trip:
 // DEALER and ROUTER with blocking calls, request and reply of as many parts and bytes, memory that
 // is never touched. Store: one RangeStore with the same rows and optimizer, the same keys, by its
-// caller. All of them take turns trip by trip, because the speed of a machine drifts;
-// with several requests in flight, repetition by repetition, and a trip of ours takes the time of
-// all of them divided by their number. What the
-// client does for its user (looking for repeated ids, ordering by range, copying rows to their
-// places) counts as its time.
+// caller. All of them take turns trip by trip, because the speed of a machine drifts; with several
+// requests in flight, repetition by repetition, and a trip of ours takes the time of all of them
+// divided by their number.
+//
+// Three ways to ask: rows and gradients in place, in the frames; copied to and from arrays of the
+// caller's; copied and merged, for ids that may repeat. What the client does for its user (looking
+// for repeated ids, ordering by range, copying) counts as its time. To compute gradients is the
+// caller's affair, wherever they are put.
 #ifndef TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
 #define TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
 

@@ -54,7 +54,7 @@ tandem() {  # tandem ROUND
   # shellcheck disable=SC2086
   "$build/bin/tandem" bench pushpull --transport shm --rows "$rows" --keys $keys --repetitions 2 \
     --trips "$trips" >"$results/tandem"
-  awk -v round="$1" '$2 == "unique" { print round, "tandem", $1, $4, $5 }' "$results/tandem" \
+  awk -v round="$1" '$2 == "copied" { print round, "tandem", $1, $4, $5 }' "$results/tandem" \
     >>"$results/all"
 }
 

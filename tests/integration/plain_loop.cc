@@ -14,6 +14,7 @@
 #include "optim/fold.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
+#include "tests/rows_in.h"
 #include "worker/batch_source.h"
 #include "worker/model.h"
 #include "worker/pooling.h"
@@ -211,7 +212,9 @@ class PlainLoop {
       const int dim = tables_[input.table].dim();
       cells.emplace_back(static_cast<size_t>(batch.samples * input.fields * dim));
       cell_gradients.emplace_back(cells.back().size());
-      PoolRows(input, dim, ReadRows(input), absl::MakeSpan(cells.back()));
+      const std::vector<float> rows = ReadRows(input);
+      PoolRows(input, dim, RowsIn(rows.data(), input.keys.size(), static_cast<size_t>(dim)),
+               absl::MakeSpan(cells.back()));
     }
     const std::vector<PooledRows> pooled(cells.begin(), cells.end());
     std::vector<absl::Span<float>> pooled_gradients;
@@ -235,7 +238,8 @@ class PlainLoop {
   void AddTable(const SparseInput& input, const std::vector<float>& cell_gradients, Fold* fold) {
     const size_t dim = static_cast<size_t>(tables_[input.table].dim());
     std::vector<float> gradients(input.keys.size() * dim);
-    MergeGradients(input, static_cast<int>(dim), cell_gradients, absl::MakeSpan(gradients));
+    MergeGradients(input, static_cast<int>(dim), cell_gradients,
+                   RowsIn(gradients.data(), input.keys.size(), dim));
     for (size_t k = 0; k < input.keys.size(); ++k) {
       fold->Add(input.keys[k], absl::MakeConstSpan(gradients).subspan(k * dim, dim));
     }

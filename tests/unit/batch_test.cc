@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/rows_in.h"
 #include "tests/test_seed.h"
 #include "worker/data/batch_builder.h"
 #include "worker/pooling.h"
@@ -169,8 +170,9 @@ TEST(PoolingTest, AgreesWithPlainLoopsBitForBit) {
     const auto rows = RandomFloats(&random, test.input.keys.size() * dim);
     const auto cell_gradients = RandomFloats(&random, test.cells * dim);
     std::vector<float> cells(test.cells * dim, 99), row_gradients(rows.size(), 99);
-    PoolRows(test.input, dim, rows, absl::MakeSpan(cells));
-    MergeGradients(test.input, dim, cell_gradients, absl::MakeSpan(row_gradients));
+    const size_t keys = test.input.keys.size();
+    PoolRows(test.input, dim, RowsIn(rows.data(), keys, dim), absl::MakeSpan(cells));
+    MergeGradients(test.input, dim, cell_gradients, RowsIn(row_gradients.data(), keys, dim));
 
     // A map from place to sum, started by its first addend.
     std::map<size_t, float> want_cells, want_rows;

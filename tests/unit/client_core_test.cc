@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -123,9 +124,9 @@ uint64_t KeyAt(uint64_t salt, uint64_t x) {
 TEST_F(ClientCoreTest, FindAllAgreesWithFind) {
   const uint64_t salt = plan_.tables[0].salt;
   Random random(TestSeed());
-  for (const bool equal : {true, false}) {
+  for (const auto& [ranges, equal] : {std::pair(8, true), {7, true}, {7, false}}) {
     View view;
-    std::vector<uint64_t> begins = EqualRanges(7);
+    std::vector<uint64_t> begins = EqualRanges(ranges);
     if (!equal) begins[3] -= begins[1] / 3;
     for (const TablePlan& table : plan_.tables) {
       for (size_t r = 0; r < begins.size(); ++r) {
@@ -171,6 +172,74 @@ TEST_F(ClientCoreTest, OneFrameAShardAndEveryRowInItsPlace) {
   EXPECT_TRUE(client_->completions()[0].status.ok());
   ExpectRows();
   AnswerRows(asked[0]);  // twice: ignored
+  EXPECT_EQ(client_->completions().size(), 1u);
+}
+
+// Rows stay in the frames that brought them, also those of keys that repeat, until they are
+// cleared.
+TEST_F(ClientCoreTest, RowsInPlaceAreWhereTheyArrived) {
+  keys_.push_back(keys_.front());
+  const TableKeys keys{0, keys_, /*may_repeat=*/true};
+  PulledRows rows;
+  PulledRows* const to = &rows;
+  client_->PullInPlace(now_, 0, 0, {&keys, 1}, {&to, 1}, 0);
+  for (const Outgoing& out : Take()) AnswerRows(out);
+  ASSERT_EQ(client_->completions().size(), 1u);
+  EXPECT_TRUE(client_->completions()[0].status.ok());
+  ASSERT_EQ(rows.at().size(), keys_.size());
+  for (size_t k = 0; k < keys_.size(); ++k) {
+    EXPECT_EQ(rows.at()[k][0], static_cast<float>(keys_[k])) << k;
+    EXPECT_EQ(rows.at()[k][1], static_cast<float>(keys_[k]) + 0.25f) << k;
+  }
+  EXPECT_EQ(rows.at().front(), rows.at().back());
+  client_.reset();  // the frames live on
+  EXPECT_EQ(rows.at()[1][0], static_cast<float>(keys_[1]));
+  rows.Clear();
+  EXPECT_TRUE(rows.at().empty());
+}
+
+// Gradients are written into the very bytes that travel; a range that moves in between is pushed to
+// its new owner, and one that was never pushed leaves no trace.
+TEST_F(ClientCoreTest, GradientsInPlaceLeaveFromWhereTheyWereWritten) {
+  const TableKeys keys{0, keys_};
+  ClientCore::PreparedPush push, dropped;
+  client_->PreparePush(0, {&keys, 1}, &dropped);
+  client_->PreparePush(0, {&keys, 1}, &push);
+  EXPECT_TRUE(push.ready());
+  EXPECT_EQ(client_->requests_in_flight(), 0u);
+  client_->OnTick(now_ + absl::Minutes(1));
+  EXPECT_TRUE(Take().empty()) << "nothing is sent before it is written";
+  std::set<const float*> places;
+  for (size_t k = 0; k < keys_.size(); ++k) {
+    push.at(0)[k][0] = static_cast<float>(keys_[k]);
+    push.at(0)[k][1] = -1;
+    places.insert(push.at(0)[k]);
+  }
+  client_->OnView(now_, CoreView(plan_, 2, {{0, 1}}));
+  ClientCore::PushInfo info;
+  info.samples = 1;
+  client_->Push(now_, info, &push);
+  EXPECT_FALSE(push.ready());
+  size_t seen = 0, in_place = 0;
+  for (const Outgoing& out : Take()) {
+    const ParsedFrame frame = Decoded(out.frame);
+    const absl::Span<const uint64_t> sent = frame.keys().As<uint64_t>();
+    const absl::Span<const float> rows = frame.values().As<float>();
+    for (uint32_t i = 0; i < frame.entry_count; ++i) {
+      if (frame.Entry(i).range == 0) {
+        EXPECT_EQ(out.to, EndpointId::Shard(1, 0));
+      }
+    }
+    for (size_t k = 0; k < sent.size(); ++k) {
+      EXPECT_EQ(rows[2 * k], static_cast<float>(sent[k]));
+      EXPECT_EQ(rows[2 * k + 1], -1);
+      in_place += places.count(&rows[2 * k]);
+      ++seen;
+    }
+    AnswerAck(out, {}, 2);
+  }
+  EXPECT_EQ(seen, keys_.size());
+  EXPECT_GE(in_place, 2u);  // all but those that share a frame with the range that moved
   EXPECT_EQ(client_->completions().size(), 1u);
 }
 

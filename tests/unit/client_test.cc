@@ -1,9 +1,11 @@
 // The client for programs of their own: a real shard on a thread, in-process transport.
 #include "worker/client.h"
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -86,6 +88,60 @@ TEST_F(ClientTest, AgreesWithAMapAlsoWhenIdsRepeat) {
     ASSERT_TRUE(Push(step, ids, gradients).status().ok());
     for (size_t i = 0; i < gradients.size(); ++i) model[ids[i / kDim]][i % kDim] -= gradients[i];
   }
+}
+
+// The same in place: rows are read where they arrived, and gradients written where they leave from.
+TEST_F(ClientTest, AgreesWithAMapInPlace) {
+  Client::Options options;
+  options.core.frame_bytes = 500;
+  Start("kind: ASP", 1, options);
+  const uint64_t seed = TestSeed();
+  SCOPED_TRACE(absl::StrCat("rerun with --seed=", seed));
+  Random random(seed);
+  std::map<uint64_t, std::vector<float>> model;
+  PulledRows rows;
+  Client::PreparedPush push;
+  for (int64_t step = 0; step < 40; ++step) {
+    std::set<uint64_t> distinct;
+    const uint64_t count = random.Uniform(300);
+    while (distinct.size() < count) distinct.insert(Mix64(random.Uniform(400)));
+    const std::vector<uint64_t> ids(distinct.begin(), distinct.end());
+    const TableKeys keys = {0, ids};
+    PulledRows* const to = &rows;
+    ASSERT_TRUE(client_->PullInPlace(0, step, {&keys, 1}, {&to, 1}).status().ok());
+    ASSERT_TRUE(client_->PreparePush(0, {&keys, 1}, &push).ok());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::vector<float>& want = model.try_emplace(ids[i], kDim, 0.0f).first->second;
+      for (int d = 0; d < kDim; ++d) {
+        ASSERT_EQ(rows.at()[i][d], want[d]) << "step " << step;
+        const float gradient = static_cast<float>(random.Uniform(9));
+        push.at(0)[i][d] = gradient;
+        want[d] -= gradient;
+      }
+    }
+    ASSERT_TRUE(client_->Push(step, 1, &push).status().ok());
+  }
+}
+
+TEST_F(ClientTest, RefusesAPushInPlaceThatCannotBe) {
+  Start("kind: ASP", 1, {});
+  Client::PreparedPush push;
+  const auto refused = [&](uint32_t group, const TableKeys& keys) {
+    return absl::IsInvalidArgument(client_->PreparePush(group, {&keys, 1}, &push));
+  };
+  EXPECT_TRUE(refused(0, {0, five_, /*may_repeat=*/true}));
+  EXPECT_TRUE(refused(0, {9, five_}));
+  EXPECT_TRUE(refused(9, {0, five_}));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->Push(0, 1, &push).status())) << "never prepared";
+  const TableKeys keys = {0, five_};
+  ASSERT_TRUE(client_->PreparePush(0, {&keys, 1}, &push).ok());
+  std::fill_n(push.at(0)[0], kDim, 2.0f);
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->Push(-1, 1, &push).status()));
+  EXPECT_TRUE(client_->Push(0, 1, &push).status().ok()) << "what was refused may be sent yet";
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->Push(1, 1, &push).status())) << "sent already";
+  std::vector<float> rows;
+  ASSERT_TRUE(Pull(1, five_, &rows).status().ok());
+  EXPECT_EQ(rows, std::vector<float>(kDim, -2));
 }
 
 // Each id of a request travels once.

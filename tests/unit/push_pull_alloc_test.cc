@@ -1,6 +1,7 @@
 // In steady state push and pull ask the heap for nothing: neither the client's core nor the
 // shard's. Buffers come from a BufferSource, which reuses its own. A program of its own, because it
 // replaces operator new.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -22,7 +23,7 @@ constexpr size_t kKeys = 500;
 
 // Two workers and two shards in one thread, joined by first-in first-out lists that keep their
 // memory. Worker 0 reads a step before worker 1 has pushed the one before, so under BSP its reads
-// are parked.
+// are parked. Worker 0 copies, with keys that repeat; worker 1 reads and writes in place.
 class Group {
  public:
   explicit Group(const std::string& policy)
@@ -33,6 +34,7 @@ class Group {
         gradients_(kKeys * kDim, 1) {
     Random random(1);
     for (uint64_t& key : keys_) key = random.Uniform(400);  // some repeat
+    for (uint64_t key = 0; key < kKeys; ++key) distinct_.push_back(key);
     ClientCore::Options options;
     options.frame_bytes = 1000;
     for (int rank = 0; rank < kWorkers; ++rank) {
@@ -59,18 +61,29 @@ class Group {
 
  private:
   void Pull(int rank, int64_t step) {
-    const TableKeys keys = {0, keys_, true};
+    const TableKeys keys = {0, keys_, true}, distinct = {0, distinct_};
     const absl::Span<float> rows = absl::MakeSpan(rows_);
-    workers_[rank]->Pull(now_, 0, step, {&keys, 1}, {&rows, 1}, 0);
+    PulledRows* const in_place = &rows_in_place_;
+    if (rank == 0) {
+      workers_[rank]->Pull(now_, 0, step, {&keys, 1}, {&rows, 1}, 0);
+    } else {
+      workers_[rank]->PullInPlace(now_, 0, step, {&distinct, 1}, {&in_place, 1}, 0);
+    }
     Deliver();
   }
   void Push(int rank, int64_t step) {
-    const TableKeys keys = {0, keys_, true};
+    const TableKeys keys = {0, keys_, true}, distinct = {0, distinct_};
     const absl::Span<const float> gradients = gradients_;
     ClientCore::PushInfo info;
     info.first_step = info.step = step;
     info.samples = 1;
-    workers_[rank]->Push(now_, info, {&keys, 1}, {&gradients, 1});
+    if (rank == 0) {
+      workers_[rank]->Push(now_, info, {&keys, 1}, {&gradients, 1});
+    } else {
+      workers_[rank]->PreparePush(0, {&distinct, 1}, &push_);
+      for (float* const gradient : push_.at(0)) std::fill_n(gradient, kDim, 1.0f);
+      workers_[rank]->Push(now_, info, &push_);
+    }
     Deliver();
   }
   void Deliver() {
@@ -104,8 +117,10 @@ class Group {
   std::vector<std::unique_ptr<ClientCore>> workers_;
   std::vector<std::unique_ptr<ShardCore>> shards_;
   ShardEffects effects_;
-  std::vector<uint64_t> keys_;
+  std::vector<uint64_t> keys_, distinct_;
   std::vector<float> rows_;
+  PulledRows rows_in_place_;
+  ClientCore::PreparedPush push_;
   const std::vector<float> gradients_;
   size_t done_ = 0;
 };

@@ -24,8 +24,8 @@ TEST(PushPullBenchTest, TinyRunAgreesWithItself) {
   for (std::string& checksum : checksums) {
     std::ostringstream out;
     ASSERT_TRUE(RunPushPullBench(Tiny(), out).ok());
-    EXPECT_NE(out.str().find("pull unique zmq     700"), std::string::npos) << out.str();
-    EXPECT_NE(out.str().find("push merged shm     700"), std::string::npos) << out.str();
+    EXPECT_NE(out.str().find("pull in-place zmq     700"), std::string::npos) << out.str();
+    EXPECT_NE(out.str().find("push merged   shm     700"), std::string::npos) << out.str();
     checksum = out.str().substr(out.str().find("checksum"));
   }
   EXPECT_EQ(checksums[0], checksums[1]);

@@ -1,0 +1,42 @@
+// Rows of one table that stay in the frames that brought them: nothing is copied between the
+// network and their use.
+//
+// Thread safety: none of its own; a read writes it before it is done, and whoever reads it
+// afterwards may be any thread. Frames hold memory of the transport: clear what is no longer read.
+#ifndef TANDEM_WORKER_PULLED_ROWS_H_
+#define TANDEM_WORKER_PULLED_ROWS_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "base/buffer.h"
+
+namespace tandem {
+
+class PulledRows {
+ public:
+  // at()[i]: the row of the i-th key of the read, `dim` floats (aligned as floats). Valid until the
+  // next read into this object, Clear() or its end.
+  absl::Span<const float* const> at() const { return at_; }
+
+  void Clear() { Start(0); }
+
+  // For who reads rows: room for `keys` of them, then each row's place and the frame around it.
+  void Start(size_t keys) {
+    at_.resize(keys);
+    frames_.clear();
+  }
+  const float** places() { return at_.data(); }
+  void Keep(const Buffer& values) {
+    if (frames_.empty() || frames_.back().data() != values.data()) frames_.push_back(values);
+  }
+
+ private:
+  std::vector<const float*> at_;
+  std::vector<Buffer> frames_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_PULLED_ROWS_H_
