@@ -16,6 +16,7 @@ namespace tandem {
 namespace {
 
 constexpr uint32_t kControlReserve = 16;  // work requests that frames leave to control messages
+constexpr uint32_t kSignalEvery = 8;      // messages without news of their own, see PostMessage
 constexpr size_t kInlinePart = 512;  // parts of an offered frame up to this travel in the offer
 constexpr size_t kReadBytes = size_t{4} << 20;  // of one read; devices bound the size of a message
 constexpr uint32_t kWantedPieces = 2 * kMaxFrameParts;
@@ -95,7 +96,6 @@ absl::Status RdmaConnection::CreateQueuePair() {
     attributes.send_cq = attributes.recv_cq = shared_.cq;
     attributes.srq = shared_.srq;
     attributes.qp_type = IBV_QPT_RC;
-    attributes.sq_sig_all = 1;
     attributes.cap.max_send_wr = shared_.send_depth;
     attributes.cap.max_send_sge = max_pieces_;
     attributes.cap.max_inline_data = inline_bytes;
@@ -143,7 +143,7 @@ void RdmaConnection::SetPeer(const RdmaHello& peer) {
   const size_t most = peer.large_slot_bytes;
   rendezvous_bytes_ =
       shared_.rendezvous_bytes == 0 ? most : std::min(most, shared_.rendezvous_bytes);
-  staging_ = shared_.memory->Alloc(size_t{shared_.send_depth} * peer.message_bytes);
+  staging_ = shared_.memory->Alloc((size_t{shared_.send_depth} + 1) * peer.message_bytes);
   staging_mr_ = shared_.memory->Find(staging_.data(), staging_.size());
 }
 
@@ -183,32 +183,42 @@ bool RdmaConnection::HasRoom(uint32_t requests) const {
   return work_.size() + requests + kControlReserve <= shared_.send_depth;
 }
 
-uint8_t* RdmaConnection::Staging() {
-  return staging_.mutable_data() + staging_next_ * size_t{peer_.message_bytes};
+uint8_t* RdmaConnection::Staging(uint32_t place) {
+  return staging_.mutable_data() + place * size_t{peer_.message_bytes};
+}
+
+// What is copied when it is posted leaves its place free at once, and always has the last one.
+uint8_t* RdmaConnection::PlaceFor(size_t bytes) {
+  return Staging(bytes <= max_inline_ ? shared_.send_depth : staging_next_);
 }
 
 absl::Status RdmaConnection::Post(ibv_send_wr* request, const Work& work) {
   TANDEM_CHECK(work_.size() < shared_.send_depth);
-  request->send_flags |= IBV_SEND_SIGNALED;
+  request->wr_id = work_.next_number();
   ibv_send_wr* bad = nullptr;
   if (const int error = ibv_post_send(id_->qp, request, &bad); error != 0) {
     return absl::UnavailableError(absl::StrCat("ibv_post_send: ", std::strerror(error)));
   }
   work_.Push(work);
+  if ((request->send_flags & IBV_SEND_SIGNALED) != 0) signalled_ = work_.next_number();
   if (++staging_next_ == shared_.send_depth) staging_next_ = 0;
   return absl::OkStatus();
 }
 
-// Sends what lies at Staging().
+// Sends what lies at PlaceFor(bytes). Nobody waits for it to be done but who needs its place, so
+// the device tells of few.
 absl::Status RdmaConnection::PostMessage(size_t bytes, Work::Kind kind) {
-  ibv_sge piece = {reinterpret_cast<uintptr_t>(Staging()), static_cast<uint32_t>(bytes),
+  ibv_sge piece = {reinterpret_cast<uintptr_t>(PlaceFor(bytes)), static_cast<uint32_t>(bytes),
                    staging_mr_->lkey};
   ibv_send_wr request = {};
   request.opcode = IBV_WR_SEND;
   request.sg_list = &piece;
   request.num_sge = 1;
+  const bool tell =
+      kind != Work::Kind::kMessage || work_.next_number() - signalled_ + 1 >= kSignalEvery;
+  if (tell) request.send_flags |= IBV_SEND_SIGNALED;
   if (bytes <= max_inline_) {
-    request.send_flags = IBV_SEND_INLINE;
+    request.send_flags |= IBV_SEND_INLINE;
     ++counters_->inlined;
   }
   return Post(&request, {.kind = kind});
@@ -225,7 +235,7 @@ RdmaMessage RdmaConnection::NewMessage(RdmaMessageKind kind) {
 }
 
 absl::Status RdmaConnection::Pump() {
-  if (!open_) return absl::OkStatus();
+  if (!open_ || (queue_.empty() && control_.empty() && offers_here_ == 0)) return absl::OkStatus();
   TANDEM_RETURN_IF_ERROR(PumpControl());
   TANDEM_RETURN_IF_ERROR(PumpReads());
   while (!queue_.empty()) {
@@ -253,7 +263,7 @@ absl::StatusOr<bool> RdmaConnection::TrySendFrame(Frame* frame) {
       frame->part, frame->part + frame->parts,
       [this](const Buffer& part) { return shared_.memory->OnOtherDevice(part.data()); });
   if (bytes <= peer_.message_bytes && !elsewhere) {
-    TANDEM_RETURN_IF_ERROR(SendSmall(*frame));
+    TANDEM_RETURN_IF_ERROR(SendSmall(*frame, bytes));
     return true;
   }
   if (bytes > rendezvous_bytes_ && bytes > peer_.message_bytes) return TryOffer(frame);
@@ -265,20 +275,20 @@ absl::StatusOr<bool> RdmaConnection::TrySendFrame(Frame* frame) {
 
 absl::Status RdmaConnection::SendGoodbye() {
   --credits_;
-  EncodeRdmaHead(NewMessage(RdmaMessageKind::kGoodbye), Staging());
+  EncodeRdmaHead(NewMessage(RdmaMessageKind::kGoodbye), PlaceFor(kRdmaHeadBytes));
   return PostMessage(kRdmaHeadBytes, Work::Kind::kGoodbye);
 }
 
 // The bytes are copied, so the sender's buffers are free and the frame is off the queue at once.
-absl::Status RdmaConnection::SendSmall(const Frame& frame) {
+absl::Status RdmaConnection::SendSmall(const Frame& frame, size_t bytes) {
   --credits_;
   ++counters_->small;
   RdmaMessage message = NewMessage(RdmaMessageKind::kFrame);
   SetParts(frame, &message);
-  uint8_t* const to = Staging();
+  uint8_t* const to = PlaceFor(bytes);
   EncodeRdmaHead(message, to);
   CopyParts(frame, message, to);
-  return PostMessage(message.TotalBytes(), Work::Kind::kMessage);
+  return PostMessage(bytes, Work::Kind::kMessage);
 }
 
 // The smallest size that fits, and the larger one when those are all taken.
@@ -308,7 +318,7 @@ absl::Status RdmaConnection::SendToSlot(Frame&& frame, int slot) {
 }
 
 absl::Status RdmaConnection::WriteGathered(Frame&& frame, int slot, const RdmaMessage& message) {
-  uint8_t* const head = Staging();
+  uint8_t* const head = Staging(staging_next_);
   EncodeRdmaHead(message, head);
   uint8_t* const zeros = head + kRdmaHeadBytes;
   std::memset(zeros, 0, 8);
@@ -349,6 +359,7 @@ absl::Status RdmaConnection::WriteStaged(const Frame& frame, int slot, const Rdm
 absl::Status RdmaConnection::PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame&& frame) {
   ibv_send_wr request = {};
   request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  request.send_flags = IBV_SEND_SIGNALED;
   request.sg_list = pieces.data();
   request.num_sge = static_cast<int>(pieces.size());
   request.imm_data = htonl(static_cast<uint32_t>(slot));
@@ -387,9 +398,11 @@ absl::StatusOr<bool> RdmaConnection::TryOffer(Frame* frame) {
   --credits_;
   ++frames_posted_;
   ++counters_->offered;
-  EncodeRdmaHead(message, Staging());
-  CopyParts(offer->frame, message, Staging());
-  TANDEM_RETURN_IF_ERROR(PostMessage(message.TotalBytes(), Work::Kind::kMessage));
+  const size_t bytes = message.TotalBytes();
+  uint8_t* const to = PlaceFor(bytes);
+  EncodeRdmaHead(message, to);
+  CopyParts(offer->frame, message, to);
+  TANDEM_RETURN_IF_ERROR(PostMessage(bytes, Work::Kind::kMessage));
   return true;
 }
 
@@ -430,6 +443,7 @@ absl::Status RdmaConnection::MakeKey(const Buffer& part, Key* key) {
   key->key = ibv_inc_rkey(key->window->rkey);
   ibv_send_wr request = {};
   request.opcode = IBV_WR_BIND_MW;
+  request.send_flags = IBV_SEND_SIGNALED;
   request.bind_mw.mw = key->window;
   request.bind_mw.rkey = key->key;
   request.bind_mw.bind_info = {shared_.memory->Find(part.data(), part.size()),
@@ -477,12 +491,13 @@ absl::Status RdmaConnection::PumpControl() {
     if (control.kind == Control::Kind::kDone) {
       RdmaMessage message = NewMessage(RdmaMessageKind::kDone);
       message.token = control.token;
-      EncodeRdmaHead(message, Staging());
+      EncodeRdmaHead(message, PlaceFor(kRdmaHeadBytes));
       TANDEM_RETURN_IF_ERROR(PostMessage(kRdmaHeadBytes, Work::Kind::kMessage));
       continue;
     }
     ibv_send_wr request = {};
     request.opcode = IBV_WR_LOCAL_INV;
+    request.send_flags = IBV_SEND_SIGNALED;
     request.invalidate_rkey = control.key;
     TANDEM_RETURN_IF_ERROR(
         Post(&request, {.kind = Work::Kind::kInvalidate, .number = control.offer}));
@@ -494,14 +509,15 @@ absl::Status RdmaConnection::GiveBack() {
   if (!open_ || work_.size() >= shared_.send_depth) return absl::OkStatus();
   if (2 * owed_ < shared_.shape.credits && !ring_->PeerIsShort()) return absl::OkStatus();
   ++counters_->gives;
-  EncodeRdmaHead(NewMessage(RdmaMessageKind::kCredit), Staging());
+  EncodeRdmaHead(NewMessage(RdmaMessageKind::kCredit), PlaceFor(kRdmaHeadBytes));
   return PostMessage(kRdmaHeadBytes, Work::Kind::kMessage);
 }
 
 absl::Status RdmaConnection::Probe() {
-  if (!work_.empty()) return absl::OkStatus();
+  if (signalled_ > work_.front_number()) return absl::OkStatus();
   ibv_send_wr request = {};
   request.opcode = IBV_WR_RDMA_WRITE;
+  request.send_flags = IBV_SEND_SIGNALED;
   request.wr.rdma.remote_addr = peer_.ring_address;
   request.wr.rdma.rkey = peer_.ring_key;
   return Post(&request, {.kind = Work::Kind::kProbe, .posted = Clock::now()});
@@ -522,7 +538,11 @@ absl::Status RdmaConnection::OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>*
         absl::StrCat("the connection broke: ", ibv_wc_status_str(wc.status), " (vendor code ",
                      wc.vendor_err, ")"));
   }
-  const Work work = work_.Pop();
+  while (work_.front_number() <= wc.wr_id) Finish(work_.Pop(), out);
+  return Pump();
+}
+
+void RdmaConnection::Finish(const Work& work, std::vector<RdmaDelivery>* out) {
   switch (work.kind) {
     case Work::Kind::kFrame:
       in_slots_.Pop();
@@ -544,7 +564,6 @@ absl::Status RdmaConnection::OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>*
     case Work::Kind::kBind:
       break;
   }
-  return Pump();
 }
 
 // ---- receiving ----
@@ -618,9 +637,17 @@ void RdmaConnection::OnFrame(const RdmaMessage& message, absl::Span<const uint8_
   }
 }
 
+Buffer RdmaConnection::CopyBytes(absl::Span<const uint8_t> bytes) {
+  if (bytes.size() > RdmaSmallBlock::kBytes) return CopyToBuffer(*shared_.memory, bytes);
+  RdmaSmallBlock* const block = shared_.small_blocks->Take();
+  if (block->bytes.empty()) block->bytes = shared_.memory->Alloc(RdmaSmallBlock::kBytes);
+  std::memcpy(block->bytes.mutable_data(), bytes.data(), bytes.size());
+  return Buffer(block, block->bytes.mutable_data(), bytes.size());
+}
+
 void RdmaConnection::CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                                Frame* frame) {
-  const Buffer copy = CopyToBuffer(*shared_.memory, bytes.subspan(message.HeadBytes()));
+  const Buffer copy = CopyBytes(bytes.subspan(message.HeadBytes()));
   frame->parts = message.parts;
   size_t at = 0;
   for (int i = 0; i < frame->parts; ++i) {
@@ -635,8 +662,7 @@ void RdmaConnection::LendFrame(const RdmaMessage& message, absl::Span<const uint
                                int slot, Frame* frame) {
   frame->parts = message.parts;
   if (message.part_bytes[0] > 0) {
-    frame->part[0] =
-        CopyToBuffer(*shared_.memory, bytes.subspan(message.PartOffset(0), message.part_bytes[0]));
+    frame->part[0] = CopyBytes(bytes.subspan(message.PartOffset(0), message.part_bytes[0]));
   }
   const Buffer whole = ring_->Lend(slot);
   for (int i = 1; i < frame->parts; ++i) {
@@ -696,6 +722,7 @@ absl::Status RdmaConnection::PostRead(uint64_t number, Arrival* arrival) {
                    static_cast<uint32_t>(bytes), shared_.memory->Find(to.data(), to.size())->lkey};
   ibv_send_wr request = {};
   request.opcode = IBV_WR_RDMA_READ;
+  request.send_flags = IBV_SEND_SIGNALED;
   request.sg_list = &piece;
   request.num_sge = 1;
   request.wr.rdma.remote_addr = arrival->offer.part_address[part] + arrival->offset;

@@ -34,16 +34,27 @@
 #include "rdma/memory.h"
 #include "rdma/ring.h"
 #include "rdma/wire.h"
+#include "transport/recycle_pool.h"
 
 namespace tandem {
 
 // Receive buffers that are posted together.
 inline constexpr uint32_t kRdmaReceiveBatch = 16;
 
+// Registered bytes for a received message of up to kBytes, which one thread takes without a lock.
+struct RdmaSmallBlock final : public BufferBlock {
+  static constexpr size_t kBytes = 512;
+  void Recycle() override { pool->Give(this); }
+  Buffer bytes;
+  RecyclePool<RdmaSmallBlock>* pool = nullptr;
+  RdmaSmallBlock* next = nullptr;
+};
+
 // What all connections of an endpoint share.
 struct RdmaShared {
   std::shared_ptr<RdmaMemory> memory;
   std::shared_ptr<RdmaWaker> waker;
+  RecyclePool<RdmaSmallBlock>* small_blocks = nullptr;
   ibv_cq* cq = nullptr;
   ibv_srq* srq = nullptr;
   RdmaHello shape;              // what this endpoint grants each peer, without address and key
@@ -104,7 +115,8 @@ class RdmaConnection {
   size_t in_flight() const { return queue_.size() + frames_posted_; }
   bool goodbye_left() const { return goodbye_left_; }  // acknowledged by the peer's device
 
-  // A work request of this connection is done. An error is the end of this connection.
+  // A work request of this connection is done, and all before it. An error is the end of this
+  // connection.
   absl::Status OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>* out);
   // A message is here: in a receive buffer (`bytes`), or in the slot that `wc` names. An error is
   // the end of this connection, by the peer's fault.
@@ -169,14 +181,15 @@ class RdmaConnection {
 
   // Sending.
   bool HasRoom(uint32_t requests) const;  // leaves some for control messages
-  uint8_t* Staging();                     // of the next work request
+  uint8_t* Staging(uint32_t place);       // of send_depth + 1
+  uint8_t* PlaceFor(size_t bytes);        // where to write the next message
   absl::Status Post(ibv_send_wr* request, const Work& work);
   absl::Status PostMessage(size_t bytes, Work::Kind kind);
   RdmaMessage NewMessage(RdmaMessageKind kind);
   absl::StatusOr<bool> TrySend(Outgoing* next);
   absl::StatusOr<bool> TrySendFrame(Frame* frame);  // takes it if true
   absl::Status SendGoodbye();
-  absl::Status SendSmall(const Frame& frame);
+  absl::Status SendSmall(const Frame& frame, size_t bytes);
   int FreeSlotFor(size_t bytes) const;
   absl::Status SendToSlot(Frame&& frame, int slot);
   absl::Status WriteGathered(Frame&& frame, int slot, const RdmaMessage& message);
@@ -186,6 +199,7 @@ class RdmaConnection {
   absl::Status MakeKey(const Buffer& part, Key* key);
   absl::Status StageParts(Frame* frame);
   absl::Status PumpControl();
+  void Finish(const Work& work, std::vector<RdmaDelivery>* out);
 
   // Receiving.
   absl::Status OnMessage(absl::Span<const uint8_t> bytes, int slot, std::vector<RdmaDelivery>* out);
@@ -194,6 +208,7 @@ class RdmaConnection {
   absl::Status OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                        std::vector<RdmaDelivery>* out);
   absl::Status OnDone(uint32_t token);
+  Buffer CopyBytes(absl::Span<const uint8_t> bytes);
   void CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, Frame* frame);
   void LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
                  Frame* frame);
@@ -209,7 +224,7 @@ class RdmaConnection {
   RdmaPathCounters* const counters_;
   rdma_cm_id* id_;
   std::shared_ptr<RdmaRing> ring_;
-  Buffer staging_;  // send_depth messages
+  Buffer staging_;  // messages that are sent, but for those in slots
   ibv_mr* staging_mr_ = nullptr;
   uint32_t max_inline_ = 0, max_pieces_ = 0;
   bool open_ = false, goodbye_left_ = false;
@@ -221,7 +236,8 @@ class RdmaConnection {
   size_t rendezvous_bytes_ = 0;
   Fifo<Outgoing> queue_;
   Fifo<Work> work_;
-  uint32_t staging_next_ = 0;  // of send_depth
+  uint64_t signalled_ = 0;     // the device tells when work with a smaller number is done
+  uint32_t staging_next_ = 0;  // place of the next work request, of send_depth
   Fifo<Frame> in_slots_;       // of Work::kFrame: kept alive
   Fifo<Control> control_;
   size_t frames_posted_ = 0;

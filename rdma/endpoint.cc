@@ -36,6 +36,7 @@ RdmaEndpoint::RdmaEndpoint(const RdmaOptions& options)
     : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)), spin_(options.spin) {
   TANDEM_CHECK(epoll_fd_ >= 0);
   shared_.waker = std::make_shared<RdmaWaker>();
+  shared_.small_blocks = small_blocks_.get();
   RdmaHello& shape = shared_.shape;
   shape.small_slots = static_cast<uint16_t>(options.small_slots);
   shape.large_slots = static_cast<uint16_t>(options.large_slots);
@@ -355,6 +356,7 @@ void RdmaEndpoint::Emit(TransportEvent::Kind kind, PeerId id, absl::Status why) 
 }
 
 void RdmaEndpoint::EmitWritable() {
+  if (blocked_.empty()) return;
   const auto low = static_cast<size_t>(options_.send_queue_frames / 2);
   for (size_t i = 0; i < blocked_.size();) {
     RdmaPeer* const peer = Find(blocked_[i]);

@@ -30,6 +30,7 @@
 #include "rdma/fifo.h"
 #include "rdma/rdma_transport.h"
 #include "rdma/wire.h"
+#include "transport/recycle_pool.h"
 #include "transport/spin.h"
 
 namespace tandem {
@@ -158,6 +159,7 @@ class RdmaEndpoint final : public RdmaLeftover {
   void OnCompletionEvent();
 
   RdmaOptions options_;
+  const RecyclePool<RdmaSmallBlock>::Owner small_blocks_ = RecyclePool<RdmaSmallBlock>::New();
   RdmaShared shared_;
   std::string address_, device_;
   RdmaSocketAddress own_;

@@ -15,7 +15,7 @@ namespace {
 constexpr int kCompletionsPerTurn = 64;  // so that Poll ends although a fast sender goes on
 constexpr unsigned kUnackedEvents = 64;  // completion events acknowledged together: it takes a lock
 // Turns that may pass without a look at the clock while each brings something to hand over.
-constexpr int kUnwatchedTurns = 16;
+constexpr int kUnwatchedTurns = 4;
 // How long connections may go unwatched while frames keep the thread from sleeping.
 constexpr auto kLookAround = std::chrono::milliseconds(5);
 

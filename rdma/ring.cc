@@ -113,13 +113,14 @@ void RdmaRing::Release(int slot) {
 }
 
 uint64_t RdmaRing::GrantReleased() {
-  const uint64_t back = released_.exchange(0);
+  const uint64_t back = released_.load() == 0 ? 0 : released_.exchange(0);
   granted_ |= back;
   return back;
 }
 
 bool RdmaRing::PeerIsShort() const {
   const uint64_t back = released_.load();
+  if (back == 0) return false;
   for (const uint64_t mask : {small_mask_, large_mask_}) {
     if ((back & mask) != 0 && 2 * std::popcount(granted_ & mask) < std::popcount(mask)) return true;
   }
