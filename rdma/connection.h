@@ -1,18 +1,20 @@
 // One reliable connection: frames in, messages on a queue pair out, and the other way round.
 //
 // How a frame travels depends on its size (docs/RDMA.md):
-//   small   one SEND, copied at both ends, inline where the device can
+//   small   one SEND, copied at both ends, inline where the device can; the device tells of every
+//           eighth that it is done
 //   medium  one RDMA WRITE with immediate into a slot of the peer's ring, gathered from where its
-//   parts
-//           lie, used there by the receiver
-//   large   offered: the peer gets keys to exactly these parts, reads them into buffers of its own,
-//   and
-//           says so; then the keys are taken back
+//           parts lie, used there by the receiver
+//   large   offered: the peer gets keys to exactly these parts, reads them into buffers of its own
+//           and says so; then the keys are taken back
 // Frames arrive in the order sent, whichever way each takes.
 //
 // Flow control: the peer says how many messages may be under way and which slots are free, and
 // gives both back on whatever it sends next. Messages that only give something back are bounded by
 // what there is to give, and the receiver has buffers for all of them: it is never "not ready".
+//
+// ABSL_ATTRIBUTE_HOT here and in rdma/endpoint.h: what every small frame passes through, so that it
+// lies together in the program.
 //
 // Thread safety: none; for the endpoint's thread.
 #ifndef TANDEM_RDMA_CONNECTION_H_
@@ -26,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -106,11 +109,11 @@ class RdmaConnection {
   void Disconnect();
 
   // Posts the frame, or queues it until it can be posted. An error is the end of this connection.
-  absl::Status Send(Frame&& frame);
+  ABSL_ATTRIBUTE_HOT absl::Status Send(Frame&& frame);
   void QueueFrame(Frame&& frame);
   void QueueGoodbye();
   // Posts what can be posted. An error is the end of this connection.
-  absl::Status Pump();
+  ABSL_ATTRIBUTE_HOT absl::Status Pump();
   // Frames queued or under way.
   size_t in_flight() const { return queue_.size() + frames_posted_; }
   bool goodbye_left() const { return goodbye_left_; }  // acknowledged by the peer's device
@@ -120,11 +123,11 @@ class RdmaConnection {
   absl::Status OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>* out);
   // A message is here: in a receive buffer (`bytes`), or in the slot that `wc` names. An error is
   // the end of this connection, by the peer's fault.
-  absl::Status OnReceived(const ibv_wc& wc, absl::Span<const uint8_t> bytes,
-                          std::vector<RdmaDelivery>* out);
+  ABSL_ATTRIBUTE_HOT absl::Status OnReceived(const ibv_wc& wc, absl::Span<const uint8_t> bytes,
+                                             std::vector<RdmaDelivery>* out);
 
   // Gives back credits and slots if the peer may soon miss them.
-  absl::Status GiveBack();
+  ABSL_ATTRIBUTE_HOT absl::Status GiveBack();
   // Posts a write of nothing if nothing is under way: the answer is the peer's device's.
   absl::Status Probe();
   // Above this many bytes a frame is offered: reading costs a round trip, which is cheaper than one
@@ -180,16 +183,16 @@ class RdmaConnection {
   void StopQueuePair();
 
   // Sending.
-  bool HasRoom(uint32_t requests) const;  // leaves some for control messages
-  uint8_t* Staging(uint32_t place);       // of send_depth + 1
-  uint8_t* PlaceFor(size_t bytes);        // where to write the next message
-  absl::Status Post(ibv_send_wr* request, const Work& work);
-  absl::Status PostMessage(size_t bytes, Work::Kind kind);
-  RdmaMessage NewMessage(RdmaMessageKind kind);
+  bool HasRoom(uint32_t requests) const;               // leaves some for control messages
+  uint8_t* Staging(uint32_t place);                    // of send_depth + 1
+  ABSL_ATTRIBUTE_HOT uint8_t* PlaceFor(size_t bytes);  // where to write the next message
+  ABSL_ATTRIBUTE_HOT absl::Status Post(ibv_send_wr* request, const Work& work);
+  ABSL_ATTRIBUTE_HOT absl::Status PostMessage(size_t bytes, Work::Kind kind);
+  ABSL_ATTRIBUTE_HOT RdmaMessage NewMessage(RdmaMessageKind kind);
   absl::StatusOr<bool> TrySend(Outgoing* next);
-  absl::StatusOr<bool> TrySendFrame(Frame* frame);  // takes it if true
+  ABSL_ATTRIBUTE_HOT absl::StatusOr<bool> TrySendFrame(Frame* frame);  // takes it if true
   absl::Status SendGoodbye();
-  absl::Status SendSmall(const Frame& frame, size_t bytes);
+  ABSL_ATTRIBUTE_HOT absl::Status SendSmall(const Frame& frame, size_t bytes);
   int FreeSlotFor(size_t bytes) const;
   absl::Status SendToSlot(Frame&& frame, int slot);
   absl::Status WriteGathered(Frame&& frame, int slot, const RdmaMessage& message);
@@ -202,17 +205,20 @@ class RdmaConnection {
   void Finish(const Work& work, std::vector<RdmaDelivery>* out);
 
   // Receiving.
-  absl::Status OnMessage(absl::Span<const uint8_t> bytes, int slot, std::vector<RdmaDelivery>* out);
-  absl::Status TakeBack(const RdmaMessage& message);
-  void OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot, Frame* frame);
+  ABSL_ATTRIBUTE_HOT absl::Status OnMessage(absl::Span<const uint8_t> bytes, int slot,
+                                            std::vector<RdmaDelivery>* out);
+  ABSL_ATTRIBUTE_HOT absl::Status TakeBack(const RdmaMessage& message);
+  ABSL_ATTRIBUTE_HOT void OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                                  int slot, Frame* frame);
   absl::Status OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                        std::vector<RdmaDelivery>* out);
   absl::Status OnDone(uint32_t token);
-  Buffer CopyBytes(absl::Span<const uint8_t> bytes);
-  void CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, Frame* frame);
+  ABSL_ATTRIBUTE_HOT Buffer CopyBytes(absl::Span<const uint8_t> bytes);
+  ABSL_ATTRIBUTE_HOT void CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
+                                    Frame* frame);
   void LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
                  Frame* frame);
-  RdmaDelivery* Arrive(std::vector<RdmaDelivery>* out);
+  ABSL_ATTRIBUTE_HOT RdmaDelivery* Arrive(std::vector<RdmaDelivery>* out);
   void DeliverReady(std::vector<RdmaDelivery>* out);
   absl::Status PumpReads();
   absl::Status PostRead(uint64_t number, Arrival* arrival);

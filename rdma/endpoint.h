@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/attributes.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -83,13 +84,13 @@ class RdmaEndpoint final : public RdmaLeftover {
   bool empty() const { return peers_.empty(); }
 
   absl::StatusOr<PeerId> Connect(const std::string& address);
-  absl::Status Send(PeerId id, Frame&& frame);
+  ABSL_ATTRIBUTE_HOT absl::Status Send(PeerId id, Frame&& frame);
   void Close(PeerId id);
-  void Poll(absl::Duration timeout, std::vector<TransportEvent>* events);
+  ABSL_ATTRIBUTE_HOT void Poll(absl::Duration timeout, std::vector<TransportEvent>* events);
   void Wake();
   int wait_fd() const { return epoll_fd_; }
-  bool BeginWait(Clock::time_point* until);
-  void EndWait(bool readable);
+  ABSL_ATTRIBUTE_HOT bool BeginWait(Clock::time_point* until);
+  ABSL_ATTRIBUTE_HOT void EndWait(bool readable);
   const std::string& address() const { return address_; }
   const std::string& device() const { return device_; }
   TransportCounters counters() const { return counters_; }
@@ -113,7 +114,7 @@ class RdmaEndpoint final : public RdmaLeftover {
   absl::Status CheckDevice();
   absl::Status CreateQueues();
   absl::Status AddReceives();
-  void PostReceive(uint64_t number);
+  ABSL_ATTRIBUTE_HOT void PostReceive(uint64_t number);
   void FlushReceives();
 
   // Connections.
@@ -133,28 +134,28 @@ class RdmaEndpoint final : public RdmaLeftover {
   rdma_conn_param Parameters(const uint8_t* hello);
 
   // Frames.
-  bool PollQueue();
-  void DrainCompletions(int at_most);
-  void OnCompletion(const ibv_wc& wc);
-  void OnReceive(const ibv_wc& wc, RdmaPeer* peer);
-  void Deliver(RdmaPeer* peer, RdmaDelivery* delivery);
+  ABSL_ATTRIBUTE_HOT bool PollQueue();
+  ABSL_ATTRIBUTE_HOT void DrainCompletions(int at_most);
+  ABSL_ATTRIBUTE_HOT void OnCompletion(const ibv_wc& wc);
+  ABSL_ATTRIBUTE_HOT void OnReceive(const ibv_wc& wc, RdmaPeer* peer);
+  ABSL_ATTRIBUTE_HOT void Deliver(RdmaPeer* peer, RdmaDelivery* delivery);
   void OnGoodbye(RdmaPeer* peer);
   void Emit(TransportEvent::Kind kind, PeerId id, absl::Status why);
-  void EmitWritable();
+  ABSL_ATTRIBUTE_HOT void EmitWritable();
 
   // Ends.
-  RdmaPeer* Find(PeerId id);
+  ABSL_ATTRIBUTE_HOT RdmaPeer* Find(PeerId id);
   void Break(RdmaPeer* peer, absl::Status why);
-  void ReportGone();
+  ABSL_ATTRIBUTE_HOT void ReportGone();
   void Drop(PeerId id);
   bool Finished(const RdmaPeer& peer) const;
 
   // Time.
-  void Turn();
-  void RunTimers(Clock::time_point now);
+  ABSL_ATTRIBUTE_HOT void Turn();
+  ABSL_ATTRIBUTE_HOT void RunTimers(Clock::time_point now);
   void TickPeer(RdmaPeer* peer, Clock::time_point now);
   void ScheduleAt(Clock::time_point at) { next_timer_ = std::min(next_timer_, at); }
-  bool Wait(Clock::time_point now, Clock::time_point deadline);
+  ABSL_ATTRIBUTE_HOT bool Wait(Clock::time_point now, Clock::time_point deadline);
   int Look(int timeout_ms);
   void OnCompletionEvent();
 

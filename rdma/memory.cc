@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <chrono>
@@ -12,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace tandem {
 namespace {
@@ -58,7 +58,7 @@ class RdmaMemory::Pool {
   bool ProbeDmaBuf() const;
   absl::Status AddDmaBuf(int fd, uint64_t offset, void* address, size_t bytes);
   void RemoveDmaBuf(void* address);
-  bool OnOtherDevice(const void* data) const;
+  bool IsOfOtherDevice(const void* data) const;
   void MeasureCopy();
   RdmaMemoryStats stats() const {
     absl::ReaderMutexLock lock(&mutex_);
@@ -106,7 +106,6 @@ class RdmaMemory::Pool {
   const ibv_device_attr attributes_;
   bool windows_ = false, dmabuf_ = false;
   double copy_rate_ = 1e9;
-  std::atomic<int> other_devices_{0};
 
   mutable absl::Mutex mutex_;
   int64_t references_ ABSL_GUARDED_BY(mutex_) = 1;
@@ -267,18 +266,15 @@ absl::Status RdmaMemory::Pool::AddDmaBuf(int fd, uint64_t offset, void* address,
   ++stats_.registrations;
   stats_.registered_bytes += bytes;
   regions_[at] = {bytes, mr, true};
-  other_devices_.fetch_add(1);
   return absl::OkStatus();
 }
 
 void RdmaMemory::Pool::RemoveDmaBuf(void* address) {
   absl::MutexLock lock(&mutex_);
   DropRegion(static_cast<uint8_t*>(address));
-  other_devices_.fetch_sub(1);
 }
 
-bool RdmaMemory::Pool::OnOtherDevice(const void* data) const {
-  if (other_devices_.load(std::memory_order_relaxed) == 0) return false;
+bool RdmaMemory::Pool::IsOfOtherDevice(const void* data) const {
   const auto at = reinterpret_cast<uintptr_t>(data);
   absl::ReaderMutexLock lock(&mutex_);
   auto after = regions_.upper_bound(at);
@@ -325,10 +321,15 @@ ibv_mr* RdmaMemory::Find(const void* data, size_t bytes) const { return pool_->F
 bool RdmaMemory::has_windows() const { return pool_->windows_; }
 bool RdmaMemory::has_dmabuf() const { return pool_->dmabuf_; }
 absl::Status RdmaMemory::RegisterDmaBuf(int fd, uint64_t offset, void* address, size_t bytes) {
-  return pool_->AddDmaBuf(fd, offset, address, bytes);
+  TANDEM_RETURN_IF_ERROR(pool_->AddDmaBuf(fd, offset, address, bytes));
+  other_devices_.fetch_add(1);
+  return absl::OkStatus();
 }
-void RdmaMemory::UnregisterDmaBuf(void* address) { pool_->RemoveDmaBuf(address); }
-bool RdmaMemory::OnOtherDevice(const void* data) const { return pool_->OnOtherDevice(data); }
+void RdmaMemory::UnregisterDmaBuf(void* address) {
+  pool_->RemoveDmaBuf(address);
+  other_devices_.fetch_sub(1);
+}
+bool RdmaMemory::IsOfOtherDevice(const void* data) const { return pool_->IsOfOtherDevice(data); }
 double RdmaMemory::copy_rate() const { return pool_->copy_rate_; }
 RdmaMemoryStats RdmaMemory::stats() const { return pool_->stats(); }
 

@@ -15,6 +15,7 @@
 
 #include <infiniband/verbs.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -66,7 +67,9 @@ class RdmaMemory final : public BufferSource {
   absl::Status RegisterDmaBuf(int fd, uint64_t offset, void* address, size_t bytes);
   void UnregisterDmaBuf(void* address);
   // Whether the processor must keep away from these bytes.
-  bool OnOtherDevice(const void* data) const;
+  bool OnOtherDevice(const void* data) const {
+    return other_devices_.load(std::memory_order_relaxed) > 0 && IsOfOtherDevice(data);
+  }
 
   // Bytes a second at which the processor copies between two buffers; measured once.
   double copy_rate() const;
@@ -75,7 +78,9 @@ class RdmaMemory final : public BufferSource {
  private:
   class Pool;
   explicit RdmaMemory(Pool* pool);
+  bool IsOfOtherDevice(const void* data) const;
   Pool* const pool_;
+  std::atomic<int> other_devices_{0};  // stretches of memory that are
 };
 
 }  // namespace tandem

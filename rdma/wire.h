@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/base/attributes.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/frame.h"
@@ -88,13 +89,13 @@ struct RdmaMessage {
 inline constexpr size_t PadTo8(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
 
 // Writes the head: HeadBytes() bytes. Parts follow at PartOffset(i).
-void EncodeRdmaHead(const RdmaMessage& message, uint8_t* out);
+ABSL_ATTRIBUTE_HOT void EncodeRdmaHead(const RdmaMessage& message, uint8_t* out);
 // `bytes` is all that arrived. INVALID_ARGUMENT: not a message. A message that decodes has 1 to
 // kMaxFrameParts parts if it carries a frame, none otherwise; each part is at most `max_part_bytes`
 // and, if it follows, lies inside `bytes`. The bytes are read once, so a peer that changes them
 // meanwhile changes nothing.
-absl::StatusOr<RdmaMessage> DecodeRdmaMessage(absl::Span<const uint8_t> bytes,
-                                              size_t max_part_bytes);
+ABSL_ATTRIBUTE_HOT absl::StatusOr<RdmaMessage> DecodeRdmaMessage(absl::Span<const uint8_t> bytes,
+                                                                 size_t max_part_bytes);
 
 }  // namespace tandem
 
