@@ -5,8 +5,16 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
+#ifdef __linux__
+#include <sched.h>
+#endif
 
+#include <cerrno>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "base/check.h"
 
 namespace tandem {
 
@@ -18,6 +26,30 @@ void SetUpProcess() {
   (void)mallopt(M_TOP_PAD, 16 << 20);  // grows in steps of this
 #endif
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+}
+
+absl::Status StayOnProcessors(int first, int count) {
+  TANDEM_CHECK(first >= 0 && count >= 1);
+#ifdef __linux__
+  cpu_set_t allowed, wanted;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("processors are not known: error ", errno, " of sched_getaffinity"));
+  }
+  std::vector<size_t> processors;
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) processors.push_back(cpu);
+  }
+  CPU_ZERO(&wanted);
+  for (int i = 0; i < count; ++i) {
+    CPU_SET(processors[static_cast<size_t>(first + i) % processors.size()], &wanted);
+  }
+  if (sched_setaffinity(0, sizeof wanted, &wanted) == 0) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot stay on processors: error ", errno, " of sched_setaffinity"));
+#else
+  return absl::UnavailableError("cannot stay on processors: not on this system");
+#endif
 }
 
 }  // namespace tandem

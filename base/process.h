@@ -1,6 +1,8 @@
-// What a program sets for its whole process.
+// What a program sets for its whole process or a thread.
 #ifndef TANDEM_BASE_PROCESS_H_
 #define TANDEM_BASE_PROCESS_H_
+
+#include "absl/status/status.h"
 
 namespace tandem {
 
@@ -13,6 +15,11 @@ namespace tandem {
 //    each Lock() into one graph under one lock of the whole process. Tests do look: they do not call
 //    this.
 void SetUpProcess();
+
+// The calling thread, and every thread that it starts from now on, stays on `count` of the
+// processors it may use, from number `first` of them on, counted round and round. Requires: first
+// >= 0, count >= 1. UNAVAILABLE: the system does not let it, or knows no such thing.
+absl::Status StayOnProcessors(int first, int count);
 
 }  // namespace tandem
 

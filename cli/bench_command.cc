@@ -70,6 +70,7 @@ void AddPushPull(CLI::App* app, PushPullBenchOptions* o) {
       ->capture_default_str();
   app->add_option("--in-flight", o->in_flight, "Requests under way at a time")
       ->capture_default_str();
+  app->add_flag("--pin", o->pin, "Answering sides stay on one processor: cluster.pin_servers");
   app->add_flag("--spin", o->spin, "Look before sleeping even if no core is free");
 }
 

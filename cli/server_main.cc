@@ -4,6 +4,22 @@
 #include "cli/transport_choice.h"
 #include "server/server_shell.h"
 
+namespace tandem {
+namespace {
+
+// Before any other thread is there.
+absl::Status Pin(const JobPlan& plan, int index) {
+  if (!plan.job.cluster().pin_servers()) return absl::OkStatus();
+  if (index < 0) {
+    return absl::InvalidArgumentError(
+        "cluster.pin_servers: which processors, depends on the server: give it --index");
+  }
+  return StayOnProcessors(index * plan.shards_per_server(), plan.shards_per_server());
+}
+
+}  // namespace
+}  // namespace tandem
+
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
@@ -19,6 +35,10 @@ int main(int argc, char** argv) {
   const auto plan = PlanOf(flags);
   if (!plan.ok()) {
     Finish("tandem-server", plan.status());
+    return kExitBadInput;
+  }
+  if (const absl::Status pinned = Pin(*plan, flags.index); !pinned.ok()) {
+    Finish("tandem-server", pinned);
     return kExitBadInput;
   }
   ServerOptions options;

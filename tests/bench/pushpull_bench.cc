@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/process.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "server/range_store.h"
@@ -76,6 +77,15 @@ class Rows {
   Buffer buffer_;
 };
 
+// Starts an answering side; its threads stay where the one stays that starts them.
+template <typename Start>
+void StartAnswering(bool pin, Start start) {
+  std::thread([&] {
+    if (pin) TANDEM_CHECK_OK(StayOnProcessors(/*first=*/1, 1));
+    start();
+  }).join();
+}
+
 // ---- bare ZeroMQ ----
 
 using Parts = std::vector<size_t>;  // bytes of each
@@ -125,17 +135,19 @@ class BareTrips {
   struct Kind {
     Parts request, reply;
   };
-  BareTrips(const Kind& pull, const Kind& push) : kinds_{pull, push} {
+  BareTrips(const Kind& pull, const Kind& push, bool pin) : kinds_{pull, push} {
     for (const Kind& kind : kinds_) {
       requests_.emplace_back(kind.request);
       replies_.emplace_back(kind.reply);
     }
-    router_ = zmq_socket(there_.handle(), ZMQ_ROUTER);
-    TANDEM_CHECK(zmq_bind(router_, "tcp://127.0.0.1:*") == 0);
     char address[256];
-    size_t size = sizeof address;
-    TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, address, &size) == 0);
-    thread_ = std::thread([this] { Answer(); });
+    StartAnswering(pin, [&] {
+      router_ = zmq_socket(there_.handle(), ZMQ_ROUTER);
+      TANDEM_CHECK(zmq_bind(router_, "tcp://127.0.0.1:*") == 0);
+      size_t size = sizeof address;
+      TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, address, &size) == 0);
+      thread_ = std::thread([this] { Answer(); });
+    });
     dealer_ = zmq_socket(here_.handle(), ZMQ_DEALER);
     TANDEM_CHECK(zmq_connect(dealer_, address) == 0);
   }
@@ -204,15 +216,18 @@ class Ours {
         options_(options),
         plan_(MakePlan(options)),
         optimizer_(NewRowOptimizer(plan_.tables[0].optimizer).value()),
-        store_(StoreOptions()),
-        shard_(plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0))) {
+        store_(StoreOptions()) {
+    StartAnswering(options.pin, [&] {
+      shard_ = std::make_unique<LoneShard>(
+          plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0)));
+    });
     Client::Options client;
     client.incarnation = 2;
     client.max_in_flight = options.in_flight;
     client.core.frame_bytes = options.frame_bytes;
     client_ =
         Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0)), client).value();
-    TANDEM_CHECK_OK(client_->SetView(shard_.view()));
+    TANDEM_CHECK_OK(client_->SetView(shard_->view()));
   }
 
   absl::Status Fill() {
@@ -276,7 +291,7 @@ class Ours {
   const JobPlan plan_;
   const std::unique_ptr<RowOptimizer> optimizer_;
   RangeStore store_;
-  LoneShard shard_;
+  std::unique_ptr<LoneShard> shard_;
   std::unique_ptr<Client> client_;
   int64_t step_ = 0;
 };
@@ -329,7 +344,7 @@ class Comparison {
         way_(way),
         ours_(ours),
         count_(static_cast<size_t>(keys)),
-        bare_(PullSizes(), PushSizes()),
+        bare_(PullSizes(), PushSizes(), options.pin),
         random_(HashCombine(options.seed, static_cast<uint64_t>(keys))),
         used_(static_cast<size_t>(options.rows)),
         rows_(count_),
@@ -524,9 +539,11 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   out << "machine: " << MachineLine() << "\n"
       << absl::StrFormat(
-             "pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, %d in flight, seed %d\n",
+             "pushpull: rows %d, dim %d, %s, %d repetitions of %d trips, %d in flight, frames of "
+             "%d bytes%s, seed %d\n",
              options.rows, options.dim, Optimizer::Kind_Name(options.optimizer),
-             options.repetitions, options.trips, options.in_flight, options.seed)
+             options.repetitions, options.trips, options.in_flight, options.frame_bytes,
+             options.pin ? ", answering sides pinned" : "", options.seed)
       << "                     keys   ours us   bare us  store us  M rows/s store/us   ours / "
          "(bare "
          "+ "
@@ -539,6 +556,8 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
   uint64_t checksum = 0;
   for (const int64_t keys : options.keys) {
     for (const Way way : {Way::kInPlace, Way::kCopied, Way::kMerged}) {
+      // With several under way, writing gradients in place would overlap with trips.
+      if (way == Way::kInPlace && options.in_flight > 1) continue;
       Comparison comparison(options, keys, way, ours);
       TANDEM_RETURN_IF_ERROR(comparison.Run(out, &checksum));
     }

@@ -42,6 +42,9 @@ struct PushPullBenchOptions {
   std::vector<std::string> transports = {"zmq", "shm"};
   // Who waits for shared memory always looks for a while before it sleeps, as with free cores.
   bool spin = false;
+  // The answering sides, the bare one as well, stay on the second processor, as a server does with
+  // cluster.pin_servers. The others go where they like.
+  bool pin = false;
   size_t frame_bytes = ClientCore::Options().frame_bytes;  // of rows, that a frame is cut at
 };
 
