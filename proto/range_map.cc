@@ -1,7 +1,5 @@
 #include "proto/range_map.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/hash.h"
@@ -47,39 +45,35 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
                                                      ": the ranges of table ", plan.tables[t].name,
                                                      " do not reach the last position"));
     }
-    table.exact = map->GuessIsNear(table, 0);
-    table.near = map->GuessIsNear(table, 1);
+    table.equal = map->GuessIsRight(table);
   }
   return std::shared_ptr<const RangeMap>(std::move(map));
 }
 
-bool RangeMap::GuessIsNear(const Table& table, uint64_t below) const {
+bool RangeMap::GuessIsRight(const Table& table) const {
   for (uint32_t i = 0; i < table.count; ++i) {
     const Range& range = ranges_[table.first + i];
-    const uint64_t low = MulHigh(range.begin, table.count);
-    const uint64_t high = MulHigh(range.end - 1, table.count);  // end 0 is 2^64
-    if (low + below < i || low > i || high + below < i || high > i) return false;
+    if (Guess(range.begin, table.count) != i) return false;
+    if (Guess(range.end - 1, table.count) != i) return false;  // end 0 is 2^64
   }
   return true;
 }
 
 void RangeMap::FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys,
-                       uint32_t* ids, uint64_t* counts) const {
+                       uint32_t* ids, uint32_t* ranks, uint32_t* counts) const {
   const Table t = tables_[table];
   const auto fill = [&](auto find) {
     for (size_t i = 0; i < keys.size(); ++i) {
-      ids[i] = find(Position(salt, keys[i]));
-      ++counts[ids[i]];
+      const uint32_t id = find(Position(salt, keys[i]));
+      ids[i] = id;
+      ranks[i] = counts[id]++;
     }
   };
-  const auto guess = [&t](uint64_t p) { return static_cast<uint32_t>(MulHigh(p, t.count)); };
-  if (t.exact) return fill([&](uint64_t p) { return t.first + guess(p); });
-  if (!t.near) return fill([&](uint64_t p) { return Find(table, p); });
-  const uint64_t* const begins = begins_.data() + t.first;
-  fill([&](uint64_t p) {
-    const uint32_t next = std::min(guess(p) + 1, t.count - 1);  // of the last one: itself
-    return t.first + (begins[next] <= p ? next : guess(p));
-  });
+  if (t.equal) {
+    fill([&t](uint64_t p) { return t.first + static_cast<uint32_t>(Guess(p, t.count)); });
+  } else {
+    fill([this, table](uint64_t p) { return Find(table, p); });
+  }
 }
 
 std::string RangeMap::Describe(uint32_t id, const JobPlan& plan) const {

@@ -36,18 +36,17 @@ class RangeMap {
   // The id of the range that holds `position` of `table`.
   uint32_t Find(uint32_t table, uint64_t position) const {
     const Table& t = tables_[table];
-    // A first guess that is exact for equal ranges, then a walk.
-    uint64_t i = static_cast<uint64_t>((static_cast<unsigned __int128>(position) * t.count) >> 64);
+    uint64_t i = Guess(position, t.count);
     const uint64_t* const begins = begins_.data() + t.first;
     while (begins[i] > position) --i;
     while (i + 1 < t.count && begins[i + 1] <= position) ++i;
     return t.first + static_cast<uint32_t>(i);
   }
 
-  // ids[i] = the range of keys[i] of `table`, whose salt is `salt`; adds to counts[id] for each.
-  // For all keys of a request at once: a loop in which no key waits for the one before.
+  // ids[i] = the range of keys[i] of `table`, whose salt is `salt`; ranks[i] = counts[id], to which
+  // 1 is then added. For all keys of a request at once: no key waits for the one before.
   void FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys, uint32_t* ids,
-               uint64_t* counts) const;
+               uint32_t* ranks, uint32_t* counts) const;
 
   // Ranges of one table are numbered consecutively: [first, first + count).
   uint32_t FirstRange(uint32_t table) const { return tables_[table].first; }
@@ -60,11 +59,14 @@ class RangeMap {
   struct Table {
     uint32_t first = 0;
     uint32_t count = 0;
-    bool near = false;   // the guess of Find is exact, or one too low
-    bool exact = false;  // it is exact
+    bool equal = false;  // as EqualRanges cuts them: Guess is right for all positions
   };
-  // Whether the guess is right for all positions, or up to `below` too low.
-  bool GuessIsNear(const Table& table, uint64_t below) const;
+  // The place of the range of `count` equal ones that begin at floor(2^64 i / count).
+  static uint64_t Guess(uint64_t position, uint64_t count) {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(position) * count + (count - 1)) >>
+                                 64);
+  }
+  bool GuessIsRight(const Table& table) const;
 
   uint32_t view_ = 0;
   std::vector<Range> ranges_;

@@ -61,12 +61,11 @@ Future Client::Push(uint32_t group, int64_t step, uint64_t samples,
 }
 
 Future Client::PullInPlace(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
-                           absl::Span<PulledRows* const> rows, Ids ids) {
+                           absl::Span<PulledRows* const> rows) {
   auto call = std::make_shared<ClientCall>();
   call->info.group = group;
   call->info.first_step = call->info.step = step;
   call->keys.assign(keys.begin(), keys.end());
-  for (TableKeys& table : call->keys) table.may_repeat = ids == Ids::kMayRepeat;
   call->kept_rows.assign(rows.begin(), rows.end());
   return Start(std::move(call));
 }
@@ -74,12 +73,7 @@ Future Client::PullInPlace(uint32_t group, int64_t step, absl::Span<const TableK
 absl::Status Client::PreparePush(uint32_t group, absl::Span<const TableKeys> keys,
                                  PreparedPush* push) {
   TANDEM_RETURN_IF_ERROR(CheckTables("push", group, keys));
-  for (const TableKeys& table : keys) {
-    if (!table.may_repeat) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "push: keys of table ", plan_.tables[table.table].name,
-        " may repeat: each gradient needs a place of its own, so sum those of a key first"));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckDistinct("push", keys));
   return engine_->PreparePush(group, keys, push);
 }
 
@@ -109,7 +103,7 @@ absl::Status Client::Check(const ClientCall& call) const {
     return absl::InvalidArgumentError("push: not prepared, or sent already");
   }
   TANDEM_RETURN_IF_ERROR(CheckTables(what, call.info.group, call.keys));
-  if (in_frames) return absl::OkStatus();
+  if (in_frames) return CheckDistinct(what, call.keys);
   for (size_t i = 0; i < call.keys.size(); ++i) {
     const TablePlan& table = plan_.tables[call.keys[i].table];
     const size_t floats = call.push ? call.gradients[i].size() : call.rows[i].size();
@@ -119,6 +113,16 @@ absl::Status Client::Check(const ClientCall& call) const {
                                                      " ids of table ", table.name, " with ", floats,
                                                      " floats, want ", want));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::CheckDistinct(const char* what, absl::Span<const TableKeys> keys) const {
+  for (const TableKeys& table : keys) {
+    if (!table.may_repeat) continue;
+    return absl::InvalidArgumentError(absl::StrCat(what, ": keys of table ",
+                                                   plan_.tables[table.table].name,
+                                                   " may repeat; in place, each is there once"));
   }
   return absl::OkStatus();
 }

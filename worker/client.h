@@ -105,10 +105,10 @@ class Client {
   Future Push(uint32_t group, int64_t step, uint64_t samples, absl::Span<const TableKeys> keys,
               absl::Span<const absl::Span<const float>> gradients, Ids ids = Ids::kMayRepeat);
 
-  // The same without a copy: rows[i]->at()[k] is where the row of keys[i].keys[k] has arrived. The
-  // keys and rows[i] stay valid until the future is done; a row as long as rows[i] is not cleared.
+  // The same without a copy: rows[i]->at()[k] is where the row of keys[i].keys[k] has arrived, if
+  // the future's status is OK. No key may repeat. The keys and rows[i] stay valid until it is done.
   Future PullInPlace(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
-                     absl::Span<PulledRows* const> rows, Ids ids = Ids::kMayRepeat);
+                     absl::Span<PulledRows* const> rows);
 
   // Push without a copy: first, PreparePush says where the gradient of each key goes, none of which
   // may repeat; then all of them are written to push->at(i)[k]; then Push sends it, after which
@@ -124,6 +124,7 @@ class Client {
   Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options);
 
   absl::Status Check(const ClientCall& call) const;
+  absl::Status CheckDistinct(const char* what, absl::Span<const TableKeys> keys) const;
   absl::Status CheckTables(const char* what, uint32_t group,
                            absl::Span<const TableKeys> keys) const;
   Future Start(std::shared_ptr<ClientCall> call);

@@ -63,6 +63,13 @@ void ScatterRows(const float* packed, Place place, const uint32_t* source, uint3
   });
 }
 
+// at[k] = where the row of key k is, given where the rows of each range begin.
+template <typename Float>
+void FindPlaces(const uint32_t* range, const uint32_t* rank, Float* const* range_rows, size_t width,
+                size_t count, Float** at) {
+  for (size_t k = 0; k < count; ++k) at[k] = range_rows[range[k]] + rank[k] * width;
+}
+
 }  // namespace
 
 ClientCore::ClientCore(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
@@ -106,6 +113,7 @@ void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
 // ---- packing ----------------------------------------------------------------------------------
 
 std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(const FrameHeader& header, bool push,
+                                                            bool in_place,
                                                             absl::Span<const TableKeys> keys,
                                                             absl::Span<const size_t> floats) {
   TANDEM_CHECK(map_ != nullptr);
@@ -113,6 +121,7 @@ std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(const FrameHeader& h
   std::unique_ptr<Request> request = std::move(spare_.back());
   spare_.pop_back();
   request->push = push;
+  request->in_place = in_place;
   request->closed_samples = 0;
   request->header = header;
   request->header.sender = EndpointId::Worker(rank_);
@@ -121,6 +130,7 @@ std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(const FrameHeader& h
   for (size_t i = 0; i < keys.size(); ++i) {
     const TablePlan& table = plan_.tables[keys[i].table];
     TANDEM_CHECK(table.group == header.group);
+    TANDEM_CHECK(!in_place || !keys[i].may_repeat);
     const bool with_slots = (header.flags & kFlagWithSlots) != 0 && !keys[i].keys.empty();
     request->row_floats.push_back(static_cast<uint32_t>(
         with_slots ? floats[i] / keys[i].keys.size() : static_cast<size_t>(table.dim)));
@@ -142,33 +152,42 @@ void ClientCore::Pack(Request* request) {
   size_t total = 0;
   for (const TableKeys& table : request->keys) total += table.keys.size();
   request->packed_keys = total > 0 ? buffers_.Alloc(total * sizeof(uint64_t)) : Buffer();
-  request->source.resize(total);
-  request->place.resize(total);
+  if (!request->in_place) {
+    request->source.resize(total);
+    request->place.resize(total);
+  }
   request->next_key = request->next_float = 0;
   key_range_.resize(total);
+  key_rank_.resize(total);
 
   for (const uint32_t id : packed_ranges_[request->header.group]) range_fill_[id] = 0;
-  uint32_t* ranges = key_range_.data();
+  size_t first = 0;
   for (const TableKeys& table : request->keys) {
-    map_->FindAll(table.table, plan_.tables[table.table].salt, table.keys, ranges,
-                  range_fill_.data());
-    ranges += table.keys.size();
+    map_->FindAll(table.table, plan_.tables[table.table].salt, table.keys,
+                  key_range_.data() + first, key_rank_.data() + first, range_fill_.data());
+    first += table.keys.size();
   }
   CutIntoSlices(request);
 
   uint64_t* const packed = request->packed_keys.MutableAs<uint64_t>().data();
   uint32_t* const source = request->source.data();
-  uint64_t* const fill = range_fill_.data();
-  const uint32_t* range = key_range_.data();
+  const bool in_place = request->in_place;
+  const uint32_t* const begin = range_fill_.data();
+  const uint32_t *range = key_range_.data(), *rank = key_rank_.data();
   for (const TableKeys& table : request->keys) {
     const uint64_t* const keys = table.keys.data();
     const uint32_t count = static_cast<uint32_t>(table.keys.size());
     for (uint32_t i = 0; i < count; ++i) {
-      const uint64_t to = fill[range[i]]++;
+      const uint32_t to = begin[range[i]] + rank[i];
       packed[to] = keys[i];
-      source[to] = i;
+      if (!in_place) source[to] = i;
     }
     range += count;
+    rank += count;
+  }
+  if (in_place) {  // whose old memory serves the next request
+    request->range.swap(key_range_);
+    request->rank.swap(key_rank_);
   }
 }
 
@@ -181,7 +200,7 @@ void ClientCore::CutIntoSlices(Request* request) {
   size_t offset = 0, floats = 0;
   for (const uint32_t id : order) {
     const size_t rows = range_fill_[id];
-    range_fill_[id] = offset;
+    range_fill_[id] = static_cast<uint32_t>(offset);
     if (rows == 0 && !request->push) continue;
     Slice slice;
     slice.range = id;
@@ -246,7 +265,7 @@ uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
   header.step = step;
   floats_.clear();
   for (const absl::Span<float>& row : rows) floats_.push_back(row.size());
-  Request* const request = Enter(now, NewRequest(header, false, keys, floats_));
+  Request* const request = Enter(now, NewRequest(header, false, false, keys, floats_));
   request->rows.assign(rows.begin(), rows.end());
   SendOpenSlices(now, request);
   return request->id;
@@ -261,7 +280,8 @@ uint64_t ClientCore::PullInPlace(absl::Time now, uint32_t group, int64_t step,
   header.flags = flags;
   header.group = group;
   header.step = step;
-  Request* const request = Enter(now, NewRequest(header, false, keys, {}));
+  Request* const request = Enter(now, NewRequest(header, false, true, keys, {}));
+  request->range_rows.resize(map_->ranges().size());
   for (size_t i = 0; i < rows.size(); ++i) rows[i]->Start(keys[i].keys.size());
   request->kept_rows.assign(rows.begin(), rows.end());
   SendOpenSlices(now, request);
@@ -275,7 +295,7 @@ uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const
   header.flags = info.flags;
   floats_.clear();
   for (const absl::Span<const float>& value : values) floats_.push_back(value.size());
-  std::unique_ptr<Request> request = NewRequest(header, true, keys, floats_);
+  std::unique_ptr<Request> request = NewRequest(header, true, false, keys, floats_);
   request->gradients = values;
   return StartPush(now, info, std::move(request));
 }
@@ -284,19 +304,21 @@ void ClientCore::PreparePush(uint32_t group, absl::Span<const TableKeys> keys, P
   FrameHeader header;
   header.group = group;
   push->group_ = group;
-  push->request_ = NewRequest(header, true, keys, {});
+  push->request_ = NewRequest(header, true, true, keys, {});
   Request& request = *push->request_;
   push->at_.resize(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) push->at_[i].resize(keys[i].keys.size());
-  float* const values = request.packed_values.MutableAs<float>().data();
+  range_values_.resize(map_->ranges().size());
   for (Slice& slice : request.slices) {
-    TANDEM_CHECK(slice.rows == 0 || !request.keys[slice.input].may_repeat);
     PackSlice(&request, &slice);
-    const uint32_t* const source = request.source.data() + slice.source_offset;
-    float* to = values + slice.float_offset;
-    for (uint32_t i = 0; i < slice.rows; ++i, to += request.row_floats[slice.input]) {
-      push->at_[slice.input][source[i]] = to;
-    }
+    range_values_[slice.range] =
+        request.packed_values.MutableAs<float>().data() + slice.float_offset;
+  }
+  size_t first = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    FindPlaces(request.range.data() + first, request.rank.data() + first, range_values_.data(),
+               request.row_floats[i], push->at_[i].size(), push->at_[i].data());
+    first += keys[i].keys.size();
   }
 }
 
@@ -494,7 +516,9 @@ ClientCore::Flight* ClientCore::FindFlight(uint64_t number, Request** request) {
 void ClientCore::EndFlight(Request* request, Flight* flight) {
   flight->answered = true;
   flight->frame = Frame();
-  if (request->open_slices == 0) Finish(request, absl::OkStatus());
+  if (request->open_slices > 0) return;
+  if (!request->push && request->in_place) PlaceRows(*request);
+  Finish(request, absl::OkStatus());
 }
 
 void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
@@ -547,15 +571,14 @@ void ClientCore::CopyRows(const Request& request, const Slice& slice, const floa
   }
 }
 
-void ClientCore::KeepRows(const Request& request, const Slice& slice, const float* values) {
-  const uint32_t* const source = request.source.data() + slice.source_offset;
-  const size_t width = request.row_floats[slice.input];
-  const float** const places = request.kept_rows[slice.input]->places();
-  if (slice.repeats()) {
-    const uint32_t* const place = request.place.data() + slice.source_offset;
-    for (uint32_t i = 0; i < slice.occurrences; ++i) places[source[i]] = values + place[i] * width;
-  } else {
-    for (uint32_t i = 0; i < slice.rows; ++i) places[source[i]] = values + i * width;
+// All have arrived.
+void ClientCore::PlaceRows(const Request& request) {
+  size_t first = 0;
+  for (size_t i = 0; i < request.kept_rows.size(); ++i) {
+    const size_t count = request.kept_rows[i]->at().size();
+    FindPlaces(request.range.data() + first, request.rank.data() + first, request.range_rows.data(),
+               request.row_floats[i], count, request.kept_rows[i]->places());
+    first += count;
   }
 }
 
@@ -585,11 +608,11 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
                                  e.rows, " rows of ", e.row_floats, " floats; asked for range ",
                                  slice.range, ", ", slice.rows, " rows of ", width)));
     }
-    if (slice.rows > 0 && request->kept_rows.empty()) {
-      CopyRows(*request, slice, values);
-    } else if (slice.rows > 0) {
-      KeepRows(*request, slice, values);
+    if (slice.rows > 0 && request->in_place) {
+      request->range_rows[slice.range] = values;
       request->kept_rows[slice.input]->Keep(frame.values());
+    } else if (slice.rows > 0) {
+      CopyRows(*request, slice, values);
     }
     values += size_t{e.rows} * e.row_floats;
     if (versions != nullptr) (*versions)[e.range] = e.version;

@@ -104,7 +104,8 @@ class ClientCore {
   uint64_t Pull(absl::Time now, uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
                 absl::Span<const absl::Span<float>> rows, uint8_t flags);
 
-  // The same, but the rows stay where they arrive, and rows[i] says where. Not with slots.
+  // The same, but the rows stay where they arrive, and rows[i] says where. No key may repeat; not
+  // with slots.
   uint64_t PullInPlace(absl::Time now, uint32_t group, int64_t step,
                        absl::Span<const TableKeys> keys, absl::Span<PulledRows* const> rows,
                        uint8_t flags);
@@ -190,6 +191,12 @@ class ClientCore {
     std::vector<absl::Span<float>> rows;
     std::vector<PulledRows*> kept_rows;                   // instead of `rows`
     absl::Span<const absl::Span<const float>> gradients;  // within Push only
+    // In place, and then no key repeats: of each key its range, and its place among those of it;
+    // and for each range where its rows have arrived.
+    bool in_place = false;
+    std::vector<uint32_t> range, rank;
+    std::vector<const float*> range_rows;
+    // Otherwise:
     std::vector<uint32_t> source;  // occurrence, by range -> index among its table's keys
     std::vector<uint32_t> place;   // occurrence, by range -> row of its slice, if keys repeat
     size_t next_key = 0, next_float = 0;  // where the next slice is packed
@@ -210,7 +217,7 @@ class ClientCore {
     std::vector<int64_t> versions;  // by range
   };
 
-  std::unique_ptr<Request> NewRequest(const FrameHeader& header, bool push,
+  std::unique_ptr<Request> NewRequest(const FrameHeader& header, bool push, bool in_place,
                                       absl::Span<const TableKeys> keys,
                                       absl::Span<const size_t> floats);
   Request* Enter(absl::Time now, std::unique_ptr<Request> request);
@@ -233,7 +240,7 @@ class ClientCore {
   void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
   void CopyRows(const Request& request, const Slice& slice, const float* values);
-  void KeepRows(const Request& request, const Slice& slice, const float* values);
+  void PlaceRows(const Request& request);
   void Finish(Request* request, absl::Status status);
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(Request* request, Flight* flight);
@@ -260,8 +267,10 @@ class ClientCore {
   KeyIndex index_;
   // Scratch, all of it.
   std::vector<size_t> floats_;        // of each input
-  std::vector<uint32_t> key_range_;   // range of each key
-  std::vector<uint64_t> range_fill_;  // by range id
+  std::vector<uint32_t> key_range_;   // of each key
+  std::vector<uint32_t> key_rank_;    // of each key: its place among those of its range
+  std::vector<uint32_t> range_fill_;  // by range id
+  std::vector<float*> range_values_;  // by range id: where its values begin
   std::vector<uint32_t> input_of_table_;
   std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
   std::vector<SliceEntry> entries_;

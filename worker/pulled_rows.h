@@ -18,13 +18,14 @@ class PulledRows {
  public:
   // at()[i]: the row of the i-th key of the read, `dim` floats (aligned as floats). Valid until the
   // next read into this object, Clear() or its end.
-  absl::Span<const float* const> at() const { return at_; }
+  absl::Span<const float* const> at() const { return {at_.data(), keys_}; }
 
   void Clear() { Start(0); }
 
   // For who reads rows: room for `keys` of them, then each row's place and the frame around it.
   void Start(size_t keys) {
-    at_.resize(keys);
+    if (at_.size() < keys) at_.resize(keys);  // otherwise it stays: nothing to initialise again
+    keys_ = keys;
     frames_.clear();
   }
   const float** places() { return at_.data(); }
@@ -34,6 +35,7 @@ class PulledRows {
 
  private:
   std::vector<const float*> at_;
+  size_t keys_ = 0;
   std::vector<Buffer> frames_;
 };
 

@@ -260,7 +260,7 @@ class Ours {
   // Without a copy.
   Future Pull(absl::Span<const uint64_t> ids, PulledRows* rows) {
     const TableKeys keys = {0, ids};
-    return client_->PullInPlace(0, step_, {&keys, 1}, {&rows, 1}, Client::Ids::kUnique);
+    return client_->PullInPlace(0, step_, {&keys, 1}, {&rows, 1});
   }
   void Prepare(absl::Span<const uint64_t> ids, Client::PreparedPush* push) {
     const TableKeys keys = {0, ids};

@@ -123,13 +123,18 @@ TEST_F(ClientTest, AgreesWithAMapInPlace) {
   }
 }
 
-TEST_F(ClientTest, RefusesAPushInPlaceThatCannotBe) {
+TEST_F(ClientTest, RefusesWhatCannotBeInPlace) {
   Start("kind: ASP", 1, {});
   Client::PreparedPush push;
   const auto refused = [&](uint32_t group, const TableKeys& keys) {
     return absl::IsInvalidArgument(client_->PreparePush(group, {&keys, 1}, &push));
   };
   EXPECT_TRUE(refused(0, {0, five_, /*may_repeat=*/true}));
+  const TableKeys repeated = {0, five_, /*may_repeat=*/true};
+  PulledRows in_place;
+  PulledRows* const to = &in_place;
+  const Future read = client_->PullInPlace(0, 0, {&repeated, 1}, {&to, 1});
+  EXPECT_TRUE(absl::IsInvalidArgument(read.status()));
   EXPECT_TRUE(refused(0, {9, five_}));
   EXPECT_TRUE(refused(9, {0, five_}));
   EXPECT_TRUE(absl::IsInvalidArgument(client_->Push(0, 1, &push).status())) << "never prepared";
