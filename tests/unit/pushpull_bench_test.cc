@@ -31,6 +31,17 @@ TEST(PushPullBenchTest, TinyRunAgreesWithItself) {
   EXPECT_EQ(checksums[0], checksums[1]);
 }
 
+TEST(PushPullBenchTest, WithAnsweringSidesPinnedAndManyInFlight) {
+  PushPullBenchOptions options = Tiny();
+  options.pin = true;
+  options.in_flight = 2;
+  std::ostringstream out;
+  ASSERT_TRUE(RunPushPullBench(options, out).ok());
+  EXPECT_NE(out.str().find("answering sides pinned"), std::string::npos) << out.str();
+  EXPECT_NE(out.str().find("push copied   shm     700"), std::string::npos) << out.str();
+  EXPECT_EQ(out.str().find("in-place"), std::string::npos) << out.str();
+}
+
 TEST(PushPullBenchTest, RefusesMoreKeysThanRows) {
   PushPullBenchOptions options = Tiny();
   options.keys = {2001};
