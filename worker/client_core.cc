@@ -63,6 +63,15 @@ void ScatterRows(const float* packed, Place place, const uint32_t* source, uint3
   });
 }
 
+FrameHeader PullHeader(uint32_t group, int64_t step, uint8_t flags) {
+  FrameHeader header;
+  header.kind = FrameKind::kPull;
+  header.flags = flags;
+  header.group = group;
+  header.step = step;
+  return header;
+}
+
 // at[k] = where the row of key k is, given where the rows of each range begin.
 template <typename Float>
 void FindPlaces(const uint32_t* range, const uint32_t* rank, Float* const* range_rows, size_t width,
@@ -258,14 +267,10 @@ void ClientCore::PackValues(Request* request, const Slice& slice) {
 uint64_t ClientCore::Pull(absl::Time now, uint32_t group, int64_t step,
                           absl::Span<const TableKeys> keys,
                           absl::Span<const absl::Span<float>> rows, uint8_t flags) {
-  FrameHeader header;
-  header.kind = FrameKind::kPull;
-  header.flags = flags;
-  header.group = group;
-  header.step = step;
   floats_.clear();
   for (const absl::Span<float>& row : rows) floats_.push_back(row.size());
-  Request* const request = Enter(now, NewRequest(header, false, false, keys, floats_));
+  Request* const request =
+      Enter(now, NewRequest(PullHeader(group, step, flags), false, false, keys, floats_));
   request->rows.assign(rows.begin(), rows.end());
   SendOpenSlices(now, request);
   return request->id;
@@ -275,14 +280,10 @@ uint64_t ClientCore::PullInPlace(absl::Time now, uint32_t group, int64_t step,
                                  absl::Span<const TableKeys> keys,
                                  absl::Span<PulledRows* const> rows, uint8_t flags) {
   TANDEM_CHECK((flags & kFlagWithSlots) == 0);
-  FrameHeader header;
-  header.kind = FrameKind::kPull;
-  header.flags = flags;
-  header.group = group;
-  header.step = step;
-  Request* const request = Enter(now, NewRequest(header, false, true, keys, {}));
+  Request* const request =
+      Enter(now, NewRequest(PullHeader(group, step, flags), false, true, keys, {}));
   request->range_rows.resize(map_->ranges().size());
-  for (size_t i = 0; i < rows.size(); ++i) rows[i]->Start(keys[i].keys.size());
+  for (PulledRows* const to : rows) to->Clear();
   request->kept_rows.assign(rows.begin(), rows.end());
   SendOpenSlices(now, request);
   return request->id;
@@ -575,9 +576,9 @@ void ClientCore::CopyRows(const Request& request, const Slice& slice, const floa
 void ClientCore::PlaceRows(const Request& request) {
   size_t first = 0;
   for (size_t i = 0; i < request.kept_rows.size(); ++i) {
-    const size_t count = request.kept_rows[i]->at().size();
+    const size_t count = request.keys[i].keys.size();
     FindPlaces(request.range.data() + first, request.rank.data() + first, request.range_rows.data(),
-               request.row_floats[i], count, request.kept_rows[i]->places());
+               request.row_floats[i], count, request.kept_rows[i]->Places(count));
     first += count;
   }
 }

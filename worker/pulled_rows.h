@@ -16,21 +16,24 @@ namespace tandem {
 
 class PulledRows {
  public:
-  // at()[i]: the row of the i-th key of the read, `dim` floats (aligned as floats). Valid until the
-  // next read into this object, Clear() or its end.
+  // at()[i]: the row of the i-th key of the read, `dim` floats (aligned as floats). Empty unless
+  // the read has ended well. Valid until the next read into this object, Clear() or its end.
   absl::Span<const float* const> at() const { return {at_.data(), keys_}; }
 
-  void Clear() { Start(0); }
-
-  // For who reads rows: room for `keys` of them, then each row's place and the frame around it.
-  void Start(size_t keys) {
-    if (at_.size() < keys) at_.resize(keys);  // otherwise it stays: nothing to initialise again
-    keys_ = keys;
+  void Clear() {
+    keys_ = 0;
     frames_.clear();
   }
-  const float** places() { return at_.data(); }
+
+  // For who reads rows, after Clear(): what keeps rows alive, as they come; at the end where each
+  // of `keys` is to be written.
   void Keep(const Buffer& values) {
     if (frames_.empty() || frames_.back().data() != values.data()) frames_.push_back(values);
+  }
+  const float** Places(size_t keys) {
+    if (at_.size() < keys) at_.resize(keys);  // otherwise it stays: nothing to initialise again
+    keys_ = keys;
+    return at_.data();
   }
 
  private:

@@ -536,6 +536,8 @@ void TrainerCore::ResetPipeline() {
       lockstep_reads_.erase(read);
     }
     lane.reads.clear();
+    for (PulledRows& rows : lane.slot.rows) rows.Clear();  // what has been read ahead for nothing
+    lane.slot.dense_rows.Clear();
     lane.state = SlotState::kFree;
     lane.slot.step = -1;
   }

@@ -205,6 +205,23 @@ TEST_F(ClientCoreTest, RowsInPlaceAreWhereTheyArrived) {
   EXPECT_TRUE(rows.at().empty());
 }
 
+// A read that fails leaves nothing to be read: neither its own rows nor those of the one before.
+TEST_F(ClientCoreTest, RowsInPlaceOfAReadThatFailsAreNone) {
+  const TableKeys keys{0, keys_};
+  PulledRows rows;
+  PulledRows* const to = &rows;
+  client_->PullInPlace(now_, 0, 0, {&keys, 1}, {&to, 1}, 0);
+  for (const Outgoing& out : Take()) AnswerRows(out);
+  EXPECT_EQ(rows.at().size(), keys_.size());
+  client_->PullInPlace(now_, 0, 1, {&keys, 1}, {&to, 1}, 0);
+  EXPECT_TRUE(rows.at().empty()) << "while it is under way";
+  AnswerRows(Take()[0]);  // and the other shard says nothing
+  client_->OnTick(now_ += absl::Minutes(1));
+  ASSERT_EQ(client_->completions().size(), 2u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(client_->completions()[1].status));
+  EXPECT_TRUE(rows.at().empty());
+}
+
 // Gradients are written into the very bytes that travel; a range that moves in between is pushed to
 // its new owner, and one that was never pushed leaves no trace.
 TEST_F(ClientCoreTest, GradientsInPlaceLeaveFromWhereTheyWereWritten) {
