@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/role_flags.h"
+#include "node/role_flags.h"
 #include "tests/bench/collective_bench.h"
 #include "tests/bench/joined_bench.h"
 #include "tests/bench/pushpull_bench.h"

@@ -22,10 +22,10 @@
 #include "base/status_macros.h"
 #include "cli/children.h"
 #include "cli/progress_view.h"
-#include "cli/role_flags.h"
+#include "data/batch_source.h"
+#include "node/role_flags.h"
 #include "policies/policy.h"
 #include "server/save_directory.h"
-#include "worker/batch_source.h"
 #include "worker/tune_group.h"
 
 namespace tandem {

@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "base/process.h"
-#include "cli/role_options.h"
+#include "node/role_options.h"
 #include "scheduler/scheduler_shell.h"
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
 // tandem-server: holds key ranges of the embedding tables of one job.
 #include "base/process.h"
-#include "cli/role_options.h"
-#include "cli/transport_choice.h"
+#include "node/role_options.h"
+#include "node/transport_choice.h"
 #include "server/server_shell.h"
 
 namespace tandem {

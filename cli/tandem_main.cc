@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_join.h"
 #include "base/process.h"
-#include "cli/doctor_command.h"
-#include "cli/role_options.h"
 #include "cli/run_command.h"
 #include "collectives/dump.h"
-#include "worker/data/datagen.h"
+#include "data/datagen.h"
+#include "doctor/doctor_command.h"
+#include "node/role_options.h"
 #ifdef TANDEM_BENCH
 #include "cli/bench_command.h"
 #endif

@@ -1,7 +1,7 @@
 // tandem-worker: trains on its share of the data of one job.
 #include "base/process.h"
-#include "cli/role_options.h"
-#include "cli/transport_choice.h"
+#include "node/role_options.h"
+#include "node/transport_choice.h"
 #include "worker/tune_group.h"
 #include "worker/worker_shell.h"
 

@@ -28,10 +28,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "collectives/algorithms.h"
-#include "collectives/link.h"
+#include "collectives/links/link.h"
 #include "collectives/record.h"
-#include "collectives/schedule.h"
+#include "collectives/schedules/algorithms.h"
+#include "collectives/schedules/schedule.h"
 #include "collectives/types.h"
 
 namespace tandem {

@@ -42,9 +42,9 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "collectives/algorithms.h"
 #include "collectives/engine.h"
-#include "collectives/link.h"
+#include "collectives/links/link.h"
+#include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
 
 namespace tandem {

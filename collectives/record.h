@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "collectives/algorithms.h"
+#include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
 
 namespace tandem {

@@ -7,15 +7,16 @@
 namespace tandem {
 
 absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& view,
-                                                                   const JobPlan& plan) {
+                                                                   const ClusterSizes& sizes) {
   auto map = std::make_shared<RangeMap>();
   map->view_ = view.number();
-  map->tables_.resize(plan.tables.size());
+  map->names_ = sizes.tables;
+  map->tables_.resize(sizes.tables.size());
   for (int i = 0; i < view.range_size(); ++i) {
     const RangeInfo& info = view.range(i);
-    if (info.table() >= plan.tables.size() ||
-        info.server() >= static_cast<uint32_t>(plan.servers()) ||
-        info.shard() >= static_cast<uint32_t>(plan.shards_per_server())) {
+    if (info.table() >= sizes.tables.size() ||
+        info.server() >= static_cast<uint32_t>(sizes.servers) ||
+        info.shard() >= static_cast<uint32_t>(sizes.shards_per_server)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "view ", view.number(), " range ", i, ": table ", info.table(), " on server ",
           info.server(), " shard ", info.shard(), " is not of this job"));
@@ -30,7 +31,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
     if (!consecutive || after_the_last || empty || info.begin() != want_begin) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "view %u range %d [%#x, %#x) of table %s: want ranges in order that begin at %#x",
-          view.number(), i, info.begin(), info.end(), plan.tables[info.table()].name, want_begin));
+          view.number(), i, info.begin(), info.end(), sizes.tables[info.table()], want_begin));
     }
     ++table.count;
     map->ranges_.push_back(
@@ -38,11 +39,11 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
          EndpointId::Shard(static_cast<int>(info.server()), static_cast<int>(info.shard()))});
     map->begins_.push_back(info.begin());
   }
-  for (size_t t = 0; t < plan.tables.size(); ++t) {
+  for (size_t t = 0; t < sizes.tables.size(); ++t) {
     Table& table = map->tables_[t];
     if (table.count == 0 || map->ranges_[table.first + table.count - 1].end != 0) {
       return absl::InvalidArgumentError(absl::StrCat("view ", view.number(),
-                                                     ": the ranges of table ", plan.tables[t].name,
+                                                     ": the ranges of table ", sizes.tables[t],
                                                      " do not reach the last position"));
     }
     table.equal = map->GuessIsRight(table);
@@ -76,10 +77,10 @@ void RangeMap::FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t>
   }
 }
 
-std::string RangeMap::Describe(uint32_t id, const JobPlan& plan) const {
+std::string RangeMap::Describe(uint32_t id) const {
   const Range& r = ranges_[id];
   return absl::StrFormat("%s, table %s, positions [%#x, %#x)", r.owner.DebugString(),
-                         plan.tables[r.table].name, r.begin, r.end);
+                         names_[r.table], r.begin, r.end);
 }
 
 }  // namespace tandem

@@ -11,10 +11,16 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/endpoint.h"
-#include "proto/job.h"
 #include "proto/wire.pb.h"
 
 namespace tandem {
+
+// What of a job a range map must agree with.
+struct ClusterSizes {
+  std::vector<std::string> tables;  // names, by id
+  int servers = 0;
+  int shards_per_server = 0;
+};
 
 class RangeMap {
  public:
@@ -24,10 +30,10 @@ class RangeMap {
     EndpointId owner;
   };
 
-  // INVALID_ARGUMENT unless the ranges of each table of `plan` cut its positions without gap or
-  // overlap, in order, and each owner is a shard of the plan.
+  // INVALID_ARGUMENT unless the ranges of each table cut its positions without gap or overlap, in
+  // order, and each owner is a shard that there is.
   static absl::StatusOr<std::shared_ptr<const RangeMap>> FromView(const View& view,
-                                                                  const JobPlan& plan);
+                                                                  const ClusterSizes& sizes);
 
   uint32_t view() const { return view_; }
   const std::vector<Range>& ranges() const { return ranges_; }
@@ -53,7 +59,7 @@ class RangeMap {
   uint32_t RangeCount(uint32_t table) const { return tables_[table].count; }
 
   // "server 1 shard 0, table emb, positions [0x.., 0x..)".
-  std::string Describe(uint32_t id, const JobPlan& plan) const;
+  std::string Describe(uint32_t id) const;
 
  private:
   struct Table {
@@ -72,6 +78,7 @@ class RangeMap {
   std::vector<Range> ranges_;
   std::vector<uint64_t> begins_;  // by range id
   std::vector<Table> tables_;
+  std::vector<std::string> names_;  // of tables
 };
 
 }  // namespace tandem

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "proto/job.h"
+#include "job/job.h"
 #include "proto/wire.pb.h"
 
 namespace tandem {

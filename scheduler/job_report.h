@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "proto/wire.pb.h"
 
 namespace tandem {
@@ -49,7 +49,8 @@ struct JobReport {
   Distribution dense_gap;                 // dense parameters by allreduce, merged over workers
   Distribution in_flight_depth;           // merged over workers
   std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
-  std::map<std::pair<std::string, std::string>, Path> paths;  // last choice, by (from, to and for what)
+  std::map<std::pair<std::string, std::string>, Path>
+      paths;                     // last choice, by (from, to and for what)
   std::string collectives_json;  // what rank 0 says of dense gradients; empty: nothing
 };
 

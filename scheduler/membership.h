@@ -17,8 +17,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "job/job.h"
 #include "proto/endpoint.h"
-#include "proto/job.h"
 #include "proto/wire.pb.h"
 
 namespace tandem {

@@ -43,7 +43,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "proto/wire.pb.h"
 #include "scheduler/barriers.h"
 #include "scheduler/job_report.h"

@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/coordinator.h"
+#include "collectives/meeting/coordinator.h"
 #include "scheduler/output_files.h"
 #include "scheduler/summary.h"
 #include "transport/zmq_transport.h"

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "scheduler/scheduler_core.h"
 #include "transport/transport.h"
 

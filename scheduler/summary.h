@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "job/job.h"
 #include "nlohmann/json.hpp"
-#include "proto/job.h"
 #include "scheduler/job_report.h"
 
 namespace tandem {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "job/job.h"
 #include "policies/policy.h"
-#include "proto/job.h"
 #include "server/held_updates.h"
 #include "server/range_file.h"
 #include "server/range_store.h"

@@ -13,8 +13,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "scheduler/beat_thread.h"
-#include "scheduler/node_link.h"
+#include "node/beat_thread.h"
+#include "node/node_link.h"
 #include "server/save_directory.h"
 #include "server/shard_core.h"
 #include "transport/peer_map.h"
@@ -94,7 +94,7 @@ class ShardThread {
 
   // On the shard's thread: the first view makes the core and loads what was saved.
   absl::Status Install(const View& view, int index) {
-    TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, options_.plan));
+    TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, options_.plan.sizes()));
     for (int s = 0; s < view.server_size(); ++s) {
       for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
         peers_->SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/job.h"
-#include "worker/batch.h"
+#include "data/batch.h"
+#include "job/job.h"
 
 namespace tandem {
 

@@ -378,7 +378,7 @@ void World::OnServerControl(int index, const Control& control) {
 
 // Each shard hears of a view when it does.
 void World::OnServerView(int index, const View& view) {
-  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan_);
+  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan_.sizes());
   if (!map.ok()) return Fail(map.status().ToString());
   if (first_map_ == nullptr) first_map_ = *map;
   servers_[index]->view_waits[view.number()] = plan_.shards_per_server();
@@ -466,7 +466,8 @@ void World::LogEvents(EndpointId id) {
 void World::OnWorkerControl(int rank, const Control& control) {
   Worker& worker = *workers_[rank];
   if (control.has_view()) {
-    absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(control.view(), plan_);
+    absl::StatusOr<std::shared_ptr<const RangeMap>> map =
+        RangeMap::FromView(control.view(), plan_.sizes());
     if (!map.ok()) return Fail(map.status().ToString());
     After(options_.view_delay * random_.NextDouble(), [this, rank, map = *map] {
       trace_.Line(now_, absl::StrCat("worker ", rank, " learns view ", map->view()));

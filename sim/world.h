@@ -38,7 +38,7 @@
 #include "base/random.h"
 #include "collectives/engine.h"
 #include "collectives/links/frame_link.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "scheduler/scheduler_core.h"
 #include "server/shard_core.h"
 #include "sim/compute_time.h"

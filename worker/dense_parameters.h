@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collectives/schedule.h"
+#include "collectives/schedules/schedule.h"
+#include "job/job.h"
 #include "optim/optimizer.h"
-#include "proto/job.h"
 
 namespace tandem {
 

@@ -37,7 +37,7 @@
 #include "collectives/group.h"
 #include "collectives/trace.h"
 #include "collectives/types.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "worker/dense_parameters.h"
 #include "worker/device_sum.h"
 

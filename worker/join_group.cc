@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/connect_links.h"
 #include "collectives/dump.h"
 #include "collectives/links/tcp_socket.h"
+#include "collectives/meeting/connect_links.h"
 
 namespace tandem {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/coordinator_client.h"
-#include "proto/job.h"
+#include "collectives/meeting/coordinator_client.h"
+#include "job/job.h"
 #include "proto/wire.pb.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_synchroniser.h"

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "data/pooling.h"
 #include "server/range_file.h"
 #include "server/save_directory.h"
-#include "worker/pooling.h"
 
 namespace tandem {
 namespace {

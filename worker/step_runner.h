@@ -14,12 +14,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/job.h"
-#include "worker/batch_source.h"
-#include "worker/data/metrics.h"
+#include "data/batch_source.h"
+#include "data/metrics.h"
+#include "job/job.h"
+#include "models/model.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_synchroniser.h"
-#include "worker/model.h"
 #include "worker/trainer_core.h"
 
 namespace tandem {

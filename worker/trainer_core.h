@@ -28,12 +28,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/client_core.h"
+#include "data/batch.h"
+#include "job/job.h"
 #include "policies/policy.h"
-#include "proto/job.h"
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
-#include "worker/batch.h"
-#include "worker/client_core.h"
 #include "worker/dense_parameters.h"
 
 namespace tandem {

@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collectives/chooser.h"
 #include "collectives/group.h"
-#include "proto/job.h"
+#include "collectives/tuning/chooser.h"
+#include "job/job.h"
 
 namespace tandem {
 

@@ -15,8 +15,8 @@
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/trace.h"
-#include "scheduler/beat_thread.h"
-#include "scheduler/node_link.h"
+#include "node/beat_thread.h"
+#include "node/node_link.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
 #include "worker/step_runner.h"
@@ -295,7 +295,7 @@ class Worker {
       if (trainer_ == nullptr) {
         if (absl::Status made = MakeTrainer(control.view()); !made.ok()) return Report(made);
       }
-      TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(control.view(), options_.plan));
+      TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(control.view(), options_.plan.sizes()));
       SetAddresses(control.view());
       trainer_->OnView(now, std::move(map), &effects_);
       link_->SendDone(control.view().number(), absl::OkStatus());

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "transport/path_log.h"
 #include "transport/transport.h"
 

@@ -31,7 +31,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
-#include "collectives/link.h"
+#include "collectives/links/link.h"
 #include "proto/frame.h"
 
 namespace tandem {

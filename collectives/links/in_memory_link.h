@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/random.h"
-#include "collectives/link.h"
+#include "collectives/links/link.h"
 
 namespace tandem {
 

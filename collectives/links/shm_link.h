@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collectives/link.h"
+#include "collectives/links/link.h"
 #include "transport/shm_ring.h"
 #include "transport/unix_link.h"
 

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "collectives/link.h"
+#include "collectives/links/link.h"
 #include "transport/shm_memory.h"
 
 namespace tandem {

@@ -30,8 +30,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "collectives/link.h"
 #include "collectives/links/frame_link.h"
+#include "collectives/links/link.h"
 #include "transport/waitable.h"
 
 namespace tandem {

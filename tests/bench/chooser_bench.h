@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
-#include "collectives/chooser.h"
 #include "collectives/group.h"
+#include "collectives/tuning/chooser.h"
 #include "tests/bench/collective_bench.h"
 
 namespace tandem {

@@ -27,9 +27,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/algorithms.h"
 #include "collectives/group.h"
 #include "collectives/links/shm_link.h"
+#include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
 
 namespace tandem {

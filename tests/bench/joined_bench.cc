@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/connect_links.h"
-#include "collectives/coordinator.h"
-#include "collectives/coordinator_client.h"
 #include "collectives/links/tcp_socket.h"
+#include "collectives/meeting/connect_links.h"
+#include "collectives/meeting/coordinator.h"
+#include "collectives/meeting/coordinator_client.h"
 
 namespace tandem {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "server/shard_core.h"
 #include "transport/peer_map.h"
 #include "transport/transport.h"
@@ -62,7 +62,7 @@ class LoneShard {
         ShardCore::New(plan, EndpointId::Shard(0, 0), 1, *transport_);
     TANDEM_CHECK_OK(core.status());
     core_ = *std::move(core);
-    absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view_, plan);
+    absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view_, plan.sizes());
     TANDEM_CHECK_OK(map.status());
     core_->OnView(absl::Now(), *std::move(map), &effects_);
     thread_ = std::thread([this] { Loop(); });

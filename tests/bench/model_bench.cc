@@ -22,7 +22,7 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "google/protobuf/text_format.h"
-#include "worker/model.h"
+#include "models/model.h"
 
 namespace tandem {
 namespace {

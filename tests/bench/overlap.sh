@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How much of the dense gradient's way to the other worker is hidden behind the backward pass, over
 # a link of 1 Gbit/s: two workers in network namespaces of their own, joined by a veth pair with a
-# token bucket at each end. Needs root, ip and tc (iproute2), and data/quickstart (./quickstart makes it).
+# token bucket at each end. Needs root, ip and tc (iproute2), and out/data/quickstart (./quickstart makes it).
 #
 #   tests/bench/overlap.sh [--rate 1gbit] [--build build] [--out DIR] [--rounds 3]
 #
@@ -21,7 +21,7 @@ while [[ $# -gt 0 ]]; do
   shift 2
 done
 [[ $EUID -eq 0 ]] && command -v tc >/dev/null || { echo "skipped: needs root, ip and tc"; exit 77; }
-[[ -f data/quickstart/train.tsv ]] || { echo "skipped: no data/quickstart; run ./quickstart first"; exit 77; }
+[[ -f out/data/quickstart/train.tsv ]] || { echo "skipped: no out/data/quickstart; run ./quickstart first"; exit 77; }
 out=${out:-$(mktemp -d)}
 mkdir -p "$out"
 a=tandem-overlap-$$-a b=tandem-overlap-$$-b

@@ -16,12 +16,12 @@
 #include "base/process.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "client/client.h"
 #include "server/range_store.h"
 #include "tests/bench/endpoints.h"
 #include "tests/bench/lone_shard.h"
 #include "tests/bench/machine.h"
 #include "transport/zmq_transport.h"
-#include "worker/client.h"
 #include "xxhash.h"
 
 namespace tandem {

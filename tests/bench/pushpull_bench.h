@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/client_core.h"
 #include "proto/job.pb.h"
-#include "worker/client_core.h"
 
 namespace tandem {
 

@@ -15,11 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
-#include "collectives/connect_links.h"
 #include "collectives/errors.h"
 #include "collectives/links/in_memory_link.h"
 #include "collectives/links/tcp_link.h"
 #include "collectives/links/tcp_socket.h"
+#include "collectives/meeting/connect_links.h"
 
 namespace tandem {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/link.h"
+#include "collectives/links/link.h"
 #include "collectives/links/shm_link.h"
 
 namespace tandem {

@@ -3,13 +3,13 @@ tandem_library(pushpull_bench
   SRCS ${CMAKE_SOURCE_DIR}/tests/bench/machine.cc ${CMAKE_SOURCE_DIR}/tests/bench/pushpull_bench.cc
   HDRS ${CMAKE_SOURCE_DIR}/tests/bench/endpoints.h ${CMAKE_SOURCE_DIR}/tests/bench/lone_shard.h
        ${CMAKE_SOURCE_DIR}/tests/bench/machine.h ${CMAKE_SOURCE_DIR}/tests/bench/pushpull_bench.h
-  DEPS tandem::base tandem::proto tandem::transport tandem::server tandem::worker_core tandem::optim
+  DEPS tandem::base tandem::job tandem::transport tandem::server tandem::client tandem::optim
        absl::status absl::strings absl::str_format absl::time PkgConfig::xxhash PkgConfig::zmq
        Threads::Threads)
 tandem_test(pushpull_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/pushpull_bench_test.cc
             DEPS tandem::pushpull_bench LABELS unit bench)
 tandem_test(client_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/client_test.cc
-            DEPS tandem::worker_core tandem::server tandem::transport LABELS unit)
+            DEPS tandem::client tandem::server tandem::transport LABELS unit)
 
 # Collectives: sweeps of each, with ranks in processes of their own.
 tandem_library(collective_bench
@@ -21,7 +21,7 @@ tandem_library(collective_bench
        ${CMAKE_SOURCE_DIR}/tests/bench/collective_case.h ${CMAKE_SOURCE_DIR}/tests/bench/exact_pattern.h
        ${CMAKE_SOURCE_DIR}/tests/bench/joined_bench.h ${CMAKE_SOURCE_DIR}/tests/bench/rank_processes.h
        ${CMAKE_SOURCE_DIR}/tests/unit/collective_world.h
-  DEPS tandem::base tandem::collectives tandem::collective_chooser tandem::collective_group tandem::collective_links
+  DEPS tandem::base tandem::collective_proof tandem::collective_chooser tandem::collective_group tandem::collective_links
        tandem::collective_rendezvous tandem::collective_trace tandem::pushpull_bench
        absl::status absl::strings absl::str_format absl::time Threads::Threads)
 tandem_test(collective_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_bench_test.cc

@@ -1,8 +1,6 @@
-# InitParameters is of the core, which needs no LibTorch; compiled in, so that this test needs neither.
 tandem_test(init_parameters_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/init_parameters_test.cc
-       ${CMAKE_SOURCE_DIR}/worker/init_parameters.cc
-  DEPS tandem::base tandem::messages tandem::optim LABELS unit)
+  DEPS tandem::model_border LABELS unit)
 
 # The rest needs LibTorch.
 if(NOT TANDEM_TORCH)

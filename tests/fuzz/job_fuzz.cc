@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "proto/job.h"
+#include "job/job.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string input(reinterpret_cast<const char*>(data), size);

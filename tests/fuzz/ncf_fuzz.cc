@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "data/ncf.h"
 #include "tests/fuzz/rows.h"
-#include "worker/data/ncf.h"
 
 namespace tandem {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/string_view.h"
 #include "base/check.h"
-#include "worker/data/batch_builder.h"
-#include "worker/data/row_source.h"
+#include "data/batch_builder.h"
+#include "data/row_source.h"
 
 namespace tandem {
 

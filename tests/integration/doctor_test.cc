@@ -18,7 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
-#include "cli/doctor_link.h"
+#include "doctor/doctor_link.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/run_job.h"

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "data/batch_source.h"
+#include "data/pooling.h"
+#include "models/model.h"
 #include "optim/fold.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
 #include "tests/rows_in.h"
-#include "worker/batch_source.h"
-#include "worker/model.h"
-#include "worker/pooling.h"
 
 namespace tandem {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "tests/integration/model_bits.h"
 
 namespace tandem {

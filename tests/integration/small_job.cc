@@ -5,8 +5,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
+#include "data/datagen.h"
 #include "tests/test_seed.h"
-#include "worker/data/datagen.h"
 
 namespace tandem {
 namespace {

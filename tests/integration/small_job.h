@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/job.h"
+#include "job/job.h"
 #include "tests/integration/run_job.h"
 
 namespace tandem {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "job/job.h"
 #include "optim/fold.h"
 #include "optim/optimizer.h"
-#include "proto/job.h"
 #include "sim/toy_model.h"
 
 namespace tandem {

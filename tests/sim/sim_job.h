@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "sim/world.h"
 
 namespace tandem {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "job/job.h"
 #include "optim/optimizer.h"
 #include "policies/synchronous.h"
-#include "proto/job.h"
 #include "server/range.h"
 
 namespace tandem {

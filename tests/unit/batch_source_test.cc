@@ -1,14 +1,14 @@
 // From a job's data section to batches: who owns which row, in which order rows come, how files are
 // split, and what is refused before a run starts.
-#include "worker/batch_source.h"
+#include "data/batch_source.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "data/cells.h"
 #include "tests/unit/data_fixture.h"
-#include "worker/data/cells.h"
 
 namespace tandem {
 namespace {

@@ -1,16 +1,16 @@
 // Batches against the simplest thing that could work: unique keys, pooling and merging by std::map
 // and plain loops, bit for bit.
-#include "worker/batch.h"
+#include "data/batch.h"
 
 #include <map>
 
 #include "base/random.h"
+#include "data/batch_builder.h"
+#include "data/pooling.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/rows_in.h"
 #include "tests/test_seed.h"
-#include "worker/data/batch_builder.h"
-#include "worker/pooling.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 // The client, frame by frame: routing, slices that travel again, deadlines that name the one at
 // fault.
-#include "worker/client_core.h"
+#include "client/client_core.h"
 
 #include <algorithm>
 #include <set>
@@ -137,7 +137,7 @@ TEST_F(ClientCoreTest, FindAllAgreesWithFind) {
         info->set_end(r + 1 < begins.size() ? begins[r + 1] : 0);
       }
     }
-    const auto map = RangeMap::FromView(view, plan_).value();
+    const auto map = RangeMap::FromView(view, plan_.sizes()).value();
     std::vector<uint64_t> keys(5000);
     std::vector<uint32_t> counts(map->ranges().size()), want(counts.size());
     for (uint64_t& key : keys) key = Mix64(random.Uniform(1 << 30));

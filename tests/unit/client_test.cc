@@ -1,5 +1,5 @@
 // The client for programs of their own: a real shard on a thread, in-process transport.
-#include "worker/client.h"
+#include "client/client.h"
 
 #include <algorithm>
 #include <atomic>

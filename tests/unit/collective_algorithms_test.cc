@@ -1,6 +1,6 @@
 // Every algorithm of every collective, proven on paper: for p = 1 ... 64, for counts around p, with
 // uneven counts, for every root, in place and out of place, whole and in segments.
-#include "collectives/algorithms.h"
+#include "collectives/schedules/algorithms.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
-#include "collectives/checker.h"
-#include "collectives/schedule.h"
+#include "collectives/proof/checker.h"
+#include "collectives/schedules/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"

@@ -1,6 +1,6 @@
 // The checker catches what is broken: every single change to a schedule, with a message that says
 // what is missing, doubled or out of place, and where.
-#include "collectives/checker.h"
+#include "collectives/proof/checker.h"
 
 #include <functional>
 #include <string>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/algorithms.h"
-#include "collectives/draw.h"
-#include "collectives/replay.h"
-#include "collectives/schedule.h"
+#include "collectives/proof/draw.h"
+#include "collectives/proof/replay.h"
+#include "collectives/schedules/algorithms.h"
+#include "collectives/schedules/schedule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,14 +1,14 @@
 // The chooser: rules are read, written and refused with a place and a reason; costs are played to
 // times that can be checked by hand; rules made from costs say what the costs say; and calibration
 // gives all ranks the same text.
-#include "collectives/chooser.h"
+#include "collectives/tuning/chooser.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "base/status_macros.h"
-#include "collectives/engine_cost.h"
+#include "collectives/tuning/engine_cost.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/bench/rank_processes.h"

@@ -1,7 +1,7 @@
 // The coordinator: ranks meet, a failure gets one name on all of them and the right one, survivors
 // go on. First its decisions alone, event by event; then with processes that are killed, stopped,
 // or leave, at every stage.
-#include "collectives/coordinator.h"
+#include "collectives/meeting/coordinator.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -26,11 +26,11 @@
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/random.h"
-#include "collectives/connect_links.h"
-#include "collectives/coordinator_client.h"
-#include "collectives/coordinator_core.h"
 #include "collectives/errors.h"
 #include "collectives/group.h"
+#include "collectives/meeting/connect_links.h"
+#include "collectives/meeting/coordinator_client.h"
+#include "collectives/meeting/coordinator_core.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"

@@ -1,11 +1,11 @@
 // What collectives cost: the closed formulas against the schedules played in time.
-#include "collectives/cost.h"
+#include "collectives/proof/cost.h"
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/algorithms.h"
+#include "collectives/schedules/algorithms.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "collectives/link.h"
 #include "collectives/links/frame_link.h"
 #include "collectives/links/in_memory_link.h"
+#include "collectives/links/link.h"
 #include "collectives/links/shm_link.h"
 #include "collectives/links/tcp_link.h"
 #include "collectives/links/tcp_socket.h"

@@ -1,7 +1,7 @@
 // Links: one suite that every kind passes. What is written arrives, whole and in order, however
 // transfers are cut; what is on its way is bounded; the end of the peer is seen, after what it
 // wrote before; nothing works after an error.
-#include "collectives/link.h"
+#include "collectives/links/link.h"
 
 #include <poll.h>
 #include <signal.h>

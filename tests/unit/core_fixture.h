@@ -11,8 +11,8 @@
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "gtest/gtest.h"
+#include "job/job.h"
 #include "proto/frame.h"
-#include "proto/job.h"
 #include "proto/range_map.h"
 
 namespace tandem {
@@ -56,7 +56,7 @@ inline std::shared_ptr<const RangeMap> CoreView(const JobPlan& plan, uint32_t nu
           static_cast<uint32_t>(other != moved.end() ? other->second : r % plan.servers()));
     }
   }
-  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan);
+  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan.sizes());
   EXPECT_TRUE(map.ok()) << map.status();
   return *map;
 }

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "data/batch_source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/job.h"
-#include "worker/batch_source.h"
+#include "job/job.h"
 
 namespace tandem {
 

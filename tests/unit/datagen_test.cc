@@ -1,6 +1,6 @@
 // Generated data: the bytes are a function of the options, the ids follow Zipf's law, and the
 // planted model is as good as it says.
-#include "worker/data/datagen.h"
+#include "data/datagen.h"
 
 #include <cmath>
 #include <set>
@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "data/planted.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data_fixture.h"
-#include "worker/data/planted.h"
 
 namespace tandem {
 namespace {

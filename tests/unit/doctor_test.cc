@@ -1,6 +1,6 @@
 // What `tandem doctor` makes of facts: a healthy host gives no problem, each thing that is broken
 // gives a finding that names it and says what to do, and nothing else changes.
-#include "cli/doctor.h"
+#include "doctor/doctor.h"
 
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "cli/doctor_report.h"
+#include "doctor/doctor_report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

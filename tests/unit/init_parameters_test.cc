@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/model.h"
+#include "models/model.h"
 
 namespace tandem {
 namespace {

@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
-#include "proto/job.h"
+#include "job/job.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 // Jobs: what is refused and in which words, what overrides can do, what defaults come out, and that
 // the plan is the same wherever it is computed.
-#include "proto/job.h"
+#include "job/job.h"
 
 #include <cstdint>
 #include <set>
@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
-#include "proto/job_budget.h"
+#include "job/job_budget.h"
 
 namespace tandem {
 namespace {

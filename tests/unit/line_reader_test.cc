@@ -1,12 +1,12 @@
 // Files and lines: names in the job become files, files become lines, and what is not a text file
 // is refused with its name and line.
-#include "worker/data/line_reader.h"
+#include "data/line_reader.h"
 
 #include "absl/strings/match.h"
 #include "base/random.h"
+#include "data/files.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data_fixture.h"
-#include "worker/data/files.h"
 
 namespace tandem {
 namespace {

@@ -1,5 +1,5 @@
 // Metrics against brute force, and the cases where a wrong definition flatters a model.
-#include "worker/data/metrics.h"
+#include "data/metrics.h"
 
 #include <cmath>
 #include <limits>

@@ -16,8 +16,8 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "models/model.h"
 #include "tests/test_seed.h"
-#include "worker/model.h"
 
 namespace tandem {
 namespace {

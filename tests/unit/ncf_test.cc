@@ -1,16 +1,16 @@
 // The NCF protocol: each positive once an epoch with fresh negatives of its user, the same epoch
 // for any number of workers, and ranking groups without the positive among its candidates.
-#include "worker/data/ncf.h"
+#include "data/ncf.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "data/cells.h"
+#include "data/metrics.h"
 #include "tests/test_seed.h"
 #include "tests/unit/data_fixture.h"
-#include "worker/data/cells.h"
-#include "worker/data/metrics.h"
 
 namespace tandem {
 namespace {

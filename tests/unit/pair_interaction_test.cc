@@ -1,4 +1,4 @@
-#include "worker/models/pair_interaction.h"
+#include "models/pair_interaction.h"
 
 #include <tuple>
 #include <vector>

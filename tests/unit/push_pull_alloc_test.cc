@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/random.h"
+#include "client/client_core.h"
 #include "gtest/gtest.h"
 #include "server/shard_core.h"
 #include "tests/unit/core_fixture.h"
 #include "tests/unit/count_allocations.h"
-#include "worker/client_core.h"
 
 namespace tandem {
 namespace {

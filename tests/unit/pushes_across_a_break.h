@@ -10,10 +10,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "client/client.h"
 #include "gtest/gtest.h"
 #include "tests/bench/lone_shard.h"
 #include "transport/transport.h"
-#include "worker/client.h"
 
 namespace tandem {
 

@@ -1,13 +1,13 @@
 // The text formats of one row a line: what a row becomes, and what is refused with which words.
-#include "worker/data/row.h"
+#include "data/row.h"
 
 #include <cmath>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "data/cells.h"
 #include "tests/unit/data_fixture.h"
-#include "worker/data/cells.h"
 
 namespace tandem {
 namespace {

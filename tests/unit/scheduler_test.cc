@@ -85,7 +85,7 @@ TEST(DealRangesTest, TheMapCutsAllPositions) {
   View view;
   view.set_number(1);
   for (const RangeInfo& range : DealRanges(plan)) *view.add_range() = range;
-  const auto map = RangeMap::FromView(view, plan);
+  const auto map = RangeMap::FromView(view, plan.sizes());
   ASSERT_TRUE(map.ok()) << map.status();
   EXPECT_EQ((*map)->RangeCount(0), 12u);
 }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/job.h"
+#include "job/job.h"
 #include "scheduler/scheduler_core.h"
 
 namespace tandem {

@@ -41,8 +41,8 @@ bool IsOurs(const fs::path& path, bool directory, int depth) {
   if (name == ".ci" || !directory) return name != "compile_commands.json";
   if (name[0] == '.' || name == "__pycache__") return false;
   const bool top = depth == 0;
-  return !top || (!absl::StartsWith(name, "build") && !absl::StartsWith(name, "out") &&
-                  name != "data" && name != "shared");
+  return !top ||
+         (!absl::StartsWith(name, "build") && !absl::StartsWith(name, "out") && name != "shared");
 }
 
 bool IsText(const std::string& path) {

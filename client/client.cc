@@ -1,0 +1,158 @@
+#include "client/client.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+
+absl::StatusOr<std::unique_ptr<Client>> Client::New(const JobPlan& plan,
+                                                    std::unique_ptr<Transport> transport,
+                                                    const Options& options) {
+  if (options.rank < 0 || options.rank >= plan.workers() || options.incarnation == 0 ||
+      options.max_in_flight < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "client: rank ", options.rank, " of ", plan.workers(), " workers, incarnation ",
+        options.incarnation, " (never 0), max_in_flight ", options.max_in_flight, " (1 or more)"));
+  }
+  return std::unique_ptr<Client>(new Client(plan, std::move(transport), options));
+}
+
+Client::Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options)
+    : plan_(plan),
+      engine_(std::make_shared<ClientEngine>(
+          plan, std::move(transport),
+          ClientEngine::Options{.rank = options.rank,
+                                .incarnation = options.incarnation,
+                                .max_in_flight = options.max_in_flight,
+                                .refuse_when_full = options.refuse_when_full,
+                                .core = options.core})) {}
+
+Client::~Client() { engine_->Shutdown(); }
+
+absl::Status Client::SetView(const View& view) { return engine_->SetView(view); }
+
+ClientCore::Counters Client::counters() const { return engine_->counters(); }
+
+Future Client::Pull(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
+                    absl::Span<const absl::Span<float>> rows, Ids ids) {
+  auto call = std::make_shared<ClientCall>();
+  call->info.group = group;
+  call->info.first_step = call->info.step = step;
+  call->keys.assign(keys.begin(), keys.end());
+  for (TableKeys& table : call->keys) table.may_repeat = ids == Ids::kMayRepeat;
+  call->rows.assign(rows.begin(), rows.end());
+  return Start(std::move(call));
+}
+
+Future Client::Push(uint32_t group, int64_t step, uint64_t samples,
+                    absl::Span<const TableKeys> keys,
+                    absl::Span<const absl::Span<const float>> gradients, Ids ids) {
+  auto call = std::make_shared<ClientCall>();
+  call->push = true;
+  call->info.group = group;
+  call->info.first_step = call->info.step = step;
+  call->info.samples = samples;
+  call->keys.assign(keys.begin(), keys.end());
+  for (TableKeys& table : call->keys) table.may_repeat = ids == Ids::kMayRepeat;
+  call->gradients.assign(gradients.begin(), gradients.end());
+  return Start(std::move(call));
+}
+
+Future Client::PullInPlace(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
+                           absl::Span<PulledRows* const> rows) {
+  auto call = std::make_shared<ClientCall>();
+  call->info.group = group;
+  call->info.first_step = call->info.step = step;
+  call->keys.assign(keys.begin(), keys.end());
+  call->kept_rows.assign(rows.begin(), rows.end());
+  return Start(std::move(call));
+}
+
+absl::Status Client::PreparePush(uint32_t group, absl::Span<const TableKeys> keys,
+                                 PreparedPush* push) {
+  TANDEM_RETURN_IF_ERROR(CheckTables("push", group, keys));
+  TANDEM_RETURN_IF_ERROR(CheckDistinct("push", keys));
+  return engine_->PreparePush(group, keys, push);
+}
+
+Future Client::Push(int64_t step, uint64_t samples, PreparedPush* push) {
+  auto call = std::make_shared<ClientCall>();
+  call->push = true;
+  call->info.group = push->group();
+  call->info.first_step = call->info.step = step;
+  call->info.samples = samples;
+  call->prepared = push;
+  return Start(std::move(call));
+}
+
+// What the core takes for granted.
+absl::Status Client::Check(const ClientCall& call) const {
+  const char* const what = call.push ? "push" : "pull";
+  const bool in_frames = call.prepared != nullptr || !call.kept_rows.empty();
+  const size_t values = in_frames   ? call.kept_rows.size()
+                        : call.push ? call.gradients.size()
+                                    : call.rows.size();
+  if (call.info.step < 0 || values != call.keys.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": step ", call.info.step, ", ",
+                                                   call.keys.size(), " tables with ", values,
+                                                   " arrays of values"));
+  }
+  if (call.prepared != nullptr && !call.prepared->ready()) {
+    return absl::InvalidArgumentError("push: not prepared, or sent already");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckTables(what, call.info.group, call.keys));
+  if (in_frames) return CheckDistinct(what, call.keys);
+  for (size_t i = 0; i < call.keys.size(); ++i) {
+    const TablePlan& table = plan_.tables[call.keys[i].table];
+    const size_t floats = call.push ? call.gradients[i].size() : call.rows[i].size();
+    const size_t want = call.keys[i].keys.size() * static_cast<size_t>(table.dim);
+    if (floats != want) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": ", call.keys[i].keys.size(),
+                                                     " ids of table ", table.name, " with ", floats,
+                                                     " floats, want ", want));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::CheckDistinct(const char* what, absl::Span<const TableKeys> keys) const {
+  for (const TableKeys& table : keys) {
+    if (!table.may_repeat) continue;
+    return absl::InvalidArgumentError(absl::StrCat(what, ": keys of table ",
+                                                   plan_.tables[table.table].name,
+                                                   " may repeat; in place, each is there once"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::CheckTables(const char* what, uint32_t group,
+                                 absl::Span<const TableKeys> keys) const {
+  if (group >= plan_.groups.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": group ", group, " of ", plan_.groups.size()));
+  }
+  std::vector<bool> seen(plan_.tables.size(), false);
+  for (const TableKeys& table : keys) {
+    if (table.table >= plan_.tables.size() || plan_.tables[table.table].group != group ||
+        seen[table.table]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": table ", table.table, " is not of group ", group, ", or twice"));
+    }
+    seen[table.table] = true;
+  }
+  return absl::OkStatus();
+}
+
+Future Client::Start(std::shared_ptr<ClientCall> call) {
+  const Future future(call, engine_);
+  absl::Status status = Check(*call);
+  if (status.ok()) {
+    status = engine_->Start(std::move(call));
+  }
+  if (!status.ok()) future.call_->Finish(std::move(status));
+  return future;
+}
+
+}  // namespace tandem

@@ -1,0 +1,283 @@
+// The worker's side of push and pull: a deterministic state machine that routes keys to the shards
+// that own them, sends each shard its slices, sends again what is refused or not answered, and puts
+// rows where the caller wants them.
+//
+// Rows and gradients travel from and to arrays of the caller's, which costs a copy, or stay in the
+// frames: a read then says where each row is, and a push, before it is sent, where each gradient is
+// to be written.
+//
+// A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again,
+// alone, when a newer view is known (or after a pause, if the shard is the one that lags). A shard
+// that says nothing for `silence_limit` fails the request, naming the shard and the key range;
+// answers of WAITING keep that deadline from running.
+//
+// Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
+// (trainer_core.h).
+#ifndef TANDEM_CLIENT_CLIENT_CORE_H_
+#define TANDEM_CLIENT_CLIENT_CORE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/buffer.h"
+#include "client/pulled_rows.h"
+#include "data/batch_builder.h"
+#include "job/job.h"
+#include "proto/frame.h"
+#include "proto/outgoing.h"
+#include "proto/range_map.h"
+
+namespace tandem {
+
+// Keys of one table in a request; memory stays valid until the request completes or is cancelled.
+// Keys that repeat travel once: a read puts the row into every place, a push sums the gradients in
+// the order in which they stand.
+struct TableKeys {
+  uint32_t table = 0;
+  absl::Span<const uint64_t> keys;
+  bool may_repeat = false;  // false is a promise that none does, and saves looking for them
+};
+
+class ClientCore {
+  struct Request;
+
+ public:
+  // A push whose gradients are yet to be written, into the frames that will carry them. Dropped: it
+  // never was. May outlive the core; used again and again, it keeps its memory.
+  class PreparedPush {
+   public:
+    PreparedPush();
+    ~PreparedPush();
+    PreparedPush(PreparedPush&&) noexcept;
+    PreparedPush& operator=(PreparedPush&&) noexcept;
+
+    // at(i)[k]: where the gradient of key k of the i-th table goes, `dim` floats, uninitialised;
+    // until the push is sent.
+    absl::Span<float* const> at(size_t i) const { return at_[i]; }
+    size_t tables() const { return at_.size(); }
+    bool ready() const { return request_ != nullptr; }
+    uint32_t group() const { return group_; }
+
+   private:
+    friend class ClientCore;
+    uint32_t group_ = 0;
+    std::unique_ptr<Request> request_;
+    std::vector<std::vector<float*>> at_;
+  };
+
+  struct Options {
+    absl::Duration resend_after = absl::Seconds(2);  // silence before a frame is sent again
+    absl::Duration wrong_view_pause = absl::Milliseconds(20);
+    absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
+    // Of values: a larger request to a shard is cut between ranges, into frames of about this size.
+    size_t frame_bytes = 128 << 10;
+  };
+
+  struct Completion {
+    uint64_t request = 0;
+    absl::Status status;
+    uint64_t closed_samples = 0;  // reads: sum of n of the step closed last (lockstep policies)
+  };
+
+  struct Counters {
+    uint64_t pull_bytes = 0, rows_bytes = 0, push_bytes = 0, ack_bytes = 0;
+    uint64_t frames_resent = 0;
+  };
+
+  // `plan` and `buffers` outlive the core.
+  ClientCore(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
+             const Options& options);
+  ~ClientCore();
+
+  // Newer views only; older ones are ignored. Requests need a view.
+  void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
+
+  // Reads the rows of `keys` (tables of `group`) for `step` into rows[i], which is
+  // [keys[i].keys.size(), dim (+ slots with kFlagWithSlots)]. Returns the request's number.
+  uint64_t Pull(absl::Time now, uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
+                absl::Span<const absl::Span<float>> rows, uint8_t flags);
+
+  // The same, but the rows stay where they arrive, and rows[i] says where. No key may repeat; not
+  // with slots.
+  uint64_t PullInPlace(absl::Time now, uint32_t group, int64_t step,
+                       absl::Span<const TableKeys> keys, absl::Span<PulledRows* const> rows,
+                       uint8_t flags);
+
+  struct PushInfo {
+    uint32_t group = 0;
+    int64_t first_step = 0, step = 0;
+    uint64_t samples = 0;
+    int32_t clock_gap = 0;
+    int32_t in_flight = 0;
+    uint8_t flags = 0;
+  };
+  // Sends gradient sums (or rows, with kFlagAssign): one slice to every range of the group, empty
+  // or not, in one frame a shard unless that would be large. The bytes are copied before Push
+  // returns. Versions are those of the last completed Pull of the same group and step.
+  uint64_t Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
+                absl::Span<const absl::Span<const float>> values);
+
+  // Makes a push of the keys of tables of `group`, none of which repeats, and says where their
+  // gradients go. Needs a view; the keys' memory is free afterwards.
+  void PreparePush(uint32_t group, absl::Span<const TableKeys> keys, PreparedPush* push);
+  // Sends it. Requires: push->ready(), info.group as prepared, no flags; all gradients are written.
+  uint64_t Push(absl::Time now, const PushInfo& info, PreparedPush* push);
+
+  // Forgets a request; late answers are ignored.
+  void Cancel(uint64_t request);
+
+  // Frames from shards: ROWS, ACK, WAITING.
+  void OnFrame(absl::Time now, const ParsedFrame& frame);
+  void OnTick(absl::Time now);
+
+  // Called within Pull and Push when a frame is in out() and more of the same request are to come:
+  // a shell that sends it at once lets it travel while the next one is packed.
+  void set_frame_ready(std::function<void()> ready) { frame_ready_ = std::move(ready); }
+
+  // Caller-owned queues: take what is there and clear.
+  std::vector<Outgoing>& out() { return out_; }
+  std::vector<Completion>& completions() { return completions_; }
+
+  // The largest minimum clock any shard has reported for the group: a lower bound of the true one.
+  int64_t largest_min_clock(uint32_t group) const { return min_clock_[group]; }
+  const Counters& counters() const { return counters_; }
+  size_t requests_in_flight() const { return requests_.size(); }
+  // Updates with rows sent, by table, each (step, range) once.
+  const std::vector<uint64_t>& updates_sent() const { return updates_sent_; }
+  // What the oldest request waits for: "pull of step 7: server 1 shard 0 waits for worker 2 ...".
+  std::string Waiting(absl::Time now) const;
+
+ private:
+  // The keys of one range in the request's packed order (by owner, then by range). It is packed
+  // when it travels for the first time; until then `rows` counts repeated keys, too.
+  struct Slice {
+    uint32_t range = 0;
+    uint32_t rows = 0;
+    size_t source_offset = 0;  // of its occurrences in source and place
+    uint32_t occurrences = 0;
+    size_t key_offset = 0;    // index of the first key in packed_keys
+    size_t float_offset = 0;  // index of the first float in packed_values
+    uint32_t input = 0;       // index in the request's tables
+    bool packed = false;
+    bool done = false;
+    bool sent = false;          // waits for an answer of some frame
+    absl::Time send_at;         // when it is refused: not before
+    uint32_t refused_view = 0;  // the refusing shard's view
+    int64_t version = 0;
+    bool repeats() const { return rows < occurrences; }
+  };
+  struct Flight {  // one frame on its way
+    uint64_t number = 0;
+    EndpointId to;
+    size_t first = 0, count = 0;  // its slices, as places in the request's flight_slices
+    bool answered = false;
+    absl::Time sent_at, heard_at;
+    Frame frame;
+    std::string waiting;  // the shard's last WAITING, as text
+  };
+  // Requests are reused when they are done, with the memory of what is in them.
+  struct Request {
+    uint64_t id = 0;
+    bool push = false;
+    FrameHeader header;
+    std::vector<TableKeys> keys;
+    std::vector<absl::Span<float>> rows;
+    std::vector<PulledRows*> kept_rows;                   // instead of `rows`
+    absl::Span<const absl::Span<const float>> gradients;  // within Push only
+    // In place, and then no key repeats: of each key its range, and its place among those of it;
+    // and for each range where its rows have arrived.
+    bool in_place = false;
+    std::vector<uint32_t> range, rank;
+    std::vector<const float*> range_rows;
+    // Otherwise:
+    std::vector<uint32_t> source;  // occurrence, by range -> index among its table's keys
+    std::vector<uint32_t> place;   // occurrence, by range -> row of its slice, if keys repeat
+    size_t next_key = 0, next_float = 0;  // where the next slice is packed
+    std::vector<uint32_t> row_floats;     // by input
+    std::vector<Slice> slices;
+    Buffer packed_keys, packed_values;
+    std::vector<Flight> flights;  // in order of their numbers
+    std::vector<uint32_t> flight_slices;
+    size_t open_slices = 0;
+    uint64_t closed_samples = 0;
+    absl::Time started;
+  };
+
+  // What pushes of a step say their gradients come from.
+  struct VersionsRead {
+    uint32_t group = 0;
+    int64_t step = 0;
+    std::vector<int64_t> versions;  // by range
+  };
+
+  std::unique_ptr<Request> NewRequest(const FrameHeader& header, bool push, bool in_place,
+                                      absl::Span<const TableKeys> keys,
+                                      absl::Span<const size_t> floats);
+  Request* Enter(absl::Time now, std::unique_ptr<Request> request);
+  uint64_t StartPush(absl::Time now, const PushInfo& info, std::unique_ptr<Request> request);
+  Request* FindRequest(uint64_t id);
+  Flight* FindFlight(uint64_t number, Request** request);
+  absl::Span<const uint32_t> SlicesOf(const Request& request, const Flight& flight) const;
+  void Pack(Request* request);
+  void CutIntoSlices(Request* request);
+  void PackSlice(Request* request, Slice* slice);
+  void PackValues(Request* request, const Slice& slice);
+  void SendOpenSlices(absl::Time now, Request* request);
+  void SendFrames(absl::Time now, Request* request, EndpointId to,
+                  absl::Span<const std::pair<EndpointId, uint32_t>> slices, bool more);
+  void SendFlight(absl::Time now, Request* request, EndpointId to, size_t first);
+  Frame BuildFrame(Request* request, uint64_t number, absl::Span<const uint32_t> slices);
+  void GatherParts(const Request& request, absl::Span<const uint32_t> slices, Buffer* keys,
+                   Buffer* values);
+  void OnRows(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
+  void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
+  void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
+  void CopyRows(const Request& request, const Slice& slice, const float* values);
+  void PlaceRows(const Request& request);
+  void Finish(Request* request, absl::Status status);
+  void CheckTimes(absl::Time now, Request* request);
+  void EndFlight(Request* request, Flight* flight);
+  const std::vector<int64_t>* FindVersions(uint32_t group, int64_t step) const;
+  std::vector<int64_t>& VersionsOf(uint32_t group, int64_t step);
+  void ForgetVersions(uint32_t group, int64_t step);
+
+  const JobPlan& plan_;
+  const int rank_;
+  const uint64_t incarnation_;
+  BufferSource& buffers_;
+  const Options options_;
+  std::shared_ptr<const RangeMap> map_;
+  std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: range ids by (owner, id)
+  uint64_t next_number_ = 1;                          // of requests and frames
+  std::vector<std::unique_ptr<Request>> requests_;    // under way, in order of their numbers
+  std::vector<std::unique_ptr<Request>> spare_;       // done, to be used again
+  std::vector<VersionsRead> versions_, spare_versions_;
+  std::vector<int64_t> min_clock_;
+  std::vector<uint64_t> updates_sent_;
+  std::vector<Outgoing> out_;
+  std::vector<Completion> completions_;
+  std::function<void()> frame_ready_;
+  KeyIndex index_;
+  // Scratch, all of it.
+  std::vector<size_t> floats_;        // of each input
+  std::vector<uint32_t> key_range_;   // of each key
+  std::vector<uint32_t> key_rank_;    // of each key: its place among those of its range
+  std::vector<uint32_t> range_fill_;  // by range id
+  std::vector<float*> range_values_;  // by range id: where its values begin
+  std::vector<uint32_t> input_of_table_;
+  std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
+  std::vector<SliceEntry> entries_;
+  std::vector<uint64_t> ids_;
+  Counters counters_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_CLIENT_CLIENT_CORE_H_

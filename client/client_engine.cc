@@ -1,0 +1,267 @@
+#include "client/client_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+// How often the engine's thread looks whether there is something to do that nobody waits for: less
+// and less often while others see to it, because to wake it takes a core from them.
+constexpr absl::Duration kGlance = absl::Milliseconds(1);
+constexpr absl::Duration kLongestGlance = absl::Milliseconds(16);
+constexpr int kIdleGlances = 8;  // without a request; then it sleeps until one is issued
+
+}  // namespace
+
+ClientEngine::ClientEngine(const JobPlan& plan, std::unique_ptr<Transport> transport,
+                           const Options& options)
+    : plan_(plan),
+      options_(options),
+      transport_(std::move(transport)),
+      core_(plan, options.rank, options.incarnation, *transport_, options.core),
+      peers_(*transport_) {
+  core_.set_frame_ready([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { SendReady(); });
+  thread_ = std::thread([this] { Background(); });
+}
+
+ClientEngine::~ClientEngine() = default;
+
+void ClientEngine::Shutdown() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+    started_.Signal();
+    transport_->Wake();
+  }
+  thread_.join();
+  {
+    absl::MutexLock lock(&mutex_);
+    while (driving_) changed_.Wait(&mutex_);
+    driving_ = true;  // for ever
+    CancelAll();
+    Complete();
+    changed_.SignalAll();
+  }
+  transport_.reset();
+}
+
+absl::Status ClientEngine::SetView(const View& view) {
+  TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, plan_.sizes()));
+  absl::MutexLock lock(&mutex_);
+  core_.OnView(absl::Now(), std::move(map));
+  views_.push_back(view);
+  have_view_ = true;
+  transport_->Wake();
+  return absl::OkStatus();
+}
+
+ClientCore::Counters ClientEngine::counters() const {
+  absl::MutexLock lock(&mutex_);
+  return core_.counters();
+}
+
+// ---- callers ----------------------------------------------------------------------------------
+
+bool ClientEngine::HasRoom() const { return in_flight_ < options_.max_in_flight; }
+
+absl::Status ClientEngine::PreparePush(uint32_t group, absl::Span<const TableKeys> keys,
+                                       ClientCore::PreparedPush* push) {
+  absl::MutexLock lock(&mutex_);
+  if (!have_view_) return absl::FailedPreconditionError("client: no view has been set");
+  core_.PreparePush(group, keys, push);
+  return absl::OkStatus();
+}
+
+absl::Status ClientEngine::Start(std::shared_ptr<ClientCall> call) {
+  absl::MutexLock lock(&mutex_);
+  if (!have_view_) return absl::FailedPreconditionError("client: no view has been set");
+  if (!options_.refuse_when_full) {
+    DriveUntil([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || HasRoom(); },
+               absl::InfiniteFuture());
+  }
+  if (stop_) return absl::CancelledError("the client was closed");
+  if (!HasRoom()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("client: ", in_flight_, " requests are in flight"));
+  }
+  if (asleep_) started_.Signal();
+  if (driving_) {
+    Issue(std::move(call));
+    transport_->Wake();
+  } else {
+    driving_ = issuing_ = true;
+    Issue(std::move(call));
+    issuing_ = false;
+    Settle();
+    driving_ = false;
+    changed_.SignalAll();
+  }
+  return absl::OkStatus();
+}
+
+void ClientEngine::Issue(std::shared_ptr<ClientCall> call) {
+  const absl::Time now = absl::Now();
+  ++in_flight_;
+  Running running;
+  if (call->push) {
+    call->info.clock_gap = static_cast<int32_t>(
+        std::max<int64_t>(0, call->info.step - core_.largest_min_clock(call->info.group)));
+    call->info.in_flight = ++pushes_in_flight_;
+    running.number = call->prepared != nullptr
+                         ? core_.Push(now, call->info, std::exchange(call->prepared, nullptr))
+                         : core_.Push(now, call->info, call->keys, call->gradients);
+  } else if (!call->kept_rows.empty()) {
+    running.number =
+        core_.PullInPlace(now, call->info.group, call->info.step, call->keys, call->kept_rows, 0);
+  } else {
+    running.number = core_.Pull(now, call->info.group, call->info.step, call->keys, call->rows, 0);
+  }
+  running.call = std::move(call);
+  running_.push_back(std::move(running));
+}
+
+// A frame of a call that is being issued: it may go while the next one is made.
+void ClientEngine::SendReady() {
+  if (!issuing_ || !views_.empty()) return;  // not by this thread, or not yet known where to
+  for (Outgoing& out : core_.out()) (void)peers_.Send(std::move(out));  // lost ones go out again
+  core_.out().clear();
+}
+
+void ClientEngine::Wait(const ClientCall& call, absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  DriveUntil([&call] { return call.done.load(std::memory_order_relaxed); }, deadline);
+}
+
+template <typename Ready>
+void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
+  if (ready()) return;
+  ++waiting_;
+  if (background_) transport_->Wake();  // it makes way
+  while (!ready()) {
+    if (driving_ || stop_) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+      continue;
+    }
+    driving_ = true;
+    absl::Duration left = kTick;
+    while (!ready() && !stop_ && left > absl::ZeroDuration()) {
+      Turn(left);
+      if (deadline != absl::InfiniteFuture()) left = std::min(kTick, deadline - absl::Now());
+    }
+    driving_ = false;
+    changed_.SignalAll();
+    if (left <= absl::ZeroDuration()) break;
+  }
+  --waiting_;
+}
+
+// ---- the engine's thread ----------------------------------------------------------------------
+
+void ClientEngine::Background() {
+  absl::MutexLock lock(&mutex_);
+  absl::Duration glance = kGlance;
+  for (int idle = 0; !stop_;) {
+    const uint64_t turns = turns_;
+    asleep_ = idle >= kIdleGlances;
+    started_.WaitWithDeadline(&mutex_, absl::Now() + (asleep_ ? kTick : glance));
+    const bool slept = std::exchange(asleep_, false);
+    idle = in_flight_ > 0 ? 0 : idle + 1;
+    glance = slept ? kGlance : std::min(2 * glance, kLongestGlance);
+    if (stop_ || driving_ || waiting_ > 0) continue;
+    // A request just issued may still find a thread that waits for it.
+    if (in_flight_ > 0 ? slept || turns_ != turns : absl::Now() < next_tick_) continue;
+    if (in_flight_ > 0) glance = kGlance;
+    driving_ = background_ = true;
+    do {
+      Turn(in_flight_ > 0 ? kTick : absl::ZeroDuration());
+    } while (in_flight_ > 0 && waiting_ == 0 && !stop_);
+    driving_ = background_ = false;
+    changed_.SignalAll();
+  }
+}
+
+// ---- driving ----------------------------------------------------------------------------------
+
+// Waits for news, and deals with them.
+void ClientEngine::Turn(absl::Duration timeout) {
+  ++turns_;
+  mutex_.Unlock();
+  transport_->Poll(timeout, &events_);
+  const absl::Time now = absl::Now();
+  for (const TransportEvent& event : events_) peers_.OnEvent(event);
+  mutex_.Lock();
+  for (const TransportEvent& event : events_) {
+    if (event.kind == TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
+  }
+  if (now >= next_tick_) {
+    next_tick_ = now + kTick;
+    core_.OnTick(now);
+  }
+  Settle();
+}
+
+// Sends what the core has produced, and tells the callers what is done.
+void ClientEngine::Settle() {
+  while (TakeResults()) {
+    mutex_.Unlock();
+    events_.clear();  // their memory goes back to the transport
+    SetAddresses();
+    for (Outgoing& out : out_) (void)peers_.Send(std::move(out));  // lost ones go out again
+    out_.clear();
+    mutex_.Lock();
+    Complete();
+  }
+}
+
+// False if there is nothing to do.
+bool ClientEngine::TakeResults() {
+  new_views_.swap(views_);
+  out_.swap(core_.out());
+  for (ClientCore::Completion& completion : core_.completions()) {
+    const auto found = std::find_if(running_.begin(), running_.end(), [&](const Running& r) {
+      return r.number == completion.request;
+    });
+    if (found == running_.end()) continue;
+    done_.push_back({std::move(found->call), std::move(completion.status)});
+    running_.erase(found);
+  }
+  core_.completions().clear();
+  return !new_views_.empty() || !out_.empty() || !done_.empty() || !events_.empty();
+}
+
+void ClientEngine::CancelAll() {
+  for (Running& running : running_) {
+    done_.push_back({std::move(running.call), absl::CancelledError("the client was closed")});
+  }
+  running_.clear();
+}
+
+void ClientEngine::SetAddresses() {
+  for (const View& view : new_views_) {
+    for (int s = 0; s < view.server_size(); ++s) {
+      for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
+        peers_.SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
+      }
+    }
+  }
+  new_views_.clear();
+}
+
+void ClientEngine::Complete() {
+  if (done_.empty()) return;
+  for (Done& done : done_) {
+    --in_flight_;
+    if (done.call->push) --pushes_in_flight_;
+    done.call->Finish(std::move(done.status));
+  }
+  done_.clear();
+  changed_.SignalAll();
+}
+
+}  // namespace tandem

@@ -1,0 +1,316 @@
+#include "collectives/meeting/coordinator_client.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "collectives/errors.h"
+#include "collectives/links/tcp_socket.h"
+#include "collectives/meeting/coordinator_core.h"
+
+namespace tandem {
+namespace {
+
+using rendezvous::FromCoordinator;
+using rendezvous::ToCoordinator;
+
+constexpr size_t kMaxMessageBytes = size_t{48} << 20;  // the table of the largest group
+constexpr int kSilentBeats = 3;
+// The coordinator's own deadline comes first, so that its answer can say who is missing.
+constexpr absl::Duration kAnswerTime = absl::Milliseconds(500);
+// From the last beat of a rank to its verdict: silence, judgement, and the way here.
+constexpr int kVerdictBeats = 2 * kSilentBeats;
+constexpr absl::Duration kVerdictTime = absl::Seconds(2);
+
+int64_t MillisecondsLeft(absl::Time deadline) {
+  const absl::Duration left = deadline - absl::Now();
+  const absl::Duration reserve = std::min(kAnswerTime, left / 10);
+  return std::max<int64_t>(1, absl::ToInt64Milliseconds(std::min(left, absl::Hours(24)) - reserve));
+}
+
+GroupMember FromProto(const rendezvous::Member& member) {
+  return {member.host(),  member.gpu(),          member.tcp_address(), member.unix_name(),
+          member.about(), member.rdma_address(), member.zmq_address()};
+}
+
+void ToProto(const GroupMember& member, rendezvous::Member* out) {
+  out->set_host(member.host);
+  out->set_gpu(member.gpu);
+  out->set_tcp_address(member.tcp_address);
+  out->set_unix_name(member.unix_name);
+  out->set_about(member.about);
+  out->set_rdma_address(member.rdma_address);
+  out->set_zmq_address(member.zmq_address);
+}
+
+}  // namespace
+
+// ---- Joining and leaving ----------------------------------------------------
+
+CoordinatorClient::CoordinatorClient(MessageStream stream)
+    : stream_(std::move(stream)), heard_(absl::Now()), last_turn_(heard_) {}
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Join(
+    const JoinOptions& options, absl::Time deadline) {
+  TANDEM_ASSIGN_OR_RETURN(OwnedFd socket, ConnectTcpBy(options.coordinator, deadline));
+  std::unique_ptr<CoordinatorClient> client(
+      new CoordinatorClient(MessageStream(std::move(socket), kMaxMessageBytes)));
+  client->thread_ = std::thread([c = client.get()] { c->Run(); });
+  TANDEM_RETURN_IF_ERROR(client->JoinBy(options, deadline));
+  return client;
+}
+
+absl::Status CoordinatorClient::JoinBy(const JoinOptions& options, absl::Time deadline) {
+  ToCoordinator message;
+  rendezvous::Join& join = *message.mutable_join();
+  join.set_version(CoordinatorCore::kVersion);
+  join.set_group(options.group);
+  join.set_rank(options.rank);
+  join.set_ranks(options.ranks);
+  ToProto(options.member, join.mutable_member());
+  if (options.member.about.empty()) join.mutable_member()->set_about(AboutThisProcess());
+  join.set_deadline_ms(MillisecondsLeft(deadline));
+  absl::MutexLock lock(&mu_);
+  Send(message);
+  return WaitAnswer(deadline);
+}
+
+absl::Status CoordinatorClient::WaitAnswer(absl::Time deadline) {
+  const auto over = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return answered_ || !connected_; };
+  (void)mu_.AwaitWithDeadline(absl::Condition(&over), deadline);
+  if (answered_) return std::exchange(answer_, absl::OkStatus());
+  if (!connected_) return verdict_;
+  return absl::DeadlineExceededError("the coordinator does not answer");
+}
+
+void CoordinatorClient::Goodbye() {
+  absl::MutexLock lock(&mu_);
+  if (leaving_) return;
+  ToCoordinator message;
+  message.mutable_goodbye();
+  Send(message);
+  leaving_ = true;
+  wake_.Set();
+}
+
+CoordinatorClient::~CoordinatorClient() {
+  Goodbye();
+  thread_.join();
+}
+
+Membership CoordinatorClient::membership() const {
+  absl::MutexLock lock(&mu_);
+  return membership_;
+}
+
+absl::StatusOr<Membership> CoordinatorClient::Shrink(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  if (!connected_ || leaving_) {
+    return absl::UnavailableError("without its coordinator a group cannot shrink");
+  }
+  answered_ = false;
+  ToCoordinator message;
+  message.mutable_shrink()->set_deadline_ms(MillisecondsLeft(deadline));
+  Send(message);
+  TANDEM_RETURN_IF_ERROR(WaitAnswer(deadline));
+  return membership_;
+}
+
+// ---- Failure ----------------------------------------------------------------
+
+absl::Status CoordinatorClient::Verdict() {
+  if (!has_verdict_.load(std::memory_order_acquire)) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  return verdict_;
+}
+
+void CoordinatorClient::ReportLinkFailure(int rank, absl::string_view why) {
+  absl::MutexLock lock(&mu_);
+  if (!connected_) return SetVerdict(PeerLostError(rank, why));
+  ToCoordinator message;
+  message.mutable_accusation()->set_rank(rank);
+  message.mutable_accusation()->set_why(std::string(why.substr(0, CoordinatorCore::kMaxTextBytes)));
+  Send(message);
+}
+
+void CoordinatorClient::Want(int rank) {
+  absl::MutexLock lock(&mu_);
+  ToCoordinator message;
+  message.mutable_want()->set_rank(rank);
+  Send(message);
+}
+
+void CoordinatorClient::ReportAbort(const absl::Status& why) {
+  absl::MutexLock lock(&mu_);
+  if (!connected_) return SetVerdict(why);
+  ToCoordinator message;
+  message.mutable_abort()->set_why(
+      std::string(why.message().substr(0, CoordinatorCore::kMaxTextBytes)));
+  message.mutable_abort()->set_code(static_cast<int>(why.code()));
+  Send(message);
+}
+
+absl::Status CoordinatorClient::WaitVerdict(absl::Time deadline) {
+  const auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !verdict_.ok(); };
+  absl::MutexLock lock(&mu_);
+  (void)mu_.AwaitWithDeadline(absl::Condition(&known), deadline);
+  return verdict_;
+}
+
+absl::Status CoordinatorClient::Agree(const absl::Status& seen) {
+  absl::Status verdict = Verdict();
+  if (!verdict.ok()) return verdict;
+  if (const absl::optional<int> lost = LostPeer(seen); lost.has_value()) {
+    const std::string known = absl::StrCat("rank ", *lost, " is lost: ");
+    ReportLinkFailure(*lost, absl::StripPrefix(seen.message(), known));
+  } else {
+    ReportAbort(seen);
+  }
+  absl::Duration beat;
+  {
+    absl::MutexLock lock(&mu_);
+    beat = beat_;
+  }
+  verdict = WaitVerdict(absl::Now() + beat * kVerdictBeats + kVerdictTime);
+  return verdict.ok() ? seen : verdict;
+}
+
+void CoordinatorClient::SetVerdict(absl::Status verdict) {
+  if (!verdict_.ok()) return;  // the first one stays
+  verdict_ = std::move(verdict);
+  has_verdict_.store(true, std::memory_order_release);
+  verdict_fd_.Set();
+}
+
+// ---- The thread -------------------------------------------------------------
+
+void CoordinatorClient::Send(const ToCoordinator& message) {
+  if (!connected_ || leaving_) return;
+  stream_.Send(message);
+  wake_.Set();
+}
+
+void CoordinatorClient::Run() {
+  for (;;) {
+    pollfd polled[2] = {{wake_.fd(), POLLIN, 0}, {-1, POLLIN, 0}};
+    absl::Duration wait;
+    {
+      absl::MutexLock lock(&mu_);
+      if (connected_) polled[1].fd = stream_.fd();
+      if (stream_.WantsWritable()) polled[1].events |= POLLOUT;
+      wait = std::min(beat_, absl::Seconds(1));
+    }
+    (void)poll(polled, 2, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
+    if (polled[0].revents != 0) wake_.Reset();
+    if (!Turn(absl::Now())) return;
+  }
+}
+
+bool CoordinatorClient::Turn(absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  if (!connected_) return !leaving_;
+  const absl::Status ended = stream_.Receive();
+  FromCoordinator message;
+  for (;;) {
+    const absl::StatusOr<bool> next = stream_.Next(&message);
+    if (!next.ok()) {
+      LoseCoordinator(next.status().message());
+      return !leaving_;
+    }
+    if (!*next) break;
+    heard_ = now;
+    Handle(message);
+  }
+  if (!connected_) return !leaving_;  // it has said goodbye
+  // After a pause of this process what has come in the meantime counts.
+  if (now - last_turn_ > beat_ * 2) heard_ = now;
+  last_turn_ = now;
+  const absl::Status flushed = stream_.Flush();
+  if (leaving_) return flushed.ok() && stream_.WantsWritable();
+  if (!ended.ok()) LoseCoordinator(ended.message());
+  if (now - heard_ > beat_ * kSilentBeats) LoseCoordinator("it stopped answering");
+  return true;
+}
+
+void CoordinatorClient::Handle(const FromCoordinator& message) {
+  switch (message.body_case()) {
+    case FromCoordinator::kWelcome:
+      return TakeWelcome(message.welcome());
+    case FromCoordinator::kBeat: {
+      ToCoordinator beat;
+      beat.mutable_beat();
+      return Send(beat);
+    }
+    case FromCoordinator::kVerdict:
+      return TakeVerdict(message.verdict());
+    case FromCoordinator::kRefusal: {
+      const std::string& why = message.refusal().why();
+      absl::Status refused = message.refusal().late() ? absl::DeadlineExceededError(why)
+                                                      : absl::FailedPreconditionError(why);
+      if (answered_) return SetVerdict(std::move(refused));  // not an answer: we are sent away
+      answer_ = std::move(refused);
+      answered_ = true;
+      return;
+    }
+    case FromCoordinator::kGoodbye:  // no verdict: all may be well
+      connected_ = false;
+      if (membership_.members.empty())
+        SetVerdict(absl::UnavailableError("the coordinator has left"));
+      return;
+    default:
+      return;
+  }
+}
+
+void CoordinatorClient::TakeWelcome(const rendezvous::Welcome& welcome) {
+  membership_ = Membership();
+  membership_.rank = welcome.rank();
+  for (const rendezvous::Member& member : welcome.members()) {
+    membership_.members.push_back(FromProto(member));
+  }
+  membership_.token = welcome.token();
+  membership_.previous_rank.assign(welcome.previous_rank().begin(), welcome.previous_rank().end());
+  for (const rendezvous::Lost& lost : welcome.lost()) {
+    membership_.lost.emplace_back(lost.rank(), lost.why());
+  }
+  beat_ = absl::Milliseconds(std::max<int64_t>(1, welcome.beat_ms()));
+  coordinator_rank_ = welcome.coordinator_rank();
+  verdict_ = absl::OkStatus();
+  has_verdict_.store(false, std::memory_order_release);
+  verdict_fd_.Reset();
+  answered_ = true;
+}
+
+void CoordinatorClient::TakeVerdict(const rendezvous::Verdict& verdict) {
+  const bool lost = verdict.kind() == rendezvous::Verdict::LOST;
+  const bool known = verdict.code() > 0 && verdict.code() <= 16;
+  absl::Status status =
+      lost ? PeerLostError(verdict.rank(), verdict.why())
+           : absl::Status(
+                 known ? static_cast<absl::StatusCode>(verdict.code()) : absl::StatusCode::kAborted,
+                 verdict.rank() == membership_.rank
+                     ? verdict.why()
+                     : absl::StrCat("rank ", verdict.rank(), " says: ", verdict.why()));
+  if (membership_.members.empty()) {  // still joining
+    answer_ = status;
+    answered_ = true;
+  }
+  SetVerdict(std::move(status));
+}
+
+void CoordinatorClient::LoseCoordinator(absl::string_view why) {
+  connected_ = false;
+  if (coordinator_rank_ >= 0 && coordinator_rank_ != membership_.rank) {
+    return SetVerdict(
+        PeerLostError(coordinator_rank_, absl::StrCat("the coordinator in it is gone: ", why)));
+  }
+  SetVerdict(absl::UnavailableError(absl::StrCat("the coordinator is gone: ", why)));
+}
+
+}  // namespace tandem

@@ -1,0 +1,121 @@
+// Direct: whoever has something sends it straight to whoever needs it. In a reduction each rank
+// owns a block, collects it from everybody and folds it in rank order.
+//
+//   all-reduce      2(p-1) messages, independent of one another within each half, 2(p-1)/p S sent:
+//                   2(p-1) alpha (overlappable) + 2(p-1)/p S beta + (p-1)/p S gamma
+//   reduce-scatter  p-1 messages: (p-1) alpha + (p-1)/p S (beta + gamma)
+//   allgather       p-1 messages: (p-1) alpha + (p-1)/p S beta
+//   reduce          each sends S to the root: (p-1) (alpha + S beta + S gamma) there
+//   broadcast       the root sends S to each: (p-1) (alpha + S beta)
+//   gather, scatter (p-1) alpha + (p-1)/p S beta at the root
+//
+// Order of additions: ((c0 + c1) + c2) + ..., rounded once, for every element wherever it lies and
+// however the vector is cut. This is the reproducible algorithm, and the order in which servers
+// fold (optim/fold.h).
+#include "collectives/schedules/build.h"
+
+namespace tandem {
+namespace {
+
+// Peers in the order rank + 1, rank + 2, ...: at no time does everybody send to the same rank.
+int After(const Schedule& s, int d) { return Mod(s.rank + d, s.ranks); }
+int Before(const Schedule& s, int d) { return Mod(s.rank - d, s.ranks); }
+
+Schedule AllReduceOfPart(const CollectiveShape& shape) {
+  const Blocks block(shape.count, shape.ranks);
+  Schedule s = NewSchedule(Primitive::kAllReduce, shape);
+  const int fold = s.AddFold(RankOrder(s.ranks));
+  const Piece mine = block(s.rank);
+  Step& scatter = s.AddStep();
+  for (int d = 1; d < s.ranks; ++d) scatter.Send(In(block(After(s, d))), After(s, d));
+  scatter.Fold(mine, In(mine), fold);
+
+  Step& gather = s.AddStep();
+  for (int d = 1; d < s.ranks; ++d) gather.Send(mine, After(s, d));
+  for (int d = 1; d < s.ranks; ++d) gather.Receive(block(Before(s, d)), Before(s, d));
+  return s;
+}
+
+Schedule ReduceOfPart(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kReduce, shape);
+  const Piece all{0, shape.count};
+  Step& step = s.AddStep();
+  if (s.rank != shape.root) {
+    step.Send(In(all), shape.root);
+  } else {
+    const int fold = s.AddFold(RankOrder(s.ranks));
+    step.Fold(all, In(all), fold);
+  }
+  return s;
+}
+
+}  // namespace
+
+Schedule DirectAllReduce(const CollectiveShape& shape) {
+  return InParts(Primitive::kAllReduce, shape, shape.segment * shape.ranks, AllReduceOfPart);
+}
+
+Schedule DirectReduce(const CollectiveShape& shape) {
+  return InParts(Primitive::kReduce, shape, shape.segment, ReduceOfPart);
+}
+
+Schedule DirectReduceScatter(const CollectiveShape& shape) {
+  return InBlockParts(Primitive::kReduceScatter, shape, [](const BlockPart& block, Schedule* s) {
+    const int fold = s->AddFold(RankOrder(s->ranks));
+    Step& step = s->AddStep();
+    for (int d = 1; d < s->ranks; ++d) step.Send(In(block(After(*s, d))), After(*s, d));
+    step.Fold(block.own, In(block(s->rank)), fold);
+  });
+}
+
+// Nothing waits for anything here, and nothing is added: cutting messages would gain nothing.
+Schedule DirectBroadcast(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kBroadcast, shape);
+  const Piece all{0, shape.count};
+  Step& step = s.AddStep();
+  if (s.rank != shape.root) {
+    step.Receive(all, shape.root);
+    return s;
+  }
+  for (int d = 1; d < s.ranks; ++d) step.Send(In(all), After(s, d));
+  if (!shape.in_place) step.Copy(all, In(all));
+  return s;
+}
+
+Schedule DirectAllGather(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kAllGather, shape);
+  const Piece own{0, s.input};
+  Step& step = s.AddStep();
+  for (int d = 1; d < s.ranks; ++d) step.Send(In(own), After(s, d));
+  if (!shape.in_place) step.Copy(shape.BlockOf(s.rank), In(own));
+  for (int d = 1; d < s.ranks; ++d) step.Receive(shape.BlockOf(Before(s, d)), Before(s, d));
+  return s;
+}
+
+Schedule DirectGather(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kGather, shape);
+  const Piece own{0, s.input};
+  Step& step = s.AddStep();
+  if (s.rank != shape.root) {
+    step.Send(In(own), shape.root);
+    return s;
+  }
+  if (!shape.in_place) step.Copy(shape.BlockOf(s.rank), In(own));
+  for (int d = 1; d < s.ranks; ++d) step.Receive(shape.BlockOf(Before(s, d)), Before(s, d));
+  return s;
+}
+
+Schedule DirectScatter(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kScatter, shape);
+  const Piece own{0, s.output};
+  Step& step = s.AddStep();
+  if (s.rank != shape.root) {
+    step.Receive(own, shape.root);
+    return s;
+  }
+  for (int d = 1; d < s.ranks; ++d) step.Send(In(shape.BlockOf(After(s, d))), After(s, d));
+  if (!shape.in_place) step.Copy(own, In(shape.BlockOf(s.rank)));
+  return s;
+}
+
+}  // namespace tandem

@@ -1,0 +1,19 @@
+// Dissemination barrier (Hensgen, Finkel & Manber 1988): in round k every rank tells the rank 2^k
+// to its right that it, and all it has heard of, have arrived. For any p.
+//
+// ceil(log2 p) empty messages: ceil(log2 p) alpha.
+#include "collectives/schedules/build.h"
+
+namespace tandem {
+
+Schedule DisseminationBarrier(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kBarrier, shape);
+  for (int64_t distance = 1; distance < s.ranks; distance *= 2) {
+    s.AddStep()
+        .Send({}, Mod(s.rank + distance, s.ranks))
+        .Receive({}, Mod(s.rank - distance, s.ranks));
+  }
+  return s;
+}
+
+}  // namespace tandem

@@ -1,0 +1,27 @@
+// One-shot all-reduce: everybody sends everything to everybody, and each folds all of it.
+//
+// p-1 messages of S, all at once: (p-1) alpha (overlappable: one latency) + (p-1) S (beta + gamma).
+// For vectors so small that only the latency counts.
+//
+// Order of additions: rank order, rounded once, for every element; the bits of direct.
+//
+// In place, the fold overwrites what is being sent. It waits until that has gone, which it will if
+// a link holds one message: so the vector is cut into messages of shape.segment elements.
+#include "collectives/schedules/build.h"
+
+namespace tandem {
+
+Schedule OneShotAllReduce(const CollectiveShape& shape) {
+  const auto one = [](const CollectiveShape& part) {
+    Schedule s = NewSchedule(Primitive::kAllReduce, part);
+    const Piece all{0, part.count};
+    const int fold = s.AddFold(RankOrder(s.ranks));
+    Step& step = s.AddStep();
+    for (int d = 1; d < s.ranks; ++d) step.Send(In(all), Mod(s.rank + d, s.ranks));
+    step.Fold(all, In(all), fold);
+    return s;
+  };
+  return InParts(Primitive::kAllReduce, shape, shape.segment, one);
+}
+
+}  // namespace tandem

@@ -1,0 +1,30 @@
+// Pairwise all-to-all (also with uneven counts): in round d every rank sends to the rank d to its
+// right and receives from the one d to its left, so that each block travels once and at no time do
+// two ranks send to the same one (Thakur, Rabenseifner & Gropp 2005).
+//
+// p-1 messages: (p-1) alpha + (p-1)/p S beta, where S is what a rank sends. Nothing is added, so
+// messages are not cut. In place the blocks are first copied to scratch memory.
+#include "collectives/schedules/build.h"
+
+namespace tandem {
+
+Schedule PairwiseAllToAll(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kAllToAll, shape);
+  const Piece all{0, s.input};
+  if (shape.in_place) {
+    s.scratch = s.input;
+    s.AddStep().Copy(Scratch(all), In(all));
+  }
+  const auto block = [&](int to) {
+    return shape.in_place ? Scratch(SendBlock(shape, to)) : In(SendBlock(shape, to));
+  };
+  for (int d = 1; d < s.ranks; ++d) {
+    const int to = Mod(s.rank + d, s.ranks), from = Mod(s.rank - d, s.ranks);
+    s.AddStep().Send(block(to), to).Receive(ReceiveBlock(shape, from), from);
+  }
+  // In place, uneven blocks before it may have moved the own one.
+  s.steps.back().Copy(ReceiveBlock(shape, s.rank), block(s.rank));
+  return s;
+}
+
+}  // namespace tandem

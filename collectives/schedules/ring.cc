@@ -1,0 +1,75 @@
+// Ring (Patarasuk & Yuan 2009): every rank talks to its two neighbours only.
+//
+//   all-reduce      2(p-1) messages, 2(p-1)/p S sent:
+//                   2(p-1) alpha + 2(p-1)/p S beta + (p-1)/p S gamma
+//   reduce-scatter  p-1 messages: (p-1) alpha + (p-1)/p S (beta + gamma)
+//   allgather       p-1 messages: (p-1) alpha + (p-1)/p S beta
+//
+// The least traffic there can be, with a latency that grows with p. Segmented, up to as many
+// segments as there are steps are under way at once, so that adding hides behind sending.
+//
+// Order of additions: block b is added up starting at the rank that sends it first, so the order
+// depends on where an element lies, and cutting the vector elsewhere gives other bits. Not
+// reproducible in that sense; the same call gives the same bits, and all ranks get the same.
+#include "collectives/schedules/build.h"
+
+namespace tandem {
+namespace {
+
+// Block b starts at rank b and moves right, gaining one addend a hop; the finished sum then makes
+// one more lap. The first message is the input itself, and sums come to be in the output: nothing
+// is copied.
+Schedule RingOfPart(const CollectiveShape& shape) {
+  const Blocks block(shape.count, shape.ranks);
+  const int rank = shape.rank, p = shape.ranks, left = Mod(rank - 1, p), right = Mod(rank + 1, p);
+  Schedule s = NewSchedule(Primitive::kAllReduce, shape);
+  for (int t = 0; t < p - 1; ++t) {  // Reduce-scatter.
+    const Piece mine = block(rank - t), next = block(rank - t - 1);
+    s.AddStep().Send(t == 0 ? In(mine) : mine, right).Reduce(next, In(next), left);
+  }
+  for (int t = 0; t < p - 1; ++t) {  // Allgather.
+    s.AddStep().Send(block(rank + 1 - t), right).Receive(block(rank - t), left);
+  }
+  return s;
+}
+
+// Block b starts at rank b + 1 and ends at rank b. Sums on their way alternate between two slots,
+// so that one is filled while the other is sent.
+void ReduceScatterOfPart(const BlockPart& block, Schedule* s) {
+  const int rank = s->rank, p = s->ranks, left = Mod(rank - 1, p), right = Mod(rank + 1, p);
+  const int64_t slot = block.Longest();
+  s->scratch = p > 2 ? 2 * slot : 0;
+  const auto on_its_way = [&](int t) {  // What is received in step t.
+    return Piece{t % 2 * slot, block(rank - 2 - t).count, Region::kScratch};
+  };
+  for (int t = 0; t < p - 1; ++t) {
+    const Piece next = In(block(rank - 2 - t));
+    s->AddStep()
+        .Send(t == 0 ? In(block(rank - 1)) : on_its_way(t - 1), right)
+        .Reduce(t == p - 2 ? Out(block.own) : on_its_way(t), next, left);
+  }
+}
+
+}  // namespace
+
+Schedule RingAllReduce(const CollectiveShape& shape) {
+  return InParts(Primitive::kAllReduce, shape, shape.segment * shape.ranks, RingOfPart);
+}
+
+Schedule RingReduceScatter(const CollectiveShape& shape) {
+  return InBlockParts(Primitive::kReduceScatter, shape, ReduceScatterOfPart);
+}
+
+Schedule RingAllGather(const CollectiveShape& shape) {
+  return InBlockParts(Primitive::kAllGather, shape, [&](const BlockPart& block, Schedule* s) {
+    const int rank = s->rank, p = s->ranks, left = Mod(rank - 1, p), right = Mod(rank + 1, p);
+    for (int t = 0; t < p - 1; ++t) {
+      Step& step = s->AddStep();
+      step.Send(t == 0 ? In(block.own) : block(rank - t), right);
+      if (t == 0 && !shape.in_place) step.Copy(block(rank), In(block.own));
+      step.Receive(block(rank - 1 - t), left);
+    }
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,147 @@
+// A collective is a schedule: what one rank sends, receives and reduces, step by step, over pieces
+// of its buffers. Schedules are pure functions of a shape (algorithms.h). One engine executes them
+// over any link (engine.h), one checker proves them without a network (checker.h), one cost model
+// prices them (cost.h), and one drawing shows them (draw.h).
+//
+// A rank has three regions: kInput (its contribution, never written), kOutput (its result) and
+// kScratch (Schedule::scratch elements, undefined at first). Input and output may be the same
+// memory ("in place", see InPlaceOffset in algorithms.h): then a write to one is a write to the
+// other, and a schedule made for that says so itself (CollectiveShape::in_place).
+//
+// What a schedule means:
+//   (1) ops run in order, step after step, but a send only takes its place in the queue to its
+//       peer: it reads its piece as the piece was at that moment, and nothing waits for it until
+//       the end. (Links need no copy for that: an op that would overwrite what is still to be sent
+//       waits until it has gone.)
+//   (2) Receives, reduces and folds wait for their messages, so the order of additions is fixed
+//       however messages arrive.
+//   (3) The n-th send from rank a to rank b meets the n-th receipt (receive, reduce, or source of a
+//       fold) from a on b, of as many elements. Empty pieces travel too.
+// A step has no meaning of its own beyond the order of its ops: it is a column of the drawing, and
+// what the cost model takes as concurrent. Ranks are not in step: one may be ahead of another as
+// far as its messages allow.
+#ifndef TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_
+#define TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+enum class Region : uint8_t { kOutput, kInput, kScratch };
+inline constexpr int kRegions = 3;
+absl::string_view RegionName(Region region);  // "out", "in", "scratch"
+
+// Elements [begin, begin + count) of a region.
+struct Piece {
+  int64_t begin = 0;
+  int64_t count = 0;
+  Region region = Region::kOutput;
+  int64_t end() const { return begin + count; }
+  std::string DebugString() const;  // "[0, 4)", "in[0, 4)"
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+inline Piece In(Piece piece) { return {piece.begin, piece.count, Region::kInput}; }
+inline Piece Out(Piece piece) { return {piece.begin, piece.count, Region::kOutput}; }
+inline Piece Scratch(Piece piece) { return {piece.begin, piece.count, Region::kScratch}; }
+
+// [0, count) cut into p near-equal pieces: the first count % p have one element more.
+class Blocks {
+ public:
+  Blocks(int64_t count, int p) : count_(count), p_(p) {}
+  Piece operator()(int64_t i) const;               // i taken mod p, also when negative
+  Piece Range(int64_t first, int64_t last) const;  // blocks [first, last), 0 <= first <= last <= p
+
+ private:
+  int64_t count_;
+  int p_;
+};
+
+enum class OpKind : uint8_t {
+  kSend,     // `piece` to `peer`
+  kReceive,  // piece = what `peer` sends
+  kReduce,   // piece = operand (+) what `peer` sends
+  kCopy,     // piece = operand
+  kCombine,  // piece = piece (+) operand
+  // piece = ((c0 (+) c1) (+) c2) ..., rounded once: the c are what the ranks of folds[peer] send,
+  // in that order, where the own rank stands for `operand`.
+  kFold,
+};
+absl::string_view OpKindName(OpKind kind);  // "send", "receive", ...
+
+struct Op {
+  OpKind kind = OpKind::kSend;
+  int peer = -1;  // rank; kFold: index into Schedule::folds; none for kCopy and kCombine
+  Piece piece;
+  Piece operand;  // as many elements as `piece`; kReduce, kCopy, kCombine, kFold
+
+  // Waits for one message of `peer`; a fold waits for several.
+  bool ReceivesOne() const { return kind == OpKind::kReceive || kind == OpKind::kReduce; }
+  bool HasOperand() const { return kind != OpKind::kSend && kind != OpKind::kReceive; }
+};
+
+struct Step {
+  std::vector<Op> ops;
+
+  Step& Send(Piece piece, int to) { return Add({OpKind::kSend, to, piece, {}}); }
+  Step& Receive(Piece piece, int from) { return Add({OpKind::kReceive, from, piece, {}}); }
+  // piece = piece (+) received, or operand (+) received.
+  Step& Reduce(Piece piece, int from) { return Add({OpKind::kReduce, from, piece, piece}); }
+  Step& Reduce(Piece piece, Piece operand, int from) {
+    return Add({OpKind::kReduce, from, piece, operand});
+  }
+  Step& Copy(Piece piece, Piece from) { return Add({OpKind::kCopy, -1, piece, from}); }
+  Step& Combine(Piece piece, Piece with) { return Add({OpKind::kCombine, -1, piece, with}); }
+  Step& Fold(Piece piece, Piece own, int fold) { return Add({OpKind::kFold, fold, piece, own}); }
+
+ private:
+  Step& Add(Op op) {
+    ops.push_back(op);
+    return *this;
+  }
+};
+
+struct Schedule {
+  int rank = 0;
+  int ranks = 1;
+  int64_t input = 0, output = 0, scratch = 0;  // elements of the regions
+  std::vector<Step> steps;
+  std::vector<std::vector<int>> folds;  // lists of ranks, the own one once in each
+
+  int64_t Size(Region region) const;
+  Step& AddStep() { return steps.emplace_back(); }
+  int AddFold(std::vector<int> order) {
+    folds.push_back(std::move(order));
+    return static_cast<int>(folds.size()) - 1;
+  }
+  std::string DebugString() const;  // one line an op
+};
+
+// What can be said of one rank's schedule alone: pieces inside their regions, input never written,
+// peers that exist and are others, operands of the size of their pieces. INVALID_ARGUMENT if not.
+absl::Status ValidateSchedule(const Schedule& schedule);
+
+// ---- Putting schedules together ----
+
+// The same steps with every piece of `region` moved by `by` elements.
+void Shift(Schedule* schedule, Region region, int64_t by);
+
+// Runs schedules of consecutive parts of the buffers as a pipeline: step t of part s runs in step
+// s + t, so that a part is reduced while the next one travels. In a step of the pipeline all sends
+// come before all other ops. Requires that in every part a message sent in step t is received in
+// step t and the sends of a step come first, and equal sizes of `input` and `output`, rank and
+// ranks. Each part has scratch memory of its own, and part s reuses that of part s - depth, where
+// depth is the number of steps of the longest part.
+Schedule Pipelined(std::vector<Schedule> parts);
+
+// `first`, then `second`, as one schedule over the same regions; scratch is shared.
+Schedule Sequence(Schedule first, const Schedule& second);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_

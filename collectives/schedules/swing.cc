@@ -1,0 +1,76 @@
+// Swing all-reduce (De Sensi, Bonato, Saam & Hoefler 2024): halving and doubling whose partners
+// swing from one side of a rank to the other, at distances 1, 1, 3, 5, 11, ...: on a ring or torus
+// of ranks messages travel shorter ways than with doubling distances. For any p: see butterfly.h.
+//
+// 2L messages: 2L alpha + 2(p-1)/p S beta + (p-1)/p S gamma with L = log2 of the core; folding in
+// and out adds 2 alpha + 2 S beta + S gamma if p is no power of two.
+//
+// Order of additions: a tree that depends on the block, hence on where an element lies: not
+// reproducible when the vector is cut elsewhere.
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "collectives/schedules/build.h"
+#include "collectives/schedules/butterfly.h"
+
+namespace tandem {
+namespace {
+
+// Signed distance in round k for an even rank: 1, -1, 3, -5, 11, ..., the sum of (-2)^i, i <= k.
+int Distance(int k) {
+  int sum = 0;
+  for (int i = 0, power = 1; i <= k; ++i, power *= -2) sum += power;
+  return sum;
+}
+
+int Partner(int v, int k, int size) {
+  return Mod(v % 2 == 0 ? v + Distance(k) : v - Distance(k), size);
+}
+
+}  // namespace
+
+// Positions of the ranks' blocks in the vector such that what two partners share is one range.
+// Undoes the rounds from the last: partners' groups are joined, until there is one.
+std::vector<int> SwingPositions(int rounds) {
+  const int size = 1 << rounds;
+  std::vector<std::vector<int>> groups;
+  std::vector<int> group_of(static_cast<size_t>(size));
+  for (int v = 0; v < size; ++v) {
+    groups.push_back({v});
+    group_of[static_cast<size_t>(v)] = v;
+  }
+  for (int k = rounds - 1; k >= 0; --k) {
+    for (int v = 0; v < size; ++v) {
+      const int mine = group_of[static_cast<size_t>(v)];
+      const int other = group_of[static_cast<size_t>(Partner(v, k, size))];
+      if (mine == other) continue;
+      std::vector<int>& to = groups[static_cast<size_t>(mine)];
+      for (const int u : groups[static_cast<size_t>(other)]) {
+        to.push_back(u);
+        group_of[static_cast<size_t>(u)] = mine;
+      }
+      groups[static_cast<size_t>(other)].clear();
+      TANDEM_CHECK(to.size() == static_cast<size_t>(size >> k));
+    }
+  }
+  std::vector<int> position(static_cast<size_t>(size));
+  const std::vector<int>& order = groups[static_cast<size_t>(group_of[0])];
+  for (size_t i = 0; i < order.size(); ++i) {
+    position[static_cast<size_t>(order[i])] = static_cast<int>(i);
+  }
+  return position;
+}
+
+Schedule SwingAllReduce(const CollectiveShape& shape) {
+  const ButterflyCore core(shape.ranks);
+  const std::vector<int> position = SwingPositions(core.rounds());
+  return InParts(Primitive::kAllReduce, shape, ButterflyPart(shape),
+                 [&](const CollectiveShape& part) {
+                   return ButterflyAllReduce(
+                       part, [&](int v, int k) { return Partner(v, k, core.size()); },
+                       [&](int v) { return position[static_cast<size_t>(v)]; });
+                 });
+}
+
+}  // namespace tandem

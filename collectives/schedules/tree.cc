@@ -1,0 +1,183 @@
+// Binomial tree (the classical one; Thakur, Rabenseifner & Gropp 2005 price it). Ranks are counted
+// from the root: v = rank - root mod p; the parent of v is v without its lowest bit.
+//
+//   broadcast       L = ceil(log2 p) rounds: L (alpha + S beta)
+//   reduce          L (alpha + S beta + S gamma)
+//   all-reduce      a reduce to rank 0, then a broadcast
+//   gather, scatter L alpha + (p-1)/p S beta
+//
+// Segmented, broadcast and reduce forward one segment while the next arrives; the root still sends
+// up to L times S. Gather and scatter do not cut their messages.
+//
+// Order of additions: a node adds its children in the order 1, 2, 4, ...; the same for every
+// element, so that cutting the vector changes nothing, but not rank order.
+#include <algorithm>
+#include <vector>
+
+#include "collectives/schedules/build.h"
+
+namespace tandem {
+namespace {
+
+class BinomialTree {
+ public:
+  explicit BinomialTree(const CollectiveShape& shape)
+      : v_(Mod(shape.rank - shape.root, shape.ranks)), root_(shape.root), p_(shape.ranks) {}
+  int v() const { return v_; }
+  int rounds() const { return CeilLog2(p_); }
+  int Rank(int v) const { return Mod(v + root_, p_); }
+  // In the round of the edges of length `bit`.
+  bool HasParent(int bit) const { return v_ % (2 * bit) == bit; }
+  bool HasChild(int bit) const { return v_ % (2 * bit) == 0 && v_ + bit < p_; }
+  int Parent(int bit) const { return Rank(v_ - bit); }
+  int Child(int bit) const { return Rank(v_ + bit); }
+  // The nodes of the subtree of v when the edges to its children are shorter than `bit`: [v, end).
+  int End(int v, int bit) const { return std::min(v + bit, p_); }
+
+ private:
+  const int v_, root_, p_;
+};
+
+// Leaves send their input; others make sums in `sums`.
+void AddReduce(const BinomialTree& tree, Piece sums, Schedule* s) {
+  bool leaf = true;
+  for (int k = 0; k < tree.rounds(); ++k) {
+    const int bit = 1 << k;
+    Step& step = s->AddStep();
+    if (tree.HasParent(bit)) step.Send(leaf ? In(sums) : sums, tree.Parent(bit));
+    if (tree.HasChild(bit)) {
+      step.Reduce(sums, leaf ? In(sums) : sums, tree.Child(bit));
+      leaf = false;
+    }
+  }
+}
+
+// The root sends `from`.
+void AddBroadcast(const BinomialTree& tree, Piece from, Schedule* s) {
+  const Piece all = Out(from);
+  for (int k = tree.rounds() - 1; k >= 0; --k) {
+    const int bit = 1 << k;
+    Step& step = s->AddStep();
+    if (tree.HasChild(bit)) step.Send(tree.v() == 0 ? from : all, tree.Child(bit));
+    if (tree.HasParent(bit)) step.Receive(all, tree.Parent(bit));
+  }
+}
+
+// The blocks of nodes [first, last), counted from the root: in the vector of all blocks, where they
+// wrap around once at most, and in scratch memory that begins with the block of node `base`.
+class TreeBlocks {
+ public:
+  TreeBlocks(const CollectiveShape& shape, const BinomialTree& tree) : shape_(shape), tree_(tree) {
+    at_.push_back(0);
+    for (int v = 0; v < shape.ranks; ++v) at_.push_back(at_.back() + shape.CountOf(tree.Rank(v)));
+  }
+  // The same cut for sender and receiver, whatever memory they use.
+  std::vector<Piece> Pieces(int first, int last, int base) const {
+    const int wrap = shape_.ranks - shape_.root;
+    if (first < wrap && wrap < last) return {One(first, wrap, base), One(wrap, last, base)};
+    return {One(first, last, base)};
+  }
+
+ private:
+  Piece One(int first, int last, int base) const {
+    const int64_t count = At(last) - At(first);
+    if (tree_.v() == 0) return {shape_.BlockOf(tree_.Rank(first)).begin, count};
+    return {At(first) - At(base), count, Region::kScratch};
+  }
+  int64_t At(int v) const { return at_[static_cast<size_t>(v)]; }
+
+  const CollectiveShape& shape_;
+  const BinomialTree& tree_;
+  std::vector<int64_t> at_;  // by node
+};
+
+}  // namespace
+
+Schedule TreeReduce(const CollectiveShape& shape) {
+  return InParts(Primitive::kReduce, shape, shape.segment, [](const CollectiveShape& part) {
+    Schedule s = NewSchedule(Primitive::kReduce, part);
+    const BinomialTree tree(part);
+    const bool inner = tree.v() != 0 && tree.HasChild(1);
+    if (inner) s.scratch = part.count;
+    AddReduce(tree, {0, part.count, inner ? Region::kScratch : Region::kOutput}, &s);
+    return s;
+  });
+}
+
+Schedule TreeBroadcast(const CollectiveShape& shape) {
+  return InParts(Primitive::kBroadcast, shape, shape.segment, [](const CollectiveShape& part) {
+    Schedule s = NewSchedule(Primitive::kBroadcast, part);
+    const BinomialTree tree(part);
+    const Piece all{0, part.count};
+    AddBroadcast(tree, In(all), &s);
+    if (tree.v() == 0 && !part.in_place) s.steps.back().Copy(all, In(all));
+    return s;
+  });
+}
+
+Schedule TreeAllReduce(const CollectiveShape& shape) {
+  return InParts(Primitive::kAllReduce, shape, shape.segment, [](const CollectiveShape& part) {
+    CollectiveShape from_zero = part;
+    from_zero.root = 0;
+    const BinomialTree tree(from_zero);
+    Schedule s = NewSchedule(Primitive::kAllReduce, part);
+    AddReduce(tree, {0, part.count}, &s);
+    AddBroadcast(tree, {0, part.count}, &s);
+    return s;
+  });
+}
+
+Schedule TreeGather(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kGather, shape);
+  const BinomialTree tree(shape);
+  const TreeBlocks blocks(shape, tree);
+  const int v = tree.v();
+  const Piece own{0, s.input};
+  const bool leaf = !tree.HasChild(1);
+  for (int k = 0; k < tree.rounds(); ++k) {
+    const int bit = 1 << k;
+    Step& step = s.AddStep();
+    if (tree.HasParent(bit)) {
+      for (const Piece& piece : blocks.Pieces(v, tree.End(v, bit), v)) {
+        step.Send(leaf ? In(own) : piece, tree.Parent(bit));
+        if (!leaf) s.scratch += piece.count;
+      }
+    }
+    if (k == 0 && v == 0 && !shape.in_place) step.Copy(shape.BlockOf(s.rank), In(own));
+    if (k == 0 && v != 0 && !leaf) step.Copy(Scratch(own), In(own));
+    if (!tree.HasChild(bit)) continue;
+    for (const Piece& piece : blocks.Pieces(v + bit, tree.End(v + bit, bit), v)) {
+      step.Receive(piece, tree.Child(bit));
+    }
+  }
+  return s;
+}
+
+Schedule TreeScatter(const CollectiveShape& shape) {
+  Schedule s = NewSchedule(Primitive::kScatter, shape);
+  const BinomialTree tree(shape);
+  const TreeBlocks blocks(shape, tree);
+  const int v = tree.v();
+  const Piece own{0, s.output};
+  const bool leaf = !tree.HasChild(1);
+  for (int k = tree.rounds() - 1; k >= 0; --k) {
+    const int bit = 1 << k;
+    Step& step = s.AddStep();
+    if (tree.HasChild(bit)) {
+      for (const Piece& piece : blocks.Pieces(v + bit, tree.End(v + bit, bit), v)) {
+        step.Send(v == 0 ? In(piece) : piece, tree.Child(bit));
+      }
+    }
+    if (tree.HasParent(bit)) {
+      for (const Piece& piece : blocks.Pieces(v, tree.End(v, bit), v)) {
+        step.Receive(leaf ? own : piece, tree.Parent(bit));
+        if (!leaf) s.scratch += piece.count;
+      }
+    }
+  }
+  if (v == 0 && !shape.in_place) s.steps.back().Copy(own, In(shape.BlockOf(s.rank)));
+  if (v != 0 && !leaf) s.steps.back().Copy(own, Scratch(own));
+  return s;
+}
+
+}  // namespace tandem

@@ -1,0 +1,390 @@
+// Two-level reduce, broadcast, reduce-scatter and allgather over any two algorithms, one within
+// hosts and one across them (the all-reduce is in hierarchical.cc). What crosses between hosts does
+// so once a host rather than once a rank.
+//
+//   broadcast       across hosts from the root to one rank of each, then within hosts
+//   reduce          the same way back
+//   allgather       across hosts, the first ranks of all hosts among themselves, the second ones,
+//                   ...; then within hosts
+//   reduce-scatter  the same way back
+//
+// Cost: the sum of the two levels. Allgather and reduce-scatter also copy the vector once, since
+// what travels together (the blocks of the i-th ranks of all hosts) does not lie together. Where
+// hosts have different numbers of ranks, those that a smaller host lacks hand their block to
+// another rank of their host before, or get it from there after.
+//
+// Order of additions: inner, then outer; not rank order, even if both are direct.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "collectives/schedules/build.h"
+#include "collectives/schedules/hierarchical.h"
+
+namespace tandem {
+namespace {
+
+Schedule Make(const Level& level) {
+  auto schedule = MakeSchedule(level.phase.primitive, level.phase.algorithm, level.shape);
+  TANDEM_CHECK(schedule.ok());
+  return *std::move(schedule);
+}
+
+size_t StepsOf(const Level& level) { return Make(level).steps.size(); }
+
+// Every piece of `region` becomes one of `to`, `by` elements further.
+void Move(Schedule* s, Region region, Region to, int64_t by) {
+  const auto move = [&](Piece* piece) {
+    if (piece->region == region) *piece = {piece->begin + by, piece->count, to};
+  };
+  for (Step& step : s->steps) {
+    for (Op& op : step.ops) {
+      move(&op.piece);
+      if (op.HasOperand()) move(&op.operand);
+    }
+  }
+}
+
+// The scratch memory of a level begins behind what the levels share.
+void ReserveScratch(int64_t elements, Schedule* s) {
+  Shift(s, Region::kScratch, elements);
+  s->scratch += elements;
+}
+
+Schedule InnerAlone(Primitive primitive, const CollectiveShape& shape) {
+  auto schedule = MakeSchedule(primitive, InnerOf(primitive, shape), shape);
+  TANDEM_CHECK(schedule.ok());
+  return *std::move(schedule);
+}
+
+Schedule Empty(const Schedule& group) {
+  Schedule s;
+  s.rank = group.rank;
+  s.ranks = group.ranks;
+  return s;
+}
+
+// Levels in their order; the regions are those of the whole collective.
+Schedule Join(const Schedule& group, std::vector<Schedule> levels) {
+  Schedule s = Empty(group);
+  for (Schedule& level : levels) s = Sequence(std::move(s), level);
+  s.input = group.input;
+  s.output = group.output;
+  return s;
+}
+
+bool HasLanes(Primitive primitive) {
+  return primitive == Primitive::kAllGather || primitive == Primitive::kReduceScatter;
+}
+
+// Of reduce and broadcast: who speaks for the host, by its number there.
+int LeaderOf(const HostMap& map, int host, int root) {
+  const std::vector<int>& ranks = map.hosts[static_cast<size_t>(host)];
+  const auto found = std::find(ranks.begin(), ranks.end(), root);
+  return found == ranks.end() ? 0 : static_cast<int>(found - ranks.begin());
+}
+
+int HostOf(const HostMap& map, int rank) {
+  for (size_t h = 0; h < map.hosts.size(); ++h) {
+    if (std::count(map.hosts[h].begin(), map.hosts[h].end(), rank) > 0) return static_cast<int>(h);
+  }
+  TANDEM_CHECK(false);
+}
+
+}  // namespace
+
+// ---- TwoLevel ----
+
+absl::Status TwoLevel::Check(Primitive primitive, const CollectiveShape& shape) {
+  for (const Algorithm algorithm : {InnerOf(primitive, shape), OuterOf(primitive, shape)}) {
+    if (algorithm != Algorithm::kHierarchical && Supports(primitive, algorithm)) continue;
+    return absl::UnimplementedError(absl::StrCat("hierarchical ", PrimitiveName(primitive),
+                                                 " with ", AlgorithmName(algorithm)));
+  }
+  return absl::OkStatus();
+}
+
+TwoLevel::TwoLevel(Primitive primitive, const CollectiveShape& shape)
+    : primitive_(primitive),
+      shape_(shape),
+      map_(shape),
+      lanes_(HasLanes(primitive) ? map_.smallest : 0),
+      leader_(lanes_ > 0 ? -1 : LeaderOf(map_, map_.host, shape.root)) {}
+
+Level TwoLevel::Inner() const {
+  Level level;
+  level.phase = {primitive_, InnerOf(primitive_, shape_)};
+  level.members = map_.hosts[static_cast<size_t>(map_.host)];
+  level.shape.rank = map_.local;
+  level.shape.ranks = static_cast<int>(level.members.size());
+  level.shape.segment = shape_.segment;
+  if (lanes_ == 0) {
+    level.shape.count = shape_.count;
+    level.shape.root = leader_;
+    level.shape.in_place =
+        primitive_ == Primitive::kBroadcast || (shape_.in_place && shape_.rank == shape_.root);
+    return level;
+  }
+  level.shape.in_place = primitive_ == Primitive::kAllGather;
+  level.shape.counts.resize(level.members.size());
+  for (int lane = 0; lane < lanes_; ++lane) {
+    level.shape.counts[static_cast<size_t>(lane)] = Lane(lane).count;
+  }
+  return level;
+}
+
+Level TwoLevel::Outer() const {
+  Level level;
+  level.phase = {primitive_, OuterOf(primitive_, shape_)};
+  level.across = true;
+  level.shape.rank = map_.host;
+  level.shape.ranks = static_cast<int>(map_.hosts.size());
+  level.shape.segment = shape_.segment;
+  level.shape.in_place = primitive_ == Primitive::kBroadcast
+                             ? shape_.in_place
+                             : primitive_ != Primitive::kReduceScatter;
+  if (lanes_ == 0) {
+    level.shape.count = shape_.count;
+    level.shape.root = HostOf(map_, shape_.root);
+    for (int h = 0; h < level.shape.ranks; ++h) {
+      const auto leader = static_cast<size_t>(LeaderOf(map_, h, shape_.root));
+      level.members.push_back(map_.hosts[static_cast<size_t>(h)][leader]);
+    }
+    return level;
+  }
+  for (const std::vector<int>& host : map_.hosts) {
+    level.members.push_back(host[static_cast<size_t>(map_.local)]);
+    int64_t count = 0;
+    for (auto j = static_cast<size_t>(map_.local); j < host.size();
+         j += static_cast<size_t>(lanes_)) {
+      count += shape_.CountOf(host[j]);
+    }
+    level.shape.counts.push_back(count);
+  }
+  return level;
+}
+
+size_t TwoLevel::InnerSteps() const {
+  size_t most = 0;
+  for (const std::vector<int>& host : map_.hosts) {
+    CollectiveShape of_host = shape_;
+    of_host.rank = host[0];
+    Level level = TwoLevel(primitive_, of_host).Inner();
+    most = std::max(most, StepsOf(level));
+    level.shape.in_place = false;  // who is alone copies
+    most = std::max(most, StepsOf(level));
+  }
+  return most;
+}
+
+size_t TwoLevel::OuterSteps() const {
+  size_t most = 0;
+  for (int lane = 0; lane < std::max(lanes_, 1); ++lane) {
+    CollectiveShape of_lane = shape_;
+    of_lane.rank = lanes_ > 0 ? map_.hosts[0][static_cast<size_t>(lane)] : shape_.root;
+    most = std::max(most, StepsOf(TwoLevel(primitive_, of_lane).Outer()));
+  }
+  return most;
+}
+
+int TwoLevel::StandIn() const {
+  const std::vector<int>& host = map_.hosts[static_cast<size_t>(map_.host)];
+  return host[static_cast<size_t>(map_.local % lanes_)];
+}
+
+std::vector<int> TwoLevel::StandsFor() const {
+  const std::vector<int>& host = map_.hosts[static_cast<size_t>(map_.host)];
+  std::vector<int> others;
+  for (size_t j = static_cast<size_t>(map_.local + lanes_); j < host.size();
+       j += static_cast<size_t>(lanes_)) {
+    others.push_back(host[j]);
+  }
+  return others;
+}
+
+std::vector<Piece> TwoLevel::ByLane() const {
+  std::vector<Piece> place(static_cast<size_t>(shape_.ranks));
+  int64_t at = 0;
+  for (int lane = 0; lane < lanes_; ++lane) {
+    for (const std::vector<int>& host : map_.hosts) {
+      for (auto j = static_cast<size_t>(lane); j < host.size(); j += static_cast<size_t>(lanes_)) {
+        Piece& piece = place[static_cast<size_t>(host[j])];
+        piece = {at, shape_.CountOf(host[j]), Region::kScratch};
+        at += piece.count;
+      }
+    }
+  }
+  return place;
+}
+
+Piece TwoLevel::Lane(int lane) const {
+  const std::vector<Piece> place = ByLane();
+  Piece all{0, 0, Region::kScratch};
+  bool first = true;
+  for (const std::vector<int>& host : map_.hosts) {
+    for (auto j = static_cast<size_t>(lane); j < host.size(); j += static_cast<size_t>(lanes_)) {
+      const Piece& piece = place[static_cast<size_t>(host[j])];
+      if (first) all.begin = piece.begin;
+      first = false;
+      all.count += piece.count;
+    }
+  }
+  return all;
+}
+
+// ---- Broadcast and reduce ----
+
+Schedule HierarchicalBroadcast(const CollectiveShape& shape) {
+  return InParts(Primitive::kBroadcast, shape, shape.segment, [](const CollectiveShape& of_part) {
+    CollectiveShape part = of_part;
+    part.segment = 0;
+    const TwoLevel levels(Primitive::kBroadcast, part);
+    const Schedule group = NewSchedule(Primitive::kBroadcast, part);
+    const Level inner = levels.Inner();
+    Schedule first = Empty(group);
+    std::vector<int> members = inner.members;
+    if (levels.InOuter()) {
+      const Level outer = levels.Outer();
+      first = Make(outer);
+      members = outer.members;
+    }
+    Embed(members, group, levels.OuterSteps(), &first);
+    Schedule second = Make(inner);
+    Move(&second, Region::kInput, Region::kOutput, 0);
+    Embed(inner.members, group, levels.InnerSteps(), &second);
+    return Join(group, {std::move(first), std::move(second)});
+  });
+}
+
+// The sum of a host is in the root's output, and in the scratch memory of other leaders.
+Schedule HierarchicalReduce(const CollectiveShape& shape) {
+  return InParts(Primitive::kReduce, shape, shape.segment, [](const CollectiveShape& of_part) {
+    CollectiveShape part = of_part;
+    part.segment = 0;
+    const TwoLevel levels(Primitive::kReduce, part);
+    const Schedule group = NewSchedule(Primitive::kReduce, part);
+    const bool root = part.rank == part.root;
+    const Level inner = levels.Inner();
+    Schedule first = Make(inner);
+    Schedule second = Empty(group);
+    std::vector<int> members = inner.members;
+    if (levels.InOuter()) {
+      const Level outer = levels.Outer();
+      second = Make(outer);
+      members = outer.members;
+      const Region sums = root ? Region::kOutput : Region::kScratch;
+      if (!root) {
+        ReserveScratch(part.count, &first);
+        ReserveScratch(part.count, &second);
+      }
+      Move(&first, Region::kOutput, sums, 0);
+      Move(&second, Region::kInput, sums, 0);
+    }
+    Embed(inner.members, group, levels.InnerSteps(), &first);
+    Embed(members, group, levels.OuterSteps(), &second);
+    return Join(group, {std::move(first), std::move(second)});
+  });
+}
+
+// ---- Allgather and reduce-scatter ----
+
+// Scratch: the blocks of all ranks, by lane.
+Schedule HierarchicalAllGather(const CollectiveShape& shape) {
+  const TwoLevel levels(Primitive::kAllGather, shape);
+  if (levels.OneHost()) return InnerAlone(Primitive::kAllGather, shape);
+  const Schedule group = NewSchedule(Primitive::kAllGather, shape);
+  const std::vector<Piece> place = levels.ByLane();
+  const auto of = [&](int rank) { return place[static_cast<size_t>(rank)]; };
+  const Piece own{0, shape.CountOf(shape.rank), Region::kInput};
+
+  Schedule hand_in = Empty(group);
+  Step& step = hand_in.AddStep();
+  if (levels.InOuter()) {
+    step.Copy(of(shape.rank), own);
+    for (const int other : levels.StandsFor()) step.Receive(of(other), other);
+  } else {
+    step.Send(own, levels.StandIn());
+  }
+  hand_in.scratch = shape.Total();
+
+  const Level inner = levels.Inner();
+  Schedule across = Empty(group);
+  std::vector<int> members = inner.members;
+  if (levels.InOuter()) {
+    const Level outer = levels.Outer();
+    across = Make(outer);
+    members = outer.members;
+    ReserveScratch(shape.Total(), &across);
+    const int64_t lane = levels.Lane(inner.shape.rank).begin;
+    Move(&across, Region::kInput, Region::kScratch,
+         lane + InPlaceOffset(Primitive::kAllGather, outer.shape));
+    Move(&across, Region::kOutput, Region::kScratch, lane);
+  }
+  Embed(members, group, levels.OuterSteps(), &across);
+
+  Schedule within = Make(inner);
+  ReserveScratch(shape.Total(), &within);
+  Move(&within, Region::kInput, Region::kScratch,
+       InPlaceOffset(Primitive::kAllGather, inner.shape));
+  Move(&within, Region::kOutput, Region::kScratch, 0);
+  Embed(inner.members, group, levels.InnerSteps(), &within);
+
+  Schedule unpack = Empty(group);
+  Step& last = unpack.AddStep();
+  for (int r = 0; r < shape.ranks; ++r) {
+    if (of(r).count > 0) last.Copy(shape.BlockOf(r), of(r));
+  }
+  return Join(group, {std::move(hand_in), std::move(across), std::move(within), std::move(unpack)});
+}
+
+// Scratch: the vector by lane; then the host's sums of the own lane; then the sums of the own block
+// and of those one stands for.
+Schedule HierarchicalReduceScatter(const CollectiveShape& shape) {
+  const TwoLevel levels(Primitive::kReduceScatter, shape);
+  if (levels.OneHost()) return InnerAlone(Primitive::kReduceScatter, shape);
+  const Schedule group = NewSchedule(Primitive::kReduceScatter, shape);
+  const std::vector<Piece> place = levels.ByLane();
+  const Level inner = levels.Inner();
+  const int64_t host_sums = shape.Total(), sums = host_sums + inner.shape.CountOf(inner.shape.rank);
+
+  Schedule pack = Empty(group);
+  Step& first = pack.AddStep();
+  for (int r = 0; r < shape.ranks; ++r) {
+    const Piece& to = place[static_cast<size_t>(r)];
+    if (to.count > 0) first.Copy(to, In(shape.BlockOf(r)));
+  }
+  pack.scratch = shape.Total();
+
+  Schedule within = Make(inner);
+  ReserveScratch(sums, &within);
+  Move(&within, Region::kInput, Region::kScratch, 0);
+  Move(&within, Region::kOutput, Region::kScratch, host_sums);
+  Embed(inner.members, group, levels.InnerSteps(), &within);
+
+  Schedule across = Empty(group), hand_out = Empty(group);
+  std::vector<int> members = inner.members;
+  const Piece own{0, shape.CountOf(shape.rank)};
+  Step& last = hand_out.AddStep();
+  if (levels.InOuter()) {
+    const Level outer = levels.Outer();
+    across = Make(outer);
+    members = outer.members;
+    ReserveScratch(sums + outer.shape.CountOf(outer.shape.rank), &across);
+    Move(&across, Region::kInput, Region::kScratch, host_sums);
+    Move(&across, Region::kOutput, Region::kScratch, sums);
+    int64_t at = sums + own.count;
+    for (const int other : levels.StandsFor()) {
+      last.Send({at, shape.CountOf(other), Region::kScratch}, other);
+      at += shape.CountOf(other);
+    }
+    last.Copy(own, {sums, own.count, Region::kScratch});
+  } else {
+    last.Receive(own, levels.StandIn());
+  }
+  Embed(members, group, levels.OuterSteps(), &across);
+  return Join(group, {std::move(pack), std::move(within), std::move(across), std::move(hand_out)});
+}
+
+}  // namespace tandem

@@ -1,0 +1,127 @@
+#include "data/batch_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kFirstBits = 13;    // log2 of the slots to start with
+constexpr size_t kPrefetch = 16;  // occurrences ahead
+
+}  // namespace
+
+KeyIndex::KeyIndex() : slots_(size_t{1} << kFirstBits), shift_(64 - kFirstBits) {}
+
+void KeyIndex::Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
+                      std::vector<uint32_t>* index) {
+  keys->resize(occurrences.size());
+  index->resize(occurrences.size());
+  keys->resize(Unique(occurrences, keys->data(), index->data()));
+}
+
+uint32_t KeyIndex::Unique(absl::Span<const uint64_t> occurrences, uint64_t* keys, uint32_t* index) {
+  Clear(occurrences.size());
+  size_t done = 0;
+  while ((done = FindOrAdd(occurrences, done, keys, index)) < occurrences.size()) Grow(keys);
+  return count_;
+}
+
+// Goes on from the occurrence `o` until all are done or the table is half full; how many are done.
+// What the loop needs is in local variables: the compiler cannot know that no store changes
+// members.
+size_t KeyIndex::FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uint64_t* keys,
+                           uint32_t* index) {
+  uint32_t* const slots = slots_.data();
+  const size_t mask = slots_.size() - 1, size = occurrences.size();
+  const uint64_t* const ids = occurrences.data();
+  const uint32_t base = base_, most = static_cast<uint32_t>(slots_.size() / 2);
+  uint32_t count = count_;
+  for (; o < size && count < most; ++o) {
+    __builtin_prefetch(&slots[Home(ids[std::min(o + kPrefetch, size - 1)])], 1);
+    const uint64_t id = ids[o];
+    size_t at = Home(id);
+    uint32_t place = slots[at] - base;  // of a free slot: wraps around, beyond any count
+    while (place < count && keys[place] != id) {
+      at = (at + 1) & mask;
+      place = slots[at] - base;
+    }
+    if (place >= count) {
+      place = count++;
+      slots[at] = base + place;
+      keys[place] = id;
+    }
+    index[o] = place;
+  }
+  count_ = count;
+  return o;
+}
+
+// Makes every slot free: those in use count from below the new base.
+void KeyIndex::Clear(size_t occurrences) {
+  TANDEM_CHECK(occurrences < ~uint32_t{0} / 2);
+  base_ += count_;
+  count_ = 0;
+  if (base_ < ~uint32_t{0} / 2) return;
+  std::fill(slots_.begin(), slots_.end(), 0);  // before the numbers run out
+  base_ = 1;
+}
+
+void KeyIndex::Grow(const uint64_t* keys) {
+  slots_.assign(slots_.size() * 2, 0);
+  --shift_;
+  const size_t mask = slots_.size() - 1;
+  for (uint32_t i = 0; i < count_; ++i) {
+    size_t at = Home(keys[i]);
+    while (slots_[at] >= base_) at = (at + 1) & mask;
+    slots_[at] = base_ + i;
+  }
+}
+
+BatchBuilder::BatchBuilder(int numeric, std::vector<TableLayout> tables, bool bag)
+    : numeric_(numeric), tables_(std::move(tables)), bag_(bag), occurrences_(tables_.size()) {
+  TANDEM_CHECK(!bag_ || (tables_.size() == 1 && tables_[0].fields.size() == 1));
+}
+
+void BatchBuilder::Start(Batch* batch) {
+  batch->Clear();
+  batch->numeric = numeric_;
+  batch->sparse.resize(tables_.size());
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    batch->sparse[t].table = tables_[t].table;
+    batch->sparse[t].fields = static_cast<int>(tables_[t].fields.size());
+    if (bag_) batch->sparse[t].offsets.push_back(0);
+    occurrences_[t].clear();
+  }
+}
+
+void BatchBuilder::Append(const Row& row, Batch* batch) {
+  ++batch->samples;
+  batch->labels.push_back(row.label);
+  batch->numbers.insert(batch->numbers.end(), row.numbers.begin(), row.numbers.end());
+  bag_ ? AppendBag(row, batch) : AppendFields(row);
+}
+
+void BatchBuilder::AppendFields(const Row& row) {
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    std::vector<uint64_t>& to = occurrences_[t];
+    for (const int field : tables_[t].fields) to.push_back(row.keys[field]);
+  }
+}
+
+void BatchBuilder::AppendBag(const Row& row, Batch* batch) {
+  SparseInput& input = batch->sparse[0];
+  occurrences_[0].insert(occurrences_[0].end(), row.keys.begin(), row.keys.end());
+  input.weights.insert(input.weights.end(), row.weights.begin(), row.weights.end());
+  input.offsets.push_back(static_cast<uint32_t>(occurrences_[0].size()));
+}
+
+void BatchBuilder::Finish(Batch* batch) {
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    index_.Unique(occurrences_[t], &batch->sparse[t].keys, &batch->sparse[t].index);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,77 @@
+// From rows to a batch: unique keys per table in order of first occurrence, and which cell uses
+// which.
+//
+// This is on a worker's critical path: a few nanoseconds an id, and no allocation once the memory
+// has grown to the size of a batch.
+//
+// Thread safety: one thread at a time.
+#ifndef TANDEM_DATA_BATCH_BUILDER_H_
+#define TANDEM_DATA_BATCH_BUILDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "data/batch.h"
+#include "data/row.h"
+
+namespace tandem {
+
+// Finds the unique keys of a list. An open-addressing table of places in `keys`, emptied by moving
+// the number from which they count; four bytes a slot, so that the table of a usual batch stays in
+// the processor's own cache.
+class KeyIndex {
+ public:
+  KeyIndex();
+
+  // keys: the distinct values of `occurrences` in order of first occurrence;
+  // index[o]: where occurrences[o] is in `keys`. Both are overwritten.
+  void Unique(absl::Span<const uint64_t> occurrences, std::vector<uint64_t>* keys,
+              std::vector<uint32_t>* index);
+  // The same into arrays with room for all occurrences; returns the number of keys. `keys` may be
+  // where the occurrences are, or begin before them.
+  uint32_t Unique(absl::Span<const uint64_t> occurrences, uint64_t* keys, uint32_t* index);
+
+ private:
+  size_t Home(uint64_t key) const { return (key * 0x9e3779b97f4a7c15u) >> shift_; }
+  size_t FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uint64_t* keys,
+                   uint32_t* index);
+  void Clear(size_t occurrences);
+  void Grow(const uint64_t* keys);
+
+  std::vector<uint32_t> slots_;  // a power of two, at most half in use
+  int shift_;                    // 64 - log2(slots_.size())
+  uint32_t base_ = 1;            // a slot is in use from here on: base_ + place in `keys`
+  uint32_t count_ = 0;           // slots in use
+};
+
+// The fields that feed one table.
+struct TableLayout {
+  uint32_t table = 0;       // id in the plan
+  std::vector<int> fields;  // indices into Row::keys, one cell each
+};
+
+class BatchBuilder {
+ public:
+  // bag: all keys of a row form one cell, with weights (libsvm); needs a single table of one field.
+  BatchBuilder(int numeric, std::vector<TableLayout> tables, bool bag);
+
+  // Empties `batch` and fills it with the rows appended before Finish().
+  void Start(Batch* batch);
+  void Append(const Row& row, Batch* batch);
+  void Finish(Batch* batch);
+
+ private:
+  void AppendFields(const Row& row);
+  void AppendBag(const Row& row, Batch* batch);
+
+  const int numeric_;
+  const std::vector<TableLayout> tables_;
+  const bool bag_;
+  std::vector<std::vector<uint64_t>> occurrences_;  // per table, of the batch being built
+  KeyIndex index_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_DATA_BATCH_BUILDER_H_

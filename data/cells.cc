@@ -1,0 +1,138 @@
+#include "data/cells.h"
+
+#include <charconv>
+#include <cmath>
+#include <system_error>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+
+size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::string_view> cells) {
+  size_t count = 0, begin = 0;
+  for (size_t i = 0; i <= line.size(); ++i) {
+    if (i < line.size() && line[i] != delimiter) continue;
+    if (count < cells.size()) cells[count] = line.substr(begin, i - begin);
+    ++count;
+    begin = i + 1;
+  }
+  return count;
+}
+
+namespace {
+
+// Takes a cell in quotes off the front of `rest`; what is left begins behind the closing quote.
+absl::StatusOr<absl::string_view> TakeQuoted(absl::string_view* rest,
+                                             std::deque<std::string>* texts) {
+  const absl::string_view whole = *rest;
+  std::string* text = nullptr;  // once there is a quote inside
+  for (size_t begin = 1;;) {
+    const size_t quote = whole.find('"', begin);
+    if (quote == absl::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the quote of the cell ", Quote(whole),
+                       " does not end on this line; hint: a quote inside quotes is written twice, "
+                       "and a cell cannot hold a line break"));
+    }
+    const bool twice = quote + 1 < whole.size() && whole[quote + 1] == '"';
+    if (twice && text == nullptr) text = &texts->emplace_back();
+    if (text != nullptr)
+      absl::StrAppend(text, whole.substr(begin, quote + (twice ? 1 : 0) - begin));
+    begin = quote + 2;
+    if (twice) continue;
+    rest->remove_prefix(quote + 1);
+    return text != nullptr ? absl::string_view(*text) : whole.substr(1, quote - 1);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter,
+                                        absl::Span<absl::string_view> cells,
+                                        std::deque<std::string>* texts) {
+  texts->clear();
+  for (size_t count = 0;; ++count) {
+    absl::string_view cell;
+    if (!line.empty() && line[0] == '"') {
+      const absl::string_view whole = line;
+      TANDEM_ASSIGN_OR_RETURN(cell, TakeQuoted(&line, texts));
+      if (!line.empty() && line[0] != delimiter) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("text follows the closing quote of the cell ", Quote(whole),
+                         "; hint: a quote inside quotes is written twice"));
+      }
+    } else {
+      cell = line.substr(0, line.find(delimiter));
+      line.remove_prefix(cell.size());
+    }
+    if (count < cells.size()) cells[count] = cell;
+    if (line.empty()) return count + 1;
+    line.remove_prefix(1);
+  }
+}
+
+namespace {
+
+// from_chars does not take the leading + that people write in front of labels and values.
+absl::string_view WithoutPlus(absl::string_view text) {
+  if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
+  return text;
+}
+
+template <typename T>
+bool ParseWhole(absl::string_view text, T* value) {
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, *value);
+  return error == std::errc() && at == end;
+}
+
+// Counts, the usual numbers of such data, at a third of the price of a general decimal. 7 digits
+// are exact in a float.
+bool ParseSmallInteger(absl::string_view text, float* value) {
+  if (text.empty() || text.size() > 7) return false;
+  uint32_t sum = 0;
+  for (const char c : text) {
+    const uint32_t digit = static_cast<unsigned char>(c) - uint32_t{'0'};
+    if (digit > 9) return false;
+    sum = sum * 10 + digit;
+  }
+  *value = static_cast<float>(sum);
+  return true;
+}
+
+}  // namespace
+
+bool ParseNumber(absl::string_view text, float* value) {
+  if (ParseSmallInteger(text, value)) return true;
+  double wide = 0;  // a float would refuse 1e-50 as out of range
+  if (!ParseWhole(WithoutPlus(text), &wide)) return false;
+  *value = static_cast<float>(wide);
+  return std::isfinite(*value);
+}
+
+bool ParseUnsigned(absl::string_view text, uint64_t* value) { return ParseWhole(text, value); }
+
+float LogTransform(float x) { return std::copysign(std::log1p(std::fabs(x)), x); }
+
+std::string Quote(absl::string_view text) {
+  constexpr size_t kShown = 40;
+  return absl::StrCat("'", absl::CHexEscape(text.substr(0, kShown)),
+                      text.size() > kShown ? "...'" : "'");
+}
+
+FieldHash::FieldHash(absl::string_view field)
+    : salt_(HashName(field)), missing_(HashCombine(salt_, HashName("missing value"))) {}
+
+uint64_t FieldHash::Key(absl::string_view value) const {
+  return XXH3_64bits_withSeed(value.data(), value.size(), salt_);
+}
+
+uint64_t FieldHash::Key(uint64_t id) const { return HashCombine(salt_, id); }
+
+}  // namespace tandem

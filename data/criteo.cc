@@ -1,0 +1,72 @@
+// The Criteo display-advertising text format.
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "data/cells.h"
+#include "data/row.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kColumns = 1 + kCriteoNumbers + kCriteoFields;
+
+class CriteoParser final : public RowParser {
+ public:
+  CriteoParser() {
+    for (int f = 1; f <= kCriteoFields; ++f) hashes_.emplace_back(absl::StrCat("C", f));
+  }
+
+  absl::Status Parse(absl::string_view line, Row* row) override {
+    const size_t count = SplitCells(line, '\t', absl::MakeSpan(cells_));
+    if (count != kColumns) {
+      return absl::InvalidArgumentError(absl::StrCat("the row has ", count, " columns, expected ",
+                                                     kColumns,
+                                                     " (label, 13 integers, 26 categorical values, "
+                                                     "separated by tabs); hint: other layouts are "
+                                                     "read with format: DELIMITED"));
+    }
+    if (cells_[0] != "0" && cells_[0] != "1") {
+      return absl::InvalidArgumentError(absl::StrCat("the label is ", Quote(cells_[0]),
+                                                     ", expected 0 or 1; hint: the test file of "
+                                                     "Criteo has no labels"));
+    }
+    row->label = cells_[0] == "1" ? 1.0f : 0.0f;
+    row->weights.clear();
+    ParseKeys(row);
+    return ParseNumbers(row);
+  }
+
+ private:
+  absl::Status ParseNumbers(Row* row) {
+    row->numbers.resize(kCriteoNumbers);
+    for (int i = 0; i < kCriteoNumbers; ++i) {
+      const absl::string_view cell = cells_[1 + i];
+      float x = 0;
+      if (!cell.empty() && !ParseNumber(cell, &x)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "column ", 1 + i, " (I", 1 + i, ") is ", Quote(cell),
+            ", expected a number or an empty cell; hint: columns are counted from 0, the label"));
+      }
+      row->numbers[i] = LogTransform(x);
+    }
+    return absl::OkStatus();
+  }
+
+  void ParseKeys(Row* row) {
+    row->keys.resize(kCriteoFields);
+    for (int f = 0; f < kCriteoFields; ++f) {
+      const absl::string_view cell = cells_[1 + kCriteoNumbers + f];
+      row->keys[f] = cell.empty() ? hashes_[f].missing() : hashes_[f].Key(cell);
+    }
+  }
+
+  std::array<absl::string_view, kColumns> cells_;
+  std::vector<FieldHash> hashes_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowParser> NewCriteoParser() { return std::make_unique<CriteoParser>(); }
+
+}  // namespace tandem

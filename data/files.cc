@@ -1,0 +1,107 @@
+#include "data/files.h"
+
+#include <glob.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+bool IsNameChar(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+
+// The variable's name at the start of `rest` (after the dollar sign), and how many characters it
+// and its braces take; 0 if there is no name there.
+size_t VariableName(absl::string_view rest, absl::string_view* name) {
+  if (!rest.empty() && rest[0] == '{') {
+    const size_t close = rest.find('}');
+    if (close == absl::string_view::npos) return 0;
+    *name = rest.substr(1, close - 1);
+    return close + 1;
+  }
+  size_t n = 0;
+  while (n < rest.size() && IsNameChar(rest[n])) ++n;
+  *name = rest.substr(0, n);
+  return n;
+}
+
+absl::Status CheckRegular(absl::string_view knob, const std::string& file) {
+  struct stat info;
+  if (stat(file.c_str(), &info) != 0) {
+    return absl::NotFoundError(absl::StrCat(knob, ": cannot read ", file, ": ",
+                                            std::strerror(errno),
+                                            "; hint: check the path in the job file"));
+  }
+  if (S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        knob, ": ", file, " is a directory, expected a file; hint: write ", file, "/*"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    absl::string_view name;
+    const size_t taken = path[i] == '$' ? VariableName(path.substr(i + 1), &name) : 0;
+    if (taken == 0) {
+      out += path[i];
+      continue;
+    }
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr || *value == '\0') {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "'", path, "' uses $", name, ", which is not set; hint: export ", name, "=DIRECTORY"));
+    }
+    out += value;
+    i += taken;
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,
+                                                     absl::string_view pattern) {
+  absl::StatusOr<std::string> path = ExpandEnvironment(pattern);
+  if (!path.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(knob, ": ", path.status().message()));
+  }
+  std::vector<std::string> files;
+  if (path->find_first_of("*?[") == std::string::npos) {
+    files.push_back(*path);
+  } else {
+    glob_t found{};
+    if (glob(path->c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+      files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    }
+    globfree(&found);
+    // Not glob's own order, which follows the locale of the node.
+    std::sort(files.begin(), files.end());
+  }
+  if (files.empty()) {
+    return absl::NotFoundError(absl::StrCat(knob, ": no file matches '", *path,
+                                            "'; hint: list the directory and correct the pattern"));
+  }
+  for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(CheckRegular(knob, file));
+  return files;
+}
+
+absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
+                                                        const std::vector<std::string>& patterns) {
+  std::vector<std::string> all;
+  for (const std::string& pattern : patterns) {
+    TANDEM_ASSIGN_OR_RETURN(std::vector<std::string> files, ExpandFiles(knob, pattern));
+    all.insert(all.end(), files.begin(), files.end());
+  }
+  return all;
+}
+
+}  // namespace tandem

@@ -1,0 +1,28 @@
+// From the names in a job file to files: environment variables and globs.
+#ifndef TANDEM_DATA_FILES_H_
+#define TANDEM_DATA_FILES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+// Replaces $NAME and ${NAME} by the environment. INVALID_ARGUMENT if a variable is not set.
+absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path);
+
+// The files that a pattern ($NAME, ${NAME}, and the wildcards of glob(3)) stands for, in the byte
+// order of their names: every node lists them in the same order. NOT_FOUND, with a hint, if there
+// is none; INVALID_ARGUMENT if one is a directory. `knob` is the field of the job, for messages.
+absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,
+                                                     absl::string_view pattern);
+
+// As above for several patterns, in their order.
+absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
+                                                        const std::vector<std::string>& patterns);
+
+}  // namespace tandem
+
+#endif  // TANDEM_DATA_FILES_H_

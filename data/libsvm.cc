@@ -1,0 +1,82 @@
+// The libsvm / svmlight text format: sparse vectors with a label.
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "data/cells.h"
+#include "data/row.h"
+
+namespace tandem {
+namespace {
+
+bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+
+// Cuts the next blank-separated word off the front of `rest`; empty at the end.
+absl::string_view NextWord(absl::string_view* rest) {
+  size_t begin = 0;
+  while (begin < rest->size() && IsBlank((*rest)[begin])) ++begin;
+  size_t end = begin;
+  while (end < rest->size() && !IsBlank((*rest)[end])) ++end;
+  const absl::string_view word = rest->substr(begin, end - begin);
+  rest->remove_prefix(end);
+  return word;
+}
+
+class LibsvmParser final : public RowParser {
+ public:
+  absl::Status Parse(absl::string_view line, Row* row) override {
+    row->numbers.clear();
+    row->keys.clear();
+    row->weights.clear();
+    absl::string_view rest = line.substr(0, line.find('#'));
+    TANDEM_RETURN_IF_ERROR(ParseLabel(NextWord(&rest), row));
+    for (absl::string_view word = NextWord(&rest); !word.empty(); word = NextWord(&rest)) {
+      TANDEM_RETURN_IF_ERROR(ParsePair(word, row));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status ParseLabel(absl::string_view word, Row* row) {
+    float label = 0;
+    if (!ParseNumber(word, &label) || (label != 0 && label != 1 && label != -1)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the label is ", Quote(word),
+                       ", expected 0 or 1, or -1 or +1; hint: only two classes are supported"));
+    }
+    if (label != 1) {
+      if (negative_known_ && label != negative_) {
+        return absl::InvalidArgumentError(
+            "the label is 0 in some rows and -1 in others, expected two classes; hint: write one "
+            "of them throughout");
+      }
+      negative_known_ = true;
+      negative_ = label;
+    }
+    row->label = label == 1 ? 1.0f : 0.0f;
+    return absl::OkStatus();
+  }
+
+  static absl::Status ParsePair(absl::string_view word, Row* row) {
+    const size_t colon = word.find(':');
+    uint64_t index = 0;
+    float value = 0;
+    if (colon == absl::string_view::npos || !ParseUnsigned(word.substr(0, colon), &index) ||
+        !ParseNumber(word.substr(colon + 1), &value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Quote(word),
+                       " is not index:value, expected a whole number below 2^64, a "
+                       "colon and a number; hint: pairs are separated by blanks"));
+    }
+    row->keys.push_back(index);
+    row->weights.push_back(value);
+    return absl::OkStatus();
+  }
+
+  bool negative_known_ = false;
+  float negative_ = 0;  // 0 or -1, whichever came first
+};
+
+}  // namespace
+
+std::unique_ptr<RowParser> NewLibsvmParser() { return std::make_unique<LibsvmParser>(); }
+
+}  // namespace tandem

@@ -1,0 +1,355 @@
+#include "data/ncf.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "data/cells.h"
+#include "data/files.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kDefaultPerPositive = 4;
+
+// Ids count from 0 and items_ = largest + 1 must fit 32 bits too.
+bool ParseId(absl::string_view text, uint32_t* id) {
+  uint64_t wide = 0;
+  if (!ParseUnsigned(text, &wide) || wide >= std::numeric_limits<uint32_t>::max()) return false;
+  *id = static_cast<uint32_t>(wide);
+  return true;
+}
+
+absl::Status BadId(const LineReader& lines, absl::string_view role, absl::string_view text) {
+  return lines.Error(absl::StrCat("the ", role, " is ", Quote(text),
+                                  ", expected a whole number from 0 to 4294967294; hint: rows are "
+                                  "user, item, rating, separated by tabs"));
+}
+
+}  // namespace
+
+absl::Status ReadRatings(LineReader* lines, std::vector<Interaction>* rows) {
+  const size_t before = rows->size();
+  for (absl::string_view line;;) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, lines->Next(&line));
+    if (!more) break;
+    absl::string_view cells[2];
+    const size_t count = SplitCells(line, '\t', absl::MakeSpan(cells));
+    if (count < 2) {
+      return lines->Error(
+          "the row has 1 column, expected at least 2 (user, item, then a rating that is not used, "
+          "separated by tabs); hint: other layouts are read with format: DELIMITED");
+    }
+    Interaction row;
+    if (!ParseId(cells[0], &row.user)) return BadId(*lines, "user", cells[0]);
+    if (!ParseId(cells[1], &row.item)) return BadId(*lines, "item", cells[1]);
+    rows->push_back(row);
+  }
+  if (rows->size() > before) return absl::OkStatus();
+  return lines->FileError("the file is empty, expected rows; hint: remove it from the job");
+}
+
+namespace {
+
+// "(user,item)".
+bool ParsePair(absl::string_view text, Interaction* pair) {
+  if (text.size() < 2 || text.front() != '(' || text.back() != ')') return false;
+  text = text.substr(1, text.size() - 2);
+  const size_t comma = text.find(',');
+  return comma != absl::string_view::npos && ParseId(text.substr(0, comma), &pair->user) &&
+         ParseId(text.substr(comma + 1), &pair->item);
+}
+
+absl::Status ParseGroup(const LineReader& lines, absl::string_view line, RankingGroups* groups) {
+  size_t tab = std::min(line.find('\t'), line.size());
+  Interaction positive;
+  if (!ParsePair(line.substr(0, tab), &positive)) {
+    return lines.Error(absl::StrCat("the row begins with ", Quote(line.substr(0, tab)),
+                                    ", expected (user,item); hint: see "
+                                    "data.negatives.test_negatives"));
+  }
+  while (tab < line.size()) {
+    const size_t begin = tab + 1;
+    tab = std::min(line.find('\t', begin), line.size());
+    uint32_t item = 0;
+    if (!ParseId(line.substr(begin, tab - begin), &item)) {
+      return BadId(lines, "candidate", line.substr(begin, tab - begin));
+    }
+    if (item != positive.item) groups->items.push_back(item);
+  }
+  if (groups->items.size() == groups->offsets.back()) {
+    return lines.Error(
+        "the row has no item to rank against, expected (user,item) and then item "
+        "ids; hint: they are separated by tabs");
+  }
+  groups->positives.push_back(positive);
+  groups->offsets.push_back(groups->items.size());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadRankingGroups(LineReader* lines, RankingGroups* groups) {
+  const size_t before = groups->size();
+  for (absl::string_view line;;) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, lines->Next(&line));
+    if (!more) break;
+    TANDEM_RETURN_IF_ERROR(ParseGroup(*lines, line, groups));
+  }
+  if (groups->size() > before) return absl::OkStatus();
+  return lines->FileError("the file is empty, expected rows; hint: remove it from the job");
+}
+
+namespace {
+
+uint64_t PairKey(uint32_t user, uint32_t item) { return uint64_t{user} << 32 | item; }
+
+}  // namespace
+
+absl::StatusOr<NcfEpochs> NcfEpochs::Create(std::vector<Interaction> positives, int per_positive,
+                                            uint64_t seed) {
+  TANDEM_CHECK(per_positive >= 0);
+  NcfEpochs epochs;
+  epochs.positives_ = std::move(positives);
+  epochs.per_positive_ = static_cast<uint32_t>(per_positive);
+  epochs.seed_ = HashCombine(seed, HashName("negatives"));
+  if (epochs.rows() > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an epoch has ", epochs.rows(), " rows with its negatives, expected at most ",
+                     std::numeric_limits<uint32_t>::max(), "; hint: set data.max_rows"));
+  }
+  for (const Interaction& row : epochs.positives_) {
+    epochs.items_ = std::max(epochs.items_, row.item + 1);
+    epochs.known_.insert(PairKey(row.user, row.item));
+  }
+  if (per_positive > 0) TANDEM_RETURN_IF_ERROR(epochs.CheckUsers());
+  return epochs;
+}
+
+absl::Status NcfEpochs::CheckUsers() const {
+  absl::flat_hash_map<uint32_t, uint32_t> count;
+  for (const uint64_t key : known_) ++count[static_cast<uint32_t>(key >> 32)];
+  for (const auto& [user, known] : count) {
+    if (known < items_) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("user ", user, " has all ", items_,
+                     " items (0 to the largest item id), so no "
+                     "negative can be drawn; hint: remove that user's rows"));
+  }
+  return absl::OkStatus();
+}
+
+void NcfEpochs::StartEpoch(int64_t epoch) {
+  epoch_seed_ = HashCombine(seed_, static_cast<uint64_t>(epoch));
+  order_.resize(rows());
+  std::iota(order_.begin(), order_.end(), 0u);
+  Random random(HashCombine(epoch_seed_, HashName("order")));
+  for (size_t i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random.Uniform(i)]);
+}
+
+uint32_t NcfEpochs::DrawNegative(uint32_t user, uint64_t draw) const {
+  // Ends: CheckUsers has made sure that an item is left.
+  for (uint64_t attempt = 0;; ++attempt) {
+    const uint64_t word = HashCombine(HashCombine(epoch_seed_, draw), attempt);
+    const uint32_t item = static_cast<uint32_t>(MulHigh(word, items_));
+    if (!known_.contains(PairKey(user, item))) return item;
+  }
+}
+
+Interaction NcfEpochs::At(int64_t r, bool* positive) const {
+  const uint32_t draw = order_[r];
+  Interaction row = positives_[draw / (1 + per_positive_)];
+  *positive = draw % (1 + per_positive_) == 0;
+  if (!*positive) row.item = DrawNegative(row.user, draw);
+  return row;
+}
+
+namespace {
+
+// What both sources share: rows of user and item, hashed.
+class NcfRows {
+ public:
+  NcfRows() : user_(kNcfUserField), item_(kNcfItemField) { row_.keys.resize(2); }
+  const Row& Fill(const Interaction& pair, bool positive) {
+    row_.label = positive ? 1.0f : 0.0f;
+    row_.keys[kNcfUser] = user_.Key(uint64_t{pair.user});
+    row_.keys[kNcfItem] = item_.Key(uint64_t{pair.item});
+    return row_;
+  }
+
+ private:
+  const FieldHash user_, item_;
+  Row row_;
+};
+
+class NcfTrainSource final : public BatchSource {
+ public:
+  NcfTrainSource(NcfEpochs epochs, BatchBuilder builder, int64_t batch, int rank, int workers)
+      : epochs_(std::move(epochs)),
+        builder_(std::move(builder)),
+        batch_(batch),
+        rank_(rank),
+        workers_(workers) {}
+
+  absl::Status StartEpoch(int64_t epoch) override {
+    epochs_.StartEpoch(epoch);
+    next_ = rank_;
+    return absl::OkStatus();
+  }
+
+  absl::Status Next(Batch* batch) override {
+    builder_.Start(batch);
+    for (; batch->samples < batch_ && next_ < epochs_.rows(); next_ += workers_) {
+      bool positive = false;
+      const Interaction pair = epochs_.At(next_, &positive);
+      builder_.Append(rows_.Fill(pair, positive), batch);
+    }
+    builder_.Finish(batch);
+    return absl::OkStatus();
+  }
+
+  int64_t EstimatedRows() const override {
+    return (epochs_.rows() - rank_ + workers_ - 1) / workers_;
+  }
+
+ private:
+  NcfEpochs epochs_;
+  BatchBuilder builder_;
+  NcfRows rows_;
+  const int64_t batch_;
+  const int rank_, workers_;
+  int64_t next_ = std::numeric_limits<int64_t>::max();  // row of the epoch; none before it starts
+};
+
+class NcfTestSource final : public BatchSource {
+ public:
+  NcfTestSource(RankingGroups groups, BatchBuilder builder, int64_t batch, int rank, int workers)
+      : groups_(std::move(groups)),
+        builder_(std::move(builder)),
+        batch_(batch),
+        rank_(rank),
+        workers_(workers),
+        next_(groups_.size()) {}
+
+  absl::Status StartEpoch(int64_t /*epoch*/) override {
+    next_ = rank_;
+    return absl::OkStatus();
+  }
+
+  // Whole groups, until the batch is full.
+  absl::Status Next(Batch* batch) override {
+    builder_.Start(batch);
+    for (; batch->samples < batch_ && next_ < groups_.size(); next_ += workers_) {
+      AppendGroup(next_, batch);
+    }
+    builder_.Finish(batch);
+    return absl::OkStatus();
+  }
+
+  int64_t EstimatedRows() const override {
+    return static_cast<int64_t>(groups_.size() + groups_.items.size()) / workers_;
+  }
+
+ private:
+  void AppendGroup(size_t g, Batch* batch) {
+    Interaction pair = groups_.positives[g];
+    builder_.Append(rows_.Fill(pair, true), batch);
+    for (size_t i = groups_.offsets[g]; i < groups_.offsets[g + 1]; ++i) {
+      pair.item = groups_.items[i];
+      builder_.Append(rows_.Fill(pair, false), batch);
+    }
+    batch->groups.push_back(static_cast<uint32_t>(1 + groups_.offsets[g + 1] - groups_.offsets[g]));
+  }
+
+  const RankingGroups groups_;
+  BatchBuilder builder_;
+  NcfRows rows_;
+  const int64_t batch_;
+  const int rank_, workers_;
+  size_t next_;  // group
+};
+
+absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(const std::vector<std::string>& files) {
+  std::vector<Interaction> rows;
+  for (const std::string& file : files) {
+    TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(file));
+    TANDEM_RETURN_IF_ERROR(ReadRatings(lines.get(), &rows));
+  }
+  return rows;
+}
+
+// The test rows repeat the pairs of the candidate file; a mismatch means files of different splits.
+absl::Status CheckTestRows(const Data& data, const RankingGroups& groups) {
+  TANDEM_ASSIGN_OR_RETURN(auto files,
+                          ExpandAllFiles("data.test", {data.test().begin(), data.test().end()}));
+  TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles(files));
+  const size_t common = std::min(rows.size(), groups.size());
+  size_t g = 0;
+  while (g < common && rows[g] == groups.positives[g]) ++g;
+  if (g == rows.size() && g == groups.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.test has ", rows.size(), " rows and data.negatives.test_negatives ", groups.size(),
+      g < common ? absl::StrCat(", and their row ", g + 1, " differs") : "",
+      ", expected the same (user, item) pairs in the same order; hint: do both files belong to one "
+      "split?"));
+}
+
+}  // namespace
+
+absl::StatusOr<NcfEpochs> LoadNcfEpochs(const JobPlan& plan) {
+  const Data& data = plan.job.data();
+  TANDEM_ASSIGN_OR_RETURN(auto files,
+                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  TANDEM_ASSIGN_OR_RETURN(auto rows, ReadRatingFiles(files));
+  const size_t limit = data.max_rows() > 0 ? data.max_rows() : rows.size();
+  rows.resize(std::min(rows.size(), limit));
+  const int asked = data.negatives().per_positive();
+  if (asked < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.negatives.per_positive is ", asked, ", expected a positive number"));
+  }
+  const int per_positive = asked == 0 ? kDefaultPerPositive : asked;
+  auto epochs = NcfEpochs::Create(std::move(rows), per_positive, plan.job.seed());
+  if (epochs.ok()) return epochs;
+  return absl::InvalidArgumentError(absl::StrCat(files[0], ": ", epochs.status().message()));
+}
+
+absl::StatusOr<RankingGroups> LoadRankingGroups(const JobPlan& plan) {
+  const Data& data = plan.job.data();
+  RankingGroups groups;
+  if (data.negatives().test_negatives().empty()) {
+    if (data.test().empty()) return groups;
+    return absl::InvalidArgumentError(
+        "data.test is set without data.negatives.test_negatives, expected a file of candidates to "
+        "rank against; hint: ml-1m.test.negative");
+  }
+  TANDEM_ASSIGN_OR_RETURN(
+      auto files, ExpandFiles("data.negatives.test_negatives", data.negatives().test_negatives()));
+  for (const std::string& file : files) {
+    TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(file));
+    TANDEM_RETURN_IF_ERROR(ReadRankingGroups(lines.get(), &groups));
+  }
+  if (!data.test().empty()) TANDEM_RETURN_IF_ERROR(CheckTestRows(data, groups));
+  return groups;
+}
+
+std::unique_ptr<BatchSource> NewNcfTrainSource(NcfEpochs epochs, BatchBuilder builder,
+                                               int64_t batch, int rank, int workers) {
+  return std::make_unique<NcfTrainSource>(std::move(epochs), std::move(builder), batch, rank,
+                                          workers);
+}
+
+std::unique_ptr<BatchSource> NewNcfTestSource(RankingGroups groups, BatchBuilder builder,
+                                              int64_t batch, int rank, int workers) {
+  return std::make_unique<NcfTestSource>(std::move(groups), std::move(builder), batch, rank,
+                                         workers);
+}
+
+}  // namespace tandem

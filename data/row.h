@@ -1,0 +1,56 @@
+// One row of training data, and the small interface each text format implements to parse it.
+//
+// To add a format: one file with a RowParser, two cases in data/batch_source.cc.
+#ifndef TANDEM_DATA_ROW_H_
+#define TANDEM_DATA_ROW_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+struct Row {
+  float label = 0;             // 0 or 1
+  std::vector<float> numbers;  // as many as the format has numeric columns
+  std::vector<uint64_t> keys;  // one per categorical field, in order; a bag for libsvm
+  std::vector<float> weights;  // libsvm: one per key; empty elsewhere
+};
+
+// Parses rows of one format. Stateful only in what must hold over all rows: the labels seen.
+// Errors say what was found, what was expected and a hint; the caller adds file and line.
+class RowParser {
+ public:
+  virtual ~RowParser() = default;
+
+  // Whether the first line of each file names the columns.
+  virtual bool has_header() const { return false; }
+
+  // Called with the first line of each file, header or not, before any row of it.
+  virtual absl::Status StartFile(absl::string_view /*first_line*/) { return absl::OkStatus(); }
+
+  // Overwrites `row`; reuses its memory.
+  virtual absl::Status Parse(absl::string_view line, Row* row) = 0;
+};
+
+// label, 13 integers, 26 categorical values, tab separated; an empty cell is a missing value.
+// Numbers become sign(x) log(1 + |x|); a missing number is 0.
+std::unique_ptr<RowParser> NewCriteoParser();
+inline constexpr int kCriteoNumbers = 13;
+inline constexpr int kCriteoFields = 26;  // named C1 to C26
+
+// "label index:value ...", optionally "# comment" at the end. Labels 0/1 or -1/+1; indices are used
+// as keys unchanged, values are weights.
+std::unique_ptr<RowParser> NewLibsvmParser();
+
+// Columns picked by name (with a header) or by number. A quoted cell is not special.
+absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& columns);
+
+}  // namespace tandem
+
+#endif  // TANDEM_DATA_ROW_H_

@@ -1,0 +1,199 @@
+#include "data/row_source.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+
+RowFile::RowFile(std::unique_ptr<LineReader> lines, RowParser* parser)
+    : lines_(std::move(lines)), parser_(parser) {}
+
+absl::StatusOr<bool> RowFile::Next(absl::string_view* line) {
+  if (started_) return lines_->Next(line);
+  started_ = true;
+  return First(line);
+}
+
+absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
+  TANDEM_ASSIGN_OR_RETURN(bool more, lines_->Next(line));
+  if (more) {
+    if (absl::Status status = parser_->StartFile(*line); !status.ok()) {
+      return lines_->Error(status.message());
+    }
+    if (!parser_->has_header()) return true;
+    TANDEM_ASSIGN_OR_RETURN(more, lines_->Next(line));
+  }
+  if (more) return true;
+  return lines_->FileError(
+      parser_->has_header() ? "the file has no rows below its header; hint: remove it from the job"
+                            : "the file is empty, expected rows; hint: remove it from the job");
+}
+
+absl::Status RowFile::Parse(absl::string_view line, Row* row) const {
+  absl::Status status = parser_->Parse(line, row);
+  return status.ok() ? status : lines_->Error(status.message());
+}
+
+RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowRange range, int rank,
+                 int workers)
+    : files_(files), parser_(parser), range_(range), rank_(rank), workers_(workers) {}
+
+absl::StatusOr<bool> RowPass::NextLine(absl::string_view* line) {
+  for (;;) {
+    if (file_.has_value()) {
+      TANDEM_ASSIGN_OR_RETURN(const bool more, file_->Next(line));
+      if (more) return true;
+      file_.reset();
+    }
+    if (next_file_ == files_->size()) return false;
+    TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines((*files_)[next_file_++]));
+    file_.emplace(std::move(lines), parser_);
+  }
+}
+
+absl::StatusOr<bool> RowPass::Next(Row* row) {
+  absl::string_view line;
+  while (row_ < range_.end) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, NextLine(&line));
+    if (!more) return false;
+    const int64_t number = row_++;
+    if (number < range_.begin || (number - range_.begin) % workers_ != rank_) continue;
+    TANDEM_RETURN_IF_ERROR(file_->Parse(line, row));
+    return true;
+  }
+  return false;
+}
+
+absl::StatusOr<int64_t> CountRows(const std::vector<std::string>& files, RowParser* parser,
+                                  int64_t limit) {
+  int64_t rows = 0;
+  for (const std::string& name : files) {
+    TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
+    RowFile file(std::move(lines), parser);
+    absl::string_view line;
+    while (rows < limit) {
+      TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
+      if (!more) break;
+      ++rows;
+    }
+  }
+  return rows;
+}
+
+namespace {
+
+int64_t StoredBytes(const std::string& file) {
+  struct stat info;
+  return stat(file.c_str(), &info) == 0 ? info.st_size : 0;
+}
+
+// Rows per stored byte at the start of `name`. zlib reads ahead by a chunk, so small samples of a
+// large file would be biased: read a few.
+absl::StatusOr<double> RowsPerByte(const std::string& name, RowParser* parser) {
+  constexpr int64_t kSampleBytes = int64_t{4} << 20;
+  TANDEM_ASSIGN_OR_RETURN(auto lines, OpenLines(name));
+  RowFile file(std::move(lines), parser);
+  absl::string_view line;
+  int64_t rows = 0, bytes = 0;
+  while (bytes < kSampleBytes) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, file.Next(&line));
+    if (!more) break;
+    ++rows;
+    bytes += static_cast<int64_t>(line.size()) + 1;
+  }
+  const double stored = file.lines().Progress() * static_cast<double>(StoredBytes(name));
+  return stored > 0 ? static_cast<double>(rows) / stored : 0.0;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowParser* parser) {
+  if (files.empty()) return 0;
+  TANDEM_ASSIGN_OR_RETURN(const double rows_per_byte, RowsPerByte(files[0], parser));
+  int64_t bytes = 0;
+  for (const std::string& file : files) bytes += StoredBytes(file);
+  return static_cast<int64_t>(rows_per_byte * static_cast<double>(bytes) + 0.5);
+}
+
+namespace {
+
+class RowSource final : public BatchSource {
+ public:
+  RowSource(RowSourceOptions options, std::unique_ptr<RowParser> parser, BatchBuilder builder)
+      : options_(std::move(options)), parser_(std::move(parser)), builder_(std::move(builder)) {}
+
+  absl::Status StartEpoch(int64_t epoch) override {
+    pass_.emplace(&options_.files, parser_.get(), options_.range, options_.rank, options_.workers);
+    random_ = Random(HashCombine(HashCombine(options_.seed, HashName("shuffle")),
+                                 HashCombine(static_cast<uint64_t>(epoch), options_.rank)));
+    held_ = 0;
+    more_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Next(Batch* batch) override {
+    TANDEM_CHECK(pass_.has_value());  // StartEpoch comes first
+    builder_.Start(batch);
+    while (batch->samples < options_.batch) {
+      TANDEM_ASSIGN_OR_RETURN(const bool got, NextRow());
+      if (!got) break;
+      builder_.Append(row_, batch);
+    }
+    builder_.Finish(batch);
+    return absl::OkStatus();
+  }
+
+  int64_t EstimatedRows() const override { return options_.estimated_rows; }
+
+ private:
+  absl::StatusOr<bool> ReadRow(Row* row) {
+    if (!more_) return false;
+    TANDEM_ASSIGN_OR_RETURN(more_, pass_->Next(row));
+    return more_;
+  }
+
+  // The next row in row_: a random one of those held, whose place the next row of the pass takes.
+  absl::StatusOr<bool> NextRow() {
+    if (options_.shuffle_buffer == 0) return ReadRow(&row_);
+    TANDEM_RETURN_IF_ERROR(FillBuffer());
+    if (held_ == 0) return false;
+    const size_t pick = random_.Uniform(held_);
+    std::swap(row_, buffer_[pick]);
+    TANDEM_ASSIGN_OR_RETURN(const bool refilled, ReadRow(&buffer_[pick]));
+    if (!refilled) std::swap(buffer_[pick], buffer_[--held_]);
+    return true;
+  }
+
+  absl::Status FillBuffer() {
+    while (more_ && held_ < static_cast<size_t>(options_.shuffle_buffer)) {
+      if (held_ == buffer_.size()) buffer_.emplace_back();
+      TANDEM_ASSIGN_OR_RETURN(const bool got, ReadRow(&buffer_[held_]));
+      if (got) ++held_;
+    }
+    return absl::OkStatus();
+  }
+
+  const RowSourceOptions options_;
+  const std::unique_ptr<RowParser> parser_;
+  BatchBuilder builder_;
+  std::optional<RowPass> pass_;
+  Random random_{0};
+  bool more_ = false;        // the pass has not ended
+  std::vector<Row> buffer_;  // rows [0, held_) wait in it
+  size_t held_ = 0;
+  Row row_;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchSource> NewRowSource(RowSourceOptions options,
+                                          std::unique_ptr<RowParser> parser, BatchBuilder builder) {
+  return std::make_unique<RowSource>(std::move(options), std::move(parser), std::move(builder));
+}
+
+}  // namespace tandem

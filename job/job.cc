@@ -1,0 +1,166 @@
+#include "job/job.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/text_format.h"
+#include "job/job_budget.h"
+#include "job/job_check.h"
+#include "xxhash.h"
+
+namespace tandem {
+namespace {
+
+// Dense blocks are few and known only once the model is built; this is a hint for their ranges.
+constexpr int64_t kExpectedDenseBlocks = 1024;
+
+// The same bytes for the same job on every machine, so that its hash can be compared.
+uint64_t HashOfJob(const Job& job) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    TANDEM_CHECK(job.SerializeToCodedStream(&coded));
+  }
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+bool SamePolicy(const Policy& a, const Policy& b) {
+  return a.kind() == b.kind() && a.bound() == b.bound() && a.delay() == b.delay() &&
+         a.async_scale() == b.async_scale();
+}
+
+// The group of `policy`, made if there is none yet; `table` joins it.
+uint32_t JoinGroup(const Policy& policy, uint32_t table, JobPlan* plan) {
+  for (GroupPlan& group : plan->groups) {
+    if (!SamePolicy(group.policy, policy)) continue;
+    group.tables.push_back(table);
+    return group.id;
+  }
+  GroupPlan group;
+  group.id = static_cast<uint32_t>(plan->groups.size());
+  group.policy = policy;
+  group.policy.set_bound(policy.bound());  // present even where the kind has no use for it
+  group.policy.set_delay(policy.delay());
+  group.tables = {table};
+  plan->groups.push_back(group);
+  return group.id;
+}
+
+// What follows from seed, name and position in the job alone.
+TablePlan NumberedTable(absl::string_view name, const JobPlan& plan) {
+  TablePlan table;
+  table.name = std::string(name);
+  table.id = static_cast<uint32_t>(plan.tables.size());
+  table.salt = HashCombine(plan.job.seed(), HashName(name));
+  table.seed = HashCombine(table.salt, HashName("first values"));
+  return table;
+}
+
+void PlanTable(const Table& config, JobPlan* plan) {
+  TablePlan table = NumberedTable(config.name(), *plan);
+  table.dim = config.dim();
+  table.frozen = config.frozen();
+  table.expected_rows = config.expected_rows();
+  table.fields.assign(config.field().begin(), config.field().end());
+  table.initializer = config.initializer();
+  table.optimizer = config.optimizer();
+  table.group = JoinGroup(config.policy(), table.id, plan);
+  plan->tables.push_back(table);
+}
+
+void PlanDenseTable(const Dense& config, JobPlan* plan) {
+  TablePlan table = NumberedTable(kDenseTableName, *plan);
+  table.dim = kDenseBlockFloats;
+  table.dense = true;
+  table.expected_rows = kExpectedDenseBlocks;
+  table.initializer.set_kind(Initializer::ZERO);
+  table.optimizer = config.optimizer();
+  table.group = JoinGroup(config.policy(), table.id, plan);
+  plan->dense_table = static_cast<int>(table.id);
+  plan->tables.push_back(table);
+}
+
+bool IsLockstep(const JobPlan& plan) {
+  if (plan.dense_table < 0) return true;  // allreduce
+  for (const GroupPlan& group : plan.groups) {
+    if (group.policy.kind() == Policy::BSP || group.policy.kind() == Policy::FIXED_DELAY) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> Resolve(const Job& job) {
+  JobPlan plan;
+  plan.job = job;
+  FillJobDefaults(&plan.job);
+  TANDEM_RETURN_IF_ERROR(CheckJob(plan.job));
+  for (const Table& table : plan.job.table()) PlanTable(table, &plan);
+  if (plan.job.dense().synchroniser() == Dense::SERVERS) PlanDenseTable(plan.job.dense(), &plan);
+  TANDEM_RETURN_IF_ERROR(CheckHeldBytes(plan));
+  plan.lockstep = IsLockstep(plan);
+  plan.hash = HashOfJob(plan.job);
+  return plan;
+}
+
+std::string PolicyName(const Policy& policy) {
+  const std::string kind = Policy::Kind_IsValid(policy.kind()) ? Policy::Kind_Name(policy.kind())
+                                                               : absl::StrCat(policy.kind());
+  switch (policy.kind()) {
+    case Policy::SSP:
+      return absl::StrCat(kind, "(", policy.bound(), ")");
+    case Policy::FIXED_DELAY:
+      return absl::StrCat(kind, "(", policy.delay(), ")");
+    default:
+      return kind;
+  }
+}
+
+std::vector<uint64_t> EqualRanges(int count) {
+  TANDEM_CHECK(count >= 1);
+  std::vector<uint64_t> begins(count);
+  for (int i = 0; i < count; ++i) {
+    // floor(2^64 * i / count); i = 0 gives 0 and no other begin does.
+    begins[i] = static_cast<uint64_t>((static_cast<unsigned __int128>(i) << 64) / count);
+  }
+  return begins;
+}
+
+std::string ResolvedText(const JobPlan& plan) {
+  std::string text = "# Every default filled in.\n";
+  for (const GroupPlan& group : plan.groups) {
+    const std::string names =
+        absl::StrJoin(group.tables, ", ", [&plan](std::string* out, uint32_t table) {
+          absl::StrAppend(out, plan.tables[table].name);
+        });
+    absl::StrAppend(&text, "# ", PolicyName(group.policy), ": ", names, "\n");
+  }
+  if (plan.dense_table < 0) {
+    absl::StrAppend(&text, "# dense: allreduce, ",
+                    Dense::Algorithm_Name(plan.job.dense().algorithm()), "\n");
+  }
+  std::string body;
+  TANDEM_CHECK(google::protobuf::TextFormat::PrintToString(plan.job, &body));
+  return absl::StrCat(text, body);
+}
+
+ClusterSizes JobPlan::sizes() const {
+  ClusterSizes sizes;
+  sizes.servers = servers();
+  sizes.shards_per_server = shards_per_server();
+  for (const TablePlan& table : tables) sizes.tables.push_back(table.name);
+  return sizes;
+}
+
+}  // namespace tandem

@@ -1,0 +1,90 @@
+// From the text of a job file to a plan that every node agrees on.
+//
+// ParseJob checks syntax, unknown fields and contradictions, and says in one line which file, which
+// line, what was expected and a hint. Resolve fills in defaults and numbers the tables and policy
+// groups: a pure function of the job, so all nodes compute the same plan.
+#ifndef TANDEM_JOB_JOB_H_
+#define TANDEM_JOB_JOB_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/job.pb.h"
+#include "proto/range_map.h"
+
+namespace tandem {
+
+inline constexpr int kDenseBlockFloats = 1024;  // row length of the dense table on servers
+inline constexpr char kDenseTableName[] = "dense";
+
+// One table with every default filled in.
+struct TablePlan {
+  std::string name;
+  uint32_t id = 0;     // index in JobPlan::tables
+  uint64_t salt = 0;   // of Position(); from (seed, name)
+  uint64_t seed = 0;   // of first values; from (seed, name)
+  int dim = 0;         // floats a row, without slots
+  bool dense = false;  // the table of dense blocks; its rows come from ASSIGN, not an initialiser
+  bool frozen = false;
+  int64_t expected_rows = 0;
+  std::vector<std::string> fields;
+  Initializer initializer;
+  Optimizer optimizer;
+  uint32_t group = 0;  // index in JobPlan::groups
+};
+
+// Tables that share a policy: one push frame per shard and step.
+struct GroupPlan {
+  uint32_t id = 0;
+  Policy policy;  // kind, bound, delay and async_scale all set
+  std::vector<uint32_t> tables;
+};
+
+struct JobPlan {
+  Job job;                        // with defaults filled in
+  uint64_t hash = 0;              // of the resolved job; nodes of one job agree on it
+  std::vector<TablePlan> tables;  // as in the job; the dense table last, if it is on servers
+  std::vector<GroupPlan> groups;
+  int dense_table = -1;  // index in `tables`, or -1 (dense by allreduce)
+  // True if some part of the job synchronises all workers each step (a BSP or fixed-delay group, or
+  // dense allreduce): then the epoch ends at the step whose sum of n is 0.
+  bool lockstep = false;
+
+  int workers() const { return job.cluster().workers(); }
+  int servers() const { return job.cluster().servers(); }
+  int shards_per_server() const { return job.cluster().shards_per_server(); }
+  int shards() const { return servers() * shards_per_server(); }
+  ClusterSizes sizes() const;  // what views must agree with
+};
+
+// `--set path=value`: path as in "train.batch" or "table[0].dim"; value in text format, where
+// strings may go without quotes. A message or a list is replaced whole: "policy={kind: ASP}".
+using Overrides = std::vector<std::pair<std::string, std::string>>;
+
+// `file_name` is used in messages only.
+absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
+                             const Overrides& overrides);
+absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overrides);
+
+// Contradictions are INVALID_ARGUMENT with a hint: SSP without a bound, depth above the bound, a
+// negative dim, two tables that claim one field, ...
+absl::StatusOr<JobPlan> Resolve(const Job& job);
+
+// "BSP", "SSP(4)", "ASP", "FIXED_DELAY(2)".
+std::string PolicyName(const Policy& policy);
+
+// The resolved job as text, with its policy groups in comments. Parses to the same plan again.
+std::string ResolvedText(const JobPlan& plan);
+
+// Half-open intervals of positions that cut [0, 2^64) into `count` near-equal pieces; piece i is
+// [result[i], result[i+1]), the last one ends at 2^64 (written 0).
+std::vector<uint64_t> EqualRanges(int count);
+
+}  // namespace tandem
+
+#endif  // TANDEM_JOB_JOB_H_

@@ -1,0 +1,576 @@
+#include "job/job_check.h"
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "job/job.h"
+
+namespace tandem {
+namespace {
+
+// Bounds beyond which a number is a slip of the pen rather than a wish.
+constexpr int64_t kMaxWorkers = 1024;
+constexpr int64_t kMaxServers = 1024;
+constexpr int64_t kMaxShardsPerServer = 255;  // a shard is one byte of an endpoint's name
+constexpr int64_t kMaxRangesPerShard = 4096;
+constexpr int64_t kMaxRangesPerTable = 1 << 16;
+constexpr int64_t kMaxTables = 1024;
+constexpr int64_t kMaxDim = 1 << 16;
+constexpr int64_t kMaxBatch = 1 << 24;
+constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
+constexpr int64_t kMaxCodecRank = 1024;
+constexpr int64_t kMaxDepth = 1024;
+constexpr int64_t kMaxBound = 1 << 20;
+
+template <typename... Parts>
+absl::Status Refuse(absl::string_view path, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
+}
+
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("\"", absl::CHexEscape(text), "\"");
+}
+
+absl::Status Between(absl::string_view path, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Refuse(path, value, ", must be ", low, " to ", high);
+}
+
+absl::Status NotNegative(absl::string_view path, int64_t value) {
+  if (value >= 0) return absl::OkStatus();
+  return Refuse(path, value, ", must not be negative");
+}
+
+absl::Status NotNegative(absl::string_view path, double value) {
+  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
+  return Refuse(path, value, ", must be a finite number, not negative");
+}
+
+absl::Status Positive(absl::string_view path, double value, absl::string_view hint) {
+  if (value > 0 && std::isfinite(value)) return absl::OkStatus();
+  return Refuse(path, value, ", must be a finite number above 0", hint);
+}
+
+// [0, 1): fractions, momentum and decay rates.
+absl::Status BelowOne(absl::string_view path, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return Refuse(path, value, ", must be at least 0 and below 1");
+}
+
+absl::Status CheckCluster(const Cluster& cluster) {
+  TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, kMaxWorkers));
+  TANDEM_RETURN_IF_ERROR(Between("cluster.servers", cluster.servers(), 1, kMaxServers));
+  TANDEM_RETURN_IF_ERROR(
+      Between("cluster.shards_per_server", cluster.shards_per_server(), 1, kMaxShardsPerServer));
+  TANDEM_RETURN_IF_ERROR(
+      Between("cluster.ranges_per_shard", cluster.ranges_per_shard(), 1, kMaxRangesPerShard));
+  TANDEM_RETURN_IF_ERROR(
+      Between("cluster.threads_per_worker", cluster.threads_per_worker(), 1, 1024));
+  if (!Cluster::Transport_IsValid(cluster.transport())) {
+    return Refuse("cluster.transport", "unknown");
+  }
+  const int64_t ranges =
+      int64_t{1} * cluster.servers() * cluster.shards_per_server() * cluster.ranges_per_shard();
+  if (ranges > kMaxRangesPerTable) {
+    return Refuse("cluster.ranges_per_shard", "servers x shards_per_server x ranges_per_shard is ",
+                  ranges, " ranges a table, at most ", kMaxRangesPerTable);
+  }
+  return absl::OkStatus();
+}
+
+// A column is a name if the file has a header, else a number from 0; each is used once.
+absl::Status CheckColumn(const std::string& path, const Columns& columns, const std::string& column,
+                         std::set<std::string>* used) {
+  int64_t number = 0;
+  if (column.empty()) return Refuse(path, "a column without a name");
+  if (!columns.header() && (!absl::SimpleAtoi(column, &number) || number < 0)) {
+    return Refuse(path, "column ", Quoted(column),
+                  " is not a number from 0; set columns.header: true if the first line has names");
+  }
+  if (!used->insert(column).second) {
+    return Refuse(path, "column ", Quoted(column), " is used twice");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckColumns(const Columns& columns) {
+  if (columns.delimiter().size() != 1) {
+    return Refuse("data.columns.delimiter", Quoted(columns.delimiter()), ", must be one character");
+  }
+  if (columns.label().empty()) {
+    return Refuse("data.columns.label", "not set; say which column is the label");
+  }
+  if (columns.numeric().empty() && columns.categorical().empty()) {
+    return Refuse("data.columns", "no numeric and no categorical column; a model needs inputs");
+  }
+  std::set<std::string> used;
+  TANDEM_RETURN_IF_ERROR(CheckColumn("data.columns.label", columns, columns.label(), &used));
+  for (int i = 0; i < columns.numeric_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.numeric[", i, "]"), columns,
+                                       columns.numeric(i), &used));
+  }
+  for (int i = 0; i < columns.categorical_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.categorical[", i, "]"), columns,
+                                       columns.categorical(i), &used));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNegatives(const Data& data) {
+  TANDEM_RETURN_IF_ERROR(
+      Between("data.negatives.per_positive", data.negatives().per_positive(), 1, 1000));
+  const bool has_candidates = !data.negatives().test_negatives().empty();
+  if (data.test().empty() == has_candidates) {
+    return Refuse("data.negatives.test_negatives", has_candidates ? "set" : "not set",
+                  ", and test ", has_candidates ? "is not" : "is",
+                  "; NCF ranks each row of `test` against the candidates of this file");
+  }
+  if (data.test_fraction() > 0) {
+    return Refuse("data.test_fraction", "not for NCF; its test rows come from `test`");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFormat(const Data& data) {
+  const std::string format = Data::Format_Name(data.format());
+  if (data.format() == Data::FORMAT_UNSPECIFIED) {
+    return Refuse("data.format", "not set; one of CRITEO, LIBSVM, DELIMITED, NCF");
+  }
+  if (!Data::Format_IsValid(data.format())) {
+    return Refuse("data.format", data.format(), " is not a format");
+  }
+  if (data.format() != Data::DELIMITED && data.has_columns()) {
+    return Refuse("data.columns", "only for format DELIMITED; ", format, " has fixed columns");
+  }
+  if (data.format() == Data::DELIMITED && !data.has_columns()) {
+    return Refuse("data.columns", "not set; format DELIMITED needs label, numeric and categorical");
+  }
+  if (data.format() != Data::NCF && data.has_negatives()) {
+    return Refuse("data.negatives", "only for format NCF; ", format, " rows carry their label");
+  }
+  if (data.format() == Data::DELIMITED) return CheckColumns(data.columns());
+  if (data.format() == Data::NCF) return CheckNegatives(data);
+  return absl::OkStatus();
+}
+
+absl::Status CheckData(const Data& data) {
+  TANDEM_RETURN_IF_ERROR(CheckFormat(data));
+  if (data.train().empty()) return Refuse("data.train", "no files to train on");
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.shuffle_buffer", data.shuffle_buffer()));
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.max_rows", data.max_rows()));
+  TANDEM_RETURN_IF_ERROR(BelowOne("data.test_fraction", data.test_fraction()));
+  if (data.test_fraction() > 0 && !data.test().empty()) {
+    return Refuse("data.test_fraction",
+                  "set together with `test`; keep the files or the fraction, not both");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBound(const std::string& path, const Policy& policy, int depth) {
+  if (policy.kind() != Policy::SSP) {
+    if (!policy.has_bound()) return absl::OkStatus();
+    return Refuse(path + ".bound", "only for SSP, and the policy is ",
+                  Policy::Kind_Name(policy.kind()), "; say kind: SSP or drop the bound");
+  }
+  if (!policy.has_bound()) {
+    return Refuse(path,
+                  "SSP without a bound; say how many steps a worker may be ahead of the "
+                  "slowest one, such as bound: 4");
+  }
+  TANDEM_RETURN_IF_ERROR(Between(path + ".bound", policy.bound(), 0, kMaxBound));
+  if (depth > policy.bound()) {
+    return Refuse(
+        path + ".bound", "SSP(", policy.bound(), ") with train.depth ", depth,
+        "; a worker cannot read further ahead than its bound: raise bound or lower depth");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDelay(const std::string& path, const Policy& policy) {
+  if (policy.kind() != Policy::FIXED_DELAY) {
+    if (!policy.has_delay()) return absl::OkStatus();
+    return Refuse(path + ".delay", "only for FIXED_DELAY, and the policy is ",
+                  Policy::Kind_Name(policy.kind()), "; say kind: FIXED_DELAY or drop the delay");
+  }
+  if (!policy.has_delay()) {
+    return Refuse(path,
+                  "FIXED_DELAY without a delay; say how many steps lie between a gradient "
+                  "and its update, such as delay: 2");
+  }
+  return Between(path + ".delay", policy.delay(), 0, kMaxDepth);
+}
+
+absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Job& job) {
+  if (!Policy::Kind_IsValid(policy.kind())) {
+    return Refuse(path + ".kind", policy.kind(), " is not a policy");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckBound(path, policy, job.train().depth()));
+  TANDEM_RETURN_IF_ERROR(CheckDelay(path, policy));
+  const bool asynchronous = policy.kind() == Policy::ASP || policy.kind() == Policy::SSP;
+  if (!asynchronous && policy.async_scale() == Policy::INVERSE_WORKERS) {
+    return Refuse(path + ".async_scale", "INVERSE_WORKERS is for ASP and SSP; ",
+                  Policy::Kind_Name(policy.kind()), " already takes the mean over the workers");
+  }
+  if (asynchronous && job.reproducible() && job.cluster().workers() > 1) {
+    return Refuse(path, PolicyName(policy),
+                  " applies updates in order of arrival, so the job "
+                  "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible");
+  }
+  return absl::OkStatus();
+}
+
+// Settings of one kind of optimizer given to another.
+absl::Status CheckOptimizerOwnFields(const std::string& path, const Optimizer& optimizer) {
+  const Optimizer::Kind kind = optimizer.kind();
+  const std::string name = Optimizer::Kind_Name(kind);
+  const bool adagrad = kind == Optimizer::ADAGRAD || kind == Optimizer::ROWWISE_ADAGRAD;
+  const bool adam = kind == Optimizer::ADAM;
+  const auto only_for = [&](absl::string_view field, absl::string_view kinds) {
+    return Refuse(absl::StrCat(path, ".", field), "only for ", kinds, ", and the optimizer is ",
+                  name);
+  };
+  if (optimizer.momentum() != 0 && kind != Optimizer::MOMENTUM)
+    return only_for("momentum", "MOMENTUM");
+  if (optimizer.beta1() != 0 && !adam) return only_for("beta1", "ADAM");
+  if (optimizer.beta2() != 0 && !adam) return only_for("beta2", "ADAM");
+  if (optimizer.epsilon() != 0 && !adam && !adagrad) {
+    return only_for("epsilon", "ADAM, ADAGRAD and ROWWISE_ADAGRAD");
+  }
+  if (optimizer.initial_accumulator() != 0 && !adagrad) {
+    return only_for("initial_accumulator", "ADAGRAD and ROWWISE_ADAGRAD");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOptimizer(const std::string& path, const Optimizer& optimizer) {
+  if (!Optimizer::Kind_IsValid(optimizer.kind())) {
+    return Refuse(path + ".kind", optimizer.kind(), " is not an optimizer");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckOptimizerOwnFields(path, optimizer));
+  TANDEM_RETURN_IF_ERROR(Positive(path + ".learning_rate", optimizer.learning_rate(),
+                                  "; it has no default, such as 0.01"));
+  TANDEM_RETURN_IF_ERROR(BelowOne(path + ".momentum", optimizer.momentum()));
+  TANDEM_RETURN_IF_ERROR(BelowOne(path + ".beta1", optimizer.beta1()));
+  TANDEM_RETURN_IF_ERROR(BelowOne(path + ".beta2", optimizer.beta2()));
+  TANDEM_RETURN_IF_ERROR(NotNegative(path + ".epsilon", optimizer.epsilon()));
+  TANDEM_RETURN_IF_ERROR(
+      NotNegative(path + ".initial_accumulator", optimizer.initial_accumulator()));
+  TANDEM_RETURN_IF_ERROR(NotNegative(path + ".weight_decay", optimizer.weight_decay()));
+  return NotNegative(path + ".clip_norm", optimizer.clip_norm());
+}
+
+absl::Status CheckInitializer(const std::string& path, const Initializer& initializer) {
+  const double scale = initializer.scale();
+  switch (initializer.kind()) {
+    case Initializer::ZERO:
+      if (scale == 0) return absl::OkStatus();
+      return Refuse(path + ".scale", scale, ", but ZERO has no scale");
+    case Initializer::UNIFORM:
+      return Positive(path + ".scale", scale, "");
+    case Initializer::NORMAL:
+      return Positive(path + ".scale", scale, "; NORMAL needs its deviation, such as 0.01");
+    case Initializer::CONSTANT:
+      if (std::isfinite(scale)) return absl::OkStatus();
+      return Refuse(path + ".scale", scale, ", must be a finite number");
+    default:
+      return Refuse(path + ".kind", initializer.kind(), " is not an initializer");
+  }
+}
+
+// Names go into file names, logs and `--set` paths.
+absl::Status CheckTableName(const std::string& path, const std::string& name) {
+  if (name.empty()) return Refuse(path + ".name", "not set; every table has a name");
+  if (name == kDenseTableName) {
+    return Refuse(path + ".name",
+                  "\"dense\" is the table of dense parameters on servers; choose another name");
+  }
+  if (name.size() > 100) return Refuse(path + ".name", "longer than 100 characters");
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(c) && c != '_' && c != '-') {
+      return Refuse(path + ".name", Quoted(name), ", must be letters, digits, _ and -");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTable(const std::string& path, const Table& table, const Job& job) {
+  TANDEM_RETURN_IF_ERROR(CheckTableName(path, table.name()));
+  TANDEM_RETURN_IF_ERROR(Between(path + ".dim", table.dim(), 1, kMaxDim));
+  TANDEM_RETURN_IF_ERROR(CheckInitializer(path + ".initializer", table.initializer()));
+  TANDEM_RETURN_IF_ERROR(CheckOptimizer(path + ".optimizer", table.optimizer()));
+  TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
+  return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
+}
+
+// Each field is read through exactly one table, but for NeuMF, whose two halves have embeddings of
+// their own; at most one table takes all that is left.
+absl::Status CheckFields(const Job& job) {
+  std::map<std::string, std::string> owner;
+  std::string catch_all;
+  for (int t = 0; t < job.table_size(); ++t) {
+    const Table& table = job.table(t);
+    if (table.field().empty() && !catch_all.empty()) {
+      return Refuse(absl::StrCat("table[", t, "]"), "tables ", Quoted(catch_all), " and ",
+                    Quoted(table.name()),
+                    " both take all remaining fields; list the fields of one of them");
+    }
+    if (table.field().empty()) catch_all = table.name();
+    for (int f = 0; f < table.field_size(); ++f) {
+      const auto [it, first] = owner.try_emplace(table.field(f), table.name());
+      if (first) continue;
+      if (job.model().has_neumf() && it->second != table.name()) {
+        it->second = table.name();
+        continue;
+      }
+      return Refuse(absl::StrCat("table[", t, "].field[", f, "]"), "field ", Quoted(table.field(f)),
+                    " is claimed by table ", Quoted(it->second), " and by ", Quoted(table.name()),
+                    "; a field has one table");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTables(const Job& job) {
+  if (job.table().empty()) return Refuse("table", "no tables; a job needs at least one");
+  TANDEM_RETURN_IF_ERROR(Between("table", job.table_size(), 1, kMaxTables));
+  std::set<std::string> names;
+  for (int t = 0; t < job.table_size(); ++t) {
+    const std::string path = absl::StrCat("table[", t, "]");
+    TANDEM_RETURN_IF_ERROR(CheckTable(path, job.table(t), job));
+    if (!names.insert(job.table(t).name()).second) {
+      return Refuse(path + ".name", Quoted(job.table(t).name()), " is the name of two tables");
+    }
+  }
+  return CheckFields(job);
+}
+
+absl::Status CheckCodec(const Job& job) {
+  const Dense& dense = job.dense();
+  const Codec& codec = dense.codec();
+  if (!Codec::Kind_IsValid(codec.kind())) return Refuse("dense.codec.kind", "unknown");
+  if (codec.fraction() != 0 && codec.kind() != Codec::TOP_K) {
+    return Refuse("dense.codec.fraction", "only for TOP_K");
+  }
+  if (codec.rank() != 0 && codec.kind() != Codec::POWER_SGD) {
+    return Refuse("dense.codec.rank", "only for POWER_SGD");
+  }
+  if (codec.kind() == Codec::TOP_K && !(codec.fraction() > 0 && codec.fraction() <= 1)) {
+    return Refuse("dense.codec.fraction", codec.fraction(),
+                  "; TOP_K keeps a fraction above 0 and at most 1, such as 0.01");
+  }
+  if (codec.kind() == Codec::POWER_SGD) {
+    TANDEM_RETURN_IF_ERROR(Between("dense.codec.rank", codec.rank(), 1, kMaxCodecRank));
+  }
+  const bool codes = codec.kind() > Codec::NONE;
+  if (codes && job.reproducible()) {
+    return Refuse("dense.codec", Codec::Kind_Name(codec.kind()),
+                  " changes gradients that servers would get whole, so the job cannot be "
+                  "reproducible; leave it out");
+  }
+  if (codes && dense.wire() != Dense::F32) {
+    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()), "; a codec needs F32");
+  }
+  if (codes && dense.bucket_bytes() > 0) {
+    return Refuse("dense.bucket_bytes", "a codec takes the whole gradient; leave buckets out");
+  }
+  if (dense.sharded_optimizer() &&
+      (codes || dense.bucket_bytes() > 0 || dense.wire() != Dense::F32)) {
+    return Refuse("dense.sharded_optimizer",
+                  "not with a codec, buckets or a 16-bit wire; leave these out");
+  }
+  return absl::OkStatus();
+}
+
+// What is said of choices must have one to influence.
+absl::Status CheckChoices(const Job& job) {
+  const Dense& dense = job.dense();
+  if (!dense.rules().empty() && dense.algorithm() != Dense::AUTO) {
+    return Refuse("dense.rules", Quoted(dense.rules()), "; only with dense.algorithm AUTO");
+  }
+  if (!dense.calibration().empty() && job.reproducible()) {
+    return Refuse("dense.calibration", Quoted(dense.calibration()),
+                  "; in a reproducible job nothing depends on measurements; leave it out");
+  }
+  return absl::OkStatus();
+}
+
+// Gradients on a device are summed there as they are, and at once.
+absl::Status CheckDevice(const Dense& dense) {
+  if (dense.device() != Dense::CUDA) return absl::OkStatus();
+  if (dense.codec().kind() > Codec::NONE || dense.sharded_optimizer() || dense.bucket_bytes() > 0 ||
+      dense.wire() != Dense::F32) {
+    return Refuse("dense.device",
+                  "CUDA not with a codec, a sharded optimizer, buckets or a 16-bit wire; leave "
+                  "these out");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDense(const Job& job) {
+  const Dense& dense = job.dense();
+  TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
+  if (!Dense::Device_IsValid(dense.device())) return Refuse("dense.device", "unknown");
+  if (dense.synchroniser() == Dense::SERVERS) {
+    constexpr absl::string_view kOnly = "only for ALLREDUCE, and the synchroniser is SERVERS";
+    if (dense.algorithm() != Dense::ALGORITHM_UNSPECIFIED) return Refuse("dense.algorithm", kOnly);
+    if (dense.wire() != Dense::WIRE_UNSPECIFIED) return Refuse("dense.wire", kOnly);
+    if (dense.bucket_bytes() != 0) return Refuse("dense.bucket_bytes", kOnly);
+    if (dense.link() != Dense::LINK_UNSPECIFIED) return Refuse("dense.link", kOnly);
+    if (dense.has_codec()) return Refuse("dense.codec", kOnly);
+    if (dense.sharded_optimizer()) return Refuse("dense.sharded_optimizer", kOnly);
+    if (!dense.rules().empty()) return Refuse("dense.rules", kOnly);
+    if (!dense.calibration().empty()) return Refuse("dense.calibration", kOnly);
+    return CheckPolicy("dense.policy", dense.policy(), job);
+  }
+  if (dense.synchroniser() != Dense::ALLREDUCE || !Dense::Algorithm_IsValid(dense.algorithm())) {
+    return Refuse("dense", "unknown synchroniser or algorithm");
+  }
+  if (dense.has_policy()) {
+    return Refuse("dense.policy",
+                  "only for synchroniser SERVERS; ALLREDUCE always takes every step together");
+  }
+  if (!Dense::Wire_IsValid(dense.wire()) || !Dense::Link_IsValid(dense.link())) {
+    return Refuse("dense", "unknown wire or link");
+  }
+  TANDEM_RETURN_IF_ERROR(Between("dense.bucket_bytes", dense.bucket_bytes(), -1, kMaxBucketBytes));
+  const bool rank_order =
+      dense.algorithm() == Dense::DIRECT || dense.algorithm() == Dense::ONE_SHOT;
+  if (job.reproducible() && !rank_order) {
+    return Refuse("dense.algorithm", Dense::Algorithm_Name(dense.algorithm()),
+                  " does not add in rank order, so the job cannot be reproducible; use DIRECT");
+  }
+  if (job.reproducible() && dense.wire() != Dense::F32) {
+    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()),
+                  " rounds gradients that servers would get whole, so the job cannot be "
+                  "reproducible; use F32");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckChoices(job));
+  TANDEM_RETURN_IF_ERROR(CheckDevice(dense));
+  return CheckCodec(job);
+}
+
+template <typename Widths>
+absl::Status CheckWidths(const std::string& path, const Widths& widths) {
+  for (int i = 0; i < widths.size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(Between(absl::StrCat(path, "[", i, "]"), widths[i], 1, kMaxDim));
+  }
+  return absl::OkStatus();
+}
+
+// The dot products of DLRM need vectors of one length.
+absl::Status CheckDlrm(const Job& job) {
+  const Dlrm& dlrm = job.model().dlrm();
+  TANDEM_RETURN_IF_ERROR(CheckWidths("model.dlrm.bottom", dlrm.bottom()));
+  TANDEM_RETURN_IF_ERROR(CheckWidths("model.dlrm.top", dlrm.top()));
+  if (dlrm.bottom().empty()) {
+    return Refuse("model.dlrm.bottom",
+                  "not set; widths such as bottom: [64, 16], the last one dim");
+  }
+  const int width = dlrm.bottom(dlrm.bottom_size() - 1);
+  for (int t = 0; t < job.table_size(); ++t) {
+    if (job.table(t).dim() == width) continue;
+    return Refuse("model.dlrm.bottom", "the last width is ", width, " and table ",
+                  Quoted(job.table(t).name()), " has dim ", job.table(t).dim(),
+                  "; DLRM multiplies them, so they must be equal");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLogisticRegression(const Job& job) {
+  for (int t = 0; t < job.table_size(); ++t) {
+    if (job.table(t).dim() == 1) continue;
+    return Refuse(absl::StrCat("table[", t, "].dim"), job.table(t).dim(),
+                  ", but a row of logistic_regression is one weight; set dim to 1");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckGmf(const Job& job) {
+  if (job.table_size() != 2) {
+    return Refuse("model.gmf",
+                  "needs two tables, of field \"user\" and of field \"item\", and has ",
+                  job.table_size());
+  }
+  if (job.table(0).dim() == job.table(1).dim()) return absl::OkStatus();
+  return Refuse("table[1].dim", job.table(1).dim(), ", but table[0].dim is ", job.table(0).dim(),
+                "; GMF multiplies them, so they must be equal");
+}
+
+absl::Status CheckNeuMf(const Job& job) {
+  TANDEM_RETURN_IF_ERROR(CheckWidths("model.neumf.hidden", job.model().neumf().hidden()));
+  if (job.model().neumf().hidden().empty()) {
+    return Refuse("model.neumf.hidden", "not set; widths such as hidden: [32, 16, 8]");
+  }
+  if (job.table_size() == 4) return absl::OkStatus();
+  return Refuse("model.neumf",
+                "needs four tables, user_gmf, item_gmf, user_mlp and item_mlp, and has ",
+                job.table_size());
+}
+
+absl::Status CheckModel(const Job& job) {
+  switch (job.model().kind_case()) {
+    case Model::KIND_NOT_SET:
+      return Refuse("model",
+                    "not set; one of logistic_regression, mlp, dlrm, gmf, neumf, such as dlrm {}");
+    case Model::kMlp:
+      return CheckWidths("model.mlp.hidden", job.model().mlp().hidden());
+    case Model::kLogisticRegression:
+      return CheckLogisticRegression(job);
+    case Model::kDlrm:
+      return CheckDlrm(job);
+    case Model::kGmf:
+      return CheckGmf(job);
+    case Model::kNeumf:
+      return CheckNeuMf(job);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckTrain(const Train& train) {
+  TANDEM_RETURN_IF_ERROR(Between("train.batch", train.batch(), 1, kMaxBatch));
+  TANDEM_RETURN_IF_ERROR(NotNegative("train.epochs", int64_t{train.epochs()}));
+  TANDEM_RETURN_IF_ERROR(NotNegative("train.max_steps", train.max_steps()));
+  TANDEM_RETURN_IF_ERROR(Between("train.depth", train.depth(), 0, kMaxDepth));
+  return Between("train.max_unacknowledged", train.max_unacknowledged(), 1, 1024);
+}
+
+absl::Status CheckEvaluation(const Evaluation& evaluation) {
+  TANDEM_RETURN_IF_ERROR(
+      NotNegative("evaluation.every_epochs", int64_t{evaluation.every_epochs()}));
+  TANDEM_RETURN_IF_ERROR(Between("evaluation.batch", evaluation.batch(), 1, kMaxBatch));
+  return Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20);
+}
+
+absl::Status CheckLimits(const Limits& limits) {
+  TANDEM_RETURN_IF_ERROR(Positive("limits.report_seconds", limits.report_seconds(), ""));
+  TANDEM_RETURN_IF_ERROR(Positive("limits.stall_limit_seconds", limits.stall_limit_seconds(), ""));
+  TANDEM_RETURN_IF_ERROR(Positive("limits.start_seconds", limits.start_seconds(), ""));
+  return Between("limits.held_bytes_per_shard", limits.held_bytes_per_shard(), 1, int64_t{1} << 50);
+}
+
+}  // namespace
+
+absl::Status CheckJob(const Job& job) {
+  if (job.name().size() > 200) return Refuse("name", "longer than 200 characters");
+  TANDEM_RETURN_IF_ERROR(CheckCluster(job.cluster()));
+  TANDEM_RETURN_IF_ERROR(CheckData(job.data()));
+  TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
+  TANDEM_RETURN_IF_ERROR(CheckPolicy("policy", job.policy(), job));
+  // Dense before tables: tables inherit its optimizer, and the cause should be named, not the heir.
+  TANDEM_RETURN_IF_ERROR(CheckDense(job));
+  TANDEM_RETURN_IF_ERROR(CheckTables(job));
+  TANDEM_RETURN_IF_ERROR(CheckModel(job));
+  TANDEM_RETURN_IF_ERROR(CheckEvaluation(job.evaluation()));
+  return CheckLimits(job.limits());
+}
+
+}  // namespace tandem

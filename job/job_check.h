@@ -1,0 +1,21 @@
+// What a job may say: defaults and contradictions. Used by job.cc only; job.h is the interface.
+#ifndef TANDEM_JOB_JOB_CHECK_H_
+#define TANDEM_JOB_JOB_CHECK_H_
+
+#include "absl/status/status.h"
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+// Fills every field that has a default and is not set. A policy or optimizer without `kind` takes
+// from its parent whatever it does not set itself; one with `kind` stands alone. Filling twice
+// changes nothing more.
+void FillJobDefaults(Job* job);
+
+// Refuses contradictions and values out of range in a job whose defaults are filled. The message is
+// "path: what is wrong; hint", with paths as in `--set`: "table[0].policy.bound".
+absl::Status CheckJob(const Job& job);
+
+}  // namespace tandem
+
+#endif  // TANDEM_JOB_JOB_CHECK_H_

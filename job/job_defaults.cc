@@ -1,0 +1,120 @@
+#include <cmath>
+#include <cstdint>
+
+#include "job/job.h"
+#include "job/job_check.h"
+
+namespace tandem {
+namespace {
+
+// Sets a number that is 0, which in proto3 is the same as not set.
+#define TANDEM_DEFAULT(message, field, value) \
+  if ((message)->field() == 0) (message)->set_##field(value)
+
+void FillCluster(Cluster* cluster) {
+  TANDEM_DEFAULT(cluster, shards_per_server, 1);
+  TANDEM_DEFAULT(cluster, ranges_per_shard, 10);
+  TANDEM_DEFAULT(cluster, threads_per_worker, 1);
+  if (cluster->transport() == Cluster::TRANSPORT_UNSPECIFIED) {
+    cluster->set_transport(Cluster::AUTO);
+  }
+}
+
+void FillData(Data* data) {
+  if (data->format() == Data::DELIMITED && data->has_columns()) {
+    Columns* columns = data->mutable_columns();
+    if (columns->delimiter().empty()) columns->set_delimiter("\t");
+    if (columns->positive().empty()) columns->set_positive("1");
+  }
+  if (data->format() == Data::NCF) TANDEM_DEFAULT(data->mutable_negatives(), per_positive, 4);
+}
+
+void FillPolicy(const Policy& parent, Policy* policy) {
+  if (policy->kind() == Policy::POLICY_UNSPECIFIED) {
+    Policy merged = parent;
+    merged.MergeFrom(*policy);
+    *policy = merged;
+  }
+  if (policy->kind() == Policy::POLICY_UNSPECIFIED) policy->set_kind(Policy::BSP);
+  if (policy->async_scale() == Policy::ASYNC_SCALE_UNSPECIFIED)
+    policy->set_async_scale(Policy::ONE);
+}
+
+void FillOptimizer(const Optimizer& parent, Optimizer* optimizer) {
+  if (optimizer->kind() == Optimizer::OPTIMIZER_UNSPECIFIED) {
+    Optimizer merged = parent;
+    merged.MergeFrom(*optimizer);
+    *optimizer = merged;
+  }
+  if (optimizer->kind() == Optimizer::OPTIMIZER_UNSPECIFIED) optimizer->set_kind(Optimizer::SGD);
+  const Optimizer::Kind kind = optimizer->kind();
+  if (kind == Optimizer::MOMENTUM) TANDEM_DEFAULT(optimizer, momentum, 0.9);
+  if (kind == Optimizer::ADAM) {
+    TANDEM_DEFAULT(optimizer, beta1, 0.9);
+    TANDEM_DEFAULT(optimizer, beta2, 0.999);
+  }
+  if (kind == Optimizer::ADAM || kind == Optimizer::ADAGRAD || kind == Optimizer::ROWWISE_ADAGRAD) {
+    TANDEM_DEFAULT(optimizer, epsilon, 1e-8);
+  }
+}
+
+void FillInitializer(int dim, Initializer* initializer) {
+  if (initializer->kind() == Initializer::INITIALIZER_UNSPECIFIED) {
+    initializer->set_kind(Initializer::UNIFORM);
+  }
+  if (initializer->kind() == Initializer::UNIFORM && dim > 0) {
+    TANDEM_DEFAULT(initializer, scale, 1 / std::sqrt(static_cast<double>(dim)));
+  }
+}
+
+void FillDense(const Policy& policy, bool reproducible, bool rdma, Dense* dense) {
+  if (dense->synchroniser() == Dense::SYNCHRONISER_UNSPECIFIED) {
+    dense->set_synchroniser(Dense::ALLREDUCE);
+  }
+  FillOptimizer(Optimizer(), dense->mutable_optimizer());
+  if (dense->device() == Dense::DEVICE_UNSPECIFIED) dense->set_device(Dense::CPU);
+  if (dense->synchroniser() == Dense::SERVERS) {
+    FillPolicy(policy, dense->mutable_policy());
+    return;
+  }
+  if (dense->algorithm() == Dense::ALGORITHM_UNSPECIFIED) {
+    dense->set_algorithm(reproducible ? Dense::DIRECT : Dense::AUTO);
+  }
+  if (dense->wire() == Dense::WIRE_UNSPECIFIED) dense->set_wire(Dense::F32);
+  if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(rdma ? Dense::RDMA : Dense::ANY);
+}
+
+void FillTable(const Job& job, Table* table) {
+  FillPolicy(job.policy(), table->mutable_policy());
+  FillOptimizer(job.dense().optimizer(), table->mutable_optimizer());
+  FillInitializer(table->dim(), table->mutable_initializer());
+  TANDEM_DEFAULT(table, expected_rows, 1000000);
+}
+
+void FillLimits(Limits* limits) {
+  TANDEM_DEFAULT(limits, report_seconds, 1);
+  TANDEM_DEFAULT(limits, stall_limit_seconds, 600);
+  TANDEM_DEFAULT(limits, held_bytes_per_shard, int64_t{1} << 30);
+  TANDEM_DEFAULT(limits, start_seconds, 60);
+}
+
+}  // namespace
+
+void FillJobDefaults(Job* job) {
+  if (job->name().empty()) job->set_name("job");
+  FillCluster(job->mutable_cluster());
+  FillData(job->mutable_data());
+  FillPolicy(Policy(), job->mutable_policy());
+  FillDense(job->policy(), job->reproducible(), job->cluster().transport() == Cluster::RDMA,
+            job->mutable_dense());
+  for (Table& table : *job->mutable_table()) FillTable(*job, &table);
+  TANDEM_DEFAULT(job->mutable_train(), epochs, 1);
+  TANDEM_DEFAULT(job->mutable_train(), max_unacknowledged, 4);
+  TANDEM_DEFAULT(job->mutable_evaluation(), batch, 4096);
+  TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);
+  FillLimits(job->mutable_limits());
+}
+
+#undef TANDEM_DEFAULT
+
+}  // namespace tandem

@@ -1,0 +1,426 @@
+// The text of a job: parsing, `--set`, and messages that say file, line and what was meant.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/types/optional.h"
+#include "base/status_macros.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/io/tokenizer.h"
+#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
+#include "google/protobuf/message.h"
+#include "google/protobuf/text_format.h"
+#include "job/job.h"
+
+namespace tandem {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::TextFormat;
+using google::protobuf::io::Tokenizer;
+
+constexpr size_t kMaxJobBytes = 1 << 20;
+
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("\"", absl::CHexEscape(text), "\"");
+}
+
+// A `--set` as it was given, fit for a one-line message.
+std::string SetFlag(absl::string_view path, absl::string_view value) {
+  std::string text = absl::StrCat("--set ", path, "=", value);
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return text;
+}
+
+// ------------------------------------------------------------------------------- "did you mean"
+
+// Levenshtein distance: insertions, deletions and replacements that turn `a` into `b`.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row[b.size()];
+}
+
+// The candidate nearest to `word`, if one is near enough to have been meant.
+absl::optional<std::string> Nearest(absl::string_view word,
+                                    const std::vector<std::string>& candidates) {
+  if (word.size() > 64) return absl::nullopt;  // no field has such a name; keep the search cheap
+  size_t best = std::max<size_t>(1, word.size() / 3) + 1;
+  absl::optional<std::string> nearest;
+  for (const std::string& candidate : candidates) {
+    const size_t distance = EditDistance(word, candidate);
+    if (distance >= best) continue;
+    best = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::vector<std::string> FieldNames(const Descriptor& message) {
+  std::vector<std::string> names;
+  for (int i = 0; i < message.field_count(); ++i) names.push_back(message.field(i)->name());
+  return names;
+}
+
+// Where in a job a field called `name` lives, as a path; empty if nowhere.
+std::string PathOfField(const Descriptor& message, const std::string& name) {
+  if (message.FindFieldByName(name) != nullptr) return name;
+  for (int i = 0; i < message.field_count(); ++i) {
+    const FieldDescriptor& field = *message.field(i);
+    if (field.message_type() == nullptr) continue;
+    const std::string inner = PathOfField(*field.message_type(), name);
+    if (inner.empty()) continue;
+    return absl::StrCat(field.name(), field.is_repeated() ? "[0]." : ".", inner);
+  }
+  return "";
+}
+
+std::string NoSuchField(const Descriptor& message, const std::string& name) {
+  const std::vector<std::string> names = FieldNames(message);
+  std::string text =
+      absl::StrCat("no field named ", Quoted(name), " in ", message.full_name(), "; ");
+  if (const auto nearest = Nearest(name, names)) {
+    return absl::StrCat(text, "did you mean ", Quoted(*nearest), "?");
+  }
+  const std::string elsewhere = PathOfField(*Job::descriptor(), name);
+  if (!elsewhere.empty()) return absl::StrCat(text, "it is found at ", elsewhere);
+  if (names.empty()) return absl::StrCat(text, "it has no fields");
+  return absl::StrCat(text, "its fields are ", absl::StrJoin(names, ", "));
+}
+
+std::string NoSuchValue(const FieldDescriptor& field, const std::string& name) {
+  std::vector<std::string> names;
+  const EnumDescriptor& type = *field.enum_type();
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (type.value(i)->number() != 0) names.push_back(type.value(i)->name());  // 0 = not set
+  }
+  std::string text = absl::StrCat(Quoted(name), " is not a value of ", field.name(),
+                                  "; one of " + absl::StrJoin(names, ", "));
+  if (const auto nearest = Nearest(name, names)) {
+    absl::StrAppend(&text, "; did you mean ", *nearest, "?");
+  }
+  return text;
+}
+
+// ------------------------------------------------------------------------------- errors of the
+// parser
+
+// Keeps the first error; those after it are consequences.
+class FirstError final : public google::protobuf::io::ErrorCollector {
+ public:
+  void AddError(int line, int column, const std::string& message) override {
+    if (!message_.empty()) return;
+    line_ = std::max(line, 0);
+    column_ = std::max(column, 0);
+    message_ = message;
+  }
+  int line() const { return line_; }      // from 0
+  int column() const { return column_; }  // from 0; a tab goes to the next multiple of 8
+  const std::string& message() const { return message_; }
+
+ private:
+  int line_ = 0;
+  int column_ = 0;
+  std::string message_;
+};
+
+// Byte offset of a (line, column) of the tokenizer.
+size_t OffsetOf(absl::string_view text, int line, int column) {
+  size_t at = 0;
+  for (; line > 0 && at < text.size(); ++at) line -= text[at] == '\n' ? 1 : 0;
+  for (int c = 0; c < column && at < text.size() && text[at] != '\n'; ++at) {
+    c = text[at] == '\t' ? (c / 8 + 1) * 8 : c + 1;
+  }
+  return at;
+}
+
+// "12:5", both from 1, columns in bytes.
+std::string LineAndColumn(absl::string_view text, size_t offset) {
+  const absl::string_view before = text.substr(0, offset);
+  const size_t line_start = before.rfind('\n') + 1;  // npos + 1 = 0
+  const auto lines = std::count(before.begin(), before.end(), '\n');
+  return absl::StrCat(lines + 1, ":", offset - line_start + 1);
+}
+
+// The message whose braces enclose `end`, found by walking the tokens; nullptr if they make no
+// sense.
+const Descriptor* EnclosingMessage(const Descriptor* root, absl::string_view text, size_t end) {
+  google::protobuf::io::ArrayInputStream stream(text.data(), static_cast<int>(end));
+  FirstError ignored;
+  Tokenizer tokenizer(&stream, &ignored);
+  tokenizer.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
+  std::vector<const Descriptor*> stack = {root};
+  std::string last;
+  while (tokenizer.Next()) {
+    const Tokenizer::Token& token = tokenizer.current();
+    if (token.type == Tokenizer::TYPE_IDENTIFIER) last = token.text;
+    if (token.text == "{" || token.text == "<") {
+      const FieldDescriptor* field = stack.back()->FindFieldByName(last);
+      if (field == nullptr || field->message_type() == nullptr) return nullptr;
+      stack.push_back(field->message_type());
+    }
+    if ((token.text == "}" || token.text == ">") && stack.size() > 1) stack.pop_back();
+  }
+  return stack.back();
+}
+
+// The n-th (from 0) text between double quotes.
+std::string QuotedPart(absl::string_view message, size_t n) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(message, '"');
+  return 2 * n + 1 < parts.size() ? std::string(parts[2 * n + 1]) : "";
+}
+
+// Protocol Buffers' own message, or a better one, and where in `text` it points.
+std::pair<std::string, size_t> Explain(const Descriptor* root, absl::string_view text,
+                                       const FirstError& error) {
+  size_t offset = OffsetOf(text, error.line(), error.column());
+  const std::string& message = error.message();
+  const bool field = absl::StrContains(message, "has no field named");
+  const bool value = absl::StartsWith(message, "Unknown enumeration value");
+  if (!field && !value) return {std::string(absl::StripSuffix(message, ".")), offset};
+  // The parser has read past the word that it complains of: point at the word itself.
+  const std::string word = QuotedPart(message, field ? 1 : 0);
+  const size_t found = text.substr(0, std::min(text.size(), offset + word.size())).rfind(word);
+  if (found != absl::string_view::npos) offset = found;
+  const Descriptor* enclosing = EnclosingMessage(root, text, offset);
+  if (enclosing == nullptr) return {message, offset};
+  if (field) return {NoSuchField(*enclosing, word), offset};
+  const FieldDescriptor* descriptor = enclosing->FindFieldByName(QuotedPart(message, 1));
+  if (descriptor == nullptr || descriptor->enum_type() == nullptr) return {message, offset};
+  return {NoSuchValue(*descriptor, word), offset};
+}
+
+// ------------------------------------------------------------------------------- --set path=value
+
+struct PathStep {
+  std::string name;
+  int index = -1;  // -1: none given
+};
+
+// "table[0].dim" -> (table, 0), (dim).
+absl::StatusOr<std::vector<PathStep>> SplitPath(absl::string_view path) {
+  std::vector<PathStep> steps;
+  for (absl::string_view part : absl::StrSplit(path, '.')) {
+    PathStep step;
+    const size_t bracket = part.find('[');
+    step.name = std::string(part.substr(0, bracket));
+    if (bracket != absl::string_view::npos) {
+      absl::string_view index = part.substr(bracket + 1);
+      if (!absl::ConsumeSuffix(&index, "]") || !absl::SimpleAtoi(index, &step.index) ||
+          step.index < 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("cannot read ", Quoted(part), "; write an index as in table[0].dim"));
+      }
+    }
+    if (step.name.empty()) {
+      return absl::InvalidArgumentError("an empty name in the path; write it as in train.batch");
+    }
+    steps.push_back(std::move(step));
+  }
+  return steps;
+}
+
+// The field a step of a path names, after checking that an index is given where it must be.
+absl::StatusOr<const FieldDescriptor*> FindField(const Message& message, const PathStep& step,
+                                                 bool last) {
+  const Descriptor& descriptor = *message.GetDescriptor();
+  const FieldDescriptor* field = descriptor.FindFieldByName(step.name);
+  if (field == nullptr) return absl::InvalidArgumentError(NoSuchField(descriptor, step.name));
+  if (!last && field->message_type() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(step.name, " is a value, it has no fields"));
+  }
+  if (!field->is_repeated()) {
+    if (step.index < 0) return field;
+    return absl::InvalidArgumentError(absl::StrCat(step.name, " is not a list; drop the index"));
+  }
+  const int size = message.GetReflection()->FieldSize(message, field);
+  if (step.index >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(step.name, "[", step.index, "]: the list has ", size, " entries, from 0"));
+  }
+  if (step.index < 0 && !last) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("which ", step.name, "? write ", step.name, "[0]"));
+  }
+  return field;
+}
+
+// Strings may go without quotes, which shells eat.
+std::string ValueText(const FieldDescriptor& field, const std::string& value) {
+  const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+  const bool quoted = !value.empty() && (value[0] == '"' || value[0] == '\'');
+  const bool list = field.is_repeated() && !value.empty() && value[0] == '[';
+  if (text && !quoted && !list) return absl::StrCat("\"", absl::CEscape(value), "\"");
+  return value;
+}
+
+// Sets one field of `message`: a whole field, or entry `index` of a list.
+absl::Status SetField(const FieldDescriptor* field, int index, const std::string& value,
+                      Message* message) {
+  // The value is parsed into an empty message of the same type, so that it cannot touch others.
+  const std::unique_ptr<Message> fresh(message->New());
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  const std::string text = absl::StrCat(field->name(), ": ", ValueText(*field, value));
+  FirstError error;
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  if (!parser.ParseFromString(text, fresh.get())) {
+    return absl::InvalidArgumentError(Explain(message->GetDescriptor(), text, error).first);
+  }
+  std::vector<const FieldDescriptor*> set;
+  reflection.ListFields(*fresh, &set);
+  for (const FieldDescriptor* other : set) {
+    if (other != field) {
+      return absl::InvalidArgumentError(absl::StrCat("the value also sets ", other->name()));
+    }
+  }
+  if (index < 0) {
+    reflection.ClearField(message, field);
+    message->MergeFrom(*fresh);
+    return absl::OkStatus();
+  }
+  if (reflection.FieldSize(*fresh, field) != 1) {
+    return absl::InvalidArgumentError("an entry of a list takes one value");
+  }
+  message->MergeFrom(*fresh);  // appends
+  reflection.SwapElements(message, field, index, reflection.FieldSize(*message, field) - 1);
+  reflection.RemoveLast(message, field);
+  return absl::OkStatus();
+}
+
+absl::Status ApplyOverride(const std::string& path, const std::string& value, Message* message) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<PathStep> steps, SplitPath(path));
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const bool last = i + 1 == steps.size();
+    TANDEM_ASSIGN_OR_RETURN(const FieldDescriptor* field, FindField(*message, steps[i], last));
+    if (last) return SetField(field, steps[i].index, value, message);
+    const google::protobuf::Reflection& reflection = *message->GetReflection();
+    message = field->is_repeated()
+                  ? reflection.MutableRepeatedMessage(message, field, steps[i].index)
+                  : reflection.MutableMessage(message, field);
+  }
+  return absl::OkStatus();
+}
+
+// ------------------------------------------------------------------------------- where a
+// contradiction is
+
+// The place of `path` in the text, or of its nearest enclosing part that is there; nullopt if none.
+absl::optional<size_t> PlaceOf(absl::string_view path, absl::string_view text,
+                               TextFormat::ParseInfoTree* tree) {
+  absl::optional<size_t> place;
+  const Descriptor* descriptor = Job::descriptor();
+  const absl::StatusOr<std::vector<PathStep>> steps = SplitPath(path);
+  if (!steps.ok()) return absl::nullopt;
+  for (const PathStep& step : *steps) {
+    const FieldDescriptor* field =
+        descriptor == nullptr ? nullptr : descriptor->FindFieldByName(step.name);
+    if (field == nullptr || tree == nullptr) break;
+    const int index = field->is_repeated() ? std::max(step.index, 0) : -1;
+    const TextFormat::ParseLocation location = tree->GetLocation(field, index);
+    if (location.line < 0) break;
+    place = OffsetOf(text, location.line, location.column);
+    descriptor = field->message_type();
+    tree = descriptor == nullptr ? nullptr : tree->GetTreeForNested(field, index);
+  }
+  return place;
+}
+
+// True if one of the paths is the other or a part of it.
+bool Touches(absl::string_view a, absl::string_view b) {
+  if (a.size() > b.size()) std::swap(a, b);
+  return absl::StartsWith(b, a) &&
+         (a.size() == b.size() || b[a.size()] == '.' || b[a.size()] == '[');
+}
+
+// Puts in front of "path: what is wrong" the override or the line that said it.
+absl::Status Locate(const absl::Status& refusal, absl::string_view text,
+                    absl::string_view file_name, const Overrides& overrides,
+                    TextFormat::ParseInfoTree* tree) {
+  const std::string message(refusal.message());
+  const std::string path = message.substr(0, message.find(": "));
+  for (const auto& [set_path, value] : overrides) {
+    if (!Touches(set_path, path)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(SetFlag(set_path, value), ": ", message));
+  }
+  const absl::optional<size_t> place = PlaceOf(path, text, tree);
+  if (!place.has_value()) return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", message));
+  return absl::InvalidArgumentError(
+      absl::StrCat(file_name, ":", LineAndColumn(text, *place), ": ", message));
+}
+
+}  // namespace
+
+absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
+                             const Overrides& overrides) {
+  if (text.size() > kMaxJobBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ": ", text.size(), " bytes, a job has at most ", kMaxJobBytes));
+  }
+  Job job;
+  FirstError error;
+  TextFormat::ParseInfoTree tree;
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  parser.WriteLocationsTo(&tree);
+  if (!parser.ParseFromString(std::string(text), &job)) {
+    const auto [message, offset] = Explain(Job::descriptor(), text, error);
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name, ":", LineAndColumn(text, offset), ": ", message));
+  }
+  for (const auto& [path, value] : overrides) {
+    if (const absl::Status status = ApplyOverride(path, value, &job); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(SetFlag(path, value), ": ", status.message()));
+    }
+  }
+  if (const absl::StatusOr<JobPlan> plan = Resolve(job); !plan.ok()) {
+    return Locate(plan.status(), text, file_name, overrides, &tree);
+  }
+  return job;
+}
+
+absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overrides) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": cannot open the job file: ", std::strerror(errno)));
+  }
+  std::string text(kMaxJobBytes + 1, '\0');  // one byte more, so that a longer file is seen
+  file.read(&text[0], static_cast<std::streamsize>(text.size()));
+  if (file.bad() || (file.fail() && !file.eof())) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot read the job file"));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  return ParseJob(text, path, overrides);
+}
+
+}  // namespace tandem

@@ -1,0 +1,73 @@
+// Linear layers with ReLU between them, forward and backward by hand on buffers that are kept from
+// step to step: no autograd graph, no allocation of activations.
+//
+//   y = relu(... relu(x W0^T + b0) ...) Wn^T + bn        (with `relu_last` also around the whole)
+//
+// Weights W [out, in] and biases b [out] are views of the flat buffer.
+#ifndef TANDEM_MODELS_LINEAR_STACK_H_
+#define TANDEM_MODELS_LINEAR_STACK_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "models/parameter_layout.h"
+
+namespace tandem {
+
+// First values of a layer's weights and biases.
+struct LayerInitializers {
+  Initializer weight;
+  Initializer bias;
+};
+using LayerInitializerRule = LayerInitializers (*)(int64_t in, int64_t out, bool last);
+
+// Glorot uniform for hidden layers, LeCun uniform for the last one, biases 0: what the authors of
+// Neural Collaborative Filtering trained with.
+LayerInitializers NcfInitializers(int64_t in, int64_t out, bool last);
+// Glorot uniform throughout, biases 0: for a stack whose last layer is hidden too.
+LayerInitializers HiddenInitializers(int64_t in, int64_t out, bool last);
+// Weights N(0, 2 / (in + out)), biases N(0, 1 / out) (variances), as DLRM's authors do.
+LayerInitializers DlrmInitializers(int64_t in, int64_t out, bool last);
+
+class LinearStack {
+ public:
+  // One layer for each of `widths` (at least one), registered in `layout` as NAME.0.weight,
+  // NAME.0.bias, NAME.1.weight, ... `layout` must outlive the stack.
+  LinearStack(const std::string& name, int64_t in, std::vector<int64_t> widths, bool relu_last,
+              LayerInitializerRule initializers, ParameterLayout* layout);
+
+  int64_t in() const { return layers_.front().in; }
+  int64_t out() const { return layers_.back().out; }
+
+  // x: [B, in], y: [B, out], both with stride(1) == 1. Keeps the hidden activations for Backward.
+  void Forward(const float* flat, const at::Tensor& x, const at::Tensor& y);
+
+  // After Forward with the same flat, x and y. dy: [B, out], overwritten. Adds to the stack's part
+  // of `flat_gradient`; writes dx [B, in] if it is defined. After each layer, from the last to the
+  // first, calls `ready` (if there is one) with the offset of its weights.
+  void Backward(const float* flat, const at::Tensor& x, const at::Tensor& y, const at::Tensor& dy,
+                float* flat_gradient, const at::Tensor& dx, const DenseModel::GradientReady& ready);
+
+ private:
+  struct Layer {
+    int64_t in = 0, out = 0;
+    int weight = 0, bias = 0;  // indices in the layout
+    bool relu = false;
+    at::Tensor output;    // [largest B so far, out]; of hidden layers only
+    at::Tensor gradient;  // of `output`
+  };
+
+  const ParameterLayout* layout_;
+  std::vector<Layer> layers_;
+};
+
+// The first `rows` rows of `storage`, which grows to [rows, width] if it is smaller.
+at::Tensor KeptRows(int64_t rows, int64_t width, at::Device device, at::Tensor* storage);
+
+}  // namespace tandem
+
+#endif  // TANDEM_MODELS_LINEAR_STACK_H_

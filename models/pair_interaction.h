@@ -1,0 +1,48 @@
+// DLRM's dot products of all pairs (Naumov et al. 2019): n vectors of `dim` floats a sample give
+// n (n - 1) / 2 numbers, ordered (1,0), (2,0), (2,1), (3,0), ... The vectors stay where they are:
+// each is named by where sample 0 has it and how far the next sample's is.
+//
+// Plain loops, because a batched product of LibTorch pays a call for each sample, computes both
+// triangles and needs a gather after it. About 2 n n dim multiply-adds a sample and direction.
+//
+// Thread safety: the methods are const and may run on many threads on different samples.
+#ifndef TANDEM_MODELS_PAIR_INTERACTION_H_
+#define TANDEM_MODELS_PAIR_INTERACTION_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace tandem {
+
+// Sample s has this vector at base + s * stride (in floats).
+template <typename T>
+struct VectorOfSamples {
+  T* base = nullptr;
+  int64_t stride = 0;
+};
+
+class PairInteraction {
+ public:
+  PairInteraction(int vectors, int dim);
+
+  int pairs() const { return vectors_ * (vectors_ - 1) / 2; }
+
+  // For samples [begin, end): writes pairs() floats at out + s * out_stride.
+  void Forward(int64_t begin, int64_t end, absl::Span<const VectorOfSamples<const float>> in,
+               float* out, int64_t out_stride) const;
+
+  // d_in[i] = sum over j != i of d_out(i, j) * in[j]. `d_in` is overwritten and must not overlap
+  // `in`.
+  void Backward(int64_t begin, int64_t end, absl::Span<const VectorOfSamples<const float>> in,
+                const float* d_out, int64_t d_out_stride,
+                absl::Span<const VectorOfSamples<float>> d_in) const;
+
+ private:
+  const int vectors_, dim_;
+  const int padded_vectors_, padded_dim_;  // rounded up to whole lanes
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_MODELS_PAIR_INTERACTION_H_

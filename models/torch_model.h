@@ -1,0 +1,102 @@
+// What every model shares: the border's checks, tensors that look into the caller's spans without a
+// copy, the loss, exceptions of LibTorch turned into Status, and the number of threads. A model
+// adds its parameters and writes two functions: logits, and their gradients.
+//
+// A batch is worked through in blocks of kBlockSamples samples, so that the activations of a block
+// stay in the processor's cache and memory does not grow with the batch; gradients add up over the
+// blocks.
+//
+// On a GPU a batch is one block: what the caller gives is copied there, and results come back; the
+// gradient of the parameters may stay (models/model.h). What is written once for both devices is
+// the models' code on tensors; RunOnDevice is the way there and back.
+#ifndef TANDEM_MODELS_TORCH_MODEL_H_
+#define TANDEM_MODELS_TORCH_MODEL_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "models/parameter_layout.h"
+
+namespace tandem {
+
+class TorchModel : public DenseModel {
+ public:
+  const std::vector<ParameterInfo>& parameters() const final { return layout_.parameters(); }
+  int64_t parameter_count() const final { return layout_.size(); }
+
+  absl::Status Forward(const Batch& batch, absl::Span<const float> flat,
+                       absl::Span<const PooledRows> pooled, absl::Span<float> logits) final;
+
+  absl::Status ForwardBackward(const Batch& batch, absl::Span<const float> flat,
+                               absl::Span<const PooledRows> pooled, absl::Span<float> logits,
+                               double* loss_sum, absl::Span<float> flat_gradient,
+                               absl::Span<const absl::Span<float>> pooled_gradients) final;
+
+  absl::StatusOr<float*> DeviceGradient(bool zero) final;
+  void LeaveGradientOnDevice() final { gradient_stays_ = true; }
+
+  // Before the first call. kCPU: as if it were a GPU.
+  void ComputeOn(at::Device device);
+
+ protected:
+  // One block of samples; all tensors are views of the caller's memory, or are on the device.
+  struct Block {
+    int64_t samples = 0;
+    bool last = false;                       // of the batch
+    at::Tensor numbers;                      // [B, D]
+    std::vector<at::Tensor> cells;           // per table [B, fields * dim]
+    std::vector<at::Tensor> cell_gradients;  // the same shapes; empty in Forward
+  };
+
+  // `name` is said in error messages. `threads`: intra-op threads of LibTorch in this process.
+  TorchModel(std::string name, const ModelInputs& inputs, int threads);
+
+  // Writes logits [B, 1].
+  virtual void Logits(const float* flat, const Block& block, const at::Tensor& logits) = 0;
+
+  // After Logits of the same block: `d_logits` [B, 1] is the gradient of the loss (may be
+  // overwritten). Adds to `flat_gradient`; writes every element of block.cell_gradients.
+  virtual void Gradients(const float* flat, const Block& block, const at::Tensor& logits,
+                         const at::Tensor& d_logits, float* flat_gradient) = 0;
+
+  // KeptRows for a block.
+  at::Tensor Kept(const Block& block, int64_t width, at::Tensor* storage) const;
+  bool on_device() const { return on_device_; }
+
+  // For LinearStack::Backward: tells that gradients are final, if they are after this block.
+  const GradientReady& ReadyAfter(const Block& block) const {
+    static const GradientReady kNotYet;
+    return block.last ? gradient_ready() : kNotYet;
+  }
+
+  const ModelInputs& inputs() const { return inputs_; }
+  ParameterLayout* layout() { return &layout_; }
+
+ private:
+  struct Call;  // the spans of one call
+
+  absl::Status Check(const Call& call) const;
+  absl::Status Run(const Call& call);
+  void RunBlocks(const Call& call);
+  void ViewBlock(const Call& call, int64_t begin, int64_t samples);
+  void RunOnDevice(const Call& call);
+  float* DeviceGradientOrThrow(bool zero);
+  void CopyBlockToDevice();
+  at::Tensor ToDevice(const at::Tensor& host) const;
+
+  const std::string name_;
+  const ModelInputs inputs_;
+  const int threads_;
+  ParameterLayout layout_;
+  Block block_;  // kept for its vectors' memory
+  at::Tensor d_logits_;
+  bool on_device_ = false, gradient_stays_ = false;
+  at::Tensor device_gradient_;  // [parameters], zeros before the first batch
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_MODELS_TORCH_MODEL_H_

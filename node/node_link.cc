@@ -1,0 +1,98 @@
+#include "node/node_link.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+
+absl::Status NodeLink::Start(absl::Time now) {
+  heard_ = now;
+  absl::StatusOr<PeerId> peer = transport_.Connect(options_.scheduler);
+  if (!peer.ok()) return peer.status();
+  peer_ = *peer;
+  OnTick(now);
+  return absl::OkStatus();
+}
+
+void NodeLink::Connect(absl::Time now) {
+  absl::StatusOr<PeerId> peer = transport_.Connect(options_.scheduler);
+  if (!peer.ok()) return;
+  peer_ = *peer;
+  next_register_ = now;  // say who we are on the new connection
+}
+
+void NodeLink::OnEvent(absl::Time now, const TransportEvent& event, std::vector<Control>* inbox) {
+  if (event.peer != peer_ || peer_ == 0) return;
+  if (event.kind == TransportEvent::Kind::kPeerLost) {
+    peer_ = 0;
+    next_register_ = now + options_.retry;
+    return;
+  }
+  if (event.kind == TransportEvent::Kind::kPeerClosed) {
+    if (failure_.ok()) failure_ = absl::UnavailableError("scheduler: closed the connection");
+    return;
+  }
+  if (event.kind != TransportEvent::Kind::kFrame) return;
+  heard_ = now;
+  absl::StatusOr<Control> control = event.frame.ParseControl();
+  if (!control.ok()) return;
+  if (control->has_failure()) {
+    const Failure& f = control->failure();
+    if (failure_.ok()) {
+      failure_ = absl::Status(static_cast<absl::StatusCode>(f.code()),
+                              absl::StrCat(f.node(), ": ", f.reason()));
+      if (failure_.ok()) failure_ = absl::AbortedError(absl::StrCat(f.node(), ": ", f.reason()));
+    }
+    return;
+  }
+  if (control->has_view()) {
+    have_view_ = true;
+    next_register_ = absl::InfiniteFuture();
+  }
+  inbox->push_back(*std::move(control));
+}
+
+void NodeLink::OnTick(absl::Time now) {
+  if (peer_ == 0 && now - heard_ > options_.lost_after && failure_.ok()) {
+    failure_ =
+        absl::UnavailableError(absl::StrCat("scheduler: no connection to ", options_.scheduler,
+                                            " for ", absl::ToInt64Seconds(now - heard_), " s"));
+  }
+  if (now < next_register_) return;
+  if (peer_ == 0) Connect(now);
+  next_register_ = now + options_.retry;
+  if (peer_ == 0) return;
+  Control control;
+  *control.mutable_register_() = options_.registration;
+  Send(control);
+}
+
+void NodeLink::Send(const Control& control) {
+  if (peer_ == 0) return;
+  FrameHeader header;
+  header.sender = options_.self;
+  header.incarnation = options_.registration.incarnation();
+  SendFrame(EncodeControlFrame(transport_, header, control));
+}
+
+void NodeLink::SendFrame(Frame frame) {
+  // A refused send is a full queue of control frames: the scheduler is gone, or is asked again.
+  if (peer_ != 0) (void)transport_.Send(peer_, std::move(frame));
+}
+
+void NodeLink::SendDone(uint64_t id, const absl::Status& status) {
+  Control control;
+  control.mutable_command_done()->set_id(id);
+  control.mutable_command_done()->set_code(static_cast<int>(status.code()));
+  control.mutable_command_done()->set_message(std::string(status.message()));
+  Send(control);
+}
+
+void NodeLink::ReportFailure(const absl::Status& status) {
+  Control control;
+  control.mutable_failure()->set_node(options_.self.DebugString());
+  control.mutable_failure()->set_reason(std::string(status.message()));
+  control.mutable_failure()->set_code(static_cast<int>(status.code()));
+  Send(control);
+}
+
+}  // namespace tandem

@@ -1,0 +1,64 @@
+// A node's side of membership: registers with the scheduler until a view comes, keeps the
+// connection, and turns the scheduler's silence or its Failure into a status.
+//
+// Thread safety: none; the thread of the transport it is given.
+#ifndef TANDEM_NODE_NODE_LINK_H_
+#define TANDEM_NODE_NODE_LINK_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/wire.pb.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+class NodeLink {
+ public:
+  struct Options {
+    std::string scheduler;  // its address
+    Register registration;  // sent until a view comes, and again after a reconnect
+    EndpointId self;        // the index may not be known yet
+    absl::Duration retry = absl::Seconds(1);
+    absl::Duration lost_after = absl::Seconds(8);  // without a connection: the scheduler is dead
+  };
+
+  NodeLink(Transport& transport, const Options& options)
+      : transport_(transport), options_(options) {}
+
+  // INVALID_ARGUMENT if the address is malformed.
+  absl::Status Start(absl::Time now);
+
+  // Call for every event of the transport. Control messages of the scheduler are appended to
+  // `inbox`, except Failure, which ends up in failure().
+  void OnEvent(absl::Time now, const TransportEvent& event, std::vector<Control>* inbox);
+  void OnTick(absl::Time now);
+
+  void Send(const Control& control);
+  void SendFrame(Frame frame);  // an encoded control frame
+  // Answers a View (its number) or a Command (its id).
+  void SendDone(uint64_t id, const absl::Status& status);
+  // Tells the scheduler that this node must end the job.
+  void ReportFailure(const absl::Status& status);
+
+  // Not OK once the job has failed: who and why, as the scheduler says, or "scheduler: ...".
+  const absl::Status& failure() const { return failure_; }
+  void set_self(EndpointId self) { options_.self = self; }
+
+ private:
+  void Connect(absl::Time now);
+
+  Transport& transport_;
+  Options options_;
+  PeerId peer_ = 0;
+  bool have_view_ = false;
+  absl::Time next_register_ = absl::InfinitePast();
+  absl::Time heard_ = absl::InfinitePast();
+  absl::Status failure_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_NODE_NODE_LINK_H_

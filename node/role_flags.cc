@@ -1,0 +1,78 @@
+#include "node/role_flags.h"
+
+#include <signal.h>
+
+#include <cstdio>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+std::atomic<bool> stop_signal{false};
+std::atomic<bool> save_signal{false};
+
+void OnStop(int) { stop_signal.store(true); }
+void OnSave(int) { save_signal.store(!save_signal.load()); }
+
+void Install(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts) {
+  Overrides overrides;
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--set ", text, ": want path=value, as in --set train.batch=64"));
+    }
+    overrides.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return overrides;
+}
+
+absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const Overrides overrides, ParseOverrides(flags.set));
+  TANDEM_ASSIGN_OR_RETURN(const Job job, ReadJobFile(flags.job, overrides));
+  absl::StatusOr<JobPlan> plan = Resolve(job);
+  if (!plan.ok()) {
+    return absl::Status(plan.status().code(),
+                        absl::StrCat(flags.job, ": ", plan.status().message()));
+  }
+  return plan;
+}
+
+uint64_t NewIncarnation() {
+  std::random_device entropy;
+  const uint64_t high = entropy();
+  return (high << 32 | entropy()) | 1;  // never 0, which means "not known yet"
+}
+
+const std::atomic<bool>* StopSignal() {
+  Install(SIGINT, OnStop);
+  Install(SIGTERM, OnStop);
+  Install(SIGPIPE, SIG_IGN);
+  return &stop_signal;
+}
+
+const std::atomic<bool>* SaveSignal() {
+  Install(SIGUSR1, OnSave);
+  return &save_signal;
+}
+
+int Finish(const char* program, const absl::Status& status) {
+  if (status.ok()) return kExitOk;
+  const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  std::fprintf(stderr, "%s: %s\n", program, line.c_str());
+  return kExitFailed;
+}
+
+}  // namespace tandem

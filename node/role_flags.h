@@ -1,0 +1,59 @@
+// The flags that all roles share, and what the roles make of them: the plan of the job, an
+// incarnation, and a flag that SIGINT and SIGTERM set.
+#ifndef TANDEM_NODE_ROLE_FLAGS_H_
+#define TANDEM_NODE_ROLE_FLAGS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "job/job.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+// Exit codes of all programs.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;    // the job failed
+inline constexpr int kExitBadInput = 2;  // flags, job or data: nothing was started
+
+struct RoleFlags {
+  std::string job;                         // file
+  std::vector<std::string> set;            // path=value
+  std::string scheduler;                   // servers and workers: where the scheduler is
+  std::string bind = "tcp://127.0.0.1:*";  // where to listen
+  std::string advertise;                   // host that others use, if `bind` names all hosts
+  int index = -1;                          // wanted server index or rank
+  std::string out;                         // output folder
+  std::string init_from;                   // saved model to start from
+  int io_threads = 1;                      // of ZeroMQ
+};
+
+// "path=value" texts as the job parser wants them; INVALID_ARGUMENT names a text without '='.
+absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
+
+// Reads, overrides and resolves the job.
+absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags);
+
+using MakeTransport = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)>;
+
+// A number no other process has: from the system's entropy, not from the job's seed.
+uint64_t NewIncarnation();
+
+// Set by SIGINT and SIGTERM from the first call on. The only state that a program keeps outside its
+// objects: signal handlers can reach nothing else.
+const std::atomic<bool>* StopSignal();
+// Changes at each SIGUSR1 (the scheduler saves then, a worker dumps what its collectives did).
+const std::atomic<bool>* SaveSignal();
+
+// Prints "PROGRAM: message" on one line to stderr and returns the exit code for the status.
+int Finish(const char* program, const absl::Status& status);
+
+}  // namespace tandem
+
+#endif  // TANDEM_NODE_ROLE_FLAGS_H_

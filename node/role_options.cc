@@ -1,0 +1,57 @@
+#include "node/role_options.h"
+
+#include <cstdio>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+
+namespace tandem {
+namespace {
+
+// "tandem run", if that is what was asked.
+std::string CommandName(const CLI::App& app) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  return chosen.empty() ? app.get_name()
+                        : absl::StrCat(app.get_name(), " ", CommandName(*chosen[0]));
+}
+
+std::string OneLine(absl::string_view text) {
+  std::string line = absl::StrReplaceAll(absl::StripAsciiWhitespace(text), {{"\n", " "}});
+  if (line.size() > 1 && absl::ascii_islower(static_cast<unsigned char>(line[1]))) {
+    line[0] = absl::ascii_tolower(static_cast<unsigned char>(line[0]));  // it follows a colon
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string CheckAddress(const std::string& text) {
+  absl::string_view rest = text;
+  if (absl::ConsumePrefix(&rest, "ipc://")) return "";
+  const bool tcp = absl::ConsumePrefix(&rest, "tcp://");
+  const size_t colon = rest.rfind(':');
+  const bool complete = colon != absl::string_view::npos && colon > 0 && colon + 1 < rest.size();
+  return tcp && complete ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
+}
+
+bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code) {
+  try {
+    app->parse(argc, argv);
+    return true;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) {  // --help
+      app->exit(error);
+      *exit_code = kExitOk;
+      return false;
+    }
+    const std::string name = CommandName(*app);
+    std::fprintf(stderr, "%s: %s; hint: %s --help\n", name.c_str(), OneLine(error.what()).c_str(),
+                 name.c_str());
+    *exit_code = kExitBadInput;
+    return false;
+  }
+}
+
+}  // namespace tandem

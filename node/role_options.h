@@ -1,0 +1,51 @@
+// Flags of the roles for CLI11, in one place so that all programs spell them alike.
+#ifndef TANDEM_NODE_ROLE_OPTIONS_H_
+#define TANDEM_NODE_ROLE_OPTIONS_H_
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "node/role_flags.h"
+
+namespace tandem {
+
+// One value a flag, so that `--set a=1 job.textproto` does not swallow the job.
+inline void AddSetFlag(CLI::App* app, std::vector<std::string>* set) {
+  app->add_option("--set", *set, "Change a field of the job: path=value (repeatable)")
+      ->allow_extra_args(false);
+}
+
+inline void AddJobFlags(CLI::App* app, RoleFlags* flags) {
+  app->add_option("--job", flags->job, "Job file (protobuf text)")->required();
+  AddSetFlag(app, &flags->set);
+}
+
+// For CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, else what is wrong with it.
+std::string CheckAddress(const std::string& text);
+
+inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
+  app->add_option("--bind", flags->bind, "Where to listen; port * = any free one")
+      ->check(CheckAddress)
+      ->capture_default_str();
+  app->add_option("--advertise", flags->advertise,
+                  "Host by which others reach this one, if --bind names all hosts");
+  app->add_option("--io-threads", flags->io_threads, "ZeroMQ I/O threads")->capture_default_str();
+}
+
+inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
+  app->add_option("--scheduler", flags->scheduler, "Address of the scheduler, tcp://HOST:PORT")
+      ->check(CheckAddress)
+      ->required();
+  app->add_option("--index", flags->index, "Wanted server index or worker rank; -1 = any free one")
+      ->capture_default_str();
+  app->add_option("--init-from", flags->init_from, "Saved model to start from");
+}
+
+// Parses; on failure prints one line, on --help the help. True if the program should go on.
+bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code);
+
+}  // namespace tandem
+
+#endif  // TANDEM_NODE_ROLE_OPTIONS_H_

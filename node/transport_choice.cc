@@ -1,0 +1,100 @@
+#include "node/transport_choice.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "rdma/rdma_transport.h"
+#include "transport/multi_transport.h"
+#include "transport/shm_transport.h"
+#include "transport/zmq_transport.h"
+
+namespace tandem {
+namespace {
+
+// All that matters has been answered when a role ends, and its peers may be gone by then: frames
+// that still wait for them must not keep it.
+constexpr absl::Duration kRoleLinger = absl::Seconds(1);
+// A look at ZeroMQ costs a system call.
+constexpr absl::Duration kZmqEvery = absl::Microseconds(200);
+
+constexpr char kShmName[] = "shared memory", kRdmaName[] = "RDMA", kZmqName[] = "ZeroMQ";
+
+ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation) {
+  ZmqOptions options;
+  options.context = std::make_shared<ZmqContext>(flags.io_threads);
+  options.bind = flags.bind;
+  options.advertised_host = flags.advertise;
+  options.incarnation = incarnation;
+  options.linger = kRoleLinger;
+  return options;
+}
+
+absl::StatusOr<TransportWay> ShmWay() {
+  ShmOptions options;
+  options.connect_retry = absl::ZeroDuration();  // an address is given out by one who listens
+  TANDEM_ASSIGN_OR_RETURN(auto transport, NewShmTransport(options));
+  return TransportWay{kShmName, {"shm:"}, std::move(transport)};
+}
+
+absl::StatusOr<TransportWay> RdmaWay(std::shared_ptr<RdmaContext> context) {
+  RdmaOptions options;
+  options.context = std::move(context);
+  options.linger = kRoleLinger;
+  TANDEM_ASSIGN_OR_RETURN(auto transport, NewRdmaTransport(options));
+  return TransportWay{kRdmaName, {"rdma://"}, std::move(transport)};
+}
+
+absl::StatusOr<TransportWay> ZmqWay(const ZmqOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto transport, NewZmqTransport(options));
+  return TransportWay{kZmqName, {"tcp://", "ipc://"}, std::move(transport), kZmqEvery};
+}
+
+// What the endpoints of a process have in common.
+struct Shared {
+  Cluster::Transport wanted;
+  ZmqOptions zmq;
+  absl::StatusOr<std::shared_ptr<RdmaContext>> rdma = absl::UnavailableError("not wanted");
+  std::shared_ptr<PathLog> paths;
+};
+
+absl::StatusOr<std::unique_ptr<Transport>> NewEndpoint(const Shared& shared, EndpointId self) {
+  ZmqOptions zmq = shared.zmq;
+  zmq.self = self;
+  if (shared.wanted == Cluster::ZMQ) return NewZmqTransport(zmq);
+  const bool automatic = shared.wanted != Cluster::SHM && shared.wanted != Cluster::RDMA;
+  MultiOptions options;
+  options.on_path = [paths = shared.paths](const PathChoice& choice) { paths->Add(choice); };
+  if (shared.wanted == Cluster::SHM || automatic) {
+    absl::StatusOr<TransportWay> way = ShmWay();
+    if (!way.ok() && !automatic) return way.status();
+    if (way.ok()) options.ways.push_back(*std::move(way));
+    if (!automatic) options.forced = kShmName;
+  }
+  if (shared.wanted == Cluster::RDMA) {
+    TANDEM_RETURN_IF_ERROR(shared.rdma.status());
+    options.forced = kRdmaName;
+  }
+  if (shared.rdma.ok()) {
+    absl::StatusOr<TransportWay> way = RdmaWay(*shared.rdma);
+    if (!way.ok() && !automatic) return way.status();
+    if (way.ok()) options.ways.push_back(*std::move(way));
+  }
+  TANDEM_ASSIGN_OR_RETURN(TransportWay network, ZmqWay(zmq));
+  options.ways.push_back(std::move(network));
+  return NewMultiTransport(std::move(options));
+}
+
+}  // namespace
+
+MakeTransport EndpointFactory(const RoleFlags& flags, Cluster::Transport wanted,
+                              uint64_t incarnation, std::shared_ptr<PathLog> paths) {
+  auto shared = std::make_shared<Shared>();
+  shared->wanted = wanted;
+  shared->zmq = ZmqOptionsOf(flags, incarnation);
+  shared->paths = std::move(paths);
+  if (wanted != Cluster::ZMQ && wanted != Cluster::SHM) shared->rdma = RdmaContext::New();
+  return [shared](EndpointId self) { return NewEndpoint(*shared, self); };
+}
+
+}  // namespace tandem

@@ -1,0 +1,26 @@
+// The transport of a role: which ways it offers and takes, as the job wants it.
+//
+//   AUTO  shared memory on one host, RDMA where both ends have a device, else ZeroMQ
+//   ZMQ   ZeroMQ alone
+//   SHM, RDMA   only that between servers and workers: where it does not work, nothing does
+//
+// The scheduler is reached by ZeroMQ in any case.
+#ifndef TANDEM_NODE_TRANSPORT_CHOICE_H_
+#define TANDEM_NODE_TRANSPORT_CHOICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "node/role_flags.h"
+#include "proto/job.pb.h"
+#include "transport/path_log.h"
+
+namespace tandem {
+
+// Makes endpoints of one process; `paths` learns how they reach others.
+MakeTransport EndpointFactory(const RoleFlags& flags, Cluster::Transport wanted,
+                              uint64_t incarnation, std::shared_ptr<PathLog> paths);
+
+}  // namespace tandem
+
+#endif  // TANDEM_NODE_TRANSPORT_CHOICE_H_
