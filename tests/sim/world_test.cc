@@ -3,7 +3,10 @@
 //   TANDEM_SIM_SEEDS=1 tests/world_test --seed=N --gtest_filter=WorldTest.SurvivesAnything
 #include "sim/world.h"
 
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -22,8 +25,10 @@ std::string RandomPolicy(int depth, Random* random) {
       return absl::StrCat("kind: FIXED_DELAY delay: ", random->Uniform(4));
     case 2:
       return "kind: ASP";
-    case 3:  // a power of two, so that the scale is exact
-      return "kind: ASP async_scale: ONE";
+    case 3:
+      return "kind: ASP async_scale: INVERSE_WORKERS";
+    case 4:
+      return absl::StrCat("kind: SSP bound: ", bound, " async_scale: INVERSE_WORKERS");
     default:
       return absl::StrCat("kind: SSP bound: ", bound);
   }
@@ -101,6 +106,43 @@ TEST(WorldTest, SurvivesAnything) {
   EXPECT_GT(moves, static_cast<int>(count));  // else the faults were not there
   EXPECT_GT(saves, static_cast<int>(count) / 10);
   EXPECT_GT(resent, count);
+}
+
+// A whole job in which every update is a known number: each row ends at its first value less 1/N of
+// what would be taken without the scale. The toy's gradients are made N times larger for it, so that
+// World explains the rows; here the same sum once more, by hand.
+TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
+  for (const std::string policy : {"kind: ASP", "kind: SSP bound: 2"}) {
+    SimJob job;
+    job.workers = 4;
+    job.policy = policy + " async_scale: INVERSE_WORKERS";
+    job.dense_on_servers = true;
+    SimRun run(job, EvenWorld(job, 12, TestSeed()));
+    ASSERT_TRUE(run.ok());
+    const ToyModel& model = run.world->model();
+    std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> want;  // counts, by row
+    for (int rank = 0; rank < job.workers; ++rank) {
+      for (int64_t index = 0; model.Samples(rank, 0, index) > 0; ++index) {
+        Batch batch;
+        model.FillBatch(rank, 0, index, &batch);
+        for (const SparseInput& input : batch.sparse) {
+          for (const uint64_t key : input.keys) {
+            std::vector<float>& row = want[{input.table, key}];
+            row.resize(static_cast<size_t>(job.workers), ToyModel::kFirstCount);
+            const float n = static_cast<float>(batch.samples);
+            const float sum_of_gradients = n * static_cast<float>(job.workers);
+            row[static_cast<size_t>(rank)] -= sum_of_gradients / n / 4;
+          }
+        }
+      }
+    }
+    EXPECT_GT(want.size(), 10u);
+    for (const auto& [at, counts] : want) {
+      std::vector<float> row = run.world->Row(at.first, at.second);
+      row.resize(counts.size());
+      EXPECT_EQ(row, counts) << policy << ", table " << at.first << " key " << at.second;
+    }
+  }
 }
 
 TEST(WorldTest, TheSameSeedIsTheSameRun) {

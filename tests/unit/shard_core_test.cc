@@ -113,6 +113,19 @@ TEST_F(ShardCoreTest, BspFoldsWhenTheLastHasComeAndThenAnswersReads) {
   EXPECT_EQ(shard_->held_bytes(), 0u);
 }
 
+// 1/workers of each update, beside the mean over its own samples; none of it in a fold.
+TEST_F(ShardCoreTest, AsyncScaleIsPartOfEveryUpdateThatIsAppliedByItself) {
+  for (const std::string policy : {"kind: ASP", "kind: SSP bound: 9"}) {
+    Start(policy + " async_scale: INVERSE_WORKERS", /*workers=*/4);
+    Give(Push(0, 0, 2.0f));
+    EXPECT_THAT(Row(), ElementsAre(0.5f, 0.5f)) << policy;  // 1 - 2 / 4
+    FrameHeader h = Header(FrameKind::kPush, 3, 0);
+    h.samples = 2;
+    Give(Data(h, 0, {keys_[0]}, {4.0f, 12.0f}));
+    EXPECT_THAT(Row(), ElementsAre(0.0f, -1.0f)) << policy;  // less 4 / 2 / 4 and 12 / 2 / 4
+  }
+}
+
 TEST_F(ShardCoreTest, ADuplicateIsAcknowledgedAndChangesNothing) {
   Start("kind: ASP");
   const ParsedFrame push = Push(0, 0, 1.0f);
