@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data) {
     case Data::CRITEO:
       return NewCriteoParser();
     case Data::LIBSVM:
-      return NewLibsvmParser();
+      return NewLibsvmParser(data.max_ids());
     case Data::DELIMITED:
       return NewDelimitedParser(data.columns());
     default:

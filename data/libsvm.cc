@@ -22,6 +22,8 @@ absl::string_view NextWord(absl::string_view* rest) {
 
 class LibsvmParser final : public RowParser {
  public:
+  explicit LibsvmParser(int max_ids) : max_ids_(max_ids) {}
+
   absl::Status Parse(absl::string_view line, Row* row) override {
     row->numbers.clear();
     row->keys.clear();
@@ -30,6 +32,11 @@ class LibsvmParser final : public RowParser {
     TANDEM_RETURN_IF_ERROR(ParseLabel(NextWord(&rest), row));
     for (absl::string_view word = NextWord(&rest); !word.empty(); word = NextWord(&rest)) {
       TANDEM_RETURN_IF_ERROR(ParsePair(word, row));
+    }
+    if (max_ids_ > 0 && row->keys.size() > static_cast<size_t>(max_ids_)) {
+      return absl::InvalidArgumentError(absl::StrCat("the row has ", row->keys.size(),
+                                                     " ids, expected at most ", max_ids_,
+                                                     "; hint: raise data.max_ids"));
     }
     return absl::OkStatus();
   }
@@ -71,12 +78,15 @@ class LibsvmParser final : public RowParser {
     return absl::OkStatus();
   }
 
+  const int max_ids_;
   bool negative_known_ = false;
   float negative_ = 0;  // 0 or -1, whichever came first
 };
 
 }  // namespace
 
-std::unique_ptr<RowParser> NewLibsvmParser() { return std::make_unique<LibsvmParser>(); }
+std::unique_ptr<RowParser> NewLibsvmParser(int max_ids) {
+  return std::make_unique<LibsvmParser>(max_ids);
+}
 
 }  // namespace tandem

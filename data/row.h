@@ -45,8 +45,8 @@ inline constexpr int kCriteoNumbers = 13;
 inline constexpr int kCriteoFields = 26;  // named C1 to C26
 
 // "label index:value ...", optionally "# comment" at the end. Labels 0/1 or -1/+1; indices are used
-// as keys unchanged, values are weights.
-std::unique_ptr<RowParser> NewLibsvmParser();
+// as keys unchanged, values are weights. Rows with more than `max_ids` are refused; 0 = no limit.
+std::unique_ptr<RowParser> NewLibsvmParser(int max_ids);
 
 // Columns picked by name (with a header) or by number. A quoted cell is not special.
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& columns);

@@ -1,6 +1,10 @@
 #include "job/job_budget.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -8,18 +12,6 @@ namespace tandem {
 namespace {
 
 constexpr double kLargestShare = 1.1;  // of an even one: what the scheduler deals a shard at most
-
-template <typename Widths>
-int64_t WeightsBetween(const Widths& widths) {
-  int64_t weights = 0;
-  for (int i = 1; i < widths.size(); ++i) weights += int64_t{widths[i - 1]} * widths[i];
-  return weights;
-}
-
-int64_t DenseWeights(const Model& model) {
-  return WeightsBetween(model.mlp().hidden()) + WeightsBetween(model.dlrm().bottom()) +
-         WeightsBetween(model.dlrm().top()) + WeightsBetween(model.neumf().hidden());
-}
 
 // Categorical fields of a row of the data.
 int64_t FieldsOfData(const Data& data) {
@@ -35,12 +27,58 @@ int64_t FieldsOfData(const Data& data) {
   }
 }
 
+// Numbers of a row of the data, beside its ids.
+int64_t NumbersOfData(const Data& data) {
+  if (data.format() == Data::CRITEO) return 13;
+  return data.format() == Data::DELIMITED ? data.columns().numeric_size() : 0;
+}
+
 // A table that names no field reads all that no other one names.
 int64_t FieldsOf(const JobPlan& plan, const TablePlan& table) {
   if (!table.fields.empty()) return static_cast<int64_t>(table.fields.size());
-  int64_t rest = FieldsOfData(plan.job.data());
-  for (const TablePlan& other : plan.tables) rest -= static_cast<int64_t>(other.fields.size());
-  return std::max<int64_t>(rest, 1);
+  std::set<std::string> named;
+  for (const TablePlan& other : plan.tables) named.insert(other.fields.begin(), other.fields.end());
+  return std::max<int64_t>(FieldsOfData(plan.job.data()) - static_cast<int64_t>(named.size()), 1);
+}
+
+// Weights and biases of layers of these widths, one after the other, over `in` inputs.
+template <typename Widths>
+int64_t StackParameters(int64_t in, const Widths& widths) {
+  int64_t parameters = 0;
+  for (const int64_t width : widths) {
+    parameters += (in + 1) * width;
+    in = width;
+  }
+  return parameters;
+}
+
+// The same with one output more at the end.
+template <typename Widths>
+int64_t StackToLogit(int64_t in, const Widths& hidden) {
+  const int64_t last = hidden.empty() ? in : hidden[hidden.size() - 1];
+  return StackParameters(in, hidden) + last + 1;
+}
+
+int64_t RowBytes(int dim) {
+  return static_cast<int64_t>(sizeof(uint64_t)) + dim * static_cast<int64_t>(sizeof(float));
+}
+
+// How many of `rows` rows one shard gets at most, if each is there with probability p: the bound of
+// Bernstein for one chance in 10^9.
+double MostOnOneShard(double rows, int shards) {
+  if (shards == 1) return rows;
+  constexpr double kLogOfChance = 20.7;  // ln 10^9
+  const double mean = rows * kLargestShare / shards;
+  const double more =
+      kLogOfChance / 3 + std::sqrt(kLogOfChance * kLogOfChance / 9 + 2 * kLogOfChance * mean);
+  return std::min(rows, std::ceil(mean + more));
+}
+
+// Rows of the largest push of a worker to all servers.
+int64_t MostRows(const JobPlan& plan, const TablePlan& table) {
+  if (table.frozen) return 0;
+  if (!table.dense) return MostIdsOfBatch(plan, table);
+  return (MostDenseParameters(plan) + kDenseBlockFloats - 1) / kDenseBlockFloats;
 }
 
 bool Holds(const Policy& policy) {
@@ -49,26 +87,58 @@ bool Holds(const Policy& policy) {
 
 }  // namespace
 
+int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table) {
+  const Data& data = plan.job.data();
+  const int64_t ids_of_field = data.format() == Data::LIBSVM ? data.max_ids() : 1;
+  return plan.job.train().batch() * FieldsOf(plan, table) * ids_of_field;
+}
+
+int64_t MostDenseParameters(const JobPlan& plan) {
+  const int64_t numbers = NumbersOfData(plan.job.data());
+  int64_t cells = 0, floats = 0, dim = 0;  // of a sample; the largest row
+  for (const TablePlan& table : plan.tables) {
+    if (table.dense) continue;
+    cells += FieldsOf(plan, table);
+    floats += FieldsOf(plan, table) * table.dim;
+    dim = std::max<int64_t>(dim, table.dim);
+  }
+  const Model& model = plan.job.model();
+  switch (model.kind_case()) {
+    case Model::kLogisticRegression:
+      return numbers + 1;
+    case Model::kMlp:
+      return StackToLogit(floats + numbers, model.mlp().hidden());
+    case Model::kDlrm:  // the bottom's output, and the products of all pairs of it and the cells
+      return StackParameters(numbers, model.dlrm().bottom()) +
+             StackToLogit(dim + (cells + 1) * cells / 2, model.dlrm().top());
+    case Model::kGmf:
+      return dim + 1;
+    case Model::kNeumf: {  // which tables play which part is for the model to say
+      const auto& hidden = model.neumf().hidden();
+      const int64_t last = hidden.empty() ? 2 * dim : hidden[hidden.size() - 1];
+      return StackParameters(2 * dim, hidden) + dim + last + 1;
+    }
+    case Model::KIND_NOT_SET:
+      break;
+  }
+  return 0;
+}
+
 int64_t LargestPushBytes(const JobPlan& plan, const TablePlan& table) {
-  if (table.frozen) return 0;
-  const int64_t row_bytes =
-      static_cast<int64_t>(sizeof(uint64_t)) + table.dim * static_cast<int64_t>(sizeof(float));
-  if (table.dense) return DenseWeights(plan.job.model()) / kDenseBlockFloats * row_bytes;
-  const int64_t ids = plan.job.train().batch() * FieldsOf(plan, table);
-  return std::min(ids, table.expected_rows) * row_bytes;
+  return MostRows(plan, table) * RowBytes(table.dim);
 }
 
 int64_t HeldBytes(const JobPlan& plan) {
   double bytes = 0;  // a double: no product of bounds of the job can overflow it
   for (const GroupPlan& group : plan.groups) {
     if (!Holds(group.policy)) continue;
-    const double steps = 1.0 + plan.job.train().depth() + group.policy.delay();
+    const double steps = 1.0 + plan.job.train().max_unacknowledged() + group.policy.delay();
     for (const uint32_t id : group.tables) {
-      bytes +=
-          plan.workers() * steps * static_cast<double>(LargestPushBytes(plan, plan.tables[id]));
+      const TablePlan& table = plan.tables[id];
+      const double rows = MostOnOneShard(static_cast<double>(MostRows(plan, table)), plan.shards());
+      bytes += plan.workers() * steps * rows * static_cast<double>(RowBytes(table.dim));
     }
   }
-  if (plan.shards() > 1) bytes *= kLargestShare / plan.shards();
   return static_cast<int64_t>(std::min(bytes, 0x1p62));
 }
 
@@ -79,10 +149,10 @@ absl::Status CheckHeldBytes(const JobPlan& plan) {
   for (const GroupPlan& group : plan.groups) delay = std::max(delay, group.policy.delay());
   return absl::InvalidArgumentError(
       absl::StrCat("limits.held_bytes_per_shard: ", limit, ", but the policy may hold ", held,
-                   " bytes on a shard (", plan.workers(), " workers x (depth ",
-                   plan.job.train().depth(), " + 1 + delay ", delay,
+                   " bytes on a shard (", plan.workers(), " workers x (1 + unacknowledged ",
+                   plan.job.train().max_unacknowledged(), " + delay ", delay,
                    ") x the largest push); raise it, add servers, or lower train.batch, ",
-                   "train.depth or the delay"));
+                   "train.max_unacknowledged or the delay"));
 }
 
 }  // namespace tandem

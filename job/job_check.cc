@@ -30,6 +30,7 @@ constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 constexpr int64_t kMaxCodecRank = 1024;
 constexpr int64_t kMaxDepth = 1024;
 constexpr int64_t kMaxBound = 1 << 20;
+constexpr int64_t kMaxIds = 1 << 20;
 
 template <typename... Parts>
 absl::Status Refuse(absl::string_view path, const Parts&... parts) {
@@ -157,7 +158,12 @@ absl::Status CheckFormat(const Data& data) {
   if (data.format() != Data::NCF && data.has_negatives()) {
     return Refuse("data.negatives", "only for format NCF; ", format, " rows carry their label");
   }
+  if (data.format() != Data::LIBSVM && data.max_ids() != 0) {
+    return Refuse("data.max_ids", "only for format LIBSVM; rows of ", format,
+                  " have one id a field");
+  }
   if (data.format() == Data::DELIMITED) return CheckColumns(data.columns());
+  if (data.format() == Data::LIBSVM) return Between("data.max_ids", data.max_ids(), 1, kMaxIds);
   if (data.format() == Data::NCF) return CheckNegatives(data);
   return absl::OkStatus();
 }

@@ -26,6 +26,7 @@ void FillData(Data* data) {
     if (columns->delimiter().empty()) columns->set_delimiter("\t");
     if (columns->positive().empty()) columns->set_positive("1");
   }
+  if (data->format() == Data::LIBSVM) TANDEM_DEFAULT(data, max_ids, 4096);
   if (data->format() == Data::NCF) TANDEM_DEFAULT(data->mutable_negatives(), per_positive, 4);
 }
 

@@ -478,7 +478,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
 bool ShardCore::AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
                             ShardEffects* effects) {
   bool all = true;
-  const bool over_budget = held_bytes() + frame.frame.TotalBytes() >
+  const bool over_budget = held_bytes() + frame.keys().size() + frame.values().size() >
                            static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
     if (!slice.settled && over_budget && !Admitted(frame, slice)) {

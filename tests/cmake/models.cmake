@@ -15,6 +15,9 @@ tandem_test(models_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/models_test.cc
   DEPS tandem::models tandem::torch tandem::base LABELS unit)
 set_target_properties(models_test PROPERTIES CXX_STANDARD 17 DISABLE_PRECOMPILE_HEADERS ON)
 
+tandem_test(job_budget_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/job_budget_test.cc
+  DEPS tandem::models tandem::data tandem::job LABELS unit)
+
 add_executable(model_bench ${CMAKE_SOURCE_DIR}/tests/bench/model_bench.cc)
 target_link_libraries(model_bench PRIVATE tandem_options tandem::models tandem::base)
 add_test(NAME model_bench_tiny COMMAND model_bench --tiny)

@@ -171,7 +171,7 @@ TEST_F(RefusalTest, Settings) {
 // What a policy may hold back must fit a shard, or the job does not start.
 TEST_F(RefusalTest, HeldUpdatesThatDoNotFit) {
   ExpectRunRefused(libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},
-                   {"limits.held_bytes_per_shard: 100", "2 workers x (depth 0 + 1 + delay 0)",
+                   {"limits.held_bytes_per_shard: 100", "2 workers x (1 + unacknowledged 4 + delay 0)",
                     "raise it", "train.batch"});
   ExpectRunRefused(libsvm_,
                    {"policy={kind: FIXED_DELAY delay: 1000}", "limits.held_bytes_per_shard=100000"},

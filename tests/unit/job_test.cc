@@ -640,20 +640,23 @@ TEST(JobBudgetTest, CountsWhatPoliciesHold) {
         "b", {});
     return job.ok() ? Resolve(*job) : absl::StatusOr<JobPlan>(job.status());
   };
-  const std::string train = "train { batch: 10 depth: 1 } cluster { workers: 3 servers: 1 } ";
+  const std::string train =
+      "train { batch: 10 max_unacknowledged: 1 } cluster { workers: 3 servers: 1 } ";
   EXPECT_EQ(HeldBytes(*plan("", "kind: BSP", train)), 3 * 2 * 260 * 24);
   EXPECT_EQ(HeldBytes(*plan("field: [\"C1\", \"C2\"]", "kind: BSP", train)), 3 * 2 * 20 * 24);
   EXPECT_EQ(HeldBytes(*plan("expected_rows: 50", "kind: FIXED_DELAY delay: 5", train)),
-            3 * 7 * 50 * 24);
+            3 * 7 * 260 * 24)
+      << "expected_rows is a hint";
   EXPECT_EQ(HeldBytes(*plan("frozen: true", "kind: BSP", train)), 0);
   EXPECT_EQ(HeldBytes(*plan("", "kind: ASP", train)), 0);
   EXPECT_EQ(HeldBytes(*plan("", "kind: SSP bound: 4", train)), 0);
-  // Two blocks of dense weights between layers of 64 and 32.
+  // 26 cells of 4 floats and 13 numbers into layers of 64, 32 and 1, with biases: 9,665 parameters.
   EXPECT_EQ(HeldBytes(*plan("frozen: true", "kind: BSP", train, "synchroniser: SERVERS")),
-            3 * 2 * 2 * (8 + 4096));
+            3 * 2 * 10 * (8 + 4096));
   const auto refused = plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37439 }");
-  EXPECT_THAT(std::string(refused.status().message()),
-              HasSubstr("the policy may hold 37440 bytes on a shard (3 workers x (depth 1 + 1"));
+  EXPECT_THAT(
+      std::string(refused.status().message()),
+      HasSubstr("the policy may hold 37440 bytes on a shard (3 workers x (1 + unacknowledged 1"));
   EXPECT_TRUE(plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37440 }").ok());
 }
 

@@ -96,7 +96,7 @@ TEST(CriteoTest, BadRowsAreRefused) {
 }
 
 TEST(LibsvmTest, PairsBecomeKeysAndWeights) {
-  auto parser = NewLibsvmParser();
+  auto parser = NewLibsvmParser(/*max_ids=*/0);
   Row row;
   ASSERT_TRUE(parser->Parse("+1 3:0.5  18446744073709551615:-2\t7:1 # 9:9", &row).ok());
   EXPECT_EQ(row.label, 1);
@@ -107,18 +107,25 @@ TEST(LibsvmTest, PairsBecomeKeysAndWeights) {
   EXPECT_THAT(row.keys, IsEmpty());
 }
 
+TEST(LibsvmTest, RowsOfTooManyIdsAreRefused) {
+  Row row;
+  auto parser = NewLibsvmParser(/*max_ids=*/2);
+  EXPECT_TRUE(parser->Parse("1 1:1 2:1", &row).ok());
+  ExpectOneLine(parser->Parse("1 1:1 2:1 3:1", &row), {"3 ids", "at most 2", "data.max_ids"});
+}
+
 TEST(LibsvmTest, BadRowsAreRefused) {
   Row row;
   for (const char* label : {"2", "0.5", "x", "# nothing"}) {
-    ExpectOneLine(NewLibsvmParser()->Parse(absl::StrCat(label, " 1:1"), &row),
+    ExpectOneLine(NewLibsvmParser(/*max_ids=*/0)->Parse(absl::StrCat(label, " 1:1"), &row),
                   {"the label", "0 or 1, or -1 or +1", "hint"});
   }
   for (const char* pair :
        {"1", "1:", ":1", "-1:1", "18446744073709551616:1", "1:x", "1:nan", "qid:3"}) {
-    ExpectOneLine(NewLibsvmParser()->Parse(absl::StrCat("1 ", pair), &row),
+    ExpectOneLine(NewLibsvmParser(/*max_ids=*/0)->Parse(absl::StrCat("1 ", pair), &row),
                   {absl::StrCat("'", pair, "'"), "index:value", "hint"});
   }
-  auto parser = NewLibsvmParser();
+  auto parser = NewLibsvmParser(/*max_ids=*/0);
   ASSERT_TRUE(parser->Parse("0 1:1", &row).ok());
   ExpectOneLine(parser->Parse("-1 1:1", &row), {"0 in some rows and -1 in others", "hint"});
 }

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "job/job_budget.h"
 #include "tests/test_seed.h"
 #include "tests/unit/core_fixture.h"
 
@@ -189,13 +190,53 @@ TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {
 
 TEST_F(ShardCoreTest, AnUpdateOverBudgetIsRefusedButItsDuplicateIsNot) {
   Start("kind: BSP");
-  plan_.job.mutable_limits()->set_held_bytes_per_shard(140);  // a job with this is not started
+  plan_.job.mutable_limits()->set_held_bytes_per_shard(
+      31);  // of 16 each; such a job is not started
   const ParsedFrame first = Push(0, 0, 1.0f);
   EXPECT_EQ(Give(first)[0].entry_count, 0u);
   const std::vector<ParsedFrame> second = Give(Push(0, 1, 1.0f));
   ASSERT_EQ(second[0].entry_count, 1u);
   EXPECT_EQ(second[0].Entry(0).status, SliceStatus::kOverBudget);
   EXPECT_EQ(Give(first)[0].entry_count, 0u) << "a copy of what is held costs nothing";
+}
+
+// A job whose budget is exactly what HeldBytes says never meets it, and comes within one worker of
+// it: one worker's pushes to this shard are late, and the others have come as far as they may.
+TEST_F(ShardCoreTest, TheBudgetOfAJobIsWhatItsLargestPushesFill) {
+  constexpr int kWorkers = 3, kBatch = 4, kFields = 26, kUnacknowledged = 2, kDelay = 2;
+  plan_ = CorePlan("kind: FIXED_DELAY delay: 2", kWorkers, /*servers=*/1,
+                   "train { batch: 4 max_unacknowledged: 2 }");
+  plan_.job.mutable_limits()->set_held_bytes_per_shard(HeldBytes(plan_));
+  map_ = CoreView(plan_, 1);
+  shard_ = NewShard(kServer0);
+  shard_->OnView(now_, map_, &effects_);
+  // All different ids, over both ranges; and the one block of dense parameters that this job has.
+  std::map<uint32_t, std::vector<uint64_t>> keys;
+  keys[0] = KeysIn(*map_, plan_, 0, 60);
+  keys[1] = KeysIn(*map_, plan_, 1, kBatch * kFields - 60);
+  keys[2] = keys[3] = {};
+  keys[map_->Find(1, Position(plan_.tables[1].salt, 0))] = {0};
+  size_t peak = 0, bytes = 0;
+  const auto push = [&](int rank, int64_t step) {
+    bytes = 0;
+    for (const auto& [range, of_range] : keys) {
+      FrameHeader h = Header(FrameKind::kPush, rank, step);
+      h.samples = kBatch;
+      const size_t dim = range < 2 ? 2 : kDenseBlockFloats;
+      const ParsedFrame frame = Data(h, range, of_range, std::vector<float>(of_range.size() * dim));
+      bytes += frame.keys().size() + frame.values().size();
+      EXPECT_EQ(Give(frame)[0].entry_count, 0u) << "over budget at step " << step;
+      peak = std::max(peak, shard_->held_bytes());
+    }
+  };
+  for (int64_t step = 0; step < 10; ++step) {
+    if (step > kUnacknowledged) push(2, step - kUnacknowledged - 1);
+    for (int rank = 0; rank < 2; ++rank) push(rank, step);
+  }
+  const size_t open = 2 * (kUnacknowledged + 1), closed = kWorkers * kDelay;
+  EXPECT_EQ(peak, (open + closed) * bytes);
+  EXPECT_LE(peak, static_cast<size_t>(HeldBytes(plan_)));
+  EXPECT_EQ(static_cast<size_t>(HeldBytes(plan_)) - peak, (kUnacknowledged + 1) * bytes);
 }
 
 TEST_F(ShardCoreTest, AssigningComesBeforeStepZeroOrNotAtAll) {
