@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -33,10 +34,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long the scheduler may take to name the culprit after a process has died, and how long
-// everybody may take to leave.
+// How long the scheduler may take to name the culprit after a process has died in a running job,
+// and how long everybody may take to leave: a process that trains, and one that has only begun.
 constexpr absl::Duration kNamingGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
+constexpr absl::Duration kEarlyStopGrace = absl::Seconds(1);
+constexpr size_t kLogLines = 5;  // of the log of a process that has died
 
 std::string ProgramFolder() {
   std::error_code error;
@@ -223,17 +226,26 @@ class Run {
   }
 
   void Turn() {
+    // Deaths are looked for first: what the scheduler said before one of them is in the pipe then,
+    // and is heard before it.
+    std::vector<Children::Exit> exits = children_.Reap();
     for (const nlohmann::json& event : pipe_.Read(absl::Milliseconds(100))) OnEvent(event);
     const absl::Time now = absl::Now();
-    for (const Children::Exit& exit : children_.Reap()) OnExit(exit, now);
-    if (stop_->load() && !stopping_) {
-      stopping_ = true;
-      if (failure_.empty()) failure_ = "stopped by a signal";
-      view_.Line("stopping");
-      children_.SignalOne("scheduler", SIGTERM);
-      give_up_ = now + kStopGrace;
-    }
+    // Who was killed goes before those who left because of it.
+    std::stable_partition(exits.begin(), exits.end(),
+                          [](const Children::Exit& exit) { return exit.signal != 0; });
+    for (const Children::Exit& exit : exits) OnExit(exit, now);
+    if (stop_->load() && !stopping_) OnStop(now);
     if (now >= give_up_ || !children_.running()) over_ = true;
+  }
+
+  // Ctrl-C. The scheduler of a running job tells everybody; before that nothing is worth a wait.
+  void OnStop(absl::Time now) {
+    stopping_ = true;
+    if (failure_.empty()) failure_ = "stopped by a signal";
+    view_.Line("stopping");
+    children_.SignalOne("scheduler", SIGTERM);
+    give_up_ = started_ ? now + kStopGrace : now;
   }
 
   void OnEvent(const nlohmann::json& event) {
@@ -243,6 +255,8 @@ class Run {
         failure_ = std::string(started.message());
         over_ = true;
       }
+    } else if (kind == "started") {
+      started_ = true;
     } else if (kind == "failed") {
       OnFailed(event.value("node", ""), event.value("reason", ""));
     } else if (kind == "finished") {
@@ -253,53 +267,68 @@ class Run {
     }
   }
 
+  // The first cause wins. A process that a signal has killed is one, whatever the scheduler says of
+  // what followed; of the others the scheduler knows best.
   void OnFailed(const std::string& node, const std::string& reason) {
-    // A scheduler that was told to stop knows less than the exit that made us stop it.
-    const bool our_doing = node == "scheduler" && first_exit_.has_value();
-    if (!stopping_ && !our_doing) failure_ = absl::StrCat(node, ": ", reason);
-    // What ended the process says more than that its connections broke.
-    if (first_exit_.has_value() && first_exit_->signal != 0 && first_exit_->name == node) {
-      failure_ = absl::StrCat(first_exit_->DebugString(), "; the scheduler saw: ", reason);
-    }
     give_up_ = std::min(give_up_, absl::Now() + kStopGrace);
+    if (!failure_.empty()) return;
+    failure_ = absl::StrCat(node, ": ", reason);
+    if (!first_exit_.has_value() || first_exit_->signal == 0) return;
+    failure_ = absl::StrCat(first_exit_->DebugString(),
+                            "; the scheduler saw: ", first_exit_->name == node ? reason : failure_);
   }
 
-  // A process that ends before the job does: the scheduler will name the cause; if it cannot, this
-  // process is the cause.
+  // A process that ends before the job does. Before the job has started nobody can know more of it
+  // than we: it is the cause, at once. Later the scheduler names the cause, which may be another;
+  // if it cannot, it is this process.
   void OnExit(const Children::Exit& exit, absl::Time now) {
-    if (exit.code == 0 && exit.signal == 0) return;
+    if (finished_ || !failure_.empty()) return;
+    if (started_ && exit.code == 0 && exit.signal == 0) return;
     if (!first_exit_.has_value()) first_exit_ = exit;
-    if (finished_) return;
-    // Without a scheduler nothing more will be said, but the others can leave by themselves if it
-    // has told them why.
-    const bool mute = exit.name == "scheduler" && failure_.empty();
-    give_up_ = std::min(give_up_, mute ? now : now + kNamingGrace);
+    const bool mute = exit.name == "scheduler";  // nothing more will be said
+    give_up_ = std::min(give_up_, mute || !started_ ? now : now + kNamingGrace);
   }
 
-  std::string LastLine(const std::string& log) const {
-    std::ifstream file(log);
-    std::string line, last;
-    while (std::getline(file, line)) {
-      if (!line.empty()) last = line;
+  // The last lines of the log of the process that ended first.
+  std::vector<std::string> LastLines() const {
+    constexpr std::streamoff kMostBytes = 8192;
+    std::ifstream file(first_exit_->log, std::ios::ate);
+    file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kMostBytes));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      if (!line.empty()) lines.push_back(line);
     }
-    return last;
+    if (lines.size() > kLogLines) lines.erase(lines.begin(), lines.end() - kLogLines);
+    return lines;
   }
 
+  // The cause is known before anybody is told to leave: who is told to says "stopped by a signal",
+  // which is no cause.
   int Close() {
-    for (const Children::Exit& exit : children_.StopAll(kStopGrace)) OnExit(exit, absl::Now());
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
     if (failure_.empty() && !finished_) failure_ = WhyItEnded();
+    children_.StopAll(started_ ? kStopGrace : kEarlyStopGrace);
     if (failure_.empty()) return PrintSummary();
     view_.Clear();
+    if (first_exit_.has_value()) ShowLog();
     return Finish("tandem run", absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ",
                                                                 flags_.out, "/logs")));
   }
 
+  void ShowLog() {
+    const std::vector<std::string> lines = LastLines();
+    if (lines.empty()) return;
+    view_.Line(absl::StrCat("the end of ", first_exit_->log, ":"));
+    for (const std::string& line : lines) view_.Line(absl::StrCat("  ", line));
+  }
+
   std::string WhyItEnded() const {
     if (!first_exit_.has_value()) return "the job ended without a word";
-    const std::string exit = first_exit_->DebugString();
-    const std::string last = first_exit_->signal == 0 ? LastLine(first_exit_->log) : "";
-    return last.empty() ? exit : absl::StrCat(exit, ": ", last);
+    const std::string exit =
+        absl::StrCat(first_exit_->DebugString(), started_ ? "" : " before the job had started");
+    const std::vector<std::string> lines = LastLines();
+    const bool said_why = first_exit_->signal == 0 && !lines.empty();
+    return said_why ? absl::StrCat(exit, ": ", lines.back()) : exit;
   }
 
   int PrintSummary() {
@@ -327,10 +356,11 @@ class Run {
   EventPipe pipe_;
   Children children_;
   const std::atomic<bool>* stop_ = nullptr;
+  bool started_ = false;  // all nodes are there and know the view
   bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
-  std::optional<Children::Exit> first_exit_;  // of those that did not end well
+  std::optional<Children::Exit> first_exit_;  // before the job had ended or failed
 };
 
 absl::Status CheckFlags(const RunFlags& flags) {

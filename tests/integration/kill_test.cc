@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,10 +17,12 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "rdma/rdma_transport.h"
 #include "tests/integration/run_job.h"
+#include "tests/test_seed.h"
 
 namespace tandem {
 namespace {
@@ -31,6 +34,7 @@ constexpr absl::Duration kStart = absl::Seconds(90);     // a loaded machine may
 constexpr absl::Duration kNaming = absl::Seconds(10);    // the promise: from a death to the end
 constexpr absl::Duration kReported = absl::Seconds(20);  // until a line that must come has come
 constexpr absl::Duration kGone = absl::Seconds(5);
+constexpr absl::Duration kAtOnce = absl::Seconds(6);  // five times what it takes
 
 std::string SourceFile(const std::string& path) {
   const char* source = getenv("TANDEM_SOURCE_DIR");
@@ -139,6 +143,72 @@ INSTANTIATE_TEST_SUITE_P(Rdma, KillRoleTest,
                                            Victim{"worker-1", "RDMA"}),
                          NameOf);
 
+// ---- before all have registered ---------------------------------------------------------------
+
+// Half of the victims are stopped as soon as they are there, so that they cannot have registered when
+// they are killed; the others may be at any point of their first second.
+class EarlyDeathTest : public KillTest, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(EarlyDeathTest, IsNamedAtOnce) {
+  const std::string& role = GetParam();
+  Random random(TestSeed());
+  for (int round = 0; round < 4; ++round) {
+    const bool stopped = round % 2 == 0;
+    const absl::Duration moment = absl::Milliseconds(1000 * random.NextDouble());
+    SCOPED_TRACE(absl::StrCat(stopped ? "stopped, then " : "", "killed after ",
+                              absl::FormatDuration(moment), ", --seed=", TestSeed()));
+    RunArguments arguments = Endless();
+    arguments.out = folder_.File(absl::StrCat("out-", round));
+    RunningJob job(arguments);
+    const pid_t victim = job.WaitForRole(role, patience_ * kStart);
+    ASSERT_GT(victim, 0);
+    if (stopped) kill(victim, SIGSTOP);
+    absl::SleepFor(moment);
+    kill(victim, SIGKILL);
+    const absl::Time killed = absl::Now();
+    const std::string name = absl::StrReplaceAll(role, {{"-", " "}});
+    const RunResult result =
+        ExpectFailure(&job, {absl::StrCat("failed: ", name, " (pid ", victim, ")"), "signal 9"});
+    if (!stopped) continue;
+    EXPECT_LT(absl::Now() - killed, patience_ * kAtOnce) << result.DebugString();
+    EXPECT_THAT(LastLine(result.output), HasSubstr("before the job had started"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EachRole, EarlyDeathTest,
+                         ::testing::Values("scheduler", "server-0", "server-1", "worker-0",
+                                           "worker-1"),
+                         [](const auto& param_info) {
+                           return absl::StrReplaceAll(param_info.param, {{"-", "_"}});
+                         });
+
+// The programs of a run, where one worker is a script that gives up.
+TEST_F(KillTest, ARoleThatExitsBeforeItRegistersIsNamedWithItsLastWords) {
+  namespace fs = std::filesystem;
+  const std::string bin = folder_.File("bin");
+  fs::create_directories(bin);
+  fs::copy_file(ProgramPath("tandem"), bin + "/tandem");
+  for (const char* role : {"tandem-scheduler", "tandem-server"}) {
+    fs::create_symlink(fs::absolute(ProgramPath(role)), absl::StrCat(bin, "/", role));
+  }
+  WriteTextFile(
+      bin + "/tandem-worker",
+      absl::StrCat("#!/bin/sh\n", "case \"$*\" in *'--index 1 '*)\n",
+                   "  echo 'looks for its model' >&2; echo 'no model today' >&2; exit 3;;\n",
+                   "esac\n", "exec ", fs::absolute(ProgramPath("tandem-worker")).string(),
+                   " \"$@\"\n"));
+  fs::permissions(bin + "/tandem-worker", fs::perms::owner_all);
+  const RunArguments arguments = Endless();
+  std::vector<std::string> argv = {bin + "/tandem", "run", arguments.job, "--out", arguments.out};
+  for (const std::string& set : arguments.set) argv.insert(argv.end(), {"--set", set});
+  const RunResult result = RunProgram(argv, patience_ * kStart);
+  EXPECT_EQ(result.exit_code, 1) << result.DebugString();
+  EXPECT_THAT(LastLine(result.output), HasSubstr("failed: worker 1 (pid "));
+  EXPECT_THAT(LastLine(result.output),
+              HasSubstr("exited with status 3 before the job had started: no model today"));
+  EXPECT_THAT(result.output, HasSubstr("\n  looks for its model\n")) << "the end of its log";
+}
+
 TEST_F(KillTest, DriverKilledLeavesNoChild) {
   RunningJob job(Endless());
   ASSERT_TRUE(Trains(&job));
@@ -169,6 +239,19 @@ TEST_P(SignalTest, EndsARunThatHasJustBegun) {
   ASSERT_GT(job.WaitForRole("scheduler", kStart), 0);
   job.driver().Signal(GetParam());
   ExpectFailure(&job, {"stopped by a signal"});
+}
+
+// Nobody has begun: there is nothing to wait for, not even for a process that does not answer.
+TEST_P(SignalTest, EndsARunThatCannotStartAtOnce) {
+  RunningJob job(Endless());
+  const pid_t worker = job.WaitForRole("worker-1", kStart);
+  ASSERT_GT(worker, 0);
+  kill(worker, SIGSTOP);
+  absl::SleepFor(absl::Seconds(1));  // the others register and wait for it
+  const absl::Time told = absl::Now();
+  job.driver().Signal(GetParam());
+  ExpectFailure(&job, {"stopped by a signal"});
+  EXPECT_LT(absl::Now() - told, patience_ * kAtOnce);
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, SignalTest, ::testing::Values(SIGINT, SIGTERM),
