@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   options.out_dir = flags.out;
   options.incarnation = NewIncarnation();
   options.abort = StopSignal();
-  options.save = SaveSignal();
+  options.save = SaveSignals();
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
   options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
   return Finish("tandem-scheduler", RunScheduler(options));

@@ -43,7 +43,7 @@ int main(int argc, char** argv) {
   options.trace_path = trace;
   options.trace_steps = trace_steps;
   options.dump_folder = dump_folder;
-  options.dump_signal = SaveSignal();
+  options.dump_signals = SaveSignals();
   options.stop = StopSignal();
   return Finish("tandem-worker", RunWorker(options));
 }

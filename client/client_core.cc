@@ -530,7 +530,8 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   flight->heard_at = now;
   if (h.kind == FrameKind::kWaiting) {
     const SliceEntry e = frame.entry_count > 0 ? frame.Entry(0) : SliceEntry();
-    flight->waiting = absl::StrCat("waits for worker ", e.row_floats, " at step ", e.version);
+    flight->waiting.text = absl::StrCat("waits for worker ", e.row_floats, " at step ", e.version);
+    flight->waiting.waits_for = EndpointId::Worker(static_cast<int>(e.row_floats));
     return;
   }
   if (h.kind != FrameKind::kRows && h.kind != FrameKind::kAck) return;
@@ -721,15 +722,21 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
   SendOpenSlices(now, request);
 }
 
-std::string ClientCore::Waiting(absl::Time now) const {
-  if (requests_.empty()) return "";
+Activity ClientCore::Waiting(absl::Time now) const {
+  if (requests_.empty()) return {};
   const Request& request = *requests_.front();
-  std::string out = absl::StrCat(request.push ? "push" : "pull", " of step ", request.header.step,
-                                 " since ", absl::ToInt64Seconds(now - request.started), " s");
+  Activity out;
+  out.text = absl::StrCat(request.push ? "push" : "pull", " of step ", request.header.step,
+                          " since ", absl::ToInt64Seconds(now - request.started), " s");
+  // Requests are under way nearly always; what is answered at once is no wait.
+  const bool waits = now - request.started >= absl::Seconds(1);
   for (const Flight& flight : request.flights) {
     if (flight.answered) continue;
-    absl::StrAppend(&out, "; ", flight.to.DebugString(),
-                    flight.waiting.empty() ? " is waited for" : absl::StrCat(" ", flight.waiting));
+    const bool parked = !flight.waiting.text.empty();
+    absl::StrAppend(&out.text, "; ", flight.to.DebugString(), " ",
+                    parked ? flight.waiting.text : "is waited for");
+    if (!waits || out.waits_for.role != Role::kNone) continue;
+    out.waits_for = parked ? flight.waiting.waits_for : flight.to;
   }
   return out;
 }

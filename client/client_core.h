@@ -30,6 +30,7 @@
 #include "client/pulled_rows.h"
 #include "data/batch_builder.h"
 #include "job/job.h"
+#include "proto/activity.h"
 #include "proto/frame.h"
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
@@ -151,8 +152,9 @@ class ClientCore {
   size_t requests_in_flight() const { return requests_.size(); }
   // Updates with rows sent, by table, each (step, range) once.
   const std::vector<uint64_t>& updates_sent() const { return updates_sent_; }
-  // What the oldest request waits for: "pull of step 7: server 1 shard 0 waits for worker 2 ...".
-  std::string Waiting(absl::Time now) const;
+  // What the oldest request waits for: "pull of step 7: server 1 shard 0 waits for worker 2 ...", and,
+  // once it has waited for a second, whom. No text if there is none.
+  Activity Waiting(absl::Time now) const;
 
  private:
   // The keys of one range in the request's packed order (by owner, then by range). It is packed
@@ -180,7 +182,7 @@ class ClientCore {
     bool answered = false;
     absl::Time sent_at, heard_at;
     Frame frame;
-    std::string waiting;  // the shard's last WAITING, as text
+    Activity waiting;  // what the shard's last WAITING said; no text if it has sent none
   };
   // Requests are reused when they are done, with the memory of what is in them.
   struct Request {

@@ -152,6 +152,8 @@ class Group {
   absl::Status status() const { return engine_.status(); }
   AlgorithmChoice Choose(Primitive primitive, int64_t bytes) const;
   std::string WaitingFor() const;
+  // The rank that the oldest operation waits for; -1 if none.
+  int waiting_for() const { return engine_.waiting_for(); }
   std::vector<OperationRecord> Records() const { return engine_.Records(); }
   uint64_t bytes_sent() const { return engine_.bytes_sent(); }
   const Link* link(int r) const { return links_[static_cast<size_t>(r)].get(); }

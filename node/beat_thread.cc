@@ -1,5 +1,6 @@
 #include "node/beat_thread.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -11,14 +12,35 @@ constexpr absl::Duration kInterval = absl::Seconds(1);
 constexpr absl::Duration kPoll = absl::Milliseconds(50);  // how soon a stop is seen
 }  // namespace
 
+Beat LoopWatch::Look() {
+  Beat beat;
+  for (size_t i = 0; i < loops_.size(); ++i) {
+    const uint64_t count = loops_[i]->count();
+    if (count != seen_[i]) moved_[i] = true;
+    seen_[i] = count;
+    beat.set_step(std::max(beat.step(), loops_[i]->step()));
+    Activity activity = loops_[i]->activity();
+    const bool waits = activity.waits_for.role != Role::kNone;
+    if (beat.waits_for() != 0 || !(waits || beat.activity().empty())) continue;
+    beat.set_activity(std::move(activity.text));
+    beat.set_waits_for(activity.waits_for.Pack());
+  }
+  if (std::all_of(moved_.begin(), moved_.end(), [](bool moved) { return moved; })) {
+    ++progress_;
+    moved_.assign(moved_.size(), false);
+  }
+  beat.set_progress(progress_);
+  return beat;
+}
+
 BeatThread::BeatThread(std::function<absl::StatusOr<std::unique_ptr<Transport>>()> make_transport,
                        std::string scheduler, EndpointId self, uint64_t incarnation,
-                       const LoopProgress* progress)
+                       std::vector<const LoopProgress*> loops)
     : make_transport_(std::move(make_transport)),
       scheduler_(std::move(scheduler)),
       self_(self),
       incarnation_(incarnation),
-      progress_(progress),
+      watch_(std::move(loops)),
       thread_([this] { Run(); }) {}
 
 BeatThread::~BeatThread() {
@@ -37,9 +59,7 @@ void BeatThread::Run() {
       next = absl::Now() + kInterval;
       if (peer == 0) peer = (*transport)->Connect(scheduler_).value_or(0);
       Control control;
-      control.mutable_beat()->set_progress(progress_->count());
-      control.mutable_beat()->set_step(progress_->step());
-      control.mutable_beat()->set_activity(progress_->activity());
+      *control.mutable_beat() = watch_.Look();
       FrameHeader header;
       header.sender = self_;
       header.incarnation = incarnation_;

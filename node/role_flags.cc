@@ -13,10 +13,10 @@ namespace tandem {
 namespace {
 
 std::atomic<bool> stop_signal{false};
-std::atomic<bool> save_signal{false};
+std::atomic<int> save_signals{0};
 
 void OnStop(int) { stop_signal.store(true); }
-void OnSave(int) { save_signal.store(!save_signal.load()); }
+void OnSave(int) { save_signals.fetch_add(1); }
 
 void Install(int signal, void (*handler)(int)) {
   struct sigaction action = {};
@@ -63,9 +63,9 @@ const std::atomic<bool>* StopSignal() {
   return &stop_signal;
 }
 
-const std::atomic<bool>* SaveSignal() {
+const std::atomic<int>* SaveSignals() {
   Install(SIGUSR1, OnSave);
-  return &save_signal;
+  return &save_signals;
 }
 
 int Finish(const char* program, const absl::Status& status) {

@@ -48,8 +48,8 @@ uint64_t NewIncarnation();
 // Set by SIGINT and SIGTERM from the first call on. The only state that a program keeps outside its
 // objects: signal handlers can reach nothing else.
 const std::atomic<bool>* StopSignal();
-// Changes at each SIGUSR1 (the scheduler saves then, a worker dumps what its collectives did).
-const std::atomic<bool>* SaveSignal();
+// How often SIGUSR1 has come (the scheduler saves then, a worker dumps what its collectives did).
+const std::atomic<int>* SaveSignals();
 
 // Prints "PROGRAM: message" on one line to stderr and returns the exit code for the status.
 int Finish(const char* program, const absl::Status& status);

@@ -39,6 +39,34 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
                                                    enter.parties(), " parties, the job has ",
                                                    workers_, " workers"));
   }
+  if (!BarrierEnter::Action_IsValid(enter.action())) {
+    return absl::InvalidArgumentError(absl::StrCat("barrier \"", enter.name(), "\" with action ",
+                                                   static_cast<int>(enter.action())));
+  }
+  const bool saves = enter.action() == BarrierEnter::SAVE;
+  if (saves == enter.path().empty() || enter.path().size() > kMaxPathBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("barrier \"", enter.name(), "\": ", BarrierEnter::Action_Name(enter.action()),
+                     " with a path of ", enter.path().size(), " bytes, want ",
+                     saves ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Barriers::CheckAgreement(const Barrier& barrier, const BarrierEnter& enter) const {
+  if (barrier.parties != PartiesOf(enter)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("barrier \"", enter.name(), "\" of ", PartiesOf(enter),
+                     " parties, an earlier entry said ", barrier.parties));
+  }
+  if (barrier.action != enter.action() || barrier.path != enter.path()) {
+    const auto name = [](BarrierEnter::Action action, const std::string& path) {
+      return absl::StrCat(BarrierEnter::Action_Name(action), path.empty() ? "" : " ", path);
+    };
+    return absl::InvalidArgumentError(
+        absl::StrCat("barrier \"", enter.name(), "\" for ", name(enter.action(), enter.path()),
+                     ", an earlier entry said ", name(barrier.action, barrier.path)));
+  }
   return absl::OkStatus();
 }
 
@@ -48,7 +76,6 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
   const auto same_name = [&](const BarrierRelease& r) { return r.name() == enter.name(); };
   if (std::any_of(released_.begin(), released_.end(), same_name)) return Entry::kReleased;
 
-  const int parties = enter.parties() == 0 ? workers_ : enter.parties();
   auto it = open_.find(enter.name());
   if (it == open_.end()) {
     if (open_.size() >= static_cast<size_t>(kMaxOpen) * workers_) {
@@ -56,23 +83,21 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
           absl::StrCat("barrier \"", enter.name(), "\": ", open_.size(), " are open already"));
     }
     it = open_.emplace(enter.name(), Barrier()).first;
-    it->second.parties = parties;
+    it->second.parties = PartiesOf(enter);
+    it->second.action = enter.action();
+    it->second.path = enter.path();
     it->second.max_value = enter.value();
     it->second.entered.resize(workers_);
     it->second.entered_at.resize(workers_);
     it->second.first_entry = now;
   }
   Barrier& barrier = it->second;
-  if (barrier.parties != parties) {
-    return absl::InvalidArgumentError(absl::StrCat("barrier \"", enter.name(), "\" of ", parties,
-                                                   " parties, an earlier entry said ",
-                                                   barrier.parties));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckAgreement(barrier, enter));
   if (barrier.complete || barrier.entered[rank]) return Entry::kWaiting;
   barrier.entered[rank] = true;
   barrier.entered_at[rank] = now;
   barrier.max_value = std::max(barrier.max_value, enter.value());
-  barrier.complete = ++barrier.entries == parties;
+  barrier.complete = ++barrier.entries == barrier.parties;
   return barrier.complete ? Entry::kComplete : Entry::kWaiting;
 }
 

@@ -1,4 +1,5 @@
-// Barriers among workers, by name. A name is used once in a job (workers count: "evaluate 3").
+// Barriers among workers, by name. A name is used once in a job (workers count: "evaluate 3"); what
+// the scheduler does before the release is in the entries' action.
 //
 // Entering is idempotent: a worker repeats its entry until the release arrives, and an entry that
 // comes after the release is answered with the same release again. Pure; the core decides what
@@ -21,6 +22,8 @@ namespace tandem {
 
 struct Barrier {
   int parties = 0;
+  BarrierEnter::Action action = BarrierEnter::NONE;
+  std::string path;  // of a SAVE
   int64_t max_value = 0;
   std::vector<bool> entered;           // by rank
   std::vector<absl::Time> entered_at;  // by rank
@@ -38,6 +41,7 @@ class Barriers {
   static constexpr int kMaxOpen = 4;  // per worker, on average
   static constexpr size_t kRemembered = 256;
   static constexpr size_t kMaxNameBytes = 512;
+  static constexpr size_t kMaxPathBytes = 4096;
 
   enum class Entry {
     kWaiting,   // not all are in, or this entry is a repetition
@@ -62,6 +66,11 @@ class Barriers {
 
  private:
   absl::Status Check(int rank, const BarrierEnter& enter) const;
+  // INVALID_ARGUMENT if the entry does not mean the same as those before it.
+  absl::Status CheckAgreement(const Barrier& barrier, const BarrierEnter& enter) const;
+  int PartiesOf(const BarrierEnter& enter) const {
+    return enter.parties() == 0 ? workers_ : enter.parties();
+  }
 
   const int workers_;
   std::map<std::string, Barrier> open_;

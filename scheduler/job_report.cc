@@ -134,6 +134,12 @@ absl::Status JobBook::SetCollectives(int rank, const Collectives& collectives) {
   return absl::OkStatus();
 }
 
+const Progress& JobBook::FurthestBehind() const {
+  return *std::min_element(workers_.begin(), workers_.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.epoch(), a.step()) < std::pair(b.epoch(), b.step());
+  });
+}
+
 double JobBook::FractionDone() const {
   double epochs = 0, step = std::numeric_limits<double>::infinity();
   for (const Progress& worker : workers_) {
@@ -163,12 +169,12 @@ JobProgress JobBook::Interval(absl::Time now) {
   p.seconds = absl::ToDoubleSeconds(now - started_);
   double loss_sum = 0, loss_samples = 0, auc_sum = 0;
   int with_auc = 0;
+  const Progress& behind = FurthestBehind();
+  p.epoch = behind.epoch();
+  p.epoch_fraction = behind.epoch_fraction();
+  p.min_step = behind.step();
   for (Progress& worker : workers_) {
-    const bool first = &worker == &workers_.front();
-    p.epoch = first ? worker.epoch() : std::min(p.epoch, worker.epoch());
-    p.min_step = first ? worker.step() : std::min(p.min_step, worker.step());
     p.max_step = std::max(p.max_step, worker.step());
-    p.epoch_fraction += worker.epoch_fraction() / static_cast<double>(workers_.size());
     p.samples += worker.samples();
     loss_sum += worker.loss_sum();
     loss_samples += static_cast<double>(worker.loss_samples());

@@ -22,10 +22,13 @@ void MergeTableReport(const TableReport& from, TableReport* into);
 
 // One reporting interval.
 struct JobProgress {
-  double seconds = 0;         // since the start of training
-  int64_t epoch = 0;          // of the worker furthest behind
-  double epoch_fraction = 0;  // mean over the workers
-  int64_t min_step = 0, max_step = 0;
+  double seconds = 0;  // since the start of training
+  // The worker furthest behind: its epoch, how much of its share of the epoch, and its step, all
+  // from one report of it.
+  int64_t epoch = 0;
+  double epoch_fraction = 0;
+  int64_t min_step = 0;
+  int64_t max_step = 0;           // of the worker furthest ahead
   int64_t samples = 0;            // since the start
   double samples_per_second = 0;  // over this interval
   double loss = 0;                // mean per sample over this interval; NaN if there was none
@@ -79,6 +82,7 @@ class JobBook {
   JobReport Total(absl::Time now) const;
 
  private:
+  const Progress& FurthestBehind() const;
   double FractionDone() const;
   void AddStaleness(JobProgress* progress) const;
 

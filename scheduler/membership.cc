@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -30,6 +33,17 @@ std::string Clip(absl::string_view text) { return std::string(text.substr(0, kMa
 std::string Node::Name() const {
   if (index >= 0) return absl::StrCat(RoleName(role), " ", index);
   return absl::StrCat("a ", RoleName(role), " (pid ", pid, " on ", host, ")");
+}
+
+absl::optional<EndpointId> ParseNodeName(absl::string_view text) {
+  const bool worker = absl::ConsumePrefix(&text, "worker ");
+  if (!worker && !absl::ConsumePrefix(&text, "server ")) return absl::nullopt;
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;
+  uint32_t index = 0;
+  if (!absl::SimpleAtoi(text.substr(0, digits), &index) || index > 0xffff) return absl::nullopt;
+  return worker ? EndpointId::Worker(static_cast<int>(index))
+                : EndpointId::Shard(static_cast<int>(index), 0);
 }
 
 Membership::Membership(const JobPlan& plan)

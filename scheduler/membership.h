@@ -52,9 +52,7 @@ struct Node {
   absl::Time moved_at;  // `progress` or `step` last changed
   absl::Time step_at;   // `step` last changed
   absl::optional<EndpointId> waits_for;
-  absl::Time wait_started;     // if waits_for
-  absl::Time wait_confirmed;   // when it last said so
-  bool wait_by_stall = false;  // a Stall message says so, not the beats
+  absl::Time wait_started;  // if waits_for
 
   uint32_t acknowledged_view = 0;
   bool reported_failure = false;
@@ -64,6 +62,9 @@ struct Node {
   // "worker 1", "server 0"; "a worker (pid 7 on h)" before it is numbered.
   std::string Name() const;
 };
+
+// "worker 3", "server 0", "server 0 shard 1" (the shard is dropped): which node a text starts with.
+absl::optional<EndpointId> ParseNodeName(absl::string_view text);
 
 class Membership {
  public:

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
@@ -39,11 +38,6 @@ Member MemberOf(const Node& node) {
   member.set_host(node.host);
   member.set_pid(node.pid);
   return member;
-}
-
-std::string PathOfSave(const std::string& barrier, const std::string& otherwise) {
-  const size_t colon = barrier.find(':');
-  return colon == std::string::npos ? otherwise : barrier.substr(colon + 1);
 }
 
 }  // namespace
@@ -133,8 +127,6 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
   switch (control.body_case()) {
     case Control::kBeat:
       return OnBeat(node, event.connection, control.beat());
-    case Control::kStall:
-      return OnStall(node, control.stall());
     case Control::kBarrierEnter:
       return OnBarrierEnter(node, control.barrier_enter());
     case Control::kCommandDone:
@@ -194,7 +186,8 @@ void SchedulerCore::Welcome(const Node& node) {
   control.mutable_command()->set_id(start_command_);
   SendTo(node, control);
   for (const auto& [id, pending] : commands_) {
-    if (node.role != Role::kServer || pending.servers.count(node.index) == 0) continue;
+    const std::set<int>& missing = node.role == Role::kServer ? pending.servers : pending.workers;
+    if (missing.count(node.index) == 0) continue;
     *control.mutable_command() = pending.command;
     SendTo(node, control);
   }
@@ -212,34 +205,12 @@ void SchedulerCore::OnBeat(Node* node, uint64_t connection, const Beat& beat) {
   node->step = beat.step();
   node->progress = beat.progress();
   node->activity = Clip(beat.activity());
-  const absl::optional<EndpointId> target = ParseWaitsFor(node->activity);
-  if (target.has_value()) {
-    if (!node->waits_for.has_value()) node->wait_started = now_;
-    node->waits_for = target;
-    node->wait_by_stall = false;
+  if (beat.waits_for() == 0) {
+    node->waits_for.reset();
     return;
   }
-  // A Stall message counts until the node steps on or does not repeat it.
-  const bool expired = stepped || now_ - node->wait_confirmed > options_.times.stall_after;
-  if (!node->wait_by_stall || expired) node->waits_for.reset();
-}
-
-void SchedulerCore::OnStall(Node* node, const Stall& stall) {
-  const absl::optional<EndpointId> waiter = ParseNodeName(stall.waiter());
-  Node* who = waiter.has_value() ? members_.ByEndpoint(*waiter) : node;
-  if (who == nullptr) who = node;
-  const absl::optional<EndpointId> target = ParseNodeName(stall.waits_for());
-  const double said = std::isfinite(stall.seconds()) ? stall.seconds() : 0.0;
-  const double seconds = std::clamp(said, 0.0, 1e6);
-  Warn(absl::StrCat(
-      who->Name(), " waits for ", Clip(stall.waits_for()), " (", Clip(stall.what()), ") since ",
-      absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(seconds * 1000)))));
-  if (!target.has_value()) return;
-  const absl::Time began = std::max(*first_step_, now_ - absl::Seconds(seconds));
-  who->wait_started = who->waits_for.has_value() ? std::min(who->wait_started, began) : began;
-  who->waits_for = target;
-  who->wait_confirmed = now_;
-  who->wait_by_stall = true;
+  if (!node->waits_for.has_value()) node->wait_started = now_;
+  node->waits_for = EndpointId::Unpack(beat.waits_for());
 }
 
 void SchedulerCore::OnBarrierEnter(Node* node, const BarrierEnter& enter) {
@@ -268,8 +239,8 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
     return FailNode(*node, absl::StrCat(what, ": ", Clip(done.message())), CodeOf(done.code()));
   }
   if (is_view) return AcknowledgeView(node, static_cast<uint32_t>(done.id()));
-  if (it == commands_.end() || node->role != Role::kServer) return;
-  it->second.servers.erase(node->index);
+  if (it == commands_.end()) return;
+  (node->role == Role::kServer ? it->second.servers : it->second.workers).erase(node->index);
   FinishCommands();
 }
 
@@ -387,11 +358,31 @@ void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
 // ---- from outside -----------------------------------------------------------------------------
 
 void SchedulerCore::OnSaveRequest(const std::string& path) {
-  if (phase_ != Phase::kRunning) return Warn("save request ignored: the job is not running");
+  if (phase_ != Phase::kRunning || saves_closed_) {
+    return Warn(absl::StrCat("save request ignored: the job is ",
+                             saves_closed_ ? "at its end" : "not running"));
+  }
+  const bool waits_already = !saves_.empty() && std::count(saves_.begin() + 1, saves_.end(), path);
+  if (!waits_already) saves_.push_back(path);
+  if (saves_.size() == 1) return StartSave();
+  Log(absl::StrCat("a save is under way; the one to ", path, " follows",
+                   waits_already ? " for this request too" : ""));
+}
+
+// Asks all workers for the first of `saves_`. One that has lost its connection is asked when it is
+// back (Welcome).
+void SchedulerCore::StartSave() {
+  PendingCommand pending;
+  pending.command = NewCommand(Command::SAVE, saves_.front());
+  pending.since = now_;
   Control control;
-  *control.mutable_command() = NewCommand(Command::SAVE, path);
-  for (int rank = 0; rank < members_.workers(); ++rank) SendTo(*members_.worker(rank), control);
-  Log(absl::StrCat("asked the workers to save to ", path));
+  *control.mutable_command() = pending.command;
+  for (int rank = 0; rank < members_.workers(); ++rank) {
+    pending.workers.insert(rank);
+    SendTo(*members_.worker(rank), control);
+  }
+  commands_.emplace(pending.command.id(), std::move(pending));
+  Log(absl::StrCat("asked the workers to save to ", saves_.front()));
 }
 
 void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
@@ -461,21 +452,24 @@ Command SchedulerCore::NewCommand(Command::Kind kind, const std::string& path) {
 }
 
 void SchedulerCore::CompleteBarrier(const std::string& name) {
-  if (absl::StartsWith(name, "save")) {
-    const std::string path = PathOfSave(name, options_.save_path);
-    if (path.empty()) {
-      return Fail("scheduler", absl::StrCat("barrier \"", name, "\": nowhere to save to"),
-                  absl::StatusCode::kInvalidArgument);
-    }
-    return CommandServers(Command::SAVE, path, name);
+  const Barrier& barrier = barriers_.open().at(name);
+  const bool closes =
+      barrier.action == BarrierEnter::LAST_SAVE || barrier.action == BarrierEnter::END;
+  saves_closed_ |= closes;
+  if (closes && !saves_.empty()) {
+    waits_for_saves_ = name;  // completed again when they are finished
+    return;
   }
-  if (absl::StartsWith(name, "finish_delayed")) {
-    return CommandServers(Command::FINISH_DELAYED, "", name);
+  switch (barrier.action) {
+    case BarrierEnter::SAVE:
+      return CommandServers(Command::SAVE, barrier.path, name);
+    case BarrierEnter::FINISH_DELAYED:
+      return CommandServers(Command::FINISH_DELAYED, "", name);
+    case BarrierEnter::END:
+      return CommandServers(Command::REPORT, "", name);
+    default:
+      return ReleaseBarrier(name);
   }
-  if (absl::StartsWith(name, "report") || name == "end") {
-    return CommandServers(Command::REPORT, "", name);
-  }
-  ReleaseBarrier(name);
 }
 
 void SchedulerCore::CommandServers(Command::Kind kind, const std::string& path,
@@ -498,25 +492,39 @@ void SchedulerCore::CommandServers(Command::Kind kind, const std::string& path,
 }
 
 void SchedulerCore::FinishCommands() {
-  for (auto it = commands_.begin(); it != commands_.end();) {
-    if (!it->second.servers.empty() || !it->second.shards.empty()) {
-      ++it;
-      continue;
-    }
-    const std::string barrier = std::move(it->second.barrier);
-    it = commands_.erase(it);
-    if (!barrier.empty()) ReleaseBarrier(barrier);
+  const auto answered = [](const auto& command) {
+    const PendingCommand& pending = command.second;
+    return pending.servers.empty() && pending.workers.empty() && pending.shards.empty();
+  };
+  // What follows a command may add others: each time the search begins anew.
+  for (;;) {
+    const auto it = std::find_if(commands_.begin(), commands_.end(), answered);
+    if (it == commands_.end()) return;
+    const PendingCommand done = std::move(it->second);
+    commands_.erase(it);
+    FinishCommand(done);
   }
 }
 
+void SchedulerCore::FinishCommand(const PendingCommand& done) {
+  if (!done.barrier.empty()) return ReleaseBarrier(done.barrier);
+  if (done.command.kind() != Command::SAVE) return;
+  saves_.pop_front();
+  Log(absl::StrCat("saved to ", done.command.path()));
+  if (!saves_.empty()) return StartSave();
+  if (!waits_for_saves_.empty()) CompleteBarrier(std::exchange(waits_for_saves_, ""));
+}
+
 void SchedulerCore::ReleaseBarrier(const std::string& name) {
-  const std::vector<bool> entered = barriers_.open().at(name).entered;
+  const Barrier& barrier = barriers_.open().at(name);
+  const std::vector<bool> entered = barrier.entered;
+  const bool end = barrier.action == BarrierEnter::END;
   Control control;
   *control.mutable_barrier_release() = barriers_.Release(name);
   for (size_t rank = 0; rank < entered.size(); ++rank) {
     if (entered[rank]) SendTo(*members_.worker(static_cast<int>(rank)), control);
   }
-  if (name == "end") StopJob();
+  if (end) StopJob();
 }
 
 void SchedulerCore::StopJob() {
@@ -563,7 +571,9 @@ void SchedulerCore::CheckEnd() {
   const std::vector<Node>& nodes = members_.nodes();
   std::vector<std::string> left;
   for (const Node& node : nodes) {
-    if (node.connected && !node.gone) left.push_back(node.Name());
+    // One that lost its connection before it was told to stop may come back for that.
+    const bool returns = phase_ == Phase::kStopping && node.lost_since.has_value();
+    if ((node.connected || returns) && !node.gone) left.push_back(node.Name());
   }
   const bool patient = now_ - phase_since_ < options_.times.close_bound;
   if (!left.empty() && patient) return;

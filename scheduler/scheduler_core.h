@@ -8,25 +8,26 @@
 //
 // What nodes must know:
 //   Register  is repeated until a View arrives. A node finds its index in the View by its
-//   incarnation.
-//             After a lost connection it registers again with the same incarnation and gets the
-//             View, START and commands that wait for it once more.
-//   View n    is acknowledged by CommandDone{id: n}. START follows when all have acknowledged
-//   view 1. Command   other than START and STOP is answered by CommandDone with its id (ids are
-//   above 2^32, so
-//             they never look like views). REPORT: a ShardReport of each shard first.
+//             incarnation. After a lost connection it registers again with the same incarnation and
+//             gets the View, START and commands that wait for it once more.
+//   View n    is acknowledged by CommandDone{id: n}. START follows when all have acknowledged view 1.
+//   Command   to a server, other than START and STOP, is answered by CommandDone with its id (ids
+//             are above 2^32, so they never look like views). REPORT: a ShardReport of each shard
+//             first.
 //   Beat      may come on a connection of its own: any frame whose header names a member's
-//   incarnation
-//             is that member's. It is answered on the connection it came by.
-//   Barriers  are among workers, all unless `parties` says otherwise; a name is used once. Names
-//   that
-//             begin with these words do something on all servers before the release:
-//               "save"            SAVE; the path follows the first ':' of the name, else the
-//               default "finish_delayed"  FINISH_DELAYED "report"          REPORT
-//             "end" (the whole name) does REPORT, then the release, then STOP to all nodes, which
-//             then close their connections. A Progress sent before the entry is counted.
+//             incarnation is that member's. It is answered on the connection it came by.
+//   Barriers  are among workers, all unless `parties` says otherwise; a name is used once. What is
+//             done between the last entry and the release is the entries' action:
+//               NONE            nothing
+//               SAVE            SAVE to all servers, with the entries' path
+//               FINISH_DELAYED  FINISH_DELAYED to all servers
+//               LAST_SAVE       saves that were asked for are finished; no more are begun
+//               END             the same, then REPORT to all servers; after the release STOP to all
+//                               nodes, which then close their connections
+//             A Progress sent before the entry is counted.
 //   SAVE      to a worker (only on a request from outside) asks the workers to agree on a step and
-//             enter a barrier "save <id>:<path>" there.
+//             save there. Each answers when it is done, so that one save follows the other: requests
+//             that come meanwhile wait, those for the same folder as one.
 // A node's Failure ends the job. If it blames a peer or the network (UNAVAILABLE,
 // DEADLINE_EXCEEDED, ABORTED) it is held for a moment, so that a process that has died is named and
 // not its victim.
@@ -34,6 +35,7 @@
 #define TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -116,7 +118,6 @@ class SchedulerCore {
  public:
   struct Options {
     SchedulerTimes times;
-    std::string save_path;    // of a "save" barrier whose name has no path; empty = an error
     std::string coordinator;  // of collectives, host:port; for the views
   };
 
@@ -140,7 +141,7 @@ class SchedulerCore {
   enum class Phase { kRegistering, kStarting, kRunning, kStopping, kFinished, kFailing, kFailed };
   struct PendingCommand {
     Command command;
-    std::set<int> servers;                 // that have not answered
+    std::set<int> servers, workers;        // that have not answered
     std::set<std::pair<int, int>> shards;  // REPORT: (server, shard) that have not reported
     std::string barrier;                   // released afterwards; empty = none
     absl::Time since;
@@ -158,7 +159,6 @@ class SchedulerCore {
   void Refuse(uint64_t connection, const absl::Status& why);
   void OnMemberControl(Node* node, const SchedulerEvent& event);
   void OnBeat(Node* node, uint64_t connection, const Beat& beat);
-  void OnStall(Node* node, const Stall& stall);
   void OnBarrierEnter(Node* node, const BarrierEnter& enter);
   void OnCommandDone(Node* node, const CommandDone& done);
   void OnProgress(Node* node, const Progress& progress);
@@ -176,6 +176,7 @@ class SchedulerCore {
 
   // From outside.
   void OnSaveRequest(const std::string& path);
+  void StartSave();
   void OnMoveRange(const SchedulerEvent& event);
 
   // Views, commands, barriers.
@@ -186,6 +187,7 @@ class SchedulerCore {
   void ReleaseBarrier(const std::string& name);
   void CommandServers(Command::Kind kind, const std::string& path, const std::string& barrier);
   void FinishCommands();
+  void FinishCommand(const PendingCommand& pending);
   void StopJob();
   Command NewCommand(Command::Kind kind, const std::string& path);
 
@@ -242,6 +244,9 @@ class SchedulerCore {
   uint64_t next_command_ = (uint64_t{1} << 32) + 1;
   uint64_t start_command_ = 0;
   std::map<uint64_t, PendingCommand> commands_;
+  std::deque<std::string> saves_;  // folders of saves that were asked for: the first is under way
+  bool saves_closed_ = false;      // a barrier has been completed that no save may follow
+  std::string waits_for_saves_;    // the barrier that waits for them to be finished
   absl::Time next_progress_, next_shard_reports_;
   JobBook book_;
   JobReport report_;

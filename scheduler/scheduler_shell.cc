@@ -36,8 +36,7 @@ class Shell {
       : options_(options),
         transport_(transport),
         transport_name_(transport_name),
-        core_(options.plan,
-              {options.times, options.out_dir.empty() ? "" : ModelDir(), coordinator}) {}
+        core_(options.plan, {options.times, coordinator}) {}
 
   absl::Status Run() {
     if (!options_.out_dir.empty()) {
@@ -72,8 +71,9 @@ class Shell {
       event.text = "interrupted";
       StepCore(event);
     }
-    if (options_.save != nullptr && *options_.save != save_seen_) {
-      save_seen_ = !save_seen_;
+    const int saves = options_.save == nullptr ? save_seen_ : options_.save->load();
+    if (saves != save_seen_) {
+      save_seen_ = saves;
       event.kind = SchedulerEvent::Kind::kSave;
       event.text = ModelDir();
       StepCore(event);
@@ -246,7 +246,8 @@ class Shell {
   std::unique_ptr<LineFile> metrics_;
   absl::Status file_error_;  // the first one
   absl::Time next_tick_ = absl::InfinitePast();
-  bool aborted_ = false, save_seen_ = false;
+  bool aborted_ = false;
+  int save_seen_ = 0;
 };
 
 // "tcp://HOST:PORT" -> HOST; of any other kind of address, this machine's own.

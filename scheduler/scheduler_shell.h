@@ -34,7 +34,7 @@ struct SchedulerOptions {
   std::string out_dir;                       // empty = no files
   std::FILE* progress = nullptr;             // not owned; null = no events
   const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job
-  const std::atomic<bool>* save = nullptr;   // each change asks for a save to out_dir/model
+  const std::atomic<int>* save = nullptr;    // each change asks for a save to out_dir/model
   uint64_t incarnation = 1;                  // of this process, in frame headers
   SchedulerTimes times;
 };

@@ -63,7 +63,6 @@ void SchedulerCore::ForgivePause(absl::Duration pause) {
     node.moved_at += pause;
     node.step_at += pause;
     node.wait_started += pause;
-    node.wait_confirmed += pause;
     if (node.lost_since.has_value()) *node.lost_since += pause;
   }
 }
@@ -172,11 +171,15 @@ void SchedulerCore::CheckCommands() {
   for (auto& [id, pending] : commands_) {
     std::set<int> servers = pending.servers;
     for (const auto& [server, shard] : pending.shards) servers.insert(server);
-    const std::string text = absl::StrCat(Command::Kind_Name(pending.command.kind()),
-                                          " not done after ", Seconds(now_ - pending.since),
-                                          " by server ", absl::StrJoin(servers, ", server "));
+    std::vector<std::string> names;
+    for (const int server : servers) names.push_back(absl::StrCat("server ", server));
+    for (const int rank : pending.workers) names.push_back(absl::StrCat("worker ", rank));
+    const std::string text =
+        absl::StrCat(Command::Kind_Name(pending.command.kind()), " not done after ",
+                     Seconds(now_ - pending.since), " by ", absl::StrJoin(names, ", "));
     if (ReportDue(pending.since, &pending.next_report)) Warn(text);
-    if (now_ - pending.since < stall_limit_) continue;
+    // Workers save at barriers and by way of the servers, where long waits have limits of their own.
+    if (now_ - pending.since < stall_limit_ || servers.empty()) continue;
     const Node& first = *members_.server(*servers.begin());
     return FailNode(first, text, absl::StatusCode::kDeadlineExceeded);
   }
@@ -206,6 +209,9 @@ void SchedulerCore::AddBarrierWaits(std::vector<WaitState>* states) {
       if (!missing.empty()) holds_up = NodeIndex(members_.worker(missing.front()));
     }
     for (const auto& [id, pending] : commands_) {
+      if (name == waits_for_saves_ && !pending.workers.empty()) {
+        holds_up = NodeIndex(members_.worker(*pending.workers.begin()));
+      }
       if (pending.barrier != name) continue;
       const int server = !pending.servers.empty()  ? *pending.servers.begin()
                          : !pending.shards.empty() ? pending.shards.begin()->first
@@ -271,9 +277,12 @@ void SchedulerCore::ReportProgress() {
     effects_->notices.back().progress = book_.Interval(now_);
     next_progress_ = std::max(next_progress_ + report_interval_, now_);
   }
-  const bool ask = options_.times.shard_reports > absl::ZeroDuration() && commands_.empty() &&
-                   members_.servers() > 0 && now_ >= next_shard_reports_;
-  if (!ask) return;
+  const bool ask = options_.times.shard_reports > absl::ZeroDuration() && members_.servers() > 0 &&
+                   now_ >= next_shard_reports_;
+  const bool busy = std::any_of(commands_.begin(), commands_.end(), [](const auto& command) {
+    return !command.second.servers.empty() || !command.second.shards.empty();
+  });
+  if (!ask || busy) return;
   CommandServers(Command::REPORT, "", "");
   next_shard_reports_ = now_ + options_.times.shard_reports;
 }

@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/strip.h"
-
 namespace tandem {
 namespace {
 
@@ -54,26 +50,6 @@ std::vector<StalledRoot> FindStalls(absl::Time now, absl::Duration stall_after,
   std::vector<StalledRoot> result;
   for (auto& [node, stalled] : found) result.push_back(std::move(stalled));
   return result;
-}
-
-absl::optional<EndpointId> ParseNodeName(absl::string_view text) {
-  const bool worker = absl::ConsumePrefix(&text, "worker ");
-  if (!worker && !absl::ConsumePrefix(&text, "server ")) return absl::nullopt;
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;
-  uint32_t index = 0;
-  if (!absl::SimpleAtoi(text.substr(0, digits), &index) || index > 0xffff) return absl::nullopt;
-  return worker ? EndpointId::Worker(static_cast<int>(index))
-                : EndpointId::Shard(static_cast<int>(index), 0);
-}
-
-absl::optional<EndpointId> ParseWaitsFor(absl::string_view activity) {
-  const size_t wait = activity.find("wait");
-  if (wait == absl::string_view::npos) return absl::nullopt;
-  for (size_t at = wait; at < activity.size(); ++at) {
-    if (const auto node = ParseNodeName(activity.substr(at)); node.has_value()) return node;
-  }
-  return absl::nullopt;
 }
 
 }  // namespace tandem

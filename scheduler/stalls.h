@@ -6,14 +6,10 @@
 #ifndef TANDEM_SCHEDULER_STALLS_H_
 #define TANDEM_SCHEDULER_STALLS_H_
 
-#include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "proto/endpoint.h"
 
 namespace tandem {
 
@@ -38,13 +34,6 @@ struct StalledRoot {
 // Roots of all waits and standstills that have lasted `stall_after` or longer, ascending.
 std::vector<StalledRoot> FindStalls(absl::Time now, absl::Duration stall_after,
                                     absl::Span<const WaitState> nodes);
-
-// "worker 3", "server 0", "server 0 shard 1" (the shard is dropped): which node a text starts with.
-absl::optional<EndpointId> ParseNodeName(absl::string_view text);
-
-// The node an activity text says is waited for, the first one named after "wait": "waits for worker
-// 1 at step 12", "waiting for rows of server 0". Nothing if it names none.
-absl::optional<EndpointId> ParseWaitsFor(absl::string_view activity);
 
 }  // namespace tandem
 

@@ -62,8 +62,7 @@ class RecordFile {
 // One shard: its thread, its endpoint and its core. Other threads reach it through Run() only.
 class ShardThread {
  public:
-  ShardThread(const ServerOptions& options, int shard, LoopProgress* progress)
-      : options_(options), shard_(shard), progress_(progress) {}
+  ShardThread(const ServerOptions& options, int shard) : options_(options), shard_(shard) {}
   ~ShardThread() { Stop(); }
 
   absl::Status Start() {
@@ -79,6 +78,7 @@ class ShardThread {
     thread_.join();
   }
   const std::string& address() const { return transport_->address(); }
+  const LoopProgress* progress() const { return &progress_; }
 
   // Runs `work` on the shard's thread and waits for its status.
   absl::Status Run(std::function<absl::Status(ShardThread*)> work) {
@@ -152,8 +152,9 @@ class ShardThread {
       if (core_ != nullptr && now >= next_tick) {
         next_tick = now + kTick;
         core_->OnTick(now, &effects_);
-        if (shard_ == 0) progress_->SetActivity(core_->Waiting(now));
+        progress_.SetActivity(core_->Waiting(now));
       }
+      progress_.Advance(last_step_);
       if (effects_.MustSend() || !effects_.log.empty()) Flush();
     }
     Flush();
@@ -166,7 +167,7 @@ class ShardThread {
     }
     if (event.kind != TransportEvent::Kind::kFrame || core_ == nullptr) return;
     core_->OnFrame(now, event.frame, &effects_);
-    progress_->Advance(static_cast<uint64_t>(std::max<int64_t>(event.frame.header.step, 0)));
+    if (event.frame.header.step > 0) last_step_ = static_cast<uint64_t>(event.frame.header.step);
     if (effects_.MustSend()) Flush();
   }
 
@@ -195,7 +196,7 @@ class ShardThread {
 
   const ServerOptions& options_;
   const int shard_;
-  LoopProgress* const progress_;
+  LoopProgress progress_;
   std::unique_ptr<Transport> transport_;
   std::thread thread_;
   mutable absl::Mutex mutex_;
@@ -203,6 +204,7 @@ class ShardThread {
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   // The shard's thread only, from here.
   bool stop_ = false;
+  uint64_t last_step_ = 0;  // of a frame
   std::unique_ptr<PeerMap> peers_;
   std::unique_ptr<ShardCore> core_;
   ShardEffects effects_;
@@ -224,7 +226,7 @@ class Server {
     registration.set_host(HostName());
     registration.set_job_hash(options_.plan.hash);
     for (int t = 0; t < options_.plan.shards_per_server(); ++t) {
-      shards_.push_back(std::make_unique<ShardThread>(options_, t, &progress_));
+      shards_.push_back(std::make_unique<ShardThread>(options_, t));
       TANDEM_RETURN_IF_ERROR(shards_.back()->Start());
       registration.add_endpoint(shards_.back()->address());
     }
@@ -234,9 +236,13 @@ class Server {
     link_options.self = self_;
     link_ = std::make_unique<NodeLink>(*transport_, link_options);
     TANDEM_RETURN_IF_ERROR(link_->Start(absl::Now()));
-    BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
-                     options_.incarnation, &progress_);
-    const absl::Status status = Loop();
+    std::vector<const LoopProgress*> loops = {&progress_};
+    for (const auto& shard : shards_) loops.push_back(shard->progress());
+    const absl::Status status = [&] {
+      BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
+                       options_.incarnation, loops);
+      return Loop();
+    }();
     shards_.clear();
     return status;
   }
@@ -248,6 +254,7 @@ class Server {
     while (!done_) {
       events.clear();
       transport_->Poll(kTick, &events);
+      progress_.Advance(0);
       const absl::Time now = absl::Now();
       for (const TransportEvent& event : events) link_->OnEvent(now, event, &inbox);
       link_->OnTick(now);

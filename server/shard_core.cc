@@ -432,18 +432,19 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
   }
 }
 
-std::string ShardCore::Waiting(absl::Time now) const {
-  if (parked_.empty()) return "";
+Activity ShardCore::Waiting(absl::Time now) const {
+  if (parked_.empty()) return {};
   const ParkedRead& read = parked_.front();
   for (const Slice& slice : read.slices) {
     if (slice.settled) continue;
     const RangeProgress& progress = owned_[slice.entry.range]->progress();
     const int slowest = progress.Slowest();
-    return absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
-                        " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
-                        " since ", absl::ToInt64Seconds(now - read.since), " s");
+    return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
+                         " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
+                         " since ", absl::ToInt64Seconds(now - read.since), " s"),
+            EndpointId::Worker(slowest)};
   }
-  return "";
+  return {};
 }
 
 // ---- pushes -----------------------------------------------------------------------------------

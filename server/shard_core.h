@@ -26,6 +26,7 @@
 #include "base/buffer.h"
 #include "job/job.h"
 #include "policies/policy.h"
+#include "proto/activity.h"
 #include "proto/frame.h"
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
@@ -77,8 +78,8 @@ class ShardCore {
   bool Settled() const;
   uint32_t view() const { return map_ == nullptr ? 0 : map_->view(); }
   size_t held_bytes() const;
-  // Reads that wait now: who is waited for, "" if none. For the beat's activity.
-  std::string Waiting(absl::Time now) const;
+  // The read that waits longest, and whom it waits for; no text if none waits.
+  Activity Waiting(absl::Time now) const;
 
   ShardReport Report() const;
   const std::vector<std::unique_ptr<TableContext>>& tables() const { return tables_; }

@@ -40,10 +40,9 @@ World::World(const JobPlan& plan, const WorldOptions& options)
 World::~World() = default;
 
 absl::Status World::Init() {
-  SchedulerCore::Options scheduler;
-  scheduler.save_path = "model";
-  scheduler_ = std::make_unique<SchedulerCore>(plan_, scheduler);
+  scheduler_ = std::make_unique<SchedulerCore>(plan_);
   links_.resize(static_cast<size_t>(plan_.servers() + plan_.workers()));
+  for (size_t node = 0; node < links_.size(); ++node) links_[node].connection = node;
   TANDEM_RETURN_IF_ERROR(InitServers());
   return InitWorkers();
 }
@@ -116,9 +115,8 @@ void World::StartClocks() {
     }
     Tick(
         [this, index] {
-          Control control;
-          control.mutable_beat()->set_activity(servers_[index]->shards[0]->Waiting(now_));
-          ToScheduler(EndpointId::Shard(index, 0), control);
+          SendBeat(EndpointId::Shard(index, 0), ++servers_[index]->beats, 0,
+                   servers_[index]->shards[0]->Waiting(now_));
         },
         kBeat);
   }
@@ -131,16 +129,14 @@ void World::StartClocks() {
     Tick(
         [this, rank] {
           const TrainerCore& core = *workers_[rank]->core;
-          Control control;
-          control.mutable_beat()->set_progress(core.progress_count());
-          control.mutable_beat()->set_step(static_cast<uint64_t>(core.step()));
-          control.mutable_beat()->set_activity(core.Activity(now_, WaitingForSum(rank)));
-          ToScheduler(EndpointId::Worker(rank), control);
+          SendBeat(EndpointId::Worker(rank), core.progress_count(),
+                   static_cast<uint64_t>(core.step()), core.Doing(now_, WaitingForSum(rank)));
         },
         kBeat);
   }
   if (network_.options().cuts_per_second > 0) CutSomebodyOff();
   if (options_.moves_per_second > 0) MoveSomeRange();
+  if (options_.breaks_per_second > 0) BreakSomeLink();
   for (const absl::Duration save : options_.saves) {
     After(save, [this] {
       SchedulerEvent event;
@@ -252,8 +248,35 @@ void World::CutSomebodyOff() {
 
 // ---- the scheduler and its links --------------------------------------------------------------
 
-uint64_t World::Connection(EndpointId id) const {
-  return id.role == Role::kServer ? id.index : static_cast<uint64_t>(plan_.servers()) + id.index;
+int World::NodeOf(EndpointId id) const {
+  return id.role == Role::kServer ? id.index : plan_.servers() + id.index;
+}
+
+// Of a worker; not before the job has begun, nor when it has been told to stop: then links close.
+void World::BreakSomeLink() {
+  After(absl::Seconds(random_.Exponential() / options_.breaks_per_second), [this] {
+    if (Ended() || stopping_) return;
+    const int rank = static_cast<int>(random_.Uniform(static_cast<uint64_t>(plan_.workers())));
+    SchedulerLink& link = links_[NodeOf(EndpointId::Worker(rank))];
+    if (scheduler_->view().number() > 0 && !link.broken) {
+      trace_.Line(now_, absl::StrCat("worker ", rank, " loses its link to the scheduler"));
+      SchedulerEvent event;
+      event.kind = SchedulerEvent::Kind::kLost;
+      event.connection = link.connection;
+      event.why = absl::UnavailableError("broken");
+      link.broken = true;
+      link.connection += links_.size();
+      ++breaks_;
+      StepScheduler(event);
+      // Shorter than the time it has to come back.
+      const absl::Duration length = options_.break_length * random_.Exponential();
+      After(std::min(length, absl::Seconds(1)), [this, rank] {
+        links_[NodeOf(EndpointId::Worker(rank))].broken = false;
+        Register(EndpointId::Worker(rank));
+      });
+    }
+    BreakSomeLink();
+  });
 }
 
 void World::Register(EndpointId id) {
@@ -273,18 +296,31 @@ void World::Register(EndpointId id) {
   ToScheduler(id, control);
 }
 
+void World::SendBeat(EndpointId from, uint64_t progress, uint64_t step, const Activity& activity) {
+  Control control;
+  Beat& beat = *control.mutable_beat();
+  beat.set_progress(progress);
+  beat.set_step(step);
+  beat.set_activity(activity.text);
+  beat.set_waits_for(activity.waits_for.Pack());
+  ToScheduler(from, control);
+}
+
 void World::ToScheduler(EndpointId from, const Control& control) {
-  if (absl::StartsWith(control.barrier_enter().name(), "save")) {
+  if (control.barrier_enter().action() == BarrierEnter::SAVE) {
     saving_.insert(control.barrier_enter().name());
   }
   if (control.has_barrier_enter() && random_.Bernoulli(options_.barrier_drop)) return;
+  SchedulerLink& link = links_[NodeOf(from)];
+  if (link.broken) return;
   SchedulerEvent event;
   event.kind = SchedulerEvent::Kind::kControl;
-  event.connection = Connection(from);
+  event.connection = link.connection;
   event.control = control;
-  SchedulerLink& link = links_[event.connection];
   link.last_up = std::max(link.last_up, now_ + kLinkDelay * (1 + random_.Exponential()));
-  At(link.last_up, [this, event] { StepScheduler(event); });
+  At(link.last_up, [this, event, &link] {
+    if (event.connection == link.connection) StepScheduler(event);
+  });
 }
 
 void World::StepScheduler(const SchedulerEvent& event) {
@@ -294,16 +330,20 @@ void World::StepScheduler(const SchedulerEvent& event) {
   }
   for (const SchedulerEffects::Send& send : scheduler_effects_.sends) {
     if (send.control.has_barrier_release() && random_.Bernoulli(options_.barrier_drop)) continue;
-    SchedulerLink& link = links_[send.connection];
+    stopping_ |= send.control.command().kind() == Command::STOP;
+    const int node = static_cast<int>(send.connection % links_.size());
+    SchedulerLink& link = links_[node];
     link.last_down = std::max(link.last_down, now_ + kLinkDelay * (1 + random_.Exponential()));
-    At(link.last_down, [this, send] { FromScheduler(send.connection, send.control); });
+    At(link.last_down, [this, send, node] {
+      if (send.connection == links_[node].connection) FromScheduler(node, send.control);
+    });
   }
   scheduler_effects_.Clear();
 }
 
-void World::FromScheduler(uint64_t connection, const Control& control) {
+void World::FromScheduler(int node, const Control& control) {
   if (control.has_beat_ack()) return;
-  trace_.Line(now_, absl::StrCat("scheduler -> node ", connection, ": ",
+  trace_.Line(now_, absl::StrCat("scheduler -> node ", node, ": ",
                                  control.has_view() ? absl::StrCat("view ", control.view().number())
                                                     : control.ShortDebugString()));
   if (control.has_failure()) {
@@ -312,7 +352,6 @@ void World::FromScheduler(uint64_t connection, const Control& control) {
   }
   if (control.has_barrier_release()) saving_.erase(control.barrier_release().name());
   const int servers = plan_.servers();
-  const int node = static_cast<int>(connection);
   if (node < servers) {
     OnServerControl(node, control);
   } else {
@@ -323,7 +362,7 @@ void World::FromScheduler(uint64_t connection, const Control& control) {
   if (node >= servers) workers_[node - servers]->stopped = true;
   SchedulerEvent event;
   event.kind = SchedulerEvent::Kind::kClosed;
-  event.connection = connection;
+  event.connection = links_[node].connection;
   After(kLinkDelay, [this, event] { StepScheduler(event); });
 }
 
@@ -670,7 +709,8 @@ void World::CheckSave(const std::string& dense_file) {
 // All files of a save are there: each range once, and all at the same point of the job.
 void World::CommitSave(const std::string& directory) {
   ++saves_done_;
-  const std::map<uint32_t, RangeImage>& saved = saved_[directory];
+  const std::map<uint32_t, RangeImage> saved = std::move(saved_[directory]);
+  saved_.erase(directory);  // the next save may be of the same step
   if (saved.size() != first_map_->ranges().size()) {
     Fail(absl::StrCat(directory, " has ", saved.size(), " of ", first_map_->ranges().size(),
                       " ranges"));

@@ -4,8 +4,7 @@
 //
 // What is checked as it runs, by the values that reads return (sim/ledger.h):
 //   (1) every row is explained: no update lost, none applied twice, each worker's in order;
-//   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP
-//   sees
+//   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP sees
 //       everybody's steps below k - bound and its own below k - depth, ASP its own;
 //   (3) evaluation sees every push, and creates no row;
 //   (4) no worker starts a step further ahead of the slowest than an SSP bound allows.
@@ -16,7 +15,8 @@
 // The same options give the same run, bit for bit (trace_hash).
 // Frames between workers and shards, and among workers, cross the network (sim/network.h) and pass
 // by reference. Links to the scheduler are connections: nothing is lost or overtaken, except that
-// barrier entries and releases, which are repeated until they succeed, may be dropped.
+// barrier entries and releases, which are repeated until they succeed, may be dropped. Links of
+// workers may break: what is on its way is lost, and the worker registers again on a new one.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_WORLD_H_
@@ -55,11 +55,13 @@ struct WorldOptions {
   NetworkOptions network;
   ComputeTime compute;
   ToyModel::Options model;
-  absl::Duration fetch = absl::Microseconds(300);      // reading a batch
-  absl::Duration view_delay = absl::Milliseconds(30);  // views reach each core up to this late
-  double moves_per_second = 0;                         // of ranges, to random shards
-  double barrier_drop = 0;                             // of entries and releases
-  std::vector<absl::Duration> saves;                   // when to ask for a save
+  absl::Duration fetch = absl::Microseconds(300);         // reading a batch
+  absl::Duration view_delay = absl::Milliseconds(30);     // views reach each core up to this late
+  double moves_per_second = 0;                            // of ranges, to random shards
+  double barrier_drop = 0;                                // of entries and releases
+  double breaks_per_second = 0;                           // of workers' links to the scheduler
+  absl::Duration break_length = absl::Milliseconds(200);  // mean
+  std::vector<absl::Duration> saves;                      // when to ask for a save
   bool save_at_end = false;
   bool evaluate = true;
   bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
@@ -100,6 +102,7 @@ class World {
   const JobReport& report() const { return scheduler_->report(); }
   int moves() const { return moves_; }
   int saves() const { return saves_done_; }
+  int breaks() const { return breaks_; }  // of links to the scheduler
   int64_t steps(int rank) const;
   uint64_t frames_resent() const;
   // With log_events: by range id, what was admitted and read, in order.
@@ -121,6 +124,7 @@ class World {
     uint64_t incarnation = 0;
     std::vector<std::unique_ptr<ShardCore>> shards;
     std::map<uint32_t, int> view_waits;  // by view: shards that do not know it yet
+    uint64_t beats = 0;
   };
   struct Worker {
     uint64_t incarnation = 0;
@@ -138,7 +142,9 @@ class World {
     std::optional<TrainerTask> synchronising;
     uint64_t sum = 0;
   };
-  struct SchedulerLink {  // to the scheduler, one a node; nothing overtakes
+  struct SchedulerLink {      // to the scheduler, one a node; nothing overtakes
+    uint64_t connection = 0;  // a new number each time; links_.size() of them belong to one time
+    bool broken = false;
     absl::Time last_up, last_down;
   };
 
@@ -163,11 +169,13 @@ class World {
   void Deliver(EndpointId to, const Frame& frame);
   void CutSomebodyOff();
 
-  // The scheduler and its links. Connections: servers from 0, then workers.
-  uint64_t Connection(EndpointId id) const;
+  // The scheduler and its links. Nodes: servers from 0, then workers.
+  int NodeOf(EndpointId id) const;
+  void BreakSomeLink();
   void Register(EndpointId id);
+  void SendBeat(EndpointId from, uint64_t progress, uint64_t step, const Activity& activity);
   void ToScheduler(EndpointId from, const Control& control);
-  void FromScheduler(uint64_t connection, const Control& control);
+  void FromScheduler(int node, const Control& control);
   void StepScheduler(const SchedulerEvent& event);
   void MoveSomeRange();
 
@@ -189,7 +197,7 @@ class World {
   void OnSegment(int rank, const ParsedFrame& frame);
   void ProgressCollective(int rank);
   void FinishSynchronise(int rank, const TrainerTask& task);
-  std::string WaitingForSum(int rank) const;
+  Activity WaitingForSum(int rank) const;
   void FinishTask(int rank, TrainerTask task);
   void Fetch(int rank, StepSlot* slot);
   void Compute(int rank, StepSlot* slot);
@@ -250,8 +258,8 @@ class World {
   std::vector<uint64_t> computed_;  // by table: (worker, step, range) with rows
   std::map<std::string, std::map<uint32_t, RangeImage>> saved_;  // by directory, then by range
   std::set<std::string> saving_;  // barriers of saves that workers have entered
-  bool delayed_finished_ = false;
-  int moves_ = 0, saves_done_ = 0, evaluations_ = 0;
+  bool delayed_finished_ = false, stopping_ = false;
+  int moves_ = 0, breaks_ = 0, saves_done_ = 0, evaluations_ = 0;
 };
 
 }  // namespace tandem

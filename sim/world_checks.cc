@@ -28,14 +28,14 @@ std::string World::WhoWaits() const {
     const TrainerCore& core = *workers_[rank]->core;
     absl::StrAppend(
         &out, "  worker ", rank, " epoch ", core.epoch(), " step ", core.step(), ": ",
-        core.finished() ? "finished" : core.Activity(now_, WaitingForSum(static_cast<int>(rank))),
+        core.finished() ? "finished" : core.Doing(now_, WaitingForSum(static_cast<int>(rank))).text,
         "\n");
   }
   for (size_t index = 0; index < servers_.size(); ++index) {
     for (size_t s = 0; s < servers_[index]->shards.size(); ++s) {
       const ShardCore& core = *servers_[index]->shards[s];
       absl::StrAppend(&out, "  server ", index, " shard ", s, " view ", core.view(), ": ",
-                      core.Settled() ? "" : "ranges on their way; ", core.Waiting(now_), "\n");
+                      core.Settled() ? "" : "ranges on their way; ", core.Waiting(now_).text, "\n");
     }
   }
   return out;

@@ -113,9 +113,11 @@ void World::FinishSynchronise(int rank, const TrainerTask& task) {
   }
 }
 
-std::string World::WaitingForSum(int rank) const {
+Activity World::WaitingForSum(int rank) const {
   const Worker& worker = *workers_[rank];
-  return worker.engine == nullptr ? "" : worker.engine->WaitingFor(now_);
+  if (worker.engine == nullptr) return {};
+  const int other = worker.engine->waiting_for();
+  return {worker.engine->WaitingFor(now_), other < 0 ? EndpointId() : EndpointId::Worker(other)};
 }
 
 }  // namespace tandem

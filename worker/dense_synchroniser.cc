@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -137,7 +138,7 @@ void DenseSynchroniser::Abort(absl::string_view why) {
   if (watch_ != nullptr) watch_->Abort(absl::CancelledError(why));
 }
 
-std::string DenseSynchroniser::WaitingFor() const {
+Activity DenseSynchroniser::WaitingFor() const {
   absl::MutexLock lock(&mutex_);
   return waiting_;
 }
@@ -163,12 +164,14 @@ absl::Status DenseSynchroniser::WaitFor(const absl::StatusOr<Work>& work) {
   while (!group_->WaitUntil(*work, absl::Now() + kNews)) {
     (void)DumpIfNeeded(absl::OkStatus());
     absl::MutexLock lock(&mutex_);
-    waiting_ = group_->WaitingFor();
+    const int rank = group_->waiting_for();
+    waiting_ = {absl::StrReplaceAll(group_->WaitingFor(), {{"rank ", "worker "}}),
+                rank < 0 ? EndpointId() : EndpointId::Worker(rank)};
     told = true;
   }
   if (told) {
     absl::MutexLock lock(&mutex_);
-    waiting_.clear();
+    waiting_ = {};
   }
   return DumpIfNeeded(group_->Wait(work));
 }

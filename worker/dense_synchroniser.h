@@ -38,6 +38,7 @@
 #include "collectives/trace.h"
 #include "collectives/types.h"
 #include "job/job.h"
+#include "proto/activity.h"
 #include "worker/dense_parameters.h"
 #include "worker/device_sum.h"
 
@@ -127,8 +128,8 @@ class DenseSynchroniser {
   // Any thread. What the group did is written by whoever uses it: within about a second if an
   // operation is waiting, else after the next one, or by the destructor.
   void RequestDump() { dump_requested_ = true; }
-  // "allreduce #3: waits 2s for rank 1 ..." as of about a second ago, or "".
-  std::string WaitingFor() const;
+  // "allreduce #3: waits 2s for worker 1 ..." as of about a second ago, and that worker; or no text.
+  Activity WaitingFor() const;
 
  private:
   absl::Status Reduce(Piece bucket);
@@ -174,7 +175,7 @@ class DenseSynchroniser {
   uint64_t sent_ ABSL_GUARDED_BY(mutex_) = 0;       // by the group, as of the last bucket
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::string waiting_ ABSL_GUARDED_BY(mutex_);
+  Activity waiting_ ABSL_GUARDED_BY(mutex_);
   std::thread loop_;  // if it overlaps
 };
 

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -75,7 +74,7 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
       client_->OnFrame(now, frame);
       break;
     case FrameKind::kControl:
-      OnControl(now, frame);
+      OnControl(frame);
       break;
     default:
       effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
@@ -84,30 +83,20 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
   Advance(now, effects);
 }
 
-void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
+void TrainerCore::OnControl(const ParsedFrame& frame) {
   const absl::StatusOr<Control> parsed = frame.ParseControl();
   if (!parsed.ok()) return;
   const Control& control = *parsed;
   if (control.has_barrier_release()) {
     const auto it = barriers_.find(control.barrier_release().name());
-    if (it == barriers_.end() || !it->second.entered) return;
+    if (it == barriers_.end() || it->second.entry.name().empty()) return;
     it->second.released = true;
     it->second.max_value = control.barrier_release().max_value();
   } else if (control.has_command()) {
     const Command& command = control.command();
     if (command.kind() == Command::START) started_ = true;
     if (command.kind() == Command::STOP) stop_ = true;
-    if (command.kind() == Command::SAVE && requested_.name.empty()) {
-      const std::string plan = absl::StrCat("plan ", command.id());
-      if (barriers_.count(plan) > 0) return;  // sent again
-      requested_.name = absl::StrCat("save ", command.id());
-      requested_.path = command.path();
-      plan_barrier_ = plan;
-      // A step that has begun needs its peers: it must be finished first.
-      const bool begun = phase_ == Phase::kTraining &&
-                         (LaneOf(step_).state == SlotState::kComputing || synchronising_);
-      save_value_ = step_ + (begun ? 1 : 0);
-    }
+    if (command.kind() == Command::SAVE) OnSaveCommand(command);
   } else if (control.has_evaluation_share() && options_.rank == 0) {
     const EvaluationShare& part = control.evaluation_share();
     const EndpointId from = frame.header.sender;
@@ -116,15 +105,32 @@ void TrainerCore::OnControl(absl::Time now, const ParsedFrame& frame) {
         from.index < plan_.workers() && parts_.emplace(from.index, part).second) {
       payloads_[from.index] = frame.values();
     }
-    Control done;  // also for one that was merged before: its sender only wants to know
-    done.mutable_command_done()->set_id(static_cast<uint64_t>(part.evaluation()));
-    SendControl(frame.header.sender, done);
+    // Also for one that was merged before: its sender only wants to know.
+    SendDone(frame.header.sender, static_cast<uint64_t>(part.evaluation()));
   } else if (control.has_command_done() && frame.header.sender == EndpointId::Worker(0)) {
     if (control.command_done().id() == static_cast<uint64_t>(evaluations_)) {
       part_acknowledged_ = true;
     }
   }
-  (void)now;
+}
+
+void TrainerCore::OnSaveCommand(const Command& command) {
+  if (!requested_.name.empty()) return;  // this one, sent again: answered when it is written
+  if (command.id() <= save_command_) return SendDone(EndpointId::Scheduler(), command.id());
+  save_command_ = command.id();
+  requested_.name = absl::StrCat("save ", command.id());
+  requested_.path = command.path();
+  plan_barrier_ = absl::StrCat("plan ", command.id());
+  // A step that has begun needs its peers: it must be finished first.
+  const bool begun = phase_ == Phase::kTraining &&
+                     (LaneOf(step_).state == SlotState::kComputing || synchronising_);
+  save_value_ = step_ + (begun ? 1 : 0);
+}
+
+void TrainerCore::SendDone(EndpointId to, uint64_t id) {
+  Control done;
+  done.mutable_command_done()->set_id(id);
+  SendControl(to, done);
 }
 
 void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
@@ -215,12 +221,10 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
 
 void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   for (auto& [name, barrier] : barriers_) {
-    if (!barrier.entered || barrier.released || barrier.next_send > now) continue;
+    if (barrier.entry.name().empty() || barrier.released || barrier.next_send > now) continue;
     barrier.next_send = now + options_.control_resend;
     Control control;
-    control.mutable_barrier_enter()->set_name(name);
-    control.mutable_barrier_enter()->set_value(barrier.value);
-    control.mutable_barrier_enter()->set_parties(plan_.workers());
+    *control.mutable_barrier_enter() = barrier.entry;
     SendControl(EndpointId::Scheduler(), control);
   }
   for (auto* queue : {&client_->out(), &control_out_}) {
@@ -229,11 +233,15 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   }
 }
 
-bool TrainerCore::PassBarrier(absl::Time now, const std::string& name, int64_t value) {
+bool TrainerCore::PassBarrier(absl::Time now, const std::string& name, int64_t value,
+                              BarrierEnter::Action action, const std::string& path) {
   Barrier& barrier = barriers_[name];
-  if (!barrier.entered) {
-    barrier.entered = true;
-    barrier.value = value;
+  if (barrier.entry.name().empty()) {
+    barrier.entry.set_name(name);
+    barrier.entry.set_value(value);
+    barrier.entry.set_parties(plan_.workers());
+    barrier.entry.set_action(action);
+    barrier.entry.set_path(path);
     barrier.next_send = now;
   }
   return barrier.released;
@@ -650,7 +658,7 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
     case EvaluationStage::kBegin:
       return BeginEvaluation();
     case EvaluationStage::kFinishDelayed:  // what fixed delays hold back comes before the last one
-      if (!PassBarrier(now, "finish_delayed", step_)) return false;
+      if (!PassBarrier(now, "finish_delayed", step_, BarrierEnter::FINISH_DELAYED)) return false;
       return evaluate_now_ ? EnterStage(EvaluationStage::kMeet) : NextEpochOrEnd();
     case EvaluationStage::kMeet:  // nobody reads before everybody's pushes are in
       if (!PassBarrier(now, absl::StrCat("evaluation ", evaluations_), step_)) return false;
@@ -738,6 +746,9 @@ bool TrainerCore::GatherShares(absl::Time now, TrainerEffects* effects) {
   if (options_.rank == 0) {
     if (static_cast<int>(parts_.size()) < plan_.workers()) return false;
     AddEvaluationTask(TrainerTask::Kind::kMergeParts, effects);
+  } else {
+    // Rank 0 reports with the result: what is known of the others is then of the same moment.
+    SendReport(now, false);
   }
   return EnterStage(EvaluationStage::kMerge);
 }
@@ -791,7 +802,11 @@ bool TrainerCore::SaveAtBarrier(absl::Time now, Save* save, TrainerEffects* effe
   };
   // The dense part is read once all pushes are in, which nobody knows before all have met.
   save->ready = true;
-  if (!PassBarrier(now, absl::StrCat("ready to ", save->name), save->step)) return false;
+  const bool last = save == &final_save_;
+  if (!PassBarrier(now, absl::StrCat("ready to ", save->name), save->step,
+                   last ? BarrierEnter::LAST_SAVE : BarrierEnter::NONE)) {
+    return false;
+  }
   if (plan_.job.dense().sharded_optimizer() && !save->gathered) {
     if (save->gathering) return false;
     save->gathering = true;
@@ -814,7 +829,7 @@ bool TrainerCore::SaveAtBarrier(absl::Time now, Save* save, TrainerEffects* effe
     task(TrainerTask::Kind::kSaveDense);
     return false;
   }
-  if (!PassBarrier(now, absl::StrCat(save->name, ":", directory), save->step)) return false;
+  if (!PassBarrier(now, save->name, save->step, BarrierEnter::SAVE, directory)) return false;
   if (writer && save->part == 2) {
     task(TrainerTask::Kind::kCommitSave);
     return false;
@@ -858,7 +873,9 @@ bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) 
                       (phase_ > Phase::kEndPush || (phase_ == Phase::kEndPush && phase_part_ > 0));
   if (!at_end && step_ < requested_.step) return false;
   if (!requested_.ready && (synchronising_ || !pushes_.empty())) return false;
-  return SaveAtBarrier(now, &requested_, effects);
+  if (!SaveAtBarrier(now, &requested_, effects)) return false;
+  SendDone(EndpointId::Scheduler(), save_command_);
+  return true;
 }
 
 bool TrainerCore::AdvanceSave(absl::Time now, TrainerEffects* effects) {
@@ -875,7 +892,7 @@ bool TrainerCore::AdvanceEnd(absl::Time now) {
     SendReport(now, true);
     phase_part_ = 1;
   }
-  PassBarrier(now, "end", step_);
+  PassBarrier(now, "end", step_, BarrierEnter::END);
   return false;  // STOP ends it
 }
 
@@ -913,21 +930,24 @@ void TrainerCore::SendReport(absl::Time, bool done) {
   SendControl(EndpointId::Scheduler(), control);
 }
 
-std::string TrainerCore::Activity(absl::Time now, absl::string_view synchroniser) const {
+Activity TrainerCore::Doing(absl::Time now, const Activity& synchroniser) const {
   for (const auto& [name, barrier] : barriers_) {
-    if (barrier.entered && !barrier.released) return absl::StrCat("at barrier ", name);
+    if (!barrier.released) return {absl::StrCat("at barrier ", name), {}};
   }
   if (phase_ == Phase::kTraining) {
     const Lane& lane = lanes_[static_cast<size_t>(step_) % lanes_.size()];
     if (synchronising_ && !DenseOnServers()) {
-      return absl::StrCat("allreduce of step ", step_, synchroniser.empty() ? "" : ": ",
-                          absl::StrReplaceAll(synchroniser, {{"rank ", "worker "}}));
+      return {absl::StrCat("allreduce of step ", step_, synchroniser.text.empty() ? "" : ": ",
+                           synchroniser.text),
+              synchroniser.waits_for};
     }
-    if (lane.state == SlotState::kComputing) return absl::StrCat("computing step ", step_);
-    if (lane.state == SlotState::kFetching) return absl::StrCat("reading data of step ", step_);
+    if (lane.state == SlotState::kComputing) return {absl::StrCat("computing step ", step_), {}};
+    if (lane.state == SlotState::kFetching)
+      return {absl::StrCat("reading data of step ", step_), {}};
   }
-  const std::string waiting = client_->Waiting(now);
-  return waiting.empty() ? absl::StrCat("step ", step_) : waiting;
+  Activity waiting = client_->Waiting(now);
+  if (waiting.text.empty()) waiting.text = absl::StrCat("step ", step_);
+  return waiting;
 }
 
 }  // namespace tandem

@@ -32,6 +32,7 @@
 #include "data/batch.h"
 #include "job/job.h"
 #include "policies/policy.h"
+#include "proto/activity.h"
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
 #include "worker/dense_parameters.h"
@@ -148,9 +149,9 @@ class TrainerCore {
 
   int64_t step() const { return step_; }
   int64_t epoch() const { return epoch_; }
-  // What the loop is doing, or whom it waits for: the activity of this process's beats.
-  // `synchroniser`: what a kSynchronise task under way waits for, as its runner says.
-  std::string Activity(absl::Time now, absl::string_view synchroniser) const;
+  // What the loop is doing, or whom it waits for, for this process's beats. `synchroniser`: what a
+  // kSynchronise task under way waits for, as its runner says.
+  Activity Doing(absl::Time now, const Activity& synchroniser) const;
   // Grows whenever the loop comes on.
   uint64_t progress_count() const { return progress_count_; }
   const ClientCore& client() const { return *client_; }
@@ -203,8 +204,9 @@ class TrainerCore {
     std::string text;         // bytes of the dense file
   };
   struct Barrier {
-    bool entered = false, released = false;
-    int64_t value = 0, max_value = 0;
+    BarrierEnter entry;  // no name: not entered
+    bool released = false;
+    int64_t max_value = 0;
     absl::Time next_send;
   };
 
@@ -251,13 +253,17 @@ class TrainerCore {
   std::string DenseFile(const Save& save);
   void SendReport(absl::Time now, bool done);
   void SendEvaluationShare(absl::Time now);
-  void OnControl(absl::Time now, const ParsedFrame& frame);
+  void OnControl(const ParsedFrame& frame);
+  void OnSaveCommand(const Command& command);
+  void SendDone(EndpointId to, uint64_t id);
   void OnClientCompletion(absl::Time now, const ClientCore::Completion& completion,
                           TrainerEffects* effects);
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
-  // True once the barrier is released; enters it first, again and again until then.
-  bool PassBarrier(absl::Time now, const std::string& name, int64_t value);
+  // True once the barrier is released; enters it first, again and again until then. The scheduler
+  // does `action` (to the folder `path`, if it is a save) before it lets all go on.
+  bool PassBarrier(absl::Time now, const std::string& name, int64_t value,
+                   BarrierEnter::Action action = BarrierEnter::NONE, const std::string& path = "");
   bool DenseIn(uint32_t group) const;
   std::vector<TableKeys> GroupKeys(const StepSlot& slot, uint32_t group) const;
   Lane& LaneOf(int64_t step) { return lanes_[static_cast<size_t>(step) % lanes_.size()]; }
@@ -304,8 +310,10 @@ class TrainerCore {
   std::map<std::string, Barrier> barriers_;
   int phase_part_ = 0;  // progress within a phase of several parts
   int64_t common_step_ = 0;
-  // A save asked for in the middle: all agree on a step, finish the steps before it, and save.
+  // A save asked for in the middle: all agree on a step, finish the steps before it, and save. The
+  // scheduler asks for the next one when all have answered the last.
   Save requested_;
+  uint64_t save_command_ = 0;  // the last one taken; answered if none is under way
   std::string plan_barrier_;
   int64_t save_value_ = 0;  // this worker can stop before this step
   Save final_save_;         // at the end of the job

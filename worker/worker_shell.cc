@@ -26,7 +26,8 @@ namespace tandem {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// After a signal: how long the scheduler, which may be gone, has to end the job for all.
+// After a signal to a worker that trains: how long the scheduler, which may be gone, has to end the
+// job for all.
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 // After the loss of another worker: how long the scheduler has to say so itself.
 constexpr absl::Duration kCauseGrace = absl::Seconds(12);
@@ -128,9 +129,9 @@ class Worker {
     registration.set_job_hash(options_.plan.hash);
     link_ = std::make_unique<NodeLink>(*transport_, link_options);
     TANDEM_RETURN_IF_ERROR(link_->Start(absl::Now()));
-    progress_.SetActivity("registering");
+    progress_.SetActivity({"registering", {}});
     BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
-                     options_.incarnation, &progress_);
+                     options_.incarnation, {&progress_});
     const absl::Status status = Loop();
     {
       absl::MutexLock lock(&group_mutex_);
@@ -235,9 +236,9 @@ class Worker {
   void ReportGroup() {
     absl::MutexLock lock(&group_mutex_);
     if (group_.synchroniser == nullptr) return;
-    const bool signalled = options_.dump_signal != nullptr && options_.dump_signal->load();
-    if (signalled != seen_dump_signal_) group_.synchroniser->RequestDump();
-    seen_dump_signal_ = signalled;
+    const int signals = options_.dump_signals == nullptr ? 0 : options_.dump_signals->load();
+    if (signals != seen_dump_signals_) group_.synchroniser->RequestDump();
+    seen_dump_signals_ = signals;
     Control control;
     for (Path& path : group_.paths) *control.mutable_paths()->add_path() = std::move(path);
     group_.paths.clear();
@@ -249,16 +250,16 @@ class Worker {
     link_->Send(control);
   }
 
-  std::string SynchroniserWaitsFor() {
+  Activity SynchroniserWaitsFor() {
     absl::MutexLock lock(&group_mutex_);
-    return group_.synchroniser == nullptr ? "" : group_.synchroniser->WaitingFor();
+    return group_.synchroniser == nullptr ? Activity() : group_.synchroniser->WaitingFor();
   }
 
   void OnTick(absl::Time now) {
     link_->OnTick(now);
     if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
       stopped_ = absl::CancelledError("stopped by a signal");
-      give_up_ = now + kStopGrace;
+      give_up_ = trainer_ == nullptr ? now : now + kStopGrace;
       link_->ReportFailure(stopped_);
     }
     if (trainer_ == nullptr) return;
@@ -268,7 +269,7 @@ class Worker {
       seen_progress_ = trainer_->progress_count();
       progress_.Advance(static_cast<uint64_t>(trainer_->step()));
     }
-    progress_.SetActivity(trainer_->Activity(now, SynchroniserWaitsFor()));
+    progress_.SetActivity(trainer_->Doing(now, SynchroniserWaitsFor()));
     Flush();
   }
 
@@ -288,9 +289,6 @@ class Worker {
     std::vector<Control> inbox;
     inbox.swap(inbox_);
     for (const Control& control : inbox) {
-      if (control.has_command() && control.command().kind() == Command::SAVE) {
-        link_->SendDone(control.command().id(), absl::OkStatus());  // the trainer agrees on a step
-      }
       if (!control.has_view()) continue;
       if (trainer_ == nullptr) {
         if (absl::Status made = MakeTrainer(control.view()); !made.ok()) return Report(made);
@@ -313,7 +311,7 @@ class Worker {
     self_ = EndpointId::Worker(rank);
     coordinator_ = view.coordinator();
     link_->set_self(self_);
-    progress_.SetActivity("opening data and model");
+    progress_.SetActivity({"opening data and model", {}});
     TANDEM_ASSIGN_OR_RETURN(runner_, StepRunner::New(options_.plan, rank, options_.init_from));
     TrainerCore::Options trainer;
     if (!options_.trace_path.empty()) {
@@ -407,7 +405,7 @@ class Worker {
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
   bool ended_ ABSL_GUARDED_BY(group_mutex_) = false;
-  bool seen_dump_signal_ = false;
+  int seen_dump_signals_ = 0;
   TrainerEffects effects_;
   std::unique_ptr<TaskThread> reader_, computer_;
 };

@@ -27,10 +27,10 @@ struct WorkerOptions {
   // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
-  // What the collectives did goes here if the job fails, or when `dump_signal` changes
+  // What the collectives did goes here if the job fails, or when `dump_signals` changes
   // (collectives/dump.h); empty = nowhere.
   std::string dump_folder;
-  const std::atomic<bool>* dump_signal = nullptr;  // may be null
+  const std::atomic<int>* dump_signals = nullptr;  // may be null
   const std::atomic<bool>* stop = nullptr;         // set by a signal handler
 };
 

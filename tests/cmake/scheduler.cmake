@@ -4,3 +4,7 @@ tandem_test(scheduler_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_test.cc
             DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_shell_test.cc
             DEPS tandem::scheduler_shell LABELS unit)
+tandem_test(beat_thread_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/beat_thread_test.cc
+            DEPS tandem::node LABELS unit)
+tandem_test(server_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server_shell_test.cc
+            DEPS tandem::server_shell LABELS unit)

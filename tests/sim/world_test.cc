@@ -85,12 +85,20 @@ WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
   if (random->Bernoulli(0.2)) options.saves.push_back(absl::Seconds(0.3 * random->NextDouble()));
   options.save_at_end = random->Bernoulli(0.2);
   options.evaluate = random->Bernoulli(0.8);
+  // Requests that come while a save is under way, and workers that cannot be told of it just now.
+  if (!options.saves.empty() && random->Bernoulli(0.7)) {
+    const int more = 1 + static_cast<int>(random->Uniform(3));
+    for (int i = 0; i < more; ++i) {
+      options.saves.push_back(options.saves[0] + absl::Milliseconds(30 * random->NextDouble()));
+    }
+  }
+  if (random->Bernoulli(0.2)) options.breaks_per_second = 20 * random->NextDouble();
   return options;
 }
 
 TEST(WorldTest, SurvivesAnything) {
   const uint64_t count = SeedCount(4000);
-  int moves = 0, saves = 0;
+  int moves = 0, breaks = 0, saves = 0;
   uint64_t resent = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
@@ -99,11 +107,13 @@ TEST(WorldTest, SurvivesAnything) {
     SimRun run(job, RandomWorld(job, seed, &random));
     if (!run.ok()) break;  // one trace is enough to read
     moves += run.world->moves();
+    breaks += run.world->breaks();
     saves += run.world->saves();
     resent += run.world->frames_resent();
   }
   if (count < 100) return;
   EXPECT_GT(moves, static_cast<int>(count));  // else the faults were not there
+  EXPECT_GT(breaks, static_cast<int>(count) / 10);
   EXPECT_GT(saves, static_cast<int>(count) / 10);
   EXPECT_GT(resent, count);
 }

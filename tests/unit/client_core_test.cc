@@ -417,9 +417,23 @@ TEST_F(ClientCoreTest, WaitingKeepsTheDeadlineFromRunning) {
     client_->OnTick(now_);
   }
   EXPECT_TRUE(client_->completions().empty());
-  EXPECT_THAT(client_->Waiting(now_), HasSubstr("server 1 shard 0 waits for worker 1 at step 2"));
+  const Activity waiting = client_->Waiting(now_);
+  EXPECT_THAT(waiting.text, HasSubstr("server 1 shard 0 waits for worker 1 at step 2"));
+  EXPECT_EQ(waiting.waits_for, EndpointId::Worker(1));
   AnswerRows(asked[1]);
   EXPECT_TRUE(client_->completions()[0].status.ok());
+}
+
+// What is answered at once is no wait; what takes longer is one for the first shard that is silent.
+TEST_F(ClientCoreTest, WhoIsWaitedForIsSaidAfterASecond) {
+  EXPECT_EQ(client_->Waiting(now_).text, "");
+  Pull(3);
+  const std::vector<Outgoing> asked = Take();
+  EXPECT_THAT(client_->Waiting(now_).text, HasSubstr("is waited for"));
+  EXPECT_EQ(client_->Waiting(now_).waits_for, EndpointId());
+  AnswerRows(asked[0]);
+  now_ += absl::Seconds(1);
+  EXPECT_EQ(client_->Waiting(now_).waits_for, asked[1].to);
 }
 
 TEST_F(ClientCoreTest, OverBudgetAndProtocolErrorsEndThePush) {

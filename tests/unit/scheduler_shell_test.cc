@@ -196,6 +196,7 @@ TEST_P(ShellTest, AJobThatFinishesLeavesItsSummary) {
   control.mutable_progress()->set_evaluation_json(R"({"auc":0.8})");
   worker_->Send(control);
   control.mutable_barrier_enter()->set_name("end");
+  control.mutable_barrier_enter()->set_action(BarrierEnter::END);
   worker_->Send(control);
   const Control report = server_->AwaitCommand(Command::REPORT);
   control.mutable_shard_report()->add_table()->set_table("emb");

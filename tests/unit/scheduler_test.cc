@@ -148,12 +148,10 @@ TEST(FindStallsTest, AServerPassesWaitsOnUnlessItStandsStillItself) {
   EXPECT_EQ(stalls[1].root, 1);
 }
 
-TEST(FindStallsTest, NodeNamesAreFoundInWhatNodesSay) {
-  EXPECT_EQ(ParseWaitsFor("waits for worker 12 at step 3"), EndpointId::Worker(12));
-  EXPECT_EQ(ParseWaitsFor("waiting for rows of server 3 shard 1"), EndpointId::Shard(3, 0));
-  EXPECT_EQ(ParseWaitsFor("worker 0 waits for worker 1"), EndpointId::Worker(1));
-  EXPECT_EQ(ParseWaitsFor("talks to worker 1"), absl::nullopt);
-  EXPECT_EQ(ParseWaitsFor("waits for the moon"), absl::nullopt);
+TEST(MembershipTest, NodesAreKnownByTheirNames) {
+  EXPECT_EQ(ParseNodeName("worker 12"), EndpointId::Worker(12));
+  EXPECT_EQ(ParseNodeName("server 3 shard 1"), EndpointId::Shard(3, 0));
+  EXPECT_EQ(ParseNodeName("the moon"), absl::nullopt);
   EXPECT_EQ(ParseNodeName("worker 70000"), absl::nullopt);
   EXPECT_EQ(ParseNodeName("worker "), absl::nullopt);
 }
@@ -226,6 +224,33 @@ TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   const JobProgress second = book.Interval(At(3));
   EXPECT_TRUE(std::isnan(second.loss));
   EXPECT_DOUBLE_EQ(second.samples_per_second, 0);
+}
+
+// A worker that evaluates often reports often. The line must not mix its position with another's.
+TEST(JobBookTest, EpochFractionAndStepAreOfOneReport) {
+  JobBook book(TestPlan(3, 1));
+  book.Start(At(0));
+  const auto progress = [](int64_t epoch, double fraction, int64_t step) {
+    Progress p;
+    p.set_epoch(epoch);
+    p.set_epoch_fraction(fraction);
+    p.set_step(step);
+    p.set_samples(step);
+    return p;
+  };
+  ASSERT_TRUE(book.AddProgress(0, progress(6, 1, 60)).ok());
+  ASSERT_TRUE(book.AddProgress(1, progress(0, 0, 0)).ok());
+  ASSERT_TRUE(book.AddProgress(2, progress(6, 0.5, 55)).ok());
+  const JobProgress early = book.Interval(At(1));
+  EXPECT_EQ(early.epoch, 0);
+  EXPECT_EQ(early.epoch_fraction, 0);
+  EXPECT_EQ(early.min_step, 0);
+  EXPECT_EQ(early.max_step, 60);
+  ASSERT_TRUE(book.AddProgress(1, progress(6, 0.75, 57)).ok());
+  const JobProgress later = book.Interval(At(2));
+  EXPECT_EQ(later.epoch, 6);
+  EXPECT_EQ(later.epoch_fraction, 0.5);
+  EXPECT_EQ(later.min_step, 55);
 }
 
 TEST(JobBookTest, RefusesReportsOfAnotherJob) {

@@ -8,21 +8,20 @@
 // review the diff of the files. Commands (connections are numbers; a node's incarnation is that
 // number unless `inc=` says otherwise):
 //
-//   job workers=2 servers=1 shards=1 start=60 stall=600 save=PATH     first; all but the first two
-//   optional register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N] up registers servers 0.. on
-//   connections 1.. and workers 0.. on 11.., lets
+//   job workers=2 servers=1 shards=1 start=60 stall=600   first; all but the first two are optional
+//   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]
+//   up                     registers servers 0.. on connections 1.. and workers 0.. on 11.., lets
 //                          them acknowledge the view and beat; prints only the notice of the start
 //   ack CONN ID [CODE TEXT]   CommandDone; ID may be VIEW or LAST (the last command sent)
-//   beat CONN PROGRESS STEP [ACTIVITY]
+//   beat CONN PROGRESS STEP [for=ROLE-INDEX] [ACTIVITY]      for=: whom it waits for
 //   beats CONN...          these connections beat each second from now on, and make progress
-//   freeze CONN [ACTIVITY]   it goes on beating, without progress
-//   says CONN ACTIVITY     it beats, makes progress, and says this
+//   freeze CONN [for=ROLE-INDEX] [ACTIVITY]   it goes on beating, without progress
+//   says CONN [for=ROLE-INDEX] ACTIVITY       it beats, makes progress, and says this
 //   silent CONN            it stops beating
 //   run SECONDS            ticks every 100 ms until then (time since the start of the file)
-//   enter CONN NAME [VALUE] [PARTIES]
+//   enter CONN NAME [VALUE] [PARTIES] [do=ACTION] [path=PATH]
 //   progress CONN STEP SAMPLES LOSS_SUM [done] [eval=JSON]
 //   report CONN SERVER SHARD SENT APPLIED
-//   stall CONN WAITER|WAITS_FOR|WHAT|SECONDS
 //   failure CONN CODE REASON         (CODE: a number of absl::StatusCode)
 //   blame CONN NODE|CODE|REASON
 //   lost CONN WHY / closed CONN / garbage CONN WHY
@@ -32,6 +31,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
@@ -46,6 +46,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "gtest/gtest.h"
+#include "proto/activity.h"
 #include "tests/unit/scheduler_test_job.h"
 
 namespace tandem {
@@ -73,6 +74,21 @@ std::string Option(const Words& words, const std::string& key, const std::string
 std::string Rest(const Words& words, size_t from) {
   if (from >= words.size()) return "";
   return absl::StrJoin(words.begin() + static_cast<std::ptrdiff_t>(from), words.end(), " ");
+}
+
+// What the words from `from` on say of a loop: "for=worker-1 waits for worker 1".
+Activity ActivityOf(const Words& words, size_t from) {
+  Activity activity;
+  absl::string_view first = words.size() > from ? absl::string_view(words[from]) : "";
+  if (absl::ConsumePrefix(&first, "for=")) {
+    const std::vector<std::string> node = absl::StrSplit(first, '-');
+    const int index = static_cast<int>(Number(node.back()));
+    activity.waits_for =
+        node[0] == "server" ? EndpointId::Shard(index, 0) : EndpointId::Worker(index);
+    ++from;
+  }
+  activity.text = Rest(words, from);
+  return activity;
 }
 
 std::string DescribeView(const View& view) {
@@ -165,9 +181,7 @@ class Trace {
         static_cast<double>(Number(Option(words, "stall", "600"))));
     plan.job.mutable_limits()->set_report_seconds(
         static_cast<double>(Number(Option(words, "every", "1000"))));
-    SchedulerCore::Options options;
-    options.save_path = Option(words, "save", "");
-    core_ = std::make_unique<SchedulerCore>(plan, options);
+    core_ = std::make_unique<SchedulerCore>(plan);
     Step(SchedulerEvent());
   }
 
@@ -217,13 +231,10 @@ class Trace {
       if (words.size() > 3) done.set_code(static_cast<int32_t>(Number(words[3])));
       done.set_message(Rest(words, 4));
     } else if (verb == "beat") {
-      SetBeat(words, control.mutable_beat());
+      SetBeat(static_cast<uint64_t>(Number(words[2])), static_cast<uint64_t>(Number(words[3])),
+              ActivityOf(words, 4), control.mutable_beat());
     } else if (verb == "enter") {
-      control.mutable_barrier_enter()->set_name(words[2]);
-      if (words.size() > 3) control.mutable_barrier_enter()->set_value(Number(words[3]));
-      if (words.size() > 4) {
-        control.mutable_barrier_enter()->set_parties(static_cast<int32_t>(Number(words[4])));
-      }
+      SetEntry(words, control.mutable_barrier_enter());
     } else if (verb == "progress") {
       SetProgress(words, control.mutable_progress());
     } else if (verb == "report") {
@@ -234,10 +245,24 @@ class Trace {
     return control;
   }
 
-  void SetBeat(const Words& words, Beat* beat) {
-    beat->set_progress(static_cast<uint64_t>(Number(words[2])));
-    beat->set_step(static_cast<uint64_t>(Number(words[3])));
-    beat->set_activity(Rest(words, 4));
+  static void SetBeat(uint64_t progress, uint64_t step, const Activity& activity, Beat* beat) {
+    beat->set_progress(progress);
+    beat->set_step(step);
+    beat->set_activity(activity.text);
+    beat->set_waits_for(activity.waits_for.Pack());
+  }
+
+  static void SetEntry(const Words& words, BarrierEnter* entry) {
+    Words numbers;
+    std::copy_if(words.begin() + 3, words.end(), std::back_inserter(numbers),
+                 [](const std::string& word) { return !absl::StrContains(word, '='); });
+    entry->set_name(words[2]);
+    if (!numbers.empty()) entry->set_value(Number(numbers[0]));
+    if (numbers.size() > 1) entry->set_parties(static_cast<int32_t>(Number(numbers[1])));
+    BarrierEnter::Action action = BarrierEnter::NONE;
+    EXPECT_TRUE(BarrierEnter::Action_Parse(Option(words, "do", "NONE"), &action));
+    entry->set_action(action);
+    entry->set_path(Option(words, "path", ""));
   }
 
   static void SetProgress(const Words& words, Progress* progress) {
@@ -260,12 +285,7 @@ class Trace {
 
   static void SetComplaint(const Words& words, Control* control) {
     const Words parts = absl::StrSplit(Rest(words, 2), '|');
-    if (words[0] == "stall" && parts.size() == 4) {
-      control->mutable_stall()->set_waiter(parts[0]);
-      control->mutable_stall()->set_waits_for(parts[1]);
-      control->mutable_stall()->set_what(parts[2]);
-      control->mutable_stall()->set_seconds(static_cast<double>(Number(parts[3])));
-    } else if (words[0] == "failure" && words.size() > 2) {
+    if (words[0] == "failure" && words.size() > 2) {
       control->mutable_failure()->set_code(static_cast<int32_t>(Number(words[2])));
       control->mutable_failure()->set_reason(Rest(words, 3));
     } else if (words[0] == "blame" && parts.size() == 3) {
@@ -304,7 +324,7 @@ class Trace {
     }
     for (const uint64_t connection : all) {
       Dispatch({"ack", absl::StrCat(connection), "VIEW"});
-      beating_[connection] = "at work";
+      beating_[connection] = {"at work", {}};
     }
     quiet_ = false;
     output_ = "up\n";
@@ -313,7 +333,7 @@ class Trace {
   void SetBeats(const Words& words) {
     if (words[0] == "beats") {
       for (size_t i = 1; i < words.size(); ++i) {
-        beating_[static_cast<uint64_t>(Number(words[i]))] = "at work";
+        beating_[static_cast<uint64_t>(Number(words[i]))] = {"at work", {}};
         frozen_.erase(static_cast<uint64_t>(Number(words[i])));
       }
       return;
@@ -322,7 +342,7 @@ class Trace {
     if (words[0] == "silent") {
       beating_.erase(connection);
     } else {
-      beating_[connection] = Rest(words, 2);
+      beating_[connection] = ActivityOf(words, 2);
       if (words[0] == "freeze") frozen_.insert(connection);
     }
   }
@@ -343,9 +363,8 @@ class Trace {
     for (const auto& [connection, activity] : beating_) {
       Control control;
       if (frozen_.count(connection) == 0) ++moving_count_[connection];
-      control.mutable_beat()->set_progress(moving_count_[connection]);
-      control.mutable_beat()->set_step(moving_count_[connection]);
-      control.mutable_beat()->set_activity(activity);
+      SetBeat(moving_count_[connection], moving_count_[connection], activity,
+              control.mutable_beat());
       Step(FromNode(connection, connection, std::move(control)));
     }
     hide_answers_ = false;
@@ -377,7 +396,7 @@ class Trace {
   std::string output_;
   uint64_t last_command_ = 0;
   bool quiet_ = false, hide_answers_ = false;
-  std::map<uint64_t, std::string> beating_;  // connection -> activity
+  std::map<uint64_t, Activity> beating_;  // by connection
   std::set<uint64_t> frozen_;
   std::map<uint64_t, uint64_t> moving_count_;  // progress and step of the beats
 };

@@ -167,10 +167,11 @@ TEST_F(ShardCoreTest, ReadersAreToldWhomTheyWaitFor) {
   EXPECT_EQ(Sent()[0].header.kind, FrameKind::kWaiting);
   EXPECT_EQ(Sent()[0].Entry(0).row_floats, 1u);  // worker 1 ...
   EXPECT_EQ(Sent()[0].Entry(0).version, 0);      // ... at step 0
-  EXPECT_THAT(shard_->Waiting(now_), HasSubstr("worker 0 waits for worker 1 at step 0"));
+  EXPECT_THAT(shard_->Waiting(now_).text, HasSubstr("worker 0 waits for worker 1 at step 0"));
+  EXPECT_EQ(shard_->Waiting(now_).waits_for, EndpointId::Worker(1));
   const std::vector<ParsedFrame> sent = Give(Push(1, 0, 1.0f));
   EXPECT_EQ(sent.back().header.kind, FrameKind::kRows);
-  EXPECT_EQ(shard_->Waiting(now_), "");
+  EXPECT_EQ(shard_->Waiting(now_).text, "");
 }
 
 TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {

@@ -110,7 +110,7 @@ TEST_F(TrainerCoreTest, BarrierEntriesAreRepeatedUntilReleased) {
     entries += frame.ParseControl()->has_barrier_enter();
   }
   EXPECT_EQ(entries, 1);
-  EXPECT_THAT(core_->Activity(now_, ""), HasSubstr("at barrier assigned"));
+  EXPECT_THAT(core_->Doing(now_, {}).text, HasSubstr("at barrier assigned"));
 }
 
 TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
@@ -232,7 +232,7 @@ TEST_F(TrainerCoreTest, HostileFramesNeitherCrashItNorMakeItGrow) {
         now_ += absl::Milliseconds(10);
         core_->OnTick(now_, &effects_);
         ASSERT_LT(effects_.out.size(), 1000u);
-        core_->Activity(now_, "");
+        (void)core_->Doing(now_, {});
       }
     }
   }
