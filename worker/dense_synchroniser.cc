@@ -234,7 +234,8 @@ void DenseSynchroniser::MakeCodec() {
 
 absl::Status DenseSynchroniser::SumByCodec() {
   const absl::Span<float> gradient = gradient_.first(static_cast<size_t>(dense_.count()));
-  if (feedback_ != nullptr) return DumpIfNeeded(feedback_->Sum(*group_, gradient));
+  if (samples_ == 0) return absl::OkStatus();  // of all workers: nothing to divide by
+  if (feedback_ != nullptr) return DumpIfNeeded(feedback_->Sum(*group_, gradient, samples_));
   sent_by_codec_.resize(gradient.size());
   return DumpIfNeeded(codec_->Sum(*group_, gradient, gradient, absl::MakeSpan(sent_by_codec_)));
 }
@@ -349,8 +350,11 @@ absl::Status DenseSynchroniser::Finish(absl::Span<float> gradient, int64_t sampl
     TANDEM_RETURN_IF_ERROR(failure_);
     begun_ = false;
   } else {
+    // What a codec has not sent weighs by the samples of all, so they come first.
+    const bool samples_first = options_.codec.kind() > Codec::NONE;
+    if (samples_first) TANDEM_RETURN_IF_ERROR(ReduceSamples());
     TANDEM_RETURN_IF_ERROR(SumAtOnce());
-    TANDEM_RETURN_IF_ERROR(ReduceSamples());
+    if (!samples_first) TANDEM_RETURN_IF_ERROR(ReduceSamples());
     absl::MutexLock lock(&mutex_);
     begun_ = false;
     sent_ = group_->bytes_sent();

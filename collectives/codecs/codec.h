@@ -38,7 +38,8 @@ class GradientCodec {
 };
 
 // The `fraction` of elements that are largest in magnitude (at least one), as numbers and places
-// (Aji & Heafield 2017). Ties go to the lower place. Not linear. 8 bytes an element kept.
+// (Aji & Heafield 2017). Ties go to the lower place. A NaN counts as larger than any number, so it
+// is sent at once, and all ranks see it. Not linear. 8 bytes an element kept.
 // INVALID_ARGUMENT unless 0 < fraction <= 1.
 absl::StatusOr<std::unique_ptr<GradientCodec>> NewTopKCodec(double fraction);
 
@@ -56,14 +57,19 @@ absl::StatusOr<std::unique_ptr<GradientCodec>> NewPowerSgdCodec(int rank, uint64
 
 // Adds to every gradient what the codec did not send of those before (Seide et al. 2014;
 // Karimireddy et al. 2019, "Error feedback fixes SignSGD"). The memory is of this rank alone.
+//
+// Gradients are sums over samples, and who asks for them divides by the samples of all ranks, which
+// differ from step to step (the last one of an epoch is short). So what is kept is kept per sample:
+// what a step of 1,024 samples did not send weighs as much in the next step if that has only 3.
 class ErrorFeedback {
  public:
   explicit ErrorFeedback(std::unique_ptr<GradientCodec> codec) : codec_(std::move(codec)) {}
 
   const GradientCodec& codec() const { return *codec_; }
-  // In place: this rank's gradient becomes the sum of what all ranks sent.
-  absl::Status Sum(Group& group, absl::Span<float> gradient);
-  // What has not been sent yet.
+  // In place: this rank's gradient becomes the sum of what all ranks sent. `samples`: of all ranks
+  // together, in this step. If there are none, nothing is sent or forgotten, and the sum is zero.
+  absl::Status Sum(Group& group, absl::Span<float> gradient, double samples);
+  // What has not been sent yet, per sample.
   absl::Span<const float> residual() const { return residual_; }
 
  private:

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/codecs/codec.h"
@@ -40,6 +41,12 @@ class TopKCodec final : public GradientCodec {
   }
 
  private:
+  // In the order of |x|, with every NaN above infinity: IEEE 754 numbers without their signs are in
+  // the order of their bits. A comparison of floats would not be an order if one of them is NaN.
+  static uint32_t Magnitude(float x) {
+    return std::isnan(x) ? 0x7fffffffu : absl::bit_cast<uint32_t>(std::fabs(x));
+  }
+
   // Fills kept_ with the largest, in order of place. Returns how many.
   size_t Keep(absl::Span<const float> mine) {
     const auto wanted =
@@ -48,7 +55,7 @@ class TopKCodec final : public GradientCodec {
     order_.resize(mine.size());
     for (uint32_t i = 0; i < order_.size(); ++i) order_[i] = i;
     const auto larger = [&](uint32_t a, uint32_t b) {
-      const float x = std::fabs(mine[a]), y = std::fabs(mine[b]);
+      const uint32_t x = Magnitude(mine[a]), y = Magnitude(mine[b]);
       return x > y || (x == y && a < b);
     };
     if (k < order_.size()) {

@@ -1,6 +1,8 @@
 // Codecs: what they send, what error feedback keeps, and that training with it arrives where it
 // should.
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -59,6 +61,31 @@ TEST(TopKCodec, SendsTheLargestAndSumsThem) {
   EXPECT_THAT(out.sent[0], ElementsAre(0, -5, 0, 0, 3));
   EXPECT_THAT(out.sent[1], ElementsAre(4, 1, 0, 0, 0)) << "of equals the first";
   for (const auto& sum : out.sums) EXPECT_THAT(sum, ElementsAre(4, -4, 0, 0, 3));
+}
+
+TEST(TopKCodec, ANanIsLargerThanAnyNumber) {
+  const float nan = std::nanf(""), infinity = HUGE_VALF;
+  std::vector<float> in(64, 1);
+  in[7] = -nan;
+  in[20] = -infinity;
+  in[40] = nan;
+  for (const int k : {1, 2, 3}) {
+    const Outcome out = SumOnce([&] { return TopK(k / 64.0); }, {in});
+    EXPECT_TRUE(std::isnan(out.sent[0][7])) << k;
+    EXPECT_EQ(std::isnan(out.sent[0][40]), k > 1) << "of equals the first";
+    EXPECT_EQ(out.sent[0][20], k > 2 ? -infinity : 0) << k;
+    EXPECT_EQ(std::count(out.sent[0].begin(), out.sent[0].end(), 0), 64 - k);
+  }
+  // Among many: any order of places must come out the same.
+  std::vector<float> many(5000, nan);
+  for (size_t i = 0; i < many.size(); i += 3) many[i] = static_cast<float>(i);
+  const Outcome out = SumOnce([] { return TopK(0.9); }, {many});
+  std::vector<float> smallest;
+  for (size_t i = 0; i < many.size(); ++i) {
+    if (out.sent[0][i] == 0) smallest.push_back(many[i]);
+  }
+  EXPECT_EQ(smallest.size(), 500u);
+  EXPECT_THAT(smallest, Each(::testing::Lt(1500)));
 }
 
 TEST(SignCodec, SendsSignsAtTheMeanMagnitude) {
@@ -138,7 +165,7 @@ TEST(ErrorFeedback, NothingIsLostOnlyLate) {
       ErrorFeedback feedback(codec());
       for (int step = 0; step < kSteps; ++step) {
         std::vector<float> gradient = in[r];
-        ASSERT_TRUE(feedback.Sum(g, absl::MakeSpan(gradient)).ok());
+        ASSERT_TRUE(feedback.Sum(g, absl::MakeSpan(gradient), 1).ok());
         for (size_t i = 0; i < 1500; ++i) received[r][i] += gradient[i];
       }
       kept[r].assign(feedback.residual().begin(), feedback.residual().end());
@@ -148,6 +175,23 @@ TEST(ErrorFeedback, NothingIsLostOnlyLate) {
       ASSERT_NEAR(received[0][i] + kept[0][i] + kept[1][i], produced, 2e-3) << name;
     }
   }
+}
+
+// What is not sent weighs the same in the mean, however many samples the step has that sends it.
+TEST(ErrorFeedback, KeepsPerSample) {
+  CollectiveWorld world(1);
+  ErrorFeedback feedback(TopK(0.5));  // one of two
+  const auto sum = [&](std::vector<float> gradient, double samples) {
+    EXPECT_TRUE(feedback.Sum(world.group(0), absl::MakeSpan(gradient), samples).ok());
+    return gradient;
+  };
+  EXPECT_THAT(sum({3 * 1024, 1024}, 1024), ElementsAre(3 * 1024, 0));
+  EXPECT_THAT(feedback.residual(), ElementsAre(0, 1));
+  EXPECT_THAT(sum({0, 0}, 0), ElementsAre(0, 0)) << "nobody has samples: nothing is sent";
+  EXPECT_THAT(feedback.residual(), ElementsAre(0, 1)) << "or forgotten";
+  EXPECT_THAT(sum({2, 0}, 4), ElementsAre(0, 4)) << "one per sample";
+  EXPECT_THAT(feedback.residual(), ElementsAre(0.5, 0));
+  EXPECT_THAT(sum({0, 0}, 2), ElementsAre(1, 0));
 }
 
 // Half the distance to the optimum, squared and weighted, after 1,500 steps of two ranks on a
@@ -170,7 +214,7 @@ double Train(const Make& make, bool feedback) {
         gradient[i] = curvature[i] * w[i] + (g.rank() == 0 ? jitter : -jitter);
       }
       const absl::Status status = feedback
-                                      ? with.Sum(g, absl::MakeSpan(gradient))
+                                      ? with.Sum(g, absl::MakeSpan(gradient), 1)
                                       : codec->Sum(g, std::vector<float>(gradient),
                                                    absl::MakeSpan(gradient), absl::MakeSpan(sent));
       ASSERT_TRUE(status.ok());

@@ -2,7 +2,9 @@
 // ends with the same parameters, and they are those of one process that saw all samples.
 #include "worker/dense_synchroniser.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -241,6 +243,53 @@ TEST(DenseSynchroniserTest, CodecsKeepWorkersEqual) {
     EXPECT_EQ(results[0].values, results[1].values) << text;
     const bool lossless = std::string(text) == "kind: TOP_K fraction: 1";
     EXPECT_EQ(results[0].values == Reference(steps), lossless) << text;
+  }
+}
+
+// What top-k keeps back is part of a mean: it weighs the same when it is sent in a step with few
+// samples, and is there after a step with none.
+TEST(DenseSynchroniserTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
+  std::vector<Step> steps = RandomSteps(2, 7);
+  const std::vector<std::vector<int64_t>> samples = {{512, 512}, {3, 0},     {0, 0}, {512, 511},
+                                                     {0, 1},     {100, 900}, {0, 0}};
+  for (size_t s = 0; s < steps.size(); ++s) {
+    Random random(s);
+    steps[s].samples = samples[s];
+    for (size_t w = 0; w < 2; ++w) {
+      for (float& x : steps[s].gradients[w]) {
+        x = static_cast<float>(random.Normal() * static_cast<double>(samples[s][w]));
+      }
+    }
+  }
+  // A plain loop over means: what a worker adds to the mean gradient, and keeps, by top-k of 500.
+  auto expected = std::move(*DenseParameters::New(Config(), kCount));
+  std::vector<std::vector<double>> kept(2, std::vector<double>(kCount));
+  for (const Step& step : steps) {
+    const auto n = static_cast<double>(step.samples[0] + step.samples[1]);
+    if (n == 0) continue;
+    std::vector<float> mean(expected->padded().size());
+    for (size_t w = 0; w < 2; ++w) {
+      std::vector<double> size;
+      for (size_t i = 0; i < kCount; ++i) {
+        kept[w][i] += static_cast<double>(step.gradients[w][i]) / n;
+        size.push_back(std::fabs(kept[w][i]));
+      }
+      std::sort(size.begin(), size.end(), std::greater<>());
+      for (size_t i = 0; i < kCount; ++i) {
+        if (std::fabs(kept[w][i]) < size[499]) continue;
+        mean[i] += static_cast<float>(kept[w][i]);
+        kept[w][i] = 0;
+      }
+    }
+    expected->Apply(mean, 1);
+  }
+  DenseSynchroniser::Options options = Direct();
+  options.codec.set_kind(Codec::TOP_K);
+  options.codec.set_fraction(0.1);
+  for (const Result& result : Train(2, steps, options)) {
+    for (size_t i = 0; i < kCount; ++i) {
+      ASSERT_NEAR(result.values[i], expected->values()[i], 2e-5) << i;
+    }
   }
 }
 
