@@ -409,9 +409,18 @@ absl::Status CheckChoices(const Job& job) {
   return absl::OkStatus();
 }
 
-// Gradients on a device are summed there as they are, and at once.
+// Gradients on a device are summed there as they are, and at once, in the one way that there is.
 absl::Status CheckDevice(const Dense& dense) {
   if (dense.device() != Dense::CUDA) return absl::OkStatus();
+  constexpr absl::string_view kOneWay =
+      "; with dense.device CUDA gradients are summed on the GPUs, in one way; leave it out";
+  if (dense.algorithm() != Dense::AUTO) {
+    return Refuse("dense.algorithm", Dense::Algorithm_Name(dense.algorithm()), kOneWay);
+  }
+  if (!dense.rules().empty()) return Refuse("dense.rules", Quoted(dense.rules()), kOneWay);
+  if (!dense.calibration().empty()) {
+    return Refuse("dense.calibration", Quoted(dense.calibration()), kOneWay);
+  }
   if (dense.codec().kind() > Codec::NONE || dense.sharded_optimizer() || dense.bucket_bytes() > 0 ||
       dense.wire() != Dense::F32) {
     return Refuse("dense.device",
@@ -425,6 +434,11 @@ absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
   if (!Dense::Device_IsValid(dense.device())) return Refuse("dense.device", "unknown");
+  if (dense.device() == Dense::CUDA && job.reproducible()) {
+    return Refuse("dense.device",
+                  "CUDA: a GPU adds in an order of its own, so the job cannot be reproducible; use "
+                  "CPU");
+  }
   if (dense.synchroniser() == Dense::SERVERS) {
     constexpr absl::string_view kOnly = "only for ALLREDUCE, and the synchroniser is SERVERS";
     if (dense.algorithm() != Dense::ALGORITHM_UNSPECIFIED) return Refuse("dense.algorithm", kOnly);

@@ -42,14 +42,18 @@ absl::Status InField(absl::string_view field, absl::string_view value, const abs
       absl::StrCat("dense.", field, ": \"", value, "\": ", status.message()));
 }
 
+// Then no algorithm of the group sums them.
+bool OnDevice(const JobPlan& plan) { return plan.job.dense().device() == Dense::CUDA; }
+
 bool ChoosesBuckets(const JobPlan& plan) {
   const Dense& dense = plan.job.dense();
   return dense.bucket_bytes() == 0 && !plan.job.reproducible() &&
-         dense.codec().kind() <= Codec::NONE && !dense.sharded_optimizer() &&
-         dense.device() != Dense::CUDA;
+         dense.codec().kind() <= Codec::NONE && !dense.sharded_optimizer() && !OnDevice(plan);
 }
 
-bool ChoosesAlgorithm(const JobPlan& plan) { return plan.job.dense().algorithm() == Dense::AUTO; }
+bool ChoosesAlgorithm(const JobPlan& plan) {
+  return plan.job.dense().algorithm() == Dense::AUTO && !OnDevice(plan);
+}
 
 // What rank 0 decides, in the form in which it travels: a line with the bucket, then the rules; or
 // "error ...".
@@ -200,7 +204,20 @@ class Tuner {
                         absl::StrJoin(absl::MakeConstSpan(*all).first(shown), ", ", part));
   }
 
+  // On GPUs: as worker/device_sum.h does it.
+  std::string DeviceSumName() const {
+    const bool one_host =
+        std::all_of(hosts_.begin(), hosts_.end(), [&](int host) { return host == hosts_[0]; });
+    return one_host ? "cuda_ipc" : "cuda_ipc within hosts, staged between them";
+  }
+
   json Choice(int64_t bytes) const {
+    if (OnDevice(plan_)) {
+      return {{"bytes", bytes},
+              {"algorithm", DeviceSumName()},
+              {"segment_bytes", 0},
+              {"why", "gradients are on GPUs"}};
+    }
     AlgorithmChoice choice = group_.Choose(Primitive::kAllReduce, bytes);
     choice.algorithm = DenseAlgorithm(plan_).value_or(choice.algorithm);
     return {{"bytes", bytes},
@@ -221,7 +238,7 @@ class Tuner {
 
   json Describe() const {
     json out = {{"ranks", group_.ranks()},
-                {"algorithm", Dense::Algorithm_Name(dense_.algorithm())},
+                {"algorithm", OnDevice(plan_) ? "CUDA" : Dense::Algorithm_Name(dense_.algorithm())},
                 {"gradient_bytes", gradient_bytes_},
                 {"bucket_bytes", decided_.bucket_bytes},
                 {"bucket_why", WhyBucket()},

@@ -143,6 +143,14 @@ TEST_F(RefusalTest, ADeviceThatLibTorchCannotUse) {
   ExpectRefused(ended, {"tandem run: dense.device: CUDA", "LibTorch has no CUDA", "use CPU"});
 }
 
+// On GPUs gradients are summed in one way: what is said of others is not passed over in silence.
+TEST_F(RefusalTest, ChoicesThatAGpuJobDoesNotHave) {
+  const std::string cuda = "dense.device=CUDA";
+  ExpectRunRefused(libsvm_, {cuda, "dense.algorithm=SWING"}, {"dense.algorithm: SWING", "leave"});
+  ExpectRunRefused(libsvm_, {cuda, "dense.rules=allreduce:ring"}, {"dense.rules", "leave it out"});
+  ExpectRunRefused(libsvm_, {cuda, "reproducible=true"}, {"dense.device: CUDA", "use CPU"});
+}
+
 // What is said of the choice of algorithms is read before anything starts.
 TEST_F(RefusalTest, RulesAndCostsOfCollectives) {
   ExpectRunRefused(libsvm_, {"dense.rules=\"allreduce:magic\""},

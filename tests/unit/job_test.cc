@@ -265,6 +265,22 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"dense.device", "CUDA"}, {"dense.wire", "BF16"}},
                       "dense.device: CUDA not with a codec, a sharded optimizer, buckets or a "
                       "16-bit wire; leave these out"},
+        Contradiction{{{"dense.device", "CUDA"}, {"dense.algorithm", "RING"}},
+                      "dense.algorithm: RING; with dense.device CUDA gradients are summed on the "
+                      "GPUs, in one way; leave it out"},
+        Contradiction{{{"dense.device", "CUDA"}, {"dense.rules", "allreduce:ring"}},
+                      "dense.rules: \"allreduce:ring\"; with dense.device CUDA gradients are "
+                      "summed on the GPUs, in one way; leave it out"},
+        Contradiction{{{"dense.device", "CUDA"}, {"dense.calibration", "costs"}},
+                      "dense.calibration: \"costs\"; with dense.device CUDA gradients are summed "
+                      "on the GPUs, in one way; leave it out"},
+        Contradiction{{{"dense.device", "CUDA"}, {"reproducible", "true"}},
+                      "dense.device: CUDA: a GPU adds in an order of its own, so the job cannot be "
+                      "reproducible; use CPU"},
+        Contradiction{
+            {{"dense.device", "CUDA"}, {"dense.synchroniser", "SERVERS"}, {"reproducible", "true"}},
+            "dense.device: CUDA: a GPU adds in an order of its own, so the job cannot be "
+            "reproducible; use CPU"},
         Contradiction{{{"dense.bucket_bytes", "-2"}},
                       "dense.bucket_bytes: -2, must be -1 to 1073741824"},
         Contradiction{{{"reproducible", "true"}, {"dense.algorithm", "RING"}},

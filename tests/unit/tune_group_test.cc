@@ -135,6 +135,23 @@ TEST(TuneGroupTest, TheSameFileGivesTheSameChoices) {
   EXPECT_GT(Tune(dear)[0].tuning.bucket_bytes, all[0].tuning.bucket_bytes);
 }
 
+// Gradients on GPUs are summed there: the group's algorithms are neither measured nor named.
+TEST(TuneGroupTest, OnGpusItSaysWhatSums) {
+  const JobPlan plan = Plan({{"dense.device", "CUDA"}});
+  const std::vector<Tuned> all = Tune(plan);
+  ExpectAlike(all);
+  const json described = all[0].described();
+  EXPECT_EQ(described["algorithm"], "CUDA");
+  ASSERT_EQ(described["choices"].size(), 1u);
+  EXPECT_EQ(described["choices"][0]["algorithm"], "cuda_ipc");
+  EXPECT_EQ(described["choices"][0]["why"], "gradients are on GPUs");
+  EXPECT_EQ(all[0].tuning.bucket_bytes, 0);
+  EXPECT_FALSE(described.contains("costs"));
+  EXPECT_FALSE(described.contains("rules"));
+  const json apart = Tune(plan, 64 << 20, {0, 0, 1})[0].described();
+  EXPECT_EQ(apart["choices"][0]["algorithm"], "cuda_ipc within hosts, staged between them");
+}
+
 TEST(TuneGroupTest, TheJobsWordComesFirst) {
   const TemporaryFolder folder;
   const std::pair<std::string, std::string> costs = {"dense.calibration", CostsFile(folder, 30e-6)};
