@@ -9,9 +9,9 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "collectives/proof/cost.h"
 #include "collectives/proof/replay.h"
 #include "collectives/proof/symbols.h"
+#include "collectives/proof/traffic.h"
 #include "collectives/schedules/build.h"
 
 namespace tandem {

@@ -1,12 +1,10 @@
-#include "collectives/proof/cost.h"
+#include "collectives/proof/traffic.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "base/check.h"
-#include "base/status_macros.h"
-#include "collectives/proof/replay.h"
 #include "collectives/schedules/build.h"
 #include "collectives/schedules/butterfly.h"
 #include "collectives/schedules/hierarchical.h"
@@ -14,8 +12,6 @@
 namespace tandem {
 namespace {
 
-// ---- Traffic ----
-//
 // The formulas are written from the definitions of the algorithms, not from their code: the checker
 // compares the two.
 
@@ -257,203 +253,6 @@ Traffic AllToAllTraffic(Algorithm algorithm, const CollectiveShape& shape) {
   return traffic;
 }
 
-// ---- Seconds ----
-
-// Terms of a time: messages * alpha + bytes sent * beta + bytes added or copied * gamma.
-struct Terms {
-  double messages = 0, sent = 0, added = 0;
-};
-Terms operator*(double times, Terms a) {
-  return {times * a.messages, times * a.sent, times * a.added};
-}
-
-struct Sizes {
-  double p = 1;        // ranks
-  double log = 0;      // ceil(log2 p)
-  double bytes = 0;    // of the vector
-  double parts = 1;    // in which an algorithm cuts it
-  double core = 1;     // ranks of the butterfly
-  double rounds = 0;   // of the butterfly
-  double outside = 0;  // 1 if p is no power of two
-  double share() const { return (p - 1) / p * bytes; }
-  double core_share() const { return (core - 1) / core * bytes; }
-};
-
-double PartsOf(int64_t elements, int64_t part) {
-  if (part == 0 || elements <= part) return 1;
-  return static_cast<double>((elements + part - 1) / part);
-}
-
-Sizes SizesOf(Primitive primitive, const CollectiveShape& shape, int element_bytes) {
-  const ButterflyCore core(shape.ranks);
-  Sizes z;
-  z.p = shape.ranks;
-  z.log = CeilLog2(shape.ranks);
-  z.core = core.size();
-  z.rounds = core.rounds();
-  z.outside = core.extra() > 0 ? 1 : 0;
-  int64_t elements = shape.count;
-  if (primitive == Primitive::kReduceScatter || primitive == Primitive::kAllGather ||
-      primitive == Primitive::kGather || primitive == Primitive::kScatter) {
-    elements = shape.Total();
-  } else if (primitive == Primitive::kAllToAll) {
-    elements = InputElements(primitive, shape);
-  }
-  z.bytes = static_cast<double>(elements) * element_bytes;
-  return z;
-}
-
-Terms AllReduceTerms(Algorithm algorithm, const CollectiveShape& shape, Sizes z) {
-  const double s = z.bytes, p = z.p;
-  const auto parts = [&](int64_t part) { return PartsOf(shape.count, part * shape.segment); };
-  switch (algorithm) {
-    case Algorithm::kRing:
-    case Algorithm::kDirect:
-      return {2 * (p - 1) * parts(shape.ranks), 2 * z.share(), z.share()};
-    case Algorithm::kOneShot:
-      return {(p - 1) * parts(1), (p - 1) * s, (p - 1) * s};
-    case Algorithm::kRecursiveDoubling:
-      return {(z.rounds + 2 * z.outside) * parts(1), (z.rounds + 2 * z.outside) * s,
-              (z.rounds + z.outside) * s};
-    case Algorithm::kHalvingDoubling:
-    case Algorithm::kSwing:
-      return {2 * (z.rounds + z.outside) * PartsOf(shape.count, ButterflyPart(shape)),
-              2 * z.core_share() + 2 * z.outside * s, z.core_share() + z.outside * s};
-    case Algorithm::kTree:
-      return {2 * z.log * parts(1), 2 * z.log * s, z.log * s};
-    case Algorithm::kDoubleTree: {
-      const double k = parts(2), part = s / k, depth = FloorLog2(shape.ranks);
-      // Each part is up and down one level further after as many messages as a rank has a part.
-      return (k + depth - 1) * Terms{4, 2 * part, part};
-    }
-    default:
-      TANDEM_CHECK(false);
-  }
-}
-
-Terms RootedTerms(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape, Sizes z) {
-  const bool reduces = primitive == Primitive::kReduce;
-  const double k =
-      reduces || algorithm != Algorithm::kDirect ? PartsOf(shape.count, shape.segment) : 1;
-  const Terms part{1, z.bytes / k, reduces ? z.bytes / k : 0};
-  switch (algorithm) {
-    case Algorithm::kDirect:
-      return (z.p - 1) * k * part;
-    case Algorithm::kTree:
-      return z.log * k * part;
-    case Algorithm::kChain:
-      return (k + z.p - 2) * part;
-    default:
-      TANDEM_CHECK(false);
-  }
-}
-
-Terms BlockTerms(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape, Sizes z) {
-  const double added = primitive == Primitive::kReduceScatter ? 1 : 0, s = z.bytes;
-  switch (algorithm) {
-    case Algorithm::kRing:
-    case Algorithm::kDirect: {
-      const double k = CutsMessages(primitive, algorithm)
-                           ? PartsOf(shape.Total(), shape.segment * shape.ranks)
-                           : 1;
-      return {(z.p - 1) * k, z.share(), added * z.share()};
-    }
-    case Algorithm::kTree:  // Gather, scatter.
-      return {z.log, z.share(), 0};
-    case Algorithm::kHalvingDoubling:
-    case Algorithm::kRecursiveDoubling:
-      return {z.rounds + 2 * z.outside, z.core_share() + z.outside * (s + s / z.p),
-              added * (z.core_share() + z.outside * s)};
-    case Algorithm::kBruck:
-      return {z.log, z.share(), s};
-    default:
-      TANDEM_CHECK(false);
-  }
-}
-
-Terms AlgorithmTerms(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
-                     int element_bytes) {
-  const Sizes z = SizesOf(primitive, shape, element_bytes);
-  switch (primitive) {
-    case Primitive::kAllReduce:
-      return AllReduceTerms(algorithm, shape, z);
-    case Primitive::kReduce:
-    case Primitive::kBroadcast:
-      return RootedTerms(primitive, algorithm, shape, z);
-    case Primitive::kReduceScatter:
-    case Primitive::kAllGather:
-    case Primitive::kGather:
-    case Primitive::kScatter:
-      return BlockTerms(primitive, algorithm, shape, z);
-    case Primitive::kAllToAll:
-      if (algorithm == Algorithm::kPairwise) return {z.p - 1, z.share(), 0};
-      return {z.log, z.log * z.bytes / 2, (z.log / 2 + 1) * z.bytes};
-    case Primitive::kBarrier:
-      return {z.log, 0, 0};
-    case Primitive::kPointToPoint:
-      break;
-  }
-  TANDEM_CHECK(false);
-}
-
-class Clocks : public ReplayVisitor {
- public:
-  Clocks(size_t ranks, int element_bytes, const CostModel& model)
-      : model_(model),
-        element_bytes_(element_bytes),
-        now_(ranks),
-        out_free_(ranks),
-        in_free_(ranks) {}
-
-  void OnSend(const ReplayMessage& message) override {
-    double& free = out_free_[static_cast<size_t>(message.from)];
-    free = std::max(free, now_[static_cast<size_t>(message.from)]) + Seconds(message);
-    arrives_.push_back(free);
-  }
-
-  void OnApply(int rank, int /*step*/, const Op& op,
-               absl::Span<const ReplayMessage* const> messages) override {
-    double& now = now_[static_cast<size_t>(rank)];
-    double& free = in_free_[static_cast<size_t>(rank)];
-    // What a fold waits for comes in as it arrives.
-    std::vector<const ReplayMessage*> in_order(messages.begin(), messages.end());
-    std::sort(in_order.begin(), in_order.end(), [&](const auto* a, const auto* b) {
-      return arrives_[static_cast<size_t>(a->id)] < arrives_[static_cast<size_t>(b->id)];
-    });
-    for (const ReplayMessage* message : in_order) {
-      free = std::max(free + Seconds(*message), arrives_[static_cast<size_t>(message->id)]);
-      now = std::max(now, free);
-    }
-    double passes = 1;
-    if (op.kind == OpKind::kReceive) passes = 0;
-    if (op.kind == OpKind::kFold) passes = static_cast<double>(messages.size());
-    now += passes * Bytes(op.piece) * model_.gamma;
-  }
-
-  double Last() const {
-    double last = 0;
-    for (const double t : now_) last = std::max(last, t);
-    for (const double t : out_free_) last = std::max(last, t);
-    return last;
-  }
-
- private:
-  double Bytes(Piece piece) const { return static_cast<double>(piece.count) * element_bytes_; }
-  double Seconds(const ReplayMessage& message) const {
-    return model_.alpha + Bytes(message.piece) * model_.beta;
-  }
-
-  const CostModel model_;
-  const double element_bytes_;
-  // By rank: when its next op begins, and when it can send and receive the next message.
-  std::vector<double> now_, out_free_, in_free_;
-  std::vector<double> arrives_;  // by message id
-};
-
-double Price(Terms terms, const CostModel& model) {
-  return terms.messages * model.alpha + terms.sent * model.beta + terms.added * model.gamma;
-}
-
 }  // namespace
 
 Traffic AlgorithmTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
@@ -490,85 +289,6 @@ Traffic ScheduleTraffic(const Schedule& schedule) {
     }
   }
   return traffic;
-}
-
-namespace {
-
-// What a rank copies in its own memory: the vector and the own block, and at a level of a
-// reduce-scatter at which it is alone what goes through that.
-double TwoLevelCopies(Primitive primitive, const CollectiveShape& shape, const TwoLevel& levels) {
-  if (primitive == Primitive::kReduce || primitive == Primitive::kBroadcast || levels.OneHost()) {
-    return 0;
-  }
-  int64_t elements = shape.Total() + shape.CountOf(shape.rank);
-  if (primitive == Primitive::kReduceScatter) {
-    const Level inner = levels.Inner();
-    if (inner.shape.ranks == 1) elements += inner.shape.CountOf(inner.shape.rank);
-  }
-  return static_cast<double>(elements);
-}
-
-// The slowest rank's levels, one after another.
-double TwoLevelSeconds(Primitive primitive, const CollectiveShape& shape, int element_bytes,
-                       const CostModel& link, const CostModel& across_hosts) {
-  double seconds = 0;
-  CollectiveShape of_rank = shape;
-  const auto price = [&](const Level& level) {
-    return PredictSeconds(level.phase.primitive, level.phase.algorithm, level.shape, element_bytes,
-                          level.across ? across_hosts : link);
-  };
-  for (of_rank.rank = 0; of_rank.rank < shape.ranks; ++of_rank.rank) {
-    const TwoLevel levels(primitive, of_rank);
-    if (!levels.InOuter()) continue;
-    seconds = std::max(seconds,
-                       price(levels.Inner()) + price(levels.Outer()) +
-                           TwoLevelCopies(primitive, of_rank, levels) * element_bytes * link.gamma);
-  }
-  return seconds;
-}
-
-}  // namespace
-
-double PredictSeconds(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
-                      int element_bytes, const CostModel& link, const CostModel& across_hosts) {
-  if (shape.ranks == 1) return 0;
-  if (algorithm != Algorithm::kHierarchical) {
-    return Price(AlgorithmTerms(primitive, algorithm, shape, element_bytes), link);
-  }
-  if (primitive != Primitive::kAllReduce) {
-    return TwoLevelSeconds(primitive, shape, element_bytes, link, across_hosts);
-  }
-  // The parts one after another. Rank 0 is in a lane, and so are the ranks of the smallest host;
-  // the larger ones take longer within.
-  CollectiveShape of_zero = shape;
-  double seconds = 0;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    of_zero.rank = rank;
-    const Hierarchy h(of_zero);
-    if (h.local() != 0) continue;
-    const double k = PartsOf(shape.count, h.Part());
-    const int64_t n = (shape.count + static_cast<int64_t>(k) - 1) / static_cast<int64_t>(k);
-    const auto phase = [&](const Phase& f, const CollectiveShape& s, const CostModel& model) {
-      return PredictSeconds(f.primitive, f.algorithm, s, element_bytes, model);
-    };
-    seconds = std::max(seconds, k * (phase(h.First(), h.FirstShape(n), link) +
-                                     phase({Primitive::kAllReduce, OuterOf(primitive, shape)},
-                                           h.OuterShape(n), across_hosts) +
-                                     phase(h.Last(), h.LastShape(n), link)));
-  }
-  return seconds;
-}
-
-double PredictSeconds(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
-                      int element_bytes, const CostModel& link) {
-  return PredictSeconds(primitive, algorithm, shape, element_bytes, link, link);
-}
-
-absl::StatusOr<double> ScheduleSeconds(absl::Span<const Schedule> schedules, int element_bytes,
-                                       const CostModel& model) {
-  Clocks clocks(schedules.size(), element_bytes, model);
-  TANDEM_RETURN_IF_ERROR(Replay(schedules, {}, clocks));
-  return clocks.Last();
 }
 
 double BusFactor(Primitive primitive, int ranks) {
