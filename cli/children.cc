@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace tandem {
 
@@ -94,13 +95,13 @@ void Children::SignalOne(const std::string& name, int signal) {
 
 std::vector<Children::Exit> Children::StopAll(absl::Duration grace) {
   std::vector<Exit> all;
-  const absl::Time deadline = absl::Now() + grace;
+  const absl::Time deadline = MonotonicNow() + grace;
   Signal(SIGCONT);  // a stopped process cannot end
   if (grace > absl::ZeroDuration()) Signal(SIGTERM);
   while (running()) {
     for (Exit& exit : Reap()) all.push_back(std::move(exit));
     if (!running()) break;
-    if (absl::Now() >= deadline) Signal(SIGKILL);
+    if (MonotonicNow() >= deadline) Signal(SIGKILL);
     absl::SleepFor(absl::Milliseconds(10));
   }
   return all;

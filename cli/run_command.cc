@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
 #include "cli/progress_view.h"
@@ -230,7 +231,7 @@ class Run {
     // and is heard before it.
     std::vector<Children::Exit> exits = children_.Reap();
     for (const nlohmann::json& event : pipe_.Read(absl::Milliseconds(100))) OnEvent(event);
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     // Who was killed goes before those who left because of it.
     std::stable_partition(exits.begin(), exits.end(),
                           [](const Children::Exit& exit) { return exit.signal != 0; });
@@ -261,16 +262,16 @@ class Run {
       OnFailed(event.value("node", ""), event.value("reason", ""));
     } else if (kind == "finished") {
       finished_ = true;
-      give_up_ = std::min(give_up_, absl::Now() + kNamingGrace);
+      give_up_ = std::min(give_up_, MonotonicNow() + kNamingGrace);
     } else {
-      view_.Show(event, absl::Now());
+      view_.Show(event, MonotonicNow());
     }
   }
 
   // The first cause wins. A process that a signal has killed is one, whatever the scheduler says of
   // what followed; of the others the scheduler knows best.
   void OnFailed(const std::string& node, const std::string& reason) {
-    give_up_ = std::min(give_up_, absl::Now() + kStopGrace);
+    give_up_ = std::min(give_up_, MonotonicNow() + kStopGrace);
     if (!failure_.empty()) return;
     failure_ = absl::StrCat(node, ": ", reason);
     if (!first_exit_.has_value() || first_exit_->signal == 0) return;

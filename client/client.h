@@ -30,9 +30,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "client/client_core.h"
 #include "client/client_engine.h"
 #include "job/job.h"
@@ -50,7 +50,7 @@ class Future {
   }
   // False if it was not done in time.
   bool WaitFor(absl::Duration timeout) const {
-    if (!done()) engine_->Wait(*call_, absl::Now() + timeout);
+    if (!done()) engine_->Wait(*call_, MonotonicNow() + timeout);
     return done();
   }
   // Waits.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 namespace tandem {
@@ -54,7 +54,7 @@ void ClientEngine::Shutdown() {
 absl::Status ClientEngine::SetView(const View& view) {
   TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, plan_.sizes()));
   absl::MutexLock lock(&mutex_);
-  core_.OnView(absl::Now(), std::move(map));
+  core_.OnView(MonotonicNow(), std::move(map));
   views_.push_back(view);
   have_view_ = true;
   transport_->Wake();
@@ -106,7 +106,7 @@ absl::Status ClientEngine::Start(std::shared_ptr<ClientCall> call) {
 }
 
 void ClientEngine::Issue(std::shared_ptr<ClientCall> call) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   ++in_flight_;
   Running running;
   if (call->push) {
@@ -145,14 +145,14 @@ void ClientEngine::DriveUntil(Ready ready, absl::Time deadline) {
   if (background_) transport_->Wake();  // it makes way
   while (!ready()) {
     if (driving_ || stop_) {
-      if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+      if (changed_.WaitUntil(&mutex_, deadline)) break;
       continue;
     }
     driving_ = true;
     absl::Duration left = kTick;
     while (!ready() && !stop_ && left > absl::ZeroDuration()) {
       Turn(left);
-      if (deadline != absl::InfiniteFuture()) left = std::min(kTick, deadline - absl::Now());
+      if (deadline != absl::InfiniteFuture()) left = std::min(kTick, deadline - MonotonicNow());
     }
     driving_ = false;
     changed_.SignalAll();
@@ -169,13 +169,13 @@ void ClientEngine::Background() {
   for (int idle = 0; !stop_;) {
     const uint64_t turns = turns_;
     asleep_ = idle >= kIdleGlances;
-    started_.WaitWithDeadline(&mutex_, absl::Now() + (asleep_ ? kTick : glance));
+    started_.WaitUntil(&mutex_, MonotonicNow() + (asleep_ ? kTick : glance));
     const bool slept = std::exchange(asleep_, false);
     idle = in_flight_ > 0 ? 0 : idle + 1;
     glance = slept ? kGlance : std::min(2 * glance, kLongestGlance);
     if (stop_ || driving_ || waiting_ > 0) continue;
     // A request just issued may still find a thread that waits for it.
-    if (in_flight_ > 0 ? slept || turns_ != turns : absl::Now() < next_tick_) continue;
+    if (in_flight_ > 0 ? slept || turns_ != turns : MonotonicNow() < next_tick_) continue;
     if (in_flight_ > 0) glance = kGlance;
     driving_ = background_ = true;
     do {
@@ -193,7 +193,7 @@ void ClientEngine::Turn(absl::Duration timeout) {
   ++turns_;
   mutex_.Unlock();
   transport_->Poll(timeout, &events_);
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   for (const TransportEvent& event : events_) peers_.OnEvent(event);
   mutex_.Lock();
   for (const TransportEvent& event : events_) {

@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "client/client_core.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
@@ -112,8 +113,8 @@ class ClientEngine {
   std::unique_ptr<Transport> transport_;  // whoever drives, but for Wake()
 
   mutable absl::Mutex mutex_;
-  absl::CondVar changed_;  // a call is done, or nobody drives
-  absl::CondVar started_;  // wakes the engine's thread when it sleeps deeply
+  CondVar changed_;  // a call is done, or nobody drives
+  CondVar started_;  // wakes the engine's thread when it sleeps deeply
   ClientCore core_ ABSL_GUARDED_BY(mutex_);
   std::vector<Running> running_ ABSL_GUARDED_BY(mutex_);
   std::vector<View> views_ ABSL_GUARDED_BY(mutex_);  // whose addresses are not known yet

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/reduce.h"
 
@@ -322,7 +322,7 @@ absl::StatusOr<Work> Group::Begin(Request request) {
 }
 
 absl::StatusOr<Work> Group::Start(const CollectiveCall& call, std::unique_ptr<Pending> pending) {
-  TANDEM_ASSIGN_OR_RETURN(const Work work, engine_.Start(call, absl::Now(), options_.deadline));
+  TANDEM_ASSIGN_OR_RETURN(const Work work, engine_.Start(call, MonotonicNow(), options_.deadline));
   if (pending != nullptr) {
     pending->work = work;
     pending_.push_back(std::move(pending));
@@ -478,7 +478,7 @@ void Group::TakeEnded() {
 }
 
 bool Group::Test(Work work) {
-  if (!engine_.Ended(work) || !agreed_) (void)Poll(absl::Now());
+  if (!engine_.Ended(work) || !agreed_) (void)Poll(MonotonicNow());
   return engine_.Ended(work);
 }
 
@@ -491,7 +491,7 @@ absl::Status Group::Wait(const absl::StatusOr<Work>& work) {
 bool Group::WaitUntil(Work work, absl::Time at_most) {
   absl::Time idle_since = absl::InfiniteFuture();
   for (;;) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     const bool moved = Poll(now);
     if (engine_.Ended(work)) return true;
     if (now >= at_most) return false;
@@ -540,13 +540,14 @@ void Group::Sleep(absl::Time now) {
 
 absl::Status Group::Abort(absl::string_view why) {
   if (engine_.status().ok()) {
-    engine_.Fail(absl::AbortedError(absl::StrCat("rank ", rank(), " gave up: ", why)), absl::Now());
+    engine_.Fail(absl::AbortedError(absl::StrCat("rank ", rank(), " gave up: ", why)),
+                 MonotonicNow());
   }
-  (void)Poll(absl::Now());
+  (void)Poll(MonotonicNow());
   return engine_.status();
 }
 
-std::string Group::WaitingFor() const { return engine_.WaitingFor(absl::Now()); }
+std::string Group::WaitingFor() const { return engine_.WaitingFor(MonotonicNow()); }
 
 Chooser DefaultChooser(int ranks, bool tcp) {
   return [ranks, tcp](Primitive primitive, int64_t bytes) -> AlgorithmChoice {

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "doctor/doctor.h"
 #include "doctor/doctor_gather.h"
@@ -124,8 +125,8 @@ void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorRepor
 // Until a signal, or the time is over.
 void ListenUntilTold(int seconds) {
   const std::atomic<bool>* const stop = StopSignal();
-  const absl::Time end = absl::Now() + absl::Seconds(seconds);
-  while (!stop->load() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(100));
+  const absl::Time end = MonotonicNow() + absl::Seconds(seconds);
+  while (!stop->load() && MonotonicNow() < end) absl::SleepFor(absl::Milliseconds(100));
 }
 
 absl::Status CheckFlags(const DoctorFlags& flags) {

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 namespace tandem {
@@ -37,12 +37,12 @@ absl::StatusOr<Addresses> Resolve(const std::string& host, const std::string& po
 // False: the deadline has passed.
 bool WaitFor(int fd, short events, absl::Time deadline) {
   for (;;) {
-    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - absl::Now());
+    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - MonotonicNow());
     pollfd waiting = {fd, events, 0};
     const int64_t ms = absl::ToInt64Milliseconds(left) + (left > absl::ZeroDuration() ? 1 : 0);
     const int ready = poll(&waiting, 1, static_cast<int>(std::min<int64_t>(ms, 1'000'000)));
     if (ready > 0) return true;
-    if (ready == 0 && absl::Now() >= deadline) return false;
+    if (ready == 0 && MonotonicNow() >= deadline) return false;
     if (ready < 0 && errno != EINTR) return false;
   }
 }

@@ -8,7 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "node/transport_choice.h"
 #include "proto/frame.h"
@@ -46,9 +46,9 @@ absl::Status Trip(Transport* transport, PeerId peer, absl::Time deadline) {
   const Frame frame = EncodeControlFrame(*transport, FrameHeader(), Control());
   TANDEM_RETURN_IF_ERROR(transport->Send(peer, frame));
   std::vector<TransportEvent> events;
-  while (absl::Now() < deadline) {
+  while (MonotonicNow() < deadline) {
     events.clear();
-    transport->Poll(deadline - absl::Now(), &events);
+    transport->Poll(deadline - MonotonicNow(), &events);
     for (const TransportEvent& event : events) {
       if (event.peer != peer) continue;
       if (event.kind == TransportEvent::Kind::kFrame) return absl::OkStatus();
@@ -75,7 +75,7 @@ absl::StatusOr<PeerId> FirstTrip(Transport* transport, const std::string& addres
 }
 
 absl::Status TryWay(const DoctorSelf& self, const std::string& address, PairFacts* facts) {
-  const absl::Time deadline = absl::Now() + kWayBound;
+  const absl::Time deadline = MonotonicNow() + kWayBound;
   auto paths = std::make_shared<PathLog>();
   TANDEM_ASSIGN_OR_RETURN(const auto transport, NewEndpoint(self, paths));
   const absl::StatusOr<PeerId> peer = FirstTrip(transport.get(), address, deadline);
@@ -88,9 +88,9 @@ absl::Status TryWay(const DoctorSelf& self, const std::string& address, PairFact
   TANDEM_RETURN_IF_ERROR(peer.status());
   std::vector<double> trips;
   for (int i = 0; i < kRoundTrips; ++i) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = MonotonicNow();
     TANDEM_RETURN_IF_ERROR(Trip(transport.get(), *peer, deadline));
-    trips.push_back(absl::ToDoubleMicroseconds(absl::Now() - start));
+    trips.push_back(absl::ToDoubleMicroseconds(MonotonicNow() - start));
   }
   std::nth_element(trips.begin(), trips.begin() + kRoundTrips / 2, trips.end());
   facts->round_trip_us = trips[kRoundTrips / 2];
@@ -104,7 +104,8 @@ absl::Status CompareClocks(DoctorLink* link, PairFacts* facts) {
   double best = -1;
   for (int i = 0; i < kClockQuestions; ++i) {
     const absl::Time asked = absl::Now();
-    TANDEM_ASSIGN_OR_RETURN(const json answer, link->Ask({{"ask", "time"}}, asked + kAnswerBound));
+    TANDEM_ASSIGN_OR_RETURN(const json answer,
+                            link->Ask({{"ask", "time"}}, MonotonicNow() + kAnswerBound));
     const absl::Time answered = absl::Now();
     const double in = NumberOf(answer, "in"), out = NumberOf(answer, "out");
     const double way = absl::ToDoubleSeconds(answered - asked) - (out - in);
@@ -135,7 +136,7 @@ std::vector<Finding> FindingsOf(const json& object) {
 
 // What the first bytes say about who listens there.
 PairFacts::Answer WhoAnswers(DoctorLink* link, std::string* detail) {
-  const absl::Time deadline = absl::Now() + kAnswerBound;
+  const absl::Time deadline = MonotonicNow() + kAnswerBound;
   std::string bytes;
   while (bytes.size() < kDoctorBannerBytes) {
     auto some = link->ReadSome(kDoctorBannerBytes - bytes.size(), deadline);
@@ -158,8 +159,8 @@ PairFacts::Answer WhoAnswers(DoctorLink* link, std::string* detail) {
 
 absl::Status Interview(const DoctorSelf& self, DoctorLink* link, int hosts, PairFacts* facts,
                        HostReport* host) {
-  TANDEM_ASSIGN_OR_RETURN(const json said,
-                          link->Ask({{"ask", "host"}, {"hosts", hosts}}, absl::Now() + kHostBound));
+  TANDEM_ASSIGN_OR_RETURN(
+      const json said, link->Ask({{"ask", "host"}, {"hosts", hosts}}, MonotonicNow() + kHostBound));
   facts->version = TextOf(said, "version");
   facts->job_hash = TextOf(said, "job");
   facts->rdma_active = FlagOf(said, "rdma_active");
@@ -180,7 +181,7 @@ PairFacts Look(const DoctorSelf& self, const std::string& to, int hosts, HostRep
   PairFacts facts;
   facts.from = self.name;
   facts.to = to;
-  absl::StatusOr<DoctorLink> link = DoctorLink::Connect(to, absl::Now() + kConnectBound);
+  absl::StatusOr<DoctorLink> link = DoctorLink::Connect(to, MonotonicNow() + kConnectBound);
   if (!link.ok()) {
     facts.answer = absl::IsFailedPrecondition(link.status()) ? PairFacts::Answer::kRefused
                                                              : PairFacts::Answer::kUnreachable;
@@ -246,12 +247,13 @@ PairReport Probe(const DoctorSelf& self, const std::string& to, int hosts, HostR
 
 absl::StatusOr<std::vector<PairReport>> AskForPairs(const std::string& peer,
                                                     const std::vector<std::string>& others) {
-  TANDEM_ASSIGN_OR_RETURN(DoctorLink link, DoctorLink::Connect(peer, absl::Now() + kConnectBound));
-  TANDEM_RETURN_IF_ERROR(link.ReadAll(kDoctorBannerBytes, absl::Now() + kAnswerBound).status());
+  TANDEM_ASSIGN_OR_RETURN(DoctorLink link,
+                          DoctorLink::Connect(peer, MonotonicNow() + kConnectBound));
+  TANDEM_RETURN_IF_ERROR(link.ReadAll(kDoctorBannerBytes, MonotonicNow() + kAnswerBound).status());
   const absl::Duration bound = kProbeBound * static_cast<double>(others.size() + 1);
   TANDEM_ASSIGN_OR_RETURN(
       const json answer,
-      link.Ask({{"ask", "pairs"}, {"me", peer}, {"peers", others}}, absl::Now() + bound));
+      link.Ask({{"ask", "pairs"}, {"me", peer}, {"peers", others}}, MonotonicNow() + bound));
   std::vector<PairReport> pairs;
   const auto list = answer.find("pairs");
   if (list == answer.end() || !list->is_array()) {
@@ -303,11 +305,12 @@ struct DoctorServer::State {
     return {{"error", "there is no such question"}};
   }
   void Serve(DoctorLink link) const {
-    absl::Status went = link.Write({kDoctorBanner, kDoctorBannerBytes}, absl::Now() + kAnswerBound);
+    absl::Status went =
+        link.Write({kDoctorBanner, kDoctorBannerBytes}, MonotonicNow() + kAnswerBound);
     while (went.ok() && !stop) {
-      const auto question = link.Receive(absl::Now() + kIdleBound);
+      const auto question = link.Receive(MonotonicNow() + kIdleBound);
       if (!question.ok()) return;
-      went = link.Send(Answer(*question, absl::Now()), absl::Now() + kAnswerBound);
+      went = link.Send(Answer(*question, absl::Now()), MonotonicNow() + kAnswerBound);
     }
   }
 
@@ -331,7 +334,7 @@ absl::StatusOr<std::unique_ptr<DoctorServer>> DoctorServer::New(const DoctorSelf
 DoctorServer::DoctorServer(std::shared_ptr<State> state) : state_(std::move(state)) {
   accepts_ = std::thread([state = state_] {
     while (!state->stop) {
-      auto link = state->listener.Accept(absl::Now() + absl::Milliseconds(200));
+      auto link = state->listener.Accept(MonotonicNow() + absl::Milliseconds(200));
       if (!link.ok() || state->connections >= kMostConnections) continue;
       ++state->connections;
       std::thread([state, link = *std::move(link)]() mutable {

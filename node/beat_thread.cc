@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "base/clock.h"
 
 namespace tandem {
 namespace {
@@ -52,11 +52,11 @@ void BeatThread::Run() {
   absl::StatusOr<std::unique_ptr<Transport>> transport = make_transport_();
   if (!transport.ok()) return;  // the scheduler will miss the beats and say so
   PeerId peer = 0;
-  absl::Time next = absl::Now();
+  absl::Time next = MonotonicNow();
   std::vector<TransportEvent> events;
   while (!stop_.load()) {
-    if (absl::Now() >= next) {
-      next = absl::Now() + kInterval;
+    if (MonotonicNow() >= next) {
+      next = MonotonicNow() + kInterval;
       if (peer == 0) peer = (*transport)->Connect(scheduler_).value_or(0);
       Control control;
       *control.mutable_beat() = watch_.Look();

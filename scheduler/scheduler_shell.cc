@@ -1,6 +1,5 @@
 #include "scheduler/scheduler_shell.h"
 
-#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/meeting/coordinator.h"
 #include "scheduler/output_files.h"
@@ -23,11 +23,6 @@ namespace {
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kLinger = absl::Seconds(1);  // at the end, for nodes that do not read
 constexpr size_t kMaxUnsentFrames = 1024;             // per peer, beyond the transport's own queue
-
-// A clock that nobody sets back: deadlines are differences of it.
-absl::Time MonotonicNow() {
-  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
 
 class Shell {
  public:

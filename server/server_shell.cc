@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "node/beat_thread.h"
 #include "node/node_link.h"
@@ -109,7 +109,7 @@ class ShardThread {
             absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates")));
       }
     }
-    core_->OnView(absl::Now(), std::move(map), &effects_);
+    core_->OnView(MonotonicNow(), std::move(map), &effects_);
     if (first && !options_.init_from.empty()) {
       TANDEM_RETURN_IF_ERROR(LoadRanges(options_.init_from, core_->OwnedRanges()));
     }
@@ -140,11 +140,11 @@ class ShardThread {
 
   void Loop() {
     std::vector<TransportEvent> events;
-    absl::Time next_tick = absl::Now();
+    absl::Time next_tick = MonotonicNow();
     while (!stop_) {
       events.clear();
       transport_->Poll(effects_.out.empty() ? kTick : absl::ZeroDuration(), &events);
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       for (const TransportEvent& event : events) OnEvent(now, event);
       if (events.empty()) Flush();
       events.clear();
@@ -235,7 +235,7 @@ class Server {
     link_options.registration = registration;
     link_options.self = self_;
     link_ = std::make_unique<NodeLink>(*transport_, link_options);
-    TANDEM_RETURN_IF_ERROR(link_->Start(absl::Now()));
+    TANDEM_RETURN_IF_ERROR(link_->Start(MonotonicNow()));
     std::vector<const LoopProgress*> loops = {&progress_};
     for (const auto& shard : shards_) loops.push_back(shard->progress());
     const absl::Status status = [&] {
@@ -255,7 +255,7 @@ class Server {
       events.clear();
       transport_->Poll(kTick, &events);
       progress_.Advance(0);
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       for (const TransportEvent& event : events) link_->OnEvent(now, event, &inbox);
       link_->OnTick(now);
       for (const Control& control : inbox) TANDEM_RETURN_IF_ERROR(OnControl(control));

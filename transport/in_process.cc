@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace tandem {
 namespace {
@@ -47,7 +48,7 @@ struct Mailbox {
   PeerId next_peer = 1;
   std::deque<Item> inbox;
   absl::flat_hash_map<PeerId, End> peers;
-  absl::CondVar changed;
+  CondVar changed;
 
   void Put(Item item) {
     inbox.push_back(std::move(item));
@@ -154,7 +155,7 @@ class InProcessTransport final : public Transport {
     const PeerId id = self_.next_peer++;
     End& end = self_.peers[id];
     end.address = address;
-    end.connect_deadline = absl::Now() + options_.connect_deadline;
+    end.connect_deadline = MonotonicNow() + options_.connect_deadline;
     JoinWaiting();
     return id;
   }
@@ -195,7 +196,7 @@ class InProcessTransport final : public Transport {
   }
 
   void Poll(absl::Duration timeout, std::vector<TransportEvent>* events) override {
-    const absl::Time deadline = absl::Now() + timeout;
+    const absl::Time deadline = MonotonicNow() + timeout;
     const size_t before = events->size();
     absl::MutexLock lock(&network_->mutex);
     for (;;) {
@@ -205,12 +206,12 @@ class InProcessTransport final : public Transport {
         self_.inbox.pop_front();
         Deliver(std::move(item), events);
       }
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       if (events->size() > before || std::exchange(self_.wake, false) || now >= deadline) return;
       // A connecting end must look again from time to time: nobody tells it of new addresses.
       const bool connecting = std::any_of(self_.peers.begin(), self_.peers.end(),
                                           [](const auto& p) { return p.second.connecting(); });
-      self_.changed.WaitWithDeadline(
+      self_.changed.WaitUntil(
           &network_->mutex,
           connecting ? std::min(deadline, now + absl::Milliseconds(10)) : deadline);
     }
@@ -238,7 +239,7 @@ class InProcessTransport final : public Transport {
       const End& end = self_.peers[id];
       if (Mailbox* const to = network_->Find(end.address); to != nullptr && !self_.dead) {
         network_->Join(&self_, id, to);
-      } else if (absl::Now() >= end.connect_deadline) {
+      } else if (MonotonicNow() >= end.connect_deadline) {
         if (!end.closing) {
           self_.Put(
               {.kind = TransportEvent::Kind::kPeerLost,

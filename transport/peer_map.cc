@@ -10,11 +10,14 @@ constexpr size_t kMaxParked = 4096;        // frames an endpoint
 constexpr size_t kMaxEndpoints = 1 << 17;  // senders name themselves: bound how many they can be
 }  // namespace
 
-void PeerMap::SetAddress(EndpointId endpoint, const std::string& address) {
+bool PeerMap::SetAddress(EndpointId endpoint, const std::string& address) {
   Entry& entry = entries_[endpoint];
-  if (entry.address == address) return;
+  if (entry.address == address) return false;
+  const bool moved = !entry.address.empty();
   entry.address = address;
+  if (moved) entry.parked.clear();
   if (entry.connected != 0) transport_.Close(std::exchange(entry.connected, 0));
+  return moved;
 }
 
 absl::Status PeerMap::SendNow(Entry* entry, Frame frame) {
@@ -23,9 +26,8 @@ absl::Status PeerMap::SendNow(Entry* entry, Frame frame) {
     if (!peer.ok()) return peer.status();
     entry->connected = *peer;
   }
-  const PeerId peer = entry->connected != 0 ? entry->connected : entry->heard_on;
-  if (peer == 0) return absl::NotFoundError("no address, and it has not spoken");
-  return transport_.Send(peer, std::move(frame));
+  if (entry->way() == 0) return absl::NotFoundError("no address, and it has not spoken");
+  return transport_.Send(entry->way(), std::move(frame));
 }
 
 absl::Status PeerMap::Send(Outgoing outgoing) {
@@ -49,7 +51,8 @@ void PeerMap::Flush(Entry* entry) {
   }
 }
 
-void PeerMap::OnEvent(const TransportEvent& event) {
+EndpointId PeerMap::OnEvent(const TransportEvent& event) {
+  EndpointId lost;
   switch (event.kind) {
     case TransportEvent::Kind::kFrame: {
       if (entries_.size() >= kMaxEndpoints && entries_.count(event.frame.header.sender) == 0) break;
@@ -59,31 +62,29 @@ void PeerMap::OnEvent(const TransportEvent& event) {
     }
     case TransportEvent::Kind::kWritable:
       for (auto& [id, entry] : entries_) {
-        if (entry.connected == event.peer || entry.heard_on == event.peer) Flush(&entry);
+        if (entry.way() == event.peer) Flush(&entry);
       }
       break;
     case TransportEvent::Kind::kPeerLost:
     case TransportEvent::Kind::kPeerClosed:
       for (auto& [id, entry] : entries_) {
-        if (entry.connected == event.peer) entry.connected = 0;
+        if (entry.way() == event.peer) entry.parked.clear();
+        if (entry.connected == event.peer) {
+          entry.connected = 0;
+          lost = id;
+        }
         if (entry.heard_on == event.peer) entry.heard_on = 0;
       }
       break;
     case TransportEvent::Kind::kGarbage:
       break;
   }
+  return lost;
 }
 
 EndpointId PeerMap::EndpointAt(const std::string& address) const {
   for (const auto& [id, entry] : entries_) {
     if (entry.address == address) return id;
-  }
-  return EndpointId();
-}
-
-EndpointId PeerMap::EndpointOf(PeerId peer) const {
-  for (const auto& [id, entry] : entries_) {
-    if (entry.connected == peer) return id;
   }
   return EndpointId();
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 namespace tandem {
@@ -77,11 +78,11 @@ std::vector<OwnedFd> TakeFds(msghdr* header) {
 
 // False when the deadline has passed.
 bool WaitReadable(int fd, absl::Time deadline) {
-  const absl::Duration left = std::max(absl::ZeroDuration(), deadline - absl::Now());
+  const absl::Duration left = std::max(absl::ZeroDuration(), deadline - MonotonicNow());
   pollfd waiting = {.fd = fd, .events = POLLIN, .revents = 0};
   const int64_t ms = absl::ToInt64Milliseconds(left) + (left > absl::ZeroDuration());
   return poll(&waiting, 1, static_cast<int>(std::min<int64_t>(ms, 1'000'000'000))) > 0 ||
-         absl::Now() < deadline;
+         MonotonicNow() < deadline;
 }
 
 }  // namespace
@@ -99,8 +100,8 @@ absl::StatusOr<UnixLink> UnixLink::Connect(absl::string_view name) {
 absl::StatusOr<UnixLink> UnixLink::ConnectBy(absl::string_view name, absl::Time deadline) {
   for (;;) {
     absl::StatusOr<UnixLink> link = Connect(name);
-    if (!absl::IsUnavailable(link.status()) || absl::Now() >= deadline) return link;
-    absl::SleepFor(std::min(kRetry, deadline - absl::Now()));
+    if (!absl::IsUnavailable(link.status()) || MonotonicNow() >= deadline) return link;
+    absl::SleepFor(std::min(kRetry, deadline - MonotonicNow()));
   }
 }
 

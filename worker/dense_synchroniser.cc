@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/convert.h"
 #include "collectives/dump.h"
@@ -161,7 +161,7 @@ absl::Status DenseSynchroniser::DumpIfNeeded(absl::Status status) {
 absl::Status DenseSynchroniser::WaitFor(const absl::StatusOr<Work>& work) {
   TANDEM_RETURN_IF_ERROR(work.status());
   bool told = false;
-  while (!group_->WaitUntil(*work, absl::Now() + kNews)) {
+  while (!group_->WaitUntil(*work, MonotonicNow() + kNews)) {
     (void)DumpIfNeeded(absl::OkStatus());
     absl::MutexLock lock(&mutex_);
     const int rank = group_->waiting_for();
@@ -177,11 +177,11 @@ absl::Status DenseSynchroniser::WaitFor(const absl::StatusOr<Work>& work) {
 }
 
 absl::Status DenseSynchroniser::Reduce(Piece bucket) {
-  const absl::Time begun = trace_ == nullptr ? absl::Time() : absl::Now();
+  const absl::Time begun = trace_ == nullptr ? absl::Time() : MonotonicNow();
   const absl::Status status = ReduceBucket(bucket);
   if (trace_ != nullptr) {
     trace_->Add({absl::StrCat("bucket ", bucket.DebugString()), "allreduce", begun,
-                 absl::Now() - begun, "allreduce"});
+                 MonotonicNow() - begun, "allreduce"});
   }
   return status;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/dump.h"
 #include "collectives/links/tcp_socket.h"
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, con
                                                         std::unique_ptr<CoordinatorClient>* client,
                                                         GroupOptions* options,
                                                         std::vector<Path>* paths) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(plan.job.limits().start_seconds());
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(plan.job.limits().start_seconds());
   TANDEM_ASSIGN_OR_RETURN(const std::string host, LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host, LinksOf(plan)));
   JoinOptions join;

@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "worker/dense_synchroniser.h"
 
@@ -132,7 +132,7 @@ class Tuner {
     options.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
     options.most_bytes = std::min(gradient_bytes_, kMostMeasured);
     options.seconds = kMeasureSeconds;
-    const absl::Time begun = absl::Now();
+    const absl::Time begun = MonotonicNow();
     TANDEM_ASSIGN_OR_RETURN(costs_, Calibrate(group_, options));
     if (ChoosesAlgorithm(plan_)) {
       TryOptions trial;
@@ -142,7 +142,7 @@ class Tuner {
       trial.seconds = kTrySeconds;
       TANDEM_RETURN_IF_ERROR(TryOut(group_, trial, &*costs_));
     }
-    source_ = absl::StrFormat("measured in %.2f s", absl::ToDoubleSeconds(absl::Now() - begun));
+    source_ = absl::StrFormat("measured in %.2f s", absl::ToDoubleSeconds(MonotonicNow() - begun));
     return absl::OkStatus();
   }
 

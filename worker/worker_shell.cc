@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/trace.h"
@@ -128,7 +128,7 @@ class Worker {
     registration.set_host(host);
     registration.set_job_hash(options_.plan.hash);
     link_ = std::make_unique<NodeLink>(*transport_, link_options);
-    TANDEM_RETURN_IF_ERROR(link_->Start(absl::Now()));
+    TANDEM_RETURN_IF_ERROR(link_->Start(MonotonicNow()));
     progress_.SetActivity({"registering", {}});
     BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
                      options_.incarnation, {&progress_});
@@ -154,10 +154,10 @@ class Worker {
   absl::Status Loop() {
     std::vector<TransportEvent> events;
     std::vector<DoneTask> done;
-    absl::Time next_tick = absl::Now();
+    absl::Time next_tick = MonotonicNow();
     for (;;) {
       transport_->Poll(kTick, &events);
-      absl::Time now = absl::Now();
+      absl::Time now = MonotonicNow();
       for (const TransportEvent& event : events) OnEvent(now, event);
       events.clear();
       TANDEM_RETURN_IF_ERROR(HandleInbox(now));
@@ -168,7 +168,7 @@ class Worker {
       }
       done.clear();
       ReportGroup();
-      now = absl::Now();
+      now = MonotonicNow();
       if (now >= next_tick) {
         next_tick = now + kTick;
         OnTick(now);
@@ -191,11 +191,11 @@ class Worker {
 
   // On the compute thread.
   absl::Status RunTask(const TrainerTask& task) {
-    const absl::Time begun = trace_ == nullptr ? absl::Time() : absl::Now();
+    const absl::Time begun = trace_ == nullptr ? absl::Time() : MonotonicNow();
     absl::Status status = RunJoined(task);
     const bool compute = task.kind == TrainerTask::Kind::kCompute;
     if (trace_ != nullptr && (compute || task.kind == TrainerTask::Kind::kSynchronise)) {
-      AddToTrace(task.slot->step, compute ? "compute" : "synchronise", begun, absl::Now(),
+      AddToTrace(task.slot->step, compute ? "compute" : "synchronise", begun, MonotonicNow(),
                  "compute");
     }
     return status;

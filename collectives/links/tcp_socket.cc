@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 namespace tandem {
@@ -76,7 +77,7 @@ absl::StatusOr<OwnedFd> ConnectOnce(const addrinfo& to, absl::Time deadline) {
   if (connect(fd.get(), to.ai_addr, to.ai_addrlen) == 0) return fd;
   if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
   pollfd waiting = {.fd = fd.get(), .events = POLLOUT, .revents = 0};
-  const int64_t ms = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
+  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1;
   const int left = static_cast<int>(std::clamp<int64_t>(ms, 0, 1'000'000'000));
   if (poll(&waiting, 1, left) <= 0) return absl::UnavailableError("no answer");
   int error = 0;
@@ -160,11 +161,11 @@ absl::StatusOr<OwnedFd> ConnectTcpBy(absl::string_view address, absl::Time deadl
       if (fd.ok() && !MetItself(fd->get())) return fd;
       last = fd.ok() ? absl::UnavailableError("nobody listens") : fd.status();
     }
-    if (!absl::IsUnavailable(last) || absl::Now() >= deadline) {
+    if (!absl::IsUnavailable(last) || MonotonicNow() >= deadline) {
       return absl::Status(last.code(),
                           absl::StrCat("connecting to ", address, ": ", last.message()));
     }
-    absl::SleepFor(std::min(kRetry, deadline - absl::Now()));
+    absl::SleepFor(std::min(kRetry, deadline - MonotonicNow()));
   }
 }
 
@@ -182,7 +183,7 @@ absl::StatusOr<std::string> LocalHostTowards(absl::string_view address) {
 
 absl::StatusOr<std::pair<OwnedFd, OwnedFd>> TcpPair() {
   TANDEM_ASSIGN_OR_RETURN(TcpListener listener, TcpListener::Bind("127.0.0.1:0"));
-  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(10);
   TANDEM_ASSIGN_OR_RETURN(OwnedFd connected, ConnectTcpBy(listener.address(), deadline));
   pollfd waiting = {.fd = listener.fd(), .events = POLLIN, .revents = 0};
   (void)poll(&waiting, 1, 10'000);

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
@@ -95,7 +95,7 @@ class Connector {
   std::vector<std::unique_ptr<Link>> links_;
   std::vector<std::string> why_;
   std::list<Attempt> attempts_;
-  absl::Time ask_at_ = absl::Now() + kAsk;
+  absl::Time ask_at_ = MonotonicNow() + kAsk;
 };
 
 absl::StatusOr<std::vector<std::unique_ptr<Link>>> Connector::Run() {
@@ -103,7 +103,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Connector::Run() {
   for (int peer = 0; peer < group_.rank; ++peer) TANDEM_RETURN_IF_ERROR(ConnectTo(peer, 0));
   while (!Missing().empty()) {
     TANDEM_RETURN_IF_ERROR(Verdict());
-    if (absl::Now() >= deadline_) return Late();
+    if (MonotonicNow() >= deadline_) return Late();
     Wait();
     AcceptNewcomers();
     for (Attempt& attempt : attempts_) {
@@ -151,7 +151,7 @@ absl::Status Connector::CheckChoice() const {
 
 absl::Status Connector::Verdict() {
   if (options_.watch == nullptr) return absl::OkStatus();
-  if (const absl::Time now = absl::Now(); now >= ask_at_) {
+  if (const absl::Time now = MonotonicNow(); now >= ask_at_) {
     ask_at_ = now + kAsk;
     for (const int rank : Missing()) options_.watch->Want(rank);
   }
@@ -231,7 +231,7 @@ absl::Status Connector::ConnectTcp(int peer, Attempt* attempt) {
   for (;;) {
     TANDEM_RETURN_IF_ERROR(Verdict());
     absl::StatusOr<OwnedFd> socket =
-        ConnectTcpBy(address, std::min(deadline_, absl::Now() + kLook));
+        ConnectTcpBy(address, std::min(deadline_, MonotonicNow() + kLook));
     if (socket.ok()) {
       attempt->tcp = std::make_unique<MessageStream>(*std::move(socket), kMaxHelloBytes);
       attempt->tcp->Send(HelloTo(peer));
@@ -239,7 +239,7 @@ absl::Status Connector::ConnectTcp(int peer, Attempt* attempt) {
       return absl::OkStatus();
     }
     if (!absl::IsUnavailable(socket.status())) return socket.status();
-    if (absl::Now() >= deadline_) return Late();
+    if (MonotonicNow() >= deadline_) return Late();
   }
 }
 
@@ -247,7 +247,7 @@ absl::Status Connector::ConnectShm(int peer, Attempt* attempt) {
   // The name exists since before the group met: whoever has none now has gone.
   TANDEM_ASSIGN_OR_RETURN(attempt->local,
                           UnixLink::ConnectBy(group_.members[peer].unix_name,
-                                              std::min(deadline_, absl::Now() + kLook)));
+                                              std::min(deadline_, MonotonicNow() + kLook)));
   TANDEM_ASSIGN_OR_RETURN(attempt->rings, ShmLink::NewRings(options_.shm_capacity));
   const int fds[] = {attempt->rings[0].get(), attempt->rings[1].get()};
   return attempt->local.Send(HelloTo(peer).SerializeAsString(), fds);
@@ -287,7 +287,7 @@ void Connector::Wait() {
     polled.push_back({hub->fd(), POLLIN, 0});
   }
   if (options_.watch != nullptr) polled.push_back({options_.watch->fd(), POLLIN, 0});
-  const absl::Duration left = std::min(kLook, deadline_ - absl::Now());
+  const absl::Duration left = std::min(kLook, deadline_ - MonotonicNow());
   const int64_t ms = std::max<int64_t>(0, absl::ToInt64Milliseconds(left)) + 1;
   (void)poll(polled.data(), polled.size(), may_sleep ? static_cast<int>(ms) : 0);
   for (TransportHub* const hub : {ports_.rdma(), ports_.zmq()}) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/coordinator_core.h"
@@ -102,7 +103,7 @@ void Coordinator::Server::Wait() {
 void Coordinator::Server::Run() {
   while (!stop_.load()) {
     Wait();
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     if (polled_[1].revents != 0) AcceptNewcomers(now);
     for (size_t i = 0; i < polled_id_.size(); ++i) {
       if (polled_[i + 2].revents != 0) Serve(polled_id_[i], now);
@@ -177,7 +178,7 @@ void Coordinator::Server::SayGoodbye() {
   rendezvous::FromCoordinator goodbye;
   goodbye.mutable_goodbye();
   for (auto& [id, connection] : connections_) connection.stream.Send(goodbye);
-  const absl::Time by = absl::Now() + kFarewell;
+  const absl::Time by = MonotonicNow() + kFarewell;
   const auto waits = [](const auto& c) { return c.second.stream.WantsWritable(); };
   do {
     for (auto it = connections_.begin(); it != connections_.end();) {
@@ -185,7 +186,7 @@ void Coordinator::Server::SayGoodbye() {
     }
     if (std::none_of(connections_.begin(), connections_.end(), waits)) break;
     absl::SleepFor(absl::Milliseconds(1));
-  } while (absl::Now() < by);
+  } while (MonotonicNow() < by);
 }
 
 Coordinator::Coordinator(std::unique_ptr<Server> server)

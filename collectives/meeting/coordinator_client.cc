@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/links/tcp_socket.h"
@@ -28,7 +28,7 @@ constexpr int kVerdictBeats = 2 * kSilentBeats;
 constexpr absl::Duration kVerdictTime = absl::Seconds(2);
 
 int64_t MillisecondsLeft(absl::Time deadline) {
-  const absl::Duration left = deadline - absl::Now();
+  const absl::Duration left = deadline - MonotonicNow();
   const absl::Duration reserve = std::min(kAnswerTime, left / 10);
   return std::max<int64_t>(1, absl::ToInt64Milliseconds(std::min(left, absl::Hours(24)) - reserve));
 }
@@ -53,7 +53,7 @@ void ToProto(const GroupMember& member, rendezvous::Member* out) {
 // ---- Joining and leaving ----------------------------------------------------
 
 CoordinatorClient::CoordinatorClient(MessageStream stream)
-    : stream_(std::move(stream)), heard_(absl::Now()), last_turn_(heard_) {}
+    : stream_(std::move(stream)), heard_(MonotonicNow()), last_turn_(heard_) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Join(
     const JoinOptions& options, absl::Time deadline) {
@@ -81,9 +81,8 @@ absl::Status CoordinatorClient::JoinBy(const JoinOptions& options, absl::Time de
 }
 
 absl::Status CoordinatorClient::WaitAnswer(absl::Time deadline) {
-  const auto over = [this]()
-                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return answered_ || !connected_; };
-  (void)mu_.AwaitWithDeadline(absl::Condition(&over), deadline);
+  while (!answered_ && connected_ && !changed_.WaitUntil(&mu_, deadline)) {
+  }
   if (answered_) return std::exchange(answer_, absl::OkStatus());
   if (!connected_) return verdict_;
   return absl::DeadlineExceededError("the coordinator does not answer");
@@ -157,9 +156,9 @@ void CoordinatorClient::ReportAbort(const absl::Status& why) {
 }
 
 absl::Status CoordinatorClient::WaitVerdict(absl::Time deadline) {
-  const auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !verdict_.ok(); };
   absl::MutexLock lock(&mu_);
-  (void)mu_.AwaitWithDeadline(absl::Condition(&known), deadline);
+  while (verdict_.ok() && !changed_.WaitUntil(&mu_, deadline)) {
+  }
   return verdict_;
 }
 
@@ -177,7 +176,7 @@ absl::Status CoordinatorClient::Agree(const absl::Status& seen) {
     absl::MutexLock lock(&mu_);
     beat = beat_;
   }
-  verdict = WaitVerdict(absl::Now() + beat * kVerdictBeats + kVerdictTime);
+  verdict = WaitVerdict(MonotonicNow() + beat * kVerdictBeats + kVerdictTime);
   return verdict.ok() ? seen : verdict;
 }
 
@@ -186,6 +185,7 @@ void CoordinatorClient::SetVerdict(absl::Status verdict) {
   verdict_ = std::move(verdict);
   has_verdict_.store(true, std::memory_order_release);
   verdict_fd_.Set();
+  changed_.SignalAll();
 }
 
 // ---- The thread -------------------------------------------------------------
@@ -208,12 +208,18 @@ void CoordinatorClient::Run() {
     }
     (void)poll(polled, 2, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
     if (polled[0].revents != 0) wake_.Reset();
-    if (!Turn(absl::Now())) return;
+    if (!Turn(MonotonicNow())) return;
   }
 }
 
 bool CoordinatorClient::Turn(absl::Time now) {
   absl::MutexLock lock(&mu_);
+  const bool more = TakeTurn(now);
+  changed_.SignalAll();
+  return more;
+}
+
+bool CoordinatorClient::TakeTurn(absl::Time now) {
   if (!connected_) return !leaving_;
   const absl::Status ended = stream_.Receive();
   FromCoordinator message;

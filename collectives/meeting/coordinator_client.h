@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "collectives/group.h"
 #include "collectives/meeting/message_stream.h"
 #include "collectives/meeting/rendezvous.h"
@@ -83,6 +84,7 @@ class CoordinatorClient final : public GroupWatch {
 
   void Run();
   bool Turn(absl::Time now);  // false: over
+  bool TakeTurn(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Handle(const rendezvous::FromCoordinator& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeWelcome(const rendezvous::Welcome& welcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void TakeVerdict(const rendezvous::Verdict& verdict) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -95,6 +97,7 @@ class CoordinatorClient final : public GroupWatch {
   std::atomic<bool> has_verdict_{false};
 
   mutable absl::Mutex mu_;
+  CondVar changed_;  // answered, lost its coordinator, or has a verdict
   MessageStream stream_ ABSL_GUARDED_BY(mu_);
   Membership membership_ ABSL_GUARDED_BY(mu_);
   absl::Duration beat_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/tuning/chooser.h"
 
@@ -68,9 +68,9 @@ class Calibrator {
 
   absl::StatusOr<double> Mean(const Call& call, int times) {
     TANDEM_RETURN_IF_ERROR(group_.Wait(group_.Barrier()));
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = MonotonicNow();
     for (int i = 0; i < times; ++i) TANDEM_RETURN_IF_ERROR(group_.Wait(call()));
-    const absl::Time end = absl::Now();
+    const absl::Time end = MonotonicNow();
     double found[] = {std::max(absl::ToDoubleSeconds(end - begin) / times, 1e-9),
                       absl::ToDoubleSeconds(end - begun_)};
     TANDEM_RETURN_IF_ERROR(
@@ -107,12 +107,12 @@ class Calibrator {
     std::vector<std::unique_ptr<Link>> none(1);
     Group alone(0, std::move(none), {});
     constexpr int kTimes = 1000;
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = MonotonicNow();
     for (int i = 0; i < kTimes; ++i) {
       TANDEM_RETURN_IF_ERROR(
           alone.Wait(alone.AllReduce(big_.data(), big_.data(), 1, DataType::kF32, ReduceOp::kSum)));
     }
-    out_.costs.operation = absl::ToDoubleSeconds(absl::Now() - begin) / kTimes;
+    out_.costs.operation = absl::ToDoubleSeconds(MonotonicNow() - begin) / kTimes;
     return absl::OkStatus();
   }
 
@@ -176,9 +176,9 @@ class Calibrator {
   double CopySeconds(int64_t bytes) {
     double least = 1e9;
     for (int i = 0; i < kRepetitions; ++i) {
-      const absl::Time begin = absl::Now();
+      const absl::Time begin = MonotonicNow();
       std::memcpy(other_.data(), big_.data(), static_cast<size_t>(bytes));
-      least = std::min(least, absl::ToDoubleSeconds(absl::Now() - begin));
+      least = std::min(least, absl::ToDoubleSeconds(MonotonicNow() - begin));
     }
     return least;
   }
@@ -208,7 +208,7 @@ class Calibrator {
   const double crowd_;  // ranks a core
   const double budget_;
   int64_t most_bytes_;
-  const absl::Time begun_ = absl::Now();
+  const absl::Time begun_ = MonotonicNow();
   double spent_ = 0;  // of all ranks, the most
   Calibration out_;
   std::vector<float> big_, other_;

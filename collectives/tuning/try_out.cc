@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/tuning/chooser.h"
 
@@ -108,9 +108,9 @@ class Contest {
 
   absl::Status Turn(const Trial& candidate, int times, std::vector<double>* seconds) {
     TANDEM_RETURN_IF_ERROR(group_.Wait(group_.Barrier()));
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = MonotonicNow();
     for (int i = 0; i < times; ++i) TANDEM_RETURN_IF_ERROR(group_.Wait(Begin(candidate)));
-    const absl::Time end = absl::Now();
+    const absl::Time end = MonotonicNow();
     double found[] = {std::max(absl::ToDoubleSeconds(end - begin) / times, 1e-9),
                       absl::ToDoubleSeconds(end - begun_)};
     TANDEM_RETURN_IF_ERROR(
@@ -141,7 +141,7 @@ class Contest {
   Group& group_;
   const TryOptions& options_;
   Calibration& calibration_;
-  const absl::Time begun_ = absl::Now();
+  const absl::Time begun_ = MonotonicNow();
   double spent_ = 0;  // of all ranks, the most
   std::vector<Trial> candidates_;
   std::vector<std::vector<double>> seconds_;  // by candidate

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "tests/bench/collective_case.h"
 #include "tests/bench/machine.h"
@@ -91,9 +91,9 @@ std::vector<Contender> ContendersFor(Primitive primitive, const AlgorithmChoice&
 absl::Status Turn(Group& group, BenchCase& c, int operations, Contender* contender) {
   c.set_choice(contender->choice);
   TANDEM_RETURN_IF_ERROR(group.Wait(group.Barrier()));
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   for (int i = 0; i < operations; ++i) TANDEM_RETURN_IF_ERROR(c.Run());
-  std::vector<double> slowest = {absl::ToDoubleSeconds(absl::Now() - begin) / operations};
+  std::vector<double> slowest = {absl::ToDoubleSeconds(MonotonicNow() - begin) / operations};
   TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, ReduceOp::kMax, &slowest));
   contender->seconds.push_back(slowest[0]);
   return absl::OkStatus();

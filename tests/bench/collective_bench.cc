@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/dump.h"
 #include "collectives/proof/draw.h"
@@ -38,9 +38,9 @@ absl::StatusOr<int> OperationsFor(const CollectiveBenchOptions& options, Group& 
                                   BenchCase& c) {
   double last = 0;
   for (int i = 0; i < options.warmup; ++i) {
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = MonotonicNow();
     TANDEM_RETURN_IF_ERROR(c.Run());
-    last = absl::ToDoubleSeconds(absl::Now() - begin);
+    last = absl::ToDoubleSeconds(MonotonicNow() - begin);
   }
   std::vector<double> slowest = {last};
   TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, ReduceOp::kMax, &slowest));
@@ -178,11 +178,11 @@ absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptio
   std::vector<double> single, means;
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     TANDEM_RETURN_IF_ERROR(group.Wait(group.Barrier()));
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = MonotonicNow();
     absl::Time before = begin;
     for (int i = 0; i < operations; ++i) {
       TANDEM_RETURN_IF_ERROR(c.Run());
-      const absl::Time after = absl::Now();
+      const absl::Time after = MonotonicNow();
       single.push_back(absl::ToDoubleSeconds(after - before));
       before = after;
     }

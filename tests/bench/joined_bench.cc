@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/connect_links.h"
@@ -40,7 +40,7 @@ absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenc
 absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
                                       const JoinedBenchOptions& joined, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckJoined(options, joined));
-  const absl::Time deadline = absl::Now() + absl::Seconds(joined.start_seconds);
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(joined.start_seconds);
   std::unique_ptr<Coordinator> coordinator;
   JoinOptions join;
   join.coordinator = joined.join;

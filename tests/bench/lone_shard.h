@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "job/job.h"
 #include "server/shard_core.h"
 #include "transport/peer_map.h"
@@ -64,7 +64,7 @@ class LoneShard {
     core_ = *std::move(core);
     absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view_, plan.sizes());
     TANDEM_CHECK_OK(map.status());
-    core_->OnView(absl::Now(), *std::move(map), &effects_);
+    core_->OnView(MonotonicNow(), *std::move(map), &effects_);
     thread_ = std::thread([this] { Loop(); });
   }
   ~LoneShard() { Stop(); }
@@ -82,10 +82,10 @@ class LoneShard {
   void Loop() {
     PeerMap peers(*transport_);
     std::vector<TransportEvent> events;
-    for (absl::Time next_tick = absl::Now(); !stop_;) {
+    for (absl::Time next_tick = MonotonicNow(); !stop_;) {
       const bool acks_wait = !effects_.out.empty();
       transport_->Poll(absl::Milliseconds(acks_wait ? 0 : 50), &events);
-      const absl::Time now = absl::Now();
+      const absl::Time now = MonotonicNow();
       for (const TransportEvent& event : events) {
         peers.OnEvent(event);
         if (event.kind != TransportEvent::Kind::kFrame) continue;

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/links/in_memory_link.h"
@@ -91,7 +91,7 @@ constexpr absl::Duration kMeet = absl::Seconds(60);
 
 // Endpoints cannot be made before the fork: each rank opens its own and tells the others.
 absl::StatusOr<Links> ConnectFramed(int rank, LinkChoice choice, std::vector<LinkParts> parts) {
-  const absl::Time deadline = absl::Now() + kMeet;
+  const absl::Time deadline = MonotonicNow() + kMeet;
   TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open("127.0.0.1", choice));
   Membership group;
   group.rank = rank;

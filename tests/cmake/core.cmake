@@ -10,3 +10,7 @@ tandem_test(push_pull_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/push_pull_a
   DEPS tandem::worker_core tandem::server LABELS unit)
 tandem_test(zmq_goodbye_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/zmq_goodbye_test.cc
   DEPS tandem::transport LABELS unit)
+tandem_test(wall_clock_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/wall_clock_test.cc
+  DEPS tandem::client tandem::server tandem::node tandem::collective_rendezvous LABELS unit)
+tandem_test(peer_map_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/peer_map_test.cc
+  DEPS tandem::transport LABELS unit)

@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "collectives/errors.h"
 #include "collectives/group.h"
@@ -68,7 +68,7 @@ absl::Status MakeGroup(const Scenario& scenario, Member* member) {
   ConnectOptions connect;
   connect.links = scenario.links;
   connect.watch = member->client.get();
-  auto links = ConnectLinks(membership, *member->ports, connect, absl::Now() + kLimit);
+  auto links = ConnectLinks(membership, *member->ports, connect, MonotonicNow() + kLimit);
   if (!links.ok()) return links.status();
   GroupOptions options;
   options.watch = member->client.get();
@@ -107,7 +107,7 @@ absl::Status LoseTheVictim(const Scenario& scenario, int rank, Member* member,
 
 std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::vector<float>* x) {
   member->group.reset();
-  const auto membership = member->client->Shrink(absl::Now() + kLimit);
+  const auto membership = member->client->Shrink(MonotonicNow() + kLimit);
   if (!membership.ok()) return membership.status().ToString();
   if (const absl::Status made = MakeGroup(scenario, member); !made.ok()) return made.ToString();
   const absl::Status status = member->group->Wait(Sum(scenario, was_rank, *member->group, x));
@@ -130,7 +130,7 @@ std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::ve
   join.rank = rank;
   join.ranks = kRanks;
   join.member = member.ports->member();
-  auto client = CoordinatorClient::Join(join, absl::Now() + kLimit);
+  auto client = CoordinatorClient::Join(join, MonotonicNow() + kLimit);
   // From the meeting on, whatever fails must name the victim.
   absl::Status failure = client.status();
   std::vector<float> x;

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace tandem {
 namespace {
@@ -65,9 +66,9 @@ std::string TextOf(const std::string& path) {
 // Calls `done` until it is true; false if `limit` passes.
 template <typename Done>
 bool WaitUntil(absl::Duration limit, Done done) {
-  const absl::Time deadline = absl::Now() + limit;
+  const absl::Time deadline = MonotonicNow() + limit;
   while (!done()) {
-    if (absl::Now() >= deadline) return false;
+    if (MonotonicNow() >= deadline) return false;
     absl::SleepFor(kPoll);
   }
   return true;

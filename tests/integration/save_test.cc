@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
@@ -154,8 +154,8 @@ void AskForSave(RunningJob* job) {
 
 // True once there is a complete save; false if the run ends or the limit passes without.
 bool WaitForSave(RunningJob* job, const std::string& save) {
-  const absl::Time deadline = absl::Now() + kRunLimit;
-  while (!ResolveSave(save).ok() && absl::Now() < deadline) {
+  const absl::Time deadline = MonotonicNow() + kRunLimit;
+  while (!ResolveSave(save).ok() && MonotonicNow() < deadline) {
     if (job->driver().WaitFor(absl::Milliseconds(10))) break;
   }
   return ResolveSave(save).ok();
@@ -281,7 +281,8 @@ TEST_F(SaveTest, AForeignFileIsRefused) {
 TEST_F(SaveTest, ASaveOfAnotherModelIsRefused) {
   ExpectRefused(Load(Trained(), {"model.dlrm.top=[320, 160]"}), "dense.part", "another model");
   ExpectRefused(Load(Trained(), {"table[0].optimizer={kind: SGD learning_rate: 0.1}"}),
-                absl::StrCat(*ResolveSave(Trained()), "/some."), "optimizer");  // whichever is first
+                absl::StrCat(*ResolveSave(Trained()), "/some."),
+                "optimizer");  // whichever is first
 }
 
 // Before anything is started: no such folder, or one that is no save.

@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/run_job.h"
@@ -63,13 +63,13 @@ class AtTerminal {
   }
   // Reads until `text` has been seen this often.
   bool WaitForText(absl::string_view text, size_t times, absl::Duration limit) {
-    const absl::Time deadline = absl::Now() + limit;
-    while (Count(text) < times && absl::Now() < deadline) Read();
+    const absl::Time deadline = MonotonicNow() + limit;
+    while (Count(text) < times && MonotonicNow() < deadline) Read();
     return Count(text) >= times;
   }
   bool WaitForEnd(absl::Duration limit) {
-    const absl::Time deadline = absl::Now() + limit;
-    while (!ended_ && absl::Now() < deadline) {
+    const absl::Time deadline = MonotonicNow() + limit;
+    while (!ended_ && MonotonicNow() < deadline) {
       Read();
       ended_ = waitpid(pid_, &status_, WNOHANG) == pid_;
     }

@@ -16,6 +16,7 @@
 #include <new>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
@@ -64,9 +65,9 @@ struct Node {
 
 bool PumpUntil(std::initializer_list<Node*> nodes, const std::function<bool()>& condition,
                absl::Duration limit = kPatience) {
-  const absl::Time deadline = absl::Now() + limit;
+  const absl::Time deadline = MonotonicNow() + limit;
   while (!condition()) {
-    if (absl::Now() > deadline) {
+    if (MonotonicNow() > deadline) {
       for (Node* node : nodes) {
         ADD_FAILURE() << node->transport->address() << ": " << node->Count(Kind::kFrame)
                       << " frames, lost: " << node->Why(Kind::kPeerLost);
@@ -264,7 +265,7 @@ TEST_F(RdmaFaultTest, TheSteadyStateRegistersAndAllocatesNothing) {
     for (int i = 0; i < count; ++i, ++step) {
       ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, step, kSizes[step % 4])).ok());
       bool there = false;
-      for (const absl::Time limit = absl::Now() + kPatience; !there && absl::Now() < limit;) {
+      for (const absl::Time limit = MonotonicNow() + kPatience; !there && MonotonicNow() < limit;) {
         a->Poll(absl::ZeroDuration(), &a.events);
         b->Poll(absl::ZeroDuration(), &b.events);
         there = !b.events.empty();
@@ -392,8 +393,8 @@ TEST_F(RdmaFaultTest, NobodyOverflowsTheCompletionQueue) {
     ASSERT_TRUE(good->Send(hub_at_good, Segment(*good.transport, i, bytes)).ok());
   }
   for (int i = 0; i < 400; ++i) raw->PostSend(RawSegment(8));
-  const absl::Time until = absl::Now() + absl::Milliseconds(300);
-  while (absl::Now() < until) good.Poll();
+  const absl::Time until = MonotonicNow() + absl::Milliseconds(300);
+  while (MonotonicNow() < until) good.Poll();
   const auto from_good = [&] {
     int64_t next = 0;
     for (const TransportEvent& event : hub.events) {

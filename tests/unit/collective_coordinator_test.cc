@@ -1,6 +1,7 @@
 // The coordinator: ranks meet, a failure gets one name on all of them and the right one, survivors
 // go on. First its decisions alone, event by event; then with processes that are killed, stopped,
 // or leave, at every stage.
+#include "base/clock.h"
 #include "collectives/meeting/coordinator.h"
 
 #include <poll.h>
@@ -23,7 +24,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/random.h"
 #include "collectives/errors.h"
@@ -560,7 +560,7 @@ absl::StatusOr<Ready> Meet(int rank, int ranks, const std::string& coordinator,
   options.rank = rank;
   options.ranks = ranks;
   options.member = ready.ports.member();
-  auto client = CoordinatorClient::Join(options, absl::Now() + kLong);
+  auto client = CoordinatorClient::Join(options, MonotonicNow() + kLong);
   if (!client.ok()) return client.status();
   ready.client = *std::move(client);
   return ready;
@@ -571,7 +571,7 @@ absl::StatusOr<std::unique_ptr<Group>> JoinGroup(Ready& ready, LinkChoice choice
   ConnectOptions options;
   options.links = choice;
   options.watch = ready.client.get();
-  auto links = ConnectLinks(members, ready.ports, options, absl::Now() + kLong);
+  auto links = ConnectLinks(members, ready.ports, options, MonotonicNow() + kLong);
   if (!links.ok()) return links.status();
   GroupOptions group;
   group.watch = ready.client.get();
@@ -619,7 +619,7 @@ std::string Survive(const Fate& fate, LinkChoice choice, int rank, const std::st
   }
   const absl::optional<int> lost = LostPeer(failed);
   if (!lost.has_value()) return absl::StrCat("names nobody: ", failed.ToString());
-  const auto members = ready->client->Shrink(absl::Now() + kLong);
+  const auto members = ready->client->Shrink(MonotonicNow() + kLong);
   if (!members.ok()) return absl::StrCat("did not shrink: ", members.status().ToString());
   auto group = JoinGroup(*ready, choice);
   if (!group.ok()) return absl::StrCat("did not link: ", group.status().ToString());
@@ -778,7 +778,7 @@ TEST(StrangerTest, GarbageIsRefusedAndOthersGoOn) {
   Random random(TestSeed());
   std::vector<OwnedFd> strangers;
   for (int i = 0; i < 50; ++i) {
-    auto socket = ConnectTcpBy(address, absl::Now() + kLong);
+    auto socket = ConnectTcpBy(address, MonotonicNow() + kLong);
     ASSERT_TRUE(socket.ok()) << socket.status();
     std::string garbage = i == 0 ? "GET / HTTP/1.1\r\n\r\n" : std::string(random.Uniform(100), 0);
     for (size_t b = 0; i > 0 && b < garbage.size(); ++b) {
@@ -816,7 +816,7 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
     members.members.push_back(ports.back().member());
   }
   const auto raw = [&](const std::string& bytes) {
-    auto socket = ConnectTcpBy(ports[0].tcp().address(), absl::Now() + kLong);
+    auto socket = ConnectTcpBy(ports[0].tcp().address(), MonotonicNow() + kLong);
     TANDEM_CHECK_OK(socket.status());
     TANDEM_CHECK(send(socket->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
     return *std::move(socket);
@@ -845,7 +845,7 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
     mine.rank = rank;
     ConnectOptions options;
     if (rank == 0) options.log = [&](absl::string_view line) { log.emplace_back(line); };
-    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, absl::Now() + kLong);
+    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, MonotonicNow() + kLong);
   };
   std::thread other([&] { EXPECT_TRUE(connect(1).ok()); });
   const auto links = connect(0);
@@ -896,7 +896,7 @@ TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
     ConnectOptions options;
     options.links = GetParam();
     if (rank == 0) options.log = [&](absl::string_view line) { log.emplace_back(line); };
-    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, absl::Now() + kLong);
+    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, MonotonicNow() + kLong);
   };
   absl::StatusOr<std::vector<std::unique_ptr<Link>>> links[2];
   std::thread rank0([&] { links[0] = connect(0); });
@@ -905,7 +905,7 @@ TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
     return std::all_of(strangers.begin(), strangers.end(),
                        [](const auto& link) { return link->answer().has_value(); });
   };
-  for (const absl::Time limit = absl::Now() + kLong; !all_know() && absl::Now() < limit;) {
+  for (const absl::Time limit = MonotonicNow() + kLong; !all_know() && MonotonicNow() < limit;) {
     (void)hub(2)->Poll();
   }
   links[1] = connect(1);
@@ -942,7 +942,8 @@ std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
     mine.rank = rank;
     ConnectOptions options;
     options.links = choice;
-    auto links = ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, absl::Now() + kLong);
+    auto links =
+        ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, MonotonicNow() + kLong);
     kinds[rank] = links.ok() ? std::string((*links)[static_cast<size_t>(1 - rank)]->kind())
                              : std::string(links.status().message());
   };
@@ -1013,7 +1014,7 @@ TEST(ConnectLinksTest, RanksThatDoNotComeAreNamedAtTheDeadline) {
   Membership members;
   members.token = "0123456789abcdef";
   members.members.assign(3, ports->member());
-  const auto links = ConnectLinks(members, *ports, {}, absl::Now() + absl::Milliseconds(50));
+  const auto links = ConnectLinks(members, *ports, {}, MonotonicNow() + absl::Milliseconds(50));
   EXPECT_EQ(links.status(),
             absl::DeadlineExceededError("rank 0 has no link to ranks 1, 2 in time"));
 }
@@ -1021,7 +1022,7 @@ TEST(ConnectLinksTest, RanksThatDoNotComeAreNamedAtTheDeadline) {
 TEST(CoordinatorClientTest, WithoutACoordinatorTheDeadlineHolds) {
   JoinOptions options;
   options.coordinator = "127.0.0.1:1";
-  const auto client = CoordinatorClient::Join(options, absl::Now() + absl::Milliseconds(50));
+  const auto client = CoordinatorClient::Join(options, MonotonicNow() + absl::Milliseconds(50));
   EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable) << client.status();
 }
 
@@ -1031,7 +1032,7 @@ TEST(CoordinatorClientTest, ASilentCoordinatorDoesNotHoldAJoinBeyondItsDeadline)
   ASSERT_TRUE(listener.ok());
   JoinOptions options;
   options.coordinator = listener->address();
-  const auto client = CoordinatorClient::Join(options, absl::Now() + absl::Milliseconds(50));
+  const auto client = CoordinatorClient::Join(options, MonotonicNow() + absl::Milliseconds(50));
   EXPECT_EQ(client.status(), absl::DeadlineExceededError("the coordinator does not answer"));
 }
 
@@ -1041,7 +1042,7 @@ TEST(CoordinatorClientTest, WhenTheCoordinatorEndsInOrderGroupsGoOnWithoutIt) {
   auto ready = Meet(0, 1, (*coordinator)->address());
   ASSERT_TRUE(ready.ok()) << ready.status();
   *coordinator = nullptr;
-  EXPECT_TRUE(ready->client->WaitVerdict(absl::Now() + kTestBeat).ok());
+  EXPECT_TRUE(ready->client->WaitVerdict(MonotonicNow() + kTestBeat).ok());
   const absl::Status seen = PeerLostError(3, "connection reset");
   EXPECT_EQ(ready->client->Agree(seen), seen);
 }

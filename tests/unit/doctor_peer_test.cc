@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-absl::Time Deadline() { return absl::Now() + kPatience; }
+absl::Time Deadline() { return MonotonicNow() + kPatience; }
 
 DoctorSelf Self(Cluster::Transport transport = Cluster::AUTO, const std::string& job = "77") {
   DoctorSelf self;

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/multi_world.h"
@@ -74,7 +74,7 @@ class MultiTransportTest : public ::testing::Test {
     header.step = step;
     if (!from.Send(peer, EncodeDataFrame(from, header, {}, Buffer(), Buffer())).ok()) return false;
     std::vector<TransportEvent> events;
-    for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end;) {
+    for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
       from.Poll(absl::Milliseconds(1), &from_events_);
       to.Poll(absl::Milliseconds(1), &events);
       for (const TransportEvent& event : events) {
@@ -113,7 +113,7 @@ TEST_F(MultiTransportTest, AWayThatBreaksIsALossAndTheNextWayIsTakenThen) {
   const PeerId first = *a->Connect(b->address());
   ASSERT_TRUE(Passes(*a, first, *b, 1));
   ASSERT_EQ(CutSharedMemory(), 2);
-  for (const absl::Time end = absl::Now() + kPatience; absl::Now() < end;) {
+  for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
     a->Poll(absl::Milliseconds(1), &from_events_);
     if (!from_events_.empty()) break;
   }

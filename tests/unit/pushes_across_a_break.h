@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/clock.h"
 #include "client/client.h"
 #include "gtest/gtest.h"
 #include "tests/bench/lone_shard.h"
@@ -43,8 +43,8 @@ inline void ExpectEachPushAppliedOnce(const PathThatBreaks& path) {
   const TableKeys keys = {0, ids};
   const absl::Span<const float> gradients = gradient;
   int pushes = 0;
-  const absl::Time end = absl::Now() + path.patience;
-  for (; pushes < kAtLeast || (!path.other_way() && absl::Now() < end); ++pushes) {
+  const absl::Time end = MonotonicNow() + path.patience;
+  for (; pushes < kAtLeast || (!path.other_way() && MonotonicNow() < end); ++pushes) {
     auto push = (*client)->Push(0, pushes, 1, {&keys, 1}, {&gradients, 1}, Client::Ids::kUnique);
     if (pushes == kBefore) path.break_it();
     ASSERT_TRUE(push.status().ok()) << push.status();

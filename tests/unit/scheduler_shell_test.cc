@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -69,8 +70,8 @@ class Node {
 
   // The next control message that `wanted` accepts; the others are skipped.
   Control Await(const std::function<bool(const Control&)>& wanted) {
-    const absl::Time deadline = absl::Now() + kPatience;
-    while (absl::Now() < deadline) {
+    const absl::Time deadline = MonotonicNow() + kPatience;
+    while (MonotonicNow() < deadline) {
       while (next_ < events_.size()) {
         const TransportEvent& event = events_[next_++];
         if (event.kind != TransportEvent::Kind::kFrame) continue;

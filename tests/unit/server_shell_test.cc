@@ -1,12 +1,12 @@
 // A server process with a scheduler played by the test. Every wait is bounded by a minute; nothing
 // depends on how fast things go.
+#include "base/clock.h"
 #include "server/server_shell.h"
 
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/scheduler_test_job.h"
 #include "transport/in_process.h"
@@ -44,8 +44,8 @@ class ServerShellTest : public ::testing::Test {
   // The next control message that has what is wanted; `main_` is where registrations come from.
   template <typename Wanted>
   Control Await(Wanted wanted) {
-    const absl::Time deadline = absl::Now() + absl::Minutes(1);
-    while (absl::Now() < deadline) {
+    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+    while (MonotonicNow() < deadline) {
       while (next_ < events_.size()) {
         const TransportEvent& event = events_[next_++];
         if (event.kind != TransportEvent::Kind::kFrame) continue;

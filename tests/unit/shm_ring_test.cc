@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
@@ -241,12 +241,12 @@ TEST(ShmRingTest, WhatAKilledProducerHasNotPublishedWasNeverThere) {
     for (;;) std::memset(space->data(), 0xee, space->size());
   });
   sockets->second = UnixLink();
-  auto message = sockets->first.ReceiveBy(absl::Now() + kPatience);
+  auto message = sockets->first.ReceiveBy(MonotonicNow() + kPatience);
   ASSERT_TRUE(message.ok()) << message.status();
   kill(child, SIGKILL);
   WaitFor(child);
   EXPECT_TRUE(sockets->first.PeerIsGone());
-  EXPECT_TRUE(absl::IsUnavailable(sockets->first.ReceiveBy(absl::Now() + kPatience).status()));
+  EXPECT_TRUE(absl::IsUnavailable(sockets->first.ReceiveBy(MonotonicNow() + kPatience).status()));
   auto bytes = ends.consumer.Peek();
   ASSERT_TRUE(bytes.ok());
   EXPECT_EQ(std::string(bytes->begin(), bytes->end()), "complete");
@@ -291,7 +291,7 @@ TEST(UnixLinkTest, DescriptorsPassAndMessagesKeepTheirBoundaries) {
   ASSERT_TRUE(listener.ok()) << listener.status();
   EXPECT_TRUE(absl::IsNotFound(listener->Accept().status()));
   const pid_t child = Fork([&name] {
-    auto link = UnixLink::ConnectBy(name, absl::Now() + kPatience);
+    auto link = UnixLink::ConnectBy(name, MonotonicNow() + kPatience);
     TANDEM_CHECK_OK(link.status());
     const OwnedFd ring = *ShmRing::Create(4096);
     auto producer = ShmRing::Map(ring.get(), ShmRing::Role::kProducer);
@@ -302,18 +302,18 @@ TEST(UnixLinkTest, DescriptorsPassAndMessagesKeepTheirBoundaries) {
     TANDEM_CHECK_OK(link->Send("second"));
   });
   absl::StatusOr<UnixLink> link = absl::NotFoundError("");
-  const absl::Time deadline = absl::Now() + kPatience;
-  while (absl::IsNotFound(link.status()) && absl::Now() < deadline) link = listener->Accept();
+  const absl::Time deadline = MonotonicNow() + kPatience;
+  while (absl::IsNotFound(link.status()) && MonotonicNow() < deadline) link = listener->Accept();
   ASSERT_TRUE(link.ok()) << link.status();
-  auto first = link->ReceiveBy(absl::Now() + kPatience);
+  auto first = link->ReceiveBy(MonotonicNow() + kPatience);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->bytes, "ring");
   ASSERT_EQ(first->fds.size(), 1u);
   auto ring = ShmRing::Map(first->fds[0].get(), ShmRing::Role::kConsumer);
   ASSERT_TRUE(ring.ok()) << ring.status();
   EXPECT_EQ(ring->Peek()->size(), 5u);
-  EXPECT_EQ(link->ReceiveBy(absl::Now() + kPatience)->bytes, "second");
-  EXPECT_TRUE(absl::IsUnavailable(link->ReceiveBy(absl::Now() + kPatience).status()));
+  EXPECT_EQ(link->ReceiveBy(MonotonicNow() + kPatience)->bytes, "second");
+  EXPECT_TRUE(absl::IsUnavailable(link->ReceiveBy(MonotonicNow() + kPatience).status()));
   EXPECT_EQ(WaitFor(child), 0);
 }
 
@@ -343,7 +343,7 @@ TEST(UnixLinkTest, AFullSocketIsSaidAndNothingIsHalfSent) {
     ASSERT_EQ(received->bytes, message);
   }
   EXPECT_TRUE(absl::IsNotFound(pair->second.Receive().status()));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(pair->second.ReceiveBy(absl::Now()).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(pair->second.ReceiveBy(MonotonicNow()).status()));
   pair->first = UnixLink();
   EXPECT_TRUE(absl::IsUnavailable(pair->second.Receive().status()));
   EXPECT_TRUE(absl::IsUnavailable(pair->second.Send("x")));

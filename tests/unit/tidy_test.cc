@@ -139,6 +139,32 @@ TEST_F(TidyTest, NoTabsNoTrailingSpace) {
   });
 }
 
+// The time of day may be set at any moment: it stamps what is read outside the process, and never
+// measures (base/clock.h).
+TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
+  static const std::set<std::string> stamps = {
+      "base/clock.h",                    // speaks of it
+      "collectives/dump.cc",             // when a dump was written
+      "doctor/doctor_peer.cc",           // compares the clocks of hosts
+      "scheduler/scheduler_shell.cc",    // lines of the log
+      "tests/unit/doctor_peer_test.cc",  // as doctor_peer.cc
+      "tests/unit/tidy_test.cc",
+      "tests/unit/wall_clock_test.cc",  // sets it
+  };
+  const std::regex reads(
+      R"(absl::Now\(|system_clock|gettimeofday|\btime\(nullptr\)|absl::CondVar|WithDeadline\()");
+  ExpectNoLine("use base/clock.h", [&](const SourceFile& file, const std::string& line) {
+    return (file.Is(".h") || file.Is(".cc")) && stamps.count(file.path) == 0 &&
+           std::regex_search(line, reads);
+  });
+  // In products alone: a test may wait longer when somebody sets the clock.
+  ExpectNoLine("wait with CondVar of base/clock.h",
+               [&](const SourceFile& file, const std::string& line) {
+                 return !absl::StartsWith(file.path, "tests/") &&
+                        absl::StrContains(line, absl::StrCat("With", "Timeout("));
+               });
+}
+
 size_t Indent(const std::string& line) { return line.find_first_not_of(' '); }
 
 // The number of lines of the function whose opening brace ends line `start`; 0 if it is none.
