@@ -16,6 +16,7 @@ constexpr size_t kAlignFloats = 16;      // 64 bytes, as buffers are
 constexpr size_t kFrameAlignFloats = 2;  // parts of a frame begin at a multiple of 8 bytes
 // Steps whose versions are remembered although nothing was pushed for them (reads without pushes).
 constexpr size_t kMaxVersions = 1024;
+constexpr int kMostPauses = 8;       // the longest silence between resends, in units of the first
 constexpr uint32_t kRowsAhead = 16;  // rows whose memory is asked for before they are copied
 
 // packed[i] = rows[source[i]] for `count` rows of `width` floats.
@@ -431,7 +432,9 @@ void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to, siz
   flight.to = to;
   flight.first = first;
   flight.count = request->flight_slices.size() - first;
-  flight.sent_at = flight.heard_at = now;
+  flight.heard_at = now;
+  flight.reconnect = options_.reconnect_after;
+  AwaitAnswer(now, &flight);
   const absl::Span<const uint32_t> slices = SlicesOf(*request, flight);
   request->next_float = (request->next_float + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
   for (const uint32_t i : slices) {
@@ -528,6 +531,7 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   Flight* const flight = FindFlight(h.request, &request);
   if (flight == nullptr || h.sender != flight->to) return;  // late, doubled or cancelled
   flight->heard_at = now;
+  AwaitAnswer(now, flight);
   if (h.kind == FrameKind::kWaiting) {
     const SliceEntry e = frame.entry_count > 0 ? frame.Entry(0) : SliceEntry();
     flight->waiting.text = absl::StrCat("waits for worker ", e.row_floats, " at step ", e.version);
@@ -703,6 +707,12 @@ void ClientCore::OnTick(absl::Time now) {
   for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // which may end it
 }
 
+// It has been sent, or its shard has said that it waits: silence begins anew.
+void ClientCore::AwaitAnswer(absl::Time now, Flight* flight) {
+  flight->resend_at = now + options_.resend_after;
+  flight->pause = 2 * options_.resend_after;
+}
+
 void ClientCore::CheckTimes(absl::Time now, Request* request) {
   for (Flight& flight : request->flights) {
     if (flight.answered) continue;
@@ -713,13 +723,23 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
                                  ": no answer for ", absl::ToInt64Seconds(now - flight.heard_at),
                                  " s from ", map_->Describe(slice.range))));
     }
-    if (now - std::max(flight.sent_at, flight.heard_at) > options_.resend_after) {
-      flight.sent_at = now;
-      ++counters_.frames_resent;
-      out_.push_back({flight.to, flight.frame});
-    }
+    if (now < flight.resend_at) continue;
+    flight.resend_at = now + flight.pause;
+    flight.pause = std::min(2 * flight.pause, kMostPauses * options_.resend_after);
+    ++counters_.frames_resent;
+    out_.push_back({flight.to, flight.frame});
   }
   SendOpenSlices(now, request);
+}
+
+void ClientCore::OnLost(absl::Time now, EndpointId shard) {
+  for (const std::unique_ptr<Request>& request : requests_) {
+    for (Flight& flight : request->flights) {
+      if (flight.answered || flight.to != shard) continue;
+      flight.resend_at = std::min(flight.resend_at, now + flight.reconnect);
+      flight.reconnect = std::min(2 * flight.reconnect, options_.resend_after);
+    }
+  }
 }
 
 Activity ClientCore::Waiting(absl::Time now) const {

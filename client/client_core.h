@@ -7,9 +7,11 @@
 // to be written.
 //
 // A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again,
-// alone, when a newer view is known (or after a pause, if the shard is the one that lags). A shard
-// that says nothing for `silence_limit` fails the request, naming the shard and the key range;
-// answers of WAITING keep that deadline from running.
+// alone, when a newer view is known (or after a pause, if the shard is the one that lags). A frame
+// travels again when its connection is lost, and after silence, each time after twice as long: over
+// links that lose nothing a slow shard is not given more to do. A shard that says nothing for
+// `silence_limit` fails the request, naming the shard and the key range; answers of WAITING keep
+// both clocks from running.
 //
 // Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
 // (trainer_core.h).
@@ -74,7 +76,10 @@ class ClientCore {
   };
 
   struct Options {
-    absl::Duration resend_after = absl::Seconds(2);  // silence before a frame is sent again
+    // Silence before a frame is sent again; doubled each time, up to eight times as long.
+    absl::Duration resend_after = absl::Seconds(2);
+    // The same after a lost connection, so that a peer that is gone is not called without a pause.
+    absl::Duration reconnect_after = absl::Milliseconds(10);
     absl::Duration wrong_view_pause = absl::Milliseconds(20);
     absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
     // Of values: a larger request to a shard is cut between ranges, into frames of about this size.
@@ -137,6 +142,8 @@ class ClientCore {
   // Frames from shards: ROWS, ACK, WAITING.
   void OnFrame(absl::Time now, const ParsedFrame& frame);
   void OnTick(absl::Time now);
+  // The connection to a shard has been lost, and with it what was on its way.
+  void OnLost(absl::Time now, EndpointId shard);
 
   // Called within Pull and Push when a frame is in out() and more of the same request are to come:
   // a shell that sends it at once lets it travel while the next one is packed.
@@ -180,7 +187,10 @@ class ClientCore {
     EndpointId to;
     size_t first = 0, count = 0;  // its slices, as places in the request's flight_slices
     bool answered = false;
-    absl::Time sent_at, heard_at;
+    absl::Time heard_at;
+    absl::Time resend_at;      // if nothing is heard until then
+    absl::Duration pause;      // before the next resend but one
+    absl::Duration reconnect;  // the same after a lost connection
     Frame frame;
     Activity waiting;  // what the shard's last WAITING said; no text if it has sent none
   };
@@ -244,6 +254,7 @@ class ClientCore {
   void CopyRows(const Request& request, const Slice& slice, const float* values);
   void PlaceRows(const Request& request);
   void Finish(Request* request, absl::Status status);
+  void AwaitAnswer(absl::Time now, Flight* flight);
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(Request* request, Flight* flight);
   const std::vector<int64_t>* FindVersions(uint32_t group, int64_t step) const;

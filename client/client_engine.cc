@@ -194,8 +194,12 @@ void ClientEngine::Turn(absl::Duration timeout) {
   mutex_.Unlock();
   transport_->Poll(timeout, &events_);
   const absl::Time now = MonotonicNow();
-  for (const TransportEvent& event : events_) peers_.OnEvent(event);
+  for (const TransportEvent& event : events_) {
+    if (const EndpointId lost = peers_.OnEvent(event); lost != EndpointId()) lost_.push_back(lost);
+  }
   mutex_.Lock();
+  for (const EndpointId shard : lost_) core_.OnLost(now, shard);
+  lost_.clear();
   for (const TransportEvent& event : events_) {
     if (event.kind == TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
   }
@@ -246,7 +250,8 @@ void ClientEngine::SetAddresses() {
   for (const View& view : new_views_) {
     for (int s = 0; s < view.server_size(); ++s) {
       for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
-        peers_.SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
+        const EndpointId shard = EndpointId::Shard(s, t);
+        if (peers_.SetAddress(shard, view.server(s).endpoint(t))) lost_.push_back(shard);
       }
     }
   }

@@ -133,6 +133,7 @@ class ClientEngine {
   // Whoever drives, as all below.
   PeerMap peers_;
   std::vector<TransportEvent> events_;
+  std::vector<EndpointId> lost_;  // shards whose connection is lost, for the core
   std::vector<View> new_views_;
   std::vector<Outgoing> out_;  // on their way to the transport
   std::vector<Done> done_;     // on their way to their callers

@@ -133,6 +133,13 @@ void TrainerCore::SendDone(EndpointId to, uint64_t id) {
   SendControl(to, done);
 }
 
+void TrainerCore::OnLost(absl::Time now, EndpointId peer) {
+  client_->OnLost(now, peer);
+  if (peer == EndpointId::Worker(0)) {
+    next_part_send_ = std::min(next_part_send_, now + options_.control_resend);
+  }
+}
+
 void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
   client_->OnTick(now);
   if (started_ && !finished() && now >= next_report_) {
@@ -685,6 +692,7 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
       part_.set_evaluation(evaluations_);
       part_acknowledged_ = options_.rank == 0;
       next_part_send_ = now;
+      part_pause_ = options_.control_resend;
       if (options_.rank == 0) {
         parts_[0] = part_;
         payloads_[0] = part_payload_;
@@ -777,7 +785,8 @@ bool TrainerCore::HasDelay() const {
 
 void TrainerCore::SendEvaluationShare(absl::Time now) {
   if (now < next_part_send_) return;
-  next_part_send_ = now + options_.control_resend;
+  next_part_send_ = now + part_pause_;
+  part_pause_ *= 2;  // it may be large, and on its way over a link that loses nothing
   Control control;
   *control.mutable_evaluation_share() = part_;
   SendControl(EndpointId::Worker(0), control, part_payload_);

@@ -141,6 +141,8 @@ class TrainerCore {
   void OnTaskDone(absl::Time now, const TrainerTask& task, const absl::Status& status,
                   TrainerEffects* effects);
   void OnTick(absl::Time now, TrainerEffects* effects);
+  // The connection to a shard or another worker has been lost, and with it what was on its way.
+  void OnLost(absl::Time now, EndpointId peer);
 
   // True after STOP: nothing more will happen.
   bool finished() const { return phase_ == Phase::kFinished; }
@@ -329,6 +331,7 @@ class TrainerCore {
   Buffer part_payload_;
   bool part_acknowledged_ = false;
   absl::Time next_part_send_;
+  absl::Duration part_pause_;
   std::map<int, EvaluationShare> parts_;
   std::map<int, Buffer> payloads_;
   std::string text_;

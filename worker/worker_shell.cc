@@ -274,7 +274,8 @@ class Worker {
   }
 
   void OnEvent(absl::Time now, const TransportEvent& event) {
-    peers_->OnEvent(event);
+    const EndpointId lost = peers_->OnEvent(event);
+    if (lost != EndpointId() && trainer_ != nullptr) trainer_->OnLost(now, lost);
     link_->OnEvent(now, event, &inbox_);
     if (event.kind == TransportEvent::Kind::kGarbage) {
       std::fprintf(stderr, "worker %d: %s\n", self_.index, event.why.ToString().c_str());
@@ -294,7 +295,7 @@ class Worker {
         if (absl::Status made = MakeTrainer(control.view()); !made.ok()) return Report(made);
       }
       TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(control.view(), options_.plan.sizes()));
-      SetAddresses(control.view());
+      SetAddresses(now, control.view());
       trainer_->OnView(now, std::move(map), &effects_);
       link_->SendDone(control.view().number(), absl::OkStatus());
       Flush();
@@ -331,10 +332,12 @@ class Worker {
     return absl::OkStatus();
   }
 
-  void SetAddresses(const View& view) {
+  void SetAddresses(absl::Time now, const View& view) {
     for (int s = 0; s < view.server_size(); ++s) {
       for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
-        peers_->SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
+        const EndpointId shard = EndpointId::Shard(s, t);
+        const bool moved = peers_->SetAddress(shard, view.server(s).endpoint(t));
+        if (moved && trainer_ != nullptr) trainer_->OnLost(now, shard);
       }
     }
     for (int w = 0; w < view.worker_size(); ++w) {

@@ -401,6 +401,55 @@ TEST_F(ClientCoreTest, SilenceIsAskedAgainAndThenEndsTheRequestByName) {
                                HasSubstr("table a"), HasSubstr("positions [")));
 }
 
+// Over links that lose nothing a shard that is slow must not be given more and more to do.
+TEST_F(ClientCoreTest, ASlowShardIsAskedLessAndLess) {
+  Pull(3);
+  const std::vector<Outgoing> asked = Take();
+  AnswerRows(asked[0]);
+  std::vector<int> resent_at;  // tenths of a second
+  for (int tenth = 1; tenth < 295; ++tenth) {
+    now_ += absl::Milliseconds(100);
+    client_->OnTick(now_);
+    for (const Outgoing& again : Take()) {
+      EXPECT_EQ(again.to, asked[1].to);
+      resent_at.push_back(tenth);
+    }
+  }
+  EXPECT_THAT(resent_at, ElementsAre(20, 60, 140));
+  AnswerRows(asked[1]);
+  ASSERT_EQ(client_->completions().size(), 1u);
+  EXPECT_TRUE(client_->completions()[0].status.ok());
+}
+
+// A lost connection takes frames with it: they travel again soon, but a peer that stays away is
+// not called without a pause.
+TEST_F(ClientCoreTest, ALostConnectionIsNoSilence) {
+  Pull(3);
+  const std::vector<Outgoing> asked = Take();
+  const auto resent_within = [this](absl::Duration time) {
+    std::vector<EndpointId> to;
+    for (const absl::Time end = now_ + time; now_ < end; now_ += absl::Milliseconds(1)) {
+      client_->OnTick(now_);
+      for (const Outgoing& again : Take()) to.push_back(again.to);
+    }
+    return to;
+  };
+  EXPECT_THAT(resent_within(absl::Milliseconds(100)), ElementsAre());
+  client_->OnLost(now_, asked[1].to);
+  EXPECT_THAT(resent_within(absl::Milliseconds(100)), ElementsAre(asked[1].to));
+  int losses = 0;
+  for (const absl::Time end = now_ + absl::Seconds(1); now_ < end; ++losses) {
+    client_->OnLost(now_, asked[1].to);
+    while (resent_within(absl::Milliseconds(1)).empty()) {
+    }
+  }
+  EXPECT_LT(losses, 10);
+  AnswerRows(asked[1]);
+  AnswerRows(asked[0]);
+  ASSERT_EQ(client_->completions().size(), 1u);
+  EXPECT_TRUE(client_->completions()[0].status.ok());
+}
+
 TEST_F(ClientCoreTest, WaitingKeepsTheDeadlineFromRunning) {
   Pull(3);
   const std::vector<Outgoing> asked = Take();
@@ -416,6 +465,7 @@ TEST_F(ClientCoreTest, WaitingKeepsTheDeadlineFromRunning) {
                                       Buffer(), Buffer())));
     client_->OnTick(now_);
   }
+  EXPECT_EQ(client_->counters().frames_resent, 0u);
   EXPECT_TRUE(client_->completions().empty());
   const Activity waiting = client_->Waiting(now_);
   EXPECT_THAT(waiting.text, HasSubstr("server 1 shard 0 waits for worker 1 at step 2"));

@@ -289,6 +289,26 @@ TEST_F(ClientTest, SilenceNamesServerAndKeyRange) {
               testing::HasSubstr("server 0 shard 0, table ids, positions [0x"));
 }
 
+// A request whose connection is lost goes out again on the next one, without waiting for silence.
+TEST_F(ClientTest, ALostConnectionIsMadeAgain) {
+  Client::Options options;
+  options.core.resend_after = options.core.silence_limit = absl::Hours(1);
+  Start("kind: ASP", 1, options);
+  const std::string address = shard_->view().server(0).endpoint(0);
+  shard_->Stop();  // it listens, and hears nothing
+  std::vector<float> rows;
+  const Future read = Pull(0, five_, &rows);
+  EXPECT_FALSE(read.WaitFor(absl::Milliseconds(50)));
+  ASSERT_TRUE(network_.Kill(address).ok());
+  shard_.reset();
+  InProcessOptions again;
+  again.address = address;
+  shard_ = std::make_unique<LoneShard>(plan_, network_.NewTransport(again).value());
+  EXPECT_TRUE(read.status().ok()) << read.status();
+  EXPECT_EQ(rows, std::vector<float>(kDim, 0));
+  EXPECT_EQ(client_->counters().frames_resent, 1u);
+}
+
 // Mistakes of the program end in a status, never in a crash.
 TEST_F(ClientTest, RefusesWhatIsMalformed) {
   Start("kind: ASP", 1, {});
