@@ -192,13 +192,36 @@ absl::Status ShmChannel::Send(absl::Span<const Buffer> parts) {
   if (unread_ >= bound_) {
     return absl::ResourceExhaustedError(absl::StrCat(bound_, " frames are queued"));
   }
-  TANDEM_ASSIGN_OR_RETURN(Plans plans, PlanParts(parts));
-  return Write(parts, &plans);
+  TANDEM_ASSIGN_OR_RETURN(const size_t largest_inline, LargestInline(parts));
+  size_t bytes = kRecordHead, placed = 0;
+  for (const Buffer& part : parts) {
+    const bool is_inline = part.size() <= largest_inline;
+    placed += !is_inline;
+    bytes += is_inline ? 8 + Padded(part.size()) : kPlacedBytes;
+  }
+  if (slots_in_use_ + placed > kSlots) CollectReleased();
+  wants_slots_ = slots_in_use_ + placed > kSlots;
+  if (wants_slots_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the peer holds ", slots_in_use_, " buffers"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const absl::Span<uint8_t> space, out_.Reserve(bytes, bytes));
+  if (space.empty()) return absl::ResourceExhaustedError("the ring is full");
+  // Nothing can refuse the frame any more: what the peer is told to map it keeps until the frame
+  // comes, and what is copied is copied once.
+  Plans plans(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].size() > largest_inline) TANDEM_RETURN_IF_ERROR(Place(parts[i], &plans[i]));
+  }
+  for (const PartPlan& plan : plans) {
+    if (!plan.held.empty()) TANDEM_RETURN_IF_ERROR(Announce(plan.place));
+  }
+  Write(parts, &plans, space);
+  return absl::OkStatus();
 }
 
-// Decides which parts travel in the ring, and finds or makes a place for the others. Whatever else
-// is queued, so much of the ring stays free that the queue's bound can be reached.
-absl::StatusOr<ShmChannel::Plans> ShmChannel::PlanParts(absl::Span<const Buffer> parts) {
+// The largest part that travels in the ring; larger ones need a place. Whatever else is queued, so
+// much of the ring stays free that the queue's bound can be reached.
+absl::StatusOr<size_t> ShmChannel::LargestInline(absl::Span<const Buffer> parts) {
   size_t bytes = kRecordHead;
   for (const Buffer& part : parts) {
     bytes += 8 + (part.size() <= ShmArena::kInlineBytes ? Padded(part.size()) : kPlacedBytes - 8);
@@ -208,28 +231,25 @@ absl::StatusOr<ShmChannel::Plans> ShmChannel::PlanParts(absl::Span<const Buffer>
   if (free < needed) {
     TANDEM_ASSIGN_OR_RETURN(free, UpdateFree());
   }
-  const size_t largest_inline = free < needed ? 0 : ShmArena::kInlineBytes;
-  Plans plans(parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].size() > largest_inline) TANDEM_RETURN_IF_ERROR(Place(parts[i], &plans[i]));
-  }
-  return plans;
+  return free < needed ? 0 : ShmArena::kInlineBytes;
 }
 
+// Where a part lies for the peer: in shared memory already, or copied there.
 absl::Status ShmChannel::Place(const Buffer& part, PartPlan* plan) {
   plan->held = part;
   const bool aligned = reinterpret_cast<uintptr_t>(part.data()) % 8 == 0;
-  if (!aligned || !shared_.arena->Find({part.data(), part.size()}, &plan->place)) {
-    plan->held = shared_.arena->AllocShared(part.size());
-    if (plan->held.empty()) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no shared memory for a part of ", part.size(), " bytes"));
-    }
-    std::memcpy(plan->held.mutable_data(), part.data(), part.size());
-    shared_.stats->bytes_copied += part.size();
-    TANDEM_CHECK(shared_.arena->Find({plan->held.data(), part.size()}, &plan->place));
+  if (aligned && shared_.arena->Find({part.data(), part.size()}, &plan->place)) {
+    return absl::OkStatus();
   }
-  return Announce(plan->place);
+  plan->held = shared_.arena->AllocShared(part.size());
+  if (plan->held.empty()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no shared memory for a part of ", part.size(), " bytes"));
+  }
+  std::memcpy(plan->held.mutable_data(), part.data(), part.size());
+  shared_.stats->bytes_copied += part.size();
+  TANDEM_CHECK(shared_.arena->Find({plan->held.data(), part.size()}, &plan->place));
+  return absl::OkStatus();
 }
 
 // Gives the peer the segment, unless it has it.
@@ -258,20 +278,8 @@ uint32_t ShmChannel::TakeSlot(Buffer held) {
   return slot;
 }
 
-absl::Status ShmChannel::Write(absl::Span<const Buffer> parts, Plans* plans) {
-  size_t bytes = kRecordHead, placed = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const bool is_inline = (*plans)[i].held.empty();
-    placed += !is_inline;
-    bytes += is_inline ? 8 + Padded(parts[i].size()) : kPlacedBytes;
-  }
-  if (slots_in_use_ + placed > kSlots) CollectReleased();
-  wants_slots_ = slots_in_use_ + placed > kSlots;
-  if (wants_slots_) {
-    return absl::ResourceExhaustedError(absl::StrCat("the peer holds ", slots_in_use_, " buffers"));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const absl::Span<uint8_t> space, out_.Reserve(bytes, bytes));
-  if (space.empty()) return absl::ResourceExhaustedError("the ring is full");
+void ShmChannel::Write(absl::Span<const Buffer> parts, Plans* plans, absl::Span<uint8_t> space) {
+  const size_t bytes = space.size();
   uint8_t* at = Store(space.data(), static_cast<uint32_t>(bytes));
   at = Store(at, static_cast<uint32_t>(parts.size()));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -284,13 +292,12 @@ absl::Status ShmChannel::Write(absl::Span<const Buffer> parts, Plans* plans) {
       at = Store(at, uint64_t{parts[i].size()} | kPlacedBit);
       at = Store(at, plan.place.segment);
       at = Store(at, TakeSlot(std::move(plan.held)));
+      ++shared_.stats->parts_placed;
       at = Store(at, plan.place.offset);
     }
   }
-  shared_.stats->parts_placed += placed;
   ends_[(first_end_ + unread_++) % bound_] = out_.published() + bytes;
   if (out_.Publish(bytes)) Bell();
-  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> ShmChannel::RoomAgain() {

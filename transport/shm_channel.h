@@ -125,7 +125,6 @@ class ShmChannel {
   struct PartPlan {
     Buffer held;  // empty: inline
     ShmArena::Place place;
-    uint32_t slot = 0;
   };
   using Plans = absl::InlinedVector<PartPlan, kMaxFrameParts>;
   struct RemoteSegment {
@@ -137,10 +136,10 @@ class ShmChannel {
   absl::Status Start(UnixLink socket);
 
   absl::StatusOr<size_t> UpdateFree();
-  absl::StatusOr<Plans> PlanParts(absl::Span<const Buffer> parts);
+  absl::StatusOr<size_t> LargestInline(absl::Span<const Buffer> parts);
   absl::Status Place(const Buffer& part, PartPlan* plan);
   absl::Status Announce(const ShmArena::Place& place);
-  absl::Status Write(absl::Span<const Buffer> parts, Plans* plans);
+  void Write(absl::Span<const Buffer> parts, Plans* plans, absl::Span<uint8_t> space);
   uint32_t TakeSlot(Buffer held);
   void Bell();
 

@@ -71,5 +71,33 @@ TEST_F(ShmChannelTest, AHugePart0IsRefusedBeforeItIsCopied) {
   }
 }
 
+// A peer keeps a large segment that it was told of until the frame comes: a send that is refused
+// tells it of none.
+TEST_F(ShmChannelTest, RefusedSendsLeaveNothingWithThePeer) {
+  const std::vector<Buffer> large = {Part(8, 1), arena_.AllocShared(ShmArena::kLargestKept + 1)};
+  // The peer holds what it has received, so all slots are taken in the end.
+  std::vector<Frame> held;
+  const std::vector<Buffer> placed = {Part(8, 1), Part(ShmArena::kInlineBytes + 8, 2)};
+  for (size_t i = 0; i < ShmChannel::kSlots; ++i) {
+    TANDEM_CHECK_OK(a_->Send(placed));
+    Frame& frame = held.emplace_back();
+    ASSERT_TRUE(Receive(&frame).value());
+  }
+  const std::vector<Buffer> copied = {Part(8, 1), heap_.Alloc(100'000)};
+  const uint64_t announced = stats_.announcements;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(absl::IsResourceExhausted(a_->Send(large)));
+    EXPECT_TRUE(absl::IsResourceExhausted(a_->Send(copied)));
+  }
+  EXPECT_EQ(stats_.announcements, announced);
+  EXPECT_EQ(stats_.bytes_copied, 0u);
+  held.clear();
+  TANDEM_CHECK_OK(a_->Send(large));
+  EXPECT_EQ(stats_.announcements, announced + 1);
+  Frame frame;
+  ASSERT_TRUE(Receive(&frame).value());
+  EXPECT_EQ(frame.part[1].size(), large[1].size());
+}
+
 }  // namespace
 }  // namespace tandem
