@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   options.index = flags.index;
   options.incarnation = NewIncarnation();
   options.make_transport =
-      EndpointFactory(flags, plan->job.cluster().transport(), options.incarnation,
+      EndpointFactory(flags, plan->job.cluster(), options.incarnation,
                       std::make_shared<PathLog>());  // workers report how they reach us
   options.init_from = flags.init_from;
   options.record_dir = flags.out;

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   options.incarnation = NewIncarnation();
   options.paths = std::make_shared<PathLog>();
   options.make_transport =
-      EndpointFactory(flags, plan->job.cluster().transport(), options.incarnation, options.paths);
+      EndpointFactory(flags, plan->job.cluster(), options.incarnation, options.paths);
   options.init_from = flags.init_from;
   options.save_path = flags.out;
   options.trace_path = trace;

@@ -35,8 +35,9 @@ absl::StatusOr<std::unique_ptr<Transport>> NewEndpoint(const DoctorSelf& self,
   RoleFlags flags;
   flags.bind = absl::StrCat("tcp://", self.bind_host, ":*");
   flags.advertise = self.advertised_host;
-  return EndpointFactory(flags, self.ours.transport, NewIncarnation(),
-                         std::move(paths))(EndpointId{});
+  Cluster cluster;
+  cluster.set_transport(self.ours.transport);
+  return EndpointFactory(flags, cluster, NewIncarnation(), std::move(paths))(EndpointId{});
 }
 
 // ---- looking at another one ----

@@ -1,5 +1,6 @@
 #include "node/transport_choice.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -37,8 +38,10 @@ absl::StatusOr<TransportWay> ShmWay() {
   return TransportWay{kShmName, {"shm:"}, std::move(transport)};
 }
 
-absl::StatusOr<TransportWay> RdmaWay(std::shared_ptr<RdmaContext> context) {
+absl::StatusOr<TransportWay> RdmaWay(std::shared_ptr<RdmaContext> context, int most_peers) {
   RdmaOptions options;
+  options.min_peers = most_peers;
+  options.max_peers = std::max(options.max_peers, most_peers);
   options.context = std::move(context);
   options.linger = kRoleLinger;
   TANDEM_ASSIGN_OR_RETURN(auto transport, NewRdmaTransport(options));
@@ -53,6 +56,7 @@ absl::StatusOr<TransportWay> ZmqWay(const ZmqOptions& options) {
 // What the endpoints of a process have in common.
 struct Shared {
   Cluster::Transport wanted;
+  int most_peers = 1;
   ZmqOptions zmq;
   absl::StatusOr<std::shared_ptr<RdmaContext>> rdma = absl::UnavailableError("not wanted");
   std::shared_ptr<PathLog> paths;
@@ -76,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Transport>> NewEndpoint(const Shared& shared, End
     options.forced = kRdmaName;
   }
   if (shared.rdma.ok()) {
-    absl::StatusOr<TransportWay> way = RdmaWay(*shared.rdma);
+    absl::StatusOr<TransportWay> way = RdmaWay(*shared.rdma, shared.most_peers);
     if (!way.ok() && !automatic) return way.status();
     if (way.ok()) options.ways.push_back(*std::move(way));
   }
@@ -87,10 +91,16 @@ absl::StatusOr<std::unique_ptr<Transport>> NewEndpoint(const Shared& shared, End
 
 }  // namespace
 
-MakeTransport EndpointFactory(const RoleFlags& flags, Cluster::Transport wanted,
-                              uint64_t incarnation, std::shared_ptr<PathLog> paths) {
+int MostPeers(const Cluster& cluster) {
+  return std::max(1, cluster.servers() * cluster.shards_per_server() + cluster.workers());
+}
+
+MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
+                              std::shared_ptr<PathLog> paths) {
+  const Cluster::Transport wanted = cluster.transport();
   auto shared = std::make_shared<Shared>();
   shared->wanted = wanted;
+  shared->most_peers = MostPeers(cluster);
   shared->zmq = ZmqOptionsOf(flags, incarnation);
   shared->paths = std::move(paths);
   if (wanted != Cluster::ZMQ && wanted != Cluster::SHM) shared->rdma = RdmaContext::New();

@@ -17,9 +17,13 @@
 
 namespace tandem {
 
-// Makes endpoints of one process; `paths` learns how they reach others.
-MakeTransport EndpointFactory(const RoleFlags& flags, Cluster::Transport wanted,
-                              uint64_t incarnation, std::shared_ptr<PathLog> paths);
+// Makes endpoints of one process of such a cluster; `paths` learns how they reach others.
+MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
+                              std::shared_ptr<PathLog> paths);
+
+// The most peers that an endpoint of a server or worker can have: all shards (ranges move between
+// them) and all workers (evaluations are gathered).
+int MostPeers(const Cluster& cluster);
 
 }  // namespace tandem
 

@@ -378,7 +378,8 @@ absl::StatusOr<bool> RdmaConnection::TryOffer(Frame* frame) {
   TANDEM_RETURN_IF_ERROR(StageParts(frame));
   offer->used = true;
   offer->keys_left = 0;
-  offer->token = next_token_++;
+  offer->token = next_token_;
+  if (++next_token_ == 0) ++next_token_;  // 0 is no token
   offer->frame = std::move(*frame);
   RdmaMessage message;
   SetParts(offer->frame, &message);
@@ -455,8 +456,9 @@ absl::Status RdmaConnection::MakeKey(const Buffer& part, Key* key) {
 }
 
 absl::Status RdmaConnection::OnDone(uint32_t token) {
+  // An offer whose keys are being taken back has token 0, which therefore answers none.
   Offer* const offer = std::find_if(offers_, offers_ + kMaxRdmaOffers, [token](const Offer& o) {
-    return o.used && o.token == token && o.keys_left > 0;
+    return o.used && token != 0 && o.token == token && o.keys_left > 0;
   });
   if (offer == offers_ + kMaxRdmaOffers) return Violation("it has read what was not offered");
   offer->token = 0;  // once

@@ -138,10 +138,12 @@ absl::Status RdmaEndpoint::CreateQueues() {
   const auto per_peer = static_cast<int>(receives_per_peer_ + shared_.send_depth);
   max_peers_ = std::min({options_.max_peers, device.max_cqe / per_peer,
                          device.max_srq_wr / static_cast<int>(receives_per_peer_)});
-  if (max_peers_ < 1 || device.max_srq < 1) {
+  if (max_peers_ < options_.min_peers || device.max_srq < 1) {
     return absl::UnimplementedError(
-        absl::StrCat(device_, ": its queues are too small: ", device.max_cqe, " completions, ",
-                     device.max_srq_wr, " shared receives"));
+        absl::StrCat(device_, ": its queues are too small: ", device.max_cqe, " completions and ",
+                     device.max_srq_wr, " shared receives are enough for ", std::max(max_peers_, 0),
+                     " peers, and an endpoint may have ", options_.min_peers, " (each takes ",
+                     per_peer, " and ", receives_per_peer_, ")"));
   }
   channel_ = ibv_create_comp_channel(listener_->verbs);
   if (channel_ == nullptr) return absl::ResourceExhaustedError(Error("completion channel", errno));

@@ -56,7 +56,8 @@ class RdmaTransportImpl final : public RdmaTransport {
 
 absl::Status CheckOptions(const RdmaOptions& options) {
   if (options.context == nullptr) return absl::InvalidArgumentError("an RdmaContext is required");
-  if (options.send_queue_frames < 1 || options.max_peers < 1 || options.max_part_bytes < 1 ||
+  if (options.send_queue_frames < 1 || options.min_peers < 1 ||
+      options.max_peers < options.min_peers || options.max_part_bytes < 1 ||
       options.max_part_bytes > kMaxPartBytes || options.send_depth < 32 ||
       options.send_depth > 16384 || options.credits > 16384 || options.ack_timeout < 1 ||
       options.ack_timeout > 31) {

@@ -47,7 +47,9 @@ struct RdmaOptions {
   std::string bind = "rdma://*:*";
   int send_queue_frames = 1024;  // per peer: frames accepted and not yet at the peer's device
   size_t max_part_bytes = kMaxPartBytes;
-  int max_peers = 64;  // at most; less if the device's queues are smaller
+  // At most, and fewer if the device's queues are smaller; but if they have no room for min_peers,
+  // there is no endpoint.
+  int max_peers = 64, min_peers = 1;
   absl::Duration connect_deadline = absl::Seconds(10);
   absl::Duration connect_retry = absl::Milliseconds(50);
   absl::Duration linger = absl::Seconds(5);        // see RdmaContext
@@ -86,8 +88,8 @@ class RdmaTransport : public WaitableTransport {
 
 // INVALID_ARGUMENT: options that contradict each other or a malformed address. UNAVAILABLE: no
 // usable device at the address, or the address is taken. UNIMPLEMENTED: the device cannot do what
-// this needs (iWARP has no write with immediate). RESOURCE_EXHAUSTED: the system refuses to lock so
-// much memory.
+// this needs (iWARP has no write with immediate), or not for min_peers. RESOURCE_EXHAUSTED: the
+// system refuses to lock so much memory.
 absl::StatusOr<std::unique_ptr<RdmaTransport>> NewRdmaTransport(const RdmaOptions& options);
 
 }  // namespace tandem

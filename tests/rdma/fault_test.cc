@@ -435,6 +435,17 @@ TEST_F(RdmaFaultTest, APeerTooManyIsRefusedAndToldWhy) {
   EXPECT_EQ(hub.Count(Kind::kFrame), 1) << d.Why(Kind::kPeerLost);
 }
 
+// A job that needs more peers than the device's queues have room for learns it at its start.
+TEST_F(RdmaFaultTest, ADeviceTooSmallForTheJobIsRefusedAtTheStart) {
+  RdmaOptions options = world_.Options();
+  options.min_peers = options.max_peers = 65;
+  EXPECT_TRUE(NewRdmaTransport(options).ok()) << "no limit of ours";
+  options.min_peers = options.max_peers = 1 << 20;
+  const absl::Status refused = NewRdmaTransport(options).status();
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_NE(refused.message().find("an endpoint may have 1048576"), absl::string_view::npos);
+}
+
 // ---- memory that may not be locked ----
 
 // Until it goes, this process may lock `bytes` and no more.
@@ -553,7 +564,12 @@ TEST_F(RdmaFaultTest, WhatIsOfferedCanBeReadUntilItHasBeenAndNoFurther) {
     done.kind = RdmaMessageKind::kDone;
     done.token = offer.token;
     ASSERT_TRUE(raw->Send(RawHead(done)).ok());
+    // Its keys are being taken back: an answer to no offer must not take them back once more.
+    done.token = 0;
+    ASSERT_TRUE(raw->Send(RawHead(done)).ok());
     for (int i = 0; i < 20; ++i) hub.Poll();
+    EXPECT_TRUE(PumpUntil({&hub}, [&] { return hub.Count(Kind::kPeerLost) == 1; }));
+    EXPECT_TRUE(absl::IsInvalidArgument(hub.Why(Kind::kPeerLost))) << hub.Why(Kind::kPeerLost);
     EXPECT_FALSE(raw->Read(bytes, at, offer.part_key[part]).ok()) << "the key was taken back";
   }
 }
