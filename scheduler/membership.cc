@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -33,6 +34,31 @@ std::string Clip(absl::string_view text) { return std::string(text.substr(0, kMa
 std::string Node::Name() const {
   if (index >= 0) return absl::StrCat(RoleName(role), " ", index);
   return absl::StrCat("a ", RoleName(role), " (pid ", pid, " on ", host, ")");
+}
+
+std::string Node::Doing() const {
+  return absl::StrCat(activity.empty() ? "no word of what it does" : activity, ", step ", step);
+}
+
+void Node::OnBeat(absl::Time now, const Beat& beat) {
+  const bool stepped = beat.step() != step;
+  if (stepped || beat.progress() != progress) moved_at = now;
+  if (stepped) step_at = now;
+  step = beat.step();
+  progress = beat.progress();
+  activity = Clip(beat.activity());
+  const bool waits = beat.waits_for() != 0;
+  if (waits && !waits_for.has_value()) wait_started = now;
+  waits_for.reset();
+  if (waits) waits_for = EndpointId::Unpack(beat.waits_for());
+}
+
+std::string SomeOf(std::vector<std::string> names) {
+  constexpr size_t kMost = 8;
+  const size_t more = names.size() > kMost ? names.size() - kMost : 0;
+  names.resize(names.size() - more);
+  const std::string some = absl::StrJoin(names, ", ");
+  return more == 0 ? some : absl::StrCat(some, " and ", more, " more");
 }
 
 absl::optional<EndpointId> ParseNodeName(absl::string_view text) {
@@ -206,6 +232,16 @@ Node* Membership::Find(uint64_t connection, uint64_t incarnation) {
     return &node;
   }
   return nullptr;
+}
+
+void Membership::Forgive(absl::Duration pause) {
+  for (Node& node : nodes_) {
+    node.heard += pause;
+    node.moved_at += pause;
+    node.step_at += pause;
+    node.wait_started += pause;
+    if (node.lost_since.has_value()) *node.lost_since += pause;
+  }
 }
 
 Node* Membership::Forget(uint64_t connection) {

@@ -61,7 +61,13 @@ struct Node {
 
   // "worker 1", "server 0"; "a worker (pid 7 on h)" before it is numbered.
   std::string Name() const;
+  // "computing step 7, step 7": what its last beat said.
+  std::string Doing() const;
+  void OnBeat(absl::Time now, const Beat& beat);
 };
+
+// "worker 0, worker 1 and 298 more".
+std::string SomeOf(std::vector<std::string> names);
 
 // "worker 3", "server 0", "server 0 shard 1" (the shard is dropped): which node a text starts with.
 absl::optional<EndpointId> ParseNodeName(absl::string_view text);
@@ -92,6 +98,9 @@ class Membership {
   // is remembered as one of the node's others. Null for strangers.
   Node* Find(uint64_t connection, uint64_t incarnation);
   Node* ByConnection(uint64_t connection);
+
+  // Nobody could be heard for this long: it counts against no one.
+  void Forgive(absl::Duration pause);
 
   // Forgets a connection. Returns its node, or null.
   Node* Forget(uint64_t connection);

@@ -1,7 +1,6 @@
 #include "scheduler/scheduler_core.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,23 +12,6 @@ namespace tandem {
 namespace {
 
 constexpr int kMaxStrangerLogs = 100;
-constexpr double kDefaultStallSeconds = 600, kDefaultStartSeconds = 60, kDefaultReportSeconds = 1;
-
-absl::Duration SecondsOr(double seconds, double otherwise) {
-  return absl::Seconds(seconds > 0 ? seconds : otherwise);
-}
-
-// A failure that may be the echo of somebody else's death.
-bool BlamesOthers(const Failure& failure) {
-  const auto code = static_cast<absl::StatusCode>(failure.code());
-  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kAborted ||
-         code == absl::StatusCode::kDeadlineExceeded;
-}
-
-absl::StatusCode CodeOf(int32_t code) {
-  const bool known = code > 0 && code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
-  return known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
-}
 
 Member MemberOf(const Node& node) {
   Member member;
@@ -45,19 +27,23 @@ Member MemberOf(const Node& node) {
 SchedulerCore::SchedulerCore(const JobPlan& plan, Options options)
     : plan_(plan),
       options_(std::move(options)),
-      stall_limit_(SecondsOr(plan.job.limits().stall_limit_seconds(), kDefaultStallSeconds)),
-      start_limit_(SecondsOr(plan.job.limits().start_seconds(), kDefaultStartSeconds)),
-      report_interval_(SecondsOr(plan.job.limits().report_seconds(), kDefaultReportSeconds)),
       members_(plan_),
       barriers_(plan_.workers()),
-      book_(plan_) {
+      reports_(plan_, options_.times, JobLimits(plan_.job)),
+      life_(options_.times, &members_),
+      stalls_(options_.times, JobLimits(plan_.job).stall, &members_, &barriers_, &commands_,
+              &saves_),
+      overdue_(options_.times, JobLimits(plan_.job), &members_, &barriers_, &commands_),
+      judge_(options_.times, &members_) {
   TANDEM_CHECK(plan_.workers() > 0 && plan_.servers() >= 0);
   TANDEM_CHECK(plan_.servers() == 0 || plan_.shards_per_server() > 0);
 }
 
 void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerEffects* effects) {
   TANDEM_CHECK(!first_step_.has_value() || now >= now_);
-  if (first_step_.has_value() && now - now_ > absl::Seconds(2)) ForgivePause(now - now_);
+  // This process was stopped or starved itself: messages that came meanwhile are still unread, so
+  // nobody's silence during that time counts.
+  if (first_step_.has_value() && now - now_ > absl::Seconds(2)) members_.Forgive(now - now_);
   now_ = now;
   if (!first_step_.has_value()) first_step_ = now;
   effects_ = effects;
@@ -81,7 +67,7 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       OnSaveRequest(event.text);
       break;
     case SchedulerEvent::Kind::kAbort:
-      Fail("scheduler", event.text, absl::StatusCode::kCancelled);
+      Fail(FailureOf("scheduler", event.text, absl::StatusCode::kCancelled));
       break;
     case SchedulerEvent::Kind::kMoveRange:
       OnMoveRange(event);
@@ -110,137 +96,115 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
               absl::NotFoundError("a message from a node that is not registered"));
     return;
   }
-  node->heard = now_;
-  if (node->silence_reported) {
-    node->silence_reported = false;
-    Warn(absl::StrCat(node->Name(), " is back"));
-  }
+  life_.OnHeard(now_, node, effects_);
   OnMemberControl(node, event);
 }
 
 void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
   const Control& control = event.control;
   if (phase_ == Phase::kFailing) {  // it may have missed the news
-    if (control.has_beat()) SendFailure(event.connection);
+    if (control.has_beat()) effects_->SendFailure(event.connection, failure_);
     return;
   }
   switch (control.body_case()) {
     case Control::kBeat:
-      return OnBeat(node, event.connection, control.beat());
+      effects_->sends.emplace_back().connection = event.connection;
+      effects_->sends.back().control.mutable_beat_ack();
+      return node->OnBeat(now_, control.beat());
     case Control::kBarrierEnter:
-      return OnBarrierEnter(node, control.barrier_enter());
+      return OnBarrierEnter(*node, control.barrier_enter());
     case Control::kCommandDone:
       return OnCommandDone(node, control.command_done());
     case Control::kProgress:
-      return OnProgress(node, control.progress());
     case Control::kShardReport:
-      return OnShardReport(node, control.shard_report());
     case Control::kPaths:
-      return OnPaths(node, control.paths());
     case Control::kCollectives:
-      return OnCollectives(node, control.collectives());
-    case Control::kFailure:
-      return OnFailureReport(node, control.failure());
+      return OnReport(*node, control);
+    case Control::kFailure: {
+      if (phase_ == Phase::kStopping) return;  // all results are in
+      const auto cause = judge_.OnReport(now_, node, control.failure(), effects_);
+      if (cause.has_value()) Fail(*cause);
+      return;
+    }
     default:
-      return FailNode(*node,
-                      absl::StrCat("sent the scheduler a message of kind ",
-                                   static_cast<int>(control.body_case()), ", which is not for it"),
-                      absl::StatusCode::kInvalidArgument);
+      return FailNode(*node, absl::InvalidArgumentError(absl::StrCat(
+                                 "sent the scheduler a message of kind ",
+                                 static_cast<int>(control.body_case()), ", which is not for it")));
   }
 }
 
 void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& request) {
-  if (phase_ == Phase::kFailing) return SendFailure(connection);
+  if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
   if (ended()) return;
   const absl::StatusOr<Membership::Registration> registration =
       members_.Register(now_, connection, request);
   if (!registration.ok()) return Refuse(connection, registration.status());
   if (registration->is_new) {
-    Log(absl::StrCat(registration->node->Name(), " registered from ", registration->node->host));
+    effects_->Log(
+        absl::StrCat(registration->node->Name(), " registered from ", registration->node->host));
     if (members_.complete()) PublishFirstView();
     return;
   }
   if (registration->reconnected) {
-    Warn(absl::StrCat(registration->node->Name(), " is back on a new connection"));
+    effects_->Warn(absl::StrCat(registration->node->Name(), " is back on a new connection"));
   }
   // A repetition that crossed the View on the way needs no answer.
   if (view_.number() > 0 && registration->reconnected) Welcome(*registration->node);
 }
 
 void SchedulerCore::Refuse(uint64_t connection, const absl::Status& why) {
-  Control control;
-  control.mutable_failure()->set_node("scheduler");
-  control.mutable_failure()->set_reason(std::string(why.message()));
-  control.mutable_failure()->set_code(static_cast<int32_t>(why.code()));
-  effects_->sends.push_back({connection, std::move(control)});
-  if (stranger_logs_++ < kMaxStrangerLogs) Warn(absl::StrCat("refused: ", why.message()));
+  effects_->SendFailure(connection, FailureOf("scheduler", std::string(why.message()), why.code()));
+  if (stranger_logs_++ < kMaxStrangerLogs) effects_->Warn(absl::StrCat("refused: ", why.message()));
 }
 
 // Whatever the node may have missed: the view, START, commands that wait for it, STOP.
 void SchedulerCore::Welcome(const Node& node) {
   Control control;
   *control.mutable_view() = view_;
-  SendTo(node, control);
+  effects_->SendTo(node, control);
   if (phase_ == Phase::kStarting) return;
   control.mutable_command()->set_kind(Command::START);
   control.mutable_command()->set_id(start_command_);
-  SendTo(node, control);
-  for (const auto& [id, pending] : commands_) {
-    const std::set<int>& missing = node.role == Role::kServer ? pending.servers : pending.workers;
-    if (missing.count(node.index) == 0) continue;
-    *control.mutable_command() = pending.command;
-    SendTo(node, control);
+  effects_->SendTo(node, control);
+  for (Command& command : commands_.MissingOf(node)) {
+    *control.mutable_command() = std::move(command);
+    effects_->SendTo(node, control);
   }
   if (phase_ != Phase::kStopping) return;
-  *control.mutable_command() = NewCommand(Command::STOP, "");
-  SendTo(node, control);
+  *control.mutable_command() = commands_.New(Command::STOP);
+  effects_->SendTo(node, control);
 }
 
-void SchedulerCore::OnBeat(Node* node, uint64_t connection, const Beat& beat) {
-  effects_->sends.emplace_back().connection = connection;
-  effects_->sends.back().control.mutable_beat_ack();
-  const bool stepped = beat.step() != node->step;
-  if (stepped || beat.progress() != node->progress) node->moved_at = now_;
-  if (stepped) node->step_at = now_;
-  node->step = beat.step();
-  node->progress = beat.progress();
-  node->activity = Clip(beat.activity());
-  if (beat.waits_for() == 0) {
-    node->waits_for.reset();
-    return;
-  }
-  if (!node->waits_for.has_value()) node->wait_started = now_;
-  node->waits_for = EndpointId::Unpack(beat.waits_for());
-}
-
-void SchedulerCore::OnBarrierEnter(Node* node, const BarrierEnter& enter) {
-  const int rank = node->role == Role::kWorker && view_.number() > 0 ? node->index : -1;
+void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) {
+  const int rank = node.role == Role::kWorker && view_.number() > 0 ? node.index : -1;
   const absl::StatusOr<Barriers::Entry> entry = barriers_.Enter(now_, rank, enter);
-  if (!entry.ok()) {
-    return FailNode(*node, std::string(entry.status().message()), entry.status().code());
-  }
+  if (!entry.ok()) return FailNode(node, entry.status());
   if (*entry == Barriers::Entry::kComplete) CompleteBarrier(enter.name());
   if (*entry == Barriers::Entry::kReleased) {
     Control control;
     *control.mutable_barrier_release() = barriers_.Released(enter.name());
-    SendTo(*node, control);
+    effects_->SendTo(node, control);
   }
 }
 
 void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
-  const auto it = commands_.find(done.id());
   const bool is_view = done.id() > 0 && done.id() <= view_.number();
   if (done.code() != 0) {
-    const std::string what = is_view ? absl::StrCat("view ", done.id())
-                             : it != commands_.end()
-                                 ? absl::StrCat(Command::Kind_Name(it->second.command.kind()), " ",
-                                                it->second.command.path())
-                                 : "a command";
-    return FailNode(*node, absl::StrCat(what, ": ", Clip(done.message())), CodeOf(done.code()));
+    const std::string what =
+        is_view ? absl::StrCat("view ", done.id()) : commands_.Describe(done.id());
+    return FailNode(
+        *node, absl::Status(CodeOf(done.code()), absl::StrCat(what, ": ", Clip(done.message()))));
   }
   if (is_view) return AcknowledgeView(node, static_cast<uint32_t>(done.id()));
-  if (it == commands_.end()) return;
-  (node->role == Role::kServer ? it->second.servers : it->second.workers).erase(node->index);
+  commands_.OnDone(*node, done.id());
+  FinishCommands();
+}
+
+void SchedulerCore::OnReport(const Node& node, const Control& control) {
+  const absl::Status added = reports_.Add(node, control, effects_);
+  if (!added.ok()) return FailNode(node, added);
+  if (!control.has_shard_report()) return;
+  commands_.OnReport(node.index, static_cast<int>(control.shard_report().shard()));
   FinishCommands();
 }
 
@@ -251,63 +215,6 @@ void SchedulerCore::AcknowledgeView(Node* node, uint32_t number) {
   const bool all = std::all_of(nodes.begin(), nodes.end(),
                                [](const Node& n) { return n.acknowledged_view > 0; });
   if (all) StartJob();
-}
-
-void SchedulerCore::OnProgress(Node* node, const Progress& progress) {
-  const int rank = node->role == Role::kWorker ? node->index : -1;
-  const absl::Status added = book_.AddProgress(rank, progress);
-  if (!added.ok()) return FailNode(*node, std::string(added.message()), added.code());
-  if (!progress.evaluation_json().empty()) {
-    Notify(SchedulerNotice::Kind::kEvaluation, node->Name(), progress.evaluation_json());
-  }
-}
-
-void SchedulerCore::OnShardReport(Node* node, const ShardReport& report) {
-  const bool own =
-      node->role == Role::kServer && report.server() == static_cast<uint32_t>(node->index);
-  const absl::Status added =
-      own ? book_.AddShardReport(report)
-          : absl::InvalidArgumentError(absl::StrCat("report of server ", report.server()));
-  if (!added.ok()) return FailNode(*node, std::string(added.message()), added.code());
-  for (auto& [id, pending] : commands_) {
-    pending.shards.erase({node->index, static_cast<int>(report.shard())});
-  }
-  FinishCommands();
-}
-
-void SchedulerCore::OnPaths(Node* node, const Paths& paths) {
-  for (const Path& path : paths.path()) {
-    if (!book_.AddPath(node->Name(), path)) return;
-    Log(absl::StrCat(node->Name(), " reaches ", path.to(),
-                     path.purpose().empty() ? "" : absl::StrCat(" for ", path.purpose()), " by ",
-                     path.way(), ": ", path.why()));
-  }
-}
-
-void SchedulerCore::OnCollectives(Node* node, const Collectives& collectives) {
-  const int rank = node->role == Role::kWorker ? node->index : -1;
-  const absl::Status added = book_.SetCollectives(rank, collectives);
-  if (!added.ok()) return FailNode(*node, std::string(added.message()), added.code());
-  Log(collectives.line());
-}
-
-void SchedulerCore::OnFailureReport(Node* node, const Failure& failure) {
-  const absl::optional<EndpointId> blamed = ParseNodeName(failure.node());
-  const Node* const culprit = blamed.has_value() ? members_.ByEndpoint(*blamed) : nullptr;
-  Failure cause;
-  cause.set_node(culprit != nullptr ? culprit->Name() : node->Name());
-  cause.set_reason(Clip(failure.reason()));
-  if (culprit != nullptr && culprit != node) {
-    absl::StrAppend(cause.mutable_reason(), " (reported by ", node->Name(), ")");
-  }
-  cause.set_code(static_cast<int32_t>(CodeOf(failure.code())));
-  node->reported_failure = true;
-  Log(absl::StrCat(node->Name(), " reports a failure of ", cause.node(), ": ", cause.reason()));
-  if (phase_ == Phase::kStopping) return;  // all results are in
-  if (!BlamesOthers(cause)) return Fail(cause.node(), cause.reason(), CodeOf(cause.code()));
-  if (!held_.has_value())
-    held_ = HeldFailure{cause, node->Name(), now_ + options_.times.blame_delay};
-  CheckHeldFailure();
 }
 
 // ---- connections ------------------------------------------------------------------------------
@@ -322,10 +229,12 @@ void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
   if (!node->lost_since.has_value()) {
     node->lost_since = now_;
     node->lost_why = why;
-    Warn(absl::StrCat(node->Name(), ": connection lost (", why, "), waiting ",
-                      absl::FormatDuration(options_.times.reconnect_grace), " for it to return"));
+    effects_->Warn(absl::StrCat(node->Name(), ": connection lost (", why, "), waiting ",
+                                absl::FormatDuration(options_.times.reconnect_grace),
+                                " for it to return"));
   }
-  CheckHeldFailure();
+  const absl::optional<Failure> cause = judge_.Check(now_);
+  if (cause.has_value()) Fail(*cause);
 }
 
 void SchedulerCore::OnClosed(uint64_t connection) {
@@ -335,11 +244,11 @@ void SchedulerCore::OnClosed(uint64_t connection) {
     node->gone = true;
     return CheckEnd();
   }
-  if (node->reported_failure && held_.has_value()) {  // it has said why it leaves
+  if (node->reported_failure && judge_.holds()) {  // it has said why it leaves
     node->gone = true;
     return;
   }
-  NodeDied(node, "left before the end of the job");
+  Fail(DeathOf(node, "left before the end of the job"));
 }
 
 // A stranger (a port scanner, a node of another job) is ignored; a member that sends what it must
@@ -347,42 +256,42 @@ void SchedulerCore::OnClosed(uint64_t connection) {
 void SchedulerCore::OnGarbage(uint64_t connection, const absl::Status& why) {
   const Node* const node = members_.ByConnection(connection);
   if (node != nullptr && !node->gone) {
-    return FailNode(*node, absl::StrCat("sent garbage: ", Clip(why.message())),
-                    absl::StatusCode::kInvalidArgument);
+    return FailNode(
+        *node, absl::InvalidArgumentError(absl::StrCat("sent garbage: ", Clip(why.message()))));
   }
   if (stranger_logs_++ < kMaxStrangerLogs) {
-    Log(absl::StrCat("ignored from a stranger: ", Clip(why.message())));
+    effects_->Log(absl::StrCat("ignored from a stranger: ", Clip(why.message())));
   }
 }
 
 // ---- from outside -----------------------------------------------------------------------------
 
-void SchedulerCore::OnSaveRequest(const std::string& path) {
-  if (phase_ != Phase::kRunning || saves_closed_) {
-    return Warn(absl::StrCat("save request ignored: the job is ",
-                             saves_closed_ ? "at its end" : "not running"));
+void SchedulerCore::OnSaveRequest(const std::string& folder) {
+  if (phase_ != Phase::kRunning) {
+    return effects_->Warn("save request ignored: the job is not running");
   }
-  const bool waits_already = !saves_.empty() && std::count(saves_.begin() + 1, saves_.end(), path);
-  if (!waits_already) saves_.push_back(path);
-  if (saves_.size() == 1) return StartSave();
-  Log(absl::StrCat("a save is under way; the one to ", path, " follows",
-                   waits_already ? " for this request too" : ""));
+  switch (saves_.Add(folder)) {
+    case SaveQueue::Answer::kStart:
+      return StartSave();
+    case SaveQueue::Answer::kQueued:
+      return effects_->Log(absl::StrCat("a save is under way; the one to ", folder, " follows"));
+    case SaveQueue::Answer::kMerged:
+      return effects_->Log(absl::StrCat("the save to ", folder, " that follows is for this too"));
+    case SaveQueue::Answer::kClosed:
+      return effects_->Warn("save request ignored: the job is at its end");
+  }
 }
 
-// Asks all workers for the first of `saves_`. One that has lost its connection is asked when it is
-// back (Welcome).
+// Asks all workers. One that has lost its connection is asked when it is back (Welcome).
 void SchedulerCore::StartSave() {
-  PendingCommand pending;
-  pending.command = NewCommand(Command::SAVE, saves_.front());
-  pending.since = now_;
+  const Command save = commands_.New(Command::SAVE, saves_.current());
+  commands_.Await(now_, save, /*servers=*/0, /*shards=*/0, members_.workers());
   Control control;
-  *control.mutable_command() = pending.command;
+  *control.mutable_command() = save;
   for (int rank = 0; rank < members_.workers(); ++rank) {
-    pending.workers.insert(rank);
-    SendTo(*members_.worker(rank), control);
+    effects_->SendTo(*members_.worker(rank), control);
   }
-  commands_.emplace(pending.command.id(), std::move(pending));
-  Log(absl::StrCat("asked the workers to save to ", saves_.front()));
+  effects_->Log(absl::StrCat("asked the workers to save to ", saves_.current()));
 }
 
 void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
@@ -391,8 +300,9 @@ void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
                      event.server < plan_.servers() && event.shard >= 0 &&
                      event.shard < plan_.shards_per_server();
   if (!valid) {
-    return Warn(absl::StrCat("move of range ", event.range, " to server ", event.server, " shard ",
-                             event.shard, " ignored: no such range or shard, or not running"));
+    return effects_->Warn(absl::StrCat("move of range ", event.range, " to server ", event.server,
+                                       " shard ", event.shard,
+                                       " ignored: no such range or shard, or not running"));
   }
   RangeInfo* const range = view_.mutable_range(static_cast<int>(event.range));
   const int old_owner = static_cast<int>(range->server());
@@ -403,7 +313,7 @@ void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
   Control control;
   control.mutable_move_range()->set_range(event.range);
   control.mutable_move_range()->set_view(view_.number());
-  SendTo(*members_.server(old_owner), control);
+  effects_->SendTo(*members_.server(old_owner), control);
 }
 
 // ---- views, commands, barriers ----------------------------------------------------------------
@@ -416,7 +326,7 @@ void SchedulerCore::PublishFirstView() {
   view_.set_coordinator(options_.coordinator);
   for (RangeInfo& range : DealRanges(plan_)) *view_.add_range() = std::move(range);
   phase_ = Phase::kStarting;
-  phase_since_ = next_start_report_ = now_;
+  phase_since_ = now_;
   PublishView();
 }
 
@@ -424,42 +334,28 @@ void SchedulerCore::PublishView() {
   view_.set_number(view_.number() + 1);
   Control control;
   *control.mutable_view() = view_;
-  SendToAll(control);
-  Log(absl::StrCat("view ", view_.number(), ": ", members_.servers(), " servers, ",
-                   members_.workers(), " workers, ", view_.range_size(), " ranges"));
+  effects_->SendToAll(members_.nodes(), control);
+  effects_->Log(absl::StrCat("view ", view_.number(), ": ", members_.servers(), " servers, ",
+                             members_.workers(), " workers, ", view_.range_size(), " ranges"));
 }
 
 void SchedulerCore::StartJob() {
   phase_ = Phase::kRunning;
   phase_since_ = now_;
-  book_.Start(now_);
-  next_progress_ = now_ + report_interval_;
-  next_shard_reports_ = now_ + options_.times.shard_reports;
+  reports_.Start(now_);
   for (Node& node : members_.nodes()) node.moved_at = node.step_at = now_;
   Control control;
-  *control.mutable_command() = NewCommand(Command::START, "");
+  *control.mutable_command() = commands_.New(Command::START);
   start_command_ = control.command().id();
-  SendToAll(control);
-  Notify(SchedulerNotice::Kind::kStarted, "", "");
-}
-
-Command SchedulerCore::NewCommand(Command::Kind kind, const std::string& path) {
-  Command command;
-  command.set_kind(kind);
-  command.set_id(next_command_++);
-  command.set_path(path);
-  return command;
+  effects_->SendToAll(members_.nodes(), control);
+  effects_->Notify(SchedulerNotice::Kind::kStarted, "", "");
 }
 
 void SchedulerCore::CompleteBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
   const bool closes =
       barrier.action == BarrierEnter::LAST_SAVE || barrier.action == BarrierEnter::END;
-  saves_closed_ |= closes;
-  if (closes && !saves_.empty()) {
-    waits_for_saves_ = name;  // completed again when they are finished
-    return;
-  }
+  if (closes && saves_.CloseFor(name)) return;  // completed again when the saves are over
   switch (barrier.action) {
     case BarrierEnter::SAVE:
       return CommandServers(Command::SAVE, barrier.path, name);
@@ -474,45 +370,31 @@ void SchedulerCore::CompleteBarrier(const std::string& name) {
 
 void SchedulerCore::CommandServers(Command::Kind kind, const std::string& path,
                                    const std::string& barrier) {
-  PendingCommand pending;
-  pending.command = NewCommand(kind, path);
-  pending.barrier = barrier;
-  pending.since = now_;
+  const Command command = commands_.New(kind, path);
+  commands_.Await(now_, command, members_.servers(), plan_.shards_per_server(), /*workers=*/0,
+                  barrier);
   Control control;
-  *control.mutable_command() = pending.command;
+  *control.mutable_command() = command;
   for (int server = 0; server < members_.servers(); ++server) {
-    pending.servers.insert(server);
-    SendTo(*members_.server(server), control);
-    for (int shard = 0; kind == Command::REPORT && shard < plan_.shards_per_server(); ++shard) {
-      pending.shards.insert({server, shard});
-    }
+    effects_->SendTo(*members_.server(server), control);
   }
-  commands_.emplace(pending.command.id(), std::move(pending));
   FinishCommands();  // at once if there are no servers
 }
 
 void SchedulerCore::FinishCommands() {
-  const auto answered = [](const auto& command) {
-    const PendingCommand& pending = command.second;
-    return pending.servers.empty() && pending.workers.empty() && pending.shards.empty();
-  };
-  // What follows a command may add others: each time the search begins anew.
-  for (;;) {
-    const auto it = std::find_if(commands_.begin(), commands_.end(), answered);
-    if (it == commands_.end()) return;
-    const PendingCommand done = std::move(it->second);
-    commands_.erase(it);
-    FinishCommand(done);
+  for (auto done = commands_.TakeAnswered(); done.has_value(); done = commands_.TakeAnswered()) {
+    FinishCommand(*done);
   }
 }
 
 void SchedulerCore::FinishCommand(const PendingCommand& done) {
   if (!done.barrier.empty()) return ReleaseBarrier(done.barrier);
   if (done.command.kind() != Command::SAVE) return;
-  saves_.pop_front();
-  Log(absl::StrCat("saved to ", done.command.path()));
+  effects_->Log(absl::StrCat("saved to ", done.command.path()));
+  saves_.Finish();
   if (!saves_.empty()) return StartSave();
-  if (!waits_for_saves_.empty()) CompleteBarrier(std::exchange(waits_for_saves_, ""));
+  const std::string waiting = saves_.TakeBarrier();
+  if (!waiting.empty()) CompleteBarrier(waiting);
 }
 
 void SchedulerCore::ReleaseBarrier(const std::string& name) {
@@ -522,48 +404,69 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
   Control control;
   *control.mutable_barrier_release() = barriers_.Release(name);
   for (size_t rank = 0; rank < entered.size(); ++rank) {
-    if (entered[rank]) SendTo(*members_.worker(static_cast<int>(rank)), control);
+    if (entered[rank]) effects_->SendTo(*members_.worker(static_cast<int>(rank)), control);
   }
   if (end) StopJob();
 }
 
 void SchedulerCore::StopJob() {
-  report_ = book_.Total(now_);
+  report_ = reports_.Total(now_);
   phase_ = Phase::kStopping;
   phase_since_ = now_;
-  held_.reset();
+  judge_.Drop();
   Control control;
-  *control.mutable_command() = NewCommand(Command::STOP, "");
-  SendToAll(control);
+  *control.mutable_command() = commands_.New(Command::STOP);
+  effects_->SendToAll(members_.nodes(), control);
 }
 
-// ---- endings ----------------------------------------------------------------------------------
+// ---- time and endings -------------------------------------------------------------------------
 
-void SchedulerCore::Fail(const std::string& node, const std::string& reason,
-                         absl::StatusCode code) {
+void SchedulerCore::OnTick() {
+  if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) return CheckEnd();
+  if (ended()) return;
+  const absl::optional<Failure> cause = CheckTime();
+  if (cause.has_value()) return Fail(*cause);
+  if (phase_ != Phase::kRunning) return;
+  reports_.Tick(now_, effects_);
+  const bool busy = members_.servers() == 0 || commands_.ServersAreBusy();
+  if (reports_.AskShards(now_, busy)) CommandServers(Command::REPORT, "", "");
+}
+
+// The failure that ends the job, if something has lasted too long. Deaths come first: they explain
+// the rest.
+absl::optional<Failure> SchedulerCore::CheckTime() {
+  absl::optional<Failure> cause;
+  if (phase_ == Phase::kRegistering) {
+    cause = overdue_.CheckRegistration(now_, *first_step_, effects_);
+  }
+  if (!cause.has_value()) cause = life_.Check(now_, effects_);
+  if (!cause.has_value()) cause = judge_.Check(now_);
+  if (!cause.has_value() && phase_ == Phase::kStarting) {
+    cause = overdue_.CheckAcknowledgements(now_, phase_since_, effects_);
+  }
+  if (cause.has_value() || phase_ != Phase::kRunning) return cause;
+  overdue_.CheckBarriers(now_, effects_);
+  cause = overdue_.CheckCommands(now_, effects_);
+  return cause.has_value() ? cause : stalls_.Check(now_, effects_);
+}
+
+void SchedulerCore::Fail(const Failure& failure) {
   if (phase_ == Phase::kFailing || phase_ == Phase::kStopping || ended()) return;
   phase_ = Phase::kFailing;
   phase_since_ = now_;
-  held_.reset();
-  failure_.set_node(node);
-  failure_.set_reason(reason);
-  failure_.set_code(static_cast<int32_t>(code));
+  judge_.Drop();
+  failure_ = failure;
   Control control;
   *control.mutable_failure() = failure_;
-  SendToAll(control);
-  Log(absl::StrCat("the job fails: ", node, ": ", reason));
-  Notify(SchedulerNotice::Kind::kFailed, node, reason);
-  effects_->notices.back().code = code;
+  effects_->SendToAll(members_.nodes(), control);
+  effects_->Log(absl::StrCat("the job fails: ", failure.node(), ": ", failure.reason()));
+  effects_->Notify(SchedulerNotice::Kind::kFailed, failure.node(), failure.reason())->code =
+      static_cast<absl::StatusCode>(failure.code());
   CheckEnd();
 }
 
-void SchedulerCore::FailNode(const Node& node, const std::string& reason, absl::StatusCode code) {
-  Fail(node.Name(), reason, code);
-}
-
-void SchedulerCore::NodeDied(Node* node, const std::string& reason) {
-  node->gone = true;
-  FailNode(*node, reason, absl::StatusCode::kUnavailable);
+void SchedulerCore::FailNode(const Node& node, const absl::Status& why) {
+  Fail(FailureOf(node.Name(), std::string(why.message()), why.code()));
 }
 
 void SchedulerCore::CheckEnd() {
@@ -577,46 +480,14 @@ void SchedulerCore::CheckEnd() {
   }
   const bool patient = now_ - phase_since_ < options_.times.close_bound;
   if (!left.empty() && patient) return;
-  if (!left.empty()) Warn(absl::StrCat("still connected at the end: ", absl::StrJoin(left, ", ")));
+  if (!left.empty())
+    effects_->Warn(absl::StrCat("still connected at the end: ", absl::StrJoin(left, ", ")));
   if (phase_ == Phase::kFailing) {
     phase_ = Phase::kFailed;
     return;
   }
   phase_ = Phase::kFinished;
-  Notify(SchedulerNotice::Kind::kFinished, "", "");
-}
-
-// ---- effects ----------------------------------------------------------------------------------
-
-void SchedulerCore::SendTo(const Node& node, const Control& control) {
-  if (node.connected && !node.gone) effects_->sends.push_back({node.main, control});
-}
-
-void SchedulerCore::SendToAll(const Control& control) {
-  for (const Node& node : members_.nodes()) SendTo(node, control);
-}
-
-void SchedulerCore::SendFailure(uint64_t connection) {
-  effects_->sends.emplace_back().connection = connection;
-  *effects_->sends.back().control.mutable_failure() = failure_;
-}
-
-void SchedulerCore::Log(std::string line) { effects_->logs.push_back(std::move(line)); }
-
-void SchedulerCore::Warn(const std::string& line) {
-  effects_->warnings.push_back(line);
-  Log(line);
-}
-
-void SchedulerCore::Notify(SchedulerNotice::Kind kind, std::string node, std::string text) {
-  SchedulerNotice& notice = effects_->notices.emplace_back();
-  notice.kind = kind;
-  notice.node = std::move(node);
-  notice.text = std::move(text);
-}
-
-int SchedulerCore::NodeIndex(const Node* node) const {
-  return node == nullptr ? -1 : static_cast<int>(node - members_.nodes().data());
+  effects_->Notify(SchedulerNotice::Kind::kFinished, "", "");
 }
 
 }  // namespace tandem

@@ -35,22 +35,24 @@
 #define TANDEM_SCHEDULER_SCHEDULER_CORE_H_
 
 #include <cstdint>
-#include <deque>
-#include <map>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "scheduler/barriers.h"
-#include "scheduler/job_report.h"
+#include "scheduler/commands.h"
+#include "scheduler/effects.h"
+#include "scheduler/failure_judge.h"
+#include "scheduler/life_watch.h"
 #include "scheduler/membership.h"
-#include "scheduler/stalls.h"
+#include "scheduler/overdue_watch.h"
+#include "scheduler/reports.h"
+#include "scheduler/save_queue.h"
+#include "scheduler/stall_watch.h"
+#include "scheduler/times.h"
 
 namespace tandem {
 
@@ -73,45 +75,6 @@ struct SchedulerEvent {
   std::string text;
   uint32_t range = 0;
   int server = 0, shard = 0;
-};
-
-struct SchedulerNotice {
-  enum class Kind { kStarted, kProgress, kEvaluation, kStall, kStallOver, kFailed, kFinished };
-  Kind kind = Kind::kProgress;
-  std::string node;                               // kStall, kStallOver, kFailed
-  std::string text;                               // reason or description; kEvaluation: JSON
-  absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
-  JobProgress progress;                           // kProgress
-};
-
-// Caller-owned and reused: Step appends.
-struct SchedulerEffects {
-  struct Send {
-    uint64_t connection = 0;
-    Control control;
-  };
-  std::vector<Send> sends;
-  std::vector<std::string> logs;
-  std::vector<std::string> warnings;  // those of `logs` that whoever started the job should see
-  std::vector<SchedulerNotice> notices;
-
-  void Clear() {
-    sends.clear();
-    logs.clear();
-    warnings.clear();
-    notices.clear();
-  }
-};
-
-struct SchedulerTimes {
-  absl::Duration silence_report = absl::Seconds(3);  // no sign of life: say so
-  absl::Duration silence_death = absl::Seconds(8);
-  absl::Duration reconnect_grace = absl::Seconds(2);
-  absl::Duration stall_after = absl::Seconds(10);
-  absl::Duration wait_report = absl::Seconds(5);  // barriers and commands
-  absl::Duration blame_delay = absl::Seconds(3);  // how long a failure that blames a peer is held
-  absl::Duration close_bound = absl::Seconds(5);  // for orderly closes at the end
-  absl::Duration shard_reports = absl::ZeroDuration();  // ask shards for live staleness; 0 = never
 };
 
 class SchedulerCore {
@@ -139,43 +102,25 @@ class SchedulerCore {
 
  private:
   enum class Phase { kRegistering, kStarting, kRunning, kStopping, kFinished, kFailing, kFailed };
-  struct PendingCommand {
-    Command command;
-    std::set<int> servers, workers;        // that have not answered
-    std::set<std::pair<int, int>> shards;  // REPORT: (server, shard) that have not reported
-    std::string barrier;                   // released afterwards; empty = none
-    absl::Time since;
-    absl::Time next_report;
-  };
-  struct HeldFailure {
-    Failure failure;
-    std::string reporter;
-    absl::Time until;
-  };
 
   // Messages of nodes.
   void OnControl(const SchedulerEvent& event);
   void OnRegister(uint64_t connection, const Register& request);
   void Refuse(uint64_t connection, const absl::Status& why);
+  void Welcome(const Node& node);
   void OnMemberControl(Node* node, const SchedulerEvent& event);
-  void OnBeat(Node* node, uint64_t connection, const Beat& beat);
-  void OnBarrierEnter(Node* node, const BarrierEnter& enter);
+  void OnBarrierEnter(const Node& node, const BarrierEnter& enter);
   void OnCommandDone(Node* node, const CommandDone& done);
-  void OnProgress(Node* node, const Progress& progress);
-  void OnShardReport(Node* node, const ShardReport& report);
-  void OnPaths(Node* node, const Paths& paths);
-  void OnCollectives(Node* node, const Collectives& collectives);
-  void OnFailureReport(Node* node, const Failure& failure);
+  void OnReport(const Node& node, const Control& control);
   void AcknowledgeView(Node* node, uint32_t number);
 
   // Connections.
   void OnLost(uint64_t connection, const std::string& why);
   void OnClosed(uint64_t connection);
   void OnGarbage(uint64_t connection, const absl::Status& why);
-  void Welcome(const Node& node);
 
   // From outside.
-  void OnSaveRequest(const std::string& path);
+  void OnSaveRequest(const std::string& folder);
   void StartSave();
   void OnMoveRange(const SchedulerEvent& event);
 
@@ -187,71 +132,40 @@ class SchedulerCore {
   void ReleaseBarrier(const std::string& name);
   void CommandServers(Command::Kind kind, const std::string& path, const std::string& barrier);
   void FinishCommands();
-  void FinishCommand(const PendingCommand& pending);
+  void FinishCommand(const PendingCommand& done);
   void StopJob();
-  Command NewCommand(Command::Kind kind, const std::string& path);
 
-  // Time.
+  // Time and endings.
   void OnTick();
-  void ForgivePause(absl::Duration pause);
-  void CheckStart();
-  void CheckLife();
-  void CheckWaits();
-  void CheckBarriers();
-  void CheckCommands();
-  void CheckAcknowledgements();
-  bool ReportDue(absl::Time since, absl::Time* next_report) const;
-  void CheckStalls();
-  std::vector<WaitState> WaitStates();
-  void AddBarrierWaits(std::vector<WaitState>* states);
-  void ReportStall(const StalledRoot& stalled);
-  std::string DescribeStall(const StalledRoot& stalled);
-  void CheckHeldFailure();
-  void ReportProgress();
+  absl::optional<Failure> CheckTime();
   void CheckEnd();
-
-  // Endings.
-  void Fail(const std::string& node, const std::string& reason, absl::StatusCode code);
-  void FailNode(const Node& node, const std::string& reason, absl::StatusCode code);
-  void NodeDied(Node* node, const std::string& reason);
-  Node* LikelyDead();
-
-  // Effects.
-  void SendTo(const Node& node, const Control& control);
-  void SendToAll(const Control& control);
-  void SendFailure(uint64_t connection);
-  void Log(std::string line);
-  void Warn(const std::string& line);  // a log line for the user too
-  void Notify(SchedulerNotice::Kind kind, std::string node, std::string text);
+  void Fail(const Failure& failure);
+  void FailNode(const Node& node, const absl::Status& why);
   bool ended() const { return phase_ >= Phase::kFinished; }
-  int NodeIndex(const Node* node) const;
 
   const JobPlan plan_;
   const Options options_;
-  const absl::Duration stall_limit_, start_limit_, report_interval_;
 
   absl::Time now_;
   SchedulerEffects* effects_ = nullptr;  // during Step
   Phase phase_ = Phase::kRegistering;
   absl::optional<absl::Time> first_step_;
   absl::Time phase_since_;
-  absl::Time next_start_report_;  // when to log who has not registered or acknowledged
-  int stranger_logs_ = 0;         // lines about strangers are bounded
+  int stranger_logs_ = 0;  // lines about strangers are bounded
 
   Membership members_;
   View view_;
   Barriers barriers_;
-  uint64_t next_command_ = (uint64_t{1} << 32) + 1;
+  Commands commands_;
   uint64_t start_command_ = 0;
-  std::map<uint64_t, PendingCommand> commands_;
-  std::deque<std::string> saves_;  // folders of saves that were asked for: the first is under way
-  bool saves_closed_ = false;      // a barrier has been completed that no save may follow
-  std::string waits_for_saves_;    // the barrier that waits for them to be finished
-  absl::Time next_progress_, next_shard_reports_;
-  JobBook book_;
+  SaveQueue saves_;
+  Reports reports_;
+  LifeWatch life_;
+  StallWatch stalls_;
+  OverdueWatch overdue_;
+  FailureJudge judge_;
   JobReport report_;
   Failure failure_;  // once failing
-  absl::optional<HeldFailure> held_;
 };
 
 }  // namespace tandem

@@ -2,6 +2,8 @@ tandem_test(scheduler_trace_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_t
             DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_test.cc
             DEPS tandem::scheduler LABELS unit)
+tandem_test(scheduler_parts_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_parts_test.cc
+            DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_shell_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_shell_test.cc
             DEPS tandem::scheduler_shell LABELS unit)
 tandem_test(beat_thread_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/beat_thread_test.cc

@@ -1,0 +1,72 @@
+// What the scheduler does in one step: messages to nodes, lines for its log, and notices for whoever
+// started the job.
+#ifndef TANDEM_SCHEDULER_EFFECTS_H_
+#define TANDEM_SCHEDULER_EFFECTS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/wire.pb.h"
+#include "scheduler/job_report.h"
+#include "scheduler/membership.h"
+
+namespace tandem {
+
+struct SchedulerNotice {
+  enum class Kind { kStarted, kProgress, kEvaluation, kStall, kStallOver, kFailed, kFinished };
+  Kind kind = Kind::kProgress;
+  std::string node;                               // kStall, kStallOver, kFailed
+  std::string text;                               // reason or description; kEvaluation: JSON
+  absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
+  JobProgress progress;                           // kProgress
+};
+
+// Caller-owned and reused: a step appends.
+struct SchedulerEffects {
+  struct Send {
+    uint64_t connection = 0;
+    Control control;
+  };
+  std::vector<Send> sends;
+  std::vector<std::string> logs;
+  std::vector<std::string> warnings;  // those of `logs` that whoever started the job should see
+  std::vector<SchedulerNotice> notices;
+
+  void Clear() {
+    sends.clear();
+    logs.clear();
+    warnings.clear();
+    notices.clear();
+  }
+
+  // Nothing to a node without a connection: it is told what it has missed when it is back.
+  void SendTo(const Node& node, const Control& control) {
+    if (node.connected && !node.gone) sends.push_back({node.main, control});
+  }
+  void SendToAll(const std::vector<Node>& nodes, const Control& control) {
+    for (const Node& node : nodes) SendTo(node, control);
+  }
+  void SendFailure(uint64_t connection, const Failure& failure) {
+    sends.emplace_back().connection = connection;
+    *sends.back().control.mutable_failure() = failure;
+  }
+  void Log(std::string line) { logs.push_back(std::move(line)); }
+  void Warn(const std::string& line) {
+    warnings.push_back(line);
+    Log(line);
+  }
+  SchedulerNotice* Notify(SchedulerNotice::Kind kind, std::string node, std::string text) {
+    SchedulerNotice& notice = notices.emplace_back();
+    notice.kind = kind;
+    notice.node = std::move(node);
+    notice.text = std::move(text);
+    return &notice;
+  }
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_EFFECTS_H_

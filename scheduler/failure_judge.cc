@@ -1,0 +1,72 @@
+#include "scheduler/failure_judge.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+// A failure that may be the echo of somebody else's death.
+bool BlamesOthers(const Failure& failure) {
+  const auto code = static_cast<absl::StatusCode>(failure.code());
+  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kAborted ||
+         code == absl::StatusCode::kDeadlineExceeded;
+}
+
+}  // namespace
+
+Failure FailureOf(const std::string& node, const std::string& reason, absl::StatusCode code) {
+  Failure failure;
+  failure.set_node(node);
+  failure.set_reason(reason);
+  failure.set_code(static_cast<int32_t>(code));
+  return failure;
+}
+
+absl::StatusCode CodeOf(int32_t code) {
+  const bool known = code > 0 && code <= static_cast<int32_t>(absl::StatusCode::kUnauthenticated);
+  return known ? static_cast<absl::StatusCode>(code) : absl::StatusCode::kUnknown;
+}
+
+Failure DeathOf(Node* node, const std::string& reason) {
+  node->gone = true;
+  return FailureOf(node->Name(), reason, absl::StatusCode::kUnavailable);
+}
+
+absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, const Failure& said,
+                                               SchedulerEffects* effects) {
+  const absl::optional<EndpointId> blamed = ParseNodeName(said.node());
+  const Node* const culprit = blamed.has_value() ? members_->ByEndpoint(*blamed) : nullptr;
+  Failure cause = FailureOf(culprit != nullptr ? culprit->Name() : reporter->Name(),
+                            Clip(said.reason()), CodeOf(said.code()));
+  if (culprit != nullptr && culprit != reporter) {
+    absl::StrAppend(cause.mutable_reason(), " (reported by ", reporter->Name(), ")");
+  }
+  reporter->reported_failure = true;
+  effects->Log(
+      absl::StrCat(reporter->Name(), " reports a failure of ", cause.node(), ": ", cause.reason()));
+  if (!BlamesOthers(cause)) return cause;
+  if (!held_.has_value()) held_ = Held{cause, now + times_.blame_delay};
+  return Check(now);
+}
+
+absl::optional<Failure> FailureJudge::Check(absl::Time now) {
+  if (!held_.has_value()) return absl::nullopt;
+  if (Node* const dead = LikelyDead(now); dead != nullptr) {
+    return DeathOf(dead, dead->lost_since.has_value()
+                             ? absl::StrCat("connection lost (", dead->lost_why, ")")
+                             : absl::StrCat("no sign of life for ", InSeconds(now - dead->heard)));
+  }
+  if (now < held_->until) return absl::nullopt;
+  return held_->failure;
+}
+
+Node* FailureJudge::LikelyDead(absl::Time now) {
+  for (Node& node : members_->nodes()) {
+    if (node.reported_failure || node.gone) continue;
+    const bool silent = now - node.heard >= times_.silence_report;
+    if (node.lost_since.has_value() || silent) return &node;
+  }
+  return nullptr;
+}
+
+}  // namespace tandem

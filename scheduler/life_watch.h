@@ -1,0 +1,31 @@
+// Who is alive: nodes that fall silent, and connections that do not come back.
+#ifndef TANDEM_SCHEDULER_LIFE_WATCH_H_
+#define TANDEM_SCHEDULER_LIFE_WATCH_H_
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "proto/wire.pb.h"
+#include "scheduler/effects.h"
+#include "scheduler/membership.h"
+#include "scheduler/times.h"
+
+namespace tandem {
+
+class LifeWatch {
+ public:
+  // `members` outlive the watch.
+  LifeWatch(const SchedulerTimes& times, Membership* members) : times_(times), members_(members) {}
+
+  // On each tick. The failure that ends the job, if a node is dead; who is silent is said before.
+  absl::optional<Failure> Check(absl::Time now, SchedulerEffects* effects);
+  // A message of the node has come.
+  void OnHeard(absl::Time now, Node* node, SchedulerEffects* effects);
+
+ private:
+  const SchedulerTimes times_;
+  Membership* const members_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_LIFE_WATCH_H_

@@ -1,0 +1,74 @@
+#include "scheduler/overdue_watch.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/failure_judge.h"
+
+namespace tandem {
+
+bool OverdueWatch::ReportDue(absl::Time now, absl::Time since, absl::Time* next_report) const {
+  if (now - since < times_.wait_report || now < *next_report) return false;
+  *next_report = now + absl::Minutes(1);
+  return true;
+}
+
+absl::optional<Failure> OverdueWatch::CheckRegistration(absl::Time now, absl::Time since,
+                                                        SchedulerEffects* effects) {
+  const absl::Duration waited = now - since;
+  if (ReportDue(now, since, &next_registration_)) {
+    effects->Warn(absl::StrCat("waiting for ", SomeOf(members_.Missing()), " to register, ",
+                               InSeconds(waited), " so far"));
+  }
+  if (waited < limits_.start) return absl::nullopt;
+  const std::vector<std::string> missing = members_.Missing();
+  return FailureOf(
+      missing.front(),
+      absl::StrCat("not registered within ", InSeconds(limits_.start), ": ", SomeOf(missing)),
+      absl::StatusCode::kDeadlineExceeded);
+}
+
+absl::optional<Failure> OverdueWatch::CheckAcknowledgements(absl::Time now, absl::Time since,
+                                                            SchedulerEffects* effects) {
+  std::vector<std::string> missing;
+  for (const Node& node : members_.nodes()) {
+    if (node.acknowledged_view == 0) missing.push_back(node.Name());
+  }
+  const std::string text =
+      absl::StrCat("view 1 not acknowledged for ", InSeconds(now - since), " by ", SomeOf(missing));
+  if (ReportDue(now, since, &next_acknowledgement_)) effects->Warn(text);
+  if (now - since < limits_.stall) return absl::nullopt;
+  return FailureOf(missing.front(), text, absl::StatusCode::kDeadlineExceeded);
+}
+
+void OverdueWatch::CheckBarriers(absl::Time now, SchedulerEffects* effects) {
+  for (auto& [name, barrier] : barriers_.open()) {
+    if (barrier.complete || !ReportDue(now, barrier.first_entry, &barrier.next_report)) continue;
+    std::vector<std::string> missing;
+    for (const int rank : barrier.MissingRanks()) {
+      missing.push_back(absl::StrCat("worker ", rank, " (", members_.worker(rank)->Doing(), ")"));
+    }
+    effects->Warn(absl::StrCat("barrier \"", name, "\": ", barrier.entries, " of ", barrier.parties,
+                               " in, the first ", InSeconds(now - barrier.first_entry),
+                               " ago; missing: ", SomeOf(missing)));
+  }
+}
+
+absl::optional<Failure> OverdueWatch::CheckCommands(absl::Time now, SchedulerEffects* effects) {
+  for (auto& [id, pending] : commands_.pending()) {
+    const std::string text =
+        absl::StrCat(Command::Kind_Name(pending.command.kind()), " not done after ",
+                     InSeconds(now - pending.since), " by ", pending.MissingNames());
+    if (ReportDue(now, pending.since, &pending.next_report)) effects->Warn(text);
+    // Workers save at barriers and by way of the servers, where long waits have limits of their own.
+    const std::set<int> servers = pending.MissingServers();
+    if (now - pending.since < limits_.stall || servers.empty()) continue;
+    return FailureOf(members_.server(*servers.begin())->Name(), text,
+                     absl::StatusCode::kDeadlineExceeded);
+  }
+  return absl::nullopt;
+}
+
+}  // namespace tandem

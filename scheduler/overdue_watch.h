@@ -1,0 +1,50 @@
+// What takes longer than it should: registration, acknowledgements of the first view, barriers,
+// commands. Says so after a while, then every minute, and ends the job at its limits.
+#ifndef TANDEM_SCHEDULER_OVERDUE_WATCH_H_
+#define TANDEM_SCHEDULER_OVERDUE_WATCH_H_
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "proto/wire.pb.h"
+#include "scheduler/barriers.h"
+#include "scheduler/commands.h"
+#include "scheduler/effects.h"
+#include "scheduler/membership.h"
+#include "scheduler/times.h"
+
+namespace tandem {
+
+class OverdueWatch {
+ public:
+  // All outlive the watch.
+  OverdueWatch(const SchedulerTimes& times, const JobLimits& limits, Membership* members,
+               Barriers* barriers, Commands* commands)
+      : times_(times),
+        limits_(limits),
+        members_(*members),
+        barriers_(*barriers),
+        commands_(*commands) {}
+
+  // Each returns the failure that ends the job, if a limit has passed. `since`: when all were asked.
+  absl::optional<Failure> CheckRegistration(absl::Time now, absl::Time since,
+                                            SchedulerEffects* effects);
+  absl::optional<Failure> CheckAcknowledgements(absl::Time now, absl::Time since,
+                                                SchedulerEffects* effects);
+  absl::optional<Failure> CheckCommands(absl::Time now, SchedulerEffects* effects);
+  // Only says so: a worker that stands still is found by the stall watch.
+  void CheckBarriers(absl::Time now, SchedulerEffects* effects);
+
+ private:
+  bool ReportDue(absl::Time now, absl::Time since, absl::Time* next_report) const;
+
+  const SchedulerTimes times_;
+  const JobLimits limits_;
+  Membership& members_;
+  Barriers& barriers_;
+  Commands& commands_;
+  absl::Time next_registration_, next_acknowledgement_;  // when to say who is missing
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_OVERDUE_WATCH_H_

@@ -1,0 +1,74 @@
+#include "scheduler/reports.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+int RankOf(const Node& node) { return node.role == Role::kWorker ? node.index : -1; }
+
+}  // namespace
+
+void Reports::Start(absl::Time now) {
+  book_.Start(now);
+  next_progress_ = now + interval_;
+  next_shard_reports_ = now + shard_reports_;
+}
+
+absl::Status Reports::Add(const Node& node, const Control& control, SchedulerEffects* effects) {
+  if (control.has_progress()) return AddProgress(node, control.progress(), effects);
+  if (control.has_shard_report()) return AddShardReport(node, control.shard_report());
+  if (control.has_collectives()) return AddCollectives(node, control.collectives(), effects);
+  AddPaths(node, control.paths(), effects);
+  return absl::OkStatus();
+}
+
+absl::Status Reports::AddProgress(const Node& node, const Progress& progress,
+                                  SchedulerEffects* effects) {
+  TANDEM_RETURN_IF_ERROR(book_.AddProgress(RankOf(node), progress));
+  if (!progress.evaluation_json().empty()) {
+    effects->Notify(SchedulerNotice::Kind::kEvaluation, node.Name(), progress.evaluation_json());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Reports::AddShardReport(const Node& node, const ShardReport& report) {
+  const bool own =
+      node.role == Role::kServer && report.server() == static_cast<uint32_t>(node.index);
+  if (own) return book_.AddShardReport(report);
+  return absl::InvalidArgumentError(absl::StrCat("report of server ", report.server()));
+}
+
+void Reports::AddPaths(const Node& node, const Paths& paths, SchedulerEffects* effects) {
+  for (const Path& path : paths.path()) {
+    if (!book_.AddPath(node.Name(), path)) return;
+    effects->Log(absl::StrCat(node.Name(), " reaches ", path.to(),
+                              path.purpose().empty() ? "" : absl::StrCat(" for ", path.purpose()),
+                              " by ", path.way(), ": ", path.why()));
+  }
+}
+
+absl::Status Reports::AddCollectives(const Node& node, const Collectives& collectives,
+                                     SchedulerEffects* effects) {
+  TANDEM_RETURN_IF_ERROR(book_.SetCollectives(RankOf(node), collectives));
+  effects->Log(collectives.line());
+  return absl::OkStatus();
+}
+
+void Reports::Tick(absl::Time now, SchedulerEffects* effects) {
+  if (now < next_progress_) return;
+  effects->Notify(SchedulerNotice::Kind::kProgress, "", "")->progress = book_.Interval(now);
+  next_progress_ = std::max(next_progress_ + interval_, now);
+}
+
+bool Reports::AskShards(absl::Time now, bool servers_are_busy) {
+  const bool ask = shard_reports_ > absl::ZeroDuration() && !servers_are_busy;
+  if (!ask || now < next_shard_reports_) return false;
+  next_shard_reports_ = now + shard_reports_;
+  return true;
+}
+
+}  // namespace tandem

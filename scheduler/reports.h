@@ -1,0 +1,48 @@
+// What nodes report of their work, and when it is passed on to whoever watches.
+#ifndef TANDEM_SCHEDULER_REPORTS_H_
+#define TANDEM_SCHEDULER_REPORTS_H_
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "job/job.h"
+#include "proto/wire.pb.h"
+#include "scheduler/effects.h"
+#include "scheduler/job_report.h"
+#include "scheduler/membership.h"
+#include "scheduler/times.h"
+
+namespace tandem {
+
+class Reports {
+ public:
+  Reports(const JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits)
+      : shard_reports_(times.shard_reports), interval_(limits.report), book_(plan) {}
+
+  // The job starts.
+  void Start(absl::Time now);
+  // A Progress, ShardReport, Paths or Collectives of a member. INVALID_ARGUMENT if it is not one of
+  // this job, or not for this node to say.
+  absl::Status Add(const Node& node, const Control& control, SchedulerEffects* effects);
+
+  // On each tick of a running job: what has happened, once an interval.
+  void Tick(absl::Time now, SchedulerEffects* effects);
+  // True when the shards are to be asked for live staleness; the next time is later.
+  bool AskShards(absl::Time now, bool servers_are_busy);
+
+  JobReport Total(absl::Time now) const { return book_.Total(now); }
+
+ private:
+  absl::Status AddProgress(const Node& node, const Progress& progress, SchedulerEffects* effects);
+  absl::Status AddShardReport(const Node& node, const ShardReport& report);
+  void AddPaths(const Node& node, const Paths& paths, SchedulerEffects* effects);
+  absl::Status AddCollectives(const Node& node, const Collectives& collectives,
+                              SchedulerEffects* effects);
+
+  const absl::Duration shard_reports_, interval_;
+  JobBook book_;
+  absl::Time next_progress_, next_shard_reports_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_REPORTS_H_

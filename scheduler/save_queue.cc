@@ -1,0 +1,29 @@
+#include "scheduler/save_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem {
+
+SaveQueue::Answer SaveQueue::Add(const std::string& folder) {
+  if (closed_) return Answer::kClosed;
+  if (folders_.empty()) {
+    folders_.push_back(folder);
+    return Answer::kStart;
+  }
+  // Not the first: that one may be past the moment that is asked for.
+  if (std::count(folders_.begin() + 1, folders_.end(), folder) > 0) return Answer::kMerged;
+  folders_.push_back(folder);
+  return Answer::kQueued;
+}
+
+bool SaveQueue::CloseFor(const std::string& name) {
+  closed_ = true;
+  if (folders_.empty()) return false;
+  barrier_ = name;
+  return true;
+}
+
+std::string SaveQueue::TakeBarrier() { return folders_.empty() ? std::exchange(barrier_, "") : ""; }
+
+}  // namespace tandem

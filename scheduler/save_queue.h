@@ -1,0 +1,44 @@
+// Saves that somebody has asked for while the job runs: one at a time, in turn.
+//
+// Workers agree on a step for a save, so two at once would be two agreements that each of them could
+// take for the other. Requests for a folder that already waits its turn are one.
+#ifndef TANDEM_SCHEDULER_SAVE_QUEUE_H_
+#define TANDEM_SCHEDULER_SAVE_QUEUE_H_
+
+#include <deque>
+#include <string>
+
+namespace tandem {
+
+class SaveQueue {
+ public:
+  enum class Answer {
+    kStart,   // nothing is under way: begin with it
+    kQueued,  // follows the one under way
+    kMerged,  // one for this folder follows already
+    kClosed,  // the job is at its end
+  };
+  Answer Add(const std::string& folder);
+
+  // The save under way. Requires: !empty().
+  const std::string& current() const { return folders_.front(); }
+  // Ends it; the next one, if there is one, is under way from now on.
+  void Finish() { folders_.pop_front(); }
+  bool empty() const { return folders_.empty(); }
+
+  // No save may follow the barrier `name`. True: it must wait until the queue is empty, and is then
+  // what TakeBarrier gives.
+  bool CloseFor(const std::string& name);
+  // The barrier that waits for the saves to be over, once; "" if none does.
+  std::string TakeBarrier();
+  bool HoldsUp(const std::string& name) const { return !folders_.empty() && barrier_ == name; }
+
+ private:
+  std::deque<std::string> folders_;  // the first is under way
+  bool closed_ = false;
+  std::string barrier_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_SAVE_QUEUE_H_

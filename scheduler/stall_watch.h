@@ -1,0 +1,55 @@
+// Who stands still while others wait: what nodes say of themselves and what the scheduler knows of
+// its barriers, made into one name (stalls.h).
+#ifndef TANDEM_SCHEDULER_STALL_WATCH_H_
+#define TANDEM_SCHEDULER_STALL_WATCH_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "proto/wire.pb.h"
+#include "scheduler/barriers.h"
+#include "scheduler/commands.h"
+#include "scheduler/effects.h"
+#include "scheduler/membership.h"
+#include "scheduler/save_queue.h"
+#include "scheduler/stalls.h"
+#include "scheduler/times.h"
+
+namespace tandem {
+
+class StallWatch {
+ public:
+  // All outlive the watch. `limit`: a stall that lasts this long ends the job.
+  StallWatch(const SchedulerTimes& times, absl::Duration limit, Membership* members,
+             const Barriers* barriers, const Commands* commands, const SaveQueue* saves)
+      : times_(times),
+        limit_(limit),
+        members_(*members),
+        barriers_(*barriers),
+        commands_(*commands),
+        saves_(*saves) {}
+
+  // On each tick of a running job. Reports each stall once, and its end; the failure that ends the
+  // job, if one has lasted too long.
+  absl::optional<Failure> Check(absl::Time now, SchedulerEffects* effects);
+
+ private:
+  std::vector<WaitState> WaitStates();
+  void AddBarrierWaits(std::vector<WaitState>* states);
+  int HoldsUp(const std::string& name, const Barrier& barrier);
+  std::string Describe(absl::Time now, const StalledRoot& stalled) const;
+  int IndexOf(const Node* node) const;
+
+  const SchedulerTimes times_;
+  const absl::Duration limit_;
+  Membership& members_;
+  const Barriers& barriers_;
+  const Commands& commands_;
+  const SaveQueue& saves_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SCHEDULER_STALL_WATCH_H_

@@ -1,0 +1,233 @@
+// The objects that the scheduler's core is made of, each by itself.
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/barriers.h"
+#include "scheduler/commands.h"
+#include "scheduler/effects.h"
+#include "scheduler/failure_judge.h"
+#include "scheduler/life_watch.h"
+#include "scheduler/membership.h"
+#include "scheduler/overdue_watch.h"
+#include "scheduler/reports.h"
+#include "scheduler/save_queue.h"
+#include "scheduler/stall_watch.h"
+#include "tests/unit/scheduler_test_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+// One server (connection 1) and two workers (11, 12), registered and numbered at time 0.
+class PartsTest : public ::testing::Test {
+ protected:
+  PartsTest() : plan_(TestPlan(2, 1)), members_(plan_) {
+    Register(1, Register::SERVER, 0);
+    Register(11, Register::WORKER, 0);
+    Register(12, Register::WORKER, 1);
+    members_.Number();
+  }
+  void Register(uint64_t connection, Register::Role role, int index) {
+    const Control message = RegisterMessage(role, index, connection, 1);
+    EXPECT_TRUE(members_.Register(At(0), connection, message.register_()).ok());
+  }
+  // All nodes are heard, and go on, at this time.
+  void AllMove(double at) {
+    for (Node& node : members_.nodes()) {
+      Beat beat;
+      beat.set_progress(node.progress + 1);
+      beat.set_step(node.step + 1);
+      beat.set_activity("at work");
+      node.OnBeat(At(at), beat);
+      life_.OnHeard(At(at), &node, &effects_);
+    }
+  }
+
+  const JobPlan plan_;
+  const SchedulerTimes times_;
+  Membership members_;
+  SchedulerEffects effects_;
+  LifeWatch life_{times_, &members_};
+};
+
+// ---- commands ---------------------------------------------------------------------------------
+
+TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
+  Commands commands;
+  const Command report = commands.New(Command::REPORT);
+  commands.Await(At(0), report, /*servers=*/1, /*shards=*/2, /*workers=*/0, "end");
+  const Command save = commands.New(Command::SAVE, "/a");
+  EXPECT_GT(save.id(), report.id());
+  commands.Await(At(0), save, 0, 0, /*workers=*/2);
+  EXPECT_TRUE(commands.ServersAreBusy());
+  EXPECT_EQ(commands.Describe(save.id()), "SAVE /a");
+  ASSERT_EQ(commands.MissingOf(*members_.worker(1)).size(), 1u);
+  EXPECT_EQ(commands.MissingOf(*members_.worker(1))[0].path(), "/a");
+
+  commands.OnDone(*members_.worker(0), save.id());
+  EXPECT_FALSE(commands.TakeAnswered().has_value());
+  EXPECT_EQ(commands.pending().at(save.id()).MissingNames(), "worker 1");
+  EXPECT_TRUE(commands.MissingOf(*members_.worker(0)).empty());
+  commands.OnDone(*members_.server(0), save.id());  // not asked: changes nothing
+  commands.OnDone(*members_.worker(1), save.id());
+  EXPECT_EQ(commands.TakeAnswered()->command.path(), "/a");
+
+  commands.OnDone(*members_.server(0), report.id());
+  commands.OnReport(0, 1);
+  EXPECT_FALSE(commands.TakeAnswered().has_value()) << "shard 0 has not reported";
+  EXPECT_TRUE(commands.ServersAreBusy());
+  commands.OnReport(0, 0);
+  EXPECT_EQ(commands.TakeAnswered()->barrier, "end");
+  EXPECT_FALSE(commands.ServersAreBusy());
+  EXPECT_EQ(commands.Describe(save.id()), "a command") << "it is over";
+}
+
+TEST(SaveQueueTest, OneAtATimeAndNoneAfterTheEnd) {
+  SaveQueue saves;
+  EXPECT_EQ(saves.Add("/a"), SaveQueue::Answer::kStart);
+  EXPECT_EQ(saves.Add("/a"), SaveQueue::Answer::kQueued) << "the first may be past this moment";
+  EXPECT_EQ(saves.Add("/a"), SaveQueue::Answer::kMerged);
+  EXPECT_EQ(saves.Add("/b"), SaveQueue::Answer::kQueued);
+  EXPECT_TRUE(saves.CloseFor("end"));
+  EXPECT_EQ(saves.Add("/b"), SaveQueue::Answer::kClosed);
+  for (const char* const folder : {"/a", "/a", "/b"}) {
+    EXPECT_TRUE(saves.HoldsUp("end"));
+    EXPECT_EQ(saves.TakeBarrier(), "");
+    EXPECT_EQ(saves.current(), folder);
+    saves.Finish();
+  }
+  EXPECT_FALSE(saves.HoldsUp("end"));
+  EXPECT_EQ(saves.TakeBarrier(), "end");
+  EXPECT_EQ(saves.TakeBarrier(), "") << "once";
+  EXPECT_FALSE(saves.CloseFor("end"));
+}
+
+// ---- watches ----------------------------------------------------------------------------------
+
+TEST_F(PartsTest, SilenceIsReportedOnceAndThenDeath) {
+  for (double at = 1; at < 7.5; at += 0.5) {
+    members_.worker(0)->heard = members_.server(0)->heard = At(at);
+    EXPECT_FALSE(life_.Check(At(at), &effects_).has_value());
+  }
+  ASSERT_EQ(effects_.notices.size(), 1u);
+  EXPECT_EQ(effects_.notices[0].node, "worker 1");
+  const auto death = life_.Check(At(8), &effects_);
+  ASSERT_TRUE(death.has_value());
+  EXPECT_EQ(death->node(), "worker 1");
+  EXPECT_TRUE(members_.worker(1)->gone);
+}
+
+TEST_F(PartsTest, AConnectionHasAMomentToComeBack) {
+  members_.Forget(12);
+  members_.worker(1)->lost_since = At(1);
+  members_.worker(1)->lost_why = "broken pipe";
+  EXPECT_FALSE(life_.Check(At(2.9), &effects_).has_value());
+  const auto death = life_.Check(At(3), &effects_);
+  ASSERT_TRUE(death.has_value());
+  EXPECT_EQ(death->reason(), "connection lost (broken pipe)");
+}
+
+TEST_F(PartsTest, AVictimsWordWaitsForTheCause) {
+  FailureJudge judge(times_, &members_);
+  const Failure said = FailureOf("worker 0", "server 0 is gone", absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(judge.OnReport(At(1), members_.worker(0), said, &effects_).has_value());
+  EXPECT_TRUE(judge.holds());
+  EXPECT_FALSE(judge.Check(At(2)).has_value());
+  members_.server(0)->lost_since = At(2.5);
+  members_.server(0)->lost_why = "reset";
+  EXPECT_EQ(judge.Check(At(2.5))->node(), "server 0");
+
+  // Without another cause its own word stands; a failure that blames nobody else stands at once.
+  FailureJudge second(times_, &members_);
+  members_.server(0)->lost_since.reset();
+  members_.server(0)->gone = false;
+  for (Node& node : members_.nodes()) node.heard = At(6);
+  EXPECT_FALSE(second.OnReport(At(6), members_.worker(0), said, &effects_).has_value());
+  for (Node& node : members_.nodes()) node.heard = At(9);
+  EXPECT_EQ(second.Check(At(9))->node(), "worker 0");
+  const Failure own = FailureOf("worker 1", "no such file", absl::StatusCode::kNotFound);
+  EXPECT_EQ(second.OnReport(At(9), members_.worker(1), own, &effects_)->reason(), "no such file");
+}
+
+// The structured field counts, whatever the text says.
+TEST_F(PartsTest, AStallIsNamedByWhomBeatsWaitFor) {
+  Barriers barriers(2);
+  Commands commands;
+  SaveQueue saves;
+  StallWatch stalls(times_, absl::Seconds(60), &members_, &barriers, &commands, &saves);
+  AllMove(0);
+  Beat victim, root;
+  victim.set_activity("waits for server 0");  // not what the scheduler goes by
+  victim.set_waits_for(EndpointId::Worker(1).Pack());
+  root.set_activity("computing step 1");
+  absl::optional<Failure> failure;
+  for (int second = 1; second < 12; ++second) {
+    AllMove(second);
+    members_.worker(0)->step_at = members_.worker(1)->step_at = At(0);
+    members_.worker(0)->OnBeat(At(0), victim);
+    members_.worker(1)->OnBeat(At(0), root);
+    failure = stalls.Check(At(second), &effects_);
+    EXPECT_FALSE(failure.has_value());
+  }
+  ASSERT_EQ(effects_.notices.size(), 1u);
+  EXPECT_EQ(effects_.notices[0].node, "worker 1");
+  EXPECT_THAT(effects_.notices[0].text, HasSubstr("waited for by worker 0"));
+  failure = stalls.Check(At(61), &effects_);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+}
+
+TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
+  Barriers barriers(2);
+  Commands commands;
+  OverdueWatch overdue(times_, JobLimits(plan_.job), &members_, &barriers, &commands);
+  BarrierEnter enter;
+  enter.set_name("epoch 0");
+  ASSERT_TRUE(barriers.Enter(At(0), 0, enter).ok());
+  commands.Await(At(0), commands.New(Command::SAVE, "/a"), 0, 0, /*workers=*/2);
+  const Command save = commands.New(Command::SAVE, "/a/step-1");
+  commands.Await(At(0), save, /*servers=*/1, 1, 0, "save");
+  overdue.CheckBarriers(At(4.9), &effects_);
+  EXPECT_FALSE(overdue.CheckCommands(At(4.9), &effects_).has_value());
+  EXPECT_TRUE(effects_.warnings.empty());
+  overdue.CheckBarriers(At(5), &effects_);
+  EXPECT_FALSE(overdue.CheckCommands(At(5), &effects_).has_value());
+  EXPECT_THAT(effects_.warnings,
+              ::testing::ElementsAre(HasSubstr("barrier \"epoch 0\": 1 of 2 in"),
+                                     "SAVE not done after 5.0 s by worker 0, worker 1",
+                                     "SAVE not done after 5.0 s by server 0"));
+  const auto failure = overdue.CheckCommands(At(600), &effects_);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->node(), "server 0") << "workers are judged by what they wait for";
+}
+
+TEST_F(PartsTest, ReportsArePassedOnOnceAnInterval) {
+  SchedulerTimes times;
+  times.shard_reports = absl::Seconds(2);
+  Reports reports(plan_, times, JobLimits(plan_.job));
+  reports.Start(At(0));
+  Control control;
+  control.mutable_progress()->set_samples(10);
+  EXPECT_TRUE(reports.Add(*members_.worker(0), control, &effects_).ok());
+  EXPECT_FALSE(reports.Add(*members_.server(0), control, &effects_).ok());
+  control.mutable_shard_report()->set_server(3);
+  EXPECT_FALSE(reports.Add(*members_.server(0), control, &effects_).ok());
+  reports.Tick(At(0.9), &effects_);
+  EXPECT_TRUE(effects_.notices.empty());
+  reports.Tick(At(1), &effects_);
+  reports.Tick(At(1.1), &effects_);
+  ASSERT_EQ(effects_.notices.size(), 1u);
+  EXPECT_EQ(effects_.notices[0].progress.samples, 10);
+  EXPECT_FALSE(reports.AskShards(At(1.9), /*servers_are_busy=*/false));
+  EXPECT_FALSE(reports.AskShards(At(2), /*servers_are_busy=*/true));
+  EXPECT_TRUE(reports.AskShards(At(2), /*servers_are_busy=*/false));
+  EXPECT_FALSE(reports.AskShards(At(2), /*servers_are_busy=*/false));
+}
+
+}  // namespace
+}  // namespace tandem
