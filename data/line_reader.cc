@@ -1,99 +1,19 @@
 #include "data/line_reader.h"
 
-#include <sys/stat.h>
-#include <zlib.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 
 namespace tandem {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read; stays in the second-level cache
-
-// zlib reads plain files too, so both kinds take the same path.
-class FileBytes final : public ByteSource {
- public:
-  FileBytes(gzFile file, bool must_be_gzip, int64_t stored_bytes)
-      : file_(file), must_be_gzip_(must_be_gzip), stored_bytes_(stored_bytes) {}
-  ~FileBytes() override { gzclose(file_); }
-  FileBytes(const FileBytes&) = delete;
-  FileBytes& operator=(const FileBytes&) = delete;
-
-  absl::StatusOr<size_t> Read(char* out, size_t size) override {
-    const int got = gzread(file_, out, static_cast<unsigned>(size));
-    if (must_be_gzip_ && got > 0 && gzdirect(file_) == 1) {
-      return absl::InvalidArgumentError(
-          "the name ends in .gz but the content is not gzip data; hint: rename the file or "
-          "compress it");
-    }
-    if (got > 0) return static_cast<size_t>(got);
-    int code = Z_OK;
-    const char* what = gzerror(file_, &code);
-    if (got == 0 && code == Z_OK) return 0;
-    if (code == Z_BUF_ERROR) {
-      return absl::InvalidArgumentError(
-          "the gzip data end too early; hint: the file is truncated, copy it again");
-    }
-    if (code == Z_ERRNO) return absl::UnavailableError(std::strerror(errno));
-    return absl::InvalidArgumentError(
-        absl::StrCat("damaged gzip data (", what, "); hint: test the file with gzip -t"));
-  }
-
-  double Progress() const override {
-    const int64_t at = gzoffset(file_);
-    return stored_bytes_ <= 0 ? 1.0 : static_cast<double>(at) / static_cast<double>(stored_bytes_);
-  }
-
- private:
-  const gzFile file_;
-  const bool must_be_gzip_;
-  const int64_t stored_bytes_;
-};
-
-class SpanBytes final : public ByteSource {
- public:
-  explicit SpanBytes(absl::string_view bytes) : bytes_(bytes) {}
-  absl::StatusOr<size_t> Read(char* out, size_t size) override {
-    const size_t n = std::min(size, bytes_.size() - at_);
-    std::copy_n(bytes_.data() + at_, n, out);
-    at_ += n;
-    return n;
-  }
-  double Progress() const override {
-    return bytes_.empty() ? 1.0 : static_cast<double>(at_) / static_cast<double>(bytes_.size());
-  }
-
- private:
-  const absl::string_view bytes_;
-  size_t at_ = 0;
-};
+constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path) {
-  struct stat info;
-  errno = 0;
-  gzFile file = stat(path.c_str(), &info) == 0 ? gzopen(path.c_str(), "rbe") : nullptr;
-  if (file == nullptr) {
-    return absl::NotFoundError(absl::StrCat("cannot open: ", std::strerror(errno),
-                                            "; hint: check the path in the job file"));
-  }
-  gzbuffer(file, kChunkBytes);
-  return std::make_unique<FileBytes>(file, absl::EndsWith(path, ".gz"), info.st_size);
-}
-
-std::unique_ptr<ByteSource> MemoryBytes(absl::string_view bytes) {
-  return std::make_unique<SpanBytes>(bytes);
-}
 
 LineReader::LineReader(std::string name, std::unique_ptr<ByteSource> source)
     : name_(std::move(name)), source_(std::move(source)) {}
@@ -116,7 +36,7 @@ absl::StatusOr<bool> LineReader::Next(absl::string_view* line) {
   if (std::memchr(line->data(), '\0', line->size()) != nullptr) {
     return Error(
         "the line contains a NUL byte, expected text; hint: is this a binary file, or "
-        "one compressed by something other than gzip?");
+        "one compressed by something other than gzip or zstd?");
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// Lines of a text file, plain or gzip, with the checks every text format needs: a bound on the
+// Lines of a text file, plain or compressed, with the checks every text format needs: a bound on the
 // length of a line, no NUL bytes, and no file that ends in the middle of its compressed data.
 //
 // Thread safety: one thread at a time.
@@ -14,26 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "data/byte_source.h"
 
 namespace tandem {
 
 inline constexpr size_t kMaxLineBytes = size_t{1} << 20;
-
-// Where bytes come from.
-class ByteSource {
- public:
-  virtual ~ByteSource() = default;
-  // Up to `size` bytes into `out`; 0 at the end. Errors do not name the file.
-  virtual absl::StatusOr<size_t> Read(char* out, size_t size) = 0;
-  // How much of the stored (perhaps compressed) bytes has been read, 0 to 1; for estimates.
-  virtual double Progress() const = 0;
-};
-
-// A file; gzip is recognised by its first bytes, and required if the name ends in ".gz".
-absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path);
-
-// Bytes in memory, which must outlive the source.
-std::unique_ptr<ByteSource> MemoryBytes(absl::string_view bytes);
 
 class LineReader {
  public:

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -43,6 +44,14 @@ class TempDir {
               static_cast<int>(text.size()));
     EXPECT_EQ(gzclose(file), Z_OK);
     return Path(name);
+  }
+
+  // One frame of zstd.
+  std::string WriteZstd(const std::string& name, const std::string& text) const {
+    std::string packed(ZSTD_compressBound(text.size()), '\0');
+    const size_t size = ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 1);
+    EXPECT_FALSE(ZSTD_isError(size)) << ZSTD_getErrorName(size);
+    return Write(name, packed.substr(0, size));
   }
 
  private:

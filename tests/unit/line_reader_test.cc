@@ -69,8 +69,10 @@ TEST(LineReaderTest, LinesThatCrossReadsAreWhole) {
   }
   EXPECT_EQ(LinesOf(text), expected);
   const TempDir dir;
-  for (const std::string& path : {dir.Write("plain.txt", text), dir.WriteGzip("packed.gz", text),
-                                  dir.WriteGzip("packed_without_a_name", text)}) {
+  for (const std::string& path :
+       {dir.Write("plain.txt", text), dir.WriteGzip("packed.gz", text),
+        dir.WriteGzip("gzip_without_a_name", text), dir.WriteZstd("packed.zst", text),
+        dir.WriteZstd("zstd_without_a_name", text)}) {
     auto reader = OpenLines(path);
     ASSERT_TRUE(reader.ok());
     absl::Status status;
@@ -112,6 +114,40 @@ TEST(LineReaderTest, DamagedFilesAreNamed) {
                 {"cut.gz:", "end too early", "hint"});
   packed[packed.size() / 2] = static_cast<char>(packed[packed.size() / 2] ^ 0x55);
   ExpectOneLine(ErrorOf(dir.Write("bad.gz", packed)), {"bad.gz:", "damaged", "hint"});
+}
+
+// pzstd begins with a frame that holds no data, and files may be appended to one another.
+TEST(LineReaderTest, FramesOfZstdFollowOneAnother) {
+  const TempDir dir;
+  const std::string empty_frame("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12);
+  const std::string a = ReadAll(dir.WriteZstd("a.zst", "a\nb"));
+  const std::string b = ReadAll(dir.WriteZstd("b.zst", "c\nd\n"));
+  auto reader = OpenLines(dir.Write("all", empty_frame + a + empty_frame + b));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  absl::Status status;
+  EXPECT_THAT(Lines(reader->get(), &status), ElementsAre("a", "bc", "d"));
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ((*reader)->Progress(), 1.0);
+}
+
+TEST(LineReaderTest, DamagedZstdFilesAreNamed) {
+  const TempDir dir;
+  ExpectOneLine(ErrorOf(dir.Write("plain.zst", "a\nb, and some more\n")),
+                {"plain.zst:1: ", "not zstd data", "hint"});
+  ExpectOneLine(ErrorOf(dir.Write("empty.zst", "")), {"empty.zst:1: ", "end too early", "hint"});
+
+  Random random(TestSeed());
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += std::to_string(random.Next64()) + "\n";
+  std::string packed = ReadAll(dir.WriteZstd("whole.zst", text));
+  for (const size_t size : {size_t{3}, size_t{6}, packed.size() / 2, packed.size() - 1}) {
+    ExpectOneLine(ErrorOf(dir.Write("cut.zst", packed.substr(0, size))),
+                  {"cut.zst:", "end too early", "hint"});
+  }
+  ExpectOneLine(ErrorOf(dir.Write("tail.zst", packed + "no frame")),
+                {"tail.zst:", "damaged", "hint"});
+  packed[4] = static_cast<char>(packed[4] ^ 0x08);  // a reserved bit of the header
+  ExpectOneLine(ErrorOf(dir.Write("bad.zst", packed)), {"bad.zst:", "damaged", "hint"});
 }
 
 TEST(FilesTest, VariablesAreReplaced) {
