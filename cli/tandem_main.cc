@@ -6,14 +6,12 @@
 
 #include "absl/strings/str_join.h"
 #include "base/process.h"
+#include "bench/bench_command.h"
 #include "cli/run_command.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
 #include "doctor/doctor_command.h"
 #include "node/role_options.h"
-#ifdef TANDEM_BENCH
-#include "cli/bench_command.h"
-#endif
 
 namespace tandem {
 namespace {
@@ -117,15 +115,11 @@ int Main(int argc, char** argv) {
   app.add_subcommand("collectives-dump", "What the dumps of a collective group show together")
       ->add_option("folder", dump_folder, "With a *.jsonl of each rank")
       ->required();
-#ifdef TANDEM_BENCH
   const BenchCommand bench(&app);
-#endif
   int code = kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
   if (!ParseFlags(&app, argc, argv, &code)) return code;
-#ifdef TANDEM_BENCH
   if (app.got_subcommand("bench")) return bench.Run();
-#endif
   if (app.got_subcommand("run")) return RunCommand(run);
   if (app.got_subcommand("doctor")) return DoctorCommand(doctor);
   if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);

@@ -5,11 +5,10 @@
 TANDEM_RUN_PACKAGES=(
   g++ cmake ninja-build pkg-config python3 ccache mold
   protobuf-compiler libprotobuf-dev libabsl-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
-  libzmq3-dev cppzmq-dev libxxhash-dev zlib1g-dev libzstd-dev
+  libzmq3-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
   libtorch-dev libdnnl-dev libopenblas0-openmp)
 # What the tests need beside that.
-TANDEM_CHECK_PACKAGES=(clang libclang-rt-dev libgtest-dev libgmock-dev libbenchmark-dev
-  libibverbs-dev librdmacm-dev)
+TANDEM_CHECK_PACKAGES=(clang libclang-rt-dev libgtest-dev libgmock-dev)
 # What a guest with a software RDMA device needs (tests/rdma/run_in_guest.sh); tests there are skipped
 # without it.
 TANDEM_GUEST_PACKAGES=(

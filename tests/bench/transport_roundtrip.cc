@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "tests/bench/endpoints.h"
+#include "bench/endpoints.h"
 
 namespace tandem {
 namespace {

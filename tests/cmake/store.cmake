@@ -1,8 +1,3 @@
-tandem_library(store_bench
-  SRCS ${CMAKE_SOURCE_DIR}/tests/bench/store_bench.cc
-  HDRS ${CMAKE_SOURCE_DIR}/tests/bench/store_bench.h
-  DEPS tandem::store tandem::optim tandem::base absl::strings absl::str_format PkgConfig::xxhash)
-
 tandem_test(optimizer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/optimizer_test.cc
             DEPS tandem::optim tandem::base LABELS unit)
 # The test spells out single roundings; the compiler must not fuse them there either.
@@ -15,4 +10,4 @@ tandem_test(range_store_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/range_store_tes
 tandem_test(range_file_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/range_file_test.cc
             DEPS tandem::store LABELS unit)
 tandem_test(store_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/store_bench_test.cc
-            DEPS tandem::store_bench LABELS unit bench)
+            DEPS tandem::bench LABELS unit bench)

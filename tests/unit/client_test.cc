@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/random.h"
+#include "bench/lone_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/bench/lone_shard.h"
 #include "tests/test_seed.h"
 #include "transport/in_process.h"
 

@@ -1,15 +1,15 @@
 // What the chooser thinks, and what that is worth: parts of `tandem bench allreduce` and the like.
-#ifndef TANDEM_TESTS_BENCH_CHOOSER_BENCH_H_
-#define TANDEM_TESTS_BENCH_CHOOSER_BENCH_H_
+#ifndef TANDEM_BENCH_CHOOSER_BENCH_H_
+#define TANDEM_BENCH_CHOOSER_BENCH_H_
 
 #include <ostream>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "bench/collective_bench.h"
 #include "collectives/group.h"
 #include "collectives/tuning/chooser.h"
-#include "tests/bench/collective_bench.h"
 
 namespace tandem {
 
@@ -31,4 +31,4 @@ absl::Status MeasureRegret(const CollectiveBenchOptions& options, Group& group, 
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_CHOOSER_BENCH_H_
+#endif  // TANDEM_BENCH_CHOOSER_BENCH_H_

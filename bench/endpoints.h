@@ -1,6 +1,6 @@
 // Endpoints of benchmarks, each with the options that matter there and no error to handle.
-#ifndef TANDEM_TESTS_BENCH_ENDPOINTS_H_
-#define TANDEM_TESTS_BENCH_ENDPOINTS_H_
+#ifndef TANDEM_BENCH_ENDPOINTS_H_
+#define TANDEM_BENCH_ENDPOINTS_H_
 
 #include <memory>
 #include <utility>
@@ -32,4 +32,4 @@ inline std::unique_ptr<Transport> NewShmEndpoint(SpinMode spin = ShmOptions().sp
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_ENDPOINTS_H_
+#endif  // TANDEM_BENCH_ENDPOINTS_H_

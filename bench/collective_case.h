@@ -1,6 +1,6 @@
 // One collective with its buffers, for benchmarks: filled with exact inputs, run, and checked.
-#ifndef TANDEM_TESTS_BENCH_COLLECTIVE_CASE_H_
-#define TANDEM_TESTS_BENCH_COLLECTIVE_CASE_H_
+#ifndef TANDEM_BENCH_COLLECTIVE_CASE_H_
+#define TANDEM_BENCH_COLLECTIVE_CASE_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "bench/collective_bench.h"
+#include "bench/exact_pattern.h"
 #include "collectives/group.h"
-#include "tests/bench/collective_bench.h"
-#include "tests/bench/exact_pattern.h"
 
 namespace tandem {
 
@@ -84,4 +84,4 @@ class BenchCase {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_COLLECTIVE_CASE_H_
+#endif  // TANDEM_BENCH_COLLECTIVE_CASE_H_

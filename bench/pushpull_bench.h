@@ -15,8 +15,8 @@
 // caller's; copied and merged, for ids that may repeat. What the client does for its user (looking
 // for repeated ids, ordering by range, copying) counts as its time. To compute gradients is the
 // caller's affair, wherever they are put.
-#ifndef TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
-#define TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
+#ifndef TANDEM_BENCH_PUSHPULL_BENCH_H_
+#define TANDEM_BENCH_PUSHPULL_BENCH_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -57,4 +57,4 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_PUSHPULL_BENCH_H_
+#endif  // TANDEM_BENCH_PUSHPULL_BENCH_H_

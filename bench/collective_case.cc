@@ -1,4 +1,4 @@
-#include "tests/bench/collective_case.h"
+#include "bench/collective_case.h"
 
 #include <algorithm>
 

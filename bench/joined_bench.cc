@@ -1,4 +1,4 @@
-#include "tests/bench/joined_bench.h"
+#include "bench/joined_bench.h"
 
 #include <memory>
 #include <utility>

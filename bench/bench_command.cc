@@ -1,15 +1,15 @@
-#include "cli/bench_command.h"
+#include "bench/bench_command.h"
 
 #include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench/collective_bench.h"
+#include "bench/joined_bench.h"
+#include "bench/pushpull_bench.h"
+#include "bench/store_bench.h"
 #include "node/role_flags.h"
-#include "tests/bench/collective_bench.h"
-#include "tests/bench/joined_bench.h"
-#include "tests/bench/pushpull_bench.h"
-#include "tests/bench/store_bench.h"
 
 namespace tandem {
 

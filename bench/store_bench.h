@@ -4,8 +4,8 @@
 // The gather reads rows by known index from a copy of the table on the same kind of pages,
 // prefetching 16 ahead: what the machine allows when there is nothing to look up. Each batch is new
 // random keys. Sides take turns batch by batch, because the speed of a machine drifts.
-#ifndef TANDEM_TESTS_BENCH_STORE_BENCH_H_
-#define TANDEM_TESTS_BENCH_STORE_BENCH_H_
+#ifndef TANDEM_BENCH_STORE_BENCH_H_
+#define TANDEM_BENCH_STORE_BENCH_H_
 
 #include <cstdint>
 #include <ostream>
@@ -34,4 +34,4 @@ absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out);
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_STORE_BENCH_H_
+#endif  // TANDEM_BENCH_STORE_BENCH_H_

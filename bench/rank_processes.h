@@ -5,8 +5,8 @@
 // No child outlives the caller: the kernel kills it if the caller dies, however that happens, and
 // RunRanks returns only when all have ended. The calling process must have one thread (but for
 // "memory", where ranks are threads).
-#ifndef TANDEM_TESTS_BENCH_RANK_PROCESSES_H_
-#define TANDEM_TESTS_BENCH_RANK_PROCESSES_H_
+#ifndef TANDEM_BENCH_RANK_PROCESSES_H_
+#define TANDEM_BENCH_RANK_PROCESSES_H_
 
 #include <functional>
 #include <memory>
@@ -35,4 +35,4 @@ absl::Status RunRanks(const RankOptions& options, const RankBody& body);
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_RANK_PROCESSES_H_
+#endif  // TANDEM_BENCH_RANK_PROCESSES_H_

@@ -15,8 +15,8 @@
 // Inputs are exact (small integers times a power of two, another pattern on each rank), and results
 // are compared with the exact result before and after the measured operations: `wrong` counts the
 // elements that differ, over all ranks.
-#ifndef TANDEM_TESTS_BENCH_COLLECTIVE_BENCH_H_
-#define TANDEM_TESTS_BENCH_COLLECTIVE_BENCH_H_
+#ifndef TANDEM_BENCH_COLLECTIVE_BENCH_H_
+#define TANDEM_BENCH_COLLECTIVE_BENCH_H_
 
 #include <cstdint>
 #include <ostream>
@@ -100,4 +100,4 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& options);
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_COLLECTIVE_BENCH_H_
+#endif  // TANDEM_BENCH_COLLECTIVE_BENCH_H_

@@ -1,8 +1,8 @@
 // `tandem bench store | pushpull | allreduce | allgather | ...`: the benchmarks behind one command.
-// Each prints the machine, its knobs, and a check of its results; see the headers in tests/bench/
-// for what is compared with what. Built with the tests.
-#ifndef TANDEM_CLI_BENCH_COMMAND_H_
-#define TANDEM_CLI_BENCH_COMMAND_H_
+// Each prints the machine, its knobs, and a check of its results; the other headers of this folder
+// say what is compared with what. What other programs do beside them is in tests/bench/.
+#ifndef TANDEM_BENCH_BENCH_COMMAND_H_
+#define TANDEM_BENCH_BENCH_COMMAND_H_
 
 #include <memory>
 
@@ -26,4 +26,4 @@ class BenchCommand {
 
 }  // namespace tandem
 
-#endif  // TANDEM_CLI_BENCH_COMMAND_H_
+#endif  // TANDEM_BENCH_BENCH_COMMAND_H_

@@ -5,14 +5,14 @@
 //
 // They meet at the coordinator of whoever listens, are joined by links as the workers of a job are,
 // and then do what collective_bench.h says; rank 0 prints. All must be given the same options.
-#ifndef TANDEM_TESTS_BENCH_JOINED_BENCH_H_
-#define TANDEM_TESTS_BENCH_JOINED_BENCH_H_
+#ifndef TANDEM_BENCH_JOINED_BENCH_H_
+#define TANDEM_BENCH_JOINED_BENCH_H_
 
 #include <ostream>
 #include <string>
 
 #include "absl/status/status.h"
-#include "tests/bench/collective_bench.h"
+#include "bench/collective_bench.h"
 
 namespace tandem {
 
@@ -32,4 +32,4 @@ absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_JOINED_BENCH_H_
+#endif  // TANDEM_BENCH_JOINED_BENCH_H_

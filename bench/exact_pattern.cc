@@ -1,4 +1,4 @@
-#include "tests/bench/exact_pattern.h"
+#include "bench/exact_pattern.h"
 
 #include <algorithm>
 #include <cstring>

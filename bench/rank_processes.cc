@@ -1,4 +1,4 @@
-#include "tests/bench/rank_processes.h"
+#include "bench/rank_processes.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

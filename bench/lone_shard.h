@@ -1,7 +1,7 @@
 // A shard on a thread of its own, without scheduler and server process around it, and a job for it:
 // for tests and benchmarks of push and pull.
-#ifndef TANDEM_TESTS_BENCH_LONE_SHARD_H_
-#define TANDEM_TESTS_BENCH_LONE_SHARD_H_
+#ifndef TANDEM_BENCH_LONE_SHARD_H_
+#define TANDEM_BENCH_LONE_SHARD_H_
 
 #include <atomic>
 #include <memory>
@@ -116,4 +116,4 @@ class LoneShard {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_LONE_SHARD_H_
+#endif  // TANDEM_BENCH_LONE_SHARD_H_

@@ -1,13 +1,13 @@
 // Exact contents for benchmarks of collectives: a pattern for each rank, repeated over the whole
 // vector with a period that is prime, so that nothing shifted, doubled, dropped or swapped goes
 // unseen, and filling and comparing cost little beside what is measured.
-#ifndef TANDEM_TESTS_BENCH_EXACT_PATTERN_H_
-#define TANDEM_TESTS_BENCH_EXACT_PATTERN_H_
+#ifndef TANDEM_BENCH_EXACT_PATTERN_H_
+#define TANDEM_BENCH_EXACT_PATTERN_H_
 
 #include <cstdint>
 
+#include "collectives/proof/exact_numbers.h"
 #include "collectives/types.h"
-#include "tests/unit/collective_world.h"
 
 namespace tandem {
 
@@ -34,4 +34,4 @@ class ExactPattern {
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_EXACT_PATTERN_H_
+#endif  // TANDEM_BENCH_EXACT_PATTERN_H_

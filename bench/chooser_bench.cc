@@ -1,4 +1,4 @@
-#include "tests/bench/chooser_bench.h"
+#include "bench/chooser_bench.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "tests/bench/collective_case.h"
-#include "tests/bench/machine.h"
+#include "bench/collective_case.h"
+#include "bench/machine.h"
 
 namespace tandem {
 namespace {

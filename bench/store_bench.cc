@@ -1,4 +1,4 @@
-#include "tests/bench/store_bench.h"
+#include "bench/store_bench.h"
 
 #include <time.h>
 
@@ -7,7 +7,6 @@
 #include <fstream>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +16,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "bench/machine.h"
 #include "optim/optimizer.h"
 #include "server/growable_mapping.h"
 #include "server/range_store.h"
@@ -47,18 +47,8 @@ absl::Status CheckOptions(const StoreBenchOptions& o) {
   return absl::OkStatus();
 }
 
-std::string FirstLine(const std::string& path, absl::string_view prefix) {
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    if (line.compare(0, prefix.size(), prefix.data(), prefix.size()) == 0) return line;
-  }
-  return "unknown";
-}
-
 void PrintMachine(std::ostream& out) {
-  const std::string cpu = FirstLine("/proc/cpuinfo", "model name");
-  out << "machine: " << cpu.substr(std::min(cpu.size(), cpu.find(": ") + 2)) << ", "
-      << std::thread::hardware_concurrency() << " cores, transparent huge pages "
+  out << "machine: " << MachineLine() << ", transparent huge pages "
       << FirstLine("/sys/kernel/mm/transparent_hugepage/enabled", "") << "\n";
 }
 

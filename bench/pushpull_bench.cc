@@ -1,4 +1,4 @@
-#include "tests/bench/pushpull_bench.h"
+#include "bench/pushpull_bench.h"
 
 #include <zmq.h>
 
@@ -16,11 +16,11 @@
 #include "base/process.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "bench/endpoints.h"
+#include "bench/lone_shard.h"
+#include "bench/machine.h"
 #include "client/client.h"
 #include "server/range_store.h"
-#include "tests/bench/endpoints.h"
-#include "tests/bench/lone_shard.h"
-#include "tests/bench/machine.h"
 #include "transport/zmq_transport.h"
 #include "xxhash.h"
 

@@ -1,4 +1,4 @@
-#include "tests/bench/collective_bench.h"
+#include "bench/collective_bench.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,13 +13,13 @@
 #include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "bench/chooser_bench.h"
+#include "bench/collective_case.h"
+#include "bench/machine.h"
+#include "bench/rank_processes.h"
 #include "collectives/dump.h"
 #include "collectives/proof/draw.h"
 #include "collectives/proof/traffic.h"
-#include "tests/bench/chooser_bench.h"
-#include "tests/bench/collective_case.h"
-#include "tests/bench/machine.h"
-#include "tests/bench/rank_processes.h"
 
 namespace tandem {
 namespace {

@@ -1,6 +1,6 @@
 // What a benchmark says of the machine it ran on.
-#ifndef TANDEM_TESTS_BENCH_MACHINE_H_
-#define TANDEM_TESTS_BENCH_MACHINE_H_
+#ifndef TANDEM_BENCH_MACHINE_H_
+#define TANDEM_BENCH_MACHINE_H_
 
 #include <string>
 
@@ -16,4 +16,4 @@ std::string MachineLine();
 
 }  // namespace tandem
 
-#endif  // TANDEM_TESTS_BENCH_MACHINE_H_
+#endif  // TANDEM_BENCH_MACHINE_H_
