@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "collectives/meeting/coordinator.h"
+#include "node/log.h"
 #include "scheduler/output_files.h"
 #include "scheduler/summary.h"
 #include "transport/zmq_transport.h"
@@ -115,7 +116,7 @@ class Shell {
   void StepCore(const SchedulerEvent& event) {
     effects_.Clear();
     core_.Step(MonotonicNow(), event, &effects_);
-    for (const std::string& line : effects_.logs) WriteLog(line);
+    for (const std::string& line : effects_.logs) log_.Info(line);
     for (const std::string& line : effects_.warnings) Emit({{"event", "log"}, {"text", line}});
     for (const SchedulerNotice& notice : effects_.notices) OnNotice(notice);
     std::vector<PeerId> stuck;
@@ -204,11 +205,6 @@ class Shell {
     }
   }
 
-  static void WriteLog(const std::string& line) {
-    const std::string time = absl::FormatTime("%H:%M:%E3S", absl::Now(), absl::LocalTimeZone());
-    std::fprintf(stderr, "%s %s\n", time.c_str(), line.c_str());
-  }
-
   void Emit(const nlohmann::json& json) {
     if (options_.progress == nullptr) return;
     std::fputs((OneLine(json) + "\n").c_str(), options_.progress);
@@ -232,6 +228,7 @@ class Shell {
   }
 
   const SchedulerOptions& options_;
+  const Log log_{"scheduler"};
   Transport& transport_;
   const std::string transport_name_;
   SchedulerCore core_;
@@ -263,8 +260,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> StartCoordinator(const SchedulerOpt
   CoordinatorOptions coordinator;
   const std::string host = HostOf(options.bind);
   coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
-  coordinator.log = [](absl::string_view line) {
-    std::fprintf(stderr, "coordinator: %.*s\n", static_cast<int>(line.size()), line.data());
+  coordinator.log = [log = Log("scheduler")](absl::string_view line) {
+    log.Info(absl::StrCat("coordinator: ", line));
   };
   return Coordinator::Start(std::move(coordinator));
 }

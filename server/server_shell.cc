@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "node/beat_thread.h"
+#include "node/log.h"
 #include "node/node_link.h"
 #include "server/save_directory.h"
 #include "server/shard_core.h"
@@ -62,7 +62,8 @@ class RecordFile {
 // One shard: its thread, its endpoint and its core. Other threads reach it through Run() only.
 class ShardThread {
  public:
-  ShardThread(const ServerOptions& options, int shard) : options_(options), shard_(shard) {}
+  ShardThread(const ServerOptions& options, int shard)
+      : options_(options), shard_(shard), log_("server", options.index) {}
   ~ShardThread() { Stop(); }
 
   absl::Status Start() {
@@ -163,7 +164,7 @@ class ShardThread {
   void OnEvent(absl::Time now, const TransportEvent& event) {
     peers_->OnEvent(event);
     if (event.kind == TransportEvent::Kind::kGarbage) {
-      std::fprintf(stderr, "server shard %d: %s\n", shard_, event.why.ToString().c_str());
+      log_.Warning(absl::StrCat("shard ", shard_, ": ", event.why.ToString()));
     }
     if (event.kind != TransportEvent::Kind::kFrame || core_ == nullptr) return;
     core_->OnFrame(now, event.frame, &effects_);
@@ -184,7 +185,7 @@ class ShardThread {
     for (Outgoing& out : effects_.out) (void)peers_->Send(std::move(out));  // the asker asks again
     effects_.ClearOut();
     for (const std::string& line : effects_.log) {
-      std::fprintf(stderr, "server shard %d: %s\n", shard_, line.c_str());
+      log_.Info(absl::StrCat("shard ", shard_, ": ", line));
     }
     effects_.log.clear();
     const absl::Status recorded = records_.Append(effects_.records);
@@ -196,6 +197,7 @@ class ShardThread {
 
   const ServerOptions& options_;
   const int shard_;
+  const Log log_;
   LoopProgress progress_;
   std::unique_ptr<Transport> transport_;
   std::thread thread_;

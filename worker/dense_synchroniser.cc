@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +11,7 @@
 #include "base/status_macros.h"
 #include "collectives/convert.h"
 #include "collectives/dump.h"
+#include "node/log.h"
 #include "optim/fold.h"
 
 namespace tandem {
@@ -147,7 +147,8 @@ Activity DenseSynchroniser::WaitingFor() const {
 
 void DenseSynchroniser::Dump() {
   const absl::Status written = WriteDump(options_.dump_folder, DumpOf(*group_, kWorkersGroup));
-  if (!written.ok()) std::fprintf(stderr, "dump: %s\n", written.ToString().c_str());
+  if (!written.ok())
+    Log("worker", group_->rank()).Error(absl::StrCat("no dump: ", written.ToString()));
 }
 
 absl::Status DenseSynchroniser::DumpIfNeeded(absl::Status status) {

@@ -1,7 +1,6 @@
 #include "worker/join_group.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "collectives/dump.h"
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/connect_links.h"
+#include "node/log.h"
 
 namespace tandem {
 namespace {
@@ -80,8 +80,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, con
   std::vector<std::string> why;
   connect.why = &why;
   connect.log = [&](absl::string_view line) {
-    std::fprintf(stderr, "worker %d: %s\n", workers[static_cast<size_t>(rank)],
-                 std::string(line).c_str());
+    Log("worker", workers[static_cast<size_t>(rank)]).Info(line);
   };
   options->host_of_rank = membership.HostOfRank();
   TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(membership, ports, connect, deadline));

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
 #include <deque>
 #include <thread>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "collectives/errors.h"
 #include "collectives/trace.h"
 #include "node/beat_thread.h"
+#include "node/log.h"
 #include "node/node_link.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
@@ -145,7 +145,7 @@ class Worker {
     computer_.reset();
     if (trace_ != nullptr) {
       const absl::Status written = trace_->Write(options_.trace_path);
-      if (!written.ok()) std::fprintf(stderr, "trace: %s\n", written.ToString().c_str());
+      if (!written.ok()) log_.Error(absl::StrCat("no trace: ", written.ToString()));
     }
     return status;
   }
@@ -278,7 +278,7 @@ class Worker {
     if (lost != EndpointId() && trainer_ != nullptr) trainer_->OnLost(now, lost);
     link_->OnEvent(now, event, &inbox_);
     if (event.kind == TransportEvent::Kind::kGarbage) {
-      std::fprintf(stderr, "worker %d: %s\n", self_.index, event.why.ToString().c_str());
+      log_.Warning(event.why.ToString());
     }
     if (event.kind != TransportEvent::Kind::kFrame || trainer_ == nullptr) return;
     trainer_->OnFrame(now, event.frame, &effects_);
@@ -310,6 +310,7 @@ class Worker {
     }
     if (rank < 0) return absl::InternalError("a view without this worker");
     self_ = EndpointId::Worker(rank);
+    log_ = Log("worker", rank);
     coordinator_ = view.coordinator();
     link_->set_self(self_);
     progress_.SetActivity({"opening data and model", {}});
@@ -361,9 +362,7 @@ class Worker {
         AddToTrace(t.step, t.push ? "push" : "pull", t.start, t.end, t.push ? "push" : "pull");
       }
     }
-    for (const std::string& line : effects_.log) {
-      std::fprintf(stderr, "worker %d: %s\n", self_.index, line.c_str());
-    }
+    for (const std::string& line : effects_.log) log_.Info(line);
     effects_.Clear();
   }
 
@@ -391,6 +390,7 @@ class Worker {
 
   const WorkerOptions& options_;
   EndpointId self_ = EndpointId::Worker(0);
+  Log log_{"worker"};
   LoopProgress progress_;
   uint64_t seen_progress_ = 0;
   absl::Status stopped_;

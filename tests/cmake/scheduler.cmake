@@ -1,3 +1,4 @@
+tandem_test(log_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/log_test.cc DEPS tandem::log LABELS unit)
 tandem_test(scheduler_trace_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_trace_test.cc
             DEPS tandem::scheduler LABELS unit)
 tandem_test(scheduler_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/scheduler_test.cc

@@ -1,0 +1,38 @@
+// The log of a process: lines on standard error with time, level, role and rank, such as
+//   2026-03-14 15:09:26.535 warning worker 1: a frame of 12 bytes is shorter than its header
+//
+// Whoever has something to say makes a Log of its role and rank; there is no global one.
+// Not here: what a command prints for the person who typed it (Finish in role_flags.h).
+//
+// Thread safety: any thread, copies too. A line is written whole, at once.
+#ifndef TANDEM_NODE_LOG_H_
+#define TANDEM_NODE_LOG_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace tandem {
+
+class Log {
+ public:
+  // `role`: "scheduler", "server", "worker". `rank`: of this process among those of its role; -1 if
+  // it has none, or none yet.
+  explicit Log(const std::string& role, int rank = -1);
+
+  void Info(absl::string_view line) const;
+  void Warning(absl::string_view line) const;  // something is wrong; the job goes on
+  void Error(absl::string_view line) const;    // something that was asked for is not done
+
+ private:
+  std::shared_ptr<spdlog::logger> logger_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_NODE_LOG_H_

@@ -1,0 +1,37 @@
+// A line of the log has time, level, role and rank, and is what was said, whatever is in it.
+#include "node/log.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::MatchesRegex;
+
+std::string Line(absl::string_view end) {
+  return absl::StrCat("[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3} ", end);
+}
+
+TEST(LogTest, SaysWhenHowBadAndWho) {
+  testing::internal::CaptureStderr();
+  const Log worker("worker", 1);
+  const Log scheduler("scheduler");
+  worker.Info("reads 2 files");
+  worker.Warning("100% {} %s");  // no format
+  scheduler.Error("cannot write");
+  const std::vector<std::string> lines =
+      absl::StrSplit(testing::internal::GetCapturedStderr(), '\n');
+  EXPECT_THAT(lines, ElementsAre(MatchesRegex(Line("info worker 1: reads 2 files")),
+                                 MatchesRegex(Line("warning worker 1: 100% \\{\\} %s")),
+                                 MatchesRegex(Line("error scheduler: cannot write")), ""));
+}
+
+}  // namespace
+}  // namespace tandem
