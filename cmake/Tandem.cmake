@@ -94,7 +94,8 @@ function(tandem_binary name)
 endfunction()
 
 # tandem_test(NAME SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 ARGS --x): one CTest test per
-# binary. A test that cannot run here exits with GTEST_SKIP lines, which CTest shows as skipped.
+# binary. A check that cannot run here says GTEST_SKIP() << why; each one is counted
+# (count_tests.py reads tests/checks/NAME.xml), and CTest shows a program that skips all as skipped.
 function(tandem_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_SRCS)
@@ -110,6 +111,6 @@ function(tandem_test name)
                                         tandem::test_main)
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1"
+    ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1;GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/tests/checks/${name}.xml"
     SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
 endfunction()

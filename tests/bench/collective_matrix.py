@@ -1,4 +1,7 @@
-"""Table of collective_matrix.sh: DIR/names lists the runs, the plain one first; DIR/NAME/summary.json has each."""
+"""Table of collective_matrix.sh: DIR/names lists the runs, the plain one first; DIR/NAME/summary.json has each.
+
+Exit status 1 if a run has failed.
+"""
 import json
 import os
 import sys
@@ -29,6 +32,7 @@ def main(folder, load):
         for key in keys:
             line += " %10.5f %+9.5f" % (run["eval"][key], run["eval"][key] - plain["eval"][key])
         print(line)
+    sys.exit(int(None in runs.values()))
 
 
 main(sys.argv[1], sys.argv[2])

@@ -5,7 +5,8 @@
 #
 #   tests/bench/collective_matrix.sh JOB [--build build] [--out DIR] [--only REGEX] [--set PATH=VALUE]...
 #
-# Prints a table: seconds, what the evaluation gave, and the difference from the plain run.
+# Prints a table: seconds, what the evaluation gave, and the difference from the plain run. Exit status 1
+# if a run failed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=build out= only=. job= set=()

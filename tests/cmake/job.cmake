@@ -7,6 +7,10 @@ tandem_test(job_docs_test
 tandem_test(tidy_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tidy_test.cc
   DEPS tandem::base LABELS unit)
+# The closing line of ./check.
+add_test(NAME count_tests_test
+  COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/unit/count_tests_test.py ${CMAKE_SOURCE_DIR}/cmake/count_tests.py)
+set_tests_properties(count_tests_test PROPERTIES LABELS unit TIMEOUT 60)
 if(TANDEM_FUZZ)
   include(Fuzz)
   tandem_fuzz(job_fuzz SRCS ${CMAKE_SOURCE_DIR}/tests/fuzz/job_fuzz.cc DEPS tandem::job)
