@@ -72,16 +72,15 @@ struct CollectiveBenchLine {
   bool in_place = false;
   int64_t bytes = 0, count = 0;
   int64_t operations = 0;  // measured
-  double mean = 0;         // seconds an operation, back to back: median of the
-                           // repetitions' means
+  double mean = 0;         // seconds an operation, back to back: median of repetitions
   double least = 0, p50 = 0, p99 = 0, most = 0;  // seconds, of single operations
   int64_t wrong = 0;
   double algbw() const { return mean > 0 ? static_cast<double>(bytes) / mean : 0; }
 };
 
 // Prints the machine, the knobs, then one line for each size, algorithm and placement:
-//   size count algorithm segment place mean_us p50_us p99_us algbw busbw wrong   (GB/s, of the
-//   mean)
+//   size count algorithm segment place mean_us p50_us p99_us algbw busbw wrong
+// with bandwidths in GB/s, of the mean.
 // INVALID_ARGUMENT: bad options; DATA_LOSS: wrong elements; or what ended a collective.
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out);
 

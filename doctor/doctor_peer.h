@@ -1,12 +1,11 @@
 // The part of `tandem doctor` that needs two: one listens, others look at it, or ask it to look at
 // third ones, so that one of them can report on every pair.
 //
-//   {"ask": "host", "hosts": N}        -> its findings, version, job, and the address of an
-//   endpoint
-//                                         that sends frames back; N hosts share the job
-//   {"ask": "time"}                    -> {"in": s, "out": s}: its clock when the question came and
-//                                         when the answer left
-//   {"ask": "pairs", "peers": [...]}   -> its pairs with these
+//   {"ask": "host", "hosts": N}       -> its findings, version, job, and the address of an endpoint
+//                                        that sends frames back; N hosts share the job
+//   {"ask": "time"}                   -> {"in": s, "out": s}: its clock when the question came and
+//                                        when the answer left
+//   {"ask": "pairs", "peers": [...]}  -> its pairs with these
 //
 // Thread safety: Probe and AskForPairs may be called from any thread; a DoctorServer has threads of
 // its own.

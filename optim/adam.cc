@@ -1,9 +1,10 @@
-// Adam (Kingma, Ba 2015) on touched rows, each with its own step count t, epsilon where torch has
-// it:
-//   m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g g
+// Adam (Kingma, Ba 2015) on touched rows, each with its own step count t; epsilon stands where
+// PyTorch has it:
+//   m = beta1 m + (1 - beta1) g
+//   v = beta2 v + (1 - beta2) g g
 //   w -= rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
-// Slots: m[dim], v[dim], t. A float counts to 2^24 and then stays there, where both corrections
-// have long been 1.
+// Slots: m[dim], v[dim], t. As a float t counts to 2^24 and stays there, when both corrections have
+// long been 1.
 #include <algorithm>
 #include <cmath>
 #include <vector>

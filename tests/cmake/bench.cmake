@@ -18,3 +18,20 @@ foreach(what store pushpull allreduce allgather reduce_scatter broadcast reduce 
   add_test(NAME bench_${what}_tiny COMMAND tandem bench ${what} --tiny)
   set_tests_properties(bench_${what}_tiny PROPERTIES LABELS bench TIMEOUT 120)
 endforeach()
+
+# The scripts that compare, on sizes that measure nothing, so that they cannot rot. What needs root, a
+# peer or CUDA is skipped without it (exit status 77).
+function(bench_script script)  # bench_script(SCRIPT ARGUMENT...)
+  add_test(NAME ${script}_tiny COMMAND ${CMAKE_SOURCE_DIR}/tests/bench/${script}.sh ${ARGN}
+           WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(${script}_tiny PROPERTIES LABELS bench TIMEOUT 600 SKIP_RETURN_CODE 77)
+endfunction()
+bench_script(collectives_vs_peers --tiny --build ${CMAKE_BINARY_DIR})
+bench_script(gpu --tiny)
+bench_script(pushpull_vs_torch_rpc --tiny --build ${CMAKE_BINARY_DIR})
+bench_script(regret --tiny --build ${CMAKE_BINARY_DIR})
+if(TANDEM_TORCH)
+  bench_script(collective_matrix ${CMAKE_SOURCE_DIR}/configs/delimited.textproto --build ${CMAKE_BINARY_DIR})
+  bench_script(dlrm_vs_torch --tiny --build ${CMAKE_BINARY_DIR})
+  bench_script(overlap --tiny --build ${CMAKE_BINARY_DIR})
+endif()

@@ -1,6 +1,5 @@
 // Fuzzing the job parser: no text and no override may crash it, and a job that is accepted resolves
-// to a plan whose text parses to the same hash. Input: the override's path and value on the first
-// line
+// to a plan whose text parses to the same hash. Input: the override on the first line
 // ("path=value", or nothing), the job below.
 #include <cstddef>
 #include <cstdint>
