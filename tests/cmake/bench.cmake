@@ -20,7 +20,8 @@ foreach(what store pushpull allreduce allgather reduce_scatter broadcast reduce 
 endforeach()
 
 # The scripts that compare, on sizes that measure nothing, so that they cannot rot. What needs root, a
-# peer or CUDA is skipped without it (exit status 77).
+# peer or CUDA is skipped without it (exit status 77). collectives_vs_peers.sh builds mpi_allreduce.cc and
+# gloo_allreduce.cc where Open MPI and Gloo are installed.
 function(bench_script script)  # bench_script(SCRIPT ARGUMENT...)
   add_test(NAME ${script}_tiny COMMAND ${CMAKE_SOURCE_DIR}/tests/bench/${script}.sh ${ARGN}
            WORKING_DIRECTORY ${CMAKE_BINARY_DIR})

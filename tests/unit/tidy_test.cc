@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -198,6 +199,161 @@ TEST_F(TidyTest, FunctionsAreShort) {
       EXPECT_LE(FunctionLines(file.lines, i), kMaxFunctionLines)
           << file.path << ":" << i + 1 << ": " << file.lines[i];
     }
+  }
+}
+
+bool IsCode(const SourceFile& file) {
+  return file.Is(".h") || file.Is(".cc") || file.Is(".cu") || file.Is(".cuh") || file.Is(".proto");
+}
+
+// ---- Floors ----
+
+// The folders of the tree from the ground up: the add_subdirectory lines of the root.
+std::vector<std::string> Floors(const SourceFile& cmake) {
+  static const std::regex line(R"(^add_subdirectory\((\w+)\)$)");
+  std::vector<std::string> floors;
+  for (const std::string& text : cmake.lines) {
+    if (std::smatch m; std::regex_match(text, m, line)) floors.push_back(m[1]);
+  }
+  return floors;
+}
+
+TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
+  std::map<std::string, size_t> floor;
+  for (const SourceFile& file : *tree_) {
+    if (file.path != "CMakeLists.txt") continue;
+    for (const std::string& folder : Floors(file)) floor.emplace(folder, floor.size());
+  }
+  ASSERT_GT(floor.size(), 10u);
+  static const std::regex include(R"re(^#include "(\w+)/)re");
+  for (const SourceFile& file : *tree_) {
+    const auto own = floor.find(file.path.substr(0, file.path.find('/')));
+    if (!IsCode(file) || own == floor.end()) continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      std::smatch m;
+      if (!std::regex_search(file.lines[i], m, include)) continue;
+      const auto used = floor.find(m[1]);
+      EXPECT_TRUE(m[1] != "tests" && (used == floor.end() || used->second <= own->second))
+          << file.path << ":" << i + 1 << ": " << own->first << "/ stands before "
+          << "what it includes in the root CMakeLists.txt: " << file.lines[i];
+    }
+  }
+}
+
+// ---- Methods of a class ----
+
+constexpr int kMaxMethods = 40;
+
+// Wider ones, as they are. Numbers here only fall, and no class joins them.
+const std::map<std::string, int>& WideClasses() {
+  static const auto* const wide = new std::map<std::string, int>{
+      {"World", 81},          {"TrainerCore", 69},  {"SchedulerCore", 67},
+      {"RdmaConnection", 61}, {"RdmaEndpoint", 61}, {"ZmqTransport", 49},
+      {"Group", 48},          {"ClientCore", 45},   {"CollectiveEngine", 42},
+  };
+  return *wide;
+}
+
+// The code without what could hold a brace that is none: comments, strings, characters, macros.
+std::string Bare(const SourceFile& file) {
+  static const std::regex raw(R"re(R"(\w*)\([^]*?\)\1")re");
+  static const std::regex quoted(R"re("(\\.|[^"\\\n])*"|'(\\.|[^'\\\n])+'|//[^\n]*)re");
+  static const std::regex macro(R"re((^|\n)[ ]*#([^\n]*\\\n)*[^\n]*)re");
+  std::string text = absl::StrJoin(file.lines, "\n");
+  text = std::regex_replace(text, raw, "\"\"");
+  text = std::regex_replace(text, quoted, "0");
+  return std::regex_replace(text, macro, "\n");
+}
+
+// A declaration without the arguments of templates.
+std::string WithoutTemplates(std::string text) {
+  static const std::regex arguments(R"(<[^<>;{}]*>)");
+  for (std::string before; before != text;) {
+    before = text;
+    text = std::regex_replace(text, arguments, "");
+  }
+  return text;
+}
+
+// The name of the class that a '{' after `head` opens; empty if it opens something else.
+std::string ClassName(const std::string& head) {
+  static const std::regex opens(
+      R"((?:^|\s)(?:class|struct)\s+(\w+)(?:\s+final)?\s*(?::[^:][^]*)?$)");
+  std::smatch m;
+  const std::string text = WithoutTemplates(head);
+  if (text.find('(') != std::string::npos || !std::regex_search(text, m, opens)) return "";
+  return m[1];
+}
+
+// Is this, inside a class, the declaration of a function?
+bool DeclaresFunction(const std::string& declaration) {
+  static const std::regex other(
+      R"(^(using|typedef|friend|static_assert|enum|struct|class|union)\b)");
+  static const std::regex access(R"(\b(public|private|protected)\s*:)");
+  static const std::regex name(R"((\w+|operator\s*[^\s\w(]+)\s*\()");
+  static const std::regex annotation(R"(^[A-Z0-9_]+$)");
+  std::string text = WithoutTemplates(std::regex_replace(declaration, access, " "));
+  text = std::string(absl::StripAsciiWhitespace(text));
+  std::smatch m;
+  if (std::regex_search(text, other) || !std::regex_search(text, m, name)) return false;
+  const std::string before = m.prefix();
+  return !std::regex_match(std::string(m[1]), annotation) && !absl::StrContains(before, '=');
+}
+
+// How many functions each class of a file declares.
+std::map<std::string, int> CountMethods(const SourceFile& file) {
+  std::map<std::string, int> methods;
+  std::vector<std::string> open;  // names of classes, or "" for other braces
+  std::string text;               // since the last declaration ended
+  const auto declaration_ends = [&] {
+    if (!open.empty() && !open.back().empty()) methods[open.back()] += DeclaresFunction(text);
+  };
+  for (const char c : Bare(file)) {
+    if (c == '{') {
+      const std::string name = ClassName(text);
+      if (name.empty()) declaration_ends();
+      open.push_back(name);
+    } else if (c == '}') {
+      if (!open.empty()) open.pop_back();
+    } else if (c == ';') {
+      declaration_ends();
+    } else {
+      text += c;
+      continue;
+    }
+    text.clear();
+  }
+  return methods;
+}
+
+TEST(CountMethodsTest, CountsWhatItShould) {
+  const SourceFile file = {
+      "a.h",
+      {"template <typename T>", "class Box final : public Shape<T> {",
+       " public:", "  explicit Box(int x = F(1)) : x_(x) {}  // not F();", "  ~Box() override;",
+       "  std::function<void(int)> f_;", "  bool operator==(const Box&) const = default;",
+       "  struct Inner { int g() const { return \"};\"[0]; } };",
+       "  int guarded_ ABSL_GUARDED_BY(mutex_) = 0;", "  using T = void(int);",
+       "  int x_ = Default(), y_{Other()};", "};"}};
+  const std::map<std::string, int> methods = CountMethods(file);
+  EXPECT_EQ(methods.at("Box"), 3);
+  EXPECT_EQ(methods.at("Inner"), 1);
+}
+
+TEST_F(TidyTest, ClassesAreNarrow) {
+  std::set<std::string> seen;
+  for (const SourceFile& file : *tree_) {
+    if ((!file.Is(".h") && !file.Is(".cc")) || absl::StartsWith(file.path, "tests/")) continue;
+    for (const auto& [name, methods] : CountMethods(file)) {
+      const auto wide = WideClasses().find(name);
+      const int limit = wide == WideClasses().end() ? kMaxMethods : wide->second;
+      EXPECT_LE(methods, limit) << file.path << ": " << name
+                                << " has more methods than it may: make objects of its parts";
+      if (methods > kMaxMethods) seen.insert(name);
+    }
+  }
+  for (const auto& [name, methods] : WideClasses()) {
+    EXPECT_EQ(seen.count(name), 1u) << name << " is not wide any more: take it off the list";
   }
 }
 
