@@ -16,7 +16,7 @@ namespace tandem {
 namespace {
 
 constexpr uint32_t kControlReserve = 16;  // work requests that frames leave to control messages
-constexpr uint32_t kSignalEvery = 8;      // messages without news of their own, see PostMessage
+constexpr uint32_t kSignalEvery = 8;      // the device reports one message in so many as done
 constexpr size_t kInlinePart = 512;  // parts of an offered frame up to this travel in the offer
 constexpr size_t kReadBytes = size_t{4} << 20;  // of one read; devices bound the size of a message
 constexpr uint32_t kWantedPieces = 2 * kMaxFrameParts;
@@ -61,8 +61,9 @@ void CopyParts(const Frame& frame, const RdmaMessage& message, uint8_t* to) {
 // ---- life ----
 
 uint32_t RdmaConnection::ReceivesPerPeer(const RdmaHello& shape) {
-  // Messages that carry frames, and those that give back: two halves of the credits, each slot, an
-  // answer to each offer; and what is given back before its buffers are posted again.
+  // Buffers for messages that carry frames (one a credit), and for those that do not: credits come
+  // back in two halves, each slot and each offer may be answered by a message of its own; and for
+  // messages that come before the buffers of earlier ones are posted again, in batches.
   return shape.credits + 4u + static_cast<uint32_t>(shape.slots()) + kMaxRdmaOffers +
          kRdmaReceiveBatch;
 }
@@ -90,7 +91,7 @@ absl::Status RdmaConnection::CreateQueuePair() {
   max_pieces_ = std::min<uint32_t>(kWantedPieces,
                                    static_cast<uint32_t>(shared_.memory->attributes().max_sge));
   int error = 0;
-  // How much a device takes inline it says only by refusing more.
+  // A device does not say how many bytes it takes inline: try sizes until it accepts one.
   for (const uint32_t inline_bytes : {512u, 256u, 128u, 0u}) {
     ibv_qp_init_attr attributes = {};
     attributes.send_cq = attributes.recv_cq = shared_.cq;
@@ -108,7 +109,7 @@ absl::Status RdmaConnection::CreateQueuePair() {
   return Refused("the device gives no queue pair", error);
 }
 
-// Whatever is under way on it ends now.
+// Ends all work requests that are under way, so that no device touches our memory any more.
 void RdmaConnection::StopQueuePair() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
@@ -118,8 +119,8 @@ void RdmaConnection::StopQueuePair() {
 RdmaConnection::~RdmaConnection() {
   const bool has_queue_pair = id_ != nullptr && id_->qp != nullptr;
   if (has_queue_pair) StopQueuePair();
-  // Windows before the queue pair that they are bound to: a device may have it wait for them
-  // (Soft-RoCE does, for most of a minute).
+  // Windows go before the queue pair that they are bound to. Otherwise destroying the queue pair
+  // may wait for them (with Soft-RoCE for most of a minute).
   for (Offer& offer : offers_) {
     for (Key& key : offer.keys) {
       if (key.window != nullptr) ibv_dealloc_mw(key.window);
@@ -160,7 +161,7 @@ absl::Status RdmaConnection::Open() {
 
 void RdmaConnection::Disconnect() {
   open_ = false;
-  // Both may find the connection broken already.
+  // The connection may be broken already, so a failure here means nothing.
   rdma_disconnect(id_);
   ring_->Revoke();
 }
@@ -168,7 +169,7 @@ void RdmaConnection::Disconnect() {
 // ---- sending ----
 
 absl::Status RdmaConnection::Send(Frame&& frame) {
-  if (open_ && queue_.empty() && control_.empty()) {  // nothing before it
+  if (open_ && queue_.empty() && control_.empty()) {  // nothing waits before it
     TANDEM_ASSIGN_OR_RETURN(const bool sent, TrySendFrame(&frame));
     if (sent) return absl::OkStatus();
   }
@@ -187,7 +188,9 @@ uint8_t* RdmaConnection::Staging(uint32_t place) {
   return staging_.mutable_data() + place * size_t{peer_.message_bytes};
 }
 
-// What is copied when it is posted leaves its place free at once, and always has the last one.
+// Messages are written into staging memory, one place a work request. The device copies an inline
+// message while it is posted, so its place is free again at once: all of those share the last
+// place.
 uint8_t* RdmaConnection::PlaceFor(size_t bytes) {
   return Staging(bytes <= max_inline_ ? shared_.send_depth : staging_next_);
 }
@@ -205,8 +208,9 @@ absl::Status RdmaConnection::Post(ibv_send_wr* request, const Work& work) {
   return absl::OkStatus();
 }
 
-// Sends what lies at PlaceFor(bytes). Nobody waits for it to be done but who needs its place, so
-// the device tells of few.
+// Sends what lies at PlaceFor(bytes). That a small message is done matters only for its place in
+// the staging memory, which is needed again send_depth requests later. So the device is asked to
+// report one message in kSignalEvery; a report means that all earlier requests are done, too.
 absl::Status RdmaConnection::PostMessage(size_t bytes, Work::Kind kind) {
   ibv_sge piece = {reinterpret_cast<uintptr_t>(PlaceFor(bytes)), static_cast<uint32_t>(bytes),
                    staging_mr_->lkey};
@@ -224,7 +228,7 @@ absl::Status RdmaConnection::PostMessage(size_t bytes, Work::Kind kind) {
   return Post(&request, {.kind = kind});
 }
 
-// A message of this kind that gives back all there is to give.
+// The head of a message, which gives back to the peer all credits and slots that are free.
 RdmaMessage RdmaConnection::NewMessage(RdmaMessageKind kind) {
   RdmaMessage message;
   message.kind = kind;
@@ -246,7 +250,7 @@ absl::Status RdmaConnection::Pump() {
   return absl::OkStatus();
 }
 
-// False: not now.
+// False: no credit, room or slot now; try again when something comes back.
 absl::StatusOr<bool> RdmaConnection::TrySend(Outgoing* next) {
   if (next->goodbye) {
     if (credits_ == 0 || !HasRoom(1)) return false;
@@ -279,7 +283,7 @@ absl::Status RdmaConnection::SendGoodbye() {
   return PostMessage(kRdmaHeadBytes, Work::Kind::kGoodbye);
 }
 
-// The bytes are copied, so the sender's buffers are free and the frame is off the queue at once.
+// Copies the frame into staging memory, so that its buffers are free at once.
 absl::Status RdmaConnection::SendSmall(const Frame& frame, size_t bytes) {
   --credits_;
   ++counters_->small;
@@ -291,7 +295,8 @@ absl::Status RdmaConnection::SendSmall(const Frame& frame, size_t bytes) {
   return PostMessage(bytes, Work::Kind::kMessage);
 }
 
-// The smallest size that fits, and the larger one when those are all taken.
+// A free slot of the smaller size if the frame fits and there is one, else of the larger size; -1
+// if there is none.
 int RdmaConnection::FreeSlotFor(size_t bytes) const {
   const uint64_t small = Bit(peer_.small_slots) - 1;
   uint64_t fitting = free_slots_ & ~small;
@@ -407,7 +412,7 @@ absl::StatusOr<bool> RdmaConnection::TryOffer(Frame* frame) {
   return true;
 }
 
-// Large parts that are not registered are copied to where they are.
+// The peer can read only registered memory: large parts that lie elsewhere are copied into it.
 absl::Status RdmaConnection::StageParts(Frame* frame) {
   for (int i = 0; i < frame->parts; ++i) {
     Buffer& part = frame->part[i];
@@ -451,7 +456,7 @@ absl::Status RdmaConnection::MakeKey(const Buffer& part, Key* key) {
                                reinterpret_cast<uintptr_t>(part.data()), part.size(),
                                IBV_ACCESS_REMOTE_READ};
   TANDEM_RETURN_IF_ERROR(Post(&request, {.kind = Work::Kind::kBind}));
-  key->window->rkey = key->key;  // posting reads the old one
+  key->window->rkey = key->key;  // only now: ibv_post_send needs the old one
   return absl::OkStatus();
 }
 
@@ -461,7 +466,7 @@ absl::Status RdmaConnection::OnDone(uint32_t token) {
     return o.used && token != 0 && o.token == token && o.keys_left > 0;
   });
   if (offer == offers_ + kMaxRdmaOffers) return Violation("it has read what was not offered");
-  offer->token = 0;  // once
+  offer->token = 0;  // so that a second kDone for it is a violation
   const auto index = static_cast<uint64_t>(offer - offers_);
   for (Key& key : offer->keys) {
     if (key.window != nullptr) {
@@ -474,7 +479,8 @@ absl::Status RdmaConnection::OnDone(uint32_t token) {
   return absl::OkStatus();
 }
 
-// The frame's buffers are free when the last key to them is.
+// One key of an offer is invalid now. When all are, nobody can read the frame any more, and its
+// buffers are released.
 void RdmaConnection::KeyGone(uint64_t index) {
   Offer& offer = offers_[index];
   if (--offer.keys_left > 0) return;
@@ -659,7 +665,8 @@ void RdmaConnection::CopyFrame(const RdmaMessage& message, absl::Span<const uint
   }
 }
 
-// Part 0 is copied: it is checked once and then trusted, and the peer could still write here.
+// The frame's parts stay in the slot, but for part 0, the header: it is checked once and then
+// trusted, and the peer could still write into the slot.
 void RdmaConnection::LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
                                int slot, Frame* frame) {
   frame->parts = message.parts;
@@ -742,7 +749,8 @@ void RdmaConnection::OnRead(uint64_t number, std::vector<RdmaDelivery>* out) {
   DeliverReady(out);
 }
 
-// Where to put what arrives now: it is delivered at once if nothing is before it.
+// Where to put a frame that has arrived: straight into `out`, unless an earlier frame is still
+// being read; then it queues behind that one, so that frames are delivered in the order sent.
 RdmaDelivery* RdmaConnection::Arrive(std::vector<RdmaDelivery>* out) {
   if (!arrivals_.empty()) return &arrivals_.Push(Arrival()).delivery;
   ++owed_;

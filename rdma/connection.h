@@ -1,20 +1,22 @@
 // One reliable connection: frames in, messages on a queue pair out, and the other way round.
 //
 // How a frame travels depends on its size (docs/RDMA.md):
-//   small   one SEND, copied at both ends, inline where the device can; the device tells of every
-//           eighth that it is done
-//   medium  one RDMA WRITE with immediate into a slot of the peer's ring, gathered from where its
-//           parts lie, used there by the receiver
+//   small   one SEND, copied at both ends, inline where the device can. The device reports only
+//           every eighth as done: a report costs more than it is worth, and it covers all before it
+//   medium  one RDMA WRITE with immediate into a slot of the peer's ring. The device gathers the
+//           parts from where they lie, and the receiver uses them in the slot: no copy
 //   large   offered: the peer gets keys to exactly these parts, reads them into buffers of its own
-//           and says so; then the keys are taken back
+//           and says so; then the keys are taken back. A ring for such frames would be too large
 // Frames arrive in the order sent, whichever way each takes.
 //
 // Flow control: the peer says how many messages may be under way and which slots are free, and
-// gives both back on whatever it sends next. Messages that only give something back are bounded by
-// what there is to give, and the receiver has buffers for all of them: it is never "not ready".
+// gives both back in the head of whatever message it sends next. A message that only gives back is
+// sent when there is something to give, so the number of such messages is bounded, and the receiver
+// posts buffers for all of them: its device never answers "receiver not ready", which would cost a
+// timeout.
 //
-// ABSL_ATTRIBUTE_HOT here and in rdma/endpoint.h: what every small frame passes through, so that it
-// lies together in the program.
+// ABSL_ATTRIBUTE_HOT marks, here and in rdma/endpoint.h, every function that a small frame passes
+// through. The linker puts them side by side, which saves misses of the instruction cache.
 //
 // Thread safety: none; for the endpoint's thread.
 #ifndef TANDEM_RDMA_CONNECTION_H_
@@ -72,10 +74,10 @@ struct RdmaPathCounters {
   uint64_t staged = 0;                        // bytes copied because they were not registered
   uint64_t inlined = 0;               // messages that the processor gave to the device whole
   uint64_t lent = 0, copied_out = 0;  // frames received in the ring: used there, copied
-  uint64_t gives = 0;                 // messages that only gave something back
+  uint64_t gives = 0;                 // messages that carried nothing but credits and slots
 };
 
-// What came of a message.
+// What the endpoint makes of a message that has arrived.
 struct RdmaDelivery {
   enum class Kind { kFrame, kGarbage, kGoodbye };
   Kind kind = Kind::kFrame;
@@ -105,7 +107,7 @@ class RdmaConnection {
   void SetPeer(const RdmaHello& peer);
   // From now on what is queued is sent. Also starts a measurement, so needs SetPeer.
   absl::Status Open();
-  // Takes the peer its keys, and tells it and the device that this is over.
+  // Revokes the peer's key to our ring, and ends the connection on both sides.
   void Disconnect();
 
   // Posts the frame, or queues it until it can be posted. An error is the end of this connection.
@@ -116,10 +118,11 @@ class RdmaConnection {
   ABSL_ATTRIBUTE_HOT absl::Status Pump();
   // Frames queued or under way.
   size_t in_flight() const { return queue_.size() + frames_posted_; }
-  bool goodbye_left() const { return goodbye_left_; }  // acknowledged by the peer's device
+  // Whether the peer's device has acknowledged our goodbye, and so everything before it.
+  bool goodbye_left() const { return goodbye_left_; }
 
-  // A work request of this connection is done, and all before it. An error is the end of this
-  // connection.
+  // The device reports a work request of this connection as done, which means all before it too. An
+  // error is the end of this connection.
   absl::Status OnSent(const ibv_wc& wc, std::vector<RdmaDelivery>* out);
   // A message is here: in a receive buffer (`bytes`), or in the slot that `wc` names. An error is
   // the end of this connection, by the peer's fault.
@@ -128,10 +131,12 @@ class RdmaConnection {
 
   // Gives back credits and slots if the peer may soon miss them.
   ABSL_ATTRIBUTE_HOT absl::Status GiveBack();
-  // Posts a write of nothing if nothing is under way: the answer is the peer's device's.
+  // Asks whether the peer is alive: posts a write of no bytes, which the peer's device acknowledges
+  // by itself. Does nothing if a request is under way, whose acknowledgement says the same.
   absl::Status Probe();
-  // Above this many bytes a frame is offered: reading costs a round trip, which is cheaper than one
-  // more copy. (Copying is what a receiver does that has lent out half its ring.)
+  // A frame of more bytes than this is offered instead of written into the ring. An offer costs a
+  // round trip; the ring may cost a copy, since a receiver that has lent out half of its ring
+  // copies frames out of it. This is the size at which the copy takes as long as the round trip.
   size_t rendezvous_bytes() const { return rendezvous_bytes_; }
 
  private:
@@ -146,7 +151,7 @@ class RdmaConnection {
     uint64_t number = 0;            // kRead: of the arrival; kInvalidate: index of the offer
     Clock::time_point posted = {};  // kProbe
   };
-  // A frame that waits for its turn to be delivered.
+  // A frame that may not be delivered yet: it is still being read, or one before it is.
   struct Arrival {
     RdmaDelivery delivery;
     bool offered = false;
@@ -242,7 +247,7 @@ class RdmaConnection {
   size_t rendezvous_bytes_ = 0;
   Fifo<Outgoing> queue_;
   Fifo<Work> work_;
-  uint64_t signalled_ = 0;     // the device tells when work with a smaller number is done
+  uint64_t signalled_ = 0;     // the device will report all requests with a smaller number
   uint32_t staging_next_ = 0;  // place of the next work request, of send_depth
   Fifo<Frame> in_slots_;       // of Work::kFrame: kept alive
   Fifo<Control> control_;
@@ -252,8 +257,8 @@ class RdmaConnection {
   uint32_t next_token_ = 1;
 
   // From the peer.
-  uint32_t granted_ = 0;  // messages it may send
-  uint32_t owed_ = 0;     // messages it may send again, once we have told it
+  uint32_t granted_ = 0;  // messages it may still send
+  uint32_t owed_ = 0;     // messages taken from it whose credits we have not given back yet
   Fifo<Arrival> arrivals_;
   int offers_here_ = 0;  // arrivals that are offers
 };

@@ -1,4 +1,5 @@
-// What is behind an RdmaContext. For rdma/ only.
+// The implementation of RdmaContext: the memory of each device, and the thread that lets frames of
+// endpoints that are gone still leave. For rdma/ only.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_RDMA_CONTEXT_H_
@@ -24,7 +25,7 @@ namespace tandem {
 class RdmaLeftover {
  public:
   virtual ~RdmaLeftover() = default;
-  // Goes on for a moment; false when there is nothing left to do.
+  // Works for a moment; false when there is nothing left to do.
   virtual bool GoOn() = 0;
 };
 

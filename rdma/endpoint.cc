@@ -131,8 +131,8 @@ absl::Status RdmaEndpoint::CheckDevice() {
   return absl::OkStatus();
 }
 
-// All that can ever complete fits into the queues, so they never overflow: what does not fit is the
-// peer too many.
+// The queues have room for everything that all peers together can have under way, so they never
+// overflow. Where the device's queues are smaller than that, fewer peers are taken.
 absl::Status RdmaEndpoint::CreateQueues() {
   const ibv_device_attr& device = shared_.memory->attributes();
   const auto per_peer = static_cast<int>(receives_per_peer_ + shared_.send_depth);
@@ -162,7 +162,7 @@ absl::Status RdmaEndpoint::CreateQueues() {
   return absl::OkStatus();
 }
 
-// Receive buffers for one peer more; those of peers that went are still there.
+// Posts receive buffers for one more peer, unless those of a peer that has left are still there.
 absl::Status RdmaEndpoint::AddReceives() {
   size_t connected = 0;
   for (const auto& [id, peer] : peers_) connected += peer->connection != nullptr ? 1 : 0;
@@ -188,7 +188,7 @@ void RdmaEndpoint::PostReceive(uint64_t number) {
   if (to_post_.size() == kRdmaReceiveBatch) FlushReceives();
 }
 
-// Several at once: posting may ring the device's bell.
+// Posts several buffers in one call: each call may write to a register of the device.
 void RdmaEndpoint::FlushReceives() {
   if (to_post_.empty()) return;
   ibv_recv_wr requests[kRdmaReceiveBatch] = {};
@@ -250,7 +250,7 @@ void RdmaEndpoint::Close(PeerId id) {
 
 // ---- receiving ----
 
-// Takes completions off the queue, unless there are some that have not been seen to.
+// True if there are completions to handle: some left from before, or new ones from the queue.
 bool RdmaEndpoint::PollQueue() {
   if (polled_ > 0) return true;
   polled_ = ibv_poll_cq(shared_.cq, kCompletionsAtOnce, completions_);
@@ -288,7 +288,7 @@ void RdmaEndpoint::OnReceive(const ibv_wc& wc, RdmaPeer* peer) {
                            absl::StrCat("the connection broke: ", ibv_wc_status_str(wc.status))));
   }
   absl::Status taken;
-  // It may speak before the connection manager has told us that it is connected.
+  // The first message may come before the connection manager's event that the peer is connected.
   if (peer->state == RdmaPeer::State::kAccepting) taken = OnAccepted(peer);
   const uint64_t number = wc.wr_id & ~kReceiveBit;
   const uint8_t* const at = groups_[number / receives_per_peer_].bytes.data() +
@@ -325,7 +325,8 @@ void RdmaEndpoint::Deliver(RdmaPeer* peer, RdmaDelivery* delivery) {
   event.frame = *std::move(parsed);
 }
 
-// Nothing more comes from it. Whoever said goodbye first disconnects, once it has the other's.
+// The peer has said goodbye: nothing more comes from it. We answer with a goodbye of ours. The side
+// that said it first disconnects once it has the answer, so that neither goodbye is cut off.
 void RdmaEndpoint::OnGoodbye(RdmaPeer* peer) {
   if (peer->state == RdmaPeer::State::kOpen) {
     if (peer->reported) Emit(TransportEvent::Kind::kPeerClosed, peer->id, absl::OkStatus());
@@ -333,7 +334,7 @@ void RdmaEndpoint::OnGoodbye(RdmaPeer* peer) {
     if (absl::Status sent = peer->connection->Pump(); !sent.ok()) return Break(peer, sent);
   }
   if (peer->state == RdmaPeer::State::kClosing) {
-    // All it had is here; what we had is there once our goodbye is acknowledged.
+    // All it sent is here. What we sent is there once its device acknowledges our goodbye.
     peer->close_deadline = std::min(peer->close_deadline, After(options_.goodbye_wait));
   } else {
     peer->close_deadline = After(options_.goodbye_wait);
@@ -417,7 +418,7 @@ std::shared_ptr<RdmaContextImpl> RdmaEndpoint::Retire() {
   for (const auto& [id, peer] : peers_) all.push_back(id);
   for (const PeerId id : all) {
     Close(id);
-    // Nobody heard of those that only connected.
+    // The user never heard of peers that have only begun to connect: no goodbye is owed.
     RdmaPeer* const peer = Find(id);
     if (peer != nullptr && peer->state == RdmaPeer::State::kAccepting) Drop(id);
   }

@@ -36,7 +36,7 @@
 
 namespace tandem {
 
-// One connection of an endpoint, and what it was before it was one.
+// One peer of an endpoint, from the attempt to connect until it is dropped.
 struct RdmaPeer {
   using Clock = std::chrono::steady_clock;
   enum class State {
@@ -44,15 +44,15 @@ struct RdmaPeer {
     kAccepting,   // theirs, on its way
     kOpen,
     kClosing,  // we said goodbye, or will when it is connected
-    kClosed,   // it said goodbye and has ours; it disconnects
+    kClosed,   // it said goodbye, and so have we; one side disconnects, see Finished
   };
   PeerId id = 0;
   State state = State::kConnecting;
   bool reported = false;  // the user knows of it
-  bool blocked = false;   // owes a kWritable
+  bool blocked = false;   // a Send was refused: the user waits for kWritable
   bool connected = false;
   bool closed_first = false;  // we said goodbye before it did
-  bool gone = false;          // `why` it is lost; reported by the next Poll
+  bool gone = false;          // lost, for the reason `why`; the next Poll reports it
   absl::Status why;
   std::unique_ptr<RdmaConnection> connection;
   // Ours only.
@@ -78,7 +78,8 @@ class RdmaEndpoint final : public RdmaLeftover {
   explicit RdmaEndpoint(const RdmaOptions& options);
   ~RdmaEndpoint() override;
   absl::Status Start();
-  // No new peers any more, goodbye to all; the context to be seen off by.
+  // The owner goes: takes no new peers, says goodbye to all. Returns the context, which runs GoOn
+  // until everything has left.
   std::shared_ptr<RdmaContextImpl> Retire();
   bool GoOn() override;
   bool empty() const { return peers_.empty(); }
@@ -190,11 +191,11 @@ class RdmaEndpoint final : public RdmaLeftover {
   RdmaPathCounters paths_;
   uint64_t sleeps_ = 0;
   bool worked_ = false;  // something completed in this turn
-  int unwatched_ = 0;    // turns since the clock was looked at
+  int unwatched_ = 0;    // turns since the clock was read
   ibv_wc completions_[kCompletionsAtOnce];
-  int polled_ = 0;      // of these: taken from the queue and not seen to
-  bool armed_ = false;  // the next completion makes the channel readable
-  unsigned unacked_ = 0;
+  int polled_ = 0;        // of these: taken from the queue and not handled yet
+  bool armed_ = false;    // the next completion makes the channel readable
+  unsigned unacked_ = 0;  // completion events read and not acknowledged yet
   Spin spin_;
   bool asleep_ = false;
   Clock::time_point next_timer_ = Clock::time_point::min();

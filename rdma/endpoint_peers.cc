@@ -90,7 +90,8 @@ void RdmaEndpoint::GiveUpAttempt(RdmaPeer* peer) {
 void RdmaEndpoint::OnManagerEvents() {
   rdma_cm_event* event = nullptr;
   while (rdma_get_cm_event(manager_, &event) == 0) {
-    // What an id says must be acknowledged before the id can go.
+    // An event must be acknowledged before its id can be destroyed, which OnManagerEvent may do. So
+    // it is copied and acknowledged first.
     const rdma_cm_event copy = *event;
     const auto* const data = static_cast<const uint8_t*>(event->param.conn.private_data);
     const bool carries = copy.event == RDMA_CM_EVENT_CONNECT_REQUEST ||
@@ -105,11 +106,11 @@ void RdmaEndpoint::OnManagerEvents() {
 
 void RdmaEndpoint::OnManagerEvent(const rdma_cm_event& event, absl::Span<const uint8_t> data) {
   if (event.event == RDMA_CM_EVENT_CONNECT_REQUEST) return OnRequest(event.id, data);
-  if (event.id == listener_) return;  // the device goes; the connections hear of it too
+  if (event.id == listener_) return;  // the device is removed; each connection gets an event too
   RdmaPeer* const peer = Find(reinterpret_cast<PeerId>(event.id->context));
   if (peer == nullptr) return;
   if (!peer->connected) return OnAttempt(peer, event, data);
-  DrainCompletions(kAllCompletions);  // what it said before it went
+  DrainCompletions(kAllCompletions);  // frames that came before the peer went are delivered first
   if (Find(reinterpret_cast<PeerId>(event.id->context)) != peer) return;
   switch (event.event) {
     case RDMA_CM_EVENT_DISCONNECTED:
@@ -117,7 +118,7 @@ void RdmaEndpoint::OnManagerEvent(const rdma_cm_event& event, absl::Span<const u
       return Break(peer, absl::UnavailableError("the peer has disconnected"));
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
       return Break(peer, absl::UnavailableError("the RDMA device was removed"));
-    case RDMA_CM_EVENT_ESTABLISHED:  // its first message was faster
+    case RDMA_CM_EVENT_ESTABLISHED:  // known already: its first message came before this event
     case RDMA_CM_EVENT_ADDR_CHANGE:
       return;
     default:
@@ -129,14 +130,14 @@ void RdmaEndpoint::OnManagerEvent(const rdma_cm_event& event, absl::Span<const u
 // Somebody wants to connect.
 void RdmaEndpoint::OnRequest(rdma_cm_id* id, absl::Span<const uint8_t> data) {
   const absl::Status accepted = Accept(&id, data);
-  if (id == nullptr) return;  // a connection has it
+  if (id == nullptr) return;  // a connection owns it now
   // The reason travels back, as far as it fits.
   const std::string why(accepted.message().substr(0, 120));
   rdma_reject(id, why.data(), static_cast<uint8_t>(why.size()));
   rdma_destroy_id(id);
 }
 
-// Sets *id_in to null if it is not the caller's any more.
+// Makes a connection for the id of a request. Sets *id_in to null once the connection owns it.
 absl::Status RdmaEndpoint::Accept(rdma_cm_id** id_in, absl::Span<const uint8_t> data) {
   rdma_cm_id* const id = *id_in;
   TANDEM_ASSIGN_OR_RETURN(const RdmaHello theirs, DecodeRdmaHello(data));
@@ -166,7 +167,10 @@ absl::Status RdmaEndpoint::Accept(rdma_cm_id** id_in, absl::Span<const uint8_t> 
   return absl::OkStatus();
 }
 
-// News of a connection that is being made.
+// An event of a connection that is being made, by us or by a peer. Making one takes these phases,
+// each begun by the event that ends the one before: our side resolves the address, then the route,
+// then sends a request with its hello; the other side makes a queue pair and a ring and accepts
+// with a hello of its own; both are then told that the connection is established.
 void RdmaEndpoint::OnAttempt(RdmaPeer* peer, const rdma_cm_event& event,
                              absl::Span<const uint8_t> data) {
   const absl::Status next = ContinueAttempt(peer, event, data);
@@ -194,7 +198,7 @@ absl::Status RdmaEndpoint::ContinueAttempt(RdmaPeer* peer, const rdma_cm_event& 
       return peer->state == RdmaPeer::State::kAccepting ? OnAccepted(peer)
                                                         : OnConnected(peer, data);
     case RDMA_CM_EVENT_REJECTED: {
-      // A peer of ours says why; nobody at that port says nothing of the kind.
+      // An endpoint of ours sends the reason along. If there is none, no endpoint listens there.
       const std::string said(reinterpret_cast<const char*>(data.data()), data.size());
       const std::string why = said.substr(0, said.find('\0'));
       if (why.empty()) return absl::UnavailableError("nobody listens there");

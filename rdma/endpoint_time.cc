@@ -28,7 +28,8 @@ void RdmaEndpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* eve
   bool timed_out = false;
   for (;;) {
     Turn();
-    // What has come is handed over first: reading the clock is a part of what a small frame costs.
+    // Frames that have come are handed over before the timers run: reading the clock is a
+    // noticeable part of what a small frame costs.
     Clock::time_point now;
     if (events->size() == before || ++unwatched_ >= kUnwatchedTurns) {
       unwatched_ = 0;
@@ -88,7 +89,8 @@ bool RdmaEndpoint::BeginWait(Clock::time_point* until) {
     TANDEM_CHECK(ibv_req_notify_cq(shared_.cq, 0) == 0);
     armed_ = true;
   }
-  // What came before the bell was armed, or was released after the last turn.
+  // Look once more: a completion may have come before the notification was armed, which then says
+  // nothing of it; and buffers may have been released since the last turn.
   if (news()) return false;
   for (const auto& [id, peer] : peers_) {
     if (!peer->connected || peer->gone) continue;

@@ -30,7 +30,7 @@ size_t ClassBytes(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Touched before it is registered: pinning pages that are there is much faster.
+// Pages are touched before they are registered: pinning pages that exist is much faster.
 uint8_t* MapMemory(size_t bytes) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TANDEM_CHECK(at != MAP_FAILED);
@@ -94,7 +94,7 @@ class RdmaMemory::Pool {
     if (class_bytes > kLargestInSlab) return free_[class_bytes];
     return free_in_slabs_[std::countr_zero(class_bytes)];
   }
-  // Maps and registers; keeps what the system refuses to register, for want of better.
+  // Maps and registers; if the system refuses to register the memory, it is used as plain memory.
   uint8_t* NewRegion(size_t bytes, bool* registered);
   void DropRegion(uint8_t* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Block* NewBlock(size_t bytes);
@@ -189,7 +189,7 @@ RdmaMemory::Pool::Block* RdmaMemory::Pool::NewBlockInSlab(size_t bytes) {
   uint8_t* slab = NewRegion(kSlabBytes, &registered);
   absl::MutexLock lock(&mutex_);
   if (!registered) {
-    // As little as possible of what cannot be registered: it goes when the block does.
+    // Memory that cannot be registered is mapped for this block alone, and unmapped with it.
     DropRegion(slab);
     regions_[reinterpret_cast<uintptr_t>(slab = MapMemory(bytes))] = {bytes, nullptr, false};
     ++stats_.allocations;

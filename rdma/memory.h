@@ -6,8 +6,8 @@
 // nothing is registered and nothing allocated. Nobody outside this process can reach them: remote
 // keys are made by others, for one ring or one transfer (rdma/ring.h, rdma/connection.h).
 //
-// Where the system refuses to lock memory (RLIMIT_MEMLOCK), Alloc falls back to plain memory, and
-// who sends from it has to copy.
+// Where the system refuses to lock memory (RLIMIT_MEMLOCK), Alloc falls back to plain memory, from
+// which frames must be copied before they are sent.
 //
 // Thread safety: any thread. The memory lives until the last holder and the last buffer are gone.
 #ifndef TANDEM_RDMA_MEMORY_H_
@@ -80,7 +80,7 @@ class RdmaMemory final : public BufferSource {
   explicit RdmaMemory(Pool* pool);
   bool IsOfOtherDevice(const void* data) const;
   Pool* const pool_;
-  std::atomic<int> other_devices_{0};  // stretches of memory that are
+  std::atomic<int> other_devices_{0};  // stretches of memory registered by RegisterDmaBuf
 };
 
 }  // namespace tandem

@@ -30,9 +30,9 @@
 
 namespace tandem {
 
-// The RDMA devices of this process, the registered memory of each, and a thread that sees endpoints
-// off: frames that are still under way when a transport goes are sent on for up to its `linger`.
-// The last transport or holder that lets go of the context waits for that. Any thread.
+// The RDMA devices of this process, the registered memory of each, and a thread for what endpoints
+// leave behind: frames that are still under way when a transport is destroyed are sent on for up to
+// its `linger`. Whoever lets go of the context last waits for that. Any thread.
 class RdmaContext {
  public:
   // UNIMPLEMENTED: built without libibverbs or librdmacm. UNAVAILABLE: no device.

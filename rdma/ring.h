@@ -6,7 +6,7 @@
 // order. Once half of the slots of a size are lent out like that, messages are copied out instead,
 // so that a reader who keeps its frames does not stop the peer.
 //
-// Thread safety: for the endpoint's thread, but for buffers, which may be dropped on any.
+// Thread safety: none; for the endpoint's thread. Only buffers may be dropped on any thread.
 #ifndef TANDEM_RDMA_RING_H_
 #define TANDEM_RDMA_RING_H_
 
@@ -35,7 +35,7 @@ class RdmaWaker {
   void Clear();  // the endpoint's thread, when fd() is readable
   // Between these, the endpoint's thread first looks for work once more, then sleeps on fd().
   void BeforeSleep() { asleep_.store(true); }
-  // Who sees this late makes a system call too many.
+  // Another thread may see this late; it then makes one system call too many, which does no harm.
   void AfterSleep() { asleep_.store(false, std::memory_order_relaxed); }
 
  private:
