@@ -67,6 +67,11 @@ absl::Status ShardCore::Init() {
 }
 
 // ---- views and moving ranges ------------------------------------------------------------------
+//
+// A range moves in three phases: the old owner packs it, forgets it and sends the package; the new
+// owner installs it and confirms; the old owner stops sending. Frames may be lost and come in any
+// order, so the package is sent again until it is confirmed, a package may come before the view
+// that announces it, and one that comes late must not be installed a second time.
 
 void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
                        ShardEffects* effects) {
@@ -148,7 +153,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
   if (data.view() > newest) {
     if (const auto move = moves_.find(id);
         move != moves_.end() && move->second.view < data.view()) {
-      moves_.erase(move);  // it has come back, so it had arrived
+      moves_.erase(move);  // the range comes back to us, so our package had arrived
     }
     if (map_->view() < data.view()) {
       arrivals_[id] = {*std::move(image), data.view()};
@@ -302,6 +307,11 @@ int64_t ShardCore::MinClock(uint32_t group) const {
 }
 
 // ---- reads ------------------------------------------------------------------------------------
+//
+// A read is answered at once if the policy of its group lets every range of it be read. Otherwise
+// it is parked: whenever a push or a view may have changed that, all parked reads are looked at
+// again. A worker whose read waits is told every second for whom, so that it does not take waiting
+// for loss.
 
 void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
@@ -327,7 +337,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   parked_.push_back({frame, KeepSlices(slices_), now, now + kNoticeInterval});
 }
 
-// A copy, in memory that is used again.
+// A copy of slices_, in memory that earlier parked frames have left behind.
 std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& slices) {
   std::vector<Slice> kept;
   if (!spare_slices_.empty()) {
@@ -410,7 +420,7 @@ void ShardCore::ServeParked(absl::Time now, ShardEffects* effects) {
   NotifyWaiting(now, effects);
 }
 
-// Tells each reader whom its read waits for: the answer that keeps its deadline from running.
+// Tells each worker whom its read waits for. That keeps the worker's own deadline from running out.
 void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
   for (ParkedRead& read : parked_) {
     if (read.next_notice > now) continue;
@@ -448,6 +458,10 @@ Activity ShardCore::Waiting(absl::Time now) const {
 }
 
 // ---- pushes -----------------------------------------------------------------------------------
+//
+// Each slice of a push is settled by itself: held, applied, found to be a duplicate, or refused. A
+// slice of a step whose predecessor has not come yet cannot be settled; its frame is kept as early,
+// and tried again after each push. The push is acknowledged when all of its slices are settled.
 
 void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
@@ -457,7 +471,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   }
   CheckOwners(&slices_);
   std::vector<Slice> slices;
-  slices.swap(slices_);  // admission may look at other frames
+  slices.swap(slices_);  // slices_ is scratch memory that admission may use for other frames
   if (AdmitSlices(frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
@@ -492,7 +506,8 @@ bool ShardCore::AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices
   return all;
 }
 
-// Was this step of the worker admitted before? Then it costs nothing, whatever the budget.
+// Was this step of the worker admitted before? Such a duplicate holds no memory, so the budget does
+// not matter to it.
 bool ShardCore::Admitted(const ParsedFrame& frame, const Slice& slice) const {
   const Range* const range = owned_[slice.entry.range].get();
   return range != nullptr &&

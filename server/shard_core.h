@@ -5,11 +5,9 @@
 // What it does with a frame:
 //   PULL   answers ROWS, now or when the policy allows it; meanwhile WAITING every second
 //   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all are held
-//   or
-//          applied, or WRONG_VIEW for slices of ranges it does not own
+//          or applied, or WRONG_VIEW for slices of ranges it does not own
 //   views  sends ranges that moved away to their new owner, with everything they hold, until the
-//   new
-//          owner has confirmed; installs ranges that move in
+//          new owner has confirmed; installs ranges that move in
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_SERVER_SHARD_CORE_H_

@@ -22,10 +22,20 @@ namespace {
 
 constexpr size_t kMaxHelloBytes = 256;
 constexpr size_t kMaxNewcomers = 1024;
-constexpr absl::Duration kLook = absl::Milliseconds(50);
-constexpr absl::Duration kAsk = absl::Milliseconds(250);
+constexpr absl::Duration kLook = absl::Milliseconds(50);  // longest sleep between two looks round
+constexpr absl::Duration kAsk = absl::Milliseconds(250);  // between questions to the coordinator
 
-// One call of ConnectLinks.
+// One call of ConnectLinks, in one thread. Whatever it waits for, it goes on looking for the
+// coordinator's verdict, so that all ranks give up together and for the same reason.
+//
+//   1. Check that the wanted kind of link is possible at all. What can be known without trying is
+//      refused here, with its reason, before any rank waits for another.
+//   2. Connect to every lower rank, by the best way that both offer. Of each pair only the higher
+//      rank connects, so that two attempts never cross.
+//   3. Until no rank is missing: sleep until a socket has news, take in newcomers, and carry each
+//      attempt one step on. A newcomer says who it is in its first message (a hello with the token
+//      of the group) and gets a welcome or a refusal; an attempt of ours gets that answer. After a
+//      refusal or a failure the next way to that peer is tried, if there is one.
 class Connector {
  public:
   Connector(const Membership& membership, LinkPorts& ports, const ConnectOptions& options,
@@ -41,15 +51,15 @@ class Connector {
   absl::StatusOr<std::vector<std::unique_ptr<Link>>> Run();
 
  private:
-  // A connection that is not a link yet.
+  // A connection on its way to becoming a link, ours to a lower rank or a newcomer's to us.
   struct Attempt {
     int peer = -1;  // -1: a newcomer who has not said who it is
     std::unique_ptr<MessageStream> tcp;
     UnixLink local;
-    ShmLink::Rings rings;                   // made by us; peer >= 0 and local
+    ShmLink::Rings rings;                   // shared memory made by us, if peer >= 0
     std::unique_ptr<TransportLink> framed;  // over RDMA or ZeroMQ; peer >= 0
-    size_t way = 0;                         // of WaysTo(peer); peer >= 0
-    bool over = false;
+    size_t way = 0;                         // index into WaysTo(peer), if peer >= 0
+    bool over = false;                      // became a link, or failed
     int fd() const { return tcp != nullptr ? tcp->fd() : local.fd(); }
   };
 
@@ -63,7 +73,8 @@ class Connector {
   absl::Status ConnectFramed(TransportHub* hub, const std::string& address, int peer,
                              Attempt* attempt);
   void NoteWhy(int peer, LinkChoice taken);
-  absl::Status Verdict();  // asks, now and then, after those who do not come
+  // What the coordinator has decided, if it has. Tells it now and then whom we still wait for.
+  absl::Status Verdict();
   void Wait();
   void AcceptNewcomers();
   void AcceptFramed(TransportHub* hub, LinkChoice choice);
@@ -115,7 +126,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Connector::Run() {
   return std::move(links_);
 }
 
-// Why it cannot be reached so, by what is known without trying; empty if it may.
+// Why the peer certainly cannot be reached this way, as far as is known without trying; empty if it
+// may be possible.
 std::string Connector::Unreachable(int peer, LinkChoice choice) const {
   const GroupMember& member = group_.members[peer];
   switch (choice) {
@@ -185,7 +197,7 @@ rendezvous::LinkHello Connector::HelloTo(int peer) const {
   return hello;
 }
 
-// Best first.
+// The ways to try, the best first.
 std::vector<LinkChoice> Connector::WaysTo(int peer) const {
   if (options_.links != LinkChoice::kAuto) return {options_.links};
   std::vector<LinkChoice> ways;
@@ -196,7 +208,7 @@ std::vector<LinkChoice> Connector::WaysTo(int peer) const {
   return ways;
 }
 
-// By the first of its ways, from `first_way` on, that can be begun.
+// Begins an attempt by the first way, from `first_way` on, that can be begun.
 absl::Status Connector::ConnectTo(int peer, size_t first_way) {
   const std::vector<LinkChoice> ways = WaysTo(peer);
   for (size_t way = first_way;; ++way) {
@@ -244,7 +256,8 @@ absl::Status Connector::ConnectTcp(int peer, Attempt* attempt) {
 }
 
 absl::Status Connector::ConnectShm(int peer, Attempt* attempt) {
-  // The name exists since before the group met: whoever has none now has gone.
+  // A rank opens its socket before it joins the group. If there is none by this name now, that
+  // process is gone, and there is no point in trying again.
   TANDEM_ASSIGN_OR_RETURN(attempt->local,
                           UnixLink::ConnectBy(group_.members[peer].unix_name,
                                               std::min(deadline_, MonotonicNow() + kLook)));
@@ -260,7 +273,8 @@ absl::Status Connector::ConnectFramed(TransportHub* hub, const std::string& addr
   return absl::OkStatus();
 }
 
-// For the reader of a summary: what spoke for this way, or against better ones.
+// Records, for the summary of the job, why this way was taken: what spoke for it, or against better
+// ones.
 void Connector::NoteWhy(int peer, LinkChoice taken) {
   std::string& why = why_[peer];
   if (options_.links != LinkChoice::kAuto) {
@@ -354,7 +368,7 @@ absl::Status Connector::ServeFramed(Attempt& attempt) {
   return absl::OkStatus();
 }
 
-// Looks for the answer of a peer, or the hello of a newcomer.
+// Reads the answer of a peer that we connected to, or the hello of a newcomer.
 absl::Status Connector::ServeTcp(Attempt& attempt) {
   const absl::Status ended = attempt.tcp->Receive();
   rendezvous::LinkHello hello;
@@ -363,7 +377,7 @@ absl::Status Connector::ServeTcp(Attempt& attempt) {
   absl::StatusOr<bool> next = ours ? attempt.tcp->Next(&reply) : attempt.tcp->Next(&hello);
   if (next.ok() && !*next) {
     if (ended.ok()) return absl::OkStatus();
-    next = ended;  // nothing will come
+    next = ended;  // the connection has ended: no message will come
   }
   if (!ours) {
     if (next.ok()) {
