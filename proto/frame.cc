@@ -91,7 +91,7 @@ bool KnownKind(uint8_t kind) {
   return false;
 }
 
-// Frames whose slices describe the keys part, and those whose slices describe the values part.
+// Kinds whose slices describe the keys part, and kinds whose slices describe the values part.
 bool SlicesHaveKeys(FrameKind kind) { return kind == FrameKind::kPull || kind == FrameKind::kPush; }
 bool SlicesHaveValues(FrameKind kind) {
   return kind == FrameKind::kRows || kind == FrameKind::kPush;
@@ -135,7 +135,7 @@ absl::StatusOr<Control> ParsedFrame::ParseControl() const {
     return absl::InvalidArgumentError(
         absl::StrCat("frame kind ", static_cast<int>(header.kind), " carries no Control message"));
   }
-  // Of text that is not UTF-8 protobuf writes to stderr what the status says as well.
+  // If a text field is not UTF-8, protobuf writes a line to standard error beside failing here.
   const google::protobuf::LogSilencer silent;
   Control control;
   if (!control.ParseFromArray(body.data(), static_cast<int>(body.size()))) {

@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// What of a job a range map must agree with.
+// The part of a job that a range map must agree with.
 struct ClusterSizes {
   std::vector<std::string> tables;  // names, by id
   int servers = 0;
@@ -50,7 +50,7 @@ class RangeMap {
   }
 
   // ids[i] = the range of keys[i] of `table`, whose salt is `salt`; ranks[i] = counts[id], to which
-  // 1 is then added. For all keys of a request at once: no key waits for the one before.
+  // 1 is then added. Takes all keys of a request at once, so that the processor can overlap them.
   void FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys, uint32_t* ids,
                uint32_t* ranks, uint32_t* counts) const;
 
@@ -67,7 +67,8 @@ class RangeMap {
     uint32_t count = 0;
     bool equal = false;  // as EqualRanges cuts them: Guess is right for all positions
   };
-  // The place of the range of `count` equal ones that begin at floor(2^64 i / count).
+  // Which of `count` equal ranges, of which range i begins at floor(2^64 i / count), holds
+  // `position`.
   static uint64_t Guess(uint64_t position, uint64_t count) {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(position) * count + (count - 1)) >>
                                  64);

@@ -25,7 +25,7 @@ Clock::time_point After(absl::Duration d) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(d));
 }
 
-// One of the ways, and when it is to be asked again.
+// One of the ways, and when to ask it again for news.
 struct Way {
   TransportWay way;
   bool ready = true;  // it may have news
@@ -137,7 +137,7 @@ absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
 
 absl::Status MultiTransport::Send(PeerId id, Frame frame) {
   Way& way = ways_[id % ways_.size()];
-  way.ready = true;  // sending can make news that waiting does not see
+  way.ready = true;  // sending may bring news that its descriptor does not announce
   return way->Send(id / ways_.size(), std::move(frame));
 }
 
@@ -184,11 +184,11 @@ void MultiTransport::PollWays(std::vector<TransportEvent>* events) {
     way->Poll(absl::ZeroDuration(), events);
     for (size_t e = first; e < events->size(); ++e) Translate(i, &(*events)[e]);
     if (!every_time) way.next_poll = After(way.way.poll_every);
-    if (events->size() > first) way.ready = true;  // perhaps more
+    if (events->size() > first) way.ready = true;  // there may be more
   }
 }
 
-// Gives the event its outer number, and draws the conclusions.
+// Gives the event the peer's number as the user knows it; remembers a way that broke.
 void MultiTransport::Translate(size_t way, TransportEvent* event) {
   event->peer = Outer(way, event->peer);
   const bool lost = event->kind == TransportEvent::Kind::kPeerLost;
@@ -204,7 +204,7 @@ void MultiTransport::Translate(size_t way, TransportEvent* event) {
 // Sleeps until some way has news, one of them is due, or somebody calls Wake.
 void MultiTransport::Wait(Clock::time_point deadline) {
   Clock::time_point until = deadline;
-  size_t begun = ways_.size();  // the first way last: it may spin
+  size_t begun = ways_.size();  // from the last way to the first, which may spin before it sleeps
   bool may = true;
   while (may && begun > 0) may = ways_[--begun].way.transport->BeginWait(&until);
   int count = 0;
@@ -217,7 +217,7 @@ void MultiTransport::Wait(Clock::time_point deadline) {
     }
     count = epoll_wait(epoll_fd_.get(), ready, 8, timeout_ms);
   }
-  if (count <= 0) {  // a timer, or news without a descriptor: whose, only they know
+  if (count <= 0) {  // a timer of one of the ways, or news without a descriptor: ask them all
     for (Way& way : ways_) way.ready = true;
   }
   for (int i = 0; i < count; ++i) ways_[ready[i].data.u64].ready = true;

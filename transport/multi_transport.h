@@ -2,16 +2,16 @@
 //
 // The address lists all ways to this endpoint, best first, separated by spaces, e.g.
 //   shm:6f0c.../tandem-1f2e... tcp://10.0.0.1:41231
-// An address with fewer ways, or one, is as good. Connect tries the ways that both sides have, in
-// our order, and takes the first that works; who connects chooses, answers come the same way.
+// An address may list fewer ways, or one. Connect tries the ways that both sides have, in our
+// order, and takes the first that works. The side that connects chooses; answers come the same way.
 //
 // A way that breaks (kPeerLost) is not tried again for the same address, so whoever sends next is
 // connected by the next way: the loss of a path looks like the loss of a peer that comes back at
 // once. Frames in flight may be lost then, none is doubled, and the order holds within a
-// connection. Who must not lose a frame asks again, as after any loss, and the other side tells
-// repetitions apart (requests of the client are numbered, a shard admits a push once).
+// connection. A sender that must not lose a frame asks again, as after any loss, and the other side
+// recognises repetitions (requests of the client are numbered, a shard admits a push once).
 //
-// on_path is told what was chosen and why, at each choice, by Connect.
+// Connect reports each choice, and why it was made, to on_path.
 #ifndef TANDEM_TRANSPORT_MULTI_TRANSPORT_H_
 #define TANDEM_TRANSPORT_MULTI_TRANSPORT_H_
 

@@ -1,5 +1,5 @@
-// What a process has chosen to reach others by (transport/multi_transport.h), until somebody
-// reports it. Endpoints of several threads may share one.
+// The ways by which a process has chosen to reach others (transport/multi_transport.h), kept until
+// somebody reports them. Endpoints of several threads may share one log.
 //
 // Thread safety: any thread.
 #ifndef TANDEM_TRANSPORT_PATH_LOG_H_

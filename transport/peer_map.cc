@@ -7,7 +7,7 @@
 namespace tandem {
 namespace {
 constexpr size_t kMaxParked = 4096;        // frames an endpoint
-constexpr size_t kMaxEndpoints = 1 << 17;  // senders name themselves: bound how many they can be
+constexpr size_t kMaxEndpoints = 1 << 17;  // senders choose their names: bound how many there are
 }  // namespace
 
 bool PeerMap::SetAddress(EndpointId endpoint, const std::string& address) {

@@ -3,8 +3,8 @@
 //
 // Buffers are blocks of powers of two inside segments; a segment is one memfd that others can only
 // read. Small buffers come from the heap, because small parts are copied into the ring anyway.
-// Segments live as long as the arena and its buffers, but for those of one block above
-// kLargestKept, which go with it.
+// Segments live as long as the arena and its buffers. Only a segment that is a single block above
+// kLargestKept is freed with that block.
 //
 // Thread safety: all methods may be called from any thread.
 #ifndef TANDEM_TRANSPORT_SHM_ARENA_H_
@@ -31,7 +31,7 @@ class ShmArena final : public BufferSource {
   struct Place {
     uint32_t segment = 0;
     uint64_t offset = 0;
-    bool passing = false;  // the segment goes with its block: to be announced at each use
+    bool passing = false;  // the segment is unmapped with its block: announce it at each use
   };
   // What another process needs to map a segment; valid as long as a buffer in it is held.
   struct SegmentInfo {

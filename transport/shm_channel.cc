@@ -68,7 +68,8 @@ class ShmInbox {
     words[kSummaryWord].fetch_or(uint64_t{1} << (slot / 64));
     if (words[kWantsSlotsWord].load() != 0 && words[kWantsSlotsWord].exchange(0) != 0) Bell();
   }
-  // A peer that is gone or drowns in bells needs none.
+  // The send fails if the peer is gone, or if its socket is full of bells that it has yet to read;
+  // in both cases one more bell is of no use.
   void Bell() { (void)socket_.Send(absl::string_view(&kBell, 1)); }
 
  private:
@@ -116,7 +117,7 @@ absl::Status ShmChannel::Start(UnixLink socket) {
   inbox_ = std::make_shared<ShmInbox>(std::move(socket));
   const int fds[] = {ring.get()};
   const absl::Status sent = inbox_->socket().Send(kHelloText, fds);
-  // One that has said all it had to say and left is still to be read.
+  // A peer that has finished and left may have frames in its ring that are still to be read.
   return absl::IsUnavailable(sent) ? absl::OkStatus() : sent;
 }
 
@@ -139,7 +140,7 @@ absl::Status ShmChannel::ReadSocket() {
       return absl::OkStatus();
     }
     TANDEM_RETURN_IF_ERROR(message.status());
-    if (message->bytes[0] == kBell) return absl::OkStatus();  // more of them can wait
+    if (message->bytes[0] == kBell) return absl::OkStatus();  // the rest can wait
     TANDEM_RETURN_IF_ERROR(OnMessage(*std::move(message)));
   }
   return absl::OkStatus();
@@ -219,8 +220,9 @@ absl::Status ShmChannel::Send(absl::Span<const Buffer> parts) {
   return absl::OkStatus();
 }
 
-// The largest part that travels in the ring; larger ones need a place. Whatever else is queued, so
-// much of the ring stays free that the queue's bound can be reached.
+// The largest part that travels in the ring; larger ones need a place in shared memory. Parts travel
+// in the ring only as long as enough of it stays free for the rest of the queue: the bound is a
+// number of frames, and must not be cut short by a few frames with much in them.
 absl::StatusOr<size_t> ShmChannel::LargestInline(absl::Span<const Buffer> parts) {
   size_t bytes = kRecordHead;
   for (const Buffer& part : parts) {
@@ -329,7 +331,7 @@ void ShmChannel::CollectReleased() {
     const auto group = static_cast<uint32_t>(std::countr_zero(groups));
     for (uint64_t bits = words[kFirstSlotWord + group].exchange(0); bits != 0; bits &= bits - 1) {
       const uint32_t slot = group * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-      if (slot >= slots_.size() || slots_[slot].empty()) continue;  // the peer may say anything
+      if (slot >= slots_.size() || slots_[slot].empty()) continue;  // the peer may write anything
       slots_[slot] = Buffer();
       free_slots_.push_back(slot);
       --slots_in_use_;
@@ -400,8 +402,9 @@ absl::Status ShmChannel::TakePlaced(absl::Span<const uint8_t> words, uint64_t si
   return absl::OkStatus();
 }
 
-// Segments are announced before they are used, so an unknown one waits on the socket. Passing ones
-// are large, and only their buffers keep them mapped.
+// A segment is announced on the socket before a record refers to it, so the announcement of an
+// unknown one waits there. Segments that go with their block are large; only buffers in them keep
+// them mapped.
 absl::StatusOr<std::shared_ptr<const Mapping>> ShmChannel::FindSegment(uint32_t id) {
   for (int reads = 0; reads < kMaxReads; ++reads) {
     for (size_t i = segments_.size(); i-- > 0;) {

@@ -2,8 +2,9 @@
 // socket (transport/unix_link.h) between two processes of one host.
 //
 // Each side makes the ring it sends into and gives it to the other in its first message, so frames
-// can be sent before the other side has answered. The socket is the doorbell (a byte, only to one
-// that has said it sleeps), carries descriptors, and tells when the other process is gone.
+// can be sent before the other side has answered. The socket has three uses: it is the doorbell
+// (one byte, sent only to a side that has said it sleeps), it carries descriptors, and its end
+// tells that the other process is gone.
 //
 // A frame is one record of the ring: its small parts, and for each large part where it lies in a
 // segment of the sender (transport/shm_arena.h), which the receiver maps read-only. Such a part has
@@ -18,8 +19,8 @@
 //
 // Nothing the peer writes is believed: records are copied before they are looked at, places are
 // checked against the size of what was mapped. Part 0 is copied too, because what it says is
-// checked once and used later. Other parts are numbers, which may change while they are read (the
-// sender would have to write them after sending) without any harm but to the numbers.
+// checked once and used later. Other parts are numbers: a sender that changes them after sending
+// can make the numbers wrong, which it could have done before, and nothing else.
 //
 // Thread safety: none; the endpoint's thread. Received buffers may be dropped anywhere, at any
 // time.
@@ -98,7 +99,7 @@ class ShmChannel {
   absl::StatusOr<bool> RoomAgain();
   // Nothing more will come from us. Frames sent before are still read by the peer.
   void Finish();
-  // Ends the connection without that: the peer sees a loss.
+  // Ends the connection without Finish: the peer sees a loss.
   void HangUp();
   // Takes back the buffers of large parts that the peer has dropped.
   void CollectReleased();

@@ -54,7 +54,7 @@ std::string NewName() {
   return absl::StrFormat("tandem-%08x%08x%08x", entropy(), entropy(), entropy());
 }
 
-// A peer, or what is left of one while it holds buffers of ours.
+// A peer. After its end it stays as long as the other process holds buffers of ours.
 struct Peer {
   PeerId id = 0;
   std::unique_ptr<ShmChannel> link;     // null while nobody listens
@@ -211,7 +211,7 @@ absl::Status Endpoint::TryConnect(Peer* peer) {
                           ShmChannel::New(std::move(socket), shared_, options_.send_queue_frames));
   Link(peer, std::move(link));
   for (const Frame& frame : std::exchange(peer->pending, {})) {
-    TANDEM_RETURN_IF_ERROR(SendOn(peer, frame));  // the ring has room for as many
+    TANDEM_RETURN_IF_ERROR(SendOn(peer, frame));  // the ring has room for all that could be pending
   }
   return absl::OkStatus();
 }
@@ -315,7 +315,8 @@ bool Endpoint::DrainAll() {
   return more;
 }
 
-// Reads what a peer sends that we have closed: it waits for its buffers, as we do for ours.
+// Reads and drops what a closed peer still sends: it cannot end its side before we have given its
+// buffers back, just as we wait for ours.
 void Endpoint::Discard(ShmChannel* link) {
   Frame frame;
   size_t parts = 0;
@@ -332,7 +333,7 @@ bool Endpoint::Drain(Peer* peer) {
     if (!link->PeerMayRead()) gone_.push_back(peer->id);
     return false;
   }
-  const bool end = link->peer_finished() || link->peer_gone();  // before the last look
+  const bool end = link->peer_finished() || link->peer_gone();  // ask before the last look
   Frame frame;
   size_t parts = 0;
   for (int left = end ? options_.send_queue_frames * 2 : kFramesPerTurn; left > 0; --left) {
@@ -359,7 +360,7 @@ void Endpoint::Handle(Peer* peer, Frame frame, size_t parts) {
           : DecodeFrame(std::move(frame));
   if (!parsed.ok()) return Emit(Kind::kGarbage, peer, std::move(parsed).status());
   const FrameKind kind = parsed->header.kind;
-  if (kind == FrameKind::kPing || kind == FrameKind::kGoodbye) return;  // other transports' words
+  if (kind == FrameKind::kPing || kind == FrameKind::kGoodbye) return;  // for other transports only
   ++counters_.frames_received;
   counters_.bytes_received += bytes;
   peer->known = true;
@@ -402,7 +403,7 @@ void Endpoint::EmitWritable() {
   for (size_t i = 0; i < blocked_.size();) {
     Peer* const peer = Find(blocked_[i]);
     if (peer != nullptr && !peer->closed) {
-      // A cursor that lies is found again, and dealt with, by the next Send.
+      // An impossible cursor of the peer will be found by the next Send too, which ends the link.
       if (peer->link == nullptr || !peer->link->RoomAgain().value_or(true)) {
         ++i;
         continue;
@@ -447,7 +448,7 @@ void Endpoint::AcceptAll() {
     if (absl::IsPermissionDenied(socket.status())) continue;
     if (!socket.ok()) return;
     auto link = ShmChannel::New(*std::move(socket), shared_, options_.send_queue_frames);
-    if (link.ok()) Add(*std::move(link));  // else it sees its connection end
+    if (link.ok()) Add(*std::move(link));  // otherwise the socket closes, which the newcomer sees
   }
 }
 
@@ -492,7 +493,7 @@ bool Endpoint::AnyOpen() const {
 
 void Endpoint::Wake() {
   wake_requested_.store(true);
-  if (!sleeping_.load()) return;  // it looks once more before it sleeps
+  if (!sleeping_.load()) return;  // the endpoint's thread looks once more before it sleeps
   const uint64_t one = 1;
   // It fails only when the counter is full, and then the descriptor is readable anyway.
   [[maybe_unused]] const ssize_t written = write(wake_fd_.get(), &one, sizeof one);

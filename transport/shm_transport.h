@@ -1,7 +1,7 @@
 // Transport between processes of one host through shared memory (transport/shm_channel.h says how).
 //
 // In steady state a frame costs no allocation and no system call: the receiver looks into its
-// rings, for a while (transport/spin.h) before it goes to sleep; only one that sleeps is rung.
+// rings for a while (transport/spin.h) before it goes to sleep, and is only rung if it sleeps.
 // Small frames are copied through the ring. Large parts from Alloc() are written once and read
 // where they lie; other large parts are copied once, into shared memory. A received buffer keeps
 // its sender's block from being used again until it is dropped.

@@ -29,7 +29,7 @@ Spin::Spin(SpinMode mode) : mode_(mode), load_(open("/proc/loadavg", O_RDONLY | 
   if (sched_getaffinity(0, sizeof mine, &mine) == 0) cores_ = CPU_COUNT(&mine);
 }
 
-// While it pays there is nothing to ask; a failure leads to a sleep, and then there is time.
+// The system is asked only after a spin has failed: a thread that is about to sleep has the time.
 bool Spin::Allowed(Clock::time_point now) {
   if (mode_ != SpinMode::kWhenCoresAreFree) return mode_ == SpinMode::kAlways;
   if (now < next_look_ || (allowed_ && !failed_)) return allowed_;

@@ -1,6 +1,7 @@
 // How long to look for news before going to sleep. Sleeping and being woken costs two system calls
-// and a trip through the scheduler of the kernel, several microseconds; but who spins on a core
-// that somebody else needs makes everybody wait, most of all for the one it waits for.
+// and a trip through the scheduler of the kernel, several microseconds. But a thread that spins on
+// a core that another thread needs makes everybody wait, even for the thread that it waits for
+// itself.
 //
 // So: as long as spinning has paid off lately (kMin to kMax, doubled by success, halved by
 // failure), and not at all while more threads want to run than there are cores. The latter is read
@@ -21,7 +22,7 @@ namespace tandem {
 enum class SpinMode {
   kNever,
   kWhenCoresAreFree,
-  kAlways,  // somebody has kept the cores free, e.g. by real-time priority
+  kAlways,  // for programs that have cores to themselves, e.g. by real-time priority
 };
 
 class Spin {

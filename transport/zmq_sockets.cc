@@ -47,11 +47,11 @@ absl::StatusOr<void*> NewZmqMonitor(ZmqContext& context, void* socket, int zmq_e
   void* const monitor = zmq_socket(context.handle(), ZMQ_PAIR);
   if (monitor == nullptr) return NoSocket("socket monitor");
   const int none = 0;
-  // Without a bound here: an I/O thread that cannot store an event would wait for us.
+  // No bound: an I/O thread that cannot store an event would wait until we read some.
   TANDEM_CHECK(zmq_setsockopt(monitor, ZMQ_RCVHWM, &none, sizeof none) == 0);
   TANDEM_CHECK(zmq_setsockopt(monitor, ZMQ_LINGER, &none, sizeof none) == 0);
   TANDEM_CHECK(zmq_connect(monitor, name.c_str()) == 0);
-  // A pipe announces what is written to it only once its reader has found it empty.
+  // libzmq announces an event only after its reader has once found the pipe empty, so read it now.
   ForMonitorEvents(monitor, [](int) { return true; });
   return monitor;
 }

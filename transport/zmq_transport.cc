@@ -59,7 +59,7 @@ struct Peer {
   State state = State::kOpen;
   bool gone = false;     // a send failed; reported once what it sent is read
   bool dirty = false;    // its DEALER may hold frames that epoll will not announce
-  bool blocked = false;  // owes a kWritable
+  bool blocked = false;  // a Send was refused: the user waits for kWritable
   bool spoke = false;    // sent something valid, so an answer to our goodbye can be expected
   std::shared_ptr<Flow> flow;
   Clock::time_point close_deadline = Clock::time_point::max();
@@ -173,7 +173,7 @@ class ZmqTransport final : public WaitableTransport {
   bool router_dirty_ = false;
   std::vector<PeerId> dirty_;    // DEALERs that may hold frames
   std::vector<PeerId> gone_;     // incoming peers whose connection is gone, not yet reported
-  std::vector<PeerId> blocked_;  // peers that owe a kWritable
+  std::vector<PeerId> blocked_;  // peers whose user waits for kWritable
   std::vector<PeerId> scratch_ids_;
   Clock::time_point next_timer_ = Clock::time_point::min();
   Clock::time_point next_ping_ = Clock::time_point::min();
@@ -223,8 +223,8 @@ ZmqTransport::~ZmqTransport() {
   close(epoll_fd_);
 }
 
-// Frees the address before the destructor returns: libzmq closes in the background, and a
-// connection made meanwhile would be to nobody.
+// Frees the address before the destructor returns. libzmq closes in the background; until then
+// others could still connect to an endpoint that no longer exists.
 void ZmqTransport::Unbind() {
   if (zmq_unbind(router_, bound_.c_str()) != 0) return;  // it was never bound
   const auto deadline = After(options_.linger);
@@ -312,7 +312,7 @@ absl::Status ZmqTransport::OpenDealer(Peer* peer) {
       ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED,
       peer->id * 2, &peer->dealer, &peer->monitor));
   if (zmq_connect(peer->dealer, peer->address.c_str()) == 0) {
-    MarkDirty(peer);  // a first read, see NewZmqMonitor
+    MarkDirty(peer);  // its monitor must be read once, see NewZmqMonitor
     return absl::OkStatus();
   }
   const absl::Status malformed =
@@ -373,7 +373,7 @@ void ZmqTransport::Push(Peer* peer, Frame frame) {
 }
 
 bool ZmqTransport::Transmit(Peer* peer, SendRecord* record) {
-  MarkDirty(peer);  // sending makes libzmq take in news that epoll then no longer announces
+  MarkDirty(peer);  // sending makes libzmq take in events, which epoll then no longer announces
   if (peer->incoming() && !SendRoutingId(peer->id)) {
     record->Release();
     return false;
@@ -430,7 +430,7 @@ void ZmqTransport::Close(PeerId id) {
     peer->state = Peer::State::kClosed;
     return;
   }
-  // One that is still connecting keeps its state: it has until the linger ends to answer.
+  // A peer that is still connecting keeps its state: it may answer until the linger ends.
   peer->close_deadline = After(options_.goodbye_wait);
   ScheduleAt(peer->close_deadline);
   if (!connecting) peer->state = Peer::State::kClosing;
@@ -493,7 +493,7 @@ void ZmqTransport::OnReady(uint64_t key) {
 
 void ZmqTransport::DrainDirty() {
   if (router_dirty_) DrainRouter();
-  if (!router_dirty_) {  // all is read, so what the gone had to say was said
+  if (!router_dirty_) {  // everything is read, so no frame of a peer that is gone is left
     for (const PeerId id : gone_) Lose(id, absl::UnavailableError("the connection is closed"));
     gone_.clear();
   }
@@ -507,12 +507,11 @@ void ZmqTransport::DrainDirty() {
   scratch_ids_.clear();
 }
 
-// To learn that a socket is empty costs a system call, and the next Poll has to ask anyway if
-// something is sent meanwhile. So after a wait one frame is enough; a Poll that finds frames before
-// it waits reads all it may.
+// Finding a socket empty costs a system call, and the next Poll has to ask again anyway. So after a
+// wait one frame is enough; a Poll that finds frames before it waits reads as many as it may.
 void ZmqTransport::DrainRouter() {
   Received received;
-  router_dirty_ = false;  // replies made on the way set it again
+  router_dirty_ = false;  // replies that are sent below set it again
   for (int left = kFramesPerTurn; left > 0; --left) {
     if (!Receive(router_, /*routed=*/true, &received)) return;
     Handle(received.incoming, std::move(received));
@@ -611,8 +610,8 @@ void ZmqTransport::OnGoodbye(Peer* peer) {
   }
   peer->state = Peer::State::kClosed;
   peer->close_deadline = Clock::time_point::max();
-  // It has stopped reading frames, so all that is worth sending is our goodbye; and it may be gone
-  // already, which libzmq would take the whole linger to find out.
+  // The peer has stopped reading frames, so only our goodbye is worth sending. And it may be gone
+  // already, which libzmq would need the whole linger to find out.
   if (!peer->incoming()) Drop(peer->id, options_.goodbye_wait);
 }
 
@@ -655,8 +654,9 @@ Peer* ZmqTransport::FindOrAddIncoming(PeerId id) {
   return peer.get();
 }
 
-// Some incoming connection ended; only a send can tell which. The monitor speaks a moment before
-// the ROUTER knows, so the probe comes a little later (and the regular one if that was too soon).
+// An incoming connection has ended; which one, only a send to each can tell. The monitor reports it
+// a moment before the ROUTER knows, so the probe is sent a little later. If that was too soon, the
+// regular probe finds it.
 void ZmqTransport::OnRouterMonitor() {
   ForMonitorEvents(router_monitor_, [this](int) {
     next_ping_ = std::min(next_ping_, std::max(Clock::now() + kProbeDelay,
@@ -738,7 +738,7 @@ void ZmqTransport::RunTimers(Clock::time_point now) {
 
 void ZmqTransport::TickPeer(Peer* peer, Clock::time_point now) {
   if (now >= peer->close_deadline) {
-    // An incoming one stays known, so that what it may still send is not taken for a new peer's.
+    // An incoming peer stays known, so that a late frame of it is not taken for one of a new peer.
     peer->close_deadline = Clock::time_point::max();
     peer->state = Peer::State::kClosed;
     if (!peer->incoming()) Drop(peer->id, options_.linger);
