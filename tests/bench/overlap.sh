@@ -25,6 +25,7 @@ while [[ $# -gt 0 ]]; do
 done
 skip() { echo "SKIPPED ENTIRELY: $1"; exit 77; }
 [[ $EUID -eq 0 ]] && command -v tc >/dev/null && ip netns list >/dev/null || skip "needs root, ip and tc"
+$tiny && out=
 out=${out:-$(mktemp -d)}
 mkdir -p "$out"
 job=(--job configs/overlap_bench.textproto)
@@ -41,6 +42,7 @@ cleanup() {
   wait 2>/dev/null || true
   ip netns delete $a 2>/dev/null || true
   ip netns delete $b 2>/dev/null || true
+  if $tiny; then rm -rf "$out"; fi
 }
 trap cleanup EXIT
 ip netns add $a 2>/dev/null || skip "no network namespace can be made here"
@@ -74,4 +76,4 @@ for ((round = 1; round <= rounds; ++round)); do
   wait
   python3 tests/bench/trace_overlap.py --skip 2 "$dir/trace-0.json" "$dir/trace-1.json"
 done
-echo "traces in $out"
+$tiny || echo "traces in $out"
