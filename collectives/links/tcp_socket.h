@@ -52,9 +52,8 @@ absl::StatusOr<std::pair<OwnedFd, OwnedFd>> TcpPair();
 //   - congestion control "reno": on one host and in a quiet network it reaches full speed at once,
 //     where pacing algorithms hold back (up to a third of a large allreduce on loopback);
 //   - keep-alive after 3 s, three times: a peer whose machine has vanished is seen while we wait
-//   for
-//     it. (TCP_USER_TIMEOUT is not set: it would also end the connection to a peer that lives and
-//     is slow to read.)
+//     for it. (TCP_USER_TIMEOUT is not set: it would also end the connection to a peer that lives
+//     and is slow to read.)
 // What the system does not allow is left as it is: none of it changes what arrives.
 void TuneTcp(int fd);
 
