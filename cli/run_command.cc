@@ -118,7 +118,7 @@ class Run {
       return absl::PermissionDeniedError(
           absl::StrCat("--out ", flags_.out, ": cannot be made: ", error.message()));
     }
-    for (const char* stale : {"summary.json", "metrics.jsonl"}) {
+    for (const char* stale : {"summary.json", "metrics.jsonl", "address"}) {
       fs::remove(absl::StrCat(flags_.out, "/", stale), error);
     }
     fs::remove_all(flags_.out + "/collectives", error);

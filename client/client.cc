@@ -1,8 +1,10 @@
 #include "client/client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 namespace tandem {
@@ -10,10 +12,12 @@ namespace tandem {
 absl::StatusOr<std::unique_ptr<Client>> Client::New(const JobPlan& plan,
                                                     std::unique_ptr<Transport> transport,
                                                     const Options& options) {
-  if (options.rank < 0 || options.rank >= plan.workers() || options.incarnation == 0 ||
-      options.max_in_flight < 1) {
+  const EndpointId self = options.self;
+  const bool known =
+      self.role == Role::kReader || (self.role == Role::kWorker && self.index < plan.workers());
+  if (!known || options.incarnation == 0 || options.max_in_flight < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "client: rank ", options.rank, " of ", plan.workers(), " workers, incarnation ",
+        "client: ", self.DebugString(), " of ", plan.workers(), " workers, incarnation ",
         options.incarnation, " (never 0), max_in_flight ", options.max_in_flight, " (1 or more)"));
   }
   return std::unique_ptr<Client>(new Client(plan, std::move(transport), options));
@@ -21,9 +25,11 @@ absl::StatusOr<std::unique_ptr<Client>> Client::New(const JobPlan& plan,
 
 Client::Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options)
     : plan_(plan),
+      reader_(options.self.role == Role::kReader),
+      deadline_(options.deadline),
       engine_(std::make_shared<ClientEngine>(
           plan, std::move(transport),
-          ClientEngine::Options{.rank = options.rank,
+          ClientEngine::Options{.self = options.self,
                                 .incarnation = options.incarnation,
                                 .max_in_flight = options.max_in_flight,
                                 .refuse_when_full = options.refuse_when_full,
@@ -31,9 +37,22 @@ Client::Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const 
 
 Client::~Client() { engine_->Shutdown(); }
 
+void Client::Fail(const absl::Status& why) { engine_->Fail(why); }
+
 absl::Status Client::SetView(const View& view) { return engine_->SetView(view); }
 
 ClientCore::Counters Client::counters() const { return engine_->counters(); }
+
+Future Client::Read(uint32_t table, absl::Span<const uint64_t> ids, absl::Span<float> rows,
+                    absl::Duration deadline) {
+  auto call = std::make_shared<ClientCall>();
+  call->info.group = table < plan_.tables.size() ? plan_.tables[table].group : 0;
+  call->info.flags = kFlagEvaluate;
+  call->keys = {{table, ids, /*may_repeat=*/true}};
+  call->rows = {rows};
+  call->deadline = MonotonicNow() + deadline;
+  return Start(std::move(call));
+}
 
 Future Client::Pull(uint32_t group, int64_t step, absl::Span<const TableKeys> keys,
                     absl::Span<const absl::Span<float>> rows, Ids ids) {
@@ -90,6 +109,10 @@ Future Client::Push(int64_t step, uint64_t samples, PreparedPush* push) {
 // What the core takes for granted.
 absl::Status Client::Check(const ClientCall& call) const {
   const char* const what = call.push ? "push" : "pull";
+  if (reader_ && call.info.flags != kFlagEvaluate) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, ": a read-only client has no rank; it may Read"));
+  }
   const bool in_frames = call.prepared != nullptr || !call.kept_rows.empty();
   const size_t values = in_frames   ? call.kept_rows.size()
                         : call.push ? call.gradients.size()
@@ -149,6 +172,7 @@ Future Client::Start(std::shared_ptr<ClientCall> call) {
   const Future future(call, engine_);
   absl::Status status = Check(*call);
   if (status.ok()) {
+    call->deadline = std::min(call->deadline, MonotonicNow() + deadline_);
     status = engine_->Start(std::move(call));
   }
   if (!status.ok()) future.call_->Finish(std::move(status));

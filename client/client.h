@@ -1,11 +1,12 @@
 // Push and pull for a program of its own: asynchronous reads of rows and pushes of gradient sums,
 // for callers that are not the trainer.
 //
-//   absl::StatusOr<std::unique_ptr<Client>> client = Client::New(plan, std::move(transport),
-//   options);
-//   (*client)->SetView(view);                              // from the scheduler
-//   Future read = (*client)->Pull(group, step, keys, rows);  // the program goes on meanwhile
-//   TANDEM_RETURN_IF_ERROR(read.status());                 // waits; `rows` is filled
+//   TANDEM_ASSIGN_OR_RETURN(auto client, Client::New(plan, std::move(transport), options));
+//   TANDEM_RETURN_IF_ERROR(client->SetView(view));        // from the scheduler
+//   Future read = client->Pull(group, step, keys, rows);  // the program goes on meanwhile
+//   TANDEM_RETURN_IF_ERROR(read.status());                // waits; `rows` is filled
+//
+// session.h makes one for a running job, and keeps its view.
 //
 // Rows and gradients are copied between frames and arrays of the caller's, or stay in the frames:
 // PullInPlace says where each row has arrived, and PreparePush where each gradient is to
@@ -19,8 +20,8 @@
 // Thread safety: any thread may call; requests of one thread go out in its order. The thread that
 // calls brings ids and gradients into frames and sends them, and while it waits it takes the
 // answers and puts rows into place itself (client_engine.h says how threads share this). Not here:
-// registration with the scheduler (node/node_link.h), the order of steps of a training loop
-// (trainer_core.h).
+// registration with the scheduler (session.h), the order of steps of a training loop
+// (worker/trainer_core.h).
 #ifndef TANDEM_CLIENT_CLIENT_H_
 #define TANDEM_CLIENT_CLIENT_H_
 
@@ -53,6 +54,12 @@ class Future {
     if (!done()) engine_->Wait(*call_, MonotonicNow() + timeout);
     return done();
   }
+  // Gives up: CANCELLED, unless the request is done. Nobody reads or writes the caller's arrays any
+  // more, so they may go, as after a WaitFor that came back false. A push may have arrived, wholly or
+  // in part, so its rank can go on only by sending the same step again.
+  void Cancel() const {
+    if (!done()) engine_->Cancel(*call_);
+  }
   // Waits.
   const absl::Status& status() const {
     Wait();
@@ -74,10 +81,14 @@ class Client {
   enum class Ids { kMayRepeat, kUnique };
 
   struct Options {
-    int rank = 0;              // the worker that the shards see
+    // Whom the shards see: a worker of the job, or a reader, which may call Read only.
+    EndpointId self = EndpointId::Worker(0);
     uint64_t incarnation = 0;  // of this process; never 0
     int max_in_flight = 8;     // requests
     bool refuse_when_full = false;
+    // Of each request, from the call to its end, whatever it waits for: DEADLINE_EXCEEDED then says
+    // for whom. Noticed within 50 ms.
+    absl::Duration deadline = absl::InfiniteDuration();
     ClientCore::Options core;
   };
 
@@ -88,9 +99,18 @@ class Client {
   // Requests that are not done end with CANCELLED.
   ~Client();
 
+  // Ends all requests, and those to come, with `why`.
+  void Fail(const absl::Status& why);
+
   // Where the ranges are, and where the shards listen; older views are ignored. Until the first one
   // every request fails with FAILED_PRECONDITION.
   absl::Status SetView(const View& view);
+
+  // Reads the rows of `ids` as they are at this moment: rows is [ids.size(), dim]. It waits for no
+  // other worker, and creates no row: one that nobody has touched reads as its first value. ids and
+  // rows stay valid until the future is done. `deadline` as in the options; the shorter one counts.
+  Future Read(uint32_t table, absl::Span<const uint64_t> ids, absl::Span<float> rows,
+              absl::Duration deadline = absl::InfiniteDuration());
 
   // Reads rows of tables of `group` for `step`: rows[i] is [keys[i].keys.size(), dim]. What a read
   // sees, and whether it must wait for other workers, is the policy's affair. keys and rows stay
@@ -130,6 +150,8 @@ class Client {
   Future Start(std::shared_ptr<ClientCall> call);
 
   const JobPlan& plan_;
+  const bool reader_;
+  const absl::Duration deadline_;
   const std::shared_ptr<ClientEngine> engine_;
 };
 

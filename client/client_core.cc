@@ -82,10 +82,10 @@ void FindPlaces(const uint32_t* range, const uint32_t* rank, Float* const* range
 
 }  // namespace
 
-ClientCore::ClientCore(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
-                       const Options& options)
+ClientCore::ClientCore(const JobPlan& plan, EndpointId self, uint64_t incarnation,
+                       BufferSource& buffers, const Options& options)
     : plan_(plan),
-      rank_(rank),
+      self_(self),
       incarnation_(incarnation),
       buffers_(buffers),
       options_(options),
@@ -134,7 +134,7 @@ std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(const FrameHeader& h
   request->in_place = in_place;
   request->closed_samples = 0;
   request->header = header;
-  request->header.sender = EndpointId::Worker(rank_);
+  request->header.sender = self_;
   request->header.incarnation = incarnation_;
   request->keys.assign(keys.begin(), keys.end());
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -743,8 +743,17 @@ void ClientCore::OnLost(absl::Time now, EndpointId shard) {
 }
 
 Activity ClientCore::Waiting(absl::Time now) const {
-  if (requests_.empty()) return {};
-  const Request& request = *requests_.front();
+  return requests_.empty() ? Activity() : WaitingOf(now, *requests_.front());
+}
+
+Activity ClientCore::Waiting(absl::Time now, uint64_t request) const {
+  for (const std::unique_ptr<Request>& candidate : requests_) {
+    if (candidate->id == request) return WaitingOf(now, *candidate);
+  }
+  return {};
+}
+
+Activity ClientCore::WaitingOf(absl::Time now, const Request& request) const {
   Activity out;
   out.text = absl::StrCat(request.push ? "push" : "pull", " of step ", request.header.step,
                           " since ", absl::ToInt64Seconds(now - request.started), " s");

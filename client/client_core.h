@@ -52,8 +52,9 @@ class ClientCore {
   struct Request;
 
  public:
-  // A push whose gradients are yet to be written, into the frames that will carry them. Dropped: it
-  // never was. May outlive the core; used again and again, it keeps its memory.
+  // A push whose gradients are yet to be written, into the frames that will carry them. One that is
+  // dropped before it is sent leaves no trace. May outlive the core; used again and again, it keeps
+  // its memory.
   class PreparedPush {
    public:
     PreparedPush();
@@ -98,7 +99,7 @@ class ClientCore {
   };
 
   // `plan` and `buffers` outlive the core.
-  ClientCore(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
+  ClientCore(const JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
              const Options& options);
   ~ClientCore();
 
@@ -162,6 +163,8 @@ class ClientCore {
   // What the oldest request waits for: "pull of step 7: server 1 shard 0 waits for worker 2 ...", and,
   // once it has waited for a second, whom. No text if there is none.
   Activity Waiting(absl::Time now) const;
+  // The same of one that is under way.
+  Activity Waiting(absl::Time now, uint64_t request) const;
 
  private:
   // The keys of one range in the request's packed order (by owner, then by range). It is packed
@@ -260,9 +263,10 @@ class ClientCore {
   const std::vector<int64_t>* FindVersions(uint32_t group, int64_t step) const;
   std::vector<int64_t>& VersionsOf(uint32_t group, int64_t step);
   void ForgetVersions(uint32_t group, int64_t step);
+  Activity WaitingOf(absl::Time now, const Request& request) const;
 
   const JobPlan& plan_;
-  const int rank_;
+  const EndpointId self_;
   const uint64_t incarnation_;
   BufferSource& buffers_;
   const Options options_;

@@ -24,7 +24,7 @@ ClientEngine::ClientEngine(const JobPlan& plan, std::unique_ptr<Transport> trans
     : plan_(plan),
       options_(options),
       transport_(std::move(transport)),
-      core_(plan, options.rank, options.incarnation, *transport_, options.core),
+      core_(plan, options.self, options.incarnation, *transport_, options.core),
       peers_(*transport_) {
   core_.set_frame_ready([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { SendReady(); });
   thread_ = std::thread([this] { Background(); });
@@ -82,11 +82,17 @@ absl::Status ClientEngine::Start(std::shared_ptr<ClientCall> call) {
   absl::MutexLock lock(&mutex_);
   if (!have_view_) return absl::FailedPreconditionError("client: no view has been set");
   if (!options_.refuse_when_full) {
-    DriveUntil([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || HasRoom(); },
-               absl::InfiniteFuture());
+    DriveUntil([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                   mutex_) { return stop_ || !failure_.ok() || HasRoom(); },
+               call->deadline);
   }
+  TANDEM_RETURN_IF_ERROR(failure_);
   if (stop_) return absl::CancelledError("the client was closed");
   if (!HasRoom()) {
+    if (!options_.refuse_when_full) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "client: ", in_flight_, " requests are in flight; ", core_.Waiting(MonotonicNow()).text));
+    }
     return absl::ResourceExhaustedError(
         absl::StrCat("client: ", in_flight_, " requests are in flight"));
   }
@@ -117,10 +123,11 @@ void ClientEngine::Issue(std::shared_ptr<ClientCall> call) {
                          ? core_.Push(now, call->info, std::exchange(call->prepared, nullptr))
                          : core_.Push(now, call->info, call->keys, call->gradients);
   } else if (!call->kept_rows.empty()) {
-    running.number =
-        core_.PullInPlace(now, call->info.group, call->info.step, call->keys, call->kept_rows, 0);
+    running.number = core_.PullInPlace(now, call->info.group, call->info.step, call->keys,
+                                       call->kept_rows, call->info.flags);
   } else {
-    running.number = core_.Pull(now, call->info.group, call->info.step, call->keys, call->rows, 0);
+    running.number = core_.Pull(now, call->info.group, call->info.step, call->keys, call->rows,
+                                call->info.flags);
   }
   running.call = std::move(call);
   running_.push_back(std::move(running));
@@ -131,6 +138,45 @@ void ClientEngine::SendReady() {
   if (!issuing_ || !views_.empty()) return;  // not by this thread, or not yet known where to
   for (Outgoing& out : core_.out()) (void)peers_.Send(std::move(out));  // lost ones go out again
   core_.out().clear();
+}
+
+// The core forgets it, and late answers to it.
+void ClientEngine::End(std::vector<Running>::iterator running, absl::Status outcome) {
+  core_.Cancel(running->number);
+  const std::shared_ptr<ClientCall> call = std::move(running->call);
+  running_.erase(running);
+  --in_flight_;
+  if (call->push) --pushes_in_flight_;
+  call->Finish(std::move(outcome));
+  changed_.SignalAll();
+}
+
+void ClientEngine::Cancel(const ClientCall& call) {
+  absl::MutexLock lock(&mutex_);
+  const auto running = std::find_if(running_.begin(), running_.end(),
+                                    [&call](const Running& r) { return r.call.get() == &call; });
+  if (running != running_.end()) return End(running, absl::CancelledError("cancelled"));
+  // All its answers are there, and whoever drives is about to say so.
+  DriveUntil([&call] { return call.done.load(std::memory_order_relaxed); }, absl::InfiniteFuture());
+}
+
+void ClientEngine::Fail(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  if (!failure_.ok()) return;
+  failure_ = why;
+  while (!running_.empty()) End(running_.begin(), why);
+  changed_.SignalAll();
+}
+
+void ClientEngine::EndLateCalls(absl::Time now) {
+  for (size_t i = 0; i < running_.size();) {
+    if (now < running_[i].call->deadline) {
+      ++i;
+      continue;
+    }
+    End(running_.begin() + static_cast<std::ptrdiff_t>(i),
+        absl::DeadlineExceededError(core_.Waiting(now, running_[i].number).text));
+  }
 }
 
 void ClientEngine::Wait(const ClientCall& call, absl::Time deadline) {
@@ -206,6 +252,7 @@ void ClientEngine::Turn(absl::Duration timeout) {
   if (now >= next_tick_) {
     next_tick_ = now + kTick;
     core_.OnTick(now);
+    EndLateCalls(now);
   }
   Settle();
 }

@@ -40,6 +40,7 @@ struct ClientCall {
   std::vector<PulledRows*> kept_rows;  // instead of `rows`: they stay in their frames
   std::vector<absl::Span<const float>> gradients;
   ClientCore::PreparedPush* prepared = nullptr;  // instead of keys and gradients; until it is sent
+  absl::Time deadline = absl::InfiniteFuture();  // total, of the call
 
   absl::Status status;  // written once, before `done`
   std::atomic<bool> done{false};
@@ -53,7 +54,7 @@ struct ClientCall {
 class ClientEngine {
  public:
   struct Options {
-    int rank = 0;
+    EndpointId self;
     uint64_t incarnation = 0;
     int max_in_flight = 8;
     bool refuse_when_full = false;
@@ -77,6 +78,12 @@ class ClientEngine {
   // Start returns an error.
   absl::Status Start(std::shared_ptr<ClientCall> call) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Ends a call that is not done with CANCELLED; when this returns, nobody reads or writes the
+  // memory that it names.
+  void Cancel(const ClientCall& call) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for all calls, those to come too, with `why`. The first reason stays.
+  void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Returns when the call is done or the deadline has passed; drives meanwhile.
   void Wait(const ClientCall& call, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -92,6 +99,9 @@ class ClientEngine {
     absl::Status status;
   };
 
+  void End(std::vector<Running>::iterator running, absl::Status outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndLateCalls(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Issue(std::shared_ptr<ClientCall> call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendReady() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -119,6 +129,7 @@ class ClientEngine {
   std::vector<Running> running_ ABSL_GUARDED_BY(mutex_);
   std::vector<View> views_ ABSL_GUARDED_BY(mutex_);  // whose addresses are not known yet
   bool have_view_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // not OK: nothing is begun any more
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   bool driving_ ABSL_GUARDED_BY(mutex_) = false;     // by any thread
   bool issuing_ ABSL_GUARDED_BY(mutex_) = false;     // by the thread that issues a call

@@ -12,8 +12,8 @@ std::string EndpointId::DebugString() const {
       return absl::StrCat("server ", index, " shard ", shard);
     case Role::kWorker:
       return absl::StrCat("worker ", index);
-    case Role::kDriver:
-      return "driver";
+    case Role::kReader:
+      return absl::StrCat("reader ", index);
     case Role::kNone:
       break;
   }

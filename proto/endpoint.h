@@ -8,11 +8,11 @@
 
 namespace tandem {
 
-enum class Role : uint8_t { kNone = 0, kScheduler = 1, kServer = 2, kWorker = 3, kDriver = 4 };
+enum class Role : uint8_t { kNone = 0, kScheduler = 1, kServer = 2, kWorker = 3, kReader = 4 };
 
 struct EndpointId {
   Role role = Role::kNone;
-  uint16_t index = 0;  // server index, or rank
+  uint16_t index = 0;  // server index, rank, or number of a read-only client
   uint8_t shard = 0;   // shard of the server; 0 for all others
 
   static EndpointId Scheduler() { return {Role::kScheduler, 0, 0}; }
@@ -20,6 +20,7 @@ struct EndpointId {
     return {Role::kServer, static_cast<uint16_t>(server), static_cast<uint8_t>(shard)};
   }
   static EndpointId Worker(int rank) { return {Role::kWorker, static_cast<uint16_t>(rank), 0}; }
+  static EndpointId Reader(int number) { return {Role::kReader, static_cast<uint16_t>(number), 0}; }
 
   // role << 24 | shard << 16 | index: the form in frame headers.
   uint32_t Pack() const {
@@ -30,7 +31,7 @@ struct EndpointId {
             static_cast<uint8_t>(packed >> 16)};
   }
 
-  // "scheduler", "server 1 shard 0", "worker 2".
+  // "scheduler", "server 1 shard 0", "worker 2", "reader 0".
   std::string DebugString() const;
 
   friend bool operator==(const EndpointId& a, const EndpointId& b) { return a.Pack() == b.Pack(); }

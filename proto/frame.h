@@ -34,12 +34,12 @@ inline constexpr size_t kMaxControlBytes = size_t{64} << 20;
 
 // Numbers are never reused.
 enum class FrameKind : uint8_t {
-  kPull = 1,      // worker -> shard: read the rows of `keys` for a step
-  kRows = 2,      // shard -> worker: the rows, in the order of the keys
+  kPull = 1,      // worker or reader -> shard: read the rows of `keys` for a step
+  kRows = 2,      // shard -> asker: the rows, in the order of the keys
   kPush = 3,      // worker -> shard: gradient sums of a step; also the clock message
   kAck = 4,       // shard -> worker: each slice is held or applied, or refused
   kWaiting = 5,   // shard -> worker: a read waits for a worker's step (one entry, see frame.md)
-  kSegment = 6,   // worker -> worker: one message of a collective
+  kSegment = 6,   // worker -> worker: a piece of a stream of bytes between ranks
   kControl = 16,  // a Control message
   kPing = 32,     // transport only: is the connection alive?
   kGoodbye = 33,  // transport only: orderly close
@@ -67,12 +67,15 @@ struct FrameHeader {
   EndpointId sender;
   uint32_t view = 0;         // the newest view the sender knows
   uint64_t incarnation = 0;  // of the sender's process
-  uint64_t request = 0;      // chosen by the asker, echoed in answers; SEGMENT: operation number
+  uint64_t request = 0;      // chosen by the asker, echoed in answers; SEGMENT: offset in the stream
   int64_t first_step = 0;    // PUSH: covers steps [first_step, step]; < step only when empty;
-                             // ROWS, ACK: the shard's minimum clock over its ranges of the group
-  int64_t step = 0;          // PULL: the step the read is for; SEGMENT: message number
-  uint32_t group = 0;        // policy group
-  uint64_t samples = 0;      // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step
+                             // ROWS, ACK: the shard's minimum clock over its ranges of the group;
+                             // SEGMENT: bytes of the other direction that have been read
+  int64_t step = 0;          // PULL: the step the read is for;
+                             // SEGMENT: bytes of the other direction that have arrived
+  uint32_t group = 0;        // policy group; SEGMENT: collective group
+  uint64_t samples = 0;      // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step;
+                             // SEGMENT: as frame.md says
   int32_t clock_gap = 0;     // PUSH: the worker's clock gap when the step started
   int32_t in_flight = 0;     // PUSH: batches started and not yet applied, this one included
 

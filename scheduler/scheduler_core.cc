@@ -89,6 +89,7 @@ void SchedulerCore::OnControl(const SchedulerEvent& event) {
     OnRegister(event.connection, event.control.register_());
     return;
   }
+  if (readers_.Has(event.connection)) return;  // it answers commands as nodes do; nobody waits
   Node* const node = members_.Find(event.connection, event.incarnation);
   if (node == nullptr && event.control.has_beat()) return;  // its registration is on its way
   if (node == nullptr || node->gone) {
@@ -136,6 +137,7 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
 void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& request) {
   if (phase_ == Phase::kFailing) return effects_->SendFailure(connection, failure_);
   if (ended()) return;
+  if (request.role() == Register::READER) return OnReader(connection);
   const absl::StatusOr<Membership::Registration> registration =
       members_.Register(now_, connection, request);
   if (!registration.ok()) return Refuse(connection, registration.status());
@@ -150,6 +152,38 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
   }
   // A repetition that crossed the View on the way needs no answer.
   if (view_.number() > 0 && registration->reconnected) Welcome(*registration->node);
+}
+
+// All that it needs, each time: the first answer may have been lost with a connection.
+void SchedulerCore::OnReader(uint64_t connection) {
+  const absl::StatusOr<int> number = readers_.Add(connection);
+  if (!number.ok()) return Refuse(connection, number.status());
+  const auto tell = [&](const Control& control) {
+    effects_->sends.push_back({connection, control});
+  };
+  Control control;
+  control.mutable_reader_welcome()->set_job(ResolvedText(plan_));
+  control.mutable_reader_welcome()->set_job_hash(plan_.hash);
+  control.mutable_reader_welcome()->set_reader(*number);
+  tell(control);
+  if (view_.number() == 0) return;
+  effects_->Log(absl::StrCat("reader ", *number, " registered"));
+  *control.mutable_view() = view_;
+  tell(control);
+  if (phase_ == Phase::kStarting) return;
+  control.mutable_command()->set_kind(Command::START);
+  control.mutable_command()->set_id(start_command_);
+  tell(control);
+  if (phase_ != Phase::kStopping) return;
+  *control.mutable_command() = commands_.New(Command::STOP);
+  tell(control);
+}
+
+void SchedulerCore::SendToAll(const Control& control) {
+  effects_->SendToAll(members_.nodes(), control);
+  for (const auto& [connection, number] : readers_.all()) {
+    effects_->sends.push_back({connection, control});
+  }
 }
 
 void SchedulerCore::Refuse(uint64_t connection, const absl::Status& why) {
@@ -220,6 +254,7 @@ void SchedulerCore::AcknowledgeView(Node* node, uint32_t number) {
 // ---- connections ------------------------------------------------------------------------------
 
 void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
+  if (readers_.Remove(connection)) return;
   Node* const node = members_.Forget(connection);
   if (node == nullptr || node->gone) return;
   if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) {
@@ -238,6 +273,7 @@ void SchedulerCore::OnLost(uint64_t connection, const std::string& why) {
 }
 
 void SchedulerCore::OnClosed(uint64_t connection) {
+  if (readers_.Remove(connection)) return;
   Node* const node = members_.Forget(connection);
   if (node == nullptr || node->gone || node->connected) return;
   if (phase_ == Phase::kStopping || phase_ == Phase::kFailing) {
@@ -334,7 +370,7 @@ void SchedulerCore::PublishView() {
   view_.set_number(view_.number() + 1);
   Control control;
   *control.mutable_view() = view_;
-  effects_->SendToAll(members_.nodes(), control);
+  SendToAll(control);
   effects_->Log(absl::StrCat("view ", view_.number(), ": ", members_.servers(), " servers, ",
                              members_.workers(), " workers, ", view_.range_size(), " ranges"));
 }
@@ -347,7 +383,7 @@ void SchedulerCore::StartJob() {
   Control control;
   *control.mutable_command() = commands_.New(Command::START);
   start_command_ = control.command().id();
-  effects_->SendToAll(members_.nodes(), control);
+  SendToAll(control);
   effects_->Notify(SchedulerNotice::Kind::kStarted, "", "");
 }
 
@@ -416,7 +452,7 @@ void SchedulerCore::StopJob() {
   judge_.Drop();
   Control control;
   *control.mutable_command() = commands_.New(Command::STOP);
-  effects_->SendToAll(members_.nodes(), control);
+  SendToAll(control);
 }
 
 // ---- time and endings -------------------------------------------------------------------------
@@ -458,7 +494,7 @@ void SchedulerCore::Fail(const Failure& failure) {
   failure_ = failure;
   Control control;
   *control.mutable_failure() = failure_;
-  effects_->SendToAll(members_.nodes(), control);
+  SendToAll(control);
   effects_->Log(absl::StrCat("the job fails: ", failure.node(), ": ", failure.reason()));
   effects_->Notify(SchedulerNotice::Kind::kFailed, failure.node(), failure.reason())->code =
       static_cast<absl::StatusCode>(failure.code());

@@ -14,6 +14,8 @@
 //   Command   to a server, other than START and STOP, is answered by CommandDone with its id (ids
 //             are above 2^32, so they never look like views). REPORT: a ShardReport of each shard
 //             first.
+//   READER    is told what the job is, then views, START and the end. Nothing is asked of it, and
+//             nobody waits for it.
 //   Beat      may come on a connection of its own: any frame whose header names a member's
 //             incarnation is that member's. It is answered on the connection it came by.
 //   Barriers  are among workers, all unless `parties` says otherwise; a name is used once. What is
@@ -49,6 +51,7 @@
 #include "scheduler/life_watch.h"
 #include "scheduler/membership.h"
 #include "scheduler/overdue_watch.h"
+#include "scheduler/readers.h"
 #include "scheduler/reports.h"
 #include "scheduler/save_queue.h"
 #include "scheduler/stall_watch.h"
@@ -106,6 +109,8 @@ class SchedulerCore {
   // Messages of nodes.
   void OnControl(const SchedulerEvent& event);
   void OnRegister(uint64_t connection, const Register& request);
+  void OnReader(uint64_t connection);
+  void SendToAll(const Control& control);  // readers, too
   void Refuse(uint64_t connection, const absl::Status& why);
   void Welcome(const Node& node);
   void OnMemberControl(Node* node, const SchedulerEvent& event);
@@ -154,6 +159,7 @@ class SchedulerCore {
   int stranger_logs_ = 0;  // lines about strangers are bounded
 
   Membership members_;
+  Readers readers_;
   View view_;
   Barriers barriers_;
   Commands commands_;

@@ -38,6 +38,10 @@ class Shell {
     if (!options_.out_dir.empty()) {
       TANDEM_ASSIGN_OR_RETURN(metrics_, LineFile::Create(options_.out_dir, "metrics.jsonl"));
     }
+    if (!options_.out_dir.empty()) {  // for programs that want to read rows
+      TANDEM_RETURN_IF_ERROR(
+          WriteTextAtomically(options_.out_dir + "/address", transport_.address() + "\n"));
+    }
     Emit({{"event", "address"}, {"address", transport_.address()}});
     if (options_.save != nullptr) save_seen_ = *options_.save;
     while (!core_.done()) Round();

@@ -9,8 +9,8 @@
 //   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
 //   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
 // The whole log goes to stderr.
-// Files under `out_dir` (made if absent): metrics.jsonl (a line a reporting interval and
-// evaluation), and, if the job finishes, summary.json.
+// Files under `out_dir` (made if absent): address (where it listens), metrics.jsonl (a line a
+// reporting interval and evaluation), and, if the job finishes, summary.json.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 #define TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 
@@ -31,7 +31,7 @@ struct SchedulerOptions {
   JobPlan plan;
   std::string bind = "tcp://127.0.0.1:*";
   std::string advertised_host;               // needed if `bind` names all hosts
-  std::string out_dir;                       // empty = no files
+  std::string out_dir;                       // empty = no files, the address among them
   std::FILE* progress = nullptr;             // not owned; null = no events
   const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job
   const std::atomic<int>* save = nullptr;    // each change asks for a save to out_dir/model

@@ -230,8 +230,11 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
   slices->clear();
   const FrameHeader& h = frame.header;
   const bool push = h.kind == FrameKind::kPush;
-  if (map_ == nullptr || h.group >= policies_.size() || h.sender.role != Role::kWorker ||
-      h.sender.index >= plan_.workers() || h.step < 0 || h.first_step < 0) {
+  const bool worker = h.sender.role == Role::kWorker && h.sender.index < plan_.workers();
+  // Who has no rank may look, and do nothing else.
+  const bool reader = h.sender.role == Role::kReader && !push && h.flags == kFlagEvaluate;
+  if (map_ == nullptr || h.group >= policies_.size() || !(worker || reader) || h.step < 0 ||
+      h.first_step < 0) {
     *why = map_ == nullptr ? "no view yet" : "group, sender or step out of range";
     return false;
   }

@@ -1,6 +1,11 @@
 // Moves frames between endpoints. One Transport is one endpoint, used by one thread; only Wake() and
-// Alloc() may be called from others. Implementations: zmq_transport.h (ZeroMQ), in_process.h (tests);
-// all of them pass tests/unit/transport_conformance_test.cc.
+// Alloc() may be called from others. Implementations, all of which pass
+// tests/unit/transport_conformance_test.cc:
+//   zmq_transport.h           ZeroMQ: TCP between hosts
+//   shm_transport.h           shared memory, on one host
+//   rdma/rdma_transport.h     RDMA verbs, between hosts that have a device
+//   multi_transport.h         several of these: for each peer the best way that reaches it
+//   in_process.h              within one process, for tests
 //
 // What every implementation promises:
 //   (1) frames between two peers arrive whole, unchanged, in the order sent, at most once;

@@ -49,8 +49,8 @@ absl::Status TrainerCore::Init() {
     TANDEM_ASSIGN_OR_RETURN(auto policy, NewUpdatePolicy(group.policy, plan_.workers()));
     policies_.push_back(std::move(policy));
   }
-  client_ = std::make_unique<ClientCore>(plan_, options_.rank, options_.incarnation, buffers_,
-                                         options_.client);
+  client_ = std::make_unique<ClientCore>(plan_, EndpointId::Worker(options_.rank),
+                                         options_.incarnation, buffers_, options_.client);
   lanes_.resize(static_cast<size_t>(plan_.job.train().depth()) + 2);
   const size_t padded = dense_.padded().size();
   for (Lane& lane : lanes_) lane.slot.dense_gradient.assign(padded + 1, 0.0f);

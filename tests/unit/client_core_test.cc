@@ -24,7 +24,8 @@ using ::testing::HasSubstr;
 class ClientCoreTest : public ::testing::Test {
  protected:
   ClientCoreTest() : plan_(CorePlan("kind: SSP bound: 3", 2, 2)), map_(CoreView(plan_, 1)) {
-    client_ = std::make_unique<ClientCore>(plan_, 0, 7, buffers_, ClientCore::Options());
+    client_ = std::make_unique<ClientCore>(plan_, EndpointId::Worker(0), 7, buffers_,
+                                           ClientCore::Options());
     client_->OnView(now_, map_);
     for (uint32_t range = 0; range < 4; ++range) {  // two keys in each range of table "a"
       const std::vector<uint64_t> some = KeysIn(*map_, plan_, range, 2);

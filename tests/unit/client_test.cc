@@ -39,7 +39,7 @@ class ClientTest : public testing::Test {
   }
   std::unique_ptr<Transport> NewTransport() { return network_.NewTransport({}).value(); }
   std::unique_ptr<Client> NewClient(Client::Options options) {
-    options.incarnation = 100 + static_cast<uint64_t>(options.rank);
+    options.incarnation = 100 + static_cast<uint64_t>(options.self.index);
     return Client::New(plan_, NewTransport(), options).value();
   }
   Future Pull(int64_t step, const std::vector<uint64_t>& ids, std::vector<float>* rows) {
@@ -240,7 +240,7 @@ TEST_F(ClientTest, BoundRefusesAndAnswersComeLater) {
   const Future refused = Pull(1, five_, &more);
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   EXPECT_FALSE(read.done());  // worker 1 has not pushed step 0
-  options.rank = 1;
+  options.self = EndpointId::Worker(1);
   const std::unique_ptr<Client> other = NewClient(options);
   ASSERT_TRUE(other->SetView(shard_->view()).ok());
   ASSERT_TRUE(other->Push(0, 0, 1, {}, {}).status().ok());
@@ -266,7 +266,7 @@ TEST_F(ClientTest, BoundBlocks) {
   });
   EXPECT_FALSE(read.WaitFor(absl::Milliseconds(20)));
   EXPECT_FALSE(entered);  // it cannot be: the first read is still under way
-  options.rank = 1;
+  options.self = EndpointId::Worker(1);
   const std::unique_ptr<Client> other = NewClient(options);
   ASSERT_TRUE(other->SetView(shard_->view()).ok());
   ASSERT_TRUE(other->Push(0, 0, 1, {}, {}).status().ok());
@@ -309,6 +309,65 @@ TEST_F(ClientTest, ALostConnectionIsMadeAgain) {
   EXPECT_EQ(client_->counters().frames_resent, 1u);
 }
 
+// The caller's arrays may go as soon as a wait has been given up.
+TEST_F(ClientTest, ACancelledRequestTouchesNothing) {
+  Client::Options options;
+  options.max_in_flight = 1;
+  Start("kind: BSP", 2, options);
+  ASSERT_TRUE(Push(0, five_, {1, 1, 1}).status().ok());
+  std::vector<float> rows;
+  const Future read = Pull(1, five_, &rows);
+  EXPECT_FALSE(read.WaitFor(absl::Milliseconds(20))) << "worker 1 has not pushed";
+  read.Cancel();
+  EXPECT_TRUE(read.done());
+  EXPECT_TRUE(absl::IsCancelled(read.status())) << read.status();
+  rows.assign(kDim, -7);
+  Client::Options other;
+  other.self = EndpointId::Worker(1);
+  const std::unique_ptr<Client> second = NewClient(other);
+  ASSERT_TRUE(second->SetView(shard_->view()).ok());
+  ASSERT_TRUE(second->Push(0, 0, 1, {}, {}).status().ok());  // now the shard answers
+  std::vector<float> again;
+  ASSERT_TRUE(Pull(1, five_, &again).status().ok()) << "there is room again";
+  EXPECT_EQ(again, std::vector<float>(kDim, -0.5f));
+  EXPECT_EQ(rows, std::vector<float>(kDim, -7));
+  read.Cancel();  // twice
+  EXPECT_TRUE(absl::IsCancelled(read.status()));
+}
+
+// Whatever a request waits for counts: also a policy, which a shard speaks of all the time.
+TEST_F(ClientTest, ADeadlineIsTotal) {
+  Client::Options options;
+  options.deadline = absl::Milliseconds(100);
+  Start("kind: BSP", 2, options);
+  ASSERT_TRUE(Push(0, five_, {1, 1, 1}).status().ok());
+  std::vector<float> rows;
+  const absl::Status late = Pull(1, five_, &rows).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(std::string(late.message()), testing::AllOf(testing::HasSubstr("pull of step 1"),
+                                                          testing::HasSubstr("server 0 shard 0")));
+}
+
+TEST_F(ClientTest, AReadSeesTheRowsAsTheyAre) {
+  Start("kind: BSP", 2, {});
+  ASSERT_TRUE(Push(0, five_, {2, 2, 2}).status().ok());
+  Client::Options reader;
+  reader.self = EndpointId::Reader(3);
+  const std::unique_ptr<Client> looks = NewClient(reader);
+  ASSERT_TRUE(looks->SetView(shard_->view()).ok());
+  const std::vector<uint64_t> ids = {5, 6, 5};
+  std::vector<float> rows(ids.size() * kDim, -1);
+  ASSERT_TRUE(looks->Read(0, ids, absl::MakeSpan(rows)).status().ok());
+  EXPECT_EQ(rows, std::vector<float>(ids.size() * kDim, 0)) << "the step is not closed";
+  const TableKeys keys = {0, five_};
+  const absl::Span<float> to = absl::MakeSpan(rows).first(kDim);
+  EXPECT_TRUE(absl::IsFailedPrecondition(looks->Pull(0, 0, {&keys, 1}, {&to, 1}).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(looks->Push(0, 0, 1, {}, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(looks->Read(7, five_, to).status()));
+  looks->Fail(absl::AbortedError("enough"));
+  EXPECT_TRUE(absl::IsAborted(looks->Read(0, five_, to).status()));
+}
+
 // Mistakes of the program end in a status, never in a crash.
 TEST_F(ClientTest, RefusesWhatIsMalformed) {
   Start("kind: ASP", 1, {});
@@ -327,7 +386,7 @@ TEST_F(ClientTest, RefusesWhatIsMalformed) {
   EXPECT_TRUE(client_->Pull(0, 0, {&good, 1}, {&right, 1}).status().ok());
   EXPECT_FALSE(client_->SetView(View()).ok());
   Client::Options bad;
-  bad.rank = 1;
+  bad.self = EndpointId::Worker(1);
   bad.incarnation = 1;
   EXPECT_TRUE(absl::IsInvalidArgument(Client::New(plan_, NewTransport(), bad).status()));
 }

@@ -38,7 +38,8 @@ class Group {
     ClientCore::Options options;
     options.frame_bytes = 1000;
     for (int rank = 0; rank < kWorkers; ++rank) {
-      workers_.push_back(std::make_unique<ClientCore>(plan_, rank, 7 + rank, buffers_, options));
+      workers_.push_back(std::make_unique<ClientCore>(plan_, EndpointId::Worker(rank), 7 + rank,
+                                                      buffers_, options));
       workers_.back()->OnView(now_, map_);
     }
     for (int server = 0; server < kServers; ++server) {

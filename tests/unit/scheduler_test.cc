@@ -465,6 +465,82 @@ TEST(SchedulerCoreTest, LiveStalenessIsAskedForOneReportAtATime) {
   EXPECT_EQ(asked, 1) << "the first was not answered";
 }
 
+// ---- readers ----------------------------------------------------------------------------------
+
+// A reader learns what the job is, where everything is, and the end; it is waited for nowhere, and
+// its end is nobody's.
+TEST(ReadersTest, AreToldAndNeverWaitedFor) {
+  Driver d(TestPlan(1, 1));
+  const auto told = [&d](uint64_t connection) {
+    std::string kinds;
+    for (const auto& send : d.effects.sends) {
+      if (send.connection != connection) continue;
+      const Control& c = send.control;
+      kinds += c.has_reader_welcome() ? absl::StrCat("reader ", c.reader_welcome().reader(), " ")
+               : c.has_view()         ? "view "
+               : c.has_failure()      ? "failure "
+                                      : absl::StrCat(Command::Kind_Name(c.command().kind()), " ");
+    }
+    return kinds;
+  };
+  const Control reader = RegisterMessage(Register::READER, -1, 77, 0, /*hash=*/0);
+  d.Send(0, 77, reader, /*connection=*/900);
+  EXPECT_EQ(told(900), "reader 0 ");
+  EXPECT_EQ(d.effects.sends[0].control.reader_welcome().job_hash(), kTestJobHash);
+  EXPECT_THAT(d.effects.sends[0].control.reader_welcome().job(), HasSubstr("name: \"test\""));
+  d.Send(0, 77, reader, 900);
+  EXPECT_EQ(told(900), "reader 0 ") << "repeated until there is a view";
+  d.Send(0, 1, RegisterMessage(Register::SERVER, 0, 1, 1));
+  d.Send(0, 11, RegisterMessage(Register::WORKER, 0, 11, 1));
+  EXPECT_EQ(told(900), "view ");
+  Control done;
+  done.mutable_command_done()->set_id(1);
+  d.Send(0, 1, done);
+  d.Send(0, 11, done);
+  EXPECT_EQ(told(900), "START ");
+  d.Send(1, 78, reader, /*connection=*/901);
+  EXPECT_EQ(told(901), "reader 1 view START ");
+  d.Send(1, 77, done, 900);  // answers like a node: nobody counts
+  EXPECT_TRUE(d.effects.sends.empty());
+  SchedulerEvent lost;
+  lost.kind = SchedulerEvent::Kind::kLost;
+  lost.connection = 900;
+  d.Step(1, lost);
+  for (double t = 1.1; t < 20; t += 0.1) {
+    d.Send(t, 1, BeatMessage(static_cast<uint64_t>(t * 10)));
+    d.Send(t, 11, BeatMessage(static_cast<uint64_t>(t * 10)));
+    d.Tick(t);
+  }
+  EXPECT_TRUE(d.core.result().ok()) << d.core.result();
+  SchedulerEvent abort;
+  abort.kind = SchedulerEvent::Kind::kAbort;
+  abort.text = "interrupted";
+  d.Step(20, abort);
+  EXPECT_EQ(told(900), "");
+  EXPECT_EQ(told(901), "failure ");
+}
+
+TEST(ReadersTest, AreBoundedAndNeverShareANumber) {
+  Readers readers;
+  std::set<int> numbers;
+  for (uint64_t connection = 1; connection <= Readers::kMost; ++connection) {
+    numbers.insert(readers.Add(connection).value());
+  }
+  EXPECT_EQ(numbers.size(), Readers::kMost);
+  EXPECT_TRUE(absl::IsResourceExhausted(readers.Add(Readers::kMost + 1).status()));
+  EXPECT_EQ(readers.Add(7).value(), readers.all().at(7)) << "the same again";
+  EXPECT_TRUE(readers.Remove(7));
+  EXPECT_FALSE(readers.Remove(7));
+  for (uint64_t round = 0; round < 70'000; ++round) {  // more than there are numbers
+    const uint64_t connection = 10'000 + round;
+    const int number = readers.Add(connection).value();
+    ASSERT_GE(number, 0);
+    ASSERT_LT(number, 1 << 16);
+    ASSERT_TRUE(number >= static_cast<int>(Readers::kMost) || number == 6) << number;
+    readers.Remove(connection);
+  }
+}
+
 // ---- anything a peer can say ------------------------------------------------------------------
 
 std::string RandomText(Random* random) {

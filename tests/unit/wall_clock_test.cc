@@ -95,7 +95,7 @@ class ClientClockTest : public WallClockTest {
         shard_(plan_, network_.NewTransport({}).value()) {
     for (int rank = 0; rank < 2; ++rank) {
       Client::Options options;
-      options.rank = rank;
+      options.self = EndpointId::Worker(rank);
       options.incarnation = 7 + static_cast<uint64_t>(rank);
       clients_.push_back(Client::New(plan_, network_.NewTransport({}).value(), options).value());
       EXPECT_TRUE(clients_.back()->SetView(shard_.view()).ok());

@@ -1,0 +1,104 @@
+#include "node/job_member.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr absl::Duration kStopGrace = absl::Seconds(1);
+constexpr absl::Duration kReportLeaves = absl::Milliseconds(200);
+
+// Before a view says which one.
+EndpointId FirstName(Register::Role role) {
+  switch (role) {
+    case Register::SERVER:
+      return EndpointId::Shard(0, 0);
+    case Register::WORKER:
+      return EndpointId::Worker(0);
+    default:
+      return EndpointId::Reader(0);
+  }
+}
+
+NodeLink::Options LinkOptions(const JobMember::Options& options) {
+  char host[256] = "";
+  (void)gethostname(host, sizeof host - 1);
+  NodeLink::Options link;
+  link.scheduler = options.scheduler;
+  link.self = FirstName(options.role);
+  link.registration.set_role(options.role);
+  link.registration.set_index(options.index);
+  link.registration.set_incarnation(options.incarnation);
+  for (const std::string& endpoint : options.endpoints) link.registration.add_endpoint(endpoint);
+  link.registration.set_pid(getpid());
+  link.registration.set_host(host);
+  link.registration.set_job_hash(options.job_hash);
+  return link;
+}
+
+}  // namespace
+
+JobMember::JobMember(Transport& transport, Options options)
+    : transport_(transport),
+      options_(std::move(options)),
+      self_(FirstName(options_.role)),
+      link_(transport, LinkOptions(options_)) {
+  progress_.SetActivity({"registering", EndpointId()});
+}
+
+absl::Status JobMember::Start() {
+  TANDEM_RETURN_IF_ERROR(link_.Start(MonotonicNow()));
+  if (options_.make_transport == nullptr) return absl::OkStatus();
+  std::vector<const LoopProgress*> loops = {&progress_};
+  loops.insert(loops.end(), options_.loops.begin(), options_.loops.end());
+  beats_ = std::make_unique<BeatThread>(
+      [make = options_.make_transport, self = self_] { return make(self); }, options_.scheduler,
+      self_, options_.incarnation, std::move(loops));
+  return absl::OkStatus();
+}
+
+void JobMember::OnEvent(absl::Time now, const TransportEvent& event) {
+  link_.OnEvent(now, event, &inbox_);
+}
+
+absl::Status JobMember::OnTick(absl::Time now) {
+  link_.OnTick(now);
+  if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
+    stopped_ = absl::CancelledError("stopped by a signal");
+    give_up_ = in_view_ ? now + kStopGrace : now;
+    link_.ReportFailure(stopped_);
+  }
+  TANDEM_RETURN_IF_ERROR(link_.failure());
+  return now >= give_up_ ? stopped_ : absl::OkStatus();
+}
+
+std::vector<Control> JobMember::TakeInbox() { return std::exchange(inbox_, {}); }
+
+absl::StatusOr<int> JobMember::FindSelf(const View& view) {
+  const bool server = options_.role == Register::SERVER;
+  const auto& members = server ? view.server() : view.worker();
+  for (int i = 0; i < members.size(); ++i) {
+    if (members[i].incarnation() != options_.incarnation) continue;
+    in_view_ = true;
+    self_ = server ? EndpointId::Shard(i, 0) : EndpointId::Worker(i);
+    link_.set_self(self_);
+    return i;
+  }
+  return absl::InternalError(
+      absl::StrCat("view ", view.number(), " is without this ", server ? "server" : "worker"));
+}
+
+absl::Status JobMember::Fail(absl::Status why) {
+  link_.ReportFailure(why);
+  std::vector<TransportEvent> events;
+  transport_.Poll(kReportLeaves, &events);
+  return why;
+}
+
+}  // namespace tandem

@@ -1,0 +1,93 @@
+// A process's part in a job, whatever its role, from its registration to its end: it registers with
+// the scheduler and keeps that connection, beats from a thread of its own, finds itself in views, and
+// leaves so that the scheduler learns why.
+//
+//   JobMember member(*transport, options);
+//   TANDEM_RETURN_IF_ERROR(member.Start());
+//   for (;;) {
+//     transport->Poll(timeout, &events);
+//     for (const TransportEvent& event : events) member.OnEvent(now, event);
+//     TANDEM_RETURN_IF_ERROR(member.OnTick(now));     // the job has failed, or a signal came
+//     for (const Control& control : member.TakeInbox()) ...
+//   }
+//
+// Thread safety: none; the thread of the transport it is given. progress() is for any thread.
+#ifndef TANDEM_NODE_JOB_MEMBER_H_
+#define TANDEM_NODE_JOB_MEMBER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "node/beat_thread.h"
+#include "node/node_link.h"
+#include "proto/endpoint.h"
+#include "proto/wire.pb.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+class JobMember {
+ public:
+  struct Options {
+    Register::Role role = Register::ROLE_UNSPECIFIED;
+    int index = -1;  // wanted; -1 = any free one
+    uint64_t incarnation = 0;
+    uint64_t job_hash = 0;
+    std::string scheduler;               // address
+    std::vector<std::string> endpoints;  // where others reach it
+    // Of the beats, called on their thread; null: it does not beat (a reader).
+    std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
+    std::vector<const LoopProgress*>
+        loops;  // that the beats speak of besides progress(); outlive it
+    const std::atomic<bool>* stop = nullptr;  // set by a signal handler; may be null
+  };
+
+  // `transport` outlives the member.
+  JobMember(Transport& transport, Options options);
+
+  // INVALID_ARGUMENT if the scheduler's address is malformed.
+  absl::Status Start();
+
+  // For every event of the transport.
+  void OnEvent(absl::Time now, const TransportEvent& event);
+
+  // At least every 100 ms. Not OK when this process must end: the job has failed (who and why, as
+  // the scheduler says), the scheduler is gone, or a signal came, of which the scheduler has been told;
+  // once there is a view it has a second to end the job for all.
+  absl::Status OnTick(absl::Time now);
+
+  // What the scheduler has said since the last call, in order.
+  std::vector<Control> TakeInbox();
+
+  // Which server or worker of the view this process is; from now on it is called so. INTERNAL: none.
+  absl::StatusOr<int> FindSelf(const View& view);
+
+  // Tells the scheduler why this process must end the job, lets that leave, and returns `why`.
+  absl::Status Fail(absl::Status why);
+
+  NodeLink& link() { return link_; }
+  LoopProgress& progress() { return progress_; }  // the loop's that calls this object
+
+ private:
+  Transport& transport_;
+  const Options options_;
+  EndpointId self_;
+  bool in_view_ = false;
+  NodeLink link_;
+  LoopProgress progress_;
+  std::vector<Control> inbox_;
+  absl::Status stopped_;  // by a signal
+  absl::Time give_up_ = absl::InfiniteFuture();
+  std::unique_ptr<BeatThread> beats_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_NODE_JOB_MEMBER_H_
