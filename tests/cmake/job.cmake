@@ -11,6 +11,9 @@ tandem_test(tidy_test
 add_test(NAME count_tests_test
   COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/unit/count_tests_test.py ${CMAKE_SOURCE_DIR}/cmake/count_tests.py)
 set_tests_properties(count_tests_test PROPERTIES LABELS unit TIMEOUT 60)
+# The recipes of docs/HACKING.md: here, that they still fit; ./check --all builds them.
+add_test(NAME recipes_fit COMMAND ${CMAKE_SOURCE_DIR}/tests/recipes/run.sh --apply)
+set_tests_properties(recipes_fit PROPERTIES LABELS unit TIMEOUT 60)
 if(TANDEM_FUZZ)
   include(Fuzz)
   tandem_fuzz(job_fuzz SRCS ${CMAKE_SOURCE_DIR}/tests/fuzz/job_fuzz.cc DEPS tandem::job)
