@@ -1,5 +1,6 @@
 #include "scheduler/life_watch.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,7 @@ absl::optional<Failure> LifeWatch::Check(absl::Time now, SchedulerEffects* effec
       return DeathOf(&node, absl::StrCat("connection lost (", node.lost_why, ")"));
     }
     const absl::Duration silence = now - node.heard;
+    if (silence < std::min(times_.silence_report, times_.silence_death)) continue;
     const std::string text =
         absl::StrCat("no sign of life for ", InSeconds(silence), "; last seen at: ", node.Doing());
     if (silence >= times_.silence_death) return DeathOf(&node, text);

@@ -311,6 +311,7 @@ void World::ToScheduler(EndpointId from, const Control& control) {
     saving_.insert(control.barrier_enter().name());
   }
   if (control.has_barrier_enter() && random_.Bernoulli(options_.barrier_drop)) return;
+  if (from.role == Role::kWorker) CheckReported(from.index, control);
   SchedulerLink& link = links_[NodeOf(from)];
   if (link.broken) return;
   SchedulerEvent event;

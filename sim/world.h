@@ -133,7 +133,8 @@ class World {
     std::unique_ptr<Random> random;
     int64_t epoch = -1, epoch_first_step = 0, test_index = 0;
     std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step;  // (epoch, index)
-    int64_t clock = 0;  // steps pushed, as its frames say
+    int64_t clock = 0;           // steps pushed, as its frames say
+    int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
     // The dense gradient by allreduce: links by rank, and the task that waits for operation `sum`.
     std::vector<std::unique_ptr<FrameLink>> links;
@@ -217,6 +218,7 @@ class World {
                    const std::vector<int64_t>& counts);
   void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckGap(int rank, int64_t step);
+  void CheckReported(int rank, const Control& control);
   void CheckEnd();
   void CheckFinalRows();
   void CheckCounts();
