@@ -116,12 +116,12 @@ absl::Status Session::Round() {
   transport_->Poll(kRound, &events_);
   const absl::Time now = MonotonicNow();
   for (const TransportEvent& event : events_) member_->OnEvent(now, event);
-  TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
   member_->progress().Advance(0);
   for (const Control& control : member_->TakeInbox()) {
     TANDEM_RETURN_IF_ERROR(OnControl(control));
   }
-  return absl::OkStatus();
+  // After an orderly end the scheduler closes the connection, which is no failure then.
+  return ended_ ? absl::OkStatus() : member_->OnTick(now);
 }
 
 absl::Status Session::OnControl(const Control& control) {

@@ -7,8 +7,8 @@
 //   for (;;) {
 //     transport->Poll(timeout, &events);
 //     for (const TransportEvent& event : events) member.OnEvent(now, event);
-//     TANDEM_RETURN_IF_ERROR(member.OnTick(now));     // the job has failed, or a signal came
-//     for (const Control& control : member.TakeInbox()) ...
+//     for (const Control& control : member.TakeInbox()) ...   // STOP: the orderly end
+//     TANDEM_RETURN_IF_ERROR(member.OnTick(now));             // the job has failed, or a signal came
 //   }
 //
 // Thread safety: none; the thread of the transport it is given. progress() is for any thread.

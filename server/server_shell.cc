@@ -1,7 +1,5 @@
 #include "server/server_shell.h"
 
-#include <unistd.h>
-
 #include <deque>
 #include <thread>
 #include <utility>
@@ -12,9 +10,8 @@
 #include "absl/synchronization/notification.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "node/beat_thread.h"
+#include "node/job_member.h"
 #include "node/log.h"
-#include "node/node_link.h"
 #include "server/save_directory.h"
 #include "server/shard_core.h"
 #include "transport/peer_map.h"
@@ -23,12 +20,6 @@ namespace tandem {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-
-std::string HostName() {
-  char name[256] = "";
-  (void)gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // Appends staleness records to a file of its own.
 class RecordFile {
@@ -219,32 +210,25 @@ class Server {
   explicit Server(const ServerOptions& options) : options_(options) {}
 
   absl::Status Run() {
-    TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(self_));
-    Register registration;
-    registration.set_role(Register::SERVER);
-    registration.set_index(options_.index);
-    registration.set_incarnation(options_.incarnation);
-    registration.set_pid(getpid());
-    registration.set_host(HostName());
-    registration.set_job_hash(options_.plan.hash);
+    TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(EndpointId::Shard(0, 0)));
+    JobMember::Options member;
+    member.role = Register::SERVER;
+    member.index = options_.index;
+    member.incarnation = options_.incarnation;
+    member.job_hash = options_.plan.hash;
+    member.scheduler = options_.scheduler;
+    member.make_transport = options_.make_transport;
+    member.stop = options_.stop;
     for (int t = 0; t < options_.plan.shards_per_server(); ++t) {
       shards_.push_back(std::make_unique<ShardThread>(options_, t));
       TANDEM_RETURN_IF_ERROR(shards_.back()->Start());
-      registration.add_endpoint(shards_.back()->address());
+      member.endpoints.push_back(shards_.back()->address());
+      member.loops.push_back(shards_.back()->progress());
     }
-    NodeLink::Options link_options;
-    link_options.scheduler = options_.scheduler;
-    link_options.registration = registration;
-    link_options.self = self_;
-    link_ = std::make_unique<NodeLink>(*transport_, link_options);
-    TANDEM_RETURN_IF_ERROR(link_->Start(MonotonicNow()));
-    std::vector<const LoopProgress*> loops = {&progress_};
-    for (const auto& shard : shards_) loops.push_back(shard->progress());
-    const absl::Status status = [&] {
-      BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
-                       options_.incarnation, loops);
-      return Loop();
-    }();
+    member_ = std::make_unique<JobMember>(*transport_, std::move(member));
+    TANDEM_RETURN_IF_ERROR(member_->Start());
+    const absl::Status status = Loop();
+    member_.reset();  // its beats speak of the shards
     shards_.clear();
     return status;
   }
@@ -252,32 +236,22 @@ class Server {
  private:
   absl::Status Loop() {
     std::vector<TransportEvent> events;
-    std::vector<Control> inbox;
     while (!done_) {
       events.clear();
       transport_->Poll(kTick, &events);
-      progress_.Advance(0);
+      member_->progress().Advance(0);
       const absl::Time now = MonotonicNow();
-      for (const TransportEvent& event : events) link_->OnEvent(now, event, &inbox);
-      link_->OnTick(now);
-      for (const Control& control : inbox) TANDEM_RETURN_IF_ERROR(OnControl(control));
-      inbox.clear();
-      TANDEM_RETURN_IF_ERROR(link_->failure());
-      if (options_.stop != nullptr && options_.stop->load()) {
-        return Report(absl::CancelledError("stopped by a signal"));
+      for (const TransportEvent& event : events) member_->OnEvent(now, event);
+      for (const Control& control : member_->TakeInbox()) {
+        TANDEM_RETURN_IF_ERROR(OnControl(control));
       }
+      if (done_) break;
+      TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
       for (const auto& shard : shards_) {
-        if (absl::Status failure = shard->failure(); !failure.ok()) return Report(failure);
+        if (absl::Status failure = shard->failure(); !failure.ok()) return member_->Fail(failure);
       }
     }
     return absl::OkStatus();
-  }
-
-  absl::Status Report(const absl::Status& status) {
-    link_->ReportFailure(status);
-    std::vector<TransportEvent> events;
-    transport_->Poll(absl::Milliseconds(200), &events);  // lets the report leave
-    return status;
   }
 
   absl::Status OnControl(const Control& control) {
@@ -289,24 +263,18 @@ class Server {
       return absl::OkStatus();
     }
     if (command.kind() == Command::START) return absl::OkStatus();
-    link_->SendDone(command.id(), Execute(command));
+    member_->link().SendDone(command.id(), Execute(command));
     return absl::OkStatus();
   }
 
   absl::Status OnView(const View& view) {
-    int index = -1;
-    for (int s = 0; s < view.server_size(); ++s) {
-      if (view.server(s).incarnation() == options_.incarnation) index = s;
-    }
-    if (index < 0) return absl::InternalError("a view without this server");
-    self_ = EndpointId::Shard(index, 0);
-    link_->set_self(self_);
+    TANDEM_ASSIGN_OR_RETURN(const int index, member_->FindSelf(view));
     for (const auto& shard : shards_) {
       const absl::Status installed =
           shard->Run([&](ShardThread* s) { return s->Install(view, index); });
-      if (!installed.ok()) return Report(installed);
+      if (!installed.ok()) return member_->Fail(installed);
     }
-    link_->SendDone(view.number(), absl::OkStatus());
+    member_->link().SendDone(view.number(), absl::OkStatus());
     return absl::OkStatus();
   }
 
@@ -331,17 +299,15 @@ class Server {
         }
       }));
     }
-    for (const Control& report : reports_) link_->Send(report);
+    for (const Control& report : reports_) member_->link().Send(report);
     reports_.clear();
     return absl::OkStatus();
   }
 
   const ServerOptions& options_;
-  EndpointId self_ = EndpointId::Shard(0, 0);
-  LoopProgress progress_;
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<ShardThread>> shards_;
-  std::unique_ptr<NodeLink> link_;
+  std::unique_ptr<JobMember> member_;
   std::vector<Control> reports_;
   bool done_ = false;
 };

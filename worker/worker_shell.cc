@@ -1,7 +1,5 @@
 #include "worker/worker_shell.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <deque>
 #include <thread>
@@ -14,9 +12,8 @@
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/trace.h"
-#include "node/beat_thread.h"
+#include "node/job_member.h"
 #include "node/log.h"
-#include "node/node_link.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
 #include "worker/step_runner.h"
@@ -26,9 +23,6 @@ namespace tandem {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
-// After a signal to a worker that trains: how long the scheduler, which may be gone, has to end the
-// job for all.
-constexpr absl::Duration kStopGrace = absl::Seconds(1);
 // After the loss of another worker: how long the scheduler has to say so itself.
 constexpr absl::Duration kCauseGrace = absl::Seconds(12);
 
@@ -114,24 +108,17 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(self_));
     peers_ = std::make_unique<PeerMap>(*transport_);
     done_queue_ = std::make_unique<DoneQueue>(*transport_);
-    char host[256] = "";
-    (void)gethostname(host, sizeof host - 1);
-    NodeLink::Options link_options;
-    link_options.scheduler = options_.scheduler;
-    link_options.self = self_;
-    Register& registration = link_options.registration;
-    registration.set_role(Register::WORKER);
-    registration.set_index(options_.rank);
-    registration.set_incarnation(options_.incarnation);
-    registration.add_endpoint(transport_->address());
-    registration.set_pid(getpid());
-    registration.set_host(host);
-    registration.set_job_hash(options_.plan.hash);
-    link_ = std::make_unique<NodeLink>(*transport_, link_options);
-    TANDEM_RETURN_IF_ERROR(link_->Start(MonotonicNow()));
-    progress_.SetActivity({"registering", {}});
-    BeatThread beats([this] { return options_.make_transport(self_); }, options_.scheduler, self_,
-                     options_.incarnation, {&progress_});
+    JobMember::Options member;
+    member.role = Register::WORKER;
+    member.index = options_.rank;
+    member.incarnation = options_.incarnation;
+    member.job_hash = options_.plan.hash;
+    member.scheduler = options_.scheduler;
+    member.endpoints = {transport_->address()};
+    member.make_transport = options_.make_transport;
+    member.stop = options_.stop;
+    member_ = std::make_unique<JobMember>(*transport_, std::move(member));
+    TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = Loop();
     {
       absl::MutexLock lock(&group_mutex_);
@@ -173,11 +160,11 @@ class Worker {
         next_tick = now + kTick;
         OnTick(now);
       }
-      TANDEM_RETURN_IF_ERROR(link_->failure());
-      if (now >= give_up_) return stopped_;
+      if (trainer_ != nullptr && trainer_->finished()) return absl::OkStatus();
+      TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
       if (trainer_ == nullptr) continue;
-      if (trainer_->finished()) return absl::OkStatus();
-      if (!trainer_->failure().ok() && !WaitForTheCause(now)) return Report(trainer_->failure());
+      if (!trainer_->failure().ok() && !WaitForTheCause(now))
+        return member_->Fail(trainer_->failure());
     }
   }
 
@@ -242,12 +229,12 @@ class Worker {
     Control control;
     for (Path& path : group_.paths) *control.mutable_paths()->add_path() = std::move(path);
     group_.paths.clear();
-    if (control.has_paths()) link_->Send(control);
+    if (control.has_paths()) member_->link().Send(control);
     if (group_.tuning.json.empty()) return;
     control.mutable_collectives()->set_json(std::move(group_.tuning.json));
     control.mutable_collectives()->set_line(std::move(group_.tuning.line));
     group_.tuning.json.clear();
-    link_->Send(control);
+    member_->link().Send(control);
   }
 
   Activity SynchroniserWaitsFor() {
@@ -256,27 +243,21 @@ class Worker {
   }
 
   void OnTick(absl::Time now) {
-    link_->OnTick(now);
-    if (options_.stop != nullptr && options_.stop->load() && stopped_.ok()) {
-      stopped_ = absl::CancelledError("stopped by a signal");
-      give_up_ = trainer_ == nullptr ? now : now + kStopGrace;
-      link_->ReportFailure(stopped_);
-    }
     if (trainer_ == nullptr) return;
     ReportPaths();
     trainer_->OnTick(now, &effects_);
     if (trainer_->progress_count() != seen_progress_) {
       seen_progress_ = trainer_->progress_count();
-      progress_.Advance(static_cast<uint64_t>(trainer_->step()));
+      member_->progress().Advance(static_cast<uint64_t>(trainer_->step()));
     }
-    progress_.SetActivity(trainer_->Doing(now, SynchroniserWaitsFor()));
+    member_->progress().SetActivity(trainer_->Doing(now, SynchroniserWaitsFor()));
     Flush();
   }
 
   void OnEvent(absl::Time now, const TransportEvent& event) {
     const EndpointId lost = peers_->OnEvent(event);
     if (lost != EndpointId() && trainer_ != nullptr) trainer_->OnLost(now, lost);
-    link_->OnEvent(now, event, &inbox_);
+    member_->OnEvent(now, event);
     if (event.kind == TransportEvent::Kind::kGarbage) {
       log_.Warning(event.why.ToString());
     }
@@ -287,33 +268,26 @@ class Worker {
 
   // Views come first; everything else of the scheduler reaches the trainer through OnEvent.
   absl::Status HandleInbox(absl::Time now) {
-    std::vector<Control> inbox;
-    inbox.swap(inbox_);
-    for (const Control& control : inbox) {
+    for (const Control& control : member_->TakeInbox()) {
       if (!control.has_view()) continue;
       if (trainer_ == nullptr) {
-        if (absl::Status made = MakeTrainer(control.view()); !made.ok()) return Report(made);
+        if (absl::Status made = MakeTrainer(control.view()); !made.ok()) return member_->Fail(made);
       }
       TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(control.view(), options_.plan.sizes()));
       SetAddresses(now, control.view());
       trainer_->OnView(now, std::move(map), &effects_);
-      link_->SendDone(control.view().number(), absl::OkStatus());
+      member_->link().SendDone(control.view().number(), absl::OkStatus());
       Flush();
     }
     return absl::OkStatus();
   }
 
   absl::Status MakeTrainer(const View& view) {
-    int rank = -1;
-    for (int w = 0; w < view.worker_size(); ++w) {
-      if (view.worker(w).incarnation() == options_.incarnation) rank = w;
-    }
-    if (rank < 0) return absl::InternalError("a view without this worker");
+    TANDEM_ASSIGN_OR_RETURN(const int rank, member_->FindSelf(view));
     self_ = EndpointId::Worker(rank);
     log_ = Log("worker", rank);
     coordinator_ = view.coordinator();
-    link_->set_self(self_);
-    progress_.SetActivity({"opening data and model", {}});
+    member_->progress().SetActivity({"opening data and model", {}});
     TANDEM_ASSIGN_OR_RETURN(runner_, StepRunner::New(options_.plan, rank, options_.init_from));
     TrainerCore::Options trainer;
     if (!options_.trace_path.empty()) {
@@ -349,7 +323,7 @@ class Worker {
   void Flush() {
     for (Outgoing& out : effects_.out) {
       if (out.to == EndpointId::Scheduler()) {
-        link_->SendFrame(std::move(out.frame));
+        member_->link().SendFrame(std::move(out.frame));
       } else {
         (void)peers_->Send(std::move(out));  // what cannot be sent now is sent again
       }
@@ -378,27 +352,16 @@ class Worker {
       path->set_way(choice.way);
       path->set_why(choice.why);
     }
-    if (control.has_paths()) link_->Send(control);
-  }
-
-  absl::Status Report(const absl::Status& status) {
-    link_->ReportFailure(status);
-    std::vector<TransportEvent> events;
-    transport_->Poll(absl::Milliseconds(200), &events);  // lets the report leave
-    return status;
+    if (control.has_paths()) member_->link().Send(control);
   }
 
   const WorkerOptions& options_;
   EndpointId self_ = EndpointId::Worker(0);
   Log log_{"worker"};
-  LoopProgress progress_;
   uint64_t seen_progress_ = 0;
-  absl::Status stopped_;
-  absl::Time give_up_ = absl::InfiniteFuture();
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<PeerMap> peers_;
-  std::unique_ptr<NodeLink> link_;
-  std::vector<Control> inbox_;
+  std::unique_ptr<JobMember> member_;
   std::unique_ptr<DoneQueue> done_queue_;
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<TrainerCore> trainer_;
