@@ -19,6 +19,9 @@ constexpr absl::Duration kRoleLinger = absl::Seconds(1);
 // A look at ZeroMQ costs a system call.
 constexpr absl::Duration kZmqEvery = absl::Microseconds(200);
 
+// Programs that read rows (client/session.h) may come on top of the peers that a job has.
+constexpr int kReaders = 64;
+
 constexpr char kShmName[] = "shared memory", kRdmaName[] = "RDMA", kZmqName[] = "ZeroMQ";
 
 ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation) {
@@ -41,7 +44,7 @@ absl::StatusOr<TransportWay> ShmWay() {
 absl::StatusOr<TransportWay> RdmaWay(std::shared_ptr<RdmaContext> context, int most_peers) {
   RdmaOptions options;
   options.min_peers = most_peers;
-  options.max_peers = std::max(options.max_peers, most_peers);
+  options.max_peers = most_peers + kReaders;
   options.context = std::move(context);
   options.linger = kRoleLinger;
   TANDEM_ASSIGN_OR_RETURN(auto transport, NewRdmaTransport(options));
