@@ -201,6 +201,37 @@ TEST_F(SaveTest, ASaveInTheMiddleDoesNotChangeTheRun) {
   EXPECT_TRUE(saved);
 }
 
+// How many saves that were asked for the scheduler has seen finished.
+size_t SavesDone(const RunArguments& arguments) {
+  const std::string log = ReadTextFile(arguments.out + "/logs/scheduler.log");
+  return std::vector<std::string>(absl::StrSplit(log, " saved to ")).size() - 1;
+}
+
+// Requests that come while a save is under way follow it, and the job trains on after them.
+TEST_F(SaveTest, SavesThatAreAskedForAtOnceFollowEachOther) {
+  RunArguments arguments = job_->Arguments("many-saves", Steps(1'000'000));
+  arguments.save = false;
+  RunningJob job(arguments);
+  AskForSave(&job);
+  const pid_t scheduler = job.Roles()["scheduler"];
+  ASSERT_GT(scheduler, 0);
+  for (int i = 0; i < 30; ++i) {
+    kill(scheduler, SIGUSR1);
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  const absl::Time deadline = absl::Now() + kRunLimit;
+  while (SavesDone(arguments) < 2 && absl::Now() < deadline) {
+    if (job.driver().WaitFor(absl::Milliseconds(20))) break;
+  }
+  EXPECT_GE(SavesDone(arguments), 2u) << job.driver().Output();
+  EXPECT_TRUE(ResolveSave(arguments.out + "/model").ok());
+  int64_t step = 100;  // beyond where it is now
+  while (job.WaitForStep(step, absl::ZeroDuration())) step *= 2;
+  EXPECT_TRUE(job.WaitForStep(step, kRunLimit)) << job.driver().Output();
+  job.driver().Signal(SIGTERM);
+  job.Finish(kRunLimit);
+}
+
 // What was saved is one moment of the run: all of the steps before it and nothing of those after,
 // wherever the dense part lives.
 class SaveInTheMiddleTest : public SaveTest, public ::testing::WithParamInterface<std::string> {};
