@@ -24,11 +24,13 @@ if(TANDEM_TORCH)
     ${CMAKE_SOURCE_DIR}/tests/integration/small_job.cc)
   add_library(tandem::small_job ALIAS tandem_small_job)
   target_link_libraries(tandem_small_job PUBLIC tandem::run_job tandem::worker tandem::save
+                                                tandem::collective_group
                                                 tandem::test_main)
 endif()
 
 integration_test(bitwise_test DEPS tandem::small_job)
 integration_test(save_test DEPS tandem::small_job)
+integration_test(dense_job_test DEPS tandem::small_job)
 integration_test(recorded_staleness_test DEPS tandem::small_job)
 integration_test(outside_test DEPS tandem::small_job)
 if(TARGET outside_test)

@@ -1,5 +1,6 @@
 #include "tests/integration/model_bits.h"
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -83,6 +84,17 @@ std::string Difference(const ModelBits& expected, const ModelBits& actual) {
   }
   if (actual.size() != expected.size()) return "other tables";
   return different == 0 ? "" : absl::StrCat(first, "; ", different, " of ", rows, " rows differ");
+}
+
+double DenseDistance(const ModelBits& a, const ModelBits& b) {
+  double sum = 0;
+  for (const auto& [block, row] : a.at("dense")) {
+    const std::vector<float>& other = b.at("dense").at(block);
+    for (size_t i = 0; i < row.size(); ++i) {
+      sum += (static_cast<double>(row[i]) - other[i]) * (static_cast<double>(row[i]) - other[i]);
+    }
+  }
+  return std::sqrt(sum);
 }
 
 }  // namespace tandem

@@ -21,6 +21,9 @@ absl::StatusOr<ModelBits> ReadSavedModel(const std::string& save);
 // "" if both are the same bit for bit, else the first difference and how many rows differ.
 std::string Difference(const ModelBits& expected, const ModelBits& actual);
 
+// Of the dense parameters of two models with the same blocks: the Euclidean distance.
+double DenseDistance(const ModelBits& a, const ModelBits& b);
+
 }  // namespace tandem
 
 #endif  // TANDEM_TESTS_INTEGRATION_MODEL_BITS_H_

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -180,6 +181,68 @@ TEST_F(NetnsTest, SameBitsAsOneMachine) {
   const auto summary = nlohmann::json::parse(ReadTextFile(there + "/summary.json"));
   EXPECT_EQ(summary["eval"], expected.summary["eval"]);
   EXPECT_EQ(summary["samples"], expected.summary["samples"]);
+}
+
+// Two workers on each of two hosts sum within the hosts, then across: as one machine does but for
+// the order of additions.
+TEST_F(NetnsTest, HierarchicalAllReduceAcrossHosts) {
+  if (geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+  const Hosts hosts;
+  if (!hosts.ok()) GTEST_SKIP() << "no network namespaces here: " << hosts.why();
+  const std::vector<std::string> set = {"cluster.workers=4", "cluster.servers=1",
+                                        "reproducible=false", "dense.bucket_bytes=-1",
+                                        "dense.optimizer={kind: SGD learning_rate: 0.1}"};
+  const auto here = [&](const std::string& name, const std::string& more) {
+    RunArguments arguments;
+    arguments.job = JobFile();
+    arguments.set = Settings();
+    arguments.set.insert(arguments.set.end(), set.begin(), set.end());
+    arguments.set.push_back(more);
+    arguments.out = folder_.File(name);
+    const RunResult run = RunJob(arguments);
+    EXPECT_TRUE(run.ok()) << run.DebugString();
+    return ReadSavedModel(arguments.out + "/model");
+  };
+  const auto want = here("here", "train.epochs=2"), begun = here("begun", "train.epochs=1");
+  ASSERT_TRUE(want.ok() && begun.ok());
+
+  std::vector<std::string> flags;
+  for (const std::string& one : set) flags.insert(flags.end(), {"--set", one});
+  flags.insert(flags.end(), {"--set", "dense.algorithm=HIERARCHICAL", "--bind"});
+  const auto on = [&](int host) {
+    std::vector<std::string> out = flags;
+    out.push_back("tcp://" + Hosts::Address(host) + ":*");
+    return out;
+  };
+  const std::string there = folder_.File("there");
+  std::vector<std::string> more = on(1);
+  more.insert(more.end(), {"--out", there});
+  const auto scheduler = Start(hosts, 1, "scheduler", "tandem-scheduler", more);
+  const std::string address = AddressOf(scheduler.get());
+  ASSERT_NE(address, "") << scheduler->Output();
+  std::vector<std::unique_ptr<ChildProcess>> nodes;
+  for (int i = -1; i < 4; ++i) {  // the server, then workers
+    const int host = i < 2 ? 2 : 3;
+    more = on(host);
+    more.insert(more.end(), {"--scheduler", address, "--index", absl::StrCat(std::max(0, i))});
+    if (i >= 0) more.insert(more.end(), {"--save", there + "/model"});
+    nodes.push_back(Start(hosts, host, absl::StrCat("node-", i),
+                          i < 0 ? "tandem-server" : "tandem-worker", more));
+  }
+  EXPECT_TRUE(scheduler->WaitFor(kEnd)) << scheduler->Output();
+  EXPECT_EQ(scheduler->exit_code(), 0) << scheduler->Output();
+  const auto have = ReadSavedModel(there + "/model");
+  ASSERT_TRUE(have.ok()) << have.status();
+  EXPECT_LT(DenseDistance(*want, *have), 1e-3 * DenseDistance(*want, *begun));
+  const auto summary = nlohmann::json::parse(ReadTextFile(there + "/summary.json"));
+  EXPECT_EQ(summary["collectives"]["choices"][0]["algorithm"], "hierarchical");
+  int within = 0, across = 0;
+  for (const auto& path : summary["paths"]) {
+    if (path["for"] != "dense gradients") continue;
+    ++(path["by"] == "shared memory" ? within : across);
+  }
+  EXPECT_EQ(within, 2);
+  EXPECT_EQ(across, 4);
 }
 
 TEST_F(NetnsTest, KilledHostIsNamedByAll) {

@@ -1,6 +1,7 @@
 #include "tests/integration/plain_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <map>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "collectives/convert.h"
 #include "data/batch_source.h"
 #include "data/pooling.h"
 #include "models/model.h"
@@ -88,9 +90,92 @@ class PlainTable {
   std::deque<Fold> queue_;
 };
 
+// The sum of the workers' dense gradients, of what the job lets travel of them: all, or what a codec
+// sends, or values rounded to 16 bits. Codecs: TOP_K and SIGN.
+class PlainSum {
+ public:
+  explicit PlainSum(const JobPlan& plan) : dense_(plan.job.dense()) {
+    kept_.resize(static_cast<size_t>(plan.workers()));
+    const auto most = static_cast<double>(plan.workers() * plan.job.train().batch());
+    to_wire_ = std::exp2(-std::round(static_cast<float>(std::log2(most))));
+  }
+
+  // `gradients`: by rank, sums over the `samples` of all; empty where there is no data, but not all.
+  std::vector<float> operator()(std::vector<std::vector<float>> gradients, int64_t samples) {
+    size_t count = 0;
+    for (const auto& gradient : gradients) count = std::max(count, gradient.size());
+    std::vector<float> sum;
+    for (size_t rank = 0; rank < gradients.size(); ++rank) {
+      std::vector<float>& gradient = gradients[rank];
+      if (dense_.codec().kind() > Codec::NONE) {
+        gradient.resize(count);
+        Encode(static_cast<double>(samples), &gradient, &kept_[rank]);
+      }
+      Round(&gradient);
+      if (sum.empty()) {
+        sum = gradient;
+      } else if (!gradient.empty()) {
+        FoldAdd(sum.data(), gradient.data(), count);
+      }
+    }
+    Round(&sum);
+    return sum;
+  }
+
+ private:
+  // What is not sent stays in `kept`, as a part of the mean.
+  void Encode(double samples, std::vector<float>* gradient, std::vector<double>* kept) const {
+    kept->resize(gradient->size());
+    std::vector<double> mean(gradient->size());
+    for (size_t i = 0; i < mean.size(); ++i) mean[i] = (*gradient)[i] / samples + (*kept)[i];
+    const std::vector<double> sent =
+        dense_.codec().kind() == Codec::TOP_K ? TopK(mean) : Sign(mean);
+    for (size_t i = 0; i < mean.size(); ++i) {
+      (*gradient)[i] = static_cast<float>(sent[i] * samples);
+      if (!dense_.codec().without_feedback()) (*kept)[i] = mean[i] - sent[i];
+    }
+  }
+
+  std::vector<double> TopK(const std::vector<double>& mean) const {
+    const double wanted = std::ceil(dense_.codec().fraction() * static_cast<double>(mean.size()));
+    std::vector<size_t> order(mean.size());
+    for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return std::fabs(mean[a]) > std::fabs(mean[b]); });
+    std::vector<double> sent(mean.size());
+    for (size_t i = 0; i < static_cast<size_t>(wanted); ++i) sent[order[i]] = mean[order[i]];
+    return sent;
+  }
+
+  static std::vector<double> Sign(const std::vector<double>& mean) {
+    constexpr size_t kRun = 1024;
+    std::vector<double> sent(mean.size());
+    for (size_t begin = 0; begin < mean.size(); begin += kRun) {
+      const size_t end = std::min(mean.size(), begin + kRun);
+      double scale = 0;
+      for (size_t i = begin; i < end; ++i) scale += std::fabs(mean[i]);
+      scale /= static_cast<double>(end - begin);
+      for (size_t i = begin; i < end; ++i) sent[i] = mean[i] < 0 ? -scale : scale;
+    }
+    return sent;
+  }
+
+  void Round(std::vector<float>* values) const {
+    if (dense_.wire() == Dense::F32 || dense_.wire() == Dense::WIRE_UNSPECIFIED) return;
+    const DataType type = dense_.wire() == Dense::F16 ? DataType::kF16 : DataType::kBF16;
+    std::vector<uint16_t> narrow(values->size());
+    Narrow(type, *values, to_wire_, narrow.data());
+    Widen(type, narrow.data(), 1 / to_wire_, absl::MakeSpan(*values));
+  }
+
+  const Dense& dense_;
+  float to_wire_;
+  std::vector<std::vector<double>> kept_;  // by rank, per sample
+};
+
 class PlainLoop {
  public:
-  explicit PlainLoop(const JobPlan& plan) : plan_(plan) {}
+  explicit PlainLoop(const JobPlan& plan) : plan_(plan), sum_(plan) {}
 
   absl::StatusOr<PlainLoopResult> Run(const ModelBits& start) {
     TANDEM_RETURN_IF_ERROR(Open());
@@ -157,6 +242,7 @@ class PlainLoop {
   // One step of all workers, each reading what the step before has left. Returns the sum of n.
   absl::StatusOr<int64_t> Step() {
     std::vector<Fold> folds(tables_.size());
+    std::vector<std::vector<float>> dense(sources_.size());  // gradients, by rank
     const std::vector<float> parameters = DenseParametersNow();
     int64_t samples = 0;
     int without_data = 0;
@@ -168,8 +254,9 @@ class PlainLoop {
       if (batch.samples == 0) continue;
       if (batch.samples < plan_.job.train().batch()) ++result_.short_batches;
       samples += batch.samples;
-      TANDEM_RETURN_IF_ERROR(AddGradients(batch, parameters, &folds));
+      TANDEM_RETURN_IF_ERROR(AddGradients(batch, parameters, &folds, &dense[rank]));
     }
+    if (samples > 0) AddDense(sum_(std::move(dense), samples), &folds.back());
     if (samples > 0 && without_data > 0) ++result_.uneven_steps;
     for (size_t t = 0; t < tables_.size(); ++t) {
       folds[t].samples = samples;
@@ -206,7 +293,7 @@ class PlainLoop {
   }
 
   absl::Status AddGradients(const Batch& batch, const std::vector<float>& parameters,
-                            std::vector<Fold>* folds) {
+                            std::vector<Fold>* folds, std::vector<float>* dense) {
     std::vector<std::vector<float>> cells, cell_gradients;
     for (const SparseInput& input : batch.sparse) {
       const int dim = tables_[input.table].dim();
@@ -220,19 +307,23 @@ class PlainLoop {
     std::vector<absl::Span<float>> pooled_gradients;
     for (auto& gradients : cell_gradients) pooled_gradients.push_back(absl::MakeSpan(gradients));
     std::vector<float> logits(static_cast<size_t>(batch.samples));
-    std::vector<float> dense(blocks_ * kDenseBlockFloats);
+    dense->resize(parameters.size());
     double loss = 0;
-    TANDEM_RETURN_IF_ERROR(
-        model_->ForwardBackward(batch, parameters, pooled, absl::MakeSpan(logits), &loss,
-                                absl::MakeSpan(dense).first(parameters.size()), pooled_gradients));
+    TANDEM_RETURN_IF_ERROR(model_->ForwardBackward(batch, parameters, pooled,
+                                                   absl::MakeSpan(logits), &loss,
+                                                   absl::MakeSpan(*dense), pooled_gradients));
     for (size_t i = 0; i < batch.sparse.size(); ++i) {
       AddTable(batch.sparse[i], cell_gradients[i], &(*folds)[batch.sparse[i].table]);
     }
-    for (uint64_t block = 0; block < blocks_; ++block) {
-      folds->back().Add(
-          block, absl::MakeConstSpan(dense).subspan(block * kDenseBlockFloats, kDenseBlockFloats));
-    }
     return absl::OkStatus();
+  }
+
+  void AddDense(std::vector<float> sum, Fold* fold) {
+    sum.resize(blocks_ * kDenseBlockFloats);
+    for (uint64_t block = 0; block < blocks_; ++block) {
+      fold->Add(block,
+                absl::MakeConstSpan(sum).subspan(block * kDenseBlockFloats, kDenseBlockFloats));
+    }
   }
 
   void AddTable(const SparseInput& input, const std::vector<float>& cell_gradients, Fold* fold) {
@@ -266,6 +357,7 @@ class PlainLoop {
   std::unique_ptr<DenseModel> model_;
   std::vector<std::unique_ptr<BatchSource>> sources_;  // by rank
   std::vector<bool> has_data_;                         // in this epoch
+  PlainSum sum_;
   PlainLoopResult result_;
 };
 

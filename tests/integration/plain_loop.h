@@ -1,7 +1,7 @@
 // What a synchronous job must compute, as the simplest loop that could: rows in a
 // std::unordered_map, all workers played in turn, one after the other. No ranges, versions, frames
-// or threads. Of the system it shares only the arithmetic (optim/), the readers and the dense
-// model.
+// or threads. Of the system it shares only the arithmetic (optim/, the conversion to 16 bits), the
+// readers and the dense model.
 #ifndef TANDEM_TESTS_INTEGRATION_PLAIN_LOOP_H_
 #define TANDEM_TESTS_INTEGRATION_PLAIN_LOOP_H_
 
@@ -22,8 +22,9 @@ struct PlainLoopResult {
 };
 
 // Policies: BSP and FIXED_DELAY, of each table and of dense parameters on servers. A fixed delay is
-// a queue of folded steps, which is applied in order at the end. Rows that `start` has begin with
-// its weights and slots.
+// a queue of folded steps, which is applied in order at the end. Dense gradients: a 16-bit wire as
+// `direct` adds it up, and the codecs TOP_K and SIGN, in double precision. Rows that `start` has
+// begin with its weights and slots.
 absl::StatusOr<PlainLoopResult> RunPlainLoop(const JobPlan& plan, const ModelBits& start);
 
 }  // namespace tandem
