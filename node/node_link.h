@@ -41,7 +41,9 @@ class NodeLink {
   // Answers a View (its number) or a Command (its id).
   void SendDone(uint64_t id, const absl::Status& status);
   // Tells the scheduler that this node must end the job.
-  void ReportFailure(const absl::Status& status);
+  // `culprit`: whom it is about, if that is not this node.
+  void ReportFailure(const absl::Status& status, EndpointId culprit);
+  void ReportFailure(const absl::Status& status) { ReportFailure(status, options_.self); }
 
   // Not OK once the job has failed: who and why, as the scheduler says, or "scheduler: ...".
   const absl::Status& failure() const { return failure_; }

@@ -70,19 +70,13 @@ void AbortableWatch::Abort(absl::Status why) {
   absl::MutexLock lock(&mutex_);
   if (why_.ok()) why_ = std::move(why);
   aborted_ = true;
+  wake_.Set();
 }
 
 absl::Status AbortableWatch::Verdict() {
-  if (aborted_) {
-    absl::MutexLock lock(&mutex_);
-    return why_;
-  }
-  return inner_ == nullptr ? absl::OkStatus() : inner_->Verdict();
-}
-
-absl::Status AbortableWatch::Agree(const absl::Status& seen) {
-  if (aborted_ || inner_ == nullptr) return seen;
-  return inner_->Agree(seen);
+  if (!aborted_) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  return why_;
 }
 
 // ---- DenseSynchroniser --------------------------------------------------------
@@ -103,9 +97,9 @@ DenseSynchroniser::Options DenseSynchroniser::OptionsOf(const JobPlan& plan) {
 }
 
 DenseSynchroniser::DenseSynchroniser(std::unique_ptr<Group> group,
-                                     std::unique_ptr<AbortableWatch> watch, DenseParameters& dense,
+                                     AbortableWatch* watch, DenseParameters& dense,
                                      const Options& options)
-    : watch_(std::move(watch)),
+    : watch_(watch),
       group_(std::move(group)),
       dense_(dense),
       options_(options),

@@ -35,6 +35,7 @@
 #include "absl/types/span.h"
 #include "collectives/codecs/codec.h"
 #include "collectives/group.h"
+#include "collectives/meeting/wake_fd.h"
 #include "collectives/trace.h"
 #include "collectives/types.h"
 #include "job/job.h"
@@ -54,20 +55,20 @@ inline constexpr char kWorkersGroup[] = "workers";
 // The algorithm that a job names; nothing for AUTO.
 absl::optional<Algorithm> DenseAlgorithm(const JobPlan& plan);
 
-// A failure that comes from this process itself, in front of what the group's watch says.
+// What ends the workers' group from outside its links: the scheduler's word that the job has failed,
+// or the end of this process. In a job the scheduler alone says who is lost, so what a worker sees
+// of its links it tells the scheduler (worker_shell.cc) and agrees on with nobody.
 class AbortableWatch final : public GroupWatch {
  public:
-  // `inner` may be null and must outlive this.
-  explicit AbortableWatch(GroupWatch* inner) : inner_(inner) {}
   // Any thread; the first call counts.
   void Abort(absl::Status why);
 
   absl::Status Verdict() override;
-  int fd() const override { return inner_ == nullptr ? -1 : inner_->fd(); }
-  absl::Status Agree(const absl::Status& seen) override;
+  int fd() const override { return wake_.fd(); }
+  absl::Status Agree(const absl::Status& seen) override { return seen; }
 
  private:
-  GroupWatch* const inner_;
+  WakeFd wake_;
   std::atomic<bool> aborted_{false};
   absl::Mutex mutex_;
   absl::Status why_ ABSL_GUARDED_BY(mutex_);
@@ -90,9 +91,9 @@ class DenseSynchroniser {
   };
   static Options OptionsOf(const JobPlan& plan);
 
-  // `dense` outlives this. `watch` is the one the group was made with; may be null.
-  DenseSynchroniser(std::unique_ptr<Group> group, std::unique_ptr<AbortableWatch> watch,
-                    DenseParameters& dense, const Options& options);
+  // `watch` is the one the group was made with; may be null. It and `dense` outlive this.
+  DenseSynchroniser(std::unique_ptr<Group> group, AbortableWatch* watch, DenseParameters& dense,
+                    const Options& options);
   // Aborts what is under way.
   ~DenseSynchroniser();
   DenseSynchroniser(const DenseSynchroniser&) = delete;
@@ -148,7 +149,7 @@ class DenseSynchroniser {
   bool BucketIsReady() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllReduced() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::unique_ptr<AbortableWatch> watch_;
+  AbortableWatch* const watch_;
   const std::unique_ptr<Group> group_;  // of the reducing thread: loop_, or the caller's
   DenseParameters& dense_;
   const Options options_;

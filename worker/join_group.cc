@@ -12,6 +12,7 @@
 #include "collectives/dump.h"
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/connect_links.h"
+#include "collectives/meeting/coordinator_client.h"
 #include "node/log.h"
 
 namespace tandem {
@@ -32,8 +33,9 @@ LinkChoice LinksOf(const JobPlan& plan) {
   }
 }
 
-GroupOptions OptionsOf(const JobPlan& plan) {
+GroupOptions OptionsOf(const JobPlan& plan, GroupWatch* watch) {
   GroupOptions options;
+  options.watch = watch;
   options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
   options.reproducible = plan.job.reproducible();
   return options;
@@ -60,7 +62,6 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<Link>>& links, int r
 absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, const char* group,
                                                         int rank, const std::vector<int>& workers,
                                                         const std::string& coordinator,
-                                                        std::unique_ptr<CoordinatorClient>* client,
                                                         GroupOptions* options,
                                                         std::vector<Path>* paths) {
   const absl::Time deadline = MonotonicNow() + absl::Seconds(plan.job.limits().start_seconds());
@@ -72,11 +73,11 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, con
   join.rank = rank;
   join.ranks = static_cast<int>(workers.size());
   join.member = ports.member();
-  TANDEM_ASSIGN_OR_RETURN(*client, CoordinatorClient::Join(join, deadline));
-  const Membership membership = (*client)->membership();
+  join.interrupted = [watch = options->watch] { return watch->Verdict(); };
+  TANDEM_ASSIGN_OR_RETURN(const Membership membership, CoordinatorClient::Meet(join, deadline));
   ConnectOptions connect;
   connect.links = LinksOf(plan);
-  connect.watch = client->get();
+  connect.interrupted = join.interrupted;
   std::vector<std::string> why;
   connect.why = &why;
   connect.log = [&](absl::string_view line) {
@@ -112,7 +113,8 @@ std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
 absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(const JobPlan& plan, Group& group,
                                                        const std::vector<int>& host_of_rank,
                                                        const std::string& coordinator,
-                                                       GroupWatch* watch, WorkerGroup* out) {
+                                                       GroupWatch* watch,
+                                                       std::vector<Path>* paths) {
   DeviceSumOptions options;
   options.host_of_rank = host_of_rank;
   options.watch = watch;
@@ -120,11 +122,10 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(const JobPlan& plan, Grou
   const std::vector<int> leaders = LeadersOf(host_of_rank);
   const auto own = std::find(leaders.begin(), leaders.end(), group.rank());
   if (leaders.size() > 1 && own != leaders.end()) {
-    GroupOptions of_leaders = OptionsOf(plan);
+    GroupOptions of_leaders = OptionsOf(plan, watch);
     const int number = static_cast<int>(own - leaders.begin());
-    TANDEM_ASSIGN_OR_RETURN(auto links, Meet(plan, "leaders", number, leaders, coordinator,
-                                             &out->leaders_client, &of_leaders, &out->paths));
-    of_leaders.watch = out->leaders_client.get();
+    TANDEM_ASSIGN_OR_RETURN(
+        auto links, Meet(plan, "leaders", number, leaders, coordinator, &of_leaders, paths));
     options.leaders = std::make_unique<Group>(number, std::move(links), std::move(of_leaders));
   }
   return DeviceSum::New(group, std::move(options));
@@ -134,21 +135,20 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(const JobPlan& plan, Grou
 
 absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
                                         const std::string& coordinator,
-                                        const std::string& dump_folder, DenseParameters& dense) {
+                                        const std::string& dump_folder, DenseParameters& dense,
+                                        AbortableWatch* watch) {
   WorkerGroup out;
-  GroupOptions options = OptionsOf(plan);
+  GroupOptions options = OptionsOf(plan, watch);
   std::vector<std::unique_ptr<Link>> links(1);
   if (plan.workers() > 1) {
     std::vector<int> workers(static_cast<size_t>(plan.workers()));
     std::iota(workers.begin(), workers.end(), 0);
-    TANDEM_ASSIGN_OR_RETURN(links, Meet(plan, kWorkersGroup, rank, workers, coordinator,
-                                        &out.client, &options, &out.paths));
+    TANDEM_ASSIGN_OR_RETURN(
+        links, Meet(plan, kWorkersGroup, rank, workers, coordinator, &options, &out.paths));
   }
   const std::vector<int> hosts = options.host_of_rank;
   const auto rules = std::make_shared<ChooserRules>();
   options.chooser = ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
-  auto watch = std::make_unique<AbortableWatch>(out.client.get());
-  options.watch = watch.get();
   auto group = std::make_unique<Group>(rank, std::move(links), std::move(options));
   const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
   auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get());
@@ -163,10 +163,10 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
   std::unique_ptr<DeviceSum> device_sum;
   if (synchronise.on_device) {
     TANDEM_ASSIGN_OR_RETURN(device_sum,
-                            JoinDevices(plan, *group, hosts, coordinator, watch.get(), &out));
+                            JoinDevices(plan, *group, hosts, coordinator, watch, &out.paths));
   }
   out.synchroniser =
-      std::make_unique<DenseSynchroniser>(std::move(group), std::move(watch), dense, synchronise);
+      std::make_unique<DenseSynchroniser>(std::move(group), watch, dense, synchronise);
   out.synchroniser->SumOnDevice(std::move(device_sum));
   return out;
 }

@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/meeting/coordinator_client.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "worker/dense_parameters.h"
@@ -18,11 +17,7 @@
 
 namespace tandem {
 
-// What a worker holds for its collectives, to be destroyed in this order from below.
 struct WorkerGroup {
-  std::unique_ptr<CoordinatorClient> client;  // null in a job of one worker
-  // Between the first workers of the hosts, for gradients on GPUs; null elsewhere.
-  std::unique_ptr<CoordinatorClient> leaders_client;
   std::unique_ptr<DenseSynchroniser> synchroniser;
   DenseTuning tuning;
   std::vector<Path> paths;  // the links to lower ranks, for the scheduler
@@ -30,11 +25,13 @@ struct WorkerGroup {
 
 // Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
 // one worker. `dump_folder`: where what the group did is written if it fails, or on request
-// (DenseSynchroniser::RequestDump); empty: nowhere. Errors name the worker that is missing or at
-// fault.
+// (DenseSynchroniser::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives
+// the group. Errors name the worker that is missing or whose links have failed (errors.h), which is
+// what this worker has seen and no judgement: the scheduler says who is lost.
 absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
                                         const std::string& coordinator,
-                                        const std::string& dump_folder, DenseParameters& dense);
+                                        const std::string& dump_folder, DenseParameters& dense,
+                                        AbortableWatch* watch);
 
 }  // namespace tandem
 

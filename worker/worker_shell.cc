@@ -122,12 +122,9 @@ class Worker {
     const absl::Status status = Loop();
     {
       absl::MutexLock lock(&group_mutex_);
-      ended_ = true;
-      if (group_.synchroniser != nullptr) {
-        if (!status.ok()) group_.synchroniser->RequestDump();
-        group_.synchroniser->Abort("the worker ends");
-      }
+      if (group_.synchroniser != nullptr && !status.ok()) group_.synchroniser->RequestDump();
     }
+    watch_.Abort(absl::CancelledError("the worker ends"));
     reader_.reset();
     computer_.reset();
     if (trace_ != nullptr) {
@@ -168,11 +165,15 @@ class Worker {
     }
   }
 
-  // A worker that only lost another one leaves it to the scheduler, which sees all, to say who
-  // failed and why, if it does so soon.
+  // A worker that only lost another one tells the scheduler, which alone judges who is lost, and waits
+  // for its word.
   bool WaitForTheCause(absl::Time now) {
-    if (!LostPeer(trainer_->failure()).has_value()) return false;
-    if (cause_by_ == absl::InfiniteFuture()) cause_by_ = now + kCauseGrace;
+    const absl::optional<int> lost = LostPeer(trainer_->failure());
+    if (!lost.has_value()) return false;
+    if (cause_by_ == absl::InfiniteFuture()) {
+      cause_by_ = now + kCauseGrace;
+      link_->ReportFailure(trainer_->failure(), EndpointId::Worker(*lost));
+    }
     return now < cause_by_;
   }
 
@@ -206,14 +207,13 @@ class Worker {
     {
       absl::MutexLock lock(&group_mutex_);
       if (group_.synchroniser != nullptr) return absl::OkStatus();
-      if (ended_) return absl::CancelledError("the worker ends");
     }
-    TANDEM_ASSIGN_OR_RETURN(WorkerGroup group, JoinWorkers(options_.plan, self_.index, coordinator_,
-                                                           options_.dump_folder, runner_->dense()));
+    TANDEM_ASSIGN_OR_RETURN(WorkerGroup group,
+                            JoinWorkers(options_.plan, self_.index, coordinator_,
+                                        options_.dump_folder, runner_->dense(), &watch_));
     group.synchroniser->set_trace(trace_.get());
     runner_->set_synchroniser(group.synchroniser.get());
     absl::MutexLock lock(&group_mutex_);
-    if (ended_) group.synchroniser->Abort("the worker ends");
     group_ = std::move(group);
     return absl::OkStatus();
   }
@@ -368,9 +368,9 @@ class Worker {
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
   std::unique_ptr<Trace> trace_;  // made before the threads that add to it
+  AbortableWatch watch_;          // of the group: outlives it
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
-  bool ended_ ABSL_GUARDED_BY(group_mutex_) = false;
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
   std::unique_ptr<TaskThread> reader_, computer_;

@@ -162,6 +162,7 @@ absl::Status Connector::CheckChoice() const {
 }
 
 absl::Status Connector::Verdict() {
+  if (options_.interrupted) TANDEM_RETURN_IF_ERROR(options_.interrupted());
   if (options_.watch == nullptr) return absl::OkStatus();
   if (const absl::Time now = MonotonicNow(); now >= ask_at_) {
     ask_at_ = now + kAsk;

@@ -29,6 +29,8 @@ struct ConnectOptions {
   size_t shm_capacity = ShmLink::kDefaultCapacity;  // of each ring
   // Its verdict ends the wait, and what fails here is reported to it; may be null.
   CoordinatorClient* watch = nullptr;
+  // Asked now and then; an error ends the wait. May be empty.
+  std::function<absl::Status()> interrupted;
   std::function<void(absl::string_view)> log;  // one line an event; may be empty
   // Becomes, by rank, why the link to it is of its kind; known for lower ranks only. May be null.
   std::vector<std::string>* why = nullptr;

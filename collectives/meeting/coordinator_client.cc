@@ -21,6 +21,7 @@ using rendezvous::ToCoordinator;
 
 constexpr size_t kMaxMessageBytes = size_t{48} << 20;  // the table of the largest group
 constexpr int kSilentBeats = 3;
+constexpr absl::Duration kLook = absl::Milliseconds(50);  // how often a wait may be interrupted
 // The coordinator's own deadline comes first, so that its answer can say who is missing.
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(500);
 // From the last beat of a rank to its verdict: silence, judgement, and the way here.
@@ -65,6 +66,12 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Join(
   return client;
 }
 
+absl::StatusOr<Membership> CoordinatorClient::Meet(const JoinOptions& options,
+                                                   absl::Time deadline) {
+  TANDEM_ASSIGN_OR_RETURN(const auto client, Join(options, deadline));
+  return client->membership();
+}
+
 absl::Status CoordinatorClient::JoinBy(const JoinOptions& options, absl::Time deadline) {
   ToCoordinator message;
   rendezvous::Join& join = *message.mutable_join();
@@ -77,11 +84,15 @@ absl::Status CoordinatorClient::JoinBy(const JoinOptions& options, absl::Time de
   join.set_deadline_ms(MillisecondsLeft(deadline));
   absl::MutexLock lock(&mu_);
   Send(message);
-  return WaitAnswer(deadline);
+  return WaitAnswer(deadline, options.interrupted);
 }
 
-absl::Status CoordinatorClient::WaitAnswer(absl::Time deadline) {
-  while (!answered_ && connected_ && !changed_.WaitUntil(&mu_, deadline)) {
+absl::Status CoordinatorClient::WaitAnswer(absl::Time deadline,
+                                           const std::function<absl::Status()>& interrupted) {
+  while (!answered_ && connected_) {
+    const absl::Time turn = interrupted ? std::min(deadline, MonotonicNow() + kLook) : deadline;
+    if (changed_.WaitUntil(&mu_, turn) && turn == deadline) break;
+    if (interrupted) TANDEM_RETURN_IF_ERROR(interrupted());
   }
   if (answered_) return std::exchange(answer_, absl::OkStatus());
   if (!connected_) return verdict_;

@@ -13,6 +13,7 @@
 #define TANDEM_COLLECTIVES_MEETING_COORDINATOR_CLIENT_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,6 +39,9 @@ struct JoinOptions {
   int rank = -1;  // -1: any
   int ranks = 1;
   GroupMember member;
+  // Asked now and then while others are waited for; an error ends the wait. May be empty. It must
+  // not call back into the client.
+  std::function<absl::Status()> interrupted;
 };
 
 class CoordinatorClient final : public GroupWatch {
@@ -47,6 +51,9 @@ class CoordinatorClient final : public GroupWatch {
   // FAILED_PRECONDITION: refused, and why.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Join(const JoinOptions& options,
                                                                  absl::Time deadline);
+  // Only exchanges addresses: meets the others as above, and leaves. What becomes of them is not the
+  // coordinator's business then: for groups of which somebody else says who is lost.
+  static absl::StatusOr<Membership> Meet(const JoinOptions& options, absl::Time deadline);
   // Says goodbye. A process that ends without it is taken for killed.
   ~CoordinatorClient() override;
   CoordinatorClient(const CoordinatorClient&) = delete;
@@ -80,7 +87,9 @@ class CoordinatorClient final : public GroupWatch {
   explicit CoordinatorClient(MessageStream stream);
   absl::Status JoinBy(const JoinOptions& options, absl::Time deadline);
   // Waits until the coordinator has answered a Join or a Shrink.
-  absl::Status WaitAnswer(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WaitAnswer(absl::Time deadline,
+                          const std::function<absl::Status()>& interrupted = nullptr)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   void Run();
   bool Turn(absl::Time now);  // false: over

@@ -126,6 +126,30 @@ TEST(CollectiveJobTest, AWorkersDeathLeavesADumpOfEverySurvivor) {
               AllOf(HasSubstr("workers: 2 of 3 ranks"), HasSubstr("rank 1 left no dump")));
 }
 
+// The scheduler alone says who is lost. A worker that stands still for less time than it allows is
+// waited for, and the job goes on; one that is killed is known at once by its broken links.
+TEST(CollectiveJobTest, OnlyTheSchedulerSaysWhoIsLost) {
+  const SmallJob job(600, 100);
+  const RunArguments arguments =
+      job.Arguments("paused", {"train.epochs=100000", "data.shuffle_buffer=0"});
+  RunningJob running(arguments);
+  ASSERT_TRUE(running.WaitForStep(5, kLimit)) << running.driver().Output();
+  const pid_t victim = running.Roles()["worker-1"];
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGSTOP);
+  EXPECT_TRUE(running.driver().WaitForOutput("worker 1: no sign of life", kLimit))
+      << running.driver().Output();
+  EXPECT_FALSE(running.driver().WaitFor(absl::Seconds(1))) << running.driver().Output();
+  kill(victim, SIGCONT);
+  EXPECT_TRUE(running.driver().WaitForOutput("worker 1 is back", kLimit))
+      << running.driver().Output();
+  EXPECT_FALSE(running.driver().WaitFor(absl::Seconds(1))) << running.driver().Output();
+  kill(victim, SIGKILL);
+  const RunResult result = running.Finish(kLimit);
+  EXPECT_EQ(result.exit_code, 1) << result.DebugString();
+  EXPECT_THAT(result.output, HasSubstr("failed: worker 1"));
+}
+
 TEST(CollectiveJobTest, ASignalAsksForADump) {
   const SmallJob job(600, 100);
   const RunArguments arguments =

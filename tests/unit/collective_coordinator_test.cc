@@ -1047,5 +1047,70 @@ TEST(CoordinatorClientTest, WhenTheCoordinatorEndsInOrderGroupsGoOnWithoutIt) {
   EXPECT_EQ(ready->client->Agree(seen), seen);
 }
 
+// ---- Meeting without judgement: groups of which somebody else says who is lost ------------------
+
+TEST(MeetTest, AddressesAreExchangedAndNothingIsKept) {
+  std::vector<std::string> lines;
+  absl::Mutex mutex;
+  const auto log = [&](absl::string_view line) {
+    absl::MutexLock lock(&mutex);
+    lines.emplace_back(line);
+  };
+  const auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = log});
+  ASSERT_TRUE(coordinator.ok());
+  // Twice under one name: what is over stands in nobody's way.
+  for (int round = 0; round < 2; ++round) {
+    std::vector<absl::StatusOr<Membership>> met(3, absl::UnknownError(""));
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < 3; ++r) {
+      ranks.emplace_back([&, r] {
+        JoinOptions options;
+        options.coordinator = (*coordinator)->address();
+        options.rank = r;
+        options.ranks = 3;
+        options.member.tcp_address = absl::StrCat("address of ", r);
+        met[static_cast<size_t>(r)] = CoordinatorClient::Meet(options, absl::Now() + kLong);
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    for (int r = 0; r < 3; ++r) {
+      const absl::StatusOr<Membership>& membership = met[static_cast<size_t>(r)];
+      ASSERT_TRUE(membership.ok()) << membership.status();
+      EXPECT_EQ(membership->rank, r);
+      ASSERT_EQ(membership->ranks(), 3);
+      EXPECT_EQ(membership->members[2].tcp_address, "address of 2");
+      EXPECT_EQ(membership->token, met[0]->token);
+    }
+  }
+  absl::SleepFor(4 * kTestBeat);  // longer than silence would take to show
+  absl::MutexLock lock(&mutex);
+  for (const std::string& line : lines) {
+    EXPECT_FALSE(absl::StrContains(line, "lost") || absl::StrContains(line, "failed")) << line;
+  }
+}
+
+TEST(MeetTest, WaitsEndWhenTheyAreInterrupted) {
+  const auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+  ASSERT_TRUE(coordinator.ok());
+  const absl::Status over = absl::CancelledError("the job has failed");
+  int asked = 0;
+  JoinOptions options;
+  options.coordinator = (*coordinator)->address();
+  options.rank = 0;
+  options.ranks = 2;
+  options.interrupted = [&] { return ++asked < 3 ? absl::OkStatus() : over; };
+  EXPECT_EQ(CoordinatorClient::Meet(options, absl::InfiniteFuture()).status(), over);
+
+  auto ports = LinkPorts::Open();
+  ASSERT_TRUE(ports.ok());
+  Membership members;
+  members.token = "0123456789abcdef";
+  members.members.assign(2, ports->member());
+  asked = 0;
+  ConnectOptions connect;
+  connect.interrupted = options.interrupted;
+  EXPECT_EQ(ConnectLinks(members, *ports, connect, absl::InfiniteFuture()).status(), over);
+}
+
 }  // namespace
 }  // namespace tandem

@@ -299,14 +299,14 @@ TEST(DenseSynchroniserTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
     std::vector<std::unique_ptr<Link>> links(2);
     links[1] = std::move(pair[0]);
     auto dense = std::move(*DenseParameters::New(Config(), kCount));
-    auto watch = std::make_unique<AbortableWatch>(nullptr);
+    AbortableWatch watch;
     GroupOptions group;
-    group.watch = watch.get();
+    group.watch = &watch;
     group.deadline = absl::Minutes(5);
     DenseSynchroniser::Options options = Direct();
     options.bucket_bytes = bucket;
     DenseSynchroniser synchroniser(std::make_unique<Group>(0, std::move(links), group),
-                                   std::move(watch), *dense, options);
+                                   &watch, *dense, options);
     std::thread aborter([&] {
       while (synchroniser.WaitingFor().empty()) absl::SleepFor(absl::Milliseconds(10));
       EXPECT_THAT(synchroniser.WaitingFor(), HasSubstr("for rank 1"));
@@ -331,15 +331,15 @@ TEST(DenseSynchroniserTest, DumpsWhileItWaitsAndWhenItFails) {
     std::vector<std::unique_ptr<Link>> links(2);
     links[1] = std::move(pair[0]);
     auto dense = std::move(*DenseParameters::New(Config(), kCount));
-    auto watch = std::make_unique<AbortableWatch>(nullptr);
+    AbortableWatch watch;
     GroupOptions group;
-    group.watch = watch.get();
+    group.watch = &watch;
     group.deadline = absl::Minutes(5);
     DenseSynchroniser::Options options = Direct();
     options.bucket_bytes = bucket;
     options.dump_folder = folder.File(absl::StrCat("bucket", bucket));
     auto synchroniser = std::make_unique<DenseSynchroniser>(
-        std::make_unique<Group>(0, std::move(links), group), std::move(watch), *dense, options);
+        std::make_unique<Group>(0, std::move(links), group), &watch, *dense, options);
     std::string asked;
     std::thread other([&] {
       synchroniser->RequestDump();
