@@ -19,7 +19,6 @@
 #include "bench/rank_processes.h"
 #include "collectives/dump.h"
 #include "collectives/proof/draw.h"
-#include "collectives/proof/traffic.h"
 
 namespace tandem {
 namespace {

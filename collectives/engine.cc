@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,7 +70,7 @@ std::string Describe(const MessageHeader& h) {
   }
   if (known && HasRoot(h.primitive)) absl::StrAppend(&out, ", root ", h.root);
   if (known && h.primitive != Primitive::kPointToPoint) {
-    const bool named = algorithm < static_cast<int>(std::size(kAlgorithms));
+    const bool named = IsAlgorithm(algorithm);
     absl::StrAppend(&out, ", ", NameOr(named, named ? AlgorithmName(h.algorithm) : "", algorithm));
   }
   return out;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
@@ -42,26 +43,9 @@ std::vector<Piece> GradientBuckets(int64_t count, int64_t bucket_bytes) {
 }
 
 absl::optional<Algorithm> DenseAlgorithm(const JobPlan& plan) {
-  switch (plan.job.dense().algorithm()) {
-    case Dense::RING:
-      return Algorithm::kRing;
-    case Dense::DIRECT:
-      return Algorithm::kDirect;
-    case Dense::ONE_SHOT:
-      return Algorithm::kOneShot;
-    case Dense::RECURSIVE_DOUBLING:
-      return Algorithm::kRecursiveDoubling;
-    case Dense::HALVING_DOUBLING:
-      return Algorithm::kHalvingDoubling;
-    case Dense::DOUBLE_TREE:
-      return Algorithm::kDoubleTree;
-    case Dense::SWING:
-      return Algorithm::kSwing;
-    case Dense::HIERARCHICAL:
-      return Algorithm::kHierarchical;
-    default:
-      return absl::nullopt;
-  }
+  const std::string& name = Dense::Algorithm_Name(plan.job.dense().algorithm());
+  const absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(absl::AsciiStrToLower(name));
+  return algorithm.ok() ? absl::optional<Algorithm>(*algorithm) : absl::nullopt;
 }
 
 // ---- AbortableWatch -----------------------------------------------------------
@@ -96,9 +80,8 @@ DenseSynchroniser::Options DenseSynchroniser::OptionsOf(const JobPlan& plan) {
   return options;
 }
 
-DenseSynchroniser::DenseSynchroniser(std::unique_ptr<Group> group,
-                                     AbortableWatch* watch, DenseParameters& dense,
-                                     const Options& options)
+DenseSynchroniser::DenseSynchroniser(std::unique_ptr<Group> group, AbortableWatch* watch,
+                                     DenseParameters& dense, const Options& options)
     : watch_(watch),
       group_(std::move(group)),
       dense_(dense),

@@ -52,7 +52,7 @@ std::vector<Piece> GradientBuckets(int64_t count, int64_t bucket_bytes);
 // The name of the workers' group: at the coordinator, and in dumps.
 inline constexpr char kWorkersGroup[] = "workers";
 
-// The algorithm that a job names; nothing for AUTO.
+// The algorithm that a job names: the one of that name, in lower case. Nothing for AUTO.
 absl::optional<Algorithm> DenseAlgorithm(const JobPlan& plan);
 
 // What ends the workers' group from outside its links: the scheduler's word that the job has failed,

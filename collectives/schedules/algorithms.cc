@@ -1,6 +1,8 @@
 #include "collectives/schedules/algorithms.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,58 +10,37 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "collectives/schedules/build.h"
-#include "collectives/schedules/hierarchical.h"
 
 namespace tandem {
 namespace {
 
-struct Row {
-  Primitive primitive;
-  Algorithm algorithm;
-  Schedule (*make)(const CollectiveShape& shape);
-  bool cuts;  // no message is longer than shape.segment
+// In the order of Algorithm.
+constexpr const AlgorithmRow* kTable[] = {
+    &kRingRow,
+    &kDirectRow,
+    &kOneShotRow,
+    &kRecursiveDoublingRow,
+    &kHalvingDoublingRow,
+    &kTreeRow,
+    &kChainRow,
+    &kPairwiseRow,
+    &kBruckRow,
+    &kDoubleTreeRow,
+    &kSwingRow,
+    &kHierarchicalRow,
+    &kDisseminationRow,
 };
 
-constexpr bool kCuts = true, kWhole = false;
-constexpr Row kRows[] = {
-    {Primitive::kAllReduce, Algorithm::kRing, RingAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kDirect, DirectAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kOneShot, OneShotAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kRecursiveDoubling, RecursiveDoublingAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kHalvingDoubling, HalvingDoublingAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kTree, TreeAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kDoubleTree, DoubleTreeAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kSwing, SwingAllReduce, kCuts},
-    {Primitive::kAllReduce, Algorithm::kHierarchical, HierarchicalAllReduce, kCuts},
-    {Primitive::kReduce, Algorithm::kDirect, DirectReduce, kCuts},
-    {Primitive::kReduce, Algorithm::kTree, TreeReduce, kCuts},
-    {Primitive::kReduce, Algorithm::kChain, ChainReduce, kCuts},
-    {Primitive::kReduce, Algorithm::kHierarchical, HierarchicalReduce, kCuts},
-    {Primitive::kBroadcast, Algorithm::kDirect, DirectBroadcast, kWhole},
-    {Primitive::kBroadcast, Algorithm::kTree, TreeBroadcast, kCuts},
-    {Primitive::kBroadcast, Algorithm::kChain, ChainBroadcast, kCuts},
-    {Primitive::kBroadcast, Algorithm::kHierarchical, HierarchicalBroadcast, kCuts},
-    {Primitive::kReduceScatter, Algorithm::kRing, RingReduceScatter, kCuts},
-    {Primitive::kReduceScatter, Algorithm::kDirect, DirectReduceScatter, kCuts},
-    {Primitive::kReduceScatter, Algorithm::kHalvingDoubling, HalvingReduceScatter, kWhole},
-    {Primitive::kReduceScatter, Algorithm::kHierarchical, HierarchicalReduceScatter, kWhole},
-    {Primitive::kAllGather, Algorithm::kRing, RingAllGather, kCuts},
-    {Primitive::kAllGather, Algorithm::kDirect, DirectAllGather, kWhole},
-    {Primitive::kAllGather, Algorithm::kRecursiveDoubling, RecursiveDoublingAllGather, kWhole},
-    {Primitive::kAllGather, Algorithm::kBruck, BruckAllGather, kWhole},
-    {Primitive::kAllGather, Algorithm::kHierarchical, HierarchicalAllGather, kWhole},
-    {Primitive::kGather, Algorithm::kDirect, DirectGather, kWhole},
-    {Primitive::kGather, Algorithm::kTree, TreeGather, kWhole},
-    {Primitive::kScatter, Algorithm::kDirect, DirectScatter, kWhole},
-    {Primitive::kScatter, Algorithm::kTree, TreeScatter, kWhole},
-    {Primitive::kAllToAll, Algorithm::kPairwise, PairwiseAllToAll, kWhole},
-    {Primitive::kAllToAll, Algorithm::kBruck, BruckAllToAll, kWhole},
-    {Primitive::kBarrier, Algorithm::kDissemination, DisseminationBarrier, kWhole},
-};
+const AlgorithmRow& RowOf(Algorithm algorithm) {
+  const auto number = static_cast<size_t>(algorithm);
+  TANDEM_CHECK(number < std::size(kTable) && kTable[number]->algorithm == algorithm);
+  return *kTable[number];
+}
 
-const Row* FindRow(Primitive primitive, Algorithm algorithm) {
-  for (const Row& row : kRows) {
-    if (row.primitive == primitive && row.algorithm == algorithm) return &row;
+// Null if the algorithm does not do that.
+const AlgorithmWay* WayOf(Primitive primitive, Algorithm algorithm) {
+  for (const AlgorithmWay& way : RowOf(algorithm).ways) {
+    if (way.primitive == primitive) return &way;
   }
   return nullptr;
 }
@@ -120,20 +101,6 @@ absl::Status CheckShape(Primitive primitive, const CollectiveShape& shape) {
       absl::StrCat(PrimitiveName(primitive), " of ", shape.ranks, " ranks: ", fault));
 }
 
-// What an algorithm cannot do with a well-formed shape.
-absl::Status CheckAlgorithmFits(Primitive primitive, Algorithm algorithm,
-                                const CollectiveShape& shape) {
-  if (algorithm == Algorithm::kHierarchical) {
-    return primitive == Primitive::kAllReduce ? Hierarchy::Check(shape)
-                                              : TwoLevel::Check(primitive, shape);
-  }
-  if (primitive == Primitive::kAllToAll && algorithm == Algorithm::kBruck &&
-      !shape.send_counts.empty()) {
-    return absl::UnimplementedError("alltoall by bruck with a count for each rank; use pairwise");
-  }
-  return absl::OkStatus();
-}
-
 Schedule Alone(Primitive primitive, const CollectiveShape& shape) {
   Schedule s = NewSchedule(primitive, shape);
   const Piece all{0, s.output};
@@ -171,36 +138,17 @@ absl::string_view PrimitiveName(Primitive primitive) {
   return "?";
 }
 
-absl::string_view AlgorithmName(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kRing:
-      return "ring";
-    case Algorithm::kDirect:
-      return "direct";
-    case Algorithm::kOneShot:
-      return "one_shot";
-    case Algorithm::kRecursiveDoubling:
-      return "recursive_doubling";
-    case Algorithm::kHalvingDoubling:
-      return "halving_doubling";
-    case Algorithm::kTree:
-      return "tree";
-    case Algorithm::kChain:
-      return "chain";
-    case Algorithm::kPairwise:
-      return "pairwise";
-    case Algorithm::kBruck:
-      return "bruck";
-    case Algorithm::kDoubleTree:
-      return "double_tree";
-    case Algorithm::kSwing:
-      return "swing";
-    case Algorithm::kHierarchical:
-      return "hierarchical";
-    case Algorithm::kDissemination:
-      return "dissemination";
-  }
-  return "?";
+absl::string_view AlgorithmName(Algorithm algorithm) { return RowOf(algorithm).name; }
+
+bool IsAlgorithm(int number) { return number >= 0 && number < static_cast<int>(std::size(kTable)); }
+
+absl::Span<const Algorithm> Algorithms() {
+  static constexpr auto kAll = [] {
+    std::array<Algorithm, std::size(kTable)> all{};
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Algorithm>(i);
+    return all;
+  }();
+  return kAll;
 }
 
 absl::StatusOr<Primitive> ParsePrimitive(absl::string_view name) {
@@ -215,7 +163,7 @@ absl::StatusOr<Primitive> ParsePrimitive(absl::string_view name) {
 
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name) {
   std::vector<absl::string_view> names;
-  for (const Algorithm algorithm : kAlgorithms) {
+  for (const Algorithm algorithm : Algorithms()) {
     if (AlgorithmName(algorithm) == name) return algorithm;
     names.push_back(AlgorithmName(algorithm));
   }
@@ -235,6 +183,27 @@ bool HasRoot(Primitive primitive) {
          primitive == Primitive::kGather || primitive == Primitive::kScatter;
 }
 
+double BusFactor(Primitive primitive, int ranks) {
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  switch (primitive) {
+    case Primitive::kAllReduce:
+      return 2 * share;
+    case Primitive::kReduceScatter:
+    case Primitive::kAllGather:
+    case Primitive::kGather:
+    case Primitive::kScatter:
+    case Primitive::kAllToAll:
+      return share;
+    case Primitive::kReduce:
+    case Primitive::kBroadcast:
+    case Primitive::kPointToPoint:
+      return ranks > 1 ? 1 : 0;
+    case Primitive::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
 int64_t InPlaceOffset(Primitive primitive, const CollectiveShape& shape) {
   switch (primitive) {
     case Primitive::kAllGather:
@@ -249,50 +218,45 @@ int64_t InPlaceOffset(Primitive primitive, const CollectiveShape& shape) {
 }
 
 bool Supports(Primitive primitive, Algorithm algorithm) {
-  return FindRow(primitive, algorithm) != nullptr;
+  return WayOf(primitive, algorithm) != nullptr;
 }
 
 std::vector<Algorithm> AlgorithmsFor(Primitive primitive) {
   std::vector<Algorithm> algorithms;
-  for (const Algorithm algorithm : kAlgorithms) {
+  for (const Algorithm algorithm : Algorithms()) {
     if (Supports(primitive, algorithm)) algorithms.push_back(algorithm);
   }
   return algorithms;
 }
 
 bool CutsMessages(Primitive primitive, Algorithm algorithm) {
-  const Row* row = FindRow(primitive, algorithm);
-  return row != nullptr && row->cuts;
+  const AlgorithmWay* const way = WayOf(primitive, algorithm);
+  return way != nullptr && way->cuts;
 }
 
-bool AddsInRankOrder(Algorithm algorithm) {
-  return algorithm == Algorithm::kDirect || algorithm == Algorithm::kOneShot;
-}
+bool AddsInRankOrder(Algorithm algorithm) { return RowOf(algorithm).rank_order; }
 
 int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
-  if (primitive != Primitive::kAllReduce || shape.ranks == 1) return 0;
-  switch (algorithm) {
-    case Algorithm::kOneShot:
-      return shape.in_place ? 1 : 0;
-    case Algorithm::kRecursiveDoubling:
-      return 1;
-    case Algorithm::kHierarchical:  // Phase two is in place.
-      return ChannelNeeded(primitive, OuterOf(primitive, shape), Hierarchy(shape).OuterShape(0));
-    default:
-      return 0;
-  }
+  const AlgorithmWay* const way = WayOf(primitive, algorithm);
+  return shape.ranks == 1 || way == nullptr || way->channel == nullptr ? 0 : way->channel(shape);
+}
+
+Traffic AlgorithmTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
+  const AlgorithmWay* const way = WayOf(primitive, algorithm);
+  TANDEM_CHECK(way != nullptr);
+  return shape.ranks == 1 ? Traffic{} : way->traffic(shape);
 }
 
 absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape) {
   TANDEM_RETURN_IF_ERROR(CheckShape(primitive, shape));
-  const Row* row = FindRow(primitive, algorithm);
-  if (row == nullptr) {
+  const AlgorithmWay* const way = WayOf(primitive, algorithm);
+  if (way == nullptr) {
     return absl::UnimplementedError(
         absl::StrCat("no ", PrimitiveName(primitive), " by ", AlgorithmName(algorithm)));
   }
-  TANDEM_RETURN_IF_ERROR(CheckAlgorithmFits(primitive, algorithm, shape));
-  return shape.ranks == 1 ? Alone(primitive, shape) : row->make(shape);
+  if (way->fits != nullptr) TANDEM_RETURN_IF_ERROR(way->fits(shape));
+  return shape.ranks == 1 ? Alone(primitive, shape) : way->make(shape);
 }
 
 absl::StatusOr<std::vector<Schedule>> MakeSchedules(

@@ -1,8 +1,9 @@
 // The algorithms of the collectives: each a pure function from a shape to one rank's schedule, in a
 // file of its own with its cost and its source. The names are those of the literature.
 //
-// To add an algorithm: one file with one function, one row in the table of algorithms.cc, its
-// traffic in cost.cc; the checker's and the engine's tests then cover it.
+// To add an algorithm: its file, with its schedules, its traffic and its row (build.h), a place in
+// the table of algorithms.cc, and a value of Algorithm below. Everything else reads the row, and the
+// tests of checker and engine cover it. A job names it by a value of Dense.Algorithm of that name.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_ALGORITHMS_H_
 #define TANDEM_COLLECTIVES_SCHEDULES_ALGORITHMS_H_
 
@@ -38,6 +39,10 @@ absl::string_view PrimitiveName(Primitive primitive);  // "allreduce", "reduce_s
 absl::StatusOr<Primitive> ParsePrimitive(absl::string_view name);
 bool Reduces(Primitive primitive);  // uses the reduction operation
 bool HasRoot(Primitive primitive);
+// Bus bandwidth = bytes / seconds * this (the convention of nccl-tests): comparable to the speed of
+// the link whatever the number of ranks. `bytes` are those of the vector of all blocks, or of what
+// a rank sends in an all-to-all. 0 where nothing travels.
+double BusFactor(Primitive primitive, int ranks);
 
 enum class Algorithm : uint8_t {
   kRing,
@@ -54,19 +59,9 @@ enum class Algorithm : uint8_t {
   kHierarchical,   // within hosts, then across them
   kDissemination,  // barrier
 };
-inline constexpr Algorithm kAlgorithms[] = {Algorithm::kRing,
-                                            Algorithm::kDirect,
-                                            Algorithm::kOneShot,
-                                            Algorithm::kRecursiveDoubling,
-                                            Algorithm::kHalvingDoubling,
-                                            Algorithm::kTree,
-                                            Algorithm::kChain,
-                                            Algorithm::kPairwise,
-                                            Algorithm::kBruck,
-                                            Algorithm::kDoubleTree,
-                                            Algorithm::kSwing,
-                                            Algorithm::kHierarchical,
-                                            Algorithm::kDissemination};
+// Whether a number that a peer has sent is one of them.
+bool IsAlgorithm(int number);
+absl::Span<const Algorithm> Algorithms();              // all, in this order
 absl::string_view AlgorithmName(Algorithm algorithm);  // "ring", "recursive_doubling", ...
 absl::StatusOr<Algorithm> ParseAlgorithm(absl::string_view name);
 
@@ -98,7 +93,7 @@ struct CollectiveShape {
 int64_t InPlaceOffset(Primitive primitive, const CollectiveShape& shape);
 
 bool Supports(Primitive primitive, Algorithm algorithm);
-// Those that support the primitive, in the order of kAlgorithms.
+// Those that support the primitive, in the order of Algorithm.
 std::vector<Algorithm> AlgorithmsFor(Primitive primitive);
 
 // Whether no message is longer than shape.segment, if that is set.
@@ -110,10 +105,20 @@ bool AddsInRankOrder(Algorithm algorithm);
 // length of one is then bounded by shape.segment.
 int ChannelNeeded(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape);
 
+// What one rank sends.
+struct Traffic {
+  int64_t messages = 0;
+  int64_t elements = 0;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+// By formula, of shape.rank. Exact for any count, also one that the ranks do not divide, and for
+// any segment. Requires that MakeSchedule accepts the arguments.
+Traffic AlgorithmTraffic(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape);
+
 // INVALID_ARGUMENT if the shape is malformed, or UNIMPLEMENTED if the algorithm does not do that.
 absl::StatusOr<Schedule> MakeSchedule(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape);
-// The schedules of all ranks, for the checker and the cost model; `shape` is that of any rank.
+// The schedules of all ranks, for the checker and for playing them; `shape` is that of any rank.
 // all-to-all with uneven counts: `counts_by_rank[i][j]` elements travel from i to j.
 absl::StatusOr<std::vector<Schedule>> MakeSchedules(
     Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,

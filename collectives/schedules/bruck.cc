@@ -13,6 +13,8 @@
 
 namespace tandem {
 
+namespace {
+
 // Every rank gathers in scratch memory, where its own block is the first and the blocks of the
 // ranks after it follow. In each round what it has doubles.
 Schedule BruckAllGather(const CollectiveShape& shape) {
@@ -78,5 +80,39 @@ Schedule BruckAllToAll(const CollectiveShape& shape) {
   }
   return s;
 }
+
+// ---- Traffic, by formula ----
+
+Traffic AllGatherTraffic(const CollectiveShape& shape) {
+  Traffic traffic;
+  for (int have = 1; have < shape.ranks; have *= 2) {
+    const int more = std::min(have, shape.ranks - have);
+    traffic = traffic + Traffic{1, BlockSum(shape, shape.rank, more)};
+  }
+  return traffic;
+}
+
+// Each block moves once for every bit of its distance.
+Traffic AllToAllTraffic(const CollectiveShape& shape) {
+  Traffic traffic{CeilLog2(shape.ranks), 0};
+  for (int d = 1; d < shape.ranks; ++d) {
+    traffic.elements += __builtin_popcount(static_cast<unsigned>(d)) * shape.count;
+  }
+  return traffic;
+}
+
+absl::Status AllToAllFits(const CollectiveShape& shape) {
+  if (shape.send_counts.empty()) return absl::OkStatus();
+  return absl::UnimplementedError("alltoall by bruck with a count for each rank; use pairwise");
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllGather, BruckAllGather, AllGatherTraffic, kWhole},
+    {Primitive::kAllToAll, BruckAllToAll, AllToAllTraffic, kWhole, nullptr, AllToAllFits},
+};
+
+}  // namespace
+
+const AlgorithmRow kBruckRow = {Algorithm::kBruck, "bruck", kOtherOrder, kWays};
 
 }  // namespace tandem

@@ -174,4 +174,37 @@ std::vector<int> RankOrder(int p) {
 Piece CollectiveShape::BlockOf(int r) const { return BlockAmong(counts, count, r); }
 int64_t CollectiveShape::Total() const { return SumOr(counts, count, ranks); }
 
+// ---- What traffic is made of ----
+
+Traffic operator+(Traffic a, Traffic b) {
+  return {a.messages + b.messages, a.elements + b.elements};
+}
+
+Traffic Times(int64_t messages, int64_t elements_each) {
+  return {messages, messages * elements_each};
+}
+
+Traffic OverParts(int64_t count, int64_t part, absl::FunctionRef<Traffic(int64_t n)> of_part) {
+  if (part == 0 || count <= part) return of_part(count);
+  const Traffic full = of_part(part);
+  const int64_t times = count / part, rest = count % part;
+  const Traffic all = {times * full.messages, times * full.elements};
+  return rest == 0 ? all : all + of_part(rest);
+}
+
+Traffic OverBlockParts(const CollectiveShape& shape, Traffic whole) {
+  int64_t longest = 0;
+  for (int r = 0; r < shape.ranks; ++r) longest = std::max(longest, shape.CountOf(r));
+  if (shape.segment > 0 && longest > shape.segment) {
+    whole.messages *= (longest + shape.segment - 1) / shape.segment;
+  }
+  return whole;
+}
+
+int64_t BlockSum(const CollectiveShape& shape, int first, int blocks) {
+  int64_t sum = 0;
+  for (int i = 0; i < blocks; ++i) sum += shape.CountOf(Mod(first + i, shape.ranks));
+  return sum;
+}
+
 }  // namespace tandem

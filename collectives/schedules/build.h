@@ -1,7 +1,7 @@
-// What the algorithm files share: the functions they define (one a primitive and algorithm, listed
-// in algorithms.cc), and cutting buffers into parts.
+// What the algorithm files share: the row that each of them defines, cutting buffers into parts, and
+// what formulas of traffic are made of.
 //
-// Every function requires a shape that MakeSchedule has checked, of at least two ranks. All ranks
+// Every function of a row requires a shape that MakeSchedule has checked, of at least two ranks. All ranks
 // get schedules of as many steps, a message sent in step t is received in step t, and the sends of
 // a step come first: so that parts can be pipelined and phases put after one another.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_BUILD_H_
@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
@@ -59,54 +61,48 @@ int CeilLog2(int64_t n);    // 0 for n = 1
 int FloorLog2(int64_t n);
 std::vector<int> RankOrder(int p);
 
-// ---- The algorithms ----
+// ---- The table ----
 
-Schedule RingAllReduce(const CollectiveShape& shape);
-Schedule RingReduceScatter(const CollectiveShape& shape);
-Schedule RingAllGather(const CollectiveShape& shape);
+// How an algorithm does one of the collectives.
+struct AlgorithmWay {
+  Primitive primitive;
+  Schedule (*make)(const CollectiveShape& shape);
+  // What shape.rank sends, written from the definition of the algorithm and not from `make`: the
+  // checker compares the two.
+  Traffic (*traffic)(const CollectiveShape& shape);
+  bool cuts;  // no message is longer than shape.segment
+  // ChannelNeeded of two ranks or more; null: 0.
+  int (*channel)(const CollectiveShape& shape) = nullptr;
+  // What it cannot do with a well-formed shape; null: nothing.
+  absl::Status (*fits)(const CollectiveShape& shape) = nullptr;
+};
+inline constexpr bool kCuts = true, kWhole = false;
 
-Schedule DirectAllReduce(const CollectiveShape& shape);
-Schedule DirectReduce(const CollectiveShape& shape);
-Schedule DirectBroadcast(const CollectiveShape& shape);
-Schedule DirectReduceScatter(const CollectiveShape& shape);
-Schedule DirectAllGather(const CollectiveShape& shape);
-Schedule DirectGather(const CollectiveShape& shape);
-Schedule DirectScatter(const CollectiveShape& shape);
+// All that is known of an algorithm, at the end of its file. algorithms.cc lists them, and everything
+// reads them there.
+struct AlgorithmRow {
+  Algorithm algorithm;
+  absl::string_view name;
+  bool rank_order;  // AddsInRankOrder
+  absl::Span<const AlgorithmWay> ways;
+};
+inline constexpr bool kRankOrder = true, kOtherOrder = false;
 
-Schedule OneShotAllReduce(const CollectiveShape& shape);
+extern const AlgorithmRow kRingRow, kDirectRow, kOneShotRow, kRecursiveDoublingRow,
+    kHalvingDoublingRow, kTreeRow, kChainRow, kPairwiseRow, kBruckRow, kDoubleTreeRow, kSwingRow,
+    kHierarchicalRow, kDisseminationRow;
 
-Schedule RecursiveDoublingAllReduce(const CollectiveShape& shape);
-Schedule RecursiveDoublingAllGather(const CollectiveShape& shape);
+// ---- What traffic is made of ----
 
-Schedule HalvingDoublingAllReduce(const CollectiveShape& shape);
-Schedule HalvingReduceScatter(const CollectiveShape& shape);
-
-Schedule SwingAllReduce(const CollectiveShape& shape);
-
-Schedule DoubleTreeAllReduce(const CollectiveShape& shape);
-
-Schedule ChainReduce(const CollectiveShape& shape);
-Schedule ChainBroadcast(const CollectiveShape& shape);
-
-Schedule BruckAllGather(const CollectiveShape& shape);
-Schedule BruckAllToAll(const CollectiveShape& shape);
-
-Schedule TreeAllReduce(const CollectiveShape& shape);
-Schedule TreeReduce(const CollectiveShape& shape);
-Schedule TreeBroadcast(const CollectiveShape& shape);
-Schedule TreeGather(const CollectiveShape& shape);
-Schedule TreeScatter(const CollectiveShape& shape);
-
-Schedule PairwiseAllToAll(const CollectiveShape& shape);
-
-Schedule DisseminationBarrier(const CollectiveShape& shape);
-
-// Require that Hierarchy::Check, TwoLevel::Check (hierarchical.h) find nothing.
-Schedule HierarchicalAllReduce(const CollectiveShape& shape);
-Schedule HierarchicalReduce(const CollectiveShape& shape);
-Schedule HierarchicalBroadcast(const CollectiveShape& shape);
-Schedule HierarchicalReduceScatter(const CollectiveShape& shape);
-Schedule HierarchicalAllGather(const CollectiveShape& shape);
+Traffic operator+(Traffic a, Traffic b);
+Traffic Times(int64_t messages, int64_t elements_each);
+// Sum over the parts of a vector: all but the last are of `part` elements; one if part = 0.
+Traffic OverParts(int64_t count, int64_t part, absl::FunctionRef<Traffic(int64_t n)> of_part);
+// Of a collective on blocks that are cut by shape.segment: as many messages more; the elements do
+// not change.
+Traffic OverBlockParts(const CollectiveShape& shape, Traffic whole);
+// Elements of the blocks of ranks first, first + 1, ..., taken mod p.
+int64_t BlockSum(const CollectiveShape& shape, int first, int blocks);
 
 }  // namespace tandem
 

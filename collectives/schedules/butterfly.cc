@@ -69,4 +69,19 @@ int64_t ButterflyPart(const CollectiveShape& shape) {
   return std::max(shape.segment, 2 * shape.segment / core.size() * core.size());
 }
 
+Traffic ButterflyTraffic(const CollectiveShape& shape, int position) {
+  const ButterflyCore core(shape.ranks);
+  return OverParts(shape.count, ButterflyPart(shape), [&](int64_t n) {
+    if (core.Outside(shape.rank)) return Traffic{1, n};
+    const Blocks block(n, core.size());
+    // Halving gives everything away but the own block; doubling sends what there is.
+    Traffic traffic{2 * core.rounds(), n - block(position).count};
+    for (int length = 1; length < core.size(); length *= 2) {
+      const int first = position / length * length;
+      traffic.elements += block.Range(first, first + length).count;
+    }
+    return core.Stands(shape.rank) ? traffic + Traffic{1, n} : traffic;
+  });
+}
+
 }  // namespace tandem

@@ -69,6 +69,9 @@ Schedule ButterflyAllReduce(const CollectiveShape& part,
 int HalvingPosition(int v, int rounds);
 std::vector<int> SwingPositions(int rounds);
 
+// What shape.rank sends in a ButterflyAllReduce; `position` is that of its core number.
+Traffic ButterflyTraffic(const CollectiveShape& shape, int position);
+
 // Most elements of a part such that no message of ButterflyAllReduce is longer than a segment.
 int64_t ButterflyPart(const CollectiveShape& shape);
 

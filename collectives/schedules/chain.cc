@@ -12,6 +12,8 @@
 
 namespace tandem {
 
+namespace {
+
 Schedule ChainBroadcast(const CollectiveShape& shape) {
   return InParts(Primitive::kBroadcast, shape, shape.segment, [](const CollectiveShape& part) {
     Schedule s = NewSchedule(Primitive::kBroadcast, part);
@@ -41,5 +43,24 @@ Schedule ChainReduce(const CollectiveShape& shape) {
     return s;
   });
 }
+
+Traffic BroadcastTraffic(const CollectiveShape& shape) {
+  const int sends = Mod(shape.rank - shape.root, shape.ranks) == shape.ranks - 1 ? 0 : 1;
+  return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
+}
+
+Traffic ReduceTraffic(const CollectiveShape& shape) {
+  const int sends = shape.rank == shape.root ? 0 : 1;
+  return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kReduce, ChainReduce, ReduceTraffic, kCuts},
+    {Primitive::kBroadcast, ChainBroadcast, BroadcastTraffic, kCuts},
+};
+
+}  // namespace
+
+const AlgorithmRow kChainRow = {Algorithm::kChain, "chain", kOtherOrder, kWays};
 
 }  // namespace tandem

@@ -49,8 +49,6 @@ Schedule ReduceOfPart(const CollectiveShape& shape) {
   return s;
 }
 
-}  // namespace
-
 Schedule DirectAllReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kAllReduce, shape, shape.segment * shape.ranks, AllReduceOfPart);
 }
@@ -117,5 +115,56 @@ Schedule DirectScatter(const CollectiveShape& shape) {
   if (!shape.in_place) step.Copy(own, In(shape.BlockOf(s.rank)));
   return s;
 }
+
+// ---- Traffic, by formula ----
+
+// Every other block once, its own to everybody.
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const int p = shape.ranks;
+  return OverParts(shape.count, p * shape.segment, [&](int64_t n) -> Traffic {
+    const int64_t own = Blocks(n, p)(shape.rank).count;
+    return {2 * (p - 1), n - own + (p - 1) * own};
+  });
+}
+
+Traffic ReduceTraffic(const CollectiveShape& shape) {
+  const int sends = shape.rank == shape.root ? 0 : 1;
+  return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
+}
+
+Traffic BroadcastTraffic(const CollectiveShape& shape) {
+  return shape.rank == shape.root ? Times(shape.ranks - 1, shape.count) : Traffic{};
+}
+
+Traffic ReduceScatterTraffic(const CollectiveShape& shape) {
+  return OverBlockParts(shape, {shape.ranks - 1, shape.Total() - shape.CountOf(shape.rank)});
+}
+
+Traffic AllGatherTraffic(const CollectiveShape& shape) {
+  return Times(shape.ranks - 1, shape.CountOf(shape.rank));
+}
+
+Traffic GatherTraffic(const CollectiveShape& shape) {
+  return shape.rank == shape.root ? Traffic{} : Traffic{1, shape.CountOf(shape.rank)};
+}
+
+Traffic ScatterTraffic(const CollectiveShape& shape) {
+  if (shape.rank != shape.root) return {};
+  return {shape.ranks - 1, shape.Total() - shape.CountOf(shape.rank)};
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, DirectAllReduce, AllReduceTraffic, kCuts},
+    {Primitive::kReduce, DirectReduce, ReduceTraffic, kCuts},
+    {Primitive::kBroadcast, DirectBroadcast, BroadcastTraffic, kWhole},
+    {Primitive::kReduceScatter, DirectReduceScatter, ReduceScatterTraffic, kCuts},
+    {Primitive::kAllGather, DirectAllGather, AllGatherTraffic, kWhole},
+    {Primitive::kGather, DirectGather, GatherTraffic, kWhole},
+    {Primitive::kScatter, DirectScatter, ScatterTraffic, kWhole},
+};
+
+}  // namespace
+
+const AlgorithmRow kDirectRow = {Algorithm::kDirect, "direct", kRankOrder, kWays};
 
 }  // namespace tandem

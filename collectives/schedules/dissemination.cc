@@ -6,6 +6,8 @@
 
 namespace tandem {
 
+namespace {
+
 Schedule DisseminationBarrier(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kBarrier, shape);
   for (int64_t distance = 1; distance < s.ranks; distance *= 2) {
@@ -15,5 +17,16 @@ Schedule DisseminationBarrier(const CollectiveShape& shape) {
   }
   return s;
 }
+
+Traffic BarrierTraffic(const CollectiveShape& shape) { return {CeilLog2(shape.ranks), 0}; }
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kBarrier, DisseminationBarrier, BarrierTraffic, kWhole},
+};
+
+}  // namespace
+
+const AlgorithmRow kDisseminationRow = {Algorithm::kDissemination, "dissemination", kOtherOrder,
+                                        kWays};
 
 }  // namespace tandem

@@ -88,8 +88,6 @@ void AddReceipts(const Tree& tree, int t, Piece half, Step* step) {
   if (node.parent >= 0 && t == tree.depth() + node.depth - 1) step->Receive(half, node.parent);
 }
 
-}  // namespace
-
 Schedule DoubleTreeAllReduce(const CollectiveShape& shape) {
   const std::array<Tree, 2> trees = {Tree(false, shape.rank, shape.ranks),
                                      Tree(true, shape.rank, shape.ranks)};
@@ -105,5 +103,30 @@ Schedule DoubleTreeAllReduce(const CollectiveShape& shape) {
   };
   return InParts(Primitive::kAllReduce, shape, 2 * shape.segment, one);
 }
+
+// ---- Traffic, by formula ----
+
+// Nodes are counted from 1: odd ones are leaves.
+int Sends(int node, int p) {
+  const int children = node % 2 == 1 ? 0 : node < p ? 2 : 1;
+  return children + (node == 1 << FloorLog2(p) ? 0 : 1);
+}
+
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const int r = shape.rank, p = shape.ranks;
+  return OverParts(shape.count, 2 * shape.segment, [&](int64_t n) {
+    const Blocks half(n, 2);
+    const int second = p % 2 == 0 ? p - r : (r + 1) % p + 1;
+    return Times(Sends(r + 1, p), half(0).count) + Times(Sends(second, p), half(1).count);
+  });
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, DoubleTreeAllReduce, AllReduceTraffic, kCuts},
+};
+
+}  // namespace
+
+const AlgorithmRow kDoubleTreeRow = {Algorithm::kDoubleTree, "double_tree", kOtherOrder, kWays};
 
 }  // namespace tandem

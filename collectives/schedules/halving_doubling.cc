@@ -87,6 +87,8 @@ int HalvingPosition(int v, int rounds) {
   return position;
 }
 
+namespace {
+
 // The nearest ranks exchange the longest messages.
 Schedule HalvingDoublingAllReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kAllReduce, shape, ButterflyPart(shape),
@@ -107,5 +109,30 @@ Schedule HalvingReduceScatter(const CollectiveShape& shape) {
   if (core.extra() > 0) halving.FoldOut();
   return s;
 }
+
+// ---- Traffic, by formula ----
+
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const ButterflyCore core(shape.ranks);
+  return ButterflyTraffic(shape, HalvingPosition(core.Number(shape.rank), core.rounds()));
+}
+
+Traffic ReduceScatterTraffic(const CollectiveShape& shape) {
+  const int r = shape.rank;
+  const ButterflyCore core(shape.ranks);
+  if (core.Outside(r)) return {1, shape.Total()};
+  // All but what it keeps; whoever stands for another hands that one's out at the end.
+  return {core.rounds() + (core.Stands(r) ? 1 : 0), shape.Total() - shape.CountOf(r)};
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, HalvingDoublingAllReduce, AllReduceTraffic, kCuts},
+    {Primitive::kReduceScatter, HalvingReduceScatter, ReduceScatterTraffic, kWhole},
+};
+
+}  // namespace
+
+const AlgorithmRow kHalvingDoublingRow = {Algorithm::kHalvingDoubling, "halving_doubling",
+                                          kOtherOrder, kWays};
 
 }  // namespace tandem

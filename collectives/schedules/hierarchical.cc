@@ -242,6 +242,10 @@ int64_t Hierarchy::Part() const {
   return shape_.segment * (only_blocks ? lanes_ : 1);
 }
 
+// ---- The row ----
+
+namespace {
+
 Schedule HierarchicalAllReduce(const CollectiveShape& shape) {
   const Hierarchy hierarchy(shape);
   const int64_t part = hierarchy.Part();
@@ -250,5 +254,51 @@ Schedule HierarchicalAllReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kAllReduce, shape, part,
                  [&](const CollectiveShape& of_part) { return OfPart(hierarchy, of_part, steps); });
 }
+
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const Hierarchy h(shape);
+  return OverParts(shape.count, h.Part(), [&](int64_t n) {
+    const Traffic within =
+        AlgorithmTraffic(h.First().primitive, h.First().algorithm, h.FirstShape(n)) +
+        AlgorithmTraffic(h.Last().primitive, h.Last().algorithm, h.LastShape(n));
+    if (!h.InLane()) return within;
+    return within + AlgorithmTraffic(Primitive::kAllReduce, OuterOf(Primitive::kAllReduce, shape),
+                                     h.OuterShape(n));
+  });
+}
+
+template <Primitive primitive>
+Traffic TrafficOf(const CollectiveShape& shape) {
+  return TwoLevelTraffic(primitive, shape);
+}
+
+template <Primitive primitive>
+absl::Status Fits(const CollectiveShape& shape) {
+  return TwoLevel::Check(primitive, shape);
+}
+
+// The phase across hosts is in place.
+int ChannelOf(const CollectiveShape& shape) {
+  return ChannelNeeded(Primitive::kAllReduce, OuterOf(Primitive::kAllReduce, shape),
+                       Hierarchy(shape).OuterShape(0));
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, HierarchicalAllReduce, AllReduceTraffic, kCuts, ChannelOf,
+     Hierarchy::Check},
+    {Primitive::kReduce, HierarchicalReduce, TrafficOf<Primitive::kReduce>, kCuts, nullptr,
+     Fits<Primitive::kReduce>},
+    {Primitive::kBroadcast, HierarchicalBroadcast, TrafficOf<Primitive::kBroadcast>, kCuts, nullptr,
+     Fits<Primitive::kBroadcast>},
+    {Primitive::kReduceScatter, HierarchicalReduceScatter, TrafficOf<Primitive::kReduceScatter>,
+     kWhole, nullptr, Fits<Primitive::kReduceScatter>},
+    {Primitive::kAllGather, HierarchicalAllGather, TrafficOf<Primitive::kAllGather>, kWhole,
+     nullptr, Fits<Primitive::kAllGather>},
+};
+
+}  // namespace
+
+const AlgorithmRow kHierarchicalRow = {Algorithm::kHierarchical, "hierarchical", kOtherOrder,
+                                       kWays};
 
 }  // namespace tandem

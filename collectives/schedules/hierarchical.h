@@ -29,6 +29,13 @@ struct HostMap {
   int smallest = 1;                     // ranks of the host with the fewest
 };
 
+// Of two_level.cc, for the row of the algorithm. They require that TwoLevel::Check finds nothing.
+Schedule HierarchicalReduce(const CollectiveShape& shape);
+Schedule HierarchicalBroadcast(const CollectiveShape& shape);
+Schedule HierarchicalReduceScatter(const CollectiveShape& shape);
+Schedule HierarchicalAllGather(const CollectiveShape& shape);
+Traffic TwoLevelTraffic(Primitive primitive, const CollectiveShape& shape);
+
 // A schedule among `members` becomes one of the whole group, with `steps` steps.
 void Embed(const std::vector<int>& members, const Schedule& group, size_t steps, Schedule* s);
 

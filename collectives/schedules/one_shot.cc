@@ -11,6 +11,8 @@
 
 namespace tandem {
 
+namespace {
+
 Schedule OneShotAllReduce(const CollectiveShape& shape) {
   const auto one = [](const CollectiveShape& part) {
     Schedule s = NewSchedule(Primitive::kAllReduce, part);
@@ -23,5 +25,20 @@ Schedule OneShotAllReduce(const CollectiveShape& shape) {
   };
   return InParts(Primitive::kAllReduce, shape, shape.segment, one);
 }
+
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  return OverParts(shape.count, shape.segment,
+                   [&](int64_t n) { return Times(shape.ranks - 1, n); });
+}
+
+int ChannelOf(const CollectiveShape& shape) { return shape.in_place ? 1 : 0; }
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, OneShotAllReduce, AllReduceTraffic, kCuts, ChannelOf},
+};
+
+}  // namespace
+
+const AlgorithmRow kOneShotRow = {Algorithm::kOneShot, "one_shot", kRankOrder, kWays};
 
 }  // namespace tandem

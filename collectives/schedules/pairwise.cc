@@ -8,6 +8,8 @@
 
 namespace tandem {
 
+namespace {
+
 Schedule PairwiseAllToAll(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kAllToAll, shape);
   const Piece all{0, s.input};
@@ -26,5 +28,18 @@ Schedule PairwiseAllToAll(const CollectiveShape& shape) {
   s.steps.back().Copy(ReceiveBlock(shape, s.rank), block(s.rank));
   return s;
 }
+
+Traffic AllToAllTraffic(const CollectiveShape& shape) {
+  const int64_t all = InputElements(Primitive::kAllToAll, shape);
+  return {shape.ranks - 1, all - SendBlock(shape, shape.rank).count};
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllToAll, PairwiseAllToAll, AllToAllTraffic, kWhole},
+};
+
+}  // namespace
+
+const AlgorithmRow kPairwiseRow = {Algorithm::kPairwise, "pairwise", kOtherOrder, kWays};
 
 }  // namespace tandem

@@ -34,8 +34,6 @@ Schedule AllReduceOfPart(const CollectiveShape& part) {
   return folded.Finish();
 }
 
-}  // namespace
-
 Schedule RecursiveDoublingAllReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kAllReduce, shape, shape.segment, AllReduceOfPart);
 }
@@ -74,5 +72,39 @@ Schedule RecursiveDoublingAllGather(const CollectiveShape& shape) {
   }
   return s;
 }
+
+// ---- Traffic, by formula ----
+
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const ButterflyCore core(shape.ranks);
+  const bool outside = core.Outside(shape.rank), stands = core.Stands(shape.rank);
+  const int sends = outside ? 1 : core.rounds() + (stands ? 1 : 0);
+  return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
+}
+
+Traffic AllGatherTraffic(const CollectiveShape& shape) {
+  const int r = shape.rank, p = shape.ranks;
+  const ButterflyCore core(p);
+  if (core.Outside(r)) return {1, shape.CountOf(r)};
+  Traffic traffic;
+  for (int length = 1; length < core.size(); length *= 2) {
+    const int v = core.Number(r) / length * length, end = v + length;
+    const int last = end == core.size() ? p : core.Rank(end);
+    traffic = traffic + Traffic{1, BlockSum(shape, core.Rank(v), last - core.Rank(v))};
+  }
+  return core.Stands(r) ? traffic + Traffic{1, shape.Total()} : traffic;
+}
+
+int ChannelOf(const CollectiveShape&) { return 1; }
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, RecursiveDoublingAllReduce, AllReduceTraffic, kCuts, ChannelOf},
+    {Primitive::kAllGather, RecursiveDoublingAllGather, AllGatherTraffic, kWhole},
+};
+
+}  // namespace
+
+const AlgorithmRow kRecursiveDoublingRow = {Algorithm::kRecursiveDoubling, "recursive_doubling",
+                                            kOtherOrder, kWays};
 
 }  // namespace tandem

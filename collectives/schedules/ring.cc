@@ -50,8 +50,6 @@ void ReduceScatterOfPart(const BlockPart& block, Schedule* s) {
   }
 }
 
-}  // namespace
-
 Schedule RingAllReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kAllReduce, shape, shape.segment * shape.ranks, RingOfPart);
 }
@@ -71,5 +69,35 @@ Schedule RingAllGather(const CollectiveShape& shape) {
     }
   });
 }
+
+// ---- Traffic, by formula ----
+
+// Two laps, each of all blocks but one.
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const int r = shape.rank, p = shape.ranks;
+  return OverParts(shape.count, p * shape.segment, [&](int64_t n) -> Traffic {
+    const Blocks block(n, p);
+    return {2 * (p - 1), 2 * n - block(r + 1).count - block(r + 2).count};
+  });
+}
+
+Traffic ReduceScatterTraffic(const CollectiveShape& shape) {
+  return OverBlockParts(shape, {shape.ranks - 1, shape.Total() - shape.CountOf(shape.rank)});
+}
+
+Traffic AllGatherTraffic(const CollectiveShape& shape) {
+  const int right = Mod(shape.rank + 1, shape.ranks);
+  return OverBlockParts(shape, {shape.ranks - 1, shape.Total() - shape.CountOf(right)});
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, RingAllReduce, AllReduceTraffic, kCuts},
+    {Primitive::kReduceScatter, RingReduceScatter, ReduceScatterTraffic, kCuts},
+    {Primitive::kAllGather, RingAllGather, AllGatherTraffic, kCuts},
+};
+
+}  // namespace
+
+const AlgorithmRow kRingRow = {Algorithm::kRing, "ring", kOtherOrder, kWays};
 
 }  // namespace tandem

@@ -1,7 +1,7 @@
 // A collective is a schedule: what one rank sends, receives and reduces, step by step, over pieces
 // of its buffers. Schedules are pure functions of a shape (algorithms.h). One engine executes them
-// over any link (engine.h), one checker proves them without a network (checker.h), one cost model
-// prices them (cost.h), and one drawing shows them (draw.h).
+// over any link (engine.h), one checker proves them without a network (checker.h), a cost model plays
+// them (engine_cost.h), and one drawing shows them (draw.h).
 //
 // A rank has three regions: kInput (its contribution, never written), kOutput (its result) and
 // kScratch (Schedule::scratch elements, undefined at first). Input and output may be the same

@@ -62,6 +62,8 @@ std::vector<int> SwingPositions(int rounds) {
   return position;
 }
 
+namespace {
+
 Schedule SwingAllReduce(const CollectiveShape& shape) {
   const ButterflyCore core(shape.ranks);
   const std::vector<int> position = SwingPositions(core.rounds());
@@ -72,5 +74,19 @@ Schedule SwingAllReduce(const CollectiveShape& shape) {
                        [&](int v) { return position[static_cast<size_t>(v)]; });
                  });
 }
+
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const ButterflyCore core(shape.ranks);
+  const auto number = static_cast<size_t>(core.Number(shape.rank));
+  return ButterflyTraffic(shape, SwingPositions(core.rounds())[number]);
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, SwingAllReduce, AllReduceTraffic, kCuts},
+};
+
+}  // namespace
+
+const AlgorithmRow kSwingRow = {Algorithm::kSwing, "swing", kOtherOrder, kWays};
 
 }  // namespace tandem

@@ -91,8 +91,6 @@ class TreeBlocks {
   std::vector<int64_t> at_;  // by node
 };
 
-}  // namespace
-
 Schedule TreeReduce(const CollectiveShape& shape) {
   return InParts(Primitive::kReduce, shape, shape.segment, [](const CollectiveShape& part) {
     Schedule s = NewSchedule(Primitive::kReduce, part);
@@ -179,5 +177,62 @@ Schedule TreeScatter(const CollectiveShape& shape) {
   if (v != 0 && !leaf) s.steps.back().Copy(own, Scratch(own));
   return s;
 }
+
+// ---- Traffic, by formula ----
+
+// Node v has the children v + 1, v + 2, v + 4, ... below its lowest bit.
+int Children(int v, int p) {
+  if (v == 0) return CeilLog2(p);
+  int zeros = 0;
+  while (((v >> zeros) & 1) == 0) ++zeros;
+  return std::min(zeros, CeilLog2(p - v));
+}
+
+// The blocks of `nodes` nodes from node v, counted from the root: two messages if they wrap around.
+Traffic Edge(const CollectiveShape& shape, int v, int nodes) {
+  const int end = std::min(v + nodes, shape.ranks), wrap = shape.ranks - shape.root;
+  return {v < wrap && wrap < end ? 2 : 1, BlockSum(shape, v + shape.root, end - v)};
+}
+
+Traffic AllReduceTraffic(const CollectiveShape& shape) {
+  const int r = shape.rank, sends = (r == 0 ? 0 : 1) + Children(r, shape.ranks);
+  return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
+}
+
+Traffic ReduceTraffic(const CollectiveShape& shape) {
+  const int sends = shape.rank == shape.root ? 0 : 1;
+  return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
+}
+
+Traffic BroadcastTraffic(const CollectiveShape& shape) {
+  const int sends = Children(Mod(shape.rank - shape.root, shape.ranks), shape.ranks);
+  return OverParts(shape.count, shape.segment, [&](int64_t n) { return Times(sends, n); });
+}
+
+Traffic GatherTraffic(const CollectiveShape& shape) {
+  const int v = Mod(shape.rank - shape.root, shape.ranks);
+  return v == 0 ? Traffic{} : Edge(shape, v, v & -v);
+}
+
+Traffic ScatterTraffic(const CollectiveShape& shape) {
+  const int v = Mod(shape.rank - shape.root, shape.ranks);
+  Traffic traffic;
+  for (int i = 0; i < Children(v, shape.ranks); ++i) {
+    traffic = traffic + Edge(shape, v + (1 << i), 1 << i);
+  }
+  return traffic;
+}
+
+constexpr AlgorithmWay kWays[] = {
+    {Primitive::kAllReduce, TreeAllReduce, AllReduceTraffic, kCuts},
+    {Primitive::kReduce, TreeReduce, ReduceTraffic, kCuts},
+    {Primitive::kBroadcast, TreeBroadcast, BroadcastTraffic, kCuts},
+    {Primitive::kGather, TreeGather, GatherTraffic, kWhole},
+    {Primitive::kScatter, TreeScatter, ScatterTraffic, kWhole},
+};
+
+}  // namespace
+
+const AlgorithmRow kTreeRow = {Algorithm::kTree, "tree", kOtherOrder, kWays};
 
 }  // namespace tandem

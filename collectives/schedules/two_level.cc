@@ -387,4 +387,40 @@ Schedule HierarchicalReduceScatter(const CollectiveShape& shape) {
   return Join(group, {std::move(pack), std::move(within), std::move(across), std::move(hand_out)});
 }
 
+// ---- Traffic ----
+
+namespace {
+
+// The levels, and what those who are in no lane hand to their stand-ins, or get from them.
+Traffic LevelsTraffic(Primitive primitive, const CollectiveShape& shape) {
+  const TwoLevel levels(primitive, shape);
+  const auto of = [](const Level& level) {
+    return AlgorithmTraffic(level.phase.primitive, level.phase.algorithm, level.shape);
+  };
+  Traffic traffic = of(levels.Inner());
+  if (levels.InOuter()) traffic = traffic + of(levels.Outer());
+  if (primitive == Primitive::kAllGather && !levels.InOuter()) {
+    traffic = traffic + Traffic{1, shape.CountOf(shape.rank)};
+  }
+  if (primitive == Primitive::kReduceScatter && levels.InOuter()) {
+    for (const int other : levels.StandsFor()) {
+      traffic = traffic + Traffic{1, shape.CountOf(other)};
+    }
+  }
+  return traffic;
+}
+
+}  // namespace
+
+Traffic TwoLevelTraffic(Primitive primitive, const CollectiveShape& shape) {
+  const bool rooted = primitive == Primitive::kReduce || primitive == Primitive::kBroadcast;
+  if (!rooted) return LevelsTraffic(primitive, shape);
+  return OverParts(shape.count, shape.segment, [&](int64_t n) {
+    CollectiveShape part = shape;
+    part.count = n;
+    part.segment = 0;
+    return LevelsTraffic(primitive, part);
+  });
+}
+
 }  // namespace tandem

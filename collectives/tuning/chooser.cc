@@ -272,7 +272,8 @@ namespace {
 AlgorithmChoice Preferred(absl::Span<const Prediction> fastest_first, double noise_of_predictions) {
   const Prediction& fastest = fastest_first.front();
   const double noise = fastest.tried ? kNoise : noise_of_predictions;
-  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kOneShot}) {
+  for (const Algorithm algorithm : Algorithms()) {
+    if (!AddsInRankOrder(algorithm)) continue;
     for (const Prediction& p : fastest_first) {
       if (p.choice.algorithm == algorithm && p.tried == fastest.tried &&
           fastest.seconds >= (1 - noise) * p.seconds) {

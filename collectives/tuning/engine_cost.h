@@ -1,7 +1,7 @@
 // How long the engine takes for a schedule on links that have been measured: what a chooser ranks
 // algorithms by.
 //
-// The plain alpha-beta-gamma model (cost.h) explains algorithms on a network, where sending costs
+// The plain alpha-beta-gamma model (Hockney 1994) explains algorithms on a network, where sending costs
 // the sender nothing while it receives. On one host it cannot rank them: the engine is one thread
 // that copies what it sends and what it receives itself, messages overlap with nothing else that
 // their rank does, and where ranks outnumber cores all of it happens one after another, with a

@@ -185,8 +185,8 @@ TEST(AllToAllTest, IsProvenForACountOfEachPair) {
 
 TEST(HierarchicalTest, IsProvenOverAnyTwoAlgorithms) {
   int pairs = 0;
-  for (const Algorithm inner : kAlgorithms) {
-    for (const Algorithm outer : kAlgorithms) {
+  for (const Algorithm inner : Algorithms()) {
+    for (const Algorithm outer : Algorithms()) {
       CollectiveShape shape;
       shape.inner = inner;
       shape.outer = outer;
@@ -239,8 +239,8 @@ class TwoLevels : public ::testing::TestWithParam<Primitive> {};
 TEST_P(TwoLevels, AreProvenOverAnyTwoAlgorithms) {
   const Primitive primitive = GetParam();
   int pairs = 0;
-  for (const Algorithm inner : kAlgorithms) {
-    for (const Algorithm outer : kAlgorithms) {
+  for (const Algorithm inner : Algorithms()) {
+    for (const Algorithm outer : Algorithms()) {
       CollectiveShape shape;
       shape.inner = inner;
       shape.outer = outer;
@@ -372,7 +372,7 @@ TEST(NamesTest, AreReadAsTheyAreWritten) {
     EXPECT_EQ(*ParsePrimitive(PrimitiveName(primitive)), primitive);
     EXPECT_FALSE(AlgorithmsFor(primitive).empty()) << PrimitiveName(primitive);
   }
-  for (const Algorithm algorithm : kAlgorithms) {
+  for (const Algorithm algorithm : Algorithms()) {
     EXPECT_EQ(*ParseAlgorithm(AlgorithmName(algorithm)), algorithm);
   }
   EXPECT_THAT(std::string(ParsePrimitive("ring").status().message()),

@@ -1069,7 +1069,7 @@ TEST(MeetTest, AddressesAreExchangedAndNothingIsKept) {
         options.rank = r;
         options.ranks = 3;
         options.member.tcp_address = absl::StrCat("address of ", r);
-        met[static_cast<size_t>(r)] = CoordinatorClient::Meet(options, absl::Now() + kLong);
+        met[static_cast<size_t>(r)] = CoordinatorClient::Meet(options, MonotonicNow() + kLong);
       });
     }
     for (std::thread& rank : ranks) rank.join();

@@ -1,7 +1,5 @@
 // How much ranks send, where it is known by heart; collective_algorithms_test compares all formulas
 // with schedules.
-#include "collectives/proof/traffic.h"
-
 #include "collectives/schedules/algorithms.h"
 #include "gtest/gtest.h"
 

@@ -35,6 +35,26 @@ TEST(GradientBucketsTest, CoverTheGradientFromItsEndTheFirstOneSmall) {
   EXPECT_THAT(GradientBuckets(0, 160), ElementsAre(Piece{0, 0}));
 }
 
+// Every algorithm that a job can name is one that can do it.
+TEST(DenseAlgorithmTest, IsTheOneOfThatName) {
+  JobPlan plan;
+  const auto* const names = google::protobuf::GetEnumDescriptor<Dense::Algorithm>();
+  int named = 0;
+  for (int i = 0; i < names->value_count(); ++i) {
+    const auto value = static_cast<Dense::Algorithm>(names->value(i)->number());
+    plan.job.mutable_dense()->set_algorithm(value);
+    const absl::optional<Algorithm> algorithm = DenseAlgorithm(plan);
+    if (value == Dense::ALGORITHM_UNSPECIFIED || value == Dense::AUTO) {
+      EXPECT_FALSE(algorithm.has_value());
+      continue;
+    }
+    ++named;
+    ASSERT_TRUE(algorithm.has_value()) << names->value(i)->name();
+    EXPECT_TRUE(Supports(Primitive::kAllReduce, *algorithm)) << names->value(i)->name();
+  }
+  EXPECT_GE(named, 8);
+}
+
 // ---- Workers in threads ---------------------------------------------------------
 
 constexpr int64_t kCount = 5000;  // five blocks, the last one padded
