@@ -328,8 +328,9 @@ TEST(DenseSynchroniserTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
     DenseSynchroniser synchroniser(std::make_unique<Group>(0, std::move(links), group),
                                    &watch, *dense, options);
     std::thread aborter([&] {
-      while (synchroniser.WaitingFor().empty()) absl::SleepFor(absl::Milliseconds(10));
-      EXPECT_THAT(synchroniser.WaitingFor(), HasSubstr("for rank 1"));
+      while (synchroniser.WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
+      EXPECT_THAT(synchroniser.WaitingFor().text, HasSubstr("for worker 1"));
+      EXPECT_EQ(synchroniser.WaitingFor().waits_for, EndpointId::Worker(1));
       synchroniser.Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
