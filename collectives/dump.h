@@ -49,9 +49,9 @@ absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder);
 // What the dumps of one group say together, one finding a line, the gravest first:
 //   "rank 2 left no dump"
 //   "rank 3 never entered allreduce #418; its last was allreduce #417 (finished)"
-//   "ranks disagree on #418: rank 0 is in allreduce of 1000 f32, sum, ring; rank 2 in broadcast
-//   ..." "allreduce #418 did not finish on ranks 0, 1: they waited for rank 3" "stragglers: rank 2
-//   was waited for longest in 40 of 50 operations, 1.2s in all"
+//   "ranks disagree on #418: rank 0 is in allreduce of 1000 f32, sum, ring; rank 2 in broadcast ..."
+//   "allreduce #418 did not finish on ranks 0, 1: they waited for rank 3"
+//   "stragglers: rank 2 was waited for longest in 40 of 50 operations, 1.2s in all"
 // "nothing unusual" if there is nothing to say. Requires dumps of one group.
 std::vector<std::string> CompareDumps(absl::Span<const GroupDump> dumps);
 

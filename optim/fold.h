@@ -1,6 +1,7 @@
-// The one fold: gradient sums of several ranks become one mean gradient. Used by servers (held
-// updates of a step), by the direct allreduce and by the reference in tests, so that synchronous
-// parameter server, allreduce and a plain loop give the same bits.
+// The one fold: gradient sums of several ranks become one mean gradient. Servers use it for the
+// updates of a step, and the plain loop of the tests. The direct all-reduce adds with instructions of
+// its own (collectives/reduce.h); collective_reduce_test holds the two to the same bits, so that
+// synchronous parameter server, allreduce and a plain loop give the same ones.
 //
 // Rule: contributions are added in rank order, starting from a copy of the first one (not from
 // zero), skipping ranks without one; the sum is multiplied once by 1 / (sum of n).

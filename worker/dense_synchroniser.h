@@ -164,7 +164,7 @@ class DenseSynchroniser {
   float samples_ = 0;            // n, then its sum: 16-bit wires
   absl::Span<float> gradient_;
   Trace* trace_ = nullptr;
-  uint64_t told_ = 0;  // of what was sent
+  uint64_t told_ = 0;  // bytes sent, as of the end of the last step that Finish has reported
   std::atomic<bool> dump_requested_{false};
   std::unique_ptr<DeviceSum> device_sum_;  // uses group_
   DeviceGradient device_gradient_;

@@ -2,9 +2,10 @@
 // The engine is the only user of a link, from one thread. No call blocks or, once warm, allocates.
 //
 // Implementations: in_memory_link.h (one process, tests), shm_link.h, tcp_link.h, transport_link.h
-// (over a Transport: RDMA, ZeroMQ), frame_link.h (what that is made of; the simulated network). An
-// error from any call is final for
-// the link and says what happened ("connection reset"); it does not name the rank, the engine does.
+// (over a Transport: RDMA, ZeroMQ), frame_link.h (what that is made of; the simulated network).
+//
+// An error from any call is final for the link and says what happened ("connection reset"); it does
+// not name the rank, the engine does.
 #ifndef TANDEM_COLLECTIVES_LINKS_LINK_H_
 #define TANDEM_COLLECTIVES_LINKS_LINK_H_
 

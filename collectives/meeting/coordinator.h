@@ -1,6 +1,8 @@
-// The one place where the ranks of a collective group meet, and where they agree on why the group
-// has failed. It runs in the scheduler, in a launcher, or in the process of rank 0; what it decides
-// is in coordinator_core.h. It takes no part in collectives: no data passes through it.
+// The one place where the ranks of a collective group meet, and where those of a group that stands
+// alone agree on why it has failed. It runs in a launcher, or in the process of rank 0; what it
+// decides is in coordinator_core.h. In a job's scheduler it only introduces the workers to each other
+// (CoordinatorClient::Meet): who is lost is the scheduler's own word. It takes no part in
+// collectives: no data passes through it.
 //
 // If the process it is in dies, every group fails with that process's rank as the cause (or, if it
 // is no rank, UNAVAILABLE). Put it where nothing is lost with it: a launcher, a scheduler.

@@ -14,8 +14,7 @@
 //       those that accuse nobody themselves: one that gave up because of another is not the cause;
 //   (4) a rank that left in order, and had not given up, is the cause as soon as it is accused or
 //       wanted;
-//   (5) an abort (ranks disagree, or the caller's wish) names the rank that says it and why, at
-//   once.
+//   (5) an abort (ranks disagree, or the caller's wish) names the rank that says it and why, at once.
 //
 // Shrinking. After a verdict the members ask for it; when all that live have asked, or at the first
 // deadline those who have, they become a group of their own, numbered in the old order.
