@@ -22,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kColumns = 100;
 constexpr size_t kMaxFunctionLines = 100;
 
 struct SourceFile {
@@ -202,8 +203,72 @@ TEST_F(TidyTest, FunctionsAreShort) {
   }
 }
 
+// ---- Comments that a formatter has broken ----
+
 bool IsCode(const SourceFile& file) {
   return file.Is(".h") || file.Is(".cc") || file.Is(".cu") || file.Is(".cuh") || file.Is(".proto");
+}
+
+// What a line that is a comment says, after "//" and its spaces; empty for any other line.
+std::string CommentText(const std::string& line) {
+  const size_t begin = Indent(line);
+  if (begin == std::string::npos || line.compare(begin, 3, "// ") != 0) return "";
+  const size_t text = line.find_first_not_of(' ', begin + 2);
+  return text == std::string::npos ? "" : line.substr(text);
+}
+
+// One or two words in the middle of a sentence, left over from a line that had no room for them: what
+// a formatter makes of a table or a list when it breaks comments.
+bool IsLeftOver(const std::string& before, const std::string& line, const std::string& after) {
+  const std::string text = CommentText(line);
+  const std::vector<std::string> words = absl::StrSplit(text, ' ', absl::SkipEmpty());
+  if (words.empty() || words.size() > 2 || CommentText(before).empty()) return false;
+  if (before.size() + 1 + words[0].size() <= kColumns || CommentText(after).empty()) return false;
+  const size_t begin = line.find(text);
+  const bool set_off = begin > before.find(CommentText(before));  // an example, not running text
+  const bool sentence_ends = text.find_last_of(".:;,?!)") == text.size() - 1;
+  const bool code = text.find_first_of("{}()\"/") != std::string::npos;
+  return !set_off && !sentence_ends && !code;
+}
+
+TEST(LeftOverTest, TellsWhatAFormatterLeavesFromTheEndOfAParagraph) {
+  const std::string full =
+      "//   Beat      may come on a connection of its own: any frame whose header names a member's";
+  EXPECT_TRUE(IsLeftOver(full, "//   incarnation", "//             is that member's."));
+  EXPECT_FALSE(IsLeftOver(full, "//   incarnation.", "//   - another item"));
+  EXPECT_FALSE(IsLeftOver(full, "//   incarnation", "int x;"));
+  EXPECT_FALSE(IsLeftOver("// Short.", "// incarnation", "// more"));
+  EXPECT_FALSE(IsLeftOver(full, "//   incarnation and more", "// words"));
+}
+
+// Still to be repaired.
+bool IsBroken(const SourceFile& file) {
+  return file.path == "worker/trainer_core.h" || file.path == "server/range_file.md";
+}
+
+TEST_F(TidyTest, CommentsAreAsTheyWereWritten) {
+  for (const SourceFile& file : *tree_) {
+    if (!IsCode(file) || IsBroken(file)) continue;
+    for (size_t i = 1; i + 1 < file.lines.size(); ++i) {
+      EXPECT_FALSE(IsLeftOver(file.lines[i - 1], file.lines[i], file.lines[i + 1]))
+          << file.path << ":" << i + 1 << ": a formatter has broken this comment";
+    }
+  }
+}
+
+// A formatter for C++ takes the space after '#' and joins lines until nothing is left of a page.
+TEST_F(TidyTest, PagesAreMarkdown) {
+  const std::regex heading("^#+[^# ]");
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".md") || IsBroken(file)) continue;
+    bool quoted = false;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      if (absl::StartsWith(file.lines[i], "```")) quoted = !quoted;
+      EXPECT_FALSE(!quoted && std::regex_search(file.lines[i], heading))
+          << file.path << ":" << i + 1 << ": a heading needs a space: " << file.lines[i];
+    }
+    EXPECT_FALSE(quoted) << file.path << ": ``` is not closed";
+  }
 }
 
 // ---- Floors ----
@@ -389,6 +454,27 @@ TEST_F(TidyTest, LinksInPagesLeadSomewhere) {
       const fs::path path = Root() / fs::path(file.path).parent_path() / target;
       EXPECT_TRUE(fs::exists(path))
           << file.path << " links to " << target << ", which is not there";
+    }
+  }
+}
+
+// A page that names a file of ours (folder/name.ext) names one that is there. Names in capitals stand
+// for what a reader puts in.
+TEST_F(TidyTest, FilesThatPagesNameAreThere) {
+  std::set<std::string> folders;
+  for (const SourceFile& file : *tree_) folders.insert(file.path.substr(0, file.path.find('/')));
+  const std::regex name(
+      R"((^|[^\w./$-])((\w+)/[\w./-]*\.(h|cc|md|proto|py|sh|cmake|textproto))\b)");
+  const std::regex placeholder("[A-Z]{3}|/my\\.");
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".md")) continue;
+    const std::string text = absl::StrJoin(file.lines, "\n");
+    for (std::sregex_iterator it(text.begin(), text.end(), name), end; it != end; ++it) {
+      const std::string path = (*it)[2];
+      if (folders.count((*it)[3]) == 0 || std::regex_search(path, placeholder)) continue;
+      EXPECT_TRUE(fs::exists(Root() / path) || fs::exists(Root() / "tests" / path) ||
+                  fs::exists(Root() / "collectives" / path))
+          << file.path << " names " << path << ", which is not there";
     }
   }
 }
