@@ -61,8 +61,11 @@ class ShmInbox {
   explicit ShmInbox(UnixLink socket) : socket_(std::move(socket)) {}
   UnixLink& socket() { return socket_; }
   ShmRing& ring() { return ring_; }
+  // Another buffer of the peer's is held here. Returns how many that makes.
+  size_t Hold() { return held_.fetch_add(1, std::memory_order_relaxed) + 1; }
   // Any thread, from here.
   void Release(uint32_t slot) {
+    held_.fetch_sub(1, std::memory_order_relaxed);
     const absl::Span<std::atomic<uint64_t>> words = ring_.SharedWords();
     words[kFirstSlotWord + slot / 64].fetch_or(uint64_t{1} << (slot % 64));
     words[kSummaryWord].fetch_or(uint64_t{1} << (slot / 64));
@@ -75,6 +78,7 @@ class ShmInbox {
  private:
   UnixLink socket_;
   ShmRing ring_;
+  std::atomic<size_t> held_{0};
 };
 
 // A part that stays where its sender wrote it.
@@ -392,13 +396,16 @@ absl::Status ShmChannel::TakePlaced(absl::Span<const uint8_t> words, uint64_t si
   ReceivedSpan* const span = shared_.spans->Take();
   span->inbox = inbox_;
   span->slot = slot;
+  const bool many = inbox_->Hold() > kSlots / 2;
   const Buffer part(span, memory->data() + offset, size);
   span->memory = std::move(memory);
-  if (index == 0) {
-    frame->part[0] = CopyToBuffer(*shared_.heap, {part.data(), part.size()});
-  } else if (index < size_t{kMaxFrameParts}) {
-    frame->part[index] = part;
-  }
+  if (index >= size_t{kMaxFrameParts}) return absl::OkStatus();
+  // Part 0 says how to read the others and must not change after it was checked. And whoever keeps
+  // what it receives, as a shard does with updates of steps to come, must not end with every slot:
+  // the frame that would let it go on needs one.
+  const bool copy = index == 0 || many;
+  frame->part[index] = copy ? CopyToBuffer(*shared_.heap, {part.data(), part.size()}) : part;
+  if (copy) shared_.stats->bytes_copied += part.size();
   return absl::OkStatus();
 }
 

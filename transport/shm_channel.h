@@ -11,7 +11,8 @@
 // a slot: the sender holds the buffer until the receiver, from whatever thread drops the last
 // reference, sets the slot's bit in words that the ring has for its users. The socket stays open
 // while either side holds the other's buffers; so its orderly end, and the death of the other
-// process, free all slots. A socket that only breaks frees none: the other side may be reading.
+// process, free all slots. A socket that only breaks frees none: the other side may be reading. A
+// receiver that keeps half of all slots copies what comes beyond them, so that it never ends with all.
 //
 //   record := u32 bytes (all of it, a multiple of 8)  u32 parts  part...
 //   part   := u64 size                                  then the bytes, padded to 8       (inline)
@@ -52,7 +53,7 @@ struct ShmStats {
   uint64_t waits = 0;          // system calls to wait, or to look for newcomers and the dead
   uint64_t announcements = 0;  // segments given to a peer
   uint64_t parts_placed = 0;   // parts that the receiver reads where the sender wrote them
-  uint64_t bytes_copied = 0;   // of large parts that were not in shared memory
+  uint64_t bytes_copied = 0;   // of large parts that could not be read where they were written
 };
 
 class ShmInbox;

@@ -55,6 +55,30 @@ TEST_F(ShmChannelTest, PartsArriveAsSent) {
   EXPECT_EQ(stats_.parts_placed, 1u);
 }
 
+// A receiver that keeps all it gets, as a shard does with the updates of a long delay, still gets
+// more: beyond half of the slots it has copies.
+TEST_F(ShmChannelTest, AReceiverThatKeepsEverythingIsSentMore) {
+  std::vector<Frame> kept;
+  for (size_t i = 0; i < 2 * ShmChannel::kSlots; ++i) {
+    const auto value = static_cast<uint8_t>(i % 251);
+    const absl::Status sent =
+        a_->Send(std::vector<Buffer>{Part(8, 0), Part(ShmArena::kInlineBytes + 8, value)});
+    ASSERT_TRUE(sent.ok()) << "frame " << i << ": " << sent;
+    ASSERT_TRUE(Receive(&kept.emplace_back()).value());
+  }
+  for (size_t i = 0; i < kept.size(); ++i) {
+    ASSERT_EQ(kept[i].part[1].size(), ShmArena::kInlineBytes + 8);
+    EXPECT_EQ(kept[i].part[1].data()[ShmArena::kInlineBytes], i % 251) << i;
+  }
+  // Once they are dropped, parts lie where they were written again.
+  kept.clear();
+  const uint64_t copied = stats_.bytes_copied;
+  TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{Part(8, 0), Part(100'000, 1)}));
+  Frame frame;
+  ASSERT_TRUE(Receive(&frame).value());
+  EXPECT_EQ(stats_.bytes_copied, copied);
+}
+
 // Part 0 is copied before it is looked at: a peer must not choose that gigabytes are.
 TEST_F(ShmChannelTest, AHugePart0IsRefusedBeforeItIsCopied) {
   constexpr size_t kMost = kMaxControlBytes + size_t{64} * 1024;
