@@ -478,18 +478,23 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   if (AdmitSlices(frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
-    size_t of_this_worker = 0;
-    for (const EarlyPush& push : early_) {
-      if (push.frame.header.sender != frame.header.sender) continue;
-      // Asked again while it waits: the parked frame answers for both.
-      if (push.frame.header.request == frame.header.request) return;
-      ++of_this_worker;
-    }
-    if (of_this_worker < kMaxParkedPerWorker) early_.push_back({frame, KeepSlices(slices)});
+    ParkEarly(frame, slices);
   }
   slices_.swap(slices);
+  // Whatever became of the frame as a whole, some of its slices may have been admitted.
   RetryEarly(effects);
   ServeParked(now, effects);
+}
+
+void ShardCore::ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices) {
+  size_t of_this_worker = 0;
+  for (const EarlyPush& push : early_) {
+    if (push.frame.header.sender != frame.header.sender) continue;
+    // Asked again while it waits: the parked frame answers for both.
+    if (push.frame.header.request == frame.header.request) return;
+    ++of_this_worker;
+  }
+  if (of_this_worker < kMaxParkedPerWorker) early_.push_back({frame, KeepSlices(slices)});
 }
 
 // True if every slice is settled: held, applied or refused.

@@ -137,6 +137,7 @@ class ShardCore {
   bool AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
   bool Admitted(const ParsedFrame& frame, const Slice& slice) const;
   void AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
+  void ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices);
   void RetryEarly(ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
   void InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects);

@@ -147,6 +147,33 @@ TEST_F(ShardCoreTest, AnEarlyPushWaitsForTheOneBefore) {
   EXPECT_THAT(Row(), ElementsAre(-10.0f, -10.0f));
 }
 
+// A push is sent again under its number with one slice more, while the first waits: what the new
+// slice brings is seen by reads at once, although the frame as a whole goes on waiting.
+TEST_F(ShardCoreTest, WhatAnEarlyPushBringsAgainIsServedAtOnce) {
+  Start("kind: ASP");
+  const uint32_t a = 0, b = 2;  // both of server 0
+  const std::vector<uint64_t> b_keys = KeysIn(*map_, plan_, b, 1);
+  FrameHeader first = Header(FrameKind::kPush, 0, 0);
+  first.samples = 1;
+  EXPECT_EQ(Give(Data(first, b, b_keys, {1, 1})).size(), 1u);
+  FrameHeader early = Header(FrameKind::kPush, 0, 1);
+  early.samples = 1;
+  EXPECT_TRUE(Give(Data(early, a, {keys_[0]}, {1, 1})).empty());  // step 0 is still to come at a
+  EXPECT_TRUE(Give(Data(Header(FrameKind::kPull, 0, 2), b, b_keys, {})).empty());
+
+  std::vector<SliceEntry> entries(2);
+  entries[0].range = a;
+  entries[1].range = b;
+  for (SliceEntry& e : entries) e.rows = 1, e.row_floats = 2;
+  const std::vector<uint64_t> keys = {keys_[0], b_keys[0]};
+  const std::vector<float> values = {1, 1, 1, 1};
+  const std::vector<ParsedFrame> sent = Give(Decoded(EncodeDataFrame(
+      buffers_, early, entries, BufferOf(buffers_, keys), BufferOf(buffers_, values))));
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].header.kind, FrameKind::kRows);
+  EXPECT_THAT(Values(sent[0]), ElementsAre(-1.0f, -1.0f));
+}
+
 TEST_F(ShardCoreTest, AnEmptyPushOverSeveralStepsIsThatManyTicks) {
   Start("kind: SSP bound: 1");
   FrameHeader h = Header(FrameKind::kPush, 0, 4);
