@@ -366,7 +366,7 @@ class Run {
 
 absl::Status CheckFlags(const RunFlags& flags) {
   if (flags.init_from.empty()) return absl::OkStatus();
-  return ResolveSave(flags.init_from).status();
+  return SavedModel::Open(flags.init_from).status();
 }
 
 }  // namespace

@@ -3,9 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -19,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -341,14 +339,7 @@ absl::Status WriteDump(const std::string& folder, const GroupDump& dump) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string path = absl::StrCat(folder, "/", dump.group, ".", dump.rank, ".jsonl");
-  const std::string unfinished = path + ".tmp";
-  std::ofstream file(unfinished);
-  file << DumpText(dump) << std::flush;
-  if (!file || std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
-  }
-  return absl::OkStatus();
+  return WriteFileAtomically(path, DumpText(dump));
 }
 
 absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder) {

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/status_macros.h"
@@ -57,9 +57,8 @@ class AtomicFile {
   absl::Status Commit() {
     errno = 0;
     if (gzclose(std::exchange(file_, nullptr)) != Z_OK) return FileError("finish", path_);
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return FileError("rename to", path_);
-    committed_ = true;
-    return absl::OkStatus();
+    committed_ = true;  // or gone
+    return PutInPlace(temporary_, path_);
   }
 
  private:

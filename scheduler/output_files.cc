@@ -1,7 +1,5 @@
 #include "scheduler/output_files.h"
 
-#include <unistd.h>
-
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -38,20 +36,6 @@ absl::Status LineFile::Append(absl::string_view line) {
   const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size() &&
                        std::fputc('\n', file_) != EOF && std::fflush(file_) == 0;
   return written ? absl::OkStatus() : FileError("cannot write", path_, errno);
-}
-
-absl::Status WriteTextAtomically(const std::string& path, absl::string_view text) {
-  const std::string temporary = path + ".tmp";
-  std::FILE* const file = std::fopen(temporary.c_str(), "we");
-  if (file == nullptr) return FileError("cannot write", temporary, errno);
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size() &&
-                       std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
-  int error = written ? 0 : errno;
-  if (std::fclose(file) != 0 && error == 0) error = errno;
-  if (error == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return absl::OkStatus();
-  std::remove(temporary.c_str());
-  return FileError("cannot write", path, error);
 }
 
 }  // namespace tandem

@@ -32,9 +32,6 @@ class LineFile {
   const std::string path_;
 };
 
-// Either the whole text is at `path` afterwards or what was there before.
-absl::Status WriteTextAtomically(const std::string& path, absl::string_view text);
-
 }  // namespace tandem
 
 #endif  // TANDEM_SCHEDULER_OUTPUT_FILES_H_

@@ -360,6 +360,7 @@ void SchedulerCore::PublishFirstView() {
     *(node.role == Role::kServer ? view_.add_server() : view_.add_worker()) = MemberOf(node);
   }
   view_.set_coordinator(options_.coordinator);
+  view_.set_run(options_.run);
   for (RangeInfo& range : DealRanges(plan_)) *view_.add_range() = std::move(range);
   phase_ = Phase::kStarting;
   phase_since_ = now_;

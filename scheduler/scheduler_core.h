@@ -85,6 +85,7 @@ class SchedulerCore {
   struct Options {
     SchedulerTimes times;
     std::string coordinator;  // of collectives, host:port; for the views
+    uint64_t run = 0;         // for the views; names this run among all
   };
 
   explicit SchedulerCore(const JobPlan& plan) : SchedulerCore(plan, Options()) {}

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/meeting/coordinator.h"
 #include "node/log.h"
@@ -32,7 +33,7 @@ class Shell {
       : options_(options),
         transport_(transport),
         transport_name_(transport_name),
-        core_(options.plan, {options.times, coordinator}) {}
+        core_(options.plan, {options.times, coordinator, options.incarnation}) {}
 
   absl::Status Run() {
     if (!options_.out_dir.empty()) {
@@ -40,7 +41,7 @@ class Shell {
     }
     if (!options_.out_dir.empty()) {  // for programs that want to read rows
       TANDEM_RETURN_IF_ERROR(
-          WriteTextAtomically(options_.out_dir + "/address", transport_.address() + "\n"));
+          WriteFileAtomically(options_.out_dir + "/address", transport_.address() + "\n"));
     }
     Emit({{"event", "address"}, {"address", transport_.address()}});
     if (options_.save != nullptr) save_seen_ = *options_.save;
@@ -221,7 +222,7 @@ class Shell {
     absl::Status written = file_error_;
     if (written.ok() && !options_.out_dir.empty()) {
       const nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
-      written = WriteTextAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
+      written = WriteFileAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
     }
     if (!written.ok()) {
       EmitFailed("scheduler", std::string(written.message()), written.code());

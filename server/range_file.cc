@@ -1,14 +1,9 @@
 #include "server/range_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <utility>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -245,76 +240,6 @@ Header HeaderOf(const RangeImage& image) {
   return h;
 }
 
-// --- files ---
-
-absl::Status FileError(absl::string_view doing, const std::string& path, int error) {
-  const std::string text = absl::StrCat(path, ": ", doing, ": ", std::strerror(error));
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return absl::ResourceExhaustedError(text);
-    case ENOENT:
-      return absl::NotFoundError(text);
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return absl::PermissionDeniedError(text);
-    default:
-      return absl::UnavailableError(text);
-  }
-}
-
-// Closes a file descriptor at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int Close() { return close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
-
-absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) {
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FileError(absl::StrCat("write at offset ", done), path, errno);
-    done += static_cast<size_t>(n);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status WriteAndFlush(const std::string& path, absl::string_view bytes) {
-  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (file.get() < 0) return FileError("open for writing", path, errno);
-  TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
-  if (fsync(file.get()) != 0) return FileError("fsync", path, errno);
-  if (file.Close() != 0) return FileError("close", path, errno);
-  return absl::OkStatus();
-}
-
-// So that the new name survives a loss of power, not only the bytes.
-absl::Status FlushDirectoryOf(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  const std::string directory =
-      slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1));
-  Descriptor dir(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (dir.get() < 0) return FileError("open directory", directory, errno);
-  if (fsync(dir.get()) != 0) return FileError("fsync directory", directory, errno);
-  return absl::OkStatus();
-}
-
-absl::Status WithPath(const std::string& path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
 absl::Status Mismatch(absl::string_view what, absl::string_view file, absl::string_view store) {
   return absl::InvalidArgumentError(absl::StrCat("range file of table with ", what, " \"", file,
                                                  "\" cannot be loaded into one with ", what, " \"",
@@ -437,49 +362,40 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
   return absl::OkStatus();
 }
 
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes) {
-  const std::string temporary = path + ".tmp";
-  absl::Status status = WriteAndFlush(temporary, bytes);
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
-    status = FileError(absl::StrCat("rename from ", temporary), path, errno);
-  }
-  if (!status.ok()) {
-    unlink(temporary.c_str());  // what failed is reported; a leftover is overwritten next time
-    return status;
-  }
-  return FlushDirectoryOf(path);
+uint64_t StoredChecksum(absl::Span<const uint8_t> bytes) {
+  TANDEM_CHECK(bytes.size() >= kChecksumBytes);
+  uint64_t checksum = 0;
+  std::memcpy(&checksum, bytes.data() + bytes.size() - kChecksumBytes, sizeof checksum);
+  return checksum;
 }
 
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
-  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) return FileError("open", path, errno);
-  struct stat info = {};
-  if (fstat(file.get(), &info) != 0) return FileError("stat", path, errno);
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(path + ": not a regular file");
-  std::string bytes(static_cast<size_t>(info.st_size), '\0');
-  for (size_t done = 0; done < bytes.size();) {
-    const ssize_t n = read(file.get(), bytes.data() + done, bytes.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FileError(absl::StrCat("read at offset ", done), path, errno);
-    if (n == 0) {
-      return absl::DataLossError(absl::StrCat(path, ": ends at offset ", done, " of ", bytes.size(),
-                                              ": cut while being read"));
-    }
-    done += static_cast<size_t>(n);
+absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  const auto bytes = static_cast<uint64_t>(file.tellg());
+  const auto read = [&](uint64_t offset, void* to, size_t count) {
+    file.seekg(static_cast<std::streamoff>(offset));
+    return static_cast<bool>(
+        file.read(static_cast<char*>(to), static_cast<std::streamsize>(count)));
+  };
+  Header h = {};
+  RangeFileEnds ends;
+  bool good = read(0, &h, sizeof h) && h.magic == kMagic && h.format == kFormat &&
+              CheckHeader(h).ok() && h.file_bytes == bytes;
+  if (good) {
+    ends.table.resize(h.table_bytes);
+    good = read(sizeof h + Padded(h.workers * sizeof(WorkerEntry)), ends.table.data(),
+                ends.table.size()) &&
+           read(bytes - kChecksumBytes, &ends.checksum, sizeof ends.checksum);
   }
-  return bytes;
-}
-
-absl::Status WriteRangeFile(const std::string& path, const RangeImage& image) {
-  return WriteFileAtomically(path, EncodeRange(image));
-}
-
-absl::StatusOr<RangeImage> ReadRangeFile(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
-  auto image = DecodeRange(
-      absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()));
-  if (!image.ok()) return WithPath(path, image.status());
-  return image;
+  if (!good) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": ", bytes, " bytes that are no whole range file"));
+  }
+  ends.begin = h.begin;
+  ends.end = h.end;
+  ends.bytes = bytes;
+  return ends;
 }
 
 }  // namespace tandem

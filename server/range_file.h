@@ -1,8 +1,9 @@
 // One key range as bytes: the saved file of a range, and what a range move carries.
 //
 // Contents: table name, dim, optimizer name, [begin, end), progress (version and the exactly-once
-// memory of each worker), keys, weights, slots; a checksum over everything. Layout in
-// server/range_file.md. Writing is atomic: a temporary file, fsync, rename.
+// memory of each worker), keys, weights, slots, held updates; a checksum over everything. Layout in
+// server/range_file.md. Pure functions of bytes, but for ReadRangeFileEnds; which files make up a
+// saved model is in save_directory.h.
 #ifndef TANDEM_SERVER_RANGE_FILE_H_
 #define TANDEM_SERVER_RANGE_FILE_H_
 
@@ -41,24 +42,23 @@ std::string EncodeRange(const RangeImage& image);
 // DATA_LOSS or INVALID_ARGUMENT, with offsets and numbers, for bytes that are not a whole range.
 absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes);
 
-// Assigns the rows of `image` whose position lies in [begin, end) (end 0 = 2^64), so that files
-// load on another number of ranges. INVALID_ARGUMENT if dim, slots or optimizer are not the
-// store's.
-absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store);
-
 // Assigns the rows of `image` whose position in the store lies in [begin, end) (end 0 = 2^64), so
 // that files saved by any number of ranges load into any other. INVALID_ARGUMENT, before anything
 // changes, if table (where the store knows its own), dim, slots or optimizer differ.
 absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, RangeStore* store);
 
-// Atomic: either the whole file is at `path` afterwards or what was there before.
-// RESOURCE_EXHAUSTED when the disk is full.
-absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes);
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
+// The checksum that a whole range ends with.
+uint64_t StoredChecksum(absl::Span<const uint8_t> bytes);
 
-// The two together; errors name the file.
-absl::Status WriteRangeFile(const std::string& path, const RangeImage& image);
-absl::StatusOr<RangeImage> ReadRangeFile(const std::string& path);
+// What the two ends of a file say, without reading what lies between.
+struct RangeFileEnds {
+  std::string table;
+  uint64_t begin = 0, end = 0;
+  uint64_t bytes = 0;  // of the whole file
+  uint64_t checksum = 0;
+};
+// DATA_LOSS if the file is not whole; NOT_FOUND. The message names the file.
+absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path);
 
 }  // namespace tandem
 

@@ -1,15 +1,17 @@
 #include "server/save_directory.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <map>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "server/range_file.h"
 
@@ -19,159 +21,243 @@ namespace {
 namespace fs = std::filesystem;
 constexpr char kSuffix[] = ".range";
 constexpr char kDenseFile[] = "dense.part";
+constexpr char kManifest[] = "MANIFEST";
 constexpr char kLatest[] = "LATEST";
+
+std::string PathIn(absl::string_view folder, absl::string_view name) {
+  return absl::StrCat(folder, "/", name);
+}
 
 // "emb.0000000000000000-1999999999999999.range"; the end is exclusive, 0 = 2^64.
 std::string FileName(absl::string_view table, uint64_t begin, uint64_t end) {
   return absl::StrFormat("%s.%016x-%016x%s", table, begin, end, kSuffix);
 }
 
-struct RangeFileName {
-  std::string path;
-  uint64_t begin = 0, end = 0;
-};
-
-bool ParseHex(absl::string_view text, uint64_t* value) {
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), *value, 16);
-  return result.ec == std::errc() && result.ptr == text.data() + text.size();
+absl::Status WithPath(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
-absl::Status MakeDirectory(const std::string& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  if (!error) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat(directory, ": cannot be made: ", error.message()));
-}
-
-// The files of one table in order of position; refuses gaps and overlaps.
-absl::StatusOr<std::vector<RangeFileName>> FilesOf(const std::string& save,
-                                                   const std::string& table) {
-  std::vector<RangeFileName> files;
+// What lies in the folder, by name.
+absl::StatusOr<std::vector<SavedFile>> FilesIn(const std::string& save) {
+  std::vector<SavedFile> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(save, error)) {
-    const std::string name = entry.path().filename().string();
-    absl::string_view rest = name;
-    RangeFileName file;
-    if (!absl::ConsumePrefix(&rest, absl::StrCat(table, ".")) ||
-        !absl::ConsumeSuffix(&rest, kSuffix) || rest.size() != 33 ||
-        !ParseHex(rest.substr(0, 16), &file.begin) || !ParseHex(rest.substr(17), &file.end)) {
-      continue;
-    }
-    file.path = entry.path().string();
-    files.push_back(file);
+    SavedFile file;
+    file.name = entry.path().filename().string();
+    if (file.name != kDenseFile && !absl::EndsWith(file.name, kSuffix)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const RangeFileEnds ends, ReadRangeFileEnds(entry.path().string()));
+    file.table = ends.table;
+    file.begin = ends.begin;
+    file.end = ends.end;
+    file.bytes = ends.bytes;
+    file.checksum = ends.checksum;
+    files.push_back(std::move(file));
   }
   if (error) return absl::NotFoundError(absl::StrCat(save, ": ", error.message()));
   std::sort(files.begin(), files.end(),
-            [](const auto& a, const auto& b) { return a.begin < b.begin; });
-  uint64_t at = 0;
-  for (const RangeFileName& file : files) {
-    if (file.begin != at) {
-      return absl::DataLossError(absl::StrFormat(
-          "%s: begins at position %#x, want %#x: a file of table %s is missing or of another save",
-          file.path, file.begin, at, table));
-    }
-    at = file.end;
-  }
-  if (files.empty() || at != 0) {
-    return absl::NotFoundError(absl::StrFormat(
-        "%s: no file of table %s for positions from %#x: is this a complete save of this model?",
-        save, table, at));
-  }
+            [](const SavedFile& a, const SavedFile& b) { return a.name < b.name; });
   return files;
 }
 
-bool Overlap(const RangeFileName& file, uint64_t begin, uint64_t end) {
+// The files of a table follow each other without gap or overlap, from position 0 to the end.
+absl::Status CheckCover(const std::string& save, const std::vector<SavedFile>& files,
+                        const std::string& table) {
+  uint64_t at = 0;
+  bool any = false;
+  for (const SavedFile& file : files) {  // by name, so each table's are in order of position
+    if (file.table != table) continue;
+    if ((any && at == 0) || file.begin != at) {
+      return absl::DataLossError(
+          absl::StrFormat("%s: begins at position %#x, want %#x: a file of table %s is missing or "
+                          "was written twice",
+                          PathIn(save, file.name), file.begin, at, table));
+    }
+    at = file.end;
+    any = true;
+  }
+  if (any && at == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "%s: no file of table %s for positions from %#x: do all servers reach this folder?", save,
+      table, at));
+}
+
+bool Overlap(const SavedFile& file, uint64_t begin, uint64_t end) {
   const uint64_t file_last = file.end - 1, last = end - 1;  // 0 - 1 is the last position
   return file.begin <= last && begin <= file_last;
 }
 
+// The folder of the save: `path` itself, or the one that its LATEST names.
+absl::StatusOr<std::string> Resolve(const std::string& path) {
+  std::error_code error;
+  const std::string latest = PathIn(path, kLatest);
+  if (fs::exists(latest, error)) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string name, ReadWholeFile(latest));
+    return PathIn(path, absl::StripAsciiWhitespace(name));
+  }
+  if (fs::exists(PathIn(path, kManifest), error)) return path;
+  return absl::NotFoundError(absl::StrCat(path, ": no ", kLatest, " and no ", kManifest,
+                                          ": is this the model/ folder of a finished run?"));
+}
+
+// Cheap, and enough to refuse a damaged copy before anything is started; Read looks at the bytes.
+absl::Status CheckLength(const std::string& path, uint64_t want) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error);
+  if (error) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": ", error.message(), "; the manifest lists it"));
+  }
+  if (bytes == want) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, ": has ", bytes, " bytes, the manifest says ", want,
+                                          ": cut short, or of another save?"));
+}
+
+absl::Status CheckParameters(const std::vector<SavedParameter>& saved,
+                             const std::vector<SavedParameter>& model) {
+  for (size_t i = 0; i < std::max(saved.size(), model.size()); ++i) {
+    const std::string have = i < saved.size() ? DebugString(saved[i]) : "none";
+    const std::string want = i < model.size() ? DebugString(model[i]) : "none";
+    if (have == want) continue;
+    return absl::InvalidArgumentError(absl::StrCat("dense parameter ", i, " is ", have,
+                                                   ", the model's is ", want,
+                                                   ": is it of another model?"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::Status SaveRanges(const std::string& directory, const std::vector<Range*>& ranges) {
-  TANDEM_RETURN_IF_ERROR(MakeDirectory(directory));
+absl::Status BeginSave(const std::string& save) {
+  std::error_code error;
+  fs::remove_all(save, error);
+  if (error) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(save, ": cannot be emptied: ", error.message()));
+  }
+  return MakeFolder(save);
+}
+
+absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes) {
+  return WriteFileAtomically(PathIn(save, kDenseFile), bytes);
+}
+
+absl::Status SaveRanges(const std::string& save, const std::vector<Range*>& ranges) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(save));
   for (const Range* range : ranges) {
     if (range->table().plan->dense) continue;  // in the dense file, with the other dense parameters
     const RangeImage image = range->Image();
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
-        absl::StrCat(directory, "/", FileName(image.table, image.begin, image.end)),
-        EncodeRange(image)));
+        PathIn(save, FileName(image.table, image.begin, image.end)), EncodeRange(image)));
   }
   return absl::OkStatus();
 }
 
-absl::Status LoadRanges(const std::string& save, const std::vector<Range*>& ranges) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string directory, ResolveSave(save));
-  std::map<std::string, std::vector<RangeFileName>> files;
-  std::map<std::string, std::vector<Range*>> readers;  // by file
-  for (Range* range : ranges) {
-    if (range->table().plan->dense) continue;
-    const std::string& table = range->table().plan->name;
-    if (files.count(table) == 0) {
-      TANDEM_ASSIGN_OR_RETURN(files[table], FilesOf(directory, table));
-    }
-    for (const RangeFileName& file : files[table]) {
-      if (Overlap(file, range->begin(), range->end())) readers[file.path].push_back(range);
-    }
+absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t run, int64_t step,
+                        const std::vector<SavedParameter>& dense) {
+  Manifest manifest;
+  manifest.run = run;
+  manifest.job = plan.job.name();
+  manifest.job_hash = plan.hash;
+  manifest.step = step;
+  manifest.dense = dense;
+  TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(save));
+  for (const TablePlan& table : plan.tables) {
+    if (table.dense) continue;
+    manifest.tables.push_back({table.name, table.salt});
+    TANDEM_RETURN_IF_ERROR(CheckCover(save, manifest.files, table.name));
   }
-  for (const auto& [path, wanted] : readers) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
-    const auto image = DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-    if (!image.ok()) {
-      return absl::Status(image.status().code(),
-                          absl::StrCat(path, ": ", image.status().message()));
-    }
-    for (Range* range : wanted) {
-      if (const absl::Status loaded =
-              LoadInto(*image, range->begin(), range->end(), &range->store());
-          !loaded.ok()) {
-        return absl::Status(loaded.code(), absl::StrCat(path, ": ", loaded.message()));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(PathIn(save, kManifest), EncodeManifest(manifest)));
 
-absl::Status SaveDenseFile(const std::string& directory, absl::string_view bytes) {
-  TANDEM_RETURN_IF_ERROR(MakeDirectory(directory));
-  return WriteFileAtomically(absl::StrCat(directory, "/", kDenseFile), bytes);
-}
-
-absl::StatusOr<std::string> DenseFilePath(const std::string& save) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string directory, ResolveSave(save));
-  return absl::StrCat(directory, "/", kDenseFile);
-}
-
-absl::StatusOr<std::string> LoadDenseFile(const std::string& save) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string path, DenseFilePath(save));
-  return ReadWholeFile(path);
-}
-
-absl::Status CommitSave(const std::string& directory) {
-  const fs::path path(directory);
-  const fs::path parent = path.parent_path();
+  const fs::path path(save), parent = path.parent_path();
   TANDEM_RETURN_IF_ERROR(
       WriteFileAtomically((parent / kLatest).string(), path.filename().string() + "\n"));
   std::error_code ignored;  // an old save that cannot be removed does no harm
   for (const auto& entry : fs::directory_iterator(parent, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && absl::StartsWith(name, "step-") && entry.path() != path) {
+    if (entry.is_directory() && absl::StartsWith(name, kSaveFolderPrefix) && entry.path() != path) {
       fs::remove_all(entry.path(), ignored);
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ResolveSave(const std::string& path) {
-  const std::string latest = absl::StrCat(path, "/", kLatest);
-  std::error_code error;
-  if (!fs::exists(latest, error)) {
-    if (fs::exists(absl::StrCat(path, "/", kDenseFile), error)) return path;
-    return absl::NotFoundError(absl::StrCat(path, ": no ", kLatest, " and no ", kDenseFile,
-                                            ": is this the model/ folder of a finished run?"));
+absl::StatusOr<SavedModel> SavedModel::Open(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(std::string folder, Resolve(path));
+  const std::string manifest_path = PathIn(folder, kManifest);
+  const absl::StatusOr<std::string> text = ReadWholeFile(manifest_path);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        manifest_path, ": not there: the save was not finished, or an older version wrote it"));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string name, ReadWholeFile(latest));
-  return absl::StrCat(path, "/", absl::StripAsciiWhitespace(name));
+  TANDEM_RETURN_IF_ERROR(text.status());
+  absl::StatusOr<Manifest> manifest = ParseManifest(*text);
+  if (!manifest.ok()) return WithPath(manifest_path, manifest.status());
+  SavedModel saved(std::move(folder), *std::move(manifest));
+  for (const SavedFile& file : saved.manifest_.files) {
+    TANDEM_RETURN_IF_ERROR(CheckLength(saved.PathOf(file), file.bytes));
+  }
+  return saved;
+}
+
+absl::StatusOr<RangeImage> SavedModel::Read(const SavedFile& file) const {
+  const std::string path = PathOf(file);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  const absl::Span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+  absl::StatusOr<RangeImage> image = DecodeRange(bytes);
+  if (!image.ok()) return WithPath(path, image.status());
+  if (const uint64_t checksum = StoredChecksum(bytes); checksum != file.checksum) {
+    return absl::DataLossError(
+        absl::StrFormat("%s: checksum %#x, the manifest says %#x: a file of another save?", path,
+                        checksum, file.checksum));
+  }
+  return image;
+}
+
+absl::StatusOr<RangeImage> SavedModel::ReadDense(const std::vector<SavedParameter>& model) const {
+  const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
+                                 [](const SavedFile& f) { return f.name == kDenseFile; });
+  if (file == manifest_.files.end()) {
+    return absl::DataLossError(
+        absl::StrCat(PathIn(folder_, kManifest), ": does not list ", kDenseFile));
+  }
+  if (const absl::Status same = CheckParameters(manifest_.dense, model); !same.ok()) {
+    return WithPath(PathOf(*file), same);
+  }
+  return Read(*file);
+}
+
+absl::StatusOr<uint64_t> SavedModel::SaltOf(const std::string& table) const {
+  std::vector<std::string> names;
+  for (const SavedTable& saved : manifest_.tables) {
+    if (saved.name == table) return saved.salt;
+    names.push_back(saved.name);
+  }
+  return absl::NotFoundError(absl::StrCat(PathIn(folder_, kManifest), ": no table ", table,
+                                          ", it has ", absl::StrJoin(names, ", "),
+                                          ": is this a save of this model?"));
+}
+
+absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges) const {
+  std::map<const SavedFile*, std::vector<Range*>> readers;  // a file is read once
+  for (Range* range : ranges) {
+    const TablePlan& table = *range->table().plan;
+    if (table.dense) continue;
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
+    for (const SavedFile& file : manifest_.files) {
+      if (file.table != table.name) continue;
+      // Under another salt (the job has another seed) its rows may be anywhere.
+      if (salt == table.salt && !Overlap(file, range->begin(), range->end())) continue;
+      readers[&file].push_back(range);
+    }
+  }
+  for (const auto& [file, wanted] : readers) {
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(*file));
+    for (Range* range : wanted) {
+      const absl::Status loaded = LoadInto(image, range->begin(), range->end(), &range->store());
+      if (!loaded.ok()) return WithPath(PathOf(*file), loaded);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem

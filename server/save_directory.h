@@ -1,35 +1,71 @@
-// Saved models on disk. One save is one directory: a file per range (range_file.h), named by table and
-// positions, and one for the dense part. `DIR/LATEST` names the newest complete save under DIR.
+// Saved models on disk. One save is one folder under the model folder: a file for each range
+// (range_file.md), one for the dense part, and a manifest (manifest.h). The file LATEST in the model
+// folder names the newest whole save.
+//
+// Writing, in this order: one process begins the save and writes the dense part, all servers write
+// their ranges, then the first one commits. A process that dies on the way leaves a folder without a
+// manifest, which nobody loads and the next commit removes; LATEST still names the save before.
+//
+// Every error is one line that names the file, what is wrong with it and what was expected.
+// Any thread; the folder of a save under way belongs to one run.
 #ifndef TANDEM_SERVER_SAVE_DIRECTORY_H_
 #define TANDEM_SERVER_SAVE_DIRECTORY_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "job/job.h"
+#include "server/manifest.h"
 #include "server/range.h"
 
 namespace tandem {
 
-// Writes every range into `directory` (made if absent), each atomically.
-absl::Status SaveRanges(const std::string& directory, const std::vector<Range*>& ranges);
+// ---- writing ----
 
-// Fills the ranges with the rows of `save` (a save, or a directory with a LATEST). The files may have
-// cut the table into other ranges. An error names the file: missing tables, gaps between files,
-// another optimizer or dim, damage.
-absl::Status LoadRanges(const std::string& save, const std::vector<Range*>& ranges);
+// Makes the folder `save`, empty: what lies there is of a save that was not finished.
+absl::Status BeginSave(const std::string& save);
+absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes);
+absl::Status SaveRanges(const std::string& save, const std::vector<Range*>& ranges);
 
-absl::Status SaveDenseFile(const std::string& directory, absl::string_view bytes);
-absl::StatusOr<std::string> DenseFilePath(const std::string& save);
-absl::StatusOr<std::string> LoadDenseFile(const std::string& save);
+// All files of `save` are there. Checks that each is whole and that they cover every table of the
+// plan, writes the manifest, names the save in LATEST, and removes the other saves beside it.
+absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t run, int64_t step,
+                        const std::vector<SavedParameter>& dense);
 
-// All files of `directory` (PARENT/step-N) are there: PARENT/LATEST names it from now on, and older
-// saves beside it go.
-absl::Status CommitSave(const std::string& directory);
+// ---- reading ----
 
-// `path` itself if it holds a save, or the one that its LATEST names.
-absl::StatusOr<std::string> ResolveSave(const std::string& path);
+// A whole save, open for reading.
+class SavedModel {
+ public:
+  // `path`: a save, or a model folder with a LATEST. Checks the manifest, and that every file is
+  // there in its full length.
+  static absl::StatusOr<SavedModel> Open(const std::string& path);
+
+  const Manifest& manifest() const { return manifest_; }
+  const std::string& folder() const { return folder_; }
+  std::string PathOf(const SavedFile& file) const { return folder_ + "/" + file.name; }
+
+  // The contents of one of its files; refuses bytes other than those that the manifest lists.
+  absl::StatusOr<RangeImage> Read(const SavedFile& file) const;
+  // Those of the dense part, which must be of a model with these parameters.
+  absl::StatusOr<RangeImage> ReadDense(const std::vector<SavedParameter>& model) const;
+
+  // Fills the ranges with their rows. The files may have cut the table into other ranges, under
+  // another salt. Refuses what is of another table, optimizer or dim.
+  absl::Status LoadRanges(const std::vector<Range*>& ranges) const;
+
+ private:
+  SavedModel(std::string folder, Manifest manifest)
+      : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
+  absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
+
+  std::string folder_;
+  Manifest manifest_;
+};
 
 }  // namespace tandem
 

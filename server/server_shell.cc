@@ -103,7 +103,8 @@ class ShardThread {
     }
     core_->OnView(MonotonicNow(), std::move(map), &effects_);
     if (first && !options_.init_from.empty()) {
-      TANDEM_RETURN_IF_ERROR(LoadRanges(options_.init_from, core_->OwnedRanges()));
+      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(options_.init_from));
+      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges()));
     }
     return absl::OkStatus();
   }

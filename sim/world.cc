@@ -701,9 +701,10 @@ void World::CheckSave(const std::string& dense_file) {
   absl::StatusOr<std::unique_ptr<DenseParameters>> dense =
       DenseParameters::New(plan_.job.dense().optimizer(), model_.options().dense);
   TANDEM_CHECK(dense.ok());
-  if (const absl::Status read = (*dense)->DecodeFile(dense_file); !read.ok()) {
-    return Fail(read.ToString());
-  }
+  const absl::StatusOr<RangeImage> image =
+      DecodeRange({reinterpret_cast<const uint8_t*>(dense_file.data()), dense_file.size()});
+  const absl::Status loaded = image.ok() ? (*dense)->Load(*image) : image.status();
+  if (!loaded.ok()) return Fail(loaded.ToString());
   CheckEvaluated(0, DenseTable(), ToyModel::kDenseKey, (*dense)->values());
 }
 

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "server/range_file.h"
 
 namespace tandem {
 
@@ -27,8 +26,8 @@ DenseParameters::DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_
     block_keys_.push_back(static_cast<uint64_t>(b));
     value_rows_.push_back(values_.data() + b * kDenseBlockFloats);
     slot_rows_.push_back(slots_.data() + b * slots_per_block_);
-    optimizer_->InitSlots(kDenseBlockFloats, {slot_rows_.back(),
-                                              static_cast<size_t>(slots_per_block_)});
+    optimizer_->InitSlots(kDenseBlockFloats,
+                          {slot_rows_.back(), static_cast<size_t>(slots_per_block_)});
   }
 }
 
@@ -63,9 +62,8 @@ std::vector<float> DenseParameters::RowsWithSlots() const {
 
 absl::Status DenseParameters::SetRowsWithSlots(absl::Span<const float> rows) {
   if (rows.size() != values_.size() + slots_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("dense parameters: ", rows.size(),
-                                                   " floats, want ",
-                                                   values_.size() + slots_.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dense parameters: ", rows.size(), " floats, want ", values_.size() + slots_.size()));
   }
   const float* at = rows.data();
   for (size_t b = 0; b < block_keys_.size(); ++b) {
@@ -88,15 +86,12 @@ std::string DenseParameters::EncodeFile() const {
   return EncodeRange(image);
 }
 
-absl::Status DenseParameters::DecodeFile(absl::string_view bytes) {
-  TANDEM_ASSIGN_OR_RETURN(
-      const RangeImage image,
-      DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}));
+absl::Status DenseParameters::Load(const RangeImage& image) {
   if (image.table != kDenseTableName || image.keys != block_keys_ ||
       image.weights.size() != values_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "dense file of table \"", image.table, "\" with ", image.keys.size(), " blocks; the model has ",
-        block_keys_.size(), ": is it of another model?"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense file of table \"", image.table, "\" with ", image.keys.size(),
+                     " blocks; the model has ", block_keys_.size(), ": is it of another model?"));
   }
   if (image.optimizer != optimizer_->name() || image.slots.size() != slots_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("dense file of optimizer ", image.optimizer,

@@ -18,6 +18,7 @@
 #include "collectives/schedules/schedule.h"
 #include "job/job.h"
 #include "optim/optimizer.h"
+#include "server/range_file.h"
 
 namespace tandem {
 
@@ -57,7 +58,7 @@ class DenseParameters {
   // As a range file of the table "dense", and back. INVALID_ARGUMENT if it is of another model or
   // optimizer.
   std::string EncodeFile() const;
-  absl::Status DecodeFile(absl::string_view bytes);
+  absl::Status Load(const RangeImage& image);
 
  private:
   DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_t count);

@@ -40,8 +40,9 @@ void Append(std::vector<uint8_t>* bytes, const T* values, size_t count) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::New(const JobPlan& plan, int rank,
+                                                            uint64_t run,
                                                             const std::string& init_from) {
-  std::unique_ptr<StepRunner> runner(new StepRunner(plan));
+  std::unique_ptr<StepRunner> runner(new StepRunner(plan, run));
   TANDEM_RETURN_IF_ERROR(runner->Init(rank, init_from));
   return runner;
 }
@@ -62,12 +63,18 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from) {
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
   InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
   if (init_from.empty()) return absl::OkStatus();
-  TANDEM_ASSIGN_OR_RETURN(const std::string path, DenseFilePath(init_from));
-  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
-  if (const absl::Status loaded = dense_->DecodeFile(bytes); !loaded.ok()) {
-    return absl::Status(loaded.code(), absl::StrCat(path, ": ", loaded.message()));
+  TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(init_from));
+  TANDEM_ASSIGN_OR_RETURN(const RangeImage image, saved.ReadDense(Parameters()));
+  if (const absl::Status loaded = dense_->Load(image); !loaded.ok()) {
+    return absl::Status(loaded.code(), absl::StrCat(saved.folder(), ": ", loaded.message()));
   }
   return absl::OkStatus();
+}
+
+std::vector<SavedParameter> StepRunner::Parameters() const {
+  std::vector<SavedParameter> parameters;
+  for (const ParameterInfo& p : model_->parameters()) parameters.push_back({p.name, p.shape});
+  return parameters;
 }
 
 void StepRunner::set_synchroniser(DenseSynchroniser* synchroniser) {
@@ -100,9 +107,10 @@ absl::Status StepRunner::Run(const TrainerTask& task) {
     case TrainerTask::Kind::kGatherSlots:
       return synchroniser_->GatherSlots();
     case TrainerTask::Kind::kSaveDense:
+      TANDEM_RETURN_IF_ERROR(BeginSave(task.path));
       return SaveDenseFile(task.path, *task.text);
     case TrainerTask::Kind::kCommitSave:
-      return CommitSave(task.path);
+      return CommitSave(task.path, plan_, run_, task.step, Parameters());
   }
   return absl::InternalError("unknown task");
 }

@@ -18,6 +18,7 @@
 #include "data/metrics.h"
 #include "job/job.h"
 #include "models/model.h"
+#include "server/manifest.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_synchroniser.h"
 #include "worker/trainer_core.h"
@@ -27,8 +28,9 @@ namespace tandem {
 class StepRunner {
  public:
   // Opens this rank's share of the data and makes the model and the dense parameters, with first
-  // values or those saved under `init_from`.
+  // values or those saved under `init_from`. `run`: View.run, for the manifests of saves.
   static absl::StatusOr<std::unique_ptr<StepRunner>> New(const JobPlan& plan, int rank,
+                                                         uint64_t run,
                                                          const std::string& init_from);
 
   // For kSynchronise, and told of gradients as they become ready. None: dense parameters live on
@@ -42,7 +44,7 @@ class StepRunner {
   int64_t EstimatedRows() const { return train_->EstimatedRows(); }
 
  private:
-  explicit StepRunner(const JobPlan& plan) : plan_(plan) {}
+  StepRunner(const JobPlan& plan, uint64_t run) : plan_(plan), run_(run) {}
   absl::Status Init(int rank, const std::string& init_from);
 
   absl::Status Fetch(StepSlot* slot);
@@ -53,9 +55,11 @@ class StepRunner {
   void Pool(StepSlot* slot);
   void FillShare(EvaluationShare* share, Buffer* payload);
   absl::Status MergeShares(const TrainerTask& task);
+  std::vector<SavedParameter> Parameters() const;
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
   const JobPlan& plan_;
+  const uint64_t run_;
   std::unique_ptr<BatchSource> train_, test_;
   int64_t epoch_ = -1;  // that `train_` was started for
   std::unique_ptr<DenseModel> model_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/manifest.h"
 
 namespace tandem {
 namespace {
@@ -120,6 +121,7 @@ void TrainerCore::OnSaveCommand(const Command& command) {
   save_command_ = command.id();
   requested_.name = absl::StrCat("save ", command.id());
   requested_.path = command.path();
+  requested_.request = command.id() & 0xffffffff;
   plan_barrier_ = absl::StrCat("plan ", command.id());
   // A step that has begun needs its peers: it must be finished first.
   const bool begun = phase_ == Phase::kTraining &&
@@ -794,17 +796,18 @@ void TrainerCore::SendEvaluationShare(absl::Time now) {
 
 // ---- saving and the end -----------------------------------------------------------------------
 
-// One save is one directory, `path`/step-N. All meet; rank 0 writes the dense part there (read back
-// from the servers if it lives there); all meet again, and the scheduler has the servers write
-// their ranges before it lets them go on; then rank 0 makes it the latest one.
+// One save is one folder. All meet; rank 0 makes it and writes the dense part there (read back from
+// the servers if it lives there); all meet again, and the scheduler has the servers write their
+// ranges before it lets them go on; then rank 0 writes the manifest and makes it the latest one.
 bool TrainerCore::SaveAtBarrier(absl::Time now, Save* save, TrainerEffects* effects) {
   if (save->task_running || !save->reads.empty()) return false;
-  const std::string directory = absl::StrCat(save->path, "/step-", save->step);
+  const std::string directory = SaveFolder(save->path, options_.run, save->step, save->request);
   const auto task = [&](TrainerTask::Kind kind) {
     TrainerTask t;
     t.kind = kind;
     t.text = &save->text;
     t.path = directory;
+    t.step = save->step;
     save->task_running = true;
     ++save->part;
     effects->tasks.push_back(std::move(t));

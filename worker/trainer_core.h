@@ -69,8 +69,8 @@ struct TrainerTask {
     kEvaluationShare,  // fill *part and *payload: this worker's share of the evaluation
     kMergeParts,       // rank 0: parts and payloads of all ranks -> *text, JSON
     kGatherSlots,      // sharded optimizer, every rank: rank 0 gets the slots of all blocks
-    kSaveDense,        // rank 0: write *text (bytes of the dense file) into the directory `path`
-    kCommitSave,       // rank 0: all files of the save in `path` are there: make it the latest
+    kSaveDense,        // rank 0: begin the save `path`, write *text (bytes of the dense file) there
+    kCommitSave,       // rank 0: all files of the save `path`, of `step`, are there: commit it
   };
   Kind kind = Kind::kFetch;
   StepSlot* slot = nullptr;
@@ -81,6 +81,7 @@ struct TrainerTask {
   const std::map<int, Buffer>* payloads = nullptr;
   std::string* text = nullptr;
   std::string path;
+  int64_t step = 0;
 };
 
 // What happened in a step, for tests and event logs.
@@ -124,7 +125,8 @@ class TrainerCore {
     bool save = false;           // save at the end (the scheduler knows where)
     bool evaluate = true;        // false if there is no test data
     int64_t estimated_rows = 0;  // of this worker's share, for the progress line; 0 = unknown
-    std::string save_path;       // where rank 0 writes the dense file
+    std::string save_path;       // the model folder, where saves go
+    uint64_t run = 0;            // View.run
   };
 
   // `dense` may have zero elements (then it is never synchronised). All references outlive the
@@ -194,10 +196,11 @@ class TrainerCore {
     absl::Time since;
   };
   struct Save {
-    std::string name;  // of its barrier; empty: none is wanted
-    std::string path;
-    int64_t step = -1;   // steps before it are in the save; -1 = not agreed yet
-    bool ready = false;  // pushes nothing more until it is done
+    std::string name;      // of its barrier; empty: none is wanted
+    std::string path;      // the model folder
+    uint64_t request = 0;  // number of the command that asked for it; 0: the one at the end
+    int64_t step = -1;     // steps before it are in the save; -1 = not agreed yet
+    bool ready = false;    // pushes nothing more until it is done
     bool gathering = false, gathered = false;  // a sharded optimizer's slots
     int part = 0;  // rank 0: 1 reading, 2 dense file written, 3 committed
     bool task_running = false;

@@ -288,7 +288,8 @@ class Worker {
     log_ = Log("worker", rank);
     coordinator_ = view.coordinator();
     member_->progress().SetActivity({"opening data and model", {}});
-    TANDEM_ASSIGN_OR_RETURN(runner_, StepRunner::New(options_.plan, rank, options_.init_from));
+    TANDEM_ASSIGN_OR_RETURN(runner_,
+                            StepRunner::New(options_.plan, rank, view.run(), options_.init_from));
     TrainerCore::Options trainer;
     if (!options_.trace_path.empty()) {
       trace_ = std::make_unique<Trace>(absl::StrCat("worker ", rank), rank);
@@ -297,6 +298,7 @@ class Worker {
     trainer.incarnation = options_.incarnation;
     trainer.save = !options_.save_path.empty();
     trainer.save_path = options_.save_path;
+    trainer.run = view.run();
     trainer.evaluate = runner_->has_test_data();
     trainer.estimated_rows = runner_->EstimatedRows();
     TANDEM_ASSIGN_OR_RETURN(

@@ -2,12 +2,10 @@
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "server/range_file.h"
 #include "server/save_directory.h"
 
 namespace tandem {
@@ -44,18 +42,12 @@ std::string RowDifference(const std::vector<float>& a, const std::vector<float>&
 }  // namespace
 
 absl::StatusOr<ModelBits> ReadSavedModel(const std::string& save) {
-  TANDEM_ASSIGN_OR_RETURN(const std::string directory, ResolveSave(save));
+  TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(save));
   ModelBits model;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    if (entry.path().extension() != ".range") continue;
-    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, ReadRangeFile(entry.path().string()));
+  for (const SavedFile& file : saved.manifest().files) {
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, saved.Read(file));
     TANDEM_RETURN_IF_ERROR(AddImage(image, &model));
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string dense, LoadDenseFile(directory));
-  TANDEM_ASSIGN_OR_RETURN(
-      const RangeImage image,
-      DecodeRange({reinterpret_cast<const uint8_t*>(dense.data()), dense.size()}));
-  TANDEM_RETURN_IF_ERROR(AddImage(image, &model));
   return model;
 }
 

@@ -55,7 +55,7 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   const SmallJob job(/*train_rows=*/3 * 24 * 400, /*test_rows=*/500);
   const RunResult first = RunJob(job.Arguments("first", {"train.max_steps=20"}));
   ASSERT_TRUE(first.ok()) << first.DebugString();
-  const auto early = ReadSavedModel(*ResolveSave(job.File("first/model")));
+  const auto early = ReadSavedModel(job.File("first/model"));
   ASSERT_TRUE(early.ok()) << early.status();
   const uint64_t trained = early->at("rest").begin()->first;
   const uint64_t unknown = 12345;  // in no sample
@@ -74,7 +74,7 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   ASSERT_TRUE(ended.ok()) << ended.DebugString();
   ASSERT_TRUE(of_trained->WaitFor(kPatience) && of_unknown->WaitFor(kPatience));
 
-  const auto model = ReadSavedModel(*ResolveSave(job.File("run/model")));
+  const auto model = ReadSavedModel(job.File("run/model"));
   ASSERT_TRUE(model.ok()) << model.status();
   const Seen seen = Parse(of_trained->Output());
   EXPECT_GT(seen.reads, 10);

@@ -10,10 +10,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -63,7 +61,7 @@ class SaveTest : public ::testing::Test {
   // A copy of the trained model to damage; returns the folder of its files.
   static std::string Copy(const std::string& name) {
     fs::copy(Trained(), job_->File(name), fs::copy_options::recursive);
-    return *ResolveSave(job_->File(name));
+    return SavedModel::Open(job_->File(name))->folder();
   }
   // The first file, by name, of a table.
   static std::string FileOf(const std::string& save, const std::string& table) {
@@ -155,10 +153,10 @@ void AskForSave(RunningJob* job) {
 // True once there is a complete save; false if the run ends or the limit passes without.
 bool WaitForSave(RunningJob* job, const std::string& save) {
   const absl::Time deadline = MonotonicNow() + kRunLimit;
-  while (!ResolveSave(save).ok() && MonotonicNow() < deadline) {
+  while (!SavedModel::Open(save).ok() && MonotonicNow() < deadline) {
     if (job->driver().WaitFor(absl::Milliseconds(10))) break;
   }
-  return ResolveSave(save).ok();
+  return SavedModel::Open(save).ok();
 }
 
 Settings Steps(int64_t steps) {
@@ -224,7 +222,7 @@ TEST_F(SaveTest, SavesThatAreAskedForAtOnceFollowEachOther) {
     if (job.driver().WaitFor(absl::Milliseconds(20))) break;
   }
   EXPECT_GE(SavesDone(arguments), 2u) << job.driver().Output();
-  EXPECT_TRUE(ResolveSave(arguments.out + "/model").ok());
+  EXPECT_TRUE(SavedModel::Open(arguments.out + "/model").ok());
   int64_t step = 100;  // beyond where it is now
   while (job.WaitForStep(step, absl::ZeroDuration())) step *= 2;
   EXPECT_TRUE(job.WaitForStep(step, kRunLimit)) << job.driver().Output();
@@ -250,11 +248,7 @@ TEST_P(SaveInTheMiddleTest, IsOneMomentOfTheRun) {
   ASSERT_TRUE(there) << run.DebugString();
   EXPECT_EQ(run.exit_code, 1) << run.DebugString();
 
-  int64_t step = 0;
-  const std::string directory = *ResolveSave(save);
-  ASSERT_TRUE(
-      absl::SimpleAtoi(absl::StripPrefix(fs::path(directory).filename().string(), "step-"), &step))
-      << directory;
+  const int64_t step = SavedModel::Open(save)->manifest().step;
   EXPECT_GE(step, 5);
   const absl::StatusOr<ModelBits> saved = ReadSavedModel(save);
   ASSERT_TRUE(saved.ok()) << saved.status();
@@ -299,7 +293,7 @@ TEST_F(SaveTest, AMissingFileIsRefused) {
   const std::string save = Copy("missing");
   const std::string file = FileOf(save, "some");
   fs::remove(file);
-  ExpectRefused(Load(job_->File("missing"), {}), save, "table some");
+  ExpectRefused(Load(job_->File("missing"), {}), file, "the manifest lists it");
 }
 
 TEST_F(SaveTest, AForeignFileIsRefused) {
@@ -308,11 +302,40 @@ TEST_F(SaveTest, AForeignFileIsRefused) {
   ExpectRefused(Load(job_->File("foreign"), {}), file, "");
 }
 
+// Two runs into one folder leave the save of the second, wherever it cut its tables.
+TEST_F(SaveTest, ASecondRunIntoTheSameFolderLeavesAWholeSave) {
+  fs::copy(job_->File("trained"), job_->File("twice"), fs::copy_options::recursive);
+  const std::string first = SavedModel::Open(job_->File("twice/model"))->folder();
+  const RunResult second =
+      RunJob(job_->Arguments("twice", Join(kShort, {"cluster.servers=3", "seed=2"})));
+  ASSERT_TRUE(second.ok()) << second.DebugString();
+  const absl::StatusOr<SavedModel> saved = SavedModel::Open(job_->File("twice/model"));
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_NE(saved->folder(), first);
+  EXPECT_FALSE(fs::exists(first));
+  EXPECT_EQ(saved->manifest().step, 40);
+  const RunResult loaded = Load(job_->File("twice/model"), {"seed=2"});
+  ASSERT_TRUE(loaded.ok()) << loaded.DebugString();
+  EXPECT_EQ(loaded.summary["eval"].dump(), second.summary["eval"].dump());
+}
+
+// Under another seed keys live at other positions: the rows go where they live now, and none is lost.
+TEST_F(SaveTest, LoadsUnderAnotherSeed) {
+  const absl::StatusOr<ModelBits> model = ReadSavedModel(Trained());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::string out = absl::StrCat("load-", loads_);
+  const RunResult run = Load(Trained(), {"seed=77"});
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const absl::StatusOr<ModelBits> again = ReadSavedModel(job_->File(out + "/model"));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(Difference(*model, *again), "");
+}
+
 // A save of another model: other layers, rows of other optimizers.
 TEST_F(SaveTest, ASaveOfAnotherModelIsRefused) {
   ExpectRefused(Load(Trained(), {"model.dlrm.top=[320, 160]"}), "dense.part", "another model");
   ExpectRefused(Load(Trained(), {"table[0].optimizer={kind: SGD learning_rate: 0.1}"}),
-                absl::StrCat(*ResolveSave(Trained()), "/some."),
+                absl::StrCat(SavedModel::Open(Trained())->folder(), "/some."),
                 "optimizer");  // whichever is first
 }
 

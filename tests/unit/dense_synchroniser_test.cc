@@ -158,7 +158,8 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps,
     if (w == 0) {  // who saves
       const std::string file = dense->EncodeFile();
       auto copy = std::move(*DenseParameters::New(Config(), kCount));
-      ASSERT_TRUE(copy->DecodeFile(file).ok());
+      const auto image = DecodeRange({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
+      ASSERT_TRUE(image.ok() && copy->Load(*image).ok());
       result.slots.assign(copy->kept_slots().begin(), copy->kept_slots().end());
     }
   };

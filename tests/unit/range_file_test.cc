@@ -1,9 +1,6 @@
-// Range files: the bytes of the page, every damaged file refused, atomic writing, and loading into
-// other ranges.
+// Range files: the bytes of the page, every damaged file refused, and loading into other ranges.
 #include "server/range_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -13,6 +10,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -64,21 +62,6 @@ void Seal(std::string& file) {
   const uint64_t sum = XXH3_64bits(file.data(), file.size() - 8);
   std::memcpy(&file[file.size() - 8], &sum, 8);
 }
-
-class Directory {
- public:
-  Directory() : path_(::testing::TempDir() + "/tandem_range_XXXXXX") {
-    EXPECT_NE(mkdtemp(path_.data()), nullptr);
-  }
-  ~Directory() {
-    const std::string command = "rm -rf '" + path_ + "'";
-    EXPECT_EQ(system(command.c_str()), 0);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 TEST(RangeFileTest, RoundTrip) {
   const auto image = DecodeRange(Bytes(EncodeRange(SmallImage())));
@@ -218,39 +201,24 @@ TEST(RangeFileTest, AStrangerAndALaterFormatAreNamed) {
               HasSubstr("format at offset 4 is 2"));
 }
 
-TEST(RangeFileTest, WritesAndReadsAFile) {
-  const Directory dir;
-  ASSERT_TRUE(WriteRangeFile(dir / "r", SmallImage()).ok());
-  const auto image = ReadRangeFile(dir / "r");
-  ASSERT_TRUE(image.ok()) << image.status();
-  ExpectSame(*image, SmallImage());
-  EXPECT_NE(access((dir / "r.tmp").c_str(), F_OK), 0) << "no leftover";
-}
-
-TEST(RangeFileTest, ErrorsNameTheFile) {
-  const Directory dir;
-  EXPECT_EQ(ReadRangeFile(dir / "none").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(ReadRangeFile(dir / "none").status().message()), HasSubstr(dir / "none"));
-  EXPECT_FALSE(ReadRangeFile("/dev/null").ok()) << "a device is not a file of ours";
-  EXPECT_EQ(WriteFileAtomically(dir / "no/such", "x").code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(WriteFileAtomically(dir / "short", "TDRF").ok());
-  const absl::Status status = ReadRangeFile(dir / "short").status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(status.message()), HasSubstr((dir / "short") + ": range file: have 4"));
-}
-
-// The temporary file leads to a device that is always full: the error says so, and what was there
-// before stays.
-TEST(RangeFileTest, AFullDiskLeavesTheOldFile) {
-  if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
-  const Directory dir;
-  ASSERT_TRUE(WriteFileAtomically(dir / "r", "old").ok());
-  ASSERT_EQ(symlink("/dev/full", (dir / "r.tmp").c_str()), 0);
-  const absl::Status status = WriteRangeFile(dir / "r", SmallImage());
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr(dir / "r.tmp"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("offset 0"));
-  EXPECT_EQ(*ReadWholeFile(dir / "r"), "old");
+TEST(RangeFileTest, TheTwoEndsOfAFileSayWhoseItIs) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/range_file_test.", getpid());
+  const std::string file = EncodeRange(SmallImage());
+  ASSERT_TRUE(WriteFileAtomically(path, file).ok());
+  const auto ends = ReadRangeFileEnds(path);
+  ASSERT_TRUE(ends.ok()) << ends.status();
+  EXPECT_EQ(ends->table, "users");
+  EXPECT_EQ(ends->begin, 0x1000u);
+  EXPECT_EQ(ends->end, 0u);
+  EXPECT_EQ(ends->bytes, file.size());
+  EXPECT_EQ(ends->checksum, StoredChecksum(Bytes(file)));
+  for (const size_t kept : {size_t{0}, size_t{79}, size_t{80}, file.size() - 1}) {
+    ASSERT_TRUE(WriteFileAtomically(path, file.substr(0, kept)).ok());
+    const absl::Status status = ReadRangeFileEnds(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << kept;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path));
+  }
+  unlink(path.c_str());
 }
 
 std::unique_ptr<RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {

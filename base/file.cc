@@ -1,0 +1,137 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+absl::Status FileError(absl::string_view doing, const std::string& path, int error) {
+  const std::string text = absl::StrCat(path, ": ", doing, ": ", std::strerror(error));
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return absl::ResourceExhaustedError(text);
+    case ENOENT:
+      return absl::NotFoundError(text);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(text);
+    default:
+      return absl::UnavailableError(text);
+  }
+}
+
+// Closes a file descriptor at the end of its scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int Close() { return close(std::exchange(fd_, -1)); }
+
+ private:
+  int fd_;
+};
+
+absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FileError(absl::StrCat("write at offset ", done), path, errno);
+    done += static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Write(const std::string& path, absl::string_view bytes) {
+  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (file.get() < 0) return FileError("open for writing", path, errno);
+  TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
+  if (file.Close() != 0) return FileError("close", path, errno);
+  return absl::OkStatus();
+}
+
+absl::Status Flush(const std::string& path, int flags) {
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
+  if (file.get() < 0) return FileError("open", path, errno);
+  if (fsync(file.get()) != 0) return FileError("fsync", path, errno);
+  return absl::OkStatus();
+}
+
+// So that a new name survives a loss of power, not only the bytes.
+absl::Status FlushFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return Flush(slash == std::string::npos ? "." : path.substr(0, std::max<size_t>(slash, 1)),
+               O_DIRECTORY);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return FileError("open", path, errno);
+  struct stat info = {};
+  if (fstat(file.get(), &info) != 0) return FileError("stat", path, errno);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(path + ": not a regular file");
+  std::string bytes(static_cast<size_t>(info.st_size), '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FileError(absl::StrCat("read at offset ", done), path, errno);
+    if (n == 0) {
+      return absl::DataLossError(absl::StrCat(path, ": ends at offset ", done, " of ", bytes.size(),
+                                              ": cut while being read"));
+    }
+    done += static_cast<size_t>(n);
+  }
+  return bytes;
+}
+
+absl::Status PutInPlace(const std::string& temporary, const std::string& path) {
+  absl::Status status = Flush(temporary, 0);
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
+    status = FileError(absl::StrCat("rename from ", temporary), path, errno);
+  }
+  if (!status.ok()) {
+    unlink(temporary.c_str());
+    return status;
+  }
+  return FlushFolderOf(path);
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes) {
+  const std::string temporary = path + ".tmp";
+  const absl::Status written = Write(temporary, bytes);
+  if (written.ok()) return PutInPlace(temporary, path);
+  unlink(temporary.c_str());  // what failed is reported; a leftover would be overwritten anyway
+  return written;
+}
+
+absl::Status MakeFolder(const std::string& path) {
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(path, error);
+  if (error) {
+    return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be made: ", error.message()));
+  }
+  return made ? FlushFolderOf(path) : absl::OkStatus();
+}
+
+}  // namespace tandem

@@ -1,0 +1,189 @@
+#include "server/manifest.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "xxhash.h"
+
+namespace tandem {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kFormat = 1;
+constexpr char kChecksumField[] = "xxh3";
+
+// Programs that read JSON numbers as doubles would round them.
+std::string Hex(uint64_t value) { return absl::StrFormat("%#018x", value); }
+
+std::string Text(const Json& json) {
+  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string ChecksumOf(const Json& json) {
+  const std::string text = Text(json);
+  return Hex(XXH3_64bits(text.data(), text.size()));
+}
+
+// Takes fields out of JSON that anybody may have written. The first one that is missing or of another
+// kind is remembered, and what is asked for then and later comes back empty.
+class Fields {
+ public:
+  explicit Fields(absl::Status* status) : status_(*status) {}
+
+  std::string String(const Json& from, const char* name) {
+    const Json* const field = Find(from, name);
+    if (field != nullptr && field->is_string()) return field->get<std::string>();
+    Refuse(name, "a text");
+    return "";
+  }
+  // A name in the folder of the save, not a path that leads out of it.
+  std::string FileName(const Json& from, const char* name) {
+    std::string text = String(from, name);
+    if (absl::StrContains(text, '/')) Refuse(name, "the name of a file");
+    return text;
+  }
+  uint64_t HexNumber(const Json& from, const char* name) {
+    const std::string text = String(from, name);
+    uint64_t value = 0;
+    if (absl::StartsWith(text, "0x") && absl::SimpleHexAtoi(text, &value)) return value;
+    Refuse(name, "a number in hexadecimal");
+    return 0;
+  }
+  int64_t Number(const Json& from, const char* name) {
+    const Json* const field = Find(from, name);
+    if (field != nullptr) return Number(*field);
+    Refuse(name, "a number");
+    return 0;
+  }
+  int64_t Number(const Json& field) {
+    if (field.is_number_unsigned() && field.get<uint64_t>() <= uint64_t{1} << 62) {
+      return field.get<int64_t>();
+    }
+    Refuse("number", "not negative");
+    return 0;
+  }
+  Json List(const Json& from, const char* name) {
+    const Json* const field = Find(from, name);
+    if (field != nullptr && field->is_array()) return *field;
+    Refuse(name, "a list");
+    return Json::array();
+  }
+
+ private:
+  static const Json* Find(const Json& from, const char* name) {
+    if (!from.is_object()) return nullptr;
+    const auto it = from.find(name);
+    return it == from.end() ? nullptr : &*it;
+  }
+  void Refuse(const char* name, const char* want) {
+    if (!status_.ok()) return;
+    status_ = absl::InvalidArgumentError(absl::StrCat("manifest: field ", name, " is not ", want));
+  }
+
+  absl::Status& status_;
+};
+
+Manifest Read(const Json& json, absl::Status* status) {
+  Fields fields(status);
+  Manifest manifest;
+  manifest.run = fields.HexNumber(json, "run");
+  manifest.job = fields.String(json, "job");
+  manifest.job_hash = fields.HexNumber(json, "job_hash");
+  manifest.step = fields.Number(json, "step");
+  for (const Json& table : fields.List(json, "tables")) {
+    manifest.tables.push_back({fields.String(table, "name"), fields.HexNumber(table, "salt")});
+  }
+  for (const Json& parameter : fields.List(json, "dense")) {
+    SavedParameter& p = manifest.dense.emplace_back();
+    p.name = fields.String(parameter, "name");
+    for (const Json& n : fields.List(parameter, "shape")) p.shape.push_back(fields.Number(n));
+  }
+  for (const Json& file : fields.List(json, "files")) {
+    SavedFile& f = manifest.files.emplace_back();
+    f.name = fields.FileName(file, "name");
+    f.table = fields.String(file, "table");
+    f.begin = fields.HexNumber(file, "begin");
+    f.end = fields.HexNumber(file, "end");
+    f.bytes = static_cast<uint64_t>(fields.Number(file, "bytes"));
+    f.checksum = fields.HexNumber(file, kChecksumField);
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step,
+                       uint64_t request) {
+  std::string folder = absl::StrFormat("%s/%s%d.%016x", model_folder, kSaveFolderPrefix, step, run);
+  if (request != 0) absl::StrAppend(&folder, ".", request);
+  return folder;
+}
+
+std::string EncodeManifest(const Manifest& manifest) {
+  Json json = {{"format", kFormat},
+               {"run", Hex(manifest.run)},
+               {"job", manifest.job},
+               {"job_hash", Hex(manifest.job_hash)},
+               {"step", static_cast<uint64_t>(std::max<int64_t>(manifest.step, 0))},
+               {"tables", Json::array()},
+               {"dense", Json::array()},
+               {"files", Json::array()}};
+  for (const SavedTable& t : manifest.tables) {
+    json["tables"].push_back({{"name", t.name}, {"salt", Hex(t.salt)}});
+  }
+  for (const SavedParameter& p : manifest.dense) {
+    Json shape = Json::array();
+    for (const int64_t n : p.shape) shape.push_back(static_cast<uint64_t>(n));
+    json["dense"].push_back({{"name", p.name}, {"shape", std::move(shape)}});
+  }
+  for (const SavedFile& f : manifest.files) {
+    json["files"].push_back({{"name", f.name},
+                             {"table", f.table},
+                             {"begin", Hex(f.begin)},
+                             {"end", Hex(f.end)},
+                             {"bytes", f.bytes},
+                             {kChecksumField, Hex(f.checksum)}});
+  }
+  json[kChecksumField] = ChecksumOf(json);
+  return Text(json) + "\n";
+}
+
+absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
+  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::DataLossError(
+        absl::StrCat("manifest: ", text.size(), " bytes that are no JSON object: cut short?"));
+  }
+  absl::Status status;
+  Fields fields(&status);
+  const int64_t format = fields.Number(json, "format");
+  const std::string checksum = fields.String(json, kChecksumField);
+  TANDEM_RETURN_IF_ERROR(status);
+  if (format != kFormat) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("manifest: format ", format, ", this program reads ", kFormat));
+  }
+  json.erase(kChecksumField);
+  if (const std::string computed = ChecksumOf(json); computed != checksum) {
+    return absl::DataLossError(
+        absl::StrCat("manifest: checksum is ", checksum, ", its fields give ", computed));
+  }
+  Manifest manifest = Read(json, &status);
+  TANDEM_RETURN_IF_ERROR(status);
+  return manifest;
+}
+
+std::string DebugString(const SavedParameter& parameter) {
+  return absl::StrCat(parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "]");
+}
+
+}  // namespace tandem

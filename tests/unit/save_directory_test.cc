@@ -1,0 +1,321 @@
+// Folders of saved models: two saves never mix, what is not whole is not loaded, and whatever is
+// refused is refused in one line that names the file.
+#include "server/save_directory.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/core_fixture.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Table "a" of a plan, cut into near-equal ranges.
+class Table {
+ public:
+  Table(const JobPlan& plan, int ranges) : workers_(plan.workers()) {
+    policy_ = *NewUpdatePolicy(plan.groups[plan.tables[0].group].policy, workers_);
+    optimizer_ = *NewRowOptimizer(plan.tables[0].optimizer);
+    context_.plan = &plan.tables[0];
+    context_.optimizer = optimizer_.get();
+    context_.policy = policy_.get();
+    context_.workers = workers_;
+    const std::vector<uint64_t> bounds = EqualRanges(ranges);
+    for (int r = 0; r < ranges; ++r) {
+      ranges_.push_back(std::make_unique<Range>(
+          static_cast<uint32_t>(r), bounds[static_cast<size_t>(r)],
+          r + 1 < ranges ? bounds[static_cast<size_t>(r) + 1] : 0, &context_, &scratch_));
+    }
+  }
+
+  // `count` rows that are all `value`.
+  void Fill(uint64_t count, float value) {
+    for (uint64_t key = 0; key < count; ++key) {
+      Range& range = RangeOf(key);
+      range.store().Assign({&key, 1}, std::vector<float>{value, value}, {});
+    }
+  }
+  std::map<uint64_t, std::vector<float>> Rows() const {
+    std::map<uint64_t, std::vector<float>> rows;
+    for (const auto& range : ranges_) {
+      const RangeImage image = range->Image();
+      for (size_t i = 0; i < image.keys.size(); ++i) {
+        rows[image.keys[i]] = {image.weights[2 * i], image.weights[2 * i + 1]};
+      }
+    }
+    return rows;
+  }
+  std::vector<Range*> ranges() const {
+    std::vector<Range*> ranges;
+    for (const auto& range : ranges_) ranges.push_back(range.get());
+    return ranges;
+  }
+  Range& RangeOf(uint64_t key) {
+    const uint64_t position = Position(context_.plan->salt, key);
+    size_t r = 0;
+    while (position < ranges_[r]->begin() || position - 1 >= ranges_[r]->end() - 1) ++r;
+    return *ranges_[r];
+  }
+
+ private:
+  const int workers_;
+  std::unique_ptr<UpdatePolicy> policy_;
+  std::unique_ptr<RowOptimizer> optimizer_;
+  TableContext context_;
+  FoldScratch scratch_;
+  std::vector<std::unique_ptr<Range>> ranges_;
+};
+
+const std::vector<SavedParameter> kDense = {{"top.weight", {4, 2}}, {"top.bias", {2}}};
+
+class SaveDirectoryTest : public ::testing::Test {
+ protected:
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string Folder(uint64_t run, int64_t step = 10, uint64_t request = 0) const {
+    return SaveFolder(folder_, run, step, request);
+  }
+  std::string DenseBytes() const {
+    RangeImage image;
+    image.table = kDenseTableName;
+    image.dim = 2;
+    image.optimizer = "adam";
+    image.keys = {0, 1};
+    image.weights = {1, 2, 3, 4};
+    return EncodeRange(image);
+  }
+  // Everything but the commit.
+  void Write(const std::string& save, const Table& table) {
+    ASSERT_EQ(BeginSave(save), absl::OkStatus());
+    ASSERT_EQ(SaveDenseFile(save, DenseBytes()), absl::OkStatus());
+    ASSERT_EQ(SaveRanges(save, table.ranges()), absl::OkStatus());
+  }
+  void Save(const Table& table, uint64_t run, int64_t step = 10) {
+    Write(Folder(run, step), table);
+    ASSERT_EQ(CommitSave(Folder(run, step), plan_, run, step, kDense), absl::OkStatus());
+  }
+  // A table of `ranges` ranges with the rows saved under `path`.
+  absl::Status Load(const std::string& path, Table* into) {
+    const absl::StatusOr<SavedModel> saved = SavedModel::Open(path);
+    if (!saved.ok()) return saved.status();
+    if (const auto dense = saved->ReadDense(kDense); !dense.ok()) return dense.status();
+    return saved->LoadRanges(into->ranges());
+  }
+  void ExpectRefused(const std::string& file, const std::string& why) {
+    Table into(plan_, 3);
+    const absl::Status status = Load(folder_, &into);
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
+  }
+  std::string FirstRange(const std::string& save) {
+    return absl::StrCat(save, "/", SavedModel::Open(save)->manifest().files[0].name);
+  }
+
+  const std::string folder_ =
+      absl::StrCat(::testing::TempDir(), "/save_directory_test.", getpid(), "/model");
+  const JobPlan plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
+};
+
+TEST_F(SaveDirectoryTest, TheManifestSaysWhatWasSavedAndBy) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Save(table, 7, 40);
+  const absl::StatusOr<SavedModel> saved = SavedModel::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  const Manifest& manifest = saved->manifest();
+  EXPECT_EQ(manifest.run, 7u);
+  EXPECT_EQ(manifest.job, "core");
+  EXPECT_EQ(manifest.job_hash, plan_.hash);
+  EXPECT_EQ(manifest.step, 40);
+  EXPECT_EQ(manifest.dense, kDense);
+  ASSERT_EQ(manifest.files.size(), 3u);
+  for (const SavedFile& file : manifest.files) {
+    EXPECT_EQ(file.bytes, fs::file_size(saved->PathOf(file)));
+  }
+  const absl::StatusOr<Manifest> again = ParseManifest(EncodeManifest(manifest));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, manifest);
+}
+
+TEST_F(SaveDirectoryTest, AManifestThatWasChangedOrCutIsRefused) {
+  Manifest manifest;
+  manifest.dense = kDense;
+  manifest.files.push_back({"a.range", "a", 1, 2, 3, 4});
+  const std::string text = EncodeManifest(manifest);
+  for (size_t cut = 0; cut + 2 < text.size(); ++cut) {
+    EXPECT_FALSE(ParseManifest(absl::string_view(text).substr(0, cut)).ok()) << cut;
+  }
+  for (size_t i = 0; i < text.size(); ++i) {
+    std::string changed = text;
+    changed[i] = static_cast<char>(changed[i] ^ 1);
+    const absl::StatusOr<Manifest> parsed = ParseManifest(changed);
+    if (parsed.ok()) EXPECT_EQ(*parsed, manifest) << "byte " << i;  // white space
+  }
+}
+
+// A second run of the same job into the same folder, to the same step, on another number of servers.
+TEST_F(SaveDirectoryTest, ASecondRunWithAnotherTilingTakesOver) {
+  Table first(plan_, 2), second(plan_, 3);
+  first.Fill(50, 1);
+  second.Fill(40, 2);
+  Save(first, 7);
+  Save(second, 8);
+  Table loaded(plan_, 5);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), second.Rows());
+  EXPECT_FALSE(fs::exists(Folder(7))) << "the save before is of no use any more";
+}
+
+// A second run with the same tiling, to the same step, dies in its last save: the first run's save
+// is what there is, to the last row. The next run clears the remains away.
+TEST_F(SaveDirectoryTest, ARunThatDiesInItsSaveChangesNothing) {
+  Table first(plan_, 4), second(plan_, 4), third(plan_, 4);
+  first.Fill(50, 1);
+  second.Fill(50, 2);
+  third.Fill(50, 3);
+  Save(first, 7);
+  ASSERT_EQ(BeginSave(Folder(8)), absl::OkStatus());
+  ASSERT_EQ(SaveDenseFile(Folder(8), DenseBytes()), absl::OkStatus());
+  std::vector<Range*> half = second.ranges();
+  half.resize(2);
+  ASSERT_EQ(SaveRanges(Folder(8), half), absl::OkStatus());
+  Table loaded(plan_, 2);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), first.Rows());
+  EXPECT_THAT(std::string(Load(Folder(8), &loaded).message()), HasSubstr(Folder(8)));
+
+  Save(third, 9);
+  EXPECT_FALSE(fs::exists(Folder(8)));
+  Table after(plan_, 2);
+  ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
+  EXPECT_EQ(after.Rows(), third.Rows());
+}
+
+// What lies at the place of a save that begins is gone, under whatever tiling it was written.
+TEST_F(SaveDirectoryTest, ASaveBeginsWithAnEmptyFolder) {
+  Table old(plan_, 3), table(plan_, 2);
+  old.Fill(50, 1);
+  table.Fill(50, 2);
+  Write(Folder(7), old);
+  Save(table, 7);
+  Table loaded(plan_, 1);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+}
+
+TEST_F(SaveDirectoryTest, SavesOfOneStepHaveFoldersOfTheirOwn) {
+  EXPECT_NE(Folder(7, 10), Folder(8, 10));
+  EXPECT_NE(Folder(7, 10), Folder(7, 11));
+  EXPECT_NE(Folder(7, 10), Folder(7, 10, 1));
+  EXPECT_NE(Folder(7, 10, 1), Folder(7, 10, 2));
+}
+
+// A server that does not reach the folder, or wrote a file that is not whole: no manifest.
+TEST_F(SaveDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
+  Table table(plan_, 4);
+  table.Fill(50, 1);
+  const std::string save = Folder(7);
+  const auto commit = [&] { return CommitSave(save, plan_, 7, 10, kDense); };
+  const auto first_range = [&] {
+    std::string first;
+    for (const auto& entry : fs::directory_iterator(save)) {
+      const std::string path = entry.path().string();
+      if (entry.path().extension() == ".range" && (first.empty() || path < first)) first = path;
+    }
+    return first;
+  };
+  Write(save, table);
+  fs::remove(first_range());
+  EXPECT_THAT(std::string(commit().message()), HasSubstr("table a is missing"));
+  Write(save, table);
+  fs::resize_file(first_range(), 100);
+  EXPECT_THAT(std::string(commit().message()), HasSubstr(first_range()));
+  Write(save, Table(plan_, 1));
+  EXPECT_EQ(SaveRanges(save, table.ranges()), absl::OkStatus());
+  EXPECT_THAT(std::string(commit().message()), HasSubstr("written twice"));
+  EXPECT_FALSE(fs::exists(save + "/MANIFEST"));
+  EXPECT_FALSE(fs::exists(folder_ + "/LATEST"));
+}
+
+TEST_F(SaveDirectoryTest, WhatIsNotTheWholeSaveIsRefusedByName) {
+  Table table(plan_, 2), other(plan_, 2);
+  table.Fill(50, 1);
+  other.Fill(50, 2);
+  Save(table, 7);
+  const std::string file = FirstRange(Folder(7)), bytes = *ReadWholeFile(file);
+  const auto put = [&](const std::string& contents) {
+    ASSERT_EQ(WriteFileAtomically(file, contents), absl::OkStatus());
+  };
+  put(bytes.substr(0, bytes.size() - 1));
+  ExpectRefused(file, absl::StrCat("the manifest says ", bytes.size()));
+  std::string changed = bytes;
+  changed[bytes.size() / 2] = static_cast<char>(changed[bytes.size() / 2] ^ 1);
+  put(changed);
+  ExpectRefused(file, "checksum");
+  fs::remove(file);
+  ExpectRefused(file, "the manifest lists it");
+
+  // Whole in itself, and as long, but of another run.
+  const std::string elsewhere = folder_ + "/elsewhere";
+  Write(elsewhere, other);
+  fs::copy(elsewhere + "/" + fs::path(file).filename().string(), file);
+  ASSERT_EQ(fs::file_size(file), bytes.size());
+  ExpectRefused(file, "a file of another save?");
+  put(bytes);
+  Table into(plan_, 3);
+  EXPECT_EQ(Load(folder_, &into), absl::OkStatus());
+
+  fs::remove(Folder(7) + "/MANIFEST");
+  ExpectRefused(Folder(7) + "/MANIFEST", "was not finished");
+}
+
+TEST_F(SaveDirectoryTest, AnotherModelIsRefused) {
+  Table table(plan_, 2);
+  Save(table, 7);
+  const absl::StatusOr<SavedModel> saved = SavedModel::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  std::vector<SavedParameter> model = kDense;
+  model[1].shape = {3};
+  std::string why(saved->ReadDense(model).status().message());
+  EXPECT_THAT(why, HasSubstr("dense parameter 1 is top.bias [2], the model's is top.bias [3]"));
+  EXPECT_THAT(why, HasSubstr(Folder(7)));
+  model = {kDense[0]};
+  why = std::string(saved->ReadDense(model).status().message());
+  EXPECT_THAT(why, HasSubstr("the model's is none"));
+
+  JobPlan renamed = plan_;
+  renamed.tables[0].name = "b";
+  Table into(renamed, 2);
+  EXPECT_THAT(std::string(saved->LoadRanges(into.ranges()).message()),
+              HasSubstr("no table b, it has a"));
+}
+
+// With another seed keys have other positions; each row goes where it lives now.
+TEST_F(SaveDirectoryTest, LoadsUnderAnotherSalt) {
+  Table table(plan_, 4);
+  table.Fill(200, 1);
+  Save(table, 7);
+  JobPlan salted = plan_;
+  salted.tables[0].salt += 12345;
+  Table loaded(salted, 4);
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+}
+
+}  // namespace
+}  // namespace tandem
