@@ -16,6 +16,10 @@
 
 namespace tandem {
 
+// HeldUpdate::version_read of an update that a save brought along: the run that sent it has counted
+// it, this one does not.
+inline constexpr int64_t kReadByAnotherRun = -1;
+
 // One worker's gradient sums for one range and step.
 struct HeldUpdate {
   int rank = 0;

@@ -22,7 +22,7 @@ constexpr int64_t kFormat = 1;
 constexpr char kChecksumField[] = "xxh3";
 
 // Programs that read JSON numbers as doubles would round them.
-std::string Hex(uint64_t value) { return absl::StrFormat("%#018x", value); }
+std::string Hex(uint64_t value) { return absl::StrFormat("0x%016x", value); }
 
 std::string Text(const Json& json) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace);

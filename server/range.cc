@@ -204,6 +204,7 @@ void Range::FoldUnion(const HeldStep& step) {
 }
 
 void Range::Count(const HeldUpdate& update, int64_t version_applied, UpdateFate fate) {
+  if (update.version_read == kReadByAnotherRun) return;
   TableStats& stats = table_->stats;
   (fate == kFateApplied ? stats.applied : fate == kFateMerged ? stats.merged : stats.dropped) += 1;
   stats.clock_gap.Add(update.clock_gap);
@@ -255,8 +256,9 @@ absl::Status Range::CheckHeld() const {
   for (const auto* steps : {&open_, &delayed_}) {
     for (size_t i = 0; i < steps->size(); ++i) {
       for (const HeldUpdate& update : (*steps)[i].updates) {
-        good = good && update.rank >= 0 && update.rank < table_->workers &&
-               update.version_read >= 0 && update.version_read <= progress_.version;
+        const bool saved = update.version_read == kReadByAnotherRun;  // by any number of workers
+        good = good && update.rank >= 0 && (saved || update.rank < table_->workers) &&
+               (saved || update.version_read >= 0) && update.version_read <= progress_.version;
       }
     }
   }

@@ -55,6 +55,11 @@ struct FoldScratch {
   std::vector<uint32_t> slot_index;  // ... to its place in union_rows
 };
 
+// Bytes of RangeImage::held before the held updates: the samples of the last closed step.
+inline constexpr size_t kHeldHeadBytes = sizeof(uint64_t);
+// The steps that a saved range holds back; their values lie in memory from `source`.
+absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed);
+
 class Range {
  public:
   enum class Admission {
@@ -76,6 +81,13 @@ class Range {
 
   // Applies the queue of a fixed delay, in order (before the last evaluation).
   void FinishDelayed();
+
+  // Takes over what lives here of a file that another run has saved: rows, and the steps that a fixed
+  // delay held back. Once for each file, then FinishLoad; before any step of this run.
+  absl::Status LoadSaved(const RangeImage& image, BufferSource& source);
+  // The queue goes on where it was: the first step that closes here applies its oldest. If this
+  // job's delay is shorter, what is too much is applied now, in order.
+  void FinishLoad();
 
   // All of it as bytes, and back: what a range move carries.
   RangeImage Image() const;

@@ -346,8 +346,7 @@ absl::Status LoadInto(const RangeImage& image, uint64_t begin, uint64_t end, Ran
   const size_t dim = static_cast<size_t>(image.dim);
   const size_t slots = static_cast<size_t>(image.slots_per_row);
   const auto inside = [&](size_t i) {
-    const uint64_t position = Position(store->options().salt, image.keys[i]);
-    return position >= begin && (end == 0 || position < end);
+    return InRange(Position(store->options().salt, image.keys[i]), begin, end);
   };
   const size_t rows = image.keys.size();
   for (size_t first = 0; first < rows;) {  // each run of rows that are inside, in place

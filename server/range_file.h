@@ -42,6 +42,11 @@ std::string EncodeRange(const RangeImage& image);
 // DATA_LOSS or INVALID_ARGUMENT, with offsets and numbers, for bytes that are not a whole range.
 absl::StatusOr<RangeImage> DecodeRange(absl::Span<const uint8_t> bytes);
 
+// Does a position lie in [begin, end)? (end 0 = 2^64)
+inline bool InRange(uint64_t position, uint64_t begin, uint64_t end) {
+  return position >= begin && (end == 0 || position < end);
+}
+
 // Assigns the rows of `image` whose position in the store lies in [begin, end) (end 0 = 2^64), so
 // that files saved by any number of ranges load into any other. INVALID_ARGUMENT, before anything
 // changes, if table (where the store knows its own), dim, slots or optimizer differ.

@@ -65,7 +65,7 @@ absl::Status CheckCover(const std::string& save, const std::vector<SavedFile>& f
   uint64_t at = 0;
   bool any = false;
   for (const SavedFile& file : files) {  // by name, so each table's are in order of position
-    if (file.table != table) continue;
+    if (file.table != table || file.name == kDenseFile) continue;
     if ((any && at == 0) || file.begin != at) {
       return absl::DataLossError(
           absl::StrFormat("%s: begins at position %#x, want %#x: a file of table %s is missing or "
@@ -80,6 +80,8 @@ absl::Status CheckCover(const std::string& save, const std::vector<SavedFile>& f
       "%s: no file of table %s for positions from %#x: do all servers reach this folder?", save,
       table, at));
 }
+
+bool IsDensePart(const SavedFile& file) { return file.name == kDenseFile; }
 
 bool Overlap(const SavedFile& file, uint64_t begin, uint64_t end) {
   const uint64_t file_last = file.end - 1, last = end - 1;  // 0 - 1 is the last position
@@ -144,8 +146,15 @@ absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes) {
 absl::Status SaveRanges(const std::string& save, const std::vector<Range*>& ranges) {
   TANDEM_RETURN_IF_ERROR(MakeFolder(save));
   for (const Range* range : ranges) {
-    if (range->table().plan->dense) continue;  // in the dense file, with the other dense parameters
-    const RangeImage image = range->Image();
+    // Dense rows are in the dense part; what is held back of them is known here only.
+    const bool dense = range->table().plan->dense;
+    if (dense && range->table().policy->Delay() == 0) continue;
+    RangeImage image = range->Image();
+    if (dense) {
+      image.keys.clear();
+      image.weights.clear();
+      image.slots.clear();
+    }
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
         PathIn(save, FileName(image.table, image.begin, image.end)), EncodeRange(image)));
   }
@@ -162,7 +171,7 @@ absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t r
   manifest.dense = dense;
   TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(save));
   for (const TablePlan& table : plan.tables) {
-    if (table.dense) continue;
+    if (table.dense && plan.groups[table.group].policy.delay() == 0) continue;  // see SaveRanges
     manifest.tables.push_back({table.name, table.salt});
     TANDEM_RETURN_IF_ERROR(CheckCover(save, manifest.files, table.name));
   }
@@ -214,8 +223,7 @@ absl::StatusOr<RangeImage> SavedModel::Read(const SavedFile& file) const {
 }
 
 absl::StatusOr<RangeImage> SavedModel::ReadDense(const std::vector<SavedParameter>& model) const {
-  const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
-                                 [](const SavedFile& f) { return f.name == kDenseFile; });
+  const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(), IsDensePart);
   if (file == manifest_.files.end()) {
     return absl::DataLossError(
         absl::StrCat(PathIn(folder_, kManifest), ": does not list ", kDenseFile));
@@ -237,14 +245,19 @@ absl::StatusOr<uint64_t> SavedModel::SaltOf(const std::string& table) const {
                                           ": is this a save of this model?"));
 }
 
-absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges) const {
+bool SavedModel::HasTable(const std::string& table) const {
+  return std::any_of(manifest_.tables.begin(), manifest_.tables.end(),
+                     [&](const SavedTable& saved) { return saved.name == table; });
+}
+
+absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges, BufferSource& source) const {
   std::map<const SavedFile*, std::vector<Range*>> readers;  // a file is read once
   for (Range* range : ranges) {
     const TablePlan& table = *range->table().plan;
-    if (table.dense) continue;
+    if (table.dense && !HasTable(table.name)) continue;  // nothing of it was held back
     TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
     for (const SavedFile& file : manifest_.files) {
-      if (file.table != table.name) continue;
+      if (file.table != table.name || IsDensePart(file)) continue;
       // Under another salt (the job has another seed) its rows may be anywhere.
       if (salt == table.salt && !Overlap(file, range->begin(), range->end())) continue;
       readers[&file].push_back(range);
@@ -253,9 +266,26 @@ absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges) const {
   for (const auto& [file, wanted] : readers) {
     TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(*file));
     for (Range* range : wanted) {
-      const absl::Status loaded = LoadInto(image, range->begin(), range->end(), &range->store());
+      const absl::Status loaded = range->LoadSaved(image, source);
       if (!loaded.ok()) return WithPath(PathOf(*file), loaded);
     }
+  }
+  for (Range* range : ranges) range->FinishLoad();
+  return absl::OkStatus();
+}
+
+absl::Status SavedModel::CheckDenseIsWhole() const {
+  HeapBufferSource source;
+  for (const SavedFile& file : manifest_.files) {
+    if (file.table != kDenseTableName || IsDensePart(file)) continue;
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(file));
+    HeldQueue delayed;
+    TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &delayed));
+    if (delayed.empty()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        PathOf(file), ": holds back ", delayed.size(),
+        " steps of the dense parameters, which were on servers: go on with them there ",
+        "(dense.synchroniser: SERVERS)"));
   }
   return absl::OkStatus();
 }

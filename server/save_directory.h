@@ -6,6 +6,9 @@
 // their ranges, then the first one commits. A process that dies on the way leaves a folder without a
 // manifest, which nobody loads and the next commit removes; LATEST still names the save before.
 //
+// To go on from a save is to begin a run with what the other one had: steps, versions and clocks start
+// at 0. What FIXED_DELAY held back is neither lost nor applied early (Range::FinishLoad).
+//
 // Every error is one line that names the file, what is wrong with it and what was expected.
 // Any thread; the folder of a save under way belongs to one run.
 #ifndef TANDEM_SERVER_SAVE_DIRECTORY_H_
@@ -54,13 +57,19 @@ class SavedModel {
   // Those of the dense part, which must be of a model with these parameters.
   absl::StatusOr<RangeImage> ReadDense(const std::vector<SavedParameter>& model) const;
 
-  // Fills the ranges with their rows. The files may have cut the table into other ranges, under
-  // another salt. Refuses what is of another table, optimizer or dim.
-  absl::Status LoadRanges(const std::vector<Range*>& ranges) const;
+  // Fills the ranges with their rows (not those of dense tables, which a worker assigns) and with the
+  // steps that a fixed delay held back; those lie in memory from `source`. The files may have cut the
+  // table into other ranges, under another salt. Refuses what is of another table, optimizer or dim.
+  absl::Status LoadRanges(const std::vector<Range*>& ranges, BufferSource& source) const;
+
+  // For a job without dense parameters on servers: refuses a save of one that had them there and
+  // held some of their updates back.
+  absl::Status CheckDenseIsWhole() const;
 
  private:
   SavedModel(std::string folder, Manifest manifest)
       : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
+  bool HasTable(const std::string& table) const;
   absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
 
   std::string folder_;

@@ -104,7 +104,7 @@ class ShardThread {
     core_->OnView(MonotonicNow(), std::move(map), &effects_);
     if (first && !options_.init_from.empty()) {
       TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(options_.init_from));
-      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges()));
+      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges(), *transport_));
     }
     return absl::OkStatus();
   }

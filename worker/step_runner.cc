@@ -64,6 +64,7 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from) {
   InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
   if (init_from.empty()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(init_from));
+  if (plan_.dense_table < 0) TANDEM_RETURN_IF_ERROR(saved.CheckDenseIsWhole());
   TANDEM_ASSIGN_OR_RETURN(const RangeImage image, saved.ReadDense(Parameters()));
   if (const absl::Status loaded = dense_->Load(image); !loaded.ok()) {
     return absl::Status(loaded.code(), absl::StrCat(saved.folder(), ": ", loaded.message()));

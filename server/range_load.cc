@@ -1,0 +1,92 @@
+// A range that begins with what another run has saved.
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+#include "server/range.h"
+
+namespace tandem {
+namespace {
+
+// What of an update lives in [begin, end).
+HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t begin,
+                     uint64_t end, BufferSource& source) {
+  const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
+  const size_t row_bytes = static_cast<size_t>(store.dim()) * sizeof(float);
+  const auto inside = [&](uint64_t key) {
+    return InRange(Position(store.options().salt, key), begin, end);
+  };
+  size_t rows = 0;
+  for (const uint64_t key : keys) rows += inside(key) ? 1 : 0;
+  HeldUpdate cut = update;
+  cut.keys = cut.values = Buffer();
+  if (rows == 0) return cut;
+  cut.keys = source.Alloc(rows * sizeof(uint64_t));
+  cut.values = source.Alloc(rows * row_bytes);
+  size_t row = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!inside(keys[i])) continue;
+    cut.keys.MutableAs<uint64_t>()[row] = keys[i];
+    std::memcpy(cut.values.mutable_data() + row * row_bytes, update.values.data() + i * row_bytes,
+                row_bytes);
+    ++row;
+  }
+  return cut;
+}
+
+}  // namespace
+
+absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed) {
+  if (image.held.size() < kHeldHeadBytes) return absl::OkStatus();  // nothing was held
+  HeldQueue open;
+  TANDEM_RETURN_IF_ERROR(DecodeHeld(absl::string_view(image.held).substr(kHeldHeadBytes), image.dim,
+                                    source, &open, delayed));
+  if (open.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("holds updates of ", open.size(),
+                                          " steps that not all workers had taken: a save is made "
+                                          "between steps"));
+}
+
+absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
+  TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
+  HeldQueue saved;
+  TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &saved));
+  if (saved.empty()) return absl::OkStatus();
+  // Dense rows come later, from a worker, so nothing can be applied to them yet.
+  const auto delay = static_cast<size_t>(table_->policy->Delay());
+  if (table_->plan->dense && saved.size() > delay) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "holds back ", saved.size(), " steps of the dense parameters, this job ", delay,
+        ": go on with policy FIXED_DELAY and a delay of at least ", saved.size()));
+  }
+  const bool first = delayed_.empty();
+  if (!first && saved.size() != delayed_.size()) {
+    return absl::DataLossError(absl::StrCat("holds back ", saved.size(), " steps, another file ",
+                                            delayed_.size(), ": of another save?"));
+  }
+  for (size_t i = 0; i < saved.size(); ++i) {
+    HeldStep& step = first ? delayed_.Add() : delayed_[i];
+    step.step = static_cast<int64_t>(i) - static_cast<int64_t>(saved.size());  // before step 0
+    step.samples = saved[i].samples;
+    for (const HeldUpdate& update : saved[i].updates) {
+      HeldUpdate cut = CutUpdate(update, store_, begin_, end_, source);
+      if (cut.keys.empty()) continue;
+      cut.step = step.step;
+      cut.version_read = kReadByAnotherRun;
+      held_bytes_ += cut.Bytes();
+      step.Insert(std::move(cut));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Range::FinishLoad() {
+  while (static_cast<int64_t>(delayed_.size()) > table_->policy->Delay()) {
+    ApplyFold(delayed_.front());
+    delayed_.DropFront();
+  }
+}
+
+}  // namespace tandem
