@@ -226,12 +226,27 @@ void Range::Count(const HeldUpdate& update, int64_t version_applied, UpdateFate 
   table_->records->push_back(record);
 }
 
+RangeImage Range::Head() const {
+  RangeImage head;
+  head.table = table_->plan->name;
+  head.optimizer = table_->optimizer->name();
+  head.dim = store_.dim();
+  head.slots_per_row = store_.slots_per_row();
+  head.begin = begin_;
+  head.end = end_;
+  head.progress = progress_;
+  head.keys = store_.SortedKeys();
+  head.held = absl::StrCat(std::string(reinterpret_cast<const char*>(&last_closed_samples_),
+                                       sizeof last_closed_samples_),
+                           EncodeHeld(open_, delayed_));
+  return head;
+}
+
 RangeImage Range::Image() const {
-  RangeImage image =
-      ImageOf(store_, table_->plan->name, table_->optimizer->name(), begin_, end_, progress_);
-  image.held = absl::StrCat(std::string(reinterpret_cast<const char*>(&last_closed_samples_),
-                                        sizeof last_closed_samples_),
-                            EncodeHeld(open_, delayed_));
+  RangeImage image = Head();
+  image.weights.resize(image.keys.size() * static_cast<size_t>(image.dim));
+  image.slots.resize(image.keys.size() * static_cast<size_t>(image.slots_per_row));
+  CopyRows(store_, image.keys, absl::MakeSpan(image.weights), absl::MakeSpan(image.slots));
   return image;
 }
 

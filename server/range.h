@@ -91,6 +91,7 @@ class Range {
 
   // All of it as bytes, and back: what a range move carries.
   RangeImage Image() const;
+  RangeImage Head() const;  // all of it but weights and slots
   absl::Status Restore(const RangeImage& image, BufferSource& source);
 
   uint32_t id() const { return id_; }

@@ -34,8 +34,26 @@ struct RangeImage {
   std::string held;            // opaque: updates held by the policy (range moves only)
 };
 
-RangeImage ImageOf(const RangeStore& store, absl::string_view table, absl::string_view optimizer,
-                   uint64_t begin, uint64_t end, const RangeProgress& progress);
+// Rows of the store, weights and slots apart. Requires: unique keys.
+void CopyRows(const RangeStore& store, absl::Span<const uint64_t> keys, absl::Span<float> weights,
+              absl::Span<float> slots);
+
+// A range on its way to bytes, a slice of rows at a time.
+class RangeEncoder {
+ public:
+  // `head`: the image with its keys but without weights and slots; names up to kMaxNameBytes.
+  explicit RangeEncoder(const RangeImage& head);
+
+  // Rows keys[first], keys[first + 1], ...
+  void SetRows(size_t first, absl::Span<const float> weights, absl::Span<const float> slots);
+  // The whole file. Once, when all rows are set.
+  std::string Finish();
+
+ private:
+  std::string bytes_;
+  size_t dim_, slots_per_row_;
+  size_t weights_at_, slots_at_;  // offsets
+};
 
 // Requires: vectors of the lengths that the counts say, names up to kMaxNameBytes.
 std::string EncodeRange(const RangeImage& image);

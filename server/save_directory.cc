@@ -28,11 +28,6 @@ std::string PathIn(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// "emb.0000000000000000-1999999999999999.range"; the end is exclusive, 0 = 2^64.
-std::string FileName(absl::string_view table, uint64_t begin, uint64_t end) {
-  return absl::StrFormat("%s.%016x-%016x%s", table, begin, end, kSuffix);
-}
-
 absl::Status WithPath(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
@@ -143,22 +138,13 @@ absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes) {
   return WriteFileAtomically(PathIn(save, kDenseFile), bytes);
 }
 
-absl::Status SaveRanges(const std::string& save, const std::vector<Range*>& ranges) {
-  TANDEM_RETURN_IF_ERROR(MakeFolder(save));
-  for (const Range* range : ranges) {
-    // Dense rows are in the dense part; what is held back of them is known here only.
-    const bool dense = range->table().plan->dense;
-    if (dense && range->table().policy->Delay() == 0) continue;
-    RangeImage image = range->Image();
-    if (dense) {
-      image.keys.clear();
-      image.weights.clear();
-      image.slots.clear();
-    }
-    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
-        PathIn(save, FileName(image.table, image.begin, image.end)), EncodeRange(image)));
-  }
-  return absl::OkStatus();
+bool IsSaved(const Range& range) {
+  return !range.table().plan->dense || range.table().policy->Delay() > 0;
+}
+
+// "emb.0000000000000000-1999999999999999.range"; the end is exclusive, 0 = 2^64.
+std::string RangeFileName(const RangeImage& head) {
+  return absl::StrFormat("%s.%016x-%016x%s", head.table, head.begin, head.end, kSuffix);
 }
 
 absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t run, int64_t step,
@@ -171,7 +157,7 @@ absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t r
   manifest.dense = dense;
   TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(save));
   for (const TablePlan& table : plan.tables) {
-    if (table.dense && plan.groups[table.group].policy.delay() == 0) continue;  // see SaveRanges
+    if (table.dense && plan.groups[table.group].policy.delay() == 0) continue;  // see IsSaved
     manifest.tables.push_back({table.name, table.salt});
     TANDEM_RETURN_IF_ERROR(CheckCover(save, manifest.files, table.name));
   }

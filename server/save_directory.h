@@ -32,7 +32,10 @@ namespace tandem {
 // Makes the folder `save`, empty: what lies there is of a save that was not finished.
 absl::Status BeginSave(const std::string& save);
 absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes);
-absl::Status SaveRanges(const std::string& save, const std::vector<Range*>& ranges);
+// Does a save have a file of the range? Of dense tables only where updates are held back: their rows
+// are in the dense part, and the file has none.
+bool IsSaved(const Range& range);
+std::string RangeFileName(const RangeImage& head);
 
 // All files of `save` are there. Checks that each is whole and that they cover every table of the
 // plan, writes the manifest, names the save in LATEST, and removes the other saves beside it.

@@ -1,25 +1,32 @@
 #include "server/server_shell.h"
 
 #include <deque>
+#include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "node/job_member.h"
 #include "node/log.h"
 #include "server/save_directory.h"
+#include "server/server_core.h"
 #include "server/shard_core.h"
+#include "server/shard_save.h"
 #include "transport/peer_map.h"
 
 namespace tandem {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+
+// Of a save, between two looks at what has come in: some milliseconds.
+constexpr size_t kRowsPerSlice = 16384;
 
 // Appends staleness records to a file of its own.
 class RecordFile {
@@ -50,11 +57,79 @@ class RecordFile {
   std::FILE* file_ = nullptr;
 };
 
-// One shard: its thread, its endpoint and its core. Other threads reach it through Run() only.
+// Work from other threads, taken by one.
+class Inbox {
+ public:
+  void Add(std::function<void()> work) {
+    absl::MutexLock lock(&mutex_);
+    work_.push_back(std::move(work));
+  }
+  void Run() {
+    std::deque<std::function<void()>> work;
+    {
+      absl::MutexLock lock(&mutex_);
+      work.swap(work_);
+    }
+    for (const auto& item : work) item();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> work_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Writes files one after the other, so that no shard waits for a disk.
+class FileThread {
+ public:
+  FileThread() : thread_([this] { Loop(); }) {}
+  ~FileThread() {  // after the file at hand
+    {
+      absl::MutexLock lock(&mutex_);
+      stop_ = true;
+    }
+    thread_.join();
+  }
+  void Add(std::function<void()> write) {
+    absl::MutexLock lock(&mutex_);
+    queue_.push_back(std::move(write));
+  }
+
+ private:
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); }
+  void Loop() {
+    for (;;) {
+      std::function<void()> write;
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(this, &FileThread::HasWork));
+        if (stop_) return;
+        write = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      write();
+    }
+  }
+
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// A shard has done a task, or failed in it. Called on the shard's thread.
+using ShardDone = std::function<void(uint64_t id, absl::Status status,
+                                     std::shared_ptr<const ShardReport> report)>;
+
+// One shard: its thread, its endpoint and its core. Other threads give it tasks.
 class ShardThread {
  public:
-  ShardThread(const ServerOptions& options, int shard)
-      : options_(options), shard_(shard), log_("server", options.index) {}
+  // `files` outlives the thread.
+  ShardThread(const ServerOptions& options, int shard, FileThread* files, ShardDone done)
+      : options_(options),
+        shard_(shard),
+        log_("server", options.index),
+        files_(*files),
+        done_(std::move(done)) {}
   ~ShardThread() { Stop(); }
 
   absl::Status Start() {
@@ -72,48 +147,9 @@ class ShardThread {
   const std::string& address() const { return transport_->address(); }
   const LoopProgress* progress() const { return &progress_; }
 
-  // Runs `work` on the shard's thread and waits for its status.
-  absl::Status Run(std::function<absl::Status(ShardThread*)> work) {
-    absl::Status status;
-    absl::Notification done;
-    Post([&] {
-      status = work(this);
-      done.Notify();
-    });
-    done.WaitForNotification();
-    return status;
-  }
-
-  // On the shard's thread: the first view makes the core and loads what was saved.
-  absl::Status Install(const View& view, int index) {
-    TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, options_.plan.sizes()));
-    for (int s = 0; s < view.server_size(); ++s) {
-      for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
-        peers_->SetAddress(EndpointId::Shard(s, t), view.server(s).endpoint(t));
-      }
-    }
-    const bool first = core_ == nullptr;
-    if (first) {
-      TANDEM_ASSIGN_OR_RETURN(core_, ShardCore::New(options_.plan, EndpointId::Shard(index, shard_),
-                                                    options_.incarnation, *transport_));
-      if (options_.plan.job.staleness().record() && !options_.record_dir.empty()) {
-        TANDEM_RETURN_IF_ERROR(records_.Open(
-            absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates")));
-      }
-    }
-    core_->OnView(MonotonicNow(), std::move(map), &effects_);
-    if (first && !options_.init_from.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(options_.init_from));
-      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges(), *transport_));
-    }
-    return absl::OkStatus();
-  }
-  ShardCore* core() { return core_.get(); }
-  ShardEffects* effects() { return &effects_; }
-  absl::Status FlushRecords() {
-    TANDEM_RETURN_IF_ERROR(records_.Append(effects_.records));
-    effects_.records.clear();
-    return records_.Flush();
+  // Any thread. `index`: of the server.
+  void Give(const ShardTask& task, int index) {
+    Post([this, task, index] { tasks_.emplace_back(task, index); });
   }
 
   // Any thread: why the shard cannot go on; OK while it can.
@@ -123,11 +159,16 @@ class ShardThread {
   }
 
  private:
+  // A save under way, and whether a file of it is being written.
+  struct SaveUnderWay {
+    uint64_t id = 0;
+    std::string folder;
+    ShardSave save;
+    bool writing = false;
+  };
+
   void Post(std::function<void()> work) {
-    {
-      absl::MutexLock lock(&mutex_);
-      inbox_.push_back(std::move(work));
-    }
+    inbox_.Add(std::move(work));
     transport_->Wake();
   }
 
@@ -136,17 +177,20 @@ class ShardThread {
     absl::Time next_tick = MonotonicNow();
     while (!stop_) {
       events.clear();
-      transport_->Poll(effects_.out.empty() ? kTick : absl::ZeroDuration(), &events);
+      const bool idle = effects_.out.empty() && !MaySave();
+      transport_->Poll(idle ? kTick : absl::ZeroDuration(), &events);
       const absl::Time now = MonotonicNow();
       for (const TransportEvent& event : events) OnEvent(now, event);
       if (events.empty()) Flush();
       events.clear();
-      RunInbox();
+      inbox_.Run();
+      DoTasks();
       if (core_ != nullptr && now >= next_tick) {
         next_tick = now + kTick;
         core_->OnTick(now, &effects_);
         progress_.SetActivity(core_->Waiting(now));
       }
+      if (MaySave()) Save();
       progress_.Advance(last_step_);
       if (effects_.MustSend() || !effects_.log.empty()) Flush();
     }
@@ -164,13 +208,91 @@ class ShardThread {
     if (effects_.MustSend()) Flush();
   }
 
-  void RunInbox() {
-    std::deque<std::function<void()>> work;
-    {
-      absl::MutexLock lock(&mutex_);
-      work.swap(inbox_);
+  // In order; those behind a save wait for its end.
+  void DoTasks() {
+    while (save_ == nullptr && !tasks_.empty()) {
+      const auto [task, index] = std::move(tasks_.front());
+      tasks_.pop_front();
+      Do(task, index);
     }
-    for (const auto& item : work) item();
+  }
+
+  void Do(const ShardTask& task, int index) {
+    switch (task.kind) {
+      case ShardTask::Kind::kView:
+        return done_(task.id, Install(task, index), nullptr);
+      case ShardTask::Kind::kFinishDelayed:
+        core_->FinishDelayed(&effects_);
+        return done_(task.id, absl::OkStatus(), nullptr);
+      case ShardTask::Kind::kReport:
+        return done_(task.id, FlushRecords(), std::make_shared<ShardReport>(core_->Report()));
+      case ShardTask::Kind::kSave:
+        save_ = std::make_unique<SaveUnderWay>(
+            SaveUnderWay{task.id, task.path, ShardSave(core_.get())});
+    }
+  }
+
+  // The first view makes the core and loads what was saved.
+  absl::Status Install(const ShardTask& task, int index) {
+    for (int s = 0; s < task.view->server_size(); ++s) {
+      for (int t = 0; t < task.view->server(s).endpoint_size(); ++t) {
+        peers_->SetAddress(EndpointId::Shard(s, t), task.view->server(s).endpoint(t));
+      }
+    }
+    const bool first = core_ == nullptr;
+    if (first) {
+      TANDEM_ASSIGN_OR_RETURN(core_, ShardCore::New(options_.plan, EndpointId::Shard(index, shard_),
+                                                    options_.incarnation, *transport_));
+      if (options_.plan.job.staleness().record() && !options_.record_dir.empty()) {
+        TANDEM_RETURN_IF_ERROR(records_.Open(
+            absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates")));
+      }
+    }
+    core_->OnView(MonotonicNow(), task.map, &effects_);
+    if (first && !options_.init_from.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(options_.init_from));
+      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges(), *transport_));
+    }
+    return absl::OkStatus();
+  }
+
+  bool MaySave() const { return save_ != nullptr && !save_->writing && save_->save.MayStep(); }
+
+  // Goes on with the save by a slice. One file at a time is in memory; it is written elsewhere.
+  void Save() {
+    absl::StatusOr<std::optional<ShardSave::File>> file = save_->save.Step(kRowsPerSlice);
+    if (!file.ok()) return EndSave(file.status());
+    if (!file->has_value()) {
+      if (save_->save.done()) EndSave(absl::OkStatus());
+      return;
+    }
+    save_->writing = true;
+    auto whole = std::make_shared<ShardSave::File>(**std::move(file));
+    files_.Add([this, whole, folder = save_->folder] {
+      absl::Status written = MakeFolder(folder);
+      if (written.ok()) {
+        written =
+            WriteFileAtomically(absl::StrCat(folder, "/", whole->name), whole->encoder.Finish());
+      }
+      Post([this, written] { OnWritten(written); });
+    });
+  }
+
+  void OnWritten(const absl::Status& status) {
+    save_->writing = false;
+    if (!status.ok() || save_->save.done()) EndSave(status);
+  }
+
+  void EndSave(const absl::Status& status) {
+    const uint64_t id = save_->id;
+    save_.reset();
+    done_(id, status, nullptr);
+  }
+
+  absl::Status FlushRecords() {
+    TANDEM_RETURN_IF_ERROR(records_.Append(effects_.records));
+    effects_.records.clear();
+    return records_.Flush();
   }
 
   void Flush() {
@@ -190,25 +312,30 @@ class ShardThread {
   const ServerOptions& options_;
   const int shard_;
   const Log log_;
+  FileThread& files_;
+  const ShardDone done_;
   LoopProgress progress_;
   std::unique_ptr<Transport> transport_;
   std::thread thread_;
+  Inbox inbox_;
   mutable absl::Mutex mutex_;
-  std::deque<std::function<void()>> inbox_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   // The shard's thread only, from here.
   bool stop_ = false;
   uint64_t last_step_ = 0;  // of a frame
   std::unique_ptr<PeerMap> peers_;
   std::unique_ptr<ShardCore> core_;
+  std::deque<std::pair<ShardTask, int>> tasks_;  // and the index of the server
+  std::unique_ptr<SaveUnderWay> save_;
   ShardEffects effects_;
   RecordFile records_;
 };
 
-// The main thread's part.
+// The main thread's part: carries messages between the scheduler, the core and the shards.
 class Server {
  public:
-  explicit Server(const ServerOptions& options) : options_(options) {}
+  explicit Server(const ServerOptions& options)
+      : options_(options), core_(options.plan, options.incarnation) {}
 
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(EndpointId::Shard(0, 0)));
@@ -220,8 +347,16 @@ class Server {
     member.scheduler = options_.scheduler;
     member.make_transport = options_.make_transport;
     member.stop = options_.stop;
+    files_.emplace();
     for (int t = 0; t < options_.plan.shards_per_server(); ++t) {
-      shards_.push_back(std::make_unique<ShardThread>(options_, t));
+      const auto done = [this](uint64_t id, absl::Status status,
+                               std::shared_ptr<const ShardReport> report) {
+        inbox_.Add([this, id, status = std::move(status), report = std::move(report)] {
+          core_.OnShardDone(id, status, report.get(), &effects_);
+        });
+        transport_->Wake();
+      };
+      shards_.push_back(std::make_unique<ShardThread>(options_, t, &*files_, done));
       TANDEM_RETURN_IF_ERROR(shards_.back()->Start());
       member.endpoints.push_back(shards_.back()->address());
       member.loops.push_back(shards_.back()->progress());
@@ -230,6 +365,7 @@ class Server {
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = Loop();
     member_.reset();  // its beats speak of the shards
+    files_.reset();   // it speaks to them
     shards_.clear();
     return status;
   }
@@ -237,80 +373,43 @@ class Server {
  private:
   absl::Status Loop() {
     std::vector<TransportEvent> events;
-    while (!done_) {
+    for (;;) {
       events.clear();
       transport_->Poll(kTick, &events);
       member_->progress().Advance(0);
       const absl::Time now = MonotonicNow();
       for (const TransportEvent& event : events) member_->OnEvent(now, event);
       for (const Control& control : member_->TakeInbox()) {
-        TANDEM_RETURN_IF_ERROR(OnControl(control));
+        if (control.has_view()) TANDEM_RETURN_IF_ERROR(member_->FindSelf(control.view()).status());
+        core_.OnControl(control, &effects_);
       }
-      if (done_) break;
+      inbox_.Run();
+      Flush();
+      if (core_.stopped()) return absl::OkStatus();
+      if (!core_.failure().ok()) return member_->Fail(core_.failure());
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
       for (const auto& shard : shards_) {
         if (absl::Status failure = shard->failure(); !failure.ok()) return member_->Fail(failure);
       }
     }
-    return absl::OkStatus();
   }
 
-  absl::Status OnControl(const Control& control) {
-    if (control.has_view()) return OnView(control.view());
-    if (!control.has_command()) return absl::OkStatus();
-    const Command& command = control.command();
-    if (command.kind() == Command::STOP) {
-      done_ = true;
-      return absl::OkStatus();
+  void Flush() {
+    for (const ShardTask& task : effects_.tasks) {
+      for (const auto& shard : shards_) shard->Give(task, core_.index());
     }
-    if (command.kind() == Command::START) return absl::OkStatus();
-    member_->link().SendDone(command.id(), Execute(command));
-    return absl::OkStatus();
-  }
-
-  absl::Status OnView(const View& view) {
-    TANDEM_ASSIGN_OR_RETURN(const int index, member_->FindSelf(view));
-    for (const auto& shard : shards_) {
-      const absl::Status installed =
-          shard->Run([&](ShardThread* s) { return s->Install(view, index); });
-      if (!installed.ok()) return member_->Fail(installed);
-    }
-    member_->link().SendDone(view.number(), absl::OkStatus());
-    return absl::OkStatus();
-  }
-
-  absl::Status Execute(const Command& command) {
-    for (const auto& shard : shards_) {
-      TANDEM_RETURN_IF_ERROR(shard->Run([&](ShardThread* s) -> absl::Status {
-        switch (command.kind()) {
-          case Command::SAVE:
-            return SaveRanges(command.path(), s->core()->OwnedRanges());
-          case Command::FINISH_DELAYED:
-            s->core()->FinishDelayed(s->effects());
-            return absl::OkStatus();
-          case Command::REPORT: {
-            TANDEM_RETURN_IF_ERROR(s->FlushRecords());
-            Control report;
-            *report.mutable_shard_report() = s->core()->Report();
-            reports_.push_back(std::move(report));
-            return absl::OkStatus();
-          }
-          default:
-            return absl::UnimplementedError(absl::StrCat("command ", command.kind()));
-        }
-      }));
-    }
-    for (const Control& report : reports_) member_->link().Send(report);
-    reports_.clear();
-    return absl::OkStatus();
+    for (const Control& control : effects_.to_scheduler) member_->link().Send(control);
+    effects_.Clear();
   }
 
   const ServerOptions& options_;
   std::unique_ptr<Transport> transport_;
+  Inbox inbox_;
+  std::optional<FileThread> files_;
   std::vector<std::unique_ptr<ShardThread>> shards_;
   std::unique_ptr<JobMember> member_;
-  std::vector<Control> reports_;
-  bool done_ = false;
+  ServerCore core_;
+  ServerEffects effects_;
 };
 
 }  // namespace

@@ -618,8 +618,8 @@ std::vector<Range*> ShardCore::OwnedRanges() {
   return ranges;
 }
 
-bool ShardCore::Owns(uint32_t range) const {
-  return range < owned_.size() && owned_[range] != nullptr;
+const Range* ShardCore::FindRange(uint32_t range) const {
+  return range < owned_.size() ? owned_[range].get() : nullptr;
 }
 
 bool ShardCore::Settled() const {

@@ -70,7 +70,8 @@ class ShardCore {
 
   // Ranges owned now, for saving, loading and tests. Pointers are valid until the next call.
   std::vector<Range*> OwnedRanges();
-  bool Owns(uint32_t range) const;
+  bool Owns(uint32_t range) const { return FindRange(range) != nullptr; }
+  const Range* FindRange(uint32_t range) const;  // null: not here
   // True if exactly the ranges that this view gives to the shard are here, and none is on its way
   // out: a save may be written. (A view that has not come yet may still take some away.)
   bool Settled() const;

@@ -51,6 +51,10 @@ absl::Status World::InitServers() {
   for (int index = 0; index < plan_.servers(); ++index) {
     auto server = std::make_unique<Server>();
     server->incarnation = 1000 + static_cast<uint64_t>(index);
+    server->core = std::make_unique<ServerCore>(plan_, server->incarnation);
+    server->heard.resize(static_cast<size_t>(plan_.shards_per_server()), now_);
+    server->tasks.resize(static_cast<size_t>(plan_.shards_per_server()));
+    server->saves.resize(static_cast<size_t>(plan_.shards_per_server()));
     for (int s = 0; s < plan_.shards_per_server(); ++s) {
       TANDEM_ASSIGN_OR_RETURN(auto core, ShardCore::New(plan_, EndpointId::Shard(index, s),
                                                         server->incarnation, buffers_));
@@ -388,83 +392,7 @@ void World::MoveSomeRange() {
   });
 }
 
-// ---- servers: what their shell would do -------------------------------------------------------
-
-void World::OnServerControl(int index, const Control& control) {
-  if (control.has_view()) return OnServerView(index, control.view());
-  if (!control.has_command()) return;
-  const Command& command = control.command();
-  switch (command.kind()) {
-    case Command::REPORT:
-      return ReportShards(index, command.id());
-    case Command::SAVE:
-      // Views that are on their way to some shard arrive first.
-      After(2 * options_.view_delay, [this, index, command] { SaveShards(index, command); });
-      return;
-    case Command::FINISH_DELAYED: {
-      delayed_finished_ = true;
-      for (int s = 0; s < plan_.shards_per_server(); ++s) {
-        servers_[index]->shards[s]->FinishDelayed(&shard_effects_);
-        AfterShard(EndpointId::Shard(index, s));
-      }
-      Control done;
-      done.mutable_command_done()->set_id(command.id());
-      return ToScheduler(EndpointId::Shard(index, 0), done);
-    }
-    default:
-      return;
-  }
-}
-
-// Each shard hears of a view when it does.
-void World::OnServerView(int index, const View& view) {
-  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan_.sizes());
-  if (!map.ok()) return Fail(map.status().ToString());
-  if (first_map_ == nullptr) first_map_ = *map;
-  servers_[index]->view_waits[view.number()] = plan_.shards_per_server();
-  for (int s = 0; s < plan_.shards_per_server(); ++s) {
-    After(options_.view_delay * random_.NextDouble(), [this, index, s, map = *map] {
-      const EndpointId id = EndpointId::Shard(index, s);
-      trace_.Line(now_, absl::StrCat(id.DebugString(), " learns view ", map->view()));
-      shard(id).OnView(now_, map, &shard_effects_);
-      AfterShard(id);
-      if (--servers_[index]->view_waits[map->view()] > 0) return;
-      Control done;
-      done.mutable_command_done()->set_id(map->view());
-      ToScheduler(EndpointId::Shard(index, 0), done);
-    });
-  }
-}
-
-void World::ReportShards(int index, uint64_t command) {
-  for (const auto& core : servers_[index]->shards) {
-    Control report;
-    *report.mutable_shard_report() = core->Report();
-    ToScheduler(EndpointId::Shard(index, 0), report);
-  }
-  Control done;
-  done.mutable_command_done()->set_id(command);
-  ToScheduler(EndpointId::Shard(index, 0), done);
-}
-
-// Waits until no range is on its way to or from a shard of this server.
-void World::SaveShards(int index, const Command& command) {
-  for (const auto& core : servers_[index]->shards) {
-    if (core->Settled()) continue;
-    After(options_.tick, [this, index, command] { SaveShards(index, command); });
-    return;
-  }
-  for (const auto& core : servers_[index]->shards) {
-    for (const Range* range : core->OwnedRanges()) {
-      if (!saved_[command.path()].emplace(range->id(), range->Image()).second) {
-        Fail(absl::StrCat("range ", range->id(), " is saved twice"));
-      }
-    }
-  }
-  Control done;
-  done.mutable_command_done()->set_id(command.id());
-  ToScheduler(EndpointId::Shard(index, 0), done);
-}
+// ---- servers and workers: what their shells and models would do -------------------------------
 
 void World::AfterShard(EndpointId id) {
   if (options_.log_events) LogEvents(id);
@@ -500,8 +428,6 @@ void World::LogEvents(EndpointId id) {
     }
   }
 }
-
-// ---- workers: what their shell and their model would do ---------------------------------------
 
 void World::OnWorkerControl(int rank, const Control& control) {
   Worker& worker = *workers_[rank];
@@ -711,19 +637,31 @@ void World::CheckSave(const std::string& dense_file) {
 // All files of a save are there: each range once, and all at the same point of the job.
 void World::CommitSave(const std::string& directory) {
   ++saves_done_;
-  const std::map<uint32_t, RangeImage> saved = std::move(saved_[directory]);
-  saved_.erase(directory);  // the next save may be of the same step
-  if (saved.size() != first_map_->ranges().size()) {
-    Fail(absl::StrCat(directory, " has ", saved.size(), " of ", first_map_->ranges().size(),
-                      " ranges"));
+  const std::map<std::string, RangeImage> saved = std::move(saved_[directory]);
+  saved_.erase(directory);
+  size_t ranges = 0;
+  for (const RangeMap::Range& range : first_map_->ranges()) {
+    const TablePlan& table = plan_.tables[range.table];
+    if (!table.dense || plan_.groups[table.group].policy.delay() > 0) ++ranges;
   }
-  for (const auto& [id, image] : saved) {
+  if (saved.size() != ranges) {
+    Fail(absl::StrCat(directory, " has ", saved.size(), " of ", ranges, " ranges"));
+  }
+  std::map<std::string, size_t> delayed;  // by table: steps held back
+  for (const auto& [file, image] : saved) {
+    HeldQueue queue;
+    const absl::Status held = SavedQueue(image, buffers_, &queue);
+    if (!held.ok()) Fail(absl::StrCat(file, ": ", held.ToString()));
+    if (delayed.emplace(image.table, queue.size()).first->second != queue.size()) {
+      Fail(absl::StrCat(file, " holds back ", queue.size(), " steps, another of its table ",
+                        delayed[image.table]));
+    }
     const RangeImage& first = saved.begin()->second;
     for (size_t rank = 0; rank < image.progress.workers.size(); ++rank) {
       if (image.progress.workers[rank].admitted == first.progress.workers[rank].admitted) continue;
-      Fail(absl::StrCat("saved range ", id, " has worker ", rank, " at step ",
-                        image.progress.workers[rank].admitted, ", range ", saved.begin()->first,
-                        " at ", first.progress.workers[rank].admitted));
+      Fail(absl::StrCat(file, " has worker ", rank, " at step ",
+                        image.progress.workers[rank].admitted, ", ", saved.begin()->first, " at ",
+                        first.progress.workers[rank].admitted));
     }
   }
 }

@@ -23,6 +23,7 @@
 #define TANDEM_SIM_WORLD_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -40,7 +41,9 @@
 #include "collectives/links/frame_link.h"
 #include "job/job.h"
 #include "scheduler/scheduler_core.h"
+#include "server/server_core.h"
 #include "server/shard_core.h"
+#include "server/shard_save.h"
 #include "sim/compute_time.h"
 #include "sim/ledger.h"
 #include "sim/network.h"
@@ -122,8 +125,11 @@ class World {
   };
   struct Server {
     uint64_t incarnation = 0;
+    std::unique_ptr<ServerCore> core;
     std::vector<std::unique_ptr<ShardCore>> shards;
-    std::map<uint32_t, int> view_waits;  // by view: shards that do not know it yet
+    std::vector<absl::Time> heard;                  // by shard: when the last task reaches it
+    std::vector<std::deque<ShardTask>> tasks;       // by shard: heard of, not done
+    std::vector<std::unique_ptr<ShardSave>> saves;  // by shard: one under way, or none
     uint64_t beats = 0;
   };
   struct Worker {
@@ -180,12 +186,16 @@ class World {
   void StepScheduler(const SchedulerEvent& event);
   void MoveSomeRange();
 
-  // Servers: what their shell would do.
+  // Servers: what their shell would do (world_servers.cc, but for what follows a call of a shard).
   ShardCore& shard(EndpointId id) { return *servers_[id.index]->shards[id.shard]; }
   void OnServerControl(int index, const Control& control);
-  void OnServerView(int index, const View& view);
-  void ReportShards(int index, uint64_t command);
-  void SaveShards(int index, const Command& command);
+  void AfterServer(int index);
+  void GiveTask(EndpointId id, const ShardTask& task);
+  void DoTasks(EndpointId id);
+  void DoTask(EndpointId id, const ShardTask& task);
+  void GoOnSaving(EndpointId id, const ShardTask& task);
+  void TaskDone(EndpointId id, uint64_t task, const absl::Status& status,
+                const ShardReport* report = nullptr);
   void AfterShard(EndpointId id);
   void LogEvents(EndpointId id);
 
@@ -250,6 +260,7 @@ class World {
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   ShardEffects shard_effects_;
+  ServerEffects server_effects_;
   TrainerEffects trainer_effects_;
 
   std::vector<UpdateRecord> records_;
@@ -258,7 +269,7 @@ class World {
   std::shared_ptr<const RangeMap> first_map_;
   std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
   std::vector<uint64_t> computed_;  // by table: (worker, step, range) with rows
-  std::map<std::string, std::map<uint32_t, RangeImage>> saved_;  // by directory, then by range
+  std::map<std::string, std::map<std::string, RangeImage>> saved_;  // by folder, then by file
   std::set<std::string> saving_;  // barriers of saves that workers have entered
   bool delayed_finished_ = false, stopping_ = false;
   int moves_ = 0, breaks_ = 0, saves_done_ = 0, evaluations_ = 0;

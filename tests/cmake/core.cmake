@@ -4,6 +4,8 @@ tandem_test(shard_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/shard_core_test.
   DEPS tandem::server LABELS unit)
 tandem_test(save_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_directory_test.cc
   DEPS tandem::save LABELS unit)
+tandem_test(server_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server_core_test.cc
+  DEPS tandem::server_core tandem::save LABELS unit)
 foreach(name client_core_test trainer_core_test)
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc
     DEPS tandem::worker_core LABELS unit)

@@ -38,8 +38,8 @@ inline JobPlan CorePlan(const std::string& policy, int workers, int servers,
 
 // View `number`: two ranges a server and table, dealt round robin, except those in `moved`
 // (range id -> server).
-inline std::shared_ptr<const RangeMap> CoreView(const JobPlan& plan, uint32_t number,
-                                                const std::map<uint32_t, int>& moved = {}) {
+inline View CoreViewMessage(const JobPlan& plan, uint32_t number,
+                            const std::map<uint32_t, int>& moved = {}) {
   View view;
   view.set_number(number);
   const int ranges = 2 * plan.servers();
@@ -56,7 +56,13 @@ inline std::shared_ptr<const RangeMap> CoreView(const JobPlan& plan, uint32_t nu
           static_cast<uint32_t>(other != moved.end() ? other->second : r % plan.servers()));
     }
   }
-  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan.sizes());
+  return view;
+}
+
+inline std::shared_ptr<const RangeMap> CoreView(const JobPlan& plan, uint32_t number,
+                                                const std::map<uint32_t, int>& moved = {}) {
+  absl::StatusOr<std::shared_ptr<const RangeMap>> map =
+      RangeMap::FromView(CoreViewMessage(plan, number, moved), plan.sizes());
   EXPECT_TRUE(map.ok()) << map.status();
   return *map;
 }

@@ -246,14 +246,27 @@ void Fill(RangeStore& store, uint64_t keys) {
   store.Push(some, gradients, 1);
 }
 
-std::string FileOf(const RangeStore& store) {
-  return EncodeRange(ImageOf(store, "users", "rowwise_adagrad", 0, 0, {}));
+RangeImage ImageOf(const RangeStore& store, uint64_t begin = 0, uint64_t end = 0) {
+  RangeImage image;
+  image.table = "users";
+  image.optimizer = "rowwise_adagrad";
+  image.dim = store.dim();
+  image.slots_per_row = store.slots_per_row();
+  image.begin = begin;
+  image.end = end;
+  image.keys = store.SortedKeys();
+  image.weights.resize(image.keys.size() * static_cast<size_t>(image.dim));
+  image.slots.resize(image.keys.size() * static_cast<size_t>(image.slots_per_row));
+  CopyRows(store, image.keys, absl::MakeSpan(image.weights), absl::MakeSpan(image.slots));
+  return image;
 }
+
+std::string FileOf(const RangeStore& store) { return EncodeRange(ImageOf(store)); }
 
 TEST(LoadIntoTest, ALoadedStoreSavesTheSameBytes) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
   RangeStore store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
-  Fill(store, 10'000);  // more than one batch of ImageOf
+  Fill(store, 10'000);  // more than one batch of CopyRows
   const auto image = DecodeRange(Bytes(FileOf(store)));
   ASSERT_TRUE(image.ok()) << image.status();
   ASSERT_TRUE(LoadInto(*image, 0, 0, &loaded).ok());
@@ -265,7 +278,7 @@ TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
   RangeStore store(StoreOptions(optimizer.get()));
   Fill(store, 3000);
-  const RangeImage image = ImageOf(store, "users", "rowwise_adagrad", 0, 0, {});
+  const RangeImage image = ImageOf(store);
   const uint64_t cut = uint64_t{1} << 62;
   const uint64_t bounds[] = {0, cut, 3 * cut, 0};
   RangeStore merged(StoreOptions(optimizer.get()));
@@ -280,8 +293,7 @@ TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
     }
     EXPECT_GT(part.size(), 0);
     rows += part.size();
-    const auto piece =
-        ImageOf(part, "users", "rowwise_adagrad", bounds[r], bounds[r + 1], RangeProgress());
+    const RangeImage piece = ImageOf(part, bounds[r], bounds[r + 1]);
     ASSERT_TRUE(LoadInto(piece, 0, 0, &merged).ok());
   }
   EXPECT_EQ(rows, 3000);
@@ -292,7 +304,7 @@ TEST(LoadIntoTest, AMismatchIsRefusedByNameAndChangesNothing) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
   RangeStore store(StoreOptions(optimizer.get()));
   Fill(store, 10);
-  const RangeImage good = ImageOf(store, "users", "rowwise_adagrad", 0, 0, {});
+  const RangeImage good = ImageOf(store);
   const auto expect_refused = [&](const RangeImage& image, RangeStore& into, const char* name) {
     const absl::Status status = LoadInto(image, 0, 0, &into);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;

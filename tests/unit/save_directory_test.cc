@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
+#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/core_fixture.h"
@@ -121,6 +122,17 @@ class SaveDirectoryTest : public ::testing::Test {
 
   std::string Folder(uint64_t run, int64_t step = 10, uint64_t request = 0) const {
     return SaveFolder(folder_, run, step, request);
+  }
+  absl::Status SaveRanges(const std::string& save, const std::vector<Range*>& ranges) const {
+    for (const Range* range : ranges) {
+      if (!IsSaved(*range)) continue;
+      RangeImage image = range->Image();
+      if (range->table().plan->dense)
+        image.keys.clear(), image.weights.clear(), image.slots.clear();
+      TANDEM_RETURN_IF_ERROR(
+          WriteFileAtomically(absl::StrCat(save, "/", RangeFileName(image)), EncodeRange(image)));
+    }
+    return absl::OkStatus();
   }
   std::string DenseBytes() const {
     RangeImage image;

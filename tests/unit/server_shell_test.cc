@@ -1,14 +1,20 @@
 // A server process with a scheduler played by the test. Every wait is bounded by a minute; nothing
 // depends on how fast things go.
-#include "base/clock.h"
 #include "server/server_shell.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/scheduler_test_job.h"
+#include "server/save_directory.h"
+#include "tests/unit/core_fixture.h"
 #include "transport/in_process.h"
 
 namespace tandem {
@@ -20,7 +26,8 @@ class ServerShellTest : public ::testing::Test {
  protected:
   void SetUp() override {
     scheduler_ = *network_->NewTransport({});
-    options_.plan = TestPlan(1, 1, /*shards_per_server=*/2);
+    options_.plan = CorePlan("kind: BSP", 1, 1);
+    options_.plan.job.mutable_cluster()->set_shards_per_server(2);
     options_.scheduler = scheduler_->address();
     options_.index = 0;
     options_.incarnation = kIncarnation;
@@ -80,6 +87,83 @@ TEST_F(ServerShellTest, AServerWithNothingToDoMakesProgress) {
     EXPECT_GT(next, last);
     last = next;
   }
+}
+
+// A save that takes long, here for a file that is a pipe without a reader, does not keep a shard from
+// telling a read that must wait whom it waits for: without that, readers give up.
+TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
+  const JobPlan& plan = options_.plan;
+  const Register registered = Await([](const Control& c) { return c.has_register_(); }).register_();
+  Control view;
+  *view.mutable_view() = CoreViewMessage(plan, 1);
+  Member* const server = view.mutable_view()->add_server();
+  server->set_incarnation(kIncarnation);
+  for (const std::string& endpoint : registered.endpoint()) server->add_endpoint(endpoint);
+  Send(view);
+  Await([](const Control& c) { return c.command_done().id() == 1; });
+
+  const std::unique_ptr<Transport> worker = *network_->NewTransport({});
+  const PeerId shard = *worker->Connect(registered.endpoint(0));
+  const std::shared_ptr<const RangeMap> map = CoreView(plan, 1);
+  FrameHeader header;
+  header.kind = FrameKind::kPull;
+  header.sender = EndpointId::Worker(0);
+  header.view = 1;
+  header.incarnation = 5;
+  header.request = 1;
+  header.first_step = header.step = 1;  // step 0 has not been pushed
+  SliceEntry entry;
+  entry.rows = 1;
+  ASSERT_TRUE(
+      worker
+          ->Send(shard, EncodeDataFrame(*worker, header, {&entry, 1},
+                                        BufferOf(*worker, KeysIn(*map, plan, 0, 1)), Buffer()))
+          .ok());
+  std::vector<TransportEvent> events;
+  const auto waiting = [&] {
+    int count = 0;
+    for (const TransportEvent& e : events) {
+      count += e.kind == TransportEvent::Kind::kFrame && e.frame.header.kind == FrameKind::kWaiting;
+    }
+    return count;
+  };
+  const auto await_waiting = [&](int count) {
+    const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
+    while (waiting() < count && MonotonicNow() < deadline) {
+      worker->Poll(absl::Milliseconds(10), &events);
+    }
+    return waiting() >= count;
+  };
+  EXPECT_TRUE(await_waiting(1));
+
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/server_shell_test.", getpid());
+  std::filesystem::create_directories(folder);
+  RangeImage head;
+  head.table = "a";
+  head.begin = map->range(0).begin;
+  head.end = map->range(0).end;
+  const std::string pipe = absl::StrCat(folder, "/", RangeFileName(head), ".tmp");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  Control save;
+  save.mutable_command()->set_kind(Command::SAVE);
+  save.mutable_command()->set_id(7);
+  save.mutable_command()->set_path(folder);
+  Send(save);
+  EXPECT_TRUE(await_waiting(waiting() + 3));
+  while (next_ < events_.size()) {
+    const TransportEvent& event = events_[next_++];
+    if (event.kind != TransportEvent::Kind::kFrame) continue;
+    const absl::StatusOr<Control> control = event.frame.ParseControl();
+    EXPECT_FALSE(control.ok() && control->command_done().id() == 7) << "the save is not over";
+  }
+
+  const int both_ends = open(pipe.c_str(), O_RDWR);
+  ASSERT_GE(both_ends, 0);
+  const CommandDone done =
+      Await([](const Control& c) { return c.command_done().id() == 7; }).command_done();
+  EXPECT_NE(done.code(), 0) << "a pipe cannot be flushed";
+  close(both_ends);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

