@@ -1,8 +1,8 @@
 // Whole files: read at once, or put in place at once so that a crash at any moment leaves the old
 // one or the new one. What is in place when a call returns OK survives a loss of power.
 //
-// Errors name the file and what the system said: RESOURCE_EXHAUSTED when the disk is full, NOT_FOUND,
-// PERMISSION_DENIED, else UNAVAILABLE. Any thread; one writer for each path.
+// Errors name the file and what the system said: RESOURCE_EXHAUSTED when the disk is full,
+// NOT_FOUND, PERMISSION_DENIED, else UNAVAILABLE. Any thread; one writer for each path.
 #ifndef TANDEM_BASE_FILE_H_
 #define TANDEM_BASE_FILE_H_
 
@@ -16,11 +16,13 @@ namespace tandem {
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
-// Either the whole file is at `path` afterwards or what was there before. PATH.tmp is used meanwhile.
+// Either the whole file is at `path` afterwards or what was there before. PATH.tmp is used
+// meanwhile.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes);
 
-// The last act of a writer that has made the file `temporary` piece by piece, in the same folder and
-// closed by now: puts it at `path` likewise. `temporary` is gone afterwards, also after an error.
+// The last act of a writer that has made the file `temporary` piece by piece, in the same folder
+// and closed by now: puts it at `path` likewise. `temporary` is gone afterwards, also after an
+// error.
 absl::Status PutInPlace(const std::string& temporary, const std::string& path);
 
 // Makes the folder and those above it. One that is there already is no error.

@@ -1,8 +1,9 @@
 // The manifest of a save: which files belong to it, of which bytes, and whose model they are. It is
-// written when all of them are on the disk, so a folder with a manifest is a whole save, and a folder
-// without one is none.
+// written when all of them are on the disk, so a folder with a manifest is a whole save, and a
+// folder without one is none.
 //
-// As a file it is JSON, for people and other programs; its last field is a checksum of all before it.
+// As a file it is JSON, for people and other programs; its last field is a checksum of all before
+// it.
 #ifndef TANDEM_SERVER_MANIFEST_H_
 #define TANDEM_SERVER_MANIFEST_H_
 
@@ -62,8 +63,8 @@ std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t ste
                        uint64_t request);
 
 std::string EncodeManifest(const Manifest& manifest);
-// DATA_LOSS or INVALID_ARGUMENT for text that EncodeManifest did not write; the message does not name
-// the file.
+// DATA_LOSS or INVALID_ARGUMENT for text that EncodeManifest did not write; the message does not
+// name the file.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 
 // "top.0.weight [16, 8]"

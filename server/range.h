@@ -82,8 +82,8 @@ class Range {
   // Applies the queue of a fixed delay, in order (before the last evaluation).
   void FinishDelayed();
 
-  // Takes over what lives here of a file that another run has saved: rows, and the steps that a fixed
-  // delay held back. Once for each file, then FinishLoad; before any step of this run.
+  // Takes over what lives here of a file that another run has saved: rows, and the steps that a
+  // fixed delay held back. Once for each file, then FinishLoad; before any step of this run.
   absl::Status LoadSaved(const RangeImage& image, BufferSource& source);
   // The queue goes on where it was: the first step that closes here applies its oldest. If this
   // job's delay is shorter, what is too much is applied now, in order.

@@ -1,13 +1,13 @@
 // Saved models on disk. One save is one folder under the model folder: a file for each range
-// (range_file.md), one for the dense part, and a manifest (manifest.h). The file LATEST in the model
-// folder names the newest whole save.
+// (range_file.md), one for the dense part, and a manifest (manifest.h). The file LATEST in the
+// model folder names the newest whole save.
 //
 // Writing, in this order: one process begins the save and writes the dense part, all servers write
-// their ranges, then the first one commits. A process that dies on the way leaves a folder without a
-// manifest, which nobody loads and the next commit removes; LATEST still names the save before.
+// their ranges, then the first one commits. A process that dies on the way leaves a folder without
+// a manifest, which nobody loads and the next commit removes; LATEST still names the save before.
 //
-// To go on from a save is to begin a run with what the other one had: steps, versions and clocks start
-// at 0. What FIXED_DELAY held back is neither lost nor applied early (Range::FinishLoad).
+// To go on from a save is to begin a run with what the other one had: steps, versions and clocks
+// start at 0. What FIXED_DELAY held back is neither lost nor applied early (Range::FinishLoad).
 //
 // Every error is one line that names the file, what is wrong with it and what was expected.
 // Any thread; the folder of a save under way belongs to one run.
@@ -32,8 +32,8 @@ namespace tandem {
 // Makes the folder `save`, empty: what lies there is of a save that was not finished.
 absl::Status BeginSave(const std::string& save);
 absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes);
-// Does a save have a file of the range? Of dense tables only where updates are held back: their rows
-// are in the dense part, and the file has none.
+// Does a save have a file of the range? Of dense tables only where updates are held back: their
+// rows are in the dense part, and the file has none.
 bool IsSaved(const Range& range);
 std::string RangeFileName(const RangeImage& head);
 
@@ -60,9 +60,10 @@ class SavedModel {
   // Those of the dense part, which must be of a model with these parameters.
   absl::StatusOr<RangeImage> ReadDense(const std::vector<SavedParameter>& model) const;
 
-  // Fills the ranges with their rows (not those of dense tables, which a worker assigns) and with the
-  // steps that a fixed delay held back; those lie in memory from `source`. The files may have cut the
-  // table into other ranges, under another salt. Refuses what is of another table, optimizer or dim.
+  // Fills the ranges with their rows (not those of dense tables, which a worker assigns) and with
+  // the steps that a fixed delay held back; those lie in memory from `source`. The files may have
+  // cut the table into other ranges, under another salt. Refuses what is of another table,
+  // optimizer or dim.
   absl::Status LoadRanges(const std::vector<Range*>& ranges, BufferSource& source) const;
 
   // For a job without dense parameters on servers: refuses a save of one that had them there and

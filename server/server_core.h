@@ -2,10 +2,10 @@
 // state machine between the scheduler and the shards: Control messages in, tasks for the shards and
 // answers for the scheduler out. The process (server_shell.h) and the simulator run the same.
 //
-// Each task is for all shards of the server. A shard does its tasks in order, one after the other, and
-// says when it has done one; when all have, the scheduler hears of it, once for each time it asks. So
-// a shard that is told to save knows every view that the scheduler made before, and no range leaves
-// and no delayed update is applied while a save copies rows.
+// Each task is for all shards of the server. A shard does its tasks in order, one after the other,
+// and says when it has done one; when all have, the scheduler hears of it, once for each time it
+// asks. So a shard that is told to save knows every view that the scheduler made before, and no
+// range leaves and no delayed update is applied while a save copies rows.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_SERVER_SERVER_CORE_H_

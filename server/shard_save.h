@@ -1,5 +1,5 @@
-// One save of one shard, a slice of rows at a time: between slices the shard answers reads and tells
-// those that must wait whom they wait for, however long the save takes.
+// One save of one shard, a slice of rows at a time: between slices the shard answers reads and
+// tells those that must wait whom they wait for, however long the save takes.
 //
 // All slices show one moment. While a save lasts no worker pushes (trainer_core.h), and rows that a
 // read makes hold first values, which nobody need save. Should a range change or move all the same,

@@ -12,7 +12,8 @@
 // reference, sets the slot's bit in words that the ring has for its users. The socket stays open
 // while either side holds the other's buffers; so its orderly end, and the death of the other
 // process, free all slots. A socket that only breaks frees none: the other side may be reading. A
-// receiver that keeps half of all slots copies what comes beyond them, so that it never ends with all.
+// receiver that keeps half of all slots copies what comes beyond them, so that it never ends with
+// all.
 //
 //   record := u32 bytes (all of it, a multiple of 8)  u32 parts  part...
 //   part   := u64 size                                  then the bytes, padded to 8       (inline)

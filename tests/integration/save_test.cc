@@ -272,9 +272,9 @@ TEST_P(SaveInTheMiddleTest, IsOneMomentOfTheRun) {
 INSTANTIATE_TEST_SUITE_P(Dense, SaveInTheMiddleTest, ::testing::Values("ALLREDUCE", "SERVERS"),
                          [](const auto& param) { return param.param; });
 
-// A save in the middle of a job with a fixed delay, loaded and evaluated without a step: the queue is
-// applied before the evaluation, as at the end of a run, and the model has the bits of a run that ends
-// where the save was made. No update that was held back is lost.
+// A save in the middle of a job with a fixed delay, loaded and evaluated without a step: the queue
+// is applied before the evaluation, as at the end of a run, and the model has the bits of a run
+// that ends where the save was made. No update that was held back is lost.
 class DelayedSaveTest : public SaveTest, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(DelayedSaveTest, WhatWasHeldBackIsApplied) {
@@ -351,7 +351,8 @@ TEST_F(SaveTest, ASecondRunIntoTheSameFolderLeavesAWholeSave) {
   EXPECT_EQ(loaded.summary["eval"].dump(), second.summary["eval"].dump());
 }
 
-// Under another seed keys live at other positions: the rows go where they live now, and none is lost.
+// Under another seed keys live at other positions: the rows go where they live now, and none is
+// lost.
 TEST_F(SaveTest, LoadsUnderAnotherSeed) {
   const absl::StatusOr<ModelBits> model = ReadSavedModel(Trained());
   ASSERT_TRUE(model.ok()) << model.status();

@@ -215,7 +215,8 @@ TEST_F(SaveDirectoryTest, AManifestThatWasChangedOrCutIsRefused) {
   }
 }
 
-// A second run of the same job into the same folder, to the same step, on another number of servers.
+// A second run of the same job into the same folder, to the same step, on another number of
+// servers.
 TEST_F(SaveDirectoryTest, ASecondRunWithAnotherTilingTakesOver) {
   Table first(plan_, 2), second(plan_, 3);
   first.Fill(50, 1);
@@ -431,7 +432,8 @@ TEST_F(FixedDelayTest, WhatWasLoadedMovesWithItsRange) {
   EXPECT_EQ(moved.Rows(), before.Rows());
 }
 
-// Dense parameters on servers: their rows are in the dense part, what is held back of them beside it.
+// Dense parameters on servers: their rows are in the dense part, what is held back of them beside
+// it.
 TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
   const JobPlan plan = CorePlan("kind: FIXED_DELAY delay: 2", 2, 2, "", "SERVERS");
   const size_t dense = static_cast<size_t>(plan.dense_table);

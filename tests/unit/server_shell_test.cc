@@ -89,8 +89,8 @@ TEST_F(ServerShellTest, AServerWithNothingToDoMakesProgress) {
   }
 }
 
-// A save that takes long, here for a file that is a pipe without a reader, does not keep a shard from
-// telling a read that must wait whom it waits for: without that, readers give up.
+// A save that takes long, here for a file that is a pipe without a reader, does not keep a shard
+// from telling a read that must wait whom it waits for: without that, readers give up.
 TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
   const JobPlan& plan = options_.plan;
   const Register registered = Await([](const Control& c) { return c.has_register_(); }).register_();
