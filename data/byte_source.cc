@@ -21,44 +21,122 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read; stays in the second-level cache
 
-// Plain files too: zlib reads them as they are.
-class GzipBytes final : public ByteSource {
+class PlainBytes final : public ByteSource {
  public:
-  GzipBytes(gzFile file, bool must_be_gzip, int64_t stored_bytes)
+  PlainBytes(std::FILE* file, bool must_be_gzip, int64_t stored_bytes)
       : file_(file), must_be_gzip_(must_be_gzip), stored_bytes_(stored_bytes) {}
-  ~GzipBytes() override { gzclose(file_); }
-  GzipBytes(const GzipBytes&) = delete;
-  GzipBytes& operator=(const GzipBytes&) = delete;
+  ~PlainBytes() override { std::fclose(file_); }
+  PlainBytes(const PlainBytes&) = delete;
+  PlainBytes& operator=(const PlainBytes&) = delete;
 
   absl::StatusOr<size_t> Read(char* out, size_t size) override {
-    const int got = gzread(file_, out, static_cast<unsigned>(size));
-    if (must_be_gzip_ && got > 0 && gzdirect(file_) == 1) {
+    const size_t got = std::fread(out, 1, size, file_);
+    if (std::ferror(file_) != 0) return absl::UnavailableError(std::strerror(errno));
+    if (must_be_gzip_ && got > 0) {
       return absl::InvalidArgumentError(
           "the name ends in .gz but the content is not gzip data; hint: rename the file or "
           "compress it");
     }
-    if (got > 0) return static_cast<size_t>(got);
-    int code = Z_OK;
-    const char* what = gzerror(file_, &code);
-    if (got == 0 && code == Z_OK) return 0;
-    if (code == Z_BUF_ERROR) {
-      return absl::InvalidArgumentError(
-          "the gzip data end too early; hint: the file is truncated, copy it again");
-    }
-    if (code == Z_ERRNO) return absl::UnavailableError(std::strerror(errno));
-    return absl::InvalidArgumentError(
-        absl::StrCat("damaged gzip data (", what, "); hint: test the file with gzip -t"));
+    taken_ += static_cast<int64_t>(got);
+    return got;
   }
 
   double Progress() const override {
-    const int64_t at = gzoffset(file_);
+    return stored_bytes_ <= 0 ? 1.0
+                              : static_cast<double>(taken_) / static_cast<double>(stored_bytes_);
+  }
+
+ private:
+  std::FILE* const file_;
+  const bool must_be_gzip_;
+  const int64_t stored_bytes_;
+  int64_t taken_ = 0;
+};
+
+// A sequence of gzip members, which is what gzip, pigz and `cat a.gz b.gz` write. zlib's own reader
+// of files ends at whatever follows a member that is no gzip data, and says nothing of it: rows would
+// be missing. Zeros may follow, as tapes add them.
+class GzipBytes final : public ByteSource {
+ public:
+  GzipBytes(std::FILE* file, int64_t stored_bytes) : file_(file), stored_bytes_(stored_bytes) {
+    TANDEM_CHECK(inflateInit2(&stream_, kGzipWindow) == Z_OK);
+  }
+  ~GzipBytes() override {
+    inflateEnd(&stream_);
+    std::fclose(file_);
+  }
+  GzipBytes(const GzipBytes&) = delete;
+  GzipBytes& operator=(const GzipBytes&) = delete;
+
+  absl::StatusOr<size_t> Read(char* out, size_t size) override {
+    stream_.next_out = reinterpret_cast<Bytef*>(out);
+    stream_.avail_out = static_cast<uInt>(size);
+    for (;;) {
+      if (stream_.avail_in == 0 && !Refill()) return absl::UnavailableError(std::strerror(errno));
+      if (between_members_) SkipZeros();
+      if (stream_.avail_in == 0 && at_end_) {
+        if (between_members_) return size_t{0};
+        return absl::InvalidArgumentError(
+            "the gzip data end too early; hint: the file is truncated, copy it again");
+      }
+      if (stream_.avail_in == 0) continue;
+      if (between_members_ && *stream_.next_in != kFirstByte) return Garbage();
+      between_members_ = false;
+      const int code = inflate(&stream_, Z_NO_FLUSH);
+      if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) return Damaged();
+      if (code == Z_STREAM_END) {
+        ++members_;
+        between_members_ = true;
+        TANDEM_CHECK(inflateReset(&stream_) == Z_OK);
+      }
+      if (stream_.avail_out < size) return size - stream_.avail_out;
+    }
+  }
+
+  double Progress() const override {
+    const int64_t at = taken_ - stream_.avail_in;
     return stored_bytes_ <= 0 ? 1.0 : static_cast<double>(at) / static_cast<double>(stored_bytes_);
   }
 
  private:
-  const gzFile file_;
-  const bool must_be_gzip_;
+  static constexpr int kGzipWindow = 15 + 16;        // the largest window; a gzip header
+  static constexpr unsigned char kFirstByte = 0x1f;  // of a member
+
+  // False if the file cannot be read.
+  bool Refill() {
+    stream_.next_in = chunk_.data();
+    stream_.avail_in = static_cast<uInt>(std::fread(chunk_.data(), 1, chunk_.size(), file_));
+    taken_ += stream_.avail_in;
+    at_end_ = stream_.avail_in == 0;
+    return std::ferror(file_) == 0;
+  }
+
+  void SkipZeros() {
+    for (; members_ > 0 && stream_.avail_in > 0 && *stream_.next_in == 0; --stream_.avail_in) {
+      ++stream_.next_in;
+    }
+  }
+
+  absl::Status Garbage() const {
+    return absl::InvalidArgumentError(
+        absl::StrCat("after ", members_, " gzip member", members_ == 1 ? "" : "s",
+                     " the file goes on with other bytes, from byte ", taken_ - stream_.avail_in,
+                     "; hint: test the file with gzip -t, and copy it again"));
+  }
+
+  absl::Status Damaged() const {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "damaged gzip data (", stream_.msg == nullptr ? "no reason given" : stream_.msg,
+        "); hint: test the file with gzip -t"));
+  }
+
+  std::FILE* const file_;
   const int64_t stored_bytes_;
+  z_stream stream_ = {};
+  std::vector<Bytef> chunk_ = std::vector<Bytef>(kChunkBytes);
+  int64_t taken_ = 0;
+  int64_t members_ = 0;  // whole ones
+  bool between_members_ = true, at_end_ = false;
 };
 
 // A sequence of zstd frames, which is what zstd, pzstd and `cat a.zst b.zst` write.
@@ -143,14 +221,19 @@ class SpanBytes final : public ByteSource {
   size_t at_ = 0;
 };
 
-// The first frame of zstd, or the frame without data that pzstd begins with.
-bool StartsAsZstd(std::FILE* file) {
+enum class Packing { kNone, kGzip, kZstd };
+
+// By the first bytes: of a gzip member, of a zstd frame, or of the frame without data that pzstd
+// begins with.
+Packing PackingOf(std::FILE* file) {
   unsigned char first[4] = {};
-  const bool enough = std::fread(first, 1, sizeof first, file) == sizeof first;
+  const size_t got = std::fread(first, 1, sizeof first, file);
   std::rewind(file);
+  if (got >= 2 && first[0] == 0x1f && first[1] == 0x8b) return Packing::kGzip;
   const uint32_t magic = first[0] | first[1] << 8 | first[2] << 16 | uint32_t{first[3]} << 24;
-  return enough && (magic == ZSTD_MAGICNUMBER ||
-                    (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START);
+  const bool zstd = magic == ZSTD_MAGICNUMBER ||
+                    (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START;
+  return got == sizeof first && zstd ? Packing::kZstd : Packing::kNone;
 }
 
 }  // namespace
@@ -164,14 +247,12 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path) {
     return absl::NotFoundError(absl::StrCat("cannot open: ", std::strerror(errno),
                                             "; hint: check the path in the job file"));
   }
-  if (absl::EndsWith(path, ".zst") || StartsAsZstd(file)) {
+  const Packing packing = PackingOf(file);
+  if (absl::EndsWith(path, ".zst") || packing == Packing::kZstd) {
     return std::make_unique<ZstdBytes>(file, info.st_size);
   }
-  std::fclose(file);
-  const gzFile packed = gzopen(path.c_str(), "rbe");
-  if (packed == nullptr) return absl::NotFoundError(absl::StrCat("cannot open: ", strerror(errno)));
-  gzbuffer(packed, kChunkBytes);
-  return std::make_unique<GzipBytes>(packed, absl::EndsWith(path, ".gz"), info.st_size);
+  if (packing == Packing::kGzip) return std::make_unique<GzipBytes>(file, info.st_size);
+  return std::make_unique<PlainBytes>(file, absl::EndsWith(path, ".gz"), info.st_size);
 }
 
 std::unique_ptr<ByteSource> MemoryBytes(absl::string_view bytes) {

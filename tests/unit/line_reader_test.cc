@@ -116,6 +116,25 @@ TEST(LineReaderTest, DamagedFilesAreNamed) {
   ExpectOneLine(ErrorOf(dir.Write("bad.gz", packed)), {"bad.gz:", "damaged", "hint"});
 }
 
+TEST(LineReaderTest, MembersOfGzipFollowOneAnotherAndNothingElseDoes) {
+  const TempDir dir;
+  const std::string first = ReadAll(dir.WriteGzip("a.gz", "a\nb")),
+                    empty = ReadAll(dir.WriteGzip("e", ""));
+  const std::string second = ReadAll(dir.WriteGzip("b.gz", "c\nd\n"));
+  absl::Status status;
+  for (const std::string& tail : {std::string(), std::string(300'000, '\0')}) {
+    auto reader = *OpenLines(dir.Write("both.gz", first + empty + second + tail));
+    EXPECT_THAT(Lines(reader.get(), &status), ElementsAre("a", "bc", "d"));
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  for (const std::string& tail : {std::string("e\nf\n"), std::string("\0\0x", 3)}) {
+    ExpectOneLine(ErrorOf(dir.Write("tail.gz", second + tail)),
+                  {"tail.gz:", "after 1 gzip member", "from byte", "hint"});
+  }
+  ExpectOneLine(ErrorOf(dir.Write("half.gz", first + second.substr(0, 12))),
+                {"half.gz:", "end too early", "hint"});
+}
+
 // pzstd begins with a frame that holds no data, and files may be appended to one another.
 TEST(LineReaderTest, FramesOfZstdFollowOneAnother) {
   const TempDir dir;
