@@ -25,6 +25,7 @@
 #include "cli/children.h"
 #include "cli/progress_view.h"
 #include "data/batch_source.h"
+#include "data/statistics.h"
 #include "node/role_flags.h"
 #include "policies/policy.h"
 #include "server/save_directory.h"
@@ -89,6 +90,8 @@ class EventPipe {
   std::string text_;
 };
 
+constexpr char kBadRowsFile[] = "bad_rows.txt";
+
 class Run {
  public:
   Run(const RunFlags& flags, JobPlan plan)
@@ -110,18 +113,23 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Makes the output folder and the job file that all processes read.
-  absl::Status Prepare() {
+  // Makes the output folder, the job file that all processes read, and the list of rows that they
+  // skip.
+  absl::Status Prepare(const std::vector<std::string>& bad_rows) {
     std::error_code error;
     fs::create_directories(flags_.out + "/logs", error);
     if (error) {
       return absl::PermissionDeniedError(
           absl::StrCat("--out ", flags_.out, ": cannot be made: ", error.message()));
     }
-    for (const char* stale : {"summary.json", "metrics.jsonl", "address"}) {
+    for (const char* stale : {"summary.json", "metrics.jsonl", "address", kBadRowsFile}) {
       fs::remove(absl::StrCat(flags_.out, "/", stale), error);
     }
     fs::remove_all(flags_.out + "/collectives", error);
+    if (!bad_rows.empty()) {
+      std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
+          << absl::StrJoin(bad_rows, "\n") << "\n";
+    }
     std::ofstream file(JobPath(), std::ios::trunc);
     file << ResolvedText(plan_);
     file.close();
@@ -364,6 +372,17 @@ class Run {
   std::optional<Children::Exit> first_exit_;  // before the job had ended or failed
 };
 
+// The numbers of a model keep their meaning: those of a saved one are standardised as they were when
+// it was trained, those of a new one by the rows that it is trained on.
+absl::Status CompleteData(const RunFlags& flags, JobPlan* plan) {
+  std::string save;
+  if (!flags.init_from.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(save, ResolveSave(flags.init_from));
+  }
+  plan->job.mutable_data()->clear_statistics();
+  return FillStatistics(save, plan);
+}
+
 absl::Status CheckFlags(const RunFlags& flags) {
   if (flags.init_from.empty()) return absl::OkStatus();
   return SavedModel::Open(flags.init_from).status();
@@ -375,21 +394,26 @@ int RunCommand(const RunFlags& flags) {
   RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
-  const absl::StatusOr<JobPlan> plan = PlanOf(role);
+  absl::StatusOr<JobPlan> plan = PlanOf(role);
+  DataReport data;
   absl::Status ready = plan.status();
   if (ready.ok()) ready = CheckFlags(flags);
   if (ready.ok()) ready = CheckDenseDevice(*plan);
   if (ready.ok()) ready = CheckDenseChoices(*plan);
-  if (ready.ok()) ready = CheckData(*plan);
+  if (ready.ok()) ready = CheckData(*plan, &data);
+  if (ready.ok()) ready = CompleteData(flags, &*plan);
   if (!ready.ok()) {
     Finish("tandem run", ready);
     return kExitBadInput;
+  }
+  for (const std::string& text : data.warnings) {
+    std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
   Run run(flags, *plan);
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
     return Finish("tandem run", there);
   }
-  if (const absl::Status prepared = run.Prepare(); !prepared.ok()) {
+  if (const absl::Status prepared = run.Prepare(data.bad_rows); !prepared.ok()) {
     Finish("tandem run", prepared);
     return kExitBadInput;
   }

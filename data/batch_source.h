@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "data/batch.h"
@@ -39,16 +41,30 @@ struct DataShape {
 // file, unknown column, a field that no table reads, a table without a field.
 absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan);
 
-// Reads the first rows of each file and refuses what `tandem run` should refuse before it starts
-// anything: missing or empty files, rows that do not parse, fewer rows than workers.
-absl::Status CheckData(const JobPlan& plan);
+// What CheckData saw that is no error.
+struct DataReport {
+  std::vector<std::string> warnings;  // nothing wrong, but rarely what is wanted; one line each
+  std::vector<std::string> bad_rows;  // those that data.skip_bad_rows leaves out; one line each
+};
 
-// The training rows of worker `rank`: rows are dealt to workers so that each row has exactly one
+// Reads the first rows of each file (all of them if bad ones may be skipped) and refuses what
+// `tandem run` should refuse before it starts anything: missing or empty files, rows that do not
+// parse, fewer rows than workers.
+absl::Status CheckData(const JobPlan& plan, DataReport* report = nullptr);
+
+// The training rows of worker `rank`, standardised by the plan's statistics or, if it has none, by
+// those that are then measured. Rows are dealt to workers so that each row has exactly one
 // owner; shares may differ in size.
 absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const JobPlan& plan, int rank);
 
 // The test rows of worker `rank`, in file order; for NCF one group of candidates per user.
 absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const JobPlan& plan, int rank);
+
+// The validation rows of worker `rank`, in file order; none if the job has none.
+absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const JobPlan& plan, int rank);
+
+bool HasTestRows(const Data& data);
+bool HasValidationRows(const Data& data);
 
 }  // namespace tandem
 

@@ -27,6 +27,8 @@ size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::strin
 
 namespace {
 
+bool IsBlank(char c) { return c == ' ' || c == '\t'; }
+
 // Takes a cell in quotes off the front of `rest`; what is left begins behind the closing quote.
 absl::StatusOr<absl::string_view> TakeQuoted(absl::string_view* rest,
                                              std::deque<std::string>* texts) {
@@ -53,15 +55,26 @@ absl::StatusOr<absl::string_view> TakeQuoted(absl::string_view* rest,
 
 }  // namespace
 
-absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter,
+absl::string_view Trimmed(absl::string_view text) {
+  while (!text.empty() && IsBlank(text.front())) text.remove_prefix(1);
+  while (!text.empty() && IsBlank(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter, bool trim,
                                         absl::Span<absl::string_view> cells,
                                         std::deque<std::string>* texts) {
   texts->clear();
+  const auto skip_blanks = [&line, trim] {
+    while (trim && !line.empty() && IsBlank(line[0])) line.remove_prefix(1);
+  };
   for (size_t count = 0;; ++count) {
     absl::string_view cell;
+    skip_blanks();
     if (!line.empty() && line[0] == '"') {
       const absl::string_view whole = line;
       TANDEM_ASSIGN_OR_RETURN(cell, TakeQuoted(&line, texts));
+      skip_blanks();
       if (!line.empty() && line[0] != delimiter) {
         return absl::InvalidArgumentError(
             absl::StrCat("text follows the closing quote of the cell ", Quote(whole),
@@ -70,6 +83,7 @@ absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter,
     } else {
       cell = line.substr(0, line.find(delimiter));
       line.remove_prefix(cell.size());
+      if (trim) cell = Trimmed(cell);
     }
     if (count < cells.size()) cells[count] = cell;
     if (line.empty()) return count + 1;
@@ -92,9 +106,8 @@ bool ParseWhole(absl::string_view text, T* value) {
   return error == std::errc() && at == end;
 }
 
-// Counts, the usual numbers of such data, at a third of the price of a general decimal. 7 digits
-// are exact in a float.
-bool ParseSmallInteger(absl::string_view text, float* value) {
+// Counts, the usual numbers of such data, at a third of the price of a general decimal.
+bool ParseSmallInteger(absl::string_view text, double* value) {
   if (text.empty() || text.size() > 7) return false;
   uint32_t sum = 0;
   for (const char c : text) {
@@ -102,23 +115,58 @@ bool ParseSmallInteger(absl::string_view text, float* value) {
     if (digit > 9) return false;
     sum = sum * 10 + digit;
   }
-  *value = static_cast<float>(sum);
+  *value = sum;
   return true;
 }
 
 }  // namespace
 
-bool ParseNumber(absl::string_view text, float* value) {
+bool ParseNumber(absl::string_view text, double* value) {
   if (ParseSmallInteger(text, value)) return true;
+  return ParseWhole(WithoutPlus(text), value) && std::isfinite(static_cast<float>(*value));
+}
+
+bool ParseNumber(absl::string_view text, float* value) {
   double wide = 0;  // a float would refuse 1e-50 as out of range
-  if (!ParseWhole(WithoutPlus(text), &wide)) return false;
+  if (!ParseNumber(text, &wide)) return false;
   *value = static_cast<float>(wide);
-  return std::isfinite(*value);
+  return true;
 }
 
 bool ParseUnsigned(absl::string_view text, uint64_t* value) { return ParseWhole(text, value); }
 
 float LogTransform(float x) { return std::copysign(std::log1p(std::fabs(x)), x); }
+
+namespace {
+
+// Bytes of the character that `text` begins with; 0 if it is none.
+size_t Utf8Length(absl::string_view text) {
+  const auto byte = [text](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if (length > text.size() || (first >= 0x80 && first < 0xc2) || first > 0xf4) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  if (length == 1) return 1;
+  const unsigned char second = byte(1);
+  if (first == 0xe0 && second < 0xa0) return 0;  // written longer than it needs to be
+  if (first == 0xed && second > 0x9f) return 0;  // half of a UTF-16 pair
+  if (first == 0xf0 && second < 0x90) return 0;
+  if (first == 0xf4 && second > 0x8f) return 0;  // beyond the last character
+  return length;
+}
+
+}  // namespace
+
+bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
 
 std::string Quote(absl::string_view text) {
   constexpr size_t kShown = 40;

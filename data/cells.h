@@ -16,18 +16,26 @@ namespace tandem {
 size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::string_view> cells);
 
 // The same where a cell may stand in quotes (RFC 4180): "a, b" is one cell, and "" in it is one
-// quote. Cells that hold a quote refer to `texts`, which is overwritten. INVALID_ARGUMENT: a quote
-// that does not end on this line, or that something follows.
-absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter,
+// quote. `trim`: blanks around a cell, also outside its quotes, are not part of it. Cells that hold
+// a quote refer to `texts`, which is overwritten. INVALID_ARGUMENT: a quote that does not end on
+// this line, or that something follows.
+absl::StatusOr<size_t> SplitQuotedCells(absl::string_view line, char delimiter, bool trim,
                                         absl::Span<absl::string_view> cells,
                                         std::deque<std::string>* texts);
 
+// `text` without the blanks and tabs around it.
+absl::string_view Trimmed(absl::string_view text);
+
 // A finite decimal number that fills the whole text (a leading + is allowed); false otherwise.
 bool ParseNumber(absl::string_view text, float* value);
+bool ParseNumber(absl::string_view text, double* value);  // finite as a float, too
 bool ParseUnsigned(absl::string_view text, uint64_t* value);
 
 // sign(x) log(1 + |x|).
 float LogTransform(float x);
+
+// Whether the bytes are well-formed UTF-8 (RFC 3629).
+bool IsUtf8(absl::string_view text);
 
 // 'text' with unprintable bytes escaped, cut to 40 bytes: safe in a one-line message.
 std::string Quote(absl::string_view text);

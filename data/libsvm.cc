@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "data/cells.h"
+#include "data/labels.h"
 #include "data/row.h"
 
 namespace tandem {
@@ -20,9 +21,18 @@ absl::string_view NextWord(absl::string_view* rest) {
   return word;
 }
 
+LabelMap LabelsOf(const Columns& columns) {
+  if (columns.positive().empty()) {
+    return LabelMap({"1", "True", "true"}, {}, {"0", "-1", "False", "false"});
+  }
+  return LabelMap({columns.positive().begin(), columns.positive().end()},
+                  {columns.negative().begin(), columns.negative().end()});
+}
+
 class LibsvmParser final : public RowParser {
  public:
-  explicit LibsvmParser(int max_ids) : max_ids_(max_ids) {}
+  LibsvmParser(int max_ids, const Columns& columns)
+      : max_ids_(max_ids), labels_(LabelsOf(columns)) {}
 
   absl::Status Parse(absl::string_view line, Row* row) override {
     row->numbers.clear();
@@ -43,23 +53,11 @@ class LibsvmParser final : public RowParser {
 
  private:
   absl::Status ParseLabel(absl::string_view word, Row* row) {
-    float label = 0;
-    if (!ParseNumber(word, &label) || (label != 0 && label != 1 && label != -1)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the label is ", Quote(word),
-                       ", expected 0 or 1, or -1 or +1; hint: only two classes are supported"));
-    }
-    if (label != 1) {
-      if (negative_known_ && label != negative_) {
-        return absl::InvalidArgumentError(
-            "the label is 0 in some rows and -1 in others, expected two classes; hint: write one "
-            "of them throughout");
-      }
-      negative_known_ = true;
-      negative_ = label;
-    }
-    row->label = label == 1 ? 1.0f : 0.0f;
-    return absl::OkStatus();
+    if (labels_.Read(word, &row->label)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the label is ", Quote(word), ", expected ", labels_.Expected(),
+                     "; hint: there are two classes, each written in one way; of other labels, "
+                     "data.columns { positive: \"2\" negative: \"1\" } names both"));
   }
 
   static absl::Status ParsePair(absl::string_view word, Row* row) {
@@ -79,14 +77,13 @@ class LibsvmParser final : public RowParser {
   }
 
   const int max_ids_;
-  bool negative_known_ = false;
-  float negative_ = 0;  // 0 or -1, whichever came first
+  LabelMap labels_;
 };
 
 }  // namespace
 
-std::unique_ptr<RowParser> NewLibsvmParser(int max_ids) {
-  return std::make_unique<LibsvmParser>(max_ids);
+std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns) {
+  return std::make_unique<LibsvmParser>(max_ids, columns);
 }
 
 }  // namespace tandem

@@ -1,16 +1,19 @@
 // One row of training data, and the small interface each text format implements to parse it.
 //
-// To add a format: one file with a RowParser, two cases in data/batch_source.cc.
+// To add a format: one file with a RowParser, and a case each in data/row_data.cc and
+// data/batch_source.cc.
 #ifndef TANDEM_DATA_ROW_H_
 #define TANDEM_DATA_ROW_H_
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/job.pb.h"
 
 namespace tandem {
@@ -36,6 +39,12 @@ class RowParser {
 
   // Overwrites `row`; reuses its memory.
   virtual absl::Status Parse(absl::string_view line, Row* row) = 0;
+
+  // Of the row last parsed, where the format has columns of its own (DELIMITED): its numbers before
+  // they are standardised, NaN if missing, ...
+  virtual absl::Span<const double> values() const { return {}; }
+  // ... and "column 'city' is 'Rome'" of the first cell that `holds`; "" if none.
+  virtual std::string ShownIf(bool (* /*holds*/)(absl::string_view cell)) const { return ""; }
 };
 
 // label, 13 integers, 26 categorical values, tab separated; an empty cell is a missing value.
@@ -44,12 +53,15 @@ std::unique_ptr<RowParser> NewCriteoParser();
 inline constexpr int kCriteoNumbers = 13;
 inline constexpr int kCriteoFields = 26;  // named C1 to C26
 
-// "label index:value ...", optionally "# comment" at the end. Labels 0/1 or -1/+1; indices are used
-// as keys unchanged, values are weights. Rows with more than `max_ids` are refused; 0 = no limit.
-std::unique_ptr<RowParser> NewLibsvmParser(int max_ids);
+// "label index:value ...", optionally "# comment" at the end. Labels 0/1, -1/+1 or False/True, or
+// those that `columns` names; indices are used as keys unchanged, values are weights. Rows with more
+// than `max_ids` are refused; 0 = no limit.
+std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns = Columns());
 
-// Columns picked by name (with a header) or by number. A quoted cell is not special.
-absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& columns);
+// Columns picked by name (with a header) or by number, as `columns` says. Without `statistics` (which
+// is not kept) numbers are not standardised, as for measuring and checking.
+absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(
+    const Columns& columns, const DataStatistics* statistics = nullptr);
 
 }  // namespace tandem
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -39,9 +40,27 @@ absl::Status RowFile::Parse(absl::string_view line, Row* row) const {
   return status.ok() ? status : lines_->Error(status.message());
 }
 
-RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowRange range, int rank,
-                 int workers)
-    : files_(files), parser_(parser), range_(range), rank_(rank), workers_(workers) {}
+bool RowSelection::Has(int64_t row) const {
+  if (row < begin || row >= end) return false;
+  if (part == Part::kAll) return true;
+  const uint64_t word = HashCombine(seed, static_cast<uint64_t>(row));
+  const bool picked = static_cast<double>(word >> 11) * 0x1.0p-53 < chance;
+  return picked == (part == Part::kPicked);
+}
+
+absl::Status BadRows::Add(const absl::Status& bad) {
+  if (most_ == 0) return bad;
+  if (static_cast<int64_t>(texts_.size()) == most_) {
+    return absl::InvalidArgumentError(absl::StrCat(bad.message(), " (bad row ", most_ + 1,
+                                                   "; data.skip_bad_rows is ", most_, ")"));
+  }
+  texts_.emplace_back(bad.message());
+  return absl::OkStatus();
+}
+
+RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
+                 RowShare share, int64_t skip)
+    : files_(files), parser_(parser), selection_(selection), share_(share), bad_rows_(skip) {}
 
 absl::StatusOr<bool> RowPass::NextLine(absl::string_view* line) {
   for (;;) {
@@ -58,13 +77,15 @@ absl::StatusOr<bool> RowPass::NextLine(absl::string_view* line) {
 
 absl::StatusOr<bool> RowPass::Next(Row* row) {
   absl::string_view line;
-  while (row_ < range_.end) {
+  while (row_ < selection_.end) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, NextLine(&line));
     if (!more) return false;
     const int64_t number = row_++;
-    if (number < range_.begin || (number - range_.begin) % workers_ != rank_) continue;
-    TANDEM_RETURN_IF_ERROR(file_->Parse(line, row));
-    return true;
+    if (!selection_.Has(number)) continue;
+    if ((number - selection_.begin) % share_.workers != share_.rank) continue;
+    const absl::Status parsed = file_->Parse(line, row);
+    if (parsed.ok()) return true;
+    TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
   }
   return false;
 }
@@ -122,15 +143,32 @@ absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowP
 
 namespace {
 
+// What tells one content of a file from the next.
+struct FileStamp {
+  int64_t bytes = -1, written_s = 0, written_ns = 0;
+  uint64_t inode = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+};
+
+FileStamp StampOf(const std::string& file) {
+  struct stat info;
+  if (stat(file.c_str(), &info) != 0) return FileStamp();
+  return {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec, info.st_ino};
+}
+
 class RowSource final : public BatchSource {
  public:
   RowSource(RowSourceOptions options, std::unique_ptr<RowParser> parser, BatchBuilder builder)
-      : options_(std::move(options)), parser_(std::move(parser)), builder_(std::move(builder)) {}
+      : options_(std::move(options)), parser_(std::move(parser)), builder_(std::move(builder)) {
+    for (const std::string& file : options_.files) stamps_.push_back(StampOf(file));
+  }
 
   absl::Status StartEpoch(int64_t epoch) override {
-    pass_.emplace(&options_.files, parser_.get(), options_.range, options_.rank, options_.workers);
+    TANDEM_RETURN_IF_ERROR(CheckUnchanged());
+    pass_.emplace(&options_.files, parser_.get(), options_.selection, options_.share,
+                  options_.skip_bad_rows);
     random_ = Random(HashCombine(HashCombine(options_.seed, HashName("shuffle")),
-                                 HashCombine(static_cast<uint64_t>(epoch), options_.rank)));
+                                 HashCombine(static_cast<uint64_t>(epoch), options_.share.rank)));
     held_ = 0;
     more_ = true;
     return absl::OkStatus();
@@ -154,7 +192,22 @@ class RowSource final : public BatchSource {
   absl::StatusOr<bool> ReadRow(Row* row) {
     if (!more_) return false;
     TANDEM_ASSIGN_OR_RETURN(more_, pass_->Next(row));
+    if (!more_) TANDEM_RETURN_IF_ERROR(CheckUnchanged());
     return more_;
+  }
+
+  // A run trains on the rows that it has checked and split: another file under the same name would
+  // be another run.
+  absl::Status CheckUnchanged() const {
+    for (size_t i = 0; i < stamps_.size(); ++i) {
+      const FileStamp now = StampOf(options_.files[i]);
+      if (now == stamps_[i]) continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          options_.files[i], " has changed since the run began: ", stamps_[i].bytes,
+          " bytes then, ", now.bytes, " now", now.bytes == stamps_[i].bytes ? ", written anew" : "",
+          "; hint: train on a copy that nobody writes to"));
+    }
+    return absl::OkStatus();
   }
 
   // The next row in row_: a random one of those held, whose place the next row of the pass takes.
@@ -181,6 +234,7 @@ class RowSource final : public BatchSource {
   const RowSourceOptions options_;
   const std::unique_ptr<RowParser> parser_;
   BatchBuilder builder_;
+  std::vector<FileStamp> stamps_;  // of the files, when this was made
   std::optional<RowPass> pass_;
   Random random_{0};
   bool more_ = false;        // the pass has not ended

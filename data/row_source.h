@@ -1,8 +1,7 @@
 // Batches from files of one row a line: a pass over the files, this worker's rows of it, a bounded
 // shuffle, batches. The formats themselves are RowParsers.
 //
-// Row i of a pass (counted over all files, without headers and empty lines) belongs to worker
-// i mod workers, before shuffling.
+// Rows are counted over all files, without headers and empty lines.
 #ifndef TANDEM_DATA_ROW_SOURCE_H_
 #define TANDEM_DATA_ROW_SOURCE_H_
 
@@ -22,10 +21,17 @@
 
 namespace tandem {
 
-// Rows [begin, end) of the files, counted from 0.
-struct RowRange {
+// Some of the rows of the files, which are counted from 0: those of [begin, end), and of these all,
+// or those that chance picks, or the others. Chance depends on (seed, row) alone.
+struct RowSelection {
+  enum class Part { kAll, kPicked, kOthers };
   int64_t begin = 0;
   int64_t end = std::numeric_limits<int64_t>::max();
+  Part part = Part::kAll;
+  double chance = 0;
+  uint64_t seed = 0;
+
+  bool Has(int64_t row) const;
 };
 
 // The rows of one file. For tests and fuzzing it may be bytes in memory.
@@ -48,14 +54,33 @@ class RowFile {
   bool started_ = false;
 };
 
+// Rows that did not parse and are left out, up to a number of them.
+class BadRows {
+ public:
+  explicit BadRows(int64_t most) : most_(most) {}
+  // Keeps what is wrong, or returns it if there are too many.
+  absl::Status Add(const absl::Status& bad);
+  const std::vector<std::string>& texts() const { return texts_; }  // one line each
+
+ private:
+  const int64_t most_;
+  std::vector<std::string> texts_;
+};
+
+// Whose rows of a pass: row i of the files belongs to worker i mod `workers`, counted from the first
+// row of the selection.
+struct RowShare {
+  int rank = 0, workers = 1;
+};
+
 // One pass over several files.
 class RowPass {
  public:
-  // `files` and `parser` must outlive the pass.
-  RowPass(const std::vector<std::string>* files, RowParser* parser, RowRange range, int rank,
-          int workers);
+  // `files` and `parser` must outlive the pass. Up to `skip` rows that do not parse are left out.
+  RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
+          RowShare share, int64_t skip);
 
-  // This worker's next row; false when there is none.
+  // The next row of the share; false when there is none.
   absl::StatusOr<bool> Next(Row* row);
 
  private:
@@ -63,8 +88,9 @@ class RowPass {
 
   const std::vector<std::string>* const files_;
   RowParser* const parser_;
-  const RowRange range_;
-  const int rank_, workers_;
+  const RowSelection selection_;
+  const RowShare share_;
+  BadRows bad_rows_;
   size_t next_file_ = 0;
   std::optional<RowFile> file_;  // open
   int64_t row_ = 0;              // number of the next row of the pass
@@ -80,9 +106,9 @@ absl::StatusOr<int64_t> EstimateRows(const std::vector<std::string>& files, RowP
 
 struct RowSourceOptions {
   std::vector<std::string> files;
-  RowRange range;
-  int rank = 0;
-  int workers = 1;
+  RowSelection selection;
+  RowShare share;
+  int64_t skip_bad_rows = 0;
   int64_t batch = 1;           // rows
   int64_t shuffle_buffer = 0;  // rows; 0 keeps file order
   uint64_t seed = 0;

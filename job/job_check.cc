@@ -1,5 +1,6 @@
 #include "job/job_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <map>
@@ -7,12 +8,12 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "job/data_check.h"
 #include "job/job.h"
+#include "job/refuse.h"
 
 namespace tandem {
 namespace {
@@ -30,42 +31,6 @@ constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 constexpr int64_t kMaxCodecRank = 1024;
 constexpr int64_t kMaxDepth = 1024;
 constexpr int64_t kMaxBound = 1 << 20;
-constexpr int64_t kMaxIds = 1 << 20;
-
-template <typename... Parts>
-absl::Status Refuse(absl::string_view path, const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
-}
-
-std::string Quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::CHexEscape(text), "\"");
-}
-
-absl::Status Between(absl::string_view path, int64_t value, int64_t low, int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return Refuse(path, value, ", must be ", low, " to ", high);
-}
-
-absl::Status NotNegative(absl::string_view path, int64_t value) {
-  if (value >= 0) return absl::OkStatus();
-  return Refuse(path, value, ", must not be negative");
-}
-
-absl::Status NotNegative(absl::string_view path, double value) {
-  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
-  return Refuse(path, value, ", must be a finite number, not negative");
-}
-
-absl::Status Positive(absl::string_view path, double value, absl::string_view hint) {
-  if (value > 0 && std::isfinite(value)) return absl::OkStatus();
-  return Refuse(path, value, ", must be a finite number above 0", hint);
-}
-
-// [0, 1): fractions, momentum and decay rates.
-absl::Status BelowOne(absl::string_view path, double value) {
-  if (value >= 0 && value < 1) return absl::OkStatus();
-  return Refuse(path, value, ", must be at least 0 and below 1");
-}
 
 absl::Status CheckCluster(const Cluster& cluster) {
   TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, kMaxWorkers));
@@ -84,99 +49,6 @@ absl::Status CheckCluster(const Cluster& cluster) {
   if (ranges > kMaxRangesPerTable) {
     return Refuse("cluster.ranges_per_shard", "servers x shards_per_server x ranges_per_shard is ",
                   ranges, " ranges a table, at most ", kMaxRangesPerTable);
-  }
-  return absl::OkStatus();
-}
-
-// A column is a name if the file has a header, else a number from 0; each is used once.
-absl::Status CheckColumn(const std::string& path, const Columns& columns, const std::string& column,
-                         std::set<std::string>* used) {
-  int64_t number = 0;
-  if (column.empty()) return Refuse(path, "a column without a name");
-  if (!columns.header() && (!absl::SimpleAtoi(column, &number) || number < 0)) {
-    return Refuse(path, "column ", Quoted(column),
-                  " is not a number from 0; set columns.header: true if the first line has names");
-  }
-  if (!used->insert(column).second) {
-    return Refuse(path, "column ", Quoted(column), " is used twice");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckColumns(const Columns& columns) {
-  if (columns.delimiter().size() != 1) {
-    return Refuse("data.columns.delimiter", Quoted(columns.delimiter()), ", must be one character");
-  }
-  if (columns.label().empty()) {
-    return Refuse("data.columns.label", "not set; say which column is the label");
-  }
-  if (columns.numeric().empty() && columns.categorical().empty()) {
-    return Refuse("data.columns", "no numeric and no categorical column; a model needs inputs");
-  }
-  std::set<std::string> used;
-  TANDEM_RETURN_IF_ERROR(CheckColumn("data.columns.label", columns, columns.label(), &used));
-  for (int i = 0; i < columns.numeric_size(); ++i) {
-    TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.numeric[", i, "]"), columns,
-                                       columns.numeric(i), &used));
-  }
-  for (int i = 0; i < columns.categorical_size(); ++i) {
-    TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.categorical[", i, "]"), columns,
-                                       columns.categorical(i), &used));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckNegatives(const Data& data) {
-  TANDEM_RETURN_IF_ERROR(
-      Between("data.negatives.per_positive", data.negatives().per_positive(), 1, 1000));
-  const bool has_candidates = !data.negatives().test_negatives().empty();
-  if (data.test().empty() == has_candidates) {
-    return Refuse("data.negatives.test_negatives", has_candidates ? "set" : "not set",
-                  ", and test ", has_candidates ? "is not" : "is",
-                  "; NCF ranks each row of `test` against the candidates of this file");
-  }
-  if (data.test_fraction() > 0) {
-    return Refuse("data.test_fraction", "not for NCF; its test rows come from `test`");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckFormat(const Data& data) {
-  const std::string format = Data::Format_Name(data.format());
-  if (data.format() == Data::FORMAT_UNSPECIFIED) {
-    return Refuse("data.format", "not set; one of CRITEO, LIBSVM, DELIMITED, NCF");
-  }
-  if (!Data::Format_IsValid(data.format())) {
-    return Refuse("data.format", data.format(), " is not a format");
-  }
-  if (data.format() != Data::DELIMITED && data.has_columns()) {
-    return Refuse("data.columns", "only for format DELIMITED; ", format, " has fixed columns");
-  }
-  if (data.format() == Data::DELIMITED && !data.has_columns()) {
-    return Refuse("data.columns", "not set; format DELIMITED needs label, numeric and categorical");
-  }
-  if (data.format() != Data::NCF && data.has_negatives()) {
-    return Refuse("data.negatives", "only for format NCF; ", format, " rows carry their label");
-  }
-  if (data.format() != Data::LIBSVM && data.max_ids() != 0) {
-    return Refuse("data.max_ids", "only for format LIBSVM; rows of ", format,
-                  " have one id a field");
-  }
-  if (data.format() == Data::DELIMITED) return CheckColumns(data.columns());
-  if (data.format() == Data::LIBSVM) return Between("data.max_ids", data.max_ids(), 1, kMaxIds);
-  if (data.format() == Data::NCF) return CheckNegatives(data);
-  return absl::OkStatus();
-}
-
-absl::Status CheckData(const Data& data) {
-  TANDEM_RETURN_IF_ERROR(CheckFormat(data));
-  if (data.train().empty()) return Refuse("data.train", "no files to train on");
-  TANDEM_RETURN_IF_ERROR(NotNegative("data.shuffle_buffer", data.shuffle_buffer()));
-  TANDEM_RETURN_IF_ERROR(NotNegative("data.max_rows", data.max_rows()));
-  TANDEM_RETURN_IF_ERROR(BelowOne("data.test_fraction", data.test_fraction()));
-  if (data.test_fraction() > 0 && !data.test().empty()) {
-    return Refuse("data.test_fraction",
-                  "set together with `test`; keep the files or the fraction, not both");
   }
   return absl::OkStatus();
 }
@@ -536,7 +408,27 @@ absl::Status CheckNeuMf(const Job& job) {
                 job.table_size());
 }
 
+// Where products or hidden units see zeros alone, no gradient comes back: such a model stays where it
+// is.
+absl::Status CheckFirstValues(const Job& job) {
+  const auto zero = [](const Table& table) {
+    const Initializer& initializer = table.initializer();
+    return initializer.kind() == Initializer::ZERO ||
+           (initializer.kind() == Initializer::CONSTANT && initializer.scale() == 0);
+  };
+  if (!std::all_of(job.table().begin(), job.table().end(), zero)) return absl::OkStatus();
+  const bool numbers =
+      job.data().format() == Data::CRITEO || !job.data().columns().numeric().empty();
+  const bool stays = job.model().has_gmf() || job.model().has_neumf() ||
+                     (!job.model().mlp().hidden().empty() && !numbers);
+  if (!stays) return absl::OkStatus();
+  return Refuse("table[0].initializer",
+                "every table begins with zeros, from which this model cannot learn; leave it out, "
+                "or say kind: NORMAL scale: 0.01");
+}
+
 absl::Status CheckModel(const Job& job) {
+  TANDEM_RETURN_IF_ERROR(CheckFirstValues(job));
   switch (job.model().kind_case()) {
     case Model::KIND_NOT_SET:
       return Refuse("model",
@@ -557,7 +449,10 @@ absl::Status CheckModel(const Job& job) {
 
 absl::Status CheckTrain(const Train& train) {
   TANDEM_RETURN_IF_ERROR(Between("train.batch", train.batch(), 1, kMaxBatch));
-  TANDEM_RETURN_IF_ERROR(NotNegative("train.epochs", int64_t{train.epochs()}));
+  if (train.epochs() < 1) {
+    return Refuse("train.epochs", train.epochs(),
+                  ", must be at least 1; evaluate_only: true takes no step");
+  }
   TANDEM_RETURN_IF_ERROR(NotNegative("train.max_steps", train.max_steps()));
   TANDEM_RETURN_IF_ERROR(Between("train.depth", train.depth(), 0, kMaxDepth));
   return Between("train.max_unacknowledged", train.max_unacknowledged(), 1, 1024);
@@ -582,7 +477,7 @@ absl::Status CheckLimits(const Limits& limits) {
 absl::Status CheckJob(const Job& job) {
   if (job.name().size() > 200) return Refuse("name", "longer than 200 characters");
   TANDEM_RETURN_IF_ERROR(CheckCluster(job.cluster()));
-  TANDEM_RETURN_IF_ERROR(CheckData(job.data()));
+  TANDEM_RETURN_IF_ERROR(CheckDataSpec(job.data()));
   TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
   TANDEM_RETURN_IF_ERROR(CheckPolicy("policy", job.policy(), job));
   // Dense before tables: tables inherit its optimizer, and the cause should be named, not the heir.

@@ -24,7 +24,12 @@ void FillData(Data* data) {
   if (data->format() == Data::DELIMITED && data->has_columns()) {
     Columns* columns = data->mutable_columns();
     if (columns->delimiter().empty()) columns->set_delimiter("\t");
-    if (columns->positive().empty()) columns->set_positive("1");
+    if (columns->positive().empty()) {
+      for (const char* text : {"1", "True", "true", "TRUE"}) columns->add_positive(text);
+    }
+    if (columns->scale() == Column::SCALE_UNSPECIFIED) {
+      columns->set_scale(columns->log_transform() ? Column::NONE : Column::STANDARDISE);
+    }
   }
   if (data->format() == Data::LIBSVM) TANDEM_DEFAULT(data, max_ids, 4096);
   if (data->format() == Data::NCF) TANDEM_DEFAULT(data->mutable_negatives(), per_positive, 4);
@@ -109,7 +114,7 @@ void FillJobDefaults(Job* job) {
   FillDense(job->policy(), job->reproducible(), job->cluster().transport() == Cluster::RDMA,
             job->mutable_dense());
   for (Table& table : *job->mutable_table()) FillTable(*job, &table);
-  TANDEM_DEFAULT(job->mutable_train(), epochs, 1);
+  if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
   TANDEM_DEFAULT(job->mutable_train(), max_unacknowledged, 4);
   TANDEM_DEFAULT(job->mutable_evaluation(), batch, 4096);
   TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);

@@ -274,6 +274,17 @@ absl::StatusOr<const FieldDescriptor*> FindField(const Message& message, const P
   return field;
 }
 
+// A text without quotes that looks like a list was most likely meant as one.
+absl::Status CheckPlainText(const FieldDescriptor& field, const std::string& value) {
+  const bool list = !value.empty() && value[0] == '[';
+  if (field.cpp_type() != FieldDescriptor::CPPTYPE_STRING || field.is_repeated() || !list) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      field.name(),
+      " is one text, not a list; write it in double quotes if it begins with a bracket"));
+}
+
 // Strings may go without quotes, which shells eat.
 std::string ValueText(const FieldDescriptor& field, const std::string& value) {
   const bool text = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
@@ -286,6 +297,7 @@ std::string ValueText(const FieldDescriptor& field, const std::string& value) {
 // Sets one field of `message`: a whole field, or entry `index` of a list.
 absl::Status SetField(const FieldDescriptor* field, int index, const std::string& value,
                       Message* message) {
+  TANDEM_RETURN_IF_ERROR(CheckPlainText(*field, value));
   // The value is parsed into an empty message of the same type, so that it cannot touch others.
   const std::unique_ptr<Message> fresh(message->New());
   const google::protobuf::Reflection& reflection = *message->GetReflection();

@@ -50,9 +50,11 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::New(const JobPlan& plan,
 absl::Status StepRunner::Init(int rank, const std::string& init_from) {
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan_));
   TANDEM_ASSIGN_OR_RETURN(train_, NewTrainSource(plan_, rank));
-  if (plan_.job.data().test_size() > 0 || plan_.job.data().test_fraction() > 0 ||
-      !plan_.job.data().negatives().test_negatives().empty()) {
+  const Data& data = plan_.job.data();
+  if (HasTestRows(data) || !data.negatives().test_negatives().empty()) {
     TANDEM_ASSIGN_OR_RETURN(test_, NewTestSource(plan_, rank));
+  } else if (HasValidationRows(data)) {
+    TANDEM_ASSIGN_OR_RETURN(test_, NewValidationSource(plan_, rank));
   }
   TANDEM_ASSIGN_OR_RETURN(
       model_,

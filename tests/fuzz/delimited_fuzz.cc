@@ -12,14 +12,35 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   columns.set_header(header);
   columns.set_log_transform((data[0] & 2) != 0);
   columns.set_delimiter((data[0] & 4) != 0 ? "," : "");
-  columns.set_positive((data[0] & 8) != 0 ? "yes" : "");
-  columns.set_missing((data[0] & 16) != 0 ? "?" : "");
+  columns.set_trim((data[0] & 32) != 0);
+  if ((data[0] & 8) != 0) {
+    columns.add_positive("yes");
+    columns.add_positive(">50K.");
+  }
+  if ((data[0] & 64) != 0) columns.add_negative("no");
+  if ((data[0] & 16) != 0) {
+    columns.add_missing("?");
+    columns.add_missing("NA");
+    columns.add_column()->set_name(header ? "c" : "2");
+    columns.mutable_column(0)->add_missing("none");
+  }
   columns.set_label(header ? "y" : "0");
   columns.add_numeric(header ? "n" : "1");
   columns.add_categorical(header ? "c" : "2");
   columns.add_categorical(header ? "d" : "1");
+  const absl::string_view file(reinterpret_cast<const char*>(data) + 1, size - 1);
   const auto parser = tandem::NewDelimitedParser(columns);
   TANDEM_CHECK(parser.ok());
-  tandem::ReadAllRows({reinterpret_cast<const char*>(data) + 1, size - 1}, parser->get(), 1, 2);
+  tandem::ReadAllRows(file, parser->get(), 1, 2);
+  // The same file, standardised.
+  tandem::DataStatistics statistics;
+  tandem::ColumnStatistics* const column = statistics.add_column();
+  column->set_name(header ? "n" : "1");
+  column->set_mean(3);
+  column->set_deviation((data[0] & 128) != 0 ? 1e-300 : 0);
+  columns.set_scale(tandem::Column::STANDARDISE);
+  const auto scaling = tandem::NewDelimitedParser(columns, &statistics);
+  TANDEM_CHECK(scaling.ok());
+  tandem::ReadAllRows(file, scaling->get(), 1, 2);
   return 0;
 }

@@ -13,7 +13,9 @@
 namespace tandem {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -31,6 +33,7 @@ JobPlan NumberedPlan(const std::vector<std::string>& files, int workers, int bat
   columns->set_label("0");
   columns->add_numeric("1");
   columns->add_categorical("2");
+  columns->set_scale(Column::NONE);
   return plan;
 }
 
@@ -50,6 +53,12 @@ std::vector<int> TrainNumbers(const JobPlan& plan, int rank, int64_t epoch) {
 
 std::vector<int> TestNumbers(const JobPlan& plan, int rank) {
   auto source = NewTestSource(plan, rank);
+  EXPECT_TRUE(source.ok()) << source.status();
+  return source.ok() ? Numbers(ReadEpoch(source->get(), 0)) : std::vector<int>();
+}
+
+std::vector<int> ValidationNumbers(const JobPlan& plan, int rank) {
+  auto source = NewValidationSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), 0)) : std::vector<int>();
 }
@@ -138,6 +147,65 @@ TEST(BatchSourceTest, TestFilesAreReadWholeAndInOrder) {
   EXPECT_EQ(TestNumbers(plan, 1), Iota(101, 131, 2));
 }
 
+// Each row trains or validates, whatever the number of workers; which one it is follows from the seed.
+TEST(BatchSourceTest, AFractionOfTheRowsValidatesByChance) {
+  const TempDir dir;
+  const std::vector<std::string> files = {dir.Write("a.csv", NumberedRows(0, 600)),
+                                          dir.Write("b.csv", NumberedRows(600, 1000))};
+  const auto split = [&files](uint64_t seed, int workers) {
+    JobPlan plan = NumberedPlan(files, workers, 32);
+    plan.job.set_seed(seed);
+    plan.job.mutable_data()->mutable_validation()->set_fraction(0.2);
+    plan.job.mutable_data()->set_test_fraction(0.1);
+    EXPECT_TRUE(CheckData(plan).ok()) << CheckData(plan);
+    std::pair<std::vector<int>, std::vector<int>> rows;
+    for (int rank = 0; rank < workers; ++rank) {
+      for (const int row : TrainNumbers(plan, rank, 0)) rows.first.push_back(row);
+      for (const int row : ValidationNumbers(plan, rank)) rows.second.push_back(row);
+    }
+    std::sort(rows.first.begin(), rows.first.end());
+    std::sort(rows.second.begin(), rows.second.end());
+    EXPECT_EQ(TestNumbers(plan, 0), Iota(900, 1000, workers));
+    return rows;
+  };
+  const auto rows = split(1, 1);
+  EXPECT_NEAR(rows.second.size(), 180, 40);
+  std::vector<int> all = rows.first;
+  all.insert(all.end(), rows.second.begin(), rows.second.end());
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, Iota(0, 900));
+  EXPECT_EQ(split(1, 3), rows);
+  EXPECT_NE(split(2, 1), rows);
+}
+
+TEST(BatchSourceTest, TheLastTrainingRowsValidate) {
+  const TempDir dir;
+  JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 100))}, 2, 32);
+  EXPECT_THAT(ValidationNumbers(plan, 0), IsEmpty());
+  EXPECT_FALSE(HasValidationRows(plan.job.data()));
+  plan.job.mutable_data()->mutable_validation()->set_last_fraction(0.25);
+  EXPECT_TRUE(HasValidationRows(plan.job.data()));
+  EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 75, 2));
+  EXPECT_EQ(ValidationNumbers(plan, 1), Iota(76, 100, 2));
+  plan.job.mutable_data()->set_test_fraction(0.2);
+  EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 60, 2));
+  EXPECT_EQ(ValidationNumbers(plan, 0), Iota(60, 80, 2));
+  EXPECT_EQ(TestNumbers(plan, 0), Iota(80, 100, 2));
+  plan.job.mutable_data()->mutable_validation()->set_last_fraction(0.001);
+  ExpectOneLine(CheckData(plan), {"data.validation.last_fraction", "no validation row", "hint"});
+}
+
+TEST(BatchSourceTest, ValidationFilesAreReadWholeAndInOrder) {
+  const TempDir dir;
+  JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
+  plan.job.mutable_data()->mutable_validation()->add_files(
+      dir.Write("v.csv", NumberedRows(200, 231)));
+  EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 50, 2));
+  EXPECT_EQ(ValidationNumbers(plan, 1), Iota(201, 231, 2));
+  plan.job.mutable_data()->mutable_validation()->add_files(dir.Write("w.csv", "1,x,c\n"));
+  ExpectOneLine(CheckData(plan), {"w.csv:1: ", "'x'", "expected a number"});
+}
+
 TEST(BatchSourceTest, HeadersAreNotRows) {
   const TempDir dir;
   JobPlan plan = MakePlan(
@@ -149,6 +217,7 @@ TEST(BatchSourceTest, HeadersAreNotRows) {
   columns->set_label("y");
   columns->add_numeric("n");
   columns->add_categorical("c");
+  columns->set_scale(Column::NONE);
   EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 3));
   const auto shape = FindDataShape(plan);
   ASSERT_TRUE(shape.ok());
@@ -242,7 +311,7 @@ TEST(CheckDataTest, BadFilesAreRefusedInOneLine) {
   ExpectOneLine(check("\n\n"), {"x.csv: ", "empty", "hint"});
   ExpectOneLine(check(good + "1,2\n"), {"x.csv:6: ", "2 columns", "expected 3", "hint"});
   ExpectOneLine(check(good + "\n1,many,c\n"), {"x.csv:7: ", "'many'", "expected a number", "hint"});
-  ExpectOneLine(check(good + "2,1,c\n"), {"x.csv:6: ", "the label is '2'", "hint"});
+  ExpectOneLine(check(good + "2,1,c\n"), {"x.csv:6: ", "the label in column '0' is '2'", "hint"});
   ExpectOneLine(check("1,1,c\n"), {"1 rows for 2 workers", "cluster.workers"});
   ExpectOneLine(CheckData(NumberedPlan({dir.Path("none.csv")}, 1, 8)),
                 {"data.train", "none.csv", "No such file", "hint"});
@@ -270,10 +339,87 @@ TEST(CheckDataTest, HeaderOnlyAndContradictorySplitsAreRefused) {
   plan.job.mutable_data()->mutable_columns()->set_numeric(0, "c");
   plan.job.mutable_data()->mutable_columns()->set_categorical(0, "c");
   plan.job.mutable_data()->clear_train();
-  plan.job.mutable_data()->add_train(dir.Write("h.csv", "1,1,c\n"));
+  plan.job.mutable_data()->add_train(dir.Write("h.csv", "0,1,c\n"));
   ExpectOneLine(CheckData(plan), {"h.csv: ", "no rows below its header", "hint"});
   plan.job.mutable_data()->set_format(Data::FORMAT_UNSPECIFIED);
   EXPECT_FALSE(CheckData(plan).ok());
+}
+
+DataReport ReportOf(const JobPlan& plan) {
+  DataReport report;
+  const absl::Status status = CheckData(plan, &report);
+  EXPECT_TRUE(status.ok()) << status;
+  return report;
+}
+
+void ExpectWarning(const JobPlan& plan, const std::vector<std::string>& parts) {
+  const DataReport report = ReportOf(plan);
+  ASSERT_THAT(report.warnings, SizeIs(1));
+  EXPECT_EQ(report.warnings[0].find('\n'), std::string::npos);
+  for (const std::string& part : parts) EXPECT_THAT(report.warnings[0], HasSubstr(part));
+}
+
+TEST(CheckDataTest, WhatIsRarelyMeantIsSaid) {
+  const TempDir dir;
+  const auto plan = [&](const std::string& text) {
+    return NumberedPlan({dir.Write("x.csv", text)}, 1, 8);
+  };
+  const std::string good = "1,1,c\n0,2,c\n";
+  EXPECT_THAT(ReportOf(plan(good)).warnings, IsEmpty());
+  ExpectWarning(plan("1,,c\n0,,d\n"), {"data.train", "column '1' has no value", "2 rows", "hint"});
+  ExpectWarning(plan("1,1,\n0,2,\n"), {"data.train", "column '2' has no value", "hint"});
+  ExpectWarning(plan("0,1,c\n0,2,c\n"), {"data.train", "all 2 rows", "label 0", "hint"});
+  ExpectWarning(plan("1,1,c\n0,-2e6,c\n"), {"column '1'", "2e+06", "STANDARDISE"});
+  ExpectWarning(plan(good + "1,1,Z\xfcrich\n0,1,Gen\xe8ve\n"),
+                {"x.csv:3: ", "column '2' is 'Z\\xfcrich'", "not UTF-8", "hint"});
+  EXPECT_THAT(ReportOf(plan(good + "1,1,Z\xc3\xbcrich\n")).warnings, IsEmpty());
+  JobPlan sorted = plan("0,1,c\n0,2,c\n1,1,c\n1,1,c\n1,1,c\n1,1,c\n");
+  sorted.job.mutable_data()->set_test_fraction(0.5);
+  ExpectWarning(sorted, {"data.test", "all 3 rows", "label 1", "sorted by label"});
+  ExpectWarning(MakePlan(Data::LIBSVM, {dir.Write("x.svm", "1 1:1\n0 1:123456\n")}, 1, 8),
+                {"data.train", "123456", "hint"});
+}
+
+TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {
+  const TempDir dir;
+  const std::string text = "1,1,c\n0,x,c\n0,2,c\n1,3\n1,4,d\n7,5,d\n0,6,d\n";
+  JobPlan plan = NumberedPlan({dir.Write("x.csv", text)}, 2, 8);
+  plan.job.mutable_data()->mutable_columns()->add_positive("1");
+  plan.job.mutable_data()->mutable_columns()->add_negative("0");
+  ExpectOneLine(CheckData(plan), {"x.csv:2: ", "'x'"});
+  plan.job.mutable_data()->set_skip_bad_rows(2);
+  ExpectOneLine(CheckData(plan), {"x.csv:6: ", "'7'", "bad row 3", "data.skip_bad_rows is 2"});
+  plan.job.mutable_data()->set_skip_bad_rows(3);
+  const DataReport report = ReportOf(plan);
+  ASSERT_THAT(report.bad_rows, SizeIs(3));
+  EXPECT_THAT(report.bad_rows[0], HasSubstr("x.csv:2: "));
+  EXPECT_THAT(report.bad_rows[1], HasSubstr("x.csv:4: "));
+  EXPECT_THAT(report.bad_rows[2], HasSubstr("x.csv:6: "));
+  EXPECT_THAT(report.warnings, Contains(HasSubstr("3 bad rows are skipped")));
+  // Rows are dealt as if the bad ones were there.
+  EXPECT_THAT(TrainNumbers(plan, 0, 0), ElementsAre(1, 2, 4, 6));
+  EXPECT_THAT(TrainNumbers(plan, 1, 0), IsEmpty());
+}
+
+// A file that changes while a job trains on it.
+TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
+  const TempDir dir;
+  const JobPlan plan = NumberedPlan({dir.Write("x.csv", NumberedRows(0, 50))}, 1, 8);
+  auto source = *NewTrainSource(plan, 0);
+  EXPECT_EQ(Numbers(ReadEpoch(source.get(), 0)), Iota(0, 50));
+  EXPECT_EQ(Numbers(ReadEpoch(source.get(), 1)), Iota(0, 50));
+  dir.Write("x.csv", NumberedRows(0, 51));
+  ExpectOneLine(source->StartEpoch(2), {"x.csv has changed since the run began", "bytes", "hint"});
+  // In the middle of an epoch: said at its end.
+  source = *NewTrainSource(plan, 0);
+  ASSERT_TRUE(source->StartEpoch(0).ok());
+  std::ofstream(dir.Path("x.csv"), std::ios::app) << "1,51,c\n";
+  absl::Status status;
+  Batch batch;
+  do {
+    status = source->Next(&batch);
+  } while (status.ok() && batch.samples > 0);
+  ExpectOneLine(status, {"x.csv has changed", "hint"});
 }
 
 // An error in the middle of an epoch comes out of Next with the same words.

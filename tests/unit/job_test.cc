@@ -314,6 +314,11 @@ INSTANTIATE_TEST_SUITE_P(
             {{"table[0].initializer.kind", "NORMAL"}},
             "table[0].initializer.scale: 0, must be a finite number above 0; NORMAL needs "
             "its deviation, such as 0.01"},
+        Contradiction{{{"data.format", "NCF"},
+                       {"model", "{mlp {hidden: 8}}"},
+                       {"table[0].initializer", "{kind: ZERO}"}},
+                      "table[0].initializer: every table begins with zeros, from which this model "
+                      "cannot learn; leave it out, or say kind: NORMAL scale: 0.01"},
         Contradiction{{{"table[0].initializer", "{kind: ZERO scale: 1}"}},
                       "table[0].initializer.scale: 1, but ZERO has no scale"},
         Contradiction{{{"table[0].initializer", "{kind: CONSTANT scale: inf}"}},
@@ -381,7 +386,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Contradiction{{{"train.batch", "0"}}, "train.batch: 0, must be 1 to 16777216"},
         Contradiction{{{"train.batch", "-1"}}, "train.batch: -1, must be 1 to 16777216"},
-        Contradiction{{{"train.epochs", "-1"}}, "train.epochs: -1, must not be negative"},
+        Contradiction{{{"train.epochs", "-1"}},
+                      "train.epochs: -1, must be at least 1; evaluate_only: true takes no step"},
+        Contradiction{{{"train.epochs", "0"}},
+                      "train.epochs: 0, must be at least 1; evaluate_only: true takes no step"},
         Contradiction{{{"train.max_steps", "-1"}}, "train.max_steps: -1, must not be negative"},
         Contradiction{{{"train.depth", "-1"}}, "train.depth: -1, must be 0 to 1024"},
         Contradiction{{{"train.max_unacknowledged", "-1"}},
@@ -441,6 +449,19 @@ INSTANTIATE_TEST_SUITE_P(
             {{"data.test_fraction", "0.1"}, {"data.test", "x"}},
             "data.test_fraction: set together with `test`; keep the files or the fraction, "
             "not both"},
+        Contradiction{{{"data.validation", "{}"}},
+                      "data.validation: empty; say one of files, fraction and last_fraction"},
+        Contradiction{{{"data.validation", "{fraction: 0.1 last_fraction: 0.1}"}},
+                      "data.validation: set in more than one way; say one of files, fraction and "
+                      "last_fraction"},
+        Contradiction{{{"data.validation.fraction", "1"}},
+                      "data.validation.fraction: 1, must be at least 0 and below 1"},
+        Contradiction{{{"data.format", "NCF"}, {"data.validation.files", "x"}},
+                      "data.validation: not for NCF, which ranks test rows against candidates"},
+        Contradiction{{{"data.skip_bad_rows", "-1"}},
+                      "data.skip_bad_rows: -1, must not be negative"},
+        Contradiction{{{"data.statistics", "{}"}},
+                      "data.statistics: only for format DELIMITED, whose columns are standardised"},
         Contradiction{{{"data.shuffle_buffer", "-1"}},
                       "data.shuffle_buffer: -1, must not be negative"},
         Contradiction{{{"data.max_rows", "-1"}}, "data.max_rows: -1, must not be negative"}));
@@ -474,8 +495,75 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.columns.categorical[0]: column \"1\" is used twice"},
         Contradiction{{{"data.columns.numeric", "[\"\"]"}},
                       "data.columns.numeric[0]: a column without a name"},
+        Contradiction{{{"data.columns.positive", "[\"a\", \"b\"]"}, {"data.columns.negative", "b"}},
+                      "data.columns.negative[0]: \"b\" counts as 1 by data.columns.positive; a "
+                      "label counts as 1 or as 0"},
+        Contradiction{{{"data.columns.column", "{missing: 'x'}"}},
+                      "data.columns.column[0].name: not set; say which column is meant"},
+        Contradiction{
+            {{"data.columns.categorical", "2"}, {"data.columns.column", "{name: '2' log: true}"}},
+            "data.columns.column[0]: \"2\" is categorical; fill, clip, log and scale are "
+            "for numeric columns"},
+        Contradiction{{{"data.columns.column", "{name: '1' clip_min: 2 clip_max: 2}"}},
+                      "data.columns.column[0].clip_max: 2, must be above clip_min, which is 2"},
+        Contradiction{{{"data.columns.column", "{name: '1' fill: inf}"}},
+                      "data.columns.column[0].fill: inf, must be a finite number"},
+        Contradiction{{{"data.columns.statistics_rows", "-1"}},
+                      "data.columns.statistics_rows: -1, must not be negative"},
+        Contradiction{{{"data.skip_bad_rows", "5"}},
+                      "data.columns.negative: not set, but data.skip_bad_rows is; name the labels "
+                      "that count as 0, so that a bad label is seen as one"},
+        Contradiction{{{"data.statistics", "{column {name: '1' mean: nan}}"}},
+                      "data.statistics.column[0].mean: nan, must be a finite number"},
+        Contradiction{{{"data.columns.column", "{name: '0'}"}},
+                      "data.columns.column[0].name: \"0\" is not in data.columns.numeric or "
+                      "categorical"},
+        Contradiction{{{"data.columns.column", "[{name: '1'}, {name: '1'}]"}},
+                      "data.columns.column[1].name: \"1\" has a `column` already; put all into "
+                      "that one"},
         Contradiction{{{"data.columns.numeric", "[]"}},
                       "data.columns: no numeric and no categorical column; a model needs inputs"}));
+
+// `--set` takes a list where a list is due, and nowhere else.
+TEST(OverrideTest, AListIsAListAndATextIsAText) {
+  const Overrides delimited = {{"data.format", "DELIMITED"},
+                               {"data.columns.label", "0"},
+                               {"data.columns.numeric", "[\"1\"]"}};
+  Overrides overrides = delimited;
+  overrides.emplace_back("data.columns.missing", "[\"XX\",\"NA\"]");
+  const Job job = MustParse(kJob, overrides);
+  EXPECT_THAT(job.data().columns().missing(), ElementsAre("XX", "NA"));
+  for (const auto& [path, refusal] : Overrides{{"data.columns.label", "is one text, not a list"},
+                                               {"name", "is one text, not a list"},
+                                               {"data.train[0]", "takes one value"}}) {
+    overrides = delimited;
+    overrides.emplace_back(path, "[\"XX\",\"NA\"]");
+    EXPECT_THAT(Refusal(kJob, overrides), HasSubstr(refusal)) << path;
+  }
+  overrides = delimited;
+  overrides.emplace_back("name", "\"[x]\"");
+  EXPECT_EQ(MustParse(kJob, overrides).name(), "[x]");
+}
+
+TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUnits) {
+  const Overrides zeros = {{"model", "{mlp {hidden: 8}}"},
+                           {"table[0].initializer", "{kind: ZERO}"}};
+  MustParse(kJob, zeros);  // CRITEO has numbers
+  MustParse(kJob, {{"data.format", "LIBSVM"},
+                   {"table[0].dim", "1"},
+                   {"model", "{logistic_regression {}}"},
+                   {"table[0].initializer", "{kind: ZERO}"}});
+}
+
+TEST(ContradictionTest, LibsvmTakesLabelsAlone) {
+  const Overrides libsvm = {{"data.format", "LIBSVM"}, {"data.columns.positive", "2"}};
+  MustParse(kJob, libsvm);
+  Overrides more = libsvm;
+  more.emplace_back("data.columns.label", "0");
+  EXPECT_THAT(Refusal(kJob, more), HasSubstr("LIBSVM takes `positive` and `negative` alone"));
+  EXPECT_THAT(Refusal(kJob, {{"data.format", "LIBSVM"}, {"data.columns.negative", "1"}}),
+              HasSubstr("data.columns.positive: not set"));
+}
 
 TEST(ContradictionTest, DepthIsAllowedWhereReadsAreOnlyParked) {
   // BSP and fixed delay: a read may be sent early, it is parked until its version is there.

@@ -118,7 +118,7 @@ TEST(LibsvmTest, BadRowsAreRefused) {
   Row row;
   for (const char* label : {"2", "0.5", "x", "# nothing"}) {
     ExpectOneLine(NewLibsvmParser(/*max_ids=*/0)->Parse(absl::StrCat(label, " 1:1"), &row),
-                  {"the label", "0 or 1, or -1 or +1", "hint"});
+                  {"the label", "'1'", "'-1'", "'False'", "data.columns", "hint"});
   }
   for (const char* pair :
        {"1", "1:", ":1", "-1:1", "18446744073709551616:1", "1:x", "1:nan", "qid:3"}) {
@@ -127,7 +127,32 @@ TEST(LibsvmTest, BadRowsAreRefused) {
   }
   auto parser = NewLibsvmParser(/*max_ids=*/0);
   ASSERT_TRUE(parser->Parse("0 1:1", &row).ok());
-  ExpectOneLine(parser->Parse("-1 1:1", &row), {"0 in some rows and -1 in others", "hint"});
+  ExpectOneLine(parser->Parse("-1 1:1", &row),
+                {"the label is '-1'", "'0' (0)", "each written in one way", "hint"});
+}
+
+TEST(LibsvmTest, LabelsOfOtherKinds) {
+  const auto label = [](RowParser* parser, absl::string_view line) {
+    Row row;
+    const absl::Status status = parser->Parse(line, &row);
+    EXPECT_TRUE(status.ok()) << status;
+    return row.label;
+  };
+  auto words = NewLibsvmParser(/*max_ids=*/0);
+  EXPECT_EQ(label(words.get(), "False 1:1"), 0);
+  EXPECT_EQ(label(words.get(), "True 1:1"), 1);
+  auto decimals = NewLibsvmParser(/*max_ids=*/0);
+  EXPECT_EQ(label(decimals.get(), "-1.0 1:1"), 0);
+  EXPECT_EQ(label(decimals.get(), "+1 1:1"), 1);
+  EXPECT_EQ(label(decimals.get(), "-1 1:1"), 0);
+  Columns columns;
+  columns.add_positive("2");
+  columns.add_negative("1");
+  auto classes = NewLibsvmParser(/*max_ids=*/0, columns);
+  EXPECT_EQ(label(classes.get(), "1 1:1"), 0);
+  EXPECT_EQ(label(classes.get(), "2 1:1"), 1);
+  Row row;
+  ExpectOneLine(classes->Parse("0 1:1", &row), {"the label is '0'", "'2'", "'1' (0)"});
 }
 
 Columns NamedColumns() {
@@ -135,11 +160,11 @@ Columns NamedColumns() {
   columns.set_delimiter(",");
   columns.set_header(true);
   columns.set_label("y");
-  columns.set_positive("yes");
+  columns.add_positive("yes");
   columns.add_numeric("age");
   columns.add_categorical("city");
   columns.add_categorical("job");
-  columns.set_missing("?");
+  columns.add_missing("?");
   return columns;
 }
 
@@ -220,6 +245,115 @@ TEST(DelimitedTest, QuotedCells) {
   EXPECT_EQ(row.keys[0], FieldHash("city").Key("\"Rome"));
 }
 
+Row ParseRow(RowParser* parser, absl::string_view line) {
+  Row row;
+  const absl::Status status = parser->Parse(line, &row);
+  EXPECT_TRUE(status.ok()) << status;
+  return row;
+}
+
+TEST(DelimitedTest, SeveralSpellingsOfMissingForAllAndByColumn) {
+  Columns columns = NamedColumns();
+  columns.add_missing("NA");
+  Column* const age = columns.add_column();
+  age->set_name("age");
+  age->add_missing("-1");
+  Column* const city = columns.add_column();
+  city->set_name("city");
+  city->add_missing("nowhere");
+  auto parser = *NewDelimitedParser(columns);
+  ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+  const uint64_t no_city = FieldHash("city").missing(), no_job = FieldHash("job").missing();
+  for (const char* line : {"no,,,", "no,?,?,?", "no,NA,NA,NA"}) {
+    const Row row = ParseRow(parser.get(), line);
+    EXPECT_THAT(row.numbers, ElementsAre(0.0f)) << line;
+    EXPECT_THAT(row.keys, ElementsAre(no_city, no_job)) << line;
+  }
+  const Row row = ParseRow(parser.get(), "no,-1,nowhere,nowhere");
+  EXPECT_THAT(row.numbers, ElementsAre(0.0f));
+  EXPECT_THAT(row.keys, ElementsAre(no_city, FieldHash("job").Key("nowhere")));
+}
+
+TEST(DelimitedTest, BlanksAroundCellsAreTrimmedIfTheJobSaysSo) {
+  Columns columns = NamedColumns();
+  auto parser = *NewDelimitedParser(columns);
+  ExpectOneLine(parser->StartFile("y, age, city, job"), {"no column 'age'", "' age'", "trim"});
+  ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+  Row row;
+  ExpectOneLine(parser->Parse("no, 41,Rome,x", &row), {"'age'", "' 41'", "data.columns.trim"});
+  ASSERT_TRUE(parser->Parse("yes,41, Rome,x", &row).ok());
+  EXPECT_EQ(row.keys[0], FieldHash("city").Key(" Rome"));
+  ExpectOneLine(parser->Parse("yes, 41, \"Rome, Italy\",x", &row), {"5 columns", "trim"});
+  columns.set_trim(true);
+  parser = *NewDelimitedParser(columns);
+  ASSERT_TRUE(parser->StartFile("y , age,\tcity,\"job\"").ok());
+  row = ParseRow(parser.get(), " yes,\t41 , Rome ,x ");
+  EXPECT_EQ(row.label, 1);
+  EXPECT_THAT(row.numbers, ElementsAre(41.0f));
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("Rome"), FieldHash("job").Key("x")));
+  // A quote after a blank; what it protects stays as it is.
+  row = ParseRow(parser.get(), R"(no, 41 , "Rome, Italy" ,"?")");
+  EXPECT_THAT(row.keys,
+              ElementsAre(FieldHash("city").Key("Rome, Italy"), FieldHash("job").missing()));
+  row = ParseRow(parser.get(), R"(no, "4e1", " Rome", "")");
+  EXPECT_THAT(row.numbers, ElementsAre(40.0f));
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key(" Rome"), FieldHash("job").missing()));
+  row = ParseRow(parser.get(), "no, ,   , ? ");
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").missing(), FieldHash("job").missing()));
+}
+
+TEST(DelimitedTest, LabelsAreMapped) {
+  Columns columns = NamedColumns();
+  for (const char* text : {"1", "True", ">50K."}) columns.add_positive(text);
+  for (const char* text : {"no", "-1", "<=50K."}) columns.add_negative(text);
+  auto parser = *NewDelimitedParser(columns);
+  ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+  for (const char* text : {"yes", "1", "+1", "1.0", "1e0", "True", ">50K."}) {
+    EXPECT_EQ(ParseRow(parser.get(), absl::StrCat(text, ",1,a,b")).label, 1) << text;
+  }
+  for (const char* text : {"no", "-1", "-1.00", "<=50K."}) {
+    EXPECT_EQ(ParseRow(parser.get(), absl::StrCat(text, ",1,a,b")).label, 0) << text;
+  }
+  Row row;
+  for (const char* text : {"0", "true", "", "No"}) {
+    ExpectOneLine(parser->Parse(absl::StrCat(text, ",1,a,b"), &row),
+                  {absl::StrCat("the label in column 'y' is '", text, "'"), "'yes' or '1'",
+                   "'no' or '-1' or '<=50K.' (0)", "data.columns.negative"});
+  }
+}
+
+// Without a word in the job.
+TEST(DelimitedTest, LabelsOfOneAndTrueCountAsOne) {
+  Columns columns = NamedColumns();
+  columns.clear_positive();
+  for (const auto& [zero, one] : std::vector<std::pair<std::string, std::string>>{
+           {"0", "1"}, {"0.0", "1.0"}, {"-1", "+1"}, {"False", "True"}, {"n", "true"}}) {
+    auto parser = *NewDelimitedParser(columns);
+    ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+    EXPECT_EQ(ParseRow(parser.get(), zero + ",1,a,b").label, 0);
+    EXPECT_EQ(ParseRow(parser.get(), one + ",1,a,b").label, 1);
+    Row row;
+    EXPECT_FALSE(parser->Parse("2,1,a,b", &row).ok());
+  }
+}
+
+TEST(DelimitedTest, ANameThatTwoColumnsHaveIsRefused) {
+  auto parser = *NewDelimitedParser(NamedColumns());
+  ExpectOneLine(parser->StartFile("y,age,city,job,age"),
+                {"2 columns 'age'", "data.columns.numeric", "expected one", "hint"});
+  EXPECT_TRUE(parser->StartFile("y,age,city,job,x,x").ok()) << "nobody reads x";
+}
+
+TEST(DelimitedTest, SemicolonsSeparateQuotedCellsToo) {
+  Columns columns = NamedColumns();
+  columns.set_delimiter(";");
+  auto parser = *NewDelimitedParser(columns);
+  ASSERT_TRUE(parser->StartFile(R"("age";"y";"city";"job")").ok());
+  const Row row = ParseRow(parser.get(), R"(58;"yes";"a;b";"clerk")");
+  EXPECT_EQ(row.label, 1);
+  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("a;b"), FieldHash("job").Key("clerk")));
+}
+
 TEST(DelimitedTest, BadRowsAreRefused) {
   auto parser = *NewDelimitedParser(NamedColumns());
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
@@ -229,8 +363,8 @@ TEST(DelimitedTest, BadRowsAreRefused) {
   ExpectOneLine(parser->Parse("no,old,Rome,x", &row), {"'age'", "'old'", "expected a number"});
   ASSERT_TRUE(parser->Parse("no,1,Rome,x", &row).ok());
   ExpectOneLine(parser->Parse("maybe,1,Rome,x", &row),
-                {"the label is 'maybe'", "'yes'", "'no'", "two values"});
-  ExpectOneLine(parser->Parse(",1,Rome,x", &row), {"the label is ''", "'yes'", "hint"});
+                {"column 'y' is 'maybe'", "'yes'", "'no'", "data.columns.positive"});
+  ExpectOneLine(parser->Parse(",1,Rome,x", &row), {"column 'y' is ''", "'yes'", "hint"});
 }
 
 }  // namespace

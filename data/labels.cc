@@ -1,0 +1,61 @@
+#include "data/labels.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "data/cells.h"
+
+namespace tandem {
+
+LabelMap::Text::Text(absl::string_view bytes) : text(bytes) {
+  is_number = ParseNumber(bytes, &number);
+}
+
+LabelMap::Texts LabelMap::MakeTexts(const std::vector<std::string>& texts) {
+  Texts made;
+  for (const std::string& text : texts) made.emplace_back(text);
+  return made;
+}
+
+LabelMap::LabelMap(std::vector<std::string> positive, std::vector<std::string> negative,
+                   std::vector<std::string> others)
+    : positive_(MakeTexts(positive)),
+      others_(MakeTexts(others)),
+      negative_(MakeTexts(negative)),
+      learns_(negative.empty()) {}
+
+bool LabelMap::ContainsBytes(const Texts& texts, absl::string_view text) {
+  return std::any_of(texts.begin(), texts.end(), [&](const Text& t) { return t.text == text; });
+}
+
+bool LabelMap::Contains(const Texts& texts, const Text& text) {
+  return std::any_of(texts.begin(), texts.end(), [&](const Text& t) {
+    return t.text == text.text || (t.is_number && text.is_number && t.number == text.number);
+  });
+}
+
+bool LabelMap::Read(absl::string_view text, float* label) {
+  *label = ContainsBytes(positive_, text) ? 1.0f : 0.0f;
+  if (*label == 1 || ContainsBytes(negative_, text)) return true;
+  const Text other(text);
+  *label = Contains(positive_, other) ? 1.0f : 0.0f;
+  if (*label == 1 || Contains(negative_, other)) return true;
+  if (!learns_ || !negative_.empty() || text.empty()) return false;
+  if (!others_.empty() && !Contains(others_, other)) return false;
+  negative_.push_back(other);
+  return true;
+}
+
+std::string LabelMap::Expected() const {
+  const auto shown = [](const Texts& texts) {
+    return absl::StrJoin(texts, " or ", [](std::string* out, const Text& text) {
+      absl::StrAppend(out, Quote(text.text));
+    });
+  };
+  const Texts& rest = negative_.empty() ? others_ : negative_;
+  return absl::StrCat(shown(positive_), " (which counts as 1)",
+                      rest.empty() ? "" : absl::StrCat(", or ", shown(rest), " (0)"));
+}
+
+}  // namespace tandem

@@ -1,0 +1,49 @@
+// Which texts of a label count as 1 and which as 0.
+//
+// Thread safety: one thread at a time.
+#ifndef TANDEM_DATA_LABELS_H_
+#define TANDEM_DATA_LABELS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+class LabelMap {
+ public:
+  // `others`: if `negative` is empty, the first of these texts that is met counts as 0 from then on,
+  // and no second one may come; if that is empty too, the first text of any kind that is not
+  // positive.
+  LabelMap(std::vector<std::string> positive, std::vector<std::string> negative,
+           std::vector<std::string> others = {});
+
+  // False if the text is no label. Texts are the same if their bytes are, or if both are the same
+  // number: "1", "1.0" and "+1".
+  bool Read(absl::string_view text, float* label);
+
+  // "'yes' (which counts as 1), or 'no' or 'never' (0)": what is known by now, for messages.
+  std::string Expected() const;
+
+ private:
+  struct Text {
+    explicit Text(absl::string_view bytes);
+    std::string text;
+    bool is_number = false;
+    double number = 0;
+  };
+  using Texts = std::vector<Text>;
+  static Texts MakeTexts(const std::vector<std::string>& texts);
+  static bool Contains(const Texts& texts, const Text& text);
+  // Among the texts as bytes alone, which is what nearly every label is.
+  static bool ContainsBytes(const Texts& texts, absl::string_view text);
+
+  const Texts positive_, others_;
+  Texts negative_;  // the first other one, once it has been met
+  const bool learns_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_DATA_LABELS_H_

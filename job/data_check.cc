@@ -1,0 +1,238 @@
+#include "job/data_check.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "base/status_macros.h"
+#include "job/refuse.h"
+
+namespace tandem {
+namespace {
+
+constexpr int64_t kMaxIds = 1 << 20;  // beyond it a number is a slip of the pen
+
+// A column is a name if the file has a header, else a number from 0; each is used once.
+absl::Status CheckColumn(const std::string& path, const Columns& columns, const std::string& column,
+                         std::set<std::string>* used) {
+  int64_t number = 0;
+  if (column.empty()) return Refuse(path, "a column without a name");
+  if (!columns.header() && (!absl::SimpleAtoi(column, &number) || number < 0)) {
+    return Refuse(path, "column ", Quoted(column),
+                  " is not a number from 0; set columns.header: true if the first line has names");
+  }
+  if (!used->insert(column).second) {
+    return Refuse(path, "column ", Quoted(column), " is used twice");
+  }
+  return absl::OkStatus();
+}
+
+// Each text of a label has one meaning.
+absl::Status CheckLabels(const Columns& columns) {
+  const std::set<std::string> positive(columns.positive().begin(), columns.positive().end());
+  for (int i = 0; i < columns.negative_size(); ++i) {
+    if (positive.count(columns.negative(i)) == 0) continue;
+    return Refuse(absl::StrCat("data.columns.negative[", i, "]"), Quoted(columns.negative(i)),
+                  " counts as 1 by data.columns.positive; a label counts as 1 or as 0");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckScale(const std::string& path, Column::Scale scale) {
+  if (Column::Scale_IsValid(scale)) return absl::OkStatus();
+  return Refuse(path, static_cast<int>(scale), " is not a scale");
+}
+
+// Numbers alone can be filled, clipped and scaled.
+absl::Status CheckTransforms(const std::string& path, const Columns& columns,
+                             const Column& column) {
+  const bool numeric = std::find(columns.numeric().begin(), columns.numeric().end(),
+                                 column.name()) != columns.numeric().end();
+  const bool transforms = column.has_fill() || column.has_clip_min() || column.has_clip_max() ||
+                          column.log() || column.scale() != Column::SCALE_UNSPECIFIED;
+  if (transforms && !numeric) {
+    return Refuse(path, Quoted(column.name()),
+                  " is categorical; fill, clip, log and scale are for numeric columns");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckScale(path + ".scale", column.scale()));
+  TANDEM_RETURN_IF_ERROR(Finite(path + ".fill", column.fill()));
+  TANDEM_RETURN_IF_ERROR(Finite(path + ".clip_min", column.clip_min()));
+  TANDEM_RETURN_IF_ERROR(Finite(path + ".clip_max", column.clip_max()));
+  if (column.has_clip_min() && column.has_clip_max() && column.clip_min() >= column.clip_max()) {
+    return Refuse(path + ".clip_max", column.clip_max(), ", must be above clip_min, which is ",
+                  column.clip_min());
+  }
+  return absl::OkStatus();
+}
+
+// What is said of single columns is said of columns that are read, once each.
+absl::Status CheckColumnRules(const Columns& columns, const std::set<std::string>& used) {
+  std::set<std::string> described;
+  for (int i = 0; i < columns.column_size(); ++i) {
+    const std::string path = absl::StrCat("data.columns.column[", i, "].name");
+    const std::string& name = columns.column(i).name();
+    if (name.empty()) return Refuse(path, "not set; say which column is meant");
+    if (used.count(name) == 0 || name == columns.label()) {
+      return Refuse(path, Quoted(name), " is not in data.columns.numeric or categorical");
+    }
+    if (!described.insert(name).second) {
+      return Refuse(path, Quoted(name), " has a `column` already; put all into that one");
+    }
+    TANDEM_RETURN_IF_ERROR(
+        CheckTransforms(absl::StrCat("data.columns.column[", i, "]"), columns, columns.column(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckColumns(const Columns& columns) {
+  if (columns.delimiter().size() != 1) {
+    return Refuse("data.columns.delimiter", Quoted(columns.delimiter()), ", must be one character");
+  }
+  if (columns.label().empty()) {
+    return Refuse("data.columns.label", "not set; say which column is the label");
+  }
+  if (columns.numeric().empty() && columns.categorical().empty()) {
+    return Refuse("data.columns", "no numeric and no categorical column; a model needs inputs");
+  }
+  std::set<std::string> used;
+  TANDEM_RETURN_IF_ERROR(CheckColumn("data.columns.label", columns, columns.label(), &used));
+  for (int i = 0; i < columns.numeric_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.numeric[", i, "]"), columns,
+                                       columns.numeric(i), &used));
+  }
+  for (int i = 0; i < columns.categorical_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(CheckColumn(absl::StrCat("data.columns.categorical[", i, "]"), columns,
+                                       columns.categorical(i), &used));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckLabels(columns));
+  TANDEM_RETURN_IF_ERROR(CheckScale("data.columns.scale", columns.scale()));
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.columns.statistics_rows", columns.statistics_rows()));
+  return CheckColumnRules(columns, used);
+}
+
+// LIBSVM has no columns, but labels that may need to be named.
+absl::Status CheckLibsvm(const Data& data) {
+  TANDEM_RETURN_IF_ERROR(Between("data.max_ids", data.max_ids(), 1, kMaxIds));
+  if (!data.has_columns()) return absl::OkStatus();
+  Columns rest = data.columns();
+  rest.clear_positive();
+  rest.clear_negative();
+  if (rest.ByteSizeLong() > 0) {
+    return Refuse("data.columns", "of these, LIBSVM takes `positive` and `negative` alone");
+  }
+  if (data.columns().positive().empty()) {
+    return Refuse("data.columns.positive", "not set; say which label counts as 1");
+  }
+  return CheckLabels(data.columns());
+}
+
+absl::Status CheckNegatives(const Data& data) {
+  TANDEM_RETURN_IF_ERROR(
+      Between("data.negatives.per_positive", data.negatives().per_positive(), 1, 1000));
+  const bool has_candidates = !data.negatives().test_negatives().empty();
+  if (data.test().empty() == has_candidates) {
+    return Refuse("data.negatives.test_negatives", has_candidates ? "set" : "not set",
+                  ", and test ", has_candidates ? "is not" : "is",
+                  "; NCF ranks each row of `test` against the candidates of this file");
+  }
+  if (data.test_fraction() > 0) {
+    return Refuse("data.test_fraction", "not for NCF; its test rows come from `test`");
+  }
+  return absl::OkStatus();
+}
+
+// Fields of one format given to another.
+absl::Status CheckOnlyFor(const Data& data) {
+  const std::string format = Data::Format_Name(data.format());
+  const bool columns = data.format() == Data::DELIMITED || data.format() == Data::LIBSVM;
+  if (!columns && data.has_columns()) {
+    return Refuse("data.columns", "only for format DELIMITED; ", format, " has fixed columns");
+  }
+  if (data.format() != Data::NCF && data.has_negatives()) {
+    return Refuse("data.negatives", "only for format NCF; ", format, " rows carry their label");
+  }
+  if (data.format() != Data::LIBSVM && data.max_ids() != 0) {
+    return Refuse("data.max_ids", "only for format LIBSVM; rows of ", format,
+                  " have one id a field");
+  }
+  if (data.format() != Data::DELIMITED && data.has_statistics()) {
+    return Refuse("data.statistics", "only for format DELIMITED, whose columns are standardised");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFormat(const Data& data) {
+  if (data.format() == Data::FORMAT_UNSPECIFIED) {
+    return Refuse("data.format", "not set; one of CRITEO, LIBSVM, DELIMITED, NCF");
+  }
+  if (!Data::Format_IsValid(data.format())) {
+    return Refuse("data.format", data.format(), " is not a format");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckOnlyFor(data));
+  if (data.format() == Data::DELIMITED && !data.has_columns()) {
+    return Refuse("data.columns", "not set; format DELIMITED needs label, numeric and categorical");
+  }
+  if (data.format() == Data::DELIMITED) return CheckColumns(data.columns());
+  if (data.format() == Data::LIBSVM) return CheckLibsvm(data);
+  if (data.format() == Data::NCF) return CheckNegatives(data);
+  return absl::OkStatus();
+}
+
+// Statistics are those of finite numbers.
+absl::Status CheckStatistics(const DataStatistics& statistics) {
+  for (int i = 0; i < statistics.column_size(); ++i) {
+    const std::string path = absl::StrCat("data.statistics.column[", i, "]");
+    TANDEM_RETURN_IF_ERROR(Finite(path + ".mean", statistics.column(i).mean()));
+    TANDEM_RETURN_IF_ERROR(NotNegative(path + ".deviation", statistics.column(i).deviation()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckValidation(const Data& data) {
+  const Validation& validation = data.validation();
+  TANDEM_RETURN_IF_ERROR(BelowOne("data.validation.fraction", validation.fraction()));
+  TANDEM_RETURN_IF_ERROR(BelowOne("data.validation.last_fraction", validation.last_fraction()));
+  const int ways = (validation.files().empty() ? 0 : 1) + (validation.fraction() > 0 ? 1 : 0) +
+                   (validation.last_fraction() > 0 ? 1 : 0);
+  if (data.has_validation() && ways != 1) {
+    return Refuse("data.validation", ways == 0 ? "empty" : "set in more than one way",
+                  "; say one of files, fraction and last_fraction");
+  }
+  if (ways > 0 && data.format() == Data::NCF) {
+    return Refuse("data.validation", "not for NCF, which ranks test rows against candidates");
+  }
+  return absl::OkStatus();
+}
+
+// A first row with a label that nobody has named would otherwise say what counts as 0.
+absl::Status CheckSkipBadRows(const Data& data) {
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.skip_bad_rows", data.skip_bad_rows()));
+  if (data.skip_bad_rows() == 0) return absl::OkStatus();
+  if (data.format() == Data::NCF) return Refuse("data.skip_bad_rows", "not for NCF");
+  if (data.format() == Data::DELIMITED && data.columns().negative().empty()) {
+    return Refuse("data.columns.negative",
+                  "not set, but data.skip_bad_rows is; name the labels that count as 0, so that a "
+                  "bad label is seen as one");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckDataSpec(const Data& data) {
+  TANDEM_RETURN_IF_ERROR(CheckFormat(data));
+  if (data.train().empty()) return Refuse("data.train", "no files to train on");
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.shuffle_buffer", data.shuffle_buffer()));
+  TANDEM_RETURN_IF_ERROR(NotNegative("data.max_rows", data.max_rows()));
+  TANDEM_RETURN_IF_ERROR(BelowOne("data.test_fraction", data.test_fraction()));
+  if (data.test_fraction() > 0 && !data.test().empty()) {
+    return Refuse("data.test_fraction",
+                  "set together with `test`; keep the files or the fraction, not both");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckValidation(data));
+  TANDEM_RETURN_IF_ERROR(CheckSkipBadRows(data));
+  return CheckStatistics(data.statistics());
+}
+
+}  // namespace tandem

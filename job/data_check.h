@@ -1,0 +1,15 @@
+// What a job may say of its data. Used by job_check.cc only; job.h is the interface.
+#ifndef TANDEM_JOB_DATA_CHECK_H_
+#define TANDEM_JOB_DATA_CHECK_H_
+
+#include "absl/status/status.h"
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+// As CheckJob (job_check.h), of `data` alone.
+absl::Status CheckDataSpec(const Data& data);
+
+}  // namespace tandem
+
+#endif  // TANDEM_JOB_DATA_CHECK_H_

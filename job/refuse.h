@@ -1,0 +1,59 @@
+// How a value of a job is refused: "path: value, must be ...", with paths as in `--set`. Used by the
+// checks of a job only.
+#ifndef TANDEM_JOB_REFUSE_H_
+#define TANDEM_JOB_REFUSE_H_
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace tandem {
+
+template <typename... Parts>
+absl::Status Refuse(absl::string_view path, const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parts...));
+}
+
+inline std::string Quoted(absl::string_view text) {
+  return absl::StrCat("\"", absl::CHexEscape(text), "\"");
+}
+
+inline absl::Status Between(absl::string_view path, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return Refuse(path, value, ", must be ", low, " to ", high);
+}
+
+inline absl::Status NotNegative(absl::string_view path, int64_t value) {
+  if (value >= 0) return absl::OkStatus();
+  return Refuse(path, value, ", must not be negative");
+}
+
+inline absl::Status NotNegative(absl::string_view path, double value) {
+  if (value >= 0 && std::isfinite(value)) return absl::OkStatus();
+  return Refuse(path, value, ", must be a finite number, not negative");
+}
+
+inline absl::Status Finite(absl::string_view path, double value) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return Refuse(path, value, ", must be a finite number");
+}
+
+inline absl::Status Positive(absl::string_view path, double value, absl::string_view hint) {
+  if (value > 0 && std::isfinite(value)) return absl::OkStatus();
+  return Refuse(path, value, ", must be a finite number above 0", hint);
+}
+
+// [0, 1): fractions, momentum and decay rates.
+inline absl::Status BelowOne(absl::string_view path, double value) {
+  if (value >= 0 && value < 1) return absl::OkStatus();
+  return Refuse(path, value, ", must be at least 0 and below 1");
+}
+
+}  // namespace tandem
+
+#endif  // TANDEM_JOB_REFUSE_H_
