@@ -97,9 +97,12 @@ class PowerSgdCodec final : public GradientCodec {
     for (size_t c = 0; c < rank_; ++c) {
       float* const column = &p_[c * n_];
       const double before = std::sqrt(Dot(column, column));
-      for (size_t b = 0; b < c; ++b) {
-        const auto along = static_cast<float>(Dot(column, &p_[b * n_]));
-        for (size_t i = 0; i < n_; ++i) column[i] -= along * p_[b * n_ + i];
+      // Twice: what little is left of a column that is nearly a sum of those before is mostly the
+      // rounding of the first pass, and not orthogonal to them.
+      for (size_t b = 0; b < 2 * c; ++b) {
+        const float* const before_it = &p_[b % c * n_];
+        const auto along = static_cast<float>(Dot(column, before_it));
+        for (size_t i = 0; i < n_; ++i) column[i] -= along * before_it[i];
       }
       const double length = std::sqrt(Dot(column, column));
       const double factor = length > kNothing * before ? 1 / length : 0;

@@ -79,6 +79,14 @@ TEST_F(DenseJobTest, TopKWithErrorFeedback) {
 
 TEST_F(DenseJobTest, SignWithErrorFeedback) { ExpectAsPlain({"dense.codec={kind: SIGN}"}); }
 
+// Of full rank it loses nothing but last bits.
+TEST_F(DenseJobTest, PowerSgd) {
+  const ModelBits whole = Plain(kPlain), begun = Plain(Join(kPlain, {"train.epochs=1"}));
+  const ModelBits trained = Train(Join(kPlain, {"dense.codec={kind: POWER_SGD rank: 128}"}));
+  if (whole.empty() || trained.empty()) return;
+  EXPECT_LT(DenseDistance(trained, whole), 0.01 * DenseDistance(begun, whole));
+}
+
 TEST_F(DenseJobTest, SixteenBitWires) {
   ExpectAsPlain({"dense.wire=BF16"});
   ExpectAsPlain({"dense.wire=F16"});
