@@ -190,12 +190,8 @@ class World {
   ShardCore& shard(EndpointId id) { return *servers_[id.index]->shards[id.shard]; }
   void OnServerControl(int index, const Control& control);
   void AfterServer(int index);
-  void GiveTask(EndpointId id, const ShardTask& task);
   void DoTasks(EndpointId id);
-  void DoTask(EndpointId id, const ShardTask& task);
   void GoOnSaving(EndpointId id, const ShardTask& task);
-  void TaskDone(EndpointId id, uint64_t task, const absl::Status& status,
-                const ShardReport* report = nullptr);
   void AfterShard(EndpointId id);
   void LogEvents(EndpointId id);
 

@@ -32,19 +32,18 @@ void World::AfterServer(int index) {
   std::vector<ShardTask> tasks;
   tasks.swap(server_effects_.tasks);
   server_effects_.Clear();
+  // Each shard hears of a task when it does, but of all in order.
   for (const ShardTask& task : tasks) {
-    for (int s = 0; s < plan_.shards_per_server(); ++s) GiveTask(EndpointId::Shard(index, s), task);
+    for (int s = 0; s < plan_.shards_per_server(); ++s) {
+      const EndpointId id = EndpointId::Shard(index, s);
+      absl::Time& heard = servers_[id.index]->heard[id.shard];
+      heard = std::max(heard, now_ + options_.view_delay * random_.NextDouble());
+      At(heard, [this, id, task] {
+        servers_[id.index]->tasks[id.shard].push_back(task);
+        DoTasks(id);
+      });
+    }
   }
-}
-
-// Each shard hears of a task when it does, but of all in order.
-void World::GiveTask(EndpointId id, const ShardTask& task) {
-  absl::Time& heard = servers_[id.index]->heard[id.shard];
-  heard = std::max(heard, now_ + options_.view_delay * random_.NextDouble());
-  At(heard, [this, id, task] {
-    servers_[id.index]->tasks[id.shard].push_back(task);
-    DoTasks(id);
-  });
 }
 
 // In order; those behind a save wait for its end.
@@ -53,29 +52,27 @@ void World::DoTasks(EndpointId id) {
   while (server.saves[id.shard] == nullptr && !server.tasks[id.shard].empty()) {
     const ShardTask task = std::move(server.tasks[id.shard].front());
     server.tasks[id.shard].pop_front();
-    DoTask(id, task);
-  }
-}
-
-void World::DoTask(EndpointId id, const ShardTask& task) {
-  switch (task.kind) {
-    case ShardTask::Kind::kView:
+    if (task.kind == ShardTask::Kind::kSave) {
+      server.saves[id.shard] = std::make_unique<ShardSave>(&shard(id));
+      GoOnSaving(id, task);
+      continue;
+    }
+    ShardReport report;
+    const bool reports = task.kind == ShardTask::Kind::kReport;
+    if (task.kind == ShardTask::Kind::kView) {
       trace_.Line(now_, absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
       shard(id).OnView(now_, task.map, &shard_effects_);
       AfterShard(id);
-      return TaskDone(id, task.id, absl::OkStatus());
-    case ShardTask::Kind::kFinishDelayed:
+    } else if (task.kind == ShardTask::Kind::kFinishDelayed) {
       delayed_finished_ = true;
       shard(id).FinishDelayed(&shard_effects_);
       AfterShard(id);
-      return TaskDone(id, task.id, absl::OkStatus());
-    case ShardTask::Kind::kReport: {
-      const ShardReport report = shard(id).Report();
-      return TaskDone(id, task.id, absl::OkStatus(), &report);
+    } else if (reports) {
+      report = shard(id).Report();
     }
-    case ShardTask::Kind::kSave:
-      servers_[id.index]->saves[id.shard] = std::make_unique<ShardSave>(&shard(id));
-      return GoOnSaving(id, task);
+    server.core->OnShardDone(task.id, absl::OkStatus(), reports ? &report : nullptr,
+                             &server_effects_);
+    AfterServer(id.index);
   }
 }
 
@@ -95,16 +92,11 @@ void World::GoOnSaving(EndpointId id, const ShardTask& task) {
   }
   if (save->done()) {
     save.reset();
-    TaskDone(id, task.id, absl::OkStatus());
+    servers_[id.index]->core->OnShardDone(task.id, absl::OkStatus(), nullptr, &server_effects_);
+    AfterServer(id.index);
     return DoTasks(id);
   }
   After(options_.fetch * random_.NextDouble(), [this, id, task] { GoOnSaving(id, task); });
-}
-
-void World::TaskDone(EndpointId id, uint64_t task, const absl::Status& status,
-                     const ShardReport* report) {
-  servers_[id.index]->core->OnShardDone(task, status, report, &server_effects_);
-  AfterServer(id.index);
 }
 
 }  // namespace tandem
