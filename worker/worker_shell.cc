@@ -172,7 +172,7 @@ class Worker {
     if (!lost.has_value()) return false;
     if (cause_by_ == absl::InfiniteFuture()) {
       cause_by_ = now + kCauseGrace;
-      link_->ReportFailure(trainer_->failure(), EndpointId::Worker(*lost));
+      member_->link().ReportFailure(trainer_->failure(), EndpointId::Worker(*lost));
     }
     return now < cause_by_;
   }
