@@ -18,6 +18,21 @@ constexpr absl::Duration kBeat = absl::Seconds(1);
 // Silence before frames are sent again: short, so that faults cost little virtual time.
 constexpr size_t kFrameBytes = 32;  // so small that most requests are cut
 
+// Nodes: servers from 0, then workers.
+int NodeOf(const JobPlan& plan, EndpointId id) {
+  return id.role == Role::kServer ? id.index : plan.servers() + id.index;
+}
+
+Control BeatOf(uint64_t progress, uint64_t step, const Activity& activity) {
+  Control control;
+  Beat& beat = *control.mutable_beat();
+  beat.set_progress(progress);
+  beat.set_step(step);
+  beat.set_activity(activity.text);
+  beat.set_waits_for(activity.waits_for.Pack());
+  return control;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<World>> World::New(const JobPlan& plan,
@@ -119,8 +134,9 @@ void World::StartClocks() {
     }
     Tick(
         [this, index] {
-          SendBeat(EndpointId::Shard(index, 0), ++servers_[index]->beats, 0,
-                   servers_[index]->shards[0]->Waiting(now_));
+          ToScheduler(
+              EndpointId::Shard(index, 0),
+              BeatOf(++servers_[index]->beats, 0, servers_[index]->shards[0]->Waiting(now_)));
         },
         kBeat);
   }
@@ -133,8 +149,9 @@ void World::StartClocks() {
     Tick(
         [this, rank] {
           const TrainerCore& core = *workers_[rank]->core;
-          SendBeat(EndpointId::Worker(rank), core.progress_count(),
-                   static_cast<uint64_t>(core.step()), core.Doing(now_, WaitingForSum(rank)));
+          ToScheduler(EndpointId::Worker(rank),
+                      BeatOf(core.progress_count(), static_cast<uint64_t>(core.step()),
+                             core.Doing(now_, WaitingForSum(rank))));
         },
         kBeat);
   }
@@ -252,16 +269,12 @@ void World::CutSomebodyOff() {
 
 // ---- the scheduler and its links --------------------------------------------------------------
 
-int World::NodeOf(EndpointId id) const {
-  return id.role == Role::kServer ? id.index : plan_.servers() + id.index;
-}
-
 // Of a worker; not before the job has begun, nor when it has been told to stop: then links close.
 void World::BreakSomeLink() {
   After(absl::Seconds(random_.Exponential() / options_.breaks_per_second), [this] {
     if (Ended() || stopping_) return;
     const int rank = static_cast<int>(random_.Uniform(static_cast<uint64_t>(plan_.workers())));
-    SchedulerLink& link = links_[NodeOf(EndpointId::Worker(rank))];
+    SchedulerLink& link = links_[NodeOf(plan_, EndpointId::Worker(rank))];
     if (scheduler_->view().number() > 0 && !link.broken) {
       trace_.Line(now_, absl::StrCat("worker ", rank, " loses its link to the scheduler"));
       SchedulerEvent event;
@@ -275,7 +288,7 @@ void World::BreakSomeLink() {
       // Shorter than the time it has to come back.
       const absl::Duration length = options_.break_length * random_.Exponential();
       After(std::min(length, absl::Seconds(1)), [this, rank] {
-        links_[NodeOf(EndpointId::Worker(rank))].broken = false;
+        links_[NodeOf(plan_, EndpointId::Worker(rank))].broken = false;
         Register(EndpointId::Worker(rank));
       });
     }
@@ -300,23 +313,20 @@ void World::Register(EndpointId id) {
   ToScheduler(id, control);
 }
 
-void World::SendBeat(EndpointId from, uint64_t progress, uint64_t step, const Activity& activity) {
-  Control control;
-  Beat& beat = *control.mutable_beat();
-  beat.set_progress(progress);
-  beat.set_step(step);
-  beat.set_activity(activity.text);
-  beat.set_waits_for(activity.waits_for.Pack());
-  ToScheduler(from, control);
-}
-
 void World::ToScheduler(EndpointId from, const Control& control) {
   if (control.barrier_enter().action() == BarrierEnter::SAVE) {
     saving_.insert(control.barrier_enter().name());
   }
   if (control.has_barrier_enter() && random_.Bernoulli(options_.barrier_drop)) return;
-  if (from.role == Role::kWorker) CheckReported(from.index, control);
-  SchedulerLink& link = links_[NodeOf(from)];
+  if (control.has_progress()) workers_[from.index]->reported_step = control.progress().step();
+  // After an evaluation all workers have said how far they are: what is shown is of one moment.
+  if (absl::StartsWith(control.barrier_enter().name(), "evaluated ") &&
+      workers_[from.index]->reported_step != workers_[from.index]->core->step()) {
+    Fail(absl::StrCat("worker ", from.index, " is through an evaluation at step ",
+                      workers_[from.index]->core->step(), ", its last report was of step ",
+                      workers_[from.index]->reported_step));
+  }
+  SchedulerLink& link = links_[NodeOf(plan_, from)];
   if (link.broken) return;
   SchedulerEvent event;
   event.kind = SchedulerEvent::Kind::kControl;

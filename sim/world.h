@@ -176,11 +176,9 @@ class World {
   void Deliver(EndpointId to, const Frame& frame);
   void CutSomebodyOff();
 
-  // The scheduler and its links. Nodes: servers from 0, then workers.
-  int NodeOf(EndpointId id) const;
+  // The scheduler and its links.
   void BreakSomeLink();
   void Register(EndpointId id);
-  void SendBeat(EndpointId from, uint64_t progress, uint64_t step, const Activity& activity);
   void ToScheduler(EndpointId from, const Control& control);
   void FromScheduler(int node, const Control& control);
   void StepScheduler(const SchedulerEvent& event);
@@ -224,7 +222,6 @@ class World {
                    const std::vector<int64_t>& counts);
   void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckGap(int rank, int64_t step);
-  void CheckReported(int rank, const Control& control);
   void CheckEnd();
   void CheckFinalRows();
   void CheckCounts();

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "sim/world.h"
 
@@ -143,16 +142,6 @@ void World::CheckGap(int rank, int64_t step) {
                         " has pushed ", clock, ", bound ", bound));
     }
   }
-}
-
-// After an evaluation all workers have said how far they are: what is shown is of one moment.
-void World::CheckReported(int rank, const Control& control) {
-  Worker& worker = *workers_[rank];
-  if (control.has_progress()) worker.reported_step = control.progress().step();
-  if (!absl::StartsWith(control.barrier_enter().name(), "evaluated ")) return;
-  if (worker.reported_step == worker.core->step()) return;
-  Fail(absl::StrCat("worker ", rank, " is through an evaluation at step ", worker.core->step(),
-                    ", its last report was of step ", worker.reported_step));
 }
 
 // ---- the end ----------------------------------------------------------------------------------
