@@ -377,7 +377,8 @@ class Run {
 absl::Status CompleteData(const RunFlags& flags, JobPlan* plan) {
   std::string save;
   if (!flags.init_from.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(save, ResolveSave(flags.init_from));
+    TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(flags.init_from));
+    save = saved.folder();
   }
   plan->job.mutable_data()->clear_statistics();
   return FillStatistics(save, plan);
