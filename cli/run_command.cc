@@ -282,16 +282,29 @@ class Run {
     give_up_ = std::min(give_up_, MonotonicNow() + kStopGrace);
     if (!failure_.empty()) return;
     failure_ = absl::StrCat(node, ": ", reason);
-    if (!first_exit_.has_value() || first_exit_->signal == 0) return;
-    failure_ = absl::StrCat(first_exit_->DebugString(),
-                            "; the scheduler saw: ", first_exit_->name == node ? reason : failure_);
+    blamed_ = node;
+    blamed_for_ = reason;
+    if (first_exit_.has_value() && first_exit_->signal != 0) NameTheKilled();
+  }
+
+  void NameTheKilled() {
+    failure_ = absl::StrCat(first_exit_->DebugString(), "; the scheduler saw: ",
+                            first_exit_->name == blamed_ ? blamed_for_ : failure_);
   }
 
   // A process that ends before the job does. Before the job has started nobody can know more of it
   // than we: it is the cause, at once. Later the scheduler names the cause, which may be another;
   // if it cannot, it is this process.
   void OnExit(const Children::Exit& exit, absl::Time now) {
-    if (finished_ || !failure_.empty()) return;
+    if (finished_) return;
+    if (!failure_.empty()) {
+      // The scheduler may hear that a connection is closed before the end of its process is seen here.
+      if (exit.name == blamed_ && exit.signal != 0 && !first_exit_.has_value()) {
+        first_exit_ = exit;
+        NameTheKilled();
+      }
+      return;
+    }
     if (started_ && exit.code == 0 && exit.signal == 0) return;
     if (!first_exit_.has_value()) first_exit_ = exit;
     const bool mute = exit.name == "scheduler";  // nothing more will be said
@@ -369,6 +382,7 @@ class Run {
   bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
+  std::string blamed_, blamed_for_;           // the node that the scheduler names, and why
   std::optional<Children::Exit> first_exit_;  // before the job had ended or failed
 };
 
