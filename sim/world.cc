@@ -55,6 +55,10 @@ World::World(const JobPlan& plan, const WorldOptions& options)
 World::~World() = default;
 
 absl::Status World::Init() {
+  for (const GroupPlan& group : plan_.groups) {
+    TANDEM_ASSIGN_OR_RETURN(auto policy, NewUpdatePolicy(group.policy, plan_.workers()));
+    policies_.push_back(std::move(policy));
+  }
   scheduler_ = std::make_unique<SchedulerCore>(plan_);
   links_.resize(static_cast<size_t>(plan_.servers() + plan_.workers()));
   for (size_t node = 0; node < links_.size(); ++node) links_[node].connection = node;
@@ -410,9 +414,22 @@ void World::AfterShard(EndpointId id) {
     trace_.Line(now_, absl::StrCat(id.DebugString(), ": ", line));
     if (absl::StrContains(line, "refused") || absl::StrContains(line, "unusable")) Fail(line);
   }
-  records_.insert(records_.end(), shard_effects_.records.begin(), shard_effects_.records.end());
+  for (const UpdateRecord& record : shard_effects_.records) {
+    records_.push_back(record);
+    Settle(record);
+  }
+  CountOpenSteps(id);
   Send(id, &shard_effects_.out);
   shard_effects_.Clear();
+}
+
+void World::CountOpenSteps(EndpointId id) {
+  for (const Range* range : shard(id).OwnedRanges()) {
+    if (!plan_.groups[range->table().plan->group].properties.holds) continue;
+    for (const WorkerProgress& worker : range->progress().workers) {
+      most_open_steps_ = std::max(most_open_steps_, worker.admitted - range->progress().version);
+    }
+  }
 }
 
 // What an observer sees: progress that has grown, then reads that were answered.
@@ -535,27 +552,23 @@ void World::Fetch(int rank, StepSlot* slot) {
   if (slot->epoch != worker.epoch) {
     worker.epoch = slot->epoch;
     worker.epoch_first_step = slot->step;
+    worker.batches = 0;
   }
-  const int64_t index = slot->step - worker.epoch_first_step;
-  worker.batch_of_step[slot->step] = {slot->epoch, index};
+  const int64_t index = worker.batches++;  // steps that are skipped take no batch
+  worker.batch_in_slot[slot] = {slot->epoch, index};
   model_.FillBatch(rank, slot->epoch, index, &slot->batch);
 }
 
-// What divides this worker's gradient sum when it is applied.
+// What one whole update is: so that a count is 1 in a mean over all workers, and elsewhere in the mean
+// over the update's own samples.
 float World::Norm(uint32_t table, int64_t own, int64_t sum) const {
-  const Policy& policy = plan_.groups[plan_.tables[table].group].policy;
-  if (policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY) {
-    return static_cast<float>(sum);
-  }
-  const bool inverse = policy.async_scale() == Policy::INVERSE_WORKERS;
-  return static_cast<float>(own * (inverse ? plan_.workers() : 1));
+  const bool lockstep = plan_.groups[plan_.tables[table].group].properties.lockstep;
+  return static_cast<float>(lockstep ? sum : own);
 }
 
 void World::Compute(int rank, StepSlot* slot) {
   Worker& worker = *workers_[rank];
-  const auto [epoch, index] = worker.batch_of_step.at(slot->step);
-  worker.batch_of_step.erase(worker.batch_of_step.begin(),
-                             worker.batch_of_step.upper_bound(slot->step));
+  const auto [epoch, index] = worker.batch_in_slot.at(slot);
   const int64_t sum = model_.SumOfSamples(epoch, index);
   for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
     const SparseInput& input = slot->batch.sparse[i];
@@ -567,8 +580,10 @@ void World::Compute(int rank, StepSlot* slot) {
       const absl::Span<const float> row(slot->rows[i].at()[k], dim);
       CheckRead(rank, slot->step, input.table, key, row);
       model_.Gradient(rank, slot->step, key, norm, row, absl::MakeSpan(slot->gradients[i][k], dim));
-      ledger_.Record(input.table, key, rank, slot->step);
-      ranges.insert(first_map_->Find(input.table, Position(plan_.tables[input.table].salt, key)));
+      const uint32_t range =
+          first_map_->Find(input.table, Position(plan_.tables[input.table].salt, key));
+      ledger_.Record(input.table, key, range, rank, slot->step, norm);
+      ranges.insert(range);
     }
     computed_[input.table] += ranges.size();
     if (options_.log_events) ranges_of_[{rank, slot->step}].insert(ranges.begin(), ranges.end());
@@ -592,8 +607,16 @@ void World::ComputeDense(int rank, StepSlot* slot, int64_t sum) {
   std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
   model_.Gradient(rank, slot->step, ToyModel::kDenseKey, norm, values,
                   absl::MakeSpan(slot->dense_gradient).first(count));
-  ledger_.Record(DenseTable(), ToyModel::kDenseKey, rank, slot->step);
-  if (!DenseOnServers()) return;
+  // The elements that count are in the first block. An allreduce takes all there is.
+  const uint32_t counted =
+      DenseOnServers() ? first_map_->Find(DenseTable(), Position(plan_.tables[DenseTable()].salt,
+                                                                 worker.dense->block_keys()[0]))
+                       : DenseTable();
+  ledger_.Record(DenseTable(), ToyModel::kDenseKey, counted, rank, slot->step, norm);
+  if (!DenseOnServers()) {
+    const absl::Status settled = ledger_.Settle(counted, rank, slot->step, 1 / norm);
+    return settled.ok() ? void() : Fail(std::string(settled.message()));
+  }
   std::set<uint32_t> ranges;
   for (const uint64_t key : worker.dense->block_keys()) {
     ranges.insert(first_map_->Find(DenseTable(), Position(plan_.tables[DenseTable()].salt, key)));

@@ -4,10 +4,10 @@
 //
 // What is checked as it runs, by the values that reads return (sim/ledger.h):
 //   (1) every row is explained: no update lost, none applied twice, each worker's in order;
-//   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP sees
-//       everybody's steps below k - bound and its own below k - depth, ASP its own;
+//   (2) no read is beyond its bound: lockstep policies see exactly the steps they should, others
+//       everybody's steps below k - read_bound and their own below k - depth;
 //   (3) evaluation sees every push, and creates no row;
-//   (4) no worker starts a step further ahead of the slowest than an SSP bound allows.
+//   (4) no worker starts a step further ahead of the slowest than its policies' bound allows.
 // And at the end: all rows once more, sent = applied + merged + dropped = what the workers
 // computed, every range owned by exactly one shard, dense replicas equal. A run that does not end
 // within `limit` of virtual time fails and says who waits for whom.
@@ -108,6 +108,9 @@ class World {
   int breaks() const { return breaks_; }  // of links to the scheduler
   int64_t steps(int rank) const;
   uint64_t frames_resent() const;
+  // The most steps that any range whose policy holds updates had admitted of some worker and not yet
+  // closed.
+  int64_t most_open_steps() const { return most_open_steps_; }
   // With log_events: by range id, what was admitted and read, in order.
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
   // Ranges that the update of (rank, step) has rows in.
@@ -138,7 +141,8 @@ class World {
     std::unique_ptr<TrainerCore> core;
     std::unique_ptr<Random> random;
     int64_t epoch = -1, epoch_first_step = 0, test_index = 0;
-    std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step;  // (epoch, index)
+    int64_t batches = 0;                                                   // of this epoch
+    std::map<const StepSlot*, std::pair<int64_t, int64_t>> batch_in_slot;  // (epoch, index)
     int64_t clock = 0;           // steps pushed, as its frames say
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
@@ -217,9 +221,10 @@ class World {
   void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckDenseRead(int rank, int64_t step, absl::Span<const float> row);
   void CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
-                  const std::vector<int64_t>& counts);
-  void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key, const Policy& policy,
-                   const std::vector<int64_t>& counts);
+                  const std::vector<double>& taken);
+  void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
+                   const std::vector<double>& taken);
+  void Settle(const UpdateRecord& record);
   void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckGap(int rank, int64_t step);
   void CheckEnd();
@@ -227,6 +232,7 @@ class World {
   void CheckCounts();
   std::string WhoWaits() const;
   float Norm(uint32_t table, int64_t own, int64_t sum) const;
+  void CountOpenSteps(EndpointId id);
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
   uint32_t DenseTable() const;  // in the ledger
 
@@ -246,6 +252,7 @@ class World {
   std::vector<Event> queue_;  // a heap
   absl::Status failure_;
 
+  std::vector<std::unique_ptr<UpdatePolicy>> policies_;  // by group
   std::unique_ptr<SchedulerCore> scheduler_;
   SchedulerEffects scheduler_effects_;
   std::vector<SchedulerLink> links_;
@@ -266,6 +273,7 @@ class World {
   std::set<std::string> saving_;  // barriers of saves that workers have entered
   bool delayed_finished_ = false, stopping_ = false;
   int moves_ = 0, breaks_ = 0, saves_done_ = 0, evaluations_ = 0;
+  int64_t most_open_steps_ = 0;
 };
 
 }  // namespace tandem

@@ -7,14 +7,6 @@
 #include "sim/world.h"
 
 namespace tandem {
-namespace {
-
-bool IsSynchronous(const Policy& policy) {
-  return policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY;
-}
-
-}  // namespace
-
 void World::Fail(const std::string& what) {
   if (!failure_.ok()) return;
   failure_ = absl::InternalError(absl::StrCat("seed ", options_.seed, " at ",
@@ -41,96 +33,111 @@ std::string World::WhoWaits() const {
   return out;
 }
 
+// What became of an update, as the shard says; and how much of it the rows have taken, as its policy
+// says for an update of these numbers.
+void World::Settle(const UpdateRecord& record) {
+  if (!options_.explain) return;
+  RangeProgress progress;
+  progress.version = record.version_applied;
+  progress.workers.resize(static_cast<size_t>(plan_.workers()));
+  Update update;
+  update.rank = record.worker;
+  update.step = record.step;
+  update.samples = record.samples;
+  update.version_read = record.version_read;
+  update.admitted_at = record.admitted_at;
+  double share = 0;
+  if (record.fate != kFateDropped) {
+    share = policies_[plan_.tables[record.table].group]->OnApply(progress, update).factor /
+            static_cast<double>(record.divided_by);
+  }
+  const absl::Status settled = ledger_.Settle(record.range, record.worker, record.step, share);
+  if (!settled.ok()) Fail(std::string(settled.message()));
+}
+
 // ---- reads ------------------------------------------------------------------------------------
 
 void World::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
                       absl::Span<const float> row) {
   if (!options_.explain) return;
-  const auto counts = ledger_.Explain(table, key, row);
-  if (!counts.ok()) {
+  const auto taken = ledger_.Explain(table, key, row);
+  if (!taken.ok()) {
     return Fail(absl::StrCat("worker ", rank, " step ", step,
-                             " reads what nobody can explain: ", counts.status().message()));
+                             " reads what nobody can explain: ", taken.status().message()));
   }
   if (plan_.tables[table].frozen) {
-    const int64_t seen = *std::max_element(counts->begin(), counts->end());
-    if (seen > 0) Fail(absl::StrCat("frozen table ", table, " has changed"));
+    const double seen = *std::max_element(taken->begin(), taken->end());
+    if (seen > Ledger::kTolerance) Fail(absl::StrCat("frozen table ", table, " has changed"));
     return;
   }
-  CheckBounds(rank, step, table, key, plan_.groups[plan_.tables[table].group].policy, *counts);
+  CheckBounds(rank, step, table, key, *taken);
 }
 
 void World::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) {
   if (!options_.explain) return;
   const uint32_t table = DenseTable();
-  const auto counts = ledger_.Explain(table, ToyModel::kDenseKey, row);
-  if (!counts.ok()) {
+  const auto taken = ledger_.Explain(table, ToyModel::kDenseKey, row);
+  if (!taken.ok()) {
     return Fail(absl::StrCat("worker ", rank, " step ", step, " has dense parameters that nobody ",
-                             "can explain: ", counts.status().message()));
+                             "can explain: ", taken.status().message()));
   }
   if (DenseOnServers()) {
-    CheckBounds(rank, step, table, ToyModel::kDenseKey,
-                plan_.groups[plan_.tables[table].group].policy, *counts);
+    CheckBounds(rank, step, table, ToyModel::kDenseKey, *taken);
   } else {
-    CheckExact(rank, step, table, ToyModel::kDenseKey, *counts);
+    CheckExact(rank, step, table, ToyModel::kDenseKey, *taken);
   }
 }
 
 void World::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
-                       const std::vector<int64_t>& counts) {
+                       const std::vector<double>& taken) {
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    const int64_t want = ledger_.CountBefore(table, key, rank, step);
-    if (counts[static_cast<size_t>(rank)] == want) continue;
+    const double want = ledger_.WeightBefore(table, key, rank, step);
+    if (std::abs(taken[static_cast<size_t>(rank)] - want) <= Ledger::kTolerance) continue;
     return Fail(absl::StrCat("worker ", reader, " reads table ", table, " key ", key, " with ",
-                             counts[static_cast<size_t>(rank)], " updates of worker ", rank,
-                             ", want exactly the ", want, " below step ", step));
+                             taken[static_cast<size_t>(rank)], " of worker ", rank,
+                             ", want exactly the ", want, " of steps below ", step));
   }
 }
 
 void World::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
-                        const Policy& policy, const std::vector<int64_t>& counts) {
-  if (IsSynchronous(policy)) {
-    const int64_t delay = policy.kind() == Policy::FIXED_DELAY ? policy.delay() : 0;
-    return CheckExact(reader, step - delay, table, key, counts);
-  }
+                        const std::vector<double>& taken) {
+  const Properties& policy = plan_.groups[plan_.tables[table].group].properties;
+  if (policy.lockstep) return CheckExact(reader, step - policy.read_bound, table, key, taken);
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     int64_t since = 0;  // updates at steps below this must be there
-    if (policy.kind() == Policy::SSP) since = step - policy.bound();
+    if (policy.read_bound < kUnbounded) since = step - policy.read_bound;
     if (rank == reader) since = std::max(since, step - plan_.job.train().depth());
-    const int64_t least = ledger_.CountBefore(table, key, rank, since);
-    if (counts[static_cast<size_t>(rank)] >= least) continue;
+    const double least = ledger_.WeightBefore(table, key, rank, since);
+    if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
     return Fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table, " key ",
-                             key, " with ", counts[static_cast<size_t>(rank)],
-                             " updates of worker ", rank, ", want at least ", least,
-                             ": those below step ", since));
+                             key, " with ", taken[static_cast<size_t>(rank)], " of worker ", rank,
+                             ", want at least ", least, ": that of steps below ", since));
   }
 }
 
 // At an evaluation all pushes are in; what a fixed delay holds back is not, except at the last one.
 void World::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row) {
   if (!options_.explain) return;
-  const auto counts = ledger_.Explain(table, key, row);
-  if (!counts.ok()) {
-    return Fail(absl::StrCat("evaluation at worker ", rank, ": ", counts.status().message()));
+  const auto taken = ledger_.Explain(table, key, row);
+  if (!taken.ok()) {
+    return Fail(absl::StrCat("evaluation at worker ", rank, ": ", taken.status().message()));
   }
   const bool on_servers = table < plan_.tables.size();
   if (on_servers && plan_.tables[table].frozen) return;
   int64_t delay = 0;
   if (on_servers && !delayed_finished_) {
-    const Policy& policy = plan_.groups[plan_.tables[table].group].policy;
-    if (policy.kind() == Policy::FIXED_DELAY) delay = policy.delay();
+    delay = plan_.groups[plan_.tables[table].group].properties.delay;
   }
   const int64_t all = std::numeric_limits<int64_t>::max();
-  CheckExact(rank, delay == 0 ? all : workers_[rank]->core->step() - delay, table, key, *counts);
+  CheckExact(rank, delay == 0 ? all : workers_[rank]->core->step() - delay, table, key, *taken);
 }
 
 // The true clock gap, seen from outside: no worker that still has data is further behind than an
-// SSP bound allows.
+// policy's bound allows.
 void World::CheckGap(int rank, int64_t step) {
-  int64_t bound = std::numeric_limits<int64_t>::max();
+  int64_t bound = kUnbounded;
   for (const GroupPlan& group : plan_.groups) {
-    if (group.policy.kind() == Policy::SSP) {
-      bound = std::min<int64_t>(bound, group.policy.bound());
-    }
+    bound = std::min(bound, group.properties.clock_bound);
   }
   for (int other = 0; other < plan_.workers(); ++other) {
     const Worker& worker = *workers_[other];

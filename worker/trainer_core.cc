@@ -273,6 +273,7 @@ void TrainerCore::OnClientCompletion(absl::Time now, const ClientCore::Completio
   if (!completion.status.ok()) Fail(completion.status);
   if (completion.request == probe_) probe_ = 0;
   if (const auto push = pushes_.find(completion.request); push != pushes_.end()) {
+    open_step_ = std::max(open_step_, completion.open_step);
     effects->transfers.push_back({true, push->second.step, push->second.since, now});
     pushes_.erase(push);
     return;
@@ -330,9 +331,38 @@ bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
     EndEpoch();
     return true;
   }
+  if (SkipToOpenStep(now)) return true;
   const bool fetched = StartFetch(effects);
   const bool read = StartReads(now);
   return StartCompute(now, effects) || AdvanceSynchronisation(now, effects) || fetched || read;
+}
+
+// A step of this worker came too late somewhere, and was dropped there. It goes on at the step that is
+// open: an empty push covers those between, and the batches read ahead are for later steps now. A
+// save that all have agreed on is not skipped.
+bool TrainerCore::SkipToOpenStep(absl::Time now) {
+  int64_t to = open_step_;
+  if (!requested_.name.empty()) {
+    to = std::min(to, requested_.step < 0 ? save_value_ : requested_.step);
+  }
+  if (to <= step_ || fetching_ || synchronising_) return false;
+  if (LaneOf(step_).state == SlotState::kComputing) return false;
+  PushEmptyAll(now, step_, to - 1, 0);
+  const int64_t skipped = to - step_;
+  for (Lane& lane : lanes_) {
+    if (lane.slot.step < 0) continue;
+    if (lane.state != SlotState::kFetched) {
+      CancelReads(&lane);
+      lane.state = SlotState::kFetched;
+    }
+    lane.slot.step += skipped;
+    if (lane.slot.step >= StepLimit()) lane.slot.batch.Clear();
+  }
+  lane_shift_ += skipped;
+  next_fetch_ += skipped;
+  step_ = pushed_ = next_read_ = to;
+  ++progress_count_;
+  return true;
 }
 
 bool TrainerCore::StartFetch(TrainerEffects* effects) {
@@ -394,7 +424,7 @@ bool TrainerCore::StartReads(absl::Time now) {
     if (rows.size() < keys.size()) rows.push_back(&slot.dense_rows);
     const uint64_t read = client_->PullInPlace(now, group.id, slot.step, keys, rows, 0);
     lane.reads.insert(read);
-    if (policies_[group.id]->Lockstep()) lockstep_reads_.insert(read);
+    if (policies_[group.id]->properties().lockstep) lockstep_reads_.insert(read);
   }
   ++next_read_;
   return true;
@@ -546,15 +576,20 @@ void TrainerCore::FinishStep(absl::Time, TrainerEffects*) {
 
 // ---- ends of epochs ---------------------------------------------------------------------------
 
+// Of what has been read ahead for nothing.
+void TrainerCore::CancelReads(Lane* lane) {
+  for (const uint64_t read : lane->reads) {
+    client_->Cancel(read);
+    lockstep_reads_.erase(read);
+  }
+  lane->reads.clear();
+  for (PulledRows& rows : lane->slot.rows) rows.Clear();
+  lane->slot.dense_rows.Clear();
+}
+
 void TrainerCore::ResetPipeline() {
   for (Lane& lane : lanes_) {
-    for (const uint64_t read : lane.reads) {
-      client_->Cancel(read);
-      lockstep_reads_.erase(read);
-    }
-    lane.reads.clear();
-    for (PulledRows& rows : lane.slot.rows) rows.Clear();  // what has been read ahead for nothing
-    lane.slot.dense_rows.Clear();
+    CancelReads(&lane);
     lane.state = SlotState::kFree;
     lane.slot.step = -1;
   }
@@ -780,7 +815,7 @@ bool TrainerCore::EndEvaluation(absl::Time now) {
 
 bool TrainerCore::HasDelay() const {
   for (const auto& policy : policies_) {
-    if (policy->Delay() > 0) return true;
+    if (policy->properties().delay > 0) return true;
   }
   return false;
 }
@@ -947,7 +982,7 @@ Activity TrainerCore::Doing(absl::Time now, const Activity& synchroniser) const 
     if (!barrier.released) return {absl::StrCat("at barrier ", name), {}};
   }
   if (phase_ == Phase::kTraining) {
-    const Lane& lane = lanes_[static_cast<size_t>(step_) % lanes_.size()];
+    const Lane& lane = LaneOf(step_);
     if (synchronising_ && !DenseOnServers()) {
       return {absl::StrCat("allreduce of step ", step_, synchroniser.text.empty() ? "" : ": ",
                            synchroniser.text),

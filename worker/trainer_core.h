@@ -226,6 +226,8 @@ class TrainerCore {
 
   bool AdvanceAssign(absl::Time now);
   bool AdvanceTraining(absl::Time now, TrainerEffects* effects);
+  bool SkipToOpenStep(absl::Time now);
+  void CancelReads(Lane* lane);
   bool StartFetch(TrainerEffects* effects);
   bool StartReads(absl::Time now);
   bool StartCompute(absl::Time now, TrainerEffects* effects);
@@ -271,7 +273,11 @@ class TrainerCore {
                    BarrierEnter::Action action = BarrierEnter::NONE, const std::string& path = "");
   bool DenseIn(uint32_t group) const;
   std::vector<TableKeys> GroupKeys(const StepSlot& slot, uint32_t group) const;
-  Lane& LaneOf(int64_t step) { return lanes_[static_cast<size_t>(step) % lanes_.size()]; }
+  size_t LaneIndex(int64_t step) const {
+    return static_cast<size_t>(step - lane_shift_) % lanes_.size();
+  }
+  Lane& LaneOf(int64_t step) { return lanes_[LaneIndex(step)]; }
+  const Lane& LaneOf(int64_t step) const { return lanes_[LaneIndex(step)]; }
   int64_t UnacknowledgedSteps() const;
   int64_t ClockGap() const;
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
@@ -300,6 +306,8 @@ class TrainerCore {
   int64_t epoch_ = 0;
   int64_t epoch_first_step_ = 0;
   int64_t next_fetch_ = 0, next_read_ = 0;
+  int64_t open_step_ = 0;   // what shards said that had closed a step of ours: go on there
+  int64_t lane_shift_ = 0;  // steps skipped so far; lanes go by the others
   bool fetching_ = false, exhausted_ = false;
   bool synchronising_ = false;         // of step_; under way
   bool synchronised_ = false;          // ... and done
