@@ -77,8 +77,8 @@ absl::StatusOr<OwnedFd> ConnectOnce(const addrinfo& to, absl::Time deadline) {
   if (connect(fd.get(), to.ai_addr, to.ai_addrlen) == 0) return fd;
   if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
   pollfd waiting = {.fd = fd.get(), .events = POLLOUT, .revents = 0};
-  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow()) + 1;
-  const int left = static_cast<int>(std::clamp<int64_t>(ms, 0, 1'000'000'000));
+  const int64_t ms = absl::ToInt64Milliseconds(deadline - MonotonicNow());  // may be endless
+  const int left = static_cast<int>(std::clamp<int64_t>(ms, -1, 1'000'000'000)) + 1;
   if (poll(&waiting, 1, left) <= 0) return absl::UnavailableError("no answer");
   int error = 0;
   socklen_t size = sizeof error;
