@@ -91,6 +91,7 @@ std::string ProgressView::FormatEvaluation(const nlohmann::json& evaluation) {
       parts.push_back(absl::StrFormat("%s %.4f", name, NumberOf(evaluation, key)));
     }
   }
+  if (evaluation.contains("scores_not_finite")) parts.push_back("scores are not finite");
   const auto samples = static_cast<int64_t>(NumberOf(evaluation, "samples"));
   if (samples > 0) parts.push_back(absl::StrCat(WithCommas(samples), " samples"));
   return absl::StrJoin(parts, ", ");

@@ -1,9 +1,28 @@
 // tandem-worker: trains on its share of the data of one job.
+#include <memory>
+#include <string>
+
 #include "base/process.h"
+#include "models/model.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
+#include "worker/step_runner.h"
 #include "worker/tune_group.h"
 #include "worker/worker_shell.h"
+
+namespace tandem {
+namespace {
+
+// The one of models/ that the job names.
+absl::StatusOr<std::unique_ptr<DenseModel>> CompiledModel(const JobPlan& plan,
+                                                          const ModelInputs& inputs) {
+  const bool cuda = plan.job.dense().device() == Dense::CUDA;
+  return NewDenseModel(plan.job.model(), inputs, plan.job.cluster().threads_per_worker(),
+                       cuda ? ModelDevice::kCuda : ModelDevice::kCpu);
+}
+
+}  // namespace
+}  // namespace tandem
 
 int main(int argc, char** argv) {
   using namespace tandem;
@@ -38,7 +57,9 @@ int main(int argc, char** argv) {
   options.paths = std::make_shared<PathLog>();
   options.make_transport =
       EndpointFactory(flags, plan->job.cluster(), options.incarnation, options.paths);
-  options.init_from = flags.init_from;
+  options.make_runner = [init_from = flags.init_from](const JobPlan& job, int rank) {
+    return StepRunner::New(job, rank, init_from, CompiledModel);
+  };
   options.save_path = flags.out;
   options.trace_path = trace;
   options.trace_steps = trace_steps;

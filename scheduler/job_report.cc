@@ -204,7 +204,6 @@ JobReport JobBook::Total(absl::Time now) const {
   for (const Progress& worker : workers_) {
     total.samples += worker.samples();
     total.max_step = std::max(total.max_step, worker.step());
-    MergeDistribution(worker.dense_gap(), &total.dense_gap);
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     AddCounts(worker.bytes(), &total.bytes);
     AddCounts(worker.updates_sent(), &total.updates_sent);

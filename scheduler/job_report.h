@@ -49,7 +49,6 @@ struct JobReport {
   std::string evaluation_json;                   // the last one of rank 0; empty if there was none
   std::vector<TableReport> tables;               // by table id, merged over shards
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
-  Distribution dense_gap;                 // dense parameters by allreduce, merged over workers
   Distribution in_flight_depth;           // merged over workers
   std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
   std::map<std::pair<std::string, std::string>, Path>

@@ -28,8 +28,8 @@ json StalenessJson(const JobPlan& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) out[table.table()] = StalenessJson(table);
   if (plan.dense_table < 0) {
-    out[kDenseTableName] = {{"clock_gap", DistributionJson(report.dense_gap)},
-                            {"in_flight_depth", DistributionJson(report.in_flight_depth)}};
+    // Replicas that take each step together have neither a clock gap nor a version.
+    out[kDenseTableName] = {{"in_flight_depth", DistributionJson(report.in_flight_depth)}};
   }
   return out;
 }

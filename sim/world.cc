@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "sim/toy_runner.h"
 
 namespace tandem {
 namespace {
@@ -15,8 +16,7 @@ namespace {
 constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
 constexpr absl::Duration kBeat = absl::Seconds(1);
 
-// Silence before frames are sent again: short, so that faults cost little virtual time.
-constexpr size_t kFrameBytes = 32;  // so small that most requests are cut
+constexpr size_t kFrameBytes = 32;  // of values in a frame: so few that most requests are cut
 
 // Nodes: servers from 0, then workers.
 int NodeOf(const JobPlan& plan, EndpointId id) {
@@ -45,12 +45,9 @@ absl::StatusOr<std::unique_ptr<World>> World::New(const JobPlan& plan,
 World::World(const JobPlan& plan, const WorldOptions& options)
     : plan_(plan),
       options_(options),
-      model_(plan, options.model),
-      ledger_(model_),
       trace_(options.trace_lines),
       random_(options.seed),
-      network_(options.network, options.seed + 1),
-      computed_(plan.tables.size(), 0) {}
+      network_(options.network, options.seed + 1) {}
 
 World::~World() = default;
 
@@ -58,8 +55,24 @@ absl::Status World::Init() {
   scheduler_ = std::make_unique<SchedulerCore>(plan_);
   links_.resize(static_cast<size_t>(plan_.servers() + plan_.workers()));
   for (size_t node = 0; node < links_.size(); ++node) links_[node].connection = node;
+  if (!options_.make_runner) MakeToy();
   TANDEM_RETURN_IF_ERROR(InitServers());
   return InitWorkers();
+}
+
+void World::MakeToy() {
+  model_ = std::make_unique<ToyModel>(plan_, options_.model);
+  Judge::Options judge;
+  judge.explain = options_.explain;
+  judge.keep_ranges = options_.log_events;
+  judge.fail = [this](const std::string& what) { Fail(what); };
+  judge.step_of = [this](int rank) { return workers_[rank]->core->step(); };
+  judge_ = std::make_unique<Judge>(plan_, *model_, std::move(judge));
+}
+
+absl::StatusOr<std::unique_ptr<TaskRunner>> World::NewRunner(int rank) {
+  if (options_.make_runner) return options_.make_runner(plan_, rank);
+  return ToyRunner::New(plan_, rank, *model_, options_.evaluate, *judge_);
 }
 
 absl::Status World::InitServers() {
@@ -85,9 +98,8 @@ absl::Status World::InitWorkers() {
     auto worker = std::make_unique<Worker>();
     worker->incarnation = 2000 + static_cast<uint64_t>(rank);
     worker->random = std::make_unique<Random>(HashCombine(options_.seed, worker->incarnation));
-    TANDEM_ASSIGN_OR_RETURN(
-        worker->dense, DenseParameters::New(plan_.job.dense().optimizer(), model_.options().dense));
-    for (float& value : worker->dense->values()) value = ToyModel::kFirstCount;
+    TANDEM_ASSIGN_OR_RETURN(worker->runner, NewRunner(rank));
+    DenseParameters& dense = worker->runner->dense();
     TrainerCore::Options options;
     options.rank = rank;
     options.incarnation = worker->incarnation;
@@ -96,12 +108,16 @@ absl::Status World::InitWorkers() {
     options.control_resend = kResend;
     options.save = options_.save_at_end;
     options.save_path = "model";
-    options.evaluate = options_.evaluate;
-    TANDEM_ASSIGN_OR_RETURN(worker->core,
-                            TrainerCore::New(plan_, options, *worker->dense, buffers_));
+    options.evaluate = options_.evaluate && worker->runner->has_test_data();
+    options.estimated_rows = worker->runner->EstimatedRows();
+    TANDEM_ASSIGN_OR_RETURN(worker->core, TrainerCore::New(plan_, options, dense, buffers_));
+    if (!DenseOnServers()) {
+      TANDEM_ASSIGN_OR_RETURN(worker->collectives,
+                              SimCollectives::New(plan_, rank, dense, buffers_, kResend));
+    }
     workers_.push_back(std::move(worker));
   }
-  return DenseOnServers() ? absl::OkStatus() : InitCollectives();
+  return absl::OkStatus();
 }
 
 // ---- time -------------------------------------------------------------------------------------
@@ -144,14 +160,14 @@ void World::StartClocks() {
     clock([this, rank] {
       workers_[rank]->core->OnTick(now_, &trainer_effects_);
       AfterTrainer(rank);
-      ProgressCollective(rank);  // what was lost is sent again
+      ProgressCollectives(rank);  // what was lost is sent again
     });
     Tick(
         [this, rank] {
           const TrainerCore& core = *workers_[rank]->core;
           ToScheduler(EndpointId::Worker(rank),
                       BeatOf(core.progress_count(), static_cast<uint64_t>(core.step()),
-                             core.Doing(now_, WaitingForSum(rank))));
+                             core.Doing(now_, WaitingForOthers(rank))));
         },
         kBeat);
   }
@@ -224,8 +240,7 @@ void World::SendData(const Outgoing& out) {
     return Fail(absl::StrCat("a core sent a bad frame: ", frame.status().ToString()));
   const FrameHeader& h = frame->header;
   if (h.kind == FrameKind::kPush && (h.flags & kFlagAssign) == 0) {
-    int64_t& clock = workers_[h.sender.index]->clock;
-    clock = std::max(clock, h.step + 1);
+    if (judge_ != nullptr) judge_->OnPush(h.sender.index, h.step);
   }
   std::vector<absl::Time> arrivals;
   network_.Route(now_, frame->header.sender, out.to, &arrivals);
@@ -243,7 +258,11 @@ void World::Deliver(EndpointId to, const Frame& bytes) {
     shard(to).OnFrame(now_, *frame, &shard_effects_);
     AfterShard(to);
   } else {
-    if (frame->header.kind == FrameKind::kSegment) return OnSegment(to.index, *frame);
+    if (frame->header.kind == FrameKind::kSegment) {
+      const absl::Status taken = workers_[to.index]->collectives->OnFrame(now_, *frame);
+      if (!taken.ok()) return Fail(taken.ToString());
+      return ProgressCollectives(to.index);
+    }
     if (workers_[to.index]->stopped) return;
     workers_[to.index]->core->OnFrame(now_, *frame, &trainer_effects_);
     AfterTrainer(to.index);
@@ -480,168 +499,99 @@ void World::AfterTrainer(int rank) {
 }
 
 void World::StartTask(int rank, TrainerTask task) {
-  if (task.kind == TrainerTask::Kind::kSynchronise) return Synchronise(rank, std::move(task));
+  if (std::holds_alternative<SynchroniseTask>(task) ||
+      std::holds_alternative<GatherDenseTask>(task)) {
+    return StartCollective(rank, std::move(task));
+  }
   absl::Duration delay = options_.fetch;
-  if (task.kind == TrainerTask::Kind::kCompute) {
-    CheckGap(rank, task.slot->step);
+  if (const auto* const compute = std::get_if<ComputeTask>(&task)) {
+    if (judge_ != nullptr) judge_->CheckGap(rank, compute->slot->step);
     delay = options_.compute.Draw(rank, workers_[rank]->random.get());
   }
   After(delay, [this, rank, task = std::move(task)] { FinishTask(rank, task); });
 }
 
-void World::FinishTask(int rank, TrainerTask task) {
+// Its end is when all workers have done their parts.
+void World::StartCollective(int rank, TrainerTask task) {
   Worker& worker = *workers_[rank];
-  switch (task.kind) {
-    case TrainerTask::Kind::kFetch:
-      Fetch(rank, task.slot);
-      break;
-    case TrainerTask::Kind::kCompute:
-      Compute(rank, task.slot);
-      break;
-    case TrainerTask::Kind::kSynchronise:
-      FinishSynchronise(rank, task);
-      break;
-    case TrainerTask::Kind::kFetchTest:
-      if (task.first) worker.test_index = 0;
-      model_.FillTestBatch(rank, worker.test_index++, &task.slot->batch);
-      break;
-    case TrainerTask::Kind::kForward:
-      Forward(rank, task.slot);
-      break;
-    case TrainerTask::Kind::kEvaluationShare:
-      task.part->set_samples(1 + rank);
-      *task.payload = buffers_.Alloc(8);
-      task.payload->MutableAs<uint64_t>()[0] = static_cast<uint64_t>(rank);
-      break;
-    case TrainerTask::Kind::kMergeParts:
-      MergeParts(task);
-      break;
-    case TrainerTask::Kind::kGatherSlots:
-      Fail("the simulated world has no sharded optimizer");
-      break;
-    case TrainerTask::Kind::kSaveDense:
-      CheckSave(*task.text);
-      break;
-    case TrainerTask::Kind::kCommitSave:
-      CommitSave(task.path);
-      break;
+  TANDEM_CHECK(!worker.waits_for_others.has_value());
+  if (const auto* const synchronise = std::get_if<SynchroniseTask>(&task)) {
+    StepSlot& slot = *synchronise->slot;
+    worker.collectives->Begin(absl::MakeSpan(slot.dense_gradient), slot.batch.samples);
+  } else {
+    worker.collectives->BeginGather();
   }
-  worker.core->OnTaskDone(now_, task, absl::OkStatus(), &trainer_effects_);
+  worker.waits_for_others = std::move(task);
+  ProgressCollectives(rank);
+}
+
+void World::ProgressCollectives(int rank) {
+  Worker& worker = *workers_[rank];
+  if (worker.collectives == nullptr) return;
+  const absl::Status status = worker.collectives->Progress(now_, &segments_);
+  if (!status.ok()) return Fail(status.ToString());
+  for (const Outgoing& segment : segments_) SendData(segment);
+  segments_.clear();
+  if (!worker.waits_for_others.has_value() || !worker.collectives->over()) return;
+  After(absl::ZeroDuration(),
+        [this, rank, task = *std::move(worker.waits_for_others)] { FinishTask(rank, task); });
+  worker.waits_for_others.reset();
+}
+
+Activity World::WaitingForOthers(int rank) const {
+  const Worker& worker = *workers_[rank];
+  return worker.collectives == nullptr ? Activity() : worker.collectives->WaitingFor(now_);
+}
+
+void World::FinishTask(int rank, const TrainerTask& task) {
+  const absl::Status status = RunTask(rank, task);
+  workers_[rank]->core->OnTaskDone(now_, task, status, &trainer_effects_);
   AfterTrainer(rank);
 }
 
-void World::Fetch(int rank, StepSlot* slot) {
+absl::Status World::RunTask(int rank, const TrainerTask& task) {
   Worker& worker = *workers_[rank];
-  if (slot->epoch != worker.epoch) {
-    worker.epoch = slot->epoch;
-    worker.epoch_first_step = slot->step;
-  }
-  const int64_t index = slot->step - worker.epoch_first_step;
-  worker.batch_of_step[slot->step] = {slot->epoch, index};
-  model_.FillBatch(rank, slot->epoch, index, &slot->batch);
+  TaskRunner& runner = *worker.runner;
+  return std::visit(
+      Overloaded{
+          [&](const FetchTask& t) { return runner.Fetch(t.slot); },
+          [&](const ComputeTask& t) { return runner.Compute(t.slot); },
+          [&](const SynchroniseTask& t) {
+            t.slot->samples_of_all = worker.collectives->samples_of_all();
+            return absl::OkStatus();
+          },
+          [&](const FetchTestTask& t) { return runner.FetchTest(t.slot, t.first); },
+          [&](const ScoreTask& t) { return runner.Score(t.slot); },
+          [&](const FillShareTask& t) { return runner.FillShare(t.share, t.payload); },
+          [&](const MergeSharesTask& t) { return MergeShares(rank, t); },
+          [&](const GatherDenseTask&) { return absl::OkStatus(); },
+          [&](const WriteDenseTask& t) { return CheckSave(*t.bytes); },
+          [&](const CommitSaveTask& t) {
+            CommitSave(*t.directory);
+            return absl::OkStatus();
+          },
+      },
+      task);
 }
 
-// What divides this worker's gradient sum when it is applied.
-float World::Norm(uint32_t table, int64_t own, int64_t sum) const {
-  const Policy& policy = plan_.groups[plan_.tables[table].group].policy;
-  if (policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY) {
-    return static_cast<float>(sum);
-  }
-  const bool inverse = policy.async_scale() == Policy::INVERSE_WORKERS;
-  return static_cast<float>(own * (inverse ? plan_.workers() : 1));
-}
-
-void World::Compute(int rank, StepSlot* slot) {
-  Worker& worker = *workers_[rank];
-  const auto [epoch, index] = worker.batch_of_step.at(slot->step);
-  worker.batch_of_step.erase(worker.batch_of_step.begin(),
-                             worker.batch_of_step.upper_bound(slot->step));
-  const int64_t sum = model_.SumOfSamples(epoch, index);
-  for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
-    const SparseInput& input = slot->batch.sparse[i];
-    const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
-    const float norm = Norm(input.table, slot->batch.samples, sum);
-    std::set<uint32_t> ranges;
-    for (size_t k = 0; k < input.keys.size(); ++k) {
-      const uint64_t key = input.keys[k];
-      const absl::Span<const float> row(slot->rows[i].at()[k], dim);
-      CheckRead(rank, slot->step, input.table, key, row);
-      model_.Gradient(rank, slot->step, key, norm, row, absl::MakeSpan(slot->gradients[i][k], dim));
-      ledger_.Record(input.table, key, rank, slot->step);
-      ranges.insert(first_map_->Find(input.table, Position(plan_.tables[input.table].salt, key)));
-    }
-    computed_[input.table] += ranges.size();
-    if (options_.log_events) ranges_of_[{rank, slot->step}].insert(ranges.begin(), ranges.end());
-  }
-  ComputeDense(rank, slot, sum);
-  slot->loss_sum = static_cast<double>(slot->batch.samples);
-}
-
-uint32_t World::DenseTable() const {
-  return DenseOnServers() ? static_cast<uint32_t>(plan_.dense_table) : ~uint32_t{0};
-}
-
-void World::ComputeDense(int rank, StepSlot* slot, int64_t sum) {
-  Worker& worker = *workers_[rank];
-  const size_t count = static_cast<size_t>(model_.options().dense);
-  const absl::Span<const float> values =
-      DenseOnServers() ? absl::MakeSpan(slot->dense).first(count) : worker.dense->values();
-  CheckDenseRead(rank, slot->step, values);
-  const float norm =
-      DenseOnServers() ? Norm(DenseTable(), slot->batch.samples, sum) : static_cast<float>(sum);
-  std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
-  model_.Gradient(rank, slot->step, ToyModel::kDenseKey, norm, values,
-                  absl::MakeSpan(slot->dense_gradient).first(count));
-  ledger_.Record(DenseTable(), ToyModel::kDenseKey, rank, slot->step);
-  if (!DenseOnServers()) return;
-  std::set<uint32_t> ranges;
-  for (const uint64_t key : worker.dense->block_keys()) {
-    ranges.insert(first_map_->Find(DenseTable(), Position(plan_.tables[DenseTable()].salt, key)));
-  }
-  computed_[DenseTable()] += ranges.size();
-  if (options_.log_events) ranges_of_[{rank, slot->step}].insert(ranges.begin(), ranges.end());
-}
-
-std::set<uint32_t> World::RangesOf(int rank, int64_t step) const {
-  const auto it = ranges_of_.find({rank, step});
-  return it == ranges_of_.end() ? std::set<uint32_t>() : it->second;
-}
-
-void World::Forward(int rank, StepSlot* slot) {
-  for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
-    const SparseInput& input = slot->batch.sparse[i];
-    const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
-    for (size_t k = 0; k < input.keys.size(); ++k) {
-      CheckEvaluated(rank, input.table, input.keys[k],
-                     absl::MakeConstSpan(slot->rows[i].at()[k], dim));
-    }
-  }
-  CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, workers_[rank]->dense->values());
-}
-
-void World::MergeParts(const TrainerTask& task) {
-  if (static_cast<int>(task.parts->size()) != plan_.workers()) Fail("parts are missing");
-  for (const auto& [rank, part] : *task.parts) {
-    const Buffer& payload = task.payloads->at(rank);
-    if (part.samples() != 1 + rank || part.evaluation() != evaluations_ || payload.size() != 8 ||
-        payload.As<uint64_t>()[0] != static_cast<uint64_t>(rank)) {
-      Fail(absl::StrCat("the part of rank ", rank, " is not its own: ", part.ShortDebugString()));
-    }
-  }
+absl::Status World::MergeShares(int rank, const MergeSharesTask& task) {
+  TANDEM_ASSIGN_OR_RETURN(*task.json,
+                          workers_[rank]->runner->MergeShares(*task.shares, *task.payloads));
   ++evaluations_;
-  *task.text = absl::StrCat("{\"evaluation\": ", evaluations_, "}");
+  return absl::OkStatus();
 }
 
 // Rank 0 writes the dense file once every worker stands still.
-void World::CheckSave(const std::string& dense_file) {
-  absl::StatusOr<std::unique_ptr<DenseParameters>> dense =
-      DenseParameters::New(plan_.job.dense().optimizer(), model_.options().dense);
-  TANDEM_CHECK(dense.ok());
-  const absl::StatusOr<RangeImage> image =
-      DecodeRange({reinterpret_cast<const uint8_t*>(dense_file.data()), dense_file.size()});
-  const absl::Status loaded = image.ok() ? (*dense)->Load(*image) : image.status();
-  if (!loaded.ok()) return Fail(loaded.ToString());
-  CheckEvaluated(0, DenseTable(), ToyModel::kDenseKey, (*dense)->values());
+absl::Status World::CheckSave(const std::string& dense_file) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto dense,
+      DenseParameters::New(plan_.job.dense().optimizer(), workers_[0]->runner->dense().count()));
+  TANDEM_ASSIGN_OR_RETURN(
+      const RangeImage image,
+      DecodeRange({reinterpret_cast<const uint8_t*>(dense_file.data()), dense_file.size()}));
+  TANDEM_RETURN_IF_ERROR(dense->Load(image));
+  if (judge_ != nullptr) judge_->CheckDenseEvaluated(0, dense->values());
+  return absl::OkStatus();
 }
 
 // All files of a save are there: each range once, and all at the same point of the job.

@@ -1,15 +1,16 @@
 // A whole cluster in one process and one thread: the scheduler, shard and trainer cores that run in
-// production, under a virtual clock and over a seeded network, with a toy model that proves what
-// happened. Ranges move between shards in the middle of the run.
+// production, under a virtual clock and over a seeded network. Ranges move between shards in the
+// middle of the run. Workers compute with any TaskRunner: by default with a toy model that proves
+// what happened (toy_runner.h), or with real readers and models.
 //
-// What is checked as it runs, by the values that reads return (sim/ledger.h):
+// What is checked as the toy runs, by the values that reads return (judge.h):
 //   (1) every row is explained: no update lost, none applied twice, each worker's in order;
 //   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP sees
 //       everybody's steps below k - bound and its own below k - depth, ASP its own;
 //   (3) evaluation sees every push, and creates no row;
 //   (4) no worker starts a step further ahead of the slowest than an SSP bound allows.
-// And at the end: all rows once more, sent = applied + merged + dropped = what the workers
-// computed, every range owned by exactly one shard, dense replicas equal. A run that does not end
+// And at the end: all rows once more; with any runner sent = applied + merged + dropped (= what the
+// toy computed), every range owned by exactly one shard, dense replicas equal. A run that does not end
 // within `limit` of virtual time fails and says who waits for whom.
 //
 // The same options give the same run, bit for bit (trace_hash).
@@ -37,18 +38,18 @@
 #include "absl/time/time.h"
 #include "base/buffer.h"
 #include "base/random.h"
-#include "collectives/engine.h"
-#include "collectives/links/frame_link.h"
 #include "job/job.h"
 #include "scheduler/scheduler_core.h"
 #include "server/server_core.h"
 #include "server/shard_core.h"
 #include "server/shard_save.h"
 #include "sim/compute_time.h"
-#include "sim/ledger.h"
+#include "sim/judge.h"
 #include "sim/network.h"
+#include "sim/sim_collectives.h"
 #include "sim/toy_model.h"
 #include "sim/trace.h"
+#include "worker/task_runner.h"
 #include "worker/trainer_core.h"
 
 namespace tandem {
@@ -57,7 +58,8 @@ struct WorldOptions {
   uint64_t seed = 1;
   NetworkOptions network;
   ComputeTime compute;
-  ToyModel::Options model;
+  MakeTaskRunner make_runner;                             // null: the toy
+  ToyModel::Options model;                                // of the toy
   absl::Duration fetch = absl::Microseconds(300);         // reading a batch
   absl::Duration view_delay = absl::Milliseconds(30);     // views reach each core up to this late
   double moves_per_second = 0;                            // of ranges, to random shards
@@ -99,7 +101,7 @@ class World {
   // After Run.
   std::vector<float> Row(uint32_t table, uint64_t key);  // as a server would answer an evaluation
   std::vector<float> DenseValues(int rank);
-  std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const { return ledger_.Rows(); }
+  std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // of the toy
   const std::vector<UpdateRecord>& records() const { return records_; }
   TableStats Stats(uint32_t table) const;  // merged over all shards
   const JobReport& report() const { return scheduler_->report(); }
@@ -110,9 +112,9 @@ class World {
   uint64_t frames_resent() const;
   // With log_events: by range id, what was admitted and read, in order.
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
-  // Ranges that the update of (rank, step) has rows in.
-  std::set<uint32_t> RangesOf(int rank, int64_t step) const;
-  const ToyModel& model() const { return model_; }
+  // Of the toy: ranges that the update of (rank, step) has rows in, with log_events; the model.
+  std::set<uint32_t> RangesOf(int rank, int64_t step) const { return judge_->RangesOf(rank, step); }
+  const ToyModel& model() const { return *model_; }
 
  private:
   struct Event {
@@ -134,20 +136,13 @@ class World {
   };
   struct Worker {
     uint64_t incarnation = 0;
-    std::unique_ptr<DenseParameters> dense;
+    std::unique_ptr<TaskRunner> runner;
     std::unique_ptr<TrainerCore> core;
     std::unique_ptr<Random> random;
-    int64_t epoch = -1, epoch_first_step = 0, test_index = 0;
-    std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step;  // (epoch, index)
-    int64_t clock = 0;           // steps pushed, as its frames say
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
-    // The dense gradient by allreduce: links by rank, and the task that waits for operation `sum`.
-    std::vector<std::unique_ptr<FrameLink>> links;
-    std::unique_ptr<CollectiveEngine> engine;
-    Schedule schedule;
-    std::optional<TrainerTask> synchronising;
-    uint64_t sum = 0;
+    std::unique_ptr<SimCollectives> collectives;  // replicas of dense parameters; else null
+    std::optional<TrainerTask> waits_for_others;  // what the collectives were begun for
   };
   struct SchedulerLink {      // to the scheduler, one a node; nothing overtakes
     uint64_t connection = 0;  // a new number each time; links_.size() of them belong to one time
@@ -157,9 +152,10 @@ class World {
 
   World(const JobPlan& plan, const WorldOptions& options);
   absl::Status Init();
+  void MakeToy();
+  absl::StatusOr<std::unique_ptr<TaskRunner>> NewRunner(int rank);
   absl::Status InitServers();
   absl::Status InitWorkers();
-  absl::Status InitCollectives();
 
   // Time.
   void At(absl::Time at, std::function<void()> run);
@@ -197,46 +193,31 @@ class World {
   void OnWorkerControl(int rank, const Control& control);
   void AfterTrainer(int rank);
   void StartTask(int rank, TrainerTask task);
-  // Collectives (world_collectives.cc).
-  void Synchronise(int rank, TrainerTask task);
-  void OnSegment(int rank, const ParsedFrame& frame);
-  void ProgressCollective(int rank);
-  void FinishSynchronise(int rank, const TrainerTask& task);
-  Activity WaitingForSum(int rank) const;
-  void FinishTask(int rank, TrainerTask task);
-  void Fetch(int rank, StepSlot* slot);
-  void Compute(int rank, StepSlot* slot);
-  void ComputeDense(int rank, StepSlot* slot, int64_t sum);
-  void Forward(int rank, StepSlot* slot);
-  void MergeParts(const TrainerTask& task);
-  void CheckSave(const std::string& dense_file);
+  void StartCollective(int rank, TrainerTask task);
+  void ProgressCollectives(int rank);
+  Activity WaitingForOthers(int rank) const;
+  void FinishTask(int rank, const TrainerTask& task);
+  absl::Status RunTask(int rank, const TrainerTask& task);
+  absl::Status MergeShares(int rank, const MergeSharesTask& task);
+  absl::Status CheckSave(const std::string& dense_file);
   void CommitSave(const std::string& directory);
 
   // Checks.
   void Fail(const std::string& what);
-  void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
-  void CheckDenseRead(int rank, int64_t step, absl::Span<const float> row);
-  void CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
-                  const std::vector<int64_t>& counts);
-  void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key, const Policy& policy,
-                   const std::vector<int64_t>& counts);
-  void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
-  void CheckGap(int rank, int64_t step);
   void CheckEnd();
   void CheckFinalRows();
   void CheckCounts();
   std::string WhoWaits() const;
-  float Norm(uint32_t table, int64_t own, int64_t sum) const;
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
-  uint32_t DenseTable() const;  // in the ledger
 
-  // After this a frame that was not answered is sent again, whoever sent it.
+  // Silence before a frame is sent again, whoever sent it: short, so that faults cost little virtual
+  // time.
   static constexpr absl::Duration kResend = absl::Milliseconds(300);
 
   const JobPlan& plan_;
   const WorldOptions options_;
-  const ToyModel model_;
-  Ledger ledger_;
+  std::unique_ptr<ToyModel> model_;  // null with another runner, and then so is the judge
+  std::unique_ptr<Judge> judge_;
   Trace trace_;
   HeapBufferSource buffers_;
   Random random_;
@@ -249,7 +230,7 @@ class World {
   std::unique_ptr<SchedulerCore> scheduler_;
   SchedulerEffects scheduler_effects_;
   std::vector<SchedulerLink> links_;
-  std::vector<Frame> frames_;  // on their way out; reused
+  std::vector<Outgoing> segments_;  // of collectives, on their way out; scratch
   std::vector<std::unique_ptr<Server>> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   ShardEffects shard_effects_;
@@ -260,11 +241,9 @@ class World {
   std::map<uint32_t, std::vector<RangeEvent>> events_;
   std::map<uint32_t, std::vector<int64_t>> admitted_;  // by range: by rank, with log_events
   std::shared_ptr<const RangeMap> first_map_;
-  std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
-  std::vector<uint64_t> computed_;  // by table: (worker, step, range) with rows
   std::map<std::string, std::map<std::string, RangeImage>> saved_;  // by folder, then by file
   std::set<std::string> saving_;  // barriers of saves that workers have entered
-  bool delayed_finished_ = false, stopping_ = false;
+  bool stopping_ = false;
   int moves_ = 0, breaks_ = 0, saves_done_ = 0, evaluations_ = 0;
 };
 

@@ -1,20 +1,10 @@
-// The part of World that judges: reads as they are used, and everything at the end.
+// The part of World that judges at the end.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "sim/world.h"
 
 namespace tandem {
-namespace {
-
-bool IsSynchronous(const Policy& policy) {
-  return policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY;
-}
-
-}  // namespace
-
 void World::Fail(const std::string& what) {
   if (!failure_.ok()) return;
   failure_ = absl::InternalError(absl::StrCat("seed ", options_.seed, " at ",
@@ -26,10 +16,11 @@ std::string World::WhoWaits() const {
   std::string out;
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     const TrainerCore& core = *workers_[rank]->core;
-    absl::StrAppend(
-        &out, "  worker ", rank, " epoch ", core.epoch(), " step ", core.step(), ": ",
-        core.finished() ? "finished" : core.Doing(now_, WaitingForSum(static_cast<int>(rank))).text,
-        "\n");
+    absl::StrAppend(&out, "  worker ", rank, " epoch ", core.epoch(), " step ", core.step(), ": ",
+                    core.finished()
+                        ? "finished"
+                        : core.Doing(now_, WaitingForOthers(static_cast<int>(rank))).text,
+                    "\n");
   }
   for (size_t index = 0; index < servers_.size(); ++index) {
     for (size_t s = 0; s < servers_[index]->shards.size(); ++s) {
@@ -39,109 +30,6 @@ std::string World::WhoWaits() const {
     }
   }
   return out;
-}
-
-// ---- reads ------------------------------------------------------------------------------------
-
-void World::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
-                      absl::Span<const float> row) {
-  if (!options_.explain) return;
-  const auto counts = ledger_.Explain(table, key, row);
-  if (!counts.ok()) {
-    return Fail(absl::StrCat("worker ", rank, " step ", step,
-                             " reads what nobody can explain: ", counts.status().message()));
-  }
-  if (plan_.tables[table].frozen) {
-    const int64_t seen = *std::max_element(counts->begin(), counts->end());
-    if (seen > 0) Fail(absl::StrCat("frozen table ", table, " has changed"));
-    return;
-  }
-  CheckBounds(rank, step, table, key, plan_.groups[plan_.tables[table].group].policy, *counts);
-}
-
-void World::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) {
-  if (!options_.explain) return;
-  const uint32_t table = DenseTable();
-  const auto counts = ledger_.Explain(table, ToyModel::kDenseKey, row);
-  if (!counts.ok()) {
-    return Fail(absl::StrCat("worker ", rank, " step ", step, " has dense parameters that nobody ",
-                             "can explain: ", counts.status().message()));
-  }
-  if (DenseOnServers()) {
-    CheckBounds(rank, step, table, ToyModel::kDenseKey,
-                plan_.groups[plan_.tables[table].group].policy, *counts);
-  } else {
-    CheckExact(rank, step, table, ToyModel::kDenseKey, *counts);
-  }
-}
-
-void World::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
-                       const std::vector<int64_t>& counts) {
-  for (int rank = 0; rank < plan_.workers(); ++rank) {
-    const int64_t want = ledger_.CountBefore(table, key, rank, step);
-    if (counts[static_cast<size_t>(rank)] == want) continue;
-    return Fail(absl::StrCat("worker ", reader, " reads table ", table, " key ", key, " with ",
-                             counts[static_cast<size_t>(rank)], " updates of worker ", rank,
-                             ", want exactly the ", want, " below step ", step));
-  }
-}
-
-void World::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
-                        const Policy& policy, const std::vector<int64_t>& counts) {
-  if (IsSynchronous(policy)) {
-    const int64_t delay = policy.kind() == Policy::FIXED_DELAY ? policy.delay() : 0;
-    return CheckExact(reader, step - delay, table, key, counts);
-  }
-  for (int rank = 0; rank < plan_.workers(); ++rank) {
-    int64_t since = 0;  // updates at steps below this must be there
-    if (policy.kind() == Policy::SSP) since = step - policy.bound();
-    if (rank == reader) since = std::max(since, step - plan_.job.train().depth());
-    const int64_t least = ledger_.CountBefore(table, key, rank, since);
-    if (counts[static_cast<size_t>(rank)] >= least) continue;
-    return Fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table, " key ",
-                             key, " with ", counts[static_cast<size_t>(rank)],
-                             " updates of worker ", rank, ", want at least ", least,
-                             ": those below step ", since));
-  }
-}
-
-// At an evaluation all pushes are in; what a fixed delay holds back is not, except at the last one.
-void World::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row) {
-  if (!options_.explain) return;
-  const auto counts = ledger_.Explain(table, key, row);
-  if (!counts.ok()) {
-    return Fail(absl::StrCat("evaluation at worker ", rank, ": ", counts.status().message()));
-  }
-  const bool on_servers = table < plan_.tables.size();
-  if (on_servers && plan_.tables[table].frozen) return;
-  int64_t delay = 0;
-  if (on_servers && !delayed_finished_) {
-    const Policy& policy = plan_.groups[plan_.tables[table].group].policy;
-    if (policy.kind() == Policy::FIXED_DELAY) delay = policy.delay();
-  }
-  const int64_t all = std::numeric_limits<int64_t>::max();
-  CheckExact(rank, delay == 0 ? all : workers_[rank]->core->step() - delay, table, key, *counts);
-}
-
-// The true clock gap, seen from outside: no worker that still has data is further behind than an
-// SSP bound allows.
-void World::CheckGap(int rank, int64_t step) {
-  int64_t bound = std::numeric_limits<int64_t>::max();
-  for (const GroupPlan& group : plan_.groups) {
-    if (group.policy.kind() == Policy::SSP) {
-      bound = std::min<int64_t>(bound, group.policy.bound());
-    }
-  }
-  for (int other = 0; other < plan_.workers(); ++other) {
-    const Worker& worker = *workers_[other];
-    const int64_t clock = worker.clock;
-    const bool has_data = worker.epoch == workers_[rank]->epoch &&
-                          clock - worker.epoch_first_step < model_.options().batches[other];
-    if (has_data && step - clock > bound) {
-      Fail(absl::StrCat("worker ", rank, " starts step ", step, " while worker ", other,
-                        " has pushed ", clock, ", bound ", bound));
-    }
-  }
 }
 
 // ---- the end ----------------------------------------------------------------------------------
@@ -162,20 +50,16 @@ void World::CheckEnd() {
 }
 
 void World::CheckFinalRows() {
-  for (const auto& [table, key] : ledger_.Rows()) {
-    if (table == DenseTable()) continue;
-    CheckEvaluated(0, table, key, Row(table, key));
+  for (int rank = 1; rank < plan_.workers() && !DenseOnServers(); ++rank) {
+    if (DenseValues(rank) == DenseValues(0)) continue;
+    Fail(absl::StrCat("dense parameters of workers 0 and ", rank, " differ"));
   }
-  for (int rank = 0; rank < plan_.workers(); ++rank) {
-    if (DenseOnServers()) {
-      if (rank > 0) continue;
-      CheckEvaluated(0, DenseTable(), ToyModel::kDenseKey, DenseValues(0));
-    } else {
-      CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, DenseValues(rank));
-      if (DenseValues(rank) != DenseValues(0)) {
-        Fail(absl::StrCat("dense parameters of workers 0 and ", rank, " differ"));
-      }
-    }
+  if (judge_ == nullptr) return;
+  for (const auto& [table, key] : judge_->Rows()) {
+    if (table != judge_->DenseTable()) judge_->CheckEvaluated(0, table, key, Row(table, key));
+  }
+  for (int rank = 0; rank < (DenseOnServers() ? 1 : plan_.workers()); ++rank) {
+    judge_->CheckDenseEvaluated(rank, DenseValues(rank));
   }
 }
 
@@ -185,15 +69,19 @@ void World::CheckCounts() {
     uint64_t sent = 0;
     for (const auto& worker : workers_) sent += worker->core->client().updates_sent()[table.id];
     const uint64_t ended = stats.applied + stats.merged + stats.dropped;
-    if (sent == computed_[table.id] && stats.arrived == sent && ended == sent &&
+    const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);
+    if (sent == computed && stats.arrived == sent && ended == sent &&
         stats.version_staleness.count == sent) {
       continue;
     }
-    Fail(absl::StrCat("table ", table.name, ": computed ", computed_[table.id], ", sent ", sent,
-                      ", arrived ", stats.arrived, ", applied ", stats.applied, " + merged ",
-                      stats.merged, " + dropped ", stats.dropped, ", measured ",
-                      stats.version_staleness.count));
+    Fail(absl::StrCat("table ", table.name, ": computed ", computed, ", sent ", sent, ", arrived ",
+                      stats.arrived, ", applied ", stats.applied, " + merged ", stats.merged,
+                      " + dropped ", stats.dropped, ", measured ", stats.version_staleness.count));
   }
+}
+
+std::vector<std::pair<uint32_t, uint64_t>> World::TrainedRows() const {
+  return judge_ == nullptr ? std::vector<std::pair<uint32_t, uint64_t>>() : judge_->Rows();
 }
 
 std::vector<float> World::Row(uint32_t table, uint64_t key) {
@@ -215,14 +103,14 @@ std::vector<float> World::Row(uint32_t table, uint64_t key) {
 }
 
 std::vector<float> World::DenseValues(int rank) {
-  const size_t count = static_cast<size_t>(model_.options().dense);
+  const size_t count = static_cast<size_t>(workers_[rank]->runner->dense().count());
   if (!DenseOnServers()) {
-    const absl::Span<const float> values = workers_[rank]->dense->values();
+    const absl::Span<const float> values = workers_[rank]->runner->dense().values();
     return {values.begin(), values.end()};
   }
   std::vector<float> values;
-  for (const uint64_t block : workers_[rank]->dense->block_keys()) {
-    const std::vector<float> row = Row(DenseTable(), block);
+  for (const uint64_t block : workers_[rank]->runner->dense().block_keys()) {
+    const std::vector<float> row = Row(static_cast<uint32_t>(plan_.dense_table), block);
     values.insert(values.end(), row.begin(), row.end());
   }
   values.resize(count);

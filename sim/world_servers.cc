@@ -18,6 +18,7 @@ void World::OnServerControl(int index, const Control& control) {
     absl::StatusOr<std::shared_ptr<const RangeMap>> map =
         RangeMap::FromView(control.view(), plan_.sizes());
     if (map.ok()) first_map_ = *std::move(map);
+    if (judge_ != nullptr) judge_->set_ranges(first_map_);
   }
   servers_[index]->core->OnControl(control, &server_effects_);
   AfterServer(index);
@@ -64,7 +65,7 @@ void World::DoTasks(EndpointId id) {
       shard(id).OnView(now_, task.map, &shard_effects_);
       AfterShard(id);
     } else if (task.kind == ShardTask::Kind::kFinishDelayed) {
-      delayed_finished_ = true;
+      if (judge_ != nullptr) judge_->OnDelayedFinished();
       shard(id).FinishDelayed(&shard_effects_);
       AfterShard(id);
     } else if (reports) {

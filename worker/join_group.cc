@@ -157,17 +157,20 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
     return tuning.status();
   }
   out.tuning = *std::move(tuning);
-  DenseSynchroniser::Options synchronise = DenseSynchroniser::OptionsOf(plan);
-  synchronise.bucket_bytes = out.tuning.bucket_bytes;
-  synchronise.dump_folder = dump_folder;
+  DenseReducer::Options reducer;
+  reducer.overlap = out.tuning.bucket_bytes > 0;
+  reducer.codec = plan.job.dense().codec();
+  reducer.seed = plan.job.seed();
+  reducer.dump_folder = dump_folder;
   std::unique_ptr<DeviceSum> device_sum;
-  if (synchronise.on_device) {
+  if (plan.job.dense().device() == Dense::CUDA) {
     TANDEM_ASSIGN_OR_RETURN(device_sum,
                             JoinDevices(plan, *group, hosts, coordinator, watch, &out.paths));
   }
-  out.synchroniser =
-      std::make_unique<DenseSynchroniser>(std::move(group), watch, dense, synchronise);
-  out.synchroniser->SumOnDevice(std::move(device_sum));
+  out.reducer = std::make_unique<DenseReducer>(
+      std::move(group), watch, NewDenseReduction(plan, rank, out.tuning.bucket_bytes, dense),
+      reducer);
+  out.reducer->SumOnDevice(std::move(device_sum));
   return out;
 }
 

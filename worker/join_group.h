@@ -12,20 +12,20 @@
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "worker/dense_parameters.h"
-#include "worker/dense_synchroniser.h"
+#include "worker/dense_reducer.h"
 #include "worker/tune_group.h"
 
 namespace tandem {
 
 struct WorkerGroup {
-  std::unique_ptr<DenseSynchroniser> synchroniser;
+  std::unique_ptr<DenseReducer> reducer;
   DenseTuning tuning;
   std::vector<Path> paths;  // the links to lower ranks, for the scheduler
 };
 
 // Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
 // one worker. `dump_folder`: where what the group did is written if it fails, or on request
-// (DenseSynchroniser::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives
+// (DenseReducer::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives
 // the group. Errors name the worker that is missing or whose links have failed (errors.h), which is
 // what this worker has seen and no judgement: the scheduler says who is lost.
 absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,

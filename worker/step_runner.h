@@ -1,11 +1,11 @@
-// What the trainer's tasks do to real data: batches from files, rows to gradients through the
-// model, evaluation sums, files of the dense part. No thread of its own.
+// A model over files: batches from readers (data/), rows to gradients through a dense model
+// (models/model.h), evaluation sums. Knows no LibTorch: who makes it brings the model.
 //
-// Thread safety: Fetch and FetchTest may run on one thread while the others run on another; each by
-// one thread at a time.
+// Thread safety: as TaskRunner. No thread of its own.
 #ifndef TANDEM_WORKER_STEP_RUNNER_H_
 #define TANDEM_WORKER_STEP_RUNNER_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,53 +18,51 @@
 #include "data/metrics.h"
 #include "job/job.h"
 #include "models/model.h"
-#include "server/manifest.h"
 #include "worker/dense_parameters.h"
-#include "worker/dense_synchroniser.h"
-#include "worker/trainer_core.h"
+#include "worker/task_runner.h"
 
 namespace tandem {
 
-class StepRunner {
+class StepRunner final : public TaskRunner {
  public:
+  using MakeModel = std::function<absl::StatusOr<std::unique_ptr<DenseModel>>(
+      const JobPlan& plan, const ModelInputs& inputs)>;
+
   // Opens this rank's share of the data and makes the model and the dense parameters, with first
-  // values or those saved under `init_from`. `run`: View.run, for the manifests of saves.
-  static absl::StatusOr<std::unique_ptr<StepRunner>> New(const JobPlan& plan, int rank,
-                                                         uint64_t run,
-                                                         const std::string& init_from);
+  // values or those saved under `init_from` (empty: none).
+  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const JobPlan& plan, int rank,
+                                                         const std::string& init_from,
+                                                         const MakeModel& make_model);
 
-  // For kSynchronise, and told of gradients as they become ready. None: dense parameters live on
-  // servers.
-  void set_synchroniser(DenseSynchroniser* synchroniser);
+  DenseParameters& dense() override { return *dense_; }
+  bool has_test_data() const override { return test_ != nullptr; }
+  int64_t EstimatedRows() const override { return train_->EstimatedRows(); }
 
-  absl::Status Run(const TrainerTask& task);
+  std::vector<SavedParameter> Parameters() const override;
 
-  DenseParameters& dense() { return *dense_; }
-  bool has_test_data() const { return test_ != nullptr; }
-  int64_t EstimatedRows() const { return train_->EstimatedRows(); }
+  absl::Status Fetch(StepSlot* slot) override;
+  absl::Status FetchTest(StepSlot* slot, bool first) override;
+  absl::Status Compute(StepSlot* slot) override;
+  absl::Status Score(StepSlot* slot) override;
+  absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;
+  absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
+                                          const std::map<int, Buffer>& payloads) override;
+
+  void set_gradient_ready(std::function<void(int64_t first)> ready) override;
+  DeviceGradient LeaveGradientOnDevice() override;
 
  private:
-  StepRunner(const JobPlan& plan, uint64_t run) : plan_(plan), run_(run) {}
-  absl::Status Init(int rank, const std::string& init_from);
-
-  absl::Status Fetch(StepSlot* slot);
-  absl::Status FetchTest(StepSlot* slot, bool first);
-  absl::Status Compute(StepSlot* slot);
-  absl::Status Synchronise(StepSlot* slot);
-  absl::Status Forward(StepSlot* slot);
+  explicit StepRunner(const JobPlan& plan) : plan_(plan) {}
+  absl::Status Init(int rank, const std::string& init_from, const MakeModel& make_model);
+  absl::Status Load(const std::string& init_from);
   void Pool(StepSlot* slot);
-  void FillShare(EvaluationShare* share, Buffer* payload);
-  absl::Status MergeShares(const TrainerTask& task);
-  std::vector<SavedParameter> Parameters() const;
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
   const JobPlan& plan_;
-  const uint64_t run_;
   std::unique_ptr<BatchSource> train_, test_;
   int64_t epoch_ = -1;  // that `train_` was started for
   std::unique_ptr<DenseModel> model_;
   std::unique_ptr<DenseParameters> dense_;
-  DenseSynchroniser* synchroniser_ = nullptr;
   HeapBufferSource buffers_;
   RunningAuc recent_auc_;
   int64_t computed_ = 0;  // steps

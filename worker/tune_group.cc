@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
-#include "worker/dense_synchroniser.h"
+#include "worker/allreduce_gradients.h"
 
 namespace tandem {
 namespace {

@@ -14,9 +14,10 @@
 #include "collectives/trace.h"
 #include "node/job_member.h"
 #include "node/log.h"
+#include "server/save_directory.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
-#include "worker/step_runner.h"
+#include "worker/task_runner.h"
 #include "worker/trainer_core.h"
 
 namespace tandem {
@@ -97,7 +98,7 @@ class TaskThread {
 };
 
 bool IsRead(const TrainerTask& task) {
-  return task.kind == TrainerTask::Kind::kFetch || task.kind == TrainerTask::Kind::kFetchTest;
+  return std::holds_alternative<FetchTask>(task) || std::holds_alternative<FetchTestTask>(task);
 }
 
 class Worker {
@@ -122,7 +123,7 @@ class Worker {
     const absl::Status status = Loop();
     {
       absl::MutexLock lock(&group_mutex_);
-      if (group_.synchroniser != nullptr && !status.ok()) group_.synchroniser->RequestDump();
+      if (group_.reducer != nullptr && !status.ok()) group_.reducer->RequestDump();
     }
     watch_.Abort(absl::CancelledError("the worker ends"));
     reader_.reset();
@@ -181,10 +182,12 @@ class Worker {
   absl::Status RunTask(const TrainerTask& task) {
     const absl::Time begun = trace_ == nullptr ? absl::Time() : MonotonicNow();
     absl::Status status = RunJoined(task);
-    const bool compute = task.kind == TrainerTask::Kind::kCompute;
-    if (trace_ != nullptr && (compute || task.kind == TrainerTask::Kind::kSynchronise)) {
-      AddToTrace(task.slot->step, compute ? "compute" : "synchronise", begun, MonotonicNow(),
-                 "compute");
+    if (trace_ != nullptr) {
+      if (const auto* const compute = std::get_if<ComputeTask>(&task)) {
+        AddToTrace(compute->slot->step, "compute", begun, MonotonicNow(), "compute");
+      } else if (const auto* const synchronise = std::get_if<SynchroniseTask>(&task)) {
+        AddToTrace(synchronise->slot->step, "synchronise", begun, MonotonicNow(), "compute");
+      }
     }
     return status;
   }
@@ -196,23 +199,67 @@ class Worker {
   }
 
   absl::Status RunJoined(const TrainerTask& task) {
-    const bool trains = task.kind == TrainerTask::Kind::kCompute ||
-                        task.kind == TrainerTask::Kind::kSynchronise ||
-                        task.kind == TrainerTask::Kind::kGatherSlots;
-    if (trains && options_.plan.dense_table < 0) TANDEM_RETURN_IF_ERROR(JoinOthers());
-    return runner_->Run(task);
+    return std::visit(
+        Overloaded{
+            [&](const FetchTask& t) { return runner_->Fetch(t.slot); },
+            [&](const FetchTestTask& t) { return runner_->FetchTest(t.slot, t.first); },
+            [&](const ComputeTask& t) { return Compute(t.slot); },
+            [&](const SynchroniseTask& t) { return Synchronise(t.slot); },
+            [&](const ScoreTask& t) { return runner_->Score(t.slot); },
+            [&](const FillShareTask& t) { return runner_->FillShare(t.share, t.payload); },
+            [&](const MergeSharesTask& t) { return MergeShares(t); },
+            [&](const GatherDenseTask&) { return GatherDense(); },
+            [&](const WriteDenseTask& t) { return WriteDense(t); },
+            [&](const CommitSaveTask& t) {
+              return CommitSave(*t.directory, options_.plan, run_, t.step, runner_->Parameters());
+            },
+        },
+        task);
   }
 
-  absl::Status JoinOthers() {
-    {
-      absl::MutexLock lock(&group_mutex_);
-      if (group_.synchroniser != nullptr) return absl::OkStatus();
+  absl::Status Compute(StepSlot* slot) {
+    TANDEM_RETURN_IF_ERROR(JoinOthers());
+    if (reducer_ != nullptr && reducer_->overlaps()) {
+      reducer_->Begin(absl::MakeSpan(slot->dense_gradient), slot->batch.samples);
     }
+    return runner_->Compute(slot);
+  }
+
+  absl::Status Synchronise(StepSlot* slot) {
+    TANDEM_RETURN_IF_ERROR(JoinOthers());
+    return reducer_->Finish(absl::MakeSpan(slot->dense_gradient), slot->batch.samples,
+                            &slot->samples_of_all, &slot->bytes_sent);
+  }
+
+  absl::Status GatherDense() {
+    TANDEM_RETURN_IF_ERROR(JoinOthers());
+    return reducer_->GatherForSave();
+  }
+
+  absl::Status WriteDense(const WriteDenseTask& task) {
+    TANDEM_RETURN_IF_ERROR(BeginSave(*task.directory));
+    return SaveDenseFile(*task.directory, *task.bytes);
+  }
+
+  absl::Status MergeShares(const MergeSharesTask& task) {
+    TANDEM_ASSIGN_OR_RETURN(*task.json, runner_->MergeShares(*task.shares, *task.payloads));
+    return absl::OkStatus();
+  }
+
+  // Replicas meet before the first step that they have to do with each other.
+  absl::Status JoinOthers() {
+    if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(WorkerGroup group,
                             JoinWorkers(options_.plan, self_.index, coordinator_,
                                         options_.dump_folder, runner_->dense(), &watch_));
-    group.synchroniser->set_trace(trace_.get());
-    runner_->set_synchroniser(group.synchroniser.get());
+    DenseReducer* const reducer = reducer_ = group.reducer.get();
+    reducer->set_trace(trace_.get());
+    if (reducer->sums_on_device()) {
+      reducer->set_device_gradient(runner_->LeaveGradientOnDevice());
+    }
+    if (reducer->overlaps()) {
+      runner_->set_gradient_ready([reducer](int64_t first) { reducer->Ready(first); });
+    }
     absl::MutexLock lock(&group_mutex_);
     group_ = std::move(group);
     return absl::OkStatus();
@@ -222,9 +269,9 @@ class Worker {
   // chose. And dumps for whoever asked by a signal.
   void ReportGroup() {
     absl::MutexLock lock(&group_mutex_);
-    if (group_.synchroniser == nullptr) return;
+    if (group_.reducer == nullptr) return;
     const int signals = options_.dump_signals == nullptr ? 0 : options_.dump_signals->load();
-    if (signals != seen_dump_signals_) group_.synchroniser->RequestDump();
+    if (signals != seen_dump_signals_) group_.reducer->RequestDump();
     seen_dump_signals_ = signals;
     Control control;
     for (Path& path : group_.paths) *control.mutable_paths()->add_path() = std::move(path);
@@ -239,7 +286,7 @@ class Worker {
 
   Activity SynchroniserWaitsFor() {
     absl::MutexLock lock(&group_mutex_);
-    return group_.synchroniser == nullptr ? Activity() : group_.synchroniser->WaitingFor();
+    return group_.reducer == nullptr ? Activity() : group_.reducer->WaitingFor();
   }
 
   void OnTick(absl::Time now) {
@@ -288,8 +335,7 @@ class Worker {
     log_ = Log("worker", rank);
     coordinator_ = view.coordinator();
     member_->progress().SetActivity({"opening data and model", {}});
-    TANDEM_ASSIGN_OR_RETURN(runner_,
-                            StepRunner::New(options_.plan, rank, view.run(), options_.init_from));
+    TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(options_.plan, rank));
     TrainerCore::Options trainer;
     if (!options_.trace_path.empty()) {
       trace_ = std::make_unique<Trace>(absl::StrCat("worker ", rank), rank);
@@ -298,7 +344,7 @@ class Worker {
     trainer.incarnation = options_.incarnation;
     trainer.save = !options_.save_path.empty();
     trainer.save_path = options_.save_path;
-    trainer.run = view.run();
+    trainer.run = run_ = view.run();
     trainer.evaluate = runner_->has_test_data();
     trainer.estimated_rows = runner_->EstimatedRows();
     TANDEM_ASSIGN_OR_RETURN(
@@ -365,14 +411,16 @@ class Worker {
   std::unique_ptr<PeerMap> peers_;
   std::unique_ptr<JobMember> member_;
   std::unique_ptr<DoneQueue> done_queue_;
-  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<TaskRunner> runner_;
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
+  uint64_t run_ = 0;              // View.run
   std::unique_ptr<Trace> trace_;  // made before the threads that add to it
   AbortableWatch watch_;          // of the group: outlives it
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
+  DenseReducer* reducer_ = nullptr;                  // of group_; the compute thread's
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
   std::unique_ptr<TaskThread> reader_, computer_;

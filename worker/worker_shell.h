@@ -1,5 +1,5 @@
 // A worker process: the comm thread runs the trainer's core over a transport, a compute thread runs
-// the model, a reader thread prepares batches.
+// the model, a reader thread prepares batches. What the two do is a TaskRunner's.
 #ifndef TANDEM_WORKER_WORKER_SHELL_H_
 #define TANDEM_WORKER_WORKER_SHELL_H_
 
@@ -12,6 +12,7 @@
 #include "job/job.h"
 #include "transport/path_log.h"
 #include "transport/transport.h"
+#include "worker/task_runner.h"
 
 namespace tandem {
 
@@ -22,7 +23,7 @@ struct WorkerOptions {
   uint64_t incarnation = 0;  // random, new in every process
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
   std::shared_ptr<PathLog> paths;  // what the transports have chosen; may be null
-  std::string init_from;           // directory of a save; empty = first values
+  MakeTaskRunner make_runner;      // once the rank is known
   std::string save_path;           // where the model is saved at the end; empty = nowhere
   // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
   std::string trace_path;

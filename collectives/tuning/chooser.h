@@ -144,7 +144,7 @@ struct BucketChoice {
 };
 
 // For a gradient that is summed while the backward pass goes on (GradientBuckets in
-// worker/dense_synchroniser.h): the smallest power of two of which latency is at most a tenth. At
+// worker/allreduce_gradients.h): the smallest power of two of which latency is at most a tenth. At
 // once if that makes fewer than four buckets, and on one host where ranks have no core to spare:
 // who copies the bytes would then be who computes. `algorithm`: how it is summed; none: the best.
 absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,

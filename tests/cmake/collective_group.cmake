@@ -10,5 +10,5 @@ tandem_test(collective_wire_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_
             DEPS tandem::collective_group tandem::collective_rendezvous LABELS unit)
 tandem_test(collective_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_alloc_test.cc
             DEPS tandem::collective_group tandem::collective_links LABELS unit)
-tandem_test(dense_synchroniser_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/dense_synchroniser_test.cc
+tandem_test(dense_reducer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/dense_reducer_test.cc
             DEPS tandem::worker_core tandem::collective_links tandem::run_job Threads::Threads LABELS unit)

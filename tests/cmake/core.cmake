@@ -6,10 +6,21 @@ tandem_test(save_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_directo
   DEPS tandem::save LABELS unit)
 tandem_test(server_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/server_core_test.cc
   DEPS tandem::server_core tandem::save LABELS unit)
-foreach(name client_core_test trainer_core_test)
+foreach(name client_core_test evaluation_share_test trainer_core_test)
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc
     DEPS tandem::worker_core LABELS unit)
 endforeach()
+# Each machine of the trainer alone.
+tandem_test(trainer_machines_test
+  SRCS ${CMAKE_SOURCE_DIR}/tests/unit/allreduce_gradients_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/epoch_end_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/evaluation_round_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/saving_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/step_pipeline_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/worker_barriers_test.cc
+  DEPS tandem::worker_core LABELS unit)
+tandem_test(trainer_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/trainer_alloc_test.cc
+  DEPS tandem::worker_core tandem::server LABELS unit)
 tandem_test(push_pull_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/push_pull_alloc_test.cc
   DEPS tandem::worker_core tandem::server LABELS unit)
 tandem_test(zmq_goodbye_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/zmq_goodbye_test.cc

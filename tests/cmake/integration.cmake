@@ -23,8 +23,8 @@ if(TANDEM_TORCH)
     ${CMAKE_SOURCE_DIR}/tests/integration/plain_loop.cc
     ${CMAKE_SOURCE_DIR}/tests/integration/small_job.cc)
   add_library(tandem::small_job ALIAS tandem_small_job)
-  target_link_libraries(tandem_small_job PUBLIC tandem::run_job tandem::worker tandem::save
-                                                tandem::collective_group
+  target_link_libraries(tandem_small_job PUBLIC tandem::run_job tandem::worker_core tandem::models
+                                                tandem::save tandem::collective_group
                                                 tandem::test_main)
 endif()
 

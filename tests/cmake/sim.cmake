@@ -2,5 +2,7 @@ foreach(name world_test equality_test staleness_test)
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/sim/${name}.cc DEPS tandem::sim LABELS sim
               TIMEOUT 600)  # hundreds of seeds; a sanitizer makes them many times slower
 endforeach()
+tandem_test(real_data_test SRCS ${CMAKE_SOURCE_DIR}/tests/sim/real_data_test.cc
+  DEPS tandem::sim tandem::step_runner LABELS sim)
 tandem_test(stability_test SRCS ${CMAKE_SOURCE_DIR}/tests/sim/stability_test.cc
   DEPS tandem::server tandem::policies LABELS sim)

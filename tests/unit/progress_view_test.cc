@@ -105,6 +105,8 @@ TEST_F(ProgressViewTest, EvaluationsInWords) {
             "AUC 0.7810, logloss 0.4512, accuracy 0.7905, 1,000 samples");
   EXPECT_EQ(ProgressView::FormatEvaluation({{"hr_at_10", 0.65}, {"ndcg_at_10", 0.38}}),
             "HR@10 0.6500, NDCG@10 0.3800");
+  EXPECT_EQ(ProgressView::FormatEvaluation({{"samples", 250}, {"scores_not_finite", true}}),
+            "scores are not finite, 250 samples");
 }
 
 TEST_F(ProgressViewTest, NumbersWithCommas) {

@@ -285,7 +285,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
   Progress progress;
   progress.set_evaluation_json(R"({"auc":0.75})");
-  SetDistribution(progress.mutable_dense_gap(), 2, 1, 1);
+  SetDistribution(progress.mutable_in_flight_depth(), 2, 1, 1);
   (*progress.mutable_updates_sent())["emb"] = 6;
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   ASSERT_TRUE(book.AddProgress(1, progress).ok());
@@ -300,7 +300,8 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   EXPECT_EQ(summary["eval"]["auc"], 0.75);
   EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["mean"], 2.0);
   EXPECT_EQ(summary["staleness"]["emb"]["clock_gap"]["max"], 3.0);
-  EXPECT_EQ(summary["staleness"]["dense"]["clock_gap"]["mean"], 0.5);
+  EXPECT_EQ(summary["staleness"]["dense"]["in_flight_depth"]["mean"], 0.5);
+  EXPECT_FALSE(summary["staleness"]["dense"].contains("clock_gap")) << "nobody measures one";
   EXPECT_EQ(summary["updates"]["sent"], 12);
   EXPECT_EQ(summary["updates"]["arrived"], 12);
   EXPECT_EQ(summary["updates"]["applied"], 10);

@@ -86,7 +86,7 @@ TEST_F(TrainerCoreTest, RankZeroAssignsDenseParametersBeforeAnybodyReads) {
   EXPECT_TRUE(effects_.tasks.empty()) << "not before the others are there, too";
   Release("assigned");
   ASSERT_EQ(effects_.tasks.size(), 1u);
-  EXPECT_EQ(effects_.tasks[0].kind, TrainerTask::Kind::kFetch);
+  EXPECT_TRUE(std::holds_alternative<FetchTask>(effects_.tasks[0]));
 }
 
 TEST_F(TrainerCoreTest, StartIsNotEnoughWithoutAView) {
@@ -116,7 +116,7 @@ TEST_F(TrainerCoreTest, BarrierEntriesAreRepeatedUntilReleased) {
 TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
   Start("kind: BSP", "ALLREDUCE");
   ASSERT_EQ(effects_.tasks.size(), 1u);
-  TrainerTask fetch = effects_.tasks[0];
+  const auto fetch = std::get<FetchTask>(effects_.tasks[0]);
   effects_.Clear();
   fetch.slot->batch.samples = 4;  // no keys at all: the read asks one shard for nothing
   core_->OnTaskDone(now_, fetch, absl::OkStatus(), &effects_);
@@ -130,9 +130,9 @@ TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
     core_->OnFrame(now_, Decoded(EncodeDataFrame(buffers_, rows, {&e, 1}, Buffer(), Buffer())),
                    &effects_);
   }
-  TrainerTask compute;
+  ComputeTask compute;
   for (const TrainerTask& task : effects_.tasks) {
-    if (task.kind == TrainerTask::Kind::kCompute) compute = task;
+    if (const auto* const found = std::get_if<ComputeTask>(&task)) compute = *found;
   }
   ASSERT_NE(compute.slot, nullptr);
   compute.slot->loss_sum = std::numeric_limits<double>::quiet_NaN();

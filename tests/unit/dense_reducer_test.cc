@@ -1,6 +1,6 @@
 // The dense gradient between workers, without the rest of a worker: whatever travels, every worker
 // ends with the same parameters, and they are those of one process that saw all samples.
-#include "worker/dense_synchroniser.h"
+#include "worker/dense_reducer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "optim/fold.h"
 #include "tests/integration/run_job.h"
+#include "worker/allreduce_gradients.h"
 
 namespace tandem {
 namespace {
@@ -113,9 +114,32 @@ struct Result {
   int64_t slots_kept = 0;
 };
 
+struct Settings {
+  AllReduceGradients::Options reduction;
+  DenseReducer::Options reducer;
+};
+
+Settings Direct() {
+  Settings settings;
+  settings.reduction.algorithm = Algorithm::kDirect;
+  return settings;
+}
+
+std::unique_ptr<DenseReducer> NewReducer(const Settings& settings, std::unique_ptr<Group> group,
+                                         AbortableWatch* watch, DenseParameters& dense) {
+  AllReduceGradients::Options reduction = settings.reduction;
+  reduction.rank = group->rank();
+  reduction.ranks = group->ranks();
+  reduction.codec = settings.reducer.codec.kind() > Codec::NONE;
+  DenseReducer::Options reducer = settings.reducer;
+  reducer.overlap = reduction.bucket_bytes > 0;
+  return std::make_unique<DenseReducer>(
+      std::move(group), watch, std::make_unique<AllReduceGradients>(dense, reduction), reducer);
+}
+
 // `backward`: how often gradients are said to be ready on the way.
-std::vector<Result> Train(int workers, const std::vector<Step>& steps,
-                          const DenseSynchroniser::Options& options, int backward = 0) {
+std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Settings& settings,
+                          int backward = 0) {
   std::vector<std::vector<std::unique_ptr<Link>>> links(static_cast<size_t>(workers));
   for (auto& row : links) row.resize(static_cast<size_t>(workers));
   for (size_t a = 0; a < links.size(); ++a) {
@@ -128,32 +152,32 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps,
   std::vector<Result> out(static_cast<size_t>(workers));
   const auto run = [&](int w) {
     auto dense = std::move(*DenseParameters::New(Config(), kCount));
-    DenseSynchroniser synchroniser(
+    const auto reducer = NewReducer(
+        settings,
         std::make_unique<Group>(w, std::move(links[static_cast<size_t>(w)]), GroupOptions()),
-        nullptr, *dense, options);
+        nullptr, *dense);
     std::vector<float> gradient(dense->padded().size() + 1);
     Result& result = out[static_cast<size_t>(w)];
     for (const Step& step : steps) {
       const auto& mine = step.gradients[static_cast<size_t>(w)];
       const int64_t samples = step.samples[static_cast<size_t>(w)];
       std::fill(gradient.begin(), gradient.end(), 0.0f);
-      if (synchroniser.overlaps() && samples > 0) {
-        synchroniser.Begin(absl::MakeSpan(gradient), samples);
+      if (reducer->overlaps() && samples > 0) {
+        reducer->Begin(absl::MakeSpan(gradient), samples);
       }
       std::copy(mine.begin(), mine.end(), gradient.begin());
       for (int i = backward; samples > 0 && i > 0; --i) {
-        synchroniser.Ready(kCount * i / (backward + 1));
+        reducer->Ready(kCount * i / (backward + 1));
       }
       double all = 0;
       uint64_t bytes = 0;
-      const absl::Status status =
-          synchroniser.Finish(absl::MakeSpan(gradient), samples, &all, &bytes);
+      const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), samples, &all, &bytes);
       ASSERT_TRUE(status.ok()) << status;
       result.samples.push_back(all);
       result.bytes += bytes;
     }
     result.slots_kept = static_cast<int64_t>(dense->kept_slots().size());
-    ASSERT_TRUE(synchroniser.GatherSlots().ok());
+    ASSERT_TRUE(reducer->GatherForSave().ok());
     result.values.assign(dense->values().begin(), dense->values().end());
     if (w == 0) {  // who saves
       const std::string file = dense->EncodeFile();
@@ -169,21 +193,15 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps,
   return out;
 }
 
-DenseSynchroniser::Options Direct() {
-  DenseSynchroniser::Options options;
-  options.algorithm = Algorithm::kDirect;
-  return options;
-}
-
-TEST(DenseSynchroniserTest, IsOneProcessToTheBitHoweverTheGradientIsCut) {
+TEST(DenseReducerTest, IsOneProcessToTheBitHoweverTheGradientIsCut) {
   for (const int workers : {1, 2, 3}) {
     const std::vector<Step> steps = RandomSteps(workers, 6);
     const std::vector<float> expected = Reference(steps);
     for (const int64_t bucket : {0, 1000, 100000}) {
-      DenseSynchroniser::Options options = Direct();
-      options.bucket_bytes = bucket;
+      Settings settings = Direct();
+      settings.reduction.bucket_bytes = bucket;
       for (const int backward : {0, 1, 7}) {
-        const std::vector<Result> results = Train(workers, steps, options, backward);
+        const std::vector<Result> results = Train(workers, steps, settings, backward);
         for (const Result& result : results) {
           EXPECT_EQ(result.values, expected) << workers << " workers, bucket " << bucket;
         }
@@ -192,14 +210,14 @@ TEST(DenseSynchroniserTest, IsOneProcessToTheBitHoweverTheGradientIsCut) {
   }
 }
 
-TEST(DenseSynchroniserTest, TellsTheSumOfSamplesAlsoWhenItIsNothing) {
+TEST(DenseReducerTest, TellsTheSumOfSamplesAlsoWhenItIsNothing) {
   std::vector<Step> steps = RandomSteps(2, 4);
   steps[2].samples = {0, 0};
   for (auto& gradient : steps[2].gradients) gradient.assign(kCount, 0);
   for (const DataType wire : {DataType::kF32, DataType::kBF16}) {
-    DenseSynchroniser::Options options = Direct();
-    options.wire = wire;
-    for (const Result& result : Train(2, steps, options)) {
+    Settings settings = Direct();
+    settings.reduction.wire = wire;
+    for (const Result& result : Train(2, steps, settings)) {
       for (size_t i = 0; i < steps.size(); ++i) {
         EXPECT_EQ(result.samples[i],
                   static_cast<double>(steps[i].samples[0] + steps[i].samples[1]));
@@ -217,17 +235,17 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(sum / size);
 }
 
-TEST(DenseSynchroniserTest, A16BitWireHalvesTheBytesAndStaysNear) {
+TEST(DenseReducerTest, A16BitWireHalvesTheBytesAndStaysNear) {
   const std::vector<Step> steps = RandomSteps(2, 6);
   const std::vector<float> expected = Reference(steps);
   const std::vector<Result> wide = Train(2, steps, Direct());
   for (const DataType wire : {DataType::kF16, DataType::kBF16}) {
     for (const int64_t bucket : {0, 1000}) {
-      DenseSynchroniser::Options options = Direct();
-      options.wire = wire;
-      options.batch = 10;
-      options.bucket_bytes = bucket;
-      const std::vector<Result> results = Train(2, steps, options);
+      Settings settings = Direct();
+      settings.reduction.wire = wire;
+      settings.reduction.batch = 10;
+      settings.reduction.bucket_bytes = bucket;
+      const std::vector<Result> results = Train(2, steps, settings);
       EXPECT_EQ(results[0].values, results[1].values);
       EXPECT_LT(Distance(results[0].values, expected), 0.02);
       EXPECT_GT(Distance(results[0].values, expected), 0);
@@ -236,13 +254,13 @@ TEST(DenseSynchroniserTest, A16BitWireHalvesTheBytesAndStaysNear) {
   }
 }
 
-TEST(DenseSynchroniserTest, AShardedOptimizerGivesTheSameBitsWithAShareOfTheSlots) {
+TEST(DenseReducerTest, AShardedOptimizerGivesTheSameBitsWithAShareOfTheSlots) {
   for (const int workers : {1, 2, 3}) {
     const std::vector<Step> steps = RandomSteps(workers, 6);
     const std::vector<Result> whole = Train(workers, steps, Direct());
-    DenseSynchroniser::Options options;
-    options.sharded_optimizer = true;
-    const std::vector<Result> sharded = Train(workers, steps, options);
+    Settings settings;
+    settings.reduction.sharded_optimizer = true;
+    const std::vector<Result> sharded = Train(workers, steps, settings);
     int64_t slots = 0;
     for (int w = 0; w < workers; ++w) {
       EXPECT_EQ(sharded[w].values, whole[0].values);
@@ -254,13 +272,13 @@ TEST(DenseSynchroniserTest, AShardedOptimizerGivesTheSameBitsWithAShareOfTheSlot
   }
 }
 
-TEST(DenseSynchroniserTest, CodecsKeepWorkersEqual) {
+TEST(DenseReducerTest, CodecsKeepWorkersEqual) {
   const std::vector<Step> steps = RandomSteps(2, 6);
   for (const char* text : {"kind: TOP_K fraction: 0.1", "kind: SIGN", "kind: POWER_SGD rank: 2",
                            "kind: TOP_K fraction: 1", "kind: SIGN without_feedback: true"}) {
-    DenseSynchroniser::Options options = Direct();
-    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &options.codec));
-    const std::vector<Result> results = Train(2, steps, options);
+    Settings settings = Direct();
+    ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &settings.reducer.codec));
+    const std::vector<Result> results = Train(2, steps, settings);
     EXPECT_EQ(results[0].values, results[1].values) << text;
     const bool lossless = std::string(text) == "kind: TOP_K fraction: 1";
     EXPECT_EQ(results[0].values == Reference(steps), lossless) << text;
@@ -269,7 +287,7 @@ TEST(DenseSynchroniserTest, CodecsKeepWorkersEqual) {
 
 // What top-k keeps back is part of a mean: it weighs the same when it is sent in a step with few
 // samples, and is there after a step with none.
-TEST(DenseSynchroniserTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
+TEST(DenseReducerTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
   std::vector<Step> steps = RandomSteps(2, 7);
   const std::vector<std::vector<int64_t>> samples = {{512, 512}, {3, 0},     {0, 0}, {512, 511},
                                                      {0, 1},     {100, 900}, {0, 0}};
@@ -304,17 +322,17 @@ TEST(DenseSynchroniserTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
     }
     expected->Apply(mean, 1);
   }
-  DenseSynchroniser::Options options = Direct();
-  options.codec.set_kind(Codec::TOP_K);
-  options.codec.set_fraction(0.1);
-  for (const Result& result : Train(2, steps, options)) {
+  Settings settings = Direct();
+  settings.reducer.codec.set_kind(Codec::TOP_K);
+  settings.reducer.codec.set_fraction(0.1);
+  for (const Result& result : Train(2, steps, settings)) {
     for (size_t i = 0; i < kCount; ++i) {
       ASSERT_NEAR(result.values[i], expected->values()[i], 2e-5) << i;
     }
   }
 }
 
-TEST(DenseSynchroniserTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
+TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
   for (const int64_t bucket : {0, 1000}) {
     auto pair = InMemoryLink::NewPair();
     std::vector<std::unique_ptr<Link>> links(2);
@@ -324,20 +342,20 @@ TEST(DenseSynchroniserTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
     GroupOptions group;
     group.watch = &watch;
     group.deadline = absl::Minutes(5);
-    DenseSynchroniser::Options options = Direct();
-    options.bucket_bytes = bucket;
-    DenseSynchroniser synchroniser(std::make_unique<Group>(0, std::move(links), group),
-                                   &watch, *dense, options);
+    Settings settings = Direct();
+    settings.reduction.bucket_bytes = bucket;
+    const auto reducer =
+        NewReducer(settings, std::make_unique<Group>(0, std::move(links), group), &watch, *dense);
     std::thread aborter([&] {
-      while (synchroniser.WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
-      EXPECT_THAT(synchroniser.WaitingFor().text, HasSubstr("for worker 1"));
-      EXPECT_EQ(synchroniser.WaitingFor().waits_for, EndpointId::Worker(1));
-      synchroniser.Abort("enough");
+      while (reducer->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
+      EXPECT_THAT(reducer->WaitingFor().text, HasSubstr("for worker 1"));
+      EXPECT_EQ(reducer->WaitingFor().waits_for, EndpointId::Worker(1));
+      reducer->Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
     double all = 0;
     uint64_t bytes = 0;
-    const absl::Status status = synchroniser.Finish(absl::MakeSpan(gradient), 1, &all, &bytes);
+    const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), 1, &all, &bytes);
     aborter.join();
     EXPECT_EQ(status, absl::CancelledError("enough"));
   }
@@ -346,7 +364,7 @@ TEST(DenseSynchroniserTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
 // ---- Dumps ----------------------------------------------------------------------
 
 // What a worker that waits for another one does, on request and when it is aborted, is in a file.
-TEST(DenseSynchroniserTest, DumpsWhileItWaitsAndWhenItFails) {
+TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
   const TemporaryFolder folder;
   for (const int64_t bucket : {0, 1000}) {
     auto pair = InMemoryLink::NewPair();
@@ -357,28 +375,28 @@ TEST(DenseSynchroniserTest, DumpsWhileItWaitsAndWhenItFails) {
     GroupOptions group;
     group.watch = &watch;
     group.deadline = absl::Minutes(5);
-    DenseSynchroniser::Options options = Direct();
-    options.bucket_bytes = bucket;
-    options.dump_folder = folder.File(absl::StrCat("bucket", bucket));
-    auto synchroniser = std::make_unique<DenseSynchroniser>(
-        std::make_unique<Group>(0, std::move(links), group), &watch, *dense, options);
+    Settings settings = Direct();
+    settings.reduction.bucket_bytes = bucket;
+    settings.reducer.dump_folder = folder.File(absl::StrCat("bucket", bucket));
+    const auto reducer =
+        NewReducer(settings, std::make_unique<Group>(0, std::move(links), group), &watch, *dense);
     std::string asked;
     std::thread other([&] {
-      synchroniser->RequestDump();
-      auto dumps = ReadDumps(options.dump_folder);
-      for (; !dumps.ok(); dumps = ReadDumps(options.dump_folder)) {
+      reducer->RequestDump();
+      auto dumps = ReadDumps(settings.reducer.dump_folder);
+      for (; !dumps.ok(); dumps = ReadDumps(settings.reducer.dump_folder)) {
         absl::SleepFor(absl::Milliseconds(10));
       }
       asked = DumpText(dumps->front());
-      synchroniser->Abort("enough");
+      reducer->Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
     double all = 0;
     uint64_t bytes = 0;
-    EXPECT_FALSE(synchroniser->Finish(absl::MakeSpan(gradient), 1, &all, &bytes).ok());
+    EXPECT_FALSE(reducer->Finish(absl::MakeSpan(gradient), 1, &all, &bytes).ok());
     other.join();
     EXPECT_THAT(asked, HasSubstr("\"status\":\"OK\""));
-    const auto dumps = ReadDumps(options.dump_folder);
+    const auto dumps = ReadDumps(settings.reducer.dump_folder);
     ASSERT_TRUE(dumps.ok()) << dumps.status();
     ASSERT_EQ(dumps->size(), 1u);
     EXPECT_EQ(dumps->front().group, "workers");
@@ -391,18 +409,18 @@ TEST(DenseSynchroniserTest, DumpsWhileItWaitsAndWhenItFails) {
 }
 
 // A worker with nothing under way leaves its dump when it ends, if it was asked.
-TEST(DenseSynchroniserTest, AnIdleWorkerDumpsAtItsEnd) {
+TEST(DenseReducerTest, AnIdleWorkerDumpsAtItsEnd) {
   const TemporaryFolder folder;
   for (const bool ask : {false, true}) {
     auto dense = std::move(*DenseParameters::New(Config(), kCount));
-    DenseSynchroniser::Options options = Direct();
-    options.dump_folder = folder.File(ask ? "asked" : "not");
-    auto synchroniser = std::make_unique<DenseSynchroniser>(
-        std::make_unique<Group>(0, std::vector<std::unique_ptr<Link>>(1), GroupOptions()), nullptr,
-        *dense, options);
-    if (ask) synchroniser->RequestDump();
-    synchroniser.reset();
-    EXPECT_EQ(ReadDumps(options.dump_folder).ok(), ask);
+    Settings settings = Direct();
+    settings.reducer.dump_folder = folder.File(ask ? "asked" : "not");
+    auto reducer = NewReducer(
+        settings, std::make_unique<Group>(0, std::vector<std::unique_ptr<Link>>(1), GroupOptions()),
+        nullptr, *dense);
+    if (ask) reducer->RequestDump();
+    reducer.reset();
+    EXPECT_EQ(ReadDumps(settings.reducer.dump_folder).ok(), ask);
   }
 }
 

@@ -1,0 +1,135 @@
+#include "sim/sim_collectives.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// Virtual time ends every world before this.
+constexpr absl::Duration kNoDeadline = absl::Hours(10000);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const JobPlan& plan, int rank,
+                                                                    DenseParameters& dense,
+                                                                    BufferSource& buffers,
+                                                                    absl::Duration resend_after) {
+  const Dense& config = plan.job.dense();
+  if (config.codec().kind() > Codec::NONE || config.device() == Dense::CUDA) {
+    return absl::UnimplementedError("the simulated world has neither codecs nor GPUs");
+  }
+  const int ranks = plan.workers();
+  std::unique_ptr<SimCollectives> made(new SimCollectives(rank, ranks));
+  made->reduction_ =
+      NewDenseReduction(plan, rank, std::max<int64_t>(0, config.bucket_bytes()), dense);
+  std::vector<Link*> links;
+  for (int peer = 0; peer < ranks; ++peer) {
+    FrameLinkOptions options;
+    options.self = EndpointId::Worker(rank);
+    options.group = static_cast<uint32_t>(std::min(rank, peer) * ranks + std::max(rank, peer));
+    options.incarnation = 1;
+    options.resend_after = resend_after;
+    made->links_.push_back(peer == rank ? nullptr : std::make_unique<FrameLink>(buffers, options));
+    links.push_back(made->links_.back().get());
+  }
+  made->engine_ = std::make_unique<CollectiveEngine>(rank, std::move(links));
+  return made;
+}
+
+// Nothing travels before a step is computed: what overlaps with that is a matter of threads.
+void SimCollectives::Begin(absl::Span<float> gradient, int64_t samples) {
+  reduction_->Begin(gradient, samples);
+  reduction_->Close();
+}
+
+int64_t SimCollectives::CountOf(const DenseReduction::Request& request) const {
+  if (request.counts.empty()) return request.count;
+  return std::accumulate(request.counts.begin(), request.counts.end(), int64_t{0});
+}
+
+absl::StatusOr<const Schedule*> SimCollectives::ScheduleFor(
+    Algorithm algorithm, const DenseReduction::Request& request) {
+  const int64_t count = CountOf(request);
+  for (const auto& kept : schedules_) {
+    if (kept->primitive == request.primitive && kept->count == count) return &kept->schedule;
+  }
+  CollectiveShape shape;
+  shape.rank = rank_;
+  shape.ranks = ranks_;
+  shape.count = request.count;
+  shape.counts.assign(request.counts.begin(), request.counts.end());
+  const int64_t offset =
+      InPlaceOffset(request.primitive, shape) * static_cast<int64_t>(SizeOf(request.type));
+  shape.in_place = request.input != nullptr &&
+                   request.input == static_cast<const uint8_t*>(request.output) + offset;
+  auto kept = std::make_unique<Kept>();
+  kept->primitive = request.primitive;
+  kept->count = count;
+  TANDEM_ASSIGN_OR_RETURN(kept->schedule, MakeSchedule(request.primitive, algorithm, shape));
+  schedules_.push_back(std::move(kept));
+  return &schedules_.back()->schedule;
+}
+
+absl::Status SimCollectives::Start(absl::Time now, const DenseReduction::Request& request) {
+  TANDEM_CHECK(request.by == DenseReduction::Request::By::kGroup);
+  CollectiveCall call;
+  call.primitive = request.primitive;
+  call.algorithm = request.algorithm.value_or(Algorithm::kDirect);
+  call.type = request.type;
+  call.count = CountOf(request);
+  TANDEM_ASSIGN_OR_RETURN(call.schedule, ScheduleFor(call.algorithm, request));
+  call.input = request.input;
+  call.output = request.output;
+  TANDEM_ASSIGN_OR_RETURN(number_, engine_->Start(call, now, kNoDeadline));
+  running_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status SimCollectives::OnFrame(absl::Time now, const ParsedFrame& frame) {
+  const int from = frame.header.sender.index;
+  return links_[static_cast<size_t>(from)]->OnFrame(frame, now);
+}
+
+// True if anything has begun or ended.
+absl::StatusOr<bool> SimCollectives::RunRequests(absl::Time now) {
+  if (running_) {
+    if (!engine_->Ended(number_)) return false;
+    TANDEM_RETURN_IF_ERROR(engine_->Result(number_));
+    running_ = false;
+    reduction_->OnDone();
+    return true;
+  }
+  const DenseReduction::Request* const request = reduction_->Next();
+  if (request == nullptr) return false;
+  TANDEM_RETURN_IF_ERROR(Start(now, *request));
+  return true;
+}
+
+absl::Status SimCollectives::Progress(absl::Time now, std::vector<Outgoing>* out) {
+  for (bool more = true; more;) {
+    while (engine_->Progress(now)) {
+    }
+    TANDEM_ASSIGN_OR_RETURN(more, RunRequests(now));
+  }
+  for (size_t peer = 0; peer < links_.size(); ++peer) {
+    if (links_[peer] == nullptr) continue;
+    frames_.clear();
+    links_[peer]->Flush(now, &frames_);
+    for (Frame& frame : frames_) {
+      out->push_back({EndpointId::Worker(static_cast<int>(peer)), std::move(frame)});
+    }
+  }
+  return absl::OkStatus();
+}
+
+Activity SimCollectives::WaitingFor(absl::Time now) const {
+  const int other = engine_->waiting_for();
+  return {engine_->WaitingFor(now), other < 0 ? EndpointId() : EndpointId::Worker(other)};
+}
+
+}  // namespace tandem

@@ -1,0 +1,77 @@
+// The collectives of one simulated worker: its reduction of dense parameters
+// (worker/dense_reduction.h), run by an engine (collectives/engine.h) over links of frames
+// (collectives/links/frame_link.h) that cross the simulated network, where they are lost, doubled
+// and overtaken like all others.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_SIM_COLLECTIVES_H_
+#define TANDEM_SIM_SIM_COLLECTIVES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/buffer.h"
+#include "collectives/engine.h"
+#include "collectives/links/frame_link.h"
+#include "job/job.h"
+#include "proto/activity.h"
+#include "proto/outgoing.h"
+#include "worker/dense_reduction.h"
+
+namespace tandem {
+
+class SimCollectives {
+ public:
+  // Of worker `rank`. A frame that is not answered is sent again after `resend_after`. UNIMPLEMENTED
+  // for what needs threads or a GPU. References outlive this.
+  static absl::StatusOr<std::unique_ptr<SimCollectives>> New(const JobPlan& plan, int rank,
+                                                             DenseParameters& dense,
+                                                             BufferSource& buffers,
+                                                             absl::Duration resend_after);
+
+  // A step is computed; the same memory until it is over.
+  void Begin(absl::Span<float> gradient, int64_t samples);
+  // For a save, between steps.
+  void BeginGather() { reduction_->BeginGather(); }
+  absl::Status OnFrame(absl::Time now, const ParsedFrame& frame);
+  // Does what can be done and appends what is to be sent.
+  absl::Status Progress(absl::Time now, std::vector<Outgoing>* out);
+  // What was begun is done.
+  bool over() const { return reduction_->over(); }
+  double samples_of_all() const { return reduction_->samples_of_all(); }
+
+  Activity WaitingFor(absl::Time now) const;
+
+ private:
+  struct Kept {  // a schedule, by what it is for
+    Primitive primitive;
+    int64_t count = 0;  // elements of all
+    Schedule schedule;
+  };
+
+  SimCollectives(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
+  absl::Status Start(absl::Time now, const DenseReduction::Request& request);
+  absl::StatusOr<const Schedule*> ScheduleFor(Algorithm algorithm,
+                                              const DenseReduction::Request& request);
+  int64_t CountOf(const DenseReduction::Request& request) const;
+  absl::StatusOr<bool> RunRequests(absl::Time now);
+
+  const int rank_, ranks_;
+  std::unique_ptr<DenseReduction> reduction_;
+  std::vector<std::unique_ptr<FrameLink>> links_;  // by rank; null at this one
+  std::unique_ptr<CollectiveEngine> engine_;
+  std::vector<std::unique_ptr<Kept>> schedules_;
+  bool running_ = false;  // operation `number_`
+  uint64_t number_ = 0;
+  std::vector<Frame> frames_;  // scratch
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_SIM_COLLECTIVES_H_

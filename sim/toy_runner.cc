@@ -1,0 +1,127 @@
+#include "sim/toy_runner.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+
+absl::StatusOr<std::unique_ptr<TaskRunner>> ToyRunner::New(const JobPlan& plan, int rank,
+                                                           const ToyModel& model, bool evaluate,
+                                                           Judge& judge) {
+  TANDEM_ASSIGN_OR_RETURN(
+      auto dense, DenseParameters::New(plan.job.dense().optimizer(), model.options().dense));
+  for (float& value : dense->values()) value = ToyModel::kFirstCount;
+  return std::unique_ptr<TaskRunner>(
+      new ToyRunner(plan, rank, model, evaluate, judge, std::move(dense)));
+}
+
+absl::Status ToyRunner::Fetch(StepSlot* slot) {
+  if (slot->epoch != epoch_) {
+    epoch_ = slot->epoch;
+    epoch_first_step_ = slot->step;
+    judge_.OnEpoch(rank_, epoch_, epoch_first_step_);
+  }
+  const int64_t index = slot->step - epoch_first_step_;
+  batch_of_step_[slot->step] = {slot->epoch, index};
+  model_.FillBatch(rank_, slot->epoch, index, &slot->batch);
+  return absl::OkStatus();
+}
+
+absl::Status ToyRunner::FetchTest(StepSlot* slot, bool first) {
+  if (first) test_index_ = 0;
+  model_.FillTestBatch(rank_, test_index_++, &slot->batch);
+  return absl::OkStatus();
+}
+
+// What divides this worker's gradient sum when it is applied.
+float ToyRunner::Norm(const Policy& policy, int64_t own, int64_t sum) const {
+  if (policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY) {
+    return static_cast<float>(sum);
+  }
+  const bool inverse = policy.async_scale() == Policy::INVERSE_WORKERS;
+  return static_cast<float>(own * (inverse ? plan_.workers() : 1));
+}
+
+absl::Status ToyRunner::Compute(StepSlot* slot) {
+  const auto [epoch, index] = batch_of_step_.at(slot->step);
+  batch_of_step_.erase(batch_of_step_.begin(), batch_of_step_.upper_bound(slot->step));
+  const int64_t sum = model_.SumOfSamples(epoch, index);
+  for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
+    ComputeTable(slot->batch.sparse[i], sum, i, slot);
+  }
+  ComputeDense(sum, slot);
+  slot->loss_sum = static_cast<double>(slot->batch.samples);
+  return absl::OkStatus();
+}
+
+void ToyRunner::ComputeTable(const SparseInput& input, int64_t sum, size_t i, StepSlot* slot) {
+  const TablePlan& table = plan_.tables[input.table];
+  const size_t dim = static_cast<size_t>(table.dim);
+  const float norm = Norm(plan_.groups[table.group].policy, slot->batch.samples, sum);
+  for (size_t k = 0; k < input.keys.size(); ++k) {
+    const absl::Span<const float> row(slot->rows[i].at()[k], dim);
+    judge_.CheckRead(rank_, slot->step, input.table, input.keys[k], row);
+    model_.Gradient(rank_, slot->step, input.keys[k], norm, row,
+                    absl::MakeSpan(slot->gradients[i][k], dim));
+  }
+  judge_.OnUpdates(rank_, slot->step, input.table, input.keys);
+}
+
+void ToyRunner::ComputeDense(int64_t sum, StepSlot* slot) {
+  const bool on_servers = plan_.dense_table >= 0;
+  const size_t count = static_cast<size_t>(dense_->count());
+  const absl::Span<const float> values =
+      on_servers ? absl::MakeConstSpan(slot->dense).first(count) : dense_->values();
+  judge_.CheckDenseRead(rank_, slot->step, values);
+  float norm = static_cast<float>(sum);
+  if (on_servers) {
+    const TablePlan& table = plan_.tables[static_cast<size_t>(plan_.dense_table)];
+    norm = Norm(plan_.groups[table.group].policy, slot->batch.samples, sum);
+  }
+  std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
+  model_.Gradient(rank_, slot->step, ToyModel::kDenseKey, norm, values,
+                  absl::MakeSpan(slot->dense_gradient).first(count));
+  judge_.OnDenseUpdate(rank_, slot->step,
+                       on_servers ? dense_->block_keys() : absl::Span<const uint64_t>());
+}
+
+absl::Status ToyRunner::Score(StepSlot* slot) {
+  for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
+    const SparseInput& input = slot->batch.sparse[i];
+    const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
+    for (size_t k = 0; k < input.keys.size(); ++k) {
+      judge_.CheckEvaluated(rank_, input.table, input.keys[k], {slot->rows[i].at()[k], dim});
+    }
+  }
+  judge_.CheckDenseEvaluated(rank_, dense_->values());
+  return absl::OkStatus();
+}
+
+absl::Status ToyRunner::FillShare(EvaluationShare* share, Buffer* payload) {
+  share->set_samples(1 + rank_);
+  *payload = buffers_.Alloc(8);
+  payload->MutableAs<uint64_t>()[0] = static_cast<uint64_t>(rank_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ToyRunner::MergeShares(const std::map<int, EvaluationShare>& shares,
+                                                   const std::map<int, Buffer>& payloads) {
+  if (static_cast<int>(shares.size()) != plan_.workers()) {
+    return absl::InternalError("shares are missing");
+  }
+  for (const auto& [rank, share] : shares) {
+    const Buffer& payload = payloads.at(rank);
+    if (share.samples() == 1 + rank && share.evaluation() == evaluations_ && payload.size() == 8 &&
+        payload.As<uint64_t>()[0] == static_cast<uint64_t>(rank)) {
+      continue;
+    }
+    return absl::InternalError(
+        absl::StrCat("the share of rank ", rank, " is not its own: ", share.ShortDebugString()));
+  }
+  ++evaluations_;
+  return absl::StrCat("{\"evaluation\": ", evaluations_, "}");
+}
+
+}  // namespace tandem

@@ -1,0 +1,70 @@
+// One worker's part of the toy model, as a runner of tasks: fills batches, computes gradients that
+// count, and shows the judge every row it reads.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_TOY_RUNNER_H_
+#define TANDEM_SIM_TOY_RUNNER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/buffer.h"
+#include "job/job.h"
+#include "sim/judge.h"
+#include "sim/toy_model.h"
+#include "worker/task_runner.h"
+
+namespace tandem {
+
+class ToyRunner final : public TaskRunner {
+ public:
+  // References outlive the runner.
+  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const JobPlan& plan, int rank,
+                                                         const ToyModel& model, bool evaluate,
+                                                         Judge& judge);
+
+  DenseParameters& dense() override { return *dense_; }
+  bool has_test_data() const override { return evaluate_; }
+  int64_t EstimatedRows() const override { return 0; }
+
+  absl::Status Fetch(StepSlot* slot) override;
+  absl::Status FetchTest(StepSlot* slot, bool first) override;
+  absl::Status Compute(StepSlot* slot) override;
+  absl::Status Score(StepSlot* slot) override;
+  absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;
+  absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
+                                          const std::map<int, Buffer>& payloads) override;
+
+ private:
+  ToyRunner(const JobPlan& plan, int rank, const ToyModel& model, bool evaluate, Judge& judge,
+            std::unique_ptr<DenseParameters> dense)
+      : plan_(plan),
+        rank_(rank),
+        model_(model),
+        evaluate_(evaluate),
+        judge_(judge),
+        dense_(std::move(dense)) {}
+  void ComputeTable(const SparseInput& input, int64_t sum, size_t i, StepSlot* slot);
+  void ComputeDense(int64_t sum, StepSlot* slot);
+  float Norm(const Policy& policy, int64_t own, int64_t sum) const;
+
+  const JobPlan& plan_;
+  const int rank_;
+  const ToyModel& model_;
+  const bool evaluate_;
+  Judge& judge_;
+  const std::unique_ptr<DenseParameters> dense_;
+  HeapBufferSource buffers_;
+  int64_t epoch_ = -1, epoch_first_step_ = 0, test_index_ = 0;
+  std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step_;  // (epoch, index)
+  int evaluations_ = 0;                                           // rank 0: merged
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_TOY_RUNNER_H_

@@ -1,0 +1,209 @@
+// What replicas ask to be run, in which order, and what they make of it: without threads or links,
+// sums are made by hand. Over groups of threads it is dense_reducer_test, under a virtual clock
+// tests/sim.
+#include "worker/allreduce_gradients.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using Request = DenseReduction::Request;
+
+constexpr int64_t kCount = 2500;  // three blocks, the last one padded
+
+Optimizer Sgd() {
+  Optimizer config;
+  config.set_kind(Optimizer::SGD);
+  config.set_learning_rate(1);
+  return config;
+}
+
+// Two workers, whose requests are run together.
+class AllReduceGradientsTest : public ::testing::Test {
+ protected:
+  void Make(AllReduceGradients::Options options) {
+    options.ranks = 2;
+    for (int r = 0; r < 2; ++r) {
+      options.rank = r;
+      dense_.push_back(*DenseParameters::New(Sgd(), kCount));
+      gradients_.emplace_back(dense_[r]->padded().size() + 1);
+      reductions_.push_back(std::make_unique<AllReduceGradients>(*dense_[r], options));
+    }
+  }
+  // Worker r has `n[r]` samples with a gradient of n[r] everywhere.
+  void Begin(int64_t n0, int64_t n1) {
+    const int64_t n[] = {n0, n1};
+    for (int r = 0; r < 2; ++r) {
+      std::fill_n(gradients_[r].begin(), kCount, static_cast<float>(n[r]));
+      reductions_[r]->Begin(absl::MakeSpan(gradients_[r]), n[r]);
+    }
+  }
+  void Ready(int64_t first) {
+    for (auto& reduction : reductions_) reduction->Ready(first);
+  }
+  void Close() {
+    for (auto& reduction : reductions_) reduction->Close();
+  }
+  // Runs one request of both; false if they have none.
+  bool RunOne() {
+    const Request* const a = reductions_[0]->Next();
+    const Request* const b = reductions_[1]->Next();
+    EXPECT_EQ(a == nullptr, b == nullptr);
+    if (a == nullptr || b == nullptr) return false;
+    EXPECT_EQ(reductions_[0]->Next(), nullptr) << "one at a time";
+    EXPECT_EQ(a->primitive, b->primitive);
+    EXPECT_EQ(a->by, b->by);
+    EXPECT_EQ(a->count, b->count);
+    EXPECT_EQ(a->type, b->type);
+    asked_.push_back(*a);
+    if (a->type == DataType::kF32) RunF32(*a, *b);
+    for (auto& reduction : reductions_) reduction->OnDone();
+    return true;
+  }
+  void RunAll() {
+    while (RunOne()) {
+    }
+  }
+  void RunF32(const Request& a, const Request& b) {
+    const auto* const x = static_cast<const float*>(a.input);
+    const auto* const y = static_cast<const float*>(b.input);
+    auto* const out0 = static_cast<float*>(a.output);
+    auto* const out1 = static_cast<float*>(b.output);
+    const auto own = [](const Request& r, int rank) { return r.counts[static_cast<size_t>(rank)]; };
+    switch (a.primitive) {
+      case Primitive::kAllReduce:
+        for (int64_t i = 0; i < a.count; ++i) out0[i] = out1[i] = x[i] + y[i];
+        return;
+      case Primitive::kReduceScatter:
+        for (int64_t i = 0; i < own(a, 0); ++i) out0[i] = x[i] + y[i];
+        for (int64_t i = 0; i < own(a, 1); ++i) out1[i] = x[own(a, 0) + i] + y[own(a, 0) + i];
+        return;
+      case Primitive::kAllGather:
+        std::copy_n(y, own(a, 1), out0 + own(a, 0));
+        std::copy_n(x, own(a, 0), out1);
+        return;
+      default:
+        ADD_FAILURE() << PrimitiveName(a.primitive);
+    }
+  }
+  // First values are 0, the rate 1: one step with a mean gradient of 1 leaves -1 everywhere.
+  void ExpectOneStepOfTheMean() {
+    for (int r = 0; r < 2; ++r) {
+      EXPECT_THAT(dense_[r]->values(), ::testing::Each(-1.0f));
+    }
+  }
+
+  std::vector<std::unique_ptr<DenseParameters>> dense_;
+  std::vector<std::vector<float>> gradients_;
+  std::vector<std::unique_ptr<AllReduceGradients>> reductions_;
+  std::vector<Request> asked_;
+};
+
+TEST_F(AllReduceGradientsTest, TheSumOfSamplesIsOneMoreElement) {
+  Make({});
+  Begin(3, 5);
+  EXPECT_FALSE(RunOne()) << "nothing is ready";
+  Close();
+  RunAll();
+  ASSERT_EQ(asked_.size(), 1u);
+  EXPECT_EQ(asked_[0].count, kCount + 1);
+  EXPECT_TRUE(reductions_[0]->over());
+  EXPECT_EQ(reductions_[0]->samples_of_all(), 8);
+  ExpectOneStepOfTheMean();
+}
+
+TEST_F(AllReduceGradientsTest, BucketsAreRunAsTheyGetReadyAndParametersChangeAtTheEnd) {
+  AllReduceGradients::Options options;
+  options.bucket_bytes = 4000;  // 1,000 elements, the first 250
+  Make(options);
+  Begin(1, 1);
+  Ready(2300);
+  EXPECT_FALSE(RunOne()) << "the first bucket begins at 2251";
+  Ready(1500);
+  EXPECT_TRUE(RunOne());
+  EXPECT_FALSE(RunOne()) << "the second at 1251";
+  Ready(0);
+  RunAll();
+  EXPECT_EQ(asked_.size(), 4u);
+  EXPECT_TRUE(reductions_[0]->waits_for_close());
+  EXPECT_THAT(dense_[0]->values(), ::testing::Each(0.0f)) << "a model may be reading them";
+  Close();
+  RunAll();
+  ExpectOneStepOfTheMean();
+}
+
+TEST_F(AllReduceGradientsTest, AStepWithoutSamplesChangesNothing) {
+  for (const bool sharded : {false, true}) {
+    dense_.clear();
+    gradients_.clear();
+    reductions_.clear();
+    AllReduceGradients::Options options;
+    options.sharded_optimizer = sharded;
+    Make(options);
+    Begin(0, 0);
+    Close();
+    RunAll();
+    EXPECT_TRUE(reductions_[0]->over());
+    EXPECT_EQ(reductions_[0]->samples_of_all(), 0);
+    EXPECT_THAT(dense_[0]->values(), ::testing::Each(0.0f));
+  }
+}
+
+TEST_F(AllReduceGradientsTest, AShardedOptimizerScattersGradientsAndGathersValues) {
+  AllReduceGradients::Options options;
+  options.sharded_optimizer = true;
+  Make(options);
+  Begin(2, 6);
+  Close();
+  RunAll();
+  ASSERT_EQ(asked_.size(), 3u);
+  EXPECT_EQ(asked_[0].primitive, Primitive::kReduceScatter);
+  EXPECT_THAT(asked_[0].counts, ElementsAre(2 * kDenseBlockFloats, kDenseBlockFloats));
+  EXPECT_EQ(asked_[1].count, 1) << "n travels apart";
+  EXPECT_EQ(asked_[2].primitive, Primitive::kAllGather);
+  ExpectOneStepOfTheMean();
+}
+
+TEST_F(AllReduceGradientsTest, A16BitWireCarriesScaledGradientsAndSamplesApart) {
+  AllReduceGradients::Options options;
+  options.wire = DataType::kBF16;
+  options.batch = 4;
+  Make(options);
+  Begin(4, 4);
+  Close();
+  RunAll();  // 16-bit sums are left out: each keeps its own
+  ASSERT_EQ(asked_.size(), 2u);
+  EXPECT_EQ(asked_[0].type, DataType::kBF16);
+  EXPECT_EQ(asked_[0].count, kCount);
+  EXPECT_EQ(asked_[1].type, DataType::kF32);
+  EXPECT_EQ(reductions_[0]->samples_of_all(), 8);
+  EXPECT_THAT(dense_[0]->values(), ::testing::Each(-0.5f));
+}
+
+TEST_F(AllReduceGradientsTest, ACodecIsToldTheSamplesOfAllAndNotAskedWithoutAny) {
+  AllReduceGradients::Options options;
+  options.codec = true;
+  Make(options);
+  Begin(3, 5);
+  Close();
+  RunAll();
+  ASSERT_EQ(asked_.size(), 2u);
+  EXPECT_EQ(asked_[0].count, 1);
+  EXPECT_EQ(asked_[1].by, Request::By::kCodec);
+  EXPECT_EQ(asked_[1].samples, 8);
+  ExpectOneStepOfTheMean();
+  asked_.clear();
+  Begin(0, 0);
+  Close();
+  RunAll();
+  EXPECT_EQ(asked_.size(), 1u);
+  EXPECT_TRUE(reductions_[0]->over());
+}
+
+}  // namespace
+}  // namespace tandem

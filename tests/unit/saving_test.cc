@@ -1,0 +1,187 @@
+#include "worker/saving.h"
+
+#include "server/manifest.h"
+
+#include "tests/unit/trainer_fixture.h"
+
+namespace tandem {
+namespace {
+
+class SavingTest : public TrainerMachineTest {
+ protected:
+  void Begin(const std::string& synchroniser, int rank, const std::string& more = "") {
+    Make("kind: ASP", synchroniser, rank, more);
+    saving_ = std::make_unique<Saving>(*context_, *synchroniser_, SaveId::kFinal);
+    saving_->Begin("save", "model", 12, 0);
+  }
+  template <typename Task>
+  Task TakeTask() {
+    EXPECT_EQ(effects_.tasks.size(), 1u);
+    const Task task = std::get<Task>(effects_.tasks.at(0));
+    effects_.Clear();
+    return task;
+  }
+  std::unique_ptr<Saving> saving_;
+};
+
+TEST_F(SavingTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
+  Begin("ALLREDUCE", 0);
+  EXPECT_FALSE(saving_->Advance(now_, &effects_));
+  ASSERT_EQ(Entries().at(0).action(), BarrierEnter::LAST_SAVE);
+  EXPECT_TRUE(effects_.tasks.empty());
+  Release("ready to save");
+  EXPECT_FALSE(saving_->Advance(now_, &effects_));
+  const auto write = TakeTask<WriteDenseTask>();
+  EXPECT_EQ(*write.directory, SaveFolder("model", 0, 12, 0));
+  EXPECT_EQ(*write.bytes, dense_->EncodeFile());
+  EXPECT_TRUE(Entries().empty()) << "servers write when the dense part is there";
+  saving_->OnTaskDone();
+  EXPECT_FALSE(saving_->Advance(now_, &effects_));
+  const BarrierEnter entry = Entries().at(0);
+  EXPECT_EQ(entry.action(), BarrierEnter::SAVE);
+  EXPECT_EQ(entry.path(), SaveFolder("model", 0, 12, 0));
+  Release("save");
+  EXPECT_FALSE(saving_->Advance(now_, &effects_));
+  EXPECT_EQ(*TakeTask<CommitSaveTask>().directory, SaveFolder("model", 0, 12, 0));
+  EXPECT_TRUE(saving_->holds());
+  saving_->OnTaskDone();
+  EXPECT_TRUE(saving_->Advance(now_, &effects_));
+  EXPECT_FALSE(saving_->holds());
+}
+
+TEST_F(SavingTest, OthersOnlyMeet) {
+  Begin("SERVERS", 1);
+  Release("ready to save");
+  saving_->Advance(now_, &effects_);
+  Release("ready to save");
+  saving_->Advance(now_, &effects_);
+  Release("save");
+  EXPECT_TRUE(saving_->Advance(now_, &effects_));
+  EXPECT_TRUE(effects_.tasks.empty());
+  EXPECT_TRUE(Sent(FrameKind::kPull).empty());
+}
+
+TEST_F(SavingTest, ParametersOnServersAreReadBackWithTheirSlots) {
+  Begin("SERVERS", 0);
+  saving_->Advance(now_, &effects_);
+  Release("ready to save");
+  saving_->Advance(now_, &effects_);
+  ASSERT_EQ(Sent(FrameKind::kPull).size(), 1u);
+  EXPECT_EQ(Sent(FrameKind::kPull)[0].header.flags, kFlagEvaluate | kFlagWithSlots);
+  EXPECT_TRUE(effects_.tasks.empty());
+  AnswerAll();
+  for (const ClientCore::Completion& c : TakeCompletions()) {
+    EXPECT_TRUE(saving_->OnCompletion(c.request));
+    EXPECT_FALSE(saving_->OnCompletion(c.request)) << "once";
+  }
+  saving_->Advance(now_, &effects_);
+  TakeTask<WriteDenseTask>();
+}
+
+TEST_F(SavingTest, EveryRankGathersWhatAShardedOptimizerKeeps) {
+  for (const int rank : {0, 1}) {
+    Begin("ALLREDUCE sharded_optimizer: true", rank);
+    saving_->Advance(now_, &effects_);
+    Release("ready to save");
+    saving_->Advance(now_, &effects_);
+    EXPECT_EQ(TakeTask<GatherDenseTask>().save, SaveId::kFinal);
+    saving_->Advance(now_, &effects_);
+    EXPECT_TRUE(effects_.tasks.empty()) << "once";
+    saving_->OnCollected();
+    saving_->Advance(now_, &effects_);
+    EXPECT_EQ(effects_.tasks.size(), rank == 0 ? 1u : 0u);
+    effects_.Clear();
+  }
+}
+
+class RequestedSaveTest : public SavingTest {
+ protected:
+  void SetUp() override {
+    Make("kind: ASP", "ALLREDUCE", 1);
+    save_ = std::make_unique<RequestedSave>(*context_, *synchroniser_);
+  }
+  void Command(uint64_t id, int64_t first_free) {
+    tandem::Command command;
+    command.set_kind(tandem::Command::SAVE);
+    command.set_id(id);
+    command.set_path("model");
+    save_->OnCommand(command, first_free);
+  }
+  void Run(const RequestedSave::Rest& rest = {}) {
+    while (save_->Advance(now_, rest, &effects_)) {
+    }
+  }
+  std::unique_ptr<RequestedSave> save_;
+};
+
+TEST_F(RequestedSaveTest, NoStepBeginsThatOthersHaveNotAgreedTo) {
+  context_->step = 5;
+  EXPECT_FALSE(save_->Holds(5));
+  Command(3, 6);
+  Run();
+  EXPECT_FALSE(save_->Holds(5)) << "it has begun";
+  EXPECT_TRUE(save_->Holds(6));
+  Release("plan 3", 8);
+  Run();
+  EXPECT_FALSE(save_->Holds(7)) << "somebody has come further";
+  EXPECT_TRUE(save_->Holds(8));
+  EXPECT_FALSE(save_->holds_pushes());
+  context_->step = 8;
+  Run();
+  EXPECT_TRUE(save_->holds_pushes());
+  Release("ready to save 3");
+  Run();
+  Release("save 3");
+  Run();
+  EXPECT_FALSE(save_->Holds(8));
+  const std::vector<Control> answers = TakeControls();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].command_done().id(), 3u);
+}
+
+TEST_F(RequestedSaveTest, ACommandThatComesAgainIsAnsweredIfItIsDone) {
+  Command(3, 0);
+  Command(3, 0);
+  Run();
+  EXPECT_TRUE(TakeControls().empty()) << "not written yet";
+  for (const char* barrier : {"plan 3", "ready to save 3", "save 3"}) {
+    Release(barrier);
+    Run();
+  }
+  EXPECT_EQ(TakeControls().size(), 1u);
+  Command(3, 0);
+  Run();
+  EXPECT_EQ(TakeControls().size(), 1u);
+  EXPECT_FALSE(save_->Holds(100)) << "and not taken again";
+}
+
+TEST_F(RequestedSaveTest, WaitsForPushesAndForTheLastSynchronisation) {
+  Command(1, 0);
+  Run();
+  Release("plan 1");
+  context_->PushEmptyToAll(now_, 0, 0, 0);
+  Run();
+  EXPECT_FALSE(save_->holds_pushes());
+  AcknowledgePushes();
+  RequestedSave::Rest busy;
+  busy.synchronising = true;
+  Run(busy);
+  EXPECT_FALSE(save_->holds_pushes());
+  Run();
+  EXPECT_TRUE(save_->holds_pushes());
+}
+
+TEST_F(RequestedSaveTest, AWorkerAtTheEndOfItsDataNeedNotReachTheStep) {
+  Command(1, 0);
+  Run();
+  Release("plan 1", 50);
+  Run();
+  EXPECT_FALSE(save_->holds_pushes());
+  RequestedSave::Rest rest;
+  rest.out_of_steps = true;
+  Run(rest);
+  EXPECT_TRUE(save_->holds_pushes());
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,74 @@
+#include "worker/worker_barriers.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+class WorkerBarriersTest : public ::testing::Test {
+ protected:
+  std::vector<std::string> Due() {
+    std::vector<Control> controls;
+    barriers_.AppendDue(now_, &controls);
+    std::vector<std::string> names;
+    for (const Control& control : controls) names.push_back(control.barrier_enter().name());
+    return names;
+  }
+  void Release(const std::string& name, int64_t max_value) {
+    BarrierRelease release;
+    release.set_name(name);
+    release.set_max_value(max_value);
+    barriers_.OnRelease(release);
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  WorkerBarriers barriers_{3, absl::Seconds(1)};
+};
+
+TEST_F(WorkerBarriersTest, AnEntrySaysWhatItIsForAndIsRepeatedUntilTheRelease) {
+  EXPECT_FALSE(barriers_.Pass(now_, "save 1", 7, BarrierEnter::SAVE, "model/step-7"));
+  std::vector<Control> controls;
+  barriers_.AppendDue(now_, &controls);
+  ASSERT_EQ(controls.size(), 1u);
+  const BarrierEnter& entry = controls[0].barrier_enter();
+  EXPECT_EQ(entry.value(), 7);
+  EXPECT_EQ(entry.parties(), 3);
+  EXPECT_EQ(entry.action(), BarrierEnter::SAVE);
+  EXPECT_EQ(entry.path(), "model/step-7");
+  EXPECT_TRUE(Due().empty()) << "not twice in a second";
+  now_ += absl::Seconds(1);
+  EXPECT_EQ(Due().size(), 1u);
+  Release("save 1", 9);
+  now_ += absl::Seconds(1);
+  EXPECT_TRUE(Due().empty());
+  EXPECT_TRUE(barriers_.Pass(now_, "save 1", 0));
+  EXPECT_EQ(barriers_.MaxValue("save 1"), 9);
+}
+
+TEST_F(WorkerBarriersTest, WhatWasNotEnteredIsNotReleased) {
+  Release("later", 5);
+  EXPECT_FALSE(barriers_.Pass(now_, "later", 1));
+}
+
+TEST_F(WorkerBarriersTest, TheFirstReleaseCounts) {
+  barriers_.Pass(now_, "a", 1);
+  Release("a", 2);
+  Release("a", 3);
+  EXPECT_EQ(barriers_.MaxValue("a"), 2);
+}
+
+TEST_F(WorkerBarriersTest, SeveralMayBeUnderWay) {
+  barriers_.Pass(now_, "b", 1);
+  barriers_.Pass(now_, "a", 1);
+  EXPECT_EQ(Due(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(barriers_.WaitingAt(), "a");
+  Release("a", 1);
+  EXPECT_EQ(barriers_.WaitingAt(), "b");
+  Release("b", 1);
+  EXPECT_EQ(barriers_.WaitingAt(), "");
+}
+
+}  // namespace
+}  // namespace tandem

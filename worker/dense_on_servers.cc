@@ -1,0 +1,97 @@
+#include "worker/dense_on_servers.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// Rows of a block each, in one piece.
+void JoinBlocks(absl::Span<const float* const> blocks, std::vector<float>* joined) {
+  joined->resize(blocks.size() * kDenseBlockFloats);
+  float* to = joined->data();
+  for (const float* const block : blocks) to = std::copy_n(block, kDenseBlockFloats, to);
+}
+
+// A gradient, which may be longer, back into blocks.
+void CutIntoBlocks(absl::Span<const float> joined, absl::Span<float* const> blocks) {
+  const float* from = joined.data();
+  for (float* const block : blocks) {
+    std::copy_n(from, kDenseBlockFloats, block);
+    from += kDenseBlockFloats;
+  }
+}
+
+}  // namespace
+
+DenseOnServers::DenseOnServers(TrainerContext& context, DenseParameters& dense)
+    : context_(context),
+      dense_(dense),
+      table_(static_cast<uint32_t>(context.plan.dense_table)),
+      group_(context.plan.tables[table_].group) {}
+
+bool DenseOnServers::Prepare(absl::Time now) {
+  if (!assigning_) {
+    assigning_ = true;
+    if (context_.rank == 0) Assign(now);
+  }
+  if (!context_.pushes.empty() || !context_.barriers.Pass(now, "assigned", 0)) return false;
+  assigned_rows_ = {};
+  return true;
+}
+
+void DenseOnServers::Assign(absl::Time now) {
+  assigned_rows_ = dense_.RowsWithSlots();
+  ClientCore::PushInfo info;
+  info.group = group_;
+  info.flags = kFlagAssign | kFlagWithSlots;
+  const TableKeys keys{table_, dense_.block_keys()};
+  const absl::Span<const float> values = assigned_rows_;
+  context_.pushes.Add(context_.client.Push(now, info, {&keys, 1}, {&values, 1}), 0, now);
+}
+
+absl::Span<const uint64_t> DenseOnServers::BlocksIn(uint32_t group) const {
+  return group == group_ ? dense_.block_keys() : absl::Span<const uint64_t>();
+}
+
+void DenseOnServers::OnRows(StepSlot* slot) {
+  JoinBlocks(slot->dense_rows.at(), &slot->dense);
+  slot->dense_rows.Clear();
+}
+
+void DenseOnServers::WriteGradient(uint32_t group, StepSlot* slot) {
+  if (group != group_) return;
+  const ClientCore::PreparedPush& push = slot->pushes[group];
+  CutIntoBlocks(slot->dense_gradient, push.at(push.tables() - 1));
+}
+
+uint64_t DenseOnServers::Pull(absl::Time now, absl::Span<float> rows, uint8_t flags) {
+  const TableKeys keys{table_, dense_.block_keys()};
+  return context_.client.Pull(now, group_, context_.step, {&keys, 1}, {&rows, 1},
+                              flags | kFlagEvaluate);
+}
+
+uint64_t DenseOnServers::ReadLatest(absl::Time now) { return Pull(now, dense_.padded(), 0); }
+
+bool DenseOnServers::CollectForSave(absl::Time now, DenseSave* save, TrainerEffects*) {
+  if (context_.rank != 0) return true;
+  if (!save->asked) {
+    save->asked = true;
+    save->rows.resize(dense_.block_keys().size() * static_cast<size_t>(dense_.row_floats()));
+    save->read = Pull(now, absl::MakeSpan(save->rows), kFlagWithSlots);
+  }
+  return save->collected;
+}
+
+// Not by way of dense_: an evaluation may be using it.
+absl::StatusOr<std::string> DenseOnServers::FileFor(const DenseSave& save) {
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::unique_ptr<DenseParameters> copy,
+      DenseParameters::New(context_.plan.job.dense().optimizer(), dense_.count()));
+  TANDEM_RETURN_IF_ERROR(copy->SetRowsWithSlots(save.rows));
+  return copy->EncodeFile();
+}
+
+}  // namespace tandem

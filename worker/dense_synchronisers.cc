@@ -1,0 +1,49 @@
+// The table of dense synchronisers, and of what replicas do together.
+#include "base/check.h"
+#include "worker/allreduce_gradients.h"
+#include "worker/dense_on_servers.h"
+#include "worker/dense_reduction.h"
+#include "worker/dense_replicas.h"
+#include "worker/dense_synchroniser.h"
+
+namespace tandem {
+namespace {
+
+using MakeSynchroniser = std::unique_ptr<DenseSynchroniser> (*)(TrainerContext& context,
+                                                                DenseParameters& dense);
+using MakeReduction = std::unique_ptr<DenseReduction> (*)(const JobPlan& plan, int rank,
+                                                          int64_t bucket_bytes,
+                                                          DenseParameters& dense);
+struct Row {
+  Dense::Synchroniser kind;
+  MakeSynchroniser synchroniser;
+  MakeReduction reduction;  // of replicas; else null
+};
+
+constexpr Row kSynchronisers[] = {
+    {Dense::SERVERS, &DenseOnServers::New, nullptr},
+    {Dense::ALLREDUCE, &DenseReplicas::New, &AllReduceGradients::New},
+};
+
+const Row& RowOf(const JobPlan& plan) {
+  for (const Row& row : kSynchronisers) {
+    if (row.kind == plan.job.dense().synchroniser()) return row;
+  }
+  TANDEM_CHECK(false);  // jobs are checked before they run
+  return kSynchronisers[0];
+}
+
+}  // namespace
+
+std::unique_ptr<DenseSynchroniser> NewDenseSynchroniser(TrainerContext& context,
+                                                        DenseParameters& dense) {
+  return RowOf(context.plan).synchroniser(context, dense);
+}
+
+std::unique_ptr<DenseReduction> NewDenseReduction(const JobPlan& plan, int rank,
+                                                  int64_t bucket_bytes, DenseParameters& dense) {
+  const MakeReduction make = RowOf(plan).reduction;
+  return make == nullptr ? nullptr : make(plan, rank, bucket_bytes, dense);
+}
+
+}  // namespace tandem

@@ -1,0 +1,158 @@
+#include "worker/evaluation_round.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+
+bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
+  if (task_running_ || !reads_.empty()) return false;
+  WorkerBarriers& barriers = context_.barriers;
+  switch (stage_) {
+    case Stage::kBegin:
+      return BeginIfDue();
+    case Stage::kFinishDelayed:
+      if (!barriers.Pass(now, "finish_delayed", context_.step, BarrierEnter::FINISH_DELAYED))
+        return false;
+      return Enter(due_ ? Stage::kMeet : Stage::kOver);
+    case Stage::kMeet:  // nobody reads before everybody's pushes are in
+      if (!barriers.Pass(now, absl::StrCat("evaluation ", number_), context_.step)) return false;
+      share_.Clear();
+      first_batch_ = true;
+      if (const uint64_t read = synchroniser_.ReadLatest(now); read != 0) reads_.push_back(read);
+      return Enter(Stage::kFetch);
+    case Stage::kFetch:
+      stage_ = Stage::kRead;
+      return Run(FetchTestTask{&slot_, std::exchange(first_batch_, false)}, effects);
+    case Stage::kRead:
+      if (slot_.batch.samples == 0) {
+        stage_ = Stage::kShare;
+        return Run(FillShareTask{&share_, &payload_}, effects);
+      }
+      ReadRows(now);
+      return Enter(Stage::kScore);
+    case Stage::kScore:
+      ++context_.progress;
+      stage_ = Stage::kFetch;
+      return Run(ScoreTask{&slot_}, effects);
+    case Stage::kShare:
+      KeepOwnShare(now);
+      return Enter(Stage::kGather);
+    case Stage::kGather:
+      return Gather(now, effects);
+    case Stage::kMeetAgain:
+      return MeetAgain(now);
+    case Stage::kOver:
+      return false;
+  }
+  return false;
+}
+
+bool EvaluationRound::Run(TrainerTask task, TrainerEffects* effects) {
+  task_running_ = true;
+  effects->tasks.push_back(std::move(task));
+  return true;
+}
+
+bool EvaluationRound::BeginIfDue() {
+  const bool last = context_.LastEpoch();
+  const int every = context_.plan.job.evaluation().every_epochs();
+  due_ = has_test_data_ && (last || (every > 0 && (context_.epoch + 1) % every == 0));
+  if (last && context_.HasDelay()) return Enter(Stage::kFinishDelayed);
+  return Enter(due_ ? Stage::kMeet : Stage::kOver);
+}
+
+void EvaluationRound::ReadRows(absl::Time now) {
+  const std::vector<SparseInput>& inputs = slot_.batch.sparse;
+  slot_.rows.resize(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const TableKeys keys{inputs[i].table, inputs[i].keys};
+    PulledRows* const rows = &slot_.rows[i];
+    const uint32_t group = context_.plan.tables[inputs[i].table].group;
+    reads_.push_back(context_.client.PullInPlace(now, group, context_.step, {&keys, 1}, {&rows, 1},
+                                                 kFlagEvaluate));
+  }
+}
+
+bool EvaluationRound::OnCompletion(uint64_t request) {
+  const auto it = std::find(reads_.begin(), reads_.end(), request);
+  if (it == reads_.end()) return false;
+  reads_.erase(it);
+  return true;
+}
+
+// ---- shares -----------------------------------------------------------------------------------
+
+void EvaluationRound::KeepOwnShare(absl::Time now) {
+  share_.set_evaluation(number_);
+  share_taken_ = context_.rank == 0;
+  next_send_ = now;
+  pause_ = context_.control_resend;
+  if (context_.rank != 0) return;
+  shares_[0] = share_;
+  payloads_[0] = payload_;
+}
+
+bool EvaluationRound::Gather(absl::Time now, TrainerEffects* effects) {
+  if (!share_taken_) {
+    SendShare(now);
+    return false;
+  }
+  if (context_.rank == 0 && static_cast<int>(shares_.size()) < context_.plan.workers())
+    return false;
+  report_due_ = true;
+  stage_ = Stage::kMeetAgain;
+  if (context_.rank != 0) return true;
+  return Run(MergeSharesTask{&shares_, &payloads_, &result_}, effects);
+}
+
+void EvaluationRound::SendShare(absl::Time now) {
+  if (now < next_send_) return;
+  next_send_ = now + pause_;
+  pause_ *= 2;  // it may be large, and on its way over a link that loses nothing
+  Control control;
+  *control.mutable_evaluation_share() = share_;
+  context_.SendControl(EndpointId::Worker(0), control, payload_);
+}
+
+void EvaluationRound::OnShare(EndpointId from, const EvaluationShare& share,
+                              const Buffer& payload) {
+  if (context_.rank != 0) return;
+  // One that comes again changes nothing: a task may be reading the first.
+  if (share.evaluation() == number_ && from.role == Role::kWorker &&
+      from.index < context_.plan.workers() && shares_.emplace(from.index, share).second) {
+    payloads_[from.index] = payload;
+  }
+  // Also for one that was merged before: its sender only wants to know.
+  context_.SendDone(from, static_cast<uint64_t>(share.evaluation()));
+}
+
+void EvaluationRound::OnShareTaken(uint64_t number) {
+  if (number == static_cast<uint64_t>(number_)) share_taken_ = true;
+}
+
+void EvaluationRound::OnRankZeroLost(absl::Time now) {
+  next_send_ = std::min(next_send_, now + context_.control_resend);
+}
+
+std::optional<std::string> EvaluationRound::TakeReport() {
+  if (!report_due_ || task_running_) return std::nullopt;
+  report_due_ = false;
+  return std::exchange(result_, "");
+}
+
+bool EvaluationRound::MeetAgain(absl::Time now) {
+  if (!context_.barriers.Pass(now, absl::StrCat("evaluated ", number_), context_.step)) {
+    return false;
+  }
+  ++number_;
+  payload_ = Buffer();
+  // Not when an evaluation begins: shares of quick workers may come before we know that it has.
+  shares_.clear();
+  payloads_.clear();
+  return Enter(Stage::kOver);
+}
+
+}  // namespace tandem

@@ -1,0 +1,105 @@
+// The evaluation after an epoch, on one worker. All meet, so that everybody's pushes are in; each
+// worker scores its share of the test data with the latest rows, batch by batch; shares go to rank
+// 0, again and again until it says that it has them; rank 0 merges them; and all meet again.
+//
+// Before the last one of the job, what fixed delays still hold is applied: at a barrier of its own,
+// at which the scheduler tells the servers; also if nothing is to be evaluated.
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_WORKER_EVALUATION_ROUND_H_
+#define TANDEM_WORKER_EVALUATION_ROUND_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "base/buffer.h"
+#include "proto/endpoint.h"
+#include "worker/dense_synchroniser.h"
+#include "worker/trainer_context.h"
+#include "worker/trainer_task.h"
+
+namespace tandem {
+
+class EvaluationRound {
+ public:
+  // Without test data only what fixed delays hold is looked after.
+  EvaluationRound(TrainerContext& context, DenseSynchroniser& synchroniser, bool has_test_data)
+      : context_(context), synchroniser_(synchroniser), has_test_data_(has_test_data) {}
+
+  // An epoch is over.
+  void Begin() { stage_ = Stage::kBegin; }
+  // Does one thing that can be done; false if there is none.
+  bool Advance(absl::Time now, TrainerEffects* effects);
+  bool over() const { return stage_ == Stage::kOver; }
+  // Once for each evaluation a report is due, on all ranks, so that what is known of them is of one
+  // moment: on rank 0 with this result as JSON, on others with nothing.
+  std::optional<std::string> TakeReport();
+
+  // A task of the evaluation has ended.
+  void OnTaskDone() { task_running_ = false; }
+  // False if the request is none of the evaluation's.
+  bool OnCompletion(uint64_t request);
+  // Rank 0: a share has come. Shares of quick workers may come before an evaluation has begun here.
+  void OnShare(EndpointId from, const EvaluationShare& share, const Buffer& payload);
+  // Rank 0 has this worker's share of evaluation `number`.
+  void OnShareTaken(uint64_t number);
+  // The connection to rank 0 is lost, and with it a share that was on its way.
+  void OnRankZeroLost(absl::Time now);
+
+ private:
+  enum class Stage {
+    kBegin,
+    kFinishDelayed,
+    kMeet,
+    kFetch,
+    kRead,
+    kScore,
+    kShare,
+    kGather,
+    kMeetAgain,
+    kOver
+  };
+
+  bool Enter(Stage stage) {
+    stage_ = stage;
+    return true;
+  }
+  bool Run(TrainerTask task, TrainerEffects* effects);
+  bool BeginIfDue();
+  void ReadRows(absl::Time now);
+  void KeepOwnShare(absl::Time now);
+  bool Gather(absl::Time now, TrainerEffects* effects);
+  void SendShare(absl::Time now);
+  bool MeetAgain(absl::Time now);
+
+  TrainerContext& context_;
+  DenseSynchroniser& synchroniser_;
+  const bool has_test_data_;
+
+  Stage stage_ = Stage::kOver;
+  int64_t number_ = 0;  // evaluations done
+  bool due_ = false;    // as opposed to what fixed delays hold
+  bool first_batch_ = false;
+  bool task_running_ = false;
+  StepSlot slot_;
+  std::vector<uint64_t> reads_;
+  // This worker's share, until rank 0 has it.
+  EvaluationShare share_;
+  Buffer payload_;
+  bool share_taken_ = false;
+  absl::Time next_send_;
+  absl::Duration pause_;  // until it is sent again
+  // Rank 0: everybody's.
+  std::map<int, EvaluationShare> shares_;
+  std::map<int, Buffer> payloads_;
+  std::string result_;
+  bool report_due_ = false;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_EVALUATION_ROUND_H_

@@ -1,0 +1,104 @@
+#include "worker/evaluation_share.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+template <typename T>
+uint8_t* Append(absl::Span<const T> values, uint8_t* to) {
+  if (!values.empty()) std::memcpy(to, values.data(), values.size() * sizeof(T));
+  return to + values.size() * sizeof(T);
+}
+
+EvaluationSums SumsOf(const EvaluationShare& share) {
+  EvaluationSums sums;
+  sums.samples = share.samples();
+  sums.logloss_sum = share.loss_sum();
+  sums.correct = share.correct();
+  sums.groups = share.groups();
+  sums.hit_sum = share.hits();
+  sums.ndcg_sum = share.ndcg();
+  return sums;
+}
+
+absl::Status AddScores(int rank, bool binned, const Buffer& payload, ScoreSample* scores) {
+  const size_t want = binned ? 2 * kAucBins * sizeof(uint64_t) : 2 * sizeof(float);
+  if (binned ? payload.size() != want : payload.size() % want != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("evaluation share of worker ", rank, ": ",
+                                                   payload.size(), " bytes, want ",
+                                                   binned ? "" : "a multiple of ", want));
+  }
+  if (binned) {
+    const absl::Span<const uint64_t> bins = payload.As<uint64_t>();
+    scores->AddBins(bins.first(kAucBins), bins.subspan(kAucBins));
+  } else {
+    const absl::Span<const float> floats = payload.As<float>();
+    scores->Add(floats.first(floats.size() / 2), floats.subspan(floats.size() / 2));
+  }
+  return absl::OkStatus();
+}
+
+std::string ToJson(const EvaluationResult& result, int top_k) {
+  nlohmann::json json;
+  if (result.samples > 0) {
+    json["samples"] = result.samples;
+    if (std::isfinite(result.logloss)) {
+      json["logloss"] = result.logloss;
+      json["accuracy"] = result.accuracy;
+      if (std::isfinite(result.auc.value)) json["auc"] = result.auc.value;
+      if (result.auc.error > 0) json["auc_error_bound"] = result.auc.error;
+    } else {
+      json["scores_not_finite"] = true;
+    }
+  }
+  if (result.groups > 0) {
+    json["groups"] = result.groups;
+    json[absl::StrCat("hr_at_", top_k)] = result.hit_rate;
+    json[absl::StrCat("ndcg_at_", top_k)] = result.ndcg;
+  }
+  return json.dump();
+}
+
+}  // namespace
+
+void EncodeShare(const EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
+                 Buffer* payload) {
+  share->set_samples(part.sums.samples);
+  share->set_loss_sum(part.sums.logloss_sum);
+  share->set_correct(part.sums.correct);
+  share->set_groups(part.sums.groups);
+  share->set_hits(part.sums.hit_sum);
+  share->set_ndcg(part.sums.ndcg_sum);
+  const ScoreSample& scores = part.scores;
+  const std::vector<float> labels(scores.labels().begin(), scores.labels().end());
+  const size_t bins = scores.positive_bins().size() + scores.negative_bins().size();
+  const size_t bytes =
+      (scores.logits().size() + labels.size()) * sizeof(float) + bins * sizeof(uint64_t);
+  share->set_binned(bins > 0);
+  *payload = bytes == 0 ? Buffer() : buffers.Alloc(bytes);
+  uint8_t* to = payload->mutable_data();
+  to = Append<float>(scores.logits(), to);
+  to = Append<float>(labels, to);
+  to = Append<uint64_t>(scores.positive_bins(), to);
+  Append<uint64_t>(scores.negative_bins(), to);
+}
+
+absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
+                                        const std::map<int, Buffer>& payloads, int top_k) {
+  EvaluationPart all;
+  for (const auto& [rank, share] : shares) {
+    all.sums.Merge(SumsOf(share));
+    TANDEM_RETURN_IF_ERROR(AddScores(rank, share.binned(), payloads.at(rank), &all.scores));
+  }
+  return ToJson(Summarise(all), top_k);
+}
+
+}  // namespace tandem

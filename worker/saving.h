@@ -1,0 +1,105 @@
+// Saves, on one worker. A save is one folder (server/manifest.h names it). All workers meet, with
+// nothing of theirs on its way; rank 0 makes the folder and writes the dense part there; all meet
+// again, and the scheduler has the servers write their ranges before it lets them go on; then rank 0
+// writes the manifest and makes it the latest one. From the moment a worker is ready until the save is done it pushes nothing, so what is saved is of one
+// moment.
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_WORKER_SAVING_H_
+#define TANDEM_WORKER_SAVING_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "proto/wire.pb.h"
+#include "worker/dense_synchroniser.h"
+#include "worker/trainer_context.h"
+#include "worker/trainer_task.h"
+
+namespace tandem {
+
+// One save, from the moment this worker may meet the others for it.
+class Saving {
+ public:
+  Saving(TrainerContext& context, DenseSynchroniser& synchroniser, SaveId id)
+      : context_(context),
+        synchroniser_(synchroniser),
+        id_(id),
+        when_ready_(id == SaveId::kFinal ? BarrierEnter::LAST_SAVE : BarrierEnter::NONE) {}
+
+  // Steps below `step` are to be in it. `name`: of its barriers; `path`: the model folder;
+  // `request`: number of the command that asked for it, 0 for the one at the end.
+  void Begin(const std::string& name, const std::string& path, int64_t step, uint64_t request);
+  // True when the save is done.
+  bool Advance(absl::Time now, TrainerEffects* effects);
+  // Under way: this worker pushes nothing.
+  bool holds() const { return stage_ != Stage::kIdle; }
+
+  void OnCollected() { dense_.collected = true; }
+  void OnTaskDone() { task_running_ = false; }
+  // False if the request is none of the save's.
+  bool OnCompletion(uint64_t request);
+
+ private:
+  enum class Stage { kIdle, kMeet, kCollect, kWrite, kMeetServers, kCommit, kDone };
+
+  bool Step(absl::Time now, TrainerEffects* effects);
+  bool Enter(Stage stage) {
+    stage_ = stage;
+    return true;
+  }
+  void Run(TrainerTask task, TrainerEffects* effects);
+
+  TrainerContext& context_;
+  DenseSynchroniser& synchroniser_;
+  const SaveId id_;
+  const BarrierEnter::Action when_ready_;  // what the scheduler does when all are
+  Stage stage_ = Stage::kIdle;
+  std::string name_, directory_;
+  int64_t step_ = 0;
+  DenseSave dense_;
+  std::string bytes_;  // of the dense file
+  bool task_running_ = false;
+};
+
+// A save that was asked for in the middle. Workers learn of it at different times: they first agree
+// on a step that all of them can still reach, finish the steps below it, and save. It runs beside
+// everything else a worker does; evaluations and ends of epochs may come in between. The scheduler
+// asks for the next one when all workers have answered that the last is written.
+class RequestedSave {
+ public:
+  RequestedSave(TrainerContext& context, DenseSynchroniser& synchroniser)
+      : context_(context), saving_(context, synchroniser, SaveId::kRequested) {}
+
+  // `first_free`: the first step that this worker has not begun. A command that comes again is
+  // answered if it is done, and changes nothing else.
+  void OnCommand(const Command& command, int64_t first_free);
+
+  // What the rest of the worker is doing.
+  struct Rest {
+    bool out_of_steps = false;   // at the end of its data: it waits for nobody, and nobody for it
+    bool synchronising = false;  // its last step
+  };
+  // Does one thing that can be done; false if there is none.
+  bool Advance(absl::Time now, const Rest& rest, TrainerEffects* effects);
+
+  // The save must not see what `step` changes: it may not begin yet.
+  bool Holds(int64_t step) const { return wanted_ && step >= (step_ < 0 ? first_free_ : step_); }
+  // Nothing at all may be pushed.
+  bool holds_pushes() const { return saving_.holds(); }
+  Saving& saving() { return saving_; }
+
+ private:
+  TrainerContext& context_;
+  Saving saving_;
+  bool wanted_ = false;
+  uint64_t command_ = 0;  // the last one taken
+  std::string path_;
+  int64_t first_free_ = 0;
+  int64_t step_ = -1;  // agreed; -1 = not yet
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_SAVING_H_

@@ -1,0 +1,292 @@
+#include "worker/step_pipeline.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace tandem {
+
+StepPipeline::StepPipeline(TrainerContext& context, DenseSynchroniser& synchroniser,
+                           const DenseParameters& dense, absl::Duration probe_pause)
+    : context_(context),
+      synchroniser_(synchroniser),
+      probe_pause_(probe_pause),
+      depth_(context.plan.job.train().depth()),
+      lanes_(static_cast<size_t>(depth_) + 2) {
+  const size_t padded = static_cast<size_t>(dense.blocks()) * kDenseBlockFloats;
+  for (Lane& lane : lanes_) lane.slot.dense_gradient.assign(padded + 1, 0.0f);
+}
+
+void StepPipeline::Begin() {
+  over_ = false;
+  first_step_ = next_fetch_ = next_read_ = context_.step;
+}
+
+bool StepPipeline::Advance(absl::Time now, bool hold, TrainerEffects* effects) {
+  if (empty_step_) {
+    End();
+    return true;
+  }
+  // Data and rows of later steps first: they travel while the step is computed.
+  const bool fetched = StartFetch(effects);
+  const bool read = StartReads(now);
+  return (!hold && StartCompute(now, effects)) || FinishStep() || fetched || read;
+}
+
+// Nothing that was read ahead is used any more.
+void StepPipeline::End() {
+  TANDEM_CHECK(!fetching_);
+  for (Lane& lane : lanes_) {
+    for (const Read& read : lane.reads) context_.client.Cancel(read.request);
+    lane.reads.clear();
+    for (PulledRows& rows : lane.slot.rows) rows.Clear();
+    lane.slot.dense_rows.Clear();
+    lane.state = LaneState::kFree;
+    lane.slot.step = -1;
+  }
+  next_fetch_ = next_read_ = context_.step;
+  exhausted_ = false;
+  empty_step_ = false;
+  over_ = true;
+}
+
+// ---- data and rows ----------------------------------------------------------------------------
+
+bool StepPipeline::StartFetch(TrainerEffects* effects) {
+  if (fetching_ || next_fetch_ > context_.step + depth_ + 1) return false;
+  Lane& lane = LaneOf(next_fetch_);
+  if (lane.state != LaneState::kFree) return false;
+  lane.slot.step = next_fetch_;
+  lane.slot.epoch = context_.epoch;
+  if (next_fetch_ >= context_.StepLimit()) exhausted_ = true;
+  if (exhausted_) {
+    lane.slot.batch.Clear();
+    lane.state = LaneState::kFetched;
+  } else {
+    lane.state = LaneState::kFetching;
+    fetching_ = true;
+    effects->tasks.push_back(FetchTask{&lane.slot});
+  }
+  ++next_fetch_;
+  return true;
+}
+
+void StepPipeline::OnTaskDone(const FetchTask& task) {
+  fetching_ = false;
+  LaneOf(task.slot->step).state = LaneState::kFetched;
+  if (task.slot->batch.samples == 0) exhausted_ = true;
+}
+
+bool StepPipeline::StartReads(absl::Time now) {
+  if (next_read_ >= next_fetch_ || next_read_ > context_.pushed + depth_) return false;
+  Lane& lane = LaneOf(next_read_);
+  if (lane.state != LaneState::kFetched) return false;
+  // Out of data: steps of a lockstep job go on empty, others are at their end.
+  if (lane.slot.batch.samples == 0 && !context_.plan.lockstep) return false;
+  lane.state = LaneState::kReading;
+  lane.read_since = now;
+  lane.slot.rows.resize(lane.slot.batch.sparse.size());
+  for (const GroupPlan& group : context_.plan.groups) ReadGroup(now, group, &lane);
+  ++next_read_;
+  return true;
+}
+
+void StepPipeline::ReadGroup(absl::Time now, const GroupPlan& group, Lane* lane) {
+  StepSlot& slot = lane->slot;
+  FindKeys(slot, group.id);
+  rows_.clear();
+  for (const size_t input : inputs_) rows_.push_back(&slot.rows[input]);
+  if (rows_.size() < keys_.size()) rows_.push_back(&slot.dense_rows);
+  Read read;
+  read.request = context_.client.PullInPlace(now, group.id, slot.step, keys_, rows_, 0);
+  read.tells_end = context_.plan.lockstep && !synchroniser_.TellsSamples() &&
+                   context_.policies[group.id]->Lockstep() && slot.step > first_step_;
+  lane->reads.push_back(read);
+}
+
+// The sparse inputs of a group in their order, then the dense blocks if they are in it.
+void StepPipeline::FindKeys(const StepSlot& slot, uint32_t group) {
+  keys_.clear();
+  inputs_.clear();
+  for (size_t i = 0; i < slot.batch.sparse.size(); ++i) {
+    const SparseInput& input = slot.batch.sparse[i];
+    if (context_.plan.tables[input.table].group != group) continue;
+    keys_.push_back({input.table, input.keys});
+    inputs_.push_back(i);
+  }
+  const absl::Span<const uint64_t> blocks = synchroniser_.BlocksIn(group);
+  if (blocks.empty() || slot.batch.samples == 0) return;
+  keys_.push_back({static_cast<uint32_t>(context_.plan.dense_table), blocks});
+}
+
+bool StepPipeline::OnCompletion(absl::Time now, const ClientCore::Completion& completion,
+                                TrainerEffects* effects) {
+  if (completion.request == probe_) {
+    probe_ = 0;
+    return true;
+  }
+  for (Lane& lane : lanes_) {
+    const auto it = std::find_if(lane.reads.begin(), lane.reads.end(), [&](const Read& read) {
+      return read.request == completion.request;
+    });
+    if (it == lane.reads.end()) continue;
+    // A step without any sample has just closed: that was the end of the epoch.
+    if (it->tells_end && completion.closed_samples == 0) empty_step_ = true;
+    lane.reads.erase(it);
+    if (!lane.reads.empty()) return true;
+    lane.state = LaneState::kReady;
+    synchroniser_.OnRows(&lane.slot);
+    effects->transfers.push_back({false, lane.slot.step, lane.read_since, now});
+    return true;
+  }
+  return false;
+}
+
+// ---- computing --------------------------------------------------------------------------------
+
+bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
+  Lane& lane = LaneOf(context_.step);
+  StepSlot& slot = lane.slot;
+  if (synchronising_ || slot.step != context_.step) return false;
+  const bool out_of_data = slot.batch.samples == 0;
+  if (out_of_data && !context_.plan.lockstep && lane.state == LaneState::kFetched) {
+    End();
+    return true;
+  }
+  if (lane.state != LaneState::kReady || !MayStart(now)) return false;
+  lane.state = LaneState::kComputing;
+  clock_gap_ = ClockGap();
+  slot.loss_sum = 0;
+  if (out_of_data) {
+    std::fill(slot.dense_gradient.begin(), slot.dense_gradient.end(), 0.0f);
+    AfterCompute(now, effects);
+  } else {
+    PreparePushes(&slot);
+    effects->tasks.push_back(ComputeTask{&slot});
+  }
+  return true;
+}
+
+bool StepPipeline::MayStart(absl::Time now) {
+  if (context_.pushes.Steps() >= context_.plan.job.train().max_unacknowledged()) return false;
+  for (const GroupPlan& group : context_.plan.groups) {
+    if (context_.policies[group.id]->MayStart(context_.step,
+                                              context_.client.largest_min_clock(group.id))) {
+      continue;
+    }
+    AskHowFar(now, group.id);
+    return false;
+  }
+  return true;
+}
+
+// Start needs no message as a rule: answers to reads carry clocks. But when a range has just moved,
+// the shards that answered may be behind others; so a worker that may not start asks again, with an
+// empty read, as often as ticks come.
+void StepPipeline::AskHowFar(absl::Time now, uint32_t group) {
+  if (probe_ != 0 || now < next_probe_) return;
+  next_probe_ = now + probe_pause_;
+  probe_ = context_.client.Pull(now, group, context_.pushed, {}, {}, kFlagEvaluate);
+}
+
+int64_t StepPipeline::ClockGap() const {
+  int64_t gap = 0;
+  for (const GroupPlan& group : context_.plan.groups) {
+    gap = std::max(gap, context_.step - context_.client.largest_min_clock(group.id));
+  }
+  return gap;
+}
+
+void StepPipeline::PreparePushes(StepSlot* slot) {
+  slot->pushes.resize(context_.plan.groups.size());
+  slot->gradients.resize(slot->batch.sparse.size());
+  for (const GroupPlan& group : context_.plan.groups) {
+    ClientCore::PreparedPush* const push = &slot->pushes[group.id];
+    FindKeys(*slot, group.id);
+    context_.client.PreparePush(group.id, keys_, push);
+    for (size_t k = 0; k < inputs_.size(); ++k) slot->gradients[inputs_[k]] = push->at(k);
+  }
+}
+
+void StepPipeline::OnTaskDone(absl::Time now, const ComputeTask&, TrainerEffects* effects) {
+  AfterCompute(now, effects);
+}
+
+void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
+  StepSlot& slot = LaneOf(context_.step).slot;
+  ++context_.progress;
+  if (!std::isfinite(slot.loss_sum)) {
+    return context_.Fail(absl::OutOfRangeError(
+        absl::StrCat("the loss is ", slot.loss_sum, " at step ", context_.step, " (epoch ",
+                     context_.epoch, "): lower the learning rate or clip")));
+  }
+  const int64_t in_flight = next_read_ - context_.step + context_.pushes.Steps();
+  context_.report.AddStep(slot, in_flight);
+  effects->steps.push_back(
+      {context_.step, slot.batch.samples, slot.loss_sum, clock_gap_, in_flight});
+  Push(now, in_flight, &slot);
+  synchronising_ = true;
+  synchronised_ = !synchroniser_.AfterCompute(&slot, effects);
+}
+
+void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
+  for (const GroupPlan& group : context_.plan.groups) {
+    ClientCore::PushInfo info;
+    info.group = group.id;
+    info.first_step = info.step = context_.step;
+    info.samples = static_cast<uint64_t>(slot->batch.samples);
+    info.clock_gap = static_cast<int32_t>(clock_gap_);
+    info.in_flight = static_cast<int32_t>(in_flight);
+    uint64_t sent = 0;
+    if (slot->batch.samples == 0) {
+      sent = context_.client.Push(now, info, {}, {});
+    } else {
+      synchroniser_.WriteGradient(group.id, slot);
+      sent = context_.client.Push(now, info, &slot->pushes[group.id]);
+    }
+    context_.pushes.Add(sent, context_.step, now);
+  }
+  context_.pushed = context_.step + 1;
+}
+
+void StepPipeline::OnTaskDone(const SynchroniseTask& task) {
+  synchronised_ = true;
+  context_.report.AddCollectiveBytes(task.slot->bytes_sent);
+  ++context_.progress;
+}
+
+bool StepPipeline::FinishStep() {
+  if (!synchronising_ || !synchronised_) return false;
+  synchronising_ = false;
+  Lane& lane = LaneOf(context_.step);
+  if (synchroniser_.TellsSamples() && lane.slot.samples_of_all == 0) empty_step_ = true;
+  lane.state = LaneState::kFree;
+  lane.slot.step = -1;
+  ++context_.step;
+  ++context_.progress;
+  return true;
+}
+
+// ---- for others -------------------------------------------------------------------------------
+
+bool StepPipeline::step_begun() const {
+  return !over_ && (LaneOf(context_.step).state == LaneState::kComputing || synchronising_);
+}
+
+Activity StepPipeline::Doing(const Activity& synchroniser) const {
+  const LaneState state = LaneOf(context_.step).state;
+  if (synchronising_ && !synchronised_) {
+    return {absl::StrCat("allreduce of step ", context_.step, synchroniser.text.empty() ? "" : ": ",
+                         synchroniser.text),
+            synchroniser.waits_for};
+  }
+  if (state == LaneState::kComputing) return {absl::StrCat("computing step ", context_.step), {}};
+  if (state == LaneState::kFetching) {
+    return {absl::StrCat("reading data of step ", context_.step), {}};
+  }
+  return {};
+}
+
+}  // namespace tandem

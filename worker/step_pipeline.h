@@ -1,0 +1,112 @@
+// The steps of one epoch on one worker. A step passes through
+//
+//   fetch its batch -> read its rows (up to `depth` steps ahead) -> may it start? -> compute ->
+//   push gradient sums to every shard -> synchronise the dense part -> the next step
+//
+// in a lane of its own; `depth` + 2 lanes are used in turn. The epoch is over when the data has run
+// out (jobs that are not lockstep), or at the step that no worker had samples for (lockstep).
+//
+// Thread safety: none needed; one thread. In the steady state nothing is allocated.
+#ifndef TANDEM_WORKER_STEP_PIPELINE_H_
+#define TANDEM_WORKER_STEP_PIPELINE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/client_core.h"
+#include "proto/activity.h"
+#include "worker/dense_parameters.h"
+#include "worker/dense_synchroniser.h"
+#include "worker/trainer_context.h"
+#include "worker/trainer_task.h"
+
+namespace tandem {
+
+class StepPipeline {
+ public:
+  // A worker that may not start a step asks again how far others are, after `probe_pause`. All
+  // references outlive this.
+  StepPipeline(TrainerContext& context, DenseSynchroniser& synchroniser,
+               const DenseParameters& dense, absl::Duration probe_pause);
+
+  // An epoch begins at context.step.
+  void Begin();
+  // Does one thing that can be done; false if there is none. `hold`: no step may begin.
+  bool Advance(absl::Time now, bool hold, TrainerEffects* effects);
+  // The epoch has ended; nothing is under way but pushes.
+  bool over() const { return over_; }
+
+  void OnTaskDone(const FetchTask& task);
+  void OnTaskDone(absl::Time now, const ComputeTask& task, TrainerEffects* effects);
+  void OnTaskDone(const SynchroniseTask& task);
+  // False if the request is none of the pipeline's.
+  bool OnCompletion(absl::Time now, const ClientCore::Completion& completion,
+                    TrainerEffects* effects);
+
+  // The step has begun: its peers need it to be finished.
+  bool step_begun() const;
+  // The step is computed and pushed, but not synchronised.
+  bool synchronising() const { return synchronising_; }
+  // What the step does; no text if it waits for the client. `synchroniser`: what a SynchroniseTask
+  // under way waits for.
+  Activity Doing(const Activity& synchroniser) const;
+
+ private:
+  enum class LaneState { kFree, kFetching, kFetched, kReading, kReady, kComputing };
+  struct Read {
+    uint64_t request = 0;
+    bool tells_end = false;  // its answer tells the sum of n of the last closed step
+  };
+  struct Lane {
+    StepSlot slot;
+    LaneState state = LaneState::kFree;
+    std::vector<Read> reads;
+    absl::Time read_since;
+  };
+
+  bool StartFetch(TrainerEffects* effects);
+  bool StartReads(absl::Time now);
+  bool StartCompute(absl::Time now, TrainerEffects* effects);
+  bool FinishStep();
+  void ReadGroup(absl::Time now, const GroupPlan& group, Lane* lane);
+  bool MayStart(absl::Time now);
+  void AskHowFar(absl::Time now, uint32_t group);
+  void PreparePushes(StepSlot* slot);
+  void AfterCompute(absl::Time now, TrainerEffects* effects);
+  void Push(absl::Time now, int64_t in_flight, StepSlot* slot);
+  void End();
+  void FindKeys(const StepSlot& slot, uint32_t group);
+  int64_t ClockGap() const;
+  Lane& LaneOf(int64_t step) { return lanes_[static_cast<size_t>(step) % lanes_.size()]; }
+  const Lane& LaneOf(int64_t step) const {
+    return lanes_[static_cast<size_t>(step) % lanes_.size()];
+  }
+
+  TrainerContext& context_;
+  DenseSynchroniser& synchroniser_;
+  const absl::Duration probe_pause_;
+  const int64_t depth_;
+  std::vector<Lane> lanes_;
+
+  bool over_ = true;
+  bool empty_step_ = false;  // one that no worker had samples for has been seen
+  int64_t first_step_ = 0;   // of the epoch
+  int64_t next_fetch_ = 0, next_read_ = 0;
+  bool fetching_ = false, exhausted_ = false;
+  bool synchronising_ = false;  // the step; under way
+  bool synchronised_ = false;   // ... and done
+  int64_t clock_gap_ = 0;       // of the step, when it started
+
+  uint64_t probe_ = 0;  // an empty read that asks for clocks; 0 = none under way
+  absl::Time next_probe_ = absl::InfinitePast();
+
+  // Scratch: the inputs of one group.
+  std::vector<TableKeys> keys_;
+  std::vector<size_t> inputs_;  // their places in Batch::sparse
+  std::vector<PulledRows*> rows_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_STEP_PIPELINE_H_

@@ -1,0 +1,81 @@
+#include "worker/trainer_context.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace tandem {
+
+bool PushesUnderWay::OnDone(absl::Time now, uint64_t request, TrainerEffects* effects) {
+  const auto it = std::find_if(pushes_.begin(), pushes_.end(),
+                               [&](const Push& push) { return push.request == request; });
+  if (it == pushes_.end()) return false;
+  effects->transfers.push_back({true, it->step, it->since, now});
+  pushes_.erase(it);
+  return true;
+}
+
+// Steps grow from push to push, so those of one step stand together.
+int64_t PushesUnderWay::Steps() const {
+  int64_t steps = 0;
+  for (size_t i = 0; i < pushes_.size(); ++i) {
+    steps += i == 0 || pushes_[i].step != pushes_[i - 1].step ? 1 : 0;
+  }
+  return steps;
+}
+
+TrainerContext::TrainerContext(const JobPlan& job_plan, int own_rank, uint64_t own_incarnation,
+                               BufferSource& source, const ClientCore::Options& client_options,
+                               absl::Duration resend)
+    : plan(job_plan),
+      rank(own_rank),
+      incarnation(own_incarnation),
+      buffers(source),
+      control_resend(resend),
+      client(plan, EndpointId::Worker(rank), incarnation, buffers, client_options),
+      barriers(plan.workers(), resend) {}
+
+void TrainerContext::Fail(absl::Status status) {
+  if (failure.ok()) failure = std::move(status);
+}
+
+void TrainerContext::SendControl(EndpointId to, const Control& control, Buffer values) {
+  FrameHeader header;
+  header.sender = EndpointId::Worker(rank);
+  header.incarnation = incarnation;
+  control_out.push_back({to, EncodeControlFrame(buffers, header, control, std::move(values))});
+}
+
+void TrainerContext::SendDone(EndpointId to, uint64_t command) {
+  Control done;
+  done.mutable_command_done()->set_id(command);
+  SendControl(to, done);
+}
+
+int64_t TrainerContext::StepLimit() const {
+  const Train& train = plan.job.train();
+  if (train.evaluate_only()) return 0;
+  return train.max_steps() > 0 ? train.max_steps() : std::numeric_limits<int64_t>::max();
+}
+
+bool TrainerContext::LastEpoch() const {
+  return epoch + 1 >= plan.job.train().epochs() || common_step >= StepLimit();
+}
+
+bool TrainerContext::HasDelay() const {
+  return std::any_of(policies.begin(), policies.end(),
+                     [](const auto& policy) { return policy->Delay() > 0; });
+}
+
+void TrainerContext::PushEmptyToAll(absl::Time now, int64_t first, int64_t last, uint8_t flags) {
+  for (const GroupPlan& group : plan.groups) {
+    ClientCore::PushInfo info;
+    info.group = group.id;
+    info.first_step = first;
+    info.step = last;
+    info.flags = flags;
+    pushes.Add(client.Push(now, info, {}, {}), last, now);
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,85 @@
+// What the machines of one trainer share: the plan, its policies, the client, barriers, and where
+// the worker is in its steps.
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_WORKER_TRAINER_CONTEXT_H_
+#define TANDEM_WORKER_TRAINER_CONTEXT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/client_core.h"
+#include "job/job.h"
+#include "policies/policy.h"
+#include "proto/outgoing.h"
+#include "worker/trainer_report.h"
+#include "worker/trainer_task.h"
+#include "worker/worker_barriers.h"
+
+namespace tandem {
+
+// Pushes that are not acknowledged yet, in the order in which they were sent.
+class PushesUnderWay {
+ public:
+  void Add(uint64_t request, int64_t step, absl::Time now) {
+    pushes_.push_back({request, step, now});
+  }
+  // False if the request is none of them.
+  bool OnDone(absl::Time now, uint64_t request, TrainerEffects* effects);
+  bool empty() const { return pushes_.empty(); }
+  int64_t Steps() const;  // that have a push under way
+
+ private:
+  struct Push {
+    uint64_t request = 0;
+    int64_t step = 0;
+    absl::Time since;
+  };
+  std::vector<Push> pushes_;
+};
+
+struct TrainerContext {
+  TrainerContext(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
+                 const ClientCore::Options& client, absl::Duration control_resend);
+
+  const JobPlan& plan;
+  const int rank;
+  const uint64_t incarnation;
+  BufferSource& buffers;
+  const absl::Duration control_resend;
+  std::vector<std::unique_ptr<UpdatePolicy>> policies;  // by group
+  ClientCore client;
+  WorkerBarriers barriers;
+  PushesUnderWay pushes;
+  TrainerReport report;
+  std::vector<Outgoing> control_out;
+  absl::Status failure;   // why the job must end; the first one
+  uint64_t progress = 0;  // grows whenever the trainer comes on
+
+  uint64_t run = 0;    // View.run: in the names of saves
+  int64_t step = 0;    // the one being worked on; all before it are pushed
+  int64_t pushed = 0;  // steps pushed
+  int64_t epoch = 0;
+  int64_t common_step = 0;  // all workers have reached it, as of the last end of an epoch
+
+  void Fail(absl::Status status);
+  void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
+  void SendDone(EndpointId to, uint64_t command);
+
+  // Steps from here on are not taken, whatever data there is.
+  int64_t StepLimit() const;
+  // At the end of an epoch: whether it was the last one.
+  bool LastEpoch() const;
+  // Whether some policy queues folded steps that the end of the job must apply.
+  bool HasDelay() const;
+
+  // An empty push of steps [first, step] to every shard: nothing but clocks.
+  void PushEmptyToAll(absl::Time now, int64_t first, int64_t step, uint8_t flags);
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_TRAINER_CONTEXT_H_

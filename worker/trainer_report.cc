@@ -1,0 +1,50 @@
+#include "worker/trainer_report.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
+  samples_ += slot.batch.samples;
+  epoch_samples_ += slot.batch.samples;
+  loss_sum_ += slot.loss_sum;
+  loss_samples_ += slot.batch.samples;
+  if (slot.recent_auc > 0) recent_auc_ = slot.recent_auc;
+  ++steps_;
+  in_flight_sum_ += static_cast<double>(in_flight);
+  in_flight_max_ = std::max(in_flight_max_, static_cast<double>(in_flight));
+}
+
+Progress TrainerReport::Take(const JobPlan& plan, const ClientCore& client, int64_t epoch,
+                             int64_t step, bool done) {
+  Progress p;
+  p.set_epoch(epoch);
+  p.set_step(step);
+  p.set_samples(samples_);
+  p.set_loss_sum(std::exchange(loss_sum_, 0));
+  p.set_loss_samples(std::exchange(loss_samples_, 0));
+  if (estimated_rows_ > 0) {
+    p.set_epoch_fraction(
+        std::min(1.0, static_cast<double>(epoch_samples_) / static_cast<double>(estimated_rows_)));
+  }
+  p.set_auc(recent_auc_);
+  p.set_done(done);
+  const ClientCore::Counters& c = client.counters();
+  auto& bytes = *p.mutable_bytes();
+  bytes["pull"] = c.pull_bytes;
+  bytes["rows"] = c.rows_bytes;
+  bytes["push"] = c.push_bytes;
+  bytes["ack"] = c.ack_bytes;
+  bytes["collective"] = collective_bytes_;
+  Distribution& in_flight = *p.mutable_in_flight_depth();
+  in_flight.set_count(steps_);
+  in_flight.set_sum(in_flight_sum_);
+  in_flight.set_max(in_flight_max_);
+  for (size_t t = 0; t < plan.tables.size(); ++t) {
+    (*p.mutable_updates_sent())[plan.tables[t].name] = client.updates_sent()[t];
+  }
+  p.set_evaluation_json(std::exchange(evaluation_json_, ""));
+  return p;
+}
+
+}  // namespace tandem

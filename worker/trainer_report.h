@@ -1,0 +1,48 @@
+// What a worker tells the scheduler of its training: sums since the start, and since the last
+// report.
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_WORKER_TRAINER_REPORT_H_
+#define TANDEM_WORKER_TRAINER_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "client/client_core.h"
+#include "job/job.h"
+#include "proto/wire.pb.h"
+#include "worker/trainer_task.h"
+
+namespace tandem {
+
+class TrainerReport {
+ public:
+  // Of this worker's share of an epoch; 0 = unknown.
+  void set_estimated_rows(int64_t rows) { estimated_rows_ = rows; }
+  void BeginEpoch() { epoch_samples_ = 0; }
+  // A step has been computed. `in_flight`: steps begun and not acknowledged, this one included.
+  void AddStep(const StepSlot& slot, int64_t in_flight);
+  void AddCollectiveBytes(uint64_t bytes) { collective_bytes_ += bytes; }
+  // Goes with the next report, once.
+  void set_evaluation(std::string json) { evaluation_json_ = std::move(json); }
+
+  // A new report; what it counts since the last one begins anew.
+  Progress Take(const JobPlan& plan, const ClientCore& client, int64_t epoch, int64_t step,
+                bool done);
+
+ private:
+  int64_t estimated_rows_ = 0;
+  int64_t samples_ = 0, epoch_samples_ = 0;
+  double loss_sum_ = 0;
+  int64_t loss_samples_ = 0;
+  double recent_auc_ = 0;
+  std::string evaluation_json_;
+  uint64_t steps_ = 0;
+  double in_flight_sum_ = 0, in_flight_max_ = 0;
+  uint64_t collective_bytes_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_TRAINER_REPORT_H_

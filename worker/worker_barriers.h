@@ -1,0 +1,57 @@
+// Where a worker meets the others: it enters a barrier by name, says so to the scheduler again and
+// again, and may go on when the scheduler releases it. A release carries the largest value that
+// any worker entered with, so a barrier is also how workers agree on a step.
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_WORKER_WORKER_BARRIERS_H_
+#define TANDEM_WORKER_WORKER_BARRIERS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/wire.pb.h"
+
+namespace tandem {
+
+class WorkerBarriers {
+ public:
+  // An entry that is not answered is sent again after `resend`.
+  WorkerBarriers(int parties, absl::Duration resend) : parties_(parties), resend_(resend) {}
+
+  // Enters with `value`, if it has not been entered. True once it is released; the scheduler does
+  // `action` before that (to the folder `path`, if it is a save).
+  bool Pass(absl::Time now, const std::string& name, int64_t value,
+            BarrierEnter::Action action = BarrierEnter::NONE, const std::string& path = "");
+  // The largest value of all workers. Requires: released.
+  int64_t MaxValue(const std::string& name) const;
+
+  // One that this worker has not entered is ignored.
+  void OnRelease(const BarrierRelease& release);
+
+  // Appends the entries that are due, in order of their names.
+  void AppendDue(absl::Time now, std::vector<Control>* out);
+
+  // The name of one that this worker waits at; empty: none.
+  absl::string_view WaitingAt() const;
+
+ private:
+  struct Barrier {
+    BarrierEnter entry;
+    bool released = false;
+    int64_t max_value = 0;
+    absl::Time next_send;
+  };
+
+  const int parties_;
+  const absl::Duration resend_;
+  std::map<std::string, Barrier> barriers_;  // entered
+  int waiting_ = 0;                          // of them not released
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_WORKER_WORKER_BARRIERS_H_
