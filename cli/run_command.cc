@@ -173,8 +173,7 @@ class Run {
   void NoteHybrid(bool dense_on_servers) {
     bool asynchronous = false;
     for (const GroupPlan& group : plan_.groups) {
-      const auto kind = group.policy.kind();
-      if (kind != Policy::ASP && kind != Policy::SSP) continue;
+      if (group.properties.holds) continue;
       asynchronous = true;
       view_.Line(absl::StrCat(PolicyName(group.policy), ": each worker's update counts ",
                               group.policy.async_scale() == Policy::INVERSE_WORKERS

@@ -17,6 +17,8 @@ constexpr size_t kFrameAlignFloats = 2;  // parts of a frame begin at a multiple
 // Steps whose versions are remembered although nothing was pushed for them (reads without pushes).
 constexpr size_t kMaxVersions = 1024;
 constexpr int kMostPauses = 8;       // the longest silence between resends, in units of the first
+// No worker is further behind a step that is open.
+constexpr int64_t kMaxStepsLate = int64_t{1} << 32;
 constexpr uint32_t kRowsAhead = 16;  // rows whose memory is asked for before they are copied
 
 // packed[i] = rows[source[i]] for `count` rows of `width` floats.
@@ -133,6 +135,7 @@ std::unique_ptr<ClientCore::Request> ClientCore::NewRequest(const FrameHeader& h
   request->push = push;
   request->in_place = in_place;
   request->closed_samples = 0;
+  request->open_step = 0;
   request->header = header;
   request->header.sender = self_;
   request->header.incarnation = incarnation_;
@@ -644,6 +647,13 @@ void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const P
       Refuse(now, frame, &slice);
       continue;
     }
+    if (e.status == SliceStatus::kDropped && e.version > request->header.step &&
+        e.version - request->header.step < kMaxStepsLate) {
+      request->open_step = std::max(request->open_step, e.version);
+      slice.done = true;
+      --request->open_slices;
+      continue;
+    }
     return Finish(
         request,
         absl::FailedPreconditionError(absl::StrCat(
@@ -695,6 +705,7 @@ void ClientCore::Finish(Request* request, absl::Status status) {
   completion.request = request->id;
   completion.status = std::move(status);
   completion.closed_samples = request->closed_samples;
+  completion.open_step = request->open_step;
   completions_.push_back(std::move(completion));
   Cancel(request->id);
 }

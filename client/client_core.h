@@ -91,6 +91,8 @@ class ClientCore {
     uint64_t request = 0;
     absl::Status status;
     uint64_t closed_samples = 0;  // reads: sum of n of the step closed last (lockstep policies)
+    int64_t open_step =
+        0;  // pushes that came too late somewhere: the latest step open there; else 0
   };
 
   struct Counters {
@@ -222,6 +224,7 @@ class ClientCore {
     std::vector<uint32_t> flight_slices;
     size_t open_slices = 0;
     uint64_t closed_samples = 0;
+    int64_t open_step = 0;
     absl::Time started;
   };
 

@@ -1,5 +1,6 @@
 #include "job/job.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,12 +12,16 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/text_format.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "job/job_budget.h"
 #include "job/job_check.h"
+#include "policies/policy.h"
 #include "xxhash.h"
 
 namespace tandem {
 namespace {
+
+using google::protobuf::util::MessageDifferencer;
 
 // Dense blocks are few and known only once the model is built; this is a hint for their ranges.
 constexpr int64_t kExpectedDenseBlocks = 1024;
@@ -33,23 +38,16 @@ uint64_t HashOfJob(const Job& job) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-bool SamePolicy(const Policy& a, const Policy& b) {
-  return a.kind() == b.kind() && a.bound() == b.bound() && a.delay() == b.delay() &&
-         a.async_scale() == b.async_scale();
-}
-
 // The group of `policy`, made if there is none yet; `table` joins it.
 uint32_t JoinGroup(const Policy& policy, uint32_t table, JobPlan* plan) {
   for (GroupPlan& group : plan->groups) {
-    if (!SamePolicy(group.policy, policy)) continue;
+    if (!MessageDifferencer::Equals(group.policy, policy)) continue;
     group.tables.push_back(table);
     return group.id;
   }
   GroupPlan group;
   group.id = static_cast<uint32_t>(plan->groups.size());
   group.policy = policy;
-  group.policy.set_bound(policy.bound());  // present even where the kind has no use for it
-  group.policy.set_delay(policy.delay());
   group.tables = {table};
   plan->groups.push_back(group);
   return group.id;
@@ -91,12 +89,28 @@ void PlanDenseTable(const Dense& config, JobPlan* plan) {
 
 bool IsLockstep(const JobPlan& plan) {
   if (plan.dense_table < 0) return true;  // allreduce
+  return std::any_of(plan.groups.begin(), plan.groups.end(),
+                     [](const GroupPlan& group) { return group.properties.lockstep; });
+}
+
+// A worker that skips steps cannot take part in what all workers take together.
+absl::Status CheckSkips(const JobPlan& plan) {
+  if (!plan.lockstep) return absl::OkStatus();
   for (const GroupPlan& group : plan.groups) {
-    if (group.policy.kind() == Policy::BSP || group.policy.kind() == Policy::FIXED_DELAY) {
-      return true;
-    }
+    if (!group.properties.skips) continue;
+    const auto together =
+        std::find_if(plan.groups.begin(), plan.groups.end(),
+                     [](const GroupPlan& other) { return other.properties.lockstep; });
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy: under ", PolicyName(group.policy), " a worker that is late skips steps, but ",
+        together == plan.groups.end()
+            ? "a dense allreduce"
+            : absl::StrCat("table ", plan.tables[together->tables[0]].name, " under ",
+                           PolicyName(together->policy)),
+        " takes every step together; put the dense part on servers (dense.synchroniser: SERVERS) "
+        "and give no table BSP or FIXED_DELAY"));
   }
-  return false;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -108,23 +122,22 @@ absl::StatusOr<JobPlan> Resolve(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckJob(plan.job));
   for (const Table& table : plan.job.table()) PlanTable(table, &plan);
   if (plan.job.dense().synchroniser() == Dense::SERVERS) PlanDenseTable(plan.job.dense(), &plan);
-  TANDEM_RETURN_IF_ERROR(CheckHeldBytes(plan));
+  for (GroupPlan& group : plan.groups) {
+    TANDEM_ASSIGN_OR_RETURN(const auto policy, NewUpdatePolicy(group.policy, plan.workers()));
+    group.properties = policy->properties();
+  }
   plan.lockstep = IsLockstep(plan);
+  TANDEM_RETURN_IF_ERROR(CheckSkips(plan));
+  TANDEM_RETURN_IF_ERROR(CheckHeldBytes(plan));
   plan.hash = HashOfJob(plan.job);
   return plan;
 }
 
 std::string PolicyName(const Policy& policy) {
-  const std::string kind = Policy::Kind_IsValid(policy.kind()) ? Policy::Kind_Name(policy.kind())
-                                                               : absl::StrCat(policy.kind());
-  switch (policy.kind()) {
-    case Policy::SSP:
-      return absl::StrCat(kind, "(", policy.bound(), ")");
-    case Policy::FIXED_DELAY:
-      return absl::StrCat(kind, "(", policy.delay(), ")");
-    default:
-      return kind;
-  }
+  const auto made = NewUpdatePolicy(policy, /*workers=*/1);
+  if (made.ok()) return (*made)->name();
+  return Policy::Kind_IsValid(policy.kind()) ? Policy::Kind_Name(policy.kind())
+                                             : absl::StrCat(policy.kind());
 }
 
 std::vector<uint64_t> EqualRanges(int count) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "policies/properties.h"
 #include "proto/job.pb.h"
 #include "proto/range_map.h"
 
@@ -41,7 +42,8 @@ struct TablePlan {
 // Tables that share a policy: one push frame per shard and step.
 struct GroupPlan {
   uint32_t id = 0;
-  Policy policy;  // kind, bound, delay and async_scale all set
+  Policy policy;          // its kind and the knobs of it are set
+  Properties properties;  // of that policy: what anybody but the policy itself looks at
   std::vector<uint32_t> tables;
 };
 
@@ -51,8 +53,8 @@ struct JobPlan {
   std::vector<TablePlan> tables;  // as in the job; the dense table last, if it is on servers
   std::vector<GroupPlan> groups;
   int dense_table = -1;  // index in `tables`, or -1 (dense by allreduce)
-  // True if some part of the job synchronises all workers each step (a BSP or fixed-delay group, or
-  // dense allreduce): then the epoch ends at the step whose sum of n is 0.
+  // True if some part of the job synchronises all workers each step (a lockstep policy, or dense
+  // allreduce): then the epoch ends at the step whose sum of n is 0.
   bool lockstep = false;
 
   int workers() const { return job.cluster().workers(); }
@@ -75,7 +77,7 @@ absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overri
 // negative dim, two tables that claim one field, ...
 absl::StatusOr<JobPlan> Resolve(const Job& job);
 
-// "BSP", "SSP(4)", "ASP", "FIXED_DELAY(2)".
+// "BSP", "SSP(4)": UpdatePolicy::name().
 std::string PolicyName(const Policy& policy);
 
 // The resolved job as text, with its policy groups in comments. Parses to the same plan again.

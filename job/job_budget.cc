@@ -81,8 +81,17 @@ int64_t MostRows(const JobPlan& plan, const TablePlan& table) {
   return (MostDenseParameters(plan) + kDenseBlockFloats - 1) / kDenseBlockFloats;
 }
 
-bool Holds(const Policy& policy) {
-  return policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY;
+// Updates that a policy may hold at a time, and reads whose rows it may remember.
+double MostUpdates(const JobPlan& plan, const Properties& policy) {
+  const Train& train = plan.job.train();
+  const double delay = static_cast<double>(policy.delay);
+  double updates = 0;
+  if (policy.rows_as_read) {
+    updates += plan.workers() * (1.0 + train.depth() + train.max_unacknowledged());
+  }
+  if (!policy.holds) return updates;
+  if (policy.batch > 0) return updates + static_cast<double>(policy.batch) * (1 + delay);
+  return updates + plan.workers() * (1.0 + train.max_unacknowledged() + delay);
 }
 
 }  // namespace
@@ -131,12 +140,11 @@ int64_t LargestPushBytes(const JobPlan& plan, const TablePlan& table) {
 int64_t HeldBytes(const JobPlan& plan) {
   double bytes = 0;  // a double: no product of bounds of the job can overflow it
   for (const GroupPlan& group : plan.groups) {
-    if (!Holds(group.policy)) continue;
-    const double steps = 1.0 + plan.job.train().max_unacknowledged() + group.policy.delay();
+    const double updates = MostUpdates(plan, group.properties);
     for (const uint32_t id : group.tables) {
       const TablePlan& table = plan.tables[id];
       const double rows = MostOnOneShard(static_cast<double>(MostRows(plan, table)), plan.shards());
-      bytes += plan.workers() * steps * rows * static_cast<double>(RowBytes(table.dim));
+      bytes += updates * rows * static_cast<double>(RowBytes(table.dim));
     }
   }
   return static_cast<int64_t>(std::min(bytes, 0x1p62));
@@ -145,8 +153,8 @@ int64_t HeldBytes(const JobPlan& plan) {
 absl::Status CheckHeldBytes(const JobPlan& plan) {
   const int64_t limit = plan.job.limits().held_bytes_per_shard(), held = HeldBytes(plan);
   if (held <= limit) return absl::OkStatus();
-  int32_t delay = 0;
-  for (const GroupPlan& group : plan.groups) delay = std::max(delay, group.policy.delay());
+  int64_t delay = 0;
+  for (const GroupPlan& group : plan.groups) delay = std::max(delay, group.properties.delay);
   return absl::InvalidArgumentError(
       absl::StrCat("limits.held_bytes_per_shard: ", limit, ", but the policy may hold ", held,
                    " bytes on a shard (", plan.workers(), " workers x (1 + unacknowledged ",

@@ -6,14 +6,17 @@
 #include <map>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "job/data_check.h"
 #include "job/job.h"
 #include "job/refuse.h"
+#include "policies/kinds.h"
 
 namespace tandem {
 namespace {
@@ -53,55 +56,70 @@ absl::Status CheckCluster(const Cluster& cluster) {
   return absl::OkStatus();
 }
 
-absl::Status CheckBound(const std::string& path, const Policy& policy, int depth) {
-  if (policy.kind() != Policy::SSP) {
-    if (!policy.has_bound()) return absl::OkStatus();
-    return Refuse(path + ".bound", "only for SSP, and the policy is ",
-                  Policy::Kind_Name(policy.kind()), "; say kind: SSP or drop the bound");
+// "SSP, ASP and STALENESS_AWARE".
+std::string KindsWith(PolicyKnob knob) {
+  std::vector<std::string> names;
+  for (const PolicyKind& row : PolicyKinds()) {
+    if ((row.knobs & knob) != 0) names.push_back(Policy::Kind_Name(row.kind));
   }
-  if (!policy.has_bound()) {
-    return Refuse(path,
-                  "SSP without a bound; say how many steps a worker may be ahead of the "
-                  "slowest one, such as bound: 4");
-  }
-  TANDEM_RETURN_IF_ERROR(Between(path + ".bound", policy.bound(), 0, kMaxBound));
-  if (depth > policy.bound()) {
-    return Refuse(
-        path + ".bound", "SSP(", policy.bound(), ") with train.depth ", depth,
-        "; a worker cannot read further ahead than its bound: raise bound or lower depth");
-  }
-  return absl::OkStatus();
+  const std::string last = names.back();
+  names.pop_back();
+  return names.empty() ? last : absl::StrCat(absl::StrJoin(names, ", "), " and ", last);
 }
 
-absl::Status CheckDelay(const std::string& path, const Policy& policy) {
-  if (policy.kind() != Policy::FIXED_DELAY) {
-    if (!policy.has_delay()) return absl::OkStatus();
-    return Refuse(path + ".delay", "only for FIXED_DELAY, and the policy is ",
-                  Policy::Kind_Name(policy.kind()), "; say kind: FIXED_DELAY or drop the delay");
+// A knob of a policy, as the job sets it.
+struct KnobSetting {
+  PolicyKnob knob;
+  const char* field;
+  bool is_set;
+  int64_t value, most;
+  const char* what;  // for a policy that needs it and does not have it
+};
+
+absl::Status CheckKnob(const std::string& path, const PolicyKind& row, const KnobSetting& set) {
+  const std::string kind = Policy::Kind_Name(row.kind);
+  const std::string field = absl::StrCat(path, ".", set.field);
+  if ((row.knobs & set.knob) == 0) {
+    if (!set.is_set) return absl::OkStatus();
+    const std::string kinds = KindsWith(set.knob);
+    return Refuse(field, "only for ", kinds, ", and the policy is ", kind, "; say kind: ", kinds,
+                  " or drop the ", set.field);
   }
-  if (!policy.has_delay()) {
-    return Refuse(path,
-                  "FIXED_DELAY without a delay; say how many steps lie between a gradient "
-                  "and its update, such as delay: 2");
-  }
-  return Between(path + ".delay", policy.delay(), 0, kMaxDepth);
+  if (!set.is_set) return Refuse(path, kind, " without ", set.what);
+  return Between(field, set.value, 0, set.most);
 }
 
 absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Job& job) {
-  if (!Policy::Kind_IsValid(policy.kind())) {
-    return Refuse(path + ".kind", policy.kind(), " is not a policy");
+  const absl::Span<const PolicyKind> kinds = PolicyKinds();
+  const auto row = std::find_if(kinds.begin(), kinds.end(),
+                                [&](const PolicyKind& r) { return r.kind == policy.kind(); });
+  if (row == kinds.end()) return Refuse(path + ".kind", policy.kind(), " is not a policy");
+  const KnobSetting settings[] = {
+      {kKnobBound, "bound", policy.has_bound(), policy.bound(), kMaxBound,
+       "a bound; say how many steps a worker may be ahead of the slowest one, such as bound: 4"},
+      {kKnobDelay, "delay", policy.has_delay(), policy.delay(), kMaxDepth,
+       "a delay; say how many steps lie between a gradient and its update, such as delay: 2"},
+      {kKnobBackups, "backups", policy.has_backups(), policy.backups(), job.cluster().workers() - 1,
+       "backups; say how many of a step's updates are not waited for, such as backups: 1"},
+  };
+  for (const KnobSetting& setting : settings) {
+    TANDEM_RETURN_IF_ERROR(CheckKnob(path, *row, setting));
   }
-  TANDEM_RETURN_IF_ERROR(CheckBound(path, policy, job.train().depth()));
-  TANDEM_RETURN_IF_ERROR(CheckDelay(path, policy));
-  const bool asynchronous = policy.kind() == Policy::ASP || policy.kind() == Policy::SSP;
-  if (!asynchronous && policy.async_scale() == Policy::INVERSE_WORKERS) {
-    return Refuse(path + ".async_scale", "INVERSE_WORKERS is for ASP and SSP; ",
-                  Policy::Kind_Name(policy.kind()), " already takes the mean over the workers");
+  const std::string name = PolicyName(policy);
+  if ((row->knobs & kKnobBound) != 0 && job.train().depth() > policy.bound()) {
+    return Refuse(
+        path + ".bound", name, " with train.depth ", job.train().depth(),
+        "; a worker cannot read further ahead than its bound: raise bound or lower depth");
   }
-  if (asynchronous && job.reproducible() && job.cluster().workers() > 1) {
-    return Refuse(path, PolicyName(policy),
-                  " applies updates in order of arrival, so the job "
-                  "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible");
+  if ((row->knobs & kKnobAsyncScale) == 0 && policy.async_scale() == Policy::INVERSE_WORKERS) {
+    return Refuse(path + ".async_scale", "INVERSE_WORKERS is for ", KindsWith(kKnobAsyncScale),
+                  "; ", name, " already takes the mean over the workers");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const auto made, NewUpdatePolicy(policy, job.cluster().workers()));
+  if (!made->properties().order_free && job.reproducible() && job.cluster().workers() > 1) {
+    return Refuse(path, name,
+                  " depends on the order in which updates arrive, so the job cannot be "
+                  "reproducible; use BSP or FIXED_DELAY, or drop reproducible");
   }
   return absl::OkStatus();
 }

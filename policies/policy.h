@@ -1,12 +1,18 @@
-// An update policy is four decisions over what a range knows of its workers' progress:
+// An update policy: data in, decisions out. Four of them, over what a range knows of its workers:
 //   start  may this worker begin its next step?
 //   serve  may this read be answered now?
-//   apply  is an arriving update applied, held or dropped, and with what factor?
-//   tick   when does the version move, and which held updates are folded then?
+//   apply  is an arriving update applied, held or dropped, and how is it changed on its way to the
+//          optimizer?
+//   tick   by how much does the version move now? With it goes the oldest part of what is held.
 //
-// The same objects run on shards, on workers (start) and in the simulator. A policy keeps no state:
-// all that it may look at is in RangeProgress, which moves and is saved with its range.
-// To add one: a file beside bsp.cc, a line in factory.cc, a row in tests/unit/policy_test.cc.
+// The same objects run on shards, on workers (start) and in the simulator. A policy keeps no state.
+// All that it may look at is in its arguments, and all of that moves and is saved with the range:
+// RangeProgress, the buffer of held updates (Buffered says what a policy sees of it), the numbers of
+// each update and, if it asks for them, rows as they were read. What it says of itself to those
+// who check, budget or judge a job is in Properties; nobody else asks what kind it is.
+//
+// To add one: a file beside backup_workers.cc, a row in kinds.cc, a kind (and its knob, if it has
+// one) in proto/job.proto, a row in tests/unit/policy_test.cc and one in docs/JOB.md.
 #ifndef TANDEM_POLICIES_POLICY_H_
 #define TANDEM_POLICIES_POLICY_H_
 
@@ -17,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "policies/properties.h"
 #include "proto/job.pb.h"
 
 namespace tandem {
@@ -28,9 +35,9 @@ inline constexpr int64_t kInfiniteClock = std::numeric_limits<int64_t>::max();
 // step below it is a duplicate) and the sequence (the next push must be that step).
 struct WorkerProgress {
   uint64_t incarnation = 0;
-  int64_t admitted = 0;    // steps admitted: held, applied, merged or dropped
-  int64_t applied = 0;     // steps whose update readers see (BSP: of closed steps)
-  bool finished = false;   // out of data until its next push: clock infinite
+  int64_t admitted = 0;   // steps admitted: held, applied, merged or dropped
+  int64_t applied = 0;    // steps whose update readers see (BSP: of closed steps)
+  bool finished = false;  // out of data until its next push: clock infinite
 
   friend bool operator==(const WorkerProgress&, const WorkerProgress&) = default;
 };
@@ -41,16 +48,47 @@ struct RangeProgress {
 
   // Smallest applied clock over workers that still have data; kInfiniteClock if none has.
   int64_t MinClock() const;
-  int64_t MinAdmitted() const;  // likewise, of `admitted`, finished workers included
-  int Slowest() const;          // the rank with data left that has the fewest steps admitted
+  int64_t MinAdmitted() const;      // likewise, of `admitted`, finished workers included
+  int64_t MinAdmittedLive() const;  // ... and not included
+  int Live() const;                 // workers that still have data
+  int Slowest() const;              // the rank with data left that has the fewest steps admitted
 
   friend bool operator==(const RangeProgress&, const RangeProgress&) = default;
 };
 
+// The numbers of one worker's update of one range: the gradient sums of a step.
+struct Update {
+  int rank = 0;
+  int64_t step = 0;
+  uint64_t samples = 0;      // n of the sums
+  int64_t version_read = 0;  // of the range, when the rows were read
+  // When the owner of the range admitted it: microseconds of that owner's monotonic clock
+  // (base/clock.h), so only stamps of one owner can be compared. Stamped once; it moves and is saved
+  // with what is held, and is never read from a clock again.
+  int64_t admitted_at = 0;
+};
+
+// What a policy sees of the updates it holds. They lie in groups, oldest first, each of which is
+// folded into one step of the optimizer when its tick comes.
+struct Buffered {
+  int64_t groups = 0;
+  int64_t oldest =
+      0;  // updates with samples in the oldest group, whether or not they have rows here
+};
+
 enum class Arrival {
   kApply,  // now, by itself
-  kHold,   // until the step closes
+  kHold,   // in the buffer
   kDrop,
+};
+
+// How a gradient changes on its way to the optimizer, beside the division by n:
+//   factor * (g + compensation * g * g * (row now - row as read)), element by element, of a mean g.
+// The compensation (Zheng et al. 2017) needs Properties::rows_as_read; without it, or where a row is
+// not remembered, there is none.
+struct Transform {
+  float factor = 1;
+  float compensation = 0;
 };
 
 class UpdatePolicy {
@@ -59,6 +97,7 @@ class UpdatePolicy {
 
   // As written in summaries: "SSP(4)".
   virtual std::string name() const = 0;
+  virtual Properties properties() const = 0;
 
   // start: may a worker begin `step`, when the largest minimum clock any shard has reported to it is
   // `min_clock` (a lower bound of the true one, so the check is safe)?
@@ -67,24 +106,20 @@ class UpdatePolicy {
   // serve: may worker `rank` read the range for `step` now, when it reads `depth` steps ahead?
   virtual bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const = 0;
 
-  // apply: what happens to the update of `rank` for `step`, which has just been admitted.
-  virtual Arrival OnArrival(const RangeProgress& progress, int rank, int64_t step) const = 0;
+  // apply: what becomes of an update that has just been admitted (it counts in `progress`).
+  virtual Arrival OnArrival(const RangeProgress& progress, const Update& update) const = 0;
 
-  // apply: the factor of an update applied by itself, beside 1/n; 1 for folds.
-  virtual float Scale(const RangeProgress& progress, int rank, int64_t step) const = 0;
+  // apply: asked when an update reaches the optimizer, by itself or in a fold.
+  virtual Transform OnApply(const RangeProgress& progress, const Update& update) const = 0;
 
-  // tick: may the oldest open step (number progress.version) close now, its held updates be folded
-  // in rank order and the version move? Only asked of policies that hold.
-  virtual bool MayClose(const RangeProgress& progress) const = 0;
-
-  // How many closed, folded steps wait in the queue before the oldest is applied (fixed delay).
-  virtual int64_t Delay() const = 0;
-
-  // True if all workers take each step together (the epoch ends at the step with sum of n = 0).
-  virtual bool Lockstep() const = 0;
+  // tick: by how much the version moves, `steps` steps of one worker having just been admitted (and
+  // applied, held or dropped). Policies that hold are asked again, with steps 0, until they say 0:
+  // each tick closes the oldest group, if there is one.
+  virtual int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
+                        int64_t steps) const = 0;
 };
 
-// `config` must be resolved: kind set, and bound or delay where the kind needs one.
+// `config` must be resolved: kind set, and the knobs that the kind needs.
 absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& config, int workers);
 
 }  // namespace tandem

@@ -18,6 +18,19 @@ int64_t RangeProgress::MinAdmitted() const {
   return smallest;
 }
 
+int64_t RangeProgress::MinAdmittedLive() const {
+  int64_t smallest = kInfiniteClock;
+  for (const WorkerProgress& worker : workers) {
+    if (!worker.finished) smallest = std::min(smallest, worker.admitted);
+  }
+  return smallest;
+}
+
+int RangeProgress::Live() const {
+  return static_cast<int>(std::count_if(workers.begin(), workers.end(),
+                                        [](const WorkerProgress& w) { return !w.finished; }));
+}
+
 int RangeProgress::Slowest() const {
   int slowest = 0;
   int64_t smallest = kInfiniteClock;

@@ -1,6 +1,16 @@
-#include "policies/synchronous.h"
+// Policies that take each step together: updates of a step are held until all workers' have come,
+// folded in rank order, and applied at once (BSP) or some steps later (fixed delay).
+//
+// BSP, bulk synchronous parallel (Valiant 1990): every read of step k sees exactly the first k
+// steps.
+//
+// Fixed delay: w(c+1) = w(c) - eta * g(c - delay). The first `delay` steps apply nothing; delay 0 is
+// BSP. The staleness is known and constant, which is what experiments on stale gradients need
+// (Langford, Smola, Zinkevich 2009, "Slow learners are fast").
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "policies/kinds.h"
 
 namespace tandem {
 namespace {
@@ -10,17 +20,22 @@ class Synchronous final : public UpdatePolicy {
   Synchronous(std::string name, int64_t delay) : name_(std::move(name)), delay_(delay) {}
 
   std::string name() const override { return name_; }
+  Properties properties() const override {
+    Properties properties;
+    properties.lockstep = properties.order_free = properties.holds = true;
+    properties.delay = properties.read_bound = delay_;
+    properties.clock_bound = 0;
+    return properties;
+  }
   bool MayStart(int64_t, int64_t) const override { return true; }  // its reads wait instead
   bool MayServe(const RangeProgress& progress, int, int64_t step, int) const override {
     return progress.version >= step;
   }
-  Arrival OnArrival(const RangeProgress&, int, int64_t) const override { return Arrival::kHold; }
-  float Scale(const RangeProgress&, int, int64_t) const override { return 1.0f; }
-  bool MayClose(const RangeProgress& progress) const override {
-    return progress.MinAdmitted() > progress.version;
+  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kHold; }
+  Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
+  int64_t Ticks(const RangeProgress& progress, const Buffered&, int64_t) const override {
+    return std::max<int64_t>(0, progress.MinAdmitted() - progress.version);
   }
-  int64_t Delay() const override { return delay_; }
-  bool Lockstep() const override { return true; }
 
  private:
   const std::string name_;
@@ -29,10 +44,13 @@ class Synchronous final : public UpdatePolicy {
 
 }  // namespace
 
-std::unique_ptr<UpdatePolicy> NewBsp() { return std::make_unique<Synchronous>("BSP", 0); }
+std::unique_ptr<UpdatePolicy> NewBsp(const Policy&, int) {
+  return std::make_unique<Synchronous>("BSP", 0);
+}
 
-std::unique_ptr<UpdatePolicy> NewFixedDelay(int delay) {
-  return std::make_unique<Synchronous>(absl::StrCat("FIXED_DELAY(", delay, ")"), delay);
+std::unique_ptr<UpdatePolicy> NewFixedDelay(const Policy& config, int) {
+  return std::make_unique<Synchronous>(absl::StrCat("FIXED_DELAY(", config.delay(), ")"),
+                                       config.delay());
 }
 
 }  // namespace tandem

@@ -58,6 +58,7 @@ enum class SliceStatus : uint16_t {
   kWrongView = 1,      // not the owner (any more, or not yet): ask again, elsewhere
   kRefused = 2,        // malformed or against the protocol; the sender is at fault
   kOverBudget = 3,     // held updates would pass their budget
+  kDropped = 4,        // ACK: admitted, but its step had closed; `version` is the step open now
 };
 
 // Fixed part of every frame.

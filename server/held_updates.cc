@@ -13,17 +13,23 @@ void PutNumber(std::string* out, uint64_t value) {
   out->append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+// Of these bytes; another number means another layout.
+constexpr uint64_t kLayout = 0x2646c6568;  // "held", 2
+
 void PutSteps(std::string* out, const HeldQueue& steps) {
   PutNumber(out, steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
     const HeldStep& step = steps[i];
     PutNumber(out, static_cast<uint64_t>(step.step));
     PutNumber(out, step.samples);
+    PutNumber(out, static_cast<uint64_t>(step.contributions));
     PutNumber(out, step.updates.size());
     for (const HeldUpdate& u : step.updates) {
       PutNumber(out, static_cast<uint64_t>(u.rank));
+      PutNumber(out, static_cast<uint64_t>(u.step));
       PutNumber(out, u.samples);
       PutNumber(out, static_cast<uint64_t>(u.version_read));
+      PutNumber(out, static_cast<uint64_t>(u.admitted_at));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.clock_gap)));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.in_flight)));
       PutNumber(out, u.keys.size() / sizeof(uint64_t));
@@ -68,12 +74,14 @@ class Cursor {
   size_t at_ = 0;
 };
 
-absl::Status GetUpdate(Cursor& cursor, int dim, int64_t step, BufferSource& source, HeldUpdate* u) {
+absl::Status GetUpdate(Cursor& cursor, int dim, BufferSource& source, HeldUpdate* u) {
   int64_t rank = 0, gap = 0, in_flight = 0;
   uint64_t keys = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&rank));
+  TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->step));
   TANDEM_RETURN_IF_ERROR(cursor.Number(&u->samples));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->version_read));
+  TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->admitted_at));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&gap));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&in_flight));
   TANDEM_RETURN_IF_ERROR(cursor.Number(&keys));
@@ -82,7 +90,6 @@ absl::Status GetUpdate(Cursor& cursor, int dim, int64_t step, BufferSource& sour
         absl::StrCat("held updates: ", keys, " keys do not fit in ", cursor.left(), " bytes"));
   }
   u->rank = static_cast<int>(rank);
-  u->step = step;
   u->clock_gap = static_cast<int32_t>(gap);
   u->in_flight = static_cast<int32_t>(in_flight);
   TANDEM_RETURN_IF_ERROR(cursor.Bytes(keys * sizeof(uint64_t), source, &u->keys));
@@ -97,10 +104,11 @@ absl::Status GetSteps(Cursor& cursor, int dim, BufferSource& source, HeldQueue* 
     uint64_t updates = 0;
     TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.step));
     TANDEM_RETURN_IF_ERROR(cursor.Number(&step.samples));
+    TANDEM_RETURN_IF_ERROR(cursor.Signed(&step.contributions));
     TANDEM_RETURN_IF_ERROR(cursor.Number(&updates));
     for (uint64_t k = 0; k < updates; ++k) {
       HeldUpdate update;
-      TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, step.step, source, &update));
+      TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, source, &update));
       step.updates.push_back(std::move(update));
     }
   }
@@ -125,6 +133,7 @@ HeldStep& HeldQueue::Add() {
   HeldStep& step = (*this)[size_++];
   step.step = 0;
   step.samples = 0;
+  step.contributions = 0;
   return step;
 }
 
@@ -145,6 +154,7 @@ void HeldQueue::Clear() {
 
 std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed) {
   std::string out;
+  PutNumber(&out, kLayout);
   PutSteps(&out, open);
   PutSteps(&out, delayed);
   return out;
@@ -156,6 +166,12 @@ absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, 
   delayed->Clear();
   if (bytes.empty()) return absl::OkStatus();
   Cursor cursor(bytes);
+  uint64_t layout = 0;
+  TANDEM_RETURN_IF_ERROR(cursor.Number(&layout));
+  if (layout != kLayout) {
+    return absl::DataLossError(
+        absl::StrCat("held updates: layout ", absl::Hex(layout), ", want ", absl::Hex(kLayout)));
+  }
   TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, source, open));
   TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, source, delayed));
   if (cursor.left() != 0) {

@@ -1,5 +1,5 @@
-// Updates a range has admitted but not applied: those of open steps, waiting for the other workers,
-// and folded steps in the queue of a fixed delay. They refer to the push frames they came in.
+// Updates a range has admitted but not applied: those of open groups, which its policy holds back,
+// and closed ones in the queue of a fixed delay. They refer to the push frames they came in.
 //
 // Thread safety: none needed; belongs to a range.
 #ifndef TANDEM_SERVER_HELD_UPDATES_H_
@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
+#include "policies/policy.h"
 
 namespace tandem {
 
@@ -21,11 +22,7 @@ namespace tandem {
 inline constexpr int64_t kReadByAnotherRun = -1;
 
 // One worker's gradient sums for one range and step.
-struct HeldUpdate {
-  int rank = 0;
-  int64_t step = 0;
-  uint64_t samples = 0;
-  int64_t version_read = 0;
+struct HeldUpdate : Update {
   int32_t clock_gap = 0;
   int32_t in_flight = 0;
   Buffer keys;    // uint64 each, unique
@@ -34,10 +31,12 @@ struct HeldUpdate {
   size_t Bytes() const { return keys.size() + values.size(); }
 };
 
-// All updates of one step, in rank order; workers without rows are absent but counted in samples.
+// The updates of one group, which are folded in this order; those without rows are absent but
+// counted. The group of a step is in rank order, another one in the order of arrival.
 struct HeldStep {
-  int64_t step = 0;
-  uint64_t samples = 0;  // sum of n over all workers
+  int64_t step = 0;           // or the number of the tick that will close it
+  uint64_t samples = 0;       // sum of n over all of them
+  int64_t contributions = 0;  // those that had samples
   std::vector<HeldUpdate> updates;
 
   void Insert(HeldUpdate update);  // keeps rank order

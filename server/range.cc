@@ -48,12 +48,16 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       end_(end),
       table_(table),
       scratch_(scratch),
+      properties_(table->policy->properties()),
       store_(StoreOptions(*table, begin, end)) {
   progress_.workers.resize(static_cast<size_t>(table->workers));
+  if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
+    read_memory_ = std::make_unique<ReadMemory>(store_.dim(), table->workers, table->reads);
+  }
 }
 
-Range::Admission Range::Admit(uint64_t incarnation, int64_t first, HeldUpdate update,
-                              bool finished) {
+Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t first,
+                              HeldUpdate update, bool finished) {
   if (update.rank < 0 || update.rank >= table_->workers) return Admission::kRefused;
   WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
   if (worker.incarnation == 0) worker.incarnation = incarnation;
@@ -68,34 +72,33 @@ Range::Admission Range::Admit(uint64_t incarnation, int64_t first, HeldUpdate up
   }
   if (update.step < worker.admitted) return Admission::kDuplicate;
   if (first > worker.admitted) return Admission::kEarly;
-  if (table_->policy->Lockstep() &&
-      (first != update.step || update.step - progress_.version > kMaxOpenSteps)) {
+  const bool one_step = first == update.step;
+  if (properties_.lockstep && !one_step) return Admission::kRefused;
+  if (properties_.holds && one_step && update.step - progress_.version > kMaxOpenSteps) {
     return Admission::kRefused;
   }
 
+  update.admitted_at = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
   worker.admitted = update.step + 1;
   worker.finished = finished;
-  const bool has_rows = !update.keys.empty();
-  if (has_rows) ++table_->stats.arrived;
-  const UpdatePolicy& policy = *table_->policy;
-  const Arrival arrival = policy.OnArrival(progress_, update.rank, update.step);
-  if (arrival == Arrival::kHold) {
-    Hold(std::move(update));
-    CloseSteps();
-    return Admission::kAdmitted;
+  if (!update.keys.empty()) ++table_->stats.arrived;
+  Admission admission = Admission::kAdmitted;
+  switch (table_->policy->OnArrival(progress_, update)) {
+    case Arrival::kApply:
+      ApplyAtOnce(update);
+      break;
+    case Arrival::kHold:
+      if (one_step) Hold(std::move(update));  // an empty push over several brings nothing to any
+      break;
+    case Arrival::kDrop:
+      if (!update.keys.empty()) Count(update, update.samples, kFateDropped);
+      if (update.samples > 0) admission = Admission::kLate;
+      break;
   }
-  if (has_rows) {
-    if (arrival == Arrival::kDrop || table_->plan->frozen) {
-      Count(update, progress_.version, kFateDropped);
-    } else {
-      ApplyOne(update);
-      Count(update, progress_.version, kFateApplied);
-    }
-  }
-  worker.applied = worker.admitted;
-  progress_.version += steps;  // each is a tick, also those of an empty push over several
-  return Admission::kAdmitted;
+  if (!properties_.holds) worker.applied = worker.admitted;
+  Tick(steps);
+  return admission;
 }
 
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,
@@ -113,33 +116,83 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
   return true;
 }
 
+void Range::ApplyAtOnce(const HeldUpdate& update) {
+  if (update.keys.empty()) return;
+  if (table_->plan->frozen) return Count(update, update.samples, kFateDropped);
+  ApplyOne(update);
+  Count(update, update.samples, kFateApplied);
+  ForgetRead(update);
+}
+
+void Range::RememberRead(int rank, int64_t step, absl::Span<const uint64_t> keys,
+                         absl::Span<const float> rows) {
+  if (read_memory_ == nullptr || rank < 0 || rank >= table_->workers || keys.empty()) return;
+  read_memory_->Keep(rank, step, progress_.version, keys, rows);
+}
+
+void Range::ForgetRead(const HeldUpdate& update) {
+  if (read_memory_ == nullptr || update.version_read == kReadByAnotherRun) return;
+  read_memory_->Forget(update.rank, update.step);
+}
+
 void Range::Hold(HeldUpdate update) {
-  // Steps of a worker come in order, so the step is at most one past the last open one; a catch-up
-  // push that skips steps cannot come here, since all workers take each step together.
-  const int64_t index = update.step - progress_.version;
+  // Groups of steps: steps of a worker come in order, so this one is at most one past the last
+  // that is open, unless its worker has skipped some. Else all goes into the one group there is.
+  const int64_t index = properties_.batch > 0 ? 0 : update.step - progress_.version;
   TANDEM_CHECK(index >= 0);
   while (static_cast<int64_t>(open_.size()) <= index) {
     HeldStep& added = open_.Add();
     added.step = progress_.version + static_cast<int64_t>(open_.size()) - 1;
   }
-  HeldStep& step = open_[static_cast<size_t>(index)];
-  step.samples += update.samples;
+  HeldStep& group = open_[static_cast<size_t>(index)];
+  group.samples += update.samples;
+  if (update.samples > 0) ++group.contributions;
   if (update.keys.empty()) return;
   held_bytes_ += update.Bytes();
-  step.Insert(std::move(update));
+  if (properties_.batch > 0) {
+    group.updates.push_back(std::move(update));
+  } else {
+    group.Insert(std::move(update));
+  }
 }
 
-void Range::CloseSteps() {
+// Moves the version as far as the policy says.
+void Range::Tick(int64_t steps) {
   const UpdatePolicy& policy = *table_->policy;
-  while (!open_.empty() && policy.MayClose(progress_)) {
+  for (;;) {
+    const Buffered buffered = {static_cast<int64_t>(open_.size()),
+                               open_.empty() ? 0 : open_.front().contributions};
+    const int64_t ticks = policy.Ticks(progress_, buffered, steps);
+    if (ticks == 0) break;
+    steps = 0;
+    if (!properties_.holds) {
+      progress_.version += ticks;
+      return;
+    }
+    CloseGroups(ticks);
+  }
+  // What readers see of each worker: of an open batch nothing, and all else.
+  if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
+  for (WorkerProgress& worker : progress_.workers) {
+    worker.applied =
+        properties_.batch > 0 ? worker.admitted : std::min(worker.admitted, progress_.version);
+  }
+}
+
+void Range::CloseGroups(int64_t ticks) {
+  for (; ticks > 0; --ticks) {
+    if (open_.empty()) {  // ticks of steps that nobody brought anything to
+      last_closed_samples_ = 0;
+      progress_.version += ticks;
+      return;
+    }
     last_closed_samples_ = open_.front().samples;
     delayed_.Take(&open_);
-    while (static_cast<int64_t>(delayed_.size()) > policy.Delay()) {
+    while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
       ApplyFold(delayed_.front());
       delayed_.DropFront();
     }
     ++progress_.version;
-    for (WorkerProgress& worker : progress_.workers) worker.applied = progress_.version;
   }
 }
 
@@ -149,29 +202,59 @@ void Range::FinishDelayed() {
 
 void Range::ApplyOne(const HeldUpdate& update) {
   if (update.samples == 0) return;
-  const float scale = FoldFactor(static_cast<double>(update.samples)) *
-                      table_->policy->Scale(progress_, update.rank, update.step);
-  store_.Push(update.keys.As<uint64_t>(), update.values.As<float>(), scale);
+  const Transform transform = table_->policy->OnApply(progress_, update);
+  const float scale = FoldFactor(static_cast<double>(update.samples)) * transform.factor;
+  store_.Push(update.keys.As<uint64_t>(), Transformed(update, 1.0f, transform.compensation), scale);
 }
 
 void Range::ApplyFold(const HeldStep& step) {
   const bool drop = table_->plan->frozen || step.samples == 0;
   for (const HeldUpdate& update : step.updates) {
     held_bytes_ -= update.Bytes();
-    Count(update, progress_.version, drop ? kFateDropped : kFateMerged);
+    Count(update, step.samples, drop ? kFateDropped : kFateMerged);
   }
   if (drop || step.updates.empty()) return;
   const float factor = FoldFactor(static_cast<double>(step.samples));
   if (step.updates.size() == 1) {  // a fold of one is that one
     const HeldUpdate& only = step.updates.front();
-    store_.Push(only.keys.As<uint64_t>(), only.values.As<float>(), factor);
-    return;
+    const Transform transform = table_->policy->OnApply(progress_, only);
+    store_.Push(only.keys.As<uint64_t>(),
+                Transformed(only, transform.factor, transform.compensation), factor);
+  } else {
+    FoldUnion(step);
+    store_.ApplyToRows(scratch_->union_rows, scratch_->sums, factor);
   }
-  FoldUnion(step);
-  store_.ApplyToRows(scratch_->union_rows, scratch_->sums, factor);
+  for (const HeldUpdate& update : step.updates) ForgetRead(update);
 }
 
-// Sums the contributions of each row in rank order, starting from a copy of the first one.
+// The gradient sums of an update as its policy wants them, [keys, dim].
+absl::Span<const float> Range::Transformed(const HeldUpdate& update, float factor,
+                                           float compensation) {
+  const absl::Span<const float> values = update.values.As<float>();
+  const bool compensate = compensation != 0.0f && read_memory_ != nullptr && update.samples > 0 &&
+                          update.version_read != kReadByAnotherRun;
+  if (factor == 1.0f && !compensate) return values;
+  FoldScratch& s = *scratch_;
+  s.transformed.assign(values.begin(), values.end());
+  if (compensate) {
+    const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
+    const size_t dim = static_cast<size_t>(store_.dim());
+    s.rows_now.resize(values.size());
+    store_.Peek(keys, absl::MakeSpan(s.rows_now));
+    read_memory_->Find(update, keys, &s.rows_read);
+    // Of the mean g / n, times n again.
+    const float of_sums = compensation / static_cast<float>(update.samples);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float* const read = s.rows_read[i / dim];
+      if (read == nullptr) continue;
+      s.transformed[i] += of_sums * values[i] * values[i] * (s.rows_now[i] - read[i % dim]);
+    }
+  }
+  for (float& value : s.transformed) value *= factor;
+  return s.transformed;
+}
+
+// Sums the contributions of each row in their order, starting from a copy of the first one.
 void Range::FoldUnion(const HeldStep& step) {
   FoldScratch& s = *scratch_;
   size_t total = 0;
@@ -184,7 +267,8 @@ void Range::FoldUnion(const HeldStep& step) {
   s.sums.resize(total * dim);
   for (const HeldUpdate& u : step.updates) {
     const absl::Span<const uint64_t> keys = u.keys.As<uint64_t>();
-    const float* values = u.values.As<float>().data();
+    const Transform transform = table_->policy->OnApply(progress_, u);
+    const float* values = Transformed(u, transform.factor, transform.compensation).data();
     s.rows.resize(keys.size());
     store_.FindOrCreate(keys, absl::MakeSpan(s.rows));
     for (size_t i = 0; i < keys.size(); ++i, values += dim) {
@@ -203,18 +287,18 @@ void Range::FoldUnion(const HeldStep& step) {
   s.sums.resize(s.union_rows.size() * dim);
 }
 
-void Range::Count(const HeldUpdate& update, int64_t version_applied, UpdateFate fate) {
+void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate) {
   if (update.version_read == kReadByAnotherRun) return;
   TableStats& stats = table_->stats;
   (fate == kFateApplied ? stats.applied : fate == kFateMerged ? stats.merged : stats.dropped) += 1;
   stats.clock_gap.Add(update.clock_gap);
-  stats.version_staleness.Add(static_cast<double>(version_applied - update.version_read));
+  stats.version_staleness.Add(static_cast<double>(progress_.version - update.version_read));
   stats.in_flight.Add(update.in_flight);
   if (!table_->record) return;
   UpdateRecord record;
   record.step = update.step;
   record.version_read = update.version_read;
-  record.version_applied = version_applied;
+  record.version_applied = progress_.version;
   record.samples = update.samples;
   record.range = id_;
   record.table = table_->plan->id;
@@ -223,9 +307,12 @@ void Range::Count(const HeldUpdate& update, int64_t version_applied, UpdateFate 
   record.fate = fate;
   record.clock_gap = update.clock_gap;
   record.in_flight = update.in_flight;
+  record.admitted_at = update.admitted_at;
+  record.divided_by = divided_by;
   table_->records->push_back(record);
 }
 
+// held := u64 samples of the step closed last, u64 bytes of the held updates, these, rows as read
 RangeImage Range::Head() const {
   RangeImage head;
   head.table = table_->plan->name;
@@ -236,9 +323,10 @@ RangeImage Range::Head() const {
   head.end = end_;
   head.progress = progress_;
   head.keys = store_.SortedKeys();
-  head.held = absl::StrCat(std::string(reinterpret_cast<const char*>(&last_closed_samples_),
-                                       sizeof last_closed_samples_),
-                           EncodeHeld(open_, delayed_));
+  const std::string updates = EncodeHeld(open_, delayed_);
+  const uint64_t numbers[] = {last_closed_samples_, updates.size()};
+  head.held.assign(reinterpret_cast<const char*>(numbers), sizeof numbers);
+  absl::StrAppend(&head.held, updates, read_memory_ == nullptr ? "" : read_memory_->Encode());
   return head;
 }
 
@@ -252,12 +340,11 @@ RangeImage Range::Image() const {
 
 // What admission relies on: nothing is open for workers that are behind the version.
 absl::Status Range::CheckProgress(const RangeProgress& progress) const {
-  const bool lockstep = table_->policy->Lockstep();
   bool good = progress.version >= 0 && progress.version <= kMaxSteps * table_->workers;
   for (const WorkerProgress& worker : progress.workers) {
     good = good && worker.admitted >= 0 && worker.admitted <= kMaxSteps && worker.applied >= 0 &&
            worker.applied <= worker.admitted;
-    if (lockstep) good = good && worker.admitted >= progress.version;
+    if (properties_.lockstep) good = good && worker.admitted >= progress.version;
   }
   if (good) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("range ", id_, ": progress at version ", progress.version,
@@ -265,7 +352,7 @@ absl::Status Range::CheckProgress(const RangeProgress& progress) const {
 }
 
 absl::Status Range::CheckHeld() const {
-  bool good = table_->policy->Lockstep() || (open_.empty() && delayed_.empty());
+  bool good = properties_.holds || (open_.empty() && delayed_.empty());
   int64_t next = progress_.version;
   for (size_t i = 0; i < open_.size(); ++i) good = good && open_[i].step == next++;
   for (const auto* steps : {&open_, &delayed_}) {
@@ -289,16 +376,25 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
                                                    image.progress.workers.size(), " workers, want ",
                                                    progress_.workers.size()));
   }
-  if (image.held.size() < sizeof last_closed_samples_) {
+  uint64_t numbers[2] = {};
+  if (image.held.size() < sizeof numbers) {
     return absl::DataLossError(absl::StrCat("range ", id_, ": held part of ", image.held.size(),
-                                            " bytes, want at least ", sizeof last_closed_samples_));
+                                            " bytes, want at least ", sizeof numbers));
+  }
+  image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
+  const absl::string_view rest = absl::string_view(image.held).substr(sizeof numbers);
+  if (numbers[1] > rest.size() || (read_memory_ == nullptr && numbers[1] != rest.size())) {
+    return absl::DataLossError(
+        absl::StrCat("range ", id_, ": held updates of ", numbers[1], " bytes in ", rest.size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
   progress_ = image.progress;
-  image.held.copy(reinterpret_cast<char*>(&last_closed_samples_), sizeof last_closed_samples_);
+  last_closed_samples_ = numbers[0];
   TANDEM_RETURN_IF_ERROR(
-      DecodeHeld(absl::string_view(image.held).substr(sizeof last_closed_samples_), store_.dim(),
-                 source, &open_, &delayed_));
+      DecodeHeld(rest.substr(0, numbers[1]), store_.dim(), source, &open_, &delayed_));
+  if (read_memory_ != nullptr) {
+    TANDEM_RETURN_IF_ERROR(read_memory_->Decode(rest.substr(numbers[1])));
+  }
   TANDEM_RETURN_IF_ERROR(CheckHeld());
   held_bytes_ = 0;
   for (const auto* steps : {&open_, &delayed_}) {

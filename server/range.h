@@ -11,11 +11,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "job/job.h"
 #include "policies/policy.h"
 #include "server/held_updates.h"
 #include "server/range_file.h"
 #include "server/range_store.h"
+#include "server/read_memory.h"
 #include "server/update_record.h"
 
 namespace tandem {
@@ -41,6 +43,7 @@ struct TableContext {
   const RowOptimizer* optimizer = nullptr;
   const UpdatePolicy* policy = nullptr;
   int workers = 0;
+  int reads = 1;  // of each worker that may wait for their updates: what rows as read are kept for
   bool record = false;
   TableStats stats;
   std::vector<UpdateRecord>* records = nullptr;  // where records go, if `record`
@@ -51,12 +54,17 @@ struct FoldScratch {
   std::vector<uint32_t> rows;        // row numbers of one contribution
   std::vector<uint32_t> union_rows;  // distinct row numbers of the fold
   std::vector<float> sums;           // [union_rows, dim]
+  // Of one contribution, if its policy changes gradients: what becomes of them, its rows now, and
+  // where they are as they were read.
+  std::vector<float> transformed, rows_now;
+  std::vector<const float*> rows_read;
   std::vector<uint32_t> slot_row;    // open addressing: row number ...
   std::vector<uint32_t> slot_index;  // ... to its place in union_rows
 };
 
-// Bytes of RangeImage::held before the held updates: the samples of the last closed step.
-inline constexpr size_t kHeldHeadBytes = sizeof(uint64_t);
+// Bytes of RangeImage::held before the held updates: the samples of the last closed step, and how
+// many bytes of held updates follow.
+inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
 // The steps that a saved range holds back; their values lie in memory from `source`.
 absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed);
 
@@ -64,6 +72,7 @@ class Range {
  public:
   enum class Admission {
     kAdmitted,   // now held, applied or dropped
+    kLate,       // likewise, but dropped by the policy: it came too late
     kDuplicate,  // was admitted before
     kEarly,      // an earlier step of this worker is still to come
     kRefused,    // against the protocol
@@ -72,8 +81,10 @@ class Range {
   Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch);
 
   // Admits steps [first, update.step] of update.rank; first < update.step only without rows.
-  // `finished`: the worker's clock counts as infinite until its next push.
-  Admission Admit(uint64_t incarnation, int64_t first, HeldUpdate update, bool finished);
+  // `finished`: the worker's clock counts as infinite until its next push. `now` is what
+  // update.admitted_at is stamped with.
+  Admission Admit(absl::Time now, uint64_t incarnation, int64_t first, HeldUpdate update,
+                  bool finished);
 
   // Sets rows; only before any step was admitted (false afterwards: a late duplicate).
   // values: [keys, dim] or [keys, dim + slots].
@@ -89,6 +100,10 @@ class Range {
   // job's delay is shorter, what is too much is applied now, in order.
   void FinishLoad();
 
+  // Worker `rank` has been answered these rows for `step`. Kept if the policy asks for it.
+  void RememberRead(int rank, int64_t step, absl::Span<const uint64_t> keys,
+                    absl::Span<const float> rows);
+
   // All of it as bytes, and back: what a range move carries.
   RangeImage Image() const;
   RangeImage Head() const;  // all of it but weights and slots
@@ -101,28 +116,37 @@ class Range {
   const RangeProgress& progress() const { return progress_; }
   RangeStore& store() { return store_; }
   const RangeStore& store() const { return store_; }
-  size_t held_bytes() const { return held_bytes_; }
+  // Of updates held, and of rows as they were read.
+  size_t held_bytes() const {
+    return held_bytes_ + (read_memory_ == nullptr ? 0 : read_memory_->bytes());
+  }
   uint64_t last_closed_samples() const { return last_closed_samples_; }
 
  private:
   absl::Status CheckProgress(const RangeProgress& progress) const;
   absl::Status CheckHeld() const;
   void Hold(HeldUpdate update);
-  void CloseSteps();
+  void ApplyAtOnce(const HeldUpdate& update);
+  void Tick(int64_t steps);
+  void CloseGroups(int64_t ticks);
   void ApplyOne(const HeldUpdate& update);
   void ApplyFold(const HeldStep& step);
   void FoldUnion(const HeldStep& step);
-  void Count(const HeldUpdate& update, int64_t version_applied, UpdateFate fate);
+  absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
+  void ForgetRead(const HeldUpdate& update);
+  void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
 
   const uint32_t id_;
   const uint64_t begin_, end_;
   TableContext* const table_;
   FoldScratch* const scratch_;
+  const Properties properties_;  // of the policy
   RangeStore store_;
   RangeProgress progress_;
-  HeldQueue open_;     // steps progress_.version, + 1, ...
+  HeldQueue open_;     // groups that ticks progress_.version, + 1, ... will close
   HeldQueue delayed_;  // closed, not yet applied
   size_t held_bytes_ = 0;
+  std::unique_ptr<ReadMemory> read_memory_;  // null unless the policy asks for it
   uint64_t last_closed_samples_ = 0;
 };
 

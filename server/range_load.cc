@@ -40,9 +40,15 @@ HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t
 
 absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed) {
   if (image.held.size() < kHeldHeadBytes) return absl::OkStatus();  // nothing was held
+  const absl::string_view held = image.held;
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, held.data() + kHeldHeadBytes - sizeof bytes, sizeof bytes);
+  if (bytes > held.size() - kHeldHeadBytes) {
+    return absl::DataLossError(absl::StrCat("held updates of ", bytes, " bytes in ", held.size()));
+  }
   HeldQueue open;
-  TANDEM_RETURN_IF_ERROR(DecodeHeld(absl::string_view(image.held).substr(kHeldHeadBytes), image.dim,
-                                    source, &open, delayed));
+  TANDEM_RETURN_IF_ERROR(
+      DecodeHeld(held.substr(kHeldHeadBytes, bytes), image.dim, source, &open, delayed));
   if (open.empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("holds updates of ", open.size(),
                                           " steps that not all workers had taken: a save is made "
@@ -55,7 +61,7 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &saved));
   if (saved.empty()) return absl::OkStatus();
   // Dense rows come later, from a worker, so nothing can be applied to them yet.
-  const auto delay = static_cast<size_t>(table_->policy->Delay());
+  const auto delay = static_cast<size_t>(properties_.delay);
   if (table_->plan->dense && saved.size() > delay) {
     return absl::FailedPreconditionError(absl::StrCat(
         "holds back ", saved.size(), " steps of the dense parameters, this job ", delay,
@@ -83,7 +89,7 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
 }
 
 void Range::FinishLoad() {
-  while (static_cast<int64_t>(delayed_.size()) > table_->policy->Delay()) {
+  while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
     ApplyFold(delayed_.front());
     delayed_.DropFront();
   }

@@ -139,7 +139,7 @@ absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes) {
 }
 
 bool IsSaved(const Range& range) {
-  return !range.table().plan->dense || range.table().policy->Delay() > 0;
+  return !range.table().plan->dense || range.table().policy->properties().delay > 0;
 }
 
 // "emb.0000000000000000-1999999999999999.range"; the end is exclusive, 0 = 2^64.

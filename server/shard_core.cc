@@ -59,6 +59,7 @@ absl::Status ShardCore::Init() {
     context->optimizer = optimizers_.back().get();
     context->policy = policies_[table.group].get();
     context->workers = plan_.workers();
+    context->reads = 1 + plan_.job.train().depth() + plan_.job.train().max_unacknowledged();
     context->record = plan_.job.staleness().record();
     context->records = &records_;
     tables_.push_back(std::move(context));
@@ -93,7 +94,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   }
   for (ParkedRead& read : parked_) CheckOwners(&read.slices);
   ServeParked(now, effects);
-  RetryEarly(effects);
+  RetryEarly(now, effects);
 }
 
 void ShardCore::InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects) {
@@ -174,7 +175,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
   header.view = view();
   Say(effects, {frame.header.sender, EncodeControlFrame(buffers_, header, control)});
   ServeParked(now, effects);
-  RetryEarly(effects);
+  RetryEarly(now, effects);
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -394,6 +395,7 @@ void ShardCore::AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices,
         range.store().Peek(keys, rows);
       } else {
         range.store().Pull(keys, rows);
+        range.RememberRead(frame.header.sender.index, frame.header.step, keys, rows);
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
@@ -475,14 +477,14 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   CheckOwners(&slices_);
   std::vector<Slice> slices;
   slices.swap(slices_);  // slices_ is scratch memory that admission may use for other frames
-  if (AdmitSlices(frame, &slices, effects)) {
+  if (AdmitSlices(now, frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
     ParkEarly(frame, slices);
   }
   slices_.swap(slices);
   // Whatever became of the frame as a whole, some of its slices may have been admitted.
-  RetryEarly(effects);
+  RetryEarly(now, effects);
   ServeParked(now, effects);
 }
 
@@ -498,7 +500,7 @@ void ShardCore::ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& sl
 }
 
 // True if every slice is settled: held, applied or refused.
-bool ShardCore::AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
+bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                             ShardEffects* effects) {
   bool all = true;
   const bool over_budget = held_bytes() + frame.keys().size() + frame.values().size() >
@@ -508,7 +510,7 @@ bool ShardCore::AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices
       slice.entry.status = SliceStatus::kOverBudget;
       slice.settled = true;
     }
-    if (!slice.settled) AdmitSlice(frame, &slice, effects);
+    if (!slice.settled) AdmitSlice(now, frame, &slice, effects);
     all = all && slice.settled;
   }
   return all;
@@ -522,7 +524,8 @@ bool ShardCore::Admitted(const ParsedFrame& frame, const Slice& slice) const {
          frame.header.step < range->progress().workers[frame.header.sender.index].admitted;
 }
 
-void ShardCore::AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects* effects) {
+void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
+                           ShardEffects* effects) {
   const FrameHeader& h = frame.header;
   SliceEntry& e = slice->entry;
   Range* const range = owned_[e.range].get();
@@ -549,8 +552,11 @@ void ShardCore::AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects*
   update.version_read = e.version;
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;
-  switch (range->Admit(h.incarnation, h.first_step, std::move(update),
+  switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
                        (h.flags & kFlagEndOfEpoch) != 0)) {
+    case Range::Admission::kLate:
+      e.status = SliceStatus::kDropped;
+      [[fallthrough]];
     case Range::Admission::kAdmitted:
     case Range::Admission::kDuplicate:
       slice->settled = true;
@@ -567,11 +573,11 @@ void ShardCore::AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects*
   }
 }
 
-void ShardCore::RetryEarly(ShardEffects* effects) {
+void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
   for (bool progress = true; progress;) {
     progress = false;
     for (size_t i = 0; i < early_.size(); ++i) {
-      if (!AdmitSlices(early_[i].frame, &early_[i].slices, effects)) continue;
+      if (!AdmitSlices(now, early_[i].frame, &early_[i].slices, effects)) continue;
       EarlyPush push = std::move(early_[i]);
       early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
       Acknowledge(push.frame, push.slices, effects);
@@ -582,7 +588,7 @@ void ShardCore::RetryEarly(ShardEffects* effects) {
   }
 }
 
-// Lists only the slices that were not admitted.
+// Lists only the slices that were not admitted, and those that came too late.
 void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices,
                             ShardEffects* effects) {
   entries_.clear();

@@ -135,11 +135,12 @@ class ShardCore {
   std::vector<Slice> KeepSlices(const std::vector<Slice>& slices);
   void ServeParked(absl::Time now, ShardEffects* effects);
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
-  bool AdmitSlices(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
+  bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
+                   ShardEffects* effects);
   bool Admitted(const ParsedFrame& frame, const Slice& slice) const;
-  void AdmitSlice(const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
+  void AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
   void ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices);
-  void RetryEarly(ShardEffects* effects);
+  void RetryEarly(absl::Time now, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
   void InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects);
   void MoveAway(absl::Time now, uint32_t id, ShardEffects* effects);

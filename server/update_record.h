@@ -1,5 +1,5 @@
 // The staleness record: one per update (worker, step, range) that touched rows, as it was consumed.
-// Fixed layout, 56 bytes, little-endian; files of them have no header, so they can be concatenated.
+// Fixed layout, 72 bytes, little-endian; files of them have no header, so they can be concatenated.
 #ifndef TANDEM_SERVER_UPDATE_RECORD_H_
 #define TANDEM_SERVER_UPDATE_RECORD_H_
 
@@ -16,11 +16,13 @@ struct UpdateRecord {
   uint32_t table = 0;
   uint32_t rows = 0;
   uint16_t worker = 0;
-  uint16_t fate = 0;      // UpdateFate
-  int32_t clock_gap = 0;  // the worker's, at the start of the step
-  int32_t in_flight = 0;  // its batches started and not yet applied, this one included
+  uint16_t fate = 0;        // UpdateFate
+  int32_t clock_gap = 0;    // the worker's, at the start of the step
+  int32_t in_flight = 0;    // its batches started and not yet applied, this one included
+  int64_t admitted_at = 0;  // by the range: microseconds of its owner's monotonic clock
+  uint64_t divided_by = 0;  // n of what was applied: this update's own, or the sum of the fold's
 };
-static_assert(sizeof(UpdateRecord) == 56);
+static_assert(sizeof(UpdateRecord) == 72);
 
 enum UpdateFate : uint16_t {
   kFateApplied = 0,  // by itself

@@ -1,19 +1,14 @@
 #include "sim/judge.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/hash.h"
 
 namespace tandem {
-namespace {
-
-bool IsSynchronous(const Policy& policy) {
-  return policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY;
-}
-
-}  // namespace
 
 Judge::Judge(const JobPlan& plan, const ToyModel& model, Options options)
     : plan_(plan),
@@ -21,7 +16,13 @@ Judge::Judge(const JobPlan& plan, const ToyModel& model, Options options)
       options_(std::move(options)),
       ledger_(model),
       workers_(static_cast<size_t>(plan.workers())),
-      computed_(plan.tables.size(), 0) {}
+      computed_(plan.tables.size(), 0) {
+  for (const GroupPlan& group : plan.groups) {
+    auto policy = NewUpdatePolicy(group.policy, plan.workers());
+    TANDEM_CHECK(policy.ok());  // the plan has been checked
+    policies_.push_back(*std::move(policy));
+  }
+}
 
 // ---- what it is told --------------------------------------------------------------------------
 
@@ -36,19 +37,50 @@ void Judge::OnPush(int rank, int64_t step) {
   clock = std::max(clock, step + 1);
 }
 
-void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys) {
+void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys,
+                      double norm) {
   std::set<uint32_t> ranges;
   for (const uint64_t key : keys) {
-    if (table != DenseTable()) ledger_.Record(table, key, rank, step);
-    ranges.insert(map_->Find(table, Position(plan_.tables[table].salt, key)));
+    const uint32_t range = map_->Find(table, Position(plan_.tables[table].salt, key));
+    if (table != DenseTable()) ledger_.Record(table, key, range, rank, step, norm);
+    ranges.insert(range);
   }
   computed_[table] += ranges.size();
   if (options_.keep_ranges) ranges_of_[{rank, step}].insert(ranges.begin(), ranges.end());
 }
 
-void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks) {
-  ledger_.Record(DenseTable(), ToyModel::kDenseKey, rank, step);
-  if (DenseOnServers()) OnUpdates(rank, step, DenseTable(), blocks);
+// The elements that count lie in the first block. Replicas take all that is summed.
+void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm) {
+  const uint32_t table = DenseTable();
+  const uint32_t range =
+      DenseOnServers() ? map_->Find(table, Position(plan_.tables[table].salt, blocks[0])) : table;
+  ledger_.Record(table, ToyModel::kDenseKey, range, rank, step, norm);
+  if (!DenseOnServers()) return Settle(range, rank, step, 1 / norm);
+  OnUpdates(rank, step, table, blocks, norm);
+}
+
+void Judge::OnRecord(const UpdateRecord& record) {
+  if (!options_.explain) return;
+  RangeProgress progress;
+  progress.version = record.version_applied;
+  progress.workers.resize(workers_.size());
+  Update update;
+  update.rank = record.worker;
+  update.step = record.step;
+  update.samples = record.samples;
+  update.version_read = record.version_read;
+  update.admitted_at = record.admitted_at;
+  double share = 0;
+  if (record.fate != kFateDropped) {
+    share = policies_[plan_.tables[record.table].group]->OnApply(progress, update).factor /
+            static_cast<double>(record.divided_by);
+  }
+  Settle(record.range, record.worker, record.step, share);
+}
+
+void Judge::Settle(uint32_t range, int rank, int64_t step, double share) {
+  const absl::Status settled = ledger_.Settle(range, rank, step, share);
+  if (!settled.ok()) options_.fail(std::string(settled.message()));
 }
 
 uint32_t Judge::DenseTable() const {
@@ -65,92 +97,87 @@ std::set<uint32_t> Judge::RangesOf(int rank, int64_t step) const {
 void Judge::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
                       absl::Span<const float> row) {
   if (!options_.explain) return;
-  const auto counts = ledger_.Explain(table, key, row);
-  if (!counts.ok()) {
+  const auto taken = ledger_.Explain(table, key, row);
+  if (!taken.ok()) {
     return options_.fail(
         absl::StrCat("worker ", rank, " step ", step,
-                     " reads what nobody can explain: ", counts.status().message()));
+                     " reads what nobody can explain: ", taken.status().message()));
   }
   if (plan_.tables[table].frozen) {
-    const int64_t seen = *std::max_element(counts->begin(), counts->end());
-    if (seen > 0) options_.fail(absl::StrCat("frozen table ", table, " has changed"));
+    const double seen = *std::max_element(taken->begin(), taken->end());
+    if (seen > Ledger::kTolerance)
+      options_.fail(absl::StrCat("frozen table ", table, " has changed"));
     return;
   }
-  CheckBounds(rank, step, table, key, PolicyOf(table), *counts);
+  CheckBounds(rank, step, table, key, *taken);
 }
 
 void Judge::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) {
   if (!options_.explain) return;
   const uint32_t table = DenseTable();
-  const auto counts = ledger_.Explain(table, ToyModel::kDenseKey, row);
-  if (!counts.ok()) {
+  const auto taken = ledger_.Explain(table, ToyModel::kDenseKey, row);
+  if (!taken.ok()) {
     return options_.fail(absl::StrCat("worker ", rank, " step ", step,
                                       " has dense parameters that nobody ",
-                                      "can explain: ", counts.status().message()));
+                                      "can explain: ", taken.status().message()));
   }
   if (DenseOnServers()) {
-    CheckBounds(rank, step, table, ToyModel::kDenseKey, PolicyOf(table), *counts);
+    CheckBounds(rank, step, table, ToyModel::kDenseKey, PolicyOf(table), *taken);
   } else {
-    CheckExact(rank, step, table, ToyModel::kDenseKey, *counts);
+    CheckExact(rank, step, table, ToyModel::kDenseKey, *taken);
   }
 }
 
 void Judge::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
-                       const std::vector<int64_t>& counts) {
+                       const std::vector<double>& taken) {
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    const int64_t want = ledger_.CountBefore(table, key, rank, step);
-    if (counts[static_cast<size_t>(rank)] == want) continue;
+    const double want = ledger_.WeightBefore(table, key, rank, step);
+    if (std::abs(taken[static_cast<size_t>(rank)] - want) <= Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " reads table ", table, " key ", key,
-                                      " with ", counts[static_cast<size_t>(rank)],
-                                      " updates of worker ", rank, ", want exactly the ", want,
-                                      " below step ", step));
+                                      " with ", taken[static_cast<size_t>(rank)], " of worker ",
+                                      rank, ", want exactly the ", want, " of steps below ", step));
   }
 }
 
 void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
-                        const Policy& policy, const std::vector<int64_t>& counts) {
-  if (IsSynchronous(policy)) {
-    const int64_t delay = policy.kind() == Policy::FIXED_DELAY ? policy.delay() : 0;
-    return CheckExact(reader, step - delay, table, key, counts);
-  }
+                        const std::vector<double>& taken) {
+  const Properties& policy = PropertiesOf(table);
+  if (policy.lockstep) return CheckExact(reader, step - policy.read_bound, table, key, taken);
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     int64_t since = 0;  // updates at steps below this must be there
-    if (policy.kind() == Policy::SSP) since = step - policy.bound();
+    if (policy.read_bound < kUnbounded) since = step - policy.read_bound;
     if (rank == reader) since = std::max(since, step - plan_.job.train().depth());
-    const int64_t least = ledger_.CountBefore(table, key, rank, since);
-    if (counts[static_cast<size_t>(rank)] >= least) continue;
+    const double least = ledger_.WeightBefore(table, key, rank, since);
+    if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table,
-                                      " key ", key, " with ", counts[static_cast<size_t>(rank)],
-                                      " updates of worker ", rank, ", want at least ", least,
-                                      ": those below step ", since));
+                                      " key ", key, " with ", taken[static_cast<size_t>(rank)],
+                                      " of worker ", rank, ", want at least ", least,
+                                      ": that of steps below ", since));
   }
 }
 
 // At an evaluation all pushes are in; what a fixed delay holds back is not, except at the last one.
 void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row) {
   if (!options_.explain) return;
-  const auto counts = ledger_.Explain(table, key, row);
-  if (!counts.ok()) {
+  const auto taken = ledger_.Explain(table, key, row);
+  if (!taken.ok()) {
     return options_.fail(
-        absl::StrCat("evaluation at worker ", rank, ": ", counts.status().message()));
+        absl::StrCat("evaluation at worker ", rank, ": ", taken.status().message()));
   }
   const bool on_servers = table < plan_.tables.size();
   if (on_servers && plan_.tables[table].frozen) return;
   int64_t delay = 0;
   if (on_servers && !delayed_finished_) {
-    const Policy& policy = PolicyOf(table);
-    if (policy.kind() == Policy::FIXED_DELAY) delay = policy.delay();
+    delay = PropertiesOf(table).delay;
   }
   const int64_t all = std::numeric_limits<int64_t>::max();
-  CheckExact(rank, delay == 0 ? all : options_.step_of(rank) - delay, table, key, *counts);
+  CheckExact(rank, delay == 0 ? all : options_.step_of(rank) - delay, table, key, *taken);
 }
 
 void Judge::CheckGap(int rank, int64_t step) {
-  int64_t bound = std::numeric_limits<int64_t>::max();
+  int64_t bound = kUnbounded;
   for (const GroupPlan& group : plan_.groups) {
-    if (group.policy.kind() == Policy::SSP) {
-      bound = std::min<int64_t>(bound, group.policy.bound());
-    }
+    bound = std::min(bound, group.properties.clock_bound);
   }
   for (size_t other = 0; other < workers_.size(); ++other) {
     const WorkerState& worker = workers_[other];

@@ -1,6 +1,7 @@
 // The judge of a simulated world with the toy model: what workers have computed is written down, and
 // rows are held to it as they are read, by their values (ledger.h). It knows nothing of frames and
 // shards: only what went in and what comes out.
+// An update counts once a shard has recorded what became of it (or, of replicas, once computed).
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_JUDGE_H_
@@ -17,7 +18,9 @@
 
 #include "absl/types/span.h"
 #include "job/job.h"
+#include "policies/policy.h"
 #include "proto/range_map.h"
+#include "server/update_record.h"
 #include "sim/ledger.h"
 #include "sim/toy_model.h"
 
@@ -39,10 +42,15 @@ class Judge {
   void OnEpoch(int rank, int64_t epoch, int64_t first_step);
   void OnPush(int rank, int64_t step);
   void OnDelayedFinished() { delayed_finished_ = true; }
-  // Worker `rank` has computed updates of these rows at `step`; `keys` as they travel.
-  void OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys);
+  // Worker `rank` has computed updates of these rows at `step`, each `norm` times what one whole
+  // update takes; `keys` as they travel.
+  void OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys,
+                 double norm);
   // The same of the dense parameters, which are one row here. `blocks`: on servers, else none.
-  void OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks);
+  void OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm);
+  // What became of an update, as its shard says. How much of it the rows have taken is what its
+  // policy says for an update of these numbers.
+  void OnRecord(const UpdateRecord& record);
 
   // What it looks at.
   void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
@@ -52,8 +60,8 @@ class Judge {
   void CheckDenseEvaluated(int rank, absl::Span<const float> row) {
     CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, row);
   }
-  // Worker `rank` begins `step`: no worker that still has data is further behind than an SSP bound
-  // allows. The true clock gap, seen from outside.
+  // Worker `rank` begins `step`: no worker that still has data is further behind than a policy's
+  // bound allows. The true clock gap, seen from outside.
   void CheckGap(int rank, int64_t step);
 
   // (table, key) of all rows that were ever updated.
@@ -71,17 +79,19 @@ class Judge {
   };
 
   void CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
-                  const std::vector<int64_t>& counts);
-  void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key, const Policy& policy,
-                   const std::vector<int64_t>& counts);
-  const Policy& PolicyOf(uint32_t table) const {
-    return plan_.groups[plan_.tables[table].group].policy;
+                  const std::vector<double>& taken);
+  void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
+                   const std::vector<double>& taken);
+  void Settle(uint32_t range, int rank, int64_t step, double share);
+  const Properties& PropertiesOf(uint32_t table) const {
+    return plan_.groups[plan_.tables[table].group].properties;
   }
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
 
   const JobPlan& plan_;
   const ToyModel& model_;
   const Options options_;
+  std::vector<std::unique_ptr<UpdatePolicy>> policies_;  // by group
   Ledger ledger_;
   std::shared_ptr<const RangeMap> map_;
   std::vector<WorkerState> workers_;

@@ -9,19 +9,36 @@
 namespace tandem {
 namespace {
 
-// A mean over a sum of n that is no power of two rounds; far less than this in a test's length.
-constexpr double kTolerance = 0.05;
+// Tickets are up to 64 times as large as counts, and so is what rounding makes of them.
+constexpr double kTicketTolerance = 0.05;
 
 }  // namespace
 
-void Ledger::Record(uint32_t table, uint64_t key, int rank, int64_t step) {
+void Ledger::Record(uint32_t table, uint64_t key, uint32_t range, int rank, int64_t step,
+                    double norm) {
   std::vector<Updates>& workers = rows_[{table, key}];
   workers.resize(static_cast<size_t>(model_.workers()));
   Updates& updates = workers[static_cast<size_t>(rank)];
-  TANDEM_CHECK(updates.steps.empty() || updates.steps.back() < step);
-  const int64_t before = updates.tickets.empty() ? 0 : updates.tickets.back();
-  updates.steps.push_back(step);
-  updates.tickets.push_back(before + model_.Ticket(rank, step, key));
+  TANDEM_CHECK(updates.empty() || updates.back().step < step);
+  updates.push_back({step, model_.Ticket(rank, step, key), norm});
+  open_[{range, rank, step}].push_back(&updates);
+}
+
+absl::Status Ledger::Settle(uint32_t range, int rank, int64_t step, double share) {
+  const auto it = open_.find({range, rank, step});
+  if (it == open_.end()) {
+    return absl::InternalError(absl::StrCat("the update of worker ", rank, " for step ", step,
+                                            " is settled in range ", range,
+                                            ", but was before, or was never computed"));
+  }
+  for (Updates* const updates : it->second) {
+    const auto one = std::lower_bound(updates->begin(), updates->end(), step,
+                                      [](const One& a, int64_t b) { return a.step < b; });
+    TANDEM_CHECK(one != updates->end() && one->step == step && one->weight < 0);
+    one->weight = one->norm * share;
+  }
+  open_.erase(it);
+  return absl::OkStatus();
 }
 
 const Ledger::Updates* Ledger::Find(uint32_t table, uint64_t key, int rank) const {
@@ -29,38 +46,45 @@ const Ledger::Updates* Ledger::Find(uint32_t table, uint64_t key, int rank) cons
   return it == rows_.end() ? nullptr : &it->second[static_cast<size_t>(rank)];
 }
 
-absl::StatusOr<std::vector<int64_t>> Ledger::Explain(uint32_t table, uint64_t key,
-                                                     absl::Span<const float> row) const {
-  std::vector<int64_t> counts;
-  int64_t want_tickets = 0;
+absl::StatusOr<std::vector<double>> Ledger::Explain(uint32_t table, uint64_t key,
+                                                    absl::Span<const float> row) const {
+  std::vector<double> taken;
+  double want_tickets = 0;
   for (int rank = 0; rank < model_.workers(); ++rank) {
-    const double taken = ToyModel::kFirstCount - row[static_cast<size_t>(rank)];
-    const int64_t count = std::llround(taken);
+    taken.push_back(ToyModel::kFirstCount - row[static_cast<size_t>(rank)]);
     const Updates* const updates = Find(table, key, rank);
-    const int64_t known = updates == nullptr ? 0 : static_cast<int64_t>(updates->steps.size());
-    if (std::abs(taken - static_cast<double>(count)) > kTolerance || count < 0 || count > known) {
-      return absl::InternalError(absl::StrCat("table ", table, " key ", key, ": holds ", taken,
-                                              " updates of worker ", rank, ", which computed ",
-                                              known));
+    double weight = 0, tickets = 0;
+    for (size_t i = 0; updates != nullptr && i < updates->size(); ++i) {
+      const One& one = (*updates)[i];
+      if (one.weight < 0 || weight >= taken.back() - kTolerance) break;
+      weight += one.weight;
+      tickets += one.weight * static_cast<double>(one.ticket);
     }
-    counts.push_back(count);
-    if (count > 0) want_tickets += updates->tickets[static_cast<size_t>(count) - 1];
+    if (std::abs(weight - taken.back()) > kTolerance) {
+      return absl::InternalError(absl::StrCat(
+          "table ", table, " key ", key, ": holds ", taken.back(), " of worker ", rank,
+          ", which its ", updates == nullptr ? 0 : updates->size(), " updates do not add up to"));
+    }
+    want_tickets += tickets;
   }
   const double tickets = ToyModel::kFirstCount - row[static_cast<size_t>(model_.ticket_element())];
-  if (std::abs(tickets - static_cast<double>(want_tickets)) > kTolerance) {
+  if (std::abs(tickets - want_tickets) > kTicketTolerance) {
     return absl::InternalError(absl::StrCat("table ", table, " key ", key, ": tickets add up to ",
                                             tickets, ", want ", want_tickets,
                                             ": an update is lost and another doubled, or they came "
                                             "out of order"));
   }
-  return counts;
+  return taken;
 }
 
-int64_t Ledger::CountBefore(uint32_t table, uint64_t key, int rank, int64_t step) const {
+double Ledger::WeightBefore(uint32_t table, uint64_t key, int rank, int64_t step) const {
   const Updates* const updates = Find(table, key, rank);
-  if (updates == nullptr) return 0;
-  return std::lower_bound(updates->steps.begin(), updates->steps.end(), step) -
-         updates->steps.begin();
+  double weight = 0;
+  for (size_t i = 0; updates != nullptr && i < updates->size(); ++i) {
+    const One& one = (*updates)[i];
+    if (one.step < step && one.weight > 0) weight += one.weight;
+  }
+  return weight;
 }
 
 std::vector<std::pair<uint32_t, uint64_t>> Ledger::Rows() const {

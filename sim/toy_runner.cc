@@ -20,11 +20,11 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> ToyRunner::New(const JobPlan& plan, 
 absl::Status ToyRunner::Fetch(StepSlot* slot) {
   if (slot->epoch != epoch_) {
     epoch_ = slot->epoch;
-    epoch_first_step_ = slot->step;
-    judge_.OnEpoch(rank_, epoch_, epoch_first_step_);
+    batches_ = 0;
+    judge_.OnEpoch(rank_, epoch_, slot->step);
   }
-  const int64_t index = slot->step - epoch_first_step_;
-  batch_of_step_[slot->step] = {slot->epoch, index};
+  const int64_t index = batches_++;  // steps that are skipped take no batch
+  batch_in_slot_[slot] = {slot->epoch, index};
   model_.FillBatch(rank_, slot->epoch, index, &slot->batch);
   return absl::OkStatus();
 }
@@ -35,18 +35,15 @@ absl::Status ToyRunner::FetchTest(StepSlot* slot, bool first) {
   return absl::OkStatus();
 }
 
-// What divides this worker's gradient sum when it is applied.
-float ToyRunner::Norm(const Policy& policy, int64_t own, int64_t sum) const {
-  if (policy.kind() == Policy::BSP || policy.kind() == Policy::FIXED_DELAY) {
-    return static_cast<float>(sum);
-  }
-  const bool inverse = policy.async_scale() == Policy::INVERSE_WORKERS;
-  return static_cast<float>(own * (inverse ? plan_.workers() : 1));
+// What one whole update is: so that a count is 1 in a mean over all workers, and elsewhere in the
+// mean over the update's own samples.
+float ToyRunner::Norm(uint32_t table, int64_t own, int64_t sum) const {
+  const bool lockstep = plan_.groups[plan_.tables[table].group].properties.lockstep;
+  return static_cast<float>(lockstep ? sum : own);
 }
 
 absl::Status ToyRunner::Compute(StepSlot* slot) {
-  const auto [epoch, index] = batch_of_step_.at(slot->step);
-  batch_of_step_.erase(batch_of_step_.begin(), batch_of_step_.upper_bound(slot->step));
+  const auto [epoch, index] = batch_in_slot_.at(slot);
   const int64_t sum = model_.SumOfSamples(epoch, index);
   for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
     ComputeTable(slot->batch.sparse[i], sum, i, slot);
@@ -57,16 +54,15 @@ absl::Status ToyRunner::Compute(StepSlot* slot) {
 }
 
 void ToyRunner::ComputeTable(const SparseInput& input, int64_t sum, size_t i, StepSlot* slot) {
-  const TablePlan& table = plan_.tables[input.table];
-  const size_t dim = static_cast<size_t>(table.dim);
-  const float norm = Norm(plan_.groups[table.group].policy, slot->batch.samples, sum);
+  const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
+  const float norm = Norm(input.table, slot->batch.samples, sum);
   for (size_t k = 0; k < input.keys.size(); ++k) {
     const absl::Span<const float> row(slot->rows[i].at()[k], dim);
     judge_.CheckRead(rank_, slot->step, input.table, input.keys[k], row);
     model_.Gradient(rank_, slot->step, input.keys[k], norm, row,
                     absl::MakeSpan(slot->gradients[i][k], dim));
   }
-  judge_.OnUpdates(rank_, slot->step, input.table, input.keys);
+  judge_.OnUpdates(rank_, slot->step, input.table, input.keys, norm);
 }
 
 void ToyRunner::ComputeDense(int64_t sum, StepSlot* slot) {
@@ -75,16 +71,14 @@ void ToyRunner::ComputeDense(int64_t sum, StepSlot* slot) {
   const absl::Span<const float> values =
       on_servers ? absl::MakeConstSpan(slot->dense).first(count) : dense_->values();
   judge_.CheckDenseRead(rank_, slot->step, values);
-  float norm = static_cast<float>(sum);
-  if (on_servers) {
-    const TablePlan& table = plan_.tables[static_cast<size_t>(plan_.dense_table)];
-    norm = Norm(plan_.groups[table.group].policy, slot->batch.samples, sum);
-  }
+  const float norm = on_servers
+                         ? Norm(static_cast<uint32_t>(plan_.dense_table), slot->batch.samples, sum)
+                         : static_cast<float>(sum);
   std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
   model_.Gradient(rank_, slot->step, ToyModel::kDenseKey, norm, values,
                   absl::MakeSpan(slot->dense_gradient).first(count));
   judge_.OnDenseUpdate(rank_, slot->step,
-                       on_servers ? dense_->block_keys() : absl::Span<const uint64_t>());
+                       on_servers ? dense_->block_keys() : absl::Span<const uint64_t>(), norm);
 }
 
 absl::Status ToyRunner::Score(StepSlot* slot) {

@@ -51,7 +51,7 @@ class ToyRunner final : public TaskRunner {
         dense_(std::move(dense)) {}
   void ComputeTable(const SparseInput& input, int64_t sum, size_t i, StepSlot* slot);
   void ComputeDense(int64_t sum, StepSlot* slot);
-  float Norm(const Policy& policy, int64_t own, int64_t sum) const;
+  float Norm(uint32_t table, int64_t own, int64_t sum) const;
 
   const JobPlan& plan_;
   const int rank_;
@@ -60,9 +60,10 @@ class ToyRunner final : public TaskRunner {
   Judge& judge_;
   const std::unique_ptr<DenseParameters> dense_;
   HeapBufferSource buffers_;
-  int64_t epoch_ = -1, epoch_first_step_ = 0, test_index_ = 0;
-  std::map<int64_t, std::pair<int64_t, int64_t>> batch_of_step_;  // (epoch, index)
-  int evaluations_ = 0;                                           // rank 0: merged
+  int64_t epoch_ = -1, test_index_ = 0;
+  int64_t batches_ = 0;                                                   // of this epoch
+  std::map<const StepSlot*, std::pair<int64_t, int64_t>> batch_in_slot_;  // (epoch, index)
+  int evaluations_ = 0;                                                   // rank 0: merged
 };
 
 }  // namespace tandem

@@ -429,9 +429,22 @@ void World::AfterShard(EndpointId id) {
     trace_.Line(now_, absl::StrCat(id.DebugString(), ": ", line));
     if (absl::StrContains(line, "refused") || absl::StrContains(line, "unusable")) Fail(line);
   }
-  records_.insert(records_.end(), shard_effects_.records.begin(), shard_effects_.records.end());
+  for (const UpdateRecord& record : shard_effects_.records) {
+    records_.push_back(record);
+    if (judge_ != nullptr) judge_->OnRecord(record);
+  }
+  CountOpenSteps(id);
   Send(id, &shard_effects_.out);
   shard_effects_.Clear();
+}
+
+void World::CountOpenSteps(EndpointId id) {
+  for (const Range* range : shard(id).OwnedRanges()) {
+    if (!plan_.groups[range->table().plan->group].properties.holds) continue;
+    for (const WorkerProgress& worker : range->progress().workers) {
+      most_open_steps_ = std::max(most_open_steps_, worker.admitted - range->progress().version);
+    }
+  }
 }
 
 // What an observer sees: progress that has grown, then reads that were answered.

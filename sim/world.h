@@ -5,10 +5,10 @@
 //
 // What is checked as the toy runs, by the values that reads return (judge.h):
 //   (1) every row is explained: no update lost, none applied twice, each worker's in order;
-//   (2) no read is beyond its bound: BSP and fixed delay see exactly the steps they should, SSP sees
-//       everybody's steps below k - bound and its own below k - depth, ASP its own;
+//   (2) no read is beyond its bound: lockstep policies see exactly the steps they should, others
+//       everybody's steps below k - read_bound and their own below k - depth;
 //   (3) evaluation sees every push, and creates no row;
-//   (4) no worker starts a step further ahead of the slowest than an SSP bound allows.
+//   (4) no worker starts a step further ahead of the slowest than its policies' bound allows.
 // And at the end: all rows once more; with any runner sent = applied + merged + dropped (= what the
 // toy computed), every range owned by exactly one shard, dense replicas equal. A run that does not end
 // within `limit` of virtual time fails and says who waits for whom.
@@ -110,6 +110,9 @@ class World {
   int breaks() const { return breaks_; }  // of links to the scheduler
   int64_t steps(int rank) const;
   uint64_t frames_resent() const;
+  // The most steps that any range whose policy holds updates had admitted of some worker and not
+  // yet closed.
+  int64_t most_open_steps() const { return most_open_steps_; }
   // With log_events: by range id, what was admitted and read, in order.
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
   // Of the toy: ranges that the update of (rank, step) has rows in, with log_events; the model.
@@ -207,6 +210,7 @@ class World {
   void CheckEnd();
   void CheckFinalRows();
   void CheckCounts();
+  void CountOpenSteps(EndpointId id);
   std::string WhoWaits() const;
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
 
@@ -245,6 +249,7 @@ class World {
   std::set<std::string> saving_;  // barriers of saves that workers have entered
   bool stopping_ = false;
   int moves_ = 0, breaks_ = 0, saves_done_ = 0, evaluations_ = 0;
+  int64_t most_open_steps_ = 0;
 };
 
 }  // namespace tandem

@@ -9,6 +9,7 @@
 #define TANDEM_WORKER_SAVING_H_
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "absl/time/time.h"
@@ -84,8 +85,11 @@ class RequestedSave {
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, const Rest& rest, TrainerEffects* effects);
 
-  // The save must not see what `step` changes: it may not begin yet.
-  bool Holds(int64_t step) const { return wanted_ && step >= (step_ < 0 ? first_free_ : step_); }
+  // The save must not see what this step and later ones change: they may not begin yet.
+  int64_t HoldsFrom() const {
+    if (!wanted_) return std::numeric_limits<int64_t>::max();
+    return step_ < 0 ? first_free_ : step_;
+  }
   // Nothing at all may be pushed.
   bool holds_pushes() const { return saving_.holds(); }
   Saving& saving() { return saving_; }

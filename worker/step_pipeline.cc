@@ -24,25 +24,24 @@ void StepPipeline::Begin() {
   first_step_ = next_fetch_ = next_read_ = context_.step;
 }
 
-bool StepPipeline::Advance(absl::Time now, bool hold, TrainerEffects* effects) {
+bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
   if (empty_step_) {
     End();
     return true;
   }
+  if (SkipToOpenStep(now, hold_from)) return true;
   // Data and rows of later steps first: they travel while the step is computed.
   const bool fetched = StartFetch(effects);
   const bool read = StartReads(now);
-  return (!hold && StartCompute(now, effects)) || FinishStep() || fetched || read;
+  const bool may_begin = context_.step < hold_from;
+  return (may_begin && StartCompute(now, effects)) || FinishStep() || fetched || read;
 }
 
 // Nothing that was read ahead is used any more.
 void StepPipeline::End() {
   TANDEM_CHECK(!fetching_);
   for (Lane& lane : lanes_) {
-    for (const Read& read : lane.reads) context_.client.Cancel(read.request);
-    lane.reads.clear();
-    for (PulledRows& rows : lane.slot.rows) rows.Clear();
-    lane.slot.dense_rows.Clear();
+    CancelReads(&lane);
     lane.state = LaneState::kFree;
     lane.slot.step = -1;
   }
@@ -50,6 +49,35 @@ void StepPipeline::End() {
   exhausted_ = false;
   empty_step_ = false;
   over_ = true;
+}
+
+void StepPipeline::CancelReads(Lane* lane) {
+  for (const Read& read : lane->reads) context_.client.Cancel(read.request);
+  lane->reads.clear();
+  for (PulledRows& rows : lane->slot.rows) rows.Clear();
+  lane->slot.dense_rows.Clear();
+}
+
+// A step of this worker came too late somewhere, and was dropped there. It goes on at the step that
+// is open: an empty push covers those between, and the batches fetched ahead are for later steps
+// now, with rows read anew. A save that all have agreed on is not skipped.
+bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from) {
+  const int64_t to = std::min(open_step_, hold_from);
+  if (to <= context_.step || fetching_ || step_begun()) return false;
+  context_.PushEmptyToAll(now, context_.step, to - 1, 0);
+  const int64_t skipped = to - context_.step;
+  for (Lane& lane : lanes_) {
+    if (lane.slot.step < 0) continue;
+    CancelReads(&lane);
+    lane.state = LaneState::kFetched;
+    lane.slot.step += skipped;
+    if (lane.slot.step >= context_.StepLimit()) lane.slot.batch.Clear();
+  }
+  skipped_ += skipped;
+  next_fetch_ += skipped;
+  context_.step = context_.pushed = next_read_ = to;
+  ++context_.progress;
+  return true;
 }
 
 // ---- data and rows ----------------------------------------------------------------------------
@@ -102,7 +130,7 @@ void StepPipeline::ReadGroup(absl::Time now, const GroupPlan& group, Lane* lane)
   Read read;
   read.request = context_.client.PullInPlace(now, group.id, slot.step, keys_, rows_, 0);
   read.tells_end = context_.plan.lockstep && !synchroniser_.TellsSamples() &&
-                   context_.policies[group.id]->Lockstep() && slot.step > first_step_;
+                   context_.policies[group.id]->properties().lockstep && slot.step > first_step_;
   lane->reads.push_back(read);
 }
 

@@ -10,6 +10,7 @@
 #ifndef TANDEM_WORKER_STEP_PIPELINE_H_
 #define TANDEM_WORKER_STEP_PIPELINE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -32,8 +33,9 @@ class StepPipeline {
 
   // An epoch begins at context.step.
   void Begin();
-  // Does one thing that can be done; false if there is none. `hold`: no step may begin.
-  bool Advance(absl::Time now, bool hold, TrainerEffects* effects);
+  // Does one thing that can be done; false if there is none. The steps from `hold_from` on may not
+  // begin.
+  bool Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects);
   // The epoch has ended; nothing is under way but pushes.
   bool over() const { return over_; }
 
@@ -43,6 +45,8 @@ class StepPipeline {
   // False if the request is none of the pipeline's.
   bool OnCompletion(absl::Time now, const ClientCore::Completion& completion,
                     TrainerEffects* effects);
+  // A push came too late somewhere and was dropped there: `step` is open now (0: none was late).
+  void OnOpenStep(int64_t step) { open_step_ = std::max(open_step_, step); }
 
   // The step has begun: its peers need it to be finished.
   bool step_begun() const;
@@ -65,6 +69,7 @@ class StepPipeline {
     absl::Time read_since;
   };
 
+  bool SkipToOpenStep(absl::Time now, int64_t hold_from);
   bool StartFetch(TrainerEffects* effects);
   bool StartReads(absl::Time now);
   bool StartCompute(absl::Time now, TrainerEffects* effects);
@@ -76,12 +81,14 @@ class StepPipeline {
   void AfterCompute(absl::Time now, TrainerEffects* effects);
   void Push(absl::Time now, int64_t in_flight, StepSlot* slot);
   void End();
+  void CancelReads(Lane* lane);
   void FindKeys(const StepSlot& slot, uint32_t group);
   int64_t ClockGap() const;
-  Lane& LaneOf(int64_t step) { return lanes_[static_cast<size_t>(step) % lanes_.size()]; }
-  const Lane& LaneOf(int64_t step) const {
-    return lanes_[static_cast<size_t>(step) % lanes_.size()];
+  size_t LaneIndex(int64_t step) const {
+    return static_cast<size_t>(step - skipped_) % lanes_.size();
   }
+  Lane& LaneOf(int64_t step) { return lanes_[LaneIndex(step)]; }
+  const Lane& LaneOf(int64_t step) const { return lanes_[LaneIndex(step)]; }
 
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
@@ -93,6 +100,8 @@ class StepPipeline {
   bool empty_step_ = false;  // one that no worker had samples for has been seen
   int64_t first_step_ = 0;   // of the epoch
   int64_t next_fetch_ = 0, next_read_ = 0;
+  int64_t open_step_ = 0;  // a step of ours came too late: this one is open
+  int64_t skipped_ = 0;    // steps so far that were left out; lanes are numbered by the others
   bool fetching_ = false, exhausted_ = false;
   bool synchronising_ = false;  // the step; under way
   bool synchronised_ = false;   // ... and done

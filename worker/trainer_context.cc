@@ -64,7 +64,7 @@ bool TrainerContext::LastEpoch() const {
 
 bool TrainerContext::HasDelay() const {
   return std::any_of(policies.begin(), policies.end(),
-                     [](const auto& policy) { return policy->Delay() > 0; });
+                     [](const auto& policy) { return policy->properties().delay > 0; });
 }
 
 void TrainerContext::PushEmptyToAll(absl::Time now, int64_t first, int64_t last, uint8_t flags) {

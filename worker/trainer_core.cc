@@ -131,6 +131,7 @@ void TrainerCore::OnCompletion(absl::Time now, const ClientCore::Completion& com
                                TrainerEffects* effects) {
   ++context_.progress;
   if (!completion.status.ok()) context_.Fail(completion.status);
+  pipeline_.OnOpenStep(completion.open_step);
   const uint64_t request = completion.request;
   (void)(context_.pushes.OnDone(now, request, effects) || evaluation_.OnCompletion(request) ||
          requested_save_.saving().OnCompletion(request) || final_save_.OnCompletion(request) ||
@@ -191,7 +192,7 @@ bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) 
 }
 
 bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
-  const bool moved = pipeline_.Advance(now, requested_save_.Holds(context_.step), effects);
+  const bool moved = pipeline_.Advance(now, requested_save_.HoldsFrom(), effects);
   if (!pipeline_.over()) return moved;
   epoch_end_.Begin();
   return Enter(Phase::kEpochEnd);

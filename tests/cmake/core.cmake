@@ -1,5 +1,7 @@
 tandem_test(policy_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/policy_test.cc
   DEPS tandem::policies LABELS unit)
+tandem_test(range_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/range_test.cc
+  DEPS tandem::server LABELS unit)
 tandem_test(shard_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/shard_core_test.cc
   DEPS tandem::server LABELS unit)
 tandem_test(save_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_directory_test.cc

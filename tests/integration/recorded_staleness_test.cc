@@ -329,6 +329,52 @@ TEST_F(StalenessTest, FixedDelayIsExact) {
   ExpectFolds(recorded, 3);
 }
 
+// Backup workers: no read is stale, every step of every range is closed by three of four or by all
+// that still have data, and what is dropped came after its step had closed.
+TEST_F(StalenessTest, BackupWorkersDropWhatComesLate) {
+  Recorded recorded;
+  Run(Join(kUneven, {"dense.synchroniser=SERVERS", "policy={kind: BACKUP_WORKERS backups: 1}"}),
+      &recorded);
+  if (HasFailure()) return;
+  size_t dropped = 0, of_all = 0;
+  for (const auto& [id, records] : recorded.ranges) {
+    SCOPED_TRACE(absl::StrCat("range ", id));
+    for (const UpdateRecord& r : records) {
+      ASSERT_GE(r.version_read, r.step);
+      if (r.fate == kFateDropped) {
+        ++dropped;
+        ASSERT_GT(r.version_applied, r.step);
+        ASSERT_EQ(r.divided_by, r.samples);
+      } else {
+        ASSERT_EQ(r.fate, kFateMerged);
+        ASSERT_EQ(r.version_applied, r.step);
+        ASSERT_GE(r.divided_by, r.samples);
+        ASSERT_LE(r.divided_by, uint64_t{kWorkers} * kBatch);
+        // A fourth is in it only if one of the others had skipped the step before, which closes with it.
+        if (r.divided_by > uint64_t{3} * kBatch) ++of_all;
+      }
+    }
+  }
+  EXPECT_GT(dropped, recorded.updates / 100);
+  EXPECT_LT(dropped, recorded.updates / 2);
+  EXPECT_LT(of_all, recorded.updates / 20);
+}
+
+TEST_F(StalenessTest, StalenessAwareStepsAreAppliedAtOnce) {
+  Recorded recorded;
+  Run(Join(kUneven, {"policy={kind: STALENESS_AWARE}", "dense.synchroniser=SERVERS"}), &recorded);
+  if (HasFailure()) return;
+  for (const auto& [id, records] : recorded.ranges) {
+    SCOPED_TRACE(absl::StrCat("range ", id));
+    ExpectTicksOfArrivals(records);
+    for (const UpdateRecord& r : records) {
+      ASSERT_EQ(r.fate, kFateApplied);
+      ASSERT_GT(r.admitted_at, 0);
+    }
+  }
+  EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["max"], 1);
+}
+
 // A frozen table drops all that it is sent, beside one that learns; under a policy that folds, and
 // under one that does not.
 TEST_F(StalenessTest, AFrozenTableDropsEveryUpdate) {

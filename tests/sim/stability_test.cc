@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "job/job.h"
 #include "optim/optimizer.h"
-#include "policies/synchronous.h"
+#include "policies/policy.h"
 #include "server/range.h"
 
 namespace tandem {
@@ -25,7 +25,10 @@ double Descend(const Optimizer& config, int delay) {
   plan.initializer.set_kind(Initializer::CONSTANT);
   plan.initializer.set_scale(1);
   const std::unique_ptr<RowOptimizer> optimizer = *NewRowOptimizer(config);
-  const std::unique_ptr<UpdatePolicy> policy = NewFixedDelay(delay);
+  Policy fixed_delay;
+  fixed_delay.set_kind(Policy::FIXED_DELAY);
+  fixed_delay.set_delay(delay);
+  const std::unique_ptr<UpdatePolicy> policy = *NewUpdatePolicy(fixed_delay, /*workers=*/1);
   TableContext table;
   table.plan = &plan;
   table.optimizer = optimizer.get();
@@ -48,7 +51,8 @@ double Descend(const Optimizer& config, int delay) {
     range.store().Pull({&key, 1}, update.values.MutableAs<float>().first(1));  // gradient = w
     envelope = std::max(0.999 * envelope, std::abs(double{update.values.As<float>()[0]}));
     if (envelope < 1e-3 || envelope > 1e3) break;
-    EXPECT_EQ(range.Admit(/*incarnation=*/1, step, std::move(update), /*finished=*/false),
+    EXPECT_EQ(range.Admit(absl::UnixEpoch(), /*incarnation=*/1, step, std::move(update),
+                          /*finished=*/false),
               Range::Admission::kAdmitted);
   }
   return envelope;

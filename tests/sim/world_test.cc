@@ -3,6 +3,7 @@
 //   TANDEM_SIM_SEEDS=1 tests/world_test --seed=N --gtest_filter=WorldTest.SurvivesAnything
 #include "sim/world.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -16,9 +17,10 @@
 namespace tandem {
 namespace {
 
-std::string RandomPolicy(int depth, Random* random) {
+// One that takes no step together with others, or any.
+std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
-  switch (random->Uniform(6)) {
+  switch (lockstep ? random->Uniform(8) : 2 + random->Uniform(6)) {
     case 0:
       return "kind: BSP";
     case 1:
@@ -29,9 +31,31 @@ std::string RandomPolicy(int depth, Random* random) {
       return "kind: ASP async_scale: INVERSE_WORKERS";
     case 4:
       return absl::StrCat("kind: SSP bound: ", bound, " async_scale: INVERSE_WORKERS");
+    case 5:
+      return "kind: STALENESS_AWARE";
     default:
       return absl::StrCat("kind: SSP bound: ", bound);
   }
+}
+
+// Sometimes with backup workers, and then without anything that takes every step together.
+void RandomPolicies(SimJob* job, Random* random) {
+  const bool backups = random->Bernoulli(0.25);
+  job->dense_on_servers = backups || random->Bernoulli(0.6);
+  job->policy = RandomPolicy(job->depth, !backups, random);
+  if (random->Bernoulli(0.5)) {
+    job->second_policy = RandomPolicy(job->depth, !backups, random);
+  }
+  if (random->Bernoulli(0.5)) {
+    job->dense_policy = RandomPolicy(job->depth, !backups, random);
+  }
+  if (!backups) return;
+  const std::string policy =
+      absl::StrCat("kind: BACKUP_WORKERS backups: ",
+                   random->Uniform(static_cast<uint64_t>(std::min(job->workers, 3))));
+  std::string* const places[] = {&job->policy, &job->second_policy, &job->dense_policy};
+  *places[random->Uniform(3)] = policy;
+  if (random->Bernoulli(0.5)) *places[random->Uniform(3)] = policy;
 }
 
 SimJob RandomJob(Random* random) {
@@ -45,12 +69,9 @@ SimJob RandomJob(Random* random) {
   job.max_steps = random->Bernoulli(0.2) ? 1 + static_cast<int>(random->Uniform(12)) : 0;
   job.max_unacknowledged = 1 + static_cast<int>(random->Uniform(4));
   job.evaluate_every = static_cast<int>(random->Uniform(2));
-  job.policy = RandomPolicy(job.depth, random);
   job.second_table = random->Bernoulli(0.7);
   job.second_frozen = random->Bernoulli(0.2);
-  if (random->Bernoulli(0.5)) job.second_policy = RandomPolicy(job.depth, random);
-  job.dense_on_servers = random->Bernoulli(0.6);
-  if (random->Bernoulli(0.5)) job.dense_policy = RandomPolicy(job.depth, random);
+  RandomPolicies(&job, random);
   job.algorithm = random->Bernoulli(0.5) ? "RING" : "DIRECT";
   return job;
 }
@@ -119,8 +140,8 @@ TEST(WorldTest, SurvivesAnything) {
 }
 
 // A whole job in which every update is a known number: each row ends at its first value less 1/N of
-// what would be taken without the scale. The toy's gradients are made N times larger for it, so that
-// World explains the rows; here the same sum once more, by hand.
+// what would be taken without the scale. World explains the rows from what the policy says; here the
+// same sum once more, by hand.
 TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
   for (const std::string policy : {"kind: ASP", "kind: SSP bound: 2"}) {
     SimJob job;
@@ -139,9 +160,7 @@ TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
           for (const uint64_t key : input.keys) {
             std::vector<float>& row = want[{input.table, key}];
             row.resize(static_cast<size_t>(job.workers), ToyModel::kFirstCount);
-            const float n = static_cast<float>(batch.samples);
-            const float sum_of_gradients = n * static_cast<float>(job.workers);
-            row[static_cast<size_t>(rank)] -= sum_of_gradients / n / 4;
+            row[static_cast<size_t>(rank)] -= 1.0f / 4;  // the mean over its samples is 1
           }
         }
       }
@@ -153,6 +172,55 @@ TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
       EXPECT_EQ(row, counts) << policy << ", table " << at.first << " key " << at.second;
     }
   }
+}
+
+// What the budget of held updates counts on: a range has one step open, and as many more as a worker
+// may have pushes unacknowledged, also when they are late to one shard only.
+TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
+  for (const int unacknowledged : {1, 3}) {
+    int64_t most = 0;
+    for (uint64_t seed = TestSeed(); seed < TestSeed() + 12; ++seed) {
+      SimJob job;
+      job.servers = 4;
+      job.policy = seed % 2 == 0 ? "kind: BSP" : "kind: FIXED_DELAY delay: 2";
+      job.dense_on_servers = true;
+      job.max_unacknowledged = unacknowledged;
+      job.depth = static_cast<int>(seed % 3);
+      WorldOptions options = EvenWorld(job, 20, seed);
+      options.network.drop = 0.05;
+      options.network.jitter *= 10;
+      SimRun run(job, options);
+      ASSERT_TRUE(run.ok()) << "seed " << seed;
+      most = std::max(most, run.world->most_open_steps());
+    }
+    EXPECT_EQ(most, 1 + unacknowledged);
+  }
+}
+
+// Three workers of which two close a step, one of them always slow: most of what it computes is
+// dropped, everything is accounted for, and it holds nobody up.
+TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
+  SimJob job;
+  job.dense_on_servers = true;
+  WorldOptions options = EvenWorld(job, 40, TestSeed());
+  options.compute.slow_worker = 2;
+  options.model.batches[2] = 10;
+  job.policy = "kind: BSP";
+  const SimRun together(job, options);
+  ASSERT_TRUE(together.ok());
+  job.policy = "kind: BACKUP_WORKERS backups: 1";
+  const SimRun backups(job, options);
+  ASSERT_TRUE(backups.ok());
+  uint64_t late = 0, others = 0;
+  for (const UpdateRecord& r : backups.world->records()) {
+    if (r.fate == kFateDropped) ++(r.worker == 2 ? late : others);
+  }
+  EXPECT_GT(late, 30u);
+  EXPECT_LT(others, late / 10);
+  const TableStats stats = backups.world->Stats(0);
+  EXPECT_EQ(stats.arrived, stats.merged + stats.dropped);
+  EXPECT_GT(stats.merged, 0u);
+  EXPECT_LT(backups.world->elapsed(), 0.8 * together.world->elapsed());
 }
 
 TEST(WorldTest, TheSameSeedIsTheSameRun) {

@@ -502,6 +502,32 @@ TEST_F(ClientCoreTest, OverBudgetAndProtocolErrorsEndThePush) {
   }
 }
 
+// A push that came too late somewhere is done all the same; its completion says where to go on.
+TEST_F(ClientCoreTest, APushThatWasDroppedTellsTheStepThatIsOpen) {
+  Push(3, std::vector<float>(keys_.size() * 2, 1.0f));
+  for (const Outgoing& out : Take()) {
+    SliceEntry e = Decoded(out.frame).Entry(0);
+    e.rows = e.row_floats = 0;
+    e.status = SliceStatus::kDropped;
+    e.version = out.to.index == 0 ? 7 : 5;
+    AnswerAck(out, {e});
+  }
+  ASSERT_EQ(client_->completions().size(), 1u);
+  EXPECT_TRUE(client_->completions()[0].status.ok());
+  EXPECT_EQ(client_->completions()[0].open_step, 7);
+  // A shard that says it of a step that is not later is not believed.
+  client_->completions().clear();
+  Push(8, std::vector<float>(keys_.size() * 2, 1.0f));
+  SliceEntry e = Decoded(client_->out().front().frame).Entry(0);
+  e.rows = e.row_floats = 0;
+  e.status = SliceStatus::kDropped;
+  e.version = 8;
+  AnswerAck(Take().front(), {e});
+  ASSERT_EQ(client_->completions().size(), 1u);
+  EXPECT_THAT(std::string(client_->completions()[0].status.message()),
+              HasSubstr("against the protocol"));
+}
+
 TEST_F(ClientCoreTest, ACancelledRequestIsForgotten) {
   const uint64_t request = Pull(0);
   const std::vector<Outgoing> asked = Take();

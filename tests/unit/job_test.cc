@@ -92,7 +92,8 @@ TEST(JobTextTest, FarFromEveryFieldListsThem) {
 TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
   EXPECT_EQ(
       Refusal("policy { kind: SPP }"),
-      "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY; "
+      "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
+      "BACKUP_WORKERS, STALENESS_AWARE; "
       "did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
@@ -160,7 +161,7 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
             "--set batch=64: no field named \"batch\" in tandem.Job; it is found at train.batch");
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
-            "FIXED_DELAY; did you mean SSP?");
+            "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
@@ -241,13 +242,21 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: SSP bound: 2}"}, {"train.depth", "3"}},
                       "policy.bound: SSP(2) with train.depth 3; a worker cannot read further ahead "
                       "than its bound: raise bound or lower depth"},
-        Contradiction{
-            {{"policy.async_scale", "INVERSE_WORKERS"}},
-            "policy.async_scale: INVERSE_WORKERS is for ASP and SSP; BSP already takes the "
-            "mean over the workers"},
+        Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
+                      "policy.async_scale: INVERSE_WORKERS is for SSP, ASP and STALENESS_AWARE; "
+                      "BSP already takes the "
+                      "mean over the workers"},
         Contradiction{{{"policy.kind", "ASP"}, {"reproducible", "true"}},
-                      "policy: ASP applies updates in order of arrival, so the job cannot be "
-                      "reproducible; use BSP or FIXED_DELAY, or drop reproducible"},
+                      "policy: ASP depends on the order in which updates arrive, so the job "
+                      "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible"},
+        Contradiction{{{"policy.kind", "BACKUP_WORKERS"}},
+                      "policy: BACKUP_WORKERS without backups; say how many of a step's updates "
+                      "are not waited for, such as backups: 1"},
+        Contradiction{{{"policy", "{kind: BACKUP_WORKERS backups: 2}"}, {"cluster.workers", "2"}},
+                      "policy.backups: 2, must be 0 to 1"},
+        Contradiction{{{"policy", "{kind: STALENESS_AWARE backups: 1}"}},
+                      "policy.backups: only for BACKUP_WORKERS, and the policy is STALENESS_AWARE; "
+                      "say kind: BACKUP_WORKERS or drop the backups"},
         Contradiction{{{"dense.policy.kind", "BSP"}},
                       "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
                       "step together"},
@@ -642,8 +651,6 @@ TEST(ResolveTest, AKindOfItsOwnStandsAlone) {
                                     {"table[0].policy.kind", "ASP"}});
   EXPECT_EQ(PolicyName(plan.groups[0].policy), "ASP");
   EXPECT_EQ(plan.groups[0].policy.async_scale(), Policy::ONE);
-  EXPECT_TRUE(plan.groups[0].policy.has_bound());  // all fields of a group's policy are present
-  EXPECT_TRUE(plan.groups[0].policy.has_delay());
 }
 
 TEST(ResolveTest, TablesAreNumberedAndSalted) {
@@ -719,6 +726,23 @@ TEST(ResolveTest, ResolvedTextNamesTheGroups) {
               StartsWith("# Every default filled in.\n# ASP: ids\n# dense: allreduce, AUTO\n"));
 }
 
+// A worker that skips steps cannot take part in what takes every step together.
+TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
+  const std::string kind = "{kind: BACKUP_WORKERS backups: 1}";
+  const Overrides job = {{"policy", kind}, {"cluster.workers", "3"}};
+  const auto refusal = [&](Overrides more) {
+    Overrides all = job;
+    all.insert(all.end(), more.begin(), more.end());
+    const absl::StatusOr<Job> parsed = ParseJob(kJob, "job.textproto", all);
+    return std::string(parsed.status().message());
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("a dense allreduce takes every step together"));
+  EXPECT_THAT(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "BSP"}}),
+              HasSubstr("table dense under BSP takes every step together"));
+  EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}}), "");
+  EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "ASP"}}), "");
+}
+
 TEST(PolicyNameTest, AllKinds) {
   Policy policy;
   policy.set_kind(Policy::BSP);
@@ -731,6 +755,10 @@ TEST(PolicyNameTest, AllKinds) {
   policy.set_kind(Policy::FIXED_DELAY);
   policy.set_delay(2);
   EXPECT_EQ(PolicyName(policy), "FIXED_DELAY(2)");
+  policy.set_kind(Policy::BACKUP_WORKERS);
+  EXPECT_EQ(PolicyName(policy), "BACKUP_WORKERS") << "not resolved: without its knob";
+  policy.set_backups(1);
+  EXPECT_EQ(PolicyName(policy), "BACKUP_WORKERS(1)");
 }
 
 // Of the numbers that the job gives: rows of 4 floats with their keys are 24 bytes.

@@ -1,11 +1,13 @@
 // Every policy, one row a case, as the literature words the four decisions.
 #include "policies/policy.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "policies/kinds.h"
 
 namespace tandem {
 namespace {
@@ -16,6 +18,7 @@ std::unique_ptr<UpdatePolicy> Make(Policy::Kind kind, int number = 0,
   config.set_kind(kind);
   config.set_bound(number);
   config.set_delay(number);
+  config.set_backups(number);
   config.set_async_scale(scale);
   auto policy = NewUpdatePolicy(config, /*workers=*/4);
   EXPECT_TRUE(policy.ok()) << policy.status();
@@ -30,32 +33,75 @@ RangeProgress At(int64_t version, const std::vector<int64_t>& admitted) {
   return progress;
 }
 
+Update Of(int rank, int64_t step, int64_t version_read = 0) {
+  Update update;
+  update.rank = rank;
+  update.step = step;
+  update.samples = 1;
+  update.version_read = version_read;
+  return update;
+}
+
 struct Row {
   Policy::Kind kind;
   int number;
   std::string name;
-  Arrival arrival;
-  bool lockstep;
-  int64_t delay;
+  Arrival arrival;  // of step 0 at version 0
+  Properties properties;
 };
+
+Properties Synchronous(int64_t delay) {
+  Properties p;
+  p.lockstep = p.order_free = p.holds = true;
+  p.delay = p.read_bound = delay;
+  p.clock_bound = 0;
+  return p;
+}
+Properties Bounded(int64_t bound) {
+  Properties p;
+  p.clock_bound = p.read_bound = bound;
+  return p;
+}
+Properties Backups() {
+  Properties p;
+  p.holds = p.skips = true;
+  p.read_bound = 0;
+  return p;
+}
 
 class PolicyTest : public ::testing::TestWithParam<Row> {};
 
-TEST_P(PolicyTest, NameArrivalAndKind) {
+TEST_P(PolicyTest, NameArrivalAndProperties) {
   const auto policy = Make(GetParam().kind, GetParam().number);
   EXPECT_EQ(policy->name(), GetParam().name);
-  EXPECT_EQ(policy->OnArrival(At(0, {1, 0, 0, 0}), 0, 0), GetParam().arrival);
-  EXPECT_EQ(policy->Lockstep(), GetParam().lockstep);
-  EXPECT_EQ(policy->Delay(), GetParam().delay);
-  EXPECT_EQ(policy->Scale(At(0, {1, 0, 0, 0}), 0, 0), 1.0f);
+  EXPECT_EQ(policy->OnArrival(At(0, {1, 0, 0, 0}), Of(0, 0)), GetParam().arrival);
+  EXPECT_EQ(policy->OnApply(At(0, {1, 0, 0, 0}), Of(0, 0)).factor, 1.0f);
+  const Properties p = policy->properties(), want = GetParam().properties;
+  EXPECT_EQ(p.lockstep, want.lockstep);
+  EXPECT_EQ(p.order_free, want.order_free);
+  EXPECT_EQ(p.holds, want.holds);
+  EXPECT_EQ(p.batch, want.batch);
+  EXPECT_EQ(p.delay, want.delay);
+  EXPECT_EQ(p.clock_bound, want.clock_bound);
+  EXPECT_EQ(p.read_bound, want.read_bound);
+  EXPECT_EQ(p.skips, want.skips);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PolicyTest,
-                         ::testing::Values(Row{Policy::BSP, 0, "BSP", Arrival::kHold, true, 0},
-                                           Row{Policy::FIXED_DELAY, 3, "FIXED_DELAY(3)",
-                                               Arrival::kHold, true, 3},
-                                           Row{Policy::SSP, 4, "SSP(4)", Arrival::kApply, false, 0},
-                                           Row{Policy::ASP, 0, "ASP", Arrival::kApply, false, 0}));
+INSTANTIATE_TEST_SUITE_P(
+    All, PolicyTest,
+    ::testing::Values(
+        Row{Policy::BSP, 0, "BSP", Arrival::kHold, Synchronous(0)},
+        Row{Policy::FIXED_DELAY, 3, "FIXED_DELAY(3)", Arrival::kHold, Synchronous(3)},
+        Row{Policy::SSP, 4, "SSP(4)", Arrival::kApply, Bounded(4)},
+        Row{Policy::ASP, 0, "ASP", Arrival::kApply, Properties()},
+        Row{Policy::BACKUP_WORKERS, 1, "BACKUP_WORKERS(1)", Arrival::kHold, Backups()},
+        Row{Policy::STALENESS_AWARE, 0, "STALENESS_AWARE", Arrival::kApply, Properties()}));
+
+// Every kind that a job can name has a row above.
+TEST(PolicyKindsTest, AllAreListed) {
+  EXPECT_EQ(PolicyKinds().size(),
+            static_cast<size_t>(Policy::Kind_descriptor()->value_count() - 1));
+}
 
 TEST(BspTest, ReadsOfStepKWaitForVersionK) {
   for (const auto& policy : {Make(Policy::BSP), Make(Policy::FIXED_DELAY, 2)}) {
@@ -68,8 +114,51 @@ TEST(BspTest, ReadsOfStepKWaitForVersionK) {
 
 TEST(BspTest, ClosesWhenTheLastWorkerHasCome) {
   const auto policy = Make(Policy::BSP);
-  EXPECT_FALSE(policy->MayClose(At(3, {4, 5, 4, 3})));
-  EXPECT_TRUE(policy->MayClose(At(3, {4, 5, 4, 4})));
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 3}), {2, 3}, 1), 0);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 4}), {2, 4}, 1), 1);
+}
+
+TEST(BackupWorkersTest, TheFirstNLessBCloseAStepAndTheRestIsDropped) {
+  const auto policy = Make(Policy::BACKUP_WORKERS, 1);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 4, 3, 3}), {1, 2}, 1), 0);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 4, 4, 3}), {1, 3}, 1), 1);
+  EXPECT_EQ(policy->OnArrival(At(4, {4, 4, 4, 4}), Of(3, 3)), Arrival::kDrop);
+  EXPECT_EQ(policy->OnArrival(At(4, {4, 4, 4, 5}), Of(3, 4)), Arrival::kHold);
+  EXPECT_TRUE(policy->MayServe(At(4, {4, 4, 4, 3}), 3, 3, 0)) << "late: reads what there is";
+  EXPECT_FALSE(policy->MayServe(At(4, {4, 4, 4, 3}), 0, 5, 2));
+}
+
+// Nobody waits for a step for ever: not when some have run out of data, nor when all have skipped it.
+TEST(BackupWorkersTest, FewerWorkersWithDataAreEnoughIfTheyAreAll) {
+  const auto policy = Make(Policy::BACKUP_WORKERS, 1);
+  RangeProgress progress = At(3, {4, 3, 3, 3});
+  progress.workers[1].finished = progress.workers[2].finished = true;
+  EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 0) << "worker 3 is still to come";
+  progress.workers[3].finished = true;
+  EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 1);
+  EXPECT_EQ(policy->Ticks(At(3, {7, 8, 7, 9}), {0, 0}, 4), 4) << "skipped by all";
+  for (WorkerProgress& worker : progress.workers) worker.finished = true;
+  EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 0);
+}
+
+TEST(StalenessAwareTest, DividesTheStepByTheStaleness) {
+  const auto policy = Make(Policy::STALENESS_AWARE);
+  const RangeProgress now = At(9, {5, 0, 0, 0});
+  EXPECT_EQ(policy->OnApply(now, Of(0, 4, 9)).factor, 1.0f);
+  EXPECT_EQ(policy->OnApply(now, Of(0, 4, 8)).factor, 1.0f);
+  EXPECT_EQ(policy->OnApply(now, Of(0, 4, 7)).factor, 0.5f);
+  EXPECT_EQ(policy->OnApply(now, Of(0, 4, 1)).factor, 0.125f);
+  EXPECT_EQ(
+      Make(Policy::STALENESS_AWARE, 0, Policy::INVERSE_WORKERS)->OnApply(now, Of(0, 4, 7)).factor,
+      0.125f);
+}
+
+// Those that apply each update by itself move the version by each step, also an empty push's.
+TEST(TicksTest, OnePerStepWhereNothingIsHeld) {
+  for (const auto kind : {Policy::ASP, Policy::SSP, Policy::STALENESS_AWARE}) {
+    EXPECT_EQ(Make(kind)->Ticks(At(0, {7, 0, 0, 0}), {}, 7), 7);
+    EXPECT_EQ(Make(kind)->Ticks(At(7, {7, 0, 0, 0}), {}, 0), 0);
+  }
 }
 
 TEST(AspTest, WaitsForNobodyButSeesItsOwnWrites) {
@@ -101,8 +190,9 @@ TEST(SspTest, WorkersWithoutDataHoldNobodyBack) {
 
 TEST(AsyncScaleTest, OneOverTheWorkersWhereAskedFor) {
   const RangeProgress progress = At(0, {1, 0, 0, 0});
-  EXPECT_EQ(Make(Policy::ASP, 0, Policy::INVERSE_WORKERS)->Scale(progress, 0, 0), 0.25f);
-  EXPECT_EQ(Make(Policy::SSP, 3, Policy::INVERSE_WORKERS)->Scale(progress, 0, 0), 0.25f);
+  for (const auto kind : {Policy::ASP, Policy::SSP}) {
+    EXPECT_EQ(Make(kind, 3, Policy::INVERSE_WORKERS)->OnApply(progress, Of(0, 0)).factor, 0.25f);
+  }
 }
 
 TEST(RangeProgressTest, SlowestAndSmallest) {
@@ -113,6 +203,8 @@ TEST(RangeProgressTest, SlowestAndSmallest) {
   progress.workers[1].finished = true;
   EXPECT_EQ(progress.MinClock(), 4);
   EXPECT_EQ(progress.MinAdmitted(), 3) << "a step that all close needs even those without data";
+  EXPECT_EQ(progress.MinAdmittedLive(), 4);
+  EXPECT_EQ(progress.Live(), 2);
   EXPECT_EQ(progress.Slowest(), 2);
   for (WorkerProgress& worker : progress.workers) worker.finished = true;
   EXPECT_EQ(progress.MinClock(), kInfiniteClock);
@@ -127,6 +219,9 @@ TEST(NewUpdatePolicyTest, RefusesWhatIsNotResolved) {
   config.set_kind(Policy::FIXED_DELAY);
   EXPECT_THAT(std::string(NewUpdatePolicy(config, 2).status().message()),
               ::testing::HasSubstr("delay"));
+  config.set_kind(Policy::BACKUP_WORKERS);
+  EXPECT_THAT(std::string(NewUpdatePolicy(config, 2).status().message()),
+              ::testing::HasSubstr("backups"));
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ class Table {
         update.samples = 3;
         update.keys = BufferOf(buffers_, keys);
         update.values = BufferOf(buffers_, values);
-        EXPECT_EQ(range->Admit(1, step, std::move(update), false), Range::Admission::kAdmitted);
+        EXPECT_EQ(range->Admit(absl::UnixEpoch(), 1, step, std::move(update), false),
+                  Range::Admission::kAdmitted);
       }
     }
   }

@@ -127,6 +127,77 @@ TEST_F(ShardCoreTest, AsyncScaleIsPartOfEveryUpdateThatIsAppliedByItself) {
   }
 }
 
+// The step is divided by the ticks since the rows were read, if there is more than one.
+TEST_F(ShardCoreTest, StalenessAwareTakesSmallerSteps) {
+  Start("kind: STALENESS_AWARE", /*workers=*/4);
+  for (int rank = 0; rank < 3; ++rank) Give(Push(rank, 0, 0.0f));
+  Give(Push(3, 0, 6.0f, /*version=*/0));
+  EXPECT_THAT(Row(), ElementsAre(-1.0f, -1.0f));  // 1 - 6 / 3
+  Give(Push(3, 1, 1.0f, /*version=*/4));
+  EXPECT_THAT(Row(), ElementsAre(-2.0f, -2.0f));  // fresh
+}
+
+// Two of three close a step. The third is dropped, told which step is open, and goes on there.
+TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
+  Start("kind: BACKUP_WORKERS backups: 1", /*workers=*/3);
+  for (int64_t step = 0; step < 2; ++step) {
+    Give(Push(0, step, 3.0f, step));
+    EXPECT_EQ(Give(Push(2, step, 1.0f, step))[0].entry_count, 0u);
+  }
+  EXPECT_THAT(Row(), ElementsAre(-3.0f, -3.0f));  // 1 - 2 * (3 + 1) / 2
+  const std::vector<ParsedFrame> late = Give(Push(1, 0, 99.0f));
+  ASSERT_EQ(late[0].entry_count, 1u);
+  EXPECT_EQ(late[0].Entry(0).status, SliceStatus::kDropped);
+  EXPECT_EQ(late[0].Entry(0).version, 2) << "the step that is open";
+  EXPECT_THAT(Row(), ElementsAre(-3.0f, -3.0f));
+  FrameHeader skip = Header(FrameKind::kPush, 1, 1);
+  EXPECT_EQ(Give(Data(skip, 0, {}, {}))[0].entry_count, 0u) << "it brought nothing to drop";
+  Give(Push(1, 2, 5.0f, 2));
+  Give(Push(0, 2, 3.0f, 2));
+  EXPECT_THAT(Row(), ElementsAre(-7.0f, -7.0f));  // less (3 + 5) / 2
+  const TableStats& stats = shard_->tables()[0]->stats;
+  EXPECT_EQ(stats.arrived, 7u);
+  EXPECT_EQ(stats.merged, 6u);
+  EXPECT_EQ(stats.dropped, 1u);
+  EXPECT_EQ(shard_->held_bytes(), 0u);
+}
+
+// An empty push over as many steps as there are numbers costs nothing.
+TEST_F(ShardCoreTest, SkippingVeryManyStepsIsCheap) {
+  Start("kind: BACKUP_WORKERS backups: 0", /*workers=*/1);
+  FrameHeader h = Header(FrameKind::kPush, 0, int64_t{1} << 45);
+  h.first_step = 0;
+  EXPECT_EQ(Give(Data(h, 0, {}, {})).size(), 1u);
+  EXPECT_EQ(shard_->OwnedRanges()[0]->progress().version, (int64_t{1} << 45) + 1);
+  h.step = h.first_step = (int64_t{1} << 45) + 9000;
+  h.request = ++request_;
+  h.samples = 1;
+  EXPECT_TRUE(Give(Data(h, 0, {keys_[0]}, {1, 1})).empty()) << "early: steps before it are missing";
+}
+
+// When an update was admitted is stamped by its owner, and stays so wherever it is applied.
+TEST_F(ShardCoreTest, TheTimeOfAdmissionMovesWithTheUpdate) {
+  Start("kind: BSP", 2, "staleness { record: true }");
+  auto other = NewShard(kServer1);
+  ShardEffects other_effects;
+  other->OnView(now_, map_, &other_effects);
+  now_ += absl::Seconds(3);
+  Give(Push(0, 0, 3.0f));
+  now_ += absl::Seconds(4);
+  const auto view2 = CoreView(plan_, 2, {{0, 1}});
+  effects_.Clear();
+  shard_->OnView(now_, view2, &effects_);
+  other->OnView(now_, view2, &other_effects);
+  other->OnFrame(now_, Sent()[0], &other_effects);
+  shard_.swap(other);
+  now_ += absl::Seconds(5);
+  Give(Push(1, 0, 1.0f));
+  ASSERT_EQ(effects_.records.size(), 2u);
+  EXPECT_EQ(effects_.records[0].admitted_at, 3'000'000);
+  EXPECT_EQ(effects_.records[1].admitted_at, 12'000'000);
+  EXPECT_EQ(effects_.records[0].divided_by, 2u);
+}
+
 TEST_F(ShardCoreTest, ADuplicateIsAcknowledgedAndChangesNothing) {
   Start("kind: ASP");
   const ParsedFrame push = Push(0, 0, 1.0f);

@@ -140,6 +140,77 @@ TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
   EXPECT_THAT(core_->failure().ToString(), HasSubstr("the loss is nan at step 0"));
 }
 
+// A worker whose step was dropped covers the steps up to the open one with one empty push, and what
+// it has fetched is for that step.
+TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
+  Start("kind: BACKUP_WORKERS backups: 1", "SERVERS", /*rank=*/1);
+  Release("assigned");
+  const auto task_of = [&](TrainerTask::Kind kind) {
+    for (const TrainerTask& task : effects_.tasks) {
+      if (task.kind == kind) return task;
+    }
+    return TrainerTask();
+  };
+  const auto fetch = [&] {
+    TrainerTask task = task_of(TrainerTask::Kind::kFetch);
+    ASSERT_NE(task.slot, nullptr);
+    task.slot->batch.samples = 4;
+    effects_.Clear();
+    core_->OnTaskDone(now_, task, absl::OkStatus(), &effects_);
+  };
+  const auto answer = [&](FrameKind kind, const std::vector<SliceEntry>& first) {
+    std::vector<Outgoing> asked;
+    asked.swap(effects_.out);
+    for (const Outgoing& out : asked) {
+      const ParsedFrame frame = Decoded(out.frame);
+      const bool pull = frame.header.kind == FrameKind::kPull;
+      if (!pull && frame.header.kind != FrameKind::kPush) continue;
+      if (pull != (kind == FrameKind::kRows)) continue;
+      FrameHeader h = frame.header;
+      h.kind = kind;
+      h.sender = out.to;
+      std::vector<SliceEntry> entries = first;
+      std::vector<float> values;
+      if (pull) {
+        entries.clear();
+        for (uint32_t i = 0; i < frame.entry_count; ++i) {
+          SliceEntry e = frame.Entry(i);
+          e.row_floats = kDenseBlockFloats;
+          values.resize(values.size() + size_t{e.rows} * kDenseBlockFloats);
+          entries.push_back(e);
+        }
+      } else if (!entries.empty()) {
+        entries[0].range = frame.Entry(0).range;
+      }
+      core_->OnFrame(
+          now_,
+          Decoded(EncodeDataFrame(buffers_, h, entries, Buffer(), BufferOf(buffers_, values))),
+          &effects_);
+    }
+  };
+  fetch();  // step 0 ...
+  answer(FrameKind::kRows, {});
+  const TrainerTask compute = task_of(TrainerTask::Kind::kCompute);
+  ASSERT_NE(compute.slot, nullptr);
+  fetch();  // ... and step 1 while it computes
+  effects_.Clear();
+  core_->OnTaskDone(now_, compute, absl::OkStatus(), &effects_);
+  ASSERT_GE(Sent(FrameKind::kPush).size(), 1u);
+  SliceEntry dropped;
+  dropped.status = SliceStatus::kDropped;
+  dropped.version = 6;
+  answer(FrameKind::kAck, {dropped});
+  EXPECT_EQ(core_->step(), 6);
+  const std::vector<ParsedFrame> pushes = Sent(FrameKind::kPush);
+  ASSERT_GE(pushes.size(), 1u);
+  EXPECT_EQ(pushes[0].header.first_step, 1);
+  EXPECT_EQ(pushes[0].header.step, 5);
+  EXPECT_EQ(pushes[0].header.samples, 0u);
+  const std::vector<ParsedFrame> pulls = Sent(FrameKind::kPull);
+  ASSERT_GE(pulls.size(), 1u);
+  EXPECT_EQ(pulls.back().header.step, 6) << "the batch read for step 1";
+}
+
 TEST_F(TrainerCoreTest, AFailedTaskEndsTheJobWithItsReason) {
   Start("kind: BSP", "ALLREDUCE");
   core_->OnTaskDone(now_, effects_.tasks.at(0), absl::NotFoundError("train.tsv:7"), &effects_);

@@ -1,0 +1,43 @@
+// The table of update policies: one row a kind. What a job may say about a policy, and how to make
+// it, follow from its row.
+#ifndef TANDEM_POLICIES_KINDS_H_
+#define TANDEM_POLICIES_KINDS_H_
+
+#include <memory>
+
+#include "absl/types/span.h"
+#include "policies/policy.h"
+
+namespace tandem {
+
+// Fields of Policy that some kinds take and others refuse.
+enum PolicyKnob : unsigned {
+  kKnobBound = 1,
+  kKnobDelay = 2,
+  kKnobAsyncScale = 4,  // the one that has a default
+  kKnobBackups = 8,
+};
+
+struct PolicyKind {
+  Policy::Kind kind;
+  unsigned knobs;  // of PolicyKnob
+  // The knobs have been checked.
+  std::unique_ptr<UpdatePolicy> (*make)(const Policy& config, int workers);
+};
+
+absl::Span<const PolicyKind> PolicyKinds();
+
+// One file each; the header comment of the file says what it is.
+std::unique_ptr<UpdatePolicy> NewBsp(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewFixedDelay(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewAsp(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewSsp(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewBackupWorkers(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewStalenessAware(const Policy& config, int workers);
+
+// 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).
+float AsyncScale(const Policy& config, int workers);
+
+}  // namespace tandem
+
+#endif  // TANDEM_POLICIES_KINDS_H_

@@ -1,0 +1,31 @@
+// What policies have in common that apply each update when it arrives: one tick an update, nothing
+// held.
+#ifndef TANDEM_POLICIES_ON_ARRIVAL_H_
+#define TANDEM_POLICIES_ON_ARRIVAL_H_
+
+#include "policies/policy.h"
+
+namespace tandem {
+
+class OnArrivalPolicy : public UpdatePolicy {
+ public:
+  // Each update is multiplied by `scale` beside 1/n.
+  explicit OnArrivalPolicy(float scale) : scale_(scale) {}
+
+  Arrival OnArrival(const RangeProgress&, const Update&) const final { return Arrival::kApply; }
+  int64_t Ticks(const RangeProgress&, const Buffered&, int64_t steps) const final { return steps; }
+
+ protected:
+  // Does the reader see its own writes, up to the `depth` steps it reads ahead?
+  static bool SeesOwnWrites(const RangeProgress& progress, int rank, int64_t step, int depth) {
+    return progress.workers[static_cast<size_t>(rank)].applied >= step - depth;
+  }
+  float scale() const { return scale_; }
+
+ private:
+  const float scale_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_POLICIES_ON_ARRIVAL_H_

@@ -1,0 +1,37 @@
+// What an update policy promises and what it needs. All that those who check, budget, judge or report
+// a job look at; nobody but the policy itself asks what kind it is.
+#ifndef TANDEM_POLICIES_PROPERTIES_H_
+#define TANDEM_POLICIES_PROPERTIES_H_
+
+#include <cstdint>
+#include <limits>
+
+namespace tandem {
+
+inline constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
+
+struct Properties {
+  // All workers take each step together: every one pushes every step, with n = 0 if it has no data,
+  // and the epoch ends at the step whose sum of n is 0. A read of step k sees exactly the steps
+  // below k - read_bound.
+  bool lockstep = false;
+  // The result does not depend on the order in which updates arrive.
+  bool order_free = false;
+  bool holds = false;  // updates wait in the range's buffer
+  // 0: its groups are steps, folded in rank order. Else there is one group, of at most so many
+  // updates in the order in which they arrive, and they are folded in that order.
+  int64_t batch = 0;
+  int64_t delay = 0;  // closed groups that wait before the oldest is applied
+  // A worker starts step k only if all others with data have pushed the steps below k - clock_bound.
+  int64_t clock_bound = kUnbounded;
+  // A read of step k sees every update below step k - read_bound that is not dropped.
+  int64_t read_bound = kUnbounded;
+  // A worker whose update came too late is told so, and goes on at the step that is open; so nothing
+  // else in the job may take every step together.
+  bool skips = false;
+  bool rows_as_read = false;  // its ranges remember each row as the worker read it
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_POLICIES_PROPERTIES_H_

@@ -1,0 +1,33 @@
+// Staleness-aware asynchronous SGD (Zhang et al. 2015, "Staleness-aware async-SGD for distributed
+// deep learning"): as ASP, with a step of eta / max(1, staleness). The staleness is measured, not
+// assumed: ticks of the range since the rows of this update were read.
+#include <algorithm>
+
+#include "policies/kinds.h"
+#include "policies/on_arrival.h"
+
+namespace tandem {
+namespace {
+
+class StalenessAware final : public OnArrivalPolicy {
+ public:
+  using OnArrivalPolicy::OnArrivalPolicy;
+  std::string name() const override { return "STALENESS_AWARE"; }
+  Properties properties() const override { return {}; }
+  bool MayStart(int64_t, int64_t) const override { return true; }
+  bool MayServe(const RangeProgress& progress, int rank, int64_t step, int depth) const override {
+    return SeesOwnWrites(progress, rank, step, depth);
+  }
+  Transform OnApply(const RangeProgress& progress, const Update& update) const override {
+    const int64_t staleness = progress.version - update.version_read;
+    return {scale() / static_cast<float>(std::max<int64_t>(1, staleness))};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<UpdatePolicy> NewStalenessAware(const Policy& config, int workers) {
+  return std::make_unique<StalenessAware>(AsyncScale(config, workers));
+}
+
+}  // namespace tandem

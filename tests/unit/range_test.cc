@@ -1,0 +1,218 @@
+// What a range does for any policy, shown with policies that exist only here: a buffer in order of
+// arrival that the policy closes when it likes, and gradients that the policy changes on their way to
+// the optimizer. All of it goes along when the range moves.
+#include "server/range.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "optim/optimizer.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint64_t kKey = 7;
+
+// The mean of every `batch` updates, in order of arrival; an update of rank r counts 1 / (r + 1).
+class BatchPolicy final : public UpdatePolicy {
+ public:
+  explicit BatchPolicy(int64_t batch) : batch_(batch) {}
+  std::string name() const override { return absl::StrCat("BATCH(", batch_, ")"); }
+  Properties properties() const override {
+    Properties properties;
+    properties.holds = true;
+    properties.batch = batch_;
+    return properties;
+  }
+  bool MayStart(int64_t, int64_t) const override { return true; }
+  bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
+  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kHold; }
+  Transform OnApply(const RangeProgress&, const Update& update) const override {
+    return {1.0f / static_cast<float>(update.rank + 1)};
+  }
+  int64_t Ticks(const RangeProgress&, const Buffered& buffered, int64_t) const override {
+    return buffered.oldest >= batch_ ? 1 : 0;
+  }
+
+ private:
+  const int64_t batch_;
+};
+
+// Delay compensation (Zheng et al. 2017) with lambda 1/2.
+class Compensating final : public UpdatePolicy {
+ public:
+  std::string name() const override { return "COMPENSATING"; }
+  Properties properties() const override {
+    Properties properties;
+    properties.rows_as_read = true;
+    return properties;
+  }
+  bool MayStart(int64_t, int64_t) const override { return true; }
+  bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
+  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kApply; }
+  Transform OnApply(const RangeProgress&, const Update&) const override { return {1.0f, 0.5f}; }
+  int64_t Ticks(const RangeProgress&, const Buffered&, int64_t steps) const override {
+    return steps;
+  }
+};
+
+class RangeTest : public ::testing::Test {
+ protected:
+  RangeTest() : policy_(3) {
+    plan_.name = "w";
+    plan_.dim = 1;
+    plan_.expected_rows = 1;
+    plan_.initializer.set_kind(Initializer::CONSTANT);
+    plan_.initializer.set_scale(100);
+    Optimizer sgd;
+    sgd.set_kind(Optimizer::SGD);
+    sgd.set_learning_rate(1);
+    optimizer_ = *NewRowOptimizer(sgd);
+    table_.plan = &plan_;
+    table_.optimizer = optimizer_.get();
+    table_.policy = &policy_;
+    table_.reads = 2;
+    table_.workers = 4;
+    table_.record = true;
+    table_.records = &records_;
+    range_ = std::make_unique<Range>(0, 0, 0, &table_, &scratch_);
+  }
+
+  // `rows` false: an update that touches nothing in this range.
+  void Give(int rank, int64_t step, float gradient, uint64_t samples, bool rows = true,
+            int64_t version_read = -1) {
+    HeldUpdate update;
+    update.rank = rank;
+    update.step = step;
+    update.samples = samples;
+    update.version_read = version_read < 0 ? range_->progress().version : version_read;
+    if (rows) {
+      update.keys = buffers_.Alloc(sizeof kKey);
+      update.keys.MutableAs<uint64_t>()[0] = kKey;
+      update.values = buffers_.Alloc(sizeof gradient);
+      update.values.MutableAs<float>()[0] = gradient;
+    }
+    EXPECT_EQ(range_->Admit(absl::UnixEpoch(), /*incarnation=*/1, step, std::move(update), false),
+              Range::Admission::kAdmitted);
+  }
+  // Worker `rank` reads the row for `step`, as a shard would have answered it.
+  void Read(int rank, int64_t step) {
+    const float row = Row();
+    range_->RememberRead(rank, step, {&kKey, 1}, {&row, 1});
+  }
+  void Use(const UpdatePolicy& policy) {
+    table_.policy = &policy;
+    range_ = std::make_unique<Range>(0, 0, 0, &table_, &scratch_);
+  }
+  float Row() {
+    float row = 0;
+    range_->store().Peek({&kKey, 1}, {&row, 1});
+    return row;
+  }
+  std::vector<int> Workers() const {
+    std::vector<int> workers;
+    for (const UpdateRecord& record : records_) workers.push_back(record.worker);
+    return workers;
+  }
+
+  BatchPolicy policy_;
+  TablePlan plan_;
+  std::unique_ptr<RowOptimizer> optimizer_;
+  TableContext table_;
+  std::vector<UpdateRecord> records_;
+  FoldScratch scratch_;
+  HeapBufferSource buffers_;
+  std::unique_ptr<Range> range_;
+};
+
+TEST_F(RangeTest, ABatchIsFoldedInOrderOfArrivalWhenThePolicyClosesIt) {
+  Give(3, 0, 8, 1);  // counts a quarter
+  Give(0, 0, 2, 2);
+  EXPECT_EQ(Row(), 100);
+  EXPECT_EQ(range_->progress().version, 0);
+  EXPECT_EQ(range_->progress().workers[3].applied, 0);
+  Give(1, 0, 6, 1);  // counts a half
+  EXPECT_EQ(Row(), 100 - (8.0f / 4 + 2 + 6.0f / 2) / 4);
+  EXPECT_EQ(range_->progress().version, 1);
+  EXPECT_EQ(range_->progress().workers[3].applied, 1);
+  EXPECT_EQ(range_->held_bytes(), 0u);
+  EXPECT_THAT(Workers(), ElementsAre(3, 0, 1));
+  // The same worker may be in a batch more than once, and one without rows here counts.
+  Give(2, 0, 3, 1);
+  Give(2, 1, 3, 1);
+  EXPECT_EQ(range_->progress().version, 1);
+  Give(0, 1, 0, 2, /*rows=*/false);
+  EXPECT_EQ(Row(), 98.25f - (1.0f + 1.0f) / 4);
+  EXPECT_EQ(range_->progress().version, 2);
+}
+
+TEST_F(RangeTest, AnOpenBatchMovesWithItsRange) {
+  Give(3, 0, 8, 1);
+  Give(0, 0, 2, 2);
+  const size_t held = range_->held_bytes();
+  const RangeImage image = range_->Image();
+  range_ = std::make_unique<Range>(0, 0, 0, &table_, &scratch_);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  EXPECT_EQ(range_->held_bytes(), held);
+  Give(1, 0, 6, 1);
+  EXPECT_EQ(Row(), 98.25f);
+  EXPECT_THAT(Workers(), ElementsAre(3, 0, 1));
+}
+
+TEST_F(RangeTest, AnUpdateMayKnowItsRowsAsTheyWereRead) {
+  const Compensating policy;
+  Use(policy);
+  Read(0, 0);
+  Read(1, 0);
+  const size_t of_two = range_->held_bytes();
+  EXPECT_EQ(of_two, 2 * (sizeof kKey + sizeof(float)));
+  Give(0, 0, 8, 2);  // mean 4; nothing has changed since
+  EXPECT_EQ(Row(), 96);
+  EXPECT_EQ(range_->held_bytes(), of_two / 2) << "its read is forgotten";
+  // The range moves with what worker 1 has read: the row has come down by 4 since.
+  const RangeImage image = range_->Image();
+  Use(policy);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  EXPECT_EQ(range_->held_bytes(), of_two / 2);
+  Give(1, 0, 6, 2, true, /*version_read=*/0);  // 3 + 1/2 * 3 * 3 * (96 - 100) = -15
+  EXPECT_EQ(Row(), 111);
+  EXPECT_EQ(range_->held_bytes(), 0u);
+}
+
+// What was not read, read at another version, or read too long ago counts as unchanged.
+TEST_F(RangeTest, ARowThatIsNotRememberedIsNotCompensated) {
+  const Compensating policy;
+  Use(policy);
+  for (int64_t step = 0; step < 50; ++step) Read(1, step);
+  EXPECT_EQ(range_->held_bytes(), 2 * (sizeof kKey + sizeof(float))) << "the last two";
+  Give(0, 0, 4, 1);
+  Give(1, 0, 1, 1, true, /*version_read=*/0);
+  Give(0, 1, 4, 1);
+  Give(2, 0, 1, 1, true, /*version_read=*/0);
+  EXPECT_EQ(Row(), 90);
+  EXPECT_EQ(range_->held_bytes(), 2 * (sizeof kKey + sizeof(float)));
+}
+
+// Bytes of another layout are refused, and so is every cut of the right ones.
+TEST_F(RangeTest, HeldUpdatesThatAreNotWholeAreRefused) {
+  Give(3, 0, 8, 1);
+  RangeImage image = range_->Image();
+  const std::string whole = image.held;
+  for (size_t size = 0; size < whole.size(); ++size) {
+    image.held = whole.substr(0, size);
+    Range other(0, 0, 0, &table_, &scratch_);
+    EXPECT_FALSE(other.Restore(image, buffers_).ok()) << size;
+  }
+  image.held = whole;
+  image.held[2 * sizeof(uint64_t) + 4] = 1;
+  EXPECT_FALSE(range_->Restore(image, buffers_).ok());
+}
+
+}  // namespace
+}  // namespace tandem
