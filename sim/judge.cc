@@ -122,7 +122,7 @@ void Judge::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) 
                                       "can explain: ", taken.status().message()));
   }
   if (DenseOnServers()) {
-    CheckBounds(rank, step, table, ToyModel::kDenseKey, PolicyOf(table), *taken);
+    CheckBounds(rank, step, table, ToyModel::kDenseKey, *taken);
   } else {
     CheckExact(rank, step, table, ToyModel::kDenseKey, *taken);
   }

@@ -179,7 +179,7 @@ TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
 TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
   for (const int unacknowledged : {1, 3}) {
     int64_t most = 0;
-    for (uint64_t seed = TestSeed(); seed < TestSeed() + 12; ++seed) {
+    for (uint64_t seed = TestSeed(); seed < TestSeed() + 60; ++seed) {
       SimJob job;
       job.servers = 4;
       job.policy = seed % 2 == 0 ? "kind: BSP" : "kind: FIXED_DELAY delay: 2";

@@ -214,7 +214,8 @@ TEST_F(ShardSaveTest, ARangeThatChangesEndsTheSave) {
   HeldUpdate update;
   update.rank = 0;
   Range* const range = shard_->OwnedRanges()[0];
-  ASSERT_EQ(range->Admit(1, 0, std::move(update), false), Range::Admission::kAdmitted);
+  ASSERT_EQ(range->Admit(absl::UnixEpoch(), 1, 0, std::move(update), false),
+            Range::Admission::kAdmitted);
   const absl::Status status = save.Step(7).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("range 0 changed"));

@@ -17,8 +17,8 @@ class StepPipelineTest : public TrainerMachineTest {
     pipeline_->Begin();
     Run();
   }
-  void Run(bool hold = false) {
-    while (!pipeline_->over() && pipeline_->Advance(now_, hold, &effects_)) {
+  void Run(int64_t hold_from = kUnbounded) {
+    while (!pipeline_->over() && pipeline_->Advance(now_, hold_from, &effects_)) {
     }
   }
   // The first task of this type, taken out of the effects.
@@ -136,10 +136,31 @@ TEST_F(StepPipelineTest, NoStepBeginsWhileItIsHeld) {
   for (const ClientCore::Completion& c : TakeCompletions()) {
     pipeline_->OnCompletion(now_, c, &effects_);
   }
-  Run(/*hold=*/true);
+  Run(/*hold_from=*/0);
   EXPECT_EQ(Count<ComputeTask>(), 0u);
   Run();
   EXPECT_EQ(Count<ComputeTask>(), 1u);
+}
+
+TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondASave) {
+  Begin("kind: BACKUP_WORKERS backups: 1", "SERVERS");
+  Fetch(4);
+  pipeline_->OnOpenStep(5);
+  Run(/*hold_from=*/3);
+  EXPECT_EQ(context_->step, 0) << "a batch is being fetched for a step";
+  const auto fetch = Take<FetchTask>();
+  fetch.slot->batch.samples = 4;
+  pipeline_->OnTaskDone(fetch);
+  Run(/*hold_from=*/3);
+  EXPECT_EQ(context_->step, 3);
+  EXPECT_EQ(context_->pushed, 3);
+  for (const ParsedFrame& push : Sent(FrameKind::kPush)) {
+    EXPECT_EQ(push.header.first_step, 0);
+    EXPECT_EQ(push.header.step, 2);
+    EXPECT_EQ(push.header.samples, 0u);
+  }
+  EXPECT_EQ(fetch.slot->step, 4) << "what was fetched for step 1 is for the second one from here";
+  EXPECT_EQ(Count<ComputeTask>(), 0u);
 }
 
 TEST_F(StepPipelineTest, UnacknowledgedStepsAreBounded) {

@@ -59,6 +59,16 @@ class TrainerCoreTest : public ::testing::Test {
     return frames;
   }
 
+  // The last task of this type that was handed out; one without a slot if there is none.
+  template <typename Task>
+  Task TaskOf() const {
+    Task last{};
+    for (const TrainerTask& task : effects_.tasks) {
+      if (const auto* const found = std::get_if<Task>(&task)) last = *found;
+    }
+    return last;
+  }
+
   JobPlan plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
@@ -130,10 +140,7 @@ TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
     core_->OnFrame(now_, Decoded(EncodeDataFrame(buffers_, rows, {&e, 1}, Buffer(), Buffer())),
                    &effects_);
   }
-  ComputeTask compute;
-  for (const TrainerTask& task : effects_.tasks) {
-    if (const auto* const found = std::get_if<ComputeTask>(&task)) compute = *found;
-  }
+  const auto compute = TaskOf<ComputeTask>();
   ASSERT_NE(compute.slot, nullptr);
   compute.slot->loss_sum = std::numeric_limits<double>::quiet_NaN();
   core_->OnTaskDone(now_, compute, absl::OkStatus(), &effects_);
@@ -145,14 +152,8 @@ TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
 TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
   Start("kind: BACKUP_WORKERS backups: 1", "SERVERS", /*rank=*/1);
   Release("assigned");
-  const auto task_of = [&](TrainerTask::Kind kind) {
-    for (const TrainerTask& task : effects_.tasks) {
-      if (task.kind == kind) return task;
-    }
-    return TrainerTask();
-  };
   const auto fetch = [&] {
-    TrainerTask task = task_of(TrainerTask::Kind::kFetch);
+    const auto task = TaskOf<FetchTask>();
     ASSERT_NE(task.slot, nullptr);
     task.slot->batch.samples = 4;
     effects_.Clear();
@@ -190,7 +191,7 @@ TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
   };
   fetch();  // step 0 ...
   answer(FrameKind::kRows, {});
-  const TrainerTask compute = task_of(TrainerTask::Kind::kCompute);
+  const auto compute = TaskOf<ComputeTask>();
   ASSERT_NE(compute.slot, nullptr);
   fetch();  // ... and step 1 while it computes
   effects_.Clear();
@@ -200,6 +201,8 @@ TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
   dropped.status = SliceStatus::kDropped;
   dropped.version = 6;
   answer(FrameKind::kAck, {dropped});
+  EXPECT_EQ(core_->step(), 1) << "a batch is being fetched for a step";
+  fetch();
   EXPECT_EQ(core_->step(), 6);
   const std::vector<ParsedFrame> pushes = Sent(FrameKind::kPush);
   ASSERT_GE(pushes.size(), 1u);
@@ -208,7 +211,7 @@ TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
   EXPECT_EQ(pushes[0].header.samples, 0u);
   const std::vector<ParsedFrame> pulls = Sent(FrameKind::kPull);
   ASSERT_GE(pulls.size(), 1u);
-  EXPECT_EQ(pulls.back().header.step, 6) << "the batch read for step 1";
+  EXPECT_EQ(pulls.back().header.step, 6) << "the batch fetched for step 1";
 }
 
 TEST_F(TrainerCoreTest, AFailedTaskEndsTheJobWithItsReason) {
