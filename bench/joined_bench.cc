@@ -60,7 +60,7 @@ absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
   join.ranks = options.ranks;
   join.member = ports.member();
   TANDEM_ASSIGN_OR_RETURN(const auto client, CoordinatorClient::Join(join, deadline));
-  const Membership membership = client->membership();
+  const GroupMembership membership = client->membership();
   ConnectOptions connect;
   connect.links = choice;
   connect.shm_capacity = static_cast<size_t>(options.ring_bytes);

@@ -93,7 +93,7 @@ constexpr absl::Duration kMeet = absl::Seconds(60);
 absl::StatusOr<Links> ConnectFramed(int rank, LinkChoice choice, std::vector<LinkParts> parts) {
   const absl::Time deadline = MonotonicNow() + kMeet;
   TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open("127.0.0.1", choice));
-  Membership group;
+  GroupMembership group;
   group.rank = rank;
   group.token = "ranks of one benchmark";
   group.members.resize(parts.size());

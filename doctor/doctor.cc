@@ -31,16 +31,16 @@ constexpr int kGoodMtu = 4096;
 constexpr double kClockWarning = 0.1, kClockProblem = 60;  // seconds
 
 Finding Ok(std::string check, std::string found) {
-  return {Level::kOk, std::move(check), std::move(found), ""};
+  return {Severity::kOk, std::move(check), std::move(found), ""};
 }
 Finding Warning(std::string check, std::string found, std::string advice) {
-  return {Level::kWarning, std::move(check), std::move(found), std::move(advice)};
+  return {Severity::kWarning, std::move(check), std::move(found), std::move(advice)};
 }
 Finding Problem(std::string check, std::string found, std::string advice) {
-  return {Level::kProblem, std::move(check), std::move(found), std::move(advice)};
+  return {Severity::kProblem, std::move(check), std::move(found), std::move(advice)};
 }
 Finding Either(bool problem, std::string check, std::string found, std::string advice) {
-  return {problem ? Level::kProblem : Level::kWarning, std::move(check), std::move(found),
+  return {problem ? Severity::kProblem : Severity::kWarning, std::move(check), std::move(found),
           std::move(advice)};
 }
 
@@ -342,8 +342,8 @@ Finding ExamineClock(const PairFacts& pair) {
 
 }  // namespace
 
-const char* LevelName(Level level) {
-  return level == Level::kOk ? "ok" : level == Level::kWarning ? "warning" : "problem";
+const char* SeverityName(Severity level) {
+  return level == Severity::kOk ? "ok" : level == Severity::kWarning ? "warning" : "problem";
 }
 
 JobNeeds NeedsOf(const JobPlan& plan, int servers, int workers) {

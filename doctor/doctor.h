@@ -14,10 +14,10 @@
 
 namespace tandem {
 
-enum class Level { kOk, kWarning, kProblem };
+enum class Severity { kOk, kWarning, kProblem };
 
 struct Finding {
-  Level level = Level::kOk;
+  Severity level = Severity::kOk;
   std::string check;   // "open files"
   std::string found;   // one line
   std::string advice;  // one line; empty if nothing is to be done
@@ -44,7 +44,7 @@ struct OurSide {
 OurSide OurSideOf(const HostFacts& host, Cluster::Transport transport, std::string job_hash);
 std::vector<Finding> ExaminePair(const OurSide& ours, const PairFacts& pair);
 
-const char* LevelName(Level level);  // "ok", "warning", "problem"
+const char* SeverityName(Severity level);  // "ok", "warning", "problem"
 
 }  // namespace tandem
 

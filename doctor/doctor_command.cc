@@ -116,7 +116,7 @@ void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorRepor
     PairReport failed;
     failed.facts.from = peer;
     failed.facts.to = "others";
-    failed.findings.push_back({Level::kProblem, "reach", std::string(pairs.status().message()),
+    failed.findings.push_back({Severity::kProblem, "reach", std::string(pairs.status().message()),
                                "see its own doctor's output"});
     report->pairs.push_back(std::move(failed));
   }
@@ -160,7 +160,7 @@ int Report(const DoctorFlags& flags, const DoctorReport& report) {
   const std::string text = flags.json ? ReportJson(report) : ReportText(report, StyleOfTerminal());
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
-  return CountOf(report, Level::kProblem) > 0 ? kExitFailed : kExitOk;
+  return CountOf(report, Severity::kProblem) > 0 ? kExitFailed : kExitOk;
 }
 
 }  // namespace

@@ -127,9 +127,9 @@ std::vector<Finding> FindingsOf(const json& object) {
   for (const json& one : *list) {
     if (!one.is_object()) continue;
     const std::string level = TextOf(one, "level");
-    findings.push_back({level == "problem"   ? Level::kProblem
-                        : level == "warning" ? Level::kWarning
-                                             : Level::kOk,
+    findings.push_back({level == "problem"   ? Severity::kProblem
+                        : level == "warning" ? Severity::kWarning
+                                             : Severity::kOk,
                         TextOf(one, "check"), TextOf(one, "found"), TextOf(one, "advice")});
   }
   return findings;
@@ -218,7 +218,7 @@ PairReport PairOf(const json& object) {
 }  // namespace
 
 json ToJson(const Finding& finding) {
-  return {{"level", LevelName(finding.level)},
+  return {{"level", SeverityName(finding.level)},
           {"check", finding.check},
           {"found", finding.found},
           {"advice", finding.advice}};

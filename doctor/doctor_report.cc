@@ -35,12 +35,14 @@ void AppendWrapped(absl::string_view text, size_t column, size_t columns, std::s
   absl::StrAppend(out, "\n");
 }
 
-const char* ColourOf(Level level) {
-  return level == Level::kOk ? "\x1b[32m" : level == Level::kWarning ? "\x1b[33m" : "\x1b[1;31m";
+const char* ColourOf(Severity level) {
+  return level == Severity::kOk        ? "\x1b[32m"
+         : level == Severity::kWarning ? "\x1b[33m"
+                                       : "\x1b[1;31m";
 }
 
 void AppendFinding(const Finding& finding, const ReportStyle& style, std::string* out) {
-  const std::string level = LevelName(finding.level);
+  const std::string level = SeverityName(finding.level);
   absl::StrAppend(out, std::string(kLevelColumn, ' '), style.colour ? ColourOf(finding.level) : "",
                   level, style.colour ? "\x1b[0m" : "",
                   std::string(kCheckColumn - kLevelColumn - level.size(), ' '));
@@ -75,7 +77,7 @@ std::string Counted(int n, absl::string_view what) {
 
 }  // namespace
 
-int CountOf(const DoctorReport& report, Level level) {
+int CountOf(const DoctorReport& report, Severity level) {
   int count = 0;
   ForEachFinding(report, [&](const Finding& finding) { count += finding.level == level; });
   return count;
@@ -92,15 +94,15 @@ std::string ReportText(const DoctorReport& report, const ReportStyle& style) {
   for (const PairReport& pair : report.pairs) {
     AppendSection(absl::StrCat(pair.facts.from, " -> ", pair.facts.to), pair.findings, style, &out);
   }
-  absl::StrAppend(&out, "\n", Counted(CountOf(report, Level::kProblem), "problem"), ", ",
-                  Counted(CountOf(report, Level::kWarning), "warning"), ", ",
-                  CountOf(report, Level::kOk), " ok\n");
+  absl::StrAppend(&out, "\n", Counted(CountOf(report, Severity::kProblem), "problem"), ", ",
+                  Counted(CountOf(report, Severity::kWarning), "warning"), ", ",
+                  CountOf(report, Severity::kOk), " ok\n");
   return out;
 }
 
 std::string ReportJson(const DoctorReport& report) {
-  nlohmann::json object = {{"problems", CountOf(report, Level::kProblem)},
-                           {"warnings", CountOf(report, Level::kWarning)},
+  nlohmann::json object = {{"problems", CountOf(report, Severity::kProblem)},
+                           {"warnings", CountOf(report, Severity::kWarning)},
                            {"hosts", nlohmann::json::array()},
                            {"pairs", nlohmann::json::array()}};
   for (const HostReport& host : report.hosts) {

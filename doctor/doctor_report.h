@@ -22,7 +22,7 @@ struct ReportStyle {
   bool colour = false;
 };
 
-int CountOf(const DoctorReport& report, Level level);
+int CountOf(const DoctorReport& report, Severity level);
 // A section a host and a pair; no line is longer than the columns unless a word is.
 std::string ReportText(const DoctorReport& report, const ReportStyle& style);
 std::string ReportJson(const DoctorReport& report);

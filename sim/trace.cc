@@ -30,12 +30,12 @@ const char* KindName(FrameKind kind) {
 
 }  // namespace
 
-void Trace::Add(Entry entry) {
+void EventTrace::Add(Entry entry) {
   entries_.push_back(std::move(entry));
   if (entries_.size() > lines_) entries_.pop_front();
 }
 
-void Trace::Frame(absl::Time now, const char* what, EndpointId to, const FrameHeader& header) {
+void EventTrace::Frame(absl::Time now, const char* what, EndpointId to, const FrameHeader& header) {
   for (const uint64_t part :
        {static_cast<uint64_t>(absl::ToUnixNanos(now)), uint64_t{to.Pack()},
         uint64_t{header.sender.Pack()}, static_cast<uint64_t>(header.kind), header.request,
@@ -46,12 +46,12 @@ void Trace::Frame(absl::Time now, const char* what, EndpointId to, const FrameHe
   Add({now, what, to, header, ""});
 }
 
-void Trace::Line(absl::Time now, std::string text) {
+void EventTrace::Line(absl::Time now, std::string text) {
   hash_ = HashCombine(hash_, HashName(text) ^ static_cast<uint64_t>(absl::ToUnixNanos(now)));
   Add({now, nullptr, {}, {}, std::move(text)});
 }
 
-std::string Trace::Text() const {
+std::string EventTrace::Text() const {
   std::string out;
   for (const Entry& e : entries_) {
     absl::StrAppendFormat(&out, "%10.3f ms  ",

@@ -14,9 +14,9 @@
 
 namespace tandem {
 
-class Trace {
+class EventTrace {
  public:
-  explicit Trace(size_t lines) : lines_(lines) {}
+  explicit EventTrace(size_t lines) : lines_(lines) {}
 
   // `what` outlives the trace: "sent", "arrives", "lost".
   void Frame(absl::Time now, const char* what, EndpointId to, const FrameHeader& header);

@@ -222,7 +222,7 @@ class World {
   const WorldOptions options_;
   std::unique_ptr<ToyModel> model_;  // null with another runner, and then so is the judge
   std::unique_ptr<Judge> judge_;
-  Trace trace_;
+  EventTrace trace_;
   HeapBufferSource buffers_;
   Random random_;
   SimNetwork network_;

@@ -74,7 +74,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, con
   join.ranks = static_cast<int>(workers.size());
   join.member = ports.member();
   join.interrupted = [watch = options->watch] { return watch->Verdict(); };
-  TANDEM_ASSIGN_OR_RETURN(const Membership membership, CoordinatorClient::Meet(join, deadline));
+  TANDEM_ASSIGN_OR_RETURN(const GroupMembership membership,
+                          CoordinatorClient::Meet(join, deadline));
   ConnectOptions connect;
   connect.links = LinksOf(plan);
   connect.interrupted = join.interrupted;

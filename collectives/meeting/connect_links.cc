@@ -38,7 +38,7 @@ constexpr absl::Duration kAsk = absl::Milliseconds(250);  // between questions t
 //      refusal or a failure the next way to that peer is tried, if there is one.
 class Connector {
  public:
-  Connector(const Membership& membership, LinkPorts& ports, const ConnectOptions& options,
+  Connector(const GroupMembership& membership, LinkPorts& ports, const ConnectOptions& options,
             absl::Time deadline)
       : group_(membership),
         ports_(ports),
@@ -98,7 +98,7 @@ class Connector {
     if (options_.log) options_.log(line);
   }
 
-  const Membership& group_;
+  const GroupMembership& group_;
   LinkPorts& ports_;
   const ConnectOptions& options_;
   const absl::Time deadline_;
@@ -494,7 +494,7 @@ void Connector::AdmitShm(Attempt& attempt, UnixMessage message) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::unique_ptr<Link>>> ConnectLinks(const Membership& membership,
+absl::StatusOr<std::vector<std::unique_ptr<Link>>> ConnectLinks(const GroupMembership& membership,
                                                                 LinkPorts& ports,
                                                                 const ConnectOptions& options,
                                                                 absl::Time deadline) {

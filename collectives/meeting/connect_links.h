@@ -38,7 +38,7 @@ struct ConnectOptions {
 
 // Links by rank; null at the own one. DEADLINE_EXCEEDED names the ranks that are missing; with a
 // watch: what all ranks agree on. Blocks.
-absl::StatusOr<std::vector<std::unique_ptr<Link>>> ConnectLinks(const Membership& membership,
+absl::StatusOr<std::vector<std::unique_ptr<Link>>> ConnectLinks(const GroupMembership& membership,
                                                                 LinkPorts& ports,
                                                                 const ConnectOptions& options,
                                                                 absl::Time deadline);

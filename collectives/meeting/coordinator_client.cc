@@ -66,8 +66,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Join(
   return client;
 }
 
-absl::StatusOr<Membership> CoordinatorClient::Meet(const JoinOptions& options,
-                                                   absl::Time deadline) {
+absl::StatusOr<GroupMembership> CoordinatorClient::Meet(const JoinOptions& options,
+                                                        absl::Time deadline) {
   TANDEM_ASSIGN_OR_RETURN(const auto client, Join(options, deadline));
   return client->membership();
 }
@@ -114,12 +114,12 @@ CoordinatorClient::~CoordinatorClient() {
   thread_.join();
 }
 
-Membership CoordinatorClient::membership() const {
+GroupMembership CoordinatorClient::membership() const {
   absl::MutexLock lock(&mu_);
   return membership_;
 }
 
-absl::StatusOr<Membership> CoordinatorClient::Shrink(absl::Time deadline) {
+absl::StatusOr<GroupMembership> CoordinatorClient::Shrink(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   if (!connected_ || leaving_) {
     return absl::UnavailableError("without its coordinator a group cannot shrink");
@@ -286,7 +286,7 @@ void CoordinatorClient::Handle(const FromCoordinator& message) {
 }
 
 void CoordinatorClient::TakeWelcome(const rendezvous::Welcome& welcome) {
-  membership_ = Membership();
+  membership_ = GroupMembership();
   membership_.rank = welcome.rank();
   for (const rendezvous::Member& member : welcome.members()) {
     membership_.members.push_back(FromProto(member));

@@ -53,13 +53,13 @@ class CoordinatorClient final : public GroupWatch {
                                                                  absl::Time deadline);
   // Only exchanges addresses: meets the others as above, and leaves. What becomes of them is not the
   // coordinator's business then: for groups of which somebody else says who is lost.
-  static absl::StatusOr<Membership> Meet(const JoinOptions& options, absl::Time deadline);
+  static absl::StatusOr<GroupMembership> Meet(const JoinOptions& options, absl::Time deadline);
   // Says goodbye. A process that ends without it is taken for killed.
   ~CoordinatorClient() override;
   CoordinatorClient(const CoordinatorClient&) = delete;
   CoordinatorClient& operator=(const CoordinatorClient&) = delete;
 
-  Membership membership() const;  // changed by Shrink only
+  GroupMembership membership() const;  // changed by Shrink only
 
   // OK until the group has failed; one load.
   absl::Status Verdict() override;
@@ -78,7 +78,7 @@ class CoordinatorClient final : public GroupWatch {
 
   // After a verdict: the group of those that live and ask for it too. By the deadline at the latest
   // with those that did by then. Clears the verdict.
-  absl::StatusOr<Membership> Shrink(absl::Time deadline);
+  absl::StatusOr<GroupMembership> Shrink(absl::Time deadline);
 
   // Nothing more is wanted of this rank. Later calls do nothing.
   void Goodbye();
@@ -108,7 +108,7 @@ class CoordinatorClient final : public GroupWatch {
   mutable absl::Mutex mu_;
   CondVar changed_;  // answered, lost its coordinator, or has a verdict
   MessageStream stream_ ABSL_GUARDED_BY(mu_);
-  Membership membership_ ABSL_GUARDED_BY(mu_);
+  GroupMembership membership_ ABSL_GUARDED_BY(mu_);
   absl::Duration beat_ ABSL_GUARDED_BY(mu_) = absl::InfiniteDuration();
   int coordinator_rank_ ABSL_GUARDED_BY(mu_) = -1;
   bool answered_ ABSL_GUARDED_BY(mu_) = false;

@@ -25,12 +25,12 @@ std::string LinkTarget(const char* path) {
 
 }  // namespace
 
-bool Membership::SameHost(int a, int b) const {
+bool GroupMembership::SameHost(int a, int b) const {
   const std::string& host = members[static_cast<size_t>(a)].host;
   return !host.empty() && host == members[static_cast<size_t>(b)].host;
 }
 
-std::vector<int> Membership::HostOfRank() const {
+std::vector<int> GroupMembership::HostOfRank() const {
   std::vector<int> host(members.size(), -1);
   int hosts = 0;
   for (int r = 0; r < ranks(); ++r) {

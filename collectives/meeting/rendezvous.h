@@ -21,7 +21,7 @@ struct GroupMember {
   std::string zmq_address = "";  // tcp://host:port where it takes links over ZeroMQ; empty: nowhere
 };
 
-struct Membership {
+struct GroupMembership {
   int rank = 0;
   std::vector<GroupMember> members;  // by rank
   std::string token;                 // links of other groups and strangers do not have it

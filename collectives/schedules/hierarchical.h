@@ -42,7 +42,7 @@ void Embed(const std::vector<int>& members, const Schedule& group, size_t steps,
 // ---- Reduce, broadcast, reduce-scatter, allgather (two_level.cc) ----
 
 // One collective among some ranks, of which shape.rank is one by its number in `members`.
-struct Level {
+struct HierarchyLevel {
   Phase phase;
   CollectiveShape shape;
   std::vector<int> members;
@@ -57,10 +57,10 @@ class TwoLevel {
   TwoLevel(Primitive primitive, const CollectiveShape& shape);
 
   bool OneHost() const { return map_.hosts.size() == 1; }  // then the inner algorithm does it all
-  Level Inner() const;                                     // of the host of shape.rank
+  HierarchyLevel Inner() const;                            // of the host of shape.rank
   // Between one rank of each host: all first ranks of a host, all second ones, ... as far as the
   // smallest host goes. Only if InOuter().
-  Level Outer() const;
+  HierarchyLevel Outer() const;
   // Steps of the longest, so that all ranks make as many.
   size_t InnerSteps() const;
   size_t OuterSteps() const;

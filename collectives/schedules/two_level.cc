@@ -26,13 +26,13 @@
 namespace tandem {
 namespace {
 
-Schedule Make(const Level& level) {
+Schedule Make(const HierarchyLevel& level) {
   auto schedule = MakeSchedule(level.phase.primitive, level.phase.algorithm, level.shape);
   TANDEM_CHECK(schedule.ok());
   return *std::move(schedule);
 }
 
-size_t StepsOf(const Level& level) { return Make(level).steps.size(); }
+size_t StepsOf(const HierarchyLevel& level) { return Make(level).steps.size(); }
 
 // Every piece of `region` becomes one of `to`, `by` elements further.
 void Move(Schedule* s, Region region, Region to, int64_t by) {
@@ -113,8 +113,8 @@ TwoLevel::TwoLevel(Primitive primitive, const CollectiveShape& shape)
       lanes_(HasLanes(primitive) ? map_.smallest : 0),
       leader_(lanes_ > 0 ? -1 : LeaderOf(map_, map_.host, shape.root)) {}
 
-Level TwoLevel::Inner() const {
-  Level level;
+HierarchyLevel TwoLevel::Inner() const {
+  HierarchyLevel level;
   level.phase = {primitive_, InnerOf(primitive_, shape_)};
   level.members = map_.hosts[static_cast<size_t>(map_.host)];
   level.shape.rank = map_.local;
@@ -135,8 +135,8 @@ Level TwoLevel::Inner() const {
   return level;
 }
 
-Level TwoLevel::Outer() const {
-  Level level;
+HierarchyLevel TwoLevel::Outer() const {
+  HierarchyLevel level;
   level.phase = {primitive_, OuterOf(primitive_, shape_)};
   level.across = true;
   level.shape.rank = map_.host;
@@ -171,7 +171,7 @@ size_t TwoLevel::InnerSteps() const {
   for (const std::vector<int>& host : map_.hosts) {
     CollectiveShape of_host = shape_;
     of_host.rank = host[0];
-    Level level = TwoLevel(primitive_, of_host).Inner();
+    HierarchyLevel level = TwoLevel(primitive_, of_host).Inner();
     most = std::max(most, StepsOf(level));
     level.shape.in_place = false;  // who is alone copies
     most = std::max(most, StepsOf(level));
@@ -242,11 +242,11 @@ Schedule HierarchicalBroadcast(const CollectiveShape& shape) {
     part.segment = 0;
     const TwoLevel levels(Primitive::kBroadcast, part);
     const Schedule group = NewSchedule(Primitive::kBroadcast, part);
-    const Level inner = levels.Inner();
+    const HierarchyLevel inner = levels.Inner();
     Schedule first = Empty(group);
     std::vector<int> members = inner.members;
     if (levels.InOuter()) {
-      const Level outer = levels.Outer();
+      const HierarchyLevel outer = levels.Outer();
       first = Make(outer);
       members = outer.members;
     }
@@ -266,12 +266,12 @@ Schedule HierarchicalReduce(const CollectiveShape& shape) {
     const TwoLevel levels(Primitive::kReduce, part);
     const Schedule group = NewSchedule(Primitive::kReduce, part);
     const bool root = part.rank == part.root;
-    const Level inner = levels.Inner();
+    const HierarchyLevel inner = levels.Inner();
     Schedule first = Make(inner);
     Schedule second = Empty(group);
     std::vector<int> members = inner.members;
     if (levels.InOuter()) {
-      const Level outer = levels.Outer();
+      const HierarchyLevel outer = levels.Outer();
       second = Make(outer);
       members = outer.members;
       const Region sums = root ? Region::kOutput : Region::kScratch;
@@ -309,11 +309,11 @@ Schedule HierarchicalAllGather(const CollectiveShape& shape) {
   }
   hand_in.scratch = shape.Total();
 
-  const Level inner = levels.Inner();
+  const HierarchyLevel inner = levels.Inner();
   Schedule across = Empty(group);
   std::vector<int> members = inner.members;
   if (levels.InOuter()) {
-    const Level outer = levels.Outer();
+    const HierarchyLevel outer = levels.Outer();
     across = Make(outer);
     members = outer.members;
     ReserveScratch(shape.Total(), &across);
@@ -346,7 +346,7 @@ Schedule HierarchicalReduceScatter(const CollectiveShape& shape) {
   if (levels.OneHost()) return InnerAlone(Primitive::kReduceScatter, shape);
   const Schedule group = NewSchedule(Primitive::kReduceScatter, shape);
   const std::vector<Piece> place = levels.ByLane();
-  const Level inner = levels.Inner();
+  const HierarchyLevel inner = levels.Inner();
   const int64_t host_sums = shape.Total(), sums = host_sums + inner.shape.CountOf(inner.shape.rank);
 
   Schedule pack = Empty(group);
@@ -368,7 +368,7 @@ Schedule HierarchicalReduceScatter(const CollectiveShape& shape) {
   const Piece own{0, shape.CountOf(shape.rank)};
   Step& last = hand_out.AddStep();
   if (levels.InOuter()) {
-    const Level outer = levels.Outer();
+    const HierarchyLevel outer = levels.Outer();
     across = Make(outer);
     members = outer.members;
     ReserveScratch(sums + outer.shape.CountOf(outer.shape.rank), &across);
@@ -394,7 +394,7 @@ namespace {
 // The levels, and what those who are in no lane hand to their stand-ins, or get from them.
 Traffic LevelsTraffic(Primitive primitive, const CollectiveShape& shape) {
   const TwoLevel levels(primitive, shape);
-  const auto of = [](const Level& level) {
+  const auto of = [](const HierarchyLevel& level) {
     return AlgorithmTraffic(level.phase.primitive, level.phase.algorithm, level.shape);
   };
   Traffic traffic = of(levels.Inner());

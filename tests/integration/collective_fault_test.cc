@@ -64,7 +64,7 @@ struct Member {
 };
 
 absl::Status MakeGroup(const Scenario& scenario, Member* member) {
-  const Membership membership = member->client->membership();
+  const GroupMembership membership = member->client->membership();
   ConnectOptions connect;
   connect.links = scenario.links;
   connect.watch = member->client.get();

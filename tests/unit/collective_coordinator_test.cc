@@ -567,7 +567,7 @@ absl::StatusOr<Ready> Meet(int rank, int ranks, const std::string& coordinator,
 }
 
 absl::StatusOr<std::unique_ptr<Group>> JoinGroup(Ready& ready, LinkChoice choice) {
-  const Membership members = ready.client->membership();
+  const GroupMembership members = ready.client->membership();
   ConnectOptions options;
   options.links = choice;
   options.watch = ready.client.get();
@@ -806,7 +806,7 @@ TEST(StrangerTest, GarbageIsRefusedAndOthersGoOn) {
 
 // Strangers at the door of a rank: refused, named, and the links are made all the same.
 TEST(StrangerTest, LinksOfOthersAreRefused) {
-  Membership members;
+  GroupMembership members;
   members.token = "0123456789abcdef";
   std::vector<LinkPorts> ports;
   for (int rank = 0; rank < 2; ++rank) {
@@ -841,7 +841,7 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
 
   std::vector<std::string> log;
   const auto connect = [&](int rank) {
-    Membership mine = members;
+    GroupMembership mine = members;
     mine.rank = rank;
     ConnectOptions options;
     if (rank == 0) options.log = [&](absl::string_view line) { log.emplace_back(line); };
@@ -861,7 +861,7 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
 class FramedStrangerTest : public ::testing::TestWithParam<LinkChoice> {};
 
 TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
-  Membership members;
+  GroupMembership members;
   members.token = "0123456789abcdef";
   std::vector<LinkPorts> ports;
   for (int i = 0; i < 3; ++i) {
@@ -891,7 +891,7 @@ TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
   greet(hello(members.token, 17, 0));
   std::vector<std::string> log;
   const auto connect = [&](int rank) {
-    Membership mine = members;
+    GroupMembership mine = members;
     mine.rank = rank;
     ConnectOptions options;
     options.links = GetParam();
@@ -925,8 +925,8 @@ INSTANTIATE_TEST_SUITE_P(All, FramedStrangerTest,
 
 // Both sides of a pair in this process; the kinds of link they get.
 std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
-                                            const std::function<void(Membership*)>& change) {
-  Membership members;
+                                            const std::function<void(GroupMembership*)>& change) {
+  GroupMembership members;
   members.token = "0123456789abcdef";
   std::vector<LinkPorts> ports;
   for (const LinkChoice choice : {first, second}) {
@@ -938,7 +938,7 @@ std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
   change(&members);
   std::string kinds[2];
   const auto connect = [&](int rank, LinkChoice choice) {
-    Membership mine = members;
+    GroupMembership mine = members;
     mine.rank = rank;
     ConnectOptions options;
     options.links = choice;
@@ -956,9 +956,11 @@ std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
 TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpWhereThereIsNoRdma) {
   if (LinkPorts::Open("127.0.0.1", LinkChoice::kRdma).ok()) GTEST_SKIP() << "there is a device";
   using Kinds = std::pair<std::string, std::string>;
-  const auto as_is = [](Membership*) {};
-  const auto two_hosts = [](Membership* m) { m->members[1].host = "elsewhere"; };
-  const auto name_is_gone = [](Membership* m) { m->members[0].unix_name = "nobody-has-this-name"; };
+  const auto as_is = [](GroupMembership*) {};
+  const auto two_hosts = [](GroupMembership* m) { m->members[1].host = "elsewhere"; };
+  const auto name_is_gone = [](GroupMembership* m) {
+    m->members[0].unix_name = "nobody-has-this-name";
+  };
   EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, as_is), Kinds("shm", "shm"));
   EXPECT_EQ(KindsOf(LinkChoice::kShm, LinkChoice::kShm, as_is), Kinds("shm", "shm"));
   EXPECT_EQ(KindsOf(LinkChoice::kTcp, LinkChoice::kTcp, as_is), Kinds("tcp", "tcp"));
@@ -972,9 +974,9 @@ TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpWhereThereIsNoRdma) {
 
 TEST(ConnectLinksTest, ZeroMqWhereItIsWanted) {
   using Kinds = std::pair<std::string, std::string>;
-  const auto as_is = [](Membership*) {};
+  const auto as_is = [](GroupMembership*) {};
   EXPECT_EQ(KindsOf(LinkChoice::kZmq, LinkChoice::kZmq, as_is), Kinds("zmq", "zmq"));
-  const auto without = [](Membership* m) {
+  const auto without = [](GroupMembership* m) {
     for (GroupMember& member : m->members) member.zmq_address.clear();
   };
   EXPECT_THAT(KindsOf(LinkChoice::kZmq, LinkChoice::kZmq, without).second,
@@ -986,13 +988,13 @@ TEST(ConnectLinksTest, RdmaBetweenHostsWhereBothHaveIt) {
     GTEST_SKIP() << ports.status().message();
   }
   using Kinds = std::pair<std::string, std::string>;
-  const auto as_is = [](Membership*) {};
-  const auto two_hosts = [](Membership* m) { m->members[1].host = "elsewhere"; };
-  const auto one_without = [&](Membership* m) {
+  const auto as_is = [](GroupMembership*) {};
+  const auto two_hosts = [](GroupMembership* m) { m->members[1].host = "elsewhere"; };
+  const auto one_without = [&](GroupMembership* m) {
     two_hosts(m);
     m->members[0].rdma_address.clear();
   };
-  const auto not_reached = [&](Membership* m) {
+  const auto not_reached = [&](GroupMembership* m) {
     two_hosts(m);
     m->members[0].rdma_address = "rdma://203.0.113.7:9";
   };
@@ -1001,7 +1003,7 @@ TEST(ConnectLinksTest, RdmaBetweenHostsWhereBothHaveIt) {
   EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, two_hosts), Kinds("rdma", "rdma"));
   EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, one_without), Kinds("tcp", "tcp"));
   EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, not_reached), Kinds("tcp", "tcp"));
-  const auto both_without = [](Membership* m) {
+  const auto both_without = [](GroupMembership* m) {
     for (GroupMember& member : m->members) member.rdma_address.clear();
   };
   EXPECT_THAT(KindsOf(LinkChoice::kRdma, LinkChoice::kRdma, both_without).second,
@@ -1011,7 +1013,7 @@ TEST(ConnectLinksTest, RdmaBetweenHostsWhereBothHaveIt) {
 TEST(ConnectLinksTest, RanksThatDoNotComeAreNamedAtTheDeadline) {
   auto ports = LinkPorts::Open();
   ASSERT_TRUE(ports.ok());
-  Membership members;
+  GroupMembership members;
   members.token = "0123456789abcdef";
   members.members.assign(3, ports->member());
   const auto links = ConnectLinks(members, *ports, {}, MonotonicNow() + absl::Milliseconds(50));
@@ -1060,7 +1062,7 @@ TEST(MeetTest, AddressesAreExchangedAndNothingIsKept) {
   ASSERT_TRUE(coordinator.ok());
   // Twice under one name: what is over stands in nobody's way.
   for (int round = 0; round < 2; ++round) {
-    std::vector<absl::StatusOr<Membership>> met(3, absl::UnknownError(""));
+    std::vector<absl::StatusOr<GroupMembership>> met(3, absl::UnknownError(""));
     std::vector<std::thread> ranks;
     for (int r = 0; r < 3; ++r) {
       ranks.emplace_back([&, r] {
@@ -1074,7 +1076,7 @@ TEST(MeetTest, AddressesAreExchangedAndNothingIsKept) {
     }
     for (std::thread& rank : ranks) rank.join();
     for (int r = 0; r < 3; ++r) {
-      const absl::StatusOr<Membership>& membership = met[static_cast<size_t>(r)];
+      const absl::StatusOr<GroupMembership>& membership = met[static_cast<size_t>(r)];
       ASSERT_TRUE(membership.ok()) << membership.status();
       EXPECT_EQ(membership->rank, r);
       ASSERT_EQ(membership->ranks(), 3);
@@ -1103,7 +1105,7 @@ TEST(MeetTest, WaitsEndWhenTheyAreInterrupted) {
 
   auto ports = LinkPorts::Open();
   ASSERT_TRUE(ports.ok());
-  Membership members;
+  GroupMembership members;
   members.token = "0123456789abcdef";
   members.members.assign(2, ports->member());
   asked = 0;

@@ -36,7 +36,7 @@ DoctorSelf Self(Cluster::Transport transport = Cluster::AUTO, const std::string&
   self.ours.transport = transport;
   self.bind_host = "127.0.0.1";
   self.examine = [](int hosts) {
-    return std::vector<Finding>{{Level::kOk, "hosts", absl::StrCat(hosts), ""}};
+    return std::vector<Finding>{{Severity::kOk, "hosts", absl::StrCat(hosts), ""}};
   };
   return self;
 }
@@ -54,7 +54,8 @@ std::string AddressOf(const DoctorServer& server) {
 std::string AllFindings(const PairReport& pair) {
   std::string all;
   for (const Finding& finding : pair.findings) {
-    absl::StrAppend(&all, LevelName(finding.level), " ", finding.check, ": ", finding.found, "\n");
+    absl::StrAppend(&all, SeverityName(finding.level), " ", finding.check, ": ", finding.found,
+                    "\n");
   }
   return all;
 }
@@ -111,7 +112,7 @@ TEST(DoctorPeerTest, TwoOnOneHostUseSharedMemory) {
   // One clock: the estimate must hold what it promises.
   EXPECT_TRUE(pair.facts.has_clock);
   EXPECT_LE(std::abs(pair.facts.clock_offset_s), pair.facts.clock_error_s);
-  for (const Finding& finding : pair.findings) EXPECT_EQ(finding.level, Level::kOk);
+  for (const Finding& finding : pair.findings) EXPECT_EQ(finding.level, Severity::kOk);
   EXPECT_EQ(host.host, "a");
   ASSERT_EQ(host.findings.size(), 1u);
   EXPECT_EQ(host.findings[0].found, "3");  // hosts that share the job
@@ -209,7 +210,7 @@ TEST(DoctorPeerTest, ARunningRoleIsToldByItsGreeting) {
   });
   const PairReport pair = Probe(Self(), fake.address(), 1, nullptr);
   EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kRole);
-  EXPECT_EQ(pair.findings[0].level, Level::kOk);
+  EXPECT_EQ(pair.findings[0].level, Severity::kOk);
 }
 
 TEST(DoctorPeerTest, AnotherVersion) {

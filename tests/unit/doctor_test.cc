@@ -66,7 +66,7 @@ HostFacts HealthyHost() {
 std::vector<Finding> Complaints(std::vector<Finding> findings) {
   std::vector<Finding> bad;
   for (Finding& finding : findings) {
-    if (finding.level != Level::kOk) bad.push_back(std::move(finding));
+    if (finding.level != Severity::kOk) bad.push_back(std::move(finding));
   }
   return bad;
 }
@@ -74,7 +74,7 @@ std::vector<Finding> Complaints(std::vector<Finding> findings) {
 class HostTest : public ::testing::Test {
  protected:
   // That there is this one complaint, with advice, and that a healthy host has none.
-  void ExpectOne(Level level, const std::string& check, const std::string& words,
+  void ExpectOne(Severity level, const std::string& check, const std::string& words,
                  Cluster::Transport transport = Cluster::AUTO) {
     const JobNeeds needs = NeedsOf(plan_, plan_.servers(), plan_.workers());
     EXPECT_THAT(Complaints(ExamineHost(HealthyHost(), Cluster::AUTO, &needs_)), IsEmpty());
@@ -98,19 +98,19 @@ TEST_F(HostTest, WithoutAJobOnlyTheHostIsJudged) {
 
 TEST_F(HostTest, ADeviceThatIsDown) {
   host_.rdma.ports[0].active = false;
-  ExpectOne(Level::kWarning, "RDMA", "mlx5_0 port 1: the port is not active");
-  ExpectOne(Level::kProblem, "RDMA", "not active", Cluster::RDMA);
+  ExpectOne(Severity::kWarning, "RDMA", "mlx5_0 port 1: the port is not active");
+  ExpectOne(Severity::kProblem, "RDMA", "not active", Cluster::RDMA);
 }
 
 TEST_F(HostTest, NoRoceV2Gid) {
   host_.rdma.ports[0].gids.pop_back();
-  ExpectOne(Level::kWarning, "RDMA", "no RoCE v2 GID");
-  ExpectOne(Level::kProblem, "RDMA", "no RoCE v2 GID", Cluster::RDMA);
+  ExpectOne(Severity::kWarning, "RDMA", "no RoCE v2 GID");
+  ExpectOne(Severity::kProblem, "RDMA", "no RoCE v2 GID", Cluster::RDMA);
 }
 
 TEST_F(HostTest, ARoceV2GidOfNoIpv4Address) {
   host_.rdma.ports[0].gids[1].gid = "fe80:0000:0000:0000:90f1:b3ff:fe3b:c33e";
-  ExpectOne(Level::kWarning, "RDMA", "no RoCE v2 GID that belongs to an IPv4 address");
+  ExpectOne(Severity::kWarning, "RDMA", "no RoCE v2 GID that belongs to an IPv4 address");
 }
 
 TEST_F(HostTest, TheGidIsNamedWithItsIndex) {
@@ -124,12 +124,12 @@ TEST_F(HostTest, TheGidIsNamedWithItsIndex) {
 
 TEST_F(HostTest, Iwarp) {
   host_.rdma.ports[0].iwarp = true;
-  ExpectOne(Level::kProblem, "RDMA", "iWARP", Cluster::RDMA);
+  ExpectOne(Severity::kProblem, "RDMA", "iWARP", Cluster::RDMA);
 }
 
 TEST_F(HostTest, ASmallMtu) {
   host_.rdma.ports[0].mtu_bytes = 1024;
-  ExpectOne(Level::kWarning, "RDMA", "MTU 1024");
+  ExpectOne(Severity::kWarning, "RDMA", "MTU 1024");
 }
 
 TEST_F(HostTest, InfiniBandNeedsNoRoceGid) {
@@ -143,30 +143,30 @@ TEST_F(HostTest, APortThatIsDownBesideOneThatIsNot) {
   down.port = 2;
   down.active = false;
   host_.rdma.ports.push_back(down);
-  ExpectOne(Level::kWarning, "RDMA", "port 2", Cluster::RDMA);
+  ExpectOne(Severity::kWarning, "RDMA", "port 2", Cluster::RDMA);
 }
 
 TEST_F(HostTest, NoDeviceMattersOnlyIfTheJobWantsIt) {
   host_.rdma = RdmaFacts();
   EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::AUTO, &needs_)), IsEmpty());
-  ExpectOne(Level::kProblem, "RDMA", "there is no device", Cluster::RDMA);
+  ExpectOne(Severity::kProblem, "RDMA", "there is no device", Cluster::RDMA);
   host_.rdma.unavailable = "this build has no RDMA";
-  ExpectOne(Level::kProblem, "RDMA", "this build has no RDMA", Cluster::RDMA);
+  ExpectOne(Severity::kProblem, "RDMA", "this build has no RDMA", Cluster::RDMA);
   plan_.job.mutable_dense()->set_link(Dense::RDMA);
-  ExpectOne(Level::kProblem, "RDMA", "this build has no RDMA");
+  ExpectOne(Severity::kProblem, "RDMA", "this build has no RDMA");
 }
 
 TEST_F(HostTest, AnEndpointThatCannotBeMade) {
   host_.rdma.endpoint.clear();
   host_.rdma.endpoint_error = "cannot register";
-  ExpectOne(Level::kWarning, "RDMA endpoint", "cannot register");
-  ExpectOne(Level::kProblem, "RDMA endpoint", "cannot register", Cluster::RDMA);
+  ExpectOne(Severity::kWarning, "RDMA endpoint", "cannot register");
+  ExpectOne(Severity::kProblem, "RDMA endpoint", "cannot register", Cluster::RDMA);
 }
 
 TEST_F(HostTest, LittleLockedMemory) {
   host_.locked_memory_limit = uint64_t{8} << 20;
-  ExpectOne(Level::kWarning, "locked memory", "the limit is 8.0 MiB");
-  ExpectOne(Level::kProblem, "locked memory", "the limit is 8.0 MiB", Cluster::RDMA);
+  ExpectOne(Severity::kWarning, "locked memory", "the limit is 8.0 MiB");
+  ExpectOne(Severity::kProblem, "locked memory", "the limit is 8.0 MiB", Cluster::RDMA);
   EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::SHM, &needs_)), IsEmpty());
   host_.may_lock_all = true;
   EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::RDMA, &needs_)), IsEmpty());
@@ -174,49 +174,49 @@ TEST_F(HostTest, LittleLockedMemory) {
 
 TEST_F(HostTest, FewOpenFiles) {
   host_.open_files_soft = 32;
-  ExpectOne(Level::kProblem, "open files", "the limit is 32");
+  ExpectOne(Severity::kProblem, "open files", "the limit is 32");
   host_.open_files_hard = 40;
-  ExpectOne(Level::kProblem, "open files", "at most 40");
+  ExpectOne(Severity::kProblem, "open files", "at most 40");
 }
 
 TEST_F(HostTest, TablesThatDoNotFit) {
   plan_ = Plan("workers: 2 servers: 2", int64_t{1} << 40);
-  ExpectOne(Level::kProblem, "memory", "64 GiB free");
+  ExpectOne(Severity::kProblem, "memory", "64 GiB free");
 }
 
 TEST_F(HostTest, TablesThatNearlyFit) {
   host_.memory_free_bytes = (needs_.table_bytes + needs_.held_bytes + needs_.process_bytes) + 1;
-  ExpectOne(Level::kWarning, "memory", "needed");
+  ExpectOne(Severity::kWarning, "memory", "needed");
 }
 
 TEST_F(HostTest, MoreProcessesThanCores) {
   host_.cores = 2;
-  ExpectOne(Level::kWarning, "cores", "4 busy threads in 4 processes on 2 cores");
+  ExpectOne(Severity::kWarning, "cores", "4 busy threads in 4 processes on 2 cores");
   plan_ = Plan("workers: 30 servers: 30");
-  ExpectOne(Level::kProblem, "cores", "60 busy threads in 60 processes on 2 cores");
+  ExpectOne(Severity::kProblem, "cores", "60 busy threads in 60 processes on 2 cores");
 }
 
 TEST_F(HostTest, MoreThreadsThanMayBeStarted) {
   host_.threads_left = 10;
-  ExpectOne(Level::kProblem, "cores", "only 10 may still be started");
+  ExpectOne(Severity::kProblem, "cores", "only 10 may still be started");
 }
 
 TEST_F(HostTest, WhatIsNotInstalled) {
   host_.programs[0].there = false;
-  ExpectOne(Level::kProblem, "programs", "tandem-server");
+  ExpectOne(Severity::kProblem, "programs", "tandem-server");
   host_.programs[0] = {"tandem-server", true, {"libfoo.so.1"}, {}};
-  ExpectOne(Level::kProblem, "programs", "libfoo.so.1");
+  ExpectOne(Severity::kProblem, "programs", "libfoo.so.1");
 }
 
 TEST_F(HostTest, AnotherLibraryThanBuiltWith) {
   host_.versions[0].running = "4.2.0";
-  ExpectOne(Level::kWarning, "versions", "ZeroMQ 4.2.0, but built with 4.3.4");
+  ExpectOne(Severity::kWarning, "versions", "ZeroMQ 4.2.0, but built with 4.3.4");
 }
 
 TEST_F(HostTest, NoSealedMemory) {
   host_.shared_memory_error = "memfd: not permitted";
-  ExpectOne(Level::kWarning, "shared memory", "not permitted");
-  ExpectOne(Level::kProblem, "shared memory", "not permitted", Cluster::SHM);
+  ExpectOne(Severity::kWarning, "shared memory", "not permitted");
+  ExpectOne(Severity::kProblem, "shared memory", "not permitted", Cluster::SHM);
 }
 
 // An even share of the tables goes with the servers of a host, wherever they are.
@@ -234,9 +234,9 @@ TEST(NeedsTest, FollowWhatRunsOnTheHost) {
 }
 
 TEST(FolderTest, FullOrNearlyFull) {
-  EXPECT_EQ(ExamineFolder({"out", "", 100}, 100).level, Level::kOk);
-  EXPECT_EQ(ExamineFolder({"out", "", 99}, 100).level, Level::kProblem);
-  EXPECT_EQ(ExamineFolder({"out", "is full", 99}, 0).level, Level::kProblem);
+  EXPECT_EQ(ExamineFolder({"out", "", 100}, 100).level, Severity::kOk);
+  EXPECT_EQ(ExamineFolder({"out", "", 99}, 100).level, Severity::kProblem);
+  EXPECT_EQ(ExamineFolder({"out", "is full", 99}, 0).level, Severity::kProblem);
 }
 
 // ---- pairs ----
@@ -254,7 +254,7 @@ class PairTest : public ::testing::Test {
     pair_.has_clock = true;
     pair_.clock_error_s = 0.001;
   }
-  void ExpectOne(Level level, const std::string& check, const std::string& words) {
+  void ExpectOne(Severity level, const std::string& check, const std::string& words) {
     const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
     const std::vector<Finding> bad = Complaints(ExaminePair(ours, pair_));
     ASSERT_EQ(bad.size(), 1u);
@@ -276,32 +276,32 @@ TEST_F(PairTest, WhateverElseAnswers) {
                             PairFacts::Answer::kGarbage, PairFacts::Answer::kUnreachable}) {
     pair_.answer = answer;
     pair_.detail = "this happened";
-    ExpectOne(Level::kProblem, "reach", "this happened");
+    ExpectOne(Severity::kProblem, "reach", "this happened");
   }
 }
 
 TEST_F(PairTest, MtusThatDiffer) {
   pair_.rdma_mtu_bytes = 1024;
-  ExpectOne(Level::kWarning, "RDMA MTU", "ours is 4096, its is 1024");
+  ExpectOne(Severity::kWarning, "RDMA MTU", "ours is 4096, its is 1024");
 }
 
 TEST_F(PairTest, RdmaThatIsNotUsed) {
   pair_.way = "ZeroMQ";
   pair_.why = "no RDMA: it broke";
-  ExpectOne(Level::kWarning, "transport", "no RDMA: it broke");
+  ExpectOne(Severity::kWarning, "transport", "no RDMA: it broke");
 }
 
 TEST_F(PairTest, FramesThatDoNotGetThrough) {
   pair_.way_error = "no answer to a frame";
-  ExpectOne(Level::kProblem, "transport", "no answer to a frame");
+  ExpectOne(Severity::kProblem, "transport", "no answer to a frame");
 }
 
 // An error bound that covers the difference excuses it.
 TEST_F(PairTest, AClockThatIsWrong) {
   pair_.clock_offset_s = -3600;
-  ExpectOne(Level::kProblem, "clock", "3600.000 s behind ours");
+  ExpectOne(Severity::kProblem, "clock", "3600.000 s behind ours");
   pair_.clock_offset_s = 0.5;
-  ExpectOne(Level::kWarning, "clock", "500.0 ms ahead of ours");
+  ExpectOne(Severity::kWarning, "clock", "500.0 ms ahead of ours");
   pair_.clock_error_s = 0.45;
   const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
   EXPECT_THAT(Complaints(ExaminePair(ours, pair_)), IsEmpty());
@@ -309,9 +309,9 @@ TEST_F(PairTest, AClockThatIsWrong) {
 
 TEST_F(PairTest, AnotherVersionOrJob) {
   pair_.job_hash = "78";
-  ExpectOne(Level::kProblem, "job", "another job");
+  ExpectOne(Severity::kProblem, "job", "another job");
   pair_.version = "2";
-  ExpectOne(Level::kProblem, "version", "it has Tandem 2, we have 1");
+  ExpectOne(Severity::kProblem, "version", "it has Tandem 2, we have 1");
 }
 
 // ---- what is printed ----
@@ -321,15 +321,15 @@ DoctorReport SomeReport() {
   report.hosts.push_back(
       {"here",
        "a",
-       {{Level::kOk, "cores", "enough", ""},
-        {Level::kProblem, "memory",
+       {{Severity::kOk, "cores", "enough", ""},
+        {Severity::kProblem, "memory",
          std::string(30, 'w') + std::string(200, ' ') + "and more words than fit on one line " +
              std::string(60, 'v'),
          "do something about it, in words that do not fit on one line either"}}});
   PairReport pair;
   pair.facts.from = "here";
   pair.facts.to = "b:7";
-  pair.findings = {{Level::kWarning, "clock\x1b[2J", "it is \x1b[31m wrong", "set it"}};
+  pair.findings = {{Severity::kWarning, "clock\x1b[2J", "it is \x1b[31m wrong", "set it"}};
   report.pairs.push_back(pair);
   return report;
 }

@@ -41,7 +41,7 @@ inline MultiOptions ShmAndZmq(const std::string& address, ShmOptions shm, ZmqOpt
   return options;
 }
 
-class MultiWorld final : public World {
+class MultiWorld final : public TransportWorld {
  public:
   std::unique_ptr<Transport> New(const EndpointOptions& want) override {
     ShmOptions shm;

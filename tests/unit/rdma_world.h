@@ -20,7 +20,7 @@
 
 namespace tandem {
 
-class RdmaWorld final : public World {
+class RdmaWorld final : public TransportWorld {
  public:
   // `base` is what all endpoints of this world have in common.
   explicit RdmaWorld(const RdmaOptions& base) : base_(base) {

@@ -13,7 +13,7 @@
 
 namespace tandem {
 
-class ShmWorld final : public World {
+class ShmWorld final : public TransportWorld {
  public:
   std::unique_ptr<Transport> New(const EndpointOptions& want) override {
     ShmOptions options;

@@ -340,7 +340,7 @@ std::string WithoutTemplates(std::string text) {
 // The name of the class that a '{' after `head` opens; empty if it opens something else.
 std::string ClassName(const std::string& head) {
   static const std::regex opens(
-      R"((?:^|\s)(?:class|struct)\s+(\w+)(?:\s+final)?\s*(?::[^:][^]*)?$)");
+      R"((?:^|\s)(?:class|struct|enum|union)\s+(\w+)(?:\s+final)?\s*(?::[^:][^]*)?$)");
   std::smatch m;
   const std::string text = WithoutTemplates(head);
   if (text.find('(') != std::string::npos || !std::regex_search(text, m, opens)) return "";
@@ -417,6 +417,65 @@ TEST_F(TidyTest, ClassesAreNarrow) {
   for (const auto& [name, methods] : WideClasses()) {
     EXPECT_EQ(seen.count(name), 1u) << name << " is not wide any more: take it off the list";
   }
+}
+
+// ---- One definition ----
+
+// The types that a file defines at namespace scope, each with its namespaces before it. Those of
+// anonymous namespaces may use a name again, and are left out.
+std::set<std::string> SharedTypes(const SourceFile& file) {
+  static const std::regex opens(R"(\bnamespace\s*([\w:]*)\s*$)");
+  struct Scope {
+    std::string prefix;
+    bool shared;
+  };
+  std::set<std::string> types;
+  std::vector<Scope> open = {{"", true}};
+  std::string text;  // since the last declaration ended
+  for (const char c : Bare(file)) {
+    if (c == '{') {
+      const Scope scope = open.back();
+      std::smatch m;
+      if (std::regex_search(text, m, opens)) {
+        open.push_back({absl::StrCat(scope.prefix, m[1].str(), "::"), scope.shared && m[1] != ""});
+      } else {
+        const std::string name = ClassName(text);
+        if (scope.shared && !name.empty()) types.insert(scope.prefix + name);
+        open.push_back({"", false});
+      }
+    } else if (c == '}') {
+      if (open.size() > 1) open.pop_back();
+    } else if (c != ';') {
+      text += c;
+      continue;
+    }
+    text.clear();
+  }
+  return types;
+}
+
+TEST(SharedTypesTest, FindsWhatTheLinkerSees) {
+  const SourceFile file = {
+      "a.h",
+      {"namespace a {", "class B;", "struct C { struct In { int x; }; };",
+       "enum class E : int { kOne };", "template <typename T>", "class F final : public G<T> {};",
+       "void H() { struct Here {}; }", "namespace {", "struct Hidden {};", "}  // namespace",
+       "namespace b {", "union U { int x; };", "}", "}"}};
+  EXPECT_EQ(SharedTypes(file), (std::set<std::string>{"a::C", "a::E", "a::F", "a::b::U"}));
+}
+
+// Two types of one name in one namespace are one type to the linker: whichever inline function it
+// meets first it takes for both. The compiler says nothing as long as no source sees the two.
+TEST_F(TidyTest, ATypeIsDefinedOnce) {
+  std::map<std::string, std::string> defined_in;
+  for (const SourceFile& file : *tree_) {
+    if (!IsCode(file) || file.Is(".proto")) continue;
+    for (const std::string& type : SharedTypes(file)) {
+      const auto [at, first] = defined_in.emplace(type, file.path);
+      EXPECT_TRUE(first) << file.path << " defines " << type << ", and so does " << at->second;
+    }
+  }
+  EXPECT_GT(defined_in.size(), 300u);
 }
 
 // Dead files: a source that no target names.

@@ -1,5 +1,6 @@
-// What transport/transport.h promises, shown for every transport. A new transport joins by a World
-// (how to make endpoints, strangers and victims of it) and a line at the end of the suite.
+// What transport/transport.h promises, shown for every transport. A new transport joins by a
+// TransportWorld (how to make endpoints, strangers and victims of it) and a line at the end of the
+// suite.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -88,7 +89,7 @@ class InProcessVictim final : public Victim {
   std::thread thread_;
 };
 
-class InProcessWorld final : public World {
+class InProcessWorld final : public TransportWorld {
  public:
   std::unique_ptr<Transport> New(const EndpointOptions& options) override {
     auto made = network_.NewTransport({.address = options.address,
@@ -119,7 +120,7 @@ class InProcessWorld final : public World {
 
 // ---- ZeroMQ ----
 
-class ZmqWorld final : public World {
+class ZmqWorld final : public TransportWorld {
  public:
   explicit ZmqWorld(bool ipc) : context_(std::make_shared<ZmqContext>(1)) {
     if (!ipc) return;
@@ -266,7 +267,7 @@ std::vector<int64_t> Iota(int64_t from, int64_t to) {
 
 enum class WorldKind { kInProcess, kZmqTcp, kZmqIpc, kShm, kMulti, kRdma };
 
-std::unique_ptr<World> NewWorld(WorldKind kind) {
+std::unique_ptr<TransportWorld> NewWorld(WorldKind kind) {
   if (kind == WorldKind::kInProcess) return std::make_unique<InProcessWorld>();
 #ifdef TANDEM_HAVE_RDMA
   if (kind == WorldKind::kRdma) return std::make_unique<RdmaWorld>(RdmaOptions());
@@ -308,7 +309,7 @@ class TransportTest : public ::testing::TestWithParam<WorldKind> {
     return sent;
   }
 
-  const std::unique_ptr<World> world_ = NewWorld(GetParam());
+  const std::unique_ptr<TransportWorld> world_ = NewWorld(GetParam());
 };
 
 // ---- the suite ----

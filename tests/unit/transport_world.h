@@ -42,9 +42,9 @@ class Victim {
   virtual void Kill() = 0;
 };
 
-class World {
+class TransportWorld {
  public:
-  virtual ~World() = default;
+  virtual ~TransportWorld() = default;
   // Why this kind cannot be tested here; empty if it can.
   virtual std::string missing() const { return ""; }
   virtual std::unique_ptr<Transport> New(const EndpointOptions& options) = 0;
