@@ -9,9 +9,9 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
 
 namespace tandem {
@@ -35,22 +35,6 @@ absl::Status FileError(absl::string_view doing, const std::string& path, int err
   }
 }
 
-// Closes a file descriptor at the end of its scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int Close() { return close(std::exchange(fd_, -1)); }
-
- private:
-  int fd_;
-};
-
 absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) {
   for (size_t done = 0; done < bytes.size();) {
     const ssize_t n = write(fd, bytes.data() + done, bytes.size() - done);
@@ -62,7 +46,7 @@ absl::Status WriteAll(int fd, const std::string& path, absl::string_view bytes) 
 }
 
 absl::Status Write(const std::string& path, absl::string_view bytes) {
-  Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  OwnedFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (file.get() < 0) return FileError("open for writing", path, errno);
   TANDEM_RETURN_IF_ERROR(WriteAll(file.get(), path, bytes));
   if (file.Close() != 0) return FileError("close", path, errno);
@@ -70,7 +54,7 @@ absl::Status Write(const std::string& path, absl::string_view bytes) {
 }
 
 absl::Status Flush(const std::string& path, int flags) {
-  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
+  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | flags));
   if (file.get() < 0) return FileError("open", path, errno);
   if (fsync(file.get()) != 0) return FileError("fsync", path, errno);
   return absl::OkStatus();
@@ -86,7 +70,7 @@ absl::Status FlushFolderOf(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
-  Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return FileError("open", path, errno);
   struct stat info = {};
   if (fstat(file.get(), &info) != 0) return FileError("stat", path, errno);

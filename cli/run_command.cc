@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
 #include "cli/progress_view.h"
@@ -51,30 +52,23 @@ std::string ProgramFolder() {
 // Lines of JSON from the scheduler's pipe.
 class EventPipe {
  public:
-  ~EventPipe() {
-    if (read_fd_ >= 0) close(read_fd_);
-    CloseWriter();
-  }
   absl::Status Open() {
     int fds[2];
     if (pipe2(fds, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no pipe");
-    read_fd_ = fds[0];
-    write_fd_ = fds[1];
-    fcntl(read_fd_, F_SETFL, O_NONBLOCK);
+    read_end_ = OwnedFd(fds[0]);
+    write_end_ = OwnedFd(fds[1]);
+    fcntl(fds[0], F_SETFL, O_NONBLOCK);
     return absl::OkStatus();
   }
-  int write_fd() const { return write_fd_; }
-  void CloseWriter() {
-    if (write_fd_ >= 0) close(write_fd_);
-    write_fd_ = -1;
-  }
+  int write_fd() const { return write_end_.get(); }
+  void CloseWriter() { write_end_ = OwnedFd(); }
   // Waits up to `timeout` for events.
   std::vector<nlohmann::json> Read(absl::Duration timeout) {
-    pollfd wait = {read_fd_, POLLIN, 0};
+    pollfd wait = {read_end_.get(), POLLIN, 0};
     poll(&wait, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout)));
     if ((wait.revents & POLLHUP) != 0 && (wait.revents & POLLIN) == 0) absl::SleepFor(timeout);
     char bytes[65536];
-    for (ssize_t n; (n = read(read_fd_, bytes, sizeof bytes)) > 0;) {
+    for (ssize_t n; (n = read(read_end_.get(), bytes, sizeof bytes)) > 0;) {
       text_.append(bytes, static_cast<size_t>(n));
     }
     std::vector<nlohmann::json> events;
@@ -86,7 +80,7 @@ class EventPipe {
   }
 
  private:
-  int read_fd_ = -1, write_fd_ = -1;
+  OwnedFd read_end_, write_end_;
   std::string text_;
 };
 

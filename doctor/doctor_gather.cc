@@ -31,6 +31,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/owned_fd.h"
 #include "data/batch_source.h"
 #include "proto/frame.h"
 #include "rdma/devices.h"

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -34,7 +33,7 @@ std::string RdmaEndpoint::Error(absl::string_view what, int error) {
 
 RdmaEndpoint::RdmaEndpoint(const RdmaOptions& options)
     : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)), spin_(options.spin) {
-  TANDEM_CHECK(epoll_fd_ >= 0);
+  TANDEM_CHECK(epoll_fd_.valid());
   shared_.waker = std::make_shared<RdmaWaker>();
   shared_.small_blocks = small_blocks_.get();
   RdmaHello& shape = shared_.shape;
@@ -64,7 +63,6 @@ RdmaEndpoint::~RdmaEndpoint() {
   }
   if (channel_ != nullptr) ibv_destroy_comp_channel(channel_);
   if (manager_ != nullptr) rdma_destroy_event_channel(manager_);
-  close(epoll_fd_);
 }
 
 absl::Status RdmaEndpoint::Start() {
@@ -83,7 +81,7 @@ absl::Status RdmaEndpoint::Start() {
   TANDEM_RETURN_IF_ERROR(CreateQueues());
   const auto watch = [this](int fd, uint64_t key) {
     epoll_event event = {.events = EPOLLIN, .data = {.u64 = key}};
-    TANDEM_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &event) == 0);
+    TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
     return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   };
   watch(shared_.waker->fd(), kWakeKey);

@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/owned_fd.h"
 #include "rdma/address.h"
 #include "rdma/connection.h"
 #include "rdma/context.h"
@@ -89,7 +90,7 @@ class RdmaEndpoint final : public RdmaLeftover {
   void Close(PeerId id);
   ABSL_ATTRIBUTE_HOT void Poll(absl::Duration timeout, std::vector<TransportEvent>* events);
   void Wake();
-  int wait_fd() const { return epoll_fd_; }
+  int wait_fd() const { return epoll_fd_.get(); }
   ABSL_ATTRIBUTE_HOT bool BeginWait(Clock::time_point* until);
   ABSL_ATTRIBUTE_HOT void EndWait(bool readable);
   const std::string& address() const { return address_; }
@@ -168,7 +169,7 @@ class RdmaEndpoint final : public RdmaLeftover {
   rdma_event_channel* manager_ = nullptr;
   rdma_cm_id* listener_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;
-  const int epoll_fd_;
+  const OwnedFd epoll_fd_;
   uint32_t receives_per_peer_ = 0;
   int max_peers_ = 0;
 

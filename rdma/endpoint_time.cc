@@ -110,7 +110,7 @@ void RdmaEndpoint::EndWait(bool readable) {
 
 int RdmaEndpoint::Look(int timeout_ms) {
   epoll_event ready[4];
-  const int count = epoll_wait(epoll_fd_, ready, 4, timeout_ms);
+  const int count = epoll_wait(epoll_fd_.get(), ready, 4, timeout_ms);
   for (int i = 0; i < count; ++i) {
     if (ready[i].data.u64 == kWakeKey) shared_.waker->Clear();
     if (ready[i].data.u64 == kCompletionKey) OnCompletionEvent();

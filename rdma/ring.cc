@@ -1,8 +1,5 @@
 #include "rdma/ring.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -12,21 +9,6 @@
 #include "base/check.h"
 
 namespace tandem {
-
-RdmaWaker::RdmaWaker() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { TANDEM_CHECK(fd_ >= 0); }
-RdmaWaker::~RdmaWaker() { close(fd_); }
-
-void RdmaWaker::Wake() {
-  if (!asleep_.load()) return;
-  const uint64_t one = 1;
-  // It fails only when the counter is full, and then the fd is readable anyway.
-  [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
-}
-
-void RdmaWaker::Clear() {
-  uint64_t count;
-  [[maybe_unused]] const ssize_t bytes = read(fd_, &count, sizeof count);
-}
 
 namespace {
 

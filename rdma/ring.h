@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/buffer.h"
+#include "base/wake_fd.h"
 #include "rdma/memory.h"
 #include "rdma/wire.h"
 
@@ -25,21 +26,18 @@ namespace tandem {
 // call only if somebody sleeps, or is about to.
 class RdmaWaker {
  public:
-  RdmaWaker();
-  ~RdmaWaker();
-  RdmaWaker(const RdmaWaker&) = delete;
-  RdmaWaker& operator=(const RdmaWaker&) = delete;
-
-  int fd() const { return fd_; }
-  void Wake();
-  void Clear();  // the endpoint's thread, when fd() is readable
+  int fd() const { return wake_.fd(); }
+  void Wake() {
+    if (asleep_.load()) wake_.Wake();
+  }
+  void Clear() { wake_.Clear(); }  // the endpoint's thread, when fd() is readable
   // Between these, the endpoint's thread first looks for work once more, then sleeps on fd().
   void BeforeSleep() { asleep_.store(true); }
   // Another thread may see this late; it then makes one system call too many, which does no harm.
   void AfterSleep() { asleep_.store(false, std::memory_order_relaxed); }
 
  private:
-  const int fd_;
+  WakeFd wake_;
   std::atomic<bool> asleep_{false};
 };
 

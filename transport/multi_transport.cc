@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/check.h"
-#include "transport/shm_memory.h"
+#include "base/owned_fd.h"
 
 namespace tandem {
 namespace {

@@ -36,10 +36,6 @@ absl::StatusOr<OwnedFd> NewMemory(size_t bytes) {
 }
 }  // namespace
 
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Mapping::~Mapping() {
   if (data_ != nullptr) munmap(data_, size_);
 }

@@ -1,7 +1,6 @@
 #include "transport/shm_transport.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +17,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
+#include "base/wake_fd.h"
 
 namespace tandem {
 namespace {
@@ -72,11 +73,9 @@ struct Peer {
 class Endpoint final : public ShmTransport {
  public:
   explicit Endpoint(const ShmOptions& options)
-      : options_(options),
-        epoll_fd_(epoll_create1(EPOLL_CLOEXEC)),
-        wake_fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    TANDEM_CHECK(epoll_fd_.valid() && wake_fd_.valid());
-    Watch(wake_fd_.get(), kWakeKey);
+      : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
+    TANDEM_CHECK(epoll_fd_.valid());
+    Watch(wake_fd_.fd(), kWakeKey);
   }
   ~Endpoint() override {
     for (const auto& [id, peer] : peers_) {
@@ -133,7 +132,8 @@ class Endpoint final : public ShmTransport {
   ShmArena arena_;
   const ReceivedSpansOwner spans_ = NewReceivedSpans();
   const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
-  OwnedFd epoll_fd_, wake_fd_;
+  OwnedFd epoll_fd_;
+  WakeFd wake_fd_;
   UnixListener listener_;
   std::string address_;
   std::atomic<bool> wake_requested_{false}, sleeping_{false};
@@ -426,11 +426,7 @@ void Endpoint::LookAtSockets(int timeout_ms) {
 }
 
 void Endpoint::OnReady(uint64_t key) {
-  if (key == kWakeKey) {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t bytes = read(wake_fd_.get(), &count, sizeof count);
-    return;
-  }
+  if (key == kWakeKey) return wake_fd_.Clear();
   if (key == kListenerKey) return AcceptAll();
   Peer* const peer = Find(key);
   if (peer == nullptr || peer->link->peer_gone()) return;
@@ -494,9 +490,7 @@ bool Endpoint::AnyOpen() const {
 void Endpoint::Wake() {
   wake_requested_.store(true);
   if (!sleeping_.load()) return;  // the endpoint's thread looks once more before it sleeps
-  const uint64_t one = 1;
-  // It fails only when the counter is full, and then the descriptor is readable anyway.
-  [[maybe_unused]] const ssize_t written = write(wake_fd_.get(), &one, sizeof one);
+  wake_fd_.Wake();
 }
 
 bool Endpoint::BeginWait(Clock::time_point* until) {

@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/owned_fd.h"
 #include "transport/shm_memory.h"
 
 namespace tandem {

@@ -3,8 +3,6 @@
 #ifndef TANDEM_TRANSPORT_ZMQ_PARTS_H_
 #define TANDEM_TRANSPORT_ZMQ_PARTS_H_
 
-#include <sys/eventfd.h>
-#include <unistd.h>
 #include <zmq.h>
 
 #include <atomic>
@@ -13,40 +11,18 @@
 #include <utility>
 
 #include "base/buffer.h"
-#include "base/check.h"
+#include "base/wake_fd.h"
 #include "proto/frame.h"
 #include "transport/recycle_pool.h"
 #include "transport/tsan_order.h"
 
 namespace tandem {
 
-// Interrupts epoll_wait. Any thread.
-class Waker {
- public:
-  Waker() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) { TANDEM_CHECK(fd_ >= 0); }
-  ~Waker() { close(fd_); }
-  Waker(const Waker&) = delete;
-  Waker& operator=(const Waker&) = delete;
-  int fd() const { return fd_; }
-  void Wake() {
-    const uint64_t one = 1;
-    // It fails only when the counter is full, and then the fd is readable anyway.
-    [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof one);
-  }
-  void Clear() {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t bytes = read(fd_, &count, sizeof count);
-  }
-
- private:
-  const int fd_;
-};
-
 // Counts the frames of one peer that were accepted and are not yet in the kernel. libzmq's own
 // high-water marks are off: they cannot say when one particular peer of a ROUTER is writable again.
 class Flow {
  public:
-  Flow(int bound, std::shared_ptr<Waker> waker)
+  Flow(int bound, std::shared_ptr<WakeFd> waker)
       : bound_(bound), low_(bound / 2), waker_(std::move(waker)) {}
 
   // Owner: may one more frame be queued? If not, the owner is woken once half of them have left.
@@ -71,7 +47,7 @@ class Flow {
 
  private:
   const int bound_, low_;
-  const std::shared_ptr<Waker> waker_;
+  const std::shared_ptr<WakeFd> waker_;
   std::atomic<int> in_flight_{0};
   std::atomic<bool> blocked_{false};
 };

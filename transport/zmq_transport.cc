@@ -1,7 +1,6 @@
 #include "transport/zmq_transport.h"
 
 #include <sys/epoll.h>
-#include <unistd.h>
 #include <zmq.h>
 
 #include <algorithm>
@@ -16,7 +15,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
+#include "base/wake_fd.h"
 #include "transport/zmq_parts.h"
 #include "transport/zmq_sockets.h"
 
@@ -100,7 +101,7 @@ class ZmqTransport final : public WaitableTransport {
   void Wake() override;
   TransportCounters counters() const override { return counters_; }
 
-  int wait_fd() const override { return epoll_fd_; }
+  int wait_fd() const override { return epoll_fd_.get(); }
   bool BeginWait(Clock::time_point* until) override {
     *until = std::min(*until, next_timer_);
     return !router_dirty_ && dirty_.empty() && !wake_requested_.load();
@@ -157,9 +158,9 @@ class ZmqTransport final : public WaitableTransport {
   HeapBufferSource heap_;
   RecyclePool<SendRecord>::Owner records_ = RecyclePool<SendRecord>::New();
   RecyclePool<ReceivedPart>::Owner parts_ = RecyclePool<ReceivedPart>::New();
-  const std::shared_ptr<Waker> waker_ = std::make_shared<Waker>();
+  const std::shared_ptr<WakeFd> waker_ = std::make_shared<WakeFd>();
   std::atomic<bool> wake_requested_{false};
-  const int epoll_fd_;
+  const OwnedFd epoll_fd_;
   Frame ping_, goodbye_;
 
   void* router_ = nullptr;
@@ -188,7 +189,7 @@ class ZmqTransport final : public WaitableTransport {
 
 ZmqTransport::ZmqTransport(const ZmqOptions& options)
     : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
-  TANDEM_CHECK(epoll_fd_ >= 0);
+  TANDEM_CHECK(epoll_fd_.valid());
   zmq_msg_init(&routing_id_);
   spare_ = parts_->Take();
   FrameHeader header;
@@ -199,7 +200,7 @@ ZmqTransport::ZmqTransport(const ZmqOptions& options)
   header.kind = FrameKind::kGoodbye;
   goodbye_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
   epoll_event wake = {.events = EPOLLIN, .data = {.u64 = kWakeKey}};
-  TANDEM_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, waker_->fd(), &wake) == 0);
+  TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, waker_->fd(), &wake) == 0);
 }
 
 ZmqTransport::~ZmqTransport() {
@@ -220,7 +221,6 @@ ZmqTransport::~ZmqTransport() {
   }
   parts_->Give(spare_);
   zmq_msg_close(&routing_id_);
-  close(epoll_fd_);
 }
 
 // Frees the address before the destructor returns. libzmq closes in the background; until then
@@ -289,12 +289,12 @@ absl::Status ZmqTransport::NewMonitoredSocket(int type, int zmq_events, uint64_t
 
 void ZmqTransport::Watch(void* socket, uint64_t key) {
   epoll_event event = {.events = EPOLLIN, .data = {.u64 = key}};
-  TANDEM_CHECK(epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, SocketFd(socket), &event) == 0);
+  TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, SocketFd(socket), &event) == 0);
 }
 
 void ZmqTransport::CloseSocket(void* socket, void* monitor, int linger_ms) {
   for (void* const s : {socket, monitor}) {
-    epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, SocketFd(s), nullptr);
+    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, SocketFd(s), nullptr);
   }
   zmq_socket_monitor(socket, nullptr, 0);
   zmq_close(monitor);
@@ -472,7 +472,7 @@ bool ZmqTransport::Wait(Clock::time_point now, Clock::time_point deadline) {
   }
   epoll_event ready[64];
   waited_ = true;
-  const int count = epoll_wait(epoll_fd_, ready, 64, timeout_ms);
+  const int count = epoll_wait(epoll_fd_.get(), ready, 64, timeout_ms);
   for (int i = 0; i < count; ++i) OnReady(ready[i].data.u64);
   return count <= 0 && deadline != Clock::time_point::max() && Clock::now() >= deadline;
 }

@@ -25,7 +25,7 @@ void AbortableWatch::Abort(absl::Status why) {
   absl::MutexLock lock(&mutex_);
   if (why_.ok()) why_ = std::move(why);
   aborted_ = true;
-  wake_.Set();
+  wake_.Wake();
 }
 
 absl::Status AbortableWatch::Verdict() {

@@ -18,8 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/owned_fd.h"
 #include "collectives/links/link.h"
-#include "transport/shm_memory.h"
 
 namespace tandem {
 

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "transport/shm_memory.h"
+#include "base/owned_fd.h"
 
 namespace tandem {
 

@@ -14,10 +14,10 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "base/wake_fd.h"
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/coordinator_core.h"
 #include "collectives/meeting/message_stream.h"
-#include "collectives/meeting/wake_fd.h"
 
 namespace tandem {
 namespace {
@@ -53,7 +53,7 @@ class Coordinator::Server {
   void Run();
   void Stop() {
     stop_.store(true);
-    wake_.Set();
+    wake_.Wake();
   }
   const std::string& address() const { return listener_.address(); }
 

@@ -106,7 +106,7 @@ void CoordinatorClient::Goodbye() {
   message.mutable_goodbye();
   Send(message);
   leaving_ = true;
-  wake_.Set();
+  wake_.Wake();
 }
 
 CoordinatorClient::~CoordinatorClient() {
@@ -195,7 +195,7 @@ void CoordinatorClient::SetVerdict(absl::Status verdict) {
   if (!verdict_.ok()) return;  // the first one stays
   verdict_ = std::move(verdict);
   has_verdict_.store(true, std::memory_order_release);
-  verdict_fd_.Set();
+  verdict_fd_.Wake();
   changed_.SignalAll();
 }
 
@@ -204,7 +204,7 @@ void CoordinatorClient::SetVerdict(absl::Status verdict) {
 void CoordinatorClient::Send(const ToCoordinator& message) {
   if (!connected_ || leaving_) return;
   stream_.Send(message);
-  wake_.Set();
+  wake_.Wake();
 }
 
 void CoordinatorClient::Run() {
@@ -218,7 +218,7 @@ void CoordinatorClient::Run() {
       wait = std::min(beat_, absl::Seconds(1));
     }
     (void)poll(polled, 2, static_cast<int>(absl::ToInt64Milliseconds(wait)) + 1);
-    if (polled[0].revents != 0) wake_.Reset();
+    if (polled[0].revents != 0) wake_.Clear();
     if (!Turn(MonotonicNow())) return;
   }
 }
@@ -300,7 +300,7 @@ void CoordinatorClient::TakeWelcome(const rendezvous::Welcome& welcome) {
   coordinator_rank_ = welcome.coordinator_rank();
   verdict_ = absl::OkStatus();
   has_verdict_.store(false, std::memory_order_release);
-  verdict_fd_.Reset();
+  verdict_fd_.Clear();
   answered_ = true;
 }
 

@@ -25,10 +25,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/wake_fd.h"
 #include "collectives/group.h"
 #include "collectives/meeting/message_stream.h"
 #include "collectives/meeting/rendezvous.h"
-#include "collectives/meeting/wake_fd.h"
 #include "proto/collectives.pb.h"
 
 namespace tandem {

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/owned_fd.h"
 #include "google/protobuf/message_lite.h"
-#include "transport/shm_memory.h"
 
 namespace tandem {
 
