@@ -35,4 +35,16 @@ void Scale(DataType type, void* data, size_t count, double factor) {
   ScaleCopy(type, data, data, count, factor);
 }
 
+void Narrow(DataType type, absl::Span<const float> in, float factor, void* out) {
+  const auto narrow = BestReduceKernels().narrow[Index(type)];
+  TANDEM_CHECK(narrow != nullptr);
+  narrow(out, in.data(), in.size(), factor);
+}
+
+void Widen(DataType type, const void* in, float factor, absl::Span<float> out) {
+  const auto widen = BestReduceKernels().widen[Index(type)];
+  TANDEM_CHECK(widen != nullptr);
+  widen(out.data(), in, out.size(), factor);
+}
+
 }  // namespace tandem

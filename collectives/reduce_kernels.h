@@ -18,6 +18,8 @@ struct ReduceKernels {
   Reduce reduce[kReduceOpCount][kDataTypeCount] = {};
   Fold fold[kReduceOpCount][kDataTypeCount] = {};
   Scale scale[kDataTypeCount] = {};
+  Scale narrow[kDataTypeCount] = {};  // f32 to a 16-bit type
+  Scale widen[kDataTypeCount] = {};   // and back
 };
 
 // For what every processor of the architecture has.

@@ -339,17 +339,18 @@ void FoldLoop(void* out, const void* const* in, size_t inputs, size_t count) {
   }
 }
 
-template <class E>
+// From one type to another that has as many lanes, or the same.
+template <class To, class From>
 void ScaleLoop(void* out, const void* in, size_t count, double factor) {
-  constexpr size_t kStep = E::kLanes * E::kElementBytes;
-  const auto by = static_cast<typename E::Lane>(factor);
+  static_assert(To::kLanes == From::kLanes);
+  constexpr size_t kStep = From::kLanes, kTo = To::kElementBytes, kFrom = From::kElementBytes;
+  const auto by = static_cast<typename From::Lane>(factor);
   auto* o = static_cast<unsigned char*>(out);
   const auto* x = static_cast<const unsigned char*>(in);
-  const size_t bytes = count * E::kElementBytes;
-  size_t at = 0;
-  for (; at + kStep <= bytes; at += kStep) E::Store(o + at, E::Load(x + at) * by);
-  if (const size_t rest = bytes - at; rest > 0) {
-    StoreSome<E>(o + at, LoadSome<E>(x + at, rest) * by, rest);
+  size_t i = 0;
+  for (; i + kStep <= count; i += kStep) To::Store(o + i * kTo, From::Load(x + i * kFrom) * by);
+  if (const size_t rest = count - i; rest > 0) {
+    StoreSome<To>(o + i * kTo, LoadSome<From>(x + i * kFrom, rest * kFrom) * by, rest * kTo);
   }
 }
 
@@ -372,10 +373,16 @@ constexpr void AddType(ReduceKernels& kernels, DataType type) {
   if constexpr (E::kFloating) {
     Add<E, Sum>(kernels, ReduceOp::kAverage, type);
     Add<E, Sum>(kernels, ReduceOp::kPreMulSum, type);
-    kernels.scale[static_cast<size_t>(type)] = &ScaleLoop<E>;
+    kernels.scale[static_cast<size_t>(type)] = &ScaleLoop<E, E>;
   } else {
     Add<E, BitOr>(kernels, ReduceOp::kBitOr, type);
   }
+}
+
+template <class E>
+constexpr void AddConversions(ReduceKernels& kernels, DataType type) {
+  kernels.narrow[static_cast<size_t>(type)] = &ScaleLoop<E, Plain<float, true>>;
+  kernels.widen[static_cast<size_t>(type)] = &ScaleLoop<Plain<float, true>, E>;
 }
 
 constexpr ReduceKernels MakeReduceKernels() {
@@ -387,6 +394,8 @@ constexpr ReduceKernels MakeReduceKernels() {
   AddType<Plain<int32_t, false>>(kernels, DataType::kI32);
   AddType<Plain<int64_t, false>>(kernels, DataType::kI64);
   AddType<Plain<uint8_t, false>>(kernels, DataType::kU8);
+  AddConversions<Float16>(kernels, DataType::kF16);
+  AddConversions<BFloat16>(kernels, DataType::kBF16);
   return kernels;
 }
 

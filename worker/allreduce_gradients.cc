@@ -6,7 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "base/check.h"
-#include "collectives/convert.h"
+#include "collectives/reduce.h"
 #include "optim/fold.h"
 
 namespace tandem {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
-#include "collectives/convert.h"
+#include "collectives/reduce.h"
 #include "data/batch_source.h"
 #include "data/pooling.h"
 #include "models/model.h"

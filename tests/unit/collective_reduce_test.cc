@@ -549,5 +549,56 @@ TEST(ReduceDeathTest, RefusesWhatIsNotDefined) {
   EXPECT_DEATH(Scale(DataType::kU8, &x, 1, 2.0), "CHECK failed");
 }
 
+// --- Between f32 and 16 bits.
+
+class ConversionTest : public ::testing::TestWithParam<DataType> {
+ protected:
+  const DataType type_ = GetParam();
+  const Format format_ = type_ == DataType::kF16 ? kHalf : kBrain;
+};
+
+TEST_P(ConversionTest, NarrowRoundsAProductOnce) {
+  Random random(TestSeed());
+  constexpr float kFactor = 0.375f;
+  for (const auto& [name, kernels] : Variants()) {
+    SCOPED_TRACE(name);
+    for (const size_t count : {0, 1, 7, 16, 33, 5000}) {
+      std::vector<float> in(count);
+      for (float& x : in) {
+        // Of any bits, and around the numbers that 16 bits can hold.
+        x = std::bit_cast<float>(static_cast<uint32_t>(random.Next64()));
+        if (random.Uniform(2) == 0)
+          x = std::ldexp(1 + x / std::fabs(x) / 3, static_cast<int>(random.Uniform(45)) - 28);
+      }
+      std::vector<uint16_t> out(count + 1, 0xa5a5);
+      kernels->narrow[size_t(type_)](out.data(), in.data(), count, kFactor);
+      for (size_t i = 0; i < count; ++i) {
+        const uint16_t want = Encode(format_, static_cast<double>(in[i] * kFactor));
+        ASSERT_TRUE(SameElement(type_, out[i], want)) << in[i] << ": " << out[i] << ", " << want;
+      }
+      EXPECT_EQ(out[count], 0xa5a5);
+    }
+  }
+}
+
+TEST_P(ConversionTest, WidenIsExactForEveryPattern) {
+  std::vector<uint16_t> in(1 << 16);
+  for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<uint16_t>(i);
+  for (const auto& [name, kernels] : Variants()) {
+    SCOPED_TRACE(name);
+    std::vector<float> out(in.size());
+    kernels->widen[size_t(type_)](out.data(), in.data(), in.size(), 4);
+    for (size_t i = 0; i < in.size(); ++i) {
+      const auto want = static_cast<float>(4 * Decode(format_, in[i]));
+      ASSERT_TRUE(SameElement(DataType::kF32, std::bit_cast<uint32_t>(out[i]),
+                              std::bit_cast<uint32_t>(want)))
+          << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(SixteenBits, ConversionTest,
+                         ::testing::Values(DataType::kF16, DataType::kBF16));
+
 }  // namespace
 }  // namespace tandem
