@@ -2,16 +2,15 @@
 //
 //   ipc     processes of one host read and write each other's memory; nothing is staged
 //   staged  through pinned host memory, segment by segment, over any host all-reduce
-//   nccl    NCCL, where the build found it
 //
 // Streams. Run is called by all ranks with the same op, type, count and scalar, in the same order.
 // It waits, in `stream`, for the work enqueued there before, and work enqueued there later sees the
 // result and may change `in`. Run returns when everything is enqueued, which for ipc takes until
 // every rank has called, and for staged until the last segment has come from the other hosts; the
-// device may still be at work. A stream that is being captured is not supported by ipc and staged.
+// device may still be at work. A stream that is being captured is not supported.
 //
-// Bits. ipc folds in rank order: every rank gets the same bits, whatever the devices. The others
-// give what the engine below them gives.
+// Bits. ipc folds in rank order: every rank gets the same bits, whatever the devices. staged gives
+// what the host all-reduce gives.
 //
 // Failure. One deadline for all of a Run's waiting for others, total. The first Run that fails
 // breaks the object: later ones return the same status at once. With ipc a rank that fails tells
@@ -107,11 +106,6 @@ DeviceStatus NewStagedAllReduce(HostSegments& host, const StagedOptions& options
 // rank of each host, null on the others. kSum only, else UNSUPPORTED.
 std::unique_ptr<DeviceAllReduce> NewTwoLevelSum(std::unique_ptr<DeviceAllReduce> within,
                                                 std::unique_ptr<DeviceAllReduce> across);
-
-// By NCCL, one device a rank. UNSUPPORTED if the build had no NCCL, or for an op NCCL lacks
-// (logical and bit ops). Fails where ranks share a device: NCCL refuses that.
-DeviceStatus NewNcclAllReduce(int rank, int ranks, const ByteAllGather& all_gather,
-                              std::unique_ptr<DeviceAllReduce>* out);
 
 // False, and why, if this build or machine has no device to use. Initialises CUDA: a process that
 // asks must not fork children that use CUDA.

@@ -13,6 +13,7 @@
 #include "collectives/cuda/device_reduce.h"
 #include "tests/cuda/device_memory.h"
 #include "tests/cuda/gpu_data.h"
+#include "tests/cuda/nccl_allreduce.h"
 #include "tests/cuda/processes.h"
 #include "tests/cuda/thread_peers.h"
 

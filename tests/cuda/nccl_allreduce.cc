@@ -1,9 +1,10 @@
+#include "tests/cuda/nccl_allreduce.h"
+
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "collectives/cuda/device_allreduce.h"
 #ifdef TANDEM_HAVE_NCCL
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
