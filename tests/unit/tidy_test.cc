@@ -241,12 +241,9 @@ TEST(LeftOverTest, TellsWhatAFormatterLeavesFromTheEndOfAParagraph) {
   EXPECT_FALSE(IsLeftOver(full, "//   incarnation and more", "// words"));
 }
 
-// Still to be repaired.
-bool IsBroken(const SourceFile& file) { return file.path == "worker/trainer_core.h"; }
-
 TEST_F(TidyTest, CommentsAreAsTheyWereWritten) {
   for (const SourceFile& file : *tree_) {
-    if (!IsCode(file) || IsBroken(file)) continue;
+    if (!IsCode(file)) continue;
     for (size_t i = 1; i + 1 < file.lines.size(); ++i) {
       EXPECT_FALSE(IsLeftOver(file.lines[i - 1], file.lines[i], file.lines[i + 1]))
           << file.path << ":" << i + 1 << ": a formatter has broken this comment";
@@ -258,7 +255,7 @@ TEST_F(TidyTest, CommentsAreAsTheyWereWritten) {
 TEST_F(TidyTest, PagesAreMarkdown) {
   const std::regex heading("^#+[^# ]");
   for (const SourceFile& file : *tree_) {
-    if (!file.Is(".md") || IsBroken(file)) continue;
+    if (!file.Is(".md")) continue;
     bool quoted = false;
     for (size_t i = 0; i < file.lines.size(); ++i) {
       if (absl::StartsWith(file.lines[i], "```")) quoted = !quoted;
@@ -310,8 +307,8 @@ constexpr int kMaxMethods = 40;
 // Wider ones, as they are. Numbers here only fall, and no class joins them.
 const std::map<std::string, int>& WideClasses() {
   static const auto* const wide = new std::map<std::string, int>{
-      {"World", 75}, {"RdmaConnection", 61}, {"RdmaEndpoint", 61},     {"ZmqTransport", 49},
-      {"Group", 48}, {"ClientCore", 49},     {"CollectiveEngine", 42},
+      {"RdmaConnection", 61}, {"RdmaEndpoint", 61}, {"ZmqTransport", 49},
+      {"Group", 48},          {"ClientCore", 49},   {"CollectiveEngine", 42},
   };
   return *wide;
 }

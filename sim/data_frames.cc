@@ -1,0 +1,58 @@
+#include "sim/data_frames.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace tandem {
+
+void DataFrames::Send(const Outgoing& out) {
+  const absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
+  if (!frame.ok()) {
+    return context_.Fail(absl::StrCat("a core sent a bad frame: ", frame.status().ToString()));
+  }
+  const FrameHeader& h = frame->header;
+  if (context_.judge != nullptr && h.kind == FrameKind::kPush && (h.flags & kFlagAssign) == 0) {
+    context_.judge->OnPush(h.sender.index, h.step);
+  }
+  std::vector<absl::Time> arrivals;
+  network_.Route(context_.agenda.now(), h.sender, out.to, &arrivals);
+  context_.trace.Frame(context_.agenda.now(), arrivals.empty() ? "lost" : "sent", out.to, h);
+  for (const absl::Time at : arrivals) {
+    context_.agenda.At(at, [this, to = out.to, bytes = out.frame] { Deliver(to, bytes); });
+  }
+}
+
+void DataFrames::Deliver(EndpointId to, const Frame& bytes) {
+  const absl::StatusOr<ParsedFrame> frame = DecodeFrame(bytes);
+  TANDEM_CHECK(frame.ok());
+  context_.trace.Frame(context_.agenda.now(), "arrives", to, frame->header);
+  arrive_(to, *frame);
+}
+
+void DataFrames::StartCuts() {
+  if (network_.options().cuts_per_second > 0) CutSomebodyOff();
+}
+
+EndpointId DataFrames::Anybody() {
+  const JobPlan& plan = context_.plan;
+  const int n = static_cast<int>(
+      context_.random.Uniform(static_cast<uint64_t>(plan.shards() + plan.workers())));
+  if (n >= plan.shards()) return EndpointId::Worker(n - plan.shards());
+  return EndpointId::Shard(n / plan.shards_per_server(), n % plan.shards_per_server());
+}
+
+void DataFrames::CutSomebodyOff() {
+  context_.agenda.After(network_.UntilNextCut(), [this] {
+    const EndpointId a = Anybody();
+    const EndpointId b = Anybody();
+    const absl::Duration length = network_.LengthOfCut();
+    context_.Log(absl::StrCat("cut between ", a.DebugString(), " and ", b.DebugString(), " for ",
+                              absl::FormatDuration(length)));
+    network_.Cut(a, b, context_.agenda.now() + length);
+    CutSomebodyOff();
+  });
+}
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// The way of frames between shards and workers, and among workers: across the network, where they may
+// be lost, doubled, overtaken or cut off (network.h), and by reference.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_DATA_FRAMES_H_
+#define TANDEM_SIM_DATA_FRAMES_H_
+
+#include <functional>
+
+#include "proto/frame.h"
+#include "proto/outgoing.h"
+#include "sim/network.h"
+#include "sim/sim_context.h"
+
+namespace tandem {
+
+class DataFrames {
+ public:
+  using Arrive = std::function<void(EndpointId to, const ParsedFrame& frame)>;
+  // `context` outlives this. `arrive` is called for each frame as it arrives.
+  DataFrames(SimContext& context, Arrive arrive)
+      : context_(context),
+        arrive_(std::move(arrive)),
+        network_(context.options.network, context.options.seed + 1) {}
+
+  void Send(const Outgoing& out);
+  // From time to time two endpoints are cut off from each other, if the options say so.
+  void StartCuts();
+
+ private:
+  void Deliver(EndpointId to, const Frame& bytes);
+  EndpointId Anybody();
+  void CutSomebodyOff();
+
+  SimContext& context_;
+  const Arrive arrive_;
+  SimNetwork network_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_DATA_FRAMES_H_

@@ -1,0 +1,83 @@
+#include "sim/save_check.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/shard_save.h"
+#include "worker/dense_parameters.h"
+
+namespace tandem {
+namespace {
+
+absl::StatusOr<RangeImage> Decode(const std::string& bytes) {
+  return DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+}
+
+}  // namespace
+
+absl::Status SaveCheck::Add(const std::string& folder, const std::string& file,
+                            const std::string& bytes) {
+  TANDEM_ASSIGN_OR_RETURN(RangeImage image, Decode(bytes));
+  if (saves_under_way_[folder].emplace(file, std::move(image)).second) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(file, " is saved twice"));
+}
+
+absl::Status SaveCheck::CheckDense(int64_t count, const std::string& bytes) {
+  TANDEM_ASSIGN_OR_RETURN(const auto dense,
+                          DenseParameters::New(context_.plan.job.dense().optimizer(), count));
+  TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Decode(bytes));
+  TANDEM_RETURN_IF_ERROR(dense->Load(image));
+  if (context_.judge != nullptr) context_.judge->CheckDenseEvaluated(0, dense->values());
+  return absl::OkStatus();
+}
+
+size_t SaveCheck::RangesOfASave(const RangeMap& ranges) const {
+  size_t count = 0;
+  for (const RangeMap::Range& range : ranges.ranges()) {
+    const TablePlan& table = context_.plan.tables[range.table];
+    if (!table.dense || context_.plan.groups[table.group].policy.delay() > 0) ++count;
+  }
+  return count;
+}
+
+void SaveCheck::Commit(const std::string& folder, const RangeMap& ranges) {
+  ++saves_;
+  const Files files = std::move(saves_under_way_[folder]);
+  saves_under_way_.erase(folder);
+  if (const size_t want = RangesOfASave(ranges); files.size() != want) {
+    context_.Fail(absl::StrCat(folder, " has ", files.size(), " of ", want, " ranges"));
+  }
+  CheckHeldBack(files);
+  CheckSteps(files);
+}
+
+// Of steps whose updates a policy holds back, all ranges of a table have the same number.
+void SaveCheck::CheckHeldBack(const Files& files) {
+  std::map<std::string, size_t> steps;  // by table
+  for (const auto& [file, image] : files) {
+    HeldQueue queue;
+    const absl::Status read = SavedQueue(image, context_.buffers, &queue);
+    if (!read.ok()) context_.Fail(absl::StrCat(file, ": ", read.ToString()));
+    const size_t first = steps.emplace(image.table, queue.size()).first->second;
+    if (first == queue.size()) continue;
+    context_.Fail(
+        absl::StrCat(file, " holds back ", queue.size(), " steps, another of its table ", first));
+  }
+}
+
+void SaveCheck::CheckSteps(const Files& files) {
+  if (files.empty()) return;
+  const auto& [first_file, first] = *files.begin();
+  for (const auto& [file, image] : files) {
+    for (size_t rank = 0; rank < image.progress.workers.size(); ++rank) {
+      const int64_t step = image.progress.workers[rank].admitted;
+      const int64_t want = first.progress.workers[rank].admitted;
+      if (step == want) continue;
+      context_.Fail(absl::StrCat(file, " has worker ", rank, " at step ", step, ", ", first_file,
+                                 " at ", want));
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,60 @@
+// What the parts of a simulated world share: the job, the clock, one generator of random numbers, the
+// trace, and the first thing that was found to be wrong.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_SIM_CONTEXT_H_
+#define TANDEM_SIM_SIM_CONTEXT_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/buffer.h"
+#include "base/random.h"
+#include "job/job.h"
+#include "proto/endpoint.h"
+#include "sim/agenda.h"
+#include "sim/judge.h"
+#include "sim/trace.h"
+#include "sim/world_options.h"
+
+namespace tandem {
+
+struct SimContext {
+  SimContext(const JobPlan& job_plan, const WorldOptions& world_options)
+      : plan(job_plan),
+        options(world_options),
+        trace(world_options.trace_lines),
+        random(world_options.seed) {}
+
+  // The world ends, for the first reason that it is given.
+  void Fail(const std::string& what);
+  void Log(std::string line) { trace.Line(agenda.now(), std::move(line)); }
+  // Calls `tick` every options.tick, at a phase of its own.
+  void StartClock(std::function<void()> tick);
+  // A view reaches a core up to options.view_delay late.
+  absl::Duration ViewDelay() { return options.view_delay * random.NextDouble(); }
+
+  const JobPlan& plan;
+  const WorldOptions options;
+  Agenda agenda;
+  EventTrace trace;
+  Random random;
+  HeapBufferSource buffers;
+  Judge* judge = nullptr;  // of the toy; null with another runner
+  absl::Status failure;
+};
+
+// Of the process that an endpoint belongs to.
+inline uint64_t IncarnationOf(EndpointId id) {
+  return (id.role == Role::kServer ? 1000u : 2000u) + static_cast<uint64_t>(id.index);
+}
+
+// How often a process beats.
+inline constexpr absl::Duration kSimBeat = absl::Seconds(1);
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_SIM_CONTEXT_H_

@@ -1,0 +1,206 @@
+#include "sim/sim_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
+
+// Shorter than the time that a worker has to come back.
+constexpr absl::Duration kLongestBreak = absl::Seconds(1);
+
+}  // namespace
+
+SimScheduler::SimScheduler(SimContext& context, Arrive arrive)
+    : context_(context), arrive_(std::move(arrive)), core_(context.plan) {
+  connections_.resize(static_cast<size_t>(context.plan.servers() + context.plan.workers()));
+  for (size_t node = 0; node < connections_.size(); ++node) connections_[node].number = node;
+}
+
+size_t SimScheduler::NodeOf(EndpointId id) const {
+  const int first = id.role == Role::kServer ? 0 : context_.plan.servers();
+  return static_cast<size_t>(first + id.index);
+}
+
+void SimScheduler::Register() {
+  for (int index = 0; index < context_.plan.servers(); ++index) {
+    Register(EndpointId::Shard(index, 0));
+  }
+  for (int rank = 0; rank < context_.plan.workers(); ++rank) Register(EndpointId::Worker(rank));
+}
+
+void SimScheduler::StartClock() {
+  context_.StartClock([this] { Step(SchedulerEvent()); });
+}
+
+void SimScheduler::StartAccidents() {
+  if (context_.options.moves_per_second > 0) MoveSomeRange();
+  if (context_.options.breaks_per_second > 0) BreakSomeConnection();
+  AskForSaves();
+}
+
+void SimScheduler::AskForSaves() {
+  for (const absl::Duration save : context_.options.saves) {
+    context_.agenda.After(save, [this] {
+      SchedulerEvent event;
+      event.kind = SchedulerEvent::Kind::kSave;
+      event.text = "in the middle";
+      Step(event);
+    });
+  }
+}
+
+// ---- messages ---------------------------------------------------------------------------------
+
+void SimScheduler::Register(EndpointId id) {
+  const bool server = id.role == Role::kServer;
+  Control control;
+  tandem::Register& request = *control.mutable_register_();
+  request.set_role(server ? tandem::Register::SERVER : tandem::Register::WORKER);
+  request.set_index(id.index);
+  request.set_incarnation(IncarnationOf(id));
+  const int endpoints = server ? context_.plan.shards_per_server() : 1;
+  for (int i = 0; i < endpoints; ++i) {
+    request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));
+  }
+  request.set_host("sim");
+  request.set_pid(1);
+  request.set_job_hash(context_.plan.hash);
+  Send(id, control);
+}
+
+void SimScheduler::Beat(EndpointId from, uint64_t progress, int64_t step,
+                        const Activity& activity) {
+  Control control;
+  tandem::Beat& beat = *control.mutable_beat();
+  beat.set_progress(progress);
+  beat.set_step(static_cast<uint64_t>(step));
+  beat.set_activity(activity.text);
+  beat.set_waits_for(activity.waits_for.Pack());
+  Send(from, control);
+}
+
+absl::Time SimScheduler::Arrival(absl::Time* last) {
+  *last = std::max(*last, context_.agenda.now() + kLinkDelay * (1 + context_.random.Exponential()));
+  return *last;
+}
+
+void SimScheduler::Send(EndpointId from, const Control& control) {
+  if (control.barrier_enter().action() == BarrierEnter::SAVE) {
+    saving_.insert(control.barrier_enter().name());
+  }
+  if (control.has_barrier_enter() && context_.random.Bernoulli(context_.options.barrier_drop)) {
+    return;
+  }
+  Connection& connection = connections_[NodeOf(from)];
+  if (connection.broken) return;
+  SchedulerEvent event;
+  event.kind = SchedulerEvent::Kind::kControl;
+  event.connection = connection.number;
+  event.control = control;
+  context_.agenda.At(Arrival(&connection.last_up), [this, event, &connection] {
+    if (event.connection == connection.number) Step(event);
+  });
+}
+
+void SimScheduler::Step(const SchedulerEvent& event) {
+  core_.Step(context_.agenda.now(), event, &effects_);
+  for (const std::string& line : effects_.logs) context_.Log(absl::StrCat("scheduler: ", line));
+  for (const SchedulerEffects::Send& send : effects_.sends) {
+    if (send.control.has_barrier_release() &&
+        context_.random.Bernoulli(context_.options.barrier_drop)) {
+      continue;
+    }
+    stopping_ |= send.control.command().kind() == Command::STOP;
+    const size_t node = send.connection % connections_.size();
+    context_.agenda.At(Arrival(&connections_[node].last_down), [this, send, node] {
+      if (send.connection == connections_[node].number) Deliver(node, send.control);
+    });
+  }
+  effects_.Clear();
+}
+
+void SimScheduler::Deliver(size_t node, const Control& control) {
+  if (control.has_beat_ack()) return;
+  context_.Log(absl::StrCat("scheduler -> node ", node, ": ",
+                            control.has_view() ? absl::StrCat("view ", control.view().number())
+                                               : control.ShortDebugString()));
+  if (control.has_failure()) {
+    return context_.Fail(absl::StrCat("the scheduler ends the job: ", control.failure().node(),
+                                      ": ", control.failure().reason()));
+  }
+  if (control.has_barrier_release()) saving_.erase(control.barrier_release().name());
+  const int servers = context_.plan.servers();
+  const int n = static_cast<int>(node);
+  arrive_(n < servers ? EndpointId::Shard(n, 0) : EndpointId::Worker(n - servers), control);
+  if (!control.has_command() || control.command().kind() != Command::STOP) return;
+  SchedulerEvent event;
+  event.kind = SchedulerEvent::Kind::kClosed;
+  event.connection = connections_[node].number;
+  context_.agenda.After(kLinkDelay, [this, event] { Step(event); });
+}
+
+// ---- accidents --------------------------------------------------------------------------------
+
+// A worker's; not before the job has begun, nor when it has been told to stop: then connections close.
+void SimScheduler::BreakSomeConnection() {
+  const absl::Duration wait =
+      absl::Seconds(context_.random.Exponential() / context_.options.breaks_per_second);
+  context_.agenda.After(wait, [this] {
+    if (core_.done() || stopping_) return;
+    const int rank =
+        static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(context_.plan.workers())));
+    const EndpointId worker = EndpointId::Worker(rank);
+    Connection& connection = connections_[NodeOf(worker)];
+    if (core_.view().number() > 0 && !connection.broken) Break(worker, &connection);
+    BreakSomeConnection();
+  });
+}
+
+void SimScheduler::Break(EndpointId worker, Connection* connection) {
+  context_.Log(absl::StrCat("worker ", worker.index, " loses its link to the scheduler"));
+  SchedulerEvent event;
+  event.kind = SchedulerEvent::Kind::kLost;
+  event.connection = connection->number;
+  event.why = absl::UnavailableError("broken");
+  connection->broken = true;
+  connection->number += connections_.size();
+  ++breaks_;
+  Step(event);
+  const absl::Duration length = context_.options.break_length * context_.random.Exponential();
+  context_.agenda.After(std::min(length, kLongestBreak), [this, worker, connection] {
+    connection->broken = false;
+    Register(worker);
+  });
+}
+
+// Not while a save is under way: a range on its way is in nobody's files.
+void SimScheduler::MoveSomeRange() {
+  const absl::Duration wait =
+      absl::Seconds(context_.random.Exponential() / context_.options.moves_per_second);
+  context_.agenda.After(wait, [this] {
+    if (core_.done()) return;
+    const uint64_t ranges = static_cast<uint64_t>(core_.view().range_size());
+    if (ranges > 0 && saving_.empty()) {
+      const auto one_of = [this](int count) {
+        return static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(count)));
+      };
+      SchedulerEvent event;
+      event.kind = SchedulerEvent::Kind::kMoveRange;
+      event.range = static_cast<uint32_t>(context_.random.Uniform(ranges));
+      event.server = one_of(context_.plan.servers());
+      event.shard = one_of(context_.plan.shards_per_server());
+      context_.Log(absl::StrCat("move range ", event.range, " to server ", event.server, " shard ",
+                                event.shard));
+      ++moves_;
+      Step(event);
+    }
+    MoveSomeRange();
+  });
+}
+
+}  // namespace tandem

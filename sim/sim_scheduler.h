@@ -1,0 +1,74 @@
+// The scheduler of a simulated world and the connections to it, one a process: nothing on them is lost
+// or overtaken, except that entries into barriers and releases from them, which are repeated until they
+// succeed, may be dropped. Those of workers may break: what is on its way is lost, and the worker
+// registers again on a new one. Ranges are moved from here, at random.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_SIM_SCHEDULER_H_
+#define TANDEM_SIM_SIM_SCHEDULER_H_
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/activity.h"
+#include "scheduler/scheduler_core.h"
+#include "sim/sim_context.h"
+
+namespace tandem {
+
+class SimScheduler {
+ public:
+  // A message has arrived at a server (`to` is its shard 0) or worker.
+  using Arrive = std::function<void(EndpointId to, const Control& control)>;
+  // `context` outlives this.
+  SimScheduler(SimContext& context, Arrive arrive);
+
+  // Every process registers; clocks, accidents and requests of saves begin.
+  void Register();
+  void StartClock();
+  void StartAccidents();
+
+  // From a process: its shard 0, or its worker.
+  void Send(EndpointId from, const Control& control);
+  void Beat(EndpointId from, uint64_t progress, int64_t step, const Activity& activity);
+
+  const SchedulerCore& core() const { return core_; }
+  int moves() const { return moves_; }    // of ranges
+  int breaks() const { return breaks_; }  // of connections
+
+ private:
+  struct Connection {
+    uint64_t number = 0;  // new each time; connections_.size() of them belong to one time
+    bool broken = false;
+    absl::Time last_up, last_down;
+  };
+
+  size_t NodeOf(EndpointId id) const;
+  void Register(EndpointId id);
+  // When what is sent now arrives, behind all that was sent before on this way.
+  absl::Time Arrival(absl::Time* last);
+  void Step(const SchedulerEvent& event);
+  void Deliver(size_t node, const Control& control);
+  void BreakSomeConnection();
+  void Break(EndpointId worker, Connection* connection);
+  void MoveSomeRange();
+  void AskForSaves();
+
+  SimContext& context_;
+  const Arrive arrive_;
+  SchedulerCore core_;
+  SchedulerEffects effects_;
+  std::vector<Connection> connections_;  // servers from 0, then workers
+  std::set<std::string> saving_;         // barriers of saves that workers have entered
+  bool stopping_ = false;
+  int moves_ = 0, breaks_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_SIM_SCHEDULER_H_

@@ -1,0 +1,278 @@
+#include "sim/sim_servers.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+constexpr size_t kRowsPerSlice = 5;  // of a save, so that frames come in between
+
+void Merge(const Measure& from, Measure* into) {
+  into->count += from.count;
+  into->sum += from.sum;
+  into->max = std::max(into->max, from.max);
+}
+
+}  // namespace
+
+absl::Status SimServers::Init() {
+  const JobPlan& plan = context_.plan;
+  servers_.resize(static_cast<size_t>(plan.servers()));
+  for (int index = 0; index < plan.servers(); ++index) {
+    Server& server = servers_[static_cast<size_t>(index)];
+    const uint64_t incarnation = IncarnationOf(EndpointId::Shard(index, 0));
+    server.core = std::make_unique<ServerCore>(plan, incarnation);
+    server.shards.resize(static_cast<size_t>(plan.shards_per_server()));
+    for (int s = 0; s < plan.shards_per_server(); ++s) {
+      const EndpointId id = EndpointId::Shard(index, s);
+      shard(id).heard = context_.agenda.now();
+      TANDEM_ASSIGN_OR_RETURN(shard(id).core,
+                              ShardCore::New(plan, id, incarnation, context_.buffers));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SimServers::StartClocks() {
+  for (int index = 0; index < context_.plan.servers(); ++index) StartClocksOf(index);
+}
+
+void SimServers::StartClocksOf(int index) {
+  for (int s = 0; s < context_.plan.shards_per_server(); ++s) {
+    const EndpointId id = EndpointId::Shard(index, s);
+    context_.StartClock([this, id] {
+      shard(id).core->OnTick(context_.agenda.now(), &shard_effects_);
+      AfterShard(id);
+    });
+  }
+  context_.agenda.Every(kSimBeat, [this, index] {
+    Server& server = servers_[static_cast<size_t>(index)];
+    scheduler_.Beat(EndpointId::Shard(index, 0), ++server.beats, 0,
+                    server.shards[0].core->Waiting(context_.agenda.now()));
+  });
+}
+
+bool SimServers::Settled(uint64_t view) const {
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      if (shard.core->view() != view || !shard.core->Settled()) return false;
+    }
+  }
+  return true;
+}
+
+std::string SimServers::WhoWaits() const {
+  std::string out;
+  for (size_t index = 0; index < servers_.size(); ++index) {
+    for (size_t s = 0; s < servers_[index].shards.size(); ++s) {
+      const ShardCore& core = *servers_[index].shards[s].core;
+      absl::StrAppend(&out, "  server ", index, " shard ", s, " view ", core.view(), ": ",
+                      core.Settled() ? "" : "ranges on their way; ",
+                      core.Waiting(context_.agenda.now()).text, "\n");
+    }
+  }
+  return out;
+}
+
+// ---- a server and the tasks of its shards -----------------------------------------------------
+
+void SimServers::OnControl(int index, const Control& control) {
+  if (control.has_view() && ranges_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<const RangeMap>> map =
+        RangeMap::FromView(control.view(), context_.plan.sizes());
+    if (map.ok()) ranges_ = *std::move(map);
+    if (context_.judge != nullptr) context_.judge->set_ranges(ranges_);
+  }
+  servers_[static_cast<size_t>(index)].core->OnControl(control, &server_effects_);
+  AfterServer(index);
+}
+
+void SimServers::AfterServer(int index) {
+  const ServerCore& core = *servers_[static_cast<size_t>(index)].core;
+  if (!core.failure().ok()) {
+    context_.Fail(absl::StrCat("server ", index, ": ", core.failure().ToString()));
+  }
+  for (const Control& control : server_effects_.to_scheduler) {
+    scheduler_.Send(EndpointId::Shard(index, 0), control);
+  }
+  std::vector<ShardTask> tasks;
+  tasks.swap(server_effects_.tasks);
+  server_effects_.Clear();
+  // Each shard hears of a task when it does, but of all in order.
+  for (const ShardTask& task : tasks) {
+    for (int s = 0; s < context_.plan.shards_per_server(); ++s) {
+      const EndpointId id = EndpointId::Shard(index, s);
+      absl::Time& heard = shard(id).heard;
+      heard = std::max(heard, context_.agenda.now() + context_.ViewDelay());
+      context_.agenda.At(heard, [this, id, task] {
+        shard(id).tasks.push_back(task);
+        DoTasks(id);
+      });
+    }
+  }
+}
+
+// In order; those behind a save wait for its end.
+void SimServers::DoTasks(EndpointId id) {
+  while (shard(id).save == nullptr && !shard(id).tasks.empty()) {
+    const ShardTask task = std::move(shard(id).tasks.front());
+    shard(id).tasks.pop_front();
+    DoTask(id, task);
+  }
+}
+
+void SimServers::DoTask(EndpointId id, const ShardTask& task) {
+  ShardCore& core = *shard(id).core;
+  ShardReport report;
+  switch (task.kind) {
+    case ShardTask::Kind::kSave:
+      shard(id).save = std::make_unique<ShardSave>(&core);
+      return GoOnSaving(id, task);
+    case ShardTask::Kind::kView:
+      context_.Log(absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
+      core.OnView(context_.agenda.now(), task.map, &shard_effects_);
+      AfterShard(id);
+      break;
+    case ShardTask::Kind::kFinishDelayed:
+      if (context_.judge != nullptr) context_.judge->OnDelayedFinished();
+      core.FinishDelayed(&shard_effects_);
+      AfterShard(id);
+      break;
+    case ShardTask::Kind::kReport:
+      report = core.Report();
+      break;
+  }
+  servers_[static_cast<size_t>(id.index)].core->OnShardDone(
+      task.id, absl::OkStatus(), task.kind == ShardTask::Kind::kReport ? &report : nullptr,
+      &server_effects_);
+  AfterServer(id.index);
+}
+
+// A slice at a time; files are on the disk at once.
+void SimServers::GoOnSaving(EndpointId id, const ShardTask& task) {
+  std::unique_ptr<ShardSave>& save = shard(id).save;
+  absl::StatusOr<std::optional<ShardSave::File>> file = save->Step(kRowsPerSlice);
+  if (!file.ok()) return context_.Fail(file.status().ToString());
+  if (file->has_value()) {
+    const absl::Status added = saves_.Add(task.path, (*file)->name, (*file)->encoder.Finish());
+    if (!added.ok()) return context_.Fail(added.ToString());
+  }
+  if (save->done()) {
+    save.reset();
+    servers_[static_cast<size_t>(id.index)].core->OnShardDone(task.id, absl::OkStatus(), nullptr,
+                                                              &server_effects_);
+    AfterServer(id.index);
+    return DoTasks(id);
+  }
+  context_.agenda.After(context_.options.fetch * context_.random.NextDouble(),
+                        [this, id, task] { GoOnSaving(id, task); });
+}
+
+// ---- a shard ----------------------------------------------------------------------------------
+
+void SimServers::OnFrame(EndpointId to, const ParsedFrame& frame) {
+  shard(to).core->OnFrame(context_.agenda.now(), frame, &shard_effects_);
+  AfterShard(to);
+}
+
+void SimServers::AfterShard(EndpointId id) {
+  if (context_.options.log_events) {
+    LogAdmitted(id);
+    LogReads();
+  }
+  for (const std::string& line : shard_effects_.log) {
+    context_.Log(absl::StrCat(id.DebugString(), ": ", line));
+    if (absl::StrContains(line, "refused") || absl::StrContains(line, "unusable")) {
+      context_.Fail(line);
+    }
+  }
+  for (const UpdateRecord& record : shard_effects_.records) {
+    records_.push_back(record);
+    if (context_.judge != nullptr) context_.judge->OnRecord(record);
+  }
+  CountOpenSteps(id);
+  for (const Outgoing& out : shard_effects_.out) frames_.Send(out);
+  shard_effects_.Clear();
+}
+
+void SimServers::CountOpenSteps(EndpointId id) {
+  for (const Range* range : shard(id).core->OwnedRanges()) {
+    if (!context_.plan.groups[range->table().plan->group].properties.holds) continue;
+    for (const WorkerProgress& worker : range->progress().workers) {
+      most_open_steps_ = std::max(most_open_steps_, worker.admitted - range->progress().version);
+    }
+  }
+}
+
+// Progress that has grown; an observer sees it before the reads that were answered by it.
+void SimServers::LogAdmitted(EndpointId id) {
+  for (const Range* range : shard(id).core->OwnedRanges()) {
+    std::vector<int64_t>& known = admitted_[range->id()];
+    known.resize(static_cast<size_t>(context_.plan.workers()));
+    for (size_t rank = 0; rank < known.size(); ++rank) {
+      const int64_t admitted = range->progress().workers[rank].admitted;
+      if (admitted == known[rank]) continue;
+      events_[range->id()].push_back({false, static_cast<int>(rank), known[rank], admitted - 1});
+      known[rank] = admitted;
+    }
+  }
+}
+
+void SimServers::LogReads() {
+  for (const Outgoing& out : shard_effects_.out) {
+    const absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
+    if (!frame.ok() || frame->header.kind != FrameKind::kRows) continue;
+    if ((frame->header.flags & kFlagEvaluate) != 0) continue;
+    for (uint32_t i = 0; i < frame->entry_count; ++i) {
+      const SliceEntry e = frame->Entry(i);
+      if (e.status != SliceStatus::kOk) continue;
+      events_[e.range].push_back({true, out.to.index, frame->header.step, frame->header.step});
+    }
+  }
+}
+
+// ---- what they have ---------------------------------------------------------------------------
+
+std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
+  std::vector<float> row;
+  const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
+  const uint32_t id = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      for (Range* range : shard.core->OwnedRanges()) {
+        if (range->id() != id) continue;
+        if (!row.empty()) context_.Fail(absl::StrCat("range ", id, " has two owners"));
+        row.resize(dim);
+        range->store().Peek({&key, 1}, absl::MakeSpan(row));
+      }
+    }
+  }
+  if (row.empty()) context_.Fail(absl::StrCat("range ", id, " has no owner"));
+  row.resize(dim);
+  return row;
+}
+
+TableStats SimServers::Stats(uint32_t table) const {
+  TableStats total;
+  for (const Server& server : servers_) {
+    for (const Shard& shard : server.shards) {
+      const TableStats& stats = shard.core->tables()[table]->stats;
+      total.arrived += stats.arrived;
+      total.applied += stats.applied;
+      total.merged += stats.merged;
+      total.dropped += stats.dropped;
+      Merge(stats.clock_gap, &total.clock_gap);
+      Merge(stats.version_staleness, &total.version_staleness);
+      Merge(stats.in_flight, &total.in_flight);
+    }
+  }
+  return total;
+}
+
+}  // namespace tandem

@@ -1,0 +1,105 @@
+// The servers of a simulated world: for each the core that runs in a server process
+// (server/server_core.h), and shards that hear of its tasks and do them when they do.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_SIM_SERVERS_H_
+#define TANDEM_SIM_SIM_SERVERS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/range_map.h"
+#include "server/server_core.h"
+#include "server/shard_core.h"
+#include "server/shard_save.h"
+#include "sim/data_frames.h"
+#include "sim/save_check.h"
+#include "sim/sim_context.h"
+#include "sim/sim_scheduler.h"
+
+namespace tandem {
+
+// What an observer of the shards sees, range by range and in order; see SimServers::events.
+struct RangeEvent {
+  bool read = false;  // a read was answered; else steps [first, step] of the worker were admitted
+  int rank = 0;
+  int64_t first = 0, step = 0;
+};
+
+class SimServers {
+ public:
+  // References outlive this.
+  SimServers(SimContext& context, SimScheduler& scheduler, DataFrames& frames, SaveCheck& saves)
+      : context_(context), scheduler_(scheduler), frames_(frames), saves_(saves) {}
+  absl::Status Init();
+  void StartClocks();
+
+  void OnControl(int index, const Control& control);
+  void OnFrame(EndpointId to, const ParsedFrame& frame);
+
+  // Every shard knows the view of this number and has what it says.
+  bool Settled(uint64_t view) const;
+  // One line a shard: what it waits for.
+  std::string WhoWaits() const;
+
+  // The ranges of the first view (later they move, but are not cut); null before it.
+  const std::shared_ptr<const RangeMap>& ranges() const { return ranges_; }
+  // As a server would answer an evaluation. Fails if not exactly one shard owns it.
+  std::vector<float> Row(uint32_t table, uint64_t key);
+  TableStats Stats(uint32_t table) const;  // merged over all shards
+  const std::vector<UpdateRecord>& records() const { return records_; }
+  // The most steps that any range whose policy holds updates had admitted of some worker and not
+  // yet closed.
+  int64_t most_open_steps() const { return most_open_steps_; }
+  // With log_events: by range id, what was admitted and read, in order.
+  const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return events_; }
+
+ private:
+  struct Shard {
+    std::unique_ptr<ShardCore> core;
+    absl::Time heard;                 // when the last task reaches it
+    std::deque<ShardTask> tasks;      // heard of, not done
+    std::unique_ptr<ShardSave> save;  // under way; or null
+  };
+  struct Server {
+    std::unique_ptr<ServerCore> core;
+    std::vector<Shard> shards;
+    uint64_t beats = 0;
+  };
+
+  Shard& shard(EndpointId id) {
+    return servers_[static_cast<size_t>(id.index)].shards[static_cast<size_t>(id.shard)];
+  }
+  void StartClocksOf(int index);
+  void AfterServer(int index);
+  void DoTasks(EndpointId id);
+  void DoTask(EndpointId id, const ShardTask& task);
+  void GoOnSaving(EndpointId id, const ShardTask& task);
+  void AfterShard(EndpointId id);
+  void CountOpenSteps(EndpointId id);
+  void LogAdmitted(EndpointId id);
+  void LogReads();
+
+  SimContext& context_;
+  SimScheduler& scheduler_;
+  DataFrames& frames_;
+  SaveCheck& saves_;
+  std::vector<Server> servers_;
+  ShardEffects shard_effects_;
+  ServerEffects server_effects_;
+  std::shared_ptr<const RangeMap> ranges_;
+  std::vector<UpdateRecord> records_;
+  int64_t most_open_steps_ = 0;
+  std::map<uint32_t, std::vector<RangeEvent>> events_;
+  std::map<uint32_t, std::vector<int64_t>> admitted_;  // by range: by rank, with log_events
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_SIM_SERVERS_H_

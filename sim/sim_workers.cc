@@ -1,0 +1,260 @@
+#include "sim/sim_workers.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+// Silence before a frame is sent again, whoever sent it: short, so that faults cost little virtual
+// time.
+constexpr absl::Duration kResend = absl::Milliseconds(300);
+
+constexpr size_t kFrameBytes = 32;  // of values in a frame: so few that most requests are cut
+
+}  // namespace
+
+absl::Status SimWorkers::Init(const MakeTaskRunner& make_runner) {
+  for (int rank = 0; rank < context_.plan.workers(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(auto worker, NewWorker(rank, make_runner));
+    workers_.push_back(std::move(worker));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
+    int rank, const MakeTaskRunner& make_runner) {
+  const JobPlan& plan = context_.plan;
+  auto worker = std::make_unique<Worker>();
+  const uint64_t incarnation = IncarnationOf(EndpointId::Worker(rank));
+  worker->random = std::make_unique<Random>(HashCombine(context_.options.seed, incarnation));
+  TANDEM_ASSIGN_OR_RETURN(worker->runner, make_runner(plan, rank));
+  DenseParameters& dense = worker->runner->dense();
+  TrainerCore::Options options;
+  options.rank = rank;
+  options.incarnation = incarnation;
+  options.client.resend_after = kResend;
+  options.client.frame_bytes = kFrameBytes;
+  options.control_resend = kResend;
+  options.save = context_.options.save_at_end;
+  options.save_path = "model";
+  options.evaluate = context_.options.evaluate && worker->runner->has_test_data();
+  options.estimated_rows = worker->runner->EstimatedRows();
+  TANDEM_ASSIGN_OR_RETURN(worker->core, TrainerCore::New(plan, options, dense, context_.buffers));
+  if (plan.dense_table < 0) {
+    TANDEM_ASSIGN_OR_RETURN(worker->collectives,
+                            SimCollectives::New(plan, rank, dense, context_.buffers, kResend));
+  }
+  return worker;
+}
+
+void SimWorkers::StartClocks() {
+  for (int rank = 0; rank < context_.plan.workers(); ++rank) StartClocksOf(rank);
+}
+
+void SimWorkers::StartClocksOf(int rank) {
+  context_.StartClock([this, rank] {
+    worker(rank).core->OnTick(context_.agenda.now(), &effects_);
+    AfterTrainer(rank);
+    ProgressCollectives(rank);  // what was lost is sent again
+  });
+  context_.agenda.Every(kSimBeat, [this, rank] {
+    const TrainerCore& core = *worker(rank).core;
+    scheduler_.Beat(EndpointId::Worker(rank), core.progress_count(), core.step(),
+                    core.Doing(context_.agenda.now(), WaitingForOthers(rank)));
+  });
+}
+
+std::string SimWorkers::WhoWaits() const {
+  std::string out;
+  for (int rank = 0; rank < context_.plan.workers(); ++rank) {
+    const TrainerCore& core = *worker(rank).core;
+    const Activity doing = core.Doing(context_.agenda.now(), WaitingForOthers(rank));
+    absl::StrAppend(&out, "  worker ", rank, " epoch ", core.epoch(), " step ", core.step(), ": ",
+                    core.finished() ? "finished" : doing.text, "\n");
+  }
+  return out;
+}
+
+// ---- what arrives, and what goes out ----------------------------------------------------------
+
+void SimWorkers::OnControl(int rank, const Control& control) {
+  if (control.has_view()) return OnView(rank, control.view());
+  FrameHeader header;
+  header.sender = EndpointId::Scheduler();
+  const absl::StatusOr<ParsedFrame> frame =
+      DecodeFrame(EncodeControlFrame(context_.buffers, header, control));
+  TANDEM_CHECK(frame.ok());
+  worker(rank).core->OnFrame(context_.agenda.now(), *frame, &effects_);
+  AfterTrainer(rank);
+  worker(rank).stopped |= control.command().kind() == Command::STOP;
+}
+
+void SimWorkers::OnView(int rank, const View& view) {
+  absl::StatusOr<std::shared_ptr<const RangeMap>> map =
+      RangeMap::FromView(view, context_.plan.sizes());
+  if (!map.ok()) return context_.Fail(map.status().ToString());
+  context_.agenda.After(context_.ViewDelay(), [this, rank, map = *map] {
+    context_.Log(absl::StrCat("worker ", rank, " learns view ", map->view()));
+    worker(rank).core->OnView(context_.agenda.now(), map, &effects_);
+    AfterTrainer(rank);
+    Control done;
+    done.mutable_command_done()->set_id(map->view());
+    ToScheduler(rank, done);
+  });
+}
+
+void SimWorkers::OnFrame(int rank, const ParsedFrame& frame) {
+  if (frame.header.kind == FrameKind::kSegment) {
+    const absl::Status taken = worker(rank).collectives->OnFrame(context_.agenda.now(), frame);
+    if (!taken.ok()) return context_.Fail(taken.ToString());
+    return ProgressCollectives(rank);
+  }
+  if (worker(rank).stopped) return;
+  worker(rank).core->OnFrame(context_.agenda.now(), frame, &effects_);
+  AfterTrainer(rank);
+}
+
+void SimWorkers::AfterTrainer(int rank) {
+  const TrainerCore& core = *worker(rank).core;
+  if (!core.failure().ok()) {
+    context_.Fail(absl::StrCat("worker ", rank, ": ", core.failure().ToString()));
+  }
+  for (const std::string& line : effects_.log) {
+    context_.Log(absl::StrCat("worker ", rank, ": ", line));
+  }
+  std::vector<TrainerTask> tasks;
+  tasks.swap(effects_.tasks);
+  for (const Outgoing& out : effects_.out) Send(rank, out);
+  effects_.Clear();
+  for (TrainerTask& task : tasks) StartTask(rank, std::move(task));
+}
+
+void SimWorkers::Send(int rank, const Outgoing& out) {
+  if (!(out.to == EndpointId::Scheduler())) return frames_.Send(out);
+  const absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
+  TANDEM_CHECK(frame.ok());
+  const absl::StatusOr<Control> control = frame->ParseControl();
+  TANDEM_CHECK(control.ok());
+  ToScheduler(rank, *control);
+}
+
+void SimWorkers::ToScheduler(int rank, const Control& control) {
+  Worker& sender = worker(rank);
+  if (control.has_progress()) sender.reported_step = control.progress().step();
+  // After an evaluation all workers have said how far they are: what is shown is of one moment.
+  if (absl::StartsWith(control.barrier_enter().name(), "evaluated ") &&
+      sender.reported_step != sender.core->step()) {
+    context_.Fail(absl::StrCat("worker ", rank, " is through an evaluation at step ",
+                               sender.core->step(), ", its last report was of step ",
+                               sender.reported_step));
+  }
+  scheduler_.Send(EndpointId::Worker(rank), control);
+}
+
+// ---- tasks ------------------------------------------------------------------------------------
+
+void SimWorkers::StartTask(int rank, TrainerTask task) {
+  if (std::holds_alternative<SynchroniseTask>(task) ||
+      std::holds_alternative<GatherDenseTask>(task)) {
+    return StartCollective(rank, std::move(task));
+  }
+  absl::Duration delay = context_.options.fetch;
+  if (const auto* const compute = std::get_if<ComputeTask>(&task)) {
+    if (context_.judge != nullptr) context_.judge->CheckGap(rank, compute->slot->step);
+    delay = context_.options.compute.Draw(rank, worker(rank).random.get());
+  }
+  context_.agenda.After(delay, [this, rank, task = std::move(task)] { FinishTask(rank, task); });
+}
+
+// Its end is when all workers have done their parts.
+void SimWorkers::StartCollective(int rank, TrainerTask task) {
+  Worker& w = worker(rank);
+  TANDEM_CHECK(!w.waits_for_others.has_value());
+  if (const auto* const synchronise = std::get_if<SynchroniseTask>(&task)) {
+    StepSlot& slot = *synchronise->slot;
+    w.collectives->Begin(absl::MakeSpan(slot.dense_gradient), slot.batch.samples);
+  } else {
+    w.collectives->BeginGather();
+  }
+  w.waits_for_others = std::move(task);
+  ProgressCollectives(rank);
+}
+
+void SimWorkers::ProgressCollectives(int rank) {
+  Worker& w = worker(rank);
+  if (w.collectives == nullptr) return;
+  const absl::Status status = w.collectives->Progress(context_.agenda.now(), &segments_);
+  if (!status.ok()) return context_.Fail(status.ToString());
+  for (const Outgoing& segment : segments_) frames_.Send(segment);
+  segments_.clear();
+  if (!w.waits_for_others.has_value() || !w.collectives->over()) return;
+  context_.agenda.After(absl::ZeroDuration(), [this, rank, task = *std::move(w.waits_for_others)] {
+    FinishTask(rank, task);
+  });
+  w.waits_for_others.reset();
+}
+
+Activity SimWorkers::WaitingForOthers(int rank) const {
+  const SimCollectives* const collectives = worker(rank).collectives.get();
+  return collectives == nullptr ? Activity() : collectives->WaitingFor(context_.agenda.now());
+}
+
+void SimWorkers::FinishTask(int rank, const TrainerTask& task) {
+  const absl::Status status = RunTask(rank, task);
+  worker(rank).core->OnTaskDone(context_.agenda.now(), task, status, &effects_);
+  AfterTrainer(rank);
+}
+
+absl::Status SimWorkers::RunTask(int rank, const TrainerTask& task) {
+  Worker& w = worker(rank);
+  TaskRunner& runner = *w.runner;
+  return std::visit(
+      Overloaded{
+          [&](const FetchTask& t) { return runner.Fetch(t.slot); },
+          [&](const ComputeTask& t) { return runner.Compute(t.slot); },
+          [&](const SynchroniseTask& t) {
+            t.slot->samples_of_all = w.collectives->samples_of_all();
+            return absl::OkStatus();
+          },
+          [&](const FetchTestTask& t) { return runner.FetchTest(t.slot, t.first); },
+          [&](const ScoreTask& t) { return runner.Score(t.slot); },
+          [&](const FillShareTask& t) { return runner.FillShare(t.share, t.payload); },
+          [&](const MergeSharesTask& t) { return MergeShares(rank, t); },
+          [&](const GatherDenseTask&) { return absl::OkStatus(); },
+          [&](const WriteDenseTask& t) { return saves_.CheckDense(dense(0).count(), *t.bytes); },
+          [&](const CommitSaveTask& t) {
+            saves_.Commit(*t.directory, *servers_.ranges());
+            return absl::OkStatus();
+          },
+      },
+      task);
+}
+
+absl::Status SimWorkers::MergeShares(int rank, const MergeSharesTask& task) {
+  TANDEM_ASSIGN_OR_RETURN(*task.json,
+                          worker(rank).runner->MergeShares(*task.shares, *task.payloads));
+  ++evaluations_;
+  return absl::OkStatus();
+}
+
+// ---- what they have counted -------------------------------------------------------------------
+
+uint64_t SimWorkers::updates_sent(uint32_t table) const {
+  uint64_t sent = 0;
+  for (const auto& w : workers_) sent += w->core->client().updates_sent()[table];
+  return sent;
+}
+
+uint64_t SimWorkers::frames_resent() const {
+  uint64_t total = 0;
+  for (const auto& w : workers_) total += w->core->client().counters().frames_resent;
+  return total;
+}
+
+}  // namespace tandem

@@ -1,0 +1,94 @@
+// The workers of a simulated world: for each the core that runs in a worker process
+// (worker/trainer_core.h), a runner that does its tasks in virtual time, and, where dense parameters
+// are replicas, collectives among them.
+//
+// Thread safety: none; one thread.
+#ifndef TANDEM_SIM_SIM_WORKERS_H_
+#define TANDEM_SIM_SIM_WORKERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/random.h"
+#include "sim/data_frames.h"
+#include "sim/save_check.h"
+#include "sim/sim_collectives.h"
+#include "sim/sim_context.h"
+#include "sim/sim_scheduler.h"
+#include "sim/sim_servers.h"
+#include "worker/task_runner.h"
+#include "worker/trainer_core.h"
+
+namespace tandem {
+
+class SimWorkers {
+ public:
+  // References outlive this. `servers` says what a save must have.
+  SimWorkers(SimContext& context, SimScheduler& scheduler, DataFrames& frames,
+             const SimServers& servers, SaveCheck& saves)
+      : context_(context),
+        scheduler_(scheduler),
+        frames_(frames),
+        servers_(servers),
+        saves_(saves) {}
+  // `make_runner` makes what computes.
+  absl::Status Init(const MakeTaskRunner& make_runner);
+  void StartClocks();
+
+  void OnControl(int rank, const Control& control);
+  void OnFrame(int rank, const ParsedFrame& frame);
+
+  // One line a worker: what it does or waits for.
+  std::string WhoWaits() const;
+
+  const TrainerCore& core(int rank) const { return *worker(rank).core; }
+  DenseParameters& dense(int rank) const { return worker(rank).runner->dense(); }
+  uint64_t updates_sent(uint32_t table) const;
+  uint64_t frames_resent() const;
+  int evaluations() const { return evaluations_; }
+
+ private:
+  struct Worker {
+    std::unique_ptr<TaskRunner> runner;
+    std::unique_ptr<TrainerCore> core;
+    std::unique_ptr<Random> random;
+    int64_t reported_step = -1;  // in its last report to the scheduler
+    bool stopped = false;
+    std::unique_ptr<SimCollectives> collectives;  // replicas of dense parameters; else null
+    std::optional<TrainerTask> waits_for_others;  // what the collectives were begun for
+  };
+
+  Worker& worker(int rank) const { return *workers_[static_cast<size_t>(rank)]; }
+  absl::StatusOr<std::unique_ptr<Worker>> NewWorker(int rank, const MakeTaskRunner& make_runner);
+  void StartClocksOf(int rank);
+  void OnView(int rank, const View& view);
+  void AfterTrainer(int rank);
+  void Send(int rank, const Outgoing& out);
+  void ToScheduler(int rank, const Control& control);
+  void StartTask(int rank, TrainerTask task);
+  void StartCollective(int rank, TrainerTask task);
+  void ProgressCollectives(int rank);
+  Activity WaitingForOthers(int rank) const;
+  void FinishTask(int rank, const TrainerTask& task);
+  absl::Status RunTask(int rank, const TrainerTask& task);
+  absl::Status MergeShares(int rank, const MergeSharesTask& task);
+
+  SimContext& context_;
+  SimScheduler& scheduler_;
+  DataFrames& frames_;
+  const SimServers& servers_;
+  SaveCheck& saves_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  TrainerEffects effects_;
+  std::vector<Outgoing> segments_;  // of collectives, on their way out; scratch
+  int evaluations_ = 0;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_SIM_WORKERS_H_

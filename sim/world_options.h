@@ -1,0 +1,41 @@
+// What a simulated world is like: its network, its speeds, its accidents.
+#ifndef TANDEM_SIM_WORLD_OPTIONS_H_
+#define TANDEM_SIM_WORLD_OPTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "sim/compute_time.h"
+#include "sim/network.h"
+#include "sim/toy_model.h"
+#include "worker/task_runner.h"
+
+namespace tandem {
+
+struct WorldOptions {
+  uint64_t seed = 1;
+  NetworkOptions network;
+  ComputeTime compute;
+  MakeTaskRunner make_runner;                             // null: the toy
+  ToyModel::Options model;                                // of the toy
+  absl::Duration fetch = absl::Microseconds(300);         // reading a batch
+  absl::Duration view_delay = absl::Milliseconds(30);     // views reach each core up to this late
+  double moves_per_second = 0;                            // of ranges, to random shards
+  double barrier_drop = 0;                                // of entries and releases
+  double breaks_per_second = 0;                           // of workers' links to the scheduler
+  absl::Duration break_length = absl::Milliseconds(200);  // mean
+  std::vector<absl::Duration> saves;                      // when to ask for a save
+  bool save_at_end = false;
+  bool evaluate = true;
+  bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
+  bool log_events = false;  // keep events() (slow)
+  absl::Duration tick = absl::Milliseconds(50);
+  absl::Duration limit = absl::Minutes(10);
+  size_t trace_lines = 300;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_SIM_WORLD_OPTIONS_H_
