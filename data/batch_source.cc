@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "data/cells.h"
@@ -14,35 +15,12 @@
 #include "data/ncf.h"
 #include "data/row_data.h"
 #include "data/statistics.h"
+#include "job/row_shape.h"
 
 namespace tandem {
 namespace {
 
 constexpr int64_t kDefaultEvaluationBatch = 4096;
-constexpr char kLibsvmField[] = "features";
-
-// Adding a format: a case here and one in NewRowParser of row_data.cc.
-void FindFields(const Data& data, DataShape* shape) {
-  switch (data.format()) {
-    case Data::CRITEO:
-      shape->numeric = kCriteoNumbers;
-      for (int f = 1; f <= kCriteoFields; ++f) shape->fields.push_back(absl::StrCat("C", f));
-      break;
-    case Data::LIBSVM:
-      shape->fields = {kLibsvmField};
-      break;
-    case Data::DELIMITED:
-      shape->numeric = data.columns().numeric_size();
-      shape->fields.assign(data.columns().categorical().begin(),
-                           data.columns().categorical().end());
-      break;
-    case Data::NCF:
-      shape->fields = {kNcfUserField, kNcfItemField};
-      break;
-    default:
-      break;
-  }
-}
 
 // ---- Tables and fields ----
 
@@ -54,8 +32,7 @@ absl::Status AssignFields(const JobPlan& plan, DataShape* shape) {
       if (std::find(shape->fields.begin(), shape->fields.end(), field) == shape->fields.end()) {
         return absl::InvalidArgumentError(absl::StrCat(
             "table '", table.name, "' reads field ", Quote(field), ", which the data do not have; ",
-            "hint: a field is one of data.columns.categorical, or C1 to C26 for CRITEO, '",
-            kLibsvmField, "' for LIBSVM, 'user' and 'item' for NCF"));
+            "hint: their fields are ", absl::StrJoin(shape->fields, ", ")));
       }
       unread.erase(field);
     }
@@ -105,8 +82,8 @@ int64_t EvaluationBatch(const JobPlan& plan) {
 
 absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan) {
   const Data& data = plan.job.data();
-  DataShape shape;
-  FindFields(data, &shape);
+  RowShape row = RowShapeOf(data);
+  DataShape shape{row.numbers, std::move(row.fields), {}};
   TANDEM_RETURN_IF_ERROR(AssignFields(plan, &shape));
   if (data.format() == Data::LIBSVM && plan.tables.size() > (plan.dense_table >= 0 ? 2 : 1)) {
     return absl::InvalidArgumentError("LIBSVM data feed one table, expected no second `table`");

@@ -5,6 +5,7 @@
 #include "base/status_macros.h"
 #include "data/cells.h"
 #include "data/row.h"
+#include "job/row_shape.h"
 
 namespace tandem {
 namespace {

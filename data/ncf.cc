@@ -176,7 +176,7 @@ namespace {
 // What both sources share: rows of user and item, hashed.
 class NcfRows {
  public:
-  NcfRows() : user_(kNcfUserField), item_(kNcfItemField) { row_.keys.resize(2); }
+  NcfRows() : user_("user"), item_("item") { row_.keys.resize(2); }
   const Row& Fill(const Interaction& pair, bool positive) {
     row_.label = positive ? 1.0f : 0.0f;
     row_.keys[kNcfUser] = user_.Key(uint64_t{pair.user});
@@ -189,91 +189,88 @@ class NcfRows {
   Row row_;
 };
 
-class NcfTrainSource final : public BatchSource {
+// Deals items (rows of an epoch, or groups of candidates) to the workers in turn, and fills batches
+// with those of this worker: whole items, until the batch is full.
+class NcfSource : public BatchSource {
  public:
-  NcfTrainSource(NcfEpochs epochs, BatchBuilder builder, int64_t batch, int rank, int workers)
-      : epochs_(std::move(epochs)),
-        builder_(std::move(builder)),
-        batch_(batch),
-        rank_(rank),
-        workers_(workers) {}
-
-  absl::Status StartEpoch(int64_t epoch) override {
-    epochs_.StartEpoch(epoch);
-    next_ = rank_;
-    return absl::OkStatus();
-  }
-
-  absl::Status Next(Batch* batch) override {
-    builder_.Start(batch);
-    for (; batch->samples < batch_ && next_ < epochs_.rows(); next_ += workers_) {
-      bool positive = false;
-      const Interaction pair = epochs_.At(next_, &positive);
-      builder_.Append(rows_.Fill(pair, positive), batch);
-    }
-    builder_.Finish(batch);
-    return absl::OkStatus();
-  }
-
-  int64_t EstimatedRows() const override {
-    return (epochs_.rows() - rank_ + workers_ - 1) / workers_;
-  }
-
- private:
-  NcfEpochs epochs_;
-  BatchBuilder builder_;
-  NcfRows rows_;
-  const int64_t batch_;
-  const int rank_, workers_;
-  int64_t next_ = std::numeric_limits<int64_t>::max();  // row of the epoch; none before it starts
-};
-
-class NcfTestSource final : public BatchSource {
- public:
-  NcfTestSource(RankingGroups groups, BatchBuilder builder, int64_t batch, int rank, int workers)
-      : groups_(std::move(groups)),
-        builder_(std::move(builder)),
-        batch_(batch),
-        rank_(rank),
-        workers_(workers),
-        next_(groups_.size()) {}
+  NcfSource(BatchBuilder builder, int64_t batch, int rank, int workers)
+      : rank_(rank), workers_(workers), builder_(std::move(builder)), batch_(batch) {}
 
   absl::Status StartEpoch(int64_t /*epoch*/) override {
     next_ = rank_;
     return absl::OkStatus();
   }
 
-  // Whole groups, until the batch is full.
   absl::Status Next(Batch* batch) override {
     builder_.Start(batch);
-    for (; batch->samples < batch_ && next_ < groups_.size(); next_ += workers_) {
-      AppendGroup(next_, batch);
-    }
+    for (; batch->samples < batch_ && next_ < items(); next_ += workers_) AppendItem(next_, batch);
     builder_.Finish(batch);
     return absl::OkStatus();
   }
+
+ protected:
+  virtual int64_t items() const = 0;
+  virtual void AppendItem(int64_t item, Batch* batch) = 0;
+  void Append(const Interaction& pair, bool positive, Batch* batch) {
+    builder_.Append(rows_.Fill(pair, positive), batch);
+  }
+
+  const int rank_, workers_;
+
+ private:
+  BatchBuilder builder_;
+  NcfRows rows_;
+  const int64_t batch_;
+  int64_t next_ = std::numeric_limits<int64_t>::max();  // item; none before an epoch starts
+};
+
+class NcfTrainSource final : public NcfSource {
+ public:
+  NcfTrainSource(NcfEpochs epochs, BatchBuilder builder, int64_t batch, int rank, int workers)
+      : NcfSource(std::move(builder), batch, rank, workers), epochs_(std::move(epochs)) {}
+
+  absl::Status StartEpoch(int64_t epoch) override {
+    epochs_.StartEpoch(epoch);
+    return NcfSource::StartEpoch(epoch);
+  }
+  int64_t EstimatedRows() const override {
+    return (epochs_.rows() - rank_ + workers_ - 1) / workers_;
+  }
+
+ private:
+  int64_t items() const override { return epochs_.rows(); }
+  void AppendItem(int64_t row, Batch* batch) override {
+    bool positive = false;
+    const Interaction pair = epochs_.At(row, &positive);
+    Append(pair, positive, batch);
+  }
+
+  NcfEpochs epochs_;
+};
+
+class NcfTestSource final : public NcfSource {
+ public:
+  NcfTestSource(RankingGroups groups, BatchBuilder builder, int64_t batch, int rank, int workers)
+      : NcfSource(std::move(builder), batch, rank, workers), groups_(std::move(groups)) {}
 
   int64_t EstimatedRows() const override {
     return static_cast<int64_t>(groups_.size() + groups_.items.size()) / workers_;
   }
 
  private:
-  void AppendGroup(size_t g, Batch* batch) {
+  int64_t items() const override { return static_cast<int64_t>(groups_.size()); }
+  void AppendItem(int64_t item, Batch* batch) override {
+    const size_t g = static_cast<size_t>(item);
     Interaction pair = groups_.positives[g];
-    builder_.Append(rows_.Fill(pair, true), batch);
+    Append(pair, true, batch);
     for (size_t i = groups_.offsets[g]; i < groups_.offsets[g + 1]; ++i) {
       pair.item = groups_.items[i];
-      builder_.Append(rows_.Fill(pair, false), batch);
+      Append(pair, false, batch);
     }
     batch->groups.push_back(static_cast<uint32_t>(1 + groups_.offsets[g + 1] - groups_.offsets[g]));
   }
 
   const RankingGroups groups_;
-  BatchBuilder builder_;
-  NcfRows rows_;
-  const int64_t batch_;
-  const int rank_, workers_;
-  size_t next_;  // group
 };
 
 absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(const std::vector<std::string>& files) {

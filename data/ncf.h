@@ -17,9 +17,8 @@
 
 namespace tandem {
 
-// Field numbers in Row::keys and names in the job.
+// Field numbers in Row::keys.
 inline constexpr int kNcfUser = 0, kNcfItem = 1;
-inline constexpr char kNcfUserField[] = "user", kNcfItemField[] = "item";
 
 struct Interaction {
   uint32_t user = 0;

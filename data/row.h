@@ -1,7 +1,7 @@
 // One row of training data, and the small interface each text format implements to parse it.
 //
-// To add a format: one file with a RowParser, and a case each in data/row_data.cc and
-// data/batch_source.cc.
+// To add a format: one file with a RowParser, a case in NewRowParser (data/row_data.cc), and one in
+// RowShapeOf (job/row_shape.cc), which says what numbers and fields its rows have.
 #ifndef TANDEM_DATA_ROW_H_
 #define TANDEM_DATA_ROW_H_
 
@@ -50,8 +50,6 @@ class RowParser {
 // label, 13 integers, 26 categorical values, tab separated; an empty cell is a missing value.
 // Numbers become sign(x) log(1 + |x|); a missing number is 0.
 std::unique_ptr<RowParser> NewCriteoParser();
-inline constexpr int kCriteoNumbers = 13;
-inline constexpr int kCriteoFields = 26;  // named C1 to C26
 
 // "label index:value ...", optionally "# comment" at the end. Labels 0/1, -1/+1 or False/True, or
 // those that `columns` names; indices are used as keys unchanged, values are weights. Rows with more

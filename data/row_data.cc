@@ -41,7 +41,6 @@ void PickByChance(double chance, uint64_t seed, RowPart* from, RowPart* to) {
 
 }  // namespace
 
-// Adding a format: a case here and one in FindFields of batch_source.cc.
 absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
                                                         const DataStatistics* statistics) {
   switch (data.format()) {
@@ -52,8 +51,7 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
     case Data::DELIMITED:
       return NewDelimitedParser(data.columns(), statistics);
     default:
-      return absl::InvalidArgumentError(
-          "data.format is not set, expected CRITEO, LIBSVM, DELIMITED or NCF");
+      return absl::InvalidArgumentError("data.format is not set, or not one with a row a line");
   }
 }
 

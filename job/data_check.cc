@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "job/refuse.h"
 
@@ -164,7 +165,8 @@ absl::Status CheckOnlyFor(const Data& data) {
 
 absl::Status CheckFormat(const Data& data) {
   if (data.format() == Data::FORMAT_UNSPECIFIED) {
-    return Refuse("data.format", "not set; one of CRITEO, LIBSVM, DELIMITED, NCF");
+    return Refuse("data.format", "not set; one of ",
+                  absl::StrJoin(ValueNames(*Data::Format_descriptor()), ", "));
   }
   if (!Data::Format_IsValid(data.format())) {
     return Refuse("data.format", data.format(), " is not a format");

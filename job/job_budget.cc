@@ -7,38 +7,20 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "job/row_shape.h"
 
 namespace tandem {
 namespace {
 
 constexpr double kLargestShare = 1.1;  // of an even one: what the scheduler deals a shard at most
 
-// Categorical fields of a row of the data.
-int64_t FieldsOfData(const Data& data) {
-  switch (data.format()) {
-    case Data::CRITEO:
-      return 26;
-    case Data::DELIMITED:
-      return data.columns().categorical_size();
-    case Data::NCF:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
-// Numbers of a row of the data, beside its ids.
-int64_t NumbersOfData(const Data& data) {
-  if (data.format() == Data::CRITEO) return 13;
-  return data.format() == Data::DELIMITED ? data.columns().numeric_size() : 0;
-}
-
 // A table that names no field reads all that no other one names.
 int64_t FieldsOf(const JobPlan& plan, const TablePlan& table) {
   if (!table.fields.empty()) return static_cast<int64_t>(table.fields.size());
   std::set<std::string> named;
   for (const TablePlan& other : plan.tables) named.insert(other.fields.begin(), other.fields.end());
-  return std::max<int64_t>(FieldsOfData(plan.job.data()) - static_cast<int64_t>(named.size()), 1);
+  const auto fields = static_cast<int64_t>(RowShapeOf(plan.job.data()).fields.size());
+  return std::max<int64_t>(fields - static_cast<int64_t>(named.size()), 1);
 }
 
 // Weights and biases of layers of these widths, one after the other, over `in` inputs.
@@ -103,7 +85,7 @@ int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table) {
 }
 
 int64_t MostDenseParameters(const JobPlan& plan) {
-  const int64_t numbers = NumbersOfData(plan.job.data());
+  const int64_t numbers = RowShapeOf(plan.job.data()).numbers;
   int64_t cells = 0, floats = 0, dim = 0;  // of a sample; the largest row
   for (const TablePlan& table : plan.tables) {
     if (table.dense) continue;

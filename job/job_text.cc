@@ -26,22 +26,18 @@
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
 #include "job/job.h"
+#include "job/refuse.h"
 
 namespace tandem {
 namespace {
 
 using google::protobuf::Descriptor;
-using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::TextFormat;
 using google::protobuf::io::Tokenizer;
 
 constexpr size_t kMaxJobBytes = 1 << 20;
-
-std::string Quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::CHexEscape(text), "\"");
-}
 
 // A `--set` as it was given, fit for a one-line message.
 std::string SetFlag(absl::string_view path, absl::string_view value) {
@@ -118,11 +114,7 @@ std::string NoSuchField(const Descriptor& message, const std::string& name) {
 }
 
 std::string NoSuchValue(const FieldDescriptor& field, const std::string& name) {
-  std::vector<std::string> names;
-  const EnumDescriptor& type = *field.enum_type();
-  for (int i = 0; i < type.value_count(); ++i) {
-    if (type.value(i)->number() != 0) names.push_back(type.value(i)->name());  // 0 = not set
-  }
+  const std::vector<std::string> names = ValueNames(*field.enum_type());
   std::string text = absl::StrCat(Quoted(name), " is not a value of ", field.name(),
                                   "; one of " + absl::StrJoin(names, ", "));
   if (const auto nearest = Nearest(name, names)) {

@@ -6,6 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include <google/protobuf/descriptor.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
@@ -21,6 +24,15 @@ absl::Status Refuse(absl::string_view path, const Parts&... parts) {
 
 inline std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text), "\"");
+}
+
+// The names of all values but 0, which means that none was said.
+inline std::vector<std::string> ValueNames(const google::protobuf::EnumDescriptor& type) {
+  std::vector<std::string> names;
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (type.value(i)->number() != 0) names.push_back(type.value(i)->name());
+  }
+  return names;
 }
 
 inline absl::Status Between(absl::string_view path, int64_t value, int64_t low, int64_t high) {

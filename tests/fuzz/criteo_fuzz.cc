@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "job/row_shape.h"
 #include "tests/fuzz/rows.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

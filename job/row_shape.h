@@ -1,0 +1,28 @@
+// What a row of the data has, as far as the job says it: numbers, and categorical fields by name. A
+// format of data is a case here, a parser (data/row.h), and nothing else.
+//
+// Thread safety: pure functions.
+#ifndef TANDEM_JOB_ROW_SHAPE_H_
+#define TANDEM_JOB_ROW_SHAPE_H_
+
+#include <string>
+#include <vector>
+
+#include "proto/job.pb.h"
+
+namespace tandem {
+
+struct RowShape {
+  int numbers = 0;
+  std::vector<std::string> fields;  // in the order of Row::keys
+};
+
+// Nothing for a job that does not say its format.
+RowShape RowShapeOf(const Data& data);
+
+inline constexpr int kCriteoNumbers = 13;
+inline constexpr int kCriteoFields = 26;  // C1 to C26
+
+}  // namespace tandem
+
+#endif  // TANDEM_JOB_ROW_SHAPE_H_
