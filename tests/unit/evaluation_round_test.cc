@@ -98,9 +98,15 @@ TEST_F(EvaluationRoundTest, AShareIsSentAgainUntilRankZeroHasIt) {
   const std::vector<Control> again = TakeControls();
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].evaluation_share().samples(), 3);
-  now_ += absl::Seconds(1);
-  Run();
-  EXPECT_TRUE(TakeControls().empty()) << "less and less often: it may be large";
+  // A share may be large: each time it waits twice as long.
+  for (int pause = 2; pause <= 64; pause *= 2) {
+    now_ += absl::Seconds(pause) - absl::Nanoseconds(1);
+    Run();
+    EXPECT_TRUE(TakeControls().empty()) << pause;
+    now_ += absl::Nanoseconds(1);
+    Run();
+    EXPECT_EQ(TakeControls().size(), 1u) << pause;
+  }
   round_->OnRankZeroLost(now_ - absl::Seconds(1));
   Run();
   EXPECT_EQ(TakeControls().size(), 1u) << "but a lost connection has lost it";
