@@ -29,8 +29,10 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
+#include "client/client_request.h"
 #include "client/pulled_rows.h"
-#include "data/batch_builder.h"
+#include "client/request_packer.h"
+#include "client/versions_read.h"
 #include "job/job.h"
 #include "proto/activity.h"
 #include "proto/frame.h"
@@ -39,18 +41,7 @@
 
 namespace tandem {
 
-// Keys of one table in a request; memory stays valid until the request completes or is cancelled.
-// Keys that repeat travel once: a read puts the row into every place, a push sums the gradients in
-// the order in which they stand.
-struct TableKeys {
-  uint32_t table = 0;
-  absl::Span<const uint64_t> keys;
-  bool may_repeat = false;  // false is a promise that none does, and saves looking for them
-};
-
 class ClientCore {
-  struct Request;
-
  public:
   // A push whose gradients are yet to be written, into the frames that will carry them. One that is
   // dropped before it is sent leaves no trace. May outlive the core; used again and again, it keeps
@@ -72,7 +63,7 @@ class ClientCore {
    private:
     friend class ClientCore;
     uint32_t group_ = 0;
-    std::unique_ptr<Request> request_;
+    std::unique_ptr<ClientRequest> request_;
     std::vector<std::vector<float*>> at_;
   };
 
@@ -169,72 +160,11 @@ class ClientCore {
   Activity Waiting(absl::Time now, uint64_t request) const;
 
  private:
-  // The keys of one range in the request's packed order (by owner, then by range). It is packed
-  // when it travels for the first time; until then `rows` counts repeated keys, too.
-  struct Slice {
-    uint32_t range = 0;
-    uint32_t rows = 0;
-    size_t source_offset = 0;  // of its occurrences in source and place
-    uint32_t occurrences = 0;
-    size_t key_offset = 0;    // index of the first key in packed_keys
-    size_t float_offset = 0;  // index of the first float in packed_values
-    uint32_t input = 0;       // index in the request's tables
-    bool packed = false;
-    bool done = false;
-    bool sent = false;          // waits for an answer of some frame
-    absl::Time send_at;         // when it is refused: not before
-    uint32_t refused_view = 0;  // the refusing shard's view
-    int64_t version = 0;
-    bool repeats() const { return rows < occurrences; }
-  };
-  struct Flight {  // one frame on its way
-    uint64_t number = 0;
-    EndpointId to;
-    size_t first = 0, count = 0;  // its slices, as places in the request's flight_slices
-    bool answered = false;
-    absl::Time heard_at;
-    absl::Time resend_at;      // if nothing is heard until then
-    absl::Duration pause;      // before the next resend but one
-    absl::Duration reconnect;  // the same after a lost connection
-    Frame frame;
-    Activity waiting;  // what the shard's last WAITING said; no text if it has sent none
-  };
-  // Requests are reused when they are done, with the memory of what is in them.
-  struct Request {
-    uint64_t id = 0;
-    bool push = false;
-    FrameHeader header;
-    std::vector<TableKeys> keys;
-    std::vector<absl::Span<float>> rows;
-    std::vector<PulledRows*> kept_rows;                   // instead of `rows`
-    absl::Span<const absl::Span<const float>> gradients;  // within Push only
-    // In place, and then no key repeats: of each key its range, and its place among those of it;
-    // and for each range where its rows have arrived.
-    bool in_place = false;
-    std::vector<uint32_t> range, rank;
-    std::vector<const float*> range_rows;
-    // Otherwise:
-    std::vector<uint32_t> source;  // occurrence, by range -> index among its table's keys
-    std::vector<uint32_t> place;   // occurrence, by range -> row of its slice, if keys repeat
-    size_t next_key = 0, next_float = 0;  // where the next slice is packed
-    std::vector<uint32_t> row_floats;     // by input
-    std::vector<Slice> slices;
-    Buffer packed_keys, packed_values;
-    std::vector<Flight> flights;  // in order of their numbers
-    std::vector<uint32_t> flight_slices;
-    size_t open_slices = 0;
-    uint64_t closed_samples = 0;
-    int64_t open_step = 0;
-    absl::Time started;
-  };
+  using Request = ClientRequest;
+  using Slice = ClientRequest::Slice;
+  using Flight = ClientRequest::Flight;
 
-  // What pushes of a step say their gradients come from.
-  struct VersionsRead {
-    uint32_t group = 0;
-    int64_t step = 0;
-    std::vector<int64_t> versions;  // by range
-  };
-
+  const RangeMap* map() const { return packer_.map(); }
   std::unique_ptr<Request> NewRequest(const FrameHeader& header, bool push, bool in_place,
                                       absl::Span<const TableKeys> keys,
                                       absl::Span<const size_t> floats);
@@ -242,58 +172,35 @@ class ClientCore {
   uint64_t StartPush(absl::Time now, const PushInfo& info, std::unique_ptr<Request> request);
   Request* FindRequest(uint64_t id);
   Flight* FindFlight(uint64_t number, Request** request);
-  absl::Span<const uint32_t> SlicesOf(const Request& request, const Flight& flight) const;
-  void Pack(Request* request);
-  void CutIntoSlices(Request* request);
-  void PackSlice(Request* request, Slice* slice);
-  void PackValues(Request* request, const Slice& slice);
   void SendOpenSlices(absl::Time now, Request* request);
   void SendFrames(absl::Time now, Request* request, EndpointId to,
                   absl::Span<const std::pair<EndpointId, uint32_t>> slices, bool more);
   void SendFlight(absl::Time now, Request* request, EndpointId to, size_t first);
-  Frame BuildFrame(Request* request, uint64_t number, absl::Span<const uint32_t> slices);
-  void GatherParts(const Request& request, absl::Span<const uint32_t> slices, Buffer* keys,
-                   Buffer* values);
   void OnRows(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
-  void CopyRows(const Request& request, const Slice& slice, const float* values);
-  void PlaceRows(const Request& request);
   void Finish(Request* request, absl::Status status);
   void AwaitAnswer(absl::Time now, Flight* flight);
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(Request* request, Flight* flight);
-  const std::vector<int64_t>* FindVersions(uint32_t group, int64_t step) const;
-  std::vector<int64_t>& VersionsOf(uint32_t group, int64_t step);
-  void ForgetVersions(uint32_t group, int64_t step);
-  Activity WaitingOf(absl::Time now, const Request& request) const;
 
   const JobPlan& plan_;
   const EndpointId self_;
   const uint64_t incarnation_;
-  BufferSource& buffers_;
   const Options options_;
-  std::shared_ptr<const RangeMap> map_;
-  std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: range ids by (owner, id)
-  uint64_t next_number_ = 1;                          // of requests and frames
-  std::vector<std::unique_ptr<Request>> requests_;    // under way, in order of their numbers
-  std::vector<std::unique_ptr<Request>> spare_;       // done, to be used again
-  std::vector<VersionsRead> versions_, spare_versions_;
+  RequestPacker packer_;
+  uint64_t next_number_ = 1;                        // of requests and frames
+  std::vector<std::unique_ptr<Request>> requests_;  // under way, in order of their numbers
+  std::vector<std::unique_ptr<Request>> spare_;     // done, to be used again
+  VersionsRead versions_;
   std::vector<int64_t> min_clock_;
   std::vector<uint64_t> updates_sent_;
   std::vector<Outgoing> out_;
   std::vector<Completion> completions_;
   std::function<void()> frame_ready_;
-  KeyIndex index_;
   // Scratch, all of it.
-  std::vector<size_t> floats_;        // of each input
-  std::vector<uint32_t> key_range_;   // of each key
-  std::vector<uint32_t> key_rank_;    // of each key: its place among those of its range
-  std::vector<uint32_t> range_fill_;  // by range id
-  std::vector<float*> range_values_;  // by range id: where its values begin
-  std::vector<uint32_t> input_of_table_;
+  std::vector<size_t> floats_;                         // of each input
   std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
-  std::vector<SliceEntry> entries_;
   std::vector<uint64_t> ids_;
   Counters counters_;
 };

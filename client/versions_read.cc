@@ -1,0 +1,48 @@
+#include "client/versions_read.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+// Steps whose versions are remembered although nothing was pushed for them (reads without pushes).
+constexpr size_t kMaxSteps = 1024;
+
+}  // namespace
+
+const std::vector<int64_t>* VersionsRead::Find(uint32_t group, int64_t step) const {
+  for (const Entry& entry : entries_) {
+    if (entry.group == group && entry.step == step) return &entry.versions;
+  }
+  return nullptr;
+}
+
+std::vector<int64_t>& VersionsRead::At(uint32_t group, int64_t step, size_t ranges) {
+  for (Entry& entry : entries_) {
+    if (entry.group == group && entry.step == step) return entry.versions;
+  }
+  if (entries_.size() >= kMaxSteps) {
+    std::rotate(entries_.begin(), entries_.begin() + 1, entries_.end());
+    spare_.push_back(std::move(entries_.back()));
+    entries_.pop_back();
+  }
+  if (spare_.empty()) spare_.emplace_back();
+  Entry entry = std::move(spare_.back());
+  spare_.pop_back();
+  entry.group = group;
+  entry.step = step;
+  entry.versions.assign(ranges, 0);
+  entries_.push_back(std::move(entry));
+  return entries_.back().versions;
+}
+
+void VersionsRead::Forget(uint32_t group, int64_t step) {
+  const auto forgotten = std::partition(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.group != group || entry.step > step;
+  });
+  for (auto it = forgotten; it != entries_.end(); ++it) spare_.push_back(std::move(*it));
+  entries_.erase(forgotten, entries_.end());
+}
+
+}  // namespace tandem
