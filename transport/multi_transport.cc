@@ -20,11 +20,6 @@ namespace {
 using Clock = WaitableTransport::Clock;
 constexpr auto kNever = Clock::time_point::max();
 
-Clock::time_point After(absl::Duration d) {
-  if (d > absl::Hours(24 * 365)) return kNever;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(d));
-}
-
 // One of the ways, and when to ask it again for news.
 struct Way {
   TransportWay way;
@@ -160,7 +155,7 @@ TransportCounters MultiTransport::counters() const {
 
 void MultiTransport::Poll(absl::Duration timeout, std::vector<TransportEvent>* events) {
   const size_t before = events->size();
-  const auto deadline = After(timeout);
+  const auto deadline = WaitableTransport::After(timeout);
   for (bool last = false;;) {
     PollWays(events);
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
@@ -183,7 +178,7 @@ void MultiTransport::PollWays(std::vector<TransportEvent>* events) {
     const size_t first = events->size();
     way->Poll(absl::ZeroDuration(), events);
     for (size_t e = first; e < events->size(); ++e) Translate(i, &(*events)[e]);
-    if (!every_time) way.next_poll = After(way.way.poll_every);
+    if (!every_time) way.next_poll = WaitableTransport::After(way.way.poll_every);
     if (events->size() > first) way.ready = true;  // there may be more
   }
 }

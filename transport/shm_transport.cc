@@ -34,11 +34,6 @@ constexpr PeerId kFirstPeer = 2;
 constexpr absl::string_view kScheme = "shm:";
 constexpr auto kNever = Clock::time_point::max();
 
-Clock::time_point After(absl::Duration d) {
-  if (d > absl::Hours(24 * 365)) return kNever;
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(d));
-}
-
 std::string BootId() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;

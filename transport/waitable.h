@@ -9,6 +9,7 @@
 
 #include <chrono>
 
+#include "absl/time/time.h"
 #include "transport/transport.h"
 
 namespace tandem {
@@ -16,6 +17,13 @@ namespace tandem {
 class WaitableTransport : public Transport {
  public:
   using Clock = std::chrono::steady_clock;
+  static Clock::duration ToClock(absl::Duration d) {
+    return std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(d));
+  }
+  // The time point `d` from now; far ones are "never".
+  static Clock::time_point After(absl::Duration d) {
+    return d > absl::Hours(24 * 365) ? Clock::time_point::max() : Clock::now() + ToClock(d);
+  }
 
   // Between BeginWait and EndWait: readable when Poll has something to do.
   virtual int wait_fd() const = 0;

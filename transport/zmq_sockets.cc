@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace tandem {
 namespace {
@@ -17,14 +18,11 @@ absl::Status NoSocket(absl::string_view what) {
   return absl::ResourceExhaustedError(absl::StrCat(what, ": ", ZmqError()));
 }
 
-}  // namespace
-
-std::string ZmqError() { return zmq_strerror(zmq_errno()); }
-
 int Milliseconds(absl::Duration d) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(d), 0, 1'000'000'000));
 }
 
+// A socket that does not bound its queue, reconnect or take parts beyond the options' bounds.
 absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type) {
   void* const socket = zmq_socket(options.context->handle(), type);
   if (socket == nullptr) return NoSocket("new ZeroMQ socket");
@@ -41,6 +39,7 @@ absl::StatusOr<void*> NewZmqSocket(const ZmqOptions& options, int type) {
   return socket;
 }
 
+// A socket on which `socket` reports these events.
 absl::StatusOr<void*> NewZmqMonitor(ZmqContext& context, void* socket, int zmq_events) {
   const std::string name = absl::StrCat("inproc://monitor-", context.NextNumber());
   if (zmq_socket_monitor(socket, name.c_str(), zmq_events) != 0) return NoSocket("socket monitor");
@@ -56,11 +55,66 @@ absl::StatusOr<void*> NewZmqMonitor(ZmqContext& context, void* socket, int zmq_e
   return monitor;
 }
 
+// Readable when the socket may have news.
 int SocketFd(void* socket) {
   int fd = -1;
   size_t size = sizeof fd;
   TANDEM_CHECK(zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0);
   return fd;
+}
+
+}  // namespace
+
+std::string ZmqError() { return zmq_strerror(zmq_errno()); }
+
+ZmqSocketSet::ZmqSocketSet(const ZmqOptions& options, int wake_fd, uint64_t wake_key)
+    : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
+  TANDEM_CHECK(epoll_fd_.valid());
+  Watch(wake_fd, wake_key);
+}
+
+void ZmqSocketSet::Watch(int fd, uint64_t key) {
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = key}};
+  TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+}
+
+absl::StatusOr<MonitoredSocket> ZmqSocketSet::Open(int type, int zmq_events, uint64_t key) {
+  TANDEM_ASSIGN_OR_RETURN(void* const socket, NewZmqSocket(options_, type));
+  const absl::StatusOr<void*> monitor = NewZmqMonitor(*options_.context, socket, zmq_events);
+  if (!monitor.ok()) {
+    zmq_close(socket);
+    return monitor.status();
+  }
+  Watch(SocketFd(socket), key);
+  Watch(SocketFd(*monitor), key + 1);
+  return MonitoredSocket{socket, *monitor};
+}
+
+void ZmqSocketSet::Close(MonitoredSocket* socket, absl::Duration linger) {
+  if (socket->socket == nullptr) return;
+  for (void* const s : {socket->socket, socket->monitor}) {
+    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, SocketFd(s), nullptr);
+  }
+  zmq_socket_monitor(socket->socket, nullptr, 0);
+  zmq_close(socket->monitor);
+  const int linger_ms = Milliseconds(linger);
+  zmq_setsockopt(socket->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
+  zmq_close(socket->socket);
+  *socket = MonitoredSocket();
+}
+
+void UnbindZmq(const MonitoredSocket& socket, const std::string& address, absl::Duration patience) {
+  if (zmq_unbind(socket.socket, address.c_str()) != 0) return;  // it was never bound
+  const auto deadline = WaitableTransport::After(patience);
+  bool closed = false;
+  while (!closed && WaitableTransport::Clock::now() < deadline) {
+    zmq_pollitem_t item = {socket.monitor, 0, ZMQ_POLLIN, 0};
+    zmq_poll(&item, 1, 10);
+    ForMonitorEvents(socket.monitor, [&closed](int event) {
+      closed = event == ZMQ_EVENT_CLOSED;
+      return !closed;
+    });
+  }
 }
 
 ZmqContext::ZmqContext(int io_threads) : handle_(zmq_ctx_new()) {

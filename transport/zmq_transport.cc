@@ -1,12 +1,10 @@
 #include "transport/zmq_transport.h"
 
-#include <sys/epoll.h>
 #include <zmq.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -15,9 +13,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
+#include "transport/zmq_frames.h"
 #include "transport/zmq_parts.h"
 #include "transport/zmq_sockets.h"
 
@@ -27,11 +25,6 @@ namespace {
 using Clock = WaitableTransport::Clock;
 
 constexpr int kFramesPerTurn = 64;  // of one socket, so that a fast sender starves nobody
-// libzmq hands out parts of up to its 8 KiB read batch inside that batch: at odd addresses, and
-// keeping all of it alive. Those are copied; larger ones have memory of their own.
-constexpr size_t kCopiedBytes = 8192;
-// As a ROUTER numbers peers: a zero byte, a big-endian number.
-constexpr size_t kRoutingIdBytes = 5;
 constexpr auto kProbeDelay = std::chrono::milliseconds(5);
 constexpr auto kProbeSpacing = std::chrono::milliseconds(50);
 
@@ -39,15 +32,6 @@ constexpr auto kProbeSpacing = std::chrono::milliseconds(50);
 constexpr uint64_t kWakeKey = 0, kRouterKey = 2, kRouterMonitorKey = 3;
 constexpr PeerId kFirstOutgoing = 2;
 constexpr PeerId kFirstIncoming = PeerId{1} << 32;  // plus the number the ROUTER gave
-
-Clock::duration ToClock(absl::Duration d) {
-  return std::chrono::duration_cast<Clock::duration>(absl::ToChronoNanoseconds(d));
-}
-
-// The time point `d` from now; far ones are "never".
-Clock::time_point After(absl::Duration d) {
-  return d > absl::Hours(24 * 365) ? Clock::time_point::max() : Clock::now() + ToClock(d);
-}
 
 struct Peer {
   enum class State {
@@ -65,8 +49,7 @@ struct Peer {
   std::shared_ptr<Flow> flow;
   Clock::time_point close_deadline = Clock::time_point::max();
   // Outgoing peers only.
-  void* dealer = nullptr;
-  void* monitor = nullptr;
+  MonitoredSocket dealer;
   std::string address;
   std::deque<SendRecord*> pending;
   Clock::time_point connect_deadline = Clock::time_point::max();
@@ -79,18 +62,11 @@ struct Peer {
   }
 };
 
-struct Received {
-  PeerId incoming = 0;  // from the ROUTER; 0 if the routing id is not one it gave
-  Frame frame;
-  int parts = 0;  // as sent; the frame keeps at most kMaxFrameParts
-};
-
 class ZmqTransport final : public WaitableTransport {
  public:
   explicit ZmqTransport(const ZmqOptions& options);
   ~ZmqTransport() override;
   absl::Status Bind();
-  void Unbind();
 
   Buffer Alloc(size_t bytes) override { return heap_.Alloc(bytes); }
   const std::string& address() const override { return address_; }
@@ -101,7 +77,7 @@ class ZmqTransport final : public WaitableTransport {
   void Wake() override;
   TransportCounters counters() const override { return counters_; }
 
-  int wait_fd() const override { return epoll_fd_.get(); }
+  int wait_fd() const override { return sockets_.fd(); }
   bool BeginWait(Clock::time_point* until) override {
     *until = std::min(*until, next_timer_);
     return !router_dirty_ && dirty_.empty() && !wake_requested_.load();
@@ -109,18 +85,9 @@ class ZmqTransport final : public WaitableTransport {
   void EndWait(bool) override {}
 
  private:
-  // Sockets.
-  absl::Status NewMonitoredSocket(int type, int zmq_events, uint64_t key, void** socket,
-                                  void** monitor);
-  void Watch(void* socket, uint64_t key);
-  void CloseSocket(void* socket, void* monitor, int linger_ms);
-  absl::Status OpenDealer(Peer* peer);
-
   // Sending.
   void Push(Peer* peer, Frame frame);
   bool Transmit(Peer* peer, SendRecord* record);
-  bool SendRoutingId(PeerId id);
-  void SendParts(void* socket, SendRecord* record);
   void SayGoodbye(Peer* peer);
   void MarkDirty(Peer* peer);
 
@@ -128,15 +95,13 @@ class ZmqTransport final : public WaitableTransport {
   void DrainDirty();
   void DrainRouter();
   void DrainPeer(PeerId id, int at_most);
-  bool Receive(void* socket, bool routed, Received* out);
-  bool ReceiveRoutingId(void* socket, Received* out);
-  int ReceivePart(void* socket, Buffer* part);
-  void Handle(PeerId id, Received received);
+  void Handle(PeerId id, ZmqFrames::Received received);
   void OnGoodbye(Peer* peer);
 
   // Connections.
   Peer* Find(PeerId id);
   Peer* FindOrAddIncoming(PeerId id);
+  absl::Status OpenDealer(Peer* peer);
   void OnRouterMonitor();
   void OnPeerMonitor(PeerId id);
   void OnConnected(Peer* peer);
@@ -156,18 +121,14 @@ class ZmqTransport final : public WaitableTransport {
 
   const ZmqOptions options_;
   HeapBufferSource heap_;
-  RecyclePool<SendRecord>::Owner records_ = RecyclePool<SendRecord>::New();
-  RecyclePool<ReceivedPart>::Owner parts_ = RecyclePool<ReceivedPart>::New();
+  ZmqFrames frames_;
   const std::shared_ptr<WakeFd> waker_ = std::make_shared<WakeFd>();
   std::atomic<bool> wake_requested_{false};
-  const OwnedFd epoll_fd_;
+  ZmqSocketSet sockets_;
   Frame ping_, goodbye_;
 
-  void* router_ = nullptr;
-  void* router_monitor_ = nullptr;
+  MonitoredSocket router_;
   std::string address_, bound_;
-  zmq_msg_t routing_id_;           // scratch of Receive
-  ReceivedPart* spare_ = nullptr;  // scratch of ReceivePart
 
   PeerId next_outgoing_ = kFirstOutgoing;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
@@ -188,10 +149,7 @@ class ZmqTransport final : public WaitableTransport {
 // ---- life ----
 
 ZmqTransport::ZmqTransport(const ZmqOptions& options)
-    : options_(options), epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
-  TANDEM_CHECK(epoll_fd_.valid());
-  zmq_msg_init(&routing_id_);
-  spare_ = parts_->Take();
+    : options_(options), sockets_(options, waker_->fd(), kWakeKey) {
   FrameHeader header;
   header.sender = options.self;
   header.incarnation = options.incarnation;
@@ -199,8 +157,6 @@ ZmqTransport::ZmqTransport(const ZmqOptions& options)
   ping_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
   header.kind = FrameKind::kGoodbye;
   goodbye_ = EncodeDataFrame(heap_, header, {}, Buffer(), Buffer());
-  epoll_event wake = {.events = EPOLLIN, .data = {.u64 = kWakeKey}};
-  TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, waker_->fd(), &wake) == 0);
 }
 
 ZmqTransport::~ZmqTransport() {
@@ -215,27 +171,9 @@ ZmqTransport::~ZmqTransport() {
   }
   for (const auto& [id, peer] : peers_) scratch_ids_.push_back(id);
   for (const PeerId id : std::exchange(scratch_ids_, {})) Drop(id, options_.linger);
-  if (router_ != nullptr) {
-    Unbind();
-    CloseSocket(router_, router_monitor_, Milliseconds(options_.linger));
-  }
-  parts_->Give(spare_);
-  zmq_msg_close(&routing_id_);
-}
-
-// Frees the address before the destructor returns. libzmq closes in the background; until then
-// others could still connect to an endpoint that no longer exists.
-void ZmqTransport::Unbind() {
-  if (zmq_unbind(router_, bound_.c_str()) != 0) return;  // it was never bound
-  const auto deadline = After(options_.linger);
-  bool closed = false;
-  while (!closed && Clock::now() < deadline) {
-    zmq_pollitem_t item = {router_monitor_, 0, ZMQ_POLLIN, 0};
-    zmq_poll(&item, 1, 10);
-    ForMonitorEvents(router_monitor_, [&closed](int event) {
-      closed = event == ZMQ_EVENT_CLOSED;
-      return !closed;
-    });
+  if (router_.socket != nullptr) {
+    UnbindZmq(router_, bound_, options_.linger);
+    sockets_.Close(&router_, options_.linger);
   }
 }
 
@@ -245,18 +183,18 @@ bool ZmqTransport::AnyClosing() const {
 }
 
 absl::Status ZmqTransport::Bind() {
-  TANDEM_RETURN_IF_ERROR(NewMonitoredSocket(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED,
-                                            kRouterKey, &router_, &router_monitor_));
+  TANDEM_ASSIGN_OR_RETURN(
+      router_, sockets_.Open(ZMQ_ROUTER, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED, kRouterKey));
   const int on = 1;
-  TANDEM_CHECK(zmq_setsockopt(router_, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
-  if (zmq_bind(router_, options_.bind.c_str()) != 0) {
+  TANDEM_CHECK(zmq_setsockopt(router_.socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on) == 0);
+  if (zmq_bind(router_.socket, options_.bind.c_str()) != 0) {
     const bool in_use = zmq_errno() == EADDRINUSE || zmq_errno() == EACCES;
     const std::string what = absl::StrCat("bind ", options_.bind, ": ", ZmqError());
     return in_use ? absl::UnavailableError(what) : absl::InvalidArgumentError(what);
   }
   char bound[1024];
   size_t size = sizeof bound;
-  TANDEM_CHECK(zmq_getsockopt(router_, ZMQ_LAST_ENDPOINT, bound, &size) == 0);
+  TANDEM_CHECK(zmq_getsockopt(router_.socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0);
   address_ = bound_ = bound;
   if (!absl::StartsWith(address_, "tcp://")) return absl::OkStatus();
   const std::string port = address_.substr(address_.rfind(':'));
@@ -269,56 +207,22 @@ absl::Status ZmqTransport::Bind() {
   return absl::OkStatus();
 }
 
-// ---- sockets ----
-
-// Makes a socket and its monitor and adds them to the epoll set as `key` and `key` + 1.
-absl::Status ZmqTransport::NewMonitoredSocket(int type, int zmq_events, uint64_t key, void** socket,
-                                              void** monitor) {
-  TANDEM_ASSIGN_OR_RETURN(void* const made, NewZmqSocket(options_, type));
-  const absl::StatusOr<void*> watcher = NewZmqMonitor(*options_.context, made, zmq_events);
-  if (!watcher.ok()) {
-    zmq_close(made);
-    return watcher.status();
-  }
-  *socket = made;
-  *monitor = *watcher;
-  Watch(*socket, key);
-  Watch(*monitor, key + 1);
-  return absl::OkStatus();
-}
-
-void ZmqTransport::Watch(void* socket, uint64_t key) {
-  epoll_event event = {.events = EPOLLIN, .data = {.u64 = key}};
-  TANDEM_CHECK(epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, SocketFd(socket), &event) == 0);
-}
-
-void ZmqTransport::CloseSocket(void* socket, void* monitor, int linger_ms) {
-  for (void* const s : {socket, monitor}) {
-    epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, SocketFd(s), nullptr);
-  }
-  zmq_socket_monitor(socket, nullptr, 0);
-  zmq_close(monitor);
-  zmq_setsockopt(socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
-  zmq_close(socket);
-}
-
 // (Re)starts the connection attempt of a peer.
 absl::Status ZmqTransport::OpenDealer(Peer* peer) {
-  if (peer->dealer != nullptr) CloseSocket(peer->dealer, peer->monitor, 0);
-  peer->dealer = peer->monitor = nullptr;
+  sockets_.Close(&peer->dealer, absl::ZeroDuration());
   peer->retry_at = Clock::time_point::max();
-  TANDEM_RETURN_IF_ERROR(NewMonitoredSocket(
-      ZMQ_DEALER,
-      ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED | ZMQ_EVENT_DISCONNECTED,
-      peer->id * 2, &peer->dealer, &peer->monitor));
-  if (zmq_connect(peer->dealer, peer->address.c_str()) == 0) {
+  TANDEM_ASSIGN_OR_RETURN(peer->dealer,
+                          sockets_.Open(ZMQ_DEALER,
+                                        ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_CONNECT_RETRIED |
+                                            ZMQ_EVENT_DISCONNECTED,
+                                        peer->id * 2));
+  if (zmq_connect(peer->dealer.socket, peer->address.c_str()) == 0) {
     MarkDirty(peer);  // its monitor must be read once, see NewZmqMonitor
     return absl::OkStatus();
   }
   const absl::Status malformed =
       absl::InvalidArgumentError(absl::StrCat("connect ", peer->address, ": ", ZmqError()));
-  CloseSocket(peer->dealer, peer->monitor, 0);
-  peer->dealer = peer->monitor = nullptr;
+  sockets_.Close(&peer->dealer, absl::ZeroDuration());
   return malformed;
 }
 
@@ -361,10 +265,7 @@ absl::Status ZmqTransport::Send(PeerId id, Frame frame) {
 
 // Sends, or queues while connecting. Sets `gone` if the connection is no more.
 void ZmqTransport::Push(Peer* peer, Frame frame) {
-  peer->flow->Add();
-  SendRecord* const record = records_->Take();
-  record->frame = std::move(frame);
-  record->flow = peer->flow;
+  SendRecord* const record = frames_.NewRecord(std::move(frame), peer->flow);
   if (peer->state == Peer::State::kConnecting) {
     peer->pending.push_back(record);
   } else if (!Transmit(peer, record) && !std::exchange(peer->gone, true)) {
@@ -374,40 +275,11 @@ void ZmqTransport::Push(Peer* peer, Frame frame) {
 
 bool ZmqTransport::Transmit(Peer* peer, SendRecord* record) {
   MarkDirty(peer);  // sending makes libzmq take in events, which epoll then no longer announces
-  if (peer->incoming() && !SendRoutingId(peer->id)) {
-    record->Release();
-    return false;
+  if (peer->incoming()) {
+    return frames_.SendTo(router_.socket, static_cast<uint32_t>(peer->id - kFirstIncoming), record);
   }
-  SendParts(peer->incoming() ? router_ : peer->dealer, record);
+  frames_.Send(peer->dealer.socket, record);
   return true;
-}
-
-bool ZmqTransport::SendRoutingId(PeerId id) {
-  zmq_msg_t message;
-  zmq_msg_init_size(&message, kRoutingIdBytes);  // small enough to live in the message itself
-  auto* const at = static_cast<uint8_t*>(zmq_msg_data(&message));
-  const uint64_t number = id - kFirstIncoming;
-  at[0] = 0;
-  for (int i = 1; i < 5; ++i) at[i] = static_cast<uint8_t>(number >> (8 * (4 - i)));
-  if (zmq_msg_send(&message, router_, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0) return true;
-  zmq_msg_close(&message);
-  return false;
-}
-
-// A part that cannot be sent is dropped with the rest of its frame: libzmq has lost the connection,
-// and says so to the monitor or to the next probe.
-void ZmqTransport::SendParts(void* socket, SendRecord* record) {
-  const int parts = record->frame.parts;
-  record->parts_left.store(parts, std::memory_order_release);
-  for (int i = 0; i < parts; ++i) {
-    Buffer& part = record->frame.part[i];
-    zmq_msg_t message;
-    TANDEM_CHECK(zmq_msg_init_data(&message, part.mutable_data(), part.size(),
-                                   &SendRecord::FreePart, record) == 0);
-    const int flags = ZMQ_DONTWAIT | (i + 1 < parts ? ZMQ_SNDMORE : 0);
-    HandOver(record);
-    if (zmq_msg_send(&message, socket, flags) < 0) zmq_msg_close(&message);
-  }
 }
 
 void ZmqTransport::SayGoodbye(Peer* peer) { Push(peer, goodbye_); }
@@ -470,10 +342,8 @@ bool ZmqTransport::Wait(Clock::time_point now, Clock::time_point deadline) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
     timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000'000));
   }
-  epoll_event ready[64];
   waited_ = true;
-  const int count = epoll_wait(epoll_fd_.get(), ready, 64, timeout_ms);
-  for (int i = 0; i < count; ++i) OnReady(ready[i].data.u64);
+  const int count = sockets_.Wait(timeout_ms, [this](uint64_t key) { OnReady(key); });
   return count <= 0 && deadline != Clock::time_point::max() && Clock::now() >= deadline;
 }
 
@@ -510,73 +380,27 @@ void ZmqTransport::DrainDirty() {
 // Finding a socket empty costs a system call, and the next Poll has to ask again anyway. So after a
 // wait one frame is enough; a Poll that finds frames before it waits reads as many as it may.
 void ZmqTransport::DrainRouter() {
-  Received received;
+  ZmqFrames::Received received;
   router_dirty_ = false;  // replies that are sent below set it again
   for (int left = kFramesPerTurn; left > 0; --left) {
-    if (!Receive(router_, /*routed=*/true, &received)) return;
-    Handle(received.incoming, std::move(received));
+    if (!frames_.ReceiveFrom(router_.socket, &received)) return;
+    Handle(received.from ? kFirstIncoming + *received.from : 0, std::move(received));
     if (waited_ && !events_->empty()) break;
   }
   router_dirty_ = true;
 }
 
 void ZmqTransport::DrainPeer(PeerId id, int at_most) {
-  Received received;
+  ZmqFrames::Received received;
   for (Peer* peer = Find(id); peer != nullptr; peer = Find(id)) {  // a goodbye ends it
     if (at_most-- == 0) return MarkDirty(peer);
-    if (!Receive(peer->dealer, /*routed=*/false, &received)) return;
+    if (!frames_.Receive(peer->dealer.socket, &received)) return;
     Handle(id, std::move(received));
     if (waited_ && !events_->empty()) at_most = std::min(at_most, 0);
   }
 }
 
-// Reads one message, if there is one.
-bool ZmqTransport::Receive(void* socket, bool routed, Received* out) {
-  *out = Received();
-  if (routed && !ReceiveRoutingId(socket, out)) return false;
-  int more = routed ? zmq_msg_more(&routing_id_) : 1;
-  while (more > 0) {
-    Buffer part;
-    more = ReceivePart(socket, &part);
-    if (more < 0) return false;  // only before the first part: messages arrive whole
-    if (out->parts < kMaxFrameParts) out->frame.part[out->parts] = std::move(part);
-    ++out->parts;
-  }
-  out->frame.parts = std::min(out->parts, kMaxFrameParts);
-  return true;
-}
-
-bool ZmqTransport::ReceiveRoutingId(void* socket, Received* out) {
-  if (zmq_msg_recv(&routing_id_, socket, ZMQ_DONTWAIT) < 0) return false;
-  const auto* const at = static_cast<const uint8_t*>(zmq_msg_data(&routing_id_));
-  if (zmq_msg_size(&routing_id_) == kRoutingIdBytes && at[0] == 0) {
-    uint64_t number = 0;
-    for (int i = 1; i < 5; ++i) number = number << 8 | at[i];
-    out->incoming = kFirstIncoming + number;
-  }
-  return true;
-}
-
-// -1: nothing there; 0: the last part of the message; 1: more follow.
-int ZmqTransport::ReceivePart(void* socket, Buffer* part) {
-  zmq_msg_t* const message = &spare_->message;
-  if (zmq_msg_recv(message, socket, ZMQ_DONTWAIT) < 0) return -1;
-  const int more = zmq_msg_more(message);
-  auto* const data = static_cast<uint8_t*>(zmq_msg_data(message));
-  const size_t size = zmq_msg_size(message);
-  if (size == 0) return more;
-  if (size <= kCopiedBytes || reinterpret_cast<uintptr_t>(data) % 8 != 0) {
-    *part = CopyToBuffer(heap_, {data, size});
-    zmq_msg_close(message);
-    zmq_msg_init(message);
-  } else {
-    *part = Buffer(spare_, data, size);
-    spare_ = parts_->Take();
-  }
-  return more;
-}
-
-void ZmqTransport::Handle(PeerId id, Received received) {
+void ZmqTransport::Handle(PeerId id, ZmqFrames::Received received) {
   if (id == 0) {
     return Emit(TransportEvent::Kind::kGarbage, 0,
                 absl::InvalidArgumentError("message of a peer that chose its own routing id"));
@@ -658,7 +482,7 @@ Peer* ZmqTransport::FindOrAddIncoming(PeerId id) {
 // a moment before the ROUTER knows, so the probe is sent a little later. If that was too soon, the
 // regular probe finds it.
 void ZmqTransport::OnRouterMonitor() {
-  ForMonitorEvents(router_monitor_, [this](int) {
+  ForMonitorEvents(router_.monitor, [this](int) {
     next_ping_ = std::min(next_ping_, std::max(Clock::now() + kProbeDelay,
                                                last_ping_ + Clock::duration(kProbeSpacing)));
     ScheduleAt(next_ping_);
@@ -669,7 +493,7 @@ void ZmqTransport::OnRouterMonitor() {
 void ZmqTransport::OnPeerMonitor(PeerId id) {
   Peer* peer = Find(id);
   if (peer == nullptr) return;
-  ForMonitorEvents(peer->monitor, [&](int event) {
+  ForMonitorEvents(peer->dealer.monitor, [&](int event) {
     if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
       OnConnected(peer);
     } else if (event == ZMQ_EVENT_CONNECT_RETRIED && peer->state == Peer::State::kConnecting) {
@@ -707,7 +531,7 @@ void ZmqTransport::Drop(PeerId id, absl::Duration linger) {
   if (found == peers_.end()) return;
   Peer& peer = *found->second;
   for (SendRecord* const record : peer.pending) record->Release();
-  if (peer.dealer != nullptr) CloseSocket(peer.dealer, peer.monitor, Milliseconds(linger));
+  sockets_.Close(&peer.dealer, linger);
   peers_.erase(found);
 }
 
