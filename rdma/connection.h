@@ -1,4 +1,7 @@
-// One reliable connection: frames in, messages on a queue pair out, and the other way round.
+// One reliable connection: frames in, messages on a queue pair out, and the other way round. It chooses
+// the way of each frame and deals messages out to its parts: the work requests of the queue pair
+// (rdma/send_queue.h), frames that the peer is to read (rdma/offers.h), frames of the peer
+// (rdma/inbox.h).
 //
 // How a frame travels depends on its size (docs/RDMA.md):
 //   small   one SEND, copied at both ends, inline where the device can. The device reports only
@@ -15,7 +18,7 @@
 // posts buffers for all of them: its device never answers "receiver not ready", which would cost a
 // timeout.
 //
-// ABSL_ATTRIBUTE_HOT marks, here and in rdma/endpoint.h, every function that a small frame passes
+// ABSL_ATTRIBUTE_HOT marks, here, in its parts and in rdma/endpoint.h, every function that a small frame passes
 // through. The linker puts them side by side, which saves misses of the instruction cache.
 //
 // Thread safety: none; for the endpoint's thread.
@@ -27,7 +30,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/base/attributes.h"
@@ -36,24 +38,16 @@
 #include "absl/types/span.h"
 #include "proto/frame.h"
 #include "rdma/fifo.h"
+#include "rdma/inbox.h"
 #include "rdma/memory.h"
+#include "rdma/offers.h"
+#include "rdma/queues.h"
 #include "rdma/ring.h"
+#include "rdma/send_queue.h"
 #include "rdma/wire.h"
 #include "transport/recycle_pool.h"
 
 namespace tandem {
-
-// Receive buffers that are posted together.
-inline constexpr uint32_t kRdmaReceiveBatch = 16;
-
-// Registered bytes for a received message of up to kBytes, which one thread takes without a lock.
-struct RdmaSmallBlock final : public BufferBlock {
-  static constexpr size_t kBytes = 512;
-  void Recycle() override { pool->Give(this); }
-  Buffer bytes;
-  RecyclePool<RdmaSmallBlock>* pool = nullptr;
-  RdmaSmallBlock* next = nullptr;
-};
 
 // What all connections of an endpoint share.
 struct RdmaShared {
@@ -72,17 +66,9 @@ struct RdmaShared {
 struct RdmaPathCounters {
   uint64_t small = 0, ring = 0, offered = 0;  // frames sent each way
   uint64_t staged = 0;                        // bytes copied because they were not registered
-  uint64_t inlined = 0;               // messages that the processor gave to the device whole
-  uint64_t lent = 0, copied_out = 0;  // frames received in the ring: used there, copied
-  uint64_t gives = 0;                 // messages that carried nothing but credits and slots
-};
-
-// What the endpoint makes of a message that has arrived.
-struct RdmaDelivery {
-  enum class Kind { kFrame, kGarbage, kGoodbye };
-  Kind kind = Kind::kFrame;
-  Frame frame;
-  absl::Status why;  // kGarbage
+  uint64_t inlined = 0;  // messages that the processor gave to the device whole
+  RdmaInbox::Counters received;
+  uint64_t gives = 0;  // messages that carried nothing but credits and slots
 };
 
 class RdmaConnection {
@@ -103,7 +89,7 @@ class RdmaConnection {
 
   rdma_cm_id* id() const { return id_; }
   uint32_t qp_number() const { return id_->qp->qp_num; }
-  RdmaHello Grant() const { return ring_->Grant(shared_.shape); }
+  RdmaHello Grant() const { return inbox_.Grant(); }
   void SetPeer(const RdmaHello& peer);
   // From now on what is queued is sent. Also starts a measurement, so needs SetPeer.
   absl::Status Open();
@@ -117,7 +103,7 @@ class RdmaConnection {
   // Posts what can be posted. An error is the end of this connection.
   ABSL_ATTRIBUTE_HOT absl::Status Pump();
   // Frames queued or under way.
-  size_t in_flight() const { return queue_.size() + frames_posted_; }
+  size_t in_flight() const { return queue_.size() + in_slots_.size() + offers_.size(); }
   // Whether the peer's device has acknowledged our goodbye, and so everything before it.
   bool goodbye_left() const { return goodbye_left_; }
 
@@ -134,66 +120,20 @@ class RdmaConnection {
   // Asks whether the peer is alive: posts a write of no bytes, which the peer's device acknowledges
   // by itself. Does nothing if a request is under way, whose acknowledgement says the same.
   absl::Status Probe();
-  // A frame of more bytes than this is offered instead of written into the ring. An offer costs a
-  // round trip; the ring may cost a copy, since a receiver that has lent out half of its ring
-  // copies frames out of it. This is the size at which the copy takes as long as the round trip.
-  size_t rendezvous_bytes() const { return rendezvous_bytes_; }
 
  private:
   struct Outgoing {
     Frame frame;
     bool goodbye = false;
   };
-  // A posted work request; they complete in order.
-  struct Work {
-    enum class Kind { kMessage, kFrame, kGoodbye, kBind, kInvalidate, kRead, kProbe };
-    Kind kind = Kind::kMessage;
-    uint64_t number = 0;            // kRead: of the arrival; kInvalidate: index of the offer
-    Clock::time_point posted = {};  // kProbe
-  };
-  // A frame that may not be delivered yet: it is still being read, or one before it is.
-  struct Arrival {
-    RdmaDelivery delivery;
-    bool offered = false;
-    RdmaMessage offer;
-    int part = 0;  // next to be read
-    size_t offset = 0;
-    int reading = 0;  // reads posted and not done
-    bool done() const { return !offered || (part == offer.parts && reading == 0); }
-  };
-  struct Key {
-    ibv_mw* window = nullptr;
-    ibv_mr* region = nullptr;  // where there are no windows
-    uint32_t key = 0;
-  };
-  struct Offer {
-    bool used = false;
-    uint32_t token = 0;
-    int keys_left = 0;
-    Frame frame;
-    Key keys[kMaxFrameParts];
-  };
-  struct Control {
-    enum class Kind { kDone, kInvalidate };
-    Kind kind = Kind::kDone;
-    uint32_t token = 0;  // kDone
-    uint64_t offer = 0;  // kInvalidate
-    uint32_t key = 0;
-  };
 
-  RdmaConnection(const RdmaShared& shared, rdma_cm_id* id, RdmaPathCounters* counters)
-      : shared_(shared), counters_(counters), id_(id) {}
-  absl::Status Init();
-  absl::Status CreateQueuePair();
-  void StopQueuePair();
+  RdmaConnection(const RdmaShared& shared, rdma_cm_id* id, RdmaPathCounters* counters);
 
   // Sending.
-  bool HasRoom(uint32_t requests) const;               // leaves some for control messages
-  uint8_t* Staging(uint32_t place);                    // of send_depth + 1
-  ABSL_ATTRIBUTE_HOT uint8_t* PlaceFor(size_t bytes);  // where to write the next message
-  ABSL_ATTRIBUTE_HOT absl::Status Post(ibv_send_wr* request, const Work& work);
-  ABSL_ATTRIBUTE_HOT absl::Status PostMessage(size_t bytes, Work::Kind kind);
   ABSL_ATTRIBUTE_HOT RdmaMessage NewMessage(RdmaMessageKind kind);
+  ABSL_ATTRIBUTE_HOT absl::Status PostMessage(size_t bytes, RdmaWork::Kind kind) {
+    return requests_.PostMessage(bytes, kind, &counters_->inlined);
+  }
   absl::StatusOr<bool> TrySend(Outgoing* next);
   ABSL_ATTRIBUTE_HOT absl::StatusOr<bool> TrySendFrame(Frame* frame);  // takes it if true
   absl::Status SendGoodbye();
@@ -203,64 +143,35 @@ class RdmaConnection {
   absl::Status WriteGathered(Frame&& frame, int slot, const RdmaMessage& message);
   absl::Status WriteStaged(const Frame& frame, int slot, const RdmaMessage& message);
   absl::Status PostWrite(absl::Span<ibv_sge> pieces, int slot, Frame&& frame);
-  absl::StatusOr<bool> TryOffer(Frame* frame);
-  absl::Status MakeKey(const Buffer& part, Key* key);
-  absl::Status StageParts(Frame* frame);
+  absl::Status SendOffer(Frame* frame);
   absl::Status PumpControl();
-  void Finish(const Work& work, std::vector<RdmaDelivery>* out);
+  void Finish(const RdmaWork& work, std::vector<RdmaDelivery>* out);
+  void OnProbe(Clock::time_point posted);
 
   // Receiving.
   ABSL_ATTRIBUTE_HOT absl::Status OnMessage(absl::Span<const uint8_t> bytes, int slot,
                                             std::vector<RdmaDelivery>* out);
   ABSL_ATTRIBUTE_HOT absl::Status TakeBack(const RdmaMessage& message);
-  ABSL_ATTRIBUTE_HOT void OnFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
-                                  int slot, Frame* frame);
-  absl::Status OnOffer(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
-                       std::vector<RdmaDelivery>* out);
-  absl::Status OnDone(uint32_t token);
-  ABSL_ATTRIBUTE_HOT Buffer CopyBytes(absl::Span<const uint8_t> bytes);
-  ABSL_ATTRIBUTE_HOT void CopyFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes,
-                                    Frame* frame);
-  void LendFrame(const RdmaMessage& message, absl::Span<const uint8_t> bytes, int slot,
-                 Frame* frame);
-  ABSL_ATTRIBUTE_HOT RdmaDelivery* Arrive(std::vector<RdmaDelivery>* out);
-  void DeliverReady(std::vector<RdmaDelivery>* out);
-  absl::Status PumpReads();
-  absl::Status PostRead(uint64_t number, Arrival* arrival);
-  void OnRead(uint64_t number, std::vector<RdmaDelivery>* out);
-  void OnProbe(Clock::time_point posted);
-  void KeyGone(uint64_t offer);
 
   const RdmaShared shared_;
   RdmaPathCounters* const counters_;
   rdma_cm_id* id_;
-  std::shared_ptr<RdmaRing> ring_;
-  Buffer staging_;  // messages that are sent, but for those in slots
-  ibv_mr* staging_mr_ = nullptr;
-  uint32_t max_inline_ = 0, max_pieces_ = 0;
   bool open_ = false, goodbye_left_ = false;
+  Fifo<RdmaControl> control_;
+  RdmaSendQueue requests_;
+  RdmaInbox inbox_;
+  RdmaOffers offers_;
 
   // Towards the peer.
   RdmaHello peer_;
   uint32_t credits_ = 0;
   uint64_t free_slots_ = 0;
+  // A frame of more bytes than this is offered instead of written into the ring. An offer costs a
+  // round trip; the ring may cost a copy, since a receiver that has lent out half of its ring
+  // copies frames out of it. This is the size at which the copy takes as long as the round trip.
   size_t rendezvous_bytes_ = 0;
   Fifo<Outgoing> queue_;
-  Fifo<Work> work_;
-  uint64_t signalled_ = 0;     // the device will report all requests with a smaller number
-  uint32_t staging_next_ = 0;  // place of the next work request, of send_depth
-  Fifo<Frame> in_slots_;       // of Work::kFrame: kept alive
-  Fifo<Control> control_;
-  size_t frames_posted_ = 0;
-  Offer offers_[kMaxRdmaOffers];
-  std::vector<ibv_mw*> windows_;  // free ones
-  uint32_t next_token_ = 1;
-
-  // From the peer.
-  uint32_t granted_ = 0;  // messages it may still send
-  uint32_t owed_ = 0;     // messages taken from it whose credits we have not given back yet
-  Fifo<Arrival> arrivals_;
-  int offers_here_ = 0;  // arrivals that are offers
+  Fifo<Frame> in_slots_;  // of RdmaWork::kFrame: kept alive
 };
 
 }  // namespace tandem

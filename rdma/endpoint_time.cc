@@ -8,12 +8,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "rdma/ring.h"
+#include "transport/waitable.h"
 
 namespace tandem {
 namespace {
 
+constexpr int kAllCompletions = 1 << 16;
 constexpr int kCompletionsPerTurn = 64;  // so that Poll ends although a fast sender goes on
-constexpr unsigned kUnackedEvents = 64;  // completion events acknowledged together: it takes a lock
 // Turns that may pass without a look at the clock while each brings something to hand over.
 constexpr int kUnwatchedTurns = 4;
 // How long connections may go unwatched while frames keep the thread from sleeping.
@@ -24,7 +25,7 @@ constexpr auto kLookAround = std::chrono::milliseconds(5);
 void RdmaEndpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* events) {
   events_ = events;
   const size_t before = events->size();
-  const auto deadline = After(timeout);
+  const auto deadline = WaitableTransport::After(timeout);
   bool timed_out = false;
   for (;;) {
     Turn();
@@ -49,9 +50,10 @@ void RdmaEndpoint::Turn() {
   DrainCompletions(kCompletionsPerTurn);
   ReportGone();
   ids_.clear();
-  for (const auto& [id, peer] : peers_) {
+  for (const auto& [id, peer] : peers_.all()) {
     if (!peer->connected || peer->gone) continue;
-    if (absl::Status given = peer->connection->GiveBack(); !given.ok()) Break(peer.get(), given);
+    if (absl::Status given = peer->connection->GiveBack(); !given.ok())
+      peers_.Break(peer.get(), given);
     if (Finished(*peer)) ids_.push_back(id);
   }
   for (const PeerId id : ids_) Drop(id);
@@ -81,22 +83,20 @@ bool RdmaEndpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
 }
 
 bool RdmaEndpoint::BeginWait(Clock::time_point* until) {
-  *until = std::min(*until, next_timer_);
-  const auto news = [this] { return PollQueue() || wake_requested_.load(); };
+  *until = std::min(*until, peers_.next_timer());
+  const auto news = [this] { return queues_.Poll() || wake_requested_.load(); };
   if (options_.spin != SpinMode::kNever && spin_.Until(news, *until)) return false;
   shared_.waker->BeforeSleep();
-  if (!armed_) {
-    TANDEM_CHECK(ibv_req_notify_cq(shared_.cq, 0) == 0);
-    armed_ = true;
-  }
+  queues_.Arm();
   // Look once more: a completion may have come before the notification was armed, which then says
   // nothing of it; and buffers may have been released since the last turn.
   if (news()) return false;
-  for (const auto& [id, peer] : peers_) {
+  for (const auto& [id, peer] : peers_.all()) {
     if (!peer->connected || peer->gone) continue;
-    if (absl::Status given = peer->connection->GiveBack(); !given.ok()) Break(peer.get(), given);
+    if (absl::Status given = peer->connection->GiveBack(); !given.ok())
+      peers_.Break(peer.get(), given);
   }
-  if (!gone_.empty()) return false;
+  if (!peers_.gone().empty()) return false;
   ++sleeps_;
   asleep_ = true;
   return true;
@@ -113,56 +113,71 @@ int RdmaEndpoint::Look(int timeout_ms) {
   const int count = epoll_wait(epoll_fd_.get(), ready, 4, timeout_ms);
   for (int i = 0; i < count; ++i) {
     if (ready[i].data.u64 == kWakeKey) shared_.waker->Clear();
-    if (ready[i].data.u64 == kCompletionKey) OnCompletionEvent();
+    if (ready[i].data.u64 == kCompletionKey) queues_.OnEvents();
     if (ready[i].data.u64 == kManagerKey) OnManagerEvents();
   }
   next_look_ = Clock::now() + kLookAround;
   return count;
 }
 
-void RdmaEndpoint::OnCompletionEvent() {
-  ibv_cq* cq = nullptr;
-  void* context = nullptr;
-  while (ibv_get_cq_event(channel_, &cq, &context) == 0) {
-    armed_ = false;
-    if (++unacked_ >= kUnackedEvents) ibv_ack_cq_events(shared_.cq, std::exchange(unacked_, 0));
+// News of connections that are there. Those that are being made are the connector's.
+void RdmaEndpoint::OnManagerEvents() {
+  RdmaConnector::Event event;
+  while (connector_.Next(&event)) {
+    DrainCompletions(kAllCompletions);  // frames that came before the peer went are delivered first
+    RdmaPeer* const peer = peers_.Find(event.peer);
+    if (peer == nullptr) continue;
+    switch (event.type) {
+      case RDMA_CM_EVENT_DISCONNECTED:
+      case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+        peers_.Break(peer, absl::UnavailableError("the peer has disconnected"));
+        break;
+      case RDMA_CM_EVENT_DEVICE_REMOVAL:
+        peers_.Break(peer, absl::UnavailableError("the RDMA device was removed"));
+        break;
+      case RDMA_CM_EVENT_ESTABLISHED:  // known already: its first message came before this event
+      case RDMA_CM_EVENT_ADDR_CHANGE:
+        break;
+      default:
+        peers_.Break(peer, absl::UnavailableError(
+                               absl::StrCat("connection manager: ", rdma_event_str(event.type))));
+    }
   }
 }
 
 void RdmaEndpoint::RunTimers(Clock::time_point now) {
   if (now >= next_look_) Look(0);
-  if (now < next_timer_) return;
-  next_timer_ = Clock::time_point::max();
+  if (now < peers_.next_timer()) return;
+  peers_.ClearTimer();
   ids_.clear();
-  for (const auto& [id, peer] : peers_) ids_.push_back(id);
+  for (const auto& [id, peer] : peers_.all()) ids_.push_back(id);
   for (const PeerId id : ids_) {
-    if (RdmaPeer* const peer = Find(id); peer != nullptr && !peer->gone) TickPeer(peer, now);
+    if (RdmaPeer* const peer = peers_.Find(id); peer != nullptr && !peer->gone) TickPeer(peer, now);
   }
 }
 
 void RdmaEndpoint::TickPeer(RdmaPeer* peer, Clock::time_point now) {
   if (now >= peer->close_deadline) return Drop(peer->id);
-  ScheduleAt(peer->close_deadline);
+  peers_.ScheduleAt(peer->close_deadline);
   if (now >= peer->probe_at) {
-    if (absl::Status probed = peer->connection->Probe(); !probed.ok()) return Break(peer, probed);
-    peer->probe_at = now + ToClock(options_.probe_interval);
+    if (absl::Status probed = peer->connection->Probe(); !probed.ok())
+      return peers_.Break(peer, probed);
+    peer->probe_at = now + WaitableTransport::ToClock(options_.probe_interval);
   }
-  ScheduleAt(peer->probe_at);
+  peers_.ScheduleAt(peer->probe_at);
   if (peer->connected || peer->state == RdmaPeer::State::kAccepting) return;
   if (now >= peer->connect_deadline) {
-    return Break(peer, absl::DeadlineExceededError(absl::StrCat(
-                           "no answer from ", peer->address, " within ",
-                           absl::FormatDuration(options_.connect_deadline),
-                           peer->why.ok() ? "" : absl::StrCat(": ", peer->why.message()))));
+    return peers_.Break(peer, absl::DeadlineExceededError(absl::StrCat(
+                                  "no answer from ", peer->address, " within ",
+                                  absl::FormatDuration(options_.connect_deadline),
+                                  peer->why.ok() ? "" : absl::StrCat(": ", peer->why.message()))));
   }
   if (now >= peer->retry_at) {
-    if (absl::Status started = StartAttempt(peer); !started.ok()) {
-      GiveUpAttempt(peer);
-      peer->why = std::move(started);
-      peer->retry_at = now + ToClock(options_.connect_retry);
+    if (absl::Status started = connector_.Start(peer); !started.ok()) {
+      connector_.RetryLater(peer, std::move(started));
     }
   }
-  ScheduleAt(std::min(peer->connect_deadline, peer->retry_at));
+  peers_.ScheduleAt(std::min(peer->connect_deadline, peer->retry_at));
 }
 
 }  // namespace tandem

@@ -204,4 +204,8 @@ absl::StatusOr<RdmaMessage> DecodeRdmaMessage(absl::Span<const uint8_t> bytes,
   return message;
 }
 
+absl::Status RdmaViolation(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("the peer breaks the protocol: ", what));
+}
+
 }  // namespace tandem

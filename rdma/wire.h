@@ -14,7 +14,9 @@
 #include <cstdint>
 
 #include "absl/base/attributes.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/frame.h"
 
@@ -85,6 +87,9 @@ struct RdmaMessage {
     return kind == RdmaMessageKind::kOffer ? kRdmaOfferHeadBytes : kRdmaHeadBytes;
   }
 };
+
+// INVALID_ARGUMENT: what a peer may not do.
+absl::Status RdmaViolation(absl::string_view what);
 
 inline constexpr size_t PadTo8(size_t bytes) { return (bytes + 7) & ~size_t{7}; }
 

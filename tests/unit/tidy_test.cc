@@ -307,8 +307,7 @@ constexpr int kMaxMethods = 40;
 // Wider ones, as they are. Numbers here only fall, and no class joins them.
 const std::map<std::string, int>& WideClasses() {
   static const auto* const wide = new std::map<std::string, int>{
-      {"RdmaConnection", 61},
-      {"RdmaEndpoint", 61},
+
       {"Group", 48},
       {"CollectiveEngine", 42},
   };

@@ -1,0 +1,89 @@
+// How connections are made, by this side or by a peer, through librdmacm.
+//
+// Making one takes these phases, each begun by the event that ends the one before: our side resolves
+// the address, then the route, then sends a request with its hello; the other side makes a queue pair
+// and a ring and accepts with a hello of its own; both are then told that the connection is
+// established. An attempt that fails is begun again until its deadline.
+//
+// Thread safety: none; for the endpoint's thread.
+#ifndef TANDEM_RDMA_CONNECTOR_H_
+#define TANDEM_RDMA_CONNECTOR_H_
+
+#include <rdma/rdma_cma.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "rdma/address.h"
+#include "rdma/connection.h"
+#include "rdma/peers.h"
+#include "rdma/queues.h"
+#include "rdma/rdma_transport.h"
+
+namespace tandem {
+
+class RdmaConnector {
+ public:
+  // All outlive the connector; `shared` is complete when the first connection is made.
+  RdmaConnector(const RdmaOptions* options, const RdmaShared* shared, RdmaQueues* queues,
+                RdmaPeers* peers, RdmaPathCounters* counters)
+      : options_(options), shared_(shared), queues_(queues), peers_(peers), counters_(counters) {}
+  ~RdmaConnector();  // no connection of it is left
+  RdmaConnector(const RdmaConnector&) = delete;
+  RdmaConnector& operator=(const RdmaConnector&) = delete;
+
+  // Takes the address that the options bind. UNAVAILABLE: no device has it, or its port is not
+  // active; UNIMPLEMENTED: the device cannot do what this needs.
+  absl::Status Bind();
+  const std::string& address() const { return address_; }
+  const std::string& device() const { return device_; }
+  ibv_context* verbs() const { return listener_->verbs; }
+  // From now on, until StopListening, others may connect.
+  absl::Status Listen();
+  void StopListening();
+
+  int fd() const { return channel_->fd; }  // readable: call Next; does not block
+  // Handles what has come for connections that are being made, and for the next event of one that is
+  // there says which. False: there is none.
+  struct Event {
+    PeerId peer = 0;
+    rdma_cm_event_type type = RDMA_CM_EVENT_DISCONNECTED;
+  };
+  bool Next(Event* event);
+
+  // Begins an attempt of a peer of ours.
+  absl::Status Start(RdmaPeer* peer);
+  void GiveUp(RdmaPeer* peer);
+  // Makes ready for the next attempt, after one that failed.
+  void RetryLater(RdmaPeer* peer, absl::Status why);
+  // A peer that connects to us is known to be connected: by an event, or by its first message.
+  absl::Status OnAccepted(RdmaPeer* peer);
+
+ private:
+  absl::Status CheckDevice();
+  void SetOptions(rdma_cm_id* id);
+  rdma_conn_param Parameters(const uint8_t* hello);
+  void OnRequest(rdma_cm_id* id, absl::Span<const uint8_t> data);
+  absl::Status Accept(rdma_cm_id** id_in, absl::Span<const uint8_t> data);
+  void OnAttempt(RdmaPeer* peer, const rdma_cm_event& event, absl::Span<const uint8_t> data);
+  absl::Status ContinueAttempt(RdmaPeer* peer, const rdma_cm_event& event,
+                               absl::Span<const uint8_t> data);
+  absl::Status Request(RdmaPeer* peer);
+  absl::Status OnConnected(RdmaPeer* peer, absl::Span<const uint8_t> data);
+
+  const RdmaOptions* const options_;
+  const RdmaShared* const shared_;
+  RdmaQueues* const queues_;
+  RdmaPeers* const peers_;
+  RdmaPathCounters* const counters_;
+  std::string address_, device_;
+  RdmaSocketAddress own_;
+  rdma_event_channel* channel_ = nullptr;
+  rdma_cm_id* listener_ = nullptr;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_RDMA_CONNECTOR_H_
