@@ -28,6 +28,7 @@
 #include "data/batch_source.h"
 #include "data/statistics.h"
 #include "node/role_flags.h"
+#include "node/transport_choice.h"
 #include "policies/policy.h"
 #include "server/save_directory.h"
 #include "worker/tune_group.h"
@@ -408,6 +409,7 @@ int RunCommand(const RunFlags& flags) {
   if (ready.ok()) ready = CheckFlags(flags);
   if (ready.ok()) ready = CheckDenseDevice(*plan);
   if (ready.ok()) ready = CheckDenseChoices(*plan);
+  if (ready.ok()) ready = CheckTransport(plan->job.cluster());
   if (ready.ok()) ready = CheckData(*plan, &data);
   if (ready.ok()) ready = CompleteData(flags, &*plan);
   if (!ready.ok()) {

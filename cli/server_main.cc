@@ -33,24 +33,18 @@ int main(int argc, char** argv) {
   if (!ParseFlags(&app, argc, argv, &code)) return code;
 
   const auto plan = PlanOf(flags);
-  if (!plan.ok()) {
-    Finish("tandem-server", plan.status());
-    return kExitBadInput;
-  }
-  if (const absl::Status pinned = Pin(*plan, flags.index); !pinned.ok()) {
-    Finish("tandem-server", pinned);
+  absl::Status ready = plan.status();
+  if (ready.ok()) ready = Pin(*plan, flags.index);
+  if (ready.ok()) ready = CheckTransport(plan->job.cluster());
+  if (!ready.ok()) {
+    Finish("tandem-server", ready);
     return kExitBadInput;
   }
   ServerOptions options;
   options.plan = *plan;
-  options.scheduler = flags.scheduler;
-  options.index = flags.index;
-  options.incarnation = NewIncarnation();
-  options.make_transport =
-      EndpointFactory(flags, plan->job.cluster(), options.incarnation,
-                      std::make_shared<PathLog>());  // workers report how they reach us
+  options.member = MemberOf(flags, plan->job.cluster(),
+                            std::make_shared<PathLog>());  // workers report how they reach us
   options.init_from = flags.init_from;
   options.record_dir = flags.out;
-  options.stop = StopSignal();
   return Finish("tandem-server", RunServer(options));
 }

@@ -44,19 +44,17 @@ int main(int argc, char** argv) {
   if (!ParseFlags(&app, argc, argv, &code)) return code;
 
   const auto plan = PlanOf(flags);
-  const absl::Status ready = plan.ok() ? CheckDenseDevice(*plan) : plan.status();
+  absl::Status ready = plan.status();
+  if (ready.ok()) ready = CheckDenseDevice(*plan);
+  if (ready.ok()) ready = CheckTransport(plan->job.cluster());
   if (!ready.ok()) {
     Finish("tandem-worker", ready);
     return kExitBadInput;
   }
   WorkerOptions options;
   options.plan = *plan;
-  options.scheduler = flags.scheduler;
-  options.rank = flags.index;
-  options.incarnation = NewIncarnation();
   options.paths = std::make_shared<PathLog>();
-  options.make_transport =
-      EndpointFactory(flags, plan->job.cluster(), options.incarnation, options.paths);
+  options.member = MemberOf(flags, plan->job.cluster(), options.paths);
   options.make_runner = [init_from = flags.init_from](const JobPlan& job, int rank) {
     return StepRunner::New(job, rank, init_from, CompiledModel);
   };
@@ -65,6 +63,5 @@ int main(int argc, char** argv) {
   options.trace_steps = trace_steps;
   options.dump_folder = dump_folder;
   options.dump_signals = SaveSignals();
-  options.stop = StopSignal();
   return Finish("tandem-worker", RunWorker(options));
 }

@@ -33,6 +33,9 @@
 
 namespace tandem {
 
+// Makes an endpoint of this process.
+using MakeTransport = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)>;
+
 class JobMember {
  public:
   struct Options {
@@ -43,7 +46,7 @@ class JobMember {
     std::string scheduler;               // address
     std::vector<std::string> endpoints;  // where others reach it
     // Of the beats, called on their thread; null: it does not beat (a reader).
-    std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
+    MakeTransport make_transport;
     std::vector<const LoopProgress*>
         loops;  // that the beats speak of besides progress(); outlive it
     const std::atomic<bool>* stop = nullptr;  // set by a signal handler; may be null

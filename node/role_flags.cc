@@ -4,10 +4,12 @@
 
 #include <cstdio>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
+#include "node/transport_choice.h"
 
 namespace tandem {
 namespace {
@@ -54,6 +56,17 @@ uint64_t NewIncarnation() {
   std::random_device entropy;
   const uint64_t high = entropy();
   return (high << 32 | entropy()) | 1;  // never 0, which means "not known yet"
+}
+
+JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
+                            std::shared_ptr<PathLog> paths) {
+  JobMember::Options member;
+  member.index = flags.index;
+  member.incarnation = NewIncarnation();
+  member.scheduler = flags.scheduler;
+  member.make_transport = EndpointFactory(flags, cluster, member.incarnation, std::move(paths));
+  member.stop = StopSignal();
+  return member;
 }
 
 const std::atomic<bool>* StopSignal() {

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,7 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "job/job.h"
-#include "transport/transport.h"
+#include "node/job_member.h"
+#include "transport/path_log.h"
 
 namespace tandem {
 
@@ -40,10 +40,13 @@ absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
 // Reads, overrides and resolves the job.
 absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags);
 
-using MakeTransport = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)>;
-
 // A number no other process has: from the system's entropy, not from the job's seed.
 uint64_t NewIncarnation();
+
+// What its flags say of this process's part in the job: all but what its shell adds. `paths`
+// learns how its endpoints reach others.
+JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
+                            std::shared_ptr<PathLog> paths);
 
 // Set by SIGINT and SIGTERM from the first call on. The only state that a program keeps outside its
 // objects: signal handlers can reach nothing else.

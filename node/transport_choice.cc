@@ -98,6 +98,15 @@ int MostPeers(const Cluster& cluster) {
   return std::max(1, cluster.servers() * cluster.shards_per_server() + cluster.workers());
 }
 
+absl::Status CheckTransport(const Cluster& cluster) {
+  if (cluster.transport() != Cluster::RDMA) return absl::OkStatus();
+  absl::StatusOr<std::shared_ptr<RdmaContext>> context = RdmaContext::New();
+  const absl::Status made =
+      context.ok() ? RdmaWay(*std::move(context), MostPeers(cluster)).status() : context.status();
+  if (made.ok()) return made;
+  return absl::Status(made.code(), absl::StrCat("cluster.transport: RDMA: ", made.message()));
+}
+
 MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
                               std::shared_ptr<PathLog> paths) {
   const Cluster::Transport wanted = cluster.transport();

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "node/role_flags.h"
 #include "proto/job.pb.h"
 #include "transport/path_log.h"
@@ -20,6 +21,10 @@ namespace tandem {
 // Makes endpoints of one process of such a cluster; `paths` learns how they reach others.
 MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
                               std::shared_ptr<PathLog> paths);
+
+// Refuses a job that forces a way that this host does not have: no device, or one whose queues are too
+// small for all of its peers. Makes an endpoint to find out.
+absl::Status CheckTransport(const Cluster& cluster);
 
 // The most peers that an endpoint of a server or worker can have: all shards (ranges move between
 // them) and all workers (evaluations are gathered).

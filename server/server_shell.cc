@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "node/job_member.h"
 #include "node/log.h"
+#include "node/work_thread.h"
 #include "server/save_directory.h"
 #include "server/server_core.h"
 #include "server/shard_core.h"
@@ -79,42 +80,7 @@ class Inbox {
 };
 
 // Writes files one after the other, so that no shard waits for a disk.
-class FileThread {
- public:
-  FileThread() : thread_([this] { Loop(); }) {}
-  ~FileThread() {  // after the file at hand
-    {
-      absl::MutexLock lock(&mutex_);
-      stop_ = true;
-    }
-    thread_.join();
-  }
-  void Add(std::function<void()> write) {
-    absl::MutexLock lock(&mutex_);
-    queue_.push_back(std::move(write));
-  }
-
- private:
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); }
-  void Loop() {
-    for (;;) {
-      std::function<void()> write;
-      {
-        absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(this, &FileThread::HasWork));
-        if (stop_) return;
-        write = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      write();
-    }
-  }
-
-  absl::Mutex mutex_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
-};
+using FileThread = WorkThread<std::function<void()>>;
 
 // A shard has done a task, or failed in it. Called on the shard's thread.
 using ShardDone = std::function<void(uint64_t id, absl::Status status,
@@ -127,14 +93,15 @@ class ShardThread {
   ShardThread(const ServerOptions& options, int shard, FileThread* files, ShardDone done)
       : options_(options),
         shard_(shard),
-        log_("server", options.index),
+        log_("server", options.member.index),
         files_(*files),
         done_(std::move(done)) {}
   ~ShardThread() { Stop(); }
 
   absl::Status Start() {
-    const int index = std::max(options_.index, 0);
-    TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(EndpointId::Shard(index, shard_)));
+    const int index = std::max(options_.member.index, 0);
+    TANDEM_ASSIGN_OR_RETURN(transport_,
+                            options_.member.make_transport(EndpointId::Shard(index, shard_)));
     peers_ = std::make_unique<PeerMap>(*transport_);
     thread_ = std::thread([this] { Loop(); });
     return absl::OkStatus();
@@ -242,7 +209,7 @@ class ShardThread {
     const bool first = core_ == nullptr;
     if (first) {
       TANDEM_ASSIGN_OR_RETURN(core_, ShardCore::New(options_.plan, EndpointId::Shard(index, shard_),
-                                                    options_.incarnation, *transport_));
+                                                    options_.member.incarnation, *transport_));
       if (options_.plan.job.staleness().record() && !options_.record_dir.empty()) {
         TANDEM_RETURN_IF_ERROR(records_.Open(
             absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates")));
@@ -335,19 +302,14 @@ class ShardThread {
 class Server {
  public:
   explicit Server(const ServerOptions& options)
-      : options_(options), core_(options.plan, options.incarnation) {}
+      : options_(options), core_(options.plan, options.member.incarnation) {}
 
   absl::Status Run() {
-    TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(EndpointId::Shard(0, 0)));
-    JobMember::Options member;
+    TANDEM_ASSIGN_OR_RETURN(transport_, options_.member.make_transport(EndpointId::Shard(0, 0)));
+    JobMember::Options member = options_.member;
     member.role = Register::SERVER;
-    member.index = options_.index;
-    member.incarnation = options_.incarnation;
     member.job_hash = options_.plan.hash;
-    member.scheduler = options_.scheduler;
-    member.make_transport = options_.make_transport;
-    member.stop = options_.stop;
-    files_.emplace();
+    files_.emplace([](const std::function<void()>& write) { write(); });
     for (int t = 0; t < options_.plan.shards_per_server(); ++t) {
       const auto done = [this](uint64_t id, absl::Status status,
                                std::shared_ptr<const ShardReport> report) {

@@ -1,8 +1,6 @@
 #include "worker/worker_shell.h"
 
 #include <cmath>
-#include <deque>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +12,7 @@
 #include "collectives/trace.h"
 #include "node/job_member.h"
 #include "node/log.h"
+#include "node/work_thread.h"
 #include "server/save_directory.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
@@ -54,48 +53,7 @@ class DoneQueue {
   std::vector<DoneTask> done_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A thread that runs tasks in order.
-class TaskThread {
- public:
-  TaskThread(std::function<absl::Status(const TrainerTask&)> run, DoneQueue* done)
-      : run_(std::move(run)), done_(done), thread_([this] { Loop(); }) {}
-  ~TaskThread() {
-    {
-      absl::MutexLock lock(&mutex_);
-      stop_ = true;
-    }
-    thread_.join();
-  }
-  void Add(TrainerTask task) {
-    absl::MutexLock lock(&mutex_);
-    tasks_.push_back(std::move(task));
-  }
-
- private:
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !tasks_.empty(); }
-
-  void Loop() {
-    for (;;) {
-      TrainerTask task;
-      {
-        absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(this, &TaskThread::HasWork));
-        if (stop_) return;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      absl::Status status = run_(task);
-      done_->Push({std::move(task), std::move(status)});
-    }
-  }
-
-  const std::function<absl::Status(const TrainerTask&)> run_;
-  DoneQueue* const done_;
-  absl::Mutex mutex_;
-  std::deque<TrainerTask> tasks_ ABSL_GUARDED_BY(mutex_);
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
-};
+using TaskThread = WorkThread<TrainerTask>;
 
 bool IsRead(const TrainerTask& task) {
   return std::holds_alternative<FetchTask>(task) || std::holds_alternative<FetchTestTask>(task);
@@ -106,18 +64,13 @@ class Worker {
   explicit Worker(const WorkerOptions& options) : options_(options) {}
 
   absl::Status Run() {
-    TANDEM_ASSIGN_OR_RETURN(transport_, options_.make_transport(self_));
+    TANDEM_ASSIGN_OR_RETURN(transport_, options_.member.make_transport(self_));
     peers_ = std::make_unique<PeerMap>(*transport_);
     done_queue_ = std::make_unique<DoneQueue>(*transport_);
-    JobMember::Options member;
+    JobMember::Options member = options_.member;
     member.role = Register::WORKER;
-    member.index = options_.rank;
-    member.incarnation = options_.incarnation;
     member.job_hash = options_.plan.hash;
-    member.scheduler = options_.scheduler;
     member.endpoints = {transport_->address()};
-    member.make_transport = options_.make_transport;
-    member.stop = options_.stop;
     member_ = std::make_unique<JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = Loop();
@@ -341,7 +294,7 @@ class Worker {
       trace_ = std::make_unique<Trace>(absl::StrCat("worker ", rank), rank);
     }
     trainer.rank = rank;
-    trainer.incarnation = options_.incarnation;
+    trainer.incarnation = options_.member.incarnation;
     trainer.save = !options_.save_path.empty();
     trainer.save_path = options_.save_path;
     trainer.run = run_ = view.run();
@@ -349,9 +302,12 @@ class Worker {
     trainer.estimated_rows = runner_->EstimatedRows();
     TANDEM_ASSIGN_OR_RETURN(
         trainer_, TrainerCore::New(options_.plan, trainer, runner_->dense(), *transport_));
-    const auto run = [this](const TrainerTask& task) { return RunTask(task); };
-    reader_ = std::make_unique<TaskThread>(run, done_queue_.get());
-    computer_ = std::make_unique<TaskThread>(run, done_queue_.get());
+    const auto run = [this](TrainerTask task) {
+      absl::Status status = RunTask(task);
+      done_queue_->Push({std::move(task), std::move(status)});
+    };
+    reader_ = std::make_unique<TaskThread>(run);
+    computer_ = std::make_unique<TaskThread>(run);
     return absl::OkStatus();
   }
 

@@ -4,24 +4,20 @@
 #define TANDEM_WORKER_WORKER_SHELL_H_
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "job/job.h"
+#include "node/job_member.h"
 #include "transport/path_log.h"
-#include "transport/transport.h"
 #include "worker/task_runner.h"
 
 namespace tandem {
 
 struct WorkerOptions {
   JobPlan plan;
-  std::string scheduler;     // address
-  int rank = -1;             // wanted rank; -1 = any free one
-  uint64_t incarnation = 0;  // random, new in every process
-  std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)> make_transport;
+  JobMember::Options member;       // but what the shell knows: role, endpoints
   std::shared_ptr<PathLog> paths;  // what the transports have chosen; may be null
   MakeTaskRunner make_runner;      // once the rank is known
   std::string save_path;           // where the model is saved at the end; empty = nowhere
@@ -32,7 +28,6 @@ struct WorkerOptions {
   // (collectives/dump.h); empty = nowhere.
   std::string dump_folder;
   const std::atomic<int>* dump_signals = nullptr;  // may be null
-  const std::atomic<bool>* stop = nullptr;         // set by a signal handler
 };
 
 // Trains until the job ends. OK: an orderly end. Otherwise who failed, and why.

@@ -179,8 +179,8 @@ TEST_F(RefusalTest, Settings) {
 // What a policy may hold back must fit a shard, or the job does not start.
 TEST_F(RefusalTest, HeldUpdatesThatDoNotFit) {
   ExpectRunRefused(libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},
-                   {"limits.held_bytes_per_shard: 100", "2 workers x (1 + unacknowledged 4 + delay 0)",
-                    "raise it", "train.batch"});
+                   {"limits.held_bytes_per_shard: 100",
+                    "2 workers x (1 + unacknowledged 4 + delay 0)", "raise it", "train.batch"});
   ExpectRunRefused(libsvm_,
                    {"policy={kind: FIXED_DELAY delay: 1000}", "limits.held_bytes_per_shard=100000"},
                    {"limits.held_bytes_per_shard: 100000", "delay 1000"});
@@ -201,6 +201,13 @@ TEST_F(RefusalTest, OutputFolder) {
     arguments.insert(arguments.end(), data.begin(), data.end());
     ExpectRefused(Tandem(arguments), {"--out " + out, "cannot be made"});
   }
+}
+
+// A job that asks for more than this host's devices have (none, or queues for fewer peers).
+TEST_F(RefusalTest, ATransportThatThisHostDoesNotHave) {
+  ExpectRefused(Tandem({"run", SourceFile("configs/quickstart.textproto"), "--out", Out(), "--set",
+                        "cluster.transport=RDMA", "--set", "cluster.workers=1000"}),
+                {"cluster.transport: RDMA: "});
 }
 
 TEST_F(RefusalTest, SavedModel) {

@@ -28,10 +28,10 @@ class ServerShellTest : public ::testing::Test {
     scheduler_ = *network_->NewTransport({});
     options_.plan = CorePlan("kind: BSP", 1, 1);
     options_.plan.job.mutable_cluster()->set_shards_per_server(2);
-    options_.scheduler = scheduler_->address();
-    options_.index = 0;
-    options_.incarnation = kIncarnation;
-    options_.make_transport = [this](EndpointId) { return network_->NewTransport({}); };
+    options_.member.scheduler = scheduler_->address();
+    options_.member.index = 0;
+    options_.member.incarnation = kIncarnation;
+    options_.member.make_transport = [this](EndpointId) { return network_->NewTransport({}); };
     server_ = std::thread([this] { result_ = RunServer(options_); });
   }
   void TearDown() override {

@@ -55,9 +55,9 @@ class SessionTest : public testing::Test {
     server_thread_ = std::thread([this] {
       ServerOptions options;
       options.plan = plan_;
-      options.scheduler = scheduler_;
-      options.incarnation = 77;
-      options.make_transport =
+      options.member.scheduler = scheduler_;
+      options.member.incarnation = 77;
+      options.member.make_transport =
           EndpointFactory(RoleFlags(), plan_.job.cluster(), 77, std::make_shared<PathLog>());
       server_ended_ = RunServer(options);
     });
