@@ -23,6 +23,8 @@ constexpr char kSuffix[] = ".range";
 constexpr char kDenseFile[] = "dense.part";
 constexpr char kManifest[] = "MANIFEST";
 constexpr char kLatest[] = "LATEST";
+// To open a save of a job that goes on saving: each try has to lose a race against a whole save.
+constexpr int kMostTries = 32;
 
 std::string PathIn(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
@@ -177,7 +179,17 @@ absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t r
 }
 
 absl::StatusOr<SavedModel> SavedModel::Open(const std::string& path) {
-  TANDEM_ASSIGN_OR_RETURN(std::string folder, Resolve(path));
+  for (int tries_left = kMostTries;; --tries_left) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string folder, Resolve(path));
+    absl::StatusOr<SavedModel> saved = OpenFolder(folder);
+    if (saved.ok() || tries_left == 1) return saved;
+    // A commit names the next save before it removes this one.
+    TANDEM_ASSIGN_OR_RETURN(const std::string latest, Resolve(path));
+    if (latest == folder) return saved;
+  }
+}
+
+absl::StatusOr<SavedModel> SavedModel::OpenFolder(const std::string& folder) {
   const std::string manifest_path = PathIn(folder, kManifest);
   const absl::StatusOr<std::string> text = ReadWholeFile(manifest_path);
   if (absl::IsNotFound(text.status())) {
@@ -187,7 +199,7 @@ absl::StatusOr<SavedModel> SavedModel::Open(const std::string& path) {
   TANDEM_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = ParseManifest(*text);
   if (!manifest.ok()) return WithPath(manifest_path, manifest.status());
-  SavedModel saved(std::move(folder), *std::move(manifest));
+  SavedModel saved(folder, *std::move(manifest));
   for (const SavedFile& file : saved.manifest_.files) {
     TANDEM_RETURN_IF_ERROR(CheckLength(saved.PathOf(file), file.bytes));
   }

@@ -48,7 +48,8 @@ absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t r
 class SavedModel {
  public:
   // `path`: a save, or a model folder with a LATEST. Checks the manifest, and that every file is
-  // there in its full length.
+  // there in its full length. The job may still run: if its next save takes the place of the one
+  // being opened, that one is opened instead.
   static absl::StatusOr<SavedModel> Open(const std::string& path);
 
   const Manifest& manifest() const { return manifest_; }
@@ -73,6 +74,7 @@ class SavedModel {
  private:
   SavedModel(std::string folder, Manifest manifest)
       : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
+  static absl::StatusOr<SavedModel> OpenFolder(const std::string& folder);
   bool HasTable(const std::string& table) const;
   absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
 

@@ -4,10 +4,12 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -275,6 +277,29 @@ TEST_F(SaveDirectoryTest, SavesOfOneStepHaveFoldersOfTheirOwn) {
 }
 
 // A server that does not reach the folder, or wrote a file that is not whole: no manifest.
+// A job that runs goes on saving, and each commit removes the save before.
+TEST_F(SaveDirectoryTest, ASaveThatIsReplacedWhileItIsOpenedGivesWayToTheNext) {
+  constexpr int64_t kSaves = 300;
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Save(table, 7, 0);
+  std::atomic<bool> over{false};
+  std::thread writer([&] {
+    for (int64_t step = 1; step <= kSaves; ++step) Save(table, 7, step);
+    over = true;
+  });
+  int64_t newest = 0;
+  while (!over) {
+    const absl::StatusOr<SavedModel> saved = SavedModel::Open(folder_);
+    EXPECT_TRUE(saved.ok()) << saved.status();
+    if (!saved.ok()) break;
+    EXPECT_GE(saved->manifest().step, newest);
+    newest = saved->manifest().step;
+  }
+  writer.join();
+  EXPECT_EQ(SavedModel::Open(folder_)->manifest().step, kSaves);
+}
+
 TEST_F(SaveDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
   Table table(plan_, 4);
   table.Fill(50, 1);
