@@ -2,6 +2,11 @@
 // 8 bytes at once, and then both send messages, each a u32 of bytes (little-endian) and that many
 // of JSON. Everything has a deadline, and whatever comes is bounded before it is read.
 //
+// No transport of ours would do: a doctor has to tell a port that is refused, filtered, silent, a role's
+// or another program's from each other, where a transport goes on trying until its deadline, and has to
+// be understood by a Tandem of another version, whose frames may differ. Frames over the ways that a job
+// would take are what it measures once this has told who is there.
+//
 // Thread safety: one thread for each object.
 #ifndef TANDEM_DOCTOR_DOCTOR_LINK_H_
 #define TANDEM_DOCTOR_DOCTOR_LINK_H_
