@@ -57,6 +57,14 @@ class RdmaJobTest : public ::testing::Test {
   }
 };
 
+TEST_F(RdmaJobTest, AJobOfMorePeersThanTheDeviceHasRoomForIsRefusedAtTheStart) {
+  const SmallJob job(/*train_rows=*/2000, /*test_rows=*/50);
+  const RunResult run =
+      RunJob(job.Arguments("crowd", {kOverRdma, "cluster.workers=1000", kPatient}), kLimit);
+  EXPECT_EQ(run.exit_code, 2) << run.DebugString();
+  EXPECT_NE(run.output.find("its queues are too small"), std::string::npos) << run.DebugString();
+}
+
 // Two tables and a dense part, summed between the workers or on the servers: then what the dense
 // part exchanges or pushes and pulls goes over RDMA as well.
 TEST_F(RdmaJobTest, AReproducibleJobEndsWithTheBitsThatZeroMqGives) {

@@ -307,7 +307,6 @@ constexpr int kMaxMethods = 40;
 // Wider ones, as they are. Numbers here only fall, and no class joins them.
 const std::map<std::string, int>& WideClasses() {
   static const auto* const wide = new std::map<std::string, int>{
-
       {"Group", 48},
       {"CollectiveEngine", 42},
   };
