@@ -28,8 +28,8 @@ struct StoreBenchOptions {
 };
 
 // Prints the machine, the knobs, a checksum of the results (the same for the same knobs), and for
-// each measure the rate in million rows a second of processor time as "min p50 p99 max samples". INTERNAL if a pull
-// and the gather disagree; INVALID_ARGUMENT for knobs out of range.
+// each measure the rate in million rows a second of processor time as "min p50 p99 max samples".
+// INTERNAL if a pull and the gather disagree; INVALID_ARGUMENT for knobs out of range.
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out);
 
 }  // namespace tandem

@@ -1,5 +1,7 @@
-// What `tandem run` shows of the scheduler's events: one live line on a terminal, plain lines
-// elsewhere.
+// How `tandem run` shows what the scheduler reports: as one live line where the output is a terminal,
+// and as plain lines where it is a file or a pipe.
+//
+// Thread safety: none; one thread.
 #ifndef TANDEM_CLI_PROGRESS_VIEW_H_
 #define TANDEM_CLI_PROGRESS_VIEW_H_
 

@@ -108,8 +108,8 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Makes the output folder, the job file that all processes read, and the list of rows that they
-  // skip.
+  // Makes the output folder; puts the job that all processes read there, and a list of the rows
+  // that they skip.
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
     std::error_code error;
     fs::create_directories(flags_.out + "/logs", error);

@@ -1,5 +1,5 @@
-// From rows to a batch: unique keys per table in order of first occurrence, and which cell uses
-// which.
+// From rows to a batch: of each table the unique keys, in order of first occurrence, and for each
+// cell the keys that it uses.
 //
 // This is on a worker's critical path: a few nanoseconds an id, and no allocation once the memory
 // has grown to the size of a batch.

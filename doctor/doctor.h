@@ -2,7 +2,7 @@
 // finding says in one line what is the case, and in one what to do about it.
 //
 // Thread safety: free functions without state.
-// Not here: finding out (doctor/doctor_gather.h, doctor/doctor_peer.h), printing (doctor/doctor_report.h).
+// Not here: finding out (doctor_gather.h, doctor_peer.h), printing (doctor_report.h).
 #ifndef TANDEM_DOCTOR_DOCTOR_H_
 #define TANDEM_DOCTOR_DOCTOR_H_
 

@@ -1,6 +1,5 @@
 // What `tandem doctor` has found out about a host, a job and ways between hosts: plain values, so
-// that doctor/doctor.h can judge them without a system. doctor/doctor_gather.h and doctor/doctor_peer.h fill
-// them in.
+// that doctor.h can judge them without a system. doctor_gather.h and doctor_peer.h fill them in.
 #ifndef TANDEM_DOCTOR_DOCTOR_FACTS_H_
 #define TANDEM_DOCTOR_DOCTOR_FACTS_H_
 

@@ -2,8 +2,8 @@
 // written when all of them are on the disk, so a folder with a manifest is a whole save, and a
 // folder without one is none.
 //
-// As a file it is JSON, for people and other programs; its last field is a checksum of all before
-// it.
+// As a file it is JSON, so that people and other programs can read it. Its last field is a checksum
+// of all that stands before.
 #ifndef TANDEM_SERVER_MANIFEST_H_
 #define TANDEM_SERVER_MANIFEST_H_
 

@@ -2,7 +2,7 @@
 // delays, drops, doubles, reorders, and cuts pairs of endpoints off from each other for a while.
 //
 // Thread safety: none; one thread. Time is virtual. Not here: frames (the world hands them over by
-// reference) and the links to the scheduler, which are connections that lose nothing (sim/world.h).
+// reference) and the links to the scheduler, which lose nothing (sim/sim_scheduler.h).
 #ifndef TANDEM_SIM_NETWORK_H_
 #define TANDEM_SIM_NETWORK_H_
 

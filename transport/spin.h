@@ -1,7 +1,6 @@
 // How long to look for news before going to sleep. Sleeping and being woken costs two system calls
 // and a trip through the scheduler of the kernel, several microseconds. But a thread that spins on
-// a core that another thread needs makes everybody wait, even for the thread that it waits for
-// itself.
+// a core that another thread needs makes everybody wait, also the thread that it is waiting for.
 //
 // So: as long as spinning has paid off lately (kMin to kMax, doubled by success, halved by
 // failure), and not at all while more threads want to run than there are cores. The latter is read

@@ -1,8 +1,8 @@
 // Saves, on one worker. A save is one folder (server/manifest.h names it). All workers meet, with
 // nothing of theirs on its way; rank 0 makes the folder and writes the dense part there; all meet
-// again, and the scheduler has the servers write their ranges before it lets them go on; then rank 0
-// writes the manifest and makes it the latest one. From the moment a worker is ready until the save is done it pushes nothing, so what is saved is of one
-// moment.
+// again, and the scheduler has the servers write their ranges before it lets them go on; then rank
+// 0 writes the manifest and makes it the latest one. A worker that is ready pushes nothing until the
+// save is done, so all that is saved is of one moment.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_SAVING_H_

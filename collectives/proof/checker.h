@@ -34,9 +34,9 @@ absl::Status CheckSchedules(Primitive primitive, const CollectiveShape& shape,
                             absl::Span<const Schedule> schedules, const CheckOptions& options);
 
 // Builds the schedules of an algorithm and checks all that it promises: CheckSchedules with links
-// of as many messages as ChannelNeeded says, the traffic of AlgorithmTraffic, as many steps for every rank,
-// messages of at most shape.segment elements where it cuts them, and the rank order of those that
-// claim it (AddsInRankOrder).
+// of as many messages as ChannelNeeded says, the traffic of AlgorithmTraffic, as many steps for
+// every rank, messages of at most shape.segment elements where it cuts them, and the rank order of
+// those that claim it (AddsInRankOrder).
 absl::Status CheckAlgorithm(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
                             absl::Span<const std::vector<int64_t>> counts_by_rank = {});
 

@@ -1,9 +1,9 @@
 // What the algorithm files share: the row that each of them defines, cutting buffers into parts, and
 // what formulas of traffic are made of.
 //
-// Every function of a row requires a shape that MakeSchedule has checked, of at least two ranks. All ranks
-// get schedules of as many steps, a message sent in step t is received in step t, and the sends of
-// a step come first: so that parts can be pipelined and phases put after one another.
+// Every function of a row requires a shape that MakeSchedule has checked, of at least two ranks. All
+// ranks get schedules of as many steps, a message sent in step t is received in step t, and the
+// sends of a step come first: so that parts can be pipelined and phases put after one another.
 #ifndef TANDEM_COLLECTIVES_SCHEDULES_BUILD_H_
 #define TANDEM_COLLECTIVES_SCHEDULES_BUILD_H_
 

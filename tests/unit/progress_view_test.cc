@@ -1,5 +1,5 @@
-// What `tandem run` shows: one line that is rewritten on a terminal and fits it, plain lines
-// elsewhere.
+// What `tandem run` shows: one line that is rewritten on a terminal and fits it, and plain lines
+// in a file or a pipe.
 #include "cli/progress_view.h"
 
 #include <algorithm>
