@@ -351,6 +351,54 @@ TEST_F(SaveTest, ASecondRunIntoTheSameFolderLeavesAWholeSave) {
   EXPECT_EQ(loaded.summary["eval"].dump(), second.summary["eval"].dump());
 }
 
+// Saves begun in `model` and not finished: folders without a manifest.
+std::vector<std::string> UnfinishedSaves(const std::string& model) {
+  std::vector<std::string> folders;
+  std::error_code ignored;  // a folder may go while it is looked at
+  for (const auto& entry : fs::directory_iterator(model, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    if (!fs::exists(entry.path() / "MANIFEST", ignored)) folders.push_back(entry.path());
+  }
+  return folders;
+}
+
+// Kills every process of the run as soon as it writes its save. True if the save is not whole.
+bool KillInTheSave(const RunArguments& arguments) {
+  const std::string model = arguments.out + "/model";
+  RunningJob job(arguments);
+  const absl::Time deadline = MonotonicNow() + kRunLimit;
+  while (UnfinishedSaves(model).empty() && MonotonicNow() < deadline) {
+    if (job.driver().WaitFor(absl::ZeroDuration())) return false;
+    absl::SleepFor(absl::Microseconds(100));
+  }
+  for (const auto& [name, pid] : job.Roles()) kill(pid, SIGKILL);
+  job.driver().Signal(SIGKILL);
+  EXPECT_TRUE(job.WaitForNobody(kRunLimit));
+  return !UnfinishedSaves(model).empty();
+}
+
+// The second run cuts its tables as the first one did, so that its files are called the same, and all
+// its processes die while they write them: what loads is the first save, every bit of it. A run that
+// is through with its save before it is killed does not count.
+TEST_F(SaveTest, ASecondRunThatDiesInItsSaveLeavesTheFirst) {
+  const absl::StatusOr<ModelBits> first = ReadSavedModel(Trained());
+  ASSERT_TRUE(first.ok()) << first.status();
+  bool killed = false;
+  for (int attempt = 0; !killed && attempt < 20; ++attempt) {
+    const std::string out = absl::StrCat("killed-", attempt);
+    fs::copy(job_->File("trained"), job_->File(out), fs::copy_options::recursive);
+    killed = KillInTheSave(job_->Arguments(out, Join(kShort, {"seed=2"})));
+    if (!killed) continue;
+    const absl::StatusOr<ModelBits> left = ReadSavedModel(job_->File(out + "/model"));
+    ASSERT_TRUE(left.ok()) << left.status();
+    EXPECT_EQ(Difference(*first, *left), "");
+    const RunResult loaded = Load(job_->File(out + "/model"), {});
+    ASSERT_TRUE(loaded.ok()) << loaded.DebugString();
+    EXPECT_EQ(loaded.summary["eval"].dump(), trained_.summary["eval"].dump());
+  }
+  EXPECT_TRUE(killed);
+}
+
 // Under another seed keys live at other positions: the rows go where they live now, and none is
 // lost.
 TEST_F(SaveTest, LoadsUnderAnotherSeed) {
