@@ -279,7 +279,7 @@ TEST_F(SaveDirectoryTest, SavesOfOneStepHaveFoldersOfTheirOwn) {
 // A server that does not reach the folder, or wrote a file that is not whole: no manifest.
 // A job that runs goes on saving, and each commit removes the save before.
 TEST_F(SaveDirectoryTest, ASaveThatIsReplacedWhileItIsOpenedGivesWayToTheNext) {
-  constexpr int64_t kSaves = 300;
+  constexpr int64_t kSaves = 60;
   Table table(plan_, 2);
   table.Fill(50, 1.5f);
   Save(table, 7, 0);
