@@ -21,18 +21,39 @@ namespace {
 int After(const Schedule& s, int d) { return Mod(s.rank + d, s.ranks); }
 int Before(const Schedule& s, int d) { return Mod(s.rank - d, s.ranks); }
 
+// piece_for(r) goes to every other rank r.
+template <typename PieceFor>
+void SendToOthers(const Schedule& s, const PieceFor& piece_for, Step* step) {
+  for (int d = 1; d < s.ranks; ++d) step->Send(piece_for(After(s, d)), After(s, d));
+}
+
+// block(r) comes from every other rank r.
+template <typename BlockOf>
+void ReceiveFromOthers(const Schedule& s, const BlockOf& block, Step* step) {
+  for (int d = 1; d < s.ranks; ++d) step->Receive(block(Before(s, d)), Before(s, d));
+}
+
+// Puts together the blocks of all ranks, the own one from the input.
+void CollectBlocks(const CollectiveShape& shape, Schedule* s, Step* step) {
+  const auto block = [&](int rank) { return shape.BlockOf(rank); };
+  if (!shape.in_place) step->Copy(block(s->rank), In(Piece{0, s->input}));
+  ReceiveFromOthers(*s, block, step);
+}
+
 Schedule AllReduceOfPart(const CollectiveShape& shape) {
   const Blocks block(shape.count, shape.ranks);
   Schedule s = NewSchedule(Primitive::kAllReduce, shape);
   const int fold = s.AddFold(RankOrder(s.ranks));
   const Piece mine = block(s.rank);
   Step& scatter = s.AddStep();
-  for (int d = 1; d < s.ranks; ++d) scatter.Send(In(block(After(s, d))), After(s, d));
+  SendToOthers(
+      s, [&](int rank) { return In(block(rank)); }, &scatter);
   scatter.Fold(mine, In(mine), fold);
 
   Step& gather = s.AddStep();
-  for (int d = 1; d < s.ranks; ++d) gather.Send(mine, After(s, d));
-  for (int d = 1; d < s.ranks; ++d) gather.Receive(block(Before(s, d)), Before(s, d));
+  SendToOthers(
+      s, [&](int) { return mine; }, &gather);
+  ReceiveFromOthers(s, block, &gather);
   return s;
 }
 
@@ -61,7 +82,8 @@ Schedule DirectReduceScatter(const CollectiveShape& shape) {
   return InBlockParts(Primitive::kReduceScatter, shape, [](const BlockPart& block, Schedule* s) {
     const int fold = s->AddFold(RankOrder(s->ranks));
     Step& step = s->AddStep();
-    for (int d = 1; d < s->ranks; ++d) step.Send(In(block(After(*s, d))), After(*s, d));
+    SendToOthers(
+        *s, [&](int rank) { return In(block(rank)); }, &step);
     step.Fold(block.own, In(block(s->rank)), fold);
   });
 }
@@ -75,31 +97,33 @@ Schedule DirectBroadcast(const CollectiveShape& shape) {
     step.Receive(all, shape.root);
     return s;
   }
-  for (int d = 1; d < s.ranks; ++d) step.Send(In(all), After(s, d));
+  SendToOthers(
+      s, [&](int) { return In(all); }, &step);
   if (!shape.in_place) step.Copy(all, In(all));
   return s;
 }
 
 Schedule DirectAllGather(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kAllGather, shape);
-  const Piece own{0, s.input};
   Step& step = s.AddStep();
-  for (int d = 1; d < s.ranks; ++d) step.Send(In(own), After(s, d));
-  if (!shape.in_place) step.Copy(shape.BlockOf(s.rank), In(own));
-  for (int d = 1; d < s.ranks; ++d) step.Receive(shape.BlockOf(Before(s, d)), Before(s, d));
+  SendToOthers(
+      s,
+      [&](int) {
+        return In(Piece{0, s.input});
+      },
+      &step);
+  CollectBlocks(shape, &s, &step);
   return s;
 }
 
 Schedule DirectGather(const CollectiveShape& shape) {
   Schedule s = NewSchedule(Primitive::kGather, shape);
-  const Piece own{0, s.input};
   Step& step = s.AddStep();
-  if (s.rank != shape.root) {
-    step.Send(In(own), shape.root);
-    return s;
+  if (s.rank == shape.root) {
+    CollectBlocks(shape, &s, &step);
+  } else {
+    step.Send(In(Piece{0, s.input}), shape.root);
   }
-  if (!shape.in_place) step.Copy(shape.BlockOf(s.rank), In(own));
-  for (int d = 1; d < s.ranks; ++d) step.Receive(shape.BlockOf(Before(s, d)), Before(s, d));
   return s;
 }
 
@@ -111,7 +135,8 @@ Schedule DirectScatter(const CollectiveShape& shape) {
     step.Receive(own, shape.root);
     return s;
   }
-  for (int d = 1; d < s.ranks; ++d) step.Send(In(shape.BlockOf(After(s, d))), After(s, d));
+  SendToOthers(
+      s, [&](int rank) { return In(shape.BlockOf(rank)); }, &step);
   if (!shape.in_place) step.Copy(own, In(shape.BlockOf(s.rank)));
   return s;
 }

@@ -125,57 +125,47 @@ Schedule TreeAllReduce(const CollectiveShape& shape) {
   });
 }
 
-Schedule TreeGather(const CollectiveShape& shape) {
-  Schedule s = NewSchedule(Primitive::kGather, shape);
+// Blocks on their way along the edges of the tree: up to the root for a gather, which begins with the
+// shortest edges, down from it for a scatter, which begins with the longest.
+Schedule MoveBlocks(Primitive primitive, const CollectiveShape& shape) {
+  const bool up = primitive == Primitive::kGather;
+  Schedule s = NewSchedule(primitive, shape);
   const BinomialTree tree(shape);
   const TreeBlocks blocks(shape, tree);
   const int v = tree.v();
-  const Piece own{0, s.input};
-  const bool leaf = !tree.HasChild(1);
+  const bool root = v == 0, leaf = !tree.HasChild(1);
+  const auto at_root = [&](Piece piece) { return root && !up ? In(piece) : piece; };
+  const Piece own = up ? In(Piece{0, s.input}) : Piece{0, s.output};
+  // The own block among those that a node holds for others; a leaf holds none.
+  const auto copy_own = [&](Step* step) {
+    if (root ? shape.in_place : leaf) return;
+    const Piece held = root ? at_root(shape.BlockOf(s.rank)) : Scratch(own);
+    step->Copy(up ? held : own, up ? own : held);
+  };
   for (int k = 0; k < tree.rounds(); ++k) {
-    const int bit = 1 << k;
+    const int bit = 1 << (up ? k : tree.rounds() - 1 - k);
     Step& step = s.AddStep();
     if (tree.HasParent(bit)) {
       for (const Piece& piece : blocks.Pieces(v, tree.End(v, bit), v)) {
-        step.Send(leaf ? In(own) : piece, tree.Parent(bit));
+        const Piece held = leaf ? own : piece;
+        up ? step.Send(held, tree.Parent(bit)) : step.Receive(held, tree.Parent(bit));
         if (!leaf) s.scratch += piece.count;
       }
     }
-    if (k == 0 && v == 0 && !shape.in_place) step.Copy(shape.BlockOf(s.rank), In(own));
-    if (k == 0 && v != 0 && !leaf) step.Copy(Scratch(own), In(own));
+    if (up && k == 0) copy_own(&step);
     if (!tree.HasChild(bit)) continue;
     for (const Piece& piece : blocks.Pieces(v + bit, tree.End(v + bit, bit), v)) {
-      step.Receive(piece, tree.Child(bit));
+      up ? step.Receive(piece, tree.Child(bit)) : step.Send(at_root(piece), tree.Child(bit));
     }
   }
+  if (!up) copy_own(&s.steps.back());
   return s;
 }
 
+Schedule TreeGather(const CollectiveShape& shape) { return MoveBlocks(Primitive::kGather, shape); }
+
 Schedule TreeScatter(const CollectiveShape& shape) {
-  Schedule s = NewSchedule(Primitive::kScatter, shape);
-  const BinomialTree tree(shape);
-  const TreeBlocks blocks(shape, tree);
-  const int v = tree.v();
-  const Piece own{0, s.output};
-  const bool leaf = !tree.HasChild(1);
-  for (int k = tree.rounds() - 1; k >= 0; --k) {
-    const int bit = 1 << k;
-    Step& step = s.AddStep();
-    if (tree.HasChild(bit)) {
-      for (const Piece& piece : blocks.Pieces(v + bit, tree.End(v + bit, bit), v)) {
-        step.Send(v == 0 ? In(piece) : piece, tree.Child(bit));
-      }
-    }
-    if (tree.HasParent(bit)) {
-      for (const Piece& piece : blocks.Pieces(v, tree.End(v, bit), v)) {
-        step.Receive(leaf ? own : piece, tree.Parent(bit));
-        if (!leaf) s.scratch += piece.count;
-      }
-    }
-  }
-  if (v == 0 && !shape.in_place) s.steps.back().Copy(own, In(shape.BlockOf(s.rank)));
-  if (v != 0 && !leaf) s.steps.back().Copy(own, Scratch(own));
-  return s;
+  return MoveBlocks(Primitive::kScatter, shape);
 }
 
 // ---- Traffic, by formula ----
