@@ -8,32 +8,15 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
+#include "collectives/message.h"
 #include "collectives/reduce.h"
 
 namespace tandem {
 namespace {
 
-constexpr uint32_t kMagic = 0x314c4354;  // "TCL1"
 // Bytes moved before other links get their turn.
 constexpr size_t kTurnBytes = 256 << 10;
 constexpr size_t kFirstOperations = 8;
-
-// Before every message, as it lies in memory (little-endian machines only, as in frames). 64 bytes,
-// so that pieces keep their place within a cache line.
-struct MessageHeader {
-  uint32_t magic = kMagic;
-  Primitive primitive = Primitive::kAllReduce;
-  Algorithm algorithm = Algorithm::kRing;
-  DataType type = DataType::kF32;
-  ReduceOp op = ReduceOp::kSum;
-  uint64_t number =
-      0;               // of the collective in its group; point to point: of the message in its pair
-  int64_t count = 0;   // of the call; point to point: of the message
-  uint64_t bytes = 0;  // of this message, after the header
-  int32_t root = 0;
-  uint8_t unused[28] = {};
-};
-static_assert(sizeof(MessageHeader) == 64);
 
 MessageHeader HeaderOf(const CollectiveCall& call, uint64_t number, size_t bytes) {
   MessageHeader header;
@@ -48,32 +31,24 @@ MessageHeader HeaderOf(const CollectiveCall& call, uint64_t number, size_t bytes
   return header;
 }
 
-absl::Span<const uint8_t> BytesOf(const MessageHeader& header) {
-  return {reinterpret_cast<const uint8_t*>(&header), sizeof(header)};
-}
-
-// For numbers that a peer sent: any value.
-std::string NameOr(bool known, absl::string_view name, int number) {
-  return known ? std::string(name) : absl::StrCat("unknown (", number, ")");
-}
-
-std::string Describe(const MessageHeader& h) {
-  const int primitive = static_cast<int>(h.primitive), algorithm = static_cast<int>(h.algorithm);
-  const int type = static_cast<int>(h.type), op = static_cast<int>(h.op);
-  const bool known = primitive <= static_cast<int>(Primitive::kPointToPoint);
-  std::string out = absl::StrCat(
-      NameOr(known, known ? PrimitiveName(h.primitive) : "", primitive), " #", h.number, " of ",
-      h.count, " ",
-      IsDataType(static_cast<uint8_t>(type)) ? Name(h.type) : "elements of unknown type");
-  if (known && Reduces(h.primitive)) {
-    absl::StrAppend(&out, ", ", IsReduceOp(static_cast<uint8_t>(op)) ? Name(h.op) : "?");
+absl::Status CheckCall(const CollectiveCall& call, int rank, int ranks) {
+  const Schedule* s = call.schedule;
+  if (s == nullptr || s->rank != rank || s->ranks != ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        PrimitiveName(call.primitive), ": a schedule of rank ", s == nullptr ? -1 : s->rank, " of ",
+        s == nullptr ? 0 : s->ranks, ", on rank ", rank, " of ", ranks));
   }
-  if (known && HasRoot(h.primitive)) absl::StrAppend(&out, ", root ", h.root);
-  if (known && h.primitive != Primitive::kPointToPoint) {
-    const bool named = IsAlgorithm(algorithm);
-    absl::StrAppend(&out, ", ", NameOr(named, named ? AlgorithmName(h.algorithm) : "", algorithm));
+  if (Reduces(call.primitive) && !Defined(call.op, call.type)) {
+    return absl::InvalidArgumentError(absl::StrCat(PrimitiveName(call.primitive), ": ",
+                                                   Name(call.op), " is not defined for ",
+                                                   Name(call.type)));
   }
-  return out;
+  if ((s->input > 0 && call.input == nullptr) || (s->output > 0 && call.output == nullptr)) {
+    return absl::InvalidArgumentError(absl::StrCat(PrimitiveName(call.primitive), ": no ",
+                                                   call.input == nullptr ? "input" : "output",
+                                                   " given"));
+  }
+  return absl::OkStatus();
 }
 
 const uint8_t* ConstBytes(const void* at) { return static_cast<const uint8_t*>(at); }
@@ -146,62 +121,28 @@ CollectiveEngine::CollectiveEngine(int rank, std::vector<Link*> links, const Opt
     : rank_(rank),
       ranks_(static_cast<int>(links.size())),
       peers_(links.size()),
-      operations_(kFirstOperations) {
+      operations_(kFirstOperations),
+      records_(static_cast<size_t>(std::max(1, options.records))) {
   TANDEM_CHECK(rank >= 0 && static_cast<size_t>(rank) < links.size());
   TANDEM_CHECK(options.records >= 1);
   for (size_t r = 0; r < links.size(); ++r) {
     TANDEM_CHECK((links[r] == nullptr) == (static_cast<int>(r) == rank));
     peers_[r].link = links[r];
   }
-  records_.resize(static_cast<size_t>(options.records));
   fold_sources_.resize(links.size());
 }
 
 CollectiveEngine::~CollectiveEngine() = default;
 
-CollectiveEngine::Operation& CollectiveEngine::At(uint64_t number) {
-  return operations_[number % operations_.size()];
-}
-const CollectiveEngine::Operation& CollectiveEngine::At(uint64_t number) const {
-  return operations_[number % operations_.size()];
-}
-
 // ---- Starting ---------------------------------------------------------------
-
-absl::Status CollectiveEngine::CheckCall(const CollectiveCall& call) const {
-  const Schedule* s = call.schedule;
-  if (s == nullptr || s->rank != rank_ || s->ranks != ranks()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        PrimitiveName(call.primitive), ": a schedule of rank ", s == nullptr ? -1 : s->rank, " of ",
-        s == nullptr ? 0 : s->ranks, ", on rank ", rank_, " of ", ranks()));
-  }
-  if (Reduces(call.primitive) && !Defined(call.op, call.type)) {
-    return absl::InvalidArgumentError(absl::StrCat(PrimitiveName(call.primitive), ": ",
-                                                   Name(call.op), " is not defined for ",
-                                                   Name(call.type)));
-  }
-  if ((s->input > 0 && call.input == nullptr) || (s->output > 0 && call.output == nullptr)) {
-    return absl::InvalidArgumentError(absl::StrCat(PrimitiveName(call.primitive), ": no ",
-                                                   call.input == nullptr ? "input" : "output",
-                                                   " given"));
-  }
-  return absl::OkStatus();
-}
-
-// Operations keep their memory for reuse, so they stay in their places: n goes to n mod 2^k.
-void CollectiveEngine::GrowOperations() {
-  std::vector<Operation> grown(operations_.size() * 2);
-  for (uint64_t n = oldest_; n < next_; ++n) grown[n % grown.size()] = std::move(At(n));
-  operations_ = std::move(grown);
-}
 
 absl::StatusOr<uint64_t> CollectiveEngine::Start(const CollectiveCall& call, absl::Time now,
                                                  absl::Duration deadline) {
   TANDEM_RETURN_IF_ERROR(broken_);
-  TANDEM_RETURN_IF_ERROR(CheckCall(call));
-  if (next_ - oldest_ == operations_.size()) GrowOperations();
+  TANDEM_RETURN_IF_ERROR(CheckCall(call, rank_, ranks_));
+  if (next_ - oldest_ == operations_.size()) operations_.Grow(oldest_, next_);
   const uint64_t number = next_++;
-  Operation& op = At(number);
+  Operation& op = operations_[number];
   op.call = call;
   op.number = number;
   op.collective = call.primitive == Primitive::kPointToPoint ? 0 : collectives_++;
@@ -214,7 +155,7 @@ absl::StatusOr<uint64_t> CollectiveEngine::Start(const CollectiveCall& call, abs
   const size_t scratch = static_cast<size_t>(call.schedule->scratch) * op.element;
   if (op.scratch.size() < scratch) op.scratch.resize(scratch);
 
-  OperationRecord& record = records_[number % records_.size()];
+  OperationRecord& record = records_[number];
   record = OperationRecord();
   record.number = number;
   record.primitive = call.primitive;
@@ -280,7 +221,7 @@ bool CollectiveEngine::Flush(int r) {
     out.sent += *wrote;
     moved = moved || *wrote > 0;
     if (out.sent < out.size()) return moved;
-    --At(out.operation).pending;
+    --operations_[out.operation].pending;
     --queued_;
     ++peer.head;
   }
@@ -296,7 +237,7 @@ void CollectiveEngine::Send(Operation& op, const Op& what) {
   out.operation = op.number;
   out.data = op.At(what.piece);
   bytes_sent_ += out.header.bytes;
-  records_[op.number % records_.size()].bytes_sent += static_cast<int64_t>(out.header.bytes);
+  records_[op.number].bytes_sent += static_cast<int64_t>(out.header.bytes);
   if (!peer.HasQueue()) {
     const auto wrote = peer.link->Write(BytesOf(out.header), out.Unsent());
     if (!wrote.ok()) return LinkFailed(what.peer, wrote.status());
@@ -313,8 +254,8 @@ bool CollectiveEngine::RunOps(absl::Time now) {
   bool moved = false;
   waiting_peer_ = -1;
   while (current_ < next_) {
-    Operation& op = At(current_);
-    OperationRecord& record = records_[op.number % records_.size()];
+    Operation& op = operations_[current_];
+    OperationRecord& record = records_[op.number];
     if (record.begun == absl::InfiniteFuture()) record.begun = now;
     const std::vector<Step>& steps = op.call.schedule->steps;
     while (op.step < steps.size()) {
@@ -395,33 +336,20 @@ bool CollectiveEngine::BeginMessage(Operation& op, int r, size_t bytes) {
     Blocked(r, bytes, 0);
     return false;
   }
-  if (!CheckHeader(op, r, *peeked, bytes)) return false;
+  absl::Status fits = CheckMessage(rank_, op.Header(bytes, peer.received), r, *peeked);
+  if (absl::IsDataLoss(fits)) {
+    LinkFailed(r, fits);
+    return false;
+  }
+  if (!fits.ok()) {
+    broken_ = std::move(fits);
+    return false;
+  }
   peer.link->Consume(sizeof(MessageHeader));
   ++peer.received;
   peer.in_message = true;
   peer.remaining = bytes;
   return true;
-}
-
-bool CollectiveEngine::CheckHeader(const Operation& op, int r, absl::Span<const uint8_t> bytes_in,
-                                   size_t bytes) {
-  MessageHeader header;
-  std::memcpy(&header, bytes_in.data(), sizeof(header));
-  const MessageHeader expected = op.Header(bytes, peers_[r].received);
-  if (std::memcmp(&header, &expected, sizeof(header)) == 0) return true;
-  if (header.magic != kMagic) {
-    LinkFailed(r, absl::DataLossError("it sent something that is no message"));
-    return false;
-  }
-  const std::string mine = Describe(expected), theirs = Describe(header);
-  std::string text =
-      absl::StrCat("ranks disagree: rank ", rank_, " is in ", mine, ", rank ", r, " in ", theirs);
-  if (mine == theirs) {
-    absl::StrAppend(&text, "; a message of ", header.bytes, " bytes where ", bytes,
-                    " were expected (other counts, or another segment size)");
-  }
-  broken_ = absl::InvalidArgumentError(text);
-  return false;
 }
 
 CollectiveEngine::Moved CollectiveEngine::RunReceive(Operation& op, const Op& what) {
@@ -543,14 +471,14 @@ CollectiveEngine::Moved CollectiveEngine::RunLocal(Operation& op, const Op& what
 
 void CollectiveEngine::FinishOperations(absl::Time now) {
   while (oldest_ < current_ && broken_.ok()) {
-    Operation& op = At(oldest_);
+    Operation& op = operations_[oldest_];
     if (!op.ops_done || op.pending > 0) return;
     const CollectiveCall& call = op.call;
     const bool result_here = !HasRoot(call.primitive) || call.root == rank_;
     if (Reduces(call.primitive) && call.op == ReduceOp::kAverage && result_here && ranks() > 1) {
       Scale(call.type, call.output, static_cast<size_t>(call.schedule->output), 1.0 / ranks());
     }
-    records_[oldest_ % records_.size()].finished = now;
+    records_[oldest_].finished = now;
     ++oldest_;
   }
 }
@@ -559,7 +487,7 @@ void CollectiveEngine::FinishOperations(absl::Time now) {
 
 void CollectiveEngine::NoteWaiting(absl::Time now) {
   if (noted_peer_ >= 0 && next_ > 0) {
-    OperationRecord& record = records_[std::min(current_, next_ - 1) % records_.size()];
+    OperationRecord& record = records_[std::min(current_, next_ - 1)];
     const absl::Duration stretch = now - waiting_since_;
     if (stretch > record.waited) {
       record.waited = stretch;
@@ -569,16 +497,16 @@ void CollectiveEngine::NoteWaiting(absl::Time now) {
   noted_peer_ = waiting_peer_;
   waiting_since_ = now;
   if (waiting_peer_ >= 0) {
-    records_[current_ % records_.size()].last_wait_rank = waiting_peer_;
+    records_[current_].last_wait_rank = waiting_peer_;
   }
 }
 
 void CollectiveEngine::CheckDeadlines(absl::Time now) {
   for (uint64_t n = oldest_; n < next_; ++n) {
-    if (now < At(n).deadline) continue;
-    const std::string text =
-        absl::StrCat(PrimitiveName(At(n).call.primitive), " #", n, " on rank ", rank_,
-                     ": not done after ", absl::FormatDuration(At(n).limit), ": ", WaitingFor(now));
+    if (now < operations_[n].deadline) continue;
+    const std::string text = absl::StrCat(
+        PrimitiveName(operations_[n].call.primitive), " #", n, " on rank ", rank_,
+        ": not done after ", absl::FormatDuration(operations_[n].limit), ": ", WaitingFor(now));
     absl::Status status = absl::DeadlineExceededError(text);
     if (waiting_peer_ >= 0) status = BlameOn(waiting_peer_, std::move(status));
     return Fail(std::move(status), now);
@@ -588,17 +516,17 @@ void CollectiveEngine::CheckDeadlines(absl::Time now) {
 absl::Time CollectiveEngine::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   if (!broken_.ok()) return next;
-  for (uint64_t n = oldest_; n < next_; ++n) next = std::min(next, At(n).deadline);
+  for (uint64_t n = oldest_; n < next_; ++n) next = std::min(next, operations_[n].deadline);
   return next;
 }
 
 std::string CollectiveEngine::WaitingFor(absl::Time now) const {
   if (oldest_ == next_ || !broken_.ok()) return "";
   if (current_ == next_ || waiting_peer_ < 0) {
-    return absl::StrCat(PrimitiveName(At(oldest_).call.primitive), " #", oldest_,
+    return absl::StrCat(PrimitiveName(operations_[oldest_].call.primitive), " #", oldest_,
                         ": waits for its last sends to leave");
   }
-  const Operation& op = At(current_);
+  const Operation& op = operations_[current_];
   return absl::StrCat(PrimitiveName(op.call.primitive), " #", current_, ": waits ",
                       absl::FormatDuration(now - waiting_since_), " for rank ", waiting_peer_,
                       " (message of ", waiting_bytes_, " bytes, ", waiting_here_, " here) in step ",
@@ -617,7 +545,7 @@ void CollectiveEngine::Fail(absl::Status why, absl::Time now) {
   TANDEM_CHECK(!why.ok());
   broken_ = std::move(why);
   for (uint64_t n = oldest_; n < next_; ++n) {
-    OperationRecord& record = records_[n % records_.size()];
+    OperationRecord& record = records_[n];
     if (record.failed) continue;
     record.failed = true;
     record.finished = now;
@@ -629,7 +557,7 @@ void CollectiveEngine::Fail(absl::Status why, absl::Time now) {
 std::vector<OperationRecord> CollectiveEngine::Records() const {
   std::vector<OperationRecord> out;
   const uint64_t kept = std::min<uint64_t>(next_, records_.size());
-  for (uint64_t n = next_ - kept; n < next_; ++n) out.push_back(records_[n % records_.size()]);
+  for (uint64_t n = next_ - kept; n < next_; ++n) out.push_back(records_[n]);
   return out;
 }
 

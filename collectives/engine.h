@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "collectives/links/link.h"
+#include "collectives/numbered_ring.h"
 #include "collectives/record.h"
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
@@ -105,11 +106,6 @@ class CollectiveEngine {
   struct Operation;
   enum class Moved { kDone, kSome, kNothing };
 
-  Operation& At(uint64_t number);
-  const Operation& At(uint64_t number) const;
-  absl::Status CheckCall(const CollectiveCall& call) const;
-  void GrowOperations();
-
   bool FlushSends();
   bool Flush(int peer);
   bool RunOps(absl::Time now);
@@ -120,7 +116,6 @@ class CollectiveEngine {
   Moved RunFold(Operation& op, const Op& what);
   Moved RunLocal(Operation& op, const Op& what);
   bool BeginMessage(Operation& op, int peer, size_t bytes);
-  bool CheckHeader(const Operation& op, int peer, absl::Span<const uint8_t> header, size_t bytes);
   size_t Writable(const uint8_t* at, size_t bytes);
   void Blocked(int peer, size_t bytes, size_t here);
   void NoteWaiting(absl::Time now);
@@ -129,10 +124,11 @@ class CollectiveEngine {
   void CheckDeadlines(absl::Time now);
 
   const int rank_, ranks_;
-  std::vector<Peer> peers_;            // by rank
-  std::vector<Operation> operations_;  // by number modulo its size
-  uint64_t oldest_ = 0;                // all below have ended
-  uint64_t current_ = 0;               // whose ops are run now
+  std::vector<Peer> peers_;  // by rank
+  // They keep their memory for reuse.
+  NumberedRing<Operation> operations_;
+  uint64_t oldest_ = 0;   // all below have ended
+  uint64_t current_ = 0;  // whose ops are run now
   uint64_t next_ = 0;
   uint64_t collectives_ = 0;  // started; their number on the wire
   absl::Status broken_;
@@ -142,7 +138,7 @@ class CollectiveEngine {
   int waiting_peer_ = -1, noted_peer_ = -1;
   size_t waiting_bytes_ = 0, waiting_here_ = 0;
   absl::Time waiting_since_;
-  std::vector<OperationRecord> records_;  // by number modulo its size
+  NumberedRing<OperationRecord> records_;
   std::vector<const void*> fold_sources_;
 };
 

@@ -26,12 +26,8 @@
 #ifndef TANDEM_COLLECTIVES_GROUP_H_
 #define TANDEM_COLLECTIVES_GROUP_H_
 
-#include <poll.h>
-
-#include <compare>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,19 +36,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "collectives/engine.h"
+#include "collectives/group_request.h"
+#include "collectives/link_waiter.h"
 #include "collectives/links/link.h"
 #include "collectives/schedules/algorithms.h"
+#include "collectives/schedules/schedule_cache.h"
 #include "collectives/types.h"
 
 namespace tandem {
-
-struct AlgorithmChoice {
-  Algorithm algorithm = Algorithm::kDirect;
-  int64_t segment_bytes = 0;  // most bytes of a message; 0 = whole pieces
-};
 
 // Decides how an operation of `bytes` (those of one rank's vector) is done. Must give the same
 // answer on all ranks.
@@ -80,12 +73,6 @@ struct GroupOptions {
   int cores = 0;                   // of this host, to decide whether to spin; 0 = ask the system
   int64_t fuse_bytes = 256 << 10;  // all-reduces of a group call are fused up to this
   int records = 1024;
-};
-
-// What a single call may change.
-struct CallOptions {
-  absl::optional<AlgorithmChoice> choice;
-  double factor = 1;  // for kPreMulSum
 };
 
 using Work = uint64_t;
@@ -159,61 +146,21 @@ class Group {
   const Link* link(int r) const { return links_[static_cast<size_t>(r)].get(); }
 
  private:
-  struct Request {  // a call as it was made
-    Primitive primitive = Primitive::kAllReduce;
-    const void* in = nullptr;
-    void* out = nullptr;
-    DataType type = DataType::kF32;
-    ReduceOp op = ReduceOp::kSum;
-    CollectiveShape shape;
-    CallOptions call;
-    int to = -1, from = -1;  // kPointToPoint: one of them
-  };
-  struct Pending {  // what a running operation needs, and what is left to do when it has ended
-    Work work = 0;
-    Schedule schedule;            // if it is not a kept one
-    std::vector<uint8_t> memory;  // input scaled, or buffers fused
-    struct CopyOut {
-      void* to;
-      size_t offset, bytes;
-    };
-    std::vector<CopyOut> copies;  // from `memory`
-  };
-  struct ScheduleKey {
-    Primitive primitive;
-    Algorithm algorithm;
-    bool in_place;
-    int root;
-    int64_t count, segment;
-    std::vector<int64_t> counts, send_counts, receive_counts;
-    auto operator<=>(const ScheduleKey&) const = default;
-  };
-
-  absl::StatusOr<Work> Call(Request request);
-  absl::StatusOr<Work> Begin(Request request);
-  absl::StatusOr<Work> BeginPointToPoint(absl::Span<const Request> requests);
-  absl::StatusOr<Work> BeginFused(absl::Span<const Request> requests);
-  absl::StatusOr<Work> Start(const CollectiveCall& call, std::unique_ptr<Pending> pending);
-  absl::StatusOr<const Schedule*> ScheduleFor(const Request& request,
-                                              const AlgorithmChoice& choice);
-  absl::Status CheckRequest(const Request& request) const;
-  int64_t VectorBytes(const Request& request) const;
+  absl::StatusOr<Work> Call(GroupRequest request);
+  absl::StatusOr<Work> Begin(GroupRequest request, std::unique_ptr<PendingWork> pending);
+  absl::StatusOr<Work> BeginSendsAndReceives(absl::Span<const GroupRequest> requests);
+  absl::StatusOr<Work> Start(const CollectiveCall& call, std::unique_ptr<PendingWork> pending);
   bool Poll(absl::Time now);
-  void Idle(absl::Time idle_since, absl::Time now);
-  void Sleep(absl::Time now);
-  void TakeEnded();
-  CollectiveShape Shape() const;
 
   std::vector<std::unique_ptr<Link>> links_;
   const GroupOptions options_;
   CollectiveEngine engine_;
-  bool spin_ = false;
+  LinkWaiter waiter_;
+  ScheduleCache schedules_;
   bool agreed_ = false;  // the failure has been made known
   int grouping_ = 0;
-  std::vector<Request> queued_;
-  std::vector<std::unique_ptr<Pending>> pending_;
-  std::map<ScheduleKey, std::unique_ptr<Schedule>> schedules_;
-  std::vector<pollfd> poll_fds_;  // of Sleep; kept for its memory
+  std::vector<GroupRequest> queued_;
+  std::vector<std::unique_ptr<PendingWork>> pending_;
 };
 
 // Small: one shot (recursive doubling between more than two ranks over TCP); larger: direct, then

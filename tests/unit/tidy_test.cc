@@ -304,15 +304,6 @@ TEST_F(TidyTest, AFolderIncludesOnlyFoldersBelowIt) {
 
 constexpr int kMaxMethods = 40;
 
-// Wider ones, as they are. Numbers here only fall, and no class joins them.
-const std::map<std::string, int>& WideClasses() {
-  static const auto* const wide = new std::map<std::string, int>{
-      {"Group", 48},
-      {"CollectiveEngine", 42},
-  };
-  return *wide;
-}
-
 // The code without what could hold a brace that is none: comments, strings, characters, macros.
 std::string Bare(const SourceFile& file) {
   static const std::regex raw(R"re(R"(\w*)\([^]*?\)\1")re");
@@ -400,19 +391,12 @@ TEST(CountMethodsTest, CountsWhatItShould) {
 }
 
 TEST_F(TidyTest, ClassesAreNarrow) {
-  std::set<std::string> seen;
   for (const SourceFile& file : *tree_) {
     if ((!file.Is(".h") && !file.Is(".cc")) || absl::StartsWith(file.path, "tests/")) continue;
     for (const auto& [name, methods] : CountMethods(file)) {
-      const auto wide = WideClasses().find(name);
-      const int limit = wide == WideClasses().end() ? kMaxMethods : wide->second;
-      EXPECT_LE(methods, limit) << file.path << ": " << name
-                                << " has more methods than it may: make objects of its parts";
-      if (methods > kMaxMethods) seen.insert(name);
+      EXPECT_LE(methods, kMaxMethods) << file.path << ": " << name
+                                      << " has more methods than it may: make objects of its parts";
     }
-  }
-  for (const auto& [name, methods] : WideClasses()) {
-    EXPECT_EQ(seen.count(name), 1u) << name << " is not wide any more: take it off the list";
   }
 }
 

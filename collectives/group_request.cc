@@ -1,0 +1,112 @@
+#include "collectives/group_request.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+
+absl::Status CheckRequest(const GroupRequest& r) {
+  const absl::string_view name = PrimitiveName(r.primitive);
+  const int rank = r.shape.rank, ranks = r.shape.ranks;
+  if (r.shape.count < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", r.shape.count, " elements"));
+  }
+  if (HasRoot(r.primitive) && (r.shape.root < 0 || r.shape.root >= ranks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": root ", r.shape.root, " in a group of ", ranks));
+  }
+  if (r.primitive == Primitive::kPointToPoint) {
+    const int peer = std::max(r.to, r.from);
+    if (peer < 0 || peer >= ranks || peer == rank) {
+      return absl::InvalidArgumentError(absl::StrCat(r.to >= 0 ? "send to" : "receive from",
+                                                     " rank ", peer, " on rank ", rank, " of ",
+                                                     ranks));
+    }
+    if (r.shape.count > 0 && r.in == nullptr && r.out == nullptr) {
+      return absl::InvalidArgumentError("send or receive without memory");
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t VectorBytes(const GroupRequest& r) {
+  const auto element = static_cast<int64_t>(SizeOf(r.type));
+  switch (r.primitive) {
+    case Primitive::kReduceScatter:
+    case Primitive::kAllGather:
+    case Primitive::kGather:
+    case Primitive::kScatter:
+      return r.shape.Total() * element;
+    case Primitive::kAllToAll:
+      // Counts differ between ranks, and all must choose alike.
+      return r.shape.send_counts.empty() ? r.shape.count * r.shape.ranks * element : 0;
+    default:
+      return r.shape.count * element;
+  }
+}
+
+void PendingWork::CopyResults() const {
+  for (const CopyOut& copy : copies) std::memcpy(copy.to, memory.data() + copy.offset, copy.bytes);
+}
+
+GroupRequest Fuse(absl::Span<const GroupRequest> requests, PendingWork* pending) {
+  const size_t element = SizeOf(requests[0].type);
+  size_t bytes = 0;
+  for (const GroupRequest& r : requests) bytes += static_cast<size_t>(r.shape.count) * element;
+  pending->memory.resize(bytes);
+  size_t at = 0;
+  for (const GroupRequest& r : requests) {
+    const size_t size = static_cast<size_t>(r.shape.count) * element;
+    if (size == 0) continue;
+    std::memcpy(pending->memory.data() + at, r.in, size);
+    pending->copies.push_back({r.out, at, size});
+    at += size;
+  }
+  GroupRequest fused = requests[0];
+  fused.shape.count = static_cast<int64_t>(bytes / element);
+  fused.in = fused.out = pending->memory.data();
+  return fused;
+}
+
+CollectiveCall SendsAndReceives(absl::Span<const GroupRequest> requests, PendingWork* pending) {
+  Schedule& schedule = pending->schedule;
+  schedule.rank = requests[0].shape.rank;
+  schedule.ranks = requests[0].shape.ranks;
+  Step& step = schedule.AddStep();
+  // Pieces are relative to the lowest address of each side.
+  const uint8_t* low_in = nullptr;
+  uint8_t* low_out = nullptr;
+  for (const GroupRequest& r : requests) {
+    const auto* in = static_cast<const uint8_t*>(r.in);
+    auto* out = static_cast<uint8_t*>(r.out);
+    if (in != nullptr && (low_in == nullptr || in < low_in)) low_in = in;
+    if (out != nullptr && (low_out == nullptr || out < low_out)) low_out = out;
+  }
+  const auto piece = [](const void* low, const void* at, const GroupRequest& r, Region region) {
+    const auto bytes = static_cast<int64_t>(SizeOf(r.type));
+    const int64_t begin =
+        at == nullptr ? 0 : static_cast<const uint8_t*>(at) - static_cast<const uint8_t*>(low);
+    return Piece{begin, r.shape.count * bytes, region};
+  };
+  for (const GroupRequest& r : requests) {
+    if (r.to >= 0) step.Send(piece(low_in, r.in, r, Region::kInput), r.to);
+  }
+  for (const GroupRequest& r : requests) {
+    if (r.from >= 0) step.Receive(piece(low_out, r.out, r, Region::kOutput), r.from);
+  }
+  for (const Op& op : step.ops) {
+    int64_t& size = op.kind == OpKind::kSend ? schedule.input : schedule.output;
+    size = std::max(size, op.piece.end());
+  }
+  CollectiveCall call;
+  call.primitive = Primitive::kPointToPoint;
+  call.type = DataType::kU8;
+  call.schedule = &schedule;
+  call.input = low_in;
+  call.output = low_out;
+  return call;
+}
+
+}  // namespace tandem

@@ -1,0 +1,75 @@
+// A call of a group (group.h) as it was made, and what can be said and done before an engine runs it:
+// whether it can be right, how long its vector is, small all-reduces laid end to end, and sends and
+// receives put together into one schedule.
+//
+// Thread safety: pure functions over values.
+#ifndef TANDEM_COLLECTIVES_GROUP_REQUEST_H_
+#define TANDEM_COLLECTIVES_GROUP_REQUEST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "collectives/engine.h"
+#include "collectives/schedules/algorithms.h"
+#include "collectives/types.h"
+
+namespace tandem {
+
+struct AlgorithmChoice {
+  Algorithm algorithm = Algorithm::kDirect;
+  int64_t segment_bytes = 0;  // most bytes of a message; 0 = whole pieces
+};
+
+// What a single call may change.
+struct CallOptions {
+  absl::optional<AlgorithmChoice> choice;
+  double factor = 1;  // for kPreMulSum
+};
+
+struct GroupRequest {
+  Primitive primitive = Primitive::kAllReduce;
+  const void* in = nullptr;
+  void* out = nullptr;
+  DataType type = DataType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  CollectiveShape shape;
+  CallOptions call;
+  int to = -1, from = -1;  // kPointToPoint: one of them
+};
+
+// INVALID_ARGUMENT for a request that cannot be right, whatever the other ranks do.
+absl::Status CheckRequest(const GroupRequest& request);
+
+// By which all ranks choose an algorithm alike: the bytes of one rank's whole vector. 0 where they
+// differ from rank to rank.
+int64_t VectorBytes(const GroupRequest& request);
+
+// What a running operation needs, and what is left to do when it has ended.
+struct PendingWork {
+  uint64_t work = 0;
+  Schedule schedule;            // if it is not a kept one
+  std::vector<uint8_t> memory;  // input scaled, or buffers fused
+  struct CopyOut {
+    void* to;
+    size_t offset, bytes;
+  };
+  std::vector<CopyOut> copies;  // from `memory`
+
+  void CopyResults() const;
+};
+
+// One all-reduce in place of several, over their vectors laid end to end in `pending`. Requires:
+// they are all-reduces of the same type and op, and at least one.
+GroupRequest Fuse(absl::Span<const GroupRequest> requests, PendingWork* pending);
+
+// All sends, then all receives, as one schedule in `pending`: each waits for nothing but its peer.
+// Requires at least one request, all of them kPointToPoint and checked.
+CollectiveCall SendsAndReceives(absl::Span<const GroupRequest> requests, PendingWork* pending);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COLLECTIVES_GROUP_REQUEST_H_

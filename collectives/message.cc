@@ -1,0 +1,55 @@
+#include "collectives/message.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace tandem {
+namespace {
+
+// For numbers that a peer sent: any value.
+std::string NameOr(bool known, absl::string_view name, int number) {
+  return known ? std::string(name) : absl::StrCat("unknown (", number, ")");
+}
+
+std::string Describe(const MessageHeader& h) {
+  const int primitive = static_cast<int>(h.primitive), algorithm = static_cast<int>(h.algorithm);
+  const int type = static_cast<int>(h.type), op = static_cast<int>(h.op);
+  const bool known = primitive <= static_cast<int>(Primitive::kPointToPoint);
+  std::string out = absl::StrCat(
+      NameOr(known, known ? PrimitiveName(h.primitive) : "", primitive), " #", h.number, " of ",
+      h.count, " ",
+      IsDataType(static_cast<uint8_t>(type)) ? Name(h.type) : "elements of unknown type");
+  if (known && Reduces(h.primitive)) {
+    absl::StrAppend(&out, ", ", IsReduceOp(static_cast<uint8_t>(op)) ? Name(h.op) : "?");
+  }
+  if (known && HasRoot(h.primitive)) absl::StrAppend(&out, ", root ", h.root);
+  if (known && h.primitive != Primitive::kPointToPoint) {
+    const bool named = IsAlgorithm(algorithm);
+    absl::StrAppend(&out, ", ", NameOr(named, named ? AlgorithmName(h.algorithm) : "", algorithm));
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::Status CheckMessage(int rank, const MessageHeader& expected, int from,
+                          absl::Span<const uint8_t> bytes) {
+  MessageHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  if (std::memcmp(&header, &expected, sizeof(header)) == 0) return absl::OkStatus();
+  if (header.magic != kMessageMagic) {
+    return absl::DataLossError("it sent something that is no message");
+  }
+  const std::string mine = Describe(expected), theirs = Describe(header);
+  std::string text =
+      absl::StrCat("ranks disagree: rank ", rank, " is in ", mine, ", rank ", from, " in ", theirs);
+  if (mine == theirs) {
+    absl::StrAppend(&text, "; a message of ", header.bytes, " bytes where ", expected.bytes,
+                    " were expected (other counts, or another segment size)");
+  }
+  return absl::InvalidArgumentError(text);
+}
+
+}  // namespace tandem

@@ -1,0 +1,48 @@
+// The header before every message between two engines (engine.h), by which they see that both are in
+// the same operation.
+//
+// Thread safety: pure functions over values.
+#ifndef TANDEM_COLLECTIVES_MESSAGE_H_
+#define TANDEM_COLLECTIVES_MESSAGE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "collectives/schedules/algorithms.h"
+#include "collectives/types.h"
+
+namespace tandem {
+
+inline constexpr uint32_t kMessageMagic = 0x314c4354;  // "TCL1"
+
+// As it lies in memory (little-endian machines only, as in frames). 64 bytes,
+// so that pieces keep their place within a cache line.
+struct MessageHeader {
+  uint32_t magic = kMessageMagic;
+  Primitive primitive = Primitive::kAllReduce;
+  Algorithm algorithm = Algorithm::kRing;
+  DataType type = DataType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  uint64_t number =
+      0;               // of the collective in its group; point to point: of the message in its pair
+  int64_t count = 0;   // of the call; point to point: of the message
+  uint64_t bytes = 0;  // of this message, after the header
+  int32_t root = 0;
+  uint8_t unused[28] = {};
+};
+static_assert(sizeof(MessageHeader) == 64);
+
+inline absl::Span<const uint8_t> BytesOf(const MessageHeader& header) {
+  return {reinterpret_cast<const uint8_t*>(&header), sizeof(header)};
+}
+
+// Whether the message that begins with `bytes` (at least a header), from rank `from`, is the one that
+// `rank` expects. DATA_LOSS: it is no message. INVALID_ARGUMENT: it belongs to another operation, or
+// is of another size; the text names both ranks and what differs.
+absl::Status CheckMessage(int rank, const MessageHeader& expected, int from,
+                          absl::Span<const uint8_t> bytes);
+
+}  // namespace tandem
+
+#endif  // TANDEM_COLLECTIVES_MESSAGE_H_

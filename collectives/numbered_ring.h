@@ -1,0 +1,37 @@
+// Values by number, the last so many of them, in memory that is kept: number n lies at n modulo the
+// size.
+//
+// Thread safety: none.
+#ifndef TANDEM_COLLECTIVES_NUMBERED_RING_H_
+#define TANDEM_COLLECTIVES_NUMBERED_RING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace tandem {
+
+template <typename T>
+class NumberedRing {
+ public:
+  explicit NumberedRing(size_t size) : values_(size) {}  // at least 1
+
+  size_t size() const { return values_.size(); }
+  T& operator[](uint64_t number) { return values_[number % values_.size()]; }
+  const T& operator[](uint64_t number) const { return values_[number % values_.size()]; }
+
+  // Makes it twice as large. Of what it holds, [first, end) counts.
+  void Grow(uint64_t first, uint64_t end) {
+    NumberedRing grown(2 * size());
+    for (uint64_t n = first; n < end; ++n) grown[n] = std::move((*this)[n]);
+    values_ = std::move(grown.values_);
+  }
+
+ private:
+  std::vector<T> values_;
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_COLLECTIVES_NUMBERED_RING_H_
