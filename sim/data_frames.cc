@@ -17,7 +17,11 @@ void DataFrames::Send(const Outgoing& out) {
     context_.judge->OnPush(h.sender.index, h.step);
   }
   std::vector<absl::Time> arrivals;
-  network_.Route(context_.agenda.now(), h.sender, out.to, &arrivals);
+  if (h.kind == FrameKind::kSegment) {
+    arrivals = {network_.RouteOnConnection(context_.agenda.now(), h.sender, out.to)};
+  } else {
+    network_.Route(context_.agenda.now(), h.sender, out.to, &arrivals);
+  }
   context_.trace.Frame(context_.agenda.now(), arrivals.empty() ? "lost" : "sent", out.to, h);
   for (const absl::Time at : arrivals) {
     context_.agenda.At(at, [this, to = out.to, bytes = out.frame] { Deliver(to, bytes); });

@@ -1,5 +1,6 @@
 // The way of frames between shards and workers, and among workers: across the network, where they may
-// be lost, doubled, overtaken or cut off (network.h), and by reference.
+// be lost, doubled, overtaken or cut off (network.h), and by reference. Those of collectives go over
+// connections, which bring them all in order, late at times.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_DATA_FRAMES_H_

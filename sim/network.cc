@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace tandem {
+namespace {
+
+constexpr absl::Duration kConnectionResend = absl::Milliseconds(200);
+
+}  // namespace
 
 absl::Duration SimNetwork::Delay() {
   return options_.delay + options_.jitter * random_.Exponential();
@@ -22,6 +27,15 @@ void SimNetwork::Route(absl::Time now, EndpointId from, EndpointId to,
     }
     arrivals->push_back(at);
   }
+}
+
+absl::Time SimNetwork::RouteOnConnection(absl::Time now, EndpointId from, EndpointId to) {
+  const auto cut = cut_until_.find(std::minmax(from, to));
+  absl::Time at = cut == cut_until_.end() ? now : std::max(now, cut->second);
+  while (options_.drop > 0 && random_.Bernoulli(options_.drop)) at += kConnectionResend;
+  at += Delay();
+  absl::Time& last = last_on_connection_.try_emplace({from, to}, at).first->second;
+  return last = std::max(at, last);
 }
 
 void SimNetwork::Cut(EndpointId a, EndpointId b, absl::Time end) {

@@ -34,6 +34,10 @@ class SimNetwork {
   // Appends the times at which a frame sent now arrives: none (lost), one, or two (doubled).
   void Route(absl::Time now, EndpointId from, EndpointId to, std::vector<absl::Time>* arrivals);
 
+  // When a frame arrives that is sent now on a connection between the two, which brings all of them
+  // once and in order: what the network loses the connection sends again, which takes its time.
+  absl::Time RouteOnConnection(absl::Time now, EndpointId from, EndpointId to);
+
   // Frames between `a` and `b`, either way, are lost until `end`.
   void Cut(EndpointId a, EndpointId b, absl::Time end);
 
@@ -51,6 +55,7 @@ class SimNetwork {
   Random random_;
   std::map<Pair, absl::Time> cut_until_;     // by (smaller, larger)
   std::map<Pair, absl::Time> last_arrival_;  // by (from, to); without reordering
+  std::map<Pair, absl::Time> last_on_connection_;
 };
 
 }  // namespace tandem

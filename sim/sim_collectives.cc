@@ -17,8 +17,7 @@ constexpr absl::Duration kNoDeadline = absl::Hours(10000);
 
 absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const JobPlan& plan, int rank,
                                                                     DenseParameters& dense,
-                                                                    BufferSource& buffers,
-                                                                    absl::Duration resend_after) {
+                                                                    BufferSource& buffers) {
   const Dense& config = plan.job.dense();
   if (config.codec().kind() > Codec::NONE || config.device() == Dense::CUDA) {
     return absl::UnimplementedError("the simulated world has neither codecs nor GPUs");
@@ -33,7 +32,6 @@ absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const JobPla
     options.self = EndpointId::Worker(rank);
     options.group = static_cast<uint32_t>(std::min(rank, peer) * ranks + std::max(rank, peer));
     options.incarnation = 1;
-    options.resend_after = resend_after;
     made->links_.push_back(peer == rank ? nullptr : std::make_unique<FrameLink>(buffers, options));
     links.push_back(made->links_.back().get());
   }
@@ -52,12 +50,13 @@ int64_t SimCollectives::CountOf(const DenseReduction::Request& request) const {
   return std::accumulate(request.counts.begin(), request.counts.end(), int64_t{0});
 }
 
-absl::StatusOr<const Schedule*> SimCollectives::ScheduleFor(
-    Algorithm algorithm, const DenseReduction::Request& request) {
-  const int64_t count = CountOf(request);
-  for (const auto& kept : schedules_) {
-    if (kept->primitive == request.primitive && kept->count == count) return &kept->schedule;
-  }
+absl::Status SimCollectives::Start(absl::Time now, const DenseReduction::Request& request) {
+  TANDEM_CHECK(request.by == DenseReduction::Request::By::kGroup);
+  CollectiveCall call;
+  call.primitive = request.primitive;
+  call.algorithm = request.algorithm.value_or(Algorithm::kDirect);
+  call.type = request.type;
+  call.count = CountOf(request);
   CollectiveShape shape;
   shape.rank = rank_;
   shape.ranks = ranks_;
@@ -67,22 +66,8 @@ absl::StatusOr<const Schedule*> SimCollectives::ScheduleFor(
       InPlaceOffset(request.primitive, shape) * static_cast<int64_t>(SizeOf(request.type));
   shape.in_place = request.input != nullptr &&
                    request.input == static_cast<const uint8_t*>(request.output) + offset;
-  auto kept = std::make_unique<Kept>();
-  kept->primitive = request.primitive;
-  kept->count = count;
-  TANDEM_ASSIGN_OR_RETURN(kept->schedule, MakeSchedule(request.primitive, algorithm, shape));
-  schedules_.push_back(std::move(kept));
-  return &schedules_.back()->schedule;
-}
-
-absl::Status SimCollectives::Start(absl::Time now, const DenseReduction::Request& request) {
-  TANDEM_CHECK(request.by == DenseReduction::Request::By::kGroup);
-  CollectiveCall call;
-  call.primitive = request.primitive;
-  call.algorithm = request.algorithm.value_or(Algorithm::kDirect);
-  call.type = request.type;
-  call.count = CountOf(request);
-  TANDEM_ASSIGN_OR_RETURN(call.schedule, ScheduleFor(call.algorithm, request));
+  TANDEM_ASSIGN_OR_RETURN(call.schedule, schedules_.Get(call.primitive, call.algorithm, shape,
+                                                        /*may_forget=*/true));
   call.input = request.input;
   call.output = request.output;
   TANDEM_ASSIGN_OR_RETURN(number_, engine_->Start(call, now, kNoDeadline));
@@ -90,9 +75,9 @@ absl::Status SimCollectives::Start(absl::Time now, const DenseReduction::Request
   return absl::OkStatus();
 }
 
-absl::Status SimCollectives::OnFrame(absl::Time now, const ParsedFrame& frame) {
+absl::Status SimCollectives::OnFrame(const ParsedFrame& frame) {
   const int from = frame.header.sender.index;
-  return links_[static_cast<size_t>(from)]->OnFrame(frame, now);
+  return links_[static_cast<size_t>(from)]->OnFrame(frame);
 }
 
 // True if anything has begun or ended.
@@ -119,7 +104,7 @@ absl::Status SimCollectives::Progress(absl::Time now, std::vector<Outgoing>* out
   for (size_t peer = 0; peer < links_.size(); ++peer) {
     if (links_[peer] == nullptr) continue;
     frames_.clear();
-    links_[peer]->Flush(now, &frames_);
+    links_[peer]->Flush(&frames_);
     for (Frame& frame : frames_) {
       out->push_back({EndpointId::Worker(static_cast<int>(peer)), std::move(frame)});
     }

@@ -1,7 +1,7 @@
 // The collectives of one simulated worker: its reduction of dense parameters
 // (worker/dense_reduction.h), run by an engine (collectives/engine.h) over links of frames
-// (collectives/links/frame_link.h) that cross the simulated network, where they are lost, doubled
-// and overtaken like all others.
+// (collectives/links/frame_link.h) over connections of the simulated network, which are slow at times
+// and lose nothing.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_COLLECTIVES_H_
@@ -19,6 +19,7 @@
 #include "base/buffer.h"
 #include "collectives/engine.h"
 #include "collectives/links/frame_link.h"
+#include "collectives/schedules/schedule_cache.h"
 #include "job/job.h"
 #include "proto/activity.h"
 #include "proto/outgoing.h"
@@ -28,18 +29,16 @@ namespace tandem {
 
 class SimCollectives {
  public:
-  // Of worker `rank`. A frame that is not answered is sent again after `resend_after`. UNIMPLEMENTED
-  // for what needs threads or a GPU. References outlive this.
+  // Of worker `rank`. UNIMPLEMENTED for what needs threads or a GPU. References outlive this.
   static absl::StatusOr<std::unique_ptr<SimCollectives>> New(const JobPlan& plan, int rank,
                                                              DenseParameters& dense,
-                                                             BufferSource& buffers,
-                                                             absl::Duration resend_after);
+                                                             BufferSource& buffers);
 
   // A step is computed; the same memory until it is over.
   void Begin(absl::Span<float> gradient, int64_t samples);
   // For a save, between steps.
   void BeginGather() { reduction_->BeginGather(); }
-  absl::Status OnFrame(absl::Time now, const ParsedFrame& frame);
+  absl::Status OnFrame(const ParsedFrame& frame);
   // Does what can be done and appends what is to be sent.
   absl::Status Progress(absl::Time now, std::vector<Outgoing>* out);
   // What was begun is done.
@@ -49,16 +48,8 @@ class SimCollectives {
   Activity WaitingFor(absl::Time now) const;
 
  private:
-  struct Kept {  // a schedule, by what it is for
-    Primitive primitive;
-    int64_t count = 0;  // elements of all
-    Schedule schedule;
-  };
-
   SimCollectives(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
   absl::Status Start(absl::Time now, const DenseReduction::Request& request);
-  absl::StatusOr<const Schedule*> ScheduleFor(Algorithm algorithm,
-                                              const DenseReduction::Request& request);
   int64_t CountOf(const DenseReduction::Request& request) const;
   absl::StatusOr<bool> RunRequests(absl::Time now);
 
@@ -66,7 +57,7 @@ class SimCollectives {
   std::unique_ptr<DenseReduction> reduction_;
   std::vector<std::unique_ptr<FrameLink>> links_;  // by rank; null at this one
   std::unique_ptr<CollectiveEngine> engine_;
-  std::vector<std::unique_ptr<Kept>> schedules_;
+  ScheduleCache schedules_;
   bool running_ = false;  // operation `number_`
   uint64_t number_ = 0;
   std::vector<Frame> frames_;  // scratch

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   TANDEM_ASSIGN_OR_RETURN(worker->core, TrainerCore::New(plan, options, dense, context_.buffers));
   if (plan.dense_table < 0) {
     TANDEM_ASSIGN_OR_RETURN(worker->collectives,
-                            SimCollectives::New(plan, rank, dense, context_.buffers, kResend));
+                            SimCollectives::New(plan, rank, dense, context_.buffers));
   }
   return worker;
 }
@@ -111,7 +111,7 @@ void SimWorkers::OnView(int rank, const View& view) {
 
 void SimWorkers::OnFrame(int rank, const ParsedFrame& frame) {
   if (frame.header.kind == FrameKind::kSegment) {
-    const absl::Status taken = worker(rank).collectives->OnFrame(context_.agenda.now(), frame);
+    const absl::Status taken = worker(rank).collectives->OnFrame(frame);
     if (!taken.ok()) return context_.Fail(taken.ToString());
     return ProgressCollectives(rank);
   }

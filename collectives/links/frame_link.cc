@@ -11,10 +11,8 @@ namespace tandem {
 namespace {
 
 constexpr uint64_t kMaxOffset = uint64_t{1} << 62;  // also fits the signed fields
-constexpr size_t kMaxEarly = 4096;
-// News is sent by itself when so much of a window, or of resend_after, has gone without.
+// News is sent by itself when so much of a window has gone without.
 constexpr uint64_t kNewsPerWindow = 4;
-constexpr int kNewsPerResend = 4;
 // A new buffer is taken rather than fill up the last few bytes of one.
 constexpr size_t kLeastRoom = 512;
 
@@ -38,10 +36,9 @@ void FrameLink::Queue::pop() {
 }
 
 FrameLink::FrameLink(BufferSource& source, const FrameLinkOptions& options)
-    : source_(source), options_(options) {
+    : source_(source), options_(options), frame_ends_(options.window_frames) {
   TANDEM_CHECK(options.window_bytes >= kMaxPeek && options.frame_bytes >= kLeastRoom);
   TANDEM_CHECK(options.window_frames >= kNewsPerWindow);
-  if (options.lossless) frame_ends_.resize(options.window_frames);
 }
 
 // ---- The caller's side ------------------------------------------------------
@@ -49,10 +46,9 @@ FrameLink::FrameLink(BufferSource& source, const FrameLinkOptions& options)
 absl::StatusOr<size_t> FrameLink::Write(absl::Span<const uint8_t> head,
                                         absl::Span<const uint8_t> body) {
   if (!status_.ok()) return status_;
-  TANDEM_CHECK(!finish_);
   const size_t left = buffer_.size() - buffer_used_;
   // Rather than in two frames, one of them short.
-  if (options_.lossless && left < head.size() + body.size() && left < options_.frame_bytes / 2 &&
+  if (left < head.size() + body.size() && left < options_.frame_bytes / 2 &&
       buffer_used_ == buffer_sealed_) {
     buffer_ = Buffer();
     buffer_used_ = buffer_sealed_ = 0;
@@ -61,13 +57,11 @@ absl::StatusOr<size_t> FrameLink::Write(absl::Span<const uint8_t> head,
   const size_t of_head = std::min(n, head.size());
   Append(head.first(of_head));
   Append(body.first(n - of_head));
-  blocked_ = n < head.size() + body.size();
   return n;
 }
 
 size_t FrameLink::room() const {
   const size_t room = static_cast<size_t>(peer_read_ + options_.window_bytes - written_);
-  if (!options_.lossless) return room;
   size_t frames = options_.window_frames - FramesUnderWay();
   size_t open = 0;  // what goes into a frame that is begun
   if (frames > 0 && (buffer_.size() > buffer_used_ || buffer_used_ > buffer_sealed_)) {
@@ -81,7 +75,7 @@ size_t FrameLink::room() const {
 void FrameLink::Append(absl::Span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     if (buffer_used_ == buffer_.size()) {
-      if (buffer_used_ > buffer_sealed_) Seal(absl::InfinitePast(), nullptr);
+      if (buffer_used_ > buffer_sealed_) Seal();
       buffer_ = source_.Alloc(options_.frame_bytes);
       buffer_used_ = buffer_sealed_ = 0;
     }
@@ -93,15 +87,10 @@ void FrameLink::Append(absl::Span<const uint8_t> bytes) {
   }
 }
 
-absl::Status FrameLink::Ended() const {
-  if (received_ >= end_) return absl::UnavailableError("connection closed by the peer");
-  return status_;
-}
-
 absl::StatusOr<absl::Span<const uint8_t>> FrameLink::Peek(size_t least) {
   TANDEM_CHECK(least >= 1 && least <= kMaxPeek);
   if (arrived() < least) {
-    if (absl::Status ended = Ended(); !ended.ok()) return status_ = ended;
+    if (!status_.ok()) return status_;
     return absl::Span<const uint8_t>();
   }
   const Segment& front = arrived_.front();
@@ -126,7 +115,7 @@ void FrameLink::Consume(size_t n) {
     ++segments_untold_;
   }
   if (read_ - told_read_ >= options_.window_bytes / kNewsPerWindow ||
-      (options_.lossless && segments_untold_ >= options_.window_frames / kNewsPerWindow)) {
+      segments_untold_ >= options_.window_frames / kNewsPerWindow) {
     must_tell_ = true;
   }
 }
@@ -162,13 +151,19 @@ absl::Status FrameLink::Check(const ParsedFrame& frame) const {
                                                    h.incarnation, "), here is ", options_.group,
                                                    " (", options_.incarnation, ")"));
   }
-  if (h.flags > kFinished) return absl::InvalidArgumentError("a greeting within a stream");
-  if (options_.lossless) TANDEM_RETURN_IF_ERROR(CheckLossless(frame));
+  if (h.flags != kData) {
+    return absl::InvalidArgumentError(absl::StrCat("a segment with flags ", h.flags));
+  }
+  if (!frame.values().empty() &&
+      (h.request != received_ || arrived_.size() >= options_.window_frames)) {
+    return absl::InvalidArgumentError(absl::StrCat("segment at ", h.request, " where ", received_,
+                                                   " was next, with ", arrived_.size(),
+                                                   " frames here"));
+  }
   const uint64_t received = static_cast<uint64_t>(h.step);
   const uint64_t read = static_cast<uint64_t>(h.first_step);
   if (h.request > kMaxOffset || received > sealed_ || read > received ||
-      h.request + frame.values().size() > read_ + options_.window_bytes ||
-      h.request + frame.values().size() > end_) {
+      h.request + frame.values().size() > read_ + options_.window_bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("segment [", h.request, ", +", frame.values().size(), ") with news of ", read,
                      " read of ", received, " received; sent ", sealed_, ", read ", read_));
@@ -176,91 +171,28 @@ absl::Status FrameLink::Check(const ParsedFrame& frame) const {
   return absl::OkStatus();
 }
 
-absl::Status FrameLink::CheckLossless(const ParsedFrame& frame) const {
-  if (frame.values().empty()) return absl::OkStatus();
-  if (frame.header.flags == kData && frame.header.request == received_ &&
-      arrived_.size() < options_.window_frames) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat("segment at ", frame.header.request, " where ",
-                                                 received_, " was next, with ", arrived_.size(),
-                                                 " frames here"));
-}
-
-absl::Status FrameLink::OnFrame(const ParsedFrame& frame, absl::Time now) {
+absl::Status FrameLink::OnFrame(const ParsedFrame& frame) {
   TANDEM_RETURN_IF_ERROR(Check(frame));
-  const FrameHeader& h = frame.header;
-  Acknowledged(static_cast<uint64_t>(h.step), static_cast<uint64_t>(h.first_step));
-  if (h.flags == kAsk) Answer(static_cast<uint64_t>(h.step), h.samples);
-  if (h.flags == kFinished) {
-    end_ = h.request;
-    must_tell_ = true;
+  OnRead(static_cast<uint64_t>(frame.header.first_step));
+  if (!frame.values().empty()) {
+    arrived_.push({received_, frame.values()});
+    received_ += frame.values().size();
   }
-  if (h.flags == kData && h.samples != 0) finish_acked_ = finish_;
-  if (!frame.values().empty()) Take(h.request, frame.values(), now);
   return absl::OkStatus();
 }
 
-void FrameLink::Acknowledged(uint64_t received, uint64_t read) {
-  acked_ = std::max(acked_, received);
+void FrameLink::OnRead(uint64_t read) {
   peer_read_ = std::max(peer_read_, read);
-  if (options_.lossless) {
-    const auto end = [&] { return frame_ends_[frames_read_ % options_.window_frames]; };
-    while (frames_read_ < frames_ && end() <= peer_read_) ++frames_read_;
-    return;
-  }
-  while (!unacked_.empty() && unacked_.front().end() <= acked_) unacked_.pop();
-}
-
-void FrameLink::Answer(uint64_t from, uint64_t to) {
-  must_tell_ = true;
-  if (from >= sealed_) return;
-  resend_from_ = from;
-  resend_to_ = to == 0 ? sealed_ : std::min(to, sealed_);
-}
-
-void FrameLink::Take(uint64_t begin, const Buffer& bytes, absl::Time now) {
-  const uint64_t end = begin + bytes.size();
-  if (end <= received_) {  // a second copy: the sender has not heard
-    must_tell_ = true;
-    return;
-  }
-  untold_since_ = std::min(untold_since_, now);
-  if (begin <= received_) {
-    const size_t known = static_cast<size_t>(received_ - begin);
-    arrived_.push({received_, bytes.Slice(known, bytes.size() - known), now});
-    received_ = end;
-    return TakeEarly();
-  }
-  const auto at = std::lower_bound(early_.begin(), early_.end(), begin,
-                                   [](const Segment& s, uint64_t b) { return s.begin < b; });
-  if (at != early_.end() && at->begin == begin) {
-    if (at->bytes.size() < bytes.size()) at->bytes = bytes;
-  } else if (early_.size() < kMaxEarly) {
-    early_.insert(at, {begin, bytes, now});
-  }
-}
-
-void FrameLink::TakeEarly() {
-  size_t taken = 0;
-  while (taken < early_.size() && early_[taken].begin <= received_) {
-    Segment& segment = early_[taken++];
-    if (segment.end() <= received_) continue;
-    const size_t known = static_cast<size_t>(received_ - segment.begin);
-    const uint64_t end = segment.end();
-    arrived_.push(
-        {received_, segment.bytes.Slice(known, segment.bytes.size() - known), segment.sent});
-    received_ = end;
-  }
-  early_.erase(early_.begin(), early_.begin() + static_cast<int64_t>(taken));
+  const auto end = [&] { return frame_ends_[frames_read_ % options_.window_frames]; };
+  while (frames_read_ < frames_ && end() <= peer_read_) ++frames_read_;
 }
 
 // ---- What leaves ------------------------------------------------------------
 
-Frame FrameLink::Encode(uint8_t flags, uint64_t offset, Buffer bytes, uint64_t until) {
+Frame FrameLink::Encode(uint64_t offset, Buffer bytes) {
   FrameHeader header;
   header.kind = FrameKind::kSegment;
-  header.flags = flags;
+  header.flags = kData;
   header.sender = options_.self;
   header.view = options_.view;
   header.incarnation = options_.incarnation;
@@ -268,24 +200,18 @@ Frame FrameLink::Encode(uint8_t flags, uint64_t offset, Buffer bytes, uint64_t u
   header.request = offset;
   header.step = static_cast<int64_t>(received_);
   header.first_step = static_cast<int64_t>(read_);
-  header.samples = flags == kData ? uint64_t{received_ >= end_} : until;
-  told_received_ = received_;
   told_read_ = read_;
   segments_untold_ = 0;
   must_tell_ = false;
-  untold_since_ = absl::InfiniteFuture();
   return EncodeDataFrame(source_, header, {}, Buffer(), std::move(bytes));
 }
 
-// What is open becomes a segment; sent now, or marked to be.
-void FrameLink::Seal(absl::Time now, std::vector<Frame>* frames) {
+// What is open becomes a segment, to be sent by the next Flush.
+void FrameLink::Seal() {
   const size_t n = buffer_used_ - buffer_sealed_;
-  unacked_.push({sealed_, buffer_.Slice(buffer_sealed_, n), now});
-  if (frames != nullptr) {
-    frames->push_back(Encode(kData, sealed_, buffer_.Slice(buffer_sealed_, n), 0));
-  }
+  unsent_.push({sealed_, buffer_.Slice(buffer_sealed_, n)});
   sealed_ += n;
-  if (options_.lossless) frame_ends_[frames_++ % options_.window_frames] = sealed_;
+  frame_ends_[frames_++ % options_.window_frames] = sealed_;
   buffer_sealed_ = buffer_used_;
   // The next segment begins aligned, so that numbers in it can be read in place.
   const size_t aligned = (buffer_used_ + 63) / 64 * 64;
@@ -297,58 +223,13 @@ void FrameLink::Seal(absl::Time now, std::vector<Frame>* frames) {
   }
 }
 
-void FrameLink::FlushOnce(std::vector<Frame>* frames) {
-  if (buffer_used_ > buffer_sealed_) Seal(absl::InfinitePast(), nullptr);
-  for (; !unacked_.empty(); unacked_.pop()) {
-    Segment& segment = unacked_.front();
-    frames->push_back(Encode(kData, segment.begin, std::move(segment.bytes), 0));
+void FrameLink::Flush(std::vector<Frame>* frames) {
+  if (buffer_used_ > buffer_sealed_) Seal();
+  for (; !unsent_.empty(); unsent_.pop()) {
+    Segment& segment = unsent_.front();
+    frames->push_back(Encode(segment.begin, std::move(segment.bytes)));
   }
-  if (must_tell_) frames->push_back(Encode(kData, sealed_, Buffer(), 0));
-}
-
-void FrameLink::Flush(absl::Time now, std::vector<Frame>* frames) {
-  if (options_.lossless) return FlushOnce(frames);
-  for (size_t i = 0; i < unacked_.size(); ++i) {
-    Segment& segment = unacked_[i];
-    const bool asked = segment.begin < resend_to_ && segment.end() > resend_from_;
-    if (!asked && now - segment.sent < options_.resend_after) continue;
-    segment.sent = now;
-    frames->push_back(Encode(kData, segment.begin, segment.bytes, 0));
-  }
-  resend_from_ = resend_to_ = 0;
-  if (buffer_used_ > buffer_sealed_) Seal(now, frames);
-  if (finish_ && !finish_acked_ && now - finish_sent_ >= options_.resend_after) {
-    finish_sent_ = now;
-    frames->push_back(Encode(kFinished, sealed_, Buffer(), 0));
-  }
-  const absl::Duration patience = options_.resend_after / kNewsPerResend;
-  if (HasGap() && now - asked_ >= patience) {
-    asked_ = now;
-    frames->push_back(Encode(kAsk, sealed_, Buffer(), early_.front().begin));
-  }
-  // A full window whose opening may have been lost.
-  if (!blocked_ || !unacked_.empty()) probed_ = now;
-  if (now - probed_ >= options_.resend_after) {
-    probed_ = now;
-    frames->push_back(Encode(kAsk, sealed_, Buffer(), 0));
-  }
-  const bool much = received_ - told_received_ >= options_.window_bytes / kNewsPerWindow;
-  if (must_tell_ || much || now - untold_since_ >= patience) {
-    frames->push_back(Encode(kData, sealed_, Buffer(), 0));
-  }
-}
-
-absl::Time FrameLink::NextTick() const {
-  const absl::Duration patience = options_.resend_after / kNewsPerResend;
-  absl::Time next = absl::InfiniteFuture();
-  for (size_t i = 0; i < unacked_.size(); ++i) {
-    next = std::min(next, unacked_[i].sent + options_.resend_after);
-  }
-  if (must_tell_ || resend_to_ > 0 || buffer_used_ > buffer_sealed_) return absl::InfinitePast();
-  if (finish_ && !finish_acked_) next = std::min(next, finish_sent_ + options_.resend_after);
-  if (HasGap()) next = std::min(next, asked_ + patience);
-  if (blocked_ && unacked_.empty()) next = std::min(next, probed_ + options_.resend_after);
-  return std::min(next, untold_since_ + patience);
+  if (must_tell_) frames->push_back(Encode(sealed_, Buffer()));
 }
 
 }  // namespace tandem

@@ -10,16 +10,11 @@
 namespace tandem {
 namespace {
 
-// Nothing of a lossless frame link depends on time.
-constexpr absl::Time kAnyTime = absl::UnixEpoch();
-
 FrameLinkOptions OptionsOf(uint64_t incarnation) {
   FrameLinkOptions options;
   options.incarnation = incarnation;
   options.window_bytes = TransportLink::kWindowBytes;
   options.frame_bytes = TransportLink::kFrameBytes;
-  options.resend_after = absl::InfiniteDuration();
-  options.lossless = true;
   options.window_frames = TransportLink::kWindowFrames;
   return options;
 }
@@ -103,7 +98,7 @@ void TransportLink::WakeUp() { hub_->WakeUp(); }
 // expectation) leaves when it says that there is room.
 void TransportLink::Flush() {
   if (!failure_.ok()) return;
-  frames_.Flush(kAnyTime, &out_);
+  frames_.Flush(&out_);
   for (; out_begin_ < out_.size(); ++out_begin_) {
     const absl::Status sent = hub_->transport_->Send(peer_, out_[out_begin_]);
     if (absl::IsResourceExhausted(sent)) return;
@@ -119,7 +114,7 @@ void TransportLink::OnFrame(const ParsedFrame& frame) {
     answer_ = TextOf(frame);
     return;
   }
-  if (absl::Status taken = frames_.OnFrame(frame, kAnyTime); !taken.ok()) {
+  if (absl::Status taken = frames_.OnFrame(frame); !taken.ok()) {
     Fail(absl::UnavailableError(absl::StrCat("it sent garbage: ", taken.message())));
     hub_->transport_->Close(peer_);
   }

@@ -56,20 +56,18 @@ struct FrameWire {
     for (auto& link : links) link = std::make_unique<FrameLink>(source, options);
   }
   void Carry() {
-    now += absl::Microseconds(10);
     for (int from = 0; from < 2; ++from) {
       frames.clear();
-      links[from]->Flush(now, &frames);
+      links[from]->Flush(&frames);
       for (const Frame& frame : frames) {
         const auto parsed = DecodeFrame(frame);
         TANDEM_CHECK_OK(parsed.status());
-        TANDEM_CHECK_OK(links[1 - from]->OnFrame(*parsed, now));
+        TANDEM_CHECK_OK(links[1 - from]->OnFrame(*parsed));
       }
     }
   }
 
   HeapBufferSource source;
-  absl::Time now = absl::UnixEpoch();
   std::unique_ptr<FrameLink> links[2];
   std::vector<Frame> frames;
 };
