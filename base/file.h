@@ -16,13 +16,13 @@ namespace tandem {
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
-// Either the whole file is at `path` afterwards or what was there before. PATH.tmp is used
-// meanwhile.
+// Either the whole file is at `path` afterwards, or what was there before. Until it is complete, it
+// lies at PATH.tmp.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes);
 
-// The last act of a writer that has made the file `temporary` piece by piece, in the same folder
-// and closed by now: puts it at `path` likewise. `temporary` is gone afterwards, also after an
-// error.
+// The last act of a writer that has made the file `temporary` piece by piece: puts it at `path`
+// likewise. Requires: it is closed, and in the folder of `path`. It is gone afterwards, after an
+// error as well.
 absl::Status PutInPlace(const std::string& temporary, const std::string& path);
 
 // Makes the folder and those above it. One that is there already is no error.

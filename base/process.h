@@ -7,13 +7,13 @@
 namespace tandem {
 
 // For main(), before other threads start.
-//  - The heap keeps freed memory for the next allocation instead of handing it back to the system: a
-//    message of a megabyte is otherwise mapped, faulted in page by page and unmapped for every frame
-//    received, which costs more than moving its bytes. Without effect where the C library is not
-//    glibc.
-//  - absl::Mutex does not look for deadlocks. A library built without NDEBUG, as Debian's is, enters
-//    each Lock() into one graph under one lock of the whole process. Tests do look: they do not call
-//    this.
+//  - The heap keeps freed memory for the next allocation instead of handing it back to the system.
+//    Otherwise a message of a megabyte is mapped, faulted in page by page and unmapped for every
+//    frame received, which costs more than moving its bytes. Only glibc can be told so; another C
+//    library goes on as it does.
+//  - absl::Mutex does not look for deadlocks: a library built without NDEBUG, as Debian's is, would
+//    enter each Lock() into one graph under one lock of the whole process. Tests do not call this,
+//    so that they do look.
 void SetUpProcess();
 
 // The calling thread, and every thread that it starts from now on, stays on `count` of the

@@ -20,8 +20,8 @@
 
 namespace tandem {
 
-// One server of one shard; `tables` is text of Job.table entries, `policy` the inside of
-// Job.policy.
+// The plan of a job with one server of one shard. `tables` are entries Job.table as text, `policy`
+// is what stands inside Job.policy.
 inline JobPlan LoneShardPlan(const std::string& tables, const std::string& policy, int workers) {
   const absl::StatusOr<Job> job =
       ParseJob(absl::StrCat("name: \"lone\" seed: 1 cluster { workers: ", workers,

@@ -1,7 +1,7 @@
 // pushpull   pull and push of random keys through the client, over ZeroMQ on loopback and through
 //            shared memory, one worker, one shard, one request in flight or several;
-//            against a bare ZeroMQ round trip of the same sizes plus the store's own time for the
-//            same rows
+//            against the store's own time for the same rows plus a bare ZeroMQ round trip of the
+//            same sizes
 //
 // Client and shard have endpoints of their own (of ZeroMQ: a context, so an I/O thread, each), as
 // two processes would; each transport has its own client and shard, with the same rows. Bare trip:

@@ -1,6 +1,6 @@
-// Ranks for a benchmark: processes that this one forks, joined by links that were made before, so
-// that nobody has to find anybody (over RDMA and ZeroMQ: they tell each other). Rank 0 is the
-// calling process.
+// Ranks for a benchmark: the calling process is rank 0, and forks the others. They are joined by
+// links that were made before, so that nobody has to find anybody (over RDMA and ZeroMQ they tell
+// each other their addresses).
 //
 // No child outlives the caller: the kernel kills it if the caller dies, however that happens, and
 // RunRanks returns only when all have ended. The calling process must have one thread (but for

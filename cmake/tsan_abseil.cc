@@ -54,8 +54,8 @@ void Unlock(absl::Mutex* mutex) {
   RealUnlock(mutex);
 }
 
-// The sanitizer takes readers to be ordered among each other too. They only read: nothing is
-// missed.
+// Here the sanitizer takes readers to be ordered among each other, too. It misses nothing by that,
+// because they only read.
 void ReaderLock(absl::Mutex* mutex) {
   RealReaderLock(mutex);
   __tsan_acquire(mutex);

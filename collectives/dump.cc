@@ -25,8 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A straggler holds others up in more than half of the operations in which anybody waited, for more
-// than this.
+// A straggler holds others up for more than this, in more than half of the operations in which
+// anybody waited.
 constexpr absl::Duration kWorthTelling = absl::Milliseconds(1);
 
 Json TimeJson(absl::Time t) {

@@ -21,8 +21,8 @@
 // same algorithm. Option `reproducible` makes them independent of how buffers are cut or fused,
 // too: contributions are then folded in rank order.
 //
-// Thread safety: none; one thread at a time. Several groups over links of their own may run at
-// once.
+// Thread safety: none; one thread at a time. Groups over links of their own do not disturb each
+// other: several may run at once.
 #ifndef TANDEM_COLLECTIVES_GROUP_H_
 #define TANDEM_COLLECTIVES_GROUP_H_
 
@@ -51,8 +51,8 @@ namespace tandem {
 // answer on all ranks.
 using Chooser = std::function<AlgorithmChoice(Primitive primitive, int64_t bytes)>;
 
-// News of the group from outside its links; how a failure gets one name on all ranks. See
-// coordinator.h.
+// News of the group from outside its links: how a failure gets one name on all ranks (see
+// meeting/coordinator.h).
 class GroupWatch {
  public:
   virtual ~GroupWatch() = default;

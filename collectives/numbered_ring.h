@@ -1,5 +1,5 @@
-// Values by number, the last so many of them, in memory that is kept: number n lies at n modulo the
-// size.
+// The last so many of a row of numbered values, in memory that is kept: number n lies at place n
+// modulo the size.
 //
 // Thread safety: none.
 #ifndef TANDEM_COLLECTIVES_NUMBERED_RING_H_

@@ -1,13 +1,13 @@
 // The loops of reduce_kernels.h over vectors as wide as the including file is compiled for.
 //
 // Included by reduce_base.cc, reduce_avx2.cc and reduce_avx512.cc alone. All of it lies in an
-// unnamed namespace on purpose, and nothing from a library is called: a function shared between
-// files that are compiled for different instructions could be linked in the version that this
-// processor lacks.
+// unnamed namespace on purpose, and nothing from a library is called: of a function shared between
+// files that are compiled for different instructions, the linker could take the version that this
+// processor cannot run.
 //
 // The loops are written with the compiler's vector types rather than left to its vectoriser, which
-// gives up where `out` may be an input. Each vector is read whole before it is written, so that is
-// allowed here.
+// gives up where `out` may be an input. That is allowed here, because each vector is read whole
+// before it is written.
 #ifndef TANDEM_COLLECTIVES_REDUCE_VECTOR_H_
 #define TANDEM_COLLECTIVES_REDUCE_VECTOR_H_
 

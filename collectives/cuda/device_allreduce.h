@@ -72,8 +72,8 @@ struct IpcOptions {
 // Memory: `in` and `out` lie in allocations of cudaMalloc (not of cudaMallocAsync or managed
 // memory: UNSUPPORTED). The other ranks keep an allocation open once seen, so that repeated use
 // costs nothing; it is closed when its address is seen again as another allocation, and at
-// destruction. Free buffers after the object. UNSUPPORTED also where devices or their driver cannot
-// share.
+// destruction. Free buffers after the object. UNSUPPORTED also where the devices, or their driver,
+// have no memory to share.
 DeviceStatus NewIpcAllReduce(int rank, int ranks, const ByteAllGather& all_gather,
                              const IpcOptions& options, std::unique_ptr<DeviceAllReduce>* out);
 

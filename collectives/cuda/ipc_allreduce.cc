@@ -130,8 +130,8 @@ DeviceStatus IpcAllReduce::Run(const DeviceReduction& what, cudaStream_t stream)
 }
 
 DeviceStatus IpcAllReduce::RunOnce(const DeviceReduction& what, cudaStream_t stream) {
-  // First, because a runtime call gives a thread its context, which the driver's calls in Export
-  // need.
+  // This comes first: the driver's calls in Export need a context, and a call of the runtime gives
+  // the thread one.
   TANDEM_CUDA_RETURN(cudaEventRecord(ready_[static_cast<size_t>(rank_)].get(), stream));
   CallPost post;
   post.op = what.op;

@@ -58,8 +58,8 @@ class FrameLink final : public Link {
   absl::StatusOr<size_t> Read(absl::Span<uint8_t> to) override;
   absl::string_view kind() const override { return "frames"; }
 
-  // A SEGMENT frame from the peer. INVALID_ARGUMENT: it is not the next one, or cannot be; it
-  // changes nothing.
+  // A SEGMENT frame from the peer. INVALID_ARGUMENT: it is not the next one, or cannot be right,
+  // and changes nothing.
   absl::Status OnFrame(const ParsedFrame& frame);
   // No frame will come any more.
   void OnPeerLost(absl::Status why);

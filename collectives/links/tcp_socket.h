@@ -57,8 +57,8 @@ absl::StatusOr<std::pair<OwnedFd, OwnedFd>> TcpPair();
 // What the system does not allow is left as it is: none of it changes what arrives.
 void TuneTcp(int fd);
 
-// How a system call on a connection failed, as links say it: UNAVAILABLE, "connection reset by the
-// peer".
+// How a system call on a connection failed, in the words of links, e.g. UNAVAILABLE: "connection
+// reset by the peer".
 absl::Status ConnectionError(int error);
 
 }  // namespace tandem

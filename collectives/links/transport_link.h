@@ -1,5 +1,5 @@
-// Links over a Transport, e.g. RDMA or ZeroMQ: one endpoint for each rank, and over it one link to
-// each peer.
+// Links over a Transport, e.g. RDMA or ZeroMQ: each rank has one endpoint, and over it one link to
+// each of its peers.
 //
 // The bytes of a link travel as SEGMENT frames (proto/frame.md, frame_link.h) over a connection
 // that loses nothing: what is written is copied once, into a buffer of the transport, from which an
@@ -60,8 +60,8 @@ class TransportLink final : public Link {
   void WakeUp() override;
   absl::string_view kind() const override;
 
-  // Of a link that was connected: what the peer answered, once it has. Before that nothing may be
-  // written.
+  // Of a link that was connected: what the peer answered, once it has answered. Nothing may be
+  // written before that.
   const absl::optional<std::string>& answer() const { return answer_; }
   // Why the connection is over, if it is.
   const absl::Status& failure() const { return failure_; }
@@ -98,8 +98,8 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
   const std::string& kind() const { return kind_; }
   const Transport& transport() const { return *transport_; }  // e.g. for its counters
 
-  // A link that waits for its answer. `incarnation`: the same on both ends. INVALID_ARGUMENT: no
-  // possible address.
+  // A link that waits for its answer. `incarnation` is the same on both ends. INVALID_ARGUMENT:
+  // `address` cannot be one.
   absl::StatusOr<std::unique_ptr<TransportLink>> Connect(const std::string& address,
                                                          uint64_t incarnation,
                                                          absl::string_view greeting);

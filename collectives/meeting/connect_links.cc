@@ -274,8 +274,8 @@ absl::Status Connector::ConnectFramed(TransportHub* hub, const std::string& addr
   return absl::OkStatus();
 }
 
-// Records, for the summary of the job, why this way was taken: what spoke for it, or against better
-// ones.
+// Records, for the summary of the job, why this way was taken: what spoke for it, or what spoke
+// against better ones.
 void Connector::NoteWhy(int peer, LinkChoice taken) {
   std::string& why = why_[peer];
   if (options_.links != LinkChoice::kAuto) {

@@ -25,8 +25,8 @@ constexpr ChoiceName kChoices[] = {{LinkChoice::kAuto, "auto", "any link"},
                                    {LinkChoice::kRdma, "rdma", "RDMA"},
                                    {LinkChoice::kZmq, "zmq", "ZeroMQ"}};
 
-// How long a peer is tried before another way is taken; if there is none, the caller's deadline
-// counts.
+// How long a peer is tried before another way is taken. If there is no other way, the deadline of
+// the caller counts.
 constexpr absl::Duration kPatience = absl::Seconds(5), kAnyPatience = absl::Hours(1);
 // What counts has been answered when links go, and their peers may be gone by then.
 constexpr absl::Duration kLinger = absl::Seconds(1), kGoodbye = absl::Milliseconds(200);

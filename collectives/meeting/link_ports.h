@@ -18,8 +18,8 @@
 
 namespace tandem {
 
-// kAuto: shared memory on one host, RDMA where both ends have a device, else TCP. The others: that
-// or nothing.
+// kAuto: shared memory on one host, RDMA where both ends have a device, else TCP. Of the others, a
+// rank that cannot have the one it asks for has none.
 enum class LinkChoice { kAuto, kTcp, kShm, kRdma, kZmq };
 
 // "shared memory", "TCP", "RDMA", "ZeroMQ"; "any link".

@@ -98,8 +98,8 @@ Traffic operator+(Traffic a, Traffic b);
 Traffic Times(int64_t messages, int64_t elements_each);
 // Sum over the parts of a vector: all but the last are of `part` elements; one if part = 0.
 Traffic OverParts(int64_t count, int64_t part, absl::FunctionRef<Traffic(int64_t n)> of_part);
-// Of a collective on blocks that are cut by shape.segment: as many messages more; the elements do
-// not change.
+// Of a collective on blocks that are cut by shape.segment: `whole.messages` for each part of the
+// longest block, and the elements of `whole`.
 Traffic OverBlockParts(const CollectiveShape& shape, Traffic whole);
 // Elements of the blocks of ranks first, first + 1, ..., taken mod p.
 int64_t BlockSum(const CollectiveShape& shape, int first, int blocks);

@@ -10,8 +10,8 @@
 //   gather, scatter (p-1) alpha + (p-1)/p S beta at the root
 //
 // Order of additions: ((c0 + c1) + c2) + ..., rounded once, for every element wherever it lies and
-// however the vector is cut. This is the reproducible algorithm, and the order in which servers
-// fold (optim/fold.h).
+// however the vector is cut. This is the reproducible algorithm, and servers fold in the same order
+// (optim/fold.h).
 #include "collectives/schedules/build.h"
 
 namespace tandem {

@@ -1,5 +1,5 @@
-// Recursive doubling (Thakur, Rabenseifner & Gropp 2005), for any p: see butterfly.h. L = log2 of
-// the core.
+// Recursive doubling (Thakur, Rabenseifner & Gropp 2005), for any p: butterfly.h says how, and what
+// the core is, of which L is the log2.
 //
 //   all-reduce  L messages of S: L (alpha + S beta + S gamma)
 //   allgather   L messages: L alpha + (p-1)/p S beta

@@ -17,8 +17,8 @@ namespace tandem {
 namespace {
 
 // Block b starts at rank b and moves right, gaining one addend a hop; the finished sum then makes
-// one more lap. The first message is the input itself, and sums come to be in the output: nothing
-// is copied.
+// one more lap. Nothing is copied: the first message is the input itself, and sums come to be where
+// they belong in the output.
 Schedule RingOfPart(const CollectiveShape& shape) {
   const Blocks block(shape.count, shape.ranks);
   const int rank = shape.rank, p = shape.ranks, left = Mod(rank - 1, p), right = Mod(rank + 1, p);

@@ -1,5 +1,5 @@
-// How long the engine takes for a schedule on links that have been measured: what a chooser ranks
-// algorithms by.
+// How long the engine takes for a schedule on links that have been measured. A chooser ranks
+// algorithms by it.
 //
 // The plain alpha-beta-gamma model (Hockney 1994) explains algorithms on a network, where sending costs
 // the sender nothing while it receives. On one host it cannot rank them: the engine is one thread
