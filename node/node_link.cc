@@ -89,7 +89,7 @@ void NodeLink::SendDone(uint64_t id, const absl::Status& status) {
 
 void NodeLink::ReportFailure(const absl::Status& status, EndpointId culprit) {
   Control control;
-  control.mutable_failure()->set_node(culprit.DebugString());
+  control.mutable_failure()->set_culprit(culprit.Pack());
   control.mutable_failure()->set_reason(std::string(status.message()));
   control.mutable_failure()->set_code(static_cast<int>(status.code()));
   Send(control);

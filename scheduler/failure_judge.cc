@@ -34,8 +34,7 @@ Failure DeathOf(Node* node, const std::string& reason) {
 
 absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, const Failure& said,
                                                SchedulerEffects* effects) {
-  const absl::optional<EndpointId> blamed = ParseNodeName(said.node());
-  const Node* const culprit = blamed.has_value() ? members_->ByEndpoint(*blamed) : nullptr;
+  const Node* const culprit = members_->ByEndpoint(EndpointId::Unpack(said.culprit()));
   Failure cause = FailureOf(culprit != nullptr ? culprit->Name() : reporter->Name(),
                             Clip(said.reason()), CodeOf(said.code()));
   if (culprit != nullptr && culprit != reporter) {

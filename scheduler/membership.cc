@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 
@@ -59,17 +56,6 @@ std::string SomeOf(std::vector<std::string> names) {
   names.resize(names.size() - more);
   const std::string some = absl::StrJoin(names, ", ");
   return more == 0 ? some : absl::StrCat(some, " and ", more, " more");
-}
-
-absl::optional<EndpointId> ParseNodeName(absl::string_view text) {
-  const bool worker = absl::ConsumePrefix(&text, "worker ");
-  if (!worker && !absl::ConsumePrefix(&text, "server ")) return absl::nullopt;
-  size_t digits = 0;
-  while (digits < text.size() && absl::ascii_isdigit(text[digits])) ++digits;
-  uint32_t index = 0;
-  if (!absl::SimpleAtoi(text.substr(0, digits), &index) || index > 0xffff) return absl::nullopt;
-  return worker ? EndpointId::Worker(static_cast<int>(index))
-                : EndpointId::Shard(static_cast<int>(index), 0);
 }
 
 Membership::Membership(const JobPlan& plan)

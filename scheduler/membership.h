@@ -69,9 +69,6 @@ struct Node {
 // "worker 0, worker 1 and 298 more".
 std::string SomeOf(std::vector<std::string> names);
 
-// "worker 3", "server 0", "server 0 shard 1" (the shard is dropped): which node a text starts with.
-absl::optional<EndpointId> ParseNodeName(absl::string_view text);
-
 class Membership {
  public:
   explicit Membership(const JobPlan& plan);

@@ -149,14 +149,6 @@ TEST(FindStallsTest, AServerPassesWaitsOnUnlessItStandsStillItself) {
   EXPECT_EQ(stalls[1].root, 1);
 }
 
-TEST(MembershipTest, NodesAreKnownByTheirNames) {
-  EXPECT_EQ(ParseNodeName("worker 12"), EndpointId::Worker(12));
-  EXPECT_EQ(ParseNodeName("server 3 shard 1"), EndpointId::Shard(3, 0));
-  EXPECT_EQ(ParseNodeName("the moon"), absl::nullopt);
-  EXPECT_EQ(ParseNodeName("worker 70000"), absl::nullopt);
-  EXPECT_EQ(ParseNodeName("worker "), absl::nullopt);
-}
-
 // ---- reports and summary ----------------------------------------------------------------------
 
 void SetDistribution(Distribution* d, uint64_t count, double sum, double max) {

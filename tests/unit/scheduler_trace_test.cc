@@ -289,7 +289,11 @@ class Trace {
       control->mutable_failure()->set_code(static_cast<int32_t>(Number(words[2])));
       control->mutable_failure()->set_reason(Rest(words, 3));
     } else if (words[0] == "blame" && parts.size() == 3) {
-      control->mutable_failure()->set_node(parts[0]);
+      const Words name = absl::StrSplit(parts[0], ' ');
+      const auto index = static_cast<int>(Number(name.at(1)));
+      const EndpointId culprit =
+          name[0] == "worker" ? EndpointId::Worker(index) : EndpointId::Shard(index, 0);
+      control->mutable_failure()->set_culprit(culprit.Pack());
       control->mutable_failure()->set_code(static_cast<int32_t>(Number(parts[1])));
       control->mutable_failure()->set_reason(parts[2]);
     } else {
