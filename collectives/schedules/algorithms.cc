@@ -12,6 +12,12 @@
 #include "collectives/schedules/build.h"
 
 namespace tandem {
+
+// Each is at the end of the file of its algorithm.
+extern const AlgorithmRow kRingRow, kDirectRow, kOneShotRow, kRecursiveDoublingRow,
+    kHalvingDoublingRow, kTreeRow, kChainRow, kPairwiseRow, kBruckRow, kDoubleTreeRow, kSwingRow,
+    kHierarchicalRow, kDisseminationRow;
+
 namespace {
 
 // In the order of Algorithm.

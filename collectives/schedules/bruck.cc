@@ -113,6 +113,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kBruckRow = {Algorithm::kBruck, "bruck", kOtherOrder, kWays};
+extern const AlgorithmRow kBruckRow = {Algorithm::kBruck, "bruck", kOtherOrder, kWays};
 
 }  // namespace tandem

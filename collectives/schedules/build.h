@@ -78,8 +78,8 @@ struct AlgorithmWay {
 };
 inline constexpr bool kCuts = true, kWhole = false;
 
-// All that is known of an algorithm, at the end of its file. algorithms.cc lists them, and everything
-// reads them there.
+// All that is known of an algorithm: an `extern const` at the end of its file. algorithms.cc lists
+// them, and everything reads them there.
 struct AlgorithmRow {
   Algorithm algorithm;
   absl::string_view name;
@@ -87,10 +87,6 @@ struct AlgorithmRow {
   absl::Span<const AlgorithmWay> ways;
 };
 inline constexpr bool kRankOrder = true, kOtherOrder = false;
-
-extern const AlgorithmRow kRingRow, kDirectRow, kOneShotRow, kRecursiveDoublingRow,
-    kHalvingDoublingRow, kTreeRow, kChainRow, kPairwiseRow, kBruckRow, kDoubleTreeRow, kSwingRow,
-    kHierarchicalRow, kDisseminationRow;
 
 // ---- What traffic is made of ----
 

@@ -61,6 +61,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kChainRow = {Algorithm::kChain, "chain", kOtherOrder, kWays};
+extern const AlgorithmRow kChainRow = {Algorithm::kChain, "chain", kOtherOrder, kWays};
 
 }  // namespace tandem

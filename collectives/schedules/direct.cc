@@ -190,6 +190,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kDirectRow = {Algorithm::kDirect, "direct", kRankOrder, kWays};
+extern const AlgorithmRow kDirectRow = {Algorithm::kDirect, "direct", kRankOrder, kWays};
 
 }  // namespace tandem

@@ -26,7 +26,7 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kDisseminationRow = {Algorithm::kDissemination, "dissemination", kOtherOrder,
-                                        kWays};
+extern const AlgorithmRow kDisseminationRow = {Algorithm::kDissemination, "dissemination",
+                                               kOtherOrder, kWays};
 
 }  // namespace tandem

@@ -127,6 +127,7 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kDoubleTreeRow = {Algorithm::kDoubleTree, "double_tree", kOtherOrder, kWays};
+extern const AlgorithmRow kDoubleTreeRow = {Algorithm::kDoubleTree, "double_tree", kOtherOrder,
+                                            kWays};
 
 }  // namespace tandem

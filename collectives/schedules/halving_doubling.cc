@@ -132,7 +132,7 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kHalvingDoublingRow = {Algorithm::kHalvingDoubling, "halving_doubling",
-                                          kOtherOrder, kWays};
+extern const AlgorithmRow kHalvingDoublingRow = {Algorithm::kHalvingDoubling, "halving_doubling",
+                                                 kOtherOrder, kWays};
 
 }  // namespace tandem

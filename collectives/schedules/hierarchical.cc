@@ -298,7 +298,7 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kHierarchicalRow = {Algorithm::kHierarchical, "hierarchical", kOtherOrder,
-                                       kWays};
+extern const AlgorithmRow kHierarchicalRow = {Algorithm::kHierarchical, "hierarchical", kOtherOrder,
+                                              kWays};
 
 }  // namespace tandem

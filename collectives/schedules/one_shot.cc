@@ -39,6 +39,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kOneShotRow = {Algorithm::kOneShot, "one_shot", kRankOrder, kWays};
+extern const AlgorithmRow kOneShotRow = {Algorithm::kOneShot, "one_shot", kRankOrder, kWays};
 
 }  // namespace tandem

@@ -40,6 +40,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kPairwiseRow = {Algorithm::kPairwise, "pairwise", kOtherOrder, kWays};
+extern const AlgorithmRow kPairwiseRow = {Algorithm::kPairwise, "pairwise", kOtherOrder, kWays};
 
 }  // namespace tandem

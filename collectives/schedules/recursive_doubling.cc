@@ -104,7 +104,7 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kRecursiveDoublingRow = {Algorithm::kRecursiveDoubling, "recursive_doubling",
-                                            kOtherOrder, kWays};
+extern const AlgorithmRow kRecursiveDoublingRow = {Algorithm::kRecursiveDoubling,
+                                                   "recursive_doubling", kOtherOrder, kWays};
 
 }  // namespace tandem

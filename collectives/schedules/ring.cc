@@ -98,6 +98,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kRingRow = {Algorithm::kRing, "ring", kOtherOrder, kWays};
+extern const AlgorithmRow kRingRow = {Algorithm::kRing, "ring", kOtherOrder, kWays};
 
 }  // namespace tandem

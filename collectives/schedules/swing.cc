@@ -87,6 +87,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kSwingRow = {Algorithm::kSwing, "swing", kOtherOrder, kWays};
+extern const AlgorithmRow kSwingRow = {Algorithm::kSwing, "swing", kOtherOrder, kWays};
 
 }  // namespace tandem

@@ -223,6 +223,6 @@ constexpr AlgorithmWay kWays[] = {
 
 }  // namespace
 
-const AlgorithmRow kTreeRow = {Algorithm::kTree, "tree", kOtherOrder, kWays};
+extern const AlgorithmRow kTreeRow = {Algorithm::kTree, "tree", kOtherOrder, kWays};
 
 }  // namespace tandem
