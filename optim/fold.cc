@@ -6,10 +6,6 @@ void FoldAdd(float* sum, const float* x, size_t n) {
   for (size_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 
-void FoldScale(float* values, float factor, size_t n) {
-  for (size_t i = 0; i < n; ++i) values[i] *= factor;
-}
-
 float FoldFactor(double sum_of_n) {
   return sum_of_n == 0 ? 0.0f : static_cast<float>(1.0 / sum_of_n);
 }

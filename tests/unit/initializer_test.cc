@@ -79,13 +79,11 @@ TEST(InitializerTest, UnspecifiedIsUniformOverTheRootOfDim) {
   EXPECT_EQ(Row(Initializer(), 1, 2, 16), Row(Config(Initializer::UNIFORM, 0.25), 1, 2, 16));
 }
 
-TEST(FoldTest, AddsAndScalesElementByElement) {
+TEST(FoldTest, AddsElementByElement) {
   std::vector<float> sum = {1, 2, 3};
   const std::vector<float> x = {0.5f, -2, 1};
   FoldAdd(sum.data(), x.data(), 3);
   EXPECT_THAT(sum, ::testing::ElementsAre(1.5f, 0, 4));
-  FoldScale(sum.data(), 0.5f, 3);
-  EXPECT_THAT(sum, ::testing::ElementsAre(0.75f, 0, 2));
 }
 
 TEST(FoldTest, TheFactorIsOneOverTheCountRoundedOnce) {
