@@ -1,6 +1,6 @@
-// A call of a group (group.h) as it was made, and what can be said and done before an engine runs it:
-// whether it can be right, how long its vector is, small all-reduces laid end to end, and sends and
-// receives put together into one schedule.
+// A call of a group (group.h) as it was made, and what can be said and done before an engine runs
+// it: whether it can be right, how long its vector is, small all-reduces laid end to end, and sends
+// and receives put together into one schedule.
 //
 // Thread safety: pure functions over values.
 #ifndef TANDEM_COLLECTIVES_GROUP_REQUEST_H_

@@ -1,6 +1,6 @@
 // How the thread of an engine waits while nothing moves: it looks again and again, giving way to
-// other ranks of its processor, and sleeps on the links that matter once that has taken longer than a
-// healthy peer lets one wait.
+// other ranks of its processor, and sleeps on the links that matter once that has taken longer than
+// a healthy peer lets one wait.
 //
 // Thread safety: none; the thread of the engine.
 #ifndef TANDEM_COLLECTIVES_LINK_WAITER_H_
@@ -18,8 +18,8 @@ namespace tandem {
 
 class LinkWaiter {
  public:
-  // links[r] leads to rank r and outlives this; null at the own rank. `spin`: every rank of the host
-  // has a core for itself, so that nobody has to give way.
+  // links[r] leads to rank r and outlives this; null at the own rank. `spin`: every rank of the
+  // host has a core for itself, so that nobody has to give way.
   LinkWaiter(std::vector<Link*> links, bool spin) : links_(std::move(links)), spin_(spin) {}
 
   // Nothing has moved since `idle_since`: waits a little, at most until the next deadline of

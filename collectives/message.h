@@ -1,5 +1,5 @@
-// The header before every message between two engines (engine.h), by which they see that both are in
-// the same operation.
+// The header before every message between two engines (engine.h), by which they see that both are
+// in the same operation.
 //
 // Thread safety: pure functions over values.
 #ifndef TANDEM_COLLECTIVES_MESSAGE_H_
@@ -37,9 +37,9 @@ inline absl::Span<const uint8_t> BytesOf(const MessageHeader& header) {
   return {reinterpret_cast<const uint8_t*>(&header), sizeof(header)};
 }
 
-// Whether the message that begins with `bytes` (at least a header), from rank `from`, is the one that
-// `rank` expects. DATA_LOSS: it is no message. INVALID_ARGUMENT: it belongs to another operation, or
-// is of another size; the text names both ranks and what differs.
+// Whether the message that begins with `bytes` (at least a header), from rank `from`, is the one
+// that `rank` expects. DATA_LOSS: it is no message. INVALID_ARGUMENT: it belongs to another
+// operation, or is of another size; the text names both ranks and what differs.
 absl::Status CheckMessage(int rank, const MessageHeader& expected, int from,
                           absl::Span<const uint8_t> bytes);
 

@@ -37,8 +37,8 @@ void ScaleCopy(DataType type, void* out, const void* in, size_t count, double fa
 void Scale(DataType type, void* data, size_t count, double factor);
 
 // Between f32 and the 16-bit types that gradients travel in: `type` is kF16 or kBF16.
-// Narrow: out[i] = in[i] * factor, rounded to nearest even. NaN stays NaN; f16 overflows to infinity
-// from 65520 on and keeps subnormals. `out` has room for in.size() elements of 2 bytes.
+// Narrow: out[i] = in[i] * factor, rounded to nearest even. NaN stays NaN; f16 overflows to
+// infinity from 65520 on and keeps subnormals. `out` has room for in.size() elements of 2 bytes.
 void Narrow(DataType type, absl::Span<const float> in, float factor, void* out);
 // Widen: out[i] = in[i] * factor.
 void Widen(DataType type, const void* in, float factor, absl::Span<float> out);

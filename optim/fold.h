@@ -1,8 +1,8 @@
 // The fold: gradient sums of several ranks become one mean gradient. Servers use it for the updates
 // of a step, and the plain loop of the tests. The direct all-reduce folds long vectors of any type
-// with kernels of its own (collectives/reduce.h); for the short rows of a server this loop is 1.4 to
-// ten times as fast (16 floats: 2.5 ns against 5). collective_reduce_test holds the two to the same
-// bits, so that synchronous parameter server, allreduce and a plain loop give the same ones.
+// with kernels of its own (collectives/reduce.h); for the short rows of a server this loop is 1.4
+// to ten times as fast (16 floats: 2.5 ns against 5). collective_reduce_test holds the two to the
+// same bits, so that synchronous parameter server, allreduce and a plain loop give the same ones.
 //
 // Rule: contributions are added in rank order, starting from a copy of the first one (not from
 // zero), skipping ranks without one; the sum is multiplied once by 1 / (sum of n).

@@ -1,7 +1,7 @@
 // The collectives of one simulated worker: its reduction of dense parameters
 // (worker/dense_reduction.h), run by an engine (collectives/engine.h) over links of frames
-// (collectives/links/frame_link.h) over connections of the simulated network, which are slow at times
-// and lose nothing.
+// (collectives/links/frame_link.h), on connections of the simulated network, which lose nothing but
+// are slow at times.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_SIM_COLLECTIVES_H_

@@ -1,5 +1,5 @@
-// A link over frames (SEGMENT, proto/frame.md), for whatever carries them in order and once until the
-// connection ends: a Transport (transport_link.h), and the connections of the simulated network. A
+// A link over frames (SEGMENT, proto/frame.md), for whatever carries them in order and once until
+// the connection ends: a Transport (transport_link.h), and connections of the simulated network. A
 // deterministic state machine without a clock: its shell carries the frames.
 //
 //   while the engine runs:  link.OnFrame(frame) for what has arrived from the peer
@@ -30,7 +30,7 @@ namespace tandem {
 
 struct FrameLinkOptions {
   // Stamped into frames; those of another group or incarnation are refused. `group` numbers the
-  // links of a job. `incarnation` is the same on both ends, and new whenever the members meet again.
+  // links of a job. `incarnation` is the same on both ends, and new whenever members meet again.
   EndpointId self;
   uint32_t view = 0;
   uint32_t group = 0;

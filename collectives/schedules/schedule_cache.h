@@ -25,8 +25,8 @@ class ScheduleCache {
   explicit ScheduleCache(std::vector<int> host_of_rank = {})
       : host_of_rank_(std::move(host_of_rank)) {}
 
-  // Of one rank and one group: all shapes have the same. The schedule stays where it is until a call
-  // with `may_forget`, by which nobody uses one any more. Errors: those of MakeSchedule.
+  // All shapes are of one rank and one group. The schedule stays where it is until a call with
+  // `may_forget`, by which nobody uses one any more. Errors: those of MakeSchedule.
   absl::StatusOr<const Schedule*> Get(Primitive primitive, Algorithm algorithm,
                                       const CollectiveShape& shape, bool may_forget);
 

@@ -125,8 +125,8 @@ Schedule TreeAllReduce(const CollectiveShape& shape) {
   });
 }
 
-// Blocks on their way along the edges of the tree: up to the root for a gather, which begins with the
-// shortest edges, down from it for a scatter, which begins with the longest.
+// Blocks on their way along the edges of the tree: up to the root for a gather, which begins with
+// the shortest edges, down from it for a scatter, which begins with the longest.
 Schedule MoveBlocks(Primitive primitive, const CollectiveShape& shape) {
   const bool up = primitive == Primitive::kGather;
   Schedule s = NewSchedule(primitive, shape);
