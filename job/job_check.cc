@@ -376,6 +376,11 @@ absl::Status CheckWidths(const std::string& path, const Widths& widths) {
   return absl::OkStatus();
 }
 
+bool HasNumbers(const Data& data) {
+  return data.format() == Data::CRITEO ||
+         (data.format() == Data::DELIMITED && !data.columns().numeric().empty());
+}
+
 // The dot products of DLRM need vectors of one length.
 absl::Status CheckDlrm(const Job& job) {
   const Dlrm& dlrm = job.model().dlrm();
@@ -384,6 +389,11 @@ absl::Status CheckDlrm(const Job& job) {
   if (dlrm.bottom().empty()) {
     return Refuse("model.dlrm.bottom",
                   "not set; widths such as bottom: [64, 16], the last one dim");
+  }
+  if (!HasNumbers(job.data())) {
+    return Refuse("model.dlrm",
+                  "the data have no numeric columns, and its bottom MLP reads nothing else; name "
+                  "some in data.columns.numeric, or use mlp");
   }
   const int width = dlrm.bottom(dlrm.bottom_size() - 1);
   for (int t = 0; t < job.table_size(); ++t) {
@@ -435,8 +445,7 @@ absl::Status CheckFirstValues(const Job& job) {
            (initializer.kind() == Initializer::CONSTANT && initializer.scale() == 0);
   };
   if (!std::all_of(job.table().begin(), job.table().end(), zero)) return absl::OkStatus();
-  const bool numbers =
-      job.data().format() == Data::CRITEO || !job.data().columns().numeric().empty();
+  const bool numbers = HasNumbers(job.data());
   const bool stays = job.model().has_gmf() || job.model().has_neumf() ||
                      (!job.model().mlp().hidden().empty() && !numbers);
   if (!stays) return absl::OkStatus();

@@ -50,17 +50,20 @@ std::string SetFlag(absl::string_view path, absl::string_view value) {
 
 // ------------------------------------------------------------------------------- "did you mean"
 
-// Levenshtein distance: insertions, deletions and replacements that turn `a` into `b`.
+// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b` (Damerau 1964,
+// in its form without changes inside a swap).
 size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
+  std::vector<size_t> before, above,
+      row(b.size() + 1);  // of the prefixes i - 2, i - 1 and i of `a`
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
+    before = std::exchange(above, row);
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+      const size_t replaced = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, replaced});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
   }
   return row[b.size()];
@@ -386,6 +389,7 @@ absl::Status Locate(const absl::Status& refusal, absl::string_view text,
 
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
                              const Overrides& overrides) {
+  absl::ConsumePrefix(&text, "\xef\xbb\xbf");  // a byte order mark, as some editors write it
   if (text.size() > kMaxJobBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat(file_name, ": ", text.size(), " bytes, a job has at most ", kMaxJobBytes));

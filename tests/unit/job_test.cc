@@ -77,6 +77,18 @@ TEST(JobTextTest, UnknownFieldNamesPlaceAndNearestField) {
             "job.textproto:2:2: no field named \"sed\" in tandem.Job; did you mean \"seed\"?");
 }
 
+// Two letters in the wrong order are one slip.
+TEST(JobTextTest, SwappedLettersAreNear) {
+  EXPECT_THAT(Refusal(With("batch: 16", "bacth: 16")), EndsWith("did you mean \"batch\"?"));
+  EXPECT_THAT(Refusal(With("train {", "trian {")), EndsWith("did you mean \"train\"?"));
+  EXPECT_THAT(Refusal(With("seed", "sede")), EndsWith("did you mean \"seed\"?"));
+}
+
+TEST(JobTextTest, AByteOrderMarkIsNoPartOfTheJob) {
+  const Job job = MustParse(absl::StrCat("\xef\xbb\xbf", kJob));
+  EXPECT_EQ(job.name(), "small");
+}
+
 TEST(JobTextTest, FieldOfAnotherMessageIsFound) {
   EXPECT_EQ(Refusal("workers: 2"),
             "job.textproto:1:1: no field named \"workers\" in tandem.Job; it is found at "
@@ -565,7 +577,9 @@ TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUni
 }
 
 TEST(ContradictionTest, LibsvmTakesLabelsAlone) {
-  const Overrides libsvm = {{"data.format", "LIBSVM"}, {"data.columns.positive", "2"}};
+  const Overrides libsvm = {{"data.format", "LIBSVM"},
+                            {"data.columns.positive", "2"},
+                            {"model", "{mlp {hidden: [8]}}"}};
   MustParse(kJob, libsvm);
   Overrides more = libsvm;
   more.emplace_back("data.columns.label", "0");
