@@ -24,13 +24,13 @@
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
+#include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "policies/policy.h"
-#include "server/save_directory.h"
 #include "worker/tune_group.h"
 
 namespace tandem {
@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 // and how long everybody may take to leave: a process that trains, and one that has only begun.
 constexpr absl::Duration kNamingGrace = absl::Seconds(6);
 constexpr absl::Duration kStopGrace = absl::Seconds(3);
-constexpr absl::Duration kEarlyStopGrace = absl::Seconds(1);
+constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
 constexpr size_t kLogLines = 5;  // of the log of a process that has died
 
 std::string ProgramFolder() {
@@ -111,16 +111,18 @@ class Run {
   // Makes the output folder; puts the job that all processes read there, and a list of the rows
   // that they skip.
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
+    TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
+    folder_.emplace(std::move(folder));
+    // A model that this run replaces stays until the new one is whole.
+    const bool saves = !PathsOf(flags_.start, flags_.out, plan_).save_to.empty();
+    folder_->Clear(/*keep_model=*/saves || IsInside(flags_.start.init_from, flags_.out));
     std::error_code error;
+    fs::remove_all(flags_.out + "/logs", error);
     fs::create_directories(flags_.out + "/logs", error);
     if (error) {
       return absl::PermissionDeniedError(
-          absl::StrCat("--out ", flags_.out, ": cannot be made: ", error.message()));
+          absl::StrCat("--out ", flags_.out, ": cannot be written: ", error.message()));
     }
-    for (const char* stale : {"summary.json", "metrics.jsonl", "address", kBadRowsFile}) {
-      fs::remove(absl::StrCat(flags_.out, "/", stale), error);
-    }
-    fs::remove_all(flags_.out + "/collectives", error);
     if (!bad_rows.empty()) {
       std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
           << absl::StrJoin(bad_rows, "\n") << "\n";
@@ -185,10 +187,16 @@ class Run {
 
   absl::Status StartScheduler() {
     TANDEM_RETURN_IF_ERROR(pipe_.Open());
-    const absl::Status started = children_.Start("scheduler",
-                                                 {Program("tandem-scheduler"), "--job", JobPath(),
-                                                  "--out", flags_.out, "--progress-fd", "3"},
-                                                 LogOf("scheduler"), pipe_.write_fd(), {});
+    std::vector<std::string> argv = {
+        Program("tandem-scheduler"), "--job", JobPath(), "--out", flags_.out, "--progress-fd", "3"};
+    const StartFlags& start = flags_.start;
+    if (!start.init_from.empty()) argv.insert(argv.end(), {"--init-from", start.init_from});
+    for (const std::string& table : start.only_tables) {
+      argv.insert(argv.end(), {"--only-tables", table});
+    }
+    if (!start.save) argv.push_back("--no-save");
+    const absl::Status started =
+        children_.Start("scheduler", argv, LogOf("scheduler"), pipe_.write_fd(), {});
     pipe_.CloseWriter();
     return started;
   }
@@ -200,10 +208,7 @@ class Run {
   }
 
   absl::Status StartNodes(const std::string& address) {
-    std::vector<std::string> common = {"--job", JobPath(), "--scheduler", address};
-    if (!flags_.init_from.empty()) {
-      common.insert(common.end(), {"--init-from", flags_.init_from});
-    }
+    const std::vector<std::string> common = {"--job", JobPath(), "--scheduler", address};
     for (int s = 0; s < plan_.servers(); ++s) {
       std::vector<std::string> argv = {Program("tandem-server"), "--index", absl::StrCat(s),
                                        "--out", flags_.out};
@@ -215,7 +220,6 @@ class Run {
     for (int w = 0; w < plan_.workers(); ++w) {
       std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),
                                        "--dump-collectives", flags_.out + "/collectives"};
-      if (flags_.save) argv.insert(argv.end(), {"--save", flags_.out + "/model"});
       if (flags_.trace_steps > 0) {
         argv.insert(argv.end(), {"--trace", absl::StrCat(flags_.out, "/trace-", w, ".json"),
                                  "--trace-steps", absl::StrCat(flags_.trace_steps)});
@@ -327,8 +331,11 @@ class Run {
     if (failure_.empty()) return PrintSummary();
     view_.Clear();
     if (first_exit_.has_value()) ShowLog();
-    return Finish("tandem run", absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ",
-                                                                flags_.out, "/logs")));
+    const int code = Finish(
+        "tandem run",
+        absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ", flags_.out, "/logs")));
+    if (stopping_) DieBySignal(StopSignalNumber());
+    return code;
   }
 
   void ShowLog() {
@@ -370,6 +377,7 @@ class Run {
   const bool live_;
   ProgressView view_;
   EventPipe pipe_;
+  std::optional<OutputFolder> folder_;  // until the children are gone
   Children children_;
   const std::atomic<bool>* stop_ = nullptr;
   bool started_ = false;  // all nodes are there and know the view
@@ -380,52 +388,51 @@ class Run {
   std::optional<Children::Exit> first_exit_;  // before the job had ended or failed
 };
 
-// The numbers of a model keep their meaning: those of a saved one are standardised as they were when
-// it was trained, those of a new one by the rows that it is trained on.
-absl::Status CompleteData(const RunFlags& flags, JobPlan* plan) {
-  std::string save;
-  if (!flags.init_from.empty()) {
-    TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(flags.init_from));
-    save = saved.folder();
-  }
-  plan->job.mutable_data()->clear_statistics();
-  return FillStatistics(save, plan);
+// Nothing is started.
+int Refuse(const absl::Status& why) {
+  Finish("tandem run", why);
+  return kExitBadInput;
 }
 
-absl::Status CheckFlags(const RunFlags& flags) {
-  if (flags.init_from.empty()) return absl::OkStatus();
-  return SavedModel::Open(flags.init_from).status();
+// The numbers of a model keep their meaning: those of a saved one are standardised as they were when
+// it was trained, those of a new one by the rows that it is trained on.
+absl::Status Complete(const std::string& description, JobPlan* plan) {
+  plan->job.mutable_data()->clear_statistics();
+  return FillFromData(description, plan);
 }
 
 }  // namespace
 
-int RunCommand(const RunFlags& flags) {
+int RunCommand(const RunFlags& given) {
+  RunFlags flags = given;
   RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
   absl::StatusOr<JobPlan> plan = PlanOf(role);
   DataReport data;
   absl::Status ready = plan.status();
-  if (ready.ok()) ready = CheckFlags(flags);
-  if (ready.ok()) ready = CheckDenseDevice(*plan);
+  if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
+  if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
+  if (!ready.ok()) return Refuse(ready);
+  const StartReport start = CheckStart(flags.start, *plan);
+  for (const std::string& line : start.refused) Refuse(absl::InvalidArgumentError(line));
+  if (!start.refused.empty()) return kExitBadInput;
+  ready = CheckDenseDevice(*plan);
   if (ready.ok()) ready = CheckDenseChoices(*plan);
   if (ready.ok()) ready = CheckTransport(plan->job.cluster());
   if (ready.ok()) ready = CheckData(*plan, &data);
-  if (ready.ok()) ready = CompleteData(flags, &*plan);
-  if (!ready.ok()) {
-    Finish("tandem run", ready);
-    return kExitBadInput;
-  }
+  if (ready.ok()) ready = Complete(start.description, &*plan);
+  if (!ready.ok()) return Refuse(ready);
   for (const std::string& text : data.warnings) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
+  for (const std::string& line : start.said) std::printf("%s\n", line.c_str());
   Run run(flags, *plan);
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
     return Finish("tandem run", there);
   }
   if (const absl::Status prepared = run.Prepare(data.bad_rows); !prepared.ok()) {
-    Finish("tandem run", prepared);
-    return kExitBadInput;
+    return Refuse(prepared);
   }
   return run.Execute();
 }

@@ -6,14 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "cli/start_flags.h"
+
 namespace tandem {
 
 struct RunFlags {
   std::string job;
   std::vector<std::string> set;
-  std::string out;
-  std::string init_from;
-  bool save = true;  // write OUT/model at the end
+  std::string out;         // empty: a new one under out/
+  bool overwrite = false;  // what an earlier run left in `out` may be lost
+  StartFlags start;
   int64_t trace_steps = 0;  // 0 = no trace
 };
 

@@ -1,5 +1,6 @@
 // tandem-server: holds key ranges of the embedding tables of one job.
 #include "base/process.h"
+#include "node/network_check.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
 #include "server/server_shell.h"
@@ -34,6 +35,7 @@ int main(int argc, char** argv) {
 
   const auto plan = PlanOf(flags);
   absl::Status ready = plan.status();
+  if (ready.ok()) ready = CheckAddresses(flags);
   if (ready.ok()) ready = Pin(*plan, flags.index);
   if (ready.ok()) ready = CheckTransport(plan->job.cluster());
   if (!ready.ok()) {
@@ -44,7 +46,6 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.member = MemberOf(flags, plan->job.cluster(),
                             std::make_shared<PathLog>());  // workers report how they reach us
-  options.init_from = flags.init_from;
   options.record_dir = flags.out;
   return Finish("tandem-server", RunServer(options));
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/process.h"
 #include "bench/bench_command.h"
@@ -12,6 +13,7 @@
 #include "data/datagen.h"
 #include "doctor/doctor_command.h"
 #include "node/role_options.h"
+#include "scheduler/summary.h"
 
 namespace tandem {
 namespace {
@@ -57,15 +59,23 @@ int CollectivesDump(const std::string& folder) {
   return kExitOk;
 }
 
+// "tandem 0.1.0 (Release, x86-64-v3, g++ 12.2.0)".
+std::string Version() {
+  const nlohmann::json build = BuildJson();
+  const auto text = [&](const char* name) { return build[name].get<std::string>(); };
+  return absl::StrCat("tandem ", text("version"), " (", text("type"), ", ", text("march"), ", ",
+                      text("compiler"), ")");
+}
+
 void AddRun(CLI::App* app, RunFlags* flags) {
   CLI::App* run = app->add_subcommand("run", "Train: start a local cluster for a job");
   run->add_option("job", flags->job, "Job file (protobuf text), e.g. configs/quickstart.textproto")
       ->required();
   AddSetFlag(run, &flags->set);
-  run->add_option("--out", flags->out, "Folder for summary.json, metrics.jsonl, model/ and logs/")
-      ->required();
-  run->add_option("--init-from", flags->init_from, "Saved model to start from (a model/ folder)");
-  run->add_flag("!--no-save", flags->save, "Do not write OUT/model");
+  AddOutFlags(run,
+              "Folder for summary.json, metrics.jsonl, model/ and logs/; without: out/NAME-TIME",
+              &flags->out, &flags->overwrite);
+  AddStartFlags(run, &flags->start);
   run->add_option("--trace", flags->trace_steps,
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
       ->check(CLI::NonNegativeNumber);
@@ -105,6 +115,7 @@ bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
 int Main(int argc, char** argv) {
   CLI::App app("Tandem trains recommendation models with embeddings on parameter servers.",
                "tandem");
+  app.set_version_flag("--version", Version);
   RunFlags run;
   DatagenFlags datagen;
   AddRun(&app, &run);

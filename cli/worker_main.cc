@@ -4,6 +4,7 @@
 
 #include "base/process.h"
 #include "models/model.h"
+#include "node/network_check.h"
 #include "node/role_options.h"
 #include "node/transport_choice.h"
 #include "worker/step_runner.h"
@@ -32,7 +33,7 @@ int main(int argc, char** argv) {
   AddJobFlags(&app, &flags);
   AddNetworkFlags(&app, &flags);
   AddMemberFlags(&app, &flags);
-  app.add_option("--save", flags.out, "Folder where the model is saved at the end");
+  RefuseJobsFlag(&app, "--save", "with --out it saves to OUT/model");
   std::string trace;
   int64_t trace_steps = 20;
   app.add_option("--trace", trace, "Write a trace of the first steps to this file (for Perfetto)");
@@ -45,6 +46,7 @@ int main(int argc, char** argv) {
 
   const auto plan = PlanOf(flags);
   absl::Status ready = plan.status();
+  if (ready.ok()) ready = CheckAddresses(flags);
   if (ready.ok()) ready = CheckDenseDevice(*plan);
   if (ready.ok()) ready = CheckTransport(plan->job.cluster());
   if (!ready.ok()) {
@@ -55,10 +57,9 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.paths = std::make_shared<PathLog>();
   options.member = MemberOf(flags, plan->job.cluster(), options.paths);
-  options.make_runner = [init_from = flags.init_from](const JobPlan& job, int rank) {
+  options.make_runner = [](const JobPlan& job, int rank, const std::string& init_from) {
     return StepRunner::New(job, rank, init_from, CompiledModel);
   };
-  options.save_path = flags.out;
   options.trace_path = trace;
   options.trace_steps = trace_steps;
   options.dump_folder = dump_folder;

@@ -80,11 +80,16 @@ int64_t EvaluationBatch(const JobPlan& plan) {
 
 }  // namespace
 
-absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan) {
-  const Data& data = plan.job.data();
-  RowShape row = RowShapeOf(data);
+absl::StatusOr<DataShape> ShapeOfJob(const JobPlan& plan) {
+  RowShape row = RowShapeOf(plan.job.data());
   DataShape shape{row.numbers, std::move(row.fields), {}};
   TANDEM_RETURN_IF_ERROR(AssignFields(plan, &shape));
+  return shape;
+}
+
+absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan) {
+  const Data& data = plan.job.data();
+  TANDEM_ASSIGN_OR_RETURN(DataShape shape, ShapeOfJob(plan));
   if (data.format() == Data::LIBSVM && plan.tables.size() > (plan.dense_table >= 0 ? 2 : 1)) {
     return absl::InvalidArgumentError("LIBSVM data feed one table, expected no second `table`");
   }

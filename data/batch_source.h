@@ -37,6 +37,9 @@ struct DataShape {
   std::vector<std::vector<std::string>> table_fields;  // per table of the plan: its fields
 };
 
+// The shape implied by the job alone; no file is opened.
+absl::StatusOr<DataShape> ShapeOfJob(const JobPlan& plan);
+
 // The shape implied by the job (and, with a header, by the first file). Errors as above: missing
 // file, unknown column, a field that no table reads, a table without a field.
 absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan);

@@ -40,6 +40,9 @@ bool IsUtf8(absl::string_view text);
 // 'text' with unprintable bytes escaped, cut to 40 bytes: safe in a one-line message.
 std::string Quote(absl::string_view text);
 
+// Stands in saves; changes whenever a cell would get another key.
+inline constexpr char kKeyHashing[] = "xxh3 seeded by the field";
+
 // Keys of the values of one categorical field. There is no vocabulary: the text is hashed to 64
 // bits together with the field's name, the same on every machine and for every seed.
 class FieldHash {

@@ -86,6 +86,8 @@ class DelimitedParser final : public RowParser {
     return absl::OkStatus();
   }
 
+  std::string LearnedNegative() const override { return labels_.Learned(); }
+
   absl::Span<const double> values() const override { return values_; }
 
   std::string ShownIf(bool (*holds)(absl::string_view cell)) const override {

@@ -23,6 +23,9 @@ class LabelMap {
   // number: "1", "1.0" and "+1".
   bool Read(absl::string_view text, float* label);
 
+  // The text that counts as 0 because it was the first other one; "" if none was, or need be.
+  std::string Learned() const { return learns_ && !negative_.empty() ? negative_[0].text : ""; }
+
   // "'yes' (which counts as 1), or 'no' or 'never' (0)": what is known by now, for messages.
   std::string Expected() const;
 

@@ -34,6 +34,8 @@ class LibsvmParser final : public RowParser {
   LibsvmParser(int max_ids, const Columns& columns)
       : max_ids_(max_ids), labels_(LabelsOf(columns)) {}
 
+  std::string LearnedNegative() const override { return labels_.Learned(); }
+
   absl::Status Parse(absl::string_view line, Row* row) override {
     row->numbers.clear();
     row->keys.clear();

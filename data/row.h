@@ -40,6 +40,10 @@ class RowParser {
   // Overwrites `row`; reuses its memory.
   virtual absl::Status Parse(absl::string_view line, Row* row) = 0;
 
+  // The label that counts as 0 because it was the first that does not count as 1; "" if none was met,
+  // or the job says what counts as 0.
+  virtual std::string LearnedNegative() const { return ""; }
+
   // Of the row last parsed, where the format has columns of its own (DELIMITED): its numbers before
   // they are standardised, NaN if missing, ...
   virtual absl::Span<const double> values() const { return {}; }

@@ -1,7 +1,5 @@
 #include "data/statistics.h"
 
-#include <fstream>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -10,6 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "data/cells.h"
+#include "data/files.h"
 #include "data/row_data.h"
 #include "data/transforms.h"
 #include "google/protobuf/io/tokenizer.h"
@@ -42,31 +41,71 @@ std::string ShownNames(const Names& names) {
   return absl::StrCat("[", absl::StrJoin(names, ", "), "]");
 }
 
-absl::Status Differs(absl::string_view field, absl::string_view saved, absl::string_view now) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", now, ", but the saved model was trained with ", saved,
-                   "; hint: make them the same, or train a new model"));
+std::string Differs(absl::string_view field, absl::string_view saved, absl::string_view now,
+                    absl::string_view hint) {
+  return absl::StrCat(field, " is ", now, ", but the saved model was trained with ", saved,
+                      "; hint: ", hint);
 }
 
-absl::Status CheckSameMeaning(const Data& saved, const Data& now) {
-  if (saved.format() != now.format()) {
-    return Differs("data.format", Data::Format_Name(saved.format()),
-                   Data::Format_Name(now.format()));
-  }
+constexpr char kMakeSame[] = "make them the same, or train a new model";
+
+void CompareMeaning(const Data& saved, const Data& now, std::vector<std::string>* out) {
   const Columns &before = saved.columns(), &after = now.columns();
-  if (ShownNames(before.numeric()) != ShownNames(after.numeric())) {
-    return Differs("data.columns.numeric", ShownNames(before.numeric()),
-                   ShownNames(after.numeric()));
-  }
-  if (ShownNames(before.categorical()) != ShownNames(after.categorical())) {
-    return Differs("data.columns.categorical", ShownNames(before.categorical()),
-                   ShownNames(after.categorical()));
-  }
+  const auto compare = [&](absl::string_view field, const std::string& was, const std::string& is) {
+    if (was != is) out->push_back(Differs(field, was, is, kMakeSame));
+  };
+  compare("data.format", Data::Format_Name(saved.format()), Data::Format_Name(now.format()));
+  if (!out->empty()) return;  // the rest follows from it
+  compare("data.columns.numeric", ShownNames(before.numeric()), ShownNames(after.numeric()));
+  const bool same_numbers = out->empty();
+  compare("data.columns.categorical", ShownNames(before.categorical()),
+          ShownNames(after.categorical()));
+  if (!same_numbers) return;
   for (const std::string& name : after.numeric()) {
-    const std::string was = TransformText(before, name), is = TransformText(after, name);
-    if (was != is) return Differs(absl::StrCat("the transform of column ", Quote(name)), was, is);
+    compare(absl::StrCat("the transform of column ", Quote(name)), TransformText(before, name),
+            TransformText(after, name));
   }
-  return absl::OkStatus();
+}
+
+void CompareSpellings(const Data& saved, const Data& now, std::vector<std::string>* out) {
+  const Columns &before = saved.columns(), &after = now.columns();
+  const auto compare = [&](const char* field, const auto& was, const auto& is, const char* hint) {
+    if (ShownNames(was) == ShownNames(is)) return;
+    out->push_back(
+        Differs(absl::StrCat("data.columns.", field), ShownNames(was), ShownNames(is), hint));
+  };
+  compare("positive", before.positive(), after.positive(),
+          "labels that change sides make a good model a bad one");
+  if (!after.negative().empty())
+    compare("negative", before.negative(), after.negative(),
+            "labels that change sides make a good model a bad one");
+  compare("missing", before.missing(), after.missing(), "right if the files spell it so");
+}
+
+// The first label in the training files that does not count as 1: it counts as 0, for all workers. ""
+// if there is none, or the job says what counts as 0, or the format does.
+absl::StatusOr<std::string> FirstNegative(const Data& data) {
+  const bool texts = data.format() == Data::DELIMITED ||
+                     (data.format() == Data::LIBSVM && !data.columns().positive().empty());
+  if (!texts || !data.columns().negative().empty()) return "";
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files,
+                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
+  RowPass pass(&files, parser.get(), RowSelection(), RowShare(), /*skip=*/0);
+  Row row;
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, pass.Next(&row));
+    if (const std::string found = parser->LearnedNegative(); !more || !found.empty()) return found;
+  }
+}
+
+absl::StatusOr<Data> ParseDescription(absl::string_view description) {
+  Data data;
+  google::protobuf::TextFormat::Parser parser;
+  Silence silence;
+  parser.RecordErrorsTo(&silence);
+  if (parser.ParseFromString(std::string(description), &data)) return data;
+  return absl::InvalidArgumentError("not a description of data; hint: copy the save again");
 }
 
 }  // namespace
@@ -108,37 +147,38 @@ std::string DescribeData(const Data& data) {
   described.set_format(data.format());
   if (data.has_columns()) *described.mutable_columns() = data.columns();
   if (data.has_statistics()) *described.mutable_statistics() = data.statistics();
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
   std::string text;
-  TANDEM_CHECK(google::protobuf::TextFormat::PrintToString(described, &text));
+  TANDEM_CHECK(printer.PrintToString(described, &text));
   return text;
 }
 
+absl::StatusOr<DataDifferences> CompareData(absl::string_view description, const Data& data) {
+  TANDEM_ASSIGN_OR_RETURN(const Data saved, ParseDescription(description));
+  DataDifferences differences;
+  CompareMeaning(saved, data, &differences.refused);
+  CompareSpellings(saved, data, &differences.said);
+  return differences;
+}
+
 absl::Status AdoptDescription(absl::string_view description, Data* data) {
-  Data saved;
-  google::protobuf::TextFormat::Parser parser;
-  Silence silence;
-  parser.RecordErrorsTo(&silence);
-  if (!parser.ParseFromString(std::string(description), &saved)) {
-    return absl::InvalidArgumentError("not a description of data; hint: copy the save again");
-  }
-  TANDEM_RETURN_IF_ERROR(CheckSameMeaning(saved, *data));
+  TANDEM_ASSIGN_OR_RETURN(const Data saved, ParseDescription(description));
+  std::vector<std::string> differences;
+  CompareMeaning(saved, *data, &differences);
+  if (!differences.empty()) return absl::InvalidArgumentError(differences[0]);
   if (saved.has_statistics()) *data->mutable_statistics() = saved.statistics();
+  if (data->columns().negative().empty() && !saved.columns().negative().empty()) {
+    *data->mutable_columns()->mutable_negative() = saved.columns().negative();
+  }
   return absl::OkStatus();
 }
 
-absl::Status FillStatistics(const std::string& save, JobPlan* plan) {
+absl::Status FillFromData(absl::string_view description, JobPlan* plan) {
   Data* const data = plan->job.mutable_data();
-  const std::string path = absl::StrCat(save, "/", kDataDescriptionFile);
-  std::ifstream file;
-  if (!save.empty()) file.open(path, std::ios::binary);
-  if (file.is_open()) {
-    std::stringstream description;
-    description << file.rdbuf();
-    const absl::Status adopted = AdoptDescription(description.str(), data);
-    if (!adopted.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": ", adopted.message()));
-    }
-  }
+  if (!description.empty()) TANDEM_RETURN_IF_ERROR(AdoptDescription(description, data));
+  TANDEM_ASSIGN_OR_RETURN(const std::string negative, FirstNegative(*data));
+  if (!negative.empty()) data->mutable_columns()->add_negative(negative);
   TANDEM_ASSIGN_OR_RETURN(DataStatistics statistics, StatisticsOf(*plan));
   if (statistics.column_size() > 0) *data->mutable_statistics() = std::move(statistics);
   return absl::OkStatus();

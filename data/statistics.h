@@ -1,9 +1,10 @@
-// Means and deviations of a job's numeric columns: measured on its training rows, or those that a
-// saved model was trained with.
+// What a job learns of its data before it starts: means and deviations of numeric columns, and the label
+// that counts as 0. Measured on its training rows, or those that a saved model was trained with.
 #ifndef TANDEM_DATA_STATISTICS_H_
 #define TANDEM_DATA_STATISTICS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,18 +23,27 @@ absl::StatusOr<DataStatistics> MeasureStatistics(const JobPlan& plan);
 // Those of the plan if it has them, else measured; nothing if none are needed.
 absl::StatusOr<DataStatistics> StatisticsOf(const JobPlan& plan);
 
-// What gives the numbers and ids of a model their meaning: format, columns and statistics, as text.
-// It lies beside the model in a save.
-inline constexpr char kDataDescriptionFile[] = "data.textproto";
+// What gives the numbers and ids of a model their meaning: format, columns and statistics, as text of
+// one line. It is part of a save.
 std::string DescribeData(const Data& data);
 
-// Takes the statistics of a description over into `data`. INVALID_ARGUMENT, with the difference, if
-// the columns of `data` mean something else: other ones, another order, another transform.
+// How the data of a job differ from those that a model was trained on, one line each.
+struct DataDifferences {
+  std::vector<std::string> refused;  // other columns, another order, another transform
+  std::vector<std::string>
+      said;  // what files may well differ in: spellings of labels and missing values
+};
+// INVALID_ARGUMENT if the text is not a description.
+absl::StatusOr<DataDifferences> CompareData(absl::string_view description, const Data& data);
+
+// Takes statistics, and the label that counts as 0, of a description over into `data`.
+// INVALID_ARGUMENT, with the first difference, if the columns of `data` mean something else.
 absl::Status AdoptDescription(absl::string_view description, Data* data);
 
-// Fills in the plan's statistics before a job starts: from the description in the folder `save` (empty:
-// the job starts afresh) if there is one, else measured. Errors name the file.
-absl::Status FillStatistics(const std::string& save, JobPlan* plan);
+// Fills in what the job leaves to its data, before it starts: the label that counts as 0 and statistics,
+// of the save that it starts from if `description` is that of one, else of the training rows in the
+// order of their files. The same on every node.
+absl::Status FillFromData(absl::string_view description, JobPlan* plan);
 
 }  // namespace tandem
 

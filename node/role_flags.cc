@@ -1,6 +1,7 @@
 #include "node/role_flags.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <random>
@@ -15,9 +16,13 @@ namespace tandem {
 namespace {
 
 std::atomic<bool> stop_signal{false};
+std::atomic<int> stop_number{0};
 std::atomic<int> save_signals{0};
 
-void OnStop(int) { stop_signal.store(true); }
+void OnStop(int signal) {
+  stop_number.store(signal);
+  stop_signal.store(true);
+}
 void OnSave(int) { save_signals.fetch_add(1); }
 
 void Install(int signal, void (*handler)(int)) {
@@ -74,6 +79,15 @@ const std::atomic<bool>* StopSignal() {
   Install(SIGTERM, OnStop);
   Install(SIGPIPE, SIG_IGN);
   return &stop_signal;
+}
+
+int StopSignalNumber() { return stop_number.load(); }
+
+void DieBySignal(int signal) {
+  std::fflush(nullptr);
+  Install(signal, SIG_DFL);
+  raise(signal);
+  _exit(128 + signal);  // where it is blocked
 }
 
 const std::atomic<int>* SaveSignals() {

@@ -30,7 +30,6 @@ struct RoleFlags {
   std::string advertise;                   // host that others use, if `bind` names all hosts
   int index = -1;                          // wanted server index or rank
   std::string out;                         // output folder
-  std::string init_from;                   // saved model to start from
   int io_threads = 1;                      // of ZeroMQ
 };
 
@@ -51,6 +50,10 @@ JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
 // Set by SIGINT and SIGTERM from the first call on. The only state that a program keeps outside its
 // objects: signal handlers can reach nothing else.
 const std::atomic<bool>* StopSignal();
+// Which of them came last; 0: none has.
+int StopSignalNumber();
+// Ends the process as the signal would have, so that whoever started it (a loop of a shell) stops, too.
+[[noreturn]] void DieBySignal(int signal);
 // How often SIGUSR1 has come (the scheduler saves then, a worker dumps what its collectives did).
 const std::atomic<int>* SaveSignals();
 

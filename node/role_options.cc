@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -33,6 +34,11 @@ std::string CheckAddress(const std::string& text) {
   const bool tcp = absl::ConsumePrefix(&rest, "tcp://");
   const size_t colon = rest.rfind(':');
   const bool complete = colon != absl::string_view::npos && colon > 0 && colon + 1 < rest.size();
+  int port = 0;
+  if (tcp && complete && rest.substr(colon + 1) != "*" &&
+      (!absl::SimpleAtoi(rest.substr(colon + 1), &port) || port < 0 || port > 65535)) {
+    return absl::StrCat("'", text, "': a port is a number up to 65535, or * for any free one");
+  }
   return tcp && complete ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
 }
 

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "node/role_flags.h"
 
 namespace tandem {
@@ -22,6 +23,14 @@ inline void AddJobFlags(CLI::App* app, RoleFlags* flags) {
   AddSetFlag(app, &flags->set);
 }
 
+// A folder to write into, and whether what lies there may be lost.
+inline void AddOutFlags(CLI::App* app, const char* what, std::string* out, bool* overwrite) {
+  app->add_option("--out", *out, what)->check([](const std::string& name) {
+    return name.empty() ? std::string("an empty name; leave it out, or name a folder") : "";
+  });
+  app->add_flag("--overwrite", *overwrite, "What an earlier run left in --out may be lost");
+}
+
 // For CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, else what is wrong with it.
 std::string CheckAddress(const std::string& text);
 
@@ -34,13 +43,22 @@ inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--io-threads", flags->io_threads, "ZeroMQ I/O threads")->capture_default_str();
 }
 
+// A flag that belongs to the job, not to one of its nodes: half a model would be the result.
+inline void RefuseJobsFlag(CLI::App* app, const char* flag, const char* why) {
+  const auto refuse = [flag, why](const std::string&) {
+    throw CLI::ValidationError(
+        flag, absl::StrCat("belongs to the job; give it to tandem-scheduler: ", why));
+  };
+  app->add_option_function<std::string>(flag, refuse)->group("");  // not in --help
+}
+
 inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--scheduler", flags->scheduler, "Address of the scheduler, tcp://HOST:PORT")
       ->check(CheckAddress)
       ->required();
   app->add_option("--index", flags->index, "Wanted server index or worker rank; -1 = any free one")
       ->capture_default_str();
-  app->add_option("--init-from", flags->init_from, "Saved model to start from");
+  RefuseJobsFlag(app, "--init-from", "it tells all nodes");
 }
 
 // Parses; on failure prints one line, on --help the help. True if the program should go on.

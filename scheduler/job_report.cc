@@ -24,8 +24,8 @@ void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
 constexpr int64_t kMaxCount = int64_t{1} << 50;
 
 absl::Status CheckCounts(const Progress& progress) {
-  for (const int64_t count :
-       {progress.samples(), progress.loss_samples(), progress.step(), progress.epoch()}) {
+  for (const int64_t count : {progress.samples(), progress.loss_samples(), progress.step(),
+                              progress.trained_steps(), progress.epoch()}) {
     if (count >= 0 && count <= kMaxCount) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
@@ -204,6 +204,7 @@ JobReport JobBook::Total(absl::Time now) const {
   for (const Progress& worker : workers_) {
     total.samples += worker.samples();
     total.max_step = std::max(total.max_step, worker.step());
+    total.trained_steps = std::max(total.trained_steps, worker.trained_steps());
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     AddCounts(worker.bytes(), &total.bytes);
     AddCounts(worker.updates_sent(), &total.updates_sent);

@@ -45,12 +45,13 @@ struct JobReport {
   double seconds = 0;  // from START to the end barrier
   int64_t samples = 0;
   int64_t max_step = 0;
+  int64_t trained_steps = 0;  // of them, those with rows
   double samples_per_second = 0;
   std::string evaluation_json;                   // the last one of rank 0; empty if there was none
   std::vector<TableReport> tables;               // by table id, merged over shards
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
-  Distribution in_flight_depth;           // merged over workers
-  std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
+  Distribution in_flight_depth;                  // merged over workers
+  std::map<std::string, uint64_t> bytes;         // by kind of traffic; see JobBook
   std::map<std::pair<std::string, std::string>, Path>
       paths;                     // last choice, by (from, to and for what)
   std::string collectives_json;  // what rank 0 says of dense gradients; empty: nothing

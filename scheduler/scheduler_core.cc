@@ -361,6 +361,9 @@ void SchedulerCore::PublishFirstView() {
   }
   view_.set_coordinator(options_.coordinator);
   view_.set_run(options_.run);
+  view_.set_init_from(options_.models.init_from);
+  for (const std::string& table : options_.models.only_tables) view_.add_only_table(table);
+  view_.set_save_to(options_.models.save_to);
   for (RangeInfo& range : DealRanges(plan_)) *view_.add_range() = std::move(range);
   phase_ = Phase::kStarting;
   phase_since_ = now_;

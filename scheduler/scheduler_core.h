@@ -38,6 +38,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -80,12 +81,20 @@ struct SchedulerEvent {
   int server = 0, shard = 0;
 };
 
+// What a job begins with and leaves behind; for the views, so that all nodes do the same.
+struct ModelPaths {
+  std::string init_from;                 // a save; empty: first values
+  std::vector<std::string> only_tables;  // of it, these tables alone; none: all of it
+  std::string save_to;                   // the folder of models; empty: no save at the end
+};
+
 class SchedulerCore {
  public:
   struct Options {
     SchedulerTimes times;
     std::string coordinator;  // of collectives, host:port; for the views
     uint64_t run = 0;         // for the views; names this run among all
+    ModelPaths models = {};
   };
 
   explicit SchedulerCore(const JobPlan& plan) : SchedulerCore(plan, Options()) {}

@@ -33,7 +33,7 @@ class Shell {
       : options_(options),
         transport_(transport),
         transport_name_(transport_name),
-        core_(options.plan, {options.times, coordinator, options.incarnation}) {}
+        core_(options.plan, {options.times, coordinator, options.incarnation, options.models}) {}
 
   absl::Status Run() {
     if (!options_.out_dir.empty()) {

@@ -32,6 +32,7 @@ struct SchedulerOptions {
   std::string bind = "tcp://127.0.0.1:*";
   std::string advertised_host;               // needed if `bind` names all hosts
   std::string out_dir;                       // empty = no files, the address among them
+  ModelPaths models;                         // paths that every node can reach
   std::FILE* progress = nullptr;             // not owned; null = no events
   const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job
   const std::atomic<int>* save = nullptr;    // each change asks for a save to out_dir/model

@@ -40,6 +40,8 @@ uint64_t Sent(const JobReport& report, const TableReport& table) {
   return it == report.updates_sent.end() ? table.sent() : it->second;
 }
 
+// Each update that arrived is applied, alone or merged with those of other workers in the same step
+// (BSP, FIXED_DELAY), or dropped.
 json UpdatesJson(const JobReport& report) {
   uint64_t sent = 0, arrived = 0;
   TableReport sum;
@@ -50,8 +52,8 @@ json UpdatesJson(const JobReport& report) {
   arrived = sum.sent();
   return {{"sent", sent},
           {"arrived", arrived},
-          {"applied", sum.applied()},
-          {"merged", sum.merged()},
+          {"applied", sum.applied() + sum.merged()},
+          {"applied_merged", sum.merged()},
           {"dropped", sum.dropped()}};
 }
 
@@ -63,8 +65,8 @@ json TablesJson(const JobReport& report) {
                           {"updates",
                            {{"sent", Sent(report, table)},
                             {"arrived", table.sent()},
-                            {"applied", table.applied()},
-                            {"merged", table.merged()},
+                            {"applied", table.applied() + table.merged()},
+                            {"applied_merged", table.merged()},
                             {"dropped", table.dropped()}}}};
   }
   return out;
@@ -147,7 +149,8 @@ json SummaryJson(const JobPlan& plan, const JobReport& report, absl::string_view
               {"policy", PolicyJson(plan)},
               {"reproducible", plan.job.reproducible()},
               {"transport", Carriers(report, transport)},
-              {"steps", report.max_step},
+              {"steps", report.trained_steps},
+              {"closing_steps", report.max_step - report.trained_steps},
               {"samples", report.samples},
               {"seconds", report.seconds},
               {"samples_per_second", report.samples_per_second},

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;  // 1 did not say what the numbers mean
 constexpr char kChecksumField[] = "xxh3";
 
 // Programs that read JSON numbers as doubles would round them.
@@ -43,6 +43,11 @@ class Fields {
     const Json* const field = Find(from, name);
     if (field != nullptr && field->is_string()) return field->get<std::string>();
     Refuse(name, "a text");
+    return "";
+  }
+  std::string String(const Json& field) {
+    if (field.is_string()) return field.get<std::string>();
+    Refuse("list", "of texts");
     return "";
   }
   // A name in the folder of the save, not a path that leads out of it.
@@ -99,8 +104,19 @@ Manifest Read(const Json& json, absl::Status* status) {
   manifest.job = fields.String(json, "job");
   manifest.job_hash = fields.HexNumber(json, "job_hash");
   manifest.step = fields.Number(json, "step");
+  manifest.seed = fields.HexNumber(json, "seed");
+  manifest.model = fields.String(json, "model");
+  manifest.optimizer = fields.String(json, "optimizer");
+  manifest.data = fields.String(json, "data");
+  manifest.hashing = fields.String(json, "hashing");
   for (const Json& table : fields.List(json, "tables")) {
-    manifest.tables.push_back({fields.String(table, "name"), fields.HexNumber(table, "salt")});
+    SavedTable& t = manifest.tables.emplace_back();
+    t.name = fields.String(table, "name");
+    t.salt = fields.HexNumber(table, "salt");
+    t.dim = fields.Number(table, "dim");
+    for (const Json& field : fields.List(table, "fields")) t.fields.push_back(fields.String(field));
+    t.initializer = fields.String(table, "initializer");
+    t.optimizer = fields.String(table, "optimizer");
   }
   for (const Json& parameter : fields.List(json, "dense")) {
     SavedParameter& p = manifest.dense.emplace_back();
@@ -134,11 +150,21 @@ std::string EncodeManifest(const Manifest& manifest) {
                {"job", manifest.job},
                {"job_hash", Hex(manifest.job_hash)},
                {"step", static_cast<uint64_t>(std::max<int64_t>(manifest.step, 0))},
+               {"seed", Hex(manifest.seed)},
+               {"model", manifest.model},
+               {"optimizer", manifest.optimizer},
+               {"data", manifest.data},
+               {"hashing", manifest.hashing},
                {"tables", Json::array()},
                {"dense", Json::array()},
                {"files", Json::array()}};
   for (const SavedTable& t : manifest.tables) {
-    json["tables"].push_back({{"name", t.name}, {"salt", Hex(t.salt)}});
+    json["tables"].push_back({{"name", t.name},
+                              {"salt", Hex(t.salt)},
+                              {"dim", static_cast<uint64_t>(std::max<int64_t>(t.dim, 0))},
+                              {"fields", t.fields},
+                              {"initializer", t.initializer},
+                              {"optimizer", t.optimizer}});
   }
   for (const SavedParameter& p : manifest.dense) {
     Json shape = Json::array();

@@ -31,6 +31,10 @@ struct SavedFile {
 struct SavedTable {
   std::string name;
   uint64_t salt = 0;  // of Position(): files are cut by positions under it
+  int64_t dim = 0;
+  std::vector<std::string> fields;  // that read it; none of dense tables
+  std::string initializer;          // of rows that nobody has touched, as text
+  std::string optimizer;            // RowOptimizer::name()
 
   friend bool operator==(const SavedTable&, const SavedTable&) = default;
 };
@@ -48,6 +52,12 @@ struct Manifest {
   std::string job;        // its name
   uint64_t job_hash = 0;  // JobPlan::hash
   int64_t step = 0;       // the steps before it are in the save
+  // What gives the numbers their meaning (save_check.h compares it with a job).
+  uint64_t seed = 0;      // of first values
+  std::string model;      // Job.model, as text
+  std::string optimizer;  // RowOptimizer::name() of the dense parameters
+  std::string data;       // DescribeData()
+  std::string hashing;    // of ids: kKeyHashing
   std::vector<SavedTable> tables;
   std::vector<SavedParameter> dense;  // in the order of the flat buffer
   std::vector<SavedFile> files;       // by name

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "server/range_file.h"
+#include "server/save_check.h"
 
 namespace tandem {
 namespace {
@@ -124,6 +125,18 @@ absl::Status CheckParameters(const std::vector<SavedParameter>& saved,
   return absl::OkStatus();
 }
 
+// The slots of another optimizer mean nothing to this one: its own have first values.
+void StartSlotsAfresh(const RowOptimizer& optimizer, RangeImage* image) {
+  if (image->optimizer == optimizer.name()) return;
+  image->optimizer = optimizer.name();
+  image->slots_per_row = optimizer.slots_per_row(image->dim);
+  const auto slots = static_cast<size_t>(image->slots_per_row);
+  image->slots.assign(image->keys.size() * slots, 0.0f);
+  for (size_t i = 0; i < image->keys.size(); ++i) {
+    optimizer.InitSlots(image->dim, absl::MakeSpan(image->slots).subspan(i * slots, slots));
+  }
+}
+
 }  // namespace
 
 absl::Status BeginSave(const std::string& save) {
@@ -157,10 +170,9 @@ absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t r
   manifest.job_hash = plan.hash;
   manifest.step = step;
   manifest.dense = dense;
+  DescribeMeaning(plan, &manifest);
   TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(save));
-  for (const TablePlan& table : plan.tables) {
-    if (table.dense && plan.groups[table.group].policy.delay() == 0) continue;  // see IsSaved
-    manifest.tables.push_back({table.name, table.salt});
+  for (const SavedTable& table : manifest.tables) {
     TANDEM_RETURN_IF_ERROR(CheckCover(save, manifest.files, table.name));
   }
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(PathIn(save, kManifest), EncodeManifest(manifest)));
@@ -248,10 +260,13 @@ bool SavedModel::HasTable(const std::string& table) const {
                      [&](const SavedTable& saved) { return saved.name == table; });
 }
 
-absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges, BufferSource& source) const {
+absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges,
+                                    const std::vector<std::string>& only,
+                                    BufferSource& source) const {
   std::map<const SavedFile*, std::vector<Range*>> readers;  // a file is read once
   for (Range* range : ranges) {
     const TablePlan& table = *range->table().plan;
+    if (!only.empty() && std::count(only.begin(), only.end(), table.name) == 0) continue;
     if (table.dense && !HasTable(table.name)) continue;  // nothing of it was held back
     TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
     for (const SavedFile& file : manifest_.files) {
@@ -262,7 +277,8 @@ absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges, BufferSou
     }
   }
   for (const auto& [file, wanted] : readers) {
-    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(*file));
+    TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
+    StartSlotsAfresh(*wanted[0]->table().optimizer, &image);
     for (Range* range : wanted) {
       const absl::Status loaded = range->LoadSaved(image, source);
       if (!loaded.ok()) return WithPath(PathOf(*file), loaded);

@@ -64,8 +64,9 @@ class SavedModel {
   // Fills the ranges with their rows (not those of dense tables, which a worker assigns) and with
   // the steps that a fixed delay held back; those lie in memory from `source`. The files may have
   // cut the table into other ranges, under another salt. Refuses what is of another table,
-  // optimizer or dim.
-  absl::Status LoadRanges(const std::vector<Range*>& ranges, BufferSource& source) const;
+  // dim; with another optimizer, slots start afresh. `only`: of these tables alone; none: of all.
+  absl::Status LoadRanges(const std::vector<Range*>& ranges, const std::vector<std::string>& only,
+                          BufferSource& source) const;
 
   // For a job without dense parameters on servers: refuses a save of one that had them there and
   // held some of their updates back.

@@ -216,9 +216,12 @@ class ShardThread {
       }
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
-    if (first && !options_.init_from.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(options_.init_from));
-      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges(), *transport_));
+    const View& view = *task.view;
+    if (first && !view.init_from().empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(view.init_from()));
+      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges(),
+                                              {view.only_table().begin(), view.only_table().end()},
+                                              *transport_));
     }
     return absl::OkStatus();
   }

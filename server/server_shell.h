@@ -14,7 +14,6 @@ namespace tandem {
 struct ServerOptions {
   JobPlan plan;
   JobMember::Options member;  // but what the shell knows: role, endpoints
-  std::string init_from;      // directory of a save; empty = first values
   std::string record_dir;     // where staleness records go, if the job asks for them
 };
 

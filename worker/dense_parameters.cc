@@ -93,11 +93,12 @@ absl::Status DenseParameters::Load(const RangeImage& image) {
         absl::StrCat("dense file of table \"", image.table, "\" with ", image.keys.size(),
                      " blocks; the model has ", block_keys_.size(), ": is it of another model?"));
   }
-  if (image.optimizer != optimizer_->name() || image.slots.size() != slots_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("dense file of optimizer ", image.optimizer,
-                                                   ", the job's is ", optimizer_->name()));
-  }
   std::copy(image.weights.begin(), image.weights.end(), values_.begin());
+  if (image.optimizer != optimizer_->name()) return absl::OkStatus();  // slots keep first values
+  if (image.slots.size() != slots_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense file with ", image.slots.size(), " slots, want ", slots_.size()));
+  }
   std::copy(image.slots.begin(), image.slots.end(), slots_.begin());
   return absl::OkStatus();
 }

@@ -58,6 +58,7 @@ class DenseParameters {
   // As a range file of the table "dense", and back. INVALID_ARGUMENT if it is of another model or
   // optimizer.
   std::string EncodeFile() const;
+  // With another optimizer slots keep their first values.
   absl::Status Load(const RangeImage& image);
 
  private:

@@ -11,6 +11,7 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   loss_samples_ += slot.batch.samples;
   if (slot.recent_auc > 0) recent_auc_ = slot.recent_auc;
   ++steps_;
+  if (slot.batch.samples > 0) ++trained_steps_;
   in_flight_sum_ += static_cast<double>(in_flight);
   in_flight_max_ = std::max(in_flight_max_, static_cast<double>(in_flight));
 }
@@ -20,6 +21,7 @@ Progress TrainerReport::Take(const JobPlan& plan, const ClientCore& client, int6
   Progress p;
   p.set_epoch(epoch);
   p.set_step(step);
+  p.set_trained_steps(trained_steps_);
   p.set_samples(samples_);
   p.set_loss_sum(std::exchange(loss_sum_, 0));
   p.set_loss_samples(std::exchange(loss_samples_, 0));

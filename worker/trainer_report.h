@@ -39,6 +39,7 @@ class TrainerReport {
   double recent_auc_ = 0;
   std::string evaluation_json_;
   uint64_t steps_ = 0;
+  int64_t trained_steps_ = 0;
   double in_flight_sum_ = 0, in_flight_max_ = 0;
   uint64_t collective_bytes_ = 0;
 };

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/trace.h"
+#include "data/statistics.h"
 #include "node/job_member.h"
 #include "node/log.h"
 #include "node/work_thread.h"
@@ -61,7 +62,7 @@ bool IsRead(const TrainerTask& task) {
 
 class Worker {
  public:
-  explicit Worker(const WorkerOptions& options) : options_(options) {}
+  explicit Worker(const WorkerOptions& options) : options_(options), plan_(options.plan) {}
 
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(transport_, options_.member.make_transport(self_));
@@ -164,7 +165,7 @@ class Worker {
             [&](const GatherDenseTask&) { return GatherDense(); },
             [&](const WriteDenseTask& t) { return WriteDense(t); },
             [&](const CommitSaveTask& t) {
-              return CommitSave(*t.directory, options_.plan, run_, t.step, runner_->Parameters());
+              return CommitSave(*t.directory, plan_, run_, t.step, runner_->Parameters());
             },
         },
         task);
@@ -288,20 +289,23 @@ class Worker {
     log_ = Log("worker", rank);
     coordinator_ = view.coordinator();
     member_->progress().SetActivity({"opening data and model", {}});
-    TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(options_.plan, rank));
+    // The dense part is taken with all of a save, or not at all.
+    const std::string init_from = view.only_table().empty() ? view.init_from() : "";
+    TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
+    TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, rank, init_from));
     TrainerCore::Options trainer;
     if (!options_.trace_path.empty()) {
       trace_ = std::make_unique<Trace>(absl::StrCat("worker ", rank), rank);
     }
     trainer.rank = rank;
     trainer.incarnation = options_.member.incarnation;
-    trainer.save = !options_.save_path.empty();
-    trainer.save_path = options_.save_path;
+    trainer.save = !view.save_to().empty();
+    trainer.save_path = view.save_to();
     trainer.run = run_ = view.run();
     trainer.evaluate = runner_->has_test_data();
     trainer.estimated_rows = runner_->EstimatedRows();
-    TANDEM_ASSIGN_OR_RETURN(
-        trainer_, TrainerCore::New(options_.plan, trainer, runner_->dense(), *transport_));
+    TANDEM_ASSIGN_OR_RETURN(trainer_,
+                            TrainerCore::New(plan_, trainer, runner_->dense(), *transport_));
     const auto run = [this](TrainerTask task) {
       absl::Status status = RunTask(task);
       done_queue_->Push({std::move(task), std::move(status)});
@@ -309,6 +313,16 @@ class Worker {
     reader_ = std::make_unique<TaskThread>(run);
     computer_ = std::make_unique<TaskThread>(run);
     return absl::OkStatus();
+  }
+
+  // What the numbers of the model mean: as its save says, else as the training rows do.
+  absl::Status FillPlan(const std::string& init_from) {
+    std::string description;
+    if (!init_from.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(init_from));
+      description = saved.manifest().data;
+    }
+    return FillFromData(description, &plan_);
   }
 
   void SetAddresses(absl::Time now, const View& view) {
@@ -360,6 +374,7 @@ class Worker {
   }
 
   const WorkerOptions& options_;
+  JobPlan plan_;  // that of the options, with statistics
   EndpointId self_ = EndpointId::Worker(0);
   Log log_{"worker"};
   uint64_t seen_progress_ = 0;

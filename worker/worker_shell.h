@@ -19,8 +19,10 @@ struct WorkerOptions {
   JobPlan plan;
   JobMember::Options member;       // but what the shell knows: role, endpoints
   std::shared_ptr<PathLog> paths;  // what the transports have chosen; may be null
-  MakeTaskRunner make_runner;      // once the rank is known
-  std::string save_path;           // where the model is saved at the end; empty = nowhere
+  // Once the rank is known. `init_from`: the save that the dense part is taken from; empty: none.
+  std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const JobPlan& plan, int rank,
+                                                            const std::string& init_from)>
+      make_runner;
   // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;

@@ -50,7 +50,7 @@ for variant in "${variants[@]}"; do
   [[ $name == plain || $name =~ $only ]] || continue
   own=()
   for pair in ${variant#*|}; do own+=(--set "$pair"); done
-  if ! nice "$build/bin/tandem" run "$job" --out "$out/$name" --no-save ${set[@]+"${set[@]}"} "${own[@]}" \
+  if ! nice "$build/bin/tandem" run "$job" --out "$out/$name" --overwrite --no-save ${set[@]+"${set[@]}"} "${own[@]}" \
       >"$out/$name.log" 2>&1; then
     tail -1 "$out/$name.log" >&2
   fi

@@ -59,7 +59,7 @@ for ((round = 1; round <= rounds; ++round)); do
   dir=$out/round-$round
   mkdir -p "$dir"
   ip netns exec $a "$build/bin/tandem-scheduler" "${job[@]}" --bind 'tcp://10.78.1.1:*' \
-    --out "$dir" >"$dir/scheduler.txt" 2>"$dir/scheduler.log" &
+    --out "$dir" --overwrite --no-save >"$dir/scheduler.txt" 2>"$dir/scheduler.log" &
   scheduler=$!
   for _ in $(seq 100); do grep -q '"address"' "$dir/scheduler.txt" && break; sleep 0.1; done
   address=$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' "$dir/scheduler.txt" | head -1)

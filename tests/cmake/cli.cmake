@@ -1,6 +1,6 @@
 # The command line as a user meets it. These start whole jobs, and so need LibTorch.
 if(TANDEM_TORCH)
-  foreach(name refusal_test kill_test netns_test pin_test terminal_test)
+  foreach(name output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test)
     tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/integration/${name}.cc
                 DEPS tandem::run_job tandem::small_job
                 LABELS integration TIMEOUT 600)
@@ -8,6 +8,7 @@ if(TANDEM_TORCH)
   endforeach()
   target_link_libraries(terminal_test PRIVATE util)  # forkpty
   target_link_libraries(kill_test PRIVATE tandem::rdma)
+  target_link_libraries(output_folder_test PRIVATE tandem::cli)
   tandem_test(doctor_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/doctor_test.cc
               DEPS tandem::run_job tandem::doctor LABELS integration TIMEOUT 300)
   add_dependencies(doctor_run_test tandem tandem-scheduler tandem-server tandem-worker)

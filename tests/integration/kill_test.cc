@@ -68,10 +68,12 @@ class KillTest : public ::testing::Test {
   }
 
   // Waits for the end of a run that must fail, and looks for what is left.
-  RunResult ExpectFailure(RunningJob* job, const std::vector<std::string>& words) {
+  // `signal`: that the driver was sent, and so dies of; 0: none.
+  RunResult ExpectFailure(RunningJob* job, const std::vector<std::string>& words, int signal = 0) {
     RunResult result = job->Finish(patience_ * kNaming);
     EXPECT_FALSE(result.timed_out) << result.DebugString();
-    EXPECT_EQ(result.exit_code, 1) << result.DebugString();
+    EXPECT_EQ(result.signal, signal) << result.DebugString();
+    EXPECT_EQ(result.exit_code, signal == 0 ? 1 : -1) << result.DebugString();
     EXPECT_TRUE(absl::StartsWith(LastLine(result.output), "tandem run: failed: ")) << result.output;
     for (const std::string& word : words) EXPECT_THAT(LastLine(result.output), HasSubstr(word));
     EXPECT_TRUE(job->WaitForNobody(patience_ * kGone)) << "left: " << job->Roles().size();
@@ -232,14 +234,14 @@ TEST_P(SignalTest, EndsTheRunInOrder) {
   RunningJob job(Endless());
   ASSERT_TRUE(Trains(&job));
   job.driver().Signal(GetParam());
-  ExpectFailure(&job, {"stopped by a signal"});
+  ExpectFailure(&job, {"stopped by a signal"}, GetParam());
 }
 
 TEST_P(SignalTest, EndsARunThatHasJustBegun) {
   RunningJob job(Endless());
   ASSERT_GT(job.WaitForRole("scheduler", kStart), 0);
   job.driver().Signal(GetParam());
-  ExpectFailure(&job, {"stopped by a signal"});
+  ExpectFailure(&job, {"stopped by a signal"}, GetParam());
 }
 
 // Nobody has begun: there is nothing to wait for, not even for a process that does not answer.
@@ -251,7 +253,7 @@ TEST_P(SignalTest, EndsARunThatCannotStartAtOnce) {
   absl::SleepFor(absl::Seconds(1));  // the others register and wait for it
   const absl::Time told = MonotonicNow();
   job.driver().Signal(GetParam());
-  ExpectFailure(&job, {"stopped by a signal"});
+  ExpectFailure(&job, {"stopped by a signal"}, GetParam());
   EXPECT_LT(MonotonicNow() - told, patience_ * kAtOnce);
 }
 
@@ -277,7 +279,7 @@ TEST_P(StallTest, IsReportedByNameAndGoesOn) {
   EXPECT_TRUE(job.driver().WaitForOutput(name + " is back", kReported)) << job.driver().Output();
   EXPECT_EQ(job.Roles().size(), 5u);
   job.driver().Signal(SIGINT);
-  ExpectFailure(&job, {"stopped by a signal"});
+  ExpectFailure(&job, {"stopped by a signal"}, SIGINT);
 }
 
 TEST_P(StallTest, IsDeadIfItStaysSilent) {

@@ -162,7 +162,6 @@ TEST_F(NetnsTest, SameBitsAsOneMachine) {
     }
     const std::string index = absl::StrCat(i);
     nodes.push_back(Start(hosts, host, "server-" + index, "tandem-server", flags));
-    flags.insert(flags.end(), {"--save", there + "/model"});
     nodes.push_back(Start(hosts, host, "worker-" + index, "tandem-worker", flags));
   }
   EXPECT_TRUE(scheduler->WaitFor(kEnd)) << scheduler->Output();
@@ -225,7 +224,6 @@ TEST_F(NetnsTest, HierarchicalAllReduceAcrossHosts) {
     const int host = i < 2 ? 2 : 3;
     more = on(host);
     more.insert(more.end(), {"--scheduler", address, "--index", absl::StrCat(std::max(0, i))});
-    if (i >= 0) more.insert(more.end(), {"--save", there + "/model"});
     nodes.push_back(Start(hosts, host, absl::StrCat("node-", i),
                           i < 0 ? "tandem-server" : "tandem-worker", more));
   }

@@ -1,5 +1,7 @@
 // What a new user gets wrong: each mistake ends with one clear line on stderr and exit status 2,
 // before any process is started. And the three text formats, each trained from its config.
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -117,11 +119,18 @@ TEST_F(RefusalTest, HelpIsNotAnError) {
   }
 }
 
+TEST_F(RefusalTest, Version) {
+  const Ended ended = Tandem({"--version"});
+  EXPECT_EQ(ended.code, 0);
+  EXPECT_TRUE(absl::StartsWith(ended.out, "tandem ")) << ended.out;
+  EXPECT_EQ(std::count(ended.out.begin(), ended.out.end(), '\n'), 1);
+}
+
 TEST_F(RefusalTest, CommandsAndFlags) {
   ExpectRefused(Tandem({"train"}), {"'train'", "run, datagen"});
   ExpectRefused(Tandem({"--verbose"}), {"--verbose", "tandem --help"});
   ExpectRefused(Tandem({"run"}), {"tandem run: ", "job is required"});
-  ExpectRefused(Tandem({"run", libsvm_}), {"--out is required"});
+  ExpectRefused(Tandem({"run", libsvm_, "--out", ""}), {"--out", "empty name"});
   ExpectRefused(Tandem({"run", libsvm_, "--out", Out(), "--epochs", "3"}), {"--epochs"});
   ExpectRefused(Tandem({"run", libsvm_, libsvm_, "--out", Out()}), {libsvm_});
 }
@@ -132,7 +141,7 @@ TEST_F(RefusalTest, JobFile) {
   ExpectRunRefused(Write("empty.textproto", ""), {}, {"empty.textproto", "cluster.workers"});
   ExpectRunRefused(Write("noise.textproto", "\x01\xff\xfe{{{"), {}, {"noise.textproto:1:"});
   const std::string unknown = Write("unknown.textproto", "name: \"x\"\ntrain { bacth: 3 }\n");
-  ExpectRunRefused(unknown, {}, {"unknown.textproto:2:9", "bacth", "batch"});
+  ExpectRunRefused(unknown, {}, {"unknown.textproto:2:9", "bacth", "did you mean \"batch\"?"});
 }
 
 // LibTorch as Debian has it, without CUDA. With one that has it there is nothing to refuse.
@@ -164,7 +173,9 @@ TEST_F(RefusalTest, RulesAndCostsOfCollectives) {
 TEST_F(RefusalTest, Settings) {
   ExpectRunRefused(libsvm_, {"batch"}, {"--set batch", "path=value"});
   ExpectRunRefused(libsvm_, {"=3"}, {"path=value"});
-  ExpectRunRefused(libsvm_, {"train.bacth=3"}, {"train.bacth=3", "batch"});
+  ExpectRunRefused(libsvm_, {"train.bacth=3"}, {"train.bacth=3", "did you mean \"batch\"?"});
+  ExpectRunRefused(libsvm_, {"train.epochs=0"}, {"train.epochs=0", "at least 1"});
+  ExpectRunRefused(libsvm_, {"train.epochs="}, {"--set train.epochs="});
   ExpectRunRefused(libsvm_, {"train.batch=many"}, {"train.batch=many", "many"});
   ExpectRunRefused(libsvm_, {"table[0].dim=-4"}, {"table[0].dim", "-4"});
   ExpectRunRefused(libsvm_, {"table[7].dim=4"}, {"table[7]"});
@@ -184,6 +195,45 @@ TEST_F(RefusalTest, HeldUpdatesThatDoNotFit) {
   ExpectRunRefused(libsvm_,
                    {"policy={kind: FIXED_DELAY delay: 1000}", "limits.held_bytes_per_shard=100000"},
                    {"limits.held_bytes_per_shard: 100000", "delay 1000"});
+}
+
+TEST_F(RefusalTest, WhatAModelCannotReadIsSeenBeforeItIsMade) {
+  ExpectRunRefused(libsvm_, {"model={dlrm {bottom: [8]}}", "table[0].dim=8"},
+                   {"model.dlrm", "no numeric columns", "use mlp"});
+}
+
+// Where a role listens and whom it looks for is checked before it starts.
+TEST_F(RefusalTest, Addresses) {
+  // A port that is taken: by this test.
+  const int taken = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof at;
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&at), bytes), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&at), &bytes), 0);
+  const std::string port = absl::StrCat("tcp://127.0.0.1:", ntohs(at.sin_port));
+
+  const auto refused = [&](const std::string& program, const std::vector<std::string>& flags,
+                           const std::vector<std::string>& words) {
+    std::vector<std::string> argv = {ProgramPath(program), "--job", libsvm_};
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    SCOPED_TRACE(absl::StrJoin(argv, " "));
+    const RunResult run = RunProgram(argv, kLimit);
+    EXPECT_EQ(run.exit_code, 2) << run.DebugString();
+    EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1) << run.output;
+    for (const std::string& word : words) EXPECT_THAT(run.output, HasSubstr(word));
+  };
+  refused("tandem-scheduler", {"--bind", port}, {port, "in use", "another port"});
+  refused("tandem-scheduler", {"--bind", "tcp://127.0.0.1:99999"}, {"99999", "up to 65535"});
+  refused("tandem-scheduler", {"--bind", "tcp://127.0.0.1:http"}, {"a port is a number"});
+  refused("tandem-scheduler", {"--bind", "tcp://0.0.0.0:*"}, {"0.0.0.0", "--advertise"});
+  refused("tandem-server", {"--scheduler", "tcp://no.such.host.invalid:7000"},
+          {"--scheduler", "no.such.host.invalid", "not known"});
+  refused("tandem-worker", {"--scheduler", "tcp://127.0.0.1:70000"}, {"70000", "up to 65535"});
+  refused("tandem-worker", {"--scheduler", port, "--bind", "tcp://*:0"}, {"--advertise"});
+  close(taken);
 }
 
 TEST_F(RefusalTest, SetTakesOneValueSoTheJobMayFollow) {

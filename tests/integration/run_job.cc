@@ -41,6 +41,7 @@ std::vector<std::string> RunCommandLine(const RunArguments& arguments) {
     argv.insert(argv.end(), {"--init-from", arguments.init_from});
   }
   if (!arguments.save) argv.push_back("--no-save");
+  argv.insert(argv.end(), arguments.flags.begin(), arguments.flags.end());
   return argv;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optim/initializer.h"
 #include "optim/optimizer.h"
@@ -29,6 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Settings = std::vector<std::string>;
+using ::testing::HasSubstr;
 
 Settings Join(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -99,10 +101,8 @@ RunResult SaveTest::trained_;
 int SaveTest::loads_ = 0;
 
 // Save, load, no step: the evaluation is that of the run that saved, to the last bit, on any number
-// of servers and wherever the dense part lives; and what is saved again is the same model.
+// of servers and wherever the dense part lives.
 TEST_F(SaveTest, LoadsOnAnyNumberOfServers) {
-  const absl::StatusOr<ModelBits> model = ReadSavedModel(Trained());
-  ASSERT_TRUE(model.ok()) << model.status();
   ASSERT_TRUE(trained_.summary["eval"].contains("logloss")) << trained_.DebugString();
   const std::vector<Settings> variants = {
       {"cluster.servers=1"},
@@ -115,9 +115,7 @@ TEST_F(SaveTest, LoadsOnAnyNumberOfServers) {
     ASSERT_TRUE(run.ok()) << run.DebugString();
     EXPECT_EQ(run.summary["eval"].dump(), trained_.summary["eval"].dump());
     EXPECT_EQ(run.summary["samples"], 0);
-    const absl::StatusOr<ModelBits> again = ReadSavedModel(job_->File(out + "/model"));
-    ASSERT_TRUE(again.ok()) << again.status();
-    EXPECT_EQ(Difference(*model, *again), "");
+    EXPECT_FALSE(fs::exists(job_->File(out + "/model"))) << "there is nothing new to save";
   }
 }
 
@@ -246,7 +244,7 @@ TEST_P(SaveInTheMiddleTest, IsOneMomentOfTheRun) {
   job.driver().Signal(SIGTERM);  // there is no need to train to the end
   const RunResult run = job.Finish(kRunLimit);
   ASSERT_TRUE(there) << run.DebugString();
-  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_EQ(run.signal, SIGTERM) << run.DebugString();
 
   const int64_t step = SavedModel::Open(save)->manifest().step;
   EXPECT_GE(step, 5);
@@ -338,14 +336,17 @@ TEST_F(SaveTest, AForeignFileIsRefused) {
 TEST_F(SaveTest, ASecondRunIntoTheSameFolderLeavesAWholeSave) {
   fs::copy(job_->File("trained"), job_->File("twice"), fs::copy_options::recursive);
   const std::string first = SavedModel::Open(job_->File("twice/model"))->folder();
-  const RunResult second =
-      RunJob(job_->Arguments("twice", Join(kShort, {"cluster.servers=3", "seed=2"})));
+  RunArguments again = job_->Arguments("twice", Join(kShort, {"cluster.servers=3", "seed=2"}));
+  again.flags = {"--overwrite"};
+  const RunResult second = RunJob(again);
   ASSERT_TRUE(second.ok()) << second.DebugString();
   const absl::StatusOr<SavedModel> saved = SavedModel::Open(job_->File("twice/model"));
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_NE(saved->folder(), first);
   EXPECT_FALSE(fs::exists(first));
-  EXPECT_EQ(saved->manifest().step, second.summary["steps"]);
+  EXPECT_EQ(second.summary["steps"], 40) << "max_steps, to the step";
+  EXPECT_EQ(second.summary["closing_steps"], 1) << "that the workers ended the epoch with";
+  EXPECT_EQ(saved->manifest().step, 41);
   const RunResult loaded = Load(job_->File("twice/model"), {"seed=2"});
   ASSERT_TRUE(loaded.ok()) << loaded.DebugString();
   EXPECT_EQ(loaded.summary["eval"].dump(), second.summary["eval"].dump());
@@ -387,7 +388,9 @@ TEST_F(SaveTest, ASecondRunThatDiesInItsSaveLeavesTheFirst) {
   for (int attempt = 0; !killed && attempt < 20; ++attempt) {
     const std::string out = absl::StrCat("killed-", attempt);
     fs::copy(job_->File("trained"), job_->File(out), fs::copy_options::recursive);
-    killed = KillInTheSave(job_->Arguments(out, Join(kShort, {"seed=2"})));
+    RunArguments second = job_->Arguments(out, Join(kShort, {"seed=2"}));
+    second.flags = {"--overwrite"};
+    killed = KillInTheSave(second);
     if (!killed) continue;
     const absl::StatusOr<ModelBits> left = ReadSavedModel(job_->File(out + "/model"));
     ASSERT_TRUE(left.ok()) << left.status();
@@ -404,20 +407,27 @@ TEST_F(SaveTest, ASecondRunThatDiesInItsSaveLeavesTheFirst) {
 TEST_F(SaveTest, LoadsUnderAnotherSeed) {
   const absl::StatusOr<ModelBits> model = ReadSavedModel(Trained());
   ASSERT_TRUE(model.ok()) << model.status();
-  const std::string out = absl::StrCat("load-", loads_);
-  const RunResult run = Load(Trained(), {"seed=77"});
+  // Rows that no step changes; other data make others.
+  RunArguments arguments = job_->Arguments(
+      "another-seed",
+      {"train.max_steps=2", "seed=77", "table[0].frozen=true", "table[1].frozen=true"});
+  arguments.init_from = Trained();
+  const RunResult run = RunJob(arguments);
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  const absl::StatusOr<ModelBits> again = ReadSavedModel(job_->File(out + "/model"));
+  EXPECT_THAT(run.output, HasSubstr("seed is 77, the save's is 7"));
+  const absl::StatusOr<ModelBits> again = ReadSavedModel(arguments.out + "/model");
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_EQ(Difference(*model, *again), "");
+  for (const char* table : {"some", "rest"}) {
+    for (const auto& [key, row] : model->at(table)) {
+      ASSERT_EQ(again->at(table).count(key), 1u) << table << " " << key;
+      EXPECT_EQ(again->at(table).at(key), row) << table << " " << key;
+    }
+  }
 }
 
-// A save of another model: other layers, rows of other optimizers.
+// Other layers (start_test and save_check_test have the rest).
 TEST_F(SaveTest, ASaveOfAnotherModelIsRefused) {
-  ExpectRefused(Load(Trained(), {"model.dlrm.top=[320, 160]"}), "dense.part", "another model");
-  ExpectRefused(Load(Trained(), {"table[0].optimizer={kind: SGD learning_rate: 0.1}"}),
-                absl::StrCat(SavedModel::Open(Trained())->folder(), "/some."),
-                "optimizer");  // whichever is first
+  ExpectRefused(Load(Trained(), {"model.dlrm.top=[320, 160]"}), Trained(), "top: 320");
 }
 
 // Before anything is started: no such folder, or one that is no save.

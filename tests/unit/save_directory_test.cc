@@ -161,7 +161,7 @@ class SaveDirectoryTest : public ::testing::Test {
     const absl::StatusOr<SavedModel> saved = SavedModel::Open(path);
     if (!saved.ok()) return saved.status();
     if (const auto dense = saved->ReadDense(kDense); !dense.ok()) return dense.status();
-    return saved->LoadRanges(into->ranges(), buffers_);
+    return saved->LoadRanges(into->ranges(), {}, buffers_);
   }
   void ExpectRefused(const std::string& file, const std::string& why) {
     Table into(plan_, 3);
@@ -375,7 +375,7 @@ TEST_F(SaveDirectoryTest, AnotherModelIsRefused) {
   JobPlan renamed = plan_;
   renamed.tables[0].name = "b";
   Table into(renamed, 2);
-  EXPECT_THAT(std::string(saved->LoadRanges(into.ranges(), buffers_).message()),
+  EXPECT_THAT(std::string(saved->LoadRanges(into.ranges(), {}, buffers_).message()),
               HasSubstr("no table b, it has a"));
 }
 

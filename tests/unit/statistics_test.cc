@@ -213,16 +213,36 @@ TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
       adopt([](Data* data) { data->mutable_columns()->mutable_column(0)->set_clip_max(3); }),
       {"the transform of column '1'", "clip_max 3", "hint"});
   // As a job that starts from a save does.
-  dir.Write(kDataDescriptionFile, description);
   JobPlan next = NumbersPlan({dir.Write("b.csv", RandomRows(&random, 50))}, 1);
   RuleFor("1", &next)->set_log(true);
-  ASSERT_TRUE(FillStatistics(dir.Path("."), &next).ok());
+  ASSERT_TRUE(FillFromData(description, &next).ok());
   EXPECT_EQ(next.job.data().statistics().column(0).mean(),
             plan.job.data().statistics().column(0).mean());
   next.job.mutable_data()->mutable_columns()->clear_column();
-  ExpectOneLine(FillStatistics(dir.Path("."), &next), {"data.textproto: ", "column '1'"});
+  ExpectOneLine(FillFromData(description, &next), {"column '1'"});
   Data data = plan.job.data();
   ExpectOneLine(AdoptDescription("no description {", &data), {"not a description", "hint"});
+}
+
+// Every worker would take the first other label that it meets, and these are not the same ones: the
+// files say which it is, once for all.
+TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
+  const TempDir dir;
+  JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n2,3,8,a\n3,1,7,a\n2,3,8,a\n")}, 2);
+  plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
+  ASSERT_TRUE(FillFromData("", &plan).ok());
+  EXPECT_THAT(plan.job.data().columns().negative(), ElementsAre("2"));
+  auto source = NewTrainSource(plan, 0);  // of the first and the third row
+  ASSERT_TRUE(source.ok()) << source.status();
+  ASSERT_TRUE((*source)->StartEpoch(0).ok());
+  Batch batch;
+  ExpectOneLine((*source)->Next(&batch), {"a.csv:3", "'3'", "expected '1'"});
+
+  // A save has it, too: what counts as 0 does not depend on what is evaluated.
+  JobPlan next = NumbersPlan({dir.Write("b.csv", "3,1,7,a\n")}, 1);
+  next.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
+  ASSERT_TRUE(FillFromData(DescribeData(plan.job.data()), &next).ok());
+  EXPECT_THAT(next.job.data().columns().negative(), ElementsAre("2"));
 }
 
 }  // namespace

@@ -1,0 +1,161 @@
+#include "cli/output_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kLock[] = "lock";
+
+std::string PathIn(const std::string& folder, absl::string_view name) {
+  return absl::StrCat(folder, "/", name);
+}
+
+// "process 123 on HOST since 2026-01-31 14:25:01".
+std::string Holder(pid_t pid) {
+  char host[256] = "";
+  (void)gethostname(host, sizeof host - 1);
+  return absl::StrCat("process ", pid, " on ", host, " since ",
+                      absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()));
+}
+
+// What the lock says of who has it.
+std::string HolderOf(const std::string& folder) {
+  std::ifstream file(PathIn(folder, kLock));
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+absl::Status InUse(const std::string& folder) {
+  const std::string holder = HolderOf(folder);
+  return absl::FailedPreconditionError(
+      absl::StrCat("--out ", folder, ": another run writes into it (",
+                   holder.empty() ? "it has only begun" : holder,
+                   "); hint: name another folder, or wait for its end"));
+}
+
+bool IsOurParents(const std::string& folder) {
+  return absl::StartsWith(HolderOf(folder), absl::StrCat("process ", getppid(), " on "));
+}
+
+absl::Status CheckResults(const std::string& folder) {
+  for (const char* result : {"summary.json", "model/LATEST"}) {
+    std::error_code error;
+    if (!fs::exists(PathIn(folder, result), error)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out ", folder, ": an earlier run has left ", result,
+                     " there; hint: name another folder, or say --overwrite to lose what it left"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string NewFolderName(absl::string_view name) {
+  std::string safe(name);
+  std::replace_if(
+      safe.begin(), safe.end(),
+      [](unsigned char c) { return !absl::ascii_isalnum(c) && c != '_' && c != '-'; }, '_');
+  const std::string folder = absl::StrCat(
+      "out/", safe, "-", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()));
+  std::string free = folder;
+  std::error_code error;
+  for (int n = 2; fs::exists(free, error); ++n) free = absl::StrCat(folder, "-", n);
+  return free;
+}
+
+absl::Status OutputFolder::Check(const std::string& path, bool overwrite) {
+  if (path.empty()) {
+    return absl::InvalidArgumentError(
+        "--out: an empty name; hint: leave --out out, and a folder "
+        "under out/ is made");
+  }
+  const int fd = open(PathIn(path, kLock).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    const bool free = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    close(fd);
+    if (!free) return IsOurParents(path) ? absl::OkStatus() : InUse(path);
+  }
+  return overwrite ? absl::OkStatus() : CheckResults(path);
+}
+
+absl::StatusOr<OutputFolder> OutputFolder::Claim(const std::string& path, bool overwrite) {
+  TANDEM_RETURN_IF_ERROR(Check(path, overwrite));
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("--out ", path, ": cannot be made: ", error.message()));
+  }
+  const std::string lock = PathIn(path, kLock);
+  const int fd = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("--out ", path, ": cannot be written: ", std::strerror(errno)));
+  }
+  OutputFolder folder(path, fd);
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (!IsOurParents(path)) return InUse(path);
+    close(std::exchange(folder.fd_, -1));
+    return folder;
+  }
+  const std::string holder = Holder(getpid()) + "\n";
+  if (ftruncate(fd, 0) != 0 || write(fd, holder.data(), holder.size()) < 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("--out ", path, ": cannot be written: ", std::strerror(errno)));
+  }
+  return folder;
+}
+
+void OutputFolder::Clear(bool keep_model) const {
+  std::error_code ignored;
+  for (const char* name :
+       {"summary.json", "metrics.jsonl", "address", "bad_rows.txt", "collectives"}) {
+    fs::remove_all(PathIn(path_, name), ignored);
+  }
+  if (!keep_model) fs::remove_all(PathIn(path_, "model"), ignored);
+  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool trace = absl::StartsWith(name, "trace-") && absl::EndsWith(name, ".json");
+    const bool record = absl::StartsWith(name, "server-") && absl::EndsWith(name, ".updates");
+    if (trace || record) fs::remove(entry.path(), ignored);
+  }
+}
+
+OutputFolder::OutputFolder(OutputFolder&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+OutputFolder::~OutputFolder() {
+  if (fd_ >= 0) close(fd_);
+}
+
+bool IsInside(const std::string& path, const std::string& folder) {
+  if (path.empty()) return false;
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(path, error);
+  const fs::path outer = fs::weakly_canonical(folder, error);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+}  // namespace tandem

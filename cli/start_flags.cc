@@ -1,0 +1,70 @@
+#include "cli/start_flags.h"
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "server/save_check.h"
+#include "server/save_directory.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> Contradictions(const StartFlags& flags, const JobPlan& plan) {
+  std::vector<std::string> lines;
+  const bool evaluates = plan.job.train().evaluate_only();
+  if (evaluates && flags.init_from.empty()) {
+    lines.emplace_back(
+        "train.evaluate_only: there is no model to evaluate; hint: name a saved one with "
+        "--init-from");
+  }
+  if (flags.only_tables.empty()) return lines;
+  if (flags.init_from.empty()) {
+    lines.emplace_back("--only-tables: of which save? hint: name it with --init-from");
+  } else if (evaluates) {
+    lines.emplace_back(
+        "--only-tables: train.evaluate_only needs the whole model; hint: leave it out, or train");
+  }
+  return lines;
+}
+
+}  // namespace
+
+void AddStartFlags(CLI::App* app, StartFlags* flags) {
+  app->add_option("--init-from", flags->init_from,
+                  "Saved model to start from (a model/ folder, or one save in it)");
+  app->add_option("--only-tables", flags->only_tables,
+                  "Take these tables of --init-from alone, and nothing else of it: a,b")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app->add_flag("!--no-save", flags->save, "Do not write OUT/model at the end");
+}
+
+StartReport CheckStart(const StartFlags& flags, const JobPlan& plan) {
+  StartReport report;
+  report.refused = Contradictions(flags, plan);
+  if (flags.init_from.empty() || !report.refused.empty()) return report;
+  const absl::StatusOr<SavedModel> saved = SavedModel::Open(flags.init_from);
+  if (!saved.ok()) {
+    report.refused.emplace_back(saved.status().message());
+    return report;
+  }
+  const SaveFit fit = CompareSave(saved->manifest(), plan, flags.only_tables);
+  const std::string where = absl::StrCat("--init-from ", flags.init_from, ": ");
+  for (const std::string& line : fit.refused) report.refused.push_back(where + line);
+  for (const std::string& line : fit.said) report.said.push_back(where + line);
+  if (flags.only_tables.empty()) report.description = saved->manifest().data;
+  return report;
+}
+
+ModelPaths PathsOf(const StartFlags& flags, const std::string& out, const JobPlan& plan) {
+  ModelPaths paths;
+  if (!flags.init_from.empty()) paths.init_from = fs::absolute(flags.init_from).string();
+  paths.only_tables = flags.only_tables;
+  const bool trains = !plan.job.train().evaluate_only();
+  if (flags.save && trains && !out.empty()) paths.save_to = fs::absolute(out).string() + "/model";
+  return paths;
+}
+
+}  // namespace tandem

@@ -1,0 +1,173 @@
+#include "server/save_check.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "data/batch_source.h"
+#include "data/cells.h"
+#include "data/statistics.h"
+#include "google/protobuf/text_format.h"
+#include "optim/optimizer.h"
+
+namespace tandem {
+namespace {
+
+std::string OneLineText(const google::protobuf::Message& message) {
+  google::protobuf::TextFormat::Printer printer;
+  printer.SetSingleLineMode(true);
+  std::string text;
+  TANDEM_CHECK(printer.PrintToString(message, &text));
+  return std::string(absl::StripTrailingAsciiWhitespace(text));
+}
+
+std::string OptimizerName(const Optimizer& optimizer) {
+  const auto made = NewRowOptimizer(optimizer);
+  return made.ok() ? (*made)->name() : Optimizer::Kind_Name(optimizer.kind());
+}
+
+const SavedTable* Find(const std::vector<SavedTable>& tables, const std::string& name) {
+  const auto at = std::find_if(tables.begin(), tables.end(),
+                               [&](const SavedTable& table) { return table.name == name; });
+  return at == tables.end() ? nullptr : &*at;
+}
+
+std::string Names(const std::vector<SavedTable>& tables) {
+  std::vector<std::string> names;
+  for (const SavedTable& table : tables) {
+    if (table.name != kDenseTableName) names.push_back(table.name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+std::string Shown(const std::vector<std::string>& fields) {
+  return absl::StrCat("[", absl::StrJoin(fields, ", "), "]");
+}
+
+class Comparison {
+ public:
+  Comparison(const Manifest& saved, const Manifest& job, const std::vector<std::string>& only)
+      : saved_(saved), job_(job), only_(only) {}
+
+  SaveFit Compare(const Data& data) {
+    Refuse("the hashing of ids", saved_.hashing, job_.hashing,
+           "another version of the program wrote the save; train a new model");
+    if (only_.empty()) CompareWhole(data);
+    CompareTables();
+    if (saved_.seed != job_.seed) {
+      fit_.said.push_back(absl::StrCat("seed is ", job_.seed, ", the save's is ", saved_.seed,
+                                       ": rows that it does not have get other first values"));
+    }
+    return std::move(fit_);
+  }
+
+ private:
+  void Refuse(absl::string_view what, absl::string_view was, absl::string_view is,
+              absl::string_view hint) {
+    if (was == is) return;
+    fit_.refused.push_back(
+        absl::StrCat(what, " is ", is, " in the job, ", was, " in the save; hint: ", hint));
+  }
+  void SayIfAfresh(absl::string_view whose, absl::string_view was, absl::string_view is) {
+    if (was == is) return;
+    fit_.said.push_back(absl::StrCat("the optimizer of ", whose, " is ", is, ", the save's is ",
+                                     was, ": its slots start afresh"));
+  }
+
+  // The dense part, and what it reads.
+  void CompareWhole(const Data& data) {
+    Refuse("model", saved_.model, job_.model,
+           "make them the same, or take the embeddings alone with --only-tables");
+    SayIfAfresh("the dense parameters", saved_.optimizer, job_.optimizer);
+    const auto differences = CompareData(saved_.data, data);
+    if (!differences.ok()) {
+      fit_.refused.emplace_back(differences.status().message());
+      return;
+    }
+    fit_.refused.insert(fit_.refused.end(), differences->refused.begin(),
+                        differences->refused.end());
+    fit_.said.insert(fit_.said.end(), differences->said.begin(), differences->said.end());
+  }
+
+  void CompareTables() {
+    for (const std::string& name : only_) {
+      if (Find(job_.tables, name) == nullptr) {
+        fit_.refused.push_back(absl::StrCat("--only-tables: the job has no table ", name,
+                                            ", it has ", Names(job_.tables)));
+      }
+    }
+    for (const SavedTable& table : job_.tables) {
+      if (table.name != kDenseTableName && Wanted(table.name)) CompareTable(table);
+    }
+    for (const SavedTable& table : saved_.tables) {
+      if (!only_.empty() || Find(job_.tables, table.name) != nullptr) continue;
+      if (table.name == kDenseTableName) continue;  // its rows are in the dense part
+      fit_.refused.push_back(absl::StrCat(
+          "the save has a table ", table.name, ", the job has only ", Names(job_.tables),
+          "; hint: give the job that table, or take some with --only-tables"));
+    }
+  }
+
+  void CompareTable(const SavedTable& job) {
+    const SavedTable* const saved = Find(saved_.tables, job.name);
+    if (saved == nullptr) {
+      fit_.refused.push_back(absl::StrCat(
+          "the job has a table ", job.name, ", the save has only ", Names(saved_.tables),
+          "; hint: name it as the save does, or take some with --only-tables"));
+      return;
+    }
+    const std::string table = absl::StrCat("table ", job.name);
+    Refuse(absl::StrCat("dim of ", table), absl::StrCat(saved->dim), absl::StrCat(job.dim),
+           "a row keeps its length");
+    Refuse(absl::StrCat("field of ", table), Shown(saved->fields), Shown(job.fields),
+           "rows are found by the field of their id");
+    SayIfAfresh(table, saved->optimizer, job.optimizer);
+    if (saved->initializer != job.initializer) {
+      fit_.said.push_back(absl::StrCat("the initializer of ", table, " is { ", job.initializer,
+                                       " }, the save's { ", saved->initializer,
+                                       " }: for rows that the save does not have"));
+    }
+  }
+
+  bool Wanted(const std::string& table) const {
+    return only_.empty() || std::count(only_.begin(), only_.end(), table) > 0;
+  }
+
+  const Manifest &saved_, &job_;
+  const std::vector<std::string>& only_;
+  SaveFit fit_;
+};
+
+}  // namespace
+
+void DescribeMeaning(const JobPlan& plan, Manifest* manifest) {
+  manifest->seed = plan.job.seed();
+  manifest->model = OneLineText(plan.job.model());
+  manifest->optimizer = OptimizerName(plan.job.dense().optimizer());
+  manifest->data = DescribeData(plan.job.data());
+  manifest->hashing = kKeyHashing;
+  const absl::StatusOr<DataShape> shape = ShapeOfJob(plan);
+  manifest->tables.clear();
+  for (const TablePlan& table : plan.tables) {
+    // The rows of dense tables are in the dense part; a file has what is held back.
+    if (table.dense && plan.groups[table.group].policy.delay() == 0) continue;
+    SavedTable& saved = manifest->tables.emplace_back();
+    saved.name = table.name;
+    saved.salt = table.salt;
+    saved.dim = table.dim;
+    saved.fields = shape.ok() ? shape->table_fields[table.id] : table.fields;
+    saved.initializer = OneLineText(table.initializer);
+    saved.optimizer = OptimizerName(table.optimizer);
+  }
+}
+
+SaveFit CompareSave(const Manifest& saved, const JobPlan& plan,
+                    const std::vector<std::string>& only) {
+  Manifest job;
+  DescribeMeaning(plan, &job);
+  return Comparison(saved, job, only).Compare(plan.job.data());
+}
+
+}  // namespace tandem

@@ -1,0 +1,182 @@
+// What is said of a job that starts from a save of another one: each difference that gives numbers
+// another meaning is refused, each that a user may well want is said, both in one line that has what
+// the job says, what the save says, and what to do.
+#include "server/save_check.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kJob[] = R"(
+seed: 1
+cluster { workers: 2 servers: 1 }
+data {
+  format: DELIMITED train: "train.csv" test: "test.csv"
+  columns { delimiter: "," header: true label: "taken" positive: "yes" missing: "?"
+            numeric: ["age", "visits"] categorical: ["city", "offer"] }
+}
+table { name: "cities" dim: 8 field: "city" optimizer { kind: ADAGRAD learning_rate: 0.1 } }
+table { name: "offers" dim: 4 field: "offer" optimizer { kind: ADAGRAD learning_rate: 0.1 } }
+dense { optimizer { kind: ADAM learning_rate: 0.01 } }
+model { mlp { hidden: [16] } }
+train { batch: 16 }
+)";
+
+JobPlan PlanOf(const Overrides& overrides, const std::string& text = kJob) {
+  const absl::StatusOr<Job> job = ParseJob(text, "job", overrides);
+  EXPECT_TRUE(job.ok()) << job.status();
+  return job.ok() ? *Resolve(*job) : JobPlan();
+}
+
+// A save of kJob, as it is when it is read again.
+Manifest Saved() {
+  Manifest manifest;
+  DescribeMeaning(PlanOf({}), &manifest);
+  const absl::StatusOr<Manifest> read = ParseManifest(EncodeManifest(manifest));
+  EXPECT_TRUE(read.ok()) << read.status();
+  return *read;
+}
+
+SaveFit Fit(const Overrides& overrides, const std::vector<std::string>& only = {}) {
+  return CompareSave(Saved(), PlanOf(overrides), only);
+}
+
+void ExpectWords(const std::vector<std::string>& lines, const std::vector<std::string>& words) {
+  ASSERT_EQ(lines.size(), 1u) << absl::StrJoin(lines, "\n");
+  EXPECT_THAT(lines[0], Not(HasSubstr("\n")));
+  for (const std::string& word : words) EXPECT_THAT(lines[0], HasSubstr(word));
+}
+
+TEST(SaveCheckTest, TheSameJobFits) {
+  const SaveFit fit = Fit({});
+  EXPECT_THAT(fit.refused, IsEmpty());
+  EXPECT_THAT(fit.said, IsEmpty());
+}
+
+// Rates, batches, policies, servers and files do not change what a number means.
+TEST(SaveCheckTest, WhatMayDifferWithoutAWord) {
+  const SaveFit fit = Fit({{"table[0].optimizer.learning_rate", "0.5"},
+                           {"train.batch", "64"},
+                           {"policy.kind", "ASP"},
+                           {"cluster.servers", "3"},
+                           {"dense.synchroniser", "SERVERS"},
+                           {"data.train", "other.csv"},
+                           {"data.columns.trim", "true"},
+                           {"table[1].frozen", "true"}});
+  EXPECT_THAT(fit.refused, IsEmpty());
+  EXPECT_THAT(fit.said, IsEmpty());
+}
+
+struct Variation {
+  Overrides overrides;
+  std::vector<std::string> words;
+};
+
+TEST(SaveCheckTest, AnotherMeaningIsRefused) {
+  const std::vector<Variation> variations = {
+      {{{"model", "{mlp {hidden: [32]}}"}},
+       {"model is mlp { hidden: 32 } in the job", "mlp { hidden: 16 } in the save",
+        "--only-tables"}},
+      {{{"model", "{mlp {hidden: [16, 16]}}"}}, {"model is mlp", "hint"}},
+      {{{"model", "{dlrm {bottom: [8]}}"},
+        {"table[1].dim", "8"}},  // two lines: the first is of the model
+       {}},
+      {{{"table[0].dim", "16"}}, {"dim of table cities is 16 in the job, 8 in the save"}},
+      {{{"table[0].field", "offer"}, {"table[1].field", "city"}}, {}},
+      {{{"table[1].name", "gifts"}}, {}},
+      {{{"data.columns.numeric", "[\"visits\", \"age\"]"}},
+       {"data.columns.numeric is [visits, age]", "[age, visits]", "hint"}},
+      {{{"data.columns.numeric", "[\"age\", \"minutes\"]"}}, {"[age, minutes]"}},
+      {{{"data.columns.log_transform", "true"}}, {}},  // a line for each column
+      {{{"data.columns.column", "{name: \"age\" log: true}"}},
+       {"the transform of column 'age' is log, STANDARDISE", "STANDARDISE"}},
+      {{{"data.columns.column", "{name: \"age\" clip_max: 90}"}}, {"'age'", "clip_max 90"}},
+      {{{"data.columns.categorical", "[\"offer\", \"city\"]"}},
+       {"data.columns.categorical is [offer, city]"}},
+  };
+  for (const Variation& variation : variations) {
+    SCOPED_TRACE(variation.overrides[0].first + "=" + variation.overrides[0].second);
+    const SaveFit fit = Fit(variation.overrides);
+    EXPECT_THAT(fit.refused, Not(IsEmpty()));
+    for (const std::string& line : fit.refused) {
+      EXPECT_THAT(line, HasSubstr("hint: "));
+      EXPECT_THAT(line, Not(HasSubstr("\n")));
+    }
+    if (!variation.words.empty()) ExpectWords(fit.refused, variation.words);
+  }
+  EXPECT_EQ(Fit({{"table[0].field", "offer"}, {"table[1].field", "city"}}).refused.size(), 2u);
+  EXPECT_THAT(
+      Fit({{"table[1].name", "gifts"}}).refused,
+      ElementsAre(HasSubstr("the job has a table gifts, the save has only cities, offers"),
+                  HasSubstr("the save has a table offers, the job has only cities, gifts")));
+}
+
+TEST(SaveCheckTest, AnotherFormatIsRefused) {
+  const std::string libsvm = R"(seed: 1
+cluster { workers: 2 servers: 1 }
+data { format: LIBSVM train: "a.svm" }
+table { name: "cities" dim: 8 }
+dense { optimizer { kind: ADAM learning_rate: 0.01 } }
+model { mlp { hidden: [16] } }
+train { batch: 16 })";
+  const SaveFit fit = CompareSave(Saved(), PlanOf({}, libsvm), {});
+  EXPECT_THAT(absl::StrJoin(fit.refused, "\n"),
+              HasSubstr("data.format is LIBSVM, but the saved model was trained with DELIMITED"));
+}
+
+TEST(SaveCheckTest, AnotherHashingIsRefused) {
+  Manifest saved = Saved();
+  saved.hashing = "another";
+  ExpectWords(CompareSave(saved, PlanOf({}), {}).refused, {"the hashing of ids", "another"});
+}
+
+TEST(SaveCheckTest, WhatFineTuningChangesIsSaid) {
+  const std::vector<Variation> variations = {
+      {{{"seed", "7"}}, {"seed is 7, the save's is 1", "other first values"}},
+      {{{"table[0].optimizer", "{kind: ADAM learning_rate: 0.1}"}},
+       {"the optimizer of table cities is adam", "adagrad", "its slots start afresh"}},
+      {{{"dense.optimizer", "{kind: SGD learning_rate: 0.1}"}},
+       {"the optimizer of the dense parameters is sgd", "adam", "its slots start afresh"}},
+      {{{"table[1].initializer", "{kind: NORMAL scale: 0.5}"}},
+       {"the initializer of table offers is { kind: NORMAL scale: 0.5 }", "UNIFORM"}},
+      {{{"data.columns.positive", "no"}},
+       {"data.columns.positive is [no]", "trained with [yes]", "change sides"}},
+      {{{"data.columns.missing", "[\"?\", \"NA\"]"}},
+       {"data.columns.missing is [?, NA]", "trained with [?]"}},
+  };
+  for (const Variation& variation : variations) {
+    SCOPED_TRACE(variation.overrides[0].first);
+    const SaveFit fit = Fit(variation.overrides);
+    EXPECT_THAT(fit.refused, IsEmpty());
+    ExpectWords(fit.said, variation.words);
+  }
+}
+
+// Some tables are taken on purpose: only these must fit.
+TEST(SaveCheckTest, SomeTablesAlone) {
+  const Overrides another = {{"model", "{mlp {hidden: [99]}}"},
+                             {"data.columns.numeric", "[\"minutes\"]"},
+                             {"table[1].dim", "64"}};
+  EXPECT_THAT(Fit(another, {"cities"}).refused, IsEmpty());
+  ExpectWords(Fit(another, {"cities", "offers"}).refused, {"dim of table offers"});
+  ExpectWords(Fit({}, {"citties"}).refused,
+              {"the job has no table citties, it has cities, offers"});
+  ExpectWords(Fit({{"table[1].name", "gifts"}}, {"gifts"}).refused,
+              {"the save has only cities, offers"});
+}
+
+}  // namespace
+}  // namespace tandem
