@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/owned_fd.h"
@@ -110,12 +111,21 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view byte
 }
 
 absl::Status MakeFolder(const std::string& path) {
+  namespace fs = std::filesystem;
   std::error_code error;
-  const bool made = std::filesystem::create_directories(path, error);
+  std::vector<fs::path> missing;
+  for (fs::path at = fs::path(path); !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+    missing.push_back(at);
+  }
+  fs::create_directories(path, error);
   if (error) {
     return absl::PermissionDeniedError(absl::StrCat(path, ": cannot be made: ", error.message()));
   }
-  return made ? FlushFolderOf(path) : absl::OkStatus();
+  for (const fs::path& made : missing) {
+    const absl::Status flushed = FlushFolderOf(made.string());
+    if (!flushed.ok()) return flushed;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem

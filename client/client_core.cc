@@ -11,6 +11,13 @@ namespace tandem {
 namespace {
 
 constexpr int kMostPauses = 8;  // the longest silence between resends, in units of the first
+// Steps whose versions are remembered although nothing was pushed for them: reads without pushes, and
+// all that are read ahead.
+size_t MostVersions(const JobPlan& plan) {
+  const size_t ahead = plan.groups.size() * static_cast<size_t>(plan.job.train().depth() + 2);
+  return std::max<size_t>(1024, ahead);
+}
+
 // No worker is further behind a step that is open.
 constexpr int64_t kMaxStepsLate = int64_t{1} << 32;
 
@@ -32,6 +39,7 @@ ClientCore::ClientCore(const JobPlan& plan, EndpointId self, uint64_t incarnatio
       incarnation_(incarnation),
       options_(options),
       packer_(plan, buffers),
+      versions_(MostVersions(plan)),
       min_clock_(plan.groups.size(), 0),
       updates_sent_(plan.tables.size(), 0) {}
 
@@ -362,8 +370,8 @@ void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const P
       Refuse(now, frame, &slice);
       continue;
     }
-    if (e.status == SliceStatus::kDropped && e.version > request->header.step &&
-        e.version - request->header.step < kMaxStepsLate) {
+    if (plan_.groups[request->header.group].properties.skips && e.status == SliceStatus::kDropped &&
+        e.version > request->header.step && e.version - request->header.step < kMaxStepsLate) {
       request->open_step = std::max(request->open_step, e.version);
       slice.done = true;
       --request->open_slices;

@@ -4,12 +4,6 @@
 #include <utility>
 
 namespace tandem {
-namespace {
-
-// Steps whose versions are remembered although nothing was pushed for them (reads without pushes).
-constexpr size_t kMaxSteps = 1024;
-
-}  // namespace
 
 const std::vector<int64_t>* VersionsRead::Find(uint32_t group, int64_t step) const {
   for (const Entry& entry : entries_) {
@@ -22,7 +16,7 @@ std::vector<int64_t>& VersionsRead::At(uint32_t group, int64_t step, size_t rang
   for (Entry& entry : entries_) {
     if (entry.group == group && entry.step == step) return entry.versions;
   }
-  if (entries_.size() >= kMaxSteps) {
+  if (entries_.size() >= most_) {
     std::rotate(entries_.begin(), entries_.begin() + 1, entries_.end());
     spare_.push_back(std::move(entries_.back()));
     entries_.pop_back();

@@ -13,6 +13,9 @@ namespace tandem {
 
 class VersionsRead {
  public:
+  // Keeps those of so many steps (of one group each), also if nothing is pushed for them.
+  explicit VersionsRead(size_t most) : most_(most) {}
+
   // By range; null if nothing was read for the step.
   const std::vector<int64_t>* Find(uint32_t group, int64_t step) const;
   // The same, to be written; begins with zeros for `ranges` ranges. Valid until the next call.
@@ -27,6 +30,7 @@ class VersionsRead {
     int64_t step = 0;
     std::vector<int64_t> versions;  // by range
   };
+  const size_t most_;
   std::vector<Entry> entries_, spare_;  // spare ones keep their memory
 };
 

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,13 +15,13 @@ namespace {
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kReportLeaves = absl::Milliseconds(200);
 
-// Before a view says which one.
-EndpointId FirstName(Register::Role role) {
+// Before a view says which one; `index`: asked for, -1 = any.
+EndpointId FirstName(Register::Role role, int index) {
   switch (role) {
     case Register::SERVER:
-      return EndpointId::Shard(0, 0);
+      return EndpointId::Shard(std::max(index, 0), 0);
     case Register::WORKER:
-      return EndpointId::Worker(0);
+      return EndpointId::Worker(std::max(index, 0));
     default:
       return EndpointId::Reader(0);
   }
@@ -31,7 +32,7 @@ NodeLink::Options LinkOptions(const JobMember::Options& options) {
   (void)gethostname(host, sizeof host - 1);
   NodeLink::Options link;
   link.scheduler = options.scheduler;
-  link.self = FirstName(options.role);
+  link.self = FirstName(options.role, options.index);
   link.registration.set_role(options.role);
   link.registration.set_index(options.index);
   link.registration.set_incarnation(options.incarnation);
@@ -47,7 +48,7 @@ NodeLink::Options LinkOptions(const JobMember::Options& options) {
 JobMember::JobMember(Transport& transport, Options options)
     : transport_(transport),
       options_(std::move(options)),
-      self_(FirstName(options_.role)),
+      self_(FirstName(options_.role, options_.index)),
       link_(transport, LinkOptions(options_)) {
   progress_.SetActivity({"registering", EndpointId()});
 }

@@ -1,11 +1,13 @@
 #include "node/node_link.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace tandem {
 
 absl::Status NodeLink::Start(absl::Time now) {
-  heard_ = now;
+  unheard_since_ = now;
   absl::StatusOr<PeerId> peer = transport_.Connect(options_.scheduler);
   if (!peer.ok()) return peer.status();
   peer_ = *peer;
@@ -24,6 +26,7 @@ void NodeLink::OnEvent(absl::Time now, const TransportEvent& event, std::vector<
   if (event.peer != peer_ || peer_ == 0) return;
   if (event.kind == TransportEvent::Kind::kPeerLost) {
     peer_ = 0;
+    unheard_since_ = std::min(unheard_since_, now);
     next_register_ = now + options_.retry;
     return;
   }
@@ -32,7 +35,7 @@ void NodeLink::OnEvent(absl::Time now, const TransportEvent& event, std::vector<
     return;
   }
   if (event.kind != TransportEvent::Kind::kFrame) return;
-  heard_ = now;
+  unheard_since_ = absl::InfiniteFuture();
   absl::StatusOr<Control> control = event.frame.ParseControl();
   if (!control.ok()) return;
   if (control->has_failure()) {
@@ -52,10 +55,11 @@ void NodeLink::OnEvent(absl::Time now, const TransportEvent& event, std::vector<
 }
 
 void NodeLink::OnTick(absl::Time now) {
-  if (peer_ == 0 && now - heard_ > options_.lost_after && failure_.ok()) {
+  const absl::Duration unheard = now - unheard_since_;
+  if (peer_ == 0 && unheard > options_.lost_after && failure_.ok()) {
     failure_ =
         absl::UnavailableError(absl::StrCat("scheduler: no connection to ", options_.scheduler,
-                                            " for ", absl::ToInt64Seconds(now - heard_), " s"));
+                                            " for ", absl::ToInt64Seconds(unheard), " s"));
   }
   if (now < next_register_) return;
   if (peer_ == 0) Connect(now);

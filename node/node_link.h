@@ -43,11 +43,17 @@ class NodeLink {
   // Tells the scheduler that this node must end the job.
   // `culprit`: whom it is about, if that is not this node.
   void ReportFailure(const absl::Status& status, EndpointId culprit);
-  void ReportFailure(const absl::Status& status) { ReportFailure(status, options_.self); }
+  // About this node itself, whose name the scheduler knows best before a view tells it.
+  void ReportFailure(const absl::Status& status) {
+    ReportFailure(status, have_name_ ? options_.self : EndpointId());
+  }
 
   // Not OK once the job has failed: who and why, as the scheduler says, or "scheduler: ...".
   const absl::Status& failure() const { return failure_; }
-  void set_self(EndpointId self) { options_.self = self; }
+  void set_self(EndpointId self) {
+    options_.self = self;
+    have_name_ = true;
+  }
 
  private:
   void Connect(absl::Time now);
@@ -56,8 +62,10 @@ class NodeLink {
   Options options_;
   PeerId peer_ = 0;
   bool have_view_ = false;
+  bool have_name_ = false;  // a view said who this node is
   absl::Time next_register_ = absl::InfinitePast();
-  absl::Time heard_ = absl::InfinitePast();
+  // Since when there is no connection that the scheduler has been heard on; infinite: there is one.
+  absl::Time unheard_since_ = absl::InfiniteFuture();
   absl::Status failure_;
 };
 

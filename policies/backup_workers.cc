@@ -35,9 +35,10 @@ class BackupWorkers final : public UpdatePolicy {
   }
   Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
   int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const override {
-    const int live = progress.Live();
-    if (live == 0) return 0;  // the next epoch will move it
-    if (buffered.oldest >= std::min(needed_, live)) return 1;
+    if (buffered.oldest >= needed_) return 1;
+    // The epoch is over: nothing will come to the groups that stand open.
+    if (progress.Live() == 0) return buffered.groups > 0 ? 1 : 0;
+    // All that still have data have come.
     return std::max<int64_t>(0, progress.MinAdmittedLive() - progress.version);
   }
 

@@ -12,6 +12,9 @@ bool BlamesOthers(const Failure& failure) {
          code == absl::StatusCode::kDeadlineExceeded;
 }
 
+// The loss of one of its two connections is no death.
+bool Lost(const Node& node) { return node.lost_since.has_value() && !node.connected; }
+
 }  // namespace
 
 Failure FailureOf(const std::string& node, const std::string& reason, absl::StatusCode code) {
@@ -51,7 +54,7 @@ absl::optional<Failure> FailureJudge::OnReport(absl::Time now, Node* reporter, c
 absl::optional<Failure> FailureJudge::Check(absl::Time now) {
   if (!held_.has_value()) return absl::nullopt;
   if (Node* const dead = LikelyDead(now); dead != nullptr) {
-    return DeathOf(dead, dead->lost_since.has_value()
+    return DeathOf(dead, Lost(*dead)
                              ? absl::StrCat("connection lost (", dead->lost_why, ")")
                              : absl::StrCat("no sign of life for ", InSeconds(now - dead->heard)));
   }
@@ -63,7 +66,7 @@ Node* FailureJudge::LikelyDead(absl::Time now) {
   for (Node& node : members_->nodes()) {
     if (node.reported_failure || node.gone) continue;
     const bool silent = now - node.heard >= times_.silence_report;
-    if (node.lost_since.has_value() || silent) return &node;
+    if (Lost(node) || silent) return &node;
   }
   return nullptr;
 }

@@ -29,7 +29,10 @@ absl::Status Reports::Add(const Node& node, const Control& control, SchedulerEff
 absl::Status Reports::AddProgress(const Node& node, const Progress& progress,
                                   SchedulerEffects* effects) {
   TANDEM_RETURN_IF_ERROR(book_.AddProgress(RankOf(node), progress));
-  if (!progress.evaluation_json().empty()) {
+  // It comes again until it is known to have come.
+  const bool again = progress.evaluation() == evaluation_ && evaluation_ != 0;
+  if (!progress.evaluation_json().empty() && !again) {
+    evaluation_ = progress.evaluation();
     effects->Notify(SchedulerNotice::Kind::kEvaluation, node.Name(), progress.evaluation_json());
   }
   return absl::OkStatus();

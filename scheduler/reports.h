@@ -40,6 +40,7 @@ class Reports {
 
   const absl::Duration shard_reports_, interval_;
   JobBook book_;
+  int64_t evaluation_ = 0;  // the last one heard of
   absl::Time next_progress_, next_shard_reports_;
 };
 

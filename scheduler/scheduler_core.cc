@@ -393,8 +393,11 @@ void SchedulerCore::StartJob() {
 
 void SchedulerCore::CompleteBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
-  const bool closes =
-      barrier.action == BarrierEnter::LAST_SAVE || barrier.action == BarrierEnter::END;
+  // What a policy holds back is saved with the rows that it is not in yet, so it is not applied while
+  // a save is under way, nor is any begun after that.
+  const bool closes = barrier.action == BarrierEnter::LAST_SAVE ||
+                      barrier.action == BarrierEnter::END ||
+                      barrier.action == BarrierEnter::FINISH_DELAYED;
   if (closes && saves_.CloseFor(name)) return;  // completed again when the saves are over
   switch (barrier.action) {
     case BarrierEnter::SAVE:

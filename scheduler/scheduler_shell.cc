@@ -75,6 +75,11 @@ class Shell {
     const int saves = options_.save == nullptr ? save_seen_ : options_.save->load();
     if (saves != save_seen_) {
       save_seen_ = saves;
+      if (options_.out_dir.empty()) {
+        return Emit(
+            {{"event", "log"},
+             {"text", "a save was asked for, but there is no folder for it: start with --out"}});
+      }
       event.kind = SchedulerEvent::Kind::kSave;
       event.text = ModelDir();
       StepCore(event);

@@ -74,7 +74,8 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   if (first > worker.admitted) return Admission::kEarly;
   const bool one_step = first == update.step;
   if (properties_.lockstep && !one_step) return Admission::kRefused;
-  if (properties_.holds && one_step && update.step - progress_.version > kMaxOpenSteps) {
+  const bool by_step = properties_.holds && properties_.batch == 0;
+  if (by_step && one_step && update.step - progress_.version > kMaxOpenSteps) {
     return Admission::kRefused;
   }
 
@@ -93,6 +94,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
       break;
     case Arrival::kDrop:
       if (!update.keys.empty()) Count(update, update.samples, kFateDropped);
+      ForgetRead(update);
       if (update.samples > 0) admission = Admission::kLate;
       break;
   }
@@ -118,9 +120,9 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
 
 void Range::ApplyAtOnce(const HeldUpdate& update) {
   if (update.keys.empty()) return;
-  if (table_->plan->frozen) return Count(update, update.samples, kFateDropped);
-  ApplyOne(update);
-  Count(update, update.samples, kFateApplied);
+  const bool frozen = table_->plan->frozen;
+  if (!frozen) ApplyOne(update);
+  Count(update, update.samples, frozen ? kFateDropped : kFateApplied);
   ForgetRead(update);
 }
 
@@ -148,6 +150,10 @@ void Range::Hold(HeldUpdate update) {
   group.samples += update.samples;
   if (update.samples > 0) ++group.contributions;
   if (update.keys.empty()) return;
+  if (table_->plan->frozen) {  // it counts, but nothing of it will be used
+    ForgetRead(update);
+    return Count(update, update.samples, kFateDropped);
+  }
   held_bytes_ += update.Bytes();
   if (properties_.batch > 0) {
     group.updates.push_back(std::move(update));
@@ -213,7 +219,12 @@ void Range::ApplyFold(const HeldStep& step) {
     held_bytes_ -= update.Bytes();
     Count(update, step.samples, drop ? kFateDropped : kFateMerged);
   }
-  if (drop || step.updates.empty()) return;
+  if (!drop && !step.updates.empty()) FoldInto(step);
+  for (const HeldUpdate& update : step.updates) ForgetRead(update);
+}
+
+// Gives the optimizer the mean over a step.
+void Range::FoldInto(const HeldStep& step) {
   const float factor = FoldFactor(static_cast<double>(step.samples));
   if (step.updates.size() == 1) {  // a fold of one is that one
     const HeldUpdate& only = step.updates.front();
@@ -224,7 +235,6 @@ void Range::ApplyFold(const HeldStep& step) {
     FoldUnion(step);
     store_.ApplyToRows(scratch_->union_rows, scratch_->sums, factor);
   }
-  for (const HeldUpdate& update : step.updates) ForgetRead(update);
 }
 
 // The gradient sums of an update as its policy wants them, [keys, dim].
@@ -292,7 +302,9 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
   TableStats& stats = table_->stats;
   (fate == kFateApplied ? stats.applied : fate == kFateMerged ? stats.merged : stats.dropped) += 1;
   stats.clock_gap.Add(update.clock_gap);
-  stats.version_staleness.Add(static_cast<double>(progress_.version - update.version_read));
+  if (fate != kFateDropped) {
+    stats.version_staleness.Add(static_cast<double>(progress_.version - update.version_read));
+  }
   stats.in_flight.Add(update.in_flight);
   if (!table_->record) return;
   UpdateRecord record;

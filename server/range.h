@@ -131,6 +131,7 @@ class Range {
   void CloseGroups(int64_t ticks);
   void ApplyOne(const HeldUpdate& update);
   void ApplyFold(const HeldStep& step);
+  void FoldInto(const HeldStep& step);
   void FoldUnion(const HeldStep& step);
   absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
   void ForgetRead(const HeldUpdate& update);
@@ -143,8 +144,9 @@ class Range {
   const Properties properties_;  // of the policy
   RangeStore store_;
   RangeProgress progress_;
-  HeldQueue open_;     // groups that ticks progress_.version, + 1, ... will close
-  HeldQueue delayed_;  // closed, not yet applied
+  HeldQueue open_;                       // groups that ticks progress_.version, + 1, ... will close
+  HeldQueue delayed_;                    // closed, not yet applied
+  absl::optional<size_t> loaded_steps_;  // that files of a save held back, once one was loaded
   size_t held_bytes_ = 0;
   std::unique_ptr<ReadMemory> read_memory_;  // null unless the policy asks for it
   uint64_t last_closed_samples_ = 0;

@@ -63,18 +63,18 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   HeldQueue saved;
   TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &saved));
-  if (saved.empty()) return absl::OkStatus();
+  const bool first = !loaded_steps_.has_value();
+  if (!first && saved.size() != *loaded_steps_) {
+    return absl::DataLossError(absl::StrCat("holds back ", saved.size(), " steps, another file ",
+                                            *loaded_steps_, ": of another save?"));
+  }
+  loaded_steps_ = saved.size();
   // Dense rows come later, from a worker, so nothing can be applied to them yet.
   const auto delay = static_cast<size_t>(properties_.delay);
   if (table_->plan->dense && saved.size() > delay) {
     return absl::FailedPreconditionError(absl::StrCat(
         "holds back ", saved.size(), " steps of the dense parameters, this job ", delay,
         ": go on with policy FIXED_DELAY and a delay of at least ", saved.size()));
-  }
-  const bool first = delayed_.empty();
-  if (!first && saved.size() != delayed_.size()) {
-    return absl::DataLossError(absl::StrCat("holds back ", saved.size(), " steps, another file ",
-                                            delayed_.size(), ": of another save?"));
   }
   for (size_t i = 0; i < saved.size(); ++i) {
     HeldStep& step = first ? delayed_.Add() : delayed_[i];

@@ -152,7 +152,7 @@ void DescribeMeaning(const JobPlan& plan, Manifest* manifest) {
   manifest->tables.clear();
   for (const TablePlan& table : plan.tables) {
     // The rows of dense tables are in the dense part; a file has what is held back.
-    if (table.dense && plan.groups[table.group].policy.delay() == 0) continue;
+    if (table.dense && plan.groups[table.group].properties.delay == 0) continue;
     SavedTable& saved = manifest->tables.emplace_back();
     saved.name = table.name;
     saved.salt = table.salt;

@@ -172,6 +172,11 @@ absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t r
   manifest.dense = dense;
   DescribeMeaning(plan, &manifest);
   TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(save));
+  if (std::none_of(manifest.files.begin(), manifest.files.end(), IsDensePart)) {
+    return absl::DataLossError(absl::StrCat(PathIn(save, kDenseFile),
+                                            ": is gone: does another run save into ",
+                                            fs::path(save).parent_path().string(), "?"));
+  }
   for (const SavedTable& table : manifest.tables) {
     TANDEM_RETURN_IF_ERROR(CheckCover(save, manifest.files, table.name));
   }

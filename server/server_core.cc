@@ -96,6 +96,8 @@ void ServerCore::OnShardDone(uint64_t id, const absl::Status& status, const Shar
   effects->to_scheduler.insert(effects->to_scheduler.end(), done.reports.begin(),
                                done.reports.end());
   Answer(id, done.status, effects);
+  // Its answer is more than a status, so a report that is asked for again is made again.
+  if (done.kind == ShardTask::Kind::kReport) answered_.erase(id);
 }
 
 // True if the task is known: it is under way, and answered when it is done, or its answer was lost.

@@ -330,7 +330,8 @@ class Server {
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = Loop();
     member_.reset();  // its beats speak of the shards
-    files_.reset();   // it speaks to them
+    for (const auto& shard : shards_) shard->Stop();
+    files_.reset();  // they add to it, and it posts to them
     shards_.clear();
     return status;
   }

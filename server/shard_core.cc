@@ -30,6 +30,11 @@ void FillDistribution(const Measure& measure, Distribution* out) {
   out->set_max(measure.max);
 }
 
+void Give(std::vector<UpdateRecord>* records, ShardEffects* effects) {
+  effects->records.insert(effects->records.end(), records->begin(), records->end());
+  records->clear();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const JobPlan& plan, EndpointId self,
@@ -95,6 +100,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   for (ParkedRead& read : parked_) CheckOwners(&read.slices);
   ServeParked(now, effects);
   RetryEarly(now, effects);
+  Give(&records_, effects);
 }
 
 void ShardCore::InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects) {
@@ -198,8 +204,7 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
       break;
   }
-  effects->records.insert(effects->records.end(), records_.begin(), records_.end());
-  records_.clear();
+  Give(&records_, effects);
 }
 
 void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
@@ -503,8 +508,10 @@ void ShardCore::ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& sl
 bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                             ShardEffects* effects) {
   bool all = true;
-  const bool over_budget = held_bytes() + frame.keys().size() + frame.values().size() >
-                           static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
+  const bool may_hold = plan_.groups[frame.header.group].properties.holds;
+  const bool over_budget = may_hold && (frame.header.flags & kFlagAssign) == 0 &&
+                           held_bytes() + frame.keys().size() + frame.values().size() >
+                               static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
     if (!slice.settled && over_budget && !Admitted(frame, slice)) {
       slice.entry.status = SliceStatus::kOverBudget;
@@ -554,13 +561,20 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.in_flight = h.in_flight;
   switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
                        (h.flags & kFlagEndOfEpoch) != 0)) {
+    case Range::Admission::kDuplicate:
+      e.version = range->progress().version;
+      // The answer that it came too late may have been lost.
+      if (plan_.groups[h.group].properties.skips && h.samples > 0 && h.step < e.version) {
+        e.status = SliceStatus::kDropped;
+      }
+      slice->settled = true;
+      break;
     case Range::Admission::kLate:
       e.status = SliceStatus::kDropped;
       [[fallthrough]];
     case Range::Admission::kAdmitted:
-    case Range::Admission::kDuplicate:
-      slice->settled = true;
       e.version = range->progress().version;
+      slice->settled = true;
       break;
     case Range::Admission::kEarly:
       break;
@@ -612,8 +626,7 @@ void ShardCore::FinishDelayed(ShardEffects* effects) {
   for (const auto& range : owned_) {
     if (range != nullptr) range->FinishDelayed();
   }
-  effects->records.insert(effects->records.end(), records_.begin(), records_.end());
-  records_.clear();
+  Give(&records_, effects);
 }
 
 std::vector<Range*> ShardCore::OwnedRanges() {

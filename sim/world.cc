@@ -120,7 +120,7 @@ void World::CheckCounts() {
     const uint64_t ended = stats.applied + stats.merged + stats.dropped;
     const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);
     if (sent == computed && stats.arrived == sent && ended == sent &&
-        stats.version_staleness.count == sent) {
+        stats.version_staleness.count == stats.applied + stats.merged) {
       continue;
     }
     context_.Fail(absl::StrCat("table ", table.name, ": computed ", computed, ", sent ", sent,

@@ -57,7 +57,11 @@ EndpointId PeerMap::OnEvent(const TransportEvent& event) {
     case TransportEvent::Kind::kFrame: {
       if (entries_.size() >= kMaxEndpoints && entries_.count(event.frame.header.sender) == 0) break;
       Entry& entry = entries_[event.frame.header.sender];
-      if (event.peer != entry.connected) entry.heard_on = event.peer;
+      if (event.peer == entry.connected || event.peer == entry.heard_on) break;
+      // An asker that comes back, perhaps before its loss was seen. What is parked was for the old
+      // connection, whose queue no longer tells of room.
+      if (entry.connected == 0) entry.parked.clear();
+      entry.heard_on = event.peer;
       break;
     }
     case TransportEvent::Kind::kWritable:

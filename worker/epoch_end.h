@@ -25,8 +25,8 @@ class EpochEnd {
   bool Advance(absl::Time now, bool hold);
   // Every worker stands at context.step.
   bool over() const { return stage_ == Stage::kOver; }
-  // END_OF_EPOCH is pushed: until the next epoch nobody waits for a step of this worker.
-  bool out_of_steps() const { return stage_ > Stage::kPush; }
+  // END_OF_EPOCH is pushed: nobody waits for a step of this worker, until it has caught up.
+  bool out_of_steps() const { return stage_ == Stage::kMeet || stage_ == Stage::kCatchUp; }
 
  private:
   enum class Stage { kDrain, kPush, kMeet, kCatchUp, kMeetAgain, kOver };

@@ -35,6 +35,7 @@ class EvaluationRound {
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, TrainerEffects* effects);
   bool over() const { return stage_ == Stage::kOver; }
+  int64_t done() const { return number_; }  // evaluations so far
   // Once for each evaluation a report is due, on all ranks, so that what is known of them is of one
   // moment: on rank 0 with this result as JSON, on others with nothing.
   std::optional<std::string> TakeReport();

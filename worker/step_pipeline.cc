@@ -186,7 +186,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   if (lane.state != LaneState::kReady || !MayStart(now)) return false;
   lane.state = LaneState::kComputing;
   clock_gap_ = ClockGap();
-  slot.loss_sum = 0;
+  slot.loss_sum = slot.recent_auc = 0;
   if (out_of_data) {
     std::fill(slot.dense_gradient.begin(), slot.dense_gradient.end(), 0.0f);
     AfterCompute(now, effects);

@@ -207,11 +207,13 @@ bool TrainerCore::AdvanceEpochEnd(absl::Time now) {
 
 bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   if (std::optional<std::string> result = evaluation_.TakeReport(); result.has_value()) {
-    context_.report.set_evaluation(*std::move(result));
+    context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result));
     SendReport(false);
   }
   const bool moved = evaluation_.Advance(now, effects);
-  return evaluation_.over() ? NextEpochOrEnd() : moved;
+  if (!evaluation_.over()) return moved;
+  context_.report.ClearEvaluation();
+  return NextEpochOrEnd();
 }
 
 bool TrainerCore::NextEpochOrEnd() {
@@ -227,7 +229,6 @@ bool TrainerCore::NextEpochOrEnd() {
 }
 
 bool TrainerCore::AdvanceEnd(absl::Time now) {
-  if (!said_done_) SendReport(true);
   said_done_ = true;
   context_.barriers.Pass(now, "end", context_.step, BarrierEnter::END);
   return false;  // STOP ends it
@@ -236,6 +237,9 @@ bool TrainerCore::AdvanceEnd(absl::Time now) {
 void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   entries_.clear();
   context_.barriers.AppendDue(now, &entries_);
+  // Before each entry that others wait for, in case the last report was lost: whoever is released has
+  // been heard.
+  if (!entries_.empty() && (said_done_ || context_.report.has_evaluation())) SendReport(said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
     for (Outgoing& out : *queue) effects->out.push_back(std::move(out));

@@ -45,7 +45,8 @@ Progress TrainerReport::Take(const JobPlan& plan, const ClientCore& client, int6
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     (*p.mutable_updates_sent())[plan.tables[t].name] = client.updates_sent()[t];
   }
-  p.set_evaluation_json(std::exchange(evaluation_json_, ""));
+  p.set_evaluation_json(evaluation_json_);
+  if (has_evaluation()) p.set_evaluation(evaluation_);
   return p;
 }
 

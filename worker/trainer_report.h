@@ -24,8 +24,13 @@ class TrainerReport {
   // A step has been computed. `in_flight`: steps begun and not acknowledged, this one included.
   void AddStep(const StepSlot& slot, int64_t in_flight);
   void AddCollectiveBytes(uint64_t bytes) { collective_bytes_ += bytes; }
-  // Goes with the next report, once.
-  void set_evaluation(std::string json) { evaluation_json_ = std::move(json); }
+  // Goes with each report until it is cleared: one of them may be lost.
+  void SetEvaluation(int64_t number, std::string json) {
+    evaluation_ = number;
+    evaluation_json_ = std::move(json);
+  }
+  void ClearEvaluation() { evaluation_json_.clear(); }
+  bool has_evaluation() const { return !evaluation_json_.empty(); }
 
   // A new report; what it counts since the last one begins anew.
   Progress Take(const JobPlan& plan, const ClientCore& client, int64_t epoch, int64_t step,
@@ -37,6 +42,7 @@ class TrainerReport {
   double loss_sum_ = 0;
   int64_t loss_samples_ = 0;
   double recent_auc_ = 0;
+  int64_t evaluation_ = 0;
   std::string evaluation_json_;
   uint64_t steps_ = 0;
   int64_t trained_steps_ = 0;

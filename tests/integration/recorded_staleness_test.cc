@@ -119,7 +119,7 @@ class StalenessTest : public ::testing::Test {
       std::map<UpdateFate, int64_t> fates;
       for (const UpdateRecord& r : records) {
         gap.Add(r.clock_gap);
-        version.Add(r.version_applied - r.version_read);
+        if (r.fate != kFateDropped) version.Add(r.version_applied - r.version_read);
         in_flight.Add(r.in_flight);
         ++fates[static_cast<UpdateFate>(r.fate)];
         ++all[static_cast<UpdateFate>(r.fate)];

@@ -197,6 +197,65 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
   }
 }
 
+// At an end of an epoch some may stand at the border while others are asked to save.
+TEST(WorldTest, SavesAtTheBordersOfEpochsAreOfOneMoment) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(30); ++seed) {
+    SimJob job;
+    job.policy = seed % 2 != 0 ? "kind: ASP" : "kind: BACKUP_WORKERS backups: 0";
+    job.dense_on_servers = true;
+    job.epochs = 20;
+    WorldOptions options = EvenWorld(job, 2, seed);
+    options.barrier_drop = 0.2;
+    for (int i = 0; i < 300; ++i) options.saves.push_back(absl::Milliseconds(10 * i));
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok()) << "seed " << seed;
+  }
+}
+
+// Links to the scheduler break again and again, and with them what was on its way.
+TEST(WorldTest, TheLastEvaluationIsReportedThoughLinksBreak) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(60); ++seed) {
+    SimJob job;
+    job.policy = "kind: ASP";
+    job.dense_on_servers = true;
+    job.epochs = 3;
+    job.evaluate_every = 1;
+    WorldOptions options = EvenWorld(job, 3, seed);
+    options.breaks_per_second = 20;
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok()) << "seed " << seed;
+    EXPECT_EQ(run.world->report().evaluation_json, "{\"evaluation\": 3}") << "seed " << seed;
+  }
+}
+
+// A save at any moment of a job that ends with updates that are held back.
+TEST(WorldTest, NoSaveFallsIntoTheEndOfADelay) {
+  SimJob job;
+  job.dense_on_servers = true;
+  job.dense_policy = "kind: FIXED_DELAY delay: 3";
+  const SimRun plain(job, EvenWorld(job, 6, TestSeed()));
+  ASSERT_TRUE(plain.ok());
+  const absl::Duration pause = plain.world->elapsed() / SeedCount(100);
+  for (absl::Duration at; at < plain.world->elapsed(); at += pause) {
+    WorldOptions options = EvenWorld(job, 6, TestSeed());
+    options.saves = {at};
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok()) << at;
+  }
+}
+
+TEST(WorldTest, WithoutBackupsNothingIsDropped) {
+  SimJob job;
+  job.dense_on_servers = true;
+  job.policy = "kind: BACKUP_WORKERS backups: 0";
+  WorldOptions options = EvenWorld(job, 7, TestSeed());
+  options.model.batches = {7, 6, 7};
+  options.compute.slow_worker = 2;
+  const SimRun run(job, options);
+  ASSERT_TRUE(run.ok());
+  for (const UpdateRecord& r : run.world->records()) EXPECT_NE(r.fate, kFateDropped);
+}
+
 // Three workers of which two close a step, one of them always slow: most of what it computes is
 // dropped, everything is accounted for, and it holds nobody up.
 TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {

@@ -23,7 +23,9 @@ using ::testing::HasSubstr;
 
 class ClientCoreTest : public ::testing::Test {
  protected:
-  ClientCoreTest() : plan_(CorePlan("kind: SSP bound: 3", 2, 2)), map_(CoreView(plan_, 1)) {
+  ClientCoreTest() : ClientCoreTest("kind: SSP bound: 3") {}
+  explicit ClientCoreTest(const std::string& policy)
+      : plan_(CorePlan(policy, 2, 2)), map_(CoreView(plan_, 1)) {
     client_ = std::make_unique<ClientCore>(plan_, EndpointId::Worker(0), 7, buffers_,
                                            ClientCore::Options());
     client_->OnView(now_, map_);
@@ -502,8 +504,26 @@ TEST_F(ClientCoreTest, OverBudgetAndProtocolErrorsEndThePush) {
   }
 }
 
+// Only policies that drop what is late may say so.
+TEST_F(ClientCoreTest, APushThatIsDroppedWithoutAReasonIsRefused) {
+  Push(3, std::vector<float>(keys_.size() * 2, 1.0f));
+  SliceEntry e = Decoded(client_->out().front().frame).Entry(0);
+  e.rows = e.row_floats = 0;
+  e.status = SliceStatus::kDropped;
+  e.version = 7;
+  AnswerAck(Take().front(), {e});
+  ASSERT_EQ(client_->completions().size(), 1u);
+  EXPECT_THAT(std::string(client_->completions()[0].status.message()),
+              HasSubstr("against the protocol"));
+}
+
+class LateClientTest : public ClientCoreTest {
+ protected:
+  LateClientTest() : ClientCoreTest("kind: BACKUP_WORKERS backups: 1") {}
+};
+
 // A push that came too late somewhere is done all the same; its completion says where to go on.
-TEST_F(ClientCoreTest, APushThatWasDroppedTellsTheStepThatIsOpen) {
+TEST_F(LateClientTest, APushThatWasDroppedTellsTheStepThatIsOpen) {
   Push(3, std::vector<float>(keys_.size() * 2, 1.0f));
   for (const Outgoing& out : Take()) {
     SliceEntry e = Decoded(out.frame).Entry(0);
@@ -564,6 +584,19 @@ TEST_F(ClientCoreTest, AReadOfNothingStillAsksHowFarTheShardsAre) {
   const std::vector<Outgoing> asked = Take();
   ASSERT_EQ(asked.size(), 1u);
   EXPECT_EQ(Decoded(asked[0].frame).entry_count, 1u);
+}
+
+TEST(VersionsReadTest, KeepsSoManyStepsAndThenForgetsTheOldest) {
+  VersionsRead versions(3);
+  for (int64_t step = 0; step < 4; ++step) versions.At(0, step, 2)[1] = step;
+  EXPECT_EQ(versions.Find(0, 0), nullptr);
+  for (int64_t step = 1; step < 4; ++step) {
+    ASSERT_NE(versions.Find(0, step), nullptr);
+    EXPECT_EQ(*versions.Find(0, step), (std::vector<int64_t>{0, step}));
+  }
+  versions.Forget(0, 2);
+  EXPECT_EQ(versions.Find(0, 2), nullptr);
+  EXPECT_NE(versions.Find(0, 3), nullptr);
 }
 
 }  // namespace

@@ -9,45 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/unit/fake_transport.h"
 
 namespace tandem {
 namespace {
 
 using Kind = TransportEvent::Kind;
-
-// Connections that exist from the start, and queues that are full when the test says so.
-class FakeTransport : public Transport {
- public:
-  Buffer Alloc(size_t bytes) override { return heap_.Alloc(bytes); }
-  const std::string& address() const override { return address_; }
-  absl::StatusOr<PeerId> Connect(const std::string& address) override {
-    if (address == "malformed") return absl::InvalidArgumentError(address);
-    connected[++last_peer] = address;
-    return last_peer;
-  }
-  absl::Status Send(PeerId peer, Frame frame) override {
-    if (gone.count(peer) > 0) return absl::NotFoundError("gone");
-    if (full.count(peer) > 0) return absl::ResourceExhaustedError("full");
-    absl::StatusOr<ParsedFrame> parsed = DecodeFrame(std::move(frame));
-    EXPECT_TRUE(parsed.ok()) << parsed.status();
-    sent.emplace_back(peer, parsed->header.step);
-    return absl::OkStatus();
-  }
-  void Close(PeerId peer) override { closed.push_back(peer); }
-  void Poll(absl::Duration, std::vector<TransportEvent>*) override {}
-  void Wake() override {}
-  TransportCounters counters() const override { return {}; }
-
-  PeerId last_peer = 0;
-  std::map<PeerId, std::string> connected;
-  std::set<PeerId> full, gone;
-  std::vector<PeerId> closed;
-  std::vector<std::pair<PeerId, int64_t>> sent;  // with the step, which tells frames apart
-
- private:
-  HeapBufferSource heap_;
-  const std::string address_ = "fake:0";
-};
 
 class PeerMapTest : public testing::Test {
  protected:
@@ -160,6 +127,17 @@ TEST_F(PeerMapTest, AnAskerThatComesBackIsAnswered) {
   EXPECT_TRUE(Send(1).ok());
   Tell(Kind::kPeerLost, 77);
   Hear(shard_, 78);
+  EXPECT_TRUE(Send(2).ok());
+  EXPECT_EQ(transport_.sent, (Sent{{78, 2}}));
+}
+
+// It may speak on a new connection before the loss of the old one is seen.
+TEST_F(PeerMapTest, AnAskerThatComesBackBeforeItsLossIsSeenIsAnswered) {
+  Hear(shard_, 77);
+  transport_.full = {77};
+  EXPECT_TRUE(Send(1).ok());  // parked
+  Hear(shard_, 78);
+  Tell(Kind::kPeerLost, 77);
   EXPECT_TRUE(Send(2).ok());
   EXPECT_EQ(transport_.sent, (Sent{{78, 2}}));
 }

@@ -129,6 +129,17 @@ TEST(BackupWorkersTest, TheFirstNLessBCloseAStepAndTheRestIsDropped) {
 }
 
 // Nobody waits for a step for ever: not when some have run out of data, nor when all have skipped it.
+TEST(BackupWorkersTest, WhoHasFinishedDoesNotStandForWhoHasNotCome) {
+  const auto policy = Make(Policy::BACKUP_WORKERS, 1);
+  RangeProgress progress = At(3, {4, 5, 4, 3});  // 1 came and is through, 2 ended without data
+  progress.workers[1].finished = progress.workers[2].finished = true;
+  EXPECT_EQ(policy->Ticks(progress, {1, 2}, 1), 0) << "2 of 3 are there, worker 3 has data";
+  for (WorkerProgress& worker : progress.workers) worker.finished = true;
+  EXPECT_EQ(policy->Ticks(progress, {2, 1}, 1), 1) << "nobody is to come";
+  EXPECT_EQ(policy->Ticks(progress, {1, 0}, 0), 1);
+  EXPECT_EQ(policy->Ticks(progress, {0, 0}, 0), 0);
+}
+
 TEST(BackupWorkersTest, FewerWorkersWithDataAreEnoughIfTheyAreAll) {
   const auto policy = Make(Policy::BACKUP_WORKERS, 1);
   RangeProgress progress = At(3, {4, 3, 3, 3});
@@ -137,8 +148,6 @@ TEST(BackupWorkersTest, FewerWorkersWithDataAreEnoughIfTheyAreAll) {
   progress.workers[3].finished = true;
   EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 1);
   EXPECT_EQ(policy->Ticks(At(3, {7, 8, 7, 9}), {0, 0}, 4), 4) << "skipped by all";
-  for (WorkerProgress& worker : progress.workers) worker.finished = true;
-  EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 0);
 }
 
 TEST(StalenessAwareTest, DividesTheStepByTheStaleness) {

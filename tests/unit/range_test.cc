@@ -62,6 +62,20 @@ class Compensating final : public UpdatePolicy {
   }
 };
 
+// As above, and drops all that comes.
+class Dropping final : public UpdatePolicy {
+ public:
+  std::string name() const override { return "DROPPING"; }
+  Properties properties() const override { return Compensating().properties(); }
+  bool MayStart(int64_t, int64_t) const override { return true; }
+  bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
+  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kDrop; }
+  Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
+  int64_t Ticks(const RangeProgress&, const Buffered&, int64_t steps) const override {
+    return steps;
+  }
+};
+
 class RangeTest : public ::testing::Test {
  protected:
   RangeTest() : policy_(3) {
@@ -86,7 +100,7 @@ class RangeTest : public ::testing::Test {
 
   // `rows` false: an update that touches nothing in this range.
   void Give(int rank, int64_t step, float gradient, uint64_t samples, bool rows = true,
-            int64_t version_read = -1) {
+            int64_t version_read = -1, Range::Admission want = Range::Admission::kAdmitted) {
     HeldUpdate update;
     update.rank = rank;
     update.step = step;
@@ -99,7 +113,7 @@ class RangeTest : public ::testing::Test {
       update.values.MutableAs<float>()[0] = gradient;
     }
     EXPECT_EQ(range_->Admit(absl::UnixEpoch(), /*incarnation=*/1, step, std::move(update), false),
-              Range::Admission::kAdmitted);
+              want);
   }
   // Worker `rank` reads the row for `step`, as a shard would have answered it.
   void Read(int rank, int64_t step) {
@@ -212,6 +226,29 @@ TEST_F(RangeTest, HeldUpdatesThatAreNotWholeAreRefused) {
   image.held = whole;
   image.held[2 * sizeof(uint64_t) + 4] = 1;
   EXPECT_FALSE(range_->Restore(image, buffers_).ok());
+}
+
+// Versions are ticks of whole batches, so they fall behind the steps of a worker for ever.
+TEST_F(RangeTest, ABatchLargerThanTheWorkersGoesOnForEver) {
+  for (int64_t step = 0; step < 7000; ++step) Give(0, step, 0, 1);
+  EXPECT_EQ(range_->progress().version, 7000 / 3);
+}
+
+TEST_F(RangeTest, ADroppedUpdateForgetsItsRead) {
+  const Dropping policy;
+  Use(policy);
+  Read(0, 0);
+  EXPECT_GT(range_->held_bytes(), 0u);
+  Give(0, 0, 1, 1, true, -1, Range::Admission::kLate);
+  EXPECT_EQ(range_->held_bytes(), 0u);
+}
+
+TEST_F(RangeTest, AFrozenTableHoldsNothing) {
+  plan_.frozen = true;
+  Give(0, 0, 8, 1);
+  EXPECT_EQ(range_->held_bytes(), 0u);
+  ASSERT_EQ(records_.size(), 1u);
+  EXPECT_EQ(records_[0].fate, kFateDropped);
 }
 
 }  // namespace

@@ -391,6 +391,23 @@ TEST_F(SaveDirectoryTest, LoadsUnderAnotherSalt) {
   EXPECT_EQ(loaded.Rows(), table.Rows());
 }
 
+// Another run that saves into the same place may have taken the folder away while ranges were still
+// to come; the servers make it again.
+TEST_F(SaveDirectoryTest, ASaveWhoseDensePartIsGoneIsNotCommitted) {
+  Table first(plan_, 4), second(plan_, 4);
+  first.Fill(50, 1);
+  second.Fill(50, 2);
+  Write(Folder(8), second);
+  Save(first, 7);  // removes the other one
+  ASSERT_EQ(MakeFolder(Folder(8)), absl::OkStatus());
+  ASSERT_EQ(SaveRanges(Folder(8), second.ranges()), absl::OkStatus());
+  EXPECT_THAT(std::string(CommitSave(Folder(8), plan_, 8, 10, kDense).message()),
+              HasSubstr("dense.part"));
+  Table loaded(plan_, 2);
+  EXPECT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), first.Rows());
+}
+
 // ---- what a fixed delay holds back ------------------------------------------------------------
 
 class FixedDelayTest : public SaveDirectoryTest {

@@ -140,11 +140,14 @@ TEST_F(PartsTest, AVictimsWordWaitsForTheCause) {
   EXPECT_FALSE(judge.Check(At(2)).has_value());
   members_.server(0)->lost_since = At(2.5);
   members_.server(0)->lost_why = "reset";
+  EXPECT_FALSE(judge.Check(At(2.5)).has_value()) << "a second connection of it";
+  members_.server(0)->connected = false;
   EXPECT_EQ(judge.Check(At(2.5))->node(), "server 0");
 
   // Without another cause its own word stands; a failure that blames nobody else stands at once.
   FailureJudge second(times_, &members_);
   members_.server(0)->lost_since.reset();
+  members_.server(0)->connected = true;
   members_.server(0)->gone = false;
   for (Node& node : members_.nodes()) node.heard = At(6);
   EXPECT_FALSE(second.OnReport(At(6), members_.worker(0), said, &effects_).has_value());

@@ -401,6 +401,38 @@ class Driver {
   SchedulerEffects effects;
 };
 
+// Rank 0 has read the dense rows for the save, the servers have not written theirs: what a policy
+// holds back must stay where it is until both are done.
+TEST(SchedulerCoreTest, WhatIsHeldBackIsNotAppliedInTheMiddleOfASave) {
+  Driver d(TestPlan(2, 1));
+  d.Up();
+  SchedulerEvent save;
+  save.kind = SchedulerEvent::Kind::kSave;
+  save.text = "/m";
+  d.Step(1, save);
+  ASSERT_FALSE(d.effects.sends.empty());
+  const uint64_t id = d.effects.sends[0].control.command().id();
+  const auto finishes = [&] {
+    int n = 0;
+    for (const auto& send : d.effects.sends) {
+      n += send.control.command().kind() == Command::FINISH_DELAYED;
+    }
+    return n;
+  };
+  Control enter;
+  enter.mutable_barrier_enter()->set_name("finish_delayed");
+  enter.mutable_barrier_enter()->set_parties(2);
+  enter.mutable_barrier_enter()->set_action(BarrierEnter::FINISH_DELAYED);
+  d.Send(1, 11, enter);
+  d.Send(1, 12, enter);
+  EXPECT_EQ(finishes(), 0);
+  Control done;
+  done.mutable_command_done()->set_id(id);
+  d.Send(2, 11, done);
+  d.Send(2, 12, done);
+  EXPECT_EQ(finishes(), 1);
+}
+
 Control BeatMessage(uint64_t progress) {
   Control control;
   control.mutable_beat()->set_progress(progress);

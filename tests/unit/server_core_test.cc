@@ -132,6 +132,17 @@ TEST_F(ServerCoreTest, ReportsComeBeforeTheAnswer) {
   EXPECT_EQ(effects_.to_scheduler[2].command_done().id(), 7u);
 }
 
+// The answer to a report is the reports before it, which went with it if it was lost.
+TEST_F(ServerCoreTest, ReportsThatWereLostAreMadeAgain) {
+  Start();
+  ShardReport report;
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_EQ(Give(TheCommand(Command::REPORT, 7)).tasks.size(), 1u);
+    Done(7, absl::OkStatus(), &report);
+    EXPECT_EQ(Done(7, absl::OkStatus(), &report).to_scheduler.size(), 3u);
+  }
+}
+
 TEST_F(ServerCoreTest, FinishAndStop) {
   Start();
   ASSERT_EQ(Give(TheCommand(Command::FINISH_DELAYED, 7)).tasks.size(), 1u);

@@ -150,6 +150,9 @@ TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
   EXPECT_EQ(late[0].Entry(0).status, SliceStatus::kDropped);
   EXPECT_EQ(late[0].Entry(0).version, 2) << "the step that is open";
   EXPECT_THAT(Row(), ElementsAre(-3.0f, -3.0f));
+  const std::vector<ParsedFrame> again = Give(Push(1, 0, 99.0f));
+  ASSERT_EQ(again[0].entry_count, 1u) << "the first answer may have been lost";
+  EXPECT_EQ(again[0].Entry(0).status, SliceStatus::kDropped);
   FrameHeader skip = Header(FrameKind::kPush, 1, 1);
   EXPECT_EQ(Give(Data(skip, 0, {}, {}))[0].entry_count, 0u) << "it brought nothing to drop";
   Give(Push(1, 2, 5.0f, 2));
@@ -159,7 +162,14 @@ TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
   EXPECT_EQ(stats.arrived, 7u);
   EXPECT_EQ(stats.merged, 6u);
   EXPECT_EQ(stats.dropped, 1u);
+  EXPECT_EQ(stats.version_staleness.max, 0) << "of those that were applied";
   EXPECT_EQ(shard_->held_bytes(), 0u);
+}
+
+// The budget is for what is held: a policy that holds nothing needs none.
+TEST_F(ShardCoreTest, ASmallBudgetIsEnoughWhereNothingIsHeld) {
+  Start("kind: ASP", 1, "limits { held_bytes_per_shard: 1 }");
+  EXPECT_EQ(Give(Push(0, 0, 3.0f))[0].entry_count, 0u);
 }
 
 // An empty push over as many steps as there are numbers costs nothing.

@@ -1,0 +1,52 @@
+// A transport that only notes what it is told to do.
+#ifndef TANDEM_TESTS_UNIT_FAKE_TRANSPORT_H_
+#define TANDEM_TESTS_UNIT_FAKE_TRANSPORT_H_
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "transport/transport.h"
+
+namespace tandem {
+
+// Connections that exist from the start, and queues that are full when the test says so.
+class FakeTransport : public Transport {
+ public:
+  Buffer Alloc(size_t bytes) override { return heap_.Alloc(bytes); }
+  const std::string& address() const override { return address_; }
+  absl::StatusOr<PeerId> Connect(const std::string& address) override {
+    if (address == "malformed") return absl::InvalidArgumentError(address);
+    connected[++last_peer] = address;
+    return last_peer;
+  }
+  absl::Status Send(PeerId peer, Frame frame) override {
+    if (gone.count(peer) > 0) return absl::NotFoundError("gone");
+    if (full.count(peer) > 0) return absl::ResourceExhaustedError("full");
+    absl::StatusOr<ParsedFrame> parsed = DecodeFrame(std::move(frame));
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    sent.emplace_back(peer, parsed->header.step);
+    return absl::OkStatus();
+  }
+  void Close(PeerId peer) override { closed.push_back(peer); }
+  void Poll(absl::Duration, std::vector<TransportEvent>*) override {}
+  void Wake() override {}
+  TransportCounters counters() const override { return {}; }
+
+  PeerId last_peer = 0;
+  std::map<PeerId, std::string> connected;
+  std::set<PeerId> full, gone;
+  std::vector<PeerId> closed;
+  std::vector<std::pair<PeerId, int64_t>> sent;  // with the step, which tells frames apart
+
+ private:
+  HeapBufferSource heap_;
+  const std::string address_ = "fake:0";
+};
+
+}  // namespace tandem
+
+#endif  // TANDEM_TESTS_UNIT_FAKE_TRANSPORT_H_

@@ -1,0 +1,74 @@
+// How long a node waits for its scheduler, and by what name it speaks of itself.
+#include "node/node_link.h"
+
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/fake_transport.h"
+
+namespace tandem {
+namespace {
+
+using Kind = TransportEvent::Kind;
+using ::testing::HasSubstr;
+
+class NodeLinkTest : public testing::Test {
+ protected:
+  static NodeLink::Options Options() {
+    NodeLink::Options options;
+    options.scheduler = "s";
+    options.self = EndpointId::Worker(0);
+    options.registration.set_incarnation(7);
+    return options;
+  }
+  static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+  void Hear(double at, PeerId peer) {
+    Control view;
+    view.mutable_view()->set_number(1);
+    FrameHeader header;
+    header.sender = EndpointId::Scheduler();
+    TransportEvent event;
+    event.peer = peer;
+    event.frame = *DecodeFrame(EncodeControlFrame(transport_, header, view));
+    link_.OnEvent(At(at), event, &inbox_);
+  }
+  void Lose(double at, PeerId peer) {
+    TransportEvent event;
+    event.kind = Kind::kPeerLost;
+    event.peer = peer;
+    link_.OnEvent(At(at), event, &inbox_);
+    link_.OnTick(At(at));
+  }
+
+  FakeTransport transport_;
+  NodeLink link_{transport_, Options()};
+  std::vector<Control> inbox_;
+};
+
+// A scheduler says nothing to a node for as long as there is nothing to say.
+TEST_F(NodeLinkTest, AConnectionThatBreaksAfterALongSilenceIsMadeAgain) {
+  ASSERT_TRUE(link_.Start(At(0)).ok());
+  Hear(1, 1);
+  Lose(600, 1);
+  EXPECT_TRUE(link_.failure().ok()) << link_.failure();
+  link_.OnTick(At(601.5));
+  EXPECT_EQ(transport_.connected.size(), 2u) << "registers again";
+  Hear(602, 2);
+  Lose(900, 2);
+  EXPECT_TRUE(link_.failure().ok()) << "what was heard since counts";
+}
+
+TEST_F(NodeLinkTest, ASchedulerThatStaysAwayEndsTheNode) {
+  ASSERT_TRUE(link_.Start(At(0)).ok());
+  Hear(1, 1);
+  Lose(600, 1);
+  for (int i = 0; i < 9; ++i) {  // each attempt is lost in its turn
+    link_.OnTick(At(601.5 + i));
+    Lose(601.6 + i, transport_.last_peer);
+  }
+  EXPECT_THAT(link_.failure().ToString(), HasSubstr("no connection to s for 8 s"));
+}
+
+}  // namespace
+}  // namespace tandem
