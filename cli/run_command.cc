@@ -417,6 +417,7 @@ int RunCommand(const RunFlags& given) {
   const StartReport start = CheckStart(flags.start, *plan);
   for (const std::string& line : start.refused) Refuse(absl::InvalidArgumentError(line));
   if (!start.refused.empty()) return kExitBadInput;
+  flags.start.init_from = start.save;
   ready = CheckDenseDevice(*plan);
   if (ready.ok()) ready = CheckDenseChoices(*plan);
   if (ready.ok()) ready = CheckTransport(plan->job.cluster());

@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
     Finish("tandem-scheduler", absl::InvalidArgumentError(line));
   }
   if (!report.refused.empty()) return kExitBadInput;
+  start.init_from = report.save;
   for (const std::string& line : report.said) std::fprintf(stderr, "%s\n", line.c_str());
   std::optional<OutputFolder> folder;
   if (!flags.out.empty()) {

@@ -50,6 +50,7 @@ StartReport CheckStart(const StartFlags& flags, const JobPlan& plan) {
     report.refused.emplace_back(saved.status().message());
     return report;
   }
+  report.save = saved->folder();
   const SaveFit fit = CompareSave(saved->manifest(), plan, flags.only_tables);
   const std::string where = absl::StrCat("--init-from ", flags.init_from, ": ");
   for (const std::string& line : fit.refused) report.refused.push_back(where + line);

@@ -26,6 +26,9 @@ void AddStartFlags(CLI::App* app, StartFlags* flags);
 struct StartReport {
   std::vector<std::string> refused;  // it must not start
   std::vector<std::string> said;
+  // The one save that --init-from stands for now; everything that loads is given this, so that a job
+  // that goes on saving there cannot be read at two of its steps. Empty: it starts afresh.
+  std::string save;
   std::string description;  // of the data that the save was trained on; empty: it starts afresh
 };
 StartReport CheckStart(const StartFlags& flags, const JobPlan& plan);

@@ -9,6 +9,7 @@ if(TANDEM_TORCH)
   target_link_libraries(terminal_test PRIVATE util)  # forkpty
   target_link_libraries(kill_test PRIVATE tandem::rdma)
   target_link_libraries(output_folder_test PRIVATE tandem::cli)
+  target_link_libraries(start_test PRIVATE tandem::cli)
   tandem_test(doctor_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/doctor_test.cc
               DEPS tandem::run_job tandem::doctor LABELS integration TIMEOUT 300)
   add_dependencies(doctor_run_test tandem tandem-scheduler tandem-server tandem-worker)

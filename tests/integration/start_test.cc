@@ -9,8 +9,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/start_flags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "node/role_flags.h"
 #include "server/save_directory.h"
 #include "tests/integration/run_job.h"
 
@@ -96,6 +98,20 @@ TEST_F(StartTest, ASaveSaysWhatItsNumbersMean) {
   EXPECT_EQ(saved->manifest().model, "mlp { hidden: 8 }");
   EXPECT_THAT(saved->manifest().data, HasSubstr("deviation: "));
   EXPECT_THAT(saved->manifest().data, HasSubstr("negative: \"no\"")) << "found, not said";
+}
+
+// A folder of saves may be of a job that goes on saving: all of a run reads the one that was found
+// first.
+TEST_F(StartTest, TheSaveIsFoundOnce) {
+  RoleFlags role;
+  role.job = folder_->File("trained/job.textproto");
+  const absl::StatusOr<JobPlan> plan = PlanOf(role);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  StartFlags flags;
+  flags.init_from = Model();
+  const StartReport report = CheckStart(flags, *plan);
+  EXPECT_EQ(report.save, SavedModel::Open(Model())->folder());
+  EXPECT_THAT(report.save, HasSubstr("/step-"));
 }
 
 // The means of the training rows of then, whatever the job names as training rows now.
