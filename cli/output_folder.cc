@@ -31,11 +31,16 @@ std::string PathIn(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// "process 123 on HOST since 2026-01-31 14:25:01".
-std::string Holder(pid_t pid) {
+constexpr char kProcess[] = "process ";
+
+// "process 123 on HOST since ", and then the time: "2026-01-31 14:25:01".
+std::string HolderPrefix(pid_t pid) {
   char host[256] = "";
   (void)gethostname(host, sizeof host - 1);
-  return absl::StrCat("process ", pid, " on ", host, " since ",
+  return absl::StrCat(kProcess, pid, " on ", host, " since ");
+}
+std::string Holder(pid_t pid) {
+  return absl::StrCat(HolderPrefix(pid),
                       absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()));
 }
 
@@ -56,7 +61,31 @@ absl::Status InUse(const std::string& folder) {
 }
 
 bool IsOurParents(const std::string& folder) {
-  return absl::StartsWith(HolderOf(folder), absl::StrCat("process ", getppid(), " on "));
+  return absl::StartsWith(HolderOf(folder), HolderPrefix(getppid()));
+}
+
+// Whether a run has written into the folder: by its lock, or (older versions) by its job.
+bool IsOfARun(const std::string& folder) {
+  if (absl::StartsWith(HolderOf(folder), kProcess)) return true;
+  std::ifstream job(PathIn(folder, "job.textproto"));
+  std::string line;
+  std::getline(job, line);
+  return line == "# Every default filled in.";
+}
+
+// A run replaces what earlier ones left. What lies there by the same name and is nobody's is a user's:
+// their sources, say, if the folder is the one they stand in.
+absl::Status CheckForeign(const std::string& folder) {
+  if (IsOfARun(folder)) return absl::OkStatus();
+  for (const char* name : {"lock", "job.textproto", "logs", "collectives", "model", "address",
+                           "bad_rows.txt", "metrics.jsonl", "summary.json"}) {
+    std::error_code error;
+    if (!fs::exists(PathIn(folder, name), error)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--out ", folder, ": there is a ", name,
+                     " that no run has left; hint: name a folder for runs alone"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckResults(const std::string& folder) {
@@ -77,12 +106,10 @@ std::string NewFolderName(absl::string_view name) {
   std::replace_if(
       safe.begin(), safe.end(),
       [](unsigned char c) { return !absl::ascii_isalnum(c) && c != '_' && c != '-'; }, '_');
-  const std::string folder = absl::StrCat(
-      "out/", safe, "-", absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()));
-  std::string free = folder;
-  std::error_code error;
-  for (int n = 2; fs::exists(free, error); ++n) free = absl::StrCat(folder, "-", n);
-  return free;
+  // With the process, so that runs that start in the same second have folders of their own.
+  return absl::StrCat("out/", safe, "-",
+                      absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()), "-",
+                      getpid());
 }
 
 absl::Status OutputFolder::Check(const std::string& path, bool overwrite) {
@@ -91,12 +118,14 @@ absl::Status OutputFolder::Check(const std::string& path, bool overwrite) {
         "--out: an empty name; hint: leave --out out, and a folder "
         "under out/ is made");
   }
-  const int fd = open(PathIn(path, kLock).c_str(), O_RDONLY | O_CLOEXEC);
+  // For writing: on NFS an exclusive lock needs that.
+  const int fd = open(PathIn(path, kLock).c_str(), O_RDWR | O_CLOEXEC);
   if (fd >= 0) {
-    const bool free = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    const bool free = flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
     close(fd);
     if (!free) return IsOurParents(path) ? absl::OkStatus() : InUse(path);
   }
+  TANDEM_RETURN_IF_ERROR(CheckForeign(path));
   return overwrite ? absl::OkStatus() : CheckResults(path);
 }
 
@@ -116,6 +145,11 @@ absl::StatusOr<OutputFolder> OutputFolder::Claim(const std::string& path, bool o
   }
   OutputFolder folder(path, fd);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("--out ", path, ": cannot be locked: ", std::strerror(errno),
+                       "; hint: name a folder of another file system"));
+    }
     if (!IsOurParents(path)) return InUse(path);
     close(std::exchange(folder.fd_, -1));
     return folder;

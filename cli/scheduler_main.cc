@@ -1,5 +1,6 @@
 // tandem-scheduler: membership, views, barriers and the record of one job.
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 
 #include "base/process.h"
@@ -54,7 +55,8 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
-  options.out_dir = flags.out;
+  // From the root: servers and workers, which are told of it, may have been started elsewhere.
+  options.out_dir = flags.out.empty() ? "" : std::filesystem::absolute(flags.out).string();
   options.models = PathsOf(start, flags.out, *plan);
   options.incarnation = NewIncarnation();
   options.abort = StopSignal();

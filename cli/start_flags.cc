@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "data/batch_source.h"
 #include "server/save_check.h"
 #include "server/save_directory.h"
 
@@ -18,6 +19,12 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const JobPlan& 
     lines.emplace_back(
         "train.evaluate_only: there is no model to evaluate; hint: name a saved one with "
         "--init-from");
+  }
+  const Data& data = plan.job.data();
+  if (evaluates && !HasTestRows(data) && !HasValidationRows(data) &&
+      data.negatives().test_negatives().empty()) {
+    lines.emplace_back(
+        "train.evaluate_only: there are no rows to evaluate on; hint: name them in data.test");
   }
   if (flags.only_tables.empty()) return lines;
   if (flags.init_from.empty()) {
@@ -56,6 +63,10 @@ StartReport CheckStart(const StartFlags& flags, const JobPlan& plan) {
   for (const std::string& line : fit.refused) report.refused.push_back(where + line);
   for (const std::string& line : fit.said) report.said.push_back(where + line);
   if (flags.only_tables.empty()) report.description = saved->manifest().data;
+  if (flags.only_tables.empty() && plan.dense_table < 0) {
+    const absl::Status whole = saved->CheckDenseIsWhole();
+    if (!whole.ok()) report.refused.push_back(absl::StrCat(where, whole.message()));
+  }
   return report;
 }
 

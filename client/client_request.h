@@ -73,9 +73,9 @@ struct ClientRequest {
   template <typename Float>
   void FindPlaces(size_t first, size_t count, size_t width, Float* const* range_begins,
                   Float** at) const {
-    for (size_t k = 0; k < count; ++k) {
-      at[k] = range_begins[range[first + k]] + rank[first + k] * width;
-    }
+    const uint32_t* const in = range.data() + first;
+    const uint32_t* const nth = rank.data() + first;
+    for (size_t k = 0; k < count; ++k) at[k] = range_begins[in[k]] + nth[k] * width;
   }
   // What it waits for, for people, and, once it has waited for a second, whom.
   Activity Waiting(absl::Time now) const;

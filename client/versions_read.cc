@@ -31,12 +31,16 @@ std::vector<int64_t>& VersionsRead::At(uint32_t group, int64_t step, size_t rang
   return entries_.back().versions;
 }
 
+// Those that stay keep their order: At forgets the oldest first.
 void VersionsRead::Forget(uint32_t group, int64_t step) {
-  const auto forgotten = std::partition(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.group != group || entry.step > step;
-  });
-  for (auto it = forgotten; it != entries_.end(); ++it) spare_.push_back(std::move(*it));
-  entries_.erase(forgotten, entries_.end());
+  size_t kept = 0;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].group == group && entries_[i].step <= step) continue;
+    if (i != kept) std::swap(entries_[i], entries_[kept]);
+    ++kept;
+  }
+  for (size_t i = kept; i < entries_.size(); ++i) spare_.push_back(std::move(entries_[i]));
+  entries_.resize(kept);
 }
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -28,9 +29,9 @@ class Silence final : public google::protobuf::io::ErrorCollector {
 std::string TransformText(const Columns& columns, const std::string& name) {
   const Column rule = RuleOf(columns, name);
   std::vector<std::string> words;
-  if (rule.has_fill()) words.push_back(absl::StrCat("fill ", rule.fill()));
-  if (rule.has_clip_min()) words.push_back(absl::StrCat("clip_min ", rule.clip_min()));
-  if (rule.has_clip_max()) words.push_back(absl::StrCat("clip_max ", rule.clip_max()));
+  if (rule.has_fill()) words.push_back(absl::StrFormat("fill %.17g", rule.fill()));
+  if (rule.has_clip_min()) words.push_back(absl::StrFormat("clip_min %.17g", rule.clip_min()));
+  if (rule.has_clip_max()) words.push_back(absl::StrFormat("clip_max %.17g", rule.clip_max()));
   if (rule.log() || columns.log_transform()) words.push_back("log");
   words.push_back(IsStandardised(columns, rule) ? "STANDARDISE" : "NONE");
   return absl::StrJoin(words, ", ");
@@ -79,7 +80,19 @@ void CompareSpellings(const Data& saved, const Data& now, std::vector<std::strin
   if (!after.negative().empty())
     compare("negative", before.negative(), after.negative(),
             "labels that change sides make a good model a bad one");
-  compare("missing", before.missing(), after.missing(), "right if the files spell it so");
+  constexpr char kIfSpelled[] = "right if the files spell it so";
+  compare("missing", before.missing(), after.missing(), kIfSpelled);
+  for (const auto* const names : {&after.numeric(), &after.categorical()}) {
+    for (const std::string& name : *names) {
+      compare(absl::StrCat("column ", Quote(name), " missing").c_str(),
+              RuleOf(before, name).missing(), RuleOf(after, name).missing(), kIfSpelled);
+    }
+  }
+  if (before.trim() != after.trim()) {
+    out->push_back(Differs("data.columns.trim", before.trim() ? "true" : "false",
+                           after.trim() ? "true" : "false",
+                           "an id with blanks around it is another id"));
+  }
 }
 
 // The first label in the training files that does not count as 1: it counts as 0, for all workers. ""
@@ -91,7 +104,7 @@ absl::StatusOr<std::string> FirstNegative(const Data& data) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
-  RowPass pass(&files, parser.get(), RowSelection(), RowShare(), /*skip=*/0);
+  RowPass pass(&files, parser.get(), RowSelection(), RowShare(), data.skip_bad_rows());
   Row row;
   for (;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, pass.Next(&row));
@@ -168,7 +181,9 @@ absl::Status AdoptDescription(absl::string_view description, Data* data) {
   CompareMeaning(saved, *data, &differences);
   if (!differences.empty()) return absl::InvalidArgumentError(differences[0]);
   if (saved.has_statistics()) *data->mutable_statistics() = saved.statistics();
-  if (data->columns().negative().empty() && !saved.columns().negative().empty()) {
+  const bool same_ones =
+      ShownNames(saved.columns().positive()) == ShownNames(data->columns().positive());
+  if (same_ones && data->columns().negative().empty() && !saved.columns().negative().empty()) {
     *data->mutable_columns()->mutable_negative() = saved.columns().negative();
   }
   return absl::OkStatus();

@@ -108,6 +108,9 @@ class Comparison {
           "the save has a table ", table.name, ", the job has only ", Names(job_.tables),
           "; hint: give the job that table, or take some with --only-tables"));
     }
+    if (!only_.empty() || !fit_.refused.empty()) return;
+    Refuse("the order of tables", Names(saved_.tables), Names(job_.tables),
+           "the model reads them in order: write them as the save has them");
   }
 
   void CompareTable(const SavedTable& job) {

@@ -76,6 +76,17 @@ TEST_F(OutputFolderTest, DeathReleasesTheFolder) {
   EXPECT_TRUE(next.ok()) << next.DebugString();
 }
 
+// The folder that somebody stands in may have folders of the names that a run uses.
+TEST_F(OutputFolderTest, WhatNoRunHasLeftIsNotTouched) {
+  fs::create_directories(job_.File("sources/collectives"));
+  WriteTextFile(job_.File("sources/collectives/ring.cc"), "int main() {}");
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, std::vector<std::string>{"--overwrite"}}) {
+    ExpectRefused(Short("sources", flags), {"collectives that no run has left", "hint"});
+  }
+  EXPECT_EQ(ReadTextFile(job_.File("sources/collectives/ring.cc")), "int main() {}");
+}
+
 TEST_F(OutputFolderTest, AFinishedRunIsLostOnlyOnPurpose) {
   const RunResult first = RunJob(Short("twice"));
   ASSERT_TRUE(first.ok()) << first.DebugString();

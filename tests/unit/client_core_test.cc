@@ -599,5 +599,16 @@ TEST(VersionsReadTest, KeepsSoManyStepsAndThenForgetsTheOldest) {
   EXPECT_NE(versions.Find(0, 3), nullptr);
 }
 
+TEST(VersionsReadTest, TheOldestIsForgottenFirstWhateverElseWasForgotten) {
+  VersionsRead versions(4);
+  versions.At(1, 0, 1);
+  for (int64_t step = 1; step < 4; ++step) versions.At(0, step, 1);
+  versions.Forget(1, 0);
+  versions.At(0, 4, 1);
+  versions.At(0, 5, 1);
+  EXPECT_EQ(versions.Find(0, 1), nullptr);
+  for (int64_t step = 2; step < 6; ++step) EXPECT_NE(versions.Find(0, step), nullptr) << step;
+}
+
 }  // namespace
 }  // namespace tandem

@@ -74,7 +74,6 @@ TEST(SaveCheckTest, WhatMayDifferWithoutAWord) {
                            {"cluster.servers", "3"},
                            {"dense.synchroniser", "SERVERS"},
                            {"data.train", "other.csv"},
-                           {"data.columns.trim", "true"},
                            {"table[1].frozen", "true"}});
   EXPECT_THAT(fit.refused, IsEmpty());
   EXPECT_THAT(fit.said, IsEmpty());
@@ -124,6 +123,18 @@ TEST(SaveCheckTest, AnotherMeaningIsRefused) {
                   HasSubstr("the save has a table offers, the job has only cities, gifts")));
 }
 
+// The cells of all tables go into the model in the order of the tables.
+TEST(SaveCheckTest, TablesInAnotherOrderAreRefused) {
+  std::string swapped = kJob;
+  const size_t cities = swapped.find("table { name: \"cities\""),
+               offers = swapped.find("table { name: \"offers\"");
+  const std::string line = swapped.substr(cities, offers - cities);
+  swapped.erase(cities, line.size());
+  swapped.insert(swapped.find("dense {"), line);
+  const SaveFit fit = CompareSave(Saved(), PlanOf({}, swapped), {});
+  ExpectWords(fit.refused, {"the order of tables", "cities", "offers", "hint"});
+}
+
 TEST(SaveCheckTest, AnotherFormatIsRefused) {
   const std::string libsvm = R"(seed: 1
 cluster { workers: 2 servers: 1 }
@@ -156,6 +167,9 @@ TEST(SaveCheckTest, WhatFineTuningChangesIsSaid) {
        {"data.columns.positive is [no]", "trained with [yes]", "change sides"}},
       {{{"data.columns.missing", "[\"?\", \"NA\"]"}},
        {"data.columns.missing is [?, NA]", "trained with [?]"}},
+      {{{"data.columns.trim", "true"}}, {"data.columns.trim is true", "with false", "blanks"}},
+      {{{"data.columns.column", "{name: \"age\" missing: \"-1\"}"}},
+       {"column 'age' missing is [-1]", "trained with []"}},
   };
   for (const Variation& variation : variations) {
     SCOPED_TRACE(variation.overrides[0].first);
