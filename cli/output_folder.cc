@@ -9,9 +9,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -26,6 +28,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kLock[] = "lock";
+constexpr char kModel[] = "model";
+// What a run writes, and the next one in the same folder removes.
+constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address", "bad_rows.txt",
+                                    "collectives"};
+// What it replaces.
+constexpr const char* kReplaced[] = {kLock, "job.textproto", "logs", kModel};
 
 std::string PathIn(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
@@ -77,8 +85,9 @@ bool IsOfARun(const std::string& folder) {
 // their sources, say, if the folder is the one they stand in.
 absl::Status CheckForeign(const std::string& folder) {
   if (IsOfARun(folder)) return absl::OkStatus();
-  for (const char* name : {"lock", "job.textproto", "logs", "collectives", "model", "address",
-                           "bad_rows.txt", "metrics.jsonl", "summary.json"}) {
+  std::vector<const char*> names(std::begin(kResults), std::end(kResults));
+  names.insert(names.end(), std::begin(kReplaced), std::end(kReplaced));
+  for (const char* name : names) {
     std::error_code error;
     if (!fs::exists(PathIn(folder, name), error)) continue;
     return absl::FailedPreconditionError(
@@ -164,11 +173,8 @@ absl::StatusOr<OutputFolder> OutputFolder::Claim(const std::string& path, bool o
 
 void OutputFolder::Clear(bool keep_model) const {
   std::error_code ignored;
-  for (const char* name :
-       {"summary.json", "metrics.jsonl", "address", "bad_rows.txt", "collectives"}) {
-    fs::remove_all(PathIn(path_, name), ignored);
-  }
-  if (!keep_model) fs::remove_all(PathIn(path_, "model"), ignored);
+  for (const char* name : kResults) fs::remove_all(PathIn(path_, name), ignored);
+  if (!keep_model) fs::remove_all(PathIn(path_, kModel), ignored);
   for (const auto& entry : fs::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename().string();
     const bool trace = absl::StartsWith(name, "trace-") && absl::EndsWith(name, ".json");

@@ -13,8 +13,7 @@
 
 namespace tandem {
 
-// "out/NAME-20260131-142501": for a run of job `name` that was given no folder. One that is not there
-// yet.
+// "out/NAME-20260131-142501-PROCESS": for a run of job `name` that was given no folder.
 std::string NewFolderName(absl::string_view name);
 
 class OutputFolder {

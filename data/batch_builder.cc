@@ -30,8 +30,8 @@ uint32_t KeyIndex::Unique(absl::Span<const uint64_t> occurrences, uint64_t* keys
 }
 
 // Goes on from the occurrence `o` until all are done or the table is half full; how many are done.
-// What the loop needs is in local variables: the compiler cannot know that no store changes
-// members.
+// The loop works on local variables, because any store could change a member for all that the
+// compiler knows.
 size_t KeyIndex::FindOrAdd(absl::Span<const uint64_t> occurrences, size_t o, uint64_t* keys,
                            uint32_t* index) {
   uint32_t* const slots = slots_.data();

@@ -14,8 +14,8 @@ namespace tandem {
 class LabelMap {
  public:
   // `others`: if `negative` is empty, the first of these texts that is met counts as 0 from then on,
-  // and no second one may come; if that is empty too, the first text of any kind that is not
-  // positive.
+  // and no second one may come. If both are empty, that holds for the first text that is not
+  // positive, whatever it is.
   LabelMap(std::vector<std::string> positive, std::vector<std::string> negative,
            std::vector<std::string> others = {});
 

@@ -91,8 +91,8 @@ DoctorSelf SelfOf(std::shared_ptr<const Task> task, const HostFacts& host) {
   return self;
 }
 
-// Ours with each, then what each says of the others: every pair in both directions where both
-// listen.
+// Our link with each, then what each says of its links with the others: where both listen, every
+// pair in both directions.
 void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorReport* report) {
   const int hosts = 1 + static_cast<int>(flags.peers.size());
   std::vector<std::string> alive;

@@ -436,8 +436,8 @@ absl::Status CheckNeuMf(const Job& job) {
                 job.table_size());
 }
 
-// Where products or hidden units see zeros alone, no gradient comes back: such a model stays where it
-// is.
+// Where products or hidden units see zeros alone, no gradient comes back, and the model never leaves
+// its first values.
 absl::Status CheckFirstValues(const Job& job) {
   const auto zero = [](const Table& table) {
     const Initializer& initializer = table.initializer();

@@ -48,7 +48,6 @@ void NodeLink::OnEvent(absl::Time now, const TransportEvent& event, std::vector<
     return;
   }
   if (control->has_view()) {
-    have_view_ = true;
     next_register_ = absl::InfiniteFuture();
   }
   inbox->push_back(*std::move(control));

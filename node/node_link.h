@@ -61,7 +61,6 @@ class NodeLink {
   Transport& transport_;
   Options options_;
   PeerId peer_ = 0;
-  bool have_view_ = false;
   bool have_name_ = false;  // a view said who this node is
   absl::Time next_register_ = absl::InfinitePast();
   // Since when there is no connection that the scheduler has been heard on; infinite: there is one.

@@ -13,6 +13,17 @@
 #include "transport/waitable.h"
 
 namespace tandem {
+RdmaHello GrantOf(const RdmaOptions& options) {
+  RdmaHello hello;
+  hello.small_slots = static_cast<uint16_t>(options.small_slots);
+  hello.large_slots = static_cast<uint16_t>(options.large_slots);
+  hello.small_slot_bytes = static_cast<uint32_t>(options.small_slot_bytes);
+  hello.large_slot_bytes = static_cast<uint32_t>(options.large_slot_bytes);
+  hello.credits = static_cast<uint16_t>(options.credits);
+  hello.message_bytes = static_cast<uint32_t>(options.message_bytes);
+  return hello;
+}
+
 namespace {
 
 constexpr auto kGoOnFor = absl::Milliseconds(10);
@@ -20,13 +31,7 @@ constexpr auto kGoOnFor = absl::Milliseconds(10);
 // What connections share, but for what only a device gives.
 RdmaShared SharedOf(const RdmaOptions& options) {
   RdmaShared shared;
-  RdmaHello& shape = shared.shape;
-  shape.small_slots = static_cast<uint16_t>(options.small_slots);
-  shape.large_slots = static_cast<uint16_t>(options.large_slots);
-  shape.small_slot_bytes = static_cast<uint32_t>(options.small_slot_bytes);
-  shape.large_slot_bytes = static_cast<uint32_t>(options.large_slot_bytes);
-  shape.credits = static_cast<uint16_t>(options.credits);
-  shape.message_bytes = static_cast<uint32_t>(options.message_bytes);
+  shared.shape = GrantOf(options);
   shared.send_depth = static_cast<uint32_t>(options.send_depth);
   shared.max_part_bytes = options.max_part_bytes;
   shared.rendezvous_bytes = options.rendezvous_bytes;

@@ -36,6 +36,9 @@
 
 namespace tandem {
 
+// What an endpoint of these options grants each peer, without address and key.
+RdmaHello GrantOf(const RdmaOptions& options);
+
 class RdmaEndpoint final : public RdmaLeftover {
  public:
   using Clock = RdmaPeer::Clock;

@@ -66,15 +66,8 @@ absl::Status CheckOptions(const RdmaOptions& options) {
                      options.max_peers, ", max_part_bytes ", options.max_part_bytes,
                      ", send_depth ", options.send_depth, ", credits ", options.credits));
   }
-  RdmaHello hello;
-  hello.small_slots = static_cast<uint16_t>(options.small_slots);
-  hello.large_slots = static_cast<uint16_t>(options.large_slots);
-  hello.small_slot_bytes = static_cast<uint32_t>(options.small_slot_bytes);
-  hello.large_slot_bytes = static_cast<uint32_t>(options.large_slot_bytes);
-  hello.credits = static_cast<uint16_t>(options.credits);
-  hello.message_bytes = static_cast<uint32_t>(options.message_bytes);
   uint8_t bytes[kRdmaHelloBytes];
-  EncodeRdmaHello(hello, bytes);
+  EncodeRdmaHello(GrantOf(options), bytes);
   return DecodeRdmaHello(bytes).status();  // what a peer would refuse
 }
 

@@ -36,7 +36,7 @@ size_t SaveCheck::RangesOfASave(const RangeMap& ranges) const {
   size_t count = 0;
   for (const RangeMap::Range& range : ranges.ranges()) {
     const TablePlan& table = context_.plan.tables[range.table];
-    if (!table.dense || context_.plan.groups[table.group].policy.delay() > 0) ++count;
+    if (!table.dense || context_.plan.groups[table.group].properties.delay > 0) ++count;
   }
   return count;
 }

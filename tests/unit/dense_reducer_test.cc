@@ -332,20 +332,25 @@ TEST(DenseReducerTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
   }
 }
 
+// Rank 0 of a group of two, whose other rank is at the far end of the link.
+std::unique_ptr<Group> GroupOfTwo(std::unique_ptr<Link> link, AbortableWatch* watch) {
+  std::vector<std::unique_ptr<Link>> links(2);
+  links[1] = std::move(link);
+  GroupOptions options;
+  options.watch = watch;
+  options.deadline = absl::Minutes(5);
+  return std::make_unique<Group>(0, std::move(links), options);
+}
+
 TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
   for (const int64_t bucket : {0, 1000}) {
-    auto pair = InMemoryLink::NewPair();
-    std::vector<std::unique_ptr<Link>> links(2);
-    links[1] = std::move(pair[0]);
     auto dense = std::move(*DenseParameters::New(Config(), kCount));
     AbortableWatch watch;
-    GroupOptions group;
-    group.watch = &watch;
-    group.deadline = absl::Minutes(5);
+    auto pair = InMemoryLink::NewPair();
     Settings settings = Direct();
     settings.reduction.bucket_bytes = bucket;
     const auto reducer =
-        NewReducer(settings, std::make_unique<Group>(0, std::move(links), group), &watch, *dense);
+        NewReducer(settings, GroupOfTwo(std::move(pair[0]), &watch), &watch, *dense);
     std::thread aborter([&] {
       while (reducer->WaitingFor().text.empty()) absl::SleepFor(absl::Milliseconds(10));
       EXPECT_THAT(reducer->WaitingFor().text, HasSubstr("for worker 1"));
@@ -367,19 +372,14 @@ TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
 TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
   const TemporaryFolder folder;
   for (const int64_t bucket : {0, 1000}) {
-    auto pair = InMemoryLink::NewPair();
-    std::vector<std::unique_ptr<Link>> links(2);
-    links[1] = std::move(pair[0]);
     auto dense = std::move(*DenseParameters::New(Config(), kCount));
     AbortableWatch watch;
-    GroupOptions group;
-    group.watch = &watch;
-    group.deadline = absl::Minutes(5);
+    auto pair = InMemoryLink::NewPair();
     Settings settings = Direct();
     settings.reduction.bucket_bytes = bucket;
     settings.reducer.dump_folder = folder.File(absl::StrCat("bucket", bucket));
     const auto reducer =
-        NewReducer(settings, std::make_unique<Group>(0, std::move(links), group), &watch, *dense);
+        NewReducer(settings, GroupOfTwo(std::move(pair[0]), &watch), &watch, *dense);
     std::string asked;
     std::thread other([&] {
       reducer->RequestDump();
