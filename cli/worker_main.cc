@@ -46,6 +46,11 @@ int main(int argc, char** argv) {
 
   const auto plan = PlanOf(flags);
   absl::Status ready = plan.status();
+  if (ready.ok() && plan->job.model().has_program()) {
+    ready = absl::InvalidArgumentError(
+        flags.job + ": batches and model are those of a program, which is a worker itself; start it "
+                    "in place of tandem-worker (docs/PYTHON.md)");
+  }
   if (ready.ok()) ready = CheckAddresses(flags);
   if (ready.ok()) ready = CheckDenseDevice(*plan);
   if (ready.ok()) ready = CheckTransport(plan->job.cluster());

@@ -81,6 +81,14 @@ int64_t EvaluationBatch(const JobPlan& plan) {
 }  // namespace
 
 absl::StatusOr<DataShape> ShapeOfJob(const JobPlan& plan) {
+  if (plan.job.data().format() == Data::PROGRAM) {  // the fields are those that tables name
+    DataShape program;
+    for (const TablePlan& table : plan.tables) {
+      program.fields.insert(program.fields.end(), table.fields.begin(), table.fields.end());
+      program.table_fields.push_back(table.fields);
+    }
+    return program;
+  }
   RowShape row = RowShapeOf(plan.job.data());
   DataShape shape{row.numbers, std::move(row.fields), {}};
   TANDEM_RETURN_IF_ERROR(AssignFields(plan, &shape));
@@ -90,6 +98,7 @@ absl::StatusOr<DataShape> ShapeOfJob(const JobPlan& plan) {
 absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(DataShape shape, ShapeOfJob(plan));
+  if (plan.job.data().format() == Data::PROGRAM) return shape;
   if (data.format() == Data::LIBSVM && plan.tables.size() > (plan.dense_table >= 0 ? 2 : 1)) {
     return absl::InvalidArgumentError("LIBSVM data feed one table, expected no second `table`");
   }

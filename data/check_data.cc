@@ -239,6 +239,7 @@ absl::Status CheckNcfData(const JobPlan& plan) {
 absl::Status CheckData(const JobPlan& plan, DataReport* report) {
   DataReport ignored;
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
+  if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // no files
   if (plan.job.data().format() == Data::NCF) return CheckNcfData(plan);
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(plan.job.data(), nullptr));
   return DataCheck(plan, shape, parser.get(), report == nullptr ? &ignored : report).Run();

@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 #include "job/refuse.h"
 
 namespace tandem {
@@ -220,9 +224,21 @@ absl::Status CheckSkipBadRows(const Data& data) {
   return absl::OkStatus();
 }
 
+// The program reads its data itself: what is said of files would be said to nobody.
+absl::Status CheckProgramData(const Data& data) {
+  Data rest = data;
+  rest.clear_format();
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+  rest.GetReflection()->ListFields(rest, &fields);
+  if (fields.empty()) return absl::OkStatus();
+  return Refuse(absl::StrCat("data.", fields[0]->name()),
+                "not for format PROGRAM, whose batches come from the program; leave it out");
+}
+
 }  // namespace
 
 absl::Status CheckDataSpec(const Data& data) {
+  if (data.format() == Data::PROGRAM) return CheckProgramData(data);
   TANDEM_RETURN_IF_ERROR(CheckFormat(data));
   if (data.train().empty()) return Refuse("data.train", "no files to train on");
   TANDEM_RETURN_IF_ERROR(NotNegative("data.shuffle_buffer", data.shuffle_buffer()));

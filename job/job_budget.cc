@@ -80,7 +80,11 @@ double MostUpdates(const JobPlan& plan, const Properties& policy) {
 
 int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table) {
   const Data& data = plan.job.data();
-  const int64_t ids_of_field = data.format() == Data::LIBSVM ? data.max_ids() : 1;
+  int64_t ids_of_field = 1;
+  if (data.format() == Data::LIBSVM) ids_of_field = data.max_ids();
+  if (data.format() == Data::PROGRAM) {
+    ids_of_field = plan.job.table(static_cast<int>(table.id)).ids_per_field();
+  }
   return plan.job.train().batch() * FieldsOf(plan, table) * ids_of_field;
 }
 
@@ -109,6 +113,7 @@ int64_t MostDenseParameters(const JobPlan& plan) {
       const int64_t last = hidden.empty() ? 2 * dim : hidden[hidden.size() - 1];
       return StackParameters(2 * dim, hidden) + dim + last + 1;
     }
+    case Model::kProgram:  // known once the program has said what it trains
     case Model::KIND_NOT_SET:
       break;
   }

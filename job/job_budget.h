@@ -15,7 +15,7 @@ namespace tandem {
 int64_t MostIdsOfBatch(const JobPlan& plan, const TablePlan& table);
 
 // The most dense parameters that the job's model can have: every layer with its bias, from the
-// width of what it reads.
+// width of what it reads. 0 for a program's, which the job does not describe.
 int64_t MostDenseParameters(const JobPlan& plan);
 
 // The most bytes that a worker pushes to all servers for `table` in one step: keys and values.

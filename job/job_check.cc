@@ -30,6 +30,7 @@ constexpr int64_t kMaxRangesPerTable = 1 << 16;
 constexpr int64_t kMaxTables = 1024;
 constexpr int64_t kMaxDim = 1 << 16;
 constexpr int64_t kMaxBatch = 1 << 24;
+constexpr int64_t kMaxIdsPerField = 1 << 20;
 constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 constexpr int64_t kMaxCodecRank = 1024;
 constexpr int64_t kMaxDepth = 1024;
@@ -147,10 +148,19 @@ absl::Status CheckOptimizerOwnFields(const std::string& path, const Optimizer& o
   return absl::OkStatus();
 }
 
+// The program's own: nothing of it is said here.
+absl::Status CheckProgramOptimizer(const std::string& path, const Optimizer& optimizer) {
+  Optimizer rest = optimizer;
+  rest.clear_kind();
+  if (rest.ByteSizeLong() == 0) return absl::OkStatus();
+  return Refuse(path, "settings beside kind PROGRAM; the program makes its optimizer, and sets it");
+}
+
 absl::Status CheckOptimizer(const std::string& path, const Optimizer& optimizer) {
   if (!Optimizer::Kind_IsValid(optimizer.kind())) {
     return Refuse(path + ".kind", optimizer.kind(), " is not an optimizer");
   }
+  if (optimizer.kind() == Optimizer::PROGRAM) return CheckProgramOptimizer(path, optimizer);
   TANDEM_RETURN_IF_ERROR(CheckOptimizerOwnFields(path, optimizer));
   TANDEM_RETURN_IF_ERROR(Positive(path + ".learning_rate", optimizer.learning_rate(),
                                   "; it has no default, such as 0.01"));
@@ -202,6 +212,18 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
   TANDEM_RETURN_IF_ERROR(CheckTableName(path, table.name()));
   TANDEM_RETURN_IF_ERROR(Between(path + ".dim", table.dim(), 1, kMaxDim));
   TANDEM_RETURN_IF_ERROR(CheckInitializer(path + ".initializer", table.initializer()));
+  if (table.optimizer().kind() == Optimizer::PROGRAM) {
+    return Refuse(path + ".optimizer",
+                  "PROGRAM is for dense parameters, and rows are updated on servers; say "
+                  "optimizer { kind: ADAGRAD learning_rate: 0.05 }, or another one");
+  }
+  if (table.ids_per_field() != 0 && job.data().format() != Data::PROGRAM) {
+    return Refuse(path + ".ids_per_field", "only for data.format PROGRAM");
+  }
+  if (job.data().format() == Data::PROGRAM) {
+    TANDEM_RETURN_IF_ERROR(
+        Between(path + ".ids_per_field", table.ids_per_field(), 1, kMaxIdsPerField));
+  }
   TANDEM_RETURN_IF_ERROR(CheckOptimizer(path + ".optimizer", table.optimizer()));
   TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
@@ -454,12 +476,48 @@ absl::Status CheckFirstValues(const Job& job) {
                 "or say kind: NORMAL scale: 0.01");
 }
 
+// A program brings all three or none: batches, the module, and the optimizer if it wants.
+absl::Status CheckProgram(const Job& job) {
+  const bool data = job.data().format() == Data::PROGRAM, model = job.model().has_program();
+  if (data && !model && job.model().kind_case() != Model::KIND_NOT_SET) {
+    return Refuse("model",
+                  "a compiled one reads rows of files, and data.format is PROGRAM; say "
+                  "model { program {} }");
+  }
+  if (model && !data) {
+    return Refuse("data.format", Data::Format_Name(job.data().format()),
+                  ", but the model is a program's, which brings its batches; say format: PROGRAM");
+  }
+  const Dense& dense = job.dense();
+  if (model && dense.device() == Dense::CUDA) {
+    return Refuse("dense.device", "CUDA is for compiled models; a program moves its module itself");
+  }
+  if (dense.optimizer().kind() != Optimizer::PROGRAM) return absl::OkStatus();
+  if (!model) {
+    return Refuse("dense.optimizer.kind",
+                  "PROGRAM is the optimizer of a program, and the model is none's; say "
+                  "model { program {} }, or another kind");
+  }
+  if (dense.synchroniser() == Dense::SERVERS) {
+    return Refuse("dense.optimizer.kind",
+                  "PROGRAM steps on copies of the parameters, and the synchroniser is SERVERS; use "
+                  "ALLREDUCE, or an optimizer of the job such as ADAM");
+  }
+  if (!dense.sharded_optimizer()) return absl::OkStatus();
+  return Refuse("dense.sharded_optimizer",
+                "cuts the slots of the job's optimizer, and this is PROGRAM; leave it out");
+}
+
 absl::Status CheckModel(const Job& job) {
+  TANDEM_RETURN_IF_ERROR(CheckProgram(job));
   TANDEM_RETURN_IF_ERROR(CheckFirstValues(job));
   switch (job.model().kind_case()) {
     case Model::KIND_NOT_SET:
       return Refuse("model",
-                    "not set; one of logistic_regression, mlp, dlrm, gmf, neumf, such as dlrm {}");
+                    "not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, such as "
+                    "dlrm {}");
+    case Model::kProgram:
+      return absl::OkStatus();
     case Model::kMlp:
       return CheckWidths("model.mlp.hidden", job.model().mlp().hidden());
     case Model::kLogisticRegression:

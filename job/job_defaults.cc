@@ -91,6 +91,10 @@ void FillDense(const Policy& policy, bool reproducible, bool rdma, Dense* dense)
 }
 
 void FillTable(const Job& job, Table* table) {
+  if (job.data().format() == Data::PROGRAM) {
+    if (table->field().empty()) table->add_field(table->name());
+    TANDEM_DEFAULT(table, ids_per_field, 1);
+  }
   FillPolicy(job.policy(), table->mutable_policy());
   FillOptimizer(job.dense().optimizer(), table->mutable_optimizer());
   FillInitializer(table->dim(), table->mutable_initializer());

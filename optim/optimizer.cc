@@ -60,6 +60,7 @@ absl::StatusOr<OptimizerSettings> Check(const Optimizer& config) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config) {
+  if (config.kind() == Optimizer::PROGRAM) return NewProgramOptimizer();
   TANDEM_ASSIGN_OR_RETURN(const OptimizerSettings settings, Check(config));
   switch (config.kind()) {
     case Optimizer::OPTIMIZER_UNSPECIFIED:

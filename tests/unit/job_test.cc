@@ -110,7 +110,7 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
             "job.textproto:1:28: \"ADAMW\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
-            "ROWWISE_ADAGRAD, ADAM; did you mean ADAM?");
+            "ROWWISE_ADAGRAD, ADAM, PROGRAM; did you mean ADAM?");
 }
 
 TEST(JobTextTest, OtherSyntaxErrorsSayWhere) {
@@ -427,9 +427,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "limits.start_seconds: -1, must be a finite number above 0"},
         Contradiction{{{"limits.held_bytes_per_shard", "-1"}},
                       "limits.held_bytes_per_shard: -1, must be 1 to 1125899906842624"},
-        Contradiction{{{"model", "{}"}},
-                      "model: not set; one of logistic_regression, mlp, dlrm, gmf, neumf, such as "
-                      "dlrm {}"},
+        Contradiction{
+            {{"model", "{}"}},
+            "model: not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, such as "
+            "dlrm {}"},
         Contradiction{{{"model.mlp.hidden", "[8, 0]"}},
                       "model.mlp.hidden[1]: 0, must be 1 to 65536"},
         Contradiction{{{"model.neumf.hidden", "[-8]"}},
@@ -445,7 +446,7 @@ INSTANTIATE_TEST_SUITE_P(
     DataSettings, ContradictionsTest,
     ::testing::Values(
         Contradiction{{{"data.format", "FORMAT_UNSPECIFIED"}},
-                      "data.format: not set; one of CRITEO, LIBSVM, DELIMITED, NCF"},
+                      "data.format: not set; one of CRITEO, LIBSVM, DELIMITED, NCF, PROGRAM"},
         Contradiction{{{"data.train", "[]"}}, "data.train: no files to train on"},
         Contradiction{{{"data.columns.label", "0"}},
                       "data.columns: only for format DELIMITED; CRITEO has fixed columns"},
@@ -577,9 +578,8 @@ TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUni
 }
 
 TEST(ContradictionTest, LibsvmTakesLabelsAlone) {
-  const Overrides libsvm = {{"data.format", "LIBSVM"},
-                            {"data.columns.positive", "2"},
-                            {"model", "{mlp {hidden: [8]}}"}};
+  const Overrides libsvm = {
+      {"data.format", "LIBSVM"}, {"data.columns.positive", "2"}, {"model", "{mlp {hidden: [8]}}"}};
   MustParse(kJob, libsvm);
   Overrides more = libsvm;
   more.emplace_back("data.columns.label", "0");
@@ -755,6 +755,54 @@ TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
               HasSubstr("table dense under BSP takes every step together"));
   EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}}), "");
   EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "ASP"}}), "");
+}
+
+// ---- jobs of a program ----
+
+constexpr char kProgramJob[] = R"(cluster { workers: 2 servers: 2 }
+data { format: PROGRAM }
+table { name: "ids" dim: 8 field: "city" field: "offer" optimizer { kind: SGD learning_rate: 0.1 } }
+table { name: "history" dim: 4 ids_per_field: 20 optimizer { kind: SGD learning_rate: 0.1 } }
+dense { optimizer { kind: PROGRAM } }
+model { program {} }
+train { batch: 16 }
+)";
+
+TEST(ProgramJobTest, TablesNameTheFieldsAndBoundTheIds) {
+  const absl::StatusOr<JobPlan> plan = Resolve(MustParse(kProgramJob));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->tables[0].fields, ElementsAre("city", "offer"));
+  EXPECT_THAT(plan->tables[1].fields, ElementsAre("history"));
+  EXPECT_EQ(MostIdsOfBatch(*plan, plan->tables[0]), 16 * 2);
+  EXPECT_EQ(MostIdsOfBatch(*plan, plan->tables[1]), 16 * 20);
+}
+
+TEST(ProgramJobTest, IsRefusedWhereItContradictsItself) {
+  const auto expect = [](const Overrides& overrides, const char* message) {
+    EXPECT_THAT(Refusal(kProgramJob, overrides), HasSubstr(message));
+  };
+  expect({{"data.train", "a.tsv"}}, "data.train: not for format PROGRAM, whose batches come from");
+  expect({{"data.shuffle_buffer", "5"}}, "data.shuffle_buffer: not for format PROGRAM");
+  expect({{"model", "{mlp {}}"}, {"dense.optimizer", "{learning_rate: 1}"}},
+         "model: a compiled one reads rows of files, and data.format is PROGRAM");
+  expect({{"data", "{format: CRITEO train: 'a'}"}, {"table[1]", "{name: 'b' dim: 4 field: 'C1'}"}},
+         "table[1].optimizer: PROGRAM is for dense parameters");
+  expect({{"data", "{format: CRITEO train: 'a'}"}, {"table[1].ids_per_field", "0"}},
+         "data.format: CRITEO, but the model is a program's");
+  expect({{"table[0].optimizer", "{}"}}, "table[0].optimizer: PROGRAM is for dense parameters");
+  expect({{"table[0].ids_per_field", "-1"}}, "table[0].ids_per_field: -1, must be 1 to");
+  expect({{"dense.optimizer.learning_rate", "0.1"}},
+         "dense.optimizer: settings beside kind PROGRAM; the program makes its optimizer");
+  expect({{"dense.synchroniser", "SERVERS"}},
+         "dense.optimizer.kind: PROGRAM steps on copies of the parameters");
+  expect({{"dense.sharded_optimizer", "true"}}, "dense.sharded_optimizer: cuts the slots");
+  expect({{"dense", "{device: CUDA optimizer {learning_rate: 1}}"}},
+         "dense.device: CUDA is for compiled models");
+  EXPECT_THAT(Refusal(kJob, {{"table[0].ids_per_field", "2"}}),
+              HasSubstr("table[0].ids_per_field: only for data.format PROGRAM"));
+  EXPECT_THAT(Refusal(kJob, {{"dense.optimizer", "{kind: PROGRAM}"},
+                             {"table[0].optimizer", "{kind: SGD learning_rate: 1}"}}),
+              HasSubstr("PROGRAM is the optimizer of a program"));
 }
 
 TEST(PolicyNameTest, AllKinds) {
