@@ -7,8 +7,7 @@
 #ifndef TANDEM_BASE_CLOCK_H_
 #define TANDEM_BASE_CLOCK_H_
 
-#include <atomic>
-#include <cstdint>
+#include <condition_variable>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -22,7 +21,7 @@ absl::Time MonotonicNow();
 
 // A condition variable for absl::Mutex whose deadlines are those of MonotonicNow().
 //
-// Thread safety: all waits and signals of one variable are made with the same mutex held.
+// Any thread; signals need not be made with the mutex held.
 class CondVar {
  public:
   // Gives the mutex up until a signal, which may be meant for another thread, or none at all: ask
@@ -31,15 +30,11 @@ class CondVar {
   // The same, at most until the deadline. True if it has passed.
   bool WaitUntil(absl::Mutex* mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  void Signal() { Notify(1); }
-  void SignalAll() { Notify(kAll); }
+  void Signal() { changed_.notify_one(); }
+  void SignalAll() { changed_.notify_all(); }
 
  private:
-  static constexpr int kAll = 1 << 30;
-  void Notify(int threads);
-
-  std::atomic<uint32_t> signals_{0};  // a futex
-  std::atomic<int> waiting_{0};       // changed with the mutex held
+  std::condition_variable_any changed_;
 };
 
 }  // namespace tandem

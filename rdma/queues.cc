@@ -14,8 +14,8 @@ namespace {
 
 constexpr unsigned kUnackedEvents = 64;  // completion events acknowledged together: it takes a lock
 
-absl::Status Refused(absl::string_view what) {
-  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(errno)));
+absl::Status Refused(int error, absl::string_view what) {
+  return absl::ResourceExhaustedError(absl::StrCat(what, ": ", std::strerror(error)));
 }
 
 }  // namespace
@@ -52,14 +52,17 @@ absl::Status RdmaQueues::Create(RdmaMemory* memory, const std::string& name) {
                      " and ", receives_per_peer_, ")"));
   }
   channel_ = ibv_create_comp_channel(memory->context());
-  if (channel_ == nullptr) return Refused("completion channel");
+  if (channel_ == nullptr) return Refused(errno, "completion channel");
   cq_ = ibv_create_cq(memory->context(), max_peers_ * per_peer, nullptr, channel_, 0);
-  if (cq_ == nullptr) return Refused(absl::StrCat("completion queue of ", max_peers_ * per_peer));
+  if (cq_ == nullptr) {
+    const int error = errno;
+    return Refused(error, absl::StrCat("completion queue of ", max_peers_ * per_peer));
+  }
   ibv_srq_init_attr attributes = {};
   attributes.attr.max_wr = static_cast<uint32_t>(max_peers_) * receives_per_peer_;
   attributes.attr.max_sge = 1;
   srq_ = ibv_create_srq(memory->pd(), &attributes);
-  if (srq_ == nullptr) return Refused("shared receive queue");
+  if (srq_ == nullptr) return Refused(errno, "shared receive queue");
   fcntl(channel_->fd, F_SETFL, fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
   return absl::OkStatus();
 }

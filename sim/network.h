@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/check.h"
 #include "base/random.h"
 #include "proto/endpoint.h"
 
@@ -29,7 +30,9 @@ struct NetworkOptions {
 
 class SimNetwork {
  public:
-  SimNetwork(const NetworkOptions& options, uint64_t seed) : options_(options), random_(seed) {}
+  SimNetwork(const NetworkOptions& options, uint64_t seed) : options_(options), random_(seed) {
+    TANDEM_CHECK(options.drop < 1);  // a connection sends again what is lost, until it arrives
+  }
 
   // Appends the times at which a frame sent now arrives: none (lost), one, or two (doubled).
   void Route(absl::Time now, EndpointId from, EndpointId to, std::vector<absl::Time>* arrivals);

@@ -12,14 +12,14 @@
 #
 # The two sides do not do the same work: PyTorch trains on batches that were prepared in memory before
 # its clock starts, in tables of 100,000 rows each; Tandem reads, parses and hashes a text file
-# (data/dlrm_bench, made if it is missing), keeps its rows in hash tables of other processes, and its
+# (out/data/dlrm_bench, made if it is missing), keeps its rows in hash tables of other processes, and its
 # first steps count. PyTorch warms up.
 # --tiny makes everything small: it shows that the script works, and measures nothing. Without PyTorch it
 # runs our side alone, and its exit status is 77.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-rounds=5 steps=100 build=build batch=2048 tiny=false data=data/dlrm_bench rows=600000
+rounds=5 steps=100 build=build batch=2048 tiny=false data=out/data/dlrm_bench rows=600000
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --rounds) rounds=$2; shift 2 ;;

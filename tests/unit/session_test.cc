@@ -74,15 +74,28 @@ class SessionTest : public testing::Test {
     Session::Options options;
     options.scheduler = scheduler_;
     options.rank = rank;
-    auto session = Session::Open(options);
+    return Checked(Session::Open(options));
+  }
+  std::unique_ptr<Session> OpenReader() { return Checked(Session::Open(scheduler_)); }
+  static std::unique_ptr<Session> Checked(absl::StatusOr<std::unique_ptr<Session>> session) {
     EXPECT_TRUE(session.ok()) << session.status();
     return session.ok() ? *std::move(session) : nullptr;
   }
-  std::unique_ptr<Session> OpenReader() {
-    auto session = Session::Open(scheduler_);
-    EXPECT_TRUE(session.ok()) << session.status();
-    return session.ok() ? *std::move(session) : nullptr;
-  }
+  // How one row is asked for and brought: by reads of a table by name, and by pulls.
+  struct OneRow {
+    explicit OneRow(uint64_t key) : id(key) {}
+    Future Pull(Session* session, int64_t step) {
+      return session->client().Pull(0, step, {&keys, 1}, {&to, 1});
+    }
+    absl::Status Read(Session* session, const std::string& table) {
+      return session->Read(table, {&id, 1}, to);
+    }
+
+    const uint64_t id;
+    float row[2] = {};
+    const TableKeys keys = {0, {&id, 1}};
+    const absl::Span<float> to = absl::MakeSpan(row);
+  };
   static Future Push(Session* session, int64_t step, const std::vector<uint64_t>& ids,
                      const std::vector<float>& gradients) {
     const TableKeys keys = {0, ids};
@@ -148,15 +161,11 @@ TEST_F(SessionTest, AReaderChangesNothing) {
   const auto reader = OpenReader();
   ASSERT_NE(reader, nullptr);
   EXPECT_TRUE(absl::IsFailedPrecondition(Push(reader.get(), 0, {1}, {1, 1}).status()));
-  float row[2];
-  const uint64_t id = 1;
-  const TableKeys keys = {0, {&id, 1}};
-  const absl::Span<float> rows(row);
-  EXPECT_TRUE(
-      absl::IsFailedPrecondition(reader->client().Pull(0, 0, {&keys, 1}, {&rows, 1}).status()));
+  OneRow one(1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(one.Pull(reader.get(), 0).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(reader->Finish()));
-  EXPECT_TRUE(absl::IsNotFound(reader->Read("nothing", {&id, 1}, rows)));
-  EXPECT_TRUE(absl::IsInvalidArgument(reader->Read("users", {&id, 1}, rows))) << "3 floats a row";
+  EXPECT_TRUE(absl::IsNotFound(one.Read(reader.get(), "nothing")));
+  EXPECT_TRUE(absl::IsInvalidArgument(one.Read(reader.get(), "users"))) << "3 floats a row";
   EXPECT_EQ(Read(reader.get(), {1}), std::vector<float>(2, 0));
   EXPECT_TRUE(rank->Finish().ok());
 }
@@ -170,12 +179,9 @@ TEST_F(SessionTest, TwoRanksInLockstep) {
       const auto rank = OpenRank(r);
       ASSERT_NE(rank, nullptr);
       for (int64_t step = 0; step < 5; ++step) {
-        const uint64_t id = 9;
-        float row[2] = {};
-        const TableKeys keys = {0, {&id, 1}};
-        const absl::Span<float> to(row);
-        ASSERT_TRUE(rank->client().Pull(0, step, {&keys, 1}, {&to, 1}).status().ok());
-        EXPECT_EQ(row[0], -2 * static_cast<float>(step)) << "the mean of 1 and 3";
+        OneRow one(9);
+        ASSERT_TRUE(one.Pull(rank.get(), step).status().ok());
+        EXPECT_EQ(one.row[0], -2 * static_cast<float>(step)) << "the mean of 1 and 3";
         ASSERT_TRUE(Push(rank.get(), step, {9}, {r == 0 ? 1.0f : 3.0f, 0}).status().ok());
       }
       EXPECT_TRUE(rank->Finish().ok());
@@ -194,9 +200,7 @@ TEST_F(SessionTest, TheEndOfTheJobEndsTheSession) {
   EXPECT_FALSE(rank->Finish().ok());
   EXPECT_THAT(std::string(rank->status().message()), HasSubstr("interrupted"));
   while (reader->status().ok()) absl::SleepFor(absl::Milliseconds(5));
-  float row[2];
-  const uint64_t id = 1;
-  const absl::Status read = reader->Read("items", {&id, 1}, row);
+  const absl::Status read = OneRow(1).Read(reader.get(), "items");
   EXPECT_THAT(std::string(read.message()), HasSubstr("interrupted")) << read;
 }
 
