@@ -48,7 +48,7 @@ class HeapBufferSource::Pool {
     Block(Pool* pool, int size_class)
         : pool_(pool),
           size_class_(size_class),
-          data_(static_cast<uint8_t*>(::operator new(size_t{1} << size_class, kAlignment))) {}
+          data_(static_cast<uint8_t*>(::operator new (size_t{1} << size_class, kAlignment))) {}
     ~Block() override { ::operator delete(data_, kAlignment); }
     uint8_t* data() const { return data_; }
 

@@ -15,16 +15,16 @@ namespace tandem {
 
 }  // namespace tandem
 
-#define TANDEM_CHECK(condition)                                             \
-  do {                                                                      \
+#define TANDEM_CHECK(condition)                                              \
+  do {                                                                       \
     if (!(condition)) ::tandem::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)
 
-#define TANDEM_CHECK_OK(expression)                                                             \
-  do {                                                                                          \
-    if (const absl::Status tandem_check_status = (expression); !tandem_check_status.ok()) {     \
-      ::tandem::CheckFailed(__FILE__, __LINE__, tandem_check_status.ToString().c_str());        \
-    }                                                                                           \
+#define TANDEM_CHECK_OK(expression)                                                         \
+  do {                                                                                      \
+    if (const absl::Status tandem_check_status = (expression); !tandem_check_status.ok()) { \
+      ::tandem::CheckFailed(__FILE__, __LINE__, tandem_check_status.ToString().c_str());    \
+    }                                                                                       \
   } while (false)
 
 #endif  // TANDEM_BASE_CHECK_H_

@@ -13,11 +13,11 @@
 // The name is the line's own, so that the expression may be a lambda that uses the macro too.
 #define TANDEM_RETURN_IF_ERROR(expression) \
   TANDEM_RETURN_IF_ERROR_INNER(TANDEM_CONCAT(tandem_status_, __LINE__), expression)
-#define TANDEM_RETURN_IF_ERROR_INNER(status, expression)          \
-  do {                                                            \
-    if (absl::Status status = (expression); !status.ok()) {       \
-      return status;                                              \
-    }                                                             \
+#define TANDEM_RETURN_IF_ERROR_INNER(status, expression)    \
+  do {                                                      \
+    if (absl::Status status = (expression); !status.ok()) { \
+      return status;                                        \
+    }                                                       \
   } while (false)
 
 // ASSIGN_OR_RETURN(auto x, F()): declares x from the value, or returns the status.

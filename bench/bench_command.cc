@@ -11,7 +11,7 @@
 #include "bench/store_bench.h"
 #include "node/role_flags.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 struct BenchCommand::Flags {
   bool tiny = false;
@@ -20,7 +20,7 @@ struct BenchCommand::Flags {
   CollectiveBenchOptions collective;
   JoinedBenchOptions joined;
   CLI::App *store_app = nullptr, *pushpull_app = nullptr;
-  std::vector<std::pair<Primitive, CLI::App*>> collective_apps;
+  std::vector<std::pair<collectives::Primitive, CLI::App*>> collective_apps;
 
   // Small enough for any machine and a sanitizer; measures nothing.
   void Shrink() {
@@ -126,10 +126,10 @@ void AddJoined(CLI::App* app, JoinedBenchOptions* o) {
       ->capture_default_str();
 }
 
-CLI::App* AddCollectiveBench(CLI::App* bench, Primitive primitive, CollectiveBenchOptions* o,
-                             bool* tiny) {
-  const bool pairs = primitive == Primitive::kPointToPoint;
-  const std::string name(pairs ? "sendrecv" : PrimitiveName(primitive));
+CLI::App* AddCollectiveBench(CLI::App* bench, collectives::Primitive primitive,
+                             CollectiveBenchOptions* o, bool* tiny) {
+  const bool pairs = primitive == collectives::Primitive::kPointToPoint;
+  const std::string name(pairs ? "sendrecv" : collectives::PrimitiveName(primitive));
   const std::string what = pairs ? "Each rank sends to the next" : "The collective, sizes swept";
   CLI::App* const app = AddBench(bench, name.c_str(), what.c_str(), tiny);
   AddCollective(app, o);
@@ -147,9 +147,10 @@ BenchCommand::BenchCommand(CLI::App* app) : flags_(std::make_unique<Flags>()) {
       AddBench(bench, "pushpull", "Push and pull against bare ZeroMQ and the store", &f.tiny);
   AddStore(f.store_app, &f.store);
   AddPushPull(f.pushpull_app, &f.pushpull);
-  std::vector<Primitive> primitives(std::begin(kPrimitives), std::end(kPrimitives));
-  primitives.push_back(Primitive::kPointToPoint);
-  for (const Primitive p : primitives) {
+  std::vector<collectives::Primitive> primitives(std::begin(collectives::kPrimitives),
+                                                 std::end(collectives::kPrimitives));
+  primitives.push_back(collectives::Primitive::kPointToPoint);
+  for (const collectives::Primitive p : primitives) {
     CLI::App* const one = AddCollectiveBench(bench, p, &f.collective, &f.tiny);
     AddJoined(one, &f.joined);
     f.collective_apps.emplace_back(p, one);
@@ -161,9 +162,10 @@ BenchCommand::~BenchCommand() = default;
 int BenchCommand::Run() const {
   Flags& f = *flags_;
   if (f.tiny) f.Shrink();
-  if (f.store_app->parsed()) return Finish("tandem bench store", RunStoreBench(f.store, std::cout));
+  if (f.store_app->parsed())
+    return node::Finish("tandem bench store", RunStoreBench(f.store, std::cout));
   if (f.pushpull_app->parsed()) {
-    return Finish("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
+    return node::Finish("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
   }
   for (const auto& [primitive, app] : f.collective_apps) {
     if (!app->parsed()) continue;
@@ -171,9 +173,10 @@ int BenchCommand::Run() const {
     const bool joins = !f.joined.listen.empty() || !f.joined.join.empty() || app->count("--rank");
     if (!joins) continue;
     if (app->count("--link") == 0) f.collective.link = "auto";
-    return Finish("tandem bench", RunJoinedCollectiveBench(f.collective, f.joined, std::cout));
+    return node::Finish("tandem bench",
+                        RunJoinedCollectiveBench(f.collective, f.joined, std::cout));
   }
-  return Finish("tandem bench", RunCollectiveBench(f.collective, std::cout));
+  return node::Finish("tandem bench", RunCollectiveBench(f.collective, std::cout));
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

@@ -8,7 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
-namespace tandem {
+namespace tandem::bench {
 
 class BenchCommand {
  public:
@@ -24,6 +24,6 @@ class BenchCommand {
   const std::unique_ptr<Flags> flags_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_BENCH_COMMAND_H_

@@ -16,7 +16,7 @@
 #include "bench/collective_case.h"
 #include "bench/machine.h"
 
-namespace tandem {
+namespace tandem::bench {
 namespace {
 
 int Cores(const CollectiveBenchOptions& options) {
@@ -32,22 +32,23 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text.str();
 }
 
-absl::StatusOr<absl::optional<Calibration>> CalibrationFor(const CollectiveBenchOptions& options,
-                                                           Group& group) {
+absl::StatusOr<absl::optional<collectives::Calibration>> CalibrationFor(
+    const CollectiveBenchOptions& options, collectives::Group& group) {
   const bool needed = options.explain || options.regret || options.calibrate;
   if (group.ranks() == 1 || (!needed && options.calibration.empty())) {
-    return absl::optional<Calibration>();
+    return absl::optional<collectives::Calibration>();
   }
   if (!options.calibrate && !options.calibration.empty()) {
     TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.calibration));
-    TANDEM_ASSIGN_OR_RETURN(Calibration read, Calibration::Parse(text));
+    TANDEM_ASSIGN_OR_RETURN(collectives::Calibration read, collectives::Calibration::Parse(text));
     return absl::make_optional(std::move(read));
   }
-  TANDEM_ASSIGN_OR_RETURN(Calibration measured, Calibrate(group, {.cores = Cores(options)}));
+  TANDEM_ASSIGN_OR_RETURN(collectives::Calibration measured,
+                          collectives::Calibrate(group, {.cores = Cores(options)}));
   // What cannot be tried out is chosen by predictions.
-  TryOptions trial;
+  collectives::TryOptions trial;
   trial.primitives = {options.primitive};
-  const absl::Status tried = TryOut(group, trial, &measured);
+  const absl::Status tried = collectives::TryOut(group, trial, &measured);
   if (!absl::IsUnimplemented(tried)) TANDEM_RETURN_IF_ERROR(tried);
   if (group.rank() == 0 && !options.calibration.empty()) {
     std::ofstream file(options.calibration);
@@ -59,7 +60,7 @@ absl::StatusOr<absl::optional<Calibration>> CalibrationFor(const CollectiveBench
 }
 
 struct Contender {
-  AlgorithmChoice choice;
+  collectives::AlgorithmChoice choice;
   std::vector<double> seconds;  // of each repetition
   double Median() const {
     std::vector<double> sorted = seconds;
@@ -68,40 +69,41 @@ struct Contender {
   }
 };
 
-std::string NameOf(const AlgorithmChoice& choice) {
-  const std::string name(AlgorithmName(choice.algorithm));
+std::string NameOf(const collectives::AlgorithmChoice& choice) {
+  const std::string name(collectives::AlgorithmName(choice.algorithm));
   if (choice.segment_bytes == 0) return name;
   return absl::StrCat(name, "/", choice.segment_bytes >> 10, "K");
 }
 
 // The chosen one first; the others cut as it is, or as far as they can be.
-std::vector<Contender> ContendersFor(Primitive primitive, const AlgorithmChoice& chosen,
-                                     int ranks) {
+std::vector<Contender> ContendersFor(collectives::Primitive primitive,
+                                     const collectives::AlgorithmChoice& chosen, int ranks) {
   std::vector<Contender> all = {{chosen, {}}};
-  CollectiveShape shape;
+  collectives::CollectiveShape shape;
   shape.ranks = ranks;
-  for (const Algorithm algorithm : AlgorithmsFor(primitive)) {
-    if (algorithm == chosen.algorithm || algorithm == Algorithm::kHierarchical) continue;
-    if (!MakeSchedule(primitive, algorithm, shape).ok()) continue;
+  for (const collectives::Algorithm algorithm : collectives::AlgorithmsFor(primitive)) {
+    if (algorithm == chosen.algorithm || algorithm == collectives::Algorithm::kHierarchical)
+      continue;
+    if (!collectives::MakeSchedule(primitive, algorithm, shape).ok()) continue;
     all.push_back({{algorithm, chosen.segment_bytes}, {}});
   }
   return all;
 }
 
-absl::Status Turn(Group& group, BenchCase& c, int operations, Contender* contender) {
+absl::Status Turn(collectives::Group& group, BenchCase& c, int operations, Contender* contender) {
   c.set_choice(contender->choice);
   TANDEM_RETURN_IF_ERROR(group.Wait(group.Barrier()));
   const absl::Time begin = MonotonicNow();
   for (int i = 0; i < operations; ++i) TANDEM_RETURN_IF_ERROR(c.Run());
   std::vector<double> slowest = {absl::ToDoubleSeconds(MonotonicNow() - begin) / operations};
-  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, ReduceOp::kMax, &slowest));
+  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, collectives::ReduceOp::kMax, &slowest));
   contender->seconds.push_back(slowest[0]);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Contender>> Contest(const CollectiveBenchOptions& options, Group& group,
-                                               int64_t bytes) {
-  const AlgorithmChoice chosen = group.Choose(options.primitive, bytes);
+absl::StatusOr<std::vector<Contender>> Contest(const CollectiveBenchOptions& options,
+                                               collectives::Group& group, int64_t bytes) {
+  const collectives::AlgorithmChoice chosen = group.Choose(options.primitive, bytes);
   BenchCase c(options, group, CountOf(options, bytes, group.ranks()), chosen, false);
   std::vector<Contender> all = ContendersFor(options.primitive, chosen, group.ranks());
   c.Fill();
@@ -155,7 +157,7 @@ Outcome Judge(int64_t bytes, std::vector<Contender> all, std::ostream& out) {
                          NameOf(all[0].choice), outcome.regret * 100,
                          outcome.matters ? " *" : "  ");
   for (const Contender& c : all) {
-    out << absl::StrFormat(" %s %.2f", std::string(AlgorithmName(c.choice.algorithm)),
+    out << absl::StrFormat(" %s %.2f", std::string(collectives::AlgorithmName(c.choice.algorithm)),
                            c.Median() * 1e6);
   }
   out << "\n" << std::flush;
@@ -164,23 +166,26 @@ Outcome Judge(int64_t bytes, std::vector<Contender> all, std::ostream& out) {
 
 }  // namespace
 
-absl::StatusOr<absl::optional<Calibration>> PrepareChooser(const CollectiveBenchOptions& options,
-                                                           Group& group, ChooserRules* rules) {
-  TANDEM_ASSIGN_OR_RETURN(absl::optional<Calibration> calibration, CalibrationFor(options, group));
-  ChooserRules made;
+absl::StatusOr<absl::optional<collectives::Calibration>> PrepareChooser(
+    const CollectiveBenchOptions& options, collectives::Group& group,
+    collectives::ChooserRules* rules) {
+  TANDEM_ASSIGN_OR_RETURN(absl::optional<collectives::Calibration> calibration,
+                          CalibrationFor(options, group));
+  collectives::ChooserRules made;
   if (calibration.has_value() && group.rank() == 0) {
-    TANDEM_ASSIGN_OR_RETURN(made, MakeRules(group.ranks(), {}, *calibration));
+    TANDEM_ASSIGN_OR_RETURN(made, collectives::MakeRules(group.ranks(), {}, *calibration));
   }
-  TANDEM_ASSIGN_OR_RETURN(const ChooserRules given, ChooserRules::Parse(options.rules));
+  TANDEM_ASSIGN_OR_RETURN(const collectives::ChooserRules given,
+                          collectives::ChooserRules::Parse(options.rules));
   made.Override(given);
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, TextOfRank0(group, made.ToString()));
-  TANDEM_ASSIGN_OR_RETURN(*rules, ChooserRules::Parse(text));
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, collectives::TextOfRank0(group, made.ToString()));
+  TANDEM_ASSIGN_OR_RETURN(*rules, collectives::ChooserRules::Parse(text));
   return calibration;
 }
 
-absl::Status ExplainChoices(const CollectiveBenchOptions& options, Group& group,
-                            const Calibration& calibration, const ChooserRules& rules,
-                            std::ostream& out) {
+absl::Status ExplainChoices(const CollectiveBenchOptions& options, collectives::Group& group,
+                            const collectives::Calibration& calibration,
+                            const collectives::ChooserRules& rules, std::ostream& out) {
   if (group.rank() != 0) return absl::OkStatus();
   out << "machine: " << MachineLine() << "\ncosts (seconds; a message, a byte):\n"
       << calibration.ToString() << "rules: " << rules.ToString() << "\n\n"
@@ -189,10 +194,11 @@ absl::Status ExplainChoices(const CollectiveBenchOptions& options, Group& group,
          "others\n"
       << absl::StrFormat("%10s %-22s\n", "size", "chosen");
   for (const int64_t bytes : BenchSizes(options)) {
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<Prediction> all,
-                            Rank(options.primitive, bytes, group.ranks(), {}, calibration));
+    TANDEM_ASSIGN_OR_RETURN(
+        const std::vector<collectives::Prediction> all,
+        collectives::Rank(options.primitive, bytes, group.ranks(), {}, calibration));
     out << absl::StrFormat("%10d %-22s", bytes, NameOf(group.Choose(options.primitive, bytes)));
-    for (const Prediction& p : all) {
+    for (const collectives::Prediction& p : all) {
       out << absl::StrFormat(" %s %.2f%s", NameOf(p.choice), p.seconds * 1e6, p.tried ? "*" : "");
     }
     out << "\n";
@@ -200,7 +206,8 @@ absl::Status ExplainChoices(const CollectiveBenchOptions& options, Group& group,
   return absl::OkStatus();
 }
 
-absl::Status MeasureRegret(const CollectiveBenchOptions& options, Group& group, std::ostream& out) {
+absl::Status MeasureRegret(const CollectiveBenchOptions& options, collectives::Group& group,
+                           std::ostream& out) {
   std::ostringstream nowhere;
   std::ostream& to = group.rank() == 0 ? out : nowhere;
   to << "machine: " << MachineLine() << "\n"
@@ -223,4 +230,4 @@ absl::Status MeasureRegret(const CollectiveBenchOptions& options, Group& group, 
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

@@ -20,7 +20,7 @@
 #include "collectives/dump.h"
 #include "collectives/proof/draw.h"
 
-namespace tandem {
+namespace tandem::bench {
 namespace {
 
 // Where a message costs system calls, as over TCP.
@@ -28,12 +28,13 @@ bool OverKernel(const CollectiveBenchOptions& options) {
   return options.link == "tcp" || options.link == "zmq";
 }
 
-bool HasInPlace(Primitive primitive) {
-  return primitive != Primitive::kPointToPoint && primitive != Primitive::kBarrier;
+bool HasInPlace(collectives::Primitive primitive) {
+  return primitive != collectives::Primitive::kPointToPoint &&
+         primitive != collectives::Primitive::kBarrier;
 }
 
 // How many operations a repetition has, from how long the last of a few takes.
-absl::StatusOr<int> OperationsFor(const CollectiveBenchOptions& options, Group& group,
+absl::StatusOr<int> OperationsFor(const CollectiveBenchOptions& options, collectives::Group& group,
                                   BenchCase& c) {
   double last = 0;
   for (int i = 0; i < options.warmup; ++i) {
@@ -42,7 +43,7 @@ absl::StatusOr<int> OperationsFor(const CollectiveBenchOptions& options, Group& 
     last = absl::ToDoubleSeconds(MonotonicNow() - begin);
   }
   std::vector<double> slowest = {last};
-  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, ReduceOp::kMax, &slowest));
+  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, collectives::ReduceOp::kMax, &slowest));
   const double share = options.seconds / options.repetitions;
   const double fit = share / std::max(slowest[0], 1e-9);
   return static_cast<int>(std::clamp(fit, 1.0, static_cast<double>(options.most_operations)));
@@ -63,12 +64,14 @@ void Summarise(std::vector<double> single, std::vector<double> means, Collective
   line->most = single.back();
 }
 
-absl::StatusOr<AlgorithmChoice> ChoiceFor(const CollectiveBenchOptions& options, const Group& group,
-                                          absl::string_view name, int64_t bytes) {
-  if (options.primitive == Primitive::kPointToPoint) return AlgorithmChoice();
-  AlgorithmChoice choice = group.Choose(options.primitive, bytes);
+absl::StatusOr<collectives::AlgorithmChoice> ChoiceFor(const CollectiveBenchOptions& options,
+                                                       const collectives::Group& group,
+                                                       absl::string_view name, int64_t bytes) {
+  if (options.primitive == collectives::Primitive::kPointToPoint)
+    return collectives::AlgorithmChoice();
+  collectives::AlgorithmChoice choice = group.Choose(options.primitive, bytes);
   if (name != "auto") {
-    TANDEM_ASSIGN_OR_RETURN(choice.algorithm, ParseAlgorithm(name));
+    TANDEM_ASSIGN_OR_RETURN(choice.algorithm, collectives::ParseAlgorithm(name));
   }
   if (options.segment_bytes >= 0) choice.segment_bytes = options.segment_bytes;
   return choice;
@@ -76,29 +79,30 @@ absl::StatusOr<AlgorithmChoice> ChoiceFor(const CollectiveBenchOptions& options,
 
 // What `--algorithm` means for this primitive.
 std::vector<std::string> AlgorithmNames(const CollectiveBenchOptions& options) {
-  if (options.primitive == Primitive::kPointToPoint) return {"auto"};
+  if (options.primitive == collectives::Primitive::kPointToPoint) return {"auto"};
   std::vector<std::string> names;
   for (const std::string& name : options.algorithms) {
     if (name != "all") {
       names.push_back(name);
       continue;
     }
-    for (const Algorithm a : AlgorithmsFor(options.primitive)) names.emplace_back(AlgorithmName(a));
+    for (const collectives::Algorithm a : collectives::AlgorithmsFor(options.primitive))
+      names.emplace_back(collectives::AlgorithmName(a));
   }
   return names;
 }
 
 std::string AlgorithmOf(const CollectiveBenchOptions& options, const CollectiveBenchLine& line) {
-  if (options.primitive == Primitive::kPointToPoint) return "-";
-  return std::string(AlgorithmName(line.choice.algorithm));
+  if (options.primitive == collectives::Primitive::kPointToPoint) return "-";
+  return std::string(collectives::AlgorithmName(line.choice.algorithm));
 }
 
 std::string Row(const CollectiveBenchOptions& options, int ranks, const CollectiveBenchLine& line) {
-  return absl::StrFormat("%10d %10d %-19s %8d %-5s %11.2f %11.2f %11.2f %8.3f %8.3f %6d\n",
-                         line.bytes, line.count, AlgorithmOf(options, line),
-                         line.choice.segment_bytes, line.in_place ? "in" : "out", line.mean * 1e6,
-                         line.p50 * 1e6, line.p99 * 1e6, line.algbw() / 1e9,
-                         line.algbw() / 1e9 * BusFactor(options.primitive, ranks), line.wrong);
+  return absl::StrFormat(
+      "%10d %10d %-19s %8d %-5s %11.2f %11.2f %11.2f %8.3f %8.3f %6d\n", line.bytes, line.count,
+      AlgorithmOf(options, line), line.choice.segment_bytes, line.in_place ? "in" : "out",
+      line.mean * 1e6, line.p50 * 1e6, line.p99 * 1e6, line.algbw() / 1e9,
+      line.algbw() / 1e9 * collectives::BusFactor(options.primitive, ranks), line.wrong);
 }
 
 std::string JsonOf(const CollectiveBenchOptions& options, int ranks,
@@ -113,10 +117,11 @@ std::string JsonOf(const CollectiveBenchOptions& options, int ranks,
       line.bytes, line.count, AlgorithmOf(options, line), line.choice.segment_bytes,
       line.in_place ? "true" : "false", line.operations, line.mean * 1e6, line.least * 1e6,
       line.p50 * 1e6, line.p99 * 1e6, line.most * 1e6, line.algbw() / 1e9,
-      line.algbw() / 1e9 * BusFactor(options.primitive, ranks), line.wrong);
+      line.algbw() / 1e9 * collectives::BusFactor(options.primitive, ranks), line.wrong);
 }
 
-void PrintHead(const CollectiveBenchOptions& o, const Group& group, std::ostream& out) {
+void PrintHead(const CollectiveBenchOptions& o, const collectives::Group& group,
+               std::ostream& out) {
   out << "machine: " << MachineLine() << "\n"
       << BenchName(o.primitive) << ": " << group.ranks() << " ranks over " << o.link << ", "
       << o.type << " " << o.op << ", " << o.repetitions << " repetitions, about " << o.seconds
@@ -129,7 +134,7 @@ void PrintHead(const CollectiveBenchOptions& o, const Group& group, std::ostream
 // Lines to the table and to the file, on rank 0.
 class Report {
  public:
-  Report(const CollectiveBenchOptions& options, const Group& group, std::ostream& out)
+  Report(const CollectiveBenchOptions& options, const collectives::Group& group, std::ostream& out)
       : options_(options), ranks_(group.ranks()), out_(out), silent_(group.rank() != 0) {
     if (silent_) return;
     PrintHead(options, group, out);
@@ -163,8 +168,8 @@ class Report {
 }  // namespace
 
 absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptions& options,
-                                                      Group& group, int64_t bytes,
-                                                      const AlgorithmChoice& choice,
+                                                      collectives::Group& group, int64_t bytes,
+                                                      const collectives::AlgorithmChoice& choice,
                                                       bool in_place) {
   CollectiveBenchLine line;
   line.choice = choice;
@@ -187,23 +192,25 @@ absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptio
     }
     means.push_back(absl::ToDoubleSeconds(before - begin) / operations);
   }
-  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, ReduceOp::kMax, &single));
-  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, ReduceOp::kMax, &means));
+  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, collectives::ReduceOp::kMax, &single));
+  TANDEM_RETURN_IF_ERROR(ReduceNumbers(group, collectives::ReduceOp::kMax, &means));
   TANDEM_RETURN_IF_ERROR(c.CheckedRun(&line.wrong));
   Summarise(std::move(single), std::move(means), &line);
   return line;
 }
 
 absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
-  if (!ParseDataType(o.type).has_value()) {
+  if (!collectives::ParseDataType(o.type).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("type '", o.type,
                                                    "': want f32, f64, f16, bf16, "
                                                    "i32, i64 or u8"));
   }
-  if (!ParseReduceOp(o.op).has_value() || !Defined(*ParseReduceOp(o.op), *ParseDataType(o.type))) {
+  if (!collectives::ParseReduceOp(o.op).has_value() ||
+      !collectives::Defined(*collectives::ParseReduceOp(o.op),
+                            *collectives::ParseDataType(o.type))) {
     return absl::InvalidArgumentError(absl::StrCat("op '", o.op, "' does not exist for ", o.type));
   }
-  if (o.ranks < (o.primitive == Primitive::kPointToPoint ? 2 : 1) || o.root < 0 ||
+  if (o.ranks < (o.primitive == collectives::Primitive::kPointToPoint ? 2 : 1) || o.root < 0 ||
       o.root >= o.ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat(BenchName(o.primitive), " of ", o.ranks, " ranks with root ", o.root));
@@ -218,8 +225,9 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
   }
   for (const std::string& name : AlgorithmNames(o)) {
     if (name == "auto") continue;
-    TANDEM_ASSIGN_OR_RETURN(const Algorithm algorithm, ParseAlgorithm(name));
-    if (!Supports(o.primitive, algorithm)) {
+    TANDEM_ASSIGN_OR_RETURN(const collectives::Algorithm algorithm,
+                            collectives::ParseAlgorithm(name));
+    if (!collectives::Supports(o.primitive, algorithm)) {
       return absl::InvalidArgumentError(
           absl::StrCat("there is no ", BenchName(o.primitive), " by ", name));
     }
@@ -229,11 +237,13 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
 
 namespace {
 
-absl::Status RunLines(const CollectiveBenchOptions& options, Group& group, std::ostream& out) {
+absl::Status RunLines(const CollectiveBenchOptions& options, collectives::Group& group,
+                      std::ostream& out) {
   Report report(options, group, out);
   for (const int64_t bytes : BenchSizes(options)) {
     for (const std::string& name : AlgorithmNames(options)) {
-      TANDEM_ASSIGN_OR_RETURN(const AlgorithmChoice choice, ChoiceFor(options, group, name, bytes));
+      TANDEM_ASSIGN_OR_RETURN(const collectives::AlgorithmChoice choice,
+                              ChoiceFor(options, group, name, bytes));
       for (const bool in_place : {false, true}) {
         if (in_place ? !options.in_place || !HasInPlace(options.primitive)
                      : !options.out_of_place) {
@@ -251,20 +261,22 @@ absl::Status RunLines(const CollectiveBenchOptions& options, Group& group, std::
 }  // namespace
 
 absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int rank,
-                                    std::vector<std::unique_ptr<Link>> links,
-                                    GroupOptions group_options, std::ostream& out) {
-  const auto rules = std::make_shared<ChooserRules>();
+                                    std::vector<std::unique_ptr<collectives::Link>> links,
+                                    collectives::GroupOptions group_options, std::ostream& out) {
+  const auto rules = std::make_shared<collectives::ChooserRules>();
   group_options.deadline = options.deadline;
   group_options.cores = options.cores;
-  group_options.chooser = ChooserFrom(rules, static_cast<int>(links.size()), OverKernel(options));
-  Group group(rank, std::move(links), group_options);
-  TANDEM_ASSIGN_OR_RETURN(const absl::optional<Calibration> calibration,
+  group_options.chooser =
+      collectives::ChooserFrom(rules, static_cast<int>(links.size()), OverKernel(options));
+  collectives::Group group(rank, std::move(links), group_options);
+  TANDEM_ASSIGN_OR_RETURN(const absl::optional<collectives::Calibration> calibration,
                           PrepareChooser(options, group, rules.get()));
   if (options.explain) return ExplainChoices(options, group, *calibration, *rules, out);
   const absl::Status ran =
       options.regret ? MeasureRegret(options, group, out) : RunLines(options, group, out);
   if (!group.status().ok() && !options.dump.empty()) {
-    TANDEM_RETURN_IF_ERROR(WriteDump(options.dump, DumpOf(group, "bench")));
+    TANDEM_RETURN_IF_ERROR(
+        collectives::WriteDump(options.dump, collectives::DumpOf(group, "bench")));
   }
   return ran;
 }
@@ -273,25 +285,27 @@ namespace {
 
 absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
   const int64_t bytes = BenchSizes(options).front();
-  CollectiveShape shape;
+  collectives::CollectiveShape shape;
   shape.ranks = options.ranks;
   shape.root = options.root;
   shape.count = CountOf(options, bytes, options.ranks);
   if (options.segment_bytes > 0) {
     shape.segment =
-        options.segment_bytes / static_cast<int64_t>(SizeOf(*ParseDataType(options.type)));
+        options.segment_bytes /
+        static_cast<int64_t>(collectives::SizeOf(*collectives::ParseDataType(options.type)));
   }
   for (const std::string& name : AlgorithmNames(options)) {
-    Algorithm algorithm =
-        DefaultChooser(options.ranks, OverKernel(options))(options.primitive, bytes).algorithm;
+    collectives::Algorithm algorithm =
+        collectives::DefaultChooser(options.ranks, OverKernel(options))(options.primitive, bytes)
+            .algorithm;
     if (name != "auto") {
-      TANDEM_ASSIGN_OR_RETURN(algorithm, ParseAlgorithm(name));
+      TANDEM_ASSIGN_OR_RETURN(algorithm, collectives::ParseAlgorithm(name));
     }
     TANDEM_ASSIGN_OR_RETURN(const auto schedules,
-                            MakeSchedules(options.primitive, algorithm, shape));
-    TANDEM_ASSIGN_OR_RETURN(const std::string drawing, DrawSchedules(schedules));
-    out << BenchName(options.primitive) << " by " << AlgorithmName(algorithm) << ", " << shape.count
-        << " elements:\n"
+                            collectives::MakeSchedules(options.primitive, algorithm, shape));
+    TANDEM_ASSIGN_OR_RETURN(const std::string drawing, collectives::DrawSchedules(schedules));
+    out << BenchName(options.primitive) << " by " << collectives::AlgorithmName(algorithm) << ", "
+        << shape.count << " elements:\n"
         << drawing << "\n";
   }
   return absl::OkStatus();
@@ -301,14 +315,15 @@ absl::Status Draw(const CollectiveBenchOptions& options, std::ostream& out) {
 
 absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
-  if (options.draw && options.primitive != Primitive::kPointToPoint) return Draw(options, out);
+  if (options.draw && options.primitive != collectives::Primitive::kPointToPoint)
+    return Draw(options, out);
   RankOptions ranks;
   ranks.link = options.link;
   ranks.ranks = options.ranks;
   ranks.ring_bytes = static_cast<size_t>(options.ring_bytes);
-  return RunRanks(ranks, [&](int rank, std::vector<std::unique_ptr<Link>> links) {
+  return RunRanks(ranks, [&](int rank, std::vector<std::unique_ptr<collectives::Link>> links) {
     return RunCollectiveBenchRank(options, rank, std::move(links), {}, out);
   });
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

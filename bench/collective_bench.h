@@ -32,13 +32,13 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 struct CollectiveBenchOptions {
-  Primitive primitive = Primitive::kAllReduce;  // kPointToPoint: sendrecv
-  std::string link = "shm";                     // see rank_processes.h
+  collectives::Primitive primitive = collectives::Primitive::kAllReduce;  // kPointToPoint: sendrecv
+  std::string link = "shm";                                               // see rank_processes.h
   int ranks = 2;
-  int64_t ring_bytes = ShmLink::kDefaultCapacity;  // of shm
+  int64_t ring_bytes = collectives::ShmLink::kDefaultCapacity;  // of shm
   int64_t min_bytes = 4, max_bytes = 64 << 20;
   int64_t factor = 4;
   std::vector<int64_t> sizes;  // instead of min, max and factor
@@ -68,7 +68,7 @@ struct CollectiveBenchOptions {
 
 // One line of the table. Times are of the slowest rank.
 struct CollectiveBenchLine {
-  AlgorithmChoice choice;
+  collectives::AlgorithmChoice choice;
   bool in_place = false;
   int64_t bytes = 0, count = 0;
   int64_t operations = 0;  // measured
@@ -87,16 +87,17 @@ absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostr
 // What one rank does in it; rank 0 prints. For ranks that meet elsewhere; `group_options` says what
 // only they know: hosts, and who watches.
 absl::Status RunCollectiveBenchRank(const CollectiveBenchOptions& options, int rank,
-                                    std::vector<std::unique_ptr<Link>> links,
-                                    GroupOptions group_options, std::ostream& out);
+                                    std::vector<std::unique_ptr<collectives::Link>> links,
+                                    collectives::GroupOptions group_options, std::ostream& out);
 
 // Measures one line on all ranks of the group, which all must call it; the same result on all.
 absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptions& options,
-                                                      Group& group, int64_t bytes,
-                                                      const AlgorithmChoice& choice, bool in_place);
+                                                      collectives::Group& group, int64_t bytes,
+                                                      const collectives::AlgorithmChoice& choice,
+                                                      bool in_place);
 
 absl::Status CheckCollectiveBench(const CollectiveBenchOptions& options);
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_COLLECTIVE_BENCH_H_

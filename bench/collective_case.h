@@ -14,12 +14,12 @@
 #include "bench/exact_pattern.h"
 #include "collectives/group.h"
 
-namespace tandem {
+namespace tandem::bench {
 
-absl::string_view BenchName(Primitive primitive);  // "sendrecv" for point to point
+absl::string_view BenchName(collectives::Primitive primitive);  // "sendrecv" for point to point
 
 // Size is that of all blocks together.
-bool InBlocks(Primitive primitive);
+bool InBlocks(collectives::Primitive primitive);
 
 // Elements of a block for a size, at least one; and the size that these make.
 int64_t CountOf(const CollectiveBenchOptions& options, int64_t bytes, int ranks);
@@ -27,7 +27,8 @@ int64_t SizeOfCount(const CollectiveBenchOptions& options, int64_t count, int ra
 std::vector<int64_t> BenchSizes(const CollectiveBenchOptions& options);
 
 // The reduction of every number over all ranks, on all ranks.
-absl::Status ReduceNumbers(Group& group, ReduceOp op, std::vector<double>* numbers);
+absl::Status ReduceNumbers(collectives::Group& group, collectives::ReduceOp op,
+                           std::vector<double>* numbers);
 
 // Memory on its own pages.
 class Memory {
@@ -48,10 +49,10 @@ class Memory {
 // One collective with its buffers on one rank.
 class BenchCase {
  public:
-  BenchCase(const CollectiveBenchOptions& options, Group& group, int64_t count,
-            const AlgorithmChoice& choice, bool in_place);
+  BenchCase(const CollectiveBenchOptions& options, collectives::Group& group, int64_t count,
+            const collectives::AlgorithmChoice& choice, bool in_place);
 
-  void set_choice(const AlgorithmChoice& choice);
+  void set_choice(const collectives::AlgorithmChoice& choice);
   void Fill();                 // the input
   absl::Status Run();          // start and wait
   int64_t CountWrong() const;  // elements of this rank's output
@@ -59,29 +60,31 @@ class BenchCase {
   absl::Status CheckedRun(int64_t* wrong);
 
  private:
-  int64_t Bytes(int64_t elements) const { return elements * static_cast<int64_t>(SizeOf(type_)); }
+  int64_t Bytes(int64_t elements) const {
+    return elements * static_cast<int64_t>(collectives::SizeOf(type_));
+  }
   void PlaceBuffers();
-  absl::StatusOr<Work> Start();
-  absl::StatusOr<Work> StartSendReceive();
+  absl::StatusOr<collectives::Work> Start();
+  absl::StatusOr<collectives::Work> StartSendReceive();
   int64_t WrongReduced(int64_t from) const;
   // Block `at` of the output against what rank r has from `from` on.
   int64_t WrongBlock(int r, int64_t from, int at) const;
   int64_t WrongBlocks(int64_t from) const;
 
   const CollectiveBenchOptions& options_;
-  Group& group_;
+  collectives::Group& group_;
   const int rank_, ranks_;
-  const DataType type_;
-  const ReduceOp op_;
+  const collectives::DataType type_;
+  const collectives::ReduceOp op_;
   const int64_t count_;
   const bool in_place_;
   const Memory memory_, second_;
   const ExactPattern own_;
-  CallOptions call_;
+  collectives::CallOptions call_;
   uint8_t* in_ = nullptr;
   uint8_t* out_ = nullptr;
 };
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_COLLECTIVE_CASE_H_

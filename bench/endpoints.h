@@ -9,27 +9,28 @@
 #include "transport/shm_transport.h"
 #include "transport/zmq_transport.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 // With a context of its own, so that two ends share no thread.
-inline std::unique_ptr<Transport> NewZmqEndpoint(EndpointId self = {}) {
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(1);
+inline std::unique_ptr<transport::Transport> NewZmqEndpoint(EndpointId self = {}) {
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
   options.self = self;
   options.incarnation = 1;
-  auto made = NewZmqTransport(options);
+  auto made = transport::NewZmqTransport(options);
   TANDEM_CHECK_OK(made.status());
   return *std::move(made);
 }
 
-inline std::unique_ptr<Transport> NewShmEndpoint(SpinMode spin = ShmOptions().spin) {
-  ShmOptions options;
+inline std::unique_ptr<transport::Transport> NewShmEndpoint(
+    transport::SpinMode spin = transport::ShmOptions().spin) {
+  transport::ShmOptions options;
   options.spin = spin;
-  auto made = NewShmTransport(options);
+  auto made = transport::NewShmTransport(options);
   TANDEM_CHECK_OK(made.status());
   return *std::move(made);
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_ENDPOINTS_H_

@@ -5,26 +5,28 @@
 
 #include "collectives/reduce.h"
 
-namespace tandem {
+namespace tandem::bench {
 
-ExactPattern ExactPattern::OfRank(ReduceOp op, DataType type, int rank) {
+ExactPattern ExactPattern::OfRank(collectives::ReduceOp op, collectives::DataType type, int rank) {
   ExactPattern out(type);
-  FillExact(op, rank, &out.period_);
+  collectives::FillExact(op, rank, &out.period_);
   return out;
 }
 
-ExactPattern ExactPattern::Reduced(ReduceOp op, DataType type, int ranks, double factor) {
+ExactPattern ExactPattern::Reduced(collectives::ReduceOp op, collectives::DataType type, int ranks,
+                                   double factor) {
   ExactPattern out(type);
-  for (int64_t i = 0; i < kPeriod; ++i) out.period_.Set(i, ExactResult(op, type, ranks, i));
-  const double scale = op == ReduceOp::kAverage     ? 1.0 / ranks
-                       : op == ReduceOp::kPreMulSum ? factor
-                                                    : 1.0;
-  if (scale != 1.0) Scale(type, out.period_.data(), kPeriod, scale);
+  for (int64_t i = 0; i < kPeriod; ++i)
+    out.period_.Set(i, collectives::ExactResult(op, type, ranks, i));
+  const double scale = op == collectives::ReduceOp::kAverage     ? 1.0 / ranks
+                       : op == collectives::ReduceOp::kPreMulSum ? factor
+                                                                 : 1.0;
+  if (scale != 1.0) collectives::Scale(type, out.period_.data(), kPeriod, scale);
   return out;
 }
 
 void ExactPattern::Fill(int64_t from, int64_t count, void* to) const {
-  const auto element = static_cast<int64_t>(SizeOf(period_.type()));
+  const auto element = static_cast<int64_t>(collectives::SizeOf(period_.type()));
   auto* out = static_cast<uint8_t*>(to);
   for (int64_t at = from % kPeriod; count > 0; at = 0) {
     const int64_t run = std::min(count, kPeriod - at);
@@ -35,7 +37,7 @@ void ExactPattern::Fill(int64_t from, int64_t count, void* to) const {
 }
 
 int64_t ExactPattern::CountWrong(int64_t from, int64_t count, const void* have) const {
-  const auto element = static_cast<int64_t>(SizeOf(period_.type()));
+  const auto element = static_cast<int64_t>(collectives::SizeOf(period_.type()));
   const auto* in = static_cast<const uint8_t*>(have);
   int64_t wrong = 0;
   for (int64_t at = from % kPeriod; count > 0; at = 0) {
@@ -48,15 +50,15 @@ int64_t ExactPattern::CountWrong(int64_t from, int64_t count, const void* have) 
 }
 
 int64_t ExactPattern::WrongInRun(int64_t at, int64_t count, const uint8_t* have) const {
-  const auto element = static_cast<int64_t>(SizeOf(period_.type()));
+  const auto element = static_cast<int64_t>(collectives::SizeOf(period_.type()));
   const auto bytes = static_cast<size_t>(count * element);
   if (std::memcmp(have, period_.data() + at * element, bytes) == 0) return 0;
   // By value: either zero is right where the sum is zero.
-  Vector run(period_.type(), count);
+  collectives::Vector run(period_.type(), count);
   std::memcpy(run.data(), have, bytes);
   int64_t wrong = 0;
   for (int64_t i = 0; i < count; ++i) wrong += run.Get(i) != period_.Get(at + i);
   return wrong;
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

@@ -9,16 +9,17 @@
 #include "collectives/proof/exact_numbers.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 class ExactPattern {
  public:
   static constexpr int64_t kPeriod = 4099;
 
   // What rank `rank` contributes to a reduction with `op`.
-  static ExactPattern OfRank(ReduceOp op, DataType type, int rank);
+  static ExactPattern OfRank(collectives::ReduceOp op, collectives::DataType type, int rank);
   // The reduction of all of them; premulsum with `factor`.
-  static ExactPattern Reduced(ReduceOp op, DataType type, int ranks, double factor);
+  static ExactPattern Reduced(collectives::ReduceOp op, collectives::DataType type, int ranks,
+                              double factor);
 
   // Elements [from, from + count) of the endless vector.
   void Fill(int64_t from, int64_t count, void* to) const;
@@ -26,12 +27,12 @@ class ExactPattern {
   int64_t CountWrong(int64_t from, int64_t count, const void* have) const;
 
  private:
-  explicit ExactPattern(DataType type) : period_(type, kPeriod) {}
+  explicit ExactPattern(collectives::DataType type) : period_(type, kPeriod) {}
   int64_t WrongInRun(int64_t at, int64_t count, const uint8_t* have) const;
 
-  Vector period_;
+  collectives::Vector period_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_EXACT_PATTERN_H_

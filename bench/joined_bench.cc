@@ -12,7 +12,7 @@
 #include "collectives/meeting/coordinator.h"
 #include "collectives/meeting/coordinator_client.h"
 
-namespace tandem {
+namespace tandem::bench {
 namespace {
 
 absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenchOptions& joined) {
@@ -20,7 +20,7 @@ absl::Status CheckJoined(const CollectiveBenchOptions& options, const JoinedBenc
   if (joined.listen.empty() == joined.join.empty()) {
     return absl::InvalidArgumentError("want one of --listen and --join");
   }
-  if (!LinkChoiceOf(options.link).ok()) {
+  if (!collectives::LinkChoiceOf(options.link).ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "link '", options.link, "': ranks that join want shm, rdma, tcp, zmq or auto"));
   }
@@ -41,35 +41,37 @@ absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
                                       const JoinedBenchOptions& joined, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckJoined(options, joined));
   const absl::Time deadline = MonotonicNow() + absl::Seconds(joined.start_seconds);
-  std::unique_ptr<Coordinator> coordinator;
-  JoinOptions join;
+  std::unique_ptr<collectives::Coordinator> coordinator;
+  collectives::JoinOptions join;
   join.coordinator = joined.join;
   if (!joined.listen.empty()) {
-    CoordinatorOptions listen;
+    collectives::CoordinatorOptions listen;
     listen.address = joined.listen;
     listen.own_rank = joined.rank;
-    TANDEM_ASSIGN_OR_RETURN(coordinator, Coordinator::Start(std::move(listen)));
+    TANDEM_ASSIGN_OR_RETURN(coordinator, collectives::Coordinator::Start(std::move(listen)));
     join.coordinator = coordinator->address();
     out << "coordinator at " << join.coordinator << std::endl;
   }
-  TANDEM_ASSIGN_OR_RETURN(const std::string host, LocalHostTowards(join.coordinator));
-  TANDEM_ASSIGN_OR_RETURN(const LinkChoice choice, LinkChoiceOf(options.link));
-  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host, choice));
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(join.coordinator));
+  TANDEM_ASSIGN_OR_RETURN(const collectives::LinkChoice choice,
+                          collectives::LinkChoiceOf(options.link));
+  TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports, collectives::LinkPorts::Open(host, choice));
   join.group = "bench";
   join.rank = joined.rank;
   join.ranks = options.ranks;
   join.member = ports.member();
-  TANDEM_ASSIGN_OR_RETURN(const auto client, CoordinatorClient::Join(join, deadline));
-  const GroupMembership membership = client->membership();
-  ConnectOptions connect;
+  TANDEM_ASSIGN_OR_RETURN(const auto client, collectives::CoordinatorClient::Join(join, deadline));
+  const collectives::GroupMembership membership = client->membership();
+  collectives::ConnectOptions connect;
   connect.links = choice;
   connect.shm_capacity = static_cast<size_t>(options.ring_bytes);
   connect.watch = client.get();
-  TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(membership, ports, connect, deadline));
-  GroupOptions group;
+  TANDEM_ASSIGN_OR_RETURN(auto links,
+                          collectives::ConnectLinks(membership, ports, connect, deadline));
+  collectives::GroupOptions group;
   group.host_of_rank = membership.HostOfRank();
   group.watch = client.get();
   return RunCollectiveBenchRank(options, membership.rank, std::move(links), group, out);
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

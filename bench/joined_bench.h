@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "bench/collective_bench.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 struct JoinedBenchOptions {
   std::string listen;  // HOST:PORT where this process lets the others meet; port 0: a free one
@@ -30,6 +30,6 @@ struct JoinedBenchOptions {
 absl::Status RunJoinedCollectiveBench(const CollectiveBenchOptions& options,
                                       const JoinedBenchOptions& joined, std::ostream& out);
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_JOINED_BENCH_H_

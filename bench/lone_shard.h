@@ -18,31 +18,32 @@
 #include "transport/peer_map.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 // The plan of a job with one server of one shard. `tables` are entries Job.table as text, `policy`
 // is what stands inside Job.policy.
-inline JobPlan LoneShardPlan(const std::string& tables, const std::string& policy, int workers) {
-  const absl::StatusOr<Job> job =
-      ParseJob(absl::StrCat("name: \"lone\" seed: 1 cluster { workers: ", workers,
-                            " servers: 1 }\n", "data { format: CRITEO train: \"none\" }\n", tables,
-                            "dense { optimizer { learning_rate: 1 } } policy { ", policy, " }\n",
-                            "model { mlp { hidden: [4] } } train { batch: 1 }\n"),
-               "lone.textproto", {});
+inline job::JobPlan LoneShardPlan(const std::string& tables, const std::string& policy,
+                                  int workers) {
+  const absl::StatusOr<Job> job = job::ParseJob(
+      absl::StrCat("name: \"lone\" seed: 1 cluster { workers: ", workers, " servers: 1 }\n",
+                   "data { format: CRITEO train: \"none\" }\n", tables,
+                   "dense { optimizer { learning_rate: 1 } } policy { ", policy, " }\n",
+                   "model { mlp { hidden: [4] } } train { batch: 1 }\n"),
+      "lone.textproto", {});
   TANDEM_CHECK_OK(job.status());
-  absl::StatusOr<JobPlan> plan = Resolve(*job);
+  absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
   TANDEM_CHECK_OK(plan.status());
   return *std::move(plan);
 }
 
 // A view in which shard 0 of server 0 at `address` owns everything.
-inline View LoneShardView(const JobPlan& plan, const std::string& address) {
+inline View LoneShardView(const job::JobPlan& plan, const std::string& address) {
   View view;
   view.set_number(1);
   view.add_server()->add_endpoint(address);
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     const int count = plan.job.cluster().ranges_per_shard();
-    const std::vector<uint64_t> begins = EqualRanges(count);
+    const std::vector<uint64_t> begins = job::EqualRanges(count);
     for (int r = 0; r < count; ++r) {
       RangeInfo* const info = view.add_range();
       info->set_table(table.id);
@@ -56,10 +57,10 @@ inline View LoneShardView(const JobPlan& plan, const std::string& address) {
 class LoneShard {
  public:
   // `plan` outlives the shard.
-  LoneShard(const JobPlan& plan, std::unique_ptr<Transport> transport)
+  LoneShard(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport)
       : transport_(std::move(transport)), view_(LoneShardView(plan, transport_->address())) {
-    absl::StatusOr<std::unique_ptr<ShardCore>> core =
-        ShardCore::New(plan, EndpointId::Shard(0, 0), 1, *transport_);
+    absl::StatusOr<std::unique_ptr<server::ShardCore>> core =
+        server::ShardCore::New(plan, EndpointId::Shard(0, 0), 1, *transport_);
     TANDEM_CHECK_OK(core.status());
     core_ = *std::move(core);
     absl::StatusOr<std::shared_ptr<const RangeMap>> map = RangeMap::FromView(view_, plan.sizes());
@@ -71,7 +72,7 @@ class LoneShard {
 
   const View& view() const { return view_; }
   // Ends the thread; the core may then be looked at.
-  ShardCore& Stop() {
+  server::ShardCore& Stop() {
     stop_ = true;
     transport_->Wake();
     if (thread_.joinable()) thread_.join();
@@ -80,15 +81,15 @@ class LoneShard {
 
  private:
   void Loop() {
-    PeerMap peers(*transport_);
-    std::vector<TransportEvent> events;
+    transport::PeerMap peers(*transport_);
+    std::vector<transport::TransportEvent> events;
     for (absl::Time next_tick = MonotonicNow(); !stop_;) {
       const bool acks_wait = !effects_.out.empty();
       transport_->Poll(absl::Milliseconds(acks_wait ? 0 : 50), &events);
       const absl::Time now = MonotonicNow();
-      for (const TransportEvent& event : events) {
+      for (const transport::TransportEvent& event : events) {
         peers.OnEvent(event);
-        if (event.kind != TransportEvent::Kind::kFrame) continue;
+        if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
         core_->OnFrame(now, event.frame, &effects_);
         if (effects_.MustSend()) Flush(&peers);
       }
@@ -101,19 +102,19 @@ class LoneShard {
     }
   }
 
-  void Flush(PeerMap* peers) {
+  void Flush(transport::PeerMap* peers) {
     for (Outgoing& out : effects_.out) (void)peers->Send(std::move(out));
     effects_.Clear();
   }
 
-  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<transport::Transport> transport_;
   const View view_;
   std::atomic<bool> stop_{false};
-  std::unique_ptr<ShardCore> core_;
-  ShardEffects effects_;
+  std::unique_ptr<server::ShardCore> core_;
+  server::ShardEffects effects_;
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_LONE_SHARD_H_

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 std::string FirstLine(const std::string& path, absl::string_view prefix) {
   std::ifstream in(path);
@@ -24,4 +24,4 @@ std::string MachineLine() {
                       load.substr(0, load.find(' ')));
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

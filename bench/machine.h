@@ -6,7 +6,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 // The first line of a file that begins with `prefix`; "unknown" if there is none.
 std::string FirstLine(const std::string& path, absl::string_view prefix);
@@ -14,6 +14,6 @@ std::string FirstLine(const std::string& path, absl::string_view prefix);
 // "AMD EPYC 9654, 2 cores, load 0.42": one line.
 std::string MachineLine();
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_MACHINE_H_

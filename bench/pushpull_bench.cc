@@ -24,7 +24,7 @@
 #include "transport/zmq_transport.h"
 #include "xxhash.h"
 
-namespace tandem {
+namespace tandem::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -187,20 +187,20 @@ class BareTrips {
 
   const std::vector<Kind> kinds_;
   std::vector<Message> requests_, replies_;
-  ZmqContext here_{1}, there_{1};
+  transport::ZmqContext here_{1}, there_{1};
   void *router_, *dealer_;
   std::thread thread_;
 };
 
 // ---- ours ----
 
-std::unique_ptr<Transport> NewEndpoint(const PushPullBenchOptions& bench,
-                                       const std::string& transport, EndpointId self) {
+std::unique_ptr<transport::Transport> NewEndpoint(const PushPullBenchOptions& bench,
+                                                  const std::string& transport, EndpointId self) {
   if (transport == "zmq") return NewZmqEndpoint(self);
-  return NewShmEndpoint(bench.spin ? SpinMode::kAlways : ShmOptions().spin);
+  return NewShmEndpoint(bench.spin ? transport::SpinMode::kAlways : transport::ShmOptions().spin);
 }
 
-JobPlan MakePlan(const PushPullBenchOptions& options) {
+job::JobPlan MakePlan(const PushPullBenchOptions& options) {
   return LoneShardPlan(
       absl::StrCat("table { name: \"ids\" dim: ", options.dim, " expected_rows: ", options.rows,
                    " optimizer { kind: ", Optimizer::Kind_Name(options.optimizer),
@@ -215,18 +215,19 @@ class Ours {
       : transport_(transport),
         options_(options),
         plan_(MakePlan(options)),
-        optimizer_(NewRowOptimizer(plan_.tables[0].optimizer).value()),
+        optimizer_(optim::NewRowOptimizer(plan_.tables[0].optimizer).value()),
         store_(StoreOptions()) {
     StartAnswering(options.pin, [&] {
       shard_ = std::make_unique<LoneShard>(
           plan_, NewEndpoint(options, transport, EndpointId::Shard(0, 0)));
     });
-    Client::Options client;
+    client::Client::Options client;
     client.incarnation = 2;
     client.max_in_flight = options.in_flight;
     client.core.frame_bytes = options.frame_bytes;
     client_ =
-        Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0)), client).value();
+        client::Client::New(plan_, NewEndpoint(options, transport, EndpointId::Worker(0)), client)
+            .value();
     TANDEM_CHECK_OK(client_->SetView(shard_->view()));
   }
 
@@ -241,7 +242,7 @@ class Ours {
       }
       rows.Resize(keys.size() * static_cast<size_t>(options_.dim));
       store_.Pull(keys, rows.span());
-      TANDEM_RETURN_IF_ERROR(Pull(keys, rows.span(), Client::Ids::kUnique).status());
+      TANDEM_RETURN_IF_ERROR(Pull(keys, rows.span(), client::Client::Ids::kUnique).status());
     }
     return absl::OkStatus();
   }
@@ -249,35 +250,39 @@ class Ours {
   uint64_t KeyOfRow(int64_t row) const {
     return HashCombine(options_.seed, static_cast<uint64_t>(row));
   }
-  Future Pull(absl::Span<const uint64_t> ids, absl::Span<float> rows, Client::Ids what) {
-    const TableKeys keys = {0, ids};
+  client::Future Pull(absl::Span<const uint64_t> ids, absl::Span<float> rows,
+                      client::Client::Ids what) {
+    const client::TableKeys keys = {0, ids};
     return client_->Pull(0, step_, {&keys, 1}, {&rows, 1}, what);
   }
-  Future Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients, Client::Ids what) {
-    const TableKeys keys = {0, ids};
+  client::Future Push(absl::Span<const uint64_t> ids, absl::Span<const float> gradients,
+                      client::Client::Ids what) {
+    const client::TableKeys keys = {0, ids};
     return client_->Push(0, step_++, kSamples, {&keys, 1}, {&gradients, 1}, what);
   }
   // Without a copy.
-  Future Pull(absl::Span<const uint64_t> ids, PulledRows* rows) {
-    const TableKeys keys = {0, ids};
+  client::Future Pull(absl::Span<const uint64_t> ids, client::PulledRows* rows) {
+    const client::TableKeys keys = {0, ids};
     return client_->PullInPlace(0, step_, {&keys, 1}, {&rows, 1});
   }
-  void Prepare(absl::Span<const uint64_t> ids, Client::PreparedPush* push) {
-    const TableKeys keys = {0, ids};
+  void Prepare(absl::Span<const uint64_t> ids, client::Client::PreparedPush* push) {
+    const client::TableKeys keys = {0, ids};
     TANDEM_CHECK_OK(client_->PreparePush(0, {&keys, 1}, push));
   }
-  Future Push(Client::PreparedPush* push) { return client_->Push(step_++, kSamples, push); }
+  client::Future Push(client::Client::PreparedPush* push) {
+    return client_->Push(step_++, kSamples, push);
+  }
   // What the shard does with the sum: once times 1 / samples.
   static constexpr uint64_t kSamples = 2;
   static constexpr float kScale = 0.5f;
 
   const std::string& transport() const { return transport_; }
   int slices() const { return plan_.job.cluster().ranges_per_shard(); }
-  RangeStore& store() { return store_; }
+  server::RangeStore& store() { return store_; }
 
  private:
-  RangeStore::Options StoreOptions() const {
-    RangeStore::Options store;
+  server::RangeStore::Options StoreOptions() const {
+    server::RangeStore::Options store;
     store.dim = options_.dim;
     store.salt = plan_.tables[0].salt;
     store.seed = plan_.tables[0].seed;
@@ -288,11 +293,11 @@ class Ours {
 
   const std::string transport_;
   const PushPullBenchOptions& options_;
-  const JobPlan plan_;
-  const std::unique_ptr<RowOptimizer> optimizer_;
-  RangeStore store_;
+  const job::JobPlan plan_;
+  const std::unique_ptr<optim::RowOptimizer> optimizer_;
+  server::RangeStore store_;
   std::unique_ptr<LoneShard> shard_;
-  std::unique_ptr<Client> client_;
+  std::unique_ptr<client::Client> client_;
   int64_t step_ = 0;
 };
 
@@ -429,12 +434,12 @@ class Comparison {
   template <typename Issue>
   double TimeOurs(Issue issue, absl::Status* status) {
     return Microseconds([&] {
-      std::vector<Future> under_way;
+      std::vector<client::Future> under_way;
       for (size_t i = 0; i < keys_.size(); ++i) {
         if (i >= pulled_.size()) status->Update(under_way[i - pulled_.size()].status());
         under_way.push_back(issue(i));
       }
-      for (const Future& future : under_way) status->Update(future.status());
+      for (const client::Future& future : under_way) status->Update(future.status());
     });
   }
   void Record(const Beside& beside, double all, Series* series) const {
@@ -442,14 +447,14 @@ class Comparison {
       series->Add(all / static_cast<double>(keys_.size()), beside.bare[i], beside.store[i]);
     }
   }
-  Client::Ids ids() const {
-    return way_ == Way::kMerged ? Client::Ids::kMayRepeat : Client::Ids::kUnique;
+  client::Client::Ids ids() const {
+    return way_ == Way::kMerged ? client::Client::Ids::kMayRepeat : client::Client::Ids::kUnique;
   }
 
   // New keys, then each side.
   absl::Status Pull(uint64_t* checksum) {
     NewKeys();
-    RangeStore& store = ours_[0]->store();
+    server::RangeStore& store = ours_[0]->store();
     const Beside beside =
         TimeBeside(0, [&](const auto& keys) { store.Pull(keys, wanted_.span()); });
     for (size_t i = 0; i < ours_.size(); ++i) {
@@ -484,7 +489,7 @@ class Comparison {
 
   absl::Status Push() {
     NewKeys();
-    RangeStore& store = ours_[0]->store();
+    server::RangeStore& store = ours_[0]->store();
     const Beside beside =
         TimeBeside(1, [&](const auto& keys) { store.Push(keys, gradients_.span(), Ours::kScale); });
     for (size_t i = 0; i < ours_.size(); ++i) {
@@ -507,7 +512,7 @@ class Comparison {
       for (size_t k = 0; k < keys_.size(); ++k) ours.Prepare(keys_[k], &pushes_[k]);
     });
     const size_t dim = static_cast<size_t>(options_.dim);
-    for (const Client::PreparedPush& push : pushes_) {
+    for (const client::Client::PreparedPush& push : pushes_) {
       const float* from = gradients_.begin();
       for (float* const to : push.at(0)) {
         std::copy_n(from, dim, to);
@@ -527,8 +532,8 @@ class Comparison {
   std::vector<size_t> rows_;
   std::vector<std::vector<uint64_t>> keys_;  // of requests that follow each other
   std::vector<Rows> pulled_;                 // one for each under way
-  std::vector<PulledRows> pulled_in_place_;
-  std::vector<Client::PreparedPush> pushes_;  // as keys_
+  std::vector<client::PulledRows> pulled_in_place_;
+  std::vector<client::Client::PreparedPush> pushes_;  // as keys_
   Rows wanted_, gradients_;
   std::vector<Series> pull_, push_;  // one a transport
 };
@@ -566,4 +571,4 @@ absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream&
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

@@ -28,7 +28,7 @@
 #include "client/client_core.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 struct PushPullBenchOptions {
   int64_t rows = 1'000'000;
@@ -45,7 +45,8 @@ struct PushPullBenchOptions {
   // The answering sides, the bare one as well, stay on the second processor, as a server does with
   // cluster.pin_servers. The others go where they like.
   bool pin = false;
-  size_t frame_bytes = ClientCore::Options().frame_bytes;  // of rows, that a frame is cut at
+  size_t frame_bytes =
+      client::ClientCore::Options().frame_bytes;  // of rows, that a frame is cut at
 };
 
 // Prints the machine, the knobs, and for each size, pull and push, and transport: microseconds of
@@ -55,6 +56,6 @@ struct PushPullBenchOptions {
 // disagree; INVALID_ARGUMENT for knobs out of range.
 absl::Status RunPushPullBench(const PushPullBenchOptions& options, std::ostream& out);
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_PUSHPULL_BENCH_H_

@@ -21,19 +21,19 @@
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/connect_links.h"
 
-namespace tandem {
+namespace tandem::bench {
 namespace {
 
-using Links = std::vector<std::unique_ptr<Link>>;
+using Links = std::vector<std::unique_ptr<collectives::Link>>;
 
 // What becomes a link in the process that it belongs to. A link itself must not be made before the
 // fork: its copy in another process would say goodbye for it.
 struct LinkParts {
   OwnedFd tcp;
-  UnixLink shm;  // over RDMA and ZeroMQ: tells where the peer is
-  std::shared_ptr<ShmLink::Rings> rings;
+  transport::UnixLink shm;  // over RDMA and ZeroMQ: tells where the peer is
+  std::shared_ptr<collectives::ShmLink::Rings> rings;
   bool maker = false;
-  std::unique_ptr<Link> memory;
+  std::unique_ptr<collectives::Link> memory;
 };
 
 bool IsFramed(absl::string_view link) { return link == "rdma" || link == "zmq"; }
@@ -41,35 +41,37 @@ bool IsFramed(absl::string_view link) { return link == "rdma" || link == "zmq"; 
 absl::StatusOr<std::array<LinkParts, 2>> NewParts(const RankOptions& options) {
   std::array<LinkParts, 2> ends;
   if (options.link == "tcp") {
-    TANDEM_ASSIGN_OR_RETURN(auto pair, TcpPair());
+    TANDEM_ASSIGN_OR_RETURN(auto pair, collectives::TcpPair());
     ends[0].tcp = std::move(pair.first);
     ends[1].tcp = std::move(pair.second);
   } else if (options.link == "shm") {
-    TANDEM_ASSIGN_OR_RETURN(auto sockets, UnixLink::Pair());
-    TANDEM_ASSIGN_OR_RETURN(ShmLink::Rings rings, ShmLink::NewRings(options.ring_bytes));
+    TANDEM_ASSIGN_OR_RETURN(auto sockets, transport::UnixLink::Pair());
+    TANDEM_ASSIGN_OR_RETURN(collectives::ShmLink::Rings rings,
+                            collectives::ShmLink::NewRings(options.ring_bytes));
     ends[0].shm = std::move(sockets.first);
     ends[1].shm = std::move(sockets.second);
-    ends[0].rings = ends[1].rings = std::make_shared<ShmLink::Rings>(std::move(rings));
+    ends[0].rings = ends[1].rings = std::make_shared<collectives::ShmLink::Rings>(std::move(rings));
     ends[0].maker = true;
   } else if (IsFramed(options.link)) {
-    TANDEM_ASSIGN_OR_RETURN(auto sockets, UnixLink::Pair());
+    TANDEM_ASSIGN_OR_RETURN(auto sockets, transport::UnixLink::Pair());
     ends[0].shm = std::move(sockets.first);
     ends[1].shm = std::move(sockets.second);
   } else {
-    InMemoryLinkOptions memory;
+    collectives::InMemoryLinkOptions memory;
     memory.capacity = size_t{1} << 20;
-    InMemoryLink::Pair pair = InMemoryLink::NewPair(memory);
+    collectives::InMemoryLink::Pair pair = collectives::InMemoryLink::NewPair(memory);
     ends[0].memory = std::move(pair[0]);
     ends[1].memory = std::move(pair[1]);
   }
   return ends;
 }
 
-absl::StatusOr<std::unique_ptr<Link>> MakeLink(LinkParts parts) {
+absl::StatusOr<std::unique_ptr<collectives::Link>> MakeLink(LinkParts parts) {
   if (parts.memory != nullptr) return std::move(parts.memory);
-  if (parts.tcp.valid()) return std::make_unique<TcpLink>(std::move(parts.tcp));
-  TANDEM_ASSIGN_OR_RETURN(ShmLink::Mapped rings, ShmLink::Map(*parts.rings, parts.maker));
-  return std::make_unique<ShmLink>(std::move(parts.shm), std::move(rings));
+  if (parts.tcp.valid()) return std::make_unique<collectives::TcpLink>(std::move(parts.tcp));
+  TANDEM_ASSIGN_OR_RETURN(collectives::ShmLink::Mapped rings,
+                          collectives::ShmLink::Map(*parts.rings, parts.maker));
+  return std::make_unique<collectives::ShmLink>(std::move(parts.shm), std::move(rings));
 }
 
 using Mesh = std::vector<std::vector<LinkParts>>;  // [rank][peer]
@@ -90,15 +92,18 @@ absl::StatusOr<Mesh> NewMesh(const RankOptions& options) {
 constexpr absl::Duration kMeet = absl::Seconds(60);
 
 // Endpoints cannot be made before the fork: each rank opens its own and tells the others.
-absl::StatusOr<Links> ConnectFramed(int rank, LinkChoice choice, std::vector<LinkParts> parts) {
+absl::StatusOr<Links> ConnectFramed(int rank, collectives::LinkChoice choice,
+                                    std::vector<LinkParts> parts) {
   const absl::Time deadline = MonotonicNow() + kMeet;
-  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open("127.0.0.1", choice));
-  GroupMembership group;
+  TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports,
+                          collectives::LinkPorts::Open("127.0.0.1", choice));
+  collectives::GroupMembership group;
   group.rank = rank;
   group.token = "ranks of one benchmark";
   group.members.resize(parts.size());
-  const GroupMember own = ports.member();
-  const std::string& address = choice == LinkChoice::kRdma ? own.rdma_address : own.zmq_address;
+  const collectives::GroupMember own = ports.member();
+  const std::string& address =
+      choice == collectives::LinkChoice::kRdma ? own.rdma_address : own.zmq_address;
   for (size_t r = 0; r < parts.size(); ++r) {
     group.members[r] = own;
     if (static_cast<int>(r) == rank) continue;
@@ -106,19 +111,21 @@ absl::StatusOr<Links> ConnectFramed(int rank, LinkChoice choice, std::vector<Lin
   }
   for (size_t r = 0; r < parts.size(); ++r) {
     if (static_cast<int>(r) == rank) continue;
-    TANDEM_ASSIGN_OR_RETURN(const UnixMessage told, parts[r].shm.ReceiveBy(deadline));
-    GroupMember& member = group.members[r];
-    (choice == LinkChoice::kRdma ? member.rdma_address : member.zmq_address) = told.bytes;
+    TANDEM_ASSIGN_OR_RETURN(const transport::UnixMessage told, parts[r].shm.ReceiveBy(deadline));
+    collectives::GroupMember& member = group.members[r];
+    (choice == collectives::LinkChoice::kRdma ? member.rdma_address : member.zmq_address) =
+        told.bytes;
   }
-  ConnectOptions connect;
+  collectives::ConnectOptions connect;
   connect.links = choice;
-  return ConnectLinks(group, ports, connect, deadline);
+  return collectives::ConnectLinks(group, ports, connect, deadline);
 }
 
 absl::Status RunRank(const RankOptions& options, int rank, std::vector<LinkParts> parts,
                      const RankBody& body) {
   if (IsFramed(options.link)) {
-    TANDEM_ASSIGN_OR_RETURN(const LinkChoice choice, LinkChoiceOf(options.link));
+    TANDEM_ASSIGN_OR_RETURN(const collectives::LinkChoice choice,
+                            collectives::LinkChoiceOf(options.link));
     TANDEM_ASSIGN_OR_RETURN(Links links, ConnectFramed(rank, choice, std::move(parts)));
     return body(rank, std::move(links));
   }
@@ -135,7 +142,8 @@ absl::Status TheCause(const std::vector<absl::Status>& by_rank) {
   absl::Status cause;
   for (const absl::Status& status : by_rank) {
     if (status.ok()) continue;
-    if (cause.ok() || (LostPeer(cause).has_value() && !LostPeer(status).has_value())) {
+    if (cause.ok() ||
+        (collectives::LostPeer(cause).has_value() && !collectives::LostPeer(status).has_value())) {
       cause = status;
     }
   }
@@ -168,8 +176,8 @@ struct Child {
   mesh.clear();  // closes what belongs to others, so that their ends are seen
   const absl::Status status = RunRank(options, rank, std::move(own), body);
   if (status.ok()) _exit(0);
-  const std::string text =
-      absl::StrCat(LostPeer(status).has_value() ? "L" : "-", "rank ", rank, ": ", status.message());
+  const std::string text = absl::StrCat(collectives::LostPeer(status).has_value() ? "L" : "-",
+                                        "rank ", rank, ": ", status.message());
   (void)!write(why, text.data(), text.size());
   _exit(1);
 }
@@ -183,7 +191,7 @@ absl::Status Ended(const Child& child, int rank) {
   const ssize_t n = read(child.why.get(), text, sizeof text);
   if (n > 1) {
     const absl::string_view why(text + 1, static_cast<size_t>(n - 1));
-    return text[0] == 'L' ? PeerLostError(rank, why) : absl::InternalError(why);
+    return text[0] == 'L' ? collectives::PeerLostError(rank, why) : absl::InternalError(why);
   }
   return absl::InternalError(
       WIFSIGNALED(status)
@@ -239,4 +247,4 @@ absl::Status RunRanks(const RankOptions& options, const RankBody& body) {
   return RunProcesses(options, std::move(mesh), body);
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

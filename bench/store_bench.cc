@@ -22,7 +22,7 @@
 #include "server/range_store.h"
 #include "xxhash.h"
 
-namespace tandem {
+namespace tandem::bench {
 namespace {
 
 constexpr int64_t kFillKeys = 32'768;  // rows created at a time
@@ -36,7 +36,7 @@ uint64_t KeyOfRow(uint64_t seed, int64_t row) {
 absl::Status CheckOptions(const StoreBenchOptions& o) {
   const int64_t least = std::min<int64_t>({o.dim, o.batch_keys, o.repetitions, o.batches});
   if (least < 1) return absl::InvalidArgumentError("bench store: every count must be 1 or more");
-  if (o.rows < 0 || o.rows >= RowIndex::kNoRow) {
+  if (o.rows < 0 || o.rows >= server::RowIndex::kNoRow) {
     return absl::InvalidArgumentError(absl::StrCat("bench store: rows is ", o.rows));
   }
   if (o.rows > 0 && o.batch_keys > o.rows) {
@@ -52,15 +52,17 @@ void PrintMachine(std::ostream& out) {
       << FirstLine("/sys/kernel/mm/transparent_hugepage/enabled", "") << "\n";
 }
 
-absl::StatusOr<std::unique_ptr<RowOptimizer>> MakeOptimizer(const StoreBenchOptions& options) {
+absl::StatusOr<std::unique_ptr<optim::RowOptimizer>> MakeOptimizer(
+    const StoreBenchOptions& options) {
   Optimizer config;
   config.set_kind(options.optimizer);
   config.set_learning_rate(0.01);
-  return NewRowOptimizer(config);
+  return optim::NewRowOptimizer(config);
 }
 
-RangeStore::Options StoreOptions(const StoreBenchOptions& options, const RowOptimizer* optimizer) {
-  RangeStore::Options store;
+server::RangeStore::Options StoreOptions(const StoreBenchOptions& options,
+                                         const optim::RowOptimizer* optimizer) {
+  server::RangeStore::Options store;
   store.dim = options.dim;
   store.salt = HashCombine(options.seed, 1);
   store.seed = HashCombine(options.seed, 2);
@@ -68,7 +70,7 @@ RangeStore::Options StoreOptions(const StoreBenchOptions& options, const RowOpti
   return store;
 }
 
-void Fill(RangeStore& store, uint64_t seed, int64_t rows) {
+void Fill(server::RangeStore& store, uint64_t seed, int64_t rows) {
   std::vector<uint64_t> keys;
   std::vector<uint32_t> numbers(static_cast<size_t>(kFillKeys));
   for (int64_t row = store.size(); row < rows; row += static_cast<int64_t>(keys.size())) {
@@ -110,13 +112,13 @@ class Batch {
 // The other side: rows by known index.
 class PlainTable {
  public:
-  PlainTable(const RangeStore& store) : dim_(static_cast<size_t>(store.dim())) {
+  PlainTable(const server::RangeStore& store) : dim_(static_cast<size_t>(store.dim())) {
     const size_t floats = static_cast<size_t>(store.size()) * dim_;
     rows_.Reserve(std::max<size_t>(1, floats * sizeof(float)));
     for (int64_t r = 0; r < store.size(); ++r) Update(store, static_cast<uint32_t>(r));
   }
 
-  void Update(const RangeStore& store, uint32_t row) {
+  void Update(const server::RangeStore& store, uint32_t row) {
     std::memcpy(Row(row), store.Weights(row).data(), dim_ * sizeof(float));
   }
 
@@ -139,7 +141,7 @@ class PlainTable {
   float* Row(uint32_t row) const { return static_cast<float*>(rows_.data()) + row * dim_; }
 
   size_t dim_;
-  GrowableMapping rows_;
+  server::GrowableMapping rows_;
 };
 
 // Processor time of this thread: on an idle machine that is the clock on the wall (nothing here
@@ -183,7 +185,7 @@ class Measure {
 // One speed run. The gather is timed on the very rows of each pull and each push.
 class SpeedRun {
  public:
-  SpeedRun(const StoreBenchOptions& options, const RowOptimizer* optimizer)
+  SpeedRun(const StoreBenchOptions& options, const optim::RowOptimizer* optimizer)
       : options_(options), store_(StoreOptions(options, optimizer)), batch_(options, options.seed) {
     Fill(store_, options.seed, options.rows);
     plain_ = std::make_unique<PlainTable>(store_);
@@ -249,7 +251,7 @@ class SpeedRun {
   }
 
   const StoreBenchOptions options_;
-  RangeStore store_;
+  server::RangeStore store_;
   std::unique_ptr<PlainTable> plain_;
   Batch batch_;
   std::vector<float> gathered_, pulled_, gradients_;
@@ -274,11 +276,11 @@ bool ResetPeak() {
   return out.good();
 }
 
-void MemoryRun(const StoreBenchOptions& options, const RowOptimizer* optimizer, int64_t rows,
+void MemoryRun(const StoreBenchOptions& options, const optim::RowOptimizer* optimizer, int64_t rows,
                std::ostream& out) {
   const bool peak_known = ResetPeak();
   const int64_t before = StatusBytes("VmRSS");
-  RangeStore store(StoreOptions(options, optimizer));
+  server::RangeStore store(StoreOptions(options, optimizer));
   Fill(store, options.seed, rows);
   const int64_t resident = StatusBytes("VmRSS") - before;
   const int64_t peak = StatusBytes("VmHWM") - before;
@@ -299,7 +301,8 @@ void MemoryRun(const StoreBenchOptions& options, const RowOptimizer* optimizer, 
 
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<RowOptimizer> optimizer, MakeOptimizer(options));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<optim::RowOptimizer> optimizer,
+                          MakeOptimizer(options));
   PrintMachine(out);
   out << absl::StrFormat("store: rows %d, dim %d, %s, batch %d keys, %d batches x %d, seed %d\n",
                          options.rows, options.dim, optimizer->name(), options.batch_keys,
@@ -315,4 +318,4 @@ absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out) 
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::bench

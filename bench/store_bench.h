@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::bench {
 
 struct StoreBenchOptions {
   int64_t rows = 10'000'000;  // 0: no speed part
@@ -32,6 +32,6 @@ struct StoreBenchOptions {
 // INTERNAL if a pull and the gather disagree; INVALID_ARGUMENT for knobs out of range.
 absl::Status RunStoreBench(const StoreBenchOptions& options, std::ostream& out);
 
-}  // namespace tandem
+}  // namespace tandem::bench
 
 #endif  // TANDEM_BENCH_STORE_BENCH_H_

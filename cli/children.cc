@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 
-namespace tandem {
+namespace tandem::cli {
 
 std::string Children::Exit::DebugString() const {
   if (signal != 0) {
@@ -107,4 +107,4 @@ std::vector<Children::Exit> Children::StopAll(absl::Duration grace) {
   return all;
 }
 
-}  // namespace tandem
+}  // namespace tandem::cli

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace tandem {
+namespace tandem::cli {
 
 class Children {
  public:
@@ -53,6 +53,6 @@ class Children {
   std::vector<Child> running_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::cli
 
 #endif  // TANDEM_CLI_CHILDREN_H_

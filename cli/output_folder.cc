@@ -22,7 +22,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -198,4 +198,4 @@ bool IsInside(const std::string& path, const std::string& folder) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
-}  // namespace tandem
+}  // namespace tandem::cli

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::cli {
 
 // "out/NAME-20260131-142501-PROCESS": for a run of job `name` that was given no folder.
 std::string NewFolderName(absl::string_view name);
@@ -47,6 +47,6 @@ class OutputFolder {
 // Is `path` in `folder`, or the folder itself?
 bool IsInside(const std::string& path, const std::string& folder);
 
-}  // namespace tandem
+}  // namespace tandem::cli
 
 #endif  // TANDEM_CLI_OUTPUT_FOLDER_H_

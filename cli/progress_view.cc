@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-namespace tandem {
+namespace tandem::cli {
 namespace {
 constexpr absl::Duration kPlainInterval = absl::Seconds(5);
 constexpr int kPlainColumns = 1000;
@@ -141,4 +141,4 @@ void ProgressView::Show(const nlohmann::json& event, absl::Time now) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::cli

@@ -12,7 +12,7 @@
 
 #include "absl/time/time.h"
 
-namespace tandem {
+namespace tandem::cli {
 
 class ProgressView {
  public:
@@ -46,6 +46,6 @@ class ProgressView {
 // "1,234,567".
 std::string WithCommas(int64_t number);
 
-}  // namespace tandem
+}  // namespace tandem::cli
 
 #endif  // TANDEM_CLI_PROGRESS_VIEW_H_

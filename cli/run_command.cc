@@ -33,7 +33,7 @@
 #include "policies/policy.h"
 #include "worker/tune_group.h"
 
-namespace tandem {
+namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -89,7 +89,7 @@ constexpr char kBadRowsFile[] = "bad_rows.txt";
 
 class Run {
  public:
-  Run(const RunFlags& flags, JobPlan plan)
+  Run(const RunFlags& flags, job::JobPlan plan)
       : flags_(flags),
         plan_(std::move(plan)),
         live_(isatty(STDOUT_FILENO) != 0),
@@ -128,17 +128,17 @@ class Run {
           << absl::StrJoin(bad_rows, "\n") << "\n";
     }
     std::ofstream file(JobPath(), std::ios::trunc);
-    file << ResolvedText(plan_);
+    file << job::ResolvedText(plan_);
     file.close();
     if (!file) return absl::PermissionDeniedError(absl::StrCat(JobPath(), ": cannot be written"));
     return absl::OkStatus();
   }
 
   int Execute() {
-    stop_ = StopSignal();
+    stop_ = node::StopSignal();
     Announce();
     if (const absl::Status started = StartScheduler(); !started.ok()) {
-      return Finish("tandem run", started);
+      return node::Finish("tandem run", started);
     }
     while (!over_) Turn();
     return Close();
@@ -149,18 +149,18 @@ class Run {
 
   void Announce() {
     std::vector<std::string> parts;
-    for (const TablePlan& table : plan_.tables) {
+    for (const job::TablePlan& table : plan_.tables) {
       if (table.dense) continue;
       parts.push_back(absl::StrCat("table ", table.name, " ",
-                                   PolicyName(plan_.groups[table.group].policy),
+                                   job::PolicyName(plan_.groups[table.group].policy),
                                    table.frozen ? " (frozen)" : ""));
     }
     const bool on_servers = plan_.dense_table >= 0;
-    parts.push_back(on_servers
-                        ? absl::StrCat("dense on servers ",
-                                       PolicyName(plan_.groups[plan_.tables.back().group].policy))
-                        : absl::StrCat("dense by allreduce ",
-                                       Dense::Algorithm_Name(plan_.job.dense().algorithm())));
+    parts.push_back(
+        on_servers ? absl::StrCat("dense on servers ",
+                                  job::PolicyName(plan_.groups[plan_.tables.back().group].policy))
+                   : absl::StrCat("dense by allreduce ",
+                                  Dense::Algorithm_Name(plan_.job.dense().algorithm())));
     view_.Line(absl::StrCat(plan_.job.name(), ": ", plan_.workers(), " workers, ", plan_.servers(),
                             " servers, seed ", plan_.job.seed(), "; ", absl::StrJoin(parts, ", ")));
     NoteHybrid(on_servers);
@@ -169,10 +169,10 @@ class Run {
   // What asynchrony means in this job, in words (the clock gap of a hybrid would mislead).
   void NoteHybrid(bool dense_on_servers) {
     bool asynchronous = false;
-    for (const GroupPlan& group : plan_.groups) {
+    for (const job::GroupPlan& group : plan_.groups) {
       if (group.properties.holds) continue;
       asynchronous = true;
-      view_.Line(absl::StrCat(PolicyName(group.policy), ": each worker's update counts ",
+      view_.Line(absl::StrCat(job::PolicyName(group.policy), ": each worker's update counts ",
                               group.policy.async_scale() == Policy::INVERSE_WORKERS
                                   ? "1/workers (async_scale: INVERSE_WORKERS)"
                                   : "in full (async_scale: ONE)"));
@@ -331,10 +331,10 @@ class Run {
     if (failure_.empty()) return PrintSummary();
     view_.Clear();
     if (first_exit_.has_value()) ShowLog();
-    const int code = Finish(
+    const int code = node::Finish(
         "tandem run",
         absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ", flags_.out, "/logs")));
-    if (stopping_) DieBySignal(StopSignalNumber());
+    if (stopping_) node::DieBySignal(node::StopSignalNumber());
     return code;
   }
 
@@ -358,8 +358,9 @@ class Run {
     std::ifstream file(flags_.out + "/summary.json");
     const auto summary = nlohmann::json::parse(file, nullptr, false);
     if (!summary.is_object()) {
-      return Finish("tandem run", absl::DataLossError(absl::StrCat(
-                                      "failed: ", flags_.out, "/summary.json was not written")));
+      return node::Finish(
+          "tandem run", absl::DataLossError(
+                            absl::StrCat("failed: ", flags_.out, "/summary.json was not written")));
     }
     const std::string result =
         ProgressView::FormatEvaluation(summary.value("eval", nlohmann::json::object()));
@@ -369,11 +370,11 @@ class Run {
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
         result.empty() ? "" : "; test: ", result));
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
-    return kExitOk;
+    return node::kExitOk;
   }
 
   const RunFlags& flags_;
-  const JobPlan plan_;
+  const job::JobPlan plan_;
   const bool live_;
   ProgressView view_;
   EventPipe pipe_;
@@ -390,38 +391,38 @@ class Run {
 
 // Nothing is started.
 int Refuse(const absl::Status& why) {
-  Finish("tandem run", why);
-  return kExitBadInput;
+  node::Finish("tandem run", why);
+  return node::kExitBadInput;
 }
 
 // The numbers of a model keep their meaning: those of a saved one are standardised as they were when
 // it was trained, those of a new one by the rows that it is trained on.
-absl::Status Complete(const std::string& description, JobPlan* plan) {
+absl::Status Complete(const std::string& description, job::JobPlan* plan) {
   plan->job.mutable_data()->clear_statistics();
-  return FillFromData(description, plan);
+  return data::FillFromData(description, plan);
 }
 
 }  // namespace
 
 int RunCommand(const RunFlags& given) {
   RunFlags flags = given;
-  RoleFlags role;
+  node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
-  absl::StatusOr<JobPlan> plan = PlanOf(role);
-  DataReport data;
+  absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
+  data::DataReport data;
   absl::Status ready = plan.status();
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
   if (!ready.ok()) return Refuse(ready);
   const StartReport start = CheckStart(flags.start, *plan);
   for (const std::string& line : start.refused) Refuse(absl::InvalidArgumentError(line));
-  if (!start.refused.empty()) return kExitBadInput;
+  if (!start.refused.empty()) return node::kExitBadInput;
   flags.start.init_from = start.save;
-  ready = CheckDenseDevice(*plan);
-  if (ready.ok()) ready = CheckDenseChoices(*plan);
-  if (ready.ok()) ready = CheckTransport(plan->job.cluster());
-  if (ready.ok()) ready = CheckData(*plan, &data);
+  ready = worker::CheckDenseDevice(*plan);
+  if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
+  if (ready.ok()) ready = node::CheckTransport(plan->job.cluster());
+  if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return Refuse(ready);
   for (const std::string& text : data.warnings) {
@@ -430,7 +431,7 @@ int RunCommand(const RunFlags& given) {
   for (const std::string& line : start.said) std::printf("%s\n", line.c_str());
   Run run(flags, *plan);
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
-    return Finish("tandem run", there);
+    return node::Finish("tandem run", there);
   }
   if (const absl::Status prepared = run.Prepare(data.bad_rows); !prepared.ok()) {
     return Refuse(prepared);
@@ -438,4 +439,4 @@ int RunCommand(const RunFlags& given) {
   return run.Execute();
 }
 
-}  // namespace tandem
+}  // namespace tandem::cli

@@ -8,7 +8,7 @@
 
 #include "cli/start_flags.h"
 
-namespace tandem {
+namespace tandem::cli {
 
 struct RunFlags {
   std::string job;
@@ -22,6 +22,6 @@ struct RunFlags {
 // Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; nothing was started).
 int RunCommand(const RunFlags& flags);
 
-}  // namespace tandem
+}  // namespace tandem::cli
 
 #endif  // TANDEM_CLI_RUN_COMMAND_H_

@@ -14,54 +14,54 @@ int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
   CLI::App app("The scheduler of one Tandem job. Prints its address first.", "tandem-scheduler");
-  RoleFlags flags;
-  StartFlags start;
+  node::RoleFlags flags;
+  cli::StartFlags start;
   bool overwrite = false;
   int progress_fd = -1;
-  AddJobFlags(&app, &flags);
-  AddNetworkFlags(&app, &flags);
-  AddOutFlags(&app, "Folder for summary.json and metrics.jsonl; without: no files", &flags.out,
-              &overwrite);
-  AddStartFlags(&app, &start);
+  node::AddJobFlags(&app, &flags);
+  node::AddNetworkFlags(&app, &flags);
+  node::AddOutFlags(&app, "Folder for summary.json and metrics.jsonl; without: no files",
+                    &flags.out, &overwrite);
+  cli::AddStartFlags(&app, &start);
   app.add_option("--progress-fd", progress_fd, "File descriptor for events (default: stdout)");
-  int code = kExitOk;
-  if (!ParseFlags(&app, argc, argv, &code)) return code;
+  int code = node::kExitOk;
+  if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
-  const auto plan = PlanOf(flags);
-  const absl::Status ready = plan.ok() ? CheckAddresses(flags) : plan.status();
+  const auto plan = node::PlanOf(flags);
+  const absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
   if (!ready.ok()) {
-    Finish("tandem-scheduler", ready);
-    return kExitBadInput;
+    node::Finish("tandem-scheduler", ready);
+    return node::kExitBadInput;
   }
-  const StartReport report = CheckStart(start, *plan);
+  const cli::StartReport report = cli::CheckStart(start, *plan);
   for (const std::string& line : report.refused) {
-    Finish("tandem-scheduler", absl::InvalidArgumentError(line));
+    node::Finish("tandem-scheduler", absl::InvalidArgumentError(line));
   }
-  if (!report.refused.empty()) return kExitBadInput;
+  if (!report.refused.empty()) return node::kExitBadInput;
   start.init_from = report.save;
   for (const std::string& line : report.said) std::fprintf(stderr, "%s\n", line.c_str());
-  std::optional<OutputFolder> folder;
+  std::optional<cli::OutputFolder> folder;
   if (!flags.out.empty()) {
-    absl::StatusOr<OutputFolder> claimed = OutputFolder::Claim(flags.out, overwrite);
+    absl::StatusOr<cli::OutputFolder> claimed = cli::OutputFolder::Claim(flags.out, overwrite);
     if (!claimed.ok()) {
-      Finish("tandem-scheduler", claimed.status());
-      return kExitBadInput;
+      node::Finish("tandem-scheduler", claimed.status());
+      return node::kExitBadInput;
     }
     folder.emplace(*std::move(claimed));
     const bool saves = !PathsOf(start, flags.out, *plan).save_to.empty();
-    if (!folder->shared()) folder->Clear(saves || IsInside(start.init_from, flags.out));
+    if (!folder->shared()) folder->Clear(saves || cli::IsInside(start.init_from, flags.out));
   }
-  SchedulerOptions options;
+  scheduler::SchedulerOptions options;
   options.plan = *plan;
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
   // From the root: servers and workers, which are told of it, may have been started elsewhere.
   options.out_dir = flags.out.empty() ? "" : std::filesystem::absolute(flags.out).string();
   options.models = PathsOf(start, flags.out, *plan);
-  options.incarnation = NewIncarnation();
-  options.abort = StopSignal();
-  options.save = SaveSignals();
+  options.incarnation = node::NewIncarnation();
+  options.abort = node::StopSignal();
+  options.save = node::SaveSignals();
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
   options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
-  return Finish("tandem-scheduler", RunScheduler(options));
+  return node::Finish("tandem-scheduler", scheduler::RunScheduler(options));
 }

@@ -5,11 +5,11 @@
 #include "node/transport_choice.h"
 #include "server/server_shell.h"
 
-namespace tandem {
+namespace tandem::cli {
 namespace {
 
 // Before any other thread is there.
-absl::Status Pin(const JobPlan& plan, int index) {
+absl::Status Pin(const job::JobPlan& plan, int index) {
   if (!plan.job.cluster().pin_servers()) return absl::OkStatus();
   if (index < 0) {
     return absl::InvalidArgumentError(
@@ -19,33 +19,34 @@ absl::Status Pin(const JobPlan& plan, int index) {
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::cli
 
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
   CLI::App app("A server of one Tandem job: holds key ranges of its tables.", "tandem-server");
-  RoleFlags flags;
-  AddJobFlags(&app, &flags);
-  AddNetworkFlags(&app, &flags);
-  AddMemberFlags(&app, &flags);
+  node::RoleFlags flags;
+  node::AddJobFlags(&app, &flags);
+  node::AddNetworkFlags(&app, &flags);
+  node::AddMemberFlags(&app, &flags);
   app.add_option("--out", flags.out, "Folder for staleness records, if the job asks for them");
-  int code = kExitOk;
-  if (!ParseFlags(&app, argc, argv, &code)) return code;
+  int code = node::kExitOk;
+  if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
-  const auto plan = PlanOf(flags);
+  const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.status();
-  if (ready.ok()) ready = CheckAddresses(flags);
-  if (ready.ok()) ready = Pin(*plan, flags.index);
-  if (ready.ok()) ready = CheckTransport(plan->job.cluster());
+  if (ready.ok()) ready = node::CheckAddresses(flags);
+  if (ready.ok()) ready = cli::Pin(*plan, flags.index);
+  if (ready.ok()) ready = node::CheckTransport(plan->job.cluster());
   if (!ready.ok()) {
-    Finish("tandem-server", ready);
-    return kExitBadInput;
+    node::Finish("tandem-server", ready);
+    return node::kExitBadInput;
   }
-  ServerOptions options;
+  server::ServerOptions options;
   options.plan = *plan;
-  options.member = MemberOf(flags, plan->job.cluster(),
-                            std::make_shared<PathLog>());  // workers report how they reach us
+  options.member =
+      node::MemberOf(flags, plan->job.cluster(),
+                     std::make_shared<transport::PathLog>());  // workers report how they reach us
   options.record_dir = flags.out;
-  return Finish("tandem-server", RunServer(options));
+  return node::Finish("tandem-server", server::RunServer(options));
 }

@@ -7,12 +7,12 @@
 #include "server/save_check.h"
 #include "server/save_directory.h"
 
-namespace tandem {
+namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> Contradictions(const StartFlags& flags, const JobPlan& plan) {
+std::vector<std::string> Contradictions(const StartFlags& flags, const job::JobPlan& plan) {
   std::vector<std::string> lines;
   const bool evaluates = plan.job.train().evaluate_only();
   if (evaluates && flags.init_from.empty()) {
@@ -21,7 +21,7 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const JobPlan& 
         "--init-from");
   }
   const Data& data = plan.job.data();
-  if (evaluates && !HasTestRows(data) && !HasValidationRows(data) &&
+  if (evaluates && !data::HasTestRows(data) && !data::HasValidationRows(data) &&
       data.negatives().test_negatives().empty()) {
     lines.emplace_back(
         "train.evaluate_only: there are no rows to evaluate on; hint: name them in data.test");
@@ -48,17 +48,17 @@ void AddStartFlags(CLI::App* app, StartFlags* flags) {
   app->add_flag("!--no-save", flags->save, "Do not write OUT/model at the end");
 }
 
-StartReport CheckStart(const StartFlags& flags, const JobPlan& plan) {
+StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan) {
   StartReport report;
   report.refused = Contradictions(flags, plan);
   if (flags.init_from.empty() || !report.refused.empty()) return report;
-  const absl::StatusOr<SavedModel> saved = SavedModel::Open(flags.init_from);
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(flags.init_from);
   if (!saved.ok()) {
     report.refused.emplace_back(saved.status().message());
     return report;
   }
   report.save = saved->folder();
-  const SaveFit fit = CompareSave(saved->manifest(), plan, flags.only_tables);
+  const server::SaveFit fit = server::CompareSave(saved->manifest(), plan, flags.only_tables);
   const std::string where = absl::StrCat("--init-from ", flags.init_from, ": ");
   for (const std::string& line : fit.refused) report.refused.push_back(where + line);
   for (const std::string& line : fit.said) report.said.push_back(where + line);
@@ -70,8 +70,9 @@ StartReport CheckStart(const StartFlags& flags, const JobPlan& plan) {
   return report;
 }
 
-ModelPaths PathsOf(const StartFlags& flags, const std::string& out, const JobPlan& plan) {
-  ModelPaths paths;
+scheduler::ModelPaths PathsOf(const StartFlags& flags, const std::string& out,
+                              const job::JobPlan& plan) {
+  scheduler::ModelPaths paths;
   if (!flags.init_from.empty()) paths.init_from = fs::absolute(flags.init_from).string();
   paths.only_tables = flags.only_tables;
   const bool trains = !plan.job.train().evaluate_only();
@@ -79,4 +80,4 @@ ModelPaths PathsOf(const StartFlags& flags, const std::string& out, const JobPla
   return paths;
 }
 
-}  // namespace tandem
+}  // namespace tandem::cli

@@ -12,7 +12,7 @@
 #include "job/job.h"
 #include "scheduler/scheduler_core.h"
 
-namespace tandem {
+namespace tandem::cli {
 
 struct StartFlags {
   std::string init_from;
@@ -31,11 +31,12 @@ struct StartReport {
   std::string save;
   std::string description;  // of the data that the save was trained on; empty: it starts afresh
 };
-StartReport CheckStart(const StartFlags& flags, const JobPlan& plan);
+StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan);
 
 // `out`: the output folder, or empty. Paths from the root: nodes may have been started elsewhere.
-ModelPaths PathsOf(const StartFlags& flags, const std::string& out, const JobPlan& plan);
+scheduler::ModelPaths PathsOf(const StartFlags& flags, const std::string& out,
+                              const job::JobPlan& plan);
 
-}  // namespace tandem
+}  // namespace tandem::cli
 
 #endif  // TANDEM_CLI_START_FLAGS_H_

@@ -15,53 +15,54 @@
 #include "node/role_options.h"
 #include "scheduler/summary.h"
 
-namespace tandem {
+namespace tandem::cli {
 namespace {
 
 struct DatagenFlags {
   std::string out;
-  DatagenOptions options;
+  data::DatagenOptions options;
   bool gzip = false;
 };
 
 int Datagen(const DatagenFlags& flags) {
-  DatagenOptions options = flags.options;
+  data::DatagenOptions options = flags.options;
   const char* const suffix = flags.gzip ? ".tsv.gz" : ".tsv";
   std::error_code error;
   std::filesystem::create_directories(flags.out, error);
   if (error) {
     std::cerr << "tandem datagen: --out " << flags.out << ": cannot be made: " << error.message()
               << "\n";
-    return kExitBadInput;
+    return node::kExitBadInput;
   }
   options.train = flags.out + "/train" + suffix;
   options.test = flags.out + "/test" + suffix;
   options.report = flags.out + "/planted.json";
-  const absl::Status made = GenerateCriteo(options, std::cout);
-  const int code = Finish("tandem datagen", made);
-  return made.code() == absl::StatusCode::kInvalidArgument ? kExitBadInput : code;
+  const absl::Status made = data::GenerateCriteo(options, std::cout);
+  const int code = node::Finish("tandem datagen", made);
+  return made.code() == absl::StatusCode::kInvalidArgument ? node::kExitBadInput : code;
 }
 
 // Says, for each group that left dumps in a folder, what they show together.
 int CollectivesDump(const std::string& folder) {
-  const auto dumps = ReadDumps(folder);
+  const auto dumps = collectives::ReadDumps(folder);
   if (!dumps.ok()) {
     std::cerr << "tandem collectives-dump: " << dumps.status().message() << "\n";
-    return kExitBadInput;
+    return node::kExitBadInput;
   }
   for (size_t begin = 0, end = 0; begin < dumps->size(); begin = end) {
     while (end < dumps->size() && (*dumps)[end].group == (*dumps)[begin].group) ++end;
     std::cout << (*dumps)[begin].group << ": " << end - begin << " of " << (*dumps)[begin].ranks
               << " ranks\n";
     const auto group = absl::MakeConstSpan(*dumps).subspan(begin, end - begin);
-    for (const std::string& finding : CompareDumps(group)) std::cout << "  " << finding << "\n";
+    for (const std::string& finding : collectives::CompareDumps(group))
+      std::cout << "  " << finding << "\n";
   }
-  return kExitOk;
+  return node::kExitOk;
 }
 
 // "tandem 0.1.0 (Release, x86-64-v3, g++ 12.2.0)".
 std::string Version() {
-  const nlohmann::json build = BuildJson();
+  const nlohmann::json build = scheduler::BuildJson();
   const auto text = [&](const char* name) { return build[name].get<std::string>(); };
   return absl::StrCat("tandem ", text("version"), " (", text("type"), ", ", text("march"), ", ",
                       text("compiler"), ")");
@@ -71,10 +72,10 @@ void AddRun(CLI::App* app, RunFlags* flags) {
   CLI::App* run = app->add_subcommand("run", "Train: start a local cluster for a job");
   run->add_option("job", flags->job, "Job file (protobuf text), e.g. configs/quickstart.textproto")
       ->required();
-  AddSetFlag(run, &flags->set);
-  AddOutFlags(run,
-              "Folder for summary.json, metrics.jsonl, model/ and logs/; without: out/NAME-TIME",
-              &flags->out, &flags->overwrite);
+  node::AddSetFlag(run, &flags->set);
+  node::AddOutFlags(
+      run, "Folder for summary.json, metrics.jsonl, model/ and logs/; without: out/NAME-TIME",
+      &flags->out, &flags->overwrite);
   AddStartFlags(run, &flags->start);
   run->add_option("--trace", flags->trace_steps,
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
@@ -96,7 +97,7 @@ void AddDatagen(CLI::App* app, DatagenFlags* flags) {
 
 // True if the first argument is a command, or a flag such as --help. Otherwise says what there is.
 bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
-  *exit_code = kExitBadInput;
+  *exit_code = node::kExitBadInput;
   if (argc < 2) {
     std::cout << app.help();
     return false;
@@ -120,27 +121,27 @@ int Main(int argc, char** argv) {
   DatagenFlags datagen;
   AddRun(&app, &run);
   AddDatagen(&app, &datagen);
-  DoctorFlags doctor;
-  AddDoctor(&app, &doctor);
+  doctor::DoctorFlags doctor;
+  doctor::AddDoctor(&app, &doctor);
   std::string dump_folder;
   app.add_subcommand("collectives-dump", "What the dumps of a collective group show together")
       ->add_option("folder", dump_folder, "With a *.jsonl of each rank")
       ->required();
-  const BenchCommand bench(&app);
-  int code = kExitOk;
+  const bench::BenchCommand bench(&app);
+  int code = node::kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
-  if (!ParseFlags(&app, argc, argv, &code)) return code;
+  if (!node::ParseFlags(&app, argc, argv, &code)) return code;
   if (app.got_subcommand("bench")) return bench.Run();
   if (app.got_subcommand("run")) return RunCommand(run);
-  if (app.got_subcommand("doctor")) return DoctorCommand(doctor);
+  if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
   if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);
   return Datagen(datagen);
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::cli
 
 int main(int argc, char** argv) {
   tandem::SetUpProcess();
-  return tandem::Main(argc, argv);
+  return tandem::cli::Main(argc, argv);
 }

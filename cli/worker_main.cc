@@ -11,29 +11,29 @@
 #include "worker/tune_group.h"
 #include "worker/worker_shell.h"
 
-namespace tandem {
+namespace tandem::cli {
 namespace {
 
 // The one of models/ that the job names.
-absl::StatusOr<std::unique_ptr<DenseModel>> CompiledModel(const JobPlan& plan,
-                                                          const ModelInputs& inputs) {
+absl::StatusOr<std::unique_ptr<models::DenseModel>> CompiledModel(
+    const job::JobPlan& plan, const models::ModelInputs& inputs) {
   const bool cuda = plan.job.dense().device() == Dense::CUDA;
-  return NewDenseModel(plan.job.model(), inputs, plan.job.cluster().threads_per_worker(),
-                       cuda ? ModelDevice::kCuda : ModelDevice::kCpu);
+  return models::NewDenseModel(plan.job.model(), inputs, plan.job.cluster().threads_per_worker(),
+                               cuda ? models::ModelDevice::kCuda : models::ModelDevice::kCpu);
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::cli
 
 int main(int argc, char** argv) {
   using namespace tandem;
   SetUpProcess();
   CLI::App app("A worker of one Tandem job: trains on its share of the data.", "tandem-worker");
-  RoleFlags flags;
-  AddJobFlags(&app, &flags);
-  AddNetworkFlags(&app, &flags);
-  AddMemberFlags(&app, &flags);
-  RefuseJobsFlag(&app, "--save", "with --out it saves to OUT/model");
+  node::RoleFlags flags;
+  node::AddJobFlags(&app, &flags);
+  node::AddNetworkFlags(&app, &flags);
+  node::AddMemberFlags(&app, &flags);
+  node::RefuseJobsFlag(&app, "--save", "with --out it saves to OUT/model");
   std::string trace;
   int64_t trace_steps = 20;
   app.add_option("--trace", trace, "Write a trace of the first steps to this file (for Perfetto)");
@@ -41,33 +41,34 @@ int main(int argc, char** argv) {
   std::string dump_folder;
   app.add_option("--dump-collectives", dump_folder,
                  "Folder for what the collectives did, if the job fails or at SIGUSR1");
-  int code = kExitOk;
-  if (!ParseFlags(&app, argc, argv, &code)) return code;
+  int code = node::kExitOk;
+  if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
-  const auto plan = PlanOf(flags);
+  const auto plan = node::PlanOf(flags);
   absl::Status ready = plan.status();
   if (ready.ok() && plan->job.model().has_program()) {
     ready = absl::InvalidArgumentError(
-        flags.job + ": batches and model are those of a program, which is a worker itself; start it "
-                    "in place of tandem-worker (docs/PYTHON.md)");
+        flags.job +
+        ": batches and model are those of a program, which is a worker itself; start it "
+        "in place of tandem-worker (docs/PYTHON.md)");
   }
-  if (ready.ok()) ready = CheckAddresses(flags);
-  if (ready.ok()) ready = CheckDenseDevice(*plan);
-  if (ready.ok()) ready = CheckTransport(plan->job.cluster());
+  if (ready.ok()) ready = node::CheckAddresses(flags);
+  if (ready.ok()) ready = worker::CheckDenseDevice(*plan);
+  if (ready.ok()) ready = node::CheckTransport(plan->job.cluster());
   if (!ready.ok()) {
-    Finish("tandem-worker", ready);
-    return kExitBadInput;
+    node::Finish("tandem-worker", ready);
+    return node::kExitBadInput;
   }
-  WorkerOptions options;
+  worker::WorkerOptions options;
   options.plan = *plan;
-  options.paths = std::make_shared<PathLog>();
-  options.member = MemberOf(flags, plan->job.cluster(), options.paths);
-  options.make_runner = [](const JobPlan& job, int rank, const std::string& init_from) {
-    return StepRunner::New(job, rank, init_from, CompiledModel);
+  options.paths = std::make_shared<transport::PathLog>();
+  options.member = node::MemberOf(flags, plan->job.cluster(), options.paths);
+  options.make_runner = [](const job::JobPlan& job, int rank, const std::string& init_from) {
+    return worker::StepRunner::New(job, rank, init_from, cli::CompiledModel);
   };
   options.trace_path = trace;
   options.trace_steps = trace_steps;
   options.dump_folder = dump_folder;
-  options.dump_signals = SaveSignals();
-  return Finish("tandem-worker", RunWorker(options));
+  options.dump_signals = node::SaveSignals();
+  return node::Finish("tandem-worker", worker::RunWorker(options));
 }

@@ -7,10 +7,10 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::client {
 
-absl::StatusOr<std::unique_ptr<Client>> Client::New(const JobPlan& plan,
-                                                    std::unique_ptr<Transport> transport,
+absl::StatusOr<std::unique_ptr<Client>> Client::New(const job::JobPlan& plan,
+                                                    std::unique_ptr<transport::Transport> transport,
                                                     const Options& options) {
   const EndpointId self = options.self;
   const bool known =
@@ -23,7 +23,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::New(const JobPlan& plan,
   return std::unique_ptr<Client>(new Client(plan, std::move(transport), options));
 }
 
-Client::Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options)
+Client::Client(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+               const Options& options)
     : plan_(plan),
       reader_(options.self.role == Role::kReader),
       deadline_(options.deadline),
@@ -128,7 +129,7 @@ absl::Status Client::Check(const ClientCall& call) const {
   TANDEM_RETURN_IF_ERROR(CheckTables(what, call.info.group, call.keys));
   if (in_frames) return CheckDistinct(what, call.keys);
   for (size_t i = 0; i < call.keys.size(); ++i) {
-    const TablePlan& table = plan_.tables[call.keys[i].table];
+    const job::TablePlan& table = plan_.tables[call.keys[i].table];
     const size_t floats = call.push ? call.gradients[i].size() : call.rows[i].size();
     const size_t want = call.keys[i].keys.size() * static_cast<size_t>(table.dim);
     if (floats != want) {
@@ -179,4 +180,4 @@ Future Client::Start(std::shared_ptr<ClientCall> call) {
   return future;
 }
 
-}  // namespace tandem
+}  // namespace tandem::client

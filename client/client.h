@@ -40,7 +40,7 @@
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::client {
 
 // The outcome of a request, now or later. Copies name the same request. Any thread.
 class Future {
@@ -93,9 +93,9 @@ class Client {
   };
 
   // `plan` outlives the client. INVALID_ARGUMENT: options out of range.
-  static absl::StatusOr<std::unique_ptr<Client>> New(const JobPlan& plan,
-                                                     std::unique_ptr<Transport> transport,
-                                                     const Options& options);
+  static absl::StatusOr<std::unique_ptr<Client>> New(
+      const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+      const Options& options);
   // Requests that are not done end with CANCELLED.
   ~Client();
 
@@ -141,7 +141,8 @@ class Client {
   ClientCore::Counters counters() const;
 
  private:
-  Client(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options);
+  Client(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+         const Options& options);
 
   absl::Status Check(const ClientCall& call) const;
   absl::Status CheckDistinct(const char* what, absl::Span<const TableKeys> keys) const;
@@ -149,12 +150,12 @@ class Client {
                            absl::Span<const TableKeys> keys) const;
   Future Start(std::shared_ptr<ClientCall> call);
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const bool reader_;
   const absl::Duration deadline_;
   const std::shared_ptr<ClientEngine> engine_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_CLIENT_H_

@@ -7,13 +7,13 @@
 #include "base/check.h"
 #include "policies/policy.h"
 
-namespace tandem {
+namespace tandem::client {
 namespace {
 
 constexpr int kMostPauses = 8;  // the longest silence between resends, in units of the first
 // Steps whose versions are remembered although nothing was pushed for them: reads without pushes, and
 // all that are read ahead.
-size_t MostVersions(const JobPlan& plan) {
+size_t MostVersions(const job::JobPlan& plan) {
   const size_t ahead = plan.groups.size() * static_cast<size_t>(plan.job.train().depth() + 2);
   return std::max<size_t>(1024, ahead);
 }
@@ -32,7 +32,7 @@ FrameHeader PullHeader(uint32_t group, int64_t step, uint8_t flags) {
 
 }  // namespace
 
-ClientCore::ClientCore(const JobPlan& plan, EndpointId self, uint64_t incarnation,
+ClientCore::ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
                        BufferSource& buffers, const Options& options)
     : plan_(plan),
       self_(self),
@@ -80,7 +80,7 @@ std::unique_ptr<ClientRequest> ClientCore::NewRequest(const FrameHeader& header,
   request->header.incarnation = incarnation_;
   request->keys.assign(keys.begin(), keys.end());
   for (size_t i = 0; i < keys.size(); ++i) {
-    const TablePlan& table = plan_.tables[keys[i].table];
+    const job::TablePlan& table = plan_.tables[keys[i].table];
     TANDEM_CHECK(table.group == header.group);
     TANDEM_CHECK(!in_place || !keys[i].may_repeat);
     const bool with_slots = (header.flags & kFlagWithSlots) != 0 && !keys[i].keys.empty();
@@ -293,7 +293,7 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   if ((h.kind == FrameKind::kAck) != request->push) return;
   // Infinite says nothing of the future: the shard has no range of the group just now, or everybody
   // is out of data and will be back in the next epoch.
-  if (h.group < min_clock_.size() && h.first_step != kInfiniteClock) {
+  if (h.group < min_clock_.size() && h.first_step != policies::kInfiniteClock) {
     min_clock_[h.group] = std::max(min_clock_[h.group], h.first_step);
   }
   if (request->push) {
@@ -452,4 +452,4 @@ Activity ClientCore::Waiting(absl::Time now, uint64_t request) const {
   return {};
 }
 
-}  // namespace tandem
+}  // namespace tandem::client

@@ -39,7 +39,7 @@
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
 
-namespace tandem {
+namespace tandem::client {
 
 class ClientCore {
  public:
@@ -92,7 +92,7 @@ class ClientCore {
   };
 
   // `plan` and `buffers` outlive the core.
-  ClientCore(const JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
+  ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
              const Options& options);
   ~ClientCore();
 
@@ -184,7 +184,7 @@ class ClientCore {
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(Request* request, Flight* flight);
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const EndpointId self_;
   const uint64_t incarnation_;
   const Options options_;
@@ -205,6 +205,6 @@ class ClientCore {
   Counters counters_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_CLIENT_CORE_H_

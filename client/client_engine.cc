@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::client {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
@@ -19,8 +19,8 @@ constexpr int kIdleGlances = 8;  // without a request; then it sleeps until one 
 
 }  // namespace
 
-ClientEngine::ClientEngine(const JobPlan& plan, std::unique_ptr<Transport> transport,
-                           const Options& options)
+ClientEngine::ClientEngine(const job::JobPlan& plan,
+                           std::unique_ptr<transport::Transport> transport, const Options& options)
     : plan_(plan),
       options_(options),
       transport_(std::move(transport)),
@@ -240,14 +240,14 @@ void ClientEngine::Turn(absl::Duration timeout) {
   mutex_.Unlock();
   transport_->Poll(timeout, &events_);
   const absl::Time now = MonotonicNow();
-  for (const TransportEvent& event : events_) {
+  for (const transport::TransportEvent& event : events_) {
     if (const EndpointId lost = peers_.OnEvent(event); lost != EndpointId()) lost_.push_back(lost);
   }
   mutex_.Lock();
   for (const EndpointId shard : lost_) core_.OnLost(now, shard);
   lost_.clear();
-  for (const TransportEvent& event : events_) {
-    if (event.kind == TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
+  for (const transport::TransportEvent& event : events_) {
+    if (event.kind == transport::TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
   }
   if (now >= next_tick_) {
     next_tick_ = now + kTick;
@@ -316,4 +316,4 @@ void ClientEngine::Complete() {
   changed_.SignalAll();
 }
 
-}  // namespace tandem
+}  // namespace tandem::client

@@ -29,7 +29,7 @@
 #include "transport/peer_map.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::client {
 
 // A request from its call to its end.
 struct ClientCall {
@@ -62,7 +62,8 @@ class ClientEngine {
   };
 
   // `plan` outlives the engine.
-  ClientEngine(const JobPlan& plan, std::unique_ptr<Transport> transport, const Options& options);
+  ClientEngine(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,
+               const Options& options);
   ~ClientEngine();
 
   // Once: ends all requests with CANCELLED and closes the transport.
@@ -118,9 +119,9 @@ class ClientEngine {
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetAddresses();
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const Options options_;
-  std::unique_ptr<Transport> transport_;  // whoever drives, but for Wake()
+  std::unique_ptr<transport::Transport> transport_;  // whoever drives, but for Wake()
 
   mutable absl::Mutex mutex_;
   CondVar changed_;  // a call is done, or nobody drives
@@ -142,8 +143,8 @@ class ClientEngine {
   absl::Time next_tick_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 
   // Whoever drives, as all below.
-  PeerMap peers_;
-  std::vector<TransportEvent> events_;
+  transport::PeerMap peers_;
+  std::vector<transport::TransportEvent> events_;
   std::vector<EndpointId> lost_;  // shards whose connection is lost, for the core
   std::vector<View> new_views_;
   std::vector<Outgoing> out_;  // on their way to the transport
@@ -151,6 +152,6 @@ class ClientEngine {
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_CLIENT_ENGINE_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "optim/dim_dispatch.h"
 
-namespace tandem {
+namespace tandem::client {
 namespace {
 
 constexpr uint32_t kRowsAhead = 16;  // rows whose memory is asked for before they are copied
@@ -15,7 +15,7 @@ constexpr uint32_t kRowsAhead = 16;  // rows whose memory is asked for before th
 template <typename Place>
 void ScatterRows(const float* packed, Place place, const uint32_t* source, uint32_t count,
                  size_t width, float* rows) {
-  DispatchDim(static_cast<int>(width), [&](auto dim) {
+  optim::DispatchDim(static_cast<int>(width), [&](auto dim) {
     const size_t n = static_cast<size_t>(dim);
     for (uint32_t i = 0; i < count; ++i) {
       __builtin_prefetch(rows + source[std::min(i + kRowsAhead, count - 1)] * n, 1);
@@ -79,4 +79,4 @@ void ClientRequest::Clear() {
   flight_slices.clear();
 }
 
-}  // namespace tandem
+}  // namespace tandem::client

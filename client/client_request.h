@@ -17,7 +17,7 @@
 #include "proto/activity.h"
 #include "proto/frame.h"
 
-namespace tandem {
+namespace tandem::client {
 
 // Keys of one table in a request; memory stays valid until the request completes or is cancelled.
 // Keys that repeat travel once: a read puts the row into every place, a push sums the gradients in
@@ -109,6 +109,6 @@ struct ClientRequest {
   absl::Time started;
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_CLIENT_REQUEST_H_

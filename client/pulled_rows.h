@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "base/buffer.h"
 
-namespace tandem {
+namespace tandem::client {
 
 class PulledRows {
  public:
@@ -42,6 +42,6 @@ class PulledRows {
   std::vector<Buffer> frames_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_PULLED_ROWS_H_

@@ -6,7 +6,7 @@
 
 #include "optim/dim_dispatch.h"
 
-namespace tandem {
+namespace tandem::client {
 namespace {
 
 constexpr size_t kAlignFloats = 16;      // 64 bytes, as buffers are
@@ -16,7 +16,7 @@ constexpr uint32_t kRowsAhead = 16;      // rows whose memory is asked for befor
 // packed[i] = rows[source[i]] for `count` rows of `width` floats.
 void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_t width,
                 float* packed) {
-  DispatchDim(static_cast<int>(width), [&](auto dim) {
+  optim::DispatchDim(static_cast<int>(width), [&](auto dim) {
     const size_t n = static_cast<size_t>(dim);
     for (uint32_t i = 0; i < count; ++i) {
       __builtin_prefetch(rows + source[std::min(i + kRowsAhead, count - 1)] * n);
@@ -29,7 +29,7 @@ void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_
 // first occurrence.
 void MergeRows(const float* rows, const uint32_t* source, const uint32_t* place, uint32_t count,
                size_t width, float* packed) {
-  DispatchDim(static_cast<int>(width), [&](auto dim) {
+  optim::DispatchDim(static_cast<int>(width), [&](auto dim) {
     const size_t n = static_cast<size_t>(dim);
     uint32_t met = 0;
     for (uint32_t i = 0; i < count; ++i) {
@@ -241,4 +241,4 @@ void RequestPacker::GatherParts(const ClientRequest& request, absl::Span<const u
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::client

@@ -20,12 +20,12 @@
 #include "proto/frame.h"
 #include "proto/range_map.h"
 
-namespace tandem {
+namespace tandem::client {
 
 class RequestPacker {
  public:
   // `plan` and `buffers` outlive the packer.
-  RequestPacker(const JobPlan& plan, BufferSource& buffers) : plan_(plan), buffers_(buffers) {}
+  RequestPacker(const job::JobPlan& plan, BufferSource& buffers) : plan_(plan), buffers_(buffers) {}
 
   // Before anything else, and whenever there is a newer one.
   void OnView(std::shared_ptr<const RangeMap> view);
@@ -47,11 +47,11 @@ class RequestPacker {
   void GatherParts(const ClientRequest& request, absl::Span<const uint32_t> slices, Buffer* keys,
                    Buffer* values);
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   BufferSource& buffers_;
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: range ids by (owner, id)
-  KeyIndex index_;
+  data::KeyIndex index_;
   // Scratch, all of it.
   std::vector<uint32_t> key_range_;   // of each key
   std::vector<uint32_t> key_rank_;    // of each key: its place among those of its range
@@ -61,6 +61,6 @@ class RequestPacker {
   std::vector<SliceEntry> entries_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_REQUEST_PACKER_H_

@@ -9,7 +9,7 @@
 #include "node/transport_choice.h"
 #include "transport/zmq_transport.h"
 
-namespace tandem {
+namespace tandem::client {
 namespace {
 
 constexpr absl::Duration kRound = absl::Milliseconds(50);
@@ -33,8 +33,8 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Open(const Options& options) {
 // The job comes first, from the scheduler; then the membership; then what moves rows.
 absl::Status Session::Start() {
   const absl::Time deadline = MonotonicNow() + options_.open_within;
-  incarnation_ = NewIncarnation();
-  zmq_ = std::make_shared<ZmqContext>(/*io_threads=*/1);
+  incarnation_ = node::NewIncarnation();
+  zmq_ = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   TANDEM_RETURN_IF_ERROR(NewMember(Register::READER));
   TANDEM_RETURN_IF_ERROR(
       RoundsUntil(deadline, "no answer of the scheduler", [this] { return welcome_; }));
@@ -53,20 +53,20 @@ Session::~Session() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::StatusOr<std::unique_ptr<Transport>> Session::NewControlEndpoint() const {
-  ZmqOptions zmq;
+absl::StatusOr<std::unique_ptr<transport::Transport>> Session::NewControlEndpoint() const {
+  transport::ZmqOptions zmq;
   zmq.context = zmq_;
   zmq.bind = options_.bind;
   zmq.incarnation = incarnation_;
   zmq.linger = kLinger;
-  return NewZmqTransport(zmq);
+  return transport::NewZmqTransport(zmq);
 }
 
 absl::Status Session::NewMember(Register::Role role) {
   role_ = role;
   member_.reset();
   TANDEM_ASSIGN_OR_RETURN(transport_, NewControlEndpoint());
-  JobMember::Options options;
+  node::JobMember::Options options;
   options.role = role;
   options.incarnation = incarnation_;
   options.scheduler = options_.scheduler;
@@ -77,12 +77,12 @@ absl::Status Session::NewMember(Register::Role role) {
     options.make_transport = [this](EndpointId) { return NewControlEndpoint(); };
   }
   begun_ = false;
-  member_ = std::make_unique<JobMember>(*transport_, std::move(options));
+  member_ = std::make_unique<node::JobMember>(*transport_, std::move(options));
   return member_->Start();
 }
 
 absl::Status Session::MakeClient() {
-  RoleFlags network;
+  node::RoleFlags network;
   network.bind = options_.bind;
   Client::Options client;
   client.self = self_;
@@ -90,8 +90,8 @@ absl::Status Session::MakeClient() {
   client.max_in_flight = options_.max_in_flight;
   client.deadline = options_.deadline;
   TANDEM_ASSIGN_OR_RETURN(auto transport,
-                          EndpointFactory(network, plan_.job.cluster(), incarnation_,
-                                          std::make_shared<PathLog>())(self_));
+                          node::EndpointFactory(network, plan_.job.cluster(), incarnation_,
+                                                std::make_shared<transport::PathLog>())(self_));
   TANDEM_ASSIGN_OR_RETURN(client_, Client::New(plan_, std::move(transport), client));
   return client_->SetView(view_);
 }
@@ -115,7 +115,7 @@ absl::Status Session::Round() {
   events_.clear();
   transport_->Poll(kRound, &events_);
   const absl::Time now = MonotonicNow();
-  for (const TransportEvent& event : events_) member_->OnEvent(now, event);
+  for (const transport::TransportEvent& event : events_) member_->OnEvent(now, event);
   member_->progress().Advance(0);
   for (const Control& control : member_->TakeInbox()) {
     TANDEM_RETURN_IF_ERROR(OnControl(control));
@@ -135,8 +135,8 @@ absl::Status Session::OnControl(const Control& control) {
 }
 
 absl::Status Session::TakePlan(const ReaderWelcome& welcome) {
-  TANDEM_ASSIGN_OR_RETURN(const Job job, ParseJob(welcome.job(), options_.scheduler, {}));
-  TANDEM_ASSIGN_OR_RETURN(plan_, Resolve(job));
+  TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(welcome.job(), options_.scheduler, {}));
+  TANDEM_ASSIGN_OR_RETURN(plan_, job::Resolve(job));
   if (plan_.hash != welcome.job_hash()) {
     return absl::FailedPreconditionError(absl::StrCat(
         options_.scheduler, ": its job means something else here: is it of another version?"));
@@ -187,21 +187,21 @@ void Session::Follow() {
 
 // ---- callers ------------------------------------------------------------------------------------
 
-const TablePlan* Session::FindTable(absl::string_view name) const {
-  for (const TablePlan& table : plan_.tables) {
+const job::TablePlan* Session::FindTable(absl::string_view name) const {
+  for (const job::TablePlan& table : plan_.tables) {
     if (table.name == name) return &table;
   }
   return nullptr;
 }
 
 size_t Session::RowFloats(absl::string_view table) const {
-  const TablePlan* const plan = FindTable(table);
+  const job::TablePlan* const plan = FindTable(table);
   return plan == nullptr ? 0 : static_cast<size_t>(plan->dim);
 }
 
 absl::Status Session::Read(absl::string_view table, absl::Span<const uint64_t> ids,
                            absl::Span<float> rows, absl::Duration within) {
-  const TablePlan* const plan = FindTable(table);
+  const job::TablePlan* const plan = FindTable(table);
   if (plan == nullptr) {
     return absl::NotFoundError(absl::StrCat("the job has no table '", table, "'"));
   }
@@ -223,4 +223,4 @@ absl::Status Session::Finish() {
   return ended_well_ ? absl::OkStatus() : status_;
 }
 
-}  // namespace tandem
+}  // namespace tandem::client

@@ -39,9 +39,11 @@
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
-namespace tandem {
-
+namespace tandem::transport {
 class ZmqContext;
+}  // namespace tandem::transport
+
+namespace tandem::client {
 
 class Session {
  public:
@@ -63,7 +65,7 @@ class Session {
   // Requests that are not done end with CANCELLED. A rank that has not finished is missed.
   ~Session();
 
-  const JobPlan& plan() const { return plan_; }
+  const job::JobPlan& plan() const { return plan_; }
   Client& client() { return *client_; }
 
   // Reads the rows of `ids`, which may repeat, as they are now: rows is [ids.size(), dim]. Waits; when
@@ -85,9 +87,9 @@ class Session {
 
  private:
   explicit Session(const Options& options) : options_(options) {}
-  const TablePlan* FindTable(absl::string_view name) const;
+  const job::TablePlan* FindTable(absl::string_view name) const;
   absl::Status Start();
-  absl::StatusOr<std::unique_ptr<Transport>> NewControlEndpoint() const;
+  absl::StatusOr<std::unique_ptr<transport::Transport>> NewControlEndpoint() const;
   absl::Status NewMember(Register::Role role);
   absl::Status MakeClient();
   // Rounds until `over()`; DEADLINE_EXCEEDED says `what`.
@@ -101,17 +103,17 @@ class Session {
 
   const Options options_;
   // Constant once open.
-  JobPlan plan_;
+  job::JobPlan plan_;
   uint64_t incarnation_ = 0;
   EndpointId self_;
   Register::Role role_ = Register::READER;  // that it is registered as at the moment
-  std::shared_ptr<ZmqContext> zmq_;
+  std::shared_ptr<transport::ZmqContext> zmq_;
   std::unique_ptr<Client> client_;
 
   // Of the thread that opens, and then of thread_.
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<JobMember> member_;
-  std::vector<TransportEvent> events_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<node::JobMember> member_;
+  std::vector<transport::TransportEvent> events_;
   View view_;  // the newest
   bool welcome_ = false, begun_ = false, ended_ = false;
 
@@ -124,6 +126,6 @@ class Session {
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_SESSION_H_

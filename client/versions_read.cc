@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tandem {
+namespace tandem::client {
 
 const std::vector<int64_t>* VersionsRead::Find(uint32_t group, int64_t step) const {
   for (const Entry& entry : entries_) {
@@ -43,4 +43,4 @@ void VersionsRead::Forget(uint32_t group, int64_t step) {
   entries_.resize(kept);
 }
 
-}  // namespace tandem
+}  // namespace tandem::client

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tandem {
+namespace tandem::client {
 
 class VersionsRead {
  public:
@@ -34,6 +34,6 @@ class VersionsRead {
   std::vector<Entry> entries_, spare_;  // spare ones keep their memory
 };
 
-}  // namespace tandem
+}  // namespace tandem::client
 
 #endif  // TANDEM_CLIENT_VERSIONS_READ_H_

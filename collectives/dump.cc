@@ -20,7 +20,7 @@
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -371,4 +371,4 @@ std::vector<std::string> CompareDumps(absl::Span<const GroupDump> dumps) {
   return Alignment(dumps).Findings();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -23,7 +23,7 @@
 #include "collectives/group.h"
 #include "collectives/record.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct GroupDump {
   std::string group = "group";
@@ -55,6 +55,6 @@ absl::StatusOr<std::vector<GroupDump>> ReadDumps(const std::string& folder);
 // "nothing unusual" if there is nothing to say. Requires dumps of one group.
 std::vector<std::string> CompareDumps(absl::Span<const GroupDump> dumps);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_DUMP_H_

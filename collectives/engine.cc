@@ -11,7 +11,7 @@
 #include "collectives/message.h"
 #include "collectives/reduce.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Bytes moved before other links get their turn.
@@ -561,4 +561,4 @@ std::vector<OperationRecord> CollectiveEngine::Records() const {
   return out;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

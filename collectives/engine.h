@@ -35,7 +35,7 @@
 #include "collectives/schedules/schedule.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // One collective, as one rank calls it. Schedule and memory stay untouched by the caller until the
 // operation has ended.
@@ -142,6 +142,6 @@ class CollectiveEngine {
   std::vector<const void*> fold_sources_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_ENGINE_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 constexpr absl::string_view kLostRank = "tandem/lost_rank";
 }  // namespace
@@ -29,4 +29,4 @@ absl::optional<int> LostPeer(const absl::Status& status) {
   return rank;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // "rank 3 is lost: connection reset".
 absl::Status PeerLostError(int rank, absl::string_view why);
@@ -15,6 +15,6 @@ absl::Status BlameOn(int rank, absl::Status status);
 // The rank that a status names as lost, or as waited for in vain; nothing for any other status.
 absl::optional<int> LostPeer(const absl::Status& status);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_ERRORS_H_

@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "collectives/reduce.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Up to this, latency is what an all-reduce costs.
@@ -408,4 +408,4 @@ Chooser DefaultChooser(int ranks, bool tcp) {
   };
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -45,7 +45,7 @@
 #include "collectives/schedules/schedule_cache.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Decides how an operation of `bytes` (those of one rank's vector) is done. Must give the same
 // answer on all ranks.
@@ -169,6 +169,6 @@ class Group {
 // ranks must say the same.
 Chooser DefaultChooser(int ranks, bool tcp);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_GROUP_H_

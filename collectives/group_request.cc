@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 absl::Status CheckRequest(const GroupRequest& r) {
   const absl::string_view name = PrimitiveName(r.primitive);
@@ -109,4 +109,4 @@ CollectiveCall SendsAndReceives(absl::Span<const GroupRequest> requests, Pending
   return call;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

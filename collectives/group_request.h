@@ -17,7 +17,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct AlgorithmChoice {
   Algorithm algorithm = Algorithm::kDirect;
@@ -70,6 +70,6 @@ GroupRequest Fuse(absl::Span<const GroupRequest> requests, PendingWork* pending)
 // Requires at least one request, all of them kPointToPoint and checked.
 CollectiveCall SendsAndReceives(absl::Span<const GroupRequest> requests, PendingWork* pending);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_GROUP_REQUEST_H_

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr absl::Duration kAwake = absl::Milliseconds(1);
@@ -58,4 +58,4 @@ void LinkWaiter::Sleep(const CollectiveEngine& engine, int news, absl::Time now)
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

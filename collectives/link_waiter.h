@@ -14,7 +14,7 @@
 #include "collectives/engine.h"
 #include "collectives/links/link.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class LinkWaiter {
  public:
@@ -34,6 +34,6 @@ class LinkWaiter {
   std::vector<pollfd> poll_fds_;  // of Sleep; kept for its memory
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINK_WAITER_H_

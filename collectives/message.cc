@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // For numbers that a peer sent: any value.
@@ -52,4 +52,4 @@ absl::Status CheckMessage(int rank, const MessageHeader& expected, int from,
   return absl::InvalidArgumentError(text);
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -12,7 +12,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 inline constexpr uint32_t kMessageMagic = 0x314c4354;  // "TCL1"
 
@@ -43,6 +43,6 @@ inline absl::Span<const uint8_t> BytesOf(const MessageHeader& header) {
 absl::Status CheckMessage(int rank, const MessageHeader& expected, int from,
                           absl::Span<const uint8_t> bytes);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MESSAGE_H_

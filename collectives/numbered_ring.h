@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tandem {
+namespace tandem::collectives {
 
 template <typename T>
 class NumberedRing {
@@ -32,6 +32,6 @@ class NumberedRing {
   std::vector<T> values_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_NUMBERED_RING_H_

@@ -8,7 +8,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct OperationRecord {
   uint64_t number = 0;
@@ -28,6 +28,6 @@ struct OperationRecord {
   int last_wait_rank = -1;  // whom it was waiting for when it was last seen waiting
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_RECORD_H_

@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "collectives/reduce_kernels.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 size_t Index(DataType type) { return static_cast<size_t>(type); }
@@ -47,4 +47,4 @@ void Widen(DataType type, const void* in, float factor, absl::Span<float> out) {
   widen(out.data(), in, out.size(), factor);
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // out[i] = a[i] (op) b[i] for i in [0, count). Average and premulsum are plain sums here: their
 // multiply is Scale after the last sum, and ScaleCopy before the first.
@@ -43,6 +43,6 @@ void Narrow(DataType type, absl::Span<const float> in, float factor, void* out);
 // Widen: out[i] = in[i] * factor.
 void Widen(DataType type, const void* in, float factor, absl::Span<float> out);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_REDUCE_H_

@@ -1,8 +1,8 @@
 // Compiled for AVX2 and F16C: see CMakeLists.txt.
 #include "collectives/reduce_vector.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 extern constexpr ReduceKernels kReduceAvx2 = MakeReduceKernels();
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -1,8 +1,8 @@
 // Compiled for AVX-512: see CMakeLists.txt.
 #include "collectives/reduce_vector.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 extern constexpr ReduceKernels kReduceAvx512 = MakeReduceKernels();
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -1,8 +1,8 @@
 // Compiled for what every processor of the architecture has: see CMakeLists.txt.
 #include "collectives/reduce_vector.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 extern constexpr ReduceKernels kReduceBase = MakeReduceKernels();
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -4,7 +4,7 @@
 #include <cpuid.h>
 #endif
 
-namespace tandem {
+namespace tandem::collectives {
 
 #if defined(__x86_64__)
 bool HasAvx2() {
@@ -32,4 +32,4 @@ bool HasAvx512() { return false; }
 const ReduceKernels& BestReduceKernels() { return kReduceBase; }
 #endif
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -7,7 +7,7 @@
 
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Null where the op is not defined for the type. Contracts as in reduce.h.
 struct ReduceKernels {
@@ -35,6 +35,6 @@ bool HasAvx512();
 // The fastest that this processor runs.
 const ReduceKernels& BestReduceKernels();
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_REDUCE_KERNELS_H_

@@ -21,7 +21,7 @@
 
 #define TANDEM_INLINE inline __attribute__((always_inline))
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 #if defined(__AVX512F__)
@@ -400,7 +400,7 @@ constexpr ReduceKernels MakeReduceKernels() {
 }
 
 }  // namespace
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #undef TANDEM_INLINE
 

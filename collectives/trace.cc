@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -82,4 +82,4 @@ size_t Trace::size() const {
   return events_.size();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -22,7 +22,7 @@
 #include "absl/types/span.h"
 #include "collectives/record.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct TraceEvent {
   std::string name;
@@ -56,6 +56,6 @@ class Trace {
   size_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_TRACE_H_

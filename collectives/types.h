@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-namespace tandem {
+namespace tandem::collectives {
 
 // The numbers go over the wire: never reuse one.
 enum class DataType : uint8_t { kF32, kF64, kF16, kBF16, kI32, kI64, kU8 };
@@ -92,6 +92,6 @@ constexpr bool Defined(ReduceOp op, DataType type) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_TYPES_H_

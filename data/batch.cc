@@ -1,6 +1,6 @@
 #include "data/batch.h"
 
-namespace tandem {
+namespace tandem::data {
 
 void Batch::Clear() {
   samples = 0;
@@ -15,4 +15,4 @@ void Batch::Clear() {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

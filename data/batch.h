@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tandem {
+namespace tandem::data {
 
 // One table's part of a batch. A cell is what one field of one sample contributes: the (weighted) sum
 // of the rows of its keys. Cells are sample-major: cell s * fields + f.
@@ -32,6 +32,6 @@ struct Batch {
   void Clear();  // keeps the memory
 };
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_BATCH_H_

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr int kFirstBits = 13;    // log2 of the slots to start with
@@ -124,4 +124,4 @@ void BatchBuilder::Finish(Batch* batch) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

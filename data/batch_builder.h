@@ -15,7 +15,7 @@
 #include "data/batch.h"
 #include "data/row.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Finds the unique keys of a list. An open-addressing table of places in `keys`, emptied by moving
 // the number from which they count; four bytes a slot, so that the table of a usual batch stays in
@@ -72,6 +72,6 @@ class BatchBuilder {
   KeyIndex index_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_BATCH_BUILDER_H_

@@ -17,7 +17,7 @@
 #include "data/statistics.h"
 #include "job/row_shape.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr int64_t kDefaultEvaluationBatch = 4096;
@@ -25,9 +25,9 @@ constexpr int64_t kDefaultEvaluationBatch = 4096;
 // ---- Tables and fields ----
 
 // Gives each table the fields it names; a table that names none gets those nobody names.
-absl::Status AssignFields(const JobPlan& plan, DataShape* shape) {
+absl::Status AssignFields(const job::JobPlan& plan, DataShape* shape) {
   std::set<std::string> unread(shape->fields.begin(), shape->fields.end());
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     for (const std::string& field : table.fields) {
       if (std::find(shape->fields.begin(), shape->fields.end(), field) == shape->fields.end()) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -37,7 +37,7 @@ absl::Status AssignFields(const JobPlan& plan, DataShape* shape) {
       unread.erase(field);
     }
   }
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     std::vector<std::string> fields = table.fields;
     if (fields.empty() && !table.dense) {
       for (const std::string& field : shape->fields) {
@@ -59,7 +59,7 @@ absl::Status AssignFields(const JobPlan& plan, DataShape* shape) {
                    "; hint: leave `field` of one table empty, and it reads all the rest"));
 }
 
-BatchBuilder NewBatchBuilder(const JobPlan& plan, const DataShape& shape) {
+BatchBuilder NewBatchBuilder(const job::JobPlan& plan, const DataShape& shape) {
   std::vector<TableLayout> layouts;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     if (shape.table_fields[t].empty()) continue;
@@ -73,29 +73,29 @@ BatchBuilder NewBatchBuilder(const JobPlan& plan, const DataShape& shape) {
   return BatchBuilder(shape.numeric, std::move(layouts), plan.job.data().format() == Data::LIBSVM);
 }
 
-int64_t EvaluationBatch(const JobPlan& plan) {
+int64_t EvaluationBatch(const job::JobPlan& plan) {
   const int64_t asked = plan.job.evaluation().batch();
   return asked > 0 ? asked : kDefaultEvaluationBatch;
 }
 
 }  // namespace
 
-absl::StatusOr<DataShape> ShapeOfJob(const JobPlan& plan) {
+absl::StatusOr<DataShape> ShapeOfJob(const job::JobPlan& plan) {
   if (plan.job.data().format() == Data::PROGRAM) {  // the fields are those that tables name
     DataShape program;
-    for (const TablePlan& table : plan.tables) {
+    for (const job::TablePlan& table : plan.tables) {
       program.fields.insert(program.fields.end(), table.fields.begin(), table.fields.end());
       program.table_fields.push_back(table.fields);
     }
     return program;
   }
-  RowShape row = RowShapeOf(plan.job.data());
+  job::RowShape row = job::RowShapeOf(plan.job.data());
   DataShape shape{row.numbers, std::move(row.fields), {}};
   TANDEM_RETURN_IF_ERROR(AssignFields(plan, &shape));
   return shape;
 }
 
-absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan) {
+absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(DataShape shape, ShapeOfJob(plan));
   if (plan.job.data().format() == Data::PROGRAM) return shape;
@@ -133,8 +133,9 @@ absl::Status EstimateShare(RowParser* parser, RowSourceOptions* options) {
 // Which rows of RowParts.
 using Purpose = RowPart RowParts::*;
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const JobPlan& plan, const DataShape& shape,
-                                                       int rank, Purpose purpose) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::JobPlan& plan,
+                                                       const DataShape& shape, int rank,
+                                                       Purpose purpose) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(const DataStatistics statistics, StatisticsOf(plan));
   TANDEM_ASSIGN_OR_RETURN(auto parser, NewRowParser(data, &statistics));
@@ -156,7 +157,7 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const JobPlan& plan, cons
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const JobPlan& plan, int rank) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, &RowParts::train);
@@ -165,7 +166,7 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const JobPlan& plan,
                            std::max(1, plan.job.train().batch()), rank, plan.workers());
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const JobPlan& plan, int rank) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, &RowParts::test);
@@ -174,7 +175,8 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const JobPlan& plan, 
                           rank, plan.workers());
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const JobPlan& plan, int rank) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan,
+                                                                 int rank) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   return NewSource(plan, shape, rank, &RowParts::validation);
@@ -187,4 +189,4 @@ bool HasValidationRows(const Data& data) {
   return !validation.files().empty() || validation.fraction() > 0 || validation.last_fraction() > 0;
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -12,7 +12,7 @@
 #include "data/batch.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::data {
 
 class BatchSource {
  public:
@@ -38,11 +38,11 @@ struct DataShape {
 };
 
 // The shape implied by the job alone; no file is opened.
-absl::StatusOr<DataShape> ShapeOfJob(const JobPlan& plan);
+absl::StatusOr<DataShape> ShapeOfJob(const job::JobPlan& plan);
 
 // The shape implied by the job (and, with a header, by the first file). Errors as above: missing
 // file, unknown column, a field that no table reads, a table without a field.
-absl::StatusOr<DataShape> FindDataShape(const JobPlan& plan);
+absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan);
 
 // What CheckData saw that is no error.
 struct DataReport {
@@ -53,22 +53,23 @@ struct DataReport {
 // Reads the first rows of each file (all of them if bad ones may be skipped) and refuses what
 // `tandem run` should refuse before it starts anything: missing or empty files, rows that do not
 // parse, fewer rows than workers.
-absl::Status CheckData(const JobPlan& plan, DataReport* report = nullptr);
+absl::Status CheckData(const job::JobPlan& plan, DataReport* report = nullptr);
 
 // The training rows of worker `rank`, standardised by the plan's statistics or, if it has none, by
 // those that are then measured. Rows are dealt to workers so that each row has exactly one
 // owner; shares may differ in size.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const JobPlan& plan, int rank);
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank);
 
 // The test rows of worker `rank`, in file order; for NCF one group of candidates per user.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const JobPlan& plan, int rank);
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank);
 
 // The validation rows of worker `rank`, in file order; none if the job has none.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const JobPlan& plan, int rank);
+absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan,
+                                                                 int rank);
 
 bool HasTestRows(const Data& data);
 bool HasValidationRows(const Data& data);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_BATCH_SOURCE_H_

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read; stays in the second-level cache
@@ -259,4 +259,4 @@ std::unique_ptr<ByteSource> MemoryBytes(absl::string_view bytes) {
   return std::make_unique<SpanBytes>(bytes);
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Where bytes come from.
 class ByteSource {
@@ -31,6 +31,6 @@ absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path);
 // Bytes in memory, which must outlive the source.
 std::unique_ptr<ByteSource> MemoryBytes(absl::string_view bytes);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_BYTE_SOURCE_H_

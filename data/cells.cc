@@ -12,7 +12,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::data {
 
 size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::string_view> cells) {
   size_t count = 0, begin = 0;
@@ -183,4 +183,4 @@ uint64_t FieldHash::Key(absl::string_view value) const {
 
 uint64_t FieldHash::Key(uint64_t id) const { return HashCombine(salt_, id); }
 
-}  // namespace tandem
+}  // namespace tandem::data

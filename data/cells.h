@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Cells of `line` into `cells`, as many as fit; returns how many the line has.
 size_t SplitCells(absl::string_view line, char delimiter, absl::Span<absl::string_view> cells);
@@ -57,6 +57,6 @@ class FieldHash {
   uint64_t missing_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_CELLS_H_

@@ -16,12 +16,12 @@
 #include "data/row_data.h"
 #include "data/transforms.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr double kFarFromUnit = 1000;  // numbers beyond it upset gradient descent
 
-absl::Status CheckWorkers(const JobPlan& plan, int64_t rows) {
+absl::Status CheckWorkers(const job::JobPlan& plan, int64_t rows) {
   if (rows >= plan.workers()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("data.train has ", rows, " rows for ", plan.workers(),
@@ -32,7 +32,7 @@ absl::Status CheckWorkers(const JobPlan& plan, int64_t rows) {
 class PartObserver {
  public:
   // `shape` is that of the plan and outlives this.
-  PartObserver(std::string name, const JobPlan& plan, const DataShape& shape)
+  PartObserver(std::string name, const job::JobPlan& plan, const DataShape& shape)
       : name_(std::move(name)), data_(plan.job.data()), shape_(shape) {
     for (const std::string& field : shape_.fields) missing_.push_back(FieldHash(field).missing());
     field_seen_.resize(shape_.fields.size());
@@ -109,7 +109,7 @@ bool IsNotUtf8(absl::string_view text) { return !IsUtf8(text); }
 
 class DataCheck {
  public:
-  DataCheck(const JobPlan& plan, const DataShape& shape, RowParser* parser, DataReport* report)
+  DataCheck(const job::JobPlan& plan, const DataShape& shape, RowParser* parser, DataReport* report)
       : plan_(plan),
         parser_(parser),
         report_(report),
@@ -215,7 +215,7 @@ class DataCheck {
     return CheckWorkers(plan_, rows);
   }
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   RowParser* const parser_;
   DataReport* const report_;
   BadRows bad_rows_;
@@ -223,7 +223,7 @@ class DataCheck {
   int64_t bytes_ = 0;  // to parse of each file
 };
 
-absl::Status CheckNcfData(const JobPlan& plan) {
+absl::Status CheckNcfData(const job::JobPlan& plan) {
   if (plan.job.data().test_fraction() != 0) {
     return absl::InvalidArgumentError(
         "data.test_fraction does not go with format: NCF; hint: name "
@@ -236,7 +236,7 @@ absl::Status CheckNcfData(const JobPlan& plan) {
 
 }  // namespace
 
-absl::Status CheckData(const JobPlan& plan, DataReport* report) {
+absl::Status CheckData(const job::JobPlan& plan, DataReport* report) {
   DataReport ignored;
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // no files
@@ -245,4 +245,4 @@ absl::Status CheckData(const JobPlan& plan, DataReport* report) {
   return DataCheck(plan, shape, parser.get(), report == nullptr ? &ignored : report).Run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

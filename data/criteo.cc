@@ -7,15 +7,15 @@
 #include "data/row.h"
 #include "job/row_shape.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
-constexpr int kColumns = 1 + kCriteoNumbers + kCriteoFields;
+constexpr int kColumns = 1 + job::kCriteoNumbers + job::kCriteoFields;
 
 class CriteoParser final : public RowParser {
  public:
   CriteoParser() {
-    for (int f = 1; f <= kCriteoFields; ++f) hashes_.emplace_back(absl::StrCat("C", f));
+    for (int f = 1; f <= job::kCriteoFields; ++f) hashes_.emplace_back(absl::StrCat("C", f));
   }
 
   absl::Status Parse(absl::string_view line, Row* row) override {
@@ -40,8 +40,8 @@ class CriteoParser final : public RowParser {
 
  private:
   absl::Status ParseNumbers(Row* row) {
-    row->numbers.resize(kCriteoNumbers);
-    for (int i = 0; i < kCriteoNumbers; ++i) {
+    row->numbers.resize(job::kCriteoNumbers);
+    for (int i = 0; i < job::kCriteoNumbers; ++i) {
       const absl::string_view cell = cells_[1 + i];
       float x = 0;
       if (!cell.empty() && !ParseNumber(cell, &x)) {
@@ -55,9 +55,9 @@ class CriteoParser final : public RowParser {
   }
 
   void ParseKeys(Row* row) {
-    row->keys.resize(kCriteoFields);
-    for (int f = 0; f < kCriteoFields; ++f) {
-      const absl::string_view cell = cells_[1 + kCriteoNumbers + f];
+    row->keys.resize(job::kCriteoFields);
+    for (int f = 0; f < job::kCriteoFields; ++f) {
+      const absl::string_view cell = cells_[1 + job::kCriteoNumbers + f];
       row->keys[f] = cell.empty() ? hashes_[f].missing() : hashes_[f].Key(cell);
     }
   }
@@ -70,4 +70,4 @@ class CriteoParser final : public RowParser {
 
 std::unique_ptr<RowParser> NewCriteoParser() { return std::make_unique<CriteoParser>(); }
 
-}  // namespace tandem
+}  // namespace tandem::data

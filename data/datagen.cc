@@ -20,7 +20,7 @@
 #include "data/metrics.h"
 #include "data/planted.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 absl::Status FileError(absl::string_view doing, const std::string& path) {
@@ -189,4 +189,4 @@ absl::Status GenerateCriteo(const DatagenOptions& options, std::ostream& log) {
   return MakeCriteo(options, log).status();
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace tandem {
+namespace tandem::data {
 
 struct DatagenOptions {
   std::string train;  // files to write; gzip if a name ends in ".gz"
@@ -42,6 +42,6 @@ struct DatagenReport {
 absl::StatusOr<DatagenReport> MakeCriteo(const DatagenOptions& options, std::ostream& log);
 absl::Status GenerateCriteo(const DatagenOptions& options, std::ostream& log);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_DATAGEN_H_

@@ -13,7 +13,7 @@
 #include "data/row.h"
 #include "data/transforms.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr size_t kMaxColumns = 1 << 16;
@@ -266,4 +266,4 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(const Columns& col
   return parser;
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 bool IsNameChar(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; }
@@ -104,4 +104,4 @@ absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
   return all;
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Replaces $NAME and ${NAME} by the environment. INVALID_ARGUMENT if a variable is not set.
 absl::StatusOr<std::string> ExpandEnvironment(absl::string_view path);
@@ -23,6 +23,6 @@ absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,
 absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
                                                         const std::vector<std::string>& patterns);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_FILES_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "data/cells.h"
 
-namespace tandem {
+namespace tandem::data {
 
 LabelMap::Text::Text(absl::string_view bytes) : text(bytes) {
   is_number = ParseNumber(bytes, &number);
@@ -58,4 +58,4 @@ std::string LabelMap::Expected() const {
                       rest.empty() ? "" : absl::StrCat(", or ", shown(rest), " (0)"));
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

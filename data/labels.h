@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::data {
 
 class LabelMap {
  public:
@@ -47,6 +47,6 @@ class LabelMap {
   const bool learns_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_LABELS_H_

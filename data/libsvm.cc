@@ -5,7 +5,7 @@
 #include "data/labels.h"
 #include "data/row.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 bool IsBlank(char c) { return c == ' ' || c == '\t'; }
@@ -88,4 +88,4 @@ std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns) 
   return std::make_unique<LibsvmParser>(max_ids, columns);
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -8,7 +8,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr size_t kChunkBytes = size_t{128} << 10;  // of one read
@@ -92,4 +92,4 @@ absl::StatusOr<std::unique_ptr<LineReader>> OpenLines(const std::string& path) {
   return std::make_unique<LineReader>(path, *std::move(bytes));
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "data/byte_source.h"
 
-namespace tandem {
+namespace tandem::data {
 
 inline constexpr size_t kMaxLineBytes = size_t{1} << 20;
 
@@ -53,6 +53,6 @@ class LineReader {
 // OpenFile and LineReader in one; errors name the file.
 absl::StatusOr<std::unique_ptr<LineReader>> OpenLines(const std::string& path);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_LINE_READER_H_

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -216,4 +216,4 @@ void RunningAuc::Reset() {
   std::fill(negative_bins_.begin(), negative_bins_.end(), 0);
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "data/batch.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Sums over samples, or over ranking groups. Plain numbers, so that they can travel.
 struct EvaluationSums {
@@ -107,6 +107,6 @@ class RunningAuc {
   std::vector<uint64_t> positive_bins_, negative_bins_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_METRICS_H_

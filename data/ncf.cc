@@ -14,7 +14,7 @@
 #include "data/cells.h"
 #include "data/files.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr int kDefaultPerPositive = 4;
@@ -300,7 +300,7 @@ absl::Status CheckTestRows(const Data& data, const RankingGroups& groups) {
 
 }  // namespace
 
-absl::StatusOr<NcfEpochs> LoadNcfEpochs(const JobPlan& plan) {
+absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(auto files,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
@@ -318,7 +318,7 @@ absl::StatusOr<NcfEpochs> LoadNcfEpochs(const JobPlan& plan) {
   return absl::InvalidArgumentError(absl::StrCat(files[0], ": ", epochs.status().message()));
 }
 
-absl::StatusOr<RankingGroups> LoadRankingGroups(const JobPlan& plan) {
+absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
   RankingGroups groups;
   if (data.negatives().test_negatives().empty()) {
@@ -349,4 +349,4 @@ std::unique_ptr<BatchSource> NewNcfTestSource(RankingGroups groups, BatchBuilder
                                          workers);
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

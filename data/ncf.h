@@ -15,7 +15,7 @@
 #include "data/batch_source.h"
 #include "data/line_reader.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Field numbers in Row::keys.
 inline constexpr int kNcfUser = 0, kNcfItem = 1;
@@ -72,13 +72,13 @@ class NcfEpochs {
 };
 
 // The sources of a job with format NCF. Test groups are dealt to workers one by one.
-absl::StatusOr<NcfEpochs> LoadNcfEpochs(const JobPlan& plan);
-absl::StatusOr<RankingGroups> LoadRankingGroups(const JobPlan& plan);
+absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan);
+absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan);
 std::unique_ptr<BatchSource> NewNcfTrainSource(NcfEpochs epochs, BatchBuilder builder,
                                                int64_t batch, int rank, int workers);
 std::unique_ptr<BatchSource> NewNcfTestSource(RankingGroups groups, BatchBuilder builder,
                                               int64_t batch, int rank, int workers);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_NCF_H_

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 constexpr double kZipfExponent = 1.05;
@@ -243,4 +243,4 @@ double PlantedModel::FindBias(uint64_t seed) const {
   return low;
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "base/random.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Draws from a discrete distribution with one table look-up (Walker 1977, Vose 1991).
 class AliasTable {
@@ -86,6 +86,6 @@ class PlantedModel {
   double bias_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_PLANTED_H_

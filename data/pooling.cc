@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 // What occurrence o belongs to: cell and factor. Inputs without offsets have one occurrence a cell.
@@ -100,4 +100,4 @@ void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> c
   TANDEM_CHECK(met == input.keys.size());
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

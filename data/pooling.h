@@ -7,7 +7,7 @@
 #include "absl/types/span.h"
 #include "data/batch.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // cells[c] = sum over occurrences o of cell c of weights[o] * rows[index[o]].
 // rows: where the row of each key is, dim floats; cells: [samples * fields, dim].
@@ -19,6 +19,6 @@ void PoolRows(const SparseInput& input, int dim, absl::Span<const float* const> 
 void MergeGradients(const SparseInput& input, int dim, absl::Span<const float> cell_gradients,
                     absl::Span<float* const> row_gradients);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_POOLING_H_

@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::data {
 
 struct Row {
   float label = 0;             // 0 or 1
@@ -65,6 +65,6 @@ std::unique_ptr<RowParser> NewLibsvmParser(int max_ids, const Columns& columns =
 absl::StatusOr<std::unique_ptr<RowParser>> NewDelimitedParser(
     const Columns& columns, const DataStatistics* statistics = nullptr);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_ROW_H_

@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "data/files.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 template <typename Names>
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
   }
 }
 
-absl::StatusOr<RowParts> FindRowParts(const JobPlan& plan, RowParser* parser) {
+absl::StatusOr<RowParts> FindRowParts(const job::JobPlan& plan, RowParser* parser) {
   const Data& data = plan.job.data();
   const Validation& validation = data.validation();
   RowParts parts;
@@ -86,4 +86,4 @@ absl::StatusOr<RowParts> FindRowParts(const JobPlan& plan, RowParser* parser) {
   return parts;
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

@@ -12,7 +12,7 @@
 #include "data/row_source.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // The reader of the job's format. Without `statistics` numbers are not standardised.
 absl::StatusOr<std::unique_ptr<RowParser>> NewRowParser(const Data& data,
@@ -31,8 +31,8 @@ struct RowParts {
 // test_fraction is the end of the training files, validation.last_fraction the end of what is left,
 // and validation.fraction picks from it by the job's seed. Rows are counted, which reads the files,
 // only for the first two. The parser is any of this format.
-absl::StatusOr<RowParts> FindRowParts(const JobPlan& plan, RowParser* parser);
+absl::StatusOr<RowParts> FindRowParts(const job::JobPlan& plan, RowParser* parser);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_ROW_DATA_H_

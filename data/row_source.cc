@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::data {
 
 RowFile::RowFile(std::unique_ptr<LineReader> lines, RowParser* parser)
     : lines_(std::move(lines)), parser_(parser) {}
@@ -250,4 +250,4 @@ std::unique_ptr<BatchSource> NewRowSource(RowSourceOptions options,
   return std::make_unique<RowSource>(std::move(options), std::move(parser), std::move(builder));
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

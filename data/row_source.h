@@ -19,7 +19,7 @@
 #include "data/line_reader.h"
 #include "data/row.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Some of the rows of the files, which are counted from 0: those of [begin, end), and of these all,
 // or those that chance picks, or the others. Chance depends on (seed, row) alone.
@@ -118,6 +118,6 @@ struct RowSourceOptions {
 std::unique_ptr<BatchSource> NewRowSource(RowSourceOptions options,
                                           std::unique_ptr<RowParser> parser, BatchBuilder builder);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_ROW_SOURCE_H_

@@ -15,7 +15,7 @@
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 
-namespace tandem {
+namespace tandem::data {
 namespace {
 
 // What the parser finds wrong is said by us.
@@ -131,7 +131,7 @@ bool NeedsStatistics(const Data& data) {
   return false;
 }
 
-absl::StatusOr<DataStatistics> MeasureStatistics(const JobPlan& plan) {
+absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));
   TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan, parser.get()));
@@ -148,7 +148,7 @@ absl::StatusOr<DataStatistics> MeasureStatistics(const JobPlan& plan) {
   return moments.Finish();
 }
 
-absl::StatusOr<DataStatistics> StatisticsOf(const JobPlan& plan) {
+absl::StatusOr<DataStatistics> StatisticsOf(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
   if (!NeedsStatistics(data)) return DataStatistics();
   if (data.has_statistics()) return data.statistics();
@@ -189,7 +189,7 @@ absl::Status AdoptDescription(absl::string_view description, Data* data) {
   return absl::OkStatus();
 }
 
-absl::Status FillFromData(absl::string_view description, JobPlan* plan) {
+absl::Status FillFromData(absl::string_view description, job::JobPlan* plan) {
   Data* const data = plan->job.mutable_data();
   if (!description.empty()) TANDEM_RETURN_IF_ERROR(AdoptDescription(description, data));
   TANDEM_ASSIGN_OR_RETURN(const std::string negative, FirstNegative(*data));
@@ -199,4 +199,4 @@ absl::Status FillFromData(absl::string_view description, JobPlan* plan) {
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

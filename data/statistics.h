@@ -11,17 +11,17 @@
 #include "absl/strings/string_view.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // Whether numbers of the job are standardised.
 bool NeedsStatistics(const Data& data);
 
 // One pass over the training rows in the order of the files, or over the first
 // columns.statistics_rows of them: the same bits on every node. Errors name file and line.
-absl::StatusOr<DataStatistics> MeasureStatistics(const JobPlan& plan);
+absl::StatusOr<DataStatistics> MeasureStatistics(const job::JobPlan& plan);
 
 // Those of the plan if it has them, else measured; nothing if none are needed.
-absl::StatusOr<DataStatistics> StatisticsOf(const JobPlan& plan);
+absl::StatusOr<DataStatistics> StatisticsOf(const job::JobPlan& plan);
 
 // What gives the numbers and ids of a model their meaning: format, columns and statistics, as text of
 // one line. It is part of a save.
@@ -43,8 +43,8 @@ absl::Status AdoptDescription(absl::string_view description, Data* data);
 // Fills in what the job leaves to its data, before it starts: the label that counts as 0 and statistics,
 // of the save that it starts from if `description` is that of one, else of the training rows in the
 // order of their files. The same on every node.
-absl::Status FillFromData(absl::string_view description, JobPlan* plan);
+absl::Status FillFromData(absl::string_view description, job::JobPlan* plan);
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_STATISTICS_H_

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "data/cells.h"
 
-namespace tandem {
+namespace tandem::data {
 
 Column RuleOf(const Columns& columns, const std::string& name) {
   for (const Column& column : columns.column()) {
@@ -76,4 +76,4 @@ DataStatistics ColumnMoments::Finish() const {
   return statistics;
 }
 
-}  // namespace tandem
+}  // namespace tandem::data

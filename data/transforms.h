@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::data {
 
 // What the job says of the column `name`; an empty rule if nothing.
 Column RuleOf(const Columns& columns, const std::string& name);
@@ -64,6 +64,6 @@ class ColumnMoments {
   std::vector<Moments> moments_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::data
 
 #endif  // TANDEM_DATA_TRANSFORMS_H_

@@ -12,7 +12,7 @@
 #include "job/job_budget.h"
 #include "optim/optimizer.h"
 
-namespace tandem {
+namespace tandem::doctor {
 namespace {
 
 // What a process takes beside rows, measured on small jobs: a worker has LibTorch in it.
@@ -66,8 +66,8 @@ std::string TimeText(double seconds) {
   return absl::StrFormat("%.0f us", seconds * 1e6);
 }
 
-double RowBytes(const TablePlan& table) {
-  const auto optimizer = NewRowOptimizer(table.optimizer);
+double RowBytes(const job::TablePlan& table) {
+  const auto optimizer = optim::NewRowOptimizer(table.optimizer);
   const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
   return (table.dim + slots) * static_cast<double>(sizeof(float));
 }
@@ -346,7 +346,7 @@ const char* SeverityName(Severity level) {
   return level == Severity::kOk ? "ok" : level == Severity::kWarning ? "warning" : "problem";
 }
 
-JobNeeds NeedsOf(const JobPlan& plan, int servers, int workers) {
+JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
   JobNeeds needs;
   needs.servers = servers;
   needs.workers = workers;
@@ -356,7 +356,7 @@ JobNeeds NeedsOf(const JobPlan& plan, int servers, int workers) {
       servers * plan.shards_per_server() + workers * std::max(1, cluster.threads_per_worker());
   needs.all_threads = needs.busy_threads + kThreadsOfProcess * (needs.processes + 1);
   double rows = 0, save = 0;
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     const double expected = table.dense ? 0 : static_cast<double>(table.expected_rows);
     rows += expected * (RowBytes(table) + kIndexBytes) * kSlack;
     save += expected * (RowBytes(table) + sizeof(uint64_t));
@@ -365,7 +365,7 @@ JobNeeds NeedsOf(const JobPlan& plan, int servers, int workers) {
   needs.table_bytes = Clamp(rows * share);
   needs.save_bytes = Clamp(save);
   needs.held_bytes =
-      Clamp(static_cast<double>(HeldBytes(plan)) * servers * plan.shards_per_server());
+      Clamp(static_cast<double>(job::HeldBytes(plan)) * servers * plan.shards_per_server());
   needs.process_bytes =
       static_cast<uint64_t>(servers) * kServerBytes + static_cast<uint64_t>(workers) * kWorkerBytes;
   // A server's shards meet every worker; a worker meets every shard, and the other workers.
@@ -461,4 +461,4 @@ std::vector<Finding> ExaminePair(const OurSide& ours, const PairFacts& pair) {
   return findings;
 }
 
-}  // namespace tandem
+}  // namespace tandem::doctor

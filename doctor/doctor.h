@@ -12,7 +12,7 @@
 #include "doctor/doctor_facts.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::doctor {
 
 enum class Severity { kOk, kWarning, kProblem };
 
@@ -25,7 +25,7 @@ struct Finding {
 
 // `servers` and `workers` are those of the job that run on the host. Memory and disk are those of
 // tables that hold as many rows as the job expects.
-JobNeeds NeedsOf(const JobPlan& plan, int servers, int workers);
+JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers);
 
 // The host by itself, and against the job if there is one (null: none).
 std::vector<Finding> ExamineHost(const HostFacts& host, Cluster::Transport transport,
@@ -46,6 +46,6 @@ std::vector<Finding> ExaminePair(const OurSide& ours, const PairFacts& pair);
 
 const char* SeverityName(Severity level);  // "ok", "warning", "problem"
 
-}  // namespace tandem
+}  // namespace tandem::doctor
 
 #endif  // TANDEM_DOCTOR_DOCTOR_H_

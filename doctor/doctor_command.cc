@@ -22,7 +22,7 @@
 #include "node/role_flags.h"
 #include "node/role_options.h"
 
-namespace tandem {
+namespace tandem::doctor {
 namespace {
 
 constexpr int kNarrow = 80, kWide = 100;
@@ -42,7 +42,7 @@ ReportStyle StyleOfTerminal() {
 // Shared with threads that may outlive the command (doctor/doctor_gather.h).
 struct Task {
   DoctorFlags flags;
-  std::optional<JobPlan> plan;
+  std::optional<job::JobPlan> plan;
 
   Cluster::Transport transport() const {
     return plan.has_value() ? plan->job.cluster().transport() : Cluster::AUTO;
@@ -124,7 +124,7 @@ void ReportOnPeers(const DoctorSelf& self, const DoctorFlags& flags, DoctorRepor
 
 // Until a signal, or the time is over.
 void ListenUntilTold(int seconds) {
-  const std::atomic<bool>* const stop = StopSignal();
+  const std::atomic<bool>* const stop = node::StopSignal();
   const absl::Time end = MonotonicNow() + absl::Seconds(seconds);
   while (!stop->load() && MonotonicNow() < end) absl::SleepFor(absl::Milliseconds(100));
 }
@@ -149,10 +149,10 @@ absl::StatusOr<std::shared_ptr<Task>> TaskOf(const DoctorFlags& flags) {
   auto task = std::make_shared<Task>();
   task->flags = flags;
   if (flags.job.empty()) return task;
-  RoleFlags role;
+  node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
-  TANDEM_ASSIGN_OR_RETURN(task->plan, PlanOf(role));
+  TANDEM_ASSIGN_OR_RETURN(task->plan, node::PlanOf(role));
   return task;
 }
 
@@ -160,7 +160,7 @@ int Report(const DoctorFlags& flags, const DoctorReport& report) {
   const std::string text = flags.json ? ReportJson(report) : ReportText(report, StyleOfTerminal());
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
-  return CountOf(report, Severity::kProblem) > 0 ? kExitFailed : kExitOk;
+  return CountOf(report, Severity::kProblem) > 0 ? node::kExitFailed : node::kExitOk;
 }
 
 }  // namespace
@@ -169,10 +169,10 @@ void AddDoctor(CLI::App* app, DoctorFlags* flags) {
   CLI::App* const doctor =
       app->add_subcommand("doctor", "What stands in the way of a job, and what to do about it");
   doctor->add_option("job", flags->job, "Job file (protobuf text); without it, the host alone");
-  AddSetFlag(doctor, &flags->set);
+  node::AddSetFlag(doctor, &flags->set);
   doctor->add_option("--out", flags->out, "Folder that the job is to write to");
   doctor->add_option("--bind", flags->binds, "Address of a role here, as its --bind (repeatable)")
-      ->check(CheckAddress)
+      ->check(node::CheckAddress)
       ->allow_extra_args(false);
   doctor->add_option("--servers", flags->servers, "Of the job, on this host")
       ->check(CLI::NonNegativeNumber);
@@ -194,8 +194,8 @@ void AddDoctor(CLI::App* app, DoctorFlags* flags) {
 int DoctorCommand(const DoctorFlags& flags) {
   const auto task = TaskOf(flags);
   if (!task.ok()) {
-    Finish("tandem doctor", task.status());
-    return kExitBadInput;
+    node::Finish("tandem doctor", task.status());
+    return node::kExitBadInput;
   }
   const HostFacts host = GatherHost();
   DoctorSelf self = SelfOf(*task, host);
@@ -203,8 +203,8 @@ int DoctorCommand(const DoctorFlags& flags) {
   if (!flags.listen.empty()) {
     auto made = DoctorServer::New(self, flags.listen);
     if (!made.ok()) {
-      Finish("tandem doctor", made.status());
-      return absl::IsInvalidArgument(made.status()) ? kExitBadInput : kExitFailed;
+      node::Finish("tandem doctor", made.status());
+      return absl::IsInvalidArgument(made.status()) ? node::kExitBadInput : node::kExitFailed;
     }
     server = *std::move(made);
     self.name = absl::StrCat(flags.advertise.empty() ? self.bind_host : flags.advertise, ":",
@@ -214,7 +214,7 @@ int DoctorCommand(const DoctorFlags& flags) {
     if (flags.peers.empty()) {
       ListenUntilTold(flags.seconds);
       server.reset();
-      std::_Exit(kExitOk);  // an answer may still be under way in a thread of its own
+      std::_Exit(node::kExitOk);  // an answer may still be under way in a thread of its own
     }
   }
   DoctorReport report;
@@ -228,4 +228,4 @@ int DoctorCommand(const DoctorFlags& flags) {
   std::_Exit(code);
 }
 
-}  // namespace tandem
+}  // namespace tandem::doctor

@@ -8,7 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
-namespace tandem {
+namespace tandem::doctor {
 
 struct DoctorFlags {
   std::string job;  // empty: this host alone
@@ -27,6 +27,6 @@ void AddDoctor(CLI::App* app, DoctorFlags* flags);
 // Returns the exit code: 0, 1 (there is a problem) or 2 (bad job or flags).
 int DoctorCommand(const DoctorFlags& flags);
 
-}  // namespace tandem
+}  // namespace tandem::doctor
 
 #endif  // TANDEM_DOCTOR_DOCTOR_COMMAND_H_

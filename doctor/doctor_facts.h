@@ -11,7 +11,7 @@
 
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::doctor {
 
 inline constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
@@ -109,6 +109,6 @@ struct PairFacts {
   double clock_offset_s = 0, clock_error_s = 0;  // its clock less ours, right within the error
 };
 
-}  // namespace tandem
+}  // namespace tandem::doctor
 
 #endif  // TANDEM_DOCTOR_DOCTOR_FACTS_H_

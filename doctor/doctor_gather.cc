@@ -38,7 +38,7 @@
 #include "rdma/rdma_transport.h"
 #include "transport/shm_memory.h"
 
-namespace tandem {
+namespace tandem::doctor {
 namespace {
 
 namespace fs = std::filesystem;
@@ -149,7 +149,7 @@ bool MayLockAll() {
 }
 
 std::string SharedMemoryError() {
-  const auto memory = CreateMemoryForReaders(kPageBytes);
+  const auto memory = transport::CreateMemoryForReaders(transport::kPageBytes);
   return memory.ok() ? "" : std::string(memory.status().message());
 }
 
@@ -241,20 +241,20 @@ std::string PortFolder(const std::string& device, int port) {
   return absl::StrCat("/sys/class/infiniband/", device, "/ports/", port);
 }
 
-RdmaPortFact PortOf(const RdmaDevice& device, const RdmaPort& port) {
+RdmaPortFact PortOf(const rdma::RdmaDevice& device, const rdma::RdmaPort& port) {
   RdmaPortFact fact;
   fact.device = device.name;
   fact.port = port.number;
-  fact.active = port.state == RdmaPortState::kActive;
-  fact.ethernet = port.link_layer == RdmaLinkLayer::kEthernet;
+  fact.active = port.state == rdma::RdmaPortState::kActive;
+  fact.ethernet = port.link_layer == rdma::RdmaLinkLayer::kEthernet;
   fact.iwarp = absl::StartsWith(
       ReadLine(absl::StrCat("/sys/class/infiniband/", device.name, "/node_type")), "4:");
   fact.mtu_bytes = port.active_mtu_bytes;
   fact.max_mtu_bytes = port.max_mtu_bytes;
   const std::string attributes = PortFolder(device.name, port.number) + "/gid_attrs/";
   for (size_t i = 0; i < port.gids.size(); ++i) {
-    if (IsZero(port.gids[i])) continue;
-    fact.gids.push_back({static_cast<int>(i), GidToString(port.gids[i]),
+    if (rdma::IsZero(port.gids[i])) continue;
+    fact.gids.push_back({static_cast<int>(i), rdma::GidToString(port.gids[i]),
                          ReadLine(absl::StrCat(attributes, "types/", i)),
                          ReadLine(absl::StrCat(attributes, "ndevs/", i))});
   }
@@ -263,14 +263,14 @@ RdmaPortFact PortOf(const RdmaDevice& device, const RdmaPort& port) {
 
 // An endpoint as a role would make it.
 void TryEndpoint(RdmaFacts* facts) {
-  auto context = RdmaContext::New();
+  auto context = rdma::RdmaContext::New();
   if (!context.ok()) {
     facts->endpoint_error = std::string(context.status().message());
     return;
   }
-  RdmaOptions options;
+  rdma::RdmaOptions options;
   options.context = *std::move(context);
-  const auto endpoint = NewRdmaTransport(options);
+  const auto endpoint = rdma::NewRdmaTransport(options);
   if (endpoint.ok()) {
     facts->endpoint = (*endpoint)->device();
   } else {
@@ -280,13 +280,13 @@ void TryEndpoint(RdmaFacts* facts) {
 
 RdmaFacts GatherRdma() {
   RdmaFacts facts;
-  const auto devices = ListRdmaDevices();
+  const auto devices = rdma::ListRdmaDevices();
   if (!devices.ok()) {
     facts.unavailable = std::string(devices.status().message());
     return facts;
   }
-  for (const RdmaDevice& device : *devices) {
-    for (const RdmaPort& port : device.ports) facts.ports.push_back(PortOf(device, port));
+  for (const rdma::RdmaDevice& device : *devices) {
+    for (const rdma::RdmaPort& port : device.ports) facts.ports.push_back(PortOf(device, port));
   }
   if (!facts.ports.empty()) TryEndpoint(&facts);
   return facts;
@@ -389,7 +389,7 @@ HostFacts GatherHost() {
   }
   facts.cores = Cores();
   facts.memory_free_bytes = FreeMemory();
-  facts.locked_memory_limit = LockedMemoryLimitBytes();
+  facts.locked_memory_limit = rdma::LockedMemoryLimitBytes();
   facts.may_lock_all = MayLockAll();
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
@@ -402,9 +402,10 @@ HostFacts GatherHost() {
   return facts;
 }
 
-DataFact GatherData(const JobPlan& plan) {
-  auto owned = std::make_shared<JobPlan>(plan);
-  const auto status = Within<absl::Status>(kDoctorBound, [owned] { return CheckData(*owned); });
+DataFact GatherData(const job::JobPlan& plan) {
+  auto owned = std::make_shared<job::JobPlan>(plan);
+  const auto status =
+      Within<absl::Status>(kDoctorBound, [owned] { return data::CheckData(*owned); });
   if (!status.has_value()) {
     return {absl::StrCat("the files of the job cannot be read within ",
                          absl::FormatDuration(kDoctorBound))};
@@ -462,4 +463,4 @@ PortFact GatherPort(const std::string& address) {
   return fact;
 }
 
-}  // namespace tandem
+}  // namespace tandem::doctor

@@ -19,7 +19,7 @@
 #include "doctor/doctor_facts.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::doctor {
 
 inline constexpr absl::Duration kDoctorBound = absl::Seconds(10);
 
@@ -36,7 +36,7 @@ std::optional<T> Within(absl::Duration limit, std::function<T()> work) {
 
 // Takes part of a second.
 HostFacts GatherHost();
-DataFact GatherData(const JobPlan& plan);
+DataFact GatherData(const job::JobPlan& plan);
 // `path` need not exist yet: then the nearest folder above it that does.
 FolderFact GatherFolder(const std::string& path);
 // tcp://HOST:PORT; a port of * is always free.
@@ -47,6 +47,6 @@ std::string TandemVersion();
 // Which boot of which host this is.
 std::string BootId();
 
-}  // namespace tandem
+}  // namespace tandem::doctor
 
 #endif  // TANDEM_DOCTOR_DOCTOR_GATHER_H_

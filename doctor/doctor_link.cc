@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::doctor {
 namespace {
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
@@ -211,4 +211,4 @@ bool FlagOf(const nlohmann::json& object, const char* key) {
   return found != object.end() && found->is_boolean() && found->get<bool>();
 }
 
-}  // namespace tandem
+}  // namespace tandem::doctor

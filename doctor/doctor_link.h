@@ -22,7 +22,7 @@
 #include "absl/time/time.h"
 #include "base/owned_fd.h"
 
-namespace tandem {
+namespace tandem::doctor {
 
 inline constexpr char kDoctorBanner[] = "TNDMDOC1";
 inline constexpr size_t kDoctorBannerBytes = 8;
@@ -72,6 +72,6 @@ std::string TextOf(const nlohmann::json& object, const char* key);
 double NumberOf(const nlohmann::json& object, const char* key);
 bool FlagOf(const nlohmann::json& object, const char* key);
 
-}  // namespace tandem
+}  // namespace tandem::doctor
 
 #endif  // TANDEM_DOCTOR_DOCTOR_LINK_H_

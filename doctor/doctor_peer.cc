@@ -14,7 +14,7 @@
 #include "proto/frame.h"
 #include "transport/path_log.h"
 
-namespace tandem {
+namespace tandem::doctor {
 namespace {
 
 using nlohmann::json;
@@ -30,44 +30,46 @@ constexpr int kClockQuestions = 16, kRoundTrips = 64, kMostConnections = 32;
 
 double Seconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
 
-absl::StatusOr<std::unique_ptr<Transport>> NewEndpoint(const DoctorSelf& self,
-                                                       std::shared_ptr<PathLog> paths) {
-  RoleFlags flags;
+absl::StatusOr<std::unique_ptr<transport::Transport>> NewEndpoint(
+    const DoctorSelf& self, std::shared_ptr<transport::PathLog> paths) {
+  node::RoleFlags flags;
   flags.bind = absl::StrCat("tcp://", self.bind_host, ":*");
   flags.advertise = self.advertised_host;
   Cluster cluster;
   cluster.set_transport(self.ours.transport);
-  return EndpointFactory(flags, cluster, NewIncarnation(), std::move(paths))(EndpointId{});
+  return node::EndpointFactory(flags, cluster, node::NewIncarnation(),
+                               std::move(paths))(EndpointId{});
 }
 
 // ---- looking at another one ----
 
 // A frame to `peer` and back; UNAVAILABLE if the peer is lost, DEADLINE_EXCEEDED.
-absl::Status Trip(Transport* transport, PeerId peer, absl::Time deadline) {
+absl::Status Trip(transport::Transport* transport, transport::PeerId peer, absl::Time deadline) {
   const Frame frame = EncodeControlFrame(*transport, FrameHeader(), Control());
   TANDEM_RETURN_IF_ERROR(transport->Send(peer, frame));
-  std::vector<TransportEvent> events;
+  std::vector<transport::TransportEvent> events;
   while (MonotonicNow() < deadline) {
     events.clear();
     transport->Poll(deadline - MonotonicNow(), &events);
-    for (const TransportEvent& event : events) {
+    for (const transport::TransportEvent& event : events) {
       if (event.peer != peer) continue;
-      if (event.kind == TransportEvent::Kind::kFrame) return absl::OkStatus();
-      if (event.kind == TransportEvent::Kind::kPeerLost)
+      if (event.kind == transport::TransportEvent::Kind::kFrame) return absl::OkStatus();
+      if (event.kind == transport::TransportEvent::Kind::kPeerLost)
         return absl::UnavailableError(event.why.message());
-      if (event.kind == TransportEvent::Kind::kPeerClosed) return absl::UnavailableError("closed");
+      if (event.kind == transport::TransportEvent::Kind::kPeerClosed)
+        return absl::UnavailableError("closed");
     }
   }
   return absl::DeadlineExceededError("no answer to a frame");
 }
 
 // As a role does: after a loss by the next way.
-absl::StatusOr<PeerId> FirstTrip(Transport* transport, const std::string& address,
-                                 absl::Time deadline) {
+absl::StatusOr<transport::PeerId> FirstTrip(transport::Transport* transport,
+                                            const std::string& address, absl::Time deadline) {
   constexpr int kWays = 3;
   absl::Status last;
   for (int i = 0; i < kWays; ++i) {
-    TANDEM_ASSIGN_OR_RETURN(const PeerId peer, transport->Connect(address));
+    TANDEM_ASSIGN_OR_RETURN(const transport::PeerId peer, transport->Connect(address));
     last = Trip(transport, peer, deadline);
     if (last.ok()) return peer;
     if (!absl::IsUnavailable(last)) return last;
@@ -77,12 +79,12 @@ absl::StatusOr<PeerId> FirstTrip(Transport* transport, const std::string& addres
 
 absl::Status TryWay(const DoctorSelf& self, const std::string& address, PairFacts* facts) {
   const absl::Time deadline = MonotonicNow() + kWayBound;
-  auto paths = std::make_shared<PathLog>();
+  auto paths = std::make_shared<transport::PathLog>();
   TANDEM_ASSIGN_OR_RETURN(const auto transport, NewEndpoint(self, paths));
-  const absl::StatusOr<PeerId> peer = FirstTrip(transport.get(), address, deadline);
+  const absl::StatusOr<transport::PeerId> peer = FirstTrip(transport.get(), address, deadline);
   facts->way = "ZeroMQ";
   facts->why = "the job asks for it";
-  for (const PathChoice& choice : paths->Take()) {
+  for (const transport::PathChoice& choice : paths->Take()) {
     facts->way = choice.way;
     facts->why = choice.why;
   }
@@ -317,7 +319,7 @@ struct DoctorServer::State {
 
   const DoctorSelf self;
   DoctorListener listener;
-  std::unique_ptr<Transport> transport;  // of the echoes
+  std::unique_ptr<transport::Transport> transport;  // of the echoes
   std::string address;
   std::atomic<bool> stop{false};
   std::atomic<int> connections{0};
@@ -327,7 +329,8 @@ absl::StatusOr<std::unique_ptr<DoctorServer>> DoctorServer::New(const DoctorSelf
                                                                 const std::string& address) {
   TANDEM_ASSIGN_OR_RETURN(DoctorListener listener, DoctorListener::Bind(address));
   auto state = std::make_shared<State>(self, std::move(listener));
-  TANDEM_ASSIGN_OR_RETURN(state->transport, NewEndpoint(self, std::make_shared<PathLog>()));
+  TANDEM_ASSIGN_OR_RETURN(state->transport,
+                          NewEndpoint(self, std::make_shared<transport::PathLog>()));
   state->address = state->transport->address();
   return std::unique_ptr<DoctorServer>(new DoctorServer(std::move(state)));
 }
@@ -345,12 +348,12 @@ DoctorServer::DoctorServer(std::shared_ptr<State> state) : state_(std::move(stat
     }
   });
   echoes_ = std::thread([state = state_] {
-    std::vector<TransportEvent> events;
+    std::vector<transport::TransportEvent> events;
     while (!state->stop) {
       events.clear();
       state->transport->Poll(absl::Milliseconds(200), &events);
-      for (const TransportEvent& event : events) {
-        if (event.kind != TransportEvent::Kind::kFrame) continue;
+      for (const transport::TransportEvent& event : events) {
+        if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
         (void)state->transport->Send(event.peer, event.frame.frame);  // gone: it will not wait
       }
     }
@@ -366,4 +369,4 @@ DoctorServer::~DoctorServer() {
 
 int DoctorServer::port() const { return state_->listener.port(); }
 
-}  // namespace tandem
+}  // namespace tandem::doctor

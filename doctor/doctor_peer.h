@@ -25,7 +25,7 @@
 #include "doctor/doctor_link.h"
 #include "node/role_flags.h"
 
-namespace tandem {
+namespace tandem::doctor {
 
 inline constexpr size_t kMostDoctorPeers = 64;
 
@@ -79,6 +79,6 @@ class DoctorServer {
 nlohmann::json ToJson(const Finding& finding);
 nlohmann::json ToJson(const PairReport& pair);
 
-}  // namespace tandem
+}  // namespace tandem::doctor
 
 #endif  // TANDEM_DOCTOR_DOCTOR_PEER_H_

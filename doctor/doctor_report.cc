@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
-namespace tandem {
+namespace tandem::doctor {
 namespace {
 
 constexpr size_t kLevelColumn = 2, kCheckColumn = 11, kTextColumn = 27;
@@ -115,4 +115,4 @@ std::string ReportJson(const DoctorReport& report) {
   return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace tandem
+}  // namespace tandem::doctor

@@ -10,7 +10,7 @@
 #include "doctor/doctor.h"
 #include "doctor/doctor_peer.h"
 
-namespace tandem {
+namespace tandem::doctor {
 
 struct DoctorReport {
   std::vector<HostReport> hosts;  // this one first
@@ -27,6 +27,6 @@ int CountOf(const DoctorReport& report, Severity level);
 std::string ReportText(const DoctorReport& report, const ReportStyle& style);
 std::string ReportJson(const DoctorReport& report);
 
-}  // namespace tandem
+}  // namespace tandem::doctor
 
 #endif  // TANDEM_DOCTOR_DOCTOR_REPORT_H_

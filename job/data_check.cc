@@ -13,7 +13,7 @@
 #include "google/protobuf/message.h"
 #include "job/refuse.h"
 
-namespace tandem {
+namespace tandem::job {
 namespace {
 
 constexpr int64_t kMaxIds = 1 << 20;  // beyond it a number is a slip of the pen
@@ -253,4 +253,4 @@ absl::Status CheckDataSpec(const Data& data) {
   return CheckStatistics(data.statistics());
 }
 
-}  // namespace tandem
+}  // namespace tandem::job

@@ -5,11 +5,11 @@
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::job {
 
 // As CheckJob (job_check.h), of `data` alone.
 absl::Status CheckDataSpec(const Data& data);
 
-}  // namespace tandem
+}  // namespace tandem::job
 
 #endif  // TANDEM_JOB_DATA_CHECK_H_

@@ -18,7 +18,7 @@
 #include "policies/policy.h"
 #include "xxhash.h"
 
-namespace tandem {
+namespace tandem::job {
 namespace {
 
 using google::protobuf::util::MessageDifferencer;
@@ -123,7 +123,8 @@ absl::StatusOr<JobPlan> Resolve(const Job& job) {
   for (const Table& table : plan.job.table()) PlanTable(table, &plan);
   if (plan.job.dense().synchroniser() == Dense::SERVERS) PlanDenseTable(plan.job.dense(), &plan);
   for (GroupPlan& group : plan.groups) {
-    TANDEM_ASSIGN_OR_RETURN(const auto policy, NewUpdatePolicy(group.policy, plan.workers()));
+    TANDEM_ASSIGN_OR_RETURN(const auto policy,
+                            policies::NewUpdatePolicy(group.policy, plan.workers()));
     group.properties = policy->properties();
   }
   plan.lockstep = IsLockstep(plan);
@@ -134,7 +135,7 @@ absl::StatusOr<JobPlan> Resolve(const Job& job) {
 }
 
 std::string PolicyName(const Policy& policy) {
-  const auto made = NewUpdatePolicy(policy, /*workers=*/1);
+  const auto made = policies::NewUpdatePolicy(policy, /*workers=*/1);
   if (made.ok()) return (*made)->name();
   return Policy::Kind_IsValid(policy.kind()) ? Policy::Kind_Name(policy.kind())
                                              : absl::StrCat(policy.kind());
@@ -176,4 +177,4 @@ ClusterSizes JobPlan::sizes() const {
   return sizes;
 }
 
-}  // namespace tandem
+}  // namespace tandem::job

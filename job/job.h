@@ -18,7 +18,7 @@
 #include "proto/job.pb.h"
 #include "proto/range_map.h"
 
-namespace tandem {
+namespace tandem::job {
 
 inline constexpr int kDenseBlockFloats = 1024;  // row length of the dense table on servers
 inline constexpr char kDenseTableName[] = "dense";
@@ -42,8 +42,8 @@ struct TablePlan {
 // Tables that share a policy: one push frame per shard and step.
 struct GroupPlan {
   uint32_t id = 0;
-  Policy policy;          // its kind and the knobs of it are set
-  Properties properties;  // of that policy: what anybody but the policy itself looks at
+  Policy policy;                    // its kind and the knobs of it are set
+  policies::Properties properties;  // of that policy: what anybody but the policy itself looks at
   std::vector<uint32_t> tables;
 };
 
@@ -87,6 +87,6 @@ std::string ResolvedText(const JobPlan& plan);
 // [result[i], result[i+1]), the last one ends at 2^64 (written 0).
 std::vector<uint64_t> EqualRanges(int count);
 
-}  // namespace tandem
+}  // namespace tandem::job
 
 #endif  // TANDEM_JOB_JOB_H_

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "job/row_shape.h"
 
-namespace tandem {
+namespace tandem::job {
 namespace {
 
 constexpr double kLargestShare = 1.1;  // of an even one: what the scheduler deals a shard at most
@@ -64,7 +64,7 @@ int64_t MostRows(const JobPlan& plan, const TablePlan& table) {
 }
 
 // Updates that a policy may hold at a time, and reads whose rows it may remember.
-double MostUpdates(const JobPlan& plan, const Properties& policy) {
+double MostUpdates(const JobPlan& plan, const policies::Properties& policy) {
   const Train& train = plan.job.train();
   const double delay = static_cast<double>(policy.delay);
   double updates = 0;
@@ -150,4 +150,4 @@ absl::Status CheckHeldBytes(const JobPlan& plan) {
                    "train.max_unacknowledged or the delay"));
 }
 
-}  // namespace tandem
+}  // namespace tandem::job

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::job {
 
 // The most ids that a batch has for `table`, which is not the dense one: as if none repeated.
 // `expected_rows` is no limit here, it is a hint.
@@ -34,6 +34,6 @@ int64_t HeldBytes(const JobPlan& plan);
 // INVALID_ARGUMENT, with the numbers and a hint, if that is above limits.held_bytes_per_shard.
 absl::Status CheckHeldBytes(const JobPlan& plan);
 
-}  // namespace tandem
+}  // namespace tandem::job
 
 #endif  // TANDEM_JOB_JOB_BUDGET_H_

@@ -18,7 +18,7 @@
 #include "job/refuse.h"
 #include "policies/kinds.h"
 
-namespace tandem {
+namespace tandem::job {
 namespace {
 
 // Bounds beyond which a number is a slip of the pen rather than a wish.
@@ -58,9 +58,9 @@ absl::Status CheckCluster(const Cluster& cluster) {
 }
 
 // "SSP, ASP and STALENESS_AWARE".
-std::string KindsWith(PolicyKnob knob) {
+std::string KindsWith(policies::PolicyKnob knob) {
   std::vector<std::string> names;
-  for (const PolicyKind& row : PolicyKinds()) {
+  for (const policies::PolicyKind& row : policies::PolicyKinds()) {
     if ((row.knobs & knob) != 0) names.push_back(Policy::Kind_Name(row.kind));
   }
   const std::string last = names.back();
@@ -70,14 +70,15 @@ std::string KindsWith(PolicyKnob knob) {
 
 // A knob of a policy, as the job sets it.
 struct KnobSetting {
-  PolicyKnob knob;
+  policies::PolicyKnob knob;
   const char* field;
   bool is_set;
   int64_t value, most;
   const char* what;  // for a policy that needs it and does not have it
 };
 
-absl::Status CheckKnob(const std::string& path, const PolicyKind& row, const KnobSetting& set) {
+absl::Status CheckKnob(const std::string& path, const policies::PolicyKind& row,
+                       const KnobSetting& set) {
   const std::string kind = Policy::Kind_Name(row.kind);
   const std::string field = absl::StrCat(path, ".", set.field);
   if ((row.knobs & set.knob) == 0) {
@@ -91,32 +92,37 @@ absl::Status CheckKnob(const std::string& path, const PolicyKind& row, const Kno
 }
 
 absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Job& job) {
-  const absl::Span<const PolicyKind> kinds = PolicyKinds();
-  const auto row = std::find_if(kinds.begin(), kinds.end(),
-                                [&](const PolicyKind& r) { return r.kind == policy.kind(); });
+  const absl::Span<const policies::PolicyKind> kinds = policies::PolicyKinds();
+  const auto row = std::find_if(kinds.begin(), kinds.end(), [&](const policies::PolicyKind& r) {
+    return r.kind == policy.kind();
+  });
   if (row == kinds.end()) return Refuse(path + ".kind", policy.kind(), " is not a policy");
   const KnobSetting settings[] = {
-      {kKnobBound, "bound", policy.has_bound(), policy.bound(), kMaxBound,
+      {policies::kKnobBound, "bound", policy.has_bound(), policy.bound(), kMaxBound,
        "a bound; say how many steps a worker may be ahead of the slowest one, such as bound: 4"},
-      {kKnobDelay, "delay", policy.has_delay(), policy.delay(), kMaxDepth,
+      {policies::kKnobDelay, "delay", policy.has_delay(), policy.delay(), kMaxDepth,
        "a delay; say how many steps lie between a gradient and its update, such as delay: 2"},
-      {kKnobBackups, "backups", policy.has_backups(), policy.backups(), job.cluster().workers() - 1,
+      {policies::kKnobBackups, "backups", policy.has_backups(), policy.backups(),
+       job.cluster().workers() - 1,
        "backups; say how many of a step's updates are not waited for, such as backups: 1"},
   };
   for (const KnobSetting& setting : settings) {
     TANDEM_RETURN_IF_ERROR(CheckKnob(path, *row, setting));
   }
   const std::string name = PolicyName(policy);
-  if ((row->knobs & kKnobBound) != 0 && job.train().depth() > policy.bound()) {
+  if ((row->knobs & policies::kKnobBound) != 0 && job.train().depth() > policy.bound()) {
     return Refuse(
         path + ".bound", name, " with train.depth ", job.train().depth(),
         "; a worker cannot read further ahead than its bound: raise bound or lower depth");
   }
-  if ((row->knobs & kKnobAsyncScale) == 0 && policy.async_scale() == Policy::INVERSE_WORKERS) {
-    return Refuse(path + ".async_scale", "INVERSE_WORKERS is for ", KindsWith(kKnobAsyncScale),
-                  "; ", name, " already takes the mean over the workers");
+  if ((row->knobs & policies::kKnobAsyncScale) == 0 &&
+      policy.async_scale() == Policy::INVERSE_WORKERS) {
+    return Refuse(path + ".async_scale", "INVERSE_WORKERS is for ",
+                  KindsWith(policies::kKnobAsyncScale), "; ", name,
+                  " already takes the mean over the workers");
   }
-  TANDEM_ASSIGN_OR_RETURN(const auto made, NewUpdatePolicy(policy, job.cluster().workers()));
+  TANDEM_ASSIGN_OR_RETURN(const auto made,
+                          policies::NewUpdatePolicy(policy, job.cluster().workers()));
   if (!made->properties().order_free && job.reproducible() && job.cluster().workers() > 1) {
     return Refuse(path, name,
                   " depends on the order in which updates arrive, so the job cannot be "
@@ -573,4 +579,4 @@ absl::Status CheckJob(const Job& job) {
   return CheckLimits(job.limits());
 }
 
-}  // namespace tandem
+}  // namespace tandem::job

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::job {
 
 // Fills every field that has a default and is not set. A policy or optimizer without `kind` takes
 // from its parent whatever it does not set itself; one with `kind` stands alone. Filling twice
@@ -16,6 +16,6 @@ void FillJobDefaults(Job* job);
 // "path: what is wrong; hint", with paths as in `--set`: "table[0].policy.bound".
 absl::Status CheckJob(const Job& job);
 
-}  // namespace tandem
+}  // namespace tandem::job
 
 #endif  // TANDEM_JOB_JOB_CHECK_H_

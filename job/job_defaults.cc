@@ -4,7 +4,7 @@
 #include "job/job.h"
 #include "job/job_check.h"
 
-namespace tandem {
+namespace tandem::job {
 namespace {
 
 // Sets a number that is 0, which in proto3 is the same as not set.
@@ -127,4 +127,4 @@ void FillJobDefaults(Job* job) {
 
 #undef TANDEM_DEFAULT
 
-}  // namespace tandem
+}  // namespace tandem::job

@@ -28,7 +28,7 @@
 #include "job/job.h"
 #include "job/refuse.h"
 
-namespace tandem {
+namespace tandem::job {
 namespace {
 
 using google::protobuf::Descriptor;
@@ -431,4 +431,4 @@ absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overri
   return ParseJob(text, path, overrides);
 }
 
-}  // namespace tandem
+}  // namespace tandem::job

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::job {
 
 template <typename... Parts>
 absl::Status Refuse(absl::string_view path, const Parts&... parts) {
@@ -66,6 +66,6 @@ inline absl::Status BelowOne(absl::string_view path, double value) {
   return Refuse(path, value, ", must be at least 0 and below 1");
 }
 
-}  // namespace tandem
+}  // namespace tandem::job
 
 #endif  // TANDEM_JOB_REFUSE_H_

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::job {
 
 RowShape RowShapeOf(const Data& data) {
   RowShape shape;
@@ -27,4 +27,4 @@ RowShape RowShapeOf(const Data& data) {
   return shape;
 }
 
-}  // namespace tandem
+}  // namespace tandem::job

@@ -10,7 +10,7 @@
 
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::job {
 
 struct RowShape {
   int numbers = 0;
@@ -23,6 +23,6 @@ RowShape RowShapeOf(const Data& data);
 inline constexpr int kCriteoNumbers = 13;
 inline constexpr int kCriteoFields = 26;  // C1 to C26
 
-}  // namespace tandem
+}  // namespace tandem::job
 
 #endif  // TANDEM_JOB_ROW_SHAPE_H_

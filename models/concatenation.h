@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace tandem {
+namespace tandem::models {
 
 // Copies `parts` ([B, w_i] each) into the columns of `whole`, from column `begin` on. Returns the
 // column after the last one.
@@ -28,6 +28,6 @@ inline void CopyFromColumns(const at::Tensor& whole, int64_t begin,
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_CONCATENATION_H_

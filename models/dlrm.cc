@@ -17,7 +17,7 @@
 #include "models/pair_interaction.h"
 #include "models/torch_model.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 // Fewer samples than this are not worth a thread of their own.
@@ -178,4 +178,4 @@ NewModelResult NewDlrm(const Dlrm& config, const ModelInputs& inputs, int thread
   return {std::make_unique<DlrmModel>(inputs, bottom, top, threads)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

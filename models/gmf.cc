@@ -7,7 +7,7 @@
 #include "models/models.h"
 #include "models/torch_model.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 class GmfModel final : public TorchModel {
@@ -56,4 +56,4 @@ NewModelResult NewGmf(const ModelInputs& inputs, int threads) {
   return {std::make_unique<GmfModel>(inputs, threads)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

@@ -3,7 +3,7 @@
 #include "models/model.h"
 #include "optim/initializer.h"
 
-namespace tandem {
+namespace tandem::models {
 
 void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_seed,
                     absl::Span<float> flat) {
@@ -13,8 +13,9 @@ void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_see
     // A parameter is one long row of a table of its own, so that its first values depend on its
     // name and not on what stands before it.
     const uint64_t seed = HashCombine(job_seed, HashName(parameter.name));
-    InitRow(parameter.initializer, seed, /*key=*/0, flat.subspan(parameter.offset, parameter.size));
+    optim::InitRow(parameter.initializer, seed, /*key=*/0,
+                   flat.subspan(parameter.offset, parameter.size));
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

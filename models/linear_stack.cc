@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "models/matmul.h"
 
-namespace tandem {
+namespace tandem::models {
 
 LayerInitializers NcfInitializers(int64_t in, int64_t out, bool last) {
   return {last ? LecunUniform(in) : GlorotUniform(in, out), Zeros()};
@@ -84,4 +84,4 @@ void LinearStack::Backward(const float* flat, const at::Tensor& x, const at::Ten
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "models/parameter_layout.h"
 
-namespace tandem {
+namespace tandem::models {
 
 // First values of a layer's weights and biases.
 struct LayerInitializers {
@@ -68,6 +68,6 @@ class LinearStack {
 // The first `rows` rows of `storage`, which grows to [rows, width] if it is smaller.
 at::Tensor KeptRows(int64_t rows, int64_t width, at::Device device, at::Tensor* storage);
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_LINEAR_STACK_H_

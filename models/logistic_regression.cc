@@ -7,7 +7,7 @@
 #include "models/models.h"
 #include "models/torch_model.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 // A linear model has no symmetry to break: zeros are the usual start.
@@ -47,4 +47,4 @@ NewModelResult NewLogisticRegression(const ModelInputs& inputs, int threads) {
   return {std::make_unique<LogisticRegressionModel>(inputs, threads)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

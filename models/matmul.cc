@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <dnnl.h>
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 // The same on a GPU, where there is only LibTorch's.
@@ -42,4 +42,4 @@ void AddTransposedProduct(const at::Tensor& dy, const at::Tensor& x, const at::T
   Gemm('T', 'N', x.size(0), dy, x, 1.0f, dw);
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

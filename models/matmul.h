@@ -14,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace tandem {
+namespace tandem::models {
 
 // y = x w^T: the output of a layer with weights w [out, in].
 void MultiplyTransposed(const at::Tensor& x, const at::Tensor& w, const at::Tensor& y);
@@ -25,6 +25,6 @@ void Multiply(const at::Tensor& dy, const at::Tensor& w, const at::Tensor& dx);
 // dw += dy^T x: the gradient of its weights.
 void AddTransposedProduct(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& dw);
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_MATMUL_H_

@@ -7,7 +7,7 @@
 #include "models/models.h"
 #include "models/torch_model.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 class MlpModel final : public TorchModel {
@@ -46,4 +46,4 @@ NewModelResult NewMlp(const Mlp& config, const ModelInputs& inputs, int threads)
   return {std::make_unique<MlpModel>(inputs, widths, threads)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

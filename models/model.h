@@ -19,7 +19,7 @@
 #include "data/batch.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::models {
 
 // One dense parameter: elements [offset, offset + size) of the flat buffer.
 struct ParameterInfo {
@@ -52,12 +52,12 @@ class DenseModel {
   virtual int64_t parameter_count() const = 0;  // elements of the flat buffer
 
   // Logits of a batch. `pooled[t]` belongs to table t of ModelInputs; `flat` are the parameters.
-  virtual absl::Status Forward(const Batch& batch, absl::Span<const float> flat,
+  virtual absl::Status Forward(const data::Batch& batch, absl::Span<const float> flat,
                                absl::Span<const PooledRows> pooled, absl::Span<float> logits) = 0;
 
   // The sum over samples of the binary cross-entropy, and its gradients: `flat_gradient` (every
   // element written) and `pooled_gradients[t]` (every element written). Logits are returned too.
-  virtual absl::Status ForwardBackward(const Batch& batch, absl::Span<const float> flat,
+  virtual absl::Status ForwardBackward(const data::Batch& batch, absl::Span<const float> flat,
                                        absl::Span<const PooledRows> pooled,
                                        absl::Span<float> logits, double* loss_sum,
                                        absl::Span<float> flat_gradient,
@@ -102,6 +102,6 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
 void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_seed,
                     absl::Span<float> flat);
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_MODEL_H_

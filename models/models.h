@@ -12,7 +12,7 @@
 #include "models/model.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::models {
 
 using NewModelResult = absl::StatusOr<std::unique_ptr<DenseModel>>;
 
@@ -30,6 +30,6 @@ int64_t CellFloats(const ModelInputs& inputs);
 // INVALID_ARGUMENT unless every width is between 1 and 65,536.
 absl::Status CheckWidths(absl::string_view what, absl::Span<const int> widths);
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_MODELS_H_

@@ -16,7 +16,7 @@
 #include "models/models.h"
 #include "models/torch_model.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 enum Role { kUserGmf, kItemGmf, kUserMlp, kItemMlp, kRoles };
@@ -119,4 +119,4 @@ NewModelResult NewNeuMf(const NeuMf& config, const ModelInputs& inputs, int thre
   return {std::make_unique<NeuMfModel>(inputs, table, hidden, threads)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

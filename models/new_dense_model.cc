@@ -7,7 +7,7 @@
 #include "models/models.h"
 #include "models/torch_model.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 absl::Status CheckInputs(const ModelInputs& inputs) {
@@ -85,4 +85,4 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
   return model;
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

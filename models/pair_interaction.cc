@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 // Two vectors of eight floats are worked on together. A vector type (g++ and clang) keeps the sums
@@ -90,4 +90,4 @@ void PairInteraction::Backward(int64_t begin, int64_t end,
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

@@ -13,7 +13,7 @@
 
 #include "absl/types/span.h"
 
-namespace tandem {
+namespace tandem::models {
 
 // Sample s has this vector at base + s * stride (in floats).
 template <typename T>
@@ -43,6 +43,6 @@ class PairInteraction {
   const int padded_vectors_, padded_dim_;  // rounded up to whole lanes
 };
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_PAIR_INTERACTION_H_

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 Initializer Make(Initializer::Kind kind, double scale) {
@@ -52,4 +52,4 @@ Initializer NormalOf(double deviation) { return Make(Initializer::NORMAL, deviat
 
 Initializer Zeros() { return Make(Initializer::ZERO, 0.0); }
 
-}  // namespace tandem
+}  // namespace tandem::models

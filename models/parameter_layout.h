@@ -11,7 +11,7 @@
 #include "models/model.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::models {
 
 class ParameterLayout {
  public:
@@ -41,6 +41,6 @@ Initializer LecunUniform(int64_t in);                // +-sqrt(3 / in), LeCun et
 Initializer NormalOf(double deviation);
 Initializer Zeros();
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_PARAMETER_LAYOUT_H_

@@ -14,7 +14,7 @@
 #include "base/status_macros.h"
 #include "models/linear_stack.h"
 
-namespace tandem {
+namespace tandem::models {
 namespace {
 
 constexpr int64_t kBlockSamples = 512;
@@ -68,7 +68,7 @@ double BinaryCrossEntropyOf(const at::Tensor& labels, const at::Tensor& logits,
 }  // namespace
 
 struct TorchModel::Call {
-  const Batch& batch;
+  const data::Batch& batch;
   absl::Span<const float> flat;
   absl::Span<const PooledRows> pooled;
   absl::Span<float> logits;
@@ -83,12 +83,12 @@ TorchModel::TorchModel(std::string name, const ModelInputs& inputs, int threads)
   at::set_num_threads(threads_);
 }
 
-absl::Status TorchModel::Forward(const Batch& batch, absl::Span<const float> flat,
+absl::Status TorchModel::Forward(const data::Batch& batch, absl::Span<const float> flat,
                                  absl::Span<const PooledRows> pooled, absl::Span<float> logits) {
   return Run({batch, flat, pooled, logits, nullptr, {}, {}});
 }
 
-absl::Status TorchModel::ForwardBackward(const Batch& batch, absl::Span<const float> flat,
+absl::Status TorchModel::ForwardBackward(const data::Batch& batch, absl::Span<const float> flat,
                                          absl::Span<const PooledRows> pooled,
                                          absl::Span<float> logits, double* loss_sum,
                                          absl::Span<float> flat_gradient,
@@ -245,4 +245,4 @@ void TorchModel::RunOnDevice(const Call& call) {
   View(call.flat_gradient.data(), 1, layout_.size()).copy_(device_gradient_);
 }
 
-}  // namespace tandem
+}  // namespace tandem::models

@@ -20,17 +20,17 @@
 #include "models/model.h"
 #include "models/parameter_layout.h"
 
-namespace tandem {
+namespace tandem::models {
 
 class TorchModel : public DenseModel {
  public:
   const std::vector<ParameterInfo>& parameters() const final { return layout_.parameters(); }
   int64_t parameter_count() const final { return layout_.size(); }
 
-  absl::Status Forward(const Batch& batch, absl::Span<const float> flat,
+  absl::Status Forward(const data::Batch& batch, absl::Span<const float> flat,
                        absl::Span<const PooledRows> pooled, absl::Span<float> logits) final;
 
-  absl::Status ForwardBackward(const Batch& batch, absl::Span<const float> flat,
+  absl::Status ForwardBackward(const data::Batch& batch, absl::Span<const float> flat,
                                absl::Span<const PooledRows> pooled, absl::Span<float> logits,
                                double* loss_sum, absl::Span<float> flat_gradient,
                                absl::Span<const absl::Span<float>> pooled_gradients) final;
@@ -97,6 +97,6 @@ class TorchModel : public DenseModel {
   at::Tensor device_gradient_;  // [parameters], zeros before the first batch
 };
 
-}  // namespace tandem
+}  // namespace tandem::models
 
 #endif  // TANDEM_MODELS_TORCH_MODEL_H_

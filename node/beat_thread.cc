@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 
-namespace tandem {
+namespace tandem::node {
 namespace {
 constexpr absl::Duration kInterval = absl::Seconds(1);
 constexpr absl::Duration kPoll = absl::Milliseconds(50);  // how soon a stop is seen
@@ -33,9 +33,10 @@ Beat LoopWatch::Look() {
   return beat;
 }
 
-BeatThread::BeatThread(std::function<absl::StatusOr<std::unique_ptr<Transport>>()> make_transport,
-                       std::string scheduler, EndpointId self, uint64_t incarnation,
-                       std::vector<const LoopProgress*> loops)
+BeatThread::BeatThread(
+    std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>()> make_transport,
+    std::string scheduler, EndpointId self, uint64_t incarnation,
+    std::vector<const LoopProgress*> loops)
     : make_transport_(std::move(make_transport)),
       scheduler_(std::move(scheduler)),
       self_(self),
@@ -49,11 +50,11 @@ BeatThread::~BeatThread() {
 }
 
 void BeatThread::Run() {
-  absl::StatusOr<std::unique_ptr<Transport>> transport = make_transport_();
+  absl::StatusOr<std::unique_ptr<transport::Transport>> transport = make_transport_();
   if (!transport.ok()) return;  // the scheduler will miss the beats and say so
-  PeerId peer = 0;
+  transport::PeerId peer = 0;
   absl::Time next = MonotonicNow();
-  std::vector<TransportEvent> events;
+  std::vector<transport::TransportEvent> events;
   while (!stop_.load()) {
     if (MonotonicNow() >= next) {
       next = MonotonicNow() + kInterval;
@@ -69,13 +70,13 @@ void BeatThread::Run() {
     }
     events.clear();
     (*transport)->Poll(kPoll, &events);
-    for (const TransportEvent& event : events) {
-      if (event.peer == peer && (event.kind == TransportEvent::Kind::kPeerLost ||
-                                 event.kind == TransportEvent::Kind::kPeerClosed)) {
+    for (const transport::TransportEvent& event : events) {
+      if (event.peer == peer && (event.kind == transport::TransportEvent::Kind::kPeerLost ||
+                                 event.kind == transport::TransportEvent::Kind::kPeerClosed)) {
         peer = 0;
       }
     }
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::node

@@ -19,7 +19,7 @@
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::node {
 
 // What a loop says of itself. Any thread.
 class LoopProgress {
@@ -67,7 +67,7 @@ class LoopWatch {
 class BeatThread {
  public:
   // `make_transport` is called on the new thread. Beats are marked with `self` and `incarnation`.
-  BeatThread(std::function<absl::StatusOr<std::unique_ptr<Transport>>()> make_transport,
+  BeatThread(std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>()> make_transport,
              std::string scheduler, EndpointId self, uint64_t incarnation,
              std::vector<const LoopProgress*> loops);
   // Stops and joins; within a second.
@@ -76,7 +76,7 @@ class BeatThread {
  private:
   void Run();
 
-  const std::function<absl::StatusOr<std::unique_ptr<Transport>>()> make_transport_;
+  const std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>()> make_transport_;
   const std::string scheduler_;
   const EndpointId self_;
   const uint64_t incarnation_;
@@ -85,6 +85,6 @@ class BeatThread {
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_BEAT_THREAD_H_

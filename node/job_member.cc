@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::node {
 namespace {
 
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
@@ -45,7 +45,7 @@ NodeLink::Options LinkOptions(const JobMember::Options& options) {
 
 }  // namespace
 
-JobMember::JobMember(Transport& transport, Options options)
+JobMember::JobMember(transport::Transport& transport, Options options)
     : transport_(transport),
       options_(std::move(options)),
       self_(FirstName(options_.role, options_.index)),
@@ -64,7 +64,7 @@ absl::Status JobMember::Start() {
   return absl::OkStatus();
 }
 
-void JobMember::OnEvent(absl::Time now, const TransportEvent& event) {
+void JobMember::OnEvent(absl::Time now, const transport::TransportEvent& event) {
   link_.OnEvent(now, event, &inbox_);
 }
 
@@ -97,9 +97,9 @@ absl::StatusOr<int> JobMember::FindSelf(const View& view) {
 
 absl::Status JobMember::Fail(absl::Status why) {
   link_.ReportFailure(why);
-  std::vector<TransportEvent> events;
+  std::vector<transport::TransportEvent> events;
   transport_.Poll(kReportLeaves, &events);
   return why;
 }
 
-}  // namespace tandem
+}  // namespace tandem::node

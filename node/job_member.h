@@ -31,10 +31,11 @@
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::node {
 
 // Makes an endpoint of this process.
-using MakeTransport = std::function<absl::StatusOr<std::unique_ptr<Transport>>(EndpointId self)>;
+using MakeTransport =
+    std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>(EndpointId self)>;
 
 class JobMember {
  public:
@@ -53,13 +54,13 @@ class JobMember {
   };
 
   // `transport` outlives the member.
-  JobMember(Transport& transport, Options options);
+  JobMember(transport::Transport& transport, Options options);
 
   // INVALID_ARGUMENT if the scheduler's address is malformed.
   absl::Status Start();
 
   // For every event of the transport.
-  void OnEvent(absl::Time now, const TransportEvent& event);
+  void OnEvent(absl::Time now, const transport::TransportEvent& event);
 
   // At least every 100 ms. Not OK when this process must end: the job has failed (who and why, as
   // the scheduler says), the scheduler is gone, or a signal came, of which the scheduler has been told;
@@ -79,7 +80,7 @@ class JobMember {
   LoopProgress& progress() { return progress_; }  // the loop's that calls this object
 
  private:
-  Transport& transport_;
+  transport::Transport& transport_;
   const Options options_;
   EndpointId self_;
   bool in_view_ = false;
@@ -91,6 +92,6 @@ class JobMember {
   std::unique_ptr<BeatThread> beats_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_JOB_MEMBER_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::node {
 namespace {
 
 spdlog::string_view_t View(absl::string_view text) { return {text.data(), text.size()}; }
@@ -22,4 +22,4 @@ void Log::Info(absl::string_view line) const { logger_->log(spdlog::level::info,
 void Log::Warning(absl::string_view line) const { logger_->log(spdlog::level::warn, View(line)); }
 void Log::Error(absl::string_view line) const { logger_->log(spdlog::level::err, View(line)); }
 
-}  // namespace tandem
+}  // namespace tandem::node

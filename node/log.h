@@ -17,7 +17,7 @@ namespace spdlog {
 class logger;
 }
 
-namespace tandem {
+namespace tandem::node {
 
 class Log {
  public:
@@ -33,6 +33,6 @@ class Log {
   std::shared_ptr<spdlog::logger> logger_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_LOG_H_

@@ -13,7 +13,7 @@
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::node {
 namespace {
 
 // tcp://HOST:PORT; of ipc:// neither.
@@ -77,4 +77,4 @@ absl::Status CheckAddresses(const RoleFlags& flags) {
   return Resolve("--scheduler", scheduler, 0).status();
 }
 
-}  // namespace tandem
+}  // namespace tandem::node

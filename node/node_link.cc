@@ -4,11 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::node {
 
 absl::Status NodeLink::Start(absl::Time now) {
   unheard_since_ = now;
-  absl::StatusOr<PeerId> peer = transport_.Connect(options_.scheduler);
+  absl::StatusOr<transport::PeerId> peer = transport_.Connect(options_.scheduler);
   if (!peer.ok()) return peer.status();
   peer_ = *peer;
   OnTick(now);
@@ -16,25 +16,26 @@ absl::Status NodeLink::Start(absl::Time now) {
 }
 
 void NodeLink::Connect(absl::Time now) {
-  absl::StatusOr<PeerId> peer = transport_.Connect(options_.scheduler);
+  absl::StatusOr<transport::PeerId> peer = transport_.Connect(options_.scheduler);
   if (!peer.ok()) return;
   peer_ = *peer;
   next_register_ = now;  // say who we are on the new connection
 }
 
-void NodeLink::OnEvent(absl::Time now, const TransportEvent& event, std::vector<Control>* inbox) {
+void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
+                       std::vector<Control>* inbox) {
   if (event.peer != peer_ || peer_ == 0) return;
-  if (event.kind == TransportEvent::Kind::kPeerLost) {
+  if (event.kind == transport::TransportEvent::Kind::kPeerLost) {
     peer_ = 0;
     unheard_since_ = std::min(unheard_since_, now);
     next_register_ = now + options_.retry;
     return;
   }
-  if (event.kind == TransportEvent::Kind::kPeerClosed) {
+  if (event.kind == transport::TransportEvent::Kind::kPeerClosed) {
     if (failure_.ok()) failure_ = absl::UnavailableError("scheduler: closed the connection");
     return;
   }
-  if (event.kind != TransportEvent::Kind::kFrame) return;
+  if (event.kind != transport::TransportEvent::Kind::kFrame) return;
   unheard_since_ = absl::InfiniteFuture();
   absl::StatusOr<Control> control = event.frame.ParseControl();
   if (!control.ok()) return;
@@ -98,4 +99,4 @@ void NodeLink::ReportFailure(const absl::Status& status, EndpointId culprit) {
   Send(control);
 }
 
-}  // namespace tandem
+}  // namespace tandem::node

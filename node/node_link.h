@@ -13,7 +13,7 @@
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::node {
 
 class NodeLink {
  public:
@@ -25,7 +25,7 @@ class NodeLink {
     absl::Duration lost_after = absl::Seconds(8);  // without a connection: the scheduler is dead
   };
 
-  NodeLink(Transport& transport, const Options& options)
+  NodeLink(transport::Transport& transport, const Options& options)
       : transport_(transport), options_(options) {}
 
   // INVALID_ARGUMENT if the address is malformed.
@@ -33,7 +33,7 @@ class NodeLink {
 
   // Call for every event of the transport. Control messages of the scheduler are appended to
   // `inbox`, except Failure, which ends up in failure().
-  void OnEvent(absl::Time now, const TransportEvent& event, std::vector<Control>* inbox);
+  void OnEvent(absl::Time now, const transport::TransportEvent& event, std::vector<Control>* inbox);
   void OnTick(absl::Time now);
 
   void Send(const Control& control);
@@ -58,9 +58,9 @@ class NodeLink {
  private:
   void Connect(absl::Time now);
 
-  Transport& transport_;
+  transport::Transport& transport_;
   Options options_;
-  PeerId peer_ = 0;
+  transport::PeerId peer_ = 0;
   bool have_name_ = false;  // a view said who this node is
   absl::Time next_register_ = absl::InfinitePast();
   // Since when there is no connection that the scheduler has been heard on; infinite: there is one.
@@ -68,6 +68,6 @@ class NodeLink {
   absl::Status failure_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_NODE_LINK_H_

@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "node/transport_choice.h"
 
-namespace tandem {
+namespace tandem::node {
 namespace {
 
 std::atomic<bool> stop_signal{false};
@@ -33,8 +33,8 @@ void Install(int signal, void (*handler)(int)) {
 
 }  // namespace
 
-absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts) {
-  Overrides overrides;
+absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& texts) {
+  job::Overrides overrides;
   for (const std::string& text : texts) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -46,10 +46,10 @@ absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts) 
   return overrides;
 }
 
-absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags) {
-  TANDEM_ASSIGN_OR_RETURN(const Overrides overrides, ParseOverrides(flags.set));
-  TANDEM_ASSIGN_OR_RETURN(const Job job, ReadJobFile(flags.job, overrides));
-  absl::StatusOr<JobPlan> plan = Resolve(job);
+absl::StatusOr<job::JobPlan> PlanOf(const RoleFlags& flags) {
+  TANDEM_ASSIGN_OR_RETURN(const job::Overrides overrides, ParseOverrides(flags.set));
+  TANDEM_ASSIGN_OR_RETURN(const Job job, job::ReadJobFile(flags.job, overrides));
+  absl::StatusOr<job::JobPlan> plan = job::Resolve(job);
   if (!plan.ok()) {
     return absl::Status(plan.status().code(),
                         absl::StrCat(flags.job, ": ", plan.status().message()));
@@ -64,7 +64,7 @@ uint64_t NewIncarnation() {
 }
 
 JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
-                            std::shared_ptr<PathLog> paths) {
+                            std::shared_ptr<transport::PathLog> paths) {
   JobMember::Options member;
   member.index = flags.index;
   member.incarnation = NewIncarnation();
@@ -102,4 +102,4 @@ int Finish(const char* program, const absl::Status& status) {
   return kExitFailed;
 }
 
-}  // namespace tandem
+}  // namespace tandem::node

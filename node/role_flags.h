@@ -15,7 +15,7 @@
 #include "node/job_member.h"
 #include "transport/path_log.h"
 
-namespace tandem {
+namespace tandem::node {
 
 // Exit codes of all programs.
 inline constexpr int kExitOk = 0;
@@ -34,10 +34,10 @@ struct RoleFlags {
 };
 
 // "path=value" texts as the job parser wants them; INVALID_ARGUMENT names a text without '='.
-absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
+absl::StatusOr<job::Overrides> ParseOverrides(const std::vector<std::string>& texts);
 
 // Reads, overrides and resolves the job.
-absl::StatusOr<JobPlan> PlanOf(const RoleFlags& flags);
+absl::StatusOr<job::JobPlan> PlanOf(const RoleFlags& flags);
 
 // A number no other process has: from the system's entropy, not from the job's seed.
 uint64_t NewIncarnation();
@@ -45,7 +45,7 @@ uint64_t NewIncarnation();
 // What its flags say of this process's part in the job: all but what its shell adds. `paths`
 // learns how its endpoints reach others.
 JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
-                            std::shared_ptr<PathLog> paths);
+                            std::shared_ptr<transport::PathLog> paths);
 
 // Set by SIGINT and SIGTERM from the first call on. The only state that a program keeps outside its
 // objects: signal handlers can reach nothing else.
@@ -60,6 +60,6 @@ const std::atomic<int>* SaveSignals();
 // Prints "PROGRAM: message" on one line to stderr and returns the exit code for the status.
 int Finish(const char* program, const absl::Status& status);
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_ROLE_FLAGS_H_

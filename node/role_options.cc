@@ -8,7 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
-namespace tandem {
+namespace tandem::node {
 namespace {
 
 // "tandem run", if that is what was asked.
@@ -60,4 +60,4 @@ bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::node

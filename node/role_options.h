@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "node/role_flags.h"
 
-namespace tandem {
+namespace tandem::node {
 
 // One value a flag, so that `--set a=1 job.textproto` does not swallow the job.
 inline void AddSetFlag(CLI::App* app, std::vector<std::string>* set) {
@@ -64,6 +64,6 @@ inline void AddMemberFlags(CLI::App* app, RoleFlags* flags) {
 // Parses; on failure prints one line, on --help the help. True if the program should go on.
 bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code);
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_ROLE_OPTIONS_H_

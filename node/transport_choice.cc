@@ -10,7 +10,7 @@
 #include "transport/shm_transport.h"
 #include "transport/zmq_transport.h"
 
-namespace tandem {
+namespace tandem::node {
 namespace {
 
 // All that matters has been answered when a role ends, and its peers may be gone by then: frames
@@ -24,9 +24,9 @@ constexpr int kReaders = 64;
 
 constexpr char kShmName[] = "shared memory", kRdmaName[] = "RDMA", kZmqName[] = "ZeroMQ";
 
-ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation) {
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(flags.io_threads);
+transport::ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation) {
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(flags.io_threads);
   options.bind = flags.bind;
   options.advertised_host = flags.advertise;
   options.incarnation = incarnation;
@@ -34,46 +34,50 @@ ZmqOptions ZmqOptionsOf(const RoleFlags& flags, uint64_t incarnation) {
   return options;
 }
 
-absl::StatusOr<TransportWay> ShmWay() {
-  ShmOptions options;
+absl::StatusOr<transport::TransportWay> ShmWay() {
+  transport::ShmOptions options;
   options.connect_retry = absl::ZeroDuration();  // an address is given out by one who listens
-  TANDEM_ASSIGN_OR_RETURN(auto transport, NewShmTransport(options));
-  return TransportWay{kShmName, {"shm:"}, std::move(transport)};
+  TANDEM_ASSIGN_OR_RETURN(auto transport, transport::NewShmTransport(options));
+  return transport::TransportWay{kShmName, {"shm:"}, std::move(transport)};
 }
 
-absl::StatusOr<TransportWay> RdmaWay(std::shared_ptr<RdmaContext> context, int most_peers) {
-  RdmaOptions options;
+absl::StatusOr<transport::TransportWay> RdmaWay(std::shared_ptr<rdma::RdmaContext> context,
+                                                int most_peers) {
+  rdma::RdmaOptions options;
   options.min_peers = most_peers;
   options.max_peers = most_peers + kReaders;
   options.context = std::move(context);
   options.linger = kRoleLinger;
-  TANDEM_ASSIGN_OR_RETURN(auto transport, NewRdmaTransport(options));
-  return TransportWay{kRdmaName, {"rdma://"}, std::move(transport)};
+  TANDEM_ASSIGN_OR_RETURN(auto transport, rdma::NewRdmaTransport(options));
+  return transport::TransportWay{kRdmaName, {"rdma://"}, std::move(transport)};
 }
 
-absl::StatusOr<TransportWay> ZmqWay(const ZmqOptions& options) {
-  TANDEM_ASSIGN_OR_RETURN(auto transport, NewZmqTransport(options));
-  return TransportWay{kZmqName, {"tcp://", "ipc://"}, std::move(transport), kZmqEvery};
+absl::StatusOr<transport::TransportWay> ZmqWay(const transport::ZmqOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(auto transport, transport::NewZmqTransport(options));
+  return transport::TransportWay{kZmqName, {"tcp://", "ipc://"}, std::move(transport), kZmqEvery};
 }
 
 // What the endpoints of a process have in common.
 struct Shared {
   Cluster::Transport wanted;
   int most_peers = 1;
-  ZmqOptions zmq;
-  absl::StatusOr<std::shared_ptr<RdmaContext>> rdma = absl::UnavailableError("not wanted");
-  std::shared_ptr<PathLog> paths;
+  transport::ZmqOptions zmq;
+  absl::StatusOr<std::shared_ptr<rdma::RdmaContext>> rdma = absl::UnavailableError("not wanted");
+  std::shared_ptr<transport::PathLog> paths;
 };
 
-absl::StatusOr<std::unique_ptr<Transport>> NewEndpoint(const Shared& shared, EndpointId self) {
-  ZmqOptions zmq = shared.zmq;
+absl::StatusOr<std::unique_ptr<transport::Transport>> NewEndpoint(const Shared& shared,
+                                                                  EndpointId self) {
+  transport::ZmqOptions zmq = shared.zmq;
   zmq.self = self;
-  if (shared.wanted == Cluster::ZMQ) return NewZmqTransport(zmq);
+  if (shared.wanted == Cluster::ZMQ) return transport::NewZmqTransport(zmq);
   const bool automatic = shared.wanted != Cluster::SHM && shared.wanted != Cluster::RDMA;
-  MultiOptions options;
-  options.on_path = [paths = shared.paths](const PathChoice& choice) { paths->Add(choice); };
+  transport::MultiOptions options;
+  options.on_path = [paths = shared.paths](const transport::PathChoice& choice) {
+    paths->Add(choice);
+  };
   if (shared.wanted == Cluster::SHM || automatic) {
-    absl::StatusOr<TransportWay> way = ShmWay();
+    absl::StatusOr<transport::TransportWay> way = ShmWay();
     if (!way.ok() && !automatic) return way.status();
     if (way.ok()) options.ways.push_back(*std::move(way));
     if (!automatic) options.forced = kShmName;
@@ -83,13 +87,13 @@ absl::StatusOr<std::unique_ptr<Transport>> NewEndpoint(const Shared& shared, End
     options.forced = kRdmaName;
   }
   if (shared.rdma.ok()) {
-    absl::StatusOr<TransportWay> way = RdmaWay(*shared.rdma, shared.most_peers);
+    absl::StatusOr<transport::TransportWay> way = RdmaWay(*shared.rdma, shared.most_peers);
     if (!way.ok() && !automatic) return way.status();
     if (way.ok()) options.ways.push_back(*std::move(way));
   }
-  TANDEM_ASSIGN_OR_RETURN(TransportWay network, ZmqWay(zmq));
+  TANDEM_ASSIGN_OR_RETURN(transport::TransportWay network, ZmqWay(zmq));
   options.ways.push_back(std::move(network));
-  return NewMultiTransport(std::move(options));
+  return transport::NewMultiTransport(std::move(options));
 }
 
 }  // namespace
@@ -100,7 +104,7 @@ int MostPeers(const Cluster& cluster) {
 
 absl::Status CheckTransport(const Cluster& cluster) {
   if (cluster.transport() != Cluster::RDMA) return absl::OkStatus();
-  absl::StatusOr<std::shared_ptr<RdmaContext>> context = RdmaContext::New();
+  absl::StatusOr<std::shared_ptr<rdma::RdmaContext>> context = rdma::RdmaContext::New();
   const absl::Status made =
       context.ok() ? RdmaWay(*std::move(context), MostPeers(cluster)).status() : context.status();
   if (made.ok()) return made;
@@ -108,15 +112,15 @@ absl::Status CheckTransport(const Cluster& cluster) {
 }
 
 MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
-                              std::shared_ptr<PathLog> paths) {
+                              std::shared_ptr<transport::PathLog> paths) {
   const Cluster::Transport wanted = cluster.transport();
   auto shared = std::make_shared<Shared>();
   shared->wanted = wanted;
   shared->most_peers = MostPeers(cluster);
   shared->zmq = ZmqOptionsOf(flags, incarnation);
   shared->paths = std::move(paths);
-  if (wanted != Cluster::ZMQ && wanted != Cluster::SHM) shared->rdma = RdmaContext::New();
+  if (wanted != Cluster::ZMQ && wanted != Cluster::SHM) shared->rdma = rdma::RdmaContext::New();
   return [shared](EndpointId self) { return NewEndpoint(*shared, self); };
 }
 
-}  // namespace tandem
+}  // namespace tandem::node

@@ -16,11 +16,11 @@
 #include "proto/job.pb.h"
 #include "transport/path_log.h"
 
-namespace tandem {
+namespace tandem::node {
 
 // Makes endpoints of one process of such a cluster; `paths` learns how they reach others.
 MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
-                              std::shared_ptr<PathLog> paths);
+                              std::shared_ptr<transport::PathLog> paths);
 
 // Refuses a job that forces a way that this host does not have: no device, or one whose queues are too
 // small for all of its peers. Makes an endpoint to find out.
@@ -30,6 +30,6 @@ absl::Status CheckTransport(const Cluster& cluster);
 // them) and all workers (evaluations are gathered).
 int MostPeers(const Cluster& cluster);
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_TRANSPORT_CHOICE_H_

@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 
-namespace tandem {
+namespace tandem::node {
 
 template <typename Item>
 class WorkThread {
@@ -60,6 +60,6 @@ class WorkThread {
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::node
 
 #endif  // TANDEM_NODE_WORK_THREAD_H_

@@ -5,7 +5,7 @@
 
 #include "optim/kinds.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 class Adagrad final : public RowOptimizer {
@@ -42,4 +42,4 @@ std::unique_ptr<RowOptimizer> NewAdagrad(const OptimizerSettings& settings) {
   return std::make_unique<Adagrad>(settings);
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

@@ -11,7 +11,7 @@
 
 #include "optim/kinds.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 // What step t multiplies with: computed once, because a power costs more than the rest of a row.
@@ -79,4 +79,4 @@ std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings) {
   return std::make_unique<Adam>(settings);
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

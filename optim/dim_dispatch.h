@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-namespace tandem {
+namespace tandem::optim {
 
 // Calls body(d), where d is a compile-time constant for the usual row lengths and a plain int for
 // the others. The body must do the same arithmetic for both.
@@ -24,6 +24,6 @@ inline void DispatchDim(int dim, Body body) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim
 
 #endif  // TANDEM_OPTIM_DIM_DISPATCH_H_

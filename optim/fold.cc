@@ -1,6 +1,6 @@
 #include "optim/fold.h"
 
-namespace tandem {
+namespace tandem::optim {
 
 void FoldAdd(float* sum, const float* x, size_t n) {
   for (size_t i = 0; i < n; ++i) sum[i] += x[i];
@@ -10,4 +10,4 @@ float FoldFactor(double sum_of_n) {
   return sum_of_n == 0 ? 0.0f : static_cast<float>(1.0 / sum_of_n);
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

@@ -12,7 +12,7 @@
 
 #include <cstddef>
 
-namespace tandem {
+namespace tandem::optim {
 
 // sum[i] += x[i] for i in [0, n). The pointers do not overlap.
 void FoldAdd(float* sum, const float* x, size_t n);
@@ -20,6 +20,6 @@ void FoldAdd(float* sum, const float* x, size_t n);
 // 1 / sum_of_n as every caller computes it; 0 if sum_of_n is 0.
 float FoldFactor(double sum_of_n);
 
-}  // namespace tandem
+}  // namespace tandem::optim
 
 #endif  // TANDEM_OPTIM_FOLD_H_

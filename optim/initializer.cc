@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 // 2u - 1 for u uniform in [0, 1) with 24 bits: exact in float, in [-1, 1).
@@ -44,4 +44,4 @@ void InitRow(const Initializer& config, uint64_t seed, uint64_t key, absl::Span<
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

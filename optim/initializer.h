@@ -8,12 +8,12 @@
 #include "absl/types/span.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::optim {
 
 // Fills `row` with the first values of `key`. `seed` already mixes the job's seed and the name.
 // A default config (INITIALIZER_UNSPECIFIED) means UNIFORM with scale 1/sqrt(row.size()).
 void InitRow(const Initializer& config, uint64_t seed, uint64_t key, absl::Span<float> row);
 
-}  // namespace tandem
+}  // namespace tandem::optim
 
 #endif  // TANDEM_OPTIM_INITIALIZER_H_

@@ -7,7 +7,7 @@
 #include "optim/optimizer.h"
 #include "optim/row_update.h"
 
-namespace tandem {
+namespace tandem::optim {
 
 // A checked Optimizer message with its defaults filled in, in the precision of the arithmetic.
 struct OptimizerSettings {
@@ -28,6 +28,6 @@ std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings);
 // Stands for one that a program applies itself: has a name and no slots. Apply is never called.
 std::unique_ptr<RowOptimizer> NewProgramOptimizer();
 
-}  // namespace tandem
+}  // namespace tandem::optim
 
 #endif  // TANDEM_OPTIM_KINDS_H_

@@ -4,7 +4,7 @@
 
 #include "optim/kinds.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 class Momentum final : public RowOptimizer {
@@ -40,4 +40,4 @@ std::unique_ptr<RowOptimizer> NewMomentum(const OptimizerSettings& settings) {
   return std::make_unique<Momentum>(settings);
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

@@ -6,7 +6,7 @@
 #include "base/status_macros.h"
 #include "optim/kinds.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 absl::Status OutOfRange(absl::string_view name, double value, absl::string_view want) {
@@ -80,4 +80,4 @@ absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& c
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::optim {
 
 class RowOptimizer {
  public:
@@ -42,6 +42,6 @@ class RowOptimizer {
 // proto/job.proto states; the learning rate has none and must be given.
 absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config);
 
-}  // namespace tandem
+}  // namespace tandem::optim
 
 #endif  // TANDEM_OPTIM_OPTIMIZER_H_

@@ -2,7 +2,7 @@
 #include "base/check.h"
 #include "optim/kinds.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 class ProgramOptimizer final : public RowOptimizer {
@@ -21,4 +21,4 @@ class ProgramOptimizer final : public RowOptimizer {
 
 std::unique_ptr<RowOptimizer> NewProgramOptimizer() { return std::make_unique<ProgramOptimizer>(); }
 
-}  // namespace tandem
+}  // namespace tandem::optim

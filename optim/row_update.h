@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "optim/dim_dispatch.h"
 
-namespace tandem {
+namespace tandem::optim {
 
 // Sum of term(j) over j in [0, n). Lane l of eight adds the terms j = l mod 8 in order of j; then
 // lanes are added in pairs: l and l + 4, l and l + 2, 0 and 1.
@@ -76,6 +76,6 @@ inline void UpdateRows(const GradientRule& rule, int dim, float scale,
   });
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim
 
 #endif  // TANDEM_OPTIM_ROW_UPDATE_H_

@@ -4,7 +4,7 @@
 
 #include "optim/kinds.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 class RowwiseAdagrad final : public RowOptimizer {
@@ -44,4 +44,4 @@ std::unique_ptr<RowOptimizer> NewRowwiseAdagrad(const OptimizerSettings& setting
   return std::make_unique<RowwiseAdagrad>(settings);
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

@@ -1,7 +1,7 @@
 // Stochastic gradient descent: w -= rate * g. No slots.
 #include "optim/kinds.h"
 
-namespace tandem {
+namespace tandem::optim {
 namespace {
 
 class Sgd final : public RowOptimizer {
@@ -31,4 +31,4 @@ std::unique_ptr<RowOptimizer> NewSgd(const OptimizerSettings& settings) {
   return std::make_unique<Sgd>(settings);
 }
 
-}  // namespace tandem
+}  // namespace tandem::optim

@@ -7,7 +7,7 @@
 #include "policies/kinds.h"
 #include "policies/on_arrival.h"
 
-namespace tandem {
+namespace tandem::policies {
 namespace {
 
 class Asp final : public OnArrivalPolicy {
@@ -52,4 +52,4 @@ std::unique_ptr<UpdatePolicy> NewSsp(const Policy& config, int workers) {
   return std::make_unique<Ssp>(config.bound(), AsyncScale(config, workers));
 }
 
-}  // namespace tandem
+}  // namespace tandem::policies

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "policies/kinds.h"
 
-namespace tandem {
+namespace tandem::policies {
 namespace {
 
 class BackupWorkers final : public UpdatePolicy {
@@ -53,4 +53,4 @@ std::unique_ptr<UpdatePolicy> NewBackupWorkers(const Policy& config, int workers
   return std::make_unique<BackupWorkers>(workers, config.backups());
 }
 
-}  // namespace tandem
+}  // namespace tandem::policies

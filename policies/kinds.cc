@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::policies {
 namespace {
 
 constexpr PolicyKind kKinds[] = {
@@ -47,4 +47,4 @@ absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& conf
       absl::StrCat("policy kind ", static_cast<int>(config.kind()), " is not resolved"));
 }
 
-}  // namespace tandem
+}  // namespace tandem::policies

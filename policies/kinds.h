@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "policies/policy.h"
 
-namespace tandem {
+namespace tandem::policies {
 
 // Fields of Policy that some kinds take and others refuse.
 enum PolicyKnob : unsigned {
@@ -38,6 +38,6 @@ std::unique_ptr<UpdatePolicy> NewStalenessAware(const Policy& config, int worker
 // 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).
 float AsyncScale(const Policy& config, int workers);
 
-}  // namespace tandem
+}  // namespace tandem::policies
 
 #endif  // TANDEM_POLICIES_KINDS_H_

@@ -5,7 +5,7 @@
 
 #include "policies/policy.h"
 
-namespace tandem {
+namespace tandem::policies {
 
 class OnArrivalPolicy : public UpdatePolicy {
  public:
@@ -26,6 +26,6 @@ class OnArrivalPolicy : public UpdatePolicy {
   const float scale_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::policies
 
 #endif  // TANDEM_POLICIES_ON_ARRIVAL_H_

@@ -26,7 +26,7 @@
 #include "policies/properties.h"
 #include "proto/job.pb.h"
 
-namespace tandem {
+namespace tandem::policies {
 
 // The clock of a worker that has run out of data this epoch: it holds nobody back.
 inline constexpr int64_t kInfiniteClock = std::numeric_limits<int64_t>::max();
@@ -122,6 +122,6 @@ class UpdatePolicy {
 // `config` must be resolved: kind set, and the knobs that the kind needs.
 absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& config, int workers);
 
-}  // namespace tandem
+}  // namespace tandem::policies
 
 #endif  // TANDEM_POLICIES_POLICY_H_

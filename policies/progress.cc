@@ -2,7 +2,7 @@
 
 #include "policies/policy.h"
 
-namespace tandem {
+namespace tandem::policies {
 
 int64_t RangeProgress::MinClock() const {
   int64_t smallest = kInfiniteClock;
@@ -42,4 +42,4 @@ int RangeProgress::Slowest() const {
   return slowest;
 }
 
-}  // namespace tandem
+}  // namespace tandem::policies

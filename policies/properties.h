@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace tandem {
+namespace tandem::policies {
 
 inline constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max();
 
@@ -32,6 +32,6 @@ struct Properties {
   bool rows_as_read = false;  // its ranges remember each row as the worker read it
 };
 
-}  // namespace tandem
+}  // namespace tandem::policies
 
 #endif  // TANDEM_POLICIES_PROPERTIES_H_

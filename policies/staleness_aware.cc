@@ -6,7 +6,7 @@
 #include "policies/kinds.h"
 #include "policies/on_arrival.h"
 
-namespace tandem {
+namespace tandem::policies {
 namespace {
 
 class StalenessAware final : public OnArrivalPolicy {
@@ -30,4 +30,4 @@ std::unique_ptr<UpdatePolicy> NewStalenessAware(const Policy& config, int worker
   return std::make_unique<StalenessAware>(AsyncScale(config, workers));
 }
 
-}  // namespace tandem
+}  // namespace tandem::policies

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "policies/kinds.h"
 
-namespace tandem {
+namespace tandem::policies {
 namespace {
 
 class Synchronous final : public UpdatePolicy {
@@ -53,4 +53,4 @@ std::unique_ptr<UpdatePolicy> NewFixedDelay(const Policy& config, int) {
                                        config.delay());
 }
 
-}  // namespace tandem
+}  // namespace tandem::policies

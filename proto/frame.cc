@@ -101,8 +101,7 @@ Frame Assemble(Buffer part0, Buffer keys, Buffer values) {
   Frame frame;
   frame.parts = !values.empty() ? 3 : !keys.empty() ? 2 : 1;
   part0.mutable_data()[kOffParts] = static_cast<uint8_t>(frame.parts);
-  Store<uint64_t>(part0.mutable_data() + kOffChecksum,
-                  Checksum({part0.data(), part0.size()}));
+  Store<uint64_t>(part0.mutable_data() + kOffChecksum, Checksum({part0.data(), part0.size()}));
   frame.part[0] = std::move(part0);
   frame.part[1] = std::move(keys);
   frame.part[2] = std::move(values);
@@ -139,20 +138,24 @@ absl::StatusOr<Control> ParsedFrame::ParseControl() const {
   const google::protobuf::LogSilencer silent;
   Control control;
   if (!control.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "control frame from ", header.sender.DebugString(), ": ", body.size(),
-        " bytes that are not a Control message"));
+    return absl::InvalidArgumentError(absl::StrCat("control frame from ",
+                                                   header.sender.DebugString(), ": ", body.size(),
+                                                   " bytes that are not a Control message"));
   }
   return control;
 }
 
 std::string ParsedFrame::DebugString() const {
-  static constexpr const char* kNames[] = {"?", "PULL", "ROWS", "PUSH", "ACK", "WAITING", "SEGMENT"};
+  static constexpr const char* kNames[] = {"?",   "PULL",    "ROWS",   "PUSH",
+                                           "ACK", "WAITING", "SEGMENT"};
   const int kind = static_cast<int>(header.kind);
-  std::string out = absl::StrCat(
-      kind < 7 ? kNames[kind] : kind == 16 ? "CONTROL" : kind == 32 ? "PING" : "GOODBYE", " from ",
-      header.sender.DebugString(), " view ", header.view, " request ", header.request, " step ",
-      header.step, " group ", header.group);
+  std::string out =
+      absl::StrCat(kind < 7     ? kNames[kind]
+                   : kind == 16 ? "CONTROL"
+                   : kind == 32 ? "PING"
+                                : "GOODBYE",
+                   " from ", header.sender.DebugString(), " view ", header.view, " request ",
+                   header.request, " step ", header.step, " group ", header.group);
   if (header.first_step != header.step && header.kind == FrameKind::kPush) {
     absl::StrAppend(&out, " first_step ", header.first_step);
   }
@@ -160,8 +163,8 @@ std::string ParsedFrame::DebugString() const {
   if (header.samples != 0) absl::StrAppend(&out, " samples ", header.samples);
   for (uint32_t i = 0; i < entry_count; ++i) {
     const SliceEntry e = Entry(i);
-    absl::StrAppend(&out, "\n  range ", e.range, " rows ", e.rows, " version ", e.version, " clock ",
-                    e.clock, " status ", static_cast<int>(e.status));
+    absl::StrAppend(&out, "\n  range ", e.range, " rows ", e.rows, " version ", e.version,
+                    " clock ", e.clock, " status ", static_cast<int>(e.status));
   }
   return out;
 }
@@ -191,8 +194,8 @@ Frame EncodeControlFrame(BufferSource& source, FrameHeader header, const Control
   const size_t bytes = control.ByteSizeLong();
   Buffer part0 = source.Alloc(kFrameHeaderBytes + bytes);
   StoreHeader(header, 0, static_cast<uint32_t>(bytes), part0.mutable_data());
-  TANDEM_CHECK(control.SerializeToArray(part0.mutable_data() + kFrameHeaderBytes,
-                                        static_cast<int>(bytes)));
+  TANDEM_CHECK(
+      control.SerializeToArray(part0.mutable_data() + kFrameHeaderBytes, static_cast<int>(bytes)));
   return Assemble(std::move(part0), Buffer(), std::move(values));
 }
 
@@ -209,8 +212,8 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   }
   const absl::Span<const uint8_t> part0(frame.part[0].data(), frame.part[0].size());
   if (part0.size() < kFrameHeaderBytes) {
-    return absl::OutOfRangeError(absl::StrCat("frame header: have ", part0.size(), " bytes, need ",
-                                              kFrameHeaderBytes));
+    return absl::OutOfRangeError(
+        absl::StrCat("frame header: have ", part0.size(), " bytes, need ", kFrameHeaderBytes));
   }
   const uint8_t* const at = part0.data();
   if (const uint32_t magic = Load<uint32_t>(at); magic != kFrameMagic) {
@@ -230,8 +233,8 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
     return absl::InvalidArgumentError(absl::StrCat("frame kind ", at[kOffKind], " is unknown"));
   }
   if (at[kOffParts] != frame.parts) {
-    return absl::InvalidArgumentError(absl::StrCat("frame of ", frame.parts,
-                                                   " parts, its header says ", at[kOffParts]));
+    return absl::InvalidArgumentError(
+        absl::StrCat("frame of ", frame.parts, " parts, its header says ", at[kOffParts]));
   }
 
   ParsedFrame parsed;
@@ -253,9 +256,9 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
   parsed.body = part0.subspan(kFrameHeaderBytes);
   if (h.kind == FrameKind::kControl) {
     if (count != parsed.body.size() || count > kMaxControlBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("control frame says ", count, " bytes of metadata, has ",
-                       parsed.body.size(), ", at most ", kMaxControlBytes));
+      return absl::InvalidArgumentError(absl::StrCat("control frame says ", count,
+                                                     " bytes of metadata, has ", parsed.body.size(),
+                                                     ", at most ", kMaxControlBytes));
     }
     parsed.frame = std::move(frame);
     return parsed;
@@ -279,9 +282,8 @@ absl::StatusOr<ParsedFrame> DecodeFrame(Frame frame) {
     }
   }
   if (SlicesHaveKeys(h.kind) && key_bytes != parsed.keys().size()) {
-    return absl::InvalidArgumentError(absl::StrCat("frame slices need ", key_bytes,
-                                                   " bytes of keys, the part has ",
-                                                   parsed.keys().size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "frame slices need ", key_bytes, " bytes of keys, the part has ", parsed.keys().size()));
   }
   if (SlicesHaveValues(h.kind) && value_bytes != parsed.values().size()) {
     return absl::InvalidArgumentError(absl::StrCat("frame slices need ", value_bytes,

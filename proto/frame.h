@@ -55,10 +55,10 @@ enum FrameFlags : uint8_t {
 // What a shard says of one range slice.
 enum class SliceStatus : uint16_t {
   kOk = 0,
-  kWrongView = 1,      // not the owner (any more, or not yet): ask again, elsewhere
-  kRefused = 2,        // malformed or against the protocol; the sender is at fault
-  kOverBudget = 3,     // held updates would pass their budget
-  kDropped = 4,        // ACK: admitted, but its step had closed; `version` is the step open now
+  kWrongView = 1,   // not the owner (any more, or not yet): ask again, elsewhere
+  kRefused = 2,     // malformed or against the protocol; the sender is at fault
+  kOverBudget = 3,  // held updates would pass their budget
+  kDropped = 4,     // ACK: admitted, but its step had closed; `version` is the step open now
 };
 
 // Fixed part of every frame.
@@ -68,17 +68,17 @@ struct FrameHeader {
   EndpointId sender;
   uint32_t view = 0;         // the newest view the sender knows
   uint64_t incarnation = 0;  // of the sender's process
-  uint64_t request = 0;      // chosen by the asker, echoed in answers; SEGMENT: offset in the stream
-  int64_t first_step = 0;    // PUSH: covers steps [first_step, step]; < step only when empty;
-                             // ROWS, ACK: the shard's minimum clock over its ranges of the group;
-                             // SEGMENT: bytes of the other direction that have been read
-  int64_t step = 0;          // PULL: the step the read is for;
-                             // SEGMENT: bytes of the other direction that have arrived
-  uint32_t group = 0;        // policy group; SEGMENT: collective group
-  uint64_t samples = 0;      // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step;
-                             // SEGMENT: as frame.md says
-  int32_t clock_gap = 0;     // PUSH: the worker's clock gap when the step started
-  int32_t in_flight = 0;     // PUSH: batches started and not yet applied, this one included
+  uint64_t request = 0;    // chosen by the asker, echoed in answers; SEGMENT: offset in the stream
+  int64_t first_step = 0;  // PUSH: covers steps [first_step, step]; < step only when empty;
+                           // ROWS, ACK: the shard's minimum clock over its ranges of the group;
+                           // SEGMENT: bytes of the other direction that have been read
+  int64_t step = 0;        // PULL: the step the read is for;
+                           // SEGMENT: bytes of the other direction that have arrived
+  uint32_t group = 0;      // policy group; SEGMENT: collective group
+  uint64_t samples = 0;    // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step;
+                           // SEGMENT: as frame.md says
+  int32_t clock_gap = 0;   // PUSH: the worker's clock gap when the step started
+  int32_t in_flight = 0;   // PUSH: batches started and not yet applied, this one included
 
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
@@ -86,11 +86,11 @@ struct FrameHeader {
 // One slice of a data frame: the keys (and values) of one range, in frame order.
 struct SliceEntry {
   uint32_t range = 0;
-  uint32_t rows = 0;          // keys of this slice
-  int64_t version = 0;        // ROWS: version read; PUSH: version the gradient came from; ACK: now
-  int64_t clock = 0;          // ROWS, ACK: smallest applied clock at the range over live workers
+  uint32_t rows = 0;    // keys of this slice
+  int64_t version = 0;  // ROWS: version read; PUSH: version the gradient came from; ACK: now
+  int64_t clock = 0;    // ROWS, ACK: smallest applied clock at the range over live workers
   SliceStatus status = SliceStatus::kOk;  // ROWS, ACK
-  uint32_t row_floats = 0;    // values per row in the values part; 0 if the slice has no values
+  uint32_t row_floats = 0;  // values per row in the values part; 0 if the slice has no values
 
   friend bool operator==(const SliceEntry&, const SliceEntry&) = default;
 };
@@ -110,9 +110,9 @@ inline constexpr size_t kSliceEntryBytes = 4 + 4 + 8 + 8 + 2 + 2 + 4;   // 32
 // A decoded frame. `keys` and `values` refer to the frame's buffers.
 struct ParsedFrame {
   FrameHeader header;
-  Frame frame;                       // keeps the bytes alive
-  absl::Span<const uint8_t> body;    // entries or Control bytes, inside part 0
-  uint32_t entry_count = 0;          // data frames
+  Frame frame;                     // keeps the bytes alive
+  absl::Span<const uint8_t> body;  // entries or Control bytes, inside part 0
+  uint32_t entry_count = 0;        // data frames
 
   SliceEntry Entry(uint32_t i) const;
   const Buffer& keys() const { return frame.part[1]; }

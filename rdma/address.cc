@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "rdma/devices.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 // The address behind an IPv4-mapped GID, which is how RoCE v2 devices show theirs.
@@ -69,4 +69,4 @@ absl::StatusOr<std::string> FirstRdmaHost() {
       "no RDMA device has an active port with an IPv4 address (name one: rdma://HOST:*)");
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 struct RdmaAddress {
   std::string host, port;  // "*": any
@@ -29,6 +29,6 @@ absl::StatusOr<RdmaSocketAddress> ResolveRdmaAddress(const RdmaAddress& address)
 // The first address of an active port of this host's devices. UNAVAILABLE: there is none.
 absl::StatusOr<std::string> FirstRdmaHost();
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_ADDRESS_H_

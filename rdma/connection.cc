@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 uint64_t Bit(int slot) { return uint64_t{1} << slot; }
@@ -421,4 +421,4 @@ absl::Status RdmaConnection::TakeBack(const RdmaMessage& message) {
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

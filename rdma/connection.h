@@ -47,13 +47,13 @@
 #include "rdma/wire.h"
 #include "transport/recycle_pool.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // What all connections of an endpoint share.
 struct RdmaShared {
   std::shared_ptr<RdmaMemory> memory;
   std::shared_ptr<RdmaWaker> waker;
-  RecyclePool<RdmaSmallBlock>* small_blocks = nullptr;
+  transport::RecyclePool<RdmaSmallBlock>* small_blocks = nullptr;
   ibv_cq* cq = nullptr;
   ibv_srq* srq = nullptr;
   RdmaHello shape;              // what this endpoint grants each peer, without address and key
@@ -174,6 +174,6 @@ class RdmaConnection {
   Fifo<Frame> in_slots_;  // of RdmaWork::kFrame: kept alive
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_CONNECTION_H_

@@ -16,7 +16,7 @@
 #include "base/status_macros.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 using Clock = RdmaPeer::Clock;
@@ -145,7 +145,7 @@ void RdmaConnector::GiveUp(RdmaPeer* peer) {
 void RdmaConnector::RetryLater(RdmaPeer* peer, absl::Status why) {
   GiveUp(peer);
   peer->why = std::move(why);
-  peer->retry_at = Clock::now() + WaitableTransport::ToClock(options_->connect_retry);
+  peer->retry_at = Clock::now() + transport::WaitableTransport::ToClock(options_->connect_retry);
   peers_->ScheduleAt(peer->retry_at);
 }
 
@@ -169,7 +169,7 @@ bool RdmaConnector::Next(Event* out) {
       continue;
     }
     if (copy.id == listener_) continue;  // the device is removed; each connection gets an event too
-    RdmaPeer* const peer = peers_->Find(reinterpret_cast<PeerId>(copy.id->context));
+    RdmaPeer* const peer = peers_->Find(reinterpret_cast<transport::PeerId>(copy.id->context));
     if (peer == nullptr) continue;
     if (peer->connected) {
       *out = {peer->id, copy.event};
@@ -279,7 +279,7 @@ absl::Status RdmaConnector::OnConnected(RdmaPeer* peer, absl::Span<const uint8_t
   peer->connection->SetPeer(theirs);
   if (peer->state == RdmaPeer::State::kConnecting) peer->state = RdmaPeer::State::kOpen;
   peer->connected = true;
-  peer->probe_at = WaitableTransport::After(options_->probe_interval);
+  peer->probe_at = transport::WaitableTransport::After(options_->probe_interval);
   peers_->ScheduleAt(peer->probe_at);
   while (!peer->pending.empty()) peer->connection->QueueFrame(peer->pending.Pop());
   if (peer->state == RdmaPeer::State::kClosing) peer->connection->QueueGoodbye();
@@ -289,9 +289,9 @@ absl::Status RdmaConnector::OnConnected(RdmaPeer* peer, absl::Span<const uint8_t
 absl::Status RdmaConnector::OnAccepted(RdmaPeer* peer) {
   peer->state = RdmaPeer::State::kOpen;
   peer->connected = true;
-  peer->probe_at = WaitableTransport::After(options_->probe_interval);
+  peer->probe_at = transport::WaitableTransport::After(options_->probe_interval);
   peers_->ScheduleAt(peer->probe_at);
   return peer->connection->Open();
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

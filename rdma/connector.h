@@ -22,7 +22,7 @@
 #include "rdma/queues.h"
 #include "rdma/rdma_transport.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 class RdmaConnector {
  public:
@@ -48,7 +48,7 @@ class RdmaConnector {
   // Handles what has come for connections that are being made, and for the next event of one that is
   // there says which. False: there is none.
   struct Event {
-    PeerId peer = 0;
+    transport::PeerId peer = 0;
     rdma_cm_event_type type = RDMA_CM_EVENT_DISCONNECTED;
   };
   bool Next(Event* event);
@@ -84,6 +84,6 @@ class RdmaConnector {
   rdma_cm_id* listener_ = nullptr;
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_CONNECTOR_H_

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 absl::StatusOr<std::shared_ptr<RdmaContext>> RdmaContext::New() {
   int count = 0;
@@ -67,4 +67,4 @@ void RdmaContextImpl::Run() {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

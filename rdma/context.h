@@ -19,7 +19,7 @@
 #include "rdma/memory.h"
 #include "rdma/rdma_transport.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // An endpoint that nobody uses any more but that still has something to deliver.
 class RdmaLeftover {
@@ -49,6 +49,6 @@ class RdmaContextImpl final : public RdmaContext {
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_CONTEXT_H_

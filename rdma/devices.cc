@@ -19,7 +19,7 @@
 #include <infiniband/verbs.h>
 #endif
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 const char* Name(RdmaPortState state) {
@@ -180,4 +180,4 @@ std::string DebugString(const RdmaDevice& device) {
   return out;
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

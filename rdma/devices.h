@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 enum class RdmaPortState { kDown, kInitializing, kArmed, kActive, kUnknown };
 enum class RdmaLinkLayer { kInfiniBand, kEthernet, kUnknown };
@@ -50,6 +50,6 @@ bool IsZero(const RdmaGid& gid);
 // Several lines, for people.
 std::string DebugString(const RdmaDevice& device);
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_DEVICES_H_

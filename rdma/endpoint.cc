@@ -12,7 +12,7 @@
 #include "rdma/ring.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::rdma {
 RdmaHello GrantOf(const RdmaOptions& options) {
   RdmaHello hello;
   hello.small_slots = static_cast<uint16_t>(options.small_slots);
@@ -79,17 +79,17 @@ absl::Status RdmaEndpoint::Start() {
   return connector_.Listen();
 }
 
-absl::StatusOr<PeerId> RdmaEndpoint::Connect(const std::string& text) {
+absl::StatusOr<transport::PeerId> RdmaEndpoint::Connect(const std::string& text) {
   TANDEM_ASSIGN_OR_RETURN(const RdmaAddress address, ParseRdmaAddress(text));
   if (address.host == "*" || address.port == "*") {
     return absl::InvalidArgumentError(absl::StrCat("connect ", text, ": whereto?"));
   }
   auto peer = std::make_unique<RdmaPeer>();
   TANDEM_ASSIGN_OR_RETURN(peer->to, ResolveRdmaAddress(address));
-  const PeerId id = peer->id = peers_.NewId();
+  const transport::PeerId id = peer->id = peers_.NewId();
   peer->reported = true;
   peer->address = text;
-  peer->connect_deadline = WaitableTransport::After(options_.connect_deadline);
+  peer->connect_deadline = transport::WaitableTransport::After(options_.connect_deadline);
   peer->retry_at = Clock::now();
   peers_.ScheduleAt(peer->retry_at);
   peers_.Add(std::move(peer));
@@ -98,7 +98,7 @@ absl::StatusOr<PeerId> RdmaEndpoint::Connect(const std::string& text) {
 
 // ---- sending ----
 
-absl::Status RdmaEndpoint::Send(PeerId id, Frame&& frame) {
+absl::Status RdmaEndpoint::Send(transport::PeerId id, Frame&& frame) {
   RdmaPeer* const peer = peers_.Find(id);
   if (peer == nullptr || !peer->live()) {
     return absl::NotFoundError(absl::StrCat("no peer ", id, " (any more)"));
@@ -121,13 +121,13 @@ absl::Status RdmaEndpoint::Send(PeerId id, Frame&& frame) {
   return absl::OkStatus();
 }
 
-void RdmaEndpoint::Close(PeerId id) {
+void RdmaEndpoint::Close(transport::PeerId id) {
   RdmaPeer* const peer = peers_.Find(id);
   if (peer == nullptr || !peer->live()) return;
   if (peer->state == RdmaPeer::State::kConnecting && peer->pending.empty()) return Drop(id);
   const bool connected = peer->state == RdmaPeer::State::kOpen;
   peer->state = RdmaPeer::State::kClosing;
-  peer->close_deadline = WaitableTransport::After(options_.linger);
+  peer->close_deadline = transport::WaitableTransport::After(options_.linger);
   peers_.ScheduleAt(peer->close_deadline);
   if (!connected) return;  // goodbye when it is
   peer->connection->QueueGoodbye();
@@ -174,7 +174,7 @@ void RdmaEndpoint::OnReceive(const ibv_wc& wc, RdmaPeer* peer) {
   if (absl::IsInvalidArgument(taken)) {
     peer->reported = true;
     if (peer->state == RdmaPeer::State::kOpen)
-      Emit(TransportEvent::Kind::kGarbage, peer->id, taken);
+      Emit(transport::TransportEvent::Kind::kGarbage, peer->id, taken);
   }
   peers_.Break(peer, std::move(taken));
 }
@@ -188,11 +188,11 @@ void RdmaEndpoint::Deliver(RdmaPeer* peer, RdmaDelivery* delivery) {
                                            ? std::move(delivery->why)
                                            : DecodeFrame(std::move(delivery->frame));
   if (!parsed.ok()) {
-    return Emit(TransportEvent::Kind::kGarbage, peer->id, std::move(parsed).status());
+    return Emit(transport::TransportEvent::Kind::kGarbage, peer->id, std::move(parsed).status());
   }
   ++counters_.frames_received;
   counters_.bytes_received += bytes;
-  TransportEvent& event = events_->emplace_back();
+  transport::TransportEvent& event = events_->emplace_back();
   event.peer = peer->id;
   event.frame = *std::move(parsed);
 }
@@ -201,16 +201,17 @@ void RdmaEndpoint::Deliver(RdmaPeer* peer, RdmaDelivery* delivery) {
 // that said it first disconnects once it has the answer, so that neither goodbye is cut off.
 void RdmaEndpoint::OnGoodbye(RdmaPeer* peer) {
   if (peer->state == RdmaPeer::State::kOpen) {
-    if (peer->reported) Emit(TransportEvent::Kind::kPeerClosed, peer->id, absl::OkStatus());
+    if (peer->reported)
+      Emit(transport::TransportEvent::Kind::kPeerClosed, peer->id, absl::OkStatus());
     peer->connection->QueueGoodbye();
     if (absl::Status sent = peer->connection->Pump(); !sent.ok()) return peers_.Break(peer, sent);
   }
   if (peer->state == RdmaPeer::State::kClosing) {
     // All it sent is here. What we sent is there once its device acknowledges our goodbye.
     peer->close_deadline =
-        std::min(peer->close_deadline, WaitableTransport::After(options_.goodbye_wait));
+        std::min(peer->close_deadline, transport::WaitableTransport::After(options_.goodbye_wait));
   } else {
-    peer->close_deadline = WaitableTransport::After(options_.goodbye_wait);
+    peer->close_deadline = transport::WaitableTransport::After(options_.goodbye_wait);
   }
   peer->closed_first = peer->state == RdmaPeer::State::kClosing;
   peer->state = RdmaPeer::State::kClosed;
@@ -224,8 +225,9 @@ bool RdmaEndpoint::Finished(const RdmaPeer& peer) const {
          peer.connection->goodbye_left();
 }
 
-void RdmaEndpoint::Emit(TransportEvent::Kind kind, PeerId id, absl::Status why) {
-  TransportEvent& event = events_->emplace_back();
+void RdmaEndpoint::Emit(transport::TransportEvent::Kind kind, transport::PeerId id,
+                        absl::Status why) {
+  transport::TransportEvent& event = events_->emplace_back();
   event.kind = kind;
   event.peer = id;
   event.why = std::move(why);
@@ -242,7 +244,8 @@ void RdmaEndpoint::EmitWritable() {
     }
     if (peer != nullptr) {
       peer->blocked = false;
-      if (peer->live()) Emit(TransportEvent::Kind::kWritable, peer->id, absl::OkStatus());
+      if (peer->live())
+        Emit(transport::TransportEvent::Kind::kWritable, peer->id, absl::OkStatus());
     }
     blocked_.erase(blocked_.begin() + static_cast<std::ptrdiff_t>(i));
   }
@@ -251,19 +254,19 @@ void RdmaEndpoint::EmitWritable() {
 // ---- ends ----
 
 void RdmaEndpoint::ReportGone() {
-  std::vector<PeerId>& gone = peers_.gone();
+  std::vector<transport::PeerId>& gone = peers_.gone();
   for (size_t i = 0; i < gone.size(); ++i) {
     RdmaPeer* const peer = peers_.Find(gone[i]);
     if (peer == nullptr) continue;
     const bool lost = peer->reported && (peer->state == RdmaPeer::State::kOpen ||
                                          peer->state == RdmaPeer::State::kConnecting);
-    if (lost) Emit(TransportEvent::Kind::kPeerLost, peer->id, peer->why);
+    if (lost) Emit(transport::TransportEvent::Kind::kPeerLost, peer->id, peer->why);
     Drop(peer->id);
   }
   gone.clear();
 }
 
-void RdmaEndpoint::Drop(PeerId id) {
+void RdmaEndpoint::Drop(transport::PeerId id) {
   RdmaPeer* const peer = peers_.Find(id);
   if (peer == nullptr) return;
   if (peer->connection != nullptr) peer->connection->Disconnect();
@@ -275,20 +278,20 @@ void RdmaEndpoint::Drop(PeerId id) {
 
 std::shared_ptr<RdmaContextImpl> RdmaEndpoint::Retire() {
   connector_.StopListening();
-  std::vector<PeerId> all;
+  std::vector<transport::PeerId> all;
   for (const auto& [id, peer] : peers_.all()) all.push_back(id);
-  for (const PeerId id : all) {
+  for (const transport::PeerId id : all) {
     Close(id);
     // The user never heard of peers that have only begun to connect: no goodbye is owed.
     RdmaPeer* const peer = peers_.Find(id);
     if (peer != nullptr && peer->state == RdmaPeer::State::kAccepting) Drop(id);
   }
-  leave_by_ = WaitableTransport::After(options_.linger);
+  leave_by_ = transport::WaitableTransport::After(options_.linger);
   return std::static_pointer_cast<RdmaContextImpl>(std::exchange(options_.context, nullptr));
 }
 
 bool RdmaEndpoint::GoOn() {
-  std::vector<TransportEvent> ignored;
+  std::vector<transport::TransportEvent> ignored;
   Poll(kGoOnFor, &ignored);
   return !peers_.empty() && Clock::now() < leave_by_;
 }
@@ -309,4 +312,4 @@ RdmaCounters RdmaEndpoint::rdma_counters() const {
           .refusals = memory.refusals};
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

@@ -34,7 +34,7 @@
 #include "transport/recycle_pool.h"
 #include "transport/spin.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // What an endpoint of these options grants each peer, without address and key.
 RdmaHello GrantOf(const RdmaOptions& options);
@@ -52,17 +52,18 @@ class RdmaEndpoint final : public RdmaLeftover {
   bool GoOn() override;
   bool empty() const { return peers_.empty(); }
 
-  absl::StatusOr<PeerId> Connect(const std::string& address);
-  ABSL_ATTRIBUTE_HOT absl::Status Send(PeerId id, Frame&& frame);
-  void Close(PeerId id);
-  ABSL_ATTRIBUTE_HOT void Poll(absl::Duration timeout, std::vector<TransportEvent>* events);
+  absl::StatusOr<transport::PeerId> Connect(const std::string& address);
+  ABSL_ATTRIBUTE_HOT absl::Status Send(transport::PeerId id, Frame&& frame);
+  void Close(transport::PeerId id);
+  ABSL_ATTRIBUTE_HOT void Poll(absl::Duration timeout,
+                               std::vector<transport::TransportEvent>* events);
   void Wake();
   int wait_fd() const { return epoll_fd_.get(); }
   ABSL_ATTRIBUTE_HOT bool BeginWait(Clock::time_point* until);
   ABSL_ATTRIBUTE_HOT void EndWait(bool readable);
   const std::string& address() const { return connector_.address(); }
   const std::string& device() const { return connector_.device(); }
-  TransportCounters counters() const { return counters_; }
+  transport::TransportCounters counters() const { return counters_; }
   RdmaCounters rdma_counters() const;
   Buffer Alloc(size_t bytes) { return shared_.memory->Alloc(bytes); }
 
@@ -75,12 +76,12 @@ class RdmaEndpoint final : public RdmaLeftover {
   ABSL_ATTRIBUTE_HOT void OnReceive(const ibv_wc& wc, RdmaPeer* peer);
   ABSL_ATTRIBUTE_HOT void Deliver(RdmaPeer* peer, RdmaDelivery* delivery);
   void OnGoodbye(RdmaPeer* peer);
-  void Emit(TransportEvent::Kind kind, PeerId id, absl::Status why);
+  void Emit(transport::TransportEvent::Kind kind, transport::PeerId id, absl::Status why);
   ABSL_ATTRIBUTE_HOT void EmitWritable();
 
   // Ends.
   ABSL_ATTRIBUTE_HOT void ReportGone();
-  void Drop(PeerId id);
+  void Drop(transport::PeerId id);
   bool Finished(const RdmaPeer& peer) const;
 
   // Time.
@@ -92,28 +93,29 @@ class RdmaEndpoint final : public RdmaLeftover {
   void OnManagerEvents();
 
   RdmaOptions options_;
-  const RecyclePool<RdmaSmallBlock>::Owner small_blocks_ = RecyclePool<RdmaSmallBlock>::New();
+  const transport::RecyclePool<RdmaSmallBlock>::Owner small_blocks_ =
+      transport::RecyclePool<RdmaSmallBlock>::New();
   RdmaShared shared_;
   RdmaPathCounters paths_;
   const OwnedFd epoll_fd_;
   RdmaPeers peers_;
   RdmaQueues queues_;
   RdmaConnector connector_;
-  std::vector<PeerId> blocked_;
-  std::vector<PeerId> ids_;  // scratch
+  std::vector<transport::PeerId> blocked_;
+  std::vector<transport::PeerId> ids_;  // scratch
   std::vector<RdmaDelivery> deliveries_;
-  std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
-  TransportCounters counters_;
+  std::vector<transport::TransportEvent>* events_ = nullptr;  // sink, during Poll
+  transport::TransportCounters counters_;
   uint64_t sleeps_ = 0;
   bool worked_ = false;  // something completed in this turn
   int unwatched_ = 0;    // turns since the clock was read
-  Spin spin_;
+  transport::Spin spin_;
   bool asleep_ = false;
   Clock::time_point next_look_ = Clock::time_point::min();
   Clock::time_point leave_by_ = Clock::time_point::max();  // retired: when to give up
   std::atomic<bool> wake_requested_{false};
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_ENDPOINT_H_

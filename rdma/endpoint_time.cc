@@ -10,7 +10,7 @@
 #include "rdma/ring.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 constexpr int kAllCompletions = 1 << 16;
@@ -22,10 +22,10 @@ constexpr auto kLookAround = std::chrono::milliseconds(5);
 
 }  // namespace
 
-void RdmaEndpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* events) {
+void RdmaEndpoint::Poll(absl::Duration timeout, std::vector<transport::TransportEvent>* events) {
   events_ = events;
   const size_t before = events->size();
-  const auto deadline = WaitableTransport::After(timeout);
+  const auto deadline = transport::WaitableTransport::After(timeout);
   bool timed_out = false;
   for (;;) {
     Turn();
@@ -56,7 +56,7 @@ void RdmaEndpoint::Turn() {
       peers_.Break(peer.get(), given);
     if (Finished(*peer)) ids_.push_back(id);
   }
-  for (const PeerId id : ids_) Drop(id);
+  for (const transport::PeerId id : ids_) Drop(id);
   EmitWritable();
 }
 
@@ -85,7 +85,7 @@ bool RdmaEndpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
 bool RdmaEndpoint::BeginWait(Clock::time_point* until) {
   *until = std::min(*until, peers_.next_timer());
   const auto news = [this] { return queues_.Poll() || wake_requested_.load(); };
-  if (options_.spin != SpinMode::kNever && spin_.Until(news, *until)) return false;
+  if (options_.spin != transport::SpinMode::kNever && spin_.Until(news, *until)) return false;
   shared_.waker->BeforeSleep();
   queues_.Arm();
   // Look once more: a completion may have come before the notification was armed, which then says
@@ -151,7 +151,7 @@ void RdmaEndpoint::RunTimers(Clock::time_point now) {
   peers_.ClearTimer();
   ids_.clear();
   for (const auto& [id, peer] : peers_.all()) ids_.push_back(id);
-  for (const PeerId id : ids_) {
+  for (const transport::PeerId id : ids_) {
     if (RdmaPeer* const peer = peers_.Find(id); peer != nullptr && !peer->gone) TickPeer(peer, now);
   }
 }
@@ -162,7 +162,7 @@ void RdmaEndpoint::TickPeer(RdmaPeer* peer, Clock::time_point now) {
   if (now >= peer->probe_at) {
     if (absl::Status probed = peer->connection->Probe(); !probed.ok())
       return peers_.Break(peer, probed);
-    peer->probe_at = now + WaitableTransport::ToClock(options_.probe_interval);
+    peer->probe_at = now + transport::WaitableTransport::ToClock(options_.probe_interval);
   }
   peers_.ScheduleAt(peer->probe_at);
   if (peer->connected || peer->state == RdmaPeer::State::kAccepting) return;
@@ -180,4 +180,4 @@ void RdmaEndpoint::TickPeer(RdmaPeer* peer, Clock::time_point now) {
   peers_.ScheduleAt(std::min(peer->connect_deadline, peer->retry_at));
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 template <typename T>
 class Fifo {
@@ -64,6 +64,6 @@ class Fifo {
   uint64_t popped_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_FIFO_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 constexpr size_t kReadBytes = size_t{4} << 20;  // of one read; devices bound the size of a message
@@ -15,7 +15,7 @@ constexpr size_t kReadBytes = size_t{4} << 20;  // of one read; devices bound th
 }  // namespace
 
 RdmaInbox::RdmaInbox(const Options& options, std::shared_ptr<RdmaMemory> memory,
-                     RecyclePool<RdmaSmallBlock>* small_blocks, RdmaSendQueue* queue,
+                     transport::RecyclePool<RdmaSmallBlock>* small_blocks, RdmaSendQueue* queue,
                      Fifo<RdmaControl>* control, Counters* counters)
     : options_(options),
       memory_(std::move(memory)),
@@ -181,4 +181,4 @@ void RdmaInbox::DeliverReady(std::vector<RdmaDelivery>* out) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

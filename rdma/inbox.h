@@ -27,14 +27,14 @@
 #include "rdma/wire.h"
 #include "transport/recycle_pool.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // Registered bytes for a received message of up to kBytes, which one thread takes without a lock.
 struct RdmaSmallBlock final : public BufferBlock {
   static constexpr size_t kBytes = 512;
   void Recycle() override { pool->Give(this); }
   Buffer bytes;
-  RecyclePool<RdmaSmallBlock>* pool = nullptr;
+  transport::RecyclePool<RdmaSmallBlock>* pool = nullptr;
   RdmaSmallBlock* next = nullptr;
 };
 
@@ -58,7 +58,7 @@ class RdmaInbox {
 
   // All outlive the inbox. Reads are posted to `queue`; `control` is told what has been read.
   RdmaInbox(const Options& options, std::shared_ptr<RdmaMemory> memory,
-            RecyclePool<RdmaSmallBlock>* small_blocks, RdmaSendQueue* queue,
+            transport::RecyclePool<RdmaSmallBlock>* small_blocks, RdmaSendQueue* queue,
             Fifo<RdmaControl>* control, Counters* counters);
   // Makes the ring. RESOURCE_EXHAUSTED: the system refuses to register so much.
   absl::Status Open(std::shared_ptr<RdmaWaker> waker);
@@ -115,7 +115,7 @@ class RdmaInbox {
 
   const Options options_;
   const std::shared_ptr<RdmaMemory> memory_;
-  RecyclePool<RdmaSmallBlock>* const small_blocks_;
+  transport::RecyclePool<RdmaSmallBlock>* const small_blocks_;
   RdmaSendQueue* const queue_;
   Fifo<RdmaControl>* const control_;
   Counters* const counters_;
@@ -126,6 +126,6 @@ class RdmaInbox {
   int offers_ = 0;  // arrivals that are offers
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_INBOX_H_

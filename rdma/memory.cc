@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 constexpr size_t kSlabBytes = size_t{4} << 20;
@@ -333,4 +333,4 @@ bool RdmaMemory::IsOfOtherDevice(const void* data) const { return pool_->IsOfOth
 double RdmaMemory::copy_rate() const { return pool_->copy_rate_; }
 RdmaMemoryStats RdmaMemory::stats() const { return pool_->stats(); }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

@@ -29,7 +29,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/buffer.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 struct RdmaMemoryStats {
   uint64_t registrations = 0;     // since the start
@@ -83,6 +83,6 @@ class RdmaMemory final : public BufferSource {
   std::atomic<int> other_devices_{0};  // stretches of memory registered by RegisterDmaBuf
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_MEMORY_H_

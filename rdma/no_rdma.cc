@@ -1,7 +1,7 @@
 // What takes the place of the transport where libibverbs or librdmacm was not there to build with.
 #include "rdma/rdma_transport.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 absl::Status NotBuilt() {
@@ -18,4 +18,4 @@ absl::StatusOr<std::unique_ptr<RdmaTransport>> NewRdmaTransport(const RdmaOption
   return NotBuilt();
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

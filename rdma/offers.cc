@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 constexpr size_t kInlinePart = 512;  // parts of an offered frame up to this travel in the offer
@@ -143,4 +143,4 @@ void RdmaOffers::KeyGone(uint64_t index) {
   --size_;
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

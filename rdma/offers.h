@@ -21,7 +21,7 @@
 #include "rdma/send_queue.h"
 #include "rdma/wire.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 class RdmaOffers {
  public:
@@ -76,6 +76,6 @@ class RdmaOffers {
   uint32_t next_token_ = 1;
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_OFFERS_H_

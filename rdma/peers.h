@@ -24,7 +24,7 @@
 #include "rdma/fifo.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 struct RdmaPeer {
   using Clock = std::chrono::steady_clock;
@@ -35,7 +35,7 @@ struct RdmaPeer {
     kClosing,  // we said goodbye, or will when it is connected
     kClosed,   // it said goodbye, and so have we; one side disconnects, see RdmaEndpoint::Finished
   };
-  PeerId id = 0;
+  transport::PeerId id = 0;
   State state = State::kConnecting;
   bool reported = false;  // the user knows of it
   bool blocked = false;   // a Send was refused: the user waits for kWritable
@@ -63,20 +63,20 @@ struct RdmaPeer {
 class RdmaPeers {
  public:
   using Clock = RdmaPeer::Clock;
-  using Map = absl::flat_hash_map<PeerId, std::unique_ptr<RdmaPeer>>;
+  using Map = absl::flat_hash_map<transport::PeerId, std::unique_ptr<RdmaPeer>>;
 
-  PeerId NewId() { return next_id_++; }
+  transport::PeerId NewId() { return next_id_++; }
   void Add(std::unique_ptr<RdmaPeer> peer) {
-    const PeerId id = peer->id;
+    const transport::PeerId id = peer->id;
     peers_[id] = std::move(peer);
   }
-  void Erase(PeerId id) { peers_.erase(id); }
+  void Erase(transport::PeerId id) { peers_.erase(id); }
 
   bool empty() const { return peers_.empty(); }
   size_t size() const { return peers_.size(); }
   const Map& all() const { return peers_; }
   // Null: none (any more).
-  ABSL_ATTRIBUTE_HOT RdmaPeer* Find(PeerId id) const {
+  ABSL_ATTRIBUTE_HOT RdmaPeer* Find(transport::PeerId id) const {
     const auto found = peers_.find(id);
     return found == peers_.end() ? nullptr : found->second.get();
   }
@@ -104,7 +104,7 @@ class RdmaPeers {
     peer->why = std::move(why);
     gone_.push_back(peer->id);
   }
-  std::vector<PeerId>& gone() { return gone_; }
+  std::vector<transport::PeerId>& gone() { return gone_; }
 
   // Something is due at `at`, if nothing is earlier.
   void ScheduleAt(Clock::time_point at) { next_timer_ = std::min(next_timer_, at); }
@@ -112,13 +112,13 @@ class RdmaPeers {
   void ClearTimer() { next_timer_ = Clock::time_point::max(); }
 
  private:
-  PeerId next_id_ = 1;
+  transport::PeerId next_id_ = 1;
   Map peers_;
   absl::flat_hash_map<uint32_t, RdmaPeer*> by_queue_pair_;
-  std::vector<PeerId> gone_;
+  std::vector<transport::PeerId> gone_;
   Clock::time_point next_timer_ = Clock::time_point::min();
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_PEERS_H_

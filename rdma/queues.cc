@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 constexpr unsigned kUnackedEvents = 64;  // completion events acknowledged together: it takes a lock
@@ -135,4 +135,4 @@ void RdmaQueues::Flush() {
   to_post_.clear();
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

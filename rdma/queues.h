@@ -23,7 +23,7 @@
 #include "rdma/memory.h"
 #include "rdma/rdma_transport.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // Receive buffers that are posted together.
 inline constexpr uint32_t kRdmaReceiveBatch = 16;
@@ -101,6 +101,6 @@ class RdmaQueues {
   std::vector<uint64_t> to_post_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_QUEUES_H_

@@ -9,7 +9,7 @@
 #include "rdma/endpoint.h"
 #include "rdma/wire.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 class RdmaTransportImpl final : public RdmaTransport {
@@ -29,14 +29,14 @@ class RdmaTransportImpl final : public RdmaTransport {
 
   Buffer Alloc(size_t bytes) override { return endpoint_->Alloc(bytes); }
   const std::string& address() const override { return endpoint_->address(); }
-  absl::StatusOr<PeerId> Connect(const std::string& address) override {
+  absl::StatusOr<transport::PeerId> Connect(const std::string& address) override {
     return endpoint_->Connect(address);
   }
-  absl::Status Send(PeerId id, Frame frame) override {
+  absl::Status Send(transport::PeerId id, Frame frame) override {
     return endpoint_->Send(id, std::move(frame));
   }
-  void Close(PeerId id) override { endpoint_->Close(id); }
-  void Poll(absl::Duration timeout, std::vector<TransportEvent>* events) override {
+  void Close(transport::PeerId id) override { endpoint_->Close(id); }
+  void Poll(absl::Duration timeout, std::vector<transport::TransportEvent>* events) override {
     endpoint_->Poll(timeout, events);
   }
   void Wake() override { endpoint_->Wake(); }
@@ -45,7 +45,7 @@ class RdmaTransportImpl final : public RdmaTransport {
     return endpoint_->BeginWait(until);
   }
   void EndWait(bool readable) override { endpoint_->EndWait(readable); }
-  TransportCounters counters() const override { return endpoint_->counters(); }
+  transport::TransportCounters counters() const override { return endpoint_->counters(); }
   RdmaCounters rdma_counters() const override { return endpoint_->rdma_counters(); }
   const std::string& device() const override { return endpoint_->device(); }
 
@@ -80,4 +80,4 @@ absl::StatusOr<std::unique_ptr<RdmaTransport>> NewRdmaTransport(const RdmaOption
   return transport;
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

@@ -28,7 +28,7 @@
 #include "transport/spin.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // The RDMA devices of this process, the registered memory of each, and a thread for what endpoints
 // leave behind: frames that are still under way when a transport is destroyed are sent on for up to
@@ -58,7 +58,7 @@ struct RdmaOptions {
   // An answer of the peer's device is missed after 4 us * 2^this, and given up after seven times
   // that: half a second. More where devices are emulated by a busy machine.
   int ack_timeout = 14;
-  SpinMode spin = SpinMode::kWhenCoresAreFree;
+  transport::SpinMode spin = transport::SpinMode::kWhenCoresAreFree;
   // The ring of each peer, and messages outside it.
   int small_slots = 16, large_slots = 4;
   size_t small_slot_bytes = 64 << 10, large_slot_bytes = (1 << 20) + (64 << 10);
@@ -79,7 +79,7 @@ struct RdmaCounters {
   uint64_t registrations = 0, allocations = 0, refusals = 0;
 };
 
-class RdmaTransport : public WaitableTransport {
+class RdmaTransport : public transport::WaitableTransport {
  public:
   virtual RdmaCounters rdma_counters() const = 0;
   // "rxe0 port 1, RoCE v2, MTU 4096".
@@ -92,6 +92,6 @@ class RdmaTransport : public WaitableTransport {
 // system refuses to lock so much memory.
 absl::StatusOr<std::unique_ptr<RdmaTransport>> NewRdmaTransport(const RdmaOptions& options);
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_RDMA_TRANSPORT_H_

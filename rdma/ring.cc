@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 namespace {
 
@@ -109,4 +109,4 @@ bool RdmaRing::PeerIsShort() const {
   return false;
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

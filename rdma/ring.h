@@ -20,7 +20,7 @@
 #include "rdma/memory.h"
 #include "rdma/wire.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // Ends the sleep of an endpoint's thread. Wake() may be called from any thread and makes a system
 // call only if somebody sleeps, or is about to.
@@ -91,6 +91,6 @@ class RdmaRing : public std::enable_shared_from_this<RdmaRing> {
   std::unique_ptr<Slot[]> slots_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_RING_H_

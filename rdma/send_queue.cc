@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 constexpr uint32_t kSignalEvery = 8;  // the device reports one message in so many as done
@@ -94,4 +94,4 @@ absl::Status RdmaSendQueue::PostMessage(size_t bytes, RdmaWork::Kind kind, uint6
   return Post(&request, {.kind = kind});
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

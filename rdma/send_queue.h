@@ -25,7 +25,7 @@
 #include "rdma/fifo.h"
 #include "rdma/memory.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 // What is to be sent before any frame.
 struct RdmaControl {
@@ -104,6 +104,6 @@ class RdmaSendQueue {
   uint32_t next_place_ = 0;  // of the next work request
 };
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_SEND_QUEUE_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace tandem {
+namespace tandem::rdma {
 namespace {
 
 // Little-endian hosts only, as the rest of the project (proto/frame.cc).
@@ -208,4 +208,4 @@ absl::Status RdmaViolation(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("the peer breaks the protocol: ", what));
 }
 
-}  // namespace tandem
+}  // namespace tandem::rdma

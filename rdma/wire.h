@@ -20,7 +20,7 @@
 #include "absl/types/span.h"
 #include "proto/frame.h"
 
-namespace tandem {
+namespace tandem::rdma {
 
 inline constexpr uint32_t kRdmaMagic = 0x414d4454;  // "TDMA" little-endian
 inline constexpr uint16_t kRdmaVersion = 1;
@@ -102,6 +102,6 @@ ABSL_ATTRIBUTE_HOT void EncodeRdmaHead(const RdmaMessage& message, uint8_t* out)
 ABSL_ATTRIBUTE_HOT absl::StatusOr<RdmaMessage> DecodeRdmaMessage(absl::Span<const uint8_t> bytes,
                                                                  size_t max_part_bytes);
 
-}  // namespace tandem
+}  // namespace tandem::rdma
 
 #endif  // TANDEM_RDMA_WIRE_H_

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 BarrierRelease MakeRelease(const std::string& name, int64_t max_value) {
@@ -117,4 +117,4 @@ BarrierRelease Barriers::Released(const std::string& name) const {
   return *it;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 struct Barrier {
   int parties = 0;
@@ -77,6 +77,6 @@ class Barriers {
   std::deque<BarrierRelease> released_;  // newest last
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_BARRIERS_H_

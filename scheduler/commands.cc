@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 std::set<int> PendingCommand::MissingServers() const {
   std::set<int> missing = servers;
@@ -83,4 +83,4 @@ bool Commands::ServersAreBusy() const {
                      [](const auto& command) { return !command.second.MissingServers().empty(); });
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

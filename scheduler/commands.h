@@ -16,7 +16,7 @@
 #include "proto/wire.pb.h"
 #include "scheduler/membership.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 struct PendingCommand {
   Command command;
@@ -64,6 +64,6 @@ class Commands {
   std::map<uint64_t, PendingCommand> pending_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_COMMANDS_H_

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 // Beyond this many blocks (a dense part of 4 G floats) counting them one by one is not worth it:
@@ -40,7 +40,7 @@ std::vector<int> DealByWeight(const std::vector<double>& weight, int shards) {
 
 }  // namespace
 
-std::vector<double> ExpectedRows(const TablePlan& table, const std::vector<uint64_t>& bounds) {
+std::vector<double> ExpectedRows(const job::TablePlan& table, const std::vector<uint64_t>& bounds) {
   const double each = static_cast<double>(table.expected_rows) / static_cast<double>(bounds.size());
   if (!table.dense || table.expected_rows > kMaxCountedBlocks) {
     return std::vector<double>(bounds.size(), each);
@@ -54,13 +54,13 @@ std::vector<double> ExpectedRows(const TablePlan& table, const std::vector<uint6
   return rows;
 }
 
-std::vector<RangeInfo> DealRanges(const JobPlan& plan) {
+std::vector<RangeInfo> DealRanges(const job::JobPlan& plan) {
   std::vector<RangeInfo> map;
   const int shards = plan.shards();
   const int ranges = shards * std::max(1, plan.job.cluster().ranges_per_shard());
   if (shards == 0) return map;
-  const std::vector<uint64_t> bounds = EqualRanges(ranges);
-  for (const TablePlan& table : plan.tables) {
+  const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
+  for (const job::TablePlan& table : plan.tables) {
     const std::vector<int> owner = table.dense ? DealByWeight(ExpectedRows(table, bounds), shards)
                                                : DealInTurn(ranges, shards);
     for (int r = 0; r < ranges; ++r) {
@@ -75,4 +75,4 @@ std::vector<RangeInfo> DealRanges(const JobPlan& plan) {
   return map;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

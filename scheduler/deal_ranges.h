@@ -14,16 +14,16 @@
 #include "job/job.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 // The ranges of all tables, by range id; those of one table are adjacent and in order of position.
 // Empty if the plan has no servers or no tables.
-std::vector<RangeInfo> DealRanges(const JobPlan& plan);
+std::vector<RangeInfo> DealRanges(const job::JobPlan& plan);
 
 // Rows expected in each of the ranges of `table` (as many as `bounds` has elements, see
 // EqualRanges).
-std::vector<double> ExpectedRows(const TablePlan& table, const std::vector<uint64_t>& bounds);
+std::vector<double> ExpectedRows(const job::TablePlan& table, const std::vector<uint64_t>& bounds);
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_DEAL_RANGES_H_

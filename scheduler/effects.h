@@ -13,7 +13,7 @@
 #include "scheduler/job_report.h"
 #include "scheduler/membership.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 struct SchedulerNotice {
   enum class Kind { kStarted, kProgress, kEvaluation, kStall, kStallOver, kFailed, kFinished };
@@ -67,6 +67,6 @@ struct SchedulerEffects {
   }
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_EFFECTS_H_

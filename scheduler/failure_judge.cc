@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 // A failure that may be the echo of somebody else's death.
@@ -71,4 +71,4 @@ Node* FailureJudge::LikelyDead(absl::Time now) {
   return nullptr;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -15,7 +15,7 @@
 #include "scheduler/membership.h"
 #include "scheduler/times.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 Failure FailureOf(const std::string& node, const std::string& reason, absl::StatusCode code);
 // The code that a peer has sent; UNKNOWN if it is none, or OK.
@@ -53,6 +53,6 @@ class FailureJudge {
   absl::optional<Held> held_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_FAILURE_JUDGE_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 double Mean(const Distribution& d) {
@@ -60,13 +60,13 @@ void MergeTableReport(const TableReport& from, TableReport* into) {
   MergeDistribution(from.in_flight_depth(), into->mutable_in_flight_depth());
 }
 
-JobBook::JobBook(const JobPlan& plan)
+JobBook::JobBook(const job::JobPlan& plan)
     : epochs_(std::max(1, plan.job.train().epochs())),
       max_steps_(plan.job.train().max_steps()),
       shards_per_server_(plan.shards_per_server()),
       workers_(plan.workers()),
       shards_(plan.shards()) {
-  for (const TablePlan& table : plan.tables) table_names_.push_back(table.name);
+  for (const job::TablePlan& table : plan.tables) table_names_.push_back(table.name);
 }
 
 absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
@@ -223,4 +223,4 @@ JobReport JobBook::Total(absl::Time now) const {
   return total;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -13,7 +13,7 @@
 #include "job/job.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 // Adds `from` to `into`: counts and sums add, the larger maximum stays.
 void MergeDistribution(const Distribution& from, Distribution* into);
@@ -65,7 +65,7 @@ class JobBook {
  public:
   static constexpr int kMaxByteKinds = 64;
 
-  explicit JobBook(const JobPlan& plan);
+  explicit JobBook(const job::JobPlan& plan);
 
   void Start(absl::Time now) { started_ = reported_ = now; }
 
@@ -98,6 +98,6 @@ class JobBook {
   std::string collectives_json_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_JOB_REPORT_H_

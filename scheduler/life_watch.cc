@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/failure_judge.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 void LifeWatch::OnHeard(absl::Time now, Node* node, SchedulerEffects* effects) {
   node->heard = now;
@@ -38,4 +38,4 @@ absl::optional<Failure> LifeWatch::Check(absl::Time now, SchedulerEffects* effec
   return absl::nullopt;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

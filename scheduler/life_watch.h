@@ -9,7 +9,7 @@
 #include "scheduler/membership.h"
 #include "scheduler/times.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 class LifeWatch {
  public:
@@ -26,6 +26,6 @@ class LifeWatch {
   Membership* const members_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_LIFE_WATCH_H_

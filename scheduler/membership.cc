@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 constexpr size_t kMaxEndpointBytes = 512;
@@ -58,7 +58,7 @@ std::string SomeOf(std::vector<std::string> names) {
   return more == 0 ? some : absl::StrCat(some, " and ", more, " more");
 }
 
-Membership::Membership(const JobPlan& plan)
+Membership::Membership(const job::JobPlan& plan)
     : servers_(plan.servers()),
       workers_(plan.workers()),
       shards_per_server_(plan.shards_per_server()),
@@ -249,4 +249,4 @@ Node* Membership::Numbered(Role role, int index) {
   return nullptr;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -21,7 +21,7 @@
 #include "proto/endpoint.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 inline constexpr size_t kMaxPeerTextBytes = 1024;  // of a text that a peer chose and we keep
 
@@ -71,7 +71,7 @@ std::string SomeOf(std::vector<std::string> names);
 
 class Membership {
  public:
-  explicit Membership(const JobPlan& plan);
+  explicit Membership(const job::JobPlan& plan);
   Membership(const Membership&) = delete;  // nodes are pointed at
   Membership& operator=(const Membership&) = delete;
 
@@ -127,6 +127,6 @@ class Membership {
   std::map<uint64_t, uint64_t> owner_;  // connection -> incarnation
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_MEMBERSHIP_H_

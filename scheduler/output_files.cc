@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 absl::Status FileError(absl::string_view what, const std::string& path, int error) {
@@ -38,4 +38,4 @@ absl::Status LineFile::Append(absl::string_view line) {
   return written ? absl::OkStatus() : FileError("cannot write", path_, errno);
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 // A file that grows by lines; each is handed to the system at once, so that a reader sees it and a
 // crash loses none.
@@ -32,6 +32,6 @@ class LineFile {
   const std::string path_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_OUTPUT_FILES_H_

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/failure_judge.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 bool OverdueWatch::ReportDue(absl::Time now, absl::Time since, absl::Time* next_report) const {
   if (now - since < times_.wait_report || now < *next_report) return false;
@@ -71,4 +71,4 @@ absl::optional<Failure> OverdueWatch::CheckCommands(absl::Time now, SchedulerEff
   return absl::nullopt;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -12,7 +12,7 @@
 #include "scheduler/membership.h"
 #include "scheduler/times.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 class OverdueWatch {
  public:
@@ -45,6 +45,6 @@ class OverdueWatch {
   absl::Time next_registration_, next_acknowledgement_;  // when to say who is missing
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_OVERDUE_WATCH_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 constexpr int kNumbers = 1 << 16;  // an EndpointId has as many
 }  // namespace
@@ -28,4 +28,4 @@ absl::StatusOr<int> Readers::Add(uint64_t connection) {
   return number;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

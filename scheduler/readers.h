@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 class Readers {
  public:
@@ -33,6 +33,6 @@ class Readers {
   int next_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_READERS_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 int RankOf(const Node& node) { return node.role == Role::kWorker ? node.index : -1; }
@@ -74,4 +74,4 @@ bool Reports::AskShards(absl::Time now, bool servers_are_busy) {
   return true;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

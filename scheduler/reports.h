@@ -11,11 +11,11 @@
 #include "scheduler/membership.h"
 #include "scheduler/times.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 class Reports {
  public:
-  Reports(const JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits)
+  Reports(const job::JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits)
       : shard_reports_(times.shard_reports), interval_(limits.report), book_(plan) {}
 
   // The job starts.
@@ -44,6 +44,6 @@ class Reports {
   absl::Time next_progress_, next_shard_reports_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_REPORTS_H_

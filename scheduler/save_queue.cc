@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tandem {
+namespace tandem::scheduler {
 
 SaveQueue::Answer SaveQueue::Add(const std::string& folder) {
   if (closed_) return Answer::kClosed;
@@ -26,4 +26,4 @@ bool SaveQueue::CloseFor(const std::string& name) {
 
 std::string SaveQueue::TakeBarrier() { return folders_.empty() ? std::exchange(barrier_, "") : ""; }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

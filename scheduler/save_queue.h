@@ -8,7 +8,7 @@
 #include <deque>
 #include <string>
 
-namespace tandem {
+namespace tandem::scheduler {
 
 class SaveQueue {
  public:
@@ -39,6 +39,6 @@ class SaveQueue {
   std::string barrier_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_SAVE_QUEUE_H_

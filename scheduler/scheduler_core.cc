@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "scheduler/deal_ranges.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 constexpr int kMaxStrangerLogs = 100;
@@ -24,7 +24,7 @@ Member MemberOf(const Node& node) {
 
 }  // namespace
 
-SchedulerCore::SchedulerCore(const JobPlan& plan, Options options)
+SchedulerCore::SchedulerCore(const job::JobPlan& plan, Options options)
     : plan_(plan),
       options_(std::move(options)),
       members_(plan_),
@@ -162,7 +162,7 @@ void SchedulerCore::OnReader(uint64_t connection) {
     effects_->sends.push_back({connection, control});
   };
   Control control;
-  control.mutable_reader_welcome()->set_job(ResolvedText(plan_));
+  control.mutable_reader_welcome()->set_job(job::ResolvedText(plan_));
   control.mutable_reader_welcome()->set_job_hash(plan_.hash);
   control.mutable_reader_welcome()->set_reader(*number);
   tell(control);
@@ -533,4 +533,4 @@ void SchedulerCore::CheckEnd() {
   effects_->Notify(SchedulerNotice::Kind::kFinished, "", "");
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

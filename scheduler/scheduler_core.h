@@ -58,7 +58,7 @@
 #include "scheduler/stall_watch.h"
 #include "scheduler/times.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 struct SchedulerEvent {
   enum class Kind {
@@ -97,8 +97,8 @@ class SchedulerCore {
     ModelPaths models = {};
   };
 
-  explicit SchedulerCore(const JobPlan& plan) : SchedulerCore(plan, Options()) {}
-  SchedulerCore(const JobPlan& plan, Options options);
+  explicit SchedulerCore(const job::JobPlan& plan) : SchedulerCore(plan, Options()) {}
+  SchedulerCore(const job::JobPlan& plan, Options options);
 
   // Requires: `now` never goes back.
   void Step(absl::Time now, const SchedulerEvent& event, SchedulerEffects* effects);
@@ -109,7 +109,7 @@ class SchedulerCore {
   absl::Status result() const;
 
   const View& view() const { return view_; }  // number 0 before all are there
-  const JobPlan& plan() const { return plan_; }
+  const job::JobPlan& plan() const { return plan_; }
   // Requires: done() and result().ok().
   const JobReport& report() const { return report_; }
 
@@ -158,7 +158,7 @@ class SchedulerCore {
   void FailNode(const Node& node, const absl::Status& why);
   bool ended() const { return phase_ >= Phase::kFinished; }
 
-  const JobPlan plan_;
+  const job::JobPlan plan_;
   const Options options_;
 
   absl::Time now_;
@@ -184,6 +184,6 @@ class SchedulerCore {
   Failure failure_;  // once failing
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_SCHEDULER_CORE_H_

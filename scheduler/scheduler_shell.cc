@@ -19,7 +19,7 @@
 #include "scheduler/summary.h"
 #include "transport/zmq_transport.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
@@ -28,8 +28,8 @@ constexpr size_t kMaxUnsentFrames = 1024;             // per peer, beyond the tr
 
 class Shell {
  public:
-  Shell(const SchedulerOptions& options, Transport& transport, absl::string_view transport_name,
-        const std::string& coordinator)
+  Shell(const SchedulerOptions& options, transport::Transport& transport,
+        absl::string_view transport_name, const std::string& coordinator)
       : options_(options),
         transport_(transport),
         transport_name_(transport_name),
@@ -55,7 +55,7 @@ class Shell {
   void Round() {
     events_.clear();
     transport_.Poll(kTick, &events_);
-    for (TransportEvent& event : events_) OnTransport(event);
+    for (transport::TransportEvent& event : events_) OnTransport(event);
     CheckFlags();
     if (const absl::Time now = MonotonicNow(); now >= next_tick_) {
       next_tick_ = now + kTick;
@@ -86,25 +86,25 @@ class Shell {
     }
   }
 
-  void OnTransport(const TransportEvent& from) {
+  void OnTransport(const transport::TransportEvent& from) {
     SchedulerEvent event;
     event.connection = from.peer;
     event.why = from.why;
     switch (from.kind) {
-      case TransportEvent::Kind::kWritable:
+      case transport::TransportEvent::Kind::kWritable:
         return Flush(from.peer);
-      case TransportEvent::Kind::kPeerLost:
+      case transport::TransportEvent::Kind::kPeerLost:
         unsent_.erase(from.peer);
         event.kind = SchedulerEvent::Kind::kLost;
         break;
-      case TransportEvent::Kind::kPeerClosed:
+      case transport::TransportEvent::Kind::kPeerClosed:
         unsent_.erase(from.peer);
         event.kind = SchedulerEvent::Kind::kClosed;
         break;
-      case TransportEvent::Kind::kGarbage:
+      case transport::TransportEvent::Kind::kGarbage:
         event.kind = SchedulerEvent::Kind::kGarbage;
         break;
-      case TransportEvent::Kind::kFrame:
+      case transport::TransportEvent::Kind::kFrame:
         OnFrame(from.frame, &event);
         break;
     }
@@ -129,11 +129,11 @@ class Shell {
     for (const std::string& line : effects_.logs) log_.Info(line);
     for (const std::string& line : effects_.warnings) Emit({{"event", "log"}, {"text", line}});
     for (const SchedulerNotice& notice : effects_.notices) OnNotice(notice);
-    std::vector<PeerId> stuck;
+    std::vector<transport::PeerId> stuck;
     for (const SchedulerEffects::Send& send : effects_.sends) {
       if (!SendOrQueue(send.connection, Encode(send.control))) stuck.push_back(send.connection);
     }
-    for (const PeerId peer : stuck) GiveUp(peer);
+    for (const transport::PeerId peer : stuck) GiveUp(peer);
   }
 
   Frame Encode(const Control& control) {
@@ -145,7 +145,7 @@ class Shell {
   }
 
   // False if the peer has more unread frames than is reasonable.
-  bool SendOrQueue(PeerId peer, Frame frame) {
+  bool SendOrQueue(transport::PeerId peer, Frame frame) {
     std::deque<Frame>& queue = unsent_[peer];
     if (queue.empty() &&
         transport_.Send(peer, frame).code() != absl::StatusCode::kResourceExhausted) {
@@ -157,7 +157,7 @@ class Shell {
     return true;
   }
 
-  void Flush(PeerId peer) {
+  void Flush(transport::PeerId peer) {
     const auto it = unsent_.find(peer);
     if (it == unsent_.end()) return;
     std::deque<Frame>& queue = it->second;
@@ -169,7 +169,7 @@ class Shell {
     unsent_.erase(it);
   }
 
-  void GiveUp(PeerId peer) {
+  void GiveUp(transport::PeerId peer) {
     if (unsent_.erase(peer) == 0) return;  // twice in one step
     transport_.Close(peer);
     SchedulerEvent event;
@@ -238,13 +238,13 @@ class Shell {
   }
 
   const SchedulerOptions& options_;
-  const Log log_{"scheduler"};
-  Transport& transport_;
+  const node::Log log_{"scheduler"};
+  transport::Transport& transport_;
   const std::string transport_name_;
   SchedulerCore core_;
   SchedulerEffects effects_;
-  std::vector<TransportEvent> events_;
-  std::map<PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
+  std::vector<transport::TransportEvent> events_;
+  std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
   std::unique_ptr<LineFile> metrics_;
   absl::Status file_error_;  // the first one
   absl::Time next_tick_ = absl::InfinitePast();
@@ -263,22 +263,23 @@ std::string HostOf(absl::string_view address) {
 
 // Where the workers of a job with collectives meet; null if there are none. It ends with the
 // scheduler, which is how a worker that is still waiting for others learns that the job has ended.
-absl::StatusOr<std::unique_ptr<Coordinator>> StartCoordinator(const SchedulerOptions& options) {
+absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
+    const SchedulerOptions& options) {
   if (options.plan.dense_table >= 0 || options.plan.workers() < 2) {
-    return std::unique_ptr<Coordinator>();
+    return std::unique_ptr<collectives::Coordinator>();
   }
-  CoordinatorOptions coordinator;
+  collectives::CoordinatorOptions coordinator;
   const std::string host = HostOf(options.bind);
   coordinator.address = absl::StrCat(host == "*" ? "0.0.0.0" : host, ":0");
-  coordinator.log = [log = Log("scheduler")](absl::string_view line) {
+  coordinator.log = [log = node::Log("scheduler")](absl::string_view line) {
     log.Info(absl::StrCat("coordinator: ", line));
   };
-  return Coordinator::Start(std::move(coordinator));
+  return collectives::Coordinator::Start(std::move(coordinator));
 }
 
 }  // namespace
 
-absl::Status ServeJob(const SchedulerOptions& options, Transport& transport,
+absl::Status ServeJob(const SchedulerOptions& options, transport::Transport& transport,
                       absl::string_view transport_name) {
   TANDEM_ASSIGN_OR_RETURN(const auto coordinator, StartCoordinator(options));
   std::string meet;
@@ -290,15 +291,16 @@ absl::Status ServeJob(const SchedulerOptions& options, Transport& transport,
 }
 
 absl::Status RunScheduler(const SchedulerOptions& options) {
-  ZmqOptions zmq;
-  zmq.context = std::make_shared<ZmqContext>(/*io_threads=*/1);
+  transport::ZmqOptions zmq;
+  zmq.context = std::make_shared<transport::ZmqContext>(/*io_threads=*/1);
   zmq.bind = options.bind;
   zmq.advertised_host = options.advertised_host;
   zmq.self = EndpointId::Scheduler();
   zmq.incarnation = options.incarnation;
   zmq.linger = kLinger;
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<Transport> transport, NewZmqTransport(zmq));
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<transport::Transport> transport,
+                          transport::NewZmqTransport(zmq));
   return ServeJob(options, *transport, "ZeroMQ");
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

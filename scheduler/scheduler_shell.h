@@ -25,10 +25,10 @@
 #include "scheduler/scheduler_core.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 struct SchedulerOptions {
-  JobPlan plan;
+  job::JobPlan plan;
   std::string bind = "tcp://127.0.0.1:*";
   std::string advertised_host;               // needed if `bind` names all hosts
   std::string out_dir;                       // empty = no files, the address among them
@@ -46,9 +46,9 @@ struct SchedulerOptions {
 absl::Status RunScheduler(const SchedulerOptions& options);
 
 // The same on a transport that the caller has made; `transport_name` goes into the summary.
-absl::Status ServeJob(const SchedulerOptions& options, Transport& transport,
+absl::Status ServeJob(const SchedulerOptions& options, transport::Transport& transport,
                       absl::string_view transport_name);
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_SCHEDULER_SHELL_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/failure_judge.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 absl::optional<Failure> StallWatch::Check(absl::Time now, SchedulerEffects* effects) {
   std::vector<bool> stalled(members_.nodes().size());
@@ -95,4 +95,4 @@ int StallWatch::IndexOf(const Node* node) const {
   return node == nullptr ? -1 : static_cast<int>(node - members_.nodes().data());
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -17,7 +17,7 @@
 #include "scheduler/stalls.h"
 #include "scheduler/times.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 class StallWatch {
  public:
@@ -50,6 +50,6 @@ class StallWatch {
   const SaveQueue& saves_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_STALL_WATCH_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 struct Root {
@@ -52,4 +52,4 @@ std::vector<StalledRoot> FindStalls(absl::Time now, absl::Duration stall_after,
   return result;
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 // What one live node says of itself. Indexes are into the same span.
 struct WaitState {
@@ -35,6 +35,6 @@ struct StalledRoot {
 std::vector<StalledRoot> FindStalls(absl::Time now, absl::Duration stall_after,
                                     absl::Span<const WaitState> nodes);
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_STALLS_H_

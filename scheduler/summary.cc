@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_join.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 namespace {
 
 using nlohmann::json;
@@ -24,12 +24,12 @@ json StalenessJson(const TableReport& table) {
           {"in_flight_depth", DistributionJson(table.in_flight_depth())}};
 }
 
-json StalenessJson(const JobPlan& plan, const JobReport& report) {
+json StalenessJson(const job::JobPlan& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) out[table.table()] = StalenessJson(table);
   if (plan.dense_table < 0) {
     // Replicas that take each step together have neither a clock gap nor a version.
-    out[kDenseTableName] = {{"in_flight_depth", DistributionJson(report.in_flight_depth)}};
+    out[job::kDenseTableName] = {{"in_flight_depth", DistributionJson(report.in_flight_depth)}};
   }
   return out;
 }
@@ -93,13 +93,13 @@ std::string Carriers(const JobReport& report, absl::string_view only) {
 
 }  // namespace
 
-json PolicyJson(const JobPlan& plan) {
+json PolicyJson(const job::JobPlan& plan) {
   json out = json::object();
-  for (const TablePlan& table : plan.tables) {
-    out[table.name] = PolicyName(plan.groups[table.group].policy);
+  for (const job::TablePlan& table : plan.tables) {
+    out[table.name] = job::PolicyName(plan.groups[table.group].policy);
   }
   if (plan.dense_table < 0) {
-    out[kDenseTableName] =
+    out[job::kDenseTableName] =
         absl::StrCat("ALLREDUCE(", Dense::Algorithm_Name(plan.job.dense().algorithm()), ")");
   }
   return out;
@@ -140,7 +140,7 @@ json ProgressJson(const JobProgress& p) {
   return out;
 }
 
-json SummaryJson(const JobPlan& plan, const JobReport& report, absl::string_view transport) {
+json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string_view transport) {
   json out = {{"job", plan.job.name()},
               {"seed", plan.job.seed()},
               {"workers", plan.workers()},
@@ -176,4 +176,4 @@ std::string PrettyPrint(const json& value) {
   return value.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler

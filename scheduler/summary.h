@@ -10,12 +10,12 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/job_report.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 // `transport`: what carries frames where nobody reports another way, e.g. "ZeroMQ". Staleness and
 // updates of a table come from the shards; of dense parameters by allreduce, from the workers.
 // Means of nothing are absent.
-nlohmann::json SummaryJson(const JobPlan& plan, const JobReport& report,
+nlohmann::json SummaryJson(const job::JobPlan& plan, const JobReport& report,
                            absl::string_view transport);
 
 // One reporting interval. Numbers that are unknown are absent.
@@ -25,7 +25,7 @@ nlohmann::json ProgressJson(const JobProgress& progress);
 nlohmann::json EvaluationJson(absl::string_view text);
 
 // The policy that ran: "SSP(4)" of a table; of dense parameters by allreduce "ALLREDUCE(AUTO)".
-nlohmann::json PolicyJson(const JobPlan& plan);
+nlohmann::json PolicyJson(const job::JobPlan& plan);
 
 // Compiler, build type, processor type and version of this build.
 nlohmann::json BuildJson();
@@ -35,6 +35,6 @@ std::string OneLine(const nlohmann::json& json);
 // The same, indented, for people.
 std::string PrettyPrint(const nlohmann::json& json);
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_SUMMARY_H_

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::scheduler {
 
 struct SchedulerTimes {
   absl::Duration silence_report = absl::Seconds(3);  // no sign of life: say so
@@ -41,6 +41,6 @@ inline std::string InSeconds(absl::Duration duration) {
   return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(duration));
 }
 
-}  // namespace tandem
+}  // namespace tandem::scheduler
 
 #endif  // TANDEM_SCHEDULER_TIMES_H_

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 constexpr size_t kHugePage = GrowableMapping::kHugePage;
@@ -70,4 +70,4 @@ size_t GrowableMapping::ResidentBytes(size_t used) const {
   return std::min(capacity_, RoundUp(used, capacity_ >= kHugeFrom ? kHugePage : kPage));
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

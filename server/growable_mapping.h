@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace tandem {
+namespace tandem::server {
 
 class GrowableMapping {
  public:
@@ -47,6 +47,6 @@ class GrowableMapping {
   size_t capacity_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_GROWABLE_MAPPING_H_

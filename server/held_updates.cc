@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 void PutNumber(std::string* out, uint64_t value) {
@@ -180,4 +180,4 @@ absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, 
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

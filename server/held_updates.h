@@ -15,14 +15,14 @@
 #include "base/buffer.h"
 #include "policies/policy.h"
 
-namespace tandem {
+namespace tandem::server {
 
 // HeldUpdate::version_read of an update that a save brought along: the run that sent it has counted
 // it, this one does not.
 inline constexpr int64_t kReadByAnotherRun = -1;
 
 // One worker's gradient sums for one range and step.
-struct HeldUpdate : Update {
+struct HeldUpdate : policies::Update {
   int32_t clock_gap = 0;
   int32_t in_flight = 0;
   Buffer keys;    // uint64 each, unique
@@ -67,6 +67,6 @@ std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed);
 absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, HeldQueue* open,
                         HeldQueue* delayed);
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_HELD_UPDATES_H_

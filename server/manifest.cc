@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "xxhash.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -212,4 +212,4 @@ std::string DebugString(const SavedParameter& parameter) {
   return absl::StrCat(parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "]");
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

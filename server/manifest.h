@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::server {
 
 // One file in the format of range_file.md.
 struct SavedFile {
@@ -80,6 +80,6 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 // "top.0.weight [16, 8]"
 std::string DebugString(const SavedParameter& parameter);
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_MANIFEST_H_

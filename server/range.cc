@@ -8,7 +8,7 @@
 #include "base/status_macros.h"
 #include "optim/fold.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 constexpr uint32_t kNoRow = ~uint32_t{0};
@@ -59,7 +59,7 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
 Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t first,
                               HeldUpdate update, bool finished) {
   if (update.rank < 0 || update.rank >= table_->workers) return Admission::kRefused;
-  WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
+  policies::WorkerProgress& worker = progress_.workers[static_cast<size_t>(update.rank)];
   if (worker.incarnation == 0) worker.incarnation = incarnation;
   if (worker.incarnation != incarnation) return Admission::kRefused;
   if (first > update.step || update.step >= kMaxSteps ||
@@ -86,13 +86,13 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   if (!update.keys.empty()) ++table_->stats.arrived;
   Admission admission = Admission::kAdmitted;
   switch (table_->policy->OnArrival(progress_, update)) {
-    case Arrival::kApply:
+    case policies::Arrival::kApply:
       ApplyAtOnce(update);
       break;
-    case Arrival::kHold:
+    case policies::Arrival::kHold:
       if (one_step) Hold(std::move(update));  // an empty push over several brings nothing to any
       break;
-    case Arrival::kDrop:
+    case policies::Arrival::kDrop:
       if (!update.keys.empty()) Count(update, update.samples, kFateDropped);
       ForgetRead(update);
       if (update.samples > 0) admission = Admission::kLate;
@@ -106,7 +106,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
 bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values,
                        bool with_slots) {
   if (progress_.version != 0) return false;
-  for (const WorkerProgress& worker : progress_.workers) {
+  for (const policies::WorkerProgress& worker : progress_.workers) {
     if (worker.admitted != 0) return false;
   }
   const size_t dim = static_cast<size_t>(store_.dim());
@@ -164,10 +164,10 @@ void Range::Hold(HeldUpdate update) {
 
 // Moves the version as far as the policy says.
 void Range::Tick(int64_t steps) {
-  const UpdatePolicy& policy = *table_->policy;
+  const policies::UpdatePolicy& policy = *table_->policy;
   for (;;) {
-    const Buffered buffered = {static_cast<int64_t>(open_.size()),
-                               open_.empty() ? 0 : open_.front().contributions};
+    const policies::Buffered buffered = {static_cast<int64_t>(open_.size()),
+                                         open_.empty() ? 0 : open_.front().contributions};
     const int64_t ticks = policy.Ticks(progress_, buffered, steps);
     if (ticks == 0) break;
     steps = 0;
@@ -179,7 +179,7 @@ void Range::Tick(int64_t steps) {
   }
   // What readers see of each worker: of an open batch nothing, and all else.
   if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
-  for (WorkerProgress& worker : progress_.workers) {
+  for (policies::WorkerProgress& worker : progress_.workers) {
     worker.applied =
         properties_.batch > 0 ? worker.admitted : std::min(worker.admitted, progress_.version);
   }
@@ -208,8 +208,8 @@ void Range::FinishDelayed() {
 
 void Range::ApplyOne(const HeldUpdate& update) {
   if (update.samples == 0) return;
-  const Transform transform = table_->policy->OnApply(progress_, update);
-  const float scale = FoldFactor(static_cast<double>(update.samples)) * transform.factor;
+  const policies::Transform transform = table_->policy->OnApply(progress_, update);
+  const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
   store_.Push(update.keys.As<uint64_t>(), Transformed(update, 1.0f, transform.compensation), scale);
 }
 
@@ -225,10 +225,10 @@ void Range::ApplyFold(const HeldStep& step) {
 
 // Gives the optimizer the mean over a step.
 void Range::FoldInto(const HeldStep& step) {
-  const float factor = FoldFactor(static_cast<double>(step.samples));
+  const float factor = optim::FoldFactor(static_cast<double>(step.samples));
   if (step.updates.size() == 1) {  // a fold of one is that one
     const HeldUpdate& only = step.updates.front();
-    const Transform transform = table_->policy->OnApply(progress_, only);
+    const policies::Transform transform = table_->policy->OnApply(progress_, only);
     store_.Push(only.keys.As<uint64_t>(),
                 Transformed(only, transform.factor, transform.compensation), factor);
   } else {
@@ -277,7 +277,7 @@ void Range::FoldUnion(const HeldStep& step) {
   s.sums.resize(total * dim);
   for (const HeldUpdate& u : step.updates) {
     const absl::Span<const uint64_t> keys = u.keys.As<uint64_t>();
-    const Transform transform = table_->policy->OnApply(progress_, u);
+    const policies::Transform transform = table_->policy->OnApply(progress_, u);
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
     s.rows.resize(keys.size());
     store_.FindOrCreate(keys, absl::MakeSpan(s.rows));
@@ -290,7 +290,7 @@ void Range::FoldUnion(const HeldStep& step) {
         std::copy_n(values, dim, s.sums.data() + s.union_rows.size() * dim);
         s.union_rows.push_back(s.rows[i]);
       } else {
-        FoldAdd(s.sums.data() + s.slot_index[at] * dim, values, dim);
+        optim::FoldAdd(s.sums.data() + s.slot_index[at] * dim, values, dim);
       }
     }
   }
@@ -351,9 +351,9 @@ RangeImage Range::Image() const {
 }
 
 // What admission relies on: nothing is open for workers that are behind the version.
-absl::Status Range::CheckProgress(const RangeProgress& progress) const {
+absl::Status Range::CheckProgress(const policies::RangeProgress& progress) const {
   bool good = progress.version >= 0 && progress.version <= kMaxSteps * table_->workers;
-  for (const WorkerProgress& worker : progress.workers) {
+  for (const policies::WorkerProgress& worker : progress.workers) {
     good = good && worker.admitted >= 0 && worker.admitted <= kMaxSteps && worker.applied >= 0 &&
            worker.applied <= worker.admitted;
     if (properties_.lockstep) good = good && worker.admitted >= progress.version;
@@ -417,4 +417,4 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

@@ -20,7 +20,7 @@
 #include "server/read_memory.h"
 #include "server/update_record.h"
 
-namespace tandem {
+namespace tandem::server {
 
 // Exact running summary of one kind of staleness.
 struct Measure {
@@ -39,9 +39,9 @@ struct TableStats {
 
 // What is the same for all ranges of a table on a shard; outlives them.
 struct TableContext {
-  const TablePlan* plan = nullptr;
-  const RowOptimizer* optimizer = nullptr;
-  const UpdatePolicy* policy = nullptr;
+  const job::TablePlan* plan = nullptr;
+  const optim::RowOptimizer* optimizer = nullptr;
+  const policies::UpdatePolicy* policy = nullptr;
   int workers = 0;
   int reads = 1;  // of each worker that may wait for their updates: what rows as read are kept for
   bool record = false;
@@ -113,7 +113,7 @@ class Range {
   uint64_t begin() const { return begin_; }
   uint64_t end() const { return end_; }
   const TableContext& table() const { return *table_; }
-  const RangeProgress& progress() const { return progress_; }
+  const policies::RangeProgress& progress() const { return progress_; }
   RangeStore& store() { return store_; }
   const RangeStore& store() const { return store_; }
   // Of updates held, and of rows as they were read.
@@ -123,7 +123,7 @@ class Range {
   uint64_t last_closed_samples() const { return last_closed_samples_; }
 
  private:
-  absl::Status CheckProgress(const RangeProgress& progress) const;
+  absl::Status CheckProgress(const policies::RangeProgress& progress) const;
   absl::Status CheckHeld() const;
   void Hold(HeldUpdate update);
   void ApplyAtOnce(const HeldUpdate& update);
@@ -141,9 +141,9 @@ class Range {
   const uint64_t begin_, end_;
   TableContext* const table_;
   FoldScratch* const scratch_;
-  const Properties properties_;  // of the policy
+  const policies::Properties properties_;  // of the policy
   RangeStore store_;
-  RangeProgress progress_;
+  policies::RangeProgress progress_;
   HeldQueue open_;                       // groups that ticks progress_.version, + 1, ... will close
   HeldQueue delayed_;                    // closed, not yet applied
   absl::optional<size_t> loaded_steps_;  // that files of a save held back, once one was loaded
@@ -152,6 +152,6 @@ class Range {
   uint64_t last_closed_samples_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_RANGE_H_

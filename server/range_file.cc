@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "xxhash.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
@@ -193,9 +193,10 @@ absl::Status CheckHeader(const Header& h) {
       "range file: its counts need ", sum, " bytes, file_bytes at offset 8 is ", h.file_bytes));
 }
 
-absl::Status ReadWorkers(Reader& reader, uint32_t count, std::vector<WorkerProgress>& workers) {
+absl::Status ReadWorkers(Reader& reader, uint32_t count,
+                         std::vector<policies::WorkerProgress>& workers) {
   workers.resize(count);
-  for (WorkerProgress& worker : workers) {
+  for (policies::WorkerProgress& worker : workers) {
     const size_t at = reader.offset();
     WorkerEntry entry;
     reader.Bytes(&entry, sizeof(entry));
@@ -212,8 +213,8 @@ absl::Status ReadWorkers(Reader& reader, uint32_t count, std::vector<WorkerProgr
   return absl::OkStatus();
 }
 
-void WriteWorkers(Writer& writer, const std::vector<WorkerProgress>& workers) {
-  for (const WorkerProgress& worker : workers) {
+void WriteWorkers(Writer& writer, const std::vector<policies::WorkerProgress>& workers) {
+  for (const policies::WorkerProgress& worker : workers) {
     WorkerEntry entry = {};
     entry.incarnation = worker.incarnation;
     entry.admitted = worker.admitted;
@@ -407,4 +408,4 @@ absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path) {
   return ends;
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

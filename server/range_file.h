@@ -17,7 +17,7 @@
 #include "policies/policy.h"
 #include "server/range_store.h"
 
-namespace tandem {
+namespace tandem::server {
 
 inline constexpr size_t kMaxNameBytes = 4096;  // of a table or an optimizer
 
@@ -27,7 +27,7 @@ struct RangeImage {
   int slots_per_row = 0;
   std::string optimizer;        // RowOptimizer::name()
   uint64_t begin = 0, end = 0;  // positions; end 0 = 2^64
-  RangeProgress progress;
+  policies::RangeProgress progress;
   std::vector<uint64_t> keys;  // in order of position
   std::vector<float> weights;  // [keys, dim]
   std::vector<float> slots;    // [keys, slots_per_row]
@@ -83,6 +83,6 @@ struct RangeFileEnds {
 // DATA_LOSS if the file is not whole; NOT_FOUND. The message names the file.
 absl::StatusOr<RangeFileEnds> ReadRangeFileEnds(const std::string& path);
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_RANGE_FILE_H_

@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "server/range.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 // What of an update lives in [begin, end).
@@ -99,4 +99,4 @@ void Range::FinishLoad() {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

@@ -8,7 +8,7 @@
 #include "optim/dim_dispatch.h"
 #include "optim/initializer.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 // Keys between one stage of the pipeline and the next: enough to cover a miss, few enough that a
@@ -31,8 +31,8 @@ uint32_t RangeStore::Create(uint64_t key) {
   TANDEM_CHECK(index_.size() < int64_t{RowIndex::kNoRow} && "a range holds 2^32 - 1 rows at most");
   const uint32_t row = static_cast<uint32_t>(index_.size());
   rows_.Reserve(size_t{row} + 1);
-  InitRow(options_.initializer, options_.seed, key,
-          absl::MakeSpan(rows_.Weights(row), static_cast<size_t>(options_.dim)));
+  optim::InitRow(options_.initializer, options_.seed, key,
+                 absl::MakeSpan(rows_.Weights(row), static_cast<size_t>(options_.dim)));
   options_.optimizer->InitSlots(
       options_.dim, absl::MakeSpan(rows_.Slots(row), static_cast<size_t>(slots_per_row_)));
   index_.Insert(key, row);
@@ -138,7 +138,7 @@ void RangeStore::ForEachBlockFinding(absl::Span<const uint64_t> keys, bool with_
 
 void RangeStore::Pull(absl::Span<const uint64_t> keys, absl::Span<float> out) {
   TANDEM_CHECK(out.size() == Floats(options_.dim, keys.size()));
-  DispatchDim(options_.dim, [&](auto dim) {
+  optim::DispatchDim(options_.dim, [&](auto dim) {
     ForEachBlockCreating(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
       float* to = out.data() + Floats(dim, first);
       for (const uint32_t row : rows) {
@@ -156,7 +156,7 @@ void RangeStore::Peek(absl::Span<const uint64_t> keys, absl::Span<float> out) co
     for (size_t i = 0; i < rows.size(); ++i) {
       const absl::Span<float> to = out.subspan((first + i) * dim, dim);
       if (rows[i] == RowIndex::kNoRow) {
-        InitRow(options_.initializer, options_.seed, keys[first + i], to);
+        optim::InitRow(options_.initializer, options_.seed, keys[first + i], to);
       } else {
         std::memcpy(to.data(), rows_.Weights(rows[i]), dim * sizeof(float));
       }
@@ -172,7 +172,7 @@ void RangeStore::PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float
     for (size_t i = 0; i < rows.size(); ++i) {
       const absl::Span<float> to = out.subspan((first + i) * (dim + slots), dim + slots);
       if (rows[i] == RowIndex::kNoRow) {
-        InitRow(options_.initializer, options_.seed, keys[first + i], to.first(dim));
+        optim::InitRow(options_.initializer, options_.seed, keys[first + i], to.first(dim));
         options_.optimizer->InitSlots(options_.dim, to.last(slots));
         continue;
       }
@@ -278,4 +278,4 @@ std::vector<uint64_t> RangeStore::SortedKeys() const {
   return keys;
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

@@ -27,7 +27,7 @@
 #include "server/row_index.h"
 #include "server/row_slabs.h"
 
-namespace tandem {
+namespace tandem::server {
 
 class RangeStore {
  public:
@@ -36,7 +36,7 @@ class RangeStore {
     uint64_t salt = 0;  // of Position()
     uint64_t seed = 0;  // of first values
     Initializer initializer;
-    const RowOptimizer* optimizer = nullptr;  // outlives the store
+    const optim::RowOptimizer* optimizer = nullptr;  // outlives the store
     int64_t expected_rows = 0;  // a hint, of which 65,536 are believed; the store grows beyond it
     std::string table;  // name, for messages; files of another table are refused unless empty
   };
@@ -103,6 +103,6 @@ class RangeStore {
   RowSlabs rows_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_RANGE_STORE_H_

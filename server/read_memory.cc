@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 template <typename T>
@@ -56,7 +56,7 @@ void ReadMemory::Keep(int rank, int64_t step, int64_t version, absl::Span<const 
   bytes_ += place->Bytes();
 }
 
-void ReadMemory::Find(const Update& update, absl::Span<const uint64_t> keys,
+void ReadMemory::Find(const policies::Update& update, absl::Span<const uint64_t> keys,
                       std::vector<const float*>* rows) const {
   rows->assign(keys.size(), nullptr);
   for (const Read& read : of_worker_[static_cast<size_t>(update.rank)]) {
@@ -114,4 +114,4 @@ absl::Status ReadMemory::Decode(absl::string_view bytes) {
   return bytes.empty() ? absl::OkStatus() : cut();
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

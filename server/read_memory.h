@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "policies/policy.h"
 
-namespace tandem {
+namespace tandem::server {
 
 class ReadMemory {
  public:
@@ -32,7 +32,7 @@ class ReadMemory {
 
   // rows[i] = keys[i] as the worker of this update read it; null where that is not known. The keys are
   // in the order in which they were read.
-  void Find(const Update& update, absl::Span<const uint64_t> keys,
+  void Find(const policies::Update& update, absl::Span<const uint64_t> keys,
             std::vector<const float*>* rows) const;
 
   // The update of `step` has been applied or dropped: forgets what was read for it and before.
@@ -59,6 +59,6 @@ class ReadMemory {
   size_t bytes_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_READ_MEMORY_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 // At a load of .65 a key lies outside its home bucket 6 times in 100, at .54 (just grown) 3 times;
@@ -61,4 +61,4 @@ void RowIndex::Grow() {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

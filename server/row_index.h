@@ -23,7 +23,7 @@
 #include <immintrin.h>
 #endif
 
-namespace tandem {
+namespace tandem::server {
 
 class RowIndex {
  public:
@@ -126,6 +126,6 @@ class RowIndex {
   int64_t size_limit_ = 0;  // grow before the next key
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_ROW_INDEX_H_

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 constexpr size_t kPageFloats = GrowableMapping::kPage / sizeof(float);
@@ -60,4 +60,4 @@ size_t RowSlabs::MemoryBytes(size_t count) const {
   return mapping_.ResidentBytes(slabs * slab_floats_ * sizeof(float));
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

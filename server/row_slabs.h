@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "server/growable_mapping.h"
 
-namespace tandem {
+namespace tandem::server {
 
 class RowSlabs {
  public:
@@ -75,6 +75,6 @@ class RowSlabs {
   GrowableMapping mapping_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_ROW_SLABS_H_

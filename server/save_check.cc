@@ -12,7 +12,7 @@
 #include "google/protobuf/text_format.h"
 #include "optim/optimizer.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 std::string OneLineText(const google::protobuf::Message& message) {
@@ -24,7 +24,7 @@ std::string OneLineText(const google::protobuf::Message& message) {
 }
 
 std::string OptimizerName(const Optimizer& optimizer) {
-  const auto made = NewRowOptimizer(optimizer);
+  const auto made = optim::NewRowOptimizer(optimizer);
   return made.ok() ? (*made)->name() : Optimizer::Kind_Name(optimizer.kind());
 }
 
@@ -37,7 +37,7 @@ const SavedTable* Find(const std::vector<SavedTable>& tables, const std::string&
 std::string Names(const std::vector<SavedTable>& tables) {
   std::vector<std::string> names;
   for (const SavedTable& table : tables) {
-    if (table.name != kDenseTableName) names.push_back(table.name);
+    if (table.name != job::kDenseTableName) names.push_back(table.name);
   }
   return absl::StrJoin(names, ", ");
 }
@@ -81,7 +81,7 @@ class Comparison {
     Refuse("model", saved_.model, job_.model,
            "make them the same, or take the embeddings alone with --only-tables");
     SayIfAfresh("the dense parameters", saved_.optimizer, job_.optimizer);
-    const auto differences = CompareData(saved_.data, data);
+    const auto differences = data::CompareData(saved_.data, data);
     if (!differences.ok()) {
       fit_.refused.emplace_back(differences.status().message());
       return;
@@ -99,11 +99,11 @@ class Comparison {
       }
     }
     for (const SavedTable& table : job_.tables) {
-      if (table.name != kDenseTableName && Wanted(table.name)) CompareTable(table);
+      if (table.name != job::kDenseTableName && Wanted(table.name)) CompareTable(table);
     }
     for (const SavedTable& table : saved_.tables) {
       if (!only_.empty() || Find(job_.tables, table.name) != nullptr) continue;
-      if (table.name == kDenseTableName) continue;  // its rows are in the dense part
+      if (table.name == job::kDenseTableName) continue;  // its rows are in the dense part
       fit_.refused.push_back(absl::StrCat(
           "the save has a table ", table.name, ", the job has only ", Names(job_.tables),
           "; hint: give the job that table, or take some with --only-tables"));
@@ -145,15 +145,15 @@ class Comparison {
 
 }  // namespace
 
-void DescribeMeaning(const JobPlan& plan, Manifest* manifest) {
+void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest) {
   manifest->seed = plan.job.seed();
   manifest->model = OneLineText(plan.job.model());
   manifest->optimizer = OptimizerName(plan.job.dense().optimizer());
-  manifest->data = DescribeData(plan.job.data());
-  manifest->hashing = kKeyHashing;
-  const absl::StatusOr<DataShape> shape = ShapeOfJob(plan);
+  manifest->data = data::DescribeData(plan.job.data());
+  manifest->hashing = data::kKeyHashing;
+  const absl::StatusOr<data::DataShape> shape = data::ShapeOfJob(plan);
   manifest->tables.clear();
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     // The rows of dense tables are in the dense part; a file has what is held back.
     if (table.dense && plan.groups[table.group].properties.delay == 0) continue;
     SavedTable& saved = manifest->tables.emplace_back();
@@ -166,11 +166,11 @@ void DescribeMeaning(const JobPlan& plan, Manifest* manifest) {
   }
 }
 
-SaveFit CompareSave(const Manifest& saved, const JobPlan& plan,
+SaveFit CompareSave(const Manifest& saved, const job::JobPlan& plan,
                     const std::vector<std::string>& only) {
   Manifest job;
   DescribeMeaning(plan, &job);
   return Comparison(saved, job, only).Compare(plan.job.data());
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

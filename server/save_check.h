@@ -9,10 +9,10 @@
 #include "job/job.h"
 #include "server/manifest.h"
 
-namespace tandem {
+namespace tandem::server {
 
 // Fills in seed, model, optimizer, data, hashing and tables.
-void DescribeMeaning(const JobPlan& plan, Manifest* manifest);
+void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest);
 
 // One line a difference: what the job has, what the save has, and a hint.
 struct SaveFit {
@@ -21,9 +21,9 @@ struct SaveFit {
 };
 
 // `only`: these tables of the save are wanted, and nothing else of it; none: all of it.
-SaveFit CompareSave(const Manifest& saved, const JobPlan& plan,
+SaveFit CompareSave(const Manifest& saved, const job::JobPlan& plan,
                     const std::vector<std::string>& only);
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_SAVE_CHECK_H_

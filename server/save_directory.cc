@@ -16,7 +16,7 @@
 #include "server/range_file.h"
 #include "server/save_check.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 namespace fs = std::filesystem;
@@ -126,7 +126,7 @@ absl::Status CheckParameters(const std::vector<SavedParameter>& saved,
 }
 
 // The slots of another optimizer mean nothing to this one: its own have first values.
-void StartSlotsAfresh(const RowOptimizer& optimizer, RangeImage* image) {
+void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
   if (image->optimizer == optimizer.name()) return;
   image->optimizer = optimizer.name();
   image->slots_per_row = optimizer.slots_per_row(image->dim);
@@ -162,8 +162,8 @@ std::string RangeFileName(const RangeImage& head) {
   return absl::StrFormat("%s.%016x-%016x%s", head.table, head.begin, head.end, kSuffix);
 }
 
-absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t run, int64_t step,
-                        const std::vector<SavedParameter>& dense) {
+absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, uint64_t run,
+                        int64_t step, const std::vector<SavedParameter>& dense) {
   Manifest manifest;
   manifest.run = run;
   manifest.job = plan.job.name();
@@ -270,7 +270,7 @@ absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges,
                                     BufferSource& source) const {
   std::map<const SavedFile*, std::vector<Range*>> readers;  // a file is read once
   for (Range* range : ranges) {
-    const TablePlan& table = *range->table().plan;
+    const job::TablePlan& table = *range->table().plan;
     if (!only.empty() && std::count(only.begin(), only.end(), table.name) == 0) continue;
     if (table.dense && !HasTable(table.name)) continue;  // nothing of it was held back
     TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
@@ -296,7 +296,7 @@ absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges,
 absl::Status SavedModel::CheckDenseIsWhole() const {
   HeapBufferSource source;
   for (const SavedFile& file : manifest_.files) {
-    if (file.table != kDenseTableName || IsDensePart(file)) continue;
+    if (file.table != job::kDenseTableName || IsDensePart(file)) continue;
     TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(file));
     HeldQueue delayed;
     TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &delayed));
@@ -309,4 +309,4 @@ absl::Status SavedModel::CheckDenseIsWhole() const {
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

@@ -25,7 +25,7 @@
 #include "server/manifest.h"
 #include "server/range.h"
 
-namespace tandem {
+namespace tandem::server {
 
 // ---- writing ----
 
@@ -39,8 +39,8 @@ std::string RangeFileName(const RangeImage& head);
 
 // All files of `save` are there. Checks that each is whole and that they cover every table of the
 // plan, writes the manifest, names the save in LATEST, and removes the other saves beside it.
-absl::Status CommitSave(const std::string& save, const JobPlan& plan, uint64_t run, int64_t step,
-                        const std::vector<SavedParameter>& dense);
+absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, uint64_t run,
+                        int64_t step, const std::vector<SavedParameter>& dense);
 
 // ---- reading ----
 
@@ -83,6 +83,6 @@ class SavedModel {
   Manifest manifest_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_SAVE_DIRECTORY_H_

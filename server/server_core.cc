@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 // The scheduler asks again after a reconnect, for what it waits for: the latest of all.
@@ -118,4 +118,4 @@ void ServerCore::Answer(uint64_t id, const absl::Status& status, ServerEffects* 
   if (answered_.size() > kAnswersKept) answered_.erase(answered_.begin());
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

@@ -22,7 +22,7 @@
 #include "proto/range_map.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::server {
 
 struct ShardTask {
   enum class Kind {
@@ -52,7 +52,8 @@ struct ServerEffects {
 class ServerCore {
  public:
   // `plan` outlives the core. `incarnation` finds this server in the first view.
-  ServerCore(const JobPlan& plan, uint64_t incarnation) : plan_(plan), incarnation_(incarnation) {}
+  ServerCore(const job::JobPlan& plan, uint64_t incarnation)
+      : plan_(plan), incarnation_(incarnation) {}
 
   // From the scheduler; what is none of a server's business is ignored.
   void OnControl(const Control& control, ServerEffects* effects);
@@ -79,7 +80,7 @@ class ServerCore {
   bool AnswerAgain(uint64_t id, ServerEffects* effects);
   void Answer(uint64_t id, const absl::Status& status, ServerEffects* effects);
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const uint64_t incarnation_;
   int index_ = -1;
   bool stopped_ = false;
@@ -88,6 +89,6 @@ class ServerCore {
   std::map<uint64_t, absl::Status> answered_;  // the last ones
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_SERVER_CORE_H_

@@ -21,7 +21,7 @@
 #include "server/shard_save.h"
 #include "transport/peer_map.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
@@ -80,7 +80,7 @@ class Inbox {
 };
 
 // Writes files one after the other, so that no shard waits for a disk.
-using FileThread = WorkThread<std::function<void()>>;
+using FileThread = node::WorkThread<std::function<void()>>;
 
 // A shard has done a task, or failed in it. Called on the shard's thread.
 using ShardDone = std::function<void(uint64_t id, absl::Status status,
@@ -102,7 +102,7 @@ class ShardThread {
     const int index = std::max(options_.member.index, 0);
     TANDEM_ASSIGN_OR_RETURN(transport_,
                             options_.member.make_transport(EndpointId::Shard(index, shard_)));
-    peers_ = std::make_unique<PeerMap>(*transport_);
+    peers_ = std::make_unique<transport::PeerMap>(*transport_);
     thread_ = std::thread([this] { Loop(); });
     return absl::OkStatus();
   }
@@ -112,7 +112,7 @@ class ShardThread {
     thread_.join();
   }
   const std::string& address() const { return transport_->address(); }
-  const LoopProgress* progress() const { return &progress_; }
+  const node::LoopProgress* progress() const { return &progress_; }
 
   // Any thread. `index`: of the server.
   void Give(const ShardTask& task, int index) {
@@ -140,14 +140,14 @@ class ShardThread {
   }
 
   void Loop() {
-    std::vector<TransportEvent> events;
+    std::vector<transport::TransportEvent> events;
     absl::Time next_tick = MonotonicNow();
     while (!stop_) {
       events.clear();
       const bool idle = effects_.out.empty() && !MaySave();
       transport_->Poll(idle ? kTick : absl::ZeroDuration(), &events);
       const absl::Time now = MonotonicNow();
-      for (const TransportEvent& event : events) OnEvent(now, event);
+      for (const transport::TransportEvent& event : events) OnEvent(now, event);
       if (events.empty()) Flush();
       events.clear();
       inbox_.Run();
@@ -164,12 +164,12 @@ class ShardThread {
     Flush();
   }
 
-  void OnEvent(absl::Time now, const TransportEvent& event) {
+  void OnEvent(absl::Time now, const transport::TransportEvent& event) {
     peers_->OnEvent(event);
-    if (event.kind == TransportEvent::Kind::kGarbage) {
+    if (event.kind == transport::TransportEvent::Kind::kGarbage) {
       log_.Warning(absl::StrCat("shard ", shard_, ": ", event.why.ToString()));
     }
-    if (event.kind != TransportEvent::Kind::kFrame || core_ == nullptr) return;
+    if (event.kind != transport::TransportEvent::Kind::kFrame || core_ == nullptr) return;
     core_->OnFrame(now, event.frame, &effects_);
     if (event.frame.header.step > 0) last_step_ = static_cast<uint64_t>(event.frame.header.step);
     if (effects_.MustSend()) Flush();
@@ -219,9 +219,8 @@ class ShardThread {
     const View& view = *task.view;
     if (first && !view.init_from().empty()) {
       TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(view.init_from()));
-      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(core_->OwnedRanges(),
-                                              {view.only_table().begin(), view.only_table().end()},
-                                              *transport_));
+      TANDEM_RETURN_IF_ERROR(saved.LoadRanges(
+          core_->OwnedRanges(), {view.only_table().begin(), view.only_table().end()}, *transport_));
     }
     return absl::OkStatus();
   }
@@ -281,11 +280,11 @@ class ShardThread {
 
   const ServerOptions& options_;
   const int shard_;
-  const Log log_;
+  const node::Log log_;
   FileThread& files_;
   const ShardDone done_;
-  LoopProgress progress_;
-  std::unique_ptr<Transport> transport_;
+  node::LoopProgress progress_;
+  std::unique_ptr<transport::Transport> transport_;
   std::thread thread_;
   Inbox inbox_;
   mutable absl::Mutex mutex_;
@@ -293,7 +292,7 @@ class ShardThread {
   // The shard's thread only, from here.
   bool stop_ = false;
   uint64_t last_step_ = 0;  // of a frame
-  std::unique_ptr<PeerMap> peers_;
+  std::unique_ptr<transport::PeerMap> peers_;
   std::unique_ptr<ShardCore> core_;
   std::deque<std::pair<ShardTask, int>> tasks_;  // and the index of the server
   std::unique_ptr<SaveUnderWay> save_;
@@ -309,7 +308,7 @@ class Server {
 
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(transport_, options_.member.make_transport(EndpointId::Shard(0, 0)));
-    JobMember::Options member = options_.member;
+    node::JobMember::Options member = options_.member;
     member.role = Register::SERVER;
     member.job_hash = options_.plan.hash;
     files_.emplace([](const std::function<void()>& write) { write(); });
@@ -326,7 +325,7 @@ class Server {
       member.endpoints.push_back(shards_.back()->address());
       member.loops.push_back(shards_.back()->progress());
     }
-    member_ = std::make_unique<JobMember>(*transport_, std::move(member));
+    member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = Loop();
     member_.reset();  // its beats speak of the shards
@@ -338,13 +337,13 @@ class Server {
 
  private:
   absl::Status Loop() {
-    std::vector<TransportEvent> events;
+    std::vector<transport::TransportEvent> events;
     for (;;) {
       events.clear();
       transport_->Poll(kTick, &events);
       member_->progress().Advance(0);
       const absl::Time now = MonotonicNow();
-      for (const TransportEvent& event : events) member_->OnEvent(now, event);
+      for (const transport::TransportEvent& event : events) member_->OnEvent(now, event);
       for (const Control& control : member_->TakeInbox()) {
         if (control.has_view()) TANDEM_RETURN_IF_ERROR(member_->FindSelf(control.view()).status());
         core_.OnControl(control, &effects_);
@@ -369,11 +368,11 @@ class Server {
   }
 
   const ServerOptions& options_;
-  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<transport::Transport> transport_;
   Inbox inbox_;
   std::optional<FileThread> files_;
   std::vector<std::unique_ptr<ShardThread>> shards_;
-  std::unique_ptr<JobMember> member_;
+  std::unique_ptr<node::JobMember> member_;
   ServerCore core_;
   ServerEffects effects_;
 };
@@ -385,4 +384,4 @@ absl::Status RunServer(const ServerOptions& options) {
   return server.Run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

@@ -9,17 +9,17 @@
 #include "job/job.h"
 #include "node/job_member.h"
 
-namespace tandem {
+namespace tandem::server {
 
 struct ServerOptions {
-  JobPlan plan;
-  JobMember::Options member;  // but what the shell knows: role, endpoints
-  std::string record_dir;     // where staleness records go, if the job asks for them
+  job::JobPlan plan;
+  node::JobMember::Options member;  // but what the shell knows: role, endpoints
+  std::string record_dir;           // where staleness records go, if the job asks for them
 };
 
 // Serves until the job ends. OK: an orderly end. Otherwise who failed, and why.
 absl::Status RunServer(const ServerOptions& options);
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_SERVER_SHELL_H_

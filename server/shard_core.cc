@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::server {
 namespace {
 
 constexpr absl::Duration kNoticeInterval = absl::Seconds(1);
@@ -37,7 +37,7 @@ void Give(std::vector<UpdateRecord>* records, ShardEffects* effects) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const JobPlan& plan, EndpointId self,
+absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::JobPlan& plan, EndpointId self,
                                                           uint64_t incarnation,
                                                           BufferSource& buffers) {
   std::unique_ptr<ShardCore> core(new ShardCore(plan, self, incarnation, buffers));
@@ -45,19 +45,19 @@ absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const JobPlan& plan, E
   return core;
 }
 
-ShardCore::ShardCore(const JobPlan& plan, EndpointId self, uint64_t incarnation,
+ShardCore::ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
                      BufferSource& buffers)
     : plan_(plan), self_(self), incarnation_(incarnation), buffers_(buffers) {}
 
 ShardCore::~ShardCore() = default;
 
 absl::Status ShardCore::Init() {
-  for (const GroupPlan& group : plan_.groups) {
-    TANDEM_ASSIGN_OR_RETURN(auto policy, NewUpdatePolicy(group.policy, plan_.workers()));
+  for (const job::GroupPlan& group : plan_.groups) {
+    TANDEM_ASSIGN_OR_RETURN(auto policy, policies::NewUpdatePolicy(group.policy, plan_.workers()));
     policies_.push_back(std::move(policy));
   }
-  for (const TablePlan& table : plan_.tables) {
-    TANDEM_ASSIGN_OR_RETURN(auto optimizer, NewRowOptimizer(table.optimizer));
+  for (const job::TablePlan& table : plan_.tables) {
+    TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(table.optimizer));
     optimizers_.push_back(std::move(optimizer));
     auto context = std::make_unique<TableContext>();
     context->plan = &table;
@@ -307,7 +307,7 @@ FrameHeader ShardCore::AnswerHeader(const ParsedFrame& frame, FrameKind kind) co
 }
 
 int64_t ShardCore::MinClock(uint32_t group) const {
-  int64_t smallest = kInfiniteClock;
+  int64_t smallest = policies::kInfiniteClock;
   for (const auto& range : owned_) {
     if (range == nullptr || range->table().plan->group != group) continue;
     smallest = std::min(smallest, range->progress().MinClock());
@@ -359,7 +359,7 @@ std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& sl
 
 bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
   if ((frame.header.flags & kFlagEvaluate) != 0) return true;
-  const UpdatePolicy& policy = *policies_[frame.header.group];
+  const policies::UpdatePolicy& policy = *policies_[frame.header.group];
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
     if (!policy.MayServe(owned_[slice.entry.range]->progress(), frame.header.sender.index,
@@ -437,7 +437,7 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
     read.next_notice = now + kNoticeInterval;
     for (const Slice& slice : read.slices) {
       if (slice.settled) continue;
-      const RangeProgress& progress = owned_[slice.entry.range]->progress();
+      const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
       const int slowest = progress.Slowest();
       SliceEntry e;
       e.range = slice.entry.range;
@@ -457,7 +457,7 @@ Activity ShardCore::Waiting(absl::Time now) const {
   const ParkedRead& read = parked_.front();
   for (const Slice& slice : read.slices) {
     if (slice.settled) continue;
-    const RangeProgress& progress = owned_[slice.entry.range]->progress();
+    const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
     const int slowest = progress.Slowest();
     return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
                          " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
@@ -689,4 +689,4 @@ ShardReport ShardCore::Report() const {
   return report;
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

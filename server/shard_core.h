@@ -30,7 +30,7 @@
 #include "proto/range_map.h"
 #include "server/range.h"
 
-namespace tandem {
+namespace tandem::server {
 
 struct ShardEffects {
   std::vector<Outgoing> out;
@@ -55,7 +55,7 @@ struct ShardEffects {
 class ShardCore {
  public:
   // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process.
-  static absl::StatusOr<std::unique_ptr<ShardCore>> New(const JobPlan& plan, EndpointId self,
+  static absl::StatusOr<std::unique_ptr<ShardCore>> New(const job::JobPlan& plan, EndpointId self,
                                                         uint64_t incarnation,
                                                         BufferSource& buffers);
   ~ShardCore();
@@ -118,7 +118,7 @@ class ShardCore {
     uint32_t view = 0;
   };
 
-  ShardCore(const JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers);
+  ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers);
   absl::Status Init();
 
   void OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
@@ -148,13 +148,13 @@ class ShardCore {
   int64_t MinClock(uint32_t group) const;
   FrameHeader AnswerHeader(const ParsedFrame& frame, FrameKind kind) const;
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const EndpointId self_;
   const uint64_t incarnation_;
   BufferSource& buffers_;
-  std::vector<std::unique_ptr<UpdatePolicy>> policies_;    // by group
-  std::vector<std::unique_ptr<RowOptimizer>> optimizers_;  // by table
-  std::vector<std::unique_ptr<TableContext>> tables_;      // by table
+  std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
+  std::vector<std::unique_ptr<optim::RowOptimizer>> optimizers_;   // by table
+  std::vector<std::unique_ptr<TableContext>> tables_;              // by table
   FoldScratch scratch_;
   std::vector<UpdateRecord> records_;
 
@@ -172,6 +172,6 @@ class ShardCore {
   Traffic bytes_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_SHARD_CORE_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/save_directory.h"
 
-namespace tandem {
+namespace tandem::server {
 
 absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
   if (!MayStep()) return std::nullopt;
@@ -49,4 +49,4 @@ void ShardSave::BeginRange(const Range& range) {
   copied_ = 0;
 }
 
-}  // namespace tandem
+}  // namespace tandem::server

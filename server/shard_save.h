@@ -18,7 +18,7 @@
 #include "server/range_file.h"
 #include "server/shard_core.h"
 
-namespace tandem {
+namespace tandem::server {
 
 class ShardSave {
  public:
@@ -51,6 +51,6 @@ class ShardSave {
   std::vector<float> weights_, slots_;  // of a slice
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_SHARD_SAVE_H_

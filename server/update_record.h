@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace tandem {
+namespace tandem::server {
 
 struct UpdateRecord {
   int64_t step = 0;
@@ -30,6 +30,6 @@ enum UpdateFate : uint16_t {
   kFateDropped = 2,
 };
 
-}  // namespace tandem
+}  // namespace tandem::server
 
 #endif  // TANDEM_SERVER_UPDATE_RECORD_H_

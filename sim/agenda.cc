@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 void Agenda::At(absl::Time at, std::function<void()> run) {
   heap_.push_back({at, order_++, std::move(run)});
@@ -28,4 +28,4 @@ void Agenda::RunNext() {
   entry.run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class Agenda {
  public:
@@ -41,6 +41,6 @@ class Agenda {
   std::vector<Entry> heap_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_AGENDA_H_

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace tandem {
+namespace tandem::sim {
 
 absl::Duration ComputeTime::Draw(int rank, Random* random) const {
   double factor = rank == slow_worker ? slow_factor : 1.0;
@@ -22,4 +22,4 @@ absl::Duration ComputeTime::Draw(int rank, Random* random) const {
   return mean * factor;
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -5,7 +5,7 @@
 #include "absl/time/time.h"
 #include "base/random.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 struct ComputeTime {
   enum class Kind {
@@ -24,6 +24,6 @@ struct ComputeTime {
   absl::Duration Draw(int rank, Random* random) const;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_COMPUTE_TIME_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 void DataFrames::Send(const Outgoing& out) {
   const absl::StatusOr<ParsedFrame> frame = DecodeFrame(out.frame);
@@ -40,7 +40,7 @@ void DataFrames::StartCuts() {
 }
 
 EndpointId DataFrames::Anybody() {
-  const JobPlan& plan = context_.plan;
+  const job::JobPlan& plan = context_.plan;
   const int n = static_cast<int>(
       context_.random.Uniform(static_cast<uint64_t>(plan.shards() + plan.workers())));
   if (n >= plan.shards()) return EndpointId::Worker(n - plan.shards());
@@ -59,4 +59,4 @@ void DataFrames::CutSomebodyOff() {
   });
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

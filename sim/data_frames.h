@@ -13,7 +13,7 @@
 #include "sim/network.h"
 #include "sim/sim_context.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class DataFrames {
  public:
@@ -38,6 +38,6 @@ class DataFrames {
   SimNetwork network_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_DATA_FRAMES_H_

@@ -8,17 +8,17 @@
 #include "base/check.h"
 #include "base/hash.h"
 
-namespace tandem {
+namespace tandem::sim {
 
-Judge::Judge(const JobPlan& plan, const ToyModel& model, Options options)
+Judge::Judge(const job::JobPlan& plan, const ToyModel& model, Options options)
     : plan_(plan),
       model_(model),
       options_(std::move(options)),
       ledger_(model),
       workers_(static_cast<size_t>(plan.workers())),
       computed_(plan.tables.size(), 0) {
-  for (const GroupPlan& group : plan.groups) {
-    auto policy = NewUpdatePolicy(group.policy, plan.workers());
+  for (const job::GroupPlan& group : plan.groups) {
+    auto policy = policies::NewUpdatePolicy(group.policy, plan.workers());
     TANDEM_CHECK(policy.ok());  // the plan has been checked
     policies_.push_back(*std::move(policy));
   }
@@ -59,19 +59,19 @@ void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blo
   OnUpdates(rank, step, table, blocks, norm);
 }
 
-void Judge::OnRecord(const UpdateRecord& record) {
+void Judge::OnRecord(const server::UpdateRecord& record) {
   if (!options_.explain) return;
-  RangeProgress progress;
+  policies::RangeProgress progress;
   progress.version = record.version_applied;
   progress.workers.resize(workers_.size());
-  Update update;
+  policies::Update update;
   update.rank = record.worker;
   update.step = record.step;
   update.samples = record.samples;
   update.version_read = record.version_read;
   update.admitted_at = record.admitted_at;
   double share = 0;
-  if (record.fate != kFateDropped) {
+  if (record.fate != server::kFateDropped) {
     share = policies_[plan_.tables[record.table].group]->OnApply(progress, update).factor /
             static_cast<double>(record.divided_by);
   }
@@ -141,11 +141,11 @@ void Judge::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
 
 void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
                         const std::vector<double>& taken) {
-  const Properties& policy = PropertiesOf(table);
+  const policies::Properties& policy = PropertiesOf(table);
   if (policy.lockstep) return CheckExact(reader, step - policy.read_bound, table, key, taken);
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     int64_t since = 0;  // updates at steps below this must be there
-    if (policy.read_bound < kUnbounded) since = step - policy.read_bound;
+    if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
     if (rank == reader) since = std::max(since, step - plan_.job.train().depth());
     const double least = ledger_.WeightBefore(table, key, rank, since);
     if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
@@ -175,8 +175,8 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
 }
 
 void Judge::CheckGap(int rank, int64_t step) {
-  int64_t bound = kUnbounded;
-  for (const GroupPlan& group : plan_.groups) {
+  int64_t bound = policies::kUnbounded;
+  for (const job::GroupPlan& group : plan_.groups) {
     bound = std::min(bound, group.properties.clock_bound);
   }
   for (size_t other = 0; other < workers_.size(); ++other) {
@@ -190,4 +190,4 @@ void Judge::CheckGap(int rank, int64_t step) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

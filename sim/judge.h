@@ -24,7 +24,7 @@
 #include "sim/ledger.h"
 #include "sim/toy_model.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class Judge {
  public:
@@ -35,7 +35,7 @@ class Judge {
     std::function<int64_t(int rank)> step_of;  // the step that a worker has come to
   };
   // References outlive this.
-  Judge(const JobPlan& plan, const ToyModel& model, Options options);
+  Judge(const job::JobPlan& plan, const ToyModel& model, Options options);
 
   // What it is told. Every slice of a step has the range of this map (ranges move, but are not cut).
   void set_ranges(std::shared_ptr<const RangeMap> map) { map_ = std::move(map); }
@@ -50,7 +50,7 @@ class Judge {
   void OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm);
   // What became of an update, as its shard says. How much of it the rows have taken is what its
   // policy says for an update of these numbers.
-  void OnRecord(const UpdateRecord& record);
+  void OnRecord(const server::UpdateRecord& record);
 
   // What it looks at.
   void CheckRead(int rank, int64_t step, uint32_t table, uint64_t key, absl::Span<const float> row);
@@ -83,15 +83,15 @@ class Judge {
   void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
                    const std::vector<double>& taken);
   void Settle(uint32_t range, int rank, int64_t step, double share);
-  const Properties& PropertiesOf(uint32_t table) const {
+  const policies::Properties& PropertiesOf(uint32_t table) const {
     return plan_.groups[plan_.tables[table].group].properties;
   }
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const ToyModel& model_;
   const Options options_;
-  std::vector<std::unique_ptr<UpdatePolicy>> policies_;  // by group
+  std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
   Ledger ledger_;
   std::shared_ptr<const RangeMap> map_;
   std::vector<WorkerState> workers_;
@@ -100,6 +100,6 @@ class Judge {
   std::map<std::pair<int, int64_t>, std::set<uint32_t>> ranges_of_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_JUDGE_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 // Tickets are up to 64 times as large as counts, and so is what rounding makes of them.
@@ -93,4 +93,4 @@ std::vector<std::pair<uint32_t, uint64_t>> Ledger::Rows() const {
   return rows;
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "sim/toy_model.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class Ledger {
  public:
@@ -64,6 +64,6 @@ class Ledger {
   std::map<std::tuple<uint32_t, int, int64_t>, std::vector<Updates*>> open_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_LEDGER_H_

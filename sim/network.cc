@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 constexpr absl::Duration kConnectionResend = absl::Milliseconds(200);
@@ -49,4 +49,4 @@ absl::Duration SimNetwork::UntilNextCut() {
 
 absl::Duration SimNetwork::LengthOfCut() { return options_.longest_cut * random_.NextDouble(); }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -16,7 +16,7 @@
 #include "base/random.h"
 #include "proto/endpoint.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 struct NetworkOptions {
   absl::Duration delay = absl::Microseconds(200);  // of every frame
@@ -61,6 +61,6 @@ class SimNetwork {
   std::map<Pair, absl::Time> last_on_connection_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_NETWORK_H_

@@ -7,26 +7,26 @@
 #include "server/shard_save.h"
 #include "worker/dense_parameters.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
-absl::StatusOr<RangeImage> Decode(const std::string& bytes) {
-  return DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+absl::StatusOr<server::RangeImage> Decode(const std::string& bytes) {
+  return server::DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
 }
 
 }  // namespace
 
 absl::Status SaveCheck::Add(const std::string& folder, const std::string& file,
                             const std::string& bytes) {
-  TANDEM_ASSIGN_OR_RETURN(RangeImage image, Decode(bytes));
+  TANDEM_ASSIGN_OR_RETURN(server::RangeImage image, Decode(bytes));
   if (saves_under_way_[folder].emplace(file, std::move(image)).second) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(file, " is saved twice"));
 }
 
 absl::Status SaveCheck::CheckDense(int64_t count, const std::string& bytes) {
-  TANDEM_ASSIGN_OR_RETURN(const auto dense,
-                          DenseParameters::New(context_.plan.job.dense().optimizer(), count));
-  TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Decode(bytes));
+  TANDEM_ASSIGN_OR_RETURN(
+      const auto dense, worker::DenseParameters::New(context_.plan.job.dense().optimizer(), count));
+  TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, Decode(bytes));
   TANDEM_RETURN_IF_ERROR(dense->Load(image));
   if (context_.judge != nullptr) context_.judge->CheckDenseEvaluated(0, dense->values());
   return absl::OkStatus();
@@ -35,7 +35,7 @@ absl::Status SaveCheck::CheckDense(int64_t count, const std::string& bytes) {
 size_t SaveCheck::RangesOfASave(const RangeMap& ranges) const {
   size_t count = 0;
   for (const RangeMap::Range& range : ranges.ranges()) {
-    const TablePlan& table = context_.plan.tables[range.table];
+    const job::TablePlan& table = context_.plan.tables[range.table];
     if (!table.dense || context_.plan.groups[table.group].properties.delay > 0) ++count;
   }
   return count;
@@ -56,8 +56,8 @@ void SaveCheck::Commit(const std::string& folder, const RangeMap& ranges) {
 void SaveCheck::CheckHeldBack(const Files& files) {
   std::map<std::string, size_t> steps;  // by table
   for (const auto& [file, image] : files) {
-    HeldQueue queue;
-    const absl::Status read = SavedQueue(image, context_.buffers, &queue);
+    server::HeldQueue queue;
+    const absl::Status read = server::SavedQueue(image, context_.buffers, &queue);
     if (!read.ok()) context_.Fail(absl::StrCat(file, ": ", read.ToString()));
     const size_t first = steps.emplace(image.table, queue.size()).first->second;
     if (first == queue.size()) continue;
@@ -80,4 +80,4 @@ void SaveCheck::CheckSteps(const Files& files) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

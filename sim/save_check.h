@@ -13,7 +13,7 @@
 #include "server/range_file.h"
 #include "sim/sim_context.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class SaveCheck {
  public:
@@ -29,7 +29,7 @@ class SaveCheck {
   int saves() const { return saves_; }  // committed
 
  private:
-  using Files = std::map<std::string, RangeImage>;  // by name
+  using Files = std::map<std::string, server::RangeImage>;  // by name
   size_t RangesOfASave(const RangeMap& ranges) const;
   void CheckHeldBack(const Files& files);
   void CheckSteps(const Files& files);
@@ -39,6 +39,6 @@ class SaveCheck {
   int saves_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_SAVE_CHECK_H_

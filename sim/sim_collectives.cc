@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 // Virtual time ends every world before this.
@@ -15,8 +15,9 @@ constexpr absl::Duration kNoDeadline = absl::Hours(10000);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const JobPlan& plan, int rank,
-                                                                    DenseParameters& dense,
+absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const job::JobPlan& plan,
+                                                                    int rank,
+                                                                    worker::DenseParameters& dense,
                                                                     BufferSource& buffers) {
   const Dense& config = plan.job.dense();
   if (config.codec().kind() > Codec::NONE || config.device() == Dense::CUDA) {
@@ -25,17 +26,18 @@ absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const JobPla
   const int ranks = plan.workers();
   std::unique_ptr<SimCollectives> made(new SimCollectives(rank, ranks));
   made->reduction_ =
-      NewDenseReduction(plan, rank, std::max<int64_t>(0, config.bucket_bytes()), dense);
-  std::vector<Link*> links;
+      worker::NewDenseReduction(plan, rank, std::max<int64_t>(0, config.bucket_bytes()), dense);
+  std::vector<collectives::Link*> links;
   for (int peer = 0; peer < ranks; ++peer) {
-    FrameLinkOptions options;
+    collectives::FrameLinkOptions options;
     options.self = EndpointId::Worker(rank);
     options.group = static_cast<uint32_t>(std::min(rank, peer) * ranks + std::max(rank, peer));
     options.incarnation = 1;
-    made->links_.push_back(peer == rank ? nullptr : std::make_unique<FrameLink>(buffers, options));
+    made->links_.push_back(
+        peer == rank ? nullptr : std::make_unique<collectives::FrameLink>(buffers, options));
     links.push_back(made->links_.back().get());
   }
-  made->engine_ = std::make_unique<CollectiveEngine>(rank, std::move(links));
+  made->engine_ = std::make_unique<collectives::CollectiveEngine>(rank, std::move(links));
   return made;
 }
 
@@ -45,25 +47,25 @@ void SimCollectives::Begin(absl::Span<float> gradient, int64_t samples) {
   reduction_->Close();
 }
 
-int64_t SimCollectives::CountOf(const DenseReduction::Request& request) const {
+int64_t SimCollectives::CountOf(const worker::DenseReduction::Request& request) const {
   if (request.counts.empty()) return request.count;
   return std::accumulate(request.counts.begin(), request.counts.end(), int64_t{0});
 }
 
-absl::Status SimCollectives::Start(absl::Time now, const DenseReduction::Request& request) {
-  TANDEM_CHECK(request.by == DenseReduction::Request::By::kGroup);
-  CollectiveCall call;
+absl::Status SimCollectives::Start(absl::Time now, const worker::DenseReduction::Request& request) {
+  TANDEM_CHECK(request.by == worker::DenseReduction::Request::By::kGroup);
+  collectives::CollectiveCall call;
   call.primitive = request.primitive;
-  call.algorithm = request.algorithm.value_or(Algorithm::kDirect);
+  call.algorithm = request.algorithm.value_or(collectives::Algorithm::kDirect);
   call.type = request.type;
   call.count = CountOf(request);
-  CollectiveShape shape;
+  collectives::CollectiveShape shape;
   shape.rank = rank_;
   shape.ranks = ranks_;
   shape.count = request.count;
   shape.counts.assign(request.counts.begin(), request.counts.end());
-  const int64_t offset =
-      InPlaceOffset(request.primitive, shape) * static_cast<int64_t>(SizeOf(request.type));
+  const int64_t offset = collectives::InPlaceOffset(request.primitive, shape) *
+                         static_cast<int64_t>(collectives::SizeOf(request.type));
   shape.in_place = request.input != nullptr &&
                    request.input == static_cast<const uint8_t*>(request.output) + offset;
   TANDEM_ASSIGN_OR_RETURN(call.schedule, schedules_.Get(call.primitive, call.algorithm, shape,
@@ -89,7 +91,7 @@ absl::StatusOr<bool> SimCollectives::RunRequests(absl::Time now) {
     reduction_->OnDone();
     return true;
   }
-  const DenseReduction::Request* const request = reduction_->Next();
+  const worker::DenseReduction::Request* const request = reduction_->Next();
   if (request == nullptr) return false;
   TANDEM_RETURN_IF_ERROR(Start(now, *request));
   return true;
@@ -117,4 +119,4 @@ Activity SimCollectives::WaitingFor(absl::Time now) const {
   return {engine_->WaitingFor(now), other < 0 ? EndpointId() : EndpointId::Worker(other)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -25,13 +25,13 @@
 #include "proto/outgoing.h"
 #include "worker/dense_reduction.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class SimCollectives {
  public:
   // Of worker `rank`. UNIMPLEMENTED for what needs threads or a GPU. References outlive this.
-  static absl::StatusOr<std::unique_ptr<SimCollectives>> New(const JobPlan& plan, int rank,
-                                                             DenseParameters& dense,
+  static absl::StatusOr<std::unique_ptr<SimCollectives>> New(const job::JobPlan& plan, int rank,
+                                                             worker::DenseParameters& dense,
                                                              BufferSource& buffers);
 
   // A step is computed; the same memory until it is over.
@@ -49,20 +49,20 @@ class SimCollectives {
 
  private:
   SimCollectives(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
-  absl::Status Start(absl::Time now, const DenseReduction::Request& request);
-  int64_t CountOf(const DenseReduction::Request& request) const;
+  absl::Status Start(absl::Time now, const worker::DenseReduction::Request& request);
+  int64_t CountOf(const worker::DenseReduction::Request& request) const;
   absl::StatusOr<bool> RunRequests(absl::Time now);
 
   const int rank_, ranks_;
-  std::unique_ptr<DenseReduction> reduction_;
-  std::vector<std::unique_ptr<FrameLink>> links_;  // by rank; null at this one
-  std::unique_ptr<CollectiveEngine> engine_;
-  ScheduleCache schedules_;
+  std::unique_ptr<worker::DenseReduction> reduction_;
+  std::vector<std::unique_ptr<collectives::FrameLink>> links_;  // by rank; null at this one
+  std::unique_ptr<collectives::CollectiveEngine> engine_;
+  collectives::ScheduleCache schedules_;
   bool running_ = false;  // operation `number_`
   uint64_t number_ = 0;
   std::vector<Frame> frames_;  // scratch
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_SIM_COLLECTIVES_H_

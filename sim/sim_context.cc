@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 void SimContext::Fail(const std::string& what) {
   if (!failure.ok()) return;
@@ -15,4 +15,4 @@ void SimContext::StartClock(std::function<void()> tick) {
                [this, tick = std::move(tick)] { agenda.Every(options.tick, tick); });
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -20,10 +20,10 @@
 #include "sim/trace.h"
 #include "sim/world_options.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 struct SimContext {
-  SimContext(const JobPlan& job_plan, const WorldOptions& world_options)
+  SimContext(const job::JobPlan& job_plan, const WorldOptions& world_options)
       : plan(job_plan),
         options(world_options),
         trace(world_options.trace_lines),
@@ -37,7 +37,7 @@ struct SimContext {
   // A view reaches a core up to options.view_delay late.
   absl::Duration ViewDelay() { return options.view_delay * random.NextDouble(); }
 
-  const JobPlan& plan;
+  const job::JobPlan& plan;
   const WorldOptions options;
   Agenda agenda;
   EventTrace trace;
@@ -55,6 +55,6 @@ inline uint64_t IncarnationOf(EndpointId id) {
 // How often a process beats.
 inline constexpr absl::Duration kSimBeat = absl::Seconds(1);
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_SIM_CONTEXT_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
@@ -34,7 +34,7 @@ void SimScheduler::Register() {
 }
 
 void SimScheduler::StartClock() {
-  context_.StartClock([this] { Step(SchedulerEvent()); });
+  context_.StartClock([this] { Step(scheduler::SchedulerEvent()); });
 }
 
 void SimScheduler::StartAccidents() {
@@ -46,8 +46,8 @@ void SimScheduler::StartAccidents() {
 void SimScheduler::AskForSaves() {
   for (const absl::Duration save : context_.options.saves) {
     context_.agenda.After(save, [this] {
-      SchedulerEvent event;
-      event.kind = SchedulerEvent::Kind::kSave;
+      scheduler::SchedulerEvent event;
+      event.kind = scheduler::SchedulerEvent::Kind::kSave;
       event.text = "in the middle";
       Step(event);
     });
@@ -98,8 +98,8 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
   }
   Connection& connection = connections_[NodeOf(from)];
   if (connection.broken) return;
-  SchedulerEvent event;
-  event.kind = SchedulerEvent::Kind::kControl;
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kControl;
   event.connection = connection.number;
   event.control = control;
   context_.agenda.At(Arrival(&connection.last_up), [this, event, &connection] {
@@ -107,10 +107,10 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
   });
 }
 
-void SimScheduler::Step(const SchedulerEvent& event) {
+void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
   core_.Step(context_.agenda.now(), event, &effects_);
   for (const std::string& line : effects_.logs) context_.Log(absl::StrCat("scheduler: ", line));
-  for (const SchedulerEffects::Send& send : effects_.sends) {
+  for (const scheduler::SchedulerEffects::Send& send : effects_.sends) {
     if (send.control.has_barrier_release() &&
         context_.random.Bernoulli(context_.options.barrier_drop)) {
       continue;
@@ -138,8 +138,8 @@ void SimScheduler::Deliver(size_t node, const Control& control) {
   const int n = static_cast<int>(node);
   arrive_(n < servers ? EndpointId::Shard(n, 0) : EndpointId::Worker(n - servers), control);
   if (!control.has_command() || control.command().kind() != Command::STOP) return;
-  SchedulerEvent event;
-  event.kind = SchedulerEvent::Kind::kClosed;
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kClosed;
   event.connection = connections_[node].number;
   context_.agenda.After(kLinkDelay, [this, event] { Step(event); });
 }
@@ -163,8 +163,8 @@ void SimScheduler::BreakSomeConnection() {
 
 void SimScheduler::Break(EndpointId worker, Connection* connection) {
   context_.Log(absl::StrCat("worker ", worker.index, " loses its link to the scheduler"));
-  SchedulerEvent event;
-  event.kind = SchedulerEvent::Kind::kLost;
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kLost;
   event.connection = connection->number;
   event.why = absl::UnavailableError("broken");
   connection->broken = true;
@@ -189,8 +189,8 @@ void SimScheduler::MoveSomeRange() {
       const auto one_of = [this](int count) {
         return static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(count)));
       };
-      SchedulerEvent event;
-      event.kind = SchedulerEvent::Kind::kMoveRange;
+      scheduler::SchedulerEvent event;
+      event.kind = scheduler::SchedulerEvent::Kind::kMoveRange;
       event.range = static_cast<uint32_t>(context_.random.Uniform(ranges));
       event.server = one_of(context_.plan.servers());
       event.shard = one_of(context_.plan.shards_per_server());
@@ -203,4 +203,4 @@ void SimScheduler::MoveSomeRange() {
   });
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

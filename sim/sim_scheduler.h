@@ -19,7 +19,7 @@
 #include "scheduler/scheduler_core.h"
 #include "sim/sim_context.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class SimScheduler {
  public:
@@ -37,7 +37,7 @@ class SimScheduler {
   void Send(EndpointId from, const Control& control);
   void Beat(EndpointId from, uint64_t progress, int64_t step, const Activity& activity);
 
-  const SchedulerCore& core() const { return core_; }
+  const scheduler::SchedulerCore& core() const { return core_; }
   int moves() const { return moves_; }    // of ranges
   int breaks() const { return breaks_; }  // of connections
 
@@ -52,7 +52,7 @@ class SimScheduler {
   void Register(EndpointId id);
   // When what is sent now arrives, behind all that was sent before on this way.
   absl::Time Arrival(absl::Time* last);
-  void Step(const SchedulerEvent& event);
+  void Step(const scheduler::SchedulerEvent& event);
   void Deliver(size_t node, const Control& control);
   void BreakSomeConnection();
   void Break(EndpointId worker, Connection* connection);
@@ -61,14 +61,14 @@ class SimScheduler {
 
   SimContext& context_;
   const Arrive arrive_;
-  SchedulerCore core_;
-  SchedulerEffects effects_;
+  scheduler::SchedulerCore core_;
+  scheduler::SchedulerEffects effects_;
   std::vector<Connection> connections_;  // servers from 0, then workers
   std::set<std::string> saving_;         // barriers of saves that workers have entered
   bool stopping_ = false;
   int moves_ = 0, breaks_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_SIM_SCHEDULER_H_

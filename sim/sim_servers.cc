@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 constexpr size_t kRowsPerSlice = 5;  // of a save, so that frames come in between
 
-void Merge(const Measure& from, Measure* into) {
+void Merge(const server::Measure& from, server::Measure* into) {
   into->count += from.count;
   into->sum += from.sum;
   into->max = std::max(into->max, from.max);
@@ -22,18 +22,18 @@ void Merge(const Measure& from, Measure* into) {
 }  // namespace
 
 absl::Status SimServers::Init() {
-  const JobPlan& plan = context_.plan;
+  const job::JobPlan& plan = context_.plan;
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
     const uint64_t incarnation = IncarnationOf(EndpointId::Shard(index, 0));
-    server.core = std::make_unique<ServerCore>(plan, incarnation);
+    server.core = std::make_unique<server::ServerCore>(plan, incarnation);
     server.shards.resize(static_cast<size_t>(plan.shards_per_server()));
     for (int s = 0; s < plan.shards_per_server(); ++s) {
       const EndpointId id = EndpointId::Shard(index, s);
       shard(id).heard = context_.agenda.now();
       TANDEM_ASSIGN_OR_RETURN(shard(id).core,
-                              ShardCore::New(plan, id, incarnation, context_.buffers));
+                              server::ShardCore::New(plan, id, incarnation, context_.buffers));
     }
   }
   return absl::OkStatus();
@@ -71,7 +71,7 @@ std::string SimServers::WhoWaits() const {
   std::string out;
   for (size_t index = 0; index < servers_.size(); ++index) {
     for (size_t s = 0; s < servers_[index].shards.size(); ++s) {
-      const ShardCore& core = *servers_[index].shards[s].core;
+      const server::ShardCore& core = *servers_[index].shards[s].core;
       absl::StrAppend(&out, "  server ", index, " shard ", s, " view ", core.view(), ": ",
                       core.Settled() ? "" : "ranges on their way; ",
                       core.Waiting(context_.agenda.now()).text, "\n");
@@ -94,18 +94,18 @@ void SimServers::OnControl(int index, const Control& control) {
 }
 
 void SimServers::AfterServer(int index) {
-  const ServerCore& core = *servers_[static_cast<size_t>(index)].core;
+  const server::ServerCore& core = *servers_[static_cast<size_t>(index)].core;
   if (!core.failure().ok()) {
     context_.Fail(absl::StrCat("server ", index, ": ", core.failure().ToString()));
   }
   for (const Control& control : server_effects_.to_scheduler) {
     scheduler_.Send(EndpointId::Shard(index, 0), control);
   }
-  std::vector<ShardTask> tasks;
+  std::vector<server::ShardTask> tasks;
   tasks.swap(server_effects_.tasks);
   server_effects_.Clear();
   // Each shard hears of a task when it does, but of all in order.
-  for (const ShardTask& task : tasks) {
+  for (const server::ShardTask& task : tasks) {
     for (int s = 0; s < context_.plan.shards_per_server(); ++s) {
       const EndpointId id = EndpointId::Shard(index, s);
       absl::Time& heard = shard(id).heard;
@@ -121,43 +121,43 @@ void SimServers::AfterServer(int index) {
 // In order; those behind a save wait for its end.
 void SimServers::DoTasks(EndpointId id) {
   while (shard(id).save == nullptr && !shard(id).tasks.empty()) {
-    const ShardTask task = std::move(shard(id).tasks.front());
+    const server::ShardTask task = std::move(shard(id).tasks.front());
     shard(id).tasks.pop_front();
     DoTask(id, task);
   }
 }
 
-void SimServers::DoTask(EndpointId id, const ShardTask& task) {
-  ShardCore& core = *shard(id).core;
+void SimServers::DoTask(EndpointId id, const server::ShardTask& task) {
+  server::ShardCore& core = *shard(id).core;
   ShardReport report;
   switch (task.kind) {
-    case ShardTask::Kind::kSave:
-      shard(id).save = std::make_unique<ShardSave>(&core);
+    case server::ShardTask::Kind::kSave:
+      shard(id).save = std::make_unique<server::ShardSave>(&core);
       return GoOnSaving(id, task);
-    case ShardTask::Kind::kView:
+    case server::ShardTask::Kind::kView:
       context_.Log(absl::StrCat(id.DebugString(), " learns view ", task.map->view()));
       core.OnView(context_.agenda.now(), task.map, &shard_effects_);
       AfterShard(id);
       break;
-    case ShardTask::Kind::kFinishDelayed:
+    case server::ShardTask::Kind::kFinishDelayed:
       if (context_.judge != nullptr) context_.judge->OnDelayedFinished();
       core.FinishDelayed(&shard_effects_);
       AfterShard(id);
       break;
-    case ShardTask::Kind::kReport:
+    case server::ShardTask::Kind::kReport:
       report = core.Report();
       break;
   }
   servers_[static_cast<size_t>(id.index)].core->OnShardDone(
-      task.id, absl::OkStatus(), task.kind == ShardTask::Kind::kReport ? &report : nullptr,
+      task.id, absl::OkStatus(), task.kind == server::ShardTask::Kind::kReport ? &report : nullptr,
       &server_effects_);
   AfterServer(id.index);
 }
 
 // A slice at a time; files are on the disk at once.
-void SimServers::GoOnSaving(EndpointId id, const ShardTask& task) {
-  std::unique_ptr<ShardSave>& save = shard(id).save;
-  absl::StatusOr<std::optional<ShardSave::File>> file = save->Step(kRowsPerSlice);
+void SimServers::GoOnSaving(EndpointId id, const server::ShardTask& task) {
+  std::unique_ptr<server::ShardSave>& save = shard(id).save;
+  absl::StatusOr<std::optional<server::ShardSave::File>> file = save->Step(kRowsPerSlice);
   if (!file.ok()) return context_.Fail(file.status().ToString());
   if (file->has_value()) {
     const absl::Status added = saves_.Add(task.path, (*file)->name, (*file)->encoder.Finish());
@@ -192,7 +192,7 @@ void SimServers::AfterShard(EndpointId id) {
       context_.Fail(line);
     }
   }
-  for (const UpdateRecord& record : shard_effects_.records) {
+  for (const server::UpdateRecord& record : shard_effects_.records) {
     records_.push_back(record);
     if (context_.judge != nullptr) context_.judge->OnRecord(record);
   }
@@ -202,9 +202,9 @@ void SimServers::AfterShard(EndpointId id) {
 }
 
 void SimServers::CountOpenSteps(EndpointId id) {
-  for (const Range* range : shard(id).core->OwnedRanges()) {
+  for (const server::Range* range : shard(id).core->OwnedRanges()) {
     if (!context_.plan.groups[range->table().plan->group].properties.holds) continue;
-    for (const WorkerProgress& worker : range->progress().workers) {
+    for (const policies::WorkerProgress& worker : range->progress().workers) {
       most_open_steps_ = std::max(most_open_steps_, worker.admitted - range->progress().version);
     }
   }
@@ -212,7 +212,7 @@ void SimServers::CountOpenSteps(EndpointId id) {
 
 // Progress that has grown; an observer sees it before the reads that were answered by it.
 void SimServers::LogAdmitted(EndpointId id) {
-  for (const Range* range : shard(id).core->OwnedRanges()) {
+  for (const server::Range* range : shard(id).core->OwnedRanges()) {
     std::vector<int64_t>& known = admitted_[range->id()];
     known.resize(static_cast<size_t>(context_.plan.workers()));
     for (size_t rank = 0; rank < known.size(); ++rank) {
@@ -245,7 +245,7 @@ std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
   const uint32_t id = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
-      for (Range* range : shard.core->OwnedRanges()) {
+      for (server::Range* range : shard.core->OwnedRanges()) {
         if (range->id() != id) continue;
         if (!row.empty()) context_.Fail(absl::StrCat("range ", id, " has two owners"));
         row.resize(dim);
@@ -258,11 +258,11 @@ std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
   return row;
 }
 
-TableStats SimServers::Stats(uint32_t table) const {
-  TableStats total;
+server::TableStats SimServers::Stats(uint32_t table) const {
+  server::TableStats total;
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
-      const TableStats& stats = shard.core->tables()[table]->stats;
+      const server::TableStats& stats = shard.core->tables()[table]->stats;
       total.arrived += stats.arrived;
       total.applied += stats.applied;
       total.merged += stats.merged;
@@ -275,4 +275,4 @@ TableStats SimServers::Stats(uint32_t table) const {
   return total;
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

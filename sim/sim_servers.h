@@ -23,7 +23,7 @@
 #include "sim/sim_context.h"
 #include "sim/sim_scheduler.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 // What an observer of the shards sees, range by range and in order; see SimServers::events.
 struct RangeEvent {
@@ -52,8 +52,8 @@ class SimServers {
   const std::shared_ptr<const RangeMap>& ranges() const { return ranges_; }
   // As a server would answer an evaluation. Fails if not exactly one shard owns it.
   std::vector<float> Row(uint32_t table, uint64_t key);
-  TableStats Stats(uint32_t table) const;  // merged over all shards
-  const std::vector<UpdateRecord>& records() const { return records_; }
+  server::TableStats Stats(uint32_t table) const;  // merged over all shards
+  const std::vector<server::UpdateRecord>& records() const { return records_; }
   // The most steps that any range whose policy holds updates had admitted of some worker and not
   // yet closed.
   int64_t most_open_steps() const { return most_open_steps_; }
@@ -62,13 +62,13 @@ class SimServers {
 
  private:
   struct Shard {
-    std::unique_ptr<ShardCore> core;
-    absl::Time heard;                 // when the last task reaches it
-    std::deque<ShardTask> tasks;      // heard of, not done
-    std::unique_ptr<ShardSave> save;  // under way; or null
+    std::unique_ptr<server::ShardCore> core;
+    absl::Time heard;                         // when the last task reaches it
+    std::deque<server::ShardTask> tasks;      // heard of, not done
+    std::unique_ptr<server::ShardSave> save;  // under way; or null
   };
   struct Server {
-    std::unique_ptr<ServerCore> core;
+    std::unique_ptr<server::ServerCore> core;
     std::vector<Shard> shards;
     uint64_t beats = 0;
   };
@@ -79,8 +79,8 @@ class SimServers {
   void StartClocksOf(int index);
   void AfterServer(int index);
   void DoTasks(EndpointId id);
-  void DoTask(EndpointId id, const ShardTask& task);
-  void GoOnSaving(EndpointId id, const ShardTask& task);
+  void DoTask(EndpointId id, const server::ShardTask& task);
+  void GoOnSaving(EndpointId id, const server::ShardTask& task);
   void AfterShard(EndpointId id);
   void CountOpenSteps(EndpointId id);
   void LogAdmitted(EndpointId id);
@@ -91,15 +91,15 @@ class SimServers {
   DataFrames& frames_;
   SaveCheck& saves_;
   std::vector<Server> servers_;
-  ShardEffects shard_effects_;
-  ServerEffects server_effects_;
+  server::ShardEffects shard_effects_;
+  server::ServerEffects server_effects_;
   std::shared_ptr<const RangeMap> ranges_;
-  std::vector<UpdateRecord> records_;
+  std::vector<server::UpdateRecord> records_;
   int64_t most_open_steps_ = 0;
   std::map<uint32_t, std::vector<RangeEvent>> events_;
   std::map<uint32_t, std::vector<int64_t>> admitted_;  // by range: by rank, with log_events
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_SIM_SERVERS_H_

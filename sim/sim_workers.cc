@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 // Silence before a frame is sent again, whoever sent it: short, so that faults cost little virtual
@@ -19,7 +19,7 @@ constexpr size_t kFrameBytes = 32;  // of values in a frame: so few that most re
 
 }  // namespace
 
-absl::Status SimWorkers::Init(const MakeTaskRunner& make_runner) {
+absl::Status SimWorkers::Init(const worker::MakeTaskRunner& make_runner) {
   for (int rank = 0; rank < context_.plan.workers(); ++rank) {
     TANDEM_ASSIGN_OR_RETURN(auto worker, NewWorker(rank, make_runner));
     workers_.push_back(std::move(worker));
@@ -28,14 +28,14 @@ absl::Status SimWorkers::Init(const MakeTaskRunner& make_runner) {
 }
 
 absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
-    int rank, const MakeTaskRunner& make_runner) {
-  const JobPlan& plan = context_.plan;
+    int rank, const worker::MakeTaskRunner& make_runner) {
+  const job::JobPlan& plan = context_.plan;
   auto worker = std::make_unique<Worker>();
   const uint64_t incarnation = IncarnationOf(EndpointId::Worker(rank));
   worker->random = std::make_unique<Random>(HashCombine(context_.options.seed, incarnation));
   TANDEM_ASSIGN_OR_RETURN(worker->runner, make_runner(plan, rank));
-  DenseParameters& dense = worker->runner->dense();
-  TrainerCore::Options options;
+  worker::DenseParameters& dense = worker->runner->dense();
+  worker::TrainerCore::Options options;
   options.rank = rank;
   options.incarnation = incarnation;
   options.client.resend_after = kResend;
@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   options.save_path = "model";
   options.evaluate = context_.options.evaluate && worker->runner->has_test_data();
   options.estimated_rows = worker->runner->EstimatedRows();
-  TANDEM_ASSIGN_OR_RETURN(worker->core, TrainerCore::New(plan, options, dense, context_.buffers));
+  TANDEM_ASSIGN_OR_RETURN(worker->core,
+                          worker::TrainerCore::New(plan, options, dense, context_.buffers));
   if (plan.dense_table < 0) {
     TANDEM_ASSIGN_OR_RETURN(worker->collectives,
                             SimCollectives::New(plan, rank, dense, context_.buffers));
@@ -64,7 +65,7 @@ void SimWorkers::StartClocksOf(int rank) {
     ProgressCollectives(rank);  // what was lost is sent again
   });
   context_.agenda.Every(kSimBeat, [this, rank] {
-    const TrainerCore& core = *worker(rank).core;
+    const worker::TrainerCore& core = *worker(rank).core;
     scheduler_.Beat(EndpointId::Worker(rank), core.progress_count(), core.step(),
                     core.Doing(context_.agenda.now(), WaitingForOthers(rank)));
   });
@@ -73,7 +74,7 @@ void SimWorkers::StartClocksOf(int rank) {
 std::string SimWorkers::WhoWaits() const {
   std::string out;
   for (int rank = 0; rank < context_.plan.workers(); ++rank) {
-    const TrainerCore& core = *worker(rank).core;
+    const worker::TrainerCore& core = *worker(rank).core;
     const Activity doing = core.Doing(context_.agenda.now(), WaitingForOthers(rank));
     absl::StrAppend(&out, "  worker ", rank, " epoch ", core.epoch(), " step ", core.step(), ": ",
                     core.finished() ? "finished" : doing.text, "\n");
@@ -121,18 +122,18 @@ void SimWorkers::OnFrame(int rank, const ParsedFrame& frame) {
 }
 
 void SimWorkers::AfterTrainer(int rank) {
-  const TrainerCore& core = *worker(rank).core;
+  const worker::TrainerCore& core = *worker(rank).core;
   if (!core.failure().ok()) {
     context_.Fail(absl::StrCat("worker ", rank, ": ", core.failure().ToString()));
   }
   for (const std::string& line : effects_.log) {
     context_.Log(absl::StrCat("worker ", rank, ": ", line));
   }
-  std::vector<TrainerTask> tasks;
+  std::vector<worker::TrainerTask> tasks;
   tasks.swap(effects_.tasks);
   for (const Outgoing& out : effects_.out) Send(rank, out);
   effects_.Clear();
-  for (TrainerTask& task : tasks) StartTask(rank, std::move(task));
+  for (worker::TrainerTask& task : tasks) StartTask(rank, std::move(task));
 }
 
 void SimWorkers::Send(int rank, const Outgoing& out) {
@@ -159,13 +160,13 @@ void SimWorkers::ToScheduler(int rank, const Control& control) {
 
 // ---- tasks ------------------------------------------------------------------------------------
 
-void SimWorkers::StartTask(int rank, TrainerTask task) {
-  if (std::holds_alternative<SynchroniseTask>(task) ||
-      std::holds_alternative<GatherDenseTask>(task)) {
+void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
+  if (std::holds_alternative<worker::SynchroniseTask>(task) ||
+      std::holds_alternative<worker::GatherDenseTask>(task)) {
     return StartCollective(rank, std::move(task));
   }
   absl::Duration delay = context_.options.fetch;
-  if (const auto* const compute = std::get_if<ComputeTask>(&task)) {
+  if (const auto* const compute = std::get_if<worker::ComputeTask>(&task)) {
     if (context_.judge != nullptr) context_.judge->CheckGap(rank, compute->slot->step);
     delay = context_.options.compute.Draw(rank, worker(rank).random.get());
   }
@@ -173,11 +174,11 @@ void SimWorkers::StartTask(int rank, TrainerTask task) {
 }
 
 // Its end is when all workers have done their parts.
-void SimWorkers::StartCollective(int rank, TrainerTask task) {
+void SimWorkers::StartCollective(int rank, worker::TrainerTask task) {
   Worker& w = worker(rank);
   TANDEM_CHECK(!w.waits_for_others.has_value());
-  if (const auto* const synchronise = std::get_if<SynchroniseTask>(&task)) {
-    StepSlot& slot = *synchronise->slot;
+  if (const auto* const synchronise = std::get_if<worker::SynchroniseTask>(&task)) {
+    worker::StepSlot& slot = *synchronise->slot;
     w.collectives->Begin(absl::MakeSpan(slot.dense_gradient), slot.batch.samples);
   } else {
     w.collectives->BeginGather();
@@ -205,30 +206,32 @@ Activity SimWorkers::WaitingForOthers(int rank) const {
   return collectives == nullptr ? Activity() : collectives->WaitingFor(context_.agenda.now());
 }
 
-void SimWorkers::FinishTask(int rank, const TrainerTask& task) {
+void SimWorkers::FinishTask(int rank, const worker::TrainerTask& task) {
   const absl::Status status = RunTask(rank, task);
   worker(rank).core->OnTaskDone(context_.agenda.now(), task, status, &effects_);
   AfterTrainer(rank);
 }
 
-absl::Status SimWorkers::RunTask(int rank, const TrainerTask& task) {
+absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
   Worker& w = worker(rank);
-  TaskRunner& runner = *w.runner;
+  worker::TaskRunner& runner = *w.runner;
   return std::visit(
-      Overloaded{
-          [&](const FetchTask& t) { return runner.Fetch(t.slot); },
-          [&](const ComputeTask& t) { return runner.Compute(t.slot); },
-          [&](const SynchroniseTask& t) {
+      worker::Overloaded{
+          [&](const worker::FetchTask& t) { return runner.Fetch(t.slot); },
+          [&](const worker::ComputeTask& t) { return runner.Compute(t.slot); },
+          [&](const worker::SynchroniseTask& t) {
             t.slot->samples_of_all = w.collectives->samples_of_all();
             return absl::OkStatus();
           },
-          [&](const FetchTestTask& t) { return runner.FetchTest(t.slot, t.first); },
-          [&](const ScoreTask& t) { return runner.Score(t.slot); },
-          [&](const FillShareTask& t) { return runner.FillShare(t.share, t.payload); },
-          [&](const MergeSharesTask& t) { return MergeShares(rank, t); },
-          [&](const GatherDenseTask&) { return absl::OkStatus(); },
-          [&](const WriteDenseTask& t) { return saves_.CheckDense(dense(0).count(), *t.bytes); },
-          [&](const CommitSaveTask& t) {
+          [&](const worker::FetchTestTask& t) { return runner.FetchTest(t.slot, t.first); },
+          [&](const worker::ScoreTask& t) { return runner.Score(t.slot); },
+          [&](const worker::FillShareTask& t) { return runner.FillShare(t.share, t.payload); },
+          [&](const worker::MergeSharesTask& t) { return MergeShares(rank, t); },
+          [&](const worker::GatherDenseTask&) { return absl::OkStatus(); },
+          [&](const worker::WriteDenseTask& t) {
+            return saves_.CheckDense(dense(0).count(), *t.bytes);
+          },
+          [&](const worker::CommitSaveTask& t) {
             saves_.Commit(*t.directory, *servers_.ranges());
             return absl::OkStatus();
           },
@@ -236,7 +239,7 @@ absl::Status SimWorkers::RunTask(int rank, const TrainerTask& task) {
       task);
 }
 
-absl::Status SimWorkers::MergeShares(int rank, const MergeSharesTask& task) {
+absl::Status SimWorkers::MergeShares(int rank, const worker::MergeSharesTask& task) {
   TANDEM_ASSIGN_OR_RETURN(*task.json,
                           worker(rank).runner->MergeShares(*task.shares, *task.payloads));
   ++evaluations_;
@@ -257,4 +260,4 @@ uint64_t SimWorkers::frames_resent() const {
   return total;
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -24,7 +24,7 @@
 #include "worker/task_runner.h"
 #include "worker/trainer_core.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class SimWorkers {
  public:
@@ -37,7 +37,7 @@ class SimWorkers {
         servers_(servers),
         saves_(saves) {}
   // `make_runner` makes what computes.
-  absl::Status Init(const MakeTaskRunner& make_runner);
+  absl::Status Init(const worker::MakeTaskRunner& make_runner);
   void StartClocks();
 
   void OnControl(int rank, const Control& control);
@@ -46,37 +46,38 @@ class SimWorkers {
   // One line a worker: what it does or waits for.
   std::string WhoWaits() const;
 
-  const TrainerCore& core(int rank) const { return *worker(rank).core; }
-  DenseParameters& dense(int rank) const { return worker(rank).runner->dense(); }
+  const worker::TrainerCore& core(int rank) const { return *worker(rank).core; }
+  worker::DenseParameters& dense(int rank) const { return worker(rank).runner->dense(); }
   uint64_t updates_sent(uint32_t table) const;
   uint64_t frames_resent() const;
   int evaluations() const { return evaluations_; }
 
  private:
   struct Worker {
-    std::unique_ptr<TaskRunner> runner;
-    std::unique_ptr<TrainerCore> core;
+    std::unique_ptr<worker::TaskRunner> runner;
+    std::unique_ptr<worker::TrainerCore> core;
     std::unique_ptr<Random> random;
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
-    std::unique_ptr<SimCollectives> collectives;  // replicas of dense parameters; else null
-    std::optional<TrainerTask> waits_for_others;  // what the collectives were begun for
+    std::unique_ptr<SimCollectives> collectives;          // replicas of dense parameters; else null
+    std::optional<worker::TrainerTask> waits_for_others;  // what the collectives were begun for
   };
 
   Worker& worker(int rank) const { return *workers_[static_cast<size_t>(rank)]; }
-  absl::StatusOr<std::unique_ptr<Worker>> NewWorker(int rank, const MakeTaskRunner& make_runner);
+  absl::StatusOr<std::unique_ptr<Worker>> NewWorker(int rank,
+                                                    const worker::MakeTaskRunner& make_runner);
   void StartClocksOf(int rank);
   void OnView(int rank, const View& view);
   void AfterTrainer(int rank);
   void Send(int rank, const Outgoing& out);
   void ToScheduler(int rank, const Control& control);
-  void StartTask(int rank, TrainerTask task);
-  void StartCollective(int rank, TrainerTask task);
+  void StartTask(int rank, worker::TrainerTask task);
+  void StartCollective(int rank, worker::TrainerTask task);
   void ProgressCollectives(int rank);
   Activity WaitingForOthers(int rank) const;
-  void FinishTask(int rank, const TrainerTask& task);
-  absl::Status RunTask(int rank, const TrainerTask& task);
-  absl::Status MergeShares(int rank, const MergeSharesTask& task);
+  void FinishTask(int rank, const worker::TrainerTask& task);
+  absl::Status RunTask(int rank, const worker::TrainerTask& task);
+  absl::Status MergeShares(int rank, const worker::MergeSharesTask& task);
 
   SimContext& context_;
   SimScheduler& scheduler_;
@@ -84,11 +85,11 @@ class SimWorkers {
   const SimServers& servers_;
   SaveCheck& saves_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  TrainerEffects effects_;
+  worker::TrainerEffects effects_;
   std::vector<Outgoing> segments_;  // of collectives, on their way out; scratch
   int evaluations_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_SIM_WORKERS_H_

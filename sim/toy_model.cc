@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 uint64_t Hash(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
@@ -15,11 +15,11 @@ uint64_t Hash(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
 
 }  // namespace
 
-ToyModel::ToyModel(const JobPlan& plan, Options options)
+ToyModel::ToyModel(const job::JobPlan& plan, Options options)
     : plan_(plan), options_(std::move(options)), workers_(plan.workers()) {
   TANDEM_CHECK(static_cast<int>(options_.batches.size()) == workers_);
   TANDEM_CHECK(options_.dense > workers_);
-  for (const TablePlan& table : plan.tables) TANDEM_CHECK(table.dim > workers_);
+  for (const job::TablePlan& table : plan.tables) TANDEM_CHECK(table.dim > workers_);
 }
 
 int64_t ToyModel::Samples(int rank, int64_t epoch, int64_t index) const {
@@ -40,7 +40,7 @@ uint64_t ToyModel::Key(uint32_t table, int i) const {
   return HashCombine(table + 1, static_cast<uint64_t>(i));
 }
 
-void ToyModel::FillBatch(int rank, int64_t epoch, int64_t index, Batch* batch) const {
+void ToyModel::FillBatch(int rank, int64_t epoch, int64_t index, data::Batch* batch) const {
   batch->Clear();
   batch->samples = Samples(rank, epoch, index);
   if (batch->samples == 0) return;
@@ -49,7 +49,7 @@ void ToyModel::FillBatch(int rank, int64_t epoch, int64_t index, Batch* batch) c
              /*test=*/false, batch);
 }
 
-void ToyModel::FillTestBatch(int rank, int64_t index, Batch* batch) const {
+void ToyModel::FillTestBatch(int rank, int64_t index, data::Batch* batch) const {
   batch->Clear();
   batch->samples = index < options_.test_batches ? 1 : 0;
   if (batch->samples == 0) return;
@@ -57,14 +57,14 @@ void ToyModel::FillTestBatch(int rank, int64_t index, Batch* batch) const {
              /*test=*/true, batch);
 }
 
-void ToyModel::FillSparse(uint64_t seed, bool test, Batch* batch) const {
+void ToyModel::FillSparse(uint64_t seed, bool test, data::Batch* batch) const {
   Random random(seed);
   batch->sparse.clear();
   // Keys beyond the universe are never trained, so they must read as first values.
   const int universe = options_.universe + (test ? 3 : 0);
-  for (const TablePlan& table : plan_.tables) {
+  for (const job::TablePlan& table : plan_.tables) {
     if (table.dense) continue;
-    SparseInput input;
+    data::SparseInput input;
     input.table = table.id;
     input.fields = 1;
     const size_t want = options_.full_batches
@@ -97,4 +97,4 @@ void ToyModel::Gradient(int rank, int64_t step, uint64_t key, float norm,
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -19,7 +19,7 @@
 #include "data/batch.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class ToyModel {
  public:
@@ -35,7 +35,7 @@ class ToyModel {
   static constexpr float kFirstCount = 3.0f;  // first value of every element
   static constexpr uint64_t kDenseKey = ~uint64_t{0};
 
-  ToyModel(const JobPlan& plan, Options options);
+  ToyModel(const job::JobPlan& plan, Options options);
 
   const Options& options() const { return options_; }
   int workers() const { return workers_; }
@@ -45,9 +45,9 @@ class ToyModel {
   int64_t Samples(int rank, int64_t epoch, int64_t index) const;
   // Sum of n over all workers; 0 ends the epoch of a lockstep job.
   int64_t SumOfSamples(int64_t epoch, int64_t index) const;
-  void FillBatch(int rank, int64_t epoch, int64_t index, Batch* batch) const;
+  void FillBatch(int rank, int64_t epoch, int64_t index, data::Batch* batch) const;
   // Test batches also name keys that nobody trains.
-  void FillTestBatch(int rank, int64_t index, Batch* batch) const;
+  void FillTestBatch(int rank, int64_t index, data::Batch* batch) const;
 
   uint64_t Key(uint32_t table, int i) const;  // the i-th of the universe
 
@@ -59,13 +59,13 @@ class ToyModel {
                 absl::Span<float> gradient) const;
 
  private:
-  void FillSparse(uint64_t seed, bool test, Batch* batch) const;
+  void FillSparse(uint64_t seed, bool test, data::Batch* batch) const;
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const Options options_;
   const int workers_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_TOY_MODEL_H_

@@ -5,19 +5,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::sim {
 
-absl::StatusOr<std::unique_ptr<TaskRunner>> ToyRunner::New(const JobPlan& plan, int rank,
-                                                           const ToyModel& model, bool evaluate,
-                                                           Judge& judge) {
-  TANDEM_ASSIGN_OR_RETURN(
-      auto dense, DenseParameters::New(plan.job.dense().optimizer(), model.options().dense));
+absl::StatusOr<std::unique_ptr<worker::TaskRunner>> ToyRunner::New(const job::JobPlan& plan,
+                                                                   int rank, const ToyModel& model,
+                                                                   bool evaluate, Judge& judge) {
+  TANDEM_ASSIGN_OR_RETURN(auto dense, worker::DenseParameters::New(plan.job.dense().optimizer(),
+                                                                   model.options().dense));
   for (float& value : dense->values()) value = ToyModel::kFirstCount;
-  return std::unique_ptr<TaskRunner>(
+  return std::unique_ptr<worker::TaskRunner>(
       new ToyRunner(plan, rank, model, evaluate, judge, std::move(dense)));
 }
 
-absl::Status ToyRunner::Fetch(StepSlot* slot) {
+absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
   if (slot->epoch != epoch_) {
     epoch_ = slot->epoch;
     batches_ = 0;
@@ -29,7 +29,7 @@ absl::Status ToyRunner::Fetch(StepSlot* slot) {
   return absl::OkStatus();
 }
 
-absl::Status ToyRunner::FetchTest(StepSlot* slot, bool first) {
+absl::Status ToyRunner::FetchTest(worker::StepSlot* slot, bool first) {
   if (first) test_index_ = 0;
   model_.FillTestBatch(rank_, test_index_++, &slot->batch);
   return absl::OkStatus();
@@ -42,7 +42,7 @@ float ToyRunner::Norm(uint32_t table, int64_t own, int64_t sum) const {
   return static_cast<float>(lockstep ? sum : own);
 }
 
-absl::Status ToyRunner::Compute(StepSlot* slot) {
+absl::Status ToyRunner::Compute(worker::StepSlot* slot) {
   const auto [epoch, index] = batch_in_slot_.at(slot);
   const int64_t sum = model_.SumOfSamples(epoch, index);
   for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
@@ -53,7 +53,8 @@ absl::Status ToyRunner::Compute(StepSlot* slot) {
   return absl::OkStatus();
 }
 
-void ToyRunner::ComputeTable(const SparseInput& input, int64_t sum, size_t i, StepSlot* slot) {
+void ToyRunner::ComputeTable(const data::SparseInput& input, int64_t sum, size_t i,
+                             worker::StepSlot* slot) {
   const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
   const float norm = Norm(input.table, slot->batch.samples, sum);
   for (size_t k = 0; k < input.keys.size(); ++k) {
@@ -65,7 +66,7 @@ void ToyRunner::ComputeTable(const SparseInput& input, int64_t sum, size_t i, St
   judge_.OnUpdates(rank_, slot->step, input.table, input.keys, norm);
 }
 
-void ToyRunner::ComputeDense(int64_t sum, StepSlot* slot) {
+void ToyRunner::ComputeDense(int64_t sum, worker::StepSlot* slot) {
   const bool on_servers = plan_.dense_table >= 0;
   const size_t count = static_cast<size_t>(dense_->count());
   const absl::Span<const float> values =
@@ -81,9 +82,9 @@ void ToyRunner::ComputeDense(int64_t sum, StepSlot* slot) {
                        on_servers ? dense_->block_keys() : absl::Span<const uint64_t>(), norm);
 }
 
-absl::Status ToyRunner::Score(StepSlot* slot) {
+absl::Status ToyRunner::Score(worker::StepSlot* slot) {
   for (size_t i = 0; i < slot->batch.sparse.size(); ++i) {
-    const SparseInput& input = slot->batch.sparse[i];
+    const data::SparseInput& input = slot->batch.sparse[i];
     const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
     for (size_t k = 0; k < input.keys.size(); ++k) {
       judge_.CheckEvaluated(rank_, input.table, input.keys[k], {slot->rows[i].at()[k], dim});
@@ -118,4 +119,4 @@ absl::StatusOr<std::string> ToyRunner::MergeShares(const std::map<int, Evaluatio
   return absl::StrCat("{\"evaluation\": ", evaluations_, "}");
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

@@ -19,53 +19,53 @@
 #include "sim/toy_model.h"
 #include "worker/task_runner.h"
 
-namespace tandem {
+namespace tandem::sim {
 
-class ToyRunner final : public TaskRunner {
+class ToyRunner final : public worker::TaskRunner {
  public:
   // References outlive the runner.
-  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const JobPlan& plan, int rank,
-                                                         const ToyModel& model, bool evaluate,
-                                                         Judge& judge);
+  static absl::StatusOr<std::unique_ptr<worker::TaskRunner>> New(const job::JobPlan& plan, int rank,
+                                                                 const ToyModel& model,
+                                                                 bool evaluate, Judge& judge);
 
-  DenseParameters& dense() override { return *dense_; }
+  worker::DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return evaluate_; }
   int64_t EstimatedRows() const override { return 0; }
 
-  absl::Status Fetch(StepSlot* slot) override;
-  absl::Status FetchTest(StepSlot* slot, bool first) override;
-  absl::Status Compute(StepSlot* slot) override;
-  absl::Status Score(StepSlot* slot) override;
+  absl::Status Fetch(worker::StepSlot* slot) override;
+  absl::Status FetchTest(worker::StepSlot* slot, bool first) override;
+  absl::Status Compute(worker::StepSlot* slot) override;
+  absl::Status Score(worker::StepSlot* slot) override;
   absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;
   absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                           const std::map<int, Buffer>& payloads) override;
 
  private:
-  ToyRunner(const JobPlan& plan, int rank, const ToyModel& model, bool evaluate, Judge& judge,
-            std::unique_ptr<DenseParameters> dense)
+  ToyRunner(const job::JobPlan& plan, int rank, const ToyModel& model, bool evaluate, Judge& judge,
+            std::unique_ptr<worker::DenseParameters> dense)
       : plan_(plan),
         rank_(rank),
         model_(model),
         evaluate_(evaluate),
         judge_(judge),
         dense_(std::move(dense)) {}
-  void ComputeTable(const SparseInput& input, int64_t sum, size_t i, StepSlot* slot);
-  void ComputeDense(int64_t sum, StepSlot* slot);
+  void ComputeTable(const data::SparseInput& input, int64_t sum, size_t i, worker::StepSlot* slot);
+  void ComputeDense(int64_t sum, worker::StepSlot* slot);
   float Norm(uint32_t table, int64_t own, int64_t sum) const;
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const int rank_;
   const ToyModel& model_;
   const bool evaluate_;
   Judge& judge_;
-  const std::unique_ptr<DenseParameters> dense_;
+  const std::unique_ptr<worker::DenseParameters> dense_;
   HeapBufferSource buffers_;
   int64_t epoch_ = -1, test_index_ = 0;
-  int64_t batches_ = 0;                                                   // of this epoch
-  std::map<const StepSlot*, std::pair<int64_t, int64_t>> batch_in_slot_;  // (epoch, index)
-  int evaluations_ = 0;                                                   // rank 0: merged
+  int64_t batches_ = 0;                                                           // of this epoch
+  std::map<const worker::StepSlot*, std::pair<int64_t, int64_t>> batch_in_slot_;  // (epoch, index)
+  int evaluations_ = 0;                                                           // rank 0: merged
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_TOY_RUNNER_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "base/hash.h"
 
-namespace tandem {
+namespace tandem::sim {
 namespace {
 
 const char* KindName(FrameKind kind) {
@@ -68,4 +68,4 @@ std::string EventTrace::Text() const {
   return out;
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

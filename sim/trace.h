@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "proto/frame.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class EventTrace {
  public:
@@ -40,6 +40,6 @@ class EventTrace {
   uint64_t hash_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_TRACE_H_

@@ -4,9 +4,9 @@
 #include "base/status_macros.h"
 #include "sim/toy_runner.h"
 
-namespace tandem {
+namespace tandem::sim {
 
-absl::StatusOr<std::unique_ptr<World>> World::New(const JobPlan& plan,
+absl::StatusOr<std::unique_ptr<World>> World::New(const job::JobPlan& plan,
                                                   const WorldOptions& options) {
   std::unique_ptr<World> world(new World(plan, options));
   TANDEM_RETURN_IF_ERROR(world->Init());
@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<World>> World::New(const JobPlan& plan,
 }
 
 // Whatever arrives goes to a server or to a worker.
-World::World(const JobPlan& plan, const WorldOptions& options)
+World::World(const job::JobPlan& plan, const WorldOptions& options)
     : context_(plan, options),
       frames_(context_,
               [this](EndpointId to, const ParsedFrame& frame) {
@@ -31,13 +31,13 @@ World::World(const JobPlan& plan, const WorldOptions& options)
       workers_(context_, scheduler_, frames_, servers_, saves_) {}
 
 absl::Status World::Init() {
-  const MakeTaskRunner& given = context_.options.make_runner;
-  const MakeTaskRunner make_runner = given ? given : MakeToy();
+  const worker::MakeTaskRunner& given = context_.options.make_runner;
+  const worker::MakeTaskRunner make_runner = given ? given : MakeToy();
   TANDEM_RETURN_IF_ERROR(servers_.Init());
   return workers_.Init(make_runner);
 }
 
-MakeTaskRunner World::MakeToy() {
+worker::MakeTaskRunner World::MakeToy() {
   model_ = std::make_unique<ToyModel>(context_.plan, context_.options.model);
   Judge::Options judge;
   judge.explain = context_.options.explain;
@@ -46,7 +46,7 @@ MakeTaskRunner World::MakeToy() {
   judge.step_of = [this](int rank) { return steps(rank); };
   judge_ = std::make_unique<Judge>(context_.plan, *model_, std::move(judge));
   context_.judge = judge_.get();
-  return [this](const JobPlan& plan, int rank) {
+  return [this](const job::JobPlan& plan, int rank) {
     return ToyRunner::New(plan, rank, *model_, context_.options.evaluate, *judge_);
   };
 }
@@ -114,8 +114,8 @@ void World::CheckFinalRows() {
 }
 
 void World::CheckCounts() {
-  for (const TablePlan& table : context_.plan.tables) {
-    const TableStats stats = Stats(table.id);
+  for (const job::TablePlan& table : context_.plan.tables) {
+    const server::TableStats stats = Stats(table.id);
     const uint64_t sent = workers_.updates_sent(table.id);
     const uint64_t ended = stats.applied + stats.merged + stats.dropped;
     const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);
@@ -145,7 +145,7 @@ std::vector<std::pair<uint32_t, uint64_t>> World::TrainedRows() const {
 }
 
 std::vector<float> World::DenseValues(int rank) {
-  const DenseParameters& dense = workers_.dense(rank);
+  const worker::DenseParameters& dense = workers_.dense(rank);
   if (!DenseOnServers()) return {dense.values().begin(), dense.values().end()};
   std::vector<float> values;
   for (const uint64_t block : dense.block_keys()) {
@@ -156,4 +156,4 @@ std::vector<float> World::DenseValues(int rank) {
   return values;
 }
 
-}  // namespace tandem
+}  // namespace tandem::sim

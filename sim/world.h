@@ -46,12 +46,12 @@
 #include "sim/toy_model.h"
 #include "sim/world_options.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 class World {
  public:
   // `plan` outlives the world.
-  static absl::StatusOr<std::unique_ptr<World>> New(const JobPlan& plan,
+  static absl::StatusOr<std::unique_ptr<World>> New(const job::JobPlan& plan,
                                                     const WorldOptions& options);
 
   // Runs the job to its end. The error says what is wrong, and who waited for whom.
@@ -66,12 +66,12 @@ class World {
   std::vector<float> Row(uint32_t table, uint64_t key) { return servers_.Row(table, key); }
   std::vector<float> DenseValues(int rank);
   std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // of the toy
-  const std::vector<UpdateRecord>& records() const { return servers_.records(); }
-  TableStats Stats(uint32_t table) const { return servers_.Stats(table); }
+  const std::vector<server::UpdateRecord>& records() const { return servers_.records(); }
+  server::TableStats Stats(uint32_t table) const { return servers_.Stats(table); }
   // The most steps that any range whose policy holds updates had admitted of some worker and not
   // yet closed.
   int64_t most_open_steps() const { return servers_.most_open_steps(); }
-  const JobReport& report() const { return scheduler_.core().report(); }
+  const scheduler::JobReport& report() const { return scheduler_.core().report(); }
   int moves() const { return scheduler_.moves(); }    // of ranges
   int breaks() const { return scheduler_.breaks(); }  // of connections to the scheduler
   int saves() const { return saves_.saves(); }
@@ -84,9 +84,9 @@ class World {
   const ToyModel& model() const { return *model_; }
 
  private:
-  World(const JobPlan& plan, const WorldOptions& options);
+  World(const job::JobPlan& plan, const WorldOptions& options);
   absl::Status Init();
-  MakeTaskRunner MakeToy();
+  worker::MakeTaskRunner MakeToy();
   void StartClocks();
   void RunNext();
   bool Ended() const;
@@ -109,6 +109,6 @@ class World {
   SimWorkers workers_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_WORLD_H_

@@ -12,13 +12,13 @@
 #include "sim/toy_model.h"
 #include "worker/task_runner.h"
 
-namespace tandem {
+namespace tandem::sim {
 
 struct WorldOptions {
   uint64_t seed = 1;
   NetworkOptions network;
   ComputeTime compute;
-  MakeTaskRunner make_runner;                             // null: the toy
+  worker::MakeTaskRunner make_runner;                     // null: the toy
   ToyModel::Options model;                                // of the toy
   absl::Duration fetch = absl::Microseconds(300);         // reading a batch
   absl::Duration view_delay = absl::Milliseconds(30);     // views reach each core up to this late
@@ -36,6 +36,6 @@ struct WorldOptions {
   size_t trace_lines = 300;
 };
 
-}  // namespace tandem
+}  // namespace tandem::sim
 
 #endif  // TANDEM_SIM_WORLD_OPTIONS_H_

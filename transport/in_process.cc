@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 constexpr char kScheme[] = "inproc:";
@@ -332,4 +332,4 @@ absl::Status InProcessNetwork::Inject(const std::string& address, Frame raw) con
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

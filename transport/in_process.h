@@ -15,7 +15,7 @@
 #include "proto/frame.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 struct InProcessOptions {
   std::string address = "";      // "inproc:name"; empty: a free one
@@ -45,6 +45,6 @@ class InProcessNetwork {
   std::shared_ptr<State> state_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_IN_PROCESS_H_

@@ -14,7 +14,7 @@
 #include "base/check.h"
 #include "base/owned_fd.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 using Clock = WaitableTransport::Clock;
@@ -232,4 +232,4 @@ std::unique_ptr<Transport> NewMultiTransport(MultiOptions options) {
   return std::make_unique<MultiTransport>(std::move(options));
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

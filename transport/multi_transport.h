@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 struct TransportWay {
   std::string name;                  // as people know it, e.g. "shared memory"
@@ -49,6 +49,6 @@ struct MultiOptions {
 };
 std::unique_ptr<Transport> NewMultiTransport(MultiOptions options);
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_MULTI_TRANSPORT_H_

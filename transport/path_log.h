@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "transport/multi_transport.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 class PathLog {
  public:
@@ -33,6 +33,6 @@ class PathLog {
   std::vector<PathChoice> news_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_PATH_LOG_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 constexpr size_t kMaxParked = 4096;        // frames an endpoint
 constexpr size_t kMaxEndpoints = 1 << 17;  // senders choose their names: bound how many there are
@@ -93,4 +93,4 @@ EndpointId PeerMap::EndpointAt(const std::string& address) const {
   return EndpointId();
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

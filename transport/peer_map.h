@@ -18,7 +18,7 @@
 #include "proto/outgoing.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 class PeerMap {
  public:
@@ -55,6 +55,6 @@ class PeerMap {
   std::map<EndpointId, Entry> entries_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_PEER_MAP_H_

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace tandem {
+namespace tandem::transport {
 
 // T is default constructible and has public members `RecyclePool<T>* pool` and `T* next`, which
 // belong to the pool.
@@ -66,6 +66,6 @@ class RecyclePool {
   std::atomic<int64_t> references_{1};  // the owner, and every object in use
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_RECYCLE_POOL_H_

@@ -9,7 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 constexpr size_t kSmallestBlock = 8192;
 constexpr size_t kFirstSegment = size_t{2} << 20;     // of a size class; each next one doubles
@@ -151,4 +151,4 @@ bool ShmArena::Find(absl::Span<const uint8_t> bytes, Place* place) const {
 
 ShmArena::SegmentInfo ShmArena::Segment(uint32_t segment) const { return pool_->Info(segment); }
 
-}  // namespace tandem
+}  // namespace tandem::transport

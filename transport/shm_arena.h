@@ -18,7 +18,7 @@
 #include "base/buffer.h"
 #include "transport/shm_memory.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 class ShmArena final : public BufferSource {
  public:
@@ -59,6 +59,6 @@ class ShmArena final : public BufferSource {
   HeapBufferSource heap_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_SHM_ARENA_H_

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 // First byte of a socket message.
@@ -449,4 +449,4 @@ void ShmChannel::Awake() {
   out_.ProducerAwake();
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

@@ -45,7 +45,7 @@
 #include "transport/shm_ring.h"
 #include "transport/unix_link.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 // What the transport's data path cost, all links together.
 struct ShmStats {
@@ -170,6 +170,6 @@ class ShmChannel {
   std::vector<RemoteSegment> segments_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_SHM_CHANNEL_H_

@@ -16,7 +16,7 @@
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 // The last one keeps a peer from adding more, e.g. one that would refuse our mapping.
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -76,4 +76,4 @@ absl::StatusOr<Mapping> MapSharedMemory(int fd, size_t bytes, bool writable) {
   return Mapping(static_cast<uint8_t*>(at), bytes);
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

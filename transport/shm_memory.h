@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/owned_fd.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 inline constexpr size_t kPageBytes = 4096;
 
@@ -58,6 +58,6 @@ absl::StatusOr<size_t> CheckSharedMemory(int fd, size_t max_bytes);
 
 absl::StatusOr<Mapping> MapSharedMemory(int fd, size_t bytes, bool writable);
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_SHM_MEMORY_H_

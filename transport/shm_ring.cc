@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 // One writer a line, and two lines apart, because processors fetch lines in pairs.
 struct ShmRing::Header {
@@ -171,4 +171,4 @@ absl::Span<std::atomic<uint64_t>> ShmRing::SharedWords() {
   return absl::MakeSpan(header()->words, kSharedWords);
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

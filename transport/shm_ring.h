@@ -34,7 +34,7 @@
 #include "base/owned_fd.h"
 #include "transport/shm_memory.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 class ShmRing {
  public:
@@ -111,6 +111,6 @@ class ShmRing {
   size_t granted_ = 0;  // by the last Reserve or Peek
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_SHM_RING_H_

@@ -21,7 +21,7 @@
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 using Clock = WaitableTransport::Clock;
@@ -553,4 +553,4 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& 
   return endpoint;
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

@@ -26,7 +26,7 @@
 #include "transport/spin.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 struct ShmOptions {
   std::string address = "";      // empty: a free one
@@ -51,6 +51,6 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& 
 // another, INVALID_ARGUMENT if it is none.
 absl::Status CheckShmAddress(absl::string_view address);
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_SHM_TRANSPORT_H_

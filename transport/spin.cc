@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 // Threads that run or want to, of the whole machine, this one included; -1 if the system does not
@@ -46,4 +46,4 @@ void Spin::Crowded(Clock::time_point now) {
   next_look_ = now + kLook;
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

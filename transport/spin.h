@@ -16,7 +16,7 @@
 
 #include "transport/shm_memory.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 enum class SpinMode {
   kNever,
@@ -96,6 +96,6 @@ class Spin {
   Clock::duration budget_ = kMax;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_SPIN_H_

@@ -29,7 +29,7 @@
 #include "base/buffer.h"
 #include "proto/frame.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 // A connection to (or from) one other endpoint, numbered by this transport; never reused.
 using PeerId = uint64_t;
@@ -73,6 +73,6 @@ class Transport : public BufferSource {
   virtual TransportCounters counters() const = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_TRANSPORT_H_

@@ -8,7 +8,7 @@ extern "C" void __tsan_acquire(void* address);
 extern "C" void __tsan_release(void* address);
 #endif
 
-namespace tandem {
+namespace tandem::transport {
 
 #if defined(__SANITIZE_THREAD__)
 inline void HandOver(void* object) { __tsan_release(object); }
@@ -18,6 +18,6 @@ inline void HandOver(void*) {}
 inline void TakeOver(void*) {}
 #endif
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_TSAN_ORDER_H_

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 constexpr int kNewcomers = 1024;
@@ -204,4 +204,4 @@ absl::StatusOr<UnixLink> UnixListener::Accept() {
   return UnixLink(std::move(fd));
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

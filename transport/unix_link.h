@@ -20,7 +20,7 @@
 #include "base/owned_fd.h"
 #include "transport/shm_memory.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 struct UnixMessage {
   std::string bytes;
@@ -85,6 +85,6 @@ class UnixListener {
   OwnedFd socket_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_UNIX_LINK_H_

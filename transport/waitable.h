@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "transport/transport.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 class WaitableTransport : public Transport {
  public:
@@ -34,6 +34,6 @@ class WaitableTransport : public Transport {
   virtual void EndWait(bool readable) = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_WAITABLE_H_

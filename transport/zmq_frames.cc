@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 // libzmq hands out parts of up to its 8 KiB read batch inside that batch: at odd addresses, and
@@ -113,4 +113,4 @@ int ZmqFrames::ReceivePart(void* socket, Buffer* part) {
   return more;
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

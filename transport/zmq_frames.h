@@ -17,7 +17,7 @@
 #include "transport/recycle_pool.h"
 #include "transport/zmq_parts.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 class ZmqFrames {
  public:
@@ -56,6 +56,6 @@ class ZmqFrames {
   ReceivedPart* spare_ = nullptr;  // scratch of ReceivePart
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_ZMQ_FRAMES_H_

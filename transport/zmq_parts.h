@@ -16,7 +16,7 @@
 #include "transport/recycle_pool.h"
 #include "transport/tsan_order.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 // Counts the frames of one peer that were accepted and are not yet in the kernel. libzmq's own
 // high-water marks are off: they cannot say when one particular peer of a ROUTER is writable again.
@@ -94,6 +94,6 @@ class ReceivedPart final : public BufferBlock {
   }
 };
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_ZMQ_PARTS_H_

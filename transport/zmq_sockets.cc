@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 constexpr int kMaxSockets = 1 << 16;  // of one context; a connection takes three
@@ -129,4 +129,4 @@ ZmqContext::~ZmqContext() {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

@@ -17,7 +17,7 @@
 #include "base/owned_fd.h"
 #include "transport/zmq_transport.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 // What libzmq says of the last error of this thread.
 std::string ZmqError();
@@ -75,6 +75,6 @@ void ForMonitorEvents(void* monitor, F on_event) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_ZMQ_SOCKETS_H_

@@ -19,7 +19,7 @@
 #include "transport/zmq_parts.h"
 #include "transport/zmq_sockets.h"
 
-namespace tandem {
+namespace tandem::transport {
 namespace {
 
 using Clock = WaitableTransport::Clock;
@@ -598,4 +598,4 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
   return transport;
 }
 
-}  // namespace tandem
+}  // namespace tandem::transport

@@ -27,7 +27,7 @@
 #include "proto/frame.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::transport {
 
 // The I/O threads that any number of ZeroMQ transports share. The last transport or holder that
 // lets go of it waits, up to the transports' `linger`, for frames that are still being sent.
@@ -74,6 +74,6 @@ struct ZmqOptions {
 // address cannot be bound.
 absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOptions& options);
 
-}  // namespace tandem
+}  // namespace tandem::transport
 
 #endif  // TANDEM_TRANSPORT_ZMQ_TRANSPORT_H_

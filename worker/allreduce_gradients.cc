@@ -9,14 +9,14 @@
 #include "collectives/reduce.h"
 #include "optim/fold.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 constexpr int64_t kFirstBucketShare = 4;
 
 bool SamplesApart(const AllReduceGradients::Options& options) {
-  return options.wire != DataType::kF32 || options.codec || options.sharded_optimizer ||
-         options.on_device;
+  return options.wire != collectives::DataType::kF32 || options.codec ||
+         options.sharded_optimizer || options.on_device;
 }
 
 // Where the block of `rank` begins, if everybody's follow one another.
@@ -28,10 +28,10 @@ int64_t BeginOf(absl::Span<const int64_t> counts, int rank) {
 
 }  // namespace
 
-std::vector<Piece> GradientBuckets(int64_t count, int64_t bucket_bytes) {
+std::vector<collectives::Piece> GradientBuckets(int64_t count, int64_t bucket_bytes) {
   if (bucket_bytes <= 0 || count == 0) return {{0, count}};
   const int64_t size = std::max<int64_t>(1, bucket_bytes / static_cast<int64_t>(sizeof(float)));
-  std::vector<Piece> out;
+  std::vector<collectives::Piece> out;
   int64_t end = count;
   for (int64_t next = std::max<int64_t>(1, size / kFirstBucketShare); end > 0; next = size) {
     const int64_t begin = std::max<int64_t>(0, end - next);
@@ -41,21 +41,22 @@ std::vector<Piece> GradientBuckets(int64_t count, int64_t bucket_bytes) {
   return out;
 }
 
-absl::optional<Algorithm> DenseAlgorithm(const JobPlan& plan) {
+absl::optional<collectives::Algorithm> DenseAlgorithm(const job::JobPlan& plan) {
   const std::string& name = Dense::Algorithm_Name(plan.job.dense().algorithm());
-  const absl::StatusOr<Algorithm> algorithm = ParseAlgorithm(absl::AsciiStrToLower(name));
-  return algorithm.ok() ? absl::optional<Algorithm>(*algorithm) : absl::nullopt;
+  const absl::StatusOr<collectives::Algorithm> algorithm =
+      collectives::ParseAlgorithm(absl::AsciiStrToLower(name));
+  return algorithm.ok() ? absl::optional<collectives::Algorithm>(*algorithm) : absl::nullopt;
 }
 
-std::unique_ptr<DenseReduction> AllReduceGradients::New(const JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> AllReduceGradients::New(const job::JobPlan& plan, int rank,
                                                         int64_t bucket_bytes,
                                                         DenseParameters& dense) {
   const Dense& config = plan.job.dense();
   Options options;
   options.rank = rank;
   options.ranks = plan.workers();
-  if (config.wire() == Dense::BF16) options.wire = DataType::kBF16;
-  if (config.wire() == Dense::F16) options.wire = DataType::kF16;
+  if (config.wire() == Dense::BF16) options.wire = collectives::DataType::kBF16;
+  if (config.wire() == Dense::F16) options.wire = collectives::DataType::kF16;
   options.bucket_bytes = bucket_bytes;
   options.algorithm = DenseAlgorithm(plan);
   options.batch = plan.job.train().batch();
@@ -70,16 +71,16 @@ AllReduceGradients::AllReduceGradients(DenseParameters& dense, const Options& op
       options_(options),
       samples_apart_(SamplesApart(options)),
       buckets_(GradientBuckets(dense.count() + (samples_apart_ ? 0 : 1), options.bucket_bytes)) {
-  if (options_.wire != DataType::kF32) {
+  if (options_.wire != collectives::DataType::kF32) {
     const double samples = static_cast<double>(options_.batch) * options_.ranks;
     to_wire_ = std::exp2(-std::round(static_cast<float>(std::log2(samples))));
-    narrow_.resize(static_cast<size_t>(dense.count()) * SizeOf(options_.wire));
+    narrow_.resize(static_cast<size_t>(dense.count()) * collectives::SizeOf(options_.wire));
   }
   if (!options_.sharded_optimizer) return;
   // Near-equal runs of blocks, by rank.
-  const Blocks share(dense_.blocks(), options_.ranks);
+  const collectives::Blocks share(dense_.blocks(), options_.ranks);
   for (int r = 0; r < options_.ranks; ++r) {
-    shares_.push_back(share(r).count * kDenseBlockFloats);
+    shares_.push_back(share(r).count * job::kDenseBlockFloats);
     slot_shares_.push_back(share(r).count * dense_.slots_per_block());
   }
   dense_.KeepSlotsOf(share(options_.rank));
@@ -130,9 +131,9 @@ void AllReduceGradients::MakeRequest() {
       request_.input = request_.output = &samples_;
       return;
     case Stage::kValues:
-      return RequestShares(Primitive::kAllGather, dense_.padded().data());
+      return RequestShares(collectives::Primitive::kAllGather, dense_.padded().data());
     case Stage::kGather:
-      request_.primitive = Primitive::kGather;
+      request_.primitive = collectives::Primitive::kGather;
       request_.counts = slot_shares_;
       request_.input = dense_.kept_slots().data();
       request_.output = gathered_slots_.data();
@@ -144,18 +145,18 @@ void AllReduceGradients::MakeRequest() {
 }
 
 // In place: this rank's share is where it belongs among all of them.
-void AllReduceGradients::RequestShares(Primitive primitive, float* all) {
+void AllReduceGradients::RequestShares(collectives::Primitive primitive, float* all) {
   request_.primitive = primitive;
   request_.counts = shares_;
   float* const own = all + BeginOf(shares_, options_.rank);
-  const bool scatter = primitive == Primitive::kReduceScatter;
+  const bool scatter = primitive == collectives::Primitive::kReduceScatter;
   request_.input = scatter ? all : own;
   request_.output = scatter ? own : all;
 }
 
 void AllReduceGradients::RequestGradient() {
   if (options_.sharded_optimizer) {
-    return RequestShares(Primitive::kReduceScatter, gradient_.data());
+    return RequestShares(collectives::Primitive::kReduceScatter, gradient_.data());
   }
   request_.by = options_.on_device ? Request::By::kDevice : Request::By::kCodec;
   request_.count = dense_.count();
@@ -163,7 +164,7 @@ void AllReduceGradients::RequestGradient() {
   request_.input = request_.output = gradient_.data();
 }
 
-void AllReduceGradients::RequestBucket(Piece bucket) {
+void AllReduceGradients::RequestBucket(collectives::Piece bucket) {
   request_.type = options_.wire;
   request_.count = bucket.count;
   request_.algorithm = options_.algorithm;
@@ -171,10 +172,10 @@ void AllReduceGradients::RequestBucket(Piece bucket) {
   const absl::Span<float> values =
       gradient_.subspan(static_cast<size_t>(bucket.begin), static_cast<size_t>(bucket.count));
   request_.input = request_.output = values.data();
-  if (options_.wire == DataType::kF32) return;
+  if (options_.wire == collectives::DataType::kF32) return;
   uint8_t* const narrow =
-      narrow_.data() + static_cast<size_t>(bucket.begin) * SizeOf(options_.wire);
-  Narrow(options_.wire, values, to_wire_, narrow);
+      narrow_.data() + static_cast<size_t>(bucket.begin) * collectives::SizeOf(options_.wire);
+  collectives::Narrow(options_.wire, values, to_wire_, narrow);
   request_.input = request_.output = narrow;
 }
 
@@ -183,10 +184,11 @@ void AllReduceGradients::OnDone() {
   under_way_ = false;
   switch (stage_) {
     case Stage::kReduce:
-      if (request_.type != DataType::kF32) {
-        Widen(request_.type, static_cast<const uint8_t*>(request_.output), 1 / to_wire_,
-              gradient_.subspan(static_cast<size_t>(request_.bucket->begin),
-                                static_cast<size_t>(request_.count)));
+      if (request_.type != collectives::DataType::kF32) {
+        collectives::Widen(request_.type, static_cast<const uint8_t*>(request_.output),
+                           1 / to_wire_,
+                           gradient_.subspan(static_cast<size_t>(request_.bucket->begin),
+                                             static_cast<size_t>(request_.count)));
       }
       if (!at_once() && ++reduced_ < buckets_.size()) return;
       stage_ = samples_apart_ && !options_.codec ? Stage::kSamples : Stage::kClose;
@@ -213,7 +215,7 @@ void AllReduceGradients::Apply() {
   last = 0;  // padding again
   stage_ = Stage::kIdle;
   if (samples_of_all_ == 0) return;
-  dense_.Apply(gradient_, FoldFactor(samples_of_all_));
+  dense_.Apply(gradient_, optim::FoldFactor(samples_of_all_));
   if (options_.sharded_optimizer) stage_ = Stage::kValues;
 }
 
@@ -227,4 +229,4 @@ void AllReduceGradients::BeginGather() {
   stage_ = Stage::kGather;
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -24,29 +24,29 @@
 
 #include "worker/dense_reduction.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // Elements [begin, begin + count) of the flat gradient, in the order in which they are reduced:
 // from the end to the start, the first about a quarter of `bucket_bytes`. One bucket if that is 0.
-std::vector<Piece> GradientBuckets(int64_t count, int64_t bucket_bytes);
+std::vector<collectives::Piece> GradientBuckets(int64_t count, int64_t bucket_bytes);
 
 // The algorithm that a job names: the one of that name, in lower case. Nothing for AUTO.
-absl::optional<Algorithm> DenseAlgorithm(const JobPlan& plan);
+absl::optional<collectives::Algorithm> DenseAlgorithm(const job::JobPlan& plan);
 
 class AllReduceGradients final : public DenseReduction {
  public:
   struct Options {
     int rank = 0, ranks = 1;
-    DataType wire = DataType::kF32;  // kF32, kF16 or kBF16
+    collectives::DataType wire = collectives::DataType::kF32;  // kF32, kF16 or kBF16
     int64_t bucket_bytes = 0;
-    absl::optional<Algorithm> algorithm;  // none: the group chooses
-    int64_t batch = 1;                    // samples of a step of one worker, for 16-bit wires
-    bool codec = false;                   // the sum is a codec's
+    absl::optional<collectives::Algorithm> algorithm;  // none: the group chooses
+    int64_t batch = 1;   // samples of a step of one worker, for 16-bit wires
+    bool codec = false;  // the sum is a codec's
     bool sharded_optimizer = false;
     bool on_device = false;  // the sum is one of gradients on a GPU
   };
-  static std::unique_ptr<DenseReduction> New(const JobPlan& plan, int rank, int64_t bucket_bytes,
-                                             DenseParameters& dense);
+  static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
+                                             int64_t bucket_bytes, DenseParameters& dense);
 
   // `dense` outlives this.
   AllReduceGradients(DenseParameters& dense, const Options& options);
@@ -77,14 +77,14 @@ class AllReduceGradients final : public DenseReduction {
   }
   void MakeRequest();
   void RequestGradient();
-  void RequestBucket(Piece bucket);
-  void RequestShares(Primitive primitive, float* all);
+  void RequestBucket(collectives::Piece bucket);
+  void RequestShares(collectives::Primitive primitive, float* all);
   void Apply();
 
   DenseParameters& dense_;
   const Options options_;
   const bool samples_apart_;  // n is no element of the gradient
-  const std::vector<Piece> buckets_;
+  const std::vector<collectives::Piece> buckets_;
   std::vector<int64_t> shares_;  // sharded optimizer: floats of each rank's blocks
   std::vector<int64_t> slot_shares_;
   std::vector<float> gathered_slots_;
@@ -101,6 +101,6 @@ class AllReduceGradients final : public DenseReduction {
   double samples_of_all_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_ALLREDUCE_GRADIENTS_H_

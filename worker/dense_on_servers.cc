@@ -5,22 +5,22 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 // Rows of a block each, in one piece.
 void JoinBlocks(absl::Span<const float* const> blocks, std::vector<float>* joined) {
-  joined->resize(blocks.size() * kDenseBlockFloats);
+  joined->resize(blocks.size() * job::kDenseBlockFloats);
   float* to = joined->data();
-  for (const float* const block : blocks) to = std::copy_n(block, kDenseBlockFloats, to);
+  for (const float* const block : blocks) to = std::copy_n(block, job::kDenseBlockFloats, to);
 }
 
 // A gradient, which may be longer, back into blocks.
 void CutIntoBlocks(absl::Span<const float> joined, absl::Span<float* const> blocks) {
   const float* from = joined.data();
   for (float* const block : blocks) {
-    std::copy_n(from, kDenseBlockFloats, block);
-    from += kDenseBlockFloats;
+    std::copy_n(from, job::kDenseBlockFloats, block);
+    from += job::kDenseBlockFloats;
   }
 }
 
@@ -44,10 +44,10 @@ bool DenseOnServers::Prepare(absl::Time now) {
 
 void DenseOnServers::Assign(absl::Time now) {
   assigned_rows_ = dense_.RowsWithSlots();
-  ClientCore::PushInfo info;
+  client::ClientCore::PushInfo info;
   info.group = group_;
   info.flags = kFlagAssign | kFlagWithSlots;
-  const TableKeys keys{table_, dense_.block_keys()};
+  const client::TableKeys keys{table_, dense_.block_keys()};
   const absl::Span<const float> values = assigned_rows_;
   context_.pushes.Add(context_.client.Push(now, info, {&keys, 1}, {&values, 1}), 0, now);
 }
@@ -63,12 +63,12 @@ void DenseOnServers::OnRows(StepSlot* slot) {
 
 void DenseOnServers::WriteGradient(uint32_t group, StepSlot* slot) {
   if (group != group_) return;
-  const ClientCore::PreparedPush& push = slot->pushes[group];
+  const client::ClientCore::PreparedPush& push = slot->pushes[group];
   CutIntoBlocks(slot->dense_gradient, push.at(push.tables() - 1));
 }
 
 uint64_t DenseOnServers::Pull(absl::Time now, absl::Span<float> rows, uint8_t flags) {
-  const TableKeys keys{table_, dense_.block_keys()};
+  const client::TableKeys keys{table_, dense_.block_keys()};
   return context_.client.Pull(now, group_, context_.step, {&keys, 1}, {&rows, 1},
                               flags | kFlagEvaluate);
 }
@@ -94,4 +94,4 @@ absl::StatusOr<std::string> DenseOnServers::FileFor(const DenseSave& save) {
   return copy->EncodeFile();
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -12,7 +12,7 @@
 
 #include "worker/dense_synchroniser.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class DenseOnServers final : public DenseSynchroniser {
  public:
@@ -42,6 +42,6 @@ class DenseOnServers final : public DenseSynchroniser {
   std::vector<float> assigned_rows_;  // until they have arrived
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_DENSE_ON_SERVERS_H_

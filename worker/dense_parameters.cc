@@ -6,27 +6,27 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 absl::StatusOr<std::unique_ptr<DenseParameters>> DenseParameters::New(const Optimizer& optimizer,
                                                                       int64_t count) {
-  TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, NewRowOptimizer(optimizer));
+  TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, optim::NewRowOptimizer(optimizer));
   return std::unique_ptr<DenseParameters>(new DenseParameters(std::move(row_optimizer), count));
 }
 
-DenseParameters::DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_t count)
+DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, int64_t count)
     : optimizer_(std::move(optimizer)),
       count_(count),
-      slots_per_block_(optimizer_->slots_per_row(kDenseBlockFloats)) {
-  const int64_t blocks = (count + kDenseBlockFloats - 1) / kDenseBlockFloats;
+      slots_per_block_(optimizer_->slots_per_row(job::kDenseBlockFloats)) {
+  const int64_t blocks = (count + job::kDenseBlockFloats - 1) / job::kDenseBlockFloats;
   kept_ = {0, blocks};
-  values_.assign(static_cast<size_t>(blocks * kDenseBlockFloats), 0.0f);
+  values_.assign(static_cast<size_t>(blocks * job::kDenseBlockFloats), 0.0f);
   slots_.assign(static_cast<size_t>(blocks * slots_per_block_), 0.0f);
   for (int64_t b = 0; b < blocks; ++b) {
     block_keys_.push_back(static_cast<uint64_t>(b));
-    value_rows_.push_back(values_.data() + b * kDenseBlockFloats);
+    value_rows_.push_back(values_.data() + b * job::kDenseBlockFloats);
     slot_rows_.push_back(slots_.data() + b * slots_per_block_);
-    optimizer_->InitSlots(kDenseBlockFloats,
+    optimizer_->InitSlots(job::kDenseBlockFloats,
                           {slot_rows_.back(), static_cast<size_t>(slots_per_block_)});
   }
 }
@@ -34,12 +34,13 @@ DenseParameters::DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_
 void DenseParameters::Apply(absl::Span<const float> padded_gradient, float factor) {
   const auto first = static_cast<size_t>(kept_.begin), blocks = static_cast<size_t>(kept_.count);
   all_slots_.clear();
-  optimizer_->Apply(kDenseBlockFloats, factor,
-                    padded_gradient.subspan(first * kDenseBlockFloats, blocks * kDenseBlockFloats),
-                    absl::MakeSpan(value_rows_).subspan(first, blocks), slot_rows_);
+  optimizer_->Apply(
+      job::kDenseBlockFloats, factor,
+      padded_gradient.subspan(first * job::kDenseBlockFloats, blocks * job::kDenseBlockFloats),
+      absl::MakeSpan(value_rows_).subspan(first, blocks), slot_rows_);
 }
 
-void DenseParameters::KeepSlotsOf(Piece blocks) {
+void DenseParameters::KeepSlotsOf(collectives::Piece blocks) {
   TANDEM_CHECK(kept_.count == this->blocks());  // once
   const auto first = slots_.begin() + blocks.begin * slots_per_block_;
   slots_ = std::vector<float>(first, first + blocks.count * slots_per_block_);
@@ -54,7 +55,7 @@ std::vector<float> DenseParameters::RowsWithSlots() const {
   std::vector<float> rows;
   rows.reserve(values_.size() + slots_.size());
   for (size_t b = 0; b < block_keys_.size(); ++b) {
-    rows.insert(rows.end(), value_rows_[b], value_rows_[b] + kDenseBlockFloats);
+    rows.insert(rows.end(), value_rows_[b], value_rows_[b] + job::kDenseBlockFloats);
     rows.insert(rows.end(), slot_rows_[b], slot_rows_[b] + slots_per_block_);
   }
   return rows;
@@ -67,27 +68,27 @@ absl::Status DenseParameters::SetRowsWithSlots(absl::Span<const float> rows) {
   }
   const float* at = rows.data();
   for (size_t b = 0; b < block_keys_.size(); ++b) {
-    std::copy_n(at, kDenseBlockFloats, value_rows_[b]);
-    std::copy_n(at + kDenseBlockFloats, slots_per_block_, slot_rows_[b]);
+    std::copy_n(at, job::kDenseBlockFloats, value_rows_[b]);
+    std::copy_n(at + job::kDenseBlockFloats, slots_per_block_, slot_rows_[b]);
     at += row_floats();
   }
   return absl::OkStatus();
 }
 
 std::string DenseParameters::EncodeFile() const {
-  RangeImage image;
-  image.table = kDenseTableName;
-  image.dim = kDenseBlockFloats;
+  server::RangeImage image;
+  image.table = job::kDenseTableName;
+  image.dim = job::kDenseBlockFloats;
   image.slots_per_row = slots_per_block_;
   image.optimizer = optimizer_->name();
   image.keys = block_keys_;
   image.weights = values_;
   image.slots = all_slots_.empty() ? slots_ : all_slots_;
-  return EncodeRange(image);
+  return server::EncodeRange(image);
 }
 
-absl::Status DenseParameters::Load(const RangeImage& image) {
-  if (image.table != kDenseTableName || image.keys != block_keys_ ||
+absl::Status DenseParameters::Load(const server::RangeImage& image) {
+  if (image.table != job::kDenseTableName || image.keys != block_keys_ ||
       image.weights.size() != values_.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("dense file of table \"", image.table, "\" with ", image.keys.size(),
@@ -103,4 +104,4 @@ absl::Status DenseParameters::Load(const RangeImage& image) {
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -20,7 +20,7 @@
 #include "optim/optimizer.h"
 #include "server/range_file.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class DenseParameters {
  public:
@@ -45,13 +45,13 @@ class DenseParameters {
   // Keeps the slots of `blocks` alone (a sharded optimizer, ZeRO stage 1, Rajbhandari et al. 2020):
   // the values of the others come from elsewhere after each step. Before a save the slots of all
   // blocks must be set; they are forgotten by the next Apply.
-  void KeepSlotsOf(Piece blocks);
+  void KeepSlotsOf(collectives::Piece blocks);
   absl::Span<const float> kept_slots() const { return slots_; }
   int slots_per_block() const { return slots_per_block_; }
   void SetAllSlots(std::vector<float> slots) { all_slots_ = std::move(slots); }
 
   // Each block followed by its slots: what is saved, and assigned to servers.
-  int row_floats() const { return kDenseBlockFloats + slots_per_block_; }
+  int row_floats() const { return job::kDenseBlockFloats + slots_per_block_; }
   std::vector<float> RowsWithSlots() const;
   absl::Status SetRowsWithSlots(absl::Span<const float> rows);
 
@@ -59,21 +59,21 @@ class DenseParameters {
   // optimizer.
   std::string EncodeFile() const;
   // With another optimizer slots keep their first values.
-  absl::Status Load(const RangeImage& image);
+  absl::Status Load(const server::RangeImage& image);
 
  private:
-  DenseParameters(std::unique_ptr<RowOptimizer> optimizer, int64_t count);
+  DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, int64_t count);
 
-  const std::unique_ptr<RowOptimizer> optimizer_;
+  const std::unique_ptr<optim::RowOptimizer> optimizer_;
   const int64_t count_;
   const int slots_per_block_;
   std::vector<uint64_t> block_keys_;
-  Piece kept_;  // blocks whose slots are in slots_
+  collectives::Piece kept_;  // blocks whose slots are in slots_
   std::vector<float> values_, slots_;
   std::vector<float> all_slots_;  // of a sharded optimizer, for a save; else empty
   std::vector<float*> value_rows_, slot_rows_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_DENSE_PARAMETERS_H_

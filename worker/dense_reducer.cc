@@ -11,7 +11,7 @@
 #include "collectives/dump.h"
 #include "node/log.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 // How often another thread may learn what is waited for.
@@ -36,7 +36,7 @@ absl::Status AbortableWatch::Verdict() {
 
 // ---- DenseReducer -------------------------------------------------------------
 
-DenseReducer::DenseReducer(std::unique_ptr<Group> group, AbortableWatch* watch,
+DenseReducer::DenseReducer(std::unique_ptr<collectives::Group> group, AbortableWatch* watch,
                            std::unique_ptr<DenseReduction> reduction, const Options& options)
     : watch_(watch), group_(std::move(group)), reduction_(std::move(reduction)), options_(options) {
   counted_bytes_ = group_->bytes_sent();  // before, to find out what links cost
@@ -68,9 +68,10 @@ Activity DenseReducer::WaitingFor() const {
 // ---- Dumps ---------------------------------------------------------------------
 
 void DenseReducer::Dump() {
-  const absl::Status written = WriteDump(options_.dump_folder, DumpOf(*group_, kWorkersGroup));
+  const absl::Status written =
+      collectives::WriteDump(options_.dump_folder, collectives::DumpOf(*group_, kWorkersGroup));
   if (written.ok()) return;
-  Log("worker", group_->rank()).Error(absl::StrCat("no dump: ", written.ToString()));
+  node::Log("worker", group_->rank()).Error(absl::StrCat("no dump: ", written.ToString()));
 }
 
 absl::Status DenseReducer::DumpIfNeeded(absl::Status status) {
@@ -81,7 +82,7 @@ absl::Status DenseReducer::DumpIfNeeded(absl::Status status) {
 
 // ---- Requests ------------------------------------------------------------------
 
-absl::Status DenseReducer::WaitFor(const absl::StatusOr<Work>& work) {
+absl::Status DenseReducer::WaitFor(const absl::StatusOr<collectives::Work>& work) {
   TANDEM_RETURN_IF_ERROR(work.status());
   bool told = false;
   while (!group_->WaitUntil(*work, MonotonicNow() + kNews)) {
@@ -128,46 +129,48 @@ absl::Status DenseReducer::Execute(const Request& request) {
   return absl::InternalError("unknown request");
 }
 
-absl::StatusOr<Work> DenseReducer::Start(const Request& request) {
+absl::StatusOr<collectives::Work> DenseReducer::Start(const Request& request) {
   switch (request.primitive) {
-    case Primitive::kAllReduce: {
-      CallOptions call;
+    case collectives::Primitive::kAllReduce: {
+      collectives::CallOptions call;
       if (request.algorithm.has_value()) {
-        const int64_t bytes = request.count * static_cast<int64_t>(SizeOf(request.type));
-        call.choice = group_->Choose(Primitive::kAllReduce, bytes);
+        const int64_t bytes =
+            request.count * static_cast<int64_t>(collectives::SizeOf(request.type));
+        call.choice = group_->Choose(collectives::Primitive::kAllReduce, bytes);
         call.choice->algorithm = *request.algorithm;
       }
       return group_->AllReduce(request.input, request.output, request.count, request.type,
-                               ReduceOp::kSum, call);
+                               collectives::ReduceOp::kSum, call);
     }
-    case Primitive::kReduceScatter:
+    case collectives::Primitive::kReduceScatter:
       return group_->ReduceScatterV(request.input, request.output, request.counts, request.type,
-                                    ReduceOp::kSum);
-    case Primitive::kAllGather:
+                                    collectives::ReduceOp::kSum);
+    case collectives::Primitive::kAllGather:
       return group_->AllGatherV(request.input, request.output, request.counts, request.type);
-    case Primitive::kGather:
+    case collectives::Primitive::kGather:
       return group_->GatherV(request.input, request.output, request.counts, request.type,
                              /*root=*/0);
     default:
       return absl::UnimplementedError(
-          absl::StrCat("no replicas ask for ", PrimitiveName(request.primitive)));
+          absl::StrCat("no replicas ask for ", collectives::PrimitiveName(request.primitive)));
   }
 }
 
 void DenseReducer::MakeCodec() {
   const Codec& config = options_.codec;
-  std::unique_ptr<GradientCodec> codec;
+  std::unique_ptr<collectives::GradientCodec> codec;
   // Settings were checked with the job.
-  if (config.kind() == Codec::TOP_K) codec = std::move(*NewTopKCodec(config.fraction()));
-  if (config.kind() == Codec::SIGN) codec = NewSignCodec();
+  if (config.kind() == Codec::TOP_K)
+    codec = std::move(*collectives::NewTopKCodec(config.fraction()));
+  if (config.kind() == Codec::SIGN) codec = collectives::NewSignCodec();
   if (config.kind() == Codec::POWER_SGD) {
-    codec = std::move(*NewPowerSgdCodec(config.rank(), options_.seed));
+    codec = std::move(*collectives::NewPowerSgdCodec(config.rank(), options_.seed));
   }
   if (codec == nullptr) return;
   if (config.without_feedback()) {
     codec_ = std::move(codec);
   } else {
-    feedback_ = std::make_unique<ErrorFeedback>(std::move(codec));
+    feedback_ = std::make_unique<collectives::ErrorFeedback>(std::move(codec));
   }
 }
 
@@ -260,4 +263,4 @@ absl::Status DenseReducer::GatherForSave() {
   return RunAll();
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -31,7 +31,7 @@
 #include "worker/dense_reduction.h"
 #include "worker/device_sum.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // The name of the workers' group: at the coordinator, and in dumps.
 inline constexpr char kWorkersGroup[] = "workers";
@@ -39,7 +39,7 @@ inline constexpr char kWorkersGroup[] = "workers";
 // What ends the workers' group from outside its links: the scheduler's word that the job has failed,
 // or the end of this process. In a job the scheduler alone says who is lost, so what a worker sees
 // of its links it tells the scheduler (worker_shell.cc) and agrees on with nobody.
-class AbortableWatch final : public GroupWatch {
+class AbortableWatch final : public collectives::GroupWatch {
  public:
   // Any thread; the first call counts.
   void Abort(absl::Status why);
@@ -66,7 +66,7 @@ class DenseReducer {
     std::string dump_folder;
   };
   // `watch` is the one the group was made with; may be null. It outlives this.
-  DenseReducer(std::unique_ptr<Group> group, AbortableWatch* watch,
+  DenseReducer(std::unique_ptr<collectives::Group> group, AbortableWatch* watch,
                std::unique_ptr<DenseReduction> reduction, const Options& options);
   // Aborts what is under way.
   ~DenseReducer();
@@ -97,7 +97,7 @@ class DenseReducer {
   bool sums_on_device() const { return device_sum_ != nullptr; }
 
   // Adds what each bucket took, on a lane of its own. Before the first Begin; null: nothing.
-  void set_trace(Trace* trace) { trace_ = trace; }
+  void set_trace(collectives::Trace* trace) { trace_ = trace; }
 
   void Abort(absl::string_view why);
   // Any thread. What the group did is written by whoever uses it: within about a second if an
@@ -113,10 +113,10 @@ class DenseReducer {
   absl::Status RunAll();
   absl::Status Run(const Request& request);
   absl::Status Execute(const Request& request);
-  absl::StatusOr<Work> Start(const Request& request);
+  absl::StatusOr<collectives::Work> Start(const Request& request);
   absl::Status SumByCodec(const Request& request);
   absl::Status SumOnDevice(const Request& request);
-  absl::Status WaitFor(const absl::StatusOr<Work>& work);
+  absl::Status WaitFor(const absl::StatusOr<collectives::Work>& work);
   void Dump();
   absl::Status DumpIfNeeded(absl::Status status);
   void Loop();
@@ -125,14 +125,14 @@ class DenseReducer {
 
   AbortableWatch* const watch_;
   // Of the reducing thread while a step's gradient is reduced, else the caller's.
-  const std::unique_ptr<Group> group_;
+  const std::unique_ptr<collectives::Group> group_;
   const std::unique_ptr<DenseReduction> reduction_;
   const Options options_;
-  std::unique_ptr<GradientCodec> codec_;     // null: none, or wrapped in feedback_
-  std::unique_ptr<ErrorFeedback> feedback_;  // null: none
+  std::unique_ptr<collectives::GradientCodec> codec_;     // null: none, or wrapped in feedback_
+  std::unique_ptr<collectives::ErrorFeedback> feedback_;  // null: none
   std::vector<float> sent_by_codec_;
   int64_t samples_ = 0;  // of the step
-  Trace* trace_ = nullptr;
+  collectives::Trace* trace_ = nullptr;
   uint64_t counted_bytes_ = 0;  // sent by the group up to the end of the last step
   std::atomic<bool> dump_requested_{false};
   std::unique_ptr<DeviceSum> device_sum_;  // uses group_
@@ -149,6 +149,6 @@ class DenseReducer {
   std::thread loop_;  // if it overlaps
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_DENSE_REDUCER_H_

@@ -32,7 +32,7 @@
 #include "job/job.h"
 #include "worker/dense_parameters.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class DenseReduction {
  public:
@@ -44,15 +44,15 @@ class DenseReduction {
     };
     By by = By::kGroup;
     // All-reduce and its like are sums.
-    Primitive primitive = Primitive::kAllReduce;
-    DataType type = DataType::kF32;
+    collectives::Primitive primitive = collectives::Primitive::kAllReduce;
+    collectives::DataType type = collectives::DataType::kF32;
     int64_t count = 0;                 // elements; v-variants: unused
     absl::Span<const int64_t> counts;  // v-variants: by rank
     double samples = 0;                // kCodec: of all workers in this step
     const void* input = nullptr;       // until OnDone
     void* output = nullptr;
-    absl::optional<Algorithm> algorithm;  // none: whoever runs it chooses
-    absl::optional<Piece> bucket;         // of the gradient, if it is one
+    absl::optional<collectives::Algorithm> algorithm;  // none: whoever runs it chooses
+    absl::optional<collectives::Piece> bucket;         // of the gradient, if it is one
   };
 
   virtual ~DenseReduction() = default;
@@ -84,9 +84,9 @@ class DenseReduction {
 
 // The one that the job asks for; null if its dense parameters are not replicas. `bucket_bytes`: of
 // the gradient, how much is reduced at a time, or 0: all of it. `dense` outlives it.
-std::unique_ptr<DenseReduction> NewDenseReduction(const JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> NewDenseReduction(const job::JobPlan& plan, int rank,
                                                   int64_t bucket_bytes, DenseParameters& dense);
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_DENSE_REDUCTION_H_

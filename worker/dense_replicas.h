@@ -11,7 +11,7 @@
 
 #include "worker/dense_synchroniser.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class DenseReplicas final : public DenseSynchroniser {
  public:
@@ -45,6 +45,6 @@ class DenseReplicas final : public DenseSynchroniser {
   const bool gathers_;  // a replica has a share of the optimizer's slots only
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_DENSE_REPLICAS_H_

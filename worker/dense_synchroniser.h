@@ -25,7 +25,7 @@
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // What a synchroniser remembers of one save.
 struct DenseSave {
@@ -72,6 +72,6 @@ class DenseSynchroniser {
 std::unique_ptr<DenseSynchroniser> NewDenseSynchroniser(TrainerContext& context,
                                                         DenseParameters& dense);
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_DENSE_SYNCHRONISER_H_

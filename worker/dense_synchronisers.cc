@@ -6,12 +6,12 @@
 #include "worker/dense_replicas.h"
 #include "worker/dense_synchroniser.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 using MakeSynchroniser = std::unique_ptr<DenseSynchroniser> (*)(TrainerContext& context,
                                                                 DenseParameters& dense);
-using MakeReduction = std::unique_ptr<DenseReduction> (*)(const JobPlan& plan, int rank,
+using MakeReduction = std::unique_ptr<DenseReduction> (*)(const job::JobPlan& plan, int rank,
                                                           int64_t bucket_bytes,
                                                           DenseParameters& dense);
 struct Row {
@@ -25,7 +25,7 @@ constexpr Row kSynchronisers[] = {
     {Dense::ALLREDUCE, &DenseReplicas::New, &AllReduceGradients::New},
 };
 
-const Row& RowOf(const JobPlan& plan) {
+const Row& RowOf(const job::JobPlan& plan) {
   for (const Row& row : kSynchronisers) {
     if (row.kind == plan.job.dense().synchroniser()) return row;
   }
@@ -40,10 +40,10 @@ std::unique_ptr<DenseSynchroniser> NewDenseSynchroniser(TrainerContext& context,
   return RowOf(context.plan).synchroniser(context, dense);
 }
 
-std::unique_ptr<DenseReduction> NewDenseReduction(const JobPlan& plan, int rank,
+std::unique_ptr<DenseReduction> NewDenseReduction(const job::JobPlan& plan, int rank,
                                                   int64_t bucket_bytes, DenseParameters& dense) {
   const MakeReduction make = RowOf(plan).reduction;
   return make == nullptr ? nullptr : make(plan, rank, bucket_bytes, dense);
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -13,7 +13,7 @@
 #include "collectives/cuda/device_allreduce.h"
 #endif
 
-namespace tandem {
+namespace tandem::worker {
 
 #ifndef TANDEM_HAVE_CUDA
 
@@ -25,46 +25,50 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(Group&, DeviceSumOptio
 
 namespace {
 
-absl::Status ToAbsl(const DeviceStatus& status) {
+absl::Status ToAbsl(const collectives::DeviceStatus& status) {
   if (status.ok()) return absl::OkStatus();
   const std::string text = absl::StrCat("gradients on the GPU: ", status.message());
   switch (status.code()) {
-    case DeviceStatus::Code::kDeadline:
+    case collectives::DeviceStatus::Code::kDeadline:
       return absl::DeadlineExceededError(text);
-    case DeviceStatus::Code::kUnsupported:
+    case collectives::DeviceStatus::Code::kUnsupported:
       return absl::FailedPreconditionError(text);
-    case DeviceStatus::Code::kPeer:
+    case collectives::DeviceStatus::Code::kPeer:
       return absl::UnavailableError(text);
     default:
       return absl::InternalError(text);
   }
 }
 
-DeviceStatus FromAbsl(const absl::Status& status) {
-  if (status.ok()) return DeviceStatus();
-  return DeviceStatus(DeviceStatus::Code::kPeer, std::string(status.message()));
+collectives::DeviceStatus FromAbsl(const absl::Status& status) {
+  if (status.ok()) return collectives::DeviceStatus();
+  return collectives::DeviceStatus(collectives::DeviceStatus::Code::kPeer,
+                                   std::string(status.message()));
 }
 
 // The segments of a staged all-reduce, by a group of the hosts' leaders.
-class GroupSegments final : public HostSegments {
+class GroupSegments final : public collectives::HostSegments {
  public:
-  explicit GroupSegments(Group& group) : group_(group) {}
-  DeviceStatus Start(size_t segment, const DeviceReduction& what, void* data,
-                     size_t count) override {
+  explicit GroupSegments(collectives::Group& group) : group_(group) {}
+  collectives::DeviceStatus Start(size_t segment, const collectives::DeviceReduction& what,
+                                  void* data, size_t count) override {
     if (works_.size() <= segment) works_.resize(segment + 1, absl::UnknownError("not started"));
     works_[segment] = group_.AllReduce(data, data, static_cast<int64_t>(count), what.type, what.op);
     return FromAbsl(works_[segment].status());
   }
-  DeviceStatus Finish(size_t segment) override { return FromAbsl(group_.Wait(works_[segment])); }
+  collectives::DeviceStatus Finish(size_t segment) override {
+    return FromAbsl(group_.Wait(works_[segment]));
+  }
 
  private:
-  Group& group_;
-  std::vector<absl::StatusOr<Work>> works_;
+  collectives::Group& group_;
+  std::vector<absl::StatusOr<collectives::Work>> works_;
 };
 
 class CudaSum final : public DeviceSum {
  public:
-  CudaSum(Group& group, DeviceSumOptions options) : group_(group), options_(std::move(options)) {
+  CudaSum(collectives::Group& group, DeviceSumOptions options)
+      : group_(group), options_(std::move(options)) {
     const std::vector<int>& hosts = options_.host_of_rank;
     for (int r = 0; r < group.ranks(); ++r) {
       const auto host = [&](int rank) {
@@ -75,19 +79,21 @@ class CudaSum final : public DeviceSum {
   }
 
   absl::Status Open() {
-    std::unique_ptr<DeviceAllReduce> within, across;
+    std::unique_ptr<collectives::DeviceAllReduce> within, across;
     TANDEM_RETURN_IF_ERROR(OpenWithin(&within));
     if (options_.leaders != nullptr) {
       segments_ = std::make_unique<GroupSegments>(*options_.leaders);
-      TANDEM_RETURN_IF_ERROR(ToAbsl(NewStagedAllReduce(*segments_, StagedOptions(), &across)));
+      TANDEM_RETURN_IF_ERROR(ToAbsl(
+          collectives::NewStagedAllReduce(*segments_, collectives::StagedOptions(), &across)));
     }
     const bool one_host = static_cast<int>(here_.size()) == group_.ranks();
-    sum_ = one_host ? std::move(within) : NewTwoLevelSum(std::move(within), std::move(across));
+    sum_ = one_host ? std::move(within)
+                    : collectives::NewTwoLevelSum(std::move(within), std::move(across));
     return absl::OkStatus();
   }
 
   absl::Status Sum(float* device, int64_t count, float* host) override {
-    DeviceReduction what;
+    collectives::DeviceReduction what;
     what.in = what.out = device;
     what.count = static_cast<size_t>(count);
     TANDEM_RETURN_IF_ERROR(ToAbsl(sum_->Run(what, /*stream=*/nullptr)));
@@ -98,9 +104,9 @@ class CudaSum final : public DeviceSum {
   }
 
  private:
-  absl::Status OpenWithin(std::unique_ptr<DeviceAllReduce>* within) {
+  absl::Status OpenWithin(std::unique_ptr<collectives::DeviceAllReduce>* within) {
     const auto own = std::find(here_.begin(), here_.end(), group_.rank());
-    IpcOptions ipc;
+    collectives::IpcOptions ipc;
     ipc.deadline = std::chrono::milliseconds(absl::ToInt64Milliseconds(options_.deadline));
     if (options_.watch != nullptr) {
       ipc.still_waiting = [watch = options_.watch] { return FromAbsl(watch->Verdict()); };
@@ -108,28 +114,30 @@ class CudaSum final : public DeviceSum {
     // Ranks of all hosts exchange what only those of one host need: creation is rare.
     const auto all_gather = [this](const void* mine, size_t bytes, void* all) {
       std::vector<uint8_t> of_all(bytes * static_cast<size_t>(group_.ranks()));
-      const absl::Status done = group_.Wait(
-          group_.AllGather(mine, of_all.data(), static_cast<int64_t>(bytes), DataType::kU8));
+      const absl::Status done = group_.Wait(group_.AllGather(
+          mine, of_all.data(), static_cast<int64_t>(bytes), collectives::DataType::kU8));
       for (size_t i = 0; i < here_.size() && done.ok(); ++i) {
         std::copy_n(of_all.data() + bytes * static_cast<size_t>(here_[i]), bytes,
                     static_cast<uint8_t*>(all) + bytes * i);
       }
       return FromAbsl(done);
     };
-    return ToAbsl(NewIpcAllReduce(static_cast<int>(own - here_.begin()),
-                                  static_cast<int>(here_.size()), all_gather, ipc, within));
+    return ToAbsl(collectives::NewIpcAllReduce(static_cast<int>(own - here_.begin()),
+                                               static_cast<int>(here_.size()), all_gather, ipc,
+                                               within));
   }
 
-  Group& group_;
+  collectives::Group& group_;
   const DeviceSumOptions options_;
   std::vector<int> here_;  // ranks of this host
   std::unique_ptr<GroupSegments> segments_;
-  std::unique_ptr<DeviceAllReduce> sum_;
+  std::unique_ptr<collectives::DeviceAllReduce> sum_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(Group& group, DeviceSumOptions options) {
+absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(collectives::Group& group,
+                                                          DeviceSumOptions options) {
   auto made = std::make_unique<CudaSum>(group, std::move(options));
   TANDEM_RETURN_IF_ERROR(made->Open());
   return made;
@@ -137,4 +145,4 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(Group& group, DeviceSu
 
 #endif  // TANDEM_HAVE_CUDA
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -16,14 +16,14 @@
 #include "absl/types/span.h"
 #include "collectives/group.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 struct DeviceSumOptions {
   std::vector<int> host_of_rank;  // empty: all on one
   // Between the first workers of the hosts, in the order of the hosts' numbers; null on other
   // workers, and if there is one host.
-  std::unique_ptr<Group> leaders;
-  GroupWatch* watch = nullptr;  // asked while others are waited for; may be null
+  std::unique_ptr<collectives::Group> leaders;
+  collectives::GroupWatch* watch = nullptr;  // asked while others are waited for; may be null
   absl::Duration deadline = absl::Minutes(1);
 };
 
@@ -32,7 +32,8 @@ class DeviceSum {
   virtual ~DeviceSum() = default;
 
   // All ranks of `group` call it, each with its device current.
-  static absl::StatusOr<std::unique_ptr<DeviceSum>> New(Group& group, DeviceSumOptions options);
+  static absl::StatusOr<std::unique_ptr<DeviceSum>> New(collectives::Group& group,
+                                                        DeviceSumOptions options);
 
   // The sum of `count` floats at `device` over all workers, there and at `host`. It follows what is
   // enqueued in CUDA's default stream, and has arrived when this returns. All ranks call it; after
@@ -40,6 +41,6 @@ class DeviceSum {
   virtual absl::Status Sum(float* device, int64_t count, float* host) = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_DEVICE_SUM_H_

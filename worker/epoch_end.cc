@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 bool EpochEnd::Advance(absl::Time now, bool hold) {
   const std::string name = absl::StrCat("epoch ", context_.epoch);
@@ -39,4 +39,4 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
   return false;
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "worker/trainer_context.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class EpochEnd {
  public:
@@ -39,6 +39,6 @@ class EpochEnd {
   Stage stage_ = Stage::kOver;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_EPOCH_END_H_

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
   if (task_running_ || !reads_.empty()) return false;
@@ -65,11 +65,11 @@ bool EvaluationRound::BeginIfDue() {
 }
 
 void EvaluationRound::ReadRows(absl::Time now) {
-  const std::vector<SparseInput>& inputs = slot_.batch.sparse;
+  const std::vector<data::SparseInput>& inputs = slot_.batch.sparse;
   slot_.rows.resize(inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const TableKeys keys{inputs[i].table, inputs[i].keys};
-    PulledRows* const rows = &slot_.rows[i];
+    const client::TableKeys keys{inputs[i].table, inputs[i].keys};
+    client::PulledRows* const rows = &slot_.rows[i];
     const uint32_t group = context_.plan.tables[inputs[i].table].group;
     reads_.push_back(context_.client.PullInPlace(now, group, context_.step, {&keys, 1}, {&rows, 1},
                                                  kFlagEvaluate));
@@ -155,4 +155,4 @@ bool EvaluationRound::MeetAgain(absl::Time now) {
   return Enter(Stage::kOver);
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

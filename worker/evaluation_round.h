@@ -22,7 +22,7 @@
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class EvaluationRound {
  public:
@@ -101,6 +101,6 @@ class EvaluationRound {
   bool report_due_ = false;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_EVALUATION_ROUND_H_

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 template <typename T>
@@ -18,8 +18,8 @@ uint8_t* Append(absl::Span<const T> values, uint8_t* to) {
   return to + values.size() * sizeof(T);
 }
 
-EvaluationSums SumsOf(const EvaluationShare& share) {
-  EvaluationSums sums;
+data::EvaluationSums SumsOf(const EvaluationShare& share) {
+  data::EvaluationSums sums;
   sums.samples = share.samples();
   sums.logloss_sum = share.loss_sum();
   sums.correct = share.correct();
@@ -29,8 +29,8 @@ EvaluationSums SumsOf(const EvaluationShare& share) {
   return sums;
 }
 
-absl::Status AddScores(int rank, bool binned, const Buffer& payload, ScoreSample* scores) {
-  const size_t want = binned ? 2 * kAucBins * sizeof(uint64_t) : 2 * sizeof(float);
+absl::Status AddScores(int rank, bool binned, const Buffer& payload, data::ScoreSample* scores) {
+  const size_t want = binned ? 2 * data::kAucBins * sizeof(uint64_t) : 2 * sizeof(float);
   if (binned ? payload.size() != want : payload.size() % want != 0) {
     return absl::InvalidArgumentError(absl::StrCat("evaluation share of worker ", rank, ": ",
                                                    payload.size(), " bytes, want ",
@@ -38,7 +38,7 @@ absl::Status AddScores(int rank, bool binned, const Buffer& payload, ScoreSample
   }
   if (binned) {
     const absl::Span<const uint64_t> bins = payload.As<uint64_t>();
-    scores->AddBins(bins.first(kAucBins), bins.subspan(kAucBins));
+    scores->AddBins(bins.first(data::kAucBins), bins.subspan(data::kAucBins));
   } else {
     const absl::Span<const float> floats = payload.As<float>();
     scores->Add(floats.first(floats.size() / 2), floats.subspan(floats.size() / 2));
@@ -46,7 +46,7 @@ absl::Status AddScores(int rank, bool binned, const Buffer& payload, ScoreSample
   return absl::OkStatus();
 }
 
-std::string ToJson(const EvaluationResult& result, int top_k) {
+std::string ToJson(const data::EvaluationResult& result, int top_k) {
   nlohmann::json json;
   if (result.samples > 0) {
     json["samples"] = result.samples;
@@ -69,7 +69,7 @@ std::string ToJson(const EvaluationResult& result, int top_k) {
 
 }  // namespace
 
-void EncodeShare(const EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
+void EncodeShare(const data::EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
                  Buffer* payload) {
   share->set_samples(part.sums.samples);
   share->set_loss_sum(part.sums.logloss_sum);
@@ -77,7 +77,7 @@ void EncodeShare(const EvaluationPart& part, BufferSource& buffers, EvaluationSh
   share->set_groups(part.sums.groups);
   share->set_hits(part.sums.hit_sum);
   share->set_ndcg(part.sums.ndcg_sum);
-  const ScoreSample& scores = part.scores;
+  const data::ScoreSample& scores = part.scores;
   const std::vector<float> labels(scores.labels().begin(), scores.labels().end());
   const size_t bins = scores.positive_bins().size() + scores.negative_bins().size();
   const size_t bytes =
@@ -93,12 +93,12 @@ void EncodeShare(const EvaluationPart& part, BufferSource& buffers, EvaluationSh
 
 absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                         const std::map<int, Buffer>& payloads, int top_k) {
-  EvaluationPart all;
+  data::EvaluationPart all;
   for (const auto& [rank, share] : shares) {
     all.sums.Merge(SumsOf(share));
     TANDEM_RETURN_IF_ERROR(AddScores(rank, share.binned(), payloads.at(rank), &all.scores));
   }
-  return ToJson(Summarise(all), top_k);
+  return ToJson(data::Summarise(all), top_k);
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -12,11 +12,11 @@
 #include "data/metrics.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // Sums go into `share`; `payload` holds the scores behind AUC: all logits and then all labels (f32
 // each), or the counts of kAucBins bins of positives and then of negatives (u64 each).
-void EncodeShare(const EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
+void EncodeShare(const data::EvaluationPart& part, BufferSource& buffers, EvaluationShare* share,
                  Buffer* payload);
 
 // All shares, by rank, as JSON: `samples`, `logloss`, `accuracy`, `auc` (with `auc_error_bound`
@@ -27,6 +27,6 @@ void EncodeShare(const EvaluationPart& part, BufferSource& buffers, EvaluationSh
 absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                         const std::map<int, Buffer>& payloads, int top_k);
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_EVALUATION_SHARE_H_

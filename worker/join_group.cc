@@ -15,26 +15,26 @@
 #include "collectives/meeting/coordinator_client.h"
 #include "node/log.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
-LinkChoice LinksOf(const JobPlan& plan) {
+collectives::LinkChoice LinksOf(const job::JobPlan& plan) {
   switch (plan.job.dense().link()) {
     case Dense::SHM:
-      return LinkChoice::kShm;
+      return collectives::LinkChoice::kShm;
     case Dense::TCP:
-      return LinkChoice::kTcp;
+      return collectives::LinkChoice::kTcp;
     case Dense::RDMA:
-      return LinkChoice::kRdma;
+      return collectives::LinkChoice::kRdma;
     case Dense::ZMQ:
-      return LinkChoice::kZmq;
+      return collectives::LinkChoice::kZmq;
     default:
-      return LinkChoice::kAuto;
+      return collectives::LinkChoice::kAuto;
   }
 }
 
-GroupOptions OptionsOf(const JobPlan& plan, GroupWatch* watch) {
-  GroupOptions options;
+collectives::GroupOptions OptionsOf(const job::JobPlan& plan, collectives::GroupWatch* watch) {
+  collectives::GroupOptions options;
   options.watch = watch;
   options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
   options.reproducible = plan.job.reproducible();
@@ -42,16 +42,17 @@ GroupOptions OptionsOf(const JobPlan& plan, GroupWatch* watch) {
 }
 
 // Who connected says how: each pair once. `workers`: by rank in the group.
-std::vector<Path> PathsOf(const std::vector<std::unique_ptr<Link>>& links, int rank,
+std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>& links, int rank,
                           const std::vector<int>& workers, const std::vector<std::string>& why) {
   std::vector<Path> paths;
   for (int r = 0; r < rank; ++r) {
-    const absl::StatusOr<LinkChoice> choice = LinkChoiceOf(links[static_cast<size_t>(r)]->kind());
+    const absl::StatusOr<collectives::LinkChoice> choice =
+        collectives::LinkChoiceOf(links[static_cast<size_t>(r)]->kind());
     if (!choice.ok()) continue;
     Path& path = paths.emplace_back();
     path.set_to(absl::StrCat("worker ", workers[static_cast<size_t>(r)]));
     path.set_purpose("dense gradients");
-    path.set_way(std::string(NameOf(*choice)));
+    path.set_way(std::string(collectives::NameOf(*choice)));
     path.set_why(why[static_cast<size_t>(r)]);
   }
   return paths;
@@ -59,33 +60,33 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<Link>>& links, int r
 
 // Meets the others and joins them; `workers` of the job by their rank in the group. What the group
 // is to know of them goes into `options`.
-absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, const char* group,
-                                                        int rank, const std::vector<int>& workers,
-                                                        const std::string& coordinator,
-                                                        GroupOptions* options,
-                                                        std::vector<Path>* paths) {
+absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
+    const job::JobPlan& plan, const char* group, int rank, const std::vector<int>& workers,
+    const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
   const absl::Time deadline = MonotonicNow() + absl::Seconds(plan.job.limits().start_seconds());
-  TANDEM_ASSIGN_OR_RETURN(const std::string host, LocalHostTowards(coordinator));
-  TANDEM_ASSIGN_OR_RETURN(LinkPorts ports, LinkPorts::Open(host, LinksOf(plan)));
-  JoinOptions join;
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
+  TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports,
+                          collectives::LinkPorts::Open(host, LinksOf(plan)));
+  collectives::JoinOptions join;
   join.coordinator = coordinator;
   join.group = group;
   join.rank = rank;
   join.ranks = static_cast<int>(workers.size());
   join.member = ports.member();
   join.interrupted = [watch = options->watch] { return watch->Verdict(); };
-  TANDEM_ASSIGN_OR_RETURN(const GroupMembership membership,
-                          CoordinatorClient::Meet(join, deadline));
-  ConnectOptions connect;
+  TANDEM_ASSIGN_OR_RETURN(const collectives::GroupMembership membership,
+                          collectives::CoordinatorClient::Meet(join, deadline));
+  collectives::ConnectOptions connect;
   connect.links = LinksOf(plan);
   connect.interrupted = join.interrupted;
   std::vector<std::string> why;
   connect.why = &why;
   connect.log = [&](absl::string_view line) {
-    Log("worker", workers[static_cast<size_t>(rank)]).Info(line);
+    node::Log("worker", workers[static_cast<size_t>(rank)]).Info(line);
   };
   options->host_of_rank = membership.HostOfRank();
-  TANDEM_ASSIGN_OR_RETURN(auto links, ConnectLinks(membership, ports, connect, deadline));
+  TANDEM_ASSIGN_OR_RETURN(auto links,
+                          collectives::ConnectLinks(membership, ports, connect, deadline));
   for (Path& path : PathsOf(links, membership.rank, workers, why))
     paths->push_back(std::move(path));
   return links;
@@ -93,9 +94,10 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> Meet(const JobPlan& plan, con
 
 // Whether a message costs system calls; the same on all ranks, so not by what a pair has fallen
 // back to.
-bool OverKernel(const JobPlan& plan, const std::vector<int>& host_of_rank) {
-  const LinkChoice choice = LinksOf(plan);
-  if (choice != LinkChoice::kAuto) return choice == LinkChoice::kTcp || choice == LinkChoice::kZmq;
+bool OverKernel(const job::JobPlan& plan, const std::vector<int>& host_of_rank) {
+  const collectives::LinkChoice choice = LinksOf(plan);
+  if (choice != collectives::LinkChoice::kAuto)
+    return choice == collectives::LinkChoice::kTcp || choice == collectives::LinkChoice::kZmq;
   return std::any_of(host_of_rank.begin(), host_of_rank.end(),
                      [&](int host) { return host != host_of_rank[0]; });
 }
@@ -111,11 +113,9 @@ std::vector<int> LeadersOf(const std::vector<int>& host_of_rank) {
   return leaders;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(const JobPlan& plan, Group& group,
-                                                       const std::vector<int>& host_of_rank,
-                                                       const std::string& coordinator,
-                                                       GroupWatch* watch,
-                                                       std::vector<Path>* paths) {
+absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
+    const job::JobPlan& plan, collectives::Group& group, const std::vector<int>& host_of_rank,
+    const std::string& coordinator, collectives::GroupWatch* watch, std::vector<Path>* paths) {
   DeviceSumOptions options;
   options.host_of_rank = host_of_rank;
   options.watch = watch;
@@ -123,24 +123,25 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(const JobPlan& plan, Grou
   const std::vector<int> leaders = LeadersOf(host_of_rank);
   const auto own = std::find(leaders.begin(), leaders.end(), group.rank());
   if (leaders.size() > 1 && own != leaders.end()) {
-    GroupOptions of_leaders = OptionsOf(plan, watch);
+    collectives::GroupOptions of_leaders = OptionsOf(plan, watch);
     const int number = static_cast<int>(own - leaders.begin());
     TANDEM_ASSIGN_OR_RETURN(
         auto links, Meet(plan, "leaders", number, leaders, coordinator, &of_leaders, paths));
-    options.leaders = std::make_unique<Group>(number, std::move(links), std::move(of_leaders));
+    options.leaders =
+        std::make_unique<collectives::Group>(number, std::move(links), std::move(of_leaders));
   }
   return DeviceSum::New(group, std::move(options));
 }
 
 }  // namespace
 
-absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
+absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, DenseParameters& dense,
                                         AbortableWatch* watch) {
   WorkerGroup out;
-  GroupOptions options = OptionsOf(plan, watch);
-  std::vector<std::unique_ptr<Link>> links(1);
+  collectives::GroupOptions options = OptionsOf(plan, watch);
+  std::vector<std::unique_ptr<collectives::Link>> links(1);
   if (plan.workers() > 1) {
     std::vector<int> workers(static_cast<size_t>(plan.workers()));
     std::iota(workers.begin(), workers.end(), 0);
@@ -148,13 +149,14 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
         links, Meet(plan, kWorkersGroup, rank, workers, coordinator, &options, &out.paths));
   }
   const std::vector<int> hosts = options.host_of_rank;
-  const auto rules = std::make_shared<ChooserRules>();
-  options.chooser = ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
-  auto group = std::make_unique<Group>(rank, std::move(links), std::move(options));
+  const auto rules = std::make_shared<collectives::ChooserRules>();
+  options.chooser = collectives::ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
+  auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
   const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
   auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get());
   if (!tuning.ok()) {
-    if (!dump_folder.empty()) (void)WriteDump(dump_folder, DumpOf(*group, kWorkersGroup));
+    if (!dump_folder.empty())
+      (void)collectives::WriteDump(dump_folder, collectives::DumpOf(*group, kWorkersGroup));
     return tuning.status();
   }
   out.tuning = *std::move(tuning);
@@ -175,4 +177,4 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
   return out;
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

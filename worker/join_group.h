@@ -15,7 +15,7 @@
 #include "worker/dense_reducer.h"
 #include "worker/tune_group.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 struct WorkerGroup {
   std::unique_ptr<DenseReducer> reducer;
@@ -28,11 +28,11 @@ struct WorkerGroup {
 // (DenseReducer::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives
 // the group. Errors name the worker that is missing or whose links have failed (errors.h), which is
 // what this worker has seen and no judgement: the scheduler says who is lost.
-absl::StatusOr<WorkerGroup> JoinWorkers(const JobPlan& plan, int rank,
+absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder, DenseParameters& dense,
                                         AbortableWatch* watch);
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_JOIN_GROUP_H_

@@ -6,14 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "server/manifest.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // ---- one save ---------------------------------------------------------------------------------
 
 void Saving::Begin(const std::string& name, const std::string& path, int64_t step,
                    uint64_t request) {
   name_ = name;
-  directory_ = SaveFolder(path, context_.run, step, request);
+  directory_ = server::SaveFolder(path, context_.run, step, request);
   step_ = step;
   dense_ = DenseSave();
   dense_.id = id_;
@@ -108,4 +108,4 @@ bool RequestedSave::Advance(absl::Time now, const Rest& rest, TrainerEffects* ef
   return true;
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -18,7 +18,7 @@
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // One save, from the moment this worker may meet the others for it.
 class Saving {
@@ -104,6 +104,6 @@ class RequestedSave {
   int64_t step_ = -1;  // agreed; -1 = not yet
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_SAVING_H_

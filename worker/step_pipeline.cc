@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 StepPipeline::StepPipeline(TrainerContext& context, DenseSynchroniser& synchroniser,
                            const DenseParameters& dense, absl::Duration probe_pause)
@@ -15,7 +15,7 @@ StepPipeline::StepPipeline(TrainerContext& context, DenseSynchroniser& synchroni
       probe_pause_(probe_pause),
       depth_(context.plan.job.train().depth()),
       lanes_(static_cast<size_t>(depth_) + 2) {
-  const size_t padded = static_cast<size_t>(dense.blocks()) * kDenseBlockFloats;
+  const size_t padded = static_cast<size_t>(dense.blocks()) * job::kDenseBlockFloats;
   for (Lane& lane : lanes_) lane.slot.dense_gradient.assign(padded + 1, 0.0f);
 }
 
@@ -54,7 +54,7 @@ void StepPipeline::End() {
 void StepPipeline::CancelReads(Lane* lane) {
   for (const Read& read : lane->reads) context_.client.Cancel(read.request);
   lane->reads.clear();
-  for (PulledRows& rows : lane->slot.rows) rows.Clear();
+  for (client::PulledRows& rows : lane->slot.rows) rows.Clear();
   lane->slot.dense_rows.Clear();
 }
 
@@ -116,12 +116,12 @@ bool StepPipeline::StartReads(absl::Time now) {
   lane.state = LaneState::kReading;
   lane.read_since = now;
   lane.slot.rows.resize(lane.slot.batch.sparse.size());
-  for (const GroupPlan& group : context_.plan.groups) ReadGroup(now, group, &lane);
+  for (const job::GroupPlan& group : context_.plan.groups) ReadGroup(now, group, &lane);
   ++next_read_;
   return true;
 }
 
-void StepPipeline::ReadGroup(absl::Time now, const GroupPlan& group, Lane* lane) {
+void StepPipeline::ReadGroup(absl::Time now, const job::GroupPlan& group, Lane* lane) {
   StepSlot& slot = lane->slot;
   FindKeys(slot, group.id);
   rows_.clear();
@@ -139,7 +139,7 @@ void StepPipeline::FindKeys(const StepSlot& slot, uint32_t group) {
   keys_.clear();
   inputs_.clear();
   for (size_t i = 0; i < slot.batch.sparse.size(); ++i) {
-    const SparseInput& input = slot.batch.sparse[i];
+    const data::SparseInput& input = slot.batch.sparse[i];
     if (context_.plan.tables[input.table].group != group) continue;
     keys_.push_back({input.table, input.keys});
     inputs_.push_back(i);
@@ -149,7 +149,7 @@ void StepPipeline::FindKeys(const StepSlot& slot, uint32_t group) {
   keys_.push_back({static_cast<uint32_t>(context_.plan.dense_table), blocks});
 }
 
-bool StepPipeline::OnCompletion(absl::Time now, const ClientCore::Completion& completion,
+bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                                 TrainerEffects* effects) {
   if (completion.request == probe_) {
     probe_ = 0;
@@ -199,7 +199,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
 
 bool StepPipeline::MayStart(absl::Time now) {
   if (context_.pushes.Steps() >= context_.plan.job.train().max_unacknowledged()) return false;
-  for (const GroupPlan& group : context_.plan.groups) {
+  for (const job::GroupPlan& group : context_.plan.groups) {
     if (context_.policies[group.id]->MayStart(context_.step,
                                               context_.client.largest_min_clock(group.id))) {
       continue;
@@ -221,7 +221,7 @@ void StepPipeline::AskHowFar(absl::Time now, uint32_t group) {
 
 int64_t StepPipeline::ClockGap() const {
   int64_t gap = 0;
-  for (const GroupPlan& group : context_.plan.groups) {
+  for (const job::GroupPlan& group : context_.plan.groups) {
     gap = std::max(gap, context_.step - context_.client.largest_min_clock(group.id));
   }
   return gap;
@@ -230,8 +230,8 @@ int64_t StepPipeline::ClockGap() const {
 void StepPipeline::PreparePushes(StepSlot* slot) {
   slot->pushes.resize(context_.plan.groups.size());
   slot->gradients.resize(slot->batch.sparse.size());
-  for (const GroupPlan& group : context_.plan.groups) {
-    ClientCore::PreparedPush* const push = &slot->pushes[group.id];
+  for (const job::GroupPlan& group : context_.plan.groups) {
+    client::ClientCore::PreparedPush* const push = &slot->pushes[group.id];
     FindKeys(*slot, group.id);
     context_.client.PreparePush(group.id, keys_, push);
     for (size_t k = 0; k < inputs_.size(); ++k) slot->gradients[inputs_[k]] = push->at(k);
@@ -260,8 +260,8 @@ void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
 }
 
 void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
-  for (const GroupPlan& group : context_.plan.groups) {
-    ClientCore::PushInfo info;
+  for (const job::GroupPlan& group : context_.plan.groups) {
+    client::ClientCore::PushInfo info;
     info.group = group.id;
     info.first_step = info.step = context_.step;
     info.samples = static_cast<uint64_t>(slot->batch.samples);
@@ -317,4 +317,4 @@ Activity StepPipeline::Doing(const Activity& synchroniser) const {
   return {};
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

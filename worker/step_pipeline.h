@@ -22,7 +22,7 @@
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class StepPipeline {
  public:
@@ -43,7 +43,7 @@ class StepPipeline {
   void OnTaskDone(absl::Time now, const ComputeTask& task, TrainerEffects* effects);
   void OnTaskDone(const SynchroniseTask& task);
   // False if the request is none of the pipeline's.
-  bool OnCompletion(absl::Time now, const ClientCore::Completion& completion,
+  bool OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                     TrainerEffects* effects);
   // A push came too late somewhere and was dropped there: `step` is open now (0: none was late).
   void OnOpenStep(int64_t step) { open_step_ = std::max(open_step_, step); }
@@ -74,7 +74,7 @@ class StepPipeline {
   bool StartReads(absl::Time now);
   bool StartCompute(absl::Time now, TrainerEffects* effects);
   bool FinishStep();
-  void ReadGroup(absl::Time now, const GroupPlan& group, Lane* lane);
+  void ReadGroup(absl::Time now, const job::GroupPlan& group, Lane* lane);
   bool MayStart(absl::Time now);
   void AskHowFar(absl::Time now, uint32_t group);
   void PreparePushes(StepSlot* slot);
@@ -111,11 +111,11 @@ class StepPipeline {
   absl::Time next_probe_ = absl::InfinitePast();
 
   // Scratch: the inputs of one group.
-  std::vector<TableKeys> keys_;
+  std::vector<client::TableKeys> keys_;
   std::vector<size_t> inputs_;  // their places in Batch::sparse
-  std::vector<PulledRows*> rows_;
+  std::vector<client::PulledRows*> rows_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_STEP_PIPELINE_H_

@@ -10,18 +10,18 @@
 #include "server/save_directory.h"
 #include "worker/evaluation_share.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 constexpr int64_t kAucInterval = 16;  // steps between two estimates
 
 // The model's view of the plan: tables with fields, in the order of Batch::sparse.
-ModelInputs InputsOf(const JobPlan& plan, const DataShape& shape) {
-  ModelInputs inputs;
+models::ModelInputs InputsOf(const job::JobPlan& plan, const data::DataShape& shape) {
+  models::ModelInputs inputs;
   inputs.numeric = shape.numeric;
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     if (t >= shape.table_fields.size() || shape.table_fields[t].empty()) continue;
-    ModelInputs::TableInput input;
+    models::ModelInputs::TableInput input;
     input.name = plan.tables[t].name;
     input.fields = static_cast<int>(shape.table_fields[t].size());
     input.dim = plan.tables[t].dim;
@@ -32,7 +32,7 @@ ModelInputs InputsOf(const JobPlan& plan, const DataShape& shape) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const JobPlan& plan, int rank,
+absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::JobPlan& plan, int rank,
                                                             const std::string& init_from,
                                                             const MakeModel& make_model) {
   std::unique_ptr<StepRunner> runner(new StepRunner(plan));
@@ -41,33 +41,34 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const JobPlan& plan,
 }
 
 absl::Status StepRunner::Init(int rank, const std::string& init_from, const MakeModel& make_model) {
-  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan_));
-  TANDEM_ASSIGN_OR_RETURN(train_, NewTrainSource(plan_, rank));
+  TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));
+  TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank));
   const Data& data = plan_.job.data();
-  if (HasTestRows(data) || !data.negatives().test_negatives().empty()) {
-    TANDEM_ASSIGN_OR_RETURN(test_, NewTestSource(plan_, rank));
-  } else if (HasValidationRows(data)) {
-    TANDEM_ASSIGN_OR_RETURN(test_, NewValidationSource(plan_, rank));
+  if (data::HasTestRows(data) || !data.negatives().test_negatives().empty()) {
+    TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank));
+  } else if (data::HasValidationRows(data)) {
+    TANDEM_ASSIGN_OR_RETURN(test_, data::NewValidationSource(plan_, rank));
   }
   TANDEM_ASSIGN_OR_RETURN(model_, make_model(plan_, InputsOf(plan_, shape)));
   TANDEM_ASSIGN_OR_RETURN(
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
-  InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
+  models::InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
   return init_from.empty() ? absl::OkStatus() : Load(init_from);
 }
 
 absl::Status StepRunner::Load(const std::string& init_from) {
-  TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(init_from));
+  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from));
   if (plan_.dense_table < 0) TANDEM_RETURN_IF_ERROR(saved.CheckDenseIsWhole());
-  TANDEM_ASSIGN_OR_RETURN(const RangeImage image, saved.ReadDense(Parameters()));
+  TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense(Parameters()));
   const absl::Status loaded = dense_->Load(image);
   if (loaded.ok()) return loaded;
   return absl::Status(loaded.code(), absl::StrCat(saved.folder(), ": ", loaded.message()));
 }
 
-std::vector<SavedParameter> StepRunner::Parameters() const {
-  std::vector<SavedParameter> parameters;
-  for (const ParameterInfo& p : model_->parameters()) parameters.push_back({p.name, p.shape});
+std::vector<server::SavedParameter> StepRunner::Parameters() const {
+  std::vector<server::SavedParameter> parameters;
+  for (const models::ParameterInfo& p : model_->parameters())
+    parameters.push_back({p.name, p.shape});
   return parameters;
 }
 
@@ -100,7 +101,7 @@ absl::Span<const float> StepRunner::ParametersOf(const StepSlot& slot) const {
 
 // Rows of unique keys -> cells, for every sparse input; their frames go back.
 void StepRunner::Pool(StepSlot* slot) {
-  const std::vector<SparseInput>& inputs = slot->batch.sparse;
+  const std::vector<data::SparseInput>& inputs = slot->batch.sparse;
   cells_.resize(inputs.size());
   cell_spans_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -108,7 +109,7 @@ void StepRunner::Pool(StepSlot* slot) {
     const size_t floats = static_cast<size_t>(slot->batch.samples) *
                           static_cast<size_t>(inputs[i].fields) * static_cast<size_t>(dim);
     cells_[i].resize(floats);
-    PoolRows(inputs[i], dim, slot->rows[i].at(), absl::MakeSpan(cells_[i]));
+    data::PoolRows(inputs[i], dim, slot->rows[i].at(), absl::MakeSpan(cells_[i]));
     slot->rows[i].Clear();
     cell_spans_.push_back(cells_[i]);
   }
@@ -117,7 +118,7 @@ void StepRunner::Pool(StepSlot* slot) {
 
 absl::Status StepRunner::Compute(StepSlot* slot) {
   Pool(slot);
-  const std::vector<SparseInput>& inputs = slot->batch.sparse;
+  const std::vector<data::SparseInput>& inputs = slot->batch.sparse;
   cell_gradients_.resize(inputs.size());
   cell_gradient_spans_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -129,8 +130,8 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
       slot->batch, ParametersOf(*slot), cell_spans_, absl::MakeSpan(logits_), &slot->loss_sum,
       absl::MakeSpan(slot->dense_gradient).first(count), cell_gradient_spans_));
   for (size_t i = 0; i < inputs.size(); ++i) {
-    MergeGradients(inputs[i], plan_.tables[inputs[i].table].dim, cell_gradients_[i],
-                   slot->gradients[i]);
+    data::MergeGradients(inputs[i], plan_.tables[inputs[i].table].dim, cell_gradients_[i],
+                         slot->gradients[i]);
   }
   recent_auc_.Add(logits_, slot->batch.labels);
   if (++computed_ % kAucInterval == 0) {
@@ -144,7 +145,7 @@ absl::Status StepRunner::Score(StepSlot* slot) {
   Pool(slot);
   TANDEM_RETURN_IF_ERROR(
       model_->Forward(slot->batch, dense_->values(), cell_spans_, absl::MakeSpan(logits_)));
-  AddBatch(slot->batch, logits_, plan_.job.evaluation().top_k(), &*evaluation_);
+  data::AddBatch(slot->batch, logits_, plan_.job.evaluation().top_k(), &*evaluation_);
   return absl::OkStatus();
 }
 
@@ -156,7 +157,7 @@ absl::Status StepRunner::FillShare(EvaluationShare* share, Buffer* payload) {
 
 absl::StatusOr<std::string> StepRunner::MergeShares(const std::map<int, EvaluationShare>& shares,
                                                     const std::map<int, Buffer>& payloads) {
-  return tandem::MergeShares(shares, payloads, plan_.job.evaluation().top_k());
+  return tandem::worker::MergeShares(shares, payloads, plan_.job.evaluation().top_k());
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -21,16 +21,16 @@
 #include "worker/dense_parameters.h"
 #include "worker/task_runner.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class StepRunner final : public TaskRunner {
  public:
-  using MakeModel = std::function<absl::StatusOr<std::unique_ptr<DenseModel>>(
-      const JobPlan& plan, const ModelInputs& inputs)>;
+  using MakeModel = std::function<absl::StatusOr<std::unique_ptr<models::DenseModel>>(
+      const job::JobPlan& plan, const models::ModelInputs& inputs)>;
 
   // Opens this rank's share of the data and makes the model and the dense parameters, with first
   // values or those saved under `init_from` (empty: none).
-  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const JobPlan& plan, int rank,
+  static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const job::JobPlan& plan, int rank,
                                                          const std::string& init_from,
                                                          const MakeModel& make_model);
 
@@ -38,7 +38,7 @@ class StepRunner final : public TaskRunner {
   bool has_test_data() const override { return test_ != nullptr; }
   int64_t EstimatedRows() const override { return train_->EstimatedRows(); }
 
-  std::vector<SavedParameter> Parameters() const override;
+  std::vector<server::SavedParameter> Parameters() const override;
 
   absl::Status Fetch(StepSlot* slot) override;
   absl::Status FetchTest(StepSlot* slot, bool first) override;
@@ -52,28 +52,28 @@ class StepRunner final : public TaskRunner {
   DeviceGradient LeaveGradientOnDevice() override;
 
  private:
-  explicit StepRunner(const JobPlan& plan) : plan_(plan) {}
+  explicit StepRunner(const job::JobPlan& plan) : plan_(plan) {}
   absl::Status Init(int rank, const std::string& init_from, const MakeModel& make_model);
   absl::Status Load(const std::string& init_from);
   void Pool(StepSlot* slot);
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
-  const JobPlan& plan_;
-  std::unique_ptr<BatchSource> train_, test_;
+  const job::JobPlan& plan_;
+  std::unique_ptr<data::BatchSource> train_, test_;
   int64_t epoch_ = -1;  // that `train_` was started for
-  std::unique_ptr<DenseModel> model_;
+  std::unique_ptr<models::DenseModel> model_;
   std::unique_ptr<DenseParameters> dense_;
   HeapBufferSource buffers_;
-  RunningAuc recent_auc_;
+  data::RunningAuc recent_auc_;
   int64_t computed_ = 0;  // steps
-  std::optional<EvaluationPart> evaluation_{std::in_place};
+  std::optional<data::EvaluationPart> evaluation_{std::in_place};
   // Reused by every step: by sparse input, [samples * fields, dim].
   std::vector<std::vector<float>> cells_, cell_gradients_;
-  std::vector<PooledRows> cell_spans_;
+  std::vector<models::PooledRows> cell_spans_;
   std::vector<absl::Span<float>> cell_gradient_spans_;
   std::vector<float> logits_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_STEP_RUNNER_H_

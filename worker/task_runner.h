@@ -23,7 +23,7 @@
 #include "worker/dense_parameters.h"
 #include "worker/trainer_task.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class TaskRunner {
  public:
@@ -37,7 +37,7 @@ class TaskRunner {
 
   // Names and shapes of the dense parameters, in the order of the flat buffer, for saves; none: they
   // have no names.
-  virtual std::vector<SavedParameter> Parameters() const { return {}; }
+  virtual std::vector<server::SavedParameter> Parameters() const { return {}; }
 
   // What tasks of these names do (trainer_task.h). An error ends the job with its reason.
   virtual absl::Status Fetch(StepSlot* slot) = 0;
@@ -64,8 +64,8 @@ class TaskRunner {
 
 // Makes the one of worker `rank`; the plan outlives it.
 using MakeTaskRunner =
-    std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const JobPlan& plan, int rank)>;
+    std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::JobPlan& plan, int rank)>;
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_TASK_RUNNER_H_

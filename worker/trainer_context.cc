@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-namespace tandem {
+namespace tandem::worker {
 
 bool PushesUnderWay::OnDone(absl::Time now, uint64_t request, TrainerEffects* effects) {
   const auto it = std::find_if(pushes_.begin(), pushes_.end(),
@@ -24,8 +24,9 @@ int64_t PushesUnderWay::Steps() const {
   return steps;
 }
 
-TrainerContext::TrainerContext(const JobPlan& job_plan, int own_rank, uint64_t own_incarnation,
-                               BufferSource& source, const ClientCore::Options& client_options,
+TrainerContext::TrainerContext(const job::JobPlan& job_plan, int own_rank, uint64_t own_incarnation,
+                               BufferSource& source,
+                               const client::ClientCore::Options& client_options,
                                absl::Duration resend)
     : plan(job_plan),
       rank(own_rank),
@@ -68,8 +69,8 @@ bool TrainerContext::HasDelay() const {
 }
 
 void TrainerContext::PushEmptyToAll(absl::Time now, int64_t first, int64_t last, uint8_t flags) {
-  for (const GroupPlan& group : plan.groups) {
-    ClientCore::PushInfo info;
+  for (const job::GroupPlan& group : plan.groups) {
+    client::ClientCore::PushInfo info;
     info.group = group.id;
     info.first_step = first;
     info.step = last;
@@ -78,4 +79,4 @@ void TrainerContext::PushEmptyToAll(absl::Time now, int64_t first, int64_t last,
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -19,7 +19,7 @@
 #include "worker/trainer_task.h"
 #include "worker/worker_barriers.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // Pushes that are not acknowledged yet, in the order in which they were sent.
 class PushesUnderWay {
@@ -42,16 +42,16 @@ class PushesUnderWay {
 };
 
 struct TrainerContext {
-  TrainerContext(const JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
-                 const ClientCore::Options& client, absl::Duration control_resend);
+  TrainerContext(const job::JobPlan& plan, int rank, uint64_t incarnation, BufferSource& buffers,
+                 const client::ClientCore::Options& client, absl::Duration control_resend);
 
-  const JobPlan& plan;
+  const job::JobPlan& plan;
   const int rank;
   const uint64_t incarnation;
   BufferSource& buffers;
   const absl::Duration control_resend;
-  std::vector<std::unique_ptr<UpdatePolicy>> policies;  // by group
-  ClientCore client;
+  std::vector<std::unique_ptr<policies::UpdatePolicy>> policies;  // by group
+  client::ClientCore client;
   WorkerBarriers barriers;
   PushesUnderWay pushes;
   TrainerReport report;
@@ -80,6 +80,6 @@ struct TrainerContext {
   void PushEmptyToAll(absl::Time now, int64_t first, int64_t step, uint8_t flags);
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_TRAINER_CONTEXT_H_

@@ -5,21 +5,21 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::worker {
 
-absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const JobPlan& plan,
+absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const job::JobPlan& plan,
                                                               const Options& options,
                                                               DenseParameters& dense,
                                                               BufferSource& buffers) {
   std::unique_ptr<TrainerCore> core(new TrainerCore(plan, options, dense, buffers));
-  for (const GroupPlan& group : plan.groups) {
-    TANDEM_ASSIGN_OR_RETURN(auto policy, NewUpdatePolicy(group.policy, plan.workers()));
+  for (const job::GroupPlan& group : plan.groups) {
+    TANDEM_ASSIGN_OR_RETURN(auto policy, policies::NewUpdatePolicy(group.policy, plan.workers()));
     core->context_.policies.push_back(std::move(policy));
   }
   return core;
 }
 
-TrainerCore::TrainerCore(const JobPlan& plan, const Options& options, DenseParameters& dense,
+TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, DenseParameters& dense,
                          BufferSource& buffers)
     : options_(options),
       context_(plan, options.rank, options.incarnation, buffers, options.client,
@@ -127,7 +127,7 @@ Saving& TrainerCore::SavingOf(SaveId id) {
   return id == SaveId::kFinal ? final_save_ : requested_save_.saving();
 }
 
-void TrainerCore::OnCompletion(absl::Time now, const ClientCore::Completion& completion,
+void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                                TrainerEffects* effects) {
   ++context_.progress;
   if (!completion.status.ok()) context_.Fail(completion.status);
@@ -142,7 +142,7 @@ void TrainerCore::OnCompletion(absl::Time now, const ClientCore::Completion& com
 
 void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
   do {
-    for (const ClientCore::Completion& completion : context_.client.completions()) {
+    for (const client::ClientCore::Completion& completion : context_.client.completions()) {
       OnCompletion(now, completion, effects);
     }
     context_.client.completions().clear();
@@ -265,4 +265,4 @@ Activity TrainerCore::Doing(absl::Time now, const Activity& synchroniser) const 
   return doing;
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

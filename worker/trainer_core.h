@@ -37,14 +37,14 @@
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class TrainerCore {
  public:
   struct Options {
     int rank = 0;
     uint64_t incarnation = 0;
-    ClientCore::Options client;
+    client::ClientCore::Options client;
     absl::Duration control_resend = absl::Seconds(1);
     bool save = false;           // save at the end (the scheduler knows where)
     bool evaluate = true;        // false if there is no test data
@@ -55,7 +55,7 @@ class TrainerCore {
 
   // `dense` may have zero elements (then it is never synchronised). All references outlive the
   // core.
-  static absl::StatusOr<std::unique_ptr<TrainerCore>> New(const JobPlan& plan,
+  static absl::StatusOr<std::unique_ptr<TrainerCore>> New(const job::JobPlan& plan,
                                                           const Options& options,
                                                           DenseParameters& dense,
                                                           BufferSource& buffers);
@@ -81,7 +81,7 @@ class TrainerCore {
   Activity Doing(absl::Time now, const Activity& synchroniser) const;
   // Grows whenever the loop comes on.
   uint64_t progress_count() const { return context_.progress; }
-  const ClientCore& client() const { return context_.client; }
+  const client::ClientCore& client() const { return context_.client; }
 
  private:
   enum class Phase {
@@ -95,7 +95,7 @@ class TrainerCore {
     kFinished,
   };
 
-  TrainerCore(const JobPlan& plan, const Options& options, DenseParameters& dense,
+  TrainerCore(const job::JobPlan& plan, const Options& options, DenseParameters& dense,
               BufferSource& buffers);
 
   // Does everything that can be done now, then collects what is to be sent.
@@ -112,7 +112,7 @@ class TrainerCore {
 
   void OnControl(const ParsedFrame& frame);
   void OnCommand(const Command& command);
-  void OnCompletion(absl::Time now, const ClientCore::Completion& completion,
+  void OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                     TrainerEffects* effects);
   void DealOut(absl::Time now, const TrainerTask& task, TrainerEffects* effects);
   Saving& SavingOf(SaveId id);
@@ -134,6 +134,6 @@ class TrainerCore {
   std::vector<Control> entries_;  // of barriers; scratch
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_TRAINER_CORE_H_

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace tandem {
+namespace tandem::worker {
 
 void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   samples_ += slot.batch.samples;
@@ -16,8 +16,8 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   in_flight_max_ = std::max(in_flight_max_, static_cast<double>(in_flight));
 }
 
-Progress TrainerReport::Take(const JobPlan& plan, const ClientCore& client, int64_t epoch,
-                             int64_t step, bool done) {
+Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore& client,
+                             int64_t epoch, int64_t step, bool done) {
   Progress p;
   p.set_epoch(epoch);
   p.set_step(step);
@@ -31,7 +31,7 @@ Progress TrainerReport::Take(const JobPlan& plan, const ClientCore& client, int6
   }
   p.set_auc(recent_auc_);
   p.set_done(done);
-  const ClientCore::Counters& c = client.counters();
+  const client::ClientCore::Counters& c = client.counters();
   auto& bytes = *p.mutable_bytes();
   bytes["pull"] = c.pull_bytes;
   bytes["rows"] = c.rows_bytes;
@@ -50,4 +50,4 @@ Progress TrainerReport::Take(const JobPlan& plan, const ClientCore& client, int6
   return p;
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -14,7 +14,7 @@
 #include "proto/wire.pb.h"
 #include "worker/trainer_task.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class TrainerReport {
  public:
@@ -33,8 +33,8 @@ class TrainerReport {
   bool has_evaluation() const { return !evaluation_json_.empty(); }
 
   // A new report; what it counts since the last one begins anew.
-  Progress Take(const JobPlan& plan, const ClientCore& client, int64_t epoch, int64_t step,
-                bool done);
+  Progress Take(const job::JobPlan& plan, const client::ClientCore& client, int64_t epoch,
+                int64_t step, bool done);
 
  private:
   int64_t estimated_rows_ = 0;
@@ -50,6 +50,6 @@ class TrainerReport {
   uint64_t collective_bytes_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_TRAINER_REPORT_H_

@@ -19,18 +19,18 @@
 #include "proto/outgoing.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 // One step's memory. Rows stay in the frames that brought them, and gradients are written into the
 // frames that will carry them.
 struct StepSlot {
   int64_t step = -1;
   int64_t epoch = 0;
-  Batch batch;
-  std::vector<PulledRows> rows;                     // by sparse input; cleared by who has used them
+  data::Batch batch;
+  std::vector<client::PulledRows> rows;             // by sparse input; cleared by who has used them
   std::vector<absl::Span<float* const>> gradients;  // by sparse input: where that of each key goes
-  std::vector<ClientCore::PreparedPush> pushes;     // by policy group; what `gradients` are in
-  PulledRows dense_rows;                            // of dense parameters on servers, by block
+  std::vector<client::ClientCore::PreparedPush> pushes;  // by policy group; what `gradients` are in
+  client::PulledRows dense_rows;                         // of dense parameters on servers, by block
   std::vector<float> dense;           // the same in one piece (padded); empty for replicas
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
@@ -138,6 +138,6 @@ struct TrainerEffects {
   }
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_TRAINER_TASK_H_

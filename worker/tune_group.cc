@@ -19,7 +19,7 @@
 #include "base/status_macros.h"
 #include "worker/allreduce_gradients.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 using nlohmann::json;
@@ -28,12 +28,12 @@ constexpr double kMeasureSeconds = 0.2, kTrySeconds = 0.15;
 constexpr int kMostRanksPlayed = 64;  // which takes 3 s; more, with the cube of ranks
 constexpr int64_t kMostMeasured = 4 << 20;
 
-absl::StatusOr<Calibration> ReadCalibration(const std::string& path) {
+absl::StatusOr<collectives::Calibration> ReadCalibration(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return absl::InvalidArgumentError("cannot be read");
-  return Calibration::Parse(text.str());
+  return collectives::Calibration::Parse(text.str());
 }
 
 absl::Status InField(absl::string_view field, absl::string_view value, const absl::Status& status) {
@@ -43,15 +43,15 @@ absl::Status InField(absl::string_view field, absl::string_view value, const abs
 }
 
 // Then no algorithm of the group sums them.
-bool OnDevice(const JobPlan& plan) { return plan.job.dense().device() == Dense::CUDA; }
+bool OnDevice(const job::JobPlan& plan) { return plan.job.dense().device() == Dense::CUDA; }
 
-bool ChoosesBuckets(const JobPlan& plan) {
+bool ChoosesBuckets(const job::JobPlan& plan) {
   const Dense& dense = plan.job.dense();
   return dense.bucket_bytes() == 0 && !plan.job.reproducible() &&
          dense.codec().kind() <= Codec::NONE && !dense.sharded_optimizer() && !OnDevice(plan);
 }
 
-bool ChoosesAlgorithm(const JobPlan& plan) {
+bool ChoosesAlgorithm(const job::JobPlan& plan) {
   return plan.job.dense().algorithm() == Dense::AUTO && !OnDevice(plan);
 }
 
@@ -59,7 +59,7 @@ bool ChoosesAlgorithm(const JobPlan& plan) {
 // "error ...".
 struct Decision {
   int64_t bucket_bytes = 0;
-  ChooserRules rules;
+  collectives::ChooserRules rules;
 
   std::string ToString() const { return absl::StrCat(bucket_bytes, "\n", rules.ToString()); }
   static absl::StatusOr<Decision> Parse(const std::string& text) {
@@ -68,15 +68,15 @@ struct Decision {
     if (lines.size() != 2 || !absl::SimpleAtoi(lines[0], &out.bucket_bytes)) {
       return absl::InternalError(absl::StrCat("rank 0: ", text));
     }
-    TANDEM_ASSIGN_OR_RETURN(out.rules, ChooserRules::Parse(lines[1]));
+    TANDEM_ASSIGN_OR_RETURN(out.rules, collectives::ChooserRules::Parse(lines[1]));
     return out;
   }
 };
 
 class Tuner {
  public:
-  Tuner(const JobPlan& plan, int64_t gradient_bytes, absl::Span<const int> host_of_rank,
-        Group& group)
+  Tuner(const job::JobPlan& plan, int64_t gradient_bytes, absl::Span<const int> host_of_rank,
+        collectives::Group& group)
       : plan_(plan),
         dense_(plan.job.dense()),
         gradient_bytes_(gradient_bytes),
@@ -85,12 +85,13 @@ class Tuner {
     decided_.bucket_bytes = std::max<int64_t>(0, dense_.bucket_bytes());
   }
 
-  absl::StatusOr<DenseTuning> Run(ChooserRules* rules) {
+  absl::StatusOr<DenseTuning> Run(collectives::ChooserRules* rules) {
     if (group_.ranks() > 1) {
       const absl::Status own = Decide();
       TANDEM_ASSIGN_OR_RETURN(
           const std::string text,
-          TextOfRank0(group_, own.ok() ? decided_.ToString() : std::string(own.message())));
+          collectives::TextOfRank0(group_,
+                                   own.ok() ? decided_.ToString() : std::string(own.message())));
       TANDEM_ASSIGN_OR_RETURN(decided_, Decision::Parse(text));
     }
     *rules = decided_.rules;
@@ -109,64 +110,67 @@ class Tuner {
     TANDEM_RETURN_IF_ERROR(FindCosts());
     if (group_.rank() > 0) return absl::OkStatus();
     if (costs_.has_value()) TANDEM_RETURN_IF_ERROR(DecideByCosts());
-    TANDEM_ASSIGN_OR_RETURN(const ChooserRules given, ChooserRules::Parse(dense_.rules()));
+    TANDEM_ASSIGN_OR_RETURN(const collectives::ChooserRules given,
+                            collectives::ChooserRules::Parse(dense_.rules()));
     decided_.rules.Override(given);
     return absl::OkStatus();
   }
 
   absl::Status FindCosts() {
-    const bool buckets = ChoosesBuckets(plan_) && gradient_bytes_ >= kLeastBucketedBytes;
+    const bool buckets =
+        ChoosesBuckets(plan_) && gradient_bytes_ >= collectives::kLeastBucketedBytes;
     const bool needed = (ChoosesAlgorithm(plan_) || buckets) && group_.ranks() <= kMostRanksPlayed;
     if (!needed) return absl::OkStatus();
     if (dense_.calibration().empty()) return Measure();
     source_ = absl::StrCat("file ", dense_.calibration());
     if (group_.rank() > 0) return absl::OkStatus();
-    const absl::StatusOr<Calibration> read = ReadCalibration(dense_.calibration());
+    const absl::StatusOr<collectives::Calibration> read = ReadCalibration(dense_.calibration());
     TANDEM_RETURN_IF_ERROR(InField("calibration", dense_.calibration(), read.status()));
     costs_ = *read;
     return absl::OkStatus();
   }
 
   absl::Status Measure() {
-    CalibrateOptions options;
+    collectives::CalibrateOptions options;
     options.cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
     options.most_bytes = std::min(gradient_bytes_, kMostMeasured);
     options.seconds = kMeasureSeconds;
     const absl::Time begun = MonotonicNow();
-    TANDEM_ASSIGN_OR_RETURN(costs_, Calibrate(group_, options));
+    TANDEM_ASSIGN_OR_RETURN(costs_, collectives::Calibrate(group_, options));
     if (ChoosesAlgorithm(plan_)) {
-      TryOptions trial;
+      collectives::TryOptions trial;
       trial.primitives = Primitives();
       trial.host_of_rank.assign(hosts_.begin(), hosts_.end());
       trial.most_bytes = options.most_bytes;
       trial.seconds = kTrySeconds;
-      TANDEM_RETURN_IF_ERROR(TryOut(group_, trial, &*costs_));
+      TANDEM_RETURN_IF_ERROR(collectives::TryOut(group_, trial, &*costs_));
     }
     source_ = absl::StrFormat("measured in %.2f s", absl::ToDoubleSeconds(MonotonicNow() - begun));
     return absl::OkStatus();
   }
 
   // That a step uses.
-  std::vector<Primitive> Primitives() const {
-    std::vector<Primitive> used = {Primitive::kAllReduce};
+  std::vector<collectives::Primitive> Primitives() const {
+    std::vector<collectives::Primitive> used = {collectives::Primitive::kAllReduce};
     if (dense_.sharded_optimizer() || dense_.codec().kind() > Codec::NONE) {
-      used.push_back(Primitive::kReduceScatter);
-      used.push_back(Primitive::kAllGather);
+      used.push_back(collectives::Primitive::kReduceScatter);
+      used.push_back(collectives::Primitive::kAllGather);
     }
     return used;
   }
 
   absl::Status DecideByCosts() {
     if (ChoosesAlgorithm(plan_)) {
-      RuleScope scope;
+      collectives::RuleScope scope;
       scope.primitives = Primitives();
       scope.most_bytes = gradient_bytes_;
-      TANDEM_ASSIGN_OR_RETURN(decided_.rules, MakeRules(group_.ranks(), hosts_, *costs_, scope));
+      TANDEM_ASSIGN_OR_RETURN(decided_.rules,
+                              collectives::MakeRules(group_.ranks(), hosts_, *costs_, scope));
     }
     if (!ChoosesBuckets(plan_)) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(
-        const BucketChoice bucket,
-        ChooseBucket(gradient_bytes_, group_.ranks(), hosts_, DenseAlgorithm(plan_), *costs_));
+    TANDEM_ASSIGN_OR_RETURN(const collectives::BucketChoice bucket,
+                            collectives::ChooseBucket(gradient_bytes_, group_.ranks(), hosts_,
+                                                      DenseAlgorithm(plan_), *costs_));
     decided_.bucket_bytes = bucket.bytes;
     why_bucket_ = bucket.why;
     return absl::OkStatus();
@@ -178,24 +182,26 @@ class Tuner {
     if (dense_.bucket_bytes() != 0) return "the job says so";
     if (plan_.job.reproducible()) return "a reproducible job depends on no measurement";
     if (!ChoosesBuckets(plan_)) return "a codec, a sharded optimizer or a GPU takes it whole";
-    if (gradient_bytes_ < kLeastBucketedBytes) return "a small gradient";
+    if (gradient_bytes_ < collectives::kLeastBucketedBytes) return "a small gradient";
     if (group_.ranks() > kMostRanksPlayed) return "nothing was measured, for so many workers";
     return why_bucket_;
   }
 
   std::string WhyAlgorithm(int64_t bytes) const {
     if (!ChoosesAlgorithm(plan_)) return "the job says so";
-    const auto given = ChooserRules::Parse(dense_.rules());
-    if (given.ok() && given->Find(Primitive::kAllReduce, bytes) != nullptr) {
+    const auto given = collectives::ChooserRules::Parse(dense_.rules());
+    if (given.ok() && given->Find(collectives::Primitive::kAllReduce, bytes) != nullptr) {
       return "by the job's rules";
     }
     if (!costs_.has_value()) {
       return absl::StrCat("by default: more than ", kMostRanksPlayed, " workers");
     }
-    const auto all = Rank(Primitive::kAllReduce, bytes, group_.ranks(), hosts_, *costs_);
+    const auto all = collectives::Rank(collectives::Primitive::kAllReduce, bytes, group_.ranks(),
+                                       hosts_, *costs_);
     if (!all.ok() || all->empty()) return "by default";
-    const auto part = [](std::string* out, const Prediction& p) {
-      absl::StrAppendFormat(out, "%s %.4g us", AlgorithmName(p.choice.algorithm), p.seconds * 1e6);
+    const auto part = [](std::string* out, const collectives::Prediction& p) {
+      absl::StrAppendFormat(out, "%s %.4g us", collectives::AlgorithmName(p.choice.algorithm),
+                            p.seconds * 1e6);
     };
     const bool tried = all->front().tried;
     size_t shown = 1;
@@ -218,10 +224,10 @@ class Tuner {
               {"segment_bytes", 0},
               {"why", "gradients are on GPUs"}};
     }
-    AlgorithmChoice choice = group_.Choose(Primitive::kAllReduce, bytes);
+    collectives::AlgorithmChoice choice = group_.Choose(collectives::Primitive::kAllReduce, bytes);
     choice.algorithm = DenseAlgorithm(plan_).value_or(choice.algorithm);
     return {{"bytes", bytes},
-            {"algorithm", std::string(AlgorithmName(choice.algorithm))},
+            {"algorithm", std::string(collectives::AlgorithmName(choice.algorithm))},
             {"segment_bytes", choice.segment_bytes},
             {"why", WhyAlgorithm(bytes)}};
   }
@@ -230,7 +236,8 @@ class Tuner {
   std::set<int64_t> Sizes() const {
     std::set<int64_t> sizes;
     const int64_t element = dense_.wire() == Dense::F32 ? 4 : 2;
-    for (const Piece& p : GradientBuckets(gradient_bytes_ / 4, decided_.bucket_bytes)) {
+    for (const collectives::Piece& p :
+         GradientBuckets(gradient_bytes_ / 4, decided_.bucket_bytes)) {
       sizes.insert(p.count * element);
     }
     return sizes;
@@ -255,7 +262,7 @@ class Tuner {
                   {"operation", costs_->costs.operation},
                   {"turn", costs_->costs.turn},
                   {"bytes", json::array()}};
-    for (const ByteCosts& b : costs_->costs.bytes) {
+    for (const collectives::ByteCosts& b : costs_->costs.bytes) {
       costs["bytes"].push_back({{"bytes", b.bytes},
                                 {"write", b.write},
                                 {"read", b.read},
@@ -285,19 +292,19 @@ class Tuner {
             : "");
   }
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   const Dense& dense_;
   const int64_t gradient_bytes_;
   const absl::Span<const int> hosts_;
-  Group& group_;
+  collectives::Group& group_;
   Decision decided_;
-  absl::optional<Calibration> costs_;
+  absl::optional<collectives::Calibration> costs_;
   std::string source_, why_bucket_;
 };
 
 }  // namespace
 
-absl::Status CheckDenseDevice(const JobPlan& plan) {
+absl::Status CheckDenseDevice(const job::JobPlan& plan) {
 #ifdef TANDEM_HAVE_TORCH_CUDA
   constexpr bool kHaveCuda = true;
 #else
@@ -309,18 +316,18 @@ absl::Status CheckDenseDevice(const JobPlan& plan) {
       "-DTANDEM_TORCH_ROOT=DIR of a LibTorch that has");
 }
 
-absl::Status CheckDenseChoices(const JobPlan& plan) {
+absl::Status CheckDenseChoices(const job::JobPlan& plan) {
   const Dense& dense = plan.job.dense();
   TANDEM_RETURN_IF_ERROR(
-      InField("rules", dense.rules(), ChooserRules::Parse(dense.rules()).status()));
+      InField("rules", dense.rules(), collectives::ChooserRules::Parse(dense.rules()).status()));
   if (dense.calibration().empty()) return absl::OkStatus();
   return InField("calibration", dense.calibration(), ReadCalibration(dense.calibration()).status());
 }
 
-absl::StatusOr<DenseTuning> TuneGroup(const JobPlan& plan, int64_t gradient_bytes,
-                                      absl::Span<const int> host_of_rank, Group& group,
-                                      ChooserRules* rules) {
+absl::StatusOr<DenseTuning> TuneGroup(const job::JobPlan& plan, int64_t gradient_bytes,
+                                      absl::Span<const int> host_of_rank, collectives::Group& group,
+                                      collectives::ChooserRules* rules) {
   return Tuner(plan, gradient_bytes, host_of_rank, group).Run(rules);
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -18,7 +18,7 @@
 #include "collectives/tuning/chooser.h"
 #include "job/job.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 struct DenseTuning {
   int64_t bucket_bytes = 0;  // 0: the gradient at once, after the backward pass
@@ -28,18 +28,18 @@ struct DenseTuning {
 };
 
 // FAILED_PRECONDITION if the model is to be on a GPU and this build's LibTorch has no CUDA.
-absl::Status CheckDenseDevice(const JobPlan& plan);
+absl::Status CheckDenseDevice(const job::JobPlan& plan);
 
 // Whether the job's rules can be read, and its file of costs: INVALID_ARGUMENT names the field.
-absl::Status CheckDenseChoices(const JobPlan& plan);
+absl::Status CheckDenseChoices(const job::JobPlan& plan);
 
 // All ranks call it, before any other operation of the group. `rules` becomes what the group is to
 // choose by: its chooser is ChooserFrom(rules). Errors of rank 0, such as a file that cannot be
 // read, are those of all ranks.
-absl::StatusOr<DenseTuning> TuneGroup(const JobPlan& plan, int64_t gradient_bytes,
-                                      absl::Span<const int> host_of_rank, Group& group,
-                                      ChooserRules* rules);
+absl::StatusOr<DenseTuning> TuneGroup(const job::JobPlan& plan, int64_t gradient_bytes,
+                                      absl::Span<const int> host_of_rank, collectives::Group& group,
+                                      collectives::ChooserRules* rules);
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_TUNE_GROUP_H_

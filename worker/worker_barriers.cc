@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 bool WorkerBarriers::Pass(absl::Time now, const std::string& name, int64_t value,
                           BarrierEnter::Action action, const std::string& path) {
@@ -53,4 +53,4 @@ absl::string_view WorkerBarriers::WaitingAt() const {
   return "";
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "proto/wire.pb.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 class WorkerBarriers {
  public:
@@ -52,6 +52,6 @@ class WorkerBarriers {
   int waiting_ = 0;                          // of them not released
 };
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_WORKER_BARRIERS_H_

@@ -20,7 +20,7 @@
 #include "worker/task_runner.h"
 #include "worker/trainer_core.h"
 
-namespace tandem {
+namespace tandem::worker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
@@ -35,7 +35,7 @@ struct DoneTask {
 
 class DoneQueue {
  public:
-  explicit DoneQueue(Transport& transport) : transport_(transport) {}
+  explicit DoneQueue(transport::Transport& transport) : transport_(transport) {}
   void Push(DoneTask done) {
     {
       absl::MutexLock lock(&mutex_);
@@ -49,12 +49,12 @@ class DoneQueue {
   }
 
  private:
-  Transport& transport_;
+  transport::Transport& transport_;
   absl::Mutex mutex_;
   std::vector<DoneTask> done_ ABSL_GUARDED_BY(mutex_);
 };
 
-using TaskThread = WorkThread<TrainerTask>;
+using TaskThread = node::WorkThread<TrainerTask>;
 
 bool IsRead(const TrainerTask& task) {
   return std::holds_alternative<FetchTask>(task) || std::holds_alternative<FetchTestTask>(task);
@@ -66,13 +66,13 @@ class Worker {
 
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(transport_, options_.member.make_transport(self_));
-    peers_ = std::make_unique<PeerMap>(*transport_);
+    peers_ = std::make_unique<transport::PeerMap>(*transport_);
     done_queue_ = std::make_unique<DoneQueue>(*transport_);
-    JobMember::Options member = options_.member;
+    node::JobMember::Options member = options_.member;
     member.role = Register::WORKER;
     member.job_hash = options_.plan.hash;
     member.endpoints = {transport_->address()};
-    member_ = std::make_unique<JobMember>(*transport_, std::move(member));
+    member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
     const absl::Status status = Loop();
     {
@@ -91,13 +91,13 @@ class Worker {
 
  private:
   absl::Status Loop() {
-    std::vector<TransportEvent> events;
+    std::vector<transport::TransportEvent> events;
     std::vector<DoneTask> done;
     absl::Time next_tick = MonotonicNow();
     for (;;) {
       transport_->Poll(kTick, &events);
       absl::Time now = MonotonicNow();
-      for (const TransportEvent& event : events) OnEvent(now, event);
+      for (const transport::TransportEvent& event : events) OnEvent(now, event);
       events.clear();
       TANDEM_RETURN_IF_ERROR(HandleInbox(now));
       done_queue_->Take(&done);
@@ -123,7 +123,7 @@ class Worker {
   // A worker that only lost another one tells the scheduler, which alone judges who is lost, and waits
   // for its word.
   bool WaitForTheCause(absl::Time now) {
-    const absl::optional<int> lost = LostPeer(trainer_->failure());
+    const absl::optional<int> lost = collectives::LostPeer(trainer_->failure());
     if (!lost.has_value()) return false;
     if (cause_by_ == absl::InfiniteFuture()) {
       cause_by_ = now + kCauseGrace;
@@ -165,7 +165,7 @@ class Worker {
             [&](const GatherDenseTask&) { return GatherDense(); },
             [&](const WriteDenseTask& t) { return WriteDense(t); },
             [&](const CommitSaveTask& t) {
-              return CommitSave(*t.directory, plan_, run_, t.step, runner_->Parameters());
+              return server::CommitSave(*t.directory, plan_, run_, t.step, runner_->Parameters());
             },
         },
         task);
@@ -191,8 +191,8 @@ class Worker {
   }
 
   absl::Status WriteDense(const WriteDenseTask& task) {
-    TANDEM_RETURN_IF_ERROR(BeginSave(*task.directory));
-    return SaveDenseFile(*task.directory, *task.bytes);
+    TANDEM_RETURN_IF_ERROR(server::BeginSave(*task.directory));
+    return server::SaveDenseFile(*task.directory, *task.bytes);
   }
 
   absl::Status MergeShares(const MergeSharesTask& task) {
@@ -255,14 +255,14 @@ class Worker {
     Flush();
   }
 
-  void OnEvent(absl::Time now, const TransportEvent& event) {
+  void OnEvent(absl::Time now, const transport::TransportEvent& event) {
     const EndpointId lost = peers_->OnEvent(event);
     if (lost != EndpointId() && trainer_ != nullptr) trainer_->OnLost(now, lost);
     member_->OnEvent(now, event);
-    if (event.kind == TransportEvent::Kind::kGarbage) {
+    if (event.kind == transport::TransportEvent::Kind::kGarbage) {
       log_.Warning(event.why.ToString());
     }
-    if (event.kind != TransportEvent::Kind::kFrame || trainer_ == nullptr) return;
+    if (event.kind != transport::TransportEvent::Kind::kFrame || trainer_ == nullptr) return;
     trainer_->OnFrame(now, event.frame, &effects_);
     Flush();
   }
@@ -286,7 +286,7 @@ class Worker {
   absl::Status MakeTrainer(const View& view) {
     TANDEM_ASSIGN_OR_RETURN(const int rank, member_->FindSelf(view));
     self_ = EndpointId::Worker(rank);
-    log_ = Log("worker", rank);
+    log_ = node::Log("worker", rank);
     coordinator_ = view.coordinator();
     member_->progress().SetActivity({"opening data and model", {}});
     // The dense part is taken with all of a save, or not at all.
@@ -295,7 +295,7 @@ class Worker {
     TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, rank, init_from));
     TrainerCore::Options trainer;
     if (!options_.trace_path.empty()) {
-      trace_ = std::make_unique<Trace>(absl::StrCat("worker ", rank), rank);
+      trace_ = std::make_unique<collectives::Trace>(absl::StrCat("worker ", rank), rank);
     }
     trainer.rank = rank;
     trainer.incarnation = options_.member.incarnation;
@@ -319,10 +319,10 @@ class Worker {
   absl::Status FillPlan(const std::string& init_from) {
     std::string description;
     if (!init_from.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(init_from));
+      TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from));
       description = saved.manifest().data;
     }
-    return FillFromData(description, &plan_);
+    return data::FillFromData(description, &plan_);
   }
 
   void SetAddresses(absl::Time now, const View& view) {
@@ -362,7 +362,7 @@ class Worker {
   void ReportPaths() {
     if (options_.paths == nullptr) return;
     Control control;
-    for (const PathChoice& choice : options_.paths->Take()) {
+    for (const transport::PathChoice& choice : options_.paths->Take()) {
       const EndpointId to = peers_->EndpointAt(choice.address);
       if (to == EndpointId()) continue;  // the scheduler
       Path* const path = control.mutable_paths()->add_path();
@@ -374,21 +374,21 @@ class Worker {
   }
 
   const WorkerOptions& options_;
-  JobPlan plan_;  // that of the options, with statistics
+  job::JobPlan plan_;  // that of the options, with statistics
   EndpointId self_ = EndpointId::Worker(0);
-  Log log_{"worker"};
+  node::Log log_{"worker"};
   uint64_t seen_progress_ = 0;
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<PeerMap> peers_;
-  std::unique_ptr<JobMember> member_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::PeerMap> peers_;
+  std::unique_ptr<node::JobMember> member_;
   std::unique_ptr<DoneQueue> done_queue_;
   std::unique_ptr<TaskRunner> runner_;
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
-  uint64_t run_ = 0;              // View.run
-  std::unique_ptr<Trace> trace_;  // made before the threads that add to it
-  AbortableWatch watch_;          // of the group: outlives it
+  uint64_t run_ = 0;                           // View.run
+  std::unique_ptr<collectives::Trace> trace_;  // made before the threads that add to it
+  AbortableWatch watch_;                       // of the group: outlives it
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
   DenseReducer* reducer_ = nullptr;                  // of group_; the compute thread's
@@ -404,4 +404,4 @@ absl::Status RunWorker(const WorkerOptions& options) {
   return worker.Run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::worker

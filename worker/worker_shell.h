@@ -13,14 +13,14 @@
 #include "transport/path_log.h"
 #include "worker/task_runner.h"
 
-namespace tandem {
+namespace tandem::worker {
 
 struct WorkerOptions {
-  JobPlan plan;
-  JobMember::Options member;       // but what the shell knows: role, endpoints
-  std::shared_ptr<PathLog> paths;  // what the transports have chosen; may be null
+  job::JobPlan plan;
+  node::JobMember::Options member;            // but what the shell knows: role, endpoints
+  std::shared_ptr<transport::PathLog> paths;  // what the transports have chosen; may be null
   // Once the rank is known. `init_from`: the save that the dense part is taken from; empty: none.
-  std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const JobPlan& plan, int rank,
+  std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::JobPlan& plan, int rank,
                                                             const std::string& init_from)>
       make_runner;
   // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
@@ -35,6 +35,6 @@ struct WorkerOptions {
 // Trains until the job ends. OK: an orderly end. Otherwise who failed, and why.
 absl::Status RunWorker(const WorkerOptions& options);
 
-}  // namespace tandem
+}  // namespace tandem::worker
 
 #endif  // TANDEM_WORKER_WORKER_SHELL_H_

@@ -22,7 +22,7 @@
 #include "absl/types/span.h"
 #include "collectives/group.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class GradientCodec {
  public:
@@ -77,6 +77,6 @@ class ErrorFeedback {
   std::vector<float> residual_, sent_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_CODECS_CODEC_H_

@@ -4,7 +4,7 @@
 #include "base/status_macros.h"
 #include "collectives/codecs/codec.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 absl::Status ErrorFeedback::Sum(Group& group, absl::Span<float> gradient, double samples) {
   TANDEM_CHECK(residual_.empty() || residual_.size() == gradient.size());
@@ -23,4 +23,4 @@ absl::Status ErrorFeedback::Sum(Group& group, absl::Span<float> gradient, double
   return absl::OkStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "collectives/codecs/codec.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Of a basis: columns shorter than this, next to what they were, are taken for zero.
@@ -140,4 +140,4 @@ absl::StatusOr<std::unique_ptr<GradientCodec>> NewPowerSgdCodec(int rank, uint64
   return {std::make_unique<PowerSgdCodec>(rank, seed)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -5,7 +5,7 @@
 #include "base/status_macros.h"
 #include "collectives/codecs/codec.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr size_t kRun = 1024;  // elements that share a scale
@@ -71,4 +71,4 @@ class SignCodec final : public GradientCodec {
 
 std::unique_ptr<GradientCodec> NewSignCodec() { return std::make_unique<SignCodec>(); }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -7,7 +7,7 @@
 #include "base/status_macros.h"
 #include "collectives/codecs/codec.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 struct Kept {
@@ -82,4 +82,4 @@ absl::StatusOr<std::unique_ptr<GradientCodec>> NewTopKCodec(double fraction) {
   return {std::make_unique<TopKCodec>(fraction)};
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

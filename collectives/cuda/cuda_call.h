@@ -8,7 +8,7 @@
 
 #include "collectives/cuda/device_status.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 inline DeviceStatus FromCuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return DeviceStatus();
@@ -18,9 +18,9 @@ inline DeviceStatus FromCuda(cudaError_t error, const char* call) {
       code, std::string(call) + ": " + cudaGetErrorName(error) + ", " + cudaGetErrorString(error));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
-#define TANDEM_CUDA_STATUS(call) ::tandem::FromCuda((call), #call)
+#define TANDEM_CUDA_STATUS(call) ::tandem::collectives::FromCuda((call), #call)
 #define TANDEM_CUDA_RETURN(call) TANDEM_DEVICE_RETURN(TANDEM_CUDA_STATUS(call))
 
 #endif  // TANDEM_COLLECTIVES_CUDA_CUDA_CALL_H_

@@ -31,7 +31,7 @@
 #include "collectives/cuda/stream.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Host side, out of band, blocking: every rank gives `bytes` at `mine`, and finds those of all
 // ranks at `all` (ranks * bytes, in rank order). Used at creation, never in Run. A rank missing for
@@ -111,6 +111,6 @@ std::unique_ptr<DeviceAllReduce> NewTwoLevelSum(std::unique_ptr<DeviceAllReduce>
 // asks must not fork children that use CUDA.
 bool HaveDevice(std::string* why);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_CUDA_DEVICE_ALLREDUCE_H_

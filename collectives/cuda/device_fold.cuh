@@ -16,7 +16,7 @@
 
 #include "collectives/cuda/device_reduce.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace device {
 
 #define TANDEM_BOTH __host__ __device__ __forceinline__
@@ -249,6 +249,6 @@ TANDEM_BOTH void FoldThread(const Plan& plan, size_t first, size_t stride) {
 #undef TANDEM_BOTH
 
 }  // namespace device
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_CUDA_DEVICE_FOLD_CUH_

@@ -7,7 +7,7 @@
 #include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_fold.cuh"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using device::Plan;
@@ -151,4 +151,4 @@ DeviceStatus FoldOnHost(const DeviceFold& fold, size_t threads) {
   return DeviceStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -12,7 +12,7 @@
 #include "collectives/cuda/stream.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Vectors a fold can read, and write. All pointers travel in the kernel's parameters.
 inline constexpr int kMaxFoldVectors = 64;
@@ -42,6 +42,6 @@ DeviceStatus LaunchFold(const DeviceFold& fold, cudaStream_t stream);
 // another: what can be tested without a device.
 DeviceStatus FoldOnHost(const DeviceFold& fold, size_t threads);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_CUDA_DEVICE_REDUCE_H_

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-namespace tandem {
+namespace tandem::collectives {
 
 class [[nodiscard]] DeviceStatus {
  public:
@@ -36,14 +36,13 @@ class [[nodiscard]] DeviceStatus {
   std::string message_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 // Returns the status of an expression from the enclosing function unless it is OK.
-#define TANDEM_DEVICE_RETURN(expression)                                            \
-  do {                                                                              \
-    if (::tandem::DeviceStatus device_status = (expression); !device_status.ok()) { \
-      return device_status;                                                         \
-    }                                                                               \
+#define TANDEM_DEVICE_RETURN(expression)                              \
+  do {                                                                \
+    ::tandem::collectives::DeviceStatus device_status = (expression); \
+    if (!device_status.ok()) return device_status;                    \
   } while (false)
 
 #endif  // TANDEM_COLLECTIVES_CUDA_DEVICE_STATUS_H_

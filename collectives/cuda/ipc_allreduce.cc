@@ -23,7 +23,7 @@
 #include "collectives/cuda/ipc_memory.h"
 #include "collectives/cuda/meeting.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using Code = DeviceStatus::Code;
@@ -229,4 +229,4 @@ bool HaveDevice(std::string* why) {
   return false;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

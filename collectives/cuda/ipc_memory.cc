@@ -7,7 +7,7 @@
 
 #include "collectives/cuda/cuda_call.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using Code = DeviceStatus::Code;
@@ -103,4 +103,4 @@ DeviceStatus IpcEvent::Open(const cudaIpcEventHandle_t& handle) {
   return TANDEM_CUDA_STATUS(cudaIpcOpenEventHandle(&event_, handle));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -15,7 +15,7 @@
 #include "collectives/cuda/device_status.h"
 #include "collectives/cuda/meeting.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Makes addresses of this process known to others.
 class IpcExporter {
@@ -71,6 +71,6 @@ class IpcEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_CUDA_IPC_MEMORY_H_

@@ -15,7 +15,7 @@
 #include <new>
 #include <vector>
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using Code = DeviceStatus::Code;
@@ -186,4 +186,4 @@ DeviceStatus Meeting::Broken() const {
       page_->rank);
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

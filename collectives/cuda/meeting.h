@@ -19,7 +19,7 @@
 #include "collectives/cuda/device_allreduce.h"
 #include "collectives/cuda/device_status.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // A device address as another process can find it.
 struct ExportedPointer {
@@ -78,6 +78,6 @@ class Meeting {
   std::chrono::steady_clock::time_point deadline_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_CUDA_MEETING_H_

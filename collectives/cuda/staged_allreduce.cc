@@ -19,7 +19,7 @@
 #include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_allreduce.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using Code = DeviceStatus::Code;
@@ -176,4 +176,4 @@ DeviceStatus NewStagedAllReduce(HostSegments& host, const StagedOptions& options
   return DeviceStatus();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

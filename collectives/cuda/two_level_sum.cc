@@ -11,7 +11,7 @@
 #include "collectives/cuda/cuda_call.h"
 #include "collectives/cuda/device_allreduce.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using Code = DeviceStatus::Code;
@@ -50,4 +50,4 @@ std::unique_ptr<DeviceAllReduce> NewTwoLevelSum(std::unique_ptr<DeviceAllReduce>
   return std::make_unique<TwoLevelSum>(std::move(within), std::move(across));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr uint64_t kMaxOffset = uint64_t{1} << 62;  // also fits the signed fields
@@ -232,4 +232,4 @@ void FrameLink::Flush(std::vector<Frame>* frames) {
   if (must_tell_) frames->push_back(Encode(sealed_, Buffer()));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

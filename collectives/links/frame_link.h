@@ -26,7 +26,7 @@
 #include "collectives/links/link.h"
 #include "proto/frame.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct FrameLinkOptions {
   // Stamped into frames; those of another group or incarnation are refused. `group` numbers the
@@ -124,6 +124,6 @@ class FrameLink final : public Link {
   std::array<uint8_t, kMaxPeek> joined_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINKS_FRAME_LINK_H_

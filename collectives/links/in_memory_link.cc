@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // One producer, one consumer. Byte i of the stream is at i % capacity.
 struct InMemoryLink::Queue {
@@ -149,4 +149,4 @@ absl::StatusOr<size_t> InMemoryLink::Read(absl::Span<uint8_t> to) {
   return n;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -16,7 +16,7 @@
 #include "base/random.h"
 #include "collectives/links/link.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct InMemoryLinkOptions {
   // Bytes on their way in each direction: a power of two, at least Link::kMaxPeek.
@@ -62,6 +62,6 @@ class InMemoryLink final : public Link {
   std::array<uint8_t, kMaxPeek> joined_;  // what Peek gives where the queue wraps
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINKS_IN_MEMORY_LINK_H_

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class Link {
  public:
@@ -53,6 +53,6 @@ class Link {
   static constexpr size_t kMaxPeek = 4096;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINKS_LINK_H_

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // A large Write shows its bytes to the reader in such parts.
@@ -34,24 +34,24 @@ void CopyPart(absl::Span<const uint8_t> head, absl::Span<const uint8_t> body, si
 absl::StatusOr<ShmLink::Rings> ShmLink::NewRings(size_t capacity) {
   Rings rings;
   for (OwnedFd& ring : rings) {
-    TANDEM_ASSIGN_OR_RETURN(ring, ShmRing::Create(capacity));
+    TANDEM_ASSIGN_OR_RETURN(ring, transport::ShmRing::Create(capacity));
   }
   return rings;
 }
 
 absl::StatusOr<ShmLink::Mapped> ShmLink::Map(const Rings& rings, bool maker) {
   Mapped mapped;
-  TANDEM_ASSIGN_OR_RETURN(mapped.out,
-                          ShmRing::Map(rings[maker ? 0 : 1].get(), ShmRing::Role::kProducer));
-  TANDEM_ASSIGN_OR_RETURN(mapped.in,
-                          ShmRing::Map(rings[maker ? 1 : 0].get(), ShmRing::Role::kConsumer));
+  TANDEM_ASSIGN_OR_RETURN(mapped.out, transport::ShmRing::Map(rings[maker ? 0 : 1].get(),
+                                                              transport::ShmRing::Role::kProducer));
+  TANDEM_ASSIGN_OR_RETURN(mapped.in, transport::ShmRing::Map(rings[maker ? 1 : 0].get(),
+                                                             transport::ShmRing::Role::kConsumer));
   if (mapped.in.capacity() < kMaxPeek)
     return absl::InvalidArgumentError("a ring too small to peek");
   return mapped;
 }
 
 absl::StatusOr<std::array<std::unique_ptr<ShmLink>, 2>> ShmLink::NewPair(size_t capacity) {
-  TANDEM_ASSIGN_OR_RETURN(auto sockets, UnixLink::Pair());
+  TANDEM_ASSIGN_OR_RETURN(auto sockets, transport::UnixLink::Pair());
   TANDEM_ASSIGN_OR_RETURN(const Rings rings, NewRings(capacity));
   TANDEM_ASSIGN_OR_RETURN(Mapped first, Map(rings, true));
   TANDEM_ASSIGN_OR_RETURN(Mapped second, Map(rings, false));
@@ -61,7 +61,7 @@ absl::StatusOr<std::array<std::unique_ptr<ShmLink>, 2>> ShmLink::NewPair(size_t 
   return ends;
 }
 
-ShmLink::ShmLink(UnixLink socket, Mapped rings)
+ShmLink::ShmLink(transport::UnixLink socket, Mapped rings)
     : socket_(std::move(socket)),
       in_(std::move(rings.in)),
       out_(std::move(rings.out)),
@@ -215,4 +215,4 @@ absl::Status ShmLink::Ended() {
                                                : "the peer's process is gone");
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

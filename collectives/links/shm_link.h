@@ -24,7 +24,7 @@
 #include "transport/shm_ring.h"
 #include "transport/unix_link.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class ShmLink final : public Link {
  public:
@@ -36,11 +36,11 @@ class ShmLink final : public Link {
   using Rings = std::array<OwnedFd, 2>;
   static absl::StatusOr<Rings> NewRings(size_t capacity = kDefaultCapacity);
   struct Mapped {
-    ShmRing in, out;
+    transport::ShmRing in, out;
   };
   static absl::StatusOr<Mapped> Map(const Rings& rings, bool maker);
 
-  ShmLink(UnixLink socket, Mapped rings);
+  ShmLink(transport::UnixLink socket, Mapped rings);
   // Both ends, for tests, forked children and calibration.
   static absl::StatusOr<std::array<std::unique_ptr<ShmLink>, 2>> NewPair(
       size_t capacity = kDefaultCapacity);
@@ -69,8 +69,8 @@ class ShmLink final : public Link {
   void Idle();            // a call that moved nothing: now and then listens
   absl::Status Ended();   // why nothing more will come; OK if it may
 
-  UnixLink socket_;
-  ShmRing in_, out_;
+  transport::UnixLink socket_;
+  transport::ShmRing in_, out_;
   const size_t release_at_;
   absl::Status status_;
   absl::Span<const uint8_t> seen_;  // arrived, as of the last look, and not consumed
@@ -81,6 +81,6 @@ class ShmLink final : public Link {
   uint32_t idle_calls_ = 0;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINKS_SHM_LINK_H_

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "collectives/links/tcp_socket.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 void TcpLink::FreeAligned::operator()(uint8_t* p) const { std::free(p); }
 
@@ -106,4 +106,4 @@ absl::StatusOr<size_t> TcpLink::Read(absl::Span<uint8_t> to) {
   return n;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -21,7 +21,7 @@
 #include "base/owned_fd.h"
 #include "collectives/links/link.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class TcpLink final : public Link {
  public:
@@ -60,6 +60,6 @@ class TcpLink final : public Link {
   bool unseen_ = false;         // bytes in the buffer that no call has told of
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINKS_TCP_LINK_H_

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr int kNewcomers = 1024;
@@ -191,4 +191,4 @@ absl::StatusOr<std::pair<OwnedFd, OwnedFd>> TcpPair() {
   return std::make_pair(std::move(connected), std::move(accepted));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

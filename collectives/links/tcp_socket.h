@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "base/owned_fd.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class TcpListener {
  public:
@@ -61,6 +61,6 @@ void TuneTcp(int fd);
 // reset by the peer".
 absl::Status ConnectionError(int error);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINKS_TCP_SOCKET_H_

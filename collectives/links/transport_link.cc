@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 FrameLinkOptions OptionsOf(uint64_t incarnation) {
@@ -30,11 +30,11 @@ std::string TextOf(const ParsedFrame& frame) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-absl::Status WhyOver(const TransportEvent& event) {
-  if (event.kind == TransportEvent::Kind::kPeerClosed) {
+absl::Status WhyOver(const transport::TransportEvent& event) {
+  if (event.kind == transport::TransportEvent::Kind::kPeerClosed) {
     return absl::UnavailableError("connection closed by the peer");
   }
-  const bool garbage = event.kind == TransportEvent::Kind::kGarbage;
+  const bool garbage = event.kind == transport::TransportEvent::Kind::kGarbage;
   return absl::UnavailableError(
       absl::StrCat(garbage ? "it sent garbage: " : "connection lost: ", event.why.message()));
 }
@@ -43,7 +43,8 @@ absl::Status WhyOver(const TransportEvent& event) {
 
 // ---- A link ----
 
-TransportLink::TransportLink(std::shared_ptr<TransportHub> hub, PeerId peer, uint64_t incarnation)
+TransportLink::TransportLink(std::shared_ptr<TransportHub> hub, transport::PeerId peer,
+                             uint64_t incarnation)
     : hub_(std::move(hub)), peer_(peer), frames_(*hub_->transport_, OptionsOf(incarnation)) {}
 
 TransportLink::~TransportLink() {
@@ -131,18 +132,18 @@ void TransportLink::Fail(absl::Status why) {
 
 // ---- The endpoint ----
 
-std::shared_ptr<TransportHub> TransportHub::New(std::unique_ptr<WaitableTransport> transport,
-                                                absl::string_view kind) {
+std::shared_ptr<TransportHub> TransportHub::New(
+    std::unique_ptr<transport::WaitableTransport> transport, absl::string_view kind) {
   return std::shared_ptr<TransportHub>(new TransportHub(std::move(transport), kind));
 }
 
-std::unique_ptr<TransportLink> TransportHub::NewLink(PeerId peer, uint64_t incarnation) {
+std::unique_ptr<TransportLink> TransportHub::NewLink(transport::PeerId peer, uint64_t incarnation) {
   std::unique_ptr<TransportLink> link(new TransportLink(shared_from_this(), peer, incarnation));
   links_[peer] = link.get();
   return link;
 }
 
-void TransportHub::Greet(PeerId peer, uint64_t incarnation, absl::string_view text) {
+void TransportHub::Greet(transport::PeerId peer, uint64_t incarnation, absl::string_view text) {
   TANDEM_CHECK(text.size() <= kMaxGreetingBytes);
   FrameHeader header;
   header.kind = FrameKind::kSegment;
@@ -157,7 +158,7 @@ void TransportHub::Greet(PeerId peer, uint64_t incarnation, absl::string_view te
 absl::StatusOr<std::unique_ptr<TransportLink>> TransportHub::Connect(const std::string& address,
                                                                      uint64_t incarnation,
                                                                      absl::string_view greeting) {
-  TANDEM_ASSIGN_OR_RETURN(const PeerId peer, transport_->Connect(address));
+  TANDEM_ASSIGN_OR_RETURN(const transport::PeerId peer, transport_->Connect(address));
   std::unique_ptr<TransportLink> link = NewLink(peer, incarnation);
   Greet(peer, incarnation, greeting);
   return link;
@@ -186,18 +187,18 @@ void TransportHub::Refuse(const Newcomer& newcomer, absl::string_view answer) {
 bool TransportHub::Poll() {
   transport_->Poll(absl::ZeroDuration(), &events_);
   const bool any = !events_.empty();
-  for (const TransportEvent& event : events_) Handle(event);
+  for (const transport::TransportEvent& event : events_) Handle(event);
   events_.clear();
   return any;
 }
 
-void TransportHub::Handle(const TransportEvent& event) {
+void TransportHub::Handle(const transport::TransportEvent& event) {
   const auto found = links_.find(event.peer);
   if (found == links_.end()) return OnStranger(event);
   TransportLink& link = *found->second;
-  if (event.kind == TransportEvent::Kind::kFrame) {
+  if (event.kind == transport::TransportEvent::Kind::kFrame) {
     link.OnFrame(event.frame);
-  } else if (event.kind == TransportEvent::Kind::kWritable) {
+  } else if (event.kind == transport::TransportEvent::Kind::kWritable) {
     link.Flush();
   } else {
     link.Fail(WhyOver(event));
@@ -205,11 +206,11 @@ void TransportHub::Handle(const TransportEvent& event) {
   }
 }
 
-void TransportHub::OnStranger(const TransportEvent& event) {
+void TransportHub::OnStranger(const transport::TransportEvent& event) {
   const auto known = std::find_if(newcomers_.begin(), newcomers_.end(),
                                   [&](const Newcomer& n) { return n.peer == event.peer; });
-  if (event.kind == TransportEvent::Kind::kWritable) return;
-  if (event.kind == TransportEvent::Kind::kFrame && known == newcomers_.end() &&
+  if (event.kind == transport::TransportEvent::Kind::kWritable) return;
+  if (event.kind == transport::TransportEvent::Kind::kFrame && known == newcomers_.end() &&
       newcomers_.size() < kMaxNewcomers && IsGreeting(event.frame)) {
     newcomers_.push_back({event.peer, TextOf(event.frame)});
     return;
@@ -222,7 +223,7 @@ bool TransportHub::PrepareToSleep() {
   if (!asleep_) {
     asleep_ = true;
     while (Poll()) may_sleep_ = false;  // what there is has been seen; links know for whom it is
-    auto until = WaitableTransport::Clock::time_point::max();
+    auto until = transport::WaitableTransport::Clock::time_point::max();
     may_sleep_ = transport_->BeginWait(&until);
   }
   return may_sleep_;
@@ -234,4 +235,4 @@ void TransportHub::WakeUp() {
   transport_->EndWait(/*readable=*/true);
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -34,7 +34,7 @@
 #include "collectives/links/link.h"
 #include "transport/waitable.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class TransportHub;
 
@@ -68,14 +68,14 @@ class TransportLink final : public Link {
 
  private:
   friend class TransportHub;
-  TransportLink(std::shared_ptr<TransportHub> hub, PeerId peer, uint64_t incarnation);
+  TransportLink(std::shared_ptr<TransportHub> hub, transport::PeerId peer, uint64_t incarnation);
   void Flush();
   void OnFrame(const ParsedFrame& frame);
   void Fail(absl::Status why);
   void LookAround();
 
   const std::shared_ptr<TransportHub> hub_;
-  const PeerId peer_;
+  const transport::PeerId peer_;
   FrameLink frames_;
   absl::optional<std::string> answer_;
   absl::Status failure_;
@@ -91,12 +91,12 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
   static constexpr size_t kMaxGreetingBytes = 256;
 
   // `kind`: of the links, e.g. "rdma".
-  static std::shared_ptr<TransportHub> New(std::unique_ptr<WaitableTransport> transport,
+  static std::shared_ptr<TransportHub> New(std::unique_ptr<transport::WaitableTransport> transport,
                                            absl::string_view kind);
 
   const std::string& address() const { return transport_->address(); }
   const std::string& kind() const { return kind_; }
-  const Transport& transport() const { return *transport_; }  // e.g. for its counters
+  const transport::Transport& transport() const { return *transport_; }  // e.g. for its counters
 
   // A link that waits for its answer. `incarnation` is the same on both ends. INVALID_ARGUMENT:
   // `address` cannot be one.
@@ -105,7 +105,7 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
                                                          absl::string_view greeting);
 
   struct Newcomer {
-    PeerId peer = 0;
+    transport::PeerId peer = 0;
     std::string greeting;
   };
   // Who has greeted, and has neither been admitted nor refused; those that come first, first.
@@ -126,21 +126,21 @@ class TransportHub : public std::enable_shared_from_this<TransportHub> {
   // A thousand strangers do no harm, and more are not listened to.
   static constexpr size_t kMaxNewcomers = 1024;
 
-  TransportHub(std::unique_ptr<WaitableTransport> transport, absl::string_view kind)
+  TransportHub(std::unique_ptr<transport::WaitableTransport> transport, absl::string_view kind)
       : transport_(std::move(transport)), kind_(kind) {}
-  void Handle(const TransportEvent& event);
-  void OnStranger(const TransportEvent& event);
-  void Greet(PeerId peer, uint64_t incarnation, absl::string_view text);
-  std::unique_ptr<TransportLink> NewLink(PeerId peer, uint64_t incarnation);
+  void Handle(const transport::TransportEvent& event);
+  void OnStranger(const transport::TransportEvent& event);
+  void Greet(transport::PeerId peer, uint64_t incarnation, absl::string_view text);
+  std::unique_ptr<TransportLink> NewLink(transport::PeerId peer, uint64_t incarnation);
 
-  const std::unique_ptr<WaitableTransport> transport_;
+  const std::unique_ptr<transport::WaitableTransport> transport_;
   const std::string kind_;
-  absl::flat_hash_map<PeerId, TransportLink*> links_;
+  absl::flat_hash_map<transport::PeerId, TransportLink*> links_;
   std::deque<Newcomer> newcomers_;
-  std::vector<TransportEvent> events_;  // of Poll; kept for its memory
+  std::vector<transport::TransportEvent> events_;  // of Poll; kept for its memory
   bool asleep_ = false, may_sleep_ = false;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_LINKS_TRANSPORT_LINK_H_

@@ -17,7 +17,7 @@
 #include "collectives/meeting/message_stream.h"
 #include "proto/collectives.pb.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr size_t kMaxHelloBytes = 256;
@@ -55,7 +55,7 @@ class Connector {
   struct Attempt {
     int peer = -1;  // -1: a newcomer who has not said who it is
     std::unique_ptr<MessageStream> tcp;
-    UnixLink local;
+    transport::UnixLink local;
     ShmLink::Rings rings;                   // shared memory made by us, if peer >= 0
     std::unique_ptr<TransportLink> framed;  // over RDMA or ZeroMQ; peer >= 0
     size_t way = 0;                         // index into WaysTo(peer), if peer >= 0
@@ -84,9 +84,10 @@ class Connector {
   absl::Status ServeFramed(Attempt& attempt);
   absl::Status FallBack(Attempt& attempt, absl::string_view why);
   void AdmitTcp(Attempt& attempt, const rendezvous::LinkHello& hello);
-  void AdmitShm(Attempt& attempt, UnixMessage message);
+  void AdmitShm(Attempt& attempt, transport::UnixMessage message);
   std::string Refusal(const rendezvous::LinkHello& hello) const;
-  std::string RefusalOfShm(const rendezvous::LinkHello& hello, const UnixMessage& message) const;
+  std::string RefusalOfShm(const rendezvous::LinkHello& hello,
+                           const transport::UnixMessage& message) const;
   bool Takes(LinkChoice choice) const {
     return options_.links == LinkChoice::kAuto || options_.links == choice;
   }
@@ -259,9 +260,9 @@ absl::Status Connector::ConnectTcp(int peer, Attempt* attempt) {
 absl::Status Connector::ConnectShm(int peer, Attempt* attempt) {
   // A rank opens its socket before it joins the group. If there is none by this name now, that
   // process is gone, and there is no point in trying again.
-  TANDEM_ASSIGN_OR_RETURN(attempt->local,
-                          UnixLink::ConnectBy(group_.members[peer].unix_name,
-                                              std::min(deadline_, MonotonicNow() + kLook)));
+  TANDEM_ASSIGN_OR_RETURN(
+      attempt->local, transport::UnixLink::ConnectBy(group_.members[peer].unix_name,
+                                                     std::min(deadline_, MonotonicNow() + kLook)));
   TANDEM_ASSIGN_OR_RETURN(attempt->rings, ShmLink::NewRings(options_.shm_capacity));
   const int fds[] = {attempt->rings[0].get(), attempt->rings[1].get()};
   return attempt->local.Send(HelloTo(peer).SerializeAsString(), fds);
@@ -320,7 +321,7 @@ void Connector::AcceptNewcomers() {
         std::make_unique<MessageStream>(*std::move(socket), kMaxHelloBytes);
   }
   while (attempts_.size() < kMaxNewcomers + links_.size()) {
-    absl::StatusOr<UnixLink> local = ports_.local().Accept();
+    absl::StatusOr<transport::UnixLink> local = ports_.local().Accept();
     if (absl::IsPermissionDenied(local.status())) Log(local.status().message());
     if (!local.ok()) break;
     attempts_.emplace_back().local = *std::move(local);
@@ -431,7 +432,7 @@ void Connector::AdmitTcp(Attempt& attempt, const rendezvous::LinkHello& hello) {
 }
 
 absl::Status Connector::ServeLocal(Attempt& attempt) {
-  absl::StatusOr<UnixMessage> message = attempt.local.Receive();
+  absl::StatusOr<transport::UnixMessage> message = attempt.local.Receive();
   if (absl::IsNotFound(message.status())) return absl::OkStatus();
   attempt.over = true;
   if (attempt.peer < 0) {
@@ -466,13 +467,13 @@ absl::Status Connector::FallBack(Attempt& attempt, absl::string_view why) {
 }
 
 std::string Connector::RefusalOfShm(const rendezvous::LinkHello& hello,
-                                    const UnixMessage& message) const {
+                                    const transport::UnixMessage& message) const {
   if (message.fds.size() != 2) return "a hello without rings";
   if (!Takes(LinkChoice::kShm)) return absl::StrCat("takes ", NameOf(options_.links), " only");
   return Refusal(hello);
 }
 
-void Connector::AdmitShm(Attempt& attempt, UnixMessage message) {
+void Connector::AdmitShm(Attempt& attempt, transport::UnixMessage message) {
   rendezvous::LinkHello hello;
   std::string refusal =
       hello.ParseFromString(message.bytes) ? RefusalOfShm(hello, message) : "not a hello";
@@ -501,4 +502,4 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> ConnectLinks(const GroupMembe
   return Connector(membership, ports, options, deadline).Run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -22,7 +22,7 @@
 #include "collectives/meeting/link_ports.h"
 #include "collectives/meeting/rendezvous.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct ConnectOptions {
   LinkChoice links = LinkChoice::kAuto;
@@ -43,6 +43,6 @@ absl::StatusOr<std::vector<std::unique_ptr<Link>>> ConnectLinks(const GroupMembe
                                                                 const ConnectOptions& options,
                                                                 absl::Time deadline);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MEETING_CONNECT_LINKS_H_

@@ -19,7 +19,7 @@
 #include "collectives/meeting/coordinator_core.h"
 #include "collectives/meeting/message_stream.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr size_t kMaxMessageBytes = size_t{16} << 10;  // a Join with all its names
@@ -208,4 +208,4 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Start(CoordinatorOptio
   return std::unique_ptr<Coordinator>(new Coordinator(std::move(server)));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -23,7 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct CoordinatorOptions {
   std::string address = "127.0.0.1:0";  // where to listen; port 0: a free one
@@ -52,6 +52,6 @@ class Coordinator {
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MEETING_COORDINATOR_H_

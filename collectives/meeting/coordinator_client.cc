@@ -13,7 +13,7 @@
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/coordinator_core.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using rendezvous::FromCoordinator;
@@ -330,4 +330,4 @@ void CoordinatorClient::LoseCoordinator(absl::string_view why) {
   SetVerdict(absl::UnavailableError(absl::StrCat("the coordinator is gone: ", why)));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

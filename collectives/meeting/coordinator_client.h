@@ -31,7 +31,7 @@
 #include "collectives/meeting/rendezvous.h"
 #include "proto/collectives.pb.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct JoinOptions {
   std::string coordinator;  // host:port
@@ -121,6 +121,6 @@ class CoordinatorClient final : public GroupWatch {
   std::thread thread_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MEETING_COORDINATOR_CLIENT_H_

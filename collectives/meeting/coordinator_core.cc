@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 using rendezvous::FromCoordinator;
 using rendezvous::ToCoordinator;
@@ -558,4 +558,4 @@ void CoordinatorCore::Drop(ConnectionId connection, CoordinatorEffects* e) {
   e->closes.push_back(connection);
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

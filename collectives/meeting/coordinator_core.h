@@ -36,7 +36,7 @@
 #include "base/random.h"
 #include "proto/collectives.pb.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 using ConnectionId = uint64_t;
 
@@ -131,6 +131,6 @@ class CoordinatorCore {
   absl::Time last_beat_ = absl::InfinitePast();
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MEETING_COORDINATOR_CORE_H_

@@ -12,7 +12,7 @@
 #include "rdma/rdma_transport.h"
 #include "transport/zmq_transport.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 struct ChoiceName {
@@ -38,13 +38,13 @@ std::string RandomName() {
 }
 
 // A ring in which all that a link has under way fits, whatever sizes it is cut into.
-RdmaOptions RingFor(std::shared_ptr<RdmaContext> context, absl::Duration patience) {
+rdma::RdmaOptions RingFor(std::shared_ptr<rdma::RdmaContext> context, absl::Duration patience) {
   constexpr size_t kHeads = 512;  // of the message and the frame
-  RdmaOptions options;
+  rdma::RdmaOptions options;
   options.context = std::move(context);
   options.connect_deadline = patience;
   options.linger = kLinger;
-  options.spin = SpinMode::kNever;  // whoever waits for a group spins by itself
+  options.spin = transport::SpinMode::kNever;  // whoever waits for a group spins by itself
   options.small_slots = options.large_slots = static_cast<int>(TransportLink::kWindowFrames);
   options.small_slot_bytes = 16 << 10;
   options.large_slot_bytes = TransportLink::kFrameBytes + kHeads;
@@ -55,13 +55,13 @@ RdmaOptions RingFor(std::shared_ptr<RdmaContext> context, absl::Duration patienc
 
 absl::StatusOr<std::shared_ptr<TransportHub>> RdmaHub(absl::string_view host,
                                                       absl::Duration patience) {
-  TANDEM_ASSIGN_OR_RETURN(auto context, RdmaContext::New());
-  RdmaOptions options = RingFor(std::move(context), patience);
+  TANDEM_ASSIGN_OR_RETURN(auto context, rdma::RdmaContext::New());
+  rdma::RdmaOptions options = RingFor(std::move(context), patience);
   options.bind = absl::StrCat("rdma://", host, ":*");
-  auto transport = NewRdmaTransport(options);
+  auto transport = rdma::NewRdmaTransport(options);
   if (!transport.ok()) {  // its device may have an address of its own
     options.bind = "rdma://*:*";
-    transport = NewRdmaTransport(options);
+    transport = rdma::NewRdmaTransport(options);
   }
   if (!transport.ok()) return transport.status();
   return TransportHub::New(*std::move(transport), "rdma");
@@ -69,13 +69,13 @@ absl::StatusOr<std::shared_ptr<TransportHub>> RdmaHub(absl::string_view host,
 
 absl::StatusOr<std::shared_ptr<TransportHub>> ZmqHub(absl::string_view host,
                                                      absl::Duration patience) {
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(1);
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
   options.bind = absl::StrCat("tcp://", host, ":*");
   options.connect_deadline = patience;
   options.linger = kLinger;
   options.goodbye_wait = kGoodbye;
-  TANDEM_ASSIGN_OR_RETURN(auto transport, NewZmqTransport(options));
+  TANDEM_ASSIGN_OR_RETURN(auto transport, transport::NewZmqTransport(options));
   return TransportHub::New(std::move(transport), "zmq");
 }
 
@@ -99,7 +99,7 @@ absl::StatusOr<LinkPorts> LinkPorts::Open(absl::string_view host, LinkChoice cho
   LinkPorts ports;
   TANDEM_ASSIGN_OR_RETURN(ports.tcp_, TcpListener::Bind(absl::StrCat(host, ":0")));
   ports.local_name_ = RandomName();
-  TANDEM_ASSIGN_OR_RETURN(ports.local_, UnixListener::Bind(ports.local_name_));
+  TANDEM_ASSIGN_OR_RETURN(ports.local_, transport::UnixListener::Bind(ports.local_name_));
   if (choice == LinkChoice::kZmq) {
     TANDEM_ASSIGN_OR_RETURN(ports.zmq_, ZmqHub(host, kAnyPatience));
   }
@@ -122,4 +122,4 @@ GroupMember LinkPorts::member() const {
   return member;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

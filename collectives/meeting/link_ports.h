@@ -16,7 +16,7 @@
 #include "collectives/meeting/rendezvous.h"
 #include "transport/unix_link.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // kAuto: shared memory on one host, RDMA where both ends have a device, else TCP. Of the others, a
 // rank that cannot have the one it asks for has none.
@@ -40,7 +40,7 @@ class LinkPorts {
   // This process as a member: host, addresses, about; no GPU.
   GroupMember member() const;
   TcpListener& tcp() { return tcp_; }
-  UnixListener& local() { return local_; }
+  transport::UnixListener& local() { return local_; }
   // Null where there is none.
   TransportHub* rdma() { return rdma_.get(); }
   TransportHub* zmq() { return zmq_.get(); }
@@ -49,12 +49,12 @@ class LinkPorts {
 
  private:
   TcpListener tcp_;
-  UnixListener local_;
+  transport::UnixListener local_;
   std::string local_name_;
   std::shared_ptr<TransportHub> rdma_, zmq_;
   absl::Status rdma_missing_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MEETING_LINK_PORTS_H_

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "collectives/links/tcp_socket.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr size_t kLengthBytes = 4;
@@ -84,4 +84,4 @@ absl::Status MessageStream::Flush() {
   return status;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

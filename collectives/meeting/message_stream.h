@@ -13,7 +13,7 @@
 #include "base/owned_fd.h"
 #include "google/protobuf/message_lite.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class MessageStream {
  public:
@@ -43,6 +43,6 @@ class MessageStream {
   std::string in_, out_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MEETING_MESSAGE_STREAM_H_

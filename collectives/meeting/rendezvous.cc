@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 std::string FirstLine(const char* path) {
@@ -55,4 +55,4 @@ std::string AboutThisProcess() {
   return absl::StrCat(name[0] == '\0' ? "unnamed host" : name.data(), ", process ", getpid());
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct GroupMember {
   std::string host;               // equal on ranks that can share memory; empty: none can
@@ -42,6 +42,6 @@ std::string HostIdentity();
 // "host name, process 4711".
 std::string AboutThisProcess();
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_MEETING_RENDEZVOUS_H_

@@ -13,7 +13,7 @@
 #include "collectives/proof/symbols.h"
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 using CountsByRank = absl::Span<const std::vector<int64_t>>;
@@ -382,4 +382,4 @@ absl::Status CheckAlgorithm(Primitive primitive, Algorithm algorithm, const Coll
                          .rank_order = AddsInRankOrder(algorithm)});
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -13,7 +13,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct CheckOptions {
   // Messages that a link between two ranks holds; the schedules must finish within this bound. 0: a
@@ -45,6 +45,6 @@ absl::Status CheckTraffic(Primitive primitive, Algorithm algorithm, const Collec
                           absl::Span<const std::vector<int64_t>> counts_by_rank,
                           absl::Span<const Schedule> schedules);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_PROOF_CHECKER_H_

@@ -9,7 +9,7 @@
 #include "base/status_macros.h"
 #include "collectives/proof/replay.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Lines by step and rank, in the order of a rank's ops.
@@ -75,4 +75,4 @@ absl::StatusOr<std::string> DrawSchedules(absl::Span<const Schedule> schedules) 
                       lines.Text());
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

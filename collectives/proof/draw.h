@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // One line a message, under the sender's step: "0 --[0, 2)-> 1" is a copy, "0 ==[0, 2)+> 1" is
 // added at the receiver, "0 ==[0, 2)*> 1" folded there. If it goes elsewhere than where it comes
@@ -16,6 +16,6 @@ namespace tandem {
 // Errors as of Replay: only schedules that finish are drawn.
 absl::StatusOr<std::string> DrawSchedules(absl::Span<const Schedule> schedules);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_PROOF_DRAW_H_

@@ -14,7 +14,7 @@
 #include "base/hash.h"
 #include "collectives/types.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // ---- Numbers of any type, by value ----
 
@@ -186,6 +186,6 @@ inline void FillExact(ReduceOp op, int rank, Vector* v) {
   for (int64_t i = 0; i < v->count(); ++i) v->Set(i, ExactInput(op, v->type(), rank, i));
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_PROOF_EXACT_NUMBERS_H_

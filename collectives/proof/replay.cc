@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 class Player {
@@ -240,4 +240,4 @@ absl::Status Replay(absl::Span<const Schedule> schedules, const ReplayOptions& o
   return Player(schedules, options, visitor).Run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -21,7 +21,7 @@
 #include "absl/types/span.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct ReplayOptions {
   // Messages a channel holds. 0: a message has gone only when it has been received.
@@ -68,6 +68,6 @@ struct Extent {
 // In place, input lies in the output, possibly before its first or after its last element.
 Extent ExtentOf(const Piece& piece, int rank, const ReplayOptions& options);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_PROOF_REPLAY_H_

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // ---- Sums ----
 
@@ -124,4 +124,4 @@ void SymbolicMemory::Write(const Segments& segments) {
   }
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

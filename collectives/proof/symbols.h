@@ -12,7 +12,7 @@
 
 #include "absl/container/inlined_vector.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Sums of contributions, never forgotten. A sum is kept as a tree of additions.
 class Sums {
@@ -68,6 +68,6 @@ class SymbolicMemory {
   std::vector<Segment> segments_;  // by begin; may have gaps
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_PROOF_SYMBOLS_H_

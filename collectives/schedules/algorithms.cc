@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Each is at the end of the file of its algorithm.
 extern const AlgorithmRow kRingRow, kDirectRow, kOneShotRow, kRecursiveDoublingRow,
@@ -277,4 +277,4 @@ absl::StatusOr<std::vector<Schedule>> MakeSchedules(
   return schedules;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Elements of input and output by primitive, for `count` elements and p ranks ("-": unused):
 enum class Primitive : uint8_t {
@@ -124,6 +124,6 @@ absl::StatusOr<std::vector<Schedule>> MakeSchedules(
     Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
     absl::Span<const std::vector<int64_t>> counts_by_rank = {});
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_SCHEDULES_ALGORITHMS_H_

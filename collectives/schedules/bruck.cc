@@ -11,7 +11,7 @@
 
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 namespace {
 
@@ -115,4 +115,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kBruckRow = {Algorithm::kBruck, "bruck", kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 int64_t SumOr(const std::vector<int64_t>& counts, int64_t each, int ranks) {
@@ -207,4 +207,4 @@ int64_t BlockSum(const CollectiveShape& shape, int first, int blocks) {
   return sum;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -17,7 +17,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Elements of the input and of the output of shape.rank.
 int64_t InputElements(Primitive primitive, const CollectiveShape& shape);
@@ -100,6 +100,6 @@ Traffic OverBlockParts(const CollectiveShape& shape, Traffic whole);
 // Elements of the blocks of ranks first, first + 1, ..., taken mod p.
 int64_t BlockSum(const CollectiveShape& shape, int first, int blocks);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_SCHEDULES_BUILD_H_

@@ -5,7 +5,7 @@
 
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 ButterflyCore::ButterflyCore(int ranks) : ranks_(ranks), rounds_(FloorLog2(ranks)) {}
 
@@ -84,4 +84,4 @@ Traffic ButterflyTraffic(const CollectiveShape& shape, int position) {
   });
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

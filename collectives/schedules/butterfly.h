@@ -13,7 +13,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class ButterflyCore {
  public:
@@ -75,6 +75,6 @@ Traffic ButterflyTraffic(const CollectiveShape& shape, int position);
 // Most elements of a part such that no message of ButterflyAllReduce is longer than a segment.
 int64_t ButterflyPart(const CollectiveShape& shape);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_SCHEDULES_BUTTERFLY_H_

@@ -10,7 +10,7 @@
 // c[root] last. The same for every element, so that cutting the vector changes nothing.
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 namespace {
 
@@ -63,4 +63,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kChainRow = {Algorithm::kChain, "chain", kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -14,7 +14,7 @@
 // (optim/fold.h).
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Peers in the order rank + 1, rank + 2, ...: at no time does everybody send to the same rank.
@@ -192,4 +192,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kDirectRow = {Algorithm::kDirect, "direct", kRankOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -4,7 +4,7 @@
 // ceil(log2 p) empty messages: ceil(log2 p) alpha.
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 namespace {
 
@@ -29,4 +29,4 @@ constexpr AlgorithmWay kWays[] = {
 extern const AlgorithmRow kDisseminationRow = {Algorithm::kDissemination, "dissemination",
                                                kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

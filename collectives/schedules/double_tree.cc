@@ -11,7 +11,7 @@
 
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 struct Node {
@@ -130,4 +130,4 @@ constexpr AlgorithmWay kWays[] = {
 extern const AlgorithmRow kDoubleTreeRow = {Algorithm::kDoubleTree, "double_tree", kOtherOrder,
                                             kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -13,7 +13,7 @@
 #include "collectives/schedules/build.h"
 #include "collectives/schedules/butterfly.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // A reduce-scatter halves ranges of core ranks, the farthest first, so that rank order and block
@@ -135,4 +135,4 @@ constexpr AlgorithmWay kWays[] = {
 extern const AlgorithmRow kHalvingDoublingRow = {Algorithm::kHalvingDoubling, "halving_doubling",
                                                  kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

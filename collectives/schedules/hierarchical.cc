@@ -22,7 +22,7 @@
 #include "base/check.h"
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 bool Scatters(Algorithm inner) {
@@ -301,4 +301,4 @@ constexpr AlgorithmWay kWays[] = {
 extern const AlgorithmRow kHierarchicalRow = {Algorithm::kHierarchical, "hierarchical", kOtherOrder,
                                               kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

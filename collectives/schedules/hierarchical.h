@@ -9,7 +9,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 // Within hosts, and across them.
 Algorithm InnerOf(Primitive primitive, const CollectiveShape& shape);
@@ -125,6 +125,6 @@ class Hierarchy {
   const int lanes_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_SCHEDULES_HIERARCHICAL_H_

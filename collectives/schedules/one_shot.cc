@@ -9,7 +9,7 @@
 // a link holds one message: so the vector is cut into messages of shape.segment elements.
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 namespace {
 
@@ -41,4 +41,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kOneShotRow = {Algorithm::kOneShot, "one_shot", kRankOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -6,7 +6,7 @@
 // messages are not cut. In place the blocks are first copied to scratch memory.
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 namespace {
 
@@ -42,4 +42,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kPairwiseRow = {Algorithm::kPairwise, "pairwise", kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -17,7 +17,7 @@
 #include "collectives/schedules/build.h"
 #include "collectives/schedules/butterfly.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 Schedule AllReduceOfPart(const CollectiveShape& part) {
@@ -107,4 +107,4 @@ constexpr AlgorithmWay kWays[] = {
 extern const AlgorithmRow kRecursiveDoublingRow = {Algorithm::kRecursiveDoubling,
                                                    "recursive_doubling", kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

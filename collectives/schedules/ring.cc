@@ -13,7 +13,7 @@
 // reproducible in that sense; the same call gives the same bits, and all ranks get the same.
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Block b starts at rank b and moves right, gaining one addend a hop; the finished sum then makes
@@ -100,4 +100,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kRingRow = {Algorithm::kRing, "ring", kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // What is wrong with a piece, or "".
@@ -241,4 +241,4 @@ Schedule Sequence(Schedule first, const Schedule& second) {
   return first;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

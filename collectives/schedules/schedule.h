@@ -31,7 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 enum class Region : uint8_t { kOutput, kInput, kScratch };
 inline constexpr int kRegions = 3;
@@ -142,6 +142,6 @@ Schedule Pipelined(std::vector<Schedule> parts);
 // `first`, then `second`, as one schedule over the same regions; scratch is shared.
 Schedule Sequence(Schedule first, const Schedule& second);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_H_

@@ -2,7 +2,7 @@
 
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 absl::StatusOr<const Schedule*> ScheduleCache::Get(Primitive primitive, Algorithm algorithm,
                                                    const CollectiveShape& shape, bool may_forget) {
@@ -20,4 +20,4 @@ absl::StatusOr<const Schedule*> ScheduleCache::Get(Primitive primitive, Algorith
   return kept.get();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -17,7 +17,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 class ScheduleCache {
  public:
@@ -46,6 +46,6 @@ class ScheduleCache {
   std::map<Key, std::unique_ptr<Schedule>> schedules_;
 };
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_SCHEDULES_SCHEDULE_CACHE_H_

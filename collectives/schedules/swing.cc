@@ -14,7 +14,7 @@
 #include "collectives/schedules/build.h"
 #include "collectives/schedules/butterfly.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Signed distance in round k for an even rank: 1, -1, 3, -5, 11, ..., the sum of (-2)^i, i <= k.
@@ -89,4 +89,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kSwingRow = {Algorithm::kSwing, "swing", kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -16,7 +16,7 @@
 
 #include "collectives/schedules/build.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 class BinomialTree {
@@ -225,4 +225,4 @@ constexpr AlgorithmWay kWays[] = {
 
 extern const AlgorithmRow kTreeRow = {Algorithm::kTree, "tree", kOtherOrder, kWays};
 
-}  // namespace tandem
+}  // namespace tandem::collectives

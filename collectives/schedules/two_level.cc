@@ -23,7 +23,7 @@
 #include "collectives/schedules/build.h"
 #include "collectives/schedules/hierarchical.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 Schedule Make(const HierarchyLevel& level) {
@@ -423,4 +423,4 @@ Traffic TwoLevelTraffic(Primitive primitive, const CollectiveShape& shape) {
   });
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -11,7 +11,7 @@
 #include "base/status_macros.h"
 #include "collectives/tuning/chooser.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr int kRepetitions = 5;
@@ -222,4 +222,4 @@ absl::StatusOr<Calibration> Calibrate(Group& group, const CalibrateOptions& opti
   return Calibrator(group, options).Run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

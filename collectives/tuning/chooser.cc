@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
@@ -441,4 +441,4 @@ absl::StatusOr<Calibration> Calibration::Parse(absl::string_view text) {
   return out;
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

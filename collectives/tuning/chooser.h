@@ -29,7 +29,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/tuning/engine_cost.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct ChooserCase {
   int64_t most_bytes = 0;  // of this case; the last one: any
@@ -155,6 +155,6 @@ absl::StatusOr<BucketChoice> ChooseBucket(int64_t gradient_bytes, int ranks,
 // Rank 0's text, on all ranks: how they agree on rules, and on costs. At most 1 MiB.
 absl::StatusOr<std::string> TextOfRank0(Group& group, std::string text);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_TUNING_CHOOSER_H_

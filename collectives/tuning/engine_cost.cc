@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -245,4 +245,4 @@ absl::StatusOr<double> PredictEngineSeconds(Primitive primitive, Algorithm algor
          (longer - shorter) / static_cast<double>(few) * static_cast<double>(count - 2 * few);
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

@@ -27,7 +27,7 @@
 #include "collectives/schedules/algorithms.h"
 #include "collectives/schedules/schedule.h"
 
-namespace tandem {
+namespace tandem::collectives {
 
 struct ByteCosts {  // seconds a byte, for vectors of about `bytes`
   int64_t bytes = 0;
@@ -58,6 +58,6 @@ absl::StatusOr<double> PredictEngineSeconds(Primitive primitive, Algorithm algor
                                             int64_t segment_bytes, const EngineCosts& costs,
                                             int cores);
 
-}  // namespace tandem
+}  // namespace tandem::collectives
 
 #endif  // TANDEM_COLLECTIVES_TUNING_ENGINE_COST_H_

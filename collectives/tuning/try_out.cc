@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "collectives/tuning/chooser.h"
 
-namespace tandem {
+namespace tandem::collectives {
 namespace {
 
 // Predicted to take so many times as long as the fastest: perhaps as fast. Ranks that share cores
@@ -162,4 +162,4 @@ absl::Status TryOut(Group& group, const TryOptions& options, Calibration* calibr
   return Contest(group, options, calibration).Run();
 }
 
-}  // namespace tandem
+}  // namespace tandem::collectives

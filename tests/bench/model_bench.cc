@@ -35,11 +35,11 @@ struct Options {
 
 // A model with inputs and room for its outputs.
 struct Workload {
-  std::unique_ptr<DenseModel> model;
-  Batch batch;
+  std::unique_ptr<models::DenseModel> model;
+  data::Batch batch;
   std::vector<float> flat, flat_gradient, logits;
   std::vector<std::vector<float>> rows, row_gradients;
-  std::vector<PooledRows> pooled;
+  std::vector<models::PooledRows> pooled;
   std::vector<absl::Span<float>> pooled_gradients;
 
   double Step() {
@@ -56,11 +56,11 @@ std::vector<float> Normals(int64_t n, double deviation, Random* random) {
   return values;
 }
 
-Workload MakeWorkload(const std::string& config, const ModelInputs& inputs, int64_t samples,
+Workload MakeWorkload(const std::string& config, const models::ModelInputs& inputs, int64_t samples,
                       int threads) {
   Model proto;
   TANDEM_CHECK(google::protobuf::TextFormat::ParseFromString(config, &proto));
-  auto model = NewDenseModel(proto, inputs, threads);
+  auto model = models::NewDenseModel(proto, inputs, threads);
   TANDEM_CHECK_OK(model.status());
   Random random(1);
   Workload w;
@@ -72,7 +72,7 @@ Workload MakeWorkload(const std::string& config, const ModelInputs& inputs, int6
   w.flat = Normals(w.model->parameter_count(), 0.05, &random);
   w.flat_gradient.resize(w.flat.size());
   w.logits.resize(samples);
-  for (const ModelInputs::TableInput& table : inputs.tables) {
+  for (const models::ModelInputs::TableInput& table : inputs.tables) {
     w.rows.push_back(Normals(samples * table.fields * table.dim, 0.1, &random));
     w.row_gradients.emplace_back(w.rows.back().size());
   }
@@ -110,14 +110,14 @@ void Measure(const char* name, Workload w, const Options& options) {
               1e6 * seconds[kPieces / 2], checksum);
 }
 
-ModelInputs TwoTables(int dim) { return {{{"user", 1, dim}, {"item", 1, dim}}, 0}; }
+models::ModelInputs TwoTables(int dim) { return {{{"user", 1, dim}, {"item", 1, dim}}, 0}; }
 
-ModelInputs NeuMfTables() {
+models::ModelInputs NeuMfTables() {
   return {{{"user_gmf", 1, 8}, {"item_gmf", 1, 8}, {"user_mlp", 1, 32}, {"item_mlp", 1, 32}}, 0};
 }
 
-ModelInputs DlrmInputs() {
-  ModelInputs inputs;
+models::ModelInputs DlrmInputs() {
+  models::ModelInputs inputs;
   for (int t = 0; t < 26; ++t) inputs.tables.push_back({"c" + std::to_string(t), 1, 16});
   inputs.numeric = 13;
   return inputs;

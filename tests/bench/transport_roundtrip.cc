@@ -127,7 +127,7 @@ class BarePair final : public Pair {
     }
   }
 
-  ZmqContext context_{1};
+  transport::ZmqContext context_{1};
   HeapBufferSource heap_;
   void* router_;
   void* dealer_;
@@ -137,7 +137,7 @@ class BarePair final : public Pair {
 
 // ---- ours ----
 
-using MakeTransport = std::function<std::unique_ptr<Transport>()>;
+using MakeTransport = std::function<std::unique_ptr<transport::Transport>()>;
 
 class TransportPair final : public Pair {
  public:
@@ -172,23 +172,23 @@ class TransportPair final : public Pair {
 
  private:
   void Echo() {
-    for (std::vector<TransportEvent> events;; events.clear()) {
+    for (std::vector<transport::TransportEvent> events;; events.clear()) {
       there_->Poll(absl::InfiniteDuration(), &events);
-      for (TransportEvent& event : events) {
-        if (event.kind == TransportEvent::Kind::kPeerClosed) return;
-        TANDEM_CHECK(event.kind == TransportEvent::Kind::kFrame);
+      for (transport::TransportEvent& event : events) {
+        if (event.kind == transport::TransportEvent::Kind::kPeerClosed) return;
+        TANDEM_CHECK(event.kind == transport::TransportEvent::Kind::kFrame);
         TANDEM_CHECK_OK(there_->Send(event.peer, std::move(event.frame.frame)));
       }
     }
   }
 
   const Sizes sizes_;
-  std::unique_ptr<Transport> here_;
-  const std::unique_ptr<Transport> there_;
-  PeerId peer_ = 0;
+  std::unique_ptr<transport::Transport> here_;
+  const std::unique_ptr<transport::Transport> there_;
+  transport::PeerId peer_ = 0;
   int64_t step_ = 0;
   SliceEntry slice_;
-  std::vector<TransportEvent> events_;
+  std::vector<transport::TransportEvent> events_;
   std::thread thread_;
 };
 
@@ -214,10 +214,10 @@ void Print(const char* name, const Result& r) {
               *std::max_element(r.medians.begin(), r.medians.end()));
 }
 
-void Compare(const Sizes& sizes, SpinMode spin, int rounds, int trips) {
+void Compare(const Sizes& sizes, transport::SpinMode spin, int rounds, int trips) {
   BarePair bare(sizes);
-  TransportPair ours(sizes, [] { return NewZmqEndpoint(); }),
-      shm(sizes, [spin] { return NewShmEndpoint(spin); });
+  TransportPair ours(sizes, [] { return bench::NewZmqEndpoint(); }),
+      shm(sizes, [spin] { return bench::NewShmEndpoint(spin); });
   Result bare_result, our_result, shm_result, warm;
   for (Pair* const pair : std::initializer_list<Pair*>{&bare, &ours, &shm}) {
     warm.Run(*pair, trips / 4 + 1);
@@ -248,12 +248,12 @@ uint64_t Sum(const Buffer& values) {
 // Sends values one way, several on the way at a time so that both cores have work.
 class LargeValues {
  public:
-  LargeValues(size_t bytes, SpinMode spin)
+  LargeValues(size_t bytes, transport::SpinMode spin)
       : source_(heap_.Alloc(bytes)),
         target_(heap_.Alloc(bytes)),
         under_way_(std::max(2, static_cast<int>((4 << 20) / bytes))),
-        here_(NewShmEndpoint(spin)),
-        there_(NewShmEndpoint(spin)) {
+        here_(bench::NewShmEndpoint(spin)),
+        there_(bench::NewShmEndpoint(spin)) {
     for (uint64_t& word : source_.MutableAs<uint64_t>()) word = sum_ += 77;
     sum_ = Sum(source_);
     peer_ = here_->Connect(there_->address()).value();
@@ -305,10 +305,10 @@ class LargeValues {
   void Receive() {
     FrameHeader header;
     header.kind = FrameKind::kSegment;
-    for (std::vector<TransportEvent> events;; events.clear()) {
+    for (std::vector<transport::TransportEvent> events;; events.clear()) {
       there_->Poll(absl::InfiniteDuration(), &events);
-      for (const TransportEvent& event : events) {
-        if (event.kind == TransportEvent::Kind::kPeerClosed) return;
+      for (const transport::TransportEvent& event : events) {
+        if (event.kind == transport::TransportEvent::Kind::kPeerClosed) return;
         TANDEM_CHECK(Sum(event.frame.values()) == sum_);
         TANDEM_CHECK_OK(
             there_->Send(event.peer, EncodeDataFrame(*there_, header, {}, Buffer(), Buffer())));
@@ -320,13 +320,13 @@ class LargeValues {
   Buffer source_, target_;
   const int under_way_;  // frames
   uint64_t sum_ = 0;
-  const std::unique_ptr<Transport> here_, there_;
-  PeerId peer_ = 0;
-  std::vector<TransportEvent> events_;
+  const std::unique_ptr<transport::Transport> here_, there_;
+  transport::PeerId peer_ = 0;
+  std::vector<transport::TransportEvent> events_;
   std::thread thread_;
 };
 
-void CompareLarge(size_t bytes, SpinMode spin, int rounds) {
+void CompareLarge(size_t bytes, transport::SpinMode spin, int rounds) {
   LargeValues values(bytes, spin);
   const int count = static_cast<int>((size_t{64} << 20) / bytes) + 2;
   values.Ship(count);
@@ -345,13 +345,13 @@ void CompareLarge(size_t bytes, SpinMode spin, int rounds) {
 int Main(int argc, char** argv) {
   int rounds = 15, trips = 400;
   bool tiny = false;
-  SpinMode spin = SpinMode::kWhenCoresAreFree;
+  transport::SpinMode spin = transport::SpinMode::kWhenCoresAreFree;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg == "--tiny") {
       tiny = true;
     } else if (arg == "--spin") {
-      spin = SpinMode::kAlways;
+      spin = transport::SpinMode::kAlways;
     } else if (arg.rfind("--rounds=", 0) == 0) {
       rounds = std::stoi(arg.substr(9));
     } else if (arg.rfind("--trips=", 0) == 0) {

@@ -16,7 +16,7 @@
 
 namespace tandem {
 
-inline void Require(const DeviceStatus& status) {
+inline void Require(const collectives::DeviceStatus& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 #define TANDEM_CUDA_REQUIRE(call) ::tandem::Require(TANDEM_CUDA_STATUS(call))

@@ -89,7 +89,7 @@ std::string WithBoard(int ranks, std::vector<GpuFigure>* figures,
   auto* const board = new (memory) Board;
   const std::string wrong = RunProcesses(ranks, kLimit, [&](Peer& peer) {
     std::string why;
-    if (!HaveDevice(&why)) return kSkip + why;
+    if (!collectives::HaveDevice(&why)) return kSkip + why;
     return Guarded([&] { return body(peer, *board); });
   });
   for (int i = 0; i < board->count.load(); ++i) {
@@ -121,7 +121,8 @@ GpuFigure Ratio(const std::string& name, double value, double at_least, const st
 
 // --- The kernel alone.
 
-std::string BenchFold(const GpuBenchOptions& options, DataType type, int vectors, Board& board) {
+std::string BenchFold(const GpuBenchOptions& options, collectives::DataType type, int vectors,
+                      Board& board) {
   const Stream stream;
   std::vector<DeviceBuffer> buffers;
   for (int k = 0; k < vectors; ++k) {
@@ -129,11 +130,11 @@ std::string BenchFold(const GpuBenchOptions& options, DataType type, int vectors
     TANDEM_CUDA_REQUIRE(
         cudaMemsetAsync(buffers.back().data(), 17 * k + 3, options.device_bytes, stream.get()));
   }
-  DeviceFold fold;
-  fold.op = ReduceOp::kMax;  // does not grow, moves what a sum moves
+  collectives::DeviceFold fold;
+  fold.op = collectives::ReduceOp::kMax;  // does not grow, moves what a sum moves
   fold.type = type;
   fold.inputs = fold.outputs = vectors;
-  fold.count = options.device_bytes / SizeOf(type);
+  fold.count = options.device_bytes / collectives::SizeOf(type);
   for (int k = 0; k < vectors; ++k) {
     fold.in[k] = fold.out[k] = buffers[static_cast<size_t>(k)].data();
   }
@@ -141,14 +142,16 @@ std::string BenchFold(const GpuBenchOptions& options, DataType type, int vectors
   Samples folds, copies;
   for (int n = -2; n < options.repetitions; ++n) {
     const double copy = DeviceSeconds(stream, [&] { Copy(stream, to, from); });
-    const double one = DeviceSeconds(stream, [&] { Require(LaunchFold(fold, stream.get())); });
+    const double one =
+        DeviceSeconds(stream, [&] { Require(collectives::LaunchFold(fold, stream.get())); });
     if (n < 0) continue;  // warming up
     copies.push_back(copy);
     folds.push_back(one);
   }
   const auto bytes = static_cast<double>(options.device_bytes);
-  if (type == DataType::kF32 && vectors == 2) board.Add(Rate("copy", 2 * bytes, copies));
-  board.Add(Rate(std::string("fold ") + Name(type) + " p=" + std::to_string(vectors),
+  if (type == collectives::DataType::kF32 && vectors == 2)
+    board.Add(Rate("copy", 2 * bytes, copies));
+  board.Add(Rate(std::string("fold ") + collectives::Name(type) + " p=" + std::to_string(vectors),
                  2 * vectors * bytes, folds));
   return "";
 }
@@ -188,12 +191,12 @@ std::string WrongElements(const Stream& stream, const IpcBuffers& buffers, int r
 
 // kInner all-reduces of every rank from the same starting line; only rank 0's time counts, and it
 // ends when its stream does, which is when all are done.
-double AllReduceSeconds(Peer& peer, DeviceAllReduce& all_reduce, const Stream& stream,
+double AllReduceSeconds(Peer& peer, collectives::DeviceAllReduce& all_reduce, const Stream& stream,
                         const IpcBuffers& buffers) {
   Copy(stream, buffers.data, buffers.start);
   stream.Wait();
   Require(peer.Barrier());
-  DeviceReduction what;
+  collectives::DeviceReduction what;
   what.in = what.out = buffers.data.data();
   what.count = buffers.count;
   const auto begin = Clock::now();
@@ -206,10 +209,11 @@ double AllReduceSeconds(Peer& peer, DeviceAllReduce& all_reduce, const Stream& s
 
 std::string BenchIpc(const GpuBenchOptions& options, size_t bytes, bool one_kernel, Peer& peer,
                      Board& board) {
-  IpcOptions ipc;
+  collectives::IpcOptions ipc;
   ipc.one_kernel_per_device = one_kernel;
-  std::unique_ptr<DeviceAllReduce> all_reduce;
-  Require(NewIpcAllReduce(peer.rank(), peer.ranks(), peer.all_gather(), ipc, &all_reduce));
+  std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+  Require(
+      collectives::NewIpcAllReduce(peer.rank(), peer.ranks(), peer.all_gather(), ipc, &all_reduce));
   const Stream stream;
   const IpcBuffers buffers = {DeviceBuffer(bytes), DeviceBuffer(bytes), bytes / sizeof(float)};
   Bytes start(bytes);
@@ -257,16 +261,16 @@ Samples StagedSeconds(int ranks, size_t bytes, size_t segment, int in_flight, in
   Samples samples;
   std::vector<std::string> failed(static_cast<size_t>(ranks));
   const auto body = [&](int rank) {
-    StagedOptions staged;
+    collectives::StagedOptions staged;
     staged.segment_bytes = segment;
     staged.segments_in_flight = in_flight;
-    std::unique_ptr<DeviceAllReduce> all_reduce;
-    Require(NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
+    std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+    Require(collectives::NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
     const Stream stream;
     const DeviceBuffer data(bytes);
     TANDEM_CUDA_REQUIRE(cudaMemsetAsync(data.data(), 0, bytes, stream.get()));
     stream.Wait();
-    DeviceReduction what;
+    collectives::DeviceReduction what;
     what.in = what.out = data.data();
     what.count = bytes / sizeof(float);
     int times = 0;
@@ -316,7 +320,8 @@ std::string BenchStaged(const GpuBenchOptions& options, int ranks, Board& board)
   for (size_t s = 0; s < 3; ++s) {
     const std::string name = "staged " + std::to_string(kSegments[s] >> 20) + " MB segments " + p;
     board.Add(Rate(name, static_cast<double>(bytes), piped[s]));
-    const bool bar = options.bars && kSegments[s] == StagedOptions().segment_bytes && ranks == 2;
+    const bool bar =
+        options.bars && kSegments[s] == collectives::StagedOptions().segment_bytes && ranks == 2;
     board.Add(Ratio(name + " / whole", Median(whole) / Median(piped[s]), bar ? 1.5 : 0, "threads"));
   }
   return "";
@@ -326,7 +331,8 @@ std::string BenchStaged(const GpuBenchOptions& options, int ranks, Board& board)
 
 std::string RunGpuBench(const GpuBenchOptions& options, std::vector<GpuFigure>* figures) {
   std::string wrong = WithBoard(1, figures, [&](Peer&, Board& board) {
-    for (const DataType type : {DataType::kF32, DataType::kBF16}) {
+    for (const collectives::DataType type :
+         {collectives::DataType::kF32, collectives::DataType::kBF16}) {
       for (const int vectors : {2, 4}) BenchFold(options, type, vectors, board);
     }
     return std::string();

@@ -20,7 +20,7 @@
 namespace tandem {
 namespace {
 
-using Code = DeviceStatus::Code;
+using Code = collectives::DeviceStatus::Code;
 
 constexpr std::chrono::seconds kLimit{240};
 
@@ -28,16 +28,16 @@ std::string In(const std::string& where, const std::string& what) {
   return what.empty() ? what : where + ": " + what;
 }
 
-std::string About(ReduceOp op, DataType type, int ranks, size_t count) {
-  return std::string(Name(op)) + " " + Name(type) + " ranks " + std::to_string(ranks) + " count " +
-         std::to_string(count);
+std::string About(collectives::ReduceOp op, collectives::DataType type, int ranks, size_t count) {
+  return std::string(collectives::Name(op)) + " " + collectives::Name(type) + " ranks " +
+         std::to_string(ranks) + " count " + std::to_string(count);
 }
 
 // A child's body that skips where there is no device.
 PeerBody OnDevice(const std::function<std::string(Peer&)>& body) {
   return [body](Peer& peer) {
     std::string why;
-    if (!HaveDevice(&why)) return kSkip + why;
+    if (!collectives::HaveDevice(&why)) return kSkip + why;
     return Guarded([&] { return body(peer); });
   };
 }
@@ -45,8 +45,8 @@ PeerBody OnDevice(const std::function<std::string(Peer&)>& body) {
 // --- The kernel.
 
 struct FoldCase {
-  ReduceOp op;
-  DataType type;
+  collectives::ReduceOp op;
+  collectives::DataType type;
   int inputs;
   size_t count;
   size_t shift;   // elements by which all vectors are off 16 bytes
@@ -80,9 +80,9 @@ std::string CheckFolds(const GpuCheckOptions& options, const FoldRunner& run) {
   const std::vector<size_t> counts = options.small
                                          ? std::vector<size_t>{0, 1, 17, 1000}
                                          : std::vector<size_t>{0, 1, 15, 16, 17, 1000, 40003};
-  for (const ReduceOp op : kReduceOps) {
-    for (const DataType type : kDataTypes) {
-      if (!Defined(op, type)) continue;
+  for (const collectives::ReduceOp op : collectives::kReduceOps) {
+    for (const collectives::DataType type : collectives::kDataTypes) {
+      if (!collectives::Defined(op, type)) continue;
       for (const int inputs : {1, 2, 3, 8}) {
         for (const size_t count : counts) {
           const FoldCase c = {
@@ -101,7 +101,7 @@ struct Placement {
   std::vector<size_t> in, out;
 
   explicit Placement(const FoldCase& c) {
-    const size_t size = SizeOf(c.type);
+    const size_t size = collectives::SizeOf(c.type);
     const auto place = [&](size_t shift) {
       const size_t at = bytes + shift * size;
       bytes = (at + c.count * size + 63) / 64 * 64;
@@ -111,8 +111,8 @@ struct Placement {
     for (int o = 0; o < kOutputs; ++o) out.push_back(o == 0 && c.in_place ? in[0] : place(c.shift));
   }
 
-  DeviceFold Fold(const FoldCase& c, uint8_t* block) const {
-    DeviceFold fold;
+  collectives::DeviceFold Fold(const FoldCase& c, uint8_t* block) const {
+    collectives::DeviceFold fold;
     fold.op = c.op;
     fold.type = c.type;
     fold.count = c.count;
@@ -132,7 +132,7 @@ std::string HostFold(const GpuCheckOptions& options) {
     uint8_t* const block = memory.data() + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64);
     for (size_t k = 0; k < in.size(); ++k)
       std::copy(in[k].begin(), in[k].end(), block + place.in[k]);
-    Require(FoldOnHost(place.Fold(c, block), 3));
+    Require(collectives::FoldOnHost(place.Fold(c, block), 3));
     std::vector<Bytes> out;
     for (const size_t at : place.out) out.emplace_back(block + at, block + at + in[0].size());
     return out;
@@ -140,49 +140,48 @@ std::string HostFold(const GpuCheckOptions& options) {
 }
 
 std::string DeviceFoldCheck(const GpuCheckOptions& options) {
-  return RunProcesses(1, kLimit, OnDevice([&](Peer&) {
-                        const Stream stream;
-                        return CheckFolds(
-                            options, [&](const FoldCase& c, const std::vector<Bytes>& in) {
-                              const Placement place(c);
-                              const DeviceBuffer memory(place.bytes);
-                              for (size_t k = 0; k < in.size(); ++k)
-                                stream.Up(memory.data() + place.in[k], in[k]);
-                              Require(LaunchFold(place.Fold(c, memory.data()), stream.get()));
-                              std::vector<Bytes> out;
-                              for (const size_t at : place.out)
-                                out.push_back(stream.Down(memory.data() + at, in[0].size()));
-                              return out;
-                            });
-                      }));
+  return RunProcesses(
+      1, kLimit, OnDevice([&](Peer&) {
+        const Stream stream;
+        return CheckFolds(options, [&](const FoldCase& c, const std::vector<Bytes>& in) {
+          const Placement place(c);
+          const DeviceBuffer memory(place.bytes);
+          for (size_t k = 0; k < in.size(); ++k) stream.Up(memory.data() + place.in[k], in[k]);
+          Require(collectives::LaunchFold(place.Fold(c, memory.data()), stream.get()));
+          std::vector<Bytes> out;
+          for (const size_t at : place.out)
+            out.push_back(stream.Down(memory.data() + at, in[0].size()));
+          return out;
+        });
+      }));
 }
 
 std::string FoldRefuses(const GpuCheckOptions&) {
   float data[4] = {};
-  DeviceFold fold;
+  collectives::DeviceFold fold;
   fold.inputs = fold.outputs = 1;
   fold.in[0] = fold.out[0] = data;
   fold.count = 1;
-  const auto refused = [](const DeviceFold& f) {
-    return FoldOnHost(f, 1).code() == Code::kInvalidArgument;
+  const auto refused = [](const collectives::DeviceFold& f) {
+    return collectives::FoldOnHost(f, 1).code() == Code::kInvalidArgument;
   };
   if (refused(fold)) return "refuses what is right";
-  DeviceFold bad = fold;
+  collectives::DeviceFold bad = fold;
   bad.in[0] = reinterpret_cast<const char*>(data) + 1;
   if (!refused(bad)) return "takes a pointer that is not a multiple of the element size";
   bad = fold;
-  bad.inputs = kMaxFoldVectors + 1;
+  bad.inputs = collectives::kMaxFoldVectors + 1;
   if (!refused(bad)) return "takes too many inputs";
   bad = fold;
-  bad.op = ReduceOp::kBitOr;
+  bad.op = collectives::ReduceOp::kBitOr;
   return refused(bad) ? "" : "takes bit_or of f32";
 }
 
 // --- All-reduce between processes.
 
 struct Call {
-  ReduceOp op;
-  DataType type;
+  collectives::ReduceOp op;
+  collectives::DataType type;
   size_t count;
   bool in_place;
   size_t shift;  // elements, per rank different
@@ -193,19 +192,21 @@ Call RandomCall(Generator& random, bool small) {
   static constexpr size_t kCounts[] = {0, 1, 5, 63, 64, 65, 1000, 4099, 100003};
   Call call;
   do {
-    call.op = kReduceOps[random() % kReduceOpCount];
-    call.type = kDataTypes[random() % kDataTypeCount];
-  } while (!Defined(call.op, call.type));
+    call.op = collectives::kReduceOps[random() % collectives::kReduceOpCount];
+    call.type = collectives::kDataTypes[random() % collectives::kDataTypeCount];
+  } while (!collectives::Defined(call.op, call.type));
   call.count = kCounts[random() % (small ? 7 : 9)];
   call.in_place = random() % 2 == 0;
   call.shift = random() % 4;
   return call;
 }
 
-double ScalarOf(ReduceOp op, int ranks) { return op == ReduceOp::kAverage ? 1.0 / ranks : kScalar; }
+double ScalarOf(collectives::ReduceOp op, int ranks) {
+  return op == collectives::ReduceOp::kAverage ? 1.0 / ranks : kScalar;
+}
 
-DeviceReduction Reduction(const Call& call, const void* in, void* out) {
-  DeviceReduction what;
+collectives::DeviceReduction Reduction(const Call& call, const void* in, void* out) {
+  collectives::DeviceReduction what;
   what.op = call.op;
   what.type = call.type;
   what.in = in;
@@ -222,11 +223,11 @@ std::vector<Bytes> AllContributions(const Call& call, int ranks, Generator& rand
 }
 
 // One call with buffers of its own; small allocations share pages of the device.
-std::string CheckCall(DeviceAllReduce& all_reduce, const Stream& stream, const Call& call, int rank,
-                      int ranks, Generator& random) {
+std::string CheckCall(collectives::DeviceAllReduce& all_reduce, const Stream& stream,
+                      const Call& call, int rank, int ranks, Generator& random) {
   const std::vector<Bytes> all = AllContributions(call, ranks, random);
   const Bytes& mine = all[static_cast<size_t>(rank)];
-  const size_t shift = call.shift * static_cast<size_t>(rank) * SizeOf(call.type);
+  const size_t shift = call.shift * static_cast<size_t>(rank) * collectives::SizeOf(call.type);
   const DeviceBuffer in(mine.size() + shift), out(mine.size() + shift);
   uint8_t* const from = in.data() + shift;
   uint8_t* const to = call.in_place ? from : out.data() + shift;
@@ -242,11 +243,12 @@ std::string CheckCall(DeviceAllReduce& all_reduce, const Stream& stream, const C
             wrong);
 }
 
-using Factory =
-    std::function<DeviceStatus(Peer&, const IpcOptions&, std::unique_ptr<DeviceAllReduce>*)>;
+using Factory = std::function<collectives::DeviceStatus(
+    Peer&, const collectives::IpcOptions&, std::unique_ptr<collectives::DeviceAllReduce>*)>;
 
-DeviceStatus NewIpc(Peer& peer, const IpcOptions& options, std::unique_ptr<DeviceAllReduce>* out) {
-  return NewIpcAllReduce(peer.rank(), peer.ranks(), peer.all_gather(), options, out);
+collectives::DeviceStatus NewIpc(Peer& peer, const collectives::IpcOptions& options,
+                                 std::unique_ptr<collectives::DeviceAllReduce>* out) {
+  return collectives::NewIpcAllReduce(peer.rank(), peer.ranks(), peer.all_gather(), options, out);
 }
 
 // Buffers are freed and come again at the same addresses between calls, on every rank at once.
@@ -254,9 +256,9 @@ std::string IpcCalls(const GpuCheckOptions& options, bool one_kernel_per_device)
   for (const int ranks : {1, 2, 3, 4}) {
     const std::string wrong =
         RunProcesses(ranks, kLimit, OnDevice([&](Peer& peer) {
-                       IpcOptions ipc;
+                       collectives::IpcOptions ipc;
                        ipc.one_kernel_per_device = one_kernel_per_device;
-                       std::unique_ptr<DeviceAllReduce> all_reduce;
+                       std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
                        Require(NewIpc(peer, ipc, &all_reduce));
                        const Stream stream;
                        Generator random(options.seed + static_cast<unsigned>(peer.ranks()));
@@ -289,16 +291,17 @@ void Delay(const Stream& stream, const DeviceBuffer& large, int copies) {
 
 // Rounds of: input written late in the stream, all-reduce, input overwritten at once, without the
 // host ever waiting. Rank by rank another stream is the slow one.
-std::string CheckOrder(DeviceAllReduce& all_reduce, int rank, int ranks,
+std::string CheckOrder(collectives::DeviceAllReduce& all_reduce, int rank, int ranks,
                        const GpuCheckOptions& options) {
   constexpr size_t kRounds = 12;
-  const Call call = {ReduceOp::kSum, DataType::kF32, options.small ? 5000u : 300007u, true, 0};
+  const Call call = {collectives::ReduceOp::kSum, collectives::DataType::kF32,
+                     options.small ? 5000u : 300007u, true, 0};
   Generator random(options.seed);
   const Stream stream;
   const DeviceBuffer large((options.small ? size_t{1} : size_t{64}) << 20);
   std::vector<std::vector<Bytes>> all;
   std::vector<DeviceBuffer> inputs, results;
-  const size_t bytes = call.count * SizeOf(call.type);
+  const size_t bytes = call.count * collectives::SizeOf(call.type);
   for (size_t n = 0; n < kRounds; ++n) {
     all.push_back(AllContributions(call, ranks, random));
     inputs.emplace_back(bytes);
@@ -329,9 +332,9 @@ std::string IpcOrder(const GpuCheckOptions& options) {
     for (const int ranks : {2, 4}) {
       const std::string wrong =
           RunProcesses(ranks, kLimit, OnDevice([&](Peer& peer) {
-                         IpcOptions ipc;
+                         collectives::IpcOptions ipc;
                          ipc.one_kernel_per_device = one_kernel;
-                         std::unique_ptr<DeviceAllReduce> all_reduce;
+                         std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
                          Require(NewIpc(peer, ipc, &all_reduce));
                          return CheckOrder(*all_reduce, peer.rank(), peer.ranks(), options);
                        }));
@@ -341,7 +344,8 @@ std::string IpcOrder(const GpuCheckOptions& options) {
   return "";
 }
 
-std::string Mentions(const DeviceStatus& status, Code code, const std::vector<std::string>& words) {
+std::string Mentions(const collectives::DeviceStatus& status, Code code,
+                     const std::vector<std::string>& words) {
   if (status.code() != code) {
     return "code " + std::to_string(static_cast<int>(status.code())) + ", want " +
            std::to_string(static_cast<int>(code)) + ": " + status.message();
@@ -358,13 +362,14 @@ std::string Mentions(const DeviceStatus& status, Code code, const std::vector<st
 std::string IpcMismatch(const GpuCheckOptions&) {
   return RunProcesses(
       3, kLimit, OnDevice([](Peer& peer) {
-        std::unique_ptr<DeviceAllReduce> all_reduce;
-        Require(NewIpc(peer, IpcOptions(), &all_reduce));
+        std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+        Require(NewIpc(peer, collectives::IpcOptions(), &all_reduce));
         const Stream stream;
         const DeviceBuffer data(4096);
-        const Call call = {ReduceOp::kSum, DataType::kF32, peer.rank() == 1 ? 10u : 20u, true, 0};
-        const DeviceReduction what = Reduction(call, data.data(), data.data());
-        const DeviceStatus first = all_reduce->Run(what, stream.get());
+        const Call call = {collectives::ReduceOp::kSum, collectives::DataType::kF32,
+                           peer.rank() == 1 ? 10u : 20u, true, 0};
+        const collectives::DeviceReduction what = Reduction(call, data.data(), data.data());
+        const collectives::DeviceStatus first = all_reduce->Run(what, stream.get());
         if (first.ok()) return std::string("ranks that disagree succeed");
         // Who comes second may hear of it from the other instead.
         const bool heard = first.code() == Code::kPeer;
@@ -384,16 +389,16 @@ std::string IpcMismatch(const GpuCheckOptions&) {
 std::string IpcDeadline(const GpuCheckOptions&) {
   return RunProcesses(
       3, kLimit, OnDevice([](Peer& peer) {
-        IpcOptions ipc;
+        collectives::IpcOptions ipc;
         ipc.deadline = std::chrono::milliseconds(300);
-        std::unique_ptr<DeviceAllReduce> all_reduce;
+        std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
         Require(NewIpc(peer, ipc, &all_reduce));
         const Stream stream;
         const DeviceBuffer data(4096);
-        const Call call = {ReduceOp::kSum, DataType::kF32, 20, true, 0};
+        const Call call = {collectives::ReduceOp::kSum, collectives::DataType::kF32, 20, true, 0};
         std::string wrong;
         if (peer.rank() != 1) {
-          const DeviceStatus status =
+          const collectives::DeviceStatus status =
               all_reduce->Run(Reduction(call, data.data(), data.data()), stream.get());
           wrong = status.code() == Code::kPeer
                       ? Mentions(status, Code::kPeer, {"rank 1 has not entered"})
@@ -410,13 +415,15 @@ std::string IpcDeadline(const GpuCheckOptions&) {
 std::string IpcToldOfDeath(const GpuCheckOptions&) {
   return RunProcesses(
       2, kLimit, OnDevice([](Peer& peer) {
-        IpcOptions ipc;
-        ipc.still_waiting = [] { return DeviceStatus(Code::kPeer, "the scheduler says so", 1); };
-        std::unique_ptr<DeviceAllReduce> all_reduce;
+        collectives::IpcOptions ipc;
+        ipc.still_waiting = [] {
+          return collectives::DeviceStatus(Code::kPeer, "the scheduler says so", 1);
+        };
+        std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
         Require(NewIpc(peer, ipc, &all_reduce));
         const Stream stream;
         const DeviceBuffer data(4096);
-        const Call call = {ReduceOp::kSum, DataType::kF32, 20, true, 0};
+        const Call call = {collectives::ReduceOp::kSum, collectives::DataType::kF32, 20, true, 0};
         std::string wrong;
         if (peer.rank() == 0) {
           wrong = Mentions(all_reduce->Run(Reduction(call, data.data(), data.data()), stream.get()),
@@ -430,11 +437,12 @@ std::string IpcToldOfDeath(const GpuCheckOptions&) {
 std::string IpcRefusesHostMemory(const GpuCheckOptions&) {
   return RunProcesses(
       1, kLimit, OnDevice([](Peer& peer) {
-        std::unique_ptr<DeviceAllReduce> all_reduce;
-        Require(NewIpc(peer, IpcOptions(), &all_reduce));
+        std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+        Require(NewIpc(peer, collectives::IpcOptions(), &all_reduce));
         const Stream stream;
         std::vector<float> host(16);
-        const Call call = {ReduceOp::kSum, DataType::kF32, host.size(), true, 0};
+        const Call call = {collectives::ReduceOp::kSum, collectives::DataType::kF32, host.size(),
+                           true, 0};
         return Mentions(all_reduce->Run(Reduction(call, host.data(), host.data()), stream.get()),
                         Code::kInvalidArgument, {"device memory"});
       }));
@@ -464,11 +472,11 @@ std::string StagedAgrees(const GpuCheckOptions& options) {
           for (const int in_flight : {2, 3, 5}) {
             ThreadPeers peers(ranks);
             const std::string wrong = RunThreads(ranks, [&](int rank) {
-              StagedOptions staged;
+              collectives::StagedOptions staged;
               staged.segment_bytes = options.small ? 256 : 4096;  // many to a vector
               staged.segments_in_flight = in_flight;
-              std::unique_ptr<DeviceAllReduce> all_reduce;
-              Require(NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
+              std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+              Require(collectives::NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
               const Stream stream;
               Generator random(options.seed + static_cast<unsigned>(in_flight));
               for (int n = 0; n < (options.small ? 5 : 25); ++n) {
@@ -486,16 +494,17 @@ std::string StagedAgrees(const GpuCheckOptions& options) {
 }
 
 std::string StagedOrder(const GpuCheckOptions& options) {
-  return RunProcesses(1, kLimit, OnDevice([&](Peer&) {
-                        ThreadPeers peers(2);
-                        return RunThreads(2, [&](int rank) {
-                          StagedOptions staged;
-                          staged.segment_bytes = options.small ? 1024 : size_t{64} << 10;
-                          std::unique_ptr<DeviceAllReduce> all_reduce;
-                          Require(NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
-                          return CheckOrder(*all_reduce, rank, 2, options);
-                        });
-                      }));
+  return RunProcesses(
+      1, kLimit, OnDevice([&](Peer&) {
+        ThreadPeers peers(2);
+        return RunThreads(2, [&](int rank) {
+          collectives::StagedOptions staged;
+          staged.segment_bytes = options.small ? 1024 : size_t{64} << 10;
+          std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+          Require(collectives::NewStagedAllReduce(peers.Of(rank), staged, &all_reduce));
+          return CheckOrder(*all_reduce, rank, 2, options);
+        });
+      }));
 }
 
 // Two hosts of two ranks: within both and across them through the host, each on its own.
@@ -507,12 +516,14 @@ std::string TwoLevelsSum(const GpuCheckOptions& options) {
         ThreadPeers leaders(kHosts);
         return RunThreads(kRanks, [&](int rank) {
           const int host = rank / kHere;
-          std::unique_ptr<DeviceAllReduce> within, across;
-          Require(NewStagedAllReduce(hosts[host].Of(rank % kHere), StagedOptions(), &within));
+          std::unique_ptr<collectives::DeviceAllReduce> within, across;
+          Require(collectives::NewStagedAllReduce(hosts[host].Of(rank % kHere),
+                                                  collectives::StagedOptions(), &within));
           if (rank % kHere == 0) {
-            Require(NewStagedAllReduce(leaders.Of(host), StagedOptions(), &across));
+            Require(collectives::NewStagedAllReduce(leaders.Of(host), collectives::StagedOptions(),
+                                                    &across));
           }
-          const auto sum = NewTwoLevelSum(std::move(within), std::move(across));
+          const auto sum = collectives::NewTwoLevelSum(std::move(within), std::move(across));
           const size_t count = options.small ? 100 : 100'003;
           std::vector<float> values(count);
           for (size_t i = 0; i < count; ++i) {
@@ -522,7 +533,8 @@ std::string TwoLevelsSum(const GpuCheckOptions& options) {
           TANDEM_CUDA_REQUIRE(
               cudaMemcpy(data.data(), values.data(), data.bytes(), cudaMemcpyHostToDevice));
           const Stream stream;
-          const Call call = {ReduceOp::kSum, DataType::kF32, count, true, 0};
+          const Call call = {collectives::ReduceOp::kSum, collectives::DataType::kF32, count, true,
+                             0};
           Require(sum->Run(Reduction(call, data.data(), data.data()), stream.get()));
           TANDEM_CUDA_REQUIRE(cudaStreamSynchronize(stream.get()));
           TANDEM_CUDA_REQUIRE(
@@ -532,7 +544,8 @@ std::string TwoLevelsSum(const GpuCheckOptions& options) {
             return "rank " + std::to_string(rank) + ": element " + std::to_string(i) + " is " +
                    std::to_string(values[i]);
           }
-          const Call most = {ReduceOp::kMax, DataType::kF32, count, true, 0};
+          const Call most = {collectives::ReduceOp::kMax, collectives::DataType::kF32, count, true,
+                             0};
           return Mentions(sum->Run(Reduction(most, data.data(), data.data()), stream.get()),
                           Code::kUnsupported, {"only sum"});
         });
@@ -541,44 +554,48 @@ std::string TwoLevelsSum(const GpuCheckOptions& options) {
 
 // What the host's all-reduce says is what Run says, then and later.
 std::string StagedFails(const GpuCheckOptions&) {
-  return RunProcesses(1, kLimit, OnDevice([](Peer&) {
-                        ThreadPeers peers(1);
-                        std::unique_ptr<DeviceAllReduce> all_reduce;
-                        Require(NewStagedAllReduce(peers.Of(0), StagedOptions(), &all_reduce));
-                        const Stream stream;
-                        const DeviceBuffer data(4096);
-                        const Call call = {ReduceOp::kSum, DataType::kF32, 1000, true, 0};
-                        const DeviceReduction what = Reduction(call, data.data(), data.data());
-                        Require(all_reduce->Run(what, stream.get()));
-                        peers.Break(0, DeviceStatus(Code::kPeer, "rank 7 is gone", 7));
-                        const DeviceStatus status = all_reduce->Run(what, stream.get());
-                        if (status.rank() != 7) return std::string("does not name rank 7");
-                        peers.Break(0, DeviceStatus());
-                        return Mentions(all_reduce->Run(what, stream.get()), Code::kPeer,
-                                        {"rank 7 is gone"});
-                      }));
+  return RunProcesses(
+      1, kLimit, OnDevice([](Peer&) {
+        ThreadPeers peers(1);
+        std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+        Require(collectives::NewStagedAllReduce(peers.Of(0), collectives::StagedOptions(),
+                                                &all_reduce));
+        const Stream stream;
+        const DeviceBuffer data(4096);
+        const Call call = {collectives::ReduceOp::kSum, collectives::DataType::kF32, 1000, true, 0};
+        const collectives::DeviceReduction what = Reduction(call, data.data(), data.data());
+        Require(all_reduce->Run(what, stream.get()));
+        peers.Break(0, collectives::DeviceStatus(Code::kPeer, "rank 7 is gone", 7));
+        const collectives::DeviceStatus status = all_reduce->Run(what, stream.get());
+        if (status.rank() != 7) return std::string("does not name rank 7");
+        peers.Break(0, collectives::DeviceStatus());
+        return Mentions(all_reduce->Run(what, stream.get()), Code::kPeer, {"rank 7 is gone"});
+      }));
 }
 
 std::string NcclAgrees(const GpuCheckOptions& options) {
   return RunProcesses(
       1, kLimit, OnDevice([&](Peer& peer) {
-        std::unique_ptr<DeviceAllReduce> all_reduce;
-        const DeviceStatus made =
+        std::unique_ptr<collectives::DeviceAllReduce> all_reduce;
+        const collectives::DeviceStatus made =
             NewNcclAllReduce(peer.rank(), peer.ranks(), peer.all_gather(), &all_reduce);
         if (made.code() == Code::kUnsupported) return kSkip + made.message();
         Require(made);
         const Stream stream;
         Generator random(options.seed);
-        for (const DataType type : kDataTypes) {
-          for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kPreMulSum}) {
-            if (!Defined(op, type)) continue;
+        for (const collectives::DataType type : collectives::kDataTypes) {
+          for (const collectives::ReduceOp op :
+               {collectives::ReduceOp::kSum, collectives::ReduceOp::kMax,
+                collectives::ReduceOp::kPreMulSum}) {
+            if (!collectives::Defined(op, type)) continue;
             std::string wrong =
                 CheckCall(*all_reduce, stream, {op, type, 1000, false, 0}, 0, 1, random);
             if (!wrong.empty()) return wrong;
           }
         }
         const DeviceBuffer data(64);
-        const Call call = {ReduceOp::kLogicalOr, DataType::kI32, 4, true, 0};
+        const Call call = {collectives::ReduceOp::kLogicalOr, collectives::DataType::kI32, 4, true,
+                           0};
         return Mentions(all_reduce->Run(Reduction(call, data.data(), data.data()), stream.get()),
                         Code::kUnsupported, {"logical_or"});
       }));

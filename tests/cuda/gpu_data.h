@@ -17,13 +17,14 @@ using Bytes = std::vector<uint8_t>;
 using Generator = std::mt19937_64;  // the same bits everywhere
 
 // A mixture of small numbers, any bits, and zeros of both signs.
-Bytes RandomVector(DataType type, size_t count, Generator& random);
+Bytes RandomVector(collectives::DataType type, size_t count, Generator& random);
 
 // The fold in order, with kPreMulSum's and kAverage's multiplies by `scalar`.
-Bytes ReferenceFold(ReduceOp op, DataType type, double scalar, const std::vector<Bytes>& in);
+Bytes ReferenceFold(collectives::ReduceOp op, collectives::DataType type, double scalar,
+                    const std::vector<Bytes>& in);
 
 // Empty if equal to the bit, any NaN being equal to any other; else where they differ first.
-std::string Difference(DataType type, const Bytes& got, const Bytes& want);
+std::string Difference(collectives::DataType type, const Bytes& got, const Bytes& want);
 
 }  // namespace tandem
 

@@ -128,7 +128,7 @@ int RunBench(const Arguments& arguments) {
 std::string WhyNoDevice() {
   return RunProcesses(1, std::chrono::seconds(120), [](Peer&) {
     std::string why;
-    return HaveDevice(&why) ? std::string() : kSkip + why;
+    return collectives::HaveDevice(&why) ? std::string() : kSkip + why;
   });
 }
 

@@ -17,33 +17,34 @@
 
 namespace tandem {
 
-using Code = DeviceStatus::Code;
+using Code = collectives::DeviceStatus::Code;
 
 #ifdef TANDEM_HAVE_NCCL
 namespace {
 
 #define TANDEM_NCCL_STATUS(call) FromNccl((call), #call)
 
-DeviceStatus FromNccl(ncclResult_t result, const char* call) {
-  if (result == ncclSuccess) return DeviceStatus();
-  return DeviceStatus(Code::kDevice, std::string(call) + ": " + ncclGetErrorString(result));
+collectives::DeviceStatus FromNccl(ncclResult_t result, const char* call) {
+  if (result == ncclSuccess) return collectives::DeviceStatus();
+  return collectives::DeviceStatus(Code::kDevice,
+                                   std::string(call) + ": " + ncclGetErrorString(result));
 }
 
-ncclDataType_t TypeOf(DataType type) {
+ncclDataType_t TypeOf(collectives::DataType type) {
   switch (type) {
-    case DataType::kF32:
+    case collectives::DataType::kF32:
       return ncclFloat32;
-    case DataType::kF64:
+    case collectives::DataType::kF64:
       return ncclFloat64;
-    case DataType::kF16:
+    case collectives::DataType::kF16:
       return ncclFloat16;
-    case DataType::kBF16:
+    case collectives::DataType::kBF16:
       return ncclBfloat16;
-    case DataType::kI32:
+    case collectives::DataType::kI32:
       return ncclInt32;
-    case DataType::kI64:
+    case collectives::DataType::kI64:
       return ncclInt64;
-    case DataType::kU8:
+    case collectives::DataType::kU8:
       return ncclUint8;
   }
   return ncclFloat32;
@@ -61,20 +62,20 @@ Scalar AsBytes(T value) {
   return scalar;
 }
 
-Scalar ScalarOf(const DeviceReduction& what) {
+Scalar ScalarOf(const collectives::DeviceReduction& what) {
   switch (what.type) {
-    case DataType::kF64:
+    case collectives::DataType::kF64:
       return AsBytes(what.scalar);
-    case DataType::kF16:
+    case collectives::DataType::kF16:
       return AsBytes(__float2half_rn(static_cast<float>(what.scalar)));
-    case DataType::kBF16:
+    case collectives::DataType::kBF16:
       return AsBytes(__float2bfloat16_rn(static_cast<float>(what.scalar)));
     default:
       return AsBytes(static_cast<float>(what.scalar));
   }
 }
 
-class NcclAllReduce : public DeviceAllReduce {
+class NcclAllReduce : public collectives::DeviceAllReduce {
  public:
   ~NcclAllReduce() override {
     if (communicator_ == nullptr) return;
@@ -86,7 +87,8 @@ class NcclAllReduce : public DeviceAllReduce {
     }
   }
 
-  DeviceStatus Open(int rank, int ranks, const ByteAllGather& all_gather) {
+  collectives::DeviceStatus Open(int rank, int ranks,
+                                 const collectives::ByteAllGather& all_gather) {
     struct Word {
       ncclUniqueId id = {};
       int ok = 1;
@@ -98,23 +100,27 @@ class NcclAllReduce : public DeviceAllReduce {
     std::vector<Word> all(static_cast<size_t>(ranks));
     TANDEM_DEVICE_RETURN(all_gather(&mine, sizeof(mine), all.data()));
     TANDEM_DEVICE_RETURN(broken_);
-    if (all[0].ok == 0) return DeviceStatus(Code::kPeer, "rank 0 cannot start NCCL", 0);
+    if (all[0].ok == 0)
+      return collectives::DeviceStatus(Code::kPeer, "rank 0 cannot start NCCL", 0);
     broken_ = TANDEM_NCCL_STATUS(ncclCommInitRank(&communicator_, ranks, all[0].id, rank));
     return broken_;
   }
 
   const char* name() const override { return "nccl"; }
 
-  DeviceStatus Run(const DeviceReduction& what, cudaStream_t stream) override {
+  collectives::DeviceStatus Run(const collectives::DeviceReduction& what,
+                                cudaStream_t stream) override {
     if (!broken_.ok()) return broken_;
-    if (!Defined(what.op, what.type)) {
-      return DeviceStatus(Code::kInvalidArgument, std::string("all-reduce: ") + Name(what.op) +
-                                                      " is not defined for " + Name(what.type));
+    if (!collectives::Defined(what.op, what.type)) {
+      return collectives::DeviceStatus(Code::kInvalidArgument,
+                                       std::string("all-reduce: ") + collectives::Name(what.op) +
+                                           " is not defined for " + collectives::Name(what.type));
     }
-    if (what.op == ReduceOp::kPreMulSum) return PreMulSum(what, stream);
+    if (what.op == collectives::ReduceOp::kPreMulSum) return PreMulSum(what, stream);
     ncclRedOp_t op = ncclSum;
     if (!Simple(what.op, &op)) {
-      return DeviceStatus(Code::kUnsupported, std::string("NCCL has no ") + Name(what.op));
+      return collectives::DeviceStatus(Code::kUnsupported,
+                                       std::string("NCCL has no ") + collectives::Name(what.op));
     }
     broken_ = TANDEM_NCCL_STATUS(
         ncclAllReduce(what.in, what.out, what.count, TypeOf(what.type), op, communicator_, stream));
@@ -122,21 +128,21 @@ class NcclAllReduce : public DeviceAllReduce {
   }
 
  private:
-  static bool Simple(ReduceOp op, ncclRedOp_t* out) {
+  static bool Simple(collectives::ReduceOp op, ncclRedOp_t* out) {
     switch (op) {
-      case ReduceOp::kSum:
+      case collectives::ReduceOp::kSum:
         *out = ncclSum;
         return true;
-      case ReduceOp::kProduct:
+      case collectives::ReduceOp::kProduct:
         *out = ncclProd;
         return true;
-      case ReduceOp::kMin:
+      case collectives::ReduceOp::kMin:
         *out = ncclMin;
         return true;
-      case ReduceOp::kMax:
+      case collectives::ReduceOp::kMax:
         *out = ncclMax;
         return true;
-      case ReduceOp::kAverage:
+      case collectives::ReduceOp::kAverage:
         *out = ncclAvg;
         return true;
       default:
@@ -145,7 +151,8 @@ class NcclAllReduce : public DeviceAllReduce {
   }
 
   // The op lives as long as it takes to enqueue, by NCCL's rules.
-  DeviceStatus PreMulSum(const DeviceReduction& what, cudaStream_t stream) {
+  collectives::DeviceStatus PreMulSum(const collectives::DeviceReduction& what,
+                                      cudaStream_t stream) {
     Scalar scalar = ScalarOf(what);
     ncclRedOp_t op;
     broken_ = TANDEM_NCCL_STATUS(ncclRedOpCreatePreMulSum(&op, &scalar, TypeOf(what.type),
@@ -153,25 +160,26 @@ class NcclAllReduce : public DeviceAllReduce {
     if (!broken_.ok()) return broken_;
     broken_ = TANDEM_NCCL_STATUS(
         ncclAllReduce(what.in, what.out, what.count, TypeOf(what.type), op, communicator_, stream));
-    const DeviceStatus freed = TANDEM_NCCL_STATUS(ncclRedOpDestroy(op, communicator_));
+    const collectives::DeviceStatus freed = TANDEM_NCCL_STATUS(ncclRedOpDestroy(op, communicator_));
     if (broken_.ok()) broken_ = freed;
     return broken_;
   }
 
   ncclComm_t communicator_ = nullptr;
-  DeviceStatus broken_;
+  collectives::DeviceStatus broken_;
 };
 
 }  // namespace
 #endif  // TANDEM_HAVE_NCCL
 
-DeviceStatus NewNcclAllReduce(int rank, int ranks, const ByteAllGather& all_gather,
-                              std::unique_ptr<DeviceAllReduce>* out) {
+collectives::DeviceStatus NewNcclAllReduce(int rank, int ranks,
+                                           const collectives::ByteAllGather& all_gather,
+                                           std::unique_ptr<collectives::DeviceAllReduce>* out) {
 #ifdef TANDEM_HAVE_NCCL
   auto made = std::make_unique<NcclAllReduce>();
   TANDEM_DEVICE_RETURN(made->Open(rank, ranks, all_gather));
   *out = std::move(made);
-  return DeviceStatus();
+  return collectives::DeviceStatus();
 #else
   (void)rank, (void)ranks, (void)all_gather, (void)out;
   return DeviceStatus(Code::kUnsupported, "built without NCCL");

@@ -10,8 +10,9 @@ namespace tandem {
 
 // One device a rank. UNSUPPORTED if the build had no NCCL, or for an op NCCL lacks (logical and bit
 // ops). Fails where ranks share a device: NCCL refuses that.
-DeviceStatus NewNcclAllReduce(int rank, int ranks, const ByteAllGather& all_gather,
-                              std::unique_ptr<DeviceAllReduce>* out);
+collectives::DeviceStatus NewNcclAllReduce(int rank, int ranks,
+                                           const collectives::ByteAllGather& all_gather,
+                                           std::unique_ptr<collectives::DeviceAllReduce>* out);
 
 }  // namespace tandem
 

@@ -41,9 +41,10 @@ struct PeerPage {
   Rank ranks[kMaxPeers];
 };
 
-DeviceStatus Peer::AllGather(const void* mine, size_t bytes, void* all) {
+collectives::DeviceStatus Peer::AllGather(const void* mine, size_t bytes, void* all) {
   if (bytes > kMaxGather) {
-    return DeviceStatus(DeviceStatus::Code::kInvalidArgument, "gather: too many bytes");
+    return collectives::DeviceStatus(collectives::DeviceStatus::Code::kInvalidArgument,
+                                     "gather: too many bytes");
   }
   const auto deadline = Clock::now() + std::chrono::minutes(1);
   const uint64_t n = ++gathers_;
@@ -54,7 +55,8 @@ DeviceStatus Peer::AllGather(const void* mine, size_t bytes, void* all) {
     PeerPage::Rank& peer = page_->ranks[r];
     while (peer.gathered.load() < n) {
       if ((peer.ended.load() != 0 && peer.gathered.load() < n) || Clock::now() > deadline) {
-        return DeviceStatus(DeviceStatus::Code::kPeer, "gather: a rank is missing", r);
+        return collectives::DeviceStatus(collectives::DeviceStatus::Code::kPeer,
+                                         "gather: a rank is missing", r);
       }
       if (++rounds < 1000) {
         sched_yield();
@@ -64,10 +66,10 @@ DeviceStatus Peer::AllGather(const void* mine, size_t bytes, void* all) {
     }
     std::memcpy(static_cast<char*>(all) + static_cast<size_t>(r) * bytes, peer.word[n % 2], bytes);
   }
-  return DeviceStatus();
+  return collectives::DeviceStatus();
 }
 
-DeviceStatus Peer::Barrier() {
+collectives::DeviceStatus Peer::Barrier() {
   char nothing = 0, all[kMaxPeers];
   return AllGather(&nothing, 1, all);
 }

@@ -24,12 +24,12 @@ class Peer {
   int ranks() const { return ranks_; }
 
   // At most 1 KB a rank. An error if a rank has ended or does not come within a minute.
-  DeviceStatus AllGather(const void* mine, size_t bytes, void* all);
-  ByteAllGather all_gather() {
+  collectives::DeviceStatus AllGather(const void* mine, size_t bytes, void* all);
+  collectives::ByteAllGather all_gather() {
     return
         [this](const void* mine, size_t bytes, void* all) { return AllGather(mine, bytes, all); };
   }
-  DeviceStatus Barrier();
+  collectives::DeviceStatus Barrier();
 
  private:
   const int rank_, ranks_;

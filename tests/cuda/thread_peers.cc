@@ -12,45 +12,46 @@ namespace {
 
 constexpr uint64_t kRemembered = 64;  // segments; more than any staged all-reduce has under way
 
-size_t Index(DataType type) { return static_cast<size_t>(type); }
-size_t Index(ReduceOp op) { return static_cast<size_t>(op); }
+size_t Index(collectives::DataType type) { return static_cast<size_t>(type); }
+size_t Index(collectives::ReduceOp op) { return static_cast<size_t>(op); }
 
 }  // namespace
 
-class ThreadPeers::Rank : public HostSegments {
+class ThreadPeers::Rank : public collectives::HostSegments {
  public:
   Rank(int rank, std::vector<std::unique_ptr<Rank>>& all) : rank_(rank), all_(all) {}
 
-  DeviceStatus Start(size_t, const DeviceReduction& what, void* data, size_t count) override {
+  collectives::DeviceStatus Start(size_t, const collectives::DeviceReduction& what, void* data,
+                                  size_t count) override {
     if (!broken.ok()) return broken;
-    if (what.op == ReduceOp::kPreMulSum) {
-      kReduceBase.scale[Index(what.type)](data, data, count, what.scalar);
+    if (what.op == collectives::ReduceOp::kPreMulSum) {
+      collectives::kReduceBase.scale[Index(what.type)](data, data, count, what.scalar);
     }
     const uint64_t n = started_.load(std::memory_order_relaxed);
     work_[n % kRemembered] = {what, data, count};
     started_.store(n + 1, std::memory_order_release);
-    return DeviceStatus();
+    return collectives::DeviceStatus();
   }
 
-  DeviceStatus Finish(size_t) override {
+  collectives::DeviceStatus Finish(size_t) override {
     const uint64_t n = finished_++;
     for (const auto& peer : all_) TANDEM_DEVICE_RETURN(Await(peer->started_, n));
     Add(n);
     added_.store(n + 1, std::memory_order_release);
     for (const auto& peer : all_) TANDEM_DEVICE_RETURN(Await(peer->added_, n));
-    return DeviceStatus();
+    return collectives::DeviceStatus();
   }
 
-  DeviceStatus broken;
+  collectives::DeviceStatus broken;
 
  private:
   struct Work {
-    DeviceReduction what;
+    collectives::DeviceReduction what;
     void* data = nullptr;
     size_t count = 0;
   };
 
-  DeviceStatus Await(const std::atomic<uint64_t>& counter, uint64_t n) {
+  collectives::DeviceStatus Await(const std::atomic<uint64_t>& counter, uint64_t n) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     for (int round = 0; counter.load(std::memory_order_acquire) <= n; ++round) {
       if (round > 4000) {
@@ -59,10 +60,11 @@ class ThreadPeers::Rank : public HostSegments {
         std::this_thread::yield();
       }
       if (round % 64 == 63 && std::chrono::steady_clock::now() > deadline) {
-        return DeviceStatus(DeviceStatus::Code::kDeadline, "a thread did not come");
+        return collectives::DeviceStatus(collectives::DeviceStatus::Code::kDeadline,
+                                         "a thread did not come");
       }
     }
-    return DeviceStatus();
+    return collectives::DeviceStatus();
   }
 
   // My block of segment n, a piece at a time so that the copies find it in the cache.
@@ -70,23 +72,25 @@ class ThreadPeers::Rank : public HostSegments {
     const Work& mine = work_[n % kRemembered];
     const size_t ranks = all_.size(), rank = static_cast<size_t>(rank_);
     const size_t begin = mine.count * rank / ranks, end = mine.count * (rank + 1) / ranks;
-    const size_t size = SizeOf(mine.what.type), piece = (size_t{64} << 10) / size;
+    const size_t size = collectives::SizeOf(mine.what.type), piece = (size_t{64} << 10) / size;
     for (size_t at = begin; at < end; at += piece)
       AddPiece(n, at * size, std::min(piece, end - at));
   }
 
   void AddPiece(uint64_t n, size_t offset, size_t count) {
-    const DeviceReduction& what = work_[n % kRemembered].what;
+    const collectives::DeviceReduction& what = work_[n % kRemembered].what;
     std::vector<const void*> in;
     for (const auto& peer : all_) in.push_back(peer->At(n, offset));
     void* const sum = At(n, offset);
-    BestReduceKernels().fold[Index(what.op)][Index(what.type)](sum, in.data(), in.size(), count);
-    if (what.op == ReduceOp::kAverage) {
-      BestReduceKernels().scale[Index(what.type)](sum, sum, count,
-                                                  1.0 / static_cast<double>(in.size()));
+    collectives::BestReduceKernels().fold[Index(what.op)][Index(what.type)](sum, in.data(),
+                                                                            in.size(), count);
+    if (what.op == collectives::ReduceOp::kAverage) {
+      collectives::BestReduceKernels().scale[Index(what.type)](
+          sum, sum, count, 1.0 / static_cast<double>(in.size()));
     }
     for (const auto& peer : all_) {
-      if (peer.get() != this) std::memcpy(peer->At(n, offset), sum, count * SizeOf(what.type));
+      if (peer.get() != this)
+        std::memcpy(peer->At(n, offset), sum, count * collectives::SizeOf(what.type));
     }
   }
 
@@ -107,9 +111,9 @@ ThreadPeers::ThreadPeers(int ranks) {
 
 ThreadPeers::~ThreadPeers() = default;
 
-HostSegments& ThreadPeers::Of(int rank) { return *ranks_[static_cast<size_t>(rank)]; }
+collectives::HostSegments& ThreadPeers::Of(int rank) { return *ranks_[static_cast<size_t>(rank)]; }
 
-void ThreadPeers::Break(int rank, const DeviceStatus& status) {
+void ThreadPeers::Break(int rank, const collectives::DeviceStatus& status) {
   ranks_[static_cast<size_t>(rank)]->broken = status;
 }
 

@@ -19,9 +19,9 @@ class ThreadPeers {
  public:
   explicit ThreadPeers(int ranks);
   ~ThreadPeers();
-  HostSegments& Of(int rank);
+  collectives::HostSegments& Of(int rank);
   // From now on every Start of that rank fails with this.
-  void Break(int rank, const DeviceStatus& status);
+  void Break(int rank, const collectives::DeviceStatus& status);
 
  private:
   class Rank;

@@ -6,8 +6,8 @@
 #include "tests/fuzz/rows.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const auto parser = tandem::NewCriteoParser();
+  const auto parser = tandem::data::NewCriteoParser();
   tandem::ReadAllRows({reinterpret_cast<const char*>(data), size}, parser.get(),
-                      tandem::kCriteoNumbers, tandem::kCriteoFields);
+                      tandem::job::kCriteoNumbers, tandem::job::kCriteoFields);
   return 0;
 }

@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   columns.add_categorical(header ? "c" : "2");
   columns.add_categorical(header ? "d" : "1");
   const absl::string_view file(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto parser = tandem::NewDelimitedParser(columns);
+  const auto parser = tandem::data::NewDelimitedParser(columns);
   TANDEM_CHECK(parser.ok());
   tandem::ReadAllRows(file, parser->get(), 1, 2);
   // The same file, standardised.
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   column->set_mean(3);
   column->set_deviation((data[0] & 128) != 0 ? 1e-300 : 0);
   columns.set_scale(tandem::Column::STANDARDISE);
-  const auto scaling = tandem::NewDelimitedParser(columns, &statistics);
+  const auto scaling = tandem::data::NewDelimitedParser(columns, &statistics);
   TANDEM_CHECK(scaling.ok());
   tandem::ReadAllRows(file, scaling->get(), 1, 2);
   return 0;

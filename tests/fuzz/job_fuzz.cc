@@ -13,20 +13,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t line = input.find('\n');
   if (line == std::string::npos) return 0;
   const size_t equals = input.substr(0, line).find('=');
-  tandem::Overrides overrides;
+  tandem::job::Overrides overrides;
   if (equals != std::string::npos) {
     overrides.emplace_back(input.substr(0, equals), input.substr(equals + 1, line - equals - 1));
   }
-  const auto job = tandem::ParseJob(input.substr(line + 1), "fuzz", overrides);
+  const auto job = tandem::job::ParseJob(input.substr(line + 1), "fuzz", overrides);
   if (!job.ok()) {
     TANDEM_CHECK(!job.status().message().empty());
     return 0;
   }
-  const auto plan = tandem::Resolve(*job);
+  const auto plan = tandem::job::Resolve(*job);
   TANDEM_CHECK(plan.ok());
-  const auto again = tandem::ParseJob(tandem::ResolvedText(*plan), "again", {});
+  const auto again = tandem::job::ParseJob(tandem::job::ResolvedText(*plan), "again", {});
   TANDEM_CHECK(again.ok());
-  const auto plan_again = tandem::Resolve(*again);
+  const auto plan_again = tandem::job::Resolve(*again);
   TANDEM_CHECK(plan_again.ok() && plan_again->hash == plan->hash);
   return 0;
 }

@@ -11,17 +11,17 @@ namespace tandem {
 namespace {
 
 void ReadAsRatings(absl::string_view bytes) {
-  LineReader lines("fuzz", MemoryBytes(bytes));
-  std::vector<Interaction> rows;
-  if (const absl::Status status = ReadRatings(&lines, &rows); !status.ok()) {
+  data::LineReader lines("fuzz", data::MemoryBytes(bytes));
+  std::vector<data::Interaction> rows;
+  if (const absl::Status status = data::ReadRatings(&lines, &rows); !status.ok()) {
     return CheckError(status);
   }
   TANDEM_CHECK(!rows.empty());
   // A user who has nearly all of very many items would make drawing slow, not wrong.
-  for (const Interaction& row : rows) {
+  for (const data::Interaction& row : rows) {
     if (row.item > 1000) return;
   }
-  auto epochs = NcfEpochs::Create(std::move(rows), 2, 1);
+  auto epochs = data::NcfEpochs::Create(std::move(rows), 2, 1);
   if (!epochs.ok()) return;
   epochs->StartEpoch(0);
   int64_t positives = 0;
@@ -34,9 +34,9 @@ void ReadAsRatings(absl::string_view bytes) {
 }
 
 void ReadAsCandidates(absl::string_view bytes) {
-  LineReader lines("fuzz", MemoryBytes(bytes));
-  RankingGroups groups;
-  if (const absl::Status status = ReadRankingGroups(&lines, &groups); !status.ok()) {
+  data::LineReader lines("fuzz", data::MemoryBytes(bytes));
+  data::RankingGroups groups;
+  if (const absl::Status status = data::ReadRankingGroups(&lines, &groups); !status.ok()) {
     return CheckError(status);
   }
   TANDEM_CHECK(groups.offsets.size() == groups.size() + 1);

@@ -20,7 +20,7 @@ inline void CheckError(const absl::Status& status) {
   TANDEM_CHECK(status.message().find('\n') == absl::string_view::npos);
 }
 
-inline void CheckRow(const Row& row, int numeric, int fields) {
+inline void CheckRow(const data::Row& row, int numeric, int fields) {
   TANDEM_CHECK(row.label == 0 || row.label == 1);
   TANDEM_CHECK(row.numbers.size() == static_cast<size_t>(numeric));
   for (const float x : row.numbers) TANDEM_CHECK(std::isfinite(x));
@@ -30,14 +30,14 @@ inline void CheckRow(const Row& row, int numeric, int fields) {
 }
 
 // Reads all rows of `bytes` and builds a batch of them. fields == 0: a bag of any size (libsvm).
-inline void ReadAllRows(absl::string_view bytes, RowParser* parser, int numeric, int fields) {
-  RowFile file(std::make_unique<LineReader>("fuzz", MemoryBytes(bytes)), parser);
-  TableLayout layout;
+inline void ReadAllRows(absl::string_view bytes, data::RowParser* parser, int numeric, int fields) {
+  data::RowFile file(std::make_unique<data::LineReader>("fuzz", data::MemoryBytes(bytes)), parser);
+  data::TableLayout layout;
   for (int f = 0; f < (fields > 0 ? fields : 1); ++f) layout.fields.push_back(f);
-  BatchBuilder builder(numeric, {layout}, fields == 0);
-  Batch batch;
+  data::BatchBuilder builder(numeric, {layout}, fields == 0);
+  data::Batch batch;
   builder.Start(&batch);
-  Row row;
+  data::Row row;
   for (absl::string_view line;;) {
     const absl::StatusOr<bool> more = file.Next(&line);
     if (!more.ok()) return CheckError(more.status());

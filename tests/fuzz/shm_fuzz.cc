@@ -31,7 +31,7 @@
 namespace tandem {
 namespace {
 
-constexpr size_t kRingBytes = 4 * kPageBytes;
+constexpr size_t kRingBytes = 4 * transport::kPageBytes;
 constexpr size_t kMostFrames = 256;
 
 class Script {
@@ -64,33 +64,36 @@ class Script {
 OwnedFd NewMemory(uint8_t kind) {
   switch (kind % 6) {
     case 0:
-      return ShmRing::Create(kRingBytes).value();
+      return transport::ShmRing::Create(kRingBytes).value();
     case 1:
-      return CreateSharedMemory(kPageBytes).value();
+      return transport::CreateSharedMemory(transport::kPageBytes).value();
     case 2: {
       OwnedFd open(memfd_create("open", MFD_CLOEXEC));  // not sealed
-      TANDEM_CHECK(ftruncate(open.get(), 2 * kPageBytes) == 0);
+      TANDEM_CHECK(ftruncate(open.get(), 2 * transport::kPageBytes) == 0);
       return open;
     }
     case 3:
       return OwnedFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
     case 4:
-      return CreateSharedMemory(ShmArena::kLargestKept + kPageBytes).value();  // one that passes
+      return transport::CreateSharedMemory(transport::ShmArena::kLargestKept +
+                                           transport::kPageBytes)
+          .value();  // one that passes
     default:
-      return CreateSharedMemory(3 * kPageBytes).value();
+      return transport::CreateSharedMemory(3 * transport::kPageBytes).value();
   }
 }
 
 // The peer.
 class Attacker {
  public:
-  explicit Attacker(UnixLink socket) : socket_(std::move(socket)) {}
+  explicit Attacker(transport::UnixLink socket) : socket_(std::move(socket)) {}
 
   // Its own ring, to be written at will; the endpoint's, once it has come.
   void Greet(uint8_t kind, bool right) {
     const OwnedFd fd = NewMemory(kind);
     if (kind % 6 == 0 && !ring_.data()) {
-      auto mapped = MapSharedMemory(fd.get(), kPageBytes + kRingBytes, /*writable=*/true);
+      auto mapped = transport::MapSharedMemory(fd.get(), transport::kPageBytes + kRingBytes,
+                                               /*writable=*/true);
       if (mapped.ok()) ring_ = *std::move(mapped);
     }
     const int fds[] = {fd.get()};
@@ -109,7 +112,8 @@ class Attacker {
   }
   void WriteToRing(absl::Span<const uint8_t> bytes) {
     if (!ring_.data()) return;
-    for (const uint8_t byte : bytes) ring_.data()[kPageBytes + tail_++ % kRingBytes] = byte;
+    for (const uint8_t byte : bytes)
+      ring_.data()[transport::kPageBytes + tail_++ % kRingBytes] = byte;
   }
   void Publish(uint64_t tail) {
     tail_ = tail;
@@ -123,22 +127,24 @@ class Attacker {
     if (!theirs_.data()) TakeTheirRing();
     if (theirs_.data()) Word(theirs_, word).store(value);
   }
-  void Close() { socket_ = UnixLink(); }
+  void Close() { socket_ = transport::UnixLink(); }
 
  private:
-  static std::atomic<uint64_t>& Word(const Mapping& mapping, size_t word) {
-    return reinterpret_cast<std::atomic<uint64_t>*>(mapping.data())[word % (kPageBytes / 8)];
+  static std::atomic<uint64_t>& Word(const transport::Mapping& mapping, size_t word) {
+    return reinterpret_cast<std::atomic<uint64_t>*>(
+        mapping.data())[word % (transport::kPageBytes / 8)];
   }
   void TakeTheirRing() {
     if (socket_.fd() < 0) return;
     auto hello = socket_.Receive();
     if (!hello.ok() || hello->fds.empty()) return;
-    auto mapped = MapSharedMemory(hello->fds[0].get(), kPageBytes, /*writable=*/true);
+    auto mapped =
+        transport::MapSharedMemory(hello->fds[0].get(), transport::kPageBytes, /*writable=*/true);
     if (mapped.ok()) theirs_ = *std::move(mapped);
   }
 
-  UnixLink socket_;
-  Mapping ring_, theirs_;
+  transport::UnixLink socket_;
+  transport::Mapping ring_, theirs_;
   uint64_t tail_ = 0;
 };
 
@@ -176,7 +182,7 @@ void Touch(const Frame& frame) {
   TANDEM_CHECK(frame.parts >= 0 && frame.parts <= kMaxFrameParts);
   uint64_t sum = 0;
   for (const Buffer& part : frame.part) {
-    const size_t step = part.size() > 64 * kPageBytes ? part.size() / 64 : 512;
+    const size_t step = part.size() > 64 * transport::kPageBytes ? part.size() / 64 : 512;
     for (size_t i = 0; i < part.size(); i += step) sum += part.data()[i];
     if (part.size() > 0) sum += part.data()[part.size() - 1];
   }
@@ -187,7 +193,8 @@ void Touch(const Frame& frame) {
 
 class Endpoint {
  public:
-  explicit Endpoint(UnixLink socket) : link_(*ShmChannel::New(std::move(socket), shared_, 8)) {}
+  explicit Endpoint(transport::UnixLink socket)
+      : link_(*transport::ShmChannel::New(std::move(socket), shared_, 8)) {}
 
   void ReadSocket() { Note(link_->ReadSocket()); }
   void Receive() {
@@ -229,11 +236,11 @@ class Endpoint {
   void Note(const absl::Status& status) { usable_ = usable_ && status.ok(); }
 
   HeapBufferSource heap_;
-  ShmArena arena_;
-  ShmStats stats_;
-  const ReceivedSpansOwner spans_ = NewReceivedSpans();
-  const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
-  std::unique_ptr<ShmChannel> link_;
+  transport::ShmArena arena_;
+  transport::ShmStats stats_;
+  const transport::ReceivedSpansOwner spans_ = transport::NewReceivedSpans();
+  const transport::ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
+  std::unique_ptr<transport::ShmChannel> link_;
   std::vector<Frame> frames_;  // may outlive the link
   bool usable_ = true;
 };
@@ -288,7 +295,7 @@ void Step(Script* script, Attacker* peer, Endpoint* endpoint) {
 }  // namespace tandem
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  auto ends = tandem::UnixLink::Pair();
+  auto ends = tandem::transport::UnixLink::Pair();
   TANDEM_CHECK_OK(ends.status());
   tandem::Script script(data, size);
   tandem::Attacker peer(std::move(ends->first));

@@ -41,8 +41,8 @@ const char* Name(Fault fault) {
 struct Scenario {
   Fault fault = Fault::kKill;
   int victim = 0;
-  Algorithm algorithm = Algorithm::kRing;
-  LinkChoice links = LinkChoice::kAuto;
+  collectives::Algorithm algorithm = collectives::Algorithm::kRing;
+  collectives::LinkChoice links = collectives::LinkChoice::kAuto;
   int operations = 0;  // before the one in which it happens
   int looks = 0;       // at that one, by the victim, before it happens
 };
@@ -50,9 +50,9 @@ struct Scenario {
 // ---- What a rank's process does -----------------------------------------------
 
 struct Member {
-  std::unique_ptr<CoordinatorClient> client;
-  absl::StatusOr<LinkPorts> ports = absl::UnknownError("not open");
-  std::unique_ptr<Group> group;
+  std::unique_ptr<collectives::CoordinatorClient> client;
+  absl::StatusOr<collectives::LinkPorts> ports = absl::UnknownError("not open");
+  std::unique_ptr<collectives::Group> group;
 
   // An end in order: what was written to links over ZeroMQ leaves before their endpoint does, and
   // only then comes the goodbye.
@@ -64,26 +64,28 @@ struct Member {
 };
 
 absl::Status MakeGroup(const Scenario& scenario, Member* member) {
-  const GroupMembership membership = member->client->membership();
-  ConnectOptions connect;
+  const collectives::GroupMembership membership = member->client->membership();
+  collectives::ConnectOptions connect;
   connect.links = scenario.links;
   connect.watch = member->client.get();
-  auto links = ConnectLinks(membership, *member->ports, connect, MonotonicNow() + kLimit);
+  auto links =
+      collectives::ConnectLinks(membership, *member->ports, connect, MonotonicNow() + kLimit);
   if (!links.ok()) return links.status();
-  GroupOptions options;
+  collectives::GroupOptions options;
   options.watch = member->client.get();
   options.deadline = kLimit;
-  member->group = std::make_unique<Group>(membership.rank, *std::move(links), options);
+  member->group = std::make_unique<collectives::Group>(membership.rank, *std::move(links), options);
   return absl::OkStatus();
 }
 
 // Rank r contributes r + 1 everywhere.
-absl::StatusOr<Work> Sum(const Scenario& scenario, int was_rank, Group& group,
-                         std::vector<float>* x) {
+absl::StatusOr<collectives::Work> Sum(const Scenario& scenario, int was_rank,
+                                      collectives::Group& group, std::vector<float>* x) {
   x->assign(kCount, static_cast<float>(was_rank + 1));
-  CallOptions call;
-  call.choice = AlgorithmChoice{scenario.algorithm, 64 << 10};
-  return group.AllReduce(x->data(), x->data(), kCount, DataType::kF32, ReduceOp::kSum, call);
+  collectives::CallOptions call;
+  call.choice = collectives::AlgorithmChoice{scenario.algorithm, 64 << 10};
+  return group.AllReduce(x->data(), x->data(), kCount, collectives::DataType::kF32,
+                         collectives::ReduceOp::kSum, call);
 }
 
 [[noreturn]] void BeTheVictim(const Scenario& scenario, Member* member, std::vector<float>* x) {
@@ -123,14 +125,14 @@ std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::ve
   ssize_t got = read(commands, address, sizeof address - 1);
   if (got <= 0) _exit(3);
   Member member;
-  member.ports = LinkPorts::Open("127.0.0.1", scenario.links);
+  member.ports = collectives::LinkPorts::Open("127.0.0.1", scenario.links);
   if (!member.ports.ok()) _exit(3);
-  JoinOptions join;
+  collectives::JoinOptions join;
   join.coordinator = std::string(address, static_cast<size_t>(got));
   join.rank = rank;
   join.ranks = kRanks;
   join.member = member.ports->member();
-  auto client = CoordinatorClient::Join(join, MonotonicNow() + kLimit);
+  auto client = collectives::CoordinatorClient::Join(join, MonotonicNow() + kLimit);
   // From the meeting on, whatever fails must name the victim.
   absl::Status failure = client.status();
   std::vector<float> x;
@@ -144,7 +146,7 @@ std::string GoOn(const Scenario& scenario, int was_rank, Member* member, std::ve
   if (failure.ok() && rank == scenario.victim) BeTheVictim(scenario, &member, &x);
   if (failure.ok()) failure = LoseTheVictim(scenario, rank, &member, &x);
   std::string text = failure.ToString();
-  if (const auto lost = LostPeer(failure); lost.has_value()) {
+  if (const auto lost = collectives::LostPeer(failure); lost.has_value()) {
     text = absl::StrCat("LOST ", *lost, ": ", failure.message(), "\n",
                         GoOn(scenario, rank, &member, &x));
   }
@@ -187,14 +189,14 @@ std::string ReadAll(int fd) {
 
 void Play(const Scenario& scenario) {
   SCOPED_TRACE(absl::StrCat(Name(scenario.fault), " of rank ", scenario.victim, " in ",
-                            AlgorithmName(scenario.algorithm), ", operation ", scenario.operations,
-                            ", after ", scenario.looks, " looks", " over ",
-                            NameOf(scenario.links)));
+                            collectives::AlgorithmName(scenario.algorithm), ", operation ",
+                            scenario.operations, ", after ", scenario.looks, " looks", " over ",
+                            collectives::NameOf(scenario.links)));
   std::array<Child, kRanks> children;
   for (int r = 0; r < kRanks; ++r) children[r] = Fork(scenario, r);
-  CoordinatorOptions options;
+  collectives::CoordinatorOptions options;
   options.beat = kBeat;
-  const auto coordinator = Coordinator::Start(options);
+  const auto coordinator = collectives::Coordinator::Start(options);
   ASSERT_TRUE(coordinator.ok()) << coordinator.status();
   const std::string& address = (*coordinator)->address();
   for (const Child& child : children) {
@@ -220,14 +222,16 @@ void Play(const Scenario& scenario) {
 class AnyRank : public ::testing::TestWithParam<Fault> {
  protected:
   // Scenarios of one fault over these links in turns.
-  void PlayAll(const std::vector<LinkChoice>& links, int scenarios, uint64_t seed);
+  void PlayAll(const std::vector<collectives::LinkChoice>& links, int scenarios, uint64_t seed);
 };
 
 // Three survivors a scenario; twelve scenarios a fault make 108 over the three faults.
-void AnyRank::PlayAll(const std::vector<LinkChoice>& links, int scenarios, uint64_t seed) {
+void AnyRank::PlayAll(const std::vector<collectives::LinkChoice>& links, int scenarios,
+                      uint64_t seed) {
   Random random(static_cast<uint64_t>(GetParam()) + seed);
-  const Algorithm algorithms[] = {Algorithm::kRing, Algorithm::kDirect,
-                                  Algorithm::kRecursiveDoubling};
+  const collectives::Algorithm algorithms[] = {collectives::Algorithm::kRing,
+                                               collectives::Algorithm::kDirect,
+                                               collectives::Algorithm::kRecursiveDoubling};
   for (int i = 0; i < scenarios; ++i) {
     Scenario scenario;
     scenario.fault = GetParam();
@@ -242,16 +246,17 @@ void AnyRank::PlayAll(const std::vector<LinkChoice>& links, int scenarios, uint6
 }
 
 TEST_P(AnyRank, IsNamedByAllSurvivorsWhoGoOnWithoutIt) {
-  PlayAll({LinkChoice::kAuto, LinkChoice::kTcp}, 12, 1);
+  PlayAll({collectives::LinkChoice::kAuto, collectives::LinkChoice::kTcp}, 12, 1);
 }
 
-TEST_P(AnyRank, IsNamedOverZeroMq) { PlayAll({LinkChoice::kZmq}, 8, 11); }
+TEST_P(AnyRank, IsNamedOverZeroMq) { PlayAll({collectives::LinkChoice::kZmq}, 8, 11); }
 
 TEST_P(AnyRank, IsNamedOverRdma) {
-  if (const std::string missing = MissingInChildren(LinkChoice::kRdma); !missing.empty()) {
+  if (const std::string missing = MissingInChildren(collectives::LinkChoice::kRdma);
+      !missing.empty()) {
     GTEST_SKIP() << missing;
   }
-  PlayAll({LinkChoice::kRdma}, 4, 21);
+  PlayAll({collectives::LinkChoice::kRdma}, 4, 21);
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, AnyRank,

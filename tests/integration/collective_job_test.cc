@@ -86,7 +86,7 @@ TEST(CollectiveJobTest, SaysByWhichLinksTheWorkersAreJoined) {
 }
 
 TEST(CollectiveJobTest, RdmaThatIsWantedAndIsNotThereEndsTheJob) {
-  if (RdmaContext::New().ok()) GTEST_SKIP() << "there is a device";
+  if (rdma::RdmaContext::New().ok()) GTEST_SKIP() << "there is a device";
   const SmallJob job(600, 100);
   const RunResult run = RunJob(job.Arguments("rdma", {"dense.link=RDMA"}));
   EXPECT_EQ(run.exit_code, 1);

@@ -193,7 +193,7 @@ TEST_F(DoctorTest, LittleLockedMemory) {
 }
 
 TEST_F(DoctorTest, APortThatIsTaken) {
-  auto taken = DoctorListener::Bind("127.0.0.1:0");
+  auto taken = doctor::DoctorListener::Bind("127.0.0.1:0");
   ASSERT_TRUE(taken.ok());
   const Examined examined =
       Doctor({job_, "--bind", absl::StrCat("tcp://127.0.0.1:", taken->port())});
@@ -213,7 +213,7 @@ TEST_F(DoctorTest, AMissingDataFile) {
 TEST_F(DoctorTest, APeerThatRefuses) {
   std::string address;
   {
-    auto gone = DoctorListener::Bind("127.0.0.1:0");
+    auto gone = doctor::DoctorListener::Bind("127.0.0.1:0");
     ASSERT_TRUE(gone.ok());
     address = absl::StrCat("127.0.0.1:", gone->port());
   }
@@ -222,7 +222,7 @@ TEST_F(DoctorTest, APeerThatRefuses) {
 
 // Its system takes the connection, nobody says a word.
 TEST_F(DoctorTest, APeerThatDoesNotAnswer) {
-  auto silent = DoctorListener::Bind("127.0.0.1:0");
+  auto silent = doctor::DoctorListener::Bind("127.0.0.1:0");
   ASSERT_TRUE(silent.ok());
   ExpectProblem(Doctor({job_, "--peer", absl::StrCat("127.0.0.1:", silent->port())}), "reach",
                 "says nothing");

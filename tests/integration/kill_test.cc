@@ -104,7 +104,7 @@ class KillRoleTest : public KillTest, public ::testing::WithParamInterface<Victi
  protected:
   void SetUp() override {
     if (GetParam().transport != "RDMA") return;
-    const auto context = RdmaContext::New();
+    const auto context = rdma::RdmaContext::New();
     if (!context.ok()) GTEST_SKIP() << context.status().message();
   }
 };

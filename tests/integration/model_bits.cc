@@ -11,7 +11,7 @@
 namespace tandem {
 namespace {
 
-absl::Status AddImage(const RangeImage& image, ModelBits* model) {
+absl::Status AddImage(const server::RangeImage& image, ModelBits* model) {
   const size_t dim = static_cast<size_t>(image.dim);
   const size_t slots = static_cast<size_t>(image.slots_per_row);
   auto& table = (*model)[image.table];
@@ -42,10 +42,10 @@ std::string RowDifference(const std::vector<float>& a, const std::vector<float>&
 }  // namespace
 
 absl::StatusOr<ModelBits> ReadSavedModel(const std::string& save) {
-  TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(save));
+  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
   ModelBits model;
-  for (const SavedFile& file : saved.manifest().files) {
-    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, saved.Read(file));
+  for (const server::SavedFile& file : saved.manifest().files) {
+    TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.Read(file));
     TANDEM_RETURN_IF_ERROR(AddImage(image, &model));
   }
   return model;

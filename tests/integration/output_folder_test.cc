@@ -143,10 +143,10 @@ TEST_F(OutputFolderTest, WhoNamesNoFolderGetsANewOne) {
 }
 
 TEST(OutputFolderNamesTest, Inside) {
-  EXPECT_TRUE(IsInside("/a/b/model", "/a/b"));
-  EXPECT_TRUE(IsInside("/a/b/../b/model", "/a/b"));
-  EXPECT_FALSE(IsInside("/a/bc/model", "/a/b"));
-  EXPECT_FALSE(IsInside("/a", "/a/b"));
+  EXPECT_TRUE(cli::IsInside("/a/b/model", "/a/b"));
+  EXPECT_TRUE(cli::IsInside("/a/b/../b/model", "/a/b"));
+  EXPECT_FALSE(cli::IsInside("/a/bc/model", "/a/b"));
+  EXPECT_FALSE(cli::IsInside("/a", "/a/b"));
 }
 
 }  // namespace

@@ -82,9 +82,10 @@ TEST(OutsideTest, AProgramReadsRowsOfARunningJob) {
   last.resize(kDim);  // without the optimizer's slots
   EXPECT_EQ(seen.last, last);
   EXPECT_NE(seen.first, last) << "it was trained meanwhile";
-  const JobPlan plan = job.Plan({});
+  const job::JobPlan plan = job.Plan({});
   std::vector<float> untouched(kDim);
-  InitRow(plan.tables[1].initializer, plan.tables[1].seed, unknown, absl::MakeSpan(untouched));
+  optim::InitRow(plan.tables[1].initializer, plan.tables[1].seed, unknown,
+                 absl::MakeSpan(untouched));
   EXPECT_EQ(Parse(of_unknown->Output()).last, untouched);
   EXPECT_EQ(model->at("rest").count(unknown), 0u) << "a read has created a row";
 }

@@ -33,14 +33,14 @@ struct Fold {
 
   void Add(uint64_t key, absl::Span<const float> gradient) {
     const auto [it, first] = sums.try_emplace(key, gradient.begin(), gradient.end());
-    if (!first) FoldAdd(it->second.data(), gradient.data(), gradient.size());
+    if (!first) optim::FoldAdd(it->second.data(), gradient.data(), gradient.size());
   }
 };
 
 // One table: rows of weights followed by slots, and the queue of a fixed delay.
 class PlainTable {
  public:
-  PlainTable(int dim, std::unique_ptr<RowOptimizer> optimizer, int64_t delay)
+  PlainTable(int dim, std::unique_ptr<optim::RowOptimizer> optimizer, int64_t delay)
       : dim_(dim), optimizer_(std::move(optimizer)), delay_(delay) {}
 
   int dim() const { return dim_; }
@@ -75,7 +75,7 @@ class PlainTable {
     const Fold fold = std::move(queue_.front());
     queue_.pop_front();
     if (fold.samples == 0) return;
-    const float factor = FoldFactor(static_cast<double>(fold.samples));
+    const float factor = optim::FoldFactor(static_cast<double>(fold.samples));
     for (const auto& [key, gradient] : fold.sums) {
       float* const row = rows_.at(key).data();
       float* const slots = row + dim_;
@@ -84,7 +84,7 @@ class PlainTable {
   }
 
   const int dim_;
-  const std::unique_ptr<RowOptimizer> optimizer_;
+  const std::unique_ptr<optim::RowOptimizer> optimizer_;
   const int64_t delay_;
   std::unordered_map<uint64_t, std::vector<float>> rows_;
   std::deque<Fold> queue_;
@@ -94,7 +94,7 @@ class PlainTable {
 // sends, or values rounded to 16 bits. Codecs: TOP_K and SIGN.
 class PlainSum {
  public:
-  explicit PlainSum(const JobPlan& plan) : dense_(plan.job.dense()) {
+  explicit PlainSum(const job::JobPlan& plan) : dense_(plan.job.dense()) {
     kept_.resize(static_cast<size_t>(plan.workers()));
     const auto most = static_cast<double>(plan.workers() * plan.job.train().batch());
     to_wire_ = std::exp2(-std::round(static_cast<float>(std::log2(most))));
@@ -115,7 +115,7 @@ class PlainSum {
       if (sum.empty()) {
         sum = gradient;
       } else if (!gradient.empty()) {
-        FoldAdd(sum.data(), gradient.data(), count);
+        optim::FoldAdd(sum.data(), gradient.data(), count);
       }
     }
     Round(&sum);
@@ -162,10 +162,11 @@ class PlainSum {
 
   void Round(std::vector<float>* values) const {
     if (dense_.wire() == Dense::F32 || dense_.wire() == Dense::WIRE_UNSPECIFIED) return;
-    const DataType type = dense_.wire() == Dense::F16 ? DataType::kF16 : DataType::kBF16;
+    const collectives::DataType type =
+        dense_.wire() == Dense::F16 ? collectives::DataType::kF16 : collectives::DataType::kBF16;
     std::vector<uint16_t> narrow(values->size());
-    Narrow(type, *values, to_wire_, narrow.data());
-    Widen(type, narrow.data(), 1 / to_wire_, absl::MakeSpan(*values));
+    collectives::Narrow(type, *values, to_wire_, narrow.data());
+    collectives::Widen(type, narrow.data(), 1 / to_wire_, absl::MakeSpan(*values));
   }
 
   const Dense& dense_;
@@ -175,7 +176,7 @@ class PlainSum {
 
 class PlainLoop {
  public:
-  explicit PlainLoop(const JobPlan& plan) : plan_(plan), sum_(plan) {}
+  explicit PlainLoop(const job::JobPlan& plan) : plan_(plan), sum_(plan) {}
 
   absl::StatusOr<PlainLoopResult> Run(const ModelBits& start) {
     TANDEM_RETURN_IF_ERROR(Open());
@@ -206,20 +207,21 @@ class PlainLoop {
   }
 
   absl::Status Open() {
-    ModelInputs inputs;
-    TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan_));
+    models::ModelInputs inputs;
+    TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));
     inputs.numeric = shape.numeric;
     for (size_t t = 0; t < shape.table_fields.size(); ++t) {
-      const TablePlan& table = plan_.tables[t];
+      const job::TablePlan& table = plan_.tables[t];
       if (table.dense) continue;  // comes last, below
       inputs.tables.push_back(
           {table.name, static_cast<int>(shape.table_fields[t].size()), table.dim});
-      TANDEM_ASSIGN_OR_RETURN(auto optimizer, NewRowOptimizer(table.optimizer));
+      TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(table.optimizer));
       tables_.emplace_back(table.dim, std::move(optimizer), Delay(table.group));
     }
-    TANDEM_ASSIGN_OR_RETURN(model_, NewDenseModel(plan_.job.model(), inputs, /*threads=*/1));
+    TANDEM_ASSIGN_OR_RETURN(model_,
+                            models::NewDenseModel(plan_.job.model(), inputs, /*threads=*/1));
     for (int rank = 0; rank < plan_.workers(); ++rank) {
-      TANDEM_ASSIGN_OR_RETURN(auto source, NewTrainSource(plan_, rank));
+      TANDEM_ASSIGN_OR_RETURN(auto source, data::NewTrainSource(plan_, rank));
       sources_.push_back(std::move(source));
     }
     return OpenDense();
@@ -227,15 +229,15 @@ class PlainLoop {
 
   // The last table: blocks of the dense parameters, the last one padded with zeros.
   absl::Status OpenDense() {
-    TANDEM_ASSIGN_OR_RETURN(auto optimizer, NewRowOptimizer(plan_.job.dense().optimizer()));
+    TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(plan_.job.dense().optimizer()));
     const int64_t delay = plan_.dense_table < 0
                               ? 0
                               : Delay(plan_.tables[static_cast<size_t>(plan_.dense_table)].group);
-    tables_.emplace_back(kDenseBlockFloats, std::move(optimizer), delay);
-    blocks_ = static_cast<uint64_t>((model_->parameter_count() + kDenseBlockFloats - 1) /
-                                    kDenseBlockFloats);
-    first_values_.resize(blocks_ * kDenseBlockFloats);
-    InitParameters(model_->parameters(), plan_.job.seed(), absl::MakeSpan(first_values_));
+    tables_.emplace_back(job::kDenseBlockFloats, std::move(optimizer), delay);
+    blocks_ = static_cast<uint64_t>((model_->parameter_count() + job::kDenseBlockFloats - 1) /
+                                    job::kDenseBlockFloats);
+    first_values_.resize(blocks_ * job::kDenseBlockFloats);
+    models::InitParameters(model_->parameters(), plan_.job.seed(), absl::MakeSpan(first_values_));
     return absl::OkStatus();
   }
 
@@ -247,7 +249,7 @@ class PlainLoop {
     int64_t samples = 0;
     int without_data = 0;
     for (size_t rank = 0; rank < sources_.size(); ++rank) {
-      Batch batch;
+      data::Batch batch;
       if (has_data_[rank]) TANDEM_RETURN_IF_ERROR(sources_[rank]->Next(&batch));
       has_data_[rank] = batch.samples > 0;
       without_data += batch.samples == 0 ? 1 : 0;
@@ -268,8 +270,8 @@ class PlainLoop {
   std::vector<float> DenseParametersNow() {
     std::vector<float> parameters;
     for (uint64_t block = 0; block < blocks_; ++block) {
-      const auto first =
-          absl::MakeConstSpan(first_values_).subspan(block * kDenseBlockFloats, kDenseBlockFloats);
+      const auto first = absl::MakeConstSpan(first_values_)
+                             .subspan(block * job::kDenseBlockFloats, job::kDenseBlockFloats);
       const auto values = tables_.back().Read(block, [&](absl::Span<float> row) {
         std::copy(first.begin(), first.end(), row.begin());
       });
@@ -280,30 +282,30 @@ class PlainLoop {
   }
 
   // The rows of all keys of a table's part of a batch.
-  std::vector<float> ReadRows(const SparseInput& input) {
-    const TablePlan& plan = plan_.tables[input.table];
+  std::vector<float> ReadRows(const data::SparseInput& input) {
+    const job::TablePlan& plan = plan_.tables[input.table];
     std::vector<float> rows;
     for (const uint64_t key : input.keys) {
       const auto row = tables_[input.table].Read(key, [&](absl::Span<float> weights) {
-        InitRow(plan.initializer, plan.seed, key, weights);
+        optim::InitRow(plan.initializer, plan.seed, key, weights);
       });
       rows.insert(rows.end(), row.begin(), row.end());
     }
     return rows;
   }
 
-  absl::Status AddGradients(const Batch& batch, const std::vector<float>& parameters,
+  absl::Status AddGradients(const data::Batch& batch, const std::vector<float>& parameters,
                             std::vector<Fold>* folds, std::vector<float>* dense) {
     std::vector<std::vector<float>> cells, cell_gradients;
-    for (const SparseInput& input : batch.sparse) {
+    for (const data::SparseInput& input : batch.sparse) {
       const int dim = tables_[input.table].dim();
       cells.emplace_back(static_cast<size_t>(batch.samples * input.fields * dim));
       cell_gradients.emplace_back(cells.back().size());
       const std::vector<float> rows = ReadRows(input);
-      PoolRows(input, dim, RowsIn(rows.data(), input.keys.size(), static_cast<size_t>(dim)),
-               absl::MakeSpan(cells.back()));
+      data::PoolRows(input, dim, RowsIn(rows.data(), input.keys.size(), static_cast<size_t>(dim)),
+                     absl::MakeSpan(cells.back()));
     }
-    const std::vector<PooledRows> pooled(cells.begin(), cells.end());
+    const std::vector<models::PooledRows> pooled(cells.begin(), cells.end());
     std::vector<absl::Span<float>> pooled_gradients;
     for (auto& gradients : cell_gradients) pooled_gradients.push_back(absl::MakeSpan(gradients));
     std::vector<float> logits(static_cast<size_t>(batch.samples));
@@ -319,25 +321,26 @@ class PlainLoop {
   }
 
   void AddDense(std::vector<float> sum, Fold* fold) {
-    sum.resize(blocks_ * kDenseBlockFloats);
+    sum.resize(blocks_ * job::kDenseBlockFloats);
     for (uint64_t block = 0; block < blocks_; ++block) {
-      fold->Add(block,
-                absl::MakeConstSpan(sum).subspan(block * kDenseBlockFloats, kDenseBlockFloats));
+      fold->Add(block, absl::MakeConstSpan(sum).subspan(block * job::kDenseBlockFloats,
+                                                        job::kDenseBlockFloats));
     }
   }
 
-  void AddTable(const SparseInput& input, const std::vector<float>& cell_gradients, Fold* fold) {
+  void AddTable(const data::SparseInput& input, const std::vector<float>& cell_gradients,
+                Fold* fold) {
     const size_t dim = static_cast<size_t>(tables_[input.table].dim());
     std::vector<float> gradients(input.keys.size() * dim);
-    MergeGradients(input, static_cast<int>(dim), cell_gradients,
-                   RowsIn(gradients.data(), input.keys.size(), dim));
+    data::MergeGradients(input, static_cast<int>(dim), cell_gradients,
+                         RowsIn(gradients.data(), input.keys.size(), dim));
     for (size_t k = 0; k < input.keys.size(); ++k) {
       fold->Add(input.keys[k], absl::MakeConstSpan(gradients).subspan(k * dim, dim));
     }
   }
 
   std::string NameOf(size_t table) const {
-    return table + 1 == tables_.size() ? kDenseTableName : plan_.tables[table].name;
+    return table + 1 == tables_.size() ? job::kDenseTableName : plan_.tables[table].name;
   }
   void Import(const ModelBits& start) {
     for (size_t t = 0; t < tables_.size(); ++t) {
@@ -350,20 +353,20 @@ class PlainLoop {
     }
   }
 
-  const JobPlan& plan_;
+  const job::JobPlan& plan_;
   std::deque<PlainTable> tables_;  // those of the plan, then the dense blocks
   uint64_t blocks_ = 0;
   std::vector<float> first_values_;  // of the dense parameters
-  std::unique_ptr<DenseModel> model_;
-  std::vector<std::unique_ptr<BatchSource>> sources_;  // by rank
-  std::vector<bool> has_data_;                         // in this epoch
+  std::unique_ptr<models::DenseModel> model_;
+  std::vector<std::unique_ptr<data::BatchSource>> sources_;  // by rank
+  std::vector<bool> has_data_;                               // in this epoch
   PlainSum sum_;
   PlainLoopResult result_;
 };
 
 }  // namespace
 
-absl::StatusOr<PlainLoopResult> RunPlainLoop(const JobPlan& plan, const ModelBits& start) {
+absl::StatusOr<PlainLoopResult> RunPlainLoop(const job::JobPlan& plan, const ModelBits& start) {
   return PlainLoop(plan).Run(start);
 }
 

@@ -20,7 +20,7 @@ namespace tandem {
 namespace {
 
 using Settings = std::vector<std::string>;
-using Records = std::vector<UpdateRecord>;
+using Records = std::vector<server::UpdateRecord>;
 
 constexpr int kWorkers = 4;
 constexpr int kBatch = 64;
@@ -72,7 +72,7 @@ class StalenessTest : public ::testing::Test {
     arguments.save = false;
     out->run = RunJob(arguments);
     ASSERT_TRUE(out->run.ok()) << out->run.DebugString();
-    const JobPlan plan = job_->Plan(set);
+    const job::JobPlan plan = job_->Plan(set);
     for (const auto& entry : std::filesystem::directory_iterator(arguments.out)) {
       if (entry.path().extension() == ".updates") Read(entry.path().string(), plan, out);
     }
@@ -83,12 +83,12 @@ class StalenessTest : public ::testing::Test {
     }
   }
 
-  static void Read(const std::string& path, const JobPlan& plan, Recorded* out) {
+  static void Read(const std::string& path, const job::JobPlan& plan, Recorded* out) {
     const std::string bytes = ReadTextFile(path);
-    ASSERT_EQ(bytes.size() % sizeof(UpdateRecord), 0u) << path;
-    Records records(bytes.size() / sizeof(UpdateRecord));
+    ASSERT_EQ(bytes.size() % sizeof(server::UpdateRecord), 0u) << path;
+    Records records(bytes.size() / sizeof(server::UpdateRecord));
     std::memcpy(records.data(), bytes.data(), bytes.size());
-    for (const UpdateRecord& record : records) {
+    for (const server::UpdateRecord& record : records) {
       ASSERT_LT(record.table, plan.tables.size());
       ASSERT_LT(record.worker, kWorkers);
       out->ranges[record.range].push_back(record);
@@ -108,21 +108,21 @@ class StalenessTest : public ::testing::Test {
   }
 
   // Count, mean and maximum of each kind, by table; what was sent and what became of it.
-  static void ExpectSummaryIsTheRecount(const Recorded& recorded, const JobPlan& plan) {
+  static void ExpectSummaryIsTheRecount(const Recorded& recorded, const job::JobPlan& plan) {
     const nlohmann::json& summary = recorded.run.summary;
-    std::map<UpdateFate, int64_t> all;
-    for (const TablePlan& table : plan.tables) {
+    std::map<server::UpdateFate, int64_t> all;
+    for (const job::TablePlan& table : plan.tables) {
       SCOPED_TRACE(table.name);
       ASSERT_EQ(recorded.tables.count(table.name), 1u);
       const Records& records = recorded.tables.at(table.name);
       Recount gap, version, in_flight;
-      std::map<UpdateFate, int64_t> fates;
-      for (const UpdateRecord& r : records) {
+      std::map<server::UpdateFate, int64_t> fates;
+      for (const server::UpdateRecord& r : records) {
         gap.Add(r.clock_gap);
-        if (r.fate != kFateDropped) version.Add(r.version_applied - r.version_read);
+        if (r.fate != server::kFateDropped) version.Add(r.version_applied - r.version_read);
         in_flight.Add(r.in_flight);
-        ++fates[static_cast<UpdateFate>(r.fate)];
-        ++all[static_cast<UpdateFate>(r.fate)];
+        ++fates[static_cast<server::UpdateFate>(r.fate)];
+        ++all[static_cast<server::UpdateFate>(r.fate)];
       }
       const nlohmann::json& staleness = summary["staleness"][table.name];
       ExpectSame(gap, staleness["clock_gap"], "clock gap");
@@ -135,19 +135,22 @@ class StalenessTest : public ::testing::Test {
   }
 
   // Sent = applied + dropped: by the workers' count, by the shards', and by the log.
-  static void ExpectUpdates(const std::map<UpdateFate, int64_t>& fates,
+  static void ExpectUpdates(const std::map<server::UpdateFate, int64_t>& fates,
                             const nlohmann::json& updates) {
-    const auto count = [&](UpdateFate fate) { return fates.count(fate) > 0 ? fates.at(fate) : 0; };
-    EXPECT_EQ(updates["applied"], count(kFateApplied) + count(kFateMerged));
-    EXPECT_EQ(updates["applied_merged"], count(kFateMerged));
-    EXPECT_EQ(updates["dropped"], count(kFateDropped));
-    EXPECT_EQ(updates["sent"], count(kFateApplied) + count(kFateMerged) + count(kFateDropped));
+    const auto count = [&](server::UpdateFate fate) {
+      return fates.count(fate) > 0 ? fates.at(fate) : 0;
+    };
+    EXPECT_EQ(updates["applied"], count(server::kFateApplied) + count(server::kFateMerged));
+    EXPECT_EQ(updates["applied_merged"], count(server::kFateMerged));
+    EXPECT_EQ(updates["dropped"], count(server::kFateDropped));
+    EXPECT_EQ(updates["sent"], count(server::kFateApplied) + count(server::kFateMerged) +
+                                   count(server::kFateDropped));
   }
 
   // A worker's updates of a range come in the order of its steps, none twice.
   static void ExpectEachUpdateOnce(const Records& records) {
     std::map<int, int64_t> last;
-    for (const UpdateRecord& r : records) {
+    for (const server::UpdateRecord& r : records) {
       const auto [it, first] = last.emplace(r.worker, r.step);
       if (!first) {
         ASSERT_GT(r.step, it->second) << "worker " << r.worker;
@@ -171,10 +174,10 @@ std::unique_ptr<SmallJob> StalenessTest::job_;
 size_t ExpectTicksOfArrivals(const Records& records) {
   size_t exact = 0;
   std::vector<std::vector<int64_t>> steps(kWorkers);
-  for (const UpdateRecord& r : records) steps[r.worker].push_back(r.step);
+  for (const server::UpdateRecord& r : records) steps[r.worker].push_back(r.step);
   std::vector<size_t> seen(kWorkers, 0);  // records so far
   int64_t last_version = -1;
-  for (const UpdateRecord& r : records) {
+  for (const server::UpdateRecord& r : records) {
     int64_t least = r.step, most = r.step;  // its own steps before it, each a tick
     bool bounded = true;
     for (int w = 0; w < kWorkers; ++w) {
@@ -203,7 +206,7 @@ void ExpectReadsWithinBound(const Records& records, int64_t bound) {
   using Clocks = std::vector<int64_t>;
   std::vector<int64_t> versions;                       // at which each record was applied
   std::vector<Clocks> clocks = {Clocks(kWorkers, 0)};  // before each record, and after the last
-  for (const UpdateRecord& r : records) {
+  for (const server::UpdateRecord& r : records) {
     // Ticks without a record are those of workers that have said that they are at their end.
     const Clocks& now = clocks.back();
     const auto ended = std::count(now.begin(), now.end(), kLongSteps);
@@ -214,7 +217,7 @@ void ExpectReadsWithinBound(const Records& records, int64_t bound) {
     clocks.push_back(now);
     clocks.back()[r.worker] = r.step + 1;
   }
-  for (const UpdateRecord& r : records) {
+  for (const server::UpdateRecord& r : records) {
     const auto before = std::lower_bound(versions.begin(), versions.end(), r.version_read);
     const Clocks& seen = clocks[static_cast<size_t>(before - versions.begin())];
     for (int w = 0; w < kWorkers; ++w) ASSERT_GE(seen[w], r.step - bound) << "worker " << w;
@@ -237,10 +240,10 @@ TEST_F(StalenessTest, SspBoundHoldsOnEveryUpdate) {
   size_t complete = 0;  // ranges that every step of every worker has touched
   for (const auto& [id, records] : recorded.ranges) {
     SCOPED_TRACE(absl::StrCat("range ", id));
-    for (const UpdateRecord& r : records) {
+    for (const server::UpdateRecord& r : records) {
       ASSERT_LE(r.clock_gap, kBound);
       ASSERT_GE(r.clock_gap, 0);
-      ASSERT_EQ(r.fate, kFateApplied);
+      ASSERT_EQ(r.fate, server::kFateApplied);
       largest = std::max<int64_t>(largest, r.clock_gap);
     }
     ExpectTicksOfArrivals(records);
@@ -262,7 +265,7 @@ TEST_F(StalenessTest, AspCountsEveryArrival) {
   for (const auto& [id, records] : recorded.ranges) {
     SCOPED_TRACE(absl::StrCat("range ", id));
     exact += ExpectTicksOfArrivals(records);
-    for (const UpdateRecord& r : records) ASSERT_EQ(r.fate, kFateApplied);
+    for (const server::UpdateRecord& r : records) ASSERT_EQ(r.fate, server::kFateApplied);
   }
   EXPECT_GT(exact, recorded.updates / 3);
   EXPECT_GT(recorded.run.summary["staleness"]["rest"]["version_staleness"]["max"], 0);
@@ -276,8 +279,8 @@ TEST_F(StalenessTest, HybridKeepsWorkersTogether) {
   for (const auto& [id, records] : recorded.ranges) {
     SCOPED_TRACE(absl::StrCat("range ", id));
     ExpectTicksOfArrivals(records);
-    for (const UpdateRecord& r : records) {
-      ASSERT_EQ(r.fate, kFateApplied);
+    for (const server::UpdateRecord& r : records) {
+      ASSERT_EQ(r.fate, server::kFateApplied);
       // No worker begins a step before all have pushed the one before it, and none has more than
       // four pushes on their way; a worker reads one step ahead.
       ASSERT_LE(r.version_applied - r.version_read, (kWorkers - 1) * (2 * 4 + 3) + 1);
@@ -298,8 +301,8 @@ void ExpectFolds(const Recorded& recorded, int64_t delay) {
   for (const auto& [id, records] : recorded.ranges) {
     SCOPED_TRACE(absl::StrCat("range ", id));
     std::tuple<int64_t, int> last = {-1, -1};
-    for (const UpdateRecord& r : records) {
-      ASSERT_EQ(r.fate, kFateMerged);
+    for (const server::UpdateRecord& r : records) {
+      ASSERT_EQ(r.fate, server::kFateMerged);
       ASSERT_EQ(r.version_read, r.step);
       ASSERT_EQ(r.version_applied, std::min(r.step + delay, steps));
       ASSERT_EQ(r.clock_gap, 0);
@@ -340,14 +343,14 @@ TEST_F(StalenessTest, BackupWorkersDropWhatComesLate) {
   size_t dropped = 0, of_all = 0;
   for (const auto& [id, records] : recorded.ranges) {
     SCOPED_TRACE(absl::StrCat("range ", id));
-    for (const UpdateRecord& r : records) {
+    for (const server::UpdateRecord& r : records) {
       ASSERT_GE(r.version_read, r.step);
-      if (r.fate == kFateDropped) {
+      if (r.fate == server::kFateDropped) {
         ++dropped;
         ASSERT_GT(r.version_applied, r.step);
         ASSERT_EQ(r.divided_by, r.samples);
       } else {
-        ASSERT_EQ(r.fate, kFateMerged);
+        ASSERT_EQ(r.fate, server::kFateMerged);
         ASSERT_EQ(r.version_applied, r.step);
         ASSERT_GE(r.divided_by, r.samples);
         ASSERT_LE(r.divided_by, uint64_t{kWorkers} * kBatch);
@@ -368,8 +371,8 @@ TEST_F(StalenessTest, StalenessAwareStepsAreAppliedAtOnce) {
   for (const auto& [id, records] : recorded.ranges) {
     SCOPED_TRACE(absl::StrCat("range ", id));
     ExpectTicksOfArrivals(records);
-    for (const UpdateRecord& r : records) {
-      ASSERT_EQ(r.fate, kFateApplied);
+    for (const server::UpdateRecord& r : records) {
+      ASSERT_EQ(r.fate, server::kFateApplied);
       ASSERT_GT(r.admitted_at, 0);
     }
   }
@@ -384,15 +387,18 @@ TEST_F(StalenessTest, AFrozenTableDropsEveryUpdate) {
            {"table[0].frozen=true", "table[0].policy={kind: ASP}", "dense.synchroniser=SERVERS"}),
       &recorded);
   if (HasFailure()) return;
-  for (const UpdateRecord& r : recorded.tables["some"]) ASSERT_EQ(r.fate, kFateDropped);
-  for (const UpdateRecord& r : recorded.tables["rest"]) ASSERT_EQ(r.fate, kFateMerged);
+  for (const server::UpdateRecord& r : recorded.tables["some"])
+    ASSERT_EQ(r.fate, server::kFateDropped);
+  for (const server::UpdateRecord& r : recorded.tables["rest"])
+    ASSERT_EQ(r.fate, server::kFateMerged);
 }
 
 TEST_F(StalenessTest, AFrozenTableDropsEveryFold) {
   Recorded recorded;
   Run(Join(kUneven, {"table[0].frozen=true"}), &recorded);
   if (HasFailure()) return;
-  for (const UpdateRecord& r : recorded.tables["some"]) ASSERT_EQ(r.fate, kFateDropped);
+  for (const server::UpdateRecord& r : recorded.tables["some"])
+    ASSERT_EQ(r.fate, server::kFateDropped);
 }
 
 }  // namespace

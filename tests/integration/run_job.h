@@ -48,7 +48,7 @@ struct RunArguments {
   std::string out;
   std::string init_from;
   bool save = true;
-  std::vector<std::string> flags = {};  // any others
+  std::vector<std::string> flags = {};                  // any others
   std::map<std::string, std::string> environment = {};  // added to ours
 };
 

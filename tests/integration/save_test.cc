@@ -63,7 +63,7 @@ class SaveTest : public ::testing::Test {
   // A copy of the trained model to damage; returns the folder of its files.
   static std::string Copy(const std::string& name) {
     fs::copy(Trained(), job_->File(name), fs::copy_options::recursive);
-    return SavedModel::Open(job_->File(name))->folder();
+    return server::SavedModel::Open(job_->File(name))->folder();
   }
   // The first file, by name, of a table.
   static std::string FileOf(const std::string& save, const std::string& table) {
@@ -151,10 +151,10 @@ void AskForSave(RunningJob* job) {
 // True once there is a complete save; false if the run ends or the limit passes without.
 bool WaitForSave(RunningJob* job, const std::string& save) {
   const absl::Time deadline = MonotonicNow() + kRunLimit;
-  while (!SavedModel::Open(save).ok() && MonotonicNow() < deadline) {
+  while (!server::SavedModel::Open(save).ok() && MonotonicNow() < deadline) {
     if (job->driver().WaitFor(absl::Milliseconds(10))) break;
   }
-  return SavedModel::Open(save).ok();
+  return server::SavedModel::Open(save).ok();
 }
 
 Settings Steps(int64_t steps) {
@@ -169,12 +169,12 @@ ModelBits PlainModel(const SmallJob& job, int64_t steps) {
 }
 
 // Weights and slots of a row that nothing has changed yet.
-std::vector<float> FirstRow(const TablePlan& table, uint64_t key) {
-  const auto optimizer = NewRowOptimizer(table.optimizer);
+std::vector<float> FirstRow(const job::TablePlan& table, uint64_t key) {
+  const auto optimizer = optim::NewRowOptimizer(table.optimizer);
   TANDEM_CHECK_OK(optimizer.status());
   const size_t dim = static_cast<size_t>(table.dim);
   std::vector<float> row(dim + static_cast<size_t>((*optimizer)->slots_per_row(table.dim)));
-  InitRow(table.initializer, table.seed, key, absl::MakeSpan(row).first(dim));
+  optim::InitRow(table.initializer, table.seed, key, absl::MakeSpan(row).first(dim));
   (*optimizer)->InitSlots(table.dim, absl::MakeSpan(row).subspan(dim));
   return row;
 }
@@ -220,7 +220,7 @@ TEST_F(SaveTest, SavesThatAreAskedForAtOnceFollowEachOther) {
     if (job.driver().WaitFor(absl::Milliseconds(20))) break;
   }
   EXPECT_GE(SavesDone(arguments), 2u) << job.driver().Output();
-  EXPECT_TRUE(SavedModel::Open(arguments.out + "/model").ok());
+  EXPECT_TRUE(server::SavedModel::Open(arguments.out + "/model").ok());
   int64_t step = 100;  // beyond where it is now
   while (job.WaitForStep(step, absl::ZeroDuration())) step *= 2;
   EXPECT_TRUE(job.WaitForStep(step, kRunLimit)) << job.driver().Output();
@@ -246,15 +246,15 @@ TEST_P(SaveInTheMiddleTest, IsOneMomentOfTheRun) {
   ASSERT_TRUE(there) << run.DebugString();
   EXPECT_EQ(run.signal, SIGTERM) << run.DebugString();
 
-  const int64_t step = SavedModel::Open(save)->manifest().step;
+  const int64_t step = server::SavedModel::Open(save)->manifest().step;
   EXPECT_GE(step, 5);
   const absl::StatusOr<ModelBits> saved = ReadSavedModel(save);
   ASSERT_TRUE(saved.ok()) << saved.status();
   // Reads of the next step may have come before the save; they leave rows with first values.
   const ModelBits before = PlainModel(*job_, step), after = PlainModel(*job_, step + 1);
-  const JobPlan plan = job_->Plan({});
+  const job::JobPlan plan = job_->Plan({});
   ModelBits expected = before;
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     for (const auto& [key, row] : saved->at(table.name)) {
       if (before.at(table.name).count(key) > 0 || after.at(table.name).count(key) == 0) continue;
       expected[table.name][key] = FirstRow(table, key);
@@ -288,7 +288,7 @@ TEST_P(DelayedSaveTest, WhatWasHeldBackIsApplied) {
   job.driver().Signal(SIGTERM);
   const RunResult run = job.Finish(kRunLimit);
   ASSERT_TRUE(there) << run.DebugString();
-  const int64_t step = SavedModel::Open(save)->manifest().step;
+  const int64_t step = server::SavedModel::Open(save)->manifest().step;
 
   const RunResult whole = RunJob(
       job_->Arguments(absl::StrCat("delayed-whole-", GetParam()), Join(Steps(step), delayed)));
@@ -335,12 +335,13 @@ TEST_F(SaveTest, AForeignFileIsRefused) {
 // Two runs into one folder leave the save of the second, wherever it cut its tables.
 TEST_F(SaveTest, ASecondRunIntoTheSameFolderLeavesAWholeSave) {
   fs::copy(job_->File("trained"), job_->File("twice"), fs::copy_options::recursive);
-  const std::string first = SavedModel::Open(job_->File("twice/model"))->folder();
+  const std::string first = server::SavedModel::Open(job_->File("twice/model"))->folder();
   RunArguments again = job_->Arguments("twice", Join(kShort, {"cluster.servers=3", "seed=2"}));
   again.flags = {"--overwrite"};
   const RunResult second = RunJob(again);
   ASSERT_TRUE(second.ok()) << second.DebugString();
-  const absl::StatusOr<SavedModel> saved = SavedModel::Open(job_->File("twice/model"));
+  const absl::StatusOr<server::SavedModel> saved =
+      server::SavedModel::Open(job_->File("twice/model"));
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_NE(saved->folder(), first);
   EXPECT_FALSE(fs::exists(first));

@@ -42,14 +42,14 @@ limits { report_seconds: 0.1 }
 }  // namespace
 
 SmallJob::SmallJob(int64_t train_rows, int64_t test_rows) {
-  DatagenOptions options;
+  data::DatagenOptions options;
   options.train = File("train.tsv");
   options.test = File("test.tsv");
   options.train_rows = train_rows;
   options.test_rows = test_rows;
   options.seed = TestSeed();
   std::ostringstream log;
-  TANDEM_CHECK_OK(GenerateCriteo(options, log));
+  TANDEM_CHECK_OK(data::GenerateCriteo(options, log));
   WriteTextFile(File("job.textproto"), absl::StrReplaceAll(kJob, {{"FOLDER", folder_.path()}}));
 }
 
@@ -62,13 +62,13 @@ RunArguments SmallJob::Arguments(const std::string& name,
   return arguments;
 }
 
-JobPlan SmallJob::Plan(const std::vector<std::string>& set) const {
-  Overrides overrides;
+job::JobPlan SmallJob::Plan(const std::vector<std::string>& set) const {
+  job::Overrides overrides;
   for (const std::string& text : set)
     overrides.push_back(absl::StrSplit(text, absl::MaxSplits('=', 1)));
-  const absl::StatusOr<Job> job = ReadJobFile(File("job.textproto"), overrides);
+  const absl::StatusOr<Job> job = job::ReadJobFile(File("job.textproto"), overrides);
   TANDEM_CHECK_OK(job.status());
-  const absl::StatusOr<JobPlan> plan = Resolve(*job);
+  const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
   TANDEM_CHECK_OK(plan.status());
   return *plan;
 }

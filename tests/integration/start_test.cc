@@ -93,7 +93,7 @@ std::unique_ptr<TemporaryFolder> StartTest::folder_;
 RunResult StartTest::trained_;
 
 TEST_F(StartTest, ASaveSaysWhatItsNumbersMean) {
-  const absl::StatusOr<SavedModel> saved = SavedModel::Open(Model());
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(Model());
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(saved->manifest().model, "mlp { hidden: 8 }");
   EXPECT_THAT(saved->manifest().data, HasSubstr("deviation: "));
@@ -103,14 +103,14 @@ TEST_F(StartTest, ASaveSaysWhatItsNumbersMean) {
 // A folder of saves may be of a job that goes on saving: all of a run reads the one that was found
 // first.
 TEST_F(StartTest, TheSaveIsFoundOnce) {
-  RoleFlags role;
+  node::RoleFlags role;
   role.job = folder_->File("trained/job.textproto");
-  const absl::StatusOr<JobPlan> plan = PlanOf(role);
+  const absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  StartFlags flags;
+  cli::StartFlags flags;
   flags.init_from = Model();
-  const StartReport report = CheckStart(flags, *plan);
-  EXPECT_EQ(report.save, SavedModel::Open(Model())->folder());
+  const cli::StartReport report = cli::CheckStart(flags, *plan);
+  EXPECT_EQ(report.save, server::SavedModel::Open(Model())->folder());
   EXPECT_THAT(report.save, HasSubstr("/step-"));
 }
 
@@ -213,9 +213,10 @@ TEST_F(StartTest, TheSchedulerTellsAll) {
   }
   const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
   EXPECT_EQ(summary["eval"].dump(), expected.summary["eval"].dump());
-  const absl::StatusOr<SavedModel> saved = SavedModel::Open(out + "/model");
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(out + "/model");
   ASSERT_TRUE(saved.ok()) << saved.status();
-  const absl::StatusOr<SavedModel> same = SavedModel::Open(folder_->File("on/model"));
+  const absl::StatusOr<server::SavedModel> same =
+      server::SavedModel::Open(folder_->File("on/model"));
   EXPECT_EQ(saved->manifest().data, same->manifest().data) << "statistics of the first training";
 }
 

@@ -6,7 +6,7 @@
 #include "client/session.h"
 
 int main(int, char** argv) {
-  const auto session = tandem::Session::Open(argv[1]);
+  const auto session = tandem::client::Session::Open(argv[1]);
   if (!session.ok()) return std::puts(session.status().ToString().c_str()), 1;
   const uint64_t id = std::strtoull(argv[3], nullptr, 0);
   std::vector<float> row((*session)->RowFloats(argv[2])), first, last;

@@ -36,28 +36,28 @@ class RdmaFallbackTest : public ::testing::Test {
     return std::system(absl::StrCat("ip link set ", link_, " ", state).c_str());
   }
   // RDMA first, then ZeroMQ.
-  std::unique_ptr<Transport> New() {
-    ZmqOptions zmq;
+  std::unique_ptr<transport::Transport> New() {
+    transport::ZmqOptions zmq;
     zmq.context = zmq_;
-    auto network = NewZmqTransport(zmq);
+    auto network = transport::NewZmqTransport(zmq);
     TANDEM_CHECK_OK(network.status());
-    MultiOptions options;
+    transport::MultiOptions options;
     options.ways.push_back({"RDMA", {"rdma://"}, world_.NewRdma(world_.Options())});
     options.ways.push_back({"ZeroMQ", {"tcp://"}, *std::move(network), absl::Microseconds(200)});
-    options.on_path = [this](const PathChoice& choice) { paths_.Add(choice); };
-    return NewMultiTransport(std::move(options));
+    options.on_path = [this](const transport::PathChoice& choice) { paths_.Add(choice); };
+    return transport::NewMultiTransport(std::move(options));
   }
   // The choice made last.
-  const PathChoice& Last() {
-    for (PathChoice& choice : paths_.Take()) last_ = std::move(choice);
+  const transport::PathChoice& Last() {
+    for (transport::PathChoice& choice : paths_.Take()) last_ = std::move(choice);
     return last_;
   }
 
   const char* link_ = nullptr;
-  RdmaWorld world_{RdmaOptions()};
-  const std::shared_ptr<ZmqContext> zmq_ = std::make_shared<ZmqContext>(1);
-  PathLog paths_;
-  PathChoice last_;
+  RdmaWorld world_{rdma::RdmaOptions()};
+  const std::shared_ptr<transport::ZmqContext> zmq_ = std::make_shared<transport::ZmqContext>(1);
+  transport::PathLog paths_;
+  transport::PathChoice last_;
 };
 
 TEST_F(RdmaFallbackTest, APushIsNeitherLostNorDoubledWhenTheLinkGoesDown) {

@@ -40,23 +40,23 @@ std::atomic<uint64_t> allocations{0};
 namespace tandem {
 namespace {
 
-using Kind = TransportEvent::Kind;
+using Kind = transport::TransportEvent::Kind;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 struct Node {
-  std::unique_ptr<RdmaTransport> transport;
-  std::vector<TransportEvent> events;
+  std::unique_ptr<rdma::RdmaTransport> transport;
+  std::vector<transport::TransportEvent> events;
 
-  RdmaTransport* operator->() const { return transport.get(); }
+  rdma::RdmaTransport* operator->() const { return transport.get(); }
   void Poll() { transport->Poll(absl::Milliseconds(1), &events); }
   int Count(Kind kind) const {
     int count = 0;
-    for (const TransportEvent& event : events) count += event.kind == kind ? 1 : 0;
+    for (const transport::TransportEvent& event : events) count += event.kind == kind ? 1 : 0;
     return count;
   }
   absl::Status Why(Kind kind) const {
-    for (const TransportEvent& event : events) {
+    for (const transport::TransportEvent& event : events) {
       if (event.kind == kind) return event.why;
     }
     return absl::OkStatus();
@@ -112,9 +112,9 @@ std::vector<uint8_t> RawSegment(size_t bytes) {
   return RawMessage(parts);
 }
 
-std::vector<uint8_t> RawHead(const RdmaMessage& message) {
+std::vector<uint8_t> RawHead(const rdma::RdmaMessage& message) {
   std::vector<uint8_t> bytes(message.HeadBytes());
-  EncodeRdmaHead(message, bytes.data());
+  rdma::EncodeRdmaHead(message, bytes.data());
   return bytes;
 }
 
@@ -124,17 +124,17 @@ class RdmaFaultTest : public ::testing::Test {
     if (!world_.missing().empty()) GTEST_SKIP() << world_.missing();
   }
   Node New() { return New(world_.Options()); }
-  Node New(const RdmaOptions& options) { return {world_.NewRdma(options), {}}; }
-  PeerId Connect(Node& from, Node& to) {
+  Node New(const rdma::RdmaOptions& options) { return {world_.NewRdma(options), {}}; }
+  transport::PeerId Connect(Node& from, Node& to) {
     const auto peer = from->Connect(to->address());
     TANDEM_CHECK_OK(peer.status());
     return *peer;
   }
   // Both ends speak once. Returns b's name for a.
-  PeerId Introduce(Node& a, PeerId b_at_a, Node& b) {
+  transport::PeerId Introduce(Node& a, transport::PeerId b_at_a, Node& b) {
     EXPECT_TRUE(a->Send(b_at_a, Segment(*a.transport, 0, 8)).ok());
     EXPECT_TRUE(PumpUntil({&a, &b}, [&] { return b.Count(Kind::kFrame) == 1; }));
-    const PeerId a_at_b = b.events.empty() ? 0 : b.events.back().peer;
+    const transport::PeerId a_at_b = b.events.empty() ? 0 : b.events.back().peer;
     b.events.clear();
     return a_at_b;
   }
@@ -159,27 +159,27 @@ class RdmaFaultTest : public ::testing::Test {
     hub.events.clear();
     return *std::move(peer);
   }
-  void ExpectGoesOn(Node& good, PeerId hub_at_good, Node& hub) {
+  void ExpectGoesOn(Node& good, transport::PeerId hub_at_good, Node& hub) {
     hub.events.clear();
     ASSERT_TRUE(good->Send(hub_at_good, Segment(*good.transport, 5, 100'000)).ok());
     ASSERT_TRUE(PumpUntil({&good, &hub}, [&] { return hub.Count(Kind::kFrame) == 1; }));
     EXPECT_EQ(good.Count(Kind::kPeerLost), 0);
   }
 
-  RdmaWorld world_{RdmaOptions()};
+  RdmaWorld world_{rdma::RdmaOptions()};
 };
 
 // ---- nothing wrong ----
 
 // Sizes of all three ways in turns, through a ring that is always full.
 TEST_F(RdmaFaultTest, FramesKeepTheirOrderWhicheverWayTheyTake) {
-  RdmaOptions options = world_.Options();
+  rdma::RdmaOptions options = world_.Options();
   options.small_slots = options.large_slots = 2;
   options.large_slot_bytes = 128 << 10;
   options.credits = 4;
   options.rendezvous_bytes = 100'000;
   Node a = New(options), b = New(options);
-  const PeerId b_at_a = Connect(a, b);
+  const transport::PeerId b_at_a = Connect(a, b);
   constexpr size_t kSizes[] = {16, 30'000, 110'000, 0, 600'000, 90'000, 3000, 5'000'000};
   constexpr int64_t kFrames = 240;
   const auto size = [&](int64_t i) { return kSizes[static_cast<size_t>(i) % 8]; };
@@ -188,7 +188,7 @@ TEST_F(RdmaFaultTest, FramesKeepTheirOrderWhicheverWayTheyTake) {
   }
   int64_t next = 0;
   ASSERT_TRUE(PumpUntil({&a, &b}, [&] {
-    for (const TransportEvent& event : b.events) {
+    for (const transport::TransportEvent& event : b.events) {
       EXPECT_TRUE(IsSegment(event.frame, next, size(next))) << next;
       ++next;
     }
@@ -203,7 +203,7 @@ TEST_F(RdmaFaultTest, FramesKeepTheirOrderWhicheverWayTheyTake) {
 // A reader that keeps all its frames: half the ring is lent, the rest is copied, nothing stops.
 TEST_F(RdmaFaultTest, FramesThatAreKeptDoNotStopTheSender) {
   Node a = New(), b = New();
-  const PeerId b_at_a = Connect(a, b);
+  const transport::PeerId b_at_a = Connect(a, b);
   constexpr int64_t kFrames = 60;
   for (int64_t i = 0; i < kFrames; ++i) {
     ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, i, 200'000)).ok());
@@ -232,13 +232,13 @@ uint64_t NotReady() {
 // Many senders, few credits, a reader that is slow at first.
 TEST_F(RdmaFaultTest, TheReceiverIsAlwaysReady) {
   const uint64_t before = NotReady();
-  RdmaOptions options = world_.Options();
+  rdma::RdmaOptions options = world_.Options();
   options.credits = 4;
   Node hub = New(options);
   std::vector<Node> senders;
   for (int i = 0; i < 4; ++i) senders.push_back(New());
   constexpr int64_t kFrames = 300;
-  std::vector<PeerId> hub_at;
+  std::vector<transport::PeerId> hub_at;
   for (Node& sender : senders) hub_at.push_back(Connect(sender, hub));
   for (int64_t i = 0; i < kFrames; ++i) {
     for (size_t s = 0; s < senders.size(); ++s) {
@@ -253,10 +253,10 @@ TEST_F(RdmaFaultTest, TheReceiverIsAlwaysReady) {
 }
 
 TEST_F(RdmaFaultTest, TheSteadyStateRegistersAndAllocatesNothing) {
-  RdmaOptions options = world_.Options();
+  rdma::RdmaOptions options = world_.Options();
   options.rendezvous_bytes = 500'000;
   Node a = New(options), b = New(options);
-  const PeerId b_at_a = Connect(a, b);
+  const transport::PeerId b_at_a = Connect(a, b);
   constexpr size_t kSizes[] = {16, 30'000, 300'000, 700'000};
   a.events.reserve(64);
   b.events.reserve(64);
@@ -275,11 +275,11 @@ TEST_F(RdmaFaultTest, TheSteadyStateRegistersAndAllocatesNothing) {
     }
   };
   rounds(100);
-  const RdmaCounters before = a->rdma_counters();
+  const rdma::RdmaCounters before = a->rdma_counters();
   const uint64_t news = allocations.load();
   rounds(400);
   const uint64_t new_ones = allocations.load() - news;
-  const RdmaCounters after = a->rdma_counters();
+  const rdma::RdmaCounters after = a->rdma_counters();
   EXPECT_EQ(after.registrations, before.registrations);
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.staged_bytes, before.staged_bytes);
@@ -291,7 +291,7 @@ TEST_F(RdmaFaultTest, TheSteadyStateRegistersAndAllocatesNothing) {
 
 TEST_F(RdmaFaultTest, AQueuePairInErrorIsALoss) {
   Node hub = New(), good = New();
-  const PeerId hub_at_good = Connect(good, hub);
+  const transport::PeerId hub_at_good = Connect(good, hub);
   Introduce(good, hub_at_good, hub);
   auto raw = KnownRaw(hub);
   raw->BreakQueuePair();  // says nothing to anybody; the hub's next probe or frame finds out
@@ -303,10 +303,10 @@ TEST_F(RdmaFaultTest, AQueuePairInErrorIsALoss) {
 // A key that is none breaks both queue pairs.
 TEST_F(RdmaFaultTest, AWrongKeyIsALoss) {
   Node hub = New(), good = New();
-  const PeerId hub_at_good = Connect(good, hub);
+  const transport::PeerId hub_at_good = Connect(good, hub);
   Introduce(good, hub_at_good, hub);
   auto raw = KnownRaw(hub);
-  const RdmaHello& ring = raw->endpoint();
+  const rdma::RdmaHello& ring = raw->endpoint();
   EXPECT_FALSE(raw->Write({{1, 2, 3}}, ring.ring_address, ring.ring_key ^ 0x4242).ok());
   ASSERT_TRUE(PumpUntil({&hub, &good}, [&] { return hub.Count(Kind::kPeerLost) == 1; }));
   ExpectGoesOn(good, hub_at_good, hub);
@@ -314,11 +314,11 @@ TEST_F(RdmaFaultTest, AWrongKeyIsALoss) {
 
 TEST_F(RdmaFaultTest, APeerKilledWithWritesInFlightIsLostOnceAndOthersGoOn) {
   Node hub = New(), good = New();
-  const PeerId hub_at_good = Connect(good, hub);
+  const transport::PeerId hub_at_good = Connect(good, hub);
   Introduce(good, hub_at_good, hub);
   const auto victim = world_.NewVictim("", hub->address());
   ASSERT_TRUE(PumpUntil({&hub}, [&] { return hub.Count(Kind::kFrame) == 1; }));
-  const PeerId peer = hub.events[0].peer;
+  const transport::PeerId peer = hub.events[0].peer;
   hub.events.clear();
   for (int64_t i = 0; i < 60; ++i) {  // all three ways; it sends them all back
     const size_t bytes = i % 3 == 0 ? 100 : i % 3 == 1 ? 60'000 : 3'000'000;
@@ -328,7 +328,7 @@ TEST_F(RdmaFaultTest, APeerKilledWithWritesInFlightIsLostOnceAndOthersGoOn) {
   victim->Kill();
   ASSERT_TRUE(PumpUntil({&hub, &good}, [&] { return hub.Count(Kind::kPeerLost) == 1; }));
   int64_t next = 0;
-  for (const TransportEvent& event : hub.events) {
+  for (const transport::TransportEvent& event : hub.events) {
     if (event.kind != Kind::kFrame) continue;
     EXPECT_EQ(event.frame.header.step, next++) << "a prefix, each once";
   }
@@ -341,8 +341,8 @@ TEST_F(RdmaFaultTest, ALinkThatGoesDownIsALossAndUpAgainNobodyWaitsForEver) {
   const char* const link = std::getenv("TANDEM_RDMA_LINK");
   if (link == nullptr) GTEST_SKIP() << "no link here that may be taken down";
   Node a = New(), b = New();
-  PeerId b_at_a = Connect(a, b);
-  const PeerId a_at_b = Introduce(a, b_at_a, b);
+  transport::PeerId b_at_a = Connect(a, b);
+  const transport::PeerId a_at_b = Introduce(a, b_at_a, b);
   int64_t sent = 1;
   for (; sent < 40; ++sent) {
     ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, sent, 300'000)).ok());
@@ -352,7 +352,7 @@ TEST_F(RdmaFaultTest, ALinkThatGoesDownIsALossAndUpAgainNobodyWaitsForEver) {
   ASSERT_TRUE(PumpUntil(
       {&a, &b}, [&] { return a.Count(Kind::kPeerLost) == 1 && b.Count(Kind::kPeerLost) == 1; }));
   int64_t next = 1;
-  for (const TransportEvent& event : b.events) {
+  for (const transport::TransportEvent& event : b.events) {
     if (event.kind != Kind::kFrame) continue;
     EXPECT_EQ(event.peer, a_at_b);
     EXPECT_TRUE(IsSegment(event.frame, next++, 300'000));
@@ -380,11 +380,11 @@ TEST_F(RdmaFaultTest, ALinkThatGoesDownIsALossAndUpAgainNobodyWaitsForEver) {
 // a place for every completion that its receive buffers allow, and nobody gets more of those. A
 // completion lost for want of one would be a frame missing here.
 TEST_F(RdmaFaultTest, NobodyOverflowsTheCompletionQueue) {
-  RdmaOptions options = world_.Options();
+  rdma::RdmaOptions options = world_.Options();
   options.max_peers = 2;
   options.credits = 8;
   Node hub = New(options), good = New();
-  const PeerId hub_at_good = Connect(good, hub);
+  const transport::PeerId hub_at_good = Connect(good, hub);
   Introduce(good, hub_at_good, hub);
   auto raw = KnownRaw(hub);
   constexpr int64_t kFrames = 100;
@@ -397,7 +397,7 @@ TEST_F(RdmaFaultTest, NobodyOverflowsTheCompletionQueue) {
   while (MonotonicNow() < until) good.Poll();
   const auto from_good = [&] {
     int64_t next = 0;
-    for (const TransportEvent& event : hub.events) {
+    for (const transport::TransportEvent& event : hub.events) {
       if (event.kind != Kind::kFrame || event.frame.values().size() == 8) continue;
       EXPECT_EQ(event.frame.header.step, next++);
     }
@@ -412,10 +412,10 @@ TEST_F(RdmaFaultTest, NobodyOverflowsTheCompletionQueue) {
 }
 
 TEST_F(RdmaFaultTest, APeerTooManyIsRefusedAndToldWhy) {
-  RdmaOptions options = world_.Options();
+  rdma::RdmaOptions options = world_.Options();
   options.max_peers = 2;
   Node hub = New(options), a = New(), b = New(), c = New();
-  const PeerId hub_at_a = Connect(a, hub), hub_at_b = Connect(b, hub);
+  const transport::PeerId hub_at_a = Connect(a, hub), hub_at_b = Connect(b, hub);
   Introduce(a, hub_at_a, hub);
   Introduce(b, hub_at_b, hub);
   Connect(c, hub);
@@ -428,7 +428,7 @@ TEST_F(RdmaFaultTest, APeerTooManyIsRefusedAndToldWhy) {
   for (int i = 0; i < 50; ++i) PumpUntil({&hub, &a, &b}, [] { return true; });
   hub.events.clear();
   Node d = New();
-  const PeerId hub_at_d = Connect(d, hub);
+  const transport::PeerId hub_at_d = Connect(d, hub);
   ASSERT_TRUE(d->Send(hub_at_d, Segment(*d.transport, 1, 8)).ok());
   PumpUntil({&hub, &a, &b, &d},
             [&] { return hub.Count(Kind::kFrame) == 1 || d.Count(Kind::kPeerLost) == 1; });
@@ -437,11 +437,11 @@ TEST_F(RdmaFaultTest, APeerTooManyIsRefusedAndToldWhy) {
 
 // A job that needs more peers than the device's queues have room for learns it at its start.
 TEST_F(RdmaFaultTest, ADeviceTooSmallForTheJobIsRefusedAtTheStart) {
-  RdmaOptions options = world_.Options();
+  rdma::RdmaOptions options = world_.Options();
   options.min_peers = options.max_peers = 65;
-  EXPECT_TRUE(NewRdmaTransport(options).ok()) << "no limit of ours";
+  EXPECT_TRUE(rdma::NewRdmaTransport(options).ok()) << "no limit of ours";
   options.min_peers = options.max_peers = 1 << 20;
-  const absl::Status refused = NewRdmaTransport(options).status();
+  const absl::Status refused = rdma::NewRdmaTransport(options).status();
   EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
   EXPECT_NE(refused.message().find("an endpoint may have 1048576"), absl::string_view::npos);
 }
@@ -478,14 +478,14 @@ class RdmaLockedMemoryTest : public RdmaFaultTest {
 };
 
 TEST_F(RdmaLockedMemoryTest, WithoutConnectingFailsWithTheReason) {
-  RdmaOptions options = world_.Options();
-  auto context = RdmaContext::New();
+  rdma::RdmaOptions options = world_.Options();
+  auto context = rdma::RdmaContext::New();
   ASSERT_TRUE(context.ok());
   options.context = *context;  // one that has nothing registered yet
   Node b = New();
   const LockedMemoryLimit limit(256 << 10);
   Node a = New(options);
-  const PeerId peer = Connect(a, b);
+  const transport::PeerId peer = Connect(a, b);
   EXPECT_TRUE(a->Send(peer, Segment(*a.transport, 0, 8)).ok()) << "queued";
   ASSERT_TRUE(PumpUntil({&a, &b}, [&] { return a.Count(Kind::kPeerLost) == 1; }));
   EXPECT_TRUE(absl::IsResourceExhausted(a.Why(Kind::kPeerLost))) << a.Why(Kind::kPeerLost);
@@ -495,7 +495,7 @@ TEST_F(RdmaLockedMemoryTest, WithoutConnectingFailsWithTheReason) {
 
 TEST_F(RdmaLockedMemoryTest, WhatCannotBeRegisteredAnyMoreEndsTheConnectionWithTheReason) {
   Node a = New(), b = New();
-  const PeerId b_at_a = Connect(a, b);
+  const transport::PeerId b_at_a = Connect(a, b);
   Introduce(a, b_at_a, b);
   const LockedMemoryLimit limit(256 << 10);
   ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, 1, 8)).ok()) << "what is there goes on";
@@ -515,7 +515,7 @@ TEST_F(RdmaFaultTest, APeerReachesItsOwnRingAndNothingElse) {
   Node hub = New();
   for (int attempt = 0; attempt < 3; ++attempt) {
     auto raw = KnownRaw(hub);
-    const RdmaHello ring = raw->endpoint();
+    const rdma::RdmaHello ring = raw->endpoint();
     EXPECT_TRUE(raw->Write(kByte, ring.ring_address, ring.ring_key).ok()) << "its own";
     absl::Status done;
     if (attempt == 0) done = raw->Read(8, ring.ring_address, ring.ring_key);
@@ -539,14 +539,14 @@ TEST_F(RdmaFaultTest, WhatIsOfferedCanBeReadUntilItHasBeenAndNoFurther) {
     auto raw = KnownRaw(hub);
     ASSERT_TRUE(raw->Send(RawSegment(8)).ok());
     ASSERT_TRUE(PumpUntil({&hub}, [&] { return hub.Count(Kind::kFrame) == 1; }));
-    const PeerId peer = hub.events[0].peer;
+    const transport::PeerId peer = hub.events[0].peer;
     ASSERT_TRUE(hub->Send(peer, Segment(*hub.transport, 1, 100'000)).ok());
-    RdmaMessage offer;
-    while (offer.kind != RdmaMessageKind::kOffer) {
+    rdma::RdmaMessage offer;
+    while (offer.kind != rdma::RdmaMessageKind::kOffer) {
       hub.Poll();
       const auto message = raw->Receive();
       ASSERT_TRUE(message.ok());
-      const auto decoded = DecodeRdmaMessage(*message, kMaxPartBytes);
+      const auto decoded = rdma::DecodeRdmaMessage(*message, kMaxPartBytes);
       ASSERT_TRUE(decoded.ok()) << decoded.status();
       offer = *decoded;
     }
@@ -560,8 +560,8 @@ TEST_F(RdmaFaultTest, WhatIsOfferedCanBeReadUntilItHasBeenAndNoFurther) {
       EXPECT_FALSE(raw->Read(bytes + 8, at, offer.part_key[part]).ok());
       continue;
     }
-    RdmaMessage done;
-    done.kind = RdmaMessageKind::kDone;
+    rdma::RdmaMessage done;
+    done.kind = rdma::RdmaMessageKind::kDone;
     done.token = offer.token;
     ASSERT_TRUE(raw->Send(RawHead(done)).ok());
     // Its keys are being taken back: an answer to no offer must not take them back once more.
@@ -581,14 +581,14 @@ struct Lie {
 
 // Each costs the liar its connection and nobody else anything.
 TEST_F(RdmaFaultTest, LiesAreReportedAndEndTheConnection) {
-  const auto send = [](RdmaMessage message) {
+  const auto send = [](rdma::RdmaMessage message) {
     return [message](RawPeer& raw) { raw.Send(RawHead(message)).IgnoreError(); };
   };
-  RdmaMessage credits, freed, done;
-  credits.kind = freed.kind = RdmaMessageKind::kCredit;
+  rdma::RdmaMessage credits, freed, done;
+  credits.kind = freed.kind = rdma::RdmaMessageKind::kCredit;
   credits.credits = 1000;
   freed.freed = 1;  // the hub has never written there
-  done.kind = RdmaMessageKind::kDone;
+  done.kind = rdma::RdmaMessageKind::kDone;
   done.token = 77;
   const std::vector<Lie> lies = {
       {"credits that were never taken", send(credits)},
@@ -603,7 +603,7 @@ TEST_F(RdmaFaultTest, LiesAreReportedAndEndTheConnection) {
          raw.WriteToSlot(RawSegment(20'000), 0).IgnoreError();
        }},
       {"a credit message in the ring",
-       [](RawPeer& raw) { raw.WriteToSlot(RawHead(RdmaMessage()), 1).IgnoreError(); }},
+       [](RawPeer& raw) { raw.WriteToSlot(RawHead(rdma::RdmaMessage()), 1).IgnoreError(); }},
       {"more messages than it may send",
        [](RawPeer& raw) {
          for (int i = 0; i < raw.endpoint().credits + 4; ++i) raw.PostSend(RawSegment(8));
@@ -612,7 +612,7 @@ TEST_F(RdmaFaultTest, LiesAreReportedAndEndTheConnection) {
   for (const Lie& lie : lies) {
     SCOPED_TRACE(lie.what);
     Node hub = New(), good = New();
-    const PeerId hub_at_good = Connect(good, hub);
+    const transport::PeerId hub_at_good = Connect(good, hub);
     Introduce(good, hub_at_good, hub);
     auto raw = KnownRaw(hub);
     lie.tell(*raw);
@@ -625,7 +625,7 @@ TEST_F(RdmaFaultTest, LiesAreReportedAndEndTheConnection) {
 
 TEST_F(RdmaFaultTest, AnotherVersionIsRefusedWithTheReason) {
   Node hub = New();
-  std::vector<uint8_t> hello(kRdmaHelloBytes, 0);
+  std::vector<uint8_t> hello(rdma::kRdmaHelloBytes, 0);
   auto refused = Raw(hub, {.from = "", .hello = hello});
   EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
   EXPECT_NE(refused.status().message().find("one of ours"), absl::string_view::npos)
@@ -638,7 +638,7 @@ TEST_F(RdmaFaultTest, FuzzedMessagesCrashNothing) {
   SCOPED_TRACE(absl::StrCat("rerun with --seed=", seed));
   Random random(seed);
   Node hub = New(), good = New();
-  const PeerId hub_at_good = Connect(good, hub);
+  const transport::PeerId hub_at_good = Connect(good, hub);
   Introduce(good, hub_at_good, hub);
   std::unique_ptr<RawPeer> raw = KnownRaw(hub);
   int connections = 1, reported = 0;

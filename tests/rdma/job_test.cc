@@ -35,7 +35,7 @@ Settings Join(Settings a, const Settings& b) {
 class RdmaJobTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto context = RdmaContext::New();
+    const auto context = rdma::RdmaContext::New();
     if (!context.ok()) GTEST_SKIP() << context.status().message();
   }
   RunResult Run(const RunArguments& arguments) {

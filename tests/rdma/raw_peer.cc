@@ -66,15 +66,15 @@ absl::Status RawPeer::Init(const std::string& address, const Options& options) {
   TANDEM_CHECK(rdma_create_qp(id_, pd_, &attributes) == 0);
   for (size_t i = 0; i < kReceives; ++i) PostReceive(i);
 
-  RdmaHello hello;
+  rdma::RdmaHello hello;
   hello.ring_address = reinterpret_cast<uintptr_t>(memory_.data());
   hello.ring_key = region_->rkey;
   hello.small_slot_bytes = hello.large_slot_bytes = kReceiveBytes;
   hello.small_slots = hello.large_slots = 1;
   hello.credits = options.credits;
   hello.message_bytes = kReceiveBytes;
-  std::vector<uint8_t> data(kRdmaHelloBytes);
-  EncodeRdmaHello(hello, data.data());
+  std::vector<uint8_t> data(rdma::kRdmaHelloBytes);
+  rdma::EncodeRdmaHello(hello, data.data());
   if (!options.hello.empty()) data = options.hello;
   rdma_conn_param parameters = {};
   parameters.private_data = data.data();
@@ -85,7 +85,7 @@ absl::Status RawPeer::Init(const std::string& address, const Options& options) {
   TANDEM_CHECK(rdma_connect(id_, &parameters) == 0);
   std::vector<uint8_t> answer;
   TANDEM_RETURN_IF_ERROR(WaitFor(RDMA_CM_EVENT_ESTABLISHED, &answer));
-  TANDEM_ASSIGN_OR_RETURN(endpoint_, DecodeRdmaHello(answer));
+  TANDEM_ASSIGN_OR_RETURN(endpoint_, rdma::DecodeRdmaHello(answer));
   return absl::OkStatus();
 }
 
@@ -220,17 +220,17 @@ void RawPeer::BreakQueuePair() {
 }
 
 std::vector<uint8_t> RawMessage(const std::vector<std::vector<uint8_t>>& parts) {
-  RdmaMessage message;
-  message.kind = RdmaMessageKind::kFrame;
+  rdma::RdmaMessage message;
+  message.kind = rdma::RdmaMessageKind::kFrame;
   message.parts = static_cast<uint16_t>(parts.size());
   for (size_t i = 0; i < parts.size() && i < size_t{kMaxFrameParts}; ++i) {
     message.part_bytes[i] = parts[i].size();
   }
-  std::vector<uint8_t> bytes(kRdmaHeadBytes);
-  EncodeRdmaHead(message, bytes.data());
+  std::vector<uint8_t> bytes(rdma::kRdmaHeadBytes);
+  rdma::EncodeRdmaHead(message, bytes.data());
   for (const auto& part : parts) {
     bytes.insert(bytes.end(), part.begin(), part.end());
-    bytes.resize(PadTo8(bytes.size()));
+    bytes.resize(rdma::PadTo8(bytes.size()));
   }
   return bytes;
 }

@@ -33,7 +33,7 @@ class RawPeer {
   RawPeer(const RawPeer&) = delete;
   RawPeer& operator=(const RawPeer&) = delete;
 
-  const RdmaHello& endpoint() const { return endpoint_; }
+  const rdma::RdmaHello& endpoint() const { return endpoint_; }
 
   // Each waits for the device's answer.
   absl::Status Send(absl::Span<const uint8_t> bytes);
@@ -61,7 +61,7 @@ class RawPeer {
   ibv_cq* cq_ = nullptr;
   ibv_mr* region_ = nullptr;
   std::vector<uint8_t> memory_;
-  RdmaHello endpoint_;
+  rdma::RdmaHello endpoint_;
   std::vector<std::vector<uint8_t>> received_;
 };
 

@@ -41,16 +41,16 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::unique_ptr<Transport> NewRdma(const std::shared_ptr<RdmaContext>& context) {
-  RdmaOptions options;
+std::unique_ptr<transport::Transport> NewRdma(const std::shared_ptr<rdma::RdmaContext>& context) {
+  rdma::RdmaOptions options;
   options.context = context;
-  auto made = NewRdmaTransport(options);
+  auto made = rdma::NewRdmaTransport(options);
   TANDEM_CHECK_OK(made.status());
   return *std::move(made);
 }
 
-std::shared_ptr<RdmaContext> Context() {
-  auto context = RdmaContext::New();
+std::shared_ptr<rdma::RdmaContext> Context() {
+  auto context = rdma::RdmaContext::New();
   TANDEM_CHECK_OK(context.status());
   return *context;
 }
@@ -58,7 +58,7 @@ std::shared_ptr<RdmaContext> Context() {
 // A thread that answers each frame, or, of a stream, the last of each `every`.
 class Answerer {
  public:
-  Answerer(std::unique_ptr<Transport> transport, int every)
+  Answerer(std::unique_ptr<transport::Transport> transport, int every)
       : transport_(std::move(transport)), address_(transport_->address()), every_(every) {
     thread_ = std::thread([this] { Loop(); });
   }
@@ -68,11 +68,11 @@ class Answerer {
  private:
   void Loop() {
     int count = 0;
-    for (std::vector<TransportEvent> events;; events.clear()) {
+    for (std::vector<transport::TransportEvent> events;; events.clear()) {
       transport_->Poll(absl::InfiniteDuration(), &events);
-      for (TransportEvent& event : events) {
-        if (event.kind == TransportEvent::Kind::kPeerClosed) return;
-        TANDEM_CHECK(event.kind == TransportEvent::Kind::kFrame);
+      for (transport::TransportEvent& event : events) {
+        if (event.kind == transport::TransportEvent::Kind::kPeerClosed) return;
+        TANDEM_CHECK(event.kind == transport::TransportEvent::Kind::kFrame);
         if (++count % every_ != 0) continue;
         if (every_ > 1) event.frame.frame.part[2] = Buffer();
         TANDEM_CHECK_OK(
@@ -86,22 +86,22 @@ class Answerer {
     return EncodeDataFrame(*transport_, header, {}, Buffer(), Buffer());
   }
 
-  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<transport::Transport> transport_;
   const std::string address_;
   const int every_;
   std::thread thread_;
 };
 
-Frame Segment(Transport& from, const Buffer& values) {
+Frame Segment(transport::Transport& from, const Buffer& values) {
   FrameHeader header;
   header.kind = FrameKind::kSegment;
   return EncodeDataFrame(from, header, {}, Buffer(), values);
 }
 
-void AwaitFrame(Transport& at, std::vector<TransportEvent>* events) {
+void AwaitFrame(transport::Transport& at, std::vector<transport::TransportEvent>* events) {
   for (events->clear(); events->empty();) at.Poll(absl::InfiniteDuration(), events);
-  for (const TransportEvent& event : *events) {
-    TANDEM_CHECK(event.kind == TransportEvent::Kind::kFrame);
+  for (const transport::TransportEvent& event : *events) {
+    TANDEM_CHECK(event.kind == transport::TransportEvent::Kind::kFrame);
   }
 }
 
@@ -110,10 +110,10 @@ void Stream(int mib) {
   const auto context = Context();
   Answerer there(NewRdma(context), kBatch);
   const auto here = NewRdma(context);
-  const PeerId peer = here->Connect(there.address()).value();
+  const transport::PeerId peer = here->Connect(there.address()).value();
   Buffer values = here->Alloc(1 << 20);
   std::memset(values.mutable_data(), 7, values.size());
-  std::vector<TransportEvent> events;
+  std::vector<transport::TransportEvent> events;
   // Two batches under way, so that nobody waits for the other's answer.
   const auto batch = [&] {
     for (int i = 0; i < kBatch; ++i) TANDEM_CHECK_OK(here->Send(peer, Segment(*here, values)));
@@ -138,10 +138,10 @@ void Latency(int trips) {
   const auto context = Context();
   Answerer there(NewRdma(context), 1);
   const auto here = NewRdma(context);
-  const PeerId peer = here->Connect(there.address()).value();
+  const transport::PeerId peer = here->Connect(there.address()).value();
   Buffer values = here->Alloc(64);
   std::memset(values.mutable_data(), 7, values.size());
-  std::vector<TransportEvent> events;
+  std::vector<transport::TransportEvent> events;
   std::vector<double> all;
   for (int i = 0; i < trips; ++i) {
     const auto start = Clock::now();
@@ -168,28 +168,29 @@ void PushPull(const std::string& transport, int megabytes) {
   constexpr size_t kKeys = 10'000;
   const auto context = transport == "rdma" ? Context() : nullptr;
   const auto endpoint = [&](EndpointId self) {
-    return context != nullptr ? NewRdma(context) : NewZmqEndpoint(self);
+    return context != nullptr ? NewRdma(context) : bench::NewZmqEndpoint(self);
   };
-  const JobPlan plan = LoneShardPlan(
+  const job::JobPlan plan = bench::LoneShardPlan(
       absl::StrCat("table { name: \"ids\" dim: ", kDim,
                    " expected_rows: 100000 optimizer { kind: SGD learning_rate: 0.01 } }\n"),
       "kind: BSP", 1);
-  LoneShard shard(plan, endpoint(EndpointId::Shard(0, 0)));
-  Client::Options options;
+  bench::LoneShard shard(plan, endpoint(EndpointId::Shard(0, 0)));
+  client::Client::Options options;
   options.incarnation = 2;
-  const auto client = Client::New(plan, endpoint(EndpointId::Worker(0)), options).value();
+  const auto client = client::Client::New(plan, endpoint(EndpointId::Worker(0)), options).value();
   TANDEM_CHECK_OK(client->SetView(shard.view()));
   std::vector<uint64_t> ids(kKeys);
   for (size_t i = 0; i < kKeys; ++i) ids[i] = HashCombine(1, i);
   std::vector<float> rows(kKeys * kDim), gradients(kKeys * kDim, 0.5f);
   int64_t step = 0;
   const auto round = [&] {
-    const TableKeys keys = {0, ids};
+    const client::TableKeys keys = {0, ids};
     const absl::Span<float> into = absl::MakeSpan(rows);
-    TANDEM_CHECK_OK(client->Pull(0, step, {&keys, 1}, {&into, 1}, Client::Ids::kUnique).status());
+    TANDEM_CHECK_OK(
+        client->Pull(0, step, {&keys, 1}, {&into, 1}, client::Client::Ids::kUnique).status());
     const absl::Span<const float> from = gradients;
     TANDEM_CHECK_OK(
-        client->Push(0, step++, 2, {&keys, 1}, {&from, 1}, Client::Ids::kUnique).status());
+        client->Push(0, step++, 2, {&keys, 1}, {&from, 1}, client::Client::Ids::kUnique).status());
   };
   for (int i = 0; i < 3; ++i) round();
   const double per_round = 2.0 * kKeys * (kDim * sizeof(float) + sizeof(uint64_t)) / 1e6;

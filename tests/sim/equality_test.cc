@@ -13,15 +13,15 @@
 namespace tandem {
 namespace {
 
-WorldOptions FaultyWorld(const SimJob& job, uint64_t seed) {
-  WorldOptions options = EvenWorld(job, 6, seed);
+sim::WorldOptions FaultyWorld(const SimJob& job, uint64_t seed) {
+  sim::WorldOptions options = EvenWorld(job, 6, seed);
   options.model.batches[0] = 9;  // uneven: the others go on without data
   options.explain = false;
   options.network.drop = 0.01;
   options.network.duplicate = 0.05;
   options.network.reorder = true;
   options.moves_per_second = 20;
-  options.compute.kind = ComputeTime::Kind::kExponential;
+  options.compute.kind = sim::ComputeTime::Kind::kExponential;
   return options;
 }
 
@@ -33,7 +33,7 @@ void ExpectReference(const SimJob& job, int64_t delay, int64_t dense_delay, uint
   reference.Run();
   int rows = 0;
   for (const auto& [table, key] : run.world->TrainedRows()) {
-    if (key == ToyModel::kDenseKey) continue;
+    if (key == sim::ToyModel::kDenseKey) continue;
     ASSERT_EQ(run.world->Row(table, key), reference.Row(table, key)) << table << " " << key;
     ++rows;
   }
@@ -91,8 +91,8 @@ TEST(EqualityTest, DenseParametersOfSeveralBlocks) {
     SimJob job = Base("kind: ADAM learning_rate: 0.02");
     job.dense_on_servers = on_servers;
     job.servers = 3;
-    WorldOptions options = FaultyWorld(job, TestSeed());
-    options.model.dense = 3 * kDenseBlockFloats + 17;
+    sim::WorldOptions options = FaultyWorld(job, TestSeed());
+    options.model.dense = 3 * job::kDenseBlockFloats + 17;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok());
     Reference reference(run.plan, run.world->model(), 0, 0);
@@ -106,7 +106,7 @@ TEST(EqualityTest, TheRingDiffers) {
   SimJob job = Base("kind: SGD learning_rate: 0.1");
   job.workers = 4;
   job.algorithm = "RING";
-  WorldOptions options = FaultyWorld(job, TestSeed());
+  sim::WorldOptions options = FaultyWorld(job, TestSeed());
   options.model.dense = 512;
   SimRun run(job, options);
   ASSERT_TRUE(run.ok());

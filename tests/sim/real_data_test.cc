@@ -21,23 +21,24 @@ namespace tandem {
 namespace {
 
 // logit = bias + weights · numbers + the sum of all pooled rows.
-class LinearModel final : public DenseModel {
+class LinearModel final : public models::DenseModel {
  public:
-  static absl::StatusOr<std::unique_ptr<DenseModel>> New(const JobPlan&,
-                                                         const ModelInputs& inputs) {
-    return std::unique_ptr<DenseModel>(new LinearModel(inputs));
+  static absl::StatusOr<std::unique_ptr<models::DenseModel>> New(
+      const job::JobPlan&, const models::ModelInputs& inputs) {
+    return std::unique_ptr<models::DenseModel>(new LinearModel(inputs));
   }
 
-  const std::vector<ParameterInfo>& parameters() const override { return parameters_; }
+  const std::vector<models::ParameterInfo>& parameters() const override { return parameters_; }
   int64_t parameter_count() const override { return inputs_.numeric + 1; }
 
-  absl::Status Forward(const Batch& batch, absl::Span<const float> flat,
-                       absl::Span<const PooledRows> pooled, absl::Span<float> logits) override {
+  absl::Status Forward(const data::Batch& batch, absl::Span<const float> flat,
+                       absl::Span<const models::PooledRows> pooled,
+                       absl::Span<float> logits) override {
     const auto numeric = static_cast<size_t>(inputs_.numeric);
     for (size_t s = 0; s < logits.size(); ++s) {
       float sum = flat[numeric];
       for (size_t j = 0; j < numeric; ++j) sum += flat[j] * batch.numbers[s * numeric + j];
-      for (const PooledRows& cells : pooled) {
+      for (const models::PooledRows& cells : pooled) {
         const size_t width = cells.size() / logits.size();
         for (size_t i = 0; i < width; ++i) sum += cells[s * width + i];
       }
@@ -46,9 +47,10 @@ class LinearModel final : public DenseModel {
     return absl::OkStatus();
   }
 
-  absl::Status ForwardBackward(const Batch& batch, absl::Span<const float> flat,
-                               absl::Span<const PooledRows> pooled, absl::Span<float> logits,
-                               double* loss_sum, absl::Span<float> flat_gradient,
+  absl::Status ForwardBackward(const data::Batch& batch, absl::Span<const float> flat,
+                               absl::Span<const models::PooledRows> pooled,
+                               absl::Span<float> logits, double* loss_sum,
+                               absl::Span<float> flat_gradient,
                                absl::Span<const absl::Span<float>> pooled_gradients) override {
     const absl::Status status = Forward(batch, flat, pooled, logits);
     if (!status.ok()) return status;
@@ -56,7 +58,7 @@ class LinearModel final : public DenseModel {
     std::fill(flat_gradient.begin(), flat_gradient.end(), 0.0f);
     *loss_sum = 0;
     for (size_t s = 0; s < logits.size(); ++s) {
-      *loss_sum += Logloss(logits[s], batch.labels[s]);
+      *loss_sum += data::Logloss(logits[s], batch.labels[s]);
       const float slope = 1 / (1 + std::exp(-logits[s])) - batch.labels[s];
       flat_gradient[numeric] += slope;
       for (size_t j = 0; j < numeric; ++j) {
@@ -76,8 +78,8 @@ class LinearModel final : public DenseModel {
   void LeaveGradientOnDevice() override {}
 
  private:
-  explicit LinearModel(const ModelInputs& inputs) : inputs_(inputs) {
-    ParameterInfo all;
+  explicit LinearModel(const models::ModelInputs& inputs) : inputs_(inputs) {
+    models::ParameterInfo all;
     all.name = "linear";
     all.size = parameter_count();
     all.shape = {all.size};
@@ -85,8 +87,8 @@ class LinearModel final : public DenseModel {
     parameters_.push_back(all);
   }
 
-  const ModelInputs inputs_;
-  std::vector<ParameterInfo> parameters_;
+  const models::ModelInputs inputs_;
+  std::vector<models::ParameterInfo> parameters_;
 };
 
 class RealDataTest : public ::testing::Test {
@@ -94,18 +96,18 @@ class RealDataTest : public ::testing::Test {
   static constexpr int kTrainRows = 900, kTestRows = 300, kWorkers = 3, kEpochs = 2;
 
   RealDataTest() {
-    DatagenOptions options;
+    data::DatagenOptions options;
     options.train = folder_.Path("train.tsv");
     options.test = folder_.Path("test.tsv");
     options.train_rows = kTrainRows;
     options.test_rows = kTestRows;
     options.seed = 5;
     std::ostringstream log;
-    EXPECT_TRUE(GenerateCriteo(options, log).ok());
+    EXPECT_TRUE(data::GenerateCriteo(options, log).ok());
   }
 
-  JobPlan Plan(const std::string& policy, int servers, const std::string& dense) {
-    const absl::StatusOr<Job> job = ParseJob(
+  job::JobPlan Plan(const std::string& policy, int servers, const std::string& dense) {
+    const absl::StatusOr<Job> job = job::ParseJob(
         absl::StrCat(
             "name: \"real\" seed: 7 reproducible: ", policy == "kind: BSP" ? "true" : "false",
             " cluster { workers: ", kWorkers, " servers: ", servers,
@@ -118,27 +120,27 @@ class RealDataTest : public ::testing::Test {
             " depth: 1 }"),
         "real", {});
     EXPECT_TRUE(job.ok()) << job.status();
-    absl::StatusOr<JobPlan> plan = Resolve(*job);
+    absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
     EXPECT_TRUE(plan.ok()) << plan.status();
     return *plan;
   }
 
-  static WorldOptions Options() {
-    WorldOptions options;
+  static sim::WorldOptions Options() {
+    sim::WorldOptions options;
     options.seed = TestSeed();
-    options.make_runner = [](const JobPlan& plan, int rank) {
-      return StepRunner::New(plan, rank, "", LinearModel::New);
+    options.make_runner = [](const job::JobPlan& plan, int rank) {
+      return worker::StepRunner::New(plan, rank, "", LinearModel::New);
     };
     options.save_at_end = true;
     return options;
   }
-  static WorldOptions Faulty() {
-    WorldOptions options = Options();
+  static sim::WorldOptions Faulty() {
+    sim::WorldOptions options = Options();
     options.network.drop = 0.01;
     options.network.duplicate = 0.05;
     options.network.reorder = true;
     options.moves_per_second = 20;
-    options.compute.kind = ComputeTime::Kind::kExponential;
+    options.compute.kind = sim::ComputeTime::Kind::kExponential;
     return options;
   }
 
@@ -147,8 +149,8 @@ class RealDataTest : public ::testing::Test {
     std::vector<float> dense;
     int64_t samples = 0, moves = 0;
   };
-  static Result Run(const JobPlan& plan, const WorldOptions& options) {
-    absl::StatusOr<std::unique_ptr<World>> world = World::New(plan, options);
+  static Result Run(const job::JobPlan& plan, const sim::WorldOptions& options) {
+    absl::StatusOr<std::unique_ptr<sim::World>> world = sim::World::New(plan, options);
     EXPECT_TRUE(world.ok()) << world.status();
     if (!world.ok()) return {};
     const absl::Status status = (*world)->Run();

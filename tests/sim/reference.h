@@ -23,19 +23,22 @@ namespace tandem {
 class Reference {
  public:
   // `delay` as of the policy FIXED_DELAY, for all tables; dense parameters by allreduce have none.
-  Reference(const JobPlan& plan, const ToyModel& model, int64_t delay, int64_t dense_delay)
+  Reference(const job::JobPlan& plan, const sim::ToyModel& model, int64_t delay,
+            int64_t dense_delay)
       : plan_(plan), model_(model) {
-    for (const TablePlan& table : plan.tables) {
+    for (const job::TablePlan& table : plan.tables) {
       if (!table.dense) tables_.emplace_back(table.optimizer, delay);
     }
     const size_t blocks =
-        (static_cast<size_t>(model.options().dense) + kDenseBlockFloats - 1) / kDenseBlockFloats;
+        (static_cast<size_t>(model.options().dense) + job::kDenseBlockFloats - 1) /
+        job::kDenseBlockFloats;
     dense_ = std::make_unique<TableState>(plan.job.dense().optimizer(), dense_delay);
     for (size_t b = 0; b < blocks; ++b) {
-      std::vector<float>& row = RowOf(*dense_, b, kDenseBlockFloats, 0.0f).weights;
+      std::vector<float>& row = RowOf(*dense_, b, job::kDenseBlockFloats, 0.0f).weights;
       for (size_t j = 0; j < row.size(); ++j) {
-        const bool used = b * kDenseBlockFloats + j < static_cast<size_t>(model.options().dense);
-        if (used) row[j] = ToyModel::kFirstCount;
+        const bool used =
+            b * job::kDenseBlockFloats + j < static_cast<size_t>(model.options().dense);
+        if (used) row[j] = sim::ToyModel::kFirstCount;
       }
     }
   }
@@ -76,8 +79,8 @@ class Reference {
   };
   struct TableState {
     TableState(const Optimizer& config, int64_t its_delay)
-        : optimizer(*NewRowOptimizer(config)), delay(its_delay) {}
-    std::unique_ptr<RowOptimizer> optimizer;
+        : optimizer(*optim::NewRowOptimizer(config)), delay(its_delay) {}
+    std::unique_ptr<optim::RowOptimizer> optimizer;
     int64_t delay;
     std::unordered_map<uint64_t, RowState> rows;
     std::deque<Gradients> queue;
@@ -100,14 +103,14 @@ class Reference {
     for (TableState& table : tables_) table.queue.emplace_back().samples = sum;
     dense_->queue.emplace_back().samples = sum;
     for (int rank = 0; rank < model_.workers(); ++rank) {
-      Batch batch;
+      data::Batch batch;
       model_.FillBatch(rank, epoch, index, &batch);
       if (batch.samples == 0) continue;
-      for (const SparseInput& input : batch.sparse) {
+      for (const data::SparseInput& input : batch.sparse) {
         TableState& table = tables_[input.table];
         for (const uint64_t key : input.keys) {
           const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
-          const RowState& row = RowOf(table, key, dim, ToyModel::kFirstCount);
+          const RowState& row = RowOf(table, key, dim, sim::ToyModel::kFirstCount);
           std::vector<float> gradient(dim);
           model_.Gradient(rank, step, key, norm, row.weights, absl::MakeSpan(gradient));
           table.queue.back().of_key[key].push_back(std::move(gradient));
@@ -120,13 +123,13 @@ class Reference {
   }
 
   void DenseGradient(int rank, int64_t step, float norm) {
-    std::vector<float> gradient(dense_->rows.size() * kDenseBlockFloats, 0.0f);
+    std::vector<float> gradient(dense_->rows.size() * job::kDenseBlockFloats, 0.0f);
     const std::vector<float> values = Dense();
-    model_.Gradient(rank, step, ToyModel::kDenseKey, norm, values,
+    model_.Gradient(rank, step, sim::ToyModel::kDenseKey, norm, values,
                     absl::MakeSpan(gradient).first(values.size()));
     for (size_t b = 0; b < dense_->rows.size(); ++b) {
-      const auto begin = gradient.begin() + static_cast<std::ptrdiff_t>(b * kDenseBlockFloats);
-      dense_->queue.back().of_key[b].emplace_back(begin, begin + kDenseBlockFloats);
+      const auto begin = gradient.begin() + static_cast<std::ptrdiff_t>(b * job::kDenseBlockFloats);
+      dense_->queue.back().of_key[b].emplace_back(begin, begin + job::kDenseBlockFloats);
     }
   }
 
@@ -138,20 +141,20 @@ class Reference {
       for (const auto& [key, of_rank] : step.of_key) {
         std::vector<float> sum = of_rank.front();
         for (size_t r = 1; r < of_rank.size(); ++r) {
-          FoldAdd(sum.data(), of_rank[r].data(), sum.size());
+          optim::FoldAdd(sum.data(), of_rank[r].data(), sum.size());
         }
         RowState& row = table.rows.at(key);
         float* const weights = row.weights.data();
         float* const slots = row.slots.data();
         table.optimizer->Apply(static_cast<int>(sum.size()),
-                               FoldFactor(static_cast<double>(step.samples)), sum, {&weights, 1},
-                               {&slots, 1});
+                               optim::FoldFactor(static_cast<double>(step.samples)), sum,
+                               {&weights, 1}, {&slots, 1});
       }
     }
   }
 
-  const JobPlan& plan_;
-  const ToyModel& model_;
+  const job::JobPlan& plan_;
+  const sim::ToyModel& model_;
   std::vector<TableState> tables_;
   std::unique_ptr<TableState> dense_;
 };

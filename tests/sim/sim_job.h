@@ -53,10 +53,10 @@ struct SimJob {
         " max_unacknowledged: ", max_unacknowledged, " }\n",
         "evaluation { every_epochs: ", evaluate_every, " }\n", "staleness { record: true }\n");
   }
-  JobPlan Plan() const {
-    absl::StatusOr<Job> job = ParseJob(Text(), "sim.textproto", {});
+  job::JobPlan Plan() const {
+    absl::StatusOr<Job> job = job::ParseJob(Text(), "sim.textproto", {});
     EXPECT_TRUE(job.ok()) << job.status() << "\n" << Text();
-    absl::StatusOr<JobPlan> plan = Resolve(*job);
+    absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
     EXPECT_TRUE(plan.ok()) << plan.status() << "\n" << Text();
     return *plan;
   }
@@ -64,8 +64,8 @@ struct SimJob {
 
 // A job and the world it runs in; they belong together because the world refers to the plan.
 struct SimRun {
-  SimRun(const SimJob& job, const WorldOptions& options) : plan(job.Plan()) {
-    absl::StatusOr<std::unique_ptr<World>> made = World::New(plan, options);
+  SimRun(const SimJob& job, const sim::WorldOptions& options) : plan(job.Plan()) {
+    absl::StatusOr<std::unique_ptr<sim::World>> made = sim::World::New(plan, options);
     EXPECT_TRUE(made.ok()) << made.status();
     if (made.ok()) world = *std::move(made);
     if (world != nullptr) status = world->Run();
@@ -75,14 +75,14 @@ struct SimRun {
   }
   bool ok() const { return status.ok(); }
 
-  const JobPlan plan;
-  std::unique_ptr<World> world;
+  const job::JobPlan plan;
+  std::unique_ptr<sim::World> world;
   absl::Status status = absl::InternalError("not made");
 };
 
 // Options with as many batches for every worker.
-inline WorldOptions EvenWorld(const SimJob& job, int batches, uint64_t seed) {
-  WorldOptions options;
+inline sim::WorldOptions EvenWorld(const SimJob& job, int batches, uint64_t seed) {
+  sim::WorldOptions options;
   options.seed = options.model.seed = seed;
   options.model.batches.assign(static_cast<size_t>(job.workers), batches);
   return options;

@@ -18,29 +18,30 @@ namespace {
 
 // |w| after descending on w * w / 2 from 1, as soon as it is plainly small or plainly large.
 double Descend(const Optimizer& config, int delay) {
-  TablePlan plan;
+  job::TablePlan plan;
   plan.name = "w";
   plan.dim = 1;
   plan.expected_rows = 1;
   plan.initializer.set_kind(Initializer::CONSTANT);
   plan.initializer.set_scale(1);
-  const std::unique_ptr<RowOptimizer> optimizer = *NewRowOptimizer(config);
+  const std::unique_ptr<optim::RowOptimizer> optimizer = *optim::NewRowOptimizer(config);
   Policy fixed_delay;
   fixed_delay.set_kind(Policy::FIXED_DELAY);
   fixed_delay.set_delay(delay);
-  const std::unique_ptr<UpdatePolicy> policy = *NewUpdatePolicy(fixed_delay, /*workers=*/1);
-  TableContext table;
+  const std::unique_ptr<policies::UpdatePolicy> policy =
+      *policies::NewUpdatePolicy(fixed_delay, /*workers=*/1);
+  server::TableContext table;
   table.plan = &plan;
   table.optimizer = optimizer.get();
   table.policy = policy.get();
   table.workers = 1;
-  FoldScratch scratch;
-  Range range(0, 0, 0, &table, &scratch);
+  server::FoldScratch scratch;
+  server::Range range(0, 0, 0, &table, &scratch);
   HeapBufferSource buffers;
   const uint64_t key = 7;
   double envelope = 1;  // largest of the last steps: the iterates swing
   for (int64_t step = 0; step < 400000; ++step) {
-    HeldUpdate update;
+    server::HeldUpdate update;
     update.step = step;
     update.samples = 1;
     update.version_read = range.progress().version;
@@ -53,7 +54,7 @@ double Descend(const Optimizer& config, int delay) {
     if (envelope < 1e-3 || envelope > 1e3) break;
     EXPECT_EQ(range.Admit(absl::UnixEpoch(), /*incarnation=*/1, step, std::move(update),
                           /*finished=*/false),
-              Range::Admission::kAdmitted);
+              server::Range::Admission::kAdmitted);
   }
   return envelope;
 }

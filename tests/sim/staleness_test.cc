@@ -14,7 +14,7 @@
 namespace tandem {
 namespace {
 
-double Staleness(const UpdateRecord& r) {
+double Staleness(const server::UpdateRecord& r) {
   return static_cast<double>(r.version_applied - r.version_read);
 }
 
@@ -22,16 +22,16 @@ double Staleness(const UpdateRecord& r) {
 // order. Knows the policies only as the literature words them.
 class Recount {
  public:
-  Recount(const World& world, int workers, bool synchronous, int64_t delay)
+  Recount(const sim::World& world, int workers, bool synchronous, int64_t delay)
       : world_(world), workers_(workers), synchronous_(synchronous), delay_(delay) {}
 
-  void Range(uint32_t range, const std::vector<RangeEvent>& events) {
+  void Range(uint32_t range, const std::vector<sim::RangeEvent>& events) {
     range_ = range;
     version_ = 0;
     read_at_.clear();
     queue_.clear();
     admitted_.assign(static_cast<size_t>(workers_), 0);
-    for (const RangeEvent& event : events) {
+    for (const sim::RangeEvent& event : events) {
       if (event.read) {
         read_at_.try_emplace({event.rank, event.step},
                              version_);  // of an answer sent twice, the first
@@ -42,7 +42,7 @@ class Recount {
     while (!queue_.empty()) ApplyOldest();  // before the last evaluation
   }
 
-  Measure result;
+  server::Measure result;
 
  private:
   void Admit(int rank, int64_t step) {
@@ -67,7 +67,7 @@ class Recount {
     result.Add(static_cast<double>(version_ - read_at_.at({rank, step})));
   }
 
-  const World& world_;
+  const sim::World& world_;
   const int workers_;
   const bool synchronous_;
   const int64_t delay_;
@@ -79,28 +79,28 @@ class Recount {
 
 void ExpectRecount(const SimJob& job, bool synchronous, int64_t delay, uint64_t seed) {
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
-  WorldOptions options = EvenWorld(job, 40, seed);
+  sim::WorldOptions options = EvenWorld(job, 40, seed);
   options.model.batches[0] = 25;
   options.log_events = true;
   options.network.reorder = true;  // late and out of order, but nothing is answered twice
   options.network.jitter = absl::Milliseconds(3);
   options.moves_per_second = 20;
-  options.compute.kind = ComputeTime::Kind::kExponential;
+  options.compute.kind = sim::ComputeTime::Kind::kExponential;
   SimRun run(job, options);
   ASSERT_TRUE(run.ok());
   EXPECT_GT(run.world->moves(), 0);
   Recount recount(*run.world, job.workers, synchronous, delay);
   for (const auto& [range, events] : run.world->events()) recount.Range(range, events);
-  Measure summary, recorded;
-  for (const TablePlan& table : run.plan.tables) {
-    const Measure m = run.world->Stats(table.id).version_staleness;
+  server::Measure summary, recorded;
+  for (const job::TablePlan& table : run.plan.tables) {
+    const server::Measure m = run.world->Stats(table.id).version_staleness;
     summary.count += m.count;
     summary.sum += m.sum;
     summary.max = std::max(summary.max, m.max);
   }
-  for (const UpdateRecord& record : run.world->records()) recorded.Add(Staleness(record));
+  for (const server::UpdateRecord& record : run.world->records()) recorded.Add(Staleness(record));
   EXPECT_GT(summary.count, 500u);
-  for (const Measure& other : {recount.result, recorded}) {
+  for (const server::Measure& other : {recount.result, recorded}) {
     EXPECT_EQ(summary.count, other.count);
     EXPECT_EQ(summary.sum, other.sum);
     EXPECT_EQ(summary.max, other.max);
@@ -140,8 +140,8 @@ TEST(StalenessTest, TheSummaryEqualsARecountFromTheEventLog) {
 // One gradient of each worker is always in flight, so between its read and its update every other
 // worker's comes once on average, however long the steps take.
 TEST(StalenessTest, AspMeanVersionStalenessIsTheNumberOfOtherWorkers) {
-  for (const auto kind : {ComputeTime::Kind::kExponential, ComputeTime::Kind::kLognormal,
-                          ComputeTime::Kind::kTransient}) {
+  for (const auto kind : {sim::ComputeTime::Kind::kExponential, sim::ComputeTime::Kind::kLognormal,
+                          sim::ComputeTime::Kind::kTransient}) {
     for (const int workers : {2, 4, 8}) {
       SimJob job = AllOnServers("kind: ASP", 0);
       job.workers = workers;
@@ -149,7 +149,7 @@ TEST(StalenessTest, AspMeanVersionStalenessIsTheNumberOfOtherWorkers) {
       job.ranges_per_shard = 1;
       job.second_table = false;
       const int batches = 12000 / workers;
-      WorldOptions options = EvenWorld(job, batches, TestSeed());
+      sim::WorldOptions options = EvenWorld(job, batches, TestSeed());
       options.model.full_batches = true;
       options.model.dense = workers + 1;
       options.network.delay = options.network.jitter = absl::ZeroDuration();  // no gap
@@ -158,9 +158,9 @@ TEST(StalenessTest, AspMeanVersionStalenessIsTheNumberOfOtherWorkers) {
       options.explain = false;  // thousands of updates a row: judged elsewhere
       SimRun run(job, options);
       ASSERT_TRUE(run.ok());
-      Measure
+      server::Measure
           steady;  // not the start, where all read at once, nor the end, where some have finished
-      for (const UpdateRecord& r : run.world->records()) {
+      for (const server::UpdateRecord& r : run.world->records()) {
         const bool middle = r.version_applied > 500 && r.version_applied < workers * batches * 0.9;
         if (r.table == 0 && middle) steady.Add(Staleness(r));
       }
@@ -175,18 +175,18 @@ TEST(StalenessTest, AspMeanVersionStalenessIsTheNumberOfOtherWorkers) {
 TEST(StalenessTest, SspBoundsTheGapOfEveryRecord) {
   constexpr int kBound = 3, kDepth = 2;
   SimJob job = AllOnServers(absl::StrCat("kind: SSP bound: ", kBound), kDepth);
-  WorldOptions options = EvenWorld(job, 2300, TestSeed());
+  sim::WorldOptions options = EvenWorld(job, 2300, TestSeed());
   options.model.full_batches = true;
   options.model.universe = 40;
   options.model.keys_per_batch = 16;
-  options.compute.kind = ComputeTime::Kind::kTransient;
+  options.compute.kind = sim::ComputeTime::Kind::kTransient;
   options.moves_per_second = 1;
   options.explain = false;
   SimRun run(job, options);
   ASSERT_TRUE(run.ok());
   EXPECT_GE(run.world->records().size(), 100000u);
   int largest = 0;
-  for (const UpdateRecord& r : run.world->records()) {
+  for (const server::UpdateRecord& r : run.world->records()) {
     ASSERT_LE(r.clock_gap, kBound);
     ASSERT_GE(r.clock_gap, 0);
     ASSERT_LE(Staleness(r), (job.workers - 1) * (2 * kBound + 1) + kDepth);
@@ -201,7 +201,7 @@ TEST(StalenessTest, BspHasNone) {
   SimRun run(job, EvenWorld(job, 50, TestSeed()));
   ASSERT_TRUE(run.ok());
   EXPECT_GT(run.world->records().size(), 500u);
-  for (const UpdateRecord& r : run.world->records()) {
+  for (const server::UpdateRecord& r : run.world->records()) {
     ASSERT_EQ(Staleness(r), 0);
     ASSERT_EQ(r.version_read, r.step);
     ASSERT_EQ(r.clock_gap, 0);
@@ -213,7 +213,7 @@ TEST(StalenessTest, FixedDelayHasExactlyThat) {
     const SimJob job = AllOnServers(absl::StrCat("kind: FIXED_DELAY delay: ", delay), 1);
     SimRun run(job, EvenWorld(job, 50, TestSeed()));
     ASSERT_TRUE(run.ok());
-    for (const UpdateRecord& r : run.world->records()) {
+    for (const server::UpdateRecord& r : run.world->records()) {
       // The queue is applied at the end, when no version follows any more. 50 steps, and the one
       // without samples that ends the epoch.
       ASSERT_EQ(Staleness(r), std::min<double>(delay, 51.0 - static_cast<double>(r.step)));
@@ -227,7 +227,7 @@ TEST(StalenessTest, FrozenTablesDropAndCount) {
   job.second_frozen = true;
   SimRun run(job, EvenWorld(job, 20, TestSeed()));
   ASSERT_TRUE(run.ok());
-  const TableStats frozen = run.world->Stats(1);
+  const server::TableStats frozen = run.world->Stats(1);
   EXPECT_GT(frozen.arrived, 0u);
   EXPECT_EQ(frozen.dropped, frozen.arrived);
   EXPECT_EQ(frozen.applied + frozen.merged, 0u);

@@ -76,9 +76,9 @@ SimJob RandomJob(Random* random) {
   return job;
 }
 
-ComputeTime RandomCompute(int workers, Random* random) {
-  ComputeTime compute;
-  compute.kind = static_cast<ComputeTime::Kind>(random->Uniform(4));
+sim::ComputeTime RandomCompute(int workers, Random* random) {
+  sim::ComputeTime compute;
+  compute.kind = static_cast<sim::ComputeTime::Kind>(random->Uniform(4));
   if (random->Bernoulli(0.2)) {
     compute.slow_worker = static_cast<int>(random->Uniform(static_cast<uint64_t>(workers)));
   }
@@ -86,8 +86,8 @@ ComputeTime RandomCompute(int workers, Random* random) {
 }
 
 // One in three runs has a network without faults, so that what fails there is not their doing.
-WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
-  WorldOptions options;
+sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
+  sim::WorldOptions options;
   options.seed = options.model.seed = seed;
   options.trace_lines = 400;
   for (int rank = 0; rank < job.workers; ++rank) {  // uneven, some nothing at all
@@ -150,16 +150,16 @@ TEST(WorldTest, InverseWorkersTakesOneNthOfEveryUpdate) {
     job.dense_on_servers = true;
     SimRun run(job, EvenWorld(job, 12, TestSeed()));
     ASSERT_TRUE(run.ok());
-    const ToyModel& model = run.world->model();
+    const sim::ToyModel& model = run.world->model();
     std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> want;  // counts, by row
     for (int rank = 0; rank < job.workers; ++rank) {
       for (int64_t index = 0; model.Samples(rank, 0, index) > 0; ++index) {
-        Batch batch;
+        data::Batch batch;
         model.FillBatch(rank, 0, index, &batch);
-        for (const SparseInput& input : batch.sparse) {
+        for (const data::SparseInput& input : batch.sparse) {
           for (const uint64_t key : input.keys) {
             std::vector<float>& row = want[{input.table, key}];
-            row.resize(static_cast<size_t>(job.workers), ToyModel::kFirstCount);
+            row.resize(static_cast<size_t>(job.workers), sim::ToyModel::kFirstCount);
             row[static_cast<size_t>(rank)] -= 1.0f / 4;  // the mean over its samples is 1
           }
         }
@@ -186,7 +186,7 @@ TEST(WorldTest, RangesHaveNoMoreOpenStepsThanPushesMayBeUnacknowledged) {
       job.dense_on_servers = true;
       job.max_unacknowledged = unacknowledged;
       job.depth = static_cast<int>(seed % 3);
-      WorldOptions options = EvenWorld(job, 20, seed);
+      sim::WorldOptions options = EvenWorld(job, 20, seed);
       options.network.drop = 0.05;
       options.network.jitter *= 10;
       SimRun run(job, options);
@@ -204,7 +204,7 @@ TEST(WorldTest, SavesAtTheBordersOfEpochsAreOfOneMoment) {
     job.policy = seed % 2 != 0 ? "kind: ASP" : "kind: BACKUP_WORKERS backups: 0";
     job.dense_on_servers = true;
     job.epochs = 20;
-    WorldOptions options = EvenWorld(job, 2, seed);
+    sim::WorldOptions options = EvenWorld(job, 2, seed);
     options.barrier_drop = 0.2;
     for (int i = 0; i < 300; ++i) options.saves.push_back(absl::Milliseconds(10 * i));
     SimRun run(job, options);
@@ -220,7 +220,7 @@ TEST(WorldTest, TheLastEvaluationIsReportedThoughLinksBreak) {
     job.dense_on_servers = true;
     job.epochs = 3;
     job.evaluate_every = 1;
-    WorldOptions options = EvenWorld(job, 3, seed);
+    sim::WorldOptions options = EvenWorld(job, 3, seed);
     options.breaks_per_second = 20;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << "seed " << seed;
@@ -237,7 +237,7 @@ TEST(WorldTest, NoSaveFallsIntoTheEndOfADelay) {
   ASSERT_TRUE(plain.ok());
   const absl::Duration pause = plain.world->elapsed() / SeedCount(100);
   for (absl::Duration at; at < plain.world->elapsed(); at += pause) {
-    WorldOptions options = EvenWorld(job, 6, TestSeed());
+    sim::WorldOptions options = EvenWorld(job, 6, TestSeed());
     options.saves = {at};
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << at;
@@ -248,12 +248,13 @@ TEST(WorldTest, WithoutBackupsNothingIsDropped) {
   SimJob job;
   job.dense_on_servers = true;
   job.policy = "kind: BACKUP_WORKERS backups: 0";
-  WorldOptions options = EvenWorld(job, 7, TestSeed());
+  sim::WorldOptions options = EvenWorld(job, 7, TestSeed());
   options.model.batches = {7, 6, 7};
   options.compute.slow_worker = 2;
   const SimRun run(job, options);
   ASSERT_TRUE(run.ok());
-  for (const UpdateRecord& r : run.world->records()) EXPECT_NE(r.fate, kFateDropped);
+  for (const server::UpdateRecord& r : run.world->records())
+    EXPECT_NE(r.fate, server::kFateDropped);
 }
 
 // Three workers of which two close a step, one of them always slow: most of what it computes is
@@ -261,7 +262,7 @@ TEST(WorldTest, WithoutBackupsNothingIsDropped) {
 TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   SimJob job;
   job.dense_on_servers = true;
-  WorldOptions options = EvenWorld(job, 40, TestSeed());
+  sim::WorldOptions options = EvenWorld(job, 40, TestSeed());
   options.compute.slow_worker = 2;
   options.model.batches[2] = 10;
   job.policy = "kind: BSP";
@@ -271,12 +272,12 @@ TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   const SimRun backups(job, options);
   ASSERT_TRUE(backups.ok());
   uint64_t late = 0, others = 0;
-  for (const UpdateRecord& r : backups.world->records()) {
-    if (r.fate == kFateDropped) ++(r.worker == 2 ? late : others);
+  for (const server::UpdateRecord& r : backups.world->records()) {
+    if (r.fate == server::kFateDropped) ++(r.worker == 2 ? late : others);
   }
   EXPECT_GT(late, 30u);
   EXPECT_LT(others, late / 10);
-  const TableStats stats = backups.world->Stats(0);
+  const server::TableStats stats = backups.world->Stats(0);
   EXPECT_EQ(stats.arrived, stats.merged + stats.dropped);
   EXPECT_GT(stats.merged, 0u);
   EXPECT_LT(backups.world->elapsed(), 0.8 * together.world->elapsed());

@@ -12,7 +12,7 @@ namespace tandem {
 namespace {
 
 using ::testing::ElementsAre;
-using Request = DenseReduction::Request;
+using Request = worker::DenseReduction::Request;
 
 constexpr int64_t kCount = 2500;  // three blocks, the last one padded
 
@@ -26,13 +26,13 @@ Optimizer Sgd() {
 // Two workers, whose requests are run together.
 class AllReduceGradientsTest : public ::testing::Test {
  protected:
-  void Make(AllReduceGradients::Options options) {
+  void Make(worker::AllReduceGradients::Options options) {
     options.ranks = 2;
     for (int r = 0; r < 2; ++r) {
       options.rank = r;
-      dense_.push_back(*DenseParameters::New(Sgd(), kCount));
+      dense_.push_back(*worker::DenseParameters::New(Sgd(), kCount));
       gradients_.emplace_back(dense_[r]->padded().size() + 1);
-      reductions_.push_back(std::make_unique<AllReduceGradients>(*dense_[r], options));
+      reductions_.push_back(std::make_unique<worker::AllReduceGradients>(*dense_[r], options));
     }
   }
   // Worker r has `n[r]` samples with a gradient of n[r] everywhere.
@@ -61,7 +61,7 @@ class AllReduceGradientsTest : public ::testing::Test {
     EXPECT_EQ(a->count, b->count);
     EXPECT_EQ(a->type, b->type);
     asked_.push_back(*a);
-    if (a->type == DataType::kF32) RunF32(*a, *b);
+    if (a->type == collectives::DataType::kF32) RunF32(*a, *b);
     for (auto& reduction : reductions_) reduction->OnDone();
     return true;
   }
@@ -76,19 +76,19 @@ class AllReduceGradientsTest : public ::testing::Test {
     auto* const out1 = static_cast<float*>(b.output);
     const auto own = [](const Request& r, int rank) { return r.counts[static_cast<size_t>(rank)]; };
     switch (a.primitive) {
-      case Primitive::kAllReduce:
+      case collectives::Primitive::kAllReduce:
         for (int64_t i = 0; i < a.count; ++i) out0[i] = out1[i] = x[i] + y[i];
         return;
-      case Primitive::kReduceScatter:
+      case collectives::Primitive::kReduceScatter:
         for (int64_t i = 0; i < own(a, 0); ++i) out0[i] = x[i] + y[i];
         for (int64_t i = 0; i < own(a, 1); ++i) out1[i] = x[own(a, 0) + i] + y[own(a, 0) + i];
         return;
-      case Primitive::kAllGather:
+      case collectives::Primitive::kAllGather:
         std::copy_n(y, own(a, 1), out0 + own(a, 0));
         std::copy_n(x, own(a, 0), out1);
         return;
       default:
-        ADD_FAILURE() << PrimitiveName(a.primitive);
+        ADD_FAILURE() << collectives::PrimitiveName(a.primitive);
     }
   }
   // First values are 0, the rate 1: one step with a mean gradient of 1 leaves -1 everywhere.
@@ -98,9 +98,9 @@ class AllReduceGradientsTest : public ::testing::Test {
     }
   }
 
-  std::vector<std::unique_ptr<DenseParameters>> dense_;
+  std::vector<std::unique_ptr<worker::DenseParameters>> dense_;
   std::vector<std::vector<float>> gradients_;
-  std::vector<std::unique_ptr<AllReduceGradients>> reductions_;
+  std::vector<std::unique_ptr<worker::AllReduceGradients>> reductions_;
   std::vector<Request> asked_;
 };
 
@@ -118,7 +118,7 @@ TEST_F(AllReduceGradientsTest, TheSumOfSamplesIsOneMoreElement) {
 }
 
 TEST_F(AllReduceGradientsTest, BucketsAreRunAsTheyGetReadyAndParametersChangeAtTheEnd) {
-  AllReduceGradients::Options options;
+  worker::AllReduceGradients::Options options;
   options.bucket_bytes = 4000;  // 1,000 elements, the first 250
   Make(options);
   Begin(1, 1);
@@ -142,7 +142,7 @@ TEST_F(AllReduceGradientsTest, AStepWithoutSamplesChangesNothing) {
     dense_.clear();
     gradients_.clear();
     reductions_.clear();
-    AllReduceGradients::Options options;
+    worker::AllReduceGradients::Options options;
     options.sharded_optimizer = sharded;
     Make(options);
     Begin(0, 0);
@@ -155,38 +155,38 @@ TEST_F(AllReduceGradientsTest, AStepWithoutSamplesChangesNothing) {
 }
 
 TEST_F(AllReduceGradientsTest, AShardedOptimizerScattersGradientsAndGathersValues) {
-  AllReduceGradients::Options options;
+  worker::AllReduceGradients::Options options;
   options.sharded_optimizer = true;
   Make(options);
   Begin(2, 6);
   Close();
   RunAll();
   ASSERT_EQ(asked_.size(), 3u);
-  EXPECT_EQ(asked_[0].primitive, Primitive::kReduceScatter);
-  EXPECT_THAT(asked_[0].counts, ElementsAre(2 * kDenseBlockFloats, kDenseBlockFloats));
+  EXPECT_EQ(asked_[0].primitive, collectives::Primitive::kReduceScatter);
+  EXPECT_THAT(asked_[0].counts, ElementsAre(2 * job::kDenseBlockFloats, job::kDenseBlockFloats));
   EXPECT_EQ(asked_[1].count, 1) << "n travels apart";
-  EXPECT_EQ(asked_[2].primitive, Primitive::kAllGather);
+  EXPECT_EQ(asked_[2].primitive, collectives::Primitive::kAllGather);
   ExpectOneStepOfTheMean();
 }
 
 TEST_F(AllReduceGradientsTest, A16BitWireCarriesScaledGradientsAndSamplesApart) {
-  AllReduceGradients::Options options;
-  options.wire = DataType::kBF16;
+  worker::AllReduceGradients::Options options;
+  options.wire = collectives::DataType::kBF16;
   options.batch = 4;
   Make(options);
   Begin(4, 4);
   Close();
   RunAll();  // 16-bit sums are left out: each keeps its own
   ASSERT_EQ(asked_.size(), 2u);
-  EXPECT_EQ(asked_[0].type, DataType::kBF16);
+  EXPECT_EQ(asked_[0].type, collectives::DataType::kBF16);
   EXPECT_EQ(asked_[0].count, kCount);
-  EXPECT_EQ(asked_[1].type, DataType::kF32);
+  EXPECT_EQ(asked_[1].type, collectives::DataType::kF32);
   EXPECT_EQ(reductions_[0]->samples_of_all(), 8);
   EXPECT_THAT(dense_[0]->values(), ::testing::Each(-0.5f));
 }
 
 TEST_F(AllReduceGradientsTest, ACodecIsToldTheSamplesOfAllAndNotAskedWithoutAny) {
-  AllReduceGradients::Options options;
+  worker::AllReduceGradients::Options options;
   options.codec = true;
   Make(options);
   Begin(3, 5);

@@ -26,8 +26,8 @@ std::string NumberedRows(int begin, int end) {
   return text;
 }
 
-JobPlan NumberedPlan(const std::vector<std::string>& files, int workers, int batch) {
-  JobPlan plan = MakePlan(Data::DELIMITED, files, workers, batch);
+job::JobPlan NumberedPlan(const std::vector<std::string>& files, int workers, int batch) {
+  job::JobPlan plan = MakePlan(Data::DELIMITED, files, workers, batch);
   Columns* columns = plan.job.mutable_data()->mutable_columns();
   columns->set_delimiter(",");
   columns->set_label("0");
@@ -37,28 +37,28 @@ JobPlan NumberedPlan(const std::vector<std::string>& files, int workers, int bat
   return plan;
 }
 
-std::vector<int> Numbers(const std::vector<Batch>& batches) {
+std::vector<int> Numbers(const std::vector<data::Batch>& batches) {
   std::vector<int> numbers;
-  for (const Batch& batch : batches) {
+  for (const data::Batch& batch : batches) {
     for (const float x : batch.numbers) numbers.push_back(static_cast<int>(x));
   }
   return numbers;
 }
 
-std::vector<int> TrainNumbers(const JobPlan& plan, int rank, int64_t epoch) {
-  auto source = NewTrainSource(plan, rank);
+std::vector<int> TrainNumbers(const job::JobPlan& plan, int rank, int64_t epoch) {
+  auto source = data::NewTrainSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), epoch)) : std::vector<int>();
 }
 
-std::vector<int> TestNumbers(const JobPlan& plan, int rank) {
-  auto source = NewTestSource(plan, rank);
+std::vector<int> TestNumbers(const job::JobPlan& plan, int rank) {
+  auto source = data::NewTestSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), 0)) : std::vector<int>();
 }
 
-std::vector<int> ValidationNumbers(const JobPlan& plan, int rank) {
-  auto source = NewValidationSource(plan, rank);
+std::vector<int> ValidationNumbers(const job::JobPlan& plan, int rank) {
+  auto source = data::NewValidationSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   return source.ok() ? Numbers(ReadEpoch(source->get(), 0)) : std::vector<int>();
 }
@@ -73,15 +73,15 @@ TEST(BatchSourceTest, RowsAreDealtInTurnOverAllFiles) {
   const TempDir dir;
   const std::vector<std::string> files = {dir.Write("a.csv", NumberedRows(0, 11)),
                                           dir.WriteGzip("b.csv.gz", NumberedRows(11, 23))};
-  const JobPlan plan = NumberedPlan(files, 3, 4);
+  const job::JobPlan plan = NumberedPlan(files, 3, 4);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(TrainNumbers(plan, rank, 0), Iota(rank, 23, 3)) << "rank " << rank;
   }
-  auto source = *NewTrainSource(plan, 0);
-  const std::vector<Batch> batches = ReadEpoch(source.get(), 0);
+  auto source = *data::NewTrainSource(plan, 0);
+  const std::vector<data::Batch> batches = ReadEpoch(source.get(), 0);
   ASSERT_THAT(batches, SizeIs(2));  // 8 rows in batches of 4, then the end
   EXPECT_EQ(batches[0].samples, 4);
-  Batch batch;
+  data::Batch batch;
   ASSERT_TRUE(source->Next(&batch).ok());
   EXPECT_EQ(batch.samples, 0) << "the end stays the end";
   EXPECT_EQ(ReadEpoch(source.get(), 1).size(), 2u) << "and another epoch can start";
@@ -89,19 +89,20 @@ TEST(BatchSourceTest, RowsAreDealtInTurnOverAllFiles) {
 
 TEST(BatchSourceTest, ABatchHoldsLabelsAndHashedFields) {
   const TempDir dir;
-  const JobPlan plan = NumberedPlan({dir.Write("a.csv", "1,5,x\n0,6,\n1,7,x\n")}, 1, 10);
-  auto source = *NewTrainSource(plan, 0);
-  const Batch batch = ReadEpoch(source.get(), 0).at(0);
+  const job::JobPlan plan = NumberedPlan({dir.Write("a.csv", "1,5,x\n0,6,\n1,7,x\n")}, 1, 10);
+  auto source = *data::NewTrainSource(plan, 0);
+  const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
   EXPECT_THAT(batch.labels, ElementsAre(1, 0, 1));
   EXPECT_EQ(batch.numeric, 1);
   ASSERT_THAT(batch.sparse, SizeIs(1));
-  EXPECT_THAT(batch.sparse[0].keys, ElementsAre(FieldHash("2").Key("x"), FieldHash("2").missing()));
+  EXPECT_THAT(batch.sparse[0].keys,
+              ElementsAre(data::FieldHash("2").Key("x"), data::FieldHash("2").missing()));
   EXPECT_THAT(batch.sparse[0].index, ElementsAre(0, 1, 0));
 }
 
 TEST(BatchSourceTest, ShufflingKeepsTheRowsAndChangesTheOrder) {
   const TempDir dir;
-  JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 1000))}, 2, 32);
+  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 1000))}, 2, 32);
   for (const int64_t buffer : {10, 5000}) {
     plan.job.mutable_data()->set_shuffle_buffer(buffer);
     const std::vector<int> first = TrainNumbers(plan, 1, 0);
@@ -123,7 +124,7 @@ TEST(BatchSourceTest, ShufflingKeepsTheRowsAndChangesTheOrder) {
 
 TEST(BatchSourceTest, TheLastRowsTestWhenThereAreNoTestFiles) {
   const TempDir dir;
-  JobPlan plan = NumberedPlan(
+  job::JobPlan plan = NumberedPlan(
       {dir.Write("a.csv", NumberedRows(0, 50)), dir.Write("b.csv", NumberedRows(50, 100))}, 2, 32);
   plan.job.mutable_data()->set_test_fraction(0.2);
   EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 80, 2));
@@ -132,12 +133,12 @@ TEST(BatchSourceTest, TheLastRowsTestWhenThereAreNoTestFiles) {
   plan.job.mutable_data()->set_max_rows(60);
   EXPECT_EQ(TrainNumbers(plan, 1, 0), Iota(1, 48, 2));
   EXPECT_EQ(TestNumbers(plan, 1), Iota(49, 60, 2));
-  EXPECT_TRUE(CheckData(plan).ok()) << CheckData(plan);
+  EXPECT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
 }
 
 TEST(BatchSourceTest, TestFilesAreReadWholeAndInOrder) {
   const TempDir dir;
-  JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
+  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
   EXPECT_THAT(TestNumbers(plan, 0), IsEmpty()) << "no test data named";
   plan.job.mutable_data()->add_test(dir.Write("t.csv", NumberedRows(100, 131)));
   plan.job.mutable_data()->set_shuffle_buffer(1000);
@@ -153,11 +154,11 @@ TEST(BatchSourceTest, AFractionOfTheRowsValidatesByChance) {
   const std::vector<std::string> files = {dir.Write("a.csv", NumberedRows(0, 600)),
                                           dir.Write("b.csv", NumberedRows(600, 1000))};
   const auto split = [&files](uint64_t seed, int workers) {
-    JobPlan plan = NumberedPlan(files, workers, 32);
+    job::JobPlan plan = NumberedPlan(files, workers, 32);
     plan.job.set_seed(seed);
     plan.job.mutable_data()->mutable_validation()->set_fraction(0.2);
     plan.job.mutable_data()->set_test_fraction(0.1);
-    EXPECT_TRUE(CheckData(plan).ok()) << CheckData(plan);
+    EXPECT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
     std::pair<std::vector<int>, std::vector<int>> rows;
     for (int rank = 0; rank < workers; ++rank) {
       for (const int row : TrainNumbers(plan, rank, 0)) rows.first.push_back(row);
@@ -180,11 +181,11 @@ TEST(BatchSourceTest, AFractionOfTheRowsValidatesByChance) {
 
 TEST(BatchSourceTest, TheLastTrainingRowsValidate) {
   const TempDir dir;
-  JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 100))}, 2, 32);
+  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 100))}, 2, 32);
   EXPECT_THAT(ValidationNumbers(plan, 0), IsEmpty());
-  EXPECT_FALSE(HasValidationRows(plan.job.data()));
+  EXPECT_FALSE(data::HasValidationRows(plan.job.data()));
   plan.job.mutable_data()->mutable_validation()->set_last_fraction(0.25);
-  EXPECT_TRUE(HasValidationRows(plan.job.data()));
+  EXPECT_TRUE(data::HasValidationRows(plan.job.data()));
   EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 75, 2));
   EXPECT_EQ(ValidationNumbers(plan, 1), Iota(76, 100, 2));
   plan.job.mutable_data()->set_test_fraction(0.2);
@@ -192,23 +193,24 @@ TEST(BatchSourceTest, TheLastTrainingRowsValidate) {
   EXPECT_EQ(ValidationNumbers(plan, 0), Iota(60, 80, 2));
   EXPECT_EQ(TestNumbers(plan, 0), Iota(80, 100, 2));
   plan.job.mutable_data()->mutable_validation()->set_last_fraction(0.001);
-  ExpectOneLine(CheckData(plan), {"data.validation.last_fraction", "no validation row", "hint"});
+  ExpectOneLine(data::CheckData(plan),
+                {"data.validation.last_fraction", "no validation row", "hint"});
 }
 
 TEST(BatchSourceTest, ValidationFilesAreReadWholeAndInOrder) {
   const TempDir dir;
-  JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
+  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 50))}, 2, 8);
   plan.job.mutable_data()->mutable_validation()->add_files(
       dir.Write("v.csv", NumberedRows(200, 231)));
   EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 50, 2));
   EXPECT_EQ(ValidationNumbers(plan, 1), Iota(201, 231, 2));
   plan.job.mutable_data()->mutable_validation()->add_files(dir.Write("w.csv", "1,x,c\n"));
-  ExpectOneLine(CheckData(plan), {"w.csv:1: ", "'x'", "expected a number"});
+  ExpectOneLine(data::CheckData(plan), {"w.csv:1: ", "'x'", "expected a number"});
 }
 
 TEST(BatchSourceTest, HeadersAreNotRows) {
   const TempDir dir;
-  JobPlan plan = MakePlan(
+  job::JobPlan plan = MakePlan(
       Data::DELIMITED,
       {dir.Write("a.csv", "y;n;c\n1;0;a\n0;1;b\n"), dir.Write("b.csv", "c;n;y\nb;2;1\n")}, 1, 8);
   Columns* columns = plan.job.mutable_data()->mutable_columns();
@@ -219,7 +221,7 @@ TEST(BatchSourceTest, HeadersAreNotRows) {
   columns->add_categorical("c");
   columns->set_scale(Column::NONE);
   EXPECT_EQ(TrainNumbers(plan, 0, 0), Iota(0, 3));
-  const auto shape = FindDataShape(plan);
+  const auto shape = data::FindDataShape(plan);
   ASSERT_TRUE(shape.ok());
   EXPECT_EQ(shape->numeric, 1);
   EXPECT_THAT(shape->fields, ElementsAre("c"));
@@ -227,10 +229,11 @@ TEST(BatchSourceTest, HeadersAreNotRows) {
 
 TEST(BatchSourceTest, LibsvmRowsAreBags) {
   const TempDir dir;
-  const JobPlan plan = MakePlan(Data::LIBSVM, {dir.Write("a.svm", "1 5:2 9:1\n0\n1 9:3\n")}, 1, 8);
-  ASSERT_TRUE(CheckData(plan).ok()) << CheckData(plan);
-  auto source = *NewTrainSource(plan, 0);
-  const Batch batch = ReadEpoch(source.get(), 0).at(0);
+  const job::JobPlan plan =
+      MakePlan(Data::LIBSVM, {dir.Write("a.svm", "1 5:2 9:1\n0\n1 9:3\n")}, 1, 8);
+  ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
+  auto source = *data::NewTrainSource(plan, 0);
+  const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
   EXPECT_EQ(batch.sparse[0].fields, 1);
   EXPECT_THAT(batch.sparse[0].keys, ElementsAre(5, 9));
   EXPECT_THAT(batch.sparse[0].offsets, ElementsAre(0, 2, 2, 3));
@@ -241,61 +244,62 @@ TEST(BatchSourceTest, EstimatesAreNearTheCount) {
   const TempDir dir;
   const std::string text = NumberedRows(0, 200'000);
   for (const std::string& file : {dir.Write("a.csv", text), dir.WriteGzip("b.csv.gz", text)}) {
-    auto source = *NewTrainSource(NumberedPlan({file, file}, 4, 32), 0);
+    auto source = *data::NewTrainSource(NumberedPlan({file, file}, 4, 32), 0);
     EXPECT_NEAR(source->EstimatedRows(), 100'000, 15'000) << file;
   }
-  JobPlan plan = NumberedPlan({dir.Path("a.csv")}, 4, 32);
+  job::JobPlan plan = NumberedPlan({dir.Path("a.csv")}, 4, 32);
   plan.job.mutable_data()->set_test_fraction(0.25);
-  EXPECT_EQ((*NewTrainSource(plan, 0))->EstimatedRows(), 37'500) << "counted, because it must";
-  EXPECT_EQ((*NewTestSource(plan, 0))->EstimatedRows(), 12'500);
+  EXPECT_EQ((*data::NewTrainSource(plan, 0))->EstimatedRows(), 37'500)
+      << "counted, because it must";
+  EXPECT_EQ((*data::NewTestSource(plan, 0))->EstimatedRows(), 12'500);
 }
 
 TEST(DataShapeTest, TablesGetTheFieldsTheyNameAndOneTakesTheRest) {
   const TempDir dir;
   std::string row = "0";
   for (int i = 0; i < 39; ++i) row += "\t1";
-  JobPlan plan = MakePlan(Data::CRITEO, {dir.Write("a.tsv", row + "\n")}, 1, 8);
-  TablePlan small;
+  job::JobPlan plan = MakePlan(Data::CRITEO, {dir.Write("a.tsv", row + "\n")}, 1, 8);
+  job::TablePlan small;
   small.name = "small";
   small.id = 1;
   small.fields = {"C9", "C2"};
   plan.tables.push_back(small);
-  auto shape = FindDataShape(plan);
+  auto shape = data::FindDataShape(plan);
   ASSERT_TRUE(shape.ok()) << shape.status();
   EXPECT_EQ(shape->numeric, 13);
   EXPECT_THAT(shape->fields, SizeIs(26));
   EXPECT_THAT(shape->table_fields[0], SizeIs(24));
   EXPECT_THAT(shape->table_fields[1], ElementsAre("C9", "C2"));
-  auto source = *NewTrainSource(plan, 0);
-  const Batch batch = ReadEpoch(source.get(), 0).at(0);
+  auto source = *data::NewTrainSource(plan, 0);
+  const data::Batch batch = ReadEpoch(source.get(), 0).at(0);
   ASSERT_THAT(batch.sparse, SizeIs(2));
   EXPECT_EQ(batch.sparse[0].fields, 24);
   EXPECT_THAT(batch.sparse[1].keys,
-              ElementsAre(FieldHash("C9").Key("1"), FieldHash("C2").Key("1")));
+              ElementsAre(data::FieldHash("C9").Key("1"), data::FieldHash("C2").Key("1")));
   // The table of dense blocks reads no field.
-  TablePlan dense;
-  dense.name = kDenseTableName;
+  job::TablePlan dense;
+  dense.name = job::kDenseTableName;
   dense.id = 2;
   dense.dense = true;
   plan.tables.push_back(dense);
   plan.dense_table = 2;
-  shape = FindDataShape(plan);
+  shape = data::FindDataShape(plan);
   ASSERT_TRUE(shape.ok()) << shape.status();
   EXPECT_THAT(shape->table_fields[2], IsEmpty());
 }
 
 TEST(DataShapeTest, TablesAndFieldsMustMatch) {
   const TempDir dir;
-  JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 5))}, 1, 8);
+  job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 5))}, 1, 8);
   plan.tables.push_back(plan.tables[0]);
   plan.tables[1].name = "second";
-  ExpectOneLine(FindDataShape(plan).status(), {"table 'second' has no field", "hint"});
+  ExpectOneLine(data::FindDataShape(plan).status(), {"table 'second' has no field", "hint"});
   plan.tables[1].fields = {"town"};
-  ExpectOneLine(FindDataShape(plan).status(), {"table 'second'", "'town'", "hint"});
+  ExpectOneLine(data::FindDataShape(plan).status(), {"table 'second'", "'town'", "hint"});
   plan.tables.pop_back();
   plan.tables[0].fields = {"2"};
   plan.job.mutable_data()->mutable_columns()->add_categorical("0");
-  ExpectOneLine(FindDataShape(plan).status(), {"no table reads field '0'", "hint"});
+  ExpectOneLine(data::FindDataShape(plan).status(), {"no table reads field '0'", "hint"});
 }
 
 // Everything `run` must refuse before it starts anything: one line that names the file, the line if
@@ -304,7 +308,7 @@ TEST(CheckDataTest, BadFilesAreRefusedInOneLine) {
   const TempDir dir;
   const std::string good = NumberedRows(0, 5);
   const auto check = [&](const std::string& text) {
-    return CheckData(NumberedPlan({dir.Write("x.csv", text)}, 2, 8));
+    return data::CheckData(NumberedPlan({dir.Write("x.csv", text)}, 2, 8));
   };
   EXPECT_TRUE(check(good).ok()) << check(good);
   ExpectOneLine(check(""), {"x.csv: ", "empty", "hint"});
@@ -313,47 +317,47 @@ TEST(CheckDataTest, BadFilesAreRefusedInOneLine) {
   ExpectOneLine(check(good + "\n1,many,c\n"), {"x.csv:7: ", "'many'", "expected a number", "hint"});
   ExpectOneLine(check(good + "2,1,c\n"), {"x.csv:6: ", "the label in column '0' is '2'", "hint"});
   ExpectOneLine(check("1,1,c\n"), {"1 rows for 2 workers", "cluster.workers"});
-  ExpectOneLine(CheckData(NumberedPlan({dir.Path("none.csv")}, 1, 8)),
+  ExpectOneLine(data::CheckData(NumberedPlan({dir.Path("none.csv")}, 1, 8)),
                 {"data.train", "none.csv", "No such file", "hint"});
-  ExpectOneLine(CheckData(NumberedPlan({dir.Path("*.none")}, 1, 8)),
+  ExpectOneLine(data::CheckData(NumberedPlan({dir.Path("*.none")}, 1, 8)),
                 {"data.train", "no file matches", "hint"});
-  ExpectOneLine(CheckData(NumberedPlan({}, 1, 8)), {"data.train is not set"});
-  JobPlan plan = NumberedPlan({dir.Write("x.csv", good)}, 2, 8);
+  ExpectOneLine(data::CheckData(NumberedPlan({}, 1, 8)), {"data.train is not set"});
+  job::JobPlan plan = NumberedPlan({dir.Write("x.csv", good)}, 2, 8);
   plan.job.mutable_data()->add_test(dir.Write("t.csv", "1,2\n"));
-  ExpectOneLine(CheckData(plan), {"t.csv:1: ", "2 columns", "hint"});
+  ExpectOneLine(data::CheckData(plan), {"t.csv:1: ", "2 columns", "hint"});
 }
 
 TEST(CheckDataTest, HeaderOnlyAndContradictorySplitsAreRefused) {
   const TempDir dir;
-  JobPlan plan = NumberedPlan({dir.Write("x.csv", "1,1,c\n0,2,c\n")}, 1, 8);
+  job::JobPlan plan = NumberedPlan({dir.Write("x.csv", "1,1,c\n0,2,c\n")}, 1, 8);
   for (const double fraction : {-0.1, 1.0, 1.5}) {
     plan.job.mutable_data()->set_test_fraction(fraction);
-    ExpectOneLine(CheckData(plan), {"data.test_fraction"});
+    ExpectOneLine(data::CheckData(plan), {"data.test_fraction"});
   }
   plan.job.mutable_data()->set_test_fraction(0.01);
-  ExpectOneLine(CheckData(plan), {"data.test_fraction", "no test row", "hint"});
+  ExpectOneLine(data::CheckData(plan), {"data.test_fraction", "no test row", "hint"});
   plan.job.mutable_data()->set_test_fraction(0.99);
-  ExpectOneLine(CheckData(plan), {"data.test_fraction", "no training row", "hint"});
+  ExpectOneLine(data::CheckData(plan), {"data.test_fraction", "no training row", "hint"});
   plan.job.mutable_data()->mutable_columns()->set_header(true);
   plan.job.mutable_data()->mutable_columns()->set_label("1");
   plan.job.mutable_data()->mutable_columns()->set_numeric(0, "c");
   plan.job.mutable_data()->mutable_columns()->set_categorical(0, "c");
   plan.job.mutable_data()->clear_train();
   plan.job.mutable_data()->add_train(dir.Write("h.csv", "0,1,c\n"));
-  ExpectOneLine(CheckData(plan), {"h.csv: ", "no rows below its header", "hint"});
+  ExpectOneLine(data::CheckData(plan), {"h.csv: ", "no rows below its header", "hint"});
   plan.job.mutable_data()->set_format(Data::FORMAT_UNSPECIFIED);
-  EXPECT_FALSE(CheckData(plan).ok());
+  EXPECT_FALSE(data::CheckData(plan).ok());
 }
 
-DataReport ReportOf(const JobPlan& plan) {
-  DataReport report;
-  const absl::Status status = CheckData(plan, &report);
+data::DataReport ReportOf(const job::JobPlan& plan) {
+  data::DataReport report;
+  const absl::Status status = data::CheckData(plan, &report);
   EXPECT_TRUE(status.ok()) << status;
   return report;
 }
 
-void ExpectWarning(const JobPlan& plan, const std::vector<std::string>& parts) {
-  const DataReport report = ReportOf(plan);
+void ExpectWarning(const job::JobPlan& plan, const std::vector<std::string>& parts) {
+  const data::DataReport report = ReportOf(plan);
   ASSERT_THAT(report.warnings, SizeIs(1));
   EXPECT_EQ(report.warnings[0].find('\n'), std::string::npos);
   for (const std::string& part : parts) EXPECT_THAT(report.warnings[0], HasSubstr(part));
@@ -373,7 +377,7 @@ TEST(CheckDataTest, WhatIsRarelyMeantIsSaid) {
   ExpectWarning(plan(good + "1,1,Z\xfcrich\n0,1,Gen\xe8ve\n"),
                 {"x.csv:3: ", "column '2' is 'Z\\xfcrich'", "not UTF-8", "hint"});
   EXPECT_THAT(ReportOf(plan(good + "1,1,Z\xc3\xbcrich\n")).warnings, IsEmpty());
-  JobPlan sorted = plan("0,1,c\n0,2,c\n1,1,c\n1,1,c\n1,1,c\n1,1,c\n");
+  job::JobPlan sorted = plan("0,1,c\n0,2,c\n1,1,c\n1,1,c\n1,1,c\n1,1,c\n");
   sorted.job.mutable_data()->set_test_fraction(0.5);
   ExpectWarning(sorted, {"data.test", "all 3 rows", "label 1", "sorted by label"});
   ExpectWarning(MakePlan(Data::LIBSVM, {dir.Write("x.svm", "1 1:1\n0 1:123456\n")}, 1, 8),
@@ -383,14 +387,15 @@ TEST(CheckDataTest, WhatIsRarelyMeantIsSaid) {
 TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {
   const TempDir dir;
   const std::string text = "1,1,c\n0,x,c\n0,2,c\n1,3\n1,4,d\n7,5,d\n0,6,d\n";
-  JobPlan plan = NumberedPlan({dir.Write("x.csv", text)}, 2, 8);
+  job::JobPlan plan = NumberedPlan({dir.Write("x.csv", text)}, 2, 8);
   plan.job.mutable_data()->mutable_columns()->add_positive("1");
   plan.job.mutable_data()->mutable_columns()->add_negative("0");
-  ExpectOneLine(CheckData(plan), {"x.csv:2: ", "'x'"});
+  ExpectOneLine(data::CheckData(plan), {"x.csv:2: ", "'x'"});
   plan.job.mutable_data()->set_skip_bad_rows(2);
-  ExpectOneLine(CheckData(plan), {"x.csv:6: ", "'7'", "bad row 3", "data.skip_bad_rows is 2"});
+  ExpectOneLine(data::CheckData(plan),
+                {"x.csv:6: ", "'7'", "bad row 3", "data.skip_bad_rows is 2"});
   plan.job.mutable_data()->set_skip_bad_rows(3);
-  const DataReport report = ReportOf(plan);
+  const data::DataReport report = ReportOf(plan);
   ASSERT_THAT(report.bad_rows, SizeIs(3));
   EXPECT_THAT(report.bad_rows[0], HasSubstr("x.csv:2: "));
   EXPECT_THAT(report.bad_rows[1], HasSubstr("x.csv:4: "));
@@ -404,18 +409,18 @@ TEST(CheckDataTest, BadRowsAreSkippedUpToANumber) {
 // A file that changes while a job trains on it.
 TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
   const TempDir dir;
-  const JobPlan plan = NumberedPlan({dir.Write("x.csv", NumberedRows(0, 50))}, 1, 8);
-  auto source = *NewTrainSource(plan, 0);
+  const job::JobPlan plan = NumberedPlan({dir.Write("x.csv", NumberedRows(0, 50))}, 1, 8);
+  auto source = *data::NewTrainSource(plan, 0);
   EXPECT_EQ(Numbers(ReadEpoch(source.get(), 0)), Iota(0, 50));
   EXPECT_EQ(Numbers(ReadEpoch(source.get(), 1)), Iota(0, 50));
   dir.Write("x.csv", NumberedRows(0, 51));
   ExpectOneLine(source->StartEpoch(2), {"x.csv has changed since the run began", "bytes", "hint"});
   // In the middle of an epoch: said at its end.
-  source = *NewTrainSource(plan, 0);
+  source = *data::NewTrainSource(plan, 0);
   ASSERT_TRUE(source->StartEpoch(0).ok());
   std::ofstream(dir.Path("x.csv"), std::ios::app) << "1,51,c\n";
   absl::Status status;
-  Batch batch;
+  data::Batch batch;
   do {
     status = source->Next(&batch);
   } while (status.ok() && batch.samples > 0);
@@ -425,10 +430,11 @@ TEST(BatchSourceTest, AFileThatChangesIsNoticed) {
 // An error in the middle of an epoch comes out of Next with the same words.
 TEST(BatchSourceTest, ErrorsDuringAnEpochNameTheLine) {
   const TempDir dir;
-  const JobPlan plan = NumberedPlan({dir.Write("x.csv", NumberedRows(0, 5) + "1,x,c\n")}, 1, 4);
-  auto source = *NewTrainSource(plan, 0);
+  const job::JobPlan plan =
+      NumberedPlan({dir.Write("x.csv", NumberedRows(0, 5) + "1,x,c\n")}, 1, 4);
+  auto source = *data::NewTrainSource(plan, 0);
   ASSERT_TRUE(source->StartEpoch(0).ok());
-  Batch batch;
+  data::Batch batch;
   ASSERT_TRUE(source->Next(&batch).ok());
   ExpectOneLine(source->Next(&batch), {"x.csv:6: ", "'x'", "expected a number"});
 }
@@ -437,13 +443,13 @@ TEST(BatchSourceTest, ErrorsDuringAnEpochNameTheLine) {
 TEST(BatchSourceTest, RealCriteoRows) {
   const char* const data = std::getenv("TANDEM_DATA");
   if (data == nullptr) GTEST_SKIP() << "TANDEM_DATA is not set";
-  JobPlan plan = MakePlan(Data::CRITEO, {"$TANDEM_DATA/criteo-kaggle/first8000.tsv"}, 2, 512);
-  ASSERT_TRUE(CheckData(plan).ok()) << CheckData(plan);
+  job::JobPlan plan = MakePlan(Data::CRITEO, {"$TANDEM_DATA/criteo-kaggle/first8000.tsv"}, 2, 512);
+  ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
   int64_t rows = 0, positives = 0;
   std::set<uint64_t> keys;
   for (int rank = 0; rank < 2; ++rank) {
-    auto source = *NewTrainSource(plan, rank);
-    for (const Batch& batch : ReadEpoch(source.get(), 0)) {
+    auto source = *data::NewTrainSource(plan, rank);
+    for (const data::Batch& batch : ReadEpoch(source.get(), 0)) {
       rows += batch.samples;
       positives += std::count(batch.labels.begin(), batch.labels.end(), 1.0f);
       keys.insert(batch.sparse[0].keys.begin(), batch.sparse[0].keys.end());

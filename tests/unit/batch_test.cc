@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 TEST(KeyIndexTest, AgreesWithStdMap) {
   Random random(TestSeed());
-  KeyIndex index;
+  data::KeyIndex index;
   for (int round = 0; round < 50; ++round) {
     // From a handful of keys to more distinct ones than the table starts with.
     const uint64_t distinct = uint64_t{1} << random.Uniform(16);
@@ -53,8 +53,8 @@ TEST(KeyIndexTest, AgreesWithStdMap) {
   }
 }
 
-Row MakeRow(float label, std::vector<float> numbers, std::vector<uint64_t> keys) {
-  Row row;
+data::Row MakeRow(float label, std::vector<float> numbers, std::vector<uint64_t> keys) {
+  data::Row row;
   row.label = label;
   row.numbers = std::move(numbers);
   row.keys = std::move(keys);
@@ -63,8 +63,8 @@ Row MakeRow(float label, std::vector<float> numbers, std::vector<uint64_t> keys)
 
 TEST(BatchBuilderTest, FieldsGoToTheirTables) {
   // Field 1 feeds both tables; table 3 reads fields 2 and 0 in this order.
-  BatchBuilder builder(1, {{3, {2, 0}}, {5, {1}}}, /*bag=*/false);
-  Batch batch;
+  data::BatchBuilder builder(1, {{3, {2, 0}}, {5, {1}}}, /*bag=*/false);
+  data::Batch batch;
   builder.Start(&batch);
   builder.Append(MakeRow(1, {0.5f}, {10, 20, 30}), &batch);
   builder.Append(MakeRow(0, {1.5f}, {30, 20, 10}), &batch);
@@ -86,11 +86,11 @@ TEST(BatchBuilderTest, FieldsGoToTheirTables) {
 }
 
 TEST(BatchBuilderTest, ABagIsOneCellWithWeights) {
-  BatchBuilder builder(0, {{0, {0}}}, /*bag=*/true);
-  Batch batch;
+  data::BatchBuilder builder(0, {{0, {0}}}, /*bag=*/true);
+  data::Batch batch;
   for (int round = 0; round < 2; ++round) {  // the second time in the memory of the first
     builder.Start(&batch);
-    Row row = MakeRow(1, {}, {7, 8, 7});
+    data::Row row = MakeRow(1, {}, {7, 8, 7});
     row.weights = {1, 2, 3};
     builder.Append(row, &batch);
     builder.Append(MakeRow(0, {}, {}), &batch);
@@ -103,8 +103,8 @@ TEST(BatchBuilderTest, ABagIsOneCellWithWeights) {
 }
 
 TEST(BatchTest, ClearKeepsTheMemory) {
-  BatchBuilder builder(1, {{0, {0}}}, false);
-  Batch batch;
+  data::BatchBuilder builder(1, {{0, {0}}}, false);
+  data::Batch batch;
   builder.Start(&batch);
   builder.Append(MakeRow(1, {0.5f}, {10}), &batch);
   builder.Finish(&batch);
@@ -123,7 +123,7 @@ TEST(BatchTest, ClearKeepsTheMemory) {
 
 // A random input: cells of one occurrence or of zero to three, with or without weights.
 struct PoolingCase {
-  SparseInput input;
+  data::SparseInput input;
   std::vector<uint32_t> cell_of;  // per occurrence
   size_t cells = 0;
 };
@@ -143,7 +143,7 @@ PoolingCase RandomCase(Random* random, bool bags, bool weighted) {
     if (bags) made.input.offsets.push_back(static_cast<uint32_t>(occurrences.size()));
   }
   made.input.fields = 1;
-  KeyIndex().Unique(occurrences, &made.input.keys, &made.input.index);
+  data::KeyIndex().Unique(occurrences, &made.input.keys, &made.input.index);
   return made;
 }
 
@@ -171,8 +171,8 @@ TEST(PoolingTest, AgreesWithPlainLoopsBitForBit) {
     const auto cell_gradients = RandomFloats(&random, test.cells * dim);
     std::vector<float> cells(test.cells * dim, 99), row_gradients(rows.size(), 99);
     const size_t keys = test.input.keys.size();
-    PoolRows(test.input, dim, RowsIn(rows.data(), keys, dim), absl::MakeSpan(cells));
-    MergeGradients(test.input, dim, cell_gradients, RowsIn(row_gradients.data(), keys, dim));
+    data::PoolRows(test.input, dim, RowsIn(rows.data(), keys, dim), absl::MakeSpan(cells));
+    data::MergeGradients(test.input, dim, cell_gradients, RowsIn(row_gradients.data(), keys, dim));
 
     // A map from place to sum, started by its first addend.
     std::map<size_t, float> want_cells, want_rows;

@@ -7,8 +7,8 @@ namespace tandem {
 namespace {
 
 TEST(LoopWatchTest, ProgressMeansThatEveryLoopCameRound) {
-  LoopProgress first, second;
-  LoopWatch watch({&first, &second});
+  node::LoopProgress first, second;
+  node::LoopWatch watch({&first, &second});
   const uint64_t before = watch.Look().progress();
   first.Advance(7);
   second.Advance(3);
@@ -26,8 +26,8 @@ TEST(LoopWatchTest, ProgressMeansThatEveryLoopCameRound) {
 }
 
 TEST(LoopWatchTest, WhoWaitsForSomebodySpeaksForAll) {
-  LoopProgress first, second, third;
-  LoopWatch watch({&first, &second, &third});
+  node::LoopProgress first, second, third;
+  node::LoopWatch watch({&first, &second, &third});
   EXPECT_EQ(watch.Look().activity(), "");
   second.SetActivity({"at work", {}});
   EXPECT_EQ(watch.Look().activity(), "at work");

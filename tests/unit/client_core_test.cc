@@ -26,8 +26,8 @@ class ClientCoreTest : public ::testing::Test {
   ClientCoreTest() : ClientCoreTest("kind: SSP bound: 3") {}
   explicit ClientCoreTest(const std::string& policy)
       : plan_(CorePlan(policy, 2, 2)), map_(CoreView(plan_, 1)) {
-    client_ = std::make_unique<ClientCore>(plan_, EndpointId::Worker(0), 7, buffers_,
-                                           ClientCore::Options());
+    client_ = std::make_unique<client::ClientCore>(plan_, EndpointId::Worker(0), 7, buffers_,
+                                                   client::ClientCore::Options());
     client_->OnView(now_, map_);
     for (uint32_t range = 0; range < 4; ++range) {  // two keys in each range of table "a"
       const std::vector<uint64_t> some = KeysIn(*map_, plan_, range, 2);
@@ -37,14 +37,14 @@ class ClientCoreTest : public ::testing::Test {
   }
 
   uint64_t Pull(int64_t step) {
-    const TableKeys keys{0, keys_};
+    const client::TableKeys keys{0, keys_};
     const absl::Span<float> rows = absl::MakeSpan(rows_);
     return client_->Pull(now_, 0, step, {&keys, 1}, {&rows, 1}, 0);
   }
   uint64_t Push(int64_t step, const std::vector<float>& values) {
-    const TableKeys keys{0, keys_};
+    const client::TableKeys keys{0, keys_};
     const absl::Span<const float> span = values;
-    ClientCore::PushInfo info;
+    client::ClientCore::PushInfo info;
     info.first_step = info.step = step;
     info.samples = 1;
     return client_->Push(now_, info, {&keys, 1}, {&span, 1});
@@ -105,11 +105,11 @@ class ClientCoreTest : public ::testing::Test {
     }
   }
 
-  JobPlan plan_;
+  job::JobPlan plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;
-  std::unique_ptr<ClientCore> client_;
+  std::unique_ptr<client::ClientCore> client_;
   std::vector<uint64_t> keys_;
   std::vector<float> rows_;
 };
@@ -130,9 +130,9 @@ TEST_F(ClientCoreTest, FindAllAgreesWithFind) {
   Random random(TestSeed());
   for (const auto& [ranges, equal] : {std::pair(8, true), {7, true}, {7, false}}) {
     View view;
-    std::vector<uint64_t> begins = EqualRanges(ranges);
+    std::vector<uint64_t> begins = job::EqualRanges(ranges);
     if (!equal) begins[3] -= begins[1] / 3;
-    for (const TablePlan& table : plan_.tables) {
+    for (const job::TablePlan& table : plan_.tables) {
       for (size_t r = 0; r < begins.size(); ++r) {
         RangeInfo* const info = view.add_range();
         info->set_table(table.id);
@@ -184,9 +184,9 @@ TEST_F(ClientCoreTest, OneFrameAShardAndEveryRowInItsPlace) {
 // Rows stay in the frames that brought them, in whatever order these come, until they are cleared.
 TEST_F(ClientCoreTest, RowsInPlaceAreWhereTheyArrived) {
   std::reverse(keys_.begin() + 2, keys_.end());
-  const TableKeys keys{0, keys_};
-  PulledRows rows;
-  PulledRows* const to = &rows;
+  const client::TableKeys keys{0, keys_};
+  client::PulledRows rows;
+  client::PulledRows* const to = &rows;
   client_->PullInPlace(now_, 0, 0, {&keys, 1}, {&to, 1}, 0);
   const std::vector<Outgoing> asked = Take();
   ASSERT_EQ(asked.size(), 2u);
@@ -210,9 +210,9 @@ TEST_F(ClientCoreTest, RowsInPlaceAreWhereTheyArrived) {
 
 // A read that fails leaves nothing to be read: neither its own rows nor those of the one before.
 TEST_F(ClientCoreTest, RowsInPlaceOfAReadThatFailsAreNone) {
-  const TableKeys keys{0, keys_};
-  PulledRows rows;
-  PulledRows* const to = &rows;
+  const client::TableKeys keys{0, keys_};
+  client::PulledRows rows;
+  client::PulledRows* const to = &rows;
   client_->PullInPlace(now_, 0, 0, {&keys, 1}, {&to, 1}, 0);
   for (const Outgoing& out : Take()) AnswerRows(out);
   EXPECT_EQ(rows.at().size(), keys_.size());
@@ -228,8 +228,8 @@ TEST_F(ClientCoreTest, RowsInPlaceOfAReadThatFailsAreNone) {
 // Gradients are written into the very bytes that travel; a range that moves in between is pushed to
 // its new owner, and one that was never pushed leaves no trace.
 TEST_F(ClientCoreTest, GradientsInPlaceLeaveFromWhereTheyWereWritten) {
-  const TableKeys keys{0, keys_};
-  ClientCore::PreparedPush push, dropped;
+  const client::TableKeys keys{0, keys_};
+  client::ClientCore::PreparedPush push, dropped;
   client_->PreparePush(0, {&keys, 1}, &dropped);
   client_->PreparePush(0, {&keys, 1}, &push);
   EXPECT_TRUE(push.ready());
@@ -243,7 +243,7 @@ TEST_F(ClientCoreTest, GradientsInPlaceLeaveFromWhereTheyWereWritten) {
     places.insert(push.at(0)[k]);
   }
   client_->OnView(now_, CoreView(plan_, 2, {{0, 1}}));
-  ClientCore::PushInfo info;
+  client::ClientCore::PushInfo info;
   info.samples = 1;
   client_->Push(now_, info, &push);
   EXPECT_FALSE(push.ready());
@@ -295,9 +295,9 @@ TEST_F(ClientCoreTest, RowsWithSlotsGoToTheirShardsWhole) {
   for (const uint64_t key : keys_) {
     for (size_t j = 0; j < width; ++j) values.push_back(static_cast<float>(10 * key + j));
   }
-  const TableKeys keys{0, keys_};
+  const client::TableKeys keys{0, keys_};
   const absl::Span<const float> span = values;
-  ClientCore::PushInfo info;
+  client::ClientCore::PushInfo info;
   info.flags = kFlagAssign | kFlagWithSlots;
   client_->Push(now_, info, {&keys, 1}, {&span, 1});
   size_t seen = 0;
@@ -575,7 +575,7 @@ TEST_F(ClientCoreTest, AnInfiniteClockIsNotRemembered) {
   Push(0, std::vector<float>(keys_.size() * 2, 1.0f));
   const std::vector<Outgoing> asked = Take();
   AnswerAck(asked[0], {}, 1, /*min_clock=*/3);
-  AnswerAck(asked[1], {}, 1, kInfiniteClock);
+  AnswerAck(asked[1], {}, 1, policies::kInfiniteClock);
   EXPECT_EQ(client_->largest_min_clock(0), 3);
 }
 
@@ -587,7 +587,7 @@ TEST_F(ClientCoreTest, AReadOfNothingStillAsksHowFarTheShardsAre) {
 }
 
 TEST(VersionsReadTest, KeepsSoManyStepsAndThenForgetsTheOldest) {
-  VersionsRead versions(3);
+  client::VersionsRead versions(3);
   for (int64_t step = 0; step < 4; ++step) versions.At(0, step, 2)[1] = step;
   EXPECT_EQ(versions.Find(0, 0), nullptr);
   for (int64_t step = 1; step < 4; ++step) {
@@ -600,7 +600,7 @@ TEST(VersionsReadTest, KeepsSoManyStepsAndThenForgetsTheOldest) {
 }
 
 TEST(VersionsReadTest, TheOldestIsForgottenFirstWhateverElseWasForgotten) {
-  VersionsRead versions(4);
+  client::VersionsRead versions(4);
   versions.At(1, 0, 1);
   for (int64_t step = 1; step < 4; ++step) versions.At(0, step, 1);
   versions.Forget(1, 0);

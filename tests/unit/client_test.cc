@@ -31,41 +31,42 @@ std::string Tables(int dim) {
 
 class ClientTest : public testing::Test {
  protected:
-  void Start(const std::string& policy, int workers, const Client::Options& options) {
-    plan_ = LoneShardPlan(Tables(kDim), policy, workers);
-    shard_ = std::make_unique<LoneShard>(plan_, NewTransport());
+  void Start(const std::string& policy, int workers, const client::Client::Options& options) {
+    plan_ = bench::LoneShardPlan(Tables(kDim), policy, workers);
+    shard_ = std::make_unique<bench::LoneShard>(plan_, NewTransport());
     client_ = NewClient(options);
     ASSERT_TRUE(client_->SetView(shard_->view()).ok());
   }
-  std::unique_ptr<Transport> NewTransport() { return network_.NewTransport({}).value(); }
-  std::unique_ptr<Client> NewClient(Client::Options options) {
+  std::unique_ptr<transport::Transport> NewTransport() { return network_.NewTransport({}).value(); }
+  std::unique_ptr<client::Client> NewClient(client::Client::Options options) {
     options.incarnation = 100 + static_cast<uint64_t>(options.self.index);
-    return Client::New(plan_, NewTransport(), options).value();
+    return client::Client::New(plan_, NewTransport(), options).value();
   }
-  Future Pull(int64_t step, const std::vector<uint64_t>& ids, std::vector<float>* rows) {
+  client::Future Pull(int64_t step, const std::vector<uint64_t>& ids, std::vector<float>* rows) {
     rows->assign(ids.size() * kDim, -1);
-    const TableKeys keys = {0, ids};
+    const client::TableKeys keys = {0, ids};
     const absl::Span<float> to = absl::MakeSpan(*rows);
     return client_->Pull(0, step, {&keys, 1}, {&to, 1});
   }
-  Future Push(int64_t step, const std::vector<uint64_t>& ids, const std::vector<float>& gradients) {
-    const TableKeys keys = {0, ids};
+  client::Future Push(int64_t step, const std::vector<uint64_t>& ids,
+                      const std::vector<float>& gradients) {
+    const client::TableKeys keys = {0, ids};
     const absl::Span<const float> from = gradients;
     return client_->Push(0, step, 1, {&keys, 1}, {&from, 1});
   }
 
   static constexpr int kDim = 3;
   const std::vector<uint64_t> five_ = {5};  // ids stay valid until the future is done
-  InProcessNetwork network_;
-  JobPlan plan_;
-  std::unique_ptr<LoneShard> shard_;
-  std::unique_ptr<Client> client_;
+  transport::InProcessNetwork network_;
+  job::JobPlan plan_;
+  std::unique_ptr<bench::LoneShard> shard_;
+  std::unique_ptr<client::Client> client_;
 };
 
 // Rows read are the sums of what was pushed, by a plain map, with ids that repeat in reads and
 // pushes, and requests that are cut into many frames.
 TEST_F(ClientTest, AgreesWithAMapAlsoWhenIdsRepeat) {
-  Client::Options options;
+  client::Client::Options options;
   options.core.frame_bytes = 500;
   Start("kind: ASP", 1, options);
   const uint64_t seed = TestSeed();
@@ -92,22 +93,22 @@ TEST_F(ClientTest, AgreesWithAMapAlsoWhenIdsRepeat) {
 
 // The same in place: rows are read where they arrived, and gradients written where they leave from.
 TEST_F(ClientTest, AgreesWithAMapInPlace) {
-  Client::Options options;
+  client::Client::Options options;
   options.core.frame_bytes = 500;
   Start("kind: ASP", 1, options);
   const uint64_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("rerun with --seed=", seed));
   Random random(seed);
   std::map<uint64_t, std::vector<float>> model;
-  PulledRows rows;
-  Client::PreparedPush push;
+  client::PulledRows rows;
+  client::Client::PreparedPush push;
   for (int64_t step = 0; step < 40; ++step) {
     std::set<uint64_t> distinct;
     const uint64_t count = random.Uniform(300);
     while (distinct.size() < count) distinct.insert(Mix64(random.Uniform(400)));
     const std::vector<uint64_t> ids(distinct.begin(), distinct.end());
-    const TableKeys keys = {0, ids};
-    PulledRows* const to = &rows;
+    const client::TableKeys keys = {0, ids};
+    client::PulledRows* const to = &rows;
     ASSERT_TRUE(client_->PullInPlace(0, step, {&keys, 1}, {&to, 1}).status().ok());
     ASSERT_TRUE(client_->PreparePush(0, {&keys, 1}, &push).ok());
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -125,20 +126,20 @@ TEST_F(ClientTest, AgreesWithAMapInPlace) {
 
 TEST_F(ClientTest, RefusesWhatCannotBeInPlace) {
   Start("kind: ASP", 1, {});
-  Client::PreparedPush push;
-  const auto refused = [&](uint32_t group, const TableKeys& keys) {
+  client::Client::PreparedPush push;
+  const auto refused = [&](uint32_t group, const client::TableKeys& keys) {
     return absl::IsInvalidArgument(client_->PreparePush(group, {&keys, 1}, &push));
   };
   EXPECT_TRUE(refused(0, {0, five_, /*may_repeat=*/true}));
-  const TableKeys repeated = {0, five_, /*may_repeat=*/true};
-  PulledRows in_place;
-  PulledRows* const to = &in_place;
-  const Future read = client_->PullInPlace(0, 0, {&repeated, 1}, {&to, 1});
+  const client::TableKeys repeated = {0, five_, /*may_repeat=*/true};
+  client::PulledRows in_place;
+  client::PulledRows* const to = &in_place;
+  const client::Future read = client_->PullInPlace(0, 0, {&repeated, 1}, {&to, 1});
   EXPECT_TRUE(absl::IsInvalidArgument(read.status()));
   EXPECT_TRUE(refused(0, {9, five_}));
   EXPECT_TRUE(refused(9, {0, five_}));
   EXPECT_TRUE(absl::IsInvalidArgument(client_->Push(0, 1, &push).status())) << "never prepared";
-  const TableKeys keys = {0, five_};
+  const client::TableKeys keys = {0, five_};
   ASSERT_TRUE(client_->PreparePush(0, {&keys, 1}, &push).ok());
   std::fill_n(push.at(0)[0], kDim, 2.0f);
   EXPECT_TRUE(absl::IsInvalidArgument(client_->Push(-1, 1, &push).status()));
@@ -166,7 +167,7 @@ TEST_F(ClientTest, RepeatedIdsTravelOnce) {
 
 // Many requests at once, from several threads: all end, and no push is lost.
 TEST_F(ClientTest, ManyThreadsManyRequests) {
-  Client::Options options;
+  client::Client::Options options;
   options.max_in_flight = 3;
   Start("kind: ASP", 1, options);
   constexpr int64_t kPushes = 200;
@@ -182,9 +183,9 @@ TEST_F(ClientTest, ManyThreadsManyRequests) {
   }
   const std::vector<uint64_t> ids = {1, 2, 2};
   const std::vector<float> ones(ids.size() * kDim, 1);
-  std::vector<Future> pushes;
+  std::vector<client::Future> pushes;
   for (int64_t step = 0; step < kPushes; ++step) pushes.push_back(Push(step, ids, ones));
-  for (const Future& push : pushes) EXPECT_TRUE(push.status().ok()) << push.status();
+  for (const client::Future& push : pushes) EXPECT_TRUE(push.status().ok()) << push.status();
   for (std::thread& reader : readers) reader.join();
   std::vector<float> rows;
   ASSERT_TRUE(Pull(kPushes, {1, 2}, &rows).status().ok());
@@ -197,8 +198,8 @@ TEST_F(ClientTest, NobodyNeedsToWait) {
   Start("kind: ASP", 1, {});
   for (int64_t step = 0; step < 20; ++step) {
     std::vector<float> rows;
-    const Future push = Push(step, {5}, {1, 1, 1});
-    const Future read = Pull(step + 1, five_, &rows);
+    const client::Future push = Push(step, {5}, {1, 1, 1});
+    const client::Future read = Pull(step + 1, five_, &rows);
     while (!push.done() || !read.done()) absl::SleepFor(absl::Microseconds(100));
     EXPECT_TRUE(push.status().ok()) << push.status();
     EXPECT_EQ(rows[0], -static_cast<float>(step + 1));
@@ -212,7 +213,7 @@ TEST_F(ClientTest, ManyWaitForOneThatIsCancelled) {
   Start("kind: BSP", 2, {});
   ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
   std::vector<float> rows;
-  const Future read = Pull(1, five_, &rows);
+  const client::Future read = Pull(1, five_, &rows);
   std::atomic<int> waiting{0};
   std::vector<std::thread> waiters;
   for (int t = 0; t < 3; ++t) {
@@ -230,18 +231,18 @@ TEST_F(ClientTest, ManyWaitForOneThatIsCancelled) {
 // The bound refuses when asked to; a read that BSP holds back ends once the other worker has
 // pushed.
 TEST_F(ClientTest, BoundRefusesAndAnswersComeLater) {
-  Client::Options options;
+  client::Client::Options options;
   options.max_in_flight = 1;
   options.refuse_when_full = true;
   Start("kind: BSP", 2, options);
   ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
   std::vector<float> rows, more;
-  const Future read = Pull(1, five_, &rows);
-  const Future refused = Pull(1, five_, &more);
+  const client::Future read = Pull(1, five_, &rows);
+  const client::Future refused = Pull(1, five_, &more);
   EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
   EXPECT_FALSE(read.done());  // worker 1 has not pushed step 0
   options.self = EndpointId::Worker(1);
-  const std::unique_ptr<Client> other = NewClient(options);
+  const std::unique_ptr<client::Client> other = NewClient(options);
   ASSERT_TRUE(other->SetView(shard_->view()).ok());
   ASSERT_TRUE(other->Push(0, 0, 1, {}, {}).status().ok());
   ASSERT_TRUE(read.status().ok());
@@ -251,23 +252,23 @@ TEST_F(ClientTest, BoundRefusesAndAnswersComeLater) {
 
 // A call beyond the bound blocks until there is room.
 TEST_F(ClientTest, BoundBlocks) {
-  Client::Options options;
+  client::Client::Options options;
   options.max_in_flight = 1;
   Start("kind: BSP", 2, options);
   ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
   std::vector<float> rows;
-  const Future read = Pull(1, five_, &rows);
+  const client::Future read = Pull(1, five_, &rows);
   std::atomic<bool> entered{false};
   std::thread blocked([&] {
     std::vector<float> more;
-    const Future second = Pull(1, five_, &more);
+    const client::Future second = Pull(1, five_, &more);
     entered = true;
     EXPECT_TRUE(second.status().ok());
   });
   EXPECT_FALSE(read.WaitFor(absl::Milliseconds(20)));
   EXPECT_FALSE(entered);  // it cannot be: the first read is still under way
   options.self = EndpointId::Worker(1);
-  const std::unique_ptr<Client> other = NewClient(options);
+  const std::unique_ptr<client::Client> other = NewClient(options);
   ASSERT_TRUE(other->SetView(shard_->view()).ok());
   ASSERT_TRUE(other->Push(0, 0, 1, {}, {}).status().ok());
   blocked.join();
@@ -276,7 +277,7 @@ TEST_F(ClientTest, BoundBlocks) {
 
 // A shard that is gone is named, with the key range.
 TEST_F(ClientTest, SilenceNamesServerAndKeyRange) {
-  Client::Options options;
+  client::Client::Options options;
   options.core.resend_after = absl::Milliseconds(20);
   options.core.silence_limit = absl::Milliseconds(200);
   Start("kind: ASP", 1, options);
@@ -291,19 +292,19 @@ TEST_F(ClientTest, SilenceNamesServerAndKeyRange) {
 
 // A request whose connection is lost goes out again on the next one, without waiting for silence.
 TEST_F(ClientTest, ALostConnectionIsMadeAgain) {
-  Client::Options options;
+  client::Client::Options options;
   options.core.resend_after = options.core.silence_limit = absl::Hours(1);
   Start("kind: ASP", 1, options);
   const std::string address = shard_->view().server(0).endpoint(0);
   shard_->Stop();  // it listens, and hears nothing
   std::vector<float> rows;
-  const Future read = Pull(0, five_, &rows);
+  const client::Future read = Pull(0, five_, &rows);
   EXPECT_FALSE(read.WaitFor(absl::Milliseconds(50)));
   ASSERT_TRUE(network_.Kill(address).ok());
   shard_.reset();
-  InProcessOptions again;
+  transport::InProcessOptions again;
   again.address = address;
-  shard_ = std::make_unique<LoneShard>(plan_, network_.NewTransport(again).value());
+  shard_ = std::make_unique<bench::LoneShard>(plan_, network_.NewTransport(again).value());
   EXPECT_TRUE(read.status().ok()) << read.status();
   EXPECT_EQ(rows, std::vector<float>(kDim, 0));
   EXPECT_EQ(client_->counters().frames_resent, 1u);
@@ -311,20 +312,20 @@ TEST_F(ClientTest, ALostConnectionIsMadeAgain) {
 
 // The caller's arrays may go as soon as a wait has been given up.
 TEST_F(ClientTest, ACancelledRequestTouchesNothing) {
-  Client::Options options;
+  client::Client::Options options;
   options.max_in_flight = 1;
   Start("kind: BSP", 2, options);
   ASSERT_TRUE(Push(0, five_, {1, 1, 1}).status().ok());
   std::vector<float> rows;
-  const Future read = Pull(1, five_, &rows);
+  const client::Future read = Pull(1, five_, &rows);
   EXPECT_FALSE(read.WaitFor(absl::Milliseconds(20))) << "worker 1 has not pushed";
   read.Cancel();
   EXPECT_TRUE(read.done());
   EXPECT_TRUE(absl::IsCancelled(read.status())) << read.status();
   rows.assign(kDim, -7);
-  Client::Options other;
+  client::Client::Options other;
   other.self = EndpointId::Worker(1);
-  const std::unique_ptr<Client> second = NewClient(other);
+  const std::unique_ptr<client::Client> second = NewClient(other);
   ASSERT_TRUE(second->SetView(shard_->view()).ok());
   ASSERT_TRUE(second->Push(0, 0, 1, {}, {}).status().ok());  // now the shard answers
   std::vector<float> again;
@@ -337,7 +338,7 @@ TEST_F(ClientTest, ACancelledRequestTouchesNothing) {
 
 // Whatever a request waits for counts: also a policy, which a shard speaks of all the time.
 TEST_F(ClientTest, ADeadlineIsTotal) {
-  Client::Options options;
+  client::Client::Options options;
   options.deadline = absl::Milliseconds(100);
   Start("kind: BSP", 2, options);
   ASSERT_TRUE(Push(0, five_, {1, 1, 1}).status().ok());
@@ -351,15 +352,15 @@ TEST_F(ClientTest, ADeadlineIsTotal) {
 TEST_F(ClientTest, AReadSeesTheRowsAsTheyAre) {
   Start("kind: BSP", 2, {});
   ASSERT_TRUE(Push(0, five_, {2, 2, 2}).status().ok());
-  Client::Options reader;
+  client::Client::Options reader;
   reader.self = EndpointId::Reader(3);
-  const std::unique_ptr<Client> looks = NewClient(reader);
+  const std::unique_ptr<client::Client> looks = NewClient(reader);
   ASSERT_TRUE(looks->SetView(shard_->view()).ok());
   const std::vector<uint64_t> ids = {5, 6, 5};
   std::vector<float> rows(ids.size() * kDim, -1);
   ASSERT_TRUE(looks->Read(0, ids, absl::MakeSpan(rows)).status().ok());
   EXPECT_EQ(rows, std::vector<float>(ids.size() * kDim, 0)) << "the step is not closed";
-  const TableKeys keys = {0, five_};
+  const client::TableKeys keys = {0, five_};
   const absl::Span<float> to = absl::MakeSpan(rows).first(kDim);
   EXPECT_TRUE(absl::IsFailedPrecondition(looks->Pull(0, 0, {&keys, 1}, {&to, 1}).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(looks->Push(0, 0, 1, {}, {}).status()));
@@ -373,11 +374,11 @@ TEST_F(ClientTest, RefusesWhatIsMalformed) {
   Start("kind: ASP", 1, {});
   std::vector<float> rows(kDim + 1);
   const uint64_t id = 1;
-  const TableKeys good = {0, {&id, 1}}, elsewhere = {9, {&id, 1}};
-  const std::vector<TableKeys> twice = {good, good};
+  const client::TableKeys good = {0, {&id, 1}}, elsewhere = {9, {&id, 1}};
+  const std::vector<client::TableKeys> twice = {good, good};
   const absl::Span<float> right = absl::MakeSpan(rows).first(kDim), wrong = absl::MakeSpan(rows);
   const std::vector<absl::Span<float>> two = {right, right};
-  for (const Future& future :
+  for (const client::Future& future :
        {client_->Pull(0, 0, {&good, 1}, {&wrong, 1}), client_->Pull(0, 0, {&good, 1}, {}),
         client_->Pull(7, 0, {&good, 1}, {&right, 1}), client_->Pull(0, -1, {&good, 1}, {&right, 1}),
         client_->Pull(0, 0, {&elsewhere, 1}, {&right, 1}), client_->Pull(0, 0, twice, two)}) {
@@ -385,20 +386,20 @@ TEST_F(ClientTest, RefusesWhatIsMalformed) {
   }
   EXPECT_TRUE(client_->Pull(0, 0, {&good, 1}, {&right, 1}).status().ok());
   EXPECT_FALSE(client_->SetView(View()).ok());
-  Client::Options bad;
+  client::Client::Options bad;
   bad.self = EndpointId::Worker(1);
   bad.incarnation = 1;
-  EXPECT_TRUE(absl::IsInvalidArgument(Client::New(plan_, NewTransport(), bad).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client::Client::New(plan_, NewTransport(), bad).status()));
 }
 
 // Without a view nothing can be asked; closing ends what is under way.
 TEST_F(ClientTest, NoViewAndClosing) {
   Start("kind: BSP", 2, {});
-  const std::unique_ptr<Client> blind = NewClient({});
+  const std::unique_ptr<client::Client> blind = NewClient({});
   EXPECT_TRUE(absl::IsFailedPrecondition(blind->Push(0, 0, 1, {}, {}).status()));
   ASSERT_TRUE(Push(0, {5}, {1, 1, 1}).status().ok());
   std::vector<float> rows;
-  const Future read = Pull(1, five_, &rows);
+  const client::Future read = Pull(1, five_, &rows);
   client_.reset();
   EXPECT_TRUE(absl::IsCancelled(read.status())) << read.status();
 }

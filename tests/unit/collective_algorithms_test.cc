@@ -39,43 +39,47 @@ std::vector<int> RankCounts() {
   return ranks;
 }
 
-std::string Describe(const CollectiveShape& shape) {
-  return absl::StrCat("p=", shape.ranks, " root=", shape.root, " count=", shape.count, " counts=[",
-                      absl::StrJoin(shape.counts, " "), "] segment=", shape.segment,
-                      shape.in_place ? " in place" : "", " hosts=[",
-                      absl::StrJoin(shape.host_of_rank, " "), "] inner ",
-                      AlgorithmName(shape.inner.value_or(Algorithm::kDirect)), " outer ",
-                      AlgorithmName(shape.outer.value_or(Algorithm::kRing)));
+std::string Describe(const collectives::CollectiveShape& shape) {
+  return absl::StrCat(
+      "p=", shape.ranks, " root=", shape.root, " count=", shape.count, " counts=[",
+      absl::StrJoin(shape.counts, " "), "] segment=", shape.segment,
+      shape.in_place ? " in place" : "", " hosts=[", absl::StrJoin(shape.host_of_rank, " "),
+      "] inner ", collectives::AlgorithmName(shape.inner.value_or(collectives::Algorithm::kDirect)),
+      " outer ", collectives::AlgorithmName(shape.outer.value_or(collectives::Algorithm::kRing)));
 }
 
 // Whether `count` is that of a rank's block, not that of the vector.
-bool InBlocks(Primitive primitive) {
-  return primitive == Primitive::kReduceScatter || primitive == Primitive::kAllGather ||
-         primitive == Primitive::kGather || primitive == Primitive::kScatter ||
-         primitive == Primitive::kAllToAll;
+bool InBlocks(collectives::Primitive primitive) {
+  return primitive == collectives::Primitive::kReduceScatter ||
+         primitive == collectives::Primitive::kAllGather ||
+         primitive == collectives::Primitive::kGather ||
+         primitive == collectives::Primitive::kScatter ||
+         primitive == collectives::Primitive::kAllToAll;
 }
 
-std::set<int64_t> Counts(Primitive primitive, int p) {
-  if (primitive == Primitive::kBarrier) return {0};
+std::set<int64_t> Counts(collectives::Primitive primitive, int p) {
+  if (primitive == collectives::Primitive::kBarrier) return {0};
   if (InBlocks(primitive)) return {0, 1, 7};
   if (p <= kSmall) return {0, 1, p - 1, p, p + 1, 1000};
   return {p - 1, 3 * p + 1};
 }
 
 // Whole messages, and cuts into few and into more parts.
-std::set<int64_t> Segments(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape) {
-  if (!CutsMessages(primitive, algorithm)) return {0};
+std::set<int64_t> Segments(collectives::Primitive primitive, collectives::Algorithm algorithm,
+                           const collectives::CollectiveShape& shape) {
+  if (!collectives::CutsMessages(primitive, algorithm)) return {0};
   if (InBlocks(primitive)) return {0, 3};
   std::set<int64_t> segments = {0, std::max<int64_t>(1, shape.count / 5)};
-  const bool in_blocks = algorithm == Algorithm::kRing || algorithm == Algorithm::kDirect;
-  if ((in_blocks && !HasRoot(primitive)) || shape.ranks <= kSmall) {
+  const bool in_blocks =
+      algorithm == collectives::Algorithm::kRing || algorithm == collectives::Algorithm::kDirect;
+  if ((in_blocks && !collectives::HasRoot(primitive)) || shape.ranks <= kSmall) {
     segments.insert(std::max<int64_t>(1, shape.count / (3 * shape.ranks)));
   }
   return segments;
 }
 
-std::set<int> Roots(Primitive primitive, int p) {
-  if (!HasRoot(primitive)) return {0};
+std::set<int> Roots(collectives::Primitive primitive, int p) {
+  if (!collectives::HasRoot(primitive)) return {0};
   std::set<int> roots;
   const int stride = p <= 8 ? 1 : p <= kSmall ? 5 : 31;
   for (int root = 0; root < p; root += stride) roots.insert(root);
@@ -92,16 +96,19 @@ std::vector<std::vector<int64_t>> UnevenCounts(int p, Random* random) {
 }
 
 // Checks a shape in place and out of place, whole and segmented; the number of proofs.
-int Prove(Primitive primitive, Algorithm algorithm, CollectiveShape shape,
+int Prove(collectives::Primitive primitive, collectives::Algorithm algorithm,
+          collectives::CollectiveShape shape,
           const std::vector<std::vector<int64_t>>& counts_by_rank = {}) {
   int proofs = 0;
   for (const bool in_place : {false, true}) {
     for (const int64_t segment : Segments(primitive, algorithm, shape)) {
       shape.in_place = in_place;
       shape.segment = segment;
-      const absl::Status status = CheckAlgorithm(primitive, algorithm, shape, counts_by_rank);
-      EXPECT_EQ(status, absl::OkStatus()) << PrimitiveName(primitive) << " by "
-                                          << AlgorithmName(algorithm) << " " << Describe(shape);
+      const absl::Status status =
+          collectives::CheckAlgorithm(primitive, algorithm, shape, counts_by_rank);
+      EXPECT_EQ(status, absl::OkStatus())
+          << collectives::PrimitiveName(primitive) << " by "
+          << collectives::AlgorithmName(algorithm) << " " << Describe(shape);
       ++proofs;
       if (!status.ok()) return proofs;
     }
@@ -109,18 +116,18 @@ int Prove(Primitive primitive, Algorithm algorithm, CollectiveShape shape,
   return proofs;
 }
 
-class EveryAlgorithm : public ::testing::TestWithParam<Primitive> {};
+class EveryAlgorithm : public ::testing::TestWithParam<collectives::Primitive> {};
 
 TEST_P(EveryAlgorithm, IsProvenForEverySize) {
-  const Primitive primitive = GetParam();
-  for (const Algorithm algorithm : AlgorithmsFor(primitive)) {
-    if (algorithm == Algorithm::kHierarchical) continue;  // HierarchicalTest
+  const collectives::Primitive primitive = GetParam();
+  for (const collectives::Algorithm algorithm : collectives::AlgorithmsFor(primitive)) {
+    if (algorithm == collectives::Algorithm::kHierarchical) continue;  // HierarchicalTest
     int proofs = 0;
     for (const int p : RankCounts()) {
       if (HasFailure()) break;
       for (const int root : Roots(primitive, p)) {
         for (const int64_t count : Counts(primitive, p)) {
-          CollectiveShape shape;
+          collectives::CollectiveShape shape;
           shape.ranks = p;
           shape.root = root;
           shape.count = count;
@@ -129,30 +136,31 @@ TEST_P(EveryAlgorithm, IsProvenForEverySize) {
       }
     }
     std::printf("%-14s by %-18s %zu values of p = 1 ... %d: %d proofs\n",
-                std::string(PrimitiveName(primitive)).c_str(),
-                std::string(AlgorithmName(algorithm)).c_str(), RankCounts().size(), kMostRanks,
-                proofs);
+                std::string(collectives::PrimitiveName(primitive)).c_str(),
+                std::string(collectives::AlgorithmName(algorithm)).c_str(), RankCounts().size(),
+                kMostRanks, proofs);
     std::fflush(stdout);
   }
 }
 
-std::string NameOf(const ::testing::TestParamInfo<Primitive>& info) {
-  return std::string(PrimitiveName(info.param));
+std::string NameOf(const ::testing::TestParamInfo<collectives::Primitive>& info) {
+  return std::string(collectives::PrimitiveName(info.param));
 }
-INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, ::testing::ValuesIn(kPrimitives), NameOf);
+INSTANTIATE_TEST_SUITE_P(All, EveryAlgorithm, ::testing::ValuesIn(collectives::kPrimitives),
+                         NameOf);
 
-class UnevenBlocks : public ::testing::TestWithParam<Primitive> {};
+class UnevenBlocks : public ::testing::TestWithParam<collectives::Primitive> {};
 
 TEST_P(UnevenBlocks, AreProvenForEverySize) {
-  const Primitive primitive = GetParam();
+  const collectives::Primitive primitive = GetParam();
   SCOPED_TRACE(absl::StrCat("rerun with --seed=", TestSeed()));
   Random random(TestSeed());
-  for (const Algorithm algorithm : AlgorithmsFor(primitive)) {
+  for (const collectives::Algorithm algorithm : collectives::AlgorithmsFor(primitive)) {
     for (const int p : RankCounts()) {
       if (HasFailure()) break;
       for (const int root : Roots(primitive, p)) {
         for (const std::vector<int64_t>& counts : UnevenCounts(p, &random)) {
-          CollectiveShape shape;
+          collectives::CollectiveShape shape;
           shape.ranks = p;
           shape.root = root;
           shape.counts = counts;
@@ -164,8 +172,10 @@ TEST_P(UnevenBlocks, AreProvenForEverySize) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, UnevenBlocks,
-                         ::testing::Values(Primitive::kReduceScatter, Primitive::kAllGather,
-                                           Primitive::kGather, Primitive::kScatter),
+                         ::testing::Values(collectives::Primitive::kReduceScatter,
+                                           collectives::Primitive::kAllGather,
+                                           collectives::Primitive::kGather,
+                                           collectives::Primitive::kScatter),
                          NameOf);
 
 TEST(AllToAllTest, IsProvenForACountOfEachPair) {
@@ -177,20 +187,24 @@ TEST(AllToAllTest, IsProvenForACountOfEachPair) {
     for (std::vector<int64_t>& row : counts_by_rank) {
       for (int r = 0; r < p; ++r) row.push_back(static_cast<int64_t>(random.Uniform(6)) % 4);
     }
-    CollectiveShape shape;
+    collectives::CollectiveShape shape;
     shape.ranks = p;
-    Prove(Primitive::kAllToAll, Algorithm::kPairwise, shape, counts_by_rank);
+    Prove(collectives::Primitive::kAllToAll, collectives::Algorithm::kPairwise, shape,
+          counts_by_rank);
   }
 }
 
 TEST(HierarchicalTest, IsProvenOverAnyTwoAlgorithms) {
   int pairs = 0;
-  for (const Algorithm inner : Algorithms()) {
-    for (const Algorithm outer : Algorithms()) {
-      CollectiveShape shape;
+  for (const collectives::Algorithm inner : collectives::Algorithms()) {
+    for (const collectives::Algorithm outer : collectives::Algorithms()) {
+      collectives::CollectiveShape shape;
       shape.inner = inner;
       shape.outer = outer;
-      if (!MakeSchedule(Primitive::kAllReduce, Algorithm::kHierarchical, shape).ok()) continue;
+      if (!collectives::MakeSchedule(collectives::Primitive::kAllReduce,
+                                     collectives::Algorithm::kHierarchical, shape)
+               .ok())
+        continue;
       ++pairs;
       for (const auto& hosts :
            std::vector<std::vector<int>>{{},
@@ -206,7 +220,7 @@ TEST(HierarchicalTest, IsProvenOverAnyTwoAlgorithms) {
         shape.host_of_rank = hosts;
         for (const int64_t count : {0, 1, 7, 50}) {
           shape.count = count;
-          Prove(Primitive::kAllReduce, Algorithm::kHierarchical, shape);
+          Prove(collectives::Primitive::kAllReduce, collectives::Algorithm::kHierarchical, shape);
         }
       }
     }
@@ -219,106 +233,115 @@ TEST(HierarchicalTest, IsProvenForEverySizeAndPlacement) {
   Random random(TestSeed());
   for (const int p : RankCounts()) {
     const int hosts = 1 + static_cast<int>(random.Uniform(static_cast<uint64_t>(std::min(p, 9))));
-    CollectiveShape shape;
+    collectives::CollectiveShape shape;
     shape.ranks = p;
     shape.count = 2 * p + 3;
     for (int r = 0; r < p; ++r) {
       shape.host_of_rank.push_back(
           r < hosts ? r : static_cast<int>(random.Uniform(static_cast<uint64_t>(hosts))));
     }
-    for (const Algorithm inner :
-         {Algorithm::kDirect, Algorithm::kHalvingDoubling, Algorithm::kTree}) {
+    for (const collectives::Algorithm inner :
+         {collectives::Algorithm::kDirect, collectives::Algorithm::kHalvingDoubling,
+          collectives::Algorithm::kTree}) {
       shape.inner = inner;
-      Prove(Primitive::kAllReduce, Algorithm::kHierarchical, shape);
+      Prove(collectives::Primitive::kAllReduce, collectives::Algorithm::kHierarchical, shape);
     }
   }
 }
 
-class TwoLevels : public ::testing::TestWithParam<Primitive> {};
+class TwoLevels : public ::testing::TestWithParam<collectives::Primitive> {};
 
 TEST_P(TwoLevels, AreProvenOverAnyTwoAlgorithms) {
-  const Primitive primitive = GetParam();
+  const collectives::Primitive primitive = GetParam();
   int pairs = 0;
-  for (const Algorithm inner : Algorithms()) {
-    for (const Algorithm outer : Algorithms()) {
-      CollectiveShape shape;
+  for (const collectives::Algorithm inner : collectives::Algorithms()) {
+    for (const collectives::Algorithm outer : collectives::Algorithms()) {
+      collectives::CollectiveShape shape;
       shape.inner = inner;
       shape.outer = outer;
-      if (!MakeSchedule(primitive, Algorithm::kHierarchical, shape).ok()) continue;
+      if (!collectives::MakeSchedule(primitive, collectives::Algorithm::kHierarchical, shape).ok())
+        continue;
       ++pairs;
       for (const auto& hosts : std::vector<std::vector<int>>{
                {0, 0}, {0, 1}, {0, 1, 0, 1, 0, 1}, {5, 5, 2, 2, 2, 2, 2, 5}, {0, 1, 1, 1, 2, 2}}) {
         shape.ranks = static_cast<int>(hosts.size());
         shape.host_of_rank = hosts;
-        for (shape.root = 0; shape.root < (HasRoot(primitive) ? shape.ranks : 1); ++shape.root) {
+        for (shape.root = 0; shape.root < (collectives::HasRoot(primitive) ? shape.ranks : 1);
+             ++shape.root) {
           for (const int64_t count : {0, 1, 7}) {
             shape.count = count;
-            Prove(primitive, Algorithm::kHierarchical, shape);
+            Prove(primitive, collectives::Algorithm::kHierarchical, shape);
           }
         }
       }
     }
   }
-  const auto algorithms = static_cast<int>(AlgorithmsFor(primitive).size()) - 1;
+  const auto algorithms = static_cast<int>(collectives::AlgorithmsFor(primitive).size()) - 1;
   EXPECT_EQ(pairs, algorithms * algorithms);
 }
 
 TEST_P(TwoLevels, AreProvenForEverySizeAndPlacement) {
-  const Primitive primitive = GetParam();
+  const collectives::Primitive primitive = GetParam();
   SCOPED_TRACE(absl::StrCat("rerun with --seed=", TestSeed()));
   Random random(TestSeed());
   for (const int p : RankCounts()) {
     const int hosts = 1 + static_cast<int>(random.Uniform(static_cast<uint64_t>(std::min(p, 9))));
-    CollectiveShape shape;
+    collectives::CollectiveShape shape;
     shape.ranks = p;
     shape.count = 5;
     for (int r = 0; r < p; ++r) {
       shape.host_of_rank.push_back(
           r < hosts ? r : static_cast<int>(random.Uniform(static_cast<uint64_t>(hosts))));
     }
-    shape.root =
-        HasRoot(primitive) ? static_cast<int>(random.Uniform(static_cast<uint64_t>(p))) : 0;
-    Prove(primitive, Algorithm::kHierarchical, shape);
-    if (HasRoot(primitive)) continue;
+    shape.root = collectives::HasRoot(primitive)
+                     ? static_cast<int>(random.Uniform(static_cast<uint64_t>(p)))
+                     : 0;
+    Prove(primitive, collectives::Algorithm::kHierarchical, shape);
+    if (collectives::HasRoot(primitive)) continue;
     for (const std::vector<int64_t>& counts : UnevenCounts(p, &random)) {
       shape.counts = counts;
-      Prove(primitive, Algorithm::kHierarchical, shape);
+      Prove(primitive, collectives::Algorithm::kHierarchical, shape);
     }
     shape.counts.clear();
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TwoLevels,
-                         ::testing::Values(Primitive::kReduce, Primitive::kBroadcast,
-                                           Primitive::kReduceScatter, Primitive::kAllGather),
+                         ::testing::Values(collectives::Primitive::kReduce,
+                                           collectives::Primitive::kBroadcast,
+                                           collectives::Primitive::kReduceScatter,
+                                           collectives::Primitive::kAllGather),
                          NameOf);
 
 // Elements that are treated alike are one to the checker.
 TEST(CheckerTest, TheProofCostsTheSameForHugeVectors) {
-  CollectiveShape shape;
+  collectives::CollectiveShape shape;
   shape.ranks = 12;
   shape.count = int64_t{10'000'000'019};
-  for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
-    EXPECT_EQ(CheckAlgorithm(Primitive::kAllReduce, algorithm, shape), absl::OkStatus());
+  for (const collectives::Algorithm algorithm :
+       collectives::AlgorithmsFor(collectives::Primitive::kAllReduce)) {
+    EXPECT_EQ(collectives::CheckAlgorithm(collectives::Primitive::kAllReduce, algorithm, shape),
+              absl::OkStatus());
   }
 }
 
 // ---- Shapes ----
 
-std::string Refusal(Primitive primitive, Algorithm algorithm, const CollectiveShape& shape,
+std::string Refusal(collectives::Primitive primitive, collectives::Algorithm algorithm,
+                    const collectives::CollectiveShape& shape,
                     absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
-  const absl::Status status = MakeSchedule(primitive, algorithm, shape).status();
+  const absl::Status status = collectives::MakeSchedule(primitive, algorithm, shape).status();
   EXPECT_EQ(status.code(), code) << status;
   return std::string(status.message());
 }
 
 TEST(ShapeTest, MalformedShapesAreRefused) {
-  const auto refuse = [](void (*breakage)(CollectiveShape&)) {
-    CollectiveShape shape;
+  const auto refuse = [](void (*breakage)(collectives::CollectiveShape&)) {
+    collectives::CollectiveShape shape;
     shape.ranks = 3;
     shape.count = 5;
     breakage(shape);
-    return Refusal(Primitive::kAllGather, Algorithm::kRing, shape);
+    return Refusal(collectives::Primitive::kAllGather, collectives::Algorithm::kRing, shape);
   };
   EXPECT_EQ(refuse([](auto& s) { s.rank = 3; }), "allgather of 3 ranks: rank 3 of 3");
   EXPECT_EQ(refuse([](auto& s) { s.root = -1; }), "allgather of 3 ranks: root -1");
@@ -350,41 +373,46 @@ TEST(ShapeTest, MalformedShapesAreRefused) {
 }
 
 TEST(ShapeTest, WhatAnAlgorithmDoesNotDoIsSaid) {
-  CollectiveShape shape;
+  collectives::CollectiveShape shape;
   shape.ranks = 2;
   shape.send_counts = shape.receive_counts = {1, 2};
   const auto unimplemented = absl::StatusCode::kUnimplemented;
-  EXPECT_EQ(Refusal(Primitive::kBarrier, Algorithm::kRing, shape, unimplemented),
+  EXPECT_EQ(Refusal(collectives::Primitive::kBarrier, collectives::Algorithm::kRing, shape,
+                    unimplemented),
             "no barrier by ring");
-  EXPECT_THAT(Refusal(Primitive::kAllToAll, Algorithm::kBruck, shape, unimplemented),
+  EXPECT_THAT(Refusal(collectives::Primitive::kAllToAll, collectives::Algorithm::kBruck, shape,
+                      unimplemented),
               HasSubstr("use pairwise"));
-  shape.inner = Algorithm::kSwing;
-  EXPECT_THAT(Refusal(Primitive::kAllReduce, Algorithm::kHierarchical, shape, unimplemented),
+  shape.inner = collectives::Algorithm::kSwing;
+  EXPECT_THAT(Refusal(collectives::Primitive::kAllReduce, collectives::Algorithm::kHierarchical,
+                      shape, unimplemented),
               HasSubstr("swing within hosts; one of ring, direct"));
-  shape.inner = Algorithm::kRing;
-  shape.outer = Algorithm::kHierarchical;
-  EXPECT_THAT(Refusal(Primitive::kAllReduce, Algorithm::kHierarchical, shape, unimplemented),
+  shape.inner = collectives::Algorithm::kRing;
+  shape.outer = collectives::Algorithm::kHierarchical;
+  EXPECT_THAT(Refusal(collectives::Primitive::kAllReduce, collectives::Algorithm::kHierarchical,
+                      shape, unimplemented),
               HasSubstr("hierarchical across hosts"));
 }
 
 TEST(NamesTest, AreReadAsTheyAreWritten) {
-  for (const Primitive primitive : kPrimitives) {
-    EXPECT_EQ(*ParsePrimitive(PrimitiveName(primitive)), primitive);
-    EXPECT_FALSE(AlgorithmsFor(primitive).empty()) << PrimitiveName(primitive);
+  for (const collectives::Primitive primitive : collectives::kPrimitives) {
+    EXPECT_EQ(*collectives::ParsePrimitive(collectives::PrimitiveName(primitive)), primitive);
+    EXPECT_FALSE(collectives::AlgorithmsFor(primitive).empty())
+        << collectives::PrimitiveName(primitive);
   }
-  for (const Algorithm algorithm : Algorithms()) {
-    EXPECT_EQ(*ParseAlgorithm(AlgorithmName(algorithm)), algorithm);
+  for (const collectives::Algorithm algorithm : collectives::Algorithms()) {
+    EXPECT_EQ(*collectives::ParseAlgorithm(collectives::AlgorithmName(algorithm)), algorithm);
   }
-  EXPECT_THAT(std::string(ParsePrimitive("ring").status().message()),
+  EXPECT_THAT(std::string(collectives::ParsePrimitive("ring").status().message()),
               HasSubstr("no collective is called 'ring'; one of allreduce, "));
-  EXPECT_THAT(std::string(ParseAlgorithm("rings").status().message()),
+  EXPECT_THAT(std::string(collectives::ParseAlgorithm("rings").status().message()),
               HasSubstr("no algorithm is called 'rings'; one of ring, direct, "));
 }
 
 TEST(BlocksTest, CutTheVectorIntoNearEqualPiecesWithoutGaps) {
   for (const int p : {1, 2, 3, 7}) {
     for (const int64_t count : {0, 1, 2, 6, 7, 8, 100}) {
-      const Blocks block(count, p);
+      const collectives::Blocks block(count, p);
       int64_t at = 0;
       for (int i = 0; i < p; ++i) {
         EXPECT_EQ(block(i).begin, at);
@@ -401,17 +429,17 @@ TEST(BlocksTest, CutTheVectorIntoNearEqualPiecesWithoutGaps) {
 // Out of place nothing is copied by the algorithms for long vectors but what the caller asks for:
 // its own contribution to where the result is.
 TEST(CopiesTest, ThereAreNoNeedlessOnes) {
-  CollectiveShape shape;
+  collectives::CollectiveShape shape;
   shape.ranks = 8;
   shape.count = 64;
   shape.segment = 4;
-  const auto copied = [&](Primitive primitive, Algorithm algorithm) {
+  const auto copied = [&](collectives::Primitive primitive, collectives::Algorithm algorithm) {
     int64_t elements = 0;
-    const auto schedules = MakeSchedules(primitive, algorithm, shape);
-    for (const Schedule& s : *schedules) {
-      for (const Step& step : s.steps) {
-        for (const Op& op : step.ops) {
-          if (op.kind == OpKind::kCopy) elements += op.piece.count;
+    const auto schedules = collectives::MakeSchedules(primitive, algorithm, shape);
+    for (const collectives::Schedule& s : *schedules) {
+      for (const collectives::Step& step : s.steps) {
+        for (const collectives::Op& op : step.ops) {
+          if (op.kind == collectives::OpKind::kCopy) elements += op.piece.count;
         }
       }
     }
@@ -419,23 +447,31 @@ TEST(CopiesTest, ThereAreNoNeedlessOnes) {
   };
   for (const bool in_place : {false, true}) {
     shape.in_place = in_place;
-    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
-      EXPECT_EQ(copied(Primitive::kAllReduce, algorithm), 0) << AlgorithmName(algorithm);
+    for (const collectives::Algorithm algorithm :
+         collectives::AlgorithmsFor(collectives::Primitive::kAllReduce)) {
+      EXPECT_EQ(copied(collectives::Primitive::kAllReduce, algorithm), 0)
+          << collectives::AlgorithmName(algorithm);
     }
-    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kReduce)) {
-      EXPECT_EQ(copied(Primitive::kReduce, algorithm), 0) << AlgorithmName(algorithm);
+    for (const collectives::Algorithm algorithm :
+         collectives::AlgorithmsFor(collectives::Primitive::kReduce)) {
+      EXPECT_EQ(copied(collectives::Primitive::kReduce, algorithm), 0)
+          << collectives::AlgorithmName(algorithm);
     }
-    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kReduceScatter)) {
-      EXPECT_EQ(copied(Primitive::kReduceScatter, algorithm), 0) << AlgorithmName(algorithm);
+    for (const collectives::Algorithm algorithm :
+         collectives::AlgorithmsFor(collectives::Primitive::kReduceScatter)) {
+      EXPECT_EQ(copied(collectives::Primitive::kReduceScatter, algorithm), 0)
+          << collectives::AlgorithmName(algorithm);
     }
-    for (const Algorithm algorithm : AlgorithmsFor(Primitive::kBroadcast)) {
-      EXPECT_EQ(copied(Primitive::kBroadcast, algorithm), in_place ? 0 : 64)
-          << AlgorithmName(algorithm);
+    for (const collectives::Algorithm algorithm :
+         collectives::AlgorithmsFor(collectives::Primitive::kBroadcast)) {
+      EXPECT_EQ(copied(collectives::Primitive::kBroadcast, algorithm), in_place ? 0 : 64)
+          << collectives::AlgorithmName(algorithm);
     }
-    for (const Algorithm algorithm :
-         {Algorithm::kRing, Algorithm::kDirect, Algorithm::kRecursiveDoubling}) {
-      EXPECT_EQ(copied(Primitive::kAllGather, algorithm), in_place ? 0 : 8 * 64)
-          << AlgorithmName(algorithm);
+    for (const collectives::Algorithm algorithm :
+         {collectives::Algorithm::kRing, collectives::Algorithm::kDirect,
+          collectives::Algorithm::kRecursiveDoubling}) {
+      EXPECT_EQ(copied(collectives::Primitive::kAllGather, algorithm), in_place ? 0 : 8 * 64)
+          << collectives::AlgorithmName(algorithm);
     }
   }
 }

@@ -18,18 +18,19 @@ constexpr int64_t kCount = 20000;
 
 class Repeated {
  public:
-  explicit Repeated(const AlgorithmChoice& choice) : world_(kRanks, Hosts()) {
+  explicit Repeated(const collectives::AlgorithmChoice& choice) : world_(kRanks, Hosts()) {
     call_.choice = choice;
     for (auto& v : data_) v.resize(kCount);
   }
 
   // Many times the same, as training does; in one thread.
   void AllReduce() {
-    Work work[kRanks];
+    collectives::Work work[kRanks];
     for (int r = 0; r < kRanks; ++r) {
       std::fill(data_[r].begin(), data_[r].end(), static_cast<float>(r + 1));
-      work[r] = *world_.group(r).AllReduce(data_[r].data(), data_[r].data(), kCount, DataType::kF32,
-                                           ReduceOp::kSum, call_);
+      work[r] = *world_.group(r).AllReduce(data_[r].data(), data_[r].data(), kCount,
+                                           collectives::DataType::kF32, collectives::ReduceOp::kSum,
+                                           call_);
     }
     for (bool all = false; !all;) {
       all = true;
@@ -39,24 +40,25 @@ class Repeated {
   }
 
  private:
-  static GroupOptions Hosts() {
-    GroupOptions options;
+  static collectives::GroupOptions Hosts() {
+    collectives::GroupOptions options;
     options.host_of_rank = {0, 0, 1, 1};
     return options;
   }
 
   CollectiveWorld world_;
-  CallOptions call_;
+  collectives::CallOptions call_;
   std::vector<float> data_[kRanks];
 };
 
 TEST(CollectiveAllocTest, RepeatedAllReducesAllocateNothing) {
-  for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
+  for (const collectives::Algorithm algorithm :
+       collectives::AlgorithmsFor(collectives::Primitive::kAllReduce)) {
     Repeated repeated({algorithm, 4096});
     for (int i = 0; i < 20; ++i) repeated.AllReduce();
     const int64_t before = allocations;
     for (int i = 0; i < 100; ++i) repeated.AllReduce();
-    EXPECT_EQ(allocations - before, 0) << AlgorithmName(algorithm);
+    EXPECT_EQ(allocations - before, 0) << collectives::AlgorithmName(algorithm);
   }
 }
 

@@ -20,8 +20,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-CollectiveBenchOptions Tiny() {
-  CollectiveBenchOptions options;
+bench::CollectiveBenchOptions Tiny() {
+  bench::CollectiveBenchOptions options;
   options.ranks = 3;
   options.max_bytes = 64 << 10;
   options.factor = 16;
@@ -48,20 +48,21 @@ Lines LinesOf(const std::string& table) {
 class CollectiveBenchTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(CollectiveBenchTest, EveryCollectiveByEveryAlgorithmIsRight) {
-  std::vector<Primitive> primitives(std::begin(kPrimitives), std::end(kPrimitives));
-  primitives.push_back(Primitive::kPointToPoint);
-  for (const Primitive primitive : primitives) {
-    CollectiveBenchOptions options = Tiny();
+  std::vector<collectives::Primitive> primitives(std::begin(collectives::kPrimitives),
+                                                 std::end(collectives::kPrimitives));
+  primitives.push_back(collectives::Primitive::kPointToPoint);
+  for (const collectives::Primitive primitive : primitives) {
+    bench::CollectiveBenchOptions options = Tiny();
     options.primitive = primitive;
     options.link = GetParam();
     options.algorithms = {"all"};
     options.root = 1;
     std::ostringstream out;
-    ASSERT_EQ(RunCollectiveBench(options, out), absl::OkStatus()) << out.str();
+    ASSERT_EQ(bench::RunCollectiveBench(options, out), absl::OkStatus()) << out.str();
     const Lines lines = LinesOf(out.str());
-    const bool barrier = primitive == Primitive::kBarrier;
-    const bool pairs = primitive == Primitive::kPointToPoint;
-    const size_t algorithms = pairs ? 1 : AlgorithmsFor(primitive).size();
+    const bool barrier = primitive == collectives::Primitive::kBarrier;
+    const bool pairs = primitive == collectives::Primitive::kPointToPoint;
+    const size_t algorithms = pairs ? 1 : collectives::AlgorithmsFor(primitive).size();
     EXPECT_EQ(lines.all, static_cast<int>(algorithms) * (barrier ? 1 : pairs ? 4 : 8)) << out.str();
     EXPECT_EQ(lines.right, lines.all) << out.str();
   }
@@ -71,12 +72,12 @@ INSTANTIATE_TEST_SUITE_P(All, CollectiveBenchTest, testing::Values("shm", "tcp",
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(CollectiveBenchJsonTest, OneObjectALine) {
-  CollectiveBenchOptions options = Tiny();
+  bench::CollectiveBenchOptions options = Tiny();
   options.ranks = 2;
   options.sizes = {4096};
   options.json = testing::TempDir() + "/collective_bench.json";
   std::ostringstream out;
-  ASSERT_EQ(RunCollectiveBench(options, out), absl::OkStatus());
+  ASSERT_EQ(bench::RunCollectiveBench(options, out), absl::OkStatus());
   std::ifstream file(options.json);
   int lines = 0;
   for (std::string line; std::getline(file, line); ++lines) {
@@ -88,37 +89,37 @@ TEST(CollectiveBenchJsonTest, OneObjectALine) {
 }
 
 TEST(CollectiveBenchDrawTest, SchedulesAreDrawn) {
-  CollectiveBenchOptions options = Tiny();
+  bench::CollectiveBenchOptions options = Tiny();
   options.algorithms = {"ring"};
   options.min_bytes = 24;
   options.draw = true;
   std::ostringstream out;
-  ASSERT_EQ(RunCollectiveBench(options, out), absl::OkStatus());
+  ASSERT_EQ(bench::RunCollectiveBench(options, out), absl::OkStatus());
   EXPECT_THAT(out.str(), HasSubstr("allreduce by ring, 6 elements:"));
   EXPECT_THAT(out.str(), HasSubstr("+> 1"));
 }
 
 TEST(CollectiveBenchChooserTest, ExplainsAndMeasuresRegret) {
-  CollectiveBenchOptions options = Tiny();
+  bench::CollectiveBenchOptions options = Tiny();
   options.link = "memory";
   options.max_bytes = 256;
   options.calibrate = options.explain = true;
   std::ostringstream explained, measured;
-  ASSERT_EQ(RunCollectiveBench(options, explained), absl::OkStatus());
+  ASSERT_EQ(bench::RunCollectiveBench(options, explained), absl::OkStatus());
   EXPECT_THAT(explained.str(), HasSubstr("rules: allreduce:"));
   EXPECT_THAT(explained.str(), HasSubstr("recursive_doubling"));
   options.explain = false;
   options.regret = true;
-  ASSERT_EQ(RunCollectiveBench(options, measured), absl::OkStatus());
+  ASSERT_EQ(bench::RunCollectiveBench(options, measured), absl::OkStatus());
   EXPECT_THAT(measured.str(), HasSubstr("regret: median"));
 }
 
 TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
   std::ostringstream out;
-  const auto error = [&](const std::function<void(CollectiveBenchOptions*)>& change) {
-    CollectiveBenchOptions options = Tiny();
+  const auto error = [&](const std::function<void(bench::CollectiveBenchOptions*)>& change) {
+    bench::CollectiveBenchOptions options = Tiny();
     change(&options);
-    return std::string(RunCollectiveBench(options, out).message());
+    return std::string(bench::RunCollectiveBench(options, out).message());
   };
   EXPECT_THAT(error([](auto* o) { o->link = "pigeon"; }), HasSubstr("'pigeon': want shm, tcp"));
   EXPECT_THAT(error([](auto* o) { o->ranks = 0; }), HasSubstr("0 ranks"));
@@ -132,11 +133,12 @@ TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
 
 // The check has teeth: what is moved by one, or off by one unit, is counted.
 TEST(ExactPatternTest, CountsWhatIsWrong) {
-  const ExactPattern pattern = ExactPattern::OfRank(ReduceOp::kSum, DataType::kF32, 1);
+  const bench::ExactPattern pattern =
+      bench::ExactPattern::OfRank(collectives::ReduceOp::kSum, collectives::DataType::kF32, 1);
   std::vector<float> have(10'000);
   pattern.Fill(5, 10'000, have.data());
   EXPECT_EQ(pattern.CountWrong(5, 10'000, have.data()), 0);
-  EXPECT_EQ(pattern.CountWrong(5 + ExactPattern::kPeriod, 10'000, have.data()), 0);
+  EXPECT_EQ(pattern.CountWrong(5 + bench::ExactPattern::kPeriod, 10'000, have.data()), 0);
   EXPECT_GT(pattern.CountWrong(6, 10'000, have.data()), 5'000);
   have[0] += .125f;
   have[9'999] += .125f;
@@ -146,22 +148,24 @@ TEST(ExactPatternTest, CountsWhatIsWrong) {
 // The rank that failed is named with its reason, not one that only lost it.
 TEST(RankProcessesTest, TheCauseIsReported) {
   for (const char* link : {"shm", "tcp", "memory"}) {
-    const auto fails = [](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
-      Group group(rank, std::move(links), {});
+    const auto fails = [](int rank,
+                          std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
+      collectives::Group group(rank, std::move(links), {});
       if (rank == 1) return absl::InternalError("no more paper");
       return group.Wait(group.Barrier());
     };
-    EXPECT_THAT(std::string(RunRanks({link, 3}, fails).message()), HasSubstr("no more paper"))
+    EXPECT_THAT(std::string(bench::RunRanks({link, 3}, fails).message()),
+                HasSubstr("no more paper"))
         << link;
   }
 }
 
 TEST(RankProcessesTest, ADeadRankIsReported) {
-  const auto dies = [](int rank, std::vector<std::unique_ptr<Link>>) -> absl::Status {
+  const auto dies = [](int rank, std::vector<std::unique_ptr<collectives::Link>>) -> absl::Status {
     if (rank == 1) raise(SIGKILL);
     return absl::OkStatus();
   };
-  EXPECT_THAT(std::string(RunRanks({"shm", 2}, dies).message()),
+  EXPECT_THAT(std::string(bench::RunRanks({"shm", 2}, dies).message()),
               HasSubstr("rank 1 was ended by signal Killed"));
 }
 

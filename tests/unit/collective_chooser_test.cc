@@ -19,21 +19,24 @@ namespace {
 using ::testing::HasSubstr;
 
 std::string ErrorOf(absl::string_view rules) {
-  return std::string(ChooserRules::Parse(rules).status().message());
+  return std::string(collectives::ChooserRules::Parse(rules).status().message());
 }
 
 TEST(ChooserRulesTest, CasesBySize) {
-  const auto rules = ChooserRules::Parse(
+  const auto rules = collectives::ChooserRules::Parse(
       " allreduce : <=32K=one_shot, <=4M=direct/128K, ring/256K ; broadcast:tree;");
   ASSERT_TRUE(rules.ok()) << rules.status();
-  const auto find = [&](int64_t bytes) { return *rules->Find(Primitive::kAllReduce, bytes); };
-  EXPECT_EQ(find(0).algorithm, Algorithm::kOneShot);
-  EXPECT_EQ(find(32 << 10).algorithm, Algorithm::kOneShot);
-  EXPECT_EQ(find((32 << 10) + 1).algorithm, Algorithm::kDirect);
+  const auto find = [&](int64_t bytes) {
+    return *rules->Find(collectives::Primitive::kAllReduce, bytes);
+  };
+  EXPECT_EQ(find(0).algorithm, collectives::Algorithm::kOneShot);
+  EXPECT_EQ(find(32 << 10).algorithm, collectives::Algorithm::kOneShot);
+  EXPECT_EQ(find((32 << 10) + 1).algorithm, collectives::Algorithm::kDirect);
   EXPECT_EQ(find((32 << 10) + 1).segment_bytes, 128 << 10);
-  EXPECT_EQ(find(int64_t{1} << 40).algorithm, Algorithm::kRing);
-  EXPECT_EQ(rules->Find(Primitive::kBroadcast, 7)->algorithm, Algorithm::kTree);
-  EXPECT_EQ(rules->Find(Primitive::kReduce, 7), nullptr);
+  EXPECT_EQ(find(int64_t{1} << 40).algorithm, collectives::Algorithm::kRing);
+  EXPECT_EQ(rules->Find(collectives::Primitive::kBroadcast, 7)->algorithm,
+            collectives::Algorithm::kTree);
+  EXPECT_EQ(rules->Find(collectives::Primitive::kReduce, 7), nullptr);
   EXPECT_EQ(rules->ToString(),
             "allreduce:<=32K=one_shot,<=4M=direct/128K,ring/256K; broadcast:tree");
 }
@@ -54,17 +57,18 @@ TEST(ChooserRulesTest, ErrorsSayWhereAndWhat) {
 }
 
 TEST(ChooserRulesTest, TheGroupsChooserFollowsThem) {
-  const auto rules = std::make_shared<ChooserRules>();
-  const Chooser chooser = ChooserFrom(rules, 4, false);
-  EXPECT_EQ(chooser(Primitive::kAllReduce, 4).algorithm,
-            DefaultChooser(4, false)(Primitive::kAllReduce, 4).algorithm);
-  *rules = *ChooserRules::Parse("allreduce:ring/64K");
-  EXPECT_EQ(chooser(Primitive::kAllReduce, 4).algorithm, Algorithm::kRing);
-  EXPECT_EQ(chooser(Primitive::kAllReduce, 4).segment_bytes, 64 << 10);
+  const auto rules = std::make_shared<collectives::ChooserRules>();
+  const collectives::Chooser chooser = collectives::ChooserFrom(rules, 4, false);
+  EXPECT_EQ(chooser(collectives::Primitive::kAllReduce, 4).algorithm,
+            collectives::DefaultChooser(4, false)(collectives::Primitive::kAllReduce, 4).algorithm);
+  *rules = *collectives::ChooserRules::Parse("allreduce:ring/64K");
+  EXPECT_EQ(chooser(collectives::Primitive::kAllReduce, 4).algorithm,
+            collectives::Algorithm::kRing);
+  EXPECT_EQ(chooser(collectives::Primitive::kAllReduce, 4).segment_bytes, 64 << 10);
 }
 
-Calibration SomeCosts(double message, double byte) {
-  Calibration c;
+collectives::Calibration SomeCosts(double message, double byte) {
+  collectives::Calibration c;
   c.link = "test";
   c.ranks = 2;
   c.cores = 64;
@@ -78,11 +82,12 @@ Calibration SomeCosts(double message, double byte) {
 // One message each way, then a fold of it: sent after 1 + 100 * .01, visible 3 later, folded in
 // 1 + 100 * .01 more (bytes; microseconds).
 TEST(EngineCostTest, OneShotByHand) {
-  const Calibration c = SomeCosts(1e-6, .01e-6);
-  CollectiveShape shape;
+  const collectives::Calibration c = SomeCosts(1e-6, .01e-6);
+  collectives::CollectiveShape shape;
   shape.ranks = 2;
-  const auto seconds =
-      PredictEngineSeconds(Primitive::kAllReduce, Algorithm::kOneShot, shape, 100, 0, c.costs, 64);
+  const auto seconds = collectives::PredictEngineSeconds(collectives::Primitive::kAllReduce,
+                                                         collectives::Algorithm::kOneShot, shape,
+                                                         100, 0, c.costs, 64);
   ASSERT_TRUE(seconds.ok()) << seconds.status();
   // The peer's message is visible from 1 + 3 on.
   EXPECT_NEAR(*seconds, (1 + 3 + 1 + 1) * 1e-6, 1e-12);
@@ -90,12 +95,13 @@ TEST(EngineCostTest, OneShotByHand) {
 
 // Four ranks on one core take all turns one after another.
 TEST(EngineCostTest, RanksShareCores) {
-  const Calibration c = SomeCosts(0, .01e-6);
-  CollectiveShape shape;
+  const collectives::Calibration c = SomeCosts(0, .01e-6);
+  collectives::CollectiveShape shape;
   shape.ranks = 4;
   const auto at = [&](int cores) {
-    return *PredictEngineSeconds(Primitive::kAllReduce, Algorithm::kDirect, shape, 4000, 0, c.costs,
-                                 cores);
+    return *collectives::PredictEngineSeconds(collectives::Primitive::kAllReduce,
+                                              collectives::Algorithm::kDirect, shape, 4000, 0,
+                                              c.costs, cores);
   };
   EXPECT_NEAR(at(1), 4 * at(4), 1e-9);
   EXPECT_NEAR(at(2), 2 * at(4), 1e-9);
@@ -103,125 +109,145 @@ TEST(EngineCostTest, RanksShareCores) {
 
 TEST(ChooserTest, RulesFollowTheCosts) {
   // Nothing but messages costs: few of them win. Nothing but bytes: little traffic wins.
-  const auto dear_messages = MakeRules(8, {}, SomeCosts(1e-3, 1e-15));
-  const auto dear_bytes = MakeRules(8, {}, SomeCosts(1e-12, 1e-6));
+  const auto dear_messages = collectives::MakeRules(8, {}, SomeCosts(1e-3, 1e-15));
+  const auto dear_bytes = collectives::MakeRules(8, {}, SomeCosts(1e-12, 1e-6));
   ASSERT_TRUE(dear_messages.ok() && dear_bytes.ok());
-  EXPECT_EQ(dear_messages->Find(Primitive::kAllReduce, 1 << 16)->algorithm,
-            Algorithm::kRecursiveDoubling);
-  EXPECT_EQ(dear_bytes->Find(Primitive::kAllReduce, 1 << 16)->algorithm, Algorithm::kDirect);
-  EXPECT_EQ(ChooserRules::Parse(dear_bytes->ToString())->ToString(), dear_bytes->ToString());
+  EXPECT_EQ(dear_messages->Find(collectives::Primitive::kAllReduce, 1 << 16)->algorithm,
+            collectives::Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(dear_bytes->Find(collectives::Primitive::kAllReduce, 1 << 16)->algorithm,
+            collectives::Algorithm::kDirect);
+  EXPECT_EQ(collectives::ChooserRules::Parse(dear_bytes->ToString())->ToString(),
+            dear_bytes->ToString());
 }
 
 // As measured among four processes on two cores: what adds in rank order is predicted to lose by 11
 // % at 16 KiB, which is within what predictions of crowded cores are worth.
 TEST(ChooserTest, OnCrowdedCoresWhatAddsInRankOrderNeedNotBeTheFastest) {
-  absl::StatusOr<Calibration> costs = Calibration::Parse(
+  absl::StatusOr<collectives::Calibration> costs = collectives::Calibration::Parse(
       "link shm\nranks 4\ncores 2\nlatency 0\nmessage 2.974e-07\noperation 3.118e-07\n"
       "turn 1.026e-06\nsegment 131072\n"
       "bytes 16384 write 1.082e-10 read 1.082e-10 fold 1.076e-10 copy 1.306e-11\n");
   ASSERT_TRUE(costs.ok()) << costs.status();
   const auto fastest = [&] {
-    return Predict(Primitive::kAllReduce, 16 << 10, 4, {}, *costs)->front().choice.algorithm;
+    return collectives::Predict(collectives::Primitive::kAllReduce, 16 << 10, 4, {}, *costs)
+        ->front()
+        .choice.algorithm;
   };
   const auto chosen = [&] {
-    return MakeRules(4, {}, *costs)->Find(Primitive::kAllReduce, 16 << 10)->algorithm;
+    return collectives::MakeRules(4, {}, *costs)
+        ->Find(collectives::Primitive::kAllReduce, 16 << 10)
+        ->algorithm;
   };
-  EXPECT_NE(fastest(), Algorithm::kDirect);
-  EXPECT_EQ(chosen(), Algorithm::kDirect);
+  EXPECT_NE(fastest(), collectives::Algorithm::kDirect);
+  EXPECT_EQ(chosen(), collectives::Algorithm::kDirect);
   costs->cores = 4;  // each rank has one
-  EXPECT_NE(fastest(), Algorithm::kDirect);
+  EXPECT_NE(fastest(), collectives::Algorithm::kDirect);
   EXPECT_EQ(chosen(), fastest());
 }
 
 TEST(ChooserTest, RulesOfAScope) {
-  RuleScope scope;
-  scope.primitives = {Primitive::kAllReduce};
+  collectives::RuleScope scope;
+  scope.primitives = {collectives::Primitive::kAllReduce};
   scope.most_bytes = 1 << 12;
-  const auto rules = MakeRules(4, {}, SomeCosts(1e-6, 1e-9), scope);
+  const auto rules = collectives::MakeRules(4, {}, SomeCosts(1e-6, 1e-9), scope);
   ASSERT_TRUE(rules.ok()) << rules.status();
-  EXPECT_NE(rules->Find(Primitive::kAllReduce, int64_t{1} << 40), nullptr);
-  EXPECT_EQ(rules->Find(Primitive::kReduce, 4), nullptr);
+  EXPECT_NE(rules->Find(collectives::Primitive::kAllReduce, int64_t{1} << 40), nullptr);
+  EXPECT_EQ(rules->Find(collectives::Primitive::kReduce, 4), nullptr);
 }
 
 // ---- What was tried out ----
 
 // By costs 64 KiB are for recursive doubling; the ring, as it happened, was faster.
-Calibration WhereTheRingWon() {
-  Calibration c = SomeCosts(1e-3, 1e-15);
-  c.trials = {{Primitive::kAllReduce, 64 << 10, {Algorithm::kRecursiveDoubling, 0}, 9e-3},
-              {Primitive::kAllReduce, 64 << 10, {Algorithm::kRing, 0}, 8e-3}};
+collectives::Calibration WhereTheRingWon() {
+  collectives::Calibration c = SomeCosts(1e-3, 1e-15);
+  c.trials = {
+      {collectives::Primitive::kAllReduce,
+       64 << 10,
+       {collectives::Algorithm::kRecursiveDoubling, 0},
+       9e-3},
+      {collectives::Primitive::kAllReduce, 64 << 10, {collectives::Algorithm::kRing, 0}, 8e-3}};
   return c;
 }
 
 TEST(TrialTest, CountsMoreThanAPrediction) {
-  const Calibration c = WhereTheRingWon();
-  const auto all = Rank(Primitive::kAllReduce, 64 << 10, 8, {}, c);
+  const collectives::Calibration c = WhereTheRingWon();
+  const auto all = collectives::Rank(collectives::Primitive::kAllReduce, 64 << 10, 8, {}, c);
   ASSERT_TRUE(all.ok()) << all.status();
-  EXPECT_EQ((*all)[0].choice.algorithm, Algorithm::kRing);
-  EXPECT_EQ((*all)[1].choice.algorithm, Algorithm::kRecursiveDoubling);
+  EXPECT_EQ((*all)[0].choice.algorithm, collectives::Algorithm::kRing);
+  EXPECT_EQ((*all)[1].choice.algorithm, collectives::Algorithm::kRecursiveDoubling);
   EXPECT_TRUE((*all)[0].tried && (*all)[1].tried && !(*all)[2].tried);
   EXPECT_EQ((*all)[0].seconds, 8e-3);
-  EXPECT_NE(Predict(Primitive::kAllReduce, 64 << 10, 8, {}, c)->front().choice.algorithm,
-            Algorithm::kRing);
+  EXPECT_NE(collectives::Predict(collectives::Primitive::kAllReduce, 64 << 10, 8, {}, c)
+                ->front()
+                .choice.algorithm,
+            collectives::Algorithm::kRing);
 }
 
 TEST(TrialTest, IsOfItsSizeAndPrimitiveOnly) {
-  const Calibration c = WhereTheRingWon();
-  const auto rules = MakeRules(8, {}, c);
+  const collectives::Calibration c = WhereTheRingWon();
+  const auto rules = collectives::MakeRules(8, {}, c);
   ASSERT_TRUE(rules.ok()) << rules.status();
   const auto chosen = [&](int64_t bytes) {
-    return rules->Find(Primitive::kAllReduce, bytes)->algorithm;
+    return rules->Find(collectives::Primitive::kAllReduce, bytes)->algorithm;
   };
-  EXPECT_EQ(chosen(64 << 10), Algorithm::kRing);
-  EXPECT_EQ(chosen((32 << 10) + 4), Algorithm::kRing);
-  EXPECT_EQ(chosen(32 << 10), Algorithm::kRecursiveDoubling);
-  EXPECT_EQ(chosen((64 << 10) + 4), Algorithm::kRecursiveDoubling);
-  EXPECT_FALSE(Rank(Primitive::kReduceScatter, 64 << 10, 8, {}, c)->front().tried);
+  EXPECT_EQ(chosen(64 << 10), collectives::Algorithm::kRing);
+  EXPECT_EQ(chosen((32 << 10) + 4), collectives::Algorithm::kRing);
+  EXPECT_EQ(chosen(32 << 10), collectives::Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(chosen((64 << 10) + 4), collectives::Algorithm::kRecursiveDoubling);
+  EXPECT_FALSE(
+      collectives::Rank(collectives::Primitive::kReduceScatter, 64 << 10, 8, {}, c)->front().tried);
 }
 
 TEST(TrialTest, WhatAddsInRankOrderWinsTies) {
-  Calibration c = WhereTheRingWon();
+  collectives::Calibration c = WhereTheRingWon();
   const auto chosen = [&](double seconds) {
-    c.trials.push_back({Primitive::kAllReduce, 64 << 10, {Algorithm::kDirect, 0}, seconds});
-    const auto rules = MakeRules(8, {}, c);
+    c.trials.push_back({collectives::Primitive::kAllReduce,
+                        64 << 10,
+                        {collectives::Algorithm::kDirect, 0},
+                        seconds});
+    const auto rules = collectives::MakeRules(8, {}, c);
     c.trials.pop_back();
-    return rules->Find(Primitive::kAllReduce, 64 << 10)->algorithm;
+    return rules->Find(collectives::Primitive::kAllReduce, 64 << 10)->algorithm;
   };
-  EXPECT_EQ(chosen(8.3e-3), Algorithm::kDirect);
-  EXPECT_EQ(chosen(8.6e-3), Algorithm::kRing);
+  EXPECT_EQ(chosen(8.3e-3), collectives::Algorithm::kDirect);
+  EXPECT_EQ(chosen(8.6e-3), collectives::Algorithm::kRing);
 }
 
 TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
   constexpr int kRanks = 3;
-  std::vector<Calibration> of_rank(kRanks);
-  const auto body = [&](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
-    Group group(rank, std::move(links), {});
-    Calibration costs = SomeCosts(1e-6, 1e-10);
+  std::vector<collectives::Calibration> of_rank(kRanks);
+  const auto body = [&](int rank,
+                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
+    collectives::Group group(rank, std::move(links), {});
+    collectives::Calibration costs = SomeCosts(1e-6, 1e-10);
     costs.cores = 1;  // where little can be foretold
-    TryOptions options;
-    options.primitives = {Primitive::kAllReduce, Primitive::kReduceScatter, Primitive::kAllGather};
+    collectives::TryOptions options;
+    options.primitives = {collectives::Primitive::kAllReduce,
+                          collectives::Primitive::kReduceScatter,
+                          collectives::Primitive::kAllGather};
     options.most_bytes = 16 << 10;
     options.seconds = 3600;  // all rounds, however slow this is
-    TANDEM_RETURN_IF_ERROR(TryOut(group, options, &costs));
+    TANDEM_RETURN_IF_ERROR(collectives::TryOut(group, options, &costs));
     of_rank[static_cast<size_t>(rank)] = costs;
-    options.primitives = {Primitive::kBroadcast};
-    return absl::IsUnimplemented(TryOut(group, options, &costs))
+    options.primitives = {collectives::Primitive::kBroadcast};
+    return absl::IsUnimplemented(collectives::TryOut(group, options, &costs))
                ? absl::OkStatus()
                : absl::InternalError("a broadcast was tried out");
   };
-  ASSERT_EQ(RunRanks({"memory", kRanks}, body), absl::OkStatus());
-  const Calibration& c = of_rank[0];
+  ASSERT_EQ(bench::RunRanks({"memory", kRanks}, body), absl::OkStatus());
+  const collectives::Calibration& c = of_rank[0];
   EXPECT_GT(c.trials.size(), 4u) << c.ToString();
   EXPECT_EQ(of_rank[1].ToString(), c.ToString());
   EXPECT_EQ(of_rank[2].ToString(), c.ToString());
-  for (const Trial& t : c.trials) {
+  for (const collectives::Trial& t : c.trials) {
     EXPECT_GT(t.seconds, 0) << c.ToString();
     // The rule is the fastest that was tried, or as fast as that.
-    const auto rules = MakeRules(kRanks, {}, c);
-    const Algorithm chosen = rules->Find(t.primitive, t.bytes)->algorithm;
-    const auto all = Rank(t.primitive, t.bytes, kRanks, {}, c);
-    const auto it = std::find_if(all->begin(), all->end(),
-                                 [&](const Prediction& p) { return p.choice.algorithm == chosen; });
+    const auto rules = collectives::MakeRules(kRanks, {}, c);
+    const collectives::Algorithm chosen = rules->Find(t.primitive, t.bytes)->algorithm;
+    const auto all = collectives::Rank(t.primitive, t.bytes, kRanks, {}, c);
+    const auto it = std::find_if(all->begin(), all->end(), [&](const collectives::Prediction& p) {
+      return p.choice.algorithm == chosen;
+    });
     EXPECT_TRUE(it->tried);
     EXPECT_LE(0.95 * it->seconds, all->front().seconds);
   }
@@ -229,25 +255,28 @@ TEST(TrialTest, AllRanksHaveTheSameAndTheRulesFollowThem) {
 
 // As where sixty ranks share a core: the first call alone takes longer than all may.
 TEST(TrialTest, WithoutTimeNothingIsTriedByHalves) {
-  const auto body = [&](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
-    Group group(rank, std::move(links), {});
-    Calibration costs = SomeCosts(1e-6, 1e-10);
+  const auto body = [&](int rank,
+                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
+    collectives::Group group(rank, std::move(links), {});
+    collectives::Calibration costs = SomeCosts(1e-6, 1e-10);
     costs.cores = 1;
-    TryOptions options;
+    collectives::TryOptions options;
     options.seconds = 1e-9;
-    TANDEM_RETURN_IF_ERROR(TryOut(group, options, &costs));
+    TANDEM_RETURN_IF_ERROR(collectives::TryOut(group, options, &costs));
     return costs.trials.empty() ? absl::OkStatus() : absl::InternalError(costs.ToString());
   };
-  EXPECT_EQ(RunRanks({"memory", 2}, body), absl::OkStatus());
+  EXPECT_EQ(bench::RunRanks({"memory", 2}, body), absl::OkStatus());
 }
 
 // ---- Buckets ----
 
-BucketChoice Bucket(int64_t gradient, const Calibration& costs, std::vector<int> hosts = {},
-                    absl::optional<Algorithm> algorithm = absl::nullopt, int ranks = 2) {
-  const auto choice = ChooseBucket(gradient, ranks, hosts, algorithm, costs);
+collectives::BucketChoice Bucket(int64_t gradient, const collectives::Calibration& costs,
+                                 std::vector<int> hosts = {},
+                                 absl::optional<collectives::Algorithm> algorithm = absl::nullopt,
+                                 int ranks = 2) {
+  const auto choice = collectives::ChooseBucket(gradient, ranks, hosts, algorithm, costs);
   EXPECT_TRUE(choice.ok()) << choice.status();
-  return choice.ok() ? *choice : BucketChoice{-1, ""};
+  return choice.ok() ? *choice : collectives::BucketChoice{-1, ""};
 }
 
 // A byte a nanosecond, four of them (written, read, twice): a hundredth of a second of latency
@@ -260,9 +289,11 @@ TEST(ChooseBucketTest, DearerMessagesMakeLargerBuckets) {
   EXPECT_EQ(dear & (dear - 1), 0);
   EXPECT_EQ(Bucket(1 << 30, SomeCosts(100e-6, 1e-9)).bytes, dear);
   // The latency of what is chosen is small, that of half of it is not.
-  const Calibration costs = SomeCosts(100e-6, 1e-9);
+  const collectives::Calibration costs = SomeCosts(100e-6, 1e-9);
   const auto seconds = [&](int64_t bytes) {
-    return Predict(Primitive::kAllReduce, bytes, 2, {}, costs)->front().seconds;
+    return collectives::Predict(collectives::Primitive::kAllReduce, bytes, 2, {}, costs)
+        ->front()
+        .seconds;
   };
   EXPECT_LE(seconds(4), 0.1 * seconds(dear));
   EXPECT_GT(seconds(4), 0.1 * seconds(dear / 2));
@@ -270,13 +301,13 @@ TEST(ChooseBucketTest, DearerMessagesMakeLargerBuckets) {
 }
 
 TEST(ChooseBucketTest, OneForSmallModelsAndWhereNobodyHasTime) {
-  const Calibration costs = SomeCosts(10e-6, 1e-9);
+  const collectives::Calibration costs = SomeCosts(10e-6, 1e-9);
   const int64_t bucket = Bucket(1 << 30, costs).bytes;
   EXPECT_EQ(Bucket(4 * bucket, costs).bytes, bucket);
   EXPECT_EQ(Bucket(4 * bucket - 1, costs).bytes, 0);
   EXPECT_THAT(Bucket(4 * bucket - 1, costs).why, HasSubstr("fewer than 4 buckets"));
   EXPECT_EQ(Bucket(1 << 30, costs, {}, absl::nullopt, 1).bytes, 0);
-  Calibration crowded = costs;
+  collectives::Calibration crowded = costs;
   crowded.cores = 2;
   EXPECT_EQ(Bucket(1 << 30, crowded).bytes, 0);
   EXPECT_THAT(Bucket(1 << 30, crowded).why, HasSubstr("2 ranks on 2 cores"));
@@ -284,25 +315,26 @@ TEST(ChooseBucketTest, OneForSmallModelsAndWhereNobodyHasTime) {
 }
 
 TEST(ChooseBucketTest, OfTheAlgorithmThatIsUsed) {
-  const Calibration costs = SomeCosts(50e-6, 1e-9);
-  EXPECT_GT(Bucket(1 << 30, costs, {}, Algorithm::kRing, 8).bytes,
-            Bucket(1 << 30, costs, {}, Algorithm::kDoubleTree, 8).bytes);
+  const collectives::Calibration costs = SomeCosts(50e-6, 1e-9);
+  EXPECT_GT(Bucket(1 << 30, costs, {}, collectives::Algorithm::kRing, 8).bytes,
+            Bucket(1 << 30, costs, {}, collectives::Algorithm::kDoubleTree, 8).bytes);
 }
 
 TEST(CalibrationTest, TextAndBack) {
-  Calibration c = SomeCosts(1.5e-6, 2e-10);
-  c.trials = {{Primitive::kAllGather, 512, {Algorithm::kRing, 0}, 2.5e-6},
-              {Primitive::kAllGather, 1024, {Algorithm::kDirect, 65536}, 3e-6}};
-  const auto back = Calibration::Parse(c.ToString());
+  collectives::Calibration c = SomeCosts(1.5e-6, 2e-10);
+  c.trials = {
+      {collectives::Primitive::kAllGather, 512, {collectives::Algorithm::kRing, 0}, 2.5e-6},
+      {collectives::Primitive::kAllGather, 1024, {collectives::Algorithm::kDirect, 65536}, 3e-6}};
+  const auto back = collectives::Calibration::Parse(c.ToString());
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->ToString(), c.ToString());
-  EXPECT_THAT(std::string(Calibration::Parse("mesage 3\n").status().message()),
+  EXPECT_THAT(std::string(collectives::Calibration::Parse("mesage 3\n").status().message()),
               HasSubstr("line 1: 'mesage 3'"));
-  EXPECT_THAT(std::string(Calibration::Parse("message 3\n").status().message()),
+  EXPECT_THAT(std::string(collectives::Calibration::Parse("message 3\n").status().message()),
               HasSubstr("no line 'bytes"));
   for (const char* const bad : {"tried allreduce 512 magic/0 1e-6", "tried allreduce 0 ring/0 1e-6",
                                 "tried broadcast 512 swing/0 1e-6", "tried allreduce 512 ring 1"}) {
-    EXPECT_THAT(std::string(Calibration::Parse(bad).status().message()),
+    EXPECT_THAT(std::string(collectives::Calibration::Parse(bad).status().message()),
                 HasSubstr("'tried PRIMITIVE N ALGORITHM/SEGMENT S'"))
         << bad;
   }
@@ -310,13 +342,14 @@ TEST(CalibrationTest, TextAndBack) {
 
 TEST(CalibrationTest, AllRanksGetTheSame) {
   std::vector<std::string> texts(3);
-  const auto body = [&](int rank, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
-    Group group(rank, std::move(links), {});
-    const auto measured = Calibrate(group, {.cores = 2, .seconds = 0.05});
+  const auto body = [&](int rank,
+                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
+    collectives::Group group(rank, std::move(links), {});
+    const auto measured = collectives::Calibrate(group, {.cores = 2, .seconds = 0.05});
     if (measured.ok()) texts[static_cast<size_t>(rank)] = measured->ToString();
     return measured.status();
   };
-  ASSERT_EQ(RunRanks({"memory", 3}, body), absl::OkStatus());
+  ASSERT_EQ(bench::RunRanks({"memory", 3}, body), absl::OkStatus());
   EXPECT_THAT(texts[0], HasSubstr("link memory\nranks 3\ncores 2\n"));
   EXPECT_EQ(texts[0], texts[1]);
   EXPECT_EQ(texts[0], texts[2]);
@@ -324,18 +357,20 @@ TEST(CalibrationTest, AllRanksGetTheSame) {
 
 // Whatever the budget, it ends soon, and all ranks stop at the same call.
 TEST(CalibrationTest, ATinyBudgetStillMeasuresEverything) {
-  const auto body = [&](int, std::vector<std::unique_ptr<Link>> links) -> absl::Status {
+  const auto body = [&](int,
+                        std::vector<std::unique_ptr<collectives::Link>> links) -> absl::Status {
     const int rank =
         static_cast<int>(std::find(links.begin(), links.end(), nullptr) - links.begin());
-    Group group(rank, std::move(links), {});
-    const auto measured = Calibrate(group, {.cores = 2, .most_bytes = 64 << 20, .seconds = 1e-6});
+    collectives::Group group(rank, std::move(links), {});
+    const auto measured =
+        collectives::Calibrate(group, {.cores = 2, .most_bytes = 64 << 20, .seconds = 1e-6});
     if (!measured.ok()) return measured.status();
     if (measured->costs.bytes.size() != 2 || measured->segment_bytes == 0) {
       return absl::InternalError(measured->ToString());
     }
     return absl::OkStatus();
   };
-  EXPECT_EQ(RunRanks({"memory", 2}, body), absl::OkStatus());
+  EXPECT_EQ(bench::RunRanks({"memory", 2}, body), absl::OkStatus());
 }
 
 }  // namespace

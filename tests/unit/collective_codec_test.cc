@@ -20,12 +20,16 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
 
-using Make = std::function<std::unique_ptr<GradientCodec>()>;
-std::unique_ptr<GradientCodec> TopK(double fraction) { return std::move(*NewTopKCodec(fraction)); }
-std::unique_ptr<GradientCodec> PowerSgd(int rank) { return std::move(*NewPowerSgdCodec(rank, 7)); }
+using Make = std::function<std::unique_ptr<collectives::GradientCodec>()>;
+std::unique_ptr<collectives::GradientCodec> TopK(double fraction) {
+  return std::move(*collectives::NewTopKCodec(fraction));
+}
+std::unique_ptr<collectives::GradientCodec> PowerSgd(int rank) {
+  return std::move(*collectives::NewPowerSgdCodec(rank, 7));
+}
 
 // A thread a rank, since codecs wait for their collectives.
-void OnEveryRank(CollectiveWorld& world, const std::function<void(Group&)>& run) {
+void OnEveryRank(CollectiveWorld& world, const std::function<void(collectives::Group&)>& run) {
   std::vector<std::thread> threads;
   for (int r = 0; r < world.ranks(); ++r) threads.emplace_back([&, r] { run(world.group(r)); });
   for (std::thread& thread : threads) thread.join();
@@ -48,7 +52,7 @@ struct Outcome {
 Outcome SumOnce(const Make& make, const Vectors& in) {
   CollectiveWorld world(static_cast<int>(in.size()));
   Outcome out{in, in};
-  OnEveryRank(world, [&](Group& g) {
+  OnEveryRank(world, [&](collectives::Group& g) {
     const size_t r = static_cast<size_t>(g.rank());
     ASSERT_TRUE(
         make()->Sum(g, in[r], absl::MakeSpan(out.sums[r]), absl::MakeSpan(out.sent[r])).ok());
@@ -89,7 +93,7 @@ TEST(TopKCodec, ANanIsLargerThanAnyNumber) {
 }
 
 TEST(SignCodec, SendsSignsAtTheMeanMagnitude) {
-  const Outcome out = SumOnce([] { return NewSignCodec(); }, {{1, -5, 0}, {1, 1, 1}});
+  const Outcome out = SumOnce([] { return collectives::NewSignCodec(); }, {{1, -5, 0}, {1, 1, 1}});
   EXPECT_THAT(out.sent[0], ElementsAre(2, -2, 2));
   for (const auto& sum : out.sums) EXPECT_THAT(sum, ElementsAre(3, -1, 3));
 }
@@ -127,20 +131,20 @@ TEST(PowerSgdCodec, GetsOverGradientsOfZero) {
 
 TEST(Codecs, SayWhetherTheirCodesAddUp) {
   EXPECT_FALSE(TopK(0.1)->linear());
-  EXPECT_FALSE(NewSignCodec()->linear());
+  EXPECT_FALSE(collectives::NewSignCodec()->linear());
   EXPECT_TRUE(PowerSgd(1)->linear());
 }
 
 TEST(Codecs, RefuseSettingsWithoutMeaning) {
-  EXPECT_FALSE(NewTopKCodec(0).ok());
-  EXPECT_FALSE(NewTopKCodec(1.5).ok());
-  EXPECT_FALSE(NewTopKCodec(std::nan("")).ok());
-  EXPECT_FALSE(NewPowerSgdCodec(0, 1).ok());
+  EXPECT_FALSE(collectives::NewTopKCodec(0).ok());
+  EXPECT_FALSE(collectives::NewTopKCodec(1.5).ok());
+  EXPECT_FALSE(collectives::NewTopKCodec(std::nan("")).ok());
+  EXPECT_FALSE(collectives::NewPowerSgdCodec(0, 1).ok());
 }
 
 const std::pair<const char*, Make> kCodecs[] = {
     {"top-k", [] { return TopK(0.05); }},
-    {"sign", [] { return NewSignCodec(); }},
+    {"sign", [] { return collectives::NewSignCodec(); }},
     {"PowerSGD", [] { return PowerSgd(2); }},
 };
 
@@ -160,9 +164,9 @@ TEST(ErrorFeedback, NothingIsLostOnlyLate) {
     const Vectors in = RandomVectors(2, 1500, 5);
     constexpr int kSteps = 8;
     Vectors received(2, std::vector<float>(1500)), kept(2);
-    OnEveryRank(world, [&, &codec = make](Group& g) {
+    OnEveryRank(world, [&, &codec = make](collectives::Group& g) {
       const auto r = static_cast<size_t>(g.rank());
-      ErrorFeedback feedback(codec());
+      collectives::ErrorFeedback feedback(codec());
       for (int step = 0; step < kSteps; ++step) {
         std::vector<float> gradient = in[r];
         ASSERT_TRUE(feedback.Sum(g, absl::MakeSpan(gradient), 1).ok());
@@ -180,7 +184,7 @@ TEST(ErrorFeedback, NothingIsLostOnlyLate) {
 // What is not sent weighs the same in the mean, however many samples the step has that sends it.
 TEST(ErrorFeedback, KeepsPerSample) {
   CollectiveWorld world(1);
-  ErrorFeedback feedback(TopK(0.5));  // one of two
+  collectives::ErrorFeedback feedback(TopK(0.5));  // one of two
   const auto sum = [&](std::vector<float> gradient, double samples) {
     EXPECT_TRUE(feedback.Sum(world.group(0), absl::MakeSpan(gradient), samples).ok());
     return gradient;
@@ -201,13 +205,13 @@ double Train(const Make& make, bool feedback) {
   constexpr float kRate = 0.003f;
   CollectiveWorld world(2);
   std::vector<double> loss(2);
-  OnEveryRank(world, [&](Group& g) {
+  OnEveryRank(world, [&](collectives::Group& g) {
     Random random(11);  // both ranks draw the same numbers
     std::vector<float> w(kDim), curvature(kDim), noise(kDim), gradient(kDim), sent(kDim);
     for (float& x : w) x = static_cast<float>(2 * random.Normal());
     for (float& x : curvature) x = 0.2f + 2 * static_cast<float>(random.NextDouble());
     const auto codec = make();
-    ErrorFeedback with(make());
+    collectives::ErrorFeedback with(make());
     for (int step = 0; step < kSteps; ++step) {
       for (int i = 0; i < kDim; ++i) {
         const auto jitter = static_cast<float>(random.Normal());
@@ -230,8 +234,8 @@ TEST(ErrorFeedback, ArrivesWhereTheCodecAloneIsStuck) {
   const double top_k = Train([] { return TopK(0.01); }, false);
   const double top_k_feedback = Train([] { return TopK(0.01); }, true);
   EXPECT_LT(top_k_feedback, 0.2 * top_k);
-  const double sign = Train([] { return NewSignCodec(); }, false);
-  const double sign_feedback = Train([] { return NewSignCodec(); }, true);
+  const double sign = Train([] { return collectives::NewSignCodec(); }, false);
+  const double sign_feedback = Train([] { return collectives::NewSignCodec(); }, true);
   EXPECT_LT(sign_feedback, 0.5 * sign);
   RecordProperty("top_k", std::to_string(top_k) + " to " + std::to_string(top_k_feedback));
   RecordProperty("sign", std::to_string(sign) + " to " + std::to_string(sign_feedback));

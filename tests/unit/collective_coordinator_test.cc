@@ -50,16 +50,16 @@ class CoreTest : public ::testing::Test {
  protected:
   static constexpr absl::Duration kBeat = absl::Seconds(1);
 
-  void Connect(ConnectionId id) { core_.OnConnect(id, now_); }
-  void Say(ConnectionId id, const rendezvous::ToCoordinator& message) {
+  void Connect(collectives::ConnectionId id) { core_.OnConnect(id, now_); }
+  void Say(collectives::ConnectionId id, const rendezvous::ToCoordinator& message) {
     core_.OnMessage(id, message, now_, &effects_);
     Collect();
   }
-  void Join(ConnectionId id, int rank, int ranks, const std::string& host = "h",
+  void Join(collectives::ConnectionId id, int rank, int ranks, const std::string& host = "h",
             int64_t deadline_ms = 60'000) {
     Connect(id);
     rendezvous::ToCoordinator message;
-    message.mutable_join()->set_version(CoordinatorCore::kVersion);
+    message.mutable_join()->set_version(collectives::CoordinatorCore::kVersion);
     message.mutable_join()->set_group("g");
     message.mutable_join()->set_rank(rank);
     message.mutable_join()->set_ranks(ranks);
@@ -70,50 +70,52 @@ class CoreTest : public ::testing::Test {
   }
   // Connections 10, 11, ... as ranks 0, 1, ...
   void Meet(int ranks) {
-    for (int r = 0; r < ranks; ++r) Join(10 + static_cast<ConnectionId>(r), r, ranks);
+    for (int r = 0; r < ranks; ++r) Join(10 + static_cast<collectives::ConnectionId>(r), r, ranks);
     told_.clear();
   }
-  void Accuse(ConnectionId by, int rank, const std::string& why) {
+  void Accuse(collectives::ConnectionId by, int rank, const std::string& why) {
     rendezvous::ToCoordinator message;
     message.mutable_accusation()->set_rank(rank);
     message.mutable_accusation()->set_why(why);
     Say(by, message);
   }
-  void Abort(ConnectionId by, const std::string& why) {
+  void Abort(collectives::ConnectionId by, const std::string& why) {
     rendezvous::ToCoordinator message;
     message.mutable_abort()->set_why(why);
     Say(by, message);
   }
-  void Goodbye(ConnectionId id) {
+  void Goodbye(collectives::ConnectionId id) {
     rendezvous::ToCoordinator message;
     message.mutable_goodbye();
     Say(id, message);
   }
-  void Shrink(ConnectionId id, int64_t ms = 60'000) {
+  void Shrink(collectives::ConnectionId id, int64_t ms = 60'000) {
     rendezvous::ToCoordinator message;
     message.mutable_shrink()->set_deadline_ms(ms);
     Say(id, message);
   }
-  void Close(ConnectionId id) {
+  void Close(collectives::ConnectionId id) {
     core_.OnClose(id, "", &effects_);
     Collect();
   }
   // Time passes in ticks; `beating` show that they live.
-  void Pass(absl::Duration time, const std::vector<ConnectionId>& beating) {
+  void Pass(absl::Duration time, const std::vector<collectives::ConnectionId>& beating) {
     rendezvous::ToCoordinator beat;
     beat.mutable_beat();
     for (const absl::Time end = now_ + time; now_ < end;) {
       now_ += kBeat / 4;
-      for (const ConnectionId id : beating) Say(id, beat);
+      for (const collectives::ConnectionId id : beating) Say(id, beat);
       core_.OnTick(now_, &effects_);
       Collect();
     }
   }
   // What a connection was told since the last question, but beats: "lost 1: why", ...
-  std::vector<std::string> Told(ConnectionId id) { return std::exchange(told_[id], {}); }
+  std::vector<std::string> Told(collectives::ConnectionId id) {
+    return std::exchange(told_[id], {});
+  }
 
   void Collect() {
-    for (const CoordinatorEffects::Send& send : effects_.sends) {
+    for (const collectives::CoordinatorEffects::Send& send : effects_.sends) {
       const std::string text = Describe(send.message);
       if (!text.empty()) told_[send.to].push_back(text);
       if (send.message.has_welcome()) welcome_[send.to] = send.message.welcome();
@@ -133,12 +135,12 @@ class CoreTest : public ::testing::Test {
                         ": ", v.why());
   }
 
-  CoordinatorCore core_{CoordinatorCoreOptions{.beat = kBeat, .seed = 7}};
-  CoordinatorEffects effects_;
+  collectives::CoordinatorCore core_{collectives::CoordinatorCoreOptions{.beat = kBeat, .seed = 7}};
+  collectives::CoordinatorEffects effects_;
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
-  std::map<ConnectionId, std::vector<std::string>> told_;
-  std::map<ConnectionId, rendezvous::Welcome> welcome_;
-  std::vector<ConnectionId> closed_;
+  std::map<collectives::ConnectionId, std::vector<std::string>> told_;
+  std::map<collectives::ConnectionId, rendezvous::Welcome> welcome_;
+  std::vector<collectives::ConnectionId> closed_;
 };
 
 constexpr char kKilled[] = "killed: its connection closed without goodbye";
@@ -228,7 +230,8 @@ TEST_F(CoreTest, ARankKilledWhileOthersWaitEndsTheMeetingForAll) {
   EXPECT_THAT(Told(1), ElementsAre(why));
   Join(3, 2, 3);  // comes late and is told, and does not wait
   EXPECT_THAT(Told(3), ElementsAre(why));
-  for (int r = 0; r < 3; ++r) Join(10 + static_cast<ConnectionId>(r), r, 3);  // started again
+  for (int r = 0; r < 3; ++r)
+    Join(10 + static_cast<collectives::ConnectionId>(r), r, 3);  // started again
   EXPECT_THAT(Told(10), ElementsAre("welcome 0 of 3"));
 }
 
@@ -342,16 +345,16 @@ TEST_F(CoreTest, TheWishMayComeBeforeTheGoodbye) {
 
 TEST_F(CoreTest, WhenAllLeaveInOrderNothingHasFailedAndNothingIsKept) {
   Meet(3);
-  for (const ConnectionId id : {11, 10, 12}) Goodbye(id);
+  for (const collectives::ConnectionId id : {11, 10, 12}) Goodbye(id);
   Pass(absl::Seconds(1), {});
-  for (const ConnectionId id : {11, 10, 12}) EXPECT_THAT(Told(id), IsEmpty());
+  for (const collectives::ConnectionId id : {11, 10, 12}) EXPECT_THAT(Told(id), IsEmpty());
   EXPECT_EQ(core_.groups(), 0u);
 }
 
 TEST_F(CoreTest, AnAbortNamesWhoAndWhyAtOnce) {
   Meet(3);
   Abort(11, "ranks disagree");
-  for (const ConnectionId id : {10, 11, 12}) {
+  for (const collectives::ConnectionId id : {10, 11, 12}) {
     EXPECT_THAT(Told(id), ElementsAre("aborted 1: ranks disagree"));
   }
 }
@@ -428,14 +431,14 @@ TEST_F(CoreTest, AnyOrderOfEventsGivesOneVerdict) {
   SCOPED_TRACE(absl::StrCat("rerun with --seed=", TestSeed()));
   Random random(TestSeed());
   for (int run = 0; run < 300; ++run) {
-    const ConnectionId first = 100 + 10 * static_cast<ConnectionId>(run);
-    for (int r = 0; r < 5; ++r) Join(first + static_cast<ConnectionId>(r), r, 5);
+    const collectives::ConnectionId first = 100 + 10 * static_cast<collectives::ConnectionId>(run);
+    for (int r = 0; r < 5; ++r) Join(first + static_cast<collectives::ConnectionId>(r), r, 5);
     told_.clear();
-    std::vector<ConnectionId> living;
-    for (ConnectionId id = first; id < first + 5; ++id) living.push_back(id);
+    std::vector<collectives::ConnectionId> living;
+    for (collectives::ConnectionId id = first; id < first + 5; ++id) living.push_back(id);
     for (int event = 0; event < 12 && !living.empty(); ++event) {
       const size_t who = random.Uniform(living.size());
-      const ConnectionId id = living[who];
+      const collectives::ConnectionId id = living[who];
       const int other = static_cast<int>((id - first + 1 + random.Uniform(4)) % 5);
       switch (random.Uniform(5)) {
         case 0:
@@ -463,7 +466,7 @@ TEST_F(CoreTest, AnyOrderOfEventsGivesOneVerdict) {
       if (verdict.empty()) verdict = texts.empty() ? "" : texts[0];
       for (const std::string& text : texts) EXPECT_EQ(text, verdict);
     }
-    for (const ConnectionId id : living) Close(id);
+    for (const collectives::ConnectionId id : living) Close(id);
     Pass(absl::Seconds(1), {});
     ASSERT_EQ(core_.groups(), 0u);
   }
@@ -545,44 +548,45 @@ class Ranks {
 };
 
 struct Ready {
-  LinkPorts ports;
-  std::unique_ptr<CoordinatorClient> client;
+  collectives::LinkPorts ports;
+  std::unique_ptr<collectives::CoordinatorClient> client;
 };
 
 absl::StatusOr<Ready> Meet(int rank, int ranks, const std::string& coordinator,
-                           LinkChoice choice = LinkChoice::kAuto) {
+                           collectives::LinkChoice choice = collectives::LinkChoice::kAuto) {
   Ready ready;
-  auto ports = LinkPorts::Open("127.0.0.1", choice);
+  auto ports = collectives::LinkPorts::Open("127.0.0.1", choice);
   if (!ports.ok()) return ports.status();
   ready.ports = *std::move(ports);
-  JoinOptions options;
+  collectives::JoinOptions options;
   options.coordinator = coordinator;
   options.rank = rank;
   options.ranks = ranks;
   options.member = ready.ports.member();
-  auto client = CoordinatorClient::Join(options, MonotonicNow() + kLong);
+  auto client = collectives::CoordinatorClient::Join(options, MonotonicNow() + kLong);
   if (!client.ok()) return client.status();
   ready.client = *std::move(client);
   return ready;
 }
 
-absl::StatusOr<std::unique_ptr<Group>> JoinGroup(Ready& ready, LinkChoice choice) {
-  const GroupMembership members = ready.client->membership();
-  ConnectOptions options;
+absl::StatusOr<std::unique_ptr<collectives::Group>> JoinGroup(Ready& ready,
+                                                              collectives::LinkChoice choice) {
+  const collectives::GroupMembership members = ready.client->membership();
+  collectives::ConnectOptions options;
   options.links = choice;
   options.watch = ready.client.get();
-  auto links = ConnectLinks(members, ready.ports, options, MonotonicNow() + kLong);
+  auto links = collectives::ConnectLinks(members, ready.ports, options, MonotonicNow() + kLong);
   if (!links.ok()) return links.status();
-  GroupOptions group;
+  collectives::GroupOptions group;
   group.watch = ready.client.get();
   group.host_of_rank = members.HostOfRank();
-  return std::make_unique<Group>(members.rank, *std::move(links), group);
+  return std::make_unique<collectives::Group>(members.rank, *std::move(links), group);
 }
 
-absl::StatusOr<float> Sum(Group& group, int count, float mine) {
+absl::StatusOr<float> Sum(collectives::Group& group, int count, float mine) {
   std::vector<float> data(static_cast<size_t>(count), mine);
-  const absl::Status status =
-      group.Wait(group.AllReduce(data.data(), data.data(), count, DataType::kF32, ReduceOp::kSum));
+  const absl::Status status = group.Wait(group.AllReduce(
+      data.data(), data.data(), count, collectives::DataType::kF32, collectives::ReduceOp::kSum));
   if (!status.ok()) return status;
   for (const float value : data) {
     if (value != data[0]) return absl::InternalError("not all equal");
@@ -597,7 +601,8 @@ void MeetTheEnd(End end) {
 
 // A rank that works until something fails, then goes on with those that are left. Its line: which
 // rank it names, why, and the sum of the others.
-std::string Survive(const Fate& fate, LinkChoice choice, int rank, const std::string& coordinator) {
+std::string Survive(const Fate& fate, collectives::LinkChoice choice, int rank,
+                    const std::string& coordinator) {
   const bool victim = rank == fate.victim;
   auto ready = Meet(rank, kRanks, coordinator, choice);
   if (!ready.ok()) return absl::StrCat("did not meet: ", ready.status().ToString());
@@ -617,7 +622,7 @@ std::string Survive(const Fate& fate, LinkChoice choice, int rank, const std::st
       failed = Sum(**group, i % 2 == 0 ? 3 : 100'000, 1).status();
     }
   }
-  const absl::optional<int> lost = LostPeer(failed);
+  const absl::optional<int> lost = collectives::LostPeer(failed);
   if (!lost.has_value()) return absl::StrCat("names nobody: ", failed.ToString());
   const auto members = ready->client->Shrink(MonotonicNow() + kLong);
   if (!members.ok()) return absl::StrCat("did not shrink: ", members.status().ToString());
@@ -628,7 +633,7 @@ std::string Survive(const Fate& fate, LinkChoice choice, int rank, const std::st
   return absl::StrCat("lost ", *lost, ", sum ", *sum, ", ", failed.message());
 }
 
-class FateTest : public ::testing::TestWithParam<std::tuple<Stage, End, LinkChoice>> {
+class FateTest : public ::testing::TestWithParam<std::tuple<Stage, End, collectives::LinkChoice>> {
  protected:
   void SetUp() override {
     const std::string missing = MissingInChildren(std::get<2>(GetParam()));
@@ -636,7 +641,8 @@ class FateTest : public ::testing::TestWithParam<std::tuple<Stage, End, LinkChoi
   }
 };
 
-std::string FateName(const ::testing::TestParamInfo<std::tuple<Stage, End, LinkChoice>>& fate) {
+std::string FateName(
+    const ::testing::TestParamInfo<std::tuple<Stage, End, collectives::LinkChoice>>& fate) {
   const char* const stages[] = {"Connecting", "Operating"};
   const char* const ends[] = {"Kill", "Stop", "Exit"};
   const char* const links[] = {"Auto", "Tcp", "Shm", "Rdma", "Zmq"};
@@ -649,8 +655,10 @@ INSTANTIATE_TEST_SUITE_P(All, FateTest,
                          ::testing::Combine(::testing::Values(Stage::kConnecting,
                                                               Stage::kOperating),
                                             ::testing::Values(End::kKill, End::kStop, End::kExit),
-                                            ::testing::Values(LinkChoice::kAuto, LinkChoice::kTcp,
-                                                              LinkChoice::kRdma, LinkChoice::kZmq)),
+                                            ::testing::Values(collectives::LinkChoice::kAuto,
+                                                              collectives::LinkChoice::kTcp,
+                                                              collectives::LinkChoice::kRdma,
+                                                              collectives::LinkChoice::kZmq)),
                          FateName);
 
 // Whichever rank it is and however it goes: every other rank names it and says how, and then they
@@ -659,11 +667,11 @@ TEST_P(FateTest, SurvivorsNameTheVictimAndGoOn) {
   const auto [stage, end, choice] = GetParam();
   for (int victim = 0; victim < kRanks; ++victim) {
     const Fate fate = {stage, end, victim};
-    const LinkChoice links = choice;
+    const collectives::LinkChoice links = choice;
     Ranks ranks([&](int rank, const std::string& coordinator) {
       return Survive(fate, links, rank, coordinator);
     });
-    auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+    auto coordinator = collectives::Coordinator::Start({.beat = kTestBeat, .log = nullptr});
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();
     ranks.Begin((*coordinator)->address());
     const char* const how[] = {"killed", "stopped answering", "left in order"};
@@ -688,10 +696,11 @@ TEST(MeetingTest, ARankThatDiesWhileOthersWaitIsNamed) {
         kRanks - 1);
     absl::Mutex mu;
     int came = 0;
-    auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = [&](absl::string_view line) {
-                                             absl::MutexLock lock(&mu);
-                                             came += absl::StrContains(line, "comes as rank");
-                                           }});
+    auto coordinator =
+        collectives::Coordinator::Start({.beat = kTestBeat, .log = [&](absl::string_view line) {
+                                           absl::MutexLock lock(&mu);
+                                           came += absl::StrContains(line, "comes as rank");
+                                         }});
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();
     ranks.Begin((*coordinator)->address());
     const auto all_wait = [&] { return came == kRanks - 1; };
@@ -711,11 +720,11 @@ TEST(AgreementTest, AMismatchIsTheSameErrorOnAllRanks) {
   Ranks ranks([](int rank, const std::string& coordinator) -> std::string {
     auto ready = Meet(rank, kRanks, coordinator);
     if (!ready.ok()) return ready.status().ToString();
-    auto group = JoinGroup(*ready, LinkChoice::kAuto);
+    auto group = JoinGroup(*ready, collectives::LinkChoice::kAuto);
     if (!group.ok()) return group.status().ToString();
     return Sum(**group, rank == 2 ? 11 : 10, 1).status().ToString();
   });
-  auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+  auto coordinator = collectives::Coordinator::Start({.beat = kTestBeat, .log = nullptr});
   ASSERT_TRUE(coordinator.ok()) << coordinator.status();
   ranks.Begin((*coordinator)->address());
   for (int rank = 0; rank < kRanks; ++rank) {
@@ -734,16 +743,18 @@ TEST(AgreementTest, ACoordinatorThatDiesInARankNamesThatRank) {
     OwnedFd address_in(pipe_ends[0]), address_out(pipe_ends[1]);
     Ranks ranks(
         [&](int rank, std::string address) -> std::string {
-          absl::StatusOr<std::unique_ptr<Coordinator>> coordinator = absl::UnknownError("");
+          absl::StatusOr<std::unique_ptr<collectives::Coordinator>> coordinator =
+              absl::UnknownError("");
           if (rank == 0) {
-            coordinator = Coordinator::Start({.beat = kTestBeat, .own_rank = 0, .log = nullptr});
+            coordinator =
+                collectives::Coordinator::Start({.beat = kTestBeat, .own_rank = 0, .log = nullptr});
             if (!coordinator.ok()) return coordinator.status().ToString();
             address = (*coordinator)->address();
             TANDEM_CHECK(write(address_out.get(), address.data(), address.size()) > 0);
           }
           auto ready = Meet(rank, 3, address);
           if (!ready.ok()) return ready.status().ToString();
-          auto group = JoinGroup(*ready, LinkChoice::kAuto);
+          auto group = JoinGroup(*ready, collectives::LinkChoice::kAuto);
           absl::Status failed = group.status();
           for (int i = 0; failed.ok(); ++i) {
             if (rank == 0 && i == 5) MeetTheEnd(end);
@@ -772,13 +783,13 @@ TEST(StrangerTest, GarbageIsRefusedAndOthersGoOn) {
     absl::MutexLock lock(&mu);
     log.emplace_back(line);
   };
-  auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = keep});
+  auto coordinator = collectives::Coordinator::Start({.beat = kTestBeat, .log = keep});
   ASSERT_TRUE(coordinator.ok()) << coordinator.status();
   const std::string address = (*coordinator)->address();
   Random random(TestSeed());
   std::vector<OwnedFd> strangers;
   for (int i = 0; i < 50; ++i) {
-    auto socket = ConnectTcpBy(address, MonotonicNow() + kLong);
+    auto socket = collectives::ConnectTcpBy(address, MonotonicNow() + kLong);
     ASSERT_TRUE(socket.ok()) << socket.status();
     std::string garbage = i == 0 ? "GET / HTTP/1.1\r\n\r\n" : std::string(random.Uniform(100), 0);
     for (size_t b = 0; i > 0 && b < garbage.size(); ++b) {
@@ -806,17 +817,17 @@ TEST(StrangerTest, GarbageIsRefusedAndOthersGoOn) {
 
 // Strangers at the door of a rank: refused, named, and the links are made all the same.
 TEST(StrangerTest, LinksOfOthersAreRefused) {
-  GroupMembership members;
+  collectives::GroupMembership members;
   members.token = "0123456789abcdef";
-  std::vector<LinkPorts> ports;
+  std::vector<collectives::LinkPorts> ports;
   for (int rank = 0; rank < 2; ++rank) {
-    auto open = LinkPorts::Open();
+    auto open = collectives::LinkPorts::Open();
     ASSERT_TRUE(open.ok()) << open.status();
     ports.push_back(*std::move(open));
     members.members.push_back(ports.back().member());
   }
   const auto raw = [&](const std::string& bytes) {
-    auto socket = ConnectTcpBy(ports[0].tcp().address(), MonotonicNow() + kLong);
+    auto socket = collectives::ConnectTcpBy(ports[0].tcp().address(), MonotonicNow() + kLong);
     TANDEM_CHECK_OK(socket.status());
     TANDEM_CHECK(send(socket->get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0);
     return *std::move(socket);
@@ -835,17 +846,18 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
   strangers.push_back(raw(hello("another token...", 1, 0)));
   strangers.push_back(raw(hello(members.token, 17, 0)));
   strangers.push_back(raw(hello(members.token, 0, 0)));
-  auto local = UnixLink::Connect(members.members[0].unix_name);
+  auto local = transport::UnixLink::Connect(members.members[0].unix_name);
   ASSERT_TRUE(local.ok()) << local.status();
   ASSERT_TRUE(local->Send("nonsense").ok());
 
   std::vector<std::string> log;
   const auto connect = [&](int rank) {
-    GroupMembership mine = members;
+    collectives::GroupMembership mine = members;
     mine.rank = rank;
-    ConnectOptions options;
+    collectives::ConnectOptions options;
     if (rank == 0) options.log = [&](absl::string_view line) { log.emplace_back(line); };
-    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, MonotonicNow() + kLong);
+    return collectives::ConnectLinks(mine, ports[static_cast<size_t>(rank)], options,
+                                     MonotonicNow() + kLong);
   };
   std::thread other([&] { EXPECT_TRUE(connect(1).ok()); });
   const auto links = connect(0);
@@ -858,22 +870,22 @@ TEST(StrangerTest, LinksOfOthersAreRefused) {
 
 // Over ZeroMQ or RDMA: who greets with another token, or in the place of another rank, is refused
 // and named, and the links are made all the same.
-class FramedStrangerTest : public ::testing::TestWithParam<LinkChoice> {};
+class FramedStrangerTest : public ::testing::TestWithParam<collectives::LinkChoice> {};
 
 TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
-  GroupMembership members;
+  collectives::GroupMembership members;
   members.token = "0123456789abcdef";
-  std::vector<LinkPorts> ports;
+  std::vector<collectives::LinkPorts> ports;
   for (int i = 0; i < 3; ++i) {
-    auto open = LinkPorts::Open("127.0.0.1", GetParam());
+    auto open = collectives::LinkPorts::Open("127.0.0.1", GetParam());
     if (!open.ok()) GTEST_SKIP() << open.status().message();
     ports.push_back(*std::move(open));
     if (i < 2) members.members.push_back(ports.back().member());
   }
   const auto hub = [&](size_t i) {
-    return GetParam() == LinkChoice::kRdma ? ports[i].rdma() : ports[i].zmq();
+    return GetParam() == collectives::LinkChoice::kRdma ? ports[i].rdma() : ports[i].zmq();
   };
-  std::vector<std::unique_ptr<TransportLink>> strangers;
+  std::vector<std::unique_ptr<collectives::TransportLink>> strangers;
   const auto greet = [&](const std::string& greeting) {
     auto link = hub(2)->Connect(hub(0)->address(), 1, greeting);
     TANDEM_CHECK_OK(link.status());
@@ -891,14 +903,15 @@ TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
   greet(hello(members.token, 17, 0));
   std::vector<std::string> log;
   const auto connect = [&](int rank) {
-    GroupMembership mine = members;
+    collectives::GroupMembership mine = members;
     mine.rank = rank;
-    ConnectOptions options;
+    collectives::ConnectOptions options;
     options.links = GetParam();
     if (rank == 0) options.log = [&](absl::string_view line) { log.emplace_back(line); };
-    return ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, MonotonicNow() + kLong);
+    return collectives::ConnectLinks(mine, ports[static_cast<size_t>(rank)], options,
+                                     MonotonicNow() + kLong);
   };
-  absl::StatusOr<std::vector<std::unique_ptr<Link>>> links[2];
+  absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> links[2];
   std::thread rank0([&] { links[0] = connect(0); });
   // The stranger comes first.
   const auto all_know = [&] {
@@ -918,32 +931,34 @@ TEST_P(FramedStrangerTest, GreetingsOfOthersAreRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, FramedStrangerTest,
-                         ::testing::Values(LinkChoice::kZmq, LinkChoice::kRdma),
+                         ::testing::Values(collectives::LinkChoice::kZmq,
+                                           collectives::LinkChoice::kRdma),
                          [](const auto& choice) {
-                           return choice.param == LinkChoice::kZmq ? "Zmq" : "Rdma";
+                           return choice.param == collectives::LinkChoice::kZmq ? "Zmq" : "Rdma";
                          });
 
 // Both sides of a pair in this process; the kinds of link they get.
-std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
-                                            const std::function<void(GroupMembership*)>& change) {
-  GroupMembership members;
+std::pair<std::string, std::string> KindsOf(
+    collectives::LinkChoice first, collectives::LinkChoice second,
+    const std::function<void(collectives::GroupMembership*)>& change) {
+  collectives::GroupMembership members;
   members.token = "0123456789abcdef";
-  std::vector<LinkPorts> ports;
-  for (const LinkChoice choice : {first, second}) {
-    auto open = LinkPorts::Open("127.0.0.1", choice);
+  std::vector<collectives::LinkPorts> ports;
+  for (const collectives::LinkChoice choice : {first, second}) {
+    auto open = collectives::LinkPorts::Open("127.0.0.1", choice);
     TANDEM_CHECK_OK(open.status());
     ports.push_back(*std::move(open));
     members.members.push_back(ports.back().member());
   }
   change(&members);
   std::string kinds[2];
-  const auto connect = [&](int rank, LinkChoice choice) {
-    GroupMembership mine = members;
+  const auto connect = [&](int rank, collectives::LinkChoice choice) {
+    collectives::GroupMembership mine = members;
     mine.rank = rank;
-    ConnectOptions options;
+    collectives::ConnectOptions options;
     options.links = choice;
-    auto links =
-        ConnectLinks(mine, ports[static_cast<size_t>(rank)], options, MonotonicNow() + kLong);
+    auto links = collectives::ConnectLinks(mine, ports[static_cast<size_t>(rank)], options,
+                                           MonotonicNow() + kLong);
     kinds[rank] = links.ok() ? std::string((*links)[static_cast<size_t>(1 - rank)]->kind())
                              : std::string(links.status().message());
   };
@@ -954,98 +969,117 @@ std::pair<std::string, std::string> KindsOf(LinkChoice first, LinkChoice second,
 }
 
 TEST(ConnectLinksTest, SharedMemoryOnOneHostTcpWhereThereIsNoRdma) {
-  if (LinkPorts::Open("127.0.0.1", LinkChoice::kRdma).ok()) GTEST_SKIP() << "there is a device";
+  if (collectives::LinkPorts::Open("127.0.0.1", collectives::LinkChoice::kRdma).ok())
+    GTEST_SKIP() << "there is a device";
   using Kinds = std::pair<std::string, std::string>;
-  const auto as_is = [](GroupMembership*) {};
-  const auto two_hosts = [](GroupMembership* m) { m->members[1].host = "elsewhere"; };
-  const auto name_is_gone = [](GroupMembership* m) {
+  const auto as_is = [](collectives::GroupMembership*) {};
+  const auto two_hosts = [](collectives::GroupMembership* m) { m->members[1].host = "elsewhere"; };
+  const auto name_is_gone = [](collectives::GroupMembership* m) {
     m->members[0].unix_name = "nobody-has-this-name";
   };
-  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, as_is), Kinds("shm", "shm"));
-  EXPECT_EQ(KindsOf(LinkChoice::kShm, LinkChoice::kShm, as_is), Kinds("shm", "shm"));
-  EXPECT_EQ(KindsOf(LinkChoice::kTcp, LinkChoice::kTcp, as_is), Kinds("tcp", "tcp"));
-  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, two_hosts), Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kAuto, collectives::LinkChoice::kAuto, as_is),
+            Kinds("shm", "shm"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kShm, collectives::LinkChoice::kShm, as_is),
+            Kinds("shm", "shm"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kTcp, collectives::LinkChoice::kTcp, as_is),
+            Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kAuto, collectives::LinkChoice::kAuto, two_hosts),
+            Kinds("tcp", "tcp"));
   // One that cannot or will not: TCP for both.
-  EXPECT_EQ(KindsOf(LinkChoice::kTcp, LinkChoice::kAuto, as_is), Kinds("tcp", "tcp"));
-  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, name_is_gone), Kinds("tcp", "tcp"));
-  EXPECT_THAT(KindsOf(LinkChoice::kShm, LinkChoice::kShm, two_hosts).first,
-              HasSubstr("does not share memory"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kTcp, collectives::LinkChoice::kAuto, as_is),
+            Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kAuto, collectives::LinkChoice::kAuto, name_is_gone),
+            Kinds("tcp", "tcp"));
+  EXPECT_THAT(
+      KindsOf(collectives::LinkChoice::kShm, collectives::LinkChoice::kShm, two_hosts).first,
+      HasSubstr("does not share memory"));
 }
 
 TEST(ConnectLinksTest, ZeroMqWhereItIsWanted) {
   using Kinds = std::pair<std::string, std::string>;
-  const auto as_is = [](GroupMembership*) {};
-  EXPECT_EQ(KindsOf(LinkChoice::kZmq, LinkChoice::kZmq, as_is), Kinds("zmq", "zmq"));
-  const auto without = [](GroupMembership* m) {
-    for (GroupMember& member : m->members) member.zmq_address.clear();
+  const auto as_is = [](collectives::GroupMembership*) {};
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kZmq, collectives::LinkChoice::kZmq, as_is),
+            Kinds("zmq", "zmq"));
+  const auto without = [](collectives::GroupMembership* m) {
+    for (collectives::GroupMember& member : m->members) member.zmq_address.clear();
   };
-  EXPECT_THAT(KindsOf(LinkChoice::kZmq, LinkChoice::kZmq, without).second,
+  EXPECT_THAT(KindsOf(collectives::LinkChoice::kZmq, collectives::LinkChoice::kZmq, without).second,
               HasSubstr("no ZeroMQ endpoint"));
 }
 
 TEST(ConnectLinksTest, RdmaBetweenHostsWhereBothHaveIt) {
-  if (const auto ports = LinkPorts::Open("127.0.0.1", LinkChoice::kRdma); !ports.ok()) {
+  if (const auto ports = collectives::LinkPorts::Open("127.0.0.1", collectives::LinkChoice::kRdma);
+      !ports.ok()) {
     GTEST_SKIP() << ports.status().message();
   }
   using Kinds = std::pair<std::string, std::string>;
-  const auto as_is = [](GroupMembership*) {};
-  const auto two_hosts = [](GroupMembership* m) { m->members[1].host = "elsewhere"; };
-  const auto one_without = [&](GroupMembership* m) {
+  const auto as_is = [](collectives::GroupMembership*) {};
+  const auto two_hosts = [](collectives::GroupMembership* m) { m->members[1].host = "elsewhere"; };
+  const auto one_without = [&](collectives::GroupMembership* m) {
     two_hosts(m);
     m->members[0].rdma_address.clear();
   };
-  const auto not_reached = [&](GroupMembership* m) {
+  const auto not_reached = [&](collectives::GroupMembership* m) {
     two_hosts(m);
     m->members[0].rdma_address = "rdma://203.0.113.7:9";
   };
-  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, as_is), Kinds("shm", "shm"));
-  EXPECT_EQ(KindsOf(LinkChoice::kRdma, LinkChoice::kRdma, as_is), Kinds("rdma", "rdma"));
-  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, two_hosts), Kinds("rdma", "rdma"));
-  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, one_without), Kinds("tcp", "tcp"));
-  EXPECT_EQ(KindsOf(LinkChoice::kAuto, LinkChoice::kAuto, not_reached), Kinds("tcp", "tcp"));
-  const auto both_without = [](GroupMembership* m) {
-    for (GroupMember& member : m->members) member.rdma_address.clear();
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kAuto, collectives::LinkChoice::kAuto, as_is),
+            Kinds("shm", "shm"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kRdma, collectives::LinkChoice::kRdma, as_is),
+            Kinds("rdma", "rdma"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kAuto, collectives::LinkChoice::kAuto, two_hosts),
+            Kinds("rdma", "rdma"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kAuto, collectives::LinkChoice::kAuto, one_without),
+            Kinds("tcp", "tcp"));
+  EXPECT_EQ(KindsOf(collectives::LinkChoice::kAuto, collectives::LinkChoice::kAuto, not_reached),
+            Kinds("tcp", "tcp"));
+  const auto both_without = [](collectives::GroupMembership* m) {
+    for (collectives::GroupMember& member : m->members) member.rdma_address.clear();
   };
-  EXPECT_THAT(KindsOf(LinkChoice::kRdma, LinkChoice::kRdma, both_without).second,
-              HasSubstr("no RDMA there"));
+  EXPECT_THAT(
+      KindsOf(collectives::LinkChoice::kRdma, collectives::LinkChoice::kRdma, both_without).second,
+      HasSubstr("no RDMA there"));
 }
 
 TEST(ConnectLinksTest, RanksThatDoNotComeAreNamedAtTheDeadline) {
-  auto ports = LinkPorts::Open();
+  auto ports = collectives::LinkPorts::Open();
   ASSERT_TRUE(ports.ok());
-  GroupMembership members;
+  collectives::GroupMembership members;
   members.token = "0123456789abcdef";
   members.members.assign(3, ports->member());
-  const auto links = ConnectLinks(members, *ports, {}, MonotonicNow() + absl::Milliseconds(50));
+  const auto links =
+      collectives::ConnectLinks(members, *ports, {}, MonotonicNow() + absl::Milliseconds(50));
   EXPECT_EQ(links.status(),
             absl::DeadlineExceededError("rank 0 has no link to ranks 1, 2 in time"));
 }
 
 TEST(CoordinatorClientTest, WithoutACoordinatorTheDeadlineHolds) {
-  JoinOptions options;
+  collectives::JoinOptions options;
   options.coordinator = "127.0.0.1:1";
-  const auto client = CoordinatorClient::Join(options, MonotonicNow() + absl::Milliseconds(50));
+  const auto client =
+      collectives::CoordinatorClient::Join(options, MonotonicNow() + absl::Milliseconds(50));
   EXPECT_EQ(client.status().code(), absl::StatusCode::kUnavailable) << client.status();
 }
 
 // A coordinator that takes connections and never answers.
 TEST(CoordinatorClientTest, ASilentCoordinatorDoesNotHoldAJoinBeyondItsDeadline) {
-  auto listener = TcpListener::Bind("127.0.0.1:0");
+  auto listener = collectives::TcpListener::Bind("127.0.0.1:0");
   ASSERT_TRUE(listener.ok());
-  JoinOptions options;
+  collectives::JoinOptions options;
   options.coordinator = listener->address();
-  const auto client = CoordinatorClient::Join(options, MonotonicNow() + absl::Milliseconds(50));
+  const auto client =
+      collectives::CoordinatorClient::Join(options, MonotonicNow() + absl::Milliseconds(50));
   EXPECT_EQ(client.status(), absl::DeadlineExceededError("the coordinator does not answer"));
 }
 
 TEST(CoordinatorClientTest, WhenTheCoordinatorEndsInOrderGroupsGoOnWithoutIt) {
-  auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+  auto coordinator = collectives::Coordinator::Start({.beat = kTestBeat, .log = nullptr});
   ASSERT_TRUE(coordinator.ok());
   auto ready = Meet(0, 1, (*coordinator)->address());
   ASSERT_TRUE(ready.ok()) << ready.status();
   *coordinator = nullptr;
   EXPECT_TRUE(ready->client->WaitVerdict(MonotonicNow() + kTestBeat).ok());
-  const absl::Status seen = PeerLostError(3, "connection reset");
+  const absl::Status seen = collectives::PeerLostError(3, "connection reset");
   EXPECT_EQ(ready->client->Agree(seen), seen);
 }
 
@@ -1058,25 +1092,26 @@ TEST(MeetTest, AddressesAreExchangedAndNothingIsKept) {
     absl::MutexLock lock(&mutex);
     lines.emplace_back(line);
   };
-  const auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = log});
+  const auto coordinator = collectives::Coordinator::Start({.beat = kTestBeat, .log = log});
   ASSERT_TRUE(coordinator.ok());
   // Twice under one name: what is over stands in nobody's way.
   for (int round = 0; round < 2; ++round) {
-    std::vector<absl::StatusOr<GroupMembership>> met(3, absl::UnknownError(""));
+    std::vector<absl::StatusOr<collectives::GroupMembership>> met(3, absl::UnknownError(""));
     std::vector<std::thread> ranks;
     for (int r = 0; r < 3; ++r) {
       ranks.emplace_back([&, r] {
-        JoinOptions options;
+        collectives::JoinOptions options;
         options.coordinator = (*coordinator)->address();
         options.rank = r;
         options.ranks = 3;
         options.member.tcp_address = absl::StrCat("address of ", r);
-        met[static_cast<size_t>(r)] = CoordinatorClient::Meet(options, MonotonicNow() + kLong);
+        met[static_cast<size_t>(r)] =
+            collectives::CoordinatorClient::Meet(options, MonotonicNow() + kLong);
       });
     }
     for (std::thread& rank : ranks) rank.join();
     for (int r = 0; r < 3; ++r) {
-      const absl::StatusOr<GroupMembership>& membership = met[static_cast<size_t>(r)];
+      const absl::StatusOr<collectives::GroupMembership>& membership = met[static_cast<size_t>(r)];
       ASSERT_TRUE(membership.ok()) << membership.status();
       EXPECT_EQ(membership->rank, r);
       ASSERT_EQ(membership->ranks(), 3);
@@ -1092,26 +1127,27 @@ TEST(MeetTest, AddressesAreExchangedAndNothingIsKept) {
 }
 
 TEST(MeetTest, WaitsEndWhenTheyAreInterrupted) {
-  const auto coordinator = Coordinator::Start({.beat = kTestBeat, .log = nullptr});
+  const auto coordinator = collectives::Coordinator::Start({.beat = kTestBeat, .log = nullptr});
   ASSERT_TRUE(coordinator.ok());
   const absl::Status over = absl::CancelledError("the job has failed");
   int asked = 0;
-  JoinOptions options;
+  collectives::JoinOptions options;
   options.coordinator = (*coordinator)->address();
   options.rank = 0;
   options.ranks = 2;
   options.interrupted = [&] { return ++asked < 3 ? absl::OkStatus() : over; };
-  EXPECT_EQ(CoordinatorClient::Meet(options, absl::InfiniteFuture()).status(), over);
+  EXPECT_EQ(collectives::CoordinatorClient::Meet(options, absl::InfiniteFuture()).status(), over);
 
-  auto ports = LinkPorts::Open();
+  auto ports = collectives::LinkPorts::Open();
   ASSERT_TRUE(ports.ok());
-  GroupMembership members;
+  collectives::GroupMembership members;
   members.token = "0123456789abcdef";
   members.members.assign(2, ports->member());
   asked = 0;
-  ConnectOptions connect;
+  collectives::ConnectOptions connect;
   connect.interrupted = options.interrupted;
-  EXPECT_EQ(ConnectLinks(members, *ports, connect, absl::InfiniteFuture()).status(), over);
+  EXPECT_EQ(collectives::ConnectLinks(members, *ports, connect, absl::InfiniteFuture()).status(),
+            over);
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-OperationRecord Record(uint64_t number, int64_t count = 1000) {
-  OperationRecord r;
+collectives::OperationRecord Record(uint64_t number, int64_t count = 1000) {
+  collectives::OperationRecord r;
   r.number = number;
   r.count = count;
   r.called = r.begun = absl::FromUnixMicros(1'000'000 + static_cast<int64_t>(number) * 100);
@@ -25,15 +25,15 @@ OperationRecord Record(uint64_t number, int64_t count = 1000) {
   return r;
 }
 
-OperationRecord Stuck(uint64_t number, int waits_for) {
-  OperationRecord r = Record(number);
+collectives::OperationRecord Stuck(uint64_t number, int waits_for) {
+  collectives::OperationRecord r = Record(number);
   r.failed = true;
   r.last_wait_rank = waits_for;
   return r;
 }
 
-GroupDump Dump(int rank, std::vector<OperationRecord> records) {
-  GroupDump dump;
+collectives::GroupDump Dump(int rank, std::vector<collectives::OperationRecord> records) {
+  collectives::GroupDump dump;
   dump.rank = rank;
   dump.ranks = 3;
   dump.host = "a";
@@ -43,69 +43,73 @@ GroupDump Dump(int rank, std::vector<OperationRecord> records) {
 }
 
 TEST(DumpTest, WrittenAndReadBack) {
-  GroupDump dump = Dump(2, {Record(7), Stuck(8, 1)});
+  collectives::GroupDump dump = Dump(2, {Record(7), Stuck(8, 1)});
   dump.records[1].finished = absl::InfiniteFuture();
   dump.status = "rank 1 is lost: \"gone\"";
   const std::string folder = testing::TempDir() + "/dumps_back";
-  ASSERT_EQ(WriteDump(folder, dump), absl::OkStatus());
-  const auto all = ReadDumps(folder);
+  ASSERT_EQ(collectives::WriteDump(folder, dump), absl::OkStatus());
+  const auto all = collectives::ReadDumps(folder);
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_EQ(all->size(), 1u);
-  EXPECT_EQ(DumpText((*all)[0]), DumpText(dump));
+  EXPECT_EQ(collectives::DumpText((*all)[0]), collectives::DumpText(dump));
   EXPECT_EQ((*all)[0].records[1].finished, absl::InfiniteFuture());
 }
 
 TEST(DumpTest, WhatIsNoDumpIsRefused) {
-  EXPECT_THAT(std::string(ParseDump("").status().message()), HasSubstr("line 1"));
-  EXPECT_THAT(std::string(ParseDump("{\"group\": 3}").status().message()), HasSubstr("line 1"));
-  std::string text = DumpText(Dump(0, {Record(0)}));
+  EXPECT_THAT(std::string(collectives::ParseDump("").status().message()), HasSubstr("line 1"));
+  EXPECT_THAT(std::string(collectives::ParseDump("{\"group\": 3}").status().message()),
+              HasSubstr("line 1"));
+  std::string text = collectives::DumpText(Dump(0, {Record(0)}));
   text += "{\"number\": -";
-  EXPECT_THAT(std::string(ParseDump(text).status().message()), HasSubstr("line 3"));
-  EXPECT_EQ(ReadDumps("/nonexistent/folder").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(collectives::ParseDump(text).status().message()), HasSubstr("line 3"));
+  EXPECT_EQ(collectives::ReadDumps("/nonexistent/folder").status().code(),
+            absl::StatusCode::kNotFound);
 }
 
 TEST(CompareDumpsTest, WhoNeverEntered) {
-  const std::vector<GroupDump> dumps = {Dump(0, {Record(417), Stuck(418, 2)}),
-                                        Dump(1, {Record(417), Stuck(418, 2)}),
-                                        Dump(2, {Record(417)})};
+  const std::vector<collectives::GroupDump> dumps = {Dump(0, {Record(417), Stuck(418, 2)}),
+                                                     Dump(1, {Record(417), Stuck(418, 2)}),
+                                                     Dump(2, {Record(417)})};
   EXPECT_THAT(
-      CompareDumps(dumps),
+      collectives::CompareDumps(dumps),
       ElementsAre("rank 2 never entered allreduce #418; its last was allreduce #417 (finished)",
                   "allreduce #418 did not finish on ranks 0, 1: they waited for rank 2"));
 }
 
 TEST(CompareDumpsTest, WhoDisagrees) {
-  std::vector<GroupDump> dumps = {Dump(0, {Record(0), Record(1)}), Dump(1, {Record(0), Record(1)}),
-                                  Dump(2, {Record(0), Record(1, 999)})};
-  EXPECT_THAT(CompareDumps(dumps),
+  std::vector<collectives::GroupDump> dumps = {Dump(0, {Record(0), Record(1)}),
+                                               Dump(1, {Record(0), Record(1)}),
+                                               Dump(2, {Record(0), Record(1, 999)})};
+  EXPECT_THAT(collectives::CompareDumps(dumps),
               ElementsAre("ranks disagree on #1: rank 0 is in allreduce of 1000 f32, sum, ring; "
                           "rank 2 in allreduce of 999 f32, sum, ring"));
 }
 
 TEST(CompareDumpsTest, WhoIsMissingAndWhoIsSlow) {
-  std::vector<OperationRecord> waits = {Record(0), Record(1), Record(2)};
-  for (OperationRecord& r : waits) {
+  std::vector<collectives::OperationRecord> waits = {Record(0), Record(1), Record(2)};
+  for (collectives::OperationRecord& r : waits) {
     r.waited_rank = 1;
     r.waited = absl::Milliseconds(2);
   }
-  const std::vector<GroupDump> dumps = {Dump(0, waits), Dump(1, {Record(0), Record(1), Record(2)})};
+  const std::vector<collectives::GroupDump> dumps = {Dump(0, waits),
+                                                     Dump(1, {Record(0), Record(1), Record(2)})};
   EXPECT_THAT(
-      CompareDumps(dumps),
+      collectives::CompareDumps(dumps),
       ElementsAre("rank 2 left no dump",
                   "straggler: rank 1 was waited for longest in 3 of 3 operations, 6ms in all"));
 }
 
 // Messages between two ranks do not shift what all ranks do.
 TEST(CompareDumpsTest, SendsAreNoCollectives) {
-  OperationRecord send = Record(0);
-  send.primitive = Primitive::kPointToPoint;
-  const std::vector<GroupDump> dumps = {Dump(0, {send, Record(1)}), Dump(1, {Record(0)}),
-                                        Dump(2, {Record(0)})};
-  EXPECT_THAT(CompareDumps(dumps), ElementsAre("nothing unusual"));
+  collectives::OperationRecord send = Record(0);
+  send.primitive = collectives::Primitive::kPointToPoint;
+  const std::vector<collectives::GroupDump> dumps = {Dump(0, {send, Record(1)}),
+                                                     Dump(1, {Record(0)}), Dump(2, {Record(0)})};
+  EXPECT_THAT(collectives::CompareDumps(dumps), ElementsAre("nothing unusual"));
 }
 
 TEST(TraceTest, EventsAndLanes) {
-  Trace trace("worker 1", 1, /*most_events=*/3);
+  collectives::Trace trace("worker 1", 1, /*most_events=*/3);
   trace.Add({"forward", "compute", absl::FromUnixMicros(10), absl::Microseconds(5), "compute"});
   trace.AddOperations({Record(4)}, "dense");
   trace.Add({"backward", "compute", absl::FromUnixMicros(20), absl::Microseconds(5), "compute"});

@@ -21,8 +21,8 @@ using ::testing::Not;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-GroupOptions ShortDeadline() {
-  GroupOptions options;
+collectives::GroupOptions ShortDeadline() {
+  collectives::GroupOptions options;
   options.deadline = absl::Milliseconds(300);
   return options;
 }
@@ -33,7 +33,8 @@ GroupOptions ShortDeadline() {
 template <typename Usual, typename Odd>
 std::string Disagreement(Usual usual, Odd odd) {
   CollectiveWorld world(3, ShortDeadline());
-  const auto statuses = world.Run([&](Group& g) { return g.rank() == 1 ? odd(g) : usual(g); });
+  const auto statuses =
+      world.Run([&](collectives::Group& g) { return g.rank() == 1 ? odd(g) : usual(g); });
   for (int r = 0; r < 3; ++r) EXPECT_FALSE(statuses[r].ok()) << "rank " << r;
   EXPECT_EQ(statuses[1].code(), absl::StatusCode::kInvalidArgument) << statuses[1];
   return Message(statuses[1]);
@@ -41,8 +42,9 @@ std::string Disagreement(Usual usual, Odd odd) {
 
 class RanksThatDisagree : public ::testing::Test {
  protected:
-  absl::StatusOr<Work> Sum(Group& g, int64_t count, DataType type = DataType::kF32,
-                           ReduceOp op = ReduceOp::kSum) {
+  absl::StatusOr<collectives::Work> Sum(collectives::Group& g, int64_t count,
+                                        collectives::DataType type = collectives::DataType::kF32,
+                                        collectives::ReduceOp op = collectives::ReduceOp::kSum) {
     void* const at = memory_[static_cast<size_t>(g.rank())].data();
     return g.AllReduce(at, at, count, type, op);
   }
@@ -51,32 +53,35 @@ class RanksThatDisagree : public ::testing::Test {
 };
 
 TEST_F(RanksThatDisagree, InCount) {
-  EXPECT_THAT(
-      Disagreement([&](Group& g) { return Sum(g, 4); }, [&](Group& g) { return Sum(g, 5); }),
-      AllOf(HasSubstr("rank 1 is in allreduce #0 of 5 f32"),
-            HasSubstr("rank 0 in allreduce #0 of 4 f32")));
+  EXPECT_THAT(Disagreement([&](collectives::Group& g) { return Sum(g, 4); },
+                           [&](collectives::Group& g) { return Sum(g, 5); }),
+              AllOf(HasSubstr("rank 1 is in allreduce #0 of 5 f32"),
+                    HasSubstr("rank 0 in allreduce #0 of 4 f32")));
 }
 
 TEST_F(RanksThatDisagree, InType) {
-  EXPECT_THAT(Disagreement([&](Group& g) { return Sum(g, 4); },
-                           [&](Group& g) { return Sum(g, 4, DataType::kF64); }),
-              AllOf(HasSubstr("rank 1 is in allreduce #0 of 4 f64"), HasSubstr("of 4 f32")));
+  EXPECT_THAT(
+      Disagreement([&](collectives::Group& g) { return Sum(g, 4); },
+                   [&](collectives::Group& g) { return Sum(g, 4, collectives::DataType::kF64); }),
+      AllOf(HasSubstr("rank 1 is in allreduce #0 of 4 f64"), HasSubstr("of 4 f32")));
 }
 
 TEST_F(RanksThatDisagree, InOp) {
   EXPECT_THAT(
-      Disagreement([&](Group& g) { return Sum(g, 4); },
-                   [&](Group& g) { return Sum(g, 4, DataType::kF32, ReduceOp::kMax); }),
+      Disagreement([&](collectives::Group& g) { return Sum(g, 4); },
+                   [&](collectives::Group& g) {
+                     return Sum(g, 4, collectives::DataType::kF32, collectives::ReduceOp::kMax);
+                   }),
       AllOf(HasSubstr("rank 1 is in allreduce #0 of 4 f32, max"), HasSubstr("of 4 f32, sum")));
 }
 
 TEST_F(RanksThatDisagree, InOrder) {
   EXPECT_THAT(Disagreement(
-                  [&](Group& g) {
+                  [&](collectives::Group& g) {
                     (void)Sum(g, 4);
                     return g.Barrier();
                   },
-                  [&](Group& g) {
+                  [&](collectives::Group& g) {
                     (void)g.Barrier();
                     return Sum(g, 4);
                   }),
@@ -85,11 +90,13 @@ TEST_F(RanksThatDisagree, InOrder) {
 }
 
 TEST_F(RanksThatDisagree, InRoot) {
-  const auto broadcast = [&](Group& g, int root) {
-    return g.Broadcast(memory_[g.rank()].data(), memory_[g.rank()].data(), 4, DataType::kF32, root);
+  const auto broadcast = [&](collectives::Group& g, int root) {
+    return g.Broadcast(memory_[g.rank()].data(), memory_[g.rank()].data(), 4,
+                       collectives::DataType::kF32, root);
   };
   CollectiveWorld world(3, ShortDeadline());
-  const auto statuses = world.Run([&](Group& g) { return broadcast(g, g.rank() == 1 ? 2 : 0); });
+  const auto statuses =
+      world.Run([&](collectives::Group& g) { return broadcast(g, g.rank() == 1 ? 2 : 0); });
   const bool named = std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& s) {
     return s.code() == absl::StatusCode::kInvalidArgument &&
            Message(s).find("root 2") != std::string::npos &&
@@ -102,30 +109,39 @@ TEST_F(RanksThatDisagree, InRoot) {
 }
 
 TEST_F(RanksThatDisagree, InSegments) {
-  const auto sum = [&](Group& g, int64_t segment) {
-    CallOptions call;
-    call.choice = AlgorithmChoice{Algorithm::kDirect, segment};
+  const auto sum = [&](collectives::Group& g, int64_t segment) {
+    collectives::CallOptions call;
+    call.choice = collectives::AlgorithmChoice{collectives::Algorithm::kDirect, segment};
     void* const at = memory_[static_cast<size_t>(g.rank())].data();
-    return g.AllReduce(at, at, 60, DataType::kF32, ReduceOp::kSum, call);
+    return g.AllReduce(at, at, 60, collectives::DataType::kF32, collectives::ReduceOp::kSum, call);
   };
-  EXPECT_THAT(
-      Disagreement([&](Group& g) { return sum(g, 0); }, [&](Group& g) { return sum(g, 16); }),
-      HasSubstr("another segment size"));
+  EXPECT_THAT(Disagreement([&](collectives::Group& g) { return sum(g, 0); },
+                           [&](collectives::Group& g) { return sum(g, 16); }),
+              HasSubstr("another segment size"));
 }
 
 TEST(CollectiveFaults, CallsThatCannotBeRightAreRefusedAtOnce) {
   CollectiveWorld world(3);
-  Group& g = world.group(0);
+  collectives::Group& g = world.group(0);
   float x = 0;
-  EXPECT_THAT(Message(g.AllReduce(&x, &x, -1, DataType::kF32, ReduceOp::kSum).status()),
-              HasSubstr("-1 elements"));
-  EXPECT_THAT(Message(g.AllReduce(&x, nullptr, 1, DataType::kF32, ReduceOp::kSum).status()),
-              HasSubstr("no output"));
-  EXPECT_THAT(Message(g.AllReduce(&x, &x, 1, DataType::kF32, ReduceOp::kBitOr).status()),
-              HasSubstr("not defined"));
-  EXPECT_THAT(Message(g.Broadcast(&x, &x, 1, DataType::kF32, 3).status()), HasSubstr("root 3"));
-  EXPECT_THAT(Message(g.Send(&x, 1, DataType::kF32, 0).status()), HasSubstr("send to rank 0"));
-  EXPECT_THAT(Message(g.Receive(&x, 1, DataType::kF32, 7).status()), HasSubstr("rank 7"));
+  EXPECT_THAT(
+      Message(g.AllReduce(&x, &x, -1, collectives::DataType::kF32, collectives::ReduceOp::kSum)
+                  .status()),
+      HasSubstr("-1 elements"));
+  EXPECT_THAT(
+      Message(g.AllReduce(&x, nullptr, 1, collectives::DataType::kF32, collectives::ReduceOp::kSum)
+                  .status()),
+      HasSubstr("no output"));
+  EXPECT_THAT(
+      Message(g.AllReduce(&x, &x, 1, collectives::DataType::kF32, collectives::ReduceOp::kBitOr)
+                  .status()),
+      HasSubstr("not defined"));
+  EXPECT_THAT(Message(g.Broadcast(&x, &x, 1, collectives::DataType::kF32, 3).status()),
+              HasSubstr("root 3"));
+  EXPECT_THAT(Message(g.Send(&x, 1, collectives::DataType::kF32, 0).status()),
+              HasSubstr("send to rank 0"));
+  EXPECT_THAT(Message(g.Receive(&x, 1, collectives::DataType::kF32, 7).status()),
+              HasSubstr("rank 7"));
   EXPECT_FALSE(g.GroupEnd().ok());
   EXPECT_TRUE(g.status().ok());
 }
@@ -135,32 +151,36 @@ TEST(CollectiveFaults, CallsThatCannotBeRightAreRefusedAtOnce) {
 TEST(CollectiveFaults, TheDeadlineIsTotalAndNamesWhoIsWaitedFor) {
   CollectiveWorld world(2, ShortDeadline());
   std::vector<float> x(100000);
-  const auto work =
-      world.group(0).AllReduce(x.data(), x.data(), 100000, DataType::kF32, ReduceOp::kSum);
+  const auto work = world.group(0).AllReduce(
+      x.data(), x.data(), 100000, collectives::DataType::kF32, collectives::ReduceOp::kSum);
   const absl::Time before = MonotonicNow();
   const absl::Status status = world.group(0).Wait(work);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_GE(MonotonicNow() - before, absl::Milliseconds(200));
   EXPECT_THAT(Message(status), AllOf(HasSubstr("allreduce #0 on rank 0"), HasSubstr("300ms"),
                                      HasSubstr("for rank 1")));
-  EXPECT_EQ(
-      world.group(0).AllReduce(x.data(), x.data(), 1, DataType::kF32, ReduceOp::kSum).status(),
-      status);  // finished
+  EXPECT_EQ(world.group(0)
+                .AllReduce(x.data(), x.data(), 1, collectives::DataType::kF32,
+                           collectives::ReduceOp::kSum)
+                .status(),
+            status);  // finished
 }
 
 TEST(CollectiveFaults, ABrokenLinkNamesTheRankAtItsEndWhereverItBreaks) {
-  for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
+  for (const collectives::Algorithm algorithm :
+       collectives::AlgorithmsFor(collectives::Primitive::kAllReduce)) {
     for (const int rounds : {0, 1, 2, 5, 12, 30}) {
-      GroupOptions options;
+      collectives::GroupOptions options;
       options.deadline = absl::Milliseconds(50);
       CollectiveWorld world(4, options, {.capacity = 4096, .partial_seed = 77});
       std::vector<std::vector<float>> x(4, std::vector<float>(5000, 1));
-      std::vector<absl::StatusOr<Work>> work;
+      std::vector<absl::StatusOr<collectives::Work>> work;
       for (int r = 0; r < 4; ++r) {
-        CallOptions call;
-        call.choice = AlgorithmChoice{algorithm, 1024};
-        work.push_back(world.group(r).AllReduce(x[r].data(), x[r].data(), 5000, DataType::kF32,
-                                                ReduceOp::kSum, call));
+        collectives::CallOptions call;
+        call.choice = collectives::AlgorithmChoice{algorithm, 1024};
+        work.push_back(world.group(r).AllReduce(x[r].data(), x[r].data(), 5000,
+                                                collectives::DataType::kF32,
+                                                collectives::ReduceOp::kSum, call));
       }
       for (int i = 0; i < rounds; ++i) {
         for (int r = 0; r < 4; ++r) (void)world.group(r).Test(*work[r]);
@@ -172,7 +192,8 @@ TEST(CollectiveFaults, ABrokenLinkNamesTheRankAtItsEndWhereverItBreaks) {
         const absl::Status status = world.group(r).Wait(work[r]);
         if (status.ok()) continue;                                           // had all it needed
         if (status.code() == absl::StatusCode::kDeadlineExceeded) continue;  // no word of its own
-        EXPECT_EQ(LostPeer(status), 2) << AlgorithmName(algorithm) << ": " << status;
+        EXPECT_EQ(collectives::LostPeer(status), 2)
+            << collectives::AlgorithmName(algorithm) << ": " << status;
         EXPECT_THAT(Message(status), HasSubstr("rank 2 is lost: gone"));
       }
     }
@@ -193,34 +214,38 @@ std::vector<std::vector<float>> RandomVectors(int ranks, int64_t count, uint64_t
 using Vectors = std::vector<std::vector<float>>;
 
 // All-reduces in place, as `parts` calls of near-equal size.
-Vectors Reduced(Vectors x, const AlgorithmChoice& choice, int parts = 1, uint64_t jitter = 0,
-                bool fused = false) {
+Vectors Reduced(Vectors x, const collectives::AlgorithmChoice& choice, int parts = 1,
+                uint64_t jitter = 0, bool fused = false) {
   CollectiveWorld world(static_cast<int>(x.size()), {}, {.capacity = 8192, .partial_seed = jitter});
-  const Blocks block(static_cast<int64_t>(x[0].size()), parts);
-  const absl::Status status = world.RunAll([&](Group& g) -> absl::StatusOr<Work> {
-    CallOptions call;
-    if (!fused) call.choice = choice;
-    absl::StatusOr<Work> last = Work{0};
-    if (fused) g.GroupStart();
-    for (int i = 0; i < parts; ++i) {
-      float* const at = x[static_cast<size_t>(g.rank())].data() + block(i).begin;
-      last = g.AllReduce(at, at, block(i).count, DataType::kF32, ReduceOp::kSum, call);
-    }
-    return fused ? g.GroupEnd() : last;
-  });
+  const collectives::Blocks block(static_cast<int64_t>(x[0].size()), parts);
+  const absl::Status status =
+      world.RunAll([&](collectives::Group& g) -> absl::StatusOr<collectives::Work> {
+        collectives::CallOptions call;
+        if (!fused) call.choice = choice;
+        absl::StatusOr<collectives::Work> last = collectives::Work{0};
+        if (fused) g.GroupStart();
+        for (int i = 0; i < parts; ++i) {
+          float* const at = x[static_cast<size_t>(g.rank())].data() + block(i).begin;
+          last = g.AllReduce(at, at, block(i).count, collectives::DataType::kF32,
+                             collectives::ReduceOp::kSum, call);
+        }
+        return fused ? g.GroupEnd() : last;
+      });
   EXPECT_TRUE(status.ok()) << status;
   return x;
 }
 
 TEST(CollectiveBits, AllRanksHoldTheSameAndEveryLaunchGivesTheSame) {
-  for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
+  for (const collectives::Algorithm algorithm :
+       collectives::AlgorithmsFor(collectives::Primitive::kAllReduce)) {
     for (const int p : {2, 3, 4, 7, 8}) {
       const Vectors in = RandomVectors(p, 3001, 5);
       const Vectors once = Reduced(in, {algorithm, 1024});
       for (int r = 1; r < p; ++r)
-        EXPECT_EQ(once[0], once[r]) << AlgorithmName(algorithm) << " " << p;
-      EXPECT_EQ(once, Reduced(in, {algorithm, 1024})) << AlgorithmName(algorithm);
-      EXPECT_EQ(once, Reduced(in, {algorithm, 1024}, 1, /*jitter=*/99)) << AlgorithmName(algorithm);
+        EXPECT_EQ(once[0], once[r]) << collectives::AlgorithmName(algorithm) << " " << p;
+      EXPECT_EQ(once, Reduced(in, {algorithm, 1024})) << collectives::AlgorithmName(algorithm);
+      EXPECT_EQ(once, Reduced(in, {algorithm, 1024}, 1, /*jitter=*/99))
+          << collectives::AlgorithmName(algorithm);
     }
   }
 }
@@ -228,11 +253,11 @@ TEST(CollectiveBits, AllRanksHoldTheSameAndEveryLaunchGivesTheSame) {
 TEST(CollectiveBits, RankOrderDoesNotDependOnCuttingFusingSegmentsOrArrival) {
   for (const int p : {2, 4, 8}) {
     const Vectors in = RandomVectors(p, 3001, 6);
-    const Vectors whole = Reduced(in, {Algorithm::kDirect, 0});
-    EXPECT_EQ(whole, Reduced(in, {Algorithm::kDirect, 256}));
-    EXPECT_EQ(whole, Reduced(in, {Algorithm::kDirect, 1024}, 7));
-    EXPECT_EQ(whole, Reduced(in, {Algorithm::kDirect, 1024}, 7, /*jitter=*/3));
-    EXPECT_EQ(whole, Reduced(in, {Algorithm::kOneShot, 0}));
+    const Vectors whole = Reduced(in, {collectives::Algorithm::kDirect, 0});
+    EXPECT_EQ(whole, Reduced(in, {collectives::Algorithm::kDirect, 256}));
+    EXPECT_EQ(whole, Reduced(in, {collectives::Algorithm::kDirect, 1024}, 7));
+    EXPECT_EQ(whole, Reduced(in, {collectives::Algorithm::kDirect, 1024}, 7, /*jitter=*/3));
+    EXPECT_EQ(whole, Reduced(in, {collectives::Algorithm::kOneShot, 0}));
     EXPECT_EQ(whole, Reduced(in, {}, 7, 0, /*fused=*/true));
     // What "rank order" means.
     for (size_t i = 0; i < in[0].size(); ++i) {
@@ -246,20 +271,24 @@ TEST(CollectiveBits, RankOrderDoesNotDependOnCuttingFusingSegmentsOrArrival) {
 // Without this the test above would show nothing.
 TEST(CollectiveBits, RingDependsOnCutting) {
   const Vectors in = RandomVectors(8, 3001, 6);
-  const Vectors whole = Reduced(in, {Algorithm::kRing, 0}),
-                cut = Reduced(in, {Algorithm::kRing, 0}, 2);
+  const Vectors whole = Reduced(in, {collectives::Algorithm::kRing, 0}),
+                cut = Reduced(in, {collectives::Algorithm::kRing, 0}, 2);
   int64_t different = 0;
   for (size_t i = 0; i < whole[0].size(); ++i) different += whole[0][i] != cut[0][i] ? 1 : 0;
   EXPECT_GT(different, 300);  // about half of them
 }
 
 TEST(CollectiveBits, ReproducibleGroupsUseRankOrderWhateverTheSize) {
-  GroupOptions options;
+  collectives::GroupOptions options;
   options.reproducible = true;
-  options.chooser = [](Primitive, int64_t) { return AlgorithmChoice{Algorithm::kRing, 0}; };
+  options.chooser = [](collectives::Primitive, int64_t) {
+    return collectives::AlgorithmChoice{collectives::Algorithm::kRing, 0};
+  };
   CollectiveWorld world(4, options);
-  EXPECT_EQ(world.group(0).Choose(Primitive::kAllReduce, 1 << 20).algorithm, Algorithm::kDirect);
-  EXPECT_EQ(world.group(0).Choose(Primitive::kAllGather, 1 << 20).algorithm, Algorithm::kRing);
+  EXPECT_EQ(world.group(0).Choose(collectives::Primitive::kAllReduce, 1 << 20).algorithm,
+            collectives::Algorithm::kDirect);
+  EXPECT_EQ(world.group(0).Choose(collectives::Primitive::kAllGather, 1 << 20).algorithm,
+            collectives::Algorithm::kRing);
 }
 
 // ---- Uneven counts, partial transfers ---------------------------------------------------------
@@ -279,11 +308,14 @@ TEST(CollectiveUneven, VariantsWithCountsMoveEveryBlockToItsPlace) {
       }
     }
     ASSERT_TRUE(world
-                    .RunAll([&](Group& g) {
+                    .RunAll([&](collectives::Group& g) {
                       const auto r = static_cast<size_t>(g.rank());
-                      (void)g.AllGatherV(mine[r].data(), all[r].data(), counts, DataType::kI32);
-                      (void)g.GatherV(mine[r].data(), at_root[r].data(), counts, DataType::kI32, 3);
-                      return g.ScatterV(all[r].data(), back[r].data(), counts, DataType::kI32, 1);
+                      (void)g.AllGatherV(mine[r].data(), all[r].data(), counts,
+                                         collectives::DataType::kI32);
+                      (void)g.GatherV(mine[r].data(), at_root[r].data(), counts,
+                                      collectives::DataType::kI32, 3);
+                      return g.ScatterV(all[r].data(), back[r].data(), counts,
+                                        collectives::DataType::kI32, 1);
                     })
                     .ok());
     for (int r = 0; r < 4; ++r) {
@@ -297,8 +329,9 @@ TEST(CollectiveUneven, VariantsWithCountsMoveEveryBlockToItsPlace) {
 }
 
 TEST(CollectiveUneven, AllToAllWithCounts) {
-  for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllToAll)) {
-    if (algorithm == Algorithm::kBruck) continue;  // needs equal counts
+  for (const collectives::Algorithm algorithm :
+       collectives::AlgorithmsFor(collectives::Primitive::kAllToAll)) {
+    if (algorithm == collectives::Algorithm::kBruck) continue;  // needs equal counts
     const auto count = [](int i, int j) { return static_cast<int64_t>((3 * i + 5 * j) % 4); };
     CollectiveWorld world(5, {}, {.capacity = 4096, .partial_seed = 9});
     std::vector<std::vector<int64_t>> in(5), out(5), expected(5), send(5), receive(5);
@@ -312,38 +345,40 @@ TEST(CollectiveUneven, AllToAllWithCounts) {
       out[i].resize(expected[i].size());
     }
     ASSERT_TRUE(world
-                    .RunAll([&](Group& g) {
+                    .RunAll([&](collectives::Group& g) {
                       const auto r = static_cast<size_t>(g.rank());
-                      CallOptions call;
-                      call.choice = AlgorithmChoice{algorithm, 0};
+                      collectives::CallOptions call;
+                      call.choice = collectives::AlgorithmChoice{algorithm, 0};
                       return g.AllToAllV(in[r].data(), send[r], out[r].data(), receive[r],
-                                         DataType::kI64, call);
+                                         collectives::DataType::kI64, call);
                     })
                     .ok());
-    EXPECT_EQ(out, expected) << AlgorithmName(algorithm);
+    EXPECT_EQ(out, expected) << collectives::AlgorithmName(algorithm);
   }
 }
 
 // Transfers stop at every byte, through queues smaller than a message.
 TEST(CollectiveUneven, LargeMessagesThroughSmallQueuesInRandomParts) {
-  for (const Algorithm algorithm : AlgorithmsFor(Primitive::kAllReduce)) {
+  for (const collectives::Algorithm algorithm :
+       collectives::AlgorithmsFor(collectives::Primitive::kAllReduce)) {
     for (const uint64_t seed : {11, 12, 13}) {
       CollectiveWorld world(4, {}, {.capacity = 4096, .partial_seed = seed});
-      std::vector<Vector> x;
+      std::vector<collectives::Vector> x;
       for (int r = 0; r < 4; ++r) {
-        x.emplace_back(DataType::kBF16, 20011, 1);
-        FillExact(ReduceOp::kSum, r, &x.back());
+        x.emplace_back(collectives::DataType::kBF16, 20011, 1);
+        collectives::FillExact(collectives::ReduceOp::kSum, r, &x.back());
       }
-      CallOptions call;
-      call.choice = AlgorithmChoice{algorithm, 2048};
-      const absl::Status status = world.RunAll([&](Group& g) {
-        return g.AllReduce(x[g.rank()].data(), x[g.rank()].data(), 20011, DataType::kBF16,
-                           ReduceOp::kSum, call);
+      collectives::CallOptions call;
+      call.choice = collectives::AlgorithmChoice{algorithm, 2048};
+      const absl::Status status = world.RunAll([&](collectives::Group& g) {
+        return g.AllReduce(x[g.rank()].data(), x[g.rank()].data(), 20011,
+                           collectives::DataType::kBF16, collectives::ReduceOp::kSum, call);
       });
-      ASSERT_TRUE(status.ok()) << AlgorithmName(algorithm) << ": " << status;
+      ASSERT_TRUE(status.ok()) << collectives::AlgorithmName(algorithm) << ": " << status;
       for (int64_t i = 0; i < 20011; ++i) {
-        ASSERT_EQ(x[3].Get(i), ExactResult(ReduceOp::kSum, DataType::kBF16, 4, i))
-            << AlgorithmName(algorithm) << " at " << i;
+        ASSERT_EQ(x[3].Get(i), collectives::ExactResult(collectives::ReduceOp::kSum,
+                                                        collectives::DataType::kBF16, 4, i))
+            << collectives::AlgorithmName(algorithm) << " at " << i;
       }
     }
   }

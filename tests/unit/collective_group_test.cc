@@ -31,9 +31,9 @@ TEST_F(WorkedExamples, AllReduceGivesTheSumToAll) {
   std::vector<float> in = {0, 1, 2, 3};  // rank r holds [r]
   for (auto& out : out_) out.resize(1);
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) {
-                    return g.AllReduce(&in[g.rank()], out_[g.rank()].data(), 1, DataType::kF32,
-                                       ReduceOp::kSum);
+                  .RunAll([&](collectives::Group& g) {
+                    return g.AllReduce(&in[g.rank()], out_[g.rank()].data(), 1,
+                                       collectives::DataType::kF32, collectives::ReduceOp::kSum);
                   })
                   .ok());
   for (const auto& out : out_) EXPECT_THAT(out, ElementsAre(6));
@@ -43,8 +43,9 @@ TEST_F(WorkedExamples, AllGatherGivesEverybodysToAll) {
   std::vector<float> in = {0, 1, 2, 3};
   for (auto& out : out_) out.resize(kRanks);
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) {
-                    return g.AllGather(&in[g.rank()], out_[g.rank()].data(), 1, DataType::kF32);
+                  .RunAll([&](collectives::Group& g) {
+                    return g.AllGather(&in[g.rank()], out_[g.rank()].data(), 1,
+                                       collectives::DataType::kF32);
                   })
                   .ok());
   for (const auto& out : out_) EXPECT_THAT(out, ElementsAre(0, 1, 2, 3));
@@ -54,8 +55,9 @@ TEST_F(WorkedExamples, BroadcastGivesTheRootsToAll) {
   std::vector<float> in = {0, 1, 2, 3};
   for (auto& out : out_) out.resize(1, -1);
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) {
-                    return g.Broadcast(&in[g.rank()], out_[g.rank()].data(), 1, DataType::kF32,
+                  .RunAll([&](collectives::Group& g) {
+                    return g.Broadcast(&in[g.rank()], out_[g.rank()].data(), 1,
+                                       collectives::DataType::kF32,
                                        /*root=*/0);
                   })
                   .ok());
@@ -66,9 +68,10 @@ TEST_F(WorkedExamples, ReduceScatterGivesEachRankItsBlockOfTheSum) {
   const std::vector<float> in = {0, 1, 2, 3};  // every rank holds [0, 1, 2, 3]
   for (auto& out : out_) out.resize(1);
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) {
-                    return g.ReduceScatter(in.data(), out_[g.rank()].data(), 1, DataType::kF32,
-                                           ReduceOp::kSum);
+                  .RunAll([&](collectives::Group& g) {
+                    return g.ReduceScatter(in.data(), out_[g.rank()].data(), 1,
+                                           collectives::DataType::kF32,
+                                           collectives::ReduceOp::kSum);
                   })
                   .ok());
   for (int r = 0; r < kRanks; ++r) EXPECT_THAT(out_[r], ElementsAre(4 * r));
@@ -81,9 +84,9 @@ TEST_F(WorkedExamples, AllToAllSendsBlockJOfRankIToBlockIOfRankJ) {
     out_[i].resize(kRanks);
   }
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) {
+                  .RunAll([&](collectives::Group& g) {
                     return g.AllToAll(in[g.rank()].data(), out_[g.rank()].data(), 1,
-                                      DataType::kF32);
+                                      collectives::DataType::kF32);
                   })
                   .ok());
   for (int j = 0; j < kRanks; ++j) EXPECT_THAT(out_[j], ElementsAre(j, 10 + j, 20 + j, 30 + j));
@@ -93,16 +96,18 @@ TEST_F(WorkedExamples, GatherAndScatterAreEachOthersReverse) {
   std::vector<float> in = {0, 1, 2, 3}, back(kRanks, -1);
   for (auto& out : out_) out.resize(kRanks, -1);
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) {
-                    return g.Gather(&in[g.rank()], out_[g.rank()].data(), 1, DataType::kF32,
+                  .RunAll([&](collectives::Group& g) {
+                    return g.Gather(&in[g.rank()], out_[g.rank()].data(), 1,
+                                    collectives::DataType::kF32,
                                     /*root=*/2);
                   })
                   .ok());
   EXPECT_THAT(out_[2], ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(out_[0], ElementsAre(-1, -1, -1, -1));
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) {
-                    return g.Scatter(out_[g.rank()].data(), &back[g.rank()], 1, DataType::kF32,
+                  .RunAll([&](collectives::Group& g) {
+                    return g.Scatter(out_[g.rank()].data(), &back[g.rank()], 1,
+                                     collectives::DataType::kF32,
                                      /*root=*/2);
                   })
                   .ok());
@@ -112,13 +117,13 @@ TEST_F(WorkedExamples, GatherAndScatterAreEachOthersReverse) {
 TEST_F(WorkedExamples, SendsAndReceivesOfAGroupStartTogether) {
   std::vector<float> in = {0, 1, 2, 3}, left(kRanks), right(kRanks);
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) -> absl::StatusOr<Work> {
+                  .RunAll([&](collectives::Group& g) -> absl::StatusOr<collectives::Work> {
                     const int r = g.rank(), before = (r + 3) % kRanks, after = (r + 1) % kRanks;
                     g.GroupStart();  // without it, everybody would wait in the first Receive
-                    (void)g.Receive(&left[r], 1, DataType::kF32, before);
-                    (void)g.Receive(&right[r], 1, DataType::kF32, after);
-                    (void)g.Send(&in[r], 1, DataType::kF32, before);
-                    (void)g.Send(&in[r], 1, DataType::kF32, after);
+                    (void)g.Receive(&left[r], 1, collectives::DataType::kF32, before);
+                    (void)g.Receive(&right[r], 1, collectives::DataType::kF32, after);
+                    (void)g.Send(&in[r], 1, collectives::DataType::kF32, before);
+                    (void)g.Send(&in[r], 1, collectives::DataType::kF32, after);
                     return g.GroupEnd();
                   })
                   .ok());
@@ -129,12 +134,12 @@ TEST_F(WorkedExamples, SendsAndReceivesOfAGroupStartTogether) {
 TEST_F(WorkedExamples, SeveralOperationsMayBeInFlight) {
   std::vector<std::vector<float>> x(kRanks, {1, 2}), y(kRanks, {3});
   ASSERT_TRUE(world_
-                  .RunAll([&](Group& g) -> absl::StatusOr<Work> {
-                    (void)g.AllReduce(x[g.rank()].data(), x[g.rank()].data(), 2, DataType::kF32,
-                                      ReduceOp::kSum);
+                  .RunAll([&](collectives::Group& g) -> absl::StatusOr<collectives::Work> {
+                    (void)g.AllReduce(x[g.rank()].data(), x[g.rank()].data(), 2,
+                                      collectives::DataType::kF32, collectives::ReduceOp::kSum);
                     (void)g.Barrier();
-                    return g.AllReduce(y[g.rank()].data(), y[g.rank()].data(), 1, DataType::kF32,
-                                       ReduceOp::kMax);
+                    return g.AllReduce(y[g.rank()].data(), y[g.rank()].data(), 1,
+                                       collectives::DataType::kF32, collectives::ReduceOp::kMax);
                   })
                   .ok());
   for (int r = 0; r < kRanks; ++r) {
@@ -145,10 +150,12 @@ TEST_F(WorkedExamples, SeveralOperationsMayBeInFlight) {
 
 TEST_F(WorkedExamples, SmallAllReducesOfAGroupBecomeOne) {
   std::vector<std::vector<float>> x(kRanks, {1, 2}), y(kRanks, {3});
-  const auto call = [&](Group& g) -> absl::StatusOr<Work> {
+  const auto call = [&](collectives::Group& g) -> absl::StatusOr<collectives::Work> {
     g.GroupStart();
-    (void)g.AllReduce(x[g.rank()].data(), x[g.rank()].data(), 2, DataType::kF32, ReduceOp::kSum);
-    (void)g.AllReduce(y[g.rank()].data(), y[g.rank()].data(), 1, DataType::kF32, ReduceOp::kSum);
+    (void)g.AllReduce(x[g.rank()].data(), x[g.rank()].data(), 2, collectives::DataType::kF32,
+                      collectives::ReduceOp::kSum);
+    (void)g.AllReduce(y[g.rank()].data(), y[g.rank()].data(), 1, collectives::DataType::kF32,
+                      collectives::ReduceOp::kSum);
     return g.GroupEnd();
   };
   ASSERT_TRUE(world_.RunAll(call).ok());
@@ -163,10 +170,10 @@ TEST_F(WorkedExamples, SmallAllReducesOfAGroupBecomeOne) {
 // ---- Everything, exactly ----------------------------------------------------------------------
 
 struct Case {
-  Primitive primitive;
-  AlgorithmChoice choice;
-  DataType type;
-  ReduceOp op;
+  collectives::Primitive primitive;
+  collectives::AlgorithmChoice choice;
+  collectives::DataType type;
+  collectives::ReduceOp op;
   int ranks;
   int64_t count;
   int root = 0;
@@ -175,68 +182,74 @@ struct Case {
 };
 
 std::string Text(const Case& c) {
-  return absl::StrCat(PrimitiveName(c.primitive), " ", AlgorithmName(c.choice.algorithm), " ",
-                      Name(c.type), " ", Name(c.op), ", ", c.ranks, " ranks, ", c.count,
-                      " elements, root ", c.root, c.in_place ? ", in place" : "", ", segment ",
-                      c.choice.segment_bytes, ", misaligned ", c.misaligned);
+  return absl::StrCat(
+      collectives::PrimitiveName(c.primitive), " ", collectives::AlgorithmName(c.choice.algorithm),
+      " ", collectives::Name(c.type), " ", collectives::Name(c.op), ", ", c.ranks, " ranks, ",
+      c.count, " elements, root ", c.root, c.in_place ? ", in place" : "", ", segment ",
+      c.choice.segment_bytes, ", misaligned ", c.misaligned);
 }
 
 constexpr double kFactor = 0.5;  // of premulsum
 
 // What rank r must hold at output element i; `in(rank, index)` are the inputs.
 double Expected(const Case& c, int r, int64_t i) {
-  const auto in = [&](int rank, int64_t index) { return ExactInput(c.op, c.type, rank, index); };
+  const auto in = [&](int rank, int64_t index) {
+    return collectives::ExactInput(c.op, c.type, rank, index);
+  };
   const auto reduced = [&](int64_t index) {
-    const double sum = ExactResult(c.op, c.type, c.ranks, index);
-    return c.op == ReduceOp::kPreMulSum ? sum * kFactor : sum;
+    const double sum = collectives::ExactResult(c.op, c.type, c.ranks, index);
+    return c.op == collectives::ReduceOp::kPreMulSum ? sum * kFactor : sum;
   };
   switch (c.primitive) {
-    case Primitive::kAllReduce:
-    case Primitive::kReduce:
+    case collectives::Primitive::kAllReduce:
+    case collectives::Primitive::kReduce:
       return reduced(i);
-    case Primitive::kReduceScatter:
+    case collectives::Primitive::kReduceScatter:
       return reduced(r * c.count + i);
-    case Primitive::kBroadcast:
+    case collectives::Primitive::kBroadcast:
       return in(c.root, i);
-    case Primitive::kAllGather:
-    case Primitive::kGather:
+    case collectives::Primitive::kAllGather:
+    case collectives::Primitive::kGather:
       return in(static_cast<int>(i / c.count), i % c.count);
-    case Primitive::kScatter:
+    case collectives::Primitive::kScatter:
       return in(c.root, r * c.count + i);
-    case Primitive::kAllToAll:
+    case collectives::Primitive::kAllToAll:
       return in(static_cast<int>(i / c.count), r * c.count + i % c.count);
     default:
       return 0;
   }
 }
 
-bool InputIsBig(Primitive p) {
-  return p == Primitive::kReduceScatter || p == Primitive::kScatter || p == Primitive::kAllToAll;
+bool InputIsBig(collectives::Primitive p) {
+  return p == collectives::Primitive::kReduceScatter || p == collectives::Primitive::kScatter ||
+         p == collectives::Primitive::kAllToAll;
 }
-bool OutputIsBig(Primitive p) {
-  return p == Primitive::kAllGather || p == Primitive::kGather || p == Primitive::kAllToAll;
+bool OutputIsBig(collectives::Primitive p) {
+  return p == collectives::Primitive::kAllGather || p == collectives::Primitive::kGather ||
+         p == collectives::Primitive::kAllToAll;
 }
 
-absl::StatusOr<Work> Call(const Case& c, Group& g, const void* in, void* out) {
-  CallOptions call;
+absl::StatusOr<collectives::Work> Call(const Case& c, collectives::Group& g, const void* in,
+                                       void* out) {
+  collectives::CallOptions call;
   call.choice = c.choice;
   call.factor = kFactor;
   switch (c.primitive) {
-    case Primitive::kAllReduce:
+    case collectives::Primitive::kAllReduce:
       return g.AllReduce(in, out, c.count, c.type, c.op, call);
-    case Primitive::kReduce:
+    case collectives::Primitive::kReduce:
       return g.Reduce(in, out, c.count, c.type, c.op, c.root, call);
-    case Primitive::kBroadcast:
+    case collectives::Primitive::kBroadcast:
       return g.Broadcast(in, out, c.count, c.type, c.root, call);
-    case Primitive::kReduceScatter:
+    case collectives::Primitive::kReduceScatter:
       return g.ReduceScatter(in, out, c.count, c.type, c.op, call);
-    case Primitive::kAllGather:
+    case collectives::Primitive::kAllGather:
       return g.AllGather(in, out, c.count, c.type, call);
-    case Primitive::kGather:
+    case collectives::Primitive::kGather:
       return g.Gather(in, out, c.count, c.type, c.root, call);
-    case Primitive::kScatter:
+    case collectives::Primitive::kScatter:
       return g.Scatter(in, out, c.count, c.type, c.root, call);
-    case Primitive::kAllToAll:
+    case collectives::Primitive::kAllToAll:
       return g.AllToAll(in, out, c.count, c.type, call);
     default:
       return g.Barrier(call);
@@ -247,24 +260,26 @@ absl::StatusOr<Work> Call(const Case& c, Group& g, const void* in, void* out) {
 void Check(const Case& c, CollectiveWorld& world) {
   const int64_t in_count = InputIsBig(c.primitive) ? c.count * c.ranks : c.count;
   const int64_t out_count = OutputIsBig(c.primitive) ? c.count * c.ranks : c.count;
-  std::vector<Vector> in, out, before;
+  std::vector<collectives::Vector> in, out, before;
   for (int r = 0; r < c.ranks; ++r) {
     in.emplace_back(c.type, in_count, c.misaligned);
     out.emplace_back(c.type, out_count, c.misaligned / 2);
-    FillExact(c.op, r, &in.back());
+    collectives::FillExact(c.op, r, &in.back());
     before.push_back(in.back());
   }
   // In place, the smaller side is the rank's block of the bigger one.
-  const bool big_out = OutputIsBig(c.primitive) && c.primitive != Primitive::kAllToAll;
-  const auto block = [&](int r) { return static_cast<size_t>(r * c.count) * SizeOf(c.type); };
-  const absl::Status status = world.RunAll([&](Group& g) {
+  const bool big_out = OutputIsBig(c.primitive) && c.primitive != collectives::Primitive::kAllToAll;
+  const auto block = [&](int r) {
+    return static_cast<size_t>(r * c.count) * collectives::SizeOf(c.type);
+  };
+  const absl::Status status = world.RunAll([&](collectives::Group& g) {
     const int r = g.rank();
     if (!c.in_place) return Call(c, g, in[r].data(), out[r].data());
     if (big_out) {
       std::memcpy(out[r].data() + block(r), in[r].data(), in[r].size());
       return Call(c, g, out[r].data() + block(r), out[r].data());
     }
-    const bool big_in = InputIsBig(c.primitive) && c.primitive != Primitive::kAllToAll;
+    const bool big_in = InputIsBig(c.primitive) && c.primitive != collectives::Primitive::kAllToAll;
     return Call(c, g, in[r].data(), in[r].data() + (big_in ? block(r) : 0));
   });
   ASSERT_TRUE(status.ok()) << Text(c) << ": " << status;
@@ -273,23 +288,26 @@ void Check(const Case& c, CollectiveWorld& world) {
     if (!c.in_place) {
       ASSERT_TRUE(in[r] == before[r]) << Text(c) << ", rank " << r << ": input changed";
     }
-    if (c.primitive == Primitive::kBarrier) continue;
-    if ((c.primitive == Primitive::kReduce || c.primitive == Primitive::kGather) && r != c.root) {
+    if (c.primitive == collectives::Primitive::kBarrier) continue;
+    if ((c.primitive == collectives::Primitive::kReduce ||
+         c.primitive == collectives::Primitive::kGather) &&
+        r != c.root) {
       continue;
     }
     const bool in_input = c.in_place && !big_out;
     const bool in_block =
-        in_input && InputIsBig(c.primitive) && c.primitive != Primitive::kAllToAll;
-    const Vector& got = in_input ? in[r] : out[r];
+        in_input && InputIsBig(c.primitive) && c.primitive != collectives::Primitive::kAllToAll;
+    const collectives::Vector& got = in_input ? in[r] : out[r];
     for (int64_t i = 0; i < out_count; ++i) {
       const int64_t at = in_block ? r * c.count + i : i;
       const double expected = Expected(c, r, i);
-      if (c.op == ReduceOp::kAverage && Reduces(c.primitive)) {
+      if (c.op == collectives::ReduceOp::kAverage && collectives::Reduces(c.primitive)) {
         // The sum is exact and times 1 / ranks within 2 units of the last place.
-        const double unit = std::abs(expected / c.ranks) * (c.type == DataType::kF64   ? 0x1p-52
-                                                            : c.type == DataType::kF32 ? 0x1p-23
-                                                            : c.type == DataType::kF16 ? 0x1p-10
-                                                                                       : 0x1p-7);
+        const double unit =
+            std::abs(expected / c.ranks) * (c.type == collectives::DataType::kF64   ? 0x1p-52
+                                            : c.type == collectives::DataType::kF32 ? 0x1p-23
+                                            : c.type == collectives::DataType::kF16 ? 0x1p-10
+                                                                                    : 0x1p-7);
         ASSERT_LE(std::abs(got.Get(at) - expected / c.ranks), 2 * unit)
             << Text(c) << ", rank " << r << ", element " << i;
       } else {
@@ -299,31 +317,33 @@ void Check(const Case& c, CollectiveWorld& world) {
   }
 }
 
-std::vector<ReduceOp> OpsOf(Primitive primitive, DataType type) {
-  std::vector<ReduceOp> out;
-  for (const ReduceOp op : kReduceOps) {
-    if (!Reduces(primitive) && op != ReduceOp::kSum) continue;
-    if (Defined(op, type)) out.push_back(op);
+std::vector<collectives::ReduceOp> OpsOf(collectives::Primitive primitive,
+                                         collectives::DataType type) {
+  std::vector<collectives::ReduceOp> out;
+  for (const collectives::ReduceOp op : collectives::kReduceOps) {
+    if (!collectives::Reduces(primitive) && op != collectives::ReduceOp::kSum) continue;
+    if (collectives::Defined(op, type)) out.push_back(op);
   }
   return out;
 }
 
-class EveryPrimitive : public ::testing::TestWithParam<Primitive> {};
+class EveryPrimitive : public ::testing::TestWithParam<collectives::Primitive> {};
 
 TEST_P(EveryPrimitive, IsExactForAllAlgorithmsTypesOpsRanksAndCounts) {
-  const Primitive primitive = GetParam();
+  const collectives::Primitive primitive = GetParam();
   int64_t cases = 0;
   for (int p = 1; p <= 17; ++p) {
     CollectiveWorld world(p);
-    for (const Algorithm algorithm : AlgorithmsFor(primitive)) {
-      for (const DataType type : kDataTypes) {
-        for (const ReduceOp op : OpsOf(primitive, type)) {
+    for (const collectives::Algorithm algorithm : collectives::AlgorithmsFor(primitive)) {
+      for (const collectives::DataType type : collectives::kDataTypes) {
+        for (const collectives::ReduceOp op : OpsOf(primitive, type)) {
           for (const int64_t count : {0, 1, p - 1, p, p + 1, 1000}) {
             Case c{primitive, {algorithm, 0}, type, op, p, count};
             // What does not multiply the cases takes turns.
             c.in_place = cases % 2 == 1;
             c.root = static_cast<int>(cases % p);
-            c.choice.segment_bytes = cases % 3 == 1 ? 64 * static_cast<int64_t>(SizeOf(type)) : 0;
+            c.choice.segment_bytes =
+                cases % 3 == 1 ? 64 * static_cast<int64_t>(collectives::SizeOf(type)) : 0;
             c.misaligned = cases % 5 == 4 ? 1 : 0;
             ++cases;
             Check(c, world);
@@ -341,18 +361,23 @@ TEST(Hierarchical, IsExactForEveryPlacement) {
   int64_t cases = 0;
   for (const std::vector<int>& hosts : std::vector<std::vector<int>>{
            {0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1, 1}, {2, 0, 0, 0, 1, 2, 0}}) {
-    GroupOptions options;
+    collectives::GroupOptions options;
     options.host_of_rank = hosts;
     const int p = static_cast<int>(hosts.size());
     CollectiveWorld world(p, options);
-    for (const Primitive primitive :
-         {Primitive::kAllReduce, Primitive::kReduce, Primitive::kBroadcast,
-          Primitive::kReduceScatter, Primitive::kAllGather}) {
+    for (const collectives::Primitive primitive :
+         {collectives::Primitive::kAllReduce, collectives::Primitive::kReduce,
+          collectives::Primitive::kBroadcast, collectives::Primitive::kReduceScatter,
+          collectives::Primitive::kAllGather}) {
       for (int root = 0; root < p; ++root) {
         for (const int64_t count : {0, 1, p + 1, 1000}) {
-          Case c{primitive, {Algorithm::kHierarchical, 0}, DataType::kF32, ReduceOp::kSum, p,
+          Case c{primitive,
+                 {collectives::Algorithm::kHierarchical, 0},
+                 collectives::DataType::kF32,
+                 collectives::ReduceOp::kSum,
+                 p,
                  count};
-          c.root = HasRoot(primitive) ? root : 0;
+          c.root = collectives::HasRoot(primitive) ? root : 0;
           c.in_place = cases % 2 == 1;
           c.choice.segment_bytes = cases % 3 == 1 ? 256 : 0;
           ++cases;
@@ -364,8 +389,10 @@ TEST(Hierarchical, IsExactForEveryPlacement) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Collectives, EveryPrimitive, ::testing::ValuesIn(kPrimitives),
-                         [](const auto& param) { return std::string(PrimitiveName(param.param)); });
+INSTANTIATE_TEST_SUITE_P(Collectives, EveryPrimitive, ::testing::ValuesIn(collectives::kPrimitives),
+                         [](const auto& param) {
+                           return std::string(collectives::PrimitiveName(param.param));
+                         });
 
 }  // namespace
 }  // namespace tandem

@@ -26,7 +26,7 @@ namespace {
 class Traffic {
  public:
   template <typename Pump>
-  void Run(Link& a, Link& b, int messages, const Pump& pump) {
+  void Run(collectives::Link& a, collectives::Link& b, int messages, const Pump& pump) {
     for (int i = 0; i < messages; ++i) {
       const size_t size = i % 5 == 0 ? bytes_.size() : 40;
       for (size_t sent = 0, got = 0; got < size;) {
@@ -42,7 +42,7 @@ class Traffic {
   }
 
  private:
-  static size_t PeekAll(Link& link, size_t most) {
+  static size_t PeekAll(collectives::Link& link, size_t most) {
     const size_t n = std::min(link.Peek(1).value().size(), most);
     link.Consume(n);
     return n;
@@ -51,7 +51,7 @@ class Traffic {
 };
 
 template <typename Pump>
-void ExpectNoAllocations(Link& a, Link& b, const Pump& pump) {
+void ExpectNoAllocations(collectives::Link& a, collectives::Link& b, const Pump& pump) {
   Traffic traffic;
   traffic.Run(a, b, 50, pump);
   const int64_t before = allocations;
@@ -61,22 +61,22 @@ void ExpectNoAllocations(Link& a, Link& b, const Pump& pump) {
 
 TEST(LinkAllocTest, NothingIsAllocatedInSteadyState) {
   const auto nothing = [] {};
-  auto memory = InMemoryLink::NewPair();
+  auto memory = collectives::InMemoryLink::NewPair();
   ExpectNoAllocations(*memory[0], *memory[1], nothing);
-  auto shm = ShmLink::NewPair();
+  auto shm = collectives::ShmLink::NewPair();
   ASSERT_TRUE(shm.ok());
   ExpectNoAllocations(*(*shm)[0], *(*shm)[1], nothing);
-  auto sockets = TcpPair();
+  auto sockets = collectives::TcpPair();
   ASSERT_TRUE(sockets.ok());
-  TcpLink a(std::move(sockets->first)), b(std::move(sockets->second));
+  collectives::TcpLink a(std::move(sockets->first)), b(std::move(sockets->second));
   ExpectNoAllocations(a, b, nothing);
 }
 
 TEST(LinkAllocTest, FrameLinksAllocateNothingButBuffersThatAreReused) {
   HeapBufferSource source;
-  FrameLink a(source, {}), b(source, {});
+  collectives::FrameLink a(source, {}), b(source, {});
   std::vector<Frame> frames;
-  const auto carry = [&](FrameLink& from, FrameLink& to) {
+  const auto carry = [&](collectives::FrameLink& from, collectives::FrameLink& to) {
     from.Flush(&frames);
     for (const Frame& frame : frames) TANDEM_CHECK_OK(to.OnFrame(*DecodeFrame(frame)));
     frames.clear();
@@ -92,7 +92,7 @@ TEST(LinkAllocTest, FrameLinksAllocateNothingButBuffersThatAreReused) {
 // with it what their pools hold. But not for ever: some round asks for nothing. One that asked for
 // something with each frame would in every round.
 template <typename Count>
-void ExpectSteadyState(Link& a, Link& b, const Count& count) {
+void ExpectSteadyState(collectives::Link& a, collectives::Link& b, const Count& count) {
   Traffic traffic;
   for (int round = 0; round < 100; ++round) {
     const auto before = count();
@@ -103,26 +103,26 @@ void ExpectSteadyState(Link& a, Link& b, const Count& count) {
 }
 
 TEST(LinkAllocTest, LinksOverZeroMqAllocateNothing) {
-  TransportEnds ends = TransportMesh(LinkChoice::kZmq, 2).Next();
+  TransportEnds ends = TransportMesh(collectives::LinkChoice::kZmq, 2).Next();
   ExpectSteadyState(*ends.first, *ends.second, [] { return allocations.load(); });
 }
 
 // Nor do they register memory, or copy what they send or receive a second time.
 TEST(LinkAllocTest, LinksOverRdmaAllocateRegisterAndCopyNothing) {
-  if (const std::string missing = Missing(LinkChoice::kRdma); !missing.empty()) {
+  if (const std::string missing = Missing(collectives::LinkChoice::kRdma); !missing.empty()) {
     GTEST_SKIP() << missing;
   }
-  TransportMesh mesh(LinkChoice::kRdma, 2);
+  TransportMesh mesh(collectives::LinkChoice::kRdma, 2);
   TransportEnds ends = mesh.Next();
   const auto counters = [&](size_t rank) {
-    return dynamic_cast<const RdmaTransport&>(mesh.hub(rank).transport()).rdma_counters();
+    return dynamic_cast<const rdma::RdmaTransport&>(mesh.hub(rank).transport()).rdma_counters();
   };
   ExpectSteadyState(*ends.first, *ends.second, [&] {
-    const RdmaCounters a = counters(0), b = counters(1);
+    const rdma::RdmaCounters a = counters(0), b = counters(1);
     return static_cast<uint64_t>(allocations.load()) + a.registrations + a.allocations +
            b.registrations + b.allocations;
   });
-  const RdmaCounters sender = counters(0), receiver = counters(1);
+  const rdma::RdmaCounters sender = counters(0), receiver = counters(1);
   EXPECT_GT(sender.ring, 0u);
   EXPECT_EQ(sender.staged_bytes, 0u);
   EXPECT_EQ(sender.offered, 0u);

@@ -39,7 +39,7 @@ using Bytes = std::vector<uint8_t>;
 
 // A pair of links and what moves bytes between them besides the links' own calls.
 struct LinkPair {
-  std::unique_ptr<Link> a, b;
+  std::unique_ptr<collectives::Link> a, b;
   std::function<void()> pump = [] {};
 };
 
@@ -56,14 +56,14 @@ class FrameWorld {
  public:
   // `late`: how often a frame does not go on.
   FrameWorld(uint64_t seed, double late) : random_(seed), late_(late) {
-    FrameLinkOptions options;
+    collectives::FrameLinkOptions options;
     options.group = 3;
     options.incarnation = 5;
     options.window_bytes = 100'000;
     options.frame_bytes = 8192;
-    for (auto& link : links_) link = std::make_unique<FrameLink>(source_, options);
+    for (auto& link : links_) link = std::make_unique<collectives::FrameLink>(source_, options);
   }
-  FrameLink& link(int end) { return *links_[end]; }
+  collectives::FrameLink& link(int end) { return *links_[end]; }
   uint64_t frames() const { return carried_; }
 
   void Pump() {
@@ -96,14 +96,14 @@ class FrameWorld {
   HeapBufferSource source_;
   Random random_;
   const double late_;
-  std::unique_ptr<FrameLink> links_[2];
+  std::unique_ptr<collectives::FrameLink> links_[2];
   std::vector<Frame> under_way_[2];
   bool closed_[2] = {false, false};
   uint64_t carried_ = 0;
 };
 
 // One end of it; when it goes, its stream ends in order.
-class FrameWorldEnd final : public Link {
+class FrameWorldEnd final : public collectives::Link {
  public:
   FrameWorldEnd(std::shared_ptr<FrameWorld> world, int end) : world_(std::move(world)), end_(end) {}
   ~FrameWorldEnd() override { world_->Close(end_); }
@@ -124,7 +124,7 @@ class FrameWorldEnd final : public Link {
   absl::string_view kind() const override { return link().kind(); }
 
  private:
-  FrameLink& link() const { return world_->link(end_); }
+  collectives::FrameLink& link() const { return world_->link(end_); }
   std::shared_ptr<FrameWorld> world_;
   const int end_;
 };
@@ -132,26 +132,27 @@ class FrameWorldEnd final : public Link {
 std::vector<LinkKind> AllKinds() {
   std::vector<LinkKind> kinds;
   const auto memory = [](uint64_t partial_seed, size_t capacity) {
-    InMemoryLinkOptions options;
+    collectives::InMemoryLinkOptions options;
     options.capacity = capacity;
     options.partial_seed = partial_seed;
-    auto ends = InMemoryLink::NewPair(options);
+    auto ends = collectives::InMemoryLink::NewPair(options);
     return LinkPair{std::move(ends[0]), std::move(ends[1])};
   };
   kinds.push_back({"Memory", [=](uint64_t) { return memory(0, 1 << 16); }});
   kinds.push_back({"MemoryPartial", [=](uint64_t seed) { return memory(seed + 1, 4096); }});
   kinds.push_back({"Tcp", [](uint64_t) {
-                     auto sockets = TcpPair();
+                     auto sockets = collectives::TcpPair();
                      TANDEM_CHECK_OK(sockets.status());
-                     return LinkPair{std::make_unique<TcpLink>(std::move(sockets->first)),
-                                     std::make_unique<TcpLink>(std::move(sockets->second))};
+                     return LinkPair{
+                         std::make_unique<collectives::TcpLink>(std::move(sockets->first)),
+                         std::make_unique<collectives::TcpLink>(std::move(sockets->second))};
                    }});
   const auto shm = [](size_t capacity) {
-    auto ends = ShmLink::NewPair(capacity);
+    auto ends = collectives::ShmLink::NewPair(capacity);
     TANDEM_CHECK_OK(ends.status());
     return LinkPair{std::move((*ends)[0]), std::move((*ends)[1])};
   };
-  kinds.push_back({"Shm", [=](uint64_t) { return shm(ShmLink::kDefaultCapacity); }});
+  kinds.push_back({"Shm", [=](uint64_t) { return shm(collectives::ShmLink::kDefaultCapacity); }});
   kinds.push_back({"ShmSmall", [=](uint64_t) { return shm(4096); }});
   const auto frames = [](uint64_t seed, double late) {
     auto world = std::make_shared<FrameWorld>(seed, late);
@@ -160,12 +161,13 @@ std::vector<LinkKind> AllKinds() {
   };
   kinds.push_back({"Frames", [=](uint64_t seed) { return frames(seed, 0); }, false});
   kinds.push_back({"FramesLate", [=](uint64_t seed) { return frames(seed, .2); }, false});
-  for (const LinkChoice choice : {LinkChoice::kZmq, LinkChoice::kRdma}) {
+  for (const collectives::LinkChoice choice :
+       {collectives::LinkChoice::kZmq, collectives::LinkChoice::kRdma}) {
     const auto transports = [=](uint64_t) {
       TransportEnds ends = TransportMesh(choice, 2).Next();
       return LinkPair{std::move(ends.first), std::move(ends.second)};
     };
-    kinds.push_back({choice == LinkChoice::kZmq ? "Zmq" : "Rdma", transports, true,
+    kinds.push_back({choice == collectives::LinkChoice::kZmq ? "Zmq" : "Rdma", transports, true,
                      [=] { return Missing(choice); }});
   }
   return kinds;
@@ -179,7 +181,7 @@ uint8_t ByteAt(uint64_t stream, uint64_t i) {
 // Writes a stream in pieces of random size, as heads and bodies.
 class Writer {
  public:
-  Writer(Link& link, uint64_t stream, uint64_t total, uint64_t seed)
+  Writer(collectives::Link& link, uint64_t stream, uint64_t total, uint64_t seed)
       : link_(link), stream_(stream), total_(total), random_(seed) {}
   bool done() const { return written_ == total_; }
   uint64_t written() const { return written_; }
@@ -204,7 +206,7 @@ class Writer {
     begin_ = 0;
   }
 
-  Link& link_;
+  collectives::Link& link_;
   uint64_t stream_, total_, written_ = 0;
   Random random_;
   Bytes bytes_;
@@ -214,7 +216,7 @@ class Writer {
 // Takes a stream from a link by Peek and Read in turns, and compares.
 class Reader {
  public:
-  Reader(Link& link, uint64_t stream, uint64_t total, uint64_t seed)
+  Reader(collectives::Link& link, uint64_t stream, uint64_t total, uint64_t seed)
       : link_(link), stream_(stream), total_(total), random_(seed) {}
   bool done() const { return read_ == total_; }
   uint64_t read() const { return read_; }
@@ -223,7 +225,8 @@ class Reader {
 
  private:
   absl::Status StepPeek() {
-    const uint64_t least = 1 + random_.Uniform(std::min<uint64_t>(Link::kMaxPeek, total_ - read_));
+    const uint64_t least =
+        1 + random_.Uniform(std::min<uint64_t>(collectives::Link::kMaxPeek, total_ - read_));
     const auto seen = link_.Peek(least);
     if (!seen.ok()) return seen.status();
     if (!seen->empty() && seen->size() < least) return absl::InternalError("less than the least");
@@ -244,7 +247,7 @@ class Reader {
     for (const uint8_t byte : bytes) wrong_ |= byte != ByteAt(stream_, read_++);
   }
 
-  Link& link_;
+  collectives::Link& link_;
   uint64_t stream_, total_, read_ = 0;
   Random random_;
   Bytes bytes_;
@@ -291,7 +294,7 @@ TEST_P(LinkTest, TwoThreadsMayHaveAnEndEach) {
   if (!GetParam().threads) GTEST_SKIP() << "a state machine, both ends in one thread";
   LinkPair pair = Make();
   constexpr uint64_t kTotal = 2'000'003;
-  const auto run = [&](Link& link, uint64_t out, uint64_t in) {
+  const auto run = [&](collectives::Link& link, uint64_t out, uint64_t in) {
     Writer writer(link, out, kTotal, out);
     Reader reader(link, in, kTotal, 10 + in);
     for (int turn = 0; turn < kManyTurns && !(writer.done() && reader.done()); ++turn) {
@@ -391,7 +394,7 @@ TEST_P(LinkTest, AnEndInTheMiddleOfAMessageIsSeen) {
 
 // One side of a conversation that sleeps whenever there is nothing to do: answers each message with
 // one, of a size that both know. False if it slept for ten seconds, or the stream is wrong.
-bool Converse(Link& link, bool begins, int messages) {
+bool Converse(collectives::Link& link, bool begins, int messages) {
   const auto size_of = [](int i) { return i % 50 == 7 ? size_t{3'000'000} : size_t{40}; };
   const auto sleep = [&] {
     if (!link.PrepareToSleep()) {
@@ -435,8 +438,9 @@ TEST_P(LinkTest, SleepersAreWoken) {
 
 // The peer is a process that writes some bytes and is killed: they are read, then its end is seen,
 // by one who sleeps too.
-void KilledPeerIsSeen(const std::function<std::unique_ptr<Link>()>& parents,
-                      const std::function<std::unique_ptr<Link>()>& childs, absl::string_view why) {
+void KilledPeerIsSeen(const std::function<std::unique_ptr<collectives::Link>()>& parents,
+                      const std::function<std::unique_ptr<collectives::Link>()>& childs,
+                      absl::string_view why) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -464,25 +468,27 @@ void KilledPeerIsSeen(const std::function<std::unique_ptr<Link>()>& parents,
 }
 
 TEST(ShmLinkTest, AKilledPeerIsSeen) {
-  auto sockets = UnixLink::Pair();
-  const auto rings = ShmLink::NewRings();
+  auto sockets = transport::UnixLink::Pair();
+  const auto rings = collectives::ShmLink::NewRings();
   ASSERT_TRUE(sockets.ok() && rings.ok());
-  const auto end = [&](bool maker) -> std::unique_ptr<Link> {
-    UnixLink own = std::move(maker ? sockets->first : sockets->second);
-    (maker ? sockets->second : sockets->first) = UnixLink();  // the other process has it alone
-    return std::make_unique<ShmLink>(std::move(own), ShmLink::Map(*rings, maker).value());
+  const auto end = [&](bool maker) -> std::unique_ptr<collectives::Link> {
+    transport::UnixLink own = std::move(maker ? sockets->first : sockets->second);
+    (maker ? sockets->second : sockets->first) =
+        transport::UnixLink();  // the other process has it alone
+    return std::make_unique<collectives::ShmLink>(std::move(own),
+                                                  collectives::ShmLink::Map(*rings, maker).value());
   };
   KilledPeerIsSeen([&] { return end(true); }, [&] { return end(false); },
                    "the peer's process is gone");
 }
 
 TEST(TcpLinkTest, AKilledPeerIsSeen) {
-  auto sockets = TcpPair();
+  auto sockets = collectives::TcpPair();
   ASSERT_TRUE(sockets.ok());
-  const auto end = [&](bool first) -> std::unique_ptr<Link> {
+  const auto end = [&](bool first) -> std::unique_ptr<collectives::Link> {
     OwnedFd own = std::move(first ? sockets->first : sockets->second);
     (first ? sockets->second : sockets->first) = OwnedFd();
-    return std::make_unique<TcpLink>(std::move(own));
+    return std::make_unique<collectives::TcpLink>(std::move(own));
   };
   KilledPeerIsSeen([&] { return end(true); }, [&] { return end(false); },
                    "connection closed by the peer");
@@ -490,7 +496,7 @@ TEST(TcpLinkTest, AKilledPeerIsSeen) {
 
 // ---- Over transports ----
 
-class TransportLinkTest : public ::testing::TestWithParam<LinkChoice> {
+class TransportLinkTest : public ::testing::TestWithParam<collectives::LinkChoice> {
  protected:
   void SetUp() override {
     if (const std::string missing = Missing(GetParam()); !missing.empty()) {
@@ -500,13 +506,14 @@ class TransportLinkTest : public ::testing::TestWithParam<LinkChoice> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TransportLinkTest,
-                         ::testing::Values(LinkChoice::kZmq, LinkChoice::kRdma),
+                         ::testing::Values(collectives::LinkChoice::kZmq,
+                                           collectives::LinkChoice::kRdma),
                          [](const auto& choice) {
-                           return choice.param == LinkChoice::kZmq ? "Zmq" : "Rdma";
+                           return choice.param == collectives::LinkChoice::kZmq ? "Zmq" : "Rdma";
                          });
 
 // Looks at a link until `done`, sleeping as an engine does.
-bool SleepUntil(Link& link, const std::function<bool()>& done) {
+bool SleepUntil(collectives::Link& link, const std::function<bool()>& done) {
   for (int turn = 0; turn < 100'000; ++turn) {
     if (done()) return true;
     pollfd waiting = {link.fd(), POLLIN, 0};
@@ -524,8 +531,8 @@ constexpr char kVictimOf[] = "TANDEM_TEST_VICTIM_OF", kVictimOver[] = "TANDEM_TE
 TEST(TransportLinkVictim, DISABLED_IsKilled) {
   const char *const address = std::getenv(kVictimOf), *const over = std::getenv(kVictimOver);
   ASSERT_TRUE(address != nullptr && over != nullptr) << "started by other tests";
-  const LinkChoice choice = LinkChoiceOf(over).value();
-  auto ports = LinkPorts::Open("127.0.0.1", choice);
+  const collectives::LinkChoice choice = collectives::LinkChoiceOf(over).value();
+  auto ports = collectives::LinkPorts::Open("127.0.0.1", choice);
   TANDEM_CHECK_OK(ports.status());
   const auto link = HubOf(*ports, choice).Connect(address, kLinksIncarnation, "hello");
   TANDEM_CHECK_OK(link.status());
@@ -535,7 +542,7 @@ TEST(TransportLinkVictim, DISABLED_IsKilled) {
   raise(SIGKILL);
 }
 
-pid_t StartVictim(const TransportHub& of) {
+pid_t StartVictim(const collectives::TransportHub& of) {
   setenv(kVictimOf, of.address().c_str(), 1);
   setenv(kVictimOver, of.kind().c_str(), 1);
   const char* const arguments[] = {"victim", "--gtest_also_run_disabled_tests",
@@ -548,11 +555,11 @@ pid_t StartVictim(const TransportHub& of) {
 }
 
 TEST_P(TransportLinkTest, AKilledPeerIsSeenByASleeper) {
-  auto ports = LinkPorts::Open("127.0.0.1", GetParam());
+  auto ports = collectives::LinkPorts::Open("127.0.0.1", GetParam());
   ASSERT_TRUE(ports.ok()) << ports.status();
-  TransportHub& hub = HubOf(*ports, GetParam());
+  collectives::TransportHub& hub = HubOf(*ports, GetParam());
   const pid_t child = StartVictim(hub);
-  std::unique_ptr<TransportLink> link;
+  std::unique_ptr<collectives::TransportLink> link;
   for (int turn = 0; link == nullptr && turn < 60'000; ++turn) {
     (void)hub.Poll();
     if (const auto newcomer = hub.NextNewcomer()) {
@@ -580,7 +587,8 @@ TEST_P(TransportLinkTest, AKilledPeerIsSeenByASleeper) {
 }
 
 // Lets both endpoints go on for a while.
-void PollBoth(TransportHub& a, TransportHub& b, const std::function<bool()>& until) {
+void PollBoth(collectives::TransportHub& a, collectives::TransportHub& b,
+              const std::function<bool()>& until) {
   bool done = until();
   for (int turn = 0; !done && turn < kManyTurns; ++turn) {
     (void)a.Poll();
@@ -595,10 +603,10 @@ void PollBoth(TransportHub& a, TransportHub& b, const std::function<bool()>& unt
 TEST_P(TransportLinkTest, StrangersChangeNothing) {
   TransportMesh mesh(GetParam(), 3);
   TransportEnds ends = mesh.Next();
-  TransportHub &hub = mesh.hub(0), &other = mesh.hub(2);
+  collectives::TransportHub &hub = mesh.hub(0), &other = mesh.hub(2);
   auto refused = other.Connect(hub.address(), 5, "let me in");
   ASSERT_TRUE(refused.ok()) << refused.status();
-  absl::optional<TransportHub::Newcomer> newcomer;
+  absl::optional<collectives::TransportHub::Newcomer> newcomer;
   PollBoth(hub, other, [&] { return (newcomer = hub.NextNewcomer()).has_value(); });
   EXPECT_EQ(newcomer->greeting, "let me in");
   hub.Refuse(*newcomer, "no");
@@ -620,15 +628,15 @@ TEST_P(TransportLinkTest, StrangersChangeNothing) {
 // What a link has taken arrives though its rank never looks again: the peer alone goes on. Sizes
 // from a header to more than a frame, as many as it takes.
 TEST_P(TransportLinkTest, WhatIsTakenArrivesWithoutHelp) {
-  for (const size_t size :
-       {size_t{64}, size_t{4000}, size_t{60'000}, TransportLink::kFrameBytes, size_t{1'000'000}}) {
+  for (const size_t size : {size_t{64}, size_t{4000}, size_t{60'000},
+                            collectives::TransportLink::kFrameBytes, size_t{1'000'000}}) {
     TransportEnds ends = TransportMesh(GetParam(), 2).Next();
     const Bytes bytes(size, 5);
     size_t written = 0, read = 0;
     for (size_t n = 1; n > 0; written += n) n = *ends.first->Write({}, bytes);
-    EXPECT_GE(written,
-              std::min(size * TransportLink::kWindowFrames, TransportLink::kWindowBytes / 2));
-    EXPECT_LE(written, TransportLink::kWindowBytes);
+    EXPECT_GE(written, std::min(size * collectives::TransportLink::kWindowFrames,
+                                collectives::TransportLink::kWindowBytes / 2));
+    EXPECT_LE(written, collectives::TransportLink::kWindowBytes);
     Bytes got(written);
     for (int turn = 0; read < written && turn < kManyTurns; ++turn) {
       read += *ends.second->Read(absl::MakeSpan(got).subspan(read));
@@ -639,7 +647,7 @@ TEST_P(TransportLinkTest, WhatIsTakenArrivesWithoutHelp) {
 }
 
 TEST(InMemoryLinkTest, ABreakIsSeenAtOnceOnBothEnds) {
-  auto ends = InMemoryLink::NewPair();
+  auto ends = collectives::InMemoryLink::NewPair();
   const Bytes bytes(100);
   ASSERT_EQ(*ends[0]->Write({}, bytes), 100u);
   ends[1]->Break(absl::DataLossError("cut"));
@@ -665,10 +673,10 @@ TEST(FrameLinkTest, NothingIsSentWhenThereIsNothingToSay) {
 // be under way.
 TEST(FrameLinkTest, GapsAndTooManyFramesAreRefused) {
   HeapBufferSource source;
-  FrameLinkOptions options;
+  collectives::FrameLinkOptions options;
   options.window_bytes = 4096;
   options.window_frames = 4;
-  FrameLink link(source, options);
+  collectives::FrameLink link(source, options);
   const auto arrives = [&](uint64_t offset, uint8_t flags, size_t bytes) {
     FrameHeader header;
     header.kind = FrameKind::kSegment;
@@ -679,25 +687,25 @@ TEST(FrameLinkTest, GapsAndTooManyFramesAreRefused) {
     TANDEM_CHECK_OK(parsed.status());
     return link.OnFrame(*parsed).ok();
   };
-  EXPECT_FALSE(arrives(1, FrameLink::kData, 10));
+  EXPECT_FALSE(arrives(1, collectives::FrameLink::kData, 10));
   EXPECT_FALSE(arrives(0, 1, 10));  // flags that were in use once
   EXPECT_FALSE(arrives(0, 2, 10));
-  EXPECT_FALSE(arrives(0, FrameLink::kGreeting, 10));
-  for (uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(arrives(10 * i, FrameLink::kData, 10));
-  EXPECT_FALSE(arrives(30, FrameLink::kData, 10));
-  EXPECT_FALSE(arrives(40, FrameLink::kData, 10));
+  EXPECT_FALSE(arrives(0, collectives::FrameLink::kGreeting, 10));
+  for (uint64_t i = 0; i < 4; ++i) EXPECT_TRUE(arrives(10 * i, collectives::FrameLink::kData, 10));
+  EXPECT_FALSE(arrives(30, collectives::FrameLink::kData, 10));
+  EXPECT_FALSE(arrives(40, collectives::FrameLink::kData, 10));
   ASSERT_EQ(link.Peek(1)->size(), 10u);
   link.Consume(10);
-  EXPECT_TRUE(arrives(40, FrameLink::kData, 10));
+  EXPECT_TRUE(arrives(40, collectives::FrameLink::kData, 10));
 }
 
 // Whatever a frame says, it is refused or it fits; nothing is read or kept beyond the window.
 TEST(FrameLinkTest, ImpossibleSegmentsAreRefused) {
   HeapBufferSource source;
-  FrameLinkOptions options;
+  collectives::FrameLinkOptions options;
   options.group = 3;
   options.window_bytes = 4096;
-  FrameLink link(source, options);
+  collectives::FrameLink link(source, options);
   const auto refusal = [&](const std::function<void(FrameHeader*)>& change, size_t bytes) {
     FrameHeader header;
     header.kind = FrameKind::kSegment;

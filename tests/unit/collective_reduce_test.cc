@@ -79,35 +79,35 @@ T LessOf(T a, T b, bool less) {
   return (a < b) == less ? a : b;
 }
 
-double FloatingOf(ReduceOp op, double a, double b) {
+double FloatingOf(collectives::ReduceOp op, double a, double b) {
   switch (op) {
-    case ReduceOp::kProduct:
+    case collectives::ReduceOp::kProduct:
       return a * b;
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-      return LessOf(a, b, op == ReduceOp::kMin);
-    case ReduceOp::kLogicalOr:
+    case collectives::ReduceOp::kMin:
+    case collectives::ReduceOp::kMax:
+      return LessOf(a, b, op == collectives::ReduceOp::kMin);
+    case collectives::ReduceOp::kLogicalOr:
       return a != 0 || b != 0 ? 1 : 0;
-    case ReduceOp::kLogicalAnd:
+    case collectives::ReduceOp::kLogicalAnd:
       return a != 0 && b != 0 ? 1 : 0;
     default:
       return a + b;
   }
 }
 
-__int128 IntegerOf(ReduceOp op, __int128 a, __int128 b) {
+__int128 IntegerOf(collectives::ReduceOp op, __int128 a, __int128 b) {
   switch (op) {
-    case ReduceOp::kProduct:
+    case collectives::ReduceOp::kProduct:
       return a * b;
-    case ReduceOp::kMin:
+    case collectives::ReduceOp::kMin:
       return a < b ? a : b;
-    case ReduceOp::kMax:
+    case collectives::ReduceOp::kMax:
       return a < b ? b : a;
-    case ReduceOp::kLogicalOr:
+    case collectives::ReduceOp::kLogicalOr:
       return a != 0 || b != 0 ? 1 : 0;
-    case ReduceOp::kLogicalAnd:
+    case collectives::ReduceOp::kLogicalAnd:
       return a != 0 && b != 0 ? 1 : 0;
-    case ReduceOp::kBitOr:
+    case collectives::ReduceOp::kBitOr:
       return a | b;
     default:
       return a + b;
@@ -116,38 +116,39 @@ __int128 IntegerOf(ReduceOp op, __int128 a, __int128 b) {
 
 // One element of `type` at a, one at b, the result as bits. Double rounds f32 sums and products
 // correctly, since it has more than twice the digits.
-uint64_t Expected(ReduceOp op, DataType type, const void* a, const void* b) {
+uint64_t Expected(collectives::ReduceOp op, collectives::DataType type, const void* a,
+                  const void* b) {
   switch (type) {
-    case DataType::kF32:
+    case collectives::DataType::kF32:
       return std::bit_cast<uint32_t>(
           static_cast<float>(FloatingOf(op, Load<float>(a), Load<float>(b))));
-    case DataType::kF64:
+    case collectives::DataType::kF64:
       return std::bit_cast<uint64_t>(FloatingOf(op, Load<double>(a), Load<double>(b)));
-    case DataType::kF16:
-    case DataType::kBF16: {
-      const Format f = type == DataType::kF16 ? kHalf : kBrain;
+    case collectives::DataType::kF16:
+    case collectives::DataType::kBF16: {
+      const Format f = type == collectives::DataType::kF16 ? kHalf : kBrain;
       const double x = Decode(f, Load<uint16_t>(a)), y = Decode(f, Load<uint16_t>(b));
       return Encode(f, static_cast<float>(FloatingOf(op, x, y)));
     }
-    case DataType::kI32:
+    case collectives::DataType::kI32:
       return static_cast<uint32_t>(IntegerOf(op, Load<int32_t>(a), Load<int32_t>(b)));
-    case DataType::kI64:
+    case collectives::DataType::kI64:
       return static_cast<uint64_t>(IntegerOf(op, Load<int64_t>(a), Load<int64_t>(b)));
-    case DataType::kU8:
+    case collectives::DataType::kU8:
       return static_cast<uint8_t>(IntegerOf(op, Load<uint8_t>(a), Load<uint8_t>(b)));
   }
   return 0;
 }
 
-uint64_t BitsAt(DataType type, const void* at) {
+uint64_t BitsAt(collectives::DataType type, const void* at) {
   uint64_t bits = 0;
-  std::memcpy(&bits, at, SizeOf(type));
+  std::memcpy(&bits, at, collectives::SizeOf(type));
   return bits;
 }
 
 // --- Inputs: any bits, numbers near one, and what formats treat specially.
 
-uint64_t SpecialBits(DataType type, Random& random) {
+uint64_t SpecialBits(collectives::DataType type, Random& random) {
   static constexpr uint64_t kF32[] = {0,          0x80000000, 1,          0x007fffff, 0x00800000,
                                       0x7f7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0x7f800001};
   static constexpr uint64_t kF64[] = {0,
@@ -164,53 +165,54 @@ uint64_t SpecialBits(DataType type, Random& random) {
   static constexpr uint64_t kInteger[] = {0, 1, ~0ull, 1ull << 31, (1ull << 31) - 1, 1ull << 63};
   const auto pick = [&random](const auto& from) { return from[random.Uniform(std::size(from))]; };
   switch (type) {
-    case DataType::kF32:
+    case collectives::DataType::kF32:
       return pick(kF32);
-    case DataType::kF64:
+    case collectives::DataType::kF64:
       return pick(kF64);
-    case DataType::kF16:
+    case collectives::DataType::kF16:
       return pick(kF16);
-    case DataType::kBF16:
+    case collectives::DataType::kBF16:
       return pick(kBF16);
     default:
       return pick(kInteger);
   }
 }
 
-uint64_t NearOne(DataType type, Random& random) {
+uint64_t NearOne(collectives::DataType type, Random& random) {
   const double x = (random.NextDouble() - 0.5) * 8;
   switch (type) {
-    case DataType::kF32:
+    case collectives::DataType::kF32:
       return std::bit_cast<uint32_t>(static_cast<float>(x));
-    case DataType::kF64:
+    case collectives::DataType::kF64:
       return std::bit_cast<uint64_t>(x);
-    case DataType::kF16:
+    case collectives::DataType::kF16:
       return Encode(kHalf, x);
-    case DataType::kBF16:
+    case collectives::DataType::kBF16:
       return Encode(kBrain, x);
     default:
       return random.Uniform(4);
   }
 }
 
-Bytes Inputs(DataType type, size_t count, Random& random) {
-  Bytes out(count * SizeOf(type) + 8);
+Bytes Inputs(collectives::DataType type, size_t count, Random& random) {
+  Bytes out(count * collectives::SizeOf(type) + 8);
   for (size_t i = 0; i < count; ++i) {
     const uint64_t kind = random.Uniform(4);
     const uint64_t bits = kind == 0   ? SpecialBits(type, random)
                           : kind == 1 ? random.Next64()
                                       : NearOne(type, random);
-    std::memcpy(&out[i * SizeOf(type)], &bits, SizeOf(type));
+    std::memcpy(&out[i * collectives::SizeOf(type)], &bits, collectives::SizeOf(type));
   }
-  out.resize(count * SizeOf(type));
+  out.resize(count * collectives::SizeOf(type));
   return out;
 }
 
-std::vector<std::pair<std::string, const ReduceKernels*>> Variants() {
-  std::vector<std::pair<std::string, const ReduceKernels*>> variants = {{"base", &kReduceBase}};
+std::vector<std::pair<std::string, const collectives::ReduceKernels*>> Variants() {
+  std::vector<std::pair<std::string, const collectives::ReduceKernels*>> variants = {
+      {"base", &collectives::kReduceBase}};
 #if defined(__x86_64__)
-  if (HasAvx2()) variants.emplace_back("avx2", &kReduceAvx2);
-  if (HasAvx512()) variants.emplace_back("avx512", &kReduceAvx512);
+  if (collectives::HasAvx2()) variants.emplace_back("avx2", &collectives::kReduceAvx2);
+  if (collectives::HasAvx512()) variants.emplace_back("avx512", &collectives::kReduceAvx512);
 #endif
   return variants;
 }
@@ -238,10 +240,11 @@ class Placed {
   Bytes all_;
 };
 
-using OpAndType = std::tuple<ReduceOp, DataType>;
+using OpAndType = std::tuple<collectives::ReduceOp, collectives::DataType>;
 
 std::string TestName(const ::testing::TestParamInfo<OpAndType>& info) {
-  return absl::StrCat(Name(std::get<0>(info.param)), "_", Name(std::get<1>(info.param)));
+  return absl::StrCat(collectives::Name(std::get<0>(info.param)), "_",
+                      collectives::Name(std::get<1>(info.param)));
 }
 
 class ReduceTest : public ::testing::TestWithParam<OpAndType> {
@@ -249,13 +252,13 @@ class ReduceTest : public ::testing::TestWithParam<OpAndType> {
   ReduceTest() : random_(TestSeed()) {}
 
   void SetUp() override {
-    if (!Defined(op_, type_)) return;
+    if (!collectives::Defined(op_, type_)) return;
     RecordProperty("seed", std::to_string(TestSeed()));
   }
 
   // Compares `out` with the reference over a and b.
   void ExpectReduced(const uint8_t* out, const Bytes& a, const Bytes& b) {
-    const size_t width = SizeOf(type_);
+    const size_t width = collectives::SizeOf(type_);
     for (size_t at = 0; at < a.size(); at += width) {
       const uint64_t want = Expected(op_, type_, &a[at], &b[at]);
       const uint64_t got = BitsAt(type_, out + at);
@@ -266,13 +269,13 @@ class ReduceTest : public ::testing::TestWithParam<OpAndType> {
     }
   }
 
-  const ReduceOp op_ = std::get<0>(GetParam());
-  const DataType type_ = std::get<1>(GetParam());
+  const collectives::ReduceOp op_ = std::get<0>(GetParam());
+  const collectives::DataType type_ = std::get<1>(GetParam());
   Random random_;
 };
 
 TEST_P(ReduceTest, AgreesWithScalarsAtEverySizeAndOffset) {
-  if (!Defined(op_, type_)) {
+  if (!collectives::Defined(op_, type_)) {
     for (const auto& [name, kernels] : Variants()) {
       EXPECT_EQ(kernels->reduce[size_t(op_)][size_t(type_)], nullptr) << name;
     }
@@ -294,26 +297,26 @@ TEST_P(ReduceTest, AgreesWithScalarsAtEverySizeAndOffset) {
 }
 
 TEST_P(ReduceTest, OutputMayBeEitherInput) {
-  if (!Defined(op_, type_)) return;
+  if (!collectives::Defined(op_, type_)) return;
   for (const size_t count : {1, 5, 64, 1000}) {
     const Bytes a = Inputs(type_, count, random_), b = Inputs(type_, count, random_);
     Placed x(a, 1), y(b, 3);
-    Reduce(op_, type_, x.data(), x.data(), y.data(), count);
+    collectives::Reduce(op_, type_, x.data(), x.data(), y.data(), count);
     ASSERT_NO_FATAL_FAILURE(ExpectReduced(x.data(), a, b));
     Placed z(a, 0);
-    Reduce(op_, type_, y.data(), z.data(), y.data(), count);
+    collectives::Reduce(op_, type_, y.data(), z.data(), y.data(), count);
     ASSERT_NO_FATAL_FAILURE(ExpectReduced(y.data(), a, b));
   }
 }
 
 // Which rank is on the left differs between algorithms and ranks.
 TEST_P(ReduceTest, IsCommutative) {
-  if (!Defined(op_, type_)) return;
-  const size_t count = 2000, width = SizeOf(type_);
+  if (!collectives::Defined(op_, type_)) return;
+  const size_t count = 2000, width = collectives::SizeOf(type_);
   const Bytes a = Inputs(type_, count, random_), b = Inputs(type_, count, random_);
   Bytes ab(a.size()), ba(a.size());
-  Reduce(op_, type_, ab.data(), a.data(), b.data(), count);
-  Reduce(op_, type_, ba.data(), b.data(), a.data(), count);
+  collectives::Reduce(op_, type_, ab.data(), a.data(), b.data(), count);
+  collectives::Reduce(op_, type_, ba.data(), b.data(), a.data(), count);
   for (size_t at = 0; at < a.size(); at += width) {
     ASSERT_TRUE(SameElement(type_, BitsAt(type_, &ab[at]), BitsAt(type_, &ba[at])));
   }
@@ -321,11 +324,11 @@ TEST_P(ReduceTest, IsCommutative) {
 
 // For 16-bit types the fold rounds once, so only two contributions must agree with Reduce there.
 TEST_P(ReduceTest, FoldEqualsRepeatedReduce) {
-  if (!Defined(op_, type_)) return;
+  if (!collectives::Defined(op_, type_)) return;
   for (const auto& [name, kernels] : Variants()) {
     SCOPED_TRACE(name);
     for (const size_t inputs : {1, 2, 3, 8}) {
-      if (SizeOf(type_) == 2 && inputs > 2) continue;
+      if (collectives::SizeOf(type_) == 2 && inputs > 2) continue;
       for (const size_t count : {0, 1, 31, 130, 1003}) {
         std::vector<Bytes> in;
         std::vector<const void*> pointers;
@@ -333,12 +336,12 @@ TEST_P(ReduceTest, FoldEqualsRepeatedReduce) {
         for (const Bytes& one : in) pointers.push_back(one.data());
         Bytes want = in[0], got(want.size());
         for (size_t k = 1; k < inputs; ++k) {
-          Reduce(op_, type_, want.data(), want.data(), in[k].data(), count);
+          collectives::Reduce(op_, type_, want.data(), want.data(), in[k].data(), count);
         }
         kernels->fold[size_t(op_)][size_t(type_)](got.data(), pointers.data(), inputs, count);
-        for (size_t at = 0; at < want.size(); at += SizeOf(type_)) {
+        for (size_t at = 0; at < want.size(); at += collectives::SizeOf(type_)) {
           ASSERT_TRUE(SameElement(type_, BitsAt(type_, &got[at]), BitsAt(type_, &want[at])))
-              << inputs << " inputs, element " << at / SizeOf(type_);
+              << inputs << " inputs, element " << at / collectives::SizeOf(type_);
         }
       }
     }
@@ -347,14 +350,14 @@ TEST_P(ReduceTest, FoldEqualsRepeatedReduce) {
 
 // Cutting a vector anywhere changes no bit: what reproducible collectives rest on.
 TEST_P(ReduceTest, FoldDoesNotDependOnCuts) {
-  if (!Defined(op_, type_)) return;
-  const size_t count = 777, width = SizeOf(type_), inputs = 5;
+  if (!collectives::Defined(op_, type_)) return;
+  const size_t count = 777, width = collectives::SizeOf(type_), inputs = 5;
   std::vector<Bytes> in;
   for (size_t k = 0; k < inputs; ++k) in.push_back(Inputs(type_, count, random_));
   const auto fold = [&](Bytes& out, size_t begin, size_t end) {
     std::vector<const void*> pointers;
     for (const Bytes& one : in) pointers.push_back(one.data() + begin * width);
-    FoldInOrder(op_, type_, out.data() + begin * width, pointers, end - begin);
+    collectives::FoldInOrder(op_, type_, out.data() + begin * width, pointers, end - begin);
   };
   Bytes whole(count * width), cut(count * width);
   fold(whole, 0, count);
@@ -369,21 +372,21 @@ TEST_P(ReduceTest, FoldDoesNotDependOnCuts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, ReduceTest,
-                         ::testing::Combine(::testing::ValuesIn(kReduceOps),
-                                            ::testing::ValuesIn(kDataTypes)),
+                         ::testing::Combine(::testing::ValuesIn(collectives::kReduceOps),
+                                            ::testing::ValuesIn(collectives::kDataTypes)),
                          TestName);
 
 // --- 16-bit types.
 
-uint16_t Add16(DataType type, uint16_t a, uint16_t b) {
+uint16_t Add16(collectives::DataType type, uint16_t a, uint16_t b) {
   uint16_t out = 0;
-  Reduce(ReduceOp::kSum, type, &out, &a, &b, 1);
+  collectives::Reduce(collectives::ReduceOp::kSum, type, &out, &a, &b, 1);
   return out;
 }
 
 TEST(Reduce16Test, RoundsToNearestEven) {
   const auto half = [](double a, double b) {
-    return Decode(kHalf, Add16(DataType::kF16, Encode(kHalf, a), Encode(kHalf, b)));
+    return Decode(kHalf, Add16(collectives::DataType::kF16, Encode(kHalf, a), Encode(kHalf, b)));
   };
   EXPECT_EQ(half(2048, 1), 2048);              // 2049 lies between 2048 and 2050: to even, down
   EXPECT_EQ(half(2050, 1), 2052);              // 2051: to even, up
@@ -391,17 +394,19 @@ TEST(Reduce16Test, RoundsToNearestEven) {
   EXPECT_TRUE(std::isinf(half(65504, 16)));    // the middle: infinity is "even"
   EXPECT_EQ(half(0x1p-24, 0x1p-24), 0x1p-23);  // subnormal
   const auto brain = [](double a, double b) {
-    return Decode(kBrain, Add16(DataType::kBF16, Encode(kBrain, a), Encode(kBrain, b)));
+    return Decode(kBrain,
+                  Add16(collectives::DataType::kBF16, Encode(kBrain, a), Encode(kBrain, b)));
   };
   EXPECT_EQ(brain(256, 1), 256);
   EXPECT_EQ(brain(258, 1), 260);
-  EXPECT_EQ(Add16(DataType::kBF16, 0x7f7f, 0x7f7f), 0x7f80);  // the largest twice is infinity
-  EXPECT_EQ(Add16(DataType::kBF16, 0x0001, 0x0001), 0x0002);  // subnormal
+  EXPECT_EQ(Add16(collectives::DataType::kBF16, 0x7f7f, 0x7f7f),
+            0x7f80);  // the largest twice is infinity
+  EXPECT_EQ(Add16(collectives::DataType::kBF16, 0x0001, 0x0001), 0x0002);  // subnormal
 }
 
 TEST(Reduce16Test, NanStaysNanAndInfinityStaysInfinity) {
-  for (const auto& [type, infinity] :
-       {std::pair{DataType::kF16, 0x7c00}, std::pair{DataType::kBF16, 0x7f80}}) {
+  for (const auto& [type, infinity] : {std::pair{collectives::DataType::kF16, 0x7c00},
+                                       std::pair{collectives::DataType::kBF16, 0x7f80}}) {
     for (int nan = infinity + 1; nan < 0x8000; ++nan) {
       ASSERT_TRUE(IsNan(type, Add16(type, static_cast<uint16_t>(nan), 0))) << nan;
       ASSERT_TRUE(IsNan(type, Add16(type, 0, static_cast<uint16_t>(nan | 0x8000)))) << nan;
@@ -417,10 +422,12 @@ TEST(Reduce16Test, EveryValueSurvives) {
   std::vector<uint16_t> all(65536), out(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   for (const auto& [name, kernels] : Variants()) {
-    for (const DataType type : {DataType::kF16, DataType::kBF16}) {
+    for (const collectives::DataType type :
+         {collectives::DataType::kF16, collectives::DataType::kBF16}) {
       kernels->scale[size_t(type)](out.data(), all.data(), all.size(), 1.0);
       for (size_t i = 0; i < all.size(); ++i) {
-        ASSERT_TRUE(SameElement(type, out[i], all[i])) << name << " " << Name(type) << " " << i;
+        ASSERT_TRUE(SameElement(type, out[i], all[i]))
+            << name << " " << collectives::Name(type) << " " << i;
       }
     }
   }
@@ -436,14 +443,16 @@ TEST(Reduce16Test, RoundsAllOverTheRange) {
     b[i] = static_cast<uint16_t>(random.Next64());
   }
   for (const auto& [name, kernels] : Variants()) {
-    for (const DataType type : {DataType::kF16, DataType::kBF16}) {
-      kernels->reduce[size_t(ReduceOp::kProduct)][size_t(type)](out.data(), a.data(), b.data(),
-                                                                count);
+    for (const collectives::DataType type :
+         {collectives::DataType::kF16, collectives::DataType::kBF16}) {
+      kernels->reduce[size_t(collectives::ReduceOp::kProduct)][size_t(type)](out.data(), a.data(),
+                                                                             b.data(), count);
       for (size_t i = 0; i < count; ++i) {
-        const uint64_t want = Expected(ReduceOp::kProduct, type, &a[i], &b[i]);
+        const uint64_t want = Expected(collectives::ReduceOp::kProduct, type, &a[i], &b[i]);
         ASSERT_TRUE(SameElement(type, out[i], want))
-            << name << " " << Name(type) << " " << std::hex << a[i] << " * " << b[i] << " gave "
-            << out[i] << ", want " << want << std::dec << "; rerun with --seed=" << TestSeed();
+            << name << " " << collectives::Name(type) << " " << std::hex << a[i] << " * " << b[i]
+            << " gave " << out[i] << ", want " << want << std::dec
+            << "; rerun with --seed=" << TestSeed();
       }
     }
   }
@@ -454,9 +463,9 @@ TEST(Reduce16Test, AFoldRoundsOnce) {
   const uint16_t one = Encode(kBrain, 1), small = Encode(kBrain, 0x1p-8);
   const void* const in[] = {&one, &small, &small, &small, &small};
   uint16_t out = 0, hops = one;
-  FoldInOrder(ReduceOp::kSum, DataType::kBF16, &out, in, 1);
+  collectives::FoldInOrder(collectives::ReduceOp::kSum, collectives::DataType::kBF16, &out, in, 1);
   EXPECT_EQ(Decode(kBrain, out), 1 + 4 * 0x1p-8);
-  for (int k = 0; k < 4; ++k) hops = Add16(DataType::kBF16, hops, small);
+  for (int k = 0; k < 4; ++k) hops = Add16(collectives::DataType::kBF16, hops, small);
   EXPECT_EQ(Decode(kBrain, hops), 1);
 }
 
@@ -472,10 +481,12 @@ TEST(FoldInOrderTest, GivesTheBitsOfFoldAdd) {
     pointers.push_back(one.data());
   }
   std::vector<float> want = in[0], got(count);
-  for (size_t k = 1; k < in.size(); ++k) FoldAdd(want.data(), in[k].data(), count);
-  FoldInOrder(ReduceOp::kSum, DataType::kF32, got.data(), pointers, count);
+  for (size_t k = 1; k < in.size(); ++k) optim::FoldAdd(want.data(), in[k].data(), count);
+  collectives::FoldInOrder(collectives::ReduceOp::kSum, collectives::DataType::kF32, got.data(),
+                           pointers, count);
   EXPECT_EQ(std::memcmp(want.data(), got.data(), count * sizeof(float)), 0);
-  FoldInOrder(ReduceOp::kSum, DataType::kF32, in[3].data(), pointers, count);  // onto an input
+  collectives::FoldInOrder(collectives::ReduceOp::kSum, collectives::DataType::kF32, in[3].data(),
+                           pointers, count);  // onto an input
   EXPECT_EQ(std::memcmp(want.data(), in[3].data(), count * sizeof(float)), 0);
 }
 
@@ -483,30 +494,31 @@ TEST(ScaleTest, MultipliesOnceAtEverySizeAndOffset) {
   Random random(TestSeed());
   for (const auto& [name, kernels] : Variants()) {
     SCOPED_TRACE(name);
-    for (const DataType type : kDataTypes) {
-      if (!IsFloating(type)) {
+    for (const collectives::DataType type : collectives::kDataTypes) {
+      if (!collectives::IsFloating(type)) {
         EXPECT_EQ(kernels->scale[size_t(type)], nullptr);
         continue;
       }
-      const double factor = type == DataType::kF64 ? 1.0 / 3 : static_cast<float>(1.0 / 3);
+      const double factor =
+          type == collectives::DataType::kF64 ? 1.0 / 3 : static_cast<float>(1.0 / 3);
       for (size_t count = 0; count <= 130; ++count) {
         const Bytes in = Inputs(type, count, random);
         Placed out(Bytes(in.size()), random.Uniform(8)), x(in, random.Uniform(8));
         kernels->scale[size_t(type)](out.data(), x.data(), count, 1.0 / 3);
         ASSERT_TRUE(out.GuardsIntact());
         for (size_t i = 0; i < count; ++i) {
-          const size_t at = i * SizeOf(type);
+          const size_t at = i * collectives::SizeOf(type);
           uint64_t want = 0;
-          if (type == DataType::kF64) {
+          if (type == collectives::DataType::kF64) {
             want = std::bit_cast<uint64_t>(Load<double>(&in[at]) * factor);
-          } else if (type == DataType::kF32) {
+          } else if (type == collectives::DataType::kF32) {
             want = std::bit_cast<uint32_t>(static_cast<float>(Load<float>(&in[at]) * factor));
           } else {
-            const Format f = type == DataType::kF16 ? kHalf : kBrain;
+            const Format f = type == collectives::DataType::kF16 ? kHalf : kBrain;
             want = Encode(f, static_cast<float>(Decode(f, Load<uint16_t>(&in[at])) * factor));
           }
           ASSERT_TRUE(SameElement(type, BitsAt(type, out.data() + at), want))
-              << Name(type) << " " << i << "; rerun with --seed=" << TestSeed();
+              << collectives::Name(type) << " " << i << "; rerun with --seed=" << TestSeed();
         }
       }
     }
@@ -515,46 +527,55 @@ TEST(ScaleTest, MultipliesOnceAtEverySizeAndOffset) {
 
 TEST(ScaleTest, InPlaceAndAside) {
   float data[3] = {1, 2, -6}, out[3] = {};
-  ScaleCopy(DataType::kF32, out, data, 3, 0.5);
+  collectives::ScaleCopy(collectives::DataType::kF32, out, data, 3, 0.5);
   EXPECT_THAT(out, ::testing::ElementsAre(0.5f, 1, -3));
-  Scale(DataType::kF32, data, 3, 0.25);
+  collectives::Scale(collectives::DataType::kF32, data, 3, 0.25);
   EXPECT_THAT(data, ::testing::ElementsAre(0.25f, 0.5f, -1.5f));
 }
 
 TEST(TypesTest, NamesParseBack) {
-  for (const DataType type : kDataTypes) EXPECT_EQ(ParseDataType(Name(type)), type);
-  for (const ReduceOp op : kReduceOps) EXPECT_EQ(ParseReduceOp(Name(op)), op);
-  EXPECT_FALSE(ParseDataType("f8").has_value());
-  EXPECT_FALSE(ParseReduceOp("").has_value());
-  EXPECT_TRUE(IsDataType(kDataTypeCount - 1));
-  EXPECT_FALSE(IsDataType(kDataTypeCount));
-  EXPECT_FALSE(IsReduceOp(kReduceOpCount));
+  for (const collectives::DataType type : collectives::kDataTypes)
+    EXPECT_EQ(collectives::ParseDataType(collectives::Name(type)), type);
+  for (const collectives::ReduceOp op : collectives::kReduceOps)
+    EXPECT_EQ(collectives::ParseReduceOp(collectives::Name(op)), op);
+  EXPECT_FALSE(collectives::ParseDataType("f8").has_value());
+  EXPECT_FALSE(collectives::ParseReduceOp("").has_value());
+  EXPECT_TRUE(collectives::IsDataType(collectives::kDataTypeCount - 1));
+  EXPECT_FALSE(collectives::IsDataType(collectives::kDataTypeCount));
+  EXPECT_FALSE(collectives::IsReduceOp(collectives::kReduceOpCount));
 }
 
 TEST(TypesTest, FractionsAreForFloatsAndBitsForIntegers) {
-  EXPECT_FALSE(Defined(ReduceOp::kAverage, DataType::kI32));
-  EXPECT_FALSE(Defined(ReduceOp::kPreMulSum, DataType::kU8));
-  EXPECT_FALSE(Defined(ReduceOp::kBitOr, DataType::kBF16));
-  EXPECT_TRUE(Defined(ReduceOp::kBitOr, DataType::kI64));
-  EXPECT_TRUE(Defined(ReduceOp::kAverage, DataType::kF16));
-  EXPECT_TRUE(Defined(ReduceOp::kLogicalAnd, DataType::kF64));
+  EXPECT_FALSE(collectives::Defined(collectives::ReduceOp::kAverage, collectives::DataType::kI32));
+  EXPECT_FALSE(collectives::Defined(collectives::ReduceOp::kPreMulSum, collectives::DataType::kU8));
+  EXPECT_FALSE(collectives::Defined(collectives::ReduceOp::kBitOr, collectives::DataType::kBF16));
+  EXPECT_TRUE(collectives::Defined(collectives::ReduceOp::kBitOr, collectives::DataType::kI64));
+  EXPECT_TRUE(collectives::Defined(collectives::ReduceOp::kAverage, collectives::DataType::kF16));
+  EXPECT_TRUE(
+      collectives::Defined(collectives::ReduceOp::kLogicalAnd, collectives::DataType::kF64));
 }
 
 TEST(ReduceDeathTest, RefusesWhatIsNotDefined) {
   float x = 1;
   const void* const in[] = {&x};
-  EXPECT_DEATH(Reduce(ReduceOp::kBitOr, DataType::kF32, &x, &x, &x, 1), "CHECK failed");
-  EXPECT_DEATH(FoldInOrder(ReduceOp::kAverage, DataType::kI32, &x, in, 1), "CHECK failed");
-  EXPECT_DEATH(FoldInOrder(ReduceOp::kSum, DataType::kF32, &x, {}, 1), "CHECK failed");
-  EXPECT_DEATH(Scale(DataType::kU8, &x, 1, 2.0), "CHECK failed");
+  EXPECT_DEATH(collectives::Reduce(collectives::ReduceOp::kBitOr, collectives::DataType::kF32, &x,
+                                   &x, &x, 1),
+               "CHECK failed");
+  EXPECT_DEATH(collectives::FoldInOrder(collectives::ReduceOp::kAverage,
+                                        collectives::DataType::kI32, &x, in, 1),
+               "CHECK failed");
+  EXPECT_DEATH(
+      collectives::FoldInOrder(collectives::ReduceOp::kSum, collectives::DataType::kF32, &x, {}, 1),
+      "CHECK failed");
+  EXPECT_DEATH(collectives::Scale(collectives::DataType::kU8, &x, 1, 2.0), "CHECK failed");
 }
 
 // --- Between f32 and 16 bits.
 
-class ConversionTest : public ::testing::TestWithParam<DataType> {
+class ConversionTest : public ::testing::TestWithParam<collectives::DataType> {
  protected:
-  const DataType type_ = GetParam();
-  const Format format_ = type_ == DataType::kF16 ? kHalf : kBrain;
+  const collectives::DataType type_ = GetParam();
+  const Format format_ = type_ == collectives::DataType::kF16 ? kHalf : kBrain;
 };
 
 TEST_P(ConversionTest, NarrowRoundsAProductOnce) {
@@ -590,7 +611,7 @@ TEST_P(ConversionTest, WidenIsExactForEveryPattern) {
     kernels->widen[size_t(type_)](out.data(), in.data(), in.size(), 4);
     for (size_t i = 0; i < in.size(); ++i) {
       const auto want = static_cast<float>(4 * Decode(format_, in[i]));
-      ASSERT_TRUE(SameElement(DataType::kF32, std::bit_cast<uint32_t>(out[i]),
+      ASSERT_TRUE(SameElement(collectives::DataType::kF32, std::bit_cast<uint32_t>(out[i]),
                               std::bit_cast<uint32_t>(want)))
           << i;
     }
@@ -598,7 +619,8 @@ TEST_P(ConversionTest, WidenIsExactForEveryPattern) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SixteenBits, ConversionTest,
-                         ::testing::Values(DataType::kF16, DataType::kBF16));
+                         ::testing::Values(collectives::DataType::kF16,
+                                           collectives::DataType::kBF16));
 
 }  // namespace
 }  // namespace tandem

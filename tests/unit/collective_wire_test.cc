@@ -30,30 +30,30 @@ constexpr int64_t kCount = 1'000'003;
 // ---- Links ----
 
 Ends MemoryEnds() {
-  InMemoryLink::Pair pair = InMemoryLink::NewPair();
+  collectives::InMemoryLink::Pair pair = collectives::InMemoryLink::NewPair();
   return {std::move(pair[0]), std::move(pair[1])};
 }
 
 Ends ShmEnds() {
-  auto pair = ShmLink::NewPair(ShmLink::kDefaultCapacity);
+  auto pair = collectives::ShmLink::NewPair(collectives::ShmLink::kDefaultCapacity);
   TANDEM_CHECK_OK(pair.status());
   return {std::move((*pair)[0]), std::move((*pair)[1])};
 }
 
 Ends TcpEnds() {
-  auto pair = TcpPair();
+  auto pair = collectives::TcpPair();
   TANDEM_CHECK_OK(pair.status());
-  return {std::make_unique<TcpLink>(std::move(pair->first)),
-          std::make_unique<TcpLink>(std::move(pair->second))};
+  return {std::make_unique<collectives::TcpLink>(std::move(pair->first)),
+          std::make_unique<collectives::TcpLink>(std::move(pair->second))};
 }
 
 // Two frame links; what one has to send is given to the other whenever either is used.
 struct FrameWire {
   FrameWire() {
-    FrameLinkOptions options;
+    collectives::FrameLinkOptions options;
     options.group = 1;
     options.incarnation = 2;
-    for (auto& link : links) link = std::make_unique<FrameLink>(source, options);
+    for (auto& link : links) link = std::make_unique<collectives::FrameLink>(source, options);
   }
   void Carry() {
     for (int from = 0; from < 2; ++from) {
@@ -68,11 +68,11 @@ struct FrameWire {
   }
 
   HeapBufferSource source;
-  std::unique_ptr<FrameLink> links[2];
+  std::unique_ptr<collectives::FrameLink> links[2];
   std::vector<Frame> frames;
 };
 
-class FrameWireEnd final : public Link {
+class FrameWireEnd final : public collectives::Link {
  public:
   FrameWireEnd(std::shared_ptr<FrameWire> wire, int end)
       : wire_(std::move(wire)), link_(*wire_->links[end]) {}
@@ -94,7 +94,7 @@ class FrameWireEnd final : public Link {
 
  private:
   const std::shared_ptr<FrameWire> wire_;
-  FrameLink& link_;
+  collectives::FrameLink& link_;
 };
 
 Ends FrameEnds() {
@@ -116,7 +116,8 @@ LinkKind Kind(const std::string& name, Ends (*ends)()) {
 }
 
 // One endpoint for each rank.
-LinkKind OverTransport(const std::string& name, LinkChoice choice, std::vector<int> ranks) {
+LinkKind OverTransport(const std::string& name, collectives::LinkChoice choice,
+                       std::vector<int> ranks) {
   const auto ends = [=](int p) -> std::function<Ends()> {
     return [mesh = std::make_shared<TransportMesh>(choice, p)]() -> Ends { return mesh->Next(); };
   };
@@ -132,34 +133,37 @@ class LongVectors : public ::testing::TestWithParam<LinkKind> {
 
 // Every algorithm in turn, over the numbers of ranks and the types.
 TEST_P(LongVectors, AreSummedExactlyFromUnalignedBuffers) {
-  const std::vector<Algorithm> algorithms = AlgorithmsFor(Primitive::kAllReduce);
+  const std::vector<collectives::Algorithm> algorithms =
+      collectives::AlgorithmsFor(collectives::Primitive::kAllReduce);
   size_t turn = 0;
   for (const int p : GetParam().ranks) {
     CollectiveWorld world(p, GetParam().ends(p));
-    for (const DataType type : {DataType::kF32, DataType::kBF16}) {
-      std::vector<Vector> in, out;
+    for (const collectives::DataType type :
+         {collectives::DataType::kF32, collectives::DataType::kBF16}) {
+      std::vector<collectives::Vector> in, out;
       for (int r = 0; r < p; ++r) {
         in.emplace_back(type, kCount, /*misaligned=*/1 + static_cast<size_t>(r % 3));
         out.emplace_back(type, kCount, /*misaligned=*/3);
-        FillExact(ReduceOp::kSum, r, &in.back());
+        collectives::FillExact(collectives::ReduceOp::kSum, r, &in.back());
       }
-      Vector want(type, kCount);
-      for (int64_t i = 0; i < kCount; ++i) want.Set(i, ExactResult(ReduceOp::kSum, type, p, i));
+      collectives::Vector want(type, kCount);
+      for (int64_t i = 0; i < kCount; ++i)
+        want.Set(i, collectives::ExactResult(collectives::ReduceOp::kSum, type, p, i));
       // As the group chooses, and by an algorithm that takes its turn, cut into odd segments.
       for (const bool as_chosen : {true, false}) {
-        CallOptions call;
+        collectives::CallOptions call;
         if (!as_chosen) call.choice = {algorithms[turn++ % algorithms.size()], 100'002};
-        const absl::Status status = world.RunAll([&](Group& g) {
+        const absl::Status status = world.RunAll([&](collectives::Group& g) {
           const auto r = static_cast<size_t>(g.rank());
           return g.AllReduce(in[r].data(), as_chosen ? out[r].data() : in[r].data(), kCount, type,
-                             ReduceOp::kSum, call);
+                             collectives::ReduceOp::kSum, call);
         });
-        const std::string what =
-            absl::StrCat(p, " ranks, ", Name(type), ", ",
-                         as_chosen ? "as chosen" : AlgorithmName(call.choice->algorithm));
+        const std::string what = absl::StrCat(
+            p, " ranks, ", collectives::Name(type), ", ",
+            as_chosen ? "as chosen" : collectives::AlgorithmName(call.choice->algorithm));
         ASSERT_TRUE(status.ok()) << what << ": " << status;
         for (size_t r = 0; r < in.size(); ++r) {
-          const Vector& got = as_chosen ? out[r] : in[r];
+          const collectives::Vector& got = as_chosen ? out[r] : in[r];
           ASSERT_TRUE(got == want) << what << ", rank " << r;
           ASSERT_TRUE(in[r].GuardsIntact() && out[r].GuardsIntact()) << what << ", rank " << r;
         }
@@ -169,12 +173,13 @@ TEST_P(LongVectors, AreSummedExactlyFromUnalignedBuffers) {
   EXPECT_EQ(turn, 2 * GetParam().ranks.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, LongVectors,
-                         ::testing::Values(Kind("Memory", MemoryEnds), Kind("Shm", ShmEnds),
-                                           Kind("Tcp", TcpEnds), Kind("Frames", FrameEnds),
-                                           OverTransport("Zmq", LinkChoice::kZmq, {2, 3, 4, 8}),
-                                           OverTransport("Rdma", LinkChoice::kRdma, {2, 3})),
-                         [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    All, LongVectors,
+    ::testing::Values(Kind("Memory", MemoryEnds), Kind("Shm", ShmEnds), Kind("Tcp", TcpEnds),
+                      Kind("Frames", FrameEnds),
+                      OverTransport("Zmq", collectives::LinkChoice::kZmq, {2, 3, 4, 8}),
+                      OverTransport("Rdma", collectives::LinkChoice::kRdma, {2, 3})),
+    [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
 }  // namespace tandem

@@ -19,49 +19,52 @@ namespace tandem {
 
 class CollectiveWorld {
  public:
-  using Ends = std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>>;
+  using Ends = std::pair<std::unique_ptr<collectives::Link>, std::unique_ptr<collectives::Link>>;
 
   // Over links of any kind; `new_link` gives the two ends of one.
   CollectiveWorld(int ranks, const std::function<Ends()>& new_link) {
-    std::vector<std::vector<std::unique_ptr<Link>>> links(static_cast<size_t>(ranks));
+    std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(ranks));
     for (auto& row : links) row.resize(links.size());
     for (size_t a = 0; a < links.size(); ++a) {
       for (size_t b = a + 1; b < links.size(); ++b) std::tie(links[a][b], links[b][a]) = new_link();
     }
     for (size_t r = 0; r < links.size(); ++r) {
-      groups_.push_back(
-          std::make_unique<Group>(static_cast<int>(r), std::move(links[r]), GroupOptions()));
+      groups_.push_back(std::make_unique<collectives::Group>(
+          static_cast<int>(r), std::move(links[r]), collectives::GroupOptions()));
     }
   }
 
-  explicit CollectiveWorld(int ranks, const GroupOptions& options = {},
-                           const InMemoryLinkOptions& link_options = {}) {
-    std::vector<std::vector<std::unique_ptr<Link>>> links(static_cast<size_t>(ranks));
+  explicit CollectiveWorld(int ranks, const collectives::GroupOptions& options = {},
+                           const collectives::InMemoryLinkOptions& link_options = {}) {
+    std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(ranks));
     for (auto& row : links) row.resize(static_cast<size_t>(ranks));
     uint64_t seed = link_options.partial_seed;
     for (size_t a = 0; a < links.size(); ++a) {
       for (size_t b = a + 1; b < links.size(); ++b) {
-        InMemoryLinkOptions own = link_options;
+        collectives::InMemoryLinkOptions own = link_options;
         if (seed != 0) own.partial_seed = ++seed;
-        InMemoryLink::Pair pair = InMemoryLink::NewPair(own);
+        collectives::InMemoryLink::Pair pair = collectives::InMemoryLink::NewPair(own);
         links[a][b] = std::move(pair[0]);
         links[b][a] = std::move(pair[1]);
       }
     }
     for (size_t r = 0; r < links.size(); ++r) {
-      groups_.push_back(std::make_unique<Group>(static_cast<int>(r), std::move(links[r]), options));
+      groups_.push_back(
+          std::make_unique<collectives::Group>(static_cast<int>(r), std::move(links[r]), options));
     }
   }
 
   int ranks() const { return static_cast<int>(groups_.size()); }
-  Group& group(int r) { return *groups_[static_cast<size_t>(r)]; }
-  InMemoryLink& link(int from, int to) {
-    return *static_cast<InMemoryLink*>(const_cast<Link*>(group(from).link(to)));
+  collectives::Group& group(int r) { return *groups_[static_cast<size_t>(r)]; }
+  collectives::InMemoryLink& link(int from, int to) {
+    return *static_cast<collectives::InMemoryLink*>(
+        const_cast<collectives::Link*>(group(from).link(to)));
   }
 
   // Makes the call on every rank, and lets all go on until all have ended. By rank: how it ended.
-  std::vector<absl::Status> Run(const std::function<absl::StatusOr<Work>(Group&)>& call) {
-    std::vector<absl::StatusOr<Work>> work;
+  std::vector<absl::Status> Run(
+      const std::function<absl::StatusOr<collectives::Work>(collectives::Group&)>& call) {
+    std::vector<absl::StatusOr<collectives::Work>> work;
     for (auto& group : groups_) work.push_back(call(*group));
     std::vector<absl::Status> out(groups_.size());
     std::vector<bool> ended(groups_.size());
@@ -77,7 +80,8 @@ class CollectiveWorld {
   }
 
   // The first error of any rank.
-  absl::Status RunAll(const std::function<absl::StatusOr<Work>(Group&)>& call) {
+  absl::Status RunAll(
+      const std::function<absl::StatusOr<collectives::Work>(collectives::Group&)>& call) {
     for (absl::Status& status : Run(call)) {
       if (!status.ok()) return status;
     }
@@ -85,7 +89,7 @@ class CollectiveWorld {
   }
 
  private:
-  std::vector<std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<collectives::Group>> groups_;
 };
 
 }  // namespace tandem

@@ -18,9 +18,10 @@
 namespace tandem {
 
 // Two tables under `policy`: "a" (dim 2), and "dense" unless `synchroniser` is ALLREDUCE.
-inline JobPlan CorePlan(const std::string& policy, int workers, int servers,
-                        const std::string& more = "", const std::string& synchroniser = "SERVERS") {
-  const absl::StatusOr<Job> job = ParseJob(
+inline job::JobPlan CorePlan(const std::string& policy, int workers, int servers,
+                             const std::string& more = "",
+                             const std::string& synchroniser = "SERVERS") {
+  const absl::StatusOr<Job> job = job::ParseJob(
       absl::StrCat("name: \"core\" seed: 3 cluster { workers: ", workers, " servers: ", servers,
                    " ranges_per_shard: 2 } data { format: CRITEO train: \"none\" } ",
                    "table { name: \"a\" dim: 2 initializer { kind: CONSTANT scale: 1 } ",
@@ -31,20 +32,20 @@ inline JobPlan CorePlan(const std::string& policy, int workers, int servers,
                    more.find("train {") == std::string::npos ? "train { batch: 4 } " : "", more),
       "core", {});
   EXPECT_TRUE(job.ok()) << job.status();
-  absl::StatusOr<JobPlan> plan = Resolve(*job);
+  absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
 
 // View `number`: two ranges a server and table, dealt round robin, except those in `moved`
 // (range id -> server).
-inline View CoreViewMessage(const JobPlan& plan, uint32_t number,
+inline View CoreViewMessage(const job::JobPlan& plan, uint32_t number,
                             const std::map<uint32_t, int>& moved = {}) {
   View view;
   view.set_number(number);
   const int ranges = 2 * plan.servers();
-  const std::vector<uint64_t> bounds = EqualRanges(ranges);
-  for (const TablePlan& table : plan.tables) {
+  const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
+  for (const job::TablePlan& table : plan.tables) {
     for (int r = 0; r < ranges; ++r) {
       const uint32_t id = static_cast<uint32_t>(view.range_size());
       RangeInfo* const info = view.add_range();
@@ -59,7 +60,7 @@ inline View CoreViewMessage(const JobPlan& plan, uint32_t number,
   return view;
 }
 
-inline std::shared_ptr<const RangeMap> CoreView(const JobPlan& plan, uint32_t number,
+inline std::shared_ptr<const RangeMap> CoreView(const job::JobPlan& plan, uint32_t number,
                                                 const std::map<uint32_t, int>& moved = {}) {
   absl::StatusOr<std::shared_ptr<const RangeMap>> map =
       RangeMap::FromView(CoreViewMessage(plan, number, moved), plan.sizes());
@@ -68,7 +69,7 @@ inline std::shared_ptr<const RangeMap> CoreView(const JobPlan& plan, uint32_t nu
 }
 
 // The first `count` keys of table "a" that live in `range`.
-inline std::vector<uint64_t> KeysIn(const RangeMap& map, const JobPlan& plan, uint32_t range,
+inline std::vector<uint64_t> KeysIn(const RangeMap& map, const job::JobPlan& plan, uint32_t range,
                                     size_t count) {
   std::vector<uint64_t> keys;
   const uint32_t table = map.range(range).table;

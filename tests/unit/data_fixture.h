@@ -64,15 +64,15 @@ inline std::string ReadAll(const std::string& path) {
 }
 
 // One table that reads every field.
-inline JobPlan MakePlan(Data::Format format, const std::vector<std::string>& train, int workers,
-                        int batch) {
-  JobPlan plan;
+inline job::JobPlan MakePlan(Data::Format format, const std::vector<std::string>& train,
+                             int workers, int batch) {
+  job::JobPlan plan;
   plan.job.set_seed(1);
   plan.job.mutable_cluster()->set_workers(workers);
   plan.job.mutable_train()->set_batch(batch);
   plan.job.mutable_data()->set_format(format);
   for (const std::string& file : train) plan.job.mutable_data()->add_train(file);
-  TablePlan table;
+  job::TablePlan table;
   table.name = "ids";
   table.dim = 4;
   plan.tables.push_back(table);
@@ -80,11 +80,11 @@ inline JobPlan MakePlan(Data::Format format, const std::vector<std::string>& tra
 }
 
 // All batches of one epoch.
-inline std::vector<Batch> ReadEpoch(BatchSource* source, int64_t epoch) {
-  std::vector<Batch> batches;
+inline std::vector<data::Batch> ReadEpoch(data::BatchSource* source, int64_t epoch) {
+  std::vector<data::Batch> batches;
   EXPECT_TRUE(source->StartEpoch(epoch).ok());
   for (;;) {
-    Batch batch;
+    data::Batch batch;
     const absl::Status status = source->Next(&batch);
     EXPECT_TRUE(status.ok()) << status;
     if (!status.ok() || batch.samples == 0) return batches;

@@ -29,29 +29,33 @@ using ::testing::HasSubstr;
 // ---- Buckets ------------------------------------------------------------------
 
 TEST(GradientBucketsTest, CoverTheGradientFromItsEndTheFirstOneSmall) {
-  EXPECT_THAT(GradientBuckets(100, 0), ElementsAre(Piece{0, 100}));
-  EXPECT_THAT(GradientBuckets(100, 160),
-              ElementsAre(Piece{90, 10}, Piece{50, 40}, Piece{10, 40}, Piece{0, 10}));
-  EXPECT_THAT(GradientBuckets(3, 1), ElementsAre(Piece{2, 1}, Piece{1, 1}, Piece{0, 1}));
-  EXPECT_THAT(GradientBuckets(0, 160), ElementsAre(Piece{0, 0}));
+  EXPECT_THAT(worker::GradientBuckets(100, 0), ElementsAre(collectives::Piece{0, 100}));
+  EXPECT_THAT(worker::GradientBuckets(100, 160),
+              ElementsAre(collectives::Piece{90, 10}, collectives::Piece{50, 40},
+                          collectives::Piece{10, 40}, collectives::Piece{0, 10}));
+  EXPECT_THAT(
+      worker::GradientBuckets(3, 1),
+      ElementsAre(collectives::Piece{2, 1}, collectives::Piece{1, 1}, collectives::Piece{0, 1}));
+  EXPECT_THAT(worker::GradientBuckets(0, 160), ElementsAre(collectives::Piece{0, 0}));
 }
 
 // Every algorithm that a job can name is one that can do it.
 TEST(DenseAlgorithmTest, IsTheOneOfThatName) {
-  JobPlan plan;
+  job::JobPlan plan;
   const auto* const names = google::protobuf::GetEnumDescriptor<Dense::Algorithm>();
   int named = 0;
   for (int i = 0; i < names->value_count(); ++i) {
     const auto value = static_cast<Dense::Algorithm>(names->value(i)->number());
     plan.job.mutable_dense()->set_algorithm(value);
-    const absl::optional<Algorithm> algorithm = DenseAlgorithm(plan);
+    const absl::optional<collectives::Algorithm> algorithm = worker::DenseAlgorithm(plan);
     if (value == Dense::ALGORITHM_UNSPECIFIED || value == Dense::AUTO) {
       EXPECT_FALSE(algorithm.has_value());
       continue;
     }
     ++named;
     ASSERT_TRUE(algorithm.has_value()) << names->value(i)->name();
-    EXPECT_TRUE(Supports(Primitive::kAllReduce, *algorithm)) << names->value(i)->name();
+    EXPECT_TRUE(collectives::Supports(collectives::Primitive::kAllReduce, *algorithm))
+        << names->value(i)->name();
   }
   EXPECT_GE(named, 8);
 }
@@ -92,7 +96,7 @@ std::vector<Step> RandomSteps(int workers, int steps) {
 
 // One process: gradients folded in rank order, one optimizer step with the mean.
 std::vector<float> Reference(const std::vector<Step>& steps) {
-  auto dense = std::move(*DenseParameters::New(Config(), kCount));
+  auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
   for (const Step& step : steps) {
     std::vector<float> sum(dense->padded().size());
     double n = 0;
@@ -102,7 +106,7 @@ std::vector<float> Reference(const std::vector<Step>& steps) {
       }
       n += static_cast<double>(step.samples[w]);
     }
-    if (n > 0) dense->Apply(sum, FoldFactor(n));
+    if (n > 0) dense->Apply(sum, optim::FoldFactor(n));
   }
   return {dense->values().begin(), dense->values().end()};
 }
@@ -115,47 +119,51 @@ struct Result {
 };
 
 struct Settings {
-  AllReduceGradients::Options reduction;
-  DenseReducer::Options reducer;
+  worker::AllReduceGradients::Options reduction;
+  worker::DenseReducer::Options reducer;
 };
 
 Settings Direct() {
   Settings settings;
-  settings.reduction.algorithm = Algorithm::kDirect;
+  settings.reduction.algorithm = collectives::Algorithm::kDirect;
   return settings;
 }
 
-std::unique_ptr<DenseReducer> NewReducer(const Settings& settings, std::unique_ptr<Group> group,
-                                         AbortableWatch* watch, DenseParameters& dense) {
-  AllReduceGradients::Options reduction = settings.reduction;
+std::unique_ptr<worker::DenseReducer> NewReducer(const Settings& settings,
+                                                 std::unique_ptr<collectives::Group> group,
+                                                 worker::AbortableWatch* watch,
+                                                 worker::DenseParameters& dense) {
+  worker::AllReduceGradients::Options reduction = settings.reduction;
   reduction.rank = group->rank();
   reduction.ranks = group->ranks();
   reduction.codec = settings.reducer.codec.kind() > Codec::NONE;
-  DenseReducer::Options reducer = settings.reducer;
+  worker::DenseReducer::Options reducer = settings.reducer;
   reducer.overlap = reduction.bucket_bytes > 0;
-  return std::make_unique<DenseReducer>(
-      std::move(group), watch, std::make_unique<AllReduceGradients>(dense, reduction), reducer);
+  return std::make_unique<worker::DenseReducer>(
+      std::move(group), watch, std::make_unique<worker::AllReduceGradients>(dense, reduction),
+      reducer);
 }
 
 // `backward`: how often gradients are said to be ready on the way.
 std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Settings& settings,
                           int backward = 0) {
-  std::vector<std::vector<std::unique_ptr<Link>>> links(static_cast<size_t>(workers));
+  std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(workers));
   for (auto& row : links) row.resize(static_cast<size_t>(workers));
   for (size_t a = 0; a < links.size(); ++a) {
     for (size_t b = a + 1; b < links.size(); ++b) {
-      auto pair = InMemoryLink::NewPair();
+      auto pair = collectives::InMemoryLink::NewPair();
       links[a][b] = std::move(pair[0]);
       links[b][a] = std::move(pair[1]);
     }
   }
   std::vector<Result> out(static_cast<size_t>(workers));
   const auto run = [&](int w) {
-    auto dense = std::move(*DenseParameters::New(Config(), kCount));
-    const auto reducer = NewReducer(
-        settings,
-        std::make_unique<Group>(w, std::move(links[static_cast<size_t>(w)]), GroupOptions()),
-        nullptr, *dense);
+    auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
+    const auto reducer =
+        NewReducer(settings,
+                   std::make_unique<collectives::Group>(w, std::move(links[static_cast<size_t>(w)]),
+                                                        collectives::GroupOptions()),
+                   nullptr, *dense);
     std::vector<float> gradient(dense->padded().size() + 1);
     Result& result = out[static_cast<size_t>(w)];
     for (const Step& step : steps) {
@@ -181,8 +189,9 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
     result.values.assign(dense->values().begin(), dense->values().end());
     if (w == 0) {  // who saves
       const std::string file = dense->EncodeFile();
-      auto copy = std::move(*DenseParameters::New(Config(), kCount));
-      const auto image = DecodeRange({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
+      auto copy = std::move(*worker::DenseParameters::New(Config(), kCount));
+      const auto image =
+          server::DecodeRange({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
       ASSERT_TRUE(image.ok() && copy->Load(*image).ok());
       result.slots.assign(copy->kept_slots().begin(), copy->kept_slots().end());
     }
@@ -214,7 +223,8 @@ TEST(DenseReducerTest, TellsTheSumOfSamplesAlsoWhenItIsNothing) {
   std::vector<Step> steps = RandomSteps(2, 4);
   steps[2].samples = {0, 0};
   for (auto& gradient : steps[2].gradients) gradient.assign(kCount, 0);
-  for (const DataType wire : {DataType::kF32, DataType::kBF16}) {
+  for (const collectives::DataType wire :
+       {collectives::DataType::kF32, collectives::DataType::kBF16}) {
     Settings settings = Direct();
     settings.reduction.wire = wire;
     for (const Result& result : Train(2, steps, settings)) {
@@ -239,7 +249,8 @@ TEST(DenseReducerTest, A16BitWireHalvesTheBytesAndStaysNear) {
   const std::vector<Step> steps = RandomSteps(2, 6);
   const std::vector<float> expected = Reference(steps);
   const std::vector<Result> wide = Train(2, steps, Direct());
-  for (const DataType wire : {DataType::kF16, DataType::kBF16}) {
+  for (const collectives::DataType wire :
+       {collectives::DataType::kF16, collectives::DataType::kBF16}) {
     for (const int64_t bucket : {0, 1000}) {
       Settings settings = Direct();
       settings.reduction.wire = wire;
@@ -301,7 +312,7 @@ TEST(DenseReducerTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
     }
   }
   // A plain loop over means: what a worker adds to the mean gradient, and keeps, by top-k of 500.
-  auto expected = std::move(*DenseParameters::New(Config(), kCount));
+  auto expected = std::move(*worker::DenseParameters::New(Config(), kCount));
   std::vector<std::vector<double>> kept(2, std::vector<double>(kCount));
   for (const Step& step : steps) {
     const auto n = static_cast<double>(step.samples[0] + step.samples[1]);
@@ -333,20 +344,21 @@ TEST(DenseReducerTest, WhatACodecKeepsIsPartOfAMeanWhateverTheSamples) {
 }
 
 // Rank 0 of a group of two, whose other rank is at the far end of the link.
-std::unique_ptr<Group> GroupOfTwo(std::unique_ptr<Link> link, AbortableWatch* watch) {
-  std::vector<std::unique_ptr<Link>> links(2);
+std::unique_ptr<collectives::Group> GroupOfTwo(std::unique_ptr<collectives::Link> link,
+                                               worker::AbortableWatch* watch) {
+  std::vector<std::unique_ptr<collectives::Link>> links(2);
   links[1] = std::move(link);
-  GroupOptions options;
+  collectives::GroupOptions options;
   options.watch = watch;
   options.deadline = absl::Minutes(5);
-  return std::make_unique<Group>(0, std::move(links), options);
+  return std::make_unique<collectives::Group>(0, std::move(links), options);
 }
 
 TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
   for (const int64_t bucket : {0, 1000}) {
-    auto dense = std::move(*DenseParameters::New(Config(), kCount));
-    AbortableWatch watch;
-    auto pair = InMemoryLink::NewPair();
+    auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
+    worker::AbortableWatch watch;
+    auto pair = collectives::InMemoryLink::NewPair();
     Settings settings = Direct();
     settings.reduction.bucket_bytes = bucket;
     const auto reducer =
@@ -372,9 +384,9 @@ TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
 TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
   const TemporaryFolder folder;
   for (const int64_t bucket : {0, 1000}) {
-    auto dense = std::move(*DenseParameters::New(Config(), kCount));
-    AbortableWatch watch;
-    auto pair = InMemoryLink::NewPair();
+    auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
+    worker::AbortableWatch watch;
+    auto pair = collectives::InMemoryLink::NewPair();
     Settings settings = Direct();
     settings.reduction.bucket_bytes = bucket;
     settings.reducer.dump_folder = folder.File(absl::StrCat("bucket", bucket));
@@ -383,11 +395,11 @@ TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
     std::string asked;
     std::thread other([&] {
       reducer->RequestDump();
-      auto dumps = ReadDumps(settings.reducer.dump_folder);
-      for (; !dumps.ok(); dumps = ReadDumps(settings.reducer.dump_folder)) {
+      auto dumps = collectives::ReadDumps(settings.reducer.dump_folder);
+      for (; !dumps.ok(); dumps = collectives::ReadDumps(settings.reducer.dump_folder)) {
         absl::SleepFor(absl::Milliseconds(10));
       }
-      asked = DumpText(dumps->front());
+      asked = collectives::DumpText(dumps->front());
       reducer->Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
@@ -396,7 +408,7 @@ TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
     EXPECT_FALSE(reducer->Finish(absl::MakeSpan(gradient), 1, &all, &bytes).ok());
     other.join();
     EXPECT_THAT(asked, HasSubstr("\"status\":\"OK\""));
-    const auto dumps = ReadDumps(settings.reducer.dump_folder);
+    const auto dumps = collectives::ReadDumps(settings.reducer.dump_folder);
     ASSERT_TRUE(dumps.ok()) << dumps.status();
     ASSERT_EQ(dumps->size(), 1u);
     EXPECT_EQ(dumps->front().group, "workers");
@@ -404,7 +416,8 @@ TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
     ASSERT_EQ(dumps->front().records.size(), 1u);
     EXPECT_TRUE(dumps->front().records[0].failed);
     EXPECT_EQ(dumps->front().records[0].last_wait_rank, 1);
-    EXPECT_THAT(CompareDumps(*dumps), ::testing::Contains(HasSubstr("rank 1 left no dump")));
+    EXPECT_THAT(collectives::CompareDumps(*dumps),
+                ::testing::Contains(HasSubstr("rank 1 left no dump")));
   }
 }
 
@@ -412,15 +425,17 @@ TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
 TEST(DenseReducerTest, AnIdleWorkerDumpsAtItsEnd) {
   const TemporaryFolder folder;
   for (const bool ask : {false, true}) {
-    auto dense = std::move(*DenseParameters::New(Config(), kCount));
+    auto dense = std::move(*worker::DenseParameters::New(Config(), kCount));
     Settings settings = Direct();
     settings.reducer.dump_folder = folder.File(ask ? "asked" : "not");
     auto reducer = NewReducer(
-        settings, std::make_unique<Group>(0, std::vector<std::unique_ptr<Link>>(1), GroupOptions()),
+        settings,
+        std::make_unique<collectives::Group>(0, std::vector<std::unique_ptr<collectives::Link>>(1),
+                                             collectives::GroupOptions()),
         nullptr, *dense);
     if (ask) reducer->RequestDump();
     reducer.reset();
-    EXPECT_EQ(ReadDumps(settings.reducer.dump_folder).ok(), ask);
+    EXPECT_EQ(collectives::ReadDumps(settings.reducer.dump_folder).ok(), ask);
   }
 }
 

@@ -27,8 +27,9 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 
 absl::Time Deadline() { return MonotonicNow() + kPatience; }
 
-DoctorSelf Self(Cluster::Transport transport = Cluster::AUTO, const std::string& job = "77") {
-  DoctorSelf self;
+doctor::DoctorSelf Self(Cluster::Transport transport = Cluster::AUTO,
+                        const std::string& job = "77") {
+  doctor::DoctorSelf self;
   self.name = "here";
   self.host_name = "a";
   self.ours.version = "1";
@@ -36,26 +37,26 @@ DoctorSelf Self(Cluster::Transport transport = Cluster::AUTO, const std::string&
   self.ours.transport = transport;
   self.bind_host = "127.0.0.1";
   self.examine = [](int hosts) {
-    return std::vector<Finding>{{Severity::kOk, "hosts", absl::StrCat(hosts), ""}};
+    return std::vector<doctor::Finding>{{doctor::Severity::kOk, "hosts", absl::StrCat(hosts), ""}};
   };
   return self;
 }
 
-std::unique_ptr<DoctorServer> NewServer(const DoctorSelf& self) {
-  auto server = DoctorServer::New(self, "127.0.0.1:*");
+std::unique_ptr<doctor::DoctorServer> NewServer(const doctor::DoctorSelf& self) {
+  auto server = doctor::DoctorServer::New(self, "127.0.0.1:*");
   TANDEM_CHECK_OK(server.status());
   return *std::move(server);
 }
 
-std::string AddressOf(const DoctorServer& server) {
+std::string AddressOf(const doctor::DoctorServer& server) {
   return absl::StrCat("127.0.0.1:", server.port());
 }
 
-std::string AllFindings(const PairReport& pair) {
+std::string AllFindings(const doctor::PairReport& pair) {
   std::string all;
-  for (const Finding& finding : pair.findings) {
-    absl::StrAppend(&all, SeverityName(finding.level), " ", finding.check, ": ", finding.found,
-                    "\n");
+  for (const doctor::Finding& finding : pair.findings) {
+    absl::StrAppend(&all, doctor::SeverityName(finding.level), " ", finding.check, ": ",
+                    finding.found, "\n");
   }
   return all;
 }
@@ -63,8 +64,8 @@ std::string AllFindings(const PairReport& pair) {
 // Somebody who takes one connection and then does what the test wants.
 class Fake {
  public:
-  explicit Fake(std::function<void(DoctorLink*)> act)
-      : listener_(DoctorListener::Bind("127.0.0.1:*").value()),
+  explicit Fake(std::function<void(doctor::DoctorLink*)> act)
+      : listener_(doctor::DoctorListener::Bind("127.0.0.1:*").value()),
         thread_([this, act = std::move(act)] {
           auto link = listener_.Accept(Deadline());
           TANDEM_CHECK_OK(link.status());
@@ -74,7 +75,7 @@ class Fake {
   std::string address() const { return absl::StrCat("127.0.0.1:", listener_.port()); }
 
  private:
-  DoctorListener listener_;
+  doctor::DoctorListener listener_;
   std::thread thread_;
 };
 
@@ -82,12 +83,13 @@ class Fake {
 class LyingDoctor {
  public:
   explicit LyingDoctor(std::function<void(const std::string& ask, json* answer)> lie)
-      : fake_([lie = std::move(lie)](DoctorLink* link) {
-          TANDEM_CHECK_OK(link->Write({kDoctorBanner, kDoctorBannerBytes}, Deadline()));
+      : fake_([lie = std::move(lie)](doctor::DoctorLink* link) {
+          TANDEM_CHECK_OK(
+              link->Write({doctor::kDoctorBanner, doctor::kDoctorBannerBytes}, Deadline()));
           for (;;) {
             const auto question = link->Receive(Deadline());
             if (!question.ok()) return;
-            const std::string ask = TextOf(*question, "ask");
+            const std::string ask = doctor::TextOf(*question, "ask");
             const double now = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
             json answer = ask == "time" ? json{{"in", now}, {"out", now}}
                                         : json{{"host", "liar"}, {"version", "1"}, {"job", "77"}};
@@ -103,16 +105,17 @@ class LyingDoctor {
 
 TEST(DoctorPeerTest, TwoOnOneHostUseSharedMemory) {
   const auto server = NewServer(Self());
-  HostReport host;
-  const PairReport pair = Probe(Self(), AddressOf(*server), 3, &host);
-  EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kDoctor);
+  doctor::HostReport host;
+  const doctor::PairReport pair = doctor::Probe(Self(), AddressOf(*server), 3, &host);
+  EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kDoctor);
   EXPECT_EQ(pair.facts.way, "shared memory") << AllFindings(pair);
   EXPECT_EQ(pair.facts.why, "same host");
   EXPECT_GT(pair.facts.round_trip_us, 0);
   // One clock: the estimate must hold what it promises.
   EXPECT_TRUE(pair.facts.has_clock);
   EXPECT_LE(std::abs(pair.facts.clock_offset_s), pair.facts.clock_error_s);
-  for (const Finding& finding : pair.findings) EXPECT_EQ(finding.level, Severity::kOk);
+  for (const doctor::Finding& finding : pair.findings)
+    EXPECT_EQ(finding.level, doctor::Severity::kOk);
   EXPECT_EQ(host.host, "a");
   ASSERT_EQ(host.findings.size(), 1u);
   EXPECT_EQ(host.findings[0].found, "3");  // hosts that share the job
@@ -120,7 +123,7 @@ TEST(DoctorPeerTest, TwoOnOneHostUseSharedMemory) {
 
 TEST(DoctorPeerTest, AForcedTransportIsUsed) {
   const auto server = NewServer(Self(Cluster::ZMQ));
-  const PairReport pair = Probe(Self(Cluster::ZMQ), AddressOf(*server), 1, nullptr);
+  const doctor::PairReport pair = doctor::Probe(Self(Cluster::ZMQ), AddressOf(*server), 1, nullptr);
   EXPECT_EQ(pair.facts.way, "ZeroMQ") << AllFindings(pair);
   EXPECT_EQ(pair.facts.why, "the job asks for it");
 }
@@ -128,8 +131,8 @@ TEST(DoctorPeerTest, AForcedTransportIsUsed) {
 // One side wants shared memory alone, the other does not offer it.
 TEST(DoctorPeerTest, NoCommonWay) {
   const auto server = NewServer(Self(Cluster::ZMQ));
-  DoctorSelf self = Self(Cluster::SHM);
-  const PairReport pair = Probe(self, AddressOf(*server), 1, nullptr);
+  doctor::DoctorSelf self = Self(Cluster::SHM);
+  const doctor::PairReport pair = doctor::Probe(self, AddressOf(*server), 1, nullptr);
   // Without an address of that kind the next way is taken, and named.
   EXPECT_EQ(pair.facts.way, "ZeroMQ") << AllFindings(pair);
   EXPECT_THAT(pair.facts.why, HasSubstr("no shared memory there"));
@@ -137,7 +140,7 @@ TEST(DoctorPeerTest, NoCommonWay) {
 
 TEST(DoctorPeerTest, OneReportsOnAllPairs) {
   const auto b = NewServer(Self()), c = NewServer(Self());
-  const auto pairs = AskForPairs(AddressOf(*b), {AddressOf(*c), AddressOf(*b)});
+  const auto pairs = doctor::AskForPairs(AddressOf(*b), {AddressOf(*c), AddressOf(*b)});
   ASSERT_TRUE(pairs.ok()) << pairs.status();
   ASSERT_EQ(pairs->size(), 2u);
   EXPECT_EQ((*pairs)[0].facts.from, AddressOf(*b));
@@ -152,39 +155,39 @@ TEST(DoctorPeerTest, Refused) {
     const auto gone = NewServer(Self());
     address = AddressOf(*gone);
   }
-  const PairReport pair = Probe(Self(), address, 1, nullptr);
-  EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kRefused);
+  const doctor::PairReport pair = doctor::Probe(Self(), address, 1, nullptr);
+  EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kRefused);
   EXPECT_THAT(AllFindings(pair), HasSubstr("problem reach: connection refused"));
 }
 
 TEST(DoctorPeerTest, NoSuchHost) {
-  const PairReport pair = Probe(Self(), "no-such-host.invalid:7000", 1, nullptr);
-  EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kUnreachable);
+  const doctor::PairReport pair = doctor::Probe(Self(), "no-such-host.invalid:7000", 1, nullptr);
+  EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kUnreachable);
   EXPECT_THAT(AllFindings(pair), HasSubstr("problem reach: no connection"));
 }
 
 TEST(DoctorPeerTest, OneThatTakesTheConnectionAndSaysNothing) {
-  Fake fake([](DoctorLink* link) { (void)link->ReadSome(1, Deadline()); });
-  const PairReport pair = Probe(Self(), fake.address(), 1, nullptr);
-  EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kSilent);
+  Fake fake([](doctor::DoctorLink* link) { (void)link->ReadSome(1, Deadline()); });
+  const doctor::PairReport pair = doctor::Probe(Self(), fake.address(), 1, nullptr);
+  EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kSilent);
   EXPECT_THAT(AllFindings(pair), HasSubstr("says nothing"));
 }
 
 TEST(DoctorPeerTest, OneThatEndsAfterItsFirstWords) {
-  Fake fake([](DoctorLink* link) {
-    TANDEM_CHECK_OK(link->Write({kDoctorBanner, kDoctorBannerBytes}, Deadline()));
+  Fake fake([](doctor::DoctorLink* link) {
+    TANDEM_CHECK_OK(link->Write({doctor::kDoctorBanner, doctor::kDoctorBannerBytes}, Deadline()));
   });
-  const PairReport pair = Probe(Self(), fake.address(), 1, nullptr);
-  EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kSilent);
+  const doctor::PairReport pair = doctor::Probe(Self(), fake.address(), 1, nullptr);
+  EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kSilent);
 }
 
 TEST(DoctorPeerTest, Garbage) {
-  Fake fake([](DoctorLink* link) {
+  Fake fake([](doctor::DoctorLink* link) {
     TANDEM_CHECK_OK(link->Write("SSH-2.0-OpenSSH\r\n", Deadline()));
     (void)link->ReadSome(1, Deadline());
   });
-  const PairReport pair = Probe(Self(), fake.address(), 1, nullptr);
-  EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kGarbage);
+  const doctor::PairReport pair = doctor::Probe(Self(), fake.address(), 1, nullptr);
+  EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kGarbage);
   EXPECT_THAT(AllFindings(pair), HasSubstr("it begins with \"SSH-2.0-\""));
 }
 
@@ -192,36 +195,36 @@ TEST(DoctorPeerTest, Garbage) {
 TEST(DoctorPeerTest, GarbageLater) {
   for (const std::string& bytes : {std::string("\xff\xff\xff\xff", 4), std::string("\2\0\0\0[]", 6),
                                    std::string("\3\0\0\0{\"a", 7)}) {
-    Fake fake([&](DoctorLink* link) {
-      TANDEM_CHECK_OK(link->Write({kDoctorBanner, kDoctorBannerBytes}, Deadline()));
+    Fake fake([&](doctor::DoctorLink* link) {
+      TANDEM_CHECK_OK(link->Write({doctor::kDoctorBanner, doctor::kDoctorBannerBytes}, Deadline()));
       (void)link->Receive(Deadline());
       TANDEM_CHECK_OK(link->Write(bytes, Deadline()));
       (void)link->ReadSome(1, Deadline());
     });
-    const PairReport pair = Probe(Self(), fake.address(), 1, nullptr);
-    EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kGarbage);
+    const doctor::PairReport pair = doctor::Probe(Self(), fake.address(), 1, nullptr);
+    EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kGarbage);
   }
 }
 
 TEST(DoctorPeerTest, ARunningRoleIsToldByItsGreeting) {
-  Fake fake([](DoctorLink* link) {
+  Fake fake([](doctor::DoctorLink* link) {
     TANDEM_CHECK_OK(link->Write(std::string("\xff\0\0\0\0\0\0\0\1\x7f", 10), Deadline()));
     (void)link->ReadSome(1, Deadline());
   });
-  const PairReport pair = Probe(Self(), fake.address(), 1, nullptr);
-  EXPECT_EQ(pair.facts.answer, PairFacts::Answer::kRole);
-  EXPECT_EQ(pair.findings[0].level, Severity::kOk);
+  const doctor::PairReport pair = doctor::Probe(Self(), fake.address(), 1, nullptr);
+  EXPECT_EQ(pair.facts.answer, doctor::PairFacts::Answer::kRole);
+  EXPECT_EQ(pair.findings[0].level, doctor::Severity::kOk);
 }
 
 TEST(DoctorPeerTest, AnotherVersion) {
   LyingDoctor liar([](const std::string&, json* answer) { (*answer)["version"] = "2"; });
-  const PairReport pair = Probe(Self(), liar.address(), 1, nullptr);
+  const doctor::PairReport pair = doctor::Probe(Self(), liar.address(), 1, nullptr);
   EXPECT_THAT(AllFindings(pair), HasSubstr("problem version: it has Tandem 2, we have 1"));
 }
 
 TEST(DoctorPeerTest, AnotherJob) {
   const auto server = NewServer(Self(Cluster::AUTO, "78"));
-  const PairReport pair = Probe(Self(), AddressOf(*server), 1, nullptr);
+  const doctor::PairReport pair = doctor::Probe(Self(), AddressOf(*server), 1, nullptr);
   EXPECT_THAT(AllFindings(pair), HasSubstr("problem job: it has another job"));
 }
 
@@ -232,7 +235,7 @@ TEST(DoctorPeerTest, AShiftedClock) {
     (*answer)["in"] = (*answer)["in"].get<double>() + kShift;
     (*answer)["out"] = (*answer)["out"].get<double>() + kShift;
   });
-  const PairReport pair = Probe(Self(), liar.address(), 1, nullptr);
+  const doctor::PairReport pair = doctor::Probe(Self(), liar.address(), 1, nullptr);
   EXPECT_LE(std::abs(pair.facts.clock_offset_s - kShift), pair.facts.clock_error_s);
   EXPECT_THAT(AllFindings(pair), HasSubstr("problem clock: its clock is 7200.000 s behind ours"));
 }
@@ -242,17 +245,17 @@ TEST(DoctorPeerTest, AnswersThatMakeNoSense) {
   LyingDoctor backwards([](const std::string& ask, json* answer) {
     if (ask == "time") (*answer)["out"] = (*answer)["in"].get<double>() - 1;
   });
-  EXPECT_EQ(Probe(Self(), backwards.address(), 1, nullptr).facts.answer,
-            PairFacts::Answer::kGarbage);
+  EXPECT_EQ(doctor::Probe(Self(), backwards.address(), 1, nullptr).facts.answer,
+            doctor::PairFacts::Answer::kGarbage);
   LyingDoctor types([](const std::string& ask, json* answer) {
     if (ask == "host") *answer = {{"version", 1}, {"job", json::array()}, {"findings", "x"}};
   });
-  EXPECT_THAT(AllFindings(Probe(Self(), types.address(), 1, nullptr)),
+  EXPECT_THAT(AllFindings(doctor::Probe(Self(), types.address(), 1, nullptr)),
               HasSubstr("problem version"));
   LyingDoctor address([](const std::string& ask, json* answer) {
     if (ask == "host") (*answer)["address"] = "shm:nowhere tcp://no-port";
   });
-  EXPECT_THAT(AllFindings(Probe(Self(), address.address(), 1, nullptr)),
+  EXPECT_THAT(AllFindings(doctor::Probe(Self(), address.address(), 1, nullptr)),
               HasSubstr("problem transport"));
 }
 
@@ -261,25 +264,25 @@ TEST(DoctorPeerTest, TheServerTakesNoGarbage) {
   const auto server = NewServer(Self());
   for (const std::string& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("\4\0\0\0null", 8)}) {
-    auto link = DoctorLink::Connect(AddressOf(*server), Deadline());
+    auto link = doctor::DoctorLink::Connect(AddressOf(*server), Deadline());
     ASSERT_TRUE(link.ok());
-    ASSERT_TRUE(link->ReadAll(kDoctorBannerBytes, Deadline()).ok());
+    ASSERT_TRUE(link->ReadAll(doctor::kDoctorBannerBytes, Deadline()).ok());
     ASSERT_TRUE(link->Write(bytes, Deadline()).ok());
     EXPECT_FALSE(link->ReadSome(1, Deadline()).ok());
   }
-  auto link = DoctorLink::Connect(AddressOf(*server), Deadline());
+  auto link = doctor::DoctorLink::Connect(AddressOf(*server), Deadline());
   ASSERT_TRUE(link.ok());
-  ASSERT_TRUE(link->ReadAll(kDoctorBannerBytes, Deadline()).ok());
+  ASSERT_TRUE(link->ReadAll(doctor::kDoctorBannerBytes, Deadline()).ok());
   const auto answer = link->Ask({{"ask", 7}}, Deadline());
   ASSERT_TRUE(answer.ok());
-  EXPECT_EQ(TextOf(*answer, "error"), "there is no such question");
+  EXPECT_EQ(doctor::TextOf(*answer, "error"), "there is no such question");
 }
 
 TEST(DoctorLinkTest, Addresses) {
-  EXPECT_EQ(SplitHostPort("tcp://[::1]:70").value(),
+  EXPECT_EQ(doctor::SplitHostPort("tcp://[::1]:70").value(),
             std::make_pair(std::string("::1"), std::string("70")));
   for (const char* bad : {"", "host", ":70", "host:", "tcp://host"}) {
-    EXPECT_FALSE(SplitHostPort(bad).ok()) << bad;
+    EXPECT_FALSE(doctor::SplitHostPort(bad).ok()) << bad;
   }
 }
 

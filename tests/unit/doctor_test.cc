@@ -22,8 +22,8 @@ using ::testing::Not;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-JobPlan Plan(const std::string& cluster, int64_t expected_rows = 1'000'000) {
-  const auto job = ParseJob(
+job::JobPlan Plan(const std::string& cluster, int64_t expected_rows = 1'000'000) {
+  const auto job = job::ParseJob(
       absl::StrCat("cluster { ", cluster, " } data { format: CRITEO train: \"x\" } ",
                    "table { name: \"ids\" dim: 16 expected_rows: ", expected_rows,
                    " optimizer { kind: ADAGRAD learning_rate: 0.1 } } ",
@@ -31,13 +31,13 @@ JobPlan Plan(const std::string& cluster, int64_t expected_rows = 1'000'000) {
                    "train { batch: 64 }"),
       "test", {});
   TANDEM_CHECK_OK(job.status());
-  auto plan = Resolve(*job);
+  auto plan = job::Resolve(*job);
   TANDEM_CHECK_OK(plan.status());
   return *std::move(plan);
 }
 
-RdmaPortFact GoodPort() {
-  RdmaPortFact port;
+doctor::RdmaPortFact GoodPort() {
+  doctor::RdmaPortFact port;
   port.device = "mlx5_0";
   port.active = port.ethernet = true;
   port.mtu_bytes = port.max_mtu_bytes = 4096;
@@ -46,8 +46,8 @@ RdmaPortFact GoodPort() {
   return port;
 }
 
-HostFacts HealthyHost() {
-  HostFacts host;
+doctor::HostFacts HealthyHost() {
+  doctor::HostFacts host;
   host.name = "a";
   host.version = "1";
   host.kernel = "6.1.0";
@@ -63,10 +63,10 @@ HostFacts HealthyHost() {
 }
 
 // All but those that are fine.
-std::vector<Finding> Complaints(std::vector<Finding> findings) {
-  std::vector<Finding> bad;
-  for (Finding& finding : findings) {
-    if (finding.level != Severity::kOk) bad.push_back(std::move(finding));
+std::vector<doctor::Finding> Complaints(std::vector<doctor::Finding> findings) {
+  std::vector<doctor::Finding> bad;
+  for (doctor::Finding& finding : findings) {
+    if (finding.level != doctor::Severity::kOk) bad.push_back(std::move(finding));
   }
   return bad;
 }
@@ -74,11 +74,12 @@ std::vector<Finding> Complaints(std::vector<Finding> findings) {
 class HostTest : public ::testing::Test {
  protected:
   // That there is this one complaint, with advice, and that a healthy host has none.
-  void ExpectOne(Severity level, const std::string& check, const std::string& words,
+  void ExpectOne(doctor::Severity level, const std::string& check, const std::string& words,
                  Cluster::Transport transport = Cluster::AUTO) {
-    const JobNeeds needs = NeedsOf(plan_, plan_.servers(), plan_.workers());
-    EXPECT_THAT(Complaints(ExamineHost(HealthyHost(), Cluster::AUTO, &needs_)), IsEmpty());
-    const std::vector<Finding> bad = Complaints(ExamineHost(host_, transport, &needs));
+    const doctor::JobNeeds needs = doctor::NeedsOf(plan_, plan_.servers(), plan_.workers());
+    EXPECT_THAT(Complaints(doctor::ExamineHost(HealthyHost(), Cluster::AUTO, &needs_)), IsEmpty());
+    const std::vector<doctor::Finding> bad =
+        Complaints(doctor::ExamineHost(host_, transport, &needs));
     ASSERT_EQ(bad.size(), 1u);
     EXPECT_EQ(bad[0].level, level);
     EXPECT_EQ(bad[0].check, check);
@@ -87,36 +88,36 @@ class HostTest : public ::testing::Test {
     EXPECT_THAT(absl::StrCat(bad[0].found, bad[0].advice), Not(HasSubstr("\n")));
   }
 
-  HostFacts host_ = HealthyHost();
-  JobPlan plan_ = Plan("workers: 2 servers: 2");
-  const JobNeeds needs_ = NeedsOf(plan_, 2, 2);
+  doctor::HostFacts host_ = HealthyHost();
+  job::JobPlan plan_ = Plan("workers: 2 servers: 2");
+  const doctor::JobNeeds needs_ = doctor::NeedsOf(plan_, 2, 2);
 };
 
 TEST_F(HostTest, WithoutAJobOnlyTheHostIsJudged) {
-  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::AUTO, nullptr)), IsEmpty());
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, nullptr)), IsEmpty());
 }
 
 TEST_F(HostTest, ADeviceThatIsDown) {
   host_.rdma.ports[0].active = false;
-  ExpectOne(Severity::kWarning, "RDMA", "mlx5_0 port 1: the port is not active");
-  ExpectOne(Severity::kProblem, "RDMA", "not active", Cluster::RDMA);
+  ExpectOne(doctor::Severity::kWarning, "RDMA", "mlx5_0 port 1: the port is not active");
+  ExpectOne(doctor::Severity::kProblem, "RDMA", "not active", Cluster::RDMA);
 }
 
 TEST_F(HostTest, NoRoceV2Gid) {
   host_.rdma.ports[0].gids.pop_back();
-  ExpectOne(Severity::kWarning, "RDMA", "no RoCE v2 GID");
-  ExpectOne(Severity::kProblem, "RDMA", "no RoCE v2 GID", Cluster::RDMA);
+  ExpectOne(doctor::Severity::kWarning, "RDMA", "no RoCE v2 GID");
+  ExpectOne(doctor::Severity::kProblem, "RDMA", "no RoCE v2 GID", Cluster::RDMA);
 }
 
 TEST_F(HostTest, ARoceV2GidOfNoIpv4Address) {
   host_.rdma.ports[0].gids[1].gid = "fe80:0000:0000:0000:90f1:b3ff:fe3b:c33e";
-  ExpectOne(Severity::kWarning, "RDMA", "no RoCE v2 GID that belongs to an IPv4 address");
+  ExpectOne(doctor::Severity::kWarning, "RDMA", "no RoCE v2 GID that belongs to an IPv4 address");
 }
 
 TEST_F(HostTest, TheGidIsNamedWithItsIndex) {
-  const auto findings = ExamineHost(host_, Cluster::AUTO, nullptr);
+  const auto findings = doctor::ExamineHost(host_, Cluster::AUTO, nullptr);
   bool named = false;
-  for (const Finding& finding : findings) {
+  for (const doctor::Finding& finding : findings) {
     named = named || absl::StrContains(finding.found, "GID 3 10.0.0.1 on eth0");
   }
   EXPECT_TRUE(named);
@@ -124,105 +125,105 @@ TEST_F(HostTest, TheGidIsNamedWithItsIndex) {
 
 TEST_F(HostTest, Iwarp) {
   host_.rdma.ports[0].iwarp = true;
-  ExpectOne(Severity::kProblem, "RDMA", "iWARP", Cluster::RDMA);
+  ExpectOne(doctor::Severity::kProblem, "RDMA", "iWARP", Cluster::RDMA);
 }
 
 TEST_F(HostTest, ASmallMtu) {
   host_.rdma.ports[0].mtu_bytes = 1024;
-  ExpectOne(Severity::kWarning, "RDMA", "MTU 1024");
+  ExpectOne(doctor::Severity::kWarning, "RDMA", "MTU 1024");
 }
 
 TEST_F(HostTest, InfiniBandNeedsNoRoceGid) {
   host_.rdma.ports[0].ethernet = false;
   host_.rdma.ports[0].gids.clear();
-  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::RDMA, nullptr)), IsEmpty());
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::RDMA, nullptr)), IsEmpty());
 }
 
 TEST_F(HostTest, APortThatIsDownBesideOneThatIsNot) {
-  RdmaPortFact down = GoodPort();
+  doctor::RdmaPortFact down = GoodPort();
   down.port = 2;
   down.active = false;
   host_.rdma.ports.push_back(down);
-  ExpectOne(Severity::kWarning, "RDMA", "port 2", Cluster::RDMA);
+  ExpectOne(doctor::Severity::kWarning, "RDMA", "port 2", Cluster::RDMA);
 }
 
 TEST_F(HostTest, NoDeviceMattersOnlyIfTheJobWantsIt) {
-  host_.rdma = RdmaFacts();
-  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::AUTO, &needs_)), IsEmpty());
-  ExpectOne(Severity::kProblem, "RDMA", "there is no device", Cluster::RDMA);
+  host_.rdma = doctor::RdmaFacts();
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::AUTO, &needs_)), IsEmpty());
+  ExpectOne(doctor::Severity::kProblem, "RDMA", "there is no device", Cluster::RDMA);
   host_.rdma.unavailable = "this build has no RDMA";
-  ExpectOne(Severity::kProblem, "RDMA", "this build has no RDMA", Cluster::RDMA);
+  ExpectOne(doctor::Severity::kProblem, "RDMA", "this build has no RDMA", Cluster::RDMA);
   plan_.job.mutable_dense()->set_link(Dense::RDMA);
-  ExpectOne(Severity::kProblem, "RDMA", "this build has no RDMA");
+  ExpectOne(doctor::Severity::kProblem, "RDMA", "this build has no RDMA");
 }
 
 TEST_F(HostTest, AnEndpointThatCannotBeMade) {
   host_.rdma.endpoint.clear();
   host_.rdma.endpoint_error = "cannot register";
-  ExpectOne(Severity::kWarning, "RDMA endpoint", "cannot register");
-  ExpectOne(Severity::kProblem, "RDMA endpoint", "cannot register", Cluster::RDMA);
+  ExpectOne(doctor::Severity::kWarning, "RDMA endpoint", "cannot register");
+  ExpectOne(doctor::Severity::kProblem, "RDMA endpoint", "cannot register", Cluster::RDMA);
 }
 
 TEST_F(HostTest, LittleLockedMemory) {
   host_.locked_memory_limit = uint64_t{8} << 20;
-  ExpectOne(Severity::kWarning, "locked memory", "the limit is 8.0 MiB");
-  ExpectOne(Severity::kProblem, "locked memory", "the limit is 8.0 MiB", Cluster::RDMA);
-  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::SHM, &needs_)), IsEmpty());
+  ExpectOne(doctor::Severity::kWarning, "locked memory", "the limit is 8.0 MiB");
+  ExpectOne(doctor::Severity::kProblem, "locked memory", "the limit is 8.0 MiB", Cluster::RDMA);
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::SHM, &needs_)), IsEmpty());
   host_.may_lock_all = true;
-  EXPECT_THAT(Complaints(ExamineHost(host_, Cluster::RDMA, &needs_)), IsEmpty());
+  EXPECT_THAT(Complaints(doctor::ExamineHost(host_, Cluster::RDMA, &needs_)), IsEmpty());
 }
 
 TEST_F(HostTest, FewOpenFiles) {
   host_.open_files_soft = 32;
-  ExpectOne(Severity::kProblem, "open files", "the limit is 32");
+  ExpectOne(doctor::Severity::kProblem, "open files", "the limit is 32");
   host_.open_files_hard = 40;
-  ExpectOne(Severity::kProblem, "open files", "at most 40");
+  ExpectOne(doctor::Severity::kProblem, "open files", "at most 40");
 }
 
 TEST_F(HostTest, TablesThatDoNotFit) {
   plan_ = Plan("workers: 2 servers: 2", int64_t{1} << 40);
-  ExpectOne(Severity::kProblem, "memory", "64 GiB free");
+  ExpectOne(doctor::Severity::kProblem, "memory", "64 GiB free");
 }
 
 TEST_F(HostTest, TablesThatNearlyFit) {
   host_.memory_free_bytes = (needs_.table_bytes + needs_.held_bytes + needs_.process_bytes) + 1;
-  ExpectOne(Severity::kWarning, "memory", "needed");
+  ExpectOne(doctor::Severity::kWarning, "memory", "needed");
 }
 
 TEST_F(HostTest, MoreProcessesThanCores) {
   host_.cores = 2;
-  ExpectOne(Severity::kWarning, "cores", "4 busy threads in 4 processes on 2 cores");
+  ExpectOne(doctor::Severity::kWarning, "cores", "4 busy threads in 4 processes on 2 cores");
   plan_ = Plan("workers: 30 servers: 30");
-  ExpectOne(Severity::kProblem, "cores", "60 busy threads in 60 processes on 2 cores");
+  ExpectOne(doctor::Severity::kProblem, "cores", "60 busy threads in 60 processes on 2 cores");
 }
 
 TEST_F(HostTest, MoreThreadsThanMayBeStarted) {
   host_.threads_left = 10;
-  ExpectOne(Severity::kProblem, "cores", "only 10 may still be started");
+  ExpectOne(doctor::Severity::kProblem, "cores", "only 10 may still be started");
 }
 
 TEST_F(HostTest, WhatIsNotInstalled) {
   host_.programs[0].there = false;
-  ExpectOne(Severity::kProblem, "programs", "tandem-server");
+  ExpectOne(doctor::Severity::kProblem, "programs", "tandem-server");
   host_.programs[0] = {"tandem-server", true, {"libfoo.so.1"}, {}};
-  ExpectOne(Severity::kProblem, "programs", "libfoo.so.1");
+  ExpectOne(doctor::Severity::kProblem, "programs", "libfoo.so.1");
 }
 
 TEST_F(HostTest, AnotherLibraryThanBuiltWith) {
   host_.versions[0].running = "4.2.0";
-  ExpectOne(Severity::kWarning, "versions", "ZeroMQ 4.2.0, but built with 4.3.4");
+  ExpectOne(doctor::Severity::kWarning, "versions", "ZeroMQ 4.2.0, but built with 4.3.4");
 }
 
 TEST_F(HostTest, NoSealedMemory) {
   host_.shared_memory_error = "memfd: not permitted";
-  ExpectOne(Severity::kWarning, "shared memory", "not permitted");
-  ExpectOne(Severity::kProblem, "shared memory", "not permitted", Cluster::SHM);
+  ExpectOne(doctor::Severity::kWarning, "shared memory", "not permitted");
+  ExpectOne(doctor::Severity::kProblem, "shared memory", "not permitted", Cluster::SHM);
 }
 
 // An even share of the tables goes with the servers of a host, wherever they are.
 TEST(NeedsTest, FollowWhatRunsOnTheHost) {
-  const JobPlan plan = Plan("workers: 4 servers: 4 shards_per_server: 2");
-  const JobNeeds all = NeedsOf(plan, 4, 4), one = NeedsOf(plan, 1, 0);
+  const job::JobPlan plan = Plan("workers: 4 servers: 4 shards_per_server: 2");
+  const doctor::JobNeeds all = doctor::NeedsOf(plan, 4, 4), one = doctor::NeedsOf(plan, 1, 0);
   // 16 weights and 16 accumulators a row, and more for its place.
   EXPECT_GT(all.table_bytes, uint64_t{128'000'000});
   EXPECT_LT(all.table_bytes, uint64_t{200'000'000});
@@ -234,9 +235,9 @@ TEST(NeedsTest, FollowWhatRunsOnTheHost) {
 }
 
 TEST(FolderTest, FullOrNearlyFull) {
-  EXPECT_EQ(ExamineFolder({"out", "", 100}, 100).level, Severity::kOk);
-  EXPECT_EQ(ExamineFolder({"out", "", 99}, 100).level, Severity::kProblem);
-  EXPECT_EQ(ExamineFolder({"out", "is full", 99}, 0).level, Severity::kProblem);
+  EXPECT_EQ(doctor::ExamineFolder({"out", "", 100}, 100).level, doctor::Severity::kOk);
+  EXPECT_EQ(doctor::ExamineFolder({"out", "", 99}, 100).level, doctor::Severity::kProblem);
+  EXPECT_EQ(doctor::ExamineFolder({"out", "is full", 99}, 0).level, doctor::Severity::kProblem);
 }
 
 // ---- pairs ----
@@ -244,7 +245,7 @@ TEST(FolderTest, FullOrNearlyFull) {
 class PairTest : public ::testing::Test {
  protected:
   PairTest() {
-    pair_.answer = PairFacts::Answer::kDoctor;
+    pair_.answer = doctor::PairFacts::Answer::kDoctor;
     pair_.to = "b:7";
     pair_.version = "1";
     pair_.job_hash = "77";
@@ -254,88 +255,89 @@ class PairTest : public ::testing::Test {
     pair_.has_clock = true;
     pair_.clock_error_s = 0.001;
   }
-  void ExpectOne(Severity level, const std::string& check, const std::string& words) {
-    const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
-    const std::vector<Finding> bad = Complaints(ExaminePair(ours, pair_));
+  void ExpectOne(doctor::Severity level, const std::string& check, const std::string& words) {
+    const doctor::OurSide ours = doctor::OurSideOf(HealthyHost(), Cluster::AUTO, "77");
+    const std::vector<doctor::Finding> bad = Complaints(doctor::ExaminePair(ours, pair_));
     ASSERT_EQ(bad.size(), 1u);
     EXPECT_EQ(bad[0].level, level);
     EXPECT_EQ(bad[0].check, check);
     EXPECT_THAT(bad[0].found, HasSubstr(words));
     EXPECT_THAT(bad[0].advice, Not(IsEmpty()));
   }
-  PairFacts pair_;
+  doctor::PairFacts pair_;
 };
 
 TEST_F(PairTest, AHealthyOne) {
-  const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
-  EXPECT_THAT(Complaints(ExaminePair(ours, pair_)), IsEmpty());
+  const doctor::OurSide ours = doctor::OurSideOf(HealthyHost(), Cluster::AUTO, "77");
+  EXPECT_THAT(Complaints(doctor::ExaminePair(ours, pair_)), IsEmpty());
 }
 
 TEST_F(PairTest, WhateverElseAnswers) {
-  for (const auto answer : {PairFacts::Answer::kRefused, PairFacts::Answer::kSilent,
-                            PairFacts::Answer::kGarbage, PairFacts::Answer::kUnreachable}) {
+  for (const auto answer :
+       {doctor::PairFacts::Answer::kRefused, doctor::PairFacts::Answer::kSilent,
+        doctor::PairFacts::Answer::kGarbage, doctor::PairFacts::Answer::kUnreachable}) {
     pair_.answer = answer;
     pair_.detail = "this happened";
-    ExpectOne(Severity::kProblem, "reach", "this happened");
+    ExpectOne(doctor::Severity::kProblem, "reach", "this happened");
   }
 }
 
 TEST_F(PairTest, MtusThatDiffer) {
   pair_.rdma_mtu_bytes = 1024;
-  ExpectOne(Severity::kWarning, "RDMA MTU", "ours is 4096, its is 1024");
+  ExpectOne(doctor::Severity::kWarning, "RDMA MTU", "ours is 4096, its is 1024");
 }
 
 TEST_F(PairTest, RdmaThatIsNotUsed) {
   pair_.way = "ZeroMQ";
   pair_.why = "no RDMA: it broke";
-  ExpectOne(Severity::kWarning, "transport", "no RDMA: it broke");
+  ExpectOne(doctor::Severity::kWarning, "transport", "no RDMA: it broke");
 }
 
 TEST_F(PairTest, FramesThatDoNotGetThrough) {
   pair_.way_error = "no answer to a frame";
-  ExpectOne(Severity::kProblem, "transport", "no answer to a frame");
+  ExpectOne(doctor::Severity::kProblem, "transport", "no answer to a frame");
 }
 
 // An error bound that covers the difference excuses it.
 TEST_F(PairTest, AClockThatIsWrong) {
   pair_.clock_offset_s = -3600;
-  ExpectOne(Severity::kProblem, "clock", "3600.000 s behind ours");
+  ExpectOne(doctor::Severity::kProblem, "clock", "3600.000 s behind ours");
   pair_.clock_offset_s = 0.5;
-  ExpectOne(Severity::kWarning, "clock", "500.0 ms ahead of ours");
+  ExpectOne(doctor::Severity::kWarning, "clock", "500.0 ms ahead of ours");
   pair_.clock_error_s = 0.45;
-  const OurSide ours = OurSideOf(HealthyHost(), Cluster::AUTO, "77");
-  EXPECT_THAT(Complaints(ExaminePair(ours, pair_)), IsEmpty());
+  const doctor::OurSide ours = doctor::OurSideOf(HealthyHost(), Cluster::AUTO, "77");
+  EXPECT_THAT(Complaints(doctor::ExaminePair(ours, pair_)), IsEmpty());
 }
 
 TEST_F(PairTest, AnotherVersionOrJob) {
   pair_.job_hash = "78";
-  ExpectOne(Severity::kProblem, "job", "another job");
+  ExpectOne(doctor::Severity::kProblem, "job", "another job");
   pair_.version = "2";
-  ExpectOne(Severity::kProblem, "version", "it has Tandem 2, we have 1");
+  ExpectOne(doctor::Severity::kProblem, "version", "it has Tandem 2, we have 1");
 }
 
 // ---- what is printed ----
 
-DoctorReport SomeReport() {
-  DoctorReport report;
+doctor::DoctorReport SomeReport() {
+  doctor::DoctorReport report;
   report.hosts.push_back(
       {"here",
        "a",
-       {{Severity::kOk, "cores", "enough", ""},
-        {Severity::kProblem, "memory",
+       {{doctor::Severity::kOk, "cores", "enough", ""},
+        {doctor::Severity::kProblem, "memory",
          std::string(30, 'w') + std::string(200, ' ') + "and more words than fit on one line " +
              std::string(60, 'v'),
          "do something about it, in words that do not fit on one line either"}}});
-  PairReport pair;
+  doctor::PairReport pair;
   pair.facts.from = "here";
   pair.facts.to = "b:7";
-  pair.findings = {{Severity::kWarning, "clock\x1b[2J", "it is \x1b[31m wrong", "set it"}};
+  pair.findings = {{doctor::Severity::kWarning, "clock\x1b[2J", "it is \x1b[31m wrong", "set it"}};
   report.pairs.push_back(pair);
   return report;
 }
 
 TEST(ReportTest, LinesFitTheTerminal) {
-  const std::string text = ReportText(SomeReport(), {80, false});
+  const std::string text = doctor::ReportText(SomeReport(), {80, false});
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     EXPECT_LE(line.size(), 87u) << line;  // the longest word begins at its column
     EXPECT_FALSE(absl::EndsWith(line, " "));
@@ -346,17 +348,17 @@ TEST(ReportTest, LinesFitTheTerminal) {
 
 // What another host says is not let through to the terminal as it is.
 TEST(ReportTest, NoControlCharacters) {
-  const std::string text = ReportText(SomeReport(), {80, false});
+  const std::string text = doctor::ReportText(SomeReport(), {80, false});
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
 }
 
 TEST(ReportTest, ColourIsOnlyColour) {
-  std::string colourful = ReportText(SomeReport(), {80, true});
+  std::string colourful = doctor::ReportText(SomeReport(), {80, true});
   EXPECT_THAT(colourful, HasSubstr("\x1b[1;31mproblem\x1b[0m"));
 }
 
 TEST(ReportTest, JsonSaysTheSame) {
-  const auto json = nlohmann::json::parse(ReportJson(SomeReport()));
+  const auto json = nlohmann::json::parse(doctor::ReportJson(SomeReport()));
   EXPECT_EQ(json["problems"], 1);
   EXPECT_EQ(json["warnings"], 1);
   EXPECT_EQ(json["hosts"][0]["findings"][1]["level"], "problem");

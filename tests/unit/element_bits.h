@@ -9,15 +9,15 @@
 
 namespace tandem {
 
-inline bool IsNan(DataType type, uint64_t bits) {
+inline bool IsNan(collectives::DataType type, uint64_t bits) {
   switch (type) {
-    case DataType::kF32:
+    case collectives::DataType::kF32:
       return (bits & 0x7fffffff) > 0x7f800000;
-    case DataType::kF64:
+    case collectives::DataType::kF64:
       return (bits & 0x7fffffffffffffff) > 0x7ff0000000000000;
-    case DataType::kF16:
+    case collectives::DataType::kF16:
       return (bits & 0x7fff) > 0x7c00;
-    case DataType::kBF16:
+    case collectives::DataType::kBF16:
       return (bits & 0x7fff) > 0x7f80;
     default:
       return false;
@@ -25,7 +25,7 @@ inline bool IsNan(DataType type, uint64_t bits) {
 }
 
 // Equal to the bit, or both not a number.
-inline bool SameElement(DataType type, uint64_t x, uint64_t y) {
+inline bool SameElement(collectives::DataType type, uint64_t x, uint64_t y) {
   return x == y || (IsNan(type, x) && IsNan(type, y));
 }
 

@@ -14,10 +14,10 @@ class EpochEndTest : public TrainerMachineTest {
   void Begin(const std::string& policy, int64_t step) {
     Make(policy, "SERVERS");
     context_->step = context_->pushed = step;
-    end_ = std::make_unique<EpochEnd>(*context_);
+    end_ = std::make_unique<worker::EpochEnd>(*context_);
     end_->Begin();
   }
-  std::unique_ptr<EpochEnd> end_;
+  std::unique_ptr<worker::EpochEnd> end_;
 };
 
 TEST_F(EpochEndTest, ALockstepJobOnlyWaitsForItsPushes) {

@@ -9,7 +9,7 @@ class EvaluationRoundTest : public TrainerMachineTest {
  protected:
   void Begin(const std::string& policy, int rank, bool test_data = true) {
     Make(policy, "ALLREDUCE", rank);
-    round_ = std::make_unique<EvaluationRound>(*context_, *synchroniser_, test_data);
+    round_ = std::make_unique<worker::EvaluationRound>(*context_, *synchroniser_, test_data);
     round_->Begin();
     Run();
   }
@@ -32,8 +32,10 @@ class EvaluationRoundTest : public TrainerMachineTest {
   void ScoreNothing() {
     Release("evaluation 0");
     Run();
-    EXPECT_TRUE(Finish<FetchTestTask>([](const FetchTestTask& t) { t.slot->batch.Clear(); }).first);
-    Finish<FillShareTask>([](const FillShareTask& t) { t.share->set_samples(3); });
+    EXPECT_TRUE(Finish<worker::FetchTestTask>([](const worker::FetchTestTask& t) {
+                  t.slot->batch.Clear();
+                }).first);
+    Finish<worker::FillShareTask>([](const worker::FillShareTask& t) { t.share->set_samples(3); });
   }
   EvaluationShare ShareOf(int64_t number) {
     EvaluationShare share;
@@ -42,7 +44,7 @@ class EvaluationRoundTest : public TrainerMachineTest {
     return share;
   }
 
-  std::unique_ptr<EvaluationRound> round_;
+  std::unique_ptr<worker::EvaluationRound> round_;
 };
 
 TEST_F(EvaluationRoundTest, WithoutTestDataThereIsNone) {
@@ -66,25 +68,27 @@ TEST_F(EvaluationRoundTest, BatchesAreReadAndScoredUntilThereIsNoMore) {
   Begin("kind: BSP", 1);
   Release("evaluation 0");
   Run();
-  const auto fill = [](const FetchTestTask& task) {
+  const auto fill = [](const worker::FetchTestTask& task) {
     task.slot->batch.samples = 2;
     task.slot->batch.sparse.resize(1);
     task.slot->batch.sparse[0].keys = {1, 2, 3};
   };
-  EXPECT_TRUE(Finish<FetchTestTask>(fill).first);
+  EXPECT_TRUE(Finish<worker::FetchTestTask>(fill).first);
   EXPECT_TRUE(effects_.tasks.empty()) << "rows come first";
   const std::vector<ParsedFrame> reads = Sent(FrameKind::kPull);
   ASSERT_FALSE(reads.empty());
   EXPECT_EQ(reads[0].header.flags, kFlagEvaluate);
   AnswerAll();
-  for (const ClientCore::Completion& c : TakeCompletions()) {
+  for (const client::ClientCore::Completion& c : TakeCompletions()) {
     EXPECT_TRUE(round_->OnCompletion(c.request));
   }
   Run();
-  const ScoreTask score = Finish<ScoreTask>();
+  const worker::ScoreTask score = Finish<worker::ScoreTask>();
   EXPECT_EQ(score.slot->rows.at(0).at().size(), 3u);
-  EXPECT_FALSE(Finish<FetchTestTask>([](const FetchTestTask& t) { t.slot->batch.Clear(); }).first);
-  Finish<FillShareTask>();
+  EXPECT_FALSE(Finish<worker::FetchTestTask>([](const worker::FetchTestTask& t) {
+                 t.slot->batch.Clear();
+               }).first);
+  Finish<worker::FillShareTask>();
 }
 
 TEST_F(EvaluationRoundTest, AShareIsSentAgainUntilRankZeroHasIt) {
@@ -130,7 +134,7 @@ TEST_F(EvaluationRoundTest, RankZeroMergesWhatAllHaveSentOnce) {
   round_->OnShare(EndpointId::Worker(9), ShareOf(0), Buffer());  // there is no such worker
   EXPECT_EQ(TakeControls().size(), 3u) << "all are answered";
   ScoreNothing();
-  Finish<MergeSharesTask>([](const MergeSharesTask& task) {
+  Finish<worker::MergeSharesTask>([](const worker::MergeSharesTask& task) {
     ASSERT_EQ(task.shares->size(), 2u);
     EXPECT_EQ(task.shares->at(0).samples(), 3);
     EXPECT_EQ(task.shares->at(1).samples(), 5);

@@ -18,27 +18,27 @@ using ::testing::HasSubstr;
 
 constexpr int kTopK = 10;
 
-Batch BatchOf(const std::vector<float>& labels) {
-  Batch batch;
+data::Batch BatchOf(const std::vector<float>& labels) {
+  data::Batch batch;
   batch.samples = static_cast<int64_t>(labels.size());
   batch.labels = labels;
   return batch;
 }
 
-EvaluationPart PartOf(const std::vector<float>& logits, const std::vector<float>& labels) {
-  EvaluationPart part;
-  AddBatch(BatchOf(labels), logits, kTopK, &part);
+data::EvaluationPart PartOf(const std::vector<float>& logits, const std::vector<float>& labels) {
+  data::EvaluationPart part;
+  data::AddBatch(BatchOf(labels), logits, kTopK, &part);
   return part;
 }
 
 class EvaluationShareTest : public ::testing::Test {
  protected:
-  void Add(const EvaluationPart& part) {
+  void Add(const data::EvaluationPart& part) {
     const int rank = static_cast<int>(shares_.size());
-    EncodeShare(part, buffers_, &shares_[rank], &payloads_[rank]);
+    worker::EncodeShare(part, buffers_, &shares_[rank], &payloads_[rank]);
   }
   nlohmann::json Merged() {
-    const absl::StatusOr<std::string> text = MergeShares(shares_, payloads_, kTopK);
+    const absl::StatusOr<std::string> text = worker::MergeShares(shares_, payloads_, kTopK);
     EXPECT_TRUE(text.ok()) << text.status();
     return nlohmann::json::parse(text.value_or("null"));
   }
@@ -51,7 +51,8 @@ class EvaluationShareTest : public ::testing::Test {
 TEST_F(EvaluationShareTest, PartsSayTogetherWhatTheWholeSays) {
   Add(PartOf({2, -1}, {1, 0}));
   Add(PartOf({0.5f, 3, -2}, {0, 1, 1}));
-  const EvaluationResult want = Summarise(PartOf({2, -1, 0.5f, 3, -2}, {1, 0, 0, 1, 1}));
+  const data::EvaluationResult want =
+      data::Summarise(PartOf({2, -1, 0.5f, 3, -2}, {1, 0, 0, 1, 1}));
   const nlohmann::json merged = Merged();
   EXPECT_EQ(merged["samples"], 5);
   EXPECT_DOUBLE_EQ(merged["logloss"].get<double>(), want.logloss);
@@ -61,13 +62,13 @@ TEST_F(EvaluationShareTest, PartsSayTogetherWhatTheWholeSays) {
 }
 
 TEST_F(EvaluationShareTest, CountsInBinsTravelToo) {
-  EvaluationPart binned;
+  data::EvaluationPart binned;
   binned.sums.samples = 2;
-  std::vector<uint64_t> positives(kAucBins, 0), negatives(kAucBins, 0);
+  std::vector<uint64_t> positives(data::kAucBins, 0), negatives(data::kAucBins, 0);
   positives[9] = negatives[3] = 1;
   binned.scores.AddBins(positives, negatives);
   Add(binned);
-  Add(EvaluationPart());
+  Add(data::EvaluationPart());
   EXPECT_EQ(Merged()["auc"], 1.0);
 }
 
@@ -94,7 +95,7 @@ TEST_F(EvaluationShareTest, AShareOfAnotherSizeIsRefusedByRank) {
     Add(PartOf({1}, {1}));
     shares_[1].set_binned(binned);
     payloads_[1] = buffers_.Alloc(12);
-    const absl::StatusOr<std::string> text = MergeShares(shares_, payloads_, kTopK);
+    const absl::StatusOr<std::string> text = worker::MergeShares(shares_, payloads_, kTopK);
     EXPECT_THAT(text.status().ToString(), HasSubstr("evaluation share of worker 1: 12 bytes"));
   }
 }

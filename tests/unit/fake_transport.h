@@ -14,16 +14,16 @@
 namespace tandem {
 
 // Connections that exist from the start, and queues that are full when the test says so.
-class FakeTransport : public Transport {
+class FakeTransport : public transport::Transport {
  public:
   Buffer Alloc(size_t bytes) override { return heap_.Alloc(bytes); }
   const std::string& address() const override { return address_; }
-  absl::StatusOr<PeerId> Connect(const std::string& address) override {
+  absl::StatusOr<transport::PeerId> Connect(const std::string& address) override {
     if (address == "malformed") return absl::InvalidArgumentError(address);
     connected[++last_peer] = address;
     return last_peer;
   }
-  absl::Status Send(PeerId peer, Frame frame) override {
+  absl::Status Send(transport::PeerId peer, Frame frame) override {
     if (gone.count(peer) > 0) return absl::NotFoundError("gone");
     if (full.count(peer) > 0) return absl::ResourceExhaustedError("full");
     absl::StatusOr<ParsedFrame> parsed = DecodeFrame(std::move(frame));
@@ -31,16 +31,17 @@ class FakeTransport : public Transport {
     sent.emplace_back(peer, parsed->header.step);
     return absl::OkStatus();
   }
-  void Close(PeerId peer) override { closed.push_back(peer); }
-  void Poll(absl::Duration, std::vector<TransportEvent>*) override {}
+  void Close(transport::PeerId peer) override { closed.push_back(peer); }
+  void Poll(absl::Duration, std::vector<transport::TransportEvent>*) override {}
   void Wake() override {}
-  TransportCounters counters() const override { return {}; }
+  transport::TransportCounters counters() const override { return {}; }
 
-  PeerId last_peer = 0;
-  std::map<PeerId, std::string> connected;
-  std::set<PeerId> full, gone;
-  std::vector<PeerId> closed;
-  std::vector<std::pair<PeerId, int64_t>> sent;  // with the step, which tells frames apart
+  transport::PeerId last_peer = 0;
+  std::map<transport::PeerId, std::string> connected;
+  std::set<transport::PeerId> full, gone;
+  std::vector<transport::PeerId> closed;
+  std::vector<std::pair<transport::PeerId, int64_t>>
+      sent;  // with the step, which tells frames apart
 
  private:
   HeapBufferSource heap_;

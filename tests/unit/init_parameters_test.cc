@@ -12,9 +12,9 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAreArray;
 
-ParameterInfo Parameter(const std::string& name, int64_t offset, int64_t size,
-                        Initializer::Kind kind, double scale) {
-  ParameterInfo info;
+models::ParameterInfo Parameter(const std::string& name, int64_t offset, int64_t size,
+                                Initializer::Kind kind, double scale) {
+  models::ParameterInfo info;
   info.name = name;
   info.offset = offset;
   info.size = size;
@@ -24,11 +24,11 @@ ParameterInfo Parameter(const std::string& name, int64_t offset, int64_t size,
   return info;
 }
 
-std::vector<float> Values(const std::vector<ParameterInfo>& parameters, uint64_t seed) {
+std::vector<float> Values(const std::vector<models::ParameterInfo>& parameters, uint64_t seed) {
   int64_t size = 0;
-  for (const ParameterInfo& p : parameters) size = std::max(size, p.offset + p.size);
+  for (const models::ParameterInfo& p : parameters) size = std::max(size, p.offset + p.size);
   std::vector<float> flat(size, 77.0f);
-  InitParameters(parameters, seed, absl::MakeSpan(flat));
+  models::InitParameters(parameters, seed, absl::MakeSpan(flat));
   return flat;
 }
 

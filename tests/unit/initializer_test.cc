@@ -15,7 +15,7 @@ namespace {
 
 std::vector<float> Row(const Initializer& config, uint64_t seed, uint64_t key, size_t dim) {
   std::vector<float> row(dim, -77);
-  InitRow(config, seed, key, absl::MakeSpan(row));
+  optim::InitRow(config, seed, key, absl::MakeSpan(row));
   return row;
 }
 
@@ -82,13 +82,13 @@ TEST(InitializerTest, UnspecifiedIsUniformOverTheRootOfDim) {
 TEST(FoldTest, AddsElementByElement) {
   std::vector<float> sum = {1, 2, 3};
   const std::vector<float> x = {0.5f, -2, 1};
-  FoldAdd(sum.data(), x.data(), 3);
+  optim::FoldAdd(sum.data(), x.data(), 3);
   EXPECT_THAT(sum, ::testing::ElementsAre(1.5f, 0, 4));
 }
 
 TEST(FoldTest, TheFactorIsOneOverTheCountRoundedOnce) {
-  EXPECT_EQ(FoldFactor(3), static_cast<float>(1.0 / 3));
-  EXPECT_EQ(FoldFactor(0), 0);
+  EXPECT_EQ(optim::FoldFactor(3), static_cast<float>(1.0 / 3));
+  EXPECT_EQ(optim::FoldFactor(0), 0);
 }
 
 }  // namespace

@@ -18,17 +18,17 @@ namespace {
 
 constexpr int kBatch = 7, kRows = 20;
 
-JobPlan PlanOf(const std::string& data, const std::string& tables, const std::string& model,
-               const std::string& more = "cluster { workers: 1 servers: 1 }") {
-  const absl::StatusOr<Job> job =
-      ParseJob(absl::StrCat("name: \"b\" data { ", data, " } ", tables, " model { ", model,
-                            " } train { batch: ", kBatch,
-                            " max_unacknowledged: 1 } dense { synchroniser: SERVERS optimizer { "
-                            "learning_rate: 1 } } ",
-                            more),
-               "b", {});
+job::JobPlan PlanOf(const std::string& data, const std::string& tables, const std::string& model,
+                    const std::string& more = "cluster { workers: 1 servers: 1 }") {
+  const absl::StatusOr<Job> job = job::ParseJob(
+      absl::StrCat("name: \"b\" data { ", data, " } ", tables, " model { ", model,
+                   " } train { batch: ", kBatch,
+                   " max_unacknowledged: 1 } dense { synchroniser: SERVERS optimizer { "
+                   "learning_rate: 1 } } ",
+                   more),
+      "b", {});
   EXPECT_TRUE(job.ok()) << job.status();
-  const absl::StatusOr<JobPlan> plan = Resolve(*job);
+  const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -77,59 +77,59 @@ std::string Ncf(const TempDir& dir) {
 }
 
 // The largest push of the epoch: distinct keys of a batch, for each table of the plan.
-std::vector<int64_t> LargestBatches(const JobPlan& plan) {
+std::vector<int64_t> LargestBatches(const job::JobPlan& plan) {
   std::vector<int64_t> largest(plan.tables.size());
-  auto source = NewTrainSource(plan, 0);
+  auto source = data::NewTrainSource(plan, 0);
   EXPECT_TRUE(source.ok()) << source.status();
   EXPECT_TRUE((*source)->StartEpoch(0).ok());
   for (;;) {
-    Batch batch;
+    data::Batch batch;
     const absl::Status read = (*source)->Next(&batch);
     EXPECT_TRUE(read.ok()) << read;
     if (!read.ok() || batch.samples == 0) return largest;
-    for (const SparseInput& input : batch.sparse) {
+    for (const data::SparseInput& input : batch.sparse) {
       largest[input.table] =
           std::max(largest[input.table], static_cast<int64_t>(input.keys.size()));
     }
   }
 }
 
-int64_t ParametersOf(const JobPlan& plan) {
-  const absl::StatusOr<DataShape> shape = FindDataShape(plan);
+int64_t ParametersOf(const job::JobPlan& plan) {
+  const absl::StatusOr<data::DataShape> shape = data::FindDataShape(plan);
   EXPECT_TRUE(shape.ok()) << shape.status();
-  ModelInputs inputs;
+  models::ModelInputs inputs;
   inputs.numeric = shape->numeric;
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     if (table.dense) continue;
     inputs.tables.push_back(
         {table.name, static_cast<int>(shape->table_fields[table.id].size()), table.dim});
   }
-  const auto model = NewDenseModel(plan.job.model(), inputs, /*threads=*/1);
+  const auto model = models::NewDenseModel(plan.job.model(), inputs, /*threads=*/1);
   EXPECT_TRUE(model.ok()) << model.status();
   return model.ok() ? (*model)->parameter_count() : -1;
 }
 
 enum class Ids { kExact, kAtMost };  // whether batches fill the bound
 
-void ExpectBound(const JobPlan& plan, Ids ids) {
+void ExpectBound(const job::JobPlan& plan, Ids ids) {
   SCOPED_TRACE(plan.job.ShortDebugString());
   const std::vector<int64_t> largest = LargestBatches(plan);
   double bytes = 0;
-  for (const TablePlan& table : plan.tables) {
+  for (const job::TablePlan& table : plan.tables) {
     if (table.dense) {
       const int64_t parameters = ParametersOf(plan);
-      EXPECT_EQ(MostDenseParameters(plan), parameters);
-      const int64_t blocks = (parameters + kDenseBlockFloats - 1) / kDenseBlockFloats;
-      EXPECT_EQ(LargestPushBytes(plan, table), blocks * (8 + 4 * kDenseBlockFloats));
+      EXPECT_EQ(job::MostDenseParameters(plan), parameters);
+      const int64_t blocks = (parameters + job::kDenseBlockFloats - 1) / job::kDenseBlockFloats;
+      EXPECT_EQ(job::LargestPushBytes(plan, table), blocks * (8 + 4 * job::kDenseBlockFloats));
     } else if (ids == Ids::kExact) {
-      EXPECT_EQ(MostIdsOfBatch(plan, table), largest[table.id]) << table.name;
+      EXPECT_EQ(job::MostIdsOfBatch(plan, table), largest[table.id]) << table.name;
     } else {
-      EXPECT_GE(MostIdsOfBatch(plan, table), largest[table.id]) << table.name;
-      EXPECT_LE(MostIdsOfBatch(plan, table), 3 * largest[table.id]) << table.name;
+      EXPECT_GE(job::MostIdsOfBatch(plan, table), largest[table.id]) << table.name;
+      EXPECT_LE(job::MostIdsOfBatch(plan, table), 3 * largest[table.id]) << table.name;
     }
-    bytes += static_cast<double>(LargestPushBytes(plan, table));
+    bytes += static_cast<double>(job::LargestPushBytes(plan, table));
   }
-  EXPECT_EQ(static_cast<double>(HeldBytes(plan)), 2 * bytes)
+  EXPECT_EQ(static_cast<double>(job::HeldBytes(plan)), 2 * bytes)
       << "one worker, one shard, BSP: one open step and one in flight";
 }
 
@@ -173,10 +173,10 @@ TEST(JobBudgetTest, NcfWithEveryModelThatReadsIt) {
 // budget says; and the budget is not just everything.
 TEST(JobBudgetTest, NoShardGetsMoreThanItsShare) {
   const TempDir dir;
-  const JobPlan plan = PlanOf(Criteo(dir), TableOf("a", 4), "mlp {}",
-                              "cluster { workers: 1 servers: 4 ranges_per_shard: 1 }");
-  const int64_t dense = 8 + 4 * kDenseBlockFloats;  // one block, which any shard may have
-  const double shard_rows = static_cast<double>(HeldBytes(plan) / 2 - dense) / 24;
+  const job::JobPlan plan = PlanOf(Criteo(dir), TableOf("a", 4), "mlp {}",
+                                   "cluster { workers: 1 servers: 4 ranges_per_shard: 1 }");
+  const int64_t dense = 8 + 4 * job::kDenseBlockFloats;  // one block, which any shard may have
+  const double shard_rows = static_cast<double>(job::HeldBytes(plan) / 2 - dense) / 24;
   const double rows = kBatch * 26;
   EXPECT_LT(shard_rows, rows * 0.75);
   double most = 0;

@@ -141,7 +141,7 @@ TEST(JobDocsTest, ExamplesStand) {
   for (size_t i = 1; i < parts.size(); i += 2) {
     if (!absl::StartsWith(parts[i], "textproto\n")) continue;
     ++examples;
-    const absl::StatusOr<Job> job = ParseJob(Completed(parts[i].substr(9)), "docs/JOB.md", {});
+    const absl::StatusOr<Job> job = job::ParseJob(Completed(parts[i].substr(9)), "docs/JOB.md", {});
     EXPECT_TRUE(job.ok()) << job.status() << "\n" << parts[i];
   }
   EXPECT_GE(examples, 5);
@@ -152,9 +152,9 @@ TEST(ConfigsTest, EveryJobParsesAndResolves) {
   for (const auto& entry : std::filesystem::directory_iterator(SourceDir() / "configs")) {
     if (entry.path().extension() != ".textproto") continue;
     ++jobs;
-    const absl::StatusOr<Job> job = ReadJobFile(entry.path().string(), {});
+    const absl::StatusOr<Job> job = job::ReadJobFile(entry.path().string(), {});
     ASSERT_TRUE(job.ok()) << job.status();
-    const absl::StatusOr<JobPlan> plan = Resolve(*job);
+    const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
     EXPECT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(job->name(), entry.path().stem().string()) << entry.path();
   }

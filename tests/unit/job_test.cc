@@ -34,21 +34,21 @@ model { dlrm { bottom: [8, 4] top: 8 } }
 train { batch: 16 }
 )";
 
-Job MustParse(const std::string& text, const Overrides& overrides = {}) {
-  const absl::StatusOr<Job> job = ParseJob(text, "job.textproto", overrides);
+Job MustParse(const std::string& text, const job::Overrides& overrides = {}) {
+  const absl::StatusOr<Job> job = job::ParseJob(text, "job.textproto", overrides);
   EXPECT_TRUE(job.ok()) << job.status();
   return job.ok() ? *job : Job();
 }
 
-JobPlan MustResolve(const Overrides& overrides) {
-  const absl::StatusOr<JobPlan> plan = Resolve(MustParse(kJob, overrides));
+job::JobPlan MustResolve(const job::Overrides& overrides) {
+  const absl::StatusOr<job::JobPlan> plan = job::Resolve(MustParse(kJob, overrides));
   EXPECT_TRUE(plan.ok()) << plan.status();
-  return plan.ok() ? *plan : JobPlan();
+  return plan.ok() ? *plan : job::JobPlan();
 }
 
 // The one-line message with which a job is refused.
-std::string Refusal(const std::string& text, const Overrides& overrides = {}) {
-  const absl::StatusOr<Job> job = ParseJob(text, "job.textproto", overrides);
+std::string Refusal(const std::string& text, const job::Overrides& overrides = {}) {
+  const absl::StatusOr<Job> job = job::ParseJob(text, "job.textproto", overrides);
   EXPECT_FALSE(job.ok()) << "accepted:\n" << text;
   if (job.ok()) return "";
   EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
@@ -127,7 +127,7 @@ TEST(JobTextTest, HugeTextIsRefused) {
 }
 
 TEST(JobTextTest, MissingFileIsNotFound) {
-  const absl::StatusOr<Job> job = ReadJobFile("no/such/job.textproto", {});
+  const absl::StatusOr<Job> job = job::ReadJobFile("no/such/job.textproto", {});
   EXPECT_EQ(job.status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(job.status().message(),
             "no/such/job.textproto: cannot open the job file: No such file or directory");
@@ -492,9 +492,9 @@ INSTANTIATE_TEST_SUITE_P(
 class ColumnsTest : public ::testing::TestWithParam<Contradiction> {};
 
 TEST_P(ColumnsTest, IsRefusedWithThisMessage) {
-  Overrides overrides = {{"data.format", "DELIMITED"},
-                         {"data.columns.label", "0"},
-                         {"data.columns.numeric", "[\"1\"]"}};
+  job::Overrides overrides = {{"data.format", "DELIMITED"},
+                              {"data.columns.label", "0"},
+                              {"data.columns.numeric", "[\"1\"]"}};
   MustParse(kJob, overrides);
   overrides.insert(overrides.end(), GetParam().set.begin(), GetParam().set.end());
   EXPECT_THAT(Refusal(kJob, overrides), EndsWith(": " + GetParam().message));
@@ -548,16 +548,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 // `--set` takes a list where a list is due, and nowhere else.
 TEST(OverrideTest, AListIsAListAndATextIsAText) {
-  const Overrides delimited = {{"data.format", "DELIMITED"},
-                               {"data.columns.label", "0"},
-                               {"data.columns.numeric", "[\"1\"]"}};
-  Overrides overrides = delimited;
+  const job::Overrides delimited = {{"data.format", "DELIMITED"},
+                                    {"data.columns.label", "0"},
+                                    {"data.columns.numeric", "[\"1\"]"}};
+  job::Overrides overrides = delimited;
   overrides.emplace_back("data.columns.missing", "[\"XX\",\"NA\"]");
   const Job job = MustParse(kJob, overrides);
   EXPECT_THAT(job.data().columns().missing(), ElementsAre("XX", "NA"));
-  for (const auto& [path, refusal] : Overrides{{"data.columns.label", "is one text, not a list"},
-                                               {"name", "is one text, not a list"},
-                                               {"data.train[0]", "takes one value"}}) {
+  for (const auto& [path, refusal] :
+       job::Overrides{{"data.columns.label", "is one text, not a list"},
+                      {"name", "is one text, not a list"},
+                      {"data.train[0]", "takes one value"}}) {
     overrides = delimited;
     overrides.emplace_back(path, "[\"XX\",\"NA\"]");
     EXPECT_THAT(Refusal(kJob, overrides), HasSubstr(refusal)) << path;
@@ -568,8 +569,8 @@ TEST(OverrideTest, AListIsAListAndATextIsAText) {
 }
 
 TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUnits) {
-  const Overrides zeros = {{"model", "{mlp {hidden: 8}}"},
-                           {"table[0].initializer", "{kind: ZERO}"}};
+  const job::Overrides zeros = {{"model", "{mlp {hidden: 8}}"},
+                                {"table[0].initializer", "{kind: ZERO}"}};
   MustParse(kJob, zeros);  // CRITEO has numbers
   MustParse(kJob, {{"data.format", "LIBSVM"},
                    {"table[0].dim", "1"},
@@ -578,10 +579,10 @@ TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUni
 }
 
 TEST(ContradictionTest, LibsvmTakesLabelsAlone) {
-  const Overrides libsvm = {
+  const job::Overrides libsvm = {
       {"data.format", "LIBSVM"}, {"data.columns.positive", "2"}, {"model", "{mlp {hidden: [8]}}"}};
   MustParse(kJob, libsvm);
-  Overrides more = libsvm;
+  job::Overrides more = libsvm;
   more.emplace_back("data.columns.label", "0");
   EXPECT_THAT(Refusal(kJob, more), HasSubstr("LIBSVM takes `positive` and `negative` alone"));
   EXPECT_THAT(Refusal(kJob, {{"data.format", "LIBSVM"}, {"data.columns.negative", "1"}}),
@@ -611,7 +612,7 @@ TEST(ContradictionTest, OneWorkerMayBeAsynchronousAndReproducible) {
 }
 
 TEST(ResolveTest, FillsDocumentedDefaults) {
-  const JobPlan plan = MustResolve({});
+  const job::JobPlan plan = MustResolve({});
   const Job& job = plan.job;
   EXPECT_EQ(plan.shards(), 2);
   EXPECT_EQ(job.cluster().ranges_per_shard(), 10);
@@ -651,24 +652,25 @@ TEST(ResolveTest, ReproducibleMeansDirect) {
 }
 
 TEST(ResolveTest, TablesInheritWhatTheyDoNotSay) {
-  const JobPlan plan = MustResolve({{"dense.optimizer", "{kind: ADAM learning_rate: 0.5}"},
-                                    {"table[0].optimizer.learning_rate", "0.25"},
-                                    {"policy", "{kind: SSP bound: 4}"},
-                                    {"table[0].policy.bound", "8"}});
+  const job::JobPlan plan = MustResolve({{"dense.optimizer", "{kind: ADAM learning_rate: 0.5}"},
+                                         {"table[0].optimizer.learning_rate", "0.25"},
+                                         {"policy", "{kind: SSP bound: 4}"},
+                                         {"table[0].policy.bound", "8"}});
   EXPECT_EQ(plan.tables[0].optimizer.kind(), Optimizer::ADAM);
   EXPECT_EQ(plan.tables[0].optimizer.learning_rate(), 0.25);
-  EXPECT_EQ(PolicyName(plan.groups[0].policy), "SSP(8)");
+  EXPECT_EQ(job::PolicyName(plan.groups[0].policy), "SSP(8)");
 }
 
 TEST(ResolveTest, AKindOfItsOwnStandsAlone) {
-  const JobPlan plan = MustResolve({{"policy", "{kind: SSP bound: 4 async_scale: INVERSE_WORKERS}"},
-                                    {"table[0].policy.kind", "ASP"}});
-  EXPECT_EQ(PolicyName(plan.groups[0].policy), "ASP");
+  const job::JobPlan plan =
+      MustResolve({{"policy", "{kind: SSP bound: 4 async_scale: INVERSE_WORKERS}"},
+                   {"table[0].policy.kind", "ASP"}});
+  EXPECT_EQ(job::PolicyName(plan.groups[0].policy), "ASP");
   EXPECT_EQ(plan.groups[0].policy.async_scale(), Policy::ONE);
 }
 
 TEST(ResolveTest, TablesAreNumberedAndSalted) {
-  const JobPlan plan = MustResolve(
+  const job::JobPlan plan = MustResolve(
       {{"table", "[{name: 'user' dim: 4 field: 'C1'}, {name: 'rest' dim: 4 frozen: true}]"}});
   ASSERT_EQ(plan.tables.size(), 2u);
   EXPECT_EQ(plan.tables[0].id, 0u);
@@ -683,16 +685,16 @@ TEST(ResolveTest, TablesAreNumberedAndSalted) {
 }
 
 TEST(ResolveTest, DenseTableComesLastAndSharesItsGroup) {
-  const JobPlan plan = MustResolve({{"dense.synchroniser", "SERVERS"},
-                                    {"policy.kind", "ASP"},
-                                    {"table",
-                                     "[{name: 'a' dim: 4 field: 'C1' policy {kind: BSP}},"
-                                     " {name: 'b' dim: 4}]"}});
+  const job::JobPlan plan = MustResolve({{"dense.synchroniser", "SERVERS"},
+                                         {"policy.kind", "ASP"},
+                                         {"table",
+                                          "[{name: 'a' dim: 4 field: 'C1' policy {kind: BSP}},"
+                                          " {name: 'b' dim: 4}]"}});
   ASSERT_EQ(plan.tables.size(), 3u);
   EXPECT_EQ(plan.dense_table, 2);
   EXPECT_TRUE(plan.tables[2].dense);
-  EXPECT_EQ(plan.tables[2].name, kDenseTableName);
-  EXPECT_EQ(plan.tables[2].dim, kDenseBlockFloats);
+  EXPECT_EQ(plan.tables[2].name, job::kDenseTableName);
+  EXPECT_EQ(plan.tables[2].dim, job::kDenseBlockFloats);
   ASSERT_EQ(plan.groups.size(), 2u);
   EXPECT_THAT(plan.groups[0].tables, ElementsAre(0u));
   EXPECT_THAT(plan.groups[1].tables, ElementsAre(1u, 2u));
@@ -719,16 +721,16 @@ TEST(ResolveTest, HashIsThatOfTheResolvedJob) {
 }
 
 TEST(ResolveTest, ResolvedTextParsesToTheSamePlan) {
-  const std::vector<Overrides> jobs = {
+  const std::vector<job::Overrides> jobs = {
       {},
       {{"policy", "{kind: SSP bound: 4}"}, {"dense.synchroniser", "SERVERS"}},
       {{"policy", "{kind: FIXED_DELAY delay: 0}"}, {"reproducible", "true"}},
       {{"dense.optimizer.kind", "ADAM"}, {"table[0].policy.kind", "ASP"}},
       {{"data.format", "NCF"}, {"model", "{mlp {hidden: 8}}"}}};
-  for (const Overrides& overrides : jobs) {
-    const JobPlan plan = MustResolve(overrides);
-    const std::string text = ResolvedText(plan);
-    const absl::StatusOr<JobPlan> again = Resolve(MustParse(text));
+  for (const job::Overrides& overrides : jobs) {
+    const job::JobPlan plan = MustResolve(overrides);
+    const std::string text = job::ResolvedText(plan);
+    const absl::StatusOr<job::JobPlan> again = job::Resolve(MustParse(text));
     ASSERT_TRUE(again.ok()) << again.status() << "\n" << text;
     EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(plan.job, again->job)) << text;
     EXPECT_EQ(plan.hash, again->hash);
@@ -736,18 +738,18 @@ TEST(ResolveTest, ResolvedTextParsesToTheSamePlan) {
 }
 
 TEST(ResolveTest, ResolvedTextNamesTheGroups) {
-  EXPECT_THAT(ResolvedText(MustResolve({{"policy.kind", "ASP"}})),
+  EXPECT_THAT(job::ResolvedText(MustResolve({{"policy.kind", "ASP"}})),
               StartsWith("# Every default filled in.\n# ASP: ids\n# dense: allreduce, AUTO\n"));
 }
 
 // A worker that skips steps cannot take part in what takes every step together.
 TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
   const std::string kind = "{kind: BACKUP_WORKERS backups: 1}";
-  const Overrides job = {{"policy", kind}, {"cluster.workers", "3"}};
-  const auto refusal = [&](Overrides more) {
-    Overrides all = job;
+  const job::Overrides job = {{"policy", kind}, {"cluster.workers", "3"}};
+  const auto refusal = [&](job::Overrides more) {
+    job::Overrides all = job;
     all.insert(all.end(), more.begin(), more.end());
-    const absl::StatusOr<Job> parsed = ParseJob(kJob, "job.textproto", all);
+    const absl::StatusOr<Job> parsed = job::ParseJob(kJob, "job.textproto", all);
     return std::string(parsed.status().message());
   };
   EXPECT_THAT(refusal({}), HasSubstr("a dense allreduce takes every step together"));
@@ -769,16 +771,16 @@ train { batch: 16 }
 )";
 
 TEST(ProgramJobTest, TablesNameTheFieldsAndBoundTheIds) {
-  const absl::StatusOr<JobPlan> plan = Resolve(MustParse(kProgramJob));
+  const absl::StatusOr<job::JobPlan> plan = job::Resolve(MustParse(kProgramJob));
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_THAT(plan->tables[0].fields, ElementsAre("city", "offer"));
   EXPECT_THAT(plan->tables[1].fields, ElementsAre("history"));
-  EXPECT_EQ(MostIdsOfBatch(*plan, plan->tables[0]), 16 * 2);
-  EXPECT_EQ(MostIdsOfBatch(*plan, plan->tables[1]), 16 * 20);
+  EXPECT_EQ(job::MostIdsOfBatch(*plan, plan->tables[0]), 16 * 2);
+  EXPECT_EQ(job::MostIdsOfBatch(*plan, plan->tables[1]), 16 * 20);
 }
 
 TEST(ProgramJobTest, IsRefusedWhereItContradictsItself) {
-  const auto expect = [](const Overrides& overrides, const char* message) {
+  const auto expect = [](const job::Overrides& overrides, const char* message) {
     EXPECT_THAT(Refusal(kProgramJob, overrides), HasSubstr(message));
   };
   expect({{"data.train", "a.tsv"}}, "data.train: not for format PROGRAM, whose batches come from");
@@ -808,44 +810,44 @@ TEST(ProgramJobTest, IsRefusedWhereItContradictsItself) {
 TEST(PolicyNameTest, AllKinds) {
   Policy policy;
   policy.set_kind(Policy::BSP);
-  EXPECT_EQ(PolicyName(policy), "BSP");
+  EXPECT_EQ(job::PolicyName(policy), "BSP");
   policy.set_kind(Policy::ASP);
-  EXPECT_EQ(PolicyName(policy), "ASP");
+  EXPECT_EQ(job::PolicyName(policy), "ASP");
   policy.set_kind(Policy::SSP);
   policy.set_bound(4);
-  EXPECT_EQ(PolicyName(policy), "SSP(4)");
+  EXPECT_EQ(job::PolicyName(policy), "SSP(4)");
   policy.set_kind(Policy::FIXED_DELAY);
   policy.set_delay(2);
-  EXPECT_EQ(PolicyName(policy), "FIXED_DELAY(2)");
+  EXPECT_EQ(job::PolicyName(policy), "FIXED_DELAY(2)");
   policy.set_kind(Policy::BACKUP_WORKERS);
-  EXPECT_EQ(PolicyName(policy), "BACKUP_WORKERS") << "not resolved: without its knob";
+  EXPECT_EQ(job::PolicyName(policy), "BACKUP_WORKERS") << "not resolved: without its knob";
   policy.set_backups(1);
-  EXPECT_EQ(PolicyName(policy), "BACKUP_WORKERS(1)");
+  EXPECT_EQ(job::PolicyName(policy), "BACKUP_WORKERS(1)");
 }
 
 // Of the numbers that the job gives: rows of 4 floats with their keys are 24 bytes.
 TEST(JobBudgetTest, CountsWhatPoliciesHold) {
   const auto plan = [](const std::string& table, const std::string& policy, const std::string& more,
                        const std::string& dense = "") {
-    const absl::StatusOr<Job> job = ParseJob(
+    const absl::StatusOr<Job> job = job::ParseJob(
         absl::StrCat("name: \"b\" data { format: CRITEO train: \"x\" } table { name: \"t\" dim: 4 ",
                      table, " } policy { ", policy, " } model { mlp { hidden: [64, 32] } } ",
                      "dense { optimizer { learning_rate: 1 } ", dense, " } ", more),
         "b", {});
-    return job.ok() ? Resolve(*job) : absl::StatusOr<JobPlan>(job.status());
+    return job.ok() ? job::Resolve(*job) : absl::StatusOr<job::JobPlan>(job.status());
   };
   const std::string train =
       "train { batch: 10 max_unacknowledged: 1 } cluster { workers: 3 servers: 1 } ";
-  EXPECT_EQ(HeldBytes(*plan("", "kind: BSP", train)), 3 * 2 * 260 * 24);
-  EXPECT_EQ(HeldBytes(*plan("field: [\"C1\", \"C2\"]", "kind: BSP", train)), 3 * 2 * 20 * 24);
-  EXPECT_EQ(HeldBytes(*plan("expected_rows: 50", "kind: FIXED_DELAY delay: 5", train)),
+  EXPECT_EQ(job::HeldBytes(*plan("", "kind: BSP", train)), 3 * 2 * 260 * 24);
+  EXPECT_EQ(job::HeldBytes(*plan("field: [\"C1\", \"C2\"]", "kind: BSP", train)), 3 * 2 * 20 * 24);
+  EXPECT_EQ(job::HeldBytes(*plan("expected_rows: 50", "kind: FIXED_DELAY delay: 5", train)),
             3 * 7 * 260 * 24)
       << "expected_rows is a hint";
-  EXPECT_EQ(HeldBytes(*plan("frozen: true", "kind: BSP", train)), 0);
-  EXPECT_EQ(HeldBytes(*plan("", "kind: ASP", train)), 0);
-  EXPECT_EQ(HeldBytes(*plan("", "kind: SSP bound: 4", train)), 0);
+  EXPECT_EQ(job::HeldBytes(*plan("frozen: true", "kind: BSP", train)), 0);
+  EXPECT_EQ(job::HeldBytes(*plan("", "kind: ASP", train)), 0);
+  EXPECT_EQ(job::HeldBytes(*plan("", "kind: SSP bound: 4", train)), 0);
   // 26 cells of 4 floats and 13 numbers into layers of 64, 32 and 1, with biases: 9,665 parameters.
-  EXPECT_EQ(HeldBytes(*plan("frozen: true", "kind: BSP", train, "synchroniser: SERVERS")),
+  EXPECT_EQ(job::HeldBytes(*plan("frozen: true", "kind: BSP", train, "synchroniser: SERVERS")),
             3 * 2 * 10 * (8 + 4096));
   const auto refused = plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37439 }");
   EXPECT_THAT(
@@ -855,11 +857,11 @@ TEST(JobBudgetTest, CountsWhatPoliciesHold) {
 }
 
 TEST(EqualRangesTest, CoverEverythingAndDifferByAtMostOne) {
-  EXPECT_THAT(EqualRanges(1), ElementsAre(0u));
-  EXPECT_THAT(EqualRanges(4),
+  EXPECT_THAT(job::EqualRanges(1), ElementsAre(0u));
+  EXPECT_THAT(job::EqualRanges(4),
               ElementsAre(0u, uint64_t{1} << 62, uint64_t{1} << 63, uint64_t{3} << 62));
   for (const int count : {3, 7, 10, 1000, 40960}) {
-    const std::vector<uint64_t> begins = EqualRanges(count);
+    const std::vector<uint64_t> begins = job::EqualRanges(count);
     ASSERT_EQ(begins.size(), static_cast<size_t>(count));
     EXPECT_EQ(begins[0], 0u);
     uint64_t smallest = ~uint64_t{0}, largest = 0;

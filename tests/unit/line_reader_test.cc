@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::string> Lines(LineReader* reader, absl::Status* status) {
+std::vector<std::string> Lines(data::LineReader* reader, absl::Status* status) {
   std::vector<std::string> lines;
   for (absl::string_view line;;) {
     const absl::StatusOr<bool> more = reader->Next(&line);
@@ -24,7 +24,7 @@ std::vector<std::string> Lines(LineReader* reader, absl::Status* status) {
 }
 
 std::vector<std::string> LinesOf(absl::string_view bytes) {
-  LineReader reader("text", MemoryBytes(bytes));
+  data::LineReader reader("text", data::MemoryBytes(bytes));
   absl::Status status;
   std::vector<std::string> lines = Lines(&reader, &status);
   EXPECT_TRUE(status.ok()) << status;
@@ -32,7 +32,7 @@ std::vector<std::string> LinesOf(absl::string_view bytes) {
 }
 
 absl::Status ErrorOf(const std::string& path) {
-  auto reader = OpenLines(path);
+  auto reader = data::OpenLines(path);
   if (!reader.ok()) return reader.status();
   absl::Status status;
   Lines(reader->get(), &status);
@@ -48,7 +48,7 @@ TEST(LineReaderTest, LineEndsOfBothKindsEmptyLinesAndAMissingLastEnd) {
 }
 
 TEST(LineReaderTest, LineNumbersCountEmptyLines) {
-  LineReader reader("text", MemoryBytes("a\n\n\nb\n"));
+  data::LineReader reader("text", data::MemoryBytes("a\n\n\nb\n"));
   absl::string_view line;
   ASSERT_TRUE(*reader.Next(&line));
   EXPECT_EQ(reader.line_number(), 1);
@@ -73,7 +73,7 @@ TEST(LineReaderTest, LinesThatCrossReadsAreWhole) {
        {dir.Write("plain.txt", text), dir.WriteGzip("packed.gz", text),
         dir.WriteGzip("gzip_without_a_name", text), dir.WriteZstd("packed.zst", text),
         dir.WriteZstd("zstd_without_a_name", text)}) {
-    auto reader = OpenLines(path);
+    auto reader = data::OpenLines(path);
     ASSERT_TRUE(reader.ok());
     absl::Status status;
     EXPECT_EQ(Lines(reader->get(), &status), expected) << path;
@@ -82,11 +82,11 @@ TEST(LineReaderTest, LinesThatCrossReadsAreWhole) {
 }
 
 TEST(LineReaderTest, ALineMayBeAsLongAsTheBoundAndNoLonger) {
-  const std::string longest(kMaxLineBytes, 'x');
+  const std::string longest(data::kMaxLineBytes, 'x');
   EXPECT_THAT(LinesOf(longest + "\nb\n"), ElementsAre(longest, "b"));
   for (const char* end : {"", "\nb\n"}) {
     const std::string text = "a\n" + longest + "x" + end;
-    LineReader reader("text", MemoryBytes(text));
+    data::LineReader reader("text", data::MemoryBytes(text));
     absl::Status status;
     EXPECT_THAT(Lines(&reader, &status), ElementsAre("a"));
     ExpectOneLine(status, {"text:2: ", "longer than 1048576 bytes", "hint"});
@@ -94,7 +94,7 @@ TEST(LineReaderTest, ALineMayBeAsLongAsTheBoundAndNoLonger) {
 }
 
 TEST(LineReaderTest, NulBytesAreRefused) {
-  LineReader reader("text", MemoryBytes(absl::string_view("a\nb\0c\n", 6)));
+  data::LineReader reader("text", data::MemoryBytes(absl::string_view("a\nb\0c\n", 6)));
   absl::Status status;
   EXPECT_THAT(Lines(&reader, &status), ElementsAre("a"));
   ExpectOneLine(status, {"text:2: ", "NUL", "hint"});
@@ -123,7 +123,7 @@ TEST(LineReaderTest, MembersOfGzipFollowOneAnotherAndNothingElseDoes) {
   const std::string second = ReadAll(dir.WriteGzip("b.gz", "c\nd\n"));
   absl::Status status;
   for (const std::string& tail : {std::string(), std::string(300'000, '\0')}) {
-    auto reader = *OpenLines(dir.Write("both.gz", first + empty + second + tail));
+    auto reader = *data::OpenLines(dir.Write("both.gz", first + empty + second + tail));
     EXPECT_THAT(Lines(reader.get(), &status), ElementsAre("a", "bc", "d"));
     EXPECT_TRUE(status.ok()) << status;
   }
@@ -141,7 +141,7 @@ TEST(LineReaderTest, FramesOfZstdFollowOneAnother) {
   const std::string empty_frame("\x50\x2a\x4d\x18\x04\0\0\0abcd", 12);
   const std::string a = ReadAll(dir.WriteZstd("a.zst", "a\nb"));
   const std::string b = ReadAll(dir.WriteZstd("b.zst", "c\nd\n"));
-  auto reader = OpenLines(dir.Write("all", empty_frame + a + empty_frame + b));
+  auto reader = data::OpenLines(dir.Write("all", empty_frame + a + empty_frame + b));
   ASSERT_TRUE(reader.ok()) << reader.status();
   absl::Status status;
   EXPECT_THAT(Lines(reader->get(), &status), ElementsAre("a", "bc", "d"));
@@ -172,25 +172,25 @@ TEST(LineReaderTest, DamagedZstdFilesAreNamed) {
 TEST(FilesTest, VariablesAreReplaced) {
   setenv("TANDEM_FILES_TEST", "/some/where", 1);
   unsetenv("TANDEM_FILES_UNSET");
-  EXPECT_EQ(*ExpandEnvironment("$TANDEM_FILES_TEST/x"), "/some/where/x");
-  EXPECT_EQ(*ExpandEnvironment("a${TANDEM_FILES_TEST}b"), "a/some/whereb");
-  EXPECT_EQ(*ExpandEnvironment("cost$ 5 ${open"), "cost$ 5 ${open");
-  ExpectOneLine(ExpandFiles("data.train", "$TANDEM_FILES_UNSET/x").status(),
+  EXPECT_EQ(*data::ExpandEnvironment("$TANDEM_FILES_TEST/x"), "/some/where/x");
+  EXPECT_EQ(*data::ExpandEnvironment("a${TANDEM_FILES_TEST}b"), "a/some/whereb");
+  EXPECT_EQ(*data::ExpandEnvironment("cost$ 5 ${open"), "cost$ 5 ${open");
+  ExpectOneLine(data::ExpandFiles("data.train", "$TANDEM_FILES_UNSET/x").status(),
                 {"data.train", "$TANDEM_FILES_UNSET", "not set", "export TANDEM_FILES_UNSET="});
 }
 
 TEST(FilesTest, GlobsAreSortedAndEmptyOnesRefused) {
   const TempDir dir;
   for (const char* name : {"b.tsv", "a.tsv", "B.tsv", "c.txt"}) dir.Write(name, "x\n");
-  EXPECT_THAT(*ExpandFiles("data.train", dir.Path("*.tsv")),
+  EXPECT_THAT(*data::ExpandFiles("data.train", dir.Path("*.tsv")),
               ElementsAre(dir.Path("B.tsv"), dir.Path("a.tsv"), dir.Path("b.tsv")));
-  EXPECT_THAT(*ExpandAllFiles("data.train", {dir.Path("c.txt"), dir.Path("[ab].tsv")}),
+  EXPECT_THAT(*data::ExpandAllFiles("data.train", {dir.Path("c.txt"), dir.Path("[ab].tsv")}),
               ElementsAre(dir.Path("c.txt"), dir.Path("a.tsv"), dir.Path("b.tsv")));
-  ExpectOneLine(ExpandFiles("data.test", dir.Path("*.gz")).status(),
+  ExpectOneLine(data::ExpandFiles("data.test", dir.Path("*.gz")).status(),
                 {"data.test", "no file matches", "*.gz", "hint"});
-  ExpectOneLine(ExpandFiles("data.test", dir.Path("none")).status(),
+  ExpectOneLine(data::ExpandFiles("data.test", dir.Path("none")).status(),
                 {"data.test", "none", "No such file", "hint"});
-  ExpectOneLine(ExpandFiles("data.test", dir.Path("")).status(),
+  ExpectOneLine(data::ExpandFiles("data.test", dir.Path("")).status(),
                 {"data.test", "is a directory", "hint"});
 }
 

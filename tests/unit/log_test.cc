@@ -21,8 +21,8 @@ std::string Line(absl::string_view end) {
 
 TEST(LogTest, SaysWhenHowBadAndWho) {
   testing::internal::CaptureStderr();
-  const Log worker("worker", 1);
-  const Log scheduler("scheduler");
+  const node::Log worker("worker", 1);
+  const node::Log scheduler("scheduler");
   worker.Info("reads 2 files");
   worker.Warning("100% {} %s");  // no format
   scheduler.Error("cannot write");

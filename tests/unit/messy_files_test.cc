@@ -50,20 +50,20 @@ class PandasTest : public ::testing::Test {
     return json();
   }
 
-  JobPlan Plan(const MessyFile& file) {
+  job::JobPlan Plan(const MessyFile& file) {
     std::vector<std::string> paths;
     for (size_t i = 0; i < file.texts.size(); ++i) {
       const std::string name = absl::StrCat("file", i, file.gzip ? ".csv.gz" : ".csv");
       paths.push_back(file.gzip ? dir_.WriteGzip(name, file.texts[i])
                                 : dir_.Write(name, file.texts[i]));
     }
-    JobPlan plan = MakePlan(Data::DELIMITED, paths, 1, 1 << 20);
+    job::JobPlan plan = MakePlan(Data::DELIMITED, paths, 1, 1 << 20);
     EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
         file.columns, plan.job.mutable_data()->mutable_columns()));
     return plan;
   }
 
-  json Question(const JobPlan& plan, const MessyFile& file) const {
+  json Question(const job::JobPlan& plan, const MessyFile& file) const {
     const Columns& columns = plan.job.data().columns();
     const auto list = [](const auto& names) {
       return std::vector<std::string>(names.begin(), names.end());
@@ -89,19 +89,19 @@ class PandasTest : public ::testing::Test {
 
 class MessyFilesTest : public PandasTest, public ::testing::WithParamInterface<MessyFile> {};
 
-Batch ReadWhole(const JobPlan& plan) {
-  auto source = NewTrainSource(plan, 0);
+data::Batch ReadWhole(const job::JobPlan& plan) {
+  auto source = data::NewTrainSource(plan, 0);
   EXPECT_TRUE(source.ok()) << source.status();
-  if (!source.ok()) return Batch();
-  const std::vector<Batch> batches = ReadEpoch(source->get(), 0);
-  return batches.empty() ? Batch() : batches[0];
+  if (!source.ok()) return data::Batch();
+  const std::vector<data::Batch> batches = ReadEpoch(source->get(), 0);
+  return batches.empty() ? data::Batch() : batches[0];
 }
 
 TEST_P(MessyFilesTest, EveryCellIsWhatPandasReads) {
-  JobPlan plan = Plan(GetParam());
+  job::JobPlan plan = Plan(GetParam());
   Columns* const columns = plan.job.mutable_data()->mutable_columns();
   columns->set_scale(Column::NONE);
-  const Batch batch = ReadWhole(plan);
+  const data::Batch batch = ReadWhole(plan);
   const json expected = Ask(Question(plan, GetParam()));
   if (expected.is_null()) GTEST_SKIP() << "pandas or scikit-learn is not installed";
   ASSERT_EQ(static_cast<size_t>(batch.samples), expected["labels"].size());
@@ -117,8 +117,8 @@ TEST_P(MessyFilesTest, EveryCellIsWhatPandasReads) {
     }
     for (size_t f = 0; f < fields; ++f) {
       const json& cell = expected["texts"][row][f];
-      const FieldHash hash(columns->categorical(static_cast<int>(f)));
-      const SparseInput& input = batch.sparse[0];
+      const data::FieldHash hash(columns->categorical(static_cast<int>(f)));
+      const data::SparseInput& input = batch.sparse[0];
       EXPECT_EQ(input.keys[input.index[row * fields + f]],
                 cell.is_null() ? hash.missing() : hash.Key(cell.get<std::string>()))
           << "row " << row << ", field " << f << ": " << cell;
@@ -127,8 +127,8 @@ TEST_P(MessyFilesTest, EveryCellIsWhatPandasReads) {
 }
 
 TEST_P(MessyFilesTest, StandardisedNumbersAreThoseOfScikitLearn) {
-  const JobPlan plan = Plan(GetParam());
-  const Batch batch = ReadWhole(plan);
+  const job::JobPlan plan = Plan(GetParam());
+  const data::Batch batch = ReadWhole(plan);
   json question = Question(plan, GetParam());
   question["standardise"] = true;
   const json expected = Ask(question);
@@ -235,9 +235,9 @@ TEST_F(PandasTest, SeveralGzipMembers) {
   dir_.WriteGzip("b.gz", "-1,b\n0,1,1,c\n");
   const std::string both = ReadAll(dir_.Path("a.gz")) + ReadAll(dir_.Path("b.gz"));
   const MessyFile file{"", {both}, kHeader, {{"compression", "gzip"}}};
-  JobPlan plan = Plan(file);
+  job::JobPlan plan = Plan(file);
   plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
-  const Batch batch = ReadWhole(plan);
+  const data::Batch batch = ReadWhole(plan);
   EXPECT_EQ(batch.numbers, (std::vector<float>{41, 2.5, 5, -1, 1, 1}));
   const json expected = Ask(Question(plan, file));
   if (expected.is_null()) GTEST_SKIP() << "pandas or scikit-learn is not installed";

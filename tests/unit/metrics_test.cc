@@ -44,7 +44,7 @@ TEST(AucTest, ExactAgreesWithAllPairs) {
   Random random(TestSeed());
   for (const double grid : {0.0, 0.1, 1.0}) {
     const Scored scored = RandomScores(&random, 700, grid);
-    ScoreSample sample;
+    data::ScoreSample sample;
     sample.Add(scored.logits, scored.labels);
     EXPECT_NEAR(sample.ComputeAuc().value, BruteForceAuc(scored), 1e-12) << "grid " << grid;
     EXPECT_EQ(sample.ComputeAuc().error, 0);
@@ -54,7 +54,7 @@ TEST(AucTest, ExactAgreesWithAllPairs) {
 TEST(AucTest, ConstantIsHalfAndPerfectIsOne) {
   const std::vector<float> labels = {0, 1, 0, 1};
   const auto auc = [&](std::vector<float> logits) {
-    ScoreSample sample;
+    data::ScoreSample sample;
     sample.Add(logits, labels);
     return sample.ComputeAuc().value;
   };
@@ -67,7 +67,7 @@ TEST(AucTest, ConstantIsHalfAndPerfectIsOne) {
 }
 
 TEST(AucTest, OneClassHasNone) {
-  ScoreSample sample;
+  data::ScoreSample sample;
   EXPECT_TRUE(std::isnan(sample.ComputeAuc().value));
   const std::vector<float> logits = {1, 2}, labels = {1, 1};
   sample.Add(logits, labels);
@@ -78,14 +78,14 @@ TEST(AucTest, OneClassHasNone) {
 TEST(AucTest, BinnedIsWithinItsStatedError) {
   Random random(TestSeed());
   const Scored scored = RandomScores(&random, 5000, 0);
-  ScoreSample exact, binned(/*exact_scores=*/1000);
+  data::ScoreSample exact, binned(/*exact_scores=*/1000);
   exact.Add(scored.logits, scored.labels);
   for (size_t begin = 0; begin < scored.logits.size(); begin += 500) {
     binned.Add(absl::MakeConstSpan(scored.logits).subspan(begin, 500),
                absl::MakeConstSpan(scored.labels).subspan(begin, 500));
   }
   EXPECT_TRUE(binned.logits().empty());
-  const ScoreSample::Auc auc = binned.ComputeAuc();
+  const data::ScoreSample::Auc auc = binned.ComputeAuc();
   EXPECT_GT(auc.error, 0);
   EXPECT_LT(auc.error, 1e-4);
   EXPECT_LE(std::abs(auc.value - exact.ComputeAuc().value), auc.error + 1e-12);
@@ -94,17 +94,17 @@ TEST(AucTest, BinnedIsWithinItsStatedError) {
 TEST(AucTest, PartsMergeToTheWhole) {
   Random random(TestSeed());
   const Scored a = RandomScores(&random, 800, 0.1), b = RandomScores(&random, 300, 0.1);
-  ScoreSample whole;
+  data::ScoreSample whole;
   whole.Add(a.logits, a.labels);
   whole.Add(b.logits, b.labels);
   // 10,000: both exact; 500: one is binned, and binned meets exact in both orders.
   for (const size_t exact_scores : {10'000, 500}) {
     for (const bool swapped : {false, true}) {
-      ScoreSample left(exact_scores), right(exact_scores);
+      data::ScoreSample left(exact_scores), right(exact_scores);
       left.Add((swapped ? b : a).logits, (swapped ? b : a).labels);
       right.Add((swapped ? a : b).logits, (swapped ? a : b).labels);
       left.Merge(right);
-      const ScoreSample::Auc auc = left.ComputeAuc();
+      const data::ScoreSample::Auc auc = left.ComputeAuc();
       EXPECT_NEAR(auc.value, whole.ComputeAuc().value, auc.error + 1e-12);
       EXPECT_EQ(auc.error > 0, exact_scores == 500);
     }
@@ -114,16 +114,16 @@ TEST(AucTest, PartsMergeToTheWhole) {
 TEST(LoglossTest, AgreesWithTheDefinitionAndNeverOverflows) {
   for (const float x : {-3.0f, -0.1f, 0.0f, 2.0f}) {
     const double p = 1 / (1 + std::exp(-static_cast<double>(x)));
-    EXPECT_NEAR(Logloss(x, 1), -std::log(p), 1e-12);
-    EXPECT_NEAR(Logloss(x, 0), -std::log(1 - p), 1e-12);
+    EXPECT_NEAR(data::Logloss(x, 1), -std::log(p), 1e-12);
+    EXPECT_NEAR(data::Logloss(x, 0), -std::log(1 - p), 1e-12);
   }
-  EXPECT_EQ(Logloss(1e30f, 1), 0);
-  EXPECT_FLOAT_EQ(Logloss(1e30f, 0), 1e30f);
-  EXPECT_FLOAT_EQ(Logloss(-1e30f, 1), 1e30f);
+  EXPECT_EQ(data::Logloss(1e30f, 1), 0);
+  EXPECT_FLOAT_EQ(data::Logloss(1e30f, 0), 1e30f);
+  EXPECT_FLOAT_EQ(data::Logloss(-1e30f, 1), 1e30f);
 }
 
-Batch SampleBatch(const Scored& scored) {
-  Batch batch;
+data::Batch SampleBatch(const Scored& scored) {
+  data::Batch batch;
   batch.samples = static_cast<int64_t>(scored.labels.size());
   batch.labels = scored.labels;
   return batch;
@@ -131,21 +131,23 @@ Batch SampleBatch(const Scored& scored) {
 
 TEST(EvaluationTest, SamplesAverageOverParts) {
   const Scored a = {{2, -1, 0}, {1, 1, 0}}, b = {{-4}, {0}};
-  EvaluationPart part, other;
-  AddBatch(SampleBatch(a), a.logits, 10, &part);
-  AddBatch(SampleBatch(b), b.logits, 10, &other);
+  data::EvaluationPart part, other;
+  data::AddBatch(SampleBatch(a), a.logits, 10, &part);
+  data::AddBatch(SampleBatch(b), b.logits, 10, &other);
   part.Merge(other);
-  const EvaluationResult result = Summarise(part);
+  const data::EvaluationResult result = data::Summarise(part);
   EXPECT_EQ(result.samples, 4);
   EXPECT_EQ(result.groups, 0);
   EXPECT_DOUBLE_EQ(result.accuracy, 0.75);
-  EXPECT_NEAR(result.logloss, (Logloss(2, 1) + Logloss(-1, 1) + Logloss(0, 0) + Logloss(-4, 0)) / 4,
-              1e-12);
+  EXPECT_NEAR(
+      result.logloss,
+      (data::Logloss(2, 1) + data::Logloss(-1, 1) + data::Logloss(0, 0) + data::Logloss(-4, 0)) / 4,
+      1e-12);
   EXPECT_DOUBLE_EQ(result.auc.value, 0.75);
 }
 
 TEST(EvaluationTest, NothingIsZeroNotNan) {
-  const EvaluationResult result = Summarise(EvaluationPart());
+  const data::EvaluationResult result = data::Summarise(data::EvaluationPart());
   EXPECT_EQ(result.logloss, 0);
   EXPECT_EQ(result.hit_rate, 0);
 }
@@ -160,7 +162,7 @@ size_t BruteForceRank(float positive, std::vector<float> candidates) {
 
 TEST(RankingTest, AgreesWithSorting) {
   Random random(TestSeed());
-  Batch batch;
+  data::Batch batch;
   std::vector<float> logits;
   double hits = 0, ndcg = 0;
   const int groups = 200, top_k = 5;
@@ -176,9 +178,9 @@ TEST(RankingTest, AgreesWithSorting) {
     if (rank < top_k) ndcg += std::log(2.0) / std::log(rank + 2.0);
   }
   batch.samples = static_cast<int64_t>(logits.size());
-  EvaluationPart part;
-  AddBatch(batch, logits, top_k, &part);
-  const EvaluationResult result = Summarise(part);
+  data::EvaluationPart part;
+  data::AddBatch(batch, logits, top_k, &part);
+  const data::EvaluationResult result = data::Summarise(part);
   EXPECT_EQ(result.groups, groups);
   EXPECT_EQ(result.samples, 0) << "groups are ranked, not averaged";
   EXPECT_DOUBLE_EQ(result.hit_rate, hits / groups);
@@ -186,24 +188,24 @@ TEST(RankingTest, AgreesWithSorting) {
 }
 
 TEST(RankingTest, AConstantModelAndANanScoreNothing) {
-  Batch batch;
+  data::Batch batch;
   batch.samples = 22;
   batch.groups = {11, 11};
-  EvaluationPart part;
-  AddBatch(batch, std::vector<float>(22, 0.5f), 10, &part);
-  EXPECT_EQ(Summarise(part).hit_rate, 0);
-  EXPECT_EQ(Summarise(part).ndcg, 0);
-  AddBatch(batch, std::vector<float>(22, std::numeric_limits<float>::quiet_NaN()), 10, &part);
-  EXPECT_EQ(Summarise(part).hit_rate, 0);
+  data::EvaluationPart part;
+  data::AddBatch(batch, std::vector<float>(22, 0.5f), 10, &part);
+  EXPECT_EQ(data::Summarise(part).hit_rate, 0);
+  EXPECT_EQ(data::Summarise(part).ndcg, 0);
+  data::AddBatch(batch, std::vector<float>(22, std::numeric_limits<float>::quiet_NaN()), 10, &part);
+  EXPECT_EQ(data::Summarise(part).hit_rate, 0);
 }
 
 TEST(RunningAucTest, IsCloseToTheExactOne) {
   Random random(TestSeed());
   const Scored scored = RandomScores(&random, 20'000, 0);
-  RunningAuc running;
+  data::RunningAuc running;
   EXPECT_TRUE(std::isnan(running.Estimate()));
   running.Add(scored.logits, scored.labels);
-  ScoreSample sample;
+  data::ScoreSample sample;
   sample.Add(scored.logits, scored.labels);
   EXPECT_NEAR(running.Estimate(), sample.ComputeAuc().value, 1e-3);
   running.Reset();

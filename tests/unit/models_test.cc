@@ -33,7 +33,7 @@ Model ParseModel(const std::string& text) {
 
 // A batch with random contents and room for every output.
 struct Example {
-  Example(const ModelInputs& inputs, int64_t samples, int64_t parameters, uint64_t seed) {
+  Example(const models::ModelInputs& inputs, int64_t samples, int64_t parameters, uint64_t seed) {
     Random random(seed);
     const auto fill = [&random](int64_t n, double deviation, std::vector<float>* out) {
       for (int64_t i = 0; i < n; ++i) out->push_back(float(deviation * random.Normal()));
@@ -52,18 +52,18 @@ struct Example {
     }
   }
 
-  std::vector<PooledRows> Pooled() const { return {rows.begin(), rows.end()}; }
-  absl::Status Forward(DenseModel* model) {
+  std::vector<models::PooledRows> Pooled() const { return {rows.begin(), rows.end()}; }
+  absl::Status Forward(models::DenseModel* model) {
     return model->Forward(batch, flat, Pooled(), absl::MakeSpan(logits));
   }
-  absl::Status ForwardBackward(DenseModel* model) {
+  absl::Status ForwardBackward(models::DenseModel* model) {
     std::vector<absl::Span<float>> gradients;
     for (auto& g : row_gradients) gradients.push_back(absl::MakeSpan(g));
     return model->ForwardBackward(batch, flat, Pooled(), absl::MakeSpan(logits), &loss,
                                   absl::MakeSpan(flat_gradient), gradients);
   }
 
-  Batch batch;
+  data::Batch batch;
   std::vector<float> flat, flat_gradient, logits;
   std::vector<std::vector<float>> rows, row_gradients;
   double loss = NAN;
@@ -83,9 +83,10 @@ at::Tensor Leaf(const std::vector<float>& data, int64_t offset, const std::vecto
   return view.to(at::kDouble).clone().requires_grad_(gradient);
 }
 
-Leaves MakeLeaves(const Example& example, const ModelInputs& inputs, const DenseModel& model) {
+Leaves MakeLeaves(const Example& example, const models::ModelInputs& inputs,
+                  const models::DenseModel& model) {
   Leaves leaves;
-  for (const ParameterInfo& p : model.parameters()) {
+  for (const models::ParameterInfo& p : model.parameters()) {
     leaves.parameters[p.name] = Leaf(example.flat, p.offset, p.shape, true);
   }
   const int64_t samples = example.batch.samples;
@@ -149,15 +150,15 @@ at::Tensor ReferenceNeuMf(const Leaves& in) {
 struct Case {
   std::string name;
   std::string config;
-  ModelInputs inputs;
+  models::ModelInputs inputs;
   at::Tensor (*reference)(const Leaves&);
 };
 
 void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
 
 std::vector<Case> Cases() {
-  const ModelInputs ncf = {{{"user", 1, 6}, {"item", 1, 6}}, 0};
-  const ModelInputs four = {
+  const models::ModelInputs ncf = {{{"user", 1, 6}, {"item", 1, 6}}, 0};
+  const models::ModelInputs four = {
       {{"user_gmf", 1, 4}, {"item_gmf", 1, 4}, {"user_mlp", 1, 6}, {"item_mlp", 1, 5}}, 0};
   return {
       {"LogisticRegression",
@@ -185,7 +186,8 @@ std::vector<Case> Cases() {
 class ModelsTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    auto model = NewDenseModel(ParseModel(GetParam().config), GetParam().inputs, /*threads=*/1);
+    auto model =
+        models::NewDenseModel(ParseModel(GetParam().config), GetParam().inputs, /*threads=*/1);
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
   }
@@ -193,7 +195,7 @@ class ModelsTest : public ::testing::TestWithParam<Case> {
     return Example(GetParam().inputs, samples, model_->parameter_count(), seed);
   }
 
-  std::unique_ptr<DenseModel> model_;
+  std::unique_ptr<models::DenseModel> model_;
 };
 
 // |have - want| within `tolerance` of the largest entry, or of 1.
@@ -225,7 +227,7 @@ TEST_P(ModelsTest, AgreesWithAutogradInDouble) {
 
   ExpectClose(example.logits, logits, 1e-5, "logits");
   EXPECT_NEAR(example.loss, loss.item<double>(), 1e-5 * loss.item<double>());
-  for (const ParameterInfo& p : model_->parameters()) {
+  for (const models::ParameterInfo& p : model_->parameters()) {
     ExpectClose(absl::MakeSpan(example.flat_gradient).subspan(p.offset, p.size),
                 leaves.parameters.at(p.name).grad(), 1e-5, p.name);
   }
@@ -237,7 +239,8 @@ TEST_P(ModelsTest, AgreesWithAutogradInDouble) {
 
 // The slope that the gradients of `example` claim along a random direction (first) and the one
 // measured by moving parameters and rows a little both ways (second).
-std::pair<double, double> Slopes(const Example& example, DenseModel* model, Random* random) {
+std::pair<double, double> Slopes(const Example& example, models::DenseModel* model,
+                                 Random* random) {
   constexpr double kStep = 1e-4;
   Example ahead = example, behind = example;
   double claimed = 0.0;
@@ -299,7 +302,8 @@ TEST_P(ModelsTest, SameInputsSameBits) {
   ASSERT_EQ(first.ForwardBackward(model_.get()), absl::OkStatus());
   ASSERT_EQ(other.ForwardBackward(model_.get()), absl::OkStatus());
   ASSERT_EQ(again.ForwardBackward(model_.get()), absl::OkStatus());
-  auto twin = NewDenseModel(ParseModel(GetParam().config), GetParam().inputs, /*threads=*/1);
+  auto twin =
+      models::NewDenseModel(ParseModel(GetParam().config), GetParam().inputs, /*threads=*/1);
   ASSERT_TRUE(twin.ok());
   std::thread([&] { ASSERT_EQ(elsewhere.ForwardBackward(twin->get()), absl::OkStatus()); }).join();
   for (const Example* repeat : {&again, &elsewhere}) {
@@ -315,8 +319,8 @@ TEST_P(ModelsTest, SameInputsSameBits) {
 // What is done for a GPU, done on the processor: the same logits, loss and gradients but for
 // rounding; the gradient is where the others' sum takes it, and stays there if it is to.
 TEST_P(ModelsTest, TheCodeForADeviceAgrees) {
-  auto device = NewDenseModel(ParseModel(GetParam().config), GetParam().inputs, /*threads=*/1,
-                              ModelDevice::kCpuAsDevice);
+  auto device = models::NewDenseModel(ParseModel(GetParam().config), GetParam().inputs,
+                                      /*threads=*/1, models::ModelDevice::kCpuAsDevice);
   ASSERT_TRUE(device.ok()) << device.status();
   Example here = MakeExample(600), there = here;
   ASSERT_EQ(here.ForwardBackward(model_.get()), absl::OkStatus());
@@ -397,7 +401,7 @@ TEST_P(ModelsTest, ParametersAreReadFromTheBufferGiven) {
   Example example = MakeExample(10);
   ASSERT_EQ(example.Forward(model_.get()), absl::OkStatus());
   const std::vector<float> before = example.logits;
-  const ParameterInfo& bias = model_->parameters().back();  // of the output layer
+  const models::ParameterInfo& bias = model_->parameters().back();  // of the output layer
   ASSERT_EQ(bias.size, 1);
   example.flat[bias.offset] += 1.0f;
   const std::vector<float> flat = example.flat;
@@ -410,7 +414,7 @@ TEST_P(ModelsTest, ParametersAreReadFromTheBufferGiven) {
 TEST_P(ModelsTest, ParametersTileTheBuffer) {
   int64_t next = 0;
   std::map<std::string, int> names;
-  for (const ParameterInfo& p : model_->parameters()) {
+  for (const models::ParameterInfo& p : model_->parameters()) {
     EXPECT_EQ(p.offset, next);
     int64_t size = 1;
     for (const int64_t length : p.shape) size *= length;
@@ -462,8 +466,8 @@ INSTANTIATE_TEST_SUITE_P(All, ModelsTest, ::testing::ValuesIn(Cases()),
 
 // Logits far from 0 give a finite loss and gradients: the cross-entropy does not overflow.
 TEST(ModelTest, LossOfExtremeLogitsIsFinite) {
-  const ModelInputs inputs = {{{"a", 1, 1}}, 0};
-  auto model = NewDenseModel(ParseModel("logistic_regression {}"), inputs, 1);
+  const models::ModelInputs inputs = {{{"a", 1, 1}}, 0};
+  auto model = models::NewDenseModel(ParseModel("logistic_regression {}"), inputs, 1);
   ASSERT_TRUE(model.ok());
   Example example(inputs, 2, (*model)->parameter_count(), 1);
   example.flat.assign(example.flat.size(), 0.0f);
@@ -476,8 +480,8 @@ TEST(ModelTest, LossOfExtremeLogitsIsFinite) {
 
 // A NaN on the way in comes out as a NaN loss, which the trainer looks for.
 TEST(ModelTest, NanReachesTheLoss) {
-  const ModelInputs inputs = {{{"a", 1, 4}}, 3};
-  auto model = NewDenseModel(ParseModel("mlp { hidden: 8 hidden: 4 }"), inputs, 1);
+  const models::ModelInputs inputs = {{{"a", 1, 4}}, 3};
+  auto model = models::NewDenseModel(ParseModel("mlp { hidden: 8 hidden: 4 }"), inputs, 1);
   ASSERT_TRUE(model.ok());
   Example example(inputs, 5, (*model)->parameter_count(), 1);
   example.rows[0][2] = NAN;
@@ -488,16 +492,16 @@ TEST(ModelTest, NanReachesTheLoss) {
 // NeuMF finds its tables by name whatever their order, and by order under other names.
 TEST(ModelTest, NeuMfFindsItsTables) {
   const Model config = ParseModel("neumf { hidden: 3 }");
-  const ModelInputs ordered = {
+  const models::ModelInputs ordered = {
       {{"user_gmf", 1, 4}, {"item_gmf", 1, 4}, {"user_mlp", 1, 2}, {"item_mlp", 1, 3}}, 0};
-  ModelInputs shuffled = ordered;
+  models::ModelInputs shuffled = ordered;
   std::swap(shuffled.tables[0], shuffled.tables[3]);
   std::swap(shuffled.tables[1], shuffled.tables[2]);
-  ModelInputs renamed = ordered;
+  models::ModelInputs renamed = ordered;
   for (auto& table : renamed.tables) table.name += "_x";
-  auto by_order = NewDenseModel(config, ordered, 1);
-  auto by_name = NewDenseModel(config, shuffled, 1);
-  auto by_position = NewDenseModel(config, renamed, 1);
+  auto by_order = models::NewDenseModel(config, ordered, 1);
+  auto by_name = models::NewDenseModel(config, shuffled, 1);
+  auto by_position = models::NewDenseModel(config, renamed, 1);
   ASSERT_TRUE(by_order.ok() && by_name.ok() && by_position.ok());
   Example a(ordered, 6, (*by_order)->parameter_count(), 1), b = a, c = a;
   std::swap(b.rows[0], b.rows[3]);
@@ -511,13 +515,13 @@ TEST(ModelTest, NeuMfFindsItsTables) {
 
 struct BadCase {
   std::string config;
-  ModelInputs inputs;
+  models::ModelInputs inputs;
   std::string hint;
 };
 
 // Every model that does not fit its inputs is refused, with what to change.
 TEST(ModelTest, RefusesWhatDoesNotFit) {
-  const ModelInputs two = {{{"user", 1, 8}, {"item", 1, 8}}, 0};
+  const models::ModelInputs two = {{{"user", 1, 8}, {"item", 1, 8}}, 0};
   const std::vector<BadCase> cases = {
       {"", two, "names no model"},
       {"mlp { hidden: 8 }", {{}, 0}, "no inputs"},
@@ -547,7 +551,7 @@ TEST(ModelTest, RefusesWhatDoesNotFit) {
        "several fields"},
   };
   for (const BadCase& c : cases) {
-    const auto model = NewDenseModel(ParseModel(c.config), c.inputs, 1);
+    const auto model = models::NewDenseModel(ParseModel(c.config), c.inputs, 1);
     EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument) << c.config;
     EXPECT_THAT(std::string(model.status().message()), HasSubstr(c.hint)) << c.config;
   }

@@ -25,7 +25,7 @@ namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
-using Kind = TransportEvent::Kind;
+using Kind = transport::TransportEvent::Kind;
 
 constexpr absl::Duration kPatience = absl::Seconds(100);
 
@@ -53,41 +53,43 @@ int CutSharedMemory() {
 
 class MultiTransportTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Transport> New(const std::string& forced = "") {
-    ZmqOptions zmq;
+  std::unique_ptr<transport::Transport> New(const std::string& forced = "") {
+    transport::ZmqOptions zmq;
     zmq.context = context_;
     zmq.goodbye_wait = absl::Milliseconds(50);  // tests drive both ends from one thread
-    MultiOptions options = ShmAndZmq("", ShmOptions(), zmq);
+    transport::MultiOptions options = ShmAndZmq("", transport::ShmOptions(), zmq);
     options.forced = forced;
-    options.on_path = [this](const PathChoice& choice) { paths_.Add(choice); };
-    return NewMultiTransport(std::move(options));
+    options.on_path = [this](const transport::PathChoice& choice) { paths_.Add(choice); };
+    return transport::NewMultiTransport(std::move(options));
   }
   // The choice made last.
-  const PathChoice& Last() {
-    for (PathChoice& choice : paths_.Take()) last_ = std::move(choice);
+  const transport::PathChoice& Last() {
+    for (transport::PathChoice& choice : paths_.Take()) last_ = std::move(choice);
     return last_;
   }
   // Sends a frame of this step and polls both until it is there.
-  bool Passes(Transport& from, PeerId peer, Transport& to, int64_t step) {
+  bool Passes(transport::Transport& from, transport::PeerId peer, transport::Transport& to,
+              int64_t step) {
     FrameHeader header;
     header.kind = FrameKind::kSegment;
     header.step = step;
     if (!from.Send(peer, EncodeDataFrame(from, header, {}, Buffer(), Buffer())).ok()) return false;
-    std::vector<TransportEvent> events;
+    std::vector<transport::TransportEvent> events;
     for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
       from.Poll(absl::Milliseconds(1), &from_events_);
       to.Poll(absl::Milliseconds(1), &events);
-      for (const TransportEvent& event : events) {
+      for (const transport::TransportEvent& event : events) {
         if (event.kind == Kind::kFrame && event.frame.header.step == step) return true;
       }
     }
     return false;
   }
 
-  const std::shared_ptr<ZmqContext> context_ = std::make_shared<ZmqContext>(1);
-  PathLog paths_;
-  PathChoice last_;
-  std::vector<TransportEvent> from_events_;
+  const std::shared_ptr<transport::ZmqContext> context_ =
+      std::make_shared<transport::ZmqContext>(1);
+  transport::PathLog paths_;
+  transport::PathChoice last_;
+  std::vector<transport::TransportEvent> from_events_;
 };
 
 TEST_F(MultiTransportTest, TheBestWayThatReachesThePeerIsTakenAndSaid) {
@@ -110,7 +112,7 @@ TEST_F(MultiTransportTest, TheBestWayThatReachesThePeerIsTakenAndSaid) {
 
 TEST_F(MultiTransportTest, AWayThatBreaksIsALossAndTheNextWayIsTakenThen) {
   const auto a = New(), b = New();
-  const PeerId first = *a->Connect(b->address());
+  const transport::PeerId first = *a->Connect(b->address());
   ASSERT_TRUE(Passes(*a, first, *b, 1));
   ASSERT_EQ(CutSharedMemory(), 2);
   for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
@@ -120,7 +122,7 @@ TEST_F(MultiTransportTest, AWayThatBreaksIsALossAndTheNextWayIsTakenThen) {
   ASSERT_EQ(from_events_.size(), 1u);
   EXPECT_EQ(from_events_[0].kind, Kind::kPeerLost);
   EXPECT_EQ(from_events_[0].peer, first);
-  const PeerId second = *a->Connect(b->address());
+  const transport::PeerId second = *a->Connect(b->address());
   EXPECT_NE(second, first);
   EXPECT_TRUE(Passes(*a, second, *b, 2));
   EXPECT_EQ(Last().way, "ZeroMQ");

@@ -26,15 +26,16 @@ inline std::string WayOf(const std::string& address, const std::string& scheme) 
 }
 
 // `address` names both ways, or is empty.
-inline MultiOptions ShmAndZmq(const std::string& address, ShmOptions shm, ZmqOptions zmq) {
+inline transport::MultiOptions ShmAndZmq(const std::string& address, transport::ShmOptions shm,
+                                         transport::ZmqOptions zmq) {
   shm.address = WayOf(address, "shm:");
   shm.connect_retry = absl::ZeroDuration();
   if (!address.empty()) zmq.bind = WayOf(address, "tcp:");
-  auto memory = NewShmTransport(shm);
+  auto memory = transport::NewShmTransport(shm);
   TANDEM_CHECK_OK(memory.status());
-  auto network = NewZmqTransport(zmq);
+  auto network = transport::NewZmqTransport(zmq);
   TANDEM_CHECK_OK(network.status());
-  MultiOptions options;
+  transport::MultiOptions options;
   options.ways.push_back({"shared memory", {"shm:"}, *std::move(memory)});
   options.ways.push_back(
       {"ZeroMQ", {"tcp://", "ipc://"}, *std::move(network), absl::Microseconds(200)});
@@ -43,17 +44,17 @@ inline MultiOptions ShmAndZmq(const std::string& address, ShmOptions shm, ZmqOpt
 
 class MultiWorld final : public TransportWorld {
  public:
-  std::unique_ptr<Transport> New(const EndpointOptions& want) override {
-    ShmOptions shm;
+  std::unique_ptr<transport::Transport> New(const EndpointOptions& want) override {
+    transport::ShmOptions shm;
     shm.send_queue_frames = want.send_queue_frames;
     shm.connect_deadline = want.connect_deadline;
-    ZmqOptions zmq;
+    transport::ZmqOptions zmq;
     zmq.context = context_;
     zmq.send_queue_frames = want.send_queue_frames;
     zmq.connect_deadline = want.connect_deadline;
     zmq.linger = absl::Seconds(200);
     zmq.goodbye_wait = absl::Milliseconds(50);  // tests drive both ends from one thread
-    return NewMultiTransport(ShmAndZmq(want.address, shm, zmq));
+    return transport::NewMultiTransport(ShmAndZmq(want.address, shm, zmq));
   }
   std::string FreeAddress() override { return New({})->address(); }  // free again by then
   void SendRaw(const std::string& address, const Parts& parts) override {
@@ -65,7 +66,8 @@ class MultiWorld final : public TransportWorld {
   }
 
  private:
-  const std::shared_ptr<ZmqContext> context_ = std::make_shared<ZmqContext>(1);
+  const std::shared_ptr<transport::ZmqContext> context_ =
+      std::make_shared<transport::ZmqContext>(1);
   ShmWorld strangers_;
 };
 

@@ -17,18 +17,18 @@ namespace {
 
 using ::testing::ElementsAre;
 
-absl::StatusOr<std::vector<Interaction>> Ratings(absl::string_view text) {
-  LineReader lines("ratings", MemoryBytes(text));
-  std::vector<Interaction> rows;
-  const absl::Status status = ReadRatings(&lines, &rows);
+absl::StatusOr<std::vector<data::Interaction>> Ratings(absl::string_view text) {
+  data::LineReader lines("ratings", data::MemoryBytes(text));
+  std::vector<data::Interaction> rows;
+  const absl::Status status = data::ReadRatings(&lines, &rows);
   if (!status.ok()) return status;
   return rows;
 }
 
-absl::StatusOr<RankingGroups> Groups(absl::string_view text) {
-  LineReader lines("candidates", MemoryBytes(text));
-  RankingGroups groups;
-  const absl::Status status = ReadRankingGroups(&lines, &groups);
+absl::StatusOr<data::RankingGroups> Groups(absl::string_view text) {
+  data::LineReader lines("candidates", data::MemoryBytes(text));
+  data::RankingGroups groups;
+  const absl::Status status = data::ReadRankingGroups(&lines, &groups);
   if (!status.ok()) return status;
   return groups;
 }
@@ -36,7 +36,8 @@ absl::StatusOr<RankingGroups> Groups(absl::string_view text) {
 TEST(NcfTextTest, RatingsAreUserAndItem) {
   const auto rows = Ratings("3\t7\t5\n4\t0\n4294967294\t2\t1\t9999\n");
   ASSERT_TRUE(rows.ok()) << rows.status();
-  EXPECT_THAT(*rows, ElementsAre(Interaction{3, 7}, Interaction{4, 0}, Interaction{4294967294, 2}));
+  EXPECT_THAT(*rows, ElementsAre(data::Interaction{3, 7}, data::Interaction{4, 0},
+                                 data::Interaction{4294967294, 2}));
   ExpectOneLine(Ratings("1\t2\n3\n").status(), {"ratings:2: ", "1 column", "at least 2", "hint"});
   ExpectOneLine(Ratings("1\tx\n").status(), {"ratings:1: ", "the item is 'x'", "hint"});
   ExpectOneLine(Ratings("-1\t2\n").status(), {"ratings:1: ", "the user is '-1'", "hint"});
@@ -47,7 +48,7 @@ TEST(NcfTextTest, RatingsAreUserAndItem) {
 TEST(NcfTextTest, CandidatesEqualToThePositiveAreLeftOut) {
   const auto groups = Groups("(0,25)\t1\t25\t3\n(1,2)\t9\n");
   ASSERT_TRUE(groups.ok()) << groups.status();
-  EXPECT_THAT(groups->positives, ElementsAre(Interaction{0, 25}, Interaction{1, 2}));
+  EXPECT_THAT(groups->positives, ElementsAre(data::Interaction{0, 25}, data::Interaction{1, 2}));
   EXPECT_THAT(groups->offsets, ElementsAre(0, 2, 3));
   EXPECT_THAT(groups->items, ElementsAre(1, 3, 9));
   for (const char* bad : {"0,25\t1", "(0,25\t1", "(0 25)\t1", "(a,1)\t2", "(,)\t2", "()\t1"}) {
@@ -60,8 +61,8 @@ TEST(NcfTextTest, CandidatesEqualToThePositiveAreLeftOut) {
 }
 
 // Users 0 to 4; user u has the items that are not a multiple of u + 2, of 20.
-std::vector<Interaction> SmallRatings() {
-  std::vector<Interaction> rows;
+std::vector<data::Interaction> SmallRatings() {
+  std::vector<data::Interaction> rows;
   for (uint32_t user = 0; user < 5; ++user) {
     for (uint32_t item = 0; item < 20; ++item) {
       if (item % (user + 2) != 0) rows.push_back({user, item});
@@ -71,12 +72,12 @@ std::vector<Interaction> SmallRatings() {
 }
 
 struct EpochRow {
-  Interaction pair;
+  data::Interaction pair;
   bool positive;
   friend bool operator==(const EpochRow&, const EpochRow&) = default;
 };
 
-std::vector<EpochRow> Epoch(NcfEpochs* epochs, int64_t epoch) {
+std::vector<EpochRow> Epoch(data::NcfEpochs* epochs, int64_t epoch) {
   epochs->StartEpoch(epoch);
   std::vector<EpochRow> rows(epochs->rows());
   for (size_t r = 0; r < rows.size(); ++r) rows[r].pair = epochs->At(r, &rows[r].positive);
@@ -85,7 +86,7 @@ std::vector<EpochRow> Epoch(NcfEpochs* epochs, int64_t epoch) {
 
 TEST(NcfEpochsTest, EachPositiveOnceWithNegativesOfItsUser) {
   const auto ratings = SmallRatings();
-  auto epochs = NcfEpochs::Create(ratings, 4, TestSeed());
+  auto epochs = data::NcfEpochs::Create(ratings, 4, TestSeed());
   ASSERT_TRUE(epochs.ok()) << epochs.status();
   EXPECT_EQ(epochs->items(), 20u);
   std::map<std::pair<uint32_t, uint32_t>, int> positives, negatives;
@@ -104,7 +105,7 @@ TEST(NcfEpochsTest, EachPositiveOnceWithNegativesOfItsUser) {
 }
 
 TEST(NcfEpochsTest, NegativesAreUniformOverTheOtherItems) {
-  auto epochs = *NcfEpochs::Create(SmallRatings(), 4, TestSeed());
+  auto epochs = *data::NcfEpochs::Create(SmallRatings(), 4, TestSeed());
   std::map<uint32_t, int> drawn;  // of user 0, who lacks the ten even items
   int all = 0;
   for (int epoch = 0; epoch < 500; ++epoch) {
@@ -123,7 +124,7 @@ TEST(NcfEpochsTest, NegativesAreUniformOverTheOtherItems) {
 }
 
 TEST(NcfEpochsTest, EpochsDifferAndRepeat) {
-  auto epochs = *NcfEpochs::Create(SmallRatings(), 4, 1);
+  auto epochs = *data::NcfEpochs::Create(SmallRatings(), 4, 1);
   const auto first = Epoch(&epochs, 0), second = Epoch(&epochs, 1);
   EXPECT_EQ(Epoch(&epochs, 0), first) << "whatever came between";
   const auto negatives = [](const std::vector<EpochRow>& rows) {
@@ -134,7 +135,7 @@ TEST(NcfEpochsTest, EpochsDifferAndRepeat) {
     return set;
   };
   EXPECT_NE(negatives(first), negatives(second)) << "fresh negatives each epoch";
-  auto other = *NcfEpochs::Create(SmallRatings(), 4, 2);
+  auto other = *data::NcfEpochs::Create(SmallRatings(), 4, 2);
   EXPECT_NE(negatives(Epoch(&other, 0)), negatives(first));
   // The order is a shuffle of the whole epoch: positives are spread, not where the file has them.
   size_t early = 0;
@@ -145,17 +146,18 @@ TEST(NcfEpochsTest, EpochsDifferAndRepeat) {
 }
 
 TEST(NcfEpochsTest, AUserWithAllItemsIsRefused) {
-  ExpectOneLine(NcfEpochs::Create({{0, 0}, {0, 1}, {1, 0}}, 4, 1).status(),
+  ExpectOneLine(data::NcfEpochs::Create({{0, 0}, {0, 1}, {1, 0}}, 4, 1).status(),
                 {"user 0 has all 2 items", "hint"});
-  EXPECT_TRUE(NcfEpochs::Create({{0, 0}, {0, 1}, {1, 0}}, 0, 1).ok()) << "no negatives, no problem";
+  EXPECT_TRUE(data::NcfEpochs::Create({{0, 0}, {0, 1}, {1, 0}}, 0, 1).ok())
+      << "no negatives, no problem";
 }
 
 // (label, user key, item key) of every sample.
 using Triples = std::multiset<std::tuple<float, uint64_t, uint64_t>>;
 
-void AddTriples(const std::vector<Batch>& batches, Triples* triples) {
-  for (const Batch& batch : batches) {
-    const SparseInput& ids = batch.sparse[0];
+void AddTriples(const std::vector<data::Batch>& batches, Triples* triples) {
+  for (const data::Batch& batch : batches) {
+    const data::SparseInput& ids = batch.sparse[0];
     for (int64_t s = 0; s < batch.samples; ++s) {
       triples->insert(
           {batch.labels[s], ids.keys[ids.index[2 * s]], ids.keys[ids.index[2 * s + 1]]});
@@ -166,20 +168,20 @@ void AddTriples(const std::vector<Batch>& batches, Triples* triples) {
 TEST(NcfSourceTest, TheUnionOverWorkersIsTheSameForAnyNumber) {
   const TempDir dir;
   std::string text;
-  for (const Interaction& row : SmallRatings())
+  for (const data::Interaction& row : SmallRatings())
     absl::StrAppend(&text, row.user, "\t", row.item, "\t5\n");
   const std::string file = dir.Write("train.rating", text);
   Triples one;
   for (const int workers : {1, 2, 3, 7}) {
-    const JobPlan plan = MakePlan(Data::NCF, {file}, workers, 16);
-    ASSERT_TRUE(CheckData(plan).ok()) << CheckData(plan);
+    const job::JobPlan plan = MakePlan(Data::NCF, {file}, workers, 16);
+    ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
     Triples all;
     for (int rank = 0; rank < workers; ++rank) {
-      auto source = *NewTrainSource(plan, rank);
+      auto source = *data::NewTrainSource(plan, rank);
       const auto batches = ReadEpoch(source.get(), 5);
       AddTriples(batches, &all);
       int64_t rows = 0;
-      for (const Batch& batch : batches) rows += batch.samples;
+      for (const data::Batch& batch : batches) rows += batch.samples;
       EXPECT_EQ(rows, source->EstimatedRows());
     }
     if (workers == 1) one = all;
@@ -190,52 +192,53 @@ TEST(NcfSourceTest, TheUnionOverWorkersIsTheSameForAnyNumber) {
 
 TEST(NcfSourceTest, TestGroupsAreWholeAndDealtToWorkers) {
   const TempDir dir;
-  JobPlan plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t2\n2\t0\n")}, 2, 16);
+  job::JobPlan plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t2\n2\t0\n")}, 2, 16);
   plan.job.mutable_data()->mutable_negatives()->set_test_negatives(
       dir.Write("negative", "(0,5)\t1\t2\t3\n(1,6)\t6\t2\n(2,7)\t1\t2\n"));
   plan.job.mutable_data()->add_test(dir.Write("test", "0\t5\t1\n1\t6\t1\n2\t7\t1\n"));
   plan.job.mutable_evaluation()->set_batch(1);
-  ASSERT_TRUE(CheckData(plan).ok()) << CheckData(plan);
-  const auto first = ReadEpoch((*NewTestSource(plan, 0)).get(), 0);
+  ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
+  const auto first = ReadEpoch((*data::NewTestSource(plan, 0)).get(), 0);
   ASSERT_EQ(first.size(), 2u) << "a group is never cut";
   EXPECT_THAT(first[0].groups, ElementsAre(4));
   EXPECT_THAT(first[0].labels, ElementsAre(1, 0, 0, 0));
-  EXPECT_EQ(first[0].sparse[0].keys[1], FieldHash("item").Key(uint64_t{5})) << "the positive first";
+  EXPECT_EQ(first[0].sparse[0].keys[1], data::FieldHash("item").Key(uint64_t{5}))
+      << "the positive first";
   EXPECT_THAT(first[1].groups, ElementsAre(3));
-  const auto second = ReadEpoch((*NewTestSource(plan, 1)).get(), 0);
+  const auto second = ReadEpoch((*data::NewTestSource(plan, 1)).get(), 0);
   ASSERT_EQ(second.size(), 1u);
   EXPECT_THAT(second[0].groups, ElementsAre(2)) << "without the candidate that is the positive";
 }
 
 TEST(NcfSourceTest, FilesOfDifferentSplitsAreRefused) {
   const TempDir dir;
-  JobPlan plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t0\n")}, 1, 16);
+  job::JobPlan plan = MakePlan(Data::NCF, {dir.Write("train", "0\t1\n1\t0\n")}, 1, 16);
   plan.job.mutable_data()->add_test(dir.Write("test", "0\t5\t1\n1\t7\t1\n"));
-  ExpectOneLine(CheckData(plan), {"data.negatives.test_negatives", "hint"});
+  ExpectOneLine(data::CheckData(plan), {"data.negatives.test_negatives", "hint"});
   plan.job.mutable_data()->mutable_negatives()->set_test_negatives(
       dir.Write("negative", "(0,5)\t1\n(1,6)\t2\n"));
-  ExpectOneLine(CheckData(plan), {"their row 2 differs", "hint"});
+  ExpectOneLine(data::CheckData(plan), {"their row 2 differs", "hint"});
   dir.Write("negative", "(0,5)\t1\n");
-  ExpectOneLine(CheckData(plan), {"2 rows", "hint"});
+  ExpectOneLine(data::CheckData(plan), {"2 rows", "hint"});
   dir.Write("negative", "(0,5)\t1\n(1,7)\t2\n");
-  EXPECT_TRUE(CheckData(plan).ok()) << CheckData(plan);
+  EXPECT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
   plan.job.mutable_data()->set_test_fraction(0.1);
-  ExpectOneLine(CheckData(plan), {"data.test_fraction", "NCF"});
+  ExpectOneLine(data::CheckData(plan), {"data.test_fraction", "NCF"});
 }
 
 // The real split: its counts, and item popularity ranked through our own metrics, which is known to
 // give HR@10 .4538 and NDCG@10 .2545.
 TEST(NcfSourceTest, RealMovieLens) {
   if (std::getenv("TANDEM_DATA") == nullptr) GTEST_SKIP() << "TANDEM_DATA is not set";
-  JobPlan plan = MakePlan(Data::NCF, {"$TANDEM_DATA/ncf-ml-1m/ml-1m.train.rating"}, 2, 256);
+  job::JobPlan plan = MakePlan(Data::NCF, {"$TANDEM_DATA/ncf-ml-1m/ml-1m.train.rating"}, 2, 256);
   plan.job.mutable_data()->add_test("$TANDEM_DATA/ncf-ml-1m/ml-1m.test.rating");
   plan.job.mutable_data()->mutable_negatives()->set_test_negatives(
       "$TANDEM_DATA/ncf-ml-1m/ml-1m.test.negative");
-  ASSERT_TRUE(CheckData(plan).ok()) << CheckData(plan);
-  const NcfEpochs epochs = *LoadNcfEpochs(plan);
+  ASSERT_TRUE(data::CheckData(plan).ok()) << data::CheckData(plan);
+  const data::NcfEpochs epochs = *data::LoadNcfEpochs(plan);
   EXPECT_EQ(epochs.rows(), 4'970'845);
   EXPECT_EQ(epochs.items(), 3'706u);
-  const RankingGroups groups = *LoadRankingGroups(plan);
+  const data::RankingGroups groups = *data::LoadRankingGroups(plan);
   EXPECT_EQ(groups.size(), 6'040u);
   size_t without_one = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -246,27 +249,27 @@ TEST(NcfSourceTest, RealMovieLens) {
   // Popularity, counted over the positives of one epoch of both workers.
   std::map<uint64_t, float> popularity;
   for (int rank = 0; rank < 2; ++rank) {
-    auto source = *NewTrainSource(plan, rank);
-    for (const Batch& batch : ReadEpoch(source.get(), 0)) {
-      const SparseInput& ids = batch.sparse[0];
+    auto source = *data::NewTrainSource(plan, rank);
+    for (const data::Batch& batch : ReadEpoch(source.get(), 0)) {
+      const data::SparseInput& ids = batch.sparse[0];
       for (int64_t s = 0; s < batch.samples; ++s) {
         if (batch.labels[s] == 1) popularity[ids.keys[ids.index[2 * s + 1]]] += 1;
       }
     }
   }
-  EvaluationPart part;
+  data::EvaluationPart part;
   for (int rank = 0; rank < 2; ++rank) {
-    auto source = *NewTestSource(plan, rank);
-    for (const Batch& batch : ReadEpoch(source.get(), 0)) {
-      const SparseInput& ids = batch.sparse[0];
+    auto source = *data::NewTestSource(plan, rank);
+    for (const data::Batch& batch : ReadEpoch(source.get(), 0)) {
+      const data::SparseInput& ids = batch.sparse[0];
       std::vector<float> scores;
       for (int64_t s = 0; s < batch.samples; ++s) {
         scores.push_back(popularity[ids.keys[ids.index[2 * s + 1]]]);
       }
-      AddBatch(batch, scores, 10, &part);
+      data::AddBatch(batch, scores, 10, &part);
     }
   }
-  const EvaluationResult result = Summarise(part);
+  const data::EvaluationResult result = data::Summarise(part);
   EXPECT_EQ(result.groups, 6'040);
   EXPECT_NEAR(result.hit_rate, 0.4538, 0.001);
   EXPECT_NEAR(result.ndcg, 0.2545, 0.001);

@@ -10,31 +10,31 @@
 namespace tandem {
 namespace {
 
-using Kind = TransportEvent::Kind;
+using Kind = transport::TransportEvent::Kind;
 using ::testing::HasSubstr;
 
 class NodeLinkTest : public testing::Test {
  protected:
-  static NodeLink::Options Options() {
-    NodeLink::Options options;
+  static node::NodeLink::Options Options() {
+    node::NodeLink::Options options;
     options.scheduler = "s";
     options.self = EndpointId::Worker(0);
     options.registration.set_incarnation(7);
     return options;
   }
   static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
-  void Hear(double at, PeerId peer) {
+  void Hear(double at, transport::PeerId peer) {
     Control view;
     view.mutable_view()->set_number(1);
     FrameHeader header;
     header.sender = EndpointId::Scheduler();
-    TransportEvent event;
+    transport::TransportEvent event;
     event.peer = peer;
     event.frame = *DecodeFrame(EncodeControlFrame(transport_, header, view));
     link_.OnEvent(At(at), event, &inbox_);
   }
-  void Lose(double at, PeerId peer) {
-    TransportEvent event;
+  void Lose(double at, transport::PeerId peer) {
+    transport::TransportEvent event;
     event.kind = Kind::kPeerLost;
     event.peer = peer;
     link_.OnEvent(At(at), event, &inbox_);
@@ -42,7 +42,7 @@ class NodeLinkTest : public testing::Test {
   }
 
   FakeTransport transport_;
-  NodeLink link_{transport_, Options()};
+  node::NodeLink link_{transport_, Options()};
   std::vector<Control> inbox_;
 };
 

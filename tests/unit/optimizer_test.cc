@@ -84,7 +84,7 @@ struct Reference {
 
 // Rows of floats with their slots, as a store keeps them.
 struct Rows {
-  Rows(const RowOptimizer& optimizer, int row_dim, size_t count)
+  Rows(const optim::RowOptimizer& optimizer, int row_dim, size_t count)
       : dim(row_dim), weights(count), slots(count) {
     for (size_t i = 0; i < count; ++i) {
       weights[i].assign(static_cast<size_t>(dim), 0.0f);
@@ -93,7 +93,7 @@ struct Rows {
     }
   }
 
-  void Apply(const RowOptimizer& optimizer, absl::Span<const float> gradients, float scale,
+  void Apply(const optim::RowOptimizer& optimizer, absl::Span<const float> gradients, float scale,
              size_t first, size_t count) {
     std::vector<float*> w, s;
     for (size_t i = first; i < first + count; ++i) {
@@ -122,7 +122,7 @@ class OptimizerTest : public ::testing::TestWithParam<Optimizer::Kind> {
  protected:
   // The largest difference from the reference after `steps` steps on a row of `dim` floats.
   static double Error(const Optimizer& config, int dim, int steps) {
-    const auto optimizer = *NewRowOptimizer(config);
+    const auto optimizer = *optim::NewRowOptimizer(config);
     Random random(TestSeed());
     const size_t d = static_cast<size_t>(dim);
     Rows rows(*optimizer, dim, 1);
@@ -163,7 +163,7 @@ TEST_P(OptimizerTest, ABatchIsOneRowAtATimeBitForBit) {
       Optimizer config = Config(GetParam());
       config.set_clip_norm(clip);
       config.set_weight_decay(clip / 10);
-      const auto optimizer = *NewRowOptimizer(config);
+      const auto optimizer = *optim::NewRowOptimizer(config);
       Rows batch(*optimizer, dim, 37), single(*optimizer, dim, 37);
       Random random(TestSeed());
       for (int step = 0; step < 5; ++step) {
@@ -179,8 +179,8 @@ TEST_P(OptimizerTest, ABatchIsOneRowAtATimeBitForBit) {
 
 // Slots are all the memory there is: a second object continues from them as the first would have.
 TEST_P(OptimizerTest, SlotsAreTheWholeState) {
-  const auto one = *NewRowOptimizer(Config(GetParam()));
-  const auto other = *NewRowOptimizer(Config(GetParam()));
+  const auto one = *optim::NewRowOptimizer(Config(GetParam()));
+  const auto other = *optim::NewRowOptimizer(Config(GetParam()));
   Rows straight(*one, 16, 1), handed(*one, 16, 1);
   Random random(TestSeed());
   for (int step = 0; step < 10; ++step) {
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(All, OptimizerTest,
 // with fused multiply-add or with another order of addition fails here.
 TEST(OptimizerBitsTest, RowwiseAdagradIsThisExactSequenceOfRoundings) {
   for (const int dim : {5, 8, 16, 40}) {
-    const auto optimizer = *NewRowOptimizer(Config(Optimizer::ROWWISE_ADAGRAD));
+    const auto optimizer = *optim::NewRowOptimizer(Config(Optimizer::ROWWISE_ADAGRAD));
     Rows rows(*optimizer, dim, 1);
     Random random(TestSeed());
     const auto g = RandomFloats(random, static_cast<size_t>(dim));
@@ -232,7 +232,7 @@ TEST(OptimizerBitsTest, RowwiseAdagradIsThisExactSequenceOfRoundings) {
 
 // Past the table of corrections the formula is computed; the two must meet without a step.
 TEST(AdamTest, CorrectionsContinueBeyondTheirTable) {
-  const auto optimizer = *NewRowOptimizer(Config(Optimizer::ADAM));
+  const auto optimizer = *optim::NewRowOptimizer(Config(Optimizer::ADAM));
   for (const float t : {8190.0f, 8191.0f, 8192.0f, 20000.0f, 16777216.0f}) {
     std::vector<float> w(4, 0.0f), slots = {0, 0, 0, 0, 1, 1, 1, 1, t}, g(4, 1.0f);
     float* rows[] = {w.data()};
@@ -247,7 +247,7 @@ TEST(AdamTest, CorrectionsContinueBeyondTheirTable) {
 
 // A count that no run of ours wrote (a file made by hand) is computed with, never indexed with.
 TEST(AdamTest, AnImpossibleStepCountReadsNoMemory) {
-  const auto optimizer = *NewRowOptimizer(Config(Optimizer::ADAM));
+  const auto optimizer = *optim::NewRowOptimizer(Config(Optimizer::ADAM));
   for (const float t : {-5.0f, 1e30f, std::numeric_limits<float>::quiet_NaN()}) {
     std::vector<float> w(1), slots = {0, 0, t}, g(1, 1.0f);
     float* rows[] = {w.data()};
@@ -258,7 +258,7 @@ TEST(AdamTest, AnImpossibleStepCountReadsNoMemory) {
 
 TEST(OptimizerSettingsTest, SlotsPerRow) {
   const auto slots = [](Optimizer::Kind kind) {
-    return (*NewRowOptimizer(Config(kind)))->slots_per_row(16);
+    return (*optim::NewRowOptimizer(Config(kind)))->slots_per_row(16);
   };
   EXPECT_EQ(slots(Optimizer::OPTIMIZER_UNSPECIFIED), 0);
   EXPECT_EQ(slots(Optimizer::SGD), 0);
@@ -272,7 +272,7 @@ TEST(OptimizerSettingsTest, InitialAccumulatorFillsTheSlots) {
   Optimizer config = Config(Optimizer::ADAGRAD);
   config.set_initial_accumulator(0.1);
   std::vector<float> slots(4);
-  (*NewRowOptimizer(config))->InitSlots(4, absl::MakeSpan(slots));
+  (*optim::NewRowOptimizer(config))->InitSlots(4, absl::MakeSpan(slots));
   EXPECT_THAT(slots, ::testing::Each(0.1f));
 }
 
@@ -296,7 +296,7 @@ TEST(OptimizerSettingsTest, ASettingOutOfRangeIsRefusedByName) {
     for (const double bad : c.bad) {
       Optimizer config = Config(Optimizer::ADAM);
       (config.*c.set)(bad);
-      const auto result = NewRowOptimizer(config);
+      const auto result = optim::NewRowOptimizer(config);
       ASSERT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << c.name << " " << bad;
       EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr(c.name));
     }
@@ -305,7 +305,7 @@ TEST(OptimizerSettingsTest, ASettingOutOfRangeIsRefusedByName) {
 
 TEST(OptimizerSettingsTest, AnUnknownKindIsRefused) {
   Optimizer config = Config(static_cast<Optimizer::Kind>(77));
-  EXPECT_THAT(std::string(NewRowOptimizer(config).status().message()),
+  EXPECT_THAT(std::string(optim::NewRowOptimizer(config).status().message()),
               ::testing::HasSubstr("kind 77"));
 }
 

@@ -19,8 +19,8 @@ struct Vectors {
 
   float& at(int64_t s, int i, int k) { return data[(s * count + i) * width + k]; }
   template <typename T>
-  std::vector<VectorOfSamples<T>> Views() {
-    std::vector<VectorOfSamples<T>> views;
+  std::vector<models::VectorOfSamples<T>> Views() {
+    std::vector<models::VectorOfSamples<T>> views;
     for (int i = 0; i < count; ++i) views.push_back({&data[i * width], count * width});
     return views;
   }
@@ -35,7 +35,7 @@ class PairInteractionTest : public ::testing::TestWithParam<std::tuple<int, int>
   static constexpr int kGap = 3;  // floats between the outputs of two samples
   const int n_ = std::get<0>(GetParam());
   const int dim_ = std::get<1>(GetParam());
-  const PairInteraction interaction_{n_, dim_};
+  const models::PairInteraction interaction_{n_, dim_};
   const int64_t stride_ = interaction_.pairs() + kGap;
 };
 

@@ -14,11 +14,11 @@
 namespace tandem {
 namespace {
 
-using Kind = TransportEvent::Kind;
+using Kind = transport::TransportEvent::Kind;
 
 class PeerMapTest : public testing::Test {
  protected:
-  using Sent = std::vector<std::pair<PeerId, int64_t>>;
+  using Sent = std::vector<std::pair<transport::PeerId, int64_t>>;
 
   Frame FrameOf(EndpointId sender, int64_t step) {
     FrameHeader header;
@@ -30,14 +30,14 @@ class PeerMapTest : public testing::Test {
   absl::Status Send(int64_t step) {
     return peers_.Send({shard_, FrameOf(EndpointId::Worker(0), step)});
   }
-  EndpointId Tell(Kind kind, PeerId peer) {
-    TransportEvent event;
+  EndpointId Tell(Kind kind, transport::PeerId peer) {
+    transport::TransportEvent event;
     event.kind = kind;
     event.peer = peer;
     return peers_.OnEvent(event);
   }
-  void Hear(EndpointId from, PeerId peer) {
-    TransportEvent event;
+  void Hear(EndpointId from, transport::PeerId peer) {
+    transport::TransportEvent event;
     event.peer = peer;
     event.frame = *DecodeFrame(FrameOf(from, 0));
     EXPECT_EQ(peers_.OnEvent(event), EndpointId());
@@ -45,7 +45,7 @@ class PeerMapTest : public testing::Test {
 
   const EndpointId shard_ = EndpointId::Shard(1, 2);
   FakeTransport transport_;
-  PeerMap peers_{transport_};
+  transport::PeerMap peers_{transport_};
 };
 
 TEST_F(PeerMapTest, ConnectsAtTheFirstSendAndOnce) {
@@ -54,7 +54,7 @@ TEST_F(PeerMapTest, ConnectsAtTheFirstSendAndOnce) {
   EXPECT_EQ(transport_.last_peer, 0u);
   EXPECT_TRUE(Send(2).ok());
   EXPECT_TRUE(Send(3).ok());
-  EXPECT_EQ(transport_.connected, (std::map<PeerId, std::string>{{1, "a"}}));
+  EXPECT_EQ(transport_.connected, (std::map<transport::PeerId, std::string>{{1, "a"}}));
   EXPECT_EQ(transport_.sent, (Sent{{1, 2}, {1, 3}}));
   EXPECT_EQ(peers_.EndpointAt("a"), shard_);
   EXPECT_EQ(peers_.EndpointAt("b"), EndpointId());
@@ -66,7 +66,7 @@ TEST_F(PeerMapTest, AnswersWhereItWasSpokenTo) {
   EXPECT_EQ(transport_.sent, (Sent{{77, 1}}));
   Hear(shard_, 78);
   EXPECT_TRUE(Send(2).ok());
-  EXPECT_EQ(transport_.sent.back(), (std::pair<PeerId, int64_t>{78, 2}));
+  EXPECT_EQ(transport_.sent.back(), (std::pair<transport::PeerId, int64_t>{78, 2}));
   EXPECT_EQ(Tell(Kind::kPeerLost, 78), EndpointId()) << "its connection to us, not ours to it";
   EXPECT_TRUE(absl::IsNotFound(Send(3)));
 }
@@ -106,7 +106,7 @@ TEST_F(PeerMapTest, ALostPeerWithParkedFramesIsConnectedAgain) {
   for (const Kind loss : {Kind::kPeerLost, Kind::kPeerClosed}) {
     SCOPED_TRACE(loss == Kind::kPeerLost ? "lost" : "closed");
     peers_.SetAddress(shard_, "a");
-    const PeerId first = transport_.last_peer + 1;
+    const transport::PeerId first = transport_.last_peer + 1;
     transport_.full = {first};
     transport_.sent.clear();
     EXPECT_TRUE(Send(1).ok());
@@ -149,7 +149,7 @@ TEST_F(PeerMapTest, ANewAddressIsANewPeer) {
   EXPECT_TRUE(Send(1).ok());
   EXPECT_FALSE(peers_.SetAddress(shard_, "a"));
   EXPECT_TRUE(peers_.SetAddress(shard_, "b"));
-  EXPECT_EQ(transport_.closed, std::vector<PeerId>{1});
+  EXPECT_EQ(transport_.closed, std::vector<transport::PeerId>{1});
   EXPECT_TRUE(Send(2).ok());
   EXPECT_EQ(transport_.sent, (Sent{{2, 2}}));
   EXPECT_EQ(transport_.connected[2], "b");

@@ -40,13 +40,13 @@ class ProgressViewTest : public ::testing::Test {
 };
 
 TEST_F(ProgressViewTest, AllThatIsPromisedIsInTheLine) {
-  EXPECT_EQ(ProgressView::Format(Progress(1200), 200),
+  EXPECT_EQ(cli::ProgressView::Format(Progress(1200), 200),
             "epoch 1 41%, step 1,200 | 35,100 samples/s | loss 0.4512 | AUC 0.7810 | "
             "staleness 1.20, max 5 | 0:42 left");
 }
 
 TEST_F(ProgressViewTest, ShorterWordsWhereItIsNarrow) {
-  const std::string line = ProgressView::Format(Progress(1200), 79);
+  const std::string line = cli::ProgressView::Format(Progress(1200), 79);
   EXPECT_EQ(line, "epoch 1 41%, step 1,200, 35,100/s, loss 0.4512, AUC 0.7810, stale 1.20/5, 0:42");
   EXPECT_LE(line.size(), 79u);
 }
@@ -58,19 +58,19 @@ TEST_F(ProgressViewTest, TimesReadAsTimes) {
                                       {3600 * 2 + 62, "| 2:01:02 left"},
                                       {86400 * 12, "| 12 days left"}}) {
     progress["seconds_left"] = seconds;
-    EXPECT_THAT(ProgressView::Format(progress, 200), HasSubstr(text));
+    EXPECT_THAT(cli::ProgressView::Format(progress, 200), HasSubstr(text));
   }
 }
 
 TEST_F(ProgressViewTest, WhatIsUnknownIsLeftOut) {
   json progress = Progress(1);
   for (const char* key : {"loss", "auc", "seconds_left"}) progress.erase(key);
-  const std::string line = ProgressView::Format(progress, 200);
+  const std::string line = cli::ProgressView::Format(progress, 200);
   for (const char* word : {"loss", "AUC", "left"}) EXPECT_THAT(line, Not(HasSubstr(word)));
 }
 
 TEST_F(ProgressViewTest, ElsewhereALineEveryFiveSeconds) {
-  ProgressView view(file_, /*live=*/false);
+  cli::ProgressView view(file_, /*live=*/false);
   for (int second = 0; second < 12; ++second) {
     view.Show(Progress(second), start_ + absl::Seconds(second));
   }
@@ -81,7 +81,7 @@ TEST_F(ProgressViewTest, ElsewhereALineEveryFiveSeconds) {
 }
 
 TEST_F(ProgressViewTest, OnATerminalOneLineIsRewritten) {
-  ProgressView view(file_, /*live=*/true);
+  cli::ProgressView view(file_, /*live=*/true);
   for (int second = 0; second < 3; ++second) {
     view.Show(Progress(second), start_ + absl::Seconds(second));
   }
@@ -94,26 +94,26 @@ TEST_F(ProgressViewTest, OnATerminalOneLineIsRewritten) {
 TEST_F(ProgressViewTest, NothingIsShownBeforeTheFirstSample) {
   json progress = Progress(0);
   progress["samples"] = 0;
-  ProgressView view(file_, /*live=*/false);
+  cli::ProgressView view(file_, /*live=*/false);
   view.Show(progress, start_);
   EXPECT_EQ(Written(), "");
 }
 
 TEST_F(ProgressViewTest, EvaluationsInWords) {
-  EXPECT_EQ(ProgressView::FormatEvaluation(
+  EXPECT_EQ(cli::ProgressView::FormatEvaluation(
                 {{"accuracy", 0.79046}, {"auc", 0.781}, {"logloss", 0.4512}, {"samples", 1000}}),
             "AUC 0.7810, logloss 0.4512, accuracy 0.7905, 1,000 samples");
-  EXPECT_EQ(ProgressView::FormatEvaluation({{"hr_at_10", 0.65}, {"ndcg_at_10", 0.38}}),
+  EXPECT_EQ(cli::ProgressView::FormatEvaluation({{"hr_at_10", 0.65}, {"ndcg_at_10", 0.38}}),
             "HR@10 0.6500, NDCG@10 0.3800");
-  EXPECT_EQ(ProgressView::FormatEvaluation({{"samples", 250}, {"scores_not_finite", true}}),
+  EXPECT_EQ(cli::ProgressView::FormatEvaluation({{"samples", 250}, {"scores_not_finite", true}}),
             "scores are not finite, 250 samples");
 }
 
 TEST_F(ProgressViewTest, NumbersWithCommas) {
-  EXPECT_EQ(WithCommas(0), "0");
-  EXPECT_EQ(WithCommas(999), "999");
-  EXPECT_EQ(WithCommas(1000), "1,000");
-  EXPECT_EQ(WithCommas(-1234567), "-1,234,567");
+  EXPECT_EQ(cli::WithCommas(0), "0");
+  EXPECT_EQ(cli::WithCommas(999), "999");
+  EXPECT_EQ(cli::WithCommas(1000), "1,000");
+  EXPECT_EQ(cli::WithCommas(-1234567), "-1,234,567");
 }
 
 }  // namespace

@@ -35,15 +35,16 @@ class Group {
     Random random(1);
     for (uint64_t& key : keys_) key = random.Uniform(400);  // some repeat
     for (uint64_t key = 0; key < kKeys; ++key) distinct_.push_back(key);
-    ClientCore::Options options;
+    client::ClientCore::Options options;
     options.frame_bytes = 1000;
     for (int rank = 0; rank < kWorkers; ++rank) {
-      workers_.push_back(std::make_unique<ClientCore>(plan_, EndpointId::Worker(rank), 7 + rank,
-                                                      buffers_, options));
+      workers_.push_back(std::make_unique<client::ClientCore>(plan_, EndpointId::Worker(rank),
+                                                              7 + rank, buffers_, options));
       workers_.back()->OnView(now_, map_);
     }
     for (int server = 0; server < kServers; ++server) {
-      shards_.push_back(ShardCore::New(plan_, EndpointId::Shard(server, 0), 3, buffers_).value());
+      shards_.push_back(
+          server::ShardCore::New(plan_, EndpointId::Shard(server, 0), 3, buffers_).value());
       shards_.back()->OnView(now_, map_, &effects_);
     }
   }
@@ -62,9 +63,9 @@ class Group {
 
  private:
   void Pull(int rank, int64_t step) {
-    const TableKeys keys = {0, keys_, true}, distinct = {0, distinct_};
+    const client::TableKeys keys = {0, keys_, true}, distinct = {0, distinct_};
     const absl::Span<float> rows = absl::MakeSpan(rows_);
-    PulledRows* const in_place = &rows_in_place_;
+    client::PulledRows* const in_place = &rows_in_place_;
     if (rank == 0) {
       workers_[rank]->Pull(now_, 0, step, {&keys, 1}, {&rows, 1}, 0);
     } else {
@@ -73,9 +74,9 @@ class Group {
     Deliver();
   }
   void Push(int rank, int64_t step) {
-    const TableKeys keys = {0, keys_, true}, distinct = {0, distinct_};
+    const client::TableKeys keys = {0, keys_, true}, distinct = {0, distinct_};
     const absl::Span<const float> gradients = gradients_;
-    ClientCore::PushInfo info;
+    client::ClientCore::PushInfo info;
     info.first_step = info.step = step;
     info.samples = 1;
     if (rank == 0) {
@@ -104,7 +105,7 @@ class Group {
       effects_.Clear();
     }
     for (auto& worker : workers_) {
-      for (const ClientCore::Completion& completion : worker->completions()) {
+      for (const client::ClientCore::Completion& completion : worker->completions()) {
         done_ += completion.status.ok();
       }
       worker->completions().clear();
@@ -112,16 +113,16 @@ class Group {
   }
 
   HeapBufferSource buffers_;
-  const JobPlan plan_;
+  const job::JobPlan plan_;
   const std::shared_ptr<const RangeMap> map_;
   absl::Time now_ = absl::UnixEpoch();
-  std::vector<std::unique_ptr<ClientCore>> workers_;
-  std::vector<std::unique_ptr<ShardCore>> shards_;
-  ShardEffects effects_;
+  std::vector<std::unique_ptr<client::ClientCore>> workers_;
+  std::vector<std::unique_ptr<server::ShardCore>> shards_;
+  server::ShardEffects effects_;
   std::vector<uint64_t> keys_, distinct_;
   std::vector<float> rows_;
-  PulledRows rows_in_place_;
-  ClientCore::PreparedPush push_;
+  client::PulledRows rows_in_place_;
+  client::ClientCore::PreparedPush push_;
   const std::vector<float> gradients_;
   size_t done_ = 0;
 };

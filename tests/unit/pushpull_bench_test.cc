@@ -10,8 +10,8 @@
 namespace tandem {
 namespace {
 
-PushPullBenchOptions Tiny() {
-  PushPullBenchOptions options;
+bench::PushPullBenchOptions Tiny() {
+  bench::PushPullBenchOptions options;
   options.rows = 2000;
   options.keys = {10, 700};
   options.repetitions = 2;
@@ -23,7 +23,7 @@ TEST(PushPullBenchTest, TinyRunAgreesWithItself) {
   std::string checksums[2];
   for (std::string& checksum : checksums) {
     std::ostringstream out;
-    ASSERT_TRUE(RunPushPullBench(Tiny(), out).ok());
+    ASSERT_TRUE(bench::RunPushPullBench(Tiny(), out).ok());
     EXPECT_NE(out.str().find("pull in-place zmq     700"), std::string::npos) << out.str();
     EXPECT_NE(out.str().find("push merged   shm     700"), std::string::npos) << out.str();
     checksum = out.str().substr(out.str().find("checksum"));
@@ -32,21 +32,21 @@ TEST(PushPullBenchTest, TinyRunAgreesWithItself) {
 }
 
 TEST(PushPullBenchTest, WithAnsweringSidesPinnedAndManyInFlight) {
-  PushPullBenchOptions options = Tiny();
+  bench::PushPullBenchOptions options = Tiny();
   options.pin = true;
   options.in_flight = 2;
   std::ostringstream out;
-  ASSERT_TRUE(RunPushPullBench(options, out).ok());
+  ASSERT_TRUE(bench::RunPushPullBench(options, out).ok());
   EXPECT_NE(out.str().find("answering sides pinned"), std::string::npos) << out.str();
   EXPECT_NE(out.str().find("push copied   shm     700"), std::string::npos) << out.str();
   EXPECT_EQ(out.str().find("in-place"), std::string::npos) << out.str();
 }
 
 TEST(PushPullBenchTest, RefusesMoreKeysThanRows) {
-  PushPullBenchOptions options = Tiny();
+  bench::PushPullBenchOptions options = Tiny();
   options.keys = {2001};
   std::ostringstream out;
-  EXPECT_TRUE(absl::IsInvalidArgument(RunPushPullBench(options, out)));
+  EXPECT_TRUE(absl::IsInvalidArgument(bench::RunPushPullBench(options, out)));
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ absl::Span<const uint8_t> Bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-RangeImage SmallImage() {
-  RangeImage image;
+server::RangeImage SmallImage() {
+  server::RangeImage image;
   image.table = "users";
   image.optimizer = "rowwise_adagrad";
   image.dim = 3;
@@ -43,7 +43,7 @@ RangeImage SmallImage() {
   return image;
 }
 
-void ExpectSame(const RangeImage& a, const RangeImage& b) {
+void ExpectSame(const server::RangeImage& a, const server::RangeImage& b) {
   EXPECT_EQ(a.table, b.table);
   EXPECT_EQ(a.optimizer, b.optimizer);
   EXPECT_EQ(a.dim, b.dim);
@@ -64,22 +64,22 @@ void Seal(std::string& file) {
 }
 
 TEST(RangeFileTest, RoundTrip) {
-  const auto image = DecodeRange(Bytes(EncodeRange(SmallImage())));
+  const auto image = server::DecodeRange(Bytes(server::EncodeRange(SmallImage())));
   ASSERT_TRUE(image.ok()) << image.status();
   ExpectSame(*image, SmallImage());
 }
 
 TEST(RangeFileTest, AnEmptyRangeRoundTrips) {
-  RangeImage empty;
+  server::RangeImage empty;
   empty.dim = 1;
-  const auto image = DecodeRange(Bytes(EncodeRange(empty)));
+  const auto image = server::DecodeRange(Bytes(server::EncodeRange(empty)));
   ASSERT_TRUE(image.ok()) << image.status();
   ExpectSame(*image, empty);
 }
 
 // The page's layout, byte for byte: one worker, one row of one float, one slot.
 TEST(RangeFileTest, TheBytesAreThoseOfThePage) {
-  RangeImage image;
+  server::RangeImage image;
   image.table = "t";
   image.optimizer = "rowwise_adagrad";
   image.dim = 1;
@@ -116,44 +116,45 @@ TEST(RangeFileTest, TheBytesAreThoseOfThePage) {
       "0000803f00000000",                  // 136 weight 1.0, padding
       "0000004000000000",                  // 144 slot 2.0, padding
       "6800000000000000");                 // 152 held "h", padding
-  const std::string file = EncodeRange(image);
+  const std::string file = server::EncodeRange(image);
   ASSERT_EQ(file.size(), 168u);
   EXPECT_EQ(absl::BytesToHexString(file.substr(0, 160)), want);
 }
 
 TEST(RangeFileTest, EveryTruncationIsRefused) {
-  const std::string file = EncodeRange(SmallImage());
+  const std::string file = server::EncodeRange(SmallImage());
   for (size_t size = 0; size < file.size(); ++size) {
-    EXPECT_EQ(DecodeRange(Bytes(file.substr(0, size))).status().code(), absl::StatusCode::kDataLoss)
+    EXPECT_EQ(server::DecodeRange(Bytes(file.substr(0, size))).status().code(),
+              absl::StatusCode::kDataLoss)
         << size;
   }
-  EXPECT_EQ(DecodeRange(Bytes(file + '\0')).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(server::DecodeRange(Bytes(file + '\0')).status().code(), absl::StatusCode::kDataLoss);
 }
 
 TEST(RangeFileTest, EveryFlippedBitIsRefused) {
-  const std::string file = EncodeRange(SmallImage());
+  const std::string file = server::EncodeRange(SmallImage());
   for (size_t bit = 0; bit < file.size() * 8; ++bit) {
     std::string damaged = file;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
-    EXPECT_FALSE(DecodeRange(Bytes(damaged)).ok()) << "bit " << bit;
+    EXPECT_FALSE(server::DecodeRange(Bytes(damaged)).ok()) << "bit " << bit;
   }
 }
 
 // With the checksum made right again, a changed byte is either refused by a check of its own or is
 // plain data, and then the file encodes back to itself: nothing is read differently than written.
 TEST(RangeFileTest, SealedDamageIsRefusedOrIsData) {
-  const std::string file = EncodeRange(SmallImage());
+  const std::string file = server::EncodeRange(SmallImage());
   int refused = 0;
   for (size_t at = 0; at + 8 < file.size(); ++at) {
     for (const int value : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
       std::string changed = file;
       changed[at] = static_cast<char>(value);
       Seal(changed);
-      const auto image = DecodeRange(Bytes(changed));
+      const auto image = server::DecodeRange(Bytes(changed));
       if (!image.ok()) {
         ++refused;
       } else {
-        EXPECT_EQ(EncodeRange(*image), changed) << "offset " << at;
+        EXPECT_EQ(server::EncodeRange(*image), changed) << "offset " << at;
       }
     }
   }
@@ -182,54 +183,54 @@ TEST(RangeFileTest, HugeCountsAreRefusedByOffsetAndNumber) {
                 {40, 8, 0x1000, "range at offset 32"},
                 {88, 8, ~uint64_t{0}, "worker at offset 80"}};
   for (const auto& c : kCases) {
-    std::string file = EncodeRange(SmallImage());
+    std::string file = server::EncodeRange(SmallImage());
     std::memcpy(&file[c.offset], &c.value, c.bytes);
     Seal(file);
-    const absl::Status status = DecodeRange(Bytes(file)).status();
+    const absl::Status status = server::DecodeRange(Bytes(file)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.name;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.name));
   }
 }
 
 TEST(RangeFileTest, AStrangerAndALaterFormatAreNamed) {
-  std::string file = EncodeRange(SmallImage());
+  std::string file = server::EncodeRange(SmallImage());
   file[0] = 'X';
-  EXPECT_THAT(std::string(DecodeRange(Bytes(file)).status().message()), HasSubstr("magic"));
-  file = EncodeRange(SmallImage());
+  EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()), HasSubstr("magic"));
+  file = server::EncodeRange(SmallImage());
   file[4] = 2;
-  EXPECT_THAT(std::string(DecodeRange(Bytes(file)).status().message()),
+  EXPECT_THAT(std::string(server::DecodeRange(Bytes(file)).status().message()),
               HasSubstr("format at offset 4 is 2"));
 }
 
 TEST(RangeFileTest, TheTwoEndsOfAFileSayWhoseItIs) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/range_file_test.", getpid());
-  const std::string file = EncodeRange(SmallImage());
+  const std::string file = server::EncodeRange(SmallImage());
   ASSERT_TRUE(WriteFileAtomically(path, file).ok());
-  const auto ends = ReadRangeFileEnds(path);
+  const auto ends = server::ReadRangeFileEnds(path);
   ASSERT_TRUE(ends.ok()) << ends.status();
   EXPECT_EQ(ends->table, "users");
   EXPECT_EQ(ends->begin, 0x1000u);
   EXPECT_EQ(ends->end, 0u);
   EXPECT_EQ(ends->bytes, file.size());
-  EXPECT_EQ(ends->checksum, StoredChecksum(Bytes(file)));
+  EXPECT_EQ(ends->checksum, server::StoredChecksum(Bytes(file)));
   for (const size_t kept : {size_t{0}, size_t{79}, size_t{80}, file.size() - 1}) {
     ASSERT_TRUE(WriteFileAtomically(path, file.substr(0, kept)).ok());
-    const absl::Status status = ReadRangeFileEnds(path).status();
+    const absl::Status status = server::ReadRangeFileEnds(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << kept;
     EXPECT_THAT(std::string(status.message()), HasSubstr(path));
   }
   unlink(path.c_str());
 }
 
-std::unique_ptr<RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
+std::unique_ptr<optim::RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
   Optimizer config;
   config.set_kind(kind);
   config.set_learning_rate(0.1);
-  return *NewRowOptimizer(config);
+  return *optim::NewRowOptimizer(config);
 }
 
-RangeStore::Options StoreOptions(const RowOptimizer* optimizer) {
-  RangeStore::Options options;
+server::RangeStore::Options StoreOptions(const optim::RowOptimizer* optimizer) {
+  server::RangeStore::Options options;
   options.dim = 4;
   options.salt = TestSeed();
   options.seed = 99;
@@ -238,7 +239,7 @@ RangeStore::Options StoreOptions(const RowOptimizer* optimizer) {
   return options;
 }
 
-void Fill(RangeStore& store, uint64_t keys) {
+void Fill(server::RangeStore& store, uint64_t keys) {
   std::vector<uint64_t> some(keys);
   for (uint64_t i = 0; i < keys; ++i) some[i] = i * 977;
   std::vector<float> gradients(keys * 4);
@@ -246,8 +247,8 @@ void Fill(RangeStore& store, uint64_t keys) {
   store.Push(some, gradients, 1);
 }
 
-RangeImage ImageOf(const RangeStore& store, uint64_t begin = 0, uint64_t end = 0) {
-  RangeImage image;
+server::RangeImage ImageOf(const server::RangeStore& store, uint64_t begin = 0, uint64_t end = 0) {
+  server::RangeImage image;
   image.table = "users";
   image.optimizer = "rowwise_adagrad";
   image.dim = store.dim();
@@ -257,35 +258,35 @@ RangeImage ImageOf(const RangeStore& store, uint64_t begin = 0, uint64_t end = 0
   image.keys = store.SortedKeys();
   image.weights.resize(image.keys.size() * static_cast<size_t>(image.dim));
   image.slots.resize(image.keys.size() * static_cast<size_t>(image.slots_per_row));
-  CopyRows(store, image.keys, absl::MakeSpan(image.weights), absl::MakeSpan(image.slots));
+  server::CopyRows(store, image.keys, absl::MakeSpan(image.weights), absl::MakeSpan(image.slots));
   return image;
 }
 
-std::string FileOf(const RangeStore& store) { return EncodeRange(ImageOf(store)); }
+std::string FileOf(const server::RangeStore& store) { return server::EncodeRange(ImageOf(store)); }
 
 TEST(LoadIntoTest, ALoadedStoreSavesTheSameBytes) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  RangeStore store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
+  server::RangeStore store(StoreOptions(optimizer.get())), loaded(StoreOptions(optimizer.get()));
   Fill(store, 10'000);  // more than one batch of CopyRows
-  const auto image = DecodeRange(Bytes(FileOf(store)));
+  const auto image = server::DecodeRange(Bytes(FileOf(store)));
   ASSERT_TRUE(image.ok()) << image.status();
-  ASSERT_TRUE(LoadInto(*image, 0, 0, &loaded).ok());
+  ASSERT_TRUE(server::LoadInto(*image, 0, 0, &loaded).ok());
   EXPECT_EQ(FileOf(loaded), FileOf(store));
 }
 
 // One file into three ranges, then the three back into one: nothing lost, nothing twice.
 TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  RangeStore store(StoreOptions(optimizer.get()));
+  server::RangeStore store(StoreOptions(optimizer.get()));
   Fill(store, 3000);
-  const RangeImage image = ImageOf(store);
+  const server::RangeImage image = ImageOf(store);
   const uint64_t cut = uint64_t{1} << 62;
   const uint64_t bounds[] = {0, cut, 3 * cut, 0};
-  RangeStore merged(StoreOptions(optimizer.get()));
+  server::RangeStore merged(StoreOptions(optimizer.get()));
   int64_t rows = 0;
   for (int r = 0; r < 3; ++r) {
-    RangeStore part(StoreOptions(optimizer.get()));
-    ASSERT_TRUE(LoadInto(image, bounds[r], bounds[r + 1], &part).ok());
+    server::RangeStore part(StoreOptions(optimizer.get()));
+    ASSERT_TRUE(server::LoadInto(image, bounds[r], bounds[r + 1], &part).ok());
     for (const uint64_t key : part.SortedKeys()) {
       const uint64_t position = Position(TestSeed(), key);
       EXPECT_GE(position, bounds[r]);
@@ -293,8 +294,8 @@ TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
     }
     EXPECT_GT(part.size(), 0);
     rows += part.size();
-    const RangeImage piece = ImageOf(part, bounds[r], bounds[r + 1]);
-    ASSERT_TRUE(LoadInto(piece, 0, 0, &merged).ok());
+    const server::RangeImage piece = ImageOf(part, bounds[r], bounds[r + 1]);
+    ASSERT_TRUE(server::LoadInto(piece, 0, 0, &merged).ok());
   }
   EXPECT_EQ(rows, 3000);
   EXPECT_EQ(FileOf(merged), FileOf(store));
@@ -302,33 +303,35 @@ TEST(LoadIntoTest, FilesLoadOnAnotherNumberOfRanges) {
 
 TEST(LoadIntoTest, AMismatchIsRefusedByNameAndChangesNothing) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  RangeStore store(StoreOptions(optimizer.get()));
+  server::RangeStore store(StoreOptions(optimizer.get()));
   Fill(store, 10);
-  const RangeImage good = ImageOf(store);
-  const auto expect_refused = [&](const RangeImage& image, RangeStore& into, const char* name) {
-    const absl::Status status = LoadInto(image, 0, 0, &into);
+  const server::RangeImage good = ImageOf(store);
+  const auto expect_refused = [&](const server::RangeImage& image, server::RangeStore& into,
+                                  const char* name) {
+    const absl::Status status = server::LoadInto(image, 0, 0, &into);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_THAT(std::string(status.message()), HasSubstr(name));
     EXPECT_EQ(into.size(), 0);
   };
-  RangeStore empty(StoreOptions(optimizer.get()));
-  RangeImage other = good;
+  server::RangeStore empty(StoreOptions(optimizer.get()));
+  server::RangeImage other = good;
   other.table = "items";
   expect_refused(other, empty, "\"items\"");
   other = good;
   other.optimizer = "adam";
   expect_refused(other, empty, "\"adam\"");
-  RangeStore::Options wide = StoreOptions(optimizer.get());
+  server::RangeStore::Options wide = StoreOptions(optimizer.get());
   wide.dim = 8;
-  RangeStore wide_store(wide);
+  server::RangeStore wide_store(wide);
   expect_refused(good, wide_store, "dim \"4\"");
   const auto sgd = MakeOptimizer(Optimizer::SGD);
-  RangeStore sgd_store(StoreOptions(sgd.get()));
+  server::RangeStore sgd_store(StoreOptions(sgd.get()));
   expect_refused(good, sgd_store, "\"sgd\"");
-  RangeStore::Options unnamed = StoreOptions(optimizer.get());
+  server::RangeStore::Options unnamed = StoreOptions(optimizer.get());
   unnamed.table.clear();
-  RangeStore unnamed_store(unnamed);
-  EXPECT_TRUE(LoadInto(good, 0, 0, &unnamed_store).ok()) << "a store without a name takes any";
+  server::RangeStore unnamed_store(unnamed);
+  EXPECT_TRUE(server::LoadInto(good, 0, 0, &unnamed_store).ok())
+      << "a store without a name takes any";
 }
 
 }  // namespace

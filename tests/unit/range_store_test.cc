@@ -42,16 +42,16 @@ std::atomic<int64_t> allocations{0};  // calls of operator new in this program
 namespace tandem {
 namespace {
 
-std::unique_ptr<RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
+std::unique_ptr<optim::RowOptimizer> MakeOptimizer(Optimizer::Kind kind) {
   Optimizer config;
   config.set_kind(kind);
   config.set_learning_rate(0.05);
   config.set_initial_accumulator(0.125);  // so that forgotten slots are seen
-  return *NewRowOptimizer(config);
+  return *optim::NewRowOptimizer(config);
 }
 
-RangeStore::Options MakeOptions(const RowOptimizer* optimizer, int dim) {
-  RangeStore::Options options;
+server::RangeStore::Options MakeOptions(const optim::RowOptimizer* optimizer, int dim) {
+  server::RangeStore::Options options;
   options.dim = dim;
   options.salt = 0x5a17;
   options.seed = 0x5eed;
@@ -62,7 +62,7 @@ RangeStore::Options MakeOptions(const RowOptimizer* optimizer, int dim) {
 // The model: a map of vectors, one row at a time.
 class ModelStore {
  public:
-  explicit ModelStore(const RangeStore::Options& options) : options_(options) {}
+  explicit ModelStore(const server::RangeStore::Options& options) : options_(options) {}
 
   struct Row {
     std::vector<float> weights, slots;
@@ -72,7 +72,7 @@ class ModelStore {
     Row row;
     row.weights.resize(static_cast<size_t>(options_.dim));
     row.slots.resize(static_cast<size_t>(options_.optimizer->slots_per_row(options_.dim)));
-    InitRow(options_.initializer, options_.seed, key, absl::MakeSpan(row.weights));
+    optim::InitRow(options_.initializer, options_.seed, key, absl::MakeSpan(row.weights));
     options_.optimizer->InitSlots(options_.dim, absl::MakeSpan(row.slots));
     return row;
   }
@@ -93,14 +93,14 @@ class ModelStore {
   const std::unordered_map<uint64_t, Row>& rows() const { return rows_; }
 
  private:
-  const RangeStore::Options options_;
+  const server::RangeStore::Options options_;
   std::unordered_map<uint64_t, Row> rows_;
 };
 
 // Drives a store and its model with the same random calls and compares all they answer.
 class ModelRun {
  public:
-  ModelRun(const RangeStore::Options& options, uint64_t seed)
+  ModelRun(const server::RangeStore::Options& options, uint64_t seed)
       : store_(options), model_(options), random_(seed), dim_(static_cast<size_t>(options.dim)) {}
 
   void Step() {
@@ -215,7 +215,7 @@ class ModelRun {
     }
   }
 
-  RangeStore store_;
+  server::RangeStore store_;
   ModelStore model_;
   Random random_;
   const size_t dim_;
@@ -249,7 +249,7 @@ TEST(RangeStoreTest, AgreesWithAMapOfVectors) {
 // change from small to huge pages included.
 TEST(RangeStoreTest, GrowsWithoutLosingARow) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RangeStore store(MakeOptions(optimizer.get(), 16));
   constexpr uint32_t kRows = 300'000;
   std::vector<uint64_t> keys(1000);
   std::vector<uint32_t> numbers(1000);
@@ -262,7 +262,7 @@ TEST(RangeStoreTest, GrowsWithoutLosingARow) {
   std::vector<float> out(16), want(16);
   for (uint32_t row = 0; row < kRows; ++row) {
     const uint64_t key = HashCombine(TestSeed(), row);
-    InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
+    optim::InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
     store.Peek({&key, 1}, absl::MakeSpan(out));
     ASSERT_EQ(out, want) << row;
     ASSERT_EQ(store.Weights(row), absl::MakeConstSpan(want)) << row;
@@ -273,7 +273,7 @@ TEST(RangeStoreTest, GrowsWithoutLosingARow) {
 // One range sees only keys whose positions share their top bits; buckets must still be even, which
 // shows in the memory and in the time of this test.
 TEST(RangeStoreTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
-  RowIndex index(7, 0);
+  server::RowIndex index(7, 0);
   uint32_t rows = 0;
   for (uint64_t key = 0; rows < 20'000; ++key) {
     if (Position(7, key) >> 56 == 0x42) index.Insert(key, rows++);
@@ -289,7 +289,7 @@ TEST(RangeStoreTest, KeysOfANarrowRangeSpreadOverTheWholeIndex) {
 // Eight keys with one and the same home: all in a row of buckets, the last of which ends the
 // search.
 TEST(RangeStoreTest, OverflowingBucketsAreSearchedToTheEnd) {
-  RowIndex index(3, 0);
+  server::RowIndex index(3, 0);
   std::vector<uint64_t> same;
   constexpr uint64_t kHome = 0;  // hashes below 2^64 / 64 fall into the first of 64 buckets
   for (uint64_t key = 0; same.size() < 12; ++key) {
@@ -297,12 +297,12 @@ TEST(RangeStoreTest, OverflowingBucketsAreSearchedToTheEnd) {
   }
   for (uint32_t i = 0; i < 11; ++i) index.Insert(same[i], i);
   for (uint32_t i = 0; i < 11; ++i) EXPECT_EQ(index.Find(same[i], index.Hash(same[i])), i);
-  EXPECT_EQ(index.Find(same[11], index.Hash(same[11])), RowIndex::kNoRow);
+  EXPECT_EQ(index.Find(same[11], index.Hash(same[11])), server::RowIndex::kNoRow);
 }
 
 TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
   const auto optimizer = MakeOptimizer(Optimizer::SGD);
-  RangeStore store(MakeOptions(optimizer.get(), 4));
+  server::RangeStore store(MakeOptions(optimizer.get(), 4));
   const std::vector<uint64_t> keys(200, 42);
   std::vector<uint32_t> numbers(keys.size(), 9);
   store.FindOrCreate(keys, absl::MakeSpan(numbers));
@@ -312,7 +312,8 @@ TEST(RangeStoreTest, RepeatedKeysOfOneBatchMakeOneRow) {
 
 TEST(RangeStoreTest, SortedKeysAreInOrderOfPositionWhateverTheOrderOfCreation) {
   const auto optimizer = MakeOptimizer(Optimizer::SGD);
-  RangeStore forward(MakeOptions(optimizer.get(), 1)), backward(MakeOptions(optimizer.get(), 1));
+  server::RangeStore forward(MakeOptions(optimizer.get(), 1)),
+      backward(MakeOptions(optimizer.get(), 1));
   std::vector<uint64_t> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * i;
   std::vector<uint32_t> numbers(keys.size());
@@ -329,7 +330,7 @@ TEST(RangeStoreTest, SortedKeysAreInOrderOfPositionWhateverTheOrderOfCreation) {
 
 TEST(RangeStoreTest, KeyOfFindsTheKeyOfARowNumber) {
   const auto optimizer = MakeOptimizer(Optimizer::SGD);
-  RangeStore store(MakeOptions(optimizer.get(), 1));
+  server::RangeStore store(MakeOptions(optimizer.get(), 1));
   const std::vector<uint64_t> keys = {0, 17, ~uint64_t{0}};
   std::vector<uint32_t> numbers(3);
   store.FindOrCreate(keys, absl::MakeSpan(numbers));
@@ -338,7 +339,7 @@ TEST(RangeStoreTest, KeyOfFindsTheKeyOfARowNumber) {
 
 TEST(RangeStoreTest, AnEmptyStoreAnswers) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
-  RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RangeStore store(MakeOptions(optimizer.get(), 16));
   store.Pull({}, {});
   store.Push({}, {}, 1);
   store.ApplyToRows({}, {}, 1);
@@ -347,7 +348,7 @@ TEST(RangeStoreTest, AnEmptyStoreAnswers) {
   std::vector<float> out(16), want(16);
   const uint64_t key = 3;
   store.Peek({&key, 1}, absl::MakeSpan(out));
-  InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
+  optim::InitRow(Initializer(), 0x5eed, key, absl::MakeSpan(want));
   EXPECT_EQ(out, want);
   EXPECT_EQ(store.size(), 0);
 }
@@ -363,7 +364,7 @@ size_t ResidentAround(const void* at) {
 // the index has just grown.
 TEST(RangeStoreTest, MemoryStaysNearTheDataAtAMillionRows) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RangeStore store(MakeOptions(optimizer.get(), 16));
   std::vector<uint64_t> keys(10'000);
   std::vector<uint32_t> numbers(keys.size());
   for (uint64_t first = 0; first < 1'200'000; first += keys.size()) {
@@ -380,22 +381,22 @@ TEST(RangeStoreTest, MemoryStaysNearTheDataAtAMillionRows) {
 // Hundreds of ranges live in one process; a small one must cost kilobytes, expected rows or not.
 TEST(RangeStoreTest, ASmallRangeIsSmall) {
   const auto optimizer = MakeOptimizer(Optimizer::ROWWISE_ADAGRAD);
-  RangeStore::Options options = MakeOptions(optimizer.get(), 16);
-  RangeStore store(options);
+  server::RangeStore::Options options = MakeOptions(optimizer.get(), 16);
+  server::RangeStore store(options);
   std::vector<uint64_t> keys(100);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
   std::vector<uint32_t> numbers(keys.size());
   store.FindOrCreate(keys, absl::MakeSpan(numbers));
   EXPECT_LT(store.MemoryBytes(), size_t{20} << 10);
   options.expected_rows = int64_t{1} << 60;  // a wrong hint, from a job file
-  const RangeStore hinted(options);
+  const server::RangeStore hinted(options);
   EXPECT_LT(hinted.MemoryBytes(), size_t{2} << 20);
 }
 
 // Pulls and pushes of rows that exist call operator new not once.
 TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
   const auto optimizer = MakeOptimizer(Optimizer::ADAM);
-  RangeStore store(MakeOptions(optimizer.get(), 16));
+  server::RangeStore store(MakeOptions(optimizer.get(), 16));
   std::vector<uint64_t> keys(5000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = Mix64(i);
   std::vector<float> values(keys.size() * 16);
@@ -418,7 +419,7 @@ TEST(RangeStoreTest, SteadyStateAllocatesNothing) {
 // to the last row number.
 TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
   for (const auto& [dim, slots] : {std::pair{16, 1}, {1, 0}, {10, 21}, {64, 129}, {1024, 2049}}) {
-    RowSlabs slabs(dim, slots);
+    server::RowSlabs slabs(dim, slots);
     slabs.Reserve(5000);
     std::vector<std::pair<const float*, const float*>> parts;
     for (uint32_t row = 0; row < 5000; ++row) {
@@ -432,7 +433,7 @@ TEST(RowSlabsTest, RowsDoNotOverlapAndLieWhereDivisionSays) {
 
 TEST(RowSlabsTest, WeightsOfWholeLinesStartOnALine) {
   for (const int dim : {16, 32, 64}) {
-    RowSlabs slabs(dim, 1);
+    server::RowSlabs slabs(dim, 1);
     slabs.Reserve(1000);
     for (uint32_t row = 0; row < 1000; ++row) {
       ASSERT_EQ(reinterpret_cast<uintptr_t>(slabs.Weights(row)) % 64, 0u) << dim << " " << row;

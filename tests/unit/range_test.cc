@@ -20,23 +20,28 @@ using ::testing::ElementsAre;
 constexpr uint64_t kKey = 7;
 
 // The mean of every `batch` updates, in order of arrival; an update of rank r counts 1 / (r + 1).
-class BatchPolicy final : public UpdatePolicy {
+class BatchPolicy final : public policies::UpdatePolicy {
  public:
   explicit BatchPolicy(int64_t batch) : batch_(batch) {}
   std::string name() const override { return absl::StrCat("BATCH(", batch_, ")"); }
-  Properties properties() const override {
-    Properties properties;
+  policies::Properties properties() const override {
+    policies::Properties properties;
     properties.holds = true;
     properties.batch = batch_;
     return properties;
   }
   bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
-  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kHold; }
-  Transform OnApply(const RangeProgress&, const Update& update) const override {
+  bool MayServe(const policies::RangeProgress&, int, int64_t, int) const override { return true; }
+  policies::Arrival OnArrival(const policies::RangeProgress&,
+                              const policies::Update&) const override {
+    return policies::Arrival::kHold;
+  }
+  policies::Transform OnApply(const policies::RangeProgress&,
+                              const policies::Update& update) const override {
     return {1.0f / static_cast<float>(update.rank + 1)};
   }
-  int64_t Ticks(const RangeProgress&, const Buffered& buffered, int64_t) const override {
+  int64_t Ticks(const policies::RangeProgress&, const policies::Buffered& buffered,
+                int64_t) const override {
     return buffered.oldest >= batch_ ? 1 : 0;
   }
 
@@ -45,33 +50,47 @@ class BatchPolicy final : public UpdatePolicy {
 };
 
 // Delay compensation (Zheng et al. 2017) with lambda 1/2.
-class Compensating final : public UpdatePolicy {
+class Compensating final : public policies::UpdatePolicy {
  public:
   std::string name() const override { return "COMPENSATING"; }
-  Properties properties() const override {
-    Properties properties;
+  policies::Properties properties() const override {
+    policies::Properties properties;
     properties.rows_as_read = true;
     return properties;
   }
   bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
-  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kApply; }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {1.0f, 0.5f}; }
-  int64_t Ticks(const RangeProgress&, const Buffered&, int64_t steps) const override {
+  bool MayServe(const policies::RangeProgress&, int, int64_t, int) const override { return true; }
+  policies::Arrival OnArrival(const policies::RangeProgress&,
+                              const policies::Update&) const override {
+    return policies::Arrival::kApply;
+  }
+  policies::Transform OnApply(const policies::RangeProgress&,
+                              const policies::Update&) const override {
+    return {1.0f, 0.5f};
+  }
+  int64_t Ticks(const policies::RangeProgress&, const policies::Buffered&,
+                int64_t steps) const override {
     return steps;
   }
 };
 
 // As above, and drops all that comes.
-class Dropping final : public UpdatePolicy {
+class Dropping final : public policies::UpdatePolicy {
  public:
   std::string name() const override { return "DROPPING"; }
-  Properties properties() const override { return Compensating().properties(); }
+  policies::Properties properties() const override { return Compensating().properties(); }
   bool MayStart(int64_t, int64_t) const override { return true; }
-  bool MayServe(const RangeProgress&, int, int64_t, int) const override { return true; }
-  Arrival OnArrival(const RangeProgress&, const Update&) const override { return Arrival::kDrop; }
-  Transform OnApply(const RangeProgress&, const Update&) const override { return {}; }
-  int64_t Ticks(const RangeProgress&, const Buffered&, int64_t steps) const override {
+  bool MayServe(const policies::RangeProgress&, int, int64_t, int) const override { return true; }
+  policies::Arrival OnArrival(const policies::RangeProgress&,
+                              const policies::Update&) const override {
+    return policies::Arrival::kDrop;
+  }
+  policies::Transform OnApply(const policies::RangeProgress&,
+                              const policies::Update&) const override {
+    return {};
+  }
+  int64_t Ticks(const policies::RangeProgress&, const policies::Buffered&,
+                int64_t steps) const override {
     return steps;
   }
 };
@@ -87,7 +106,7 @@ class RangeTest : public ::testing::Test {
     Optimizer sgd;
     sgd.set_kind(Optimizer::SGD);
     sgd.set_learning_rate(1);
-    optimizer_ = *NewRowOptimizer(sgd);
+    optimizer_ = *optim::NewRowOptimizer(sgd);
     table_.plan = &plan_;
     table_.optimizer = optimizer_.get();
     table_.policy = &policy_;
@@ -95,13 +114,14 @@ class RangeTest : public ::testing::Test {
     table_.workers = 4;
     table_.record = true;
     table_.records = &records_;
-    range_ = std::make_unique<Range>(0, 0, 0, &table_, &scratch_);
+    range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
   }
 
   // `rows` false: an update that touches nothing in this range.
   void Give(int rank, int64_t step, float gradient, uint64_t samples, bool rows = true,
-            int64_t version_read = -1, Range::Admission want = Range::Admission::kAdmitted) {
-    HeldUpdate update;
+            int64_t version_read = -1,
+            server::Range::Admission want = server::Range::Admission::kAdmitted) {
+    server::HeldUpdate update;
     update.rank = rank;
     update.step = step;
     update.samples = samples;
@@ -120,9 +140,9 @@ class RangeTest : public ::testing::Test {
     const float row = Row();
     range_->RememberRead(rank, step, {&kKey, 1}, {&row, 1});
   }
-  void Use(const UpdatePolicy& policy) {
+  void Use(const policies::UpdatePolicy& policy) {
     table_.policy = &policy;
-    range_ = std::make_unique<Range>(0, 0, 0, &table_, &scratch_);
+    range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
   }
   float Row() {
     float row = 0;
@@ -131,18 +151,18 @@ class RangeTest : public ::testing::Test {
   }
   std::vector<int> Workers() const {
     std::vector<int> workers;
-    for (const UpdateRecord& record : records_) workers.push_back(record.worker);
+    for (const server::UpdateRecord& record : records_) workers.push_back(record.worker);
     return workers;
   }
 
   BatchPolicy policy_;
-  TablePlan plan_;
-  std::unique_ptr<RowOptimizer> optimizer_;
-  TableContext table_;
-  std::vector<UpdateRecord> records_;
-  FoldScratch scratch_;
+  job::TablePlan plan_;
+  std::unique_ptr<optim::RowOptimizer> optimizer_;
+  server::TableContext table_;
+  std::vector<server::UpdateRecord> records_;
+  server::FoldScratch scratch_;
   HeapBufferSource buffers_;
-  std::unique_ptr<Range> range_;
+  std::unique_ptr<server::Range> range_;
 };
 
 TEST_F(RangeTest, ABatchIsFoldedInOrderOfArrivalWhenThePolicyClosesIt) {
@@ -170,8 +190,8 @@ TEST_F(RangeTest, AnOpenBatchMovesWithItsRange) {
   Give(3, 0, 8, 1);
   Give(0, 0, 2, 2);
   const size_t held = range_->held_bytes();
-  const RangeImage image = range_->Image();
-  range_ = std::make_unique<Range>(0, 0, 0, &table_, &scratch_);
+  const server::RangeImage image = range_->Image();
+  range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   EXPECT_EQ(range_->held_bytes(), held);
   Give(1, 0, 6, 1);
@@ -190,7 +210,7 @@ TEST_F(RangeTest, AnUpdateMayKnowItsRowsAsTheyWereRead) {
   EXPECT_EQ(Row(), 96);
   EXPECT_EQ(range_->held_bytes(), of_two / 2) << "its read is forgotten";
   // The range moves with what worker 1 has read: the row has come down by 4 since.
-  const RangeImage image = range_->Image();
+  const server::RangeImage image = range_->Image();
   Use(policy);
   ASSERT_TRUE(range_->Restore(image, buffers_).ok());
   EXPECT_EQ(range_->held_bytes(), of_two / 2);
@@ -216,11 +236,11 @@ TEST_F(RangeTest, ARowThatIsNotRememberedIsNotCompensated) {
 // Bytes of another layout are refused, and so is every cut of the right ones.
 TEST_F(RangeTest, HeldUpdatesThatAreNotWholeAreRefused) {
   Give(3, 0, 8, 1);
-  RangeImage image = range_->Image();
+  server::RangeImage image = range_->Image();
   const std::string whole = image.held;
   for (size_t size = 0; size < whole.size(); ++size) {
     image.held = whole.substr(0, size);
-    Range other(0, 0, 0, &table_, &scratch_);
+    server::Range other(0, 0, 0, &table_, &scratch_);
     EXPECT_FALSE(other.Restore(image, buffers_).ok()) << size;
   }
   image.held = whole;
@@ -239,7 +259,7 @@ TEST_F(RangeTest, ADroppedUpdateForgetsItsRead) {
   Use(policy);
   Read(0, 0);
   EXPECT_GT(range_->held_bytes(), 0u);
-  Give(0, 0, 1, 1, true, -1, Range::Admission::kLate);
+  Give(0, 0, 1, 1, true, -1, server::Range::Admission::kLate);
   EXPECT_EQ(range_->held_bytes(), 0u);
 }
 
@@ -248,7 +268,7 @@ TEST_F(RangeTest, AFrozenTableHoldsNothing) {
   Give(0, 0, 8, 1);
   EXPECT_EQ(range_->held_bytes(), 0u);
   ASSERT_EQ(records_.size(), 1u);
-  EXPECT_EQ(records_[0].fate, kFateDropped);
+  EXPECT_EQ(records_[0].fate, server::kFateDropped);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ bool KernelShowsADevice() {
 }
 
 TEST(RdmaDevicesTest, AHostWithoutDevicesHasAnEmptyList) {
-  const auto devices = ListRdmaDevices();
+  const auto devices = rdma::ListRdmaDevices();
 #ifdef TANDEM_HAVE_IBVERBS
   if (KernelShowsADevice()) GTEST_SKIP() << "this host has RDMA devices";
   ASSERT_TRUE(devices.ok()) << devices.status();
@@ -34,16 +34,16 @@ TEST(RdmaDevicesTest, ADeviceSaysWhatItIs) {
   GTEST_SKIP() << "built without libibverbs";
 #endif
   if (!KernelShowsADevice()) GTEST_SKIP() << "no RDMA device here";
-  const auto devices = ListRdmaDevices();
+  const auto devices = rdma::ListRdmaDevices();
   ASSERT_TRUE(devices.ok()) << devices.status();
   ASSERT_FALSE(devices->empty());
-  for (const RdmaDevice& device : *devices) {
+  for (const rdma::RdmaDevice& device : *devices) {
     EXPECT_FALSE(device.name.empty());
-    ASSERT_FALSE(device.ports.empty()) << DebugString(device);
-    for (const RdmaPort& port : device.ports) {
-      EXPECT_FALSE(port.gids.empty()) << DebugString(device);
-      EXPECT_GE(port.max_mtu_bytes, port.active_mtu_bytes) << DebugString(device);
-      EXPECT_GE(port.max_mtu_bytes, 256) << DebugString(device);
+    ASSERT_FALSE(device.ports.empty()) << rdma::DebugString(device);
+    for (const rdma::RdmaPort& port : device.ports) {
+      EXPECT_FALSE(port.gids.empty()) << rdma::DebugString(device);
+      EXPECT_GE(port.max_mtu_bytes, port.active_mtu_bytes) << rdma::DebugString(device);
+      EXPECT_GE(port.max_mtu_bytes, 256) << rdma::DebugString(device);
     }
   }
 }
@@ -54,28 +54,28 @@ TEST(RdmaDevicesTest, TheLockedMemoryLimitIsTheProcesss) {
   rlimit smaller = before;
   smaller.rlim_cur = 65'536;
   ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &smaller), 0);
-  EXPECT_EQ(LockedMemoryLimitBytes(), 65'536u);
+  EXPECT_EQ(rdma::LockedMemoryLimitBytes(), 65'536u);
   ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
   if (before.rlim_cur == RLIM_INFINITY) {
-    EXPECT_EQ(LockedMemoryLimitBytes(), UINT64_MAX);
+    EXPECT_EQ(rdma::LockedMemoryLimitBytes(), UINT64_MAX);
   } else {
-    EXPECT_EQ(LockedMemoryLimitBytes(), before.rlim_cur);
+    EXPECT_EQ(rdma::LockedMemoryLimitBytes(), before.rlim_cur);
   }
 }
 
 TEST(RdmaDevicesTest, DevicesPrintWithoutTheirUnusedGids) {
-  RdmaDevice device;
+  rdma::RdmaDevice device;
   device.name = "mlx5_0";
   device.node_guid = 0x0202c9fffe000001;
-  RdmaPort& port = device.ports.emplace_back();
+  rdma::RdmaPort& port = device.ports.emplace_back();
   port.number = 1;
-  port.state = RdmaPortState::kActive;
-  port.link_layer = RdmaLinkLayer::kEthernet;
+  port.state = rdma::RdmaPortState::kActive;
+  port.link_layer = rdma::RdmaLinkLayer::kEthernet;
   port.active_mtu_bytes = 1024;
   port.max_mtu_bytes = 4096;
   port.gids.resize(3);
   port.gids[2] = {0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 2, 0xc9, 0xff, 0xfe, 0, 0, 1};
-  EXPECT_EQ(DebugString(device),
+  EXPECT_EQ(rdma::DebugString(device),
             "mlx5_0 guid 0202c9fffe000001\n"
             "  port 1 active, Ethernet (RoCE), MTU 1024 of 4096 bytes, lid 0\n"
             "    gid 2 fe80:0000:0000:0000:0202:c9ff:fe00:0001\n");

@@ -23,11 +23,11 @@ namespace tandem {
 class RdmaWorld final : public TransportWorld {
  public:
   // `base` is what all endpoints of this world have in common.
-  explicit RdmaWorld(const RdmaOptions& base) : base_(base) {
+  explicit RdmaWorld(const rdma::RdmaOptions& base) : base_(base) {
     base_.ack_timeout = 16;  // one emulated processor serves both ends, and the kernel between
     const char* const hosts = std::getenv("TANDEM_RDMA_HOSTS");
     hosts_ = absl::StrSplit(hosts == nullptr ? "*" : hosts, ',');
-    auto context = RdmaContext::New();
+    auto context = rdma::RdmaContext::New();
     if (context.ok()) {
       base_.context = *context;
     } else {
@@ -41,21 +41,21 @@ class RdmaWorld final : public TransportWorld {
   }
 
   std::string missing() const override { return missing_; }
-  std::unique_ptr<Transport> New(const EndpointOptions& want) override {
-    RdmaOptions options = base_;
+  std::unique_ptr<transport::Transport> New(const EndpointOptions& want) override {
+    rdma::RdmaOptions options = base_;
     options.send_queue_frames = want.send_queue_frames;
     options.connect_deadline = want.connect_deadline;
     options.linger = absl::Seconds(200);
     options.bind = want.address.empty() ? Any() : want.address;
     return NewRdma(options);
   }
-  std::unique_ptr<RdmaTransport> NewRdma(const RdmaOptions& options) {
-    auto made = NewRdmaTransport(options);
+  std::unique_ptr<rdma::RdmaTransport> NewRdma(const rdma::RdmaOptions& options) {
+    auto made = rdma::NewRdmaTransport(options);
     TANDEM_CHECK_OK(made.status());
     return *std::move(made);
   }
-  RdmaOptions Options() {
-    RdmaOptions options = base_;
+  rdma::RdmaOptions Options() {
+    rdma::RdmaOptions options = base_;
     options.bind = Any();
     return options;
   }
@@ -67,7 +67,7 @@ class RdmaWorld final : public TransportWorld {
       auto peer = RawPeer::Connect(address, {});
       if (!peer.ok()) return;  // the test misses its message
       // What does not fit a receive buffer goes into the ring, as it would.
-      const RdmaHello& to = (*peer)->endpoint();
+      const rdma::RdmaHello& to = (*peer)->endpoint();
       const absl::Status sent = message.size() <= to.message_bytes
                                     ? (*peer)->Send(message)
                                     : (*peer)->WriteToSlot(message, to.small_slots);
@@ -83,7 +83,7 @@ class RdmaWorld final : public TransportWorld {
   std::string Any() { return absl::StrCat("rdma://", hosts_[turn_++ % hosts_.size()], ":*"); }
 
  private:
-  RdmaOptions base_;
+  rdma::RdmaOptions base_;
   std::vector<std::string> hosts_;
   size_t turn_ = 0;
   std::string missing_;

@@ -26,23 +26,23 @@ TEST(CellsTest, NumbersFillTheWholeCellAndAreFinite) {
                                                   {"16777216", 16777216},
                                                   {"1e-60", 0},
                                                   {"-0", 0}}) {
-    EXPECT_TRUE(ParseNumber(text, &x)) << text;
+    EXPECT_TRUE(data::ParseNumber(text, &x)) << text;
     EXPECT_EQ(x, value) << text;
   }
   for (const char* text : {"", "+", "-", "+-1", "1 ", " 1", "1x", "nan", "inf", "-inf", "1e39",
                            "1e999", "0x10", "1,5"}) {
-    EXPECT_FALSE(ParseNumber(text, &x)) << text;
+    EXPECT_FALSE(data::ParseNumber(text, &x)) << text;
   }
 }
 
 TEST(CellsTest, QuotedTextIsShortAndOneLine) {
-  EXPECT_EQ(Quote("a\nb\x01"), "'a\\nb\\x01'");
-  EXPECT_LT(Quote(std::string(1000, 'x')).size(), 50u);
+  EXPECT_EQ(data::Quote("a\nb\x01"), "'a\\nb\\x01'");
+  EXPECT_LT(data::Quote(std::string(1000, 'x')).size(), 50u);
 }
 
 // The keys are part of every saved model: they may never change.
 TEST(CellsTest, KeysAreStableAndDifferBetweenFields) {
-  const FieldHash c1("C1"), c2("C2");
+  const data::FieldHash c1("C1"), c2("C2");
   EXPECT_EQ(c1.Key("68fd1e64"), 8601746594197418059u);
   EXPECT_EQ(c1.missing(), 985271929574167459u);
   EXPECT_EQ(c1.Key(uint64_t{7}), 18133586919704551601u);
@@ -63,22 +63,22 @@ TEST(CriteoTest, ARowIsALabelNumbersAndKeys) {
   cells[2] = "-2";
   cells[3] = "";
   cells[14 + 5] = "";
-  Row row;
-  ASSERT_TRUE(NewCriteoParser()->Parse(absl::StrJoin(cells, "\t"), &row).ok());
+  data::Row row;
+  ASSERT_TRUE(data::NewCriteoParser()->Parse(absl::StrJoin(cells, "\t"), &row).ok());
   EXPECT_EQ(row.label, 1);
   ASSERT_EQ(row.numbers.size(), 13u);
   EXPECT_FLOAT_EQ(row.numbers[0], std::log(2.0f));
   EXPECT_FLOAT_EQ(row.numbers[1], -std::log(3.0f));
   EXPECT_EQ(row.numbers[2], 0);  // missing
   ASSERT_EQ(row.keys.size(), 26u);
-  EXPECT_EQ(row.keys[0], FieldHash("C1").Key("v1"));
-  EXPECT_EQ(row.keys[5], FieldHash("C6").missing());
-  EXPECT_EQ(row.keys[25], FieldHash("C26").Key("v26"));
+  EXPECT_EQ(row.keys[0], data::FieldHash("C1").Key("v1"));
+  EXPECT_EQ(row.keys[5], data::FieldHash("C6").missing());
+  EXPECT_EQ(row.keys[25], data::FieldHash("C26").Key("v26"));
 }
 
 TEST(CriteoTest, BadRowsAreRefused) {
-  auto parser = NewCriteoParser();
-  Row row;
+  auto parser = data::NewCriteoParser();
+  data::Row row;
   auto cells = CriteoCells();
   cells.pop_back();
   ExpectOneLine(parser->Parse(absl::StrJoin(cells, "\t"), &row), {"39 columns", "expected 40"});
@@ -96,8 +96,8 @@ TEST(CriteoTest, BadRowsAreRefused) {
 }
 
 TEST(LibsvmTest, PairsBecomeKeysAndWeights) {
-  auto parser = NewLibsvmParser(/*max_ids=*/0);
-  Row row;
+  auto parser = data::NewLibsvmParser(/*max_ids=*/0);
+  data::Row row;
   ASSERT_TRUE(parser->Parse("+1 3:0.5  18446744073709551615:-2\t7:1 # 9:9", &row).ok());
   EXPECT_EQ(row.label, 1);
   EXPECT_THAT(row.keys, ElementsAre(3u, 18446744073709551615u, 7u));
@@ -108,50 +108,50 @@ TEST(LibsvmTest, PairsBecomeKeysAndWeights) {
 }
 
 TEST(LibsvmTest, RowsOfTooManyIdsAreRefused) {
-  Row row;
-  auto parser = NewLibsvmParser(/*max_ids=*/2);
+  data::Row row;
+  auto parser = data::NewLibsvmParser(/*max_ids=*/2);
   EXPECT_TRUE(parser->Parse("1 1:1 2:1", &row).ok());
   ExpectOneLine(parser->Parse("1 1:1 2:1 3:1", &row), {"3 ids", "at most 2", "data.max_ids"});
 }
 
 TEST(LibsvmTest, BadRowsAreRefused) {
-  Row row;
+  data::Row row;
   for (const char* label : {"2", "0.5", "x", "# nothing"}) {
-    ExpectOneLine(NewLibsvmParser(/*max_ids=*/0)->Parse(absl::StrCat(label, " 1:1"), &row),
+    ExpectOneLine(data::NewLibsvmParser(/*max_ids=*/0)->Parse(absl::StrCat(label, " 1:1"), &row),
                   {"the label", "'1'", "'-1'", "'False'", "data.columns", "hint"});
   }
   for (const char* pair :
        {"1", "1:", ":1", "-1:1", "18446744073709551616:1", "1:x", "1:nan", "qid:3"}) {
-    ExpectOneLine(NewLibsvmParser(/*max_ids=*/0)->Parse(absl::StrCat("1 ", pair), &row),
+    ExpectOneLine(data::NewLibsvmParser(/*max_ids=*/0)->Parse(absl::StrCat("1 ", pair), &row),
                   {absl::StrCat("'", pair, "'"), "index:value", "hint"});
   }
-  auto parser = NewLibsvmParser(/*max_ids=*/0);
+  auto parser = data::NewLibsvmParser(/*max_ids=*/0);
   ASSERT_TRUE(parser->Parse("0 1:1", &row).ok());
   ExpectOneLine(parser->Parse("-1 1:1", &row),
                 {"the label is '-1'", "'0' (0)", "each written in one way", "hint"});
 }
 
 TEST(LibsvmTest, LabelsOfOtherKinds) {
-  const auto label = [](RowParser* parser, absl::string_view line) {
-    Row row;
+  const auto label = [](data::RowParser* parser, absl::string_view line) {
+    data::Row row;
     const absl::Status status = parser->Parse(line, &row);
     EXPECT_TRUE(status.ok()) << status;
     return row.label;
   };
-  auto words = NewLibsvmParser(/*max_ids=*/0);
+  auto words = data::NewLibsvmParser(/*max_ids=*/0);
   EXPECT_EQ(label(words.get(), "False 1:1"), 0);
   EXPECT_EQ(label(words.get(), "True 1:1"), 1);
-  auto decimals = NewLibsvmParser(/*max_ids=*/0);
+  auto decimals = data::NewLibsvmParser(/*max_ids=*/0);
   EXPECT_EQ(label(decimals.get(), "-1.0 1:1"), 0);
   EXPECT_EQ(label(decimals.get(), "+1 1:1"), 1);
   EXPECT_EQ(label(decimals.get(), "-1 1:1"), 0);
   Columns columns;
   columns.add_positive("2");
   columns.add_negative("1");
-  auto classes = NewLibsvmParser(/*max_ids=*/0, columns);
+  auto classes = data::NewLibsvmParser(/*max_ids=*/0, columns);
   EXPECT_EQ(label(classes.get(), "1 1:1"), 0);
   EXPECT_EQ(label(classes.get(), "2 1:1"), 1);
-  Row row;
+  data::Row row;
   ExpectOneLine(classes->Parse("0 1:1", &row), {"the label is '0'", "'2'", "'1' (0)"});
 }
 
@@ -169,18 +169,20 @@ Columns NamedColumns() {
 }
 
 TEST(DelimitedTest, ColumnsAreFoundByName) {
-  auto parser = *NewDelimitedParser(NamedColumns());
+  auto parser = *data::NewDelimitedParser(NamedColumns());
   EXPECT_TRUE(parser->has_header());
   ASSERT_TRUE(parser->StartFile("job,unused,age,y,city").ok());
-  Row row;
+  data::Row row;
   ASSERT_TRUE(parser->Parse("clerk,x,41.5,yes,?", &row).ok());
   EXPECT_EQ(row.label, 1);
   EXPECT_THAT(row.numbers, ElementsAre(41.5f));
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").missing(), FieldHash("job").Key("clerk")));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").missing(), data::FieldHash("job").Key("clerk")));
   ASSERT_TRUE(parser->Parse(",x,?,no,Rome", &row).ok());
   EXPECT_EQ(row.label, 0);
   EXPECT_THAT(row.numbers, ElementsAre(0.0f));
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("Rome"), FieldHash("job").missing()));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").Key("Rome"), data::FieldHash("job").missing()));
   // The next file may order its columns otherwise.
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
   ASSERT_TRUE(parser->Parse("no,7,Rome,clerk", &row).ok());
@@ -193,60 +195,63 @@ TEST(DelimitedTest, ColumnsAreFoundByNumberAndTransformed) {
   columns.add_numeric("0");
   columns.add_categorical("1");
   columns.set_log_transform(true);
-  auto parser = *NewDelimitedParser(columns);
+  auto parser = *data::NewDelimitedParser(columns);
   ASSERT_TRUE(parser->StartFile("1\ta\t0").ok());
-  Row row;
+  data::Row row;
   ASSERT_TRUE(parser->Parse("-3\ta\t1", &row).ok());
   EXPECT_EQ(row.label, 1);  // the default of `positive` is "1"
   EXPECT_FLOAT_EQ(row.numbers[0], -std::log(4.0f));
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("1").Key("a")));
+  EXPECT_THAT(row.keys, ElementsAre(data::FieldHash("1").Key("a")));
 }
 
 TEST(DelimitedTest, BadColumnsAreRefused) {
-  auto parser = *NewDelimitedParser(NamedColumns());
+  auto parser = *data::NewDelimitedParser(NamedColumns());
   ExpectOneLine(parser->StartFile("y,age,town,job"),
                 {"no column 'city'", "data.columns.categorical", "'town'", "hint"});
   Columns columns;
   columns.set_label("y");
-  ExpectOneLine((*NewDelimitedParser(columns))->StartFile("1\t2"),
+  ExpectOneLine((*data::NewDelimitedParser(columns))->StartFile("1\t2"),
                 {"data.columns.label", "'y'", "number", "header: true"});
   columns.set_label("2");
-  ExpectOneLine((*NewDelimitedParser(columns))->StartFile("1\t2"),
+  ExpectOneLine((*data::NewDelimitedParser(columns))->StartFile("1\t2"),
                 {"2 columns", "expected", "hint"});
   columns.set_delimiter("||");
-  ExpectOneLine(NewDelimitedParser(columns).status(), {"data.columns.delimiter", "one character"});
-  ExpectOneLine(NewDelimitedParser(Columns()).status(), {"data.columns.label is not set"});
+  ExpectOneLine(data::NewDelimitedParser(columns).status(),
+                {"data.columns.delimiter", "one character"});
+  ExpectOneLine(data::NewDelimitedParser(Columns()).status(), {"data.columns.label is not set"});
 }
 
 // RFC 4180, and only where commas separate.
 TEST(DelimitedTest, QuotedCells) {
-  auto parser = *NewDelimitedParser(NamedColumns());
+  auto parser = *data::NewDelimitedParser(NamedColumns());
   ASSERT_TRUE(parser->StartFile("y,\"age\",city,job").ok());
-  Row row;
+  data::Row row;
   ASSERT_TRUE(parser->Parse(R"("yes","41.5","Rome, Italy","a ""b"" c")", &row).ok());
   EXPECT_EQ(row.label, 1);
   EXPECT_THAT(row.numbers, ElementsAre(41.5f));
-  EXPECT_THAT(row.keys,
-              ElementsAre(FieldHash("city").Key("Rome, Italy"), FieldHash("job").Key("a \"b\" c")));
+  EXPECT_THAT(row.keys, ElementsAre(data::FieldHash("city").Key("Rome, Italy"),
+                                    data::FieldHash("job").Key("a \"b\" c")));
   ASSERT_TRUE(parser->Parse(R"(no,"","""",x"y")", &row).ok());
   EXPECT_THAT(row.numbers, ElementsAre(0.0f));
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("\""), FieldHash("job").Key("x\"y\"")));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").Key("\""), data::FieldHash("job").Key("x\"y\"")));
   ASSERT_TRUE(parser->Parse(R"(no,1,"Rome","")", &row).ok());
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("Rome"), FieldHash("job").missing()));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").Key("Rome"), data::FieldHash("job").missing()));
   ExpectOneLine(parser->Parse(R"(no,1,"Rome,x)", &row), {"'\\\"Rome,x'", "does not end", "hint"});
   ExpectOneLine(parser->Parse(R"(no,1,"Rome"",x)", &row), {"does not end on this line"});
   ExpectOneLine(parser->Parse(R"(no,1,"Rome"x,y)", &row), {"text follows the closing quote"});
   ExpectOneLine(parser->Parse(R"(no,1,"a,b",x,y)", &row), {"5 columns", "expected 4"});
   Columns tabs = NamedColumns();
   tabs.set_delimiter("\t");
-  parser = *NewDelimitedParser(tabs);
+  parser = *data::NewDelimitedParser(tabs);
   ASSERT_TRUE(parser->StartFile("y\tage\tcity\tjob").ok());
   ASSERT_TRUE(parser->Parse("no\t1\t\"Rome\tx", &row).ok());
-  EXPECT_EQ(row.keys[0], FieldHash("city").Key("\"Rome"));
+  EXPECT_EQ(row.keys[0], data::FieldHash("city").Key("\"Rome"));
 }
 
-Row ParseRow(RowParser* parser, absl::string_view line) {
-  Row row;
+data::Row ParseRow(data::RowParser* parser, absl::string_view line) {
+  data::Row row;
   const absl::Status status = parser->Parse(line, &row);
   EXPECT_TRUE(status.ok()) << status;
   return row;
@@ -261,52 +266,56 @@ TEST(DelimitedTest, SeveralSpellingsOfMissingForAllAndByColumn) {
   Column* const city = columns.add_column();
   city->set_name("city");
   city->add_missing("nowhere");
-  auto parser = *NewDelimitedParser(columns);
+  auto parser = *data::NewDelimitedParser(columns);
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
-  const uint64_t no_city = FieldHash("city").missing(), no_job = FieldHash("job").missing();
+  const uint64_t no_city = data::FieldHash("city").missing(),
+                 no_job = data::FieldHash("job").missing();
   for (const char* line : {"no,,,", "no,?,?,?", "no,NA,NA,NA"}) {
-    const Row row = ParseRow(parser.get(), line);
+    const data::Row row = ParseRow(parser.get(), line);
     EXPECT_THAT(row.numbers, ElementsAre(0.0f)) << line;
     EXPECT_THAT(row.keys, ElementsAre(no_city, no_job)) << line;
   }
-  const Row row = ParseRow(parser.get(), "no,-1,nowhere,nowhere");
+  const data::Row row = ParseRow(parser.get(), "no,-1,nowhere,nowhere");
   EXPECT_THAT(row.numbers, ElementsAre(0.0f));
-  EXPECT_THAT(row.keys, ElementsAre(no_city, FieldHash("job").Key("nowhere")));
+  EXPECT_THAT(row.keys, ElementsAre(no_city, data::FieldHash("job").Key("nowhere")));
 }
 
 TEST(DelimitedTest, BlanksAroundCellsAreTrimmedIfTheJobSaysSo) {
   Columns columns = NamedColumns();
-  auto parser = *NewDelimitedParser(columns);
+  auto parser = *data::NewDelimitedParser(columns);
   ExpectOneLine(parser->StartFile("y, age, city, job"), {"no column 'age'", "' age'", "trim"});
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
-  Row row;
+  data::Row row;
   ExpectOneLine(parser->Parse("no, 41,Rome,x", &row), {"'age'", "' 41'", "data.columns.trim"});
   ASSERT_TRUE(parser->Parse("yes,41, Rome,x", &row).ok());
-  EXPECT_EQ(row.keys[0], FieldHash("city").Key(" Rome"));
+  EXPECT_EQ(row.keys[0], data::FieldHash("city").Key(" Rome"));
   ExpectOneLine(parser->Parse("yes, 41, \"Rome, Italy\",x", &row), {"5 columns", "trim"});
   columns.set_trim(true);
-  parser = *NewDelimitedParser(columns);
+  parser = *data::NewDelimitedParser(columns);
   ASSERT_TRUE(parser->StartFile("y , age,\tcity,\"job\"").ok());
   row = ParseRow(parser.get(), " yes,\t41 , Rome ,x ");
   EXPECT_EQ(row.label, 1);
   EXPECT_THAT(row.numbers, ElementsAre(41.0f));
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("Rome"), FieldHash("job").Key("x")));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").Key("Rome"), data::FieldHash("job").Key("x")));
   // A quote after a blank; what it protects stays as it is.
   row = ParseRow(parser.get(), R"(no, 41 , "Rome, Italy" ,"?")");
-  EXPECT_THAT(row.keys,
-              ElementsAre(FieldHash("city").Key("Rome, Italy"), FieldHash("job").missing()));
+  EXPECT_THAT(row.keys, ElementsAre(data::FieldHash("city").Key("Rome, Italy"),
+                                    data::FieldHash("job").missing()));
   row = ParseRow(parser.get(), R"(no, "4e1", " Rome", "")");
   EXPECT_THAT(row.numbers, ElementsAre(40.0f));
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key(" Rome"), FieldHash("job").missing()));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").Key(" Rome"), data::FieldHash("job").missing()));
   row = ParseRow(parser.get(), "no, ,   , ? ");
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").missing(), FieldHash("job").missing()));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").missing(), data::FieldHash("job").missing()));
 }
 
 TEST(DelimitedTest, LabelsAreMapped) {
   Columns columns = NamedColumns();
   for (const char* text : {"1", "True", ">50K."}) columns.add_positive(text);
   for (const char* text : {"no", "-1", "<=50K."}) columns.add_negative(text);
-  auto parser = *NewDelimitedParser(columns);
+  auto parser = *data::NewDelimitedParser(columns);
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
   for (const char* text : {"yes", "1", "+1", "1.0", "1e0", "True", ">50K."}) {
     EXPECT_EQ(ParseRow(parser.get(), absl::StrCat(text, ",1,a,b")).label, 1) << text;
@@ -314,7 +323,7 @@ TEST(DelimitedTest, LabelsAreMapped) {
   for (const char* text : {"no", "-1", "-1.00", "<=50K."}) {
     EXPECT_EQ(ParseRow(parser.get(), absl::StrCat(text, ",1,a,b")).label, 0) << text;
   }
-  Row row;
+  data::Row row;
   for (const char* text : {"0", "true", "", "No"}) {
     ExpectOneLine(parser->Parse(absl::StrCat(text, ",1,a,b"), &row),
                   {absl::StrCat("the label in column 'y' is '", text, "'"), "'yes' or '1'",
@@ -328,17 +337,17 @@ TEST(DelimitedTest, LabelsOfOneAndTrueCountAsOne) {
   columns.clear_positive();
   for (const auto& [zero, one] : std::vector<std::pair<std::string, std::string>>{
            {"0", "1"}, {"0.0", "1.0"}, {"-1", "+1"}, {"False", "True"}, {"n", "true"}}) {
-    auto parser = *NewDelimitedParser(columns);
+    auto parser = *data::NewDelimitedParser(columns);
     ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
     EXPECT_EQ(ParseRow(parser.get(), zero + ",1,a,b").label, 0);
     EXPECT_EQ(ParseRow(parser.get(), one + ",1,a,b").label, 1);
-    Row row;
+    data::Row row;
     EXPECT_FALSE(parser->Parse("2,1,a,b", &row).ok());
   }
 }
 
 TEST(DelimitedTest, ANameThatTwoColumnsHaveIsRefused) {
-  auto parser = *NewDelimitedParser(NamedColumns());
+  auto parser = *data::NewDelimitedParser(NamedColumns());
   ExpectOneLine(parser->StartFile("y,age,city,job,age"),
                 {"2 columns 'age'", "data.columns.numeric", "expected one", "hint"});
   EXPECT_TRUE(parser->StartFile("y,age,city,job,x,x").ok()) << "nobody reads x";
@@ -347,17 +356,18 @@ TEST(DelimitedTest, ANameThatTwoColumnsHaveIsRefused) {
 TEST(DelimitedTest, SemicolonsSeparateQuotedCellsToo) {
   Columns columns = NamedColumns();
   columns.set_delimiter(";");
-  auto parser = *NewDelimitedParser(columns);
+  auto parser = *data::NewDelimitedParser(columns);
   ASSERT_TRUE(parser->StartFile(R"("age";"y";"city";"job")").ok());
-  const Row row = ParseRow(parser.get(), R"(58;"yes";"a;b";"clerk")");
+  const data::Row row = ParseRow(parser.get(), R"(58;"yes";"a;b";"clerk")");
   EXPECT_EQ(row.label, 1);
-  EXPECT_THAT(row.keys, ElementsAre(FieldHash("city").Key("a;b"), FieldHash("job").Key("clerk")));
+  EXPECT_THAT(row.keys,
+              ElementsAre(data::FieldHash("city").Key("a;b"), data::FieldHash("job").Key("clerk")));
 }
 
 TEST(DelimitedTest, BadRowsAreRefused) {
-  auto parser = *NewDelimitedParser(NamedColumns());
+  auto parser = *data::NewDelimitedParser(NamedColumns());
   ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
-  Row row;
+  data::Row row;
   ExpectOneLine(parser->Parse("no,1,Rome", &row), {"3 columns", "expected 4", "header"});
   ExpectOneLine(parser->Parse("no,1,Rome,x,y", &row), {"5 columns", "expected 4", "header"});
   ExpectOneLine(parser->Parse("no,old,Rome,x", &row), {"'age'", "'old'", "expected a number"});

@@ -35,23 +35,24 @@ model { mlp { hidden: [16] } }
 train { batch: 16 }
 )";
 
-JobPlan PlanOf(const Overrides& overrides, const std::string& text = kJob) {
-  const absl::StatusOr<Job> job = ParseJob(text, "job", overrides);
+job::JobPlan PlanOf(const job::Overrides& overrides, const std::string& text = kJob) {
+  const absl::StatusOr<Job> job = job::ParseJob(text, "job", overrides);
   EXPECT_TRUE(job.ok()) << job.status();
-  return job.ok() ? *Resolve(*job) : JobPlan();
+  return job.ok() ? *job::Resolve(*job) : job::JobPlan();
 }
 
 // A save of kJob, as it is when it is read again.
-Manifest Saved() {
-  Manifest manifest;
-  DescribeMeaning(PlanOf({}), &manifest);
-  const absl::StatusOr<Manifest> read = ParseManifest(EncodeManifest(manifest));
+server::Manifest Saved() {
+  server::Manifest manifest;
+  server::DescribeMeaning(PlanOf({}), &manifest);
+  const absl::StatusOr<server::Manifest> read =
+      server::ParseManifest(server::EncodeManifest(manifest));
   EXPECT_TRUE(read.ok()) << read.status();
   return *read;
 }
 
-SaveFit Fit(const Overrides& overrides, const std::vector<std::string>& only = {}) {
-  return CompareSave(Saved(), PlanOf(overrides), only);
+server::SaveFit Fit(const job::Overrides& overrides, const std::vector<std::string>& only = {}) {
+  return server::CompareSave(Saved(), PlanOf(overrides), only);
 }
 
 void ExpectWords(const std::vector<std::string>& lines, const std::vector<std::string>& words) {
@@ -61,26 +62,26 @@ void ExpectWords(const std::vector<std::string>& lines, const std::vector<std::s
 }
 
 TEST(SaveCheckTest, TheSameJobFits) {
-  const SaveFit fit = Fit({});
+  const server::SaveFit fit = Fit({});
   EXPECT_THAT(fit.refused, IsEmpty());
   EXPECT_THAT(fit.said, IsEmpty());
 }
 
 // Rates, batches, policies, servers and files do not change what a number means.
 TEST(SaveCheckTest, WhatMayDifferWithoutAWord) {
-  const SaveFit fit = Fit({{"table[0].optimizer.learning_rate", "0.5"},
-                           {"train.batch", "64"},
-                           {"policy.kind", "ASP"},
-                           {"cluster.servers", "3"},
-                           {"dense.synchroniser", "SERVERS"},
-                           {"data.train", "other.csv"},
-                           {"table[1].frozen", "true"}});
+  const server::SaveFit fit = Fit({{"table[0].optimizer.learning_rate", "0.5"},
+                                   {"train.batch", "64"},
+                                   {"policy.kind", "ASP"},
+                                   {"cluster.servers", "3"},
+                                   {"dense.synchroniser", "SERVERS"},
+                                   {"data.train", "other.csv"},
+                                   {"table[1].frozen", "true"}});
   EXPECT_THAT(fit.refused, IsEmpty());
   EXPECT_THAT(fit.said, IsEmpty());
 }
 
 struct Variation {
-  Overrides overrides;
+  job::Overrides overrides;
   std::vector<std::string> words;
 };
 
@@ -108,7 +109,7 @@ TEST(SaveCheckTest, AnotherMeaningIsRefused) {
   };
   for (const Variation& variation : variations) {
     SCOPED_TRACE(variation.overrides[0].first + "=" + variation.overrides[0].second);
-    const SaveFit fit = Fit(variation.overrides);
+    const server::SaveFit fit = Fit(variation.overrides);
     EXPECT_THAT(fit.refused, Not(IsEmpty()));
     for (const std::string& line : fit.refused) {
       EXPECT_THAT(line, HasSubstr("hint: "));
@@ -131,7 +132,7 @@ TEST(SaveCheckTest, TablesInAnotherOrderAreRefused) {
   const std::string line = swapped.substr(cities, offers - cities);
   swapped.erase(cities, line.size());
   swapped.insert(swapped.find("dense {"), line);
-  const SaveFit fit = CompareSave(Saved(), PlanOf({}, swapped), {});
+  const server::SaveFit fit = server::CompareSave(Saved(), PlanOf({}, swapped), {});
   ExpectWords(fit.refused, {"the order of tables", "cities", "offers", "hint"});
 }
 
@@ -143,15 +144,16 @@ table { name: "cities" dim: 8 }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [16] } }
 train { batch: 16 })";
-  const SaveFit fit = CompareSave(Saved(), PlanOf({}, libsvm), {});
+  const server::SaveFit fit = server::CompareSave(Saved(), PlanOf({}, libsvm), {});
   EXPECT_THAT(absl::StrJoin(fit.refused, "\n"),
               HasSubstr("data.format is LIBSVM, but the saved model was trained with DELIMITED"));
 }
 
 TEST(SaveCheckTest, AnotherHashingIsRefused) {
-  Manifest saved = Saved();
+  server::Manifest saved = Saved();
   saved.hashing = "another";
-  ExpectWords(CompareSave(saved, PlanOf({}), {}).refused, {"the hashing of ids", "another"});
+  ExpectWords(server::CompareSave(saved, PlanOf({}), {}).refused,
+              {"the hashing of ids", "another"});
 }
 
 TEST(SaveCheckTest, WhatFineTuningChangesIsSaid) {
@@ -173,7 +175,7 @@ TEST(SaveCheckTest, WhatFineTuningChangesIsSaid) {
   };
   for (const Variation& variation : variations) {
     SCOPED_TRACE(variation.overrides[0].first);
-    const SaveFit fit = Fit(variation.overrides);
+    const server::SaveFit fit = Fit(variation.overrides);
     EXPECT_THAT(fit.refused, IsEmpty());
     ExpectWords(fit.said, variation.words);
   }
@@ -181,9 +183,9 @@ TEST(SaveCheckTest, WhatFineTuningChangesIsSaid) {
 
 // Some tables are taken on purpose: only these must fit.
 TEST(SaveCheckTest, SomeTablesAlone) {
-  const Overrides another = {{"model", "{mlp {hidden: [99]}}"},
-                             {"data.columns.numeric", "[\"minutes\"]"},
-                             {"table[1].dim", "64"}};
+  const job::Overrides another = {{"model", "{mlp {hidden: [99]}}"},
+                                  {"data.columns.numeric", "[\"minutes\"]"},
+                                  {"table[1].dim", "64"}};
   EXPECT_THAT(Fit(another, {"cities"}).refused, IsEmpty());
   ExpectWords(Fit(another, {"cities", "offers"}).refused, {"dim of table offers"});
   ExpectWords(Fit({}, {"citties"}).refused,

@@ -29,16 +29,16 @@ using ::testing::Not;
 // Table "a" of a plan (or the dense one), cut into near-equal ranges.
 class Table {
  public:
-  Table(const JobPlan& plan, int ranges, size_t table = 0) : workers_(plan.workers()) {
-    policy_ = *NewUpdatePolicy(plan.groups[plan.tables[table].group].policy, workers_);
-    optimizer_ = *NewRowOptimizer(plan.tables[table].optimizer);
+  Table(const job::JobPlan& plan, int ranges, size_t table = 0) : workers_(plan.workers()) {
+    policy_ = *policies::NewUpdatePolicy(plan.groups[plan.tables[table].group].policy, workers_);
+    optimizer_ = *optim::NewRowOptimizer(plan.tables[table].optimizer);
     context_.plan = &plan.tables[table];
     context_.optimizer = optimizer_.get();
     context_.policy = policy_.get();
     context_.workers = workers_;
-    const std::vector<uint64_t> bounds = EqualRanges(ranges);
+    const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
     for (int r = 0; r < ranges; ++r) {
-      ranges_.push_back(std::make_unique<Range>(
+      ranges_.push_back(std::make_unique<server::Range>(
           static_cast<uint32_t>(r), bounds[static_cast<size_t>(r)],
           r + 1 < ranges ? bounds[static_cast<size_t>(r) + 1] : 0, &context_, &scratch_));
     }
@@ -47,7 +47,7 @@ class Table {
   // `count` rows that are all `value`.
   void Fill(uint64_t count, float value) {
     for (uint64_t key = 0; key < count; ++key) {
-      Range& range = RangeOf(key);
+      server::Range& range = RangeOf(key);
       range.store().Assign({&key, 1}, std::vector<float>{value, value}, {});
     }
   }
@@ -65,21 +65,21 @@ class Table {
                                  0.003f * static_cast<float>(key);
           values.insert(values.end(), static_cast<size_t>(context_.plan->dim), gradient);
         }
-        HeldUpdate update;
+        server::HeldUpdate update;
         update.rank = rank;
         update.step = step;
         update.samples = 3;
         update.keys = BufferOf(buffers_, keys);
         update.values = BufferOf(buffers_, values);
         EXPECT_EQ(range->Admit(absl::UnixEpoch(), 1, step, std::move(update), false),
-                  Range::Admission::kAdmitted);
+                  server::Range::Admission::kAdmitted);
       }
     }
   }
   void FinishDelayed() {
     for (const auto& range : ranges_) range->FinishDelayed();
   }
-  const TableStats& stats() const { return context_.stats; }
+  const server::TableStats& stats() const { return context_.stats; }
   size_t held_bytes() const {
     size_t bytes = 0;
     for (const auto& range : ranges_) bytes += range->held_bytes();
@@ -88,19 +88,19 @@ class Table {
   std::map<uint64_t, std::vector<float>> Rows() const {
     std::map<uint64_t, std::vector<float>> rows;
     for (const auto& range : ranges_) {
-      const RangeImage image = range->Image();
+      const server::RangeImage image = range->Image();
       for (size_t i = 0; i < image.keys.size(); ++i) {
         rows[image.keys[i]] = {image.weights[2 * i], image.weights[2 * i + 1]};
       }
     }
     return rows;
   }
-  std::vector<Range*> ranges() const {
-    std::vector<Range*> ranges;
+  std::vector<server::Range*> ranges() const {
+    std::vector<server::Range*> ranges;
     for (const auto& range : ranges_) ranges.push_back(range.get());
     return ranges;
   }
-  Range& RangeOf(uint64_t key) {
+  server::Range& RangeOf(uint64_t key) {
     const uint64_t position = Position(context_.plan->salt, key);
     size_t r = 0;
     while (position < ranges_[r]->begin() || position - 1 >= ranges_[r]->end() - 1) ++r;
@@ -110,55 +110,56 @@ class Table {
  private:
   const int workers_;
   HeapBufferSource buffers_;
-  std::unique_ptr<UpdatePolicy> policy_;
-  std::unique_ptr<RowOptimizer> optimizer_;
-  TableContext context_;
-  FoldScratch scratch_;
-  std::vector<std::unique_ptr<Range>> ranges_;
+  std::unique_ptr<policies::UpdatePolicy> policy_;
+  std::unique_ptr<optim::RowOptimizer> optimizer_;
+  server::TableContext context_;
+  server::FoldScratch scratch_;
+  std::vector<std::unique_ptr<server::Range>> ranges_;
 };
 
-const std::vector<SavedParameter> kDense = {{"top.weight", {4, 2}}, {"top.bias", {2}}};
+const std::vector<server::SavedParameter> kDense = {{"top.weight", {4, 2}}, {"top.bias", {2}}};
 
 class SaveDirectoryTest : public ::testing::Test {
  protected:
   void TearDown() override { fs::remove_all(folder_); }
 
   std::string Folder(uint64_t run, int64_t step = 10, uint64_t request = 0) const {
-    return SaveFolder(folder_, run, step, request);
+    return server::SaveFolder(folder_, run, step, request);
   }
-  absl::Status SaveRanges(const std::string& save, const std::vector<Range*>& ranges) const {
-    for (const Range* range : ranges) {
-      if (!IsSaved(*range)) continue;
-      RangeImage image = range->Image();
+  absl::Status SaveRanges(const std::string& save,
+                          const std::vector<server::Range*>& ranges) const {
+    for (const server::Range* range : ranges) {
+      if (!server::IsSaved(*range)) continue;
+      server::RangeImage image = range->Image();
       if (range->table().plan->dense)
         image.keys.clear(), image.weights.clear(), image.slots.clear();
-      TANDEM_RETURN_IF_ERROR(
-          WriteFileAtomically(absl::StrCat(save, "/", RangeFileName(image)), EncodeRange(image)));
+      TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
+          absl::StrCat(save, "/", server::RangeFileName(image)), server::EncodeRange(image)));
     }
     return absl::OkStatus();
   }
   std::string DenseBytes() const {
-    RangeImage image;
-    image.table = kDenseTableName;
+    server::RangeImage image;
+    image.table = job::kDenseTableName;
     image.dim = 2;
     image.optimizer = "adam";
     image.keys = {0, 1};
     image.weights = {1, 2, 3, 4};
-    return EncodeRange(image);
+    return server::EncodeRange(image);
   }
   // Everything but the commit.
   void Write(const std::string& save, const Table& table) {
-    ASSERT_EQ(BeginSave(save), absl::OkStatus());
-    ASSERT_EQ(SaveDenseFile(save, DenseBytes()), absl::OkStatus());
+    ASSERT_EQ(server::BeginSave(save), absl::OkStatus());
+    ASSERT_EQ(server::SaveDenseFile(save, DenseBytes()), absl::OkStatus());
     ASSERT_EQ(SaveRanges(save, table.ranges()), absl::OkStatus());
   }
   void Save(const Table& table, uint64_t run, int64_t step = 10) {
     Write(Folder(run, step), table);
-    ASSERT_EQ(CommitSave(Folder(run, step), plan_, run, step, kDense), absl::OkStatus());
+    ASSERT_EQ(server::CommitSave(Folder(run, step), plan_, run, step, kDense), absl::OkStatus());
   }
   // A table of `ranges` ranges with the rows saved under `path`.
   absl::Status Load(const std::string& path, Table* into) {
-    const absl::StatusOr<SavedModel> saved = SavedModel::Open(path);
+    const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(path);
     if (!saved.ok()) return saved.status();
     if (const auto dense = saved->ReadDense(kDense); !dense.ok()) return dense.status();
     return saved->LoadRanges(into->ranges(), {}, buffers_);
@@ -172,48 +173,49 @@ class SaveDirectoryTest : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), Not(HasSubstr("\n")));
   }
   std::string FirstRange(const std::string& save) {
-    return absl::StrCat(save, "/", SavedModel::Open(save)->manifest().files[0].name);
+    return absl::StrCat(save, "/", server::SavedModel::Open(save)->manifest().files[0].name);
   }
 
   const std::string folder_ =
       absl::StrCat(::testing::TempDir(), "/save_directory_test.", getpid(), "/model");
   HeapBufferSource buffers_;
-  const JobPlan plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
+  const job::JobPlan plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
 };
 
 TEST_F(SaveDirectoryTest, TheManifestSaysWhatWasSavedAndBy) {
   Table table(plan_, 2);
   table.Fill(50, 1.5f);
   Save(table, 7, 40);
-  const absl::StatusOr<SavedModel> saved = SavedModel::Open(folder_);
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
   ASSERT_TRUE(saved.ok()) << saved.status();
-  const Manifest& manifest = saved->manifest();
+  const server::Manifest& manifest = saved->manifest();
   EXPECT_EQ(manifest.run, 7u);
   EXPECT_EQ(manifest.job, "core");
   EXPECT_EQ(manifest.job_hash, plan_.hash);
   EXPECT_EQ(manifest.step, 40);
   EXPECT_EQ(manifest.dense, kDense);
   ASSERT_EQ(manifest.files.size(), 3u);
-  for (const SavedFile& file : manifest.files) {
+  for (const server::SavedFile& file : manifest.files) {
     EXPECT_EQ(file.bytes, fs::file_size(saved->PathOf(file)));
   }
-  const absl::StatusOr<Manifest> again = ParseManifest(EncodeManifest(manifest));
+  const absl::StatusOr<server::Manifest> again =
+      server::ParseManifest(server::EncodeManifest(manifest));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, manifest);
 }
 
 TEST_F(SaveDirectoryTest, AManifestThatWasChangedOrCutIsRefused) {
-  Manifest manifest;
+  server::Manifest manifest;
   manifest.dense = kDense;
   manifest.files.push_back({"a.range", "a", 1, 2, 3, 4});
-  const std::string text = EncodeManifest(manifest);
+  const std::string text = server::EncodeManifest(manifest);
   for (size_t cut = 0; cut + 2 < text.size(); ++cut) {
-    EXPECT_FALSE(ParseManifest(absl::string_view(text).substr(0, cut)).ok()) << cut;
+    EXPECT_FALSE(server::ParseManifest(absl::string_view(text).substr(0, cut)).ok()) << cut;
   }
   for (size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
     changed[i] = static_cast<char>(changed[i] ^ 1);
-    const absl::StatusOr<Manifest> parsed = ParseManifest(changed);
+    const absl::StatusOr<server::Manifest> parsed = server::ParseManifest(changed);
     EXPECT_TRUE(!parsed.ok() || *parsed == manifest) << "byte " << i;  // white space may change
   }
 }
@@ -240,9 +242,9 @@ TEST_F(SaveDirectoryTest, ARunThatDiesInItsSaveChangesNothing) {
   second.Fill(50, 2);
   third.Fill(50, 3);
   Save(first, 7);
-  ASSERT_EQ(BeginSave(Folder(8)), absl::OkStatus());
-  ASSERT_EQ(SaveDenseFile(Folder(8), DenseBytes()), absl::OkStatus());
-  std::vector<Range*> half = second.ranges();
+  ASSERT_EQ(server::BeginSave(Folder(8)), absl::OkStatus());
+  ASSERT_EQ(server::SaveDenseFile(Folder(8), DenseBytes()), absl::OkStatus());
+  std::vector<server::Range*> half = second.ranges();
   half.resize(2);
   ASSERT_EQ(SaveRanges(Folder(8), half), absl::OkStatus());
   Table loaded(plan_, 2);
@@ -290,21 +292,21 @@ TEST_F(SaveDirectoryTest, ASaveThatIsReplacedWhileItIsOpenedGivesWayToTheNext) {
   });
   int64_t newest = 0;
   while (!over) {
-    const absl::StatusOr<SavedModel> saved = SavedModel::Open(folder_);
+    const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
     EXPECT_TRUE(saved.ok()) << saved.status();
     if (!saved.ok()) break;
     EXPECT_GE(saved->manifest().step, newest);
     newest = saved->manifest().step;
   }
   writer.join();
-  EXPECT_EQ(SavedModel::Open(folder_)->manifest().step, kSaves);
+  EXPECT_EQ(server::SavedModel::Open(folder_)->manifest().step, kSaves);
 }
 
 TEST_F(SaveDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
   Table table(plan_, 4);
   table.Fill(50, 1);
   const std::string save = Folder(7);
-  const auto commit = [&] { return CommitSave(save, plan_, 7, 10, kDense); };
+  const auto commit = [&] { return server::CommitSave(save, plan_, 7, 10, kDense); };
   const auto first_range = [&] {
     std::string first;
     for (const auto& entry : fs::directory_iterator(save)) {
@@ -361,9 +363,9 @@ TEST_F(SaveDirectoryTest, WhatIsNotTheWholeSaveIsRefusedByName) {
 TEST_F(SaveDirectoryTest, AnotherModelIsRefused) {
   Table table(plan_, 2);
   Save(table, 7);
-  const absl::StatusOr<SavedModel> saved = SavedModel::Open(folder_);
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
   ASSERT_TRUE(saved.ok()) << saved.status();
-  std::vector<SavedParameter> model = kDense;
+  std::vector<server::SavedParameter> model = kDense;
   model[1].shape = {3};
   std::string why(saved->ReadDense(model).status().message());
   EXPECT_THAT(why, HasSubstr("dense parameter 1 is top.bias [2], the model's is top.bias [3]"));
@@ -372,7 +374,7 @@ TEST_F(SaveDirectoryTest, AnotherModelIsRefused) {
   why = std::string(saved->ReadDense(model).status().message());
   EXPECT_THAT(why, HasSubstr("the model's is none"));
 
-  JobPlan renamed = plan_;
+  job::JobPlan renamed = plan_;
   renamed.tables[0].name = "b";
   Table into(renamed, 2);
   EXPECT_THAT(std::string(saved->LoadRanges(into.ranges(), {}, buffers_).message()),
@@ -384,7 +386,7 @@ TEST_F(SaveDirectoryTest, LoadsUnderAnotherSalt) {
   Table table(plan_, 4);
   table.Fill(200, 1);
   Save(table, 7);
-  JobPlan salted = plan_;
+  job::JobPlan salted = plan_;
   salted.tables[0].salt += 12345;
   Table loaded(salted, 4);
   ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
@@ -401,7 +403,7 @@ TEST_F(SaveDirectoryTest, ASaveWhoseDensePartIsGoneIsNotCommitted) {
   Save(first, 7);  // removes the other one
   ASSERT_EQ(MakeFolder(Folder(8)), absl::OkStatus());
   ASSERT_EQ(SaveRanges(Folder(8), second.ranges()), absl::OkStatus());
-  EXPECT_THAT(std::string(CommitSave(Folder(8), plan_, 8, 10, kDense).message()),
+  EXPECT_THAT(std::string(server::CommitSave(Folder(8), plan_, 8, 10, kDense).message()),
               HasSubstr("dense.part"));
   Table loaded(plan_, 2);
   EXPECT_EQ(Load(folder_, &loaded), absl::OkStatus());
@@ -413,10 +415,10 @@ TEST_F(SaveDirectoryTest, ASaveWhoseDensePartIsGoneIsNotCommitted) {
 class FixedDelayTest : public SaveDirectoryTest {
  protected:
   static constexpr uint64_t kKeys = 100;
-  JobPlan PlanWith(const std::string& policy) const {
+  job::JobPlan PlanWith(const std::string& policy) const {
     return CorePlan(policy, 2, 2, "", "ALLREDUCE");
   }
-  const JobPlan delayed_ = PlanWith("kind: FIXED_DELAY delay: 2");
+  const job::JobPlan delayed_ = PlanWith("kind: FIXED_DELAY delay: 2");
 };
 
 // A run that goes on from a save, on other ranges, has the rows of one that was never interrupted,
@@ -452,7 +454,7 @@ TEST_F(FixedDelayTest, AShorterDelayAppliesWhatIsTooMuch) {
   before.FinishDelayed();
   for (const char* policy : {"kind: BSP", "kind: ASP", "kind: FIXED_DELAY delay: 1"}) {
     SCOPED_TRACE(policy);
-    const JobPlan plan = PlanWith(policy);
+    const job::JobPlan plan = PlanWith(policy);
     Table loaded(plan, 3);
     ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
     EXPECT_EQ(loaded.held_bytes() > 0, plan.groups[0].policy.delay() > 0);
@@ -478,23 +480,23 @@ TEST_F(FixedDelayTest, WhatWasLoadedMovesWithItsRange) {
 // Dense parameters on servers: their rows are in the dense part, what is held back of them beside
 // it.
 TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
-  const JobPlan plan = CorePlan("kind: FIXED_DELAY delay: 2", 2, 2, "", "SERVERS");
+  const job::JobPlan plan = CorePlan("kind: FIXED_DELAY delay: 2", 2, 2, "", "SERVERS");
   const size_t dense = static_cast<size_t>(plan.dense_table);
   Table before(plan, 2, dense), table(plan, 2);
   for (int64_t step = 0; step < 3; ++step) before.Step(step, step, 4);
   const std::string save = Folder(7);
   Write(save, table);
   ASSERT_EQ(SaveRanges(save, before.ranges()), absl::OkStatus());
-  ASSERT_EQ(CommitSave(save, plan, 7, 3, kDense), absl::OkStatus());
+  ASSERT_EQ(server::CommitSave(save, plan, 7, 3, kDense), absl::OkStatus());
 
   Table after(plan, 3, dense);
   ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
   EXPECT_EQ(after.held_bytes(), before.held_bytes());
 
-  const JobPlan shorter = CorePlan("kind: FIXED_DELAY delay: 1", 2, 2, "", "SERVERS");
+  const job::JobPlan shorter = CorePlan("kind: FIXED_DELAY delay: 1", 2, 2, "", "SERVERS");
   Table refused(shorter, 2, dense);
   EXPECT_THAT(std::string(Load(folder_, &refused).message()), HasSubstr("a delay of at least 2"));
-  EXPECT_THAT(std::string(SavedModel::Open(folder_)->CheckDenseIsWhole().message()),
+  EXPECT_THAT(std::string(server::SavedModel::Open(folder_)->CheckDenseIsWhole().message()),
               HasSubstr("holds back 2 steps of the dense parameters"));
 }
 

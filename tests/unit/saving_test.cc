@@ -11,7 +11,7 @@ class SavingTest : public TrainerMachineTest {
  protected:
   void Begin(const std::string& synchroniser, int rank, const std::string& more = "") {
     Make("kind: ASP", synchroniser, rank, more);
-    saving_ = std::make_unique<Saving>(*context_, *synchroniser_, SaveId::kFinal);
+    saving_ = std::make_unique<worker::Saving>(*context_, *synchroniser_, worker::SaveId::kFinal);
     saving_->Begin("save", "model", 12, 0);
   }
   template <typename Task>
@@ -21,7 +21,7 @@ class SavingTest : public TrainerMachineTest {
     effects_.Clear();
     return task;
   }
-  std::unique_ptr<Saving> saving_;
+  std::unique_ptr<worker::Saving> saving_;
 };
 
 TEST_F(SavingTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
@@ -31,18 +31,18 @@ TEST_F(SavingTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
   EXPECT_TRUE(effects_.tasks.empty());
   Release("ready to save");
   EXPECT_FALSE(saving_->Advance(now_, &effects_));
-  const auto write = TakeTask<WriteDenseTask>();
-  EXPECT_EQ(*write.directory, SaveFolder("model", 0, 12, 0));
+  const auto write = TakeTask<worker::WriteDenseTask>();
+  EXPECT_EQ(*write.directory, server::SaveFolder("model", 0, 12, 0));
   EXPECT_EQ(*write.bytes, dense_->EncodeFile());
   EXPECT_TRUE(Entries().empty()) << "servers write when the dense part is there";
   saving_->OnTaskDone();
   EXPECT_FALSE(saving_->Advance(now_, &effects_));
   const BarrierEnter entry = Entries().at(0);
   EXPECT_EQ(entry.action(), BarrierEnter::SAVE);
-  EXPECT_EQ(entry.path(), SaveFolder("model", 0, 12, 0));
+  EXPECT_EQ(entry.path(), server::SaveFolder("model", 0, 12, 0));
   Release("save");
   EXPECT_FALSE(saving_->Advance(now_, &effects_));
-  EXPECT_EQ(*TakeTask<CommitSaveTask>().directory, SaveFolder("model", 0, 12, 0));
+  EXPECT_EQ(*TakeTask<worker::CommitSaveTask>().directory, server::SaveFolder("model", 0, 12, 0));
   EXPECT_TRUE(saving_->holds());
   saving_->OnTaskDone();
   EXPECT_TRUE(saving_->Advance(now_, &effects_));
@@ -70,12 +70,12 @@ TEST_F(SavingTest, ParametersOnServersAreReadBackWithTheirSlots) {
   EXPECT_EQ(Sent(FrameKind::kPull)[0].header.flags, kFlagEvaluate | kFlagWithSlots);
   EXPECT_TRUE(effects_.tasks.empty());
   AnswerAll();
-  for (const ClientCore::Completion& c : TakeCompletions()) {
+  for (const client::ClientCore::Completion& c : TakeCompletions()) {
     EXPECT_TRUE(saving_->OnCompletion(c.request));
     EXPECT_FALSE(saving_->OnCompletion(c.request)) << "once";
   }
   saving_->Advance(now_, &effects_);
-  TakeTask<WriteDenseTask>();
+  TakeTask<worker::WriteDenseTask>();
 }
 
 TEST_F(SavingTest, EveryRankGathersWhatAShardedOptimizerKeeps) {
@@ -84,7 +84,7 @@ TEST_F(SavingTest, EveryRankGathersWhatAShardedOptimizerKeeps) {
     saving_->Advance(now_, &effects_);
     Release("ready to save");
     saving_->Advance(now_, &effects_);
-    EXPECT_EQ(TakeTask<GatherDenseTask>().save, SaveId::kFinal);
+    EXPECT_EQ(TakeTask<worker::GatherDenseTask>().save, worker::SaveId::kFinal);
     saving_->Advance(now_, &effects_);
     EXPECT_TRUE(effects_.tasks.empty()) << "once";
     saving_->OnCollected();
@@ -98,7 +98,7 @@ class RequestedSaveTest : public SavingTest {
  protected:
   void SetUp() override {
     Make("kind: ASP", "ALLREDUCE", 1);
-    save_ = std::make_unique<RequestedSave>(*context_, *synchroniser_);
+    save_ = std::make_unique<worker::RequestedSave>(*context_, *synchroniser_);
   }
   void Command(uint64_t id, int64_t first_free) {
     tandem::Command command;
@@ -107,11 +107,11 @@ class RequestedSaveTest : public SavingTest {
     command.set_path("model");
     save_->OnCommand(command, first_free);
   }
-  void Run(const RequestedSave::Rest& rest = {}) {
+  void Run(const worker::RequestedSave::Rest& rest = {}) {
     while (save_->Advance(now_, rest, &effects_)) {
     }
   }
-  std::unique_ptr<RequestedSave> save_;
+  std::unique_ptr<worker::RequestedSave> save_;
 };
 
 TEST_F(RequestedSaveTest, NoStepBeginsThatOthersHaveNotAgreedTo) {
@@ -163,7 +163,7 @@ TEST_F(RequestedSaveTest, WaitsForPushesAndForTheLastSynchronisation) {
   Run();
   EXPECT_FALSE(save_->holds_pushes());
   AcknowledgePushes();
-  RequestedSave::Rest busy;
+  worker::RequestedSave::Rest busy;
   busy.synchronising = true;
   Run(busy);
   EXPECT_FALSE(save_->holds_pushes());
@@ -177,7 +177,7 @@ TEST_F(RequestedSaveTest, AWorkerAtTheEndOfItsDataNeedNotReachTheStep) {
   Release("plan 1", 50);
   Run();
   EXPECT_FALSE(save_->holds_pushes());
-  RequestedSave::Rest rest;
+  worker::RequestedSave::Rest rest;
   rest.out_of_steps = true;
   Run(rest);
   EXPECT_TRUE(save_->holds_pushes());

@@ -38,7 +38,7 @@ class PartsTest : public ::testing::Test {
   }
   // All nodes are heard, and go on, at this time.
   void AllMove(double at) {
-    for (Node& node : members_.nodes()) {
+    for (scheduler::Node& node : members_.nodes()) {
       Beat beat;
       beat.set_progress(node.progress + 1);
       beat.set_step(node.step + 1);
@@ -48,17 +48,17 @@ class PartsTest : public ::testing::Test {
     }
   }
 
-  const JobPlan plan_;
-  const SchedulerTimes times_;
-  Membership members_;
-  SchedulerEffects effects_;
-  LifeWatch life_{times_, &members_};
+  const job::JobPlan plan_;
+  const scheduler::SchedulerTimes times_;
+  scheduler::Membership members_;
+  scheduler::SchedulerEffects effects_;
+  scheduler::LifeWatch life_{times_, &members_};
 };
 
 // ---- commands ---------------------------------------------------------------------------------
 
 TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
-  Commands commands;
+  scheduler::Commands commands;
   const Command report = commands.New(Command::REPORT);
   commands.Await(At(0), report, /*servers=*/1, /*shards=*/2, /*workers=*/0, "end");
   const Command save = commands.New(Command::SAVE, "/a");
@@ -88,13 +88,14 @@ TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
 }
 
 TEST(SaveQueueTest, OneAtATimeAndNoneAfterTheEnd) {
-  SaveQueue saves;
-  EXPECT_EQ(saves.Add("/a"), SaveQueue::Answer::kStart);
-  EXPECT_EQ(saves.Add("/a"), SaveQueue::Answer::kQueued) << "the first may be past this moment";
-  EXPECT_EQ(saves.Add("/a"), SaveQueue::Answer::kMerged);
-  EXPECT_EQ(saves.Add("/b"), SaveQueue::Answer::kQueued);
+  scheduler::SaveQueue saves;
+  EXPECT_EQ(saves.Add("/a"), scheduler::SaveQueue::Answer::kStart);
+  EXPECT_EQ(saves.Add("/a"), scheduler::SaveQueue::Answer::kQueued)
+      << "the first may be past this moment";
+  EXPECT_EQ(saves.Add("/a"), scheduler::SaveQueue::Answer::kMerged);
+  EXPECT_EQ(saves.Add("/b"), scheduler::SaveQueue::Answer::kQueued);
   EXPECT_TRUE(saves.CloseFor("end"));
-  EXPECT_EQ(saves.Add("/b"), SaveQueue::Answer::kClosed);
+  EXPECT_EQ(saves.Add("/b"), scheduler::SaveQueue::Answer::kClosed);
   for (const char* const folder : {"/a", "/a", "/b"}) {
     EXPECT_TRUE(saves.HoldsUp("end"));
     EXPECT_EQ(saves.TakeBarrier(), "");
@@ -133,8 +134,9 @@ TEST_F(PartsTest, AConnectionHasAMomentToComeBack) {
 }
 
 TEST_F(PartsTest, AVictimsWordWaitsForTheCause) {
-  FailureJudge judge(times_, &members_);
-  const Failure said = FailureOf("worker 0", "server 0 is gone", absl::StatusCode::kUnavailable);
+  scheduler::FailureJudge judge(times_, &members_);
+  const Failure said =
+      scheduler::FailureOf("worker 0", "server 0 is gone", absl::StatusCode::kUnavailable);
   EXPECT_FALSE(judge.OnReport(At(1), members_.worker(0), said, &effects_).has_value());
   EXPECT_TRUE(judge.holds());
   EXPECT_FALSE(judge.Check(At(2)).has_value());
@@ -145,24 +147,24 @@ TEST_F(PartsTest, AVictimsWordWaitsForTheCause) {
   EXPECT_EQ(judge.Check(At(2.5))->node(), "server 0");
 
   // Without another cause its own word stands; a failure that blames nobody else stands at once.
-  FailureJudge second(times_, &members_);
+  scheduler::FailureJudge second(times_, &members_);
   members_.server(0)->lost_since.reset();
   members_.server(0)->connected = true;
   members_.server(0)->gone = false;
-  for (Node& node : members_.nodes()) node.heard = At(6);
+  for (scheduler::Node& node : members_.nodes()) node.heard = At(6);
   EXPECT_FALSE(second.OnReport(At(6), members_.worker(0), said, &effects_).has_value());
-  for (Node& node : members_.nodes()) node.heard = At(9);
+  for (scheduler::Node& node : members_.nodes()) node.heard = At(9);
   EXPECT_EQ(second.Check(At(9))->node(), "worker 0");
-  const Failure own = FailureOf("worker 1", "no such file", absl::StatusCode::kNotFound);
+  const Failure own = scheduler::FailureOf("worker 1", "no such file", absl::StatusCode::kNotFound);
   EXPECT_EQ(second.OnReport(At(9), members_.worker(1), own, &effects_)->reason(), "no such file");
 }
 
 // The structured field counts, whatever the text says.
 TEST_F(PartsTest, AStallIsNamedByWhomBeatsWaitFor) {
-  Barriers barriers(2);
-  Commands commands;
-  SaveQueue saves;
-  StallWatch stalls(times_, absl::Seconds(60), &members_, &barriers, &commands, &saves);
+  scheduler::Barriers barriers(2);
+  scheduler::Commands commands;
+  scheduler::SaveQueue saves;
+  scheduler::StallWatch stalls(times_, absl::Seconds(60), &members_, &barriers, &commands, &saves);
   AllMove(0);
   Beat victim, root;
   victim.set_activity("waits for server 0");  // not what the scheduler goes by
@@ -186,9 +188,10 @@ TEST_F(PartsTest, AStallIsNamedByWhomBeatsWaitFor) {
 }
 
 TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
-  Barriers barriers(2);
-  Commands commands;
-  OverdueWatch overdue(times_, JobLimits(plan_.job), &members_, &barriers, &commands);
+  scheduler::Barriers barriers(2);
+  scheduler::Commands commands;
+  scheduler::OverdueWatch overdue(times_, scheduler::JobLimits(plan_.job), &members_, &barriers,
+                                  &commands);
   BarrierEnter enter;
   enter.set_name("epoch 0");
   ASSERT_TRUE(barriers.Enter(At(0), 0, enter).ok());
@@ -210,9 +213,9 @@ TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
 }
 
 TEST_F(PartsTest, ReportsArePassedOnOnceAnInterval) {
-  SchedulerTimes times;
+  scheduler::SchedulerTimes times;
   times.shard_reports = absl::Seconds(2);
-  Reports reports(plan_, times, JobLimits(plan_.job));
+  scheduler::Reports reports(plan_, times, scheduler::JobLimits(plan_.job));
   reports.Start(At(0));
   Control control;
   control.mutable_progress()->set_samples(10);

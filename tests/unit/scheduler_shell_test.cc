@@ -34,20 +34,20 @@ constexpr absl::Duration kPatience = absl::Minutes(1);
 
 // Makes the endpoints of a test: in one process, or over ZeroMQ.
 struct Network {
-  std::function<absl::StatusOr<std::unique_ptr<Transport>>()> make;
+  std::function<absl::StatusOr<std::unique_ptr<transport::Transport>>()> make;
 };
 
 Network InProcess() {
-  auto network = std::make_shared<InProcessNetwork>();
+  auto network = std::make_shared<transport::InProcessNetwork>();
   return {[network] { return network->NewTransport({}); }};
 }
 
 Network Zmq() {
-  auto context = std::make_shared<ZmqContext>(1);
+  auto context = std::make_shared<transport::ZmqContext>(1);
   return {[context] {
-    ZmqOptions options;
+    transport::ZmqOptions options;
     options.context = context;
-    return NewZmqTransport(options);
+    return transport::NewZmqTransport(options);
   }};
 }
 
@@ -73,8 +73,8 @@ class Node {
     const absl::Time deadline = MonotonicNow() + kPatience;
     while (MonotonicNow() < deadline) {
       while (next_ < events_.size()) {
-        const TransportEvent& event = events_[next_++];
-        if (event.kind != TransportEvent::Kind::kFrame) continue;
+        const transport::TransportEvent& event = events_[next_++];
+        if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
         const absl::StatusOr<Control> control = event.frame.ParseControl();
         if (control.ok() && wanted(*control)) return *control;
       }
@@ -99,15 +99,15 @@ class Node {
   }
   void Leave() { transport_->Close(peer_); }
   void Vanish() { transport_.reset(); }
-  Transport& transport() { return *transport_; }
-  PeerId peer() const { return peer_; }
+  transport::Transport& transport() { return *transport_; }
+  transport::PeerId peer() const { return peer_; }
 
  private:
   const uint64_t incarnation_;
-  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<transport::Transport> transport_;
   std::vector<Node*>* const all_;
-  PeerId peer_ = 0;
-  std::vector<TransportEvent> events_;
+  transport::PeerId peer_ = 0;
+  std::vector<transport::TransportEvent> events_;
   size_t next_ = 0;
 };
 
@@ -132,7 +132,7 @@ class ShellTest : public ::testing::TestWithParam<bool> {
     transport_ = *std::move(transport);
     address_ = transport_->address();
     thread_ = std::thread([this] {
-      result_ = ServeJob(options_, *transport_, "test");
+      result_ = scheduler::ServeJob(options_, *transport_, "test");
       ended_ = true;
     });
   }
@@ -179,8 +179,8 @@ class ShellTest : public ::testing::TestWithParam<bool> {
   std::string out_, address_;
   std::FILE* events_ = nullptr;
   std::atomic<bool> abort_{false};
-  SchedulerOptions options_;
-  std::unique_ptr<Transport> transport_;
+  scheduler::SchedulerOptions options_;
+  std::unique_ptr<transport::Transport> transport_;
   std::thread thread_;
   absl::Status result_;
   std::atomic<bool> ended_{false};
@@ -252,7 +252,7 @@ TEST_P(ShellTest, FramesThatAreNotForTheSchedulerAreNoticed) {
   for (Node* node : {&stranger, worker_.get()}) {
     FrameHeader header;
     header.kind = FrameKind::kPull;
-    Transport& transport = node->transport();
+    transport::Transport& transport = node->transport();
     const Frame frame = EncodeDataFrame(transport, header, {}, Buffer(), Buffer());
     ASSERT_TRUE(transport.Send(node->peer(), frame).ok());
   }
@@ -265,25 +265,25 @@ INSTANTIATE_TEST_SUITE_P(All, ShellTest, ::testing::Bool(), [](const auto& kind)
 });
 
 TEST(RunSchedulerTest, SaysWhyItCannotListen) {
-  SchedulerOptions options;
+  scheduler::SchedulerOptions options;
   options.plan = TestPlan(1, 1);
   options.bind = "not an address";
-  EXPECT_FALSE(RunScheduler(options).ok());
+  EXPECT_FALSE(scheduler::RunScheduler(options).ok());
 }
 
 TEST(RunSchedulerTest, SaysWhyItCannotWrite) {
-  SchedulerOptions options;
+  scheduler::SchedulerOptions options;
   options.plan = TestPlan(1, 1);
   options.out_dir = "/dev/null/x";
-  EXPECT_THAT(std::string(RunScheduler(options).message()), HasSubstr("/dev/null/x"));
+  EXPECT_THAT(std::string(scheduler::RunScheduler(options).message()), HasSubstr("/dev/null/x"));
 }
 
 // The real thing without nodes: ends at the start deadline and says who is missing.
 TEST(RunSchedulerTest, NobodyComes) {
-  SchedulerOptions options;
+  scheduler::SchedulerOptions options;
   options.plan = TestPlan(1, 1);
   options.plan.job.mutable_limits()->set_start_seconds(0.2);
-  const absl::Status status = RunScheduler(options);
+  const absl::Status status = scheduler::RunScheduler(options);
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("server 0, worker 0"));
 }

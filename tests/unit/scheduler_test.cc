@@ -33,12 +33,12 @@ using ::testing::IsEmpty;
 // ---- range map --------------------------------------------------------------------------------
 
 // Expected rows of each shard, of one table.
-std::vector<double> RowsByShard(const JobPlan& plan, const TablePlan& table) {
+std::vector<double> RowsByShard(const job::JobPlan& plan, const job::TablePlan& table) {
   const int ranges = plan.shards() * plan.job.cluster().ranges_per_shard();
-  const std::vector<double> rows = ExpectedRows(table, EqualRanges(ranges));
+  const std::vector<double> rows = scheduler::ExpectedRows(table, job::EqualRanges(ranges));
   std::vector<double> by_shard(static_cast<size_t>(plan.shards()), 0.0);
   size_t at = 0;
-  for (const RangeInfo& range : DealRanges(plan)) {
+  for (const RangeInfo& range : scheduler::DealRanges(plan)) {
     if (range.table() != table.id) continue;
     by_shard[range.server() * static_cast<uint32_t>(plan.shards_per_server()) + range.shard()] +=
         rows[at++];
@@ -52,13 +52,13 @@ std::vector<double> RowsByShard(const JobPlan& plan, const TablePlan& table) {
 TEST(DealRangesTest, NoShardIsAboveItsShare) {
   for (int servers = 1; servers <= 7; ++servers) {
     for (int shards = 1; shards <= 3; ++shards) {
-      JobPlan plan = TestPlan(2, servers, shards, /*dense_blocks=*/1000);
+      job::JobPlan plan = TestPlan(2, servers, shards, /*dense_blocks=*/1000);
       plan.job.mutable_cluster()->set_ranges_per_shard(10);
       plan.tables.push_back(TestTable("huge", int64_t{1} << 33));
       plan.tables.back().id = 2;
       plan.tables.push_back(TestTable("tiny", 7));
       plan.tables.back().id = 3;
-      for (const TablePlan& table : plan.tables) {
+      for (const job::TablePlan& table : plan.tables) {
         SCOPED_TRACE(absl::StrCat(servers, " servers of ", shards, " shards, table ", table.name));
         const std::vector<double> rows = RowsByShard(plan, table);
         const double share = static_cast<double>(table.expected_rows) / plan.shards();
@@ -70,8 +70,8 @@ TEST(DealRangesTest, NoShardIsAboveItsShare) {
 
 // Five blocks on four shards cannot be even: no shard gets more than two, none goes without.
 TEST(DealRangesTest, AFewDenseBlocksAreSpreadOneByOne) {
-  const JobPlan plan = [] {
-    JobPlan p = TestPlan(1, 2, 2, /*dense_blocks=*/5);
+  const job::JobPlan plan = [] {
+    job::JobPlan p = TestPlan(1, 2, 2, /*dense_blocks=*/5);
     p.job.mutable_cluster()->set_ranges_per_shard(10);
     return p;
   }();
@@ -82,32 +82,35 @@ TEST(DealRangesTest, AFewDenseBlocksAreSpreadOneByOne) {
 
 // The clients' reading of a view accepts the map: no gap, no overlap, every owner exists.
 TEST(DealRangesTest, TheMapCutsAllPositions) {
-  const JobPlan plan = TestPlan(1, 3, 2, /*dense_blocks=*/9);
+  const job::JobPlan plan = TestPlan(1, 3, 2, /*dense_blocks=*/9);
   View view;
   view.set_number(1);
-  for (const RangeInfo& range : DealRanges(plan)) *view.add_range() = range;
+  for (const RangeInfo& range : scheduler::DealRanges(plan)) *view.add_range() = range;
   const auto map = RangeMap::FromView(view, plan.sizes());
   ASSERT_TRUE(map.ok()) << map.status();
   EXPECT_EQ((*map)->RangeCount(0), 12u);
 }
 
 TEST(DealRangesTest, AJobWithoutServersHasNoRanges) {
-  EXPECT_TRUE(DealRanges(TestPlan(2, 0)).empty());
+  EXPECT_TRUE(scheduler::DealRanges(TestPlan(2, 0)).empty());
 }
 
 // ---- stalls -----------------------------------------------------------------------------------
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
-WaitState Working(double moved_at) { return {.moved_at = At(moved_at), .wait_since = At(0)}; }
+scheduler::WaitState Working(double moved_at) {
+  return {.moved_at = At(moved_at), .wait_since = At(0)};
+}
 
-WaitState Waiting(int target, double since) {
+scheduler::WaitState Waiting(int target, double since) {
   return {.waits_for = target, .moved_at = At(100), .wait_since = At(since)};
 }
 
 TEST(FindStallsTest, AChainOfWaitsNamesItsEnd) {
-  const std::vector<WaitState> nodes = {Waiting(1, 80), Waiting(2, 82), Working(79), Working(99)};
-  const auto stalls = FindStalls(At(100), absl::Seconds(10), nodes);
+  const std::vector<scheduler::WaitState> nodes = {Waiting(1, 80), Waiting(2, 82), Working(79),
+                                                   Working(99)};
+  const auto stalls = scheduler::FindStalls(At(100), absl::Seconds(10), nodes);
   ASSERT_EQ(stalls.size(), 1u);
   EXPECT_EQ(stalls[0].root, 2);
   EXPECT_EQ(stalls[0].since, At(79));
@@ -116,8 +119,8 @@ TEST(FindStallsTest, AChainOfWaitsNamesItsEnd) {
 }
 
 TEST(FindStallsTest, ACircleIsNamedByItsLowestNode) {
-  const std::vector<WaitState> nodes = {Waiting(2, 80), Waiting(2, 80), Waiting(1, 85)};
-  const auto stalls = FindStalls(At(100), absl::Seconds(10), nodes);
+  const std::vector<scheduler::WaitState> nodes = {Waiting(2, 80), Waiting(2, 80), Waiting(1, 85)};
+  const auto stalls = scheduler::FindStalls(At(100), absl::Seconds(10), nodes);
   ASSERT_EQ(stalls.size(), 1u);
   EXPECT_EQ(stalls[0].root, 1);
   EXPECT_TRUE(stalls[0].circle);
@@ -127,10 +130,12 @@ TEST(FindStallsTest, ACircleIsNamedByItsLowestNode) {
 // A long evaluation on one worker is not a stall of those who wait for it at a barrier; a long wait
 // for a worker's step is, even though that worker's loop still comes round.
 TEST(FindStallsTest, BarriersArePatientWithWorkAndPoliciesAreNot) {
-  WaitState at_barrier = Waiting(1, 50);
+  scheduler::WaitState at_barrier = Waiting(1, 50);
   at_barrier.at_barrier = true;
-  EXPECT_THAT(FindStalls(At(100), absl::Seconds(10), {at_barrier, Working(99)}), IsEmpty());
-  const auto stalls = FindStalls(At(100), absl::Seconds(10), {Waiting(1, 50), Working(99)});
+  EXPECT_THAT(scheduler::FindStalls(At(100), absl::Seconds(10), {at_barrier, Working(99)}),
+              IsEmpty());
+  const auto stalls =
+      scheduler::FindStalls(At(100), absl::Seconds(10), {Waiting(1, 50), Working(99)});
   ASSERT_EQ(stalls.size(), 1u);
   EXPECT_EQ(stalls[0].root, 1);
   EXPECT_EQ(stalls[0].since, At(50));
@@ -138,11 +143,12 @@ TEST(FindStallsTest, BarriersArePatientWithWorkAndPoliciesAreNot) {
 
 // A server always has reads that wait for somebody; only its own standstill counts against it.
 TEST(FindStallsTest, AServerPassesWaitsOnUnlessItStandsStillItself) {
-  WaitState server = Waiting(1, 10);
+  scheduler::WaitState server = Waiting(1, 10);
   server.passes_on = true;
-  EXPECT_THAT(FindStalls(At(100), absl::Seconds(10), {server, Working(99)}), IsEmpty());
+  EXPECT_THAT(scheduler::FindStalls(At(100), absl::Seconds(10), {server, Working(99)}), IsEmpty());
   server.moved_at = At(85);
-  const auto stalls = FindStalls(At(100), absl::Seconds(10), {server, Working(70), Waiting(0, 88)});
+  const auto stalls =
+      scheduler::FindStalls(At(100), absl::Seconds(10), {server, Working(70), Waiting(0, 88)});
   ASSERT_EQ(stalls.size(), 2u);
   EXPECT_EQ(stalls[0].root, 0);
   EXPECT_THAT(stalls[0].victims, ElementsAre(2));
@@ -174,8 +180,8 @@ ShardReport ReportOf(uint32_t server, uint64_t applied, double gap_max) {
 }
 
 TEST(JobBookTest, SumsOverShardsAndWorkers) {
-  const JobPlan plan = TestPlan(2, 2);
-  JobBook book(plan);
+  const job::JobPlan plan = TestPlan(2, 2);
+  scheduler::JobBook book(plan);
   book.Start(At(0));
   ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
   ASSERT_TRUE(book.AddShardReport(ReportOf(0, 20, 3)).ok());  // the later word counts
@@ -185,7 +191,7 @@ TEST(JobBookTest, SumsOverShardsAndWorkers) {
   (*progress.mutable_bytes())["push"] = 40;
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   ASSERT_TRUE(book.AddProgress(1, progress).ok());
-  const JobReport total = book.Total(At(4));
+  const scheduler::JobReport total = book.Total(At(4));
   EXPECT_EQ(total.samples, 1200);
   EXPECT_DOUBLE_EQ(total.samples_per_second, 300);
   ASSERT_EQ(total.tables.size(), 1u);
@@ -199,7 +205,7 @@ TEST(JobBookTest, SumsOverShardsAndWorkers) {
 }
 
 TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
-  JobBook book(TestPlan(1, 1));
+  scheduler::JobBook book(TestPlan(1, 1));
   book.Start(At(0));
   Progress progress;
   progress.set_loss_sum(6);
@@ -209,19 +215,19 @@ TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   progress.set_samples(20);
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
-  const JobProgress first = book.Interval(At(2));
+  const scheduler::JobProgress first = book.Interval(At(2));
   EXPECT_DOUBLE_EQ(first.loss, 0.6);
   EXPECT_DOUBLE_EQ(first.samples_per_second, 10);
   EXPECT_DOUBLE_EQ(first.done, 0.25);  // half of the first of two epochs
   EXPECT_DOUBLE_EQ(first.seconds_left, 6);
-  const JobProgress second = book.Interval(At(3));
+  const scheduler::JobProgress second = book.Interval(At(3));
   EXPECT_TRUE(std::isnan(second.loss));
   EXPECT_DOUBLE_EQ(second.samples_per_second, 0);
 }
 
 // A worker that evaluates often reports often. The line must not mix its position with another's.
 TEST(JobBookTest, EpochFractionAndStepAreOfOneReport) {
-  JobBook book(TestPlan(3, 1));
+  scheduler::JobBook book(TestPlan(3, 1));
   book.Start(At(0));
   const auto progress = [](int64_t epoch, double fraction, int64_t step) {
     Progress p;
@@ -234,20 +240,20 @@ TEST(JobBookTest, EpochFractionAndStepAreOfOneReport) {
   ASSERT_TRUE(book.AddProgress(0, progress(6, 1, 60)).ok());
   ASSERT_TRUE(book.AddProgress(1, progress(0, 0, 0)).ok());
   ASSERT_TRUE(book.AddProgress(2, progress(6, 0.5, 55)).ok());
-  const JobProgress early = book.Interval(At(1));
+  const scheduler::JobProgress early = book.Interval(At(1));
   EXPECT_EQ(early.epoch, 0);
   EXPECT_EQ(early.epoch_fraction, 0);
   EXPECT_EQ(early.min_step, 0);
   EXPECT_EQ(early.max_step, 60);
   ASSERT_TRUE(book.AddProgress(1, progress(6, 0.75, 57)).ok());
-  const JobProgress later = book.Interval(At(2));
+  const scheduler::JobProgress later = book.Interval(At(2));
   EXPECT_EQ(later.epoch, 6);
   EXPECT_EQ(later.epoch_fraction, 0.5);
   EXPECT_EQ(later.min_step, 55);
 }
 
 TEST(JobBookTest, RefusesReportsOfAnotherJob) {
-  JobBook book(TestPlan(1, 1));
+  scheduler::JobBook book(TestPlan(1, 1));
   EXPECT_FALSE(book.AddProgress(1, Progress()).ok());
   Progress negative;
   negative.set_samples(-1);
@@ -268,11 +274,11 @@ TEST(JobBookTest, RefusesReportsOfAnotherJob) {
 }
 
 TEST(SummaryTest, HasTheFieldsUsersHold) {
-  JobPlan plan = TestPlan(2, 1);
+  job::JobPlan plan = TestPlan(2, 1);
   plan.groups[0].policy.set_kind(Policy::SSP);
   plan.groups[0].policy.set_bound(4);
   plan.job.mutable_dense()->set_algorithm(Dense::RING);
-  JobBook book(plan);
+  scheduler::JobBook book(plan);
   book.Start(At(0));
   ASSERT_TRUE(book.AddShardReport(ReportOf(0, 10, 3)).ok());
   Progress progress;
@@ -281,7 +287,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   (*progress.mutable_updates_sent())["emb"] = 6;
   ASSERT_TRUE(book.AddProgress(0, progress).ok());
   ASSERT_TRUE(book.AddProgress(1, progress).ok());
-  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
+  const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
   for (const char* field :
        {"job", "seed", "workers", "servers", "policy", "transport", "samples", "seconds",
         "samples_per_second", "eval", "staleness", "updates", "bytes", "build"}) {
@@ -303,10 +309,10 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
 }
 
 TEST(SummaryTest, NamesEachWayThatFramesTook) {
-  const JobPlan plan = TestPlan(1, 3);
-  JobBook book(plan);
+  const job::JobPlan plan = TestPlan(1, 3);
+  scheduler::JobBook book(plan);
   book.Start(At(0));
-  EXPECT_EQ(SummaryJson(plan, book.Total(At(1)), "ZeroMQ")["transport"], "ZeroMQ");
+  EXPECT_EQ(scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ")["transport"], "ZeroMQ");
   for (const char* way : {"shared memory", "RDMA", "shared memory"}) {
     Path path;
     path.set_to(absl::StrCat("server ", book.Total(At(1)).paths.size()));
@@ -319,7 +325,7 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
   dense.set_way("TCP");
   dense.set_purpose("dense gradients");
   EXPECT_TRUE(book.AddPath("worker 0", dense));
-  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
+  const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
   EXPECT_EQ(summary["transport"], "RDMA, shared memory");
   EXPECT_EQ(summary["paths"].size(), 4u);
   EXPECT_EQ(summary["paths"][1]["for"], "dense gradients") << summary["paths"];
@@ -327,10 +333,10 @@ TEST(SummaryTest, NamesEachWayThatFramesTook) {
 }
 
 TEST(SummaryTest, HasWhatRank0ChoseForCollectives) {
-  const JobPlan plan = TestPlan(2, 1);
-  JobBook book(plan);
+  const job::JobPlan plan = TestPlan(2, 1);
+  scheduler::JobBook book(plan);
   book.Start(At(0));
-  EXPECT_FALSE(SummaryJson(plan, book.Total(At(1)), "ZeroMQ").contains("collectives"));
+  EXPECT_FALSE(scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ").contains("collectives"));
   Collectives chosen;
   chosen.set_json(R"({"bucket_bytes":7})");
   EXPECT_FALSE(book.SetCollectives(1, chosen).ok()) << "only rank 0 speaks for all";
@@ -338,31 +344,32 @@ TEST(SummaryTest, HasWhatRank0ChoseForCollectives) {
   Collectives endless;
   endless.set_line(std::string(1 << 20, 'x'));
   EXPECT_FALSE(book.SetCollectives(0, endless).ok());
-  const nlohmann::json summary = SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
+  const nlohmann::json summary = scheduler::SummaryJson(plan, book.Total(At(1)), "ZeroMQ");
   EXPECT_EQ(summary["collectives"]["bucket_bytes"], 7);
 }
 
 // Text from peers goes into JSON whatever its bytes are; numbers that are not finite do too.
 TEST(SummaryTest, OddTextAndNumbersAreWritten) {
-  EXPECT_THAT(OneLine({{"text", "bad \xff byte"}}), HasSubstr("bad \xef\xbf\xbd byte"));
-  EXPECT_EQ(OneLine({{"x", std::nan("")}}), R"({"x":null})");
-  EXPECT_EQ(EvaluationJson("not json")["text"], "not json");
-  EXPECT_EQ(EvaluationJson("[1]")["text"], "[1]");
+  EXPECT_THAT(scheduler::OneLine({{"text", "bad \xff byte"}}), HasSubstr("bad \xef\xbf\xbd byte"));
+  EXPECT_EQ(scheduler::OneLine({{"x", std::nan("")}}), R"({"x":null})");
+  EXPECT_EQ(scheduler::EvaluationJson("not json")["text"], "not json");
+  EXPECT_EQ(scheduler::EvaluationJson("[1]")["text"], "[1]");
 }
 
 TEST(OutputFilesTest, WritesWholeFilesOrSaysWhyNot) {
   const std::string dir = absl::StrCat(testing::TempDir(), "/scheduler_output_test.", getpid());
   std::filesystem::remove_all(dir);
-  auto lines = LineFile::Create(dir + "/deep", "m.jsonl");
+  auto lines = scheduler::LineFile::Create(dir + "/deep", "m.jsonl");
   ASSERT_TRUE(lines.ok()) << lines.status();
   ASSERT_TRUE((*lines)->Append("one").ok());
   ASSERT_TRUE(WriteFileAtomically(dir + "/s.json", "{}").ok());
   std::stringstream text;
   text << std::ifstream(dir + "/deep/m.jsonl").rdbuf() << std::ifstream(dir + "/s.json").rdbuf();
   EXPECT_EQ(text.str(), "one\n{}");
-  EXPECT_FALSE(LineFile::Create(dir + "/s.json", "x").ok());  // a file where a folder should be
+  EXPECT_FALSE(
+      scheduler::LineFile::Create(dir + "/s.json", "x").ok());  // a file where a folder should be
   if (std::filesystem::exists("/dev/full")) {
-    auto full = LineFile::Create("/dev", "full");
+    auto full = scheduler::LineFile::Create("/dev", "full");
     ASSERT_TRUE(full.ok());
     EXPECT_EQ((*full)->Append("x").code(), absl::StatusCode::kResourceExhausted);
   }
@@ -373,13 +380,14 @@ TEST(OutputFilesTest, WritesWholeFilesOrSaysWhyNot) {
 
 class Driver {
  public:
-  explicit Driver(const JobPlan& plan, SchedulerCore::Options options = {}) : core(plan, options) {}
+  explicit Driver(const job::JobPlan& plan, scheduler::SchedulerCore::Options options = {})
+      : core(plan, options) {}
 
-  void Step(double at, const SchedulerEvent& event) {
+  void Step(double at, const scheduler::SchedulerEvent& event) {
     effects.Clear();
     core.Step(At(at), event, &effects);
   }
-  void Tick(double at) { Step(at, SchedulerEvent()); }
+  void Tick(double at) { Step(at, scheduler::SchedulerEvent()); }
   void Send(double at, uint64_t node, Control control, uint64_t connection = 0) {
     Step(at, FromNode(connection == 0 ? node : connection, node, std::move(control)));
   }
@@ -397,8 +405,8 @@ class Driver {
     for (int i = 0; i < core.plan().workers(); ++i) Send(0, 11 + i, done);
   }
 
-  SchedulerCore core;
-  SchedulerEffects effects;
+  scheduler::SchedulerCore core;
+  scheduler::SchedulerEffects effects;
 };
 
 // Rank 0 has read the dense rows for the save, the servers have not written theirs: what a policy
@@ -406,8 +414,8 @@ class Driver {
 TEST(SchedulerCoreTest, WhatIsHeldBackIsNotAppliedInTheMiddleOfASave) {
   Driver d(TestPlan(2, 1));
   d.Up();
-  SchedulerEvent save;
-  save.kind = SchedulerEvent::Kind::kSave;
+  scheduler::SchedulerEvent save;
+  save.kind = scheduler::SchedulerEvent::Kind::kSave;
   save.text = "/m";
   d.Step(1, save);
   ASSERT_FALSE(d.effects.sends.empty());
@@ -451,8 +459,8 @@ TEST(SchedulerCoreTest, BeatsMayHaveTheirOwnConnection) {
     EXPECT_EQ(d.effects.sends[0].connection, 500u);
     d.Tick(t);
   }
-  SchedulerEvent lost;
-  lost.kind = SchedulerEvent::Kind::kLost;
+  scheduler::SchedulerEvent lost;
+  lost.kind = scheduler::SchedulerEvent::Kind::kLost;
   lost.connection = 500;
   d.Step(20, lost);
   for (double t = 20.1; t < 25; t += 0.1) {
@@ -475,7 +483,7 @@ TEST(SchedulerCoreTest, ItsOwnPauseCountsAgainstNobody) {
 }
 
 TEST(SchedulerCoreTest, LiveStalenessIsAskedForOneReportAtATime) {
-  SchedulerCore::Options options;
+  scheduler::SchedulerCore::Options options;
   options.times.shard_reports = absl::Seconds(1);
   Driver d(TestPlan(1, 1), options);
   d.Up();
@@ -528,8 +536,8 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
   EXPECT_EQ(told(901), "reader 1 view START ");
   d.Send(1, 77, done, 900);  // answers like a node: nobody counts
   EXPECT_TRUE(d.effects.sends.empty());
-  SchedulerEvent lost;
-  lost.kind = SchedulerEvent::Kind::kLost;
+  scheduler::SchedulerEvent lost;
+  lost.kind = scheduler::SchedulerEvent::Kind::kLost;
   lost.connection = 900;
   d.Step(1, lost);
   for (double t = 1.1; t < 20; t += 0.1) {
@@ -538,8 +546,8 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
     d.Tick(t);
   }
   EXPECT_TRUE(d.core.result().ok()) << d.core.result();
-  SchedulerEvent abort;
-  abort.kind = SchedulerEvent::Kind::kAbort;
+  scheduler::SchedulerEvent abort;
+  abort.kind = scheduler::SchedulerEvent::Kind::kAbort;
   abort.text = "interrupted";
   d.Step(20, abort);
   EXPECT_EQ(told(900), "");
@@ -547,13 +555,13 @@ TEST(ReadersTest, AreToldAndNeverWaitedFor) {
 }
 
 TEST(ReadersTest, AreBoundedAndNeverShareANumber) {
-  Readers readers;
+  scheduler::Readers readers;
   std::set<int> numbers;
-  for (uint64_t connection = 1; connection <= Readers::kMost; ++connection) {
+  for (uint64_t connection = 1; connection <= scheduler::Readers::kMost; ++connection) {
     numbers.insert(readers.Add(connection).value());
   }
-  EXPECT_EQ(numbers.size(), Readers::kMost);
-  EXPECT_TRUE(absl::IsResourceExhausted(readers.Add(Readers::kMost + 1).status()));
+  EXPECT_EQ(numbers.size(), scheduler::Readers::kMost);
+  EXPECT_TRUE(absl::IsResourceExhausted(readers.Add(scheduler::Readers::kMost + 1).status()));
   EXPECT_EQ(readers.Add(7).value(), readers.all().at(7)) << "the same again";
   EXPECT_TRUE(readers.Remove(7));
   EXPECT_FALSE(readers.Remove(7));
@@ -562,7 +570,7 @@ TEST(ReadersTest, AreBoundedAndNeverShareANumber) {
     const int number = readers.Add(connection).value();
     ASSERT_GE(number, 0);
     ASSERT_LT(number, 1 << 16);
-    ASSERT_TRUE(number >= static_cast<int>(Readers::kMost) || number == 6) << number;
+    ASSERT_TRUE(number >= static_cast<int>(scheduler::Readers::kMost) || number == 6) << number;
     readers.Remove(connection);
   }
 }
@@ -637,8 +645,8 @@ Control RandomControl(Random* random) {
   return control;
 }
 
-SchedulerEvent RandomEvent(Random* random) {
-  SchedulerEvent event;
+scheduler::SchedulerEvent RandomEvent(Random* random) {
+  scheduler::SchedulerEvent event;
   event.connection = random->Uniform(20);
   event.incarnation = random->Uniform(20);
   event.text = RandomText(random);
@@ -647,11 +655,12 @@ SchedulerEvent RandomEvent(Random* random) {
   event.server = static_cast<int>(RandomNumber(random));
   event.shard = static_cast<int>(RandomNumber(random));
   if (random->Bernoulli(0.8)) {
-    event.kind = SchedulerEvent::Kind::kControl;
+    event.kind = scheduler::SchedulerEvent::Kind::kControl;
     event.control = RandomControl(random);
   } else {
-    event.kind = static_cast<SchedulerEvent::Kind>(1 + random->Uniform(7));
-    if (event.kind == SchedulerEvent::Kind::kAbort) event.kind = SchedulerEvent::Kind::kTick;
+    event.kind = static_cast<scheduler::SchedulerEvent::Kind>(1 + random->Uniform(7));
+    if (event.kind == scheduler::SchedulerEvent::Kind::kAbort)
+      event.kind = scheduler::SchedulerEvent::Kind::kTick;
   }
   return event;
 }
@@ -669,7 +678,7 @@ TEST(SchedulerCoreTest, SurvivesAnythingAPeerCanSay) {
     double at = 0;
     for (int i = 0; i < 300; ++i) {
       at += random.NextDouble() * 0.1;
-      SchedulerEvent event = RandomEvent(&random);
+      scheduler::SchedulerEvent event = RandomEvent(&random);
       if (i < 30 && seed % 2 == 1 && random.Bernoulli(0.5)) {
         event =
             FromNode(random.Uniform(8), 1 + random.Uniform(8),
@@ -681,10 +690,10 @@ TEST(SchedulerCoreTest, SurvivesAnythingAPeerCanSay) {
       EXPECT_LE(d.effects.sends.size(), 40u);
       EXPECT_LE(d.effects.logs.size(), 10u);
       for (const std::string& line : d.effects.logs) EXPECT_LE(line.size(), 8192u);
-      for (const SchedulerNotice& notice : d.effects.notices) {
-        ended += notice.kind == SchedulerNotice::Kind::kFailed ||
-                 notice.kind == SchedulerNotice::Kind::kFinished;
-        if (notice.kind != SchedulerNotice::Kind::kFailed) continue;
+      for (const scheduler::SchedulerNotice& notice : d.effects.notices) {
+        ended += notice.kind == scheduler::SchedulerNotice::Kind::kFailed ||
+                 notice.kind == scheduler::SchedulerNotice::Kind::kFinished;
+        if (notice.kind != scheduler::SchedulerNotice::Kind::kFailed) continue;
         EXPECT_FALSE(notice.node.empty());
         EXPECT_NE(notice.code, absl::StatusCode::kOk);
       }
@@ -699,23 +708,23 @@ TEST(SchedulerCoreTest, SurvivesAnythingAPeerCanSay) {
 
 // A member that keeps to the protocol but never stops talking does not make the scheduler grow.
 TEST(BarriersTest, MemoryIsBounded) {
-  Barriers barriers(2);
+  scheduler::Barriers barriers(2);
   BarrierEnter enter;
   enter.set_parties(1);
   for (int i = 0; i < 10000; ++i) {
     enter.set_name(absl::StrCat("b", i));
-    ASSERT_EQ(*barriers.Enter(At(0), 0, enter), Barriers::Entry::kComplete);
+    ASSERT_EQ(*barriers.Enter(At(0), 0, enter), scheduler::Barriers::Entry::kComplete);
     barriers.Release(enter.name());
   }
-  ASSERT_EQ(*barriers.Enter(At(0), 0, enter), Barriers::Entry::kReleased);
+  ASSERT_EQ(*barriers.Enter(At(0), 0, enter), scheduler::Barriers::Entry::kReleased);
   enter.set_parties(2);
   int opened = 0;
   for (int i = 0; i < 100; ++i) {
     enter.set_name(absl::StrCat("open", i));
     opened += barriers.Enter(At(0), 0, enter).ok();
   }
-  EXPECT_EQ(opened, 2 * Barriers::kMaxOpen);
-  enter.set_name(std::string(Barriers::kMaxNameBytes + 1, 'x'));
+  EXPECT_EQ(opened, 2 * scheduler::Barriers::kMaxOpen);
+  enter.set_name(std::string(scheduler::Barriers::kMaxNameBytes + 1, 'x'));
   EXPECT_FALSE(barriers.Enter(At(0), 0, enter).ok());
   enter.set_name("");
   EXPECT_FALSE(barriers.Enter(At(0), 0, enter).ok());

@@ -13,10 +13,11 @@ namespace tandem {
 
 inline constexpr uint64_t kTestJobHash = 0x1234;
 
-inline TablePlan TestTable(const std::string& name, int64_t expected_rows, bool dense = false) {
-  TablePlan table;
+inline job::TablePlan TestTable(const std::string& name, int64_t expected_rows,
+                                bool dense = false) {
+  job::TablePlan table;
   table.name = name;
-  table.dim = dense ? kDenseBlockFloats : 8;
+  table.dim = dense ? job::kDenseBlockFloats : 8;
   table.dense = dense;
   table.salt = 77;
   table.expected_rows = expected_rows;
@@ -24,9 +25,9 @@ inline TablePlan TestTable(const std::string& name, int64_t expected_rows, bool 
 }
 
 // Tables "emb" (BSP) and, with dense_blocks > 0, "dense". Two ranges a shard keep traces short.
-inline JobPlan TestPlan(int workers, int servers, int shards_per_server = 1,
-                        int64_t dense_blocks = 0) {
-  JobPlan plan;
+inline job::JobPlan TestPlan(int workers, int servers, int shards_per_server = 1,
+                             int64_t dense_blocks = 0) {
+  job::JobPlan plan;
   plan.job.set_name("test");
   plan.job.set_seed(5);
   plan.job.mutable_cluster()->set_workers(workers);
@@ -41,18 +42,19 @@ inline JobPlan TestPlan(int workers, int servers, int shards_per_server = 1,
   plan.tables.push_back(TestTable("emb", 1000000));
   if (dense_blocks > 0) {
     plan.dense_table = 1;
-    plan.tables.push_back(TestTable(kDenseTableName, dense_blocks, true));
+    plan.tables.push_back(TestTable(job::kDenseTableName, dense_blocks, true));
     plan.tables.back().id = 1;
   }
-  GroupPlan& group = plan.groups.emplace_back();
+  job::GroupPlan& group = plan.groups.emplace_back();
   group.policy.set_kind(Policy::BSP);
-  for (const TablePlan& table : plan.tables) group.tables.push_back(table.id);
+  for (const job::TablePlan& table : plan.tables) group.tables.push_back(table.id);
   return plan;
 }
 
-inline SchedulerEvent FromNode(uint64_t connection, uint64_t incarnation, Control control) {
-  SchedulerEvent event;
-  event.kind = SchedulerEvent::Kind::kControl;
+inline scheduler::SchedulerEvent FromNode(uint64_t connection, uint64_t incarnation,
+                                          Control control) {
+  scheduler::SchedulerEvent event;
+  event.kind = scheduler::SchedulerEvent::Kind::kControl;
   event.connection = connection;
   event.incarnation = incarnation;
   event.control = std::move(control);

@@ -128,27 +128,27 @@ std::string Describe(const Control& control) {
   }
 }
 
-std::string DescribeProgress(const JobProgress& p) {
+std::string DescribeProgress(const scheduler::JobProgress& p) {
   return absl::StrFormat("step %d..%d samples %d (%.0f/s) loss %.3f", p.min_step, p.max_step,
                          p.samples, p.samples_per_second, p.loss);
 }
 
-std::string Describe(const SchedulerNotice& notice) {
+std::string Describe(const scheduler::SchedulerNotice& notice) {
   switch (notice.kind) {
-    case SchedulerNotice::Kind::kStarted:
+    case scheduler::SchedulerNotice::Kind::kStarted:
       return "started";
-    case SchedulerNotice::Kind::kProgress:
+    case scheduler::SchedulerNotice::Kind::kProgress:
       return absl::StrCat("progress ", DescribeProgress(notice.progress));
-    case SchedulerNotice::Kind::kEvaluation:
+    case scheduler::SchedulerNotice::Kind::kEvaluation:
       return absl::StrCat("evaluation ", notice.text);
-    case SchedulerNotice::Kind::kStall:
+    case scheduler::SchedulerNotice::Kind::kStall:
       return absl::StrCat("stall of ", notice.node, ": ", notice.text);
-    case SchedulerNotice::Kind::kStallOver:
+    case scheduler::SchedulerNotice::Kind::kStallOver:
       return absl::StrCat("stall of ", notice.node, " is over");
-    case SchedulerNotice::Kind::kFailed:
+    case scheduler::SchedulerNotice::Kind::kFailed:
       return absl::StrCat("failed: ", notice.node, ": ", notice.text, " (",
                           absl::StatusCodeToString(notice.code), ")");
-    case SchedulerNotice::Kind::kFinished:
+    case scheduler::SchedulerNotice::Kind::kFinished:
       return "finished";
   }
   return "?";
@@ -172,17 +172,17 @@ class Trace {
 
  private:
   void MakeJob(const Words& words) {
-    JobPlan plan = TestPlan(static_cast<int>(Number(Option(words, "workers", "1"))),
-                            static_cast<int>(Number(Option(words, "servers", "1"))),
-                            static_cast<int>(Number(Option(words, "shards", "1"))));
+    job::JobPlan plan = TestPlan(static_cast<int>(Number(Option(words, "workers", "1"))),
+                                 static_cast<int>(Number(Option(words, "servers", "1"))),
+                                 static_cast<int>(Number(Option(words, "shards", "1"))));
     plan.job.mutable_limits()->set_start_seconds(
         static_cast<double>(Number(Option(words, "start", "60"))));
     plan.job.mutable_limits()->set_stall_limit_seconds(
         static_cast<double>(Number(Option(words, "stall", "600"))));
     plan.job.mutable_limits()->set_report_seconds(
         static_cast<double>(Number(Option(words, "every", "1000"))));
-    core_ = std::make_unique<SchedulerCore>(plan);
-    Step(SchedulerEvent());
+    core_ = std::make_unique<scheduler::SchedulerCore>(plan);
+    Step(scheduler::SchedulerEvent());
   }
 
   void Dispatch(const Words& words) {
@@ -193,7 +193,7 @@ class Trace {
       return SetBeats(words);
     }
     if (verb == "run") return DoRun(words);
-    SchedulerEvent event;
+    scheduler::SchedulerEvent event;
     const bool numbered = words.size() > 1 && absl::SimpleAtoi(words[1], &event.connection);
     if (!numbered) event.connection = 0;
     event.incarnation = event.connection;
@@ -205,19 +205,22 @@ class Trace {
       event.server = static_cast<int>(Number(words[2]));
       event.shard = static_cast<int>(Number(words[3]));
     }
-    if (event.kind == SchedulerEvent::Kind::kControl) event.control = Message(words);
+    if (event.kind == scheduler::SchedulerEvent::Kind::kControl) event.control = Message(words);
     const bool ends = verb == "lost" || verb == "closed";
     if (ends) beating_.erase(event.connection);
     Step(event);
   }
 
-  static SchedulerEvent::Kind KindOf(const std::string& verb) {
-    static const std::map<std::string, SchedulerEvent::Kind> kinds = {
-        {"lost", SchedulerEvent::Kind::kLost},       {"closed", SchedulerEvent::Kind::kClosed},
-        {"garbage", SchedulerEvent::Kind::kGarbage}, {"save", SchedulerEvent::Kind::kSave},
-        {"abort", SchedulerEvent::Kind::kAbort},     {"move", SchedulerEvent::Kind::kMoveRange}};
+  static scheduler::SchedulerEvent::Kind KindOf(const std::string& verb) {
+    static const std::map<std::string, scheduler::SchedulerEvent::Kind> kinds = {
+        {"lost", scheduler::SchedulerEvent::Kind::kLost},
+        {"closed", scheduler::SchedulerEvent::Kind::kClosed},
+        {"garbage", scheduler::SchedulerEvent::Kind::kGarbage},
+        {"save", scheduler::SchedulerEvent::Kind::kSave},
+        {"abort", scheduler::SchedulerEvent::Kind::kAbort},
+        {"move", scheduler::SchedulerEvent::Kind::kMoveRange}};
     const auto it = kinds.find(verb);
-    return it == kinds.end() ? SchedulerEvent::Kind::kControl : it->second;
+    return it == kinds.end() ? scheduler::SchedulerEvent::Kind::kControl : it->second;
   }
 
   Control Message(const Words& words) {
@@ -358,7 +361,7 @@ class Trace {
     while (now_ < end) {
       now_ += absl::Milliseconds(100);
       if (absl::ToUnixMillis(now_) % 1000 == 0) SendBeats();
-      Step(SchedulerEvent());
+      Step(scheduler::SchedulerEvent());
     }
   }
 
@@ -374,7 +377,7 @@ class Trace {
     hide_answers_ = false;
   }
 
-  void Step(const SchedulerEvent& event) {
+  void Step(const scheduler::SchedulerEvent& event) {
     effects_.Clear();
     const bool was_done = core_->done();
     core_->Step(now_, event, &effects_);
@@ -384,7 +387,7 @@ class Trace {
       Print(absl::StrCat("-> ", send.connection, ": ", Describe(send.control)));
     }
     for (const std::string& line : effects_.logs) Print(absl::StrCat("log ", line));
-    for (const SchedulerNotice& notice : effects_.notices)
+    for (const scheduler::SchedulerNotice& notice : effects_.notices)
       Print(absl::StrCat("** ", Describe(notice)));
     if (core_->done() && !was_done) Print(absl::StrCat("done: ", core_->result().ToString()));
   }
@@ -394,8 +397,8 @@ class Trace {
     absl::StrAppendFormat(&output_, "%4.1f %s\n", absl::ToUnixMillis(now_) / 1000.0, line);
   }
 
-  std::unique_ptr<SchedulerCore> core_;
-  SchedulerEffects effects_;
+  std::unique_ptr<scheduler::SchedulerCore> core_;
+  scheduler::SchedulerEffects effects_;
   absl::Time now_ = absl::UnixEpoch();
   std::string output_;
   uint64_t last_command_ = 0;

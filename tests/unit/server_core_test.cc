@@ -40,13 +40,13 @@ class ServerCoreTest : public ::testing::Test {
     return control;
   }
   // What the core wants because of `control`.
-  const ServerEffects& Give(const Control& control) {
+  const server::ServerEffects& Give(const Control& control) {
     effects_.Clear();
     core_.OnControl(control, &effects_);
     return effects_;
   }
-  const ServerEffects& Done(uint64_t id, const absl::Status& status = absl::OkStatus(),
-                            const ShardReport* report = nullptr) {
+  const server::ServerEffects& Done(uint64_t id, const absl::Status& status = absl::OkStatus(),
+                                    const ShardReport* report = nullptr) {
     effects_.Clear();
     core_.OnShardDone(id, status, report, &effects_);
     return effects_;
@@ -58,21 +58,21 @@ class ServerCoreTest : public ::testing::Test {
     ASSERT_EQ(Done(1).to_scheduler.size(), 1u);
   }
 
-  static JobPlan TwoShards() {
-    JobPlan plan = CorePlan("kind: BSP", 2, 2);
+  static job::JobPlan TwoShards() {
+    job::JobPlan plan = CorePlan("kind: BSP", 2, 2);
     plan.job.mutable_cluster()->set_shards_per_server(2);
     return plan;
   }
 
-  const JobPlan plan_ = TwoShards();
-  ServerCore core_{plan_, kIncarnation};
-  ServerEffects effects_;
+  const job::JobPlan plan_ = TwoShards();
+  server::ServerCore core_{plan_, kIncarnation};
+  server::ServerEffects effects_;
 };
 
 TEST_F(ServerCoreTest, AViewIsAnsweredWhenAllShardsHaveIt) {
   ASSERT_EQ(Give(TheView(1)).tasks.size(), 1u);
   EXPECT_EQ(core_.index(), 1);
-  EXPECT_EQ(effects_.tasks[0].kind, ShardTask::Kind::kView);
+  EXPECT_EQ(effects_.tasks[0].kind, server::ShardTask::Kind::kView);
   EXPECT_EQ(effects_.tasks[0].map->view(), 1u);
   EXPECT_TRUE(effects_.to_scheduler.empty());
   EXPECT_TRUE(Done(1).to_scheduler.empty());
@@ -82,7 +82,7 @@ TEST_F(ServerCoreTest, AViewIsAnsweredWhenAllShardsHaveIt) {
 }
 
 TEST_F(ServerCoreTest, AViewWithoutThisServerOrThatAShardCannotTakeEndsIt) {
-  ServerCore stranger(plan_, 12345);
+  server::ServerCore stranger(plan_, 12345);
   stranger.OnControl(TheView(1), &effects_);
   EXPECT_THAT(std::string(stranger.failure().message()), HasSubstr("without this server"));
 
@@ -146,7 +146,7 @@ TEST_F(ServerCoreTest, ReportsThatWereLostAreMadeAgain) {
 TEST_F(ServerCoreTest, FinishAndStop) {
   Start();
   ASSERT_EQ(Give(TheCommand(Command::FINISH_DELAYED, 7)).tasks.size(), 1u);
-  EXPECT_EQ(effects_.tasks[0].kind, ShardTask::Kind::kFinishDelayed);
+  EXPECT_EQ(effects_.tasks[0].kind, server::ShardTask::Kind::kFinishDelayed);
   EXPECT_TRUE(Give(TheCommand(Command::START, 8)).to_scheduler.empty());
   EXPECT_FALSE(core_.stopped());
   Give(TheCommand(Command::STOP, 9));
@@ -165,37 +165,37 @@ TEST_F(ServerCoreTest, WhatItDoesNotKnowIsRefusedAndWhatComesTooEarlyToo) {
 class ShardSaveTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    shard_ = *ShardCore::New(plan_, kSelf, kIncarnation, buffers_);
+    shard_ = *server::ShardCore::New(plan_, kSelf, kIncarnation, buffers_);
     shard_->OnView(now_, CoreView(plan_, 1), &effects_);
-    for (Range* range : shard_->OwnedRanges()) {
+    for (server::Range* range : shard_->OwnedRanges()) {
       for (const uint64_t key : KeysIn(*CoreView(plan_, 1), plan_, range->id(), 20)) {
         if (!range->table().plan->dense) range->store().Assign({&key, 1}, {{1.0f, 2.0f}}, {});
       }
     }
   }
-  std::string Whole(const ShardSave::File& file) {
-    ShardSave::File copy = file;
+  std::string Whole(const server::ShardSave::File& file) {
+    server::ShardSave::File copy = file;
     return copy.encoder.Finish();
   }
 
   static constexpr EndpointId kSelf = {Role::kServer, 0, 0};
-  const JobPlan plan_ = CorePlan("kind: BSP", 2, 2);
+  const job::JobPlan plan_ = CorePlan("kind: BSP", 2, 2);
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
-  std::unique_ptr<ShardCore> shard_;
-  ShardEffects effects_;
+  std::unique_ptr<server::ShardCore> shard_;
+  server::ShardEffects effects_;
 };
 
 // Slices of any size give the bytes of the range as a whole.
 TEST_F(ShardSaveTest, SlicesMakeTheFilesOfTheRanges) {
   std::map<std::string, std::string> want;
-  for (const Range* range : shard_->OwnedRanges()) {
-    const RangeImage image = range->Image();
-    if (IsSaved(*range)) want[RangeFileName(image)] = EncodeRange(image);
+  for (const server::Range* range : shard_->OwnedRanges()) {
+    const server::RangeImage image = range->Image();
+    if (server::IsSaved(*range)) want[server::RangeFileName(image)] = server::EncodeRange(image);
   }
   ASSERT_EQ(want.size(), 2u);  // dense rows are in the dense part
   for (const size_t rows : {1, 7, 20, 1000}) {
-    ShardSave save(shard_.get());
+    server::ShardSave save(shard_.get());
     std::map<std::string, std::string> files;
     int steps = 0;
     for (; !save.done(); ++steps) {
@@ -211,7 +211,7 @@ TEST_F(ShardSaveTest, SlicesMakeTheFilesOfTheRanges) {
 // A range on its way is in nobody's file: the save waits until it has arrived.
 TEST_F(ShardSaveTest, WaitsForRangesOnTheirWay) {
   shard_->OnView(now_, CoreView(plan_, 2, {{0, 1}}), &effects_);  // range 0 goes to server 1
-  ShardSave save(shard_.get());
+  server::ShardSave save(shard_.get());
   EXPECT_FALSE(save.MayStep());
   const auto nothing = save.Step(1000);
   ASSERT_TRUE(nothing.ok() && !nothing->has_value());
@@ -220,13 +220,13 @@ TEST_F(ShardSaveTest, WaitsForRangesOnTheirWay) {
 
 // A push in the middle of a save would tear it.
 TEST_F(ShardSaveTest, ARangeThatChangesEndsTheSave) {
-  ShardSave save(shard_.get());
+  server::ShardSave save(shard_.get());
   ASSERT_TRUE(save.Step(7).ok());
-  HeldUpdate update;
+  server::HeldUpdate update;
   update.rank = 0;
-  Range* const range = shard_->OwnedRanges()[0];
+  server::Range* const range = shard_->OwnedRanges()[0];
   ASSERT_EQ(range->Admit(absl::UnixEpoch(), 1, 0, std::move(update), false),
-            Range::Admission::kAdmitted);
+            server::Range::Admission::kAdmitted);
   const absl::Status status = save.Step(7).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("range 0 changed"));

@@ -32,7 +32,7 @@ class ServerShellTest : public ::testing::Test {
     options_.member.index = 0;
     options_.member.incarnation = kIncarnation;
     options_.member.make_transport = [this](EndpointId) { return network_->NewTransport({}); };
-    server_ = std::thread([this] { result_ = RunServer(options_); });
+    server_ = std::thread([this] { result_ = server::RunServer(options_); });
   }
   void TearDown() override {
     Control stop;
@@ -54,8 +54,8 @@ class ServerShellTest : public ::testing::Test {
     const absl::Time deadline = MonotonicNow() + absl::Minutes(1);
     while (MonotonicNow() < deadline) {
       while (next_ < events_.size()) {
-        const TransportEvent& event = events_[next_++];
-        if (event.kind != TransportEvent::Kind::kFrame) continue;
+        const transport::TransportEvent& event = events_[next_++];
+        if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
         const absl::StatusOr<Control> control = event.frame.ParseControl();
         if (!control.ok()) continue;
         if (control->has_register_()) main_ = event.peer;
@@ -67,13 +67,14 @@ class ServerShellTest : public ::testing::Test {
     return Control();
   }
 
-  std::shared_ptr<InProcessNetwork> network_ = std::make_shared<InProcessNetwork>();
-  std::unique_ptr<Transport> scheduler_;
-  ServerOptions options_;
+  std::shared_ptr<transport::InProcessNetwork> network_ =
+      std::make_shared<transport::InProcessNetwork>();
+  std::unique_ptr<transport::Transport> scheduler_;
+  server::ServerOptions options_;
   std::thread server_;
   absl::Status result_;
-  PeerId main_ = 0;
-  std::vector<TransportEvent> events_;
+  transport::PeerId main_ = 0;
+  std::vector<transport::TransportEvent> events_;
   size_t next_ = 0;
 };
 
@@ -92,7 +93,7 @@ TEST_F(ServerShellTest, AServerWithNothingToDoMakesProgress) {
 // A save that takes long, here for a file that is a pipe without a reader, does not keep a shard
 // from telling a read that must wait whom it waits for: without that, readers give up.
 TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
-  const JobPlan& plan = options_.plan;
+  const job::JobPlan& plan = options_.plan;
   const Register registered = Await([](const Control& c) { return c.has_register_(); }).register_();
   Control view;
   *view.mutable_view() = CoreViewMessage(plan, 1);
@@ -102,8 +103,8 @@ TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
   Send(view);
   Await([](const Control& c) { return c.command_done().id() == 1; });
 
-  const std::unique_ptr<Transport> worker = *network_->NewTransport({});
-  const PeerId shard = *worker->Connect(registered.endpoint(0));
+  const std::unique_ptr<transport::Transport> worker = *network_->NewTransport({});
+  const transport::PeerId shard = *worker->Connect(registered.endpoint(0));
   const std::shared_ptr<const RangeMap> map = CoreView(plan, 1);
   FrameHeader header;
   header.kind = FrameKind::kPull;
@@ -119,11 +120,12 @@ TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
           ->Send(shard, EncodeDataFrame(*worker, header, {&entry, 1},
                                         BufferOf(*worker, KeysIn(*map, plan, 0, 1)), Buffer()))
           .ok());
-  std::vector<TransportEvent> events;
+  std::vector<transport::TransportEvent> events;
   const auto waiting = [&] {
     int count = 0;
-    for (const TransportEvent& e : events) {
-      count += e.kind == TransportEvent::Kind::kFrame && e.frame.header.kind == FrameKind::kWaiting;
+    for (const transport::TransportEvent& e : events) {
+      count += e.kind == transport::TransportEvent::Kind::kFrame &&
+               e.frame.header.kind == FrameKind::kWaiting;
     }
     return count;
   };
@@ -138,11 +140,11 @@ TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
 
   const std::string folder = absl::StrCat(::testing::TempDir(), "/server_shell_test.", getpid());
   std::filesystem::create_directories(folder);
-  RangeImage head;
+  server::RangeImage head;
   head.table = "a";
   head.begin = map->range(0).begin;
   head.end = map->range(0).end;
-  const std::string pipe = absl::StrCat(folder, "/", RangeFileName(head), ".tmp");
+  const std::string pipe = absl::StrCat(folder, "/", server::RangeFileName(head), ".tmp");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   Control save;
   save.mutable_command()->set_kind(Command::SAVE);
@@ -151,8 +153,8 @@ TEST_F(ServerShellTest, ReadsThatWaitAreToldSoDuringALongSave) {
   Send(save);
   EXPECT_TRUE(await_waiting(waiting() + 3));
   while (next_ < events_.size()) {
-    const TransportEvent& event = events_[next_++];
-    if (event.kind != TransportEvent::Kind::kFrame) continue;
+    const transport::TransportEvent& event = events_[next_++];
+    if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
     const absl::StatusOr<Control> control = event.frame.ParseControl();
     EXPECT_FALSE(control.ok() && control->command_done().id() == 7) << "the save is not over";
   }

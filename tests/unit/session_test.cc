@@ -38,28 +38,28 @@ constexpr char kTables[] =
 class SessionTest : public testing::Test {
  protected:
   void Start(const std::string& policy, int workers) {
-    plan_ = LoneShardPlan(kTables, policy, workers);
+    plan_ = bench::LoneShardPlan(kTables, policy, workers);
     out_ = absl::StrCat(testing::TempDir(), "/session_test.", getpid());
     std::filesystem::create_directories(out_);
-    ZmqOptions zmq;
-    zmq.context = std::make_shared<ZmqContext>(1);
-    scheduler_transport_ = NewZmqTransport(zmq).value();
+    transport::ZmqOptions zmq;
+    zmq.context = std::make_shared<transport::ZmqContext>(1);
+    scheduler_transport_ = transport::NewZmqTransport(zmq).value();
     scheduler_ = scheduler_transport_->address();
     scheduler_thread_ = std::thread([this] {
-      SchedulerOptions options;
+      scheduler::SchedulerOptions options;
       options.plan = plan_;
       options.out_dir = out_;
       options.abort = &abort_;
-      scheduler_ended_ = ServeJob(options, *scheduler_transport_, "ZeroMQ");
+      scheduler_ended_ = scheduler::ServeJob(options, *scheduler_transport_, "ZeroMQ");
     });
     server_thread_ = std::thread([this] {
-      ServerOptions options;
+      server::ServerOptions options;
       options.plan = plan_;
       options.member.scheduler = scheduler_;
       options.member.incarnation = 77;
-      options.member.make_transport =
-          EndpointFactory(RoleFlags(), plan_.job.cluster(), 77, std::make_shared<PathLog>());
-      server_ended_ = RunServer(options);
+      options.member.make_transport = node::EndpointFactory(
+          node::RoleFlags(), plan_.job.cluster(), 77, std::make_shared<transport::PathLog>());
+      server_ended_ = server::RunServer(options);
     });
   }
   void TearDown() override {
@@ -70,41 +70,45 @@ class SessionTest : public testing::Test {
     std::filesystem::remove_all(out_);
   }
 
-  std::unique_ptr<Session> OpenRank(int rank) {
-    Session::Options options;
+  std::unique_ptr<client::Session> OpenRank(int rank) {
+    client::Session::Options options;
     options.scheduler = scheduler_;
     options.rank = rank;
-    return Checked(Session::Open(options));
+    return Checked(client::Session::Open(options));
   }
-  std::unique_ptr<Session> OpenReader() { return Checked(Session::Open(scheduler_)); }
-  static std::unique_ptr<Session> Checked(absl::StatusOr<std::unique_ptr<Session>> session) {
+  std::unique_ptr<client::Session> OpenReader() {
+    return Checked(client::Session::Open(scheduler_));
+  }
+  static std::unique_ptr<client::Session> Checked(
+      absl::StatusOr<std::unique_ptr<client::Session>> session) {
     EXPECT_TRUE(session.ok()) << session.status();
     return session.ok() ? *std::move(session) : nullptr;
   }
   // How one row is asked for and brought: by reads of a table by name, and by pulls.
   struct OneRow {
     explicit OneRow(uint64_t key) : id(key) {}
-    Future Pull(Session* session, int64_t step) {
+    client::Future Pull(client::Session* session, int64_t step) {
       return session->client().Pull(0, step, {&keys, 1}, {&to, 1});
     }
-    absl::Status Read(Session* session, const std::string& table) {
+    absl::Status Read(client::Session* session, const std::string& table) {
       return session->Read(table, {&id, 1}, to);
     }
 
     const uint64_t id;
     float row[2] = {};
-    const TableKeys keys = {0, {&id, 1}};
+    const client::TableKeys keys = {0, {&id, 1}};
     const absl::Span<float> to = absl::MakeSpan(row);
   };
-  static Future Push(Session* session, int64_t step, const std::vector<uint64_t>& ids,
-                     const std::vector<float>& gradients) {
-    const TableKeys keys = {0, ids};
+  static client::Future Push(client::Session* session, int64_t step,
+                             const std::vector<uint64_t>& ids,
+                             const std::vector<float>& gradients) {
+    const client::TableKeys keys = {0, ids};
     const absl::Span<const float> from = gradients;
-    const Future push = session->client().Push(0, step, 1, {&keys, 1}, {&from, 1});
+    const client::Future push = session->client().Push(0, step, 1, {&keys, 1}, {&from, 1});
     push.Wait();  // ids and gradients are the caller's again
     return push;
   }
-  static std::vector<float> Read(Session* session, const std::vector<uint64_t>& ids,
+  static std::vector<float> Read(client::Session* session, const std::vector<uint64_t>& ids,
                                  const std::string& table = "items") {
     std::vector<float> rows(ids.size() * session->RowFloats(table), -1);
     const absl::Status read = session->Read(table, ids, absl::MakeSpan(rows));
@@ -112,17 +116,17 @@ class SessionTest : public testing::Test {
     return rows;
   }
 
-  JobPlan plan_;
+  job::JobPlan plan_;
   std::string out_, scheduler_;
   std::atomic<bool> abort_{false};
-  std::unique_ptr<Transport> scheduler_transport_;
+  std::unique_ptr<transport::Transport> scheduler_transport_;
   std::thread scheduler_thread_, server_thread_;
   absl::Status scheduler_ended_, server_ended_;
 };
 
 TEST_F(SessionTest, ARankTrainsAndReadersSeeIt) {
   Start("kind: ASP", 1);
-  std::unique_ptr<Session> first;
+  std::unique_ptr<client::Session> first;
   std::thread opens([&] { first = OpenReader(); });  // before there is a view
   const auto rank = OpenRank(0);
   opens.join();
@@ -205,14 +209,14 @@ TEST_F(SessionTest, TheEndOfTheJobEndsTheSession) {
 }
 
 TEST_F(SessionTest, NobodyThere) {
-  Session::Options options;
+  client::Session::Options options;
   options.scheduler = "tcp://127.0.0.1:1";
   options.open_within = absl::Milliseconds(300);
-  const absl::Status opened = Session::Open(options).status();
+  const absl::Status opened = client::Session::Open(options).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(opened)) << opened;
   EXPECT_THAT(std::string(opened.message()), HasSubstr("tcp://127.0.0.1:1"));
   options.scheduler = "somewhere";
-  EXPECT_TRUE(absl::IsInvalidArgument(Session::Open(options).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client::Session::Open(options).status()));
 }
 
 }  // namespace

@@ -30,8 +30,8 @@ class ShardCoreTest : public ::testing::Test {
     shard_->OnView(now_, map_, &effects_);
     keys_ = KeysIn(*map_, plan_, 0, 3);
   }
-  std::unique_ptr<ShardCore> NewShard(EndpointId id) {
-    auto shard = ShardCore::New(plan_, id, 99, buffers_);
+  std::unique_ptr<server::ShardCore> NewShard(EndpointId id) {
+    auto shard = server::ShardCore::New(plan_, id, 99, buffers_);
     EXPECT_TRUE(shard.ok()) << shard.status();
     return *std::move(shard);
   }
@@ -88,12 +88,12 @@ class ShardCoreTest : public ::testing::Test {
     return Values(answer[0]);
   }
 
-  JobPlan plan_;
+  job::JobPlan plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;
-  std::unique_ptr<ShardCore> shard_;
-  ShardEffects effects_;
+  std::unique_ptr<server::ShardCore> shard_;
+  server::ShardEffects effects_;
   std::vector<uint64_t> keys_;
   uint64_t request_ = 0;
 };
@@ -158,7 +158,7 @@ TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
   Give(Push(1, 2, 5.0f, 2));
   Give(Push(0, 2, 3.0f, 2));
   EXPECT_THAT(Row(), ElementsAre(-7.0f, -7.0f));  // less (3 + 5) / 2
-  const TableStats& stats = shard_->tables()[0]->stats;
+  const server::TableStats& stats = shard_->tables()[0]->stats;
   EXPECT_EQ(stats.arrived, 7u);
   EXPECT_EQ(stats.merged, 6u);
   EXPECT_EQ(stats.dropped, 1u);
@@ -189,7 +189,7 @@ TEST_F(ShardCoreTest, SkippingVeryManyStepsIsCheap) {
 TEST_F(ShardCoreTest, TheTimeOfAdmissionMovesWithTheUpdate) {
   Start("kind: BSP", 2, "staleness { record: true }");
   auto other = NewShard(kServer1);
-  ShardEffects other_effects;
+  server::ShardEffects other_effects;
   other->OnView(now_, map_, &other_effects);
   now_ += absl::Seconds(3);
   Give(Push(0, 0, 3.0f));
@@ -214,7 +214,7 @@ TEST_F(ShardCoreTest, ADuplicateIsAcknowledgedAndChangesNothing) {
   Give(push);
   EXPECT_EQ(Give(push).size(), 1u);
   EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));
-  const TableStats& stats = shard_->tables()[0]->stats;
+  const server::TableStats& stats = shard_->tables()[0]->stats;
   EXPECT_EQ(stats.arrived, 1u);
   EXPECT_EQ(stats.applied, 1u);
 }
@@ -315,7 +315,7 @@ TEST_F(ShardCoreTest, TheBudgetOfAJobIsWhatItsLargestPushesFill) {
   constexpr int kWorkers = 3, kBatch = 4, kFields = 26, kUnacknowledged = 2, kDelay = 2;
   plan_ = CorePlan("kind: FIXED_DELAY delay: 2", kWorkers, /*servers=*/1,
                    "train { batch: 4 max_unacknowledged: 2 }");
-  plan_.job.mutable_limits()->set_held_bytes_per_shard(HeldBytes(plan_));
+  plan_.job.mutable_limits()->set_held_bytes_per_shard(job::HeldBytes(plan_));
   map_ = CoreView(plan_, 1);
   shard_ = NewShard(kServer0);
   shard_->OnView(now_, map_, &effects_);
@@ -331,7 +331,7 @@ TEST_F(ShardCoreTest, TheBudgetOfAJobIsWhatItsLargestPushesFill) {
     for (const auto& [range, of_range] : keys) {
       FrameHeader h = Header(FrameKind::kPush, rank, step);
       h.samples = kBatch;
-      const size_t dim = range < 2 ? 2 : kDenseBlockFloats;
+      const size_t dim = range < 2 ? 2 : job::kDenseBlockFloats;
       const ParsedFrame frame = Data(h, range, of_range, std::vector<float>(of_range.size() * dim));
       bytes += frame.keys().size() + frame.values().size();
       EXPECT_EQ(Give(frame)[0].entry_count, 0u) << "over budget at step " << step;
@@ -344,8 +344,8 @@ TEST_F(ShardCoreTest, TheBudgetOfAJobIsWhatItsLargestPushesFill) {
   }
   const size_t open = 2 * (kUnacknowledged + 1), closed = kWorkers * kDelay;
   EXPECT_EQ(peak, (open + closed) * bytes);
-  EXPECT_LE(peak, static_cast<size_t>(HeldBytes(plan_)));
-  EXPECT_EQ(static_cast<size_t>(HeldBytes(plan_)) - peak, (kUnacknowledged + 1) * bytes);
+  EXPECT_LE(peak, static_cast<size_t>(job::HeldBytes(plan_)));
+  EXPECT_EQ(static_cast<size_t>(job::HeldBytes(plan_)) - peak, (kUnacknowledged + 1) * bytes);
 }
 
 TEST_F(ShardCoreTest, AssigningComesBeforeStepZeroOrNotAtAll) {
@@ -388,7 +388,7 @@ TEST_F(ShardCoreTest, AgainstTheProtocol) {
 TEST_F(ShardCoreTest, ARangeMovesWithEverythingItHolds) {
   Start("kind: BSP");
   auto other = NewShard(kServer1);
-  ShardEffects other_effects;
+  server::ShardEffects other_effects;
   other->OnView(now_, map_, &other_effects);
   Give(Push(0, 0, 3.0f));
   effects_.Clear();
@@ -415,7 +415,7 @@ TEST_F(ShardCoreTest, ARangeMovesWithEverythingItHolds) {
 TEST_F(ShardCoreTest, AMoveIsRepeatedUntilConfirmedAndInstalledOnce) {
   Start("kind: ASP");
   auto other = NewShard(kServer1);
-  ShardEffects other_effects;
+  server::ShardEffects other_effects;
   other->OnView(now_, map_, &other_effects);
   const auto view2 = CoreView(plan_, 2, {{0, 1}});
   effects_.Clear();
@@ -441,7 +441,7 @@ TEST_F(ShardCoreTest, AMoveIsRepeatedUntilConfirmedAndInstalledOnce) {
 TEST_F(ShardCoreTest, DelayedStepsAreFinishedInRangesThatArriveLater) {
   Start("kind: FIXED_DELAY delay: 2", /*workers=*/1);
   auto other = NewShard(kServer1);
-  ShardEffects other_effects;
+  server::ShardEffects other_effects;
   other->OnView(now_, map_, &other_effects);
   Give(Push(0, 0, 3.0f));
   EXPECT_THAT(Row(), ElementsAre(1.0f, 1.0f));

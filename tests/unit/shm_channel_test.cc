@@ -19,10 +19,10 @@ class ShmChannelTest : public ::testing::Test {
   ShmChannelTest() { Connect(8); }
   // Two new ends, with room for so many frames in the queue of each.
   void Connect(size_t frames) {
-    auto ends = UnixLink::Pair();
+    auto ends = transport::UnixLink::Pair();
     TANDEM_CHECK_OK(ends.status());
-    a_ = ShmChannel::New(std::move(ends->first), shared_, frames).value();
-    b_ = ShmChannel::New(std::move(ends->second), shared_, frames).value();
+    a_ = transport::ShmChannel::New(std::move(ends->first), shared_, frames).value();
+    b_ = transport::ShmChannel::New(std::move(ends->second), shared_, frames).value();
     TANDEM_CHECK_OK(a_->ReadSocket());
     TANDEM_CHECK_OK(b_->ReadSocket());
   }
@@ -38,11 +38,11 @@ class ShmChannelTest : public ::testing::Test {
   }
 
   HeapBufferSource heap_;
-  ShmArena arena_;
-  ShmStats stats_;
-  const ReceivedSpansOwner spans_ = NewReceivedSpans();
-  const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
-  std::unique_ptr<ShmChannel> a_, b_;
+  transport::ShmArena arena_;
+  transport::ShmStats stats_;
+  const transport::ReceivedSpansOwner spans_ = transport::NewReceivedSpans();
+  const transport::ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
+  std::unique_ptr<transport::ShmChannel> a_, b_;
 };
 
 TEST_F(ShmChannelTest, PartsArriveAsSent) {
@@ -61,16 +61,16 @@ TEST_F(ShmChannelTest, PartsArriveAsSent) {
 // more: beyond half of the slots it has copies.
 TEST_F(ShmChannelTest, AReceiverThatKeepsEverythingIsSentMore) {
   std::vector<Frame> kept;
-  for (size_t i = 0; i < 2 * ShmChannel::kSlots; ++i) {
+  for (size_t i = 0; i < 2 * transport::ShmChannel::kSlots; ++i) {
     const auto value = static_cast<uint8_t>(i % 251);
-    const absl::Status sent =
-        a_->Send(std::vector<Buffer>{Part(8, 0), Part(ShmArena::kInlineBytes + 8, value)});
+    const absl::Status sent = a_->Send(
+        std::vector<Buffer>{Part(8, 0), Part(transport::ShmArena::kInlineBytes + 8, value)});
     ASSERT_TRUE(sent.ok()) << "frame " << i << ": " << sent;
     ASSERT_TRUE(Receive(&kept.emplace_back()).value());
   }
   for (size_t i = 0; i < kept.size(); ++i) {
-    ASSERT_EQ(kept[i].part[1].size(), ShmArena::kInlineBytes + 8);
-    EXPECT_EQ(kept[i].part[1].data()[ShmArena::kInlineBytes], i % 251) << i;
+    ASSERT_EQ(kept[i].part[1].size(), transport::ShmArena::kInlineBytes + 8);
+    EXPECT_EQ(kept[i].part[1].data()[transport::ShmArena::kInlineBytes], i % 251) << i;
   }
   // Once they are dropped, parts lie where they were written again.
   kept.clear();
@@ -100,12 +100,13 @@ TEST_F(ShmChannelTest, AHugePart0IsRefusedBeforeItIsCopied) {
 // A peer keeps a large segment that it was told of until the frame comes: a send that is refused
 // tells it of none.
 TEST_F(ShmChannelTest, RefusedSendsLeaveNothingWithThePeer) {
-  const std::vector<Buffer> large = {Part(8, 1), arena_.AllocShared(ShmArena::kLargestKept + 1)};
+  const std::vector<Buffer> large = {Part(8, 1),
+                                     arena_.AllocShared(transport::ShmArena::kLargestKept + 1)};
   // All slots are taken while the queue has room: each frame has two large parts.
-  Connect(ShmChannel::kSlots);
-  const Buffer part = Part(ShmArena::kInlineBytes + 8, 2);
+  Connect(transport::ShmChannel::kSlots);
+  const Buffer part = Part(transport::ShmArena::kInlineBytes + 8, 2);
   const std::vector<Buffer> placed = {Part(8, 1), part, part};
-  for (size_t i = 0; i < ShmChannel::kSlots / 2; ++i) TANDEM_CHECK_OK(a_->Send(placed));
+  for (size_t i = 0; i < transport::ShmChannel::kSlots / 2; ++i) TANDEM_CHECK_OK(a_->Send(placed));
   const std::vector<Buffer> copied = {Part(8, 1), heap_.Alloc(100'000)};
   const uint64_t announced = stats_.announcements;
   for (int i = 0; i < 20; ++i) {
@@ -115,7 +116,7 @@ TEST_F(ShmChannelTest, RefusedSendsLeaveNothingWithThePeer) {
   EXPECT_EQ(stats_.announcements, announced);
   EXPECT_EQ(stats_.bytes_copied, 0u);
   Frame frame;
-  for (size_t i = 0; i < ShmChannel::kSlots / 2; ++i) {
+  for (size_t i = 0; i < transport::ShmChannel::kSlots / 2; ++i) {
     frame = Frame();
     ASSERT_TRUE(Receive(&frame).value());
   }

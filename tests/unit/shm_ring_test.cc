@@ -34,16 +34,16 @@ constexpr absl::Duration kPatience = absl::Seconds(100);
 constexpr size_t kTailWord = 0, kHeadWord = 16, kProducerSleepsWord = 48;
 
 struct Ends {
-  ShmRing producer, consumer;
+  transport::ShmRing producer, consumer;
   OwnedFd fd;
 };
 
 Ends NewRing(size_t capacity) {
   Ends ends;
-  auto fd = ShmRing::Create(capacity);
+  auto fd = transport::ShmRing::Create(capacity);
   TANDEM_CHECK_OK(fd.status());
-  auto producer = ShmRing::Map(fd->get(), ShmRing::Role::kProducer);
-  auto consumer = ShmRing::Map(fd->get(), ShmRing::Role::kConsumer);
+  auto producer = transport::ShmRing::Map(fd->get(), transport::ShmRing::Role::kProducer);
+  auto consumer = transport::ShmRing::Map(fd->get(), transport::ShmRing::Role::kConsumer);
   TANDEM_CHECK_OK(producer.status());
   TANDEM_CHECK_OK(consumer.status());
   ends.producer = *std::move(producer);
@@ -55,13 +55,14 @@ Ends NewRing(size_t capacity) {
 // The header as a hostile process can write it.
 class Words {
  public:
-  explicit Words(int fd) : mapping_(*MapSharedMemory(fd, kPageBytes, /*writable=*/true)) {}
+  explicit Words(int fd)
+      : mapping_(*transport::MapSharedMemory(fd, transport::kPageBytes, /*writable=*/true)) {}
   std::atomic<uint64_t>& operator[](size_t i) {
     return reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data())[i];
   }
 
  private:
-  Mapping mapping_;
+  transport::Mapping mapping_;
 };
 
 // Runs `body` in a child process; the child never returns.
@@ -94,7 +95,7 @@ void Ring(int fd) {
 }
 
 // Sends `total` bytes of a pattern in random pieces, sleeping when there is no room.
-void Produce(ShmRing* ring, uint64_t total, uint64_t seed, int my_bell, int its_bell) {
+void Produce(transport::ShmRing* ring, uint64_t total, uint64_t seed, int my_bell, int its_bell) {
   Random pieces(seed), pattern(seed + 1);
   for (uint64_t sent = 0; sent < total;) {
     const size_t want = std::min<uint64_t>(total - sent, 1 + pieces.Uniform(ring->capacity() - 1));
@@ -113,7 +114,7 @@ void Produce(ShmRing* ring, uint64_t total, uint64_t seed, int my_bell, int its_
 }
 
 // Reads to the end; returns how many bytes were as they should be.
-uint64_t ConsumeAll(ShmRing* ring, uint64_t seed, int my_bell, int its_bell) {
+uint64_t ConsumeAll(transport::ShmRing* ring, uint64_t seed, int my_bell, int its_bell) {
   Random pattern(seed + 1), pieces(seed + 2);
   for (uint64_t right = 0;;) {
     const bool finished = ring->finished();
@@ -134,7 +135,7 @@ uint64_t ConsumeAll(ShmRing* ring, uint64_t seed, int my_bell, int its_bell) {
 }
 
 TEST(ShmRingTest, BytesPassBetweenProcessesUnchangedWithBothSidesSleeping) {
-  Ends ends = NewRing(ShmRing::kMinCapacity);
+  Ends ends = NewRing(transport::ShmRing::kMinCapacity);
   constexpr uint64_t kTotal = 1 << 20;
   const OwnedFd to_producer(eventfd(0, EFD_CLOEXEC)), to_consumer(eventfd(0, EFD_CLOEXEC));
   const uint64_t seed = TestSeed();
@@ -145,7 +146,7 @@ TEST(ShmRingTest, BytesPassBetweenProcessesUnchangedWithBothSidesSleeping) {
 }
 
 TEST(ShmRingTest, BytesPassBetweenThreadsUnchanged) {
-  Ends ends = NewRing(ShmRing::kMinCapacity);
+  Ends ends = NewRing(transport::ShmRing::kMinCapacity);
   constexpr uint64_t kTotal = 1 << 18;
   const OwnedFd to_producer(eventfd(0, EFD_CLOEXEC)), to_consumer(eventfd(0, EFD_CLOEXEC));
   std::thread producer(
@@ -228,11 +229,11 @@ TEST(ShmRingTest, CursorsThatLieAreRefused) {
 }
 
 TEST(ShmRingTest, WhatAKilledProducerHasNotPublishedWasNeverThere) {
-  Ends ends = NewRing(ShmRing::kDefaultCapacity);
-  auto sockets = UnixLink::Pair();
+  Ends ends = NewRing(transport::ShmRing::kDefaultCapacity);
+  auto sockets = transport::UnixLink::Pair();
   ASSERT_TRUE(sockets.ok());
   const pid_t child = Fork([&] {
-    sockets->first = UnixLink();
+    sockets->first = transport::UnixLink();
     uint8_t* const first = ends.producer.Reserve(8, 8)->data();
     std::memcpy(first, "complete", 8);
     (void)ends.producer.Publish(8);
@@ -240,7 +241,7 @@ TEST(ShmRingTest, WhatAKilledProducerHasNotPublishedWasNeverThere) {
     TANDEM_CHECK_OK(sockets->second.Send("writing"));
     for (;;) std::memset(space->data(), 0xee, space->size());
   });
-  sockets->second = UnixLink();
+  sockets->second = transport::UnixLink();
   auto message = sockets->first.ReceiveBy(MonotonicNow() + kPatience);
   ASSERT_TRUE(message.ok()) << message.status();
   kill(child, SIGKILL);
@@ -255,53 +256,57 @@ TEST(ShmRingTest, WhatAKilledProducerHasNotPublishedWasNeverThere) {
 
 TEST(ShmRingTest, OnlySealedMemoryOfAPossibleSizeIsARing) {
   const auto refused = [](int fd) {
-    return absl::IsInvalidArgument(ShmRing::Map(fd, ShmRing::Role::kConsumer).status());
+    return absl::IsInvalidArgument(
+        transport::ShmRing::Map(fd, transport::ShmRing::Role::kConsumer).status());
   };
   const OwnedFd unsealed(memfd_create("t", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), 4096 + 4096), 0);
   EXPECT_TRUE(refused(unsealed.get())) << "its owner could shrink it under us";
-  const OwnedFd odd = *CreateSharedMemory(4096 + 3 * 4096), header_only = *CreateSharedMemory(4096);
+  const OwnedFd odd = *transport::CreateSharedMemory(4096 + 3 * 4096),
+                header_only = *transport::CreateSharedMemory(4096);
   EXPECT_TRUE(refused(odd.get()));
   EXPECT_TRUE(refused(header_only.get()));
   const OwnedFd event(eventfd(0, EFD_CLOEXEC));
   EXPECT_TRUE(refused(event.get()));
-  const OwnedFd ring = *ShmRing::Create(8192);
+  const OwnedFd ring = *transport::ShmRing::Create(8192);
   EXPECT_NE(ftruncate(ring.get(), 4096), 0);
   EXPECT_NE(fcntl(ring.get(), F_ADD_SEALS, F_SEAL_WRITE), 0);
-  EXPECT_TRUE(absl::IsInvalidArgument(ShmRing::Create(5000).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(ShmRing::Create(1024).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(transport::ShmRing::Create(5000).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(transport::ShmRing::Create(1024).status()));
 }
 
 TEST(ShmMemoryTest, MemoryForReadersCanOnlyBeReadByOthers) {
-  auto memory = CreateMemoryForReaders(kPageBytes);
+  auto memory = transport::CreateMemoryForReaders(transport::kPageBytes);
   ASSERT_TRUE(memory.ok()) << memory.status();
   memory->mapping.data()[7] = 42;
-  EXPECT_FALSE(MapSharedMemory(memory->fd.get(), kPageBytes, /*writable=*/true).ok());
-  auto reader = MapSharedMemory(memory->fd.get(), kPageBytes, /*writable=*/false);
+  EXPECT_FALSE(
+      transport::MapSharedMemory(memory->fd.get(), transport::kPageBytes, /*writable=*/true).ok());
+  auto reader =
+      transport::MapSharedMemory(memory->fd.get(), transport::kPageBytes, /*writable=*/false);
   ASSERT_TRUE(reader.ok());
   EXPECT_EQ(reader->data()[7], 42);
-  EXPECT_NE(mprotect(reader->data(), kPageBytes, PROT_READ | PROT_WRITE), 0);
+  EXPECT_NE(mprotect(reader->data(), transport::kPageBytes, PROT_READ | PROT_WRITE), 0);
 }
 
 std::string TestName(const char* what) { return absl::StrCat("tandem-test-", getpid(), "-", what); }
 
 TEST(UnixLinkTest, DescriptorsPassAndMessagesKeepTheirBoundaries) {
   const std::string name = TestName("pass");
-  auto listener = UnixListener::Bind(name);
+  auto listener = transport::UnixListener::Bind(name);
   ASSERT_TRUE(listener.ok()) << listener.status();
   EXPECT_TRUE(absl::IsNotFound(listener->Accept().status()));
   const pid_t child = Fork([&name] {
-    auto link = UnixLink::ConnectBy(name, MonotonicNow() + kPatience);
+    auto link = transport::UnixLink::ConnectBy(name, MonotonicNow() + kPatience);
     TANDEM_CHECK_OK(link.status());
-    const OwnedFd ring = *ShmRing::Create(4096);
-    auto producer = ShmRing::Map(ring.get(), ShmRing::Role::kProducer);
+    const OwnedFd ring = *transport::ShmRing::Create(4096);
+    auto producer = transport::ShmRing::Map(ring.get(), transport::ShmRing::Role::kProducer);
     std::memcpy(producer->Reserve(5, 5)->data(), "hello", 5);
     (void)producer->Publish(5);
     const int fds[] = {ring.get()};
     TANDEM_CHECK_OK(link->Send("ring", fds));
     TANDEM_CHECK_OK(link->Send("second"));
   });
-  absl::StatusOr<UnixLink> link = absl::NotFoundError("");
+  absl::StatusOr<transport::UnixLink> link = absl::NotFoundError("");
   const absl::Time deadline = MonotonicNow() + kPatience;
   while (absl::IsNotFound(link.status()) && MonotonicNow() < deadline) link = listener->Accept();
   ASSERT_TRUE(link.ok()) << link.status();
@@ -309,7 +314,7 @@ TEST(UnixLinkTest, DescriptorsPassAndMessagesKeepTheirBoundaries) {
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->bytes, "ring");
   ASSERT_EQ(first->fds.size(), 1u);
-  auto ring = ShmRing::Map(first->fds[0].get(), ShmRing::Role::kConsumer);
+  auto ring = transport::ShmRing::Map(first->fds[0].get(), transport::ShmRing::Role::kConsumer);
   ASSERT_TRUE(ring.ok()) << ring.status();
   EXPECT_EQ(ring->Peek()->size(), 5u);
   EXPECT_EQ(link->ReceiveBy(MonotonicNow() + kPatience)->bytes, "second");
@@ -318,21 +323,23 @@ TEST(UnixLinkTest, DescriptorsPassAndMessagesKeepTheirBoundaries) {
 }
 
 TEST(UnixLinkTest, NamesAreTakenAndFree) {
-  EXPECT_TRUE(absl::IsUnavailable(UnixLink::Connect(TestName("nobody")).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(UnixLink::Connect("").status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(UnixLink::Connect(std::string(200, 'x')).status()));
-  auto listener = UnixListener::Bind(TestName("taken"));
+  EXPECT_TRUE(absl::IsUnavailable(transport::UnixLink::Connect(TestName("nobody")).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(transport::UnixLink::Connect("").status()));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(transport::UnixLink::Connect(std::string(200, 'x')).status()));
+  auto listener = transport::UnixListener::Bind(TestName("taken"));
   ASSERT_TRUE(listener.ok());
-  EXPECT_TRUE(absl::IsUnavailable(UnixListener::Bind(TestName("taken")).status()));
-  EXPECT_TRUE(UnixLink::Connect(TestName("taken")).ok());
+  EXPECT_TRUE(absl::IsUnavailable(transport::UnixListener::Bind(TestName("taken")).status()));
+  EXPECT_TRUE(transport::UnixLink::Connect(TestName("taken")).ok());
   listener = absl::NotFoundError("gone");
-  EXPECT_TRUE(UnixListener::Bind(TestName("taken")).ok()) << "names vanish with their owner";
+  EXPECT_TRUE(transport::UnixListener::Bind(TestName("taken")).ok())
+      << "names vanish with their owner";
 }
 
 TEST(UnixLinkTest, AFullSocketIsSaidAndNothingIsHalfSent) {
-  auto pair = UnixLink::Pair();
+  auto pair = transport::UnixLink::Pair();
   ASSERT_TRUE(pair.ok());
-  const std::string message(UnixLink::kMaxMessageBytes, 'x');
+  const std::string message(transport::UnixLink::kMaxMessageBytes, 'x');
   int sent = 0;
   absl::Status status;
   for (; status.ok() && sent < 1'000'000; ++sent) status = pair->first.Send(message);
@@ -344,7 +351,7 @@ TEST(UnixLinkTest, AFullSocketIsSaidAndNothingIsHalfSent) {
   }
   EXPECT_TRUE(absl::IsNotFound(pair->second.Receive().status()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(pair->second.ReceiveBy(MonotonicNow()).status()));
-  pair->first = UnixLink();
+  pair->first = transport::UnixLink();
   EXPECT_TRUE(absl::IsUnavailable(pair->second.Receive().status()));
   EXPECT_TRUE(absl::IsUnavailable(pair->second.Send("x")));
 }

@@ -26,16 +26,16 @@
 namespace tandem {
 namespace {
 
-using Kind = TransportEvent::Kind;
+using Kind = transport::TransportEvent::Kind;
 
 // Two endpoints that one thread drives in turns, so that neither ever has to wait.
 class Pair {
  public:
   Pair() {
-    ShmOptions options;
+    transport::ShmOptions options;
     options.socket_interval = absl::InfiniteDuration();
-    a_ = NewShmTransport(options).value();
-    b_ = NewShmTransport(options).value();
+    a_ = transport::NewShmTransport(options).value();
+    b_ = transport::NewShmTransport(options).value();
     b_at_a_ = a_->Connect(b_->address()).value();
     while (a_at_b_ == 0) {
       Send(*a_, b_at_a_, 8);
@@ -53,9 +53,9 @@ class Pair {
     Send(*b_, a_at_b_, bytes);
     Receive(*a_, bytes);
   }
-  ShmStats stats() const {
-    const ShmStats a = a_->stats(), b = b_->stats();
-    ShmStats sum;
+  transport::ShmStats stats() const {
+    const transport::ShmStats a = a_->stats(), b = b_->stats();
+    transport::ShmStats sum;
     sum.bells = a.bells + b.bells;
     sum.waits = a.waits + b.waits;
     sum.socket_reads = a.socket_reads + b.socket_reads;
@@ -64,18 +64,18 @@ class Pair {
     sum.parts_placed = a.parts_placed + b.parts_placed;
     return sum;
   }
-  ShmTransport& a() { return *a_; }
-  ShmTransport& b() { return *b_; }
+  transport::ShmTransport& a() { return *a_; }
+  transport::ShmTransport& b() { return *b_; }
 
  private:
-  static void Send(Transport& from, PeerId to, size_t bytes) {
+  static void Send(transport::Transport& from, transport::PeerId to, size_t bytes) {
     FrameHeader header;
     header.kind = FrameKind::kSegment;
     Buffer values = from.Alloc(bytes);
     values.mutable_data()[bytes - 1] = 5;
     TANDEM_CHECK_OK(from.Send(to, EncodeDataFrame(from, header, {}, Buffer(), std::move(values))));
   }
-  void Receive(Transport& at, size_t bytes) {
+  void Receive(transport::Transport& at, size_t bytes) {
     at.Poll(absl::ZeroDuration(), &events_);
     TANDEM_CHECK(events_.size() == 1 && events_[0].kind == Kind::kFrame);
     const Buffer& values = events_[0].frame.values();
@@ -83,9 +83,9 @@ class Pair {
     events_.clear();
   }
 
-  std::unique_ptr<ShmTransport> a_, b_;
-  PeerId b_at_a_ = 0, a_at_b_ = 0;
-  std::vector<TransportEvent> events_;
+  std::unique_ptr<transport::ShmTransport> a_, b_;
+  transport::PeerId b_at_a_ = 0, a_at_b_ = 0;
+  std::vector<transport::TransportEvent> events_;
 };
 
 TEST(ShmSteadyTest, FramesAllocateNothingAndCallNobody) {
@@ -95,12 +95,12 @@ TEST(ShmSteadyTest, FramesAllocateNothingAndCallNobody) {
     pair.Trip(1 << 20);
   }
   const int64_t allocated = allocations;
-  const ShmStats before = pair.stats();
+  const transport::ShmStats before = pair.stats();
   for (int i = 0; i < 5000; ++i) {
     pair.Trip(64);
     pair.Trip(1 << 20);
   }
-  const ShmStats after = pair.stats();
+  const transport::ShmStats after = pair.stats();
   EXPECT_EQ(allocations - allocated, 0);
   EXPECT_EQ(after.bells - before.bells, 0u);
   EXPECT_EQ(after.waits - before.waits, 0u);
@@ -160,21 +160,21 @@ TEST(ShmSteadyTest, TheKernelSeesNoSystemCallOfAFrame) {
 TEST(ShmSteadyTest, SleepersAreRungOnceAFrame) {
   Pair pair;
   constexpr uint64_t kTrips = 300;
-  const ShmStats before = pair.stats();
-  PeerId peer = 0;
+  const transport::ShmStats before = pair.stats();
+  transport::PeerId peer = 0;
   std::thread echo([&] {
-    std::vector<TransportEvent> events;
+    std::vector<transport::TransportEvent> events;
     for (uint64_t left = kTrips; left > 0; events.clear()) {
       pair.b().Poll(absl::InfiniteDuration(), &events);
-      for (TransportEvent& event : events) {
+      for (transport::TransportEvent& event : events) {
         peer = event.peer;
         TANDEM_CHECK_OK(pair.b().Send(event.peer, std::move(event.frame.frame)));
         --left;
       }
     }
   });
-  const PeerId to = pair.a().Connect(pair.b().address()).value();
-  std::vector<TransportEvent> events;
+  const transport::PeerId to = pair.a().Connect(pair.b().address()).value();
+  std::vector<transport::TransportEvent> events;
   FrameHeader header;
   header.kind = FrameKind::kSegment;
   for (uint64_t i = 0; i < kTrips; ++i) {
@@ -184,7 +184,7 @@ TEST(ShmSteadyTest, SleepersAreRungOnceAFrame) {
     events.clear();
   }
   echo.join();
-  const ShmStats after = pair.stats();
+  const transport::ShmStats after = pair.stats();
   constexpr uint64_t kSetUp = 50;
   EXPECT_LE(after.bells - before.bells, 2 * kTrips + kSetUp);
   EXPECT_LE(after.waits - before.waits, 4 * kTrips + kSetUp);

@@ -15,20 +15,20 @@ namespace tandem {
 
 class ShmWorld final : public TransportWorld {
  public:
-  std::unique_ptr<Transport> New(const EndpointOptions& want) override {
-    ShmOptions options;
+  std::unique_ptr<transport::Transport> New(const EndpointOptions& want) override {
+    transport::ShmOptions options;
     options.address = want.address;
     options.send_queue_frames = want.send_queue_frames;
     options.connect_deadline = want.connect_deadline;
-    auto made = NewShmTransport(options);
+    auto made = transport::NewShmTransport(options);
     TANDEM_CHECK_OK(made.status());
     return *std::move(made);
   }
   std::string FreeAddress() override { return New({})->address(); }  // free again by then
   void SendRaw(const std::string& address, const Parts& parts) override {
-    auto socket = UnixLink::Connect(address.substr(address.find('/') + 1));
+    auto socket = transport::UnixLink::Connect(address.substr(address.find('/') + 1));
     TANDEM_CHECK_OK(socket.status());
-    auto link = ShmChannel::New(*std::move(socket), shared_, 16);
+    auto link = transport::ShmChannel::New(*std::move(socket), shared_, 16);
     TANDEM_CHECK_OK(link.status());
     std::vector<Buffer> buffers;
     for (const auto& part : parts) buffers.push_back(CopyToBuffer(heap_, part));
@@ -42,11 +42,11 @@ class ShmWorld final : public TransportWorld {
 
  private:
   HeapBufferSource heap_;
-  ShmArena arena_;
-  ShmStats stats_;
-  const ReceivedSpansOwner spans_ = NewReceivedSpans();
-  const ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
-  std::vector<std::unique_ptr<ShmChannel>> strangers_;
+  transport::ShmArena arena_;
+  transport::ShmStats stats_;
+  const transport::ReceivedSpansOwner spans_ = transport::NewReceivedSpans();
+  const transport::ShmShared shared_ = {&arena_, &heap_, spans_.get(), &stats_};
+  std::vector<std::unique_ptr<transport::ShmChannel>> strangers_;
 };
 
 }  // namespace tandem

@@ -22,8 +22,8 @@ using ::testing::FloatNear;
 using ::testing::HasSubstr;
 
 // Label, then two numeric columns, then a categorical one.
-JobPlan NumbersPlan(const std::vector<std::string>& files, int workers) {
-  JobPlan plan = MakePlan(Data::DELIMITED, files, workers, 16);
+job::JobPlan NumbersPlan(const std::vector<std::string>& files, int workers) {
+  job::JobPlan plan = MakePlan(Data::DELIMITED, files, workers, 16);
   Columns* const columns = plan.job.mutable_data()->mutable_columns();
   columns->set_delimiter(",");
   columns->set_label("0");
@@ -33,25 +33,25 @@ JobPlan NumbersPlan(const std::vector<std::string>& files, int workers) {
   return plan;
 }
 
-Column* RuleFor(const std::string& name, JobPlan* plan) {
+Column* RuleFor(const std::string& name, job::JobPlan* plan) {
   Column* const rule = plan->job.mutable_data()->mutable_columns()->add_column();
   rule->set_name(name);
   return rule;
 }
 
 // The numbers of worker `rank`, two a row.
-std::vector<float> NumbersOf(const JobPlan& plan, int rank) {
-  auto source = NewTrainSource(plan, rank);
+std::vector<float> NumbersOf(const job::JobPlan& plan, int rank) {
+  auto source = data::NewTrainSource(plan, rank);
   EXPECT_TRUE(source.ok()) << source.status();
   std::vector<float> numbers;
   if (!source.ok()) return numbers;
-  for (const Batch& batch : ReadEpoch(source->get(), 0)) {
+  for (const data::Batch& batch : ReadEpoch(source->get(), 0)) {
     numbers.insert(numbers.end(), batch.numbers.begin(), batch.numbers.end());
   }
   return numbers;
 }
 
-std::vector<float> ColumnOf(const JobPlan& plan, int column) {
+std::vector<float> ColumnOf(const job::JobPlan& plan, int column) {
   const std::vector<float> numbers = NumbersOf(plan, 0);
   std::vector<float> result;
   for (size_t i = column; i < numbers.size(); i += 2) result.push_back(numbers[i]);
@@ -60,7 +60,7 @@ std::vector<float> ColumnOf(const JobPlan& plan, int column) {
 
 TEST(StatisticsTest, NumbersAreStandardisedUnlessTheJobSaysOtherwise) {
   const TempDir dir;
-  JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,,7,a\n1,3,7,b\n0,5,7,b\n")}, 1);
+  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,,7,a\n1,3,7,b\n0,5,7,b\n")}, 1);
   const float most = static_cast<float>(std::sqrt(1.5));
   EXPECT_THAT(ColumnOf(plan, 0), ElementsAre(FloatNear(-most, 1e-6f), 0, 0, FloatNear(most, 1e-6f)))
       << "a missing number is the mean";
@@ -70,13 +70,15 @@ TEST(StatisticsTest, NumbersAreStandardisedUnlessTheJobSaysOtherwise) {
   EXPECT_THAT(ColumnOf(plan, 0), ElementsAre(1, 0, 3, 5));
   columns->set_scale(Column::SCALE_UNSPECIFIED);
   columns->set_log_transform(true);
-  EXPECT_THAT(ColumnOf(plan, 0), ElementsAre(LogTransform(1), 0, LogTransform(3), LogTransform(5)))
+  EXPECT_THAT(ColumnOf(plan, 0),
+              ElementsAre(data::LogTransform(1), 0, data::LogTransform(3), data::LogTransform(5)))
       << "log_transform alone is as it was before there were scales";
 }
 
 TEST(StatisticsTest, FillClipLogAndScaleInThisOrder) {
   const TempDir dir;
-  JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,-8,1,a\n0,,100,a\n1,3,,b\n0,5000,5,b\n")}, 1);
+  job::JobPlan plan =
+      NumbersPlan({dir.Write("a.csv", "1,-8,1,a\n0,,100,a\n1,3,,b\n0,5000,5,b\n")}, 1);
   Column* const first = RuleFor("1", &plan);
   first->set_fill(20);
   first->set_clip_min(0);
@@ -128,9 +130,9 @@ TEST(StatisticsTest, TheSameBitsOnAllWorkersAndForAnyNumberOfThem) {
 // Large values close together: a sum of squares would lose them.
 TEST(StatisticsTest, DeviationsOfLargeNumbersAreExact) {
   const TempDir dir;
-  const JobPlan plan = NumbersPlan(
+  const job::JobPlan plan = NumbersPlan(
       {dir.Write("a.csv", "1,1700000001,1,a\n0,1700000002,1,a\n1,1700000003,1,b\n")}, 1);
-  const auto statistics = MeasureStatistics(plan);
+  const auto statistics = data::MeasureStatistics(plan);
   ASSERT_TRUE(statistics.ok()) << statistics.status();
   EXPECT_DOUBLE_EQ(statistics->column(0).mean(), 1700000002);
   EXPECT_DOUBLE_EQ(statistics->column(0).deviation(), std::sqrt(2.0 / 3));
@@ -140,33 +142,34 @@ TEST(StatisticsTest, DeviationsOfLargeNumbersAreExact) {
 TEST(StatisticsTest, TrainingRowsAloneCountOrTheFirstOfThem) {
   const TempDir dir;
   const std::string train = "1,1,1,a\n0,3,1,a\n1,5,1,b\n0,7,1,b\n";
-  JobPlan plan = NumbersPlan({dir.Write("a.csv", train + "0,1e9,1,b\n")}, 1);
+  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", train + "0,1e9,1,b\n")}, 1);
   plan.job.mutable_data()->set_test_fraction(0.2);
-  EXPECT_EQ(MeasureStatistics(plan)->column(0).mean(), 4);
+  EXPECT_EQ(data::MeasureStatistics(plan)->column(0).mean(), 4);
   plan.job.mutable_data()->mutable_validation()->set_last_fraction(0.25);
-  EXPECT_EQ(MeasureStatistics(plan)->column(0).mean(), 3);
+  EXPECT_EQ(data::MeasureStatistics(plan)->column(0).mean(), 3);
   plan.job.mutable_data()->clear_validation();
   plan.job.mutable_data()->mutable_columns()->set_statistics_rows(2);
-  EXPECT_EQ(MeasureStatistics(plan)->column(0).mean(), 2);
-  EXPECT_EQ(MeasureStatistics(plan)->column(0).values(), 2);
+  EXPECT_EQ(data::MeasureStatistics(plan)->column(0).mean(), 2);
+  EXPECT_EQ(data::MeasureStatistics(plan)->column(0).values(), 2);
   // Test rows are standardised by what was measured on the others.
-  Batch batch = ReadEpoch((*NewTestSource(plan, 0)).get(), 0).at(0);
+  data::Batch batch = ReadEpoch((*data::NewTestSource(plan, 0)).get(), 0).at(0);
   EXPECT_EQ(batch.numbers[0], static_cast<float>((1e9 - 2) / 1));
 }
 
 TEST(StatisticsTest, NumbersThatOverflowAreTheLargestThereAre) {
   const TempDir dir;
-  JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,0,1,a\n0,1e-40,1,a\n")}, 1);
+  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,0,1,a\n0,1e-40,1,a\n")}, 1);
   plan.job.mutable_data()->add_test(dir.Write("t.csv", "0,3e38,1,a\n"));
-  const Batch batch = ReadEpoch((*NewTestSource(plan, 0)).get(), 0).at(0);
+  const data::Batch batch = ReadEpoch((*data::NewTestSource(plan, 0)).get(), 0).at(0);
   EXPECT_EQ(batch.numbers[0], std::numeric_limits<float>::max());
 }
 
 TEST(StatisticsTest, ThoseOfThePlanAreTaken) {
   const TempDir dir;
-  JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,3,8,a\n")}, 1);
+  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n0,3,8,a\n")}, 1);
   plan.job.mutable_data()->mutable_statistics();
-  ExpectOneLine(NewTrainSource(plan, 0).status(), {"data.statistics has no column '1'", "hint"});
+  ExpectOneLine(data::NewTrainSource(plan, 0).status(),
+                {"data.statistics has no column '1'", "hint"});
   for (const char* name : {"1", "2"}) {
     ColumnStatistics* const column = plan.job.mutable_data()->mutable_statistics()->add_column();
     column->set_name(name);
@@ -179,17 +182,17 @@ TEST(StatisticsTest, ThoseOfThePlanAreTaken) {
 TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
   const TempDir dir;
   Random random(TestSeed());
-  JobPlan plan = NumbersPlan({dir.Write("a.csv", RandomRows(&random, 100))}, 1);
+  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", RandomRows(&random, 100))}, 1);
   RuleFor("1", &plan)->set_log(true);
-  *plan.job.mutable_data()->mutable_statistics() = *MeasureStatistics(plan);
-  const std::string description = DescribeData(plan.job.data());
+  *plan.job.mutable_data()->mutable_statistics() = *data::MeasureStatistics(plan);
+  const std::string description = data::DescribeData(plan.job.data());
   const std::vector<float> trained = NumbersOf(plan, 0);
 
   const auto adopt = [&](const std::function<void(Data*)>& change) {
-    JobPlan other = plan;
+    job::JobPlan other = plan;
     other.job.mutable_data()->clear_statistics();
     change(other.job.mutable_data());
-    const absl::Status status = AdoptDescription(description, other.job.mutable_data());
+    const absl::Status status = data::AdoptDescription(description, other.job.mutable_data());
     if (status.ok()) {
       EXPECT_EQ(NumbersOf(other, 0), trained);
     }
@@ -213,35 +216,35 @@ TEST(DescriptionTest, TravelsWithItsBitsAndRefusesAnotherMeaning) {
       adopt([](Data* data) { data->mutable_columns()->mutable_column(0)->set_clip_max(3); }),
       {"the transform of column '1'", "clip_max 3", "hint"});
   // As a job that starts from a save does.
-  JobPlan next = NumbersPlan({dir.Write("b.csv", RandomRows(&random, 50))}, 1);
+  job::JobPlan next = NumbersPlan({dir.Write("b.csv", RandomRows(&random, 50))}, 1);
   RuleFor("1", &next)->set_log(true);
-  ASSERT_TRUE(FillFromData(description, &next).ok());
+  ASSERT_TRUE(data::FillFromData(description, &next).ok());
   EXPECT_EQ(next.job.data().statistics().column(0).mean(),
             plan.job.data().statistics().column(0).mean());
   next.job.mutable_data()->mutable_columns()->clear_column();
-  ExpectOneLine(FillFromData(description, &next), {"column '1'"});
+  ExpectOneLine(data::FillFromData(description, &next), {"column '1'"});
   Data data = plan.job.data();
-  ExpectOneLine(AdoptDescription("no description {", &data), {"not a description", "hint"});
+  ExpectOneLine(data::AdoptDescription("no description {", &data), {"not a description", "hint"});
 }
 
 // Every worker would take the first other label that it meets, and these are not the same ones: the
 // files say which it is, once for all.
 TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
   const TempDir dir;
-  JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n2,3,8,a\n3,1,7,a\n2,3,8,a\n")}, 2);
+  job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n2,3,8,a\n3,1,7,a\n2,3,8,a\n")}, 2);
   plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
-  ASSERT_TRUE(FillFromData("", &plan).ok());
+  ASSERT_TRUE(data::FillFromData("", &plan).ok());
   EXPECT_THAT(plan.job.data().columns().negative(), ElementsAre("2"));
-  auto source = NewTrainSource(plan, 0);  // of the first and the third row
+  auto source = data::NewTrainSource(plan, 0);  // of the first and the third row
   ASSERT_TRUE(source.ok()) << source.status();
   ASSERT_TRUE((*source)->StartEpoch(0).ok());
-  Batch batch;
+  data::Batch batch;
   ExpectOneLine((*source)->Next(&batch), {"a.csv:3", "'3'", "expected '1'"});
 
   // A save has it, too: what counts as 0 does not depend on what is evaluated.
-  JobPlan next = NumbersPlan({dir.Write("b.csv", "3,1,7,a\n")}, 1);
+  job::JobPlan next = NumbersPlan({dir.Write("b.csv", "3,1,7,a\n")}, 1);
   next.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
-  ASSERT_TRUE(FillFromData(DescribeData(plan.job.data()), &next).ok());
+  ASSERT_TRUE(data::FillFromData(data::DescribeData(plan.job.data()), &next).ok());
   EXPECT_THAT(next.job.data().columns().negative(), ElementsAre("2"));
 }
 

@@ -12,12 +12,12 @@ class StepPipelineTest : public TrainerMachineTest {
   void Begin(const std::string& policy, const std::string& synchroniser,
              const std::string& train = "batch: 4") {
     Make(policy, synchroniser, 0, absl::StrCat("train { ", train, " }"));
-    pipeline_ =
-        std::make_unique<StepPipeline>(*context_, *synchroniser_, *dense_, absl::Milliseconds(20));
+    pipeline_ = std::make_unique<worker::StepPipeline>(*context_, *synchroniser_, *dense_,
+                                                       absl::Milliseconds(20));
     pipeline_->Begin();
     Run();
   }
-  void Run(int64_t hold_from = kUnbounded) {
+  void Run(int64_t hold_from = policies::kUnbounded) {
     while (!pipeline_->over() && pipeline_->Advance(now_, hold_from, &effects_)) {
     }
   }
@@ -36,12 +36,13 @@ class StepPipelineTest : public TrainerMachineTest {
   template <typename Task>
   size_t Count() const {
     size_t count = 0;
-    for (const TrainerTask& task : effects_.tasks) count += std::holds_alternative<Task>(task);
+    for (const worker::TrainerTask& task : effects_.tasks)
+      count += std::holds_alternative<Task>(task);
     return count;
   }
   // The next batch has this many samples and the keys 1, 2, 3 of table "a".
   void Fetch(int64_t samples) {
-    const auto task = Take<FetchTask>();
+    const auto task = Take<worker::FetchTask>();
     task.slot->batch.Clear();
     task.slot->batch.samples = samples;
     task.slot->batch.sparse.clear();
@@ -52,7 +53,7 @@ class StepPipelineTest : public TrainerMachineTest {
   }
   void AnswerReads(uint64_t closed_samples = 1) {
     AnswerAll(closed_samples);
-    for (const ClientCore::Completion& c : TakeCompletions()) {
+    for (const client::ClientCore::Completion& c : TakeCompletions()) {
       if (context_->pushes.OnDone(now_, c.request, &effects_)) continue;
       EXPECT_TRUE(pipeline_->OnCompletion(now_, c, &effects_));
     }
@@ -60,7 +61,7 @@ class StepPipelineTest : public TrainerMachineTest {
   }
   // The step is computed, with ones for gradients.
   void Compute() {
-    const auto task = Take<ComputeTask>();
+    const auto task = Take<worker::ComputeTask>();
     for (const auto& gradients : task.slot->gradients) {
       for (float* const gradient : gradients) std::fill_n(gradient, 2, 1.0f);
     }
@@ -69,20 +70,20 @@ class StepPipelineTest : public TrainerMachineTest {
     Run();
   }
   void Synchronise(double samples_of_all) {
-    const auto task = Take<SynchroniseTask>();
+    const auto task = Take<worker::SynchroniseTask>();
     task.slot->samples_of_all = samples_of_all;
     pipeline_->OnTaskDone(task);
     Run();
   }
 
-  std::unique_ptr<StepPipeline> pipeline_;
+  std::unique_ptr<worker::StepPipeline> pipeline_;
 };
 
 TEST_F(StepPipelineTest, AStepIsReadComputedPushedAndSynchronised) {
   Begin("kind: BSP", "ALLREDUCE");
   EXPECT_THAT(pipeline_->Doing({}).text, HasSubstr("reading data of step 0"));
   Fetch(4);
-  EXPECT_EQ(Count<ComputeTask>(), 0u) << "rows come first";
+  EXPECT_EQ(Count<worker::ComputeTask>(), 0u) << "rows come first";
   AnswerReads();
   EXPECT_TRUE(pipeline_->step_begun());
   EXPECT_EQ(pipeline_->Doing({}).text, "computing step 0");
@@ -103,24 +104,24 @@ TEST_F(StepPipelineTest, AStepIsReadComputedPushedAndSynchronised) {
 TEST_F(StepPipelineTest, ReadsGoAheadByTheDepthAndNoFurther) {
   Begin("kind: ASP", "SERVERS", "batch: 4 depth: 2");
   for (int step = 0; step < 4; ++step) {
-    if (Count<FetchTask>() > 0) Fetch(4);
+    if (Count<worker::FetchTask>() > 0) Fetch(4);
   }
   std::set<int64_t> steps;
   for (const ParsedFrame& read : Sent(FrameKind::kPull)) steps.insert(read.header.step);
   EXPECT_EQ(steps, (std::set<int64_t>{0, 1, 2}));
-  EXPECT_EQ(Count<FetchTask>(), 0u) << "and one batch more than that is ready";
+  EXPECT_EQ(Count<worker::FetchTask>(), 0u) << "and one batch more than that is ready";
 }
 
 TEST_F(StepPipelineTest, DenseParametersOnServersAreReadAndPushedWithTheStep) {
   Begin("kind: ASP", "SERVERS");
   Fetch(4);
   AnswerReads();
-  const auto compute = Take<ComputeTask>();
+  const auto compute = Take<worker::ComputeTask>();
   EXPECT_EQ(compute.slot->dense.size(), dense_->padded().size());
   compute.slot->dense_gradient[0] = 7;
   effects_.tasks.push_back(compute);
   Compute();
-  EXPECT_EQ(Count<SynchroniseTask>(), 0u);
+  EXPECT_EQ(Count<worker::SynchroniseTask>(), 0u);
   float largest = 0;
   for (const ParsedFrame& push : Sent(FrameKind::kPush)) {
     for (const float x : push.values().As<float>()) largest = std::max(largest, x);
@@ -133,13 +134,13 @@ TEST_F(StepPipelineTest, NoStepBeginsWhileItIsHeld) {
   Begin("kind: ASP", "SERVERS");
   Fetch(4);
   AnswerAll();
-  for (const ClientCore::Completion& c : TakeCompletions()) {
+  for (const client::ClientCore::Completion& c : TakeCompletions()) {
     pipeline_->OnCompletion(now_, c, &effects_);
   }
   Run(/*hold_from=*/0);
-  EXPECT_EQ(Count<ComputeTask>(), 0u);
+  EXPECT_EQ(Count<worker::ComputeTask>(), 0u);
   Run();
-  EXPECT_EQ(Count<ComputeTask>(), 1u);
+  EXPECT_EQ(Count<worker::ComputeTask>(), 1u);
 }
 
 TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondASave) {
@@ -148,7 +149,7 @@ TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondASave) 
   pipeline_->OnOpenStep(5);
   Run(/*hold_from=*/3);
   EXPECT_EQ(context_->step, 0) << "a batch is being fetched for a step";
-  const auto fetch = Take<FetchTask>();
+  const auto fetch = Take<worker::FetchTask>();
   fetch.slot->batch.samples = 4;
   pipeline_->OnTaskDone(fetch);
   Run(/*hold_from=*/3);
@@ -160,7 +161,7 @@ TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondASave) 
     EXPECT_EQ(push.header.samples, 0u);
   }
   EXPECT_EQ(fetch.slot->step, 4) << "what was fetched for step 1 is for the second one from here";
-  EXPECT_EQ(Count<ComputeTask>(), 0u);
+  EXPECT_EQ(Count<worker::ComputeTask>(), 0u);
 }
 
 TEST_F(StepPipelineTest, UnacknowledgedStepsAreBounded) {
@@ -180,10 +181,10 @@ TEST_F(StepPipelineTest, UnacknowledgedStepsAreBounded) {
     it = context_->client.out().erase(it);
   }
   AnswerReads();
-  EXPECT_EQ(Count<ComputeTask>(), 0u);
+  EXPECT_EQ(Count<worker::ComputeTask>(), 0u);
   context_->client.out() = pushes;
   AnswerReads();
-  EXPECT_EQ(Count<ComputeTask>(), 1u);
+  EXPECT_EQ(Count<worker::ComputeTask>(), 1u);
 }
 
 TEST_F(StepPipelineTest, WithoutLockstepTheEpochEndsWithTheData) {
@@ -198,7 +199,7 @@ TEST_F(StepPipelineTest, AnEmptyStepOfAllEndsALockstepEpochOfReplicas) {
   Begin("kind: BSP", "ALLREDUCE");
   Fetch(0);
   AnswerReads();
-  EXPECT_EQ(Count<ComputeTask>(), 0u);
+  EXPECT_EQ(Count<worker::ComputeTask>(), 0u);
   Synchronise(4);  // somebody else has data
   EXPECT_FALSE(pipeline_->over());
   AnswerReads();
@@ -224,7 +225,7 @@ TEST_F(StepPipelineTest, ALossThatIsNotFiniteFailsTheJob) {
   Begin("kind: ASP", "SERVERS");
   Fetch(4);
   AnswerReads();
-  const auto task = Take<ComputeTask>();
+  const auto task = Take<worker::ComputeTask>();
   task.slot->loss_sum = std::numeric_limits<double>::infinity();
   pipeline_->OnTaskDone(now_, task, &effects_);
   EXPECT_THAT(context_->failure.ToString(), HasSubstr("the loss is inf at step 0"));

@@ -14,8 +14,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-StoreBenchOptions Tiny() {
-  StoreBenchOptions options;
+bench::StoreBenchOptions Tiny() {
+  bench::StoreBenchOptions options;
   options.rows = 3000;
   options.batch_keys = 500;
   options.repetitions = 2;
@@ -25,9 +25,9 @@ StoreBenchOptions Tiny() {
   return options;
 }
 
-std::string Report(const StoreBenchOptions& options) {
+std::string Report(const bench::StoreBenchOptions& options) {
   std::ostringstream out;
-  const absl::Status status = RunStoreBench(options, out);
+  const absl::Status status = bench::RunStoreBench(options, out);
   EXPECT_TRUE(status.ok()) << status;
   return out.str();
 }
@@ -48,7 +48,7 @@ TEST(StoreBenchTest, ReportsEveryMeasure) {
 // Other row lengths and optimizers take the other code paths of gather and store.
 TEST(StoreBenchTest, TheChecksumIsThatOfTheKnobs) {
   for (const int dim : {16, 10}) {
-    StoreBenchOptions options = Tiny();
+    bench::StoreBenchOptions options = Tiny();
     options.dim = dim;
     options.optimizer = dim == 16 ? Optimizer::ROWWISE_ADAGRAD : Optimizer::ADAM;
     const std::string first = ChecksumLine(Report(options));
@@ -60,15 +60,15 @@ TEST(StoreBenchTest, TheChecksumIsThatOfTheKnobs) {
 
 TEST(StoreBenchTest, KnobsOutOfRangeAreRefused) {
   std::ostringstream out;
-  StoreBenchOptions options = Tiny();
+  bench::StoreBenchOptions options = Tiny();
   options.batch_keys = options.rows + 1;
-  EXPECT_EQ(RunStoreBench(options, out).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(bench::RunStoreBench(options, out).code(), absl::StatusCode::kInvalidArgument);
   options = Tiny();
   options.dim = 0;
-  EXPECT_EQ(RunStoreBench(options, out).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(bench::RunStoreBench(options, out).code(), absl::StatusCode::kInvalidArgument);
   options = Tiny();
   options.rows = -1;
-  EXPECT_EQ(RunStoreBench(options, out).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(bench::RunStoreBench(options, out).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ bool IsOurs(const fs::path& path, bool directory, int depth) {
 
 bool IsText(const std::string& path) {
   static constexpr absl::string_view kExtensions[] = {
-      ".h", ".cc", ".proto", ".md", ".txt", ".cmake", ".textproto", ".py", ".sh", ".cu"};
+      ".h", ".cc", ".proto", ".md", ".txt", ".cmake", ".textproto", ".py", ".sh", ".cu", ".cuh"};
   for (const absl::string_view extension : kExtensions) {
     if (absl::EndsWith(path, extension)) return true;
   }
@@ -458,6 +458,44 @@ TEST_F(TidyTest, ATypeIsDefinedOnce) {
     }
   }
   EXPECT_GT(defined_in.size(), 300u);
+}
+
+// ---- A namespace a folder ----
+
+// The namespace of a file's own declarations. The ground (base/, proto/, which generated code shares)
+// and the tests are in `tandem` itself.
+std::string NamespaceOf(const std::string& path) {
+  const std::string folder = path.substr(0, path.find('/'));
+  const bool ground = folder == "base" || folder == "proto" || folder == "tests";
+  return ground ? "tandem" : absl::StrCat("tandem::", folder);
+}
+
+// Other folders' namespaces are opened to name their types, and for nothing else.
+TEST_F(TidyTest, AFolderHasANamespace) {
+  static const std::regex opens(R"(^namespace (tandem[\w:]*) \{$)");
+  static const std::regex declares(R"(^((class|struct|enum class) [\w: ]+;|)( *//.*)?$)");
+  size_t own = 0;
+  for (const SourceFile& file : *tree_) {
+    if (!file.Is(".h") && !file.Is(".cc") && !file.Is(".cu") && !file.Is(".cuh")) continue;
+    const std::string* other = nullptr;
+    std::string name;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string& line = file.lines[i];
+      std::smatch m;
+      if (std::regex_match(line, m, opens)) {
+        name = m[1];
+        if (name == NamespaceOf(file.path)) ++own;
+        other = name == NamespaceOf(file.path) ? nullptr : &name;
+      } else if (other != nullptr && line.starts_with("}")) {
+        other = nullptr;
+      } else if (other != nullptr) {
+        EXPECT_TRUE(std::regex_match(line, declares))
+            << file.path << ":" << i + 1 << ": defines something in namespace " << *other
+            << "; its folder's is " << NamespaceOf(file.path);
+      }
+    }
+  }
+  EXPECT_GT(own, 500u);
 }
 
 // Dead files: a source that no target names.

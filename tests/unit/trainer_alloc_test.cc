@@ -37,16 +37,17 @@ class Cluster {
     batch_.sparse.resize(1);
     for (uint64_t key = 0; key < 300; ++key) batch_.sparse[0].keys.push_back(key);
     for (int server = 0; server < kServers; ++server) {
-      shards_.push_back(ShardCore::New(plan_, EndpointId::Shard(server, 0), 3, buffers_).value());
+      shards_.push_back(
+          server::ShardCore::New(plan_, EndpointId::Shard(server, 0), 3, buffers_).value());
       shards_.back()->OnView(now_, map_, &shard_effects_);
     }
     for (int rank = 0; rank < kWorkers; ++rank) {
-      dense_.push_back(*DenseParameters::New(plan_.job.dense().optimizer(), 3000));
-      TrainerCore::Options options;
+      dense_.push_back(*worker::DenseParameters::New(plan_.job.dense().optimizer(), 3000));
+      worker::TrainerCore::Options options;
       options.rank = rank;
       options.incarnation = 7 + static_cast<uint64_t>(rank);
       options.client.frame_bytes = 1000;
-      trainers_.push_back(*TrainerCore::New(plan_, options, *dense_.back(), buffers_));
+      trainers_.push_back(*worker::TrainerCore::New(plan_, options, *dense_.back(), buffers_));
       effects_.emplace_back();
       trainers_.back()->OnView(now_, map_, &effects_.back());
       Control start;
@@ -115,14 +116,14 @@ class Cluster {
   void FinishTasks(size_t rank) {
     std::swap(tasks_, effects_[rank].tasks);
     effects_[rank].Clear();
-    for (const TrainerTask& task : tasks_) {
-      if (const auto* const fetch = std::get_if<FetchTask>(&task)) {
+    for (const worker::TrainerTask& task : tasks_) {
+      if (const auto* const fetch = std::get_if<worker::FetchTask>(&task)) {
         fetch->slot->batch = batch_;
-      } else if (const auto* const compute = std::get_if<ComputeTask>(&task)) {
+      } else if (const auto* const compute = std::get_if<worker::ComputeTask>(&task)) {
         for (float* const gradient : compute->slot->gradients[0]) std::fill_n(gradient, 2, 1.0f);
-        for (PulledRows& rows : compute->slot->rows) rows.Clear();
+        for (client::PulledRows& rows : compute->slot->rows) rows.Clear();
         compute->slot->loss_sum = 4;
-      } else if (const auto* const synchronise = std::get_if<SynchroniseTask>(&task)) {
+      } else if (const auto* const synchronise = std::get_if<worker::SynchroniseTask>(&task)) {
         synchronise->slot->samples_of_all = 8;
       }
       trainers_[rank]->OnTaskDone(now_, task, absl::OkStatus(), &effects_[rank]);
@@ -131,17 +132,17 @@ class Cluster {
   }
 
   HeapBufferSource buffers_;
-  const JobPlan plan_;
+  const job::JobPlan plan_;
   const std::shared_ptr<const RangeMap> map_;
   absl::Time now_ = absl::UnixEpoch();
-  Batch batch_;
-  std::vector<std::unique_ptr<ShardCore>> shards_;
-  ShardEffects shard_effects_;
-  std::vector<std::unique_ptr<DenseParameters>> dense_;
-  std::vector<TrainerEffects> effects_;
-  std::vector<std::unique_ptr<TrainerCore>> trainers_;
+  data::Batch batch_;
+  std::vector<std::unique_ptr<server::ShardCore>> shards_;
+  server::ShardEffects shard_effects_;
+  std::vector<std::unique_ptr<worker::DenseParameters>> dense_;
+  std::vector<worker::TrainerEffects> effects_;
+  std::vector<std::unique_ptr<worker::TrainerCore>> trainers_;
   std::vector<Outgoing> out_;
-  std::vector<TrainerTask> tasks_;
+  std::vector<worker::TrainerTask> tasks_;
 };
 
 class TrainerAllocTest : public testing::TestWithParam<Case> {};

@@ -22,11 +22,11 @@ class TrainerCoreTest : public ::testing::Test {
   void Start(const std::string& policy, const std::string& synchroniser, int rank = 0) {
     plan_ = CorePlan(policy, 2, 2, "train { batch: 4 }", synchroniser);
     map_ = CoreView(plan_, 1);
-    dense_ = *DenseParameters::New(plan_.job.dense().optimizer(), 5);
-    TrainerCore::Options options;
+    dense_ = *worker::DenseParameters::New(plan_.job.dense().optimizer(), 5);
+    worker::TrainerCore::Options options;
     options.rank = rank;
     options.incarnation = 7;
-    auto made = TrainerCore::New(plan_, options, *dense_, buffers_);
+    auto made = worker::TrainerCore::New(plan_, options, *dense_, buffers_);
     ASSERT_TRUE(made.ok()) << made.status();
     core_ = *std::move(made);
     core_->OnView(now_, map_, &effects_);
@@ -63,19 +63,19 @@ class TrainerCoreTest : public ::testing::Test {
   template <typename Task>
   Task TaskOf() const {
     Task last{};
-    for (const TrainerTask& task : effects_.tasks) {
+    for (const worker::TrainerTask& task : effects_.tasks) {
       if (const auto* const found = std::get_if<Task>(&task)) last = *found;
     }
     return last;
   }
 
-  JobPlan plan_;
+  job::JobPlan plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;
-  std::unique_ptr<DenseParameters> dense_;
-  std::unique_ptr<TrainerCore> core_;
-  TrainerEffects effects_;
+  std::unique_ptr<worker::DenseParameters> dense_;
+  std::unique_ptr<worker::TrainerCore> core_;
+  worker::TrainerEffects effects_;
 };
 
 TEST_F(TrainerCoreTest, RankZeroAssignsDenseParametersBeforeAnybodyReads) {
@@ -96,13 +96,13 @@ TEST_F(TrainerCoreTest, RankZeroAssignsDenseParametersBeforeAnybodyReads) {
   EXPECT_TRUE(effects_.tasks.empty()) << "not before the others are there, too";
   Release("assigned");
   ASSERT_EQ(effects_.tasks.size(), 1u);
-  EXPECT_TRUE(std::holds_alternative<FetchTask>(effects_.tasks[0]));
+  EXPECT_TRUE(std::holds_alternative<worker::FetchTask>(effects_.tasks[0]));
 }
 
 TEST_F(TrainerCoreTest, StartIsNotEnoughWithoutAView) {
   plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
-  dense_ = *DenseParameters::New(plan_.job.dense().optimizer(), 5);
-  core_ = *TrainerCore::New(plan_, TrainerCore::Options(), *dense_, buffers_);
+  dense_ = *worker::DenseParameters::New(plan_.job.dense().optimizer(), 5);
+  core_ = *worker::TrainerCore::New(plan_, worker::TrainerCore::Options(), *dense_, buffers_);
   Command(Command::START);
   EXPECT_TRUE(effects_.tasks.empty());
   core_->OnView(now_, CoreView(plan_, 1), &effects_);
@@ -126,7 +126,7 @@ TEST_F(TrainerCoreTest, BarrierEntriesAreRepeatedUntilReleased) {
 TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
   Start("kind: BSP", "ALLREDUCE");
   ASSERT_EQ(effects_.tasks.size(), 1u);
-  const auto fetch = std::get<FetchTask>(effects_.tasks[0]);
+  const auto fetch = std::get<worker::FetchTask>(effects_.tasks[0]);
   effects_.Clear();
   fetch.slot->batch.samples = 4;  // no keys at all: the read asks one shard for nothing
   core_->OnTaskDone(now_, fetch, absl::OkStatus(), &effects_);
@@ -140,7 +140,7 @@ TEST_F(TrainerCoreTest, ALossThatIsNotFiniteEndsTheJob) {
     core_->OnFrame(now_, Decoded(EncodeDataFrame(buffers_, rows, {&e, 1}, Buffer(), Buffer())),
                    &effects_);
   }
-  const auto compute = TaskOf<ComputeTask>();
+  const auto compute = TaskOf<worker::ComputeTask>();
   ASSERT_NE(compute.slot, nullptr);
   compute.slot->loss_sum = std::numeric_limits<double>::quiet_NaN();
   core_->OnTaskDone(now_, compute, absl::OkStatus(), &effects_);
@@ -153,7 +153,7 @@ TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
   Start("kind: BACKUP_WORKERS backups: 1", "SERVERS", /*rank=*/1);
   Release("assigned");
   const auto fetch = [&] {
-    const auto task = TaskOf<FetchTask>();
+    const auto task = TaskOf<worker::FetchTask>();
     ASSERT_NE(task.slot, nullptr);
     task.slot->batch.samples = 4;
     effects_.Clear();
@@ -176,8 +176,8 @@ TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
         entries.clear();
         for (uint32_t i = 0; i < frame.entry_count; ++i) {
           SliceEntry e = frame.Entry(i);
-          e.row_floats = kDenseBlockFloats;
-          values.resize(values.size() + size_t{e.rows} * kDenseBlockFloats);
+          e.row_floats = job::kDenseBlockFloats;
+          values.resize(values.size() + size_t{e.rows} * job::kDenseBlockFloats);
           entries.push_back(e);
         }
       } else if (!entries.empty()) {
@@ -191,7 +191,7 @@ TEST_F(TrainerCoreTest, ALateWorkerGoesOnAtTheOpenStep) {
   };
   fetch();  // step 0 ...
   answer(FrameKind::kRows, {});
-  const auto compute = TaskOf<ComputeTask>();
+  const auto compute = TaskOf<worker::ComputeTask>();
   ASSERT_NE(compute.slot, nullptr);
   fetch();  // ... and step 1 while it computes
   effects_.Clear();

@@ -21,15 +21,15 @@ class TrainerMachineTest : public ::testing::Test {
   void Make(const std::string& policy, const std::string& synchroniser, int rank = 0,
             const std::string& more = "train { batch: 4 }") {
     plan_ = CorePlan(policy, 2, 2, more, synchroniser);
-    dense_ = *DenseParameters::New(plan_.job.dense().optimizer(), 5);
-    context_ = std::make_unique<TrainerContext>(plan_, rank, 7, buffers_, ClientCore::Options(),
-                                                absl::Seconds(1));
-    for (const GroupPlan& group : plan_.groups) {
-      context_->policies.push_back(*NewUpdatePolicy(group.policy, plan_.workers()));
+    dense_ = *worker::DenseParameters::New(plan_.job.dense().optimizer(), 5);
+    context_ = std::make_unique<worker::TrainerContext>(
+        plan_, rank, 7, buffers_, client::ClientCore::Options(), absl::Seconds(1));
+    for (const job::GroupPlan& group : plan_.groups) {
+      context_->policies.push_back(*policies::NewUpdatePolicy(group.policy, plan_.workers()));
     }
     map_ = CoreView(plan_, 1);
     context_->client.OnView(now_, map_);
-    synchroniser_ = NewDenseSynchroniser(*context_, *dense_);
+    synchroniser_ = worker::NewDenseSynchroniser(*context_, *dense_);
   }
 
   // Answers what the client has sent: pushes are acknowledged, reads get zeros. `closed_samples`: of
@@ -50,7 +50,7 @@ class TrainerMachineTest : public ::testing::Test {
       for (uint32_t i = 0; !push && i < frame.entry_count; ++i) {
         SliceEntry e = frame.Entry(i);
         e.status = SliceStatus::kOk;
-        const TablePlan& table = plan_.tables[map_->range(e.range).table];
+        const job::TablePlan& table = plan_.tables[map_->range(e.range).table];
         const bool slots = (header.flags & kFlagWithSlots) != 0;
         e.row_floats = static_cast<uint32_t>(slots ? dense_->row_floats() : table.dim);
         floats += size_t{e.rows} * e.row_floats;
@@ -62,15 +62,15 @@ class TrainerMachineTest : public ::testing::Test {
     }
   }
   // Requests that have been answered since the last call.
-  std::vector<ClientCore::Completion> TakeCompletions() {
-    std::vector<ClientCore::Completion> done;
+  std::vector<client::ClientCore::Completion> TakeCompletions() {
+    std::vector<client::ClientCore::Completion> done;
     done.swap(context_->client.completions());
     return done;
   }
   // ... of pushes.
   void AcknowledgePushes() {
     AnswerAll();
-    for (const ClientCore::Completion& c : TakeCompletions()) {
+    for (const client::ClientCore::Completion& c : TakeCompletions()) {
       EXPECT_TRUE(context_->pushes.OnDone(now_, c.request, &effects_));
     }
   }
@@ -107,14 +107,14 @@ class TrainerMachineTest : public ::testing::Test {
     return controls;
   }
 
-  JobPlan plan_;
+  job::JobPlan plan_;
   HeapBufferSource buffers_;
   absl::Time now_ = absl::UnixEpoch();
   std::shared_ptr<const RangeMap> map_;
-  std::unique_ptr<DenseParameters> dense_;
-  std::unique_ptr<TrainerContext> context_;
-  std::unique_ptr<DenseSynchroniser> synchroniser_;
-  TrainerEffects effects_;
+  std::unique_ptr<worker::DenseParameters> dense_;
+  std::unique_ptr<worker::TrainerContext> context_;
+  std::unique_ptr<worker::DenseSynchroniser> synchroniser_;
+  worker::TrainerEffects effects_;
 };
 
 }  // namespace tandem

@@ -41,7 +41,7 @@
 namespace tandem {
 namespace {
 
-using Kind = TransportEvent::Kind;
+using Kind = transport::TransportEvent::Kind;
 
 // Long enough for the slowest build on the busiest machine; nothing passes by waiting for it.
 constexpr absl::Duration kPatience = absl::Seconds(200);
@@ -51,8 +51,8 @@ constexpr absl::Duration kDeathIsSeenWithin = absl::Seconds(3);
 
 class InProcessVictim final : public Victim {
  public:
-  InProcessVictim(const InProcessNetwork& network, std::unique_ptr<Transport> transport,
-                  const std::string& connect_to)
+  InProcessVictim(const transport::InProcessNetwork& network,
+                  std::unique_ptr<transport::Transport> transport, const std::string& connect_to)
       : network_(network), transport_(std::move(transport)) {
     thread_ = std::thread([this, connect_to] { Run(connect_to); });
   }
@@ -74,24 +74,24 @@ class InProcessVictim final : public Victim {
       TANDEM_CHECK_OK(
           transport_->Send(*peer, EncodeDataFrame(*transport_, hello, {}, Buffer(), Buffer())));
     }
-    for (std::vector<TransportEvent> events; !stop_; events.clear()) {
+    for (std::vector<transport::TransportEvent> events; !stop_; events.clear()) {
       transport_->Poll(absl::InfiniteDuration(), &events);
-      for (TransportEvent& event : events) {
+      for (transport::TransportEvent& event : events) {
         if (event.kind != Kind::kFrame) continue;
         transport_->Send(event.peer, std::move(event.frame.frame)).IgnoreError();
       }
     }
   }
 
-  const InProcessNetwork network_;
-  const std::unique_ptr<Transport> transport_;
+  const transport::InProcessNetwork network_;
+  const std::unique_ptr<transport::Transport> transport_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
 class InProcessWorld final : public TransportWorld {
  public:
-  std::unique_ptr<Transport> New(const EndpointOptions& options) override {
+  std::unique_ptr<transport::Transport> New(const EndpointOptions& options) override {
     auto made = network_.NewTransport({.address = options.address,
                                        .send_queue_frames = options.send_queue_frames,
                                        .connect_deadline = options.connect_deadline});
@@ -114,7 +114,7 @@ class InProcessWorld final : public TransportWorld {
   }
 
  private:
-  InProcessNetwork network_;
+  transport::InProcessNetwork network_;
   HeapBufferSource heap_;
 };
 
@@ -122,7 +122,7 @@ class InProcessWorld final : public TransportWorld {
 
 class ZmqWorld final : public TransportWorld {
  public:
-  explicit ZmqWorld(bool ipc) : context_(std::make_shared<ZmqContext>(1)) {
+  explicit ZmqWorld(bool ipc) : context_(std::make_shared<transport::ZmqContext>(1)) {
     if (!ipc) return;
     std::string directory = ::testing::TempDir() + "tandem-ipc-XXXXXX";
     TANDEM_CHECK(mkdtemp(directory.data()) != nullptr);
@@ -133,20 +133,20 @@ class ZmqWorld final : public TransportWorld {
     if (!ipc_directory_.empty()) std::filesystem::remove_all(ipc_directory_);
   }
 
-  ZmqOptions Options() const {
-    ZmqOptions options;
+  transport::ZmqOptions Options() const {
+    transport::ZmqOptions options;
     options.context = context_;
     options.bind = Any();
     options.linger = kPatience;
     options.goodbye_wait = absl::Milliseconds(50);  // tests drive both ends from one thread
     return options;
   }
-  std::unique_ptr<Transport> New(const EndpointOptions& want) override {
-    ZmqOptions options = Options();
+  std::unique_ptr<transport::Transport> New(const EndpointOptions& want) override {
+    transport::ZmqOptions options = Options();
     if (!want.address.empty()) options.bind = want.address;
     options.send_queue_frames = want.send_queue_frames;
     options.connect_deadline = want.connect_deadline;
-    auto made = NewZmqTransport(options);
+    auto made = transport::NewZmqTransport(options);
     TANDEM_CHECK_OK(made.status());
     return *std::move(made);
   }
@@ -176,7 +176,7 @@ class ZmqWorld final : public TransportWorld {
     return absl::StrCat("ipc://", ipc_directory_, "/", context_->NextNumber());
   }
   std::string ipc_directory_;
-  const std::shared_ptr<ZmqContext> context_;
+  const std::shared_ptr<transport::ZmqContext> context_;
   std::vector<void*> strangers_;
 };
 
@@ -184,25 +184,25 @@ class ZmqWorld final : public TransportWorld {
 
 // An endpoint and everything that happened at it.
 struct Node {
-  std::unique_ptr<Transport> transport;
-  std::vector<TransportEvent> events;
+  std::unique_ptr<transport::Transport> transport;
+  std::vector<transport::TransportEvent> events;
 
-  Transport* operator->() const { return transport.get(); }
+  transport::Transport* operator->() const { return transport.get(); }
   void Poll(absl::Duration timeout = absl::Milliseconds(1)) { transport->Poll(timeout, &events); }
   int Count(Kind kind) const {
     int count = 0;
-    for (const TransportEvent& event : events) count += event.kind == kind;
+    for (const transport::TransportEvent& event : events) count += event.kind == kind;
     return count;
   }
-  const TransportEvent* First(Kind kind) const {
-    for (const TransportEvent& event : events) {
+  const transport::TransportEvent* First(Kind kind) const {
+    for (const transport::TransportEvent& event : events) {
       if (event.kind == kind) return &event;
     }
     return nullptr;
   }
-  std::vector<int64_t> Steps(PeerId peer) const {
+  std::vector<int64_t> Steps(transport::PeerId peer) const {
     std::vector<int64_t> steps;
-    for (const TransportEvent& event : events) {
+    for (const transport::TransportEvent& event : events) {
       if (event.kind == Kind::kFrame && event.peer == peer) {
         steps.push_back(event.frame.header.step);
       }
@@ -270,7 +270,7 @@ enum class WorldKind { kInProcess, kZmqTcp, kZmqIpc, kShm, kMulti, kRdma };
 std::unique_ptr<TransportWorld> NewWorld(WorldKind kind) {
   if (kind == WorldKind::kInProcess) return std::make_unique<InProcessWorld>();
 #ifdef TANDEM_HAVE_RDMA
-  if (kind == WorldKind::kRdma) return std::make_unique<RdmaWorld>(RdmaOptions());
+  if (kind == WorldKind::kRdma) return std::make_unique<RdmaWorld>(rdma::RdmaOptions());
 #endif
   if (kind == WorldKind::kShm) return std::make_unique<ShmWorld>();
   if (kind == WorldKind::kMulti) return std::make_unique<MultiWorld>();
@@ -283,21 +283,21 @@ class TransportTest : public ::testing::TestWithParam<WorldKind> {
     if (!world_->missing().empty()) GTEST_SKIP() << world_->missing();
   }
   Node New(const EndpointOptions& options = {}) { return {world_->New(options), {}}; }
-  PeerId Connect(Node& from, const std::string& address) {
+  transport::PeerId Connect(Node& from, const std::string& address) {
     auto peer = from->Connect(address);
     EXPECT_TRUE(peer.ok()) << peer.status();
     return *peer;
   }
   // Connects a to b and has one frame pass, so that b knows a. Returns b's name for a.
-  PeerId Introduce(Node& a, PeerId b_at_a, Node& b) {
+  transport::PeerId Introduce(Node& a, transport::PeerId b_at_a, Node& b) {
     EXPECT_TRUE(a->Send(b_at_a, Segment(*a.transport, -1)).ok());
     EXPECT_TRUE(PumpUntil({&a, &b}, [&] { return b.First(Kind::kFrame) != nullptr; }));
-    const PeerId a_at_b = b.First(Kind::kFrame)->peer;
+    const transport::PeerId a_at_b = b.First(Kind::kFrame)->peer;
     b.events.clear();
     return a_at_b;
   }
   // Sends until the queue is full; returns how many frames were taken.
-  int64_t Fill(Node& node, PeerId peer, size_t bytes) {
+  int64_t Fill(Node& node, transport::PeerId peer, size_t bytes) {
     int64_t sent = 0;
     for (; sent < 10'000; ++sent) {
       const absl::Status status = node->Send(peer, Segment(*node.transport, sent, 0, bytes));
@@ -316,8 +316,10 @@ class TransportTest : public ::testing::TestWithParam<WorldKind> {
 
 TEST_P(TransportTest, FramesOfEachPeerArriveInOrderAndUnchanged) {
   Node hub = New(), a = New(), b = New();
-  const PeerId hub_at_a = Connect(a, hub->address()), hub_at_b = Connect(b, hub->address());
-  const PeerId a_at_hub = Introduce(a, hub_at_a, hub), b_at_hub = Introduce(b, hub_at_b, hub);
+  const transport::PeerId hub_at_a = Connect(a, hub->address()),
+                          hub_at_b = Connect(b, hub->address());
+  const transport::PeerId a_at_hub = Introduce(a, hub_at_a, hub),
+                          b_at_hub = Introduce(b, hub_at_b, hub);
   ASSERT_NE(a_at_hub, b_at_hub);
   constexpr int64_t kFrames = 900;
   for (int64_t i = 0; i < kFrames; ++i) {
@@ -328,7 +330,7 @@ TEST_P(TransportTest, FramesOfEachPeerArriveInOrderAndUnchanged) {
   ASSERT_TRUE(PumpUntil({&a, &b, &hub}, [&] { return hub.Count(Kind::kFrame) == 2 * kFrames; }));
   EXPECT_EQ(hub.Steps(a_at_hub), Iota(0, kFrames));
   EXPECT_EQ(hub.Steps(b_at_hub), Iota(0, kFrames));
-  for (const TransportEvent& event : hub.events) {
+  for (const transport::TransportEvent& event : hub.events) {
     const auto i = static_cast<uint64_t>(event.frame.header.step);
     const bool from_a = event.peer == a_at_hub;
     ASSERT_TRUE(HasPattern(event.frame.keys(), from_a ? i * 8 : 0, i));
@@ -342,7 +344,7 @@ TEST_P(TransportTest, FramesOfEachPeerArriveInOrderAndUnchanged) {
 
 TEST_P(TransportTest, PartsMayBeEmptyOrLarge) {
   Node a = New(), b = New({.send_queue_frames = 1});
-  const PeerId b_at_a = Connect(a, b->address());
+  const transport::PeerId b_at_a = Connect(a, b->address());
   constexpr size_t kLarge = size_t{64} << 20;
   ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, 0)).ok());
   ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, 1, 0, 24)).ok());
@@ -358,8 +360,8 @@ TEST_P(TransportTest, PartsMayBeEmptyOrLarge) {
 
 TEST_P(TransportTest, TheBoundSideCanAnswer) {
   Node a = New(), b = New();
-  const PeerId b_at_a = Connect(a, b->address());
-  const PeerId a_at_b = Introduce(a, b_at_a, b);
+  const transport::PeerId b_at_a = Connect(a, b->address());
+  const transport::PeerId a_at_b = Introduce(a, b_at_a, b);
   for (int64_t i = 0; i < 10; ++i) {
     ASSERT_TRUE(b->Send(a_at_b, Segment(*b.transport, i, 16, 10'000)).ok());
   }
@@ -370,7 +372,7 @@ TEST_P(TransportTest, TheBoundSideCanAnswer) {
 TEST_P(TransportTest, FramesSentBeforeThePeerListensArriveInOrder) {
   const std::string address = world_->FreeAddress();
   Node a = New();
-  const PeerId b_at_a = Connect(a, address);
+  const transport::PeerId b_at_a = Connect(a, address);
   for (int64_t i = 0; i < 20; ++i) {
     ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, i, 0, 100)).ok());
   }
@@ -383,7 +385,7 @@ TEST_P(TransportTest, FramesSentBeforeThePeerListensArriveInOrder) {
 
 TEST_P(TransportTest, AFullQueueRefusesAndSaysWhenItHasRoomAgain) {
   Node a = New({.send_queue_frames = 4}), b = New({.send_queue_frames = 4});
-  const PeerId b_at_a = Connect(a, b->address());
+  const transport::PeerId b_at_a = Connect(a, b->address());
   Introduce(a, b_at_a, b);
   const int64_t sent = Fill(a, b_at_a, 256 << 10);
   ASSERT_GE(sent, 4);
@@ -397,10 +399,10 @@ TEST_P(TransportTest, AFullQueueRefusesAndSaysWhenItHasRoomAgain) {
 
 TEST_P(TransportTest, TheBoundSidesQueueIsBoundedPerPeer) {
   Node hub = New({.send_queue_frames = 4}), slow = New({.send_queue_frames = 4}), quick = New();
-  const PeerId hub_at_slow = Connect(slow, hub->address());
-  const PeerId hub_at_quick = Connect(quick, hub->address());
-  const PeerId slow_at_hub = Introduce(slow, hub_at_slow, hub);
-  const PeerId quick_at_hub = Introduce(quick, hub_at_quick, hub);
+  const transport::PeerId hub_at_slow = Connect(slow, hub->address());
+  const transport::PeerId hub_at_quick = Connect(quick, hub->address());
+  const transport::PeerId slow_at_hub = Introduce(slow, hub_at_slow, hub);
+  const transport::PeerId quick_at_hub = Introduce(quick, hub_at_quick, hub);
   const int64_t sent = Fill(hub, slow_at_hub, 256 << 10);
   ASSERT_TRUE(hub->Send(quick_at_hub, Segment(*hub.transport, 7)).ok())
       << "a slow peer is no concern of others";
@@ -413,7 +415,7 @@ TEST_P(TransportTest, TheBoundSidesQueueIsBoundedPerPeer) {
 TEST_P(TransportTest, TheConnectingSideSeesAKilledPeer) {
   const auto victim = world_->NewVictim("", "");
   Node a = New();
-  const PeerId peer = Connect(a, victim->address());
+  const transport::PeerId peer = Connect(a, victim->address());
   ASSERT_TRUE(a->Send(peer, Segment(*a.transport, 5, 8, 8)).ok());
   ASSERT_TRUE(PumpUntil({&a}, [&] { return a.Count(Kind::kFrame) == 1; }));
   victim->Kill();
@@ -430,7 +432,7 @@ TEST_P(TransportTest, TheBoundSideSeesAKilledPeer) {
   Node a = New();
   const auto victim = world_->NewVictim("", a->address());
   ASSERT_TRUE(PumpUntil({&a}, [&] { return a.Count(Kind::kFrame) == 1; }));
-  const PeerId peer = a.events[0].peer;
+  const transport::PeerId peer = a.events[0].peer;
   victim->Kill();
   ASSERT_TRUE(PumpUntil(
       {&a}, [&] { return a.Count(Kind::kPeerLost) == 1; }, kDeathIsSeenWithin));
@@ -444,7 +446,7 @@ TEST_P(TransportTest, ARestartedPeerAtTheSameAddressIsANewPeer) {
   Node a = New();
   auto victim = world_->NewVictim("", "");
   const std::string address = victim->address();
-  const PeerId first = Connect(a, address);
+  const transport::PeerId first = Connect(a, address);
   ASSERT_TRUE(a->Send(first, Segment(*a.transport, 1)).ok());
   ASSERT_TRUE(PumpUntil({&a}, [&] { return a.Count(Kind::kFrame) == 1; }));
   victim->Kill();
@@ -454,7 +456,7 @@ TEST_P(TransportTest, ARestartedPeerAtTheSameAddressIsANewPeer) {
   victim = world_->NewVictim(address, "");
   ASSERT_TRUE(PumpUntil({&a}, [&] { return a.Count(Kind::kPeerLost) == 1; }));
   a.events.clear();
-  const PeerId second = Connect(a, address);
+  const transport::PeerId second = Connect(a, address);
   EXPECT_NE(first, second);
   ASSERT_TRUE(a->Send(second, Segment(*a.transport, 2)).ok());
   ASSERT_TRUE(PumpUntil({&a}, [&] { return a.Count(Kind::kFrame) == 1; }));
@@ -463,7 +465,7 @@ TEST_P(TransportTest, ARestartedPeerAtTheSameAddressIsANewPeer) {
 
 TEST_P(TransportTest, CloseDeliversWhatWasQueuedAndThenSaysGoodbye) {
   Node a = New(), b = New();
-  const PeerId b_at_a = Connect(a, b->address());
+  const transport::PeerId b_at_a = Connect(a, b->address());
   for (int64_t i = 0; i < 50; ++i) {
     ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, i, 0, 10'000)).ok());
   }
@@ -482,8 +484,8 @@ TEST_P(TransportTest, CloseDeliversWhatWasQueuedAndThenSaysGoodbye) {
 
 TEST_P(TransportTest, TheBoundSideCanCloseToo) {
   Node a = New(), b = New();
-  const PeerId b_at_a = Connect(a, b->address());
-  const PeerId a_at_b = Introduce(a, b_at_a, b);
+  const transport::PeerId b_at_a = Connect(a, b->address());
+  const transport::PeerId a_at_b = Introduce(a, b_at_a, b);
   ASSERT_TRUE(b->Send(a_at_b, Segment(*b.transport, 3)).ok());
   b->Close(a_at_b);
   ASSERT_TRUE(PumpUntil({&a, &b}, [&] { return a.Count(Kind::kPeerClosed) == 1; }));
@@ -495,9 +497,9 @@ TEST_P(TransportTest, TheBoundSideCanCloseToo) {
 TEST_P(TransportTest, AnEndpointThatGoesSaysGoodbyeToAll) {
   Node hub = New(), a = New();
   auto b = std::make_unique<Node>(New());
-  const PeerId hub_at_b = Connect(*b, hub->address());
-  const PeerId b_at_hub = Introduce(*b, hub_at_b, hub);
-  const PeerId b_at_a = Connect(a, (*b)->address());
+  const transport::PeerId hub_at_b = Connect(*b, hub->address());
+  const transport::PeerId b_at_hub = Introduce(*b, hub_at_b, hub);
+  const transport::PeerId b_at_a = Connect(a, (*b)->address());
   Introduce(a, b_at_a, *b);
   for (int64_t i = 0; i < 5; ++i) {
     ASSERT_TRUE((*b)->Send(hub_at_b, Segment(*b->transport, i, 0, 1 << 20)).ok());
@@ -512,7 +514,7 @@ TEST_P(TransportTest, AnEndpointThatGoesSaysGoodbyeToAll) {
 
 TEST_P(TransportTest, NobodyThereIsALossAtTheDeadline) {
   Node a = New({.connect_deadline = absl::Milliseconds(300)});
-  const PeerId peer = Connect(a, world_->FreeAddress());
+  const transport::PeerId peer = Connect(a, world_->FreeAddress());
   ASSERT_TRUE(a->Send(peer, Segment(*a.transport, 0)).ok()) << "queued";
   ASSERT_TRUE(PumpUntil({&a}, [&] { return !a.events.empty(); }));
   EXPECT_EQ(a.events[0].kind, Kind::kPeerLost);
@@ -530,8 +532,8 @@ TEST_P(TransportTest, MalformedAddressesAreRefused) {
 
 TEST_P(TransportTest, GarbageIsReportedAndDisturbsNobody) {
   Node hub = New(), good = New();
-  const PeerId hub_at_good = Connect(good, hub->address());
-  const PeerId good_at_hub = Introduce(good, hub_at_good, hub);
+  const transport::PeerId hub_at_good = Connect(good, hub->address());
+  const transport::PeerId good_at_hub = Introduce(good, hub_at_good, hub);
   const Parts whole = RawParts(Segment(*good.transport, 9, 64, 4096));
   std::vector<Parts> garbage = {
       {{}},                                      // nothing at all
@@ -556,7 +558,7 @@ TEST_P(TransportTest, GarbageIsReportedAndDisturbsNobody) {
   for (const Parts& parts : garbage) world_->SendRaw(hub->address(), parts);
   const int count = static_cast<int>(garbage.size());
   ASSERT_TRUE(PumpUntil({&hub, &good}, [&] { return hub.Count(Kind::kGarbage) == count; }));
-  for (const TransportEvent& event : hub.events) {
+  for (const transport::TransportEvent& event : hub.events) {
     EXPECT_EQ(event.kind, Kind::kGarbage);
     EXPECT_NE(event.peer, good_at_hub);
     EXPECT_FALSE(event.why.ok());
@@ -590,7 +592,7 @@ TEST_P(TransportTest, BuffersMayOutliveTheirTransport) {
   Buffer received, small, mine;
   {
     Node a = New(), b = New();
-    const PeerId b_at_a = Connect(a, b->address());
+    const transport::PeerId b_at_a = Connect(a, b->address());
     ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, 1, 64, 1 << 20)).ok());
     ASSERT_TRUE(PumpUntil({&a, &b}, [&] { return b.Count(Kind::kFrame) == 1; }));
     received = b.events[0].frame.values();
@@ -605,7 +607,7 @@ TEST_P(TransportTest, BuffersMayOutliveTheirTransport) {
 
 TEST_P(TransportTest, ReceivedBuffersCanBeSentOn) {
   Node a = New(), b = New();
-  const PeerId b_at_a = Connect(a, b->address());
+  const transport::PeerId b_at_a = Connect(a, b->address());
   ASSERT_TRUE(a->Send(b_at_a, Segment(*a.transport, 1, 64, 1 << 20)).ok());
   ASSERT_TRUE(PumpUntil({&a, &b}, [&] { return b.Count(Kind::kFrame) == 1; }));
   ASSERT_TRUE(b->Send(b.events[0].peer, b.events[0].frame.frame).ok());
@@ -620,7 +622,7 @@ TEST_P(TransportTest, EndpointsOnTheirOwnThreadsSendAtOnce) {
   const std::string address = hub->address();
   const auto send_all = [&] {
     Node node = New({.send_queue_frames = 64});
-    const PeerId peer = Connect(node, address);
+    const transport::PeerId peer = Connect(node, address);
     for (int64_t i = 0; i < kFrames; ++i) {
       while (!node->Send(peer, Segment(*node.transport, i, 8, 200)).ok()) {
         node.Poll(absl::Seconds(1));  // until there is room
@@ -631,9 +633,9 @@ TEST_P(TransportTest, EndpointsOnTheirOwnThreadsSendAtOnce) {
   };
   std::thread one(send_all), two(send_all);
   int64_t next[2] = {0, 0};
-  std::vector<PeerId> peers;
+  std::vector<transport::PeerId> peers;
   ASSERT_TRUE(PumpUntil({&hub}, [&] {
-    for (const TransportEvent& event : std::exchange(hub.events, {})) {
+    for (const transport::TransportEvent& event : std::exchange(hub.events, {})) {
       if (event.kind != Kind::kFrame) continue;
       size_t who = 0;
       while (who < peers.size() && peers[who] != event.peer) ++who;
@@ -675,8 +677,8 @@ INSTANTIATE_TEST_SUITE_P(Rdma, TransportTest, ::testing::Values(WorldKind::kRdma
 
 class ZmqTransportTest : public ::testing::Test {
  protected:
-  Node New(const ZmqOptions& options) {
-    auto made = NewZmqTransport(options);
+  Node New(const transport::ZmqOptions& options) {
+    auto made = transport::NewZmqTransport(options);
     TANDEM_CHECK_OK(made.status());
     return {*std::move(made), {}};
   }
@@ -699,7 +701,7 @@ int SendTcp(const std::string& address, const std::string& bytes) {
 
 TEST_F(ZmqTransportTest, BytesThatAreNotZmtpDisturbNobody) {
   Node hub = New(world_.Options()), good = New(world_.Options());
-  const PeerId hub_at_good = *good->Connect(hub->address());
+  const transport::PeerId hub_at_good = *good->Connect(hub->address());
   const std::string greeting("\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL", 16);  // the start of a real one
   Random random(TestSeed());
   std::string noise(10'000, '\0');
@@ -716,9 +718,9 @@ TEST_F(ZmqTransportTest, BytesThatAreNotZmtpDisturbNobody) {
     ASSERT_TRUE(PumpUntil({&hub, &good}, [&] { return hub.Count(Kind::kFrame) > i; }));
   }
   // Some junk passes for ZMTP 1.0, which begins with a length; then it is a stranger's garbage.
-  const PeerId good_at_hub = hub.First(Kind::kFrame)->peer;
+  const transport::PeerId good_at_hub = hub.First(Kind::kFrame)->peer;
   EXPECT_EQ(hub.Steps(good_at_hub), Iota(0, 100));
-  for (const TransportEvent& event : hub.events) {
+  for (const transport::TransportEvent& event : hub.events) {
     EXPECT_EQ(event.peer == good_at_hub, event.kind == Kind::kFrame);
   }
   EXPECT_TRUE(good.events.empty());
@@ -726,15 +728,15 @@ TEST_F(ZmqTransportTest, BytesThatAreNotZmtpDisturbNobody) {
 }
 
 TEST_F(ZmqTransportTest, APartAboveTheBoundCostsItsSenderTheConnection) {
-  ZmqOptions options = world_.Options();
+  transport::ZmqOptions options = world_.Options();
   options.max_part_bytes = 1 << 20;
   Node hub = New(options), good = New(world_.Options()), bad = New(world_.Options());
-  const PeerId hub_at_good = *good->Connect(hub->address());
-  const PeerId hub_at_bad = *bad->Connect(hub->address());
+  const transport::PeerId hub_at_good = *good->Connect(hub->address());
+  const transport::PeerId hub_at_bad = *bad->Connect(hub->address());
   ASSERT_TRUE(bad->Send(hub_at_bad, Segment(*bad.transport, 1, 0, 1 << 20)).ok());
   ASSERT_TRUE(PumpUntil({&hub, &bad}, [&] { return hub.Count(Kind::kFrame) == 1; }))
       << "as much as the bound is welcome";
-  const PeerId bad_at_hub = hub.events[0].peer;
+  const transport::PeerId bad_at_hub = hub.events[0].peer;
   ASSERT_TRUE(bad->Send(hub_at_bad, Segment(*bad.transport, 2, 0, (1 << 20) + 1)).ok());
   ASSERT_TRUE(PumpUntil({&hub, &bad}, [&] {
     return hub.Count(Kind::kPeerLost) == 1 && bad.Count(Kind::kPeerLost) == 1;
@@ -757,12 +759,12 @@ TEST_F(ZmqTransportTest, APeerThatChoseItsOwnRoutingIdIsGarbage) {
 }
 
 TEST_F(ZmqTransportTest, AHostThatFallsSilentIsLostOnBothSides) {
-  ZmqOptions options = world_.Options();
+  transport::ZmqOptions options = world_.Options();
   options.heartbeat_interval = absl::Milliseconds(200);
   options.silence_timeout = absl::Seconds(1);
   Node a = New(options);
   ChildVictim victim("tcp://127.0.0.1:*", a->address());
-  const PeerId out = *a->Connect(victim.address());
+  const transport::PeerId out = *a->Connect(victim.address());
   ASSERT_TRUE(a->Send(out, Segment(*a.transport, 1)).ok());
   ASSERT_TRUE(PumpUntil({&a}, [&] { return a.Count(Kind::kFrame) == 2; })) << "hello and echo";
   victim.Signal(SIGSTOP);  // its kernel still acknowledges; only ZMTP heartbeats notice
@@ -770,11 +772,11 @@ TEST_F(ZmqTransportTest, AHostThatFallsSilentIsLostOnBothSides) {
 }
 
 TEST_F(ZmqTransportTest, BadOptionsAreRefused) {
-  const auto code = [](const ZmqOptions& options) {
-    return NewZmqTransport(options).status().code();
+  const auto code = [](const transport::ZmqOptions& options) {
+    return transport::NewZmqTransport(options).status().code();
   };
-  EXPECT_EQ(code(ZmqOptions()), absl::StatusCode::kInvalidArgument) << "no context";
-  ZmqOptions options = world_.Options();
+  EXPECT_EQ(code(transport::ZmqOptions()), absl::StatusCode::kInvalidArgument) << "no context";
+  transport::ZmqOptions options = world_.Options();
   options.send_queue_frames = 0;
   EXPECT_EQ(code(options), absl::StatusCode::kInvalidArgument);
   options = world_.Options();
@@ -788,12 +790,12 @@ TEST_F(ZmqTransportTest, BadOptionsAreRefused) {
 }
 
 TEST_F(ZmqTransportTest, TheAdvertisedHostIsWhatOthersConnectTo) {
-  ZmqOptions options = world_.Options();
+  transport::ZmqOptions options = world_.Options();
   options.bind = "tcp://0.0.0.0:*";
   options.advertised_host = "localhost";
   Node hub = New(options), a = New(world_.Options());
   EXPECT_EQ(hub->address().rfind("tcp://localhost:", 0), 0u) << hub->address();
-  const PeerId peer = *a->Connect(hub->address());
+  const transport::PeerId peer = *a->Connect(hub->address());
   ASSERT_TRUE(a->Send(peer, Segment(*a.transport, 1)).ok());
   EXPECT_TRUE(PumpUntil({&a, &hub}, [&] { return hub.Count(Kind::kFrame) == 1; }));
 }

@@ -23,18 +23,20 @@ namespace tandem {
 inline constexpr uint64_t kLinksIncarnation = 7;
 
 // Why links of this kind cannot be made here; empty if they can.
-inline std::string Missing(LinkChoice choice) {
-  const auto ports = LinkPorts::Open("127.0.0.1", choice);
+inline std::string Missing(collectives::LinkChoice choice) {
+  const auto ports = collectives::LinkPorts::Open("127.0.0.1", choice);
   return ports.ok() ? "" : std::string(ports.status().message());
 }
 
-inline TransportHub& HubOf(LinkPorts& ports, LinkChoice choice) {
-  return *(choice == LinkChoice::kRdma ? ports.rdma() : ports.zmq());
+inline collectives::TransportHub& HubOf(collectives::LinkPorts& ports,
+                                        collectives::LinkChoice choice) {
+  return *(choice == collectives::LinkChoice::kRdma ? ports.rdma() : ports.zmq());
 }
 
-using TransportEnds = std::pair<std::unique_ptr<TransportLink>, std::unique_ptr<TransportLink>>;
+using TransportEnds = std::pair<std::unique_ptr<collectives::TransportLink>,
+                                std::unique_ptr<collectives::TransportLink>>;
 
-inline TransportEnds JoinHubs(TransportHub& a, TransportHub& b) {
+inline TransportEnds JoinHubs(collectives::TransportHub& a, collectives::TransportHub& b) {
   TransportEnds ends;
   auto connected = b.Connect(a.address(), kLinksIncarnation, "hello");
   TANDEM_CHECK_OK(connected.status());
@@ -57,13 +59,13 @@ inline TransportEnds JoinHubs(TransportHub& a, TransportHub& b) {
 // addresses with an RDMA device each, between which ranks alternate ("10.9.0.1,10.9.0.2").
 class TransportMesh {
  public:
-  TransportMesh(LinkChoice choice, int ranks) : choice_(choice) {
+  TransportMesh(collectives::LinkChoice choice, int ranks) : choice_(choice) {
     const char* const hosts_here =
-        choice == LinkChoice::kRdma ? std::getenv("TANDEM_RDMA_HOSTS") : nullptr;
+        choice == collectives::LinkChoice::kRdma ? std::getenv("TANDEM_RDMA_HOSTS") : nullptr;
     const std::vector<std::string> hosts =
         absl::StrSplit(hosts_here == nullptr ? "127.0.0.1" : hosts_here, ',');
     for (size_t r = 0; r < static_cast<size_t>(ranks); ++r) {
-      auto ports = LinkPorts::Open(hosts[r % hosts.size()], choice);
+      auto ports = collectives::LinkPorts::Open(hosts[r % hosts.size()], choice);
       TANDEM_CHECK_OK(ports.status());
       ports_.push_back(*std::move(ports));
     }
@@ -72,19 +74,19 @@ class TransportMesh {
     if (++b_ == ports_.size()) b_ = ++a_ + 1;
     return JoinHubs(hub(a_), hub(b_));
   }
-  TransportHub& hub(size_t rank) { return HubOf(ports_[rank], choice_); }
+  collectives::TransportHub& hub(size_t rank) { return HubOf(ports_[rank], choice_); }
 
  private:
-  const LinkChoice choice_;
-  std::vector<LinkPorts> ports_;
+  const collectives::LinkChoice choice_;
+  std::vector<collectives::LinkPorts> ports_;
   size_t a_ = 0, b_ = 0;
 };
 
 // Why a child that this process forks now cannot have links of this kind: a device that this
 // process has used is of no use to its children. Costs a second or two over RDMA; otherwise
 // nothing.
-inline std::string MissingInChildren(LinkChoice choice) {
-  if (choice != LinkChoice::kRdma) return "";
+inline std::string MissingInChildren(collectives::LinkChoice choice) {
+  if (choice != collectives::LinkChoice::kRdma) return "";
   const pid_t child = fork();
   TANDEM_CHECK(child >= 0);
   if (child == 0) {

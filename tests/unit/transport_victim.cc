@@ -24,26 +24,27 @@
 namespace tandem {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Transport>> NewTransport(const std::string& bind) {
+absl::StatusOr<std::unique_ptr<transport::Transport>> NewTransport(const std::string& bind) {
   if (bind.rfind("rdma://", 0) == 0) {
-    RdmaOptions options;
+    rdma::RdmaOptions options;
     options.bind = bind;
     options.ack_timeout = 16;  // one emulated processor serves both ends, and the kernel between
-    TANDEM_ASSIGN_OR_RETURN(options.context, RdmaContext::New());
-    return NewRdmaTransport(options);
+    TANDEM_ASSIGN_OR_RETURN(options.context, rdma::RdmaContext::New());
+    return rdma::NewRdmaTransport(options);
   }
-  ZmqOptions options;
-  options.context = std::make_shared<ZmqContext>(1);
+  transport::ZmqOptions options;
+  options.context = std::make_shared<transport::ZmqContext>(1);
   if (bind == "multi" || bind.find(' ') != std::string::npos) {
-    return NewMultiTransport(ShmAndZmq(bind == "multi" ? "" : bind, ShmOptions(), options));
+    return transport::NewMultiTransport(
+        ShmAndZmq(bind == "multi" ? "" : bind, transport::ShmOptions(), options));
   }
   if (bind.rfind("shm:", 0) == 0) {
-    ShmOptions shm;
+    transport::ShmOptions shm;
     if (bind != "shm:") shm.address = bind;  // "shm:" alone: any
-    return NewShmTransport(shm);
+    return transport::NewShmTransport(shm);
   }
   options.bind = bind;
-  return NewZmqTransport(options);
+  return transport::NewZmqTransport(options);
 }
 
 }  // namespace
@@ -65,10 +66,10 @@ int main(int argc, char** argv) {
     TANDEM_CHECK_OK(
         (*transport)->Send(*peer, EncodeDataFrame(**transport, hello, {}, Buffer(), Buffer())));
   }
-  for (std::vector<TransportEvent> events;; events.clear()) {
+  for (std::vector<transport::TransportEvent> events;; events.clear()) {
     (*transport)->Poll(absl::InfiniteDuration(), &events);
-    for (TransportEvent& event : events) {
-      if (event.kind != TransportEvent::Kind::kFrame) continue;
+    for (transport::TransportEvent& event : events) {
+      if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
       // A refused answer is the test's concern: it sees it missing.
       (*transport)->Send(event.peer, std::move(event.frame.frame)).IgnoreError();
     }

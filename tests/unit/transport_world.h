@@ -47,7 +47,7 @@ class TransportWorld {
   virtual ~TransportWorld() = default;
   // Why this kind cannot be tested here; empty if it can.
   virtual std::string missing() const { return ""; }
-  virtual std::unique_ptr<Transport> New(const EndpointOptions& options) = 0;
+  virtual std::unique_ptr<transport::Transport> New(const EndpointOptions& options) = 0;
   virtual std::string FreeAddress() = 0;
   // A stranger connects, sends one message of these parts, and stays until the world ends.
   virtual void SendRaw(const std::string& address, const Parts& parts) = 0;

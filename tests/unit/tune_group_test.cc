@@ -33,30 +33,30 @@ model { dlrm { bottom: [8] top: [8] } }
 train { batch: 16 }
 )";
 
-JobPlan Plan(const Overrides& overrides = {}) {
-  const auto job = ParseJob(kJob, "job", overrides);
+job::JobPlan Plan(const job::Overrides& overrides = {}) {
+  const auto job = job::ParseJob(kJob, "job", overrides);
   EXPECT_TRUE(job.ok()) << job.status();
-  const auto plan = Resolve(*job);
+  const auto plan = job::Resolve(*job);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
 
 struct Tuned {
   absl::Status status;
-  DenseTuning tuning;
+  worker::DenseTuning tuning;
   std::string rules;
   json described() const { return json::parse(tuning.json); }
 };
 
 // Every worker of the plan, in a thread of its own.
-std::vector<Tuned> Tune(const JobPlan& plan, int64_t bytes = 64 << 20,
+std::vector<Tuned> Tune(const job::JobPlan& plan, int64_t bytes = 64 << 20,
                         const std::vector<int>& hosts = {}) {
   const auto workers = static_cast<size_t>(plan.workers());
-  std::vector<std::vector<std::unique_ptr<Link>>> links(workers);
+  std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(workers);
   for (auto& row : links) row.resize(workers);
   for (size_t a = 0; a < workers; ++a) {
     for (size_t b = a + 1; b < workers; ++b) {
-      auto pair = InMemoryLink::NewPair();
+      auto pair = collectives::InMemoryLink::NewPair();
       links[a][b] = std::move(pair[0]);
       links[b][a] = std::move(pair[1]);
     }
@@ -65,12 +65,12 @@ std::vector<Tuned> Tune(const JobPlan& plan, int64_t bytes = 64 << 20,
   std::vector<std::thread> threads;
   for (size_t w = 0; w < workers; ++w) {
     threads.emplace_back([&, w] {
-      const auto rules = std::make_shared<ChooserRules>();
-      GroupOptions options;
-      options.chooser = ChooserFrom(rules, plan.workers(), false);
+      const auto rules = std::make_shared<collectives::ChooserRules>();
+      collectives::GroupOptions options;
+      options.chooser = collectives::ChooserFrom(rules, plan.workers(), false);
       options.host_of_rank = hosts;
-      Group group(static_cast<int>(w), std::move(links[w]), options);
-      auto tuning = TuneGroup(plan, bytes, hosts, group, rules.get());
+      collectives::Group group(static_cast<int>(w), std::move(links[w]), options);
+      auto tuning = worker::TuneGroup(plan, bytes, hosts, group, rules.get());
       out[w].status = tuning.status();
       if (tuning.ok()) out[w].tuning = *tuning;
       out[w].rules = rules->ToString();
@@ -92,7 +92,7 @@ void ExpectAlike(const std::vector<Tuned>& all) {
 
 // A machine of many cores on a slow wire.
 std::string CostsFile(const TemporaryFolder& folder, double message) {
-  Calibration costs;
+  collectives::Calibration costs;
   costs.link = "tcp";
   costs.ranks = 3;
   costs.cores = 64;
@@ -121,7 +121,7 @@ TEST(TuneGroupTest, MeasuresAndAllWorkersChooseAlike) {
 
 TEST(TuneGroupTest, TheSameFileGivesTheSameChoices) {
   const TemporaryFolder folder;
-  const JobPlan plan = Plan({{"dense.calibration", CostsFile(folder, 30e-6)}});
+  const job::JobPlan plan = Plan({{"dense.calibration", CostsFile(folder, 30e-6)}});
   const std::vector<Tuned> all = Tune(plan);
   ExpectAlike(all);
   EXPECT_EQ(Tune(plan)[0].tuning.json, all[0].tuning.json);
@@ -131,13 +131,13 @@ TEST(TuneGroupTest, TheSameFileGivesTheSameChoices) {
   EXPECT_THAT(described["bucket_why"].get<std::string>(), HasSubstr("on latency"));
   EXPECT_EQ(described["choices"].size(), 3u) << "the first bucket, whole ones, and what is left";
   // Dearer messages, larger buckets.
-  const JobPlan dear = Plan({{"dense.calibration", CostsFile(folder, 300e-6)}});
+  const job::JobPlan dear = Plan({{"dense.calibration", CostsFile(folder, 300e-6)}});
   EXPECT_GT(Tune(dear)[0].tuning.bucket_bytes, all[0].tuning.bucket_bytes);
 }
 
 // Gradients on GPUs are summed there: the group's algorithms are neither measured nor named.
 TEST(TuneGroupTest, OnGpusItSaysWhatSums) {
-  const JobPlan plan = Plan({{"dense.device", "CUDA"}});
+  const job::JobPlan plan = Plan({{"dense.device", "CUDA"}});
   const std::vector<Tuned> all = Tune(plan);
   ExpectAlike(all);
   const json described = all[0].described();
@@ -181,19 +181,21 @@ TEST(TuneGroupTest, NothingIsMeasuredWhereBitsMustNotDependOnIt) {
 }
 
 TEST(TuneGroupTest, AFileThatCannotBeReadIsTheErrorOfAll) {
-  const JobPlan plan = Plan({{"dense.calibration", "/nowhere/costs"}});
+  const job::JobPlan plan = Plan({{"dense.calibration", "/nowhere/costs"}});
   for (const Tuned& one : Tune(plan)) {
     EXPECT_THAT(std::string(one.status.message()),
                 HasSubstr("dense.calibration: \"/nowhere/costs\": cannot be read"));
   }
-  EXPECT_THAT(std::string(CheckDenseChoices(plan).message()), HasSubstr("/nowhere/costs"));
+  EXPECT_THAT(std::string(worker::CheckDenseChoices(plan).message()), HasSubstr("/nowhere/costs"));
   const TemporaryFolder folder;
   WriteTextFile(folder.File("costs"), "message often\n");
   EXPECT_THAT(
-      std::string(CheckDenseChoices(Plan({{"dense.calibration", folder.File("costs")}})).message()),
+      std::string(
+          worker::CheckDenseChoices(Plan({{"dense.calibration", folder.File("costs")}})).message()),
       HasSubstr("line 1"));
-  EXPECT_THAT(std::string(CheckDenseChoices(Plan({{"dense.rules", "allreduce:magic"}})).message()),
-              HasSubstr("dense.rules: \"allreduce:magic\": rules: at 10 ('magic')"));
+  EXPECT_THAT(
+      std::string(worker::CheckDenseChoices(Plan({{"dense.rules", "allreduce:magic"}})).message()),
+      HasSubstr("dense.rules: \"allreduce:magic\": rules: at 10 ('magic')"));
 }
 
 // Playing every algorithm for many ranks would take longer than it could save.

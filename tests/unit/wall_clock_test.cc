@@ -89,40 +89,41 @@ TEST_F(WallClockTest, AWaitEndsAtItsDeadlineOrAtASignal) {
 class ClientClockTest : public WallClockTest {
  protected:
   ClientClockTest()
-      : plan_(LoneShardPlan("table { name: \"ids\" dim: 1 initializer { kind: ZERO } "
-                            "optimizer { kind: SGD learning_rate: 1 } }\n",
-                            "kind: BSP", 2)),
+      : plan_(bench::LoneShardPlan("table { name: \"ids\" dim: 1 initializer { kind: ZERO } "
+                                   "optimizer { kind: SGD learning_rate: 1 } }\n",
+                                   "kind: BSP", 2)),
         shard_(plan_, network_.NewTransport({}).value()) {
     for (int rank = 0; rank < 2; ++rank) {
-      Client::Options options;
+      client::Client::Options options;
       options.self = EndpointId::Worker(rank);
       options.incarnation = 7 + static_cast<uint64_t>(rank);
-      clients_.push_back(Client::New(plan_, network_.NewTransport({}).value(), options).value());
+      clients_.push_back(
+          client::Client::New(plan_, network_.NewTransport({}).value(), options).value());
       EXPECT_TRUE(clients_.back()->SetView(shard_.view()).ok());
     }
   }
-  Future Push(int rank) {
+  client::Future Push(int rank) {
     const absl::Span<const float> gradients(&gradient_, 1);
     return clients_[static_cast<size_t>(rank)]->Push(0, 0, 1, {&keys_, 1}, {&gradients, 1});
   }
-  Future Pull() {
+  client::Future Pull() {
     const absl::Span<float> rows(&row_, 1);
     return clients_[0]->Pull(0, 1, {&keys_, 1}, {&rows, 1});
   }
 
   const uint64_t id_ = 5;
-  const TableKeys keys_ = {0, {&id_, 1}};
+  const client::TableKeys keys_ = {0, {&id_, 1}};
   const float gradient_ = 3;
   float row_ = 0;
-  InProcessNetwork network_;
-  const JobPlan plan_;
-  LoneShard shard_;
-  std::vector<std::unique_ptr<Client>> clients_;
+  transport::InProcessNetwork network_;
+  const job::JobPlan plan_;
+  bench::LoneShard shard_;
+  std::vector<std::unique_ptr<client::Client>> clients_;
 };
 
 TEST_F(ClientClockTest, AReadThatWaitsDoesNotFailWhenTheClockIsSetForward) {
   ASSERT_TRUE(Push(0).status().ok());
-  const Future read = Pull();
+  const client::Future read = Pull();
   EXPECT_FALSE(read.WaitFor(absl::Milliseconds(100)));  // the other worker has not pushed
   seconds_set = kHour;
   EXPECT_FALSE(read.WaitFor(absl::Milliseconds(200)));
@@ -133,7 +134,7 @@ TEST_F(ClientClockTest, AReadThatWaitsDoesNotFailWhenTheClockIsSetForward) {
 
 TEST_F(ClientClockTest, AWaitIsNoLongerWhenTheClockIsSetBack) {
   ASSERT_TRUE(Push(0).status().ok());
-  const Future read = Pull();
+  const client::Future read = Pull();
   std::thread sets([] {
     absl::SleepFor(absl::Milliseconds(50));
     seconds_set = -kHour;
@@ -148,20 +149,20 @@ TEST_F(ClientClockTest, AWaitIsNoLongerWhenTheClockIsSetBack) {
 
 // Who hears no beat for 8 s declares a process dead.
 TEST_F(WallClockTest, BeatsGoOnWhenTheClockIsSetBack) {
-  InProcessNetwork network;
+  transport::InProcessNetwork network;
   const auto scheduler = network.NewTransport({}).value();
-  const LoopProgress progress;
-  BeatThread beats([&network] { return network.NewTransport({}); }, scheduler->address(),
-                   EndpointId::Worker(0), 1, {&progress});
+  const node::LoopProgress progress;
+  node::BeatThread beats([&network] { return network.NewTransport({}); }, scheduler->address(),
+                         EndpointId::Worker(0), 1, {&progress});
   const auto hear_beats = [&scheduler](int want) {
-    std::vector<TransportEvent> events;
+    std::vector<transport::TransportEvent> events;
     const absl::Time deadline = MonotonicNow() + kPatience;
     for (int heard = 0; heard < want;) {
       if (MonotonicNow() > deadline) return false;
       events.clear();
       scheduler->Poll(absl::Milliseconds(100), &events);
-      for (const TransportEvent& event : events)
-        heard += event.kind == TransportEvent::Kind::kFrame;
+      for (const transport::TransportEvent& event : events)
+        heard += event.kind == transport::TransportEvent::Kind::kFrame;
     }
     return true;
   };
@@ -173,20 +174,20 @@ TEST_F(WallClockTest, BeatsGoOnWhenTheClockIsSetBack) {
 // Members of a collective group beat, too, and are beaten to.
 TEST_F(WallClockTest, AGroupStaysTogether) {
   for (const int64_t set : {kHour, -kHour}) {
-    CoordinatorOptions options;
+    collectives::CoordinatorOptions options;
     options.address = "127.0.0.1:0";
     options.beat = absl::Milliseconds(50);
-    auto coordinator = Coordinator::Start(options);
+    auto coordinator = collectives::Coordinator::Start(options);
     ASSERT_TRUE(coordinator.ok()) << coordinator.status();
-    std::unique_ptr<CoordinatorClient> members[2];
+    std::unique_ptr<collectives::CoordinatorClient> members[2];
     std::thread joins[2];
     for (int rank = 0; rank < 2; ++rank) {
       joins[rank] = std::thread([&, rank] {
-        JoinOptions join;
+        collectives::JoinOptions join;
         join.coordinator = (*coordinator)->address();
         join.rank = rank;
         join.ranks = 2;
-        auto joined = CoordinatorClient::Join(join, MonotonicNow() + kPatience);
+        auto joined = collectives::CoordinatorClient::Join(join, MonotonicNow() + kPatience);
         ASSERT_TRUE(joined.ok()) << joined.status();
         members[rank] = *std::move(joined);
       });

@@ -24,7 +24,7 @@ class WorkerBarriersTest : public ::testing::Test {
   }
 
   absl::Time now_ = absl::UnixEpoch();
-  WorkerBarriers barriers_{3, absl::Seconds(1)};
+  worker::WorkerBarriers barriers_{3, absl::Seconds(1)};
 };
 
 TEST_F(WorkerBarriersTest, AnEntrySaysWhatItIsForAndIsRepeatedUntilTheRelease) {
