@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -165,10 +166,9 @@ class DelimitedParser final : public RowParser {
           "data.columns.header: true if its first line names the columns"));
     }
     if (number >= cells_.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the row has ", cells_.size(), " columns, expected at least ", number,
-                       " + 1 (data.columns.", role,
-                       "); hint: columns are counted from 0, see data.columns.delimiter"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the row has ", cells_.size(), " columns, expected at least ", number,
+          " + 1 (data.columns.", role, "); hint: columns are counted from 0", OtherDelimiter()));
     }
     place->at = number;
     return absl::OkStatus();
@@ -192,7 +192,21 @@ class DelimitedParser final : public RowParser {
         absl::StrCat("the header has no column ", Quote(place->name), " (data.columns.", role,
                      "); it has ", ShownHeader(), "; hint: ",
                      blanks > 0 ? "data.columns.trim: true takes the blanks off"
-                                : "names are compared byte by byte, see data.columns.delimiter"));
+                                : "names are compared byte by byte",
+                     OtherDelimiter()));
+  }
+
+  // A first line in one piece has most likely been cut at the wrong byte: by which it would fall into
+  // pieces.
+  std::string OtherDelimiter() const {
+    if (cells_.size() == 1) {
+      for (const char other : {',', ';', '\t', '|'}) {
+        if (!absl::StrContains(cells_[0], other)) continue;
+        const std::string text = other == '\t' ? "\\t" : std::string(1, other);
+        return absl::StrCat("; is it data.columns.delimiter: \"", text, "\"?");
+      }
+    }
+    return ", see data.columns.delimiter";
   }
 
   std::string ShownHeader() const {

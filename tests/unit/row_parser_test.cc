@@ -208,6 +208,8 @@ TEST(DelimitedTest, BadColumnsAreRefused) {
   auto parser = *data::NewDelimitedParser(NamedColumns());
   ExpectOneLine(parser->StartFile("y,age,town,job"),
                 {"no column 'city'", "data.columns.categorical", "'town'", "hint"});
+  ExpectOneLine(parser->StartFile("y;age;city;job"),
+                {"no column 'y'", "data.columns.delimiter: \";\""});
   Columns columns;
   columns.set_label("y");
   ExpectOneLine((*data::NewDelimitedParser(columns))->StartFile("1\t2"),
@@ -215,6 +217,8 @@ TEST(DelimitedTest, BadColumnsAreRefused) {
   columns.set_label("2");
   ExpectOneLine((*data::NewDelimitedParser(columns))->StartFile("1\t2"),
                 {"2 columns", "expected", "hint"});
+  ExpectOneLine((*data::NewDelimitedParser(columns))->StartFile("1,2,3"),
+                {"1 columns", "data.columns.delimiter: \",\""});
   columns.set_delimiter("||");
   ExpectOneLine(data::NewDelimitedParser(columns).status(),
                 {"data.columns.delimiter", "one character"});
