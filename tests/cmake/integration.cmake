@@ -39,3 +39,9 @@ if(TARGET outside_test)
     TANDEM_BUILD="${CMAKE_BINARY_DIR}" TANDEM_OUTSIDE_SOURCE="${CMAKE_SOURCE_DIR}/tests/outside")
   set_tests_properties(outside_test PROPERTIES TIMEOUT 900)
 endif()
+
+if(TANDEM_TORCH)
+  add_test(NAME pages_test
+    COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/pages_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  set_tests_properties(pages_test PROPERTIES LABELS integration TIMEOUT 600)
+endif()
