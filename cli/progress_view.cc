@@ -35,10 +35,10 @@ std::string ClockTime(double seconds) {
 }
 
 struct Words {
-  const char *samples, *staleness, *maximum, *left, *separator;
+  const char *samples, *training, *staleness, *maximum, *left, *separator;
 };
-constexpr Words kWide = {" samples/s", "staleness", ", max ", " left", " | "};
-constexpr Words kNarrow = {"/s", "stale", "/", "", ", "};
+constexpr Words kWide = {" samples/s", "training ", "staleness", ", max ", " left", " | "};
+constexpr Words kNarrow = {"/s", "", "stale", "/", "", ", "};
 
 std::string Join(const nlohmann::json& p, const Words& words) {
   std::string where = absl::StrCat("epoch ", static_cast<int64_t>(NumberOf(p, "epoch")) + 1);
@@ -49,14 +49,27 @@ std::string Join(const nlohmann::json& p, const Words& words) {
   std::vector<std::string> parts = {where};
   parts.push_back(absl::StrCat(WithCommas(static_cast<int64_t>(NumberOf(p, "samples_per_second"))),
                                words.samples));
-  if (p.contains("loss")) parts.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));
-  if (p.contains("auc")) parts.push_back(absl::StrFormat("AUC %.4f", NumberOf(p, "auc")));
+  std::vector<std::string> measured;  // on what was trained since the last line
+  if (p.contains("loss")) measured.push_back(absl::StrFormat("loss %.4f", NumberOf(p, "loss")));
+  if (p.contains("auc")) measured.push_back(absl::StrFormat("AUC %.4f", NumberOf(p, "auc")));
+  if (!measured.empty()) parts.push_back(words.training + absl::StrJoin(measured, ", "));
   parts.push_back(absl::StrFormat("%s %.2f%s%.0f", words.staleness, NumberOf(p, "staleness_mean"),
                                   words.maximum, NumberOf(p, "staleness_max")));
   if (p.contains("seconds_left")) {
     parts.push_back(absl::StrCat(ClockTime(NumberOf(p, "seconds_left")), words.left));
   }
   return absl::StrJoin(parts, words.separator);
+}
+
+// " at epoch 2, step 1,200, test data", as far as the event says.
+std::string WhereEvaluated(const nlohmann::json& event) {
+  std::string where;
+  if (event.contains("epoch") && event.contains("step")) {
+    where = absl::StrCat(" at epoch ", static_cast<int64_t>(NumberOf(event, "epoch")), ", step ",
+                         WithCommas(static_cast<int64_t>(NumberOf(event, "step"))));
+  }
+  const std::string data = TextOf(event, "data");
+  return data.empty() ? where : absl::StrCat(where, where.empty() ? " on " : ", ", data, " data");
 }
 
 int ColumnsOf(std::FILE* terminal) {
@@ -131,7 +144,7 @@ void ProgressView::Show(const nlohmann::json& event, absl::Time now) {
   if (kind == "progress") {
     ShowProgress(event, now);
   } else if (kind == "evaluation") {
-    Line(absl::StrCat("evaluation: ", FormatEvaluation(event)));
+    Line(absl::StrCat("evaluation", WhereEvaluated(event), ": ", FormatEvaluation(event)));
   } else if (kind == "log") {
     Line(TextOf(event, "text"));
   } else if (kind == "stall") {

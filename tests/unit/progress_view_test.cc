@@ -41,7 +41,7 @@ class ProgressViewTest : public ::testing::Test {
 
 TEST_F(ProgressViewTest, AllThatIsPromisedIsInTheLine) {
   EXPECT_EQ(cli::ProgressView::Format(Progress(1200), 200),
-            "epoch 1 41%, step 1,200 | 35,100 samples/s | loss 0.4512 | AUC 0.7810 | "
+            "epoch 1 41%, step 1,200 | 35,100 samples/s | training loss 0.4512, AUC 0.7810 | "
             "staleness 1.20, max 5 | 0:42 left");
 }
 
@@ -107,6 +107,18 @@ TEST_F(ProgressViewTest, EvaluationsInWords) {
             "HR@10 0.6500, NDCG@10 0.3800");
   EXPECT_EQ(cli::ProgressView::FormatEvaluation({{"samples", 250}, {"scores_not_finite", true}}),
             "scores are not finite, 250 samples");
+}
+
+TEST_F(ProgressViewTest, AnEvaluationSaysWhenAndOnWhat) {
+  cli::ProgressView view(file_, /*live=*/false);
+  view.Show({{"event", "evaluation"}, {"epoch", 2}, {"step", 1200}, {"data", "test"}, {"auc", 0.5}},
+            start_);
+  view.Show({{"event", "evaluation"}, {"data", "validation"}, {"auc", 0.5}}, start_);
+  view.Show({{"event", "evaluation"}, {"auc", 0.5}}, start_);
+  EXPECT_EQ(Written(),
+            "evaluation at epoch 2, step 1,200, test data: AUC 0.5000\n"
+            "evaluation on validation data: AUC 0.5000\n"
+            "evaluation: AUC 0.5000\n");
 }
 
 TEST_F(ProgressViewTest, NumbersWithCommas) {
