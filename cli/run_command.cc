@@ -224,6 +224,7 @@ class Run {
         argv.insert(argv.end(), {"--trace", absl::StrCat(flags_.out, "/trace-", w, ".json"),
                                  "--trace-steps", absl::StrCat(flags_.trace_steps)});
       }
+      if (flags_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(flags_.out, w)});
       argv.insert(argv.end(), common.begin(), common.end());
       const std::string name = absl::StrCat("worker ", w);
       TANDEM_RETURN_IF_ERROR(
@@ -369,7 +370,7 @@ class Run {
         WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
         result.empty() ? "" : "; test: ", result));
-    view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
+    if (!flags_.scores) view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return node::kExitOk;
   }
 
@@ -403,6 +404,10 @@ absl::Status Complete(const std::string& description, job::JobPlan* plan) {
 }
 
 }  // namespace
+
+std::string ScoresFile(const std::string& out, int rank) {
+  return absl::StrCat(out, "/scores-", rank, ".f32");
+}
 
 int RunCommand(const RunFlags& given) {
   RunFlags flags = given;

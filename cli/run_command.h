@@ -17,7 +17,11 @@ struct RunFlags {
   bool overwrite = false;  // what an earlier run left in `out` may be lost
   StartFlags start;
   int64_t trace_steps = 0;  // 0 = no trace
+  bool scores = false;      // workers write the scores of test rows (ScoresFile)
 };
+
+// In the folder of a run: the logits of a worker's test rows, float32 in their order.
+std::string ScoresFile(const std::string& out, int rank);
 
 // Returns the exit code: 0, 1 (the job failed) or 2 (bad job, data or flags; nothing was started).
 int RunCommand(const RunFlags& flags);

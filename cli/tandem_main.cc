@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/process.h"
 #include "bench/bench_command.h"
+#include "cli/predict_command.h"
 #include "cli/run_command.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
@@ -82,6 +83,17 @@ void AddRun(CLI::App* app, RunFlags* flags) {
       ->check(CLI::NonNegativeNumber);
 }
 
+void AddPredict(CLI::App* app, PredictFlags* flags) {
+  CLI::App* predict = app->add_subcommand(
+      "predict", "Scores of a saved model, one a row, in the order of the rows");
+  predict->add_option("job", flags->job, "Job file that the model was trained with")->required();
+  node::AddSetFlag(predict, &flags->set);
+  predict->add_option("--init-from", flags->init_from, "Saved model (a model/ folder, or one save)")
+      ->required();
+  predict->add_option("--data", flags->data, "Files or globs, in the job's format")->required();
+  predict->add_option("--out", flags->out, "File for the scores: a probability a line")->required();
+}
+
 void AddDatagen(CLI::App* app, DatagenFlags* flags) {
   CLI::App* datagen = app->add_subcommand("datagen", "Make click logs in the shape of Criteo's");
   datagen->add_option("--out", flags->out, "Folder for train.tsv, test.tsv, planted.json")
@@ -121,6 +133,8 @@ int Main(int argc, char** argv) {
   DatagenFlags datagen;
   AddRun(&app, &run);
   AddDatagen(&app, &datagen);
+  PredictFlags predict;
+  AddPredict(&app, &predict);
   doctor::DoctorFlags doctor;
   doctor::AddDoctor(&app, &doctor);
   std::string dump_folder;
@@ -133,6 +147,7 @@ int Main(int argc, char** argv) {
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
   if (app.got_subcommand("bench")) return bench.Run();
   if (app.got_subcommand("run")) return RunCommand(run);
+  if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
   if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);
   return Datagen(datagen);

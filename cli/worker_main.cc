@@ -41,6 +41,8 @@ int main(int argc, char** argv) {
   std::string dump_folder;
   app.add_option("--dump-collectives", dump_folder,
                  "Folder for what the collectives did, if the job fails or at SIGUSR1");
+  std::string scores;
+  app.add_option("--scores", scores, "Write the logits of test rows to this file, as float32");
   int code = node::kExitOk;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
@@ -63,8 +65,8 @@ int main(int argc, char** argv) {
   options.plan = *plan;
   options.paths = std::make_shared<transport::PathLog>();
   options.member = node::MemberOf(flags, plan->job.cluster(), options.paths);
-  options.make_runner = [](const job::JobPlan& job, int rank, const std::string& init_from) {
-    return worker::StepRunner::New(job, rank, init_from, cli::CompiledModel);
+  options.make_runner = [&](const job::JobPlan& job, int rank, const std::string& init_from) {
+    return worker::StepRunner::New(job, rank, init_from, cli::CompiledModel, scores);
   };
   options.trace_path = trace;
   options.trace_steps = trace_steps;

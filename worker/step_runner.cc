@@ -34,13 +34,17 @@ models::ModelInputs InputsOf(const job::JobPlan& plan, const data::DataShape& sh
 
 absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::JobPlan& plan, int rank,
                                                             const std::string& init_from,
-                                                            const MakeModel& make_model) {
+                                                            const MakeModel& make_model,
+                                                            const std::string& scores) {
   std::unique_ptr<StepRunner> runner(new StepRunner(plan));
+  runner->scores_path_ = scores;
   TANDEM_RETURN_IF_ERROR(runner->Init(rank, init_from, make_model));
   return runner;
 }
 
 absl::Status StepRunner::Init(int rank, const std::string& init_from, const MakeModel& make_model) {
+  if (!scores_path_.empty()) scores_.open(scores_path_, std::ios::binary | std::ios::trunc);
+  TANDEM_RETURN_IF_ERROR(CheckScores());
   TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));
   TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank));
   const Data& data = plan_.job.data();
@@ -92,6 +96,11 @@ absl::Status StepRunner::Fetch(StepSlot* slot) {
 absl::Status StepRunner::FetchTest(StepSlot* slot, bool first) {
   if (first) TANDEM_RETURN_IF_ERROR(test_->StartEpoch(0));
   return test_->Next(&slot->batch);
+}
+
+absl::Status StepRunner::CheckScores() const {
+  if (scores_path_.empty() || scores_.good()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(scores_path_, ": cannot be written: disk full?"));
 }
 
 absl::Span<const float> StepRunner::ParametersOf(const StepSlot& slot) const {
@@ -146,13 +155,17 @@ absl::Status StepRunner::Score(StepSlot* slot) {
   TANDEM_RETURN_IF_ERROR(
       model_->Forward(slot->batch, dense_->values(), cell_spans_, absl::MakeSpan(logits_)));
   data::AddBatch(slot->batch, logits_, plan_.job.evaluation().top_k(), &*evaluation_);
-  return absl::OkStatus();
+  if (scores_path_.empty()) return absl::OkStatus();
+  scores_.write(reinterpret_cast<const char*>(logits_.data()),
+                static_cast<std::streamsize>(logits_.size() * sizeof(float)));
+  return CheckScores();
 }
 
 absl::Status StepRunner::FillShare(EvaluationShare* share, Buffer* payload) {
   EncodeShare(*evaluation_, buffers_, share, payload);
   evaluation_.emplace();
-  return absl::OkStatus();
+  if (!scores_path_.empty()) scores_.flush();
+  return CheckScores();
 }
 
 absl::StatusOr<std::string> StepRunner::MergeShares(const std::map<int, EvaluationShare>& shares,

@@ -5,6 +5,7 @@
 #ifndef TANDEM_WORKER_STEP_RUNNER_H_
 #define TANDEM_WORKER_STEP_RUNNER_H_
 
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,10 +30,12 @@ class StepRunner final : public TaskRunner {
       const job::JobPlan& plan, const models::ModelInputs& inputs)>;
 
   // Opens this rank's share of the data and makes the model and the dense parameters, with first
-  // values or those saved under `init_from` (empty: none).
+  // values or those saved under `init_from` (empty: none). `scores`: a file for the logits of this
+  // rank's test rows, float32 in their order (empty: none).
   static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const job::JobPlan& plan, int rank,
                                                          const std::string& init_from,
-                                                         const MakeModel& make_model);
+                                                         const MakeModel& make_model,
+                                                         const std::string& scores = "");
 
   DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return test_ != nullptr; }
@@ -55,6 +58,7 @@ class StepRunner final : public TaskRunner {
   explicit StepRunner(const job::JobPlan& plan) : plan_(plan) {}
   absl::Status Init(int rank, const std::string& init_from, const MakeModel& make_model);
   absl::Status Load(const std::string& init_from);
+  absl::Status CheckScores() const;
   void Pool(StepSlot* slot);
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
@@ -67,6 +71,8 @@ class StepRunner final : public TaskRunner {
   data::RunningAuc recent_auc_;
   int64_t computed_ = 0;  // steps
   std::optional<data::EvaluationPart> evaluation_{std::in_place};
+  std::string scores_path_;  // empty: scores are not written
+  std::ofstream scores_;
   // Reused by every step: by sparse input, [samples * fields, dim].
   std::vector<std::vector<float>> cells_, cell_gradients_;
   std::vector<models::PooledRows> cell_spans_;

@@ -1,0 +1,138 @@
+#include "cli/predict_command.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "cli/run_command.h"
+#include "job/job.h"
+#include "node/role_flags.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+int Refuse(const absl::Status& why) {
+  node::Finish("tandem predict", why);
+  return node::kExitBadInput;
+}
+
+absl::Status CheckFlags(const PredictFlags& flags, const Data& data) {
+  if (data.format() == Data::NCF || data.format() == Data::PROGRAM) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data.format is ", Data::Format_Name(data.format()),
+        ": its rows are not those of files; hint: files of one row a line have scores"));
+  }
+  std::error_code error;
+  if (fs::is_directory(flags.out, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--out ", flags.out, ": is a folder; hint: name the file for the scores"));
+  }
+  const fs::path folder = fs::path(flags.out).parent_path();
+  if (!folder.empty() && !fs::is_directory(folder, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("--out ", flags.out, ": there is no folder ",
+                                                   folder.string(), "; hint: make it first"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> ReadLogits(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  std::vector<float> logits(bytes.size() / sizeof(float));
+  if (!logits.empty()) std::memcpy(logits.data(), bytes.data(), logits.size() * sizeof(float));
+  return logits;
+}
+
+// Row i is worker i mod `workers`' next one. Digits enough that scores which differ differ in the file.
+absl::Status WriteScores(const std::string& run, int workers, const std::string& out,
+                         int64_t* rows) {
+  std::vector<std::vector<float>> logits;
+  size_t all = 0;
+  for (int rank = 0; rank < workers; ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(logits.emplace_back(), ReadLogits(ScoresFile(run, rank)));
+    all += logits.back().size();
+  }
+  std::string text;
+  for (size_t i = 0; i < all; ++i) {
+    const std::vector<float>& of_worker = logits[i % static_cast<size_t>(workers)];
+    const size_t row = i / static_cast<size_t>(workers);
+    if (row >= of_worker.size()) {
+      return absl::InternalError(absl::StrCat("worker ", i % static_cast<size_t>(workers),
+                                              " has scored ", of_worker.size(), " rows of ", all));
+    }
+    absl::StrAppendFormat(&text, "%.17g\n",
+                          1 / (1 + std::exp(-static_cast<double>(of_worker[row]))));
+  }
+  *rows = static_cast<int64_t>(all);
+  return WriteFileAtomically(out, text);
+}
+
+// The folder of the run is not for anybody to keep.
+class PassingFolder {
+ public:
+  PassingFolder() {
+    std::error_code error;
+    path_ = absl::StrCat(fs::temp_directory_path(error).string(), "/tandem-predict-", getpid());
+  }
+  ~PassingFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  PassingFolder(const PassingFolder&) = delete;
+  PassingFolder& operator=(const PassingFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+int PredictCommand(const PredictFlags& flags) {
+  const PassingFolder folder;
+  RunFlags run;
+  run.job = flags.job;
+  run.set = flags.set;
+  std::vector<std::string> files;
+  for (const std::string& file : flags.data) {
+    files.push_back(absl::StrCat("\"", absl::CEscape(file), "\""));
+  }
+  // The files that the model was trained on need not be there any more.
+  const std::string list = absl::StrCat("=[", absl::StrJoin(files, ","), "]");
+  for (const std::string& set :
+       {"data.test" + list, "data.train" + list, std::string("data.test_fraction=0"),
+        std::string("data.skip_bad_rows=0"), std::string("data.max_rows=0"),
+        std::string("train.evaluate_only=true")}) {
+    run.set.push_back(set);
+  }
+  node::RoleFlags role;
+  role.job = run.job;
+  role.set = run.set;
+  const absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
+  if (!plan.ok()) return Refuse(plan.status());
+  if (const absl::Status ready = CheckFlags(flags, plan->job.data()); !ready.ok()) {
+    return Refuse(ready);
+  }
+  run.out = folder.path();
+  run.scores = true;
+  run.start.init_from = flags.init_from;
+  if (const int code = RunCommand(run); code != node::kExitOk) return code;
+  int64_t rows = 0;
+  const absl::Status written = WriteScores(folder.path(), plan->workers(), flags.out, &rows);
+  if (written.ok()) absl::PrintF("wrote %d scores to %s\n", rows, flags.out);
+  return node::Finish("tandem predict", written);
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,24 @@
+// tandem predict: the scores that a saved model gives rows of files, one a row, in the order of the
+// rows. A run of the job that takes no step and evaluates on these files.
+#ifndef TANDEM_CLI_PREDICT_COMMAND_H_
+#define TANDEM_CLI_PREDICT_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+namespace tandem::cli {
+
+struct PredictFlags {
+  std::string job;
+  std::vector<std::string> set;
+  std::string init_from;
+  std::vector<std::string> data;  // files or globs
+  std::string out;                // the file of scores
+};
+
+// Returns the exit code, as RunCommand.
+int PredictCommand(const PredictFlags& flags);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_PREDICT_COMMAND_H_
