@@ -11,13 +11,16 @@ namespace tandem::worker {
 absl::StatusOr<std::unique_ptr<DenseParameters>> DenseParameters::New(const Optimizer& optimizer,
                                                                       int64_t count) {
   TANDEM_ASSIGN_OR_RETURN(auto row_optimizer, optim::NewRowOptimizer(optimizer));
-  return std::unique_ptr<DenseParameters>(new DenseParameters(std::move(row_optimizer), count));
+  return std::unique_ptr<DenseParameters>(
+      new DenseParameters(std::move(row_optimizer), optimizer.kind() == Optimizer::PROGRAM, count));
 }
 
-DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, int64_t count)
+DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, bool is_program,
+                                 int64_t count)
     : optimizer_(std::move(optimizer)),
       count_(count),
-      slots_per_block_(optimizer_->slots_per_row(job::kDenseBlockFloats)) {
+      slots_per_block_(optimizer_->slots_per_row(job::kDenseBlockFloats)),
+      is_program_(is_program) {
   const int64_t blocks = (count + job::kDenseBlockFloats - 1) / job::kDenseBlockFloats;
   kept_ = {0, blocks};
   values_.assign(static_cast<size_t>(blocks * job::kDenseBlockFloats), 0.0f);
@@ -31,7 +34,13 @@ DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer,
   }
 }
 
+void DenseParameters::set_program(Program program) { program_ = std::move(program); }
+
 void DenseParameters::Apply(absl::Span<const float> padded_gradient, float factor) {
+  if (is_program_) {
+    TANDEM_CHECK(program_ != nullptr);
+    return program_(padded_gradient, factor);
+  }
   const auto first = static_cast<size_t>(kept_.begin), blocks = static_cast<size_t>(kept_.count);
   all_slots_.clear();
   optimizer_->Apply(

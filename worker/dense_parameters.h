@@ -7,6 +7,7 @@
 #define TANDEM_WORKER_DENSE_PARAMETERS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -41,6 +42,9 @@ class DenseParameters {
   // One optimizer step: gradient sums [blocks, kDenseBlockFloats], each times `factor`. Of the
   // blocks whose slots are here.
   void Apply(absl::Span<const float> padded_gradient, float factor);
+  // With the optimizer PROGRAM, what Apply does: the program changes values() itself.
+  using Program = std::function<void(absl::Span<const float> padded_gradient, float factor)>;
+  void set_program(Program program);
 
   // Keeps the slots of `blocks` alone (a sharded optimizer, ZeRO stage 1, Rajbhandari et al. 2020):
   // the values of the others come from elsewhere after each step. Before a save the slots of all
@@ -62,11 +66,13 @@ class DenseParameters {
   absl::Status Load(const server::RangeImage& image);
 
  private:
-  DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, int64_t count);
+  DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer, bool is_program, int64_t count);
 
   const std::unique_ptr<optim::RowOptimizer> optimizer_;
   const int64_t count_;
   const int slots_per_block_;
+  const bool is_program_;  // the optimizer
+  Program program_;
   std::vector<uint64_t> block_keys_;
   collectives::Piece kept_;  // blocks whose slots are in slots_
   std::vector<float> values_, slots_;

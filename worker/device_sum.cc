@@ -17,7 +17,7 @@ namespace tandem::worker {
 
 #ifndef TANDEM_HAVE_CUDA
 
-absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(Group&, DeviceSumOptions) {
+absl::StatusOr<std::unique_ptr<DeviceSum>> DeviceSum::New(collectives::Group&, DeviceSumOptions) {
   return absl::UnimplementedError("this build has no CUDA");
 }
 

@@ -21,6 +21,8 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
       if (!barriers.Pass(now, absl::StrCat("evaluation ", number_), context_.step)) return false;
       share_.Clear();
       first_batch_ = true;
+      slot_.step = context_.step;
+      slot_.epoch = context_.epoch;
       if (const uint64_t read = synchroniser_.ReadLatest(now); read != 0) reads_.push_back(read);
       return Enter(Stage::kFetch);
     case Stage::kFetch:

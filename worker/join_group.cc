@@ -14,6 +14,7 @@
 #include "collectives/meeting/connect_links.h"
 #include "collectives/meeting/coordinator_client.h"
 #include "node/log.h"
+#include "worker/first_values.h"
 
 namespace tandem::worker {
 namespace {
@@ -137,8 +138,9 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
 
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
-                                        const std::string& dump_folder, DenseParameters& dense,
-                                        AbortableWatch* watch) {
+                                        const std::string& dump_folder,
+                                        const std::vector<server::SavedParameter>& parameters,
+                                        DenseParameters& dense, AbortableWatch* watch) {
   WorkerGroup out;
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<std::unique_ptr<collectives::Link>> links(1);
@@ -152,6 +154,9 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
   const auto rules = std::make_shared<collectives::ChooserRules>();
   options.chooser = collectives::ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
+  if (plan.job.model().has_program()) {
+    TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, parameters, dense.values()));
+  }
   const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
   auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get());
   if (!tuning.ok()) {

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
+#include "server/manifest.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_reducer.h"
 #include "worker/tune_group.h"
@@ -26,12 +27,14 @@ struct WorkerGroup {
 // Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
 // one worker. `dump_folder`: where what the group did is written if it fails, or on request
 // (DenseReducer::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives
-// the group. Errors name the worker that is missing or whose links have failed (errors.h), which is
+// the group. The module of a program is compared with that of rank 0 by its `parameters`, and takes its
+// first values from there (first_values.h). Errors name the worker that is missing or whose links have failed (errors.h), which is
 // what this worker has seen and no judgement: the scheduler says who is lost.
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
-                                        const std::string& dump_folder, DenseParameters& dense,
-                                        AbortableWatch* watch);
+                                        const std::string& dump_folder,
+                                        const std::vector<server::SavedParameter>& parameters,
+                                        DenseParameters& dense, AbortableWatch* watch);
 
 }  // namespace tandem::worker
 

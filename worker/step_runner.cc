@@ -3,12 +3,10 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "data/pooling.h"
-#include "server/range_file.h"
-#include "server/save_directory.h"
 #include "worker/evaluation_share.h"
+#include "worker/load_dense.h"
 
 namespace tandem::worker {
 namespace {
@@ -57,16 +55,8 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from, const Make
   TANDEM_ASSIGN_OR_RETURN(
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
   models::InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
-  return init_from.empty() ? absl::OkStatus() : Load(init_from);
-}
-
-absl::Status StepRunner::Load(const std::string& init_from) {
-  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from));
-  if (plan_.dense_table < 0) TANDEM_RETURN_IF_ERROR(saved.CheckDenseIsWhole());
-  TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense(Parameters()));
-  const absl::Status loaded = dense_->Load(image);
-  if (loaded.ok()) return loaded;
-  return absl::Status(loaded.code(), absl::StrCat(saved.folder(), ": ", loaded.message()));
+  if (init_from.empty()) return absl::OkStatus();
+  return LoadDense(plan_, init_from, Parameters(), dense_.get());
 }
 
 std::vector<server::SavedParameter> StepRunner::Parameters() const {

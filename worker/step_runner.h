@@ -57,7 +57,6 @@ class StepRunner final : public TaskRunner {
  private:
   explicit StepRunner(const job::JobPlan& plan) : plan_(plan) {}
   absl::Status Init(int rank, const std::string& init_from, const MakeModel& make_model);
-  absl::Status Load(const std::string& init_from);
   absl::Status CheckScores() const;
   void Pool(StepSlot* slot);
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;

@@ -48,6 +48,10 @@ class TaskRunner {
   virtual absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                                   const std::map<int, Buffer>& payloads) = 0;
 
+  // Replicas: a step is synchronised, and the dense parameters have their values for the next one. On
+  // the thread of Compute.
+  virtual void OnSynchronised() {}
+
   // From now on Compute calls `ready` as its backward pass goes on: elements of the dense gradient
   // from `first` to its end are final. Who cannot say does not call it.
   virtual void set_gradient_ready(std::function<void(int64_t first)> /*ready*/) {}

@@ -80,6 +80,8 @@ class Worker {
       if (group_.reducer != nullptr && !status.ok()) group_.reducer->RequestDump();
     }
     watch_.Abort(absl::CancelledError("the worker ends"));
+    if (options_.on_end) options_.on_end(status);
+    opener_.reset();
     reader_.reset();
     computer_.reset();
     if (trace_ != nullptr) {
@@ -114,6 +116,9 @@ class Worker {
       }
       if (trainer_ != nullptr && trainer_->finished()) return absl::OkStatus();
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
+      if (options_.interrupted) {
+        if (absl::Status why = options_.interrupted(); !why.ok()) return member_->Fail(why);
+      }
       if (trainer_ == nullptr) continue;
       if (!trainer_->failure().ok() && !WaitForTheCause(now))
         return member_->Fail(trainer_->failure());
@@ -181,8 +186,11 @@ class Worker {
 
   absl::Status Synchronise(StepSlot* slot) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    return reducer_->Finish(absl::MakeSpan(slot->dense_gradient), slot->batch.samples,
-                            &slot->samples_of_all, &slot->bytes_sent);
+    TANDEM_RETURN_IF_ERROR(reducer_->Finish(absl::MakeSpan(slot->dense_gradient),
+                                            slot->batch.samples, &slot->samples_of_all,
+                                            &slot->bytes_sent));
+    runner_->OnSynchronised();
+    return absl::OkStatus();
   }
 
   absl::Status GatherDense() {
@@ -200,12 +208,14 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Replicas meet before the first step that they have to do with each other.
+  // Replicas meet before the first step that they have to do with each other; those of a program before
+  // its first step.
   absl::Status JoinOthers() {
     if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(WorkerGroup group,
-                            JoinWorkers(options_.plan, self_.index, coordinator_,
-                                        options_.dump_folder, runner_->dense(), &watch_));
+    TANDEM_ASSIGN_OR_RETURN(
+        WorkerGroup group,
+        JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder,
+                    runner_->Parameters(), runner_->dense(), &watch_));
     DenseReducer* const reducer = reducer_ = group.reducer.get();
     reducer->set_trace(trace_.get());
     if (reducer->sums_on_device()) {
@@ -267,37 +277,74 @@ class Worker {
     Flush();
   }
 
-  // Views come first; everything else of the scheduler reaches the trainer through OnEvent.
+  // Views come first; everything else of the scheduler reaches the trainer through OnEvent. A view is
+  // answered when there is a trainer for it.
   absl::Status HandleInbox(absl::Time now) {
-    for (const Control& control : member_->TakeInbox()) {
-      if (!control.has_view()) continue;
-      if (trainer_ == nullptr) {
-        if (absl::Status made = MakeTrainer(control.view()); !made.ok()) return member_->Fail(made);
-      }
-      TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(control.view(), options_.plan.sizes()));
-      SetAddresses(now, control.view());
+    for (Control& control : member_->TakeInbox()) {
+      if (control.has_view()) views_.push_back(std::move(*control.mutable_view()));
+    }
+    if (views_.empty()) return absl::OkStatus();
+    if (trainer_ == nullptr) {
+      if (absl::Status made = MakeTrainer(views_[0]); !made.ok()) return member_->Fail(made);
+      if (trainer_ == nullptr) return absl::OkStatus();  // not yet
+    }
+    for (const View& view : views_) {
+      TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, options_.plan.sizes()));
+      SetAddresses(now, view);
       trainer_->OnView(now, std::move(map), &effects_);
-      member_->link().SendDone(control.view().number(), absl::OkStatus());
+      member_->link().SendDone(view.number(), absl::OkStatus());
       Flush();
     }
+    views_.clear();
     return absl::OkStatus();
   }
 
+  // Called again and again until there is one, or an error.
   absl::Status MakeTrainer(const View& view) {
+    if (opener_ == nullptr) return StartOpening(view);
+    {
+      absl::MutexLock lock(&opened_mutex_);
+      if (!opened_.has_value()) return absl::OkStatus();
+      TANDEM_RETURN_IF_ERROR(*opened_);
+    }
+    return FinishOpening(view);
+  }
+
+  absl::Status StartOpening(const View& view) {
     TANDEM_ASSIGN_OR_RETURN(const int rank, member_->FindSelf(view));
     self_ = EndpointId::Worker(rank);
     log_ = node::Log("worker", rank);
     coordinator_ = view.coordinator();
     member_->progress().SetActivity({"opening data and model", {}});
-    // The dense part is taken with all of a save, or not at all.
-    const std::string init_from = view.only_table().empty() ? view.init_from() : "";
-    TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
-    TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, rank, init_from));
-    TrainerCore::Options trainer;
     if (!options_.trace_path.empty()) {
       trace_ = std::make_unique<collectives::Trace>(absl::StrCat("worker ", rank), rank);
     }
-    trainer.rank = rank;
+    opener_ = std::make_unique<node::WorkThread<std::string>>([this](const std::string& init_from) {
+      absl::Status opened = Open(init_from);
+      {
+        absl::MutexLock lock(&opened_mutex_);
+        opened_ = std::move(opened);
+      }
+      transport_->Wake();
+    });
+    // The dense part is taken with all of a save, or not at all.
+    opener_->Add(view.only_table().empty() ? view.init_from() : "");
+    return absl::OkStatus();
+  }
+
+  // On the opening thread, while no other one uses what it sets.
+  absl::Status Open(const std::string& init_from) {
+    TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
+    TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, init_from));
+    // The replicas of a program begin with the values of rank 0, and it may look at its own at once.
+    if (plan_.job.model().has_program()) TANDEM_RETURN_IF_ERROR(JoinOthers());
+    if (options_.on_open) options_.on_open();
+    return absl::OkStatus();
+  }
+
+  absl::Status FinishOpening(const View& view) {
+    TrainerCore::Options trainer;
+    trainer.rank = self_.index;
     trainer.incarnation = options_.member.incarnation;
     trainer.save = !view.save_to().empty();
     trainer.save_path = view.save_to();
@@ -382,6 +429,10 @@ class Worker {
   std::unique_ptr<transport::PeerMap> peers_;
   std::unique_ptr<node::JobMember> member_;
   std::unique_ptr<DoneQueue> done_queue_;
+  std::vector<View> views_;  // not answered
+  std::unique_ptr<node::WorkThread<std::string>> opener_;
+  absl::Mutex opened_mutex_;
+  absl::optional<absl::Status> opened_ ABSL_GUARDED_BY(opened_mutex_);
   std::unique_ptr<TaskRunner> runner_;
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
@@ -391,7 +442,7 @@ class Worker {
   AbortableWatch watch_;                       // of the group: outlives it
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
-  DenseReducer* reducer_ = nullptr;                  // of group_; the compute thread's
+  DenseReducer* reducer_ = nullptr;  // of group_; the opening thread's, then the compute thread's
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
   std::unique_ptr<TaskThread> reader_, computer_;

@@ -1,5 +1,6 @@
 // A worker process: the comm thread runs the trainer's core over a transport, a compute thread runs
-// the model, a reader thread prepares batches. What the two do is a TaskRunner's.
+// the model, a reader thread prepares batches. What the two do is a TaskRunner's. Data and model are
+// opened on a thread of their own: that may take long, and the comm thread goes on listening.
 #ifndef TANDEM_WORKER_WORKER_SHELL_H_
 #define TANDEM_WORKER_WORKER_SHELL_H_
 
@@ -19,10 +20,19 @@ struct WorkerOptions {
   job::JobPlan plan;
   node::JobMember::Options member;            // but what the shell knows: role, endpoints
   std::shared_ptr<transport::PathLog> paths;  // what the transports have chosen; may be null
-  // Once the rank is known. `init_from`: the save that the dense part is taken from; empty: none.
+  // Once the rank is known, on the opening thread. `init_from`: the save that the dense part is
+  // taken from; empty: none.
   std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::JobPlan& plan, int rank,
                                                             const std::string& init_from)>
       make_runner;
+  // The rest may be empty. Data and model are open, and replicas of a program have met. On the opening
+  // thread.
+  std::function<void()> on_open;
+  // Asked often by the comm thread; an error is why this worker ends the job.
+  std::function<absl::Status()> interrupted;
+  // The job is over for this worker, so or so: what the runner waits for will not come any more. On the
+  // comm thread, before other threads are waited for.
+  std::function<void(const absl::Status& how)> on_end;
   // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;

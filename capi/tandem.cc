@@ -1,0 +1,311 @@
+#include "capi/tandem.h"
+
+#include <signal.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "base/process.h"
+#include "base/status_macros.h"
+#include "capi/ids_batch.h"
+#include "data/cells.h"
+#include "job/job.h"
+#include "node/role_flags.h"
+#include "node/role_options.h"
+#include "node/transport_choice.h"
+#include "worker/attached_worker.h"
+
+struct tandem_worker {
+  explicit tandem_worker(std::unique_ptr<tandem::worker::AttachedWorker> worker)
+      : attached(std::move(worker)), ids(attached->plan()) {}
+
+  const std::unique_ptr<tandem::worker::AttachedWorker> attached;
+  tandem::capi::IdsBatch ids;
+  tandem::data::Batch batch;  // its memory is used again
+};
+
+namespace tandem::capi {
+namespace {
+
+// Of this thread: errors have no object that they could be asked of.
+thread_local std::string last_error;  // NOLINT
+
+int Return(const absl::Status& status) {
+  last_error = absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  return status.ok() ? 0 : -1;
+}
+
+int Return(const absl::StatusOr<bool>& status) {
+  if (!status.ok()) return Return(status.status());
+  last_error.clear();
+  return *status ? 1 : 0;
+}
+
+absl::Time After(int64_t timeout_ms) { return MonotonicNow() + absl::Milliseconds(timeout_ms); }
+
+std::string OrEmpty(const char* text) { return text == nullptr ? "" : text; }
+
+// The job's tables; what is behind them is the dense one.
+int TablesOf(const tandem_worker* worker) { return worker->attached->plan().job.table_size(); }
+
+const job::TablePlan* TableOf(const tandem_worker* worker, int32_t table) {
+  if (table < 0 || table >= TablesOf(worker)) return nullptr;
+  return &worker->attached->plan().tables[static_cast<size_t>(table)];
+}
+
+absl::Status CheckAddresses(const node::RoleFlags& flags) {
+  const std::string scheduler = node::CheckAddress(flags.scheduler),
+                    bind = node::CheckAddress(flags.bind);
+  if (!scheduler.empty())
+    return absl::InvalidArgumentError("the scheduler's address: " + scheduler);
+  if (!bind.empty()) return absl::InvalidArgumentError("the address to listen at: " + bind);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_options& options) {
+  node::RoleFlags flags;
+  flags.job = OrEmpty(options.job);
+  for (const char* const* set = options.set; set != nullptr && *set != nullptr; ++set) {
+    flags.set.push_back(*set);
+  }
+  flags.scheduler = OrEmpty(options.scheduler);
+  if (options.bind != nullptr) flags.bind = options.bind;
+  flags.advertise = OrEmpty(options.advertise);
+  TANDEM_RETURN_IF_ERROR(CheckAddresses(flags));
+  worker::WorkerOptions worker;
+  TANDEM_ASSIGN_OR_RETURN(worker.plan, node::PlanOf(flags));
+  const Cluster& cluster = worker.plan.job.cluster();
+  TANDEM_RETURN_IF_ERROR(node::CheckTransport(cluster));
+  worker.paths = std::make_shared<transport::PathLog>();
+  worker.member.index = options.index;
+  worker.member.incarnation = node::NewIncarnation();
+  worker.member.scheduler = flags.scheduler;
+  worker.member.make_transport =
+      node::EndpointFactory(flags, cluster, worker.member.incarnation, worker.paths);
+  return worker::AttachedWorker::Join(std::move(worker));
+}
+
+// A peer that goes away is an error of a call, never a signal; who handles it already is left alone.
+void IgnoreBrokenPipes() {
+  struct sigaction now = {};
+  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
+    signal(SIGPIPE, SIG_IGN);
+  }
+}
+
+// As a file's header may not know the enumeration of the other side, by hand.
+int32_t KindOf(worker::Want::Kind kind) {
+  switch (kind) {
+    case worker::Want::Kind::kNothing:
+      return TANDEM_NOTHING;
+    case worker::Want::Kind::kBatch:
+      return TANDEM_BATCH;
+    case worker::Want::Kind::kTestBatch:
+      return TANDEM_TEST_BATCH;
+    case worker::Want::Kind::kCompute:
+      return TANDEM_COMPUTE;
+    case worker::Want::Kind::kScore:
+      return TANDEM_SCORE;
+    case worker::Want::Kind::kUpdate:
+      return TANDEM_UPDATE;
+    case worker::Want::Kind::kStepDone:
+      return TANDEM_STEP_DONE;
+    case worker::Want::Kind::kEnd:
+      return TANDEM_END;
+  }
+  return TANDEM_NOTHING;
+}
+
+absl::Status Start(tandem_worker* worker, int32_t count, const char* const* names,
+                   const int32_t* dims, const int64_t* shapes, const float* values) {
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters"));
+  std::vector<server::SavedParameter> parameters;
+  size_t floats = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    server::SavedParameter& parameter = parameters.emplace_back();
+    parameter.name = names[i];
+    parameter.shape.assign(shapes, shapes + dims[i]);
+    shapes += dims[i];
+    size_t size = 1;
+    for (const int64_t extent : parameter.shape) {
+      if (extent < 0) {
+        return absl::InvalidArgumentError("a negative extent: " + DebugString(parameter));
+      }
+      size *= static_cast<size_t>(extent);
+    }
+    floats += size;
+  }
+  return worker->attached->Start(std::move(parameters), {values, floats});
+}
+
+absl::Status Finish(tandem_worker* worker, double loss_sum, const float* const* cells,
+                    const int64_t* floats, const float* dense, float scale) {
+  worker::StepGradients gradients;
+  gradients.loss_sum = loss_sum;
+  gradients.scale = scale;
+  for (int t = 0; cells != nullptr && t < TablesOf(worker); ++t) {
+    gradients.cells.emplace_back(cells[t],
+                                 cells[t] == nullptr ? 0 : static_cast<size_t>(floats[t]));
+  }
+  if (dense != nullptr) gradients.dense = {dense, worker->attached->dense().size()};
+  return worker->attached->Finish(gradients);
+}
+
+}  // namespace
+}  // namespace tandem::capi
+
+using namespace tandem::capi;  // NOLINT: what follows is C
+
+const char* tandem_error(void) { return last_error.c_str(); }
+
+int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
+  if (options == nullptr || worker == nullptr || options->size < sizeof(tandem_join_options)) {
+    return Return(absl::InvalidArgumentError("tandem_join: options of another version"));
+  }
+  tandem::SetUpProcess();
+  IgnoreBrokenPipes();
+  auto joined = Join(*options);
+  if (joined.ok()) *worker = new tandem_worker(*std::move(joined));
+  return Return(joined.status());
+}
+
+int tandem_wait_joined(tandem_worker* worker, int64_t timeout_ms) {
+  return Return(worker->attached->WaitJoined(After(timeout_ms)));
+}
+
+int32_t tandem_rank(const tandem_worker* worker) { return worker->attached->rank(); }
+
+int32_t tandem_world_size(const tandem_worker* worker) {
+  return worker->attached->plan().workers();
+}
+int32_t tandem_epochs(const tandem_worker* worker) {
+  return worker->attached->plan().job.train().epochs();
+}
+int32_t tandem_batch(const tandem_worker* worker) {
+  return worker->attached->plan().job.train().batch();
+}
+int32_t tandem_test_batch(const tandem_worker* worker) {
+  return worker->attached->plan().job.evaluation().batch();
+}
+int32_t tandem_depth(const tandem_worker* worker) {
+  return worker->attached->plan().job.train().depth();
+}
+uint64_t tandem_seed(const tandem_worker* worker) { return worker->attached->plan().job.seed(); }
+int32_t tandem_dense_on_servers(const tandem_worker* worker) {
+  return worker->attached->plan().dense_table >= 0 ? 1 : 0;
+}
+int32_t tandem_program_optimizer(const tandem_worker* worker) {
+  const auto kind = worker->attached->plan().job.dense().optimizer().kind();
+  return kind == tandem::Optimizer::PROGRAM ? 1 : 0;
+}
+
+int32_t tandem_tables(const tandem_worker* worker) { return TablesOf(worker); }
+const char* tandem_table_name(const tandem_worker* worker, int32_t table) {
+  const tandem::job::TablePlan* const plan = TableOf(worker, table);
+  return plan == nullptr ? "" : plan->name.c_str();
+}
+int32_t tandem_table_dim(const tandem_worker* worker, int32_t table) {
+  const tandem::job::TablePlan* const plan = TableOf(worker, table);
+  return plan == nullptr ? 0 : plan->dim;
+}
+int32_t tandem_table_fields(const tandem_worker* worker, int32_t table) {
+  const tandem::job::TablePlan* const plan = TableOf(worker, table);
+  return plan == nullptr ? 0 : static_cast<int32_t>(plan->fields.size());
+}
+const char* tandem_field_name(const tandem_worker* worker, int32_t table, int32_t field) {
+  if (field < 0 || field >= tandem_table_fields(worker, table)) return "";
+  return TableOf(worker, table)->fields[static_cast<size_t>(field)].c_str();
+}
+
+int tandem_start(tandem_worker* worker, int32_t count, const char* const* names,
+                 const int32_t* dims, const int64_t* shapes, const float* values) {
+  return Return(Start(worker, count, names, dims, shapes, values));
+}
+
+int tandem_wait_started(tandem_worker* worker, int64_t timeout_ms) {
+  return Return(worker->attached->WaitStarted(After(timeout_ms)));
+}
+
+float* tandem_dense(tandem_worker* worker, int64_t* count) {
+  const absl::Span<float> dense = worker->attached->dense();
+  *count = static_cast<int64_t>(dense.size());
+  return dense.data();
+}
+
+int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want) {
+  const absl::StatusOr<tandem::worker::Want> next = worker->attached->Next(After(timeout_ms));
+  *want = tandem_want();
+  if (!next.ok()) return Return(next.status());
+  want->kind = KindOf(next->kind);
+  want->first = next->first ? 1 : 0;
+  want->step = next->step;
+  want->epoch = next->epoch;
+  want->samples = next->samples;
+  return Return(absl::StatusOr<bool>(want->kind != TANDEM_NOTHING));
+}
+
+int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fields,
+                const uint8_t* unpooled) {
+  const absl::Status filled = worker->ids.Fill(samples, fields, unpooled, &worker->batch);
+  return Return(filled.ok() ? worker->attached->GiveBatch(&worker->batch) : filled);
+}
+
+int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats) {
+  if (TableOf(worker, table) == nullptr || floats < 0) {
+    return Return(absl::InvalidArgumentError(absl::StrCat("rows of table ", table)));
+  }
+  return Return(
+      worker->attached->Rows(static_cast<size_t>(table), {cells, static_cast<size_t>(floats)}));
+}
+
+int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,
+                  const int64_t* floats, const float* dense, float scale) {
+  return Return(Finish(worker, loss_sum, cells, floats, dense, scale));
+}
+
+int tandem_mean_gradient(tandem_worker* worker, float* gradient) {
+  return Return(worker->attached->MeanGradient({gradient, worker->attached->dense().size()}));
+}
+
+int tandem_updated(tandem_worker* worker) { return Return(worker->attached->Updated()); }
+
+int tandem_score(tandem_worker* worker, const float* logits, const float* labels, int64_t samples) {
+  const bool none = logits == nullptr && labels == nullptr;
+  const size_t count = none ? 0 : static_cast<size_t>(samples);
+  return Return(worker->attached->Score({logits, count}, {labels, count}));
+}
+
+void tandem_fail(tandem_worker* worker, const char* why) {
+  worker->attached->Fail(absl::AbortedError(OrEmpty(why)));
+}
+
+int tandem_close(tandem_worker* worker) { return Return(worker->attached->Close()); }
+
+void tandem_free(tandem_worker* worker) { delete worker; }
+
+int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_t* out) {
+  const tandem::data::FieldHash hash{OrEmpty(field)};
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = static_cast<int64_t>(hash.Key(static_cast<uint64_t>(ids[i])));
+  }
+  return Return(absl::OkStatus());
+}
+
+int tandem_hash_texts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
+                      int64_t* out) {
+  const tandem::data::FieldHash hash{OrEmpty(field)};
+  for (int64_t i = 0; i < count; ++i) {
+    const absl::string_view text(texts + offsets[i],
+                                 static_cast<size_t>(offsets[i + 1] - offsets[i]));
+    out[i] = static_cast<int64_t>(text.empty() ? hash.missing() : hash.Key(text));
+  }
+  return Return(absl::OkStatus());
+}

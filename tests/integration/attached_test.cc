@@ -1,0 +1,261 @@
+// A program in the place of readers and model: driven by the compiled model over the same rows, an
+// attached worker leaves the bits of tandem-worker. And what a program does wrong ends the job by name.
+#include "worker/attached_worker.h"
+
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/model_bits.h"
+#include "tests/integration/plain_loop.h"
+#include "tests/integration/program_cluster.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+using Settings = std::vector<std::string>;
+
+// Two epochs in which workers run out of data at different steps, the last batch a short one.
+constexpr int64_t kRows = 3 * 10 * 24 + 1;
+
+class AttachedTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { job_ = std::make_unique<SmallJob>(kRows, 100); }
+  static void TearDownTestSuite() { job_.reset(); }
+
+  std::string Out() {
+    return job_->File(absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(),
+                                   "-", runs_++));
+  }
+
+  // The model that programs leave; empty after a failure, which is reported.
+  ModelBits Train(const job::JobPlan& compiled, const job::JobPlan& plan, const std::string& out,
+                  float rate = 0) {
+    ProgramCluster cluster(plan, out);
+    const absl::Status ended = cluster.Run([&](worker::AttachedWorker& worker) {
+      const absl::Status trained = TrainCompiled(compiled, worker, rate);
+      EXPECT_TRUE(trained.ok()) << trained;
+      worker.Fail(trained);
+    });
+    EXPECT_TRUE(ended.ok()) << ended;
+    if (!ended.ok()) return {};
+    const absl::StatusOr<ModelBits> model = ReadSavedModel(out + "/model");
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? *model : ModelBits();
+  }
+
+  static std::unique_ptr<SmallJob> job_;
+  int runs_ = 0;
+};
+std::unique_ptr<SmallJob> AttachedTest::job_;
+
+TEST_F(AttachedTest, LeavesTheBitsOfThePlainLoop) {
+  for (const char* const optimizer : {"ADAM", "ADAGRAD"}) {
+    for (const int workers : {1, 2, 3}) {
+      const Settings set = {
+          "train.epochs=2", absl::StrCat("cluster.workers=", workers),
+          absl::StrCat("table[0].optimizer={kind: ", optimizer, " learning_rate: 0.02}"),
+          absl::StrCat("dense.optimizer={kind: ", optimizer, " learning_rate: 0.01}")};
+      const absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job_->Plan(set), {});
+      ASSERT_TRUE(plain.ok()) << plain.status();
+      EXPECT_EQ(plain->uneven_steps > 0, workers > 1);
+      for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {
+        for (const int depth : {0, 1}) {
+          Settings all = set;
+          all.push_back(absl::StrCat("train.depth=", depth));
+          all.push_back(absl::StrCat("dense.synchroniser=", synchroniser));
+          SCOPED_TRACE(
+              absl::StrCat(optimizer, " ", workers, " workers ", synchroniser, " depth ", depth));
+          const job::JobPlan compiled = job_->Plan(all);
+          EXPECT_EQ(Difference(plain->model, Train(compiled, ProgramPlan(compiled), Out())), "");
+        }
+      }
+    }
+  }
+}
+
+// The whole of it beside `tandem run`: model, evaluation after each epoch, steps and samples.
+TEST_F(AttachedTest, EvaluatesAndReportsAsAWorkerDoes) {
+  const Settings set = {"train.epochs=2", "evaluation.every_epochs=1"};
+  const RunArguments arguments = job_->Arguments("worker", set);
+  const RunResult run = RunJob(arguments);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const job::JobPlan compiled = job_->Plan(set);
+  const std::string out = Out();
+  const ModelBits model = Train(compiled, ProgramPlan(compiled), out);
+  const absl::StatusOr<ModelBits> expected = ReadSavedModel(arguments.out + "/model");
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  EXPECT_EQ(Difference(*expected, model), "");
+  const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
+  EXPECT_EQ(summary["eval"], run.summary["eval"]);
+  EXPECT_GT(summary["eval"]["auc"], 0.4);
+  for (const char* const field : {"samples", "steps"}) {
+    EXPECT_EQ(summary[field], run.summary[field]) << field;
+  }
+}
+
+// A program's optimizer gets the mean gradient, also in steps for which its worker has no data: plain
+// steps with it are those of the job's SGD.
+TEST_F(AttachedTest, TheProgramsOwnOptimizerStepsAsTheJobsWould) {
+  const Settings set = {"train.epochs=2", "dense.optimizer={kind: SGD learning_rate: 0.25}"};
+  const job::JobPlan compiled = job_->Plan(set);
+  const job::JobPlan program = ProgramPlan(compiled, {"dense.optimizer={kind: PROGRAM}"});
+  const ModelBits expected = Train(compiled, ProgramPlan(compiled), Out());
+  ModelBits model = Train(compiled, program, Out(), 0.25f);
+  EXPECT_EQ(Difference(expected, model), "");
+}
+
+// ---- what goes wrong ----
+
+class WrongProgramTest : public AttachedTest {
+ protected:
+  // Runs a program that ends the job, and says how the scheduler saw it.
+  std::string Ending(const std::function<void(worker::AttachedWorker&)>& program) {
+    const job::JobPlan plan = ProgramPlan(job_->Plan({"cluster.workers=2"}));
+    ProgramCluster cluster(plan, Out());
+    const absl::Time begun = MonotonicNow();
+    const absl::Status ended = cluster.Run(program);
+    EXPECT_LT(MonotonicNow() - begun, absl::Seconds(50));
+    EXPECT_FALSE(ended.ok());
+    return std::string(ended.message());
+  }
+  static absl::Time Soon() { return MonotonicNow() + absl::Seconds(50); }
+  // To the first batch that is wanted.
+  static absl::Status Begin(worker::AttachedWorker& worker,
+                            std::vector<server::SavedParameter> parameters,
+                            const std::vector<float>& values) {
+    const absl::StatusOr<bool> joined = worker.WaitJoined(Soon());
+    if (!joined.ok()) return joined.status();
+    if (absl::Status started = worker.Start(std::move(parameters), values); !started.ok()) {
+      return started;
+    }
+    return worker.WaitStarted(Soon()).status();
+  }
+  // A batch of two samples with one id each for the first table.
+  static data::Batch TwoSamples() {
+    data::Batch batch;
+    batch.samples = 2;
+    batch.sparse.resize(1);
+    batch.sparse[0].fields = 1;
+    batch.sparse[0].keys = {7, 8};
+    batch.sparse[0].index = {0, 1};
+    return batch;
+  }
+};
+
+TEST_F(WrongProgramTest, FailNamesTheWorkerAndTheReasonToAll) {
+  std::atomic<int> told{0};
+  const std::string ending = Ending([&](worker::AttachedWorker& worker) {
+    EXPECT_TRUE(Begin(worker, {{"w", {2}}}, {1, 2}).ok());
+    if (worker.rank() == 1) worker.Fail(absl::InvalidArgumentError("ValueError: no (train.py:31)"));
+    absl::Status status;
+    while (status.ok()) status = worker.Next(Soon()).status();
+    if (absl::StrContains(status.message(), "ValueError: no (train.py:31)")) ++told;
+    EXPECT_FALSE(worker.Close().ok());
+  });
+  EXPECT_THAT(ending, HasSubstr("worker 1: ValueError: no (train.py:31)"));
+  EXPECT_EQ(told, 2);
+}
+
+TEST_F(WrongProgramTest, LeavingEarlyEndsTheJob) {
+  const std::string ending = Ending([&](worker::AttachedWorker& worker) {
+    EXPECT_TRUE(Begin(worker, {}, {}).ok());
+    if (worker.rank() == 1) return;  // the destructor closes
+    while (worker.Next(Soon()).ok()) {
+    }
+  });
+  EXPECT_THAT(ending, HasSubstr("worker 1: the program has left before the job had ended"));
+}
+
+// It ends while the other one still makes its module, too.
+TEST_F(WrongProgramTest, LeavingBeforeTheStart) {
+  const std::string ending = Ending([&](worker::AttachedWorker& worker) {
+    EXPECT_TRUE(worker.WaitJoined(Soon()).ok());
+    if (worker.rank() == 0) return;
+    EXPECT_FALSE(worker.WaitStarted(Soon()).ok());
+  });
+  EXPECT_THAT(ending, HasSubstr("worker 0: the program has left"));
+}
+
+TEST_F(WrongProgramTest, ModulesMustBeTheSame) {
+  const std::string ending = Ending([&](worker::AttachedWorker& worker) {
+    const absl::StatusOr<bool> joined = worker.WaitJoined(Soon());
+    EXPECT_TRUE(joined.ok()) << joined.status();
+    const int64_t width = worker.rank() == 0 ? 2 : 4;
+    absl::Status status = Begin(worker, {{"a", {1}}, {"b", {width, 2}}},
+                                std::vector<float>(1 + static_cast<size_t>(width) * 2));
+    while (status.ok()) status = worker.Next(Soon()).status();
+  });
+  EXPECT_THAT(ending,
+              HasSubstr("worker 1: dense parameter 1 is b [4, 2] here and b [2, 2] on worker "
+                        "0; hint: build the same module on every worker"));
+}
+
+TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
+  const std::string ending = Ending([&](worker::AttachedWorker& worker) {
+    EXPECT_THAT(worker.Start({{"w", {3}}}, std::vector<float>{1}).message(),
+                HasSubstr("dense parameters: 1 floats, want 3"));
+    ASSERT_TRUE(Begin(worker, {{"w", {2}}}, {1, 2}).ok());
+    EXPECT_THAT(worker.Start({}, {}).message(), HasSubstr("called before"));
+    if (worker.rank() == 1) {
+      while (worker.Next(Soon()).ok()) {
+      }
+      return;
+    }
+    absl::StatusOr<worker::Want> want = worker.Next(Soon());
+    ASSERT_TRUE(want.ok() && want->kind == worker::Want::Kind::kBatch);
+    EXPECT_THAT(worker.Finish({}).message(),
+                HasSubstr("the gradients of a step was given, but the worker wants a batch"));
+    data::Batch batch = TwoSamples();
+    batch.samples = 25;
+    EXPECT_THAT(worker.GiveBatch(&batch).message(),
+                HasSubstr("a batch of 25 samples, and train.batch is 24"));
+    batch.samples = 2;
+    batch.sparse[0].index.resize(24 * 3 + 1);
+    EXPECT_THAT(worker.GiveBatch(&batch).message(),
+                HasSubstr("a batch with 73 ids for table some, at most 72 by its ids_per_field"));
+    batch = TwoSamples();
+    ASSERT_TRUE(worker.GiveBatch(&batch).ok());
+    do want = worker.Next(Soon());
+    while (want.ok() && want->kind == worker::Want::Kind::kBatch &&
+           worker.GiveBatch(&(batch = TwoSamples())).ok());
+    ASSERT_TRUE(want.ok() && want->kind == worker::Want::Kind::kCompute) << want.status();
+    std::vector<float> cells(16);
+    EXPECT_THAT(worker.Rows(1, absl::MakeSpan(cells)).message(), HasSubstr("input 1 of a batch"));
+    EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells).first(8)).message(),
+                HasSubstr("rows: 8 floats, want 16"));
+    EXPECT_TRUE(worker.Rows(0, absl::MakeSpan(cells)).ok());
+    EXPECT_THAT(worker.Rows(0, absl::MakeSpan(cells)).message(), HasSubstr("given out before"));
+    const std::vector<float> one(1);
+    EXPECT_THAT(worker.Finish({.cells = {one}}).message(),
+                HasSubstr("gradient of input 0: 1 floats, want 16"));
+    EXPECT_THAT(worker.Finish({.dense = one}).message(),
+                HasSubstr("dense gradient: 1 floats, want 2"));
+    EXPECT_TRUE(worker.Finish({.loss_sum = std::nan("")}).ok());
+    while (worker.Next(Soon()).ok()) {
+    }
+  });
+  EXPECT_THAT(ending, HasSubstr("worker 0: the loss is nan at step 0 (epoch 0)"));
+}
+
+TEST(AttachedWorkerTest, RefusesACompiledJob) {
+  SmallJob job(100, 10);
+  worker::WorkerOptions options;
+  options.plan = job.Plan({});
+  EXPECT_THAT(worker::AttachedWorker::Join(options).status().message(),
+              HasSubstr("the job has a compiled model"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,72 @@
+#include "worker/attached_runner.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "worker/evaluation_share.h"
+#include "worker/load_dense.h"
+
+namespace tandem::worker {
+
+absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
+    const job::JobPlan& plan, const std::string& init_from,
+    std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
+    WantQueue& wants) {
+  std::unique_ptr<AttachedRunner> runner(new AttachedRunner(plan, std::move(parameters), wants));
+  TANDEM_ASSIGN_OR_RETURN(
+      runner->dense_,
+      DenseParameters::New(plan.job.dense().optimizer(), static_cast<int64_t>(values.size())));
+  std::copy(values.begin(), values.end(), runner->dense_->values().begin());
+  if (!init_from.empty()) {
+    TANDEM_RETURN_IF_ERROR(LoadDense(plan, init_from, runner->parameters_, runner->dense_.get()));
+  }
+  // Called where the replicas' optimizer would have stepped.
+  runner->dense_->set_program([r = runner.get()](absl::Span<const float> gradient, float factor) {
+    r->update_ =
+        r->wants_.Ask({.kind = Want::Kind::kUpdate, .gradient = gradient, .factor = factor});
+  });
+  return runner;
+}
+
+absl::Status AttachedRunner::Fetch(StepSlot* slot) {
+  return wants_.Ask({.kind = Want::Kind::kBatch, .slot = slot});
+}
+
+absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first) {
+  return wants_.Ask({.kind = Want::Kind::kTestBatch, .slot = slot, .first = first});
+}
+
+absl::Status AttachedRunner::Compute(StepSlot* slot) {
+  TANDEM_RETURN_IF_ERROR(update_);
+  if (!slot->dense.empty()) {  // on servers: the program's parameters are those of the step
+    std::copy_n(slot->dense.begin(), dense_->count(), dense_->values().begin());
+  }
+  return wants_.Ask({.kind = Want::Kind::kCompute, .slot = slot});
+}
+
+absl::Status AttachedRunner::Score(StepSlot* slot) {
+  return wants_.Ask({.kind = Want::Kind::kScore, .slot = slot});
+}
+
+void AttachedRunner::AddScores(const data::Batch& batch, absl::Span<const float> logits) {
+  data::AddBatch(batch, logits, plan_.job.evaluation().top_k(), &*evaluation_);
+}
+
+absl::Status AttachedRunner::FillShare(EvaluationShare* share, Buffer* payload) {
+  EncodeShare(*evaluation_, buffers_, share, payload);
+  evaluation_.emplace();
+  return absl::OkStatus();
+}
+
+// Nothing to tell of an evaluation that no worker had samples for.
+absl::StatusOr<std::string> AttachedRunner::MergeShares(
+    const std::map<int, EvaluationShare>& shares, const std::map<int, Buffer>& payloads) {
+  const bool empty = std::all_of(shares.begin(), shares.end(), [](const auto& share) {
+    return share.second.samples() == 0 && share.second.groups() == 0;
+  });
+  if (empty) return std::string();
+  return worker::MergeShares(shares, payloads, plan_.job.evaluation().top_k());
+}
+
+}  // namespace tandem::worker

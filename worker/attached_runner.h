@@ -1,0 +1,72 @@
+// A task runner whose tasks are done by a program that drives the worker (attached_worker.h): it hands
+// them over and waits. What stays here is what the program does not care for: dense parameters with
+// their optimizer, sums of an evaluation.
+//
+// Thread safety: as TaskRunner.
+#ifndef TANDEM_WORKER_ATTACHED_RUNNER_H_
+#define TANDEM_WORKER_ATTACHED_RUNNER_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "data/metrics.h"
+#include "job/job.h"
+#include "worker/dense_parameters.h"
+#include "worker/task_runner.h"
+#include "worker/want_queue.h"
+
+namespace tandem::worker {
+
+class AttachedRunner final : public TaskRunner {
+ public:
+  // Dense parameters with these first values, or those saved under `init_from` (empty: none). The plan
+  // and the queue outlive the runner.
+  static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
+      const job::JobPlan& plan, const std::string& init_from,
+      std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
+      WantQueue& wants);
+
+  DenseParameters& dense() override { return *dense_; }
+  // The program looks at the values as long as it likes.
+  std::shared_ptr<DenseParameters> shared_dense() const { return dense_; }
+  // The program may have some; an evaluation that it brings none for is an empty one.
+  bool has_test_data() const override { return true; }
+  int64_t EstimatedRows() const override { return 0; }
+  std::vector<server::SavedParameter> Parameters() const override { return parameters_; }
+
+  absl::Status Fetch(StepSlot* slot) override;
+  absl::Status FetchTest(StepSlot* slot, bool first) override;
+  absl::Status Compute(StepSlot* slot) override;
+  absl::Status Score(StepSlot* slot) override;
+  absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;
+  absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
+                                          const std::map<int, Buffer>& payloads) override;
+  void OnSynchronised() override { wants_.StepDone(); }
+
+  // The program's thread, while kScore is wanted: adds the scores of the batch.
+  void AddScores(const data::Batch& batch, absl::Span<const float> logits);
+
+ private:
+  AttachedRunner(const job::JobPlan& plan, std::vector<server::SavedParameter> parameters,
+                 WantQueue& wants)
+      : plan_(plan), parameters_(std::move(parameters)), wants_(wants) {}
+
+  const job::JobPlan& plan_;
+  const std::vector<server::SavedParameter> parameters_;
+  WantQueue& wants_;
+  std::shared_ptr<DenseParameters> dense_;
+  absl::Status update_;  // how the program's optimizer has answered
+  HeapBufferSource buffers_;
+  std::optional<data::EvaluationPart> evaluation_{std::in_place};
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_ATTACHED_RUNNER_H_

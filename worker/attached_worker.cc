@@ -1,0 +1,277 @@
+#include "worker/attached_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "data/pooling.h"
+#include "job/job_budget.h"
+
+namespace tandem::worker {
+namespace {
+
+size_t CellsOf(const data::SparseInput& input) {
+  return input.offsets.empty() ? input.index.size() : input.offsets.size() - 1;
+}
+
+absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
+  return absl::InvalidArgumentError(absl::StrCat(what, ": ", size, " floats, want ", want));
+}
+
+}  // namespace
+
+// ---- coming and going -------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptions options) {
+  if (!options.plan.job.model().has_program()) {
+    return absl::InvalidArgumentError(
+        "the job has a compiled model; for a program say data { format: PROGRAM } and model { "
+        "program {} }");
+  }
+  std::unique_ptr<AttachedWorker> worker(new AttachedWorker(std::move(options)));
+  AttachedWorker* const self = worker.get();
+  self->options_.make_runner = [self](const job::JobPlan& plan, int rank,
+                                      const std::string& init_from) {
+    return self->MakeRunner(plan, rank, init_from);
+  };
+  self->options_.on_open = [self] {
+    absl::MutexLock lock(&self->mutex_);
+    self->open_ = true;
+    self->changed_.SignalAll();
+  };
+  self->options_.interrupted = [self] { return self->Interrupted(); };
+  self->options_.on_end = [self](const absl::Status& how) {
+    {
+      absl::MutexLock lock(&self->mutex_);
+      self->ended_ = true;
+      self->how_ = how;
+      self->changed_.SignalAll();
+    }
+    self->wants_.Close(how);
+  };
+  self->thread_ = std::thread([self] { self->Run(); });
+  return worker;
+}
+
+void AttachedWorker::Run() {
+  const absl::Status how = RunWorker(options_);
+  options_.on_end(how);  // it may have ended before it began
+}
+
+AttachedWorker::~AttachedWorker() { (void)Close(); }
+
+void AttachedWorker::Fail(absl::Status why) {
+  absl::MutexLock lock(&mutex_);
+  if (!failure_.ok() || why.ok()) return;
+  failure_ = std::move(why);
+  failed_.store(true);
+}
+
+absl::Status AttachedWorker::Interrupted() {
+  if (!failed_.load()) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  return failure_;
+}
+
+absl::Status AttachedWorker::Close() {
+  Fail(absl::CancelledError("the program has left before the job had ended"));
+  if (thread_.joinable()) thread_.join();
+  absl::MutexLock lock(&mutex_);
+  return how_;
+}
+
+// Of a flag that is set under the mutex.
+absl::StatusOr<bool> AttachedWorker::WaitFor(const bool& what, absl::Time deadline) {
+  while (!what && !ended_) {
+    if (changed_.WaitUntil(&mutex_, deadline)) break;
+  }
+  if (what) return true;
+  if (!ended_) return false;
+  return how_.ok() ? absl::InternalError("the job ended before it began") : how_;
+}
+
+absl::StatusOr<bool> AttachedWorker::WaitJoined(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  return WaitFor(joined_, deadline);
+}
+
+absl::Status AttachedWorker::Start(std::vector<server::SavedParameter> parameters,
+                                   absl::Span<const float> values) {
+  int64_t floats = 0;
+  for (const server::SavedParameter& parameter : parameters) {
+    int64_t size = 1;
+    for (const int64_t extent : parameter.shape) size *= extent;
+    floats += size;
+  }
+  if (floats != static_cast<int64_t>(values.size())) {
+    return WrongSize("dense parameters", values.size(), static_cast<size_t>(floats));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (started_) return absl::FailedPreconditionError("Start was called before");
+  parameters_ = std::move(parameters);
+  values_.assign(values.begin(), values.end());
+  started_ = true;
+  changed_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AttachedWorker::WaitStarted(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  return WaitFor(open_, deadline);
+}
+
+absl::Span<float> AttachedWorker::dense() {
+  absl::MutexLock lock(&mutex_);
+  return dense_ == nullptr ? absl::Span<float>() : dense_->values();
+}
+
+// On the worker's opening thread.
+absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
+    const job::JobPlan& plan, int rank, const std::string& init_from) {
+  absl::MutexLock lock(&mutex_);
+  rank_ = rank;
+  joined_ = true;
+  changed_.SignalAll();
+  while (!started_ && !ended_) changed_.Wait(&mutex_);
+  if (ended_) return absl::CancelledError("the job is over for this worker");
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<AttachedRunner> runner,
+                          AttachedRunner::New(plan, init_from, parameters_, values_, wants_));
+  values_ = {};
+  dense_ = runner->shared_dense();
+  runner_ = runner.get();
+  return runner;
+}
+
+// ---- what is wanted ---------------------------------------------------------------------------
+
+absl::Status AttachedWorker::CheckBatch(const data::Batch& batch, bool test) const {
+  const job::JobPlan& job = plan();
+  const int64_t most = test ? job.job.evaluation().batch() : job.job.train().batch();
+  if (batch.samples > most) {
+    return absl::InvalidArgumentError(absl::StrCat("a batch of ", batch.samples, " samples, and ",
+                                                   test ? "evaluation.batch" : "train.batch",
+                                                   " is ", most, "; give fewer, or raise it"));
+  }
+  for (const data::SparseInput& input : batch.sparse) {
+    TANDEM_CHECK(input.table < job.tables.size());
+    const job::TablePlan& table = job.tables[input.table];
+    const int64_t ids = job::MostIdsOfBatch(job, table) / job.job.train().batch() * most;
+    if (static_cast<int64_t>(input.index.size()) <= ids) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a batch with ", input.index.size(),
+                                                   " ids for table ", table.name, ", at most ", ids,
+                                                   " by its ids_per_field; raise that in the job"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AttachedWorker::GiveBatch(data::Batch* batch) {
+  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want,
+                          wants_.Expect(Want::Kind::kBatch, Want::Kind::kTestBatch));
+  TANDEM_RETURN_IF_ERROR(CheckBatch(*batch, want->kind == Want::Kind::kTestBatch));
+  std::swap(want->slot->batch, *batch);
+  want.Answer(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+absl::Status AttachedWorker::Rows(size_t input, absl::Span<float> cells) {
+  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want,
+                          wants_.Expect(Want::Kind::kCompute, Want::Kind::kScore));
+  StepSlot& slot = *want->slot;
+  if (input >= slot.batch.sparse.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("input ", input, " of a batch that has ", slot.batch.sparse.size()));
+  }
+  const data::SparseInput& sparse = slot.batch.sparse[input];
+  const auto dim = static_cast<size_t>(plan().tables[sparse.table].dim);
+  if (cells.size() != CellsOf(sparse) * dim) {
+    return WrongSize("rows", cells.size(), CellsOf(sparse) * dim);
+  }
+  if (slot.rows[input].at().size() != sparse.keys.size()) {
+    return absl::FailedPreconditionError("the rows of this input have been given out before");
+  }
+  data::PoolRows(sparse, static_cast<int>(dim), slot.rows[input].at(), cells);
+  slot.rows[input].Clear();
+  return absl::OkStatus();
+}
+
+absl::Status AttachedWorker::Finish(const StepGradients& gradients) {
+  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kCompute));
+  StepSlot& slot = *want->slot;
+  const std::vector<data::SparseInput>& inputs = slot.batch.sparse;
+  const size_t count = dense().size();
+  if (!gradients.dense.empty() && gradients.dense.size() != count) {
+    return WrongSize("dense gradient", gradients.dense.size(), count);
+  }
+  for (size_t i = 0; i < gradients.cells.size(); ++i) {
+    const size_t floats =
+        i < inputs.size()
+            ? CellsOf(inputs[i]) * static_cast<size_t>(plan().tables[inputs[i].table].dim)
+            : 0;
+    if (gradients.cells[i].empty() || gradients.cells[i].size() == floats) continue;
+    return WrongSize(absl::StrCat("gradient of input ", i), gradients.cells[i].size(), floats);
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const int dim = plan().tables[inputs[i].table].dim;
+    slot.rows[i].Clear();
+    absl::Span<const float> cells =
+        i < gradients.cells.size() ? gradients.cells[i] : absl::Span<const float>();
+    if (cells.empty()) {
+      for (float* const row : slot.gradients[i]) std::fill_n(row, dim, 0.0f);
+      continue;
+    }
+    if (gradients.scale != 1) {
+      scaled_.resize(cells.size());
+      std::transform(cells.begin(), cells.end(), scaled_.begin(),
+                     [&](float g) { return g * gradients.scale; });
+      cells = scaled_;
+    }
+    data::MergeGradients(inputs[i], dim, cells, slot.gradients[i]);
+  }
+  float* const to = slot.dense_gradient.data();
+  if (gradients.dense.empty()) {
+    std::fill_n(to, count, 0.0f);
+  } else {
+    std::transform(gradients.dense.begin(), gradients.dense.end(), to,
+                   [&](float g) { return g * gradients.scale; });
+  }
+  slot.loss_sum = gradients.loss_sum;
+  want.AnswerCompute(/*done=*/plan().dense_table >= 0);
+  return absl::OkStatus();
+}
+
+absl::Status AttachedWorker::MeanGradient(absl::Span<float> gradient) {
+  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kUpdate));
+  if (gradient.size() != dense().size()) {
+    return WrongSize("dense gradient", gradient.size(), dense().size());
+  }
+  for (size_t i = 0; i < gradient.size(); ++i) gradient[i] = want->gradient[i] * want->factor;
+  return absl::OkStatus();
+}
+
+absl::Status AttachedWorker::Updated() {
+  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kUpdate));
+  want.Answer(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+absl::Status AttachedWorker::Score(absl::Span<const float> logits, absl::Span<const float> labels) {
+  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kScore));
+  data::Batch& batch = want->slot->batch;
+  const auto samples = static_cast<size_t>(batch.samples);
+  for (client::PulledRows& rows : want->slot->rows) rows.Clear();
+  if (!logits.empty() || !labels.empty()) {
+    if (logits.size() != samples || labels.size() != samples) {
+      return absl::InvalidArgumentError(absl::StrCat("scores of ", logits.size(), " samples with ",
+                                                     labels.size(), " labels for a batch of ",
+                                                     samples));
+    }
+    batch.labels.assign(labels.begin(), labels.end());
+    runner_->AddScores(batch, logits);
+  }
+  want.Answer(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,136 @@
+// A worker whose training loop is a program's: today's worker (worker_shell.h) on threads of its own,
+// which asks the program for batches and gradients in place of readers and a compiled model. Steps,
+// policies, read-ahead, ends of epochs, staleness, evaluations and saves are the worker's; the program
+// does what is wanted next:
+//
+//   TANDEM_ASSIGN_OR_RETURN(auto worker, AttachedWorker::Join(options));
+//   ... WaitJoined() ...; the rank is known
+//   worker->Start(parameters, first_values)
+//   for (;;) switch (worker->Next(deadline)->kind) {
+//     kBatch, kTestBatch: GiveBatch(), with no samples if there are no more
+//     kCompute:           Rows() of each input; forward, backward; Finish()
+//     kUpdate:            MeanGradient(); the program's own optimizer changes dense(); Updated()
+//     kStepDone:          dense() has the values for the next step
+//     kScore:             Rows() of each input; forward; Score()
+//     kEnd:               Close()
+//   }
+//
+// Thread safety: one thread at a time, but for Fail, which is for any.
+#ifndef TANDEM_WORKER_ATTACHED_WORKER_H_
+#define TANDEM_WORKER_ATTACHED_WORKER_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "data/batch.h"
+#include "job/job.h"
+#include "server/manifest.h"
+#include "worker/attached_runner.h"
+#include "worker/want_queue.h"
+#include "worker/worker_shell.h"
+
+namespace tandem::worker {
+
+// What a program has computed for a step: sums over its samples, all times `scale`.
+struct StepGradients {
+  double loss_sum = 0;  // not scaled
+  // By input of the batch: of its cells, laid out as Rows gives them; empty: zeros.
+  std::vector<absl::Span<const float>> cells = {};
+  absl::Span<const float> dense = {};  // of the flat buffer; empty: zeros
+  float scale = 1;
+};
+
+class AttachedWorker {
+ public:
+  // Registers at the scheduler, in the background. Of the options, make_runner and what is called back
+  // is set here. INVALID_ARGUMENT: the job is not one of a program.
+  static absl::StatusOr<std::unique_ptr<AttachedWorker>> Join(WorkerOptions options);
+  // As Close.
+  ~AttachedWorker();
+  AttachedWorker(const AttachedWorker&) = delete;
+  AttachedWorker& operator=(const AttachedWorker&) = delete;
+
+  // True: all nodes are there, and the rank is known. False: not by the deadline.
+  absl::StatusOr<bool> WaitJoined(absl::Time deadline);
+  int rank() const { return rank_; }  // once joined
+  const job::JobPlan& plan() const { return options_.plan; }
+
+  // Says what is trained: the dense parameters in their order, and their values laid end to end, which
+  // may be none. Once.
+  absl::Status Start(std::vector<server::SavedParameter> parameters,
+                     absl::Span<const float> values);
+  // True: dense() has its first values: those of rank 0, or of a save. False: not by the deadline.
+  absl::StatusOr<bool> WaitStarted(absl::Time deadline);
+  // The dense parameters, for the life of this object. Between Finish and kStepDone they change.
+  absl::Span<float> dense();
+
+  // What is wanted; the same until it is done. kNothing: nothing by the deadline. An error: how the job
+  // has failed, here or elsewhere.
+  absl::StatusOr<Want> Next(absl::Time deadline) { return wants_.Next(deadline); }
+
+  // kBatch, kTestBatch. Takes the contents of `batch`, of which numbers, labels and groups are the
+  // program's own. INVALID_ARGUMENT: more samples or ids than the job has said.
+  absl::Status GiveBatch(data::Batch* batch);
+  // kCompute, kScore: pooled rows of input `input`, [cells, dim]; once for each input, since rows are
+  // given back. INVALID_ARGUMENT: another size.
+  absl::Status Rows(size_t input, absl::Span<float> cells);
+  // kCompute.
+  absl::Status Finish(const StepGradients& gradients);
+  // kUpdate: the mean over the samples of all workers, as many floats as dense().
+  absl::Status MeanGradient(absl::Span<float> gradient);
+  absl::Status Updated();
+  // kScore: a logit for each sample, and its label (0 or 1); both empty: the batch does not count.
+  absl::Status Score(absl::Span<const float> logits, absl::Span<const float> labels);
+
+  // Ends the job for all, with this reason; the first one counts. Returns at once.
+  void Fail(absl::Status why);
+  // Waits for the end of the worker's threads. A job that has not ended fails: its program has left.
+  // Returns how the job ended.
+  absl::Status Close();
+
+ private:
+  explicit AttachedWorker(WorkerOptions options) : options_(std::move(options)) {}
+  void Run();
+  absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(const job::JobPlan& plan, int rank,
+                                                         const std::string& init_from);
+  absl::Status Interrupted();
+  absl::Status CheckBatch(const data::Batch& batch, bool test) const;
+  absl::StatusOr<bool> WaitFor(const bool& what, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  WorkerOptions options_;
+  WantQueue wants_;
+  int rank_ = -1;
+
+  absl::Mutex mutex_;
+  CondVar changed_;
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;   // the rank is known
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;  // parameters_ and values_ are there
+  bool open_ ABSL_GUARDED_BY(mutex_) = false;     // dense_ has its first values
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status how_ ABSL_GUARDED_BY(mutex_);  // it ended
+  std::vector<server::SavedParameter> parameters_ ABSL_GUARDED_BY(mutex_);
+  std::vector<float> values_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the program's own
+  std::shared_ptr<DenseParameters> dense_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> failed_{false};
+  AttachedRunner* runner_ = nullptr;  // valid while something is wanted
+
+  // The program's thread.
+  std::vector<float> scaled_;
+  std::thread thread_;
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_ATTACHED_WORKER_H_

@@ -1,0 +1,62 @@
+#include "worker/first_values.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "collectives/types.h"
+
+namespace tandem::worker {
+namespace {
+
+// A line a parameter.
+std::string Describe(const std::vector<server::SavedParameter>& parameters) {
+  std::string text;
+  for (const server::SavedParameter& parameter : parameters) {
+    absl::StrAppend(&text, DebugString(parameter), "\n");
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> OfRankZero(collectives::Group& group, const std::string& own) {
+  auto bytes = static_cast<int64_t>(own.size());
+  TANDEM_RETURN_IF_ERROR(
+      group.Wait(group.Broadcast(&bytes, &bytes, 1, collectives::DataType::kI64, 0)));
+  std::string text = own;
+  text.resize(static_cast<size_t>(bytes));
+  TANDEM_RETURN_IF_ERROR(
+      group.Wait(group.Broadcast(text.data(), text.data(), bytes, collectives::DataType::kU8, 0)));
+  return text;
+}
+
+// Of two texts that differ.
+std::string FirstDifference(const std::string& own, const std::string& first) {
+  const std::vector<std::string> here = absl::StrSplit(own, '\n');
+  const std::vector<std::string> there = absl::StrSplit(first, '\n');
+  size_t i = 0;
+  while (i + 1 < here.size() && i + 1 < there.size() && here[i] == there[i]) ++i;
+  const auto shown = [i](const std::vector<std::string>& lines) {
+    return i + 1 < lines.size() ? lines[i] : std::string("none");
+  };
+  return absl::StrCat("dense parameter ", i, " is ", shown(here), " here and ", shown(there),
+                      " on worker 0; hint: build the same module on every worker");
+}
+
+}  // namespace
+
+absl::Status ShareFirstValues(collectives::Group& group,
+                              const std::vector<server::SavedParameter>& parameters,
+                              absl::Span<float> values) {
+  if (group.ranks() == 1) return absl::OkStatus();
+  const std::string own = Describe(parameters);
+  TANDEM_ASSIGN_OR_RETURN(const std::string first, OfRankZero(group, own));
+  if (own != first) return absl::InvalidArgumentError(FirstDifference(own, first));
+  if (values.empty()) return absl::OkStatus();
+  return group.Wait(group.Broadcast(values.data(), values.data(),
+                                    static_cast<int64_t>(values.size()),
+                                    collectives::DataType::kF32, 0));
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,21 @@
+#include "worker/load_dense.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/range_file.h"
+#include "server/save_directory.h"
+
+namespace tandem::worker {
+
+absl::Status LoadDense(const job::JobPlan& plan, const std::string& save,
+                       const std::vector<server::SavedParameter>& parameters,
+                       DenseParameters* dense) {
+  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+  if (plan.dense_table < 0) TANDEM_RETURN_IF_ERROR(saved.CheckDenseIsWhole());
+  TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, saved.ReadDense(parameters));
+  const absl::Status loaded = dense->Load(image);
+  if (loaded.ok()) return loaded;
+  return absl::Status(loaded.code(), absl::StrCat(saved.folder(), ": ", loaded.message()));
+}
+
+}  // namespace tandem::worker

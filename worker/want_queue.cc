@@ -1,0 +1,140 @@
+#include "worker/want_queue.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace tandem::worker {
+
+const char* NameOf(Want::Kind kind) {
+  switch (kind) {
+    case Want::Kind::kNothing:
+      return "nothing yet";
+    case Want::Kind::kBatch:
+      return "a batch";
+    case Want::Kind::kTestBatch:
+      return "a test batch";
+    case Want::Kind::kCompute:
+      return "the gradients of a step";
+    case Want::Kind::kScore:
+      return "the scores of a test batch";
+    case Want::Kind::kUpdate:
+      return "a step of the program's optimizer";
+    case Want::Kind::kStepDone:
+      return "nothing but to look whether the step is done";
+    case Want::Kind::kEnd:
+      return "nothing any more: the job has ended";
+  }
+  return "";
+}
+
+// ---- the worker's threads ---------------------------------------------------------------------
+
+absl::Status WantQueue::Ask(const Want& want) {
+  const bool batch = want.kind == Want::Kind::kBatch || want.kind == Want::Kind::kTestBatch;
+  absl::MutexLock lock(&mutex_);
+  Asked& asked = batch ? batch_ : other_;
+  TANDEM_CHECK(!asked.open);
+  asked.want = want;
+  if (want.slot != nullptr) {
+    asked.want.step = want.slot->step;
+    asked.want.epoch = want.slot->epoch;
+    if (!batch) asked.want.samples = want.slot->batch.samples;
+  }
+  asked.open = true;
+  asked.answered = false;
+  asked.answer = absl::OkStatus();
+  changed_.SignalAll();
+  while ((!asked.answered && !closed_) || asked.in_use) changed_.Wait(&mutex_);
+  asked.open = false;
+  return asked.answered ? std::move(asked.answer)
+                        : absl::CancelledError("the job is over for this worker");
+}
+
+void WantQueue::StepDone() {
+  absl::MutexLock lock(&mutex_);
+  if (finishing_ == Finishing::kRunning) finishing_ = Finishing::kDone;
+  changed_.SignalAll();
+}
+
+void WantQueue::Close(absl::Status how) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_) return;
+  closed_ = true;
+  how_ = std::move(how);
+  changed_.SignalAll();
+}
+
+// ---- the program's ----------------------------------------------------------------------------
+
+// A batch before what computes: its rows travel meanwhile.
+WantQueue::Asked* WantQueue::Front() {
+  const auto open = [](const Asked& asked) { return asked.open && !asked.answered; };
+  if (finishing_ != Finishing::kNo) {
+    return open(other_) && other_.want.kind == Want::Kind::kUpdate ? &other_ : nullptr;
+  }
+  if (open(batch_)) return &batch_;
+  return open(other_) ? &other_ : nullptr;
+}
+
+absl::StatusOr<Want> WantQueue::Next(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  for (;;) {
+    if (closed_) {
+      if (!how_.ok()) return how_;
+      return Want{.kind = Want::Kind::kEnd};
+    }
+    if (const Asked* const front = Front(); front != nullptr) return front->want;
+    if (finishing_ == Finishing::kDone) {
+      finishing_ = Finishing::kNo;
+      return Want{.kind = Want::Kind::kStepDone};
+    }
+    if (changed_.WaitUntil(&mutex_, deadline)) {
+      if (closed_ || Front() != nullptr || finishing_ == Finishing::kDone) continue;
+      return Want();
+    }
+  }
+}
+
+absl::StatusOr<WantQueue::Use> WantQueue::Expect(Want::Kind kind, Want::Kind or_kind) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_ && !how_.ok()) return how_;
+  Asked* const front = closed_ ? nullptr : Front();
+  // Not the front alone: a batch may have come to be wanted while the program computed.
+  for (Asked* const asked : {&batch_, &other_}) {
+    const bool held_back = finishing_ != Finishing::kNo && asked != front;
+    if (closed_ || !asked->open || asked->answered || held_back) continue;
+    if (asked->want.kind != kind && asked->want.kind != or_kind) continue;
+    asked->in_use = true;
+    return Use(*this, *asked);
+  }
+  const Want::Kind wanted = front != nullptr ? front->want.kind
+                            : closed_        ? Want::Kind::kEnd
+                                             : Want::Kind::kNothing;
+  return absl::FailedPreconditionError(
+      absl::StrCat(NameOf(kind), " was given, but the worker wants ", NameOf(wanted)));
+}
+
+void WantQueue::Release(Asked& asked) {
+  absl::MutexLock lock(&mutex_);
+  asked.in_use = false;
+  changed_.SignalAll();
+}
+
+void WantQueue::Answer(Asked& asked, absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  asked.answer = std::move(status);
+  asked.answered = true;
+  changed_.SignalAll();
+}
+
+void WantQueue::AnswerCompute(Asked& asked, bool done) {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_CHECK(asked.want.kind == Want::Kind::kCompute);
+  asked.answered = true;
+  finishing_ = done ? Finishing::kDone : Finishing::kRunning;
+  changed_.SignalAll();
+}
+
+}  // namespace tandem::worker
