@@ -26,6 +26,7 @@
 #include "cli/children.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/script.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
 #include "node/role_flags.h"
@@ -98,6 +99,7 @@ class Run {
   // That there is something to start.
   absl::Status CheckPrograms() const {
     for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
+      if (!flags_.python.empty() && name == std::string("tandem-worker")) continue;
       if (access(Program(name).c_str(), X_OK) == 0) continue;
       return absl::NotFoundError(absl::StrCat(Program(name),
                                               " is missing, expected it beside this program; hint: "
@@ -218,6 +220,13 @@ class Run {
     }
     const std::string threads = absl::StrCat(plan_.job.cluster().threads_per_worker());
     for (int w = 0; w < plan_.workers(); ++w) {
+      const std::string name = absl::StrCat("worker ", w);
+      if (!flags_.python.empty()) {
+        TANDEM_RETURN_IF_ERROR(
+            children_.Start(name, ScriptCommand(flags_.python, flags_.script_flags), LogOf(name),
+                            -1, ScriptEnvironment(ProgramFolder(), plan_, JobPath(), address, w)));
+        continue;
+      }
       std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),
                                        "--dump-collectives", flags_.out + "/collectives"};
       if (flags_.trace_steps > 0) {
@@ -226,7 +235,6 @@ class Run {
       }
       if (flags_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(flags_.out, w)});
       argv.insert(argv.end(), common.begin(), common.end());
-      const std::string name = absl::StrCat("worker ", w);
       TANDEM_RETURN_IF_ERROR(
           children_.Start(name, argv, LogOf(name), -1, {{"OMP_NUM_THREADS", threads}}));
     }
@@ -419,6 +427,8 @@ int RunCommand(const RunFlags& given) {
   absl::Status ready = plan.status();
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
+  if (!ready.ok()) return Refuse(ready);
+  ready = CheckScript(flags.python, flags.script_flags, *plan, ProgramFolder());
   if (!ready.ok()) return Refuse(ready);
   const StartReport start = CheckStart(flags.start, *plan);
   for (const std::string& line : start.refused) Refuse(absl::InvalidArgumentError(line));

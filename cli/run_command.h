@@ -18,6 +18,8 @@ struct RunFlags {
   StartFlags start;
   int64_t trace_steps = 0;  // 0 = no trace
   bool scores = false;      // workers write the scores of test rows (ScoresFile)
+  std::string python;       // script that is each worker, for a job of a program
+  std::vector<std::string> script_flags;
 };
 
 // In the folder of a run: the logits of a worker's test rows, float32 in their order.

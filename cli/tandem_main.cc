@@ -81,6 +81,11 @@ void AddRun(CLI::App* app, RunFlags* flags) {
   run->add_option("--trace", flags->trace_steps,
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
       ->check(CLI::NonNegativeNumber);
+  run->add_option(
+         "--python", flags->python,
+         "Script that is each worker, for a job with model { program {} } (docs/PYTHON.md)")
+      ->check(CLI::ExistingFile);
+  run->add_option("flags", flags->script_flags, "Behind --: the flags of the --python script");
 }
 
 void AddPredict(CLI::App* app, PredictFlags* flags) {

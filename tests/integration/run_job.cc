@@ -97,6 +97,17 @@ std::string RoleName(const std::vector<std::string>& argv) {
   return name;
 }
 
+// "worker-1" if the process is a script in the place of a worker of this job, by its environment.
+std::string ScriptName(pid_t pid, const std::string& job) {
+  const std::vector<std::string> environment =
+      absl::StrSplit(TextOf(absl::StrCat("/proc/", pid, "/environ")), '\0');
+  if (!Contains(environment, "TANDEM_JOB=" + job)) return "";
+  for (const std::string& variable : environment) {
+    if (absl::StartsWith(variable, "TANDEM_INDEX=")) return "worker-" + variable.substr(13);
+  }
+  return "";
+}
+
 std::string LogsOf(const std::string& out) {
   std::string logs;
   std::error_code error;
@@ -238,6 +249,7 @@ std::map<std::string, pid_t> RunningJob::Roles() const {
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
     int pid = 0;
     if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    if (const std::string script = ScriptName(pid, job); !script.empty()) roles[script] = pid;
     const std::vector<std::string> argv = CommandLineOf(pid);
     if (!Contains(argv, job)) continue;
     if (const std::string name = RoleName(argv); !name.empty()) roles[name] = pid;

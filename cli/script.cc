@@ -1,0 +1,111 @@
+#include "cli/script.h"
+
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Finds what a script imports without importing torch, which takes seconds; says the first thing that
+// is missing.
+constexpr char kProbe[] = R"(
+import importlib.util as u, sys
+for name in ('numpy', 'torch', 'tandem'):
+    if not u.find_spec(name): sys.exit('there is no module ' + name)
+import tandem._abi
+tandem._abi.library()
+)";
+
+std::string Interpreter() {
+  const char* const told = getenv("TANDEM_PYTHON");
+  return told == nullptr || *told == '\0' ? "python3" : told;
+}
+
+// The package's folder before what is there already; as it is if the package is not beside the programs.
+std::string PythonPath(const std::string& programs) {
+  const char* const there = getenv("PYTHONPATH");
+  const std::string rest = there == nullptr ? "" : there;
+  const std::string own = fs::path(programs).parent_path().string() + "/python";
+  std::error_code error;
+  if (!fs::exists(own + "/tandem/__init__.py", error)) return rest;
+  return rest.empty() ? own : absl::StrCat(own, ":", rest);
+}
+
+std::string Quoted(const std::string& text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+// What the interpreter says on its last line; empty: all is there.
+std::string Missing(const std::string& programs) {
+  const std::string command = absl::StrCat("PYTHONPATH=", Quoted(PythonPath(programs)), " ",
+                                           Quoted(Interpreter()), " -c ", Quoted(kProbe), " 2>&1");
+  std::FILE* const pipe = popen(command.c_str(), "re");
+  if (pipe == nullptr) return "it cannot be started";
+  std::string last;
+  char line[1024];
+  while (std::fgets(line, sizeof line, pipe) != nullptr) last = line;
+  const int status = pclose(pipe);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
+  return last.empty() ? absl::StrCat("it ended with status ", status)
+                      : std::string(absl::StripSuffix(last, "\n"));
+}
+
+}  // namespace
+
+absl::Status CheckScript(const std::string& script, const std::vector<std::string>& flags,
+                         const job::JobPlan& plan, const std::string& programs) {
+  const bool program = plan.job.model().has_program();
+  if (script.empty() && program) {
+    return absl::InvalidArgumentError(
+        "the job's model is a program's; say which: --python SCRIPT (docs/PYTHON.md)");
+  }
+  if (script.empty() && !flags.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", flags[0], "': flags of a script, and there is no --python SCRIPT"));
+  }
+  if (script.empty()) return absl::OkStatus();
+  if (!program) {
+    return absl::InvalidArgumentError(
+        "--python: the job has a compiled model; for a script say data { format: PROGRAM } and "
+        "model "
+        "{ program {} }");
+  }
+  const std::string missing = Missing(programs);
+  if (missing.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--python: ", Interpreter(), ": ", missing,
+                                                 "; hint: apt install python3-torch python3-numpy, "
+                                                 "or say in TANDEM_PYTHON which interpreter"));
+}
+
+std::vector<std::string> ScriptCommand(const std::string& script,
+                                       const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {"/usr/bin/env", Interpreter(), script};
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
+}
+
+std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::string& programs,
+                                                                   const job::JobPlan& plan,
+                                                                   const std::string& job,
+                                                                   const std::string& scheduler,
+                                                                   int rank) {
+  return {{"TANDEM_JOB", job},
+          {"TANDEM_SCHEDULER", scheduler},
+          {"TANDEM_INDEX", absl::StrCat(rank)},
+          {"RANK", absl::StrCat(rank)},
+          {"WORLD_SIZE", absl::StrCat(plan.workers())},
+          {"OMP_NUM_THREADS", absl::StrCat(plan.job.cluster().threads_per_worker())},
+          {"PYTHONUNBUFFERED", "1"},
+          {"PYTHONPATH", PythonPath(programs)}};
+}
+
+}  // namespace tandem::cli

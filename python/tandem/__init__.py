@@ -1,0 +1,45 @@
+"""Tandem from Python: your module, your loop and your loader; tables on parameter servers.
+
+    job = tandem.init()
+    model = Ranker()                                     # holds tandem.EmbeddingBagCollection()
+    optimizer = tandem.DistributedOptimizer(torch.optim.Adam(model.parameters()), model)
+    loader = tandem.DataLoader(my_loader, features=1)    # where in a batch its ids are
+    for epoch in job.epochs():
+        for dense, ids, label in loader:
+            optimizer.zero_grad()
+            loss_of(model(dense, ids), label).backward()
+            optimizer.step()
+
+docs/PYTHON.md is the tutorial. Importing this package needs numpy alone; what trains needs torch.
+"""
+import importlib
+
+from tandem._abi import Error, preload_blas
+from tandem.hashing import hash_columns, hash_ids
+from tandem.saved import Saved, load
+
+preload_blas()
+
+# Names that need torch, by the file that has them: loaded when they are first used.
+_LAZY = {
+    "Job": "job", "init": "job",
+    "KeyedJaggedTensor": "sparse", "KeyedTensor": "sparse", "JaggedTensor": "sparse",
+    "EmbeddingBagCollection": "nn", "EmbeddingCollection": "nn", "EmbeddingBag": "nn",
+    "Embedding": "nn", "EmbeddingBagConfig": "nn",
+    "DataLoader": "data",
+    "DistributedOptimizer": "optim",
+}
+
+__all__ = ["Error", "Saved", "hash_columns", "hash_ids", "load", *_LAZY]
+
+
+def __getattr__(name):
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tandem' has no attribute '{name}'")
+    try:
+        return getattr(importlib.import_module("tandem." + _LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ImportError(f"tandem.{name} needs PyTorch; install python3-torch, "
+                          "or torch into this environment") from None

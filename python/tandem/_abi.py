@@ -1,0 +1,126 @@
+"""libtandem.so by ctypes: the functions of capi/tandem.h, with their types, and errors as exceptions.
+
+Every call that can wait gives the interpreter lock up meanwhile (ctypes does).
+"""
+import ctypes
+import glob
+import os
+import sys
+from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32,
+                    c_int64, c_uint8, c_uint64, c_void_p)
+
+
+class Error(RuntimeError):
+    """What the job, a peer or this worker says of a failure."""
+
+
+class JoinOptions(Structure):
+    _fields_ = [("size", c_uint64), ("job", c_char_p), ("set", POINTER(c_char_p)),
+                ("scheduler", c_char_p), ("index", c_int32), ("bind", c_char_p),
+                ("advertise", c_char_p)]
+
+
+class Want(Structure):
+    _fields_ = [("kind", c_int32), ("step", c_int64), ("epoch", c_int64), ("samples", c_int64),
+                ("first", c_int32)]
+
+
+class Field(Structure):
+    _fields_ = [("ids", c_void_p), ("count", c_int64), ("stride", c_int64), ("offsets", c_void_p),
+                ("weights", c_void_p)]
+
+
+NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END = range(8)
+
+# What a worker wants, for messages.
+WANTED = {BATCH: "a batch", TEST_BATCH: "a test batch", COMPUTE: "the gradients of a step",
+          SCORE: "the scores of a test batch", UPDATE: "a step of the optimizer",
+          STEP_DONE: "the end of a step", END: "nothing more"}
+
+_WORKER = c_void_p
+_FUNCTIONS = {
+    "tandem_error": (c_char_p, []),
+    "tandem_join": (c_int, [POINTER(JoinOptions), POINTER(_WORKER)]),
+    "tandem_wait_joined": (c_int, [_WORKER, c_int64]),
+    "tandem_rank": (c_int32, [_WORKER]),
+    "tandem_world_size": (c_int32, [_WORKER]),
+    "tandem_epochs": (c_int32, [_WORKER]),
+    "tandem_batch": (c_int32, [_WORKER]),
+    "tandem_test_batch": (c_int32, [_WORKER]),
+    "tandem_depth": (c_int32, [_WORKER]),
+    "tandem_seed": (c_uint64, [_WORKER]),
+    "tandem_dense_on_servers": (c_int32, [_WORKER]),
+    "tandem_program_optimizer": (c_int32, [_WORKER]),
+    "tandem_tables": (c_int32, [_WORKER]),
+    "tandem_table_name": (c_char_p, [_WORKER, c_int32]),
+    "tandem_table_dim": (c_int32, [_WORKER, c_int32]),
+    "tandem_table_fields": (c_int32, [_WORKER, c_int32]),
+    "tandem_field_name": (c_char_p, [_WORKER, c_int32, c_int32]),
+    "tandem_start": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_int32),
+                             POINTER(c_int64), c_void_p]),
+    "tandem_wait_started": (c_int, [_WORKER, c_int64]),
+    "tandem_dense": (c_void_p, [_WORKER, POINTER(c_int64)]),
+    "tandem_next": (c_int, [_WORKER, c_int64, POINTER(Want)]),
+    "tandem_give": (c_int, [_WORKER, c_int64, POINTER(Field), POINTER(c_uint8)]),
+    "tandem_rows": (c_int, [_WORKER, c_int32, c_void_p, c_int64]),
+    "tandem_finish": (c_int, [_WORKER, c_double, POINTER(c_void_p), POINTER(c_int64), c_void_p,
+                              c_float]),
+    "tandem_mean_gradient": (c_int, [_WORKER, c_void_p]),
+    "tandem_updated": (c_int, [_WORKER]),
+    "tandem_score": (c_int, [_WORKER, c_void_p, c_void_p, c_int64]),
+    "tandem_fail": (None, [_WORKER, c_char_p]),
+    "tandem_close": (c_int, [_WORKER]),
+    "tandem_free": (None, [_WORKER]),
+    "tandem_hash_ids": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),
+    "tandem_hash_texts": (c_int, [c_char_p, c_char_p, c_void_p, c_int64, c_void_p]),
+}
+
+
+def _places():
+    """Where libtandem.so may be: told, beside the package, or in the build folder of the tree."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    told = os.environ.get("TANDEM_LIBRARY")
+    if told:
+        return [told]
+    root = os.path.dirname(os.path.dirname(here))
+    return [os.path.join(here, "libtandem.so"),
+            os.path.join(root, "lib", "libtandem.so"),           # build/python, a link
+            os.path.join(root, "build", "lib", "libtandem.so")]  # the source tree
+
+
+_library = None
+
+
+def library():
+    """libtandem.so, loaded at the first call."""
+    global _library
+    if _library is None:
+        path = next((p for p in _places() if os.path.exists(p)), None)
+        if path is None:
+            raise ImportError("libtandem.so is not there; build it (ninja -C build tandem_capi), or "
+                              "say in TANDEM_LIBRARY where it is; looked at: " + ", ".join(_places()))
+        _library = ctypes.CDLL(path)
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(_library, name)
+            function.restype, function.argtypes = result, arguments
+    return _library
+
+
+def check(code):
+    """Passes what a function has returned; -1 becomes an Error with its text."""
+    if code < 0:
+        raise Error(library().tandem_error().decode("utf-8", "replace"))
+    return code
+
+
+def preload_blas():
+    """Has a torch that is imported later use OpenBLAS's OpenMP build, where the system's default is
+    the pthread build, whose threads would fight with torch's (docs/HACKING.md says more)."""
+    if "torch" in sys.modules:
+        return
+    for path in glob.glob("/usr/lib/*/openblas-openmp/libblas.so.3"):
+        try:
+            ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+        return

@@ -1,0 +1,252 @@
+"""The job, as one worker of it sees it."""
+import atexit
+import ctypes
+import os
+import sys
+import traceback
+
+from tandem import _abi
+from tandem._abi import Error, check, library
+
+_SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
+
+_current = None  # the job of this process: modules and loaders belong to it
+
+
+class Table:
+    """name; dim: floats a row; fields: the names of those that read it."""
+
+    def __init__(self, index, name, dim, fields):
+        self.index, self.name, self.dim, self.fields = index, name, dim, tuple(fields)
+
+    def __repr__(self):
+        return f"Table({self.name!r}, dim={self.dim}, fields={list(self.fields)})"
+
+
+def current_job():
+    """The job of this process."""
+    if _current is None:
+        raise Error("there is no job yet; call tandem.init() first")
+    return _current
+
+
+def init(job=None, scheduler=None, index=None, set=()):  # pylint: disable=redefined-builtin
+    """Joins the job, and returns when all of its nodes are there.
+
+    job: the job file; scheduler: its address, tcp://HOST:PORT; index: the wanted rank. What is not said
+    is taken from TANDEM_JOB, TANDEM_SCHEDULER and TANDEM_INDEX, which `tandem run --python` sets.
+    set: "path=value" texts, as --set. Once in a process.
+    """
+    global _current
+    if _current is not None:
+        raise Error("tandem.init() was called before; a process is one worker of one job")
+    job = job or os.environ.get("TANDEM_JOB")
+    scheduler = scheduler or os.environ.get("TANDEM_SCHEDULER")
+    if not job or not scheduler:
+        raise Error("which job? Start the script by `tandem run JOB --python SCRIPT`, or say "
+                    "TANDEM_JOB (a file) and TANDEM_SCHEDULER (tcp://HOST:PORT)")
+    if index is None:
+        index = int(os.environ.get("TANDEM_INDEX", "-1"))
+    bind = os.environ.get("TANDEM_BIND")
+    advertise = os.environ.get("TANDEM_ADVERTISE")
+    _current = Job(job, scheduler, index, list(set), bind, advertise)
+    return _current
+
+
+class Job:
+    """What tandem.init() returns.
+
+    rank, world_size: which worker this is, and of how many. step: the one at hand. epoch. seed: of the
+    job. tables: by name.
+    """
+
+    def __init__(self, job, scheduler, index, settings, bind, advertise):
+        lib = library()
+        texts = (ctypes.c_char_p * (len(settings) + 1))(*[s.encode() for s in settings], None)
+        options = _abi.JoinOptions(ctypes.sizeof(_abi.JoinOptions), job.encode(), texts,
+                                   scheduler.encode(), index, bind and bind.encode(),
+                                   advertise and advertise.encode())
+        self._handle = ctypes.c_void_p()
+        check(lib.tandem_join(ctypes.byref(options), ctypes.byref(self._handle)))
+        self._pid = os.getpid()
+        self._ended = self._started = False
+        self._optimizer = None       # the wrapper, which is told of updates
+        self._unpooled = set()       # tables whose ids are cells of their own
+        self._cells = None           # of the step at hand: by table, what modules read
+        self._given = None           # ids of the batch at hand, as the loader gave them
+        self._scored = True
+        self.step, self.epoch = 0, 0
+        _end_with_the_process(self)
+        while not check(lib.tandem_wait_joined(self._handle, _SLICE_MS)):
+            pass
+        self.rank = lib.tandem_rank(self._handle)
+        self.world_size = lib.tandem_world_size(self._handle)
+        self.seed = lib.tandem_seed(self._handle)
+        self.batch_size = lib.tandem_batch(self._handle)
+        self.depth = lib.tandem_depth(self._handle)
+        self._epochs = lib.tandem_epochs(self._handle)
+        self._dense_on_servers = bool(lib.tandem_dense_on_servers(self._handle))
+        self._program_optimizer = bool(lib.tandem_program_optimizer(self._handle))
+        self.tables = {}
+        self._table_list = []
+        for t in range(lib.tandem_tables(self._handle)):
+            fields = [lib.tandem_field_name(self._handle, t, f).decode()
+                      for f in range(lib.tandem_table_fields(self._handle, t))]
+            table = Table(t, lib.tandem_table_name(self._handle, t).decode(),
+                          lib.tandem_table_dim(self._handle, t), fields)
+            self.tables[table.name] = table
+            self._table_list.append(table)
+        self._fields = [f for table in self._table_list for f in table.fields]
+
+    # ---- the loop ----
+
+    def epochs(self):
+        """The epochs of the job, to be iterated over:
+
+            for epoch in job.epochs():
+                for batch in loader: ...
+
+        The last one is over when the whole job is: evaluated and saved.
+        """
+        self._check_started()
+        last = None
+        while True:
+            want = self._next()
+            if want.kind == _abi.END:
+                self._end()
+                return
+            if want.kind == _abi.TEST_BATCH:
+                if last is None:  # a job that takes no step: the loop's body may evaluate
+                    last = want.epoch
+                    yield last
+                else:
+                    self._give_none()  # the script evaluates nothing here
+                continue
+            if want.kind == _abi.COMPUTE or want.epoch == last:
+                raise Error(f"the loop over the batches of epoch {last} has ended before the epoch "
+                            f"(at step {want.step}); iterate over the whole tandem.DataLoader, and "
+                            "bound the steps of a job by train.max_steps")
+            last = want.epoch
+            yield last
+
+    def evaluate(self, loader):
+        """Test batches of `loader`, where the job evaluates after this epoch; else nothing:
+
+            for dense, ids, label in job.evaluate(test_loader):
+                job.score(model(dense, ids), label)
+
+        AUC, logloss and accuracy over all workers are in summary.json. Call it after the epoch's loop.
+        """
+        from tandem.data import DataLoader
+        if not isinstance(loader, DataLoader):
+            raise ValueError("job.evaluate takes a tandem.DataLoader, which says where ids are")
+        self._check_started()
+        return loader._test_batches()
+
+    def score(self, logits, labels):
+        """Adds the scores of the test batch at hand. logits: [samples], before the sigmoid; labels:
+        [samples], 0 or 1."""
+        import torch
+        if self._scored:
+            raise Error("job.score() belongs into a loop over job.evaluate(), once for each batch")
+        want = self._next()
+        both = []
+        for name, values in (("logits", logits), ("labels", labels)):
+            values = torch.as_tensor(values).detach().to("cpu", torch.float32).reshape(-1)
+            if values.numel() != want.samples:
+                raise ValueError(f"job.score: {values.numel()} {name} for a batch of {want.samples} "
+                                 "samples; give one for each")
+            both.append(values.contiguous())
+        check(library().tandem_score(self._handle, both[0].data_ptr(), both[1].data_ptr(),
+                                     want.samples))
+        self._scored = True
+        self._cells = None
+
+    # ---- for the other modules of this package ----
+
+    def _next(self):
+        """What the worker wants now. Updates of the program's optimizer are done on the way."""
+        want = _abi.Want()
+        lib = library()
+        while True:
+            if not check(lib.tandem_next(self._handle, _SLICE_MS, ctypes.byref(want))):
+                continue
+            if want.kind != _abi.UPDATE:
+                if want.kind == _abi.COMPUTE:
+                    self.step, self.epoch = want.step, want.epoch
+                return want
+            self._optimizer._update()
+            check(lib.tandem_updated(self._handle))
+
+    def _give_none(self):
+        check(library().tandem_give(self._handle, 0, None, None))
+
+    def _check_started(self):
+        if not self._started:
+            raise Error("the job does not know yet what is trained; make the optimizer first: "
+                        "tandem.DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
+
+    def _table_of(self, name):
+        """The table of this name, or that of the field; and the field's place in it, or None."""
+        for table in self._table_list:
+            if name in table.fields:
+                return table, table.fields.index(name)
+        if name in self.tables:
+            return self.tables[name], None
+        raise ValueError(f"the job has no table or field {name!r}; its tables are "
+                         + ", ".join(repr(t) for t in self._table_list))
+
+    def _begin(self, want, ids, gradients):
+        """Reads the cells of the batch at hand: by table a tensor [samples, fields, dim], or [ids, dim]
+        of one whose ids are cells."""
+        import torch
+        self._cells, self._given = {}, ids
+        for table in self._table_list:
+            if table.name in self._unpooled:
+                shape = (ids.count(table), table.dim)
+            else:
+                shape = (want.samples, len(table.fields), table.dim)
+            cells = torch.empty(shape, dtype=torch.float32)
+            check(library().tandem_rows(self._handle, table.index, cells.data_ptr(), cells.numel()))
+            self._cells[table.name] = cells.requires_grad_(gradients)
+
+    def _fail(self, why):
+        library().tandem_fail(self._handle, why.encode())
+
+    def _end(self):
+        if not self._ended:
+            self._ended = True
+            check(library().tandem_close(self._handle))
+
+
+# ---- how a script ends ----
+
+def _place(frames, script):
+    """"train.py:31": the innermost line of the script itself."""
+    own = [f for f in frames if os.path.abspath(f.filename) == script] or frames[-1:]
+    return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
+
+
+def _end_with_the_process(job):
+    """An exception, Ctrl-C, or a script that ends before the job does end the job by name."""
+    script = os.path.abspath(getattr(sys.modules["__main__"], "__file__", "") or "")
+    shown = sys.excepthook
+
+    def on_exception(kind, value, trace):
+        if os.getpid() == job._pid and not job._ended:
+            name = kind.__name__
+            text = str(value).split("\n", 1)[0]
+            place = _place(traceback.extract_tb(trace), script)
+            job._fail(f"{name}: {text} ({place})" if text else f"{name} ({place})")
+        shown(kind, value, trace)
+
+    def at_exit():
+        if os.getpid() != job._pid or job._ended:
+            return
+        job._fail(f"{os.path.basename(script) or 'the program'} ended at step {job.step}, before the "
+                  "job had; iterate to the end of job.epochs()")
+        job._ended = True
+        library().tandem_close(job._handle)
+
+    sys.excepthook = on_exception
+    atexit.register(at_exit)

@@ -1,0 +1,178 @@
+"""Modules whose rows live on the servers. They have no parameters: rows come with the batch, and their
+gradients leave with optimizer.step(). A module may be called any number of times in a step."""
+from dataclasses import dataclass
+from typing import Sequence
+
+import torch
+from torch import nn
+
+from tandem.job import current_job
+from tandem.sparse import BatchIds, JaggedTensor, KeyedTensor
+
+
+def _cells(job, what):
+    if job._cells is None:
+        raise RuntimeError(f"{what}: there is no batch at hand; rows are fetched ahead for the batches "
+                           "of a tandem.DataLoader, so call the model in a loop over one, or over "
+                           "job.evaluate()")
+    return job._cells
+
+
+def _same(given, ids):
+    """Whether `ids` are those of the batch at hand: the same object, or the same numbers."""
+    if ids is None or ids is given:
+        return True
+    if isinstance(ids, torch.Tensor) and isinstance(given, torch.Tensor):
+        return ids.shape == given.shape and torch.equal(ids, given)
+    return isinstance(ids, dict) or hasattr(ids, "keys")  # their tensors are compared by field
+
+
+def _check_field(job, name, ids, offsets=None):
+    """That a module of one field is called with the ids that the loader has announced for it."""
+    field = job._given.fields.get(name)
+    if ids is None:
+        return field
+    if field is None:
+        raise ValueError(f"field '{name}': the loader gave no ids for it; add it to `features`")
+    flat = ids.reshape(-1)
+    if flat.shape != field.ids.shape or not torch.equal(flat.to(torch.int64), field.ids):
+        raise ValueError(f"field '{name}': called with other ids than the batch has; ids that the model "
+                         "makes itself cannot be fetched ahead: let `features` of tandem.DataLoader "
+                         "make them")
+    return field
+
+
+@dataclass
+class EmbeddingBagConfig:
+    """As torchrec has it: what the script expects of a table; compared with the job."""
+    name: str
+    embedding_dim: int
+    feature_names: Sequence[str]
+
+
+class EmbeddingBagCollection(nn.Module):
+    """The job's tables, pooled by sum: called with the ids of a batch, returns a KeyedTensor.
+
+    tables: EmbeddingBagConfig each, or names; None: all tables of the job.
+    """
+
+    def __init__(self, tables=None):
+        super().__init__()
+        job = current_job()
+        self._tables = job._table_list if tables is None else [self._find(job, t) for t in tables]
+
+    @staticmethod
+    def _find(job, wanted):
+        if isinstance(wanted, str):
+            return job._table_of(wanted)[0]
+        found = job.tables.get(wanted.name)
+        if found is None or found.dim != wanted.embedding_dim or \
+                list(found.fields) != list(wanted.feature_names):
+            fields = " ".join(f'field: "{f}"' for f in wanted.feature_names)
+            raise ValueError(f"the job has {found}, and the module wants another table; in the job say "
+                             f'table {{ name: "{wanted.name}" dim: {wanted.embedding_dim} {fields} }}')
+        return found
+
+    def forward(self, ids=None):
+        """ids: of the batch at hand, in the form in which the loader found them, or None."""
+        job = current_job()
+        cells = _cells(job, "EmbeddingBagCollection")
+        if not _same(job._given.source, ids):
+            raise ValueError("EmbeddingBagCollection: called with other ids than the batch has; ids that "
+                             "the model makes itself cannot be fetched ahead: let `features` of "
+                             "tandem.DataLoader make them")
+        return KeyedTensor(self._tables, cells)
+
+    def extra_repr(self):
+        return ", ".join(repr(t) for t in self._tables)
+
+
+class EmbeddingCollection(nn.Module):
+    """Tables without pooling: called with the ids of a batch, returns a dict from field to JaggedTensor,
+    whose values() are a row for each id, [ids, dim]. Such a table is read in no other way."""
+
+    def __init__(self, tables):
+        super().__init__()
+        job = current_job()
+        self._tables = [EmbeddingBagCollection._find(job, t) for t in tables]
+        job._unpooled.update(t.name for t in self._tables)
+
+    def forward(self, ids=None):
+        job = current_job()
+        cells = _cells(job, "EmbeddingCollection")
+        if not _same(job._given.source, ids):
+            raise ValueError("EmbeddingCollection: called with other ids than the batch has")
+        out = {}
+        for table in self._tables:
+            begin = 0
+            for name in table.fields:
+                field = job._given.fields.get(name)
+                if field is None:
+                    continue
+                end = begin + field.ids.numel()
+                offsets = torch.arange(field.ids.numel() + 1) if field.offsets is None else \
+                    field.offsets
+                out[name] = JaggedTensor(cells[table.name][begin:end], offsets=offsets)
+                begin = end
+        return out
+
+
+class EmbeddingBag(nn.Module):
+    """In the place of torch.nn.EmbeddingBag(n, dim, mode=...): one field of the job, [samples, dim].
+
+    name: the field, or a table that has one. mode: "sum" or "mean".
+    """
+
+    def __init__(self, name, mode="sum"):
+        super().__init__()
+        if mode not in ("sum", "mean"):
+            raise ValueError(f"EmbeddingBag('{name}'): mode {mode!r}, want 'sum' or 'mean'")
+        self._table, place = current_job()._table_of(name)
+        if place is None and len(self._table.fields) != 1:
+            raise ValueError(f"EmbeddingBag('{name}'): the table has several fields; name one of "
+                             f"{list(self._table.fields)}")
+        self._place, self._mode = place or 0, mode
+        self.embedding_dim = self._table.dim
+
+    def forward(self, input=None, offsets=None, per_sample_weights=None):  # pylint: disable=redefined-builtin
+        job = current_job()
+        cells = _cells(job, "EmbeddingBag")
+        name = self._table.fields[self._place]
+        field = _check_field(job, name, input, offsets)
+        if per_sample_weights is not None and (field is None or field.weights is None):
+            raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
+                             "`features` of tandem.DataLoader give (values, offsets, weights)")
+        out = cells[self._table.name][:, self._place]
+        if self._mode == "sum" or field is None or field.offsets is None:
+            return out
+        counts = (field.offsets[1:] - field.offsets[:-1]).clamp(min=1)
+        return out / counts.unsqueeze(1).to(out.dtype)
+
+    def extra_repr(self):
+        return f"{self._table!r}, mode={self._mode!r}"
+
+
+class Embedding(nn.Module):
+    """In the place of torch.nn.Embedding(n, dim): one field of the job, a row for each id: [samples, dim]
+    for ids [samples], [samples, length, dim] for ids [samples, length]."""
+
+    def __init__(self, name):
+        super().__init__()
+        job = current_job()
+        self._table, place = job._table_of(name)
+        if len(self._table.fields) != 1:
+            raise ValueError(f"Embedding('{name}'): its table has several fields, and a table without "
+                             "pooling has one; give the field a table of its own")
+        job._unpooled.add(self._table.name)
+        self.embedding_dim = self._table.dim
+
+    def forward(self, input=None):  # pylint: disable=redefined-builtin
+        job = current_job()
+        cells = _cells(job, "Embedding")[self._table.name]
+        field = _check_field(job, self._table.fields[0], input)
+        if field is not None and field.length is not None:
+            return cells.view(-1, field.length, self._table.dim)
+        return cells
+
+    def extra_repr(self):
+        return repr(self._table)

@@ -1,0 +1,168 @@
+"""The optimizer's side of a step: rows' gradients to the servers, dense ones to the other workers."""
+import ctypes
+
+import numpy
+import torch
+
+from tandem import _abi
+from tandem._abi import Error, check, library
+from tandem.job import _SLICE_MS, current_job
+
+
+class DistributedOptimizer:
+    """step() pushes the gradients of rows, sums those of dense parameters over the workers, and steps.
+
+    DistributedOptimizer(torch.optim.Adam(model.parameters()), model): the script's optimizer, which
+    gets the mean gradient over the samples of all workers; dense.optimizer { kind: PROGRAM } in the job.
+    DistributedOptimizer(model): the job's optimizer, on the workers or on servers.
+
+    loss: what the script's loss is over the samples of a batch, "mean" or "sum"; so that workers with
+    batches of different sizes count by their samples.
+
+    Making it says what is trained; from then on the parameters have the first values of rank 0. The
+    parameters lie in one buffer: keep the Parameter objects, and change their data in place only.
+    """
+
+    def __init__(self, optimizer, model=None, loss="mean"):
+        job = current_job()
+        if isinstance(optimizer, torch.nn.Module):
+            optimizer, model = None, optimizer
+        if model is None:
+            raise ValueError("DistributedOptimizer(optimizer, model): give the module, too; its "
+                             "parameters' names go into saves")
+        if loss not in ("mean", "sum"):
+            raise ValueError(f"DistributedOptimizer: loss {loss!r}, want 'mean' or 'sum'")
+        if job._optimizer is not None:
+            raise Error("there is a DistributedOptimizer already; a job has one")
+        if optimizer is not None and not job._program_optimizer:
+            raise Error("the job has an optimizer of its own for dense parameters; call "
+                        "DistributedOptimizer(model), or say dense { optimizer { kind: PROGRAM } } in "
+                        "the job")
+        if optimizer is None and job._program_optimizer:
+            raise Error("the job leaves dense parameters to the script (dense.optimizer PROGRAM): call "
+                        "DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
+        self._job, self._torch, self._loss = job, optimizer, loss
+        self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        self._check_parameters()
+        self._start()
+        job._optimizer, job._started = self, True
+
+    def _check_parameters(self):
+        for name, p in self._parameters:
+            if p.dtype != torch.float32 or p.device.type != "cpu":
+                raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, want torch.float32 on cpu")
+        if self._torch is None:
+            return
+        own = {id(p) for _, p in self._parameters}
+        strange = [p for group in self._torch.param_groups for p in group["params"]
+                   if id(p) not in own and p.requires_grad]
+        if strange:
+            raise ValueError("the optimizer has a parameter that is none of the module's, of shape "
+                             f"{tuple(strange[0].shape)}; give DistributedOptimizer the module that has "
+                             "all of them")
+
+    def _start(self):
+        lib, handle = library(), self._job._handle
+        names = [n.encode() for n, _ in self._parameters]
+        shapes = [s for _, p in self._parameters for s in p.shape]
+        flat = torch.cat([p.detach().reshape(-1) for _, p in self._parameters]) \
+            if self._parameters else torch.empty(0)
+        count = len(names)
+        check(lib.tandem_start(
+            handle, count, (ctypes.c_char_p * max(1, count))(*names),
+            (ctypes.c_int32 * max(1, count))(*[p.dim() for _, p in self._parameters]),
+            (ctypes.c_int64 * max(1, len(shapes)))(*shapes), flat.data_ptr()))
+        while not check(lib.tandem_wait_started(handle, _SLICE_MS)):
+            pass
+        floats = ctypes.c_int64()
+        address = lib.tandem_dense(handle, ctypes.byref(floats))
+        self._values = torch.empty(0)
+        if floats.value:
+            array = numpy.ctypeslib.as_array(
+                ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (floats.value,))
+            self._values = torch.from_numpy(array)
+        self._gradient = torch.zeros(floats.value)
+        self._views, at = [], 0
+        for _, p in self._parameters:
+            end = at + p.numel()
+            p.data = self._values[at:end].view(p.shape)
+            self._views.append(self._gradient[at:end].view(p.shape))
+            at = end
+
+    # ---- what a torch optimizer has ----
+
+    @property
+    def param_groups(self):
+        return self._torch.param_groups if self._torch is not None else []
+
+    def state_dict(self):
+        return self._torch.state_dict() if self._torch is not None else {}
+
+    def load_state_dict(self, state):
+        if self._torch is None:
+            raise Error("the job's optimizer has no state in the script; it comes with a save")
+        self._torch.load_state_dict(state)
+
+    def zero_grad(self, set_to_none=False):
+        """As torch's; rows need none, since they come anew with each batch."""
+        for _, p in self._parameters:
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad = p.grad.detach().zero_()
+
+    def step(self, closure=None, loss=None):
+        """Ends the step of the batch at hand. loss: its value, for progress lines; may be left out."""
+        job = self._job
+        if closure is not None:
+            raise ValueError("step(closure): a closure would compute a step twice; call backward() first")
+        if job._cells is None:
+            raise Error("optimizer.step() without a batch: call it once for each batch of a "
+                        "tandem.DataLoader, after loss.backward()")
+        cells = {name: c.grad for name, c in job._cells.items()}
+        if all(g is None for g in cells.values()):
+            raise Error("optimizer.step() without gradients: call loss.backward() first")
+        self._collect()
+        n = job._given.samples
+        scale = float(n) if self._loss == "mean" else 1.0
+        value = 0.0 if loss is None else float(loss) * scale
+        self._check_finite(cells.values())
+        pointers, sizes, keep = [], [], []
+        for table in job._table_list:
+            gradient = cells[table.name]
+            if gradient is not None:
+                gradient = gradient.to(torch.float32).contiguous()
+                keep.append(gradient)
+            pointers.append(None if gradient is None else gradient.data_ptr())
+            sizes.append(0 if gradient is None else gradient.numel())
+        check(library().tandem_finish(
+            job._handle, value, (ctypes.c_void_p * len(pointers))(*pointers),
+            (ctypes.c_int64 * len(sizes))(*sizes),
+            self._gradient.data_ptr() if self._gradient.numel() else None, scale))
+        job._cells = None
+        while job._next().kind != _abi.STEP_DONE:
+            raise Error("the worker lost its place after a step")  # a bug of this package
+
+    # ---- inside ----
+
+    def _collect(self):
+        """The gradients of dense parameters in one buffer; of one without, zeros."""
+        for (_, p), view in zip(self._parameters, self._views):
+            if p.grad is None:
+                view.zero_()
+                continue
+            if p.grad.data_ptr() != view.data_ptr():
+                view.copy_(p.grad)
+
+    def _check_finite(self, cells):
+        for part in [self._gradient, *[c for c in cells if c is not None]]:
+            if part.numel() and not torch.isfinite(part.sum()):
+                raise Error(f"step {self._job.step}: a gradient is infinite or no number; lower the "
+                            "learning rate, clip, or look for it in the batch")
+
+    def _update(self):
+        """The mean gradient of all workers is there: the script's optimizer steps with it."""
+        check(library().tandem_mean_gradient(self._job._handle, self._gradient.data_ptr()))
+        for (_, p), view in zip(self._parameters, self._views):
+            p.grad = view
+        self._torch.step()

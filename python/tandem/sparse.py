@@ -1,0 +1,231 @@
+"""Ids of a batch and what they become: torchrec's names and shapes."""
+import ctypes
+
+import torch
+
+from tandem import _abi
+
+
+class JaggedTensor:
+    """Rows of a field's ids: values() [ids, dim]; lengths() [samples]; offsets() [samples + 1]."""
+
+    def __init__(self, values, lengths=None, offsets=None):
+        if (lengths is None) == (offsets is None):
+            raise ValueError("JaggedTensor: give lengths or offsets, one of the two")
+        self._values = values
+        self._offsets = _offsets_of(lengths) if offsets is None else offsets
+
+    def values(self):
+        return self._values
+
+    def offsets(self):
+        return self._offsets
+
+    def lengths(self):
+        return self._offsets[1:] - self._offsets[:-1]
+
+
+def _offsets_of(lengths):
+    out = torch.zeros(lengths.numel() + 1, dtype=torch.int64)
+    torch.cumsum(lengths.reshape(-1), 0, out=out[1:])
+    return out
+
+
+class KeyedJaggedTensor:
+    """The ids of several fields of a batch, field by field: values int64 [ids]; lengths [fields *
+    samples] or offsets [fields * samples + 1]; weights float [ids]."""
+
+    def __init__(self, keys, values, weights=None, lengths=None, offsets=None):
+        if (lengths is None) == (offsets is None):
+            raise ValueError("KeyedJaggedTensor: give lengths or offsets, one of the two")
+        self._keys, self._values, self._weights = list(keys), values, weights
+        self._offsets = _offsets_of(lengths) if offsets is None else offsets
+        if len(self._keys) == 0 or (self._offsets.numel() - 1) % len(self._keys) != 0:
+            raise ValueError(f"KeyedJaggedTensor: {self._offsets.numel() - 1} lengths for "
+                             f"{len(self._keys)} keys; want as many for each key")
+
+    def keys(self):
+        return self._keys
+
+    def values(self):
+        return self._values
+
+    def offsets(self):
+        return self._offsets
+
+    def lengths(self):
+        return self._offsets[1:] - self._offsets[:-1]
+
+    def weights_or_none(self):
+        return self._weights
+
+
+class KeyedTensor:
+    """Pooled rows of a batch. ["city"]: [samples, dim] of a field; values(): [samples, sum of dims], in
+    the order of keys(); table("ids"): [samples, fields, dim]."""
+
+    def __init__(self, tables, cells):
+        self._tables, self._cells = tables, cells
+
+    def keys(self):
+        return [f for table in self._tables for f in table.fields]
+
+    def values(self):
+        flat = [self._cells[table.name].flatten(1) for table in self._tables]
+        return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
+
+    def table(self, name):
+        return self._cells[name]
+
+    def __getitem__(self, field):
+        for table in self._tables:
+            if field in table.fields:
+                return self._cells[table.name][:, table.fields.index(field)]
+        raise KeyError(f"no field {field!r}; there are {self.keys()}")
+
+
+class FieldIds:
+    """The ids of one field: ids int64; offsets [samples + 1] or None (one a sample); weights or None."""
+
+    def __init__(self, name, ids, offsets=None, weights=None, length=None):
+        self.name, self.unclear = name, False
+        self.ids = _integers(f"ids of field '{name}'", ids)
+        self.length = length  # of each sample, where all have as many: from an [samples, length] tensor
+        self.offsets = None if offsets is None else \
+            _integers(f"offsets of field '{name}'", offsets).contiguous()
+        self.weights = None
+        if weights is not None:
+            if tuple(weights.shape) != tuple(self.ids.shape):
+                raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want that "
+                                 f"of its ids, {tuple(self.ids.shape)}")
+            self.weights = weights.detach().to(torch.float32).contiguous()
+        if self.ids.dim() != 1:
+            raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, want [samples] or "
+                             "(values, offsets)")
+
+    def samples(self):
+        return self.ids.numel() if self.offsets is None else self.offsets.numel() - 1
+
+    def ends_with_count(self):
+        """Whether the last offset is where the ids end: that of a last sample without ids, or the end."""
+        return self.offsets.numel() > 0 and int(self.offsets[-1]) == self.ids.numel()
+
+    def add_end(self):
+        self.offsets = torch.cat([self.offsets, torch.tensor([self.ids.numel()])])
+
+    def fill(self, field):
+        field.ids = self.ids.data_ptr() or None
+        field.count = self.ids.numel()
+        field.stride = self.ids.stride(0) if self.ids.numel() > 1 else 1
+        field.offsets = None if self.offsets is None else self.offsets.data_ptr()
+        field.weights = None if self.weights is None else self.weights.data_ptr()
+        if field.count == 0 and self.offsets is not None:
+            field.offsets = None  # no ids: none in any sample
+
+
+def _integers(what, values):
+    if not isinstance(values, torch.Tensor):
+        values = torch.as_tensor(values)
+    if values.dtype == torch.int64:
+        return values.detach()
+    if values.dtype in (torch.int32, torch.int16, torch.uint8):
+        return values.detach().to(torch.int64)
+    raise ValueError(f"{what}: dtype {values.dtype}, want torch.int64; hash texts with "
+                     "tandem.hash_columns or tandem.hash_ids")
+
+
+def _one_field(name, value):
+    if isinstance(value, FieldIds):
+        return value
+    if hasattr(value, "values") and hasattr(value, "offsets") and callable(value.values):
+        return FieldIds(name, value.values(), value.offsets())
+    if isinstance(value, (tuple, list)) and len(value) in (2, 3):
+        field = FieldIds(name, value[0], value[1], value[2] if len(value) == 3 else None)
+        if field.ends_with_count():
+            field.unclear = True  # a sample more, or not: BatchIds decides
+        else:
+            field.add_end()       # offsets as torch.nn.EmbeddingBag has them
+        return field
+    value = _integers(f"ids of field '{name}'", value)
+    if value.dim() == 2:
+        samples, length = value.shape
+        return FieldIds(name, value.reshape(-1),
+                        torch.arange(0, samples * length + 1, length) if length else
+                        torch.zeros(samples + 1, dtype=torch.int64), length=length)
+    return FieldIds(name, value)
+
+
+class BatchIds:
+    """The ids of a batch, by field, from any of the forms that a script may have them in:
+
+    - an int64 tensor [samples, fields], all fields of the job in their order ([samples] if it has one)
+    - a dict from field to [samples], [samples, ids of each], (values, offsets) or a JaggedTensor
+    - a KeyedJaggedTensor, this package's or torchrec's
+    """
+
+    def __init__(self, job, ids):
+        self.source = ids
+        fields = job._fields
+        self.fields = {}
+        if isinstance(ids, dict):
+            for name, value in ids.items():
+                self._add(job, name, _one_field(self._field_name(job, name), value))
+        elif hasattr(ids, "keys") and hasattr(ids, "lengths"):
+            self._from_keyed(job, ids)
+        else:
+            tensor = _integers("ids of a batch", ids)
+            if tensor.dim() == 1 and len(fields) == 1:
+                tensor = tensor.unsqueeze(1)
+            if tensor.dim() != 2 or tensor.shape[1] != len(fields):
+                raise ValueError(f"ids of a batch: shape {tuple(tensor.shape)}, want [samples, "
+                                 f"{len(fields)}], a column for each of the fields {fields}; or give a "
+                                 "dict from field to ids")
+            for f, name in enumerate(fields):
+                self.fields[name] = FieldIds(name, tensor[:, f])
+        clear = {field.samples() for field in self.fields.values() if not field.unclear}
+        for field in self.fields.values():
+            if field.unclear and field.samples() + 1 in clear and field.samples() not in clear:
+                field.add_end()
+        sizes = {name: field.samples() for name, field in self.fields.items()}
+        if not sizes:
+            raise ValueError(f"ids of a batch: none; want some of the fields {fields}")
+        self.samples = next(iter(sizes.values()))
+        if len(set(sizes.values())) > 1:
+            raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}")
+
+    def _field_name(self, job, name):
+        table, place = job._table_of(name)
+        if place is not None:
+            return name
+        if len(table.fields) != 1:
+            raise ValueError(f"ids of table {name!r}, which has several fields; name one of "
+                             f"{list(table.fields)}")
+        return table.fields[0]
+
+    def _add(self, job, name, field):
+        self.fields[self._field_name(job, name)] = field
+
+    def _from_keyed(self, job, ids):
+        keys, offsets = list(ids.keys()), ids.offsets()
+        values = ids.values()
+        weights = ids.weights_or_none() if hasattr(ids, "weights_or_none") else None
+        samples = (offsets.numel() - 1) // len(keys)
+        for k, name in enumerate(keys):
+            part = offsets[k * samples:(k + 1) * samples + 1]
+            begin, end = int(part[0]), int(part[-1])
+            self._add(job, name, FieldIds(name, values[begin:end], (part - begin),
+                                          None if weights is None else weights[begin:end]))
+
+    def count(self, table):
+        """How many ids the table has in this batch."""
+        return sum(self.fields[f].ids.numel() for f in table.fields if f in self.fields)
+
+    def give(self, job):
+        """Gives the batch to the worker."""
+        given = (_abi.Field * max(1, len(job._fields)))()
+        for place, name in enumerate(job._fields):
+            if name in self.fields:
+                self.fields[name].fill(given[place])
+        unpooled = (ctypes.c_uint8 * max(1, len(job._table_list)))(
+            *[table.name in job._unpooled for table in job._table_list])
+        _abi.check(_abi.library().tandem_give(job._handle, self.samples, given, unpooled))

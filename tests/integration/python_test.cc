@@ -1,0 +1,258 @@
+// Python scripts as workers, run as a user would: the tutorial as it stands in docs/PYTHON.md, training
+// against one PyTorch process, and every way in which a script can go wrong. Skipped where there is no
+// interpreter with PyTorch and numpy.
+#include <signal.h>
+
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "data/cells.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLimit = absl::Seconds(100);
+
+std::string Source(absl::string_view file) {
+  const char* const dir = std::getenv("TANDEM_SOURCE_DIR");
+  return absl::StrCat(dir == nullptr ? "." : dir, "/", file);
+}
+
+// The first of these that has what scripts import; empty: none.
+const std::string& Interpreter() {
+  static const std::string* const found = [] {
+    for (const char* const path : {"/usr/bin/python3", "/usr/local/bin/python3"}) {
+      const std::string probe = absl::StrCat(
+          path,
+          " -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec(\"torch\") and "
+          "u.find_spec(\"numpy\")))' >/dev/null 2>&1");
+      if (std::system(probe.c_str()) == 0) return new std::string(path);
+    }
+    return new std::string();
+  }();
+  return *found;
+}
+
+constexpr char kJob[] = R"(
+seed: 5
+cluster { workers: 2 servers: 2 }
+data { format: PROGRAM }
+table {
+  name: "ids" dim: 8 field: "city" field: "offer" ids_per_field: 2
+  optimizer { kind: ADAGRAD learning_rate: 0.1 }
+}
+dense { optimizer { kind: PROGRAM } }
+model { program {} }
+train { batch: 64 epochs: 2 depth: 1 }
+limits { report_seconds: 0.2 }
+)";
+
+class PythonTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Interpreter().empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
+    WriteTextFile(folder_.File("job.textproto"), kJob);
+  }
+
+  RunArguments Arguments(const std::string& script, const std::vector<std::string>& set = {}) {
+    RunArguments arguments;
+    arguments.job = folder_.File("job.textproto");
+    arguments.set = set;
+    arguments.out = folder_.File(absl::StrCat("out", runs_++));
+    arguments.flags = {"--python", script};
+    arguments.environment = {{"TANDEM_PYTHON", Interpreter()}};
+    return arguments;
+  }
+  // Runs a script outside of a job.
+  RunResult Python(const std::vector<std::string>& command) {
+    const std::string program = ProgramPath("tandem");
+    const std::string build = program.substr(0, program.rfind("/bin/"));
+    std::vector<std::string> argv = {"/usr/bin/env", "PYTHONPATH=" + build + "/python",
+                                     Interpreter()};
+    argv.insert(argv.end(), command.begin(), command.end());
+    return RunProgram(argv);
+  }
+
+  TemporaryFolder folder_;
+  int runs_ = 0;
+};
+
+TEST_F(PythonTest, HashesAsTheReadersDoAndKnowsTheFormsOfIds) {
+  const RunResult run = Python({Source("tests/python/plain.py")});
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+  const data::FieldHash hash("city");
+  EXPECT_THAT(run.output, HasSubstr(absl::StrCat(static_cast<int64_t>(hash.Key("Rome")), " ",
+                                                 static_cast<int64_t>(hash.missing()), " ",
+                                                 static_cast<int64_t>(hash.Key(uint64_t{7})))));
+}
+
+// Two workers with batches of different sizes, one with half the data, are one process on the joined
+// batches: with the script's optimizer, and with the job's in both places.
+TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
+  const std::string script = Source("tests/python/joined.py");
+  const std::vector<std::string> common = {
+      "table[0]={name: 'items' dim: 4 field: 'a' field: 'b' initializer {kind: CONSTANT scale: "
+      "0.1} "
+      "optimizer {kind: SGD learning_rate: 0.1}}",
+      "table[0].name=items", "train.epochs=1", "train.batch=12"};
+  for (const char* const dense :
+       {"dense={optimizer {kind: PROGRAM}}", "dense={optimizer {kind: SGD learning_rate: 0.1}}",
+        "dense={synchroniser: SERVERS optimizer {kind: SGD learning_rate: 0.1}}"}) {
+    SCOPED_TRACE(dense);
+    std::vector<std::string> set = common;
+    set.push_back(dense);
+    const RunArguments arguments = Arguments(script, set);
+    const RunResult run = RunJob(arguments, kLimit);
+    ASSERT_TRUE(run.ok()) << run.DebugString();
+    EXPECT_EQ(run.summary["samples"], 50 * 12 + 25 * 5);
+    const RunResult compared = Python({script, arguments.out});
+    EXPECT_TRUE(compared.ok()) << compared.DebugString();
+  }
+}
+
+TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
+  const RunArguments arguments = Arguments(Source("tests/python/wrong.py"));
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(run.logs + ReadTextFile(arguments.out + "/logs/worker-0.log"),
+              HasSubstr("all refused"));
+}
+
+// The first worker that ends the job is named with the line of the script, and nobody is left behind.
+TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
+  const std::map<std::string, std::string> endings = {
+      {"exception", ": ValueError: no such city (wrong.py:"},
+      {"early", ": wrong.py ended at step 3, before the job had; iterate to the end"},
+      {"break",
+       "Error: the loop over the batches of epoch 0 has ended before the epoch (at step 3)"},
+      {"no_step", "Error: step 3: the loop goes on to the next batch without optimizer.step()"},
+      {"no_backward",
+       "Error: optimizer.step() without gradients: call loss.backward() first (wrong"},
+  };
+  for (const auto& [way, ending] : endings) {
+    SCOPED_TRACE(way);
+    RunArguments arguments = Arguments(Source("tests/python/wrong.py"));
+    arguments.flags.insert(arguments.flags.end(), {"--", way});
+    RunningJob job(arguments);
+    const RunResult run = job.Finish(kLimit);
+    EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+    EXPECT_THAT(run.output, HasSubstr("failed: worker "));
+    EXPECT_THAT(run.output, HasSubstr(ending));
+    EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
+  }
+}
+
+TEST_F(PythonTest, AKilledWorkerIsNamed) {
+  const std::string script = folder_.File("slow.py");
+  std::string text = ReadTextFile(Source("tests/python/wrong.py"));
+  const std::string from = "        optimizer.zero_grad";
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos);
+  text.insert(at, "        import time; time.sleep(.2)\n");
+  WriteTextFile(script, text);
+  RunningJob job(Arguments(script, {"train.epochs=100"}));
+  const pid_t worker = job.WaitForRole("worker-1", absl::Seconds(30));
+  ASSERT_GT(worker, 0);
+  ASSERT_TRUE(job.WaitForStep(2, absl::Seconds(60)));
+  kill(worker, SIGKILL);
+  const absl::Time killed = MonotonicNow();
+  const RunResult run = job.Finish(absl::Seconds(30));
+  EXPECT_LT(MonotonicNow() - killed, absl::Seconds(20));
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("worker 1"));
+  EXPECT_THAT(run.output, HasSubstr("signal 9"));
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
+}
+
+TEST_F(PythonTest, CtrlCEndsAllOfIt) {
+  const std::string script = folder_.File("wait.py");
+  WriteTextFile(script, "import time, tandem\njob = tandem.init()\ntime.sleep(600)\n");
+  RunningJob job(Arguments(script));
+  ASSERT_GT(job.WaitForRole("worker-1", absl::Seconds(30)), 0);
+  job.driver().Signal(SIGINT);
+  const RunResult run = job.Finish(absl::Seconds(30));
+  EXPECT_EQ(run.signal, SIGINT) << run.DebugString();
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
+}
+
+TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
+  RunArguments none = Arguments("");
+  none.flags = {};
+  EXPECT_THAT(RunJob(none).output, HasSubstr("say which: --python SCRIPT"));
+  RunArguments other = Arguments(Source("tests/python/wrong.py"));
+  other.environment["TANDEM_PYTHON"] = folder_.File("nothing");
+  const RunResult run = RunJob(other);
+  EXPECT_EQ(run.exit_code, 2) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("not found"));
+}
+
+// ---- the page ----
+
+struct Snippet {
+  std::string kind, name, text;  // name: of the file that the line before calls it
+};
+
+std::vector<Snippet> SnippetsOf(const std::string& page) {
+  std::vector<Snippet> snippets;
+  bool inside = false;
+  std::string name;
+  for (const absl::string_view line : absl::StrSplit(ReadTextFile(page), '\n')) {
+    if (absl::StartsWith(line, "```")) {
+      inside = !inside;
+      if (inside) snippets.push_back({std::string(line.substr(3)), name, ""});
+      name.clear();
+    } else if (inside) {
+      absl::StrAppend(&snippets.back().text, line, "\n");
+    } else if (absl::StartsWith(line, "#")) {
+      name.clear();
+    } else if (absl::StartsWith(line, "`") && line.find('`', 1) != absl::string_view::npos) {
+      name = std::string(line.substr(1, line.find('`', 1) - 1));
+    }
+  }
+  return snippets;
+}
+
+// The tutorial: its job and its script train to something better than a guess, and what it does with
+// the model afterwards can be done.
+TEST_F(PythonTest, TheTutorialTrainsAndItsSnippetsRun) {
+  std::string job, script, after;
+  for (const Snippet& snippet : SnippetsOf(Source("docs/PYTHON.md"))) {
+    if (snippet.kind == "textproto" && snippet.name == "clicks.textproto") job = snippet.text;
+    if (snippet.kind == "python" && absl::StartsWith(snippet.name, "clicks.py"))
+      script = snippet.text;
+    if (snippet.kind == "python" && snippet.name.empty()) after = snippet.text;
+  }
+  ASSERT_FALSE(job.empty() || script.empty() || after.empty());
+  RunArguments arguments = Arguments(folder_.File("clicks.py"));
+  arguments.job = folder_.File("clicks.textproto");
+  WriteTextFile(arguments.job, job);
+  WriteTextFile(folder_.File("clicks.py"), script);
+  const RunResult run = RunJob(arguments, kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_GT(run.summary["eval"]["auc"], 0.8) << run.summary["eval"].dump();
+  EXPECT_EQ(run.summary["eval"]["samples"], 4000);
+  EXPECT_EQ(run.summary["samples"], 3 * (8000 + 11000));
+  const size_t model = after.find("out/clicks/model");
+  ASSERT_NE(model, std::string::npos);
+  after.replace(model, 16, arguments.out + "/model");
+  const size_t npz = after.find("clicks.npz");
+  ASSERT_NE(npz, std::string::npos);
+  after.replace(npz, 10, folder_.File("clicks.npz"));
+  WriteTextFile(folder_.File("after.py"), after);
+  const RunResult read = Python({folder_.File("after.py")});
+  EXPECT_TRUE(read.ok()) << read.DebugString();
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,106 @@
+"""Two workers with batches of different sizes, one with half the data; the reference is one process on
+the joined batches. `joined.py` is the worker; `joined.py OUT` compares what the run has left."""
+import sys
+
+import numpy
+import torch
+from torch import nn
+
+import tandem
+
+DIM, ITEMS, STEPS = 4, 30, 50
+SIZES = (12, 5)            # samples of a batch, by rank
+BATCHES = (STEPS, STEPS // 2)
+RATE = 0.1
+
+
+def batches(rank):
+    random = numpy.random.default_rng(17 + rank)
+    for _ in range(BATCHES[rank]):
+        ids = random.integers(0, ITEMS, (SIZES[rank], 2))
+        dense = random.normal(size=(SIZES[rank], 3)).astype(numpy.float32)
+        label = (random.random(SIZES[rank]) < .5).astype(numpy.float32)
+        yield torch.from_numpy(dense), torch.from_numpy(ids), torch.from_numpy(label)
+
+
+class Model(nn.Module):
+    def __init__(self, embeddings):
+        super().__init__()
+        torch.manual_seed(3)
+        self.embeddings = embeddings
+        self.layers = nn.Sequential(nn.Linear(3 + 2 * DIM, 7), nn.Tanh(), nn.Linear(7, 1))
+
+    def forward(self, dense, ids):
+        return self.layers(torch.cat([dense, self.embeddings(ids)], 1)).squeeze(1)
+
+
+class Rows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.collection = tandem.EmbeddingBagCollection()
+
+    def forward(self, ids):
+        return self.collection(ids).values()
+
+
+class PlainRows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Embedding(ITEMS, DIM)
+        self.rows.weight.data.fill_(0.1)   # as the job's initializer
+
+    def forward(self, ids):
+        return self.rows(ids).flatten(1)
+
+
+def train():
+    job = tandem.init()
+    if job.rank == 1:
+        torch.manual_seed(99)
+    model, loss_of = Model(Rows()), nn.BCEWithLogitsLoss()
+    if job.rank == 1:  # first values are those of rank 0
+        for p in model.parameters():
+            p.data.fill_(5)
+    if job._program_optimizer:
+        optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=RATE), model)
+    else:
+        optimizer = tandem.DistributedOptimizer(model)
+    loader = tandem.DataLoader(batches(job.rank), features=1)
+    steps = 0
+    for _ in job.epochs():
+        for dense, ids, label in loader:
+            optimizer.zero_grad()
+            loss = loss_of(model(dense, ids), label)
+            loss.backward()
+            optimizer.step(loss=loss)
+            steps += 1
+    assert steps == BATCHES[job.rank], steps
+
+
+def compare(out):
+    model = Model(PlainRows())
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    loss_of = nn.BCEWithLogitsLoss()
+    for step in zip(*[list(batches(r)) + [None] * (STEPS - BATCHES[r]) for r in (0, 1)]):
+        joined = [torch.cat(part) for part in zip(*[b for b in step if b is not None])]
+        optimizer.zero_grad()
+        loss_of(model(joined[0], joined[1]), joined[2]).backward()
+        optimizer.step()
+    saved = tandem.load(out + "/model")
+    state = saved.state_dict()
+    pairs = [(p, state[name]) for name, p in model.named_parameters() if name in state]
+    assert len(pairs) == 4, list(state)
+    table = saved.tables["items"]
+    assert sorted(table.keys.tolist()) == list(range(ITEMS)), table.keys
+    pairs.append((model.embeddings.rows.weight[table.keys.astype(numpy.int64)],
+                  torch.from_numpy(numpy.array(table.weights))))
+    worst = max(float((a.detach() - b).abs().max() / a.detach().abs().max()) for a, b in pairs)
+    moved = float((model.embeddings.rows.weight.detach() - .1).abs().max())
+    print(f"relative difference {worst:.1e}, rows moved by {moved:.2f}")
+    sys.exit(0 if worst < 2e-6 and moved > .005 else 1)
+
+
+if len(sys.argv) > 1:
+    compare(sys.argv[1])
+else:
+    train()

@@ -1,0 +1,95 @@
+"""Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
+argument, the one way of ending the job that it names: exception, early, break, no_step, no_backward."""
+import sys
+
+import torch
+from torch import nn
+
+import tandem
+
+WAY = sys.argv[1] if len(sys.argv) > 1 else ""
+
+
+def refused(text, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except (ValueError, RuntimeError, tandem.Error) as error:
+        assert text in str(error) and "\n" not in str(error), (text, str(error))
+        return
+    raise AssertionError(f"not refused: {text}")
+
+
+try:
+    tandem.EmbeddingBagCollection()
+except tandem.Error as error:
+    assert "call tandem.init() first" in str(error)
+job = tandem.init()
+refused("called before", tandem.init)
+refused("no table or field 'town'", tandem.EmbeddingBag, "town")
+refused("mode 'max', want 'sum' or 'mean'", tandem.EmbeddingBag, "city", mode="max")
+refused('table { name: "ids" dim: 9 field: "city" }', tandem.EmbeddingBagCollection,
+        [tandem.EmbeddingBagConfig("ids", 9, ["city"])])
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = tandem.EmbeddingBagCollection()
+        self.out = nn.Linear(16, 1)
+
+    def forward(self, ids):
+        return self.out(self.rows(ids).values()).squeeze(1)
+
+
+model = Model()
+ids = torch.arange(12).reshape(6, 2)
+label = torch.tensor([0., 1, 0, 1, 1, 0])
+refused("there is no batch at hand", model, ids)
+loader = tandem.DataLoader([ids] * 8)
+refused("make the optimizer first", lambda: next(iter(loader)))
+refused("dense.optimizer PROGRAM", tandem.DistributedOptimizer, model)
+refused("want 'mean' or 'sum'", tandem.DistributedOptimizer, torch.optim.SGD(model.parameters(), .1),
+        model, loss="max")
+refused("a parameter that is none of the module's", tandem.DistributedOptimizer,
+        torch.optim.SGD([nn.Parameter(torch.ones(3))], .1), model)
+refused("torch.float64 on cpu, want torch.float32", tandem.DistributedOptimizer,
+        torch.optim.SGD(model.parameters(), .1), nn.Linear(2, 2).double())
+optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
+refused("there is a DistributedOptimizer already", tandem.DistributedOptimizer,
+        torch.optim.SGD(model.parameters(), .1), model)
+refused("without a batch", optimizer.step)
+refused("belongs into a loop over job.evaluate()", job.score, label, label)
+for text, batch in {
+        "shape (6, 3), want [samples, 2]": torch.zeros(6, 3, dtype=torch.int64),
+        "dtype torch.float32, want torch.int64": torch.zeros(6, 2),
+        "no table or field 'town'": {"town": ids[:, 0]},
+        "fields of different numbers of samples": {"city": ids[:, 0], "offer": ids[:3, 0]},
+        "offsets must rise": {"city": (ids[:, 0], torch.tensor([0, 4, 2, 6])), "offer": ids[:3, 0]},
+        "a batch of 65 samples, and train.batch is 64": torch.zeros(65, 2, dtype=torch.int64),
+        "a batch with 300 ids for table ids, at most 256":
+            {"city": (torch.zeros(300, dtype=torch.int64), torch.tensor([0, 300]))},
+}.items():
+    refused(text, lambda: next(iter(tandem.DataLoader([batch], features=lambda b: b))))
+refused("which part of a batch are its ids?", lambda: next(iter(tandem.DataLoader([(label, label)]))))
+
+for epoch in job.epochs():
+    for step, batch in enumerate(loader):
+        if WAY == "exception" and step == 3:
+            raise ValueError("no such city")
+        if WAY == "early" and step == 3:
+            sys.exit(0)
+        if WAY == "break" and step == 3:
+            break
+        optimizer.zero_grad(set_to_none=step % 2 == 1)
+        refused("called with other ids", model, batch + 1)
+        if WAY != "no_backward":
+            refused("without gradients: call loss.backward() first", optimizer.step)
+            loss = nn.functional.binary_cross_entropy_with_logits(model(batch), label)
+            (loss / 2).backward()
+            loss = nn.functional.binary_cross_entropy_with_logits(model(batch), label)
+            (loss / 2).backward()   # a second one adds to the same rows
+        if WAY == "no_step" and step == 3:
+            continue
+        optimizer.step()
+        refused("without a batch", optimizer.step)
+print("all refused")
