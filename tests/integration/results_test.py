@@ -1,0 +1,90 @@
+"""docs/RESULTS.md names every key of summary.json and metrics.jsonl, and no other.
+
+Run: results_test.py SOURCE_DIR BUILD_DIR
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE, BUILD = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
+SECONDS = 120  # for one run
+ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
+# Written in cases that the runs below do not have.
+RARE = {"auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K"}
+# Objects that the page describes as a whole.
+WHOLE = {"eval", "paths", "collectives", "build", "staleness.TABLE.clock_gap", "staleness.TABLE.version_staleness",
+         "staleness.TABLE.in_flight_depth", "tables.TABLE.updates"}
+BY_TABLE = {"policy", "staleness", "tables"}
+
+JOB = """
+cluster { workers: 2 servers: 1 }
+data {
+  format: DELIMITED train: "configs/data/example_train.csv" test: "configs/data/example_test.csv"
+  columns { delimiter: "," header: true label: "taken" positive: "yes" missing: "?"
+            numeric: ["age", "visits"] categorical: ["city", "offer"] }
+}
+table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } }
+dense { optimizer { kind: ADAM learning_rate: 0.01 } }
+model { mlp { hidden: [8] } }
+train { batch: 16 epochs: 100 }
+limits { report_seconds: 0.1 }
+"""
+
+
+def keys_of(value, at=""):
+    """The keys of an object, nested ones with dots; names of tables are TABLE."""
+    if not isinstance(value, dict) or at in WHOLE:
+        return {at}
+    found = set()
+    for key, inner in value.items():
+        name = "TABLE" if at in BY_TABLE else key
+        found |= keys_of(inner, f"{at}.{name}" if at else name)
+    return found
+
+
+def run(folder, *flags):
+    """summary.json, and the lines of metrics.jsonl, of a run of JOB."""
+    job, out = pathlib.Path(folder, "job.textproto"), pathlib.Path(folder, "out")
+    job.write_text(JOB, encoding="utf-8")
+    subprocess.run([BUILD / "bin" / "tandem", "run", job, "--out", out, "--overwrite", *flags], cwd=SOURCE, check=True,
+                   capture_output=True, timeout=SECONDS)
+    lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return json.loads((out / "summary.json").read_text(encoding="utf-8")), [json.loads(line) for line in lines]
+
+
+class ResultsTest(unittest.TestCase):
+    def setUp(self):
+        text = (SOURCE / "docs" / "RESULTS.md").read_text(encoding="utf-8")
+        summary, metrics = text.split("\n## metrics.jsonl\n")
+        self.summary = set(ROW.findall(summary.split("\n## summary.json\n")[1]))
+        self.lines = {}
+        for part in re.split(r"^\*\*(?=`)", metrics, flags=re.M)[1:]:
+            self.lines[part[1:part.index("`", 1)]] = set(ROW.findall(part)) | {"event"}
+
+    def test_page_and_runs_agree(self):
+        written, events = set(), {}
+        with tempfile.TemporaryDirectory() as folder:
+            for flags in ((), ("--set", "dense.synchroniser=SERVERS", "--set", "policy={kind: SSP bound: 2}")):
+                summary, lines = run(folder, *flags)
+                self.assertLessEqual(keys_of(summary), self.summary)
+                written |= keys_of(summary)
+                self.assertEqual(summary["eval"].keys() - self.lines["evaluation"], set())
+                for line in lines:
+                    events.setdefault(line["event"], set()).update(line)
+        self.assertEqual(self.summary - written - RARE, set(), "not written by any run")
+        self.assertEqual(events.keys() - self.lines.keys(), set(), "lines that the page does not have")
+        for event, keys in events.items():
+            self.assertEqual(keys - self.lines[event], set(), event)
+            self.assertEqual(self.lines[event] - keys - RARE, set(), f"{event}: not written by any run")
+
+    def test_what_differs_is_seen(self):
+        self.assertEqual(keys_of({"a": 1, "tables": {"x": {"rows": 1}}, "eval": {"auc": 1}}),
+                         {"a", "tables.TABLE.rows", "eval"})
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
