@@ -41,7 +41,7 @@ constexpr Words kWide = {" samples/s", "training ", "staleness", ", max ", " lef
 constexpr Words kNarrow = {"/s", "", "stale", "/", "", ", "};
 
 std::string Join(const nlohmann::json& p, const Words& words) {
-  std::string where = absl::StrCat("epoch ", static_cast<int64_t>(NumberOf(p, "epoch")) + 1);
+  std::string where = absl::StrCat("epoch ", static_cast<int64_t>(NumberOf(p, "epoch")));
   if (NumberOf(p, "epoch_fraction") > 0) {
     absl::StrAppend(&where, absl::StrFormat(" %2.0f%%", 100 * NumberOf(p, "epoch_fraction")));
   }

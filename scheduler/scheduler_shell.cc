@@ -199,14 +199,13 @@ class Shell {
   }
 
   void EmitFailed(const std::string& node, const std::string& reason, absl::StatusCode code) {
-    Emit({{"event", "failed"},
-          {"node", node},
-          {"reason", reason},
-          {"code", absl::StatusCodeToString(code)}});
+    EmitMetric("failed",
+               {{"node", node}, {"reason", reason}, {"code", absl::StatusCodeToString(code)}});
   }
 
   void EmitMetric(const char* event, nlohmann::json json) {
     json["event"] = event;
+    json["time"] = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
     Emit(json);
     if (metrics_ == nullptr || !file_error_.ok()) return;
     file_error_ = metrics_->Append(OneLine(json));
@@ -233,7 +232,7 @@ class Shell {
       EmitFailed("scheduler", std::string(written.message()), written.code());
       return written;
     }
-    Emit({{"event", "finished"}});
+    EmitMetric("finished", nlohmann::json::object());
     return absl::OkStatus();
   }
 

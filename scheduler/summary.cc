@@ -124,7 +124,7 @@ json EvaluationJson(absl::string_view text) {
 
 json ProgressJson(const JobProgress& p) {
   json out = {{"seconds", p.seconds},
-              {"epoch", p.epoch},
+              {"epoch", p.epoch + 1},
               {"epoch_fraction", p.epoch_fraction},
               {"min_step", p.min_step},
               {"max_step", p.max_step},

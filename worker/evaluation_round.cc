@@ -1,9 +1,11 @@
 #include "worker/evaluation_round.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "data/batch_source.h"
 
 namespace tandem::worker {
 
@@ -142,7 +144,24 @@ void EvaluationRound::OnRankZeroLost(absl::Time now) {
 std::optional<std::string> EvaluationRound::TakeReport() {
   if (!report_due_ || task_running_) return std::nullopt;
   report_due_ = false;
-  return std::exchange(result_, "");
+  return WhereAndWhat(std::exchange(result_, ""));
+}
+
+// What was measured says when, and on which rows. Runners that measure something of their own may
+// say it in another form.
+std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
+  nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return result;
+  const Data& data = context_.plan.job.data();
+  const bool trained = !context_.plan.job.train().evaluate_only();
+  json["epoch"] = trained ? context_.epoch + 1 : 0;
+  json["step"] = trained ? context_.step : 0;
+  if (data.format() == Data::NCF || data::HasTestRows(data)) {
+    json["data"] = "test";
+  } else if (data::HasValidationRows(data)) {
+    json["data"] = "validation";
+  }
+  return json.dump();
 }
 
 bool EvaluationRound::MeetAgain(absl::Time now) {

@@ -76,6 +76,7 @@ class EvaluationRound {
   bool Gather(absl::Time now, TrainerEffects* effects);
   void SendShare(absl::Time now);
   bool MeetAgain(absl::Time now);
+  std::string WhereAndWhat(const std::string& result) const;
 
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;

@@ -63,7 +63,7 @@ class ResultsTest(unittest.TestCase):
         self.summary = set(ROW.findall(summary.split("\n## summary.json\n")[1]))
         self.lines = {}
         for part in re.split(r"^\*\*(?=`)", metrics, flags=re.M)[1:]:
-            self.lines[part[1:part.index("`", 1)]] = set(ROW.findall(part)) | {"event"}
+            self.lines[part[1:part.index("`", 1)]] = set(ROW.findall(part)) | {"event", "time"}
 
     def test_page_and_runs_agree(self):
         written, events = set(), {}

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
 
@@ -224,7 +225,9 @@ TEST(WorldTest, TheLastEvaluationIsReportedThoughLinksBreak) {
     options.breaks_per_second = 20;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << "seed " << seed;
-    EXPECT_EQ(run.world->report().evaluation_json, "{\"evaluation\": 3}") << "seed " << seed;
+    const nlohmann::json evaluation = nlohmann::json::parse(run.world->report().evaluation_json);
+    EXPECT_EQ(evaluation["evaluation"], 3) << "seed " << seed;
+    EXPECT_EQ(evaluation["epoch"], 3) << "seed " << seed;
   }
 }
 

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 json Progress(int64_t step) {
-  return {{"event", "progress"},  {"epoch", 0},          {"epoch_fraction", 0.41},
+  return {{"event", "progress"},  {"epoch", 1},          {"epoch_fraction", 0.41},
           {"min_step", step},     {"samples", 1000},     {"samples_per_second", 35100.4},
           {"loss", 0.45123},      {"auc", 0.781},        {"staleness_mean", 1.2},
           {"staleness_max", 5.0}, {"seconds_left", 42.0}};
