@@ -1,10 +1,11 @@
 // A program in C that trains by way of libtandem.so: logistic regression on samples that it makes
-// itself, with a bias as the one dense parameter. A sample has an item from 0 to 999 and is a click more
-// often the larger the item is.
+// itself, with a bias as the one dense parameter. A sample has an item from 0 to 999 and is a click
+// more often the larger the item is.
 //
 //   TANDEM_JOB=job.textproto TANDEM_SCHEDULER=tcp://... tandem_example
 //
-// The job has one table, of dim 1 and one field; tests/integration/capi_test.cc has it, and runs this.
+// The job has one table, of dim 1 and one field; tests/integration/capi_test.cc has it, and runs
+// this.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -93,7 +93,8 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   return worker::AttachedWorker::Join(std::move(worker));
 }
 
-// A peer that goes away is an error of a call, never a signal; who handles it already is left alone.
+// A peer that goes away is an error of a call, never a signal; who handles it already is left
+// alone.
 void IgnoreBrokenPipes() {
   struct sigaction now = {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {

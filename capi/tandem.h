@@ -1,19 +1,19 @@
-// The C interface of a worker whose training loop is a program's. libtandem.so has these functions and
-// no others; it needs neither LibTorch nor Python. docs/PYTHON.md shows the Python package over it, and
-// capi/example.c a program that trains.
+// The C interface of a worker whose training loop is a program's. libtandem.so has these functions
+// and no others; it needs neither LibTorch nor Python. docs/PYTHON.md shows the Python package over
+// it, and capi/example.c a program that trains.
 //
-// The shape: the program joins a job (data { format: PROGRAM }, model { program {} }), says what dense
-// parameters it has, and then asks again and again what is wanted (tandem_next) and does it: give a
-// batch, compute the gradients of a step, score a test batch. Steps, policies, read-ahead, ends of
-// epochs, evaluations and saves are the worker's.
+// The shape: the program joins a job (data { format: PROGRAM }, model { program {} }), says what
+// dense parameters it has, and then asks again and again what is wanted (tandem_next) and does it:
+// give a batch, compute the gradients of a step, score a test batch. Steps, policies, read-ahead,
+// ends of epochs, evaluations and saves are the worker's.
 //
-// Returns: 0, or where something is waited for 1 (it has come) or 0 (not yet); -1 is an error, whose
-// text tandem_error() has on the same thread until its next call. After an error of tandem_next,
-// tandem_wait_joined or tandem_wait_started the job has failed and only tandem_close helps; after one
-// of any other function nothing has changed.
+// Returns: 0, or where something is waited for 1 (it has come) or 0 (not yet); -1 is an error,
+// whose text tandem_error() has on the same thread until its next call. After an error of
+// tandem_next, tandem_wait_joined or tandem_wait_started the job has failed and only tandem_close
+// helps; after one of any other function nothing has changed.
 //
-// Threads: one at a time for a worker, but for tandem_fail, which is for any. The worker has threads of
-// its own, none of which ever calls back. No signal handler is set.
+// Threads: one at a time for a worker, but for tandem_fail, which is for any. The worker has
+// threads of its own, none of which ever calls back. No signal handler is set.
 //
 // Memory: what a call is given is read or written before it returns, and is the caller's.
 #ifndef TANDEM_CAPI_TANDEM_H_
@@ -27,8 +27,8 @@ extern "C" {
 
 typedef struct tandem_worker tandem_worker;
 
-// The text of this thread's last error, one line, UTF-8; "" if there was none. Valid until this thread
-// calls another function.
+// The text of this thread's last error, one line, UTF-8; "" if there was none. Valid until this
+// thread calls another function.
 const char* tandem_error(void);
 
 // ---- joining ----
@@ -43,8 +43,8 @@ typedef struct {
   const char* advertise;   // host by which others reach this one, if `bind` names all; may be NULL
 } tandem_join_options;
 
-// Registers at the scheduler, in the background. Errors: the job file (with its line), a job that is
-// not one of a program, a malformed address.
+// Registers at the scheduler, in the background. Errors: the job file (with its line), a job that
+// is not one of a program, a malformed address.
 int tandem_join(const tandem_join_options* options, tandem_worker** worker);
 // 1: all nodes are there, and the rank is known.
 int tandem_wait_joined(tandem_worker* worker, int64_t timeout_ms);
@@ -62,7 +62,8 @@ uint64_t tandem_seed(const tandem_worker* worker);
 int32_t tandem_dense_on_servers(const tandem_worker* worker);   // 1: yes; 0: replicas
 int32_t tandem_program_optimizer(const tandem_worker* worker);  // 1: dense.optimizer is PROGRAM
 int32_t tandem_tables(const tandem_worker* worker);             // how many
-// Of table `table`, from 0. Names are valid as long as the worker; "" and 0 for a table that is not.
+// Of table `table`, from 0. Names are valid as long as the worker; "" and 0 for a table that is
+// not.
 const char* tandem_table_name(const tandem_worker* worker, int32_t table);
 int32_t tandem_table_dim(const tandem_worker* worker, int32_t table);     // floats a row
 int32_t tandem_table_fields(const tandem_worker* worker, int32_t table);  // how many
@@ -70,16 +71,17 @@ const char* tandem_field_name(const tandem_worker* worker, int32_t table, int32_
 
 // ---- dense parameters ----
 
-// Once, after joining: `count` dense parameters in their order. shapes: the extents of each laid end to
-// end, dims[i] of them for parameter i; values: those of all parameters laid end to end. All workers
-// have the same names and shapes; where they are replicas, all take the values of rank 0.
+// Once, after joining: `count` dense parameters in their order. shapes: the extents of each laid
+// end to end, dims[i] of them for parameter i; values: those of all parameters laid end to end. All
+// workers have the same names and shapes; where they are replicas, all take the values of rank 0.
 int tandem_start(tandem_worker* worker, int32_t count, const char* const* names,
                  const int32_t* dims, const int64_t* shapes, const float* values);
 // 1: tandem_dense has its first values (of rank 0, or of the save that the job begins with). The first
 // difference between modules of workers ends the job with its name.
 int tandem_wait_started(tandem_worker* worker, int64_t timeout_ms);
-// All dense parameters laid end to end, `*count` floats, at one place until tandem_free. They change
-// between tandem_finish and TANDEM_STEP_DONE; the program writes them at TANDEM_UPDATE alone.
+// All dense parameters laid end to end, `*count` floats, at one place until tandem_free. They
+// change between tandem_finish and TANDEM_STEP_DONE; the program writes them at TANDEM_UPDATE
+// alone.
 float* tandem_dense(tandem_worker* worker, int64_t* count);
 
 // ---- what is wanted ----
@@ -103,10 +105,11 @@ typedef struct {
   int32_t first;    // TEST_BATCH: 1: an evaluation begins
 } tandem_want;
 
-// What is wanted now; the same until it is done (STEP_DONE is said once). 1: *want has it; 0: nothing
-// within the time. Batches are asked for ahead of their steps, so that rows travel while others are
-// computed, and come to COMPUTE in the order in which they were given. A step without samples on this
-// worker is not its business, but may bring an UPDATE.
+// What is wanted now: the same until it is done, but that a BATCH may come to be wanted while a
+// COMPUTE or SCORE is being done (STEP_DONE is said once). 1: *want has it; 0: nothing within the
+// time. Batches are asked for ahead of their steps, so that rows travel while others are computed,
+// and come to COMPUTE in the order in which they were given. A step without samples on this worker
+// is not its business, but may bring an UPDATE.
 int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want);
 
 // The ids of one field of a batch.
@@ -120,19 +123,19 @@ typedef struct {
   const float* weights;  // [count], factor of each id's row; NULL: 1
 } tandem_field;
 
-// BATCH, TEST_BATCH. fields: of all tables in their order, of each its fields in their order. A cell is
-// the (weighted) sum of the rows of a sample's ids; of a table with unpooled[table] != 0 (NULL: none)
-// each id is a cell, in the order of fields and of ids. samples 0: there are no more batches (fields
-// are not looked at).
+// BATCH, TEST_BATCH. fields: of all tables in their order, of each its fields in their order. A
+// cell is the (weighted) sum of the rows of a sample's ids; of a table with unpooled[table] != 0
+// (NULL: none) each id is a cell, in the order of fields and of ids. samples 0: there are no more
+// batches (fields are not looked at).
 int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fields,
                 const uint8_t* unpooled);
-// COMPUTE, SCORE: the cells of a table: [samples, fields, dim] floats, sample by sample; unpooled: [ids,
-// dim]. `floats`: room at `cells`, exactly. Once for a table: rows are given back.
+// COMPUTE, SCORE: the cells of a table: [samples, fields, dim] floats, sample by sample; unpooled:
+// [ids, dim]. `floats`: room at `cells`, exactly. Once for a table: rows are given back.
 int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats);
 // COMPUTE: the gradient of the loss, which is a sum over samples once it is multiplied by `scale` (1, or
 // the number of samples for a mean). loss_sum: not scaled, for progress lines; NaN ends the job.
-// cells[table]: laid out as by tandem_rows, floats[table] of them; NULL: zeros. dense: as tandem_dense,
-// or NULL: zeros.
+// cells[table]: laid out as by tandem_rows, floats[table] of them; NULL: zeros. dense: as
+// tandem_dense, or NULL: zeros.
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,
                   const int64_t* floats, const float* dense, float scale);
 // UPDATE (dense.optimizer is PROGRAM): the mean gradient over the samples of all workers, as many
@@ -144,19 +147,20 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
 
 // ---- leaving ----
 
-// Ends the job for all nodes, which name this worker and `why`; the first reason counts. Any thread;
-// returns at once.
+// Ends the job for all nodes, which name this worker and `why`; the first reason counts. Any
+// thread; returns at once.
 void tandem_fail(tandem_worker* worker, const char* why);
-// After TANDEM_END, or an error, or in the middle (the job then fails). Waits until the worker's threads
-// have ended. -1: how the job failed. tandem_dense stays.
+// After TANDEM_END, or an error, or in the middle (the job then fails). Waits until the worker's
+// threads have ended. -1: how the job failed. tandem_dense stays.
 int tandem_close(tandem_worker* worker);
 // Closes what is open, and forgets the worker.
 void tandem_free(tandem_worker* worker);
 
 // ---- ids as the readers make them ----
 
-// out[i]: the id that a reader of files gives to the number ids[i], or to the text that has the bytes
-// offsets[i] to offsets[i + 1] of `texts`, in a field of this name. An empty text is a missing value.
+// out[i]: the id that a reader of files gives to the number ids[i], or to the text that has the
+// bytes offsets[i] to offsets[i + 1] of `texts`, in a field of this name. An empty text is a
+// missing value.
 int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_t* out);
 int tandem_hash_texts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                       int64_t* out);

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Finds what a script imports without importing torch, which takes seconds; says the first thing that
-// is missing.
+// Finds what a script imports without importing torch, which takes seconds; says the first thing
+// that is missing.
 constexpr char kProbe[] = R"(
 import importlib.util as u, sys
 for name in ('numpy', 'torch', 'tandem'):
@@ -30,7 +30,8 @@ std::string Interpreter() {
   return told == nullptr || *told == '\0' ? "python3" : told;
 }
 
-// The package's folder before what is there already; as it is if the package is not beside the programs.
+// The package's folder before what is there already; as it is if the package is not beside the
+// programs.
 std::string PythonPath(const std::string& programs) {
   const char* const there = getenv("PYTHONPATH");
   const std::string rest = there == nullptr ? "" : there;

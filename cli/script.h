@@ -1,5 +1,5 @@
-// Python scripts in the place of tandem-worker: how `tandem run --python` checks and starts them. The
-// interpreter is python3, or what TANDEM_PYTHON says.
+// Python scripts in the place of tandem-worker: how `tandem run --python` checks and starts them.
+// The interpreter is python3, or what TANDEM_PYTHON says.
 #ifndef TANDEM_CLI_SCRIPT_H_
 #define TANDEM_CLI_SCRIPT_H_
 
@@ -13,16 +13,16 @@
 
 namespace tandem::cli {
 
-// Refuses a job of a program without a script, a script for a job without a program, and an interpreter
-// that cannot import what a script needs. `programs`: the folder of tandem itself.
+// Refuses a job of a program without a script, a script for a job without a program, and an
+// interpreter that cannot import what a script needs. `programs`: the folder of tandem itself.
 absl::Status CheckScript(const std::string& script, const std::vector<std::string>& flags,
                          const job::JobPlan& plan, const std::string& programs);
 
 std::vector<std::string> ScriptCommand(const std::string& script,
                                        const std::vector<std::string>& flags);
 
-// What tandem.init() reads, names that other launchers set (RANK, WORLD_SIZE), the job's threads, and
-// where the package is if it is beside the programs.
+// What tandem.init() reads, names that other launchers set (RANK, WORLD_SIZE), the job's threads,
+// and where the package is if it is beside the programs.
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::string& programs,
                                                                    const job::JobPlan& plan,
                                                                    const std::string& job,

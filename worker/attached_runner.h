@@ -1,6 +1,6 @@
-// A task runner whose tasks are done by a program that drives the worker (attached_worker.h): it hands
-// them over and waits. What stays here is what the program does not care for: dense parameters with
-// their optimizer, sums of an evaluation.
+// A task runner whose tasks are done by a program that drives the worker (attached_worker.h): it
+// hands them over and waits. What stays here is what the program does not care for: dense
+// parameters with their optimizer, sums of an evaluation.
 //
 // Thread safety: as TaskRunner.
 #ifndef TANDEM_WORKER_ATTACHED_RUNNER_H_
@@ -26,8 +26,8 @@ namespace tandem::worker {
 
 class AttachedRunner final : public TaskRunner {
  public:
-  // Dense parameters with these first values, or those saved under `init_from` (empty: none). The plan
-  // and the queue outlive the runner.
+  // Dense parameters with these first values, or those saved under `init_from` (empty: none). The
+  // plan and the queue outlive the runner.
   static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
       const job::JobPlan& plan, const std::string& init_from,
       std::vector<server::SavedParameter> parameters, absl::Span<const float> values,

@@ -1,7 +1,7 @@
-// A worker whose training loop is a program's: today's worker (worker_shell.h) on threads of its own,
-// which asks the program for batches and gradients in place of readers and a compiled model. Steps,
-// policies, read-ahead, ends of epochs, staleness, evaluations and saves are the worker's; the program
-// does what is wanted next:
+// A worker whose training loop is a program's: today's worker (worker_shell.h) on threads of its
+// own, which asks the program for batches and gradients in place of readers and a compiled model.
+// Steps, policies, read-ahead, ends of epochs, staleness, evaluations and saves are the worker's;
+// the program does what is wanted next:
 //
 //   TANDEM_ASSIGN_OR_RETURN(auto worker, AttachedWorker::Join(options));
 //   ... WaitJoined() ...; the rank is known
@@ -52,8 +52,8 @@ struct StepGradients {
 
 class AttachedWorker {
  public:
-  // Registers at the scheduler, in the background. Of the options, make_runner and what is called back
-  // is set here. INVALID_ARGUMENT: the job is not one of a program.
+  // Registers at the scheduler, in the background. Of the options, make_runner and what is called
+  // back is set here. INVALID_ARGUMENT: the job is not one of a program.
   static absl::StatusOr<std::unique_ptr<AttachedWorker>> Join(WorkerOptions options);
   // As Close.
   ~AttachedWorker();
@@ -65,8 +65,8 @@ class AttachedWorker {
   int rank() const { return rank_; }  // once joined
   const job::JobPlan& plan() const { return options_.plan; }
 
-  // Says what is trained: the dense parameters in their order, and their values laid end to end, which
-  // may be none. Once.
+  // Says what is trained: the dense parameters in their order, and their values laid end to end,
+  // which may be none. Once.
   absl::Status Start(std::vector<server::SavedParameter> parameters,
                      absl::Span<const float> values);
   // True: dense() has its first values: those of rank 0, or of a save. False: not by the deadline.
@@ -74,15 +74,16 @@ class AttachedWorker {
   // The dense parameters, for the life of this object. Between Finish and kStepDone they change.
   absl::Span<float> dense();
 
-  // What is wanted; the same until it is done. kNothing: nothing by the deadline. An error: how the job
-  // has failed, here or elsewhere.
+  // What is wanted: the same until it is done, but that a batch may come to be wanted while gradients
+  // or scores are computed. kNothing: nothing by the deadline. An error: how the job has failed, here
+  // or elsewhere.
   absl::StatusOr<Want> Next(absl::Time deadline) { return wants_.Next(deadline); }
 
   // kBatch, kTestBatch. Takes the contents of `batch`, of which numbers, labels and groups are the
   // program's own. INVALID_ARGUMENT: more samples or ids than the job has said.
   absl::Status GiveBatch(data::Batch* batch);
-  // kCompute, kScore: pooled rows of input `input`, [cells, dim]; once for each input, since rows are
-  // given back. INVALID_ARGUMENT: another size.
+  // kCompute, kScore: pooled rows of input `input`, [cells, dim]; once for each input, since rows
+  // are given back. INVALID_ARGUMENT: another size.
   absl::Status Rows(size_t input, absl::Span<float> cells);
   // kCompute.
   absl::Status Finish(const StepGradients& gradients);
@@ -94,8 +95,8 @@ class AttachedWorker {
 
   // Ends the job for all, with this reason; the first one counts. Returns at once.
   void Fail(absl::Status why);
-  // Waits for the end of the worker's threads. A job that has not ended fails: its program has left.
-  // Returns how the job ended.
+  // Waits for the end of the worker's threads. A job that has not ended fails: its program has
+  // left. Returns how the job ended.
   absl::Status Close();
 
  private:

@@ -1,6 +1,6 @@
 // The dense parameters of a worker: one flat buffer cut into blocks of kDenseBlockFloats, each with
-// its own optimizer slots. The blocks are what the dense table on servers has as rows, so both ways of
-// synchronising do the same arithmetic on the same pieces.
+// its own optimizer slots. The blocks are what the dense table on servers has as rows, so both ways
+// of synchronising do the same arithmetic on the same pieces.
 //
 // Thread safety: none; one thread at a time.
 #ifndef TANDEM_WORKER_DENSE_PARAMETERS_H_

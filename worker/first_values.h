@@ -14,8 +14,8 @@
 
 namespace tandem::worker {
 
-// All ranks call it. INVALID_ARGUMENT on a rank whose parameters are not those of rank 0, with the first
-// difference; the others learn of it when the job ends.
+// All ranks call it. INVALID_ARGUMENT on a rank whose parameters are not those of rank 0, with the
+// first difference; the others learn of it when the job ends.
 absl::Status ShareFirstValues(collectives::Group& group,
                               const std::vector<server::SavedParameter>& parameters,
                               absl::Span<float> values);

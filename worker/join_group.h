@@ -26,10 +26,11 @@ struct WorkerGroup {
 
 // Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
 // one worker. `dump_folder`: where what the group did is written if it fails, or on request
-// (DenseReducer::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives
-// the group. The module of a program is compared with that of rank 0 by its `parameters`, and takes its
-// first values from there (first_values.h). Errors name the worker that is missing or whose links have failed (errors.h), which is
-// what this worker has seen and no judgement: the scheduler says who is lost.
+// (DenseReducer::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives the
+// group. The module of a program is compared with that of rank 0 by its `parameters`, and takes its
+// first values from there (first_values.h). Errors name the worker that is missing or whose links
+// have failed (errors.h), which is what this worker has seen and no judgement: the scheduler says
+// who is lost.
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder,

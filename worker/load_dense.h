@@ -14,7 +14,8 @@
 
 namespace tandem::worker {
 
-// Values, and the optimizer's slots if it is the same. Errors name the file: no save, another model.
+// Values, and the optimizer's slots if it is the same. Errors name the file: no save, another
+// model.
 absl::Status LoadDense(const job::JobPlan& plan, const std::string& save,
                        const std::vector<server::SavedParameter>& parameters,
                        DenseParameters* dense);

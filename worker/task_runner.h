@@ -1,7 +1,7 @@
 // Who computes: reads batches, turns rows into gradients, scores test data. One interface for a
-// compiled model over files (step_runner.h), for the simulator's toy, and for whoever brings a model
-// or data of their own. What moves rows, counts steps and keeps replicas equal is the trainer's, and
-// not here.
+// compiled model over files (step_runner.h), for the simulator's toy, and for whoever brings a
+// model or data of their own. What moves rows, counts steps and keeps replicas equal is the
+// trainer's, and not here.
 //
 // Thread safety: Fetch and FetchTest may run on one thread while the others run on another; each by
 // one thread at a time.
@@ -35,8 +35,8 @@ class TaskRunner {
   // Of this worker's share of an epoch, for the progress line; 0 = unknown.
   virtual int64_t EstimatedRows() const = 0;
 
-  // Names and shapes of the dense parameters, in the order of the flat buffer, for saves; none: they
-  // have no names.
+  // Names and shapes of the dense parameters, in the order of the flat buffer, for saves; none:
+  // they have no names.
   virtual std::vector<server::SavedParameter> Parameters() const { return {}; }
 
   // What tasks of these names do (trainer_task.h). An error ends the job with its reason.
@@ -48,8 +48,8 @@ class TaskRunner {
   virtual absl::StatusOr<std::string> MergeShares(const std::map<int, EvaluationShare>& shares,
                                                   const std::map<int, Buffer>& payloads) = 0;
 
-  // Replicas: a step is synchronised, and the dense parameters have their values for the next one. On
-  // the thread of Compute.
+  // Replicas: a step is synchronised, and the dense parameters have their values for the next one.
+  // On the thread of Compute.
   virtual void OnSynchronised() {}
 
   // From now on Compute calls `ready` as its backward pass goes on: elements of the dense gradient

@@ -2,7 +2,8 @@
 // takes what is wanted, does it and answers. At most two things are wanted at a time, a batch and
 // something that computes.
 //
-// Thread safety: Ask, StepDone and Close from any thread; the rest is for the program's, one at a time.
+// Thread safety: Ask, StepDone and Close from any thread; the rest is for the program's, one at a
+// time.
 #ifndef TANDEM_WORKER_WANT_QUEUE_H_
 #define TANDEM_WORKER_WANT_QUEUE_H_
 
@@ -46,8 +47,8 @@ class WantQueue {
   struct Asked;
 
  public:
-  // While the program works with what a want points to: until then nobody takes it away, even if the job
-  // fails meanwhile.
+  // While the program works with what a want points to: until then nobody takes it away, even if
+  // the job fails meanwhile.
   class Use {
    public:
     Use(WantQueue& queue, Asked& asked) : queue_(&queue), asked_(&asked) {}
@@ -60,8 +61,8 @@ class WantQueue {
     const Want* operator->() const { return &asked_->want; }
     // An error ends the job.
     void Answer(absl::Status status) { queue_->Answer(*asked_, std::move(status)); }
-    // Of a kCompute: from now on nothing but kUpdate is wanted until the step is done, since parameters
-    // are about to change. `done`: it is already.
+    // Of a kCompute: from now on nothing but kUpdate is wanted until the step is done, since
+    // parameters are about to change. `done`: it is already.
     void AnswerCompute(bool done) { queue_->AnswerCompute(*asked_, done); }
 
    private:
@@ -76,8 +77,8 @@ class WantQueue {
   // Nothing will be wanted any more, and whoever waits is let go: the job has ended, well or not.
   void Close(absl::Status how);
 
-  // What is wanted now, a batch before what computes; until it is answered, or something else comes to
-  // be wanted first. kNothing: nothing by the deadline. An error: how the job has failed.
+  // What is wanted now, a batch before what computes; until it is answered, or something else comes
+  // to be wanted first. kNothing: nothing by the deadline. An error: how the job has failed.
   absl::StatusOr<Want> Next(absl::Time deadline);
 
   // What is wanted of one of these kinds; FAILED_PRECONDITION says what is wanted instead.

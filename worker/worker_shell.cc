@@ -125,8 +125,8 @@ class Worker {
     }
   }
 
-  // A worker that only lost another one tells the scheduler, which alone judges who is lost, and waits
-  // for its word.
+  // A worker that only lost another one tells the scheduler, which alone judges who is lost, and
+  // waits for its word.
   bool WaitForTheCause(absl::Time now) {
     const absl::optional<int> lost = collectives::LostPeer(trainer_->failure());
     if (!lost.has_value()) return false;
@@ -208,8 +208,8 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Replicas meet before the first step that they have to do with each other; those of a program before
-  // its first step.
+  // Replicas meet before the first step that they have to do with each other; those of a program
+  // before its first step.
   absl::Status JoinOthers() {
     if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
     TANDEM_ASSIGN_OR_RETURN(
@@ -277,8 +277,8 @@ class Worker {
     Flush();
   }
 
-  // Views come first; everything else of the scheduler reaches the trainer through OnEvent. A view is
-  // answered when there is a trainer for it.
+  // Views come first; everything else of the scheduler reaches the trainer through OnEvent. A view
+  // is answered when there is a trainer for it.
   absl::Status HandleInbox(absl::Time now) {
     for (Control& control : member_->TakeInbox()) {
       if (control.has_view()) views_.push_back(std::move(*control.mutable_view()));
@@ -336,7 +336,8 @@ class Worker {
   absl::Status Open(const std::string& init_from) {
     TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
     TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, init_from));
-    // The replicas of a program begin with the values of rank 0, and it may look at its own at once.
+    // The replicas of a program begin with the values of rank 0, and it may look at its own at
+    // once.
     if (plan_.job.model().has_program()) TANDEM_RETURN_IF_ERROR(JoinOthers());
     if (options_.on_open) options_.on_open();
     return absl::OkStatus();

@@ -1,6 +1,6 @@
 // A worker process: the comm thread runs the trainer's core over a transport, a compute thread runs
-// the model, a reader thread prepares batches. What the two do is a TaskRunner's. Data and model are
-// opened on a thread of their own: that may take long, and the comm thread goes on listening.
+// the model, a reader thread prepares batches. What the two do is a TaskRunner's. Data and model
+// are opened on a thread of their own: that may take long, and the comm thread goes on listening.
 #ifndef TANDEM_WORKER_WORKER_SHELL_H_
 #define TANDEM_WORKER_WORKER_SHELL_H_
 
@@ -25,13 +25,13 @@ struct WorkerOptions {
   std::function<absl::StatusOr<std::unique_ptr<TaskRunner>>(const job::JobPlan& plan, int rank,
                                                             const std::string& init_from)>
       make_runner;
-  // The rest may be empty. Data and model are open, and replicas of a program have met. On the opening
-  // thread.
+  // The rest may be empty. Data and model are open, and replicas of a program have met. On the
+  // opening thread.
   std::function<void()> on_open;
   // Asked often by the comm thread; an error is why this worker ends the job.
   std::function<absl::Status()> interrupted;
-  // The job is over for this worker, so or so: what the runner waits for will not come any more. On the
-  // comm thread, before other threads are waited for.
+  // The job is over for this worker, so or so: what the runner waits for will not come any more. On
+  // the comm thread, before other threads are waited for.
   std::function<void(const absl::Status& how)> on_end;
   // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
   std::string trace_path;

@@ -1,5 +1,6 @@
 // A program in the place of readers and model: driven by the compiled model over the same rows, an
-// attached worker leaves the bits of tandem-worker. And what a program does wrong ends the job by name.
+// attached worker leaves the bits of tandem-worker. And what a program does wrong ends the job by
+// name.
 #include "worker/attached_worker.h"
 
 #include <atomic>
@@ -105,8 +106,8 @@ TEST_F(AttachedTest, EvaluatesAndReportsAsAWorkerDoes) {
   }
 }
 
-// A program's optimizer gets the mean gradient, also in steps for which its worker has no data: plain
-// steps with it are those of the job's SGD.
+// A program's optimizer gets the mean gradient, also in steps for which its worker has no data:
+// plain steps with it are those of the job's SGD.
 TEST_F(AttachedTest, TheProgramsOwnOptimizerStepsAsTheJobsWould) {
   const Settings set = {"train.epochs=2", "dense.optimizer={kind: SGD learning_rate: 0.25}"};
   const job::JobPlan compiled = job_->Plan(set);

@@ -1,5 +1,5 @@
-// A job of a program in one process: scheduler, servers and attached workers, each on threads of its
-// own, and the training loop that a program would have, with a compiled model for its module.
+// A job of a program in one process: scheduler, servers and attached workers, each on threads of
+// its own, and the training loop that a program would have, with a compiled model for its module.
 #ifndef TANDEM_TESTS_INTEGRATION_PROGRAM_CLUSTER_H_
 #define TANDEM_TESTS_INTEGRATION_PROGRAM_CLUSTER_H_
 
@@ -44,9 +44,9 @@ class ProgramCluster {
   std::vector<std::thread> servers_;
 };
 
-// Drives a worker to the end of its job: readers and model are those of `compiled`, the job that the
-// plan was made of. With the optimizer PROGRAM it takes plain gradient steps of `rate`. Returns how the
-// job ended for this worker.
+// Drives a worker to the end of its job: readers and model are those of `compiled`, the job that
+// the plan was made of. With the optimizer PROGRAM it takes plain gradient steps of `rate`. Returns
+// how the job ended for this worker.
 absl::Status TrainCompiled(const job::JobPlan& compiled, worker::AttachedWorker& worker,
                            float rate = 0);
 

@@ -1,6 +1,6 @@
-// Python scripts as workers, run as a user would: the tutorial as it stands in docs/PYTHON.md, training
-// against one PyTorch process, and every way in which a script can go wrong. Skipped where there is no
-// interpreter with PyTorch and numpy.
+// Python scripts as workers, run as a user would: the tutorial as it stands in docs/PYTHON.md,
+// training against one PyTorch process, and every way in which a script can go wrong. Skipped where
+// there is no interpreter with PyTorch and numpy.
 #include <signal.h>
 
 #include <cstdlib>
@@ -97,8 +97,8 @@ TEST_F(PythonTest, HashesAsTheReadersDoAndKnowsTheFormsOfIds) {
                                                  static_cast<int64_t>(hash.Key(uint64_t{7})))));
 }
 
-// Two workers with batches of different sizes, one with half the data, are one process on the joined
-// batches: with the script's optimizer, and with the job's in both places.
+// Two workers with batches of different sizes, one with half the data, are one process on the
+// joined batches: with the script's optimizer, and with the job's in both places.
 TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
   const std::string script = Source("tests/python/joined.py");
   const std::vector<std::string> common = {
@@ -129,7 +129,8 @@ TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
               HasSubstr("all refused"));
 }
 
-// The first worker that ends the job is named with the line of the script, and nobody is left behind.
+// The first worker that ends the job is named with the line of the script, and nobody is left
+// behind.
 TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
   const std::map<std::string, std::string> endings = {
       {"exception", ": ValueError: no such city (wrong.py:"},
@@ -223,8 +224,8 @@ std::vector<Snippet> SnippetsOf(const std::string& page) {
   return snippets;
 }
 
-// The tutorial: its job and its script train to something better than a guess, and what it does with
-// the model afterwards can be done.
+// The tutorial: its job and its script train to something better than a guess, and what it does
+// with the model afterwards can be done.
 TEST_F(PythonTest, TheTutorialTrainsAndItsSnippetsRun) {
   std::string job, script, after;
   for (const Snippet& snippet : SnippetsOf(Source("docs/PYTHON.md"))) {
