@@ -26,6 +26,7 @@
 #include "google/protobuf/message.h"
 #include "google/protobuf/text_format.h"
 #include "job/job.h"
+#include "job/message_text.h"
 #include "job/refuse.h"
 
 namespace tandem::job {
@@ -103,14 +104,16 @@ std::string PathOfField(const Descriptor& message, const std::string& name) {
   return "";
 }
 
-std::string NoSuchField(const Descriptor& message, const std::string& name) {
+// `root`: where else the field may be.
+std::string NoSuchField(const Descriptor& root, const Descriptor& message,
+                        const std::string& name) {
   const std::vector<std::string> names = FieldNames(message);
   std::string text =
       absl::StrCat("no field named ", Quoted(name), " in ", message.full_name(), "; ");
   if (const auto nearest = Nearest(name, names)) {
     return absl::StrCat(text, "did you mean ", Quoted(*nearest), "?");
   }
-  const std::string elsewhere = PathOfField(*Job::descriptor(), name);
+  const std::string elsewhere = PathOfField(root, name);
   if (!elsewhere.empty()) return absl::StrCat(text, "it is found at ", elsewhere);
   if (names.empty()) return absl::StrCat(text, "it has no fields");
   return absl::StrCat(text, "its fields are ", absl::StrJoin(names, ", "));
@@ -208,7 +211,7 @@ std::pair<std::string, size_t> Explain(const Descriptor* root, absl::string_view
   if (found != absl::string_view::npos) offset = found;
   const Descriptor* enclosing = EnclosingMessage(root, text, offset);
   if (enclosing == nullptr) return {message, offset};
-  if (field) return {NoSuchField(*enclosing, word), offset};
+  if (field) return {NoSuchField(*root, *enclosing, word), offset};
   const FieldDescriptor* descriptor = enclosing->FindFieldByName(QuotedPart(message, 1));
   if (descriptor == nullptr || descriptor->enum_type() == nullptr) return {message, offset};
   return {NoSuchValue(*descriptor, word), offset};
@@ -249,7 +252,9 @@ absl::StatusOr<const FieldDescriptor*> FindField(const Message& message, const P
                                                  bool last) {
   const Descriptor& descriptor = *message.GetDescriptor();
   const FieldDescriptor* field = descriptor.FindFieldByName(step.name);
-  if (field == nullptr) return absl::InvalidArgumentError(NoSuchField(descriptor, step.name));
+  if (field == nullptr) {
+    return absl::InvalidArgumentError(NoSuchField(*Job::descriptor(), descriptor, step.name));
+  }
   if (!last && field->message_type() == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(step.name, " is a value, it has no fields"));
   }
@@ -343,9 +348,8 @@ absl::Status ApplyOverride(const std::string& path, const std::string& value, Me
 
 // The place of `path` in the text, or of its nearest enclosing part that is there; nullopt if none.
 absl::optional<size_t> PlaceOf(absl::string_view path, absl::string_view text,
-                               TextFormat::ParseInfoTree* tree) {
+                               const Descriptor* descriptor, TextFormat::ParseInfoTree* tree) {
   absl::optional<size_t> place;
-  const Descriptor* descriptor = Job::descriptor();
   const absl::StatusOr<std::vector<PathStep>> steps = SplitPath(path);
   if (!steps.ok()) return absl::nullopt;
   for (const PathStep& step : *steps) {
@@ -379,13 +383,30 @@ absl::Status Locate(const absl::Status& refusal, absl::string_view text,
     if (!Touches(set_path, path)) continue;
     return absl::InvalidArgumentError(absl::StrCat(SetFlag(set_path, value), ": ", message));
   }
-  const absl::optional<size_t> place = PlaceOf(path, text, tree);
-  if (!place.has_value()) return absl::InvalidArgumentError(absl::StrCat(file_name, ": ", message));
-  return absl::InvalidArgumentError(
-      absl::StrCat(file_name, ":", LineAndColumn(text, *place), ": ", message));
+  const std::string place = PlaceInText(path, text, file_name, Job::descriptor(), tree);
+  return absl::InvalidArgumentError(absl::StrCat(place, ": ", message));
 }
 
 }  // namespace
+
+absl::Status ParseMessageText(absl::string_view text, absl::string_view file_name, Message* message,
+                              TextFormat::ParseInfoTree* tree) {
+  FirstError error;
+  TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  parser.WriteLocationsTo(tree);
+  if (parser.ParseFromString(std::string(text), message)) return absl::OkStatus();
+  const auto [what, offset] = Explain(message->GetDescriptor(), text, error);
+  return absl::InvalidArgumentError(
+      absl::StrCat(file_name, ":", LineAndColumn(text, offset), ": ", what));
+}
+
+std::string PlaceInText(absl::string_view path, absl::string_view text, absl::string_view file_name,
+                        const Descriptor* root, TextFormat::ParseInfoTree* tree) {
+  const absl::optional<size_t> place = PlaceOf(path, text, root, tree);
+  if (!place.has_value()) return std::string(file_name);
+  return absl::StrCat(file_name, ":", LineAndColumn(text, *place));
+}
 
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
                              const Overrides& overrides) {
@@ -395,16 +416,8 @@ absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name
         absl::StrCat(file_name, ": ", text.size(), " bytes, a job has at most ", kMaxJobBytes));
   }
   Job job;
-  FirstError error;
   TextFormat::ParseInfoTree tree;
-  TextFormat::Parser parser;
-  parser.RecordErrorsTo(&error);
-  parser.WriteLocationsTo(&tree);
-  if (!parser.ParseFromString(std::string(text), &job)) {
-    const auto [message, offset] = Explain(Job::descriptor(), text, error);
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_name, ":", LineAndColumn(text, offset), ": ", message));
-  }
+  TANDEM_RETURN_IF_ERROR(ParseMessageText(text, file_name, &job, &tree));
   for (const auto& [path, value] : overrides) {
     if (const absl::Status status = ApplyOverride(path, value, &job); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(SetFlag(path, value), ": ", status.message()));
