@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "base/process.h"
 #include "bench/bench_command.h"
+#include "cli/compare_command.h"
 #include "cli/predict_command.h"
 #include "cli/run_command.h"
 #include "collectives/dump.h"
@@ -140,6 +141,10 @@ int Main(int argc, char** argv) {
   AddDatagen(&app, &datagen);
   PredictFlags predict;
   AddPredict(&app, &predict);
+  CompareFlags compare;
+  AddCompare(&app, &compare);
+  ReportFlags report;
+  AddReport(&app, &report);
   doctor::DoctorFlags doctor;
   doctor::AddDoctor(&app, &doctor);
   std::string dump_folder;
@@ -153,6 +158,8 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("bench")) return bench.Run();
   if (app.got_subcommand("run")) return RunCommand(run);
   if (app.got_subcommand("predict")) return PredictCommand(predict);
+  if (app.got_subcommand("compare")) return CompareCommand(compare);
+  if (app.got_subcommand("report")) return ReportCommand(report);
   if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
   if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);
   return Datagen(datagen);

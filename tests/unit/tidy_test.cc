@@ -151,6 +151,7 @@ TEST_F(TidyTest, OnlyTimestampsReadTheTimeOfDay) {
       "collectives/dump.cc",             // when a dump was written
       "doctor/doctor_peer.cc",           // compares the clocks of hosts
       "scheduler/scheduler_shell.cc",    // lines of the log
+      "study/manifest.cc",               // when a study began
       "tests/unit/doctor_peer_test.cc",  // as doctor_peer.cc
       "tests/unit/tidy_test.cc",
       "tests/unit/wall_clock_test.cc",  // sets it

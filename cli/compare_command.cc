@@ -1,0 +1,328 @@
+#include "cli/compare_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "cli/children.h"
+#include "cli/output_folder.h"
+#include "cli/progress_view.h"
+#include "data/batch_source.h"
+#include "node/role_flags.h"
+#include "node/transport_choice.h"
+#include "study/figures.h"
+#include "study/manifest.h"
+#include "study/report.h"
+#include "study/runner.h"
+#include "study/study_plan.h"
+#include "worker/tune_group.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kStopGrace = absl::Seconds(8);  // more than `tandem run` gives its roles
+constexpr absl::Duration kLook = absl::Milliseconds(100);
+constexpr std::streamoff kTail = 8192;  // bytes of a file, more than its last line
+
+// The last whole lines of a file, at most kTail bytes.
+std::vector<std::string> LastLines(const std::string& path) {
+  std::ifstream file(path, std::ios::ate | std::ios::binary);
+  file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kTail));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    if (!absl::StripAsciiWhitespace(line).empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+// Why a run ended: what `tandem run` said last of it.
+std::string WhyOf(const Children::Exit& exit, const std::string& log) {
+  if (exit.signal != 0) return exit.DebugString();
+  std::string last;
+  for (const std::string& line : LastLines(log)) {
+    if (last.empty() || absl::StartsWith(line, "tandem run: ")) last = line;
+  }
+  return last.empty() ? exit.DebugString() : last;
+}
+
+// `tandem run` of this build, its output in the run's folder.
+class ProcessLauncher final : public study::RunLauncher {
+ public:
+  ProcessLauncher(std::string program, std::string job, const std::atomic<bool>* stop)
+      : program_(std::move(program)),
+        job_(std::move(job)),
+        stop_(*stop),
+        live_(isatty(STDOUT_FILENO) != 0) {}
+
+  End Launch(const study::RunPlan& run, const std::string& folder, const std::string& caption,
+             double seconds_left) override {
+    std::vector<std::string> argv = {program_, "run", job_, "--out", folder, "--no-save"};
+    for (const auto& [path, value] : run.set) {
+      argv.insert(argv.end(), {"--set", absl::StrCat(path, "=", value)});
+    }
+    const std::string log = folder + "/run.log";
+    const absl::Time begin = MonotonicNow();
+    End end;
+    Children children;
+    if (const absl::Status started = children.Start("tandem run", argv, log, -1, {});
+        !started.ok()) {
+      end.why = std::string(started.message());
+      return end;
+    }
+    std::vector<Children::Exit> exits;
+    while (exits.empty() && !stop_.load()) {
+      Show(caption, folder + "/metrics.jsonl", seconds_left);
+      absl::SleepFor(kLook);
+      exits = children.Reap();
+    }
+    Clear();
+    end.seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
+    if (exits.empty()) {
+      children.StopAll(kStopGrace);
+      end.stopped = true;
+      return end;
+    }
+    end.ok = exits[0].code == 0 && exits[0].signal == 0;
+    if (!end.ok) end.why = WhyOf(exits[0], log);
+    return end;
+  }
+
+  // Erases the live line.
+  void Clear() {
+    if (std::exchange(shown_, false)) std::fputs("\r\033[K", stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  void Show(const std::string& caption, const std::string& metrics, double seconds_left) {
+    if (!live_ || MonotonicNow() < next_) return;
+    next_ = MonotonicNow() + absl::Seconds(1);
+    const std::vector<std::string> lines = LastLines(metrics);
+    const auto last =
+        lines.empty() ? nlohmann::json() : nlohmann::json::parse(lines.back(), nullptr, false);
+    std::string text = caption;
+    if (last.is_object() && last.value("event", "") == "progress") {
+      absl::StrAppendFormat(&text, " | %.0f %%, loss %.4f", 100 * last.value("done", 0.0),
+                            last.value("loss", 0.0));
+    }
+    const auto left = static_cast<int64_t>(seconds_left);
+    if (left > 0) absl::StrAppendFormat(&text, " | about %d:%02d left", left / 60, left % 60);
+    constexpr size_t kColumns = 79;
+    std::fprintf(stdout, "\r\033[K%s", text.substr(0, kColumns).c_str());
+    std::fflush(stdout);
+    shown_ = true;
+  }
+
+  const std::string program_, job_;
+  const std::atomic<bool>& stop_;
+  const bool live_;
+  bool shown_ = false;
+  absl::Time next_ = absl::InfinitePast();
+};
+
+// What `tandem run` asks of a job before it starts anything.
+absl::Status CheckJobHere(const job::JobPlan& plan) {
+  TANDEM_RETURN_IF_ERROR(worker::CheckDenseDevice(plan));
+  TANDEM_RETURN_IF_ERROR(worker::CheckDenseChoices(plan));
+  TANDEM_RETURN_IF_ERROR(node::CheckTransport(plan.job.cluster()));
+  return data::CheckData(plan);
+}
+
+// All that can be said before anything starts: the study, its jobs, its runs.
+absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
+  study::Manifest manifest;
+  manifest.study_file = file;
+  TANDEM_ASSIGN_OR_RETURN(manifest.plan, study::ReadStudyFile(file));
+  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, CheckJobHere));
+  for (const study::Part part : {study::Part::kUntuned, study::Part::kTuning}) {
+    if (part == study::Part::kTuning && !manifest.plan.tunes()) break;
+    TANDEM_ASSIGN_OR_RETURN(const auto runs, study::RunsOf(manifest.plan, part, {}));
+    manifest.runs.insert(manifest.runs.end(), runs.begin(), runs.end());
+  }
+  TANDEM_ASSIGN_OR_RETURN(manifest.surroundings, study::SurroundingsOf(manifest.runs));
+  return manifest;
+}
+
+std::string FileIn(const std::string& folder, const char* name) {
+  return absl::StrCat(folder, "/", name);
+}
+
+// Whether the study may have the folder: it is new, empty, or this study's.
+absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manifest* manifest) {
+  std::error_code error;
+  const absl::StatusOr<study::Manifest> old = study::ReadManifest(folder);
+  if (absl::IsNotFound(old.status())) {
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      if (entry.path().filename() == "lock") continue;  // of a study that was cut off at once
+      return absl::FailedPreconditionError(absl::StrCat(
+          "--out ", folder, ": there are files, but no study; hint: name another folder"));
+    }
+    return absl::OkStatus();
+  }
+  if (overwrite) return absl::OkStatus();
+  if (!old.ok()) return old.status();
+  if (const absl::Status same = study::CheckGoesOn(*old, *manifest); !same.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("--out ", folder, ": ", same.message()));
+  }
+  const auto build = old->surroundings.value("build", nlohmann::json());
+  if (build != manifest->surroundings["build"]) {
+    std::fprintf(stderr, "warning: the runs that are done are of another build\n");
+  }
+  manifest->surroundings["began"] = old->surroundings.value("began", "");
+  manifest->chosen = old->chosen;
+  for (const study::RunPlan& run : old->runs) {
+    if (run.part == study::Part::kTuned) manifest->runs.push_back(run);
+  }
+  return absl::OkStatus();
+}
+
+// What of an earlier study `--overwrite` gives up.
+absl::Status ClearFolder(const std::string& folder) {
+  for (const char* name :
+       {"runs", "figures", "manifest.json", "results.json", "report.html", "runs.csv"}) {
+    std::error_code error;
+    fs::remove_all(FileIn(folder, name), error);
+    if (error) {
+      return absl::PermissionDeniedError(
+          absl::StrCat(FileIn(folder, name), ": cannot be removed: ", error.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int Refused(const absl::Status& why) {
+  node::Finish("tandem compare", why);
+  return node::kExitBadInput;
+}
+
+std::string HowToGoOn(const CompareFlags& flags) {
+  return absl::StrCat("to go on: tandem compare ", flags.study, " --out ", flags.out,
+                      "; what is done so far: tandem report ", flags.out);
+}
+
+void Announce(const study::Manifest& manifest, const std::string& out) {
+  const study::StudyPlan& plan = manifest.plan;
+  const auto count = [&manifest](study::Part part) {
+    return std::count_if(manifest.runs.begin(), manifest.runs.end(),
+                         [part](const study::RunPlan& run) { return run.part == part; });
+  };
+  if (!plan.study.question().empty()) std::printf("%s\n", plan.study.question().c_str());
+  std::string more;
+  if (plan.tunes()) {
+    more = absl::StrCat(", ", count(study::Part::kTuning), " to tune them, ",
+                        plan.variations.size() * plan.study.seed_size(), " tuned");
+  }
+  std::printf("%s: %zu variations, %d seeds: %td runs%s; in %s\n", plan.study.name().c_str(),
+              plan.variations.size(), plan.study.seed_size(), count(study::Part::kUntuned),
+              more.c_str(), out.c_str());
+  std::fflush(stdout);
+}
+
+int WriteReportOf(const char* program, const std::string& folder) {
+  const auto report = study::WriteReport(folder, study::FigureScript());
+  if (!report.ok()) {
+    const int code = node::Finish(program, report.status());
+    return absl::IsNotFound(report.status()) ? node::kExitBadInput : code;
+  }
+  std::printf("%d runs complete", report->complete);
+  if (report->diverged > 0) std::printf(", %d diverged", report->diverged);
+  if (report->failed > 0) std::printf(", %d failed", report->failed);
+  if (report->absent > 0) std::printf(", %d not done", report->absent);
+  std::printf("\n%s\n", report->answer.c_str());
+  if (!report->missing.empty()) std::printf("%s\n", report->missing.c_str());
+  std::printf("wrote %s\n", FileIn(folder, "report.html").c_str());
+  return report->complete > 0 ? node::kExitOk : node::kExitFailed;
+}
+
+int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const std::atomic<bool>* const stop = node::StopSignal();
+  ProcessLauncher launcher(program.string(), manifest->plan.job_file, stop);
+  study::RunnerOptions options;
+  options.folder = flags.out;
+  options.retry_failed = flags.retry_failed;
+  options.stop = stop;
+  options.say = [](const std::string& line) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  };
+  const auto end = study::RunStudy(options, manifest, &launcher);
+  if (!end.ok()) return node::Finish("tandem compare", end.status());
+  if (*end == study::StudyEnd::kStopped) {
+    std::fprintf(stderr, "tandem compare: stopped; %s\n", HowToGoOn(flags).c_str());
+    node::DieBySignal(node::StopSignalNumber());
+  }
+  if (*end == study::StudyEnd::kBudget) {
+    std::printf("the budget is spent; with a larger one the study goes on\n");
+  }
+  return WriteReportOf("tandem compare", flags.out);
+}
+
+}  // namespace
+
+void AddCompare(CLI::App* app, CompareFlags* flags) {
+  CLI::App* compare = app->add_subcommand(
+      "compare", "Run a study: jobs that differ in what you ask about, and a report");
+  compare
+      ->add_option("study", flags->study,
+                   "Study file, e.g. configs/studies/quickstart_policies.textproto")
+      ->required();
+  compare->add_option(
+      "--out", flags->out,
+      "Folder for report.html, runs.csv, figures/ and runs/; without: out/NAME. A study "
+      "that was cut off goes on there");
+  compare->add_flag("--overwrite", flags->overwrite,
+                    "What another study left in --out may be lost");
+  compare->add_flag("--retry-failed", flags->retry_failed, "Run again what failed before");
+  compare->add_flag("--check", flags->check, "Say what would be run, and run nothing");
+}
+
+void AddReport(CLI::App* app, ReportFlags* flags) {
+  app->add_subcommand("report", "Write the report of a study again, without running anything")
+      ->add_option("folder", flags->folder, "What tandem compare was given as --out")
+      ->required();
+}
+
+int CompareCommand(const CompareFlags& given) {
+  CompareFlags flags = given;
+  (void)node::StopSignal();  // from here on Ctrl-C ends it in order
+  absl::StatusOr<study::Manifest> manifest = Prepare(flags.study);
+  if (!manifest.ok()) return Refused(manifest.status());
+  if (flags.out.empty()) flags.out = absl::StrCat("out/", manifest->plan.study.name());
+  if (const absl::Status ready = CheckFolder(flags.out, flags.overwrite, &*manifest); !ready.ok()) {
+    return Refused(ready);
+  }
+  Announce(*manifest, flags.out);
+  if (flags.check) {
+    for (const study::RunPlan& run : manifest->runs) std::printf("  %s\n", run.name.c_str());
+    return node::kExitOk;
+  }
+  const auto folder = OutputFolder::Claim(flags.out, /*overwrite=*/true);
+  if (!folder.ok()) return Refused(folder.status());
+  absl::Status ready = flags.overwrite ? ClearFolder(flags.out) : absl::OkStatus();
+  if (ready.ok()) ready = study::WriteManifest(flags.out, *manifest);
+  if (!ready.ok()) return Refused(ready);
+  return RunThem(flags, &*manifest);
+}
+
+int ReportCommand(const ReportFlags& flags) { return WriteReportOf("tandem report", flags.folder); }
+
+}  // namespace tandem::cli

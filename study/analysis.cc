@@ -1,0 +1,372 @@
+#include "study/analysis.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace tandem::study {
+namespace {
+
+using nlohmann::json;
+
+Metric Speed() { return *MetricOf("samples_per_second"); }
+Metric SecondsToTarget() {
+  return {"seconds_to_target", "to_target.seconds", "seconds to the target", false, false, true};
+}
+Metric SamplesToTarget() {
+  return {"samples_to_target", "to_target.samples", "samples to the target", false, false, true};
+}
+
+// What variations are compared in: the metric of the question first.
+std::vector<Metric> MeasuresOf(const StudyPlan& plan) {
+  std::vector<Metric> measures = {plan.metric};
+  if (plan.metric.name != Speed().name) measures.push_back(Speed());
+  if (plan.study.target().has_value()) {
+    measures.push_back(SecondsToTarget());
+    measures.push_back(SamplesToTarget());
+  }
+  return measures;
+}
+
+std::string PolicyText(const RunRecord& run) {
+  return absl::StrJoin(run.policy, ", ", [](std::string* out, const auto& table) {
+    absl::StrAppend(out, table.first, " ", table.second);
+  });
+}
+
+void Count(Group* group) {
+  std::map<std::string, std::vector<double>> values;
+  for (const RunRecord& run : group->runs) {
+    if (run.state == RunState::kComplete) ++group->complete;
+    if (run.state == RunState::kDiverged) ++group->diverged;
+    if (run.state == RunState::kFailed) ++group->failed;
+    if (run.state == RunState::kAbsent) ++group->absent;
+    if (!run.policy.empty()) group->policy = PolicyText(run);
+    if (!run.counts()) continue;
+    for (const auto& [column, number] : run.numbers) {
+      if (std::isfinite(number)) values[column].push_back(number);
+    }
+  }
+  for (const auto& [column, numbers] : values) group->spreads[column] = SpreadOf(numbers);
+}
+
+std::vector<Group> GroupsOf(const StudyPlan& plan, const std::vector<RunRecord>& runs) {
+  std::vector<Group> groups;
+  for (const Part part : {Part::kUntuned, Part::kTuned}) {
+    for (const VariationPlan& variation : plan.variations) {
+      Group group;
+      group.variation = variation.name;
+      group.part = part;
+      for (const RunRecord& run : runs) {
+        if (run.variation != variation.name || run.part != part) continue;
+        group.runs.push_back(run);
+        group.value = run.value;
+      }
+      if (group.runs.empty()) continue;
+      Count(&group);
+      groups.push_back(std::move(group));
+    }
+  }
+  return groups;
+}
+
+const Group* FindGroup(const std::vector<Group>& groups, const std::string& variation, Part part) {
+  for (const Group& group : groups) {
+    if (group.variation == variation && group.part == part) return &group;
+  }
+  return nullptr;
+}
+
+Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
+  Comparison comparison;
+  comparison.variation = a.variation;
+  comparison.against = b.variation;
+  comparison.part = a.part;
+  comparison.against_part = b.part;
+  comparison.measure = measure;
+  std::vector<double> of_a, of_b;
+  for (const RunRecord& run : a.runs) {
+    for (const RunRecord& other : b.runs) {
+      if (run.seed != other.seed || !run.counts() || !other.counts()) continue;
+      const auto x = run.Number(measure.column), y = other.Number(measure.column);
+      if (!x.has_value() || !y.has_value()) continue;
+      if (measure.as_ratio && (*x <= 0 || *y <= 0)) continue;
+      of_a.push_back(*x);
+      of_b.push_back(*y);
+    }
+  }
+  comparison.effect = measure.as_ratio ? RatioOf(of_a, of_b) : DifferenceOf(of_a, of_b);
+  if (comparison.effect.resolved) {
+    const bool higher = comparison.effect.mean > (measure.as_ratio ? 1 : 0);
+    comparison.verdict = higher == measure.higher_is_better ? 1 : -1;
+  }
+  return comparison;
+}
+
+std::vector<Comparison> ComparisonsOf(const StudyPlan& plan, const std::vector<Group>& groups) {
+  std::vector<Comparison> all;
+  for (const Metric& measure : MeasuresOf(plan)) {
+    for (const Group& group : groups) {
+      const Group* const base = FindGroup(groups, plan.baseline, group.part);
+      if (base == nullptr || base == &group) continue;
+      all.push_back(Compare(group, *base, measure));
+    }
+  }
+  return all;
+}
+
+std::vector<Comparison> GainsOf(const StudyPlan& plan, const std::vector<Group>& groups) {
+  std::vector<Comparison> all;
+  for (const Group& group : groups) {
+    const Group* const untuned = FindGroup(groups, group.variation, Part::kUntuned);
+    if (group.part != Part::kTuned || untuned == nullptr) continue;
+    all.push_back(Compare(group, *untuned, plan.metric));
+  }
+  return all;
+}
+
+std::vector<Trial> TrialsOf(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
+                            const std::vector<RunRecord>& runs) {
+  std::vector<Trial> trials;
+  const bool by_loss = plan.study.tune().choose_by() == Tune::TRAINING_LOSS;
+  for (const VariationPlan& variation : plan.variations) {
+    for (const std::string& value : plan.study.tune().value()) {
+      Trial trial;
+      trial.variation = variation.name;
+      trial.value = value;
+      std::vector<double> numbers;
+      for (const RunRecord& run : runs) {
+        if (run.part != Part::kTuning || run.variation != trial.variation || run.value != value) {
+          continue;
+        }
+        const auto number = run.Number(by_loss ? "loss" : plan.metric.column);
+        if (run.counts() && number.has_value()) {
+          numbers.push_back(*number);
+        } else {
+          ++trial.lost;
+        }
+      }
+      trial.spread = SpreadOf(numbers);
+      const auto choice = chosen.find(variation.name);
+      trial.chosen = choice != chosen.end() && choice->second == value;
+      trials.push_back(std::move(trial));
+    }
+  }
+  return trials;
+}
+
+// ---- words ------------------------------------------------------------------------------------
+
+// Three digits that count: effects are not known to more.
+std::string Short(double value) { return absl::StrFormat("%.3g", value); }
+
+// "ids" of one, "a and b", "a, b and c".
+std::string List(const std::vector<std::string>& names) {
+  if (names.size() < 2) return names.empty() ? "" : names[0];
+  const std::vector<std::string> first(names.begin(), names.end() - 1);
+  return absl::StrCat(absl::StrJoin(first, ", "), " and ", names.back());
+}
+
+std::string Seeds(size_t count) { return absl::StrCat(count, count == 1 ? " seed" : " seeds"); }
+
+// What one measure says of all variations: "ASP is lower by 0.01 (...); SSP is not resolved".
+std::string Clause(const Metric& measure, Part part, const std::vector<Comparison>& comparisons) {
+  std::vector<std::string> resolved, open, unknown;
+  for (const Comparison& comparison : comparisons) {
+    if (comparison.part != part || comparison.measure.name != measure.name) continue;
+    if (comparison.effect.seeds == 0) {
+      unknown.push_back(comparison.variation);
+    } else if (comparison.verdict != 0) {
+      resolved.push_back(absl::StrCat(comparison.variation, " is ", comparison.Words()));
+    } else {
+      open.push_back(comparison.variation);
+    }
+  }
+  std::vector<std::string> parts;
+  if (!resolved.empty()) parts.push_back(List(resolved));
+  if (!open.empty()) {
+    parts.push_back(absl::StrCat(List(open), open.size() == 1 ? " is" : " are", " not resolved"));
+  }
+  if (!unknown.empty()) parts.push_back(absl::StrCat(List(unknown), " cannot be compared"));
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string AnswerOf(const StudyPlan& plan, const std::vector<Group>& groups,
+                     const std::vector<Comparison>& comparisons) {
+  Part part = Part::kUntuned;
+  for (const Group& group : groups) {
+    if (group.part == Part::kTuned && group.complete > 0) part = Part::kTuned;
+  }
+  const Group* const base = FindGroup(groups, plan.baseline, part);
+  const Spread* const spread = base == nullptr ? nullptr : base->Find(plan.metric.column);
+  if (spread == nullptr) {
+    return absl::StrCat("There is no answer: no run of ", plan.baseline,
+                        ", with which all are compared, has come to its end with a value of ",
+                        plan.metric.label, ".");
+  }
+  const std::string mean = absl::StrFormat("%.4g", spread->mean);
+  std::string answer =
+      absl::StrCat(part == Part::kTuned ? "Tuned, " : "", plan.baseline, " reaches ",
+                   plan.metric.label, " ", mean, " (mean of ", Seeds(spread->count), ")");
+  const std::string quality = Clause(plan.metric, part, comparisons);
+  if (!quality.empty()) absl::StrAppend(&answer, "; against it, ", quality);
+  if (plan.metric.name != Speed().name) {
+    const std::string speed = Clause(Speed(), part, comparisons);
+    if (!speed.empty()) absl::StrAppend(&answer, "; in samples/s, ", speed);
+  }
+  return answer + ".";
+}
+
+// Runs that do not count, by group.
+void NoteLost(const Group& group, std::vector<std::string>* notes) {
+  const std::string whose =
+      absl::StrCat(group.variation, group.part == Part::kTuned ? " (tuned)" : "");
+  const size_t all = group.runs.size();
+  if (group.diverged > 0) {
+    notes->push_back(absl::StrCat(whose, ": ", group.diverged, " of ", all,
+                                  " runs diverged; they are in no mean and no interval."));
+  }
+  if (group.failed > 0) {
+    notes->push_back(absl::StrCat(whose, ": ", group.failed, " of ", all, " runs failed."));
+  }
+  if (group.absent > 0) {
+    notes->push_back(
+        absl::StrCat(whose, ": ", group.absent, " of ", all, " runs are not done yet."));
+  }
+}
+
+std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis) {
+  std::vector<std::string> notes;
+  for (const Group& group : analysis.groups) NoteLost(group, &notes);
+  const size_t seeds = plan.study.seed_size();
+  if (seeds < kEnoughSeeds && plan.variations.size() > 1) {
+    notes.push_back(
+        absl::StrCat("With ", Seeds(seeds),
+                     ", a difference counts as resolved only if its 95 % interval leaves "
+                     "out \"no difference\"; with ",
+                     kEnoughSeeds,
+                     " or more, intervals get narrow enough to see "
+                     "smaller ones."));
+  }
+  if (analysis.comparisons.size() > 1) {
+    notes.push_back(absl::StrCat(
+        "Each interval stands for itself: of 20 comparisons without any effect, one would look "
+        "resolved by chance. There are ",
+        analysis.comparisons.size(), " here."));
+  }
+  return notes;
+}
+
+// ---- for figures ------------------------------------------------------------------------------
+
+json SpreadJson(const Spread& spread) {
+  return {{"count", spread.count},        {"mean", spread.mean}, {"low", spread.low},
+          {"high", spread.high},          {"min", spread.min},   {"max", spread.max},
+          {"deviation", spread.deviation}};
+}
+
+json HistogramJson(const std::map<int64_t, int64_t>& histogram) {
+  json out = json::array();
+  for (const auto& [value, count] : histogram) out.push_back({value, count});
+  return out;
+}
+
+json RunJson(const StudyPlan& plan, const RunRecord& run) {
+  json quality = json::array(), loss = json::array();
+  for (const QualityPoint& point : QualityCurve(plan.metric, run)) {
+    quality.push_back({point.seconds, point.samples, point.value});
+  }
+  for (const CurvePoint& point : run.curve) {
+    if (std::isfinite(point.loss)) loss.push_back({point.seconds, point.samples, point.loss});
+  }
+  return {{"name", run.name},
+          {"seed", run.seed},
+          {"state", StateName(run.state)},
+          {"numbers", run.numbers},
+          {"quality", quality},
+          {"loss", loss},
+          {"version_staleness", HistogramJson(run.version_staleness)},
+          {"clock_gap", HistogramJson(run.clock_gap)}};
+}
+
+json GroupJson(const StudyPlan& plan, const Group& group) {
+  json runs = json::array(), spreads = json::object();
+  for (const RunRecord& run : group.runs) runs.push_back(RunJson(plan, run));
+  for (const auto& [column, spread] : group.spreads) spreads[column] = SpreadJson(spread);
+  return {{"variation", group.variation},
+          {"part", PartName(group.part)},
+          {"value", group.value},
+          {"policy", group.policy},
+          {"runs", runs},
+          {"spreads", spreads}};
+}
+
+json ComparisonJson(const Comparison& comparison) {
+  return {
+      {"variation", comparison.variation},      {"part", PartName(comparison.part)},
+      {"against", comparison.against},          {"against_part", PartName(comparison.against_part)},
+      {"measure", comparison.measure.label},    {"ratio", comparison.measure.as_ratio},
+      {"seeds", comparison.effect.seeds},       {"mean", comparison.effect.mean},
+      {"low", comparison.effect.low},           {"high", comparison.effect.high},
+      {"resolved", comparison.effect.resolved}, {"words", comparison.Words()}};
+}
+
+}  // namespace
+
+const Spread* Group::Find(const std::string& column) const {
+  const auto it = spreads.find(column);
+  return it == spreads.end() ? nullptr : &it->second;
+}
+
+std::string Comparison::Words() const {
+  if (effect.seeds == 0) return "no seed is complete in both";
+  if (effect.seeds == 1) return "not resolved (one seed)";
+  if (measure.as_ratio) {
+    const std::string interval =
+        absl::StrCat(" (", Short(effect.low), " to ", Short(effect.high), ")");
+    if (verdict == 0) return absl::StrCat("not resolved", interval);
+    return absl::StrCat(Short(effect.mean), " times as much", interval);
+  }
+  const std::string interval = absl::StrFormat(" (%+.3g to %+.3g)", effect.low, effect.high);
+  if (verdict == 0) return absl::StrCat("not resolved", interval);
+  return absl::StrCat(effect.mean > 0 ? "higher" : "lower", " by ", Short(std::abs(effect.mean)),
+                      interval);
+}
+
+Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
+                 const std::vector<RunRecord>& runs) {
+  Analysis analysis;
+  analysis.groups = GroupsOf(plan, runs);
+  analysis.comparisons = ComparisonsOf(plan, analysis.groups);
+  analysis.tuned_gains = GainsOf(plan, analysis.groups);
+  if (plan.tunes()) analysis.trials = TrialsOf(plan, chosen, runs);
+  analysis.answer = AnswerOf(plan, analysis.groups, analysis.comparisons);
+  analysis.notes = NotesOf(plan, analysis);
+  return analysis;
+}
+
+json ResultsJson(const StudyPlan& plan, const Analysis& analysis) {
+  json groups = json::array(), comparisons = json::array(), gains = json::array();
+  for (const Group& group : analysis.groups) groups.push_back(GroupJson(plan, group));
+  for (const Comparison& c : analysis.comparisons) comparisons.push_back(ComparisonJson(c));
+  for (const Comparison& c : analysis.tuned_gains) gains.push_back(ComparisonJson(c));
+  json study = {{"name", plan.study.name()},
+                {"question", plan.study.question()},
+                {"baseline", plan.baseline},
+                {"metric",
+                 {{"name", plan.metric.name},
+                  {"column", plan.metric.column},
+                  {"label", plan.metric.label},
+                  {"higher_is_better", plan.metric.higher_is_better},
+                  {"of_evaluation", plan.metric.of_evaluation}}}};
+  if (plan.study.target().has_value()) study["target"] = plan.study.target().value();
+  return {{"study", study},   {"answer", analysis.answer},  {"notes", analysis.notes},
+          {"groups", groups}, {"comparisons", comparisons}, {"tuned_gains", gains}};
+}
+
+}  // namespace tandem::study

@@ -1,0 +1,71 @@
+// What a study shows: the spread of each variation, how each differs from the baseline, and one sentence
+// that answers the question. Says "not resolved" where an interval holds "no effect", and puts nothing
+// in order that is not resolved.
+//
+// Pure; any thread.
+#ifndef TANDEM_STUDY_ANALYSIS_H_
+#define TANDEM_STUDY_ANALYSIS_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "study/run_record.h"
+#include "study/statistics.h"
+#include "study/study_plan.h"
+
+namespace tandem::study {
+
+// The runs of one variation and part.
+struct Group {
+  std::string variation;
+  Part part = Part::kUntuned;
+  std::string value;                      // that was chosen, if tuned
+  std::string policy;                     // "ids ASP, dense ALLREDUCE(AUTO)", as the runs say
+  std::vector<RunRecord> runs;            // by seed, in the study's order
+  std::map<std::string, Spread> spreads;  // of complete runs, by column of numbers
+  int complete = 0, diverged = 0, failed = 0, absent = 0;
+
+  const Spread* Find(const std::string& column) const;
+};
+
+// How a group differs from another in one measure, over the seeds that are complete in both.
+struct Comparison {
+  std::string variation, against;
+  Part part = Part::kUntuned, against_part = Part::kUntuned;
+  Metric measure;
+  Effect effect;
+  // 1: better, -1: worse, 0: not resolved.
+  int verdict = 0;
+  std::string Words()
+      const;  // "lower by 0.0123 (0.0101 to 0.0145)", "not resolved (-0.001 to 0.003)"
+};
+
+// What was tried to choose a value, for one variation.
+struct Trial {
+  std::string variation, value;
+  Spread spread;  // of what is judged by
+  int lost = 0;   // runs that do not count
+  bool chosen = false;
+};
+
+struct Analysis {
+  std::vector<Group> groups;            // untuned, then tuned, in the study's order
+  std::vector<Comparison> comparisons;  // with the baseline of the same part
+  std::vector<Comparison> tuned_gains;  // tuned with untuned, same variation
+  std::vector<Trial> trials;
+  std::string answer;              // one sentence
+  std::vector<std::string> notes;  // what a reader must know beside it: lost runs, few seeds
+};
+
+Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
+                 const std::vector<RunRecord>& runs);
+
+// For DIR/results.json, from which figures are drawn.
+nlohmann::json ResultsJson(const StudyPlan& plan, const Analysis& analysis);
+
+}  // namespace tandem::study
+
+#endif  // TANDEM_STUDY_ANALYSIS_H_

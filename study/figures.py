@@ -1,0 +1,457 @@
+#!/usr/bin/env python3
+"""Draws the figures of a study: figures.py DIR reads DIR/results.json and writes DIR/figures/NAME.svg and
+NAME.png, and DIR/figures/figures.json, which says of each what it is and how to read it.
+
+Exit status 3: matplotlib is not installed. Colours are those that study/report_page.cc knows by name, so
+that a page can replace them by its own, light and dark.
+"""
+import json
+import re
+import sys
+from pathlib import Path
+
+try:
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    import numpy as np
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+except ImportError:
+    sys.exit(3)
+
+PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#68727d", "#dde2e7"
+SERIES = ["#0a6ab0", "#cf5a00", "#07875f", "#b0578d", "#b98300", "#3d95c9", "#6f5fb3", "#84633b",
+          "#4f5d68", "#9a8f00"]
+MARKERS = "os^DvPX*<>"
+DASHES = ["-", "--", "-.", ":"]
+WIDTH = 7.2  # inches; a page shows a figure at about this width
+
+matplotlib.rcParams.update({
+    "svg.fonttype": "none", "svg.hashsalt": "tandem", "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "axes.titlesize": 10,
+    "axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID,
+    "grid.linewidth": 0.8, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
+    "xtick.labelcolor": INK, "ytick.labelcolor": INK, "legend.frameon": False,
+    "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
+    "lines.linewidth": 1.8, "hatch.linewidth": 0.5, "figure.constrained_layout.use": True,
+})
+
+
+def count(value, _=None):
+    """1,250 as "1,250", 1,250,000 as "1.25M"."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.4g}{unit}"
+    return f"{value:,.4g}"
+
+
+class Study:
+    def __init__(self, results):
+        self.results = results
+        self.metric = results["study"]["metric"]
+        self.target = results["study"].get("target")
+        groups = results["groups"]
+        tuned = [g for g in groups if g["part"] == "tuned"]
+        self.all_groups = groups
+        # What the figures show where one part is enough: tuned runs if there are any.
+        self.groups = tuned or groups
+        self.part = "tuned" if tuned else "untuned"
+        names = list(dict.fromkeys(g["variation"] for g in groups))
+        self.names = names
+        self.style = {
+            name: {"color": SERIES[i % len(SERIES)], "marker": MARKERS[i % len(MARKERS)],
+                   "dash": DASHES[(i // len(SERIES)) % len(DASHES)]}
+            for i, name in enumerate(names)}
+
+    def complete(self, group):
+        return [run for run in group["runs"] if run["state"] == "complete"]
+
+    def values(self, group, column):
+        return [run["numbers"][column] for run in self.complete(group) if column in run["numbers"]]
+
+    def has(self, column):
+        return any(self.values(group, column) for group in self.all_groups)
+
+    def tuned_words(self):
+        return " (tuned)" if self.part == "tuned" else ""
+
+
+def legend_below(figure, axes, handles=None, labels=None):
+    if handles is None:
+        handles, labels = axes.get_legend_handles_labels()
+    longest = max((len(label) for label in labels), default=1)
+    columns = max(1, min(len(labels), int(84 / (longest + 7))))
+    figure.legend(handles, labels, loc="lower center", ncol=columns, fontsize=9)
+    # The layout leaves no room for the legend of a figure by itself.
+    rows = -(-len(labels) // columns)
+    share = (0.20 * rows + 0.10) / figure.get_size_inches()[1]
+    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
+
+
+def rows_height(rows):
+    return 1.1 + 0.42 * rows
+
+
+def dots(study, column, label, log_from_zero=False):
+    """A row a variation: a dot for each seed, the mean and its 95 % interval; untuned hollow if there
+    are tuned runs too."""
+    both = study.part == "tuned"
+    rows = [name for name in study.names
+            if any(study.values(g, column) for g in study.all_groups if g["variation"] == name)]
+    if not rows:
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(rows)) + (0.3 if both else 0)))
+    for y, name in enumerate(rows):
+        color = study.style[name]["color"]
+        for group in study.all_groups:
+            values = study.values(group, column)
+            if group["variation"] != name or not values:
+                continue
+            tuned = group["part"] == "tuned"
+            at = y + (0 if not both else 0.17 if tuned else -0.17)
+            filled = color if (tuned or not both) else PAPER
+            spread = group["spreads"][column]
+            if spread["count"] > 1:
+                axes.plot([spread["low"], spread["high"]], [at, at], color=color, linewidth=2.2,
+                          solid_capstyle="butt", zorder=2)
+            axes.plot(values, [at] * len(values), linestyle="none", marker="o", markersize=4.5,
+                      markerfacecolor=filled, markeredgecolor=color, alpha=0.75, zorder=3)
+            axes.plot([spread["mean"]] * 2, [at - 0.13, at + 0.13], color=INK, linewidth=1.6, zorder=4)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(label)
+    if log_from_zero:
+        axes.set_xlim(left=0)
+    largest = max(max(study.values(g, column), default=0) for g in study.all_groups)
+    if largest >= 1000:
+        axes.xaxis.set_major_formatter(FuncFormatter(count))
+    if both:
+        from matplotlib.lines import Line2D
+        marks = [Line2D([], [], linestyle="none", marker="o", markersize=5, markeredgecolor=INK,
+                        markerfacecolor=fill) for fill in (PAPER, INK)]
+        legend_below(figure, axes, marks, ["untuned", "tuned"])
+    return figure
+
+
+DOTS = ("A dot is one seed, the black tick the mean, the bar its 95 % interval. {} "
+        "Bars that overlap do not say that there is no difference: effects are paired by seed, "
+        "below.")
+
+
+def mean_curve(curves):
+    low = max(c[0][0] for c in curves)
+    high = min(c[0][-1] for c in curves)
+    if high <= low:
+        return None
+    grid = np.linspace(low, high, 80)
+    return grid, np.array([np.interp(grid, x, y) for x, y in curves])
+
+
+def progress(study, x, x_label, key, y_label):
+    """Curves over samples or seconds: the mean of the seeds, and a band from the lowest to the highest."""
+    figure, axes = plt.subplots(figsize=(WIDTH, 4.1))
+    drawn = False
+    for group in study.groups:
+        curves = []
+        for run in study.complete(group):
+            points = sorted((p[x], p[2]) for p in run[key])
+            if len(points) > 1:
+                curves.append(([p[0] for p in points], [p[1] for p in points]))
+        if not curves:
+            continue
+        drawn = True
+        style = study.style[group["variation"]]
+        for xs, ys in curves:
+            axes.plot(xs, ys, color=style["color"], linewidth=0.6, alpha=0.35)
+        mean = mean_curve(curves)
+        if mean is None:
+            continue
+        grid, values = mean
+        axes.fill_between(grid, values.min(axis=0), values.max(axis=0), color=style["color"],
+                          alpha=0.14, linewidth=0)
+        axes.plot(grid, values.mean(axis=0), color=style["color"], linestyle=style["dash"],
+                  marker=style["marker"], markevery=0.2, markersize=5, label=group["variation"])
+    if not drawn:
+        plt.close(figure)
+        return None
+    if key == "quality" and study.target is not None:
+        axes.axhline(study.target, color=MUTED, linestyle=(0, (4, 3)), linewidth=1)
+        axes.annotate(f"target {study.target:g}", (1, study.target), xycoords=("axes fraction", "data"),
+                      xytext=(-2, 3), textcoords="offset points", color=MUTED, fontsize=9, ha="right")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(FuncFormatter(count))
+    if axes.get_legend_handles_labels()[1]:
+        legend_below(figure, axes)
+    return figure
+
+
+def effects(study):
+    """The difference from the baseline, and its interval."""
+    rows = [c for c in study.results["comparisons"]
+            if c["measure"] == study.metric["label"] and c["part"] == study.part and c["seeds"] > 1]
+    if not rows:
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(rows))))
+    ratio = rows[0]["ratio"]
+    for y, row in enumerate(rows):
+        color = study.style[row["variation"]]["color"] if row["resolved"] else MUTED
+        axes.plot([row["low"], row["high"]], [y, y], color=color, linewidth=2.2,
+                  solid_capstyle="butt")
+        axes.plot([row["mean"]], [y], marker="o", markersize=7, markeredgecolor=color,
+                  markerfacecolor=color if row["resolved"] else PAPER)
+    axes.axvline(1 if ratio else 0, color=INK, linewidth=1)
+    axes.set_yticks(range(len(rows)), [row["variation"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_locator(MaxNLocator(7))
+    better = "right" if study.metric["higher_is_better"] else "left"
+    what = "times that of" if ratio else "minus that of"
+    axes.set_xlabel(f"{study.metric['label']} {what} {study.results['study']['baseline']}"
+                    f"  (better: to the {better})")
+    return figure
+
+
+def against_staleness(study):
+    """Quality of a run over the staleness that was measured in it."""
+    column = study.metric["column"]
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.9))
+    drawn = 0
+    for group in study.groups:
+        points = [(run["numbers"]["staleness.version_mean"], run["numbers"][column])
+                  for run in study.complete(group)
+                  if column in run["numbers"] and "staleness.version_mean" in run["numbers"]]
+        if not points:
+            continue
+        drawn += 1
+        style = study.style[group["variation"]]
+        axes.plot([p[0] for p in points], [p[1] for p in points], linestyle="none", markersize=6.5,
+                  marker=style["marker"], markerfacecolor=style["color"], markeredgecolor=PAPER,
+                  markeredgewidth=0.6, label=group["variation"])
+    if drawn < 2:
+        plt.close(figure)
+        return None
+    axes.set_xlabel("mean version staleness of the tables, as measured (updates)")
+    axes.set_ylabel(study.metric["label"])
+    axes.set_xlim(left=min(0, axes.get_xlim()[0]))
+    legend_below(figure, axes)
+    return figure
+
+
+KINDS = [("staleness.version_mean", "version staleness\nmean, updates"),
+         ("staleness.clock_gap_max", "clock gap\nlargest, steps"),
+         ("staleness.in_flight_mean", "in-flight depth\nmean, batches")]
+
+
+def staleness(study):
+    kinds = [kind for kind in KINDS if study.has(kind[0])]
+    if not kinds:
+        return None
+    names = [g["variation"] for g in study.groups]
+    figure, panels = plt.subplots(1, len(kinds), sharey=True, squeeze=False,
+                                  figsize=(WIDTH, rows_height(len(names)) + 0.2))
+    for axes, (column, label) in zip(panels[0], kinds):
+        for y, group in enumerate(study.groups):
+            values = study.values(group, column)
+            if not values:
+                continue
+            color = study.style[group["variation"]]["color"]
+            mean = sum(values) / len(values)
+            axes.plot([0, mean], [y, y], color=color, linewidth=5, solid_capstyle="butt", alpha=0.35)
+            axes.plot(values, [y] * len(values), linestyle="none", marker="o", markersize=4.5,
+                      color=color)
+        axes.set_xlim(left=0)
+        if axes.get_xlim()[1] < 1:
+            axes.set_xlim(right=1)
+        axes.set_xlabel(label)
+        axes.grid(axis="y", visible=False)
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    panels[0][0].set_yticks(range(len(names)), names)
+    panels[0][0].set_ylim(len(names) - 0.5, -0.5)
+    return figure
+
+
+def histogram(study):
+    """The share of updates by version staleness, where it was recorded."""
+    shares = {}
+    for group in study.groups:
+        sums = {}
+        for run in study.complete(group):
+            for value, n in run["version_staleness"]:
+                sums[value] = sums.get(value, 0) + n
+        if sums:
+            shares[group["variation"]] = sums
+    if not shares:
+        return None
+    rows = len(shares)
+    figure, panels = plt.subplots(rows, 1, sharex=True, squeeze=False,
+                                  figsize=(WIDTH, 0.9 + 0.85 * rows))
+    for axes, (name, sums) in zip(panels[:, 0], shares.items()):
+        total = sum(sums.values())
+        axes.bar(list(sums), [n / total for n in sums.values()], width=0.86,
+                 color=study.style[name]["color"])
+        axes.set_ylim(0, 1)
+        axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"], fontsize=8)
+        axes.grid(axis="x", visible=False)
+        axes.annotate(name, (1, 1), xycoords="axes fraction", xytext=(-2, -2), va="top", ha="right",
+                      textcoords="offset points", fontsize=9)
+    panels[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[-1, 0].set_xlabel("version staleness of an update")
+    return figure
+
+
+def bound_of(policy):
+    """The bound of "SSP(4)" anywhere in the policies of a variation; None without."""
+    found = re.search(r"SSP\((\d+)\)", policy)
+    return int(found.group(1)) if found else None
+
+
+def against_bound(study):
+    """Throughput over the bound of SSP."""
+    figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
+    points = {}
+    for group in study.groups:
+        values = study.values(group, "samples_per_second")
+        bound = bound_of(group["policy"])
+        if not values:
+            continue
+        if bound is not None:
+            points.setdefault(bound, []).extend(values)
+        elif re.search(r"\b(BSP|ASP)\b", group["policy"]):
+            style = study.style[group["variation"]]
+            mean = sum(values) / len(values)
+            axes.axhline(mean, color=style["color"], linestyle=(0, (4, 3)), linewidth=1.2)
+            axes.annotate(group["variation"], (1, mean), xycoords=("axes fraction", "data"),
+                          xytext=(-2, 3), textcoords="offset points", ha="right", fontsize=9,
+                          color=style["color"])
+    if len(points) < 2:
+        plt.close(figure)
+        return None
+    bounds = sorted(points)
+    for bound in bounds:
+        axes.plot([bound] * len(points[bound]), points[bound], linestyle="none", marker="o",
+                  markersize=4.5, color=SERIES[0], alpha=0.7)
+    axes.plot(bounds, [sum(points[b]) / len(points[b]) for b in bounds], color=SERIES[0])
+    axes.set_xlabel("bound of SSP (steps)")
+    axes.set_ylabel("samples/s")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks(bounds)
+    axes.yaxis.set_major_formatter(FuncFormatter(count))
+    return figure
+
+
+def traffic(study):
+    """Bytes a sample by kind, stacked."""
+    prefix = "bytes_per_sample."
+    kinds = sorted({column[len(prefix):] for group in study.groups for column in group["spreads"]
+                    if column.startswith(prefix) and column != prefix + "all"})
+    if not kinds:
+        return None
+    rows = [g for g in study.groups if g["spreads"]]
+    figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(rows)) + 0.35))
+    left = np.zeros(len(rows))
+    hatches = ["", "//", "..", "xx", "\\\\", "++", "oo", "--"]
+    for i, kind in enumerate(kinds):
+        means = np.array([g["spreads"].get(prefix + kind, {}).get("mean", 0) for g in rows])
+        axes.barh(range(len(rows)), means, left=left, height=0.62, label=kind,
+                  color=SERIES[i % len(SERIES)], edgecolor=PAPER, linewidth=0.6,
+                  hatch=hatches[i % len(hatches)])
+        left += means
+    for y, total in enumerate(left):
+        axes.annotate(count(total), (total, y), xytext=(4, 0), textcoords="offset points",
+                      va="center", fontsize=9)
+    axes.set_yticks(range(len(rows)), [g["variation"] for g in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(0, max(left) * 1.12)
+    axes.xaxis.set_major_formatter(FuncFormatter(count))
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("bytes a sample")
+    legend_below(figure, axes)
+    return figure
+
+
+def all_figures(study):
+    """(name, title, how to read it, figure or None), in the order of the page."""
+    label = study.metric["label"]
+    better = "More is better." if study.metric["higher_is_better"] else "Less is better."
+    words = study.tuned_words()
+    curves = any(len(run["quality"]) > 1 for g in study.groups for run in g["runs"])
+    band = ("A line is the mean of the seeds, its band reaches from the lowest to the highest of "
+            "them. ")
+    yield ("quality", f"{label} at the end", DOTS.format(better),
+           dots(study, study.metric["column"], label))
+    yield ("effects", f"{label} against {study.results['study']['baseline']}{words}",
+           "Mean and 95 % interval of the difference, seed by seed. Where the interval crosses the "
+           "line the dot is hollow: the difference is not resolved, and nothing may be said of which "
+           "is better.", effects(study))
+    if curves:
+        yield ("quality-samples", f"{label} against samples{words}",
+               band + "At the same height to the right, a variation needs more samples for the same "
+               "quality.", progress(study, 1, "samples trained on", "quality", label))
+        yield ("quality-seconds", f"{label} against seconds{words}",
+               band + "This is what a user waits for: it joins the loss in quality a sample with the "
+               "gain in speed.", progress(study, 0, "seconds", "quality", label))
+    else:
+        yield ("loss-samples", f"Training loss against samples{words}", band +
+               "Each row counts before it trains.",
+               progress(study, 1, "samples trained on", "loss", "training loss"))
+        yield ("loss-seconds", f"Training loss against seconds{words}", band +
+               "Each row counts before it trains.",
+               progress(study, 0, "seconds", "loss", "training loss"))
+    if study.has("to_target.seconds"):
+        yield ("target-seconds", f"Seconds to {label} {study.target:g}",
+               DOTS.format("Less is better; a run that did not get there has no dot."),
+               dots(study, "to_target.seconds", "seconds", True))
+        yield ("target-samples", f"Samples to {label} {study.target:g}",
+               DOTS.format("Less is better; a run that did not get there has no dot."),
+               dots(study, "to_target.samples", "samples", True))
+    if study.metric["name"] != "samples_per_second":
+        yield ("throughput", "Samples a second", DOTS.format("More is better."),
+               dots(study, "samples_per_second", "samples/s", True))
+    yield ("throughput-bound", f"Samples a second against the bound of SSP{words}",
+           "A dot is one run, the line the mean. Where it is flat, a looser bound buys no speed.",
+           against_bound(study))
+    yield ("staleness", f"Staleness as measured{words}",
+           "Bars are means over seeds, dots single seeds. Version staleness: updates applied between "
+           "the read of a row's range and the update computed from it. Clock gap: how far a worker "
+           "was ahead of the slowest. In-flight depth: batches begun and not yet acknowledged.",
+           staleness(study))
+    yield ("staleness-histogram", f"Updates by version staleness{words}",
+           "The share of all updates of the tables that were applied so many versions after the read "
+           "they came from. A long tail to the right is what a mean does not show.",
+           histogram(study))
+    yield ("quality-staleness", f"{label} against measured staleness{words}",
+           "A mark is one run. If quality fell with staleness, marks would lie along a line; a cloud "
+           "says that staleness of this size does not decide.", against_staleness(study))
+    yield ("traffic", f"Bytes a sample, by kind{words}",
+           "Mean over seeds. pull: keys asked for; rows: the answers; push: gradients to servers; "
+           "ack: their answers; collective: dense gradients between workers.", traffic(study))
+    memory = [value for g in study.all_groups for value in study.values(g, "memory_bytes")]
+    if memory and max(memory) > 1.01 * min(memory):  # else a column of the table says it
+        yield ("memory", "Memory of the tables on the servers", DOTS.format("Less is better."),
+               dots(study, "memory_bytes", "bytes", True))
+
+
+def main():
+    folder = Path(sys.argv[1])
+    results = json.loads((folder / "results.json").read_text())
+    out = folder / "figures"
+    out.mkdir(exist_ok=True)
+    for old in list(out.glob("*.svg")) + list(out.glob("*.png")):
+        old.unlink()
+    listed = []
+    for name, title, reading, figure in all_figures(Study(results)):
+        if figure is None:
+            continue
+        figure.savefig(out / f"{name}.svg", metadata={"Date": None, "Creator": "Tandem"})
+        figure.savefig(out / f"{name}.png", dpi=160)
+        plt.close(figure)
+        listed.append({"name": name, "title": title, "read": reading})
+    (out / "figures.json").write_text(json.dumps(listed, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+#include "study/manifest.h"
+
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "bench/machine.h"
+#include "data/files.h"
+#include "node/role_flags.h"
+#include "scheduler/summary.h"
+#include "xxhash.h"
+
+namespace tandem::study {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kFile[] = "/manifest.json";
+constexpr size_t kPiece = 1 << 20;
+
+json MachineJson() {
+  utsname system = {};
+  (void)uname(&system);
+  return {{"processors", bench::MachineLine()},
+          {"memory", bench::FirstLine("/proc/meminfo", "MemTotal")},
+          {"host", system.nodename},
+          {"system", absl::StrCat(system.sysname, " ", system.release)}};
+}
+
+absl::StatusOr<json> DescribeFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  const auto free_state = [](XXH3_state_t* state) { XXH3_freeState(state); };
+  const std::unique_ptr<XXH3_state_t, decltype(free_state)> state(XXH3_createState(), free_state);
+  XXH3_64bits_reset(state.get());
+  std::string piece(kPiece, '\0');
+  int64_t bytes = 0;
+  while (file.read(&piece[0], static_cast<std::streamsize>(piece.size())) || file.gcount() > 0) {
+    XXH3_64bits_update(state.get(), piece.data(), static_cast<size_t>(file.gcount()));
+    bytes += file.gcount();
+  }
+  return json{{"file", path},
+              {"bytes", bytes},
+              {"xxh3", absl::StrFormat("%016x", XXH3_64bits_digest(state.get()))}};
+}
+
+// The files that a job reads.
+absl::StatusOr<std::vector<std::string>> FilesOf(const Data& data) {
+  std::vector<std::string> patterns(data.train().begin(), data.train().end());
+  patterns.insert(patterns.end(), data.test().begin(), data.test().end());
+  patterns.insert(patterns.end(), data.validation().files().begin(),
+                  data.validation().files().end());
+  if (!data.negatives().test_negatives().empty()) {
+    patterns.push_back(data.negatives().test_negatives());
+  }
+  return data::ExpandAllFiles("data", patterns);
+}
+
+json RunJson(const RunPlan& run) {
+  json set = json::array();
+  for (const auto& [path, value] : run.set) set.push_back(absl::StrCat(path, "=", value));
+  return {{"name", run.name},           {"variation", run.variation},
+          {"part", PartName(run.part)}, {"value", run.value},
+          {"seed", run.seed},           {"set", set},
+          {"job", run.job_text},        {"job_hash", absl::StrFormat("%016x", run.job_hash)}};
+}
+
+absl::StatusOr<RunPlan> RunFromJson(const json& value) {
+  RunPlan run;
+  run.name = value.at("name").get<std::string>();
+  run.variation = value.at("variation").get<std::string>();
+  TANDEM_ASSIGN_OR_RETURN(run.part, PartOf(value.at("part").get<std::string>()));
+  run.value = value.at("value").get<std::string>();
+  run.seed = value.at("seed").get<uint64_t>();
+  run.job_text = value.at("job").get<std::string>();
+  run.job_hash = std::stoull(value.at("job_hash").get<std::string>(), nullptr, 16);
+  TANDEM_ASSIGN_OR_RETURN(run.set,
+                          node::ParseOverrides(value.at("set").get<std::vector<std::string>>()));
+  return run;
+}
+
+absl::StatusOr<Manifest> FromJson(const json& file) {
+  Manifest manifest;
+  manifest.study_file = file.at("study_file").get<std::string>();
+  TANDEM_ASSIGN_OR_RETURN(manifest.plan,
+                          ParseStudy(file.at("study").get<std::string>(), manifest.study_file));
+  for (const json& value : file.at("runs")) {
+    TANDEM_ASSIGN_OR_RETURN(RunPlan run, RunFromJson(value));
+    manifest.runs.push_back(std::move(run));
+  }
+  manifest.chosen = file.at("chosen").get<std::map<std::string, std::string>>();
+  manifest.surroundings = file.at("surroundings").get<json::object_t>();
+  return manifest;
+}
+
+}  // namespace
+
+absl::StatusOr<json> SurroundingsOf(const std::vector<RunPlan>& runs) {
+  std::set<std::string> files;
+  std::set<std::string> seen;
+  for (const RunPlan& run : runs) {
+    TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(run.job_text, run.name, {}));
+    if (!seen.insert(job.data().SerializeAsString()).second) continue;
+    TANDEM_ASSIGN_OR_RETURN(const auto some, FilesOf(job.data()));
+    files.insert(some.begin(), some.end());
+  }
+  json data = json::array();
+  for (const std::string& path : files) {
+    TANDEM_ASSIGN_OR_RETURN(json described, DescribeFile(path));
+    data.push_back(std::move(described));
+  }
+  return json{
+      {"build", scheduler::BuildJson()},
+      {"machine", MachineJson()},
+      {"data", data},
+      {"began", absl::FormatTime("%Y-%m-%d %H:%M:%S %Ez", absl::Now(), absl::LocalTimeZone())}};
+}
+
+absl::Status WriteManifest(const std::string& folder, const Manifest& manifest) {
+  json runs = json::array();
+  for (const RunPlan& run : manifest.runs) runs.push_back(RunJson(run));
+  const json file = {
+      {"study_file", manifest.study_file},     {"study", StudyText(manifest.plan.study)},
+      {"job_file", manifest.plan.job_file},    {"chosen", manifest.chosen},
+      {"surroundings", manifest.surroundings}, {"runs", runs}};
+  return WriteFileAtomically(absl::StrCat(folder, kFile), scheduler::PrettyPrint(file));
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
+  const std::string path = absl::StrCat(folder, kFile);
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  const json file = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  try {
+    return FromJson(file);
+  } catch (const std::exception& error) {
+    return absl::DataLossError(absl::StrCat(path, ": not the manifest of a study: ", error.what()));
+  }
+}
+
+absl::Status CheckGoesOn(const Manifest& old, const Manifest& now) {
+  std::map<std::string, uint64_t> hashes;
+  for (const RunPlan& run : old.runs) hashes[run.name] = run.job_hash;
+  for (const RunPlan& run : now.runs) {
+    const auto before = hashes.find(run.name);
+    if (before == hashes.end() || before->second == run.job_hash) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the run ", run.name,
+                     " there is of another job; hint: name another folder for the changed "
+                     "study, or say --overwrite to lose what is there"));
+  }
+  std::map<std::string, json> data;
+  for (const json& file : old.surroundings.value("data", json::array())) {
+    data[file.value("file", "")] = file;
+  }
+  for (const json& file : now.surroundings.value("data", json::array())) {
+    const auto before = data.find(file.value("file", ""));
+    if (before == data.end() || before->second == file) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the data have changed since the study began: ", before->first,
+                     "; hint: name another folder, or say --overwrite to lose what is there"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::study

@@ -1,0 +1,48 @@
+#include "study/report.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "scheduler/summary.h"
+#include "study/analysis.h"
+#include "study/figures.h"
+#include "study/manifest.h"
+#include "study/report_page.h"
+#include "study/runner.h"
+#include "study/runs_csv.h"
+
+namespace tandem::study {
+
+absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::string& script) {
+  const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+  if (absl::IsNotFound(manifest.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        folder, ": no study, there is no manifest.json; hint: tandem compare STUDY --out ",
+        folder));
+  }
+  if (!manifest.ok()) return manifest.status();
+  const std::vector<RunRecord> runs = ReadRuns(folder, *manifest);
+  const Analysis analysis = Analyse(manifest->plan, manifest->chosen, runs);
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder + "/runs.csv", RunsCsv(runs)));
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
+      folder + "/results.json", scheduler::PrettyPrint(ResultsJson(manifest->plan, analysis))));
+  const Figures figures = DrawFigures(folder, script);
+  TANDEM_RETURN_IF_ERROR(
+      WriteFileAtomically(folder + "/report.html", ReportPage(*manifest, analysis, figures)));
+  ReportEnd end;
+  end.answer = analysis.answer;
+  end.missing = figures.missing;
+  std::set<std::string> seen;  // a tuned run may be an untuned one
+  for (const RunRecord& run : runs) {
+    if (!seen.insert(run.name).second) continue;
+    end.complete += run.state == RunState::kComplete;
+    end.diverged += run.state == RunState::kDiverged;
+    end.failed += run.state == RunState::kFailed;
+    end.absent += run.state == RunState::kAbsent;
+  }
+  return end;
+}
+
+}  // namespace tandem::study

@@ -1,0 +1,346 @@
+#include "study/report_page.h"
+
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+
+namespace tandem::study {
+namespace {
+
+// The colours of study/figures.py and what they are called in the page.
+struct Colour {
+  const char* drawn;
+  const char* name;
+  const char* dark;
+};
+constexpr Colour kColours[] = {
+    {"#ffffff", "--paper", "#14181d"}, {"#1b1f24", "--ink", "#e4e8ec"},
+    {"#68727d", "--muted", "#98a3ae"}, {"#dde2e7", "--grid", "#2d343c"},
+    {"#0a6ab0", "--c0", "#5aa9e6"},    {"#cf5a00", "--c1", "#f0883e"},
+    {"#07875f", "--c2", "#3fc48f"},    {"#b0578d", "--c3", "#de8fbf"},
+    {"#b98300", "--c4", "#e0b03a"},    {"#3d95c9", "--c5", "#86cdf4"},
+    {"#6f5fb3", "--c6", "#a99be8"},    {"#84633b", "--c7", "#c6a074"},
+    {"#4f5d68", "--c8", "#a3b2bf"},    {"#9a8f00", "--c9", "#cfc33a"},
+};
+
+constexpr char kStyle[] = R"css(
+*{box-sizing:border-box}
+html{-webkit-text-size-adjust:100%}
+body{margin:0;background:var(--paper);color:var(--ink);
+ font:16px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
+main{max-width:60rem;margin:0 auto;padding:2rem 1.25rem 4rem}
+h1{font-size:1.7rem;line-height:1.2;margin:0 0 .4rem}
+h2{font-size:1.2rem;margin:2.8rem 0 .6rem;padding-top:.9rem;border-top:1px solid var(--grid)}
+h3{font-size:1rem;margin:1.8rem 0 .3rem}
+p{margin:.5rem 0}
+.question{font-size:1.1rem;color:var(--muted);margin:0 0 1.2rem}
+.answer{font-size:1.15rem;line-height:1.5;border-left:4px solid var(--c0);padding:.1rem 0 .1rem 1rem;
+ margin:1.2rem 0}
+.read,.small{color:var(--muted);font-size:.9rem}
+ul.notes{padding-left:1.2rem;color:var(--muted);font-size:.9rem;margin:1rem 0}
+.wide{overflow-x:auto;-webkit-overflow-scrolling:touch}
+table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;min-width:100%}
+th,td{padding:.35rem .7rem .35rem 0;text-align:right;vertical-align:top;
+ border-bottom:1px solid var(--grid)}
+th{font-weight:600;color:var(--muted);vertical-align:bottom}
+th:first-child,td:first-child,th.text,td.text{text-align:left}
+td.name{font-weight:600;white-space:nowrap}
+td .spread{display:block;color:var(--muted);font-size:.8rem;white-space:nowrap}
+.good{color:var(--c2);font-weight:600}.bad{color:var(--c1);font-weight:600}.open{color:var(--muted)}
+figure{margin:1.6rem 0 2.2rem}
+figcaption h3{margin:0 0 .2rem}
+figure .drawing{overflow-x:auto;margin-top:.5rem}
+figure svg{display:block;width:100%;min-width:33rem;height:auto;max-width:52rem}
+code,pre{font:.85rem/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+pre{overflow-x:auto;border:1px solid var(--grid);padding:.7rem .9rem;border-radius:4px}
+details{margin:.6rem 0}summary{cursor:pointer}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;font-size:.9rem;margin:.8rem 0}
+dt{color:var(--muted)}dd{margin:0;overflow-wrap:anywhere}
+@media (max-width:40rem){main{padding:1.2rem .9rem 3rem}h1{font-size:1.35rem}
+ dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
+@media print{body{font-size:10pt}main{max-width:none;padding:0}
+ h2{break-after:avoid}figure,tr{break-inside:avoid}figure svg{min-width:0;max-width:16cm}
+ .wide,figure .drawing{overflow:visible}pre{white-space:pre-wrap}}
+)css";
+
+std::string Escape(absl::string_view text) {
+  return absl::StrReplaceAll(text,
+                             {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+}
+
+std::string Tag(absl::string_view name, absl::string_view text) {
+  return absl::StrCat("<", name, ">", Escape(text), "</", name, ">\n");
+}
+
+// ":root{--paper:#fff;...}" of the light colours, and of the dark ones where the reader has asked for
+// them; paper is always light.
+std::string Colours() {
+  std::string light, dark;
+  for (const Colour& colour : kColours) {
+    absl::StrAppend(&light, colour.name, ":", colour.drawn, ";");
+    absl::StrAppend(&dark, colour.name, ":", colour.dark, ";");
+  }
+  return absl::StrCat(":root{color-scheme:light dark;", light,
+                      "}\n@media screen and (prefers-color-scheme:dark){:root{", dark, "}}\n");
+}
+
+// "0.7912": digits by size, no more than a reader can use.
+std::string Number(double value) {
+  const double size = std::abs(value);
+  if (size != 0 && size < 1e-3) return absl::StrFormat("%.2e", value);
+  if (size < 10) return absl::StrFormat("%.4f", value);
+  if (size < 1000) return absl::StrFormat("%.1f", value);
+  const std::string digits = absl::StrFormat("%.0f", value);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const bool comma = i > 0 && digits[i - 1] != '-' && (digits.size() - i) % 3 == 0;
+    if (comma) grouped += ',';
+    grouped += digits[i];
+  }
+  return grouped;
+}
+
+std::string Cell(const Spread* spread) {
+  if (spread == nullptr) return "<td>–</td>";
+  std::string cell = absl::StrCat("<td>", Number(spread->mean));
+  if (spread->count > 1) {
+    absl::StrAppend(&cell, "<span class=\"spread\">", Number(spread->low), " to ",
+                    Number(spread->high), "</span>");
+  }
+  return absl::StrCat(cell, "</td>");
+}
+
+std::string NameCell(const Group& group) {
+  std::string under;
+  if (group.part == Part::kTuned) under = absl::StrCat("tuned: ", group.value);
+  if (!group.policy.empty()) absl::StrAppend(&under, under.empty() ? "" : "; ", group.policy);
+  return absl::StrCat("<td class=\"name\">", Escape(group.variation), "<span class=\"spread\">",
+                      Escape(under), "</span></td>");
+}
+
+std::string RunsCell(const Group& group) {
+  std::vector<std::string> lost;
+  if (group.diverged > 0) lost.push_back(absl::StrCat(group.diverged, " diverged"));
+  if (group.failed > 0) lost.push_back(absl::StrCat(group.failed, " failed"));
+  if (group.absent > 0) lost.push_back(absl::StrCat(group.absent, " not done"));
+  return absl::StrCat("<td>", group.complete,
+                      lost.empty() ? ""
+                                   : absl::StrCat("<span class=\"spread bad\">",
+                                                  absl::StrJoin(lost, ", "), "</span>"),
+                      "</td>");
+}
+
+struct Column {
+  std::string title;
+  std::string column;
+};
+
+std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
+  std::vector<Column> columns = {{plan.metric.label, plan.metric.column}};
+  const std::vector<Column> others = {{"samples/s", "samples_per_second"},
+                                      {"seconds", "seconds"},
+                                      {"seconds to target", "to_target.seconds"},
+                                      {"samples to target", "to_target.samples"},
+                                      {"version staleness, mean", "staleness.version_mean"},
+                                      {"clock gap, largest", "staleness.clock_gap_max"},
+                                      {"in flight, mean", "staleness.in_flight_mean"},
+                                      {"bytes a sample", "bytes_per_sample.all"},
+                                      {"table memory, bytes", "memory_bytes"}};
+  for (const Column& column : others) {
+    if (column.column == plan.metric.column) continue;
+    for (const Group& group : analysis.groups) {
+      if (group.Find(column.column) == nullptr) continue;
+      columns.push_back(column);
+      break;
+    }
+  }
+  return columns;
+}
+
+std::string ResultsTable(const StudyPlan& plan, const Analysis& analysis) {
+  const std::vector<Column> columns = ColumnsOf(plan, analysis);
+  std::string html = "<div class=\"wide\"><table><thead><tr><th>variation</th><th>runs</th>";
+  for (const Column& column : columns)
+    absl::StrAppend(&html, "<th>", Escape(column.title), "</th>");
+  absl::StrAppend(&html, "</tr></thead><tbody>\n");
+  for (const Group& group : analysis.groups) {
+    absl::StrAppend(&html, "<tr>", NameCell(group), RunsCell(group));
+    for (const Column& column : columns) absl::StrAppend(&html, Cell(group.Find(column.column)));
+    absl::StrAppend(&html, "</tr>\n");
+  }
+  return absl::StrCat(html, "</tbody></table></div>\n");
+}
+
+std::string VerdictClass(const Comparison& comparison) {
+  return comparison.verdict > 0 ? "good" : comparison.verdict < 0 ? "bad" : "open";
+}
+std::string VerdictWord(const Comparison& comparison) {
+  if (comparison.verdict != 0) return comparison.verdict > 0 ? "better" : "worse";
+  return comparison.effect.enough ? "no difference seen" : "not resolved";
+}
+
+std::string ComparisonTable(const std::vector<Comparison>& comparisons, bool of_tuning) {
+  std::string html = absl::StrCat(
+      "<div class=\"wide\"><table><thead><tr><th>variation</th><th class=\"text\">measure</th>",
+      "<th>seeds</th><th class=\"text\">", of_tuning ? "tuned" : "against the baseline",
+      "</th><th class=\"text\">verdict</th></tr></thead><tbody>\n");
+  for (const Comparison& c : comparisons) {
+    const std::string part = c.part == Part::kTuned && !of_tuning ? " (tuned)" : "";
+    absl::StrAppend(&html, "<tr><td class=\"name\">", Escape(c.variation + part),
+                    "</td><td class=\"text\">", Escape(c.measure.label), "</td><td>",
+                    c.effect.seeds, "</td><td class=\"text\">", Escape(c.Words()),
+                    "</td><td class=\"text ", VerdictClass(c), "\">", VerdictWord(c),
+                    "</td></tr>\n");
+  }
+  return absl::StrCat(html, "</tbody></table></div>\n");
+}
+
+std::string Comparisons(const StudyPlan& plan, const Analysis& analysis) {
+  if (analysis.comparisons.empty()) return "";
+  std::string html = Tag("h2", absl::StrCat("Against ", plan.baseline));
+  absl::StrAppend(
+      &html,
+      "<p class=\"read\">Differences, or factors for speeds and times, are taken seed by seed; ",
+      "in brackets the 95&nbsp;% interval of their mean by Student's t. Where it holds &ldquo;no ",
+      "difference&rdquo; nothing is resolved, and no order is given.</p>\n",
+      ComparisonTable(analysis.comparisons, /*of_tuning=*/false));
+  return html;
+}
+
+std::string Tuning(const StudyPlan& plan, const Analysis& analysis) {
+  if (!plan.tunes()) return "";
+  const Tune& tune = plan.study.tune();
+  const bool by_loss = tune.choose_by() == Tune::TRAINING_LOSS;
+  std::string html = Tag("h2", "Tuning");
+  absl::StrAppend(&html, "<p class=\"read\">Each variation tried the same ", tune.value_size(),
+                  " values of <code>", Escape(tune.path()), "</code> on the same ",
+                  tune.seed_size(), " seeds (", absl::StrJoin(tune.seed(), ", "),
+                  "), none of which is among the results; the best mean of ",
+                  Escape(by_loss ? "the training loss of the last interval"
+                                 : absl::StrCat(plan.metric.label, " on validation rows")),
+                  " was taken.</p>\n<div class=\"wide\"><table><thead><tr><th>variation</th>");
+  for (const std::string& value : tune.value())
+    absl::StrAppend(&html, "<th>", Escape(value), "</th>");
+  absl::StrAppend(&html, "</tr></thead><tbody>\n");
+  for (size_t i = 0; i < analysis.trials.size(); ++i) {
+    const Trial& trial = analysis.trials[i];
+    if (i % tune.value_size() == 0) {
+      absl::StrAppend(&html, "<tr><td class=\"name\">", Escape(trial.variation), "</td>");
+    }
+    const std::string mean = trial.spread.count == 0 ? "–" : Number(trial.spread.mean);
+    absl::StrAppend(&html, "<td", trial.chosen ? " class=\"good\"" : "", ">", mean,
+                    trial.chosen ? " ✓" : "",
+                    trial.lost > 0 ? absl::StrCat(" (", trial.lost, " lost)") : "", "</td>");
+    if ((i + 1) % tune.value_size() == 0) absl::StrAppend(&html, "</tr>\n");
+  }
+  absl::StrAppend(&html, "</tbody></table></div>\n");
+  if (analysis.tuned_gains.empty()) return html;
+  return absl::StrCat(html, Tag("h3", "What it gave"),
+                      ComparisonTable(analysis.tuned_gains, /*of_tuning=*/true));
+}
+
+std::string FiguresHtml(const Figures& figures) {
+  if (figures.figures.empty() && figures.missing.empty()) return "";
+  std::string html = Tag("h2", "Figures");
+  if (!figures.missing.empty()) absl::StrAppend(&html, Tag("p", figures.missing));
+  for (const Figure& figure : figures.figures) {
+    absl::StrAppend(&html, "<figure id=\"", Escape(figure.name), "\"><figcaption>",
+                    Tag("h3", figure.title), "<p class=\"read\">", Escape(figure.read),
+                    "</p></figcaption><div class=\"drawing\">", InlineSvg(figure.svg),
+                    "</div></figure>\n");
+  }
+  return html;
+}
+
+std::string RunsTable(const StudyPlan& plan, const Analysis& analysis) {
+  std::string html = absl::StrCat(
+      Tag("h2", "Runs"),
+      "<p class=\"read\">All numbers of each run are in <code>runs.csv</code>, what it left behind "
+      "in <code>runs/</code>.</p>\n<details><summary>",
+      "Every run</summary><div class=\"wide\"><table><thead><tr><th>run</th><th "
+      "class=\"text\">state",
+      "</th><th>", Escape(plan.metric.label),
+      "</th><th>samples/s</th><th>seconds</th></tr></thead>", "<tbody>\n");
+  for (const Group& group : analysis.groups) {
+    for (const RunRecord& run : group.runs) {
+      absl::StrAppend(&html, "<tr><td>", Escape(run.name), "</td><td class=\"text",
+                      run.counts() ? "" : " bad", "\">", StateName(run.state),
+                      run.why.empty() ? "" : absl::StrCat(": ", Escape(run.why)), "</td>");
+      for (const std::string& column :
+           {plan.metric.column, std::string("samples_per_second"), std::string("seconds")}) {
+        const auto number = run.Number(column);
+        absl::StrAppend(&html, "<td>", number.has_value() ? Number(*number) : "–", "</td>");
+      }
+      absl::StrAppend(&html, "</tr>\n");
+    }
+  }
+  return absl::StrCat(html, "</tbody></table></div></details>\n");
+}
+
+std::string Line(absl::string_view name, absl::string_view text) {
+  return absl::StrCat("<dt>", Escape(name), "</dt><dd>", Escape(text), "</dd>\n");
+}
+
+// What it takes to do it again.
+std::string Repeat(const Manifest& manifest) {
+  const nlohmann::json& around = manifest.surroundings;
+  const auto text = [&around](const char* part, const char* name) {
+    const auto& object = around.value(part, nlohmann::json::object());
+    return object.is_object() ? object.value(name, "") : std::string();
+  };
+  std::string html = Tag("h2", "To do it again");
+  absl::StrAppend(
+      &html, "<pre>tandem compare ", Escape(manifest.study_file), "</pre>\n<dl>\n",
+      Line("job", manifest.plan.job_file),
+      Line("seeds", absl::StrJoin(manifest.plan.study.seed(), ", ")),
+      Line("build", absl::StrCat("tandem ", text("build", "version"), ", ", text("build", "type"),
+                                 ", ", text("build", "march"), ", ", text("build", "compiler"))),
+      Line("machine", absl::StrCat(text("machine", "processors"), "; ", text("machine", "memory"),
+                                   "; ", text("machine", "system"))),
+      Line("begun", around.value("began", "")));
+  for (const auto& file : around.value("data", nlohmann::json::array())) {
+    absl::StrAppend(&html, Line("data", absl::StrCat(file.value("file", ""), ", ",
+                                                     Number(file.value("bytes", 0.0)),
+                                                     " bytes, xxh3 ", file.value("xxh3", ""))));
+  }
+  return absl::StrCat(html, "</dl>\n<details><summary>The study</summary><pre>",
+                      Escape(StudyText(manifest.plan.study)), "</pre></details>\n");
+}
+
+}  // namespace
+
+std::string InlineSvg(absl::string_view svg) {
+  const size_t begin = svg.find("<svg");
+  if (begin == absl::string_view::npos) return "";
+  std::string text(svg.substr(begin));
+  for (const Colour& colour : kColours) {
+    text = absl::StrReplaceAll(text, {{colour.drawn, absl::StrCat("var(", colour.name, ")")}});
+  }
+  return text;
+}
+
+std::string ReportPage(const Manifest& manifest, const Analysis& analysis, const Figures& figures) {
+  const StudyPlan& plan = manifest.plan;
+  std::string notes;
+  for (const std::string& note : analysis.notes) absl::StrAppend(&notes, Tag("li", note));
+  return absl::StrCat(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n",
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n",
+      Tag("title", plan.study.name()), "<style>", Colours(), kStyle,
+      "</style></head>\n<body><main>\n", Tag("h1", plan.study.name()), "<p class=\"question\">",
+      Escape(plan.study.question()), "</p>\n<p class=\"answer\">", Escape(analysis.answer),
+      "</p>\n", notes.empty() ? "" : absl::StrCat("<ul class=\"notes\">", notes, "</ul>\n"),
+      Tag("h2", "Results"),
+      "<p class=\"read\">Mean over the seeds of complete runs; below it the 95&nbsp;% interval of "
+      "the "
+      "mean.</p>\n",
+      ResultsTable(plan, analysis), Comparisons(plan, analysis), Tuning(plan, analysis),
+      FiguresHtml(figures), RunsTable(plan, analysis), Repeat(manifest), "</main></body></html>\n");
+}
+
+}  // namespace tandem::study

@@ -1,0 +1,283 @@
+#include "study/run_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/file.h"
+#include "server/update_record.h"
+
+namespace tandem::study {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kEnd[] = "/study_end.json";
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// A model that knows nothing loses this much on each row; one that loses twice of it, or twice of what
+// it lost at first, has diverged.
+constexpr double kLossOfKnowingNothing = 0.6931471805599453;
+constexpr double kFarAbove = 2;
+
+json ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  return json::parse(file, nullptr, /*allow_exceptions=*/false);
+}
+
+void Flatten(const json& value, const std::string& path, std::map<std::string, double>* out) {
+  if (value.is_number()) {
+    (*out)[path] = value.get<double>();
+  } else if (value.is_object()) {
+    for (const auto& [name, inner] : value.items()) {
+      Flatten(inner, path.empty() ? name : absl::StrCat(path, ".", name), out);
+    }
+  }
+}
+
+// The lines of metrics.jsonl: what a run said of itself on the way.
+struct Metrics {
+  std::vector<CurvePoint> curve;
+  std::vector<EvaluationPoint> evaluations;
+  bool loss_lost = false;  // rows were trained on, and the loss was no number
+};
+
+void AddProgress(const json& line, Metrics* metrics) {
+  CurvePoint point;
+  point.seconds = line.value("seconds", 0.0);
+  point.samples = line.value("samples", 0.0);
+  point.loss = line.value("loss", kNaN);
+  point.auc = line.value("auc", kNaN);
+  const double before = metrics->curve.empty() ? 0 : metrics->curve.back().samples;
+  if (point.samples > before && std::isnan(point.loss)) metrics->loss_lost = true;
+  if (point.samples > before) metrics->curve.push_back(point);
+}
+
+void AddEvaluation(const json& line, Metrics* metrics) {
+  EvaluationPoint point;
+  Flatten(line, "eval", &point.values);
+  if (!metrics->curve.empty()) {
+    point.seconds = metrics->curve.back().seconds;
+    point.samples = metrics->curve.back().samples;
+  }
+  point.seconds = line.value("seconds", point.seconds);
+  point.samples = line.value("trained_samples", point.samples);
+  metrics->evaluations.push_back(std::move(point));
+}
+
+Metrics ReadMetrics(const std::string& path) {
+  Metrics metrics;
+  std::ifstream file(path);
+  for (std::string text; std::getline(file, text);) {
+    const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object()) continue;
+    const std::string event = line.value("event", "");
+    if (event == "progress") AddProgress(line, &metrics);
+    if (event == "evaluation") AddEvaluation(line, &metrics);
+  }
+  return metrics;
+}
+
+double LastLoss(const std::vector<CurvePoint>& curve) {
+  for (auto point = curve.rbegin(); point != curve.rend(); ++point) {
+    if (std::isfinite(point->loss)) return point->loss;
+  }
+  return kNaN;
+}
+
+// The records that servers write if a job asks for them (server/update_record.h).
+void ReadRecords(const std::string& folder, RunRecord* run) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!absl::StartsWith(name, "server-") || !absl::EndsWith(name, ".updates")) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    server::UpdateRecord record;
+    while (file.read(reinterpret_cast<char*>(&record), sizeof record)) {
+      if (record.fate == server::kFateDropped) continue;
+      ++run->version_staleness[record.version_applied - record.version_read];
+      ++run->clock_gap[record.clock_gap];
+    }
+  }
+}
+
+void ReadSummary(const json& summary, const Metrics& metrics, RunRecord* run) {
+  run->numbers = NumbersOf(summary);
+  if (const double loss = LastLoss(metrics.curve); std::isfinite(loss)) run->numbers["loss"] = loss;
+  const json policies = summary.value("policy", json::object());
+  for (const auto& [table, policy] : policies.items()) {
+    if (policy.is_string()) run->policy[table] = policy.get<std::string>();
+  }
+  run->why = WhyDiverged(metrics.curve, metrics.loss_lost, summary);
+  run->state = run->why.empty() ? RunState::kComplete : RunState::kDiverged;
+}
+
+// The mean over tables of a kind of staleness, by counts; and its maximum.
+void AddStaleness(RunRecord* run) {
+  const auto& numbers = run->numbers;
+  double count[2] = {0, 0}, sum[2] = {0, 0}, gap = -1;
+  const char* const kinds[2] = {".version_staleness", ".in_flight_depth"};
+  for (const auto& [name, number] : numbers) {
+    if (!absl::StartsWith(name, "staleness.")) continue;
+    if (absl::EndsWith(name, ".clock_gap.max")) gap = std::max(gap, number);
+    for (int kind = 0; kind < 2; ++kind) {
+      if (!absl::EndsWith(name, absl::StrCat(kinds[kind], ".mean"))) continue;
+      const auto n = numbers.find(name.substr(0, name.size() - 4) + "count");
+      if (n == numbers.end()) continue;
+      count[kind] += n->second;
+      sum[kind] += n->second * number;
+    }
+  }
+  if (gap >= 0) run->numbers["staleness.clock_gap_max"] = gap;
+  if (count[0] > 0) run->numbers["staleness.version_mean"] = sum[0] / count[0];
+  if (count[1] > 0) run->numbers["staleness.in_flight_mean"] = sum[1] / count[1];
+}
+
+void AddBytes(RunRecord* run) {
+  const auto samples = run->Number("samples");
+  if (!samples.has_value() || *samples <= 0) return;
+  std::map<std::string, double> added;
+  double memory = 0, all = 0;
+  for (const auto& [name, number] : run->numbers) {
+    if (absl::StartsWith(name, "tables.") && absl::EndsWith(name, ".memory_bytes"))
+      memory += number;
+    if (!absl::StartsWith(name, "bytes.")) continue;
+    all += number / *samples;
+    added[absl::StrCat("bytes_per_sample.", name.substr(6))] = number / *samples;
+  }
+  if (all > 0) added["bytes_per_sample.all"] = all;
+  if (memory > 0) added["memory_bytes"] = memory;
+  run->numbers.insert(added.begin(), added.end());
+}
+
+}  // namespace
+
+std::vector<QualityPoint> QualityCurve(const Metric& metric, const RunRecord& run) {
+  std::vector<QualityPoint> points;
+  if (run.evaluations.size() > 1) {
+    for (const EvaluationPoint& point : run.evaluations) {
+      const auto value = point.values.find(metric.column);
+      if (value == point.values.end()) continue;
+      points.push_back({point.seconds, point.samples, value->second});
+    }
+    return points;
+  }
+  const bool loss = metric.name == "loss" || metric.name == "logloss";
+  if (!loss && metric.name != "auc") return points;
+  for (const CurvePoint& point : run.curve) {
+    const double value = loss ? point.loss : point.auc;
+    if (std::isfinite(value)) points.push_back({point.seconds, point.samples, value});
+  }
+  return points;
+}
+
+void AddDerivedNumbers(const StudyPlan& plan, RunRecord* run) {
+  if (!run->counts() && run->state != RunState::kDiverged) return;
+  AddStaleness(run);
+  AddBytes(run);
+  if (!plan.study.target().has_value()) return;
+  const double target = plan.study.target().value();
+  for (const QualityPoint& point : QualityCurve(plan.metric, *run)) {
+    const bool reached =
+        plan.metric.higher_is_better ? point.value >= target : point.value <= target;
+    if (!reached) continue;
+    run->numbers["to_target.seconds"] = point.seconds;
+    run->numbers["to_target.samples"] = point.samples;
+    return;
+  }
+}
+
+std::string StateName(RunState state) {
+  switch (state) {
+    case RunState::kAbsent:
+      return "absent";
+    case RunState::kComplete:
+      return "complete";
+    case RunState::kDiverged:
+      return "diverged";
+    case RunState::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+absl::optional<double> RunRecord::Number(const std::string& column) const {
+  const auto it = numbers.find(column);
+  if (it == numbers.end() || !std::isfinite(it->second)) return absl::nullopt;
+  return it->second;
+}
+
+absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,
+                         const std::string& why) {
+  const json end = {{"ok", ok}, {"wall_seconds", wall_seconds}, {"why", why}};
+  return WriteFileAtomically(absl::StrCat(folder, kEnd),
+                             end.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+std::map<std::string, double> NumbersOf(const json& summary) {
+  std::map<std::string, double> numbers;
+  for (const auto& [name, value] : summary.items()) {
+    if (name == "collectives" || name == "seed" || name == "paths") continue;
+    Flatten(value, name, &numbers);
+  }
+  return numbers;
+}
+
+std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, const json& summary) {
+  if (loss_lost) return "its loss was no number";
+  const json eval = summary.value("eval", json::object());
+  if (eval.is_object() && eval.value("scores_not_finite", false)) {
+    return "its scores of test rows were no numbers";
+  }
+  if (curve.empty()) {  // a run shorter than an interval: what test rows say is all there is
+    const double logloss = eval.is_object() ? eval.value("logloss", 0.0) : 0;
+    if (!(logloss > kFarAbove * kLossOfKnowingNothing)) return "";
+    return absl::StrFormat("its logloss on test rows was %.3g; to know nothing costs %.3g", logloss,
+                           kLossOfKnowingNothing);
+  }
+  const double bar = kFarAbove * std::min(curve.front().loss, kLossOfKnowingNothing);
+  const double last = LastLoss(curve);
+  if (!(last > bar)) return "";
+  return absl::StrFormat("its loss was %.3g at the end, after %.3g in its first interval", last,
+                         curve.front().loss);
+}
+
+RunRecord ReadRun(const RunPlan& plan, const std::string& folder) {
+  RunRecord run;
+  run.name = plan.name;
+  run.variation = plan.variation;
+  run.part = plan.part;
+  run.value = plan.value;
+  run.seed = plan.seed;
+  const json end = ReadJson(folder + kEnd);
+  if (end.is_object()) run.wall_seconds = end.value("wall_seconds", 0.0);
+  const json summary = ReadJson(folder + "/summary.json");
+  // A run that was stopped on the way may have a summary, too, which says so.
+  if (!summary.is_object() || !summary.contains("samples") || summary.contains("stopped")) {
+    if (end.is_object() && !end.value("ok", true)) {
+      run.why = end.value("why", "");
+      // A worker ends a job whose loss is no number.
+      const bool diverged = absl::StrContains(run.why, ": the loss is ");
+      run.state = diverged ? RunState::kDiverged : RunState::kFailed;
+    }
+    return run;
+  }
+  const Metrics metrics = ReadMetrics(folder + "/metrics.jsonl");
+  ReadSummary(summary, metrics, &run);
+  run.curve = metrics.curve;
+  run.evaluations = metrics.evaluations;
+  if (!run.evaluations.empty()) {  // the last one came after the last interval
+    run.evaluations.back().seconds = summary.value("seconds", run.evaluations.back().seconds);
+    run.evaluations.back().samples = summary.value("samples", run.evaluations.back().samples);
+  }
+  ReadRecords(folder, &run);
+  return run;
+}
+
+}  // namespace tandem::study

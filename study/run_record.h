@@ -1,0 +1,86 @@
+// What one run has left behind, as numbers: read from the folder of `tandem run`.
+#ifndef TANDEM_STUDY_RUN_RECORD_H_
+#define TANDEM_STUDY_RUN_RECORD_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/optional.h"
+#include "study/study_plan.h"
+
+namespace tandem::study {
+
+enum class RunState {
+  kAbsent,    // not run yet, or cut off: to be run, from fresh
+  kComplete,  // its summary says so
+  kDiverged,  // complete, but its loss is no number, or far above where it began
+  kFailed,    // ended by itself without a summary
+};
+std::string StateName(RunState state);  // "absent", "complete", "diverged", "failed"
+
+// A moment of a run. NaN where a value is unknown.
+struct CurvePoint {
+  double seconds = 0, samples = 0;
+  double loss = 0;  // mean over the interval before, of rows that had not trained yet
+  double auc = 0;   // of the rows trained on so far, each scored before it trained
+};
+struct EvaluationPoint {
+  double seconds = 0, samples = 0;       // at its end
+  std::map<std::string, double> values;  // "eval.auc"
+};
+
+struct RunRecord {
+  std::string name, variation;
+  Part part = Part::kUntuned;
+  std::string value;
+  uint64_t seed = 0;
+  RunState state = RunState::kAbsent;
+  std::string why;          // failed or diverged: one line
+  double wall_seconds = 0;  // from start to end of the process; 0 = unknown
+  // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"), and "loss":
+  // of the last interval.
+  std::map<std::string, double> numbers;
+  std::map<std::string, std::string> policy;  // by table
+  std::vector<CurvePoint> curve;
+  std::vector<EvaluationPoint> evaluations;
+  // Updates by version staleness and by clock gap, of all tables; empty unless recorded.
+  std::map<int64_t, int64_t> version_staleness, clock_gap;
+
+  bool counts() const { return state == RunState::kComplete; }
+  absl::optional<double> Number(const std::string& column) const;
+};
+
+// Leaves a word on how the process of a run ended, beside what the run has written itself.
+absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,
+                         const std::string& why);
+
+// Never fails: a folder that is not there, or half written, is an absent run.
+RunRecord ReadRun(const RunPlan& plan, const std::string& folder);
+
+// What follows from the numbers of a run, under names of its own: "to_target.seconds" and
+// "to_target.samples" (absent if the target was not reached), "bytes_per_sample.KIND",
+// "staleness.version_mean", "staleness.clock_gap_max" and "staleness.in_flight_mean" of all tables,
+// "memory_bytes" of their rows.
+void AddDerivedNumbers(const StudyPlan& plan, RunRecord* run);
+
+// The way of a run towards the study's metric: its evaluations if there are several; else, for AUC and
+// losses, what the rows said before they trained. Empty if nothing is known but the end.
+struct QualityPoint {
+  double seconds = 0, samples = 0, value = 0;
+};
+std::vector<QualityPoint> QualityCurve(const Metric& metric, const RunRecord& run);
+
+// The parts of it, for tests.
+std::map<std::string, double> NumbersOf(const nlohmann::json& summary);
+// "" or why the run counts as diverged, from its curve and summary.
+std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost,
+                        const nlohmann::json& summary);
+
+}  // namespace tandem::study
+
+#endif  // TANDEM_STUDY_RUN_RECORD_H_

@@ -1,0 +1,81 @@
+#include "study/statistics.h"
+
+#include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+
+namespace tandem::study {
+namespace {
+
+constexpr double kUpper = 0.975;  // of a two-sided 95 % interval
+
+// Differences so small beside the values that they are rounding, not an effect.
+constexpr double kRounding = 1e-12;
+
+Effect EffectOf(const std::vector<double>& differences) {
+  const Spread spread = SpreadOf(differences);
+  Effect effect;
+  effect.seeds = spread.count;
+  effect.mean = spread.mean;
+  effect.low = spread.low;
+  effect.high = spread.high;
+  effect.resolved = spread.count >= 2 && (spread.low > 0 || spread.high < 0);
+  effect.enough = spread.count >= kEnoughSeeds;
+  return effect;
+}
+
+}  // namespace
+
+double TQuantile(double p, double degrees) {
+  TANDEM_CHECK(degrees >= 1 && p > 0 && p < 1);
+  return boost::math::quantile(boost::math::students_t(degrees), p);
+}
+
+Spread SpreadOf(absl::Span<const double> values) {
+  Spread spread;
+  spread.count = values.size();
+  if (values.empty()) return spread;
+  const double n = static_cast<double>(values.size());
+  for (const double value : values) spread.mean += value / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+  const auto [min, max] = std::minmax_element(values.begin(), values.end());
+  spread.min = *min;
+  spread.max = *max;
+  if (values.size() > 1) spread.deviation = std::sqrt(squares / (n - 1));
+  const double half =
+      values.size() > 1 ? TQuantile(kUpper, n - 1) * spread.deviation / std::sqrt(n) : 0;
+  spread.low = spread.mean - half;
+  spread.high = spread.mean + half;
+  return spread;
+}
+
+Effect DifferenceOf(absl::Span<const double> a, absl::Span<const double> b) {
+  TANDEM_CHECK(a.size() == b.size());
+  std::vector<double> differences;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = a[i] - b[i];
+    const bool rounding = std::abs(difference) <= kRounding * std::abs(b[i]);
+    differences.push_back(rounding ? 0 : difference);
+  }
+  return EffectOf(differences);
+}
+
+Effect RatioOf(absl::Span<const double> a, absl::Span<const double> b) {
+  TANDEM_CHECK(a.size() == b.size());
+  std::vector<double> differences;
+  for (size_t i = 0; i < a.size(); ++i) {
+    TANDEM_CHECK(a[i] > 0 && b[i] > 0);
+    differences.push_back(std::log(a[i] / b[i]));
+  }
+  Effect effect = EffectOf(differences);
+  effect.mean = std::exp(effect.mean);
+  effect.low = std::exp(effect.low);
+  effect.high = std::exp(effect.high);
+  return effect;
+}
+
+}  // namespace tandem::study

@@ -1,0 +1,482 @@
+#include "study/study_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/check.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "data/batch_source.h"
+#include "google/protobuf/text_format.h"
+#include "job/message_text.h"
+#include "job/refuse.h"
+#include "node/role_flags.h"
+
+namespace tandem::study {
+namespace {
+
+namespace fs = std::filesystem;
+using google::protobuf::TextFormat;
+
+constexpr size_t kMaxStudyBytes = 1 << 20;
+constexpr size_t kMaxNameBytes = 80;
+constexpr char kAlone[] = "job";  // the variation of a study that varies nothing
+
+// What a file system takes everywhere, and a shell without quotes.
+std::string FolderName(absl::string_view name) {
+  std::string safe;
+  for (const char c : name) {
+    const bool plain = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_';
+    if (plain) {
+      safe += c;
+    } else if (!safe.empty() && safe.back() != '-') {
+      safe += '-';
+    }
+  }
+  while (!safe.empty() && safe.back() == '-') safe.pop_back();
+  return safe;
+}
+
+// "policy={kind: SSP bound: 4}" is called "kind: SSP bound: 4".
+std::string ValueName(absl::string_view value) {
+  absl::string_view name = absl::StripAsciiWhitespace(value);
+  if (absl::ConsumePrefix(&name, "{")) absl::ConsumeSuffix(&name, "}");
+  return std::string(absl::StripAsciiWhitespace(name));
+}
+
+std::string LastStep(absl::string_view path) {
+  return std::string(path.substr(path.rfind('.') + 1));  // npos + 1 = 0
+}
+
+// A study while it is read: its text, for messages that point at a line.
+class Reader {
+ public:
+  Reader(absl::string_view text, const std::string& file_name)
+      : text_(text), file_name_(file_name) {}
+
+  absl::StatusOr<StudyPlan> Read() {
+    absl::ConsumePrefix(&text_, "\xef\xbb\xbf");
+    if (text_.size() > kMaxStudyBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          file_name_, ": ", text_.size(), " bytes, a study has at most ", kMaxStudyBytes));
+    }
+    TANDEM_RETURN_IF_ERROR(job::ParseMessageText(text_, file_name_, &plan_.study, &tree_));
+    FillDefaults();
+    TANDEM_RETURN_IF_ERROR(CheckFields());
+    TANDEM_RETURN_IF_ERROR(Expand());
+    TANDEM_RETURN_IF_ERROR(CheckNames());
+    TANDEM_RETURN_IF_ERROR(CheckCount());
+    return std::move(plan_);
+  }
+
+ private:
+  std::string Place(absl::string_view path) {
+    return job::PlaceInText(path, text_, file_name_, Study::descriptor(), &tree_);
+  }
+  template <typename... Parts>
+  absl::Status Refused(absl::string_view path, const Parts&... parts) {
+    return absl::InvalidArgumentError(absl::StrCat(Place(path), ": ", path, ": ", parts...));
+  }
+
+  void FillDefaults() {
+    Study& study = plan_.study;
+    if (study.name().empty()) study.set_name(fs::path(file_name_).stem().string());
+    if (study.seed().empty()) {
+      for (const uint64_t seed : {1, 2, 3}) study.add_seed(seed);
+    }
+    if (study.target().metric().empty()) study.mutable_target()->set_metric("auc");
+    if (!study.has_tune()) return;
+    if (study.tune().choose_by() == Tune::CHOOSE_BY_UNSPECIFIED) {
+      study.mutable_tune()->set_choose_by(Tune::VALIDATION);
+    }
+    if (study.tune().seed().empty()) {
+      const uint64_t last = *std::max_element(study.seed().begin(), study.seed().end());
+      study.mutable_tune()->add_seed(last + 1);
+      study.mutable_tune()->add_seed(last + 2);
+    }
+  }
+
+  absl::Status CheckFields() {
+    const Study& study = plan_.study;
+    if (study.job().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file_name_, ": job: not set, expected a job file, such as ",
+                       "\"../quickstart.textproto\" (from the study's folder)"));
+    }
+    plan_.job_file = (fs::path(file_name_).parent_path() / study.job()).lexically_normal().string();
+    const auto metric = MetricOf(study.target().metric());
+    if (!metric.ok()) return Refused("target.metric", metric.status().message());
+    plan_.metric = *metric;
+    if (study.target().has_value() && !std::isfinite(study.target().value())) {
+      return Refused("target.value", study.target().value(), ", must be a finite number");
+    }
+    TANDEM_RETURN_IF_ERROR(CheckSeeds());
+    TANDEM_RETURN_IF_ERROR(CheckBudget());
+    return study.has_tune() ? CheckTune() : absl::OkStatus();
+  }
+
+  absl::Status CheckSeeds() {
+    std::set<uint64_t> seen;
+    for (int i = 0; i < plan_.study.seed_size(); ++i) {
+      const uint64_t seed = plan_.study.seed(i);
+      if (!seen.insert(seed).second) {
+        return Refused(absl::StrCat("seed[", i, "]"), seed,
+                       " is there twice; effects are paired "
+                       "by seed, so each counts once");
+      }
+    }
+    for (int i = 0; i < plan_.study.tune().seed_size(); ++i) {
+      if (seen.insert(plan_.study.tune().seed(i)).second) continue;
+      return Refused(absl::StrCat("tune.seed[", i, "]"), plan_.study.tune().seed(i),
+                     " is there twice, or reported too; hint: values are chosen on seeds of their "
+                     "own, or the choice flatters the result");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckBudget() {
+    const Budget& budget = plan_.study.budget();
+    if (!(budget.seconds() >= 0) || !std::isfinite(budget.seconds())) {
+      return Refused("budget.seconds", budget.seconds(), ", must be a finite number, not negative");
+    }
+    if (budget.runs() < 0) return Refused("budget.runs", budget.runs(), ", must not be negative");
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckTune() {
+    const Tune& tune = plan_.study.tune();
+    if (tune.path().empty()) {
+      return Refused("tune",
+                     "path is not set, expected a field of the job, such as "
+                     "\"dense.optimizer.learning_rate\"");
+    }
+    if (tune.value_size() < 2) {
+      return Refused("tune.value", tune.value_size(), " given, a choice needs at least 2");
+    }
+    if (!plan_.metric.of_evaluation && tune.choose_by() == Tune::VALIDATION) {
+      return Refused("tune.choose_by", plan_.metric.name,
+                     " is not measured on validation rows; hint: choose_by: TRAINING_LOSS, or a "
+                     "target.metric of quality");
+    }
+    return absl::OkStatus();
+  }
+
+  // Every combination of a variation and a value of each `vary`.
+  absl::Status Expand() {
+    const Study& study = plan_.study;
+    TANDEM_ASSIGN_OR_RETURN(const job::Overrides common, OverridesOf("set", study.set()));
+    for (int i = 0; i < study.variation_size(); ++i) {
+      const std::string path = absl::StrCat("variation[", i, "]");
+      VariationPlan variation = {study.variation(i).name(), common, Place(path)};
+      TANDEM_ASSIGN_OR_RETURN(const job::Overrides own,
+                              OverridesOf(path + ".set", study.variation(i).set()));
+      variation.set.insert(variation.set.end(), own.begin(), own.end());
+      if (variation.name.empty()) return Refused(path, "it has no name");
+      plan_.variations.push_back(std::move(variation));
+    }
+    const bool named = study.variation_size() > 0;
+    if (!named)
+      plan_.variations.push_back({study.vary_size() > 0 ? "" : kAlone, common, file_name_});
+    for (int i = 0; i < study.vary_size(); ++i) {
+      TANDEM_RETURN_IF_ERROR(Multiply(i, named || study.vary_size() > 1));
+    }
+    return absl::OkStatus();
+  }
+
+  // `with_field`: a value alone would not say what it is of.
+  absl::Status Multiply(int index, bool with_field) {
+    const Vary& vary = plan_.study.vary(index);
+    const std::string path = absl::StrCat("vary[", index, "]");
+    if (vary.path().empty()) return Refused(path, "path is not set, expected a field of the job");
+    if (vary.value().empty()) return Refused(path, "it has no value");
+    std::vector<VariationPlan> product;
+    for (const VariationPlan& base : plan_.variations) {
+      for (int i = 0; i < vary.value_size(); ++i) {
+        VariationPlan variation = base;
+        const std::string value = ValueName(vary.value(i));
+        const std::string name =
+            with_field ? absl::StrCat(LastStep(vary.path()), "=", value) : value;
+        variation.name = base.name.empty() ? name : absl::StrCat(base.name, " ", name);
+        variation.place = Place(absl::StrCat(path, ".value[", i, "]"));
+        variation.set.emplace_back(vary.path(), vary.value(i));
+        product.push_back(std::move(variation));
+        if (product.size() > kMaxRuns) {
+          return Refused(path, "more than ", kMaxRuns, " variations");
+        }
+      }
+    }
+    plan_.variations = std::move(product);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<job::Overrides> OverridesOf(
+      const std::string& path, const google::protobuf::RepeatedPtrField<std::string>& texts) {
+    job::Overrides all;
+    for (int i = 0; i < texts.size(); ++i) {
+      const auto one = node::ParseOverrides({texts[i]});
+      if (!one.ok()) {
+        return Refused(absl::StrCat(path, "[", i, "]"), job::Quoted(texts[i]),
+                       ", expected \"path=value\", as after --set");
+      }
+      all.insert(all.end(), one->begin(), one->end());
+    }
+    return all;
+  }
+
+  absl::Status CheckNames() {
+    std::map<std::string, std::string> folders;  // and whose they are
+    for (const VariationPlan& variation : plan_.variations) {
+      const std::string folder = FolderName(variation.name);
+      if (folder.empty() || folder.size() > kMaxNameBytes) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            variation.place, ": variation ", job::Quoted(variation.name), " needs a name of 1 to ",
+            kMaxNameBytes, " letters and digits; hint: variation { name: \"...\" set: \"...\" }"));
+      }
+      const auto [other, first] = folders.emplace(folder, variation.name);
+      if (first) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(variation.place, ": variations ", job::Quoted(other->second), " and ",
+                       job::Quoted(variation.name), " would have the same folder, ", folder,
+                       "; name one otherwise"));
+    }
+    plan_.baseline = plan_.study.baseline();
+    if (plan_.baseline.empty()) plan_.baseline = plan_.variations[0].name;
+    for (const VariationPlan& variation : plan_.variations) {
+      if (variation.name == plan_.baseline) return absl::OkStatus();
+    }
+    return Refused(
+        "baseline", job::Quoted(plan_.baseline), " is no variation; there are ",
+        absl::StrJoin(plan_.variations, ", ", [](std::string* out, const VariationPlan& variation) {
+          absl::StrAppend(out, job::Quoted(variation.name));
+        }));
+  }
+
+  absl::Status CheckCount() {
+    const Study& study = plan_.study;
+    const size_t tuned =
+        plan_.tunes() ? study.tune().value_size() * study.tune().seed_size() + study.seed_size()
+                      : 0;
+    const size_t runs = plan_.variations.size() * (study.seed_size() + tuned);
+    if (runs <= kMaxRuns) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_name_, ": ", runs, " runs, a study has at most ", kMaxRuns));
+  }
+
+  absl::string_view text_;
+  const std::string file_name_;
+  TextFormat::ParseInfoTree tree_;
+  StudyPlan plan_;
+};
+
+// "variation "SSP": " unless there is only the job.
+std::string Whose(const VariationPlan& variation) {
+  return variation.name == kAlone ? ""
+                                  : absl::StrCat("variation ", job::Quoted(variation.name), ": ");
+}
+
+absl::Status InVariation(const VariationPlan& variation, const absl::Status& why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(variation.place, ": ", Whose(variation), why.message()));
+}
+
+absl::StatusOr<job::JobPlan> PlanOfRun(const StudyPlan& plan, const VariationPlan& variation,
+                                       const job::Overrides& set) {
+  const absl::StatusOr<Job> job = job::ReadJobFile(plan.job_file, set);
+  if (!job.ok()) return InVariation(variation, job.status());
+  absl::StatusOr<job::JobPlan> resolved = job::Resolve(*job);
+  if (!resolved.ok()) return InVariation(variation, resolved.status());
+  return resolved;
+}
+
+// What a tuning run changes so that it is judged by validation rows: without test rows, a job is
+// evaluated on these.
+absl::Status AddValidation(const StudyPlan& plan, const VariationPlan& variation, const Data& data,
+                           job::Overrides* set) {
+  if (plan.study.tune().choose_by() != Tune::VALIDATION) return absl::OkStatus();
+  if (!data::HasValidationRows(data)) {
+    return InVariation(
+        variation, absl::InvalidArgumentError(
+                       "tune: the job has no validation rows to choose a value by, and test rows "
+                       "are for the result "
+                       "alone; hint: give it data.validation, or say choose_by: TRAINING_LOSS"));
+  }
+  if (data.test_fraction() > 0) {
+    return InVariation(variation,
+                       absl::InvalidArgumentError("tune: the job takes its test rows off its "
+                                                  "training rows (data.test_fraction), where they "
+                                                  "would train while a value is chosen; hint: put "
+                                                  "them into a file, and name it in data.test"));
+  }
+  if (!data.test().empty()) set->emplace_back("data.test", "[]");
+  return absl::OkStatus();
+}
+
+// The values of one part: those tried, the one chosen, or none.
+std::vector<std::string> ValuesOf(const StudyPlan& plan, Part part, const std::string& variation,
+                                  const std::map<std::string, std::string>& chosen) {
+  if (part == Part::kUntuned) return {""};
+  if (part == Part::kTuning) {
+    return {plan.study.tune().value().begin(), plan.study.tune().value().end()};
+  }
+  const auto value = chosen.find(variation);
+  if (value == chosen.end()) return {};  // nothing that was tried came to an end
+  return {value->second};
+}
+
+absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& variation, Part part,
+                               const std::string& value, uint64_t seed) {
+  RunPlan run;
+  run.variation = variation.name;
+  run.part = part;
+  run.value = value;
+  run.seed = seed;
+  run.name = FolderName(variation.name);
+  run.set = variation.set;
+  if (part != Part::kUntuned) {
+    absl::StrAppend(&run.name, "-", PartName(part), "-", FolderName(value));
+    run.set.emplace_back(plan.study.tune().path(), value);
+  }
+  absl::StrAppend(&run.name, "-seed", seed);
+  run.set.emplace_back("seed", absl::StrCat(seed));
+  if (plan.study.record_staleness()) run.set.emplace_back("staleness.record", "true");
+  TANDEM_ASSIGN_OR_RETURN(job::JobPlan job, PlanOfRun(plan, variation, run.set));
+  if (part == Part::kTuning) {
+    TANDEM_RETURN_IF_ERROR(AddValidation(plan, variation, job.job.data(), &run.set));
+    TANDEM_ASSIGN_OR_RETURN(job, PlanOfRun(plan, variation, run.set));
+  }
+  const Data& data = job.job.data();
+  if (plan.metric.of_evaluation && !data::HasTestRows(data) && !data::HasValidationRows(data)) {
+    return InVariation(
+        variation,
+        absl::InvalidArgumentError(absl::StrCat(
+            "target.metric ", plan.metric.name,
+            ": the job has no rows to evaluate on; hint: name them "
+            "in data.test, or take loss, samples_per_second or seconds for the metric")));
+  }
+  run.job_hash = job.hash;
+  run.job_text = job::ResolvedText(job);
+  return run;
+}
+
+// A job without what cannot make it unfit to start, for asking once.
+std::string KeyOfCheck(const Job& job) {
+  Job key = job;
+  key.clear_seed();
+  key.clear_policy();
+  key.mutable_dense()->clear_optimizer();
+  key.mutable_dense()->clear_policy();
+  for (Table& table : *key.mutable_table()) {
+    table.clear_policy();
+    table.clear_optimizer();
+  }
+  return key.SerializeAsString();
+}
+
+}  // namespace
+
+absl::StatusOr<Metric> MetricOf(absl::string_view name) {
+  static const auto* const fixed = new std::vector<Metric>{
+      {"auc", "eval.auc", "AUC", true, true, false},
+      {"logloss", "eval.logloss", "logloss", false, true, false},
+      {"accuracy", "eval.accuracy", "accuracy", true, true, false},
+      {"loss", "loss", "training loss", false, false, false},
+      {"samples_per_second", "samples_per_second", "samples/s", true, false, true},
+      {"seconds", "seconds", "seconds", false, false, true},
+  };
+  for (const Metric& metric : *fixed) {
+    if (metric.name == name) return metric;
+  }
+  for (const auto& [prefix, label] : {std::pair("hr_at_", "HR@"), std::pair("ndcg_at_", "NDCG@")}) {
+    absl::string_view k = name;
+    int number = 0;
+    if (!absl::ConsumePrefix(&k, prefix) || !absl::SimpleAtoi(k, &number) || number < 1) continue;
+    return Metric{
+        std::string(name), absl::StrCat("eval.", name), absl::StrCat(label, k), true, true, false};
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      job::Quoted(name), ", expected one of auc, logloss, accuracy, hr_at_K, ndcg_at_K, ",
+      "loss, samples_per_second, seconds"));
+}
+
+std::string PartName(Part part) {
+  switch (part) {
+    case Part::kTuning:
+      return "tuning";
+    case Part::kUntuned:
+      return "untuned";
+    case Part::kTuned:
+      return "tuned";
+  }
+  return "";
+}
+
+absl::StatusOr<Part> PartOf(absl::string_view name) {
+  for (const Part part : {Part::kTuning, Part::kUntuned, Part::kTuned}) {
+    if (PartName(part) == name) return part;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(job::Quoted(name), " is no part of a study"));
+}
+
+absl::StatusOr<StudyPlan> ParseStudy(absl::string_view text, const std::string& file_name) {
+  return Reader(text, file_name).Read();
+}
+
+absl::StatusOr<StudyPlan> ReadStudyFile(const std::string& path) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  return ParseStudy(text, path);
+}
+
+absl::StatusOr<std::vector<RunPlan>> RunsOf(const StudyPlan& plan, Part part,
+                                            const std::map<std::string, std::string>& chosen) {
+  std::vector<RunPlan> runs;
+  const auto& seeds = part == Part::kTuning ? plan.study.tune().seed() : plan.study.seed();
+  for (const uint64_t seed : seeds) {
+    for (const VariationPlan& variation : plan.variations) {
+      for (const std::string& value : ValuesOf(plan, part, variation.name, chosen)) {
+        TANDEM_ASSIGN_OR_RETURN(RunPlan run, OneRun(plan, variation, part, value, seed));
+        runs.push_back(std::move(run));
+      }
+    }
+  }
+  return runs;
+}
+
+absl::Status CheckAllRuns(const StudyPlan& plan, const JobCheck& check) {
+  std::vector<Part> parts = {Part::kUntuned};
+  if (plan.tunes()) parts.push_back(Part::kTuning);
+  std::set<std::string> checked;
+  for (const Part part : parts) {
+    TANDEM_RETURN_IF_ERROR(RunsOf(plan, part, {}).status());
+  }
+  for (const VariationPlan& variation : plan.variations) {
+    for (const Part part : parts) {
+      for (const std::string& value : ValuesOf(plan, part, variation.name, {})) {
+        // A tuning run is evaluated on other rows than the run whose value it chooses: both must stand.
+        const Part last = part == Part::kTuning ? Part::kTuned : part;
+        const uint64_t seed = plan.study.seed(0);
+        TANDEM_ASSIGN_OR_RETURN(const RunPlan run, OneRun(plan, variation, last, value, seed));
+        TANDEM_ASSIGN_OR_RETURN(const job::JobPlan job, PlanOfRun(plan, variation, run.set));
+        if (!checked.insert(KeyOfCheck(job.job)).second) continue;
+        if (const absl::Status fit = check(job); !fit.ok()) return InVariation(variation, fit);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string StudyText(const Study& study) {
+  std::string text;
+  TANDEM_CHECK(TextFormat::PrintToString(study, &text));
+  return text;
+}
+
+}  // namespace tandem::study

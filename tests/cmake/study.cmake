@@ -1,0 +1,4 @@
+# Studies: what they expand to, what their runs say, what the report makes of it.
+foreach(name study_plan_test study_report_test study_run_test study_statistics_test)
+  tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc DEPS tandem::study LABELS unit)
+endforeach()

@@ -1,0 +1,139 @@
+// A study as a user runs it: whole, killed in the middle and gone on with, and refused.
+#include <signal.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kStudy[] = R"(
+question: "Does asynchrony matter?"
+job: "job.textproto"
+set: "reproducible=false"
+variation { name: "BSP" set: "policy.kind=BSP" }
+variation { name: "ASP" set: "policy.kind=ASP" }
+seed: [1, 2]
+)";
+
+class CompareTest : public ::testing::Test {
+ protected:
+  CompareTest() : job_(/*train_rows=*/3000, /*test_rows=*/500) {
+    WriteTextFile(job_.File("study.textproto"), kStudy);
+  }
+  std::string Out() const { return job_.File("out"); }
+  std::vector<std::string> Command(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> argv = {ProgramPath("tandem"), "compare", job_.File("study.textproto"),
+                                     "--out", Out()};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return argv;
+  }
+  std::vector<std::string> Rows() const {
+    return absl::StrSplit(ReadTextFile(Out() + "/runs.csv"), '\n', absl::SkipEmpty());
+  }
+  // When a run's summary was written.
+  fs::file_time_type Written(const std::string& run) const {
+    return fs::last_write_time(absl::StrCat(Out(), "/runs/", run, "/summary.json"));
+  }
+
+  static bool WaitForFile(const std::string& path) {
+    for (int i = 0; i < 6000 && !fs::exists(path); ++i) absl::SleepFor(absl::Milliseconds(10));
+    return fs::exists(path);
+  }
+
+  const SmallJob job_;
+};
+
+TEST_F(CompareTest, GoesOnAfterKill9AndReports) {
+  {
+    ChildProcess killed(Command(), job_.File("killed.txt"), {});
+    ASSERT_TRUE(killed.WaitForOutput("[1/4]", kRunLimit)) << killed.Output();
+    ASSERT_TRUE(WaitForFile(Out() + "/runs/ASP-seed1/run.log")) << killed.Output();
+    killed.Signal(SIGKILL);
+    ASSERT_TRUE(killed.WaitFor(absl::Seconds(10)));
+  }
+  const std::string left =
+      Out() + "/runs/ASP-seed1/left";  // stands for all that a killed run leaves
+  WriteTextFile(left, "");
+  const fs::file_time_type first = Written("BSP-seed1");
+  const RunResult gone_on = RunProgram(Command());
+  ASSERT_TRUE(gone_on.ok()) << gone_on.DebugString();
+  EXPECT_FALSE(fs::exists(left)) << "a run that was cut off is run from fresh";
+  EXPECT_EQ(Written("BSP-seed1"), first) << "a complete run was run again";
+  EXPECT_THAT(gone_on.output, HasSubstr("[4/4] ASP seed 2: AUC 0."));
+  EXPECT_THAT(gone_on.output, Not(HasSubstr("BSP seed 1")));
+  EXPECT_THAT(gone_on.output, HasSubstr("4 runs complete"));
+  EXPECT_EQ(Rows().size(), 5u);
+  const auto manifest = nlohmann::json::parse(ReadTextFile(Out() + "/manifest.json"));
+  EXPECT_EQ(manifest["runs"].size(), 4u);
+  EXPECT_EQ(manifest["surroundings"]["data"].size(), 2u);
+  const std::string page = ReadTextFile(Out() + "/report.html");
+  EXPECT_THAT(page, HasSubstr("Does asynchrony matter?"));
+  EXPECT_THAT(page, HasSubstr("BSP reaches AUC"));
+  // Asked again, it has nothing to run; and the report can be had without the study.
+  fs::remove(Out() + "/report.html");
+  const RunResult again = RunProgram({ProgramPath("tandem"), "report", Out()});
+  ASSERT_TRUE(again.ok()) << again.DebugString();
+  EXPECT_EQ(ReadTextFile(Out() + "/report.html"), page);
+  // Another study is not mixed with this one.
+  WriteTextFile(job_.File("study.textproto"), absl::StrCat(kStudy, "set: \"train.batch=32\""));
+  const RunResult other = RunProgram(Command());
+  EXPECT_EQ(other.exit_code, 2) << other.DebugString();
+  EXPECT_THAT(other.output, HasSubstr("is of another job"));
+}
+
+TEST_F(CompareTest, CtrlCEndsInOrder) {
+  ChildProcess study(Command(), job_.File("stopped.txt"), {});
+  ASSERT_TRUE(study.WaitForOutput("4 runs", kRunLimit)) << study.Output();
+  study.Signal(SIGINT);
+  ASSERT_TRUE(study.WaitFor(absl::Seconds(60))) << study.Output();
+  EXPECT_EQ(study.term_signal(), SIGINT);
+  EXPECT_THAT(study.Output(), HasSubstr("to go on: tandem compare "));
+  EXPECT_FALSE(fs::exists(Out() + "/report.html"));
+}
+
+TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
+  WriteTextFile(job_.File("study.textproto"),
+                absl::StrCat(kStudy, "variation { name: \"SSP\" set: \"policy.kind=SSP\" }"));
+  const RunResult refused = RunProgram(Command());
+  EXPECT_EQ(refused.exit_code, 2) << refused.DebugString();
+  EXPECT_THAT(refused.output, HasSubstr("study.textproto:8:1: variation \"SSP\": "));
+  EXPECT_FALSE(fs::exists(Out()));
+  WriteTextFile(job_.File("study.textproto"),
+                absl::StrCat(kStudy, "set: \"data.train=", job_.File("none.tsv"), "\""));
+  const RunResult no_data = RunProgram(Command());
+  EXPECT_EQ(no_data.exit_code, 2) << no_data.DebugString();
+  EXPECT_THAT(no_data.output, HasSubstr("none.tsv"));
+  EXPECT_FALSE(fs::exists(Out()));
+}
+
+TEST_F(CompareTest, ADivergedRunIsSaid) {
+  WriteTextFile(job_.File("study.textproto"),
+                absl::StrCat(kStudy,
+                             "variation { name: \"wild\" set: \"policy.kind=BSP\" set: "
+                             "\"dense.optimizer={kind: SGD learning_rate: 1000}\" }"));
+  const RunResult result = RunProgram(Command());
+  ASSERT_TRUE(result.ok()) << result.DebugString();
+  EXPECT_THAT(result.output, HasSubstr("wild seed 1: diverged: "));
+  EXPECT_THAT(result.output, HasSubstr("4 runs complete, 2 diverged"));
+  EXPECT_THAT(ReadTextFile(Out() + "/report.html"), HasSubstr("wild: 2 of 2 runs diverged"));
+}
+
+}  // namespace
+}  // namespace tandem

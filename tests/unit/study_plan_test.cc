@@ -1,0 +1,230 @@
+// Studies: what they expand to, what is refused and in which words, and that those in configs/ stand.
+#include "study/study_plan.h"
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using namespace study;  // NOLINT: all that is tested here
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kJob[] = R"(name: "small"
+cluster { workers: 2 servers: 2 }
+data { format: CRITEO train: "train.tsv" test: "test.tsv" }
+table { name: "ids" dim: 4 }
+dense { optimizer { learning_rate: 0.1 } }
+model { dlrm { bottom: [8, 4] top: 8 } }
+train { batch: 16 }
+)";
+
+constexpr char kStudy[] = R"study(question: "Which?"
+job: "job.textproto"
+variation { name: "BSP" set: "policy.kind=BSP" }
+variation { name: "SSP(4)" set: "policy={kind: SSP bound: 4}" }
+seed: [5, 6]
+)study";
+
+class StudyPlanTest : public ::testing::Test {
+ protected:
+  StudyPlanTest()
+      : folder_(fs::path(::testing::TempDir()) /
+                absl::StrCat("study_plan_", ::testing::UnitTest::GetInstance()->random_seed(), "_",
+                             reinterpret_cast<uintptr_t>(this))) {
+    fs::create_directories(folder_);
+    Write("job.textproto", kJob);
+  }
+  ~StudyPlanTest() override { fs::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+  }
+  std::string File(const std::string& name) const { return (folder_ / name).string(); }
+
+  StudyPlan MustParse(const std::string& text) const {
+    const auto plan = ParseStudy(text, File("s.textproto"));
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return plan.ok() ? *plan : StudyPlan();
+  }
+  // The one line with which a study is refused, its folder left out.
+  std::string Refusal(const std::string& text) const {
+    const auto plan = ParseStudy(text, File("s.textproto"));
+    absl::Status why = plan.status();
+    if (plan.ok()) {
+      why = CheckAllRuns(*plan, [](const job::JobPlan&) { return absl::OkStatus(); });
+    }
+    EXPECT_FALSE(why.ok()) << "accepted:\n" << text;
+    const std::string message(why.message());
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return absl::StrReplaceAll(message, {{folder_.string() + "/", ""}});
+  }
+  static std::vector<std::string> Names(const std::vector<RunPlan>& runs) {
+    std::vector<std::string> names;
+    for (const RunPlan& run : runs) names.push_back(run.name);
+    return names;
+  }
+
+  const fs::path folder_;
+};
+
+TEST_F(StudyPlanTest, RunsAreDealtSeedBySeed) {
+  const StudyPlan plan = MustParse(kStudy);
+  EXPECT_EQ(plan.study.name(), "s");
+  EXPECT_EQ(plan.baseline, "BSP");
+  EXPECT_EQ(plan.metric.column, "eval.auc");
+  const auto runs = RunsOf(plan, Part::kUntuned, {});
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_THAT(Names(*runs), ElementsAre("BSP-seed5", "SSP-4-seed5", "BSP-seed6", "SSP-4-seed6"));
+  EXPECT_THAT((*runs)[1].job_text, HasSubstr("seed: 5"));
+  EXPECT_THAT((*runs)[1].job_text, HasSubstr("# SSP(4): ids"));
+  EXPECT_NE((*runs)[0].job_hash, (*runs)[2].job_hash);
+}
+
+TEST_F(StudyPlanTest, ValuesAreMultiplied) {
+  const StudyPlan one =
+      MustParse(R"(job: "job.textproto" vary { path: "policy.kind" value: ["BSP", "ASP"] })");
+  ASSERT_EQ(one.variations.size(), 2u);
+  EXPECT_EQ(one.variations[1].name, "ASP");
+  const StudyPlan two =
+      MustParse(absl::StrCat(kStudy, "vary { path: \"cluster.workers\" value: [\"2\", \"3\"] }",
+                             "vary { path: \"train.batch\" value: \"8\" }"));
+  ASSERT_EQ(two.variations.size(), 4u);
+  EXPECT_EQ(two.variations[0].name, "BSP workers=2 batch=8");
+  EXPECT_EQ(two.variations[3].name, "SSP(4) workers=3 batch=8");
+  const auto runs = RunsOf(two, Part::kUntuned, {});
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_THAT((*runs)[3].job_text, HasSubstr("workers: 3"));
+}
+
+TEST_F(StudyPlanTest, AStudyWithoutVariationsIsTheJob) {
+  const StudyPlan plan = MustParse(R"(job: "job.textproto" seed: 1)");
+  const auto runs = RunsOf(plan, Part::kUntuned, {});
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_THAT(Names(*runs), ElementsAre("job-seed1"));
+}
+
+TEST_F(StudyPlanTest, MistakesArePointedAt) {
+  EXPECT_EQ(Refusal("job: \"job.textproto\"\nvariaton { name: \"a\" }"),
+            "s.textproto:2:1: no field named \"variaton\" in tandem.study.Study; did you mean "
+            "\"variation\"?");
+  EXPECT_THAT(Refusal("seed: 1"), HasSubstr("job: not set"));
+  EXPECT_THAT(Refusal("job: \"job.textproto\"\nset: \"batch\""),
+              StartsWith("s.textproto:2:1: set[0]: \"batch\", expected \"path=value\""));
+  EXPECT_THAT(Refusal("job: \"job.textproto\" seed: [1, 1]"),
+              HasSubstr("seed[1]: 1 is there twice"));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "baseline: \"ASP\"")),
+              HasSubstr("baseline: \"ASP\" is no variation; there are \"BSP\", \"SSP(4)\""));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "target { metric: \"f1\" }")),
+              HasSubstr("target.metric: \"f1\", expected one of auc"));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "variation { name: \"BSP!\" }")),
+              HasSubstr("would have the same folder, BSP"));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "budget { seconds: -1 }")), HasSubstr("budget.seconds"));
+}
+
+TEST_F(StudyPlanTest, AnImpossibleJobIsRefusedByItsVariation) {
+  EXPECT_THAT(
+      Refusal(absl::StrReplaceAll(kStudy, {{"bound: 4", "bound: -4"}})),
+      StartsWith("s.textproto:4:1: variation \"SSP(4)\": --set policy={kind: SSP bound: -4}"));
+  EXPECT_THAT(Refusal(absl::StrReplaceAll(kStudy, {{"policy.kind=BSP", "policy.kind=BPS"}})),
+              HasSubstr("did you mean BSP?"));
+  EXPECT_THAT(Refusal(absl::StrReplaceAll(kStudy, {{"job.textproto", "none.textproto"}})),
+              HasSubstr("none.textproto: cannot open the job file"));
+}
+
+TEST_F(StudyPlanTest, WhatThisMachineCannotStartIsRefused) {
+  const StudyPlan plan = MustParse(kStudy);
+  int asked = 0;
+  const absl::Status refused = CheckAllRuns(plan, [&asked](const job::JobPlan&) {
+    ++asked;
+    return absl::NotFoundError("data.train: no such file");
+  });
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("variation \"BSP\": data.train: no such"));
+  EXPECT_EQ(asked, 1);
+  asked = 0;
+  // Both variations read the same data in the same cluster.
+  EXPECT_TRUE(
+      CheckAllRuns(plan, [&asked](const job::JobPlan&) { return ++asked, absl::OkStatus(); }).ok());
+  EXPECT_EQ(asked, 1);
+}
+
+TEST_F(StudyPlanTest, AMetricNeedsRowsToMeasureItOn) {
+  Write("job.textproto", absl::StrReplaceAll(kJob, {{"test: \"test.tsv\"", ""}}));
+  EXPECT_THAT(Refusal(kStudy), HasSubstr("the job has no rows to evaluate on"));
+  const StudyPlan plan = MustParse(absl::StrCat(kStudy, "target { metric: \"loss\" }"));
+  EXPECT_TRUE(RunsOf(plan, Part::kUntuned, {}).ok());
+}
+
+constexpr char kTune[] =
+    "tune { path: \"dense.optimizer.learning_rate\" value: [\"0.1\", \"0.2\"] }";
+
+TEST_F(StudyPlanTest, TuningNeedsRowsOfItsOwn) {
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, kTune)),
+              HasSubstr("the job has no validation rows to choose a value by"));
+  Write("job.textproto",
+        absl::StrReplaceAll(kJob, {{"test: \"test.tsv\"",
+                                    "test_fraction: 0.1 validation { last_fraction: 0.1 }"}}));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, kTune)), HasSubstr("data.test_fraction"));
+  EXPECT_THAT(
+      Refusal(absl::StrReplaceAll(absl::StrCat(kStudy, kTune), {{"tune {", "tune { seed: 6 "}})),
+      HasSubstr("tune.seed[0]: 6 is there twice, or reported too"));
+}
+
+TEST_F(StudyPlanTest, TuningRunsSeeNoTestRowsAndNoReportedSeed) {
+  Write("job.textproto",
+        absl::StrReplaceAll(kJob, {{"test: \"test.tsv\"",
+                                    "test: \"test.tsv\" validation { last_fraction: 0.1 }"}}));
+  const StudyPlan plan = MustParse(absl::StrCat(kStudy, kTune));
+  const auto tuning = RunsOf(plan, Part::kTuning, {});
+  ASSERT_TRUE(tuning.ok()) << tuning.status();
+  ASSERT_EQ(tuning->size(), 8u);  // 2 variations, 2 values, seeds 7 and 8
+  EXPECT_EQ((*tuning)[0].name, "BSP-tuning-0.1-seed7");
+  for (const RunPlan& run : *tuning) {
+    EXPECT_EQ(run.job_text.find("test.tsv"), std::string::npos) << run.job_text;
+    EXPECT_THAT(run.job_text, HasSubstr("last_fraction"));
+    EXPECT_GT(run.seed, 6u);
+  }
+  const auto tuned = RunsOf(plan, Part::kTuned, {{"SSP(4)", "0.2"}});
+  ASSERT_TRUE(tuned.ok()) << tuned.status();
+  EXPECT_THAT(Names(*tuned), ElementsAre("SSP-4-tuned-0.2-seed5", "SSP-4-tuned-0.2-seed6"));
+  EXPECT_THAT((*tuned)[0].job_text, HasSubstr("test.tsv"));
+  EXPECT_THAT((*tuned)[0].job_text, HasSubstr("learning_rate: 0.2"));
+}
+
+TEST_F(StudyPlanTest, TheTextOfAStudyIsTheStudy) {
+  const StudyPlan plan = MustParse(absl::StrCat(kStudy, "target { value: 0.7 }"));
+  const StudyPlan again = MustParse(StudyText(plan.study));
+  EXPECT_EQ(StudyText(again.study), StudyText(plan.study));
+  EXPECT_EQ(again.variations.size(), plan.variations.size());
+}
+
+TEST(StudyConfigsTest, EveryStudyResolves) {
+  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
+  int studies = 0;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(root == nullptr ? "." : root) / "configs/studies")) {
+    ++studies;
+    const auto plan = ReadStudyFile(entry.path().string());
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->study.name(), entry.path().stem().string());
+    EXPECT_FALSE(plan->study.question().empty());
+    const absl::Status fit =
+        CheckAllRuns(*plan, [](const job::JobPlan&) { return absl::OkStatus(); });
+    EXPECT_TRUE(fit.ok()) << fit;
+  }
+  EXPECT_GE(studies, 3);
+}
+
+}  // namespace
+}  // namespace tandem

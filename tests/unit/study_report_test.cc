@@ -1,0 +1,207 @@
+// What a report says: effects where they are resolved and no order where they are not, what was lost, and
+// a page that holds it all.
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/descriptor.h"
+#include "gtest/gtest.h"
+#include "study/analysis.h"
+#include "study/report_page.h"
+
+namespace tandem {
+namespace {
+
+using namespace study;  // NOLINT: all that is tested here
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kStudy[] = R"(name: "which" question: "Which is <best>?"
+job: "job.textproto"
+variation { name: "BSP" set: "policy.kind=BSP" }
+variation { name: "SSP" set: "policy.kind=SSP" }
+variation { name: "ASP" set: "policy.kind=ASP" }
+seed: [1, 2, 3]
+)";
+
+StudyPlan Plan(const std::string& more = "") {
+  const auto plan = ParseStudy(absl::StrCat(kStudy, more), "s.textproto");
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+RunRecord RunOf(const std::string& variation, uint64_t seed, double auc, double speed,
+                Part part = Part::kUntuned, const std::string& value = "") {
+  RunRecord run;
+  run.name = absl::StrCat(variation, "-", PartName(part), "-", value, "-seed", seed);
+  run.variation = variation;
+  run.seed = seed;
+  run.part = part;
+  run.value = value;
+  run.state = RunState::kComplete;
+  run.policy = {{"ids", variation}};
+  run.numbers = {{"eval.auc", auc}, {"samples_per_second", speed}, {"loss", 1 - auc}};
+  return run;
+}
+
+std::vector<RunRecord> Runs() {
+  std::vector<RunRecord> runs;
+  const double noise[] = {0.0, 0.001, -0.001};
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const double n = noise[seed - 1];
+    runs.push_back(RunOf("BSP", seed, 0.8 + 5 * n, 1000));
+    runs.push_back(RunOf("SSP", seed, 0.8 + 7 * n, 1500 + 10 * n));
+    runs.push_back(RunOf("ASP", seed, 0.7 + 5.1 * n, 1000 + 900 * n * seed));
+  }
+  return runs;
+}
+
+TEST(AnalysisTest, TheAnswerRanksNothingThatIsNotResolved) {
+  const Analysis analysis = Analyse(Plan(), {}, Runs());
+  EXPECT_THAT(analysis.answer, HasSubstr("BSP reaches AUC 0.8 (mean of 3 seeds)"));
+  EXPECT_THAT(analysis.answer, HasSubstr("ASP is lower by 0.1 (-0.1 to -0.0998)"));
+  EXPECT_THAT(analysis.answer, HasSubstr("SSP is not resolved"));
+  EXPECT_THAT(analysis.answer, HasSubstr("in samples/s, SSP is 1.5 times as much (1.5 to 1.5)"));
+  EXPECT_THAT(analysis.answer, HasSubstr("ASP is not resolved."));
+  ASSERT_EQ(analysis.comparisons.size(), 4u);
+  EXPECT_EQ(analysis.comparisons[0].verdict, 0);   // SSP, AUC
+  EXPECT_EQ(analysis.comparisons[1].verdict, -1);  // ASP, AUC
+  EXPECT_EQ(analysis.comparisons[2].verdict, 1);   // SSP, speed
+}
+
+TEST(AnalysisTest, LowerIsBetterForALoss) {
+  const Analysis analysis = Analyse(Plan("target { metric: \"loss\" }"), {}, Runs());
+  EXPECT_EQ(analysis.comparisons[1].variation, "ASP");
+  EXPECT_EQ(analysis.comparisons[1].verdict, -1);
+  EXPECT_GT(analysis.comparisons[1].effect.mean, 0);
+}
+
+TEST(AnalysisTest, LostRunsAreSaidAndPairedOut) {
+  std::vector<RunRecord> runs = Runs();
+  runs[2].state = RunState::kDiverged;  // ASP, seed 1
+  runs[4].state = RunState::kFailed;    // SSP, seed 2
+  runs[8].state = RunState::kAbsent;    // ASP, seed 3
+  const Analysis analysis = Analyse(Plan(), {}, runs);
+  EXPECT_EQ(analysis.comparisons[0].effect.seeds, 2u);  // SSP
+  EXPECT_EQ(analysis.comparisons[1].effect.seeds, 1u);  // ASP
+  EXPECT_EQ(analysis.comparisons[1].Words(), "not resolved (one seed)");
+  const std::string notes = absl::StrCat(analysis.notes[0], analysis.notes[1], analysis.notes[2]);
+  EXPECT_THAT(notes, HasSubstr("SSP: 1 of 3 runs failed."));
+  EXPECT_THAT(notes, HasSubstr("ASP: 1 of 3 runs diverged"));
+  EXPECT_THAT(notes, HasSubstr("ASP: 1 of 3 runs are not done yet."));
+}
+
+TEST(AnalysisTest, WithoutTheBaselineThereIsNoAnswer) {
+  std::vector<RunRecord> runs = Runs();
+  for (RunRecord& run : runs) {
+    if (run.variation == "BSP") run.state = RunState::kDiverged;
+  }
+  EXPECT_THAT(Analyse(Plan(), {}, runs).answer, HasSubstr("There is no answer"));
+  EXPECT_THAT(Analyse(Plan(), {}, {}).answer, HasSubstr("There is no answer"));
+}
+
+constexpr char kTune[] =
+    "tune { path: \"dense.optimizer.learning_rate\" value: [\"1\", \"2\"] seed: 9 "
+    "choose_by: TRAINING_LOSS }";
+
+TEST(AnalysisTest, TunedStandsBesideUntuned) {
+  std::vector<RunRecord> runs = Runs();
+  for (const char* variation : {"BSP", "SSP", "ASP"}) {
+    for (const char* value : {"1", "2"}) {
+      runs.push_back(RunOf(variation, 9, 0.5, 1000, Part::kTuning, value));
+    }
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      runs.push_back(
+          RunOf(variation, seed, 0.9 + 0.001 * static_cast<double>(seed), 1000, Part::kTuned, "2"));
+    }
+  }
+  const StudyPlan plan = Plan(kTune);
+  const Analysis analysis = Analyse(plan, {{"BSP", "2"}, {"SSP", "2"}, {"ASP", "2"}}, runs);
+  EXPECT_EQ(analysis.groups.size(), 6u);
+  EXPECT_THAT(analysis.answer, HasSubstr("Tuned, BSP reaches AUC 0.902"));
+  ASSERT_EQ(analysis.tuned_gains.size(), 3u);
+  EXPECT_EQ(analysis.tuned_gains[2].verdict, 1);  // ASP: from .7 to .9
+  ASSERT_EQ(analysis.trials.size(), 6u);
+  EXPECT_FALSE(analysis.trials[0].chosen);
+  EXPECT_TRUE(analysis.trials[1].chosen);
+  EXPECT_DOUBLE_EQ(analysis.trials[1].spread.mean, 0.5);
+}
+
+Manifest ManifestOf(const StudyPlan& plan) {
+  Manifest manifest;
+  manifest.plan = plan;
+  manifest.study_file = "s.textproto";
+  manifest.surroundings = {{"build", {{"version", "1"}}},
+                           {"machine", {{"processors", "two"}}},
+                           {"began", "today"},
+                           {"data", {{{"file", "a.tsv"}, {"bytes", 12}, {"xxh3", "ff"}}}}};
+  return manifest;
+}
+
+TEST(ReportPageTest, HoldsItAllInOneFile) {
+  const StudyPlan plan = Plan();
+  Figures figures;
+  figures.figures.push_back(
+      {"quality", "AUC", "Read so.", "<?xml?><svg><path style=\"fill: #0a6ab0\"/></svg>"});
+  const Analysis analysis = Analyse(plan, {}, Runs());
+  const std::string page = ReportPage(ManifestOf(plan), analysis, figures);
+  EXPECT_THAT(page, HasSubstr("Which is &lt;best&gt;?"));
+  EXPECT_THAT(page, HasSubstr(analysis.answer));
+  EXPECT_THAT(page, HasSubstr("<svg><path style=\"fill: var(--c0)\"/></svg>"));
+  EXPECT_THAT(page, HasSubstr("Read so."));
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme:dark"));
+  EXPECT_THAT(page, HasSubstr("@media print"));
+  EXPECT_THAT(page, HasSubstr("a.tsv, 12.0 bytes, xxh3 ff"));
+  // Offline: nothing is fetched.
+  for (const char* fetched : {"src=", "href=", "@import", "url(http"}) {
+    EXPECT_THAT(page, Not(HasSubstr(fetched)));
+  }
+  size_t open = 0, closed = 0;
+  for (size_t at = 0; (at = page.find("<td", at)) != std::string::npos; ++at) ++open;
+  for (size_t at = 0; (at = page.find("</td>", at)) != std::string::npos; ++at) ++closed;
+  EXPECT_EQ(open, closed);
+}
+
+TEST(ReportPageTest, WithoutFiguresTheTablesAreThere) {
+  const StudyPlan plan = Plan();
+  Figures none;
+  none.missing = "no figures: matplotlib is not installed";
+  const std::string page = ReportPage(ManifestOf(plan), Analyse(plan, {}, Runs()), none);
+  EXPECT_THAT(page, HasSubstr("matplotlib is not installed"));
+  EXPECT_THAT(page, HasSubstr("not resolved"));
+  EXPECT_THAT(page, Not(HasSubstr("<figure")));
+}
+
+// docs/STUDIES.md has a row for every field of a study, with its type, and no others.
+TEST(StudyDocsTest, ThePageDescribesEveryField) {
+  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
+  std::ifstream file(std::filesystem::path(root == nullptr ? "." : root) / "docs/STUDIES.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  size_t fields = 0;
+  for (const auto* message : {Study::descriptor(), Variation::descriptor(), Vary::descriptor(),
+                              Target::descriptor(), Budget::descriptor(), Tune::descriptor()}) {
+    const std::string prefix =
+        message == Study::descriptor() ? "" : absl::StrCat(message->name(), ".");
+    for (int i = 0; i < message->field_count(); ++i) {
+      const auto& field = *message->field(i);
+      std::string name = prefix;
+      for (char& c : name) c = static_cast<char>(std::tolower(c));
+      EXPECT_THAT(text.str(), HasSubstr(absl::StrCat("\n| `", name, field.name(), "` | ")));
+      ++fields;
+    }
+  }
+  size_t rows = 0;
+  for (std::string line; std::getline(text, line);) rows += absl::StartsWith(line, "| `");
+  EXPECT_EQ(rows, fields);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,395 @@
+// What a study makes of its runs: what counts as complete, diverged and failed, what a study that was cut
+// off runs again, how values are chosen, and the rows of runs.csv. Runs are written by hand.
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/update_record.h"
+#include "study/manifest.h"
+#include "study/run_record.h"
+#include "study/runner.h"
+#include "study/runs_csv.h"
+
+namespace tandem {
+namespace {
+
+using namespace study;  // NOLINT: all that is tested here
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+constexpr char kJob[] = R"(cluster { workers: 2 servers: 2 }
+data { format: CRITEO train: "train.tsv" test: "test.tsv" }
+table { name: "ids" dim: 4 }
+dense { optimizer { learning_rate: 0.1 } }
+model { dlrm { bottom: [8, 4] top: 8 } }
+train { batch: 16 }
+)";
+
+constexpr char kStudy[] = R"(job: "job.textproto"
+variation { name: "BSP" set: "policy.kind=BSP" }
+variation { name: "ASP" set: "policy.kind=ASP" }
+seed: [1, 2]
+target { metric: "auc" value: 0.7 }
+)";
+constexpr char kTune[] =
+    "tune { path: \"dense.optimizer.learning_rate\" value: [\"0.1\", \"0.2\", \"0.4\"] seed: 9 "
+    "choose_by: TRAINING_LOSS }";
+
+json Summary(double auc) {
+  return {{"samples", 1000},
+          {"seconds", 2.0},
+          {"samples_per_second", 500.0},
+          {"eval", {{"auc", auc}, {"logloss", 0.5}}},
+          {"policy", {{"ids", "ASP"}}},
+          {"bytes", {{"pull", 4000}, {"push", 8000}}},
+          {"tables", {{"ids", {{"memory_bytes", 640}}}}},
+          {"staleness",
+           {{"ids",
+             {{"clock_gap", {{"count", 10}, {"mean", 0.5}, {"max", 2.0}}},
+              {"version_staleness", {{"count", 10}, {"mean", 3.0}, {"max", 5.0}}}}}}},
+          {"collectives", {{"ranks", 2}}}};
+}
+
+json Progress(double seconds, int64_t samples, const json& loss, double auc) {
+  json line = {{"event", "progress"}, {"seconds", seconds}, {"samples", samples}, {"auc", auc}};
+  if (loss.is_number()) line["loss"] = loss;
+  return line;
+}
+
+std::string Lines(const std::vector<json>& lines) {
+  std::string text;
+  for (const json& line : lines) absl::StrAppend(&text, line.dump(), "\n");
+  return text;
+}
+
+class StudyRunTest : public ::testing::Test {
+ protected:
+  StudyRunTest()
+      : folder_(fs::path(::testing::TempDir()) /
+                absl::StrCat("study_run_", reinterpret_cast<uintptr_t>(this))) {
+    fs::create_directories(folder_);
+    Write("job.textproto", kJob);
+  }
+  ~StudyRunTest() override { fs::remove_all(folder_); }
+
+  void Write(const std::string& name, const std::string& text) const {
+    fs::create_directories((folder_ / name).parent_path());
+    std::ofstream(folder_ / name) << text;
+  }
+  void WriteRun(const std::string& name, const json& summary,
+                const std::vector<json>& lines) const {
+    Write(absl::StrCat("runs/", name, "/summary.json"), summary.dump());
+    Write(absl::StrCat("runs/", name, "/metrics.jsonl"), Lines(lines));
+  }
+  std::string folder() const { return folder_.string(); }
+
+  Manifest ManifestOf(const std::string& text) const {
+    Manifest manifest;
+    manifest.study_file = folder() + "/s.textproto";
+    const auto plan = ParseStudy(text, manifest.study_file);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    manifest.plan = *plan;
+    for (const Part part : {Part::kUntuned, Part::kTuning}) {
+      if (part == Part::kTuning && !plan->tunes()) continue;
+      const auto runs = RunsOf(*plan, part, {});
+      EXPECT_TRUE(runs.ok()) << runs.status();
+      manifest.runs.insert(manifest.runs.end(), runs->begin(), runs->end());
+    }
+    return manifest;
+  }
+  RunRecord Read(const std::string& name) const {
+    RunPlan plan;
+    plan.name = name;
+    return ReadRun(plan, RunFolder(folder(), name));
+  }
+
+  const fs::path folder_;
+};
+
+TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
+  WriteRun("a", Summary(0.8),
+           {Progress(0.5, 400, 0.6, 0.66),
+            Progress(1, 800, 0.5, 0.72),
+            {{"event", "evaluation"}, {"auc", 0.8}}});
+  RunRecord run = Read("a");
+  EXPECT_EQ(run.state, RunState::kComplete) << run.why;
+  EXPECT_EQ(run.Number("eval.auc"), 0.8);
+  EXPECT_EQ(run.Number("loss"), 0.5);
+  EXPECT_EQ(run.numbers.count("collectives.ranks"), 0u);
+  ASSERT_EQ(run.curve.size(), 2u);
+  ASSERT_EQ(run.evaluations.size(), 1u);
+  EXPECT_EQ(run.evaluations[0].samples, 1000);  // after all rows, not after the last interval
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("to_target.samples"), 800);
+  EXPECT_EQ(run.Number("to_target.seconds"), 1);
+  EXPECT_EQ(run.Number("bytes_per_sample.all"), 12);
+  EXPECT_EQ(run.Number("memory_bytes"), 640);
+  EXPECT_EQ(run.Number("staleness.version_mean"), 3);
+  EXPECT_EQ(run.Number("staleness.clock_gap_max"), 2);
+}
+
+TEST_F(StudyRunTest, WithoutASummaryItIsNotDone) {
+  EXPECT_EQ(Read("none").state, RunState::kAbsent);
+  Write("runs/cut/metrics.jsonl", Lines({Progress(0.5, 400, 0.6, 0.7)}));
+  EXPECT_EQ(Read("cut").state, RunState::kAbsent);
+  Write("runs/half/summary.json", "{\"samples\": 10");
+  EXPECT_EQ(Read("half").state, RunState::kAbsent);
+  json stopped = Summary(0.8);
+  stopped["stopped"] = {{"saved_step", 3}};
+  WriteRun("stopped", stopped, {});
+  EXPECT_EQ(Read("stopped").state, RunState::kAbsent);
+  fs::create_directories(folder_ / "runs/failed");
+  ASSERT_TRUE(WriteRunEnd(folder() + "/runs/failed", 1.5, false, "worker 1: lost").ok());
+  const RunRecord failed = Read("failed");
+  EXPECT_EQ(failed.state, RunState::kFailed);
+  EXPECT_EQ(failed.why, "worker 1: lost");
+  EXPECT_EQ(failed.wall_seconds, 1.5);
+  ASSERT_TRUE(WriteRunEnd(folder() + "/runs/failed", 1.5, false,
+                          "tandem run: failed: worker 0: the loss is nan at step 3")
+                  .ok());
+  EXPECT_EQ(Read("failed").state, RunState::kDiverged);
+}
+
+TEST_F(StudyRunTest, ALossThatGrowsOrIsNoNumberIsDivergence) {
+  WriteRun("far", Summary(0.5), {Progress(0.5, 400, 0.6, 0.5), Progress(1, 800, 1.3, 0.5)});
+  EXPECT_EQ(Read("far").state, RunState::kDiverged);
+  EXPECT_THAT(Read("far").why, HasSubstr("1.3 at the end"));
+  // It began far up: a model that knows nothing loses ln 2 on a row.
+  WriteRun("early", Summary(0.5), {Progress(0.5, 400, 40.0, 0.5), Progress(1, 800, 40.0, 0.5)});
+  EXPECT_EQ(Read("early").state, RunState::kDiverged);
+  WriteRun("nan", Summary(0.5), {Progress(0.5, 400, 0.6, 0.5), Progress(1, 800, json(), 0.5)});
+  EXPECT_EQ(Read("nan").why, "its loss was no number");
+  // An interval in which nothing was trained has no loss either.
+  WriteRun("idle", Summary(0.8), {Progress(0.5, 400, 0.6, 0.5), Progress(1, 400, json(), 0.5)});
+  EXPECT_EQ(Read("idle").state, RunState::kComplete);
+  // Shorter than an interval: the evaluation alone can tell.
+  json brief = Summary(0.5);
+  brief["eval"]["logloss"] = 30;
+  WriteRun("brief", brief, {});
+  EXPECT_EQ(Read("brief").state, RunState::kDiverged);
+  brief["eval"]["logloss"] = 0.7;
+  WriteRun("brief", brief, {});
+  EXPECT_EQ(Read("brief").state, RunState::kComplete);
+  json scores = Summary(0.5);
+  scores["eval"] = {{"scores_not_finite", true}};
+  WriteRun("scores", scores, {Progress(0.5, 400, 0.6, 0.5)});
+  EXPECT_EQ(Read("scores").state, RunState::kDiverged);
+}
+
+TEST_F(StudyRunTest, RecordsBecomeHistograms) {
+  WriteRun("a", Summary(0.8), {Progress(0.5, 400, 0.6, 0.7)});
+  std::ofstream file(folder_ / "runs/a/server-0.updates", std::ios::binary);
+  for (const int64_t staleness : {0, 2, 2}) {
+    server::UpdateRecord record;
+    record.version_read = 5;
+    record.version_applied = 5 + staleness;
+    record.clock_gap = 1;
+    file.write(reinterpret_cast<const char*>(&record), sizeof record);
+  }
+  server::UpdateRecord dropped;
+  dropped.fate = server::kFateDropped;
+  file.write(reinterpret_cast<const char*>(&dropped), sizeof dropped);
+  file.close();
+  const RunRecord run = Read("a");
+  EXPECT_THAT(run.version_staleness, ElementsAre(Pair(0, 1), Pair(2, 2)));
+  EXPECT_THAT(run.clock_gap, ElementsAre(Pair(1, 3)));
+}
+
+TEST_F(StudyRunTest, ARowARun) {
+  WriteRun("a", Summary(0.8), {Progress(0.5, 400, 0.6, 0.7)});
+  fs::create_directories(folder_ / "runs/b");
+  ASSERT_TRUE(WriteRunEnd(folder() + "/runs/b", 1, false, "it said \"no\", twice").ok());
+  const std::string csv = RunsCsv({Read("a"), Read("b")});
+  const std::vector<std::string> lines = absl::StrSplit(csv, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[0], HasSubstr("run,variation,part,value,seed,state,why,wall_seconds,"));
+  EXPECT_THAT(lines[0], HasSubstr(",eval.auc,"));
+  EXPECT_THAT(lines[1], HasSubstr(",0.8,"));
+  EXPECT_THAT(lines[2], HasSubstr(",failed,\"it said \"\"no\"\", twice\",1,"));
+  for (const std::string& line : {lines[0], lines[1]}) {
+    EXPECT_EQ(std::count(line.begin(), line.end(), ','),
+              std::count(lines[0].begin(), lines[0].end(), ','));
+  }
+}
+
+// Writes what a run would, as `outcomes` say; anything else comes to a good end.
+class FakeLauncher final : public RunLauncher {
+ public:
+  explicit FakeLauncher(std::atomic<bool>* stop) : stop_(*stop) {}
+  End Launch(const RunPlan& run, const std::string& folder, const std::string&, double) override {
+    launched.push_back(run.name);
+    EXPECT_TRUE(fs::is_empty(folder)) << folder;
+    End end;
+    end.seconds = 1;
+    if (run.name == stop_at) {
+      std::ofstream(folder + "/metrics.jsonl") << "{}\n";
+      stop_ = true;
+      end.stopped = true;
+      return end;
+    }
+    if (failing.count(run.name) > 0) {
+      end.why = "worker 0: out of luck";
+      return end;
+    }
+    end.ok = true;
+    const double loss = losses.count(run.value) > 0 ? losses.at(run.value) : 0.5;
+    std::ofstream(folder + "/summary.json") << Summary(0.8).dump();
+    std::ofstream(folder + "/metrics.jsonl") << Lines({Progress(1, 1000, loss, 0.7)});
+    return end;
+  }
+
+  std::vector<std::string> launched;
+  std::string stop_at;
+  std::set<std::string> failing;
+  std::map<std::string, double> losses;  // by value tried
+
+ private:
+  std::atomic<bool>& stop_;
+};
+
+class RunnerTest : public StudyRunTest {
+ protected:
+  absl::StatusOr<StudyEnd> Run(Manifest* manifest, bool retry_failed = false) {
+    stop_ = false;
+    launcher_.launched.clear();
+    said_.clear();
+    RunnerOptions options;
+    options.folder = folder();
+    options.stop = &stop_;
+    options.retry_failed = retry_failed;
+    options.say = [this](const std::string& line) { said_.push_back(line); };
+    return RunStudy(options, manifest, &launcher_);
+  }
+
+  std::atomic<bool> stop_{false};
+  FakeLauncher launcher_{&stop_};
+  std::vector<std::string> said_;
+};
+
+TEST_F(RunnerTest, GoesOnWhereItStopped) {
+  Manifest manifest = ManifestOf(kStudy);
+  launcher_.stop_at = "BSP-seed2";
+  const auto stopped = Run(&manifest);
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  EXPECT_EQ(*stopped, StudyEnd::kStopped);
+  EXPECT_THAT(launcher_.launched, ElementsAre("BSP-seed1", "ASP-seed1", "BSP-seed2"));
+  launcher_.stop_at = "";
+  const auto done = Run(&manifest);
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(*done, StudyEnd::kDone);
+  EXPECT_THAT(launcher_.launched, ElementsAre("BSP-seed2", "ASP-seed2"));  // from fresh
+  EXPECT_THAT(said_.at(0),
+              HasSubstr("[3/4] BSP seed 2: AUC 0.8000, 500 samples/s, 1.0 s; about 0:0"));
+  EXPECT_TRUE(Run(&manifest).ok());
+  EXPECT_THAT(launcher_.launched, IsEmpty());
+}
+
+TEST_F(RunnerTest, AFailedRunDoesNotStopTheStudy) {
+  Manifest manifest = ManifestOf(kStudy);
+  launcher_.failing = {"ASP-seed1"};
+  ASSERT_TRUE(Run(&manifest).ok());
+  EXPECT_EQ(launcher_.launched.size(), 4u);
+  EXPECT_THAT(said_.at(1), HasSubstr("failed: worker 0: out of luck"));
+  ASSERT_TRUE(Run(&manifest).ok());
+  EXPECT_THAT(launcher_.launched, IsEmpty());
+  launcher_.failing.clear();
+  ASSERT_TRUE(Run(&manifest, /*retry_failed=*/true).ok());
+  EXPECT_THAT(launcher_.launched, ElementsAre("ASP-seed1"));
+}
+
+TEST_F(RunnerTest, ABudgetIsKeptOverSessions) {
+  Manifest manifest = ManifestOf(absl::StrCat(kStudy, "budget { runs: 3 }"));
+  EXPECT_EQ(*Run(&manifest), StudyEnd::kBudget);
+  EXPECT_EQ(launcher_.launched.size(), 3u);
+  EXPECT_EQ(*Run(&manifest), StudyEnd::kBudget);
+  EXPECT_THAT(launcher_.launched, IsEmpty());
+}
+
+TEST_F(RunnerTest, EachVariationTakesItsBestValue) {
+  Manifest manifest = ManifestOf(absl::StrCat(kStudy, kTune));
+  launcher_.losses = {{"0.1", 0.5}, {"0.2", 0.4}, {"0.4", 0.6}};
+  launcher_.failing = {"ASP-tuning-0.2-seed9"};
+  ASSERT_TRUE(Run(&manifest).ok());
+  EXPECT_THAT(manifest.chosen, ElementsAre(Pair("ASP", "0.1"), Pair("BSP", "0.2")));
+  // 4 untuned, 6 to tune, 2 of BSP tuned; ASP takes the value that it has anyway.
+  EXPECT_EQ(launcher_.launched.size(), 12u);
+  EXPECT_EQ(launcher_.launched.back(), "BSP-tuned-0.2-seed2");
+  const std::vector<RunRecord> runs = ReadRuns(folder(), manifest);
+  int tuned = 0;
+  for (const RunRecord& run : runs) {
+    if (run.part != Part::kTuned) continue;
+    ++tuned;
+    EXPECT_TRUE(run.counts());
+    EXPECT_EQ(run.name,
+              absl::StrCat(run.variation == "ASP" ? "ASP-seed" : "BSP-tuned-0.2-seed", run.seed));
+  }
+  EXPECT_EQ(tuned, 4);
+}
+
+TEST_F(RunnerTest, TheManifestIsTheStudy) {
+  Manifest manifest = ManifestOf(absl::StrCat(kStudy, kTune));
+  ASSERT_TRUE(Run(&manifest).ok());
+  const auto read = ReadManifest(folder());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(StudyText(read->plan.study), StudyText(manifest.plan.study));
+  EXPECT_EQ(read->chosen, manifest.chosen);
+  ASSERT_EQ(read->runs.size(), manifest.runs.size());
+  for (size_t i = 0; i < read->runs.size(); ++i) {
+    EXPECT_EQ(read->runs[i].name, manifest.runs[i].name);
+    EXPECT_EQ(read->runs[i].set, manifest.runs[i].set);
+    EXPECT_EQ(read->runs[i].job_hash, manifest.runs[i].job_hash);
+    EXPECT_EQ(read->runs[i].job_text, manifest.runs[i].job_text);
+  }
+  EXPECT_TRUE(absl::IsNotFound(ReadManifest(folder() + "/nowhere").status()));
+  Write("manifest.json", "[1]");
+  EXPECT_THAT(std::string(ReadManifest(folder()).status().message()),
+              HasSubstr("not the manifest"));
+}
+
+TEST_F(StudyRunTest, AnotherStudyDoesNotGoOnThere) {
+  const Manifest manifest = ManifestOf(kStudy);
+  EXPECT_TRUE(CheckGoesOn(manifest, ManifestOf(kStudy)).ok());
+  EXPECT_TRUE(CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "seed: 3"))).ok());
+  const absl::Status other =
+      CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "set: \"train.batch=8\"")));
+  EXPECT_THAT(std::string(other.message()), HasSubstr("BSP-seed1 there is of another job"));
+}
+
+TEST_F(StudyRunTest, DataAreSummedUp) {
+  Write("train.tsv", "abc");
+  Write("test.tsv", "abcd");
+  std::vector<RunPlan> runs = {ManifestOf(kStudy).runs[0]};
+  for (const char* name : {"train.tsv", "test.tsv"}) {
+    runs[0].job_text.replace(runs[0].job_text.find(absl::StrCat("\"", name)), 1,
+                             absl::StrCat("\"", folder(), "/"));
+  }
+  auto before = SurroundingsOf(runs);
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ((*before)["data"].size(), 2u);
+  EXPECT_EQ((*before)["data"][1]["bytes"], 3);
+  EXPECT_EQ((*before)["data"][1]["xxh3"], "78af5f94892f3950");  // xxhsum -H3 of "abc"
+  Write("train.tsv", "abx");
+  Manifest old, now;
+  old.surroundings = *before;
+  now.surroundings = *SurroundingsOf(runs);
+  EXPECT_THAT(std::string(CheckGoesOn(old, now).message()), HasSubstr("the data have changed"));
+}
+
+}  // namespace
+}  // namespace tandem
