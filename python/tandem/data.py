@@ -67,6 +67,10 @@ class DataLoader:
             want = job._next()
             if want.kind == fetch and epoch in (None, want.epoch):
                 epoch = want.epoch
+                if job._loop_epoch not in (None, epoch):
+                    raise Error(f"a second loop over a tandem.DataLoader in epoch {job._loop_epoch}; its "
+                                "batches are used up, and these would be those of the next epoch: have "
+                                "one loop in the body of `for epoch in job.epochs()`")
                 ids = None
                 for batch in source:
                     ids = self._ids(batch)

@@ -75,6 +75,7 @@ class Job:
         self._cells = None           # of the step at hand: by table, what modules read
         self._given = None           # ids of the batch at hand, as the loader gave them
         self._scored = True
+        self._loop_epoch = None      # what epochs() has given last
         self.step, self.epoch = 0, 0
         _end_with_the_process(self)
         while not check(lib.tandem_wait_joined(self._handle, _SLICE_MS)):
@@ -117,7 +118,7 @@ class Job:
                 return
             if want.kind == _abi.TEST_BATCH:
                 if last is None:  # a job that takes no step: the loop's body may evaluate
-                    last = want.epoch
+                    last = self._loop_epoch = want.epoch
                     yield last
                 else:
                     self._give_none()  # the script evaluates nothing here
@@ -126,7 +127,7 @@ class Job:
                 raise Error(f"the loop over the batches of epoch {last} has ended before the epoch "
                             f"(at step {want.step}); iterate over the whole tandem.DataLoader, and "
                             "bound the steps of a job by train.max_steps")
-            last = want.epoch
+            last = self._loop_epoch = want.epoch
             yield last
 
     def evaluate(self, loader):
@@ -211,7 +212,7 @@ class Job:
             self._cells[table.name] = cells.requires_grad_(gradients)
 
     def _fail(self, why):
-        library().tandem_fail(self._handle, why.encode())
+        library().tandem_fail(self._handle, why.encode(errors="replace"))
 
     def _end(self):
         if not self._ended:

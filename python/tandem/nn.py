@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tandem.job import current_job
-from tandem.sparse import BatchIds, JaggedTensor, KeyedTensor
+from tandem.sparse import BatchIds, JaggedTensor, KeyedTensor, one_field
 
 
 def _cells(job, what):
@@ -18,24 +18,35 @@ def _cells(job, what):
     return job._cells
 
 
-def _same(given, ids):
-    """Whether `ids` are those of the batch at hand: the same object, or the same numbers."""
-    if ids is None or ids is given:
+def _same(job, given, ids):
+    """Whether `ids` are those of the batch at hand: the same object, or the same numbers in each field
+    that they name."""
+    if ids is None or ids is given.source:
         return True
-    if isinstance(ids, torch.Tensor) and isinstance(given, torch.Tensor):
-        return ids.shape == given.shape and torch.equal(ids, given)
-    return isinstance(ids, dict) or hasattr(ids, "keys")  # their tensors are compared by field
+    if isinstance(ids, torch.Tensor) and isinstance(given.source, torch.Tensor):
+        return ids.shape == given.source.shape and torch.equal(ids, given.source)
+    called = BatchIds(job, ids).fields
+    return all(name in given.fields and field.same(given.fields[name])
+               for name, field in called.items())
 
 
-def _check_field(job, name, ids, offsets=None):
-    """That a module of one field is called with the ids that the loader has announced for it."""
+def _check_field(job, name, ids, offsets=None, weights=None):
+    """That a module of one field is called with the ids that the loader has announced for it, in the
+    same bags where the call says some."""
     field = job._given.fields.get(name)
     if ids is None:
         return field
     if field is None:
         raise ValueError(f"field '{name}': the loader gave no ids for it; add it to `features`")
-    flat = ids.reshape(-1)
-    if flat.shape != field.ids.shape or not torch.equal(flat.to(torch.int64), field.ids):
+    if offsets is not None or weights is not None:
+        bags = field.bounds() if offsets is None else offsets
+        weights = weights if weights is not None or field.weights is None else field.weights
+        same = one_field(name, (ids.reshape(-1), bags, None if weights is None else
+                                weights.reshape(-1))).same(field)
+    else:
+        called = one_field(name, ids)
+        same = called.same_ids(field) and (called.length is None or called.same_bags(field))
+    if not same:
         raise ValueError(f"field '{name}': called with other ids than the batch has; ids that the model "
                          "makes itself cannot be fetched ahead: let `features` of tandem.DataLoader "
                          "make them")
@@ -77,7 +88,7 @@ class EmbeddingBagCollection(nn.Module):
         """ids: of the batch at hand, in the form in which the loader found them, or None."""
         job = current_job()
         cells = _cells(job, "EmbeddingBagCollection")
-        if not _same(job._given.source, ids):
+        if not _same(job, job._given, ids):
             raise ValueError("EmbeddingBagCollection: called with other ids than the batch has; ids that "
                              "the model makes itself cannot be fetched ahead: let `features` of "
                              "tandem.DataLoader make them")
@@ -100,8 +111,9 @@ class EmbeddingCollection(nn.Module):
     def forward(self, ids=None):
         job = current_job()
         cells = _cells(job, "EmbeddingCollection")
-        if not _same(job._given.source, ids):
-            raise ValueError("EmbeddingCollection: called with other ids than the batch has")
+        if not _same(job, job._given, ids):
+            raise ValueError("EmbeddingCollection: called with other ids than the batch has; let "
+                             "`features` of tandem.DataLoader make them")
         out = {}
         for table in self._tables:
             begin = 0
@@ -138,7 +150,7 @@ class EmbeddingBag(nn.Module):
         job = current_job()
         cells = _cells(job, "EmbeddingBag")
         name = self._table.fields[self._place]
-        field = _check_field(job, name, input, offsets)
+        field = _check_field(job, name, input, offsets, per_sample_weights)
         if per_sample_weights is not None and (field is None or field.weights is None):
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
                              "`features` of tandem.DataLoader give (values, offsets, weights)")

@@ -43,8 +43,13 @@ class DistributedOptimizer:
                         "DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
         self._job, self._torch, self._loss = job, optimizer, loss
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        self._module = model
         self._check_parameters()
         self._start()
+        self._reached = False   # whether backward() has come to a parameter since the last step
+        self._stepping = False  # inside step()
+        for _, p in self._parameters:
+            p.register_hook(self._reach)
         job._optimizer, job._started = self, True
 
     def _check_parameters(self):
@@ -120,8 +125,9 @@ class DistributedOptimizer:
             raise Error("optimizer.step() without a batch: call it once for each batch of a "
                         "tandem.DataLoader, after loss.backward()")
         cells = {name: c.grad for name, c in job._cells.items()}
-        if all(g is None for g in cells.values()):
+        if not self._reached and all(g is None for g in cells.values()):
             raise Error("optimizer.step() without gradients: call loss.backward() first")
+        self._check_unfrozen()
         self._collect()
         n = job._given.samples
         scale = float(n) if self._loss == "mean" else 1.0
@@ -139,11 +145,27 @@ class DistributedOptimizer:
             job._handle, value, (ctypes.c_void_p * len(pointers))(*pointers),
             (ctypes.c_int64 * len(sizes))(*sizes),
             self._gradient.data_ptr() if self._gradient.numel() else None, scale))
-        job._cells = None
-        while job._next().kind != _abi.STEP_DONE:
+        job._cells, self._reached, self._stepping = None, False, True
+        done = job._next()
+        self._stepping = False
+        if done.kind != _abi.STEP_DONE:
             raise Error("the worker lost its place after a step")  # a bug of this package
 
     # ---- inside ----
+
+    def _reach(self, _):
+        self._reached = True
+
+    def _check_unfrozen(self):
+        """That nothing is trained which the other workers do not know of."""
+        own = {id(p) for _, p in self._parameters}
+        trained = self._module.parameters() if self._torch is None else \
+            [p for group in self._torch.param_groups for p in group["params"]]
+        for p in trained:
+            if id(p) not in own and (p.requires_grad or p.grad is not None):
+                raise Error(f"a parameter of shape {tuple(p.shape)} is trained that was frozen or not "
+                            "there when DistributedOptimizer was made, which says what is trained; "
+                            "freeze parameters after that, or begin a job from the save")
 
     def _collect(self):
         """The gradients of dense parameters in one buffer; of one without, zeros."""
@@ -161,8 +183,14 @@ class DistributedOptimizer:
                             "learning rate, clip, or look for it in the batch")
 
     def _update(self):
-        """The mean gradient of all workers is there: the script's optimizer steps with it."""
+        """The mean gradient of all workers is there: the script's optimizer steps with it. In a step
+        for which this worker had no batch the script's own gradients stay as they were."""
+        own = None if self._stepping else [None if p.grad is None else p.grad.clone()
+                                           for _, p in self._parameters]
         check(library().tandem_mean_gradient(self._job._handle, self._gradient.data_ptr()))
         for (_, p), view in zip(self._parameters, self._views):
             p.grad = view
         self._torch.step()
+        if own is not None:
+            for (_, p), gradient in zip(self._parameters, own):
+                p.grad = gradient

@@ -95,6 +95,7 @@ class FieldIds:
             _integers(f"offsets of field '{name}'", offsets).contiguous()
         self.weights = None
         if weights is not None:
+            _check_device(f"weights of field '{name}'", weights)
             if tuple(weights.shape) != tuple(self.ids.shape):
                 raise ValueError(f"weights of field '{name}': shape {tuple(weights.shape)}, want that "
                                  f"of its ids, {tuple(self.ids.shape)}")
@@ -102,6 +103,24 @@ class FieldIds:
         if self.ids.dim() != 1:
             raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, want [samples] or "
                              "(values, offsets)")
+
+    def bounds(self):
+        """Where the ids of each sample begin, and where the last one's end."""
+        return torch.arange(self.ids.numel() + 1) if self.offsets is None else self.offsets
+
+    def same_ids(self, other):
+        return torch.equal(self.ids, other.ids)
+
+    def same_bags(self, other):
+        if self.unclear and self.samples() + 1 == other.samples():
+            self.add_end()
+        return torch.equal(self.bounds(), other.bounds())
+
+    def same(self, other):
+        """Whether the field means the same rows in the same samples; no weights are ones."""
+        ones = [torch.ones(f.ids.shape) if f.weights is None else f.weights for f in (self, other)]
+        return self.same_ids(other) and self.same_bags(other) and \
+            ((self.weights is None and other.weights is None) or torch.equal(*ones))
 
     def samples(self):
         return self.ids.numel() if self.offsets is None else self.offsets.numel() - 1
@@ -123,9 +142,16 @@ class FieldIds:
             field.offsets = None  # no ids: none in any sample
 
 
+def _check_device(what, values):
+    if values.device.type != "cpu":
+        raise ValueError(f"{what}: on {values.device}, want them on the CPU, where rows are fetched; "
+                         "say .cpu()")
+
+
 def _integers(what, values):
     if not isinstance(values, torch.Tensor):
         values = torch.as_tensor(values)
+    _check_device(what, values)
     if values.dtype == torch.int64:
         return values.detach()
     if values.dtype in (torch.int32, torch.int16, torch.uint8):
@@ -134,7 +160,8 @@ def _integers(what, values):
                      "tandem.hash_columns or tandem.hash_ids")
 
 
-def _one_field(name, value):
+def one_field(name, value):
+    """The ids of a field in one of the forms that BatchIds says."""
     if isinstance(value, FieldIds):
         return value
     if hasattr(value, "values") and hasattr(value, "offsets") and callable(value.values):
@@ -169,7 +196,7 @@ class BatchIds:
         self.fields = {}
         if isinstance(ids, dict):
             for name, value in ids.items():
-                self._add(job, name, _one_field(self._field_name(job, name), value))
+                self._add(job, name, one_field(self._field_name(job, name), value))
         elif hasattr(ids, "keys") and hasattr(ids, "lengths"):
             self._from_keyed(job, ids)
         else:
@@ -206,8 +233,8 @@ class BatchIds:
         self.fields[self._field_name(job, name)] = field
 
     def _from_keyed(self, job, ids):
-        keys, offsets = list(ids.keys()), ids.offsets()
-        values = ids.values()
+        keys, offsets = list(ids.keys()), _integers("offsets of a batch", ids.offsets())
+        values = _integers("ids of a batch", ids.values())
         weights = ids.weights_or_none() if hasattr(ids, "weights_or_none") else None
         samples = (offsets.numel() - 1) // len(keys)
         for k, name in enumerate(keys):

@@ -105,7 +105,7 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
       "table[0]={name: 'items' dim: 4 field: 'a' field: 'b' initializer {kind: CONSTANT scale: "
       "0.1} "
       "optimizer {kind: SGD learning_rate: 0.1}}",
-      "table[0].name=items", "train.epochs=1", "train.batch=12"};
+      "table[0].name=items", "train.epochs=2", "train.batch=12"};
   for (const char* const dense :
        {"dense={optimizer {kind: PROGRAM}}", "dense={optimizer {kind: SGD learning_rate: 0.1}}",
         "dense={synchroniser: SERVERS optimizer {kind: SGD learning_rate: 0.1}}"}) {
@@ -115,7 +115,7 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
     const RunArguments arguments = Arguments(script, set);
     const RunResult run = RunJob(arguments, kLimit);
     ASSERT_TRUE(run.ok()) << run.DebugString();
-    EXPECT_EQ(run.summary["samples"], 50 * 12 + 25 * 5);
+    EXPECT_EQ(run.summary["samples"], 2 * (50 * 12 + 25 * 5));
     const RunResult compared = Python({script, arguments.out});
     EXPECT_TRUE(compared.ok()) << compared.DebugString();
   }
@@ -134,6 +134,9 @@ TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
 TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
   const std::map<std::string, std::string> endings = {
       {"exception", ": ValueError: no such city (wrong.py:"},
+      {"surrogate", ": ValueError: no city ? here (wrong.py:"},
+      {"second",
+       "Error: a second loop over a tandem.DataLoader in epoch 0; its batches are used up"},
       {"early", ": wrong.py ended at step 3, before the job had; iterate to the end"},
       {"break",
        "Error: the loop over the batches of epoch 0 has ended before the epoch (at step 3)"},

@@ -8,7 +8,7 @@ from torch import nn
 
 import tandem
 
-DIM, ITEMS, STEPS = 4, 30, 50
+DIM, ITEMS, STEPS, EPOCHS = 4, 30, 50, 2
 SIZES = (12, 5)            # samples of a batch, by rank
 BATCHES = (STEPS, STEPS // 2)
 RATE = 0.1
@@ -65,23 +65,23 @@ def train():
         optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=RATE), model)
     else:
         optimizer = tandem.DistributedOptimizer(model)
-    loader = tandem.DataLoader(batches(job.rank), features=1)
+    loader = tandem.DataLoader(list(batches(job.rank)), features=1)
     steps = 0
     for _ in job.epochs():
         for dense, ids, label in loader:
-            optimizer.zero_grad()
             loss = loss_of(model(dense, ids), label)
             loss.backward()
             optimizer.step(loss=loss)
+            optimizer.zero_grad()  # nothing may come in between here and the next epoch
             steps += 1
-    assert steps == BATCHES[job.rank], steps
+    assert steps == EPOCHS * BATCHES[job.rank], steps
 
 
 def compare(out):
     model = Model(PlainRows())
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     loss_of = nn.BCEWithLogitsLoss()
-    for step in zip(*[list(batches(r)) + [None] * (STEPS - BATCHES[r]) for r in (0, 1)]):
+    for step in EPOCHS * list(zip(*[list(batches(r)) + [None] * (STEPS - BATCHES[r]) for r in (0, 1)])):
         joined = [torch.cat(part) for part in zip(*[b for b in step if b is not None])]
         optimizer.zero_grad()
         loss_of(model(joined[0], joined[1]), joined[2]).backward()

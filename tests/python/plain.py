@@ -3,6 +3,7 @@ import numpy
 import torch
 
 import tandem
+from tandem.nn import _check_field, _same
 from tandem.sparse import BatchIds, FieldIds, KeyedJaggedTensor
 
 
@@ -40,6 +41,52 @@ jagged = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]
 assert jagged.fields["city"].offsets.tolist() == [0, 0, 3, 3]
 wide = BatchIds(job, {"city": matrix.repeat(1, 2), "offer": matrix[:, 1]}).fields["city"]
 assert wide.length == 4 and wide.offsets.tolist() == [0, 4, 8, 12]
+
+
+
+def refused(text, call, *arguments):
+    try:
+        call(*arguments)
+    except ValueError as error:
+        assert text in str(error), (text, str(error))
+        return
+    raise AssertionError(f"not refused: {text}")
+
+
+# Rows of other ids than those of the batch are never given out, whatever form they are in.
+def keyed(values, lengths=(1, 1, 1, 1, 1, 1), weights=None):
+    return KeyedJaggedTensor(["city", "offer"], torch.tensor(values), weights,
+                             lengths=torch.tensor(lengths))
+
+
+for given in flat, BatchIds(job, keyed([1, 2, 3, 5, 6, 7])):
+    assert _same(job, given, matrix.clone())
+    assert _same(job, given, keyed([1, 2, 3, 5, 6, 7]))
+    assert _same(job, given, {"city": torch.tensor([1, 2, 3])})
+    assert _same(job, given, {"city": (torch.tensor([1, 2, 3]), torch.arange(3))})
+    assert not _same(job, given, {"city": torch.tensor([1, 2, 4])})
+    assert not _same(job, given, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 2, 2]))})
+    assert not _same(job, given, keyed([1, 2, 3, 5, 6, 8]))
+    assert not _same(job, given, keyed([1, 2, 3, 5, 6, 7], lengths=(2, 0, 1, 1, 1, 1)))
+    assert not _same(job, given, keyed([1, 2, 3, 5, 6, 7], weights=torch.arange(6.)))
+assert not _same(job, BatchIds(job, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
+job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.))})
+for call in ((torch.tensor([1, 2, 3]),), (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3])),
+             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)),
+             (torch.tensor([1, 2, 3]), None, torch.arange(3.)), (None,)):
+    _check_field(job, "city", *call)
+for call in ((torch.tensor([1, 2, 4]),), (torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3])),
+             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.ones(3)),
+             (torch.tensor([[1, 2, 3]]),)):
+    refused("called with other ids", _check_field, job, "city", *call)
+
+# Ids on a device are refused, not read there. (Tensors without memory stand for those of a GPU.)
+far = torch.empty(3, dtype=torch.int64, device="meta")
+for ids in ({"city": far}, {"city": (matrix[:, 0], far)}, {"city": (matrix[:, 0], torch.arange(3), far)},
+            torch.empty(3, 2, dtype=torch.int64, device="meta"),
+            KeyedJaggedTensor(["city"], matrix[:, 0], offsets=torch.empty(4, device="meta")),
+            KeyedJaggedTensor(["city"], far, lengths=torch.ones(3, dtype=torch.int64))):
+    refused("on meta, want them on the CPU, where rows are fetched; say .cpu()", BatchIds, job, ids)
 
 texts = tandem.hash_ids(["Rome", "", None, "Rome", "7"], "city")
 assert texts[0] == texts[3] != texts[1] == texts[2] and texts.dtype == numpy.int64

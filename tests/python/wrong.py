@@ -1,5 +1,6 @@
 """Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
-argument, the one way of ending the job that it names: exception, early, break, no_step, no_backward."""
+argument, the one way of ending the job that it names: exception, surrogate, early, break, second,
+no_step, no_backward."""
 import sys
 
 import torch
@@ -36,6 +37,7 @@ class Model(nn.Module):
         super().__init__()
         self.rows = tandem.EmbeddingBagCollection()
         self.out = nn.Linear(16, 1)
+        self.frozen = nn.Parameter(torch.zeros(3), requires_grad=False)
 
     def forward(self, ids):
         return self.out(self.rows(ids).values()).squeeze(1)
@@ -76,20 +78,32 @@ for epoch in job.epochs():
     for step, batch in enumerate(loader):
         if WAY == "exception" and step == 3:
             raise ValueError("no such city")
+        if WAY == "surrogate" and step == 3:
+            raise ValueError("no city \udcff here")
         if WAY == "early" and step == 3:
             sys.exit(0)
         if WAY == "break" and step == 3:
             break
         optimizer.zero_grad(set_to_none=step % 2 == 1)
         refused("called with other ids", model, batch + 1)
+        refused("called with other ids", model, {"city": batch[:, 1], "offer": batch[:, 0]})
+        model({"city": batch[:, 0], "offer": batch[:, 1]})
         if WAY != "no_backward":
             refused("without gradients: call loss.backward() first", optimizer.step)
-            loss = nn.functional.binary_cross_entropy_with_logits(model(batch), label)
+            rows = model(batch) if step != 5 else model.out(torch.ones(6, 16)).squeeze(1)
+            loss = nn.functional.binary_cross_entropy_with_logits(rows, label)
             (loss / 2).backward()
-            loss = nn.functional.binary_cross_entropy_with_logits(model(batch), label)
-            (loss / 2).backward()   # a second one adds to the same rows
+            if step != 5:   # which comes to no rows at all
+                loss = nn.functional.binary_cross_entropy_with_logits(model(batch), label)
+                (loss / 2).backward()   # a second one adds to the same rows
+            model.frozen.requires_grad_(True)
+            refused("a parameter of shape (3,) is trained that was frozen", optimizer.step)
+            model.frozen.requires_grad_(False)
         if WAY == "no_step" and step == 3:
             continue
         optimizer.step()
         refused("without a batch", optimizer.step)
+    if WAY == "second":
+        for batch in loader:
+            pass
 print("all refused")
