@@ -1,7 +1,6 @@
 #include "capi/ids_batch.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -15,6 +14,7 @@ constexpr int64_t kMostIds = int64_t{1} << 30;  // of a field; what KeyIndex can
 
 absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
                              absl::Span<const tandem_field> fields) const {
+  int64_t ids = 0;  // of all fields
   for (size_t f = 0; f < fields.size(); ++f) {
     const tandem_field& field = fields[f];
     const auto refuse = [&](const auto&... what) {
@@ -25,7 +25,11 @@ absl::Status IdsBatch::Check(const job::TablePlan& table, int64_t samples,
       if (field.count != 0) return refuse(field.count, " ids, and no place where they are");
       continue;
     }
-    if (field.count < 0 || field.count > kMostIds) return refuse(field.count, " ids");
+    if (field.count < 0 || field.count > kMostIds - ids) return refuse(field.count, " ids");
+    ids += field.count;
+    if (field.stride > kMostIds || field.stride < -kMostIds) {
+      return refuse("a stride of ", field.stride, " ids");
+    }
     if (field.offsets == nullptr && field.count != samples) {
       return refuse(field.count, " ids for ", samples,
                     " samples, want one a sample; or give offsets");
@@ -76,6 +80,12 @@ absl::Status IdsBatch::Fill(int64_t samples, const tandem_field* fields, const u
   batch->Clear();
   if (samples < 0) return absl::InvalidArgumentError(absl::StrCat(samples, " samples"));
   if (samples == 0) return absl::OkStatus();
+  const int64_t train = plan_.job.train().batch(), test = plan_.job.evaluation().batch();
+  if (samples > std::max(train, test)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a batch of ", samples, " samples, and train.batch is ", train,
+                     ", evaluation.batch ", test, "; give fewer, or raise it"));
+  }
   if (fields == nullptr) return absl::InvalidArgumentError("a batch without fields");
   batch->sparse.resize(plan_.tables.size() - (plan_.dense_table >= 0 ? 1 : 0));
   for (data::SparseInput& input : batch->sparse) {

@@ -2,7 +2,9 @@
 
 #include <signal.h>
 
+#include <exception>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,6 +50,8 @@ int Return(const absl::StatusOr<bool>& status) {
   last_error.clear();
   return *status ? 1 : 0;
 }
+
+constexpr int64_t kMostFloats = int64_t{1} << 40;  // of all dense parameters
 
 absl::Time After(int64_t timeout_ms) { return MonotonicNow() + absl::Milliseconds(timeout_ms); }
 
@@ -125,26 +129,57 @@ int32_t KindOf(worker::Want::Kind kind) {
   return TANDEM_NOTHING;
 }
 
+absl::Status Missing(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(what, ": a null pointer"));
+}
+
+// How many floats parameter `name` has; added to `*floats`.
+absl::Status AddFloats(absl::string_view name, absl::Span<const int64_t> shape, int64_t* floats) {
+  int64_t size = 1;
+  for (const int64_t extent : shape) {
+    if (extent < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("dense parameter ", name, ": a negative extent, ", extent));
+    }
+    if (__builtin_mul_overflow(size, extent, &size)) size = kMostFloats + 1;
+    if (size > kMostFloats) break;
+  }
+  if (size > kMostFloats - *floats) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense parameter ", name, ": more floats than there can be"));
+  }
+  *floats += size;
+  return absl::OkStatus();
+}
+
 absl::Status Start(tandem_worker* worker, int32_t count, const char* const* names,
                    const int32_t* dims, const int64_t* shapes, const float* values) {
   if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " dense parameters"));
+  if (count > 0 && (names == nullptr || dims == nullptr)) return Missing("names and dims");
   std::vector<server::SavedParameter> parameters;
-  size_t floats = 0;
+  int64_t floats = 0;
   for (int32_t i = 0; i < count; ++i) {
-    server::SavedParameter& parameter = parameters.emplace_back();
-    parameter.name = names[i];
-    parameter.shape.assign(shapes, shapes + dims[i]);
-    shapes += dims[i];
-    size_t size = 1;
-    for (const int64_t extent : parameter.shape) {
-      if (extent < 0) {
-        return absl::InvalidArgumentError("a negative extent: " + DebugString(parameter));
-      }
-      size *= static_cast<size_t>(extent);
+    if (names[i] == nullptr) return Missing(absl::StrCat("the name of dense parameter ", i));
+    if (dims[i] < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("dense parameter ", names[i], " with ", dims[i], " extents"));
     }
-    floats += size;
+    if (dims[i] > 0 && shapes == nullptr) return Missing("shapes");
+    const absl::Span<const int64_t> shape(shapes, static_cast<size_t>(dims[i]));
+    TANDEM_RETURN_IF_ERROR(AddFloats(names[i], shape, &floats));
+    parameters.push_back({names[i], {shape.begin(), shape.end()}});
+    if (shapes != nullptr) shapes += dims[i];
   }
-  return worker->attached->Start(std::move(parameters), {values, floats});
+  if (floats > 0 && values == nullptr) return Missing("values");
+  return worker->attached->Start(std::move(parameters), {values, static_cast<size_t>(floats)});
+}
+
+absl::Status Rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats) {
+  if (TableOf(worker, table) == nullptr || floats < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(floats, " floats of rows of table ", table));
+  }
+  if (cells == nullptr && floats > 0) return Missing("cells");
+  return worker->attached->Rows(static_cast<size_t>(table), {cells, static_cast<size_t>(floats)});
 }
 
 absl::Status Finish(tandem_worker* worker, double loss_sum, const float* const* cells,
@@ -153,11 +188,78 @@ absl::Status Finish(tandem_worker* worker, double loss_sum, const float* const* 
   gradients.loss_sum = loss_sum;
   gradients.scale = scale;
   for (int t = 0; cells != nullptr && t < TablesOf(worker); ++t) {
+    if (cells[t] != nullptr && (floats == nullptr || floats[t] < 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the gradient of table ", t, " without its number of floats"));
+    }
     gradients.cells.emplace_back(cells[t],
                                  cells[t] == nullptr ? 0 : static_cast<size_t>(floats[t]));
   }
   if (dense != nullptr) gradients.dense = {dense, worker->attached->dense().size()};
   return worker->attached->Finish(gradients);
+}
+
+absl::Status MeanGradient(tandem_worker* worker, float* gradient) {
+  const size_t floats = worker->attached->dense().size();
+  if (gradient == nullptr && floats > 0) return Missing("gradient");
+  return worker->attached->MeanGradient({gradient, floats});
+}
+
+absl::Status Score(tandem_worker* worker, const float* logits, const float* labels,
+                   int64_t samples) {
+  if (logits == nullptr && labels == nullptr) return worker->attached->Score({}, {});
+  if (logits == nullptr || labels == nullptr) return Missing("one of logits and labels");
+  if (samples < 0) return absl::InvalidArgumentError(absl::StrCat(samples, " scores"));
+  const auto count = static_cast<size_t>(samples);
+  return worker->attached->Score({logits, count}, {labels, count});
+}
+
+absl::Status HashTexts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
+                       int64_t* out) {
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " texts"));
+  if (count == 0) return absl::OkStatus();
+  if (offsets == nullptr || out == nullptr) return Missing("offsets and out");
+  if (texts == nullptr && offsets[count] != offsets[0]) return Missing("texts");
+  const data::FieldHash hash{OrEmpty(field)};
+  for (int64_t i = 0; i < count; ++i) {
+    if (offsets[i] < 0 || offsets[i + 1] < offsets[i]) {
+      return absl::InvalidArgumentError(absl::StrCat("offsets of texts must rise, at ", i));
+    }
+    const absl::string_view text =
+        texts == nullptr ? absl::string_view()
+                         : absl::string_view(texts + offsets[i],
+                                             static_cast<size_t>(offsets[i + 1] - offsets[i]));
+    out[i] = static_cast<int64_t>(text.empty() ? hash.missing() : hash.Key(text));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HashIds(const char* field, const int64_t* ids, int64_t count, int64_t* out) {
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " ids"));
+  if (count > 0 && (ids == nullptr || out == nullptr)) return Missing("ids and out");
+  const data::FieldHash hash{OrEmpty(field)};
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = static_cast<int64_t>(hash.Key(static_cast<uint64_t>(ids[i])));
+  }
+  return absl::OkStatus();
+}
+
+// What a function returns; the caller's language knows no exceptions of this one.
+template <class Body>
+int Call(const Body& body) {
+  try {
+    return Return(body());
+  } catch (const std::bad_alloc&) {
+    return Return(absl::ResourceExhaustedError("out of memory"));
+  } catch (const std::exception& error) {
+    return Return(absl::InternalError(error.what()));
+  }
+}
+
+// Of a function that needs a worker.
+template <class Body>
+int CallOn(const tandem_worker* worker, const Body& body) {
+  return worker == nullptr ? Return(Missing("worker")) : Call(body);
 }
 
 }  // namespace
@@ -171,15 +273,17 @@ int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
   if (options == nullptr || worker == nullptr || options->size < sizeof(tandem_join_options)) {
     return Return(absl::InvalidArgumentError("tandem_join: options of another version"));
   }
-  tandem::SetUpProcess();
-  IgnoreBrokenPipes();
-  auto joined = Join(*options);
-  if (joined.ok()) *worker = new tandem_worker(*std::move(joined));
-  return Return(joined.status());
+  return Call([&]() -> absl::Status {
+    tandem::SetUpProcess();
+    IgnoreBrokenPipes();
+    TANDEM_ASSIGN_OR_RETURN(auto joined, Join(*options));
+    *worker = new tandem_worker(std::move(joined));
+    return absl::OkStatus();
+  });
 }
 
 int tandem_wait_joined(tandem_worker* worker, int64_t timeout_ms) {
-  return Return(worker->attached->WaitJoined(After(timeout_ms)));
+  return CallOn(worker, [&] { return worker->attached->WaitJoined(After(timeout_ms)); });
 }
 
 int32_t tandem_rank(const tandem_worker* worker) { return worker->attached->rank(); }
@@ -228,85 +332,83 @@ const char* tandem_field_name(const tandem_worker* worker, int32_t table, int32_
 
 int tandem_start(tandem_worker* worker, int32_t count, const char* const* names,
                  const int32_t* dims, const int64_t* shapes, const float* values) {
-  return Return(Start(worker, count, names, dims, shapes, values));
+  return CallOn(worker, [&] { return Start(worker, count, names, dims, shapes, values); });
 }
 
 int tandem_wait_started(tandem_worker* worker, int64_t timeout_ms) {
-  return Return(worker->attached->WaitStarted(After(timeout_ms)));
+  return CallOn(worker, [&] { return worker->attached->WaitStarted(After(timeout_ms)); });
 }
 
 float* tandem_dense(tandem_worker* worker, int64_t* count) {
   const absl::Span<float> dense = worker->attached->dense();
-  *count = static_cast<int64_t>(dense.size());
+  if (count != nullptr) *count = static_cast<int64_t>(dense.size());
   return dense.data();
 }
 
 int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want) {
-  const absl::StatusOr<tandem::worker::Want> next = worker->attached->Next(After(timeout_ms));
-  *want = tandem_want();
-  if (!next.ok()) return Return(next.status());
-  want->kind = KindOf(next->kind);
-  want->first = next->first ? 1 : 0;
-  want->step = next->step;
-  want->epoch = next->epoch;
-  want->samples = next->samples;
-  return Return(absl::StatusOr<bool>(want->kind != TANDEM_NOTHING));
+  return CallOn(worker, [&]() -> absl::StatusOr<bool> {
+    if (want == nullptr) return Missing("want");
+    *want = tandem_want();
+    TANDEM_ASSIGN_OR_RETURN(const tandem::worker::Want next,
+                            worker->attached->Next(After(timeout_ms)));
+    want->kind = KindOf(next.kind);
+    want->first = next.first ? 1 : 0;
+    want->step = next.step;
+    want->epoch = next.epoch;
+    want->samples = next.samples;
+    return want->kind != TANDEM_NOTHING;
+  });
 }
 
 int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fields,
                 const uint8_t* unpooled) {
-  const absl::Status filled = worker->ids.Fill(samples, fields, unpooled, &worker->batch);
-  return Return(filled.ok() ? worker->attached->GiveBatch(&worker->batch) : filled);
+  return CallOn(worker, [&] {
+    const absl::Status filled = worker->ids.Fill(samples, fields, unpooled, &worker->batch);
+    return filled.ok() ? worker->attached->GiveBatch(&worker->batch) : filled;
+  });
 }
 
 int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats) {
-  if (TableOf(worker, table) == nullptr || floats < 0) {
-    return Return(absl::InvalidArgumentError(absl::StrCat("rows of table ", table)));
-  }
-  return Return(
-      worker->attached->Rows(static_cast<size_t>(table), {cells, static_cast<size_t>(floats)}));
+  return CallOn(worker, [&] { return Rows(worker, table, cells, floats); });
 }
 
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,
                   const int64_t* floats, const float* dense, float scale) {
-  return Return(Finish(worker, loss_sum, cells, floats, dense, scale));
+  return CallOn(worker, [&] { return Finish(worker, loss_sum, cells, floats, dense, scale); });
 }
 
 int tandem_mean_gradient(tandem_worker* worker, float* gradient) {
-  return Return(worker->attached->MeanGradient({gradient, worker->attached->dense().size()}));
+  return CallOn(worker, [&] { return MeanGradient(worker, gradient); });
 }
 
-int tandem_updated(tandem_worker* worker) { return Return(worker->attached->Updated()); }
+int tandem_updated(tandem_worker* worker) {
+  return CallOn(worker, [&] { return worker->attached->Updated(); });
+}
 
 int tandem_score(tandem_worker* worker, const float* logits, const float* labels, int64_t samples) {
-  const bool none = logits == nullptr && labels == nullptr;
-  const size_t count = none ? 0 : static_cast<size_t>(samples);
-  return Return(worker->attached->Score({logits, count}, {labels, count}));
+  return CallOn(worker, [&] { return Score(worker, logits, labels, samples); });
 }
 
+// INTERNAL: a failure of this worker's own. By other codes the scheduler takes it for an echo of
+// somebody else's, and waits for that.
 void tandem_fail(tandem_worker* worker, const char* why) {
-  worker->attached->Fail(absl::AbortedError(OrEmpty(why)));
+  (void)CallOn(worker, [&] {
+    worker->attached->Fail(absl::InternalError(OrEmpty(why)));
+    return absl::OkStatus();
+  });
 }
 
-int tandem_close(tandem_worker* worker) { return Return(worker->attached->Close()); }
+int tandem_close(tandem_worker* worker) {
+  return CallOn(worker, [&] { return worker->attached->Close(); });
+}
 
 void tandem_free(tandem_worker* worker) { delete worker; }
 
 int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_t* out) {
-  const tandem::data::FieldHash hash{OrEmpty(field)};
-  for (int64_t i = 0; i < count; ++i) {
-    out[i] = static_cast<int64_t>(hash.Key(static_cast<uint64_t>(ids[i])));
-  }
-  return Return(absl::OkStatus());
+  return Call([&] { return HashIds(field, ids, count, out); });
 }
 
 int tandem_hash_texts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                       int64_t* out) {
-  const tandem::data::FieldHash hash{OrEmpty(field)};
-  for (int64_t i = 0; i < count; ++i) {
-    const absl::string_view text(texts + offsets[i],
-                                 static_cast<size_t>(offsets[i + 1] - offsets[i]));
-    out[i] = static_cast<int64_t>(text.empty() ? hash.missing() : hash.Key(text));
-  }
-  return Return(absl::OkStatus());
+  return Call([&] { return HashTexts(field, texts, offsets, count, out); });
 }

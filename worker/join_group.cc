@@ -64,7 +64,12 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>&
 absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
     const job::JobPlan& plan, const char* group, int rank, const std::vector<int>& workers,
     const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
-  const absl::Time deadline = MonotonicNow() + absl::Seconds(plan.job.limits().start_seconds());
+  // A program comes when its module and data are there: how long that takes is not ours to say.
+  const Limits& limits = plan.job.limits();
+  const double patience = plan.job.model().has_program()
+                              ? std::max(limits.start_seconds(), limits.stall_limit_seconds())
+                              : limits.start_seconds();
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(patience);
   TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(collectives::LinkPorts ports,
                           collectives::LinkPorts::Open(host, LinksOf(plan)));

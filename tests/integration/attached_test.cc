@@ -8,10 +8,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,10 +44,10 @@ class AttachedTest : public ::testing::Test {
 
   // The model that programs leave; empty after a failure, which is reported.
   ModelBits Train(const job::JobPlan& compiled, const job::JobPlan& plan, const std::string& out,
-                  float rate = 0) {
+                  float rate = 0, absl::Duration pause = absl::ZeroDuration()) {
     ProgramCluster cluster(plan, out);
     const absl::Status ended = cluster.Run([&](worker::AttachedWorker& worker) {
-      const absl::Status trained = TrainCompiled(compiled, worker, rate);
+      const absl::Status trained = TrainCompiled(compiled, worker, rate, pause);
       EXPECT_TRUE(trained.ok()) << trained;
       worker.Fail(trained);
     });
@@ -86,6 +88,39 @@ TEST_F(AttachedTest, LeavesTheBitsOfThePlainLoop) {
   }
 }
 
+// Rows come sooner than the program gives batches and gradients, so that batches are asked for while
+// it computes.
+TEST_F(AttachedTest, ASlowProgramLeavesTheSameBits) {
+  const Settings set = {"train.epochs=2", "cluster.workers=2"};
+  const absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job_->Plan(set), {});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {
+    SCOPED_TRACE(synchroniser);
+    Settings all = set;
+    all.push_back("train.depth=2");
+    all.push_back(absl::StrCat("dense.synchroniser=", synchroniser));
+    const job::JobPlan compiled = job_->Plan(all);
+    const ModelBits model =
+        Train(compiled, ProgramPlan(compiled), Out(), 0, absl::Milliseconds(20));
+    EXPECT_EQ(Difference(plain->model, model), "");
+  }
+}
+
+// A program comes when its data are there, which start_seconds say nothing about.
+TEST_F(AttachedTest, AWorkerMayStartMuchLaterThanTheOthers) {
+  const job::JobPlan compiled = job_->Plan({"cluster.workers=2", "limits.start_seconds=3"});
+  ProgramCluster cluster(ProgramPlan(compiled), Out());
+  const absl::Status ended = cluster.Run([&](worker::AttachedWorker& worker) {
+    const absl::StatusOr<bool> joined = worker.WaitJoined(MonotonicNow() + absl::Seconds(50));
+    EXPECT_TRUE(joined.ok()) << joined.status();
+    if (worker.rank() == 1) absl::SleepFor(absl::Seconds(4));
+    const absl::Status trained = TrainCompiled(compiled, worker);
+    EXPECT_TRUE(trained.ok()) << trained;
+    worker.Fail(trained);
+  });
+  EXPECT_TRUE(ended.ok()) << ended;
+}
+
 // The whole of it beside `tandem run`: model, evaluation after each epoch, steps and samples.
 TEST_F(AttachedTest, EvaluatesAndReportsAsAWorkerDoes) {
   const Settings set = {"train.epochs=2", "evaluation.every_epochs=1"};
@@ -115,6 +150,44 @@ TEST_F(AttachedTest, TheProgramsOwnOptimizerStepsAsTheJobsWould) {
   const ModelBits expected = Train(compiled, ProgramPlan(compiled), Out());
   ModelBits model = Train(compiled, program, Out(), 0.25f);
   EXPECT_EQ(Difference(expected, model), "");
+}
+
+// A batch comes to be wanted after a step has been handed out: the program may answer the step
+// first, or the batch.
+TEST(WantQueueTest, WhatIsWantedTogetherIsAnsweredInEitherOrder) {
+  using worker::Want;
+  for (const bool batch_first : {true, false}) {
+    worker::WantQueue wants;
+    worker::StepSlot computed, fetched;
+    const auto soon = [] { return MonotonicNow() + absl::Seconds(50); };
+    const auto ask = [&](Want::Kind kind, worker::StepSlot* slot) {
+      const absl::Status answer = wants.Ask({.kind = kind, .slot = slot});
+      EXPECT_TRUE(answer.ok()) << answer;
+    };
+    std::thread compute(ask, Want::Kind::kCompute, &computed);
+    EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kCompute);
+    std::thread fetch(ask, Want::Kind::kBatch, &fetched);
+    while (wants.Next(soon())->kind != Want::Kind::kBatch) absl::SleepFor(absl::Milliseconds(1));
+    if (batch_first) wants.Expect(Want::Kind::kBatch)->Answer(absl::OkStatus());
+    const auto step = [&] {
+      auto use = wants.Expect(Want::Kind::kCompute);
+      ASSERT_TRUE(use.ok()) << use.status();
+      use->AnswerCompute(/*done=*/false);
+    };
+    step();
+    // Parameters change now: not a time for anything but that.
+    EXPECT_THAT(wants.Expect(Want::Kind::kBatch).status().message(),
+                HasSubstr("a batch was given, but the worker wants nothing yet"));
+    wants.StepDone();
+    EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kStepDone);
+    if (!batch_first) {
+      EXPECT_EQ(wants.Next(soon())->kind, Want::Kind::kBatch);
+      wants.Expect(Want::Kind::kBatch)->Answer(absl::OkStatus());
+    }
+    wants.Close(absl::OkStatus());  // whoever is left would be let go with an error
+    compute.join();
+    fetch.join();
+  }
 }
 
 // ---- what goes wrong ----

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
@@ -36,8 +37,9 @@ node::JobMember::Options MemberAt(const job::JobPlan& plan, const std::string& s
 // A training loop, with what it reuses.
 class TrainingLoop {
  public:
-  TrainingLoop(const job::JobPlan& compiled, worker::AttachedWorker& worker, float rate)
-      : plan_(compiled), worker_(worker), rate_(rate) {}
+  TrainingLoop(const job::JobPlan& compiled, worker::AttachedWorker& worker, float rate,
+               absl::Duration pause)
+      : plan_(compiled), worker_(worker), rate_(rate), pause_(pause) {}
 
   absl::Status Run() {
     TANDEM_ASSIGN_OR_RETURN(const bool joined, worker_.WaitJoined(MonotonicNow() + kHang));
@@ -82,6 +84,7 @@ class TrainingLoop {
           TANDEM_RETURN_IF_ERROR(train_->StartEpoch(want.slot->epoch));
         epoch_ = want.slot->epoch;
         TANDEM_RETURN_IF_ERROR(train_->Next(&batch_));
+        absl::SleepFor(pause_);
         return worker_.GiveBatch(&batch_);
       case worker::Want::Kind::kTestBatch:
         if (want.first) TANDEM_RETURN_IF_ERROR(test_->StartEpoch(0));
@@ -127,6 +130,7 @@ class TrainingLoop {
                                                    absl::MakeSpan(gradient_), gradient_spans_));
     gradients.cells.assign(cell_gradients_.begin(), cell_gradients_.end());
     gradients.dense = gradient_;
+    absl::SleepFor(pause_);
     return worker_.Finish(gradients);
   }
 
@@ -143,6 +147,7 @@ class TrainingLoop {
   const job::JobPlan& plan_;
   worker::AttachedWorker& worker_;
   const float rate_;
+  const absl::Duration pause_;
   std::unique_ptr<data::BatchSource> train_, test_;
   std::unique_ptr<models::DenseModel> model_;
   int64_t epoch_ = -1;
@@ -239,9 +244,9 @@ absl::Status ProgramCluster::Run(
   return Wait();
 }
 
-absl::Status TrainCompiled(const job::JobPlan& compiled, worker::AttachedWorker& worker,
-                           float rate) {
-  return TrainingLoop(compiled, worker, rate).Run();
+absl::Status TrainCompiled(const job::JobPlan& compiled, worker::AttachedWorker& worker, float rate,
+                           absl::Duration pause) {
+  return TrainingLoop(compiled, worker, rate, pause).Run();
 }
 
 }  // namespace tandem

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "job/job.h"
 #include "transport/transport.h"
 #include "worker/attached_worker.h"
@@ -45,10 +46,10 @@ class ProgramCluster {
 };
 
 // Drives a worker to the end of its job: readers and model are those of `compiled`, the job that
-// the plan was made of. With the optimizer PROGRAM it takes plain gradient steps of `rate`. Returns
-// how the job ended for this worker.
+// the plan was made of. With the optimizer PROGRAM it takes plain gradient steps of `rate`. It takes
+// `pause` before it gives a batch or gradients. Returns how the job ended for this worker.
 absl::Status TrainCompiled(const job::JobPlan& compiled, worker::AttachedWorker& worker,
-                           float rate = 0);
+                           float rate = 0, absl::Duration pause = absl::ZeroDuration());
 
 }  // namespace tandem
 
