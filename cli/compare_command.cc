@@ -65,18 +65,13 @@ std::string WhyOf(const Children::Exit& exit, const std::string& log) {
 // `tandem run` of this build, its output in the run's folder.
 class ProcessLauncher final : public study::RunLauncher {
  public:
-  ProcessLauncher(std::string program, std::string job, const std::atomic<bool>* stop)
-      : program_(std::move(program)),
-        job_(std::move(job)),
-        stop_(*stop),
-        live_(isatty(STDOUT_FILENO) != 0) {}
+  ProcessLauncher(std::string program, const std::atomic<bool>* stop)
+      : program_(std::move(program)), stop_(*stop), live_(isatty(STDOUT_FILENO) != 0) {}
 
-  End Launch(const study::RunPlan& run, const std::string& folder, const std::string& caption,
+  End Launch(const study::RunPlan&, const std::string& folder, const std::string& caption,
              double seconds_left) override {
-    std::vector<std::string> argv = {program_, "run", job_, "--out", folder, "--no-save"};
-    for (const auto& [path, value] : run.set) {
-      argv.insert(argv.end(), {"--set", absl::StrCat(path, "=", value)});
-    }
+    const std::vector<std::string> argv = {program_, "run",  study::RunJobFile(folder),
+                                           "--out",  folder, "--no-save"};
     const std::string log = folder + "/run.log";
     const absl::Time begin = MonotonicNow();
     End end;
@@ -130,7 +125,7 @@ class ProcessLauncher final : public study::RunLauncher {
     shown_ = true;
   }
 
-  const std::string program_, job_;
+  const std::string program_;
   const std::atomic<bool>& stop_;
   const bool live_;
   bool shown_ = false;
@@ -176,8 +171,8 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
     }
     return absl::OkStatus();
   }
+  if (!old.ok()) return old.status();  // not ours: --overwrite does not reach it
   if (overwrite) return absl::OkStatus();
-  if (!old.ok()) return old.status();
   if (const absl::Status same = study::CheckGoesOn(*old, *manifest); !same.ok()) {
     return absl::FailedPreconditionError(absl::StrCat("--out ", folder, ": ", same.message()));
   }
@@ -186,9 +181,9 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
     std::fprintf(stderr, "warning: the runs that are done are of another build\n");
   }
   manifest->surroundings["began"] = old->surroundings.value("began", "");
-  manifest->chosen = old->chosen;
+  if (manifest->plan.tunes()) manifest->chosen = old->chosen;
   for (const study::RunPlan& run : old->runs) {
-    if (run.part == study::Part::kTuned) manifest->runs.push_back(run);
+    if (run.part == study::Part::kTuned && manifest->plan.tunes()) manifest->runs.push_back(run);
   }
   return absl::OkStatus();
 }
@@ -255,9 +250,14 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   const std::atomic<bool>* const stop = node::StopSignal();
-  ProcessLauncher launcher(program.string(), manifest->plan.job_file, stop);
+  ProcessLauncher launcher(program.string(), stop);
   study::RunnerOptions options;
   options.folder = flags.out;
+  std::vector<std::string> programs;
+  for (const char* name : {"tandem", "tandem-scheduler", "tandem-server", "tandem-worker"}) {
+    programs.push_back((program.parent_path() / name).string());
+  }
+  options.build = study::BuildOf(programs);
   options.retry_failed = flags.retry_failed;
   options.stop = stop;
   options.say = [](const std::string& line) {

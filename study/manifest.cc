@@ -3,6 +3,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <utility>
@@ -53,16 +54,51 @@ absl::StatusOr<json> DescribeFile(const std::string& path) {
               {"xxh3", absl::StrFormat("%016x", XXH3_64bits_digest(state.get()))}};
 }
 
-// The files that a job reads.
-absl::StatusOr<std::vector<std::string>> FilesOf(const Data& data) {
-  std::vector<std::string> patterns(data.train().begin(), data.train().end());
-  patterns.insert(patterns.end(), data.test().begin(), data.test().end());
-  patterns.insert(patterns.end(), data.validation().files().begin(),
-                  data.validation().files().end());
-  if (!data.negatives().test_negatives().empty()) {
-    patterns.push_back(data.negatives().test_negatives());
+// Adds the patterns of files that a job reads, with the files of each.
+absl::Status AddPatterns(const Data& data, json* patterns) {
+  std::vector<std::string> all(data.train().begin(), data.train().end());
+  all.insert(all.end(), data.test().begin(), data.test().end());
+  all.insert(all.end(), data.validation().files().begin(), data.validation().files().end());
+  if (!data.negatives().test_negatives().empty()) all.push_back(data.negatives().test_negatives());
+  for (const std::string& pattern : all) {
+    TANDEM_ASSIGN_OR_RETURN((*patterns)[pattern], data::ExpandFiles("data", pattern));
   }
-  return data::ExpandAllFiles("data", patterns);
+  return absl::OkStatus();
+}
+
+// The first file that only one of two lists has.
+std::string OnlyInOne(const json& a, const json& b) {
+  for (const auto& [one, other] : {std::pair(a, b), std::pair(b, a)}) {
+    for (const json& file : one) {
+      if (std::find(other.begin(), other.end(), file) == other.end())
+        return file.get<std::string>();
+    }
+  }
+  return "";
+}
+
+absl::Status DataChanged(const std::string& what) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("the data have changed since the study began: ", what,
+                   "; hint: name another folder, or say --overwrite to lose what is there"));
+}
+
+absl::Status CheckData(const json& old, const json& now) {
+  const json had = old.value("patterns", json::object());
+  const json has = now.value("patterns", json::object());
+  for (const auto& [pattern, files] : has.items()) {
+    const auto before = had.find(pattern);
+    if (before == had.end() || *before == files) continue;
+    return DataChanged(
+        absl::StrCat(OnlyInOne(files, *before), " of ", pattern, " is new, or is there no more"));
+  }
+  std::map<std::string, json> data;
+  for (const json& file : old.value("data", json::array())) data[file.value("file", "")] = file;
+  for (const json& file : now.value("data", json::array())) {
+    const auto before = data.find(file.value("file", ""));
+    if (before != data.end() && before->second != file) return DataChanged(before->first);
+  }
+  return absl::OkStatus();
 }
 
 json RunJson(const RunPlan& run) {
@@ -105,14 +141,15 @@ absl::StatusOr<Manifest> FromJson(const json& file) {
 }  // namespace
 
 absl::StatusOr<json> SurroundingsOf(const std::vector<RunPlan>& runs) {
-  std::set<std::string> files;
+  json patterns = json::object();
   std::set<std::string> seen;
   for (const RunPlan& run : runs) {
     TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(run.job_text, run.name, {}));
     if (!seen.insert(job.data().SerializeAsString()).second) continue;
-    TANDEM_ASSIGN_OR_RETURN(const auto some, FilesOf(job.data()));
-    files.insert(some.begin(), some.end());
+    TANDEM_RETURN_IF_ERROR(AddPatterns(job.data(), &patterns));
   }
+  std::set<std::string> files;
+  for (const json& some : patterns) files.insert(some.begin(), some.end());
   json data = json::array();
   for (const std::string& path : files) {
     TANDEM_ASSIGN_OR_RETURN(json described, DescribeFile(path));
@@ -122,6 +159,7 @@ absl::StatusOr<json> SurroundingsOf(const std::vector<RunPlan>& runs) {
       {"build", scheduler::BuildJson()},
       {"machine", MachineJson()},
       {"data", data},
+      {"patterns", patterns},
       {"began", absl::FormatTime("%Y-%m-%d %H:%M:%S %Ez", absl::Now(), absl::LocalTimeZone())}};
 }
 
@@ -146,29 +184,36 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
   }
 }
 
+std::string BuildOf(const std::vector<std::string>& programs) {
+  std::string hashes;
+  for (const std::string& program : programs) {
+    const absl::StatusOr<json> file = DescribeFile(program);
+    absl::StrAppend(&hashes, file.ok() ? file->value("xxh3", "") : "", ".");
+  }
+  return absl::StrFormat("programs: %016x", XXH3_64bits(hashes.data(), hashes.size()));
+}
+
 absl::Status CheckGoesOn(const Manifest& old, const Manifest& now) {
   std::map<std::string, uint64_t> hashes;
   for (const RunPlan& run : old.runs) hashes[run.name] = run.job_hash;
+  bool common = false;
   for (const RunPlan& run : now.runs) {
     const auto before = hashes.find(run.name);
-    if (before == hashes.end() || before->second == run.job_hash) continue;
+    if (before == hashes.end()) continue;
+    common = true;
+    if (before->second == run.job_hash) continue;
     return absl::FailedPreconditionError(
         absl::StrCat("the run ", run.name,
                      " there is of another job; hint: name another folder for the changed "
                      "study, or say --overwrite to lose what is there"));
   }
-  std::map<std::string, json> data;
-  for (const json& file : old.surroundings.value("data", json::array())) {
-    data[file.value("file", "")] = file;
-  }
-  for (const json& file : now.surroundings.value("data", json::array())) {
-    const auto before = data.find(file.value("file", ""));
-    if (before == data.end() || before->second == file) continue;
+  if (!common) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the data have changed since the study began: ", before->first,
-                     "; hint: name another folder, or say --overwrite to lose what is there"));
+        absl::StrCat("another study is there, ", old.study_file,
+                     ", no run of which is in this one; hint: name another folder, or say "
+                     "--overwrite to lose what is there"));
   }
-  return absl::OkStatus();
+  return CheckData(old.surroundings, now.surroundings);
 }
 
 }  // namespace tandem::study

@@ -24,15 +24,20 @@ struct Manifest {
   nlohmann::json surroundings = nlohmann::json::object();  // build, machine, data, began
 };
 
-// Build, machine, time, and size and XXH3 of every file that the runs' jobs read.
+// Build, machine, time, the files that each pattern of the runs' jobs stands for, and size and XXH3 of every
+// one of them.
 absl::StatusOr<nlohmann::json> SurroundingsOf(const std::vector<RunPlan>& runs);
 
 absl::Status WriteManifest(const std::string& folder, const Manifest& manifest);
 // NOT_FOUND if there is none.
 absl::StatusOr<Manifest> ReadManifest(const std::string& folder);
 
-// May the study go on where `old` has stopped? It may have grown by seeds, values and variations; runs
-// of both must be of one job, on unchanged data. FAILED_PRECONDITION names what differs.
+// "programs: XXH3" of the files, to tell builds apart. A file that is not there counts as empty.
+std::string BuildOf(const std::vector<std::string>& programs);
+
+// May the study go on where `old` has stopped? It may have grown by seeds, values and variations; some
+// run must be in both, and runs of both must be of one job, on unchanged data: the same files with the
+// same contents. FAILED_PRECONDITION names what differs.
 absl::Status CheckGoesOn(const Manifest& old, const Manifest& now);
 
 }  // namespace tandem::study

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/file.h"
+#include "base/status_macros.h"
 #include "server/update_record.h"
 
 namespace tandem::study {
@@ -18,6 +19,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr char kBegin[] = "/study_run.json";
+constexpr char kJob[] = "/study_job.textproto";  // `tandem run` writes job.textproto itself
 constexpr char kEnd[] = "/study_end.json";
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
@@ -213,6 +216,15 @@ absl::optional<double> RunRecord::Number(const std::string& column) const {
   return it->second;
 }
 
+std::string RunJobFile(const std::string& folder) { return absl::StrCat(folder, kJob); }
+
+absl::Status WriteRunBegin(const std::string& folder, const RunPlan& plan,
+                           const std::string& build) {
+  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(RunJobFile(folder), plan.job_text));
+  const json begin = {{"job_hash", plan.job_hash}, {"build", build}};
+  return WriteFileAtomically(absl::StrCat(folder, kBegin), begin.dump(2) + "\n");
+}
+
 absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,
                          const std::string& why) {
   const json end = {{"ok", ok}, {"wall_seconds", wall_seconds}, {"why", why}};
@@ -255,6 +267,9 @@ RunRecord ReadRun(const RunPlan& plan, const std::string& folder) {
   run.part = plan.part;
   run.value = plan.value;
   run.seed = plan.seed;
+  const json begin = ReadJson(folder + kBegin);
+  if (!begin.is_object() || begin.value("job_hash", json()) != plan.job_hash) return run;
+  run.build = begin.value("build", "");
   const json end = ReadJson(folder + kEnd);
   if (end.is_object()) run.wall_seconds = end.value("wall_seconds", 0.0);
   const json summary = ReadJson(folder + "/summary.json");

@@ -42,6 +42,7 @@ struct RunRecord {
   RunState state = RunState::kAbsent;
   std::string why;          // failed or diverged: one line
   double wall_seconds = 0;  // from start to end of the process; 0 = unknown
+  std::string build;        // WriteRunBegin
   // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"), and "loss":
   // of the last interval.
   std::map<std::string, double> numbers;
@@ -55,11 +56,17 @@ struct RunRecord {
   absl::optional<double> Number(const std::string& column) const;
 };
 
+// Before a run starts: its resolved job, which is what is started (RunJobFile), and whose run this folder
+// is. `build`: any text that tells builds of Tandem apart.
+absl::Status WriteRunBegin(const std::string& folder, const RunPlan& plan,
+                           const std::string& build);
+std::string RunJobFile(const std::string& folder);
+
 // Leaves a word on how the process of a run ended, beside what the run has written itself.
 absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,
                          const std::string& why);
 
-// Never fails: a folder that is not there, or half written, is an absent run.
+// Never fails: a folder that is not there, or half written, or of another job, is an absent run.
 RunRecord ReadRun(const RunPlan& plan, const std::string& folder);
 
 // What follows from the numbers of a run, under names of its own: "to_target.seconds" and

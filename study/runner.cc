@@ -109,6 +109,7 @@ class Runner {
           absl::StrCat(folder, ": cannot be removed: ", error.message()));
     }
     TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
+    TANDEM_RETURN_IF_ERROR(WriteRunBegin(folder, run, options_.build));
     const std::string caption = absl::StrCat("[", CountOver() + 1, "/", total_, "] ", Title(run));
     const RunLauncher::End end = launcher_.Launch(run, folder, caption, SecondsLeft());
     if (end.stopped) return true;

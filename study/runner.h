@@ -30,7 +30,7 @@ class RunLauncher {
     double seconds = 0;    // of the process
   };
   virtual ~RunLauncher() = default;
-  // `folder` is empty. `caption` ("[3/12] SSP seed 1") and `seconds_left` of the runs to come are for a
+  // Starts RunJobFile(folder); but for the files of WriteRunBegin `folder` is empty. `caption` ("[3/12] SSP seed 1") and `seconds_left` of the runs to come are for a
   // live line.
   virtual End Launch(const RunPlan& run, const std::string& folder, const std::string& caption,
                      double seconds_left) = 0;
@@ -38,6 +38,7 @@ class RunLauncher {
 
 struct RunnerOptions {
   std::string folder;
+  std::string build;                            // of the programs that runs are made by
   bool retry_failed = false;                    // runs that failed in an earlier session
   const std::atomic<bool>* stop = nullptr;      // ends the study when set
   std::function<void(const std::string&)> say;  // a line for people

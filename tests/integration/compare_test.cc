@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -96,6 +97,33 @@ TEST_F(CompareTest, GoesOnAfterKill9AndReports) {
   const RunResult other = RunProgram(Command());
   EXPECT_EQ(other.exit_code, 2) << other.DebugString();
   EXPECT_THAT(other.output, HasSubstr("is of another job"));
+}
+
+// A study runs the jobs that it has resolved, whatever becomes of the job's file on the way.
+TEST_F(CompareTest, WhatRunsIsWhatTheManifestSays) {
+  ChildProcess study(Command(), job_.File("changed.txt"), {});
+  ASSERT_TRUE(study.WaitForOutput("[1/4]", kRunLimit)) << study.Output();
+  WriteTextFile(
+      job_.File("job.textproto"),
+      absl::StrReplaceAll(ReadTextFile(job_.File("job.textproto")), {{"batch: 24", "batch: 12"}}));
+  ASSERT_TRUE(study.WaitFor(kRunLimit)) << study.Output();
+  const auto manifest = nlohmann::json::parse(ReadTextFile(Out() + "/manifest.json"));
+  ASSERT_EQ(manifest["runs"].size(), 4u);
+  for (const auto& run : manifest["runs"]) {
+    EXPECT_EQ(ReadTextFile(
+                  absl::StrCat(Out(), "/runs/", run["name"].get<std::string>(), "/job.textproto")),
+              run["job"].get<std::string>());
+  }
+}
+
+TEST_F(CompareTest, OverwritesNothingButAStudy) {
+  fs::create_directories(Out() + "/runs");
+  WriteTextFile(Out() + "/manifest.json", "{\"name\": \"a web page\"}");
+  WriteTextFile(Out() + "/runs/mine", "");
+  const RunResult refused = RunProgram(Command({"--overwrite"}));
+  EXPECT_EQ(refused.exit_code, 2) << refused.DebugString();
+  EXPECT_THAT(refused.output, HasSubstr("not the manifest of a study"));
+  EXPECT_TRUE(fs::exists(Out() + "/runs/mine"));
 }
 
 TEST_F(CompareTest, CtrlCEndsInOrder) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -94,8 +95,13 @@ class StudyRunTest : public ::testing::Test {
   }
   void WriteRun(const std::string& name, const json& summary,
                 const std::vector<json>& lines) const {
+    Begin(name);
     Write(absl::StrCat("runs/", name, "/summary.json"), summary.dump());
     Write(absl::StrCat("runs/", name, "/metrics.jsonl"), Lines(lines));
+  }
+  void Begin(const std::string& name) const {
+    fs::create_directories(folder_ / "runs" / name);
+    EXPECT_TRUE(WriteRunBegin(RunFolder(folder(), name), RunPlan(), "a build").ok());
   }
   std::string folder() const { return folder_.string(); }
 
@@ -146,15 +152,17 @@ TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
 
 TEST_F(StudyRunTest, WithoutASummaryItIsNotDone) {
   EXPECT_EQ(Read("none").state, RunState::kAbsent);
+  Begin("cut");
   Write("runs/cut/metrics.jsonl", Lines({Progress(0.5, 400, 0.6, 0.7)}));
   EXPECT_EQ(Read("cut").state, RunState::kAbsent);
+  Begin("half");
   Write("runs/half/summary.json", "{\"samples\": 10");
   EXPECT_EQ(Read("half").state, RunState::kAbsent);
   json stopped = Summary(0.8);
   stopped["stopped"] = {{"saved_step", 3}};
   WriteRun("stopped", stopped, {});
   EXPECT_EQ(Read("stopped").state, RunState::kAbsent);
-  fs::create_directories(folder_ / "runs/failed");
+  Begin("failed");
   ASSERT_TRUE(WriteRunEnd(folder() + "/runs/failed", 1.5, false, "worker 1: lost").ok());
   const RunRecord failed = Read("failed");
   EXPECT_EQ(failed.state, RunState::kFailed);
@@ -213,7 +221,7 @@ TEST_F(StudyRunTest, RecordsBecomeHistograms) {
 
 TEST_F(StudyRunTest, ARowARun) {
   WriteRun("a", Summary(0.8), {Progress(0.5, 400, 0.6, 0.7)});
-  fs::create_directories(folder_ / "runs/b");
+  Begin("b");
   ASSERT_TRUE(WriteRunEnd(folder() + "/runs/b", 1, false, "it said \"no\", twice").ok());
   const std::string csv = RunsCsv({Read("a"), Read("b")});
   const std::vector<std::string> lines = absl::StrSplit(csv, '\n', absl::SkipEmpty());
@@ -222,10 +230,9 @@ TEST_F(StudyRunTest, ARowARun) {
   EXPECT_THAT(lines[0], HasSubstr(",eval.auc,"));
   EXPECT_THAT(lines[1], HasSubstr(",0.8,"));
   EXPECT_THAT(lines[2], HasSubstr(",failed,\"it said \"\"no\"\", twice\",1,"));
-  for (const std::string& line : {lines[0], lines[1]}) {
-    EXPECT_EQ(std::count(line.begin(), line.end(), ','),
-              std::count(lines[0].begin(), lines[0].end(), ','));
-  }
+  const auto commas = [&lines](int i) { return std::count(lines[i].begin(), lines[i].end(), ','); };
+  EXPECT_EQ(commas(1), commas(0));
+  EXPECT_EQ(commas(2), commas(0) + 1);  // one is in quotes
 }
 
 // Writes what a run would, as `outcomes` say; anything else comes to a good end.
@@ -234,7 +241,9 @@ class FakeLauncher final : public RunLauncher {
   explicit FakeLauncher(std::atomic<bool>* stop) : stop_(*stop) {}
   End Launch(const RunPlan& run, const std::string& folder, const std::string&, double) override {
     launched.push_back(run.name);
-    EXPECT_TRUE(fs::is_empty(folder)) << folder;
+    EXPECT_EQ(std::distance(fs::directory_iterator(folder), fs::directory_iterator()), 2) << folder;
+    std::ifstream job(RunJobFile(folder));
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(job), {}), run.job_text);
     End end;
     end.seconds = 1;
     if (run.name == stop_at) {
@@ -298,6 +307,23 @@ TEST_F(RunnerTest, GoesOnWhereItStopped) {
               HasSubstr("[3/4] BSP seed 2: AUC 0.8000, 500 samples/s, 1.0 s; about 0:0"));
   EXPECT_TRUE(Run(&manifest).ok());
   EXPECT_THAT(launcher_.launched, IsEmpty());
+}
+
+// What lies in a folder counts for the job that it was made by alone.
+TEST_F(RunnerTest, ARunOfAnotherJobIsRunAgain) {
+  Manifest manifest = ManifestOf(absl::StrCat(kStudy, kTune));
+  ASSERT_TRUE(Run(&manifest).ok());
+  const size_t all = launcher_.launched.size();
+  Manifest changed = ManifestOf(absl::StrCat(kStudy, kTune, "set: \"train.batch=8\""));
+  for (const RunRecord& run : ReadRuns(folder(), changed)) {
+    EXPECT_EQ(run.state, RunState::kAbsent) << run.name;
+  }
+  ASSERT_TRUE(Run(&changed).ok());
+  EXPECT_EQ(launcher_.launched.size(), all);
+  for (const RunRecord& run : ReadRuns(folder(), changed)) EXPECT_TRUE(run.counts()) << run.name;
+  changed.runs[0].job_hash ^= 1;
+  ASSERT_TRUE(Run(&changed).ok());
+  EXPECT_EQ(launcher_.launched.at(0), changed.runs[0].name);
 }
 
 TEST_F(RunnerTest, AFailedRunDoesNotStopTheStudy) {
@@ -369,6 +395,9 @@ TEST_F(StudyRunTest, AnotherStudyDoesNotGoOnThere) {
   const absl::Status other =
       CheckGoesOn(manifest, ManifestOf(absl::StrCat(kStudy, "set: \"train.batch=8\"")));
   EXPECT_THAT(std::string(other.message()), HasSubstr("BSP-seed1 there is of another job"));
+  const absl::Status apart = CheckGoesOn(
+      manifest, ManifestOf("job: \"job.textproto\" variation { name: \"SSP\" } seed: [1, 2]"));
+  EXPECT_THAT(std::string(apart.message()), HasSubstr("another study is there"));
 }
 
 TEST_F(StudyRunTest, DataAreSummedUp) {
@@ -386,9 +415,37 @@ TEST_F(StudyRunTest, DataAreSummedUp) {
   EXPECT_EQ((*before)["data"][1]["xxh3"], "78af5f94892f3950");  // xxhsum -H3 of "abc"
   Write("train.tsv", "abx");
   Manifest old, now;
+  old.runs = now.runs = runs;
   old.surroundings = *before;
   now.surroundings = *SurroundingsOf(runs);
   EXPECT_THAT(std::string(CheckGoesOn(old, now).message()), HasSubstr("the data have changed"));
+}
+
+TEST_F(StudyRunTest, AFileThatIsNewOrGoneIsNoticed) {
+  for (const char* name : {"d/train-1.tsv", "d/train-2.tsv", "test.tsv"}) Write(name, "abc");
+  Manifest manifest;
+  manifest.runs = {ManifestOf(absl::StrCat(kStudy, "set: \"data.train=", folder(),
+                                           "/d/*.tsv\" set: \"data.test=", folder(), "/test.tsv\""))
+                       .runs[0]};
+  const auto now = [&manifest] {
+    manifest.surroundings = *SurroundingsOf(manifest.runs);
+    return manifest;
+  };
+  const Manifest first = now();
+  EXPECT_TRUE(CheckGoesOn(first, now()).ok());
+  Write("d/train-3.tsv", "abc");
+  EXPECT_THAT(std::string(CheckGoesOn(first, now()).message()), HasSubstr("d/train-3.tsv of "));
+  fs::remove(folder_ / "d/train-3.tsv");
+  fs::remove(folder_ / "d/train-2.tsv");
+  EXPECT_THAT(std::string(CheckGoesOn(first, now()).message()), HasSubstr("d/train-2.tsv of "));
+}
+
+TEST_F(StudyRunTest, BuildsAreToldApartByTheirPrograms) {
+  Write("one", "a");
+  const std::string before = BuildOf({folder() + "/one", folder() + "/none"});
+  EXPECT_EQ(BuildOf({folder() + "/one", folder() + "/none"}), before);
+  Write("one", "b");
+  EXPECT_NE(BuildOf({folder() + "/one", folder() + "/none"}), before);
 }
 
 }  // namespace
