@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -94,12 +95,19 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
     for (const RunRecord& other : b.runs) {
       if (run.seed != other.seed || !run.counts() || !other.counts()) continue;
       const auto x = run.Number(measure.column), y = other.Number(measure.column);
+      ++comparison.paired;
+      comparison.reached += x.has_value();
+      comparison.against_reached += y.has_value();
       if (!x.has_value() || !y.has_value()) continue;
       if (measure.as_ratio && (*x <= 0 || *y <= 0)) continue;
       of_a.push_back(*x);
       of_b.push_back(*y);
     }
   }
+  const bool to_target = absl::StartsWith(measure.column, "to_target.");
+  if (!to_target) comparison.reached = comparison.against_reached = comparison.paired;
+  // The seeds that did get there are the fast ones: their mean is no answer.
+  if (comparison.censored()) return comparison;
   comparison.effect = measure.as_ratio ? RatioOf(of_a, of_b) : DifferenceOf(of_a, of_b);
   if (comparison.effect.resolved) {
     const bool higher = comparison.effect.mean > (measure.as_ratio ? 1 : 0);
@@ -196,12 +204,20 @@ std::string Clause(const Metric& measure, Part part, const std::vector<Compariso
   return absl::StrJoin(parts, ", ");
 }
 
-std::string AnswerOf(const StudyPlan& plan, const std::vector<Group>& groups,
-                     const std::vector<Comparison>& comparisons) {
-  Part part = Part::kUntuned;
-  for (const Group& group : groups) {
-    if (group.part == Part::kTuned && group.complete > 0) part = Part::kTuned;
+// Tuned only if every variation is: with all seeds, none failed or missing.
+Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups) {
+  for (const VariationPlan& variation : plan.variations) {
+    const Group* const group = FindGroup(groups, variation.name, Part::kTuned);
+    const bool whole = group != nullptr && group->complete > 0 && group->failed == 0 &&
+                       group->absent == 0 &&
+                       group->runs.size() == static_cast<size_t>(plan.study.seed_size());
+    if (!whole) return Part::kUntuned;
   }
+  return Part::kTuned;
+}
+
+std::string AnswerOf(const StudyPlan& plan, Part part, const std::vector<Group>& groups,
+                     const std::vector<Comparison>& comparisons) {
   const Group* const base = FindGroup(groups, plan.baseline, part);
   const Spread* const spread = base == nullptr ? nullptr : base->Find(plan.metric.column);
   if (spread == nullptr) {
@@ -243,6 +259,11 @@ void NoteLost(const Group& group, std::vector<std::string>* notes) {
 std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis) {
   std::vector<std::string> notes;
   for (const Group& group : analysis.groups) NoteLost(group, &notes);
+  if (plan.tunes() && analysis.part != Part::kTuned) {
+    notes.push_back(
+        "Not every variation has all its tuned runs: the answer, and the figures that show one "
+        "part, are of the untuned ones.");
+  }
   const size_t seeds = plan.study.seed_size();
   if (seeds < kEnoughSeeds && plan.variations.size() > 1) {
     notes.push_back(
@@ -324,6 +345,10 @@ const Spread* Group::Find(const std::string& column) const {
 }
 
 std::string Comparison::Words() const {
+  if (censored()) {
+    return absl::StrCat("no verdict: the target was reached in ", reached, " of ", paired,
+                        " runs, in ", against_reached, " of ", paired, " of ", against);
+  }
   if (effect.seeds == 0) return "no seed is complete in both";
   if (effect.seeds == 1) return "not resolved (one seed)";
   if (measure.as_ratio) {
@@ -345,7 +370,8 @@ Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>
   analysis.comparisons = ComparisonsOf(plan, analysis.groups);
   analysis.tuned_gains = GainsOf(plan, analysis.groups);
   if (plan.tunes()) analysis.trials = TrialsOf(plan, chosen, runs);
-  analysis.answer = AnswerOf(plan, analysis.groups, analysis.comparisons);
+  analysis.part = PartOfAnswer(plan, analysis.groups);
+  analysis.answer = AnswerOf(plan, analysis.part, analysis.groups, analysis.comparisons);
   analysis.notes = NotesOf(plan, analysis);
   return analysis;
 }
@@ -356,6 +382,7 @@ json ResultsJson(const StudyPlan& plan, const Analysis& analysis) {
   for (const Comparison& c : analysis.comparisons) comparisons.push_back(ComparisonJson(c));
   for (const Comparison& c : analysis.tuned_gains) gains.push_back(ComparisonJson(c));
   json study = {{"name", plan.study.name()},
+                {"part", PartName(analysis.part)},
                 {"question", plan.study.question()},
                 {"baseline", plan.baseline},
                 {"metric",

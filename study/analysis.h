@@ -37,6 +37,9 @@ struct Comparison {
   Part part = Part::kUntuned, against_part = Part::kUntuned;
   Metric measure;
   Effect effect;
+  // Seeds complete in both, and in how many of them each has got to the target; of times to a target only.
+  int paired = 0, reached = 0, against_reached = 0;
+  bool censored() const { return reached < paired || against_reached < paired; }
   // 1: better, -1: worse, 0: not resolved.
   int verdict = 0;
   std::string Words()
@@ -52,6 +55,7 @@ struct Trial {
 };
 
 struct Analysis {
+  Part part = Part::kUntuned;           // of the answer: tuned if nothing of that part is missing
   std::vector<Group> groups;            // untuned, then tuned, in the study's order
   std::vector<Comparison> comparisons;  // with the baseline of the same part
   std::vector<Comparison> tuned_gains;  // tuned with untuned, same variation

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include <nlohmann/json.hpp>
@@ -42,7 +43,9 @@ int RunScript(const char* python, const std::string& script, const std::string& 
   if (failed != 0) return kNotRun;
   const absl::Time deadline = MonotonicNow() + kLimit;
   for (int status = 0;;) {
-    if (waitpid(pid, &status, WNOHANG) == pid) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    const pid_t ended = waitpid(pid, &status, WNOHANG);
+    if (ended == pid) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    if (ended < 0 && errno != EINTR) return -1;  // nobody's child: how it ended is not to be known
     if (MonotonicNow() >= deadline) kill(pid, SIGKILL);
     absl::SleepFor(absl::Milliseconds(20));
   }

@@ -34,6 +34,7 @@ matplotlib.rcParams.update({
     "grid.linewidth": 0.8, "text.color": INK, "xtick.color": MUTED, "ytick.color": MUTED,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "legend.frameon": False,
     "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
+    "text.parse_math": False,  # a "$" in a name is a "$"
     "lines.linewidth": 1.8, "hatch.linewidth": 0.5, "figure.constrained_layout.use": True,
 })
 
@@ -54,9 +55,10 @@ class Study:
         groups = results["groups"]
         tuned = [g for g in groups if g["part"] == "tuned"]
         self.all_groups = groups
-        # What the figures show where one part is enough: tuned runs if there are any.
-        self.groups = tuned or groups
-        self.part = "tuned" if tuned else "untuned"
+        # What the figures show where one part is enough: that of the answer.
+        self.part = results["study"]["part"]
+        self.groups = [g for g in groups if g["part"] == self.part]
+        self.both = bool(tuned)
         names = list(dict.fromkeys(g["variation"] for g in groups))
         self.names = names
         self.style = {
@@ -96,7 +98,7 @@ def rows_height(rows):
 def dots(study, column, label, log_from_zero=False):
     """A row a variation: a dot for each seed, the mean and its 95 % interval; untuned hollow if there
     are tuned runs too."""
-    both = study.part == "tuned"
+    both = study.both
     rows = [name for name in study.names
             if any(study.values(g, column) for g in study.all_groups if g["variation"] == name)]
     if not rows:
@@ -112,6 +114,8 @@ def dots(study, column, label, log_from_zero=False):
             at = y + (0 if not both else 0.17 if tuned else -0.17)
             filled = color if (tuned or not both) else PAPER
             spread = group["spreads"][column]
+            if column.startswith("to_target.") and spread["count"] < len(study.complete(group)):
+                spread = {"count": 0, "mean": float("nan")}  # the slow ones are not among them
             if spread["count"] > 1:
                 axes.plot([spread["low"], spread["high"]], [at, at], color=color, linewidth=2.2,
                           solid_capstyle="butt", zorder=2)

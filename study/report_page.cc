@@ -115,6 +115,14 @@ std::string Cell(const Spread* spread) {
   return absl::StrCat(cell, "</td>");
 }
 
+// A time to the target is a mean only if all runs have got there.
+std::string Cell(const Group& group, const std::string& column) {
+  const Spread* const spread = group.Find(column);
+  const int reached = spread == nullptr ? 0 : static_cast<int>(spread->count);
+  if (!absl::StartsWith(column, "to_target.") || reached == group.complete) return Cell(spread);
+  return absl::StrCat("<td>reached ", reached, " of ", group.complete, "</td>");
+}
+
 std::string NameCell(const Group& group) {
   std::string under;
   if (group.part == Part::kTuned) under = absl::StrCat("tuned: ", group.value);
@@ -170,7 +178,7 @@ std::string ResultsTable(const StudyPlan& plan, const Analysis& analysis) {
   absl::StrAppend(&html, "</tr></thead><tbody>\n");
   for (const Group& group : analysis.groups) {
     absl::StrAppend(&html, "<tr>", NameCell(group), RunsCell(group));
-    for (const Column& column : columns) absl::StrAppend(&html, Cell(group.Find(column.column)));
+    for (const Column& column : columns) absl::StrAppend(&html, Cell(group, column.column));
     absl::StrAppend(&html, "</tr>\n");
   }
   return absl::StrCat(html, "</tbody></table></div>\n");
@@ -181,6 +189,7 @@ std::string VerdictClass(const Comparison& comparison) {
 }
 std::string VerdictWord(const Comparison& comparison) {
   if (comparison.verdict != 0) return comparison.verdict > 0 ? "better" : "worse";
+  if (comparison.censored()) return "no verdict";
   return comparison.effect.enough ? "no difference seen" : "not resolved";
 }
 

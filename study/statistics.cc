@@ -22,8 +22,10 @@ Effect EffectOf(const std::vector<double>& differences) {
   effect.mean = spread.mean;
   effect.low = spread.low;
   effect.high = spread.high;
-  effect.resolved = spread.count >= 2 && (spread.low > 0 || spread.high < 0);
   effect.enough = spread.count >= kEnoughSeeds;
+  // A few differences that are all the same (a count, a clock's tick) say nothing of their spread.
+  const bool spread_known = effect.enough || spread.deviation > kRounding * std::abs(spread.mean);
+  effect.resolved = spread.count >= 2 && spread_known && (spread.low > 0 || spread.high < 0);
   return effect;
 }
 

@@ -35,7 +35,8 @@ struct Effect {
   size_t seeds = 0;
   double mean = 0;           // of a - b, or a / b for ratios
   double low = 0, high = 0;  // 95 % interval; both the mean below two seeds
-  // The interval does not hold "no effect" (0, or 1 for ratios). Never below two seeds.
+  // The interval does not hold "no effect" (0, or 1 for ratios). Never below two seeds, and below
+  // kEnoughSeeds never where all are the same: such an interval has no width.
   bool resolved = false;
   bool enough = false;  // kEnoughSeeds or more
 };

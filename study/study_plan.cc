@@ -309,6 +309,12 @@ absl::Status AddValidation(const StudyPlan& plan, const VariationPlan& variation
                        "are for the result "
                        "alone; hint: give it data.validation, or say choose_by: TRAINING_LOSS"));
   }
+  if (!data::HasTestRows(data)) {
+    return InVariation(
+        variation, absl::InvalidArgumentError(
+                       "tune: the job has no test rows, and the result would be measured on the "
+                       "validation rows that the value was chosen by; hint: give it data.test"));
+  }
   if (data.test_fraction() > 0) {
     return InVariation(variation,
                        absl::InvalidArgumentError("tune: the job takes its test rows off its "

@@ -176,6 +176,9 @@ TEST_F(StudyPlanTest, TuningNeedsRowsOfItsOwn) {
         absl::StrReplaceAll(kJob, {{"test: \"test.tsv\"",
                                     "test_fraction: 0.1 validation { last_fraction: 0.1 }"}}));
   EXPECT_THAT(Refusal(absl::StrCat(kStudy, kTune)), HasSubstr("data.test_fraction"));
+  Write("job.textproto",
+        absl::StrReplaceAll(kJob, {{"test: \"test.tsv\"", "validation { last_fraction: 0.1 }"}}));
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, kTune)), HasSubstr("the job has no test rows"));
   EXPECT_THAT(
       Refusal(absl::StrReplaceAll(absl::StrCat(kStudy, kTune), {{"tune {", "tune { seed: 6 "}})),
       HasSubstr("tune.seed[0]: 6 is there twice, or reported too"));

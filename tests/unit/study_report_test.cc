@@ -1,5 +1,6 @@
 // What a report says: effects where they are resolved and no order where they are not, what was lost, and
 // a page that holds it all.
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
 #include "study/analysis.h"
+#include "study/figures.h"
 #include "study/report_page.h"
 
 namespace tandem {
@@ -134,6 +136,29 @@ TEST(AnalysisTest, TunedStandsBesideUntuned) {
   EXPECT_DOUBLE_EQ(analysis.trials[1].spread.mean, 0.5);
 }
 
+// Tuned runs that are not all there take nothing from an answer that is.
+TEST(AnalysisTest, HalfATunedPartIsNoAnswer) {
+  std::vector<RunRecord> runs = Runs();
+  std::map<std::string, std::string> chosen;
+  for (const char* variation : {"BSP", "SSP", "ASP"}) {
+    chosen[variation] = "2";
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      runs.push_back(RunOf(variation, seed, 0.9, 1000, Part::kTuned, "2"));
+    }
+  }
+  const StudyPlan plan = Plan(kTune);
+  EXPECT_THAT(Analyse(plan, chosen, runs).answer, HasSubstr("Tuned, BSP"));
+  runs.back().state = RunState::kAbsent;
+  const Analysis half = Analyse(plan, chosen, runs);
+  EXPECT_THAT(half.answer, HasSubstr("BSP reaches AUC 0.8 "));
+  EXPECT_THAT(half.answer, Not(HasSubstr("Tuned")));
+  EXPECT_THAT(absl::StrCat(half.notes[0], half.notes[1]),
+              HasSubstr("Not every variation has all its tuned runs"));
+  EXPECT_EQ(ResultsJson(plan, half)["study"]["part"], "untuned");
+  runs.resize(runs.size() - 3);  // nothing was chosen for ASP
+  EXPECT_EQ(Analyse(plan, chosen, runs).part, Part::kUntuned);
+}
+
 Manifest ManifestOf(const StudyPlan& plan) {
   Manifest manifest;
   manifest.plan = plan;
@@ -167,6 +192,41 @@ TEST(ReportPageTest, HoldsItAllInOneFile) {
   for (size_t at = 0; (at = page.find("<td", at)) != std::string::npos; ++at) ++open;
   for (size_t at = 0; (at = page.find("</td>", at)) != std::string::npos; ++at) ++closed;
   EXPECT_EQ(open, closed);
+}
+
+// The two seeds that get there would look like the faster policy.
+TEST(ReportPageTest, ARunThatNeverGetsThereLeavesNoVerdictOnTime) {
+  std::vector<RunRecord> runs = Runs();
+  for (RunRecord& run : runs) {
+    const double seconds = run.variation == "BSP" ? 20 : 5;
+    run.numbers["to_target.seconds"] = seconds + 0.1 * static_cast<double>(run.seed);
+  }
+  const StudyPlan plan = Plan("target { value: 0.75 }");
+  const auto of_ssp = [&](const Analysis& analysis) {
+    for (const Comparison& c : analysis.comparisons) {
+      if (c.variation == "SSP" && c.measure.column == "to_target.seconds") return c;
+    }
+    return Comparison();
+  };
+  EXPECT_EQ(of_ssp(Analyse(plan, {}, runs)).verdict, 1);
+  runs[1].numbers.erase("to_target.seconds");  // SSP, seed 1
+  const Analysis analysis = Analyse(plan, {}, runs);
+  EXPECT_EQ(of_ssp(analysis).verdict, 0);
+  EXPECT_EQ(of_ssp(analysis).Words(),
+            "no verdict: the target was reached in 2 of 3 runs, in 3 of 3 of BSP");
+  EXPECT_THAT(ReportPage(ManifestOf(plan), analysis, {}), HasSubstr("<td>reached 2 of 3</td>"));
+}
+
+// A child that is reaped by somebody else.
+TEST(FiguresTest, AScriptWhoseEndIsNotToBeKnownIsNotWaitedForWithoutEnd) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_reaped");
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/script.py") << "pass\n";
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  const Figures figures = DrawFigures(folder, folder + "/script.py");
+  std::signal(SIGCHLD, before);
+  EXPECT_THAT(figures.missing, HasSubstr("script.py failed"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(ReportPageTest, WithoutFiguresTheTablesAreThere) {

@@ -52,6 +52,12 @@ TEST(StatisticsTest, OneSeedResolvesNothing) {
   EXPECT_FALSE(DifferenceOf({}, {}).resolved);
 }
 
+TEST(StatisticsTest, AFewDifferencesThatAreTheSameResolveNothing) {
+  EXPECT_FALSE(DifferenceOf({2, 3}, {1, 2}).resolved);
+  EXPECT_FALSE(RatioOf({3, 4.5, 1.2}, {2, 3, 0.8}).resolved);  // 1.5 each, but for rounding
+  EXPECT_TRUE(DifferenceOf({2, 3, 4, 5, 6}, {1, 2, 3, 4, 5}).resolved);
+}
+
 TEST(StatisticsTest, MoreSeedsAreEnough) {
   const Effect effect = DifferenceOf({1, 2, 3, 4, 5}, {1.1, 1.9, 3.1, 3.9, 5});
   EXPECT_TRUE(effect.enough);
