@@ -20,6 +20,7 @@
 #include "job/message_text.h"
 #include "job/refuse.h"
 #include "node/role_flags.h"
+#include "xxhash.h"
 
 namespace tandem::study {
 namespace {
@@ -44,6 +45,15 @@ std::string FolderName(absl::string_view name) {
   }
   while (!safe.empty() && safe.back() == '-') safe.pop_back();
   return safe;
+}
+
+// Of a value that is tried; "1" and "-1" are two, so what the folder's name leaves out is told by a hash.
+std::string FolderOfValue(const std::string& value) {
+  const std::string folder = FolderName(value).substr(0, kMaxNameBytes);
+  if (folder == value) return folder;
+  const uint64_t hash = XXH3_64bits(value.data(), value.size());
+  return absl::StrCat(folder, folder.empty() ? "" : "-",
+                      absl::Hex(hash & 0xffffffff, absl::kZeroPad8));
 }
 
 // "policy={kind: SSP bound: 4}" is called "kind: SSP bound: 4".
@@ -161,6 +171,11 @@ class Reader {
     }
     if (tune.value_size() < 2) {
       return Refused("tune.value", tune.value_size(), " given, a choice needs at least 2");
+    }
+    std::set<std::string> seen;
+    for (int i = 0; i < tune.value_size(); ++i) {
+      if (seen.insert(tune.value(i)).second) continue;
+      return Refused(absl::StrCat("tune.value[", i, "]"), tune.value(i), " is there twice");
     }
     if (!plan_.metric.of_evaluation && tune.choose_by() == Tune::VALIDATION) {
       return Refused("tune.choose_by", plan_.metric.name,
@@ -326,6 +341,24 @@ absl::Status AddValidation(const StudyPlan& plan, const VariationPlan& variation
   return absl::OkStatus();
 }
 
+// Is the metric among those that the job's evaluations have?
+absl::Status CheckMetric(const Metric& metric, const VariationPlan& variation, const Job& job) {
+  const bool ranks = absl::StartsWith(metric.name, "hr_") || absl::StartsWith(metric.name, "ndcg_");
+  if (!ranks) return absl::OkStatus();
+  if (job.data().format() != Data::NCF && job.data().format() != Data::PROGRAM) {
+    return InVariation(variation, absl::InvalidArgumentError(absl::StrCat(
+                                      "target.metric ", metric.name,
+                                      ": the job's rows are not ranked, only those of data.format "
+                                      "NCF are; hint: auc, logloss or accuracy")));
+  }
+  const int top_k = job.evaluation().top_k();
+  if (absl::EndsWith(metric.name, absl::StrCat("_at_", top_k))) return absl::OkStatus();
+  return InVariation(
+      variation, absl::InvalidArgumentError(absl::StrCat("target.metric ", metric.name,
+                                                         ": the job's evaluation.top_k is ", top_k,
+                                                         "; hint: make the two the same")));
+}
+
 // The values of one part: those tried, the one chosen, or none.
 std::vector<std::string> ValuesOf(const StudyPlan& plan, Part part, const std::string& variation,
                                   const std::map<std::string, std::string>& chosen) {
@@ -348,7 +381,7 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
   run.name = FolderName(variation.name);
   run.set = variation.set;
   if (part != Part::kUntuned) {
-    absl::StrAppend(&run.name, "-", PartName(part), "-", FolderName(value));
+    absl::StrAppend(&run.name, "-", PartName(part), "-", FolderOfValue(value));
     run.set.emplace_back(plan.study.tune().path(), value);
   }
   absl::StrAppend(&run.name, "-seed", seed);
@@ -359,6 +392,7 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
     TANDEM_RETURN_IF_ERROR(AddValidation(plan, variation, job.job.data(), &run.set));
     TANDEM_ASSIGN_OR_RETURN(job, PlanOfRun(plan, variation, run.set));
   }
+  TANDEM_RETURN_IF_ERROR(CheckMetric(plan.metric, variation, job.job));
   const Data& data = job.job.data();
   if (plan.metric.of_evaluation && !data::HasTestRows(data) && !data::HasValidationRows(data)) {
     return InVariation(

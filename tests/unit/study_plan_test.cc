@@ -205,6 +205,29 @@ TEST_F(StudyPlanTest, TuningRunsSeeNoTestRowsAndNoReportedSeed) {
   EXPECT_THAT((*tuned)[0].job_text, HasSubstr("learning_rate: 0.2"));
 }
 
+TEST_F(StudyPlanTest, EveryValueHasAFolderOfItsOwn) {
+  const StudyPlan plan = MustParse(
+      absl::StrCat(kStudy, "tune { path: \"train.batch\" value: [\"8\", \" 8\", \"8 \"] seed: 9 ",
+                   "choose_by: TRAINING_LOSS }"));
+  const auto runs = RunsOf(plan, Part::kTuning, {});
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_EQ((*runs)[0].name, "BSP-tuning-8-seed9");
+  const std::vector<std::string> names = Names(*runs);
+  EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), 6u);
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "tune { path: \"train.batch\" value: [\"8\", \"8\"] }")),
+              HasSubstr("tune.value[1]: 8 is there twice"));
+}
+
+TEST_F(StudyPlanTest, TheMetricIsOneThatTheJobHas) {
+  EXPECT_THAT(Refusal(absl::StrCat(kStudy, "target { metric: \"hr_at_10\" }")),
+              HasSubstr("the job's rows are not ranked"));
+  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
+  const std::string job =
+      (fs::absolute(root == nullptr ? "." : root) / "configs/ncf_mlp8.textproto").string();
+  EXPECT_THAT(Refusal(absl::StrCat("job: \"", job, "\" target { metric: \"ndcg_at_5\" }")),
+              HasSubstr("evaluation.top_k is 10"));
+}
+
 TEST_F(StudyPlanTest, TheTextOfAStudyIsTheStudy) {
   const StudyPlan plan = MustParse(absl::StrCat(kStudy, "target { value: 0.7 }"));
   const StudyPlan again = MustParse(StudyText(plan.study));
