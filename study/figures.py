@@ -8,6 +8,7 @@ that a page can replace them by its own, light and dark.
 import json
 import re
 import sys
+import traceback
 from pathlib import Path
 
 try:
@@ -378,7 +379,7 @@ def traffic(study):
 
 
 def all_figures(study):
-    """(name, title, how to read it, figure or None), in the order of the page."""
+    """(name, title, how to read it, what draws it or gives None), in the order of the page."""
     label = study.metric["label"]
     better = "More is better." if study.metric["higher_is_better"] else "Less is better."
     words = study.tuned_words()
@@ -386,57 +387,57 @@ def all_figures(study):
     band = ("A line is the mean of the seeds, its band reaches from the lowest to the highest of "
             "them. ")
     yield ("quality", f"{label} at the end", DOTS.format(better),
-           dots(study, study.metric["column"], label))
+           lambda: dots(study, study.metric["column"], label))
     yield ("effects", f"{label} against {study.results['study']['baseline']}{words}",
            "Mean and 95 % interval of the difference, seed by seed. Where the interval crosses the "
            "line the dot is hollow: the difference is not resolved, and nothing may be said of which "
-           "is better.", effects(study))
+           "is better.", lambda: effects(study))
     if curves:
         yield ("quality-samples", f"{label} against samples{words}",
                band + "At the same height to the right, a variation needs more samples for the same "
-               "quality.", progress(study, 1, "samples trained on", "quality", label))
+               "quality.", lambda: progress(study, 1, "samples trained on", "quality", label))
         yield ("quality-seconds", f"{label} against seconds{words}",
                band + "This is what a user waits for: it joins the loss in quality a sample with the "
-               "gain in speed.", progress(study, 0, "seconds", "quality", label))
+               "gain in speed.", lambda: progress(study, 0, "seconds", "quality", label))
     else:
         yield ("loss-samples", f"Training loss against samples{words}", band +
                "Each row counts before it trains.",
-               progress(study, 1, "samples trained on", "loss", "training loss"))
+               lambda: progress(study, 1, "samples trained on", "loss", "training loss"))
         yield ("loss-seconds", f"Training loss against seconds{words}", band +
                "Each row counts before it trains.",
-               progress(study, 0, "seconds", "loss", "training loss"))
+               lambda: progress(study, 0, "seconds", "loss", "training loss"))
     if study.has("to_target.seconds"):
         yield ("target-seconds", f"Seconds to {label} {study.target:g}",
                DOTS.format("Less is better; a run that did not get there has no dot."),
-               dots(study, "to_target.seconds", "seconds", True))
+               lambda: dots(study, "to_target.seconds", "seconds", True))
         yield ("target-samples", f"Samples to {label} {study.target:g}",
                DOTS.format("Less is better; a run that did not get there has no dot."),
-               dots(study, "to_target.samples", "samples", True))
+               lambda: dots(study, "to_target.samples", "samples", True))
     if study.metric["name"] != "samples_per_second":
         yield ("throughput", "Samples a second", DOTS.format("More is better."),
-               dots(study, "samples_per_second", "samples/s", True))
+               lambda: dots(study, "samples_per_second", "samples/s", True))
     yield ("throughput-bound", f"Samples a second against the bound of SSP{words}",
            "A dot is one run, the line the mean. Where it is flat, a looser bound buys no speed.",
-           against_bound(study))
+           lambda: against_bound(study))
     yield ("staleness", f"Staleness as measured{words}",
            "Bars are means over seeds, dots single seeds. Version staleness: updates applied between "
            "the read of a row's range and the update computed from it. Clock gap: how far a worker "
            "was ahead of the slowest. In-flight depth: batches begun and not yet acknowledged.",
-           staleness(study))
+           lambda: staleness(study))
     yield ("staleness-histogram", f"Updates by version staleness{words}",
            "The share of all updates of the tables that were applied so many versions after the read "
            "they came from. A long tail to the right is what a mean does not show.",
-           histogram(study))
+           lambda: histogram(study))
     yield ("quality-staleness", f"{label} against measured staleness{words}",
            "A mark is one run. If quality fell with staleness, marks would lie along a line; a cloud "
-           "says that staleness of this size does not decide.", against_staleness(study))
+           "says that staleness of this size does not decide.", lambda: against_staleness(study))
     yield ("traffic", f"Bytes a sample, by kind{words}",
            "Mean over seeds. pull: keys asked for; rows: the answers; push: gradients to servers; "
-           "ack: their answers; collective: dense gradients between workers.", traffic(study))
+           "ack: their answers; collective: dense gradients between workers.", lambda: traffic(study))
     memory = [value for g in study.all_groups for value in study.values(g, "memory_bytes")]
     if memory and max(memory) > 1.01 * min(memory):  # else a column of the table says it
         yield ("memory", "Memory of the tables on the servers", DOTS.format("Less is better."),
-               dots(study, "memory_bytes", "bytes", True))
+               lambda: dots(study, "memory_bytes", "bytes", True))
 
 
 def main():
@@ -447,13 +448,21 @@ def main():
     for old in list(out.glob("*.svg")) + list(out.glob("*.png")):
         old.unlink()
     listed = []
-    for name, title, reading, figure in all_figures(Study(results)):
-        if figure is None:
-            continue
-        figure.savefig(out / f"{name}.svg", metadata={"Date": None, "Creator": "Tandem"})
-        figure.savefig(out / f"{name}.png", dpi=160)
-        plt.close(figure)
-        listed.append({"name": name, "title": title, "read": reading})
+    for name, title, reading, draw in all_figures(Study(results)):
+        try:  # what one figure cannot draw is no reason to lose the others
+            figure = draw()
+            if figure is None:
+                continue
+            figure.savefig(out / f"{name}.svg", metadata={"Date": None, "Creator": "Tandem"})
+            figure.savefig(out / f"{name}.png", dpi=160)
+            listed.append({"name": name, "title": title, "read": reading})
+        except Exception:
+            print(f"{name} cannot be drawn:", file=sys.stderr)
+            traceback.print_exc()
+            listed.append({"name": name, "title": title, "read": "It could not be drawn; "
+                           "figures/log.txt says why."})
+        finally:
+            plt.close("all")
     (out / "figures.json").write_text(json.dumps(listed, indent=2) + "\n")
 
 

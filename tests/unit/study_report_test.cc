@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -215,6 +216,31 @@ TEST(ReportPageTest, ARunThatNeverGetsThereLeavesNoVerdictOnTime) {
   EXPECT_EQ(of_ssp(analysis).Words(),
             "no verdict: the target was reached in 2 of 3 runs, in 3 of 3 of BSP");
   EXPECT_THAT(ReportPage(ManifestOf(plan), analysis, {}), HasSubstr("<td>reached 2 of 3</td>"));
+}
+
+// Names are no formulas, and a figure that cannot be drawn takes no other with it.
+TEST(FiguresTest, OneThatCannotBeDrawnLosesNoOther) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_drawn");
+  std::filesystem::create_directories(folder);
+  const StudyPlan plan = Plan();
+  nlohmann::json results = ResultsJson(plan, Analyse(plan, {}, Runs()));
+  for (auto& group : results["groups"]) group["variation"] = "$\\frac$ of it";
+  for (auto& comparison : results["comparisons"]) comparison.erase("low");
+  std::ofstream(folder + "/results.json") << results.dump();
+  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
+  const Figures figures =
+      DrawFigures(folder, absl::StrCat(root == nullptr ? "." : root, "/study/figures.py"));
+  std::filesystem::remove_all(folder);
+  if (absl::StrContains(figures.missing, "matplotlib is not installed")) {
+    GTEST_SKIP() << figures.missing;
+  }
+  EXPECT_EQ(figures.missing, "");
+  std::map<std::string, Figure> drawn;
+  for (const Figure& figure : figures.figures) drawn[figure.name] = figure;
+  ASSERT_EQ(drawn.count("effects"), 1u);
+  EXPECT_THAT(drawn["effects"].read, HasSubstr("could not be drawn"));
+  EXPECT_THAT(drawn["quality"].svg, HasSubstr("frac$ of it"));
+  EXPECT_THAT(drawn["throughput"].svg, HasSubstr("<svg"));
 }
 
 // A child that is reaped by somebody else.
