@@ -260,11 +260,12 @@ std::string HostOf(absl::string_view address) {
   return std::string(address.substr(0, address.rfind(':')));
 }
 
-// Where the workers of a job with collectives meet; null if there are none. It ends with the
+// Where the workers of a job with collectives, or of a program, meet; null if there are none. It ends with the
 // scheduler, which is how a worker that is still waiting for others learns that the job has ended.
 absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
     const SchedulerOptions& options) {
-  if (options.plan.dense_table >= 0 || options.plan.workers() < 2) {
+  const bool meet = options.plan.dense_table < 0 || options.plan.job.model().has_program();
+  if (!meet || options.plan.workers() < 2) {
     return std::unique_ptr<collectives::Coordinator>();
   }
   collectives::CoordinatorOptions coordinator;

@@ -141,6 +141,21 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
+    const job::JobPlan& plan, int rank, const std::string& coordinator,
+    const std::vector<server::SavedParameter>& parameters, absl::Span<float> values,
+    AbortableWatch* watch) {
+  collectives::GroupOptions options = OptionsOf(plan, watch);
+  std::vector<int> workers(static_cast<size_t>(plan.workers()));
+  std::iota(workers.begin(), workers.end(), 0);
+  std::vector<Path> paths;  // used once, and no way of gradients
+  TANDEM_ASSIGN_OR_RETURN(auto links,
+                          Meet(plan, "modules", rank, workers, coordinator, &options, &paths));
+  auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
+  TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, parameters, values));
+  return group;
+}
+
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
                                         const std::string& dump_folder,

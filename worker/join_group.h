@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "collectives/group.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "server/manifest.h"
@@ -36,6 +38,13 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& dump_folder,
                                         const std::vector<server::SavedParameter>& parameters,
                                         DenseParameters& dense, AbortableWatch* watch);
+
+// The same comparison and first values for a program whose dense parameters are on servers, on two
+// workers or more. Others may still read from the group: it lives as long as the job.
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
+    const job::JobPlan& plan, int rank, const std::string& coordinator,
+    const std::vector<server::SavedParameter>& parameters, absl::Span<float> values,
+    AbortableWatch* watch);
 
 }  // namespace tandem::worker
 

@@ -336,10 +336,17 @@ class Worker {
   absl::Status Open(const std::string& init_from) {
     TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
     TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, init_from));
-    // The replicas of a program begin with the values of rank 0, and it may look at its own at
-    // once.
-    if (plan_.job.model().has_program()) TANDEM_RETURN_IF_ERROR(JoinOthers());
+    if (plan_.job.model().has_program()) TANDEM_RETURN_IF_ERROR(MeetPrograms());
     if (options_.on_open) options_.on_open();
+    return absl::OkStatus();
+  }
+
+  // Programs begin with the module of rank 0, and may look at their own at once.
+  absl::Status MeetPrograms() {
+    if (plan_.dense_table < 0 || plan_.workers() == 1) return JoinOthers();
+    TANDEM_ASSIGN_OR_RETURN(
+        programs_, ShareModule(options_.plan, self_.index, coordinator_, runner_->Parameters(),
+                               runner_->dense().values(), &watch_));
     return absl::OkStatus();
   }
 
@@ -438,9 +445,10 @@ class Worker {
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
-  uint64_t run_ = 0;                           // View.run
-  std::unique_ptr<collectives::Trace> trace_;  // made before the threads that add to it
-  AbortableWatch watch_;                       // of the group: outlives it
+  uint64_t run_ = 0;                              // View.run
+  std::unique_ptr<collectives::Trace> trace_;     // made before the threads that add to it
+  AbortableWatch watch_;                          // of the group: outlives it
+  std::unique_ptr<collectives::Group> programs_;  // where dense parameters are on servers
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
   DenseReducer* reducer_ = nullptr;  // of group_; the opening thread's, then the compute thread's

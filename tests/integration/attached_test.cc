@@ -106,6 +106,27 @@ TEST_F(AttachedTest, ASlowProgramLeavesTheSameBits) {
   }
 }
 
+// Also where they come from servers with the first step: a script may look at them before.
+TEST_F(AttachedTest, AllBeginWithTheValuesOfRankZero) {
+  for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {
+    SCOPED_TRACE(synchroniser);
+    const job::JobPlan compiled =
+        job_->Plan({"cluster.workers=2", absl::StrCat("dense.synchroniser=", synchroniser)});
+    ProgramCluster cluster(ProgramPlan(compiled), Out());
+    std::atomic<int> begun{0};
+    (void)cluster.Run([&](worker::AttachedWorker& worker) {
+      const absl::Time limit = MonotonicNow() + absl::Seconds(50);
+      EXPECT_TRUE(worker.WaitJoined(limit).ok());
+      const float first = worker.rank() == 0 ? 3 : 4;
+      EXPECT_TRUE(worker.Start({{"w", {2}}}, std::vector<float>{first, 1}).ok());
+      EXPECT_TRUE(worker.WaitStarted(limit).ok());
+      EXPECT_EQ(worker.dense()[0], 3);
+      ++begun;  // whoever leaves ends the job
+      while (begun < 2 && MonotonicNow() < limit) absl::SleepFor(absl::Milliseconds(1));
+    });
+  }
+}
+
 // A program comes when its data are there, which start_seconds say nothing about.
 TEST_F(AttachedTest, AWorkerMayStartMuchLaterThanTheOthers) {
   const job::JobPlan compiled = job_->Plan({"cluster.workers=2", "limits.start_seconds=3"});
@@ -195,8 +216,9 @@ TEST(WantQueueTest, WhatIsWantedTogetherIsAnsweredInEitherOrder) {
 class WrongProgramTest : public AttachedTest {
  protected:
   // Runs a program that ends the job, and says how the scheduler saw it.
-  std::string Ending(const std::function<void(worker::AttachedWorker&)>& program) {
-    const job::JobPlan plan = ProgramPlan(job_->Plan({"cluster.workers=2"}));
+  std::string Ending(const std::function<void(worker::AttachedWorker&)>& program,
+                     const std::string& set = "cluster.workers=2") {
+    const job::JobPlan plan = ProgramPlan(job_->Plan({"cluster.workers=2", set}));
     ProgramCluster cluster(plan, Out());
     const absl::Time begun = MonotonicNow();
     const absl::Status ended = cluster.Run(program);
@@ -263,17 +285,19 @@ TEST_F(WrongProgramTest, LeavingBeforeTheStart) {
 }
 
 TEST_F(WrongProgramTest, ModulesMustBeTheSame) {
-  const std::string ending = Ending([&](worker::AttachedWorker& worker) {
+  const auto program = [&](worker::AttachedWorker& worker) {
     const absl::StatusOr<bool> joined = worker.WaitJoined(Soon());
     EXPECT_TRUE(joined.ok()) << joined.status();
     const int64_t width = worker.rank() == 0 ? 2 : 4;
     absl::Status status = Begin(worker, {{"a", {1}}, {"b", {width, 2}}},
                                 std::vector<float>(1 + static_cast<size_t>(width) * 2));
     while (status.ok()) status = worker.Next(Soon()).status();
-  });
-  EXPECT_THAT(ending,
-              HasSubstr("worker 1: dense parameter 1 is b [4, 2] here and b [2, 2] on worker "
-                        "0; hint: build the same module on every worker"));
+  };
+  for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {
+    EXPECT_THAT(Ending(program, absl::StrCat("dense.synchroniser=", synchroniser)),
+                HasSubstr("worker 1: dense parameter 1 is b [4, 2] here and b [2, 2] on worker "
+                          "0; hint: build the same module on every worker"));
+  }
 }
 
 TEST_F(WrongProgramTest, WrongCallsAreRefusedAndChangeNothing) {
