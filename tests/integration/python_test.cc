@@ -11,7 +11,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "data/cells.h"
 #include "gmock/gmock.h"
@@ -186,30 +185,6 @@ TEST_F(PythonTest, AKilledWorkerIsNamed) {
   EXPECT_EQ(run.exit_code, 1) << run.DebugString();
   EXPECT_THAT(run.output, HasSubstr("worker 1"));
   EXPECT_THAT(run.output, HasSubstr("signal 9"));
-  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
-}
-
-// A worker that is lost because the job has failed, or by chance at that time, is not its reason.
-TEST_F(PythonTest, AnExceptionIsTheReasonThoughAnotherWorkerIsLostRightAfter) {
-  const std::string script = folder_.File("one.py");
-  std::string text = ReadTextFile(Source("tests/python/wrong.py"));
-  const size_t at = text.find("        optimizer.zero_grad");
-  ASSERT_NE(at, std::string::npos);
-  text.insert(at, "        if job.rank == 1 and step == 3: raise ValueError('no such city')\n");
-  WriteTextFile(script, text);
-  const RunArguments arguments = Arguments(script);
-  RunningJob job(arguments);
-  const pid_t other = job.WaitForRole("worker-0", absl::Seconds(30));
-  ASSERT_GT(other, 0);
-  const absl::Time limit = MonotonicNow() + absl::Seconds(60);
-  while (!absl::StrContains(ReadTextFile(arguments.out + "/logs/scheduler.log"),
-                            "worker 1 reports a failure")) {
-    ASSERT_LT(MonotonicNow(), limit);
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  if (job.Roles().count("worker-0") > 0) kill(other, SIGKILL);
-  const RunResult run = job.Finish(absl::Seconds(30));
-  EXPECT_THAT(run.output, HasSubstr("failed: worker 1: ValueError: no such city (one.py:"));
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
 }
 
