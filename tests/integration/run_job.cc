@@ -172,6 +172,12 @@ std::string ProgramPath(absl::string_view name) {
   return absl::StrCat((self.parent_path() / "bin").string(), "/", name);
 }
 
+std::string RunResult::Measured() const {
+  nlohmann::json measured = summary.value("eval", nlohmann::json::object());
+  for (const char* when : {"data", "epoch", "step"}) measured.erase(when);
+  return measured.dump();
+}
+
 std::string RunResult::DebugString() const {
   return absl::StrCat(timed_out ? "ended for lasting too long" : "", " exit code ", exit_code,
                       " signal ", signal, "\n", output, "\n", logs);

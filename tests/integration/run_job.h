@@ -61,6 +61,8 @@ struct RunResult {
   // For messages of failed expectations: how it ended and what it said, and the logs of its roles.
   std::string DebugString() const;
   std::string logs;
+  // What the last evaluation measured, without when and on which rows it did.
+  std::string Measured() const;
   bool ok() const { return !timed_out && signal == 0 && exit_code == 0; }
 };
 

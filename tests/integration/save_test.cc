@@ -113,7 +113,7 @@ TEST_F(SaveTest, LoadsOnAnyNumberOfServers) {
     const std::string out = absl::StrCat("load-", loads_);
     const RunResult run = Load(Trained(), variant);
     ASSERT_TRUE(run.ok()) << run.DebugString();
-    EXPECT_EQ(run.summary["eval"].dump(), trained_.summary["eval"].dump());
+    EXPECT_EQ(run.Measured(), trained_.Measured());
     EXPECT_EQ(run.summary["samples"], 0);
     EXPECT_FALSE(fs::exists(job_->File(out + "/model"))) << "there is nothing new to save";
   }
@@ -296,7 +296,7 @@ TEST_P(DelayedSaveTest, WhatWasHeldBackIsApplied) {
   const std::string out = absl::StrCat("load-", loads_);
   const RunResult loaded = Load(save, Join(delayed, {"cluster.servers=3"}));
   ASSERT_TRUE(loaded.ok()) << loaded.DebugString();
-  EXPECT_EQ(loaded.summary["eval"].dump(), whole.summary["eval"].dump());
+  EXPECT_EQ(loaded.Measured(), whole.Measured());
 }
 
 INSTANTIATE_TEST_SUITE_P(Dense, DelayedSaveTest, ::testing::Values("ALLREDUCE", "SERVERS"),
@@ -350,7 +350,7 @@ TEST_F(SaveTest, ASecondRunIntoTheSameFolderLeavesAWholeSave) {
   EXPECT_EQ(saved->manifest().step, 41);
   const RunResult loaded = Load(job_->File("twice/model"), {"seed=2"});
   ASSERT_TRUE(loaded.ok()) << loaded.DebugString();
-  EXPECT_EQ(loaded.summary["eval"].dump(), second.summary["eval"].dump());
+  EXPECT_EQ(loaded.Measured(), second.Measured());
 }
 
 // Saves begun in `model` and not finished: folders without a manifest.
@@ -398,7 +398,7 @@ TEST_F(SaveTest, ASecondRunThatDiesInItsSaveLeavesTheFirst) {
     EXPECT_EQ(Difference(*first, *left), "");
     const RunResult loaded = Load(job_->File(out + "/model"), {});
     ASSERT_TRUE(loaded.ok()) << loaded.DebugString();
-    EXPECT_EQ(loaded.summary["eval"].dump(), trained_.summary["eval"].dump());
+    EXPECT_EQ(loaded.Measured(), trained_.Measured());
   }
   EXPECT_TRUE(killed);
 }

@@ -140,7 +140,7 @@ TEST_F(EvaluationRoundTest, RankZeroMergesWhatAllHaveSentOnce) {
     EXPECT_EQ(task.shares->at(1).samples(), 5);
     *task.json = "{}";
   });
-  EXPECT_EQ(round_->TakeReport(), "{}");
+  EXPECT_EQ(round_->TakeReport(), "{\"epoch\":1,\"step\":0}");
   Release("evaluated 0");
   Run();
   EXPECT_TRUE(round_->over());
