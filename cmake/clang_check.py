@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 
-COMPILER = re.compile(r"(c|g|clang)\+\+(-[0-9]+)?")
+COMPILER = re.compile(r"(cc|gcc|clang|(c|g|clang)\+\+)(-[0-9]+)?")
 DROPPED = {"-c", "-Winvalid-pch", "-fpch-preprocess", "-MD"}
 # Without the precompiled headers, so that each source must include what it uses.
 DROPPED_WITH_VALUE = {"-o", "-MT", "-MF", "-include"}
@@ -21,7 +21,8 @@ def clang_arguments(entry):
     words = iter(shlex.split(entry["command"]))
     while not COMPILER.fullmatch(os.path.basename(next(words))):  # launchers stand before it
         pass
-    out = ["clang++", "-fsyntax-only", "-Wthread-safety", "-Wno-unknown-warning-option"]
+    clang = "clang" if entry["file"].endswith(".c") else "clang++"
+    out = [clang, "-fsyntax-only", "-Wthread-safety", "-Wno-unknown-warning-option"]
     for word in words:
         if word in DROPPED_WITH_VALUE:
             next(words)
