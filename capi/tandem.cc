@@ -97,8 +97,8 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   return worker::AttachedWorker::Join(std::move(worker));
 }
 
-// A peer that goes away is an error of a call, never a signal; who handles it already is left
-// alone.
+// A peer that goes away is an error of a call, not a signal. A handler that the program has set
+// stays as it is.
 void IgnoreBrokenPipes() {
   struct sigaction now = {};
   if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
@@ -106,7 +106,7 @@ void IgnoreBrokenPipes() {
   }
 }
 
-// As a file's header may not know the enumeration of the other side, by hand.
+// The header is C and cannot name the worker's enumeration, so each value is translated here.
 int32_t KindOf(worker::Want::Kind kind) {
   switch (kind) {
     case worker::Want::Kind::kNothing:

@@ -62,8 +62,8 @@ uint64_t tandem_seed(const tandem_worker* worker);
 int32_t tandem_dense_on_servers(const tandem_worker* worker);   // 1: yes; 0: replicas
 int32_t tandem_program_optimizer(const tandem_worker* worker);  // 1: dense.optimizer is PROGRAM
 int32_t tandem_tables(const tandem_worker* worker);             // how many
-// Of table `table`, from 0. Names are valid as long as the worker; "" and 0 for a table that is
-// not.
+// Of table `table`, from 0. Names are valid as long as the worker; "" and 0 if there is no such
+// table.
 const char* tandem_table_name(const tandem_worker* worker, int32_t table);
 int32_t tandem_table_dim(const tandem_worker* worker, int32_t table);     // floats a row
 int32_t tandem_table_fields(const tandem_worker* worker, int32_t table);  // how many
@@ -76,12 +76,12 @@ const char* tandem_field_name(const tandem_worker* worker, int32_t table, int32_
 // workers have the same names and shapes; where they are replicas, all take the values of rank 0.
 int tandem_start(tandem_worker* worker, int32_t count, const char* const* names,
                  const int32_t* dims, const int64_t* shapes, const float* values);
-// 1: tandem_dense has its first values (of rank 0, or of the save that the job begins with). The first
-// difference between modules of workers ends the job with its name.
+// 1: tandem_dense has its first values (of rank 0, or of the save that the job begins with). The
+// first difference between modules of workers ends the job with its name.
 int tandem_wait_started(tandem_worker* worker, int64_t timeout_ms);
 // All dense parameters laid end to end, `*count` floats, at one place until tandem_free. They
-// change between tandem_finish and TANDEM_STEP_DONE; the program writes them at TANDEM_UPDATE
-// alone.
+// change between tandem_finish and TANDEM_STEP_DONE. The program may write them at TANDEM_UPDATE,
+// and at no other time.
 float* tandem_dense(tandem_worker* worker, int64_t* count);
 
 // ---- what is wanted ----
@@ -132,8 +132,9 @@ int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fiel
 // COMPUTE, SCORE: the cells of a table: [samples, fields, dim] floats, sample by sample; unpooled:
 // [ids, dim]. `floats`: room at `cells`, exactly. Once for a table: rows are given back.
 int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats);
-// COMPUTE: the gradient of the loss, which is a sum over samples once it is multiplied by `scale` (1, or
-// the number of samples for a mean). loss_sum: not scaled, for progress lines; NaN ends the job.
+// COMPUTE: the gradient of the loss, which is a sum over samples once it is multiplied by `scale`
+// (1, or the number of samples for a mean). loss_sum: not scaled, for progress lines; NaN ends the
+// job.
 // cells[table]: laid out as by tandem_rows, floats[table] of them; NULL: zeros. dense: as
 // tandem_dense, or NULL: zeros.
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,

@@ -30,8 +30,8 @@ std::string Interpreter() {
   return told == nullptr || *told == '\0' ? "python3" : told;
 }
 
-// The package's folder before what is there already; as it is if the package is not beside the
-// programs.
+// PYTHONPATH with the package's folder in front, if the package lies beside the programs; else as
+// it is.
 std::string PythonPath(const std::string& programs) {
   const char* const there = getenv("PYTHONPATH");
   const std::string rest = there == nullptr ? "" : there;

@@ -21,8 +21,7 @@ std::vector<std::string> Contradictions(const StartFlags& flags, const job::JobP
         "--init-from");
   }
   const Data& data = plan.job.data();
-  if (evaluates && !data::HasTestRows(data) && !data::HasValidationRows(data) &&
-      data.negatives().test_negatives().empty()) {
+  if (evaluates && !data::HasTestRows(data) && !data::HasValidationRows(data)) {
     lines.emplace_back(
         "train.evaluate_only: there are no rows to evaluate on; hint: name them in data.test");
   }

@@ -182,7 +182,10 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobP
   return NewSource(plan, shape, rank, &RowParts::validation);
 }
 
-bool HasTestRows(const Data& data) { return !data.test().empty() || data.test_fraction() > 0; }
+bool HasTestRows(const Data& data) {
+  return !data.test().empty() || data.test_fraction() > 0 ||
+         !data.negatives().test_negatives().empty();
+}
 
 bool HasValidationRows(const Data& data) {
   const Validation& validation = data.validation();

@@ -67,6 +67,8 @@ absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& p
 absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan,
                                                                  int rank);
 
+// What an evaluation scores: test rows (for NCF candidates) if the job has some, else its
+// validation rows.
 bool HasTestRows(const Data& data);
 bool HasValidationRows(const Data& data);
 

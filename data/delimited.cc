@@ -196,8 +196,8 @@ class DelimitedParser final : public RowParser {
                      OtherDelimiter()));
   }
 
-  // A first line in one piece has most likely been cut at the wrong byte: by which it would fall into
-  // pieces.
+  // A first line that is one cell has most likely another delimiter than the job says: names one
+  // that is in it.
   std::string OtherDelimiter() const {
     if (cells_.size() == 1) {
       for (const char other : {',', ';', '\t', '|'}) {

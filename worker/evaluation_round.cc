@@ -147,8 +147,8 @@ std::optional<std::string> EvaluationRound::TakeReport() {
   return WhereAndWhat(std::exchange(result_, ""));
 }
 
-// What was measured says when, and on which rows. Runners that measure something of their own may
-// say it in another form.
+// Adds when it was measured, and on which rows. What a runner gives that is no object is left as it
+// is.
 std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return result;
@@ -156,7 +156,7 @@ std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   const bool trained = !context_.plan.job.train().evaluate_only();
   json["epoch"] = trained ? context_.epoch + 1 : 0;
   json["step"] = trained ? context_.step : 0;
-  if (data.format() == Data::NCF || data::HasTestRows(data)) {
+  if (data::HasTestRows(data)) {
     json["data"] = "test";
   } else if (data::HasValidationRows(data)) {
     json["data"] = "validation";

@@ -46,7 +46,7 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from, const Make
   TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));
   TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank));
   const Data& data = plan_.job.data();
-  if (data::HasTestRows(data) || !data.negatives().test_negatives().empty()) {
+  if (data::HasTestRows(data)) {
     TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank));
   } else if (data::HasValidationRows(data)) {
     TANDEM_ASSIGN_OR_RETURN(test_, data::NewValidationSource(plan_, rank));

@@ -11,7 +11,7 @@ class JaggedTensor:
 
     def __init__(self, values, lengths=None, offsets=None):
         if (lengths is None) == (offsets is None):
-            raise ValueError("JaggedTensor: give lengths or offsets, one of the two")
+            raise ValueError(f"{type(self).__name__}: give lengths or offsets, one of the two")
         self._values = values
         self._offsets = _offsets_of(lengths) if offsets is None else offsets
 
@@ -31,30 +31,19 @@ def _offsets_of(lengths):
     return out
 
 
-class KeyedJaggedTensor:
+class KeyedJaggedTensor(JaggedTensor):
     """The ids of several fields of a batch, field by field: values int64 [ids]; lengths [fields *
     samples] or offsets [fields * samples + 1]; weights float [ids]."""
 
     def __init__(self, keys, values, weights=None, lengths=None, offsets=None):
-        if (lengths is None) == (offsets is None):
-            raise ValueError("KeyedJaggedTensor: give lengths or offsets, one of the two")
-        self._keys, self._values, self._weights = list(keys), values, weights
-        self._offsets = _offsets_of(lengths) if offsets is None else offsets
+        super().__init__(values, lengths, offsets)
+        self._keys, self._weights = list(keys), weights
         if len(self._keys) == 0 or (self._offsets.numel() - 1) % len(self._keys) != 0:
             raise ValueError(f"KeyedJaggedTensor: {self._offsets.numel() - 1} lengths for "
                              f"{len(self._keys)} keys; want as many for each key")
 
     def keys(self):
         return self._keys
-
-    def values(self):
-        return self._values
-
-    def offsets(self):
-        return self._offsets
-
-    def lengths(self):
-        return self._offsets[1:] - self._offsets[:-1]
 
     def weights_or_none(self):
         return self._weights
