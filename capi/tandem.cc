@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "capi/check_save.h"
 #include "capi/ids_batch.h"
 #include "data/cells.h"
 #include "job/job.h"
@@ -411,4 +412,8 @@ int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_
 int tandem_hash_texts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                       int64_t* out) {
   return Call([&] { return HashTexts(field, texts, offsets, count, out); });
+}
+
+int tandem_check_save(const char* folder) {
+  return Call([&] { return CheckSave(OrEmpty(folder)); });
 }

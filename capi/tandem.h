@@ -166,6 +166,13 @@ int tandem_hash_ids(const char* field, const int64_t* ids, int64_t count, int64_
 int tandem_hash_texts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
                       int64_t* out);
 
+// ---- saved models ----
+
+// Reads all of the save in `folder` (one that has a MANIFEST, whose layout is
+// server/range_file.md) and checks it. -1: a file that is missing, or not of the length and the
+// bytes that the manifest says. Any thread.
+int tandem_check_save(const char* folder);
+
 #ifdef __cplusplus
 }
 #endif

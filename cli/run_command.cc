@@ -46,11 +46,6 @@ constexpr absl::Duration kStopGrace = absl::Seconds(3);
 constexpr absl::Duration kEarlyStopGrace = absl::Milliseconds(300);
 constexpr size_t kLogLines = 5;  // of the log of a process that has died
 
-std::string ProgramFolder() {
-  std::error_code error;
-  return fs::read_symlink("/proc/self/exe", error).parent_path().string();
-}
-
 // Lines of JSON from the scheduler's pipe.
 class EventPipe {
  public:
@@ -412,6 +407,11 @@ absl::Status Complete(const std::string& description, job::JobPlan* plan) {
 }
 
 }  // namespace
+
+std::string ProgramFolder() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error).parent_path().string();
+}
 
 std::string ScoresFile(const std::string& out, int rank) {
   return absl::StrCat(out, "/scores-", rank, ".f32");

@@ -22,6 +22,9 @@ struct RunFlags {
   std::vector<std::string> script_flags;
 };
 
+// The folder of this program, where the others of Tandem are.
+std::string ProgramFolder();
+
 // In the folder of a run: the logits of a worker's test rows, float32 in their order.
 std::string ScoresFile(const std::string& out, int rank);
 

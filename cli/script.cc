@@ -1,12 +1,16 @@
 #include "cli/script.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
@@ -19,7 +23,7 @@ namespace fs = std::filesystem;
 // that is missing.
 constexpr char kProbe[] = R"(
 import importlib.util as u, sys
-for name in ('numpy', 'torch', 'tandem'):
+for name in sys.argv[1:]:
     if not u.find_spec(name): sys.exit('there is no module ' + name)
 import tandem._abi
 tandem._abi.library()
@@ -46,9 +50,10 @@ std::string Quoted(const std::string& text) {
 }
 
 // What the interpreter says on its last line; empty: all is there.
-std::string Missing(const std::string& programs) {
-  const std::string command = absl::StrCat("PYTHONPATH=", Quoted(PythonPath(programs)), " ",
-                                           Quoted(Interpreter()), " -c ", Quoted(kProbe), " 2>&1");
+std::string Missing(const std::vector<std::string>& modules, const std::string& programs) {
+  const std::string command =
+      absl::StrCat("PYTHONPATH=", Quoted(PythonPath(programs)), " ", Quoted(Interpreter()), " -c ",
+                   Quoted(kProbe), " ", absl::StrJoin(modules, " "), " tandem 2>&1");
   std::FILE* const pipe = popen(command.c_str(), "re");
   if (pipe == nullptr) return "it cannot be started";
   std::string last;
@@ -58,6 +63,17 @@ std::string Missing(const std::string& programs) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
   return last.empty() ? absl::StrCat("it ended with status ", status)
                       : std::string(absl::StripSuffix(last, "\n"));
+}
+
+absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::string>& modules,
+                              const std::string& programs) {
+  const std::string missing = Missing(modules, programs);
+  if (missing.empty()) return absl::OkStatus();
+  std::vector<std::string> packages;
+  for (const std::string& module : modules) packages.push_back("python3-" + module);
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": ", Interpreter(), ": ", missing, "; hint: apt install ",
+                   absl::StrJoin(packages, " "), ", or say in TANDEM_PYTHON which interpreter"));
 }
 
 }  // namespace
@@ -80,11 +96,7 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
         "model "
         "{ program {} }");
   }
-  const std::string missing = Missing(programs);
-  if (missing.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--python: ", Interpreter(), ": ", missing,
-                                                 "; hint: apt install python3-torch python3-numpy, "
-                                                 "or say in TANDEM_PYTHON which interpreter"));
+  return CheckInterpreter("--python", {"torch", "numpy"}, programs);
 }
 
 std::vector<std::string> ScriptCommand(const std::string& script,
@@ -107,6 +119,20 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::st
           {"OMP_NUM_THREADS", absl::StrCat(plan.job.cluster().threads_per_worker())},
           {"PYTHONUNBUFFERED", "1"},
           {"PYTHONPATH", PythonPath(programs)}};
+}
+
+absl::Status RunPackage(const std::string& module, const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& needs, const std::string& programs) {
+  if (absl::Status there = CheckInterpreter("Python", needs, programs); !there.ok()) return there;
+  setenv("PYTHONPATH", PythonPath(programs).c_str(), 1);
+  std::vector<std::string> command = {Interpreter(), "-m", module};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : command) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  std::fflush(nullptr);
+  execvp(argv[0], argv.data());
+  return absl::NotFoundError(absl::StrCat(command[0], ": ", strerror(errno)));
 }
 
 }  // namespace tandem::cli

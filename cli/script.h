@@ -1,5 +1,5 @@
-// Python scripts in the place of tandem-worker: how `tandem run --python` checks and starts them.
-// The interpreter is python3, or what TANDEM_PYTHON says.
+// Python scripts in the place of tandem-worker: how `tandem run --python` checks and starts them; and
+// commands that the Python package does. The interpreter is python3, or what TANDEM_PYTHON says.
 #ifndef TANDEM_CLI_SCRIPT_H_
 #define TANDEM_CLI_SCRIPT_H_
 
@@ -28,6 +28,11 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::st
                                                                    const std::string& job,
                                                                    const std::string& scheduler,
                                                                    int rank);
+
+// Runs `python3 -m MODULE ARGUMENTS`, a module of the package `tandem`, in the place of this process.
+// Returns only if it cannot: an interpreter without one of the modules that it `needs`.
+absl::Status RunPackage(const std::string& module, const std::vector<std::string>& arguments,
+                        const std::vector<std::string>& needs, const std::string& programs);
 
 }  // namespace tandem::cli
 

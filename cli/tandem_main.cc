@@ -9,6 +9,7 @@
 #include "base/process.h"
 #include "bench/bench_command.h"
 #include "cli/compare_command.h"
+#include "cli/export_command.h"
 #include "cli/predict_command.h"
 #include "cli/run_command.h"
 #include "collectives/dump.h"
@@ -141,6 +142,8 @@ int Main(int argc, char** argv) {
   AddDatagen(&app, &datagen);
   PredictFlags predict;
   AddPredict(&app, &predict);
+  ExportFlags export_flags;
+  AddExport(&app, &export_flags);
   CompareFlags compare;
   AddCompare(&app, &compare);
   ReportFlags report;
@@ -158,6 +161,7 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("bench")) return bench.Run();
   if (app.got_subcommand("run")) return RunCommand(run);
   if (app.got_subcommand("predict")) return PredictCommand(predict);
+  if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);
   if (app.got_subcommand("report")) return ReportCommand(report);
   if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);

@@ -10,6 +10,8 @@
             loss_of(model(dense, ids), label).backward()
             optimizer.step()
 
+    saved = tandem.load("OUT/model")                     # tables and dense parameters, to look at or to serve
+
 docs/PYTHON.md is the tutorial. Importing this package needs numpy alone; what trains needs torch.
 """
 import importlib

@@ -73,6 +73,7 @@ _FUNCTIONS = {
     "tandem_free": (None, [_WORKER]),
     "tandem_hash_ids": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),
     "tandem_hash_texts": (c_int, [c_char_p, c_char_p, c_void_p, c_int64, c_void_p]),
+    "tandem_check_save": (c_int, [c_char_p]),
 }
 
 

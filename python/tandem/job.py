@@ -1,5 +1,6 @@
 """The job, as one worker of it sees it."""
 import atexit
+import contextlib
 import ctypes
 import os
 import sys
@@ -7,20 +8,12 @@ import traceback
 
 from tandem import _abi
 from tandem._abi import Error, check, library
+from tandem.tables import Table, Tables
 
 _SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
 
 _current = None  # the job of this process: modules and loaders belong to it
-
-
-class Table:
-    """name; dim: floats a row; fields: the names of those that read it."""
-
-    def __init__(self, index, name, dim, fields):
-        self.index, self.name, self.dim, self.fields = index, name, dim, tuple(fields)
-
-    def __repr__(self):
-        return f"Table({self.name!r}, dim={self.dim}, fields={list(self.fields)})"
+_stand_in = None  # the tables that modules are made for while a saved model is put together
 
 
 def current_job():
@@ -28,6 +21,22 @@ def current_job():
     if _current is None:
         raise Error("there is no job yet; call tandem.init() first")
     return _current
+
+
+def current_tables():
+    """The tables for which modules are made: those of the job, or of a save (tandem.serving)."""
+    return _stand_in or current_job()
+
+
+@contextlib.contextmanager
+def made_for(tables):
+    """Inside, modules are made for these tables."""
+    global _stand_in
+    before, _stand_in = _stand_in, tables
+    try:
+        yield
+    finally:
+        _stand_in = before
 
 
 def init(job=None, scheduler=None, index=None, set=()):  # pylint: disable=redefined-builtin
@@ -53,12 +62,13 @@ def init(job=None, scheduler=None, index=None, set=()):  # pylint: disable=redef
     return _current
 
 
-class Job:
+class Job(Tables):
     """What tandem.init() returns.
 
     rank, world_size: which worker this is, and of how many. step: the one at hand. epoch. seed: of the
     job. tables: by name.
     """
+    _WHO = "the job"
 
     def __init__(self, job, scheduler, index, settings, bind, advertise):
         lib = library()
@@ -71,7 +81,6 @@ class Job:
         self._pid = os.getpid()
         self._ended = self._started = False
         self._optimizer = None       # the wrapper, which is told of updates
-        self._unpooled = set()       # tables whose ids are cells of their own
         self._cells = None           # of the step at hand: by table, what modules read
         self._given = None           # ids of the batch at hand, as the loader gave them
         self._scored = True
@@ -88,16 +97,14 @@ class Job:
         self._epochs = lib.tandem_epochs(self._handle)
         self._dense_on_servers = bool(lib.tandem_dense_on_servers(self._handle))
         self._program_optimizer = bool(lib.tandem_program_optimizer(self._handle))
-        self.tables = {}
-        self._table_list = []
-        for t in range(lib.tandem_tables(self._handle)):
-            fields = [lib.tandem_field_name(self._handle, t, f).decode()
-                      for f in range(lib.tandem_table_fields(self._handle, t))]
-            table = Table(t, lib.tandem_table_name(self._handle, t).decode(),
-                          lib.tandem_table_dim(self._handle, t), fields)
-            self.tables[table.name] = table
-            self._table_list.append(table)
-        self._fields = [f for table in self._table_list for f in table.fields]
+        self._set_tables(self._describe_table(t) for t in range(lib.tandem_tables(self._handle)))
+
+    def _describe_table(self, t):
+        lib, handle = library(), self._handle
+        fields = [lib.tandem_field_name(handle, t, f).decode()
+                  for f in range(lib.tandem_table_fields(handle, t))]
+        return Table(t, lib.tandem_table_name(handle, t).decode(), lib.tandem_table_dim(handle, t),
+                     fields)
 
     # ---- the loop ----
 
@@ -186,16 +193,6 @@ class Job:
         if not self._started:
             raise Error("the job does not know yet what is trained; make the optimizer first: "
                         "tandem.DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
-
-    def _table_of(self, name):
-        """The table of this name, or that of the field; and the field's place in it, or None."""
-        for table in self._table_list:
-            if name in table.fields:
-                return table, table.fields.index(name)
-        if name in self.tables:
-            return self.tables[name], None
-        raise ValueError(f"the job has no table or field {name!r}; its tables are "
-                         + ", ".join(repr(t) for t in self._table_list))
 
     def _begin(self, want, ids, gradients):
         """Reads the cells of the batch at hand: by table a tensor [samples, fields, dim], or [ids, dim]

@@ -6,7 +6,7 @@ from typing import Sequence
 import torch
 from torch import nn
 
-from tandem.job import current_job
+from tandem.job import current_job, current_tables
 from tandem.sparse import BatchIds, JaggedTensor, KeyedTensor, one_field
 
 
@@ -69,7 +69,7 @@ class EmbeddingBagCollection(nn.Module):
 
     def __init__(self, tables=None):
         super().__init__()
-        job = current_job()
+        job = current_tables()
         self._tables = job._table_list if tables is None else [self._find(job, t) for t in tables]
 
     @staticmethod
@@ -80,7 +80,7 @@ class EmbeddingBagCollection(nn.Module):
         if found is None or found.dim != wanted.embedding_dim or \
                 list(found.fields) != list(wanted.feature_names):
             fields = " ".join(f'field: "{f}"' for f in wanted.feature_names)
-            raise ValueError(f"the job has {found}, and the module wants another table; in the job say "
+            raise ValueError(f"{job._WHO} has {found}, and the module wants another table; in the job say "
                              f'table {{ name: "{wanted.name}" dim: {wanted.embedding_dim} {fields} }}')
         return found
 
@@ -104,7 +104,7 @@ class EmbeddingCollection(nn.Module):
 
     def __init__(self, tables):
         super().__init__()
-        job = current_job()
+        job = current_tables()
         self._tables = [EmbeddingBagCollection._find(job, t) for t in tables]
         job._unpooled.update(t.name for t in self._tables)
 
@@ -132,18 +132,20 @@ class EmbeddingCollection(nn.Module):
 class EmbeddingBag(nn.Module):
     """In the place of torch.nn.EmbeddingBag(n, dim, mode=...): one field of the job, [samples, dim].
 
-    name: the field, or a table that has one. mode: "sum" or "mean".
+    name: the field, or a table that has one. mode: "sum" or "mean". include_last_offset: as torch's, for
+    the module that serves; here both are understood.
     """
 
-    def __init__(self, name, mode="sum"):
+    def __init__(self, name, mode="sum", include_last_offset=False):
         super().__init__()
         if mode not in ("sum", "mean"):
             raise ValueError(f"EmbeddingBag('{name}'): mode {mode!r}, want 'sum' or 'mean'")
-        self._table, place = current_job()._table_of(name)
+        self._table, place = current_tables()._table_of(name)
         if place is None and len(self._table.fields) != 1:
             raise ValueError(f"EmbeddingBag('{name}'): the table has several fields; name one of "
                              f"{list(self._table.fields)}")
         self._place, self._mode = place or 0, mode
+        self._include_last_offset = include_last_offset
         self.embedding_dim = self._table.dim
 
     def forward(self, input=None, offsets=None, per_sample_weights=None):  # pylint: disable=redefined-builtin
@@ -170,7 +172,7 @@ class Embedding(nn.Module):
 
     def __init__(self, name):
         super().__init__()
-        job = current_job()
+        job = current_tables()
         self._table, place = job._table_of(name)
         if len(self._table.fields) != 1:
             raise ValueError(f"Embedding('{name}'): its table has several fields, and a table without "

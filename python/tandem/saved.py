@@ -1,114 +1,326 @@
-"""Saved models: tables as arrays mapped from their files, dense parameters by name."""
+"""Saved models: tables as arrays mapped from their files, dense parameters by name, and both in the
+formats of other programs."""
+import contextlib
 import json
 import os
+import re
+import struct
+import zipfile
 from dataclasses import dataclass
 
 import numpy
+
+from tandem._abi import Error, check, library
+from tandem.tables import Table, Tables
 
 _HEAD = numpy.dtype([("magic", "S4"), ("format", "<u4"), ("file_bytes", "<u8"), ("dim", "<u4"),
                      ("slots_per_row", "<u4"), ("rows", "<u8"), ("begin", "<u8"), ("end", "<u8"),
                      ("version", "<i8"), ("workers", "<u4"), ("table_bytes", "<u4"),
                      ("optimizer_bytes", "<u4"), ("zero", "<u4"), ("held_bytes", "<u8")])
 _WORKER_BYTES = 32
+_MANIFEST, _MANIFEST_FORMAT, _LATEST = "MANIFEST", 2, "LATEST"
+_TRIES = 32  # to open a save of a job that goes on saving: each loses a race against a whole save
 
 
 @dataclass
-class SavedTable:
-    """One table: keys uint64 [rows], weights float32 [rows, dim], optimizer slots float32 [rows, slots],
-    row i of each belonging to key i. Mapped from the file where the table has one, else joined."""
-    name: str
-    dim: int
+class SavedRange:
+    """A part of a table, mapped from its file: keys int64 [rows], weights float32 [rows, dim],
+    optimizer slots float32 [rows, slots]; row i of each belongs to key i."""
     keys: numpy.ndarray
     weights: numpy.ndarray
     slots: numpy.ndarray
 
+
+class SavedTable(Table):
+    """One table. Besides name, dim and fields:
+
+    keys: int64 [rows], as a script's ids are, in no order; weights: float32 [rows, dim]; slots: float32
+    [rows, slots]. They are joined of its parts when they are first asked for; of a table that does not
+    fit into memory, use the parts.
+    parts: SavedRange each, mapped. rows: how many. initializer: of rows that it does not have.
+    """
+
+    def __init__(self, index, entry, parts, seed):
+        super().__init__(index, entry["name"], int(entry["dim"]), entry["fields"])
+        self.parts, self._joined = parts, {}
+        self.rows = sum(len(part.keys) for part in parts)
+        self.initializer = Initializer(entry["initializer"], seed, self.dim)
+
+    def _join(self, what):
+        if what not in self._joined:
+            parts = [getattr(part, what) for part in self.parts]
+            self._joined[what] = parts[0] if len(parts) == 1 else numpy.concatenate(parts)
+        return self._joined[what]
+
+    keys = property(lambda self: self._join("keys"))
+    weights = property(lambda self: self._join("weights"))
+    slots = property(lambda self: self._join("slots"))
+
+
+# ---- first values -----------------------------------------------------------------------------
+
+_MASK = (1 << 64) - 1
+
+
+def _mix(x):
+    """Mix64 of base/hash.h."""
+    x = ((x ^ x >> 30) * 0xbf58476d1ce4e5b9) & _MASK
+    x = ((x ^ x >> 27) * 0x94d049bb133111eb) & _MASK
+    return x ^ x >> 31
+
+
+def _combine(a, b):
+    """HashCombine of base/hash.h."""
+    return _mix((a + 0x9e3779b97f4a7c15 + _mix((b + 0xd1b54a32d192ed03) & _MASK)) & _MASK)
+
+
+def _hash_name(name):
+    """HashName of base/hash.h."""
+    h = 0xcbf29ce484222325
+    for byte in name.encode():
+        h = ((h ^ byte) * 0x100000001b3) & _MASK
+    return _mix(h)
+
+
+class Initializer:
+    """How a row begins that nobody has touched. kind: ZERO, CONSTANT, UNIFORM or NORMAL; scale; seed: of
+    the table's rows (job/job.cc)."""
+
+    def __init__(self, text, salt, dim):
+        words = dict(re.findall(r"(\w+): *(\S+)", text))
+        self.kind = words.get("kind", "INITIALIZER_UNSPECIFIED")
+        self.scale = float(words.get("scale", 0))
+        self.seed = _combine(salt, _hash_name("first values"))
+        if self.kind == "INITIALIZER_UNSPECIFIED":
+            self.kind = "UNIFORM"
+            self.scale = float(numpy.float32(1) / numpy.sqrt(numpy.float32(dim)))
+
+
+# ---- files ------------------------------------------------------------------------------------
 
 def _eight(n):
     return (n + 7) // 8 * 8
 
 
 def _read_range(path):
-    """One file of the layout in server/range_file.md: its name, keys, weights and slots."""
+    """One file of the layout in server/range_file.md."""
     size = os.path.getsize(path)
     data = numpy.memmap(path, dtype=numpy.uint8, mode="r")
     head = data[:_HEAD.itemsize].view(_HEAD)[0] if size >= _HEAD.itemsize else None
     if head is None or head["magic"] != b"TDRF" or head["format"] != 1:
-        raise ValueError(f"{path}: no file of a saved table")
-    if head["file_bytes"] != size:
-        raise ValueError(f"{path}: {size} bytes, want {head['file_bytes']}: is the copy whole?")
+        raise Error(f"{path}: no file of a saved table")
     rows, dim, slots = int(head["rows"]), int(head["dim"]), int(head["slots_per_row"])
     names = _HEAD.itemsize + int(head["workers"]) * _WORKER_BYTES
     keys_at = _eight(names + int(head["table_bytes"]) + int(head["optimizer_bytes"]))
     weights_at = keys_at + 8 * rows
     slots_at = _eight(weights_at + 4 * rows * dim)
-    if slots_at + 4 * rows * slots > size:
-        raise ValueError(f"{path}: {rows} rows do not fit into {size} bytes")
-    table = bytes(data[names:names + int(head["table_bytes"])]).decode()
-    return (table, data[keys_at:weights_at].view("<u8"),
-            data[weights_at:weights_at + 4 * rows * dim].view("<f4").reshape(rows, dim),
-            data[slots_at:slots_at + 4 * rows * slots].view("<f4").reshape(rows, slots))
+    if head["file_bytes"] != size or slots_at + 4 * rows * slots > size:
+        raise Error(f"{path}: {size} bytes, and {rows} rows of a file of {head['file_bytes']}: is the "
+                    "copy whole?")
+    return SavedRange(data[keys_at:weights_at].view("<i8"),
+                      data[weights_at:weights_at + 4 * rows * dim].view("<f4").reshape(rows, dim),
+                      data[slots_at:slots_at + 4 * rows * slots].view("<f4").reshape(rows, slots))
 
 
-class Saved:
+def _read_manifest(folder):
+    path = os.path.join(folder, _MANIFEST)
+    with open(path, encoding="utf-8") as file:
+        try:
+            manifest = json.load(file)
+        except ValueError as error:
+            raise Error(f"{path}: {error}: cut short?") from None
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != _MANIFEST_FORMAT:
+        raise Error(f"{path}: format {found}, this program reads {_MANIFEST_FORMAT}")
+    return manifest
+
+
+@contextlib.contextmanager
+def _put_in_place(path):
+    """A file at PATH.tmp, which is at `path` afterwards if nothing goes wrong."""
+    path = os.fspath(path)
+    temporary = path + ".tmp"
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
+
+
+# ---- a save -----------------------------------------------------------------------------------
+
+class Saved(Tables):
     """A whole save.
 
-    tables: by name, SavedTable. dense: by name, float32 arrays. manifest: what the file MANIFEST says.
+    tables: by name, SavedTable. dense: by name, float32 arrays. step: of the job. manifest: what the
+    file MANIFEST says. folder: where it lies.
     """
+    _WHO = "the save"
 
-    def __init__(self, folder):
-        self.folder = folder
-        with open(os.path.join(folder, "MANIFEST"), encoding="utf-8") as file:
-            self.manifest = json.load(file)
+    def __init__(self, folder, verify=True):
+        if verify:
+            check(library().tandem_check_save(os.fspath(folder).encode()))
+        self.folder, self.manifest = folder, _read_manifest(folder)
         self.step = self.manifest["step"]
-        pieces = {}
+        parts = {}
+        dense_part = []
         for entry in self.manifest["files"]:
-            name, keys, weights, slots = _read_range(os.path.join(folder, entry["name"]))
-            pieces.setdefault(name, []).append((keys, weights, slots))
-        join = lambda arrays: arrays[0] if len(arrays) == 1 else numpy.concatenate(arrays)
-        self.tables = {}
-        for table in self.manifest["tables"]:
-            if table["name"] == "dense" or table["name"] not in pieces:
-                continue
-            keys, weights, slots = (join(list(part)) for part in zip(*pieces[table["name"]]))
-            self.tables[table["name"]] = SavedTable(table["name"], weights.shape[1], keys, weights,
-                                                    slots)
-        self.dense = self._dense(pieces.get("dense", []))
+            part = _read_range(os.path.join(folder, entry["name"]))
+            # What else there is of the table `dense` has no rows, but what a fixed delay holds back.
+            whose = dense_part if entry["name"] == "dense.part" else \
+                parts.setdefault(entry["table"], [])
+            whose.append(part)
+        entries = [e for e in self.manifest["tables"] if e["name"] != "dense"]
+        self._set_tables(SavedTable(i, e, parts.get(e["name"], []), int(e["salt"], 16))
+                         for i, e in enumerate(entries))
+        self.dense = self._read_dense(dense_part)
 
-    def _dense(self, pieces):
-        blocks = {}
-        for keys, weights, _ in pieces:
-            for key, block in zip(keys, weights):
-                blocks[int(key)] = block
-        flat = numpy.concatenate([blocks[i] for i in range(len(blocks))]) if blocks else \
-            numpy.empty(0, dtype=numpy.float32)
+    def _read_dense(self, parts):
+        """Blocks of the flat buffer, as rows by number."""
+        order = [numpy.argsort(part.keys) for part in parts]
+        flat = numpy.concatenate([part.weights[o].reshape(-1) for part, o in zip(parts, order)]) \
+            if parts else numpy.empty(0, dtype=numpy.float32)
         dense, at = {}, 0
         for parameter in self.manifest["dense"]:
             size = int(numpy.prod(parameter["shape"], dtype=numpy.int64))
+            if at + size > len(flat):
+                raise Error(f"{self.folder}: {len(flat)} dense floats, and parameter "
+                            f"{parameter['name']} ends at {at + size}")
             dense[parameter["name"]] = flat[at:at + size].reshape(parameter["shape"])
             at += size
         return dense
+
+    def __repr__(self):
+        return (f"Saved({self.folder!r}, step={self.step}, tables={self._table_list}, "
+                f"{len(self.dense)} dense parameters)")
+
+    # ---- into PyTorch ----
 
     def state_dict(self):
         """The dense parameters as tensors by name, for module.load_state_dict(..., strict=False)."""
         import torch
         return {name: torch.from_numpy(numpy.array(values)) for name, values in self.dense.items()}
 
+    def serving(self, model):
+        """`model` as a module of plain PyTorch, with the rows and the dense parameters of this save, in
+        evaluation mode: torch.jit.script(saved.serving(Ranker)).save("serve.pt").
+
+        model: a module, of which a copy is made, or a class or function that makes one. Its
+        EmbeddingBagCollection, EmbeddingBag and Embedding become those of tandem.serving; an id that
+        the save has no row for gets the first value that the servers would give it.
+        """
+        from tandem.serving import serving
+        return serving(self, model)
+
+    def embedding_bag_collection(self, tables=None):
+        """A plain module in the place of tandem.EmbeddingBagCollection(tables)."""
+        from tandem.serving import EmbeddingBagCollection, SavedRows
+        chosen = self._table_list if tables is None else [self._table_of(t)[0] for t in tables]
+        return EmbeddingBagCollection(self._table_list, {t.name: SavedRows(t) for t in chosen})
+
+    def embedding_bag(self, name, mode="sum", include_last_offset=False):
+        """A plain module in the place of tandem.EmbeddingBag(name, mode)."""
+        from tandem.serving import EmbeddingBag, SavedRows
+        return EmbeddingBag(SavedRows(self._table_of(name)[0]), mode, include_last_offset)
+
+    def embedding(self, name):
+        """A plain module in the place of tandem.Embedding(name)."""
+        from tandem.serving import Embedding, SavedRows
+        return Embedding(SavedRows(self._table_of(name)[0]))
+
+    # ---- into files of other programs ----
+
+    def _arrays(self):
+        """(name, type, shape, pieces) of all that is exported; one piece at a time is in memory."""
+        arrays = [(name, "<f4", values.shape, [values]) for name, values in self.dense.items()]
+        for table in self._table_list:
+            arrays.append((table.name + ".keys", "<i8", (table.rows,), [p.keys for p in table.parts]))
+            arrays.append((table.name + ".weights", "<f4", (table.rows, table.dim),
+                           [p.weights for p in table.parts]))
+        names = [name for name, _, _, _ in arrays]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise Error(f"a dense parameter and an array of a table are both called {twice[0]}; save "
+                        "saved.dense and saved.tables into files of their own")
+        return arrays
+
     def save_npz(self, path):
         """One .npz: TABLE.keys and TABLE.weights of each table, and the dense parameters by name."""
-        arrays = dict(self.dense)
-        for table in self.tables.values():
-            arrays[table.name + ".keys"] = table.keys
-            arrays[table.name + ".weights"] = table.weights
-        numpy.savez(path, **arrays)
+        with _put_in_place(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+            for name, kind, shape, pieces in self._arrays():
+                with archive.open(name + ".npy", "w", force_zip64=True) as member:
+                    numpy.lib.format.write_array_header_1_0(
+                        member, {"descr": kind, "fortran_order": False, "shape": shape})
+                    for piece in pieces:
+                        member.write(piece.astype(kind, copy=False).tobytes())
+
+    def save_safetensors(self, path):
+        """One .safetensors with the arrays of save_npz; its metadata has the manifest as `tandem`."""
+        header, at = {"__metadata__": {"tandem": json.dumps(self.manifest)}}, 0
+        for name, kind, shape, pieces in self._arrays():
+            size = sum(piece.nbytes for piece in pieces)
+            header[name] = {"dtype": "F32" if kind == "<f4" else "I64", "shape": list(shape),
+                            "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with _put_in_place(path) as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            for _, kind, _, pieces in self._arrays():
+                for piece in pieces:
+                    file.write(piece.astype(kind, copy=False).tobytes())
+
+    def save_parquet(self, folder):
+        """TABLE.parquet of each table, with the columns `key` and `weights` (a list of dim floats a
+        row). Needs pyarrow. Returns the paths."""
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ModuleNotFoundError:
+            raise ImportError("Parquet needs pyarrow (pip install pyarrow); save_npz and "
+                              "save_safetensors need nothing") from None
+        paths = []
+        for table in self._table_list:
+            schema = pyarrow.schema([("key", pyarrow.int64()),
+                                     ("weights", pyarrow.list_(pyarrow.float32(), table.dim))])
+            paths.append(os.path.join(folder, table.name + ".parquet"))
+            with _put_in_place(paths[-1]) as file, \
+                    pyarrow.parquet.ParquetWriter(file, schema) as writer:
+                for part in table.parts:
+                    weights = pyarrow.FixedSizeListArray.from_arrays(
+                        pyarrow.array(part.weights.reshape(-1)), table.dim)
+                    writer.write_table(pyarrow.table([pyarrow.array(part.keys), weights],
+                                                     schema=schema))
+        return paths
 
 
-def load(path):
-    """The save at `path`: a model folder, such as OUT/model, or one save in it."""
-    latest = os.path.join(path, "LATEST")
+def _resolve(path):
+    """The folder of the save at `path`."""
+    latest = os.path.join(path, _LATEST)
     if os.path.exists(latest):
         with open(latest, encoding="utf-8") as file:
-            return Saved(os.path.join(path, file.read().strip()))
-    if not os.path.exists(os.path.join(path, "MANIFEST")):
+            return os.path.join(path, file.read().strip())
+    if not os.path.exists(os.path.join(path, _MANIFEST)):
         raise FileNotFoundError(f"{path}: no saved model, which has a file LATEST or MANIFEST; "
                                 "is it the folder `model` of a run?")
-    return Saved(path)
+    return os.fspath(path)
+
+
+def load(path, verify=True):
+    """The save at `path`: a model folder, such as OUT/model, or one save in it.
+
+    verify: all files are read once and must have the checksums that the manifest lists, so that what
+    is damaged, or a mixture of two saves, is refused with a tandem.Error that names the file. Without
+    it a table is read only where it is looked at.
+    """
+    for left in reversed(range(_TRIES)):
+        folder = _resolve(path)
+        try:
+            return Saved(folder, verify)
+        except (Error, OSError):
+            # A job that saves has named its next save in LATEST before it removes this one.
+            if left == 0 or _resolve(path) == folder:
+                raise

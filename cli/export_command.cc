@@ -1,0 +1,40 @@
+#include "cli/export_command.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/script.h"
+#include "node/role_options.h"
+
+namespace tandem::cli {
+
+void AddExport(CLI::App* app, ExportFlags* flags) {
+  CLI::App* const command =
+      app->add_subcommand("export", "A saved model as safetensors, npz, Parquet, TorchScript");
+  command->add_option("save", flags->save, "Saved model (a model/ folder, or one save)")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  command->add_option("--to", flags->to, "Folder for what is written")->required();
+  command
+      ->add_option("--format", flags->formats,
+                   "safetensors (all in one file; without --format), npz (likewise), parquet (a "
+                   "file a table; needs pyarrow)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"safetensors", "npz", "parquet"}));
+  command->add_option("--serve", flags->serve,
+                      "SCRIPT:CLASS of the module that was trained; writes serve.pt, which serves "
+                      "without Tandem (docs/PYTHON.md)");
+}
+
+int ExportCommand(const ExportFlags& flags, const std::string& programs) {
+  std::vector<std::string> arguments = {flags.save, "--to", flags.to};
+  for (const std::string& format : flags.formats) {
+    arguments.insert(arguments.end(), {"--format", format});
+  }
+  if (!flags.serve.empty()) arguments.insert(arguments.end(), {"--serve", flags.serve});
+  std::vector<std::string> modules = {"numpy"};
+  if (!flags.serve.empty()) modules.push_back("torch");
+  node::Finish("tandem export", RunPackage("tandem.export", arguments, modules, programs));
+  return node::kExitBadInput;
+}
+
+}  // namespace tandem::cli

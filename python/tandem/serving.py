@@ -1,0 +1,321 @@
+"""Saved embeddings as modules of plain PyTorch, for serving: they need neither servers nor a job, and
+torch.jit.script takes them, so that a saved model runs where there is no Tandem.
+
+A row is found by searching in sorted keys. An id that the save has no row for gets the first value that
+the servers would have given it, bit for bit.
+"""
+import copy
+import math
+import warnings
+from typing import Dict, List, Optional, Tuple, Union
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from tandem import nn as trained
+from tandem._abi import Error
+from tandem.job import made_for
+
+
+# ---- first values: optim/initializer.cc in int64 arithmetic, which wraps as uint64 does ---------
+
+def _mix(x: Tensor) -> Tensor:
+    """Mix64 of base/hash.h. A shift of int64 carries the sign along, which is masked away."""
+    x = (x ^ ((x >> 30) & 0x3ffffffff)) * -4658895280553007687
+    x = (x ^ ((x >> 27) & 0x1fffffffff)) * -7723592293110705685
+    return x ^ ((x >> 31) & 0x1ffffffff)
+
+
+def _draws(seed: int, ids: Tensor, count: int) -> Tensor:
+    """The first `count` words of Random(HashCombine(seed, id)) of each id: [ids, count]."""
+    combined = _mix(_mix(ids + -3335678366873096957) + -7046029254386353131 + seed)
+    state = _mix(combined + -7046029254386353131)
+    turns = torch.arange(1, count + 1, device=ids.device) * -7046029254386353131
+    return _mix(state.unsqueeze(1) + turns)
+
+
+def _units(words: Tensor) -> List[float]:
+    """Random::NextDouble of each word, row by row."""
+    units: List[float] = (((words >> 11) & 0x1fffffffffffff).to(torch.float64)
+                          * 1.1102230246251565e-16).flatten().tolist()
+    return units
+
+
+def _signed_units(words: Tensor) -> Tensor:
+    """2u - 1 of the low and of the high half of each word, next to each other."""
+    halves = torch.stack([(words >> 8) & 0xffffff, (words >> 40) & 0xffffff], 2).flatten(1)
+    return halves.to(torch.float32) * 1.1920928955078125e-07 - 1.0
+
+
+def _normal(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor:
+    """One number at a time, with the logarithm and the cosine of the C library, as the servers have
+    them: those of tensors may differ in the last bit."""
+    words = _draws(seed, ids, 2 * dim)
+    u, v = _units(words[:, 0::2]), _units(words[:, 1::2])
+    values: List[float] = []
+    for i in range(len(u)):
+        radius = math.sqrt(-2.0 * math.log(1.0 - u[i]))
+        values.append(scale * (radius * math.cos(6.283185307179586 * v[i])))
+    rows = torch.tensor(values, dtype=torch.float64)
+    return rows.to(torch.float32).view(ids.numel(), dim).to(ids.device)
+
+
+class FirstValues(nn.Module):
+    """First values of rows: called with ids int64 [n], returns float32 [n, dim]."""
+
+    def __init__(self, initializer, dim):
+        super().__init__()
+        if initializer.kind not in ("ZERO", "CONSTANT", "UNIFORM", "NORMAL"):
+            raise Error(f"first values of kind {initializer.kind} are not known here")
+        self.kind: str = initializer.kind
+        self.scale: float = initializer.scale
+        self.seed: int = initializer.seed - (1 << 64 if initializer.seed >> 63 else 0)
+        self.dim: int = dim
+        self.register_buffer("factor", torch.tensor(self.scale, dtype=torch.float32))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        if self.kind == "NORMAL":
+            return _normal(self.seed, ids, self.dim, self.scale)
+        if self.kind == "UNIFORM":
+            words = _draws(self.seed, ids, (self.dim + 1) // 2)
+            return self.factor * _signed_units(words)[:, :self.dim]
+        return self.factor.expand(ids.numel(), self.dim)
+
+
+# ---- rows -------------------------------------------------------------------------------------
+
+class SavedRows(nn.Module):
+    """The rows of a saved table: called with ids int64 of any shape, returns float32 [..., dim]."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.dim: int = table.dim
+        keys = numpy.array(table.keys)
+        order = numpy.argsort(keys, kind="stable")
+        place = numpy.empty(len(keys), dtype=numpy.int64)
+        place[order] = numpy.arange(len(keys))
+        weights = numpy.empty((len(keys), table.dim), dtype=numpy.float32)
+        at = 0
+        for part in table.parts:
+            weights[place[at:at + len(part.keys)]] = part.weights
+            at += len(part.keys)
+        self.register_buffer("keys", torch.from_numpy(keys[order]))
+        self.register_buffer("weights", torch.from_numpy(weights))
+        self.first = FirstValues(table.initializer, table.dim)
+        self.name, self.fields = table.name, list(table.fields)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        flat = ids.reshape(-1).to(torch.int64).contiguous()
+        shape = list(ids.shape) + [self.dim]
+        if self.keys.numel() == 0:
+            return self.first(flat).reshape(shape)
+        at = torch.searchsorted(self.keys, flat).clamp(max=self.keys.numel() - 1)
+        rows = self.weights[at]
+        unknown = self.keys[at] != flat
+        if bool(unknown.any()):
+            ids_of, which = torch.unique(flat[unknown], return_inverse=True)
+            rows[unknown] = self.first(ids_of)[which]
+        return rows.reshape(shape)
+
+    def extra_repr(self):
+        return f"{self.name!r}, rows={self.keys.numel()}, dim={self.dim}, first values {self.first.kind}"
+
+
+def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool) -> Tensor:
+    """The sum (or mean) of each sample's rows: of those from offsets[s] to the next sample's."""
+    bag = torch.searchsorted(offsets[:samples].contiguous(),
+                             torch.arange(rows.size(0), device=rows.device), right=True) - 1
+    out = torch.zeros([samples, rows.size(1)], device=rows.device).index_add(0, bag, rows)
+    if not mean:
+        return out
+    counts = torch.zeros([samples], device=rows.device).index_add(
+        0, bag, torch.ones([rows.size(0)], device=rows.device))
+    return out / counts.clamp(min=1.0).unsqueeze(1)
+
+
+class EmbeddingBag(nn.Module):
+    """In the place of tandem.EmbeddingBag, and called as torch.nn.EmbeddingBag is."""
+
+    def __init__(self, rows, mode="sum", include_last_offset=False):
+        super().__init__()
+        if mode not in ("sum", "mean"):
+            raise ValueError(f"EmbeddingBag of {rows.name}: mode {mode!r}, want 'sum' or 'mean'")
+        self.rows = rows
+        self.mean: bool = mode == "mean"
+        self.include_last_offset: bool = include_last_offset
+        self.embedding_dim: int = rows.dim
+
+    def forward(self, input: Tensor, offsets: Optional[Tensor] = None,  # pylint: disable=redefined-builtin
+                per_sample_weights: Optional[Tensor] = None) -> Tensor:
+        rows = self.rows(input.reshape(-1))
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.reshape(-1, 1)
+        if offsets is not None:
+            samples = offsets.numel() - (1 if self.include_last_offset else 0)
+            return _pool(rows, offsets, samples, self.mean)
+        if input.dim() == 1:
+            return rows
+        rows = rows.view(input.size(0), input.size(1), self.embedding_dim)
+        return rows.mean(1) if self.mean else rows.sum(1)
+
+
+class Embedding(nn.Module):
+    """In the place of tandem.Embedding: a row for each id."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = rows
+        self.embedding_dim: int = rows.dim
+
+    def forward(self, input: Tensor) -> Tensor:  # pylint: disable=redefined-builtin
+        return self.rows(input)
+
+
+@torch.jit.script
+class PooledRows:
+    """As tandem.KeyedTensor: values() [samples, sum of dims]; table(name) [samples, fields, dim];
+    of a field, [name] is [samples, dim]."""
+
+    def __init__(self, tables: List[str], fields: Dict[str, List[str]], cells: Dict[str, Tensor]):
+        self.tables = tables
+        self.fields = fields
+        self.cells = cells
+
+    def keys(self) -> List[str]:
+        out: List[str] = []
+        for table in self.tables:
+            out.extend(self.fields[table])
+        return out
+
+    def values(self) -> Tensor:
+        return torch.cat([self.cells[table].flatten(1) for table in self.tables], 1)
+
+    def table(self, name: str) -> Tensor:
+        return self.cells[name]
+
+    def __getitem__(self, field: str) -> Tensor:
+        for table in self.tables:
+            names = self.fields[table]
+            for place in range(len(names)):
+                if names[place] == field:
+                    return self.cells[table][:, place]
+        raise KeyError("no such field: " + field)
+
+
+class EmbeddingBagCollection(nn.Module):
+    """In the place of tandem.EmbeddingBagCollection. Called with int64 [samples, fields], a column for
+    each field of the job in its order, or with a dict that has each field of its tables: [samples] or
+    [samples, ids], or (values, offsets [samples + 1])."""
+
+    def __init__(self, tables, rows):
+        super().__init__()
+        self.names: List[str] = [t.name for t in tables if t.name in rows]
+        self.fields: Dict[str, List[str]] = {t.name: list(t.fields) for t in tables}
+        self.columns: int = sum(len(t.fields) for t in tables)
+        self.first_column: Dict[str, int] = {}
+        column = 0
+        for table in tables:
+            self.first_column[table.name] = column
+            column += len(table.fields)
+        self.rows = nn.ModuleDict(rows)
+
+    def forward(self, ids: Union[Tensor, Dict[str, Tensor], Dict[str, Tuple[Tensor, Tensor]]]
+                ) -> PooledRows:
+        cells: Dict[str, Tensor] = {}
+        for name, rows in self.rows.items():
+            fields = self.fields[name]
+            if isinstance(ids, Tensor):
+                columns = ids.unsqueeze(1) if ids.dim() == 1 and self.columns == 1 else ids
+                if columns.dim() != 2 or columns.size(1) != self.columns:
+                    raise ValueError("ids: want [samples, fields], a column for each field of the job")
+                first = self.first_column[name]
+                cells[name] = rows(columns[:, first:first + len(fields)])
+            elif torch.jit.isinstance(ids, Dict[str, Tensor]):
+                pooled: List[Tensor] = []
+                for field in fields:
+                    found = rows(ids[field])
+                    pooled.append(found.sum(1) if found.dim() == 3 else found)
+                cells[name] = torch.stack(pooled, 1)
+            elif torch.jit.isinstance(ids, Dict[str, Tuple[Tensor, Tensor]]):
+                bags: List[Tensor] = []
+                for field in fields:
+                    values, offsets = ids[field]
+                    bags.append(_pool(rows(values), offsets, offsets.numel() - 1, False))
+                cells[name] = torch.stack(bags, 1)
+            else:
+                raise ValueError("ids: want a tensor [samples, fields], or a dict from each field to "
+                                 "[samples], [samples, ids] or (values, offsets)")
+        return PooledRows(self.names, self.fields, cells)
+
+
+# ---- whole models -----------------------------------------------------------------------------
+
+def serving(saved, model):
+    """As Saved.serving."""
+    if isinstance(model, nn.Module):
+        model = copy.deepcopy(model)
+    else:
+        with made_for(saved):
+            model = model()
+    rows = {}
+    plain = _Plain(saved, rows)
+    model = plain.of(model) or plain.inside(model)
+    _load_dense(saved, model)
+    return model.eval().requires_grad_(False)
+
+
+class _Plain:
+    """Plain modules in the place of those whose rows are on servers; a table has one SavedRows."""
+
+    def __init__(self, saved, rows):
+        self._saved, self._rows, self._made = saved, rows, {}
+
+    def _rows_of(self, table):
+        if table.name not in self._rows:
+            found = self._saved.tables.get(table.name)
+            if found is None or found.dim != table.dim or found.fields != table.fields:
+                raise Error(f"the module has {table}, and the save {self._saved._table_list}: is it of "
+                            "another model?")
+            self._rows[table.name] = SavedRows(found)
+        return self._rows[table.name]
+
+    def of(self, module):
+        """None of a module that is plain already."""
+        if isinstance(module, trained.EmbeddingBagCollection):
+            return EmbeddingBagCollection(self._saved._table_list,
+                                          {t.name: self._rows_of(t) for t in module._tables})
+        if isinstance(module, trained.EmbeddingBag):
+            return EmbeddingBag(self._rows_of(module._table), module._mode,
+                                module._include_last_offset)
+        if isinstance(module, trained.Embedding):
+            return Embedding(self._rows_of(module._table))
+        if isinstance(module, trained.EmbeddingCollection):
+            raise Error("tandem.EmbeddingCollection has no module that serves; use a tandem.Embedding "
+                        "for each field")
+        return None
+
+    def inside(self, module):
+        for name, child in module.named_children():
+            if id(child) not in self._made:
+                self._made[id(child)] = self.of(child) or self.inside(child)
+            module._modules[name] = self._made[id(child)]
+        return module
+
+
+def _load_dense(saved, model):
+    own = dict(model.named_parameters())
+    for name, values in saved.dense.items():
+        if name not in own:
+            raise Error(f"the save has a dense parameter {name}, and the module none of that name; it "
+                        f"has {', '.join(own) or 'none'}")
+        if tuple(own[name].shape) != values.shape:
+            raise Error(f"dense parameter {name} is {list(values.shape)} in the save, "
+                        f"{list(own[name].shape)} in the module")
+        with torch.no_grad():
+            own[name].copy_(torch.from_numpy(numpy.array(values)))
+    state = [n for n, _ in model.named_buffers() if ".rows." not in "." + n and "num_batches" not in n]
+    other = [n for n in own if n not in saved.dense] + state
+    if other:
+        warnings.warn(f"{', '.join(other)}: not in the save, which has what was trained; the module's "
+                      "own values are taken: give Saved.serving() the module that was trained", stacklevel=3)

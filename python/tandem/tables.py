@@ -1,0 +1,32 @@
+"""What tables there are, of a job or of a save: their names, dims and fields."""
+
+
+class Table:
+    """name; dim: floats a row; fields: the names of those that read it."""
+
+    def __init__(self, index, name, dim, fields):
+        self.index, self.name, self.dim, self.fields = index, name, dim, tuple(fields)
+
+    def __repr__(self):
+        return f"Table({self.name!r}, dim={self.dim}, fields={list(self.fields)})"
+
+
+class Tables:
+    """tables: by name. What the modules of tandem.nn are made for."""
+
+    def _set_tables(self, tables):
+        self._table_list = list(tables)
+        self.tables = {table.name: table for table in self._table_list}
+        self._fields = [f for table in self._table_list for f in table.fields]
+        self._unpooled = set()  # tables whose ids are cells of their own
+
+    def _table_of(self, name):
+        """The table of this name, or that of the field; and the field's place in it, or None."""
+        for table in self._table_list:
+            if name in table.fields:
+                return table, table.fields.index(name)
+        for table in self._table_list:
+            if name == table.name:
+                return table, None
+        raise ValueError(f"{self._WHO} has no table or field {name!r}; its tables are "
+                         + ", ".join(repr(t) for t in self._table_list))
