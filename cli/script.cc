@@ -34,13 +34,15 @@ std::string Interpreter() {
   return told == nullptr || *told == '\0' ? "python3" : told;
 }
 
-// PYTHONPATH with the package's folder in front, if the package lies beside the programs; else as
-// it is.
+// PYTHONPATH with the package's folder in front, if the package lies beside the programs, in a build
+// folder or where it is installed; else as it is.
 std::string PythonPath(const std::string& programs) {
   const char* const there = getenv("PYTHONPATH");
   const std::string rest = there == nullptr ? "" : there;
-  const std::string own = fs::path(programs).parent_path().string() + "/python";
+  const std::string root = fs::path(programs).parent_path().string();
+  std::string own = root + "/python";
   std::error_code error;
+  if (!fs::exists(own + "/tandem/__init__.py", error)) own = root + "/share/tandem/python";
   if (!fs::exists(own + "/tandem/__init__.py", error)) return rest;
   return rest.empty() ? own : absl::StrCat(own, ":", rest);
 }

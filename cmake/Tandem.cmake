@@ -4,19 +4,23 @@
 include(CheckCXXCompilerFlag)
 
 add_library(tandem_options INTERFACE)
-target_include_directories(tandem_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
-target_compile_options(tandem_options INTERFACE -Wall -Wextra -Wshadow -Werror)
+# Programs outside the tree get headers and libraries, not our warnings. What is installed is used at
+# include/tandem (Install.cmake).
+target_include_directories(tandem_options INTERFACE
+  "$<BUILD_INTERFACE:${CMAKE_SOURCE_DIR};${CMAKE_BINARY_DIR}>" $<INSTALL_INTERFACE:include/tandem>)
+set(flags -Wall -Wextra -Wshadow -Werror)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND TANDEM_MARCH)
-  target_compile_options(tandem_options INTERFACE -march=${TANDEM_MARCH})
+  list(APPEND flags -march=${TANDEM_MARCH})
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  target_compile_options(tandem_options INTERFACE -Wthread-safety)
+  list(APPEND flags -Wthread-safety)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports these falsely inside the standard library at -O2.
-  target_compile_options(tandem_options INTERFACE -Wno-error=maybe-uninitialized -Wno-restrict
-                                                  -Wno-error=stringop-overflow -Wno-error=array-bounds)
+  list(APPEND flags -Wno-error=maybe-uninitialized -Wno-restrict -Wno-error=stringop-overflow
+                    -Wno-error=array-bounds)
 endif()
+target_compile_options(tandem_options INTERFACE "$<BUILD_INTERFACE:${flags}>")
 if(TANDEM_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)

@@ -78,15 +78,17 @@ _FUNCTIONS = {
 
 
 def _places():
-    """Where libtandem.so may be: told, beside the package, or in the build folder of the tree."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    """Where libtandem.so may be: told, in the build folder of the tree, or where it is installed."""
     told = os.environ.get("TANDEM_LIBRARY")
     if told:
         return [told]
-    root = os.path.dirname(os.path.dirname(here))
-    return [os.path.join(here, "libtandem.so"),
-            os.path.join(root, "lib", "libtandem.so"),           # build/python, a link
-            os.path.join(root, "build", "lib", "libtandem.so")]  # the source tree
+    above = lambda path, levels: above(os.path.dirname(path), levels - 1) if levels else path
+    tree = above(os.path.abspath(__file__), 3)        # of ROOT/python/tandem/_abi.py
+    prefix = above(os.path.realpath(__file__), 5)     # of PREFIX/share/tandem/python/tandem/_abi.py
+    return [os.path.join(tree, "lib", "libtandem.so"),            # build/python is a link
+            os.path.join(tree, "build", "lib", "libtandem.so"),   # the source tree
+            *sorted(glob.glob(os.path.join(prefix, "lib", "*", "libtandem.so"))),
+            os.path.join(prefix, "lib", "libtandem.so")]
 
 
 _library = None

@@ -53,6 +53,14 @@ if(TARGET outside_test)
   set_tests_properties(outside_test PROPERTIES TIMEOUT 900)
 endif()
 
+integration_test(install_test DEPS tandem::data)
+if(TARGET install_test)
+  add_dependencies(install_test tandem_capi tandem_client)
+  target_compile_definitions(install_test PRIVATE TANDEM_CMAKE="${CMAKE_COMMAND}"
+    TANDEM_BUILD="${CMAKE_BINARY_DIR}" TANDEM_INSTALLED_SOURCE="${CMAKE_SOURCE_DIR}/tests/installed")
+  set_tests_properties(install_test PROPERTIES TIMEOUT 900)
+endif()
+
 if(TANDEM_TORCH)
   add_test(NAME pages_test
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/pages_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
