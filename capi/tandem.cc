@@ -93,9 +93,17 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   worker.member.index = options.index;
   worker.member.incarnation = node::NewIncarnation();
   worker.member.scheduler = flags.scheduler;
+  // The factory opens descriptors, and is made where they belong: on the worker's thread, whose
+  // first transport is made before there are others.
   worker.member.make_transport =
-      node::EndpointFactory(flags, cluster, worker.member.incarnation, worker.paths);
-  return worker::AttachedWorker::Join(std::move(worker));
+      [flags, cluster, incarnation = worker.member.incarnation, paths = worker.paths,
+       factory = std::make_shared<node::MakeTransport>()](EndpointId self) {
+        if (*factory == nullptr) {
+          *factory = node::EndpointFactory(flags, cluster, incarnation, paths);
+        }
+        return (*factory)(self);
+      };
+  return worker::AttachedWorker::Join(std::move(worker), worker::AttachedWorker::Files::kOwn);
 }
 
 // A peer that goes away is an error of a call, not a signal. A handler that the program has set

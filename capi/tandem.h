@@ -13,7 +13,8 @@
 // helps; after one of any other function nothing has changed.
 //
 // Threads: one at a time for a worker, but for tandem_fail, which is for any. The worker has
-// threads of its own, none of which ever calls back. No signal handler is set.
+// threads of its own, none of which ever calls back. No signal handler is set. Their descriptors
+// are in a table of their own: a process that the program forks has none of them, and is no worker.
 //
 // Memory: what a call is given is read or written before it returns, and is the caller's.
 #ifndef TANDEM_CAPI_TANDEM_H_

@@ -1,5 +1,8 @@
 #include "worker/attached_worker.h"
 
+#include <linux/close_range.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -24,7 +27,8 @@ absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
 
 // ---- coming and going -------------------------------------------------------------------------
 
-absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptions options) {
+absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptions options,
+                                                                     Files files) {
   if (!options.plan.job.model().has_program()) {
     return absl::InvalidArgumentError(
         "the job has a compiled model; for a program say data { format: PROGRAM } and model { "
@@ -51,13 +55,17 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
     }
     self->wants_.Close(how);
   };
-  self->thread_ = std::thread([self] { self->Run(); });
+  self->thread_ = std::thread([self, files] { self->Run(files); });
   return worker;
 }
 
-void AttachedWorker::Run() {
+// Threads that this one starts share its table. All but the standard streams is closed in it: a pipe
+// of the program's would else never come to its end.
+void AttachedWorker::Run(Files files) {
+  if (files == Files::kOwn) (void)close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_UNSHARE);
   const absl::Status how = RunWorker(options_);
-  options_.on_end(how);  // it may have ended before it began
+  options_.member.make_transport = nullptr;  // its descriptors are closed where they are known
+  options_.on_end(how);                      // it may have ended before it began
 }
 
 AttachedWorker::~AttachedWorker() { (void)Close(); }

@@ -52,9 +52,18 @@ struct StepGradients {
 
 class AttachedWorker {
  public:
+  enum class Files {
+    kShared,  // with the program
+    // The worker's threads have a table of descriptors of their own, so that a process which the
+    // program forks has none of their sockets and cannot keep a connection open that a dead worker
+    // leaves. What the options hold may open nothing before make_transport is called. Where the
+    // kernel refuses, as kShared.
+    kOwn,
+  };
   // Registers at the scheduler, in the background. Of the options, make_runner and what is called
   // back is set here. INVALID_ARGUMENT: the job is not one of a program.
-  static absl::StatusOr<std::unique_ptr<AttachedWorker>> Join(WorkerOptions options);
+  static absl::StatusOr<std::unique_ptr<AttachedWorker>> Join(WorkerOptions options,
+                                                              Files files = Files::kShared);
   // As Close.
   ~AttachedWorker();
   AttachedWorker(const AttachedWorker&) = delete;
@@ -101,7 +110,7 @@ class AttachedWorker {
 
  private:
   explicit AttachedWorker(WorkerOptions options) : options_(std::move(options)) {}
-  void Run();
+  void Run(Files files);
   absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(const job::JobPlan& plan, int rank,
                                                          const std::string& init_from);
   absl::Status Interrupted();

@@ -174,6 +174,9 @@ class Job(Tables):
 
     def _next(self):
         """What the worker wants now. Updates of the program's optimizer are done on the way."""
+        if os.getpid() != self._pid:
+            raise Error("a forked process is no worker: what a loader's processes run may not use the "
+                        "job; make batches there, and train with them in the script")
         want = _abi.Want()
         lib = library()
         while True:

@@ -6,15 +6,19 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/casts.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/hash.h"
 #include "data/cells.h"
@@ -198,6 +202,54 @@ TEST_F(PythonTest, AKilledWorkerIsNamed) {
   EXPECT_THAT(run.output, HasSubstr("worker 1"));
   EXPECT_THAT(run.output, HasSubstr("signal 9"));
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
+}
+
+// "PID COUNT", as tests/python/forked.py leaves them.
+std::pair<pid_t, int> WordOf(const std::string& path) {
+  const std::vector<std::string> words = absl::StrSplit(ReadTextFile(path), ' ');
+  int pid = 0, count = -1;
+  EXPECT_TRUE(words.size() == 2 && absl::SimpleAtoi(words[0], &pid) &&
+              absl::SimpleAtoi(words[1], &count))
+      << path;
+  return {pid, count};
+}
+
+// Whether the process runs; one that nobody has waited for yet does not.
+bool Runs(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/cmdline"));
+  return file.get() != EOF;
+}
+
+// Processes that a loader has forked hold none of the job's connections, so the death of their
+// parent is seen at once, as that of a worker without any.
+TEST_F(PythonTest, AKilledWorkerWithForkedLoadersIsNamed) {
+  RunArguments arguments = Arguments(Source("tests/python/forked.py"), {"train.epochs=100"});
+  arguments.flags.insert(arguments.flags.end(), {"--", folder_.path()});
+  RunningJob job(arguments);
+  const pid_t worker = job.WaitForRole("worker-1", absl::Seconds(30));
+  ASSERT_GT(worker, 0);
+  ASSERT_TRUE(job.WaitForStep(8, absl::Seconds(60))) << job.driver().Output();
+  std::vector<pid_t> left;
+  for (const char* const name :
+       {"child-0-0", "child-0-1", "child-1-0", "child-1-1", "parent-0", "parent-1"}) {
+    const auto [pid, sockets] = WordOf(folder_.File(name));
+    EXPECT_EQ(sockets, 0) << name;
+    left.push_back(pid);
+  }
+  kill(worker, SIGKILL);
+  const absl::Time killed = MonotonicNow();
+  const RunResult run = job.Finish(absl::Seconds(30));
+  EXPECT_LT(MonotonicNow() - killed, absl::Seconds(10));
+  EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+  EXPECT_THAT(run.output, HasSubstr("worker 1"));
+  EXPECT_THAT(run.output, HasSubstr("signal 9"));
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
+  // torch's loaders look every five seconds whether their parent is there.
+  const absl::Time patience = MonotonicNow() + absl::Seconds(30);
+  for (const pid_t pid : left) {
+    while (Runs(pid) && MonotonicNow() < patience) absl::SleepFor(absl::Milliseconds(50));
+    EXPECT_FALSE(Runs(pid)) << pid << " is left";
+  }
 }
 
 TEST_F(PythonTest, CtrlCEndsAllOfIt) {
