@@ -300,6 +300,7 @@ int32_t tandem_rank(const tandem_worker* worker) { return worker->attached->rank
 int32_t tandem_world_size(const tandem_worker* worker) {
   return worker->attached->plan().workers();
 }
+int32_t tandem_servers(const tandem_worker* worker) { return worker->attached->plan().servers(); }
 int32_t tandem_epochs(const tandem_worker* worker) {
   return worker->attached->plan().job.train().epochs();
 }

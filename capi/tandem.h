@@ -55,6 +55,7 @@ int32_t tandem_rank(const tandem_worker* worker);
 
 // Of the job; any time.
 int32_t tandem_world_size(const tandem_worker* worker);
+int32_t tandem_servers(const tandem_worker* worker);
 int32_t tandem_epochs(const tandem_worker* worker);
 int32_t tandem_batch(const tandem_worker* worker);       // the most samples a step
 int32_t tandem_test_batch(const tandem_worker* worker);  // the most samples of a test batch

@@ -44,6 +44,7 @@ _FUNCTIONS = {
     "tandem_wait_joined": (c_int, [_WORKER, c_int64]),
     "tandem_rank": (c_int32, [_WORKER]),
     "tandem_world_size": (c_int32, [_WORKER]),
+    "tandem_servers": (c_int32, [_WORKER]),
     "tandem_epochs": (c_int32, [_WORKER]),
     "tandem_batch": (c_int32, [_WORKER]),
     "tandem_test_batch": (c_int32, [_WORKER]),
@@ -77,18 +78,23 @@ _FUNCTIONS = {
 }
 
 
-def _places():
-    """Where libtandem.so may be: told, in the build folder of the tree, or where it is installed."""
-    told = os.environ.get("TANDEM_LIBRARY")
-    if told:
-        return [told]
+def roots():
+    """Folders that may have lib/ and bin/: of a build (build/python is a link to the package's folder), of
+    the source tree's build, or where Tandem is installed."""
     above = lambda path, levels: above(os.path.dirname(path), levels - 1) if levels else path
     tree = above(os.path.abspath(__file__), 3)        # of ROOT/python/tandem/_abi.py
     prefix = above(os.path.realpath(__file__), 5)     # of PREFIX/share/tandem/python/tandem/_abi.py
-    return [os.path.join(tree, "lib", "libtandem.so"),            # build/python is a link
-            os.path.join(tree, "build", "lib", "libtandem.so"),   # the source tree
-            *sorted(glob.glob(os.path.join(prefix, "lib", "*", "libtandem.so"))),
-            os.path.join(prefix, "lib", "libtandem.so")]
+    return [tree, os.path.join(tree, "build"), prefix]
+
+
+def _places():
+    """Where libtandem.so may be."""
+    told = os.environ.get("TANDEM_LIBRARY")
+    if told:
+        return [told]
+    return [place for root in roots() for place in
+            [os.path.join(root, "lib", "libtandem.so"),
+             *sorted(glob.glob(os.path.join(root, "lib", "*", "libtandem.so")))]]
 
 
 _library = None

@@ -8,6 +8,7 @@ import traceback
 
 from tandem import _abi
 from tandem._abi import Error, check, library
+from tandem.local import LocalCluster
 from tandem.tables import Table, Tables
 
 _SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
@@ -39,26 +40,51 @@ def made_for(tables):
         _stand_in = before
 
 
-def init(job=None, scheduler=None, index=None, set=()):  # pylint: disable=redefined-builtin
-    """Joins the job, and returns when all of its nodes are there.
+def init(job=None, scheduler=None, index=None, set=(), out=None):  # pylint: disable=redefined-builtin
+    """Joins the job, and returns when all of its nodes are there. One job at a time in a process.
 
     job: the job file; scheduler: its address, tcp://HOST:PORT; index: the wanted rank. What is not said
     is taken from TANDEM_JOB, TANDEM_SCHEDULER and TANDEM_INDEX, which `tandem run --python` sets.
-    set: "path=value" texts, as --set. Once in a process.
+    set: "path=value" texts, as --set.
+
+    With a job and no scheduler, as in a notebook: starts scheduler and servers on this machine, with
+    this process as the one worker. They end with the job or with this process. out: the folder of the
+    run (summary.json, logs, model); None: a new one under out/. job.out says which.
     """
     global _current
-    if _current is not None:
+    if _current is not None and not _current._ended:
         raise Error("tandem.init() was called before; a process is one worker of one job")
+    own = job  # to be started here, if nobody has
+    if scheduler is None and os.environ.get("TANDEM_SCHEDULER"):
+        scheduler, own = os.environ["TANDEM_SCHEDULER"], None
+        job = os.environ.get("TANDEM_JOB") or job
     job = job or os.environ.get("TANDEM_JOB")
-    scheduler = scheduler or os.environ.get("TANDEM_SCHEDULER")
+    settings = list(set)
+    cluster = None
+    if own and not scheduler:
+        if index not in (None, 0):
+            raise Error(f"tandem.init: index {index} of a job with this worker alone; say scheduler=, the "
+                        "address of the others'")
+        settings.append("cluster.workers=1")
+        cluster = LocalCluster(own, settings, out)
+        scheduler, index = cluster.scheduler, 0
+    elif out is not None:
+        raise Error("tandem.init: out is for a job that is started here; the folder of this one is the "
+                    "scheduler's")
     if not job or not scheduler:
         raise Error("which job? Start the script by `tandem run JOB --python SCRIPT`, or say "
-                    "TANDEM_JOB (a file) and TANDEM_SCHEDULER (tcp://HOST:PORT)")
+                    "TANDEM_JOB (a file) and TANDEM_SCHEDULER (tcp://HOST:PORT), or "
+                    "tandem.init(\"job.textproto\") for a job of this process alone")
     if index is None:
         index = int(os.environ.get("TANDEM_INDEX", "-1"))
     bind = os.environ.get("TANDEM_BIND")
     advertise = os.environ.get("TANDEM_ADVERTISE")
-    _current = Job(job, scheduler, index, list(set), bind, advertise)
+    try:
+        _current = Job(job, scheduler, index, settings, bind, advertise, cluster)
+    except BaseException:
+        if cluster is not None:
+            cluster.stop()
+        raise
     return _current
 
 
@@ -66,11 +92,11 @@ class Job(Tables):
     """What tandem.init() returns.
 
     rank, world_size: which worker this is, and of how many. step: the one at hand. epoch. seed: of the
-    job. tables: by name.
+    job. tables: by name. out: the folder of a run that tandem.init() has started, else None.
     """
     _WHO = "the job"
 
-    def __init__(self, job, scheduler, index, settings, bind, advertise):
+    def __init__(self, job, scheduler, index, settings, bind, advertise, cluster=None):
         lib = library()
         texts = (ctypes.c_char_p * (len(settings) + 1))(*[s.encode() for s in settings], None)
         options = _abi.JoinOptions(ctypes.sizeof(_abi.JoinOptions), job.encode(), texts,
@@ -79,6 +105,7 @@ class Job(Tables):
         self._handle = ctypes.c_void_p()
         check(lib.tandem_join(ctypes.byref(options), ctypes.byref(self._handle)))
         self._pid = os.getpid()
+        self._cluster, self.out = cluster, cluster and cluster.out
         self._ended = self._started = False
         self._optimizer = None       # the wrapper, which is told of updates
         self._cells = None           # of the step at hand: by table, what modules read
@@ -87,8 +114,11 @@ class Job(Tables):
         self._loop_epoch = None      # what epochs() has given last
         self.step, self.epoch = 0, 0
         _end_with_the_process(self)
+        if cluster is not None:
+            cluster.start_servers(lib.tandem_servers(self._handle))
         while not check(lib.tandem_wait_joined(self._handle, _SLICE_MS)):
-            pass
+            if cluster is not None:
+                cluster.check()
         self.rank = lib.tandem_rank(self._handle)
         self.world_size = lib.tandem_world_size(self._handle)
         self.seed = lib.tandem_seed(self._handle)
@@ -217,7 +247,10 @@ class Job(Tables):
     def _end(self):
         if not self._ended:
             self._ended = True
-            check(library().tandem_close(self._handle))
+            code = library().tandem_close(self._handle)
+            if self._cluster is not None:
+                self._cluster.finish()
+            check(code)
 
 
 # ---- how a script ends ----
@@ -248,6 +281,8 @@ def _end_with_the_process(job):
                   "job had; iterate to the end of job.epochs()")
         job._ended = True
         library().tandem_close(job._handle)
+        if job._cluster is not None:
+            job._cluster.finish()
 
     sys.excepthook = on_exception
     atexit.register(at_exit)

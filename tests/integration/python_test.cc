@@ -263,6 +263,13 @@ TEST_F(PythonTest, CtrlCEndsAllOfIt) {
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
 }
 
+// As in a notebook: the process starts what it needs, and nothing is left however it ends.
+TEST_F(PythonTest, AJobOfOneProcessStartsItsOwnCluster) {
+  const RunResult run =
+      Python({Source("tests/python/alone.py"), folder_.File("job.textproto"), folder_.path()});
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+}
+
 TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
   RunArguments none = Arguments("");
   none.flags = {};

@@ -1,0 +1,127 @@
+"""Scheduler and servers on this machine, for a job whose one worker is this process: what
+tandem.init("job.textproto") starts where nothing else has."""
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from tandem._abi import Error, roots
+
+_START_SECONDS, _END_SECONDS = 60, 10
+_PR_SET_PDEATHSIG = 1
+
+
+def _program(name):
+    for root in roots():
+        path = os.path.join(root, "bin", name)
+        if os.access(path, os.X_OK):
+            return path
+    found = shutil.which(name)
+    if found is None:
+        raise Error(f"{name} is not there, neither beside the package nor in PATH; build it "
+                    f"(ninja -C build {name}), or install Tandem")
+    return found
+
+
+class LocalCluster:
+    """Its processes end with this one, however it ends: the kernel sees to it."""
+
+    def __init__(self, job, settings, out):
+        self.job, self._settings = os.path.abspath(job), settings
+        stem = os.path.basename(job).rsplit(".", 1)[0]
+        self.out = os.path.abspath(out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
+        self._processes = {}
+        self._pid = os.getpid()
+        programs = {name: _program("tandem-" + name) for name in ("scheduler", "server")}
+        self._server = programs["server"]
+        os.makedirs(os.path.dirname(self.out), exist_ok=True)
+        # The scheduler makes the folder, or refuses it; its log moves there.
+        self._logs = {"scheduler": self.out + ".log"}
+        try:
+            self._start("scheduler", [programs["scheduler"], "--out", self.out])
+            self.scheduler = self._address()
+            os.makedirs(os.path.join(self.out, "logs"), exist_ok=True)
+            moved = os.path.join(self.out, "logs", "scheduler.log")
+            os.rename(self._logs["scheduler"], moved)
+            self._logs["scheduler"] = moved
+        except BaseException:
+            self.stop()
+            with contextlib.suppress(OSError):
+                os.remove(self._logs["scheduler"])
+            raise
+
+    def start_servers(self, count):
+        for index in range(count):
+            self._logs[f"server-{index}"] = os.path.join(self.out, "logs", f"server-{index}.log")
+            self._start(f"server-{index}", [self._server, "--index", str(index), "--out", self.out,
+                                            "--scheduler", self.scheduler])
+
+    def check(self):
+        """Raises an Error with the last words of a process that has ended."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise Error(f"{name} ended with status {process.returncode}: {self._last_words(name)}")
+
+    def finish(self):
+        """The job has ended: its processes end by themselves."""
+        self._end(time.monotonic() + _END_SECONDS)
+
+    def stop(self):
+        """Now."""
+        if os.getpid() == self._pid:
+            self._end(time.monotonic())
+
+    # ---- inside ----
+
+    def _start(self, name, command):
+        for setting in self._settings:
+            command += ["--set", setting]
+        libc, parent = ctypes.CDLL(None), os.getpid()
+
+        def die_with_parent():
+            libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            if os.getppid() != parent:
+                os._exit(1)
+
+        with open(self._logs[name], "wb") as log:
+            self._processes[name] = subprocess.Popen(  # pylint: disable=subprocess-popen-preexec-fn
+                command + ["--job", self.job], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,  # a Ctrl-C is for the script
+                preexec_fn=die_with_parent)
+
+    def _address(self):
+        """What the scheduler says first."""
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            with open(self._logs["scheduler"], encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    if line.startswith("{") and line.endswith("\n"):
+                        event = json.loads(line)
+                        if event["event"] == "address":
+                            return event["address"]
+            self.check()
+            time.sleep(.01)
+        raise Error(f"the scheduler said no address within {_START_SECONDS} s: "
+                    + self._last_words("scheduler"))
+
+    def _last_words(self, name):
+        with open(self._logs[name], encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file if line.strip()]
+        return lines[-1] if lines else "without a word"
+
+    def _end(self, patience):
+        for how in (None, signal.SIGTERM, signal.SIGKILL):
+            running = [p for p in self._processes.values() if p.poll() is None]
+            for process in running:
+                if how is not None:
+                    process.send_signal(how)
+            deadline = patience if how is None else time.monotonic() + _END_SECONDS
+            for process in running:
+                try:
+                    process.wait(max(0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    pass
