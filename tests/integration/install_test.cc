@@ -92,10 +92,8 @@ TEST_F(InstallTest, NothingPointsBack) {
 }
 
 TEST_F(InstallTest, AScriptTrainsWithTheInstalledPackage) {
-  const char* const python = "/usr/bin/python3";
-  if (!RunProgram({python, "-c", "import torch, numpy"}).ok()) {
-    GTEST_SKIP() << "no /usr/bin/python3 with torch and numpy here";
-  }
+  const std::string& python = PythonInterpreter();
+  if (python.empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
   WriteTextFile(
       folder_->File("job.textproto"),
       "cluster { workers: 1 servers: 1 }\ndata { format: PROGRAM }\nmodel { program {} }\n"
@@ -116,8 +114,8 @@ for _ in job.epochs():
         optimizer.step()
 print(tandem.__file__, _abi.library()._name)
 )");
-  const RunResult run = Run({absl::StrCat("TANDEM_PYTHON=", python), Program("tandem"), "run",
-                             "job.textproto", "--python", "train.py", "--out", "out/script"});
+  const RunResult run = Run({"TANDEM_PYTHON=" + python, Program("tandem"), "run", "job.textproto",
+                             "--python", "train.py", "--out", "out/script"});
   ASSERT_TRUE(run.ok()) << run.DebugString();
   const std::string log = ReadTextFile(folder_->File("out/script/logs/worker-0.log"));
   EXPECT_THAT(log, HasSubstr(Prefix() + "/share/tandem/python/tandem/__init__.py"));

@@ -35,26 +35,6 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kLimit = absl::Seconds(100);
 
-std::string Source(absl::string_view file) {
-  const char* const dir = std::getenv("TANDEM_SOURCE_DIR");
-  return absl::StrCat(std::filesystem::absolute(dir == nullptr ? "." : dir).string(), "/", file);
-}
-
-// The first of these that has what scripts import; empty: none.
-const std::string& Interpreter() {
-  static const std::string* const found = [] {
-    for (const char* const path : {"/usr/bin/python3", "/usr/local/bin/python3"}) {
-      const std::string probe = absl::StrCat(
-          path,
-          " -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec(\"torch\") and "
-          "u.find_spec(\"numpy\")))' >/dev/null 2>&1");
-      if (std::system(probe.c_str()) == 0) return new std::string(path);
-    }
-    return new std::string();
-  }();
-  return *found;
-}
-
 constexpr char kJob[] = R"(
 seed: 5
 cluster { workers: 2 servers: 2 }
@@ -72,7 +52,7 @@ limits { report_seconds: 0.2 }
 class PythonTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (Interpreter().empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
+    if (PythonInterpreter().empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
     WriteTextFile(folder_.File("job.textproto"), kJob);
   }
 
@@ -82,21 +62,15 @@ class PythonTest : public ::testing::Test {
     arguments.set = set;
     arguments.out = folder_.File(absl::StrCat("out", runs_++));
     arguments.flags = {"--python", script};
-    arguments.environment = {{"TANDEM_PYTHON", Interpreter()}};
+    arguments.environment = {{"TANDEM_PYTHON", PythonInterpreter()}};
     return arguments;
   }
   // Runs a script outside of a job, in the test's folder.
   RunResult Python(const std::vector<std::string>& command) {
-    const std::string program = ProgramPath("tandem");
-    const std::string build = program.substr(0, program.rfind("/bin/"));
-    std::vector<std::string> argv = {"/usr/bin/env", "-C", folder_.path(),
-                                     "PYTHONPATH=" + build + "/python", Interpreter()};
-    argv.insert(argv.end(), command.begin(), command.end());
-    return RunProgram(argv);
+    return RunPython(command, folder_.path());
   }
-
   RunResult Tandem(std::vector<std::string> command) {
-    command.insert(command.begin(), {"/usr/bin/env", "TANDEM_PYTHON=" + Interpreter()});
+    command.insert(command.begin(), {"/usr/bin/env", "TANDEM_PYTHON=" + PythonInterpreter()});
     return RunProgram(command);
   }
 
@@ -105,7 +79,7 @@ class PythonTest : public ::testing::Test {
 };
 
 TEST_F(PythonTest, HashesAsTheReadersDoAndKnowsTheFormsOfIds) {
-  const RunResult run = Python({Source("tests/python/plain.py")});
+  const RunResult run = Python({SourcePath("tests/python/plain.py")});
   EXPECT_TRUE(run.ok()) << run.DebugString();
   const data::FieldHash hash("city");
   EXPECT_THAT(run.output, HasSubstr(absl::StrCat(static_cast<int64_t>(hash.Key("Rome")), " ",
@@ -116,7 +90,7 @@ TEST_F(PythonTest, HashesAsTheReadersDoAndKnowsTheFormsOfIds) {
 // Two workers with batches of different sizes, one with half the data, are one process on the
 // joined batches: with the script's optimizer, and with the job's in both places.
 TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
-  const std::string script = Source("tests/python/joined.py");
+  const std::string script = SourcePath("tests/python/joined.py");
   const std::vector<std::string> common = {
       "table[0]={name: 'items' dim: 4 field: 'a' field: 'b' initializer {kind: CONSTANT scale: "
       "0.1} "
@@ -138,7 +112,7 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
 }
 
 TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
-  const RunArguments arguments = Arguments(Source("tests/python/wrong.py"));
+  const RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
   const RunResult run = RunJob(arguments, kLimit);
   EXPECT_TRUE(run.ok()) << run.DebugString();
   EXPECT_THAT(run.logs + ReadTextFile(arguments.out + "/logs/worker-0.log"),
@@ -146,7 +120,8 @@ TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {
 }
 
 TEST_F(PythonTest, WrongCallsOfTheCInterfaceAreErrorsToo) {
-  const RunArguments arguments = Arguments(Source("tests/python/abi.py"), {"cluster.workers=1"});
+  const RunArguments arguments =
+      Arguments(SourcePath("tests/python/abi.py"), {"cluster.workers=1"});
   const RunResult run = RunJob(arguments, kLimit);
   EXPECT_TRUE(run.ok()) << run.DebugString();
   EXPECT_THAT(run.logs + ReadTextFile(arguments.out + "/logs/worker-0.log"),
@@ -171,7 +146,7 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
   };
   for (const auto& [way, ending] : endings) {
     SCOPED_TRACE(way);
-    RunArguments arguments = Arguments(Source("tests/python/wrong.py"));
+    RunArguments arguments = Arguments(SourcePath("tests/python/wrong.py"));
     arguments.flags.insert(arguments.flags.end(), {"--", way});
     RunningJob job(arguments);
     const RunResult run = job.Finish(kLimit);
@@ -184,7 +159,7 @@ TEST_F(PythonTest, EveryWayToLeaveEndsTheJobByName) {
 
 TEST_F(PythonTest, AKilledWorkerIsNamed) {
   const std::string script = folder_.File("slow.py");
-  std::string text = ReadTextFile(Source("tests/python/wrong.py"));
+  std::string text = ReadTextFile(SourcePath("tests/python/wrong.py"));
   const std::string from = "        optimizer.zero_grad";
   const size_t at = text.find(from);
   ASSERT_NE(at, std::string::npos);
@@ -223,7 +198,7 @@ bool Runs(pid_t pid) {
 // Processes that a loader has forked hold none of the job's connections, so the death of their
 // parent is seen at once, as that of a worker without any.
 TEST_F(PythonTest, AKilledWorkerWithForkedLoadersIsNamed) {
-  RunArguments arguments = Arguments(Source("tests/python/forked.py"), {"train.epochs=100"});
+  RunArguments arguments = Arguments(SourcePath("tests/python/forked.py"), {"train.epochs=100"});
   arguments.flags.insert(arguments.flags.end(), {"--", folder_.path()});
   RunningJob job(arguments);
   const pid_t worker = job.WaitForRole("worker-1", absl::Seconds(30));
@@ -266,7 +241,7 @@ TEST_F(PythonTest, CtrlCEndsAllOfIt) {
 // As in a notebook: the process starts what it needs, and nothing is left however it ends.
 TEST_F(PythonTest, AJobOfOneProcessStartsItsOwnCluster) {
   const RunResult run =
-      Python({Source("tests/python/alone.py"), folder_.File("job.textproto"), folder_.path()});
+      Python({SourcePath("tests/python/alone.py"), folder_.File("job.textproto"), folder_.path()});
   EXPECT_TRUE(run.ok()) << run.DebugString();
 }
 
@@ -274,7 +249,7 @@ TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
   RunArguments none = Arguments("");
   none.flags = {};
   EXPECT_THAT(RunJob(none).output, HasSubstr("say which: --python SCRIPT"));
-  RunArguments other = Arguments(Source("tests/python/wrong.py"));
+  RunArguments other = Arguments(SourcePath("tests/python/wrong.py"));
   other.environment["TANDEM_PYTHON"] = folder_.File("nothing");
   const RunResult run = RunJob(other);
   EXPECT_EQ(run.exit_code, 2) << run.DebugString();
@@ -308,7 +283,7 @@ evaluation { batch: 100 }
 // Exports hold the same bits, a TorchScript of the model scores as the job's evaluation did, ids
 // that nobody has trained included, and what is damaged or mixed is refused by name.
 TEST_F(PythonTest, ASavedModelGoesOutAgain) {
-  const std::string script = Source("tests/python/saved.py");
+  const std::string script = SourcePath("tests/python/saved.py");
   RunArguments arguments = Arguments(script);
   WriteTextFile(arguments.job, kSavedJob);
   arguments.flags.insert(arguments.flags.end(), {"--", "train", folder_.path()});
@@ -368,7 +343,8 @@ TEST_F(PythonTest, FirstValuesAreThoseOfTheServers) {
     }
   }
   WriteTextFile(folder_.File("rows"), lines);
-  const RunResult run = Python({Source("tests/python/saved.py"), "first", folder_.File("rows")});
+  const RunResult run =
+      Python({SourcePath("tests/python/saved.py"), "first", folder_.File("rows")});
   EXPECT_TRUE(run.ok()) << run.DebugString();
 }
 
@@ -402,7 +378,7 @@ std::vector<Snippet> SnippetsOf(const std::string& page) {
 // with the model afterwards can be done.
 TEST_F(PythonTest, TheTutorialTrainsAndItsSnippetsRun) {
   std::string job, script, after;
-  for (const Snippet& snippet : SnippetsOf(Source("docs/PYTHON.md"))) {
+  for (const Snippet& snippet : SnippetsOf(SourcePath("docs/PYTHON.md"))) {
     if (snippet.kind == "textproto" && snippet.name == "clicks.textproto") job = snippet.text;
     if (snippet.kind == "python" && absl::StartsWith(snippet.name, "clicks.py"))
       script = snippet.text;

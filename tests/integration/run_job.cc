@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -306,6 +307,34 @@ RunResult RunProgram(const std::vector<std::string>& argv, absl::Duration limit)
   TemporaryFolder folder;
   ChildProcess process(argv, folder.File("output.txt"), {});
   return ResultOf(&process, limit);
+}
+
+std::string SourcePath(absl::string_view file) {
+  const char* const folder = getenv("TANDEM_SOURCE_DIR");
+  return absl::StrCat(fs::absolute(folder == nullptr ? "." : folder).string(), "/", file);
+}
+
+const std::string& PythonInterpreter() {
+  static const std::string* const found = [] {
+    for (const char* const path : {"/usr/bin/python3", "/usr/local/bin/python3"}) {
+      const std::string probe = absl::StrCat(
+          path,
+          " -c 'import importlib.util as u, sys; sys.exit(not (u.find_spec(\"torch\") and "
+          "u.find_spec(\"numpy\")))' >/dev/null 2>&1");
+      if (std::system(probe.c_str()) == 0) return new std::string(path);
+    }
+    return new std::string();
+  }();
+  return *found;
+}
+
+RunResult RunPython(const std::vector<std::string>& arguments, const std::string& folder) {
+  const std::string package =
+      (fs::path(ProgramPath("tandem")).parent_path().parent_path() / "python").string();
+  std::vector<std::string> argv = {"/usr/bin/env", "-C", folder.empty() ? "." : folder,
+                                   "PYTHONPATH=" + package, PythonInterpreter()};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return RunProgram(argv);
 }
 
 }  // namespace tandem

@@ -125,6 +125,16 @@ RunResult RunJob(const RunArguments& arguments, absl::Duration limit = kRunLimit
 // Runs a program to its end.
 RunResult RunProgram(const std::vector<std::string>& argv, absl::Duration limit = kRunLimit);
 
+// A file of the source tree, by a path from the root of the system ($TANDEM_SOURCE_DIR; CTest sets
+// it).
+std::string SourcePath(absl::string_view file);
+
+// A python3 with PyTorch and numpy; empty: there is none.
+const std::string& PythonInterpreter();
+
+// Runs it outside of a job, with the build's package; `folder`: where (empty: where we are).
+RunResult RunPython(const std::vector<std::string>& arguments, const std::string& folder = "");
+
 }  // namespace tandem
 
 #endif  // TANDEM_TESTS_INTEGRATION_RUN_JOB_H_
