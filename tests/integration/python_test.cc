@@ -256,6 +256,16 @@ TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
   EXPECT_THAT(run.output, HasSubstr("not found"));
 }
 
+// Batches of ever other sizes; tests/python/steady.py says how to see more of it by hand.
+TEST_F(PythonTest, MemoryStaysAsItIs) {
+  RunArguments arguments =
+      Arguments(SourcePath("tests/python/steady.py"), {"cluster.workers=1", "train.epochs=1"});
+  arguments.flags.insert(arguments.flags.end(), {"--", "memory", "2000"});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(ReadTextFile(arguments.out + "/logs/worker-0.log"), HasSubstr("memory has grown by"));
+}
+
 // ---- out again ----
 
 constexpr char kSavedJob[] = R"(
