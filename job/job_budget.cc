@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "job/row_shape.h"
 
 namespace tandem::job {
@@ -137,17 +138,39 @@ int64_t HeldBytes(const JobPlan& plan) {
   return static_cast<int64_t>(std::min(bytes, 0x1p62));
 }
 
+// Of which updates and reads the bytes are, one part for each way in which a policy holds.
+std::string HeldText(const JobPlan& plan) {
+  const Train& train = plan.job.train();
+  std::set<std::string> parts;
+  int64_t delay = -1;
+  for (const GroupPlan& group : plan.groups) {
+    const policies::Properties& policy = group.properties;
+    if (policy.rows_as_read) {
+      parts.insert(absl::StrCat(plan.workers(), " workers x (1 + depth ", train.depth(),
+                                " + unacknowledged ", train.max_unacknowledged(),
+                                ") x the rows of the largest read"));
+    }
+    if (policy.batch > 0) {
+      parts.insert(absl::StrCat("batches ", policy.batch, " x the largest push"));
+    } else if (policy.holds) {
+      delay = std::max(delay, policy.delay);
+    }
+  }
+  if (delay >= 0) {
+    parts.insert(absl::StrCat(plan.workers(), " workers x (1 + unacknowledged ",
+                              train.max_unacknowledged(), " + delay ", delay,
+                              ") x the largest push"));
+  }
+  return absl::StrJoin(parts, ", and ");
+}
+
 absl::Status CheckHeldBytes(const JobPlan& plan) {
   const int64_t limit = plan.job.limits().held_bytes_per_shard(), held = HeldBytes(plan);
   if (held <= limit) return absl::OkStatus();
-  int64_t delay = 0;
-  for (const GroupPlan& group : plan.groups) delay = std::max(delay, group.properties.delay);
-  return absl::InvalidArgumentError(
-      absl::StrCat("limits.held_bytes_per_shard: ", limit, ", but the policy may hold ", held,
-                   " bytes on a shard (", plan.workers(), " workers x (1 + unacknowledged ",
-                   plan.job.train().max_unacknowledged(), " + delay ", delay,
-                   ") x the largest push); raise it, add servers, or lower train.batch, ",
-                   "train.max_unacknowledged or the delay"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "limits.held_bytes_per_shard: ", limit, ", but the policy may hold ", held,
+      " bytes on a shard (", HeldText(plan), "); raise it, add servers, or lower train.batch, ",
+      "train.max_unacknowledged or what the policy holds"));
 }
 
 }  // namespace tandem::job

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -35,6 +36,7 @@ constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 constexpr int64_t kMaxCodecRank = 1024;
 constexpr int64_t kMaxDepth = 1024;
 constexpr int64_t kMaxBound = 1 << 20;
+constexpr int64_t kMaxBatches = 1 << 16;
 
 absl::Status CheckCluster(const Cluster& cluster) {
   TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, kMaxWorkers));
@@ -57,15 +59,15 @@ absl::Status CheckCluster(const Cluster& cluster) {
   return absl::OkStatus();
 }
 
-// "SSP, ASP and STALENESS_AWARE".
-std::string KindsWith(policies::PolicyKnob knob) {
+// "SSP, ASP and STALENESS_AWARE", where `last` is " and ".
+std::string KindsWith(policies::PolicyKnob knob, absl::string_view before_last = " and ") {
   std::vector<std::string> names;
   for (const policies::PolicyKind& row : policies::PolicyKinds()) {
     if ((row.knobs & knob) != 0) names.push_back(Policy::Kind_Name(row.kind));
   }
   const std::string last = names.back();
   names.pop_back();
-  return names.empty() ? last : absl::StrCat(absl::StrJoin(names, ", "), " and ", last);
+  return names.empty() ? last : absl::StrCat(absl::StrJoin(names, ", "), before_last, last);
 }
 
 // A knob of a policy, as the job sets it.
@@ -73,7 +75,7 @@ struct KnobSetting {
   policies::PolicyKnob knob;
   const char* field;
   bool is_set;
-  int64_t value, most;
+  int64_t value, least, most;
   const char* what;  // for a policy that needs it and does not have it
 };
 
@@ -83,12 +85,32 @@ absl::Status CheckKnob(const std::string& path, const policies::PolicyKind& row,
   const std::string field = absl::StrCat(path, ".", set.field);
   if ((row.knobs & set.knob) == 0) {
     if (!set.is_set) return absl::OkStatus();
-    const std::string kinds = KindsWith(set.knob);
-    return Refuse(field, "only for ", kinds, ", and the policy is ", kind, "; say kind: ", kinds,
+    const std::string one_of = KindsWith(set.knob, " or ");
+    return Refuse(field, "only for ", KindsWith(set.knob), ", and the policy is ", kind,
+                  "; say kind: ", one_of, absl::StrContains(one_of, " ") ? "," : "",
                   " or drop the ", set.field);
   }
   if (!set.is_set) return Refuse(path, kind, " without ", set.what);
-  return Between(field, set.value, 0, set.most);
+  return Between(field, set.value, set.least, set.most);
+}
+
+// The two numbers of DC_ASGD that are no integers.
+absl::Status CheckCompensation(const std::string& path, const policies::PolicyKind& row,
+                               const Policy& policy) {
+  const KnobSetting settings[] = {
+      {policies::kKnobCompensation, "compensation", policy.has_compensation(), 0, 0, 0,
+       "a compensation; say how much of the way from the row as it was read to the row as it is is "
+       "made good, such as compensation: 0.04"},
+      // Not needed: without it the compensation is constant.
+      {policies::kKnobCompensation, "mean_square_decay",
+       (row.knobs & policies::kKnobCompensation) != 0 || policy.has_mean_square_decay(), 0, 0, 0,
+       ""},
+  };
+  for (const KnobSetting& setting : settings) {
+    TANDEM_RETURN_IF_ERROR(CheckKnob(path, row, setting));
+  }
+  TANDEM_RETURN_IF_ERROR(NotNegative(path + ".compensation", policy.compensation()));
+  return BelowOne(path + ".mean_square_decay", policy.mean_square_decay());
 }
 
 absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Job& job) {
@@ -98,17 +120,25 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   });
   if (row == kinds.end()) return Refuse(path + ".kind", policy.kind(), " is not a policy");
   const KnobSetting settings[] = {
-      {policies::kKnobBound, "bound", policy.has_bound(), policy.bound(), kMaxBound,
+      {policies::kKnobBound, "bound", policy.has_bound(), policy.bound(), 0, kMaxBound,
        "a bound; say how many steps a worker may be ahead of the slowest one, such as bound: 4"},
-      {policies::kKnobDelay, "delay", policy.has_delay(), policy.delay(), kMaxDepth,
+      {policies::kKnobDelay, "delay", policy.has_delay(), policy.delay(), 0, kMaxDepth,
        "a delay; say how many steps lie between a gradient and its update, such as delay: 2"},
-      {policies::kKnobBackups, "backups", policy.has_backups(), policy.backups(),
+      {policies::kKnobBackups, "backups", policy.has_backups(), policy.backups(), 0,
        job.cluster().workers() - 1,
        "backups; say how many of a step's updates are not waited for, such as backups: 1"},
+      {policies::kKnobBatches, "batches", policy.has_batches(), policy.batches(), 1, kMaxBatches,
+       "batches; say how many updates make one step, such as batches: 4"},
+      {policies::kKnobTokenGap, "token_gap", policy.has_token_gap(), policy.token_gap(), 0,
+       kMaxBound, "a token_gap"},
+      {policies::kKnobUpperBound, "upper_bound", policy.has_upper_bound(), policy.upper_bound(),
+       policy.bound(), kMaxBound,
+       "an upper_bound; say how many steps a worker may be ahead at most, such as upper_bound: 8"},
   };
   for (const KnobSetting& setting : settings) {
     TANDEM_RETURN_IF_ERROR(CheckKnob(path, *row, setting));
   }
+  TANDEM_RETURN_IF_ERROR(CheckCompensation(path, *row, policy));
   const std::string name = PolicyName(policy);
   if ((row->knobs & policies::kKnobBound) != 0 && job.train().depth() > policy.bound()) {
     return Refuse(
@@ -119,7 +149,7 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
       policy.async_scale() == Policy::INVERSE_WORKERS) {
     return Refuse(path + ".async_scale", "INVERSE_WORKERS is for ",
                   KindsWith(policies::kKnobAsyncScale), "; ", name,
-                  " already takes the mean over the workers");
+                  " already takes a mean of several updates");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto made,
                           policies::NewUpdatePolicy(policy, job.cluster().workers()));

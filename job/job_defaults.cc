@@ -46,6 +46,13 @@ void FillPolicy(const Policy& parent, Policy* policy) {
     policy->set_async_scale(Policy::ONE);
 }
 
+// A global batch of GBA is that of a synchronous step.
+void FillGba(int workers, Policy* policy) {
+  if (policy->kind() != Policy::GBA) return;
+  if (!policy->has_batches()) policy->set_batches(workers);
+  if (!policy->has_token_gap()) policy->set_token_gap(4);
+}
+
 void FillOptimizer(const Optimizer& parent, Optimizer* optimizer) {
   if (optimizer->kind() == Optimizer::OPTIMIZER_UNSPECIFIED) {
     Optimizer merged = parent;
@@ -118,6 +125,10 @@ void FillJobDefaults(Job* job) {
   FillDense(job->policy(), job->reproducible(), job->cluster().transport() == Cluster::RDMA,
             job->mutable_dense());
   for (Table& table : *job->mutable_table()) FillTable(*job, &table);
+  const int workers = job->cluster().workers();
+  FillGba(workers, job->mutable_policy());
+  if (job->dense().has_policy()) FillGba(workers, job->mutable_dense()->mutable_policy());
+  for (Table& table : *job->mutable_table()) FillGba(workers, table.mutable_policy());
   if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
   TANDEM_DEFAULT(job->mutable_train(), max_unacknowledged, 4);
   TANDEM_DEFAULT(job->mutable_evaluation(), batch, 4096);

@@ -12,13 +12,17 @@ constexpr PolicyKind kKinds[] = {
     {Policy::FIXED_DELAY, kKnobDelay, NewFixedDelay},
     {Policy::BACKUP_WORKERS, kKnobBackups, NewBackupWorkers},
     {Policy::STALENESS_AWARE, kKnobAsyncScale, NewStalenessAware},
+    {Policy::K_BATCH_ASYNC, kKnobBatches, NewKBatchAsync},
+    {Policy::GBA, kKnobBatches | kKnobTokenGap, NewGba},
+    {Policy::DC_ASGD, kKnobCompensation | kKnobAsyncScale, NewDcAsgd},
+    {Policy::DSSP, kKnobBound | kKnobUpperBound | kKnobAsyncScale, NewDssp},
 };
 
-absl::Status CheckKnob(const Policy& config, unsigned takes, unsigned knob, bool has, int64_t value,
-                       const char* name) {
-  if ((takes & knob) == 0 || (has && value >= 0)) return absl::OkStatus();
+absl::Status CheckKnob(const Policy& config, unsigned takes, unsigned knob, bool has, double value,
+                       double least, const char* name) {
+  if ((takes & knob) == 0 || (has && value >= least)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("policy ", Policy::Kind_Name(config.kind()), " needs ", name, " >= 0"));
+      absl::StrCat("policy ", Policy::Kind_Name(config.kind()), " needs ", name, " >= ", least));
 }
 
 }  // namespace
@@ -34,10 +38,18 @@ absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& conf
   for (const PolicyKind& row : kKinds) {
     if (row.kind != config.kind()) continue;
     const absl::Status checks[] = {
-        CheckKnob(config, row.knobs, kKnobBound, config.has_bound(), config.bound(), "bound"),
-        CheckKnob(config, row.knobs, kKnobDelay, config.has_delay(), config.delay(), "delay"),
-        CheckKnob(config, row.knobs, kKnobBackups, config.has_backups(), config.backups(),
-                  "backups")};
+        CheckKnob(config, row.knobs, kKnobBound, config.has_bound(), config.bound(), 0, "bound"),
+        CheckKnob(config, row.knobs, kKnobDelay, config.has_delay(), config.delay(), 0, "delay"),
+        CheckKnob(config, row.knobs, kKnobBackups, config.has_backups(), config.backups(), 0,
+                  "backups"),
+        CheckKnob(config, row.knobs, kKnobBatches, config.has_batches(), config.batches(), 1,
+                  "batches"),
+        CheckKnob(config, row.knobs, kKnobTokenGap, config.has_token_gap(), config.token_gap(), 0,
+                  "token_gap"),
+        CheckKnob(config, row.knobs, kKnobCompensation, config.has_compensation(),
+                  config.compensation(), 0, "compensation"),
+        CheckKnob(config, row.knobs, kKnobUpperBound, config.has_upper_bound(),
+                  config.upper_bound(), config.bound(), "upper_bound")};
     for (const absl::Status& check : checks) {
       if (!check.ok()) return check;
     }

@@ -16,6 +16,10 @@ enum PolicyKnob : unsigned {
   kKnobDelay = 2,
   kKnobAsyncScale = 4,  // the one that has a default
   kKnobBackups = 8,
+  kKnobBatches = 16,
+  kKnobTokenGap = 32,
+  kKnobCompensation = 64,
+  kKnobUpperBound = 128,
 };
 
 struct PolicyKind {
@@ -34,6 +38,10 @@ std::unique_ptr<UpdatePolicy> NewAsp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewSsp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewBackupWorkers(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewStalenessAware(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewKBatchAsync(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewGba(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewDcAsgd(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewDssp(const Policy& config, int workers);
 
 // 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).
 float AsyncScale(const Policy& config, int workers);

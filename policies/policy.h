@@ -31,6 +31,15 @@ namespace tandem::policies {
 // The clock of a worker that has run out of data this epoch: it holds nobody back.
 inline constexpr int64_t kInfiniteClock = std::numeric_limits<int64_t>::max();
 
+// How fast a worker pushes, by the times at which the range admitted its pushes: microseconds of its
+// owner's monotonic clock (Update::admitted_at). Kept for policies that ask for it
+// (Properties::measures_steps).
+struct WorkerPace {
+  int64_t last_push = -1;  // -1: of another owner's clock, or of an epoch before, or none yet
+  int64_t step_time = 0;   // between the last two; 0: not known yet
+  bool known() const { return last_push >= 0 && step_time > 0; }
+};
+
 // What a range remembers of one worker. `admitted` is at once the exactly-once memory (a push of a
 // step below it is a duplicate) and the sequence (the next push must be that step).
 struct WorkerProgress {
@@ -45,6 +54,7 @@ struct WorkerProgress {
 struct RangeProgress {
   int64_t version = 0;                  // ticks so far
   std::vector<WorkerProgress> workers;  // by rank
+  std::vector<WorkerPace> paces;        // by rank, if they are measured
 
   // Smallest applied clock over workers that still have data; kInfiniteClock if none has.
   int64_t MinClock() const;
@@ -53,7 +63,10 @@ struct RangeProgress {
   int Live() const;                 // workers that still have data
   int Slowest() const;              // the rank with data left that has the fewest steps admitted
 
-  friend bool operator==(const RangeProgress&, const RangeProgress&) = default;
+  // Of what was admitted; not of when.
+  friend bool operator==(const RangeProgress& a, const RangeProgress& b) {
+    return a.version == b.version && a.workers == b.workers;
+  }
 };
 
 // The numbers of one worker's update of one range: the gradient sums of a step.
@@ -66,6 +79,10 @@ struct Update {
   // (base/clock.h), so only stamps of one owner can be compared. Stamped once; it moves and is saved
   // with what is held, and is never read from a clock again.
   int64_t admitted_at = 0;
+  // Reads of the range, by any worker, before the one that this update comes from; -1: not counted
+  // (Properties::counts_reads), or by another run. One that had nothing to read here counts when it
+  // arrives.
+  int64_t read_number = -1;
 };
 
 // What a policy sees of the updates it holds. They lie in groups, oldest first, each of which is
@@ -85,7 +102,7 @@ enum class Arrival {
 // How a gradient changes on its way to the optimizer, beside the division by n:
 //   factor * (g + compensation * g * g * (row now - row as read)), element by element, of a mean g.
 // The compensation (Zheng et al. 2017) needs Properties::rows_as_read; without it, or where a row is
-// not remembered, there is none.
+// not remembered, there is none. An update with factor 0 in a fold is dropped, but n counts.
 struct Transform {
   float factor = 1;
   float compensation = 0;

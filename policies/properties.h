@@ -29,7 +29,12 @@ struct Properties {
   // A worker whose update came too late is told so, and goes on at the step that is open; so nothing
   // else in the job may take every step together.
   bool skips = false;
-  bool rows_as_read = false;  // its ranges remember each row as the worker read it
+  bool rows_as_read = false;    // its ranges remember each row as the worker read it
+  bool counts_reads = false;    // ... and number the reads (Update::read_number)
+  bool measures_steps = false;  // ... and the pace of each worker (WorkerProgress::pace)
+  // More than 0: its ranges keep a mean square of each element's gradients, which keeps this share of
+  // itself at each of them, and Transform::compensation is divided by its root.
+  double mean_square_decay = 0;
 };
 
 }  // namespace tandem::policies

@@ -14,9 +14,10 @@ void PutNumber(std::string* out, uint64_t value) {
 }
 
 // Of these bytes; another number means another layout.
-constexpr uint64_t kLayout = 0x2646c6568;  // "held", 2
+constexpr uint64_t kSteps = 0x2646c6568;    // "held", 2
+constexpr uint64_t kBatches = 0x3646c6568;  // "held", 3: in batches, with the number of each read
 
-void PutSteps(std::string* out, const HeldQueue& steps) {
+void PutSteps(std::string* out, const HeldQueue& steps, bool in_batches) {
   PutNumber(out, steps.size());
   for (size_t i = 0; i < steps.size(); ++i) {
     const HeldStep& step = steps[i];
@@ -32,6 +33,7 @@ void PutSteps(std::string* out, const HeldQueue& steps) {
       PutNumber(out, static_cast<uint64_t>(u.admitted_at));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.clock_gap)));
       PutNumber(out, static_cast<uint64_t>(static_cast<int64_t>(u.in_flight)));
+      if (in_batches) PutNumber(out, static_cast<uint64_t>(u.read_number));
       PutNumber(out, u.keys.size() / sizeof(uint64_t));
       out->append(reinterpret_cast<const char*>(u.keys.data()), u.keys.size());
       out->append(reinterpret_cast<const char*>(u.values.data()), u.values.size());
@@ -74,7 +76,8 @@ class Cursor {
   size_t at_ = 0;
 };
 
-absl::Status GetUpdate(Cursor& cursor, int dim, BufferSource& source, HeldUpdate* u) {
+absl::Status GetUpdate(Cursor& cursor, int dim, bool in_batches, BufferSource& source,
+                       HeldUpdate* u) {
   int64_t rank = 0, gap = 0, in_flight = 0;
   uint64_t keys = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&rank));
@@ -84,6 +87,7 @@ absl::Status GetUpdate(Cursor& cursor, int dim, BufferSource& source, HeldUpdate
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->admitted_at));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&gap));
   TANDEM_RETURN_IF_ERROR(cursor.Signed(&in_flight));
+  if (in_batches) TANDEM_RETURN_IF_ERROR(cursor.Signed(&u->read_number));
   TANDEM_RETURN_IF_ERROR(cursor.Number(&keys));
   if (keys > cursor.left() / sizeof(uint64_t)) {
     return absl::DataLossError(
@@ -96,7 +100,8 @@ absl::Status GetUpdate(Cursor& cursor, int dim, BufferSource& source, HeldUpdate
   return cursor.Bytes(keys * static_cast<uint64_t>(dim) * sizeof(float), source, &u->values);
 }
 
-absl::Status GetSteps(Cursor& cursor, int dim, BufferSource& source, HeldQueue* steps) {
+absl::Status GetSteps(Cursor& cursor, int dim, bool in_batches, BufferSource& source,
+                      HeldQueue* steps) {
   uint64_t count = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Number(&count));
   for (uint64_t i = 0; i < count; ++i) {
@@ -108,7 +113,7 @@ absl::Status GetSteps(Cursor& cursor, int dim, BufferSource& source, HeldQueue* 
     TANDEM_RETURN_IF_ERROR(cursor.Number(&updates));
     for (uint64_t k = 0; k < updates; ++k) {
       HeldUpdate update;
-      TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, source, &update));
+      TANDEM_RETURN_IF_ERROR(GetUpdate(cursor, dim, in_batches, source, &update));
       step.updates.push_back(std::move(update));
     }
   }
@@ -152,28 +157,30 @@ void HeldQueue::Clear() {
   while (!empty()) DropFront();
 }
 
-std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed) {
+std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed, bool in_batches) {
   std::string out;
-  PutNumber(&out, kLayout);
-  PutSteps(&out, open);
-  PutSteps(&out, delayed);
+  PutNumber(&out, in_batches ? kBatches : kSteps);
+  PutSteps(&out, open, in_batches);
+  PutSteps(&out, delayed, in_batches);
   return out;
 }
 
 absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, HeldQueue* open,
-                        HeldQueue* delayed) {
+                        HeldQueue* delayed, bool* in_batches) {
   open->Clear();
   delayed->Clear();
+  if (in_batches != nullptr) *in_batches = false;
   if (bytes.empty()) return absl::OkStatus();
   Cursor cursor(bytes);
   uint64_t layout = 0;
   TANDEM_RETURN_IF_ERROR(cursor.Number(&layout));
-  if (layout != kLayout) {
-    return absl::DataLossError(
-        absl::StrCat("held updates: layout ", absl::Hex(layout), ", want ", absl::Hex(kLayout)));
+  if (layout != kSteps && layout != kBatches) {
+    return absl::DataLossError(absl::StrCat("held updates: layout ", absl::Hex(layout), ", want ",
+                                            absl::Hex(kSteps), " or ", absl::Hex(kBatches)));
   }
-  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, source, open));
-  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, source, delayed));
+  if (in_batches != nullptr) *in_batches = layout == kBatches;
+  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout == kBatches, source, open));
+  TANDEM_RETURN_IF_ERROR(GetSteps(cursor, dim, layout == kBatches, source, delayed));
   if (cursor.left() != 0) {
     return absl::DataLossError(absl::StrCat("held updates: ", cursor.left(), " bytes too many"));
   }

@@ -62,10 +62,11 @@ class HeldQueue {
   size_t first_ = 0, size_ = 0;
 };
 
-// Bytes that carry held steps in a range move.
-std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed);
+// Bytes that carry held updates in a range move and in a save. `in_batches`: the open group is no
+// step but a batch in the order of arrival (Properties::batch). Who does not care gives no place for it.
+std::string EncodeHeld(const HeldQueue& open, const HeldQueue& delayed, bool in_batches);
 absl::Status DecodeHeld(absl::string_view bytes, int dim, BufferSource& source, HeldQueue* open,
-                        HeldQueue* delayed);
+                        HeldQueue* delayed, bool* in_batches = nullptr);
 
 }  // namespace tandem::server
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
@@ -18,6 +19,8 @@ constexpr int64_t kMaxOpenSteps = 4096;
 
 // Versions count the steps of all workers; with this bound on steps they cannot overflow.
 constexpr int64_t kMaxSteps = int64_t{1} << 46;
+
+constexpr float kSquareFloor = 1e-7f;  // added to a mean square before its root divides
 
 RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint64_t end) {
   RangeStore::Options options;
@@ -51,8 +54,15 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       properties_(table->policy->properties()),
       store_(StoreOptions(*table, begin, end)) {
   progress_.workers.resize(static_cast<size_t>(table->workers));
+  if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
   if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
     read_memory_ = std::make_unique<ReadMemory>(store_.dim(), table->workers, table->reads);
+    if (properties_.mean_square_decay > 0) {
+      mean_squares_ = std::make_unique<MeanSquares>(store_.dim());
+    }
+  }
+  if (properties_.counts_reads) {
+    read_numbers_ = std::make_unique<ReadNumbers>(table->workers, table->reads);
   }
 }
 
@@ -82,7 +92,16 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   update.admitted_at = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
   worker.admitted = update.step + 1;
-  worker.finished = finished;
+  // In a job that takes steps together a worker without data says so by pushing nothing.
+  const bool nothing = one_step && update.samples == 0;
+  worker.finished = finished || (properties_.batch > 0 && table_->lockstep && nothing);
+  if (!progress_.paces.empty()) {
+    MeasureStep(&progress_.paces[static_cast<size_t>(update.rank)], update.admitted_at,
+                one_step && update.samples > 0);
+  }
+  if (read_numbers_ != nullptr && update.samples > 0) {
+    update.read_number = read_numbers_->Take(update.rank, update.step);
+  }
   if (!update.keys.empty()) ++table_->stats.arrived;
   Admission admission = Admission::kAdmitted;
   switch (table_->policy->OnArrival(progress_, update)) {
@@ -128,8 +147,24 @@ void Range::ApplyAtOnce(const HeldUpdate& update) {
 
 void Range::RememberRead(int rank, int64_t step, absl::Span<const uint64_t> keys,
                          absl::Span<const float> rows) {
-  if (read_memory_ == nullptr || rank < 0 || rank >= table_->workers || keys.empty()) return;
-  read_memory_->Keep(rank, step, progress_.version, keys, rows);
+  if (rank < 0 || rank >= table_->workers || keys.empty()) return;
+  if (read_memory_ != nullptr) read_memory_->Keep(rank, step, progress_.version, keys, rows);
+  // A read of a step that has been pushed is an old one that comes once more.
+  if (read_numbers_ != nullptr && step >= progress_.workers[static_cast<size_t>(rank)].admitted) {
+    read_numbers_->OnRead(rank, step);
+  }
+}
+
+// `whole_step`: of data; what ends an epoch, or begins the next, says nothing of the pace.
+void Range::MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool whole_step) {
+  if (!whole_step) {
+    pace->last_push = -1;
+    return;
+  }
+  if (pace->last_push >= 0) {
+    pace->step_time = std::max<int64_t>(1, admitted_at - pace->last_push);
+  }
+  pace->last_push = std::max<int64_t>(0, admitted_at);
 }
 
 void Range::ForgetRead(const HeldUpdate& update) {
@@ -177,11 +212,20 @@ void Range::Tick(int64_t steps) {
     }
     CloseGroups(ticks);
   }
-  // What readers see of each worker: of an open batch nothing, and all else.
+  ShowApplied();
+}
+
+// What readers see of each worker: of an open batch nothing, and all else.
+void Range::ShowApplied() {
   if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
   for (policies::WorkerProgress& worker : progress_.workers) {
     worker.applied =
         properties_.batch > 0 ? worker.admitted : std::min(worker.admitted, progress_.version);
+  }
+  // Nobody has data and nothing is held, so no read is under way: whatever was read and never
+  // pushed, tokens and batches count together again.
+  if (read_numbers_ != nullptr && progress_.Live() == 0) {
+    read_numbers_->Restart(progress_.version * properties_.batch);
   }
 }
 
@@ -203,6 +247,10 @@ void Range::CloseGroups(int64_t ticks) {
 }
 
 void Range::FinishDelayed() {
+  if (properties_.batch > 0) {
+    if (!open_.empty()) CloseGroups(1);
+    ShowApplied();
+  }
   for (; !delayed_.empty(); delayed_.DropFront()) ApplyFold(delayed_.front());
 }
 
@@ -217,7 +265,8 @@ void Range::ApplyFold(const HeldStep& step) {
   const bool drop = table_->plan->frozen || step.samples == 0;
   for (const HeldUpdate& update : step.updates) {
     held_bytes_ -= update.Bytes();
-    Count(update, step.samples, drop ? kFateDropped : kFateMerged);
+    const bool nothing = drop || table_->policy->OnApply(progress_, update).factor == 0.0f;
+    Count(update, step.samples, nothing ? kFateDropped : kFateMerged);
   }
   if (!drop && !step.updates.empty()) FoldInto(step);
   for (const HeldUpdate& update : step.updates) ForgetRead(update);
@@ -229,6 +278,7 @@ void Range::FoldInto(const HeldStep& step) {
   if (step.updates.size() == 1) {  // a fold of one is that one
     const HeldUpdate& only = step.updates.front();
     const policies::Transform transform = table_->policy->OnApply(progress_, only);
+    if (transform.factor == 0.0f) return;
     store_.Push(only.keys.As<uint64_t>(),
                 Transformed(only, transform.factor, transform.compensation), factor);
   } else {
@@ -244,24 +294,40 @@ absl::Span<const float> Range::Transformed(const HeldUpdate& update, float facto
   const bool compensate = compensation != 0.0f && read_memory_ != nullptr && update.samples > 0 &&
                           update.version_read != kReadByAnotherRun;
   if (factor == 1.0f && !compensate) return values;
+  std::vector<float>& transformed = scratch_->transformed;
+  transformed.assign(values.begin(), values.end());
+  if (compensate) Compensate(update, compensation);
+  for (float& value : transformed) value *= factor;
+  return transformed;
+}
+
+// Of the mean g / n, times n again.
+void Range::Compensate(const HeldUpdate& update, float compensation) {
+  const absl::Span<const float> values = update.values.As<float>();
+  const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
+  const size_t dim = static_cast<size_t>(store_.dim());
+  const float n = static_cast<float>(update.samples);
   FoldScratch& s = *scratch_;
-  s.transformed.assign(values.begin(), values.end());
-  if (compensate) {
-    const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
-    const size_t dim = static_cast<size_t>(store_.dim());
-    s.rows_now.resize(values.size());
-    store_.Peek(keys, absl::MakeSpan(s.rows_now));
-    read_memory_->Find(update, keys, &s.rows_read);
-    // Of the mean g / n, times n again.
-    const float of_sums = compensation / static_cast<float>(update.samples);
-    for (size_t i = 0; i < values.size(); ++i) {
-      const float* const read = s.rows_read[i / dim];
-      if (read == nullptr) continue;
-      s.transformed[i] += of_sums * values[i] * values[i] * (s.rows_now[i] - read[i % dim]);
-    }
+  s.rows_now.resize(values.size());
+  store_.Peek(keys, absl::MakeSpan(s.rows_now));
+  read_memory_->Find(update, keys, &s.rows_read);
+  if (mean_squares_ != nullptr) {
+    s.rows_squared.resize(keys.size());
+    store_.FindOrCreate(keys, absl::MakeSpan(s.rows_squared));
+    mean_squares_->Reserve(static_cast<size_t>(store_.size()));
   }
-  for (float& value : s.transformed) value *= factor;
-  return s.transformed;
+  const float decay = static_cast<float>(properties_.mean_square_decay);
+  float of_sums = compensation / n;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (mean_squares_ != nullptr) {
+      float& square = mean_squares_->Row(s.rows_squared[i / dim])[i % dim];
+      square = decay * square + (1 - decay) * (values[i] / n) * (values[i] / n);
+      of_sums = compensation / n / std::sqrt(square + kSquareFloor);
+    }
+    const float* const read = s.rows_read[i / dim];
+    if (read == nullptr) continue;
+    s.transformed[i] += of_sums * values[i] * values[i] * (s.rows_now[i] - read[i % dim]);
+  }
 }
 
 // Sums the contributions of each row in their order, starting from a copy of the first one.
@@ -278,6 +344,7 @@ void Range::FoldUnion(const HeldStep& step) {
   for (const HeldUpdate& u : step.updates) {
     const absl::Span<const uint64_t> keys = u.keys.As<uint64_t>();
     const policies::Transform transform = table_->policy->OnApply(progress_, u);
+    if (transform.factor == 0.0f) continue;
     const float* values = Transformed(u, transform.factor, transform.compensation).data();
     s.rows.resize(keys.size());
     store_.FindOrCreate(keys, absl::MakeSpan(s.rows));
@@ -324,7 +391,8 @@ void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate
   table_->records->push_back(record);
 }
 
-// held := u64 samples of the step closed last, u64 bytes of the held updates, these, rows as read
+// held := u64 samples of the step closed last, u64 bytes of the held updates, these, what the policy
+// has asked to be remembered
 RangeImage Range::Head() const {
   RangeImage head;
   head.table = table_->plan->name;
@@ -335,11 +403,47 @@ RangeImage Range::Head() const {
   head.end = end_;
   head.progress = progress_;
   head.keys = store_.SortedKeys();
-  const std::string updates = EncodeHeld(open_, delayed_);
+  const std::string updates = EncodeHeld(open_, delayed_, properties_.batch > 0);
   const uint64_t numbers[] = {last_closed_samples_, updates.size()};
   head.held.assign(reinterpret_cast<const char*>(numbers), sizeof numbers);
-  absl::StrAppend(&head.held, updates, read_memory_ == nullptr ? "" : read_memory_->Encode());
+  head.held.append(updates);
+  EncodeMemory(&head.held);
   return head;
+}
+
+// Of paces only the step times: when a worker pushed last, only this owner's clock can say.
+void Range::EncodeMemory(std::string* out) const {
+  if (read_numbers_ != nullptr) read_numbers_->Encode(out);
+  for (const policies::WorkerPace& pace : progress_.paces) {
+    out->append(reinterpret_cast<const char*>(&pace.step_time), sizeof pace.step_time);
+  }
+  if (mean_squares_ != nullptr) mean_squares_->Encode(store_, out);
+  if (read_memory_ != nullptr) out->append(read_memory_->Encode());
+}
+
+absl::Status Range::DecodeMemory(absl::string_view bytes) {
+  const size_t of_numbers = read_numbers_ == nullptr ? 0 : read_numbers_->EncodedBytes();
+  const size_t of_times = progress_.paces.size() * sizeof(int64_t);
+  if (bytes.size() < of_numbers + of_times) {
+    return absl::DataLossError(absl::StrCat("range ", id_, ": memory of the policy of ",
+                                            bytes.size(), " bytes, want at least ",
+                                            of_numbers + of_times));
+  }
+  if (read_numbers_ != nullptr) read_numbers_->Decode(bytes.substr(0, of_numbers));
+  bytes.remove_prefix(of_numbers);
+  for (policies::WorkerPace& pace : progress_.paces) {
+    pace = {};
+    bytes.copy(reinterpret_cast<char*>(&pace.step_time), sizeof pace.step_time);
+    pace.step_time = std::max<int64_t>(0, pace.step_time);
+    bytes.remove_prefix(sizeof pace.step_time);
+  }
+  if (mean_squares_ != nullptr) {
+    TANDEM_RETURN_IF_ERROR(mean_squares_->Decode(begin_, end_, &store_, &bytes));
+  }
+  if (read_memory_ != nullptr) return read_memory_->Decode(bytes);
+  if (bytes.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("range ", id_, ": ", bytes.size(), " bytes more than its policy remembers"));
 }
 
 RangeImage Range::Image() const {
@@ -395,18 +499,21 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   }
   image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
   const absl::string_view rest = absl::string_view(image.held).substr(sizeof numbers);
-  if (numbers[1] > rest.size() || (read_memory_ == nullptr && numbers[1] != rest.size())) {
+  if (numbers[1] > rest.size()) {
     return absl::DataLossError(
         absl::StrCat("range ", id_, ": held updates of ", numbers[1], " bytes in ", rest.size()));
   }
   TANDEM_RETURN_IF_ERROR(CheckProgress(image.progress));
-  progress_ = image.progress;
+  progress_.version = image.progress.version;
+  progress_.workers = image.progress.workers;
   last_closed_samples_ = numbers[0];
+  bool in_batches = false;
   TANDEM_RETURN_IF_ERROR(
-      DecodeHeld(rest.substr(0, numbers[1]), store_.dim(), source, &open_, &delayed_));
-  if (read_memory_ != nullptr) {
-    TANDEM_RETURN_IF_ERROR(read_memory_->Decode(rest.substr(numbers[1])));
+      DecodeHeld(rest.substr(0, numbers[1]), store_.dim(), source, &open_, &delayed_, &in_batches));
+  if (in_batches != (properties_.batch > 0)) {
+    return absl::DataLossError(absl::StrCat("range ", id_, ": held updates of another policy"));
   }
+  TANDEM_RETURN_IF_ERROR(DecodeMemory(rest.substr(numbers[1])));
   TANDEM_RETURN_IF_ERROR(CheckHeld());
   held_bytes_ = 0;
   for (const auto* steps : {&open_, &delayed_}) {

@@ -15,9 +15,11 @@
 #include "job/job.h"
 #include "policies/policy.h"
 #include "server/held_updates.h"
+#include "server/mean_squares.h"
 #include "server/range_file.h"
 #include "server/range_store.h"
 #include "server/read_memory.h"
+#include "server/read_numbers.h"
 #include "server/update_record.h"
 
 namespace tandem::server {
@@ -44,6 +46,7 @@ struct TableContext {
   const policies::UpdatePolicy* policy = nullptr;
   int workers = 0;
   int reads = 1;  // of each worker that may wait for their updates: what rows as read are kept for
+  bool lockstep = false;  // the job's: a worker without data goes on pushing nothing
   bool record = false;
   TableStats stats;
   std::vector<UpdateRecord>* records = nullptr;  // where records go, if `record`
@@ -58,14 +61,16 @@ struct FoldScratch {
   // where they are as they were read.
   std::vector<float> transformed, rows_now;
   std::vector<const float*> rows_read;
-  std::vector<uint32_t> slot_row;    // open addressing: row number ...
-  std::vector<uint32_t> slot_index;  // ... to its place in union_rows
+  std::vector<uint32_t> rows_squared;  // row numbers, where mean squares are kept
+  std::vector<uint32_t> slot_row;      // open addressing: row number ...
+  std::vector<uint32_t> slot_index;    // ... to its place in union_rows
 };
 
 // Bytes of RangeImage::held before the held updates: the samples of the last closed step, and how
 // many bytes of held updates follow.
 inline constexpr size_t kHeldHeadBytes = 2 * sizeof(uint64_t);
-// The steps that a saved range holds back; their values lie in memory from `source`.
+// The steps that a saved range holds back, and last its open batch if it has one; their values lie in
+// memory from `source`.
 absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed);
 
 class Range {
@@ -90,11 +95,13 @@ class Range {
   // values: [keys, dim] or [keys, dim + slots].
   bool AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> values, bool with_slots);
 
-  // Applies the queue of a fixed delay, in order (before the last evaluation).
+  // Applies what is held back: the queue of a fixed delay, in order, and a batch that nothing more
+  // will come to (before the last evaluation).
   void FinishDelayed();
 
-  // Takes over what lives here of a file that another run has saved: rows, and the steps that a
-  // fixed delay held back. Once for each file, then FinishLoad; before any step of this run.
+  // Takes over what lives here of a file that another run has saved: rows, the steps that a fixed
+  // delay held back, and a batch that stood open, which is closed as it is. Once for each file, then
+  // FinishLoad; before any step of this run.
   absl::Status LoadSaved(const RangeImage& image, BufferSource& source);
   // The queue goes on where it was: the first step that closes here applies its oldest. If this
   // job's delay is shorter, what is too much is applied now, in order.
@@ -129,12 +136,17 @@ class Range {
   void ApplyAtOnce(const HeldUpdate& update);
   void Tick(int64_t steps);
   void CloseGroups(int64_t ticks);
+  void ShowApplied();
   void ApplyOne(const HeldUpdate& update);
   void ApplyFold(const HeldStep& step);
   void FoldInto(const HeldStep& step);
   void FoldUnion(const HeldStep& step);
   absl::Span<const float> Transformed(const HeldUpdate& update, float factor, float compensation);
+  void Compensate(const HeldUpdate& update, float compensation);
   void ForgetRead(const HeldUpdate& update);
+  void EncodeMemory(std::string* out) const;
+  absl::Status DecodeMemory(absl::string_view bytes);
+  void MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool whole_step);
   void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
 
   const uint32_t id_;
@@ -148,7 +160,10 @@ class Range {
   HeldQueue delayed_;                    // closed, not yet applied
   absl::optional<size_t> loaded_steps_;  // that files of a save held back, once one was loaded
   size_t held_bytes_ = 0;
-  std::unique_ptr<ReadMemory> read_memory_;  // null unless the policy asks for it
+  // Each is null unless the policy asks for it.
+  std::unique_ptr<ReadMemory> read_memory_;
+  std::unique_ptr<ReadNumbers> read_numbers_;
+  std::unique_ptr<MeanSquares> mean_squares_;
   uint64_t last_closed_samples_ = 0;
 };
 

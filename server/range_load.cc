@@ -36,9 +36,10 @@ HeldUpdate CutUpdate(const HeldUpdate& update, const RangeStore& store, uint64_t
   return cut;
 }
 
-}  // namespace
-
-absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed) {
+// As SavedQueue; `batches`: of what is held, so many are no steps but an open batch (0 or 1).
+absl::Status SavedSteps(const RangeImage& image, BufferSource& source, HeldQueue* delayed,
+                        size_t* batches) {
+  *batches = 0;
   if (image.held.size() < kHeldHeadBytes) return absl::OkStatus();  // nothing was held
   const absl::string_view held = image.held;
   uint64_t bytes = 0;
@@ -47,8 +48,13 @@ absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue
     return absl::DataLossError(absl::StrCat("held updates of ", bytes, " bytes in ", held.size()));
   }
   HeldQueue open;
-  TANDEM_RETURN_IF_ERROR(
-      DecodeHeld(held.substr(kHeldHeadBytes, bytes), image.dim, source, &open, delayed));
+  bool in_batches = false;
+  TANDEM_RETURN_IF_ERROR(DecodeHeld(held.substr(kHeldHeadBytes, bytes), image.dim, source, &open,
+                                    delayed, &in_batches));
+  if (in_batches) {
+    *batches = open.size();
+    while (!open.empty()) delayed->Take(&open);
+  }
   // At the end of an epoch a group may stand open that nobody brought anything to.
   for (size_t i = 0; i < open.size(); ++i) {
     if (open[i].samples == 0 && open[i].updates.empty()) continue;
@@ -59,25 +65,40 @@ absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue
   return absl::OkStatus();
 }
 
+}  // namespace
+
+absl::Status SavedQueue(const RangeImage& image, BufferSource& source, HeldQueue* delayed) {
+  size_t batches = 0;
+  return SavedSteps(image, source, delayed, &batches);
+}
+
 absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
   TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
   HeldQueue saved;
-  TANDEM_RETURN_IF_ERROR(SavedQueue(image, source, &saved));
+  size_t batches = 0;
+  TANDEM_RETURN_IF_ERROR(SavedSteps(image, source, &saved, &batches));
+  const size_t steps = saved.size() - batches;
   const bool first = !loaded_steps_.has_value();
-  if (!first && saved.size() != *loaded_steps_) {
-    return absl::DataLossError(absl::StrCat("holds back ", saved.size(), " steps, another file ",
+  if (!first && steps != *loaded_steps_) {
+    return absl::DataLossError(absl::StrCat("holds back ", steps, " steps, another file ",
                                             *loaded_steps_, ": of another save?"));
   }
-  loaded_steps_ = saved.size();
+  loaded_steps_ = steps;
   // Dense rows come later, from a worker, so nothing can be applied to them yet.
   const auto delay = static_cast<size_t>(properties_.delay);
-  if (table_->plan->dense && saved.size() > delay) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "holds back ", saved.size(), " steps of the dense parameters, this job ", delay,
-        ": go on with policy FIXED_DELAY and a delay of at least ", saved.size()));
+  if (table_->plan->dense && steps > delay) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("holds back ", steps, " steps of the dense parameters, this job ", delay,
+                     ": go on with policy FIXED_DELAY and a delay of at least ", steps));
+  }
+  if (table_->plan->dense && batches > 0 && properties_.batch == 0) {
+    return absl::FailedPreconditionError(
+        "holds an open batch of updates of the dense parameters: go on with policy K_BATCH_ASYNC "
+        "or GBA");
   }
   for (size_t i = 0; i < saved.size(); ++i) {
-    HeldStep& step = first ? delayed_.Add() : delayed_[i];
+    // Files share their steps. The batch of each is one by itself: its mean is over other samples.
+    HeldStep& step = first || i >= steps ? delayed_.Add() : delayed_[i];
     step.step = static_cast<int64_t>(i) - static_cast<int64_t>(saved.size());  // before step 0
     step.samples = saved[i].samples;
     for (const HeldUpdate& update : saved[i].updates) {
@@ -85,14 +106,21 @@ absl::Status Range::LoadSaved(const RangeImage& image, BufferSource& source) {
       if (cut.keys.empty()) continue;
       cut.step = step.step;
       cut.version_read = kReadByAnotherRun;
+      cut.read_number = -1;
       held_bytes_ += cut.Bytes();
-      step.Insert(std::move(cut));
+      if (i < steps) {
+        step.Insert(std::move(cut));
+      } else {
+        step.updates.push_back(std::move(cut));
+      }
     }
   }
   return absl::OkStatus();
 }
 
 void Range::FinishLoad() {
+  // Dense rows are not there yet. The first batch that closes finds its predecessor before it.
+  if (table_->plan->dense) return;
   while (static_cast<int64_t>(delayed_.size()) > properties_.delay) {
     ApplyFold(delayed_.front());
     delayed_.DropFront();

@@ -205,6 +205,14 @@ void RangeStore::Push(absl::Span<const uint64_t> keys, absl::Span<const float> g
   });
 }
 
+void RangeStore::Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const {
+  TANDEM_CHECK(row_numbers.size() == keys.size());
+  ForEachBlockFinding(keys, false, [&](size_t first, absl::Span<const uint32_t> rows) {
+    for (const uint32_t row : rows) TANDEM_CHECK(row != RowIndex::kNoRow);
+    std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
+  });
+}
+
 void RangeStore::FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) {
   TANDEM_CHECK(row_numbers.size() == keys.size());
   ForEachBlockCreating(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {

@@ -56,6 +56,8 @@ class RangeStore {
   // Requires: keys unique.
   void Push(absl::Span<const uint64_t> keys, absl::Span<const float> gradients, float scale);
 
+  // Row numbers of keys that are all there.
+  void Find(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
   // Row numbers of the keys, created if absent: for folds over several pushes.
   void FindOrCreate(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers);
   // Applies gradients to rows by number. Requires: row numbers valid and distinct.

@@ -155,7 +155,8 @@ void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest) {
   manifest->tables.clear();
   for (const job::TablePlan& table : plan.tables) {
     // The rows of dense tables are in the dense part; a file has what is held back.
-    if (table.dense && plan.groups[table.group].properties.delay == 0) continue;
+    const policies::Properties& policy = plan.groups[table.group].properties;
+    if (table.dense && policy.delay == 0 && policy.batch == 0) continue;
     SavedTable& saved = manifest->tables.emplace_back();
     saved.name = table.name;
     saved.salt = table.salt;

@@ -154,7 +154,8 @@ absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes) {
 }
 
 bool IsSaved(const Range& range) {
-  return !range.table().plan->dense || range.table().policy->properties().delay > 0;
+  const policies::Properties policy = range.table().policy->properties();
+  return !range.table().plan->dense || policy.delay > 0 || policy.batch > 0;
 }
 
 // "emb.0000000000000000-1999999999999999.range"; the end is exclusive, 0 = 2^64.

@@ -65,6 +65,7 @@ absl::Status ShardCore::Init() {
     context->policy = policies_[table.group].get();
     context->workers = plan_.workers();
     context->reads = 1 + plan_.job.train().depth() + plan_.job.train().max_unacknowledged();
+    context->lockstep = plan_.lockstep;
     context->record = plan_.job.staleness().record();
     context->records = &records_;
     tables_.push_back(std::move(context));

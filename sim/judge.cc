@@ -146,7 +146,10 @@ void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     int64_t since = 0;  // updates at steps below this must be there
     if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
-    if (rank == reader) since = std::max(since, step - plan_.job.train().depth());
+    // What it has pushed may still wait for its batch.
+    if (rank == reader && policy.batch == 0) {
+      since = std::max(since, step - plan_.job.train().depth());
+    }
     const double least = ledger_.WeightBefore(table, key, rank, since);
     if (taken[static_cast<size_t>(rank)] >= least - Ledger::kTolerance) continue;
     return options_.fail(absl::StrCat("worker ", reader, " step ", step, " reads table ", table,

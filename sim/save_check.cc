@@ -36,7 +36,8 @@ size_t SaveCheck::RangesOfASave(const RangeMap& ranges) const {
   size_t count = 0;
   for (const RangeMap::Range& range : ranges.ranges()) {
     const job::TablePlan& table = context_.plan.tables[range.table];
-    if (!table.dense || context_.plan.groups[table.group].properties.delay > 0) ++count;
+    const policies::Properties& policy = context_.plan.groups[table.group].properties;
+    if (!table.dense || policy.delay > 0 || policy.batch > 0) ++count;
   }
   return count;
 }

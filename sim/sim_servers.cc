@@ -203,7 +203,9 @@ void SimServers::AfterShard(EndpointId id) {
 
 void SimServers::CountOpenSteps(EndpointId id) {
   for (const server::Range* range : shard(id).core->OwnedRanges()) {
-    if (!context_.plan.groups[range->table().plan->group].properties.holds) continue;
+    const policies::Properties& policy =
+        context_.plan.groups[range->table().plan->group].properties;
+    if (!policy.holds || policy.batch > 0) continue;
     for (const policies::WorkerProgress& worker : range->progress().workers) {
       most_open_steps_ = std::max(most_open_steps_, worker.admitted - range->progress().version);
     }

@@ -64,8 +64,9 @@ bool TrainerContext::LastEpoch() const {
 }
 
 bool TrainerContext::HasDelay() const {
-  return std::any_of(policies.begin(), policies.end(),
-                     [](const auto& policy) { return policy->properties().delay > 0; });
+  return std::any_of(policies.begin(), policies.end(), [](const auto& policy) {
+    return policy->properties().delay > 0 || policy->properties().batch > 0;
+  });
 }
 
 void TrainerContext::PushEmptyToAll(absl::Time now, int64_t first, int64_t last, uint8_t flags) {

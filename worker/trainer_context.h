@@ -73,7 +73,7 @@ struct TrainerContext {
   int64_t StepLimit() const;
   // At the end of an epoch: whether it was the last one.
   bool LastEpoch() const;
-  // Whether some policy queues folded steps that the end of the job must apply.
+  // Whether some policy holds back what the end of the job must apply: folded steps, or a batch.
   bool HasDelay() const;
 
   // An empty push of steps [first, step] to every shard: nothing but clocks.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -170,6 +172,116 @@ TEST(StalenessTest, AspMeanVersionStalenessIsTheNumberOfOtherWorkers) {
           << workers << " workers, kind " << static_cast<int>(kind);
     }
   }
+}
+
+// One job of one range whose workers read at once after their own push has come, and the records of
+// its table from the middle of the run: not the start, where all read at once, nor the end, where some
+// have finished.
+std::vector<server::UpdateRecord> MiddleOf(const std::string& policy, int workers,
+                                           sim::ComputeTime::Kind compute, int updates_per_tick) {
+  SimJob job = AllOnServers(policy, 0);
+  job.workers = workers;
+  job.servers = 1;
+  job.ranges_per_shard = 1;
+  job.second_table = false;
+  const int batches = 12000 / workers;
+  sim::WorldOptions options = EvenWorld(job, batches, TestSeed());
+  options.model.full_batches = true;
+  options.model.dense = workers + 1;
+  options.network.delay = options.network.jitter = absl::ZeroDuration();
+  options.fetch = absl::ZeroDuration();
+  options.compute.kind = compute;
+  options.explain = false;
+  SimRun run(job, options);
+  std::vector<server::UpdateRecord> middle;
+  for (const server::UpdateRecord& r : run.world->records()) {
+    const int64_t updates = r.version_applied * updates_per_tick;
+    if (r.table == 0 && updates > 500 && updates < workers * batches * 0.9) middle.push_back(r);
+  }
+  EXPECT_GT(middle.size(), 9000u);
+  return middle;
+}
+
+// Between its read and its update N - 1 others come, of which K make one version.
+TEST(StalenessTest, BatchesDivideTheStalenessByTheirSize) {
+  for (const auto& [kind, workers, batches] :
+       {std::tuple("K_BATCH_ASYNC", 4, 2), std::tuple("K_BATCH_ASYNC", 8, 3),
+        std::tuple("GBA token_gap: 1000", 4, 4), std::tuple("GBA token_gap: 1000", 8, 8)}) {
+    const std::string policy = absl::StrCat("batches: ", batches, " kind: ", kind);
+    server::Measure steady;
+    for (const server::UpdateRecord& r :
+         MiddleOf(policy, workers, sim::ComputeTime::Kind::kExponential, batches)) {
+      steady.Add(Staleness(r));
+      EXPECT_EQ(r.fate, server::kFateMerged);
+    }
+    const double want = static_cast<double>(workers - 1) / batches;
+    EXPECT_NEAR(steady.sum / static_cast<double>(steady.count), want, 0.02 * want) << policy;
+  }
+}
+
+// If nobody is slow, each global batch of GBA has one gradient of each worker: those of one step, as
+// under BSP. No token is late.
+TEST(StalenessTest, GbaIsBspInItsBatchesIfNobodyIsSlow) {
+  for (const server::UpdateRecord& r :
+       MiddleOf("kind: GBA token_gap: 0", 4, sim::ComputeTime::Kind::kConstant, 4)) {
+    ASSERT_EQ(r.version_applied, r.step);
+    ASSERT_EQ(r.fate, server::kFateMerged);
+    ASSERT_EQ(r.divided_by, 4 * r.samples);
+  }
+}
+
+// A worker that is late by many steps holds tokens that are old: what it brings is dropped. With a
+// wide gap all of it counts.
+TEST(StalenessTest, GbaDropsWhatIsFarTooLate) {
+  for (const int gap : {1, 1000}) {
+    SimJob job = AllOnServers(absl::StrCat("kind: GBA token_gap: ", gap), 0);
+    sim::WorldOptions options = EvenWorld(job, 200, TestSeed());
+    options.model.batches = {200, 200, 200, 40};
+    options.compute.slow_worker = 3;
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok());
+    uint64_t late = 0, others = 0, of_late = 0, of_others = 0;
+    for (const server::UpdateRecord& r : run.world->records()) {
+      ++(r.worker == 3 ? of_late : of_others);
+      if (r.fate == server::kFateDropped) ++(r.worker == 3 ? late : others);
+    }
+    if (gap == 1000) {
+      EXPECT_EQ(late + others, 0u);
+    } else {
+      EXPECT_GT(late, of_late / 2);
+      EXPECT_LT(others, of_others / 50);
+    }
+  }
+}
+
+TEST(StalenessTest, DsspRunsOnWithinItsBounds) {
+  constexpr int kBound = 1, kUpper = 6, kDepth = 1;
+  const auto run_with = [&](const std::string& policy, int* largest) {
+    SimJob job = AllOnServers(policy, kDepth);
+    sim::WorldOptions options = EvenWorld(job, 600, TestSeed());
+    options.model.full_batches = true;
+    options.compute.kind = sim::ComputeTime::Kind::kTransient;
+    options.moves_per_second = 1;
+    options.explain = false;
+    SimRun run(job, options);
+    EXPECT_TRUE(run.ok());
+    *largest = 0;
+    for (const server::UpdateRecord& r : run.world->records()) {
+      *largest = std::max(*largest, r.clock_gap);
+      EXPECT_LE(Staleness(r), (job.workers - 1) * (2 * kUpper + 1) + kDepth);
+    }
+    return run.world->elapsed();
+  };
+  int fixed = 0, dynamic = 0, none = 0;
+  const absl::Duration ssp = run_with("kind: SSP bound: 1", &fixed);
+  const absl::Duration dssp =
+      run_with(absl::StrCat("kind: DSSP bound: ", kBound, " upper_bound: ", kUpper), &dynamic);
+  run_with("kind: DSSP bound: 1 upper_bound: 1", &none);
+  EXPECT_EQ(fixed, kBound);
+  EXPECT_EQ(none, kBound);
+  EXPECT_GT(dynamic, kBound);
+  EXPECT_LE(dynamic, kUpper);
+  EXPECT_LT(dssp, ssp) << "who runs on waits less";
 }
 
 TEST(StalenessTest, SspBoundsTheGapOfEveryRecord) {

@@ -105,7 +105,7 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
   EXPECT_EQ(
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
-      "BACKUP_WORKERS, STALENESS_AWARE; "
+      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP; "
       "did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
@@ -173,7 +173,8 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
             "--set batch=64: no field named \"batch\" in tandem.Job; it is found at train.batch");
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
-            "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE; did you mean SSP?");
+            "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP; did "
+            "you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
@@ -238,12 +239,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "gradient and its update, such as delay: 2"},
         Contradiction{
             {{"policy", "{kind: ASP bound: 2}"}},
-            "policy.bound: only for SSP, and the policy is ASP; say kind: SSP or drop the "
-            "bound"},
+            "policy.bound: only for SSP and DSSP, and the policy is ASP; say kind: SSP or DSSP, or "
+            "drop the bound"},
         Contradiction{
             {{"policy.bound", "2"}},
-            "policy.bound: only for SSP, and the policy is BSP; say kind: SSP or drop the "
-            "bound"},
+            "policy.bound: only for SSP and DSSP, and the policy is BSP; say kind: SSP or DSSP, or "
+            "drop the bound"},
         Contradiction{{{"policy", "{kind: SSP bound: 2 delay: 1}"}},
                       "policy.delay: only for FIXED_DELAY, and the policy is SSP; say kind: "
                       "FIXED_DELAY or drop the delay"},
@@ -255,9 +256,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "policy.bound: SSP(2) with train.depth 3; a worker cannot read further ahead "
                       "than its bound: raise bound or lower depth"},
         Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
-                      "policy.async_scale: INVERSE_WORKERS is for SSP, ASP and STALENESS_AWARE; "
-                      "BSP already takes the "
-                      "mean over the workers"},
+                      "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
+                      "DC_ASGD and DSSP; BSP already takes a mean of several updates"},
         Contradiction{{{"policy.kind", "ASP"}, {"reproducible", "true"}},
                       "policy: ASP depends on the order in which updates arrive, so the job "
                       "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible"},
@@ -269,6 +269,35 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: STALENESS_AWARE backups: 1}"}},
                       "policy.backups: only for BACKUP_WORKERS, and the policy is STALENESS_AWARE; "
                       "say kind: BACKUP_WORKERS or drop the backups"},
+        Contradiction{{{"policy.kind", "K_BATCH_ASYNC"}},
+                      "policy: K_BATCH_ASYNC without batches; say how many updates make one step, "
+                      "such as batches: 4"},
+        Contradiction{{{"policy", "{kind: K_BATCH_ASYNC batches: 0}"}},
+                      "policy.batches: 0, must be 1 to 65536"},
+        Contradiction{{{"policy", "{kind: K_BATCH_ASYNC batches: 2 token_gap: 1}"}},
+                      "policy.token_gap: only for GBA, and the policy is K_BATCH_ASYNC; say kind: "
+                      "GBA or drop the token_gap"},
+        Contradiction{{{"policy", "{kind: GBA token_gap: -1}"}},
+                      "policy.token_gap: -1, must be 0 to 1048576"},
+        Contradiction{{{"policy.kind", "DC_ASGD"}},
+                      "policy: DC_ASGD without a compensation; say how much of the way from the "
+                      "row as it was read to the row as it is is made good, such as compensation: "
+                      "0.04"},
+        Contradiction{{{"policy", "{kind: DC_ASGD compensation: -1}"}},
+                      "policy.compensation: -1, must be a finite number, not negative"},
+        Contradiction{{{"policy", "{kind: DC_ASGD compensation: 1 mean_square_decay: 1}"}},
+                      "policy.mean_square_decay: 1, must be at least 0 and below 1"},
+        Contradiction{{{"policy", "{kind: ASP mean_square_decay: 0.9}"}},
+                      "policy.mean_square_decay: only for DC_ASGD, and the policy is ASP; say "
+                      "kind: DC_ASGD or drop the mean_square_decay"},
+        Contradiction{{{"policy", "{kind: DSSP bound: 2}"}},
+                      "policy: DSSP without an upper_bound; say how many steps a worker may be "
+                      "ahead at most, such as upper_bound: 8"},
+        Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 1}"}},
+                      "policy.upper_bound: 1, must be 2 to 1048576"},
+        Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 9}"}, {"train.depth", "3"}},
+                      "policy.bound: DSSP(2, 9) with train.depth 3; a worker cannot read further "
+                      "ahead than its bound: raise bound or lower depth"},
         Contradiction{{{"dense.policy.kind", "BSP"}},
                       "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
                       "step together"},
@@ -823,6 +852,25 @@ TEST(PolicyNameTest, AllKinds) {
   EXPECT_EQ(job::PolicyName(policy), "BACKUP_WORKERS") << "not resolved: without its knob";
   policy.set_backups(1);
   EXPECT_EQ(job::PolicyName(policy), "BACKUP_WORKERS(1)");
+  policy.set_kind(Policy::K_BATCH_ASYNC);
+  policy.set_batches(3);
+  EXPECT_EQ(job::PolicyName(policy), "K_BATCH_ASYNC(3)");
+}
+
+// A global batch is that of a synchronous step, wherever the policy stands.
+TEST(JobDefaultsTest, GbaCountsTheWorkers) {
+  const job::JobPlan plan = MustResolve({{"cluster.workers", "3"},
+                                         {"policy", "{kind: GBA}"},
+                                         {"dense.synchroniser", "SERVERS"},
+                                         {"dense.policy", "{kind: GBA token_gap: 0}"}});
+  EXPECT_EQ(plan.job.table(0).policy().batches(), 3);
+  EXPECT_EQ(plan.job.table(0).policy().token_gap(), 4);
+  EXPECT_EQ(plan.job.dense().policy().batches(), 3);
+  EXPECT_EQ(plan.job.dense().policy().token_gap(), 0);
+  EXPECT_EQ(plan.groups[0].properties.batch, 3);
+  EXPECT_EQ(job::PolicyName(plan.groups[0].policy), "GBA(3)");
+  const job::JobPlan own = MustResolve({{"policy", "{kind: GBA batches: 7}"}});
+  EXPECT_EQ(own.groups[0].properties.batch, 7);
 }
 
 // Of the numbers that the job gives: rows of 4 floats with their keys are 24 bytes.
@@ -846,6 +894,11 @@ TEST(JobBudgetTest, CountsWhatPoliciesHold) {
   EXPECT_EQ(job::HeldBytes(*plan("frozen: true", "kind: BSP", train)), 0);
   EXPECT_EQ(job::HeldBytes(*plan("", "kind: ASP", train)), 0);
   EXPECT_EQ(job::HeldBytes(*plan("", "kind: SSP bound: 4", train)), 0);
+  EXPECT_EQ(job::HeldBytes(*plan("", "kind: K_BATCH_ASYNC batches: 5", train)), 5 * 260 * 24);
+  EXPECT_EQ(job::HeldBytes(*plan("", "kind: GBA", train)), 3 * 260 * 24);
+  // The rows of every read that may be under way.
+  EXPECT_EQ(job::HeldBytes(*plan("", "kind: DC_ASGD compensation: 1", train)), 3 * 2 * 260 * 24);
+  EXPECT_EQ(job::HeldBytes(*plan("", "kind: DC_ASGD compensation: 0", train)), 0);
   // 26 cells of 4 floats and 13 numbers into layers of 64, 32 and 1, with biases: 9,665 parameters.
   EXPECT_EQ(job::HeldBytes(*plan("frozen: true", "kind: BSP", train, "synchroniser: SERVERS")),
             3 * 2 * 10 * (8 + 4096));
@@ -854,6 +907,11 @@ TEST(JobBudgetTest, CountsWhatPoliciesHold) {
       std::string(refused.status().message()),
       HasSubstr("the policy may hold 37440 bytes on a shard (3 workers x (1 + unacknowledged 1"));
   EXPECT_TRUE(plan("", "kind: BSP", train + "limits { held_bytes_per_shard: 37440 }").ok());
+  const std::string small = train + "limits { held_bytes_per_shard: 1 }";
+  EXPECT_THAT(std::string(plan("", "kind: K_BATCH_ASYNC batches: 5", small).status().message()),
+              HasSubstr("(batches 5 x the largest push)"));
+  EXPECT_THAT(std::string(plan("", "kind: DC_ASGD compensation: 1", small).status().message()),
+              HasSubstr("(3 workers x (1 + depth 0 + unacknowledged 1) x the rows of the"));
 }
 
 TEST(EqualRangesTest, CoverEverythingAndDifferByAtMostOne) {

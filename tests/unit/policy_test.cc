@@ -12,6 +12,8 @@
 namespace tandem {
 namespace {
 
+constexpr int kTokenGap = 2, kUpperBound = 9;
+
 std::unique_ptr<policies::UpdatePolicy> Make(Policy::Kind kind, int number = 0,
                                              Policy::AsyncScale scale = Policy::ONE) {
   Policy config;
@@ -19,6 +21,10 @@ std::unique_ptr<policies::UpdatePolicy> Make(Policy::Kind kind, int number = 0,
   config.set_bound(number);
   config.set_delay(number);
   config.set_backups(number);
+  config.set_batches(number);
+  config.set_token_gap(kTokenGap);
+  config.set_compensation(number);
+  config.set_upper_bound(kUpperBound);
   config.set_async_scale(scale);
   auto policy = policies::NewUpdatePolicy(config, /*workers=*/4);
   EXPECT_TRUE(policy.ok()) << policy.status();
@@ -69,6 +75,24 @@ policies::Properties Backups() {
   return p;
 }
 
+policies::Properties InBatches(int64_t batch, bool counts_reads) {
+  policies::Properties p;
+  p.holds = true;
+  p.batch = batch;
+  p.counts_reads = counts_reads;
+  return p;
+}
+policies::Properties Compensated() {
+  policies::Properties p;
+  p.rows_as_read = true;
+  return p;
+}
+policies::Properties Paced() {
+  policies::Properties p = Bounded(kUpperBound);
+  p.measures_steps = true;
+  return p;
+}
+
 class PolicyTest : public ::testing::TestWithParam<Row> {};
 
 TEST_P(PolicyTest, NameArrivalAndProperties) {
@@ -85,6 +109,10 @@ TEST_P(PolicyTest, NameArrivalAndProperties) {
   EXPECT_EQ(p.clock_bound, want.clock_bound);
   EXPECT_EQ(p.read_bound, want.read_bound);
   EXPECT_EQ(p.skips, want.skips);
+  EXPECT_EQ(p.rows_as_read, want.rows_as_read);
+  EXPECT_EQ(p.counts_reads, want.counts_reads);
+  EXPECT_EQ(p.measures_steps, want.measures_steps);
+  EXPECT_EQ(p.mean_square_decay, want.mean_square_decay);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -96,7 +124,12 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::ASP, 0, "ASP", policies::Arrival::kApply, policies::Properties()},
         Row{Policy::BACKUP_WORKERS, 1, "BACKUP_WORKERS(1)", policies::Arrival::kHold, Backups()},
         Row{Policy::STALENESS_AWARE, 0, "STALENESS_AWARE", policies::Arrival::kApply,
-            policies::Properties()}));
+            policies::Properties()},
+        Row{Policy::K_BATCH_ASYNC, 3, "K_BATCH_ASYNC(3)", policies::Arrival::kHold,
+            InBatches(3, false)},
+        Row{Policy::GBA, 3, "GBA(3)", policies::Arrival::kHold, InBatches(3, true)},
+        Row{Policy::DC_ASGD, 2, "DC_ASGD(2)", policies::Arrival::kApply, Compensated()},
+        Row{Policy::DSSP, 4, "DSSP(4, 9)", policies::Arrival::kApply, Paced()}));
 
 // Every kind that a job can name has a row above.
 TEST(PolicyKindsTest, AllAreListed) {
@@ -164,9 +197,99 @@ TEST(StalenessAwareTest, DividesTheStepByTheStaleness) {
       0.125f);
 }
 
+TEST(InBatchesTest, WaitForNobodyAndCloseWhenFull) {
+  for (const auto kind : {Policy::K_BATCH_ASYNC, Policy::GBA}) {
+    const auto policy = Make(kind, 3);
+    EXPECT_TRUE(policy->MayStart(1000, 0));
+    policies::RangeProgress progress = At(2, {5, 0, 0, 0});
+    progress.workers[0].applied = 0;  // all it has pushed is in an open batch
+    EXPECT_TRUE(policy->MayServe(progress, 0, 5, 0));
+    EXPECT_FALSE(policy->MayServe(progress, 0, 6, 0)) << "its last push is still on its way";
+    EXPECT_TRUE(policy->MayServe(progress, 0, 6, 1));
+    EXPECT_EQ(policy->Ticks(progress, {1, 2}, 1), 0);
+    EXPECT_EQ(policy->Ticks(progress, {1, 3}, 1), 1);
+    EXPECT_EQ(policy->Ticks(progress, {0, 0}, 7), 0) << "an empty push over several is no batch";
+    policies::Update nothing = Of(0, 5);
+    nothing.samples = 0;
+    EXPECT_EQ(policy->OnArrival(progress, nothing), policies::Arrival::kApply) << "nor part of one";
+  }
+}
+
+TEST(InBatchesTest, WhatIsLeftIsClosedWhenNobodyHasData) {
+  for (const auto kind : {Policy::K_BATCH_ASYNC, Policy::GBA}) {
+    const auto policy = Make(kind, 3);
+    policies::RangeProgress progress = At(2, {5, 1, 1, 1});
+    for (int rank = 0; rank < 3; ++rank)
+      progress.workers[static_cast<size_t>(rank)].finished = true;
+    EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 0);
+    progress.workers[3].finished = true;
+    EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 1);
+    EXPECT_EQ(policy->Ticks(progress, {0, 0}, 0), 0);
+  }
+}
+
+// Reads 0 to 2 have token 0, 3 to 5 token 1, ...: in the step of batch 4 token 2 is old enough to count
+// nothing if the gap may be 1, not if it may be 2.
+TEST(GbaTest, TokensThatAreTooOldCountNothing) {
+  const auto policy = Make(Policy::GBA, 3);
+  const auto factor = [&](int64_t version, int64_t read_number) {
+    policies::Update update = Of(1, 0);
+    update.read_number = read_number;
+    return policy->OnApply(At(version, {1, 1, 1, 1}), update).factor;
+  };
+  EXPECT_EQ(factor(4, 14), 1.0f);
+  EXPECT_EQ(factor(4, 6), 1.0f) << "token 2";
+  EXPECT_EQ(factor(4, 5), 0.0f) << "token 1";
+  EXPECT_EQ(factor(2, 0), 1.0f);
+  EXPECT_EQ(factor(3, 2), 0.0f);
+  EXPECT_EQ(factor(3, 30), 1.0f) << "ahead of its batch";
+  EXPECT_EQ(factor(1000, -1), 1.0f) << "not counted";
+}
+
+TEST(DcAsgdTest, AsksForRowsAsReadUnlessLambdaIsNought) {
+  EXPECT_EQ(Make(Policy::DC_ASGD, 2)->OnApply(At(5, {1, 1, 1, 1}), Of(0, 0)).compensation, 2.0f);
+  EXPECT_EQ(Make(Policy::DC_ASGD, 2, Policy::INVERSE_WORKERS)
+                ->OnApply(At(5, {1, 1, 1, 1}), Of(0, 0))
+                .factor,
+            0.25f);
+  EXPECT_FALSE(Make(Policy::DC_ASGD, 0)->properties().rows_as_read);
+  Policy config;
+  config.set_kind(Policy::DC_ASGD);
+  config.set_compensation(0.5);
+  config.set_mean_square_decay(0.9);
+  const auto adaptive = *policies::NewUpdatePolicy(config, 4);
+  EXPECT_EQ(adaptive->name(), "DC_ASGD(0.5, adaptive 0.9)");
+  EXPECT_EQ(adaptive->properties().mean_square_decay, 0.9);
+}
+
+// Workers 0 and 1; 1 is the slowest, with a step time of 100 and a push just now. Bound 4, at most 9.
+TEST(DsspTest, RunsOnIfALaterWaitIsShorter) {
+  const auto policy = Make(Policy::DSSP, 4);
+  const auto may_serve = [&](int64_t step, int64_t min, policies::WorkerPace own,
+                             policies::WorkerPace slowest) {
+    policies::RangeProgress progress = At(20, {step, min, step, step});
+    progress.paces = {own, slowest, {}, {}};
+    return policy->MayServe(progress, 0, step, 0);
+  };
+  const policies::WorkerPace slow = {1000, 100};
+  EXPECT_TRUE(may_serve(5, 1, {}, {})) << "within the lower bound";
+  EXPECT_FALSE(may_serve(6, 1, {}, slow)) << "its own pace is not known";
+  EXPECT_FALSE(may_serve(6, 1, {1000, 30}, {})) << "nor the other's";
+  // Both have pushed just now: 100 to wait. After steps of 30 it is 70, 40, 10.
+  EXPECT_TRUE(may_serve(6, 1, {1000, 30}, slow));
+  // 10 before the slowest pushes: nothing is shorter. Steps of 30 end 20, 50, 80 after a push.
+  EXPECT_FALSE(may_serve(6, 1, {1090, 30}, slow)) << "within the five steps to the upper bound";
+  EXPECT_FALSE(may_serve(11, 1, {1000, 30}, slow)) << "never beyond the upper bound";
+  // At the upper bound one step is left: it ends when the slowest has just pushed.
+  EXPECT_TRUE(may_serve(10, 1, {1040, 60}, slow));
+  EXPECT_FALSE(may_serve(10, 1, {1040, 70}, slow)) << "60 to wait now, 90 then";
+  EXPECT_TRUE(policy->MayStart(10, 1));
+  EXPECT_FALSE(policy->MayStart(11, 1));
+}
+
 // Those that apply each update by itself move the version by each step, also an empty push's.
 TEST(TicksTest, OnePerStepWhereNothingIsHeld) {
-  for (const auto kind : {Policy::ASP, Policy::SSP, Policy::STALENESS_AWARE}) {
+  for (const auto kind : {Policy::ASP, Policy::SSP, Policy::STALENESS_AWARE, Policy::DC_ASGD}) {
     EXPECT_EQ(Make(kind)->Ticks(At(0, {7, 0, 0, 0}), {}, 7), 7);
     EXPECT_EQ(Make(kind)->Ticks(At(7, {7, 0, 0, 0}), {}, 0), 0);
   }
@@ -234,6 +357,22 @@ TEST(NewUpdatePolicyTest, RefusesWhatIsNotResolved) {
   config.set_kind(Policy::BACKUP_WORKERS);
   EXPECT_THAT(std::string(policies::NewUpdatePolicy(config, 2).status().message()),
               ::testing::HasSubstr("backups"));
+  config.set_kind(Policy::K_BATCH_ASYNC);
+  config.set_batches(0);
+  EXPECT_THAT(std::string(policies::NewUpdatePolicy(config, 2).status().message()),
+              ::testing::HasSubstr("needs batches >= 1"));
+  config.set_kind(Policy::GBA);
+  config.set_batches(1);
+  EXPECT_THAT(std::string(policies::NewUpdatePolicy(config, 2).status().message()),
+              ::testing::HasSubstr("token_gap"));
+  config.set_kind(Policy::DC_ASGD);
+  EXPECT_THAT(std::string(policies::NewUpdatePolicy(config, 2).status().message()),
+              ::testing::HasSubstr("compensation"));
+  config.set_kind(Policy::DSSP);
+  config.set_bound(4);
+  config.set_upper_bound(3);
+  EXPECT_THAT(std::string(policies::NewUpdatePolicy(config, 2).status().message()),
+              ::testing::HasSubstr("needs upper_bound >= 4"));
 }
 
 }  // namespace

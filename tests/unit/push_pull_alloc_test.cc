@@ -142,7 +142,12 @@ TEST_P(PushPullAllocTest, StepsAllocateNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, PushPullAllocTest,
                          testing::Values("kind: BSP", "kind: SSP bound: 2", "kind: ASP",
-                                         "kind: FIXED_DELAY delay: 3"));
+                                         "kind: FIXED_DELAY delay: 3",
+                                         "kind: K_BATCH_ASYNC batches: 3",
+                                         "kind: GBA batches: 3 token_gap: 0",
+                                         "kind: DC_ASGD compensation: 0.1",
+                                         "kind: DC_ASGD compensation: 0.1 mean_square_decay: 0.9",
+                                         "kind: DSSP bound: 2 upper_bound: 4"));
 
 }  // namespace
 }  // namespace tandem

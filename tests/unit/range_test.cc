@@ -132,8 +132,7 @@ class RangeTest : public ::testing::Test {
       update.values = buffers_.Alloc(sizeof gradient);
       update.values.MutableAs<float>()[0] = gradient;
     }
-    EXPECT_EQ(range_->Admit(absl::UnixEpoch(), /*incarnation=*/1, step, std::move(update), false),
-              want);
+    EXPECT_EQ(range_->Admit(now_, /*incarnation=*/1, step, std::move(update), false), want);
   }
   // Worker `rank` reads the row for `step`, as a shard would have answered it.
   void Read(int rank, int64_t step) {
@@ -155,6 +154,7 @@ class RangeTest : public ::testing::Test {
     return workers;
   }
 
+  absl::Time now_ = absl::UnixEpoch();
   BatchPolicy policy_;
   job::TablePlan plan_;
   std::unique_ptr<optim::RowOptimizer> optimizer_;
@@ -231,6 +231,122 @@ TEST_F(RangeTest, ARowThatIsNotRememberedIsNotCompensated) {
   Give(2, 0, 1, 1, true, /*version_read=*/0);
   EXPECT_EQ(Row(), 90);
   EXPECT_EQ(range_->held_bytes(), 2 * (sizeof kKey + sizeof(float)));
+}
+
+// Numbers of reads, in their order; a read that is answered again keeps its own, and one of a step that
+// was pushed before takes none.
+TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
+  Policy config;
+  config.set_kind(Policy::GBA);
+  config.set_batches(2);
+  config.set_token_gap(0);
+  const auto gba = *policies::NewUpdatePolicy(config, 4);
+  Use(*gba);
+  for (const int rank : {0, 1, 1, 2, 3, 2}) Read(rank, 0);  // 0, 1 have token 0; 2, 3 token 1
+  Give(3, 0, 8, 1, true, 0);
+  Give(2, 0, 8, 1, true, 0);
+  EXPECT_EQ(Row(), 92) << "both before their turn";
+  Read(3, 1);  // token 2
+  Read(3, 0);  // comes once more
+  Give(1, 0, 8, 1, true, 0);
+  // The range moves with an open batch and with what was read.
+  const server::RangeImage image = range_->Image();
+  Use(*gba);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  Give(3, 1, 4, 1, true, 1);
+  EXPECT_EQ(Row(), 90) << "4 / 2; worker 1 was too late, and counts in n";
+  EXPECT_EQ(range_->progress().version, 2);
+  EXPECT_EQ(records_[2].fate, server::kFateDropped);
+  EXPECT_EQ(records_[3].fate, server::kFateMerged);
+  EXPECT_EQ(table_.stats.dropped, 1u);
+  EXPECT_EQ(table_.stats.merged, 3u);
+  // Worker 0 has token 0 still. What had nothing to read here takes the next number, 5: token 2.
+  Give(0, 0, 4, 1, true, 0);
+  Give(1, 1, 0, 1, /*rows=*/false);
+  EXPECT_EQ(Row(), 90);
+  EXPECT_EQ(range_->held_bytes(), 0u);
+}
+
+// At the end of an epoch a batch is closed short of its size, and a read may never be pushed: tokens
+// and batches count together again.
+TEST_F(RangeTest, TokensStartAnewWhenNobodyHasData) {
+  Policy config;
+  config.set_kind(Policy::GBA);
+  config.set_batches(3);
+  config.set_token_gap(0);
+  const auto gba = *policies::NewUpdatePolicy(config, 4);
+  Use(*gba);
+  table_.lockstep = true;  // a push of nothing says that a worker has no data
+  for (int rank = 0; rank < 4; ++rank) Read(rank, 0);
+  Give(0, 0, 3, 1);
+  for (int rank = 1; rank < 4; ++rank) Give(rank, 0, 0, 0, /*rows=*/false);
+  EXPECT_EQ(range_->progress().version, 0) << "worker 0 may have more";
+  Give(0, 1, 0, 0, /*rows=*/false);
+  EXPECT_EQ(range_->progress().version, 1);
+  EXPECT_EQ(Row(), 97);
+  EXPECT_EQ(range_->progress().workers[0].applied, 2);
+  for (const int rank : {0, 1, 2, 3}) Read(rank, 2);  // 3, 4, 5: token 1; 6: token 2
+  Give(0, 2, 3, 1);
+  for (const int rank : {1, 2}) {
+    Give(rank, 1, 0, 0, /*rows=*/false);
+    Give(rank, 2, 3, 1);
+  }
+  EXPECT_EQ(Row(), 94) << "none of them is late";
+}
+
+// With a decay, lambda is divided by the root of a mean square, of each element by itself, that moves
+// and is saved with the range.
+TEST_F(RangeTest, ACompensationMayAdaptToTheGradients) {
+  Policy config;
+  config.set_kind(Policy::DC_ASGD);
+  config.set_compensation(2);
+  config.set_mean_square_decay(0.75);
+  const auto policy = *policies::NewUpdatePolicy(config, 4);
+  Use(*policy);
+  Read(0, 0);
+  Read(1, 0);
+  Read(2, 0);
+  Give(0, 0, 8, 2, true, 0);  // mean 4: mean square 1/4 * 16 = 4
+  EXPECT_EQ(Row(), 96);
+  const server::RangeImage image = range_->Image();
+  Use(*policy);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  Give(1, 0, 4, 2, true, 0);  // mean 2: 3/4 * 4 + 1/4 * 4 = 4; 2 + 2 / 2 * 2 * 2 * (96 - 100) = -14
+  EXPECT_NEAR(Row(), 110, 1e-4);
+  server::RangeImage cut = image;
+  for (size_t bytes = 1; bytes <= image.held.size(); ++bytes) {
+    cut.held = image.held.substr(0, image.held.size() - bytes);
+    server::Range other(0, 0, 0, &table_, &scratch_);
+    EXPECT_FALSE(other.Restore(cut, buffers_).ok()) << bytes;
+  }
+}
+
+// The pace goes along, but not the moment of the last push: that is of another clock.
+TEST_F(RangeTest, ThePaceOfWorkersMovesWithTheRange) {
+  Policy config;
+  config.set_kind(Policy::DSSP);
+  config.set_bound(1);
+  config.set_upper_bound(3);
+  const auto dssp = *policies::NewUpdatePolicy(config, 4);
+  Use(*dssp);
+  for (int64_t step = 0; step < 3; ++step) {
+    now_ = absl::FromUnixMicros(100 + 70 * step);
+    Give(2, step, 1, 1);
+  }
+  EXPECT_EQ(range_->progress().paces[2].step_time, 70);
+  EXPECT_EQ(range_->progress().paces[2].last_push, 240);
+  EXPECT_FALSE(range_->progress().paces[0].known());
+  const server::RangeImage image = range_->Image();
+  Use(*dssp);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  EXPECT_EQ(range_->progress().paces[2].step_time, 70);
+  EXPECT_FALSE(range_->progress().paces[2].known());
+  now_ = absl::FromUnixMicros(5);
+  Give(2, 3, 1, 1);
+  EXPECT_TRUE(range_->progress().paces[2].known());
+  EXPECT_EQ(range_->progress().paces[2].step_time, 70);
+  Give(2, 4, 0, 0, /*rows=*/false);  // the end of an epoch
+  EXPECT_FALSE(range_->progress().paces[2].known());
 }
 
 // Bytes of another layout are refused, and so is every cut of the right ones.

@@ -477,6 +477,32 @@ TEST_F(FixedDelayTest, WhatWasLoadedMovesWithItsRange) {
   EXPECT_EQ(moved.Rows(), before.Rows());
 }
 
+// A batch that stands open is in the save, and is closed where a new run begins, as what it holds: each
+// file's by itself, because its mean is over other samples. Whatever the policy of the new run, and
+// however its ranges are cut.
+TEST_F(FixedDelayTest, AnOpenBatchIsSavedAndCounts) {
+  for (const char* policy : {"kind: K_BATCH_ASYNC batches: 3", "kind: GBA batches: 3"}) {
+    SCOPED_TRACE(policy);
+    const job::JobPlan plan = PlanWith(policy);
+    Table before(plan, 2);
+    for (int64_t step = 0; step < 5; ++step) before.Step(step, step, kKeys);  // 10 updates
+    EXPECT_GT(before.held_bytes(), 0u);
+    Save(before, 7);
+    const std::map<uint64_t, std::vector<float>> open = before.Rows();
+    before.FinishDelayed();
+    EXPECT_NE(before.Rows(), open);
+    EXPECT_EQ(before.held_bytes(), 0u);
+    for (const char* next : {policy, "kind: BSP", "kind: ASP"}) {
+      const job::JobPlan next_plan = PlanWith(next);
+      Table loaded(next_plan, 3);
+      ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+      EXPECT_EQ(loaded.held_bytes(), 0u);
+      EXPECT_EQ(loaded.Rows(), before.Rows()) << next;
+    }
+    std::filesystem::remove_all(folder_);
+  }
+}
+
 // Dense parameters on servers: their rows are in the dense part, what is held back of them beside
 // it.
 TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {

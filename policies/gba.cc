@@ -1,0 +1,44 @@
+// GBA, global batch gradients aggregation (Su et al. 2022, "GBA: a tuning-free approach to switch
+// between synchronous and asynchronous training for recommendation models"): as K-batch-async with as
+// many updates to a step as a synchronous step has (M, by default the number of workers), so that
+// the global batch, and with it every setting of the optimizer, is that of BSP.
+//
+// Each read takes a token, in the order of the reads: M of them have token 0, the next M token 1, and
+// so on. It says to which global batch the gradient would belong if nobody were late. In the step of
+// batch k an update with a token below k - iota counts nothing; it stands in the divisor all the
+// same.
+#include "absl/strings/str_cat.h"
+#include "policies/in_batches.h"
+#include "policies/kinds.h"
+
+namespace tandem::policies {
+namespace {
+
+class Gba final : public InBatchesPolicy {
+ public:
+  Gba(int64_t batches, int64_t token_gap) : InBatchesPolicy(batches), token_gap_(token_gap) {}
+
+  std::string name() const override { return absl::StrCat("GBA(", batches(), ")"); }
+  Properties properties() const override {
+    Properties properties;
+    properties.holds = properties.counts_reads = true;
+    properties.batch = batches();
+    return properties;
+  }
+  Transform OnApply(const RangeProgress& progress, const Update& update) const override {
+    if (update.read_number < 0) return {};
+    const int64_t token = update.read_number / batches();
+    return {progress.version - token > token_gap_ ? 0.0f : 1.0f};
+  }
+
+ private:
+  const int64_t token_gap_;
+};
+
+}  // namespace
+
+std::unique_ptr<UpdatePolicy> NewGba(const Policy& config, int) {
+  return std::make_unique<Gba>(config.batches(), config.token_gap());
+}
+
+}  // namespace tandem::policies

@@ -1,0 +1,53 @@
+#include "server/mean_squares.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/hash.h"
+#include "server/range_file.h"
+
+namespace tandem::server {
+
+void MeanSquares::Encode(const RangeStore& store, std::string* out) const {
+  const std::vector<uint64_t> keys = store.SortedKeys();
+  const uint64_t count = keys.size();
+  out->append(reinterpret_cast<const char*>(&count), sizeof count);
+  out->append(reinterpret_cast<const char*>(keys.data()), count * sizeof(uint64_t));
+  std::vector<uint32_t> rows(keys.size());
+  store.Find(keys, absl::MakeSpan(rows));
+  const std::vector<float> none(dim_);
+  for (const uint32_t row : rows) {
+    const bool known = (size_t{row} + 1) * dim_ <= values_.size();
+    const float* const from = known ? values_.data() + row * dim_ : none.data();
+    out->append(reinterpret_cast<const char*>(from), dim_ * sizeof(float));
+  }
+}
+
+absl::Status MeanSquares::Decode(uint64_t begin, uint64_t end, RangeStore* store,
+                                 absl::string_view* bytes) {
+  const size_t row_bytes = dim_ * sizeof(float);
+  uint64_t count = 0;
+  if (bytes->size() >= sizeof count) std::memcpy(&count, bytes->data(), sizeof count);
+  if (bytes->size() < sizeof count ||
+      count > (bytes->size() - sizeof count) / (sizeof(uint64_t) + row_bytes)) {
+    return absl::DataLossError(
+        absl::StrCat("mean squares of ", count, " rows do not fit in ", bytes->size(), " bytes"));
+  }
+  bytes->remove_prefix(sizeof count);
+  const absl::string_view keys = bytes->substr(0, count * sizeof(uint64_t));
+  bytes->remove_prefix(keys.size());
+  for (uint64_t i = 0; i < count; ++i) {
+    uint64_t key = 0;
+    std::memcpy(&key, keys.data() + i * sizeof key, sizeof key);
+    if (!InRange(Position(store->options().salt, key), begin, end)) continue;
+    uint32_t row = 0;
+    store->FindOrCreate({&key, 1}, {&row, 1});
+    Reserve(size_t{row} + 1);
+    std::memcpy(Row(row), bytes->data() + i * row_bytes, row_bytes);
+  }
+  bytes->remove_prefix(count * row_bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,45 @@
+// A mean square of the gradients of each element of each row of a range, for policies that ask for it
+// (Properties::mean_square_decay).
+//
+// Thread safety: none needed; belongs to a range.
+#ifndef TANDEM_SERVER_MEAN_SQUARES_H_
+#define TANDEM_SERVER_MEAN_SQUARES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "server/range_store.h"
+
+namespace tandem::server {
+
+class MeanSquares {
+ public:
+  explicit MeanSquares(int dim) : dim_(static_cast<size_t>(dim)) {}
+
+  // Makes room for rows of the store with numbers below `rows`; new ones begin with 0.
+  void Reserve(size_t rows) {
+    if (rows * dim_ > values_.size()) values_.resize(rows * dim_);
+  }
+  // [dim]; valid until the next Reserve.
+  float* Row(uint32_t row) { return values_.data() + row * dim_; }
+
+  size_t bytes() const { return values_.capacity() * sizeof(float); }
+
+  // With the keys of the rows; what a range move and a save carry.
+  void Encode(const RangeStore& store, std::string* out) const;
+  // Takes what is encoded off the front of `bytes`, and keeps that of rows that lie in [begin, end).
+  absl::Status Decode(uint64_t begin, uint64_t end, RangeStore* store, absl::string_view* bytes);
+
+ private:
+  const size_t dim_;
+  std::vector<float> values_;  // by number of the row
+};
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_MEAN_SQUARES_H_
