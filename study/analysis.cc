@@ -34,10 +34,33 @@ std::vector<Metric> MeasuresOf(const StudyPlan& plan) {
   return measures;
 }
 
+// Is a curve of the metric drawn that is of training rows?
+bool CurveIsOfTraining(const Metric& metric, const std::vector<Group>& groups) {
+  if (!metric.of_evaluation) return false;
+  for (const Group& group : groups) {
+    for (const RunRecord& run : group.runs) {
+      if (run.counts() && IsOfTraining(run) && !QualityCurve(metric, run).empty()) return true;
+    }
+  }
+  return false;
+}
+
 std::string PolicyText(const RunRecord& run) {
   return absl::StrJoin(run.policy, ", ", [](std::string* out, const auto& table) {
     absl::StrAppend(out, table.first, " ", table.second);
   });
+}
+
+// Times, speeds and sizes: never negative, and compared as factors.
+bool IsAmount(absl::string_view column) {
+  return column == "seconds" || column == "samples_per_second" || column == "memory_bytes" ||
+         absl::StartsWith(column, "to_target.") || absl::StartsWith(column, "bytes_per_sample.");
+}
+
+Spread SpreadOfColumn(const std::string& column, const std::vector<double>& numbers) {
+  const bool positive =
+      std::all_of(numbers.begin(), numbers.end(), [](double number) { return number > 0; });
+  return IsAmount(column) && positive ? SpreadOfPositive(numbers) : SpreadOf(numbers);
 }
 
 void Count(Group* group) {
@@ -53,7 +76,9 @@ void Count(Group* group) {
       if (std::isfinite(number)) values[column].push_back(number);
     }
   }
-  for (const auto& [column, numbers] : values) group->spreads[column] = SpreadOf(numbers);
+  for (const auto& [column, numbers] : values) {
+    group->spreads[column] = SpreadOfColumn(column, numbers);
+  }
 }
 
 std::vector<Group> GroupsOf(const StudyPlan& plan, const std::vector<RunRecord>& runs) {
@@ -256,9 +281,42 @@ void NoteLost(const Group& group, std::vector<std::string>* notes) {
   }
 }
 
+// Speeds of two builds, and what else they may do differently, are compared only by chance.
+void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* notes) {
+  std::map<std::string, int> runs;
+  for (const Group& group : groups) {
+    for (const RunRecord& run : group.runs) {
+      if (run.counts() && !run.build.empty()) ++runs[run.build];
+    }
+  }
+  if (runs.size() < 2) return;
+  notes->push_back(absl::StrCat(
+      "The runs are of ", runs.size(), " builds of Tandem: ",
+      absl::StrJoin(runs, ", ",
+                    [](std::string* out, const auto& build) {
+                      absl::StrAppend(out, build.second, build.second == 1 ? " run" : " runs",
+                                      " of ", build.first);
+                    }),
+      ". Differences, of speed above all, may be those of the builds; runs.csv says which is of "
+      "which."));
+}
+
+// Where the curve of quality comes from, if not from evaluations on rows that do not train.
+void NoteTrainingCurve(const StudyPlan& plan, const Analysis& analysis,
+                       std::vector<std::string>* notes) {
+  if (!CurveIsOfTraining(plan.metric, analysis.groups)) return;
+  notes->push_back(absl::StrCat("Each run was evaluated once, at its end. What is shown of ",
+                                plan.metric.label,
+                                " on the way, and the time and samples to a target, is of training "
+                                "rows, each scored before it "
+                                "was trained on; evaluation.every_epochs gives it on test rows."));
+}
+
 std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis) {
   std::vector<std::string> notes;
   for (const Group& group : analysis.groups) NoteLost(group, &notes);
+  NoteBuilds(analysis.groups, &notes);
+  NoteTrainingCurve(plan, analysis, &notes);
   if (plan.tunes() && analysis.part != Part::kTuned) {
     notes.push_back(
         "Not every variation has all its tuned runs: the answer, and the figures that show one "
@@ -390,7 +448,8 @@ json ResultsJson(const StudyPlan& plan, const Analysis& analysis) {
                   {"column", plan.metric.column},
                   {"label", plan.metric.label},
                   {"higher_is_better", plan.metric.higher_is_better},
-                  {"of_evaluation", plan.metric.of_evaluation}}}};
+                  {"of_evaluation", plan.metric.of_evaluation},
+                  {"curve_of_training", CurveIsOfTraining(plan.metric, analysis.groups)}}}};
   if (plan.study.target().has_value()) study["target"] = plan.study.target().value();
   return {{"study", study},   {"answer", analysis.answer},  {"notes", analysis.notes},
           {"groups", groups}, {"comparisons", comparisons}, {"tuned_gains", gains}};

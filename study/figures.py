@@ -393,12 +393,16 @@ def all_figures(study):
            "line the dot is hollow: the difference is not resolved, and nothing may be said of which "
            "is better.", lambda: effects(study))
     if curves:
-        yield ("quality-samples", f"{label} against samples{words}",
-               band + "At the same height to the right, a variation needs more samples for the same "
-               "quality.", lambda: progress(study, 1, "samples trained on", "quality", label))
-        yield ("quality-seconds", f"{label} against seconds{words}",
-               band + "This is what a user waits for: it joins the loss in quality a sample with the "
-               "gain in speed.", lambda: progress(study, 0, "seconds", "quality", label))
+        rows, curve = "", label
+        if study.metric.get("curve_of_training"):
+            rows = "Of training rows, each scored before it was trained on. "
+            curve = f"{label} of training rows"
+        yield ("quality-samples", f"{curve} against samples{words}",
+               rows + band + "At the same height to the right, a variation needs more samples for the same "
+               "quality.", lambda: progress(study, 1, "samples trained on", "quality", curve))
+        yield ("quality-seconds", f"{curve} against seconds{words}",
+               rows + band + "This is what a user waits for: it joins the loss in quality a sample with the "
+               "gain in speed.", lambda: progress(study, 0, "seconds", "quality", curve))
     else:
         yield ("loss-samples", f"Training loss against samples{words}", band +
                "Each row counts before it trains.",

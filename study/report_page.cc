@@ -230,7 +230,7 @@ std::string Tuning(const StudyPlan& plan, const Analysis& analysis) {
                   " values of <code>", Escape(tune.path()), "</code> on the same ",
                   tune.seed_size(), " seeds (", absl::StrJoin(tune.seed(), ", "),
                   "), none of which is among the results; the best mean of ",
-                  Escape(by_loss ? "the training loss of the last interval"
+                  Escape(by_loss ? "the training loss of the last tenth of the samples"
                                  : absl::StrCat(plan.metric.label, " on validation rows")),
                   " was taken.</p>\n<div class=\"wide\"><table><thead><tr><th>variation</th>");
   for (const std::string& value : tune.value())

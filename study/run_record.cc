@@ -28,6 +28,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // it lost at first, has diverged.
 constexpr double kLossOfKnowingNothing = 0.6931471805599453;
 constexpr double kFarAbove = 2;
+constexpr double kShareAtEnd = 0.1;  // of the samples, for the loss that a run ends with
 
 json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -94,6 +95,21 @@ double LastLoss(const std::vector<CurvePoint>& curve) {
   return kNaN;
 }
 
+// The mean over the rows of the last tenth: an interval may be as short as chance has it.
+double LossAtEnd(const std::vector<CurvePoint>& curve) {
+  if (curve.empty()) return kNaN;
+  const double from = (1 - kShareAtEnd) * curve.back().samples;
+  double before = 0, rows = 0, sum = 0;
+  for (const CurvePoint& point : curve) {
+    const double of_it = point.samples - std::max(before, from);
+    before = point.samples;
+    if (of_it <= 0 || !std::isfinite(point.loss)) continue;
+    rows += of_it;
+    sum += of_it * point.loss;
+  }
+  return rows > 0 ? sum / rows : LastLoss(curve);
+}
+
 // The records that servers write if a job asks for them (server/update_record.h).
 void ReadRecords(const std::string& folder, RunRecord* run) {
   std::error_code error;
@@ -112,7 +128,8 @@ void ReadRecords(const std::string& folder, RunRecord* run) {
 
 void ReadSummary(const json& summary, const Metrics& metrics, RunRecord* run) {
   run->numbers = NumbersOf(summary);
-  if (const double loss = LastLoss(metrics.curve); std::isfinite(loss)) run->numbers["loss"] = loss;
+  if (const double loss = LossAtEnd(metrics.curve); std::isfinite(loss))
+    run->numbers["loss"] = loss;
   const json policies = summary.value("policy", json::object());
   for (const auto& [table, policy] : policies.items()) {
     if (policy.is_string()) run->policy[table] = policy.get<std::string>();
@@ -163,7 +180,7 @@ void AddBytes(RunRecord* run) {
 
 std::vector<QualityPoint> QualityCurve(const Metric& metric, const RunRecord& run) {
   std::vector<QualityPoint> points;
-  if (run.evaluations.size() > 1) {
+  if (!IsOfTraining(run)) {
     for (const EvaluationPoint& point : run.evaluations) {
       const auto value = point.values.find(metric.column);
       if (value == point.values.end()) continue;

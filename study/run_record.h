@@ -44,7 +44,7 @@ struct RunRecord {
   double wall_seconds = 0;  // from start to end of the process; 0 = unknown
   std::string build;        // WriteRunBegin
   // Every number of summary.json under its path ("staleness.ids.version_staleness.mean"), and "loss":
-  // of the last interval.
+  // of the last tenth of the samples.
   std::map<std::string, double> numbers;
   std::map<std::string, std::string> policy;  // by table
   std::vector<CurvePoint> curve;
@@ -81,6 +81,8 @@ struct QualityPoint {
   double seconds = 0, samples = 0, value = 0;
 };
 std::vector<QualityPoint> QualityCurve(const Metric& metric, const RunRecord& run);
+// Is that curve one of training rows?
+inline bool IsOfTraining(const RunRecord& run) { return run.evaluations.size() <= 1; }
 
 // The parts of it, for tests.
 std::map<std::string, double> NumbersOf(const nlohmann::json& summary);

@@ -28,7 +28,7 @@ std::string RunsCsv(const std::vector<RunRecord>& runs) {
   for (const RunRecord& run : runs) {
     for (const auto& [name, number] : run.numbers) columns.insert(name);
   }
-  std::string csv = "run,variation,part,value,seed,state,why,wall_seconds";
+  std::string csv = "run,variation,part,value,seed,state,why,wall_seconds,build";
   for (const std::string& name : columns) absl::StrAppend(&csv, ",", Cell(name));
   csv += "\n";
   for (const RunRecord& run : runs) {
@@ -36,7 +36,8 @@ std::string RunsCsv(const std::vector<RunRecord>& runs) {
         Cell(run.name),         Cell(run.variation),
         PartName(run.part),     Cell(run.value),
         absl::StrCat(run.seed), StateName(run.state),
-        Cell(run.why),          run.wall_seconds > 0 ? Cell(run.wall_seconds) : ""};
+        Cell(run.why),          run.wall_seconds > 0 ? Cell(run.wall_seconds) : "",
+        Cell(run.build)};
     for (const std::string& name : columns) {
       const auto number = run.numbers.find(name);
       cells.push_back(number == run.numbers.end() ? "" : Cell(number->second));

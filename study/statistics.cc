@@ -55,6 +55,21 @@ Spread SpreadOf(absl::Span<const double> values) {
   return spread;
 }
 
+Spread SpreadOfPositive(absl::Span<const double> values) {
+  std::vector<double> logarithms;
+  for (const double value : values) {
+    TANDEM_CHECK(value > 0);
+    logarithms.push_back(std::log(value));
+  }
+  const Spread of_logarithms = SpreadOf(logarithms);
+  Spread spread = SpreadOf(values);
+  if (values.empty()) return spread;
+  spread.mean = std::exp(of_logarithms.mean);
+  spread.low = std::exp(of_logarithms.low);
+  spread.high = std::exp(of_logarithms.high);
+  return spread;
+}
+
 Effect DifferenceOf(absl::Span<const double> a, absl::Span<const double> b) {
   TANDEM_CHECK(a.size() == b.size());
   std::vector<double> differences;

@@ -29,6 +29,9 @@ struct Spread {
   double min = 0, max = 0;
 };
 Spread SpreadOf(absl::Span<const double> values);
+// Of what is never negative, such as seconds and speeds: the mean is geometric, and its interval that of
+// the mean of the logarithms, so that it stays above 0. Requires: values above 0.
+Spread SpreadOfPositive(absl::Span<const double> values);
 
 // How a differs from b, both by seed in the same order.
 struct Effect {

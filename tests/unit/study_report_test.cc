@@ -1,5 +1,6 @@
 // What a report says: effects where they are resolved and no order where they are not, what was lost, and
 // a page that holds it all.
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
@@ -77,6 +79,51 @@ TEST(AnalysisTest, TheAnswerRanksNothingThatIsNotResolved) {
   EXPECT_EQ(analysis.comparisons[0].verdict, 0);   // SSP, AUC
   EXPECT_EQ(analysis.comparisons[1].verdict, -1);  // ASP, AUC
   EXPECT_EQ(analysis.comparisons[2].verdict, 1);   // SSP, speed
+}
+
+TEST(AnalysisTest, RunsOfSeveralBuildsAreSaid) {
+  std::vector<RunRecord> runs = Runs();
+  const auto notes = [&] { return absl::StrJoin(Analyse(Plan(), {}, runs).notes, "\n"); };
+  for (RunRecord& run : runs) run.build = "a1";
+  EXPECT_THAT(notes(), Not(HasSubstr("builds")));
+  runs[3].build = "b2";
+  EXPECT_THAT(notes(), HasSubstr("The runs are of 2 builds of Tandem: 8 runs of a1, 1 run of b2."));
+  runs[3].state = RunState::kFailed;
+  EXPECT_THAT(notes(), Not(HasSubstr("builds"))) << "it is in no mean";
+}
+
+// A curve of AUC from one evaluation is one of training rows, and says so.
+TEST(AnalysisTest, ACurveOfTrainingRowsIsSaid) {
+  std::vector<RunRecord> runs = Runs();
+  const auto said = [&] {
+    const Analysis analysis = Analyse(Plan(), {}, runs);
+    const bool note = absl::StrContains(absl::StrJoin(analysis.notes, "\n"), "is of training rows");
+    EXPECT_EQ(ResultsJson(Plan(), analysis)["study"]["metric"]["curve_of_training"], note);
+    return note;
+  };
+  EXPECT_FALSE(said()) << "there is no curve";
+  for (RunRecord& run : runs) {
+    run.curve = {{1, 100, 0.6, 0.7}, {2, 200, 0.5, 0.75}};
+    run.evaluations.resize(1);
+  }
+  EXPECT_TRUE(said());
+  for (RunRecord& run : runs) run.evaluations.resize(2);
+  EXPECT_FALSE(said());
+}
+
+// Speeds that differ much have no interval below 0.
+TEST(AnalysisTest, IntervalsOfSpeedsStayAboveNought) {
+  std::vector<RunRecord> runs = Runs();
+  for (RunRecord& run : runs) run.numbers["samples_per_second"] = run.seed == 1 ? 1 : 100;
+  const Analysis analysis = Analyse(Plan(), {}, runs);
+  const Spread* const speed = analysis.groups[0].Find("samples_per_second");
+  ASSERT_NE(speed, nullptr);
+  EXPECT_NEAR(speed->mean, std::pow(100, 2.0 / 3), 1e-9);
+  EXPECT_GT(speed->low, 0);
+  EXPECT_LT(speed->low, speed->mean);
+  const Spread* const auc = analysis.groups[0].Find(Plan().metric.column);
+  ASSERT_NE(auc, nullptr);
+  EXPECT_NEAR(2 * auc->mean, auc->low + auc->high, 1e-12) << "not so of others";
 }
 
 TEST(AnalysisTest, LowerIsBetterForALoss) {

@@ -200,6 +200,14 @@ TEST_F(StudyRunTest, ALossThatGrowsOrIsNoNumberIsDivergence) {
   EXPECT_EQ(Read("scores").state, RunState::kDiverged);
 }
 
+TEST_F(StudyRunTest, TheLossAtTheEndIsOfATenthOfTheRows) {
+  // Of the last 100 of 1000 rows 90 lost 0.5; the last interval, of 10 rows, is a chance.
+  WriteRun(
+      "a", Summary(0.8),
+      {Progress(0.5, 500, 0.7, 0.66), Progress(1, 990, 0.5, 0.7), Progress(1.1, 1000, 0.1, 0.7)});
+  EXPECT_DOUBLE_EQ(*Read("a").Number("loss"), 0.46);
+}
+
 TEST_F(StudyRunTest, RecordsBecomeHistograms) {
   WriteRun("a", Summary(0.8), {Progress(0.5, 400, 0.6, 0.7)});
   std::ofstream file(folder_ / "runs/a/server-0.updates", std::ios::binary);

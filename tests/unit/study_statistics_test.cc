@@ -27,6 +27,12 @@ TEST(StatisticsTest, ASpreadHasAnIntervalFromTwoValuesOn) {
   EXPECT_EQ(one.low, 3);
   EXPECT_EQ(one.high, 3);
   // 1, 2, 3: mean 2, deviation 1; half of the interval 4.303 / sqrt(3).
+  // By hand: logarithms 0 and 2, deviation sqrt(2), t of one degree 12.706: e^(1 -+ 12.706).
+  const Spread positive = SpreadOfPositive({1, std::exp(2)});
+  EXPECT_NEAR(positive.mean, std::exp(1), 1e-12);
+  EXPECT_NEAR(std::log(positive.low), 1 - 12.7062, 1e-4);
+  EXPECT_NEAR(std::log(positive.high), 1 + 12.7062, 1e-4);
+  EXPECT_EQ(SpreadOfPositive({}).count, 0u);
   const Spread three = SpreadOf({3, 1, 2});
   EXPECT_DOUBLE_EQ(three.mean, 2);
   EXPECT_DOUBLE_EQ(three.deviation, 1);
