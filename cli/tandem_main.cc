@@ -17,6 +17,7 @@
 #include "doctor/doctor_command.h"
 #include "node/role_options.h"
 #include "scheduler/summary.h"
+#include "server/inspect.h"
 
 namespace tandem::cli {
 namespace {
@@ -43,6 +44,19 @@ int Datagen(const DatagenFlags& flags) {
   const absl::Status made = data::GenerateCriteo(options, std::cout);
   const int code = node::Finish("tandem datagen", made);
   return made.code() == absl::StatusCode::kInvalidArgument ? node::kExitBadInput : code;
+}
+
+struct InspectFlags {
+  std::string path;
+  server::InspectOptions options;
+};
+
+int InspectCommand(const InspectFlags& flags) {
+  const absl::Status written = server::Inspect(flags.path, flags.options, std::cout);
+  if (written.ok()) return node::kExitOk;
+  std::cout.flush();
+  std::cerr << "tandem inspect: " << written.message() << "\n";
+  return node::kExitBadInput;
 }
 
 // Says, for each group that left dumps in a folder, what they show together.
@@ -114,6 +128,16 @@ void AddDatagen(CLI::App* app, DatagenFlags* flags) {
   datagen->add_flag("--gzip", flags->gzip, "Write .tsv.gz");
 }
 
+void AddInspect(CLI::App* app, InspectFlags* flags) {
+  CLI::App* inspect = app->add_subcommand(
+      "inspect", "Saves, range files and staleness records as text (docs/INSPECT.md)");
+  inspect->add_option("path", flags->path, "A file, a save, a model folder or that of a run")
+      ->required();
+  inspect->add_option("--limit", flags->options.limit, "Rows and records to write; 0 = all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
 // True if the first argument is a command, or a flag such as --help. Otherwise says what there is.
 bool NamesCommand(const CLI::App& app, int argc, char** argv, int* exit_code) {
   *exit_code = node::kExitBadInput;
@@ -150,6 +174,8 @@ int Main(int argc, char** argv) {
   AddReport(&app, &report);
   doctor::DoctorFlags doctor;
   doctor::AddDoctor(&app, &doctor);
+  InspectFlags inspect;
+  AddInspect(&app, &inspect);
   std::string dump_folder;
   app.add_subcommand("collectives-dump", "What the dumps of a collective group show together")
       ->add_option("folder", dump_folder, "With a *.jsonl of each rank")
@@ -165,6 +191,7 @@ int Main(int argc, char** argv) {
   if (app.got_subcommand("compare")) return CompareCommand(compare);
   if (app.got_subcommand("report")) return ReportCommand(report);
   if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
+  if (app.got_subcommand("inspect")) return InspectCommand(inspect);
   if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);
   return Datagen(datagen);
 }

@@ -249,7 +249,7 @@ TEST(StudyConfigsTest, EveryStudyResolves) {
         CheckAllRuns(*plan, [](const job::JobPlan&) { return absl::OkStatus(); });
     EXPECT_TRUE(fit.ok()) << fit;
   }
-  EXPECT_GE(studies, 3);
+  EXPECT_GE(studies, 6);
 }
 
 }  // namespace

@@ -1,0 +1,275 @@
+#include "server/inspect.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/buffer.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "server/range.h"
+#include "server/range_file.h"
+#include "server/save_directory.h"
+#include "server/update_record.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status WithPath(const std::string& path, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+}
+
+// "[0x0, 2^64)".
+std::string Positions(uint64_t begin, uint64_t end) {
+  return end == 0 ? absl::StrFormat("[0x%x, 2^64)", begin)
+                  : absl::StrFormat("[0x%x, 0x%x)", begin, end);
+}
+
+std::string Floats(absl::Span<const float> values) {
+  return absl::StrJoin(values, " ", [](std::string* out, float value) {
+    absl::StrAppend(out, absl::StrFormat("%.6g", value));
+  });
+}
+
+// How many of `count` are written out; says how many are not.
+size_t Shown(size_t count, const InspectOptions& options) {
+  return options.limit == 0 ? count : std::min(count, static_cast<size_t>(options.limit));
+}
+void SayRest(size_t count, size_t shown, absl::string_view what, std::ostream& out) {
+  if (shown < count) {
+    out << "  ... and " << count - shown << " " << what << " more (--limit 0 writes all)\n";
+  }
+}
+
+// ---- range files ------------------------------------------------------------------------------
+
+void WriteHeld(absl::string_view what, const HeldQueue& steps, std::ostream& out) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const HeldStep& step = steps[i];
+    out << "  " << what << " " << step.step << ": " << step.contributions << " updates of "
+        << step.samples << " samples\n";
+    for (const HeldUpdate& u : step.updates) {
+      out << "    worker " << u.rank << " step " << u.step << ", n " << u.samples << ", "
+          << u.keys.size() / sizeof(uint64_t) << " rows";
+      if (u.version_read != kReadByAnotherRun) out << ", read at version " << u.version_read;
+      if (u.read_number >= 0) out << " as read " << u.read_number;
+      out << "\n";
+    }
+  }
+}
+
+absl::Status WriteHeld(const RangeImage& image, std::ostream& out) {
+  if (image.held.size() < kHeldHeadBytes) return absl::OkStatus();
+  uint64_t numbers[2];
+  image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
+  const absl::string_view rest = absl::string_view(image.held).substr(kHeldHeadBytes);
+  if (numbers[1] > rest.size()) {
+    return absl::DataLossError(
+        absl::StrCat("held updates of ", numbers[1], " bytes in ", rest.size()));
+  }
+  HeapBufferSource source;
+  HeldQueue open, delayed;
+  bool in_batches = false;
+  TANDEM_RETURN_IF_ERROR(
+      DecodeHeld(rest.substr(0, numbers[1]), image.dim, source, &open, &delayed, &in_batches));
+  WriteHeld("closed, not applied: step", delayed, out);
+  WriteHeld(in_batches ? "open: batch" : "open: step", open, out);
+  if (rest.size() > numbers[1]) {
+    out << "  remembered for the policy: " << rest.size() - numbers[1] << " bytes\n";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InspectRange(const std::string& path, const InspectOptions& options,
+                          std::ostream& out) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  const absl::StatusOr<RangeImage> image =
+      DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+  if (!image.ok()) return WithPath(path, image.status());
+  out << path << ": table " << image->table << ", positions " << Positions(image->begin, image->end)
+      << ", " << image->keys.size() << " rows of " << image->dim << " floats and "
+      << image->slots_per_row << " slots (" << image->optimizer << "), version "
+      << image->progress.version << "\n";
+  for (size_t rank = 0; rank < image->progress.workers.size(); ++rank) {
+    const policies::WorkerProgress& worker = image->progress.workers[rank];
+    out << "  worker " << rank << ": " << worker.admitted << " steps admitted, " << worker.applied
+        << " applied" << (worker.finished ? ", no data left" : "") << "\n";
+  }
+  if (const absl::Status held = WriteHeld(*image, out); !held.ok()) return WithPath(path, held);
+  const size_t shown = Shown(image->keys.size(), options);
+  const size_t dim = static_cast<size_t>(image->dim);
+  const size_t slots = static_cast<size_t>(image->slots_per_row);
+  for (size_t i = 0; i < shown; ++i) {
+    const auto weights = absl::MakeConstSpan(image->weights).subspan(i * dim, dim);
+    out << "  key " << absl::StrFormat("%#x", image->keys[i]) << ": " << Floats(weights);
+    if (slots > 0) {
+      out << " | " << Floats(absl::MakeConstSpan(image->slots).subspan(i * slots, slots));
+    }
+    out << "\n";
+  }
+  SayRest(image->keys.size(), shown, "rows", out);
+  return absl::OkStatus();
+}
+
+// ---- saves ------------------------------------------------------------------------------------
+
+absl::Status InspectSave(const std::string& path, std::ostream& out) {
+  TANDEM_ASSIGN_OR_RETURN(const SavedModel model, SavedModel::Open(path));
+  const Manifest& manifest = model.manifest();
+  out << model.folder() << ": a whole save of job " << manifest.job << " before step "
+      << manifest.step
+      << absl::StrFormat(", run %#x, job hash %#x", manifest.run, manifest.job_hash) << ", seed "
+      << manifest.seed << "\n  model " << manifest.model << "\n";
+  for (const SavedTable& table : manifest.tables) {
+    out << "  table " << table.name << ": dim " << table.dim << ", " << table.optimizer;
+    if (!table.fields.empty()) out << ", fields " << absl::StrJoin(table.fields, " ");
+    out << "\n";
+  }
+  for (const SavedParameter& parameter : manifest.dense) {
+    out << "  dense " << DebugString(parameter) << "\n";
+  }
+  for (const SavedFile& file : manifest.files) {
+    out << "  file " << file.name << ": " << file.bytes << " bytes";
+    if (file.begin != file.end || file.end != 0) {
+      out << ", positions " << Positions(file.begin, file.end);
+    }
+    out << absl::StrFormat(", XXH3 %016x\n", file.checksum);
+  }
+  return absl::OkStatus();
+}
+
+// ---- staleness records ------------------------------------------------------------------------
+
+const char* FateName(uint16_t fate) {
+  switch (fate) {
+    case kFateApplied:
+      return "applied";
+    case kFateMerged:
+      return "merged";
+    case kFateDropped:
+      return "dropped";
+    default:
+      return "unknown";
+  }
+}
+
+// What all records of a file say together.
+struct RecordTotals {
+  uint64_t count = 0, dropped = 0;
+  Measure staleness, clock_gap;
+  void Add(const UpdateRecord& record) {
+    ++count;
+    clock_gap.Add(record.clock_gap);
+    if (record.fate == kFateDropped) {
+      ++dropped;
+    } else {
+      staleness.Add(static_cast<double>(record.version_applied - record.version_read));
+    }
+  }
+};
+
+void WriteRecord(const UpdateRecord& r, std::ostream& out) {
+  out << "  worker " << r.worker << " step " << r.step << " table " << r.table << " range "
+      << r.range << ": " << r.rows << " rows, n " << r.samples << " of " << r.divided_by << ", "
+      << FateName(r.fate) << ", read at version " << r.version_read << ", applied at "
+      << r.version_applied << ", clock gap " << r.clock_gap << ", in flight " << r.in_flight
+      << ", admitted at " << r.admitted_at << " us\n";
+}
+
+absl::Status InspectRecords(const std::string& path, const InspectOptions& options,
+                            std::ostream& out) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  const auto bytes = static_cast<uint64_t>(file.tellg());
+  if (bytes % sizeof(UpdateRecord) != 0) {
+    return absl::DataLossError(absl::StrCat(path, ": ", bytes, " bytes are no whole number of ",
+                                            sizeof(UpdateRecord),
+                                            "-byte records: is the job still running?"));
+  }
+  file.seekg(0);
+  const size_t count = bytes / sizeof(UpdateRecord), shown = Shown(count, options);
+  out << path << ": " << count << " updates\n";
+  RecordTotals totals;
+  UpdateRecord record;
+  while (file.read(reinterpret_cast<char*>(&record), sizeof record)) {
+    if (record.fate > kFateDropped) {
+      return absl::DataLossError(absl::StrCat(path, ": record ", totals.count, " has fate ",
+                                              record.fate, ", want 0 to ", kFateDropped,
+                                              ": is it a file of staleness records?"));
+    }
+    if (totals.count < shown) WriteRecord(record, out);
+    totals.Add(record);
+  }
+  SayRest(count, shown, "updates", out);
+  const auto mean = [](const Measure& m) {
+    return m.count == 0 ? 0.0 : m.sum / static_cast<double>(m.count);
+  };
+  out << absl::StrFormat(
+      "  in all: %d dropped; version staleness mean %.4g, largest %g; clock gap mean %.4g, largest "
+      "%g\n",
+      totals.dropped, mean(totals.staleness), totals.staleness.max, mean(totals.clock_gap),
+      totals.clock_gap.max);
+  return absl::OkStatus();
+}
+
+// ---- which is it? -----------------------------------------------------------------------------
+
+bool IsRecords(const std::string& name) { return absl::EndsWith(name, ".updates"); }
+
+absl::Status InspectFile(const std::string& path, const InspectOptions& options,
+                         std::ostream& out) {
+  const fs::path name = fs::path(path).filename();
+  if (IsRecords(name.string())) return InspectRecords(path, options, out);
+  if (name == "MANIFEST" || name == "LATEST") {
+    const std::string folder = fs::path(path).parent_path().string();
+    return InspectSave(folder.empty() ? "." : folder, out);
+  }
+  return InspectRange(path, options, out);
+}
+
+// A folder of a run: its model, and its records.
+absl::Status InspectFolder(const std::string& path, const InspectOptions& options,
+                           std::ostream& out) {
+  std::error_code error;
+  if (fs::exists(path + "/LATEST", error) || fs::exists(path + "/MANIFEST", error)) {
+    return InspectSave(path, out);
+  }
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    const std::string name = entry.path().filename().string();
+    if (IsRecords(name) || absl::EndsWith(name, ".range") || name == "dense.part" ||
+        (name == "model" && fs::exists(entry.path() / "LATEST"))) {
+      found.push_back(entry.path().string());
+    }
+  }
+  if (found.empty()) {
+    return absl::NotFoundError(absl::StrCat(
+        path, ": no save (LATEST, MANIFEST), range file (*.range, dense.part) or file of ",
+        "staleness records (*.updates) in it; hint: give the folder of a run, or one of these"));
+  }
+  std::sort(found.begin(), found.end());
+  for (const std::string& file : found) {
+    TANDEM_RETURN_IF_ERROR(fs::is_directory(file, error) ? InspectSave(file, out)
+                                                         : InspectFile(file, options, out));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Inspect(const std::string& path, const InspectOptions& options, std::ostream& out) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return absl::NotFoundError(absl::StrCat(path, ": there is none"));
+  return fs::is_directory(path, error) ? InspectFolder(path, options, out)
+                                       : InspectFile(path, options, out);
+}
+
+}  // namespace tandem::server
