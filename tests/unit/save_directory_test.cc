@@ -526,5 +526,34 @@ TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
               HasSubstr("holds back 2 steps of the dense parameters"));
 }
 
+// Dense rows come from a worker, after the load: an open batch of them waits for the first that closes,
+// and goes before it. Who applies each update by itself never closes one, and is refused.
+TEST_F(FixedDelayTest, AnOpenBatchOfDenseUpdatesWaitsForTheRows) {
+  const job::JobPlan plan = CorePlan("kind: K_BATCH_ASYNC batches: 3", 2, 2, "", "SERVERS");
+  const size_t dense = static_cast<size_t>(plan.dense_table);
+  Table before(plan, 2, dense), table(plan, 2);
+  for (int64_t step = 0; step < 2; ++step) before.Step(step, step, 4);  // four: one is left over
+  const std::string save = Folder(7);
+  Write(save, table);
+  ASSERT_EQ(SaveRanges(save, before.ranges()), absl::OkStatus());
+  ASSERT_EQ(server::CommitSave(save, plan, 7, 2, kDense), absl::OkStatus());
+
+  Table after(plan, 1, dense);
+  ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
+  EXPECT_EQ(after.held_bytes(), before.held_bytes());
+  after.Step(0, 5, 4);
+  EXPECT_GT(after.held_bytes(), before.held_bytes());
+  after.Step(1, 6, 4);
+  // What came with the save, and the first three of four.
+  EXPECT_EQ(after.stats().merged, 3u);
+  EXPECT_EQ(after.held_bytes(), before.held_bytes()) << "the fourth";
+
+  const job::JobPlan asp = CorePlan("kind: ASP", 2, 2, "", "SERVERS");
+  Table refused(asp, 2, dense);
+  EXPECT_THAT(std::string(Load(folder_, &refused).message()),
+              HasSubstr("go on with policy K_BATCH_ASYNC or GBA"));
+  EXPECT_FALSE(server::SavedModel::Open(folder_)->CheckDenseIsWhole().ok());
+}
+
 }  // namespace
 }  // namespace tandem
