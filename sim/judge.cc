@@ -173,6 +173,12 @@ void Judge::CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<co
   if (on_servers && !delayed_finished_) {
     delay = PropertiesOf(table).delay;
   }
+  // Nor may a batch stand open. (Dense rows are looked at in saves, too, where one may.)
+  for (int other = 0; on_servers && table != DenseTable() && other < plan_.workers(); ++other) {
+    if (PropertiesOf(table).batch == 0 || ledger_.AllSettled(table, key, other)) continue;
+    return options_.fail(absl::StrCat("evaluation at worker ", rank, ": an update of worker ",
+                                      other, " for table ", table, " key ", key, " is still held"));
+  }
   const int64_t all = std::numeric_limits<int64_t>::max();
   CheckExact(rank, delay == 0 ? all : options_.step_of(rank) - delay, table, key, *taken);
 }

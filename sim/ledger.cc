@@ -87,6 +87,12 @@ double Ledger::WeightBefore(uint32_t table, uint64_t key, int rank, int64_t step
   return weight;
 }
 
+bool Ledger::AllSettled(uint32_t table, uint64_t key, int rank) const {
+  const Updates* const updates = Find(table, key, rank);
+  return updates == nullptr || std::all_of(updates->begin(), updates->end(),
+                                           [](const One& one) { return one.weight >= 0; });
+}
+
 std::vector<std::pair<uint32_t, uint64_t>> Ledger::Rows() const {
   std::vector<std::pair<uint32_t, uint64_t>> rows;
   for (const auto& [row, updates] : rows_) rows.push_back(row);

@@ -43,6 +43,9 @@ class Ledger {
   // Weight of the settled updates of `rank` for this row at steps below `step`.
   double WeightBefore(uint32_t table, uint64_t key, int rank, int64_t step) const;
 
+  // Has something become of every update of `rank` for this row?
+  bool AllSettled(uint32_t table, uint64_t key, int rank) const;
+
   // All rows that were ever updated.
   std::vector<std::pair<uint32_t, uint64_t>> Rows() const;
 
