@@ -399,6 +399,14 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
   return CallOn(worker, [&] { return Score(worker, logits, labels, samples); });
 }
 
+int tandem_enter_barrier(tandem_worker* worker) {
+  return CallOn(worker, [&] { return worker->attached->EnterBarrier(); });
+}
+
+int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms) {
+  return CallOn(worker, [&] { return worker->attached->WaitBarrier(After(timeout_ms)); });
+}
+
 // INTERNAL: a failure of this worker's own. By other codes the scheduler takes it for an echo of
 // somebody else's, and waits for that.
 void tandem_fail(tandem_worker* worker, const char* why) {

@@ -148,6 +148,14 @@ int tandem_updated(tandem_worker* worker);
 // SCORE: a logit and a label (0 or 1) of each sample; both NULL: the batch does not count.
 int tandem_score(tandem_worker* worker, const float* logits, const float* labels, int64_t samples);
 
+// ---- barriers ----
+
+// Once joined, and not between a BATCH and the end of its epoch, of which workers may have different
+// numbers of steps. tandem_wait_barrier: 1: all workers have entered it; the n-th of one worker is
+// the n-th of the others.
+int tandem_enter_barrier(tandem_worker* worker);
+int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
+
 // ---- leaving ----
 
 // Ends the job for all nodes, which name this worker and `why`; the first reason counts. Any

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
@@ -32,6 +33,7 @@
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "policies/policy.h"
+#include "scheduler/summary.h"
 #include "worker/tune_group.h"
 
 namespace tandem::cli {
@@ -88,6 +90,7 @@ class Run {
   Run(const RunFlags& flags, job::JobPlan plan)
       : flags_(flags),
         plan_(std::move(plan)),
+        script_hash_(flags.python.empty() ? "" : ScriptHash(flags.python)),
         live_(isatty(STDOUT_FILENO) != 0),
         view_(stdout, live_) {}
 
@@ -360,11 +363,17 @@ class Run {
 
   int PrintSummary() {
     std::ifstream file(flags_.out + "/summary.json");
-    const auto summary = nlohmann::json::parse(file, nullptr, false);
+    auto summary = nlohmann::json::parse(file, nullptr, false);
     if (!summary.is_object()) {
       return node::Finish(
           "tandem run", absl::DataLossError(
                             absl::StrCat("failed: ", flags_.out, "/summary.json was not written")));
+    }
+    if (!flags_.python.empty()) {
+      summary["script"] = {{"file", flags_.python}, {"sha256", script_hash_}};
+      const absl::Status written =
+          WriteFileAtomically(flags_.out + "/summary.json", scheduler::PrettyPrint(summary));
+      if (!written.ok()) return node::Finish("tandem run", written);
     }
     const std::string result =
         ProgressView::FormatEvaluation(summary.value("eval", nlohmann::json::object()));
@@ -379,6 +388,7 @@ class Run {
 
   const RunFlags& flags_;
   const job::JobPlan plan_;
+  const std::string script_hash_;  // as it was when the run began
   const bool live_;
   ProgressView view_;
   EventPipe pipe_;

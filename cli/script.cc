@@ -51,20 +51,30 @@ std::string Quoted(const std::string& text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-// What the interpreter says on its last line; empty: all is there.
-std::string Missing(const std::vector<std::string>& modules, const std::string& programs) {
-  const std::string command =
-      absl::StrCat("PYTHONPATH=", Quoted(PythonPath(programs)), " ", Quoted(Interpreter()), " -c ",
-                   Quoted(kProbe), " ", absl::StrJoin(modules, " "), " tandem 2>&1");
+// The last line that a command says, and whether it went well.
+bool LastLine(const std::string& command, std::string* last) {
   std::FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) return "it cannot be started";
-  std::string last;
+  if (pipe == nullptr) {
+    *last = "it cannot be started";
+    return false;
+  }
   char line[1024];
-  while (std::fgets(line, sizeof line, pipe) != nullptr) last = line;
+  while (std::fgets(line, sizeof line, pipe) != nullptr) *last = line;
   const int status = pclose(pipe);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "";
-  return last.empty() ? absl::StrCat("it ended with status ", status)
-                      : std::string(absl::StripSuffix(last, "\n"));
+  *last = std::string(absl::StripSuffix(*last, "\n"));
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
+  if (last->empty()) *last = absl::StrCat("it ended with status ", status);
+  return false;
+}
+
+// What stands in the way; empty: all is there.
+std::string Missing(const std::vector<std::string>& modules, const std::string& programs) {
+  std::string why;
+  const bool good = LastLine(
+      absl::StrCat("PYTHONPATH=", Quoted(PythonPath(programs)), " ", Quoted(Interpreter()), " -c ",
+                   Quoted(kProbe), " ", absl::StrJoin(modules, " "), " tandem 2>&1"),
+      &why);
+  return good ? "" : why;
 }
 
 absl::Status CheckInterpreter(absl::string_view what, const std::vector<std::string>& modules,
@@ -99,6 +109,18 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
         "{ program {} }");
   }
   return CheckInterpreter("--python", {"torch", "numpy"}, programs);
+}
+
+std::string ScriptHash(const std::string& script) {
+  std::string hash;
+  const bool good = LastLine(
+      absl::StrCat(
+          Quoted(Interpreter()),
+          " -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], \"rb\").read())"
+          ".hexdigest())' ",
+          Quoted(script), " 2>/dev/null"),
+      &hash);
+  return good ? hash : "";
 }
 
 std::vector<std::string> ScriptCommand(const std::string& script,

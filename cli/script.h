@@ -21,6 +21,9 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
 std::vector<std::string> ScriptCommand(const std::string& script,
                                        const std::vector<std::string>& flags);
 
+// Its SHA-256, in hexadecimal; empty: it cannot be read.
+std::string ScriptHash(const std::string& script);
+
 // What tandem.init() reads, names that other launchers set (RANK, WORLD_SIZE), the job's threads,
 // and where the package is if it is beside the programs.
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::string& programs,

@@ -15,6 +15,10 @@
 namespace tandem::worker {
 namespace {
 
+constexpr absl::Duration kResend = absl::Seconds(1);  // of an entry into a barrier
+
+std::string BarrierName(int64_t number) { return absl::StrCat("program ", number); }
+
 size_t CellsOf(const data::SparseInput& input) {
   return input.offsets.empty() ? input.index.size() : input.offsets.size() - 1;
 }
@@ -46,6 +50,8 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
     self->changed_.SignalAll();
   };
   self->options_.interrupted = [self] { return self->Interrupted(); };
+  self->options_.say = [self](absl::Time now, std::vector<Control>* out) { self->Say(now, out); };
+  self->options_.hear = [self](const Control& control) { self->Hear(control); };
   self->options_.on_end = [self](const absl::Status& how) {
     {
       absl::MutexLock lock(&self->mutex_);
@@ -81,6 +87,44 @@ absl::Status AttachedWorker::Interrupted() {
   if (!failed_.load()) return absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   return failure_;
+}
+
+// ---- barriers of the programs -----------------------------------------------------------------
+
+absl::Status AttachedWorker::EnterBarrier() {
+  absl::MutexLock lock(&mutex_);
+  if (!joined_) return absl::FailedPreconditionError("a barrier before the job is joined");
+  if (in_barrier_) return absl::FailedPreconditionError("a barrier while waiting at another");
+  in_barrier_ = true;
+  released_ = false;
+  ++barrier_;
+  next_entry_ = absl::InfinitePast();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  if (!in_barrier_) return absl::FailedPreconditionError("no barrier has been entered");
+  absl::StatusOr<bool> released = WaitFor(released_, deadline);
+  if (released.ok() && *released) in_barrier_ = false;
+  return released;
+}
+
+void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
+  absl::MutexLock lock(&mutex_);
+  if (!in_barrier_ || released_ || now < next_entry_) return;
+  next_entry_ = now + kResend;
+  BarrierEnter& entry = *out->emplace_back().mutable_barrier_enter();
+  entry.set_name(BarrierName(barrier_));
+  entry.set_parties(plan().workers());
+}
+
+void AttachedWorker::Hear(const Control& control) {
+  if (!control.has_barrier_release()) return;
+  absl::MutexLock lock(&mutex_);
+  if (!in_barrier_ || control.barrier_release().name() != BarrierName(barrier_)) return;
+  released_ = true;
+  changed_.SignalAll();
 }
 
 absl::Status AttachedWorker::Close() {

@@ -20,6 +20,7 @@
 #define TANDEM_WORKER_ATTACHED_WORKER_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -102,6 +103,12 @@ class AttachedWorker {
   // kScore: a logit for each sample, and its label (0 or 1); both empty: the batch does not count.
   absl::Status Score(absl::Span<const float> logits, absl::Span<const float> labels);
 
+  // A barrier of the programs, once joined: the n-th of this worker is the n-th of the others.
+  // WaitBarrier is true when all have entered it; false: not by the deadline. FAILED_PRECONDITION:
+  // the worker is in one, or in none.
+  absl::Status EnterBarrier();
+  absl::StatusOr<bool> WaitBarrier(absl::Time deadline);
+
   // Ends the job for all, with this reason; the first one counts. Returns at once.
   void Fail(absl::Status why);
   // Waits for the end of the worker's threads. A job that has not ended fails: its program has
@@ -114,6 +121,8 @@ class AttachedWorker {
   absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(const job::JobPlan& plan, int rank,
                                                          const std::string& init_from);
   absl::Status Interrupted();
+  void Say(absl::Time now, std::vector<Control>* out);
+  void Hear(const Control& control);
   absl::Status CheckBatch(const data::Batch& batch, bool test) const;
   absl::StatusOr<bool> WaitFor(const bool& what, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -128,7 +137,10 @@ class AttachedWorker {
   bool started_ ABSL_GUARDED_BY(mutex_) = false;  // parameters_ and values_ are there
   bool open_ ABSL_GUARDED_BY(mutex_) = false;     // dense_ has its first values
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status how_ ABSL_GUARDED_BY(mutex_);  // it ended
+  absl::Status how_ ABSL_GUARDED_BY(mutex_);     // it ended
+  int64_t barrier_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the last one entered
+  bool in_barrier_ ABSL_GUARDED_BY(mutex_) = false, released_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time next_entry_ ABSL_GUARDED_BY(mutex_);  // when it is said again
   std::vector<server::SavedParameter> parameters_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> values_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the program's own

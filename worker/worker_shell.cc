@@ -102,6 +102,7 @@ class Worker {
       for (const transport::TransportEvent& event : events) OnEvent(now, event);
       events.clear();
       TANDEM_RETURN_IF_ERROR(HandleInbox(now));
+      SayForTheDriver(now);
       done_queue_->Take(&done);
       for (const DoneTask& item : done) {
         trainer_->OnTaskDone(now, item.task, item.status, &effects_);
@@ -281,6 +282,7 @@ class Worker {
   // is answered when there is a trainer for it.
   absl::Status HandleInbox(absl::Time now) {
     for (Control& control : member_->TakeInbox()) {
+      if (options_.hear) options_.hear(control);
       if (control.has_view()) views_.push_back(std::move(*control.mutable_view()));
     }
     if (views_.empty()) return absl::OkStatus();
@@ -297,6 +299,13 @@ class Worker {
     }
     views_.clear();
     return absl::OkStatus();
+  }
+
+  void SayForTheDriver(absl::Time now) {
+    if (!options_.say || opener_ == nullptr) return;  // no view yet
+    std::vector<Control> said;
+    options_.say(now, &said);
+    for (const Control& control : said) member_->link().Send(control);
   }
 
   // Called again and again until there is one, or an error.

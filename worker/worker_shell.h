@@ -5,12 +5,16 @@
 #define TANDEM_WORKER_WORKER_SHELL_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "job/job.h"
 #include "node/job_member.h"
+#include "proto/wire.pb.h"
 #include "transport/path_log.h"
 #include "worker/task_runner.h"
 
@@ -30,6 +34,10 @@ struct WorkerOptions {
   std::function<void()> on_open;
   // Asked often by the comm thread; an error is why this worker ends the job.
   std::function<absl::Status()> interrupted;
+  // What whoever drives the worker has to say to the scheduler, and what the scheduler says to it, on
+  // the comm thread, once there is a view.
+  std::function<void(absl::Time now, std::vector<Control>* out)> say;
+  std::function<void(const Control& control)> hear;
   // The job is over for this worker, so or so: what the runner waits for will not come any more. On
   // the comm thread, before other threads are waited for.
   std::function<void(const absl::Status& how)> on_end;

@@ -69,6 +69,8 @@ _FUNCTIONS = {
     "tandem_mean_gradient": (c_int, [_WORKER, c_void_p]),
     "tandem_updated": (c_int, [_WORKER]),
     "tandem_score": (c_int, [_WORKER, c_void_p, c_void_p, c_int64]),
+    "tandem_enter_barrier": (c_int, [_WORKER]),
+    "tandem_wait_barrier": (c_int, [_WORKER, c_int64]),
     "tandem_fail": (None, [_WORKER, c_char_p]),
     "tandem_close": (c_int, [_WORKER]),
     "tandem_free": (None, [_WORKER]),

@@ -200,13 +200,27 @@ class Job(Tables):
         self._scored = True
         self._cells = None
 
+    def barrier(self):
+        """Waits until all workers have come here: each calls it as often as the others. Not in a loop over
+        batches, of which workers may have different numbers."""
+        self._check_process()
+        if self._cells is not None:
+            raise Error("job.barrier() in the middle of a step; workers may have different numbers of "
+                        "batches, so call it before or after the loop over them")
+        check(library().tandem_enter_barrier(self._handle))
+        while not check(library().tandem_wait_barrier(self._handle, _SLICE_MS)):
+            pass
+
     # ---- for the other modules of this package ----
 
-    def _next(self):
-        """What the worker wants now. Updates of the program's optimizer are done on the way."""
+    def _check_process(self):
         if os.getpid() != self._pid:
             raise Error("a forked process is no worker: what a loader's processes run may not use the "
                         "job; make batches there, and train with them in the script")
+
+    def _next(self):
+        """What the worker wants now. Updates of the program's optimizer are done on the way."""
+        self._check_process()
         want = _abi.Want()
         lib = library()
         while True:

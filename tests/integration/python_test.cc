@@ -106,6 +106,9 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
     const RunResult run = RunJob(arguments, kLimit);
     ASSERT_TRUE(run.ok()) << run.DebugString();
     EXPECT_EQ(run.summary["samples"], 2 * (50 * 12 + 25 * 5));
+    EXPECT_EQ(run.summary["script"]["file"], script);
+    EXPECT_THAT(RunProgram({"/usr/bin/sha256sum", script}).output,
+                HasSubstr(run.summary["script"]["sha256"].get<std::string>() + "  "));
     const RunResult compared = Python({script, arguments.out});
     EXPECT_TRUE(compared.ok()) << compared.DebugString();
   }
@@ -254,6 +257,24 @@ TEST_F(PythonTest, RefusesBeforeAnythingStarts) {
   const RunResult run = RunJob(other);
   EXPECT_EQ(run.exit_code, 2) << run.DebugString();
   EXPECT_THAT(run.output, HasSubstr("not found"));
+}
+
+TEST_F(PythonTest, WorkersMeetAtBarriers) {
+  RunArguments arguments = Arguments(SourcePath("tests/python/barrier.py"), {"cluster.workers=3"});
+  arguments.flags.insert(arguments.flags.end(), {"--", folder_.path()});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+  for (const char* const log : {"0", "1", "2"}) {
+    EXPECT_THAT(ReadTextFile(absl::StrCat(arguments.out, "/logs/worker-", log, ".log")),
+                HasSubstr("all met"));
+  }
+  // Who waits for one that never comes hears why.
+  RunArguments late = Arguments(SourcePath("tests/python/barrier.py"));
+  TemporaryFolder empty;
+  late.flags.insert(late.flags.end(), {"--", empty.path(), "late"});
+  const RunResult failed = RunJob(late, kLimit);
+  EXPECT_EQ(failed.exit_code, 1) << failed.DebugString();
+  EXPECT_THAT(failed.output, HasSubstr("worker 1: ValueError: no such city (barrier.py:"));
 }
 
 // Batches of ever other sizes; tests/python/steady.py says how to see more of it by hand.
