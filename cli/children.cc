@@ -32,7 +32,7 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
   std::vector<char*> args;
   for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
-  const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log_fd < 0) {
     return absl::PermissionDeniedError(absl::StrCat(log, ": cannot be written: ", strerror(errno)));
   }

@@ -30,8 +30,8 @@ namespace fs = std::filesystem;
 constexpr char kLock[] = "lock";
 constexpr char kModel[] = "model";
 // What a run writes, and the next one in the same folder removes.
-constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address", "bad_rows.txt",
-                                    "collectives"};
+constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",
+                                    "bad_rows.txt", "collectives",   "run"};
 // What it replaces.
 constexpr const char* kReplaced[] = {kLock, "job.textproto", "logs", kModel};
 
@@ -181,6 +181,11 @@ void OutputFolder::Clear(bool keep_model) const {
     const bool record = absl::StartsWith(name, "server-") && absl::EndsWith(name, ".updates");
     if (trace || record) fs::remove(entry.path(), ignored);
   }
+}
+
+void OutputFolder::ClearForResume() const {
+  std::error_code ignored;
+  for (const char* name : {"summary.json", "address"}) fs::remove(PathIn(path_, name), ignored);
 }
 
 OutputFolder::OutputFolder(OutputFolder&& other) noexcept

@@ -29,6 +29,8 @@ class OutputFolder {
 
   // Removes what earlier runs left; their model stays if `keep_model`.
   void Clear(bool keep_model) const;
+  // Removes what the run left that goes on there and that it will write anew at its end.
+  void ClearForResume() const;
 
   // Another process (tandem run) has made it ready.
   bool shared() const { return fd_ < 0; }

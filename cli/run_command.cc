@@ -14,10 +14,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -85,13 +87,27 @@ class EventPipe {
 
 constexpr char kBadRowsFile[] = "bad_rows.txt";
 
+// A terminal, and none that shows escapes as they are.
+bool CanRewriteALine() {
+  const char* const terminal = getenv("TERM");
+  return isatty(STDOUT_FILENO) != 0 && absl::string_view(terminal ? terminal : "") != "dumb";
+}
+
+// "1 server", "2 servers".
+std::string Counted(int64_t count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 class Run {
  public:
-  Run(const RunFlags& flags, job::JobPlan plan)
+  // `kept`: of the save that the job begins with, if any, until all have loaded it.
+  Run(const RunFlags& flags, job::JobPlan plan, OwnedFd kept)
       : flags_(flags),
         plan_(std::move(plan)),
+        kept_(std::move(kept)),
+        saves_(!PathsOf(flags.start, flags.out, plan_).save_to.empty()),
         script_hash_(flags.python.empty() ? "" : ScriptHash(flags.python)),
-        live_(isatty(STDOUT_FILENO) != 0),
+        live_(CanRewriteALine()),
         view_(stdout, live_) {}
 
   // That there is something to start.
@@ -111,13 +127,16 @@ class Run {
   // Makes the output folder; puts the job that all processes read there, and a list of the rows
   // that they skip.
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
-    TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
+    const bool resumes = flags_.start.resumed.has_value();
+    TANDEM_ASSIGN_OR_RETURN(OutputFolder folder,
+                            OutputFolder::Claim(flags_.out, flags_.overwrite || resumes));
     folder_.emplace(std::move(folder));
-    // A model that this run replaces stays until the new one is whole.
-    const bool saves = !PathsOf(flags_.start, flags_.out, plan_).save_to.empty();
-    folder_->Clear(/*keep_model=*/saves || IsInside(flags_.start.init_from, flags_.out));
     std::error_code error;
-    fs::remove_all(flags_.out + "/logs", error);
+    if (!resumes) {
+      // A model that this run replaces stays until the new one is whole.
+      folder_->Clear(/*keep_model=*/saves_ || IsInside(flags_.start.init_from, flags_.out));
+      fs::remove_all(flags_.out + "/logs", error);
+    }
     fs::create_directories(flags_.out + "/logs", error);
     if (error) {
       return absl::PermissionDeniedError(
@@ -127,15 +146,14 @@ class Run {
       std::ofstream(absl::StrCat(flags_.out, "/", kBadRowsFile))
           << absl::StrJoin(bad_rows, "\n") << "\n";
     }
-    std::ofstream file(JobPath(), std::ios::trunc);
-    file << job::ResolvedText(plan_);
-    file.close();
-    if (!file) return absl::PermissionDeniedError(absl::StrCat(JobPath(), ": cannot be written"));
+    // Whole or not at all: a run that goes on cannot do without.
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
+    if (resumes) folder_->ClearForResume();
     return absl::OkStatus();
   }
 
   int Execute() {
-    stop_ = node::StopSignal();
+    stops_ = node::StopSignals();
     Announce();
     if (const absl::Status started = StartScheduler(); !started.ok()) {
       return node::Finish("tandem run", started);
@@ -161,9 +179,14 @@ class Run {
                                   job::PolicyName(plan_.groups[plan_.tables.back().group].policy))
                    : absl::StrCat("dense by allreduce ",
                                   Dense::Algorithm_Name(plan_.job.dense().algorithm())));
-    view_.Line(absl::StrCat(plan_.job.name(), ": ", plan_.workers(), " workers, ", plan_.servers(),
-                            " servers, seed ", plan_.job.seed(), "; ", absl::StrJoin(parts, ", ")));
+    view_.Line(absl::StrCat(plan_.job.name(), ": ", Counted(plan_.workers(), "worker"), ", ",
+                            Counted(plan_.servers(), "server"), ", seed ", plan_.job.seed(), "; ",
+                            absl::StrJoin(parts, ", ")));
     NoteHybrid(on_servers);
+    if (flags_.start.resumed.has_value()) {
+      view_.Line(absl::StrCat("goes on at step ", WithCommas(flags_.start.resumed->step), ", from ",
+                              flags_.start.resumed->save));
+    }
   }
 
   // What asynchrony means in this job, in words (the clock gap of a hybrid would mislead).
@@ -190,13 +213,17 @@ class Run {
     std::vector<std::string> argv = {
         Program("tandem-scheduler"), "--job", JobPath(), "--out", flags_.out, "--progress-fd", "3"};
     const StartFlags& start = flags_.start;
-    if (!start.init_from.empty()) argv.insert(argv.end(), {"--init-from", start.init_from});
+    if (start.resumed.has_value()) {
+      argv.insert(argv.end(), {"--resume", start.resume});
+    } else if (!start.init_from.empty()) {
+      argv.insert(argv.end(), {"--init-from", start.init_from});
+    }
     for (const std::string& table : start.only_tables) {
       argv.insert(argv.end(), {"--only-tables", table});
     }
     if (!start.save) argv.push_back("--no-save");
     const absl::Status started =
-        children_.Start("scheduler", argv, LogOf("scheduler"), pipe_.write_fd(), {});
+        children_.Start("scheduler", argv, LogOf("scheduler"), pipe_.write_fd(), {driver_});
     pipe_.CloseWriter();
     return started;
   }
@@ -214,7 +241,7 @@ class Run {
                                        "--out", flags_.out};
       argv.insert(argv.end(), common.begin(), common.end());
       const std::string name = absl::StrCat("server ", s);
-      TANDEM_RETURN_IF_ERROR(children_.Start(name, argv, LogOf(name), -1, {}));
+      TANDEM_RETURN_IF_ERROR(children_.Start(name, argv, LogOf(name), -1, {driver_}));
     }
     const std::string threads = absl::StrCat(plan_.job.cluster().threads_per_worker());
     for (int w = 0; w < plan_.workers(); ++w) {
@@ -234,7 +261,7 @@ class Run {
       if (flags_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(flags_.out, w)});
       argv.insert(argv.end(), common.begin(), common.end());
       TANDEM_RETURN_IF_ERROR(
-          children_.Start(name, argv, LogOf(name), -1, {{"OMP_NUM_THREADS", threads}}));
+          children_.Start(name, argv, LogOf(name), -1, {{"OMP_NUM_THREADS", threads}, driver_}));
     }
     return absl::OkStatus();
   }
@@ -249,16 +276,22 @@ class Run {
     std::stable_partition(exits.begin(), exits.end(),
                           [](const Children::Exit& exit) { return exit.signal != 0; });
     for (const Children::Exit& exit : exits) OnExit(exit, now);
-    if (stop_->load() && !stopping_) OnStop(now);
+    for (const int stops = stops_->load(); stops_seen_ < stops; ++stops_seen_) OnStop(now);
     if (now >= give_up_ || !children_.running()) over_ = true;
   }
 
-  // Ctrl-C. The scheduler of a running job tells everybody; before that nothing is worth a wait.
+  // Ctrl-C. The scheduler of a running job has it saved and tells everybody; asked again, or where
+  // nothing is saved, it tells them at once; before that nothing is worth a wait.
   void OnStop(absl::Time now) {
+    const bool again = stopping_;
+    if (again && (finished_ || !saves_)) return;
     stopping_ = true;
+    children_.SignalOne("scheduler", SIGTERM);
+    if (started_ && saves_ && !again) {
+      return view_.Line("stopping: saving first; once more to end at once");
+    }
     if (failure_.empty()) failure_ = "stopped by a signal";
     view_.Line("stopping");
-    children_.SignalOne("scheduler", SIGTERM);
     give_up_ = started_ ? now + kStopGrace : now;
   }
 
@@ -271,10 +304,12 @@ class Run {
       }
     } else if (kind == "started") {
       started_ = true;
+      kept_ = OwnedFd();
     } else if (kind == "failed") {
       OnFailed(event.value("node", ""), event.value("reason", ""));
     } else if (kind == "finished") {
       finished_ = true;
+      if (event.contains("saved_step")) stopped_ = event;
       give_up_ = std::min(give_up_, MonotonicNow() + kNamingGrace);
     } else {
       view_.Show(event, MonotonicNow());
@@ -335,14 +370,51 @@ class Run {
     for (const nlohmann::json& event : pipe_.Read(absl::ZeroDuration())) OnEvent(event);
     if (failure_.empty() && !finished_) failure_ = WhyItEnded();
     children_.StopAll(started_ ? kStopGrace : kEarlyStopGrace);
-    if (failure_.empty()) return PrintSummary();
+    if (failure_.empty() && stopped_.is_object()) failure_ = HowItStopped();
+    if (failure_.empty()) {
+      const int code = PrintSummary();
+      return stopping_ ? node::kExitBySignal + node::StopSignalNumber() : code;
+    }
     view_.Clear();
     if (first_exit_.has_value()) ShowLog();
     const int code = node::Finish(
         "tandem run",
         absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ", flags_.out, "/logs")));
-    if (stopping_) node::DieBySignal(node::StopSignalNumber());
-    return code;
+    return stopping_ ? node::kExitBySignal + node::StopSignalNumber() : code;
+  }
+
+  // After a save, or an attempt at one.
+  std::string HowItStopped() const {
+    const auto step = stopped_.value("saved_step", int64_t{-1});
+    const std::string failure = stopped_.value("failure", "");
+    return absl::StrCat("stopped by a signal, ",
+                        failure.empty() ? absl::StrCat("saved at step ", WithCommas(step))
+                                        : absl::StrCat("not saved: ", failure),
+                        step < 0 ? "" : HowToGoOn());
+  }
+
+  std::string HowToGoOn() const {
+    const std::string command = absl::StrCat("tandem run ", ForShell(flags_.job), SetFlags());
+    if (flags_.python.empty()) {
+      return absl::StrCat("; go on with: ", command, " --resume ", ForShell(flags_.out));
+    }
+    return absl::StrCat("; begin with its model: ", command, " --python ", ForShell(flags_.python),
+                        " --init-from ", ForShell(flags_.out + "/model"));
+  }
+
+  std::string SetFlags() const {
+    std::string text;
+    for (const std::string& set : flags_.set) absl::StrAppend(&text, " --set ", ForShell(set));
+    return text;
+  }
+
+  // Quoted where a shell would take it for something else.
+  static std::string ForShell(const std::string& word) {
+    const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
+      return absl::ascii_isalnum(c) || absl::string_view("/._-+,:@=").find(c) != std::string::npos;
+    });
+    if (plain && !word.empty()) return word;
+    return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
   }
 
   void ShowLog() {
@@ -388,14 +460,20 @@ class Run {
 
   const RunFlags& flags_;
   const job::JobPlan plan_;
+  OwnedFd kept_;
+  const bool saves_;
   const std::string script_hash_;  // as it was when the run began
   const bool live_;
   ProgressView view_;
   EventPipe pipe_;
   std::optional<OutputFolder> folder_;  // until the children are gone
   Children children_;
-  const std::atomic<bool>* stop_ = nullptr;
-  bool started_ = false;  // all nodes are there and know the view
+  const std::pair<std::string, std::string> driver_ = {node::kDriverVariable,
+                                                       absl::StrCat(getpid())};
+  const std::atomic<int>* stops_ = nullptr;
+  int stops_seen_ = 0;
+  nlohmann::json stopped_;  // what the scheduler says of an end that was asked for
+  bool started_ = false;    // all nodes are there and know the view
   bool over_ = false, stopping_ = false, finished_ = false;
   absl::Time give_up_ = absl::InfiniteFuture();
   std::string failure_;
@@ -435,12 +513,14 @@ int RunCommand(const RunFlags& given) {
   absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
   data::DataReport data;
   absl::Status ready = plan.status();
+  if (ready.ok()) ready = FindResume(&flags.start, &flags.out);
+  const bool resumes = flags.start.resumed.has_value();
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
-  if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
+  if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite || resumes);
   if (!ready.ok()) return Refuse(ready);
   ready = CheckScript(flags.python, flags.script_flags, *plan, ProgramFolder());
   if (!ready.ok()) return Refuse(ready);
-  const StartReport start = CheckStart(flags.start, *plan);
+  StartReport start = CheckStart(flags.start, *plan);
   for (const std::string& line : start.refused) Refuse(absl::InvalidArgumentError(line));
   if (!start.refused.empty()) return node::kExitBadInput;
   flags.start.init_from = start.save;
@@ -454,7 +534,7 @@ int RunCommand(const RunFlags& given) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
   for (const std::string& line : start.said) std::printf("%s\n", line.c_str());
-  Run run(flags, *plan);
+  Run run(flags, *plan, std::move(start.kept));
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
     return node::Finish("tandem run", there);
   }

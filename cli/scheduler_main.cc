@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/file.h"
 #include "base/process.h"
 #include "cli/output_folder.h"
 #include "cli/start_flags.h"
@@ -28,12 +29,13 @@ int main(int argc, char** argv) {
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
   const auto plan = node::PlanOf(flags);
-  const absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
+  absl::Status ready = plan.ok() ? node::CheckAddresses(flags) : plan.status();
+  if (ready.ok()) ready = cli::FindResume(&start, &flags.out);
   if (!ready.ok()) {
     node::Finish("tandem-scheduler", ready);
     return node::kExitBadInput;
   }
-  const cli::StartReport report = cli::CheckStart(start, *plan);
+  cli::StartReport report = cli::CheckStart(start, *plan);
   for (const std::string& line : report.refused) {
     node::Finish("tandem-scheduler", absl::InvalidArgumentError(line));
   }
@@ -42,14 +44,28 @@ int main(int argc, char** argv) {
   for (const std::string& line : report.said) std::fprintf(stderr, "%s\n", line.c_str());
   std::optional<cli::OutputFolder> folder;
   if (!flags.out.empty()) {
-    absl::StatusOr<cli::OutputFolder> claimed = cli::OutputFolder::Claim(flags.out, overwrite);
+    const bool resumes = start.resumed.has_value();
+    absl::StatusOr<cli::OutputFolder> claimed =
+        cli::OutputFolder::Claim(flags.out, overwrite || resumes);
     if (!claimed.ok()) {
       node::Finish("tandem-scheduler", claimed.status());
       return node::kExitBadInput;
     }
     folder.emplace(*std::move(claimed));
-    const bool saves = !PathsOf(start, flags.out, *plan).save_to.empty();
-    if (!folder->shared()) folder->Clear(saves || cli::IsInside(start.init_from, flags.out));
+    if (!folder->shared()) {
+      const bool saves = !cli::PathsOf(start, flags.out, *plan).save_to.empty();
+      if (resumes) {
+        folder->ClearForResume();
+      } else {
+        folder->Clear(saves || cli::IsInside(start.init_from, flags.out));
+      }
+      const absl::Status written =
+          WriteFileAtomically(flags.out + "/job.textproto", job::ResolvedText(*plan));
+      if (!written.ok()) {
+        node::Finish("tandem-scheduler", written);
+        return node::kExitBadInput;
+      }
+    }
   }
   scheduler::SchedulerOptions options;
   options.plan = *plan;
@@ -57,10 +73,11 @@ int main(int argc, char** argv) {
   options.advertised_host = flags.advertise;
   // From the root: servers and workers, which are told of it, may have been started elsewhere.
   options.out_dir = flags.out.empty() ? "" : std::filesystem::absolute(flags.out).string();
-  options.models = PathsOf(start, flags.out, *plan);
+  options.models = cli::PathsOf(start, flags.out, *plan);
   options.incarnation = node::NewIncarnation();
-  options.abort = node::StopSignal();
+  options.ends = node::StopSignals();
   options.save = node::SaveSignals();
+  options.on_started = [&report] { report.kept = OwnedFd(); };  // all have loaded it
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
   options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
   return node::Finish("tandem-scheduler", scheduler::RunScheduler(options));

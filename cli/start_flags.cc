@@ -1,6 +1,8 @@
 #include "cli/start_flags.h"
 
 #include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "data/batch_source.h"
@@ -44,12 +46,43 @@ void AddStartFlags(CLI::App* app, StartFlags* flags) {
                   "Take these tables of --init-from alone, and nothing else of it: a,b")
       ->delimiter(',')
       ->allow_extra_args(false);
-  app->add_flag("!--no-save", flags->save, "Do not write OUT/model at the end");
+  app->add_flag("!--no-save", flags->save, "Do not write OUT/model");
+  app->add_option("--resume", flags->resume,
+                  "Go on with the run of this output folder, from its newest whole save");
+}
+
+absl::Status FindResume(StartFlags* flags, std::string* out) {
+  if (flags->resume.empty()) return absl::OkStatus();
+  const std::string where = absl::StrCat("--resume ", flags->resume);
+  const auto refuse = [&](absl::string_view flag) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, ": not with ", flag, ": the run goes on as it was; leave one out"));
+  };
+  if (!flags->init_from.empty()) return refuse("--init-from");
+  if (!flags->only_tables.empty()) return refuse("--only-tables");
+  if (!flags->save) return refuse("--no-save");
+  std::error_code error;
+  if (!out->empty() && !fs::equivalent(*out, flags->resume, error)) {
+    return refuse("another --out");
+  }
+  absl::StatusOr<ResumePoint> point = FindResumePoint(flags->resume);
+  if (!point.ok()) {
+    return absl::Status(point.status().code(), absl::StrCat(where, ": ", point.status().message()));
+  }
+  *out = flags->resume;
+  flags->init_from = point->save;
+  flags->resumed = *std::move(point);
+  return absl::OkStatus();
 }
 
 StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan) {
   StartReport report;
   report.refused = Contradictions(flags, plan);
+  if (flags.resumed.has_value()) {
+    ResumeReport resume = CheckResume(flags.resume, *flags.resumed, plan);
+    report.refused.insert(report.refused.end(), resume.refused.begin(), resume.refused.end());
+    report.said = std::move(resume.said);
+  }
   if (flags.init_from.empty() || !report.refused.empty()) return report;
   const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(flags.init_from);
   if (!saved.ok()) {
@@ -57,8 +90,16 @@ StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan) {
     return report;
   }
   report.save = saved->folder();
+  absl::StatusOr<OwnedFd> kept = server::KeepSave(report.save);
+  if (!kept.ok()) {
+    report.refused.emplace_back(kept.status().message());
+    return report;
+  }
+  report.kept = *std::move(kept);
   const server::SaveFit fit = server::CompareSave(saved->manifest(), plan, flags.only_tables);
-  const std::string where = absl::StrCat("--init-from ", flags.init_from, ": ");
+  const std::string where = flags.resumed.has_value()
+                                ? absl::StrCat("--resume ", flags.resume, ": ")
+                                : absl::StrCat("--init-from ", flags.init_from, ": ");
   for (const std::string& line : fit.refused) report.refused.push_back(where + line);
   for (const std::string& line : fit.said) report.said.push_back(where + line);
   if (flags.only_tables.empty()) report.description = saved->manifest().data;
@@ -74,6 +115,13 @@ scheduler::ModelPaths PathsOf(const StartFlags& flags, const std::string& out,
   scheduler::ModelPaths paths;
   if (!flags.init_from.empty()) paths.init_from = fs::absolute(flags.init_from).string();
   paths.only_tables = flags.only_tables;
+  if (flags.resumed.has_value()) {
+    paths.resume = true;
+    paths.run = flags.resumed->run;
+    paths.attempt = flags.resumed->attempt;
+    paths.step = flags.resumed->step;
+    paths.before = flags.resumed->record;
+  }
   const bool trains = !plan.job.train().evaluate_only();
   if (flags.save && trains && !out.empty()) paths.save_to = fs::absolute(out).string() + "/model";
   return paths;

@@ -9,6 +9,9 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "base/owned_fd.h"
+#include "cli/resume_point.h"
 #include "job/job.h"
 #include "scheduler/scheduler_core.h"
 
@@ -17,10 +20,15 @@ namespace tandem::cli {
 struct StartFlags {
   std::string init_from;
   std::vector<std::string> only_tables;
-  bool save = true;  // at the end, to OUT/model
+  bool save = true;                     // to OUT/model, on the way and at the end
+  std::string resume;                   // the output folder of a run that goes on; empty: a new run
+  absl::optional<ResumePoint> resumed;  // where it does
 };
 
 void AddStartFlags(CLI::App* app, StartFlags* flags);
+
+// With --resume: where the run goes on, and that `out` is its folder. Otherwise nothing.
+absl::Status FindResume(StartFlags* flags, std::string* out);
 
 // What is to be said before such a job starts, a line each.
 struct StartReport {
@@ -30,6 +38,7 @@ struct StartReport {
   // that goes on saving there cannot be read at two of its steps. Empty: it starts afresh.
   std::string save;
   std::string description;  // of the data that the save was trained on; empty: it starts afresh
+  OwnedFd kept;             // while it is open, the save stays (server::KeepSave)
 };
 StartReport CheckStart(const StartFlags& flags, const job::JobPlan& plan);
 

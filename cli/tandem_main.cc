@@ -201,5 +201,9 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   tandem::SetUpProcess();
-  return tandem::cli::Main(argc, argv);
+  const int code = tandem::cli::Main(argc, argv);
+  if (code > tandem::node::kExitBySignal) {
+    tandem::node::DieBySignal(code - tandem::node::kExitBySignal);
+  }
+  return code;
 }

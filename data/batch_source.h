@@ -21,6 +21,10 @@ class BatchSource {
   // Back to the start, with the order and the negatives of this epoch.
   virtual absl::Status StartEpoch(int64_t epoch) = 0;
 
+  // Passes over the next `rows` rows of the epoch, or over all that are left, as if Next had given
+  // them. Returns how many these were.
+  virtual absl::StatusOr<int64_t> Skip(int64_t rows) = 0;
+
   // Fills `batch`; batch->samples == 0 means the epoch's data has run out. Errors name the file, the
   // line, what was expected and a hint.
   virtual absl::Status Next(Batch* batch) = 0;

@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -102,6 +104,39 @@ absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
     all.insert(all.end(), files.begin(), files.end());
   }
   return all;
+}
+
+absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                          ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
+  std::vector<DataFile> files;
+  for (const std::string& name : names) {
+    std::error_code error;
+    DataFile& file = files.emplace_back();
+    file.set_name(std::filesystem::path(name).filename().string());
+    file.set_bytes(static_cast<int64_t>(std::filesystem::file_size(name, error)));
+    if (!error) continue;
+    return absl::NotFoundError(absl::StrCat("data.train: ", name, ": ", error.message()));
+  }
+  return files;
+}
+
+absl::Status CheckSameFiles(const RunRecord& was, const Data& data) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<DataFile> is, TrainingFiles(data));
+  const auto text = [](const DataFile& file) {
+    return absl::StrCat(file.name(), " of ", file.bytes(), " bytes");
+  };
+  const size_t before = static_cast<size_t>(was.train_size());
+  for (size_t i = 0; i < std::max(is.size(), before); ++i) {
+    const std::string then = i < before ? text(was.train(static_cast<int>(i))) : "nothing";
+    const std::string now = i < is.size() ? text(is[i]) : "nothing";
+    if (then == now) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("data.train: file ", i, " was ", then, " when the run was saved, and is ", now,
+                     " now; hint: a run goes on with the rows it began with; to train on others, "
+                     "begin with its model: --init-from"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::data

@@ -2,11 +2,15 @@
 #ifndef TANDEM_DATA_FILES_H_
 #define TANDEM_DATA_FILES_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+#include "proto/wire.pb.h"
 
 namespace tandem::data {
 
@@ -22,6 +26,12 @@ absl::StatusOr<std::vector<std::string>> ExpandFiles(absl::string_view knob,
 // As above for several patterns, in their order.
 absl::StatusOr<std::vector<std::string>> ExpandAllFiles(absl::string_view knob,
                                                         const std::vector<std::string>& patterns);
+
+// What a run trains on, for its saves. None for the data of a program.
+absl::StatusOr<std::vector<DataFile>> TrainingFiles(const Data& data);
+// That a run which goes on has the files that it began with: FAILED_PRECONDITION names the first
+// that differs. `was`: of RunRecord.
+absl::Status CheckSameFiles(const RunRecord& was, const Data& data);
 
 }  // namespace tandem::data
 

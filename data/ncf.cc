@@ -208,6 +208,14 @@ class NcfSource : public BatchSource {
     return absl::OkStatus();
   }
 
+  // An item is a row where rows are skipped, in training.
+  absl::StatusOr<int64_t> Skip(int64_t rows) override {
+    const int64_t left = next_ < items() ? (items() - next_ + workers_ - 1) / workers_ : 0;
+    rows = std::min(rows, left);
+    next_ += rows * workers_;
+    return rows;
+  }
+
  protected:
   virtual int64_t items() const = 0;
   virtual void AppendItem(int64_t item, Batch* batch) = 0;

@@ -186,6 +186,15 @@ class RowSource final : public BatchSource {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<int64_t> Skip(int64_t rows) override {
+    TANDEM_CHECK(pass_.has_value());
+    for (int64_t row = 0; row < rows; ++row) {
+      TANDEM_ASSIGN_OR_RETURN(const bool got, NextRow());
+      if (!got) return row;
+    }
+    return rows;
+  }
+
   int64_t EstimatedRows() const override { return options_.estimated_rows; }
 
  private:

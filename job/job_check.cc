@@ -593,6 +593,12 @@ absl::Status CheckLimits(const Limits& limits) {
   return Between("limits.held_bytes_per_shard", limits.held_bytes_per_shard(), 1, int64_t{1} << 50);
 }
 
+absl::Status CheckSave(const Save& save) {
+  TANDEM_RETURN_IF_ERROR(NotNegative("save.every_seconds", save.every_seconds()));
+  TANDEM_RETURN_IF_ERROR(NotNegative("save.every_steps", save.every_steps()));
+  return Between("save.keep", save.keep(), 1, 1000);
+}
+
 }  // namespace
 
 absl::Status CheckJob(const Job& job) {
@@ -606,6 +612,7 @@ absl::Status CheckJob(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckTables(job));
   TANDEM_RETURN_IF_ERROR(CheckModel(job));
   TANDEM_RETURN_IF_ERROR(CheckEvaluation(job.evaluation()));
+  TANDEM_RETURN_IF_ERROR(CheckSave(job.save()));
   return CheckLimits(job.limits());
 }
 

@@ -115,6 +115,11 @@ void FillLimits(Limits* limits) {
   TANDEM_DEFAULT(limits, start_seconds, 60);
 }
 
+void FillSave(Save* save) {
+  if (save->every_steps() == 0) TANDEM_DEFAULT(save, every_seconds, 600);
+  TANDEM_DEFAULT(save, keep, 2);
+}
+
 }  // namespace
 
 void FillJobDefaults(Job* job) {
@@ -134,6 +139,7 @@ void FillJobDefaults(Job* job) {
   TANDEM_DEFAULT(job->mutable_evaluation(), batch, 4096);
   TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);
   FillLimits(job->mutable_limits());
+  FillSave(job->mutable_save());
 }
 
 #undef TANDEM_DEFAULT

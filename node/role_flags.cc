@@ -1,12 +1,15 @@
 #include "node/role_flags.h"
 
 #include <signal.h>
+#include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <random>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
@@ -17,11 +20,29 @@ namespace {
 
 std::atomic<bool> stop_signal{false};
 std::atomic<int> stop_number{0};
+std::atomic<int> stop_signals{0};
 std::atomic<int> save_signals{0};
+std::atomic<pid_t> driver{0};          // the only one whose stop signals count; 0: all do
+std::atomic<int64_t> next_stop_ns{0};  // before that a stop signal is the last one again
+constexpr int64_t kSameStopNs = 1'000'000'000;
 
-void OnStop(int signal) {
+int64_t NowNs() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);  // may be called from a signal handler
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void OnStop(int signal, siginfo_t* info, void* /*context*/) {
+  if (driver.load() != 0) {
+    if (info->si_pid != driver.load()) return;
+  } else {
+    const int64_t now = NowNs();
+    if (now < next_stop_ns.load()) return;
+    next_stop_ns.store(now + kSameStopNs);
+  }
   stop_number.store(signal);
   stop_signal.store(true);
+  stop_signals.fetch_add(1);
 }
 void OnSave(int) { save_signals.fetch_add(1); }
 
@@ -29,6 +50,21 @@ void Install(int signal, void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
   sigaction(signal, &action, nullptr);
+}
+
+void InstallStop(int signal) {
+  struct sigaction action = {};
+  action.sa_sigaction = OnStop;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(signal, &action, nullptr);
+}
+
+// 0: nobody that is still there.
+pid_t FindDriver() {
+  const char* const text = getenv(kDriverVariable);
+  int number = 0;
+  if (text == nullptr || !absl::SimpleAtoi(text, &number) || number != getppid()) return 0;
+  return number;
 }
 
 }  // namespace
@@ -75,10 +111,16 @@ JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
 }
 
 const std::atomic<bool>* StopSignal() {
-  Install(SIGINT, OnStop);
-  Install(SIGTERM, OnStop);
+  driver.store(FindDriver());
+  InstallStop(SIGINT);
+  InstallStop(SIGTERM);
   Install(SIGPIPE, SIG_IGN);
   return &stop_signal;
+}
+
+const std::atomic<int>* StopSignals() {
+  (void)StopSignal();
+  return &stop_signals;
 }
 
 int StopSignalNumber() { return stop_number.load(); }

@@ -21,6 +21,8 @@ namespace tandem::node {
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;    // the job failed
 inline constexpr int kExitBadInput = 2;  // flags, job or data: nothing was started
+// Added to the number of a signal: the program is to end by it (DieBySignal).
+inline constexpr int kExitBySignal = 128;
 
 struct RoleFlags {
   std::string job;                         // file
@@ -48,8 +50,15 @@ JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
                             std::shared_ptr<transport::PathLog> paths);
 
 // Set by SIGINT and SIGTERM from the first call on. The only state that a program keeps outside its
-// objects: signal handlers can reach nothing else.
+// objects: signal handlers can reach nothing else. A process that `tandem run` has started hears of
+// them from it alone: whoever ends a job often signals all its processes at once, and servers that
+// leave cannot save.
 const std::atomic<bool>* StopSignal();
+// How often they have come. What comes within a second of another is the same: timeout(1) and
+// managers of services and jobs signal a process and its group.
+const std::atomic<int>* StopSignals();
+// The variable by which a process knows that it was started by the one of this number.
+inline constexpr char kDriverVariable[] = "TANDEM_DRIVER";
 // Which of them came last; 0: none has.
 int StopSignalNumber();
 // Ends the process as the signal would have, so that whoever started it (a loop of a shell) stops, too.

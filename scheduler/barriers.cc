@@ -9,10 +9,13 @@
 namespace tandem::scheduler {
 namespace {
 
-BarrierRelease MakeRelease(const std::string& name, int64_t max_value) {
+BarrierRelease MakeRelease(const std::string& name, const Barrier& barrier,
+                           const std::string& record) {
   BarrierRelease release;
   release.set_name(name);
-  release.set_max_value(max_value);
+  release.set_max_value(barrier.max_value);
+  release.set_failure(barrier.failure);
+  release.set_record(record);
   return release;
 }
 
@@ -50,6 +53,10 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
                      " with a path of ", enter.path().size(), " bytes, want ",
                      saves ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
   }
+  if (!enter.failure().empty() && !enter.may_fail()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("barrier \"", enter.name(), "\" that may not fail, with a failure"));
+  }
   return absl::OkStatus();
 }
 
@@ -59,7 +66,8 @@ absl::Status Barriers::CheckAgreement(const Barrier& barrier, const BarrierEnter
         absl::StrCat("barrier \"", enter.name(), "\" of ", PartiesOf(enter),
                      " parties, an earlier entry said ", barrier.parties));
   }
-  if (barrier.action != enter.action() || barrier.path != enter.path()) {
+  if (barrier.action != enter.action() || barrier.path != enter.path() ||
+      barrier.may_fail != enter.may_fail()) {
     const auto name = [](BarrierEnter::Action action, const std::string& path) {
       return absl::StrCat(BarrierEnter::Action_Name(action), path.empty() ? "" : " ", path);
     };
@@ -86,6 +94,7 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
     it->second.parties = PartiesOf(enter);
     it->second.action = enter.action();
     it->second.path = enter.path();
+    it->second.may_fail = enter.may_fail();
     it->second.max_value = enter.value();
     it->second.entered.resize(workers_);
     it->second.entered_at.resize(workers_);
@@ -97,14 +106,20 @@ absl::StatusOr<Barriers::Entry> Barriers::Enter(absl::Time now, int rank,
   barrier.entered[rank] = true;
   barrier.entered_at[rank] = now;
   barrier.max_value = std::max(barrier.max_value, enter.value());
+  if (barrier.failure.empty() && !enter.failure().empty()) {
+    barrier.failure = absl::StrCat("worker ", rank, ": ", enter.failure().substr(0, kMaxPathBytes));
+  }
   barrier.complete = ++barrier.entries == barrier.parties;
   return barrier.complete ? Entry::kComplete : Entry::kWaiting;
 }
 
-BarrierRelease Barriers::Release(const std::string& name) {
+BarrierRelease Barriers::Release(const std::string& name, const std::string& record) {
   const auto it = open_.find(name);
   TANDEM_CHECK(it != open_.end());
-  released_.push_back(MakeRelease(name, it->second.max_value));
+  if (!record.empty()) {  // of one save, the last: all have gone on since those before it
+    for (BarrierRelease& earlier : released_) earlier.clear_record();
+  }
+  released_.push_back(MakeRelease(name, it->second, record));
   if (released_.size() > kRemembered) released_.pop_front();
   open_.erase(it);
   return released_.back();

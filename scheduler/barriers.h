@@ -24,6 +24,8 @@ struct Barrier {
   int parties = 0;
   BarrierEnter::Action action = BarrierEnter::NONE;
   std::string path;  // of a SAVE
+  bool may_fail = false;
+  std::string failure;  // of a SAVE that may fail: what could not be written first
   int64_t max_value = 0;
   std::vector<bool> entered;           // by rank
   std::vector<absl::Time> entered_at;  // by rank
@@ -54,8 +56,8 @@ class Barriers {
   // INVALID_ARGUMENT if the entry is malformed or contradicts an earlier one.
   absl::StatusOr<Entry> Enter(absl::Time now, int rank, const BarrierEnter& enter);
 
-  // Ends the barrier `name`. Requires: it is open.
-  BarrierRelease Release(const std::string& name);
+  // Ends the barrier `name`. Requires: it is open. `record`: of a SAVE, for its release.
+  BarrierRelease Release(const std::string& name, const std::string& record = "");
 
   // The release of a barrier that has been released. Requires: Enter said kReleased.
   BarrierRelease Released(const std::string& name) const;

@@ -54,6 +54,8 @@ class Commands {
   // "SAVE /out/model"; "a command" if it is not known.
   std::string Describe(uint64_t id) const;
   bool ServersAreBusy() const;
+  // It was given out, and nobody's answer is waited for.
+  bool IsAnswered(uint64_t id) const { return id < next_ && pending_.count(id) == 0; }
 
   // By number; the watch keeps `next_report`.
   std::map<uint64_t, PendingCommand>& pending() { return pending_; }

@@ -16,12 +16,22 @@
 namespace tandem::scheduler {
 
 struct SchedulerNotice {
-  enum class Kind { kStarted, kProgress, kEvaluation, kStall, kStallOver, kFailed, kFinished };
+  enum class Kind {
+    kStarted,
+    kProgress,
+    kEvaluation,
+    kSaved,
+    kStall,
+    kStallOver,
+    kFailed,
+    kFinished
+  };
   Kind kind = Kind::kProgress;
   std::string node;                               // kStall, kStallOver, kFailed
   std::string text;                               // reason or description; kEvaluation: JSON
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
   JobProgress progress;                           // kProgress
+  int64_t step = 0;                               // kSaved
 };
 
 // Caller-owned and reused: a step appends.

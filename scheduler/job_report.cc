@@ -39,6 +39,17 @@ absl::Status CheckByteKinds(const Counts& bytes) {
       absl::StrCat(bytes.size(), " kinds of traffic, at most ", JobBook::kMaxByteKinds));
 }
 
+// What the attempt before counted joins what this one has; all that is of the moment stays.
+void AddBefore(const Progress& before, Progress* progress) {
+  progress->set_samples(progress->samples() + before.samples());
+  progress->set_trained_steps(progress->trained_steps() + before.trained_steps());
+  for (const auto& [kind, bytes] : before.bytes()) (*progress->mutable_bytes())[kind] += bytes;
+  for (const auto& [table, sent] : before.updates_sent()) {
+    (*progress->mutable_updates_sent())[table] += sent;
+  }
+  MergeDistribution(before.in_flight_depth(), progress->mutable_in_flight_depth());
+}
+
 }  // namespace
 
 void MergeDistribution(const Distribution& from, Distribution* into) {
@@ -60,13 +71,22 @@ void MergeTableReport(const TableReport& from, TableReport* into) {
   MergeDistribution(from.in_flight_depth(), into->mutable_in_flight_depth());
 }
 
-JobBook::JobBook(const job::JobPlan& plan)
+JobBook::JobBook(const job::JobPlan& plan, const RunRecord& before)
     : epochs_(std::max(1, plan.job.train().epochs())),
       max_steps_(plan.job.train().max_steps()),
+      before_(before),
       shards_per_server_(plan.shards_per_server()),
       workers_(plan.workers()),
       shards_(plan.shards()) {
   for (const job::TablePlan& table : plan.tables) table_names_.push_back(table.name);
+  evaluation_json_ = before_.evaluation_json();
+  for (int rank = 0; rank < std::min(plan.workers(), before_.worker_size()); ++rank) {
+    Progress& worker = workers_[static_cast<size_t>(rank)];
+    worker = before_.worker(rank);
+    worker.clear_loss_sum();
+    worker.clear_loss_samples();
+    reported_samples_ += worker.samples();
+  }
 }
 
 absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
@@ -83,6 +103,7 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   const double loss_sum = worker.loss_sum() + progress.loss_sum();
   const int64_t loss_samples = std::min(kMaxCount, worker.loss_samples() + progress.loss_samples());
   worker = progress;
+  if (rank < before_.worker_size()) AddBefore(before_.worker(rank), &worker);
   worker.clear_evaluation_json();
   worker.set_loss_sum(loss_sum);
   worker.set_loss_samples(loss_samples);
@@ -166,7 +187,7 @@ void JobBook::AddStaleness(JobProgress* progress) const {
 
 JobProgress JobBook::Interval(absl::Time now) {
   JobProgress p;
-  p.seconds = absl::ToDoubleSeconds(now - started_);
+  p.seconds = Seconds(now);
   double loss_sum = 0, loss_samples = 0, auc_sum = 0;
   int with_auc = 0;
   const Progress& behind = FurthestBehind();
@@ -197,7 +218,7 @@ JobProgress JobBook::Interval(absl::Time now) {
 
 JobReport JobBook::Total(absl::Time now) const {
   JobReport total;
-  total.seconds = absl::ToDoubleSeconds(now - started_);
+  total.seconds = Seconds(now);
   total.evaluation_json = evaluation_json_;
   total.paths = paths_;
   total.collectives_json = collectives_json_;
@@ -210,17 +231,50 @@ JobReport JobBook::Total(absl::Time now) const {
     AddCounts(worker.updates_sent(), &total.updates_sent);
   }
   if (total.seconds > 0) total.samples_per_second = total.samples / total.seconds;
-  std::map<std::string, uint64_t> server_bytes;
-  for (const std::string& name : table_names_) total.tables.emplace_back().set_table(name);
-  for (const ShardReport& shard : shards_) {
-    AddCounts(shard.bytes(), &server_bytes);
-    for (const TableReport& table : shard.table()) {
-      const auto name = std::find(table_names_.begin(), table_names_.end(), table.table());
-      MergeTableReport(table, &total.tables[name - table_names_.begin()]);
-    }
-  }
+  total.tables = Tables();
+  const std::map<std::string, uint64_t> server_bytes = ServerBytes();
   total.bytes.insert(server_bytes.begin(), server_bytes.end());  // keeps what workers counted
   return total;
+}
+
+double JobBook::Seconds(absl::Time now) const {
+  return before_.seconds() + absl::ToDoubleSeconds(now - started_);
+}
+
+std::vector<TableReport> JobBook::Tables() const {
+  std::vector<TableReport> tables;
+  for (const std::string& name : table_names_) tables.emplace_back().set_table(name);
+  const auto add = [&](const TableReport& report) {
+    const auto name = std::find(table_names_.begin(), table_names_.end(), report.table());
+    if (name == table_names_.end()) return;
+    MergeTableReport(report, &tables[static_cast<size_t>(name - table_names_.begin())]);
+  };
+  for (const ShardReport& shard : shards_) {
+    for (const TableReport& report : shard.table()) add(report);
+  }
+  for (TableReport before : before_.table()) {
+    before.clear_rows();  // they are on the shards again
+    before.clear_bytes();
+    add(before);
+  }
+  return tables;
+}
+
+std::map<std::string, uint64_t> JobBook::ServerBytes() const {
+  std::map<std::string, uint64_t> bytes;
+  for (const ShardReport& shard : shards_) AddCounts(shard.bytes(), &bytes);
+  AddCounts(before_.server_bytes(), &bytes);
+  return bytes;
+}
+
+RunRecord JobBook::Record(absl::Time now) const {
+  RunRecord record;
+  record.set_seconds(Seconds(now));
+  for (const Progress& worker : workers_) *record.add_worker() = worker;
+  for (TableReport& table : Tables()) *record.add_table() = std::move(table);
+  for (const auto& [kind, bytes] : ServerBytes()) (*record.mutable_server_bytes())[kind] = bytes;
+  record.set_evaluation_json(evaluation_json_);
+  return record;
 }
 
 }  // namespace tandem::scheduler

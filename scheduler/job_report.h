@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 
@@ -55,6 +56,13 @@ struct JobReport {
   std::map<std::pair<std::string, std::string>, Path>
       paths;                     // last choice, by (from, to and for what)
   std::string collectives_json;  // what rank 0 says of dense gradients; empty: nothing
+  int64_t attempts = 0;          // how often the run has gone on from a save
+  // It ended before its end, because it was told to.
+  struct Stop {
+    int64_t saved_step = -1;  // the last save has the steps before it; -1: there is none
+    std::string failure;      // why it could not be saved; empty: it was
+  };
+  absl::optional<Stop> stop;
 };
 
 // Keeps the last word of each worker and shard.
@@ -65,7 +73,8 @@ class JobBook {
  public:
   static constexpr int kMaxByteKinds = 64;
 
-  explicit JobBook(const job::JobPlan& plan);
+  // `before`: what the run had done when it was saved, if it goes on.
+  explicit JobBook(const job::JobPlan& plan, const RunRecord& before = RunRecord());
 
   void Start(absl::Time now) { started_ = reported_ = now; }
 
@@ -80,13 +89,19 @@ class JobBook {
   // What happened since the last call.
   JobProgress Interval(absl::Time now);
   JobReport Total(absl::Time now) const;
+  // For a save, while all workers stand still.
+  RunRecord Record(absl::Time now) const;
 
  private:
   const Progress& FurthestBehind() const;
+  double Seconds(absl::Time now) const;
+  std::vector<TableReport> Tables() const;
+  std::map<std::string, uint64_t> ServerBytes() const;
   double FractionDone() const;
   void AddStaleness(JobProgress* progress) const;
 
   const int64_t epochs_, max_steps_;
+  const RunRecord before_;
   std::vector<std::string> table_names_;
   const int shards_per_server_;
   absl::Time started_, reported_;

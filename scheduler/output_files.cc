@@ -1,5 +1,7 @@
 #include "scheduler/output_files.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -7,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/file.h"
 
 namespace tandem::scheduler {
 namespace {
@@ -19,13 +22,26 @@ absl::Status FileError(absl::string_view what, const std::string& path, int erro
 
 }  // namespace
 
+namespace {
+
+// Whoever wrote the file may have been killed in the middle of a line.
+void CutLastLine(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (!text.ok() || text->empty() || text->back() == '\n') return;
+  std::error_code ignored;
+  std::filesystem::resize_file(path, text->rfind('\n') + 1, ignored);  // npos + 1 is 0
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Create(const std::string& dir,
-                                                           const std::string& name) {
+                                                           const std::string& name, bool append) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return FileError("cannot make", dir, error.value());
   const std::string path = absl::StrCat(dir, "/", name);
-  std::FILE* const file = std::fopen(path.c_str(), "we");
+  if (append) CutLastLine(path);
+  std::FILE* const file = std::fopen(path.c_str(), append ? "ae" : "we");
   if (file == nullptr) return FileError("cannot write", path, errno);
   return std::unique_ptr<LineFile>(new LineFile(file, path));
 }
@@ -33,9 +49,14 @@ absl::StatusOr<std::unique_ptr<LineFile>> LineFile::Create(const std::string& di
 LineFile::~LineFile() { std::fclose(file_); }
 
 absl::Status LineFile::Append(absl::string_view line) {
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size() &&
-                       std::fputc('\n', file_) != EOF && std::fflush(file_) == 0;
-  return written ? absl::OkStatus() : FileError("cannot write", path_, errno);
+  const std::string text = absl::StrCat(torn_ ? "\n" : "", line, "\n");
+  const ssize_t bytes = write(fileno(file_), text.data(), text.size());
+  if (bytes == static_cast<ssize_t>(text.size())) {
+    torn_ = false;
+    return absl::OkStatus();
+  }
+  torn_ = torn_ || bytes > 0;
+  return FileError("cannot write", path_, bytes < 0 ? errno : ENOSPC);
 }
 
 }  // namespace tandem::scheduler

@@ -16,9 +16,10 @@ namespace tandem::scheduler {
 // crash loses none.
 class LineFile {
  public:
-  // Makes `dir` if absent and empties the file.
+  // Makes `dir` if absent, and empties the file, or, if `append`, goes on behind its last whole line.
   static absl::StatusOr<std::unique_ptr<LineFile>> Create(const std::string& dir,
-                                                          const std::string& name);
+                                                          const std::string& name,
+                                                          bool append = false);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
@@ -30,6 +31,7 @@ class LineFile {
   LineFile(std::FILE* file, std::string path) : file_(file), path_(std::move(path)) {}
   std::FILE* const file_;
   const std::string path_;
+  bool torn_ = false;  // the file ends within a line
 };
 
 }  // namespace tandem::scheduler

@@ -15,8 +15,10 @@ namespace tandem::scheduler {
 
 class Reports {
  public:
-  Reports(const job::JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits)
-      : shard_reports_(times.shard_reports), interval_(limits.report), book_(plan) {}
+  // `before`: what the run had done when it was saved, if it goes on.
+  Reports(const job::JobPlan& plan, const SchedulerTimes& times, const JobLimits& limits,
+          const RunRecord& before)
+      : shard_reports_(times.shard_reports), interval_(limits.report), book_(plan, before) {}
 
   // The job starts.
   void Start(absl::Time now);
@@ -30,6 +32,7 @@ class Reports {
   bool AskShards(absl::Time now, bool servers_are_busy);
 
   JobReport Total(absl::Time now) const { return book_.Total(now); }
+  RunRecord Record(absl::Time now) const { return book_.Record(now); }
 
  private:
   absl::Status AddProgress(const Node& node, const Progress& progress, SchedulerEffects* effects);

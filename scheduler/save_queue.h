@@ -25,6 +25,7 @@ class SaveQueue {
   // Ends it; the next one, if there is one, is under way from now on.
   void Finish() { folders_.pop_front(); }
   bool empty() const { return folders_.empty(); }
+  bool closed() const { return closed_; }
 
   // No save may follow the barrier `name`. True: it must wait until the queue is empty, and is then
   // what TakeBarrier gives.

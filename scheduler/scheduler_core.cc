@@ -29,10 +29,12 @@ SchedulerCore::SchedulerCore(const job::JobPlan& plan, Options options)
       options_(std::move(options)),
       members_(plan_),
       barriers_(plan_.workers()),
-      reports_(plan_, options_.times, JobLimits(plan_.job)),
+      saves_(plan_.job.save(), options_.models.save_to,
+             options_.models.resume ? options_.models.step : -1, &members_, &commands_, &barriers_),
+      reports_(plan_, options_.times, JobLimits(plan_.job), options_.models.before),
       life_(options_.times, &members_),
       stalls_(options_.times, JobLimits(plan_.job).stall, &members_, &barriers_, &commands_,
-              &saves_),
+              &saves_.queue()),
       overdue_(options_.times, JobLimits(plan_.job), &members_, &barriers_, &commands_),
       judge_(options_.times, &members_) {
   TANDEM_CHECK(plan_.workers() > 0 && plan_.servers() >= 0);
@@ -65,6 +67,9 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
       break;
     case SchedulerEvent::Kind::kSave:
       OnSaveRequest(event.text);
+      break;
+    case SchedulerEvent::Kind::kEnd:
+      OnEndRequest(event.text);
       break;
     case SchedulerEvent::Kind::kAbort:
       Fail(FailureOf("scheduler", event.text, absl::StatusCode::kCancelled));
@@ -223,7 +228,8 @@ void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) 
 
 void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
   const bool is_view = done.id() > 0 && done.id() <= view_.number();
-  if (done.code() != 0) {
+  if (!is_view && commands_.IsAnswered(done.id())) return;  // said again after a reconnect
+  if (done.code() != 0 && !saves_.NoteFailure(*node, done)) {
     const std::string what =
         is_view ? absl::StrCat("view ", done.id()) : commands_.Describe(done.id());
     return FailNode(
@@ -237,6 +243,7 @@ void SchedulerCore::OnCommandDone(Node* node, const CommandDone& done) {
 void SchedulerCore::OnReport(const Node& node, const Control& control) {
   const absl::Status added = reports_.Add(node, control, effects_);
   if (!added.ok()) return FailNode(node, added);
+  if (control.has_progress()) saves_.OnStep(control.progress().step());
   if (!control.has_shard_report()) return;
   commands_.OnReport(node.index, static_cast<int>(control.shard_report().shard()));
   FinishCommands();
@@ -306,9 +313,9 @@ void SchedulerCore::OnSaveRequest(const std::string& folder) {
   if (phase_ != Phase::kRunning) {
     return effects_->Warn("save request ignored: the job is not running");
   }
-  switch (saves_.Add(folder)) {
+  switch (saves_.queue().Add(folder)) {
     case SaveQueue::Answer::kStart:
-      return StartSave();
+      return saves_.Ask(now_, effects_);
     case SaveQueue::Answer::kQueued:
       return effects_->Log(absl::StrCat("a save is under way; the one to ", folder, " follows"));
     case SaveQueue::Answer::kMerged:
@@ -318,16 +325,14 @@ void SchedulerCore::OnSaveRequest(const std::string& folder) {
   }
 }
 
-// Asks all workers. One that has lost its connection is asked when it is back (Welcome).
-void SchedulerCore::StartSave() {
-  const Command save = commands_.New(Command::SAVE, saves_.current());
-  commands_.Await(now_, save, /*servers=*/0, /*shards=*/0, members_.workers());
-  Control control;
-  *control.mutable_command() = save;
-  for (int rank = 0; rank < members_.workers(); ++rank) {
-    effects_->SendTo(*members_.worker(rank), control);
+// The first time the job is saved and ends; then, or if there is nowhere to save to, it ends at once.
+void SchedulerCore::OnEndRequest(const std::string& why) {
+  const std::string& folder = options_.models.save_to;
+  if (saves_.ending() || phase_ != Phase::kRunning || folder.empty()) {
+    return Fail(FailureOf("scheduler", why, absl::StatusCode::kCancelled));
   }
-  effects_->Log(absl::StrCat("asked the workers to save to ", saves_.current()));
+  saves_.SetEnding();
+  OnSaveRequest(folder);
 }
 
 void SchedulerCore::OnMoveRange(const SchedulerEvent& event) {
@@ -364,6 +369,8 @@ void SchedulerCore::PublishFirstView() {
   view_.set_init_from(options_.models.init_from);
   for (const std::string& table : options_.models.only_tables) view_.add_only_table(table);
   view_.set_save_to(options_.models.save_to);
+  view_.set_resume(options_.models.resume);
+  view_.set_attempt(static_cast<int32_t>(options_.models.attempt));
   for (RangeInfo& range : DealRanges(plan_)) *view_.add_range() = std::move(range);
   phase_ = Phase::kStarting;
   phase_since_ = now_;
@@ -383,6 +390,7 @@ void SchedulerCore::StartJob() {
   phase_ = Phase::kRunning;
   phase_since_ = now_;
   reports_.Start(now_);
+  saves_.Start(now_);
   for (Node& node : members_.nodes()) node.moved_at = node.step_at = now_;
   Control control;
   *control.mutable_command() = commands_.New(Command::START);
@@ -398,22 +406,21 @@ void SchedulerCore::CompleteBarrier(const std::string& name) {
   const bool closes = barrier.action == BarrierEnter::LAST_SAVE ||
                       barrier.action == BarrierEnter::END ||
                       barrier.action == BarrierEnter::FINISH_DELAYED;
-  if (closes && saves_.CloseFor(name)) return;  // completed again when the saves are over
+  if (closes && saves_.queue().CloseFor(name)) return;  // completed again when the saves are over
   switch (barrier.action) {
     case BarrierEnter::SAVE:
-      return CommandServers(Command::SAVE, barrier.path, name);
+      if (!barrier.failure.empty()) return ReleaseBarrier(name);
+      return CommandServers(commands_.New(Command::SAVE, barrier.path), name);
     case BarrierEnter::FINISH_DELAYED:
-      return CommandServers(Command::FINISH_DELAYED, "", name);
+      return CommandServers(commands_.New(Command::FINISH_DELAYED), name);
     case BarrierEnter::END:
-      return CommandServers(Command::REPORT, "", name);
+      return CommandServers(commands_.New(Command::REPORT), name);
     default:
       return ReleaseBarrier(name);
   }
 }
 
-void SchedulerCore::CommandServers(Command::Kind kind, const std::string& path,
-                                   const std::string& barrier) {
-  const Command command = commands_.New(kind, path);
+void SchedulerCore::CommandServers(const Command& command, const std::string& barrier) {
   commands_.Await(now_, command, members_.servers(), plan_.shards_per_server(), /*workers=*/0,
                   barrier);
   Control control;
@@ -432,11 +439,18 @@ void SchedulerCore::FinishCommands() {
 
 void SchedulerCore::FinishCommand(const PendingCommand& done) {
   if (!done.barrier.empty()) return ReleaseBarrier(done.barrier);
+  if (done.command.id() == last_report_) return StopJob();
   if (done.command.kind() != Command::SAVE) return;
-  effects_->Log(absl::StrCat("saved to ", done.command.path()));
-  saves_.Finish();
-  if (!saves_.empty()) return StartSave();
-  const std::string waiting = saves_.TakeBarrier();
+  saves_.Finish(now_, effects_);
+  if (done.command.hold()) {
+    // The workers take no step any more: no save and no barrier that waited for one has anything left
+    // to do.
+    const Command report = commands_.New(Command::REPORT);
+    last_report_ = report.id();
+    return CommandServers(report, "");
+  }
+  if (!saves_.queue().empty()) return saves_.Ask(now_, effects_);
+  const std::string waiting = saves_.queue().TakeBarrier();
   if (!waiting.empty()) CompleteBarrier(waiting);
 }
 
@@ -444,16 +458,22 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
   const Barrier& barrier = barriers_.open().at(name);
   const std::vector<bool> entered = barrier.entered;
   const bool end = barrier.action == BarrierEnter::END;
+  const bool saves = barrier.action == BarrierEnter::SAVE;
+  if (saves) saves_.OnBarrier(barrier);
+  const std::string record = saves ? reports_.Record(now_).SerializeAsString() : "";
   Control control;
-  *control.mutable_barrier_release() = barriers_.Release(name);
+  *control.mutable_barrier_release() = barriers_.Release(name, record);
   for (size_t rank = 0; rank < entered.size(); ++rank) {
     if (entered[rank]) effects_->SendTo(*members_.worker(static_cast<int>(rank)), control);
+    control.mutable_barrier_release()->clear_record();  // rank 0 keeps it
   }
   if (end) StopJob();
 }
 
 void SchedulerCore::StopJob() {
   report_ = reports_.Total(now_);
+  report_.attempts = options_.models.attempt;
+  if (last_report_ != 0) report_.stop.emplace(saves_.Last());
   phase_ = Phase::kStopping;
   phase_since_ = now_;
   judge_.Drop();
@@ -471,8 +491,9 @@ void SchedulerCore::OnTick() {
   if (cause.has_value()) return Fail(*cause);
   if (phase_ != Phase::kRunning) return;
   reports_.Tick(now_, effects_);
+  if (saves_.Due(now_)) OnSaveRequest(options_.models.save_to);
   const bool busy = members_.servers() == 0 || commands_.ServersAreBusy();
-  if (reports_.AskShards(now_, busy)) CommandServers(Command::REPORT, "", "");
+  if (reports_.AskShards(now_, busy)) CommandServers(commands_.New(Command::REPORT), "");
 }
 
 // The failure that ends the job, if something has lasted too long. Deaths come first: they explain

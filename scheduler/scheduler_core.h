@@ -29,7 +29,10 @@
 //             A Progress sent before the entry is counted.
 //   SAVE      to a worker (only on a request from outside) asks the workers to agree on a step and
 //             save there. Each answers when it is done, so that one save follows the other: requests
-//             that come meanwhile wait, those for the same folder as one.
+//             that come meanwhile wait, those for the same folder as one. What cannot be written of
+//             such a save is no failure of the job: all are told that there is none. A job that has
+//             a folder for saves asks for them by itself (save_schedule.h).
+//   An end    that is asked for is a save after which the workers take no step, then REPORT and STOP.
 // A node's Failure ends the job. If it blames a peer or the network (UNAVAILABLE,
 // DEADLINE_EXCEEDED, ABORTED) it is held for a moment, so that a process that has died is named and
 // not its victim.
@@ -49,12 +52,12 @@
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
 #include "scheduler/failure_judge.h"
+#include "scheduler/job_saves.h"
 #include "scheduler/life_watch.h"
 #include "scheduler/membership.h"
 #include "scheduler/overdue_watch.h"
 #include "scheduler/readers.h"
 #include "scheduler/reports.h"
-#include "scheduler/save_queue.h"
 #include "scheduler/stall_watch.h"
 #include "scheduler/times.h"
 
@@ -68,6 +71,7 @@ struct SchedulerEvent {
     kGarbage,    // bytes that are not a frame, or a frame that is not ours: `why`
     kTick,       // at least every 100 ms
     kSave,       // from outside: save to `text`
+    kEnd,        // from outside: save, then end; asked for again: end because of `text`
     kAbort,      // from outside: end the job because of `text`
     kMoveRange,  // from outside: `range` to `server`, `shard`
   };
@@ -85,7 +89,13 @@ struct SchedulerEvent {
 struct ModelPaths {
   std::string init_from;                 // a save; empty: first values
   std::vector<std::string> only_tables;  // of it, these tables alone; none: all of it
-  std::string save_to;                   // the folder of models; empty: no save at the end
+  std::string save_to;                   // the folder of models; empty: no save
+  // The run goes on from init_from, a save of its own.
+  bool resume = false;
+  uint64_t run = 0;     // its number; 0: a new run, with a number of its own
+  int64_t attempt = 0;  // how often it has gone on
+  int64_t step = 0;     // init_from has the steps before it
+  RunRecord before;     // what it had done
 };
 
 class SchedulerCore {
@@ -134,9 +144,9 @@ class SchedulerCore {
   void OnClosed(uint64_t connection);
   void OnGarbage(uint64_t connection, const absl::Status& why);
 
-  // From outside.
+  // From outside, and what the job's own schedule asks for.
   void OnSaveRequest(const std::string& folder);
-  void StartSave();
+  void OnEndRequest(const std::string& why);
   void OnMoveRange(const SchedulerEvent& event);
 
   // Views, commands, barriers.
@@ -145,7 +155,7 @@ class SchedulerCore {
   void StartJob();
   void CompleteBarrier(const std::string& name);
   void ReleaseBarrier(const std::string& name);
-  void CommandServers(Command::Kind kind, const std::string& path, const std::string& barrier);
+  void CommandServers(const Command& command, const std::string& barrier);
   void FinishCommands();
   void FinishCommand(const PendingCommand& done);
   void StopJob();
@@ -174,7 +184,8 @@ class SchedulerCore {
   Barriers barriers_;
   Commands commands_;
   uint64_t start_command_ = 0;
-  SaveQueue saves_;
+  JobSaves saves_;
+  uint64_t last_report_ = 0;  // the command after which an end that was asked for follows
   Reports reports_;
   LifeWatch life_;
   StallWatch stalls_;

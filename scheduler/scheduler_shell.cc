@@ -1,5 +1,7 @@
 #include "scheduler/scheduler_shell.h"
 
+#include <unistd.h>
+
 #include <deque>
 #include <map>
 #include <memory>
@@ -7,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -26,6 +30,16 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kLinger = absl::Seconds(1);  // at the end, for nodes that do not read
 constexpr size_t kMaxUnsentFrames = 1024;             // per peer, beyond the transport's own queue
 
+std::string NowText() {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+}
+
+std::string HostName() {
+  char host[256] = "";
+  (void)gethostname(host, sizeof host - 1);
+  return host;
+}
+
 class Shell {
  public:
   Shell(const SchedulerOptions& options, transport::Transport& transport,
@@ -33,17 +47,13 @@ class Shell {
       : options_(options),
         transport_(transport),
         transport_name_(transport_name),
-        core_(options.plan, {options.times, coordinator, options.incarnation, options.models}) {}
+        run_(options.models.run != 0 ? options.models.run : options.incarnation),
+        core_(options.plan, {options.times, coordinator, run_, options.models}) {}
 
   absl::Status Run() {
-    if (!options_.out_dir.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(metrics_, LineFile::Create(options_.out_dir, "metrics.jsonl"));
-    }
-    if (!options_.out_dir.empty()) {  // for programs that want to read rows
-      TANDEM_RETURN_IF_ERROR(
-          WriteFileAtomically(options_.out_dir + "/address", transport_.address() + "\n"));
-    }
+    if (!options_.out_dir.empty()) TANDEM_RETURN_IF_ERROR(OpenFiles());
     Emit({{"event", "address"}, {"address", transport_.address()}});
+    if (options_.models.resume) SayWhereItGoesOn();
     if (options_.save != nullptr) save_seen_ = *options_.save;
     while (!core_.done()) Round();
     return Finish();
@@ -51,6 +61,56 @@ class Shell {
 
  private:
   std::string ModelDir() const { return absl::StrCat(options_.out_dir, "/model"); }
+
+  absl::Status OpenFiles() {
+    const ModelPaths& models = options_.models;
+    if (models.resume) TANDEM_RETURN_IF_ERROR(ReadEvaluations(models.step));
+    TANDEM_ASSIGN_OR_RETURN(metrics_,
+                            LineFile::Create(options_.out_dir, "metrics.jsonl", models.resume));
+    // For who goes on with the run, and for programs that want to read rows.
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
+        options_.out_dir + "/run", absl::StrFormat("%016x %d\n", run_, models.attempt)));
+    return WriteFileAtomically(options_.out_dir + "/address", transport_.address() + "\n");
+  }
+
+  // Those of the run before it goes on at `step`. What came after that save is made again.
+  absl::Status ReadEvaluations(int64_t step) {
+    const absl::StatusOr<std::string> text = ReadWholeFile(options_.out_dir + "/metrics.jsonl");
+    if (!text.ok()) return absl::IsNotFound(text.status()) ? absl::OkStatus() : text.status();
+    for (const absl::string_view line : absl::StrSplit(*text, '\n', absl::SkipEmpty())) {
+      nlohmann::json event = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+      if (!event.is_object()) continue;  // whoever wrote it was killed
+      const std::string kind = event.value("event", "");
+      // An attempt that went on from an older save made what follows once more.
+      if (kind == "resumed") DropEvaluationsAfter(event.value("step", int64_t{0}));
+      if (kind != "evaluation") continue;
+      event.erase("event");
+      evaluations_.push_back(std::move(event));
+    }
+    DropEvaluationsAfter(step);
+    return absl::OkStatus();
+  }
+  void DropEvaluationsAfter(int64_t step) {
+    while (!evaluations_.empty() && evaluations_.back().value("step", int64_t{0}) > step) {
+      evaluations_.erase(evaluations_.size() - 1);
+    }
+  }
+  void AddEvaluation(nlohmann::json evaluation) {
+    const auto at = [](const nlohmann::json& e) {
+      return std::pair(e.value("epoch", int64_t{0}), e.value("step", int64_t{0}));
+    };
+    // One that not all workers were through when the run was saved is made again.
+    if (!evaluations_.empty() && at(evaluations_.back()) == at(evaluation)) {
+      evaluations_.erase(evaluations_.size() - 1);
+    }
+    evaluation["time"] = NowText();
+    evaluations_.push_back(std::move(evaluation));
+  }
+
+  void SayWhereItGoesOn() {
+    const ModelPaths& models = options_.models;
+    EmitMetric("resumed", {{"step", models.step}, {"attempt", models.attempt}});
+  }
 
   void Round() {
     events_.clear();
@@ -69,6 +129,12 @@ class Shell {
     if (options_.abort != nullptr && *options_.abort && !aborted_) {
       aborted_ = true;
       event.kind = SchedulerEvent::Kind::kAbort;
+      event.text = "interrupted";
+      StepCore(event);
+    }
+    const int ends = options_.ends == nullptr ? ends_seen_ : options_.ends->load();
+    for (; ends_seen_ != ends; ++ends_seen_) {
+      event.kind = SchedulerEvent::Kind::kEnd;
       event.text = "interrupted";
       StepCore(event);
     }
@@ -182,11 +248,16 @@ class Shell {
   void OnNotice(const SchedulerNotice& notice) {
     switch (notice.kind) {
       case SchedulerNotice::Kind::kStarted:
+        started_ = NowText();
+        if (options_.on_started) options_.on_started();
         return Emit({{"event", "started"}});
       case SchedulerNotice::Kind::kProgress:
         return EmitMetric("progress", ProgressJson(notice.progress));
       case SchedulerNotice::Kind::kEvaluation:
+        AddEvaluation(EvaluationJson(notice.text));
         return EmitMetric("evaluation", EvaluationJson(notice.text));
+      case SchedulerNotice::Kind::kSaved:
+        return EmitMetric("saved", {{"step", notice.step}});
       case SchedulerNotice::Kind::kStall:
         return Emit({{"event", "stall"}, {"node", notice.node}, {"text", notice.text}});
       case SchedulerNotice::Kind::kStallOver:
@@ -205,13 +276,15 @@ class Shell {
 
   void EmitMetric(const char* event, nlohmann::json json) {
     json["event"] = event;
-    json["time"] = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+    json["time"] = NowText();
     Emit(json);
-    if (metrics_ == nullptr || !file_error_.ok()) return;
+    if (metrics_ == nullptr) return;
+    // A full disk is no reason to lose what is trained, and may have room again.
+    const bool failed_before = !file_error_.ok();
     file_error_ = metrics_->Append(OneLine(json));
-    if (!file_error_.ok()) {
-      Emit({{"event", "log"}, {"text", std::string(file_error_.message())}});
-    }
+    if (file_error_.ok() || failed_before) return;
+    Emit({{"event", "log"},
+          {"text", absl::StrCat(file_error_.message(), "; training goes on, lines are lost")}});
   }
 
   void Emit(const nlohmann::json& json) {
@@ -223,32 +296,49 @@ class Shell {
   // The files first: whoever reads "finished" finds them.
   absl::Status Finish() {
     TANDEM_RETURN_IF_ERROR(core_.result());
-    absl::Status written = file_error_;
-    if (written.ok() && !options_.out_dir.empty()) {
-      const nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
+    absl::Status written;
+    if (!options_.out_dir.empty()) {
+      nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
+      summary["host"] = HostName();
+      summary["started"] = started_;
+      summary["ended"] = NowText();
+      summary["evaluations"] = evaluations_;
       written = WriteFileAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
     }
     if (!written.ok()) {
       EmitFailed("scheduler", std::string(written.message()), written.code());
       return written;
     }
-    EmitMetric("finished", nlohmann::json::object());
-    return absl::OkStatus();
+    const absl::optional<JobReport::Stop>& stop = core_.report().stop;
+    if (!stop.has_value()) {
+      EmitMetric("finished", nlohmann::json::object());
+      return absl::OkStatus();
+    }
+    nlohmann::json finished = {{"saved_step", stop->saved_step}};
+    if (!stop->failure.empty()) finished["failure"] = stop->failure;
+    EmitMetric("finished", std::move(finished));
+    return absl::CancelledError(absl::StrCat("ended before its end, as it was told; ",
+                                             stop->failure.empty()
+                                                 ? absl::StrCat("saved step ", stop->saved_step)
+                                                 : absl::StrCat("not saved: ", stop->failure)));
   }
 
   const SchedulerOptions& options_;
   const node::Log log_{"scheduler"};
   transport::Transport& transport_;
   const std::string transport_name_;
+  const uint64_t run_;
   SchedulerCore core_;
   SchedulerEffects effects_;
   std::vector<transport::TransportEvent> events_;
   std::map<transport::PeerId, std::deque<Frame>> unsent_;  // refused by the transport, in order
   std::unique_ptr<LineFile> metrics_;
-  absl::Status file_error_;  // the first one
+  absl::Status file_error_;                               // of metrics_, until it goes again
+  std::string started_;                                   // when
+  nlohmann::json evaluations_ = nlohmann::json::array();  // of the whole run
   absl::Time next_tick_ = absl::InfinitePast();
   bool aborted_ = false;
-  int save_seen_ = 0;
+  int save_seen_ = 0, ends_seen_ = 0;
 };
 
 // "tcp://HOST:PORT" -> HOST; of any other kind of address, this machine's own.

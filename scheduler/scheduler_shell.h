@@ -5,18 +5,24 @@
 //   {"event":"started"}                            all nodes are there and know the view
 //   {"event":"progress", ...}                      each reporting interval, as in metrics.jsonl
 //   {"event":"evaluation", ...}
+//   {"event":"saved","step":...}                   a save on the way, of the steps before this one
+//   {"event":"resumed","step":...,"attempt":...}   the run goes on there
 //   {"event":"log","text":...}                     what the user should see; all else is in the log
 //   {"event":"stall","node":...,"text":...}, {"event":"stall_over","node":...}
 //   {"event":"failed","node":...,"reason":...,"code":...}  or  {"event":"finished"}    last
+//   The latter with "saved_step" (-1: none), and "failure" if it could not be saved, if the job was
+//   told to end before its end.
 // The whole log goes to stderr.
-// Files under `out_dir` (made if absent): address (where it listens), metrics.jsonl (a line a
-// reporting interval and evaluation), and, if the job finishes, summary.json.
+// Files under `out_dir` (made if absent): address (where it listens), run (its number, and how often
+// it has gone on from a save), metrics.jsonl (a line a reporting interval, evaluation and save), and,
+// if the job finishes or is saved and ended, summary.json.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 #define TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -34,8 +40,10 @@ struct SchedulerOptions {
   std::string out_dir;                       // empty = no files, the address among them
   ModelPaths models;                         // paths that every node can reach
   std::FILE* progress = nullptr;             // not owned; null = no events
-  const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job
+  const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job at once
+  const std::atomic<int>* ends = nullptr;    // each time it grows: end; first save, then at once
   const std::atomic<int>* save = nullptr;    // each change asks for a save to out_dir/model
+  std::function<void()> on_started;          // all nodes have loaded what the job begins with
   uint64_t incarnation = 1;                  // of this process, in frame headers
   SchedulerTimes times;
 };

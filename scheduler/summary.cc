@@ -164,6 +164,11 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
   if (!report.collectives_json.empty()) {
     out["collectives"] = EvaluationJson(report.collectives_json);
   }
+  if (report.attempts > 0) out["resumed"] = report.attempts;
+  if (report.stop.has_value()) {
+    out["stopped"] = {{"saved_step", report.stop->saved_step}};
+    if (!report.stop->failure.empty()) out["stopped"]["failure"] = report.stop->failure;
+  }
   if (!report.evaluation_json.empty()) out["eval"] = EvaluationJson(report.evaluation_json);
   return out;
 }

@@ -13,7 +13,8 @@
 namespace tandem::scheduler {
 
 // `transport`: what carries frames where nobody reports another way, e.g. "ZeroMQ". Staleness and
-// updates of a table come from the shards; of dense parameters by allreduce, from the workers.
+// updates of a table come from the shards; of dense parameters by allreduce, from the workers. `resumed`:
+// how often the run went on from a save; `stopped`: it was told to end, with the save to go on from.
 // Means of nothing are absent.
 nlohmann::json SummaryJson(const job::JobPlan& plan, const JobReport& report,
                            absl::string_view transport);

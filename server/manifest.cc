@@ -104,6 +104,7 @@ Manifest Read(const Json& json, absl::Status* status) {
   manifest.job = fields.String(json, "job");
   manifest.job_hash = fields.HexNumber(json, "job_hash");
   manifest.step = fields.Number(json, "step");
+  if (json.contains("attempt")) manifest.attempt = fields.Number(json, "attempt");
   manifest.seed = fields.HexNumber(json, "seed");
   manifest.model = fields.String(json, "model");
   manifest.optimizer = fields.String(json, "optimizer");
@@ -137,9 +138,10 @@ Manifest Read(const Json& json, absl::Status* status) {
 
 }  // namespace
 
-std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step,
-                       uint64_t request) {
+std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step, uint64_t request,
+                       int64_t attempt) {
   std::string folder = absl::StrFormat("%s/%s%d.%016x", model_folder, kSaveFolderPrefix, step, run);
+  if (attempt != 0) absl::StrAppend(&folder, "-", attempt);
   if (request != 0) absl::StrAppend(&folder, ".", request);
   return folder;
 }
@@ -150,6 +152,7 @@ std::string EncodeManifest(const Manifest& manifest) {
                {"job", manifest.job},
                {"job_hash", Hex(manifest.job_hash)},
                {"step", static_cast<uint64_t>(std::max<int64_t>(manifest.step, 0))},
+               {"attempt", static_cast<uint64_t>(std::max<int64_t>(manifest.attempt, 0))},
                {"seed", Hex(manifest.seed)},
                {"model", manifest.model},
                {"optimizer", manifest.optimizer},

@@ -52,6 +52,7 @@ struct Manifest {
   std::string job;        // its name
   uint64_t job_hash = 0;  // JobPlan::hash
   int64_t step = 0;       // the steps before it are in the save
+  int64_t attempt = 0;    // how often the run had gone on from a save
   // What gives the numbers their meaning (save_check.h compares it with a job).
   uint64_t seed = 0;      // of first values
   std::string model;      // Job.model, as text
@@ -67,10 +68,11 @@ struct Manifest {
 
 inline constexpr char kSaveFolderPrefix[] = "step-";  // of the names of saves in a model folder
 
-// Where the save of `step` goes: a name that no other run has, and no other save of this run if
-// `request` tells apart those that were asked for in the middle (0: the save at the end).
-std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step,
-                       uint64_t request);
+// Where the save of `step` goes: a name that no other run has, and no other save of this run: `attempt`
+// is Manifest::attempt, and `request` tells apart those that were asked for in the middle (0: the
+// save at the end).
+std::string SaveFolder(absl::string_view model_folder, uint64_t run, int64_t step, uint64_t request,
+                       int64_t attempt = 0);
 
 std::string EncodeManifest(const Manifest& manifest);
 // DATA_LOSS or INVALID_ARGUMENT for text that EncodeManifest did not write; the message does not

@@ -421,7 +421,7 @@ void Range::EncodeMemory(std::string* out) const {
   if (read_memory_ != nullptr) out->append(read_memory_->Encode());
 }
 
-absl::Status Range::DecodeMemory(absl::string_view bytes) {
+absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   const size_t of_numbers = read_numbers_ == nullptr ? 0 : read_numbers_->EncodedBytes();
   const size_t of_times = progress_.paces.size() * sizeof(int64_t);
   if (bytes.size() < of_numbers + of_times) {
@@ -440,6 +440,8 @@ absl::Status Range::DecodeMemory(absl::string_view bytes) {
   if (mean_squares_ != nullptr) {
     TANDEM_RETURN_IF_ERROR(mean_squares_->Decode(begin_, end_, &store_, &bytes));
   }
+  // Rows as read are of the keys of that range; whoever goes on reads anew.
+  if (!same_range) return absl::OkStatus();
   if (read_memory_ != nullptr) return read_memory_->Decode(bytes);
   if (bytes.empty()) return absl::OkStatus();
   return absl::DataLossError(
@@ -513,7 +515,7 @@ absl::Status Range::Restore(const RangeImage& image, BufferSource& source) {
   if (in_batches != (properties_.batch > 0)) {
     return absl::DataLossError(absl::StrCat("range ", id_, ": held updates of another policy"));
   }
-  TANDEM_RETURN_IF_ERROR(DecodeMemory(rest.substr(numbers[1])));
+  TANDEM_RETURN_IF_ERROR(DecodeMemory(rest.substr(numbers[1]), /*same_range=*/true));
   TANDEM_RETURN_IF_ERROR(CheckHeld());
   held_bytes_ = 0;
   for (const auto* steps : {&open_, &delayed_}) {

@@ -107,6 +107,11 @@ class Range {
   // job's delay is shorter, what is too much is applied now, in order.
   void FinishLoad();
 
+  // Takes over what lives here of a file that this very run has saved: rows, progress and all that is
+  // held, as they were. The workers of the run have new incarnations. Once for each file, before any
+  // step. The files of a table may have cut it into other ranges.
+  absl::Status ResumeSaved(const RangeImage& image, BufferSource& source);
+
   // Worker `rank` has been answered these rows for `step`. Kept if the policy asks for it.
   void RememberRead(int rank, int64_t step, absl::Span<const uint64_t> keys,
                     absl::Span<const float> rows);
@@ -132,6 +137,8 @@ class Range {
  private:
   absl::Status CheckProgress(const policies::RangeProgress& progress) const;
   absl::Status CheckHeld() const;
+  absl::Status ResumeHeld(const RangeImage& image, BufferSource& source);
+  void ResumeSteps(const HeldQueue& saved, BufferSource& source, bool first, HeldQueue* into);
   void Hold(HeldUpdate update);
   void ApplyAtOnce(const HeldUpdate& update);
   void Tick(int64_t steps);
@@ -145,7 +152,8 @@ class Range {
   void Compensate(const HeldUpdate& update, float compensation);
   void ForgetRead(const HeldUpdate& update);
   void EncodeMemory(std::string* out) const;
-  absl::Status DecodeMemory(absl::string_view bytes);
+  // `same_range`: of the range that encoded it; else what belongs to its keys alone is left out.
+  absl::Status DecodeMemory(absl::string_view bytes, bool same_range);
   void MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool whole_step);
   void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
 
@@ -159,6 +167,7 @@ class Range {
   HeldQueue open_;                       // groups that ticks progress_.version, + 1, ... will close
   HeldQueue delayed_;                    // closed, not yet applied
   absl::optional<size_t> loaded_steps_;  // that files of a save held back, once one was loaded
+  bool resumed_ = false;                 // a file of a save of this run was taken over
   size_t held_bytes_ = 0;
   // Each is null unless the policy asks for it.
   std::unique_ptr<ReadMemory> read_memory_;

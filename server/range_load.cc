@@ -127,4 +127,70 @@ void Range::FinishLoad() {
   }
 }
 
+// ---- the same run goes on --------------------------------------------------------------------------
+
+absl::Status Range::ResumeSaved(const RangeImage& image, BufferSource& source) {
+  TANDEM_RETURN_IF_ERROR(LoadInto(image, begin_, end_, &store_));
+  policies::RangeProgress progress = image.progress;
+  for (policies::WorkerProgress& worker : progress.workers)
+    worker.incarnation = 0;          // that of who comes first
+  progress.paces = progress_.paces;  // remembered with what the policy asks for, below
+  if (resumed_ && progress != progress_) {
+    return absl::DataLossError(
+        "its workers stand at other steps than another file of its table says: of another save?");
+  }
+  if (progress.workers.size() != progress_.workers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("progress of ", progress.workers.size(),
+                                                   " workers, want ", progress_.workers.size()));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckProgress(progress));
+  progress_ = std::move(progress);
+  TANDEM_RETURN_IF_ERROR(ResumeHeld(image, source));
+  resumed_ = true;
+  return CheckHeld();
+}
+
+absl::Status Range::ResumeHeld(const RangeImage& image, BufferSource& source) {
+  uint64_t numbers[2] = {};
+  if (image.held.size() < sizeof numbers) return absl::OkStatus();  // nothing was held
+  image.held.copy(reinterpret_cast<char*>(numbers), sizeof numbers);
+  const absl::string_view held = absl::string_view(image.held).substr(sizeof numbers);
+  if (numbers[1] > held.size()) {
+    return absl::DataLossError(
+        absl::StrCat("held updates of ", numbers[1], " bytes in ", held.size()));
+  }
+  last_closed_samples_ = numbers[0];
+  HeldQueue open, delayed;
+  TANDEM_RETURN_IF_ERROR(
+      DecodeHeld(held.substr(0, numbers[1]), image.dim, source, &open, &delayed));
+  if (resumed_ && (open.size() != open_.size() || delayed.size() != delayed_.size())) {
+    return absl::DataLossError(absl::StrCat("holds ", open.size(), " and ", delayed.size(),
+                                            " steps, another file of its table ", open_.size(),
+                                            " and ", delayed_.size(), ": of another save?"));
+  }
+  ResumeSteps(open, source, !resumed_, &open_);
+  ResumeSteps(delayed, source, !resumed_, &delayed_);
+  return DecodeMemory(held.substr(numbers[1]), image.begin == begin_ && image.end == end_);
+}
+
+// What lives here of saved steps joins those that other files brought.
+void Range::ResumeSteps(const HeldQueue& saved, BufferSource& source, bool first, HeldQueue* into) {
+  for (size_t i = 0; i < saved.size(); ++i) {
+    HeldStep& step = first ? into->Add() : (*into)[i];
+    step.step = saved[i].step;
+    step.samples = saved[i].samples;
+    step.contributions = saved[i].contributions;
+    for (const HeldUpdate& update : saved[i].updates) {
+      HeldUpdate cut = CutUpdate(update, store_, begin_, end_, source);
+      if (cut.keys.empty()) continue;
+      held_bytes_ += cut.Bytes();
+      if (properties_.batch > 0) {
+        step.updates.push_back(std::move(cut));
+      } else {
+        step.Insert(std::move(cut));
+      }
+    }
+  }
+}
+
 }  // namespace tandem::server

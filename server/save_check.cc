@@ -154,9 +154,7 @@ void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest) {
   const absl::StatusOr<data::DataShape> shape = data::ShapeOfJob(plan);
   manifest->tables.clear();
   for (const job::TablePlan& table : plan.tables) {
-    // The rows of dense tables are in the dense part; a file has what is held back.
-    const policies::Properties& policy = plan.groups[table.group].properties;
-    if (table.dense && policy.delay == 0 && policy.batch == 0) continue;
+    // The rows of dense tables are in the dense part; a file has progress, and what is held back.
     SavedTable& saved = manifest->tables.emplace_back();
     saved.name = table.name;
     saved.salt = table.salt;

@@ -1,17 +1,27 @@
 #include "server/save_directory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "server/range_file.h"
 #include "server/save_check.h"
@@ -21,7 +31,12 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr char kSuffix[] = ".range";
+constexpr char kPartSuffix[] = ".part";
 constexpr char kDenseFile[] = "dense.part";
+constexpr char kRecordFile[] = "record.part";
+// Tables of parts that have no rows: no table of a job has such a name.
+constexpr char kRecordTable[] = "(record)";
+constexpr char kWorkerTable[] = "(worker)";
 constexpr char kManifest[] = "MANIFEST";
 constexpr char kLatest[] = "LATEST";
 // To open a save of a job that goes on saving: each try has to lose a race against a whole save.
@@ -42,7 +57,7 @@ absl::StatusOr<std::vector<SavedFile>> FilesIn(const std::string& save) {
   for (const auto& entry : fs::directory_iterator(save, error)) {
     SavedFile file;
     file.name = entry.path().filename().string();
-    if (file.name != kDenseFile && !absl::EndsWith(file.name, kSuffix)) continue;
+    if (!absl::EndsWith(file.name, kPartSuffix) && !absl::EndsWith(file.name, kSuffix)) continue;
     TANDEM_ASSIGN_OR_RETURN(const RangeFileEnds ends, ReadRangeFileEnds(entry.path().string()));
     file.table = ends.table;
     file.begin = ends.begin;
@@ -80,6 +95,17 @@ absl::Status CheckCover(const std::string& save, const std::vector<SavedFile>& f
 }
 
 bool IsDensePart(const SavedFile& file) { return file.name == kDenseFile; }
+
+// Opaque bytes in the form of the other files, so that they are checked as those are.
+std::string EncodePart(absl::string_view table, absl::string_view bytes) {
+  RangeImage image;
+  image.table = std::string(table);
+  image.dim = 1;
+  image.held = std::string(bytes);
+  return EncodeRange(image);
+}
+
+std::string WorkerFileName(int rank) { return absl::StrCat("worker-", rank, kPartSuffix); }
 
 bool Overlap(const SavedFile& file, uint64_t begin, uint64_t end) {
   const uint64_t file_last = file.end - 1, last = end - 1;  // 0 - 1 is the last position
@@ -139,23 +165,19 @@ void StartSlotsAfresh(const optim::RowOptimizer& optimizer, RangeImage* image) {
 
 }  // namespace
 
-absl::Status BeginSave(const std::string& save) {
-  std::error_code error;
-  fs::remove_all(save, error);
-  if (error) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(save, ": cannot be emptied: ", error.message()));
-  }
-  return MakeFolder(save);
-}
-
 absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(save));
   return WriteFileAtomically(PathIn(save, kDenseFile), bytes);
 }
 
-bool IsSaved(const Range& range) {
-  const policies::Properties policy = range.table().policy->properties();
-  return !range.table().plan->dense || policy.delay > 0 || policy.batch > 0;
+absl::Status SaveWorkerFile(const std::string& save, int rank, absl::string_view state) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(save));
+  return WriteFileAtomically(PathIn(save, WorkerFileName(rank)), EncodePart(kWorkerTable, state));
+}
+
+void AbandonSave(const std::string& save) {
+  std::error_code ignored;  // what stays is no save, and the next commit tries again
+  fs::remove_all(save, ignored);
 }
 
 // "emb.0000000000000000-1999999999999999.range"; the end is exclusive, 0 = 2^64.
@@ -163,16 +185,86 @@ std::string RangeFileName(const RangeImage& head) {
   return absl::StrFormat("%s.%016x-%016x%s", head.table, head.begin, head.end, kSuffix);
 }
 
-absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, uint64_t run,
-                        int64_t step, const std::vector<SavedParameter>& dense) {
-  Manifest manifest;
-  manifest.run = run;
-  manifest.job = plan.job.name();
-  manifest.job_hash = plan.hash;
-  manifest.step = step;
-  manifest.dense = dense;
-  DescribeMeaning(plan, &manifest);
-  TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(save));
+namespace {
+
+// The number that ends the name of a save (SaveFolder); the save at the end, which has none, comes
+// after all others.
+uint64_t RequestOf(const std::string& folder) {
+  const std::vector<std::string> parts = absl::StrSplit(fs::path(folder).filename().string(), '.');
+  uint64_t request = 0;
+  const bool has_one = parts.size() == 3 && absl::SimpleAtoi(parts[2], &request);
+  return has_one ? request : std::numeric_limits<uint64_t>::max();
+}
+
+// Of saves of one run the later one: an attempt may begin with an older save than the newest, if
+// that one is damaged.
+bool IsNewer(const Manifest& a, const std::string& a_folder, const Manifest& b,
+             const std::string& b_folder) {
+  // Two of the same step: that which was asked for later.
+  const uint64_t a_request = RequestOf(a_folder), b_request = RequestOf(b_folder);
+  return std::tie(a.attempt, a.step, a_request) > std::tie(b.attempt, b.step, b_request);
+}
+
+absl::StatusOr<Manifest> ReadManifest(const std::string& folder) {
+  const std::string path = PathIn(folder, kManifest);
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": not there: the save was not finished, or an older version wrote it"));
+  }
+  TANDEM_RETURN_IF_ERROR(text.status());
+  absl::StatusOr<Manifest> manifest = ParseManifest(*text);
+  if (!manifest.ok()) return WithPath(path, manifest.status());
+  return manifest;
+}
+
+std::vector<std::string> SaveFoldersIn(const fs::path& parent) {
+  std::vector<std::string> folders;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(parent, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory(ignored) && absl::StartsWith(name, kSaveFolderPrefix)) {
+      folders.push_back(entry.path().string());
+    }
+  }
+  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+// Not one that somebody keeps (KeepSave): a later commit removes it. Errors are no harm: a save that
+// cannot be removed is one too many.
+void RemoveSave(const std::string& folder) {
+  const OwnedFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() >= 0 && flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return;
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+}
+
+void RemoveOtherSaves(const std::string& save, const SaveHead& head) {
+  struct Older {
+    Manifest manifest;
+    std::string folder;
+  };
+  std::vector<Older> older;
+  for (const std::string& folder : SaveFoldersIn(fs::path(save).parent_path())) {
+    if (fs::path(folder) == fs::path(save)) continue;
+    absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+    if (manifest.ok() && manifest->run == head.run) {
+      older.push_back({*std::move(manifest), folder});
+    } else if (!absl::IsUnavailable(manifest.status())) {  // a disk that fails says nothing of it
+      RemoveSave(folder);
+    }
+  }
+  std::sort(older.begin(), older.end(), [](const Older& a, const Older& b) {
+    return IsNewer(a.manifest, a.folder, b.manifest, b.folder);
+  });
+  const auto keep = static_cast<size_t>(std::max(head.keep, 1)) - 1;
+  for (size_t i = keep; i < older.size(); ++i) RemoveSave(older[i].folder);
+}
+
+// That the files are those of a whole save of the plan.
+absl::Status CheckFiles(const std::string& save, const job::JobPlan& plan,
+                        const Manifest& manifest) {
   if (std::none_of(manifest.files.begin(), manifest.files.end(), IsDensePart)) {
     return absl::DataLossError(absl::StrCat(PathIn(save, kDenseFile),
                                             ": is gone: does another run save into ",
@@ -181,18 +273,48 @@ absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, uint6
   for (const SavedTable& table : manifest.tables) {
     TANDEM_RETURN_IF_ERROR(CheckCover(save, manifest.files, table.name));
   }
-  TANDEM_RETURN_IF_ERROR(WriteFileAtomically(PathIn(save, kManifest), EncodeManifest(manifest)));
+  const auto of_workers = std::count_if(manifest.files.begin(), manifest.files.end(),
+                                        [](const SavedFile& f) { return f.table == kWorkerTable; });
+  if (of_workers == 0 || of_workers == plan.workers()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(save, ": codecs of ", of_workers, " workers, want ",
+                                          plan.workers(), ": do all reach this folder?"));
+}
 
-  const fs::path path(save), parent = path.parent_path();
-  TANDEM_RETURN_IF_ERROR(
-      WriteFileAtomically((parent / kLatest).string(), path.filename().string() + "\n"));
-  std::error_code ignored;  // an old save that cannot be removed does no harm
-  for (const auto& entry : fs::directory_iterator(parent, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && absl::StartsWith(name, kSaveFolderPrefix) && entry.path() != path) {
-      fs::remove_all(entry.path(), ignored);
-    }
+absl::Status WriteManifest(const std::string& save, const job::JobPlan& plan, const SaveHead& head,
+                           const std::vector<SavedParameter>& dense) {
+  Manifest manifest;
+  manifest.run = head.run;
+  manifest.attempt = head.attempt;
+  manifest.job = plan.job.name();
+  manifest.job_hash = plan.hash;
+  manifest.step = head.step;
+  manifest.dense = dense;
+  DescribeMeaning(plan, &manifest);
+  if (!head.record.empty()) {
+    TANDEM_RETURN_IF_ERROR(
+        WriteFileAtomically(PathIn(save, kRecordFile), EncodePart(kRecordTable, head.record)));
   }
+  TANDEM_ASSIGN_OR_RETURN(manifest.files, FilesIn(save));
+  TANDEM_RETURN_IF_ERROR(CheckFiles(save, plan, manifest));
+  return WriteFileAtomically(PathIn(save, kManifest), EncodeManifest(manifest));
+}
+
+}  // namespace
+
+absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, const SaveHead& head,
+                        const std::vector<SavedParameter>& dense) {
+  if (const absl::Status written = WriteManifest(save, plan, head, dense); !written.ok()) {
+    AbandonSave(save);
+    return written;
+  }
+  const fs::path path(save);
+  const absl::Status named =
+      WriteFileAtomically((path.parent_path() / kLatest).string(), path.filename().string() + "\n");
+  if (!named.ok()) {
+    AbandonSave(save);
+    return named;
+  }
+  RemoveOtherSaves(save, head);
   return absl::OkStatus();
 }
 
@@ -207,21 +329,59 @@ absl::StatusOr<SavedModel> SavedModel::Open(const std::string& path) {
   }
 }
 
-absl::StatusOr<SavedModel> SavedModel::OpenFolder(const std::string& folder) {
-  const std::string manifest_path = PathIn(folder, kManifest);
-  const absl::StatusOr<std::string> text = ReadWholeFile(manifest_path);
-  if (absl::IsNotFound(text.status())) {
-    return absl::NotFoundError(absl::StrCat(
-        manifest_path, ": not there: the save was not finished, or an older version wrote it"));
+absl::StatusOr<OwnedFd> KeepSave(const std::string& save) {
+  OwnedFd fd(open(save.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.get() < 0) return absl::NotFoundError(absl::StrCat(save, ": ", std::strerror(errno)));
+  // Not every file system has locks; where there are, it may be being removed.
+  const bool removed = flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  std::error_code error;
+  if (removed || !fs::exists(PathIn(save, kManifest), error)) {
+    return absl::NotFoundError(
+        absl::StrCat(save, ": its run has just replaced it; hint: try again"));
   }
-  TANDEM_RETURN_IF_ERROR(text.status());
-  absl::StatusOr<Manifest> manifest = ParseManifest(*text);
-  if (!manifest.ok()) return WithPath(manifest_path, manifest.status());
-  SavedModel saved(folder, *std::move(manifest));
+  return fd;
+}
+
+absl::StatusOr<SavedModel> SavedModel::OpenFolder(const std::string& folder) {
+  TANDEM_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(folder));
+  SavedModel saved(folder, std::move(manifest));
   for (const SavedFile& file : saved.manifest_.files) {
     TANDEM_RETURN_IF_ERROR(CheckLength(saved.PathOf(file), file.bytes));
   }
   return saved;
+}
+
+absl::StatusOr<SavedModel> SavedModel::OpenNewest(const std::string& model_folder, uint64_t run,
+                                                  std::string* damaged) {
+  std::vector<SavedModel> saves;  // of the run, the newest first
+  std::vector<std::string> wrong;
+  for (const std::string& folder : SaveFoldersIn(model_folder)) {
+    absl::StatusOr<SavedModel> saved = OpenFolder(folder);
+    if (!saved.ok()) {
+      wrong.emplace_back(saved.status().message());
+    } else if (saved->manifest().run == run) {
+      saves.push_back(*std::move(saved));
+    }
+  }
+  std::sort(saves.begin(), saves.end(), [](const SavedModel& a, const SavedModel& b) {
+    return IsNewer(a.manifest_, a.folder_, b.manifest_, b.folder_);
+  });
+  for (SavedModel& saved : saves) {
+    const absl::Status whole = saved.CheckBytes();
+    if (!whole.ok()) {
+      wrong.emplace_back(whole.message());
+      continue;
+    }
+    *damaged = absl::StrJoin(wrong, "; ");
+    return std::move(saved);
+  }
+  return absl::NotFoundError(absl::StrCat(model_folder, ": no whole save of the run lies there",
+                                          wrong.empty() ? "" : "; ", absl::StrJoin(wrong, "; ")));
+}
+
+absl::Status SavedModel::CheckBytes() const {
+  for (const SavedFile& file : manifest_.files) TANDEM_RETURN_IF_ERROR(Read(file).status());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RangeImage> SavedModel::Read(const SavedFile& file) const {
@@ -292,6 +452,71 @@ absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges,
   }
   for (Range* range : ranges) range->FinishLoad();
   return absl::OkStatus();
+}
+
+absl::Status SavedModel::ResumeRanges(const std::vector<Range*>& ranges,
+                                      BufferSource& source) const {
+  std::map<const SavedFile*, std::vector<Range*>> readers;  // a file is read once
+  for (Range* range : ranges) {
+    const job::TablePlan& table = *range->table().plan;
+    TANDEM_ASSIGN_OR_RETURN(const uint64_t salt, SaltOf(table.name));
+    if (salt != table.salt) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          folder_, ": table ", table.name, " has another salt: is it of another seed?"));
+    }
+    TANDEM_RETURN_IF_ERROR(CheckCover(folder_, manifest_.files, table.name));  // none is left out
+    for (const SavedFile& file : manifest_.files) {
+      if (file.table != table.name || IsDensePart(file)) continue;
+      if (Overlap(file, range->begin(), range->end())) readers[&file].push_back(range);
+    }
+  }
+  for (const auto& [file, wanted] : readers) {
+    TANDEM_ASSIGN_OR_RETURN(const RangeImage image, Read(*file));
+    for (Range* range : wanted) {
+      const absl::Status resumed = range->ResumeSaved(image, source);
+      if (!resumed.ok()) return WithPath(PathOf(*file), resumed);
+    }
+  }
+  return ResumeDense(ranges);
+}
+
+absl::Status SavedModel::ResumeDense(const std::vector<Range*>& ranges) const {
+  absl::optional<RangeImage> image;
+  for (Range* range : ranges) {
+    if (!range->table().plan->dense) continue;
+    const SavedFile* const file = FindFile(kDenseFile);
+    if (file == nullptr) return absl::DataLossError(absl::StrCat(folder_, ": no ", kDenseFile));
+    if (!image.has_value()) {
+      TANDEM_ASSIGN_OR_RETURN(image, Read(*file));
+    }
+    const absl::Status resumed = LoadInto(*image, range->begin(), range->end(), &range->store());
+    if (!resumed.ok()) return WithPath(PathOf(*file), resumed);
+  }
+  return absl::OkStatus();
+}
+
+const SavedFile* SavedModel::FindFile(const std::string& name) const {
+  const auto at = std::find_if(manifest_.files.begin(), manifest_.files.end(),
+                               [&](const SavedFile& file) { return file.name == name; });
+  return at == manifest_.files.end() ? nullptr : &*at;
+}
+
+absl::StatusOr<std::string> SavedModel::ReadRecord() const {
+  const SavedFile* const file = FindFile(kRecordFile);
+  if (file == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat(folder_, ": no ", kRecordFile,
+                     ": an older version wrote it, and no run can go on from it"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
+  return std::move(image.held);
+}
+
+absl::StatusOr<std::string> SavedModel::ReadWorkerState(int rank) const {
+  const SavedFile* const file = FindFile(WorkerFileName(rank));
+  if (file == nullptr) return std::string();
+  TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
+  return std::move(image.held);
 }
 
 absl::Status SavedModel::CheckDenseIsWhole() const {

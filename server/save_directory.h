@@ -2,12 +2,14 @@
 // (range_file.md), one for the dense part, and a manifest (manifest.h). The file LATEST in the
 // model folder names the newest whole save.
 //
-// Writing, in this order: one process begins the save and writes the dense part, all servers write
-// their ranges, then the first one commits. A process that dies on the way leaves a folder without
-// a manifest, which nobody loads and the next commit removes; LATEST still names the save before.
+// Writing, in this order: one process makes the folder and writes the dense part; workers whose
+// gradients go through a codec write what it remembers, all servers write their ranges, then the
+// first process commits. A process that dies on the way leaves a folder without a manifest, which
+// nobody loads and the next commit removes; LATEST still names the save before.
 //
-// To go on from a save is to begin a run with what the other one had: steps, versions and clocks
-// start at 0. What FIXED_DELAY held back is neither lost nor applied early (Range::FinishLoad).
+// To begin with a save (LoadRanges) is to begin a run with what another one had: steps, versions and
+// clocks start at 0. What FIXED_DELAY held back is neither lost nor applied early
+// (Range::FinishLoad). To go on from a save of the same run (ResumeRanges) is to stand where it stood.
 //
 // Every error is one line that names the file, what is wrong with it and what was expected.
 // Any thread; the folder of a save under way belongs to one run.
@@ -21,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/owned_fd.h"
 #include "job/job.h"
 #include "server/manifest.h"
 #include "server/range.h"
@@ -29,20 +32,33 @@ namespace tandem::server {
 
 // ---- writing ----
 
-// Makes the folder `save`, empty: what lies there is of a save that was not finished.
-absl::Status BeginSave(const std::string& save);
+// Make the folder `save`, if it is not there. No two saves have a folder of one name (SaveFolder).
 absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes);
-// Does a save have a file of the range? Of dense tables only where updates are held back: their
-// rows are in the dense part, and the file has none.
-bool IsSaved(const Range& range);
+// What the codec of a worker remembers.
+absl::Status SaveWorkerFile(const std::string& save, int rank, absl::string_view state);
 std::string RangeFileName(const RangeImage& head);
 
+struct SaveHead {
+  uint64_t run = 0;     // View.run
+  int64_t attempt = 0;  // View.attempt
+  int64_t step = 0;     // the steps before it are in the save
+  int keep = 1;         // so many saves of the run stay, with this one
+  std::string record;   // RunRecord; empty: none
+};
 // All files of `save` are there. Checks that each is whole and that they cover every table of the
-// plan, writes the manifest, names the save in LATEST, and removes the other saves beside it.
-absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, uint64_t run,
-                        int64_t step, const std::vector<SavedParameter>& dense);
+// plan, writes the manifest, names the save in LATEST, and only then removes saves beside it: those of
+// other runs, those that are not whole, and of this run all but the newest. What cannot be committed is
+// removed, before anything else has changed.
+absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, const SaveHead& head,
+                        const std::vector<SavedParameter>& dense);
+// Removes what was written of a save that failed.
+void AbandonSave(const std::string& save);
 
 // ---- reading ----
+
+// While the descriptor is open, no commit of the run that saves there removes the save: a job that
+// begins with it reads its files for a while. NOT_FOUND: it is already gone.
+absl::StatusOr<OwnedFd> KeepSave(const std::string& save);
 
 // A whole save, open for reading.
 class SavedModel {
@@ -51,6 +67,12 @@ class SavedModel {
   // there in its full length. The job may still run: if its next save takes the place of the one
   // being opened, that one is opened instead.
   static absl::StatusOr<SavedModel> Open(const std::string& path);
+
+  // The newest whole save of `run` in the model folder; reads all of its files and compares checksums.
+  // `damaged`: what is wrong with newer ones, in one line; empty: there are none. NOT_FOUND: no save
+  // is whole; the message says of each what is wrong with it.
+  static absl::StatusOr<SavedModel> OpenNewest(const std::string& model_folder, uint64_t run,
+                                               std::string* damaged);
 
   const Manifest& manifest() const { return manifest_; }
   const std::string& folder() const { return folder_; }
@@ -68,6 +90,14 @@ class SavedModel {
   absl::Status LoadRanges(const std::vector<Range*>& ranges, const std::vector<std::string>& only,
                           BufferSource& source) const;
 
+  // The same for the run that made the save, on any number of servers: rows (those of dense tables,
+  // too), progress, and all that is held stand where they stood.
+  absl::Status ResumeRanges(const std::vector<Range*>& ranges, BufferSource& source) const;
+  // What was saved with CommitSave. NOT_FOUND: nothing was.
+  absl::StatusOr<std::string> ReadRecord() const;
+  // ... with SaveWorkerFile; empty: nothing was.
+  absl::StatusOr<std::string> ReadWorkerState(int rank) const;
+
   // For a job without dense parameters on servers: refuses a save of one that had them there and
   // held some of their updates back.
   absl::Status CheckDenseIsWhole() const;
@@ -76,7 +106,10 @@ class SavedModel {
   SavedModel(std::string folder, Manifest manifest)
       : folder_(std::move(folder)), manifest_(std::move(manifest)) {}
   static absl::StatusOr<SavedModel> OpenFolder(const std::string& folder);
+  absl::Status CheckBytes() const;
   bool HasTable(const std::string& table) const;
+  const SavedFile* FindFile(const std::string& name) const;
+  absl::Status ResumeDense(const std::vector<Range*>& ranges) const;
   absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
 
   std::string folder_;

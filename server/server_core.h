@@ -57,7 +57,7 @@ class ServerCore {
 
   // From the scheduler; what is none of a server's business is ignored.
   void OnControl(const Control& control, ServerEffects* effects);
-  // A shard has done the task `id`, or failed in it; `report` after kReport.
+  // A shard has done the task `id`, or failed in it; `report` after kReport and kSave.
   void OnShardDone(uint64_t id, const absl::Status& status, const ShardReport* report,
                    ServerEffects* effects);
 

@@ -1,8 +1,10 @@
 #include "server/server_shell.h"
 
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -35,9 +37,14 @@ class RecordFile {
   ~RecordFile() {
     if (file_ != nullptr) std::fclose(file_);
   }
-  absl::Status Open(const std::string& path) {
+  // `append`: to what is there. Whoever wrote it may have been killed in the middle of a record.
+  absl::Status Open(const std::string& path, bool append) {
     path_ = path;
-    file_ = std::fopen(path.c_str(), "wb");
+    std::error_code error;
+    if (const uintmax_t bytes = std::filesystem::file_size(path, error); append && !error) {
+      std::filesystem::resize_file(path, bytes - bytes % sizeof(UpdateRecord), error);
+    }
+    file_ = std::fopen(path.c_str(), append ? "abe" : "wbe");
     return file_ != nullptr ? absl::OkStatus() : Error("cannot be opened");
   }
   absl::Status Append(absl::Span<const UpdateRecord> records) {
@@ -212,13 +219,15 @@ class ShardThread {
                                                     options_.member.incarnation, *transport_));
       if (options_.plan.job.staleness().record() && !options_.record_dir.empty()) {
         TANDEM_RETURN_IF_ERROR(records_.Open(
-            absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates")));
+            absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates"),
+            task.view->resume()));
       }
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
     const View& view = *task.view;
     if (first && !view.init_from().empty()) {
       TANDEM_ASSIGN_OR_RETURN(const SavedModel saved, SavedModel::Open(view.init_from()));
+      if (view.resume()) return saved.ResumeRanges(core_->OwnedRanges(), *transport_);
       TANDEM_RETURN_IF_ERROR(saved.LoadRanges(
           core_->OwnedRanges(), {view.only_table().begin(), view.only_table().end()}, *transport_));
     }
@@ -252,10 +261,11 @@ class ShardThread {
     if (!status.ok() || save_->save.done()) EndSave(status);
   }
 
+  // What the shard has counted is of the moment of the save.
   void EndSave(const absl::Status& status) {
     const uint64_t id = save_->id;
     save_.reset();
-    done_(id, status, nullptr);
+    done_(id, status, std::make_shared<ShardReport>(core_->Report()));
   }
 
   absl::Status FlushRecords() {

@@ -12,9 +12,7 @@ absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
   if (!MayStep()) return std::nullopt;
   if (!begun_) {
     begun_ = true;
-    for (const Range* range : shard_.OwnedRanges()) {
-      if (IsSaved(*range)) ranges_.push_back(range->id());
-    }
+    for (const Range* range : shard_.OwnedRanges()) ranges_.push_back(range->id());
     std::reverse(ranges_.begin(), ranges_.end());
   }
   if (ranges_.empty()) {
@@ -44,7 +42,7 @@ absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
 // The keys are sorted here at once, some 10 million of them in a second.
 void ShardSave::BeginRange(const Range& range) {
   head_ = range.Head();
-  if (range.table().plan->dense) head_.keys.clear();
+  if (range.table().plan->dense) head_.keys.clear();  // its rows are in the dense part
   encoder_.emplace(head_);
   copied_ = 0;
 }

@@ -32,21 +32,11 @@ absl::Status SaveCheck::CheckDense(int64_t count, const std::string& bytes) {
   return absl::OkStatus();
 }
 
-size_t SaveCheck::RangesOfASave(const RangeMap& ranges) const {
-  size_t count = 0;
-  for (const RangeMap::Range& range : ranges.ranges()) {
-    const job::TablePlan& table = context_.plan.tables[range.table];
-    const policies::Properties& policy = context_.plan.groups[table.group].properties;
-    if (!table.dense || policy.delay > 0 || policy.batch > 0) ++count;
-  }
-  return count;
-}
-
 void SaveCheck::Commit(const std::string& folder, const RangeMap& ranges) {
   ++saves_;
   const Files files = std::move(saves_under_way_[folder]);
   saves_under_way_.erase(folder);
-  if (const size_t want = RangesOfASave(ranges); files.size() != want) {
+  if (const size_t want = ranges.ranges().size(); files.size() != want) {
     context_.Fail(absl::StrCat(folder, " has ", files.size(), " of ", want, " ranges"));
   }
   CheckHeldBack(files);

@@ -30,7 +30,6 @@ class SaveCheck {
 
  private:
   using Files = std::map<std::string, server::RangeImage>;  // by name
-  size_t RangesOfASave(const RangeMap& ranges) const;
   void CheckHeldBack(const Files& files);
   void CheckSteps(const Files& files);
 

@@ -38,14 +38,14 @@ std::vector<Metric> MeasuresOf(const StudyPlan& plan) {
 bool CurveIsOfTraining(const Metric& metric, const std::vector<Group>& groups) {
   if (!metric.of_evaluation) return false;
   for (const Group& group : groups) {
-    for (const RunRecord& run : group.runs) {
+    for (const StudyRun& run : group.runs) {
       if (run.counts() && IsOfTraining(run) && !QualityCurve(metric, run).empty()) return true;
     }
   }
   return false;
 }
 
-std::string PolicyText(const RunRecord& run) {
+std::string PolicyText(const StudyRun& run) {
   return absl::StrJoin(run.policy, ", ", [](std::string* out, const auto& table) {
     absl::StrAppend(out, table.first, " ", table.second);
   });
@@ -65,7 +65,7 @@ Spread SpreadOfColumn(const std::string& column, const std::vector<double>& numb
 
 void Count(Group* group) {
   std::map<std::string, std::vector<double>> values;
-  for (const RunRecord& run : group->runs) {
+  for (const StudyRun& run : group->runs) {
     if (run.state == RunState::kComplete) ++group->complete;
     if (run.state == RunState::kDiverged) ++group->diverged;
     if (run.state == RunState::kFailed) ++group->failed;
@@ -81,14 +81,14 @@ void Count(Group* group) {
   }
 }
 
-std::vector<Group> GroupsOf(const StudyPlan& plan, const std::vector<RunRecord>& runs) {
+std::vector<Group> GroupsOf(const StudyPlan& plan, const std::vector<StudyRun>& runs) {
   std::vector<Group> groups;
   for (const Part part : {Part::kUntuned, Part::kTuned}) {
     for (const VariationPlan& variation : plan.variations) {
       Group group;
       group.variation = variation.name;
       group.part = part;
-      for (const RunRecord& run : runs) {
+      for (const StudyRun& run : runs) {
         if (run.variation != variation.name || run.part != part) continue;
         group.runs.push_back(run);
         group.value = run.value;
@@ -116,8 +116,8 @@ Comparison Compare(const Group& a, const Group& b, const Metric& measure) {
   comparison.against_part = b.part;
   comparison.measure = measure;
   std::vector<double> of_a, of_b;
-  for (const RunRecord& run : a.runs) {
-    for (const RunRecord& other : b.runs) {
+  for (const StudyRun& run : a.runs) {
+    for (const StudyRun& other : b.runs) {
       if (run.seed != other.seed || !run.counts() || !other.counts()) continue;
       const auto x = run.Number(measure.column), y = other.Number(measure.column);
       ++comparison.paired;
@@ -164,7 +164,7 @@ std::vector<Comparison> GainsOf(const StudyPlan& plan, const std::vector<Group>&
 }
 
 std::vector<Trial> TrialsOf(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
-                            const std::vector<RunRecord>& runs) {
+                            const std::vector<StudyRun>& runs) {
   std::vector<Trial> trials;
   const bool by_loss = plan.study.tune().choose_by() == Tune::TRAINING_LOSS;
   for (const VariationPlan& variation : plan.variations) {
@@ -173,7 +173,7 @@ std::vector<Trial> TrialsOf(const StudyPlan& plan, const std::map<std::string, s
       trial.variation = variation.name;
       trial.value = value;
       std::vector<double> numbers;
-      for (const RunRecord& run : runs) {
+      for (const StudyRun& run : runs) {
         if (run.part != Part::kTuning || run.variation != trial.variation || run.value != value) {
           continue;
         }
@@ -285,7 +285,7 @@ void NoteLost(const Group& group, std::vector<std::string>* notes) {
 void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* notes) {
   std::map<std::string, int> runs;
   for (const Group& group : groups) {
-    for (const RunRecord& run : group.runs) {
+    for (const StudyRun& run : group.runs) {
       if (run.counts() && !run.build.empty()) ++runs[run.build];
     }
   }
@@ -355,7 +355,7 @@ json HistogramJson(const std::map<int64_t, int64_t>& histogram) {
   return out;
 }
 
-json RunJson(const StudyPlan& plan, const RunRecord& run) {
+json RunJson(const StudyPlan& plan, const StudyRun& run) {
   json quality = json::array(), loss = json::array();
   for (const QualityPoint& point : QualityCurve(plan.metric, run)) {
     quality.push_back({point.seconds, point.samples, point.value});
@@ -375,7 +375,7 @@ json RunJson(const StudyPlan& plan, const RunRecord& run) {
 
 json GroupJson(const StudyPlan& plan, const Group& group) {
   json runs = json::array(), spreads = json::object();
-  for (const RunRecord& run : group.runs) runs.push_back(RunJson(plan, run));
+  for (const StudyRun& run : group.runs) runs.push_back(RunJson(plan, run));
   for (const auto& [column, spread] : group.spreads) spreads[column] = SpreadJson(spread);
   return {{"variation", group.variation},
           {"part", PartName(group.part)},
@@ -422,7 +422,7 @@ std::string Comparison::Words() const {
 }
 
 Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
-                 const std::vector<RunRecord>& runs) {
+                 const std::vector<StudyRun>& runs) {
   Analysis analysis;
   analysis.groups = GroupsOf(plan, runs);
   analysis.comparisons = ComparisonsOf(plan, analysis.groups);

@@ -24,7 +24,7 @@ struct Group {
   Part part = Part::kUntuned;
   std::string value;                      // that was chosen, if tuned
   std::string policy;                     // "ids ASP, dense ALLREDUCE(AUTO)", as the runs say
-  std::vector<RunRecord> runs;            // by seed, in the study's order
+  std::vector<StudyRun> runs;             // by seed, in the study's order
   std::map<std::string, Spread> spreads;  // of complete runs, by column of numbers
   int complete = 0, diverged = 0, failed = 0, absent = 0;
 
@@ -65,7 +65,7 @@ struct Analysis {
 };
 
 Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>& chosen,
-                 const std::vector<RunRecord>& runs);
+                 const std::vector<StudyRun>& runs);
 
 // For DIR/results.json, from which figures are drawn.
 nlohmann::json ResultsJson(const StudyPlan& plan, const Analysis& analysis);

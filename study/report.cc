@@ -23,7 +23,7 @@ absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::stri
         folder));
   }
   if (!manifest.ok()) return manifest.status();
-  const std::vector<RunRecord> runs = ReadRuns(folder, *manifest);
+  const std::vector<StudyRun> runs = ReadRuns(folder, *manifest);
   const Analysis analysis = Analyse(manifest->plan, manifest->chosen, runs);
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(folder + "/runs.csv", RunsCsv(runs)));
   TANDEM_RETURN_IF_ERROR(WriteFileAtomically(
@@ -35,7 +35,7 @@ absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::stri
   end.answer = analysis.answer;
   end.missing = figures.missing;
   std::set<std::string> seen;  // a tuned run may be an untuned one
-  for (const RunRecord& run : runs) {
+  for (const StudyRun& run : runs) {
     if (!seen.insert(run.name).second) continue;
     end.complete += run.state == RunState::kComplete;
     end.diverged += run.state == RunState::kDiverged;

@@ -276,7 +276,7 @@ std::string RunsTable(const StudyPlan& plan, const Analysis& analysis) {
       "</th><th>", Escape(plan.metric.label),
       "</th><th>samples/s</th><th>seconds</th></tr></thead>", "<tbody>\n");
   for (const Group& group : analysis.groups) {
-    for (const RunRecord& run : group.runs) {
+    for (const StudyRun& run : group.runs) {
       absl::StrAppend(&html, "<tr><td>", Escape(run.name), "</td><td class=\"text",
                       run.counts() ? "" : " bad", "\">", StateName(run.state),
                       run.why.empty() ? "" : absl::StrCat(": ", Escape(run.why)), "</td>");

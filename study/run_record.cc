@@ -111,7 +111,7 @@ double LossAtEnd(const std::vector<CurvePoint>& curve) {
 }
 
 // The records that servers write if a job asks for them (server/update_record.h).
-void ReadRecords(const std::string& folder, RunRecord* run) {
+void ReadRecords(const std::string& folder, StudyRun* run) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
@@ -126,7 +126,7 @@ void ReadRecords(const std::string& folder, RunRecord* run) {
   }
 }
 
-void ReadSummary(const json& summary, const Metrics& metrics, RunRecord* run) {
+void ReadSummary(const json& summary, const Metrics& metrics, StudyRun* run) {
   run->numbers = NumbersOf(summary);
   if (const double loss = LossAtEnd(metrics.curve); std::isfinite(loss))
     run->numbers["loss"] = loss;
@@ -139,7 +139,7 @@ void ReadSummary(const json& summary, const Metrics& metrics, RunRecord* run) {
 }
 
 // The mean over tables of a kind of staleness, by counts; and its maximum.
-void AddStaleness(RunRecord* run) {
+void AddStaleness(StudyRun* run) {
   const auto& numbers = run->numbers;
   double count[2] = {0, 0}, sum[2] = {0, 0}, gap = -1;
   const char* const kinds[2] = {".version_staleness", ".in_flight_depth"};
@@ -159,7 +159,7 @@ void AddStaleness(RunRecord* run) {
   if (count[1] > 0) run->numbers["staleness.in_flight_mean"] = sum[1] / count[1];
 }
 
-void AddBytes(RunRecord* run) {
+void AddBytes(StudyRun* run) {
   const auto samples = run->Number("samples");
   if (!samples.has_value() || *samples <= 0) return;
   std::map<std::string, double> added;
@@ -178,7 +178,7 @@ void AddBytes(RunRecord* run) {
 
 }  // namespace
 
-std::vector<QualityPoint> QualityCurve(const Metric& metric, const RunRecord& run) {
+std::vector<QualityPoint> QualityCurve(const Metric& metric, const StudyRun& run) {
   std::vector<QualityPoint> points;
   if (!IsOfTraining(run)) {
     for (const EvaluationPoint& point : run.evaluations) {
@@ -197,7 +197,7 @@ std::vector<QualityPoint> QualityCurve(const Metric& metric, const RunRecord& ru
   return points;
 }
 
-void AddDerivedNumbers(const StudyPlan& plan, RunRecord* run) {
+void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run) {
   if (!run->counts() && run->state != RunState::kDiverged) return;
   AddStaleness(run);
   AddBytes(run);
@@ -227,7 +227,7 @@ std::string StateName(RunState state) {
   return "";
 }
 
-absl::optional<double> RunRecord::Number(const std::string& column) const {
+absl::optional<double> StudyRun::Number(const std::string& column) const {
   const auto it = numbers.find(column);
   if (it == numbers.end() || !std::isfinite(it->second)) return absl::nullopt;
   return it->second;
@@ -277,8 +277,8 @@ std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, co
                          curve.front().loss);
 }
 
-RunRecord ReadRun(const RunPlan& plan, const std::string& folder) {
-  RunRecord run;
+StudyRun ReadRun(const RunPlan& plan, const std::string& folder) {
+  StudyRun run;
   run.name = plan.name;
   run.variation = plan.variation;
   run.part = plan.part;

@@ -34,7 +34,7 @@ struct EvaluationPoint {
   std::map<std::string, double> values;  // "eval.auc"
 };
 
-struct RunRecord {
+struct StudyRun {
   std::string name, variation;
   Part part = Part::kUntuned;
   std::string value;
@@ -67,22 +67,22 @@ absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok
                          const std::string& why);
 
 // Never fails: a folder that is not there, or half written, or of another job, is an absent run.
-RunRecord ReadRun(const RunPlan& plan, const std::string& folder);
+StudyRun ReadRun(const RunPlan& plan, const std::string& folder);
 
 // What follows from the numbers of a run, under names of its own: "to_target.seconds" and
 // "to_target.samples" (absent if the target was not reached), "bytes_per_sample.KIND",
 // "staleness.version_mean", "staleness.clock_gap_max" and "staleness.in_flight_mean" of all tables,
 // "memory_bytes" of their rows.
-void AddDerivedNumbers(const StudyPlan& plan, RunRecord* run);
+void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run);
 
 // The way of a run towards the study's metric: its evaluations if there are several; else, for AUC and
 // losses, what the rows said before they trained. Empty if nothing is known but the end.
 struct QualityPoint {
   double seconds = 0, samples = 0, value = 0;
 };
-std::vector<QualityPoint> QualityCurve(const Metric& metric, const RunRecord& run);
+std::vector<QualityPoint> QualityCurve(const Metric& metric, const StudyRun& run);
 // Is that curve one of training rows?
-inline bool IsOfTraining(const RunRecord& run) { return run.evaluations.size() <= 1; }
+inline bool IsOfTraining(const StudyRun& run) { return run.evaluations.size() <= 1; }
 
 // The parts of it, for tests.
 std::map<std::string, double> NumbersOf(const nlohmann::json& summary);

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool IsOver(const RunRecord& run) { return run.state != RunState::kAbsent; }
+bool IsOver(const StudyRun& run) { return run.state != RunState::kAbsent; }
 
 // "1:05".
 std::string Minutes(double seconds) {
@@ -133,7 +133,7 @@ class Runner {
     return absl::StrCat(run.variation, value, " seed ", run.seed);
   }
 
-  std::string Result(const RunRecord& run) const {
+  std::string Result(const StudyRun& run) const {
     if (run.state == RunState::kFailed) return absl::StrCat("failed: ", run.why);
     std::string text;
     if (run.state == RunState::kDiverged) text = absl::StrCat("diverged: ", run.why, "; ");
@@ -153,7 +153,7 @@ class Runner {
 
   double Spent() const {
     std::map<std::string, double> by_folder;
-    for (const RunRecord& run : runs_) {
+    for (const StudyRun& run : runs_) {
       if (IsOver(run)) by_folder[run.name] = std::max(run.wall_seconds, SecondsOf(run));
     }
     double sum = 0;
@@ -161,7 +161,7 @@ class Runner {
     return sum;
   }
 
-  static double SecondsOf(const RunRecord& run) { return run.Number("seconds").value_or(0); }
+  static double SecondsOf(const StudyRun& run) { return run.Number("seconds").value_or(0); }
 
   double MeanSeconds() const {
     const size_t over = CountOver();
@@ -180,7 +180,7 @@ class Runner {
   bool BeyondBudget(const RunPlan& next) const {
     const Budget& budget = manifest_.plan.study.budget();
     std::set<std::string> folders;
-    for (const RunRecord& run : runs_) {
+    for (const StudyRun& run : runs_) {
       if (IsOver(run)) folders.insert(run.name);
     }
     const size_t begun = folders.size() + (folders.count(next.name) > 0 ? 0 : 1);
@@ -191,17 +191,17 @@ class Runner {
   const RunnerOptions& options_;
   Manifest& manifest_;
   RunLauncher& launcher_;
-  std::vector<RunRecord> runs_;  // as manifest_.runs
+  std::vector<StudyRun> runs_;  // as manifest_.runs
   std::set<std::string> retried_;
   size_t total_ = 0;
 };
 
 // The mean over tuning seeds of what a value is judged by; nullopt if a run does not count.
 absl::optional<double> Judge(const StudyPlan& plan, const std::string& variation,
-                             const std::string& value, const std::vector<RunRecord>& runs) {
+                             const std::string& value, const std::vector<StudyRun>& runs) {
   const bool by_loss = plan.study.tune().choose_by() == Tune::TRAINING_LOSS;
   std::vector<double> values;
-  for (const RunRecord& run : runs) {
+  for (const StudyRun& run : runs) {
     if (run.part != Part::kTuning || run.variation != variation || run.value != value) continue;
     const auto number = run.Number(by_loss ? "loss" : plan.metric.column);
     if (!run.counts() || !number.has_value()) return absl::nullopt;
@@ -218,8 +218,8 @@ std::string RunFolder(const std::string& folder, const std::string& run) {
   return absl::StrCat(folder, "/runs/", run);
 }
 
-std::vector<RunRecord> ReadRuns(const std::string& folder, const Manifest& manifest) {
-  std::vector<RunRecord> runs;
+std::vector<StudyRun> ReadRuns(const std::string& folder, const Manifest& manifest) {
+  std::vector<StudyRun> runs;
   for (const RunPlan& run : manifest.runs) {
     runs.push_back(ReadRun(run, RunFolder(folder, run.name)));
     AddDerivedNumbers(manifest.plan, &runs.back());
@@ -228,7 +228,7 @@ std::vector<RunRecord> ReadRuns(const std::string& folder, const Manifest& manif
 }
 
 std::map<std::string, std::string> ChooseValues(const StudyPlan& plan,
-                                                const std::vector<RunRecord>& runs) {
+                                                const std::vector<StudyRun>& runs) {
   std::map<std::string, std::string> chosen;
   for (const VariationPlan& variation : plan.variations) {
     absl::optional<double> best;

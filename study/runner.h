@@ -53,12 +53,12 @@ absl::StatusOr<StudyEnd> RunStudy(const RunnerOptions& options, Manifest* manife
                                   RunLauncher* launcher);
 
 // All runs of the manifest as they are on the disk.
-std::vector<RunRecord> ReadRuns(const std::string& folder, const Manifest& manifest);
+std::vector<StudyRun> ReadRuns(const std::string& folder, const Manifest& manifest);
 
 // By variation, the value whose tuning runs did best in the mean over their seeds. Values of which a run
 // is missing, failed or diverged are not taken; a variation without any other is absent.
 std::map<std::string, std::string> ChooseValues(const StudyPlan& plan,
-                                                const std::vector<RunRecord>& runs);
+                                                const std::vector<StudyRun>& runs);
 
 }  // namespace tandem::study
 

@@ -23,15 +23,15 @@ std::string Cell(double number) {
 
 }  // namespace
 
-std::string RunsCsv(const std::vector<RunRecord>& runs) {
+std::string RunsCsv(const std::vector<StudyRun>& runs) {
   std::set<std::string> columns;
-  for (const RunRecord& run : runs) {
+  for (const StudyRun& run : runs) {
     for (const auto& [name, number] : run.numbers) columns.insert(name);
   }
   std::string csv = "run,variation,part,value,seed,state,why,wall_seconds,build";
   for (const std::string& name : columns) absl::StrAppend(&csv, ",", Cell(name));
   csv += "\n";
-  for (const RunRecord& run : runs) {
+  for (const StudyRun& run : runs) {
     std::vector<std::string> cells = {
         Cell(run.name),         Cell(run.variation),
         PartName(run.part),     Cell(run.value),

@@ -11,7 +11,7 @@ namespace tandem::study {
 
 // run, variation, part, value, seed, state, why, wall_seconds, then numbers by name. An unknown number is
 // an empty cell; texts are quoted as in RFC 4180.
-std::string RunsCsv(const std::vector<RunRecord>& runs);
+std::string RunsCsv(const std::vector<StudyRun>& runs);
 
 }  // namespace tandem::study
 

@@ -25,7 +25,7 @@ inline constexpr size_t kMaxRuns = 10'000;
 // What is measured of a run, and which way is better.
 struct Metric {
   std::string name;    // as in the study: "auc", "hr_at_10", "samples_per_second", ...
-  std::string column;  // of RunRecord::numbers: "eval.auc"
+  std::string column;  // of StudyRun::numbers: "eval.auc"
   std::string label;   // for people: "AUC"
   bool higher_is_better = true;
   bool of_evaluation = true;  // on test (or validation) rows

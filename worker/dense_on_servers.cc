@@ -35,7 +35,7 @@ DenseOnServers::DenseOnServers(TrainerContext& context, DenseParameters& dense)
 bool DenseOnServers::Prepare(absl::Time now) {
   if (!assigning_) {
     assigning_ = true;
-    if (context_.rank == 0) Assign(now);
+    if (context_.rank == 0 && !context_.resumed) Assign(now);
   }
   if (!context_.pushes.empty() || !context_.barriers.Pass(now, "assigned", 0)) return false;
   assigned_rows_ = {};

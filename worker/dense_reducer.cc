@@ -263,4 +263,14 @@ absl::Status DenseReducer::GatherForSave() {
   return RunAll();
 }
 
+std::string DenseReducer::CodecState() const {
+  if (feedback_ != nullptr) return feedback_->State();
+  return codec_ == nullptr ? "" : codec_->State();
+}
+
+absl::Status DenseReducer::SetCodecState(absl::string_view state) {
+  if (feedback_ != nullptr) return feedback_->SetState(state);
+  return codec_ == nullptr ? absl::OkStatus() : codec_->SetState(state);
+}
+
 }  // namespace tandem::worker

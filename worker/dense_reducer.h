@@ -88,6 +88,9 @@ class DenseReducer {
 
   // All ranks, between steps: rank 0 gets what only others have.
   absl::Status GatherForSave();
+  // What the codec of this rank remembers between steps (GradientCodec::State); empty: nothing.
+  std::string CodecState() const;
+  absl::Status SetCodecState(absl::string_view state);
 
   // Gradients are summed where a GPU has them, not from what Finish is given: `gradient` says where
   // they are, or, if it is told so, that there are zeros (no samples). Before the first Finish.

@@ -25,6 +25,8 @@ class EpochEnd {
   bool Advance(absl::Time now, bool hold);
   // Every worker stands at context.step.
   bool over() const { return stage_ == Stage::kOver; }
+  // Not a lockstep job: this worker's clock is finite again; some may still have to make theirs so.
+  bool caught_up() const { return stage_ == Stage::kMeetAgain || stage_ == Stage::kOver; }
   // END_OF_EPOCH is pushed: nobody waits for a step of this worker, until it has caught up.
   bool out_of_steps() const { return stage_ == Stage::kMeet || stage_ == Stage::kCatchUp; }
 

@@ -10,11 +10,13 @@ namespace tandem::worker {
 
 // ---- one save ---------------------------------------------------------------------------------
 
-void Saving::Begin(const std::string& name, const std::string& path, int64_t step,
-                   uint64_t request) {
+void Saving::Begin(const std::string& name, const std::string& path, int64_t step, uint64_t request,
+                   const TrainPosition& position) {
   name_ = name;
-  directory_ = server::SaveFolder(path, context_.run, step, request);
+  directory_ = server::SaveFolder(path, context_.run, step, request, context_.attempt);
   step_ = step;
+  position_ = position;
+  failure_.clear();
   dense_ = DenseSave();
   dense_.id = id_;
   stage_ = Stage::kMeet;
@@ -26,13 +28,13 @@ bool Saving::Advance(absl::Time now, TrainerEffects* effects) {
   if (stage_ != Stage::kDone) return false;
   stage_ = Stage::kIdle;
   bytes_ = {};
+  record_ = {};
   dense_ = DenseSave();
   return true;
 }
 
 bool Saving::Step(absl::Time now, TrainerEffects* effects) {
-  if (task_running_) return false;
-  const bool writer = context_.rank == 0;
+  if (tasks_ > 0) return false;
   switch (stage_) {
     case Stage::kMeet:  // the dense part is read once all pushes are in
       if (!context_.barriers.Pass(now, absl::StrCat("ready to ", name_), step_, when_ready_)) {
@@ -41,21 +43,11 @@ bool Saving::Step(absl::Time now, TrainerEffects* effects) {
       return Enter(Stage::kCollect);
     case Stage::kCollect:
       if (!synchroniser_.CollectForSave(now, &dense_, effects)) return false;
-      return Enter(writer ? Stage::kWrite : Stage::kMeetServers);
-    case Stage::kWrite: {
-      absl::StatusOr<std::string> bytes = synchroniser_.FileFor(dense_);
-      if (!bytes.ok()) {
-        context_.Fail(bytes.status());
-        return false;
-      }
-      bytes_ = *std::move(bytes);
-      Run(WriteDenseTask{id_, &directory_, &bytes_}, effects);
-      return Enter(Stage::kMeetServers);
-    }
+      return Enter(Stage::kWrite);
+    case Stage::kWrite:
+      return Write(effects);
     case Stage::kMeetServers:
-      if (!context_.barriers.Pass(now, name_, step_, BarrierEnter::SAVE, directory_)) return false;
-      if (writer) Run(CommitSaveTask{id_, &directory_, step_}, effects);
-      return Enter(Stage::kCommit);
+      return MeetServers(now, effects);
     case Stage::kCommit:
       return Enter(Stage::kDone);
     case Stage::kIdle:
@@ -65,9 +57,52 @@ bool Saving::Step(absl::Time now, TrainerEffects* effects) {
   return false;
 }
 
+bool Saving::Write(TrainerEffects* effects) {
+  if (context_.rank == 0) {
+    absl::StatusOr<std::string> bytes = synchroniser_.FileFor(dense_);
+    if (!bytes.ok()) {
+      context_.Fail(bytes.status());
+      return false;
+    }
+    bytes_ = *std::move(bytes);
+    Run(WriteDenseTask{id_, &directory_, &bytes_}, effects);
+  }
+  if (context_.plan.job.dense().codec().kind() > Codec::NONE) {
+    Run(WriteCodecTask{id_, &directory_}, effects);
+  }
+  return Enter(Stage::kMeetServers);
+}
+
+bool Saving::MeetServers(absl::Time now, TrainerEffects* effects) {
+  BarrierEnter entry;
+  entry.set_name(name_);
+  entry.set_value(step_);
+  entry.set_action(BarrierEnter::SAVE);
+  entry.set_path(directory_);
+  entry.set_may_fail(may_fail());
+  entry.set_failure(failure_);
+  if (!context_.barriers.Pass(now, std::move(entry))) return false;
+  const BarrierRelease& release = context_.barriers.ReleaseOf(name_);
+  failure_ = release.failure();
+  record_ = release.record();
+  if (context_.rank == 0 && failure_.empty()) {
+    Run(CommitSaveTask{id_, &directory_, step_, &record_}, effects);
+  } else if (context_.rank == 0) {
+    Run(AbandonSaveTask{id_, &directory_}, effects);
+  }
+  return Enter(Stage::kCommit);
+}
+
 void Saving::Run(TrainerTask task, TrainerEffects* effects) {
-  task_running_ = true;
+  ++tasks_;
   effects->tasks.push_back(std::move(task));
+}
+
+void Saving::OnTaskDone(const absl::Status& status) {
+  --tasks_;
+  if (status.ok()) return;
+  if (!may_fail()) return context_.Fail(status);
+  if (failure_.empty()) failure_ = std::string(status.message());
 }
 
 bool Saving::OnCompletion(uint64_t request) {
@@ -81,8 +116,12 @@ bool Saving::OnCompletion(uint64_t request) {
 
 void RequestedSave::OnCommand(const Command& command, int64_t first_free) {
   if (wanted_) return;  // this one, sent again: answered when it is written
-  if (command.id() <= command_) return context_.SendDone(EndpointId::Scheduler(), command.id());
+  if (command.id() <= command_) {
+    return context_.SendDone(EndpointId::Scheduler(), command.id(),
+                             command.id() == command_ ? result_ : absl::OkStatus());
+  }
   wanted_ = true;
+  hold_ = command.hold();
   command_ = command.id();
   path_ = command.path();
   first_free_ = first_free;
@@ -100,11 +139,15 @@ bool RequestedSave::Advance(absl::Time now, const Rest& rest, TrainerEffects* ef
   if (!saving_.holds()) {
     if (!rest.out_of_steps && context_.step < step_) return false;
     if (rest.synchronising || !context_.pushes.empty()) return false;
-    saving_.Begin(absl::StrCat("save ", command_), path_, step_, command_ & 0xffffffff);
+    saving_.Begin(absl::StrCat("save ", command_), path_, step_, command_ & 0xffffffff,
+                  rest.position);
   }
   if (!saving_.Advance(now, effects)) return false;
   wanted_ = false;
-  context_.SendDone(EndpointId::Scheduler(), command_);
+  stays_ = hold_;
+  result_ =
+      saving_.failure().empty() ? absl::OkStatus() : absl::UnavailableError(saving_.failure());
+  context_.SendDone(EndpointId::Scheduler(), command_, result_);
   return true;
 }
 

@@ -1,8 +1,14 @@
 // Saves, on one worker. A save is one folder (server/manifest.h names it). All workers meet, with
-// nothing of theirs on its way; rank 0 makes the folder and writes the dense part there; all meet
-// again, and the scheduler has the servers write their ranges before it lets them go on; then rank
-// 0 writes the manifest and makes it the latest one. A worker that is ready pushes nothing until the
-// save is done, so all that is saved is of one moment.
+// nothing of theirs on its way; rank 0 makes the folder and writes the dense part there, and each
+// what a codec remembers; all meet again, and the scheduler has the servers write their ranges
+// before it lets them go on; then rank 0 writes the manifest and makes it the latest one. A worker that
+// is ready pushes nothing until the save is done, so all that is saved is of one moment; while it
+// lasts, the worker's reports say where it stands, which the scheduler gives rank 0 to keep with the
+// save.
+//
+// What cannot be written ends the last save and with it the job. A save in the middle is only lost:
+// whoever could not write says so at the second meeting, the scheduler tells all, rank 0 removes what
+// there is, and training goes on.
 //
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_SAVING_H_
@@ -30,15 +36,21 @@ class Saving {
         when_ready_(id == SaveId::kFinal ? BarrierEnter::LAST_SAVE : BarrierEnter::NONE) {}
 
   // Steps below `step` are to be in it. `name`: of its barriers; `path`: the model folder;
-  // `request`: number of the command that asked for it, 0 for the one at the end.
-  void Begin(const std::string& name, const std::string& path, int64_t step, uint64_t request);
+  // `request`: number of the command that asked for it, 0 for the one at the end; `position`: where
+  // this worker stands.
+  void Begin(const std::string& name, const std::string& path, int64_t step, uint64_t request,
+             const TrainPosition& position);
   // True when the save is done.
   bool Advance(absl::Time now, TrainerEffects* effects);
   // Under way: this worker pushes nothing.
   bool holds() const { return stage_ != Stage::kIdle; }
+  const TrainPosition& position() const { return position_; }
+  // Of the last save: why there is none; empty: it was made.
+  const std::string& failure() const { return failure_; }
 
   void OnCollected() { dense_.collected = true; }
-  void OnTaskDone() { task_running_ = false; }
+  // One of its tasks has ended.
+  void OnTaskDone(const absl::Status& status);
   // False if the request is none of the save's.
   bool OnCompletion(uint64_t request);
 
@@ -46,6 +58,9 @@ class Saving {
   enum class Stage { kIdle, kMeet, kCollect, kWrite, kMeetServers, kCommit, kDone };
 
   bool Step(absl::Time now, TrainerEffects* effects);
+  bool Write(TrainerEffects* effects);
+  bool MeetServers(absl::Time now, TrainerEffects* effects);
+  bool may_fail() const { return id_ == SaveId::kRequested; }
   bool Enter(Stage stage) {
     stage_ = stage;
     return true;
@@ -59,9 +74,12 @@ class Saving {
   Stage stage_ = Stage::kIdle;
   std::string name_, directory_;
   int64_t step_ = 0;
+  TrainPosition position_;
   DenseSave dense_;
-  std::string bytes_;  // of the dense file
-  bool task_running_ = false;
+  std::string bytes_;   // of the dense file
+  std::string record_;  // RunRecord
+  std::string failure_;
+  int tasks_ = 0;  // under way
 };
 
 // A save that was asked for in the middle. Workers learn of it at different times: they first agree
@@ -81,24 +99,30 @@ class RequestedSave {
   struct Rest {
     bool out_of_steps = false;   // at the end of its data: it waits for nobody, and nobody for it
     bool synchronising = false;  // its last step
+    TrainPosition position;      // where it stands, if it is between two steps
   };
+  // A save is wanted and not made.
+  bool wanted() const { return wanted_; }
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, const Rest& rest, TrainerEffects* effects);
 
   // The save must not see what this step and later ones change: they may not begin yet.
   int64_t HoldsFrom() const {
-    if (!wanted_) return std::numeric_limits<int64_t>::max();
+    if (!wanted_ && !stays_) return std::numeric_limits<int64_t>::max();
     return step_ < 0 ? first_free_ : step_;
   }
   // Nothing at all may be pushed.
-  bool holds_pushes() const { return saving_.holds(); }
+  bool holds_pushes() const { return saving_.holds() || stays_; }
   Saving& saving() { return saving_; }
 
  private:
   TrainerContext& context_;
   Saving saving_;
   bool wanted_ = false;
+  bool hold_ = false;     // after it no step is taken
+  bool stays_ = false;    // ... which is now
   uint64_t command_ = 0;  // the last one taken
+  absl::Status result_;   // of it
   std::string path_;
   int64_t first_free_ = 0;
   int64_t step_ = -1;  // agreed; -1 = not yet

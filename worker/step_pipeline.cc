@@ -22,6 +22,13 @@ StepPipeline::StepPipeline(TrainerContext& context, DenseSynchroniser& synchroni
 void StepPipeline::Begin() {
   over_ = false;
   first_step_ = next_fetch_ = next_read_ = context_.step;
+  context_.epoch_rows = 0;
+}
+
+void StepPipeline::Resume(int64_t first_step, int64_t rows) {
+  Begin();
+  first_step_ = first_step;
+  context_.epoch_rows = rows;
 }
 
 bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
@@ -252,6 +259,7 @@ void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
   }
   const int64_t in_flight = next_read_ - context_.step + context_.pushes.Steps();
   context_.report.AddStep(slot, in_flight);
+  context_.epoch_rows += slot.batch.samples;
   effects->steps.push_back(
       {context_.step, slot.batch.samples, slot.loss_sum, clock_gap_, in_flight});
   Push(now, in_flight, &slot);

@@ -33,11 +33,16 @@ class StepPipeline {
 
   // An epoch begins at context.step.
   void Begin();
+  // The same for an epoch that began at `first_step` and of which this worker has trained on `rows`.
+  void Resume(int64_t first_step, int64_t rows);
   // Does one thing that can be done; false if there is none. The steps from `hold_from` on may not
   // begin.
   bool Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects);
   // The epoch has ended; nothing is under way but pushes.
   bool over() const { return over_; }
+  // It has, or ends as soon as it comes on.
+  bool ends() const { return over_ || empty_step_; }
+  int64_t first_step() const { return first_step_; }
 
   void OnTaskDone(const FetchTask& task);
   void OnTaskDone(absl::Time now, const ComputeTask& task, TrainerEffects* effects);

@@ -1,5 +1,6 @@
 #include "worker/step_runner.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace tandem::worker {
 namespace {
 
 constexpr int64_t kAucInterval = 16;  // steps between two estimates
+constexpr int64_t kSkippedAtOnce = 1 << 16;
 
 // The model's view of the plan: tables with fields, in the order of Batch::sparse.
 models::ModelInputs InputsOf(const job::JobPlan& plan, const data::DataShape& shape) {
@@ -75,12 +77,29 @@ TaskRunner::DeviceGradient StepRunner::LeaveGradientOnDevice() {
   return [this](bool zero) { return model_->DeviceGradient(zero); };
 }
 
+absl::Status StepRunner::StartAt(int64_t epoch, int64_t rows) {
+  start_epoch_ = epoch;
+  start_rows_ = rows;
+  return absl::OkStatus();
+}
+
 absl::Status StepRunner::Fetch(StepSlot* slot) {
   if (slot->epoch != epoch_) {
     TANDEM_RETURN_IF_ERROR(train_->StartEpoch(slot->epoch));
     epoch_ = slot->epoch;
+    if (epoch_ == start_epoch_) TANDEM_RETURN_IF_ERROR(SkipToStart());
   }
   return train_->Next(&slot->batch);
+}
+
+absl::Status StepRunner::SkipToStart() {
+  while (skipped_ < start_rows_) {
+    const int64_t rows = std::min(kSkippedAtOnce, start_rows_ - skipped_);
+    TANDEM_ASSIGN_OR_RETURN(const int64_t passed, train_->Skip(rows));
+    skipped_ += passed;
+    if (passed < rows) break;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StepRunner::FetchTest(StepSlot* slot, bool first) {

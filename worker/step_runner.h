@@ -5,6 +5,7 @@
 #ifndef TANDEM_WORKER_STEP_RUNNER_H_
 #define TANDEM_WORKER_STEP_RUNNER_H_
 
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -43,6 +44,8 @@ class StepRunner final : public TaskRunner {
 
   std::vector<server::SavedParameter> Parameters() const override;
 
+  absl::Status StartAt(int64_t epoch, int64_t rows) override;
+  int64_t RowsSkipped() const override { return skipped_; }
   absl::Status Fetch(StepSlot* slot) override;
   absl::Status FetchTest(StepSlot* slot, bool first) override;
   absl::Status Compute(StepSlot* slot) override;
@@ -58,12 +61,15 @@ class StepRunner final : public TaskRunner {
   explicit StepRunner(const job::JobPlan& plan) : plan_(plan) {}
   absl::Status Init(int rank, const std::string& init_from, const MakeModel& make_model);
   absl::Status CheckScores() const;
+  absl::Status SkipToStart();
   void Pool(StepSlot* slot);
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
   const job::JobPlan& plan_;
   std::unique_ptr<data::BatchSource> train_, test_;
-  int64_t epoch_ = -1;  // that `train_` was started for
+  int64_t epoch_ = -1;                        // that `train_` was started for
+  int64_t start_epoch_ = 0, start_rows_ = 0;  // where the run goes on; no rows: at the beginning
+  std::atomic<int64_t> skipped_{0};           // of these
   std::unique_ptr<models::DenseModel> model_;
   std::unique_ptr<DenseParameters> dense_;
   HeapBufferSource buffers_;

@@ -39,6 +39,14 @@ class TaskRunner {
   // they have no names.
   virtual std::vector<server::SavedParameter> Parameters() const { return {}; }
 
+  // The run goes on: the first batch that is fetched is of `epoch`, behind its first `rows` rows of
+  // this worker's share, or, if it has no more, none. Before any Fetch.
+  virtual absl::Status StartAt(int64_t /*epoch*/, int64_t /*rows*/) {
+    return absl::UnimplementedError("who computes here cannot go on in the middle of a run");
+  }
+  // Rows that the first Fetch has passed over so far: it may take long, and is no stall. Any thread.
+  virtual int64_t RowsSkipped() const { return 0; }
+
   // What tasks of these names do (trainer_task.h). An error ends the job with its reason.
   virtual absl::Status Fetch(StepSlot* slot) = 0;
   virtual absl::Status FetchTest(StepSlot* slot, bool first) = 0;

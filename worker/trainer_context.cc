@@ -47,20 +47,23 @@ void TrainerContext::SendControl(EndpointId to, const Control& control, Buffer v
   control_out.push_back({to, EncodeControlFrame(buffers, header, control, std::move(values))});
 }
 
-void TrainerContext::SendDone(EndpointId to, uint64_t command) {
+void TrainerContext::SendDone(EndpointId to, uint64_t command, const absl::Status& status) {
   Control done;
   done.mutable_command_done()->set_id(command);
+  done.mutable_command_done()->set_code(static_cast<int32_t>(status.code()));
+  done.mutable_command_done()->set_message(std::string(status.message()));
   SendControl(to, done);
 }
 
 int64_t TrainerContext::StepLimit() const {
   const Train& train = plan.job.train();
   if (train.evaluate_only()) return 0;
-  return train.max_steps() > 0 ? train.max_steps() : std::numeric_limits<int64_t>::max();
+  return train.max_steps() > 0 ? train.max_steps() + closing_steps
+                               : std::numeric_limits<int64_t>::max();
 }
 
 bool TrainerContext::LastEpoch() const {
-  return epoch + 1 >= plan.job.train().epochs() || common_step >= StepLimit();
+  return epoch + 1 >= plan.job.train().epochs() || common_step > StepLimit();
 }
 
 bool TrainerContext::HasDelay() const {

@@ -59,17 +59,25 @@ struct TrainerContext {
   absl::Status failure;   // why the job must end; the first one
   uint64_t progress = 0;  // grows whenever the trainer comes on
 
-  uint64_t run = 0;    // View.run: in the names of saves
-  int64_t step = 0;    // the one being worked on; all before it are pushed
-  int64_t pushed = 0;  // steps pushed
+  uint64_t run = 0;  // View.run and View.attempt: in the names of saves
+  int64_t attempt = 0;
+  bool resumed = false;  // servers have all that they had: nothing is assigned to them
+  int64_t step = 0;      // the one being worked on; all before it are pushed
+  int64_t pushed = 0;    // steps pushed
   int64_t epoch = 0;
+  int64_t epoch_rows = 0;   // of this worker, trained on in this epoch
   int64_t common_step = 0;  // all workers have reached it, as of the last end of an epoch
+  // Steps that closed the epochs before this one: they have numbers, and nobody's samples.
+  int64_t closing_steps = 0;
 
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
-  void SendDone(EndpointId to, uint64_t command);
+  void SendDone(EndpointId to, uint64_t command, const absl::Status& status = absl::OkStatus());
 
-  // Steps from here on are not taken, whatever data there is.
+  // How many steps close an epoch (epoch_end.h): in lockstep the one that nobody has samples for; else
+  // END_OF_EPOCH and the one that all catch up to.
+  int64_t StepsToClose() const { return plan.lockstep ? 1 : 2; }
+  // Steps of this epoch from here on are not taken, whatever data there is.
   int64_t StepLimit() const;
   // At the end of an epoch: whether it was the last one.
   bool LastEpoch() const;

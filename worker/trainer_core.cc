@@ -32,6 +32,16 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
       final_save_(context_, *synchroniser_, SaveId::kFinal) {
   context_.report.set_estimated_rows(options.estimated_rows);
   context_.run = options.run;
+  context_.attempt = options.attempt;
+  context_.resumed = options.start.has_value();
+  if (options.start.has_value()) {
+    context_.step = context_.pushed = options.start->step();
+    context_.epoch = options.start->epoch();
+    context_.common_step = options.start->common_step();
+    context_.closing_steps = options.start->closing_steps();
+    context_.report.BeginEpoch(options.start->rows());
+  }
+  next_save_step_ = context_.step;
 }
 
 // ---- events -----------------------------------------------------------------------------------
@@ -99,15 +109,16 @@ void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
 
 void TrainerCore::OnTaskDone(absl::Time now, const TrainerTask& task, const absl::Status& status,
                              TrainerEffects* effects) {
-  if (status.ok()) {
-    DealOut(now, task, effects);
-  } else {
-    context_.Fail(status);
-  }
+  DealOut(now, task, status, effects);
   Advance(now, effects);
 }
 
-void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, TrainerEffects* effects) {
+void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
+                          TrainerEffects* effects) {
+  const bool writes = std::holds_alternative<WriteDenseTask>(task) ||
+                      std::holds_alternative<WriteCodecTask>(task) ||
+                      std::holds_alternative<CommitSaveTask>(task);
+  if (!status.ok() && !writes) return context_.Fail(status);  // of files the save is the judge
   std::visit(Overloaded{
                  [&](const FetchTask& t) { pipeline_.OnTaskDone(t); },
                  [&](const ComputeTask& t) { pipeline_.OnTaskDone(now, t, effects); },
@@ -117,8 +128,10 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, TrainerEffect
                  [&](const FillShareTask&) { evaluation_.OnTaskDone(); },
                  [&](const MergeSharesTask&) { evaluation_.OnTaskDone(); },
                  [&](const GatherDenseTask& t) { SavingOf(t.save).OnCollected(); },
-                 [&](const WriteDenseTask& t) { SavingOf(t.save).OnTaskDone(); },
-                 [&](const CommitSaveTask& t) { SavingOf(t.save).OnTaskDone(); },
+                 [&](const WriteDenseTask& t) { SavingOf(t.save).OnTaskDone(status); },
+                 [&](const WriteCodecTask& t) { SavingOf(t.save).OnTaskDone(status); },
+                 [&](const CommitSaveTask& t) { SavingOf(t.save).OnTaskDone(status); },
+                 [&](const AbandonSaveTask& t) { SavingOf(t.save).OnTaskDone(status); },
              },
              task);
 }
@@ -157,9 +170,7 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     case Phase::kWaitStart:
       return started_ && have_view_ && Enter(Phase::kPrepare);
     case Phase::kPrepare:
-      if (!synchroniser_->Prepare(now)) return false;
-      pipeline_.Begin();
-      return Enter(Phase::kTraining);
+      return AdvancePrepare(now);
     case Phase::kTraining:
       return AdvanceTraining(now, effects);
     case Phase::kEpochEnd:
@@ -181,9 +192,44 @@ bool TrainerCore::Enter(Phase phase) {
   return true;
 }
 
+bool TrainerCore::AdvancePrepare(absl::Time now) {
+  if (!synchroniser_->Prepare(now)) return false;
+  if (!options_.start.has_value()) {
+    pipeline_.Begin();
+    return Enter(Phase::kTraining);
+  }
+  const TrainPosition& start = *options_.start;
+  pipeline_.Resume(start.first_step(), start.rows());
+  if (!start.epoch_over()) return Enter(Phase::kTraining);
+  evaluation_.Begin();
+  return Enter(Phase::kEvaluation);
+}
+
+// Where this worker stands, for a save: between two steps, or at the end of an epoch. A job whose
+// steps are limited may be given more when it goes on, and then trains on in the epoch. Steps behind
+// the limit were empty, which tells nothing of the epoch's end then: they closed a part of it.
+TrainPosition TrainerCore::Position() const {
+  const bool lockstep = context_.plan.lockstep;
+  const bool over = phase_ >= Phase::kEvaluation ||
+                    (phase_ == Phase::kEpochEnd && (lockstep || epoch_end_.caught_up())) ||
+                    (phase_ == Phase::kTraining && lockstep && pipeline_.ends());
+  TrainPosition position;
+  position.set_epoch(context_.epoch);
+  const int64_t reached = lockstep ? context_.step : context_.common_step;
+  const bool limited = (lockstep || over) && reached > context_.StepLimit();
+  position.set_epoch_over(over && !limited);
+  position.set_step(context_.step);
+  position.set_first_step(limited ? context_.step : pipeline_.first_step());
+  position.set_rows(context_.epoch_rows);
+  position.set_common_step(lockstep && over ? context_.step : context_.common_step);
+  position.set_closing_steps(context_.closing_steps + (limited ? context_.StepsToClose() : 0));
+  return position;
+}
+
 bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
-  if (phase_ < Phase::kTraining) return false;
+  if (phase_ < Phase::kTraining || !requested_save_.wanted()) return false;
   RequestedSave::Rest rest;
+  rest.position = Position();
   // In a lockstep job all take every step, those without data too.
   rest.out_of_steps =
       !context_.plan.lockstep && phase_ >= Phase::kEpochEnd && epoch_end_.out_of_steps();
@@ -219,12 +265,13 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
 bool TrainerCore::NextEpochOrEnd() {
   if (!context_.LastEpoch()) {
     ++context_.epoch;
+    context_.closing_steps += context_.StepsToClose();
     context_.report.BeginEpoch();
     pipeline_.Begin();
     return Enter(Phase::kTraining);
   }
   if (!options_.save) return Enter(Phase::kEnd);
-  final_save_.Begin("save", options_.save_path, context_.step, /*request=*/0);
+  final_save_.Begin("save", options_.save_path, context_.step, /*request=*/0, Position());
   return Enter(Phase::kSave);
 }
 
@@ -239,7 +286,9 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   context_.barriers.AppendDue(now, &entries_);
   // Before each entry that others wait for, in case the last report was lost: whoever is released has
   // been heard.
-  if (!entries_.empty() && (said_done_ || context_.report.has_evaluation())) SendReport(said_done_);
+  const bool saves = requested_save_.saving().holds() || final_save_.holds();
+  const bool report = said_done_ || context_.report.has_evaluation() || saves;
+  if ((!entries_.empty() && report) || SaveIsNear()) SendReport(said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
     for (Outgoing& out : *queue) effects->out.push_back(std::move(out));
@@ -249,10 +298,24 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
 
 // ---- for others -------------------------------------------------------------------------------
 
+// The scheduler has saves made by steps, which it should hear of as they are reached.
+bool TrainerCore::SaveIsNear() {
+  const int64_t every = context_.plan.job.save().every_steps();
+  if (every == 0 || !options_.save || context_.rank != 0) return false;
+  if (phase_ < Phase::kTraining || context_.step < next_save_step_) return false;
+  next_save_step_ = (context_.step / every + 1) * every;
+  return context_.step > 0;
+}
+
 void TrainerCore::SendReport(bool done) {
   Control control;
   *control.mutable_progress() =
       context_.report.Take(context_.plan, context_.client, context_.epoch, context_.step, done);
+  const bool requested = requested_save_.saving().holds();
+  if (requested || final_save_.holds()) {
+    *control.mutable_progress()->mutable_position() =
+        requested ? requested_save_.saving().position() : final_save_.position();
+  }
   context_.SendControl(EndpointId::Scheduler(), control);
 }
 

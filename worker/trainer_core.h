@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "client/client_core.h"
 #include "job/job.h"
 #include "proto/activity.h"
@@ -51,6 +52,9 @@ class TrainerCore {
     int64_t estimated_rows = 0;  // of this worker's share, for the progress line; 0 = unknown
     std::string save_path;       // the model folder, where saves go
     uint64_t run = 0;            // View.run
+    int64_t attempt = 0;         // View.attempt
+    // Where the run goes on (resume_position.h); none: at its beginning.
+    absl::optional<TrainPosition> start;
   };
 
   // `dense` may have zero elements (then it is never synchronised). All references outlive the
@@ -101,6 +105,7 @@ class TrainerCore {
   // Does everything that can be done now, then collects what is to be sent.
   void Advance(absl::Time now, TrainerEffects* effects);
   bool AdvanceOnce(absl::Time now, TrainerEffects* effects);
+  bool AdvancePrepare(absl::Time now);
   bool AdvanceRequestedSave(absl::Time now, TrainerEffects* effects);
   bool AdvanceTraining(absl::Time now, TrainerEffects* effects);
   bool AdvanceEpochEnd(absl::Time now);
@@ -114,9 +119,12 @@ class TrainerCore {
   void OnCommand(const Command& command);
   void OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
                     TrainerEffects* effects);
-  void DealOut(absl::Time now, const TrainerTask& task, TrainerEffects* effects);
+  void DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
+               TrainerEffects* effects);
   Saving& SavingOf(SaveId id);
   void SendReport(bool done);
+  TrainPosition Position() const;
+  bool SaveIsNear();
 
   const Options options_;
   TrainerContext context_;
@@ -131,6 +139,7 @@ class TrainerCore {
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   absl::Time next_report_ = absl::InfinitePast();
+  int64_t next_save_step_;        // at which the scheduler is told how far this worker is
   std::vector<Control> entries_;  // of barriers; scratch
 };
 

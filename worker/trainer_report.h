@@ -20,7 +20,7 @@ class TrainerReport {
  public:
   // Of this worker's share of an epoch; 0 = unknown.
   void set_estimated_rows(int64_t rows) { estimated_rows_ = rows; }
-  void BeginEpoch() { epoch_samples_ = 0; }
+  void BeginEpoch(int64_t rows = 0) { epoch_samples_ = rows; }
   // A step has been computed. `in_flight`: steps begun and not acknowledged, this one included.
   void AddStep(const StepSlot& slot, int64_t in_flight);
   void AddCollectiveBytes(uint64_t bytes) { collective_bytes_ += bytes; }

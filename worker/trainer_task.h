@@ -81,22 +81,33 @@ enum class SaveId { kRequested, kFinal };
 struct GatherDenseTask {
   SaveId save = SaveId::kFinal;
 };
-// Rank 0: begin the save in this folder, and write the dense file there.
+// Rank 0: write the dense file into this folder.
 struct WriteDenseTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;
   const std::string* bytes = nullptr;
 };
+// Every rank of a job with a codec: write what that remembers into the folder.
+struct WriteCodecTask {
+  SaveId save = SaveId::kFinal;
+  const std::string* directory = nullptr;
+};
 // Rank 0: all files of the save are there: write its manifest and make it the latest.
 struct CommitSaveTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;
-  int64_t step = 0;  // steps below it are in the save
+  int64_t step = 0;                     // steps below it are in the save
+  const std::string* record = nullptr;  // RunRecord of the moment
+};
+// Rank 0: somebody's part could not be written: remove the others.
+struct AbandonSaveTask {
+  SaveId save = SaveId::kFinal;
+  const std::string* directory = nullptr;
 };
 
-using TrainerTask =
-    std::variant<FetchTask, ComputeTask, SynchroniseTask, FetchTestTask, ScoreTask, FillShareTask,
-                 MergeSharesTask, GatherDenseTask, WriteDenseTask, CommitSaveTask>;
+using TrainerTask = std::variant<FetchTask, ComputeTask, SynchroniseTask, FetchTestTask, ScoreTask,
+                                 FillShareTask, MergeSharesTask, GatherDenseTask, WriteDenseTask,
+                                 WriteCodecTask, CommitSaveTask, AbandonSaveTask>;
 
 // For std::visit with a lambda a task.
 template <typename... Functions>

@@ -8,31 +8,39 @@ namespace tandem::worker {
 
 bool WorkerBarriers::Pass(absl::Time now, const std::string& name, int64_t value,
                           BarrierEnter::Action action, const std::string& path) {
-  const auto [at, entered_now] = barriers_.try_emplace(name);
+  const auto at = barriers_.find(name);
+  if (at != barriers_.end()) return at->second.released;
+  BarrierEnter entry;
+  entry.set_name(name);
+  entry.set_value(value);
+  entry.set_action(action);
+  entry.set_path(path);
+  return Pass(now, std::move(entry));
+}
+
+bool WorkerBarriers::Pass(absl::Time now, BarrierEnter entry) {
+  const auto [at, entered_now] = barriers_.try_emplace(entry.name());
   Barrier& barrier = at->second;
   if (entered_now) {
-    barrier.entry.set_name(name);
-    barrier.entry.set_value(value);
+    barrier.entry = std::move(entry);
     barrier.entry.set_parties(parties_);
-    barrier.entry.set_action(action);
-    barrier.entry.set_path(path);
     barrier.next_send = now;
     ++waiting_;
   }
   return barrier.released;
 }
 
-int64_t WorkerBarriers::MaxValue(const std::string& name) const {
+const BarrierRelease& WorkerBarriers::ReleaseOf(const std::string& name) const {
   const Barrier& barrier = barriers_.at(name);
   TANDEM_CHECK(barrier.released);
-  return barrier.max_value;
+  return barrier.release;
 }
 
 void WorkerBarriers::OnRelease(const BarrierRelease& release) {
   const auto it = barriers_.find(release.name());
   if (it == barriers_.end() || it->second.released) return;
   it->second.released = true;
-  it->second.max_value = release.max_value();
+  it->second.release = release;
   --waiting_;
 }
 

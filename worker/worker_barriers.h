@@ -26,8 +26,11 @@ class WorkerBarriers {
   // `action` before that (to the folder `path`, if it is a save).
   bool Pass(absl::Time now, const std::string& name, int64_t value,
             BarrierEnter::Action action = BarrierEnter::NONE, const std::string& path = "");
+  // The same for any entry; `parties` is filled in.
+  bool Pass(absl::Time now, BarrierEnter entry);
   // The largest value of all workers. Requires: released.
-  int64_t MaxValue(const std::string& name) const;
+  int64_t MaxValue(const std::string& name) const { return ReleaseOf(name).max_value(); }
+  const BarrierRelease& ReleaseOf(const std::string& name) const;
 
   // One that this worker has not entered is ignored.
   void OnRelease(const BarrierRelease& release);
@@ -42,7 +45,7 @@ class WorkerBarriers {
   struct Barrier {
     BarrierEnter entry;
     bool released = false;
-    int64_t max_value = 0;
+    BarrierRelease release;
     absl::Time next_send;
   };
 

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/trace.h"
+#include "data/files.h"
 #include "data/statistics.h"
 #include "node/job_member.h"
 #include "node/log.h"
@@ -17,6 +18,7 @@
 #include "server/save_directory.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
+#include "worker/resume_position.h"
 #include "worker/task_runner.h"
 #include "worker/trainer_core.h"
 
@@ -170,8 +172,11 @@ class Worker {
             [&](const MergeSharesTask& t) { return MergeShares(t); },
             [&](const GatherDenseTask&) { return GatherDense(); },
             [&](const WriteDenseTask& t) { return WriteDense(t); },
-            [&](const CommitSaveTask& t) {
-              return server::CommitSave(*t.directory, plan_, run_, t.step, runner_->Parameters());
+            [&](const WriteCodecTask& t) { return WriteCodec(t); },
+            [&](const CommitSaveTask& t) { return Commit(t); },
+            [&](const AbandonSaveTask& t) {
+              server::AbandonSave(*t.directory);
+              return absl::OkStatus();
             },
         },
         task);
@@ -200,8 +205,26 @@ class Worker {
   }
 
   absl::Status WriteDense(const WriteDenseTask& task) {
-    TANDEM_RETURN_IF_ERROR(server::BeginSave(*task.directory));
     return server::SaveDenseFile(*task.directory, *task.bytes);
+  }
+
+  absl::Status WriteCodec(const WriteCodecTask& task) {
+    const std::string state = reducer_ == nullptr ? codec_state_ : reducer_->CodecState();
+    if (state.empty()) return absl::OkStatus();
+    return server::SaveWorkerFile(*task.directory, self_.index, state);
+  }
+
+  absl::Status Commit(const CommitSaveTask& task) {
+    server::SaveHead head;
+    head.run = run_;
+    head.attempt = attempt_;
+    head.step = task.step;
+    head.keep = plan_.job.save().keep();
+    RunRecord record;
+    TANDEM_CHECK(record.ParseFromString(*task.record));
+    record.mutable_train()->Assign(files_.begin(), files_.end());
+    head.record = record.SerializeAsString();
+    return server::CommitSave(*task.directory, plan_, head, runner_->Parameters());
   }
 
   absl::Status MergeShares(const MergeSharesTask& task) {
@@ -218,6 +241,7 @@ class Worker {
         JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder,
                     runner_->Parameters(), runner_->dense(), &watch_));
     DenseReducer* const reducer = reducer_ = group.reducer.get();
+    TANDEM_RETURN_IF_ERROR(reducer->SetCodecState(codec_state_));
     reducer->set_trace(trace_.get());
     if (reducer->sums_on_device()) {
       reducer->set_device_gradient(runner_->LeaveGradientOnDevice());
@@ -258,8 +282,10 @@ class Worker {
     if (trainer_ == nullptr) return;
     ReportPaths();
     trainer_->OnTick(now, &effects_);
-    if (trainer_->progress_count() != seen_progress_) {
-      seen_progress_ = trainer_->progress_count();
+    const uint64_t progress =
+        trainer_->progress_count() + static_cast<uint64_t>(runner_->RowsSkipped());
+    if (progress != seen_progress_) {
+      seen_progress_ = progress;
       member_->progress().Advance(static_cast<uint64_t>(trainer_->step()));
     }
     member_->progress().SetActivity(trainer_->Doing(now, SynchroniserWaitsFor()));
@@ -328,23 +354,29 @@ class Worker {
     if (!options_.trace_path.empty()) {
       trace_ = std::make_unique<collectives::Trace>(absl::StrCat("worker ", rank), rank);
     }
-    opener_ = std::make_unique<node::WorkThread<std::string>>([this](const std::string& init_from) {
-      absl::Status opened = Open(init_from);
-      {
-        absl::MutexLock lock(&opened_mutex_);
-        opened_ = std::move(opened);
-      }
-      transport_->Wake();
-    });
+    const bool resume = view.resume();
+    opener_ = std::make_unique<node::WorkThread<std::string>>(
+        [this, resume](const std::string& init_from) {
+          absl::Status opened = Open(init_from, resume);
+          {
+            absl::MutexLock lock(&opened_mutex_);
+            opened_ = std::move(opened);
+          }
+          transport_->Wake();
+        });
     // The dense part is taken with all of a save, or not at all.
     opener_->Add(view.only_table().empty() ? view.init_from() : "");
     return absl::OkStatus();
   }
 
   // On the opening thread, while no other one uses what it sets.
-  absl::Status Open(const std::string& init_from) {
+  absl::Status Open(const std::string& init_from, bool resume) {
     TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
+    TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, init_from));
+    if (resume) {
+      TANDEM_ASSIGN_OR_RETURN(start_, FindStart(init_from));
+    }
     if (plan_.job.model().has_program()) TANDEM_RETURN_IF_ERROR(MeetPrograms());
     if (options_.on_open) options_.on_open();
     return absl::OkStatus();
@@ -366,6 +398,8 @@ class Worker {
     trainer.save = !view.save_to().empty();
     trainer.save_path = view.save_to();
     trainer.run = run_ = view.run();
+    trainer.attempt = attempt_ = view.attempt();
+    trainer.start = start_;
     trainer.evaluate = runner_->has_test_data();
     trainer.estimated_rows = runner_->EstimatedRows();
     TANDEM_ASSIGN_OR_RETURN(trainer_,
@@ -377,6 +411,22 @@ class Worker {
     reader_ = std::make_unique<TaskThread>(run);
     computer_ = std::make_unique<TaskThread>(run);
     return absl::OkStatus();
+  }
+
+  // Where this worker goes on in a run that made the save.
+  absl::StatusOr<TrainPosition> FindStart(const std::string& save) {
+    TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+    TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadRecord());
+    RunRecord record;
+    if (!record.ParseFromString(bytes)) {
+      return absl::DataLossError(absl::StrCat(saved.folder(), ": a record that cannot be read"));
+    }
+    TANDEM_RETURN_IF_ERROR(data::CheckSameFiles(record, plan_.job.data()));
+    TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,
+                            ResumePosition(record, self_.index, plan_.workers()));
+    TANDEM_RETURN_IF_ERROR(runner_->StartAt(start.epoch(), start.rows()));
+    TANDEM_ASSIGN_OR_RETURN(codec_state_, saved.ReadWorkerState(self_.index));
+    return start;
   }
 
   // What the numbers of the model mean: as its save says, else as the training rows do.
@@ -455,6 +505,10 @@ class Worker {
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
   uint64_t run_ = 0;                              // View.run
+  int64_t attempt_ = 0;                           // View.attempt
+  absl::optional<TrainPosition> start_;           // of the save that the run goes on from
+  std::string codec_state_;                       // of that save
+  std::vector<DataFile> files_;                   // to train on, as they were opened
   std::unique_ptr<collectives::Trace> trace_;     // made before the threads that add to it
   AbortableWatch watch_;                          // of the group: outlives it
   std::unique_ptr<collectives::Group> programs_;  // where dense parameters are on servers

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +36,11 @@ class GradientCodec {
   // All three have the same size; `sum` may be `mine`, `sent` overlaps nothing.
   virtual absl::Status Sum(Group& group, absl::Span<const float> mine, absl::Span<float> sum,
                            absl::Span<float> sent) = 0;
+
+  // What it remembers from call to call, as bytes, and back into one of the same settings: for saves.
+  // Empty: nothing. DATA_LOSS for bytes that are none of its own.
+  virtual std::string State() const { return ""; }
+  virtual absl::Status SetState(absl::string_view state);
 };
 
 // The `fraction` of elements that are largest in magnitude (at least one), as numbers and places
@@ -69,6 +75,9 @@ class ErrorFeedback {
   // In place: this rank's gradient becomes the sum of what all ranks sent. `samples`: of all ranks
   // together, in this step. If there are none, nothing is sent or forgotten, and the sum is zero.
   absl::Status Sum(Group& group, absl::Span<float> gradient, double samples);
+  // What it and its codec remember, as GradientCodec::State.
+  std::string State() const;
+  absl::Status SetState(absl::string_view state);
   // What has not been sent yet, per sample.
   absl::Span<const float> residual() const { return residual_; }
 

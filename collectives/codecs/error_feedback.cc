@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "collectives/codecs/codec.h"
@@ -21,6 +23,36 @@ absl::Status ErrorFeedback::Sum(Group& group, absl::Span<float> gradient, double
   TANDEM_RETURN_IF_ERROR(codec_->Sum(group, residual_, gradient, absl::MakeSpan(sent_)));
   for (size_t i = 0; i < gradient.size(); ++i) residual_[i] = (residual_[i] - sent_[i]) * back;
   return absl::OkStatus();
+}
+
+absl::Status GradientCodec::SetState(absl::string_view state) {
+  if (state.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("codec ", name(), " remembers nothing, but ",
+                                          state.size(), " bytes were saved"));
+}
+
+// u64 count, residual, then the codec's own
+std::string ErrorFeedback::State() const {
+  const uint64_t count = residual_.size();
+  const std::string own = codec_->State();
+  if (count == 0 && own.empty()) return "";
+  std::string state(reinterpret_cast<const char*>(&count), sizeof count);
+  state.append(reinterpret_cast<const char*>(residual_.data()), count * sizeof(float));
+  return state + own;
+}
+
+absl::Status ErrorFeedback::SetState(absl::string_view state) {
+  if (state.empty()) return codec_->SetState("");
+  uint64_t count = 0;
+  if (state.size() >= sizeof count) std::memcpy(&count, state.data(), sizeof count);
+  if (state.size() < sizeof count || count > (state.size() - sizeof count) / sizeof(float)) {
+    return absl::DataLossError(
+        absl::StrCat("residual of ", count, " floats in ", state.size(), " bytes"));
+  }
+  state.remove_prefix(sizeof count);
+  residual_.resize(count);
+  if (count > 0) std::memcpy(residual_.data(), state.data(), count * sizeof(float));
+  return codec_->SetState(state.substr(count * sizeof(float)));
 }
 
 }  // namespace tandem::collectives

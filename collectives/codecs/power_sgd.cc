@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
@@ -34,7 +35,35 @@ class PowerSgdCodec final : public GradientCodec {
     return absl::OkStatus();
   }
 
+  // u64 count, Q
+  std::string State() const override {
+    if (count_ == 0) return "";
+    const uint64_t count = count_;
+    std::string state(reinterpret_cast<const char*>(&count), sizeof count);
+    state.append(reinterpret_cast<const char*>(q_.data()), q_.size() * sizeof(float));
+    return state;
+  }
+
+  absl::Status SetState(absl::string_view state) override {
+    if (state.empty()) return absl::OkStatus();
+    uint64_t count = 0;
+    if (state.size() >= sizeof count) std::memcpy(&count, state.data(), sizeof count);
+    if (count == 0 || count > kMaxCount) {
+      return absl::DataLossError(absl::StrCat("PowerSGD of ", count, " elements"));
+    }
+    Shape(static_cast<size_t>(count));
+    state.remove_prefix(sizeof count);
+    if (state.size() != q_.size() * sizeof(float)) {
+      return absl::DataLossError(absl::StrCat("PowerSGD: a Q of ", state.size(), " bytes, want ",
+                                              q_.size() * sizeof(float)));
+    }
+    std::memcpy(q_.data(), state.data(), state.size());
+    return absl::OkStatus();
+  }
+
  private:
+  static constexpr uint64_t kMaxCount = uint64_t{1} << 40;
+
   // M is [n, m], the last row padded with zeros; P [n, rank] and Q [m, rank] by column.
   void Shape(size_t count) {
     count_ = count;

@@ -30,6 +30,7 @@ endif()
 
 integration_test(bitwise_test DEPS tandem::small_job)
 integration_test(save_test DEPS tandem::small_job)
+integration_test(resume_test DEPS tandem::small_job tandem::cli)
 integration_test(predict_test DEPS tandem::small_job tandem::data)
 integration_test(dense_job_test DEPS tandem::small_job)
 integration_test(recorded_staleness_test DEPS tandem::small_job)

@@ -58,6 +58,7 @@ class KillTest : public ::testing::Test {
     arguments.set.push_back(
         absl::StrCat("limits.start_seconds=", absl::ToInt64Seconds(patience_ * kStart)));
     arguments.out = folder_.File("out");
+    arguments.save = false;  // so that a signal ends it at once
     return arguments;
   }
 
@@ -331,6 +332,7 @@ TEST_F(KillTest, FullDisk) {
   const SmallDisk disk(folder_.path());
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small file system needs root";
   RunArguments arguments = Endless();
+  arguments.save = true;
   arguments.set.back() = "train.epochs=2";
   arguments.set.push_back("table[0].expected_rows=40");
   // Rows that do not fit: 150 ids of 512 floats and as many slots are above 300 KiB.

@@ -184,14 +184,16 @@ class PlainLoop {
     const Train& train = plan_.job.train();
     const int64_t limit =
         train.max_steps() > 0 ? train.max_steps() : std::numeric_limits<int64_t>::max();
-    for (int64_t epoch = 0; epoch < train.epochs() && result_.steps < limit; ++epoch) {
+    int64_t trained = 0;  // steps with samples
+    for (int64_t epoch = 0; epoch < train.epochs() && trained < limit; ++epoch) {
       for (const auto& source : sources_) TANDEM_RETURN_IF_ERROR(source->StartEpoch(epoch));
       has_data_.assign(sources_.size(), true);
       int64_t samples = -1;
       while (samples != 0) {  // a step without any sample ends the epoch, and is a step
-        if (result_.steps >= limit) has_data_.assign(sources_.size(), false);
+        if (trained >= limit) has_data_.assign(sources_.size(), false);
         TANDEM_ASSIGN_OR_RETURN(samples, Step());
         ++result_.steps;
+        trained += samples > 0 ? 1 : 0;
         result_.samples += samples;
       }
     }

@@ -14,7 +14,8 @@ SOURCE, BUILD = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 SECONDS = 120  # for one run
 ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
 # Written in cases that the runs below do not have.
-RARE = {"auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K"}
+RARE = {"auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "stopped.saved_step",
+        "stopped.failure"}
 # Objects that the page describes as a whole.
 WHOLE = {"eval", "paths", "collectives", "build", "staleness.TABLE.clock_gap", "staleness.TABLE.version_staleness",
          "staleness.TABLE.in_flight_depth", "tables.TABLE.updates"}

@@ -35,7 +35,8 @@ std::string SourceFile(const std::string& path) {
 // A program at a terminal of its own. Ended and waited for by the destructor.
 class AtTerminal {
  public:
-  AtTerminal(const std::vector<std::string>& argv, unsigned short columns) {
+  AtTerminal(const std::vector<std::string>& argv, unsigned short columns,
+             const char* kind = "xterm") {
     std::vector<char*> args;
     for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
     args.push_back(nullptr);
@@ -44,6 +45,7 @@ class AtTerminal {
     size.ws_col = columns;
     pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
     if (pid_ == 0) {
+      setenv("TERM", kind, 1);
       execv(args[0], args.data());
       _exit(127);
     }
@@ -134,6 +136,15 @@ TEST_P(TerminalTest, OneLineThatIsRewrittenUntilCtrlC) {
   EXPECT_THAT(live, HasSubstr("loss 0."));
   EXPECT_THAT(live, HasSubstr("AUC 0."));
   EXPECT_THAT(live, HasSubstr("stale"));
+}
+
+// A terminal that cannot move its cursor gets lines, now and then, as a file does.
+TEST_P(TerminalTest, LinesWithoutEscapesWhereTheTerminalIsDumb) {
+  AtTerminal run(EndlessJob(), static_cast<unsigned short>(GetParam()), "dumb");
+  ASSERT_TRUE(run.WaitForText("epoch ", 1, kLimit)) << run.seen();
+  run.Type("\x03");
+  ASSERT_TRUE(run.WaitForEnd(absl::Seconds(20))) << run.seen();
+  EXPECT_THAT(run.seen(), Not(HasSubstr("\x1b")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Columns, TerminalTest, ::testing::Values(80, 132));

@@ -462,5 +462,26 @@ TEST(BatchSourceTest, RealCriteoRows) {
   EXPECT_GT(keys.size(), 20'000u);
 }
 
+// Where a run goes on: what follows is the same whether the rows before were trained on or skipped.
+TEST(BatchSourceTest, SkippedRowsChangeNothingOfWhatFollows) {
+  const TempDir dir;
+  for (const int64_t buffer : {0, 17}) {
+    job::JobPlan plan = NumberedPlan({dir.Write("a.csv", NumberedRows(0, 101))}, 3, 4);
+    plan.job.mutable_data()->set_shuffle_buffer(buffer);
+    for (const int64_t batches : {0, 1, 5, 8, 20}) {
+      auto whole = *data::NewTrainSource(plan, 1), skipped = *data::NewTrainSource(plan, 1);
+      const std::vector<int> all = Numbers(ReadEpoch(whole.get(), 3));
+      const int64_t rows = std::min<int64_t>(4 * batches, static_cast<int64_t>(all.size()));
+      ASSERT_TRUE(skipped->StartEpoch(3).ok());
+      EXPECT_EQ(*skipped->Skip(batches == 20 ? int64_t{1} << 60 : rows), rows);
+      std::vector<data::Batch> rest(1);
+      while (skipped->Next(&rest.back()).ok() && rest.back().samples > 0) rest.emplace_back();
+      rest.pop_back();
+      EXPECT_EQ(Numbers(rest), std::vector<int>(all.begin() + rows, all.end()))
+          << buffer << " held, " << batches << " batches";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -241,5 +241,36 @@ TEST(ErrorFeedback, ArrivesWhereTheCodecAloneIsStuck) {
   RecordProperty("sign", std::to_string(sign) + " to " + std::to_string(sign_feedback));
 }
 
+// What a codec remembers comes back as bytes: two halves of a run give the bits of the whole.
+TEST(ErrorFeedback, GoesOnWithWhatItRemembered) {
+  for (const auto& row : kCodecs) {
+    const std::string name = row.first;
+    const Make& make = row.second;
+    const Vectors in = RandomVectors(2, 1500, 5);
+    Vectors whole = in, halves = in;
+    const auto run = [&](Vectors* out, bool interrupted) {
+      CollectiveWorld world(2);
+      OnEveryRank(world, [&](collectives::Group& g) {
+        const auto r = static_cast<size_t>(g.rank());
+        auto feedback = std::make_unique<collectives::ErrorFeedback>(make());
+        for (int step = 0; step < 4; ++step) {
+          (*out)[r] = in[r];
+          ASSERT_TRUE(feedback->Sum(g, absl::MakeSpan((*out)[r]), 3).ok());
+          if (!interrupted || step != 1) continue;
+          const std::string state = feedback->State();
+          EXPECT_FALSE(state.empty());
+          feedback = std::make_unique<collectives::ErrorFeedback>(make());
+          ASSERT_TRUE(feedback->SetState(state).ok());
+          collectives::ErrorFeedback other(make());
+          EXPECT_FALSE(other.SetState(state.substr(0, state.size() - 1)).ok()) << name;
+        }
+      });
+    };
+    run(&whole, false);
+    run(&halves, true);
+    EXPECT_EQ(whole, halves) << name;
+  }
+}
+
 }  // namespace
 }  // namespace tandem

@@ -119,7 +119,6 @@ TEST_F(InspectTest, AFolderIsAllThatIsInIt) {
   const job::JobPlan plan = CorePlan("kind: BSP", 1, 1, "", "ALLREDUCE");
   const std::string save = server::SaveFolder(Path("model"), 0xab, 12, 0);
   fs::create_directories(Path("model"));
-  ASSERT_EQ(server::BeginSave(save), absl::OkStatus());
   server::RangeImage dense;
   dense.table = job::kDenseTableName;
   dense.dim = 2;
@@ -134,7 +133,10 @@ TEST_F(InspectTest, AFolderIsAllThatIsInIt) {
                                   server::EncodeRange(image)),
               absl::OkStatus());
   }
-  ASSERT_EQ(server::CommitSave(save, plan, 0xab, 12, {{"top.bias", {2}}}), absl::OkStatus());
+  server::SaveHead head;
+  head.run = 0xab;
+  head.step = 12;
+  ASSERT_EQ(server::CommitSave(save, plan, head, {{"top.bias", {2}}}), absl::OkStatus());
   Write("server-1.updates", Records());
   const std::string text = Text(folder_);
   EXPECT_THAT(text, HasSubstr("a whole save of job"));

@@ -14,6 +14,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
 #include "job/job_budget.h"
+#include "job/resume_check.h"
 
 namespace tandem {
 namespace {
@@ -931,6 +932,32 @@ TEST(EqualRangesTest, CoverEverythingAndDifferByAtMostOne) {
     }
     EXPECT_LE(largest - smallest, 1u) << count;
   }
+}
+
+// ---- a run that goes on ------------------------------------------------------------------------
+
+TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
+  const auto resolved = [](const job::Overrides& overrides) { return MustResolve(overrides).job; };
+  const Job was = resolved({});
+  EXPECT_THAT(job::ResumeDifferences(was, was), ::testing::IsEmpty());
+  const Job may = resolved({{"cluster.servers", "3"},
+                            {"train.epochs", "7"},
+                            {"train.max_steps", "900"},
+                            {"dense.optimizer.learning_rate", "0.5"},
+                            {"table[0].optimizer.learning_rate", "0.25"},
+                            {"save.keep", "5"},
+                            {"evaluation.every_epochs", "2"},
+                            {"limits.report_seconds", "3"},
+                            {"name", "other"}});
+  EXPECT_THAT(job::ResumeDifferences(was, may), ::testing::IsEmpty());
+  EXPECT_THAT(job::AllDifferences(was, may),
+              ::testing::IsSupersetOf({HasSubstr("cluster.servers: "), HasSubstr("train.epochs: "),
+                                       HasSubstr("name: ")}));
+  const Job may_not =
+      resolved({{"train.batch", "999"}, {"seed", "99"}, {"table[0].initializer.scale", "0.25"}});
+  EXPECT_THAT(job::ResumeDifferences(was, may_not),
+              ::testing::UnorderedElementsAre(HasSubstr("train.batch: "), HasSubstr("seed"),
+                                              HasSubstr("table[0].initializer.scale: ")));
 }
 
 }  // namespace

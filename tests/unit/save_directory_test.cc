@@ -52,7 +52,7 @@ class Table {
     }
   }
   // Each worker pushes a gradient for `count` keys; it depends on `seed`, the worker and the key.
-  void Step(int64_t step, int64_t seed, uint64_t count) {
+  void Step(int64_t step, int64_t seed, uint64_t count, uint64_t incarnation = 1) {
     for (int rank = 0; rank < workers_; ++rank) {
       for (const auto& range : ranges_) {
         std::vector<uint64_t> keys;
@@ -71,7 +71,8 @@ class Table {
         update.samples = 3;
         update.keys = BufferOf(buffers_, keys);
         update.values = BufferOf(buffers_, values);
-        EXPECT_EQ(range->Admit(absl::UnixEpoch(), 1, step, std::move(update), false),
+        range->RememberRead(rank, step, keys, std::vector<float>(values.size(), 0.25f));
+        EXPECT_EQ(range->Admit(absl::UnixEpoch(), incarnation, step, std::move(update), false),
                   server::Range::Admission::kAdmitted);
       }
     }
@@ -129,7 +130,6 @@ class SaveDirectoryTest : public ::testing::Test {
   absl::Status SaveRanges(const std::string& save,
                           const std::vector<server::Range*>& ranges) const {
     for (const server::Range* range : ranges) {
-      if (!server::IsSaved(*range)) continue;
       server::RangeImage image = range->Image();
       if (range->table().plan->dense)
         image.keys.clear(), image.weights.clear(), image.slots.clear();
@@ -149,13 +149,22 @@ class SaveDirectoryTest : public ::testing::Test {
   }
   // Everything but the commit.
   void Write(const std::string& save, const Table& table) {
-    ASSERT_EQ(server::BeginSave(save), absl::OkStatus());
     ASSERT_EQ(server::SaveDenseFile(save, DenseBytes()), absl::OkStatus());
     ASSERT_EQ(SaveRanges(save, table.ranges()), absl::OkStatus());
   }
-  void Save(const Table& table, uint64_t run, int64_t step = 10) {
-    Write(Folder(run, step), table);
-    ASSERT_EQ(server::CommitSave(Folder(run, step), plan_, run, step, kDense), absl::OkStatus());
+  static server::SaveHead Head(uint64_t run, int64_t step, int keep = 1, int64_t attempt = 0) {
+    server::SaveHead head;
+    head.run = run;
+    head.attempt = attempt;
+    head.step = step;
+    head.keep = keep;
+    return head;
+  }
+  void Save(const Table& table, uint64_t run, int64_t step = 10) { Save(table, Head(run, step)); }
+  void Save(const Table& table, const server::SaveHead& head) {
+    const std::string save = server::SaveFolder(folder_, head.run, head.step, 0, head.attempt);
+    Write(save, table);
+    ASSERT_EQ(server::CommitSave(save, plan_, head, kDense), absl::OkStatus());
   }
   // A table of `ranges` ranges with the rows saved under `path`.
   absl::Status Load(const std::string& path, Table* into) {
@@ -242,7 +251,6 @@ TEST_F(SaveDirectoryTest, ARunThatDiesInItsSaveChangesNothing) {
   second.Fill(50, 2);
   third.Fill(50, 3);
   Save(first, 7);
-  ASSERT_EQ(server::BeginSave(Folder(8)), absl::OkStatus());
   ASSERT_EQ(server::SaveDenseFile(Folder(8), DenseBytes()), absl::OkStatus());
   std::vector<server::Range*> half = second.ranges();
   half.resize(2);
@@ -259,23 +267,95 @@ TEST_F(SaveDirectoryTest, ARunThatDiesInItsSaveChangesNothing) {
   EXPECT_EQ(after.Rows(), third.Rows());
 }
 
-// What lies at the place of a save that begins is gone, under whatever tiling it was written.
-TEST_F(SaveDirectoryTest, ASaveBeginsWithAnEmptyFolder) {
-  Table old(plan_, 3), table(plan_, 2);
-  old.Fill(50, 1);
-  table.Fill(50, 2);
-  Write(Folder(7), old);
-  Save(table, 7);
-  Table loaded(plan_, 1);
-  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
-  EXPECT_EQ(loaded.Rows(), table.Rows());
-}
-
 TEST_F(SaveDirectoryTest, SavesOfOneStepHaveFoldersOfTheirOwn) {
   EXPECT_NE(Folder(7, 10), Folder(8, 10));
   EXPECT_NE(Folder(7, 10), Folder(7, 11));
   EXPECT_NE(Folder(7, 10), Folder(7, 10, 1));
   EXPECT_NE(Folder(7, 10, 1), Folder(7, 10, 2));
+  EXPECT_NE(Folder(7, 10), server::SaveFolder(folder_, 7, 10, 0, 1)) << "of one that went on";
+  EXPECT_NE(Folder(7, 10, 1), server::SaveFolder(folder_, 7, 10, 0, 1));
+}
+
+// The newest of the run stay, in the order of attempts and then of steps; what is of another run, or
+// is not whole, goes.
+TEST_F(SaveDirectoryTest, TheNewestSavesOfTheRunAreKept) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  Save(table, Head(6, 90, 3));
+  for (int64_t step = 10; step <= 50; step += 10) Save(table, Head(7, step, 3));
+  const auto there = [&](int64_t step, int64_t attempt = 0) {
+    return fs::exists(server::SaveFolder(folder_, 7, step, 0, attempt));
+  };
+  EXPECT_FALSE(fs::exists(Folder(6, 90)));
+  EXPECT_FALSE(there(20));
+  EXPECT_TRUE(there(30) && there(40) && there(50));
+  // It went on at step 30, since the others were damaged.
+  ASSERT_EQ(MakeFolder(Folder(7, 60)), absl::OkStatus());  // a save that was not finished
+  Save(table, Head(7, 35, 2, 1));
+  EXPECT_TRUE(there(35, 1) && there(50));
+  EXPECT_FALSE(there(40) || there(30) || there(60));
+  EXPECT_EQ(server::SavedModel::Open(folder_)->manifest().step, 35);
+  std::string damaged;
+  const absl::StatusOr<server::SavedModel> newest =
+      server::SavedModel::OpenNewest(folder_, 7, &damaged);
+  ASSERT_TRUE(newest.ok()) << newest.status();
+  EXPECT_EQ(newest->manifest().step, 35);
+  EXPECT_EQ(newest->manifest().attempt, 1);
+  EXPECT_EQ(damaged, "");
+  // One in which a byte is another is passed over.
+  const std::string dense = newest->folder() + "/dense.part";
+  std::string bytes = *ReadWholeFile(dense);
+  bytes[bytes.size() / 2] ^= 1;
+  ASSERT_TRUE(WriteFileAtomically(dense, bytes).ok());
+  EXPECT_EQ(server::SavedModel::OpenNewest(folder_, 7, &damaged)->manifest().step, 50);
+  EXPECT_THAT(damaged, HasSubstr(dense));
+  // And one that is cut short.
+  fs::resize_file(dense, 10);
+  EXPECT_EQ(server::SavedModel::OpenNewest(folder_, 7, &damaged)->manifest().step, 50);
+  EXPECT_THAT(damaged, HasSubstr("10 bytes"));
+  EXPECT_TRUE(absl::IsNotFound(server::SavedModel::OpenNewest(folder_, 8, &damaged).status()));
+}
+
+// Whoever reads a save keeps it: the run that saves there removes it later.
+TEST_F(SaveDirectoryTest, ASaveThatIsReadStays) {
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  Save(table, Head(7, 10, 1));
+  absl::StatusOr<OwnedFd> kept = server::KeepSave(Folder(7, 10));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  Save(table, Head(7, 20, 1));
+  EXPECT_TRUE(server::SavedModel::Open(Folder(7, 10)).ok());
+  *kept = OwnedFd();
+  Save(table, Head(7, 30, 1));
+  EXPECT_FALSE(fs::exists(Folder(7, 10)));
+  EXPECT_FALSE(fs::exists(Folder(7, 20)));
+  EXPECT_TRUE(absl::IsNotFound(server::KeepSave(Folder(7, 10)).status()));
+}
+
+// What a save of the run remembers beside rows; none of it is taken for a table.
+TEST_F(SaveDirectoryTest, TheRecordAndCodecsComeBack) {
+  Table table(plan_, 2), loaded(plan_, 1);
+  table.Fill(10, 1);
+  server::SaveHead head = Head(7, 10);
+  head.record = std::string("a\0b", 3);
+  Write(Folder(7), table);
+  ASSERT_EQ(server::SaveWorkerFile(Folder(7), 0, "zero"), absl::OkStatus());
+  EXPECT_THAT(std::string(server::CommitSave(Folder(7), plan_, head, kDense).message()),
+              HasSubstr("codecs of 1 workers, want 2"));
+  EXPECT_FALSE(fs::exists(Folder(7))) << "what is not committed is removed";
+  Write(Folder(7), table);
+  ASSERT_EQ(server::SaveWorkerFile(Folder(7), 0, "zero"), absl::OkStatus());
+  ASSERT_EQ(server::SaveWorkerFile(Folder(7), 1, "one"), absl::OkStatus());
+  ASSERT_EQ(server::CommitSave(Folder(7), plan_, head, kDense), absl::OkStatus());
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(*saved->ReadRecord(), head.record);
+  EXPECT_EQ(*saved->ReadWorkerState(1), "one");
+  EXPECT_EQ(*saved->ReadWorkerState(2), "");
+  ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
+  EXPECT_EQ(loaded.Rows(), table.Rows());
+  fs::resize_file(Folder(7) + "/worker-1.part", 10);
+  EXPECT_FALSE(server::SavedModel::Open(folder_).ok());
 }
 
 // A server that does not reach the folder, or wrote a file that is not whole: no manifest.
@@ -306,7 +386,7 @@ TEST_F(SaveDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
   Table table(plan_, 4);
   table.Fill(50, 1);
   const std::string save = Folder(7);
-  const auto commit = [&] { return server::CommitSave(save, plan_, 7, 10, kDense); };
+  const auto commit = [&] { return server::CommitSave(save, plan_, Head(7, 10), kDense); };
   const auto first_range = [&] {
     std::string first;
     for (const auto& entry : fs::directory_iterator(save)) {
@@ -319,8 +399,9 @@ TEST_F(SaveDirectoryTest, WhatDoesNotCoverATableIsNotCommitted) {
   fs::remove(first_range());
   EXPECT_THAT(std::string(commit().message()), HasSubstr("table a is missing"));
   Write(save, table);
-  fs::resize_file(first_range(), 100);
-  EXPECT_THAT(std::string(commit().message()), HasSubstr(first_range()));
+  const std::string first = first_range();
+  fs::resize_file(first, 100);
+  EXPECT_THAT(std::string(commit().message()), HasSubstr(first));
   Write(save, Table(plan_, 1));
   EXPECT_EQ(SaveRanges(save, table.ranges()), absl::OkStatus());
   EXPECT_THAT(std::string(commit().message()), HasSubstr("written twice"));
@@ -403,7 +484,7 @@ TEST_F(SaveDirectoryTest, ASaveWhoseDensePartIsGoneIsNotCommitted) {
   Save(first, 7);  // removes the other one
   ASSERT_EQ(MakeFolder(Folder(8)), absl::OkStatus());
   ASSERT_EQ(SaveRanges(Folder(8), second.ranges()), absl::OkStatus());
-  EXPECT_THAT(std::string(server::CommitSave(Folder(8), plan_, 8, 10, kDense).message()),
+  EXPECT_THAT(std::string(server::CommitSave(Folder(8), plan_, Head(8, 10), kDense).message()),
               HasSubstr("dense.part"));
   Table loaded(plan_, 2);
   EXPECT_EQ(Load(folder_, &loaded), absl::OkStatus());
@@ -444,6 +525,78 @@ TEST_F(FixedDelayTest, TheQueueGoesOnWhereItWas) {
   EXPECT_EQ(after.held_bytes(), 0u);
   // The updates that came with the save were counted by the run that sent them.
   EXPECT_EQ(after.stats().arrived, after.stats().merged);
+}
+
+// The run itself goes on, on other ranges: it stands where it stood, with its steps, its versions and
+// its exactly-once memory, and every step after that is the one of a run that was never stopped.
+TEST_F(FixedDelayTest, TheRunGoesOnWhereItStood) {
+  Table whole(delayed_, 1), before(delayed_, 2), after(delayed_, 3);
+  for (int64_t step = 0; step < 4; ++step) {
+    whole.Step(step, step, kKeys);
+    before.Step(step, step, kKeys);
+  }
+  Save(before, 7);
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  ASSERT_EQ(saved->ResumeRanges(after.ranges(), buffers_), absl::OkStatus());
+  EXPECT_EQ(after.Rows(), whole.Rows());
+  EXPECT_EQ(after.held_bytes(), whole.held_bytes());
+  for (const server::Range* range : after.ranges()) {
+    EXPECT_EQ(range->progress().version, 4);
+    for (const policies::WorkerProgress& worker : range->progress().workers)
+      EXPECT_EQ(worker.admitted, 4);
+  }
+  server::HeldUpdate again;  // by the worker's new process
+  again.step = 3;
+  EXPECT_EQ(after.ranges()[0]->Admit(absl::UnixEpoch(), 99, 3, again, false),
+            server::Range::Admission::kDuplicate);
+  for (int64_t step = 4; step < 8; ++step) {
+    whole.Step(step, step, kKeys);
+    after.Step(step, step, kKeys, /*incarnation=*/99);
+    EXPECT_EQ(after.Rows(), whole.Rows()) << "step " << step;
+  }
+  whole.FinishDelayed();
+  after.FinishDelayed();
+  EXPECT_EQ(after.Rows(), whole.Rows());
+  EXPECT_EQ(after.held_bytes(), 0u);
+}
+
+// Whatever a policy has asked to be remembered is there again: open batches, the numbers of reads, rows
+// as they were read, mean squares, step times.
+TEST_F(SaveDirectoryTest, WhatPoliciesRememberGoesOn) {
+  for (const char* policy :
+       {"kind: K_BATCH_ASYNC batches: 5", "kind: GBA batches: 5", "kind: DC_ASGD compensation: 0.5",
+        "kind: DC_ASGD compensation: 0.5 mean_square_decay: 0.9",
+        "kind: DSSP bound: 1 upper_bound: 3", "kind: STALENESS_AWARE"}) {
+    const job::JobPlan plan = CorePlan(policy, 2, 2);
+    Table whole(plan, 2), after(plan, 2);
+    for (int64_t step = 0; step < 4; ++step) whole.Step(step, step, 20);
+    Save(whole, 7);
+    const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    ASSERT_EQ(saved->ResumeRanges(after.ranges(), buffers_), absl::OkStatus()) << policy;
+    for (int64_t step = 4; step < 8; ++step) {
+      for (size_t r = 0; r < 2; ++r) {
+        EXPECT_EQ(after.ranges()[r]->Image().held, whole.ranges()[r]->Image().held) << policy;
+      }
+      whole.Step(step, step, 20);
+      after.Step(step, step, 20);
+      EXPECT_EQ(after.Rows(), whole.Rows()) << policy << " step " << step;
+    }
+    fs::remove_all(folder_);
+  }
+}
+
+// Files of two saves are not mixed up: what stands at other steps is refused.
+TEST_F(FixedDelayTest, FilesOfTwoMomentsAreNotResumed) {
+  Table early(delayed_, 2), late(delayed_, 2), one(delayed_, 1);
+  early.Step(0, 0, kKeys);
+  late.Step(0, 0, kKeys);
+  late.Step(1, 1, kKeys);
+  const server::RangeImage a = early.ranges()[0]->Image(), b = late.ranges()[1]->Image();
+  ASSERT_EQ(one.ranges()[0]->ResumeSaved(a, buffers_), absl::OkStatus());
+  EXPECT_THAT(std::string(one.ranges()[0]->ResumeSaved(b, buffers_).message()),
+              HasSubstr("other steps"));
 }
 
 // A job with a shorter delay, or none, begins with what is too much for its queue applied in order.
@@ -513,7 +666,7 @@ TEST_F(FixedDelayTest, DenseUpdatesAreHeldBackToo) {
   const std::string save = Folder(7);
   Write(save, table);
   ASSERT_EQ(SaveRanges(save, before.ranges()), absl::OkStatus());
-  ASSERT_EQ(server::CommitSave(save, plan, 7, 3, kDense), absl::OkStatus());
+  ASSERT_EQ(server::CommitSave(save, plan, Head(7, 3), kDense), absl::OkStatus());
 
   Table after(plan, 3, dense);
   ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
@@ -536,7 +689,7 @@ TEST_F(FixedDelayTest, AnOpenBatchOfDenseUpdatesWaitsForTheRows) {
   const std::string save = Folder(7);
   Write(save, table);
   ASSERT_EQ(SaveRanges(save, before.ranges()), absl::OkStatus());
-  ASSERT_EQ(server::CommitSave(save, plan, 7, 2, kDense), absl::OkStatus());
+  ASSERT_EQ(server::CommitSave(save, plan, Head(7, 2), kDense), absl::OkStatus());
 
   Table after(plan, 1, dense);
   ASSERT_EQ(Load(folder_, &after), absl::OkStatus());

@@ -12,7 +12,7 @@ class SavingTest : public TrainerMachineTest {
   void Begin(const std::string& synchroniser, int rank, const std::string& more = "") {
     Make("kind: ASP", synchroniser, rank, more);
     saving_ = std::make_unique<worker::Saving>(*context_, *synchroniser_, worker::SaveId::kFinal);
-    saving_->Begin("save", "model", 12, 0);
+    saving_->Begin("save", "model", 12, 0, TrainPosition());
   }
   template <typename Task>
   Task TakeTask() {
@@ -35,7 +35,7 @@ TEST_F(SavingTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
   EXPECT_EQ(*write.directory, server::SaveFolder("model", 0, 12, 0));
   EXPECT_EQ(*write.bytes, dense_->EncodeFile());
   EXPECT_TRUE(Entries().empty()) << "servers write when the dense part is there";
-  saving_->OnTaskDone();
+  saving_->OnTaskDone(absl::OkStatus());
   EXPECT_FALSE(saving_->Advance(now_, &effects_));
   const BarrierEnter entry = Entries().at(0);
   EXPECT_EQ(entry.action(), BarrierEnter::SAVE);
@@ -44,7 +44,7 @@ TEST_F(SavingTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
   EXPECT_FALSE(saving_->Advance(now_, &effects_));
   EXPECT_EQ(*TakeTask<worker::CommitSaveTask>().directory, server::SaveFolder("model", 0, 12, 0));
   EXPECT_TRUE(saving_->holds());
-  saving_->OnTaskDone();
+  saving_->OnTaskDone(absl::OkStatus());
   EXPECT_TRUE(saving_->Advance(now_, &effects_));
   EXPECT_FALSE(saving_->holds());
 }
@@ -153,6 +153,63 @@ TEST_F(RequestedSaveTest, ACommandThatComesAgainIsAnsweredIfItIsDone) {
   Run();
   EXPECT_EQ(TakeControls().size(), 1u);
   EXPECT_GT(save_->HoldsFrom(), 100) << "and not taken again";
+}
+
+// What cannot be written ends the save and nothing else: the second meeting hears of it, and so does
+// whoever asked, each time.
+TEST_F(RequestedSaveTest, AFailedSaveIsSaidAndTheWorkerGoesOn) {
+  Make("kind: ASP", "ALLREDUCE", 0);
+  save_ = std::make_unique<worker::RequestedSave>(*context_, *synchroniser_);
+  Command(3, 0);
+  Run();
+  Release("plan 3");
+  Run();
+  Release("ready to save 3");
+  Run();
+  TakeTask<worker::WriteDenseTask>();
+  save_->saving().OnTaskDone(absl::ResourceExhaustedError("disk full"));
+  Entries();
+  Run();
+  const std::vector<BarrierEnter> entries = Entries();
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_TRUE(entries[0].may_fail());
+  EXPECT_EQ(entries[0].failure(), "disk full");
+  BarrierRelease release;
+  release.set_name("save 3");
+  release.set_failure("worker 0: disk full");
+  context_->barriers.OnRelease(release);
+  Run();
+  TakeTask<worker::AbandonSaveTask>();
+  save_->saving().OnTaskDone(absl::OkStatus());
+  Run();
+  EXPECT_EQ(context_->failure, absl::OkStatus());
+  EXPECT_GT(save_->HoldsFrom(), 100) << "training goes on";
+  for (int again = 0; again < 2; ++again) {
+    const std::vector<Control> answers = TakeControls();
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_NE(answers[0].command_done().code(), 0);
+    EXPECT_EQ(answers[0].command_done().message(), "worker 0: disk full");
+    Command(3, 0);
+  }
+}
+
+// The last thing the worker does before it is told to stop.
+TEST_F(RequestedSaveTest, AfterASaveThatEndsTheJobNoStepBegins) {
+  tandem::Command command;
+  command.set_kind(tandem::Command::SAVE);
+  command.set_id(3);
+  command.set_path("model");
+  command.set_hold(true);
+  save_->OnCommand(command, 4);
+  context_->step = 4;
+  Run();
+  for (const char* barrier : {"plan 3", "ready to save 3", "save 3"}) {
+    Release(barrier, 4);
+    Run();
+  }
+  EXPECT_EQ(TakeControls().size(), 1u);
+  EXPECT_EQ(save_->HoldsFrom(), 4);
+  EXPECT_TRUE(save_->holds_pushes());
 }
 
 TEST_F(RequestedSaveTest, WaitsForPushesAndForTheLastSynchronisation) {

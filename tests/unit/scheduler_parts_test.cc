@@ -215,7 +215,7 @@ TEST_F(PartsTest, WhatTakesLongIsSaidAndEndsAtItsLimit) {
 TEST_F(PartsTest, ReportsArePassedOnOnceAnInterval) {
   scheduler::SchedulerTimes times;
   times.shard_reports = absl::Seconds(2);
-  scheduler::Reports reports(plan_, times, scheduler::JobLimits(plan_.job));
+  scheduler::Reports reports(plan_, times, scheduler::JobLimits(plan_.job), RunRecord());
   reports.Start(At(0));
   Control control;
   control.mutable_progress()->set_samples(10);

@@ -204,6 +204,57 @@ TEST(JobBookTest, SumsOverShardsAndWorkers) {
   EXPECT_EQ(total.bytes.at("move"), 10u);
 }
 
+// A run that goes on tells of all of it: what was done before the save joins what is done after it.
+TEST(JobBookTest, ARunThatGoesOnCountsOn) {
+  const job::JobPlan plan = TestPlan(2, 2);
+  const auto report = [](scheduler::JobBook* book, int64_t samples, int64_t steps) {
+    Progress progress;
+    progress.set_samples(samples);
+    progress.set_trained_steps(steps);
+    progress.set_step(100 + steps);
+    progress.set_loss_sum(5);
+    progress.set_loss_samples(10);
+    (*progress.mutable_bytes())["push"] = 40;
+    (*progress.mutable_updates_sent())["emb"] = 7;
+    SetDistribution(progress.mutable_in_flight_depth(), 2, 4, 3);
+    EXPECT_TRUE(book->AddProgress(0, progress).ok());
+    progress.set_trained_steps(steps - 1);
+    EXPECT_TRUE(book->AddProgress(1, progress).ok());
+  };
+  scheduler::JobBook first(plan);
+  first.Start(At(0));
+  report(&first, 600, 30);
+  ASSERT_TRUE(first.AddShardReport(ReportOf(0, 10, 3)).ok());
+  ASSERT_TRUE(first.AddShardReport(ReportOf(1, 10, 3)).ok());
+  RunRecord record = first.Record(At(4));
+  record.set_evaluation_json("{}");
+  scheduler::JobBook second(plan, record);
+  second.Start(At(100));
+  EXPECT_EQ(second.Total(At(100)).samples, 1200);
+  EXPECT_EQ(second.Total(At(100)).evaluation_json, "{}");
+  EXPECT_EQ(second.Interval(At(101)).samples_per_second, 0);
+  report(&second, 60, 3);
+  ASSERT_TRUE(second.AddShardReport(ReportOf(0, 2, 9)).ok());
+  ASSERT_TRUE(second.AddShardReport(ReportOf(1, 2, 1)).ok());
+  const scheduler::JobProgress interval = second.Interval(At(102));
+  EXPECT_DOUBLE_EQ(interval.seconds, 6);
+  EXPECT_DOUBLE_EQ(interval.samples_per_second, 120);
+  EXPECT_DOUBLE_EQ(interval.loss, 0.5);
+  const scheduler::JobReport total = second.Total(At(102));
+  EXPECT_DOUBLE_EQ(total.seconds, 6);
+  EXPECT_EQ(total.samples, 1320);
+  EXPECT_EQ(total.trained_steps, 33);
+  EXPECT_EQ(total.tables[0].applied(), 24u);
+  EXPECT_EQ(total.tables[0].rows(), 20u) << "they are what they are";
+  EXPECT_EQ(total.tables[0].clock_gap().max(), 9);
+  EXPECT_EQ(total.bytes.at("push"), 160u);
+  EXPECT_EQ(total.bytes.at("move"), 20u);
+  EXPECT_EQ(total.updates_sent.at("emb"), 28u);
+  EXPECT_EQ(total.in_flight_depth.count(), 8u);
+  // And again.
+  EXPECT_EQ(scheduler::JobBook(plan, second.Record(At(102))).Total(At(0)).samples, 1320);
+}
+
 TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   scheduler::JobBook book(TestPlan(1, 1));
   book.Start(At(0));

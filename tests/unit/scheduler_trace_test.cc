@@ -8,7 +8,8 @@
 // review the diff of the files. Commands (connections are numbers; a node's incarnation is that
 // number unless `inc=` says otherwise):
 //
-//   job workers=2 servers=1 shards=1 start=60 stall=600   first; all but the first two are optional
+//   job workers=2 servers=1 shards=1 start=60 stall=600   first; all but the first two are optional;
+//                          saves=PATH: it saves there, by itself every save_seconds= or save_steps=
 //   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]
 //   up                     registers servers 0.. on connections 1.. and workers 0.. on 11.., lets
 //                          them acknowledge the view and beat; prints only the notice of the start
@@ -19,13 +20,13 @@
 //   says CONN [for=ROLE-INDEX] ACTIVITY       it beats, makes progress, and says this
 //   silent CONN            it stops beating
 //   run SECONDS            ticks every 100 ms until then (time since the start of the file)
-//   enter CONN NAME [VALUE] [PARTIES] [do=ACTION] [path=PATH]
+//   enter CONN NAME [VALUE] [PARTIES] [do=ACTION] [path=PATH] [may_fail=1] [failure=WORD]
 //   progress CONN STEP SAMPLES LOSS_SUM [done] [eval=JSON]
 //   report CONN SERVER SHARD SENT APPLIED
 //   failure CONN CODE REASON         (CODE: a number of absl::StatusCode)
 //   blame CONN NODE|CODE|REASON
 //   lost CONN WHY / closed CONN / garbage CONN WHY
-//   save PATH / move RANGE SERVER SHARD / abort REASON
+//   save PATH / move RANGE SERVER SHARD / end REASON / abort REASON
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -110,10 +111,13 @@ std::string Describe(const Control& control) {
       return DescribeView(control.view());
     case Control::kCommand:
       return absl::StrCat(Command::Kind_Name(control.command().kind()),
-                          control.command().path().empty() ? "" : " ", control.command().path());
+                          control.command().path().empty() ? "" : " ", control.command().path(),
+                          control.command().hold() ? ", then hold" : "");
     case Control::kBarrierRelease:
       return absl::StrCat("release \"", control.barrier_release().name(), "\" max ",
-                          control.barrier_release().max_value());
+                          control.barrier_release().max_value(),
+                          control.barrier_release().failure().empty() ? "" : ", failed: ",
+                          control.barrier_release().failure());
     case Control::kFailure:
       return absl::StrCat(
           "Failure ", control.failure().node(), ": ", control.failure().reason(), " (",
@@ -141,6 +145,8 @@ std::string Describe(const scheduler::SchedulerNotice& notice) {
       return absl::StrCat("progress ", DescribeProgress(notice.progress));
     case scheduler::SchedulerNotice::Kind::kEvaluation:
       return absl::StrCat("evaluation ", notice.text);
+    case scheduler::SchedulerNotice::Kind::kSaved:
+      return absl::StrCat("saved step ", notice.step);
     case scheduler::SchedulerNotice::Kind::kStall:
       return absl::StrCat("stall of ", notice.node, ": ", notice.text);
     case scheduler::SchedulerNotice::Kind::kStallOver:
@@ -181,7 +187,12 @@ class Trace {
         static_cast<double>(Number(Option(words, "stall", "600"))));
     plan.job.mutable_limits()->set_report_seconds(
         static_cast<double>(Number(Option(words, "every", "1000"))));
-    core_ = std::make_unique<scheduler::SchedulerCore>(plan);
+    plan.job.mutable_save()->set_every_seconds(
+        static_cast<double>(Number(Option(words, "save_seconds", "0"))));
+    plan.job.mutable_save()->set_every_steps(Number(Option(words, "save_steps", "0")));
+    scheduler::SchedulerCore::Options options;
+    options.models.save_to = Option(words, "saves", "");
+    core_ = std::make_unique<scheduler::SchedulerCore>(plan, options);
     Step(scheduler::SchedulerEvent());
   }
 
@@ -218,7 +229,8 @@ class Trace {
         {"garbage", scheduler::SchedulerEvent::Kind::kGarbage},
         {"save", scheduler::SchedulerEvent::Kind::kSave},
         {"abort", scheduler::SchedulerEvent::Kind::kAbort},
-        {"move", scheduler::SchedulerEvent::Kind::kMoveRange}};
+        {"move", scheduler::SchedulerEvent::Kind::kMoveRange},
+        {"end", scheduler::SchedulerEvent::Kind::kEnd}};
     const auto it = kinds.find(verb);
     return it == kinds.end() ? scheduler::SchedulerEvent::Kind::kControl : it->second;
   }
@@ -266,6 +278,8 @@ class Trace {
     EXPECT_TRUE(BarrierEnter::Action_Parse(Option(words, "do", "NONE"), &action));
     entry->set_action(action);
     entry->set_path(Option(words, "path", ""));
+    entry->set_may_fail(Option(words, "may_fail", "0") == "1");
+    entry->set_failure(Option(words, "failure", ""));
   }
 
   static void SetProgress(const Words& words, Progress* progress) {

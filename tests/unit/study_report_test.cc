@@ -42,9 +42,9 @@ StudyPlan Plan(const std::string& more = "") {
   return *plan;
 }
 
-RunRecord RunOf(const std::string& variation, uint64_t seed, double auc, double speed,
-                Part part = Part::kUntuned, const std::string& value = "") {
-  RunRecord run;
+StudyRun RunOf(const std::string& variation, uint64_t seed, double auc, double speed,
+               Part part = Part::kUntuned, const std::string& value = "") {
+  StudyRun run;
   run.name = absl::StrCat(variation, "-", PartName(part), "-", value, "-seed", seed);
   run.variation = variation;
   run.seed = seed;
@@ -56,8 +56,8 @@ RunRecord RunOf(const std::string& variation, uint64_t seed, double auc, double 
   return run;
 }
 
-std::vector<RunRecord> Runs() {
-  std::vector<RunRecord> runs;
+std::vector<StudyRun> Runs() {
+  std::vector<StudyRun> runs;
   const double noise[] = {0.0, 0.001, -0.001};
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const double n = noise[seed - 1];
@@ -82,9 +82,9 @@ TEST(AnalysisTest, TheAnswerRanksNothingThatIsNotResolved) {
 }
 
 TEST(AnalysisTest, RunsOfSeveralBuildsAreSaid) {
-  std::vector<RunRecord> runs = Runs();
+  std::vector<StudyRun> runs = Runs();
   const auto notes = [&] { return absl::StrJoin(Analyse(Plan(), {}, runs).notes, "\n"); };
-  for (RunRecord& run : runs) run.build = "a1";
+  for (StudyRun& run : runs) run.build = "a1";
   EXPECT_THAT(notes(), Not(HasSubstr("builds")));
   runs[3].build = "b2";
   EXPECT_THAT(notes(), HasSubstr("The runs are of 2 builds of Tandem: 8 runs of a1, 1 run of b2."));
@@ -94,7 +94,7 @@ TEST(AnalysisTest, RunsOfSeveralBuildsAreSaid) {
 
 // A curve of AUC from one evaluation is one of training rows, and says so.
 TEST(AnalysisTest, ACurveOfTrainingRowsIsSaid) {
-  std::vector<RunRecord> runs = Runs();
+  std::vector<StudyRun> runs = Runs();
   const auto said = [&] {
     const Analysis analysis = Analyse(Plan(), {}, runs);
     const bool note = absl::StrContains(absl::StrJoin(analysis.notes, "\n"), "is of training rows");
@@ -102,19 +102,19 @@ TEST(AnalysisTest, ACurveOfTrainingRowsIsSaid) {
     return note;
   };
   EXPECT_FALSE(said()) << "there is no curve";
-  for (RunRecord& run : runs) {
+  for (StudyRun& run : runs) {
     run.curve = {{1, 100, 0.6, 0.7}, {2, 200, 0.5, 0.75}};
     run.evaluations.resize(1);
   }
   EXPECT_TRUE(said());
-  for (RunRecord& run : runs) run.evaluations.resize(2);
+  for (StudyRun& run : runs) run.evaluations.resize(2);
   EXPECT_FALSE(said());
 }
 
 // Speeds that differ much have no interval below 0.
 TEST(AnalysisTest, IntervalsOfSpeedsStayAboveNought) {
-  std::vector<RunRecord> runs = Runs();
-  for (RunRecord& run : runs) run.numbers["samples_per_second"] = run.seed == 1 ? 1 : 100;
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) run.numbers["samples_per_second"] = run.seed == 1 ? 1 : 100;
   const Analysis analysis = Analyse(Plan(), {}, runs);
   const Spread* const speed = analysis.groups[0].Find("samples_per_second");
   ASSERT_NE(speed, nullptr);
@@ -134,7 +134,7 @@ TEST(AnalysisTest, LowerIsBetterForALoss) {
 }
 
 TEST(AnalysisTest, LostRunsAreSaidAndPairedOut) {
-  std::vector<RunRecord> runs = Runs();
+  std::vector<StudyRun> runs = Runs();
   runs[2].state = RunState::kDiverged;  // ASP, seed 1
   runs[4].state = RunState::kFailed;    // SSP, seed 2
   runs[8].state = RunState::kAbsent;    // ASP, seed 3
@@ -149,8 +149,8 @@ TEST(AnalysisTest, LostRunsAreSaidAndPairedOut) {
 }
 
 TEST(AnalysisTest, WithoutTheBaselineThereIsNoAnswer) {
-  std::vector<RunRecord> runs = Runs();
-  for (RunRecord& run : runs) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
     if (run.variation == "BSP") run.state = RunState::kDiverged;
   }
   EXPECT_THAT(Analyse(Plan(), {}, runs).answer, HasSubstr("There is no answer"));
@@ -162,7 +162,7 @@ constexpr char kTune[] =
     "choose_by: TRAINING_LOSS }";
 
 TEST(AnalysisTest, TunedStandsBesideUntuned) {
-  std::vector<RunRecord> runs = Runs();
+  std::vector<StudyRun> runs = Runs();
   for (const char* variation : {"BSP", "SSP", "ASP"}) {
     for (const char* value : {"1", "2"}) {
       runs.push_back(RunOf(variation, 9, 0.5, 1000, Part::kTuning, value));
@@ -186,7 +186,7 @@ TEST(AnalysisTest, TunedStandsBesideUntuned) {
 
 // Tuned runs that are not all there take nothing from an answer that is.
 TEST(AnalysisTest, HalfATunedPartIsNoAnswer) {
-  std::vector<RunRecord> runs = Runs();
+  std::vector<StudyRun> runs = Runs();
   std::map<std::string, std::string> chosen;
   for (const char* variation : {"BSP", "SSP", "ASP"}) {
     chosen[variation] = "2";
@@ -244,8 +244,8 @@ TEST(ReportPageTest, HoldsItAllInOneFile) {
 
 // The two seeds that get there would look like the faster policy.
 TEST(ReportPageTest, ARunThatNeverGetsThereLeavesNoVerdictOnTime) {
-  std::vector<RunRecord> runs = Runs();
-  for (RunRecord& run : runs) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
     const double seconds = run.variation == "BSP" ? 20 : 5;
     run.numbers["to_target.seconds"] = seconds + 0.1 * static_cast<double>(run.seed);
   }

@@ -119,7 +119,7 @@ class StudyRunTest : public ::testing::Test {
     }
     return manifest;
   }
-  RunRecord Read(const std::string& name) const {
+  StudyRun Read(const std::string& name) const {
     RunPlan plan;
     plan.name = name;
     return ReadRun(plan, RunFolder(folder(), name));
@@ -133,7 +133,7 @@ TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
            {Progress(0.5, 400, 0.6, 0.66),
             Progress(1, 800, 0.5, 0.72),
             {{"event", "evaluation"}, {"auc", 0.8}}});
-  RunRecord run = Read("a");
+  StudyRun run = Read("a");
   EXPECT_EQ(run.state, RunState::kComplete) << run.why;
   EXPECT_EQ(run.Number("eval.auc"), 0.8);
   EXPECT_EQ(run.Number("loss"), 0.5);
@@ -164,7 +164,7 @@ TEST_F(StudyRunTest, WithoutASummaryItIsNotDone) {
   EXPECT_EQ(Read("stopped").state, RunState::kAbsent);
   Begin("failed");
   ASSERT_TRUE(WriteRunEnd(folder() + "/runs/failed", 1.5, false, "worker 1: lost").ok());
-  const RunRecord failed = Read("failed");
+  const StudyRun failed = Read("failed");
   EXPECT_EQ(failed.state, RunState::kFailed);
   EXPECT_EQ(failed.why, "worker 1: lost");
   EXPECT_EQ(failed.wall_seconds, 1.5);
@@ -222,7 +222,7 @@ TEST_F(StudyRunTest, RecordsBecomeHistograms) {
   dropped.fate = server::kFateDropped;
   file.write(reinterpret_cast<const char*>(&dropped), sizeof dropped);
   file.close();
-  const RunRecord run = Read("a");
+  const StudyRun run = Read("a");
   EXPECT_THAT(run.version_staleness, ElementsAre(Pair(0, 1), Pair(2, 2)));
   EXPECT_THAT(run.clock_gap, ElementsAre(Pair(1, 3)));
 }
@@ -323,12 +323,12 @@ TEST_F(RunnerTest, ARunOfAnotherJobIsRunAgain) {
   ASSERT_TRUE(Run(&manifest).ok());
   const size_t all = launcher_.launched.size();
   Manifest changed = ManifestOf(absl::StrCat(kStudy, kTune, "set: \"train.batch=8\""));
-  for (const RunRecord& run : ReadRuns(folder(), changed)) {
+  for (const StudyRun& run : ReadRuns(folder(), changed)) {
     EXPECT_EQ(run.state, RunState::kAbsent) << run.name;
   }
   ASSERT_TRUE(Run(&changed).ok());
   EXPECT_EQ(launcher_.launched.size(), all);
-  for (const RunRecord& run : ReadRuns(folder(), changed)) EXPECT_TRUE(run.counts()) << run.name;
+  for (const StudyRun& run : ReadRuns(folder(), changed)) EXPECT_TRUE(run.counts()) << run.name;
   changed.runs[0].job_hash ^= 1;
   ASSERT_TRUE(Run(&changed).ok());
   EXPECT_EQ(launcher_.launched.at(0), changed.runs[0].name);
@@ -364,9 +364,9 @@ TEST_F(RunnerTest, EachVariationTakesItsBestValue) {
   // 4 untuned, 6 to tune, 2 of BSP tuned; ASP takes the value that it has anyway.
   EXPECT_EQ(launcher_.launched.size(), 12u);
   EXPECT_EQ(launcher_.launched.back(), "BSP-tuned-0.2-seed2");
-  const std::vector<RunRecord> runs = ReadRuns(folder(), manifest);
+  const std::vector<StudyRun> runs = ReadRuns(folder(), manifest);
   int tuned = 0;
-  for (const RunRecord& run : runs) {
+  for (const StudyRun& run : runs) {
     if (run.part != Part::kTuned) continue;
     ++tuned;
     EXPECT_TRUE(run.counts());

@@ -1,0 +1,119 @@
+#include "cli/resume_point.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "data/files.h"
+#include "job/resume_check.h"
+#include "server/save_directory.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The file `run`: the number of the run, and how often it has gone on.
+absl::Status ReadRun(const std::string& folder, ResumePoint* point) {
+  const std::string path = folder + "/run";
+  const absl::StatusOr<std::string> text = ReadWholeFile(path);
+  if (absl::IsNotFound(text.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        path, ": not there; hint: name the output folder of a run that has begun to train"));
+  }
+  TANDEM_RETURN_IF_ERROR(text.status());
+  const std::vector<std::string> parts = absl::StrSplit(absl::StripAsciiWhitespace(*text), ' ');
+  if (parts.size() == 2 && absl::SimpleHexAtoi(parts[0], &point->run) &&
+      absl::SimpleAtoi(parts[1], &point->attempt) && point->attempt >= 0) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(path, ": is no run's: \"", *text, "\""));
+}
+
+bool IsFinished(const std::string& folder) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(folder + "/summary.json");
+  if (!text.ok()) return false;
+  const auto summary = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() && !summary.contains("stopped");
+}
+
+// 0 steps: no limit.
+bool MoreSteps(int64_t was, int64_t is) { return was > 0 && (is == 0 || is > was); }
+
+}  // namespace
+
+absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder) {
+  ResumePoint point;
+  TANDEM_RETURN_IF_ERROR(ReadRun(folder, &point));
+  TANDEM_ASSIGN_OR_RETURN(
+      const server::SavedModel saved,
+      server::SavedModel::OpenNewest(folder + "/model", point.run, &point.damaged));
+  point.save = saved.folder();
+  point.step = saved.manifest().step;
+  point.attempt = std::max(point.attempt, saved.manifest().attempt) + 1;
+  TANDEM_ASSIGN_OR_RETURN(const std::string record, saved.ReadRecord());
+  if (!point.record.ParseFromString(record)) {
+    return absl::DataLossError(absl::StrCat(point.save, ": a record that cannot be read"));
+  }
+  const std::string job = folder + "/job.textproto";
+  std::error_code error;
+  if (fs::exists(job, error)) {
+    TANDEM_ASSIGN_OR_RETURN(point.job, job::ReadJobFile(job, {}));
+  }
+  point.finished = IsFinished(folder);
+  return point;
+}
+
+ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
+                         const job::JobPlan& plan) {
+  const std::string where = absl::StrCat("--resume ", folder, ": ");
+  ResumeReport report;
+  const auto refuse = [&](absl::string_view line) {
+    report.refused.push_back(absl::StrCat(where, line));
+    return report;
+  };
+  if (plan.job.train().evaluate_only()) {
+    return refuse("train.evaluate_only takes no step; hint: evaluate with --init-from");
+  }
+  if (plan.job.model().has_program()) {
+    return refuse(
+        "where a program stands in its data is not saved; hint: begin with its model: "
+        "--init-from");
+  }
+  if (point.record.worker_size() != plan.workers()) {
+    return refuse(absl::StrCat("the run has ", point.record.worker_size(), " workers, the job ",
+                               plan.workers(),
+                               "; hint: the number of servers may change, not that of workers"));
+  }
+  if (const absl::Status same = data::CheckSameFiles(point.record, plan.job.data()); !same.ok()) {
+    return refuse(same.message());
+  }
+  if (!point.damaged.empty())
+    report.said.push_back(absl::StrCat(where, "passed over: ", point.damaged));
+  if (!point.job.has_value()) return report;
+  const absl::StatusOr<job::JobPlan> was = job::Resolve(*point.job);
+  if (!was.ok()) return refuse(absl::StrCat("its job: ", was.status().message()));
+  for (const std::string& difference : job::ResumeDifferences(was->job, plan.job)) {
+    refuse(
+        absl::StrCat(difference, "; hint: docs/SAVES.md lists what may change when a run goes on"));
+  }
+  const bool more = plan.job.train().epochs() > was->job.train().epochs() ||
+                    MoreSteps(was->job.train().max_steps(), plan.job.train().max_steps());
+  if (point.finished && !more) {
+    refuse("the run is finished; hint: to train on, raise train.epochs or train.max_steps");
+  }
+  for (const std::string& difference : job::AllDifferences(was->job, plan.job)) {
+    report.said.push_back(absl::StrCat(where, "changed: ", difference));
+  }
+  return report;
+}
+
+}  // namespace tandem::cli

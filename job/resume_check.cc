@@ -1,0 +1,76 @@
+#include "job/resume_check.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace tandem::job {
+namespace {
+
+// Without the fields that may change.
+Job WhatMustStay(Job job) {
+  job.clear_name();
+  Cluster* const cluster = job.mutable_cluster();
+  cluster->clear_servers();
+  cluster->clear_shards_per_server();
+  cluster->clear_ranges_per_shard();
+  cluster->clear_transport();
+  cluster->clear_pin_servers();
+  job.mutable_train()->clear_epochs();
+  job.mutable_train()->clear_max_steps();
+  job.mutable_dense()->clear_link();
+  job.mutable_dense()->clear_rules();
+  job.mutable_dense()->clear_calibration();
+  job.mutable_dense()->mutable_optimizer()->clear_learning_rate();
+  for (Table& table : *job.mutable_table()) {
+    table.mutable_optimizer()->clear_learning_rate();
+    table.clear_expected_rows();
+  }
+  job.clear_evaluation();
+  job.clear_staleness();
+  job.clear_limits();
+  job.clear_save();
+  return job;
+}
+
+std::vector<std::string> Differences(Job was, Job is) {
+  was.mutable_data()->clear_statistics();
+  is.mutable_data()->clear_statistics();
+  // The label that counts as 0 may have been found in the data.
+  if (was.data().has_columns() && is.data().columns().negative().empty()) {
+    was.mutable_data()->mutable_columns()->clear_negative();
+  }
+  std::string report;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&report);
+  if (differencer.Compare(was, is)) return {};
+  std::vector<std::string> lines;
+  for (absl::string_view line : absl::StrSplit(report, '\n', absl::SkipEmpty())) {
+    if (absl::ConsumePrefix(&line, "modified: ")) {
+      lines.emplace_back(line);
+    } else if (absl::ConsumePrefix(&line, "added: ")) {
+      lines.push_back(absl::StrCat(line, ", which was not set"));
+    } else if (absl::ConsumePrefix(&line, "deleted: ")) {
+      lines.push_back(absl::StrCat(line, " is not set any more"));
+    } else {
+      lines.emplace_back(line);
+    }
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::vector<std::string> ResumeDifferences(const Job& was, const Job& is) {
+  return Differences(WhatMustStay(was), WhatMustStay(is));
+}
+
+std::vector<std::string> AllDifferences(const Job& was, const Job& is) {
+  return Differences(was, is);
+}
+
+}  // namespace tandem::job

@@ -1,0 +1,296 @@
+// A run that was killed goes on: from its newest whole save, on any number of servers, to the bits of
+// a run that was never disturbed. Told to end, it saves first; and what may not change when it goes on
+// is refused.
+//
+// The moments at which runs are killed follow from --seed. TenKills is the whole of it and takes
+// minutes:
+//   build/tests/resume_test --gtest_also_run_disabled_tests --gtest_filter='*TenKills*'
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "cli/resume_point.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/model_bits.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using Settings = std::vector<std::string>;
+using ::testing::HasSubstr;
+
+// Three workers get 67, 66 and 66 batches of 24 an epoch: they run out of data at different steps.
+constexpr int64_t kRows = 3 * 66 * 24 + 1;
+
+Settings Join(Settings a, const Settings& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+Settings Steps(int64_t steps, int64_t save_every) {
+  return {absl::StrCat("train.max_steps=", steps), "train.epochs=1000",
+          absl::StrCat("save.every_steps=", save_every)};
+}
+
+class ResumeTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { job_ = std::make_unique<SmallJob>(kRows, 100); }
+  static void TearDownTestSuite() { job_.reset(); }
+
+  static RunArguments Resume(const std::string& name, const Settings& set) {
+    RunArguments arguments = job_->Arguments(name, set);
+    arguments.flags = {"--resume", arguments.out};
+    return arguments;
+  }
+  // The newest whole save; -1: there is none.
+  static int64_t SavedStep(const std::string& name) {
+    const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(job_->File(name));
+    return point.ok() ? point->step : -1;
+  }
+  static bool WaitForSaveAfter(RunningJob* job, const std::string& name, int64_t step) {
+    const absl::Time deadline = MonotonicNow() + kRunLimit;
+    while (SavedStep(name) <= step && MonotonicNow() < deadline) {
+      if (job->driver().WaitFor(absl::Milliseconds(5))) break;
+    }
+    return SavedStep(name) > step;
+  }
+  // kill -9 of everything, in any order.
+  static void KillAll(RunningJob* job) {
+    std::map<std::string, pid_t> roles = job->Roles();
+    job->driver().Signal(SIGKILL);
+    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
+    ASSERT_TRUE(job->WaitForNobody(absl::Seconds(20)));
+  }
+  static ModelBits Model(const std::string& name) {
+    absl::StatusOr<ModelBits> model = ReadSavedModel(job_->File(name + "/model"));
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? *std::move(model) : ModelBits();
+  }
+
+  // Trains `set` undisturbed and again with `kills` kills, each time on another number of servers. A
+  // kill comes up to `moment` after a save; every other one instead at any moment of the run's life,
+  // its start included.
+  void ExpectTheSameBits(const std::string& name, const Settings& set, int kills,
+                         absl::Duration moment) {
+    const std::string whole = name + "-whole", broken = name + "-broken";
+    const RunResult undisturbed = RunJob(job_->Arguments(whole, set));
+    ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
+    Random random(TestSeed());
+    int resumed = 0;
+    for (int i = 0; i < kills; ++i) {
+      const int64_t saved = SavedStep(broken);
+      const Settings servers = {absl::StrCat("cluster.servers=", 1 + i % 3)};
+      RunArguments arguments = saved < 0 ? job_->Arguments(broken, Join(set, servers))
+                                         : Resume(broken, Join(set, servers));
+      if (saved < 0) arguments.flags = {"--overwrite"};
+      RunningJob job(arguments);
+      if (saved >= 0) ++resumed;
+      if (i % 2 == 0 && !WaitForSaveAfter(&job, broken, saved)) {
+        // Through before it was killed.
+        const RunResult run = job.Finish(kRunLimit);
+        ASSERT_TRUE(run.ok()) << run.DebugString();
+        break;
+      }
+      absl::SleepFor(moment * (i % 2 == 0 ? 1 : 5) * random.NextDouble());
+      KillAll(&job);
+    }
+    EXPECT_GT(resumed, 0);
+    RunResult last = RunJob(Resume(broken, set));
+    if (last.exit_code == 2 && absl::StrContains(last.output, "the run is finished")) {
+      last = RunJob(Resume(broken, Join(set, {"train.epochs=1001"})));  // for its summary
+    }
+    ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
+    EXPECT_EQ(Difference(Model(whole), Model(broken)), "") << "--seed=" << TestSeed();
+    EXPECT_EQ(last.summary["eval"].dump(), undisturbed.summary["eval"].dump());
+    EXPECT_EQ(last.summary["steps"], undisturbed.summary["steps"]);
+    EXPECT_EQ(last.summary["samples"], undisturbed.summary["samples"]);
+    EXPECT_GE(last.summary["resumed"], resumed);
+  }
+
+  static std::unique_ptr<SmallJob> job_;
+};
+std::unique_ptr<SmallJob> ResumeTest::job_;
+
+const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchroniser=SERVERS"};
+
+TEST_F(ResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
+  ExpectTheSameBits("bsp", Steps(200, 20), 3, absl::Milliseconds(200));
+}
+
+TEST_F(ResumeTest, UpdatesThatWereHeldBackGoOnWaiting) {
+  ExpectTheSameBits("delay", Join(Steps(200, 20), kDelayed), 3, absl::Milliseconds(200));
+}
+
+TEST_F(ResumeTest, DISABLED_TenKills) {
+  ExpectTheSameBits("ten-bsp", Steps(1000, 25), 10, absl::Milliseconds(200));
+  ExpectTheSameBits("ten-servers", Join(Steps(1000, 25), {"dense.synchroniser=SERVERS"}), 10,
+                    absl::Milliseconds(200));
+  ExpectTheSameBits("ten-delay", Join(Steps(1000, 25), kDelayed), 10, absl::Milliseconds(200));
+  ExpectTheSameBits("ten-table",
+                    Join(Steps(1000, 25), {"table[1].policy={kind: FIXED_DELAY delay: 4}"}), 10,
+                    absl::Milliseconds(200));
+}
+
+// A run that has come to the end of its steps may be given more, in the middle of an epoch.
+TEST_F(ResumeTest, MoreStepsAreThoseOfTheLongerRun) {
+  for (const Settings& kind : {Settings(), Settings{"dense.synchroniser=SERVERS"}, kDelayed}) {
+    const std::string name = absl::StrCat("more-", kind.size());
+    const RunResult whole = RunJob(job_->Arguments(name + "-whole", Join(Steps(90, 1000), kind)));
+    ASSERT_TRUE(whole.ok()) << whole.DebugString();
+    const RunResult first = RunJob(job_->Arguments(name, Join(Steps(30, 1000), kind)));
+    ASSERT_TRUE(first.ok()) << first.DebugString();
+    const RunResult on = RunJob(Resume(name, Join(Steps(90, 1000), kind)));
+    ASSERT_TRUE(on.ok()) << on.DebugString();
+    EXPECT_THAT(on.output, HasSubstr("changed: train.max_steps: 30 -> 90"));
+    EXPECT_EQ(on.summary["samples"], whole.summary["samples"]) << name;
+    if (kind == kDelayed) continue;  // its queue was emptied at the end of the first 30
+    EXPECT_EQ(Difference(Model(name + "-whole"), Model(name)), "") << name;
+  }
+}
+
+// ---- told to end ------------------------------------------------------------------------------
+
+std::string LastLine(const std::string& output) {
+  const std::vector<std::string> lines = absl::StrSplit(output, '\n', absl::SkipEmpty());
+  return lines.empty() ? "" : lines.back();
+}
+
+TEST_F(ResumeTest, ASignalSavesFirst) {
+  const Settings set = Steps(300, 100'000);
+  const RunResult whole = RunJob(job_->Arguments("signal-whole", set));
+  ASSERT_TRUE(whole.ok()) << whole.DebugString();
+  const Settings endless = {"train.max_steps=300000", "train.epochs=1000000"};
+  RunningJob job(job_->Arguments("signal", endless));
+  ASSERT_TRUE(job.WaitForStep(20, kRunLimit));
+  // As those who end whole jobs do: to every process, and to the first one twice.
+  for (const auto& [name, pid] : job.Roles()) kill(pid, SIGTERM);
+  job.driver().Signal(SIGTERM);
+  job.driver().Signal(SIGTERM);
+  const RunResult ended = job.Finish(kRunLimit);
+  EXPECT_EQ(ended.signal, SIGTERM) << ended.DebugString();
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+  const int64_t step = SavedStep("signal");
+  ASSERT_GE(step, 20) << ended.DebugString();
+  EXPECT_EQ(ended.summary["stopped"]["saved_step"], step) << ended.DebugString();
+  EXPECT_THAT(LastLine(ended.output), HasSubstr(absl::StrCat("saved at step ", step)));
+  EXPECT_THAT(LastLine(ended.output), HasSubstr("--resume " + job_->File("signal")));
+
+  // It goes on, here to a nearer end: as far as the undisturbed run, or a step further than it was.
+  const std::string metrics = ReadTextFile(job_->File("signal/metrics.jsonl"));
+  const RunResult resumed = RunJob(
+      Resume("signal",
+             Join(endless, {absl::StrCat("train.max_steps=", std::max<int64_t>(300, step + 1))})));
+  ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
+  EXPECT_FALSE(resumed.summary.contains("stopped"));
+  ASSERT_EQ(resumed.summary["evaluations"].size(), 1u) << resumed.DebugString();
+  EXPECT_EQ(resumed.summary["evaluations"][0]["auc"], resumed.summary["eval"]["auc"]);
+  EXPECT_EQ(resumed.summary["resumed"], 1);
+  const std::string after = ReadTextFile(job_->File("signal/metrics.jsonl"));
+  EXPECT_TRUE(absl::StartsWith(after, metrics)) << "it is appended to";
+  EXPECT_THAT(after, HasSubstr("\"event\":\"resumed\""));
+  if (step < 300) {
+    EXPECT_EQ(Difference(Model("signal-whole"), Model("signal")), "");
+    EXPECT_EQ(resumed.summary["samples"], whole.summary["samples"]);
+  }
+}
+
+TEST_F(ResumeTest, ASecondSignalEndsAtOnce) {
+  RunningJob job(job_->Arguments("twice", {"train.epochs=1000000"}));
+  ASSERT_TRUE(job.WaitForStep(20, kRunLimit));
+  // A server that does not answer: the save cannot come to an end.
+  kill(job.Roles()["server-0"], SIGSTOP);
+  job.driver().Signal(SIGINT);
+  ASSERT_TRUE(job.driver().WaitForOutput("saving first", absl::Seconds(20)));
+  absl::SleepFor(absl::Milliseconds(1200));  // what comes within a second is the same
+  job.driver().Signal(SIGINT);
+  const RunResult ended = job.Finish(absl::Seconds(30));
+  EXPECT_FALSE(ended.timed_out) << ended.DebugString();
+  EXPECT_EQ(ended.signal, SIGINT) << ended.DebugString();
+  EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+  EXPECT_EQ(SavedStep("twice"), -1);
+}
+
+// ---- what cannot be written -------------------------------------------------------------------
+
+// A save on the way that cannot be written is said; training goes on, and the save before stays.
+TEST_F(ResumeTest, AFailedSaveIsSaidAndTrainingGoesOn) {
+  const std::string model = job_->File("full/model");
+  RunningJob job(job_->Arguments("full", {"train.epochs=1000000", "save.every_steps=30"}));
+  ASSERT_TRUE(WaitForSaveAfter(&job, "full", 0)) << job.driver().Output();
+  fs::rename(model, model + ".aside");
+  WriteTextFile(model, "a file where the folder was\n");
+  ASSERT_TRUE(job.driver().WaitForOutput("the save at step ", kRunLimit)) << job.driver().Output();
+  EXPECT_THAT(job.driver().Output(), HasSubstr(" failed: worker 0: "));
+  EXPECT_THAT(job.driver().Output(), HasSubstr("and training goes on"));
+  fs::remove(model);
+  fs::rename(model + ".aside", model);
+  const int64_t saved = SavedStep("full");
+  EXPECT_GT(saved, 0) << "the last whole save is still there";
+  EXPECT_TRUE(WaitForSaveAfter(&job, "full", saved)) << job.driver().Output();
+  job.driver().Signal(SIGKILL);
+  job.WaitForNobody(absl::Seconds(20));
+}
+
+// ---- what is refused --------------------------------------------------------------------------
+
+class RefusedResumeTest : public ResumeTest {
+ protected:
+  static void Expect(const RunArguments& arguments, const std::vector<std::string>& words) {
+    std::vector<std::string> argv = {ProgramPath("tandem"), "run", arguments.job};
+    argv.insert(argv.end(), arguments.flags.begin(), arguments.flags.end());
+    for (const std::string& set : arguments.set) argv.insert(argv.end(), {"--set", set});
+    const RunResult run = RunProgram(argv);
+    EXPECT_EQ(run.exit_code, 2) << run.DebugString();
+    EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1) << run.output;
+    for (const std::string& word : words) EXPECT_THAT(run.output, HasSubstr(word));
+  }
+};
+
+TEST_F(RefusedResumeTest, WhatWouldBeAnotherRun) {
+  const RunArguments nothing = Resume("nothing", {});
+  Expect(nothing, {"--resume " + nothing.out, "/run: not there", "hint"});
+
+  const Settings set = Steps(30, 10);
+  const RunResult trained = RunJob(job_->Arguments("done", set));
+  ASSERT_TRUE(trained.ok()) << trained.DebugString();
+  Expect(Resume("done", set), {"the run is finished", "train.max_steps"});
+  const Settings longer = Steps(40, 10);
+  Expect(Resume("done", Join(longer, {"train.batch=12"})),
+         {"train.batch: 24 -> 12", "docs/SAVES.md"});
+  Expect(Resume("done", Join(longer, {"cluster.workers=2"})), {"3 workers, the job 2"});
+  Expect(Resume("done", Join(longer, {"seed=8"})), {"seed: 7 -> 8"});
+  RunArguments both = Resume("done", longer);
+  both.flags.insert(both.flags.end(), {"--init-from", both.out + "/model"});
+  Expect(both, {"not with --init-from"});
+  // One that runs is not gone on with.
+  RunningJob running(job_->Arguments("runs", {"train.epochs=1000000", "save.every_steps=10"}));
+  ASSERT_TRUE(WaitForSaveAfter(&running, "runs", 0));
+  Expect(Resume("runs", {"train.epochs=1000000"}), {"another run writes into it"});
+  KillAll(&running);
+  // What may change.
+  const RunResult on = RunJob(
+      Resume("done", Join(longer, {"cluster.servers=1", "dense.optimizer.learning_rate=0.001",
+                                   "evaluation.every_epochs=1", "save={keep: 1}"})));
+  EXPECT_TRUE(on.ok()) << on.DebugString();
+  EXPECT_GT(on.summary["steps"], trained.summary["steps"]);
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,113 @@
+// Where workers go on: one answer for all, whatever each of them had noticed when the save was made.
+#include "worker/resume_position.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct At {
+  int64_t epoch;
+  bool over;
+  int64_t step, first_step, rows;
+};
+
+RunRecord Record(const std::vector<At>& workers) {
+  RunRecord record;
+  for (const At& at : workers) {
+    TrainPosition* const position = record.add_worker()->mutable_position();
+    position->set_epoch(at.epoch);
+    position->set_epoch_over(at.over);
+    position->set_step(at.step);
+    position->set_first_step(at.first_step);
+    position->set_rows(at.rows);
+    position->set_common_step(at.step);
+  }
+  return record;
+}
+
+std::vector<TrainPosition> Positions(const std::vector<At>& workers) {
+  const RunRecord record = Record(workers);
+  std::vector<TrainPosition> positions;
+  for (int rank = 0; rank < record.worker_size(); ++rank) {
+    const auto position = worker::ResumePosition(record, rank, record.worker_size());
+    EXPECT_TRUE(position.ok()) << position.status();
+    positions.push_back(position.ok() ? *position : TrainPosition());
+  }
+  return positions;
+}
+
+TEST(ResumePositionTest, InTheMiddleOfAnEpochEachGoesOnWhereItWas) {
+  const std::vector<TrainPosition> at = Positions({{2, false, 10, 7, 72}, {2, false, 12, 7, 96}});
+  EXPECT_EQ(at[0].step(), 10);
+  EXPECT_EQ(at[0].rows(), 72);
+  EXPECT_EQ(at[1].step(), 12);
+  EXPECT_EQ(at[1].rows(), 96);
+  EXPECT_EQ(at[0].first_step(), 7);
+}
+
+// One worker has heard that the last step had no samples, another has not.
+TEST(ResumePositionTest, WhoKnowsOfTheEndHearsOfItAgain) {
+  for (const At& ahead : {At{2, true, 20, 7, 200}, At{3, false, 20, 20, 0}}) {
+    const std::vector<TrainPosition> at = Positions({{2, false, 20, 7, 190}, ahead});
+    for (const TrainPosition& position : at) {
+      EXPECT_EQ(position.epoch(), 2);
+      EXPECT_FALSE(position.epoch_over());
+      EXPECT_EQ(position.step(), 20);
+      EXPECT_EQ(position.first_step(), 7);
+    }
+    EXPECT_EQ(at[0].rows(), 190);
+    EXPECT_EQ(at[1].rows(), worker::kAllRows) << "nobody trains twice on a row";
+  }
+}
+
+TEST(ResumePositionTest, AnEvaluationThatNotAllAreThroughIsMadeAgain) {
+  const std::vector<TrainPosition> at = Positions({{3, false, 20, 20, 0}, {2, true, 20, 7, 200}});
+  for (const TrainPosition& position : at) {
+    EXPECT_EQ(position.epoch(), 2);
+    EXPECT_TRUE(position.epoch_over());
+  }
+}
+
+TEST(ResumePositionTest, AllInTheNextEpochBeginIt) {
+  for (const TrainPosition& p : Positions({{3, false, 20, 20, 0}, {3, false, 20, 20, 0}})) {
+    EXPECT_EQ(p.epoch(), 3);
+    EXPECT_FALSE(p.epoch_over());
+    EXPECT_EQ(p.rows(), 0);
+  }
+}
+
+// Without lockstep a worker may train in the next epoch while another has yet to notice that all have
+// caught up.
+TEST(ResumePositionTest, WhoIsLateFollowsIntoAnEpochThatHasBegun) {
+  const std::vector<TrainPosition> at = Positions({{3, false, 22, 20, 48}, {2, true, 20, 7, 200}});
+  EXPECT_EQ(at[0].rows(), 48);
+  EXPECT_EQ(at[1].epoch(), 3);
+  EXPECT_FALSE(at[1].epoch_over());
+  EXPECT_EQ(at[1].rows(), 0);
+  EXPECT_EQ(at[1].step(), 20);
+  EXPECT_EQ(at[1].first_step(), 20);
+}
+
+TEST(ResumePositionTest, WhatCannotBeIsRefused) {
+  const auto refused = [](const RunRecord& record, int workers) {
+    return std::string(worker::ResumePosition(record, 0, workers).status().message());
+  };
+  EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}}), 2), HasSubstr("record of 1 workers"));
+  EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}, {2, false, 1, 0, 1}}), 2),
+              HasSubstr("epochs 0 and 2"));
+  EXPECT_THAT(refused(Record({{0, false, 1, 0, 1}, {1, false, 1, 0, 1}}), 2),
+              HasSubstr("was in epoch 0"));
+  RunRecord without = Record({{0, false, 1, 0, 1}});
+  without.mutable_worker(0)->clear_position();
+  EXPECT_THAT(refused(without, 1), HasSubstr("does not say"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,80 @@
+#include "worker/resume_position.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem::worker {
+namespace {
+
+struct Epochs {
+  int64_t first = 0, last = 0;  // of the workers
+  bool last_begun = false;      // somebody has trained in the last one
+  bool first_over = true;       // all who are in the first one know that it is over
+  int64_t first_step = 0;       // of the first one
+  int64_t first_closing = std::numeric_limits<int64_t>::max();  // the fewest closing_steps of it
+  int64_t last_closing = 0;                                     // closing_steps of the last one
+};
+
+absl::StatusOr<Epochs> EpochsOf(const RunRecord& record, int workers) {
+  if (record.worker_size() != workers) {
+    return absl::DataLossError(
+        absl::StrCat("record of ", record.worker_size(), " workers, the job has ", workers));
+  }
+  Epochs epochs;
+  epochs.first = record.worker(0).position().epoch();
+  for (const Progress& worker : record.worker()) {
+    const TrainPosition& at = worker.position();
+    if (!worker.has_position() || at.step() < 0 || at.epoch() < 0 || at.rows() < 0) {
+      return absl::DataLossError("record that does not say where a worker stood");
+    }
+    epochs.first = std::min(epochs.first, at.epoch());
+    epochs.last = std::max(epochs.last, at.epoch());
+  }
+  for (const Progress& worker : record.worker()) {
+    const TrainPosition& at = worker.position();
+    if (at.epoch() == epochs.last && (at.rows() > 0 || at.epoch_over())) epochs.last_begun = true;
+    if (at.epoch() == epochs.last) epochs.last_closing = at.closing_steps();
+    if (at.epoch() != epochs.first) continue;
+    if (!at.epoch_over()) epochs.first_over = false;
+    epochs.first_step = at.first_step();
+    epochs.first_closing = std::min(epochs.first_closing, at.closing_steps());
+  }
+  if (epochs.last <= epochs.first + 1) return epochs;
+  return absl::DataLossError(
+      absl::StrCat("record with workers in epochs ", epochs.first, " and ", epochs.last));
+}
+
+}  // namespace
+
+absl::StatusOr<TrainPosition> ResumePosition(const RunRecord& record, int rank, int workers) {
+  TANDEM_ASSIGN_OR_RETURN(const Epochs epochs, EpochsOf(record, workers));
+  TrainPosition at = record.worker(rank).position();
+  if (epochs.first != epochs.last && epochs.last_begun) {
+    // Nobody begins an epoch before all have left the one before.
+    if (at.epoch() == epochs.last) return at;
+    if (!at.epoch_over()) {
+      return absl::DataLossError(absl::StrCat("worker ", rank, " was in epoch ", at.epoch(),
+                                              " when others had trained in ", epochs.last));
+    }
+    at.set_epoch(epochs.last);
+    at.set_epoch_over(false);
+    at.set_first_step(at.step());
+    at.set_closing_steps(epochs.last_closing);
+    at.set_rows(0);
+    return at;
+  }
+  // Whoever knows more than others goes back to what all know. All have the same limit of steps.
+  at.set_closing_steps(epochs.first_closing);
+  const bool ahead = at.epoch() != epochs.first || (at.epoch_over() && !epochs.first_over);
+  if (!ahead) return at;
+  at.set_epoch(epochs.first);
+  at.set_epoch_over(epochs.first_over);
+  at.set_first_step(epochs.first_step);
+  at.set_rows(kAllRows);
+  return at;
+}
+
+}  // namespace tandem::worker
