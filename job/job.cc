@@ -9,13 +9,12 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "job/job_budget.h"
 #include "job/job_check.h"
 #include "policies/policy.h"
+#include "proto/serialize.h"
 #include "xxhash.h"
 
 namespace tandem::job {
@@ -28,13 +27,7 @@ constexpr int64_t kExpectedDenseBlocks = 1024;
 
 // The same bytes for the same job on every machine, so that its hash can be compared.
 uint64_t HashOfJob(const Job& job) {
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    TANDEM_CHECK(job.SerializeToCodedStream(&coded));
-  }
+  const std::string bytes = Serialize(job);
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 

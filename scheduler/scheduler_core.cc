@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "proto/serialize.h"
 #include "scheduler/deal_ranges.h"
 
 namespace tandem::scheduler {
@@ -460,7 +461,7 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
   const bool end = barrier.action == BarrierEnter::END;
   const bool saves = barrier.action == BarrierEnter::SAVE;
   if (saves) saves_.OnBarrier(barrier);
-  const std::string record = saves ? reports_.Record(now_).SerializeAsString() : "";
+  const std::string record = saves ? Serialize(reports_.Record(now_)) : "";
   Control control;
   *control.mutable_barrier_release() = barriers_.Release(name, record);
   for (size_t rank = 0; rank < entered.size(); ++rank) {

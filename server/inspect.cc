@@ -94,6 +94,10 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
   const absl::StatusOr<RangeImage> image =
       DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
   if (!image.ok()) return WithPath(path, image.status());
+  if (absl::StartsWith(image->table, "(")) {  // no table: what a run keeps to go on
+    out << path << ": " << image->table << " of a run, " << image->held.size() << " bytes\n";
+    return absl::OkStatus();
+  }
   out << path << ": table " << image->table << ", positions " << Positions(image->begin, image->end)
       << ", " << image->keys.size() << " rows of " << image->dim << " floats and "
       << image->slots_per_row << " slots (" << image->optimizer << "), version "

@@ -20,6 +20,8 @@ constexpr int64_t kMaxOpenSteps = 4096;
 // Versions count the steps of all workers; with this bound on steps they cannot overflow.
 constexpr int64_t kMaxSteps = int64_t{1} << 46;
 
+constexpr int64_t kLongestStep =
+    int64_t{24} * 3600 * 1'000'000;    // us; of files, that may say anything
 constexpr float kSquareFloor = 1e-7f;  // added to a mean square before its root divides
 
 RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint64_t end) {
@@ -434,7 +436,7 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   for (policies::WorkerPace& pace : progress_.paces) {
     pace = {};
     bytes.copy(reinterpret_cast<char*>(&pace.step_time), sizeof pace.step_time);
-    pace.step_time = std::max<int64_t>(0, pace.step_time);
+    pace.step_time = std::clamp<int64_t>(pace.step_time, 0, kLongestStep);
     bytes.remove_prefix(sizeof pace.step_time);
   }
   if (mean_squares_ != nullptr) {

@@ -135,6 +135,11 @@ absl::Status Range::ResumeSaved(const RangeImage& image, BufferSource& source) {
   for (policies::WorkerProgress& worker : progress.workers)
     worker.incarnation = 0;          // that of who comes first
   progress.paces = progress_.paces;  // remembered with what the policy asks for, below
+  if (resumed_ && progress != progress_ && properties_.batch > 0) {
+    return absl::FailedPreconditionError(
+        "holds an open batch of other updates than another file of its table: go on with as many "
+        "servers, shards_per_server and ranges_per_shard as the run had");
+  }
   if (resumed_ && progress != progress_) {
     return absl::DataLossError(
         "its workers stand at other steps than another file of its table says: of another save?");

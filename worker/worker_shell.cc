@@ -15,6 +15,7 @@
 #include "node/job_member.h"
 #include "node/log.h"
 #include "node/work_thread.h"
+#include "proto/serialize.h"
 #include "server/save_directory.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
@@ -223,7 +224,7 @@ class Worker {
     RunRecord record;
     TANDEM_CHECK(record.ParseFromString(*task.record));
     record.mutable_train()->Assign(files_.begin(), files_.end());
-    head.record = record.SerializeAsString();
+    head.record = Serialize(record);
     return server::CommitSave(*task.directory, plan_, head, runner_->Parameters());
   }
 

@@ -95,7 +95,7 @@ def _places():
     if told:
         return [told]
     return [place for root in roots() for place in
-            [os.path.join(root, "lib", "libtandem.so"),
+            [os.path.join(root, "lib", "libtandem.so"), os.path.join(root, "lib64", "libtandem.so"),
              *sorted(glob.glob(os.path.join(root, "lib", "*", "libtandem.so")))]]
 
 

@@ -188,6 +188,8 @@ class Job(Tables):
         if self._scored:
             raise Error("job.score() belongs into a loop over job.evaluate(), once for each batch")
         want = self._next()
+        if want.kind != _abi.SCORE:
+            raise Error("job.score(): the job ends before the evaluation does; was it told to end?")
         both = []
         for name, values in (("logits", logits), ("labels", labels)):
             values = torch.as_tensor(values).detach().to("cpu", torch.float32).reshape(-1)

@@ -38,16 +38,18 @@ def _check_field(job, name, ids, offsets=None, weights=None):
         return field
     if field is None:
         raise ValueError(f"field '{name}': the loader gave no ids for it; add it to `features`")
+    if field.weights is not None and weights is None:
+        raise ValueError(f"field '{name}': called with its ids and without the weights that the loader gave "
+                         "for it; give them too, or none of both")
     if offsets is not None or weights is not None:
-        bags = field.bounds() if offsets is None else offsets
-        weights = weights if weights is not None or field.weights is None else field.weights
+        bags = one_field(name, ids).bounds() if offsets is None else offsets
         same = one_field(name, (ids.reshape(-1), bags, None if weights is None else
                                 weights.reshape(-1))).same(field)
     else:
         called = one_field(name, ids)
-        same = called.same_ids(field) and (called.length is None or called.same_bags(field))
+        same = called.same_ids(field) and called.same_bags(field)
     if not same:
-        raise ValueError(f"field '{name}': called with other ids than the batch has; ids that the model "
+        raise ValueError(f"field '{name}': called with other ids, or in other bags, than the batch has; ids that the model "
                          "makes itself cannot be fetched ahead: let `features` of tandem.DataLoader "
                          "make them")
     return field

@@ -106,6 +106,8 @@ class SavedRows(nn.Module):
         self.name, self.fields = table.name, list(table.fields)
 
     def forward(self, ids: Tensor) -> Tensor:
+        if ids.is_floating_point():
+            raise ValueError("ids: want integers")
         flat = ids.reshape(-1).to(torch.int64).contiguous()
         shape = list(ids.shape) + [self.dim]
         if self.keys.numel() == 0:
@@ -156,8 +158,8 @@ class EmbeddingBag(nn.Module):
             return _pool(rows, offsets, samples, self.mean)
         if input.dim() == 1:
             return rows
-        rows = rows.view(input.size(0), input.size(1), self.embedding_dim)
-        return rows.mean(1) if self.mean else rows.sum(1)
+        rows = rows.view(input.size(0), input.size(1), self.embedding_dim).sum(1)
+        return rows / max(1, input.size(1)) if self.mean else rows
 
 
 class Embedding(nn.Module):
@@ -209,8 +211,9 @@ class EmbeddingBagCollection(nn.Module):
     [samples, ids], or (values, offsets [samples + 1])."""
 
     def __init__(self, tables, rows):
+        """tables: all of the job, in its order; rows: SavedRows by name, in the order of the module."""
         super().__init__()
-        self.names: List[str] = [t.name for t in tables if t.name in rows]
+        self.names: List[str] = list(rows)
         self.fields: Dict[str, List[str]] = {t.name: list(t.fields) for t in tables}
         self.columns: int = sum(len(t.fields) for t in tables)
         self.first_column: Dict[str, int] = {}
@@ -241,6 +244,9 @@ class EmbeddingBagCollection(nn.Module):
                 bags: List[Tensor] = []
                 for field in fields:
                     values, offsets = ids[field]
+                    if offsets.numel() == 0 or int(offsets[-1]) != values.numel():
+                        raise ValueError("field " + field + ": want offsets [samples + 1], the last one "
+                                         "the number of ids")
                     bags.append(_pool(rows(values), offsets, offsets.numel() - 1, False))
                 cells[name] = torch.stack(bags, 1)
             else:
@@ -314,7 +320,9 @@ def _load_dense(saved, model):
                         f"{list(own[name].shape)} in the module")
         with torch.no_grad():
             own[name].copy_(torch.from_numpy(numpy.array(values)))
-    state = [n for n, _ in model.named_buffers() if ".rows." not in "." + n and "num_batches" not in n]
+    of_rows = {f"{path}.{n}" for path, module in model.named_modules() if isinstance(module, SavedRows)
+               for n, _ in module.named_buffers()}
+    state = [n for n, _ in model.named_buffers() if n not in of_rows and "num_batches" not in n]
     other = [n for n in own if n not in saved.dense] + state
     if other:
         warnings.warn(f"{', '.join(other)}: not in the save, which has what was trained; the module's "

@@ -71,14 +71,20 @@ for given in flat, BatchIds(job, keyed([1, 2, 3, 5, 6, 7])):
     assert not _same(job, given, keyed([1, 2, 3, 5, 6, 7], weights=torch.arange(6.)))
 assert not _same(job, BatchIds(job, {"city": matrix[:, 0]}), {"offer": matrix[:, 1]})
 job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.))})
-for call in ((torch.tensor([1, 2, 3]),), (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3])),
-             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)),
-             (torch.tensor([1, 2, 3]), None, torch.arange(3.)), (None,)):
+for call in ((torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.arange(3.)),
+             (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]), torch.arange(3.)), (None,)):
     _check_field(job, "city", *call)
-for call in ((torch.tensor([1, 2, 4]),), (torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3])),
+for call in ((torch.tensor([1, 2, 4]), None, torch.arange(3.)),
+             (torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3]), torch.arange(3.)),
              (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]), torch.ones(3)),
-             (torch.tensor([[1, 2, 3]]),)):
+             (torch.tensor([1, 2, 3]), None, torch.arange(3.)),
+             (torch.tensor([[1, 2, 3]]), None, torch.arange(3.))):
     refused("called with other ids", _check_field, job, "city", *call)
+# Whoever serves the model calls it in the same way, and has no loader to take the rest from.
+for call in ((torch.tensor([1, 2, 3]),), (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3]))):
+    refused("without the weights", _check_field, job, "city", *call)
+job._given = BatchIds(job, {"city": (torch.tensor([1, 2, 3]), torch.tensor([0, 0, 3, 3]))})
+refused("in other bags", _check_field, job, "city", torch.tensor([1, 2, 3]))
 
 # Ids on a device are refused, not read there. (Tensors without memory stand for those of a GPU.)
 far = torch.empty(3, dtype=torch.int64, device="meta")

@@ -199,6 +199,16 @@ def modules_know_the_forms_of_ids(saved):
     assert torch.equal(matrix["word"], rows) and torch.equal(matrix.table("words")[:, 0], rows)
     for form in (ids, ids.unsqueeze(1), (ids, torch.arange(5))):
         assert torch.equal(collection({f: form for f in fields}).values(), matrix.values())
+    # Columns follow the order of the module, which need not be that of the job.
+    turned = saved.embedding_bag_collection(["words", "places"])(ids.unsqueeze(1).repeat(1, 4))
+    assert turned.keys() == ["word", "city", "offer"], turned.keys()
+    assert torch.equal(turned.values()[:, :5], rows)
+    assert torch.equal(turned.values()[:, 5:], matrix.values()[:, :16])
+    # What training would refuse, or would take for something else.
+    refused("want offsets [samples + 1]", collection, {f: (ids, torch.tensor([0, 2])) for f in fields})
+    refused("want integers", collection, ids.unsqueeze(1).repeat(1, 4).float())
+    none = saved.embedding_bag("word", "mean")(torch.empty(3, 0, dtype=torch.int64))
+    assert torch.equal(none, torch.zeros(3, 5)), none
     refused("want [samples, fields]", collection, ids)
     refused("ids: want a tensor", collection, "ids")
 

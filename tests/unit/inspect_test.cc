@@ -136,6 +136,7 @@ TEST_F(InspectTest, AFolderIsAllThatIsInIt) {
   server::SaveHead head;
   head.run = 0xab;
   head.step = 12;
+  head.record = "what the run has done";
   ASSERT_EQ(server::CommitSave(save, plan, head, {{"top.bias", {2}}}), absl::OkStatus());
   Write("server-1.updates", Records());
   const std::string text = Text(folder_);
@@ -143,6 +144,7 @@ TEST_F(InspectTest, AFolderIsAllThatIsInIt) {
   EXPECT_THAT(text, HasSubstr("before step 12, run 0xab"));
   EXPECT_THAT(text, HasSubstr("dense top.bias [2]\n"));
   EXPECT_THAT(text, HasSubstr("file dense.part: "));
+  EXPECT_THAT(Text(save + "/record.part"), HasSubstr("(record) of a run, 21 bytes\n"));
   EXPECT_THAT(text, HasSubstr("server-1.updates: 2 updates"));
   for (const std::string& path : {Path("model"), save, save + "/MANIFEST"}) {
     EXPECT_THAT(Text(path), HasSubstr("before step 12, run 0xab")) << path;
