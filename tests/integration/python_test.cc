@@ -171,7 +171,7 @@ TEST_F(PythonTest, AKilledWorkerIsNamed) {
   RunningJob job(Arguments(script, {"train.epochs=100"}));
   const pid_t worker = job.WaitForRole("worker-1", absl::Seconds(30));
   ASSERT_GT(worker, 0);
-  ASSERT_TRUE(job.WaitForStep(2, absl::Seconds(60)));
+  ASSERT_TRUE(job.WaitForStep(2, absl::Seconds(180)));
   kill(worker, SIGKILL);
   const absl::Time killed = MonotonicNow();
   const RunResult run = job.Finish(absl::Seconds(30));
@@ -206,7 +206,7 @@ TEST_F(PythonTest, AKilledWorkerWithForkedLoadersIsNamed) {
   RunningJob job(arguments);
   const pid_t worker = job.WaitForRole("worker-1", absl::Seconds(30));
   ASSERT_GT(worker, 0);
-  ASSERT_TRUE(job.WaitForStep(8, absl::Seconds(60))) << job.driver().Output();
+  ASSERT_TRUE(job.WaitForStep(8, absl::Seconds(180))) << job.driver().Output();
   std::vector<pid_t> left;
   for (const char* const name :
        {"child-0-0", "child-0-1", "child-1-0", "child-1-1", "parent-0", "parent-1"}) {
