@@ -135,8 +135,7 @@ int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fiel
 // [ids, dim]. `floats`: room at `cells`, exactly. Once for a table: rows are given back.
 int tandem_rows(tandem_worker* worker, int32_t table, float* cells, int64_t floats);
 // COMPUTE: the gradient of the loss, which is a sum over samples once it is multiplied by `scale`
-// (1, or the number of samples for a mean). loss_sum: not scaled, for progress lines; NaN ends the
-// job.
+// (1, or the number of samples for a mean). loss_sum: not scaled, for progress lines; NaN ends it.
 // cells[table]: laid out as by tandem_rows, floats[table] of them; NULL: zeros. dense: as
 // tandem_dense, or NULL: zeros.
 int tandem_finish(tandem_worker* worker, double loss_sum, const float* const* cells,

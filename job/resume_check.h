@@ -1,6 +1,5 @@
 // Which fields of a job may change when a run goes on from a save: those that decide neither what is
-// computed from which rows in which order nor what the numbers of the save mean. docs/SAVES.md lists
-// them.
+// computed from which rows in which order nor what the numbers of the save mean (docs/SAVES.md).
 #ifndef TANDEM_JOB_RESUME_CHECK_H_
 #define TANDEM_JOB_RESUME_CHECK_H_
 

@@ -233,14 +233,19 @@ TEST_F(RangeTest, ARowThatIsNotRememberedIsNotCompensated) {
   EXPECT_EQ(range_->held_bytes(), 2 * (sizeof kKey + sizeof(float)));
 }
 
+// Of four workers; an update that is later than its batch counts nothing.
+std::unique_ptr<policies::UpdatePolicy> Gba(int batches) {
+  Policy config;
+  config.set_kind(Policy::GBA);
+  config.set_batches(batches);
+  config.set_token_gap(0);
+  return *policies::NewUpdatePolicy(config, 4);
+}
+
 // Numbers of reads, in their order; a read that is answered again keeps its own, and one of a step that
 // was pushed before takes none.
 TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
-  Policy config;
-  config.set_kind(Policy::GBA);
-  config.set_batches(2);
-  config.set_token_gap(0);
-  const auto gba = *policies::NewUpdatePolicy(config, 4);
+  const auto gba = Gba(2);
   Use(*gba);
   for (const int rank : {0, 1, 1, 2, 3, 2}) Read(rank, 0);  // 0, 1 have token 0; 2, 3 token 1
   Give(3, 0, 8, 1, true, 0);
@@ -270,11 +275,7 @@ TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
 // At the end of an epoch a batch is closed short of its size, and a read may never be pushed: tokens
 // and batches count together again.
 TEST_F(RangeTest, TokensStartAnewWhenNobodyHasData) {
-  Policy config;
-  config.set_kind(Policy::GBA);
-  config.set_batches(3);
-  config.set_token_gap(0);
-  const auto gba = *policies::NewUpdatePolicy(config, 4);
+  const auto gba = Gba(3);
   Use(*gba);
   table_.lockstep = true;  // a push of nothing says that a worker has no data
   for (int rank = 0; rank < 4; ++rank) Read(rank, 0);
