@@ -82,7 +82,7 @@ int ColumnsOf(std::FILE* terminal) {
 std::string WithCommas(int64_t number) {
   std::string digits = absl::StrCat(number);
   for (int at = static_cast<int>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(static_cast<size_t>(at), 1, ',');
   }
   return digits;
 }
@@ -144,7 +144,8 @@ void ProgressView::Show(const nlohmann::json& event, absl::Time now) {
   if (kind == "progress") {
     ShowProgress(event, now);
   } else if (kind == "evaluation") {
-    Line(absl::StrCat("evaluation", WhereEvaluated(event), ": ", FormatEvaluation(event)));
+    Line(absl::StrCat("evaluation", WhereEvaluated(event), ": ", FormatEvaluation(event),
+                      event.value("best", false) ? "; the best so far" : ""));
   } else if (kind == "log") {
     Line(TextOf(event, "text"));
   } else if (kind == "stall") {

@@ -45,8 +45,8 @@ bool IsFinished(const std::string& folder) {
   return summary.is_object() && !summary.contains("stopped");
 }
 
-// 0 steps: no limit.
-bool MoreSteps(int64_t was, int64_t is) { return was > 0 && (is == 0 || is > was); }
+// Of limits; 0: none.
+bool More(int64_t was, int64_t is) { return was > 0 && (is == 0 || is > was); }
 
 }  // namespace
 
@@ -105,10 +105,14 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
     refuse(
         absl::StrCat(difference, "; hint: docs/SAVES.md lists what may change when a run goes on"));
   }
-  const bool more = plan.job.train().epochs() > was->job.train().epochs() ||
-                    MoreSteps(was->job.train().max_steps(), plan.job.train().max_steps());
+  const Train &before = was->job.train(), &now = plan.job.train();
+  const bool more = now.epochs() > before.epochs() || More(before.max_steps(), now.max_steps()) ||
+                    More(before.keep_best().patience(), now.keep_best().patience());
   if (point.finished && !more) {
-    refuse("the run is finished; hint: to train on, raise train.epochs or train.max_steps");
+    refuse(
+        absl::StrCat("the run is finished; hint: to train on, raise train.epochs or "
+                     "train.max_steps",
+                     now.has_keep_best() ? " or train.keep_best.patience" : ""));
   }
   for (const std::string& difference : job::AllDifferences(was->job, plan.job)) {
     report.said.push_back(absl::StrCat(where, "changed: ", difference));

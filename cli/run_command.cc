@@ -94,6 +94,16 @@ bool CanRewriteALine() {
 }
 
 // "1 server", "2 servers".
+// What stays of a run with train.keep_best.
+std::string DescribeBest(const nlohmann::json& best) {
+  return absl::StrFormat(
+      "kept the model of epoch %d, step %s: validation %s %.4f%s", best.value("epoch", int64_t{0}),
+      WithCommas(best.value("step", int64_t{0})),
+      best.value("metric", "") == "auc" ? "AUC" : best.value("metric", ""),
+      best.value("value", 0.0),
+      best.value("stopped_early", false) ? "; none better came, so it ended" : "");
+}
+
 std::string Counted(int64_t count, absl::string_view what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
@@ -447,13 +457,14 @@ class Run {
           WriteFileAtomically(flags_.out + "/summary.json", scheduler::PrettyPrint(summary));
       if (!written.ok()) return node::Finish("tandem run", written);
     }
-    const std::string result =
-        ProgressView::FormatEvaluation(summary.value("eval", nlohmann::json::object()));
+    const auto eval = summary.value("eval", nlohmann::json::object());
+    const std::string result = ProgressView::FormatEvaluation(eval);
     view_.Line(absl::StrFormat(
         "done: %s samples in %.1f s, %s samples/s%s%s",
         WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
-        result.empty() ? "" : "; test: ", result));
+        result.empty() ? "" : absl::StrCat("; ", eval.value("data", "test"), ": "), result));
+    if (summary.contains("best")) view_.Line(DescribeBest(summary["best"]));
     if (!flags_.scores) view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return node::kExitOk;
   }

@@ -575,8 +575,22 @@ absl::Status CheckTrain(const Train& train) {
                   ", must be at least 1; evaluate_only: true takes no step");
   }
   TANDEM_RETURN_IF_ERROR(NotNegative("train.max_steps", train.max_steps()));
+  TANDEM_RETURN_IF_ERROR(
+      NotNegative("train.keep_best.patience", int64_t{train.keep_best().patience()}));
   TANDEM_RETURN_IF_ERROR(Between("train.depth", train.depth(), 0, kMaxDepth));
   return Between("train.max_unacknowledged", train.max_unacknowledged(), 1, 1024);
+}
+
+// Judged on test rows, the model that is kept would have seen them.
+absl::Status CheckKeepBest(const Job& job) {
+  if (!job.train().has_keep_best()) return absl::OkStatus();
+  if (job.data().format() == Data::PROGRAM) {
+    return Refuse("train.keep_best", "not for data of a program",
+                  "; the program can keep the best model of its evaluations itself");
+  }
+  if (job.data().has_validation()) return absl::OkStatus();
+  return Refuse("train.keep_best", "needs rows to judge by that are no test rows",
+                "; name them, as in data { validation { last_fraction: 0.1 } }");
 }
 
 absl::Status CheckEvaluation(const Evaluation& evaluation) {
@@ -611,6 +625,7 @@ absl::Status CheckJob(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckDense(job));
   TANDEM_RETURN_IF_ERROR(CheckTables(job));
   TANDEM_RETURN_IF_ERROR(CheckModel(job));
+  TANDEM_RETURN_IF_ERROR(CheckKeepBest(job));
   TANDEM_RETURN_IF_ERROR(CheckEvaluation(job.evaluation()));
   TANDEM_RETURN_IF_ERROR(CheckSave(job.save()));
   return CheckLimits(job.limits());

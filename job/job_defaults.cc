@@ -136,6 +136,12 @@ void FillJobDefaults(Job* job) {
   for (Table& table : *job->mutable_table()) FillGba(workers, table.mutable_policy());
   if (!job->train().has_epochs()) job->mutable_train()->set_epochs(1);
   TANDEM_DEFAULT(job->mutable_train(), max_unacknowledged, 4);
+  if (job->train().evaluate_only()) job->mutable_train()->clear_keep_best();  // nothing is kept
+  if (job->train().has_keep_best()) {
+    KeepBest* const keep = job->mutable_train()->mutable_keep_best();
+    if (keep->metric() == KeepBest::METRIC_UNSPECIFIED) keep->set_metric(KeepBest::AUC);
+    TANDEM_DEFAULT(job->mutable_evaluation(), every_epochs, 1);
+  }
   TANDEM_DEFAULT(job->mutable_evaluation(), batch, 4096);
   TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);
   FillLimits(job->mutable_limits());

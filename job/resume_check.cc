@@ -22,6 +22,7 @@ Job WhatMustStay(Job job) {
   cluster->clear_pin_servers();
   job.mutable_train()->clear_epochs();
   job.mutable_train()->clear_max_steps();
+  job.mutable_train()->mutable_keep_best()->clear_patience();
   job.mutable_dense()->clear_link();
   job.mutable_dense()->clear_rules();
   job.mutable_dense()->clear_calibration();

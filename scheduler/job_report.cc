@@ -107,7 +107,9 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   worker.clear_evaluation_json();
   worker.set_loss_sum(loss_sum);
   worker.set_loss_samples(loss_samples);
-  if (!progress.evaluation_json().empty()) evaluation_json_ = progress.evaluation_json();
+  if (!progress.evaluation_json().empty() && !progress.evaluation_aside()) {
+    evaluation_json_ = progress.evaluation_json();
+  }
   return absl::OkStatus();
 }
 
@@ -220,6 +222,7 @@ JobReport JobBook::Total(absl::Time now) const {
   JobReport total;
   total.seconds = Seconds(now);
   total.evaluation_json = evaluation_json_;
+  if (!workers_.empty() && workers_[0].has_best()) total.best = workers_[0].best();
   total.paths = paths_;
   total.collectives_json = collectives_json_;
   for (const Progress& worker : workers_) {

@@ -48,7 +48,9 @@ struct JobReport {
   int64_t max_step = 0;
   int64_t trained_steps = 0;  // of them, those with rows
   double samples_per_second = 0;
-  std::string evaluation_json;                   // the last one of rank 0; empty if there was none
+  // What rank 0 measured last, or of the best model; empty: nothing.
+  std::string evaluation_json;
+  absl::optional<BestEvaluation> best;           // with train.keep_best
   std::vector<TableReport> tables;               // by table id, merged over shards
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
   Distribution in_flight_depth;                  // merged over workers

@@ -19,7 +19,8 @@ JobSaves::JobSaves(const Save& save, std::string folder, int64_t saved, Membersh
 }
 
 bool JobSaves::Due(absl::Time now) const {
-  const bool may = !folder_.empty() && queue_.empty() && !queue_.closed() && !ending_;
+  const bool may =
+      !folder_.empty() && queue_.empty() && !queue_.closed() && !queue_.paused() && !ending_;
   return may && schedule_.Due(now);
 }
 

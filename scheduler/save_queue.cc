@@ -9,12 +9,23 @@ SaveQueue::Answer SaveQueue::Add(const std::string& folder) {
   if (closed_) return Answer::kClosed;
   if (folders_.empty()) {
     folders_.push_back(folder);
-    return Answer::kStart;
+    return paused_ ? Answer::kQueued : Answer::kStart;
   }
   // Not the first: that one may be past the moment that is asked for.
   if (std::count(folders_.begin() + 1, folders_.end(), folder) > 0) return Answer::kMerged;
   folders_.push_back(folder);
   return Answer::kQueued;
+}
+
+bool SaveQueue::PauseFor(const std::string& name) {
+  paused_ = folders_.empty();
+  if (!paused_) barrier_ = name;
+  return !paused_;
+}
+
+bool SaveQueue::Resume() {
+  paused_ = false;
+  return !folders_.empty();
 }
 
 bool SaveQueue::CloseFor(const std::string& name) {

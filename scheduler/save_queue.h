@@ -14,7 +14,7 @@ class SaveQueue {
  public:
   enum class Answer {
     kStart,   // nothing is under way: begin with it
-    kQueued,  // follows the one under way
+    kQueued,  // follows the one under way, or the pause
     kMerged,  // one for this folder follows already
     kClosed,  // the job is at its end
   };
@@ -27,6 +27,13 @@ class SaveQueue {
   bool empty() const { return folders_.empty(); }
   bool closed() const { return closed_; }
 
+  // No save may begin from the barrier `name` on, until Resume. True: it must wait until the queue is
+  // empty, and is then what TakeBarrier gives; it is to pause again.
+  bool PauseFor(const std::string& name);
+  bool paused() const { return paused_; }
+  // True: some have been asked for meanwhile; begin with the first.
+  bool Resume();
+
   // No save may follow the barrier `name`. True: it must wait until the queue is empty, and is then
   // what TakeBarrier gives.
   bool CloseFor(const std::string& name);
@@ -35,8 +42,8 @@ class SaveQueue {
   bool HoldsUp(const std::string& name) const { return !folders_.empty() && barrier_ == name; }
 
  private:
-  std::deque<std::string> folders_;  // the first is under way
-  bool closed_ = false;
+  std::deque<std::string> folders_;  // the first is under way, unless paused
+  bool closed_ = false, paused_ = false;
   std::string barrier_;
 };
 

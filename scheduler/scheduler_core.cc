@@ -408,6 +408,8 @@ void SchedulerCore::CompleteBarrier(const std::string& name) {
                       barrier.action == BarrierEnter::END ||
                       barrier.action == BarrierEnter::FINISH_DELAYED;
   if (closes && saves_.queue().CloseFor(name)) return;  // completed again when the saves are over
+  const bool pauses = barrier.action == BarrierEnter::PAUSE_SAVES;
+  if (pauses && saves_.queue().PauseFor(name)) return;  // the same
   switch (barrier.action) {
     case BarrierEnter::SAVE:
       if (!barrier.failure.empty()) return ReleaseBarrier(name);
@@ -469,6 +471,7 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
     control.mutable_barrier_release()->clear_record();  // rank 0 keeps it
   }
   if (end) StopJob();
+  if (saves && saves_.queue().paused() && saves_.queue().Resume()) saves_.Ask(now_, effects_);
 }
 
 void SchedulerCore::StopJob() {

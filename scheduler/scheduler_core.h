@@ -24,6 +24,7 @@
 //               SAVE            SAVE to all servers, with the entries' path
 //               FINISH_DELAYED  FINISH_DELAYED to all servers
 //               LAST_SAVE       saves that were asked for are finished; no more are begun
+//               PAUSE_SAVES     the same, but only until the next SAVE barrier is released
 //               END             the same, then REPORT to all servers; after the release STOP to all
 //                               nodes, which then close their connections
 //             A Progress sent before the entry is counted.

@@ -96,12 +96,13 @@ class Shell {
     }
   }
   void AddEvaluation(nlohmann::json evaluation) {
-    const auto at = [](const nlohmann::json& e) {
-      return std::pair(e.value("epoch", int64_t{0}), e.value("step", int64_t{0}));
+    const auto which = [](const nlohmann::json& e) {
+      return std::tuple(e.value("epoch", int64_t{0}), e.value("step", int64_t{0}),
+                        e.value("data", ""));
     };
     // One that not all workers were through when the run was saved is made again.
-    if (!evaluations_.empty() && at(evaluations_.back()) == at(evaluation)) {
-      evaluations_.erase(evaluations_.size() - 1);
+    for (size_t i = evaluations_.size(); i > 0; --i) {
+      if (which(evaluations_[i - 1]) == which(evaluation)) evaluations_.erase(i - 1);
     }
     evaluation["time"] = NowText();
     evaluations_.push_back(std::move(evaluation));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
 
 namespace tandem::scheduler {
@@ -91,6 +92,15 @@ std::string Carriers(const JobReport& report, absl::string_view only) {
   return ways.empty() ? std::string(only) : absl::StrJoin(ways, ", ");
 }
 
+json BestJson(const KeepBest& keep, const BestEvaluation& best) {
+  return {{"metric", absl::AsciiStrToLower(KeepBest::Metric_Name(keep.metric()))},
+          {"data", "validation"},
+          {"value", best.value()},
+          {"epoch", best.epoch() + 1},
+          {"step", best.step()},
+          {"stopped_early", best.stopped()}};
+}
+
 }  // namespace
 
 json PolicyJson(const job::JobPlan& plan) {
@@ -163,6 +173,9 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"build", BuildJson()}};
   if (!report.collectives_json.empty()) {
     out["collectives"] = EvaluationJson(report.collectives_json);
+  }
+  if (report.best.has_value()) {
+    out["best"] = BestJson(plan.job.train().keep_best(), *report.best);
   }
   if (report.attempts > 0) out["resumed"] = report.attempts;
   if (report.stop.has_value()) {

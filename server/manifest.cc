@@ -105,6 +105,7 @@ Manifest Read(const Json& json, absl::Status* status) {
   manifest.job_hash = fields.HexNumber(json, "job_hash");
   manifest.step = fields.Number(json, "step");
   if (json.contains("attempt")) manifest.attempt = fields.Number(json, "attempt");
+  if (json.contains("best")) manifest.best = fields.Number(json, "best") != 0;
   manifest.seed = fields.HexNumber(json, "seed");
   manifest.model = fields.String(json, "model");
   manifest.optimizer = fields.String(json, "optimizer");
@@ -161,6 +162,7 @@ std::string EncodeManifest(const Manifest& manifest) {
                {"tables", Json::array()},
                {"dense", Json::array()},
                {"files", Json::array()}};
+  if (manifest.best) json["best"] = 1u;
   for (const SavedTable& t : manifest.tables) {
     json["tables"].push_back({{"name", t.name},
                               {"salt", Hex(t.salt)},

@@ -53,6 +53,7 @@ struct Manifest {
   uint64_t job_hash = 0;  // JobPlan::hash
   int64_t step = 0;       // the steps before it are in the save
   int64_t attempt = 0;    // how often the run had gone on from a save
+  bool best = false;      // of the best evaluation so far (train.keep_best)
   // What gives the numbers their meaning (save_check.h compares it with a job).
   uint64_t seed = 0;      // of first values
   std::string model;      // Job.model, as text
@@ -67,6 +68,7 @@ struct Manifest {
 };
 
 inline constexpr char kSaveFolderPrefix[] = "step-";  // of the names of saves in a model folder
+inline constexpr char kBestSuffix[] = ".best";        // ... and of those with Manifest::best
 
 // Where the save of `step` goes: a name that no other run has, and no other save of this run: `attempt`
 // is Manifest::attempt, and `request` tells apart those that were asked for in the middle (0: the

@@ -240,14 +240,29 @@ void RemoveSave(const std::string& folder) {
   fs::remove_all(folder, ignored);
 }
 
-void RemoveOtherSaves(const std::string& save, const SaveHead& head) {
+// The best save of the run: what LATEST is to name.
+absl::optional<std::string> BestSave(const fs::path& model_folder, uint64_t run) {
+  absl::optional<std::string> best;
+  Manifest newest;
+  for (const std::string& folder : SaveFoldersIn(model_folder)) {
+    const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
+    if (!manifest.ok() || manifest->run != run || !manifest->best) continue;
+    if (best.has_value() && !IsNewer(*manifest, folder, newest, *best)) continue;
+    best = folder;
+    newest = *manifest;
+  }
+  return best;
+}
+
+// `latest`: the name of one that stays, too.
+void RemoveOtherSaves(const std::string& save, const SaveHead& head, const fs::path& latest) {
   struct Older {
     Manifest manifest;
     std::string folder;
   };
   std::vector<Older> older;
   for (const std::string& folder : SaveFoldersIn(fs::path(save).parent_path())) {
-    if (fs::path(folder) == fs::path(save)) continue;
+    if (fs::path(folder) == fs::path(save) || fs::path(folder).filename() == latest) continue;
     absl::StatusOr<Manifest> manifest = ReadManifest(folder);
     if (manifest.ok() && manifest->run == head.run) {
       older.push_back({*std::move(manifest), folder});
@@ -285,6 +300,7 @@ absl::Status WriteManifest(const std::string& save, const job::JobPlan& plan, co
   Manifest manifest;
   manifest.run = head.run;
   manifest.attempt = head.attempt;
+  manifest.best = head.best;
   manifest.job = plan.job.name();
   manifest.job_hash = plan.hash;
   manifest.step = head.step;
@@ -307,14 +323,17 @@ absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, const
     AbandonSave(save);
     return written;
   }
-  const fs::path path(save);
+  const fs::path folder = fs::path(save).parent_path();
+  const bool may_have_best = plan.job.train().has_keep_best();
+  const fs::path latest =
+      fs::path(may_have_best ? BestSave(folder, head.run).value_or(save) : save).filename();
   const absl::Status named =
-      WriteFileAtomically((path.parent_path() / kLatest).string(), path.filename().string() + "\n");
+      WriteFileAtomically((folder / kLatest).string(), latest.string() + "\n");
   if (!named.ok()) {
     AbandonSave(save);
     return named;
   }
-  RemoveOtherSaves(save, head);
+  RemoveOtherSaves(save, head, latest);
   return absl::OkStatus();
 }
 

@@ -7,6 +7,9 @@
 // first process commits. A process that dies on the way leaves a folder without a manifest, which
 // nobody loads and the next commit removes; LATEST still names the save before.
 //
+// A job with train.keep_best leaves the model of its best evaluation behind: once there is such a save,
+// LATEST names it and it stays, and others are there to go on from.
+//
 // To begin with a save (LoadRanges) is to begin a run with what another one had: steps, versions and
 // clocks start at 0. What FIXED_DELAY held back is neither lost nor applied early
 // (Range::FinishLoad). To go on from a save of the same run (ResumeRanges) is to stand where it stood.
@@ -43,12 +46,13 @@ struct SaveHead {
   int64_t attempt = 0;  // View.attempt
   int64_t step = 0;     // the steps before it are in the save
   int keep = 1;         // so many saves of the run stay, with this one
+  bool best = false;    // it is that of the best evaluation so far; then the one before is no more
   std::string record;   // RunRecord; empty: none
 };
 // All files of `save` are there. Checks that each is whole and that they cover every table of the
-// plan, writes the manifest, names the save in LATEST, and only then removes saves beside it: those of
-// other runs, those that are not whole, and of this run all but the newest. What cannot be committed is
-// removed, before anything else has changed.
+// plan, writes the manifest, names the save in LATEST (unless there is a best one), and only then
+// removes saves beside it: those of other runs, those that are not whole, and of this run all but the
+// best and the newest. What cannot be committed is removed, before anything else has changed.
 absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, const SaveHead& head,
                         const std::vector<SavedParameter>& dense);
 // Removes what was written of a save that failed.

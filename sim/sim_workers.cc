@@ -223,7 +223,7 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
             t.slot->samples_of_all = w.collectives->samples_of_all();
             return absl::OkStatus();
           },
-          [&](const worker::FetchTestTask& t) { return runner.FetchTest(t.slot, t.first); },
+          [&](const worker::FetchTestTask& t) { return runner.FetchTest(t.slot, t.first, t.rows); },
           [&](const worker::ScoreTask& t) { return runner.Score(t.slot); },
           [&](const worker::FillShareTask& t) { return runner.FillShare(t.share, t.payload); },
           [&](const worker::MergeSharesTask& t) { return MergeShares(rank, t); },

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
 
 namespace tandem::sim {
@@ -29,7 +30,7 @@ absl::Status ToyRunner::Fetch(worker::StepSlot* slot) {
   return absl::OkStatus();
 }
 
-absl::Status ToyRunner::FetchTest(worker::StepSlot* slot, bool first) {
+absl::Status ToyRunner::FetchTest(worker::StepSlot* slot, bool first, worker::HeldOut /*rows*/) {
   if (first) test_index_ = 0;
   model_.FillTestBatch(rank_, test_index_++, &slot->batch);
   return absl::OkStatus();
@@ -101,6 +102,11 @@ absl::Status ToyRunner::FillShare(EvaluationShare* share, Buffer* payload) {
   return absl::OkStatus();
 }
 
+double ToyRunner::AucOf(uint64_t seed, int evaluation) {
+  const uint64_t hash = HashCombine(seed, static_cast<uint64_t>(evaluation));
+  return static_cast<double>(500 + hash % 500) / 1000;
+}
+
 absl::StatusOr<std::string> ToyRunner::MergeShares(const std::map<int, EvaluationShare>& shares,
                                                    const std::map<int, Buffer>& payloads) {
   if (static_cast<int>(shares.size()) != plan_.workers()) {
@@ -116,7 +122,8 @@ absl::StatusOr<std::string> ToyRunner::MergeShares(const std::map<int, Evaluatio
         absl::StrCat("the share of rank ", rank, " is not its own: ", share.ShortDebugString()));
   }
   ++evaluations_;
-  return absl::StrCat("{\"evaluation\": ", evaluations_, "}");
+  return absl::StrCat("{\"evaluation\": ", evaluations_,
+                      ", \"auc\": ", AucOf(model_.options().seed, evaluations_), "}");
 }
 
 }  // namespace tandem::sim

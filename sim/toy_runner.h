@@ -28,12 +28,15 @@ class ToyRunner final : public worker::TaskRunner {
                                                                  const ToyModel& model,
                                                                  bool evaluate, Judge& judge);
 
+  // What evaluation `evaluation` (from 1) of a model with this seed says, whatever it has learned.
+  static double AucOf(uint64_t seed, int evaluation);
+
   worker::DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return evaluate_; }
   int64_t EstimatedRows() const override { return 0; }
 
   absl::Status Fetch(worker::StepSlot* slot) override;
-  absl::Status FetchTest(worker::StepSlot* slot, bool first) override;
+  absl::Status FetchTest(worker::StepSlot* slot, bool first, worker::HeldOut rows) override;
   absl::Status Compute(worker::StepSlot* slot) override;
   absl::Status Score(worker::StepSlot* slot) override;
   absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;

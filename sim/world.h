@@ -75,6 +75,7 @@ class World {
   int moves() const { return scheduler_.moves(); }    // of ranges
   int breaks() const { return scheduler_.breaks(); }  // of connections to the scheduler
   int saves() const { return saves_.saves(); }
+  int evaluations() const { return workers_.evaluations(); }
   int64_t steps(int rank) const { return workers_.core(rank).step(); }
   uint64_t frames_resent() const { return workers_.frames_resent(); }
   // With log_events: by range id, what was admitted and read, in order.

@@ -33,7 +33,7 @@ absl::Status AttachedRunner::Fetch(StepSlot* slot) {
   return wants_.Ask({.kind = Want::Kind::kBatch, .slot = slot});
 }
 
-absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first) {
+absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first, HeldOut /*rows*/) {
   return wants_.Ask({.kind = Want::Kind::kTestBatch, .slot = slot, .first = first});
 }
 

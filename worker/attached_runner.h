@@ -42,7 +42,7 @@ class AttachedRunner final : public TaskRunner {
   std::vector<server::SavedParameter> Parameters() const override { return parameters_; }
 
   absl::Status Fetch(StepSlot* slot) override;
-  absl::Status FetchTest(StepSlot* slot, bool first) override;
+  absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) override;
   absl::Status Compute(StepSlot* slot) override;
   absl::Status Score(StepSlot* slot) override;
   absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;

@@ -9,6 +9,28 @@
 
 namespace tandem::worker {
 
+EvaluationRound::EvaluationRound(TrainerContext& context, DenseSynchroniser& synchroniser,
+                                 bool has_rows)
+    : context_(context),
+      synchroniser_(synchroniser),
+      has_rows_(has_rows),
+      judge_(context.plan.job.train().keep_best(), context.plan.job.evaluation().every_epochs()) {}
+
+void EvaluationRound::Begin() {
+  const Data& data = context_.plan.job.data();
+  const bool validation =
+      data::HasValidationRows(data) && (KeepsBest() || !data::HasTestRows(data));
+  rows_ = validation ? HeldOut::kValidation : HeldOut::kTest;
+  verdict_ = Verdict();
+  stage_ = Stage::kBegin;
+}
+
+void EvaluationRound::BeginTest() {
+  rows_ = HeldOut::kTest;
+  verdict_ = Verdict();
+  stage_ = Stage::kMeet;
+}
+
 bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
   if (task_running_ || !reads_.empty()) return false;
   WorkerBarriers& barriers = context_.barriers;
@@ -29,7 +51,7 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
       return Enter(Stage::kFetch);
     case Stage::kFetch:
       stage_ = Stage::kRead;
-      return Run(FetchTestTask{&slot_, std::exchange(first_batch_, false)}, effects);
+      return Run(FetchTestTask{&slot_, std::exchange(first_batch_, false), rows_}, effects);
     case Stage::kRead:
       if (slot_.batch.samples == 0) {
         stage_ = Stage::kShare;
@@ -46,6 +68,8 @@ bool EvaluationRound::Advance(absl::Time now, TrainerEffects* effects) {
       return Enter(Stage::kGather);
     case Stage::kGather:
       return Gather(now, effects);
+    case Stage::kJudge:
+      return Judge();
     case Stage::kMeetAgain:
       return MeetAgain(now);
     case Stage::kOver:
@@ -63,7 +87,7 @@ bool EvaluationRound::Run(TrainerTask task, TrainerEffects* effects) {
 bool EvaluationRound::BeginIfDue() {
   const bool last = context_.LastEpoch();
   const int every = context_.plan.job.evaluation().every_epochs();
-  due_ = has_test_data_ && (last || (every > 0 && (context_.epoch + 1) % every == 0));
+  due_ = has_rows_ && (last || (every > 0 && (context_.epoch + 1) % every == 0));
   if (last && context_.HasDelay()) return Enter(Stage::kFinishDelayed);
   return Enter(due_ ? Stage::kMeet : Stage::kOver);
 }
@@ -106,10 +130,22 @@ bool EvaluationRound::Gather(absl::Time now, TrainerEffects* effects) {
   }
   if (context_.rank == 0 && static_cast<int>(shares_.size()) < context_.plan.workers())
     return false;
-  report_due_ = true;
-  stage_ = Stage::kMeetAgain;
+  stage_ = Stage::kJudge;
   if (context_.rank != 0) return true;
   return Run(MergeSharesTask{&shares_, &payloads_, &result_}, effects);
+}
+
+bool EvaluationRound::Judge() {
+  if (context_.rank == 0 && Judged()) {
+    const absl::StatusOr<Verdict> verdict = judge_.Judge(context_.epoch, context_.step, result_);
+    if (!verdict.ok()) {
+      context_.Fail(verdict.status());
+      return false;
+    }
+    verdict_ = *verdict;
+  }
+  report_due_ = true;
+  return Enter(Stage::kMeetAgain);
 }
 
 void EvaluationRound::SendShare(absl::Time now) {
@@ -142,7 +178,7 @@ void EvaluationRound::OnRankZeroLost(absl::Time now) {
 }
 
 std::optional<std::string> EvaluationRound::TakeReport() {
-  if (!report_due_ || task_running_) return std::nullopt;
+  if (!report_due_) return std::nullopt;
   report_due_ = false;
   return WhereAndWhat(std::exchange(result_, ""));
 }
@@ -152,22 +188,24 @@ std::optional<std::string> EvaluationRound::TakeReport() {
 std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return result;
-  const Data& data = context_.plan.job.data();
   const bool trained = !context_.plan.job.train().evaluate_only();
   json["epoch"] = trained ? context_.epoch + 1 : 0;
   json["step"] = trained ? context_.step : 0;
-  if (data::HasTestRows(data)) {
-    json["data"] = "test";
-  } else if (data::HasValidationRows(data)) {
+  const Data& data = context_.plan.job.data();  // a program does not say which rows it scores
+  if (rows_ == HeldOut::kValidation) {
     json["data"] = "validation";
+  } else if (data::HasTestRows(data)) {
+    json["data"] = "test";
   }
+  if (verdict_.best) json["best"] = true;
   return json.dump();
 }
 
 bool EvaluationRound::MeetAgain(absl::Time now) {
-  if (!context_.barriers.Pass(now, absl::StrCat("evaluated ", number_), context_.step)) {
-    return false;
-  }
+  const std::string barrier = absl::StrCat("evaluated ", number_);
+  const int64_t value = KeepsBest() ? verdict_.Pack() : context_.step;
+  if (!context_.barriers.Pass(now, barrier, value)) return false;
+  if (KeepsBest()) verdict_ = Verdict::Unpack(context_.barriers.MaxValue(barrier));
   ++number_;
   payload_ = Buffer();
   // Not when an evaluation begins: shares of quick workers may come before we know that it has.

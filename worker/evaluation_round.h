@@ -1,6 +1,11 @@
 // The evaluation after an epoch, on one worker. All meet, so that everybody's pushes are in; each
-// worker scores its share of the test data with the latest rows, batch by batch; shares go to rank
-// 0, again and again until it says that it has them; rank 0 merges them; and all meet again.
+// worker scores its share of the rows that were held out with the latest rows of the tables, batch by
+// batch; shares go to rank 0, again and again until it says that it has them; rank 0 merges them; and
+// all meet again.
+//
+// With train.keep_best the rows are those for validation. Rank 0 judges the result, and the value of
+// the second meeting tells all what follows. The test rows have a round of their own, once the model
+// of a best evaluation is saved.
 //
 // Before the last one of the job, what fixed delays still hold is applied: at a barrier of its own,
 // at which the scheduler tells the servers; also if nothing is to be evaluated.
@@ -18,6 +23,7 @@
 #include "absl/time/time.h"
 #include "base/buffer.h"
 #include "proto/endpoint.h"
+#include "worker/best_judge.h"
 #include "worker/dense_synchroniser.h"
 #include "worker/trainer_context.h"
 #include "worker/trainer_task.h"
@@ -26,19 +32,27 @@ namespace tandem::worker {
 
 class EvaluationRound {
  public:
-  // Without test data only what fixed delays hold is looked after.
-  EvaluationRound(TrainerContext& context, DenseSynchroniser& synchroniser, bool has_test_data)
-      : context_(context), synchroniser_(synchroniser), has_test_data_(has_test_data) {}
+  // Without rows only what fixed delays hold is looked after.
+  EvaluationRound(TrainerContext& context, DenseSynchroniser& synchroniser, bool has_rows);
 
   // An epoch is over.
-  void Begin() { stage_ = Stage::kBegin; }
+  void Begin();
+  // The model is one to keep: what does it make of the test rows?
+  void BeginTest();
   // Does one thing that can be done; false if there is none.
   bool Advance(absl::Time now, TrainerEffects* effects);
   bool over() const { return stage_ == Stage::kOver; }
   int64_t done() const { return number_; }  // evaluations so far
+  // Of the last round; nothing to do without train.keep_best.
+  Verdict verdict() const { return verdict_; }
+  // Rank 0.
+  BestJudge& judge() { return judge_; }
   // Once for each evaluation a report is due, on all ranks, so that what is known of them is of one
   // moment: on rank 0 with this result as JSON, on others with nothing.
   std::optional<std::string> TakeReport();
+  // Of the report that was taken: it is not what the run has come to, but a better one is to come, or
+  // was.
+  bool aside() const { return Judged() && !verdict_.best; }
 
   // A task of the evaluation has ended.
   void OnTaskDone() { task_running_ = false; }
@@ -61,6 +75,7 @@ class EvaluationRound {
     kScore,
     kShare,
     kGather,
+    kJudge,
     kMeetAgain,
     kOver
   };
@@ -71,20 +86,26 @@ class EvaluationRound {
   }
   bool Run(TrainerTask task, TrainerEffects* effects);
   bool BeginIfDue();
+  bool Judge();
   void ReadRows(absl::Time now);
   void KeepOwnShare(absl::Time now);
   bool Gather(absl::Time now, TrainerEffects* effects);
   void SendShare(absl::Time now);
   bool MeetAgain(absl::Time now);
   std::string WhereAndWhat(const std::string& result) const;
+  bool KeepsBest() const { return context_.plan.job.train().has_keep_best(); }
+  bool Judged() const { return KeepsBest() && rows_ == HeldOut::kValidation; }
 
   TrainerContext& context_;
   DenseSynchroniser& synchroniser_;
-  const bool has_test_data_;
+  const bool has_rows_;
+  BestJudge judge_;
 
   Stage stage_ = Stage::kOver;
-  int64_t number_ = 0;  // evaluations done
-  bool due_ = false;    // as opposed to what fixed delays hold
+  int64_t number_ = 0;             // evaluations done
+  HeldOut rows_ = HeldOut::kTest;  // of this round
+  Verdict verdict_;
+  bool due_ = false;  // as opposed to what fixed delays hold
   bool first_batch_ = false;
   bool task_running_ = false;
   StepSlot slot_;

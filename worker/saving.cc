@@ -14,6 +14,8 @@ void Saving::Begin(const std::string& name, const std::string& path, int64_t ste
                    const TrainPosition& position) {
   name_ = name;
   directory_ = server::SaveFolder(path, context_.run, step, request, context_.attempt);
+  if (id_ == SaveId::kBest)
+    directory_ += server::kBestSuffix;  // the last one may be at the same step
   step_ = step;
   position_ = position;
   failure_.clear();

@@ -6,7 +6,8 @@
 // lasts, the worker's reports say where it stands, which the scheduler gives rank 0 to keep with the
 // save.
 //
-// What cannot be written ends the last save and with it the job. A save in the middle is only lost:
+// What cannot be written ends a save that the job is for (of the best model, and at the end), and with
+// it the job. A save in the middle is only lost:
 // whoever could not write says so at the second meeting, the scheduler tells all, rank 0 removes what
 // there is, and training goes on.
 //
@@ -33,7 +34,9 @@ class Saving {
       : context_(context),
         synchroniser_(synchroniser),
         id_(id),
-        when_ready_(id == SaveId::kFinal ? BarrierEnter::LAST_SAVE : BarrierEnter::NONE) {}
+        when_ready_(id == SaveId::kFinal  ? BarrierEnter::LAST_SAVE
+                    : id == SaveId::kBest ? BarrierEnter::PAUSE_SAVES
+                                          : BarrierEnter::NONE) {}
 
   // Steps below `step` are to be in it. `name`: of its barriers; `path`: the model folder;
   // `request`: number of the command that asked for it, 0 for the one at the end; `position`: where
@@ -114,6 +117,7 @@ class RequestedSave {
   // Nothing at all may be pushed.
   bool holds_pushes() const { return saving_.holds() || stays_; }
   Saving& saving() { return saving_; }
+  const Saving& saving() const { return saving_; }
 
  private:
   TrainerContext& context_;

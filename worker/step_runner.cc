@@ -50,8 +50,9 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from, const Make
   const Data& data = plan_.job.data();
   if (data::HasTestRows(data)) {
     TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank));
-  } else if (data::HasValidationRows(data)) {
-    TANDEM_ASSIGN_OR_RETURN(test_, data::NewValidationSource(plan_, rank));
+  }
+  if (data::HasValidationRows(data)) {
+    TANDEM_ASSIGN_OR_RETURN(validation_, data::NewValidationSource(plan_, rank));
   }
   TANDEM_ASSIGN_OR_RETURN(model_, make_model(plan_, InputsOf(plan_, shape)));
   TANDEM_ASSIGN_OR_RETURN(
@@ -102,9 +103,10 @@ absl::Status StepRunner::SkipToStart() {
   return absl::OkStatus();
 }
 
-absl::Status StepRunner::FetchTest(StepSlot* slot, bool first) {
-  if (first) TANDEM_RETURN_IF_ERROR(test_->StartEpoch(0));
-  return test_->Next(&slot->batch);
+absl::Status StepRunner::FetchTest(StepSlot* slot, bool first, HeldOut rows) {
+  data::BatchSource& source = rows == HeldOut::kTest ? *test_ : *validation_;
+  if (first) TANDEM_RETURN_IF_ERROR(source.StartEpoch(0));
+  return source.Next(&slot->batch);
 }
 
 absl::Status StepRunner::CheckScores() const {

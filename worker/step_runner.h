@@ -39,7 +39,7 @@ class StepRunner final : public TaskRunner {
                                                          const std::string& scores = "");
 
   DenseParameters& dense() override { return *dense_; }
-  bool has_test_data() const override { return test_ != nullptr; }
+  bool has_test_data() const override { return test_ != nullptr || validation_ != nullptr; }
   int64_t EstimatedRows() const override { return train_->EstimatedRows(); }
 
   std::vector<server::SavedParameter> Parameters() const override;
@@ -47,7 +47,7 @@ class StepRunner final : public TaskRunner {
   absl::Status StartAt(int64_t epoch, int64_t rows) override;
   int64_t RowsSkipped() const override { return skipped_; }
   absl::Status Fetch(StepSlot* slot) override;
-  absl::Status FetchTest(StepSlot* slot, bool first) override;
+  absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) override;
   absl::Status Compute(StepSlot* slot) override;
   absl::Status Score(StepSlot* slot) override;
   absl::Status FillShare(EvaluationShare* share, Buffer* payload) override;
@@ -66,8 +66,9 @@ class StepRunner final : public TaskRunner {
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
   const job::JobPlan& plan_;
-  std::unique_ptr<data::BatchSource> train_, test_;
-  int64_t epoch_ = -1;                        // that `train_` was started for
+  std::unique_ptr<data::BatchSource> train_;
+  std::unique_ptr<data::BatchSource> test_, validation_;  // null: the job has no such rows
+  int64_t epoch_ = -1;                                    // that `train_` was started for
   int64_t start_epoch_ = 0, start_rows_ = 0;  // where the run goes on; no rows: at the beginning
   std::atomic<int64_t> skipped_{0};           // of these
   std::unique_ptr<models::DenseModel> model_;

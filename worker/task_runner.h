@@ -31,7 +31,7 @@ class TaskRunner {
 
   // This worker's dense parameters, with first values. The same object always.
   virtual DenseParameters& dense() = 0;
-  virtual bool has_test_data() const = 0;
+  virtual bool has_test_data() const = 0;  // rows to evaluate on, of either kind
   // Of this worker's share of an epoch, for the progress line; 0 = unknown.
   virtual int64_t EstimatedRows() const = 0;
 
@@ -49,7 +49,7 @@ class TaskRunner {
 
   // What tasks of these names do (trainer_task.h). An error ends the job with its reason.
   virtual absl::Status Fetch(StepSlot* slot) = 0;
-  virtual absl::Status FetchTest(StepSlot* slot, bool first) = 0;
+  virtual absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) = 0;
   virtual absl::Status Compute(StepSlot* slot) = 0;
   virtual absl::Status Score(StepSlot* slot) = 0;
   virtual absl::Status FillShare(EvaluationShare* share, Buffer* payload) = 0;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "data/batch_source.h"
 
 namespace tandem::worker {
 
@@ -29,6 +30,7 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
       epoch_end_(context_),
       evaluation_(context_, *synchroniser_, options.evaluate),
       requested_save_(context_, *synchroniser_),
+      best_save_(context_, *synchroniser_, SaveId::kBest),
       final_save_(context_, *synchroniser_, SaveId::kFinal) {
   context_.report.set_estimated_rows(options.estimated_rows);
   context_.run = options.run;
@@ -40,6 +42,10 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
     context_.common_step = options.start->common_step();
     context_.closing_steps = options.start->closing_steps();
     context_.report.BeginEpoch(options.start->rows());
+  }
+  if (options.best.has_value()) {
+    evaluation_.judge().Resume(*options.best);
+    context_.report.SetBest(*options.best);
   }
   next_save_step_ = context_.step;
 }
@@ -137,7 +143,8 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
 }
 
 Saving& TrainerCore::SavingOf(SaveId id) {
-  return id == SaveId::kFinal ? final_save_ : requested_save_.saving();
+  if (id == SaveId::kRequested) return requested_save_.saving();
+  return id == SaveId::kBest ? best_save_ : final_save_;
 }
 
 void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Completion& completion,
@@ -147,8 +154,8 @@ void TrainerCore::OnCompletion(absl::Time now, const client::ClientCore::Complet
   pipeline_.OnOpenStep(completion.open_step);
   const uint64_t request = completion.request;
   (void)(context_.pushes.OnDone(now, request, effects) || evaluation_.OnCompletion(request) ||
-         requested_save_.saving().OnCompletion(request) || final_save_.OnCompletion(request) ||
-         pipeline_.OnCompletion(now, completion, effects));
+         requested_save_.saving().OnCompletion(request) || best_save_.OnCompletion(request) ||
+         final_save_.OnCompletion(request) || pipeline_.OnCompletion(now, completion, effects));
 }
 
 // ---- the order of things ----------------------------------------------------------------------
@@ -176,7 +183,10 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     case Phase::kEpochEnd:
       return AdvanceEpochEnd(now);
     case Phase::kEvaluation:
+    case Phase::kTestBest:
       return AdvanceEvaluation(now, effects);
+    case Phase::kSaveBest:
+      return best_save_.Advance(now, effects) && TestBest();
     case Phase::kSave:
       return final_save_.Advance(now, effects) && Enter(Phase::kEnd);
     case Phase::kEnd:
@@ -252,25 +262,46 @@ bool TrainerCore::AdvanceEpochEnd(absl::Time now) {
 }
 
 bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
-  if (std::optional<std::string> result = evaluation_.TakeReport(); result.has_value()) {
-    context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result));
-    SendReport(false);
-  }
   const bool moved = evaluation_.Advance(now, effects);
+  ReportEvaluation();
   if (!evaluation_.over()) return moved;
   context_.report.ClearEvaluation();
-  return NextEpochOrEnd();
+  if (phase_ == Phase::kTestBest) return NextEpochOrEnd();
+  const Verdict verdict = evaluation_.verdict();
+  stops_early_ = verdict.stop;
+  if (!verdict.best) return NextEpochOrEnd();
+  if (!options_.save) return TestBest();
+  // Before the test rows are scored: what is saved is what they are scored with.
+  best_saved_ = context_.step;
+  best_save_.Begin(absl::StrCat("save the best of epoch ", context_.epoch), options_.save_path,
+                   context_.step, /*request=*/0, Position());
+  return Enter(Phase::kSaveBest);
+}
+
+void TrainerCore::ReportEvaluation() {
+  std::optional<std::string> result = evaluation_.TakeReport();
+  if (!result.has_value()) return;
+  context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result), evaluation_.aside());
+  if (evaluation_.judge().has_best()) context_.report.SetBest(evaluation_.judge().best());
+  SendReport(false);
+}
+
+bool TrainerCore::TestBest() {
+  if (!data::HasTestRows(context_.plan.job.data())) return NextEpochOrEnd();
+  evaluation_.BeginTest();
+  return Enter(Phase::kTestBest);
 }
 
 bool TrainerCore::NextEpochOrEnd() {
-  if (!context_.LastEpoch()) {
+  if (!context_.LastEpoch() && !stops_early_) {
     ++context_.epoch;
     context_.closing_steps += context_.StepsToClose();
     context_.report.BeginEpoch();
     pipeline_.Begin();
     return Enter(Phase::kTraining);
   }
-  if (!options_.save) return Enter(Phase::kEnd);
+  // The best one is the last one: it is there already.
+  if (!options_.save || best_saved_ == context_.step) return Enter(Phase::kEnd);
   final_save_.Begin("save", options_.save_path, context_.step, /*request=*/0, Position());
   return Enter(Phase::kSave);
 }
@@ -286,8 +317,7 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   context_.barriers.AppendDue(now, &entries_);
   // Before each entry that others wait for, in case the last report was lost: whoever is released has
   // been heard.
-  const bool saves = requested_save_.saving().holds() || final_save_.holds();
-  const bool report = said_done_ || context_.report.has_evaluation() || saves;
+  const bool report = said_done_ || context_.report.has_evaluation() || SavingUnderWay() != nullptr;
   if ((!entries_.empty() && report) || SaveIsNear()) SendReport(said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
@@ -307,14 +337,19 @@ bool TrainerCore::SaveIsNear() {
   return context_.step > 0;
 }
 
+const Saving* TrainerCore::SavingUnderWay() const {
+  for (const Saving* saving : {&requested_save_.saving(), &best_save_, &final_save_}) {
+    if (saving->holds()) return saving;
+  }
+  return nullptr;
+}
+
 void TrainerCore::SendReport(bool done) {
   Control control;
   *control.mutable_progress() =
       context_.report.Take(context_.plan, context_.client, context_.epoch, context_.step, done);
-  const bool requested = requested_save_.saving().holds();
-  if (requested || final_save_.holds()) {
-    *control.mutable_progress()->mutable_position() =
-        requested ? requested_save_.saving().position() : final_save_.position();
+  if (const Saving* const saving = SavingUnderWay(); saving != nullptr) {
+    *control.mutable_progress()->mutable_position() = saving->position();
   }
   context_.SendControl(EndpointId::Scheduler(), control);
 }

@@ -9,7 +9,9 @@
 //   (epoch_end.h) -> evaluation (evaluation_round.h) -> the next epoch ...
 //   ... -> the last save (saving.h) -> the end
 //
-// and, beside all of that, a save that was asked for.
+// and, beside all of that, a save that was asked for. With train.keep_best an evaluation that is the
+// best so far is followed by a save, and that by an evaluation of the test rows; one that has not
+// become better for long is the last.
 //
 // Thread safety: none needed; one thread. Batches and gradients of a slot belong to the task while
 // one is running on it, and to the core otherwise.
@@ -48,13 +50,14 @@ class TrainerCore {
     client::ClientCore::Options client;
     absl::Duration control_resend = absl::Seconds(1);
     bool save = false;           // save at the end (the scheduler knows where)
-    bool evaluate = true;        // false if there is no test data
+    bool evaluate = true;        // false if there are no rows to evaluate on
     int64_t estimated_rows = 0;  // of this worker's share, for the progress line; 0 = unknown
     std::string save_path;       // the model folder, where saves go
     uint64_t run = 0;            // View.run
     int64_t attempt = 0;         // View.attempt
     // Where the run goes on (resume_position.h); none: at its beginning.
     absl::optional<TrainPosition> start;
+    absl::optional<BestEvaluation> best;  // ... and rank 0: the best evaluation before that
   };
 
   // `dense` may have zero elements (then it is never synchronised). All references outlive the
@@ -94,6 +97,8 @@ class TrainerCore {
     kTraining,
     kEpochEnd,
     kEvaluation,
+    kSaveBest,
+    kTestBest,
     kSave,
     kEnd,
     kFinished,
@@ -111,7 +116,9 @@ class TrainerCore {
   bool AdvanceEpochEnd(absl::Time now);
   bool AdvanceEvaluation(absl::Time now, TrainerEffects* effects);
   bool AdvanceEnd(absl::Time now);
+  bool TestBest();
   bool NextEpochOrEnd();
+  void ReportEvaluation();
   bool Enter(Phase phase);
   void CollectOutgoing(absl::Time now, TrainerEffects* effects);
 
@@ -122,6 +129,7 @@ class TrainerCore {
   void DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
                TrainerEffects* effects);
   Saving& SavingOf(SaveId id);
+  const Saving* SavingUnderWay() const;
   void SendReport(bool done);
   TrainPosition Position() const;
   bool SaveIsNear();
@@ -133,11 +141,13 @@ class TrainerCore {
   EpochEnd epoch_end_;
   EvaluationRound evaluation_;
   RequestedSave requested_save_;
-  Saving final_save_;
+  Saving best_save_, final_save_;
 
   Phase phase_ = Phase::kWaitStart;
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
+  bool stops_early_ = false;
+  int64_t best_saved_ = -1;  // the step of the best save of this attempt
   absl::Time next_report_ = absl::InfinitePast();
   int64_t next_save_step_;        // at which the scheduler is told how far this worker is
   std::vector<Control> entries_;  // of barriers; scratch

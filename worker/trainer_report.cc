@@ -46,7 +46,11 @@ Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore&
     (*p.mutable_updates_sent())[plan.tables[t].name] = client.updates_sent()[t];
   }
   p.set_evaluation_json(evaluation_json_);
-  if (has_evaluation()) p.set_evaluation(evaluation_);
+  if (has_evaluation()) {
+    p.set_evaluation(evaluation_);
+    p.set_evaluation_aside(evaluation_aside_);
+  }
+  if (best_.has_value()) *p.mutable_best() = *best_;
   return p;
 }
 

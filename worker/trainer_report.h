@@ -6,6 +6,7 @@
 #define TANDEM_WORKER_TRAINER_REPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -24,12 +25,14 @@ class TrainerReport {
   // A step has been computed. `in_flight`: steps begun and not acknowledged, this one included.
   void AddStep(const StepSlot& slot, int64_t in_flight);
   void AddCollectiveBytes(uint64_t bytes) { collective_bytes_ += bytes; }
-  // Goes with each report until it is cleared: one of them may be lost.
-  void SetEvaluation(int64_t number, std::string json) {
+  // Goes with each report until it is cleared: one of them may be lost. `aside`: as Progress has it.
+  void SetEvaluation(int64_t number, std::string json, bool aside) {
     evaluation_ = number;
     evaluation_json_ = std::move(json);
+    evaluation_aside_ = aside;
   }
   void ClearEvaluation() { evaluation_json_.clear(); }
+  void SetBest(const BestEvaluation& best) { best_ = best; }
   bool has_evaluation() const { return !evaluation_json_.empty(); }
 
   // A new report; what it counts since the last one begins anew.
@@ -44,6 +47,8 @@ class TrainerReport {
   double recent_auc_ = 0;
   int64_t evaluation_ = 0;
   std::string evaluation_json_;
+  bool evaluation_aside_ = false;
+  std::optional<BestEvaluation> best_;
   uint64_t steps_ = 0;
   int64_t trained_steps_ = 0;
   double in_flight_sum_ = 0, in_flight_max_ = 0;

@@ -53,10 +53,13 @@ struct ComputeTask {
 struct SynchroniseTask {
   StepSlot* slot = nullptr;
 };
-// Fill slot->batch with the next test batch; `first`: from the start.
+// Rows that nobody trains on.
+enum class HeldOut { kTest, kValidation };
+// Fill slot->batch with the next batch of these rows; `first`: from the start.
 struct FetchTestTask {
   StepSlot* slot = nullptr;
   bool first = false;
+  HeldOut rows = HeldOut::kTest;
 };
 // Score slot->batch, add to this evaluation's sums.
 struct ScoreTask {
@@ -74,8 +77,9 @@ struct MergeSharesTask {
   std::string* json = nullptr;
 };
 
-// A worker may have two saves under way: one that was asked for, and that at the end.
-enum class SaveId { kRequested, kFinal };
+// A worker may have two saves under way: one that was asked for, and one of its own, which is that of
+// a best evaluation or that at the end.
+enum class SaveId { kRequested, kBest, kFinal };
 
 // Replicas, every rank: rank 0 gets what only others have of the dense parameters' state.
 struct GatherDenseTask {

@@ -165,7 +165,7 @@ class Worker {
     return std::visit(
         Overloaded{
             [&](const FetchTask& t) { return runner_->Fetch(t.slot); },
-            [&](const FetchTestTask& t) { return runner_->FetchTest(t.slot, t.first); },
+            [&](const FetchTestTask& t) { return runner_->FetchTest(t.slot, t.first, t.rows); },
             [&](const ComputeTask& t) { return Compute(t.slot); },
             [&](const SynchroniseTask& t) { return Synchronise(t.slot); },
             [&](const ScoreTask& t) { return runner_->Score(t.slot); },
@@ -221,6 +221,7 @@ class Worker {
     head.attempt = attempt_;
     head.step = task.step;
     head.keep = plan_.job.save().keep();
+    head.best = task.save == SaveId::kBest;
     RunRecord record;
     TANDEM_CHECK(record.ParseFromString(*task.record));
     record.mutable_train()->Assign(files_.begin(), files_.end());
@@ -401,6 +402,7 @@ class Worker {
     trainer.run = run_ = view.run();
     trainer.attempt = attempt_ = view.attempt();
     trainer.start = start_;
+    if (self_.index == 0) trainer.best = best_;
     trainer.evaluate = runner_->has_test_data();
     trainer.estimated_rows = runner_->EstimatedRows();
     TANDEM_ASSIGN_OR_RETURN(trainer_,
@@ -425,6 +427,7 @@ class Worker {
     TANDEM_RETURN_IF_ERROR(data::CheckSameFiles(record, plan_.job.data()));
     TANDEM_ASSIGN_OR_RETURN(const TrainPosition start,
                             ResumePosition(record, self_.index, plan_.workers()));
+    if (record.worker(0).has_best()) best_ = record.worker(0).best();
     TANDEM_RETURN_IF_ERROR(runner_->StartAt(start.epoch(), start.rows()));
     TANDEM_ASSIGN_OR_RETURN(codec_state_, saved.ReadWorkerState(self_.index));
     return start;
@@ -508,6 +511,7 @@ class Worker {
   uint64_t run_ = 0;                              // View.run
   int64_t attempt_ = 0;                           // View.attempt
   absl::optional<TrainPosition> start_;           // of the save that the run goes on from
+  absl::optional<BestEvaluation> best_;           // ... and of the run before it
   std::string codec_state_;                       // of that save
   std::vector<DataFile> files_;                   // to train on, as they were opened
   std::unique_ptr<collectives::Trace> trace_;     // made before the threads that add to it

@@ -20,6 +20,7 @@ endforeach()
 tandem_test(trainer_machines_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/allreduce_gradients_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/epoch_end_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/best_judge_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/evaluation_round_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/resume_position_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/saving_test.cc

@@ -17,7 +17,7 @@ ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
 RARE = {"auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "stopped.saved_step",
         "stopped.failure"}
 # Objects that the page describes as a whole.
-WHOLE = {"eval", "paths", "collectives", "build", "staleness.TABLE.clock_gap", "staleness.TABLE.version_staleness",
+WHOLE = {"best", "eval", "paths", "collectives", "build", "staleness.TABLE.clock_gap", "staleness.TABLE.version_staleness",
          "staleness.TABLE.in_flight_depth", "tables.TABLE.updates"}
 BY_TABLE = {"policy", "staleness", "tables"}
 
@@ -25,13 +25,14 @@ JOB = """
 cluster { workers: 2 servers: 1 }
 data {
   format: DELIMITED train: "configs/data/example_train.csv" test: "configs/data/example_test.csv"
+  validation { last_fraction: 0.2 }
   columns { delimiter: "," header: true label: "taken" positive: "yes" missing: "?"
             numeric: ["age", "visits"] categorical: ["city", "offer"] }
 }
 table { name: "ids" dim: 4 optimizer { kind: ADAGRAD learning_rate: 0.1 } }
 dense { optimizer { kind: ADAM learning_rate: 0.01 } }
 model { mlp { hidden: [8] } }
-train { batch: 16 epochs: 100 }
+train { batch: 16 epochs: 100 keep_best {} }
 limits { report_seconds: 0.1 }
 """
 

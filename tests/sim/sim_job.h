@@ -24,6 +24,7 @@ struct SimJob {
   bool dense_on_servers = false;
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string optimizer = "kind: SGD learning_rate: 1";
+  int patience = -1;  // of train.keep_best; -1: the job has none
   int depth = 0, epochs = 1, max_steps = 0, max_unacknowledged = 4, evaluate_every = 0;
 
   std::string TableText(const std::string& name, int dim, const std::string& field,
@@ -45,12 +46,15 @@ struct SimJob {
     return absl::StrCat(
         "name: \"sim\" seed: 5\n", "cluster { workers: ", workers, " servers: ", servers,
         " shards_per_server: ", shards_per_server, " ranges_per_shard: ", ranges_per_shard, " }\n",
-        "data { format: CRITEO train: \"none\" }\n", TableText("a", workers + 2, "", "", false),
+        "data { format: CRITEO train: \"none\"",
+        patience < 0 ? "" : " validation { last_fraction: 0.5 }", " }\n",
+        TableText("a", workers + 2, "", "", false),
         second_table ? TableText("b", workers + 3, " field: \"C1\"", second_policy, second_frozen)
                      : "",
         DenseText(), "policy { ", policy, " }\n", "model { mlp { hidden: [4] } }\n",
         "train { batch: 4 epochs: ", epochs, " max_steps: ", max_steps, " depth: ", depth,
-        " max_unacknowledged: ", max_unacknowledged, " }\n",
+        " max_unacknowledged: ", max_unacknowledged,
+        patience < 0 ? "" : absl::StrCat(" keep_best { patience: ", patience, " }"), " }\n",
         "evaluation { every_epochs: ", evaluate_every, " }\n", "staleness { record: true }\n");
   }
   job::JobPlan Plan() const {

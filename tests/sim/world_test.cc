@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "sim/toy_runner.h"
 #include "tests/sim/sim_job.h"
 #include "tests/test_seed.h"
 
@@ -244,6 +246,43 @@ TEST(WorldTest, TheLastEvaluationIsReportedThoughLinksBreak) {
     EXPECT_EQ(evaluation["evaluation"], 3) << "seed " << seed;
     EXPECT_EQ(evaluation["epoch"], 3) << "seed " << seed;
   }
+}
+
+// All workers end after the same epoch, whatever is lost on the way and whoever asks for saves meanwhile,
+// and what they saved is the best.
+TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
+  int early = 0, saves = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(60); ++seed) {
+    Random random(HashCombine(seed, 77));
+    SimJob job;
+    job.policy = seed % 3 == 0 ? "kind: BSP" : seed % 3 == 1 ? "kind: ASP" : "kind: SSP bound: 2";
+    job.dense_on_servers = seed % 2 == 0;
+    job.epochs = 8;
+    job.patience = static_cast<int>(random.Uniform(3));
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    options.evaluate = true;
+    options.save_at_end = random.Bernoulli(0.8);
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok()) << "seed " << seed;
+    int best = 0, last = 0;
+    double value = 0;
+    while (last < job.epochs && (job.patience == 0 || last < best + job.patience)) {
+      const double auc = sim::ToyRunner::AucOf(options.model.seed, ++last);
+      if (auc <= value) continue;
+      value = auc;
+      best = last;
+    }
+    const scheduler::JobReport& report = run.world->report();
+    ASSERT_TRUE(report.best.has_value()) << "seed " << seed;
+    EXPECT_EQ(report.best->epoch() + 1, best) << "seed " << seed;
+    EXPECT_EQ(report.best->value(), value) << "seed " << seed;
+    EXPECT_EQ(nlohmann::json::parse(report.evaluation_json)["epoch"], best) << "seed " << seed;
+    EXPECT_EQ(run.world->evaluations(), last) << "seed " << seed;
+    early += last < job.epochs ? 1 : 0;
+    saves += run.world->saves();
+  }
+  EXPECT_GT(early, 0);
+  EXPECT_GT(saves, 0);
 }
 
 // A save at any moment of a job that ends with updates that are held back.

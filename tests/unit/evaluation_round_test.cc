@@ -1,5 +1,6 @@
 #include "worker/evaluation_round.h"
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/trainer_fixture.h"
 
 namespace tandem {
@@ -144,6 +145,98 @@ TEST_F(EvaluationRoundTest, RankZeroMergesWhatAllHaveSentOnce) {
   Release("evaluated 0");
   Run();
   EXPECT_TRUE(round_->over());
+}
+
+class KeepBestRoundTest : public EvaluationRoundTest {
+ protected:
+  void BeginToKeep(KeepBest::Metric metric, int rank) {
+    Make("kind: BSP", "ALLREDUCE", rank);
+    plan_.job.mutable_data()->add_test("test");
+    plan_.job.mutable_data()->mutable_validation()->set_last_fraction(0.1);
+    plan_.job.mutable_evaluation()->set_every_epochs(1);
+    plan_.job.mutable_train()->set_epochs(9);
+    plan_.job.mutable_train()->mutable_keep_best()->set_metric(metric);
+    plan_.job.mutable_train()->mutable_keep_best()->set_patience(1);
+    round_ = std::make_unique<worker::EvaluationRound>(*context_, *synchroniser_, true);
+    round_->Begin();
+    Run();
+  }
+  // One round in which this worker has nothing to score, up to the second meeting. Returns whose rows
+  // they were.
+  worker::HeldOut Round(int number, double auc) {
+    round_->OnShare(EndpointId::Worker(1), ShareOf(number), Buffer());
+    Release(absl::StrCat("evaluation ", number));
+    Run();
+    const worker::HeldOut rows = Finish<worker::FetchTestTask>([](const worker::FetchTestTask& t) {
+                                   t.slot->batch.Clear();
+                                 }).rows;
+    Finish<worker::FillShareTask>();
+    if (context_->rank == 0) {
+      Finish<worker::MergeSharesTask>([&](const worker::MergeSharesTask& task) {
+        *task.json = absl::StrCat("{\"auc\":", auc, "}");
+      });
+    } else {
+      round_->OnShareTaken(static_cast<uint64_t>(number));
+      Run();
+    }
+    return rows;
+  }
+  // The value that this worker has entered the second meeting with.
+  int64_t Value(int number) {
+    for (const BarrierEnter& entry : Entries()) {
+      if (entry.name() == absl::StrCat("evaluated ", number)) return entry.value();
+    }
+    return -1;
+  }
+};
+
+TEST_F(KeepBestRoundTest, RankZeroJudgesValidationRowsAndOnlyThose) {
+  BeginToKeep(KeepBest::AUC, 0);
+  EXPECT_EQ(Round(0, 0.7), worker::HeldOut::kValidation);
+  EXPECT_EQ(round_->TakeReport(),
+            R"({"auc":0.7,"best":true,"data":"validation","epoch":1,"step":0})");
+  EXPECT_FALSE(round_->aside());
+  EXPECT_EQ(Value(0), (worker::Verdict{.best = true}.Pack()));
+  Release("evaluated 0", worker::Verdict{.best = true}.Pack());
+  Run();
+  ASSERT_TRUE(round_->over());
+  EXPECT_TRUE(round_->verdict().best);
+
+  round_->BeginTest();
+  Run();
+  EXPECT_EQ(Round(1, 0.9), worker::HeldOut::kTest);
+  EXPECT_EQ(round_->TakeReport(), R"({"auc":0.9,"data":"test","epoch":1,"step":0})");
+  EXPECT_FALSE(round_->aside());
+  EXPECT_EQ(Value(1), 0) << "test rows have no say";
+  Release("evaluated 1", 0);
+  Run();
+  ASSERT_TRUE(round_->over());
+
+  context_->epoch = 1;
+  round_->Begin();
+  Run();
+  EXPECT_EQ(Round(2, 0.69), worker::HeldOut::kValidation);
+  EXPECT_EQ(round_->TakeReport(), R"({"auc":0.69,"data":"validation","epoch":2,"step":0})");
+  EXPECT_TRUE(round_->aside());
+  EXPECT_EQ(Value(2), (worker::Verdict{.stop = true}.Pack()));
+  EXPECT_EQ(round_->judge().best().epoch(), 0);
+}
+
+TEST_F(KeepBestRoundTest, OthersDoAsTheMeetingSays) {
+  BeginToKeep(KeepBest::AUC, 1);
+  Round(0, 0);
+  EXPECT_EQ(Value(0), 0);
+  Release("evaluated 0", worker::Verdict{true, true}.Pack());
+  Run();
+  ASSERT_TRUE(round_->over());
+  EXPECT_TRUE(round_->verdict().best && round_->verdict().stop);
+}
+
+TEST_F(KeepBestRoundTest, RowsThatCannotBeJudgedEndTheJob) {
+  BeginToKeep(KeepBest::LOGLOSS, 0);
+  Round(0, 0.7);
+  EXPECT_THAT(context_->failure.message(), ::testing::HasSubstr("give no logloss"));
+  EXPECT_FALSE(round_->TakeReport().has_value());
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST(JobTextTest, FieldOfAnotherMessageIsFound) {
 TEST(JobTextTest, FarFromEveryFieldListsThem) {
   EXPECT_THAT(Refusal(With("batch: 16", "zzzzzz: 16")),
               EndsWith("no field named \"zzzzzz\" in tandem.Train; its fields are batch, epochs, "
-                       "max_steps, depth, max_unacknowledged, evaluate_only"));
+                       "max_steps, depth, max_unacknowledged, evaluate_only, keep_best"));
 }
 
 TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
@@ -445,6 +445,11 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"train.depth", "-1"}}, "train.depth: -1, must be 0 to 1024"},
         Contradiction{{{"train.max_unacknowledged", "-1"}},
                       "train.max_unacknowledged: -1, must be 1 to 1024"},
+        Contradiction{{{"train.keep_best", "{}"}},
+                      "train.keep_best: needs rows to judge by that are no test rows; name them, "
+                      "as in data { validation { last_fraction: 0.1 } }"},
+        Contradiction{{{"train.keep_best.patience", "-1"}},
+                      "train.keep_best.patience: -1, must not be negative"},
         Contradiction{{{"evaluation.every_epochs", "-1"}},
                       "evaluation.every_epochs: -1, must not be negative"},
         Contradiction{{{"evaluation.batch", "-1"}}, "evaluation.batch: -1, must be 1 to 16777216"},
@@ -934,6 +939,18 @@ TEST(EqualRangesTest, CoverEverythingAndDifferByAtMostOne) {
   }
 }
 
+TEST(JobDefaultsTest, TheBestModelIsLookedForAfterEachEpoch) {
+  const Job plain = MustResolve({}).job;
+  EXPECT_EQ(plain.evaluation().every_epochs(), 0);
+  const job::Overrides kept = {{"data.validation.fraction", "0.1"}, {"train.keep_best", "{}"}};
+  const Job job = MustResolve(kept).job;
+  EXPECT_EQ(job.evaluation().every_epochs(), 1);
+  EXPECT_EQ(job.train().keep_best().metric(), KeepBest::AUC);
+  job::Overrides evaluates = kept;
+  evaluates.push_back({"train.evaluate_only", "true"});
+  EXPECT_FALSE(MustResolve(evaluates).job.train().has_keep_best());
+}
+
 // ---- a run that goes on ------------------------------------------------------------------------
 
 TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
@@ -953,6 +970,13 @@ TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
   EXPECT_THAT(job::AllDifferences(was, may),
               ::testing::IsSupersetOf({HasSubstr("cluster.servers: "), HasSubstr("train.epochs: "),
                                        HasSubstr("name: ")}));
+  const job::Overrides kept = {{"data.validation.fraction", "0.1"}, {"train.keep_best", "{}"}};
+  job::Overrides patient = kept, other = kept;
+  patient.push_back({"train.keep_best.patience", "3"});
+  other.push_back({"train.keep_best.metric", "LOGLOSS"});
+  EXPECT_THAT(job::ResumeDifferences(resolved(kept), resolved(patient)), ::testing::IsEmpty());
+  EXPECT_THAT(job::ResumeDifferences(resolved(kept), resolved(other)),
+              ::testing::ElementsAre(HasSubstr("train.keep_best.metric: ")));
   const Job may_not =
       resolved({{"train.batch", "999"}, {"seed", "99"}, {"table[0].initializer.scale", "0.25"}});
   EXPECT_THAT(job::ResumeDifferences(was, may_not),

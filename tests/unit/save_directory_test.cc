@@ -188,7 +188,7 @@ class SaveDirectoryTest : public ::testing::Test {
   const std::string folder_ =
       absl::StrCat(::testing::TempDir(), "/save_directory_test.", getpid(), "/model");
   HeapBufferSource buffers_;
-  const job::JobPlan plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
+  job::JobPlan plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
 };
 
 TEST_F(SaveDirectoryTest, TheManifestSaysWhatWasSavedAndBy) {
@@ -314,6 +314,47 @@ TEST_F(SaveDirectoryTest, TheNewestSavesOfTheRunAreKept) {
   EXPECT_EQ(server::SavedModel::OpenNewest(folder_, 7, &damaged)->manifest().step, 50);
   EXPECT_THAT(damaged, HasSubstr("10 bytes"));
   EXPECT_TRUE(absl::IsNotFound(server::SavedModel::OpenNewest(folder_, 8, &damaged).status()));
+}
+
+// The best one is what the run leaves behind; the newest ones are there to go on from.
+TEST_F(SaveDirectoryTest, TheBestSaveStaysAndIsTheLatest) {
+  plan_.job.mutable_train()->mutable_keep_best();
+  Table table(plan_, 2);
+  table.Fill(10, 1);
+  const auto save_best = [&](int64_t step) {
+    const std::string save = server::SaveFolder(folder_, 7, step, 0) + server::kBestSuffix;
+    Write(save, table);
+    server::SaveHead head = Head(7, step, 2);
+    head.best = true;
+    ASSERT_EQ(server::CommitSave(save, plan_, head, kDense), absl::OkStatus());
+  };
+  const auto latest = [&] { return server::SavedModel::Open(folder_)->manifest(); };
+  const auto newest = [&] {
+    std::string damaged;
+    return server::SavedModel::OpenNewest(folder_, 7, &damaged)->manifest().step;
+  };
+  Save(table, Head(7, 10, 2));
+  EXPECT_EQ(latest().step, 10) << "there is no best one yet";
+  EXPECT_FALSE(latest().best);
+  save_best(20);
+  EXPECT_EQ(latest().step, 20);
+  EXPECT_TRUE(latest().best);
+  for (const int64_t step : {30, 40, 50}) Save(table, Head(7, step, 2));
+  EXPECT_EQ(latest().step, 20);
+  EXPECT_EQ(newest(), 50);
+  EXPECT_TRUE(fs::exists(Folder(7, 40)));
+  EXPECT_FALSE(fs::exists(Folder(7, 30)));
+  save_best(60);
+  EXPECT_EQ(latest().step, 60);
+  EXPECT_EQ(newest(), 60);
+  Save(table, Head(7, 60, 2));
+  EXPECT_TRUE(latest().best) << "of the same step";
+  EXPECT_FALSE(fs::exists(server::SaveFolder(folder_, 7, 20, 0) + server::kBestSuffix));
+  // A run that does not care replaces that of one that did.
+  plan_.job.mutable_train()->clear_keep_best();
+  Save(table, Head(8, 5, 2));
+  EXPECT_EQ(latest().step, 5);
+  EXPECT_FALSE(fs::exists(server::SaveFolder(folder_, 7, 60, 0) + server::kBestSuffix));
 }
 
 // Whoever reads a save keeps it: the run that saves there removes it later.

@@ -49,6 +49,22 @@ TEST_F(SavingTest, RankZeroWritesBetweenTwoBarriersAndCommits) {
   EXPECT_FALSE(saving_->holds());
 }
 
+// It is told apart from the last save, which may be at the same step, and no save that was asked for is
+// made beside it.
+TEST_F(SavingTest, TheBestModelHasAFolderOfItsOwn) {
+  Make("kind: ASP", "ALLREDUCE", 0);
+  saving_ = std::make_unique<worker::Saving>(*context_, *synchroniser_, worker::SaveId::kBest);
+  saving_->Begin("best", "model", 12, 0, TrainPosition());
+  saving_->Advance(now_, &effects_);
+  EXPECT_EQ(Entries().at(0).action(), BarrierEnter::PAUSE_SAVES);
+  Release("ready to best");
+  saving_->Advance(now_, &effects_);
+  EXPECT_EQ(*TakeTask<worker::WriteDenseTask>().directory,
+            server::SaveFolder("model", 0, 12, 0) + ".best");
+  saving_->OnTaskDone(absl::UnavailableError("disk full"));
+  EXPECT_EQ(context_->failure.message(), "disk full") << "the job is for this";
+}
+
 TEST_F(SavingTest, OthersOnlyMeet) {
   Begin("SERVERS", 1);
   Release("ready to save");

@@ -87,6 +87,28 @@ TEST_F(PartsTest, ACommandIsDoneWhenAllHaveAnswered) {
   EXPECT_EQ(commands.Describe(save.id()), "a command") << "it is over";
 }
 
+TEST(SaveQueueTest, APauseWaitsForWhatIsUnderWayAndHoldsUpTheRest) {
+  using Answer = scheduler::SaveQueue::Answer;
+  scheduler::SaveQueue saves;
+  EXPECT_EQ(saves.Add("/a"), Answer::kStart);
+  EXPECT_TRUE(saves.PauseFor("best"));
+  EXPECT_FALSE(saves.paused()) << "not yet";
+  EXPECT_EQ(saves.Add("/b"), Answer::kQueued);
+  saves.Finish();
+  EXPECT_EQ(saves.TakeBarrier(), "") << "what was asked for before comes first";
+  saves.Finish();
+  EXPECT_EQ(saves.TakeBarrier(), "best");
+  EXPECT_FALSE(saves.PauseFor("best"));
+  EXPECT_TRUE(saves.paused());
+  EXPECT_EQ(saves.Add("/c"), Answer::kQueued) << "nothing is under way, and nothing may be";
+  EXPECT_TRUE(saves.Resume());
+  EXPECT_EQ(saves.current(), "/c");
+  saves.Finish();
+  EXPECT_FALSE(saves.PauseFor("best"));
+  EXPECT_FALSE(saves.Resume()) << "nothing was asked for";
+  EXPECT_EQ(saves.Add("/d"), Answer::kStart);
+}
+
 TEST(SaveQueueTest, OneAtATimeAndNoneAfterTheEnd) {
   scheduler::SaveQueue saves;
   EXPECT_EQ(saves.Add("/a"), scheduler::SaveQueue::Answer::kStart);

@@ -1,0 +1,49 @@
+#include "worker/best_judge.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace tandem::worker {
+
+void BestJudge::Resume(const BestEvaluation& best) {
+  best_ = best;
+  best_.set_stopped(false);
+  has_best_ = true;
+}
+
+bool BestJudge::Better(double value) const {
+  return keep_.metric() == KeepBest::LOGLOSS ? value < best_.value() : value > best_.value();
+}
+
+absl::StatusOr<Verdict> BestJudge::Judge(int64_t epoch, int64_t step, const std::string& result) {
+  const std::string metric = absl::AsciiStrToLower(KeepBest::Metric_Name(keep_.metric()));
+  const nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
+  const bool finite = json.is_object() && !json.contains("scores_not_finite");
+  if (finite && !(json.contains(metric) && json[metric].is_number())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.keep_best.metric: the validation rows give no ", metric, ", they are ",
+                     result, "; hint: are both labels among them? LOGLOSS needs one of them only"));
+  }
+  Verdict verdict;
+  if (finite) {
+    const double value = json[metric].get<double>();
+    verdict.best = !has_best_ || best_.epoch() == epoch || Better(value);
+    if (verdict.best) {
+      has_best_ = true;
+      best_.set_epoch(epoch);
+      best_.set_step(step);
+      best_.set_value(value);
+    }
+  }
+  if (first_epoch_ < 0) first_epoch_ = epoch;
+  // Counted by epochs, not one by one: a run that goes on may judge one again.
+  const int64_t since = epoch - (has_best_ ? best_.epoch() : first_epoch_ - every_epochs_);
+  verdict.stop = keep_.patience() > 0 && since >= int64_t{keep_.patience()} * every_epochs_;
+  best_.set_stopped(verdict.stop);
+  return verdict;
+}
+
+}  // namespace tandem::worker
