@@ -15,11 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 
 namespace tandem::cli {
@@ -97,10 +100,21 @@ absl::Status CheckForeign(const std::string& folder) {
   return absl::OkStatus();
 }
 
+// Nobody misses what a failed run has left, but for a model.
+bool SaysOfAFailure(const std::string& summary) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(summary);
+  if (!text.ok()) return false;
+  const auto json = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("failed");
+}
+
 absl::Status CheckResults(const std::string& folder) {
   for (const char* result : {"summary.json", "model/LATEST"}) {
     std::error_code error;
     if (!fs::exists(PathIn(folder, result), error)) continue;
+    if (result == absl::string_view("summary.json") && SaysOfAFailure(PathIn(folder, result))) {
+      continue;
+    }
     return absl::FailedPreconditionError(
         absl::StrCat("--out ", folder, ": an earlier run has left ", result,
                      " there; hint: name another folder, or say --overwrite to lose what it left"));

@@ -38,11 +38,16 @@ absl::Status ReadRun(const std::string& folder, ResumePoint* point) {
   return absl::DataLossError(absl::StrCat(path, ": is no run's: \"", *text, "\""));
 }
 
-bool IsFinished(const std::string& folder) {
+void ReadHowItEnded(const std::string& folder, ResumePoint* point) {
   const absl::StatusOr<std::string> text = ReadWholeFile(folder + "/summary.json");
-  if (!text.ok()) return false;
+  if (!text.ok()) return;
   const auto summary = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  return summary.is_object() && !summary.contains("stopped");
+  if (!summary.is_object()) return;
+  point->finished = !summary.contains("stopped") && !summary.contains("failed");
+  const auto best = summary.find("best");
+  if (best == summary.end() || !best->is_object()) return;
+  const auto early = best->find("stopped_early");
+  point->stopped_early = early != best->end() && early->is_boolean() && early->get<bool>();
 }
 
 // Of limits; 0: none.
@@ -68,7 +73,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder) {
   if (fs::exists(job, error)) {
     TANDEM_ASSIGN_OR_RETURN(point.job, job::ReadJobFile(job, {}));
   }
-  point.finished = IsFinished(folder);
+  ReadHowItEnded(folder, &point);
   return point;
 }
 
@@ -106,13 +111,12 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
         absl::StrCat(difference, "; hint: docs/SAVES.md lists what may change when a run goes on"));
   }
   const Train &before = was->job.train(), &now = plan.job.train();
-  const bool more = now.epochs() > before.epochs() || More(before.max_steps(), now.max_steps()) ||
-                    More(before.keep_best().patience(), now.keep_best().patience());
-  if (point.finished && !more) {
-    refuse(
-        absl::StrCat("the run is finished; hint: to train on, raise train.epochs or "
-                     "train.max_steps",
-                     now.has_keep_best() ? " or train.keep_best.patience" : ""));
+  const bool longer = now.epochs() > before.epochs() || More(before.max_steps(), now.max_steps());
+  const bool patient = More(before.keep_best().patience(), now.keep_best().patience());
+  if (point.stopped_early && !patient) {
+    refuse("no better model came in time; hint: to train on, raise train.keep_best.patience");
+  } else if (point.finished && !point.stopped_early && !longer) {
+    refuse("the run is finished; hint: to train on, raise train.epochs or train.max_steps");
   }
   for (const std::string& difference : job::AllDifferences(was->job, plan.job)) {
     report.said.push_back(absl::StrCat(where, "changed: ", difference));

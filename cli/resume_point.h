@@ -14,14 +14,15 @@
 namespace tandem::cli {
 
 struct ResumePoint {
-  std::string save;         // its folder
-  std::string damaged;      // why newer ones are not it; empty: there is none
-  int64_t step = 0;         // the steps before it are in the save
-  uint64_t run = 0;         // View.run
-  int64_t attempt = 0;      // the number of this going on: above all before it
-  RunRecord record;         // what the run had done
-  absl::optional<Job> job;  // as it was, with defaults filled in; none: the folder does not say
-  bool finished = false;    // the run had come to its end
+  std::string save;            // its folder
+  std::string damaged;         // why newer ones are not it; empty: there is none
+  int64_t step = 0;            // the steps before it are in the save
+  uint64_t run = 0;            // View.run
+  int64_t attempt = 0;         // the number of this going on: above all before it
+  RunRecord record;            // what the run had done
+  absl::optional<Job> job;     // as it was, with defaults filled in; none: the folder does not say
+  bool finished = false;       // the run had come to its end
+  bool stopped_early = false;  // ... since no better model came in time (train.keep_best)
 };
 
 // NOT_FOUND: there is no run in `folder`, or nothing of it was saved.

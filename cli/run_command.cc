@@ -94,18 +94,18 @@ bool CanRewriteALine() {
 }
 
 // "1 server", "2 servers".
+std::string Counted(int64_t count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 // What stays of a run with train.keep_best.
-std::string DescribeBest(const nlohmann::json& best) {
+std::string DescribeBest(const nlohmann::json& best, bool saved) {
   return absl::StrFormat(
-      "kept the model of epoch %d, step %s: validation %s %.4f%s", best.value("epoch", int64_t{0}),
-      WithCommas(best.value("step", int64_t{0})),
+      "%s epoch %d, step %s: validation %s %.4f%s", saved ? "kept the model of" : "best at",
+      best.value("epoch", int64_t{0}), WithCommas(best.value("step", int64_t{0})),
       best.value("metric", "") == "auc" ? "AUC" : best.value("metric", ""),
       best.value("value", 0.0),
       best.value("stopped_early", false) ? "; none better came, so it ended" : "");
-}
-
-std::string Counted(int64_t count, absl::string_view what) {
-  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
 class Run {
@@ -382,15 +382,42 @@ class Run {
     children_.StopAll(started_ ? kStopGrace : kEarlyStopGrace);
     if (failure_.empty() && stopped_.is_object()) failure_ = HowItStopped();
     if (failure_.empty()) {
-      const int code = PrintSummary();
-      return stopping_ ? node::kExitBySignal + node::StopSignalNumber() : code;
+      return PrintSummary();
     }
     view_.Clear();
     if (first_exit_.has_value()) ShowLog();
-    const int code = node::Finish(
-        "tandem run",
-        absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ", flags_.out, "/logs")));
-    return stopping_ ? node::kExitBySignal + node::StopSignalNumber() : code;
+    const absl::Status failed =
+        absl::AbortedError(absl::StrCat("failed: ", failure_, "; logs in ", flags_.out, "/logs"));
+    const int code = stopping_ ? SignalExit() : node::kExitFailed;
+    // What it says is less than what is printed here: if it cannot be written, that is no news.
+    (void)CompleteSummary(code);
+    node::Finish("tandem run", failed);
+    return code;
+  }
+
+  static int SignalExit() { return node::kExitBySignal + node::StopSignalNumber(); }
+
+  // What only the driver knows of a run, also of one whose scheduler could say nothing any more.
+  absl::StatusOr<nlohmann::json> CompleteSummary(int code) {
+    const std::string path = flags_.out + "/summary.json";
+    std::ifstream file(path);
+    auto summary = nlohmann::json::parse(file, nullptr, false);
+    if (!summary.is_object() && failure_.empty()) {
+      return absl::DataLossError(absl::StrCat("failed: ", path, " was not written"));
+    }
+    if (!summary.is_object()) {
+      const std::string node = first_exit_.has_value() ? first_exit_->name : blamed_;
+      summary = {
+          {"job", plan_.job.name()}, {"seed", plan_.job.seed()}, {"failed", {{"node", node}}}};
+    }
+    if (summary.contains("failed")) summary["failed"]["reason"] = failure_;
+    summary["command"] = flags_.command;
+    summary["exit"] = code;
+    if (!flags_.python.empty()) {
+      summary["script"] = {{"file", flags_.python}, {"sha256", script_hash_}};
+    }
+    TANDEM_RETURN_IF_ERROR(WriteFileAtomically(path, scheduler::PrettyPrint(summary)));
+    return summary;
   }
 
   // After a save, or an attempt at one.
@@ -418,15 +445,6 @@ class Run {
     return text;
   }
 
-  // Quoted where a shell would take it for something else.
-  static std::string ForShell(const std::string& word) {
-    const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
-      return absl::ascii_isalnum(c) || absl::string_view("/._-+,:@=").find(c) != std::string::npos;
-    });
-    if (plain && !word.empty()) return word;
-    return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
-  }
-
   void ShowLog() {
     const std::vector<std::string> lines = LastLines();
     if (lines.empty()) return;
@@ -444,19 +462,10 @@ class Run {
   }
 
   int PrintSummary() {
-    std::ifstream file(flags_.out + "/summary.json");
-    auto summary = nlohmann::json::parse(file, nullptr, false);
-    if (!summary.is_object()) {
-      return node::Finish(
-          "tandem run", absl::DataLossError(
-                            absl::StrCat("failed: ", flags_.out, "/summary.json was not written")));
-    }
-    if (!flags_.python.empty()) {
-      summary["script"] = {{"file", flags_.python}, {"sha256", script_hash_}};
-      const absl::Status written =
-          WriteFileAtomically(flags_.out + "/summary.json", scheduler::PrettyPrint(summary));
-      if (!written.ok()) return node::Finish("tandem run", written);
-    }
+    const absl::StatusOr<nlohmann::json> completed =
+        CompleteSummary(stopping_ ? SignalExit() : node::kExitOk);
+    if (!completed.ok()) return node::Finish("tandem run", completed.status());
+    const nlohmann::json& summary = *completed;
     const auto eval = summary.value("eval", nlohmann::json::object());
     const std::string result = ProgressView::FormatEvaluation(eval);
     view_.Line(absl::StrFormat(
@@ -464,9 +473,9 @@ class Run {
         WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
         result.empty() ? "" : absl::StrCat("; ", eval.value("data", "test"), ": "), result));
-    if (summary.contains("best")) view_.Line(DescribeBest(summary["best"]));
+    if (summary.contains("best")) view_.Line(DescribeBest(summary["best"], saves_));
     if (!flags_.scores) view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
-    return node::kExitOk;
+    return stopping_ ? SignalExit() : node::kExitOk;
   }
 
   const RunFlags& flags_;
@@ -506,6 +515,14 @@ absl::Status Complete(const std::string& description, job::JobPlan* plan) {
 }
 
 }  // namespace
+
+std::string ForShell(const std::string& word) {
+  const bool plain = std::all_of(word.begin(), word.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || absl::string_view("/._-+,:@=").find(c) != std::string::npos;
+  });
+  if (plain && !word.empty()) return word;
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");
+}
 
 std::string ProgramFolder() {
   std::error_code error;

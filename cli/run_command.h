@@ -20,7 +20,11 @@ struct RunFlags {
   bool scores = false;      // workers write the scores of test rows (ScoresFile)
   std::string python;       // script that is each worker, for a job of a program
   std::vector<std::string> script_flags;
+  std::string command;  // as it was typed, for the summary
 };
+
+// The word, quoted where a shell would take it for something else.
+std::string ForShell(const std::string& word);
 
 // The folder of this program, where the others of Tandem are.
 std::string ProgramFolder();

@@ -185,6 +185,7 @@ int Main(int argc, char** argv) {
   if (!NamesCommand(app, argc, argv, &code)) return code;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
   if (app.got_subcommand("bench")) return bench.Run();
+  for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));
   if (app.got_subcommand("run")) return RunCommand(run);
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());

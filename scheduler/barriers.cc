@@ -53,6 +53,10 @@ absl::Status Barriers::Check(int rank, const BarrierEnter& enter) const {
                      " with a path of ", enter.path().size(), " bytes, want ",
                      saves ? absl::StrCat("1 to ", kMaxPathBytes) : "none"));
   }
+  if (enter.action() == BarrierEnter::PAUSE_SAVES && PartiesOf(enter) != workers_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("barrier \"", enter.name(), "\" that pauses saves, not of all workers"));
+  }
   if (!enter.failure().empty() && !enter.may_fail()) {
     return absl::InvalidArgumentError(
         absl::StrCat("barrier \"", enter.name(), "\" that may not fail, with a failure"));

@@ -30,7 +30,12 @@ absl::Status CheckCounts(const Progress& progress) {
     return absl::InvalidArgumentError(
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
   }
-  return absl::OkStatus();
+  const BestEvaluation& best = progress.best();
+  if (std::isfinite(best.value()) && best.epoch() >= 0 && best.epoch() <= kMaxCount &&
+      best.step() >= 0 && best.step() <= kMaxCount) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("progress with a best evaluation that can be none");
 }
 
 absl::Status CheckByteKinds(const Counts& bytes) {
@@ -99,6 +104,7 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
     return absl::InvalidArgumentError(absl::StrCat("updates sent to ", progress.updates_sent_size(),
                                                    " tables, the job has ", table_names_.size()));
   }
+  AddLoss(progress);
   Progress& worker = workers_[rank];
   const double loss_sum = worker.loss_sum() + progress.loss_sum();
   const int64_t loss_samples = std::min(kMaxCount, worker.loss_samples() + progress.loss_samples());
@@ -133,6 +139,16 @@ absl::Status JobBook::AddShardReport(const ShardReport& report) {
   TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));
   shards_[shard] = report;
   return absl::OkStatus();
+}
+
+void JobBook::AddLoss(const Progress& progress) {
+  if (progress.epoch() > loss_epoch_) {
+    loss_epoch_ = progress.epoch();
+    epoch_loss_sum_ = epoch_loss_samples_ = 0;
+  }
+  if (progress.epoch() < loss_epoch_) return;
+  epoch_loss_sum_ += progress.loss_sum();
+  epoch_loss_samples_ += static_cast<double>(progress.loss_samples());
 }
 
 bool JobBook::AddPath(const std::string& from, const Path& path) {
@@ -221,6 +237,7 @@ JobProgress JobBook::Interval(absl::Time now) {
 JobReport JobBook::Total(absl::Time now) const {
   JobReport total;
   total.seconds = Seconds(now);
+  if (epoch_loss_samples_ > 0) total.loss = epoch_loss_sum_ / epoch_loss_samples_;
   total.evaluation_json = evaluation_json_;
   if (!workers_.empty() && workers_[0].has_best()) total.best = workers_[0].best();
   total.paths = paths_;

@@ -3,6 +3,7 @@
 #define TANDEM_SCHEDULER_JOB_REPORT_H_
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -48,6 +49,7 @@ struct JobReport {
   int64_t max_step = 0;
   int64_t trained_steps = 0;  // of them, those with rows
   double samples_per_second = 0;
+  double loss = std::numeric_limits<double>::quiet_NaN();  // mean a sample of the last epoch
   // What rank 0 measured last, or of the best model; empty: nothing.
   std::string evaluation_json;
   absl::optional<BestEvaluation> best;           // with train.keep_best
@@ -97,6 +99,7 @@ class JobBook {
  private:
   const Progress& FurthestBehind() const;
   double Seconds(absl::Time now) const;
+  void AddLoss(const Progress& progress);
   std::vector<TableReport> Tables() const;
   std::map<std::string, uint64_t> ServerBytes() const;
   double FractionDone() const;
@@ -110,6 +113,8 @@ class JobBook {
   int64_t reported_samples_ = 0;
   std::vector<Progress> workers_;    // last report of each rank; loss summed since Interval
   std::vector<ShardReport> shards_;  // last report of each shard
+  int64_t loss_epoch_ = 0;           // of the two below: the last one that a report was of
+  double epoch_loss_sum_ = 0, epoch_loss_samples_ = 0;
   std::string evaluation_json_;
   std::map<std::pair<std::string, std::string>, Path> paths_;
   std::string collectives_json_;

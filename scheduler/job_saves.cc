@@ -56,6 +56,12 @@ void JobSaves::OnBarrier(const Barrier& barrier) {
   failure_ = barrier.failure;
 }
 
+bool JobSaves::Resume(absl::Time now) {
+  saved_step_ = step_;
+  schedule_.Done(now, schedule_.step());
+  return queue_.Resume();
+}
+
 void JobSaves::Finish(absl::Time now, SchedulerEffects* effects) {
   if (failure_.empty()) {
     saved_step_ = step_;

@@ -45,6 +45,9 @@ class JobSaves {
   bool NoteFailure(const Node& node, const CommandDone& done);
   // The servers have written, or need not.
   void OnBarrier(const Barrier& barrier);
+  // The workers have saved of their own accord, and do not mind others any more. True: one has been
+  // asked for meanwhile.
+  bool Resume(absl::Time now);
   // The save is made, or given up: says so, and takes it from the queue.
   void Finish(absl::Time now, SchedulerEffects* effects);
 

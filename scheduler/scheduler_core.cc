@@ -217,6 +217,10 @@ void SchedulerCore::Welcome(const Node& node) {
 
 void SchedulerCore::OnBarrierEnter(const Node& node, const BarrierEnter& enter) {
   const int rank = node.role == Role::kWorker && view_.number() > 0 ? node.index : -1;
+  if (enter.action() == BarrierEnter::PAUSE_SAVES && !plan_.job.train().has_keep_best()) {
+    return FailNode(node, absl::InvalidArgumentError(
+                              "barrier that pauses saves in a job without train.keep_best"));
+  }
   const absl::StatusOr<Barriers::Entry> entry = barriers_.Enter(now_, rank, enter);
   if (!entry.ok()) return FailNode(node, entry.status());
   if (*entry == Barriers::Entry::kComplete) CompleteBarrier(enter.name());
@@ -471,7 +475,7 @@ void SchedulerCore::ReleaseBarrier(const std::string& name) {
     control.mutable_barrier_release()->clear_record();  // rank 0 keeps it
   }
   if (end) StopJob();
-  if (saves && saves_.queue().paused() && saves_.queue().Resume()) saves_.Ask(now_, effects_);
+  if (saves && saves_.queue().paused() && saves_.Resume(now_)) saves_.Ask(now_, effects_);
 }
 
 void SchedulerCore::StopJob() {
@@ -520,6 +524,10 @@ absl::optional<Failure> SchedulerCore::CheckTime() {
 
 void SchedulerCore::Fail(const Failure& failure) {
   if (phase_ == Phase::kFailing || phase_ == Phase::kStopping || ended()) return;
+  if (phase_ == Phase::kRunning) {
+    report_ = reports_.Total(now_);
+    report_.attempts = options_.models.attempt;
+  }
   phase_ = Phase::kFailing;
   phase_since_ = now_;
   judge_.Drop();

@@ -121,7 +121,7 @@ class SchedulerCore {
 
   const View& view() const { return view_; }  // number 0 before all are there
   const job::JobPlan& plan() const { return plan_; }
-  // Requires: done() and result().ok().
+  // Requires: done(). Of a job that failed: as far as it is known, and empty if it never began.
   const JobReport& report() const { return report_; }
 
  private:

@@ -264,15 +264,16 @@ class Shell {
       case SchedulerNotice::Kind::kStallOver:
         return Emit({{"event", "stall_over"}, {"node", notice.node}});
       case SchedulerNotice::Kind::kFailed:
-        return EmitFailed(notice.node, notice.text, notice.code);
+        failed_ = FailedJson(notice.node, notice.text, notice.code);
+        return EmitMetric("failed", failed_);
       case SchedulerNotice::Kind::kFinished:
         return;  // once the files are written: Finish()
     }
   }
 
-  void EmitFailed(const std::string& node, const std::string& reason, absl::StatusCode code) {
-    EmitMetric("failed",
-               {{"node", node}, {"reason", reason}, {"code", absl::StatusCodeToString(code)}});
+  static nlohmann::json FailedJson(const std::string& node, const std::string& reason,
+                                   absl::StatusCode code) {
+    return {{"node", node}, {"reason", reason}, {"code", absl::StatusCodeToString(code)}};
   }
 
   void EmitMetric(const char* event, nlohmann::json json) {
@@ -294,20 +295,23 @@ class Shell {
     std::fflush(options_.progress);
   }
 
+  absl::Status WriteSummary() {
+    nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
+    summary["host"] = HostName();
+    summary["started"] = started_;
+    summary["ended"] = NowText();
+    summary["evaluations"] = evaluations_;
+    if (failed_.is_object()) summary["failed"] = failed_;
+    return WriteFileAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
+  }
+
   // The files first: whoever reads "finished" finds them.
   absl::Status Finish() {
-    TANDEM_RETURN_IF_ERROR(core_.result());
-    absl::Status written;
-    if (!options_.out_dir.empty()) {
-      nlohmann::json summary = SummaryJson(options_.plan, core_.report(), transport_name_);
-      summary["host"] = HostName();
-      summary["started"] = started_;
-      summary["ended"] = NowText();
-      summary["evaluations"] = evaluations_;
-      written = WriteFileAtomically(options_.out_dir + "/summary.json", PrettyPrint(summary));
-    }
+    const absl::Status result = core_.result();
+    const absl::Status written = options_.out_dir.empty() ? absl::OkStatus() : WriteSummary();
+    if (!result.ok()) return result;
     if (!written.ok()) {
-      EmitFailed("scheduler", std::string(written.message()), written.code());
+      EmitMetric("failed", FailedJson("scheduler", std::string(written.message()), written.code()));
       return written;
     }
     const absl::optional<JobReport::Stop>& stop = core_.report().stop;
@@ -337,6 +341,7 @@ class Shell {
   absl::Status file_error_;                               // of metrics_, until it goes again
   std::string started_;                                   // when
   nlohmann::json evaluations_ = nlohmann::json::array();  // of the whole run
+  nlohmann::json failed_;                                 // why the job ended, if it failed
   absl::Time next_tick_ = absl::InfinitePast();
   bool aborted_ = false;
   int save_seen_ = 0, ends_seen_ = 0;

@@ -15,7 +15,7 @@
 // The whole log goes to stderr.
 // Files under `out_dir` (made if absent): address (where it listens), run (its number, and how often
 // it has gone on from a save), metrics.jsonl (a line a reporting interval, evaluation and save), and,
-// if the job finishes or is saved and ended, summary.json.
+// at the end, good or bad, summary.json.
 #ifndef TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 #define TANDEM_SCHEDULER_SCHEDULER_SHELL_H_
 

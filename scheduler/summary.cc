@@ -174,6 +174,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
   if (!report.collectives_json.empty()) {
     out["collectives"] = EvaluationJson(report.collectives_json);
   }
+  if (std::isfinite(report.loss)) out["training_loss"] = report.loss;
   if (report.best.has_value()) {
     out["best"] = BestJson(plan.job.train().keep_best(), *report.best);
   }

@@ -463,6 +463,7 @@ absl::Status SavedModel::LoadRanges(const std::vector<Range*>& ranges,
   }
   for (const auto& [file, wanted] : readers) {
     TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
+    if (manifest_.best) image.held.clear();
     StartSlotsAfresh(*wanted[0]->table().optimizer, &image);
     for (Range* range : wanted) {
       const absl::Status loaded = range->LoadSaved(image, source);
@@ -539,6 +540,7 @@ absl::StatusOr<std::string> SavedModel::ReadWorkerState(int rank) const {
 }
 
 absl::Status SavedModel::CheckDenseIsWhole() const {
+  if (manifest_.best) return absl::OkStatus();
   HeapBufferSource source;
   for (const SavedFile& file : manifest_.files) {
     if (file.table != job::kDenseTableName || IsDensePart(file)) continue;

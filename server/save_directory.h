@@ -12,7 +12,8 @@
 //
 // To begin with a save (LoadRanges) is to begin a run with what another one had: steps, versions and
 // clocks start at 0. What FIXED_DELAY held back is neither lost nor applied early
-// (Range::FinishLoad). To go on from a save of the same run (ResumeRanges) is to stand where it stood.
+// (Range::FinishLoad), but for a best save: what is kept is the model that was evaluated, without
+// what was held back then. To go on from a save of the same run (ResumeRanges) is to stand where it stood.
 //
 // Every error is one line that names the file, what is wrong with it and what was expected.
 // Any thread; the folder of a save under way belongs to one run.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 
 #include "absl/strings/match.h"
@@ -65,6 +66,7 @@ void AddProgress(const json& line, Metrics* metrics) {
 
 void AddEvaluation(const json& line, Metrics* metrics) {
   EvaluationPoint point;
+  point.validation = line.value("data", "") == "validation";
   Flatten(line, "eval", &point.values);
   if (!metrics->curve.empty()) {
     point.seconds = metrics->curve.back().seconds;
@@ -84,6 +86,12 @@ Metrics ReadMetrics(const std::string& path) {
     const std::string event = line.value("event", "");
     if (event == "progress") AddProgress(line, &metrics);
     if (event == "evaluation") AddEvaluation(line, &metrics);
+  }
+  // With train.keep_best: one curve has points of one kind, and all epochs have those of validation.
+  const auto validation = [](const EvaluationPoint& point) { return point.validation; };
+  std::vector<EvaluationPoint>& all = metrics.evaluations;
+  if (std::any_of(all.begin(), all.end(), validation)) {
+    all.erase(std::remove_if(all.begin(), all.end(), std::not_fn(validation)), all.end());
   }
   return metrics;
 }
@@ -290,8 +298,9 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder) {
   const json end = ReadJson(folder + kEnd);
   if (end.is_object()) run.wall_seconds = end.value("wall_seconds", 0.0);
   const json summary = ReadJson(folder + "/summary.json");
-  // A run that was stopped on the way may have a summary, too, which says so.
-  if (!summary.is_object() || !summary.contains("samples") || summary.contains("stopped")) {
+  // A run that was stopped on the way, or failed, has a summary, too, which says so.
+  if (!summary.is_object() || !summary.contains("samples") || summary.contains("stopped") ||
+      summary.contains("failed")) {
     if (end.is_object() && !end.value("ok", true)) {
       run.why = end.value("why", "");
       // A worker ends a job whose loss is no number.

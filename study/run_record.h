@@ -32,6 +32,7 @@ struct CurvePoint {
 struct EvaluationPoint {
   double seconds = 0, samples = 0;       // at its end
   std::map<std::string, double> values;  // "eval.auc"
+  bool validation = false;               // rows of that kind, not test rows
 };
 
 struct StudyRun {

@@ -30,7 +30,9 @@ absl::StatusOr<Verdict> BestJudge::Judge(int64_t epoch, int64_t step, const std:
   Verdict verdict;
   if (finite) {
     const double value = json[metric].get<double>();
-    verdict.best = !has_best_ || best_.epoch() == epoch || Better(value);
+    // The same once more: a run goes on from a save of that moment.
+    const bool again = has_best_ && best_.epoch() == epoch && best_.value() == value;
+    verdict.best = !has_best_ || Better(value) || again;
     if (verdict.best) {
       has_best_ = true;
       best_.set_epoch(epoch);

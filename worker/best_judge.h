@@ -35,7 +35,7 @@ class BestJudge {
   void Resume(const BestEvaluation& best);
 
   // Of the evaluation after `epoch` (from 0), at `step`; `result`: what it measured, as JSON. The same
-  // epoch again is judged as it was the first time. Scores that are not finite are worse than all
+  // result of the same epoch again is judged as it was the first time. Scores that are not finite are worse than all
   // others. INVALID_ARGUMENT: the rows cannot give the metric.
   absl::StatusOr<Verdict> Judge(int64_t epoch, int64_t step, const std::string& result);
 

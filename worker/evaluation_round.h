@@ -50,9 +50,9 @@ class EvaluationRound {
   // Once for each evaluation a report is due, on all ranks, so that what is known of them is of one
   // moment: on rank 0 with this result as JSON, on others with nothing.
   std::optional<std::string> TakeReport();
-  // Of the report that was taken: it is not what the run has come to, but a better one is to come, or
-  // was.
-  bool aside() const { return Judged() && !verdict_.best; }
+  // Of the report that was taken: it is not (yet) what the run has come to. A better one was before, or
+  // its model is yet to be saved.
+  bool aside() const { return Judged() && judge_.has_best(); }
 
   // A task of the evaluation has ended.
   void OnTaskDone() { task_running_ = false; }

@@ -47,6 +47,8 @@ class Saving {
   bool Advance(absl::Time now, TrainerEffects* effects);
   // Under way: this worker pushes nothing.
   bool holds() const { return stage_ != Stage::kIdle; }
+  // All have met: files are written.
+  bool past_meeting() const { return stage_ > Stage::kMeet; }
   const TrainPosition& position() const { return position_; }
   // Of the last save: why there is none; empty: it was made.
   const std::string& failure() const { return failure_; }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "data/pooling.h"
 #include "worker/evaluation_share.h"
@@ -51,7 +52,7 @@ absl::Status StepRunner::Init(int rank, const std::string& init_from, const Make
   if (data::HasTestRows(data)) {
     TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank));
   }
-  if (data::HasValidationRows(data)) {
+  if (data::HasValidationRows(data) && (test_ == nullptr || plan_.job.train().has_keep_best())) {
     TANDEM_ASSIGN_OR_RETURN(validation_, data::NewValidationSource(plan_, rank));
   }
   TANDEM_ASSIGN_OR_RETURN(model_, make_model(plan_, InputsOf(plan_, shape)));
@@ -104,6 +105,7 @@ absl::Status StepRunner::SkipToStart() {
 }
 
 absl::Status StepRunner::FetchTest(StepSlot* slot, bool first, HeldOut rows) {
+  TANDEM_CHECK((rows == HeldOut::kTest ? test_ : validation_) != nullptr);
   data::BatchSource& source = rows == HeldOut::kTest ? *test_ : *validation_;
   if (first) TANDEM_RETURN_IF_ERROR(source.StartEpoch(0));
   return source.Next(&slot->batch);

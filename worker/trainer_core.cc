@@ -44,8 +44,9 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
     context_.report.BeginEpoch(options.start->rows());
   }
   if (options.best.has_value()) {
-    evaluation_.judge().Resume(*options.best);
-    context_.report.SetBest(*options.best);
+    kept_ = *options.best;
+    evaluation_.judge().Resume(*kept_);
+    context_.report.SetBest(*kept_);
   }
   next_save_step_ = context_.step;
 }
@@ -186,7 +187,7 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     case Phase::kTestBest:
       return AdvanceEvaluation(now, effects);
     case Phase::kSaveBest:
-      return best_save_.Advance(now, effects) && TestBest();
+      return best_save_.Advance(now, effects) && KeptBest();
     case Phase::kSave:
       return final_save_.Advance(now, effects) && Enter(Phase::kEnd);
     case Phase::kEnd:
@@ -238,6 +239,8 @@ TrainPosition TrainerCore::Position() const {
 
 bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) {
   if (phase_ < Phase::kTraining || !requested_save_.wanted()) return false;
+  // It was asked for while that of the best model is written: one after the other.
+  if (best_save_.past_meeting()) return false;
   RequestedSave::Rest rest;
   rest.position = Position();
   // In a lockstep job all take every step, those without data too.
@@ -265,12 +268,11 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   const bool moved = evaluation_.Advance(now, effects);
   ReportEvaluation();
   if (!evaluation_.over()) return moved;
-  context_.report.ClearEvaluation();
   if (phase_ == Phase::kTestBest) return NextEpochOrEnd();
   const Verdict verdict = evaluation_.verdict();
   stops_early_ = verdict.stop;
   if (!verdict.best) return NextEpochOrEnd();
-  if (!options_.save) return TestBest();
+  if (!options_.save) return KeptBest();
   // Before the test rows are scored: what is saved is what they are scored with.
   best_saved_ = context_.step;
   best_save_.Begin(absl::StrCat("save the best of epoch ", context_.epoch), options_.save_path,
@@ -282,20 +284,33 @@ void TrainerCore::ReportEvaluation() {
   std::optional<std::string> result = evaluation_.TakeReport();
   if (!result.has_value()) return;
   context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result), evaluation_.aside());
-  if (evaluation_.judge().has_best()) context_.report.SetBest(evaluation_.judge().best());
+  if (kept_.has_value()) {
+    kept_->set_stopped(evaluation_.judge().best().stopped());
+    context_.report.SetBest(*kept_);
+  }
   SendReport(false);
 }
 
-bool TrainerCore::TestBest() {
-  if (!data::HasTestRows(context_.plan.job.data())) return NextEpochOrEnd();
-  evaluation_.BeginTest();
-  return Enter(Phase::kTestBest);
+// Only now is it said to be the best: a run that ended before, or goes on from before, has another.
+bool TrainerCore::KeptBest() {
+  if (context_.rank == 0) {
+    kept_ = evaluation_.judge().best();
+    context_.report.SetBest(*kept_);
+  }
+  if (data::HasTestRows(context_.plan.job.data())) {
+    evaluation_.BeginTest();
+    return Enter(Phase::kTestBest);
+  }
+  context_.report.EvaluationCounts();
+  SendReport(false);
+  return NextEpochOrEnd();
 }
 
 bool TrainerCore::NextEpochOrEnd() {
   if (!context_.LastEpoch() && !stops_early_) {
     ++context_.epoch;
     context_.closing_steps += context_.StepsToClose();
+    context_.report.ClearEvaluation();
     context_.report.BeginEpoch();
     pipeline_.Begin();
     return Enter(Phase::kTraining);

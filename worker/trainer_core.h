@@ -116,7 +116,7 @@ class TrainerCore {
   bool AdvanceEpochEnd(absl::Time now);
   bool AdvanceEvaluation(absl::Time now, TrainerEffects* effects);
   bool AdvanceEnd(absl::Time now);
-  bool TestBest();
+  bool KeptBest();
   bool NextEpochOrEnd();
   void ReportEvaluation();
   bool Enter(Phase phase);
@@ -147,7 +147,8 @@ class TrainerCore {
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   bool stops_early_ = false;
-  int64_t best_saved_ = -1;  // the step of the best save of this attempt
+  int64_t best_saved_ = -1;              // the step of the best save of this attempt
+  absl::optional<BestEvaluation> kept_;  // rank 0: whose model is saved, if anything is
   absl::Time next_report_ = absl::InfinitePast();
   int64_t next_save_step_;        // at which the scheduler is told how far this worker is
   std::vector<Control> entries_;  // of barriers; scratch

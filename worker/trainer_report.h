@@ -32,6 +32,9 @@ class TrainerReport {
     evaluation_aside_ = aside;
   }
   void ClearEvaluation() { evaluation_json_.clear(); }
+  // The evaluation that was set last is what the run has come to.
+  void EvaluationCounts() { evaluation_aside_ = false; }
+  // Requires: its model is saved, if anything is.
   void SetBest(const BestEvaluation& best) { best_ = best; }
   bool has_evaluation() const { return !evaluation_json_.empty(); }
 

@@ -197,9 +197,11 @@ TEST_F(KeepBestTest, APatientRunGoesOn) {
   EXPECT_EQ(Latest("patient").step, Latest("whole").step);
 }
 
+// What a policy holds back when a model is evaluated is not in that model, but in its save.
 TEST_F(KeepBestTest, OtherPoliciesKeepTheirs) {
   const std::vector<Settings> kinds = {
-      {"policy={kind: ASP}", "dense.synchroniser=SERVERS", "reproducible=false"},
+      {"policy={kind: ASP}", "dense.synchroniser=SERVERS", "reproducible=false", "train.epochs=5"},
+      {"policy={kind: K_BATCH_ASYNC batches: 2}", "reproducible=false", "train.epochs=6"},
       {"policy={kind: FIXED_DELAY delay: 2}", "dense.synchroniser=SERVERS"}};
   for (const Settings& kind : kinds) {
     const std::string name = absl::StrCat("kind-", kind.size());
@@ -207,6 +209,12 @@ TEST_F(KeepBestTest, OtherPoliciesKeepTheirs) {
     ASSERT_TRUE(run.ok()) << run.DebugString();
     EXPECT_TRUE(run.summary.contains("best"));
     EXPECT_EQ(Latest(name).step, run.summary["best"]["step"]) << run.DebugString();
+    RunArguments evaluates =
+        job_->Arguments(name + "-again", Join(kind, {"train.evaluate_only=true"}));
+    evaluates.flags = {"--init-from", job_->File(name + "/model")};
+    const RunResult evaluated = RunJob(evaluates);
+    ASSERT_TRUE(evaluated.ok()) << evaluated.DebugString();
+    EXPECT_EQ(evaluated.summary["eval"]["logloss"], run.summary["eval"]["logloss"]) << name;
   }
 }
 

@@ -78,7 +78,9 @@ class KillTest : public ::testing::Test {
     EXPECT_TRUE(absl::StartsWith(LastLine(result.output), "tandem run: failed: ")) << result.output;
     for (const std::string& word : words) EXPECT_THAT(LastLine(result.output), HasSubstr(word));
     EXPECT_TRUE(job->WaitForNobody(patience_ * kGone)) << "left: " << job->Roles().size();
-    EXPECT_TRUE(result.summary.is_null()) << "a summary of a run that failed";
+    EXPECT_TRUE(result.summary.is_object() && result.summary.contains("failed"))
+        << "a summary says that it failed: " << result.DebugString();
+    EXPECT_EQ(result.summary["exit"], signal == 0 ? 1 : 128 + signal) << result.DebugString();
     return result;
   }
 

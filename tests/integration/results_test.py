@@ -14,8 +14,8 @@ SOURCE, BUILD = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 SECONDS = 120  # for one run
 ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
 # Written in cases that the runs below do not have.
-RARE = {"auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "stopped.saved_step",
-        "stopped.failure"}
+RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "stopped.saved_step",
+        "stopped.failure", "failed.node", "failed.reason", "failed.code"}
 # Objects that the page describes as a whole.
 WHOLE = {"best", "eval", "paths", "collectives", "build", "staleness.TABLE.clock_gap", "staleness.TABLE.version_staleness",
          "staleness.TABLE.in_flight_depth", "tables.TABLE.updates"}
@@ -77,6 +77,8 @@ class ResultsTest(unittest.TestCase):
                 self.assertEqual(summary["eval"].keys() - self.lines["evaluation"], set())
                 for line in lines:
                     events.setdefault(line["event"], set()).update(line)
+            self.assertEqual(summary["exit"], 0)
+            self.assertIn("run", summary["command"].split())
         self.assertEqual(self.summary - written - RARE, set(), "not written by any run")
         self.assertEqual(events.keys() - self.lines.keys(), set(), "lines that the page does not have")
         for event, keys in events.items():

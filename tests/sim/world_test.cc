@@ -255,7 +255,9 @@ TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
   for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(60); ++seed) {
     Random random(HashCombine(seed, 77));
     SimJob job;
-    job.policy = seed % 3 == 0 ? "kind: BSP" : seed % 3 == 1 ? "kind: ASP" : "kind: SSP bound: 2";
+    const char* const policies[] = {"kind: BSP", "kind: ASP", "kind: SSP bound: 2",
+                                    "kind: FIXED_DELAY delay: 2", "kind: K_BATCH_ASYNC batches: 2"};
+    job.policy = policies[seed % 5];
     job.dense_on_servers = seed % 2 == 0;
     job.epochs = 8;
     job.patience = static_cast<int>(random.Uniform(3));

@@ -76,6 +76,14 @@ TEST(BestJudgeTest, RowsOfOneClassGiveNoAuc) {
               HasSubstr("give no auc"));
 }
 
+// Steps were limited in the middle of an epoch, and the run goes on in it.
+TEST(BestJudgeTest, TheRestOfAnEpochMayBeWorse) {
+  BestJudge judge(Keep(KeepBest::AUC, 0), 1);
+  EXPECT_EQ(Say(judge.Judge(2, 30, Result(.8, .5))), "b");
+  EXPECT_EQ(Say(judge.Judge(2, 40, Result(.76, .5))), "-");
+  EXPECT_EQ(judge.best().step(), 30);
+}
+
 // A run that goes on judges the last epoch once more, and must do what it did then.
 TEST(BestJudgeTest, ARunThatGoesOnJudgesAsItDid) {
   BestJudge whole(Keep(KeepBest::AUC, 2), 1);

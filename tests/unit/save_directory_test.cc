@@ -570,6 +570,23 @@ TEST_F(FixedDelayTest, TheQueueGoesOnWhereItWas) {
 
 // The run itself goes on, on other ranges: it stands where it stood, with its steps, its versions and
 // its exactly-once memory, and every step after that is the one of a run that was never stopped.
+// The best model is the one that was evaluated: what was held back then was not in it.
+TEST_F(FixedDelayTest, TheBestModelIsWithoutWhatWasHeldBack) {
+  const job::JobPlan plain = PlanWith("kind: BSP");
+  Table whole(delayed_, 1), trained(plain, 2), on(delayed_, 3);
+  for (int64_t step = 0; step < 4; ++step) whole.Step(step, step, kKeys);
+  server::SaveHead head = Head(7, 10);
+  head.best = true;
+  Save(whole, head);
+  const auto saved = server::SavedModel::Open(folder_);
+  ASSERT_TRUE(saved.ok() && saved->manifest().best) << saved.status();
+  ASSERT_EQ(Load(folder_, &trained), absl::OkStatus());
+  EXPECT_EQ(trained.Rows(), whole.Rows()) << "a job that holds nothing would have applied it";
+  HeapBufferSource buffers;
+  ASSERT_EQ(saved->ResumeRanges(on.ranges(), buffers), absl::OkStatus());
+  EXPECT_EQ(on.held_bytes(), whole.held_bytes()) << "but the run goes on with it";
+}
+
 TEST_F(FixedDelayTest, TheRunGoesOnWhereItStood) {
   Table whole(delayed_, 1), before(delayed_, 2), after(delayed_, 3);
   for (int64_t step = 0; step < 4; ++step) {

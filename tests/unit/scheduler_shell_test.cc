@@ -232,7 +232,9 @@ TEST_P(ShellTest, AKilledNodeIsNamed) {
   EXPECT_EQ(Join().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(result_.message()), HasSubstr("worker 0"));
   EXPECT_THAT(Events(), HasSubstr(R"("event":"failed","node":"worker 0")"));
-  EXPECT_FALSE(std::filesystem::exists(out_ + "/summary.json"));
+  const auto summary = nlohmann::json::parse(FileText("summary.json"));
+  EXPECT_EQ(summary["failed"]["node"], "worker 0");
+  EXPECT_EQ(summary["failed"]["code"], "UNAVAILABLE");
 }
 
 TEST_P(ShellTest, AnInterruptEndsTheJobEverywhere) {

@@ -9,7 +9,8 @@
 // number unless `inc=` says otherwise):
 //
 //   job workers=2 servers=1 shards=1 start=60 stall=600   first; all but the first two are optional;
-//                          saves=PATH: it saves there, by itself every save_seconds= or save_steps=
+//                          saves=PATH: it saves there, by itself every save_seconds= or save_steps=;
+//                          keep_best=1: it has train.keep_best
 //   register CONN ROLE INDEX [inc=N] [hash=N] [endpoints=N]
 //   up                     registers servers 0.. on connections 1.. and workers 0.. on 11.., lets
 //                          them acknowledge the view and beat; prints only the notice of the start
@@ -190,6 +191,7 @@ class Trace {
     plan.job.mutable_save()->set_every_seconds(
         static_cast<double>(Number(Option(words, "save_seconds", "0"))));
     plan.job.mutable_save()->set_every_steps(Number(Option(words, "save_steps", "0")));
+    if (Option(words, "keep_best", "0") == "1") plan.job.mutable_train()->mutable_keep_best();
     scheduler::SchedulerCore::Options options;
     options.models.save_to = Option(words, "saves", "");
     core_ = std::make_unique<scheduler::SchedulerCore>(plan, options);
