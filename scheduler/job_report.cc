@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "proto/histogram.h"
 
 namespace tandem::scheduler {
 namespace {
@@ -22,6 +24,8 @@ void AddCounts(const Counts& from, std::map<std::string, uint64_t>* into) {
 
 // Counts beyond this are a fault of their sender, and sums of smaller ones cannot overflow.
 constexpr int64_t kMaxCount = int64_t{1} << 50;
+
+constexpr int kMaxPopularity = 64;
 
 absl::Status CheckCounts(const Progress& progress) {
   for (const int64_t count : {progress.samples(), progress.loss_samples(), progress.step(),
@@ -44,6 +48,28 @@ absl::Status CheckByteKinds(const Counts& bytes) {
       absl::StrCat(bytes.size(), " kinds of traffic, at most ", JobBook::kMaxByteKinds));
 }
 
+absl::Status CheckWorkers(const ShardReport& report, int workers) {
+  bool good = report.waiting_size() <= workers;
+  for (const Waiting& waiting : report.waiting()) good = good && waiting.seconds_size() <= workers;
+  for (const TableReport& table : report.table()) {
+    good = good && table.worker_size() <= workers && table.by_popularity_size() <= kMaxPopularity;
+  }
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("report of more than ", workers, " workers"));
+}
+
+// Adds the seconds of `from` to a matrix.
+void AddWaiting(const google::protobuf::RepeatedPtrField<Waiting>& from,
+                std::vector<std::vector<double>>* into) {
+  for (size_t rank = 0; rank < into->size() && rank < static_cast<size_t>(from.size()); ++rank) {
+    std::vector<double>& row = (*into)[rank];
+    const auto& seconds = from[static_cast<int>(rank)].seconds();
+    for (size_t by = 0; by < row.size() && by < static_cast<size_t>(seconds.size()); ++by) {
+      row[by] += seconds[static_cast<int>(by)];
+    }
+  }
+}
+
 // What the attempt before counted joins what this one has; all that is of the moment stays.
 void AddBefore(const Progress& before, Progress* progress) {
   progress->set_samples(progress->samples() + before.samples());
@@ -62,18 +88,37 @@ void MergeDistribution(const Distribution& from, Distribution* into) {
   into->set_max(into->count() == 0 ? from.max() : std::max(into->max(), from.max()));
   into->set_count(into->count() + from.count());
   into->set_sum(into->sum() + from.sum());
+  const int buckets = std::min(from.bucket_size(), static_cast<int>(kHistogramBuckets));
+  while (into->bucket_size() < buckets) into->add_bucket(0);
+  for (int b = 0; b < buckets; ++b) into->set_bucket(b, into->bucket(b) + from.bucket(b));
 }
 
-void MergeTableReport(const TableReport& from, TableReport* into) {
-  into->set_rows(into->rows() + from.rows());
-  into->set_bytes(into->bytes() + from.bytes());
+// What tables and single workers have both.
+template <typename Message>
+void MergeUpdates(const Message& from, Message* into) {
   into->set_sent(into->sent() + from.sent());
   into->set_applied(into->applied() + from.applied());
   into->set_merged(into->merged() + from.merged());
   into->set_dropped(into->dropped() + from.dropped());
   MergeDistribution(from.clock_gap(), into->mutable_clock_gap());
   MergeDistribution(from.version_staleness(), into->mutable_version_staleness());
+  MergeDistribution(from.age(), into->mutable_age());
+  MergeDistribution(from.row_staleness(), into->mutable_row_staleness());
+}
+
+void MergeTableReport(const TableReport& from, TableReport* into) {
+  into->set_rows(into->rows() + from.rows());
+  into->set_bytes(into->bytes() + from.bytes());
+  MergeUpdates(from, into);
   MergeDistribution(from.in_flight_depth(), into->mutable_in_flight_depth());
+  while (into->by_popularity_size() < from.by_popularity_size()) into->add_by_popularity();
+  for (int b = 0; b < from.by_popularity_size(); ++b) {
+    MergeDistribution(from.by_popularity(b), into->mutable_by_popularity(b));
+  }
+  while (into->worker_size() < from.worker_size()) into->add_worker();
+  for (int rank = 0; rank < from.worker_size(); ++rank) {
+    MergeUpdates(from.worker(rank), into->mutable_worker(rank));
+  }
 }
 
 JobBook::JobBook(const job::JobPlan& plan, const RunRecord& before)
@@ -137,6 +182,7 @@ absl::Status JobBook::AddShardReport(const ShardReport& report) {
     }
   }
   TANDEM_RETURN_IF_ERROR(CheckByteKinds(report.bytes()));
+  TANDEM_RETURN_IF_ERROR(CheckWorkers(report, static_cast<int>(workers_.size())));
   shards_[shard] = report;
   return absl::OkStatus();
 }
@@ -246,12 +292,14 @@ JobReport JobBook::Total(absl::Time now) const {
     total.samples += worker.samples();
     total.max_step = std::max(total.max_step, worker.step());
     total.trained_steps = std::max(total.trained_steps, worker.trained_steps());
+    total.samples_of.push_back(worker.samples());
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     AddCounts(worker.bytes(), &total.bytes);
     AddCounts(worker.updates_sent(), &total.updates_sent);
   }
   if (total.seconds > 0) total.samples_per_second = total.samples / total.seconds;
   total.tables = Tables();
+  total.waiting = WaitingOf();
   const std::map<std::string, uint64_t> server_bytes = ServerBytes();
   total.bytes.insert(server_bytes.begin(), server_bytes.end());  // keeps what workers counted
   return total;
@@ -287,11 +335,32 @@ std::map<std::string, uint64_t> JobBook::ServerBytes() const {
   return bytes;
 }
 
+// Reads of one step lie parked on several shards at once, so each worker's row is of the one where it
+// waited longest.
+std::vector<std::vector<double>> JobBook::WaitingOf() const {
+  std::vector<std::vector<double>> most(workers_.size(), std::vector<double>(workers_.size()));
+  const auto sum = [](const std::vector<double>& row) {
+    return std::accumulate(row.begin(), row.end(), 0.0);
+  };
+  for (const ShardReport& shard : shards_) {
+    std::vector<std::vector<double>> here(workers_.size(), std::vector<double>(workers_.size()));
+    AddWaiting(shard.waiting(), &here);
+    for (size_t rank = 0; rank < most.size(); ++rank) {
+      if (sum(here[rank]) > sum(most[rank])) most[rank] = std::move(here[rank]);
+    }
+  }
+  AddWaiting(before_.waiting(), &most);
+  return most;
+}
+
 RunRecord JobBook::Record(absl::Time now) const {
   RunRecord record;
   record.set_seconds(Seconds(now));
   for (const Progress& worker : workers_) *record.add_worker() = worker;
   for (TableReport& table : Tables()) *record.add_table() = std::move(table);
+  for (const std::vector<double>& row : WaitingOf()) {
+    record.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());
+  }
   for (const auto& [kind, bytes] : ServerBytes()) (*record.mutable_server_bytes())[kind] = bytes;
   record.set_evaluation_json(evaluation_json_);
   return record;

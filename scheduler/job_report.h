@@ -17,7 +17,7 @@
 
 namespace tandem::scheduler {
 
-// Adds `from` to `into`: counts and sums add, the larger maximum stays.
+// Adds `from` to `into`: counts, sums and buckets add, the larger maximum stays.
 void MergeDistribution(const Distribution& from, Distribution* into);
 // `from` to `into`, all but the name.
 void MergeTableReport(const TableReport& from, TableReport* into);
@@ -55,8 +55,12 @@ struct JobReport {
   absl::optional<BestEvaluation> best;           // with train.keep_best
   std::vector<TableReport> tables;               // by table id, merged over shards
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
-  Distribution in_flight_depth;                  // merged over workers
-  std::map<std::string, uint64_t> bytes;         // by kind of traffic; see JobBook
+  std::vector<int64_t> samples_of;               // by rank
+  // Seconds that reads of a worker lay parked, by the worker whose push freed them, on the shard where
+  // that was most: [workers][workers].
+  std::vector<std::vector<double>> waiting;
+  Distribution in_flight_depth;           // merged over workers
+  std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
   std::map<std::pair<std::string, std::string>, Path>
       paths;                     // last choice, by (from, to and for what)
   std::string collectives_json;  // what rank 0 says of dense gradients; empty: nothing
@@ -102,6 +106,7 @@ class JobBook {
   void AddLoss(const Progress& progress);
   std::vector<TableReport> Tables() const;
   std::map<std::string, uint64_t> ServerBytes() const;
+  std::vector<std::vector<double>> WaitingOf() const;
   double FractionDone() const;
   void AddStaleness(JobProgress* progress) const;
 

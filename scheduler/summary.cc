@@ -5,24 +5,61 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_join.h"
+#include "proto/histogram.h"
 
 namespace tandem::scheduler {
 namespace {
 
 using nlohmann::json;
 
-json DistributionJson(const Distribution& d) {
+constexpr double kMicrosecond = 1e-6;
+
+// `unit`: what the numbers are counted in. The histogram has, for each bucket that is not empty, its
+// smallest value and its count.
+json DistributionJson(const Distribution& d, double unit = 1) {
   json out = {{"count", d.count()}};
   if (d.count() == 0) return out;
-  out["mean"] = d.sum() / static_cast<double>(d.count());
-  out["max"] = d.max();
+  out["mean"] = d.sum() / static_cast<double>(d.count()) * unit;
+  out["max"] = d.max() * unit;
+  json histogram = json::array();
+  for (int b = 0; b < d.bucket_size(); ++b) {
+    if (d.bucket(b) == 0) continue;
+    const uint64_t low = HistogramLow(static_cast<size_t>(b));
+    histogram.push_back(
+        {unit == 1 ? json(low) : json(static_cast<double>(low) * unit), d.bucket(b)});
+  }
+  out["histogram"] = std::move(histogram);
+  return out;
+}
+
+// Of a table, or of one worker's updates of it.
+template <typename Message>
+json KindsJson(const Message& updates) {
+  return {{"clock_gap", DistributionJson(updates.clock_gap())},
+          {"version_staleness", DistributionJson(updates.version_staleness())},
+          {"row_staleness", DistributionJson(updates.row_staleness())},
+          {"age", DistributionJson(updates.age(), kMicrosecond)}};
+}
+
+// [fewest updates that a row had, values, mean, largest], for each group of rows that has values.
+json PopularityJson(const TableReport& table) {
+  json out = json::array();
+  for (int b = 0; b < table.by_popularity_size(); ++b) {
+    const Distribution& d = table.by_popularity(b);
+    if (d.count() == 0) continue;
+    const uint64_t fewest = b == 0 ? 0 : uint64_t{1} << (b - 1);
+    out.push_back({fewest, d.count(), d.sum() / static_cast<double>(d.count()), d.max()});
+  }
   return out;
 }
 
 json StalenessJson(const TableReport& table) {
-  return {{"clock_gap", DistributionJson(table.clock_gap())},
-          {"version_staleness", DistributionJson(table.version_staleness())},
-          {"in_flight_depth", DistributionJson(table.in_flight_depth())}};
+  json out = KindsJson(table);
+  out["in_flight_depth"] = DistributionJson(table.in_flight_depth());
+  out["row_staleness_by_popularity"] = PopularityJson(table);
+  out["by_worker"] = json::array();
+  for (const WorkerUpdates& worker : table.worker()) out["by_worker"].push_back(KindsJson(worker));
+  return out;
 }
 
 json StalenessJson(const job::JobPlan& plan, const JobReport& report) {
@@ -69,6 +106,30 @@ json TablesJson(const JobReport& report) {
                             {"applied", table.applied() + table.merged()},
                             {"applied_merged", table.merged()},
                             {"dropped", table.dropped()}}}};
+  }
+  return out;
+}
+
+// A row a worker: its share of the data, what became of its updates, and whom its reads waited for.
+json WorkersJson(const JobReport& report) {
+  json out = json::array();
+  for (size_t rank = 0; rank < report.samples_of.size(); ++rank) {
+    const int64_t samples = report.samples_of[rank];
+    uint64_t sent = 0, dropped = 0;
+    for (const TableReport& table : report.tables) {
+      if (rank >= static_cast<size_t>(table.worker_size())) continue;
+      sent += table.worker(static_cast<int>(rank)).sent();
+      dropped += table.worker(static_cast<int>(rank)).dropped();
+    }
+    json worker = {{"samples", samples}, {"updates", sent}, {"dropped", dropped}};
+    if (report.samples > 0) {
+      worker["share"] = static_cast<double>(samples) / static_cast<double>(report.samples);
+    }
+    if (sent > 0) {
+      worker["dropped_share"] = static_cast<double>(dropped) / static_cast<double>(sent);
+    }
+    if (rank < report.waiting.size()) worker["waited_for"] = report.waiting[rank];
+    out.push_back(std::move(worker));
   }
   return out;
 }
@@ -168,6 +229,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"staleness", StalenessJson(plan, report)},
               {"updates", UpdatesJson(report)},
               {"tables", TablesJson(report)},
+              {"by_worker", WorkersJson(report)},
               {"bytes", report.bytes},
               {"paths", PathsJson(report)},
               {"build", BuildJson()}};

@@ -25,6 +25,8 @@ inline constexpr int64_t kReadByAnotherRun = -1;
 struct HeldUpdate : policies::Update {
   int32_t clock_gap = 0;
   int32_t in_flight = 0;
+  int32_t read =
+      -1;         // the read it comes from, in its range's ReadLog; it does not move with the range
   Buffer keys;    // uint64 each, unique
   Buffer values;  // [keys, dim]
 

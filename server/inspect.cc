@@ -168,37 +168,69 @@ const char* FateName(uint16_t fate) {
 // What all records of a file say together.
 struct RecordTotals {
   uint64_t count = 0, dropped = 0;
-  Measure staleness, clock_gap;
+  uint64_t rows = 0;
+  double row_staleness = 0;  // their sum
+  uint32_t row_staleness_max = 0;
+  Measure staleness, clock_gap, age;
   void Add(const UpdateRecord& record) {
     ++count;
     clock_gap.Add(record.clock_gap);
     if (record.fate == kFateDropped) {
       ++dropped;
-    } else {
-      staleness.Add(static_cast<double>(record.version_applied - record.version_read));
+      return;
     }
+    staleness.Add(record.version_applied - record.version_read);
+    if (record.age >= 0) age.Add(record.age);
+    rows += record.rows_measured;
+    row_staleness += static_cast<double>(record.row_staleness_sum);
+    row_staleness_max = std::max(row_staleness_max, record.row_staleness_max);
   }
 };
+
+double MeanOf(double sum, uint64_t count) {
+  return count == 0 ? 0.0 : sum / static_cast<double>(count);
+}
+std::string MeanAndLargest(const Measure& m, double unit = 1) {
+  return absl::StrFormat("mean %.4g, largest %.4g", MeanOf(m.sum, m.count) * unit, m.max * unit);
+}
 
 void WriteRecord(const UpdateRecord& r, std::ostream& out) {
   out << "  worker " << r.worker << " step " << r.step << " table " << r.table << " range "
       << r.range << ": " << r.rows << " rows, n " << r.samples << " of " << r.divided_by << ", "
       << FateName(r.fate) << ", read at version " << r.version_read << ", applied at "
       << r.version_applied << ", clock gap " << r.clock_gap << ", in flight " << r.in_flight
-      << ", admitted at " << r.admitted_at << " us\n";
+      << ", admitted at " << r.admitted_at << " us";
+  if (r.age >= 0) out << ", age " << r.age << " us";
+  if (r.rows_measured > 0) {
+    out << absl::StrFormat(", row staleness mean %.4g, largest %d",
+                           MeanOf(static_cast<double>(r.row_staleness_sum), r.rows_measured),
+                           r.row_staleness_max);
+  }
+  out << "\n";
+}
+
+// The bytes of records behind the head of their file.
+absl::StatusOr<uint64_t> BytesOfRecords(const std::string& path, std::ifstream& file) {
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  const auto all = static_cast<uint64_t>(file.tellg());
+  file.seekg(0);
+  RecordFileHead head;
+  if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": does not begin as files of staleness records do; one without such a ",
+                     "beginning is of an earlier version of Tandem, which could read it"));
+  }
+  const uint64_t bytes = all - sizeof head;
+  if (bytes % sizeof(UpdateRecord) == 0) return bytes;
+  return absl::DataLossError(absl::StrCat(path, ": ", bytes, " bytes are no whole number of ",
+                                          sizeof(UpdateRecord),
+                                          "-byte records: is the job still running?"));
 }
 
 absl::Status InspectRecords(const std::string& path, const InspectOptions& options,
                             std::ostream& out) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-  const auto bytes = static_cast<uint64_t>(file.tellg());
-  if (bytes % sizeof(UpdateRecord) != 0) {
-    return absl::DataLossError(absl::StrCat(path, ": ", bytes, " bytes are no whole number of ",
-                                            sizeof(UpdateRecord),
-                                            "-byte records: is the job still running?"));
-  }
-  file.seekg(0);
+  TANDEM_ASSIGN_OR_RETURN(const uint64_t bytes, BytesOfRecords(path, file));
   const size_t count = bytes / sizeof(UpdateRecord), shown = Shown(count, options);
   out << path << ": " << count << " updates\n";
   RecordTotals totals;
@@ -213,14 +245,14 @@ absl::Status InspectRecords(const std::string& path, const InspectOptions& optio
     totals.Add(record);
   }
   SayRest(count, shown, "updates", out);
-  const auto mean = [](const Measure& m) {
-    return m.count == 0 ? 0.0 : m.sum / static_cast<double>(m.count);
-  };
-  out << absl::StrFormat(
-      "  in all: %d dropped; version staleness mean %.4g, largest %g; clock gap mean %.4g, largest "
-      "%g\n",
-      totals.dropped, mean(totals.staleness), totals.staleness.max, mean(totals.clock_gap),
-      totals.clock_gap.max);
+  out << "  in all: " << totals.dropped << " dropped; version staleness "
+      << MeanAndLargest(totals.staleness) << "; clock gap " << MeanAndLargest(totals.clock_gap)
+      << "; age " << MeanAndLargest(totals.age, 1e-6) << " s";
+  if (totals.rows > 0) {
+    out << absl::StrFormat("; row staleness mean %.4g, largest %d",
+                           MeanOf(totals.row_staleness, totals.rows), totals.row_staleness_max);
+  }
+  out << "\n";
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
@@ -39,12 +40,59 @@ RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint
   return options;
 }
 
+// Sets rows_recorded and, if the read is known, updates_as_read.
+bool FindRecordedRows(const HeldUpdate& update, const ReadLog& reads, RangeStore* store,
+                      FoldScratch* scratch) {
+  const absl::Span<const uint64_t> keys = update.keys.As<uint64_t>();
+  std::vector<uint32_t>& rows = scratch->rows_recorded;
+  if (reads.RowsOf(update.read, keys, &rows, &scratch->updates_as_read)) return true;
+  rows.resize(keys.size());
+  store->FindOrCreate(keys, absl::MakeSpan(rows));
+  return false;
+}
+
+// The optimizer's step on the rows of one update, which counts for their staleness.
+void PushRows(const HeldUpdate& update, absl::Span<const float> gradients, float scale,
+              ReadLog* reads, RangeStore* store, FoldScratch* scratch) {
+  if (!reads->by_row()) return store->Push(update.keys.As<uint64_t>(), gradients, scale);
+  FindRecordedRows(update, *reads, store, scratch);
+  store->ApplyToRows(scratch->rows_recorded, gradients, scale);
+  reads->CountUpdate(scratch->rows_recorded);
+}
+
+// How often each row of the last FindRecordedRows has been updated since it was read.
+void CountRows(const ReadLog& reads, const FoldScratch& scratch, Measure* of_worker,
+               std::vector<Measure>* by_popularity, UpdateRecord* record) {
+  by_popularity->resize(std::numeric_limits<uint32_t>::digits + 1);
+  for (size_t i = 0; i < scratch.rows_recorded.size(); ++i) {
+    const uint32_t updates = reads.Updates(scratch.rows_recorded[i]);
+    const uint32_t since = updates - scratch.updates_as_read[i];
+    of_worker->Add(since);
+    (*by_popularity)[static_cast<size_t>(std::bit_width(updates))].Add(since);
+    record->row_staleness_sum += since;
+    record->row_staleness_max = std::max(record->row_staleness_max, since);
+  }
+  record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
+}
+
 }  // namespace
 
-void Measure::Add(double value) {
-  ++count;
-  sum += value;
-  max = std::max(max, value);
+void UpdateStats::Merge(const UpdateStats& other) {
+  arrived += other.arrived;
+  applied += other.applied;
+  merged += other.merged;
+  dropped += other.dropped;
+  clock_gap.Merge(other.clock_gap);
+  version_staleness.Merge(other.version_staleness);
+  in_flight.Merge(other.in_flight);
+  age.Merge(other.age);
+  row_staleness.Merge(other.row_staleness);
+}
+
+UpdateStats TableStats::Total() const {
+  UpdateStats total;
+  for (const UpdateStats& worker : workers) total.Merge(worker);
+  return total;
 }
 
 Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, FoldScratch* scratch)
@@ -54,7 +102,9 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       table_(table),
       scratch_(scratch),
       properties_(table->policy->properties()),
-      store_(StoreOptions(*table, begin, end)) {
+      store_(StoreOptions(*table, begin, end)),
+      read_log_(table->workers, table->reads, table->record && !table->plan->frozen) {
+  table_->stats.workers.resize(static_cast<size_t>(table->workers));
   progress_.workers.resize(static_cast<size_t>(table->workers));
   if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
   if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
@@ -91,7 +141,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     return Admission::kRefused;
   }
 
-  update.admitted_at = absl::ToUnixMicros(now);
+  update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
   worker.admitted = update.step + 1;
   // In a job that takes steps together a worker without data says so by pushing nothing.
@@ -104,7 +154,10 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   if (read_numbers_ != nullptr && update.samples > 0) {
     update.read_number = read_numbers_->Take(update.rank, update.step);
   }
-  if (!update.keys.empty()) ++table_->stats.arrived;
+  if (!update.keys.empty()) {
+    ++table_->stats.workers[static_cast<size_t>(update.rank)].arrived;
+    update.read = read_log_.Take(update);
+  }
   Admission admission = Admission::kAdmitted;
   switch (table_->policy->OnArrival(progress_, update)) {
     case policies::Arrival::kApply:
@@ -142,14 +195,19 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
 void Range::ApplyAtOnce(const HeldUpdate& update) {
   if (update.keys.empty()) return;
   const bool frozen = table_->plan->frozen;
-  if (!frozen) ApplyOne(update);
   Count(update, update.samples, frozen ? kFateDropped : kFateApplied);
+  if (!frozen) ApplyOne(update);
   ForgetRead(update);
 }
 
-void Range::RememberRead(int rank, int64_t step, absl::Span<const uint64_t> keys,
+void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
                          absl::Span<const float> rows) {
   if (rank < 0 || rank >= table_->workers || keys.empty()) return;
+  std::vector<uint32_t>& numbers = scratch_->rows;
+  numbers.resize(read_log_.by_row() ? keys.size() : 0);
+  if (read_log_.by_row()) store_.FindOrCreate(keys, absl::MakeSpan(numbers));
+  read_log_.OnRead(rank, step, progress_.version, absl::ToUnixMicros(now),
+                   read_log_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
   if (read_memory_ != nullptr) read_memory_->Keep(rank, step, progress_.version, keys, rows);
   // A read of a step that has been pushed is an old one that comes once more.
   if (read_numbers_ != nullptr && step >= progress_.workers[static_cast<size_t>(rank)].admitted) {
@@ -169,7 +227,9 @@ void Range::MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool wh
   pace->last_push = std::max<int64_t>(0, admitted_at);
 }
 
+// What came of it is behind it: applied or dropped.
 void Range::ForgetRead(const HeldUpdate& update) {
+  read_log_.Drop(update.read);
   if (read_memory_ == nullptr || update.version_read == kReadByAnotherRun) return;
   read_memory_->Forget(update.rank, update.step);
 }
@@ -260,7 +320,8 @@ void Range::ApplyOne(const HeldUpdate& update) {
   if (update.samples == 0) return;
   const policies::Transform transform = table_->policy->OnApply(progress_, update);
   const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
-  store_.Push(update.keys.As<uint64_t>(), Transformed(update, 1.0f, transform.compensation), scale);
+  PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &read_log_, &store_,
+           scratch_);
 }
 
 void Range::ApplyFold(const HeldStep& step) {
@@ -281,11 +342,12 @@ void Range::FoldInto(const HeldStep& step) {
     const HeldUpdate& only = step.updates.front();
     const policies::Transform transform = table_->policy->OnApply(progress_, only);
     if (transform.factor == 0.0f) return;
-    store_.Push(only.keys.As<uint64_t>(),
-                Transformed(only, transform.factor, transform.compensation), factor);
+    PushRows(only, Transformed(only, transform.factor, transform.compensation), factor, &read_log_,
+             &store_, scratch_);
   } else {
     FoldUnion(step);
     store_.ApplyToRows(scratch_->union_rows, scratch_->sums, factor);
+    if (read_log_.by_row()) read_log_.CountUpdate(scratch_->union_rows);
   }
 }
 
@@ -366,17 +428,26 @@ void Range::FoldUnion(const HeldStep& step) {
   s.sums.resize(s.union_rows.size() * dim);
 }
 
+// Before the update is applied.
 void Range::Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate) {
   if (update.version_read == kReadByAnotherRun) return;
-  TableStats& stats = table_->stats;
+  UpdateStats& stats = table_->stats.workers[static_cast<size_t>(update.rank)];
   (fate == kFateApplied ? stats.applied : fate == kFateMerged ? stats.merged : stats.dropped) += 1;
   stats.clock_gap.Add(update.clock_gap);
-  if (fate != kFateDropped) {
-    stats.version_staleness.Add(static_cast<double>(progress_.version - update.version_read));
-  }
   stats.in_flight.Add(update.in_flight);
-  if (!table_->record) return;
   UpdateRecord record;
+  if (fate != kFateDropped) {
+    stats.version_staleness.Add(progress_.version - update.version_read);
+    if (update.read != ReadLog::kUnknown) {
+      record.age = std::max<int64_t>(0, now_us_ - read_log_.ReadAt(update.read));
+      stats.age.Add(record.age);
+      if (read_log_.by_row() && FindRecordedRows(update, read_log_, &store_, scratch_)) {
+        CountRows(read_log_, *scratch_, &stats.row_staleness, &table_->stats.by_popularity,
+                  &record);
+      }
+    }
+  }
+  if (!table_->record) return;
   record.step = update.step;
   record.version_read = update.version_read;
   record.version_applied = progress_.version;

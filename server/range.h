@@ -16,27 +16,34 @@
 #include "policies/policy.h"
 #include "server/held_updates.h"
 #include "server/mean_squares.h"
+#include "server/measure.h"
 #include "server/range_file.h"
 #include "server/range_store.h"
+#include "server/read_log.h"
 #include "server/read_memory.h"
 #include "server/read_numbers.h"
 #include "server/update_record.h"
 
 namespace tandem::server {
 
-// Exact running summary of one kind of staleness.
-struct Measure {
-  uint64_t count = 0;
-  double sum = 0;
-  double max = 0;
-  void Add(double value);
-};
-
-// What a shard counts for one table, over all ranges it has owned.
-struct TableStats {
-  uint64_t arrived = 0;  // updates with rows, each once
+// What a shard counts of updates with rows, each once.
+struct UpdateStats {
+  uint64_t arrived = 0;
   uint64_t applied = 0, merged = 0, dropped = 0;
   Measure clock_gap, version_staleness, in_flight;
+  Measure age;            // microseconds
+  Measure row_staleness;  // one value for each row of an update; of recorded jobs
+
+  void Merge(const UpdateStats& other);
+};
+
+// The same for one table, over all ranges the shard has owned.
+struct TableStats {
+  // Row staleness by how often the row had been updated; place: the bit width of that.
+  std::vector<Measure> by_popularity;
+  std::vector<UpdateStats> workers;  // by rank
+
+  UpdateStats Total() const;  // over the workers
 };
 
 // What is the same for all ranges of a table on a shard; outlives them.
@@ -57,6 +64,8 @@ struct FoldScratch {
   std::vector<uint32_t> rows;        // row numbers of one contribution
   std::vector<uint32_t> union_rows;  // distinct row numbers of the fold
   std::vector<float> sums;           // [union_rows, dim]
+  // Of an update that is recorded: its rows, and how often each had been updated when it was read.
+  std::vector<uint32_t> rows_recorded, updates_as_read;
   // Of one contribution, if its policy changes gradients: what becomes of them, its rows now, and
   // where they are as they were read.
   std::vector<float> transformed, rows_now;
@@ -112,8 +121,9 @@ class Range {
   // step. The files of a table may have cut it into other ranges.
   absl::Status ResumeSaved(const RangeImage& image, BufferSource& source);
 
-  // Worker `rank` has been answered these rows for `step`. Kept if the policy asks for it.
-  void RememberRead(int rank, int64_t step, absl::Span<const uint64_t> keys,
+  // Worker `rank` has been answered these rows for `step`. The rows are kept if the policy asks for
+  // it; when it was, always.
+  void RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
                     absl::Span<const float> rows);
 
   // All of it as bytes, and back: what a range move carries.
@@ -169,6 +179,8 @@ class Range {
   absl::optional<size_t> loaded_steps_;  // that files of a save held back, once one was loaded
   bool resumed_ = false;                 // a file of a save of this run was taken over
   size_t held_bytes_ = 0;
+  ReadLog read_log_;
+  int64_t now_us_ = 0;  // when the last update was admitted
   // Each is null unless the policy asks for it.
   std::unique_ptr<ReadMemory> read_memory_;
   std::unique_ptr<ReadNumbers> read_numbers_;

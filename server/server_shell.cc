@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <system_error>
@@ -21,6 +22,7 @@
 #include "server/server_core.h"
 #include "server/shard_core.h"
 #include "server/shard_save.h"
+#include "server/update_record.h"
 #include "transport/peer_map.h"
 
 namespace tandem::server {
@@ -41,11 +43,18 @@ class RecordFile {
   absl::Status Open(const std::string& path, bool append) {
     path_ = path;
     std::error_code error;
-    if (const uintmax_t bytes = std::filesystem::file_size(path, error); append && !error) {
-      std::filesystem::resize_file(path, bytes - bytes % sizeof(UpdateRecord), error);
+    const uintmax_t bytes = std::filesystem::file_size(path, error);
+    append = append && !error && bytes >= sizeof(RecordFileHead);
+    if (append) {
+      TANDEM_RETURN_IF_ERROR(CheckHead());
+      const uintmax_t of_records = bytes - sizeof(RecordFileHead);
+      std::filesystem::resize_file(path, bytes - of_records % sizeof(UpdateRecord), error);
     }
     file_ = std::fopen(path.c_str(), append ? "abe" : "wbe");
-    return file_ != nullptr ? absl::OkStatus() : Error("cannot be opened");
+    if (file_ == nullptr) return Error("cannot be opened");
+    const RecordFileHead head;
+    if (append || std::fwrite(&head, sizeof head, 1, file_) == 1) return absl::OkStatus();
+    return Error("cannot be written: disk full?");
   }
   absl::Status Append(absl::Span<const UpdateRecord> records) {
     if (file_ == nullptr || records.empty()) return absl::OkStatus();
@@ -58,6 +67,16 @@ class RecordFile {
   }
 
  private:
+  absl::Status CheckHead() const {
+    RecordFileHead head;
+    std::ifstream file(path_, std::ios::binary);
+    if (file.read(reinterpret_cast<char*>(&head), sizeof head) && head.IsOurs()) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("staleness records ", path_,
+                     ": of another layout than this version writes; hint: move the file away"));
+  }
   absl::Status Error(const char* what) const {
     return absl::ResourceExhaustedError(absl::StrCat("staleness records ", path_, ": ", what));
   }

@@ -28,6 +28,23 @@ void FillDistribution(const Measure& measure, Distribution* out) {
   out->set_count(measure.count);
   out->set_sum(measure.sum);
   out->set_max(measure.max);
+  const auto& counts = measure.histogram.counts;
+  size_t used = counts.size();
+  while (used > 0 && counts[used - 1] == 0) --used;
+  out->mutable_bucket()->Assign(counts.begin(), counts.begin() + used);
+}
+
+// Of a table, or of one worker: they have the same fields.
+template <typename Message>
+void FillUpdates(const UpdateStats& stats, Message* out) {
+  out->set_sent(stats.arrived);
+  out->set_applied(stats.applied);
+  out->set_merged(stats.merged);
+  out->set_dropped(stats.dropped);
+  FillDistribution(stats.clock_gap, out->mutable_clock_gap());
+  FillDistribution(stats.version_staleness, out->mutable_version_staleness());
+  FillDistribution(stats.age, out->mutable_age());
+  FillDistribution(stats.row_staleness, out->mutable_row_staleness());
 }
 
 void Give(std::vector<UpdateRecord>* records, ShardEffects* effects) {
@@ -47,7 +64,11 @@ absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::JobPlan& pl
 
 ShardCore::ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
                      BufferSource& buffers)
-    : plan_(plan), self_(self), incarnation_(incarnation), buffers_(buffers) {}
+    : plan_(plan),
+      self_(self),
+      incarnation_(incarnation),
+      buffers_(buffers),
+      waits_(plan.workers()) {}
 
 ShardCore::~ShardCore() = default;
 
@@ -99,7 +120,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
     }
   }
   for (ParkedRead& read : parked_) CheckOwners(&read.slices);
-  ServeParked(now, effects);
+  ServeParked(now, -1, effects);
   RetryEarly(now, effects);
   Give(&records_, effects);
 }
@@ -181,7 +202,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
   header.incarnation = incarnation_;
   header.view = view();
   Say(effects, {frame.header.sender, EncodeControlFrame(buffers_, header, control)});
-  ServeParked(now, effects);
+  ServeParked(now, -1, effects);
   RetryEarly(now, effects);
 }
 
@@ -331,7 +352,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   }
   CheckOwners(&slices_);
   if (MayServe(frame, slices_)) {
-    AnswerRead(frame, &slices_, effects);
+    AnswerRead(now, frame, &slices_, effects);
     return;
   }
   size_t of_this_worker = 0;
@@ -378,7 +399,7 @@ size_t ShardCore::RowFloats(const ParsedFrame& frame, const Slice& slice) const 
   return static_cast<size_t>(store.dim() + (with_slots ? store.slots_per_row() : 0));
 }
 
-void ShardCore::AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices,
+void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                            ShardEffects* effects) {
   size_t floats = 0;
   for (const Slice& slice : *slices) floats += slice.entry.rows * RowFloats(frame, slice);
@@ -401,7 +422,7 @@ void ShardCore::AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices,
         range.store().Peek(keys, rows);
       } else {
         range.store().Pull(keys, rows);
-        range.RememberRead(frame.header.sender.index, frame.header.step, keys, rows);
+        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
@@ -417,12 +438,14 @@ void ShardCore::AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices,
   Say(effects, {frame.header.sender, std::move(answer)});
 }
 
-void ShardCore::ServeParked(absl::Time now, ShardEffects* effects) {
+// `freed_by`: the worker whose push may have freed reads; -1: what came was no push.
+void ShardCore::ServeParked(absl::Time now, int freed_by, ShardEffects* effects) {
   for (size_t i = 0; i < parked_.size();) {
     if (MayServe(parked_[i].frame, parked_[i].slices)) {
       ParkedRead read = std::move(parked_[i]);
       parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(i));
-      AnswerRead(read.frame, &read.slices, effects);
+      if (freed_by >= 0) waits_.Add(now, read.since, read.frame.header.sender.index, freed_by);
+      AnswerRead(now, read.frame, &read.slices, effects);
       spare_slices_.push_back(std::move(read.slices));
     } else {
       ++i;
@@ -491,7 +514,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   slices_.swap(slices);
   // Whatever became of the frame as a whole, some of its slices may have been admitted.
   RetryEarly(now, effects);
-  ServeParked(now, effects);
+  ServeParked(now, frame.header.sender.index, effects);
 }
 
 void ShardCore::ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices) {
@@ -665,19 +688,22 @@ ShardReport ShardCore::Report() const {
   for (const auto& table : tables_) {
     TableReport* out = report.add_table();
     out->set_table(table->plan->name);
-    const TableStats& stats = table->stats;
-    out->set_sent(stats.arrived);
-    out->set_applied(stats.applied);
-    out->set_merged(stats.merged);
-    out->set_dropped(stats.dropped);
-    FillDistribution(stats.clock_gap, out->mutable_clock_gap());
-    FillDistribution(stats.version_staleness, out->mutable_version_staleness());
-    FillDistribution(stats.in_flight, out->mutable_in_flight_depth());
+    const UpdateStats total = table->stats.Total();
+    FillUpdates(total, out);
+    FillDistribution(total.in_flight, out->mutable_in_flight_depth());
+    for (const UpdateStats& worker : table->stats.workers) FillUpdates(worker, out->add_worker());
+    for (const Measure& measure : table->stats.by_popularity) {
+      FillDistribution(measure, out->add_by_popularity());
+    }
     for (const auto& range : owned_) {
       if (range == nullptr || range->table().plan != table->plan) continue;
       out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
       out->set_bytes(out->bytes() + range->store().MemoryBytes());
     }
+  }
+  for (size_t rank = 0; rank < waits_.workers(); ++rank) {
+    const absl::Span<const double> row = waits_.Row(rank);
+    report.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());
   }
   const std::pair<const char*, uint64_t> traffic[] = {{"pull", bytes_.pull},
                                                       {"rows", bytes_.rows},

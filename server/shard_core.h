@@ -29,6 +29,7 @@
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
 #include "server/range.h"
+#include "server/wait_log.h"
 
 namespace tandem::server {
 
@@ -130,10 +131,11 @@ class ShardCore {
   bool CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices, std::string* why) const;
   void CheckOwners(std::vector<Slice>* slices) const;
   bool MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const;
-  void AnswerRead(const ParsedFrame& frame, std::vector<Slice>* slices, ShardEffects* effects);
+  void AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
+                  ShardEffects* effects);
   size_t RowFloats(const ParsedFrame& frame, const Slice& slice) const;
   std::vector<Slice> KeepSlices(const std::vector<Slice>& slices);
-  void ServeParked(absl::Time now, ShardEffects* effects);
+  void ServeParked(absl::Time now, int freed_by, ShardEffects* effects);
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                    ShardEffects* effects);
@@ -162,6 +164,7 @@ class ShardCore {
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
   std::vector<ParkedRead> parked_;
   std::vector<EarlyPush> early_;
+  WaitLog waits_;
   std::vector<std::vector<Slice>> spare_slices_;  // memory of what was parked
   bool delayed_finished_ = false;                 // holds for ranges that arrive later, too
   std::map<uint32_t, OutgoingMove> moves_;        // ranges on their way out

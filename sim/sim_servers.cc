@@ -13,12 +13,6 @@ namespace {
 
 constexpr size_t kRowsPerSlice = 5;  // of a save, so that frames come in between
 
-void Merge(const server::Measure& from, server::Measure* into) {
-  into->count += from.count;
-  into->sum += from.sum;
-  into->max = std::max(into->max, from.max);
-}
-
 }  // namespace
 
 absl::Status SimServers::Init() {
@@ -260,18 +254,11 @@ std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
   return row;
 }
 
-server::TableStats SimServers::Stats(uint32_t table) const {
-  server::TableStats total;
+server::UpdateStats SimServers::Stats(uint32_t table) const {
+  server::UpdateStats total;
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
-      const server::TableStats& stats = shard.core->tables()[table]->stats;
-      total.arrived += stats.arrived;
-      total.applied += stats.applied;
-      total.merged += stats.merged;
-      total.dropped += stats.dropped;
-      Merge(stats.clock_gap, &total.clock_gap);
-      Merge(stats.version_staleness, &total.version_staleness);
-      Merge(stats.in_flight, &total.in_flight);
+      total.Merge(shard.core->tables()[table]->stats.Total());
     }
   }
   return total;

@@ -52,7 +52,7 @@ class SimServers {
   const std::shared_ptr<const RangeMap>& ranges() const { return ranges_; }
   // As a server would answer an evaluation. Fails if not exactly one shard owns it.
   std::vector<float> Row(uint32_t table, uint64_t key);
-  server::TableStats Stats(uint32_t table) const;  // merged over all shards
+  server::UpdateStats Stats(uint32_t table) const;  // merged over all shards
   const std::vector<server::UpdateRecord>& records() const { return records_; }
   // The most steps that any range whose policy holds updates had admitted of some worker and not
   // yet closed.

@@ -115,7 +115,7 @@ void World::CheckFinalRows() {
 
 void World::CheckCounts() {
   for (const job::TablePlan& table : context_.plan.tables) {
-    const server::TableStats stats = Stats(table.id);
+    const server::UpdateStats stats = Stats(table.id);
     const uint64_t sent = workers_.updates_sent(table.id);
     const uint64_t ended = stats.applied + stats.merged + stats.dropped;
     const uint64_t computed = judge_ == nullptr ? sent : judge_->computed(table.id);

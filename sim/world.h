@@ -67,7 +67,7 @@ class World {
   std::vector<float> DenseValues(int rank);
   std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // of the toy
   const std::vector<server::UpdateRecord>& records() const { return servers_.records(); }
-  server::TableStats Stats(uint32_t table) const { return servers_.Stats(table); }
+  server::UpdateStats Stats(uint32_t table) const { return servers_.Stats(table); }
   // The most steps that any range whose policy holds updates had admitted of some worker and not
   // yet closed.
   int64_t most_open_steps() const { return servers_.most_open_steps(); }

@@ -349,12 +349,6 @@ json SpreadJson(const Spread& spread) {
           {"deviation", spread.deviation}};
 }
 
-json HistogramJson(const std::map<int64_t, int64_t>& histogram) {
-  json out = json::array();
-  for (const auto& [value, count] : histogram) out.push_back({value, count});
-  return out;
-}
-
 json RunJson(const StudyPlan& plan, const StudyRun& run) {
   json quality = json::array(), loss = json::array();
   for (const QualityPoint& point : QualityCurve(plan.metric, run)) {
@@ -363,14 +357,10 @@ json RunJson(const StudyPlan& plan, const StudyRun& run) {
   for (const CurvePoint& point : run.curve) {
     if (std::isfinite(point.loss)) loss.push_back({point.seconds, point.samples, point.loss});
   }
-  return {{"name", run.name},
-          {"seed", run.seed},
-          {"state", StateName(run.state)},
-          {"numbers", run.numbers},
-          {"quality", quality},
-          {"loss", loss},
-          {"version_staleness", HistogramJson(run.version_staleness)},
-          {"clock_gap", HistogramJson(run.clock_gap)}};
+  return {
+      {"name", run.name},           {"seed", run.seed},          {"state", StateName(run.state)},
+      {"numbers", run.numbers},     {"quality", quality},        {"loss", loss},
+      {"staleness", run.staleness}, {"by_worker", run.by_worker}};
 }
 
 json GroupJson(const StudyPlan& plan, const Group& group) {

@@ -6,6 +6,7 @@ Exit status 3: matplotlib is not installed. Colours are those that study/report_
 that a page can replace them by its own, light and dark.
 """
 import json
+import math
 import re
 import sys
 import traceback
@@ -247,6 +248,7 @@ def against_staleness(study):
 
 
 KINDS = [("staleness.version_mean", "version staleness\nmean, updates"),
+         ("staleness.row_mean", "row staleness\nmean, updates"),
          ("staleness.clock_gap_max", "clock gap\nlargest, steps"),
          ("staleness.in_flight_mean", "in-flight depth\nmean, batches")]
 
@@ -279,32 +281,193 @@ def staleness(study):
     return figure
 
 
-def histogram(study):
-    """The share of updates by version staleness, where it was recorded."""
-    shares = {}
+def tables_of(study, wanted):
+    """Tables of which some complete run has what is wanted."""
+    names = {}
     for group in study.groups:
-        sums = {}
         for run in study.complete(group):
-            for value, n in run["version_staleness"]:
-                sums[value] = sums.get(value, 0) + n
-        if sums:
-            shares[group["variation"]] = sums
-    if not shares:
+            for name, table in run["staleness"].items():
+                if wanted(table):
+                    names[name] = True
+    return list(names)
+
+
+def shares_of(runs, table, kind, rank=None):
+    """Bucket -> share of the values, all runs together; of one worker or of all."""
+    sums = {}
+    for run in runs:
+        found = run["staleness"].get(table, {})
+        if rank is not None:
+            workers = found.get("by_worker", [])
+            found = workers[rank] if rank < len(workers) else {}
+        for low, n in found.get(kind, {}).get("histogram", []):
+            sums[low] = sums.get(low, 0) + n
+    total = sum(sums.values())
+    return {low: n / total for low, n in sums.items()}
+
+
+def bucket_label(low, unit):
+    """Where a bucket begins; seconds as they are read."""
+    if unit != "s":
+        return count(low)
+    for size, name in ((1, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if low >= size:
+            return f"{low / size:.3g} {name}"
+    return "0"
+
+
+def coarse(shares, unit):
+    """Buckets of times are finer than a figure can show: an octave each."""
+    if unit != "s":
+        return shares
+    sums = {}
+    for low, share in shares.items():
+        octave = 0 if low < 1e-6 else 2.0 ** math.floor(math.log2(low * 1e6 + 1e-9)) * 1e-6
+        sums[octave] = sums.get(octave, 0) + share
+    return sums
+
+
+def histogram(study, kind, label, unit=""):
+    """A panel for each variation and table: the share of the values by bucket, and a line a worker."""
+    tables = tables_of(study, lambda t: t.get(kind, {}).get("count", 0) > 0)
+    groups = [g for g in study.groups
+              if any(shares_of(study.complete(g), t, kind) for t in tables)]
+    if not groups:
         return None
-    rows = len(shares)
-    figure, panels = plt.subplots(rows, 1, sharex=True, squeeze=False,
-                                  figsize=(WIDTH, 0.9 + 0.85 * rows))
-    for axes, (name, sums) in zip(panels[:, 0], shares.items()):
-        total = sum(sums.values())
-        axes.bar(list(sums), [n / total for n in sums.values()], width=0.86,
-                 color=study.style[name]["color"])
-        axes.set_ylim(0, 1)
-        axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"], fontsize=8)
-        axes.grid(axis="x", visible=False)
-        axes.annotate(name, (1, 1), xycoords="axes fraction", xytext=(-2, -2), va="top", ha="right",
-                      textcoords="offset points", fontsize=9)
-    panels[-1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[-1, 0].set_xlabel("version staleness of an update")
+    shown = {(g["variation"], t): coarse(shares_of(study.complete(g), t, kind), unit)
+             for g in groups for t in tables}
+    lows = sorted({low for shares in shown.values() for low in shares})
+    at = {low: i for i, low in enumerate(lows)}
+    figure, panels = plt.subplots(len(groups), len(tables), sharex=True, sharey=True, squeeze=False,
+                                  figsize=(WIDTH, 1.2 + 0.9 * len(groups)))
+    for row, group in zip(panels, groups):
+        for axes, table in zip(row, tables):
+            color = study.style[group["variation"]]["color"]
+            shares = shown[group["variation"], table]
+            axes.bar([at[low] for low in shares], list(shares.values()), width=0.86, color=color)
+            runs = study.complete(group)
+            workers = max((len(run["by_worker"]) for run in runs), default=0)
+            for rank in range(workers if workers <= 16 else 0):
+                of_worker = coarse(shares_of(runs, table, kind, rank), unit)
+                axes.plot(range(len(lows)), [of_worker.get(low, 0) for low in lows], color=INK,
+                          linewidth=0.7, alpha=0.55)
+            axes.set_ylim(0, 1)
+            axes.set_yticks([0, 0.5, 1], ["0", "50 %", "100 %"], fontsize=8)
+            axes.grid(axis="x", visible=False)
+            axes.annotate(group["variation"], (1, 1), xycoords="axes fraction", xytext=(-2, -2),
+                          va="top", ha="right", textcoords="offset points", fontsize=9)
+    for axes, table in zip(panels[0], tables):
+        axes.set_title(table)
+    every = max(1, -(-len(lows) * len(tables) // (12 if unit == "s" else 20)))
+    for axes in panels[-1]:
+        axes.set_xticks(range(0, len(lows), every),
+                        [bucket_label(low, unit) for low in lows[::every]], fontsize=8)
+    figure.supxlabel(label, fontsize=10)
+    return figure
+
+
+def popularity(study):
+    """Mean row staleness over how often the row had been updated, a line a variation."""
+    tables = tables_of(study, lambda t: t.get("row_staleness_by_popularity"))
+    if not tables:
+        return None
+    figure, panels = plt.subplots(1, len(tables), sharey=True, squeeze=False, figsize=(WIDTH, 3.4))
+    for axes, table in zip(panels[0], tables):
+        for group in study.groups:
+            values, sums = {}, {}
+            for run in study.complete(group):
+                listed = run["staleness"].get(table, {}).get("row_staleness_by_popularity", [])
+                for fewest, n, mean, _ in listed:
+                    values[fewest] = values.get(fewest, 0) + n
+                    sums[fewest] = sums.get(fewest, 0) + n * mean
+            if not values:
+                continue
+            style = study.style[group["variation"]]
+            at = sorted(values)
+            axes.plot([1 + math.log2(x) if x else 0 for x in at], [sums[x] / values[x] for x in at],
+                      color=style["color"], marker=style["marker"], markersize=4.5,
+                      linestyle=style["dash"], label=group["variation"])
+        axes.set_title(table)
+        most = int(axes.get_xlim()[1])
+        ticks = range(0, most + 1, max(1, most // 6))
+        axes.set_xticks(ticks, [count(2 ** (t - 1)) if t else "0" for t in ticks])
+        axes.set_xlabel("updates that the row had had")
+    panels[0][0].set_ylabel("mean row staleness (updates)")
+    panels[0][0].set_ylim(bottom=0)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    legend_below(figure, panels[0][0], handles, labels)
+    return figure
+
+
+def matrix_of(study, group):
+    """Seconds that reads of worker w waited for worker v, mean over seeds."""
+    found = [[worker.get("waited_for", []) for worker in run["by_worker"]]
+             for run in study.complete(group) if run["by_worker"]]
+    found = [np.array(m) for m in found if m and all(len(row) == len(m) for row in m)]
+    return np.mean(found, axis=0) if found and len({m.shape for m in found}) == 1 else None
+
+
+def waiting(study):
+    """Who waited for whom: a square a pair of workers."""
+    matrices = [(g["variation"], m) for g in study.groups
+                if (m := matrix_of(study, g)) is not None and len(m) > 1]
+    if not any(m.max() > 0 for _, m in matrices):
+        return None
+    workers = max(len(m) for _, m in matrices)
+    columns = min(len(matrices), 3)
+    rows = -(-len(matrices) // columns)
+    figure, panels = plt.subplots(rows, columns, squeeze=False,
+                                  figsize=(WIDTH, 0.3 + rows * (WIDTH / 3 + 0.35)))
+    largest = max(m.max() for _, m in matrices)
+    for axes in panels.flat[len(matrices):]:
+        axes.set_visible(False)
+    for axes, (name, matrix) in zip(panels.flat, matrices):
+        axes.set_title(f"{name}: {count(matrix.sum())} s", fontsize=9)
+        for w, row in enumerate(matrix):  # squares, not a picture: a page recolours them
+            for v, seconds in enumerate(row):
+                axes.add_patch(plt.Rectangle((v - 0.46, w - 0.46), 0.92, 0.92, edgecolor=GRID,
+                                             linewidth=0.6, facecolor=SERIES[1],
+                                             alpha=0.06 + 0.8 * seconds / largest))
+                if workers <= 8 and seconds > 0:
+                    axes.annotate(f"{seconds:.2g}", (v, w), ha="center", va="center", fontsize=8)
+        axes.set_xlim(-0.5, len(matrix) - 0.5)
+        axes.set_ylim(len(matrix) - 0.5, -0.5)
+        axes.set_aspect("equal")
+        axes.grid(visible=False)
+        axes.xaxis.set_major_locator(MaxNLocator(min(workers, 8), integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(min(workers, 8), integer=True))
+        axes.set_xlabel("for worker", fontsize=9)
+        axes.set_ylabel("worker", fontsize=9)
+    return figure
+
+
+def data_shares(study):
+    """Each worker's share of the samples, and how much of it was dropped."""
+    shown = []
+    for group in study.groups:
+        runs = [run["by_worker"] for run in study.complete(group) if run["by_worker"]]
+        if not runs or len({len(run) for run in runs}) > 1:
+            continue
+        share = np.mean([[w.get("share", 0) for w in run] for run in runs], axis=0)
+        lost = np.mean([[w.get("share", 0) * w.get("dropped_share", 0) for w in run]
+                        for run in runs], axis=0)
+        shown.append((group["variation"], share, lost))
+    if not shown or max(len(share) for _, share, _ in shown) < 2:
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(shown)) + 0.2))
+    for y, (name, share, lost) in enumerate(shown):
+        height = 0.76 / len(share)
+        for rank, (of_all, gone) in enumerate(zip(share, lost)):
+            at = y - 0.38 + (rank + 0.5) * height
+            axes.barh(at, of_all - gone, height=0.86 * height, color=study.style[name]["color"])
+            axes.barh(at, gone, left=of_all - gone, height=0.86 * height, facecolor=PAPER,
+                      edgecolor=study.style[name]["color"], hatch="////", linewidth=0.6)
+        axes.plot([1 / len(share)] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1)
+    axes.set_yticks(range(len(shown)), [name for name, _, _ in shown])
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.3g} %"))
+    axes.set_xlabel("share of all samples, a bar a worker")
     return figure
 
 
@@ -425,13 +588,36 @@ def all_figures(study):
            lambda: against_bound(study))
     yield ("staleness", f"Staleness as measured{words}",
            "Bars are means over seeds, dots single seeds. Version staleness: updates applied between "
-           "the read of a row's range and the update computed from it. Clock gap: how far a worker "
+           "the read of a row's range and the update computed from it; row staleness (if recorded): "
+           "those of them that touched the row. Clock gap: how far a worker "
            "was ahead of the slowest. In-flight depth: batches begun and not yet acknowledged.",
            lambda: staleness(study))
+    bars = ("Bars are the share of all {}, thin lines those of single workers; a column is a table. "
+            "Buckets begin at the number below them and grow with it. ")
     yield ("staleness-histogram", f"Updates by version staleness{words}",
-           "The share of all updates of the tables that were applied so many versions after the read "
-           "they came from. A long tail to the right is what a mean does not show.",
-           lambda: histogram(study))
+           bars.format("updates") + "A long tail to the right is what a mean does not show; lines "
+           "that lie apart say that workers are not equally stale.",
+           lambda: histogram(study, "version_staleness", "version staleness of an update"))
+    yield ("row-staleness-histogram", f"Rows of updates by row staleness{words}",
+           bars.format("rows in updates") + "Only updates that touched the row itself are counted: "
+           "what lies at 0 was computed from the row as it still was.",
+           lambda: histogram(study, "row_staleness", "updates of the row since it was read"))
+    yield ("row-popularity", f"Row staleness by popularity{words}",
+           "Rows are grouped by how often they had been updated before. Rare rows are hardly ever "
+           "stale, whatever the policy: a line that rises late says that asynchrony reaches only "
+           "the few most popular rows.", lambda: popularity(study))
+    yield ("age-histogram", f"Updates by age{words}",
+           bars.format("updates") + "Age is the time from the read of a row to the application of "
+           "what was computed from it.",
+           lambda: histogram(study, "age", "age of an update", "s"))
+    yield ("waiting", f"Who waited for whom{words}",
+           "Seconds that reads of a worker (row) lay parked until an update of another (column) "
+           "freed them, mean over seeds. A dark column is a worker that holds up all others; a "
+           "worker that reads ahead may have computed meanwhile.", lambda: waiting(study))
+    yield ("data-shares", f"Share of the data, by worker{words}",
+           "What each worker computed; hatched: updates that a policy dropped. The upright line is "
+           "an equal share: a slow worker falls short of it where nobody waits, and its data "
+           "counts for less.", lambda: data_shares(study))
     yield ("quality-staleness", f"{label} against measured staleness{words}",
            "A mark is one run. If quality fell with staleness, marks would lie along a line; a cloud "
            "says that staleness of this size does not decide.", lambda: against_staleness(study))

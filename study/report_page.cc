@@ -155,6 +155,8 @@ std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
                                       {"seconds to target", "to_target.seconds"},
                                       {"samples to target", "to_target.samples"},
                                       {"version staleness, mean", "staleness.version_mean"},
+                                      {"row staleness, mean", "staleness.row_mean"},
+                                      {"age, mean (s)", "staleness.age_mean"},
                                       {"clock gap, largest", "staleness.clock_gap_max"},
                                       {"in flight, mean", "staleness.in_flight_mean"},
                                       {"bytes a sample", "bytes_per_sample.all"},

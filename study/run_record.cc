@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -13,7 +12,6 @@
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/status_macros.h"
-#include "server/update_record.h"
 
 namespace tandem::study {
 namespace {
@@ -118,24 +116,10 @@ double LossAtEnd(const std::vector<CurvePoint>& curve) {
   return rows > 0 ? sum / rows : LastLoss(curve);
 }
 
-// The records that servers write if a job asks for them (server/update_record.h).
-void ReadRecords(const std::string& folder, StudyRun* run) {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!absl::StartsWith(name, "server-") || !absl::EndsWith(name, ".updates")) continue;
-    std::ifstream file(entry.path(), std::ios::binary);
-    server::UpdateRecord record;
-    while (file.read(reinterpret_cast<char*>(&record), sizeof record)) {
-      if (record.fate == server::kFateDropped) continue;
-      ++run->version_staleness[record.version_applied - record.version_read];
-      ++run->clock_gap[record.clock_gap];
-    }
-  }
-}
-
 void ReadSummary(const json& summary, const Metrics& metrics, StudyRun* run) {
   run->numbers = NumbersOf(summary);
+  run->staleness = summary.value("staleness", json::object());
+  run->by_worker = summary.value("by_worker", json::array());
   if (const double loss = LossAtEnd(metrics.curve); std::isfinite(loss))
     run->numbers["loss"] = loss;
   const json policies = summary.value("policy", json::object());
@@ -149,13 +133,16 @@ void ReadSummary(const json& summary, const Metrics& metrics, StudyRun* run) {
 // The mean over tables of a kind of staleness, by counts; and its maximum.
 void AddStaleness(StudyRun* run) {
   const auto& numbers = run->numbers;
-  double count[2] = {0, 0}, sum[2] = {0, 0}, gap = -1;
-  const char* const kinds[2] = {".version_staleness", ".in_flight_depth"};
+  constexpr size_t kKinds = 4;
+  const char* const kinds[kKinds] = {"version_staleness", "in_flight_depth", "row_staleness",
+                                     "age"};
+  const char* const means[kKinds] = {"version_mean", "in_flight_mean", "row_mean", "age_mean"};
+  double count[kKinds] = {}, sum[kKinds] = {}, gap = -1;
   for (const auto& [name, number] : numbers) {
     if (!absl::StartsWith(name, "staleness.")) continue;
     if (absl::EndsWith(name, ".clock_gap.max")) gap = std::max(gap, number);
-    for (int kind = 0; kind < 2; ++kind) {
-      if (!absl::EndsWith(name, absl::StrCat(kinds[kind], ".mean"))) continue;
+    for (size_t kind = 0; kind < kKinds; ++kind) {
+      if (!absl::EndsWith(name, absl::StrCat(".", kinds[kind], ".mean"))) continue;
       const auto n = numbers.find(name.substr(0, name.size() - 4) + "count");
       if (n == numbers.end()) continue;
       count[kind] += n->second;
@@ -163,8 +150,10 @@ void AddStaleness(StudyRun* run) {
     }
   }
   if (gap >= 0) run->numbers["staleness.clock_gap_max"] = gap;
-  if (count[0] > 0) run->numbers["staleness.version_mean"] = sum[0] / count[0];
-  if (count[1] > 0) run->numbers["staleness.in_flight_mean"] = sum[1] / count[1];
+  for (size_t kind = 0; kind < kKinds; ++kind) {
+    if (count[kind] == 0) continue;
+    run->numbers[absl::StrCat("staleness.", means[kind])] = sum[kind] / count[kind];
+  }
 }
 
 void AddBytes(StudyRun* run) {
@@ -317,7 +306,6 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder) {
     run.evaluations.back().seconds = summary.value("seconds", run.evaluations.back().seconds);
     run.evaluations.back().samples = summary.value("samples", run.evaluations.back().samples);
   }
-  ReadRecords(folder, &run);
   return run;
 }
 

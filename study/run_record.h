@@ -50,8 +50,9 @@ struct StudyRun {
   std::map<std::string, std::string> policy;  // by table
   std::vector<CurvePoint> curve;
   std::vector<EvaluationPoint> evaluations;
-  // Updates by version staleness and by clock gap, of all tables; empty unless recorded.
-  std::map<int64_t, int64_t> version_staleness, clock_gap;
+  // These parts of summary.json as they are: histograms, and lists by worker (docs/RESULTS.md).
+  nlohmann::json staleness = nlohmann::json::object();
+  nlohmann::json by_worker = nlohmann::json::array();
 
   bool counts() const { return state == RunState::kComplete; }
   absl::optional<double> Number(const std::string& column) const;
@@ -72,7 +73,8 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder);
 
 // What follows from the numbers of a run, under names of its own: "to_target.seconds" and
 // "to_target.samples" (absent if the target was not reached), "bytes_per_sample.KIND",
-// "staleness.version_mean", "staleness.clock_gap_max" and "staleness.in_flight_mean" of all tables,
+// "staleness.version_mean", "staleness.row_mean", "staleness.age_mean", "staleness.clock_gap_max" and
+// "staleness.in_flight_mean" of all tables,
 // "memory_bytes" of their rows.
 void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run);
 

@@ -85,9 +85,13 @@ class StalenessTest : public ::testing::Test {
 
   static void Read(const std::string& path, const job::JobPlan& plan, Recorded* out) {
     const std::string bytes = ReadTextFile(path);
-    ASSERT_EQ(bytes.size() % sizeof(server::UpdateRecord), 0u) << path;
-    Records records(bytes.size() / sizeof(server::UpdateRecord));
-    std::memcpy(records.data(), bytes.data(), bytes.size());
+    server::RecordFileHead head;
+    ASSERT_GE(bytes.size(), sizeof head) << path;
+    std::memcpy(&head, bytes.data(), sizeof head);
+    ASSERT_TRUE(head.IsOurs()) << path;
+    ASSERT_EQ((bytes.size() - sizeof head) % sizeof(server::UpdateRecord), 0u) << path;
+    Records records((bytes.size() - sizeof head) / sizeof(server::UpdateRecord));
+    std::memcpy(records.data(), bytes.data() + sizeof head, bytes.size() - sizeof head);
     for (const server::UpdateRecord& record : records) {
       ASSERT_LT(record.table, plan.tables.size());
       ASSERT_LT(record.worker, kWorkers);
@@ -105,6 +109,44 @@ class StalenessTest : public ::testing::Test {
     const double mean = static_cast<double>(recount.sum) / static_cast<double>(recount.count);
     EXPECT_EQ(summary.value("mean", -1.0), mean);  // sums of integers: exact in doubles
     EXPECT_EQ(summary.value("max", -1.0), static_cast<double>(recount.max));
+  }
+
+  // Row staleness, of sums over rows; the histogram has all values.
+  static void ExpectSameRows(const Records& records, const nlohmann::json& summary) {
+    uint64_t rows = 0, sum = 0;
+    uint32_t largest = 0;
+    for (const server::UpdateRecord& r : records) {
+      rows += r.rows_measured;
+      sum += r.row_staleness_sum;
+      largest = std::max(largest, r.row_staleness_max);
+    }
+    ASSERT_EQ(summary["count"], rows);
+    if (rows == 0) return;
+    EXPECT_EQ(summary["mean"], static_cast<double>(sum) / static_cast<double>(rows));
+    EXPECT_EQ(summary["max"], static_cast<double>(largest));
+    uint64_t in_buckets = 0;
+    for (const auto& bucket : summary["histogram"]) in_buckets += bucket[1].get<uint64_t>();
+    EXPECT_EQ(in_buckets, rows);
+  }
+
+  // What is said of single workers adds up to what is said of the table.
+  static void ExpectWorkersAddUp(const nlohmann::json& staleness) {
+    for (const char* kind : {"clock_gap", "version_staleness", "row_staleness", "age"}) {
+      int64_t count = 0;
+      std::map<double, int64_t> histogram, of_workers;
+      for (const auto& bucket : staleness[kind].value("histogram", nlohmann::json::array())) {
+        histogram[bucket[0].get<double>()] += bucket[1].get<int64_t>();
+      }
+      ASSERT_EQ(staleness["by_worker"].size(), size_t{kWorkers});
+      for (const nlohmann::json& worker : staleness["by_worker"]) {
+        count += worker[kind]["count"].get<int64_t>();
+        for (const auto& bucket : worker[kind].value("histogram", nlohmann::json::array())) {
+          of_workers[bucket[0].get<double>()] += bucket[1].get<int64_t>();
+        }
+      }
+      EXPECT_EQ(count, staleness[kind]["count"]) << kind;
+      EXPECT_EQ(of_workers, histogram) << kind;
+    }
   }
 
   // Count, mean and maximum of each kind, by table; what was sent and what became of it.
@@ -128,6 +170,8 @@ class StalenessTest : public ::testing::Test {
       ExpectSame(gap, staleness["clock_gap"], "clock gap");
       ExpectSame(version, staleness["version_staleness"], "version staleness");
       ExpectSame(in_flight, staleness["in_flight_depth"], "in-flight depth");
+      ExpectSameRows(records, staleness["row_staleness"]);
+      ExpectWorkersAddUp(staleness);
       ExpectUpdates(fates, summary["tables"][table.name]["updates"]);
     }
     SCOPED_TRACE("all tables");
@@ -160,6 +204,11 @@ class StalenessTest : public ::testing::Test {
       ASSERT_GE(r.version_applied, r.version_read);
       ASSERT_GT(r.rows, 0u);
       ASSERT_GT(r.samples, 0u);
+      // No range moves, so every read that was applied is known.
+      const bool dropped = r.fate == server::kFateDropped;
+      ASSERT_EQ(r.rows_measured, dropped ? 0 : r.rows);
+      ASSERT_EQ(r.age < 0, dropped);
+      ASSERT_LT(r.age, int64_t{600} * 1'000'000);
     }
   }
 
@@ -227,6 +276,18 @@ void ExpectReadsWithinBound(const Records& records, int64_t bound) {
   }
 }
 
+// Of a range whose rows are all in every update: row staleness is the number of updates in between.
+void ExpectRowsAsStaleAsTheRange(const Records& records) {
+  std::vector<int64_t> versions;
+  for (const server::UpdateRecord& r : records) {
+    const auto read = std::lower_bound(versions.begin(), versions.end(), r.version_read);
+    const uint64_t between = static_cast<uint64_t>(versions.end() - read);
+    ASSERT_EQ(r.row_staleness_max, between);
+    ASSERT_EQ(r.row_staleness_sum, between * r.rows);
+    versions.push_back(r.version_applied);
+  }
+}
+
 // More than 10^5 updates of a job that is SSP(2) everywhere.
 TEST_F(StalenessTest, SspBoundHoldsOnEveryUpdate) {
   constexpr int64_t kBound = 2;
@@ -253,6 +314,10 @@ TEST_F(StalenessTest, SspBoundHoldsOnEveryUpdate) {
     }
     if (HasFailure()) return;
   }
+  const Records& dense = recorded.tables.at("dense");
+  std::map<uint32_t, Records> ranges_of_dense;
+  for (const server::UpdateRecord& r : dense) ranges_of_dense[r.range].push_back(r);
+  for (const auto& [id, records] : ranges_of_dense) ExpectRowsAsStaleAsTheRange(records);
   EXPECT_GT(complete, 20u);  // of 82: the bound was looked for where it can be seen
   EXPECT_GT(largest, 0);     // and workers did get ahead
 }
@@ -306,6 +371,7 @@ void ExpectFolds(const Recorded& recorded, int64_t delay) {
       ASSERT_EQ(r.version_read, r.step);
       ASSERT_EQ(r.version_applied, std::min(r.step + delay, steps));
       ASSERT_EQ(r.clock_gap, 0);
+      ASSERT_LE(r.row_staleness_max, delay);
       held_to_the_end += r.step + delay > steps ? 1 : 0;
       const std::tuple<int64_t, int> order = {r.step, r.worker};
       ASSERT_LT(last, order);  // step by step, in rank order

@@ -13,12 +13,13 @@ import unittest
 SOURCE, BUILD = (pathlib.Path(path).resolve() for path in sys.argv[1:3])
 SECONDS = 120  # for one run
 ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
+WORKER = "\nAn entry of `by_worker`:\n"
 # Written in cases that the runs below do not have.
 RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "stopped.saved_step",
         "stopped.failure", "failed.node", "failed.reason", "failed.code"}
 # Objects that the page describes as a whole.
-WHOLE = {"best", "eval", "paths", "collectives", "build", "staleness.TABLE.clock_gap", "staleness.TABLE.version_staleness",
-         "staleness.TABLE.in_flight_depth", "tables.TABLE.updates"}
+WHOLE = {"best", "eval", "paths", "collectives", "build", "tables.TABLE.updates"} | {
+    f"staleness.TABLE.{kind}" for kind in ("clock_gap", "version_staleness", "row_staleness", "age", "in_flight_depth")}
 BY_TABLE = {"policy", "staleness", "tables"}
 
 JOB = """
@@ -62,7 +63,8 @@ class ResultsTest(unittest.TestCase):
     def setUp(self):
         text = (SOURCE / "docs" / "RESULTS.md").read_text(encoding="utf-8")
         summary, metrics = text.split("\n## metrics.jsonl\n")
-        self.summary = set(ROW.findall(summary.split("\n## summary.json\n")[1]))
+        summary, worker = summary.split("\n## summary.json\n")[1].split(WORKER)
+        self.summary, self.worker = set(ROW.findall(summary)), set(ROW.findall(worker))
         self.lines = {}
         for part in re.split(r"^\*\*(?=`)", metrics, flags=re.M)[1:]:
             self.lines[part[1:part.index("`", 1)]] = set(ROW.findall(part)) | {"event", "time"}
@@ -74,6 +76,9 @@ class ResultsTest(unittest.TestCase):
                 summary, lines = run(folder, *flags)
                 self.assertLessEqual(keys_of(summary), self.summary)
                 written |= keys_of(summary)
+                self.assertEqual(len(summary["by_worker"]), 2)
+                for worker in summary["by_worker"]:
+                    self.assertEqual(worker.keys(), self.worker)
                 self.assertEqual(summary["eval"].keys() - self.lines["evaluation"], set())
                 for line in lines:
                     events.setdefault(line["event"], set()).update(line)

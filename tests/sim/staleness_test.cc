@@ -322,7 +322,7 @@ TEST(StalenessTest, FrozenTablesDropAndCount) {
   job.second_frozen = true;
   SimRun run(job, EvenWorld(job, 20, TestSeed()));
   ASSERT_TRUE(run.ok());
-  const server::TableStats frozen = run.world->Stats(1);
+  const server::UpdateStats frozen = run.world->Stats(1);
   EXPECT_GT(frozen.arrived, 0u);
   EXPECT_EQ(frozen.dropped, frozen.arrived);
   EXPECT_EQ(frozen.applied + frozen.merged, 0u);

@@ -336,7 +336,7 @@ TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   }
   EXPECT_GT(late, 30u);
   EXPECT_LT(others, late / 10);
-  const server::TableStats stats = backups.world->Stats(0);
+  const server::UpdateStats stats = backups.world->Stats(0);
   EXPECT_EQ(stats.arrived, stats.merged + stats.dropped);
   EXPECT_GT(stats.merged, 0u);
   EXPECT_LT(backups.world->elapsed(), 0.8 * together.world->elapsed());
@@ -386,7 +386,7 @@ TEST(WorldTest, BatchesAreEmptyAtEvaluationsBesideALockstepPart) {
       options.model.batches = {12, 5, 9};
       SimRun run(job, options);  // the judge looks at every row that an evaluation reads
       ASSERT_TRUE(run.ok()) << policy;
-      const server::TableStats stats = run.world->Stats(0);
+      const server::UpdateStats stats = run.world->Stats(0);
       EXPECT_EQ(stats.arrived, stats.merged + stats.dropped);
       EXPECT_GT(stats.merged, 0u);
     }

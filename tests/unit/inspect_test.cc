@@ -82,8 +82,14 @@ class InspectTest : public ::testing::Test {
     records[0].samples = records[0].divided_by = 128;
     records[0].clock_gap = 2;
     records[1] = records[0];
+    records[0].age = 1500;
+    records[0].row_staleness_sum = 12;
+    records[0].row_staleness_max = 4;
+    records[0].rows_measured = 8;
     records[1].fate = fate_of_last;
-    return std::string(reinterpret_cast<const char*>(records), sizeof records);
+    const server::RecordFileHead head;
+    return absl::StrCat(std::string(reinterpret_cast<const char*>(&head), sizeof head),
+                        std::string(reinterpret_cast<const char*>(records), sizeof records));
   }
 
   HeapBufferSource buffers_;
@@ -109,8 +115,10 @@ TEST_F(InspectTest, RecordsAreALineEachAndASum) {
   const std::string text = Text(Path("server-0.updates"));
   EXPECT_THAT(text, HasSubstr(": 2 updates\n  worker 3 step 17 table 0 range 0: 9 rows, n 128 of "
                               "128, applied, read at version 40, applied at 46, clock gap 2"));
+  EXPECT_THAT(text, HasSubstr("us, age 1500 us, row staleness mean 1.5, largest 4\n"));
   EXPECT_THAT(text, HasSubstr("in all: 1 dropped; version staleness mean 6, largest 6; clock gap "
-                              "mean 2, largest 2\n"));
+                              "mean 2, largest 2; age mean 0.0015, largest 0.0015 s; row staleness "
+                              "mean 1.5, largest 4\n"));
   EXPECT_THAT(Text(Path("server-0.updates"), 1), HasSubstr("... and 1 updates more"));
 }
 
@@ -161,8 +169,10 @@ TEST_F(InspectTest, BadFilesGiveOneLine) {
   ExpectRefused(Path("changed.range"), "checksum");
   Write("notes.txt", std::string(200, 'x'));
   ExpectRefused(Path("notes.txt"), "is it one of ours?");
-  Write("cut.updates", Records().substr(1));
-  ExpectRefused(Path("cut.updates"), "143 bytes are no whole number of 72-byte records");
+  Write("cut.updates", Records().substr(0, 16 + 191));
+  ExpectRefused(Path("cut.updates"), "191 bytes are no whole number of 96-byte records");
+  Write("old.updates", std::string(2 * 72, '\1'));
+  ExpectRefused(Path("old.updates"), "is of an earlier version of Tandem");
   Write("other.updates", Records(/*fate_of_last=*/77));
   ExpectRefused(Path("other.updates"), "record 1 has fate 77");
   ExpectRefused(Path("nowhere"), "there is none");

@@ -137,7 +137,7 @@ class RangeTest : public ::testing::Test {
   // Worker `rank` reads the row for `step`, as a shard would have answered it.
   void Read(int rank, int64_t step) {
     const float row = Row();
-    range_->RememberRead(rank, step, {&kKey, 1}, {&row, 1});
+    range_->RememberRead(now_, rank, step, {&kKey, 1}, {&row, 1});
   }
   void Use(const policies::UpdatePolicy& policy) {
     table_.policy = &policy;
@@ -263,8 +263,8 @@ TEST_F(RangeTest, ReadsAreCountedInTheirOrder) {
   EXPECT_EQ(range_->progress().version, 2);
   EXPECT_EQ(records_[2].fate, server::kFateDropped);
   EXPECT_EQ(records_[3].fate, server::kFateMerged);
-  EXPECT_EQ(table_.stats.dropped, 1u);
-  EXPECT_EQ(table_.stats.merged, 3u);
+  EXPECT_EQ(table_.stats.Total().dropped, 1u);
+  EXPECT_EQ(table_.stats.Total().merged, 3u);
   // Worker 0 has token 0 still. What had nothing to read here takes the next number, 5: token 2.
   Give(0, 0, 4, 1, true, 0);
   Give(1, 1, 0, 1, /*rows=*/false);
@@ -378,6 +378,140 @@ TEST_F(RangeTest, ADroppedUpdateForgetsItsRead) {
   EXPECT_GT(range_->held_bytes(), 0u);
   Give(0, 0, 1, 1, true, -1, server::Range::Admission::kLate);
   EXPECT_EQ(range_->held_bytes(), 0u);
+}
+
+// Reads and pushes of any keys.
+class RowStalenessTest : public RangeTest {
+ protected:
+  void ReadKeys(int rank, int64_t step, const std::vector<uint64_t>& keys) {
+    std::vector<float> rows(keys.size());
+    range_->store().Pull(keys, absl::MakeSpan(rows));
+    range_->RememberRead(now_, rank, step, keys, rows);
+  }
+  // Of what was read at `version_read`; -1: now.
+  void GiveKeys(int rank, int64_t step, const std::vector<uint64_t>& keys,
+                int64_t version_read = -1) {
+    server::HeldUpdate update;
+    update.rank = rank;
+    update.step = step;
+    update.samples = 1;
+    update.version_read = version_read < 0 ? range_->progress().version : version_read;
+    update.keys = buffers_.Alloc(keys.size() * sizeof(uint64_t));
+    std::copy(keys.begin(), keys.end(), update.keys.MutableAs<uint64_t>().begin());
+    update.values = buffers_.Alloc(keys.size() * sizeof(float));
+    for (float& value : update.values.MutableAs<float>()) value = 1;
+    EXPECT_EQ(range_->Admit(now_, /*incarnation=*/1, step, std::move(update), false),
+              server::Range::Admission::kAdmitted);
+  }
+  static std::unique_ptr<policies::UpdatePolicy> Asp() {
+    Policy config;
+    config.set_kind(Policy::ASP);
+    return *policies::NewUpdatePolicy(config, 4);
+  }
+  const server::UpdateRecord& Last() const { return records_.back(); }
+};
+
+// Five versions come between read and update, of which two touched one of its rows and one the other.
+TEST_F(RowStalenessTest, CountsOnlyUpdatesThatTouchedTheRow) {
+  const auto asp = Asp();
+  Use(*asp);
+  now_ = absl::FromUnixMicros(1000);
+  ReadKeys(0, 0, {1, 2, 3});
+  for (const std::vector<uint64_t>& keys :
+       std::vector<std::vector<uint64_t>>{{1}, {9}, {1, 3}, {8, 9}, {7}}) {
+    const int64_t step = range_->progress().workers[1].admitted;
+    ReadKeys(1, step, keys);
+    GiveKeys(1, step, keys);
+    EXPECT_EQ(Last().row_staleness_sum, 0u);
+    EXPECT_EQ(Last().rows_measured, keys.size());
+  }
+  now_ = absl::FromUnixMicros(3500);
+  GiveKeys(0, 0, {1, 3}, 0);  // not all that was read
+  EXPECT_EQ(Last().version_applied - Last().version_read, 5);
+  EXPECT_EQ(Last().row_staleness_sum, 3u);
+  EXPECT_EQ(Last().row_staleness_max, 2u);
+  EXPECT_EQ(Last().rows_measured, 2u);
+  EXPECT_EQ(Last().age, 2500);
+  // Row 1 had had two updates, row 3 one; the reads of worker 1 met rows without, and with one.
+  const auto& by_popularity = table_.stats.by_popularity;
+  EXPECT_EQ(by_popularity[1].count, 3u);  // 1 and 9 once more, 3 of worker 0
+  EXPECT_EQ(by_popularity[1].sum, 1);
+  EXPECT_EQ(by_popularity[2].count, 1u);
+  EXPECT_EQ(by_popularity[2].sum, 2);
+  EXPECT_EQ(table_.stats.workers[0].row_staleness.histogram.counts[2], 1u);
+  EXPECT_EQ(table_.stats.workers[0].age.max, 2500);
+  EXPECT_EQ(table_.stats.workers[1].row_staleness.count, 7u);
+}
+
+// A fold is one step of the optimizer, whoever is in it, and each of its updates has its own read.
+TEST_F(RowStalenessTest, AFoldCountsOnce) {
+  ReadKeys(3, 0, {1, 2});
+  for (const int rank : {0, 1, 2}) {
+    ReadKeys(rank, 0, {1, 2});
+    GiveKeys(rank, 0, {1, 2});
+    ReadKeys(rank, 1, {1, 2});  // of the first two, before their batch has closed
+  }
+  ASSERT_EQ(records_.size(), 3u);
+  for (const server::UpdateRecord& record : records_) EXPECT_EQ(record.row_staleness_sum, 0u);
+  for (const int rank : {0, 2}) GiveKeys(rank, 1, {1}, rank == 2 ? 1 : 0);
+  GiveKeys(3, 0, {2}, 0);
+  ASSERT_EQ(records_.size(), 6u);
+  EXPECT_EQ(records_[3].row_staleness_sum, 1u);  // rank 0: read before the fold
+  EXPECT_EQ(records_[4].row_staleness_sum, 0u);  // rank 2: after it
+  EXPECT_EQ(records_[5].row_staleness_sum, 1u);  // rank 3
+  EXPECT_EQ(records_[5].rows_measured, 1u);
+}
+
+// A read that is answered twice, one that this range never answered, and more than it remembers.
+TEST_F(RowStalenessTest, WhatIsNotKnownIsNotMeasured) {
+  const auto asp = Asp();
+  Use(*asp);
+  ReadKeys(0, 0, {1});
+  GiveKeys(1, 0, {1});
+  EXPECT_EQ(Last().rows_measured, 0u) << "it has not read";
+  EXPECT_EQ(Last().age, -1);
+  ReadKeys(0, 0, {1});  // asked again: the second answer is at version 1
+  GiveKeys(0, 0, {1}, 0);
+  EXPECT_EQ(Last().row_staleness_sum, 1u) << "of the answer that it says it has used";
+  for (int64_t step = 1; step <= 3; ++step) ReadKeys(0, step, {1});
+  GiveKeys(0, 1, {1});
+  EXPECT_EQ(Last().rows_measured, 0u) << "only the last two are kept";
+  GiveKeys(0, 2, {1}, 2);
+  EXPECT_EQ(Last().row_staleness_sum, 1u);
+  const server::RangeImage image = range_->Image();
+  Use(*asp);
+  ASSERT_TRUE(range_->Restore(image, buffers_).ok());
+  GiveKeys(0, 3, {1}, 2);
+  EXPECT_EQ(Last().rows_measured, 0u) << "of the owner before";
+}
+
+// Recorded or not, rows get the same bits.
+TEST_F(RowStalenessTest, RecordingChangesNoRow) {
+  std::vector<std::vector<float>> weights;
+  for (const bool record : {true, false}) {
+    table_.record = record;
+    for (const auto& policy : {Asp(), *policies::NewUpdatePolicy(
+                                          [] {
+                                            Policy config;
+                                            config.set_kind(Policy::K_BATCH_ASYNC);
+                                            config.set_batches(2);
+                                            return config;
+                                          }(),
+                                          4)}) {
+      Use(*policy);
+      for (int64_t step = 0; step < 20; ++step) {
+        for (int rank = 0; rank < 4; ++rank) {
+          const uint64_t key = static_cast<uint64_t>(step) % 5;
+          ReadKeys(rank, step, {key, 9, 11 + static_cast<uint64_t>(rank)});
+          GiveKeys(rank, step, {key, 9});
+        }
+      }
+      weights.push_back(range_->Image().weights);
+    }
+  }
+  EXPECT_EQ(weights[0], weights[2]);
+  EXPECT_EQ(weights[1], weights[3]);
+  EXPECT_FALSE(weights[0].empty());
 }
 
 TEST_F(RangeTest, AFrozenTableHoldsNothing) {

@@ -71,7 +71,8 @@ class Table {
         update.samples = 3;
         update.keys = BufferOf(buffers_, keys);
         update.values = BufferOf(buffers_, values);
-        range->RememberRead(rank, step, keys, std::vector<float>(values.size(), 0.25f));
+        range->RememberRead(absl::UnixEpoch(), rank, step, keys,
+                            std::vector<float>(values.size(), 0.25f));
         EXPECT_EQ(range->Admit(absl::UnixEpoch(), incarnation, step, std::move(update), false),
                   server::Range::Admission::kAdmitted);
       }
@@ -80,7 +81,7 @@ class Table {
   void FinishDelayed() {
     for (const auto& range : ranges_) range->FinishDelayed();
   }
-  const server::TableStats& stats() const { return context_.stats; }
+  server::UpdateStats stats() const { return context_.stats.Total(); }
   size_t held_bytes() const {
     size_t bytes = 0;
     for (const auto& range : ranges_) bytes += range->held_bytes();

@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/histogram.h"
 #include "proto/range_map.h"
 #include "scheduler/deal_ranges.h"
 #include "scheduler/output_files.h"
@@ -255,6 +256,67 @@ TEST(JobBookTest, ARunThatGoesOnCountsOn) {
   EXPECT_EQ(scheduler::JobBook(plan, second.Record(At(102))).Total(At(0)).samples, 1320);
 }
 
+// What is said of single workers, histograms and waits: over shards, and over the attempts of a run.
+TEST(JobBookTest, WorkersAndHistogramsAddUp) {
+  const job::JobPlan plan = TestPlan(2, 2);
+  const auto report = [](uint32_t server, uint64_t sent, double waited) {
+    ShardReport made = ReportOf(server, 10, 3);
+    TableReport& table = *made.mutable_table(0);
+    table.mutable_clock_gap()->mutable_bucket()->Add(1 + static_cast<int>(server));
+    if (server == 1) table.mutable_clock_gap()->mutable_bucket()->Add(4);
+    for (int rank = 0; rank < 2; ++rank) {
+      WorkerUpdates& worker = *table.add_worker();
+      worker.set_sent(sent + static_cast<uint64_t>(rank));
+      worker.set_dropped(1);
+      SetDistribution(worker.mutable_age(), 2, 3e6, 2e6);
+    }
+    SetDistribution(table.add_by_popularity(), 2, 0, 0);
+    SetDistribution(table.add_by_popularity(), 2, 4, 3);
+    made.add_waiting();
+    made.add_waiting()->mutable_seconds()->Add(waited);
+    return made;
+  };
+  scheduler::JobBook first(plan);
+  ASSERT_TRUE(first.AddShardReport(report(0, 5, 1.5)).ok());
+  ASSERT_TRUE(first.AddShardReport(report(1, 15, 2.5)).ok());
+  Progress progress;
+  progress.set_samples(300);
+  ASSERT_TRUE(first.AddProgress(0, progress).ok());
+  scheduler::JobBook second(plan, first.Record(At(1)));
+  ASSERT_TRUE(second.AddShardReport(report(0, 5, 1)).ok());
+  progress.set_samples(100);
+  ASSERT_TRUE(second.AddProgress(1, progress).ok());
+  const nlohmann::json summary = scheduler::SummaryJson(plan, second.Total(At(2)), "in-process");
+  const nlohmann::json& table = summary["staleness"]["emb"];
+  EXPECT_EQ(table["clock_gap"]["histogram"], nlohmann::json({{0, 4}, {1, 4}}));
+  EXPECT_EQ(table["by_worker"][1]["age"]["mean"], 1.5);
+  EXPECT_EQ(table["by_worker"][1]["age"]["max"], 2.0);
+  EXPECT_EQ(table["row_staleness_by_popularity"],
+            nlohmann::json({{0, 6, 0.0, 0.0}, {1, 6, 2.0, 3.0}}));
+  EXPECT_EQ(summary["by_worker"][0]["updates"], 25);
+  EXPECT_EQ(summary["by_worker"][0]["dropped"], 3);
+  EXPECT_EQ(summary["by_worker"][0]["share"], 0.75);
+  EXPECT_EQ(summary["by_worker"][0]["waited_for"], nlohmann::json({0.0, 0.0}));
+  // Of the shard where it waited longest, before and after.
+  EXPECT_EQ(summary["by_worker"][1]["waited_for"], nlohmann::json({3.5, 0.0}));
+}
+
+TEST(HistogramTest, BucketsFollowEachOtherWithoutGaps) {
+  EXPECT_EQ(HistogramBucket(0), 0u);
+  for (size_t b = 0; b < kHistogramBuckets; ++b) {
+    EXPECT_EQ(HistogramBucket(HistogramLow(b)), b);
+    if (b > 0) {
+      EXPECT_EQ(HistogramBucket(HistogramLow(b) - 1), b - 1);
+    }
+    if (b > 8) {
+      EXPECT_LE(static_cast<double>(HistogramLow(b)),
+                1.25 * static_cast<double>(HistogramLow(b - 1)));
+    }
+  }
+  EXPECT_EQ(HistogramLow(kHistogramBuckets - 1), uint64_t{1} << 41);
+  EXPECT_EQ(HistogramBucket(~uint64_t{0}), kHistogramBuckets - 1);
+}
+
 TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   scheduler::JobBook book(TestPlan(1, 1));
   book.Start(At(0));
@@ -319,6 +381,11 @@ TEST(JobBookTest, RefusesReportsOfAnotherJob) {
   report = ReportOf(0, 1, 1);
   report.mutable_table(0)->set_table("other");
   EXPECT_FALSE(book.AddShardReport(report).ok());
+  report = ReportOf(0, 1, 1);
+  report.mutable_table(0)->add_worker();
+  EXPECT_TRUE(book.AddShardReport(report).ok());
+  report.mutable_table(0)->add_worker();
+  EXPECT_FALSE(book.AddShardReport(report).ok()) << "of more workers than there are";
   report = ReportOf(0, 1, 1);
   for (int i = 0; i < 100; ++i) (*report.mutable_bytes())[absl::StrCat("kind", i)] = 1;
   EXPECT_FALSE(book.AddShardReport(report).ok());

@@ -158,7 +158,7 @@ TEST_F(ShardCoreTest, BackupWorkersCloseWithoutTheLast) {
   Give(Push(1, 2, 5.0f, 2));
   Give(Push(0, 2, 3.0f, 2));
   EXPECT_THAT(Row(), ElementsAre(-7.0f, -7.0f));  // less (3 + 5) / 2
-  const server::TableStats& stats = shard_->tables()[0]->stats;
+  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
   EXPECT_EQ(stats.arrived, 7u);
   EXPECT_EQ(stats.merged, 6u);
   EXPECT_EQ(stats.dropped, 1u);
@@ -214,7 +214,7 @@ TEST_F(ShardCoreTest, ADuplicateIsAcknowledgedAndChangesNothing) {
   Give(push);
   EXPECT_EQ(Give(push).size(), 1u);
   EXPECT_THAT(Row(), ElementsAre(0.0f, 0.0f));
-  const server::TableStats& stats = shard_->tables()[0]->stats;
+  const server::UpdateStats stats = shard_->tables()[0]->stats.Total();
   EXPECT_EQ(stats.arrived, 1u);
   EXPECT_EQ(stats.applied, 1u);
 }
@@ -280,6 +280,25 @@ TEST_F(ShardCoreTest, ReadersAreToldWhomTheyWaitFor) {
   const std::vector<ParsedFrame> sent = Give(Push(1, 0, 1.0f));
   EXPECT_EQ(sent.back().header.kind, FrameKind::kRows);
   EXPECT_EQ(shard_->Waiting(now_).text, "");
+}
+
+// Two reads of worker 0 lie side by side. Worker 1 frees the first; the second waits for worker 1 and
+// for its own worker, who comes last.
+TEST_F(ShardCoreTest, WaitsAreCountedForWhoeverEndsThem) {
+  Start("kind: SSP bound: 1");
+  for (int64_t step = 0; step < 2; ++step) Give(Push(0, step, 1.0f));
+  EXPECT_TRUE(Give(Pull(0, 2)).empty());
+  now_ += absl::Seconds(1);
+  EXPECT_TRUE(Give(Pull(0, 3)).empty());
+  now_ += absl::Seconds(2);
+  Give(Push(1, 0, 1.0f));  // frees step 2
+  now_ += absl::Seconds(4);
+  Give(Push(1, 1, 1.0f));
+  Give(Push(0, 2, 1.0f));  // frees step 3
+  const ShardReport report = shard_->Report();
+  ASSERT_EQ(report.waiting_size(), 2);
+  EXPECT_THAT(report.waiting(0).seconds(), ::testing::ElementsAre(4, 3));
+  EXPECT_THAT(report.waiting(1).seconds(), ::testing::IsEmpty());
 }
 
 TEST_F(ShardCoreTest, OnlyWhatItDoesNotOwnIsRefused) {

@@ -290,6 +290,47 @@ TEST(FiguresTest, OneThatCannotBeDrawnLosesNoOther) {
   EXPECT_THAT(drawn["throughput"].svg, HasSubstr("<svg"));
 }
 
+// Staleness as it was recorded, and who waited for whom; what a run does not have is not drawn.
+TEST(FiguresTest, StalenessAndWaitingAreDrawn) {
+  using nlohmann::json;
+  const json versions = {{"count", 4}, {"histogram", {{0, 1}, {3, 2}, {8, 1}}}};
+  const json table = {{"version_staleness", versions},
+                      {"row_staleness", {{"count", 4}, {"histogram", {{0, 3}, {1, 1}}}}},
+                      {"age", {{"count", 3}, {"histogram", {{0.000010, 1}, {0.25, 2}}}}},
+                      {"row_staleness_by_popularity", {{0, 3, 0.0, 0.0}, {4, 1, 1.0, 1.0}}},
+                      {"by_worker", {{{"version_staleness", versions}}, json::object()}}};
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
+    run.staleness = {{"ids", table}, {"dense", {{"in_flight_depth", {{"count", 0}}}}}};
+    run.by_worker = {{{"share", 0.75}, {"dropped_share", 0.5}, {"waited_for", {0.0, 1.5}}},
+                     {{"share", 0.25}, {"dropped_share", 0.0}, {"waited_for", {0.25, 0.0}}}};
+  }
+  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
+  const std::string script = absl::StrCat(root == nullptr ? "." : root, "/study/figures.py");
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_of_staleness");
+  const auto draw = [&](const std::vector<StudyRun>& of) {
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/results.json") << ResultsJson(Plan(), Analyse(Plan(), {}, of)).dump();
+    Figures figures = DrawFigures(folder, script);
+    std::filesystem::remove_all(folder);
+    return figures;
+  };
+  const Figures figures = draw(runs);
+  if (absl::StrContains(figures.missing, "matplotlib is not installed")) {
+    GTEST_SKIP() << figures.missing;
+  }
+  std::map<std::string, Figure> drawn, plain;
+  for (const Figure& figure : figures.figures) drawn[figure.name] = figure;
+  for (const Figure& figure : draw(Runs()).figures) plain[figure.name] = figure;
+  for (const char* name : {"staleness-histogram", "row-staleness-histogram", "row-popularity",
+                           "age-histogram", "waiting", "data-shares"}) {
+    EXPECT_THAT(drawn[name].svg, HasSubstr("<svg")) << name << ": " << drawn[name].read;
+    EXPECT_EQ(plain.count(name), 0u) << name;
+  }
+  EXPECT_THAT(drawn["age-histogram"].svg, HasSubstr("131 ms")) << "where its octave begins";
+  EXPECT_THAT(drawn["waiting"].svg, HasSubstr("BSP: 1.75 s"));
+}
+
 // A child that is reaped by somebody else.
 TEST(FiguresTest, AScriptWhoseEndIsNotToBeKnownIsNotWaitedForWithoutEnd) {
   const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_reaped");

@@ -16,7 +16,6 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/update_record.h"
 #include "study/manifest.h"
 #include "study/run_record.h"
 #include "study/runner.h"
@@ -208,23 +207,22 @@ TEST_F(StudyRunTest, TheLossAtTheEndIsOfATenthOfTheRows) {
   EXPECT_DOUBLE_EQ(*Read("a").Number("loss"), 0.46);
 }
 
-TEST_F(StudyRunTest, RecordsBecomeHistograms) {
-  WriteRun("a", Summary(0.8), {Progress(0.5, 400, 0.6, 0.7)});
-  std::ofstream file(folder_ / "runs/a/server-0.updates", std::ios::binary);
-  for (const int64_t staleness : {0, 2, 2}) {
-    server::UpdateRecord record;
-    record.version_read = 5;
-    record.version_applied = 5 + staleness;
-    record.clock_gap = 1;
-    file.write(reinterpret_cast<const char*>(&record), sizeof record);
-  }
-  server::UpdateRecord dropped;
-  dropped.fate = server::kFateDropped;
-  file.write(reinterpret_cast<const char*>(&dropped), sizeof dropped);
-  file.close();
-  const StudyRun run = Read("a");
-  EXPECT_THAT(run.version_staleness, ElementsAre(Pair(0, 1), Pair(2, 2)));
-  EXPECT_THAT(run.clock_gap, ElementsAre(Pair(1, 3)));
+// Histograms go to the figures as they are; their means are over all tables.
+TEST_F(StudyRunTest, StalenessOfTheSummaryIsKept) {
+  json summary = Summary(0.8);
+  summary["staleness"]["ids"]["row_staleness"] = {
+      {"count", 30}, {"mean", 0.5}, {"max", 3.0}, {"histogram", {{0, 20}, {1, 10}}}};
+  summary["staleness"]["users"]["row_staleness"] = {{"count", 10}, {"mean", 2.5}, {"max", 4.0}};
+  summary["staleness"]["ids"]["age"] = {{"count", 10}, {"mean", 0.25}, {"max", 1.0}};
+  summary["by_worker"] = {{{"samples", 600}, {"waited_for", {0.0, 1.5}}}, {{"samples", 400}}};
+  WriteRun("a", summary, {Progress(0.5, 400, 0.6, 0.7)});
+  StudyRun run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("staleness.row_mean"), 1.0);
+  EXPECT_EQ(run.Number("staleness.age_mean"), 0.25);
+  EXPECT_EQ(run.Number("staleness.version_mean"), 3.0);
+  EXPECT_EQ(run.staleness, summary["staleness"]);
+  EXPECT_EQ(run.by_worker, summary["by_worker"]);
 }
 
 TEST_F(StudyRunTest, ARowARun) {
