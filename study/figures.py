@@ -612,8 +612,9 @@ def all_figures(study):
            lambda: histogram(study, "age", "age of an update", "s"))
     yield ("waiting", f"Who waited for whom{words}",
            "Seconds that reads of a worker (row) lay parked until an update of another (column) "
-           "freed them, mean over seeds. A dark column is a worker that holds up all others; a "
-           "worker that reads ahead may have computed meanwhile.", lambda: waiting(study))
+           "freed them, mean over seeds. A dark column is a worker that holds up all others; on "
+           "the diagonal are reads, sent ahead, that waited for the worker's own update. A worker "
+           "that reads ahead may have computed meanwhile.", lambda: waiting(study))
     yield ("data-shares", f"Share of the data, by worker{words}",
            "What each worker computed; hatched: updates that a policy dropped. The upright line is "
            "an equal share: a slow worker falls short of it where nobody waits, and its data "
