@@ -100,7 +100,7 @@ static int train(tandem_worker* worker) {
 
 int main(void) {
   tandem_join_options options = {sizeof options, getenv("TANDEM_JOB"), NULL,
-                                 getenv("TANDEM_SCHEDULER"), -1, NULL, NULL};
+                                 getenv("TANDEM_SCHEDULER"), -1, NULL, NULL, 0};
   tandem_worker* worker = NULL;
   int failed = tandem_join(&options, &worker);
   while (failed == 0 && (failed = tandem_wait_joined(worker, 1000)) == 0) {

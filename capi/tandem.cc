@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <exception>
+#include <map>
 #include <memory>
 #include <new>
 #include <string>
@@ -103,7 +104,8 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
         }
         return (*factory)(self);
       };
-  return worker::AttachedWorker::Join(std::move(worker), worker::AttachedWorker::Files::kOwn);
+  return worker::AttachedWorker::Join(std::move(worker), worker::AttachedWorker::Files::kOwn,
+                                      options.keeps_state != 0);
 }
 
 // A peer that goes away is an error of a call, not a signal. A handler that the program has set
@@ -130,6 +132,8 @@ int32_t KindOf(worker::Want::Kind kind) {
       return TANDEM_SCORE;
     case worker::Want::Kind::kUpdate:
       return TANDEM_UPDATE;
+    case worker::Want::Kind::kState:
+      return TANDEM_STATE;
     case worker::Want::Kind::kStepDone:
       return TANDEM_STEP_DONE;
     case worker::Want::Kind::kEnd:
@@ -221,6 +225,42 @@ absl::Status Score(tandem_worker* worker, const float* logits, const float* labe
   if (samples < 0) return absl::InvalidArgumentError(absl::StrCat(samples, " scores"));
   const auto count = static_cast<size_t>(samples);
   return worker->attached->Score({logits, count}, {labels, count});
+}
+
+absl::Status SaveState(tandem_worker* worker, const void* bytes, int64_t count) {
+  if (bytes == nullptr) return Missing("bytes");
+  if (count < 0) return absl::InvalidArgumentError(absl::StrCat(count, " bytes of state"));
+  return worker->attached->SaveState({static_cast<const char*>(bytes), static_cast<size_t>(count)});
+}
+
+absl::StatusOr<bool> SavedState(tandem_worker* worker, int32_t rank, const void** bytes,
+                                int64_t* count, int64_t* epoch) {
+  if (bytes == nullptr || count == nullptr || epoch == nullptr) {
+    return Missing("bytes, count and epoch");
+  }
+  const worker::AttachedRunner::Resumed& resumed = worker->attached->resumed();
+  if (resumed.epoch < 0) return false;
+  const int own = worker->attached->rank();
+  if (rank != own && rank != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the state of worker ", rank, "; there are those of ", own, " and of 0"));
+  }
+  const std::string& state = rank == own ? resumed.own : resumed.of_rank_zero;
+  *bytes = state.data();
+  *count = static_cast<int64_t>(state.size());
+  *epoch = resumed.epoch;
+  return true;
+}
+
+absl::StatusOr<bool> Report(tandem_worker* worker, int32_t count, const char* const* names,
+                            const double* values, int64_t step, int64_t timeout_ms) {
+  if (count > 0 && (names == nullptr || values == nullptr)) return Missing("names and values");
+  std::map<std::string, double> reported;
+  for (int32_t i = 0; i < count; ++i) {
+    if (names[i] == nullptr) return Missing(absl::StrCat("the name of reported value ", i));
+    reported[names[i]] = values[i];
+  }
+  return worker->attached->Report(reported, step, After(timeout_ms));
 }
 
 absl::Status HashTexts(const char* field, const char* texts, const int64_t* offsets, int64_t count,
@@ -363,6 +403,7 @@ int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want) {
                             worker->attached->Next(After(timeout_ms)));
     want->kind = KindOf(next.kind);
     want->first = next.first ? 1 : 0;
+    want->last = next.last ? 1 : 0;
     want->step = next.step;
     want->epoch = next.epoch;
     want->samples = next.samples;
@@ -399,6 +440,15 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
   return CallOn(worker, [&] { return Score(worker, logits, labels, samples); });
 }
 
+int tandem_save_state(tandem_worker* worker, const void* bytes, int64_t count) {
+  return CallOn(worker, [&] { return SaveState(worker, bytes, count); });
+}
+
+int tandem_saved_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
+                       int64_t* epoch) {
+  return CallOn(worker, [&] { return SavedState(worker, rank, bytes, count, epoch); });
+}
+
 int tandem_enter_barrier(tandem_worker* worker) {
   return CallOn(worker, [&] { return worker->attached->EnterBarrier(); });
 }
@@ -406,6 +456,17 @@ int tandem_enter_barrier(tandem_worker* worker) {
 int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms) {
   return CallOn(worker, [&] { return worker->attached->WaitBarrier(After(timeout_ms)); });
 }
+
+int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
+                  const double* values, int64_t step, int64_t timeout_ms) {
+  return CallOn(worker, [&] { return Report(worker, count, names, values, step, timeout_ms); });
+}
+
+int tandem_ask_for_save(tandem_worker* worker, int64_t step) {
+  return CallOn(worker, [&] { return worker->attached->AskForSave(step); });
+}
+
+int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->stopped() ? 1 : 0; }
 
 // INTERNAL: a failure of this worker's own. By other codes the scheduler takes it for an echo of
 // somebody else's, and waits for that.

@@ -42,6 +42,7 @@ typedef struct {
   int32_t index;           // wanted rank; -1: any free one
   const char* bind;        // where to listen; NULL: tcp://127.0.0.1:*
   const char* advertise;   // host by which others reach this one, if `bind` names all; may be NULL
+  int32_t keeps_state;     // 1: the program answers TANDEM_STATE, and its run can go on from a save
 } tandem_join_options;
 
 // Registers at the scheduler, in the background. Errors: the job file (with its line), a job that
@@ -96,15 +97,17 @@ enum {
   TANDEM_SCORE = 4,       // tandem_rows of each table, then tandem_score
   TANDEM_UPDATE = 5,      // tandem_mean_gradient, then tandem_updated
   TANDEM_STEP_DONE = 6,   // nothing: tandem_dense has the values for the next step
-  TANDEM_END = 7          // tandem_close
+  TANDEM_END = 7,         // tandem_close
+  TANDEM_STATE = 8        // tandem_save_state
 };
 
 typedef struct {
   int32_t kind;
-  int64_t step;     // COMPUTE, BATCH: which one
-  int64_t epoch;    // BATCH, TEST_BATCH, COMPUTE, SCORE
+  int64_t step;     // COMPUTE, BATCH: which one; STATE: those below it are in the save
+  int64_t epoch;    // BATCH, TEST_BATCH, COMPUTE, SCORE; STATE: that the worker stands in
   int64_t samples;  // COMPUTE, SCORE: of the batch
   int32_t first;    // TEST_BATCH: 1: an evaluation begins
+  int32_t last;     // STATE: 1: of the save at the end of the job
 } tandem_want;
 
 // What is wanted now: the same until it is done, but that a BATCH may come to be wanted while a
@@ -147,13 +150,43 @@ int tandem_updated(tandem_worker* worker);
 // SCORE: a logit and a label (0 or 1) of each sample; both NULL: the batch does not count.
 int tandem_score(tandem_worker* worker, const float* logits, const float* labels, int64_t samples);
 
+// ---- state of the program ----
+
+// STATE, which is wanted only if the program keeps state: all steps below `step` of the want are done,
+// and none above; all workers wait for the answer. bytes: `count` of them, at least one, of the
+// program's own making: what it has to find again if the run goes on from this save and what is in no
+// parameter or table: its place in its data, the state of its optimizer and of its generators. They are
+// a file of the save, under its checksums.
+int tandem_save_state(tandem_worker* worker, const void* bytes, int64_t count);
+// Once started. 1: the run goes on from a save, in `*epoch` or, if all had trained on all of that, in
+// the one behind it; *bytes and *count: what the program of worker `rank`, this one or 0, had given to
+// the save, valid until tandem_free. 0: the run begins. -1: of another worker's program.
+int tandem_saved_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
+                       int64_t* epoch);
+
 // ---- barriers ----
 
 // Once joined, and not between a BATCH and the end of its epoch, of which workers may have different
 // numbers of steps. tandem_wait_barrier: 1: all workers have entered it; the n-th of one worker is
-// the n-th of the others.
+// the n-th of the others; or the job was told to end.
 int tandem_enter_barrier(tandem_worker* worker);
 int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
+
+// ---- what the program has to say ----
+
+// Once joined. `count` values, 1 to 100, for a line of metrics.jsonl and, the last of each name, for
+// summary.json: of the later `step` and, where several workers report one name of one step, of the
+// lowest rank. Names: 1 to 64 visible ASCII characters; values: finite. 1: taken; 0: the scheduler has not
+// taken enough of those before; ask again.
+int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
+                  const double* values, int64_t step, int64_t timeout_ms);
+// Once joined. Asks for a save, as save.every_steps of the job does: made soon, at a step that all
+// workers can still reach. The n-th calls of all workers ask for one save. Returns at once; a job that
+// saves nothing (--no-save) warns.
+int tandem_ask_for_save(tandem_worker* worker, int64_t step);
+// 1: the job was told to end before its end, by a signal to `tandem run`. Any time, also after
+// TANDEM_END.
+int32_t tandem_stopped(const tandem_worker* worker);
 
 // ---- leaving ----
 

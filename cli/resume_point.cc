@@ -50,6 +50,15 @@ void ReadHowItEnded(const std::string& folder, ResumePoint* point) {
   point->stopped_early = early != best->end() && early->is_boolean() && early->get<bool>();
 }
 
+absl::Status HasProgramState(const std::string& save) {
+  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+  TANDEM_ASSIGN_OR_RETURN(const std::string state, saved.ReadProgramState(0));
+  if (!state.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the program has saved nothing of where it stood; hint: begin with its model: --init-from ",
+      save));
+}
+
 // Of limits; 0: none.
 bool More(int64_t was, int64_t is) { return was > 0 && (is == 0 || is > was); }
 
@@ -89,9 +98,8 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
     return refuse("train.evaluate_only takes no step; hint: evaluate with --init-from");
   }
   if (plan.job.model().has_program()) {
-    return refuse(
-        "where a program stands in its data is not saved; hint: begin with its model: "
-        "--init-from");
+    const absl::Status there = HasProgramState(point.save);
+    if (!there.ok()) return refuse(there.message());
   }
   if (point.record.worker_size() != plan.workers()) {
     return refuse(absl::StrCat("the run has ", point.record.worker_size(), " workers, the job ",

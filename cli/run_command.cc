@@ -110,13 +110,14 @@ std::string DescribeBest(const nlohmann::json& best, bool saved) {
 
 class Run {
  public:
-  // `kept`: of the save that the job begins with, if any, until all have loaded it.
-  Run(const RunFlags& flags, job::JobPlan plan, OwnedFd kept)
+  // `kept`: of the save that the job begins with, if any, until all have loaded it. `script_hash`: of
+  // the script that is each worker, if one is.
+  Run(const RunFlags& flags, job::JobPlan plan, OwnedFd kept, std::string script_hash)
       : flags_(flags),
         plan_(std::move(plan)),
         kept_(std::move(kept)),
         saves_(!PathsOf(flags.start, flags.out, plan_).save_to.empty()),
-        script_hash_(flags.python.empty() ? "" : ScriptHash(flags.python)),
+        script_hash_(std::move(script_hash)),
         live_(CanRewriteALine()),
         view_(stdout, live_) {}
 
@@ -158,6 +159,9 @@ class Run {
     }
     // Whole or not at all: a run that goes on cannot do without.
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
+    if (!flags_.python.empty()) {
+      TANDEM_RETURN_IF_ERROR(NoteScript(flags_.out, flags_.python, script_hash_));
+    }
     if (resumes) folder_->ClearForResume();
     return absl::OkStatus();
   }
@@ -431,12 +435,13 @@ class Run {
   }
 
   std::string HowToGoOn() const {
-    const std::string command = absl::StrCat("tandem run ", ForShell(flags_.job), SetFlags());
-    if (flags_.python.empty()) {
-      return absl::StrCat("; go on with: ", command, " --resume ", ForShell(flags_.out));
+    std::string script, script_flags;
+    if (!flags_.python.empty()) script = absl::StrCat(" --python ", ForShell(flags_.python));
+    for (const std::string& flag : flags_.script_flags) {
+      absl::StrAppend(&script_flags, script_flags.empty() ? " -- " : " ", ForShell(flag));
     }
-    return absl::StrCat("; begin with its model: ", command, " --python ", ForShell(flags_.python),
-                        " --init-from ", ForShell(flags_.out + "/model"));
+    return absl::StrCat("; go on with: tandem run ", ForShell(flags_.job), SetFlags(), script,
+                        " --resume ", ForShell(flags_.out), script_flags);
   }
 
   std::string SetFlags() const {
@@ -561,8 +566,13 @@ int RunCommand(const RunFlags& given) {
   for (const std::string& text : data.warnings) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
+  const std::string script_hash = flags.python.empty() ? "" : ScriptHash(flags.python);
+  if (resumes && !flags.python.empty()) {
+    const std::string change = ScriptChange(flags.out, flags.python, script_hash);
+    if (!change.empty()) start.said.push_back(change);
+  }
   for (const std::string& line : start.said) std::printf("%s\n", line.c_str());
-  Run run(flags, *plan, std::move(start.kept));
+  Run run(flags, *plan, std::move(start.kept), script_hash);
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
     return node::Finish("tandem run", there);
   }

@@ -9,15 +9,22 @@
 #include <cstdio>
 #include <filesystem>
 
+#include <nlohmann/json.hpp>
+
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/file.h"
 
 namespace tandem::cli {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr char kScriptNote[] = "script.json";
+constexpr size_t kShownDigits = 12;  // of a SHA-256
 
 // Finds what a script imports without importing torch, which takes seconds; says the first thing
 // that is missing.
@@ -121,6 +128,25 @@ std::string ScriptHash(const std::string& script) {
           Quoted(script), " 2>/dev/null"),
       &hash);
   return good ? hash : "";
+}
+
+absl::Status NoteScript(const std::string& out, const std::string& script,
+                        const std::string& hash) {
+  const nlohmann::json note = {{"file", script}, {"sha256", hash}};
+  return WriteFileAtomically(absl::StrCat(out, "/", kScriptNote), note.dump() + "\n");
+}
+
+std::string ScriptChange(const std::string& out, const std::string& script,
+                         const std::string& hash) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(absl::StrCat(out, "/", kScriptNote));
+  if (!text.ok()) return "";
+  const auto note = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!note.is_object()) return "";
+  const std::string was = note.value("sha256", "");
+  if (was == hash) return "";
+  return absl::StrCat("--resume ", out, ": the script has changed: ", note.value("file", ""),
+                      " had SHA-256 ", was.substr(0, kShownDigits), "..., ", script, " has ",
+                      hash.substr(0, kShownDigits), "...");
 }
 
 std::vector<std::string> ScriptCommand(const std::string& script,

@@ -24,6 +24,12 @@ std::vector<std::string> ScriptCommand(const std::string& script,
 // Its SHA-256, in hexadecimal; empty: it cannot be read.
 std::string ScriptHash(const std::string& script);
 
+// What a run leaves in its folder `out` of its script, for one that goes on; and what that says if the
+// script is another one now, in one line: empty: it is the same, or nothing is known of the one before.
+absl::Status NoteScript(const std::string& out, const std::string& script, const std::string& hash);
+std::string ScriptChange(const std::string& out, const std::string& script,
+                         const std::string& hash);
+
 // What tandem.init() reads, names that other launchers set (RANK, WORLD_SIZE), the job's threads,
 // and where the package is if it is beside the programs.
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::string& programs,

@@ -20,6 +20,7 @@ struct SchedulerNotice {
     kStarted,
     kProgress,
     kEvaluation,
+    kReported,
     kSaved,
     kStall,
     kStallOver,
@@ -27,8 +28,8 @@ struct SchedulerNotice {
     kFinished
   };
   Kind kind = Kind::kProgress;
-  std::string node;                               // kStall, kStallOver, kFailed
-  std::string text;                               // reason or description; kEvaluation: JSON
+  std::string node;  // kStall, kStallOver, kFailed
+  std::string text;  // reason or description; kEvaluation, kReported: JSON
   absl::StatusCode code = absl::StatusCode::kOk;  // kFailed
   JobProgress progress;                           // kProgress
   int64_t step = 0;                               // kSaved

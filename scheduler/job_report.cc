@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/histogram.h"
+#include "proto/program_note.h"
 
 namespace tandem::scheduler {
 namespace {
@@ -130,6 +131,8 @@ JobBook::JobBook(const job::JobPlan& plan, const RunRecord& before)
       shards_(plan.shards()) {
   for (const job::TablePlan& table : plan.tables) table_names_.push_back(table.name);
   evaluation_json_ = before_.evaluation_json();
+  notes_.resize(workers_.size());
+  for (const ReportedValue& value : before_.reported()) values_[value.name()] = value;
   for (int rank = 0; rank < std::min(plan.workers(), before_.worker_size()); ++rank) {
     Progress& worker = workers_[static_cast<size_t>(rank)];
     worker = before_.worker(rank);
@@ -162,6 +165,33 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
     evaluation_json_ = progress.evaluation_json();
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> JobBook::AddNote(int rank, const ProgramNote& note) {
+  if (rank < 0 || rank >= static_cast<int>(workers_.size())) {
+    return absl::InvalidArgumentError(absl::StrCat("a program's note of rank ", rank));
+  }
+  if (note.number() != notes_[static_cast<size_t>(rank)] + 1) return false;
+  for (const auto& [name, value] : note.value()) {
+    TANDEM_RETURN_IF_ERROR(CheckReported(name, value));
+  }
+  if (values_.size() + note.value().size() > kMaxReported) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("programs report more than ", kMaxReported, " names"));
+  }
+  ++notes_[static_cast<size_t>(rank)];
+  for (const auto& [name, value] : note.value()) {
+    ReportedValue& last = values_[name];
+    // Workers report at different times: the later step counts and, of one step, the lower rank.
+    const bool older = note.step() < last.step() ||
+                       (note.step() == last.step() && rank > last.worker() && !last.name().empty());
+    if (older) continue;
+    last.set_name(name);
+    last.set_value(value);
+    last.set_step(note.step());
+    last.set_worker(rank);
+  }
+  return true;
 }
 
 absl::Status JobBook::AddShardReport(const ShardReport& report) {
@@ -286,6 +316,7 @@ JobReport JobBook::Total(absl::Time now) const {
   if (epoch_loss_samples_ > 0) total.loss = epoch_loss_sum_ / epoch_loss_samples_;
   total.evaluation_json = evaluation_json_;
   if (!workers_.empty() && workers_[0].has_best()) total.best = workers_[0].best();
+  for (const auto& [name, last] : values_) total.reported[name] = last.value();
   total.paths = paths_;
   total.collectives_json = collectives_json_;
   for (const Progress& worker : workers_) {
@@ -363,6 +394,7 @@ RunRecord JobBook::Record(absl::Time now) const {
   }
   for (const auto& [kind, bytes] : ServerBytes()) (*record.mutable_server_bytes())[kind] = bytes;
   record.set_evaluation_json(evaluation_json_);
+  for (const auto& [name, last] : values_) *record.add_reported() = last;
   return record;
 }
 

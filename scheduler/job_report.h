@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "job/job.h"
@@ -53,6 +54,7 @@ struct JobReport {
   // What rank 0 measured last, or of the best model; empty: nothing.
   std::string evaluation_json;
   absl::optional<BestEvaluation> best;           // with train.keep_best
+  std::map<std::string, double> reported;        // by programs: the last value of each name
   std::vector<TableReport> tables;               // by table id, merged over shards
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
   std::vector<int64_t> samples_of;               // by rank
@@ -80,12 +82,18 @@ struct JobReport {
 class JobBook {
  public:
   static constexpr int kMaxByteKinds = 64;
+  static constexpr size_t kMaxReported = 1000;  // names
 
   // `before`: what the run had done when it was saved, if it goes on.
   explicit JobBook(const job::JobPlan& plan, const RunRecord& before = RunRecord());
 
   void Start(absl::Time now) { started_ = reported_ = now; }
 
+  // True: it is the next of that worker. False: it has come before, or comes too early, and counts for
+  // nothing. INVALID_ARGUMENT: names or values that no program may report.
+  absl::StatusOr<bool> AddNote(int rank, const ProgramNote& note);
+  // Number of the last one that counts; 0: none.
+  int64_t LastNote(int rank) const { return notes_[static_cast<size_t>(rank)]; }
   // INVALID_ARGUMENT for reports that do not belong to this job.
   absl::Status AddProgress(int rank, const Progress& progress);
   absl::Status AddShardReport(const ShardReport& report);
@@ -121,6 +129,8 @@ class JobBook {
   int64_t loss_epoch_ = 0;           // of the two below: the last one that a report was of
   double epoch_loss_sum_ = 0, epoch_loss_samples_ = 0;
   std::string evaluation_json_;
+  std::vector<int64_t> notes_;                   // number of the last one of each rank
+  std::map<std::string, ReportedValue> values_;  // that programs have reported
   std::map<std::pair<std::string, std::string>, Path> paths_;
   std::string collectives_json_;
 };

@@ -18,6 +18,13 @@ JobSaves::JobSaves(const Save& save, std::string folder, int64_t saved, Membersh
   schedule_.OnStep(std::max<int64_t>(saved, 0));
 }
 
+void JobSaves::OnAsked(const Node& node, int64_t saves, SchedulerEffects* effects) {
+  const bool more = schedule_.OnAsked(saves);
+  if (!more || !folder_.empty()) return;
+  effects->Warn(
+      absl::StrCat(node.Name(), ": its program asks for a save, and the job saves nothing"));
+}
+
 bool JobSaves::Due(absl::Time now) const {
   const bool may =
       !folder_.empty() && queue_.empty() && !queue_.closed() && !queue_.paused() && !ending_;
@@ -25,6 +32,7 @@ bool JobSaves::Due(absl::Time now) const {
 }
 
 void JobSaves::Ask(absl::Time now, SchedulerEffects* effects) {
+  schedule_.Begin();
   Command save = commands_.New(Command::SAVE, queue_.current());
   save.set_hold(ending_);
   failure_.clear();

@@ -31,6 +31,8 @@ class JobSaves {
   void Start(absl::Time now) { schedule_.Done(now, schedule_.step()); }
   // A worker has come so far.
   void OnStep(int64_t step) { schedule_.OnStep(step); }
+  // The program of this worker has asked for so many saves since it began.
+  void OnAsked(const Node& node, int64_t saves, SchedulerEffects* effects);
   // The schedule asks for one now.
   bool Due(absl::Time now) const;
   // A save is asked for, to end after it: no step is taken, and no save made, behind it.

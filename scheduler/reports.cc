@@ -1,6 +1,9 @@
 #include "scheduler/reports.h"
 
 #include <algorithm>
+#include <map>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -20,6 +23,7 @@ void Reports::Start(absl::Time now) {
 
 absl::Status Reports::Add(const Node& node, const Control& control, SchedulerEffects* effects) {
   if (control.has_progress()) return AddProgress(node, control.progress(), effects);
+  if (control.has_program_note()) return AddNote(node, control.program_note(), effects);
   if (control.has_shard_report()) return AddShardReport(node, control.shard_report());
   if (control.has_collectives()) return AddCollectives(node, control.collectives(), effects);
   AddPaths(node, control.paths(), effects);
@@ -35,6 +39,21 @@ absl::Status Reports::AddProgress(const Node& node, const Progress& progress,
     evaluation_ = progress.evaluation();
     effects->Notify(SchedulerNotice::Kind::kEvaluation, node.Name(), progress.evaluation_json());
   }
+  return absl::OkStatus();
+}
+
+// The answer is up to where notes have come: one that was lost is said again, and those behind it.
+absl::Status Reports::AddNote(const Node& node, const ProgramNote& note,
+                              SchedulerEffects* effects) {
+  TANDEM_ASSIGN_OR_RETURN(const bool is_new, book_.AddNote(RankOf(node), note));
+  if (is_new && !note.value().empty()) {
+    const std::map<std::string, double> values(note.value().begin(), note.value().end());
+    const nlohmann::json json = {{"worker", node.index}, {"step", note.step()}, {"values", values}};
+    effects->Notify(SchedulerNotice::Kind::kReported, node.Name(), json.dump());
+  }
+  Control control;
+  control.mutable_command_done()->set_id(static_cast<uint64_t>(book_.LastNote(node.index)));
+  effects->SendTo(node, control);
   return absl::OkStatus();
 }
 

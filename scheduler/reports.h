@@ -22,7 +22,7 @@ class Reports {
 
   // The job starts.
   void Start(absl::Time now);
-  // A Progress, ShardReport, Paths or Collectives of a member. INVALID_ARGUMENT if it is not one of
+  // A Progress, ShardReport, Paths, Collectives or ProgramNote of a member. INVALID_ARGUMENT if it is not one of
   // this job, or not for this node to say.
   absl::Status Add(const Node& node, const Control& control, SchedulerEffects* effects);
 
@@ -35,6 +35,7 @@ class Reports {
   RunRecord Record(absl::Time now) const { return book_.Record(now); }
 
  private:
+  absl::Status AddNote(const Node& node, const ProgramNote& note, SchedulerEffects* effects);
   absl::Status AddProgress(const Node& node, const Progress& progress, SchedulerEffects* effects);
   absl::Status AddShardReport(const Node& node, const ShardReport& report);
   void AddPaths(const Node& node, const Paths& paths, SchedulerEffects* effects);

@@ -126,6 +126,7 @@ void SchedulerCore::OnMemberControl(Node* node, const SchedulerEvent& event) {
     case Control::kShardReport:
     case Control::kPaths:
     case Control::kCollectives:
+    case Control::kProgramNote:
       return OnReport(*node, control);
     case Control::kFailure: {
       if (phase_ == Phase::kStopping) return;  // all results are in
@@ -249,6 +250,7 @@ void SchedulerCore::OnReport(const Node& node, const Control& control) {
   const absl::Status added = reports_.Add(node, control, effects_);
   if (!added.ok()) return FailNode(node, added);
   if (control.has_progress()) saves_.OnStep(control.progress().step());
+  if (control.has_program_note()) saves_.OnAsked(node, control.program_note().saves(), effects_);
   if (!control.has_shard_report()) return;
   commands_.OnReport(node.index, static_cast<int>(control.shard_report().shard()));
   FinishCommands();

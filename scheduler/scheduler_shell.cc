@@ -257,6 +257,8 @@ class Shell {
       case SchedulerNotice::Kind::kEvaluation:
         AddEvaluation(EvaluationJson(notice.text));
         return EmitMetric("evaluation", EvaluationJson(notice.text));
+      case SchedulerNotice::Kind::kReported:
+        return EmitMetric("reported", EvaluationJson(notice.text));
       case SchedulerNotice::Kind::kSaved:
         return EmitMetric("saved", {{"step", notice.step}});
       case SchedulerNotice::Kind::kStall:

@@ -240,6 +240,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
   if (report.best.has_value()) {
     out["best"] = BestJson(plan.job.train().keep_best(), *report.best);
   }
+  if (!report.reported.empty()) out["reported"] = report.reported;
   if (report.attempts > 0) out["resumed"] = report.attempts;
   if (report.stop.has_value()) {
     out["stopped"] = {{"saved_step", report.stop->saved_step}};

@@ -37,6 +37,7 @@ constexpr char kRecordFile[] = "record.part";
 // Tables of parts that have no rows: no table of a job has such a name.
 constexpr char kRecordTable[] = "(record)";
 constexpr char kWorkerTable[] = "(worker)";
+constexpr char kProgramTable[] = "(program)";
 constexpr char kManifest[] = "MANIFEST";
 constexpr char kLatest[] = "LATEST";
 // To open a save of a job that goes on saving: each try has to lose a race against a whole save.
@@ -106,6 +107,7 @@ std::string EncodePart(absl::string_view table, absl::string_view bytes) {
 }
 
 std::string WorkerFileName(int rank) { return absl::StrCat("worker-", rank, kPartSuffix); }
+std::string ProgramFileName(int rank) { return absl::StrCat("program-", rank, kPartSuffix); }
 
 bool Overlap(const SavedFile& file, uint64_t begin, uint64_t end) {
   const uint64_t file_last = file.end - 1, last = end - 1;  // 0 - 1 is the last position
@@ -173,6 +175,11 @@ absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes) {
 absl::Status SaveWorkerFile(const std::string& save, int rank, absl::string_view state) {
   TANDEM_RETURN_IF_ERROR(MakeFolder(save));
   return WriteFileAtomically(PathIn(save, WorkerFileName(rank)), EncodePart(kWorkerTable, state));
+}
+
+absl::Status SaveProgramFile(const std::string& save, int rank, absl::string_view state) {
+  TANDEM_RETURN_IF_ERROR(MakeFolder(save));
+  return WriteFileAtomically(PathIn(save, ProgramFileName(rank)), EncodePart(kProgramTable, state));
 }
 
 void AbandonSave(const std::string& save) {
@@ -277,6 +284,16 @@ void RemoveOtherSaves(const std::string& save, const SaveHead& head, const fs::p
   for (size_t i = keep; i < older.size(); ++i) RemoveSave(older[i].folder);
 }
 
+// Parts that workers write: of all of them, or of none.
+absl::Status CheckParts(const std::string& save, const job::JobPlan& plan, const Manifest& manifest,
+                        absl::string_view table, absl::string_view what) {
+  const auto files = std::count_if(manifest.files.begin(), manifest.files.end(),
+                                   [&](const SavedFile& f) { return f.table == table; });
+  if (files == 0 || files == plan.workers()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(save, ": ", what, " of ", files, " workers, want ",
+                                          plan.workers(), ": do all reach this folder?"));
+}
+
 // That the files are those of a whole save of the plan.
 absl::Status CheckFiles(const std::string& save, const job::JobPlan& plan,
                         const Manifest& manifest) {
@@ -288,11 +305,8 @@ absl::Status CheckFiles(const std::string& save, const job::JobPlan& plan,
   for (const SavedTable& table : manifest.tables) {
     TANDEM_RETURN_IF_ERROR(CheckCover(save, manifest.files, table.name));
   }
-  const auto of_workers = std::count_if(manifest.files.begin(), manifest.files.end(),
-                                        [](const SavedFile& f) { return f.table == kWorkerTable; });
-  if (of_workers == 0 || of_workers == plan.workers()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(save, ": codecs of ", of_workers, " workers, want ",
-                                          plan.workers(), ": do all reach this folder?"));
+  TANDEM_RETURN_IF_ERROR(CheckParts(save, plan, manifest, kWorkerTable, "codecs"));
+  return CheckParts(save, plan, manifest, kProgramTable, "states of programs");
 }
 
 absl::Status WriteManifest(const std::string& save, const job::JobPlan& plan, const SaveHead& head,
@@ -533,7 +547,15 @@ absl::StatusOr<std::string> SavedModel::ReadRecord() const {
 }
 
 absl::StatusOr<std::string> SavedModel::ReadWorkerState(int rank) const {
-  const SavedFile* const file = FindFile(WorkerFileName(rank));
+  return ReadPart(WorkerFileName(rank));
+}
+
+absl::StatusOr<std::string> SavedModel::ReadProgramState(int rank) const {
+  return ReadPart(ProgramFileName(rank));
+}
+
+absl::StatusOr<std::string> SavedModel::ReadPart(const std::string& name) const {
+  const SavedFile* const file = FindFile(name);
   if (file == nullptr) return std::string();
   TANDEM_ASSIGN_OR_RETURN(RangeImage image, Read(*file));
   return std::move(image.held);

@@ -40,6 +40,8 @@ namespace tandem::server {
 absl::Status SaveDenseFile(const std::string& save, absl::string_view bytes);
 // What the codec of a worker remembers.
 absl::Status SaveWorkerFile(const std::string& save, int rank, absl::string_view state);
+// What the program that drives a worker has to find again: bytes of its own.
+absl::Status SaveProgramFile(const std::string& save, int rank, absl::string_view state);
 std::string RangeFileName(const RangeImage& head);
 
 struct SaveHead {
@@ -102,6 +104,8 @@ class SavedModel {
   absl::StatusOr<std::string> ReadRecord() const;
   // ... with SaveWorkerFile; empty: nothing was.
   absl::StatusOr<std::string> ReadWorkerState(int rank) const;
+  // ... with SaveProgramFile; empty: nothing was.
+  absl::StatusOr<std::string> ReadProgramState(int rank) const;
 
   // For a job without dense parameters on servers: refuses a save of one that had them there and
   // held some of their updates back.
@@ -114,6 +118,7 @@ class SavedModel {
   absl::Status CheckBytes() const;
   bool HasTable(const std::string& table) const;
   const SavedFile* FindFile(const std::string& name) const;
+  absl::StatusOr<std::string> ReadPart(const std::string& name) const;
   absl::Status ResumeDense(const std::vector<Range*>& ranges) const;
   absl::StatusOr<uint64_t> SaltOf(const std::string& table) const;
 

@@ -231,7 +231,7 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::WriteDenseTask& t) {
             return saves_.CheckDense(dense(0).count(), *t.bytes);
           },
-          [&](const worker::WriteCodecTask&) { return absl::OkStatus(); },
+          [&](const worker::WriteWorkerTask&) { return absl::OkStatus(); },
           [&](const worker::AbandonSaveTask&) { return absl::OkStatus(); },
           [&](const worker::CommitSaveTask& t) {
             saves_.Commit(*t.directory, *servers_.ranges());

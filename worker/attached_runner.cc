@@ -4,16 +4,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/save_directory.h"
 #include "worker/evaluation_share.h"
 #include "worker/load_dense.h"
 
 namespace tandem::worker {
 
 absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
-    const job::JobPlan& plan, const std::string& init_from,
+    const job::JobPlan& plan, int rank, const std::string& init_from, bool keeps_state,
     std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
     WantQueue& wants) {
-  std::unique_ptr<AttachedRunner> runner(new AttachedRunner(plan, std::move(parameters), wants));
+  std::unique_ptr<AttachedRunner> runner(
+      new AttachedRunner(plan, rank, init_from, keeps_state, std::move(parameters), wants));
   TANDEM_ASSIGN_OR_RETURN(
       runner->dense_,
       DenseParameters::New(plan.job.dense().optimizer(), static_cast<int64_t>(values.size())));
@@ -27,6 +29,32 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
         r->wants_.Ask({.kind = Want::Kind::kUpdate, .gradient = gradient, .factor = factor});
   });
   return runner;
+}
+
+// Where the program stands in the epoch is in its own state.
+absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
+  if (!keeps_state_) {
+    return absl::FailedPreconditionError(
+        "the program keeps no state, and cannot go on in the middle of a run");
+  }
+  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from_));
+  TANDEM_ASSIGN_OR_RETURN(resumed_.own, saved.ReadProgramState(rank_));
+  TANDEM_ASSIGN_OR_RETURN(resumed_.of_rank_zero, saved.ReadProgramState(0));
+  if (resumed_.own.empty() || resumed_.of_rank_zero.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        saved.folder(), ": no state of a program: the one that was trained kept none"));
+  }
+  resumed_.epoch = epoch;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> AttachedRunner::ProgramState(int64_t step, int64_t epoch, bool last) {
+  std::string state;
+  if (!keeps_state_) return state;
+  TANDEM_RETURN_IF_ERROR(update_);
+  TANDEM_RETURN_IF_ERROR(wants_.Ask(
+      {.kind = Want::Kind::kState, .step = step, .epoch = epoch, .last = last, .state = &state}));
+  return state;
 }
 
 absl::Status AttachedRunner::Fetch(StepSlot* slot) {

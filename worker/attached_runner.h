@@ -26,10 +26,10 @@ namespace tandem::worker {
 
 class AttachedRunner final : public TaskRunner {
  public:
-  // Dense parameters with these first values, or those saved under `init_from` (empty: none). The
-  // plan and the queue outlive the runner.
+  // Dense parameters with these first values, or those saved under `init_from` (empty: none).
+  // `keeps_state`: the program answers kState. The plan and the queue outlive the runner.
   static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
-      const job::JobPlan& plan, const std::string& init_from,
+      const job::JobPlan& plan, int rank, const std::string& init_from, bool keeps_state,
       std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
       WantQueue& wants);
 
@@ -40,6 +40,16 @@ class AttachedRunner final : public TaskRunner {
   bool has_test_data() const override { return true; }
   int64_t EstimatedRows() const override { return 0; }
   std::vector<server::SavedParameter> Parameters() const override { return parameters_; }
+
+  // The epoch in which the run goes on; -1: it begins. What the programs of this rank and of rank 0
+  // had given to the save.
+  struct Resumed {
+    int64_t epoch = -1;
+    std::string own, of_rank_zero;
+  };
+  const Resumed& resumed() const { return resumed_; }
+  absl::Status StartAt(int64_t epoch, int64_t rows) override;
+  absl::StatusOr<std::string> ProgramState(int64_t step, int64_t epoch, bool last) override;
 
   absl::Status Fetch(StepSlot* slot) override;
   absl::Status FetchTest(StepSlot* slot, bool first, HeldOut rows) override;
@@ -54,14 +64,23 @@ class AttachedRunner final : public TaskRunner {
   void AddScores(const data::Batch& batch, absl::Span<const float> logits);
 
  private:
-  AttachedRunner(const job::JobPlan& plan, std::vector<server::SavedParameter> parameters,
-                 WantQueue& wants)
-      : plan_(plan), parameters_(std::move(parameters)), wants_(wants) {}
+  AttachedRunner(const job::JobPlan& plan, int rank, std::string init_from, bool keeps_state,
+                 std::vector<server::SavedParameter> parameters, WantQueue& wants)
+      : plan_(plan),
+        rank_(rank),
+        init_from_(std::move(init_from)),
+        keeps_state_(keeps_state),
+        parameters_(std::move(parameters)),
+        wants_(wants) {}
 
   const job::JobPlan& plan_;
+  const int rank_;
+  const std::string init_from_;
+  const bool keeps_state_;
   const std::vector<server::SavedParameter> parameters_;
   WantQueue& wants_;
   std::shared_ptr<DenseParameters> dense_;
+  Resumed resumed_;
   absl::Status update_;  // how the program's optimizer has answered
   HeapBufferSource buffers_;
   std::optional<data::EvaluationPart> evaluation_{std::in_place};

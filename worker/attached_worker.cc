@@ -11,11 +11,14 @@
 #include "base/status_macros.h"
 #include "data/pooling.h"
 #include "job/job_budget.h"
+#include "proto/program_note.h"
 
 namespace tandem::worker {
 namespace {
 
-constexpr absl::Duration kResend = absl::Seconds(1);  // of an entry into a barrier
+constexpr absl::Duration kResend = absl::Seconds(1);  // of what has no answer
+constexpr size_t kMostReported = 100;                 // values at a time
+constexpr size_t kMostNotes = 1000;                   // without an answer
 
 std::string BarrierName(int64_t number) { return absl::StrCat("program ", number); }
 
@@ -32,13 +35,14 @@ absl::Status WrongSize(absl::string_view what, size_t size, size_t want) {
 // ---- coming and going -------------------------------------------------------------------------
 
 absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptions options,
-                                                                     Files files) {
+                                                                     Files files,
+                                                                     bool keeps_state) {
   if (!options.plan.job.model().has_program()) {
     return absl::InvalidArgumentError(
         "the job has a compiled model; for a program say data { format: PROGRAM } and model { "
         "program {} }");
   }
-  std::unique_ptr<AttachedWorker> worker(new AttachedWorker(std::move(options)));
+  std::unique_ptr<AttachedWorker> worker(new AttachedWorker(std::move(options), keeps_state));
   AttachedWorker* const self = worker.get();
   self->options_.make_runner = [self](const job::JobPlan& plan, int rank,
                                       const std::string& init_from) {
@@ -46,6 +50,7 @@ absl::StatusOr<std::unique_ptr<AttachedWorker>> AttachedWorker::Join(WorkerOptio
   };
   self->options_.on_open = [self] {
     absl::MutexLock lock(&self->mutex_);
+    self->resumed_ = self->runner_->resumed();
     self->open_ = true;
     self->changed_.SignalAll();
   };
@@ -106,12 +111,21 @@ absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   if (!in_barrier_) return absl::FailedPreconditionError("no barrier has been entered");
   absl::StatusOr<bool> released = WaitFor(released_, deadline);
+  if (ended_ && how_.ok() && !released_) {
+    if (!stopped_.load()) return absl::FailedPreconditionError("a barrier, and the job has ended");
+    released = true;
+  }
   if (released.ok() && *released) in_barrier_ = false;
   return released;
 }
 
 void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
   absl::MutexLock lock(&mutex_);
+  if (now >= next_notes_) notes_said_ = 0;  // one of them may have been lost
+  if (notes_said_ < notes_.size()) next_notes_ = now + kResend;
+  for (; notes_said_ < notes_.size(); ++notes_said_) {
+    *out->emplace_back().mutable_program_note() = notes_[notes_said_];
+  }
   if (!in_barrier_ || released_ || now < next_entry_) return;
   next_entry_ = now + kResend;
   BarrierEnter& entry = *out->emplace_back().mutable_barrier_enter();
@@ -120,11 +134,63 @@ void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
 }
 
 void AttachedWorker::Hear(const Control& control) {
-  if (!control.has_barrier_release()) return;
+  const Command& command = control.command();
+  if (command.kind() == Command::SAVE && command.hold()) stopped_.store(true);
   absl::MutexLock lock(&mutex_);
+  if (control.has_command_done()) {
+    const auto taken = static_cast<int64_t>(control.command_done().id());
+    while (!notes_.empty() && notes_.front().number() <= taken) {
+      notes_.pop_front();
+      if (notes_said_ > 0) --notes_said_;
+    }
+    changed_.SignalAll();
+  }
+  if (!control.has_barrier_release()) return;
   if (!in_barrier_ || control.barrier_release().name() != BarrierName(barrier_)) return;
   released_ = true;
   changed_.SignalAll();
+}
+
+// ---- what programs have to say ----------------------------------------------------------------
+
+absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>& values,
+                                            int64_t step, absl::Time deadline) {
+  if (values.empty() || values.size() > kMostReported) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a report of ", values.size(), " values, want 1 to ", kMostReported));
+  }
+  for (const auto& [name, value] : values) TANDEM_RETURN_IF_ERROR(CheckReported(name, value));
+  absl::MutexLock lock(&mutex_);
+  if (!joined_) return absl::FailedPreconditionError("a report before the job is joined");
+  while (notes_.size() >= kMostNotes && !ended_) {
+    if (changed_.WaitUntil(&mutex_, deadline)) return false;
+  }
+  if (ended_) return absl::FailedPreconditionError("a report, and the job has ended");
+  ProgramNote note;
+  note.set_step(step);
+  for (const auto& [name, value] : values) (*note.mutable_value())[name] = value;
+  AddNote(std::move(note));
+  return true;
+}
+
+absl::Status AttachedWorker::AskForSave(int64_t step) {
+  absl::MutexLock lock(&mutex_);
+  if (!joined_ || ended_) {
+    return absl::FailedPreconditionError(ended_ ? "a save is asked for, and the job has ended"
+                                                : "a save is asked for before the job is joined");
+  }
+  ++saves_;
+  ProgramNote note;
+  note.set_step(step);
+  AddNote(std::move(note));
+  return absl::OkStatus();
+}
+
+void AttachedWorker::AddNote(ProgramNote note) {
+  note.set_number(++last_note_);
+  note.set_saves(saves_);
+  if (notes_.empty()) next_notes_ = absl::InfiniteFuture();
+  notes_.push_back(std::move(note));
 }
 
 absl::Status AttachedWorker::Close() {
@@ -188,8 +254,9 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
   changed_.SignalAll();
   while (!started_ && !ended_) changed_.Wait(&mutex_);
   if (ended_) return absl::CancelledError("the job is over for this worker");
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<AttachedRunner> runner,
-                          AttachedRunner::New(plan, init_from, parameters_, values_, wants_));
+  TANDEM_ASSIGN_OR_RETURN(
+      std::unique_ptr<AttachedRunner> runner,
+      AttachedRunner::New(plan, rank, init_from, keeps_state_, parameters_, values_, wants_));
   values_ = {};
   dense_ = runner->shared_dense();
   runner_ = runner.get();
@@ -304,6 +371,14 @@ absl::Status AttachedWorker::MeanGradient(absl::Span<float> gradient) {
 
 absl::Status AttachedWorker::Updated() {
   TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kUpdate));
+  want.Answer(absl::OkStatus());
+  return absl::OkStatus();
+}
+
+absl::Status AttachedWorker::SaveState(absl::Span<const char> state) {
+  if (state.empty()) return absl::InvalidArgumentError("the program's state: no bytes");
+  TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kState));
+  want->state->assign(state.data(), state.size());
   want.Answer(absl::OkStatus());
   return absl::OkStatus();
 }

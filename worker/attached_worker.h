@@ -10,6 +10,7 @@
 //     kBatch, kTestBatch: GiveBatch(), with no samples if there are no more
 //     kCompute:           Rows() of each input; forward, backward; Finish()
 //     kUpdate:            MeanGradient(); the program's own optimizer changes dense(); Updated()
+//     kState:             SaveState()
 //     kStepDone:          dense() has the values for the next step
 //     kScore:             Rows() of each input; forward; Score()
 //     kEnd:               Close()
@@ -21,6 +22,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -62,9 +65,11 @@ class AttachedWorker {
     kOwn,
   };
   // Registers at the scheduler, in the background. Of the options, make_runner and what is called
-  // back is set here. INVALID_ARGUMENT: the job is not one of a program.
+  // back is set here. `keeps_state`: the program answers kState, which is wanted for each save, and
+  // its run can go on from one. INVALID_ARGUMENT: the job is not one of a program.
   static absl::StatusOr<std::unique_ptr<AttachedWorker>> Join(WorkerOptions options,
-                                                              Files files = Files::kShared);
+                                                              Files files = Files::kShared,
+                                                              bool keeps_state = false);
   // As Close.
   ~AttachedWorker();
   AttachedWorker(const AttachedWorker&) = delete;
@@ -84,6 +89,9 @@ class AttachedWorker {
   // The dense parameters, for the life of this object. Between Finish and kStepDone they change.
   absl::Span<float> dense();
 
+  // Once started: where the run goes on, and with which state of programs.
+  const AttachedRunner::Resumed& resumed() const { return resumed_; }
+
   // What is wanted: the same until it is done, but that a batch may come to be wanted while gradients
   // or scores are computed. kNothing: nothing by the deadline. An error: how the job has failed, here
   // or elsewhere.
@@ -100,14 +108,27 @@ class AttachedWorker {
   // kUpdate: the mean over the samples of all workers, as many floats as dense().
   absl::Status MeanGradient(absl::Span<float> gradient);
   absl::Status Updated();
+  // kState: all that the program has to find again if the run goes on from the save, but what it has
+  // given to the worker: any bytes, at least one.
+  absl::Status SaveState(absl::Span<const char> state);
   // kScore: a logit for each sample, and its label (0 or 1); both empty: the batch does not count.
   absl::Status Score(absl::Span<const float> logits, absl::Span<const float> labels);
 
   // A barrier of the programs, once joined: the n-th of this worker is the n-th of the others.
-  // WaitBarrier is true when all have entered it; false: not by the deadline. FAILED_PRECONDITION:
-  // the worker is in one, or in none.
+  // WaitBarrier is true when all have entered it, or the job was told to end; false: not by the
+  // deadline. FAILED_PRECONDITION: the worker is in one, or in none; or the job has come to its end.
   absl::Status EnterBarrier();
   absl::StatusOr<bool> WaitBarrier(absl::Time deadline);
+
+  // Once joined. Values for metrics.jsonl and summary.json, said of `step`. False: by the deadline the
+  // scheduler had not taken enough of those before. INVALID_ARGUMENT: CheckReported.
+  absl::StatusOr<bool> Report(const std::map<std::string, double>& values, int64_t step,
+                              absl::Time deadline);
+  // Once joined. Asks for a save, at the next step that all workers can still reach. The n-th calls of
+  // all workers ask for one save.
+  absl::Status AskForSave(int64_t step);
+  // The job was told to end before its end. Any time.
+  bool stopped() const { return stopped_.load(); }
 
   // Ends the job for all, with this reason; the first one counts. Returns at once.
   void Fail(absl::Status why);
@@ -116,7 +137,8 @@ class AttachedWorker {
   absl::Status Close();
 
  private:
-  explicit AttachedWorker(WorkerOptions options) : options_(std::move(options)) {}
+  AttachedWorker(WorkerOptions options, bool keeps_state)
+      : options_(std::move(options)), keeps_state_(keeps_state) {}
   void Run(Files files);
   absl::StatusOr<std::unique_ptr<TaskRunner>> MakeRunner(const job::JobPlan& plan, int rank,
                                                          const std::string& init_from);
@@ -124,10 +146,12 @@ class AttachedWorker {
   void Say(absl::Time now, std::vector<Control>* out);
   void Hear(const Control& control);
   absl::Status CheckBatch(const data::Batch& batch, bool test) const;
+  void AddNote(ProgramNote note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> WaitFor(const bool& what, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   WorkerOptions options_;
+  const bool keeps_state_;
   WantQueue wants_;
   int rank_ = -1;
 
@@ -140,13 +164,19 @@ class AttachedWorker {
   absl::Status how_ ABSL_GUARDED_BY(mutex_);     // it ended
   int64_t barrier_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the last one entered
   bool in_barrier_ ABSL_GUARDED_BY(mutex_) = false, released_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time next_entry_ ABSL_GUARDED_BY(mutex_);  // when it is said again
+  absl::Time next_entry_ ABSL_GUARDED_BY(mutex_);          // when it is said again
+  std::deque<ProgramNote> notes_ ABSL_GUARDED_BY(mutex_);  // that the scheduler has not taken
+  size_t notes_said_ ABSL_GUARDED_BY(mutex_) = 0;          // of them
+  int64_t last_note_ ABSL_GUARDED_BY(mutex_) = 0, saves_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time next_notes_ ABSL_GUARDED_BY(mutex_);  // when all are said again
+  std::atomic<bool> stopped_{false};
   std::vector<server::SavedParameter> parameters_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> values_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the program's own
   std::shared_ptr<DenseParameters> dense_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> failed_{false};
   AttachedRunner* runner_ = nullptr;  // valid while something is wanted
+  AttachedRunner::Resumed resumed_;   // as of on_open
 
   // The program's thread.
   std::vector<float> scaled_;

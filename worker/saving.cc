@@ -69,8 +69,9 @@ bool Saving::Write(TrainerEffects* effects) {
     bytes_ = *std::move(bytes);
     Run(WriteDenseTask{id_, &directory_, &bytes_}, effects);
   }
-  if (context_.plan.job.dense().codec().kind() > Codec::NONE) {
-    Run(WriteCodecTask{id_, &directory_}, effects);
+  const job::JobPlan& plan = context_.plan;
+  if (plan.job.dense().codec().kind() > Codec::NONE || plan.job.model().has_program()) {
+    Run(WriteWorkerTask{id_, &directory_, step_, position_.epoch()}, effects);
   }
   return Enter(Stage::kMeetServers);
 }

@@ -123,7 +123,7 @@ void TrainerCore::OnTaskDone(absl::Time now, const TrainerTask& task, const absl
 void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::Status& status,
                           TrainerEffects* effects) {
   const bool writes = std::holds_alternative<WriteDenseTask>(task) ||
-                      std::holds_alternative<WriteCodecTask>(task) ||
+                      std::holds_alternative<WriteWorkerTask>(task) ||
                       std::holds_alternative<CommitSaveTask>(task);
   if (!status.ok() && !writes) return context_.Fail(status);  // of files the save is the judge
   std::visit(Overloaded{
@@ -136,7 +136,7 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
                  [&](const MergeSharesTask&) { evaluation_.OnTaskDone(); },
                  [&](const GatherDenseTask& t) { SavingOf(t.save).OnCollected(); },
                  [&](const WriteDenseTask& t) { SavingOf(t.save).OnTaskDone(status); },
-                 [&](const WriteCodecTask& t) { SavingOf(t.save).OnTaskDone(status); },
+                 [&](const WriteWorkerTask& t) { SavingOf(t.save).OnTaskDone(status); },
                  [&](const CommitSaveTask& t) { SavingOf(t.save).OnTaskDone(status); },
                  [&](const AbandonSaveTask& t) { SavingOf(t.save).OnTaskDone(status); },
              },

@@ -91,10 +91,13 @@ struct WriteDenseTask {
   const std::string* directory = nullptr;
   const std::string* bytes = nullptr;
 };
-// Every rank of a job with a codec: write what that remembers into the folder.
-struct WriteCodecTask {
+// Every rank of a job with a codec, or of a program: write what only this worker knows into the
+// folder: what the codec remembers, and the program's state.
+struct WriteWorkerTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;
+  int64_t step = 0;   // steps below it are in the save
+  int64_t epoch = 0;  // that this worker stands in
 };
 // Rank 0: all files of the save are there: write its manifest and make it the latest.
 struct CommitSaveTask {
@@ -111,7 +114,7 @@ struct AbandonSaveTask {
 
 using TrainerTask = std::variant<FetchTask, ComputeTask, SynchroniseTask, FetchTestTask, ScoreTask,
                                  FillShareTask, MergeSharesTask, GatherDenseTask, WriteDenseTask,
-                                 WriteCodecTask, CommitSaveTask, AbandonSaveTask>;
+                                 WriteWorkerTask, CommitSaveTask, AbandonSaveTask>;
 
 // For std::visit with a lambda a task.
 template <typename... Functions>

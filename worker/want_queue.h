@@ -8,6 +8,7 @@
 #define TANDEM_WORKER_WANT_QUEUE_H_
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -29,14 +30,17 @@ struct Want {
     kCompute,    // gradients of slot->batch
     kScore,      // scores of slot->batch
     kUpdate,     // a step of the program's optimizer
+    kState,      // what the program has to find again, for a save
     kStepDone,   // nothing: the step that was computed last is synchronised
     kEnd,        // nothing any more: the job has ended well
   };
   Kind kind = Kind::kNothing;
-  StepSlot* slot = nullptr;     // the worker's, until the answer
-  int64_t step = 0, epoch = 0;  // of the slot
-  int64_t samples = 0;          // kCompute, kScore: of its batch
-  bool first = false;           // kTestBatch: an evaluation begins
+  StepSlot* slot = nullptr;      // the worker's, until the answer
+  int64_t step = 0, epoch = 0;   // of the slot
+  int64_t samples = 0;           // kCompute, kScore: of its batch
+  bool first = false;            // kTestBatch: an evaluation begins
+  bool last = false;             // kState: of the save at the end of the job
+  std::string* state = nullptr;  // kState: where it goes
   // kUpdate: the sum over all workers (padded), and what makes it a mean.
   absl::Span<const float> gradient = {};
   float factor = 0;
@@ -77,7 +81,7 @@ class WantQueue {
   // Nothing will be wanted any more, and whoever waits is let go: the job has ended, well or not.
   void Close(absl::Status how);
 
-  // What is wanted now, a batch before what computes; until it is answered, or something else comes
+  // What is wanted now, a batch before what computes, and state before both; until it is answered, or something else comes
   // to be wanted first. kNothing: nothing by the deadline. An error: how the job has failed.
   absl::StatusOr<Want> Next(absl::Time deadline);
 

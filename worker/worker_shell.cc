@@ -173,7 +173,7 @@ class Worker {
             [&](const MergeSharesTask& t) { return MergeShares(t); },
             [&](const GatherDenseTask&) { return GatherDense(); },
             [&](const WriteDenseTask& t) { return WriteDense(t); },
-            [&](const WriteCodecTask& t) { return WriteCodec(t); },
+            [&](const WriteWorkerTask& t) { return WriteWorker(t); },
             [&](const CommitSaveTask& t) { return Commit(t); },
             [&](const AbandonSaveTask& t) {
               server::AbandonSave(*t.directory);
@@ -209,10 +209,16 @@ class Worker {
     return server::SaveDenseFile(*task.directory, *task.bytes);
   }
 
-  absl::Status WriteCodec(const WriteCodecTask& task) {
-    const std::string state = reducer_ == nullptr ? codec_state_ : reducer_->CodecState();
-    if (state.empty()) return absl::OkStatus();
-    return server::SaveWorkerFile(*task.directory, self_.index, state);
+  absl::Status WriteWorker(const WriteWorkerTask& task) {
+    const std::string codec = reducer_ == nullptr ? codec_state_ : reducer_->CodecState();
+    if (!codec.empty()) {
+      TANDEM_RETURN_IF_ERROR(server::SaveWorkerFile(*task.directory, self_.index, codec));
+    }
+    TANDEM_ASSIGN_OR_RETURN(
+        const std::string program,
+        runner_->ProgramState(task.step, task.epoch, task.save == SaveId::kFinal));
+    if (program.empty()) return absl::OkStatus();
+    return server::SaveProgramFile(*task.directory, self_.index, program);
   }
 
   absl::Status Commit(const CommitSaveTask& task) {

@@ -17,12 +17,12 @@ class Error(RuntimeError):
 class JoinOptions(Structure):
     _fields_ = [("size", c_uint64), ("job", c_char_p), ("set", POINTER(c_char_p)),
                 ("scheduler", c_char_p), ("index", c_int32), ("bind", c_char_p),
-                ("advertise", c_char_p)]
+                ("advertise", c_char_p), ("keeps_state", c_int32)]
 
 
 class Want(Structure):
     _fields_ = [("kind", c_int32), ("step", c_int64), ("epoch", c_int64), ("samples", c_int64),
-                ("first", c_int32)]
+                ("first", c_int32), ("last", c_int32)]
 
 
 class Field(Structure):
@@ -30,12 +30,12 @@ class Field(Structure):
                 ("weights", c_void_p)]
 
 
-NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END = range(8)
+NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE = range(9)
 
 # What a worker wants, for messages.
 WANTED = {BATCH: "a batch", TEST_BATCH: "a test batch", COMPUTE: "the gradients of a step",
           SCORE: "the scores of a test batch", UPDATE: "a step of the optimizer",
-          STEP_DONE: "the end of a step", END: "nothing more"}
+          STEP_DONE: "the end of a step", END: "nothing more", STATE: "its state, for a save"}
 
 _WORKER = c_void_p
 _FUNCTIONS = {
@@ -69,8 +69,14 @@ _FUNCTIONS = {
     "tandem_mean_gradient": (c_int, [_WORKER, c_void_p]),
     "tandem_updated": (c_int, [_WORKER]),
     "tandem_score": (c_int, [_WORKER, c_void_p, c_void_p, c_int64]),
+    "tandem_save_state": (c_int, [_WORKER, c_char_p, c_int64]),
+    "tandem_saved_state": (c_int, [_WORKER, c_int32, POINTER(c_void_p), POINTER(c_int64),
+                                   POINTER(c_int64)]),
     "tandem_enter_barrier": (c_int, [_WORKER]),
     "tandem_wait_barrier": (c_int, [_WORKER, c_int64]),
+    "tandem_report": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_double), c_int64, c_int64]),
+    "tandem_ask_for_save": (c_int, [_WORKER, c_int64]),
+    "tandem_stopped": (c_int32, [_WORKER]),
     "tandem_fail": (None, [_WORKER, c_char_p]),
     "tandem_close": (c_int, [_WORKER]),
     "tandem_free": (None, [_WORKER]),

@@ -1,12 +1,18 @@
 """Batches of the script's own loader, read ahead so that their rows travel in time."""
 import collections
+import copy
+import warnings
 
 import torch
 
 from tandem import _abi
 from tandem._abi import Error
 from tandem.job import current_job
+from tandem.randomness import generators_of
 from tandem.sparse import BatchIds
+
+
+_END = object()  # of a loader
 
 
 class DataLoader:
@@ -16,13 +22,19 @@ class DataLoader:
     returns them; None: found by type (the one int64 tensor with a column for each field of the job, or
     a dict or KeyedJaggedTensor). What ids may look like: tandem.sparse.BatchIds.
 
+    repeatable: whether reading an epoch again, with the same random numbers, gives the same batches. A run
+    that goes on in the middle of an epoch passes over the batches that it has trained on; where iterable
+    has state_dict() and load_state_dict(), it is told its place instead. If neither can be done say
+    False: then such a run takes what comes, with a warning.
+
     Iterating gives the batches of one epoch on this worker, unchanged. The loop ends when the worker
     has no more batches (others may have), or the job takes no more steps.
     """
 
-    def __init__(self, iterable, features=None):
+    def __init__(self, iterable, features=None, repeatable=True):
         self._job = current_job()
-        self._iterable, self._features = iterable, features
+        self._iterable, self._features, self._repeatable = iterable, features, repeatable
+        self._taken = 0  # batches, in all epochs
 
     def __len__(self):
         return len(self._iterable)
@@ -56,37 +68,51 @@ class DataLoader:
                          "features=INDEX, features=KEY or features=FUNCTION to tandem.DataLoader")
 
     def __iter__(self):
-        job = self._job
-        job._check_started()
-        return self._batches(_abi.BATCH, _abi.COMPUTE)
+        self._job._check_started()
+        return self._train_batches()
 
-    def _batches(self, fetch, use):
+    def _train_batches(self):
+        """Those of one epoch. In the epoch in which a run goes on: those that it has not trained on."""
+        job = self._job
+        place = _Place(self, job._progress.reading)
+        resumed = job._progress.begin_loop(place)
+        if resumed is not None and self._is_over():
+            place.restore(resumed["now"])
+        else:
+            yield from self._batches(_abi.BATCH, _abi.COMPUTE, place)
+        job._progress.end_loop()
+
+    def _is_over(self):
+        """Whether the run has trained on all of the epoch, so that batches of the next one are wanted, or none."""
+        want = self._job._next()
+        return want.kind != _abi.BATCH or want.epoch != self._job._loop_epoch
+
+    def _batches(self, fetch, use, place):
         """Gives batches as they are wanted, and yields each when its rows are there."""
-        job, source, given, epoch = self._job, iter(self._iterable), collections.deque(), None
+        job, given, epoch = self._job, collections.deque(), None
         while True:
             want = job._next()
             if want.kind == fetch and epoch in (None, want.epoch):
-                epoch = want.epoch
-                if job._loop_epoch not in (None, epoch):
+                if job._loop_epoch not in (None, want.epoch):
                     raise Error(f"a second loop over a tandem.DataLoader in epoch {job._loop_epoch}; its "
                                 "batches are used up, and these would be those of the next epoch: have "
                                 "one loop in the body of `for epoch in job.epochs()`")
-                ids = None
-                for batch in source:
-                    ids = self._ids(batch)
-                    if ids.samples > 0:
-                        break
-                    ids = None
+                if epoch is None:
+                    epoch = want.epoch
+                    place.open(epoch)
+                    job._progress.found()
+                batch, ids, read = place.read()
                 if ids is None:
                     job._give_none()
                     continue
                 ids.give(job)
-                given.append((batch, ids))
+                given.append((batch, ids, read))
             elif want.kind == use and given:
-                batch, ids = given.popleft()
+                batch, ids, read = given.popleft()
                 job._begin(want, ids, gradients=use == _abi.COMPUTE)
                 yield batch
                 self._check_used(use, want)
+                place.used = read
             else:
                 return
 
@@ -102,6 +128,115 @@ class DataLoader:
         job = self._job
         if job._next().kind != _abi.TEST_BATCH:
             return
-        for batch in self._batches(_abi.TEST_BATCH, _abi.SCORE):
+        for batch in self._batches(_abi.TEST_BATCH, _abi.SCORE, _Place(self, job._progress.testing)):
             job._scored = False
             yield batch
+
+
+class _Place:
+    """Where a loop stands in the batches of its loader. Batches are read ahead; what counts for a run that
+    goes on are those that have been used.
+
+    stream: the random numbers of who reads. used: of the last batch that was used, (number in the epoch, a
+    checksum of its ids, state of the iterable behind it, if it has one, and of the stream).
+    """
+
+    def __init__(self, loader, stream):
+        self._loader, self._stream, self._iterable = loader, stream, loader._iterable
+        self._told = hasattr(self._iterable, "state_dict") and hasattr(self._iterable, "load_state_dict")
+        self._source = self._resumed = self._epoch = None
+        self._count = 0  # read in this epoch
+        self.begin, self.used = None, None
+
+    # ---- reading ----
+
+    def open(self, epoch):
+        """At the first batch of the epoch that is wanted."""
+        self._epoch = epoch
+        resumed, self._resumed = self._resumed, None
+        if resumed is None:
+            self._open()
+        elif not self._loader._repeatable:
+            warnings.warn("the run goes on with a tandem.DataLoader that was declared not repeatable: its "
+                          "batches are others than if it had not been interrupted", stacklevel=4)
+            self._open()
+        elif self._told and resumed["used"]:
+            self.begin = resumed["begin"]
+            self._count, _, state, stream = self.used = tuple(resumed["used"])
+            self._stream.set_state(stream)
+            self._iterable.load_state_dict(state)
+            with self._stream:
+                self._source = iter(self._iterable)
+        else:
+            self._stream.set_state(resumed["begin"]["stream"])
+            self.restore(resumed["begin"])
+            self._open()
+            self._pass_over(resumed["used"])
+
+    def resume(self, resumed):
+        """The place that a save has, in the epoch that the run goes on in."""
+        self._resumed = resumed
+
+    def read(self):
+        """The next batch with samples, its ids, and what `used` is once it is used; Nones: there is none."""
+        while True:
+            with self._stream:
+                batch = next(self._source, _END)
+            if batch is _END:
+                return None, None, None
+            self._count += 1
+            self._loader._taken += 1
+            ids = self._loader._ids(batch)
+            if ids.samples > 0:
+                break
+        told = (copy.deepcopy(self._iterable.state_dict()), self._stream.state()) if self._told \
+            else (None, None)
+        return batch, ids, (self._count, ids, *told)
+
+    def _open(self):
+        self.begin = self._now()
+        with self._stream:
+            self._source = iter(self._iterable)
+
+    def _pass_over(self, used):
+        """Reads up to the last batch that was used, and looks whether it is that one."""
+        last = None
+        while used and self._count < used[0]:
+            _, ids, last = self.read()
+            if ids is None:
+                raise Error(f"epoch {self._epoch}: the loader gives {self._count} batches, and the run has "
+                            f"trained on {used[0]} of it; is it over other data than before?")
+        if last is not None and last[1].checksum() != used[1]:
+            raise Error(f"epoch {self._epoch}: batch {used[0]} of the loader has other ids than the one that "
+                        "the run has trained on: it does not repeat itself. Give generators of its own a "
+                        "seed, give it state_dict() and load_state_dict(), or say repeatable=False to "
+                        "tandem.DataLoader")
+        self.used = last
+
+    # ---- for a save ----
+
+    def _now(self):
+        return {"stream": self._stream.state(), "taken": self._loader._taken,
+                "generators": [g.get_state() for g in generators_of(self._iterable)],
+                "iterable": copy.deepcopy(self._iterable.state_dict()) if self._told else None}
+
+    def state(self):
+        if self._resumed is not None:  # nothing has been wanted since
+            return self._resumed
+        used = self.used and (self.used[0], self.used[1] if isinstance(self.used[1], int) else
+                              self.used[1].checksum(), *self.used[2:])
+        return {"epoch": self._epoch, "begin": self.begin, "used": used, "now": self._now()}
+
+    def restore(self, now):
+        """What comes next is what came next then, as far as it does not follow from the stream."""
+        for generator, state in zip(generators_of(self._iterable), now["generators"]):
+            generator.set_state(state)
+        if self._told:
+            self._iterable.load_state_dict(now["iterable"])
+        if not hasattr(self._iterable, "__next__"):
+            return
+        while self._loader._taken < now["taken"]:  # an iterator, which is read once in all epochs
+            with self._stream:
+                if next(self._iterable, _END) is _END:
+                    return
+            self._loader._taken += 1

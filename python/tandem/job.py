@@ -9,6 +9,7 @@ import traceback
 from tandem import _abi
 from tandem._abi import Error, check, library
 from tandem.local import LocalCluster
+from tandem.progress import Progress
 from tandem.tables import Table, Tables
 
 _SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
@@ -53,7 +54,8 @@ def init(job=None, scheduler=None, index=None, set=(), out=None):  # pylint: dis
     """
     global _current
     if _current is not None and not _current._ended:
-        raise Error("tandem.init() was called before; a process is one worker of one job")
+        raise Error("tandem.init() was called before; a process is one worker of one job at a time: "
+                    "job.close() ends it")
     own = job  # to be started here, if nobody has
     if scheduler is None and os.environ.get("TANDEM_SCHEDULER"):
         scheduler, own = os.environ["TANDEM_SCHEDULER"], None
@@ -101,7 +103,7 @@ class Job(Tables):
         texts = (ctypes.c_char_p * (len(settings) + 1))(*[s.encode() for s in settings], None)
         options = _abi.JoinOptions(ctypes.sizeof(_abi.JoinOptions), job.encode(), texts,
                                    scheduler.encode(), index, bind and bind.encode(),
-                                   advertise and advertise.encode())
+                                   advertise and advertise.encode(), 1)
         self._handle = ctypes.c_void_p()
         check(lib.tandem_join(ctypes.byref(options), ctypes.byref(self._handle)))
         self._pid = os.getpid()
@@ -112,8 +114,10 @@ class Job(Tables):
         self._given = None           # ids of the batch at hand, as the loader gave them
         self._scored = True
         self._loop_epoch = None      # what epochs() has given last
+        self._between = False        # epochs() waits for the next one
+        self._progress = Progress(self)
         self.step, self.epoch = 0, 0
-        _end_with_the_process(self)
+        self._forget = _end_with_the_process(self)
         if cluster is not None:
             cluster.start_servers(lib.tandem_servers(self._handle))
         while not check(lib.tandem_wait_joined(self._handle, _SLICE_MS)):
@@ -144,19 +148,24 @@ class Job(Tables):
             for epoch in job.epochs():
                 for batch in loader: ...
 
-        The last one is over when the whole job is: evaluated and saved.
+        The last one is over when the whole job is: evaluated and saved. A run that goes on begins with the
+        epoch that it stands in, of which the loader gives what is left.
         """
         self._check_started()
-        last = None
+        last = self._progress.begin()
+        if last is not None:
+            yield from self._epoch_of_loop(last)
         while True:
+            self._between = True
             want = self._next()
+            self._between = False
             if want.kind == _abi.END:
                 self._end()
                 return
             if want.kind == _abi.TEST_BATCH:
                 if last is None:  # a job that takes no step: the loop's body may evaluate
-                    last = self._loop_epoch = want.epoch
-                    yield last
+                    last = want.epoch
+                    yield from self._epoch_of_loop(last)
                 else:
                     self._give_none()  # the script evaluates nothing here
                 continue
@@ -164,8 +173,20 @@ class Job(Tables):
                 raise Error(f"the loop over the batches of epoch {last} has ended before the epoch "
                             f"(at step {want.step}); iterate over the whole tandem.DataLoader, and "
                             "bound the steps of a job by train.max_steps")
-            last = self._loop_epoch = want.epoch
-            yield last
+            last = want.epoch
+            yield from self._epoch_of_loop(last)
+
+    def _epoch_of_loop(self, epoch):
+        self._loop_epoch = epoch
+        self._progress.begin_epoch(epoch)
+        yield epoch
+        self._progress.end_epoch()
+
+    def keep(self, **objects):
+        """Has saves contain the state of these objects, by name, of each worker: what has state_dict() and
+        load_state_dict(), such as a learning rate schedule. A run that goes on finds it again. Before
+        the loop over epochs. Module and optimizer are in saves without it."""
+        self._progress.keep(objects)
 
     def evaluate(self, loader):
         """Test batches of `loader`, where the job evaluates after this epoch; else nothing:
@@ -204,14 +225,63 @@ class Job(Tables):
 
     def barrier(self):
         """Waits until all workers have come here: each calls it as often as the others. Not in a loop over
-        batches, of which workers may have different numbers."""
+        batches, of which workers may have different numbers. In a job that was told to end it returns at once."""
         self._check_process()
         if self._cells is not None:
             raise Error("job.barrier() in the middle of a step; workers may have different numbers of "
                         "batches, so call it before or after the loop over them")
         check(library().tandem_enter_barrier(self._handle))
+        want = _abi.Want()
         while not check(library().tandem_wait_barrier(self._handle, _SLICE_MS)):
+            check(library().tandem_next(self._handle, 0, ctypes.byref(want)))
+            if want.kind == _abi.STATE and not want.last:  # others cannot come here before
+                self._progress.save()
+
+    def report(self, **values):
+        """Numbers of the script's own, for a line of metrics.jsonl with the step at hand and, the last of each
+        name, for summary.json. Where several workers report a name at one step the lowest rank counts."""
+        self._check_process()
+        names = (ctypes.c_char_p * max(1, len(values)))(*[name.encode() for name in values])
+        try:
+            numbers = (ctypes.c_double * max(1, len(values)))(*[float(v) for v in values.values()])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"job.report: {error}; want a number for each name") from None
+        while not check(library().tandem_report(self._handle, len(values), names, numbers, self.step,
+                                                _SLICE_MS)):
             pass
+
+    def save(self):
+        """Asks for a save and returns at once. It is made soon, when all workers stand at one step that each of
+        them can still reach; no matter how many workers ask: their n-th calls are one save."""
+        self._check_process()
+        check(library().tandem_ask_for_save(self._handle, self.step))
+
+    @property
+    def stopped(self):
+        """Whether the job was told to end before its end, by a signal to `tandem run`. The loop over epochs has
+        then ended like any other, and the model is saved."""
+        return bool(library().tandem_stopped(self._handle))
+
+    def close(self):
+        """Ends the job, if it has not ended, for all of its workers; tandem.init() may then begin another one. For
+        notebooks, also after an error; where a script runs to its end there is no need to. Calling it again
+        does nothing."""
+        self._check_process()
+        if not self._ended:
+            self._fail(f"closed at step {self.step}, before the job had ended")
+            self._ended = True
+            library().tandem_close(self._handle)
+            if self._cluster is not None:
+                self._cluster.finish()
+        self._forget()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None and not self._ended:
+            self._fail(_reason(kind, value, trace))
+        self.close()
 
     # ---- for the other modules of this package ----
 
@@ -227,6 +297,11 @@ class Job(Tables):
         lib = library()
         while True:
             if not check(lib.tandem_next(self._handle, _SLICE_MS, ctypes.byref(want))):
+                continue
+            if want.kind == _abi.STATE:
+                if want.last and not self._between:
+                    return want  # what the script does after its loop comes first
+                self._progress.save()
                 continue
             if want.kind != _abi.UPDATE:
                 if want.kind == _abi.COMPUTE:
@@ -266,6 +341,7 @@ class Job(Tables):
             code = library().tandem_close(self._handle)
             if self._cluster is not None:
                 self._cluster.finish()
+            self._forget()
             check(code)
 
 
@@ -277,28 +353,41 @@ def _place(frames, script):
     return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 
+def _script():
+    return os.path.abspath(getattr(sys.modules["__main__"], "__file__", "") or "")
+
+
+def _reason(kind, value, trace):
+    name, text = kind.__name__, str(value).split("\n", 1)[0]
+    place = _place(traceback.extract_tb(trace), _script())
+    return f"{name}: {text} ({place})" if text else f"{name} ({place})"
+
+
 def _end_with_the_process(job):
-    """An exception, Ctrl-C, or a script that ends before the job does end the job by name."""
-    script = os.path.abspath(getattr(sys.modules["__main__"], "__file__", "") or "")
+    """An exception, Ctrl-C, or a script that ends before the job does end the job by name. Returns what ends
+    this watch."""
     shown = sys.excepthook
 
     def on_exception(kind, value, trace):
         if os.getpid() == job._pid and not job._ended:
-            name = kind.__name__
-            text = str(value).split("\n", 1)[0]
-            place = _place(traceback.extract_tb(trace), script)
-            job._fail(f"{name}: {text} ({place})" if text else f"{name} ({place})")
+            job._fail(_reason(kind, value, trace))
         shown(kind, value, trace)
 
     def at_exit():
         if os.getpid() != job._pid or job._ended:
             return
-        job._fail(f"{os.path.basename(script) or 'the program'} ended at step {job.step}, before the "
+        job._fail(f"{os.path.basename(_script()) or 'the program'} ended at step {job.step}, before the "
                   "job had; iterate to the end of job.epochs()")
         job._ended = True
         library().tandem_close(job._handle)
         if job._cluster is not None:
             job._cluster.finish()
 
+    def forget():
+        atexit.unregister(at_exit)
+        if sys.excepthook is on_exception:
+            sys.excepthook = shown
+
     sys.excepthook = on_exception
     atexit.register(at_exit)
+    return forget

@@ -51,6 +51,7 @@ class DistributedOptimizer:
         for _, p in self._parameters:
             p.register_hook(self._reach)
         job._optimizer, job._started = self, True
+        job._progress.restore()
 
     def _check_parameters(self):
         for name, p in self._parameters:

@@ -1,5 +1,6 @@
 """Ids of a batch and what they become: torchrec's names and shapes."""
 import ctypes
+import zlib
 
 import torch
 
@@ -231,6 +232,16 @@ class BatchIds:
             begin, end = int(part[0]), int(part[-1])
             self._add(job, name, FieldIds(name, values[begin:end], (part - begin),
                                           None if weights is None else weights[begin:end]))
+
+    def checksum(self):
+        """Of which ids are in which samples."""
+        sum_of = 0
+        for name in sorted(self.fields):
+            field = self.fields[name]
+            for part in (field.ids, field.offsets):
+                if part is not None:
+                    sum_of = zlib.crc32(part.contiguous().numpy(), sum_of)
+        return sum_of
 
     def count(self, table):
         """How many ids the table has in this batch."""

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -275,6 +276,51 @@ TEST_F(PythonTest, WorkersMeetAtBarriers) {
   const RunResult failed = RunJob(late, kLimit);
   EXPECT_EQ(failed.exit_code, 1) << failed.DebugString();
   EXPECT_THAT(failed.output, HasSubstr("worker 1: ValueError: no such city (barrier.py:"));
+}
+
+// Numbers that scripts report are in metrics.jsonl, a line each time, and the last of each name in
+// summary.json; a save that they ask for is one of all workers.
+TEST_F(PythonTest, ScriptsReportAndAskForSaves) {
+  const RunArguments arguments = Arguments(SourcePath("tests/python/notes.py"));
+  const RunResult run = RunJob(arguments, kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  for (const char* const log : {"0", "1"}) {
+    EXPECT_THAT(ReadTextFile(absl::StrCat(arguments.out, "/logs/worker-", log, ".log")),
+                HasSubstr("all said"));
+  }
+  const nlohmann::json want = {
+      {"both", 10}, {"only/0", 0.5}, {"only/1", 0.5}, {"epochs", 2}, {"many", 1999}};
+  EXPECT_EQ(run.summary["reported"], want);
+  std::set<std::string> keys;
+  std::vector<nlohmann::json> both;
+  int many = 0;
+  std::vector<int64_t> saved;
+  for (const absl::string_view line :
+       absl::StrSplit(ReadTextFile(arguments.out + "/metrics.jsonl"), '\n', absl::SkipEmpty())) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    if (json["event"] == "saved") saved.push_back(json["step"]);
+    if (json["event"] != "reported") continue;
+    for (const auto& [key, value] : json.items()) keys.insert(key);
+    if (json["values"].contains("both")) both.push_back(json);
+    many += json["values"].contains("many") ? 1 : 0;
+  }
+  ASSERT_EQ(both.size(), 2u);
+  EXPECT_EQ(both[0]["step"], 4);
+  EXPECT_EQ(both[0]["values"].size(), 2u);
+  EXPECT_EQ(many, 2 * 2000) << "each once, and none is lost";
+  ASSERT_GE(saved.size(), 1u);
+  EXPECT_LE(saved.size(), 2u) << "the second may have been asked for while the first was made";
+  EXPECT_GT(saved[0], 2);
+  // The page has these keys and no others.
+  const std::string page = ReadTextFile(SourcePath("docs/RESULTS.md"));
+  const size_t begin = page.find("**`reported`**"), end = page.find("**`saved`**");
+  ASSERT_TRUE(begin != std::string::npos && end != std::string::npos && begin < end);
+  const std::string part = page.substr(begin, end - begin);
+  EXPECT_EQ(std::count(part.begin(), part.end(), '\n') - 5, static_cast<int64_t>(keys.size() - 2));
+  for (const std::string& key : keys) {
+    if (key == "event" || key == "time") continue;
+    EXPECT_THAT(part, HasSubstr(absl::StrCat("\n| `", key, "` | "))) << key;
+  }
 }
 
 // Batches of ever other sizes; tests/python/steady.py says how to see more of it by hand.

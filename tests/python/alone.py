@@ -66,7 +66,48 @@ def log(way):
         return file.read()
 
 
+def closed():
+    """In one interpreter, as in a notebook: a job that is closed, or has failed, gives way to the next."""
+    import tandem
+    out = FOLDER + "/closed"
+    job = tandem.init(JOB, out=out)
+    try:
+        tandem.init(JOB, out=out + "-other")
+    except tandem.Error as error:
+        assert "job.close() ends it" in str(error)
+    else:
+        raise AssertionError("two jobs at once")
+    job.close()
+    nothing_left(out, 0)
+    job.close()
+    assert "closed at step 0, before the job had ended" in log("closed")
+    try:
+        with tandem.init(JOB, out=out + "-with") as job:
+            raise ValueError("no such city")
+    except ValueError:
+        pass
+    nothing_left(out + "-with", 0)
+    assert "ValueError: no such city (alone.py:" in log("closed-with")
+    # A server dies: the cell ends with an error, and the next one begins.
+    job = tandem.init(JOB, out=out + "-failed")
+    job._cluster._processes["server-0"].kill()
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            job.barrier()
+    except tandem.Error as error:
+        assert "server 0" in str(error), str(error)
+    else:
+        raise AssertionError("it goes on without a server")
+    job.close()
+    nothing_left(out + "-failed", 0)
+    assert sys.excepthook is sys.__excepthook__
+    train(out + "-again", 1)
+    nothing_left(out + "-again", 0)
+
+
 def main():
+    closed()
     for seed, out in ((1, FOLDER + "/first"), (2, FOLDER + "/second")):  # one after the other
         train(out, seed)
         nothing_left(out, 0)

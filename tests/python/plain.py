@@ -4,6 +4,7 @@ import torch
 
 import tandem
 from tandem.nn import _check_field, _same
+from tandem.packing import pack, unpack
 from tandem.sparse import BatchIds, FieldIds, KeyedJaggedTensor
 
 
@@ -93,6 +94,24 @@ for ids in ({"city": far}, {"city": (matrix[:, 0], far)}, {"city": (matrix[:, 0]
             KeyedJaggedTensor(["city"], matrix[:, 0], offsets=torch.empty(4, device="meta")),
             KeyedJaggedTensor(["city"], far, lengths=torch.ones(3, dtype=torch.int64))):
     refused("on meta, want them on the CPU, where rows are fetched; say .cpu()", BatchIds, job, ids)
+
+# What a save has of a script comes back as it was, of the same types; what runs code is not taken.
+value = {3: [1, 2.5, float("inf"), None, True, "Rome"], "t": (torch.arange(3), b"\0\1", {1, 2}, -2 ** 70),
+         "n": [numpy.float32(1.5), numpy.arange(4, dtype=numpy.uint32)],
+         "b": torch.tensor([1.5, -2], dtype=torch.bfloat16), "s": torch.tensor(7), "e": torch.empty(0, 3)}
+back = unpack(pack(value))
+assert back[3] == value[3] and back["t"][1:] == value["t"][1:] and list(back) == list(value)
+assert torch.equal(back["t"][0], value["t"][0]) and type(back["t"]) is tuple and type(back[3][4]) is bool
+assert torch.equal(back["b"], value["b"]) and back["b"].dtype == torch.bfloat16
+assert back["s"].shape == () and back["e"].shape == (0, 3) and back["n"][1].dtype == numpy.uint32
+for what in (print, object(), [numpy.array([print])], {"a": lambda: 0}):
+    try:
+        pack(what, "x")
+    except TypeError as error:
+        assert "which no save can hold" in str(error)
+    else:
+        raise AssertionError(what)
+refused("not what a script had saved", unpack, b"no zip file")
 
 texts = tandem.hash_ids(["Rome", "", None, "Rome", "7"], "city")
 assert texts[0] == texts[3] != texts[1] == texts[2] and texts.dtype == numpy.int64

@@ -375,7 +375,7 @@ TEST_F(SaveDirectoryTest, ASaveThatIsReadStays) {
 }
 
 // What a save of the run remembers beside rows; none of it is taken for a table.
-TEST_F(SaveDirectoryTest, TheRecordAndCodecsComeBack) {
+TEST_F(SaveDirectoryTest, WhatOnlyWorkersKnowComesBack) {
   Table table(plan_, 2), loaded(plan_, 1);
   table.Fill(10, 1);
   server::SaveHead head = Head(7, 10);
@@ -388,12 +388,24 @@ TEST_F(SaveDirectoryTest, TheRecordAndCodecsComeBack) {
   Write(Folder(7), table);
   ASSERT_EQ(server::SaveWorkerFile(Folder(7), 0, "zero"), absl::OkStatus());
   ASSERT_EQ(server::SaveWorkerFile(Folder(7), 1, "one"), absl::OkStatus());
+  ASSERT_EQ(server::SaveProgramFile(Folder(7), 1, "its place"), absl::OkStatus());
+  EXPECT_THAT(std::string(server::CommitSave(Folder(7), plan_, head, kDense).message()),
+              HasSubstr("states of programs of 1 workers, want 2"));
+  Write(Folder(7), table);
+  for (const int rank : {0, 1}) {
+    const std::string name = rank == 0 ? "zero" : "one";
+    ASSERT_EQ(server::SaveWorkerFile(Folder(7), rank, name), absl::OkStatus());
+    ASSERT_EQ(server::SaveProgramFile(Folder(7), rank, "its place, " + name), absl::OkStatus());
+  }
   ASSERT_EQ(server::CommitSave(Folder(7), plan_, head, kDense), absl::OkStatus());
   const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(*saved->ReadRecord(), head.record);
   EXPECT_EQ(*saved->ReadWorkerState(1), "one");
   EXPECT_EQ(*saved->ReadWorkerState(2), "");
+  EXPECT_EQ(*saved->ReadProgramState(0), "its place, zero");
+  EXPECT_EQ(*saved->ReadProgramState(1), "its place, one");
+  EXPECT_EQ(*saved->ReadProgramState(2), "");
   ASSERT_EQ(Load(folder_, &loaded), absl::OkStatus());
   EXPECT_EQ(loaded.Rows(), table.Rows());
   fs::resize_file(Folder(7) + "/worker-1.part", 10);

@@ -317,6 +317,57 @@ TEST(HistogramTest, BucketsFollowEachOtherWithoutGaps) {
   EXPECT_EQ(HistogramBucket(~uint64_t{0}), kHistogramBuckets - 1);
 }
 
+// Each note counts once and in its turn; of values, the later step and then the lower rank.
+TEST(JobBookTest, TheLastValueOfANameStays) {
+  const job::JobPlan plan = TestPlan(2, 1);
+  scheduler::JobBook book(plan);
+  const auto note = [](int64_t number, int64_t step, const std::string& name, double value) {
+    ProgramNote made;
+    made.set_number(number);
+    made.set_step(step);
+    (*made.mutable_value())[name] = value;
+    return made;
+  };
+  EXPECT_EQ(*book.AddNote(0, note(2, 5, "x", 9)), false) << "its turn comes later";
+  EXPECT_EQ(*book.AddNote(1, note(1, 5, "x", 1)), true);
+  EXPECT_EQ(*book.AddNote(0, note(1, 5, "x", 2)), true);
+  EXPECT_EQ(*book.AddNote(0, note(1, 6, "x", 3)), false) << "it came before";
+  EXPECT_EQ(book.Total(At(0)).reported.at("x"), 2);
+  EXPECT_EQ(*book.AddNote(1, note(2, 5, "x", 4)), true);
+  EXPECT_EQ(book.Total(At(0)).reported.at("x"), 2);
+  EXPECT_EQ(*book.AddNote(1, note(3, 6, "x", 5)), true);
+  EXPECT_EQ(*book.AddNote(0, note(2, 5, "x", 6)), true);
+  EXPECT_EQ(book.Total(At(0)).reported.at("x"), 5);
+  EXPECT_EQ(book.LastNote(1), 3);
+  EXPECT_FALSE(book.AddNote(2, note(1, 5, "x", 1)).ok());
+  for (const std::string& name : {std::string(), std::string(65, 'a'), std::string("a b")}) {
+    EXPECT_FALSE(book.AddNote(0, note(3, 7, name, 1)).ok()) << name;
+  }
+  EXPECT_FALSE(book.AddNote(0, note(3, 7, "x", std::nan(""))).ok());
+  // A run that goes on remembers.
+  scheduler::JobBook second(plan, book.Record(At(1)));
+  EXPECT_EQ(*second.AddNote(0, note(1, 6, "x", 7)), true);
+  EXPECT_EQ(second.Total(At(2)).reported.at("x"), 7);
+  EXPECT_EQ(*second.AddNote(1, note(1, 6, "y", 8)), true);
+  EXPECT_EQ(second.Total(At(2)).reported.size(), 2u);
+}
+
+// The n-th wish of all workers is one save; what is asked for while one is made is another.
+TEST(SaveScheduleTest, ProgramsAskForSaves) {
+  Save save;
+  scheduler::SaveSchedule schedule(save);
+  schedule.Done(At(0), 0);
+  EXPECT_FALSE(schedule.Due(At(1)));
+  schedule.OnAsked(1);
+  EXPECT_TRUE(schedule.Due(At(1)));
+  schedule.Begin();
+  schedule.OnAsked(1);
+  EXPECT_FALSE(schedule.Due(At(1)));
+  schedule.OnAsked(2);
+  schedule.Done(At(2), 3);
+  EXPECT_TRUE(schedule.Due(At(2)));
+}
+
 TEST(JobBookTest, IntervalsAverageTheLossSinceTheLastOne) {
   scheduler::JobBook book(TestPlan(1, 1));
   book.Start(At(0));

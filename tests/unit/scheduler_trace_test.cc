@@ -146,6 +146,8 @@ std::string Describe(const scheduler::SchedulerNotice& notice) {
       return absl::StrCat("progress ", DescribeProgress(notice.progress));
     case scheduler::SchedulerNotice::Kind::kEvaluation:
       return absl::StrCat("evaluation ", notice.text);
+    case scheduler::SchedulerNotice::Kind::kReported:
+      return absl::StrCat("reported ", notice.text);
     case scheduler::SchedulerNotice::Kind::kSaved:
       return absl::StrCat("saved step ", notice.step);
     case scheduler::SchedulerNotice::Kind::kStall:

@@ -1,0 +1,188 @@
+"""Where a script stands in its job: what it gives to a save, and finds again when the run goes on."""
+import copy
+import ctypes
+
+from tandem._abi import Error, check, library
+from tandem.packing import pack, unpack
+from tandem.randomness import Stream, random_state, set_random_state
+
+
+class Progress:
+    """What is in a save of the script: where it is in its epochs and in its loader, random states, buffers of
+    the module, the state of its optimizer, and the objects that it has the job keep.
+
+    A save may come while the script is in its loop over batches, behind it (in an evaluation, say), or
+    between two epochs. Behind the loop, what was there as it ended goes into the save: the run goes on by
+    doing the rest of that epoch again. Not all workers may have come as far; those that go back to the
+    end of an epoch need that, too, so the last end of a loop stays until the next epoch has a step.
+
+    reading, testing: the random numbers of who reads batches to train on, and to evaluate.
+    """
+
+    def __init__(self, job):
+        self._job = job
+        self.reading, self.testing = Stream(), Stream()
+        self._kept = {}
+        self._epoch, self._inside = -1, False  # the last one that the script has begun, and not ended
+        self._loop = None                      # over its batches: None: not yet; "in"; "over"
+        self._place = None                     # in the loader: of the last loop
+        self._loop_end = b""
+        self._resumed = None                   # what the run goes on from
+        self._resumed_place = None             # for the next loop
+
+    # ---- what the script does ----
+
+    def begin(self):
+        """The loop over epochs begins. Returns the epoch in which the run goes on; None: it is the next one
+        that comes."""
+        now = self._resumed
+        if now is None:
+            return None
+        lost = sorted(set(now["kept"]) - set(self._kept))
+        if lost:
+            raise Error(f"the run goes on from a save with the state of {lost[0]!r}; say job.keep("
+                        f"{lost[0]}=...) before the loop over epochs, as when it was saved")
+        if now["groups"]:  # making a schedule has set learning rates
+            for group, saved in zip(self._job._optimizer._torch.param_groups, now["groups"]):
+                group.update(copy.deepcopy(saved))
+        self.reading.set_state(now["reading"])
+        self.testing.set_state(now["testing"])
+        self._resumed_place = now["loader"]
+        if now["inside"]:
+            return now["epoch"]
+        self.found()
+        return None
+
+    def found(self):
+        """All stands as it did: so do the script's random numbers."""
+        if self._resumed is not None:
+            set_random_state(self._resumed["random"])
+            self._resumed = None
+
+    def begin_epoch(self, epoch):
+        self._epoch, self._inside, self._loop = epoch, True, None
+
+    def end_epoch(self):
+        self._inside = False
+
+    def begin_loop(self, place):
+        """Returns the place that the loop goes on at, in the epoch that the run goes on in; None: it is the
+        loop of another epoch."""
+        self._place, self._loop = place, "in"
+        at, self._resumed_place = self._resumed_place, None
+        if at is None:
+            return None
+        inside = self._resumed is not None
+        if inside and at["epoch"] == self._epoch:
+            place.resume(at)
+        else:
+            place.restore(at["now"])
+        return at if inside else None
+
+    def end_loop(self):
+        self.found()
+        self._loop = "over"
+        self._loop_end = self._snapshot()
+
+    def keep(self, objects):
+        for name, value in objects.items():
+            if not hasattr(value, "state_dict") or not hasattr(value, "load_state_dict"):
+                raise ValueError(f"job.keep({name}=...): a {type(value).__name__} has no state_dict() and "
+                                 "load_state_dict()")
+            if name in self._kept:
+                raise ValueError(f"job.keep({name}=...): it keeps one of that name already")
+            self._kept[name] = value
+            if self._resumed is not None:
+                self._load(name, value)
+
+    # ---- saves ----
+
+    def save(self):
+        job = self._job
+        over = self._inside and self._loop == "over"
+        if self._inside and self._loop == "in" and self._place.used:
+            self._loop_end = b""
+        whole = {"now": self._loop_end if over else self._snapshot(),
+                 "loop_end": b"" if over else self._loop_end,
+                 "optimizer": self._optimizer_state() if job.rank == 0 else None}
+        data = pack(whole)
+        check(library().tandem_save_state(job._handle, data, len(data)))
+
+    def _snapshot(self):
+        if self._resumed is not None:  # as it was found: what has been done since is done again
+            return pack(self._resumed)
+        place = self._resumed_place or (self._place and self._place.state())
+        optimizer = self._job._optimizer
+        return pack({
+            "epoch": self._epoch, "inside": self._inside, "loader": place, "random": random_state(),
+            "reading": self.reading.state(), "testing": self.testing.state(),
+            "buffers": dict(optimizer._module.named_buffers()),
+            "groups": optimizer._torch and [{k: v for k, v in group.items() if k != "params"}
+                                            for group in optimizer._torch.param_groups],
+            "kept": {name: value.state_dict() for name, value in self._kept.items()}})
+
+    def _optimizer_state(self):
+        """The same on all workers."""
+        torch_optimizer = self._job._optimizer._torch
+        return torch_optimizer and {"kind": type(torch_optimizer).__name__,
+                                    "state": torch_optimizer.state_dict()["state"]}
+
+    # ---- going on ----
+
+    def restore(self):
+        """Once the optimizer is made: takes its state and the module's buffers from the save that the run goes
+        on from, if it does."""
+        own, epoch = self._read(self._job.rank)
+        if own is None:
+            return
+        now = unpack(own["now"])
+        self._loop_end = own["loop_end"]
+        ahead = now["epoch"] > epoch or (not now["inside"] and now["epoch"] == epoch)
+        if ahead and self._loop_end:
+            now, self._loop_end = unpack(self._loop_end), b""
+        first = own if self._job.rank == 0 else self._read(0)[0]
+        self._restore_buffers(now["buffers"])
+        self._restore_optimizer(first["optimizer"], now["groups"])
+        self._resumed, self._epoch = now, now["epoch"]
+        for name, value in self._kept.items():
+            self._load(name, value)
+
+    def _read(self, rank):
+        data, count, epoch = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
+        there = check(library().tandem_saved_state(self._job._handle, rank, ctypes.byref(data),
+                                                   ctypes.byref(count), ctypes.byref(epoch)))
+        if not there:
+            return None, None
+        try:
+            return unpack(ctypes.string_at(data, count.value)), epoch.value
+        except ValueError as error:
+            raise Error(f"the save that the run goes on from: worker {rank}: {error}") from None
+
+    def _restore_buffers(self, saved):
+        own = dict(self._job._optimizer._module.named_buffers())
+        for name in sorted({*saved, *own}):
+            of_save = tuple(saved[name].shape) if name in saved else "none"
+            of_module = tuple(own[name].shape) if name in own else "none"
+            if of_save != of_module:
+                raise Error(f"buffer {name}: {of_module} in the module, {of_save} in the save that the run goes "
+                            "on from; has the script changed?")
+            own[name].detach().copy_(saved[name])
+
+    def _restore_optimizer(self, saved, groups):
+        optimizer = self._job._optimizer._torch
+        if optimizer is None:
+            return
+        kind = type(optimizer).__name__
+        own = optimizer.state_dict()["param_groups"]
+        if saved is None or saved["kind"] != kind or len(groups) != len(own):
+            raise Error(f"the optimizer is {kind} with {len(own)} groups of parameters, in the save that the run "
+                        f"goes on from {saved and saved['kind']} with {groups and len(groups)}; has the script "
+                        "changed?")
+        optimizer.load_state_dict({"state": saved["state"], "param_groups": [
+            {**group, "params": mine["params"]} for group, mine in zip(groups, own)]})
+
+    def _load(self, name, value):
+        if name not in self._resumed["kept"]:
+            raise Error(f"job.keep({name}=...): the save that the run goes on from has no state of that name; has "
+                        "the script changed?")
+        value.load_state_dict(copy.deepcopy(self._resumed["kept"][name]))

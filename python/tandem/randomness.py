@@ -1,0 +1,80 @@
+"""Random states, to be saved and found again: those that all of a process shares, of torch, numpy and random,
+and the generators that a loader has for itself."""
+import ctypes
+import random
+
+import numpy
+import torch
+
+_MT19937_BYTES = 625 * 4  # its key and the place in it
+
+
+def random_state():
+    """Of the generators that all of the process shares."""
+    return {"torch": torch.get_rng_state(), "numpy": numpy.random.get_state(legacy=False),
+            "python": random.getstate()}
+
+
+def set_random_state(state):
+    torch.set_rng_state(state["torch"])
+    numpy.random.set_state(state["numpy"])
+    random.setstate(state["python"])
+
+
+def _numpy_mark():
+    """Changes whenever numpy's shared generator draws, and costs a hundredth of its state."""
+    generator = getattr(numpy.random.mtrand._rand, "_bit_generator", None)
+    if type(generator).__name__ == "MT19937":
+        return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
+    return repr(numpy.random.get_state(legacy=False))
+
+
+class Stream:
+    """Random numbers of what reads batches. It reads ahead, now more and now less, so it must not take from
+    what the script draws from: inside `with stream:` the shared generators are the stream's own, which begin
+    as the script's are when it first reads. Taking numpy's state out and in takes as long as a small batch;
+    so it has one of its own only once it has drawn from it."""
+
+    def __init__(self):
+        self._torch = self._python = self._numpy = self._outside = None
+
+    def __enter__(self):
+        self._outside = (torch.get_rng_state(), random.getstate(),
+                         _numpy_mark() if self._numpy is None else numpy.random.get_state(legacy=False))
+        if self._torch is not None:
+            torch.set_rng_state(self._torch)
+            random.setstate(self._python)
+        if self._numpy is not None:
+            numpy.random.set_state(self._numpy)
+
+    def __exit__(self, *_):
+        of_torch, of_python, of_numpy = self._outside
+        self._torch, self._python = torch.get_rng_state(), random.getstate()
+        torch.set_rng_state(of_torch)
+        random.setstate(of_python)
+        if self._numpy is not None:
+            self._numpy = numpy.random.get_state(legacy=False)
+            numpy.random.set_state(of_numpy)
+        elif _numpy_mark() != of_numpy:
+            self._numpy = numpy.random.get_state(legacy=False)
+
+    def state(self):
+        """What its next numbers are, also as long as they are the script's."""
+        own = {"torch": self._torch, "python": self._python, "numpy": self._numpy}
+        return {"shared": {k: v for k, v in random_state().items() if own[k] is None}, **own}
+
+    def set_state(self, state):
+        """Of the script's generators it sets those which the stream has none of its own for."""
+        set_random_state({**random_state(), **state["shared"]})
+        self._torch, self._python, self._numpy = state["torch"], state["python"], state["numpy"]
+
+
+def generators_of(loader):
+    """The torch generators of a torch DataLoader and its samplers, each once."""
+    found = []
+    sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
+    for owner in (loader, sampler, batches, getattr(batches, "sampler", None)):
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator) and all(generator is not g for g in found):
+            found.append(generator)
+    return found

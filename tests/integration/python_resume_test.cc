@@ -1,0 +1,183 @@
+// Python jobs that were killed go on: module, buffers, optimizer, schedule, loader and random numbers
+// stand where they stood, so a reproducible job ends with the bits of one that was not disturbed.
+// Skipped where there is no interpreter with PyTorch and numpy. The moments of the kills follow from
+// --seed.
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "cli/resume_point.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/model_bits.h"
+#include "tests/integration/run_job.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+using Settings = std::vector<std::string>;
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kLimit = absl::Seconds(100);
+
+constexpr char kJob[] = R"(
+seed: 5
+reproducible: true
+cluster { workers: 2 servers: 2 }
+data { format: PROGRAM }
+table { name: "ids" dim: 8 field: "a" field: "b" optimizer { kind: ADAGRAD learning_rate: 0.1 } }
+dense { optimizer { kind: PROGRAM } }
+model { program {} }
+train { batch: 64 epochs: 5 depth: 1 }
+evaluation { every_epochs: 1 }
+save { every_steps: 7 }
+limits { report_seconds: 0.1 }
+)";
+
+class PythonResumeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (PythonInterpreter().empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
+    WriteTextFile(folder_.File("job.textproto"), kJob);
+  }
+
+  std::string Out(const std::string& name) { return folder_.File(name); }
+  // `way`: of tests/python/resumed.py. The run's own folder has what the script leaves.
+  RunArguments Arguments(const std::string& name, const Settings& set, const std::string& way = "",
+                         std::string script = "") {
+    RunArguments arguments;
+    arguments.job = folder_.File("job.textproto");
+    arguments.set = set;
+    arguments.out = Out(name);
+    if (script.empty()) script = SourcePath("tests/python/resumed.py");
+    arguments.flags = {"--python", script, "--", arguments.out};
+    if (!way.empty()) arguments.flags.push_back(way);
+    arguments.environment = {{"TANDEM_PYTHON", PythonInterpreter()}};
+    return arguments;
+  }
+  static RunArguments Resume(RunArguments arguments) {
+    arguments.flags.insert(arguments.flags.begin(), {"--resume", arguments.out});
+    return arguments;
+  }
+  int64_t SavedStep(const std::string& name) {
+    const absl::StatusOr<cli::ResumePoint> point = cli::FindResumePoint(Out(name));
+    return point.ok() ? point->step : -1;
+  }
+  bool WaitForSaveAfter(RunningJob* job, const std::string& name, int64_t step) {
+    const absl::Time deadline = MonotonicNow() + kLimit;
+    while (SavedStep(name) <= step && MonotonicNow() < deadline) {
+      if (job->driver().WaitFor(absl::Milliseconds(5))) break;
+    }
+    return SavedStep(name) > step;
+  }
+  static void KillAll(RunningJob* job) {
+    const auto roles = job->Roles();
+    job->driver().Signal(SIGKILL);
+    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
+    ASSERT_TRUE(job->WaitForNobody(absl::Seconds(20)));
+  }
+  // Trains until the first save behind `step`, and kills all of it `pause` later.
+  void TrainAndKill(const RunArguments& arguments, const std::string& name, int64_t step,
+                    absl::Duration pause) {
+    RunningJob job(arguments);
+    ASSERT_TRUE(WaitForSaveAfter(&job, name, step)) << job.driver().Output();
+    absl::SleepFor(pause);
+    KillAll(&job);
+  }
+  ModelBits Model(const std::string& name) {
+    absl::StatusOr<ModelBits> model = ReadSavedModel(Out(name) + "/model");
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model.ok() ? *std::move(model) : ModelBits();
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
+  const RunResult undisturbed = RunJob(Arguments("whole", {}), kLimit);
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
+  Random random(TestSeed());
+  // 16 steps an epoch: in the middle of one, and around the end of one, wherever saves are then.
+  TrainAndKill(Arguments("broken", {}), "broken", 0, absl::Milliseconds(200) * random.NextDouble());
+  for (const int servers : {1, 3}) {
+    const int64_t saved = SavedStep("broken");
+    TrainAndKill(Resume(Arguments("broken", {absl::StrCat("cluster.servers=", servers)})), "broken",
+                 saved + 7 * static_cast<int64_t>(random.Uniform(2)),
+                 absl::Milliseconds(300) * random.NextDouble());
+  }
+  // Told to end, it saves first, and the script hears of it behind its loop.
+  {
+    const int64_t saved = SavedStep("broken");
+    RunningJob job(Resume(Arguments("broken", {})));
+    ASSERT_TRUE(WaitForSaveAfter(&job, "broken", saved)) << job.driver().Output();
+    job.driver().Signal(SIGTERM);
+    const RunResult ended = job.Finish(kLimit);
+    EXPECT_EQ(ended.signal, SIGTERM) << ended.DebugString();
+    EXPECT_THAT(ReadTextFile(Out("broken") + "/end-0"), HasSubstr("stopped True\n"));
+    EXPECT_GT(SavedStep("broken"), saved) << ended.DebugString();
+  }
+  const RunResult last = RunJob(Resume(Arguments("broken", {})), kLimit);
+  ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
+  EXPECT_EQ(Difference(Model("whole"), Model("broken")), "") << "--seed=" << TestSeed();
+  for (const char* const end : {"/end-0", "/end-1"}) {
+    EXPECT_EQ(ReadTextFile(Out("whole") + end), ReadTextFile(Out("broken") + end));
+  }
+  EXPECT_EQ(last.summary["eval"].dump(), undisturbed.summary["eval"].dump());
+  EXPECT_EQ(last.summary["samples"], undisturbed.summary["samples"]);
+  EXPECT_EQ(last.summary["resumed"], 4);
+  EXPECT_THAT(ReadTextFile(Out("broken") + "/end-0"), HasSubstr("stopped False\n"));
+}
+
+// Under policies that promise no bits it goes on, too.
+TEST_F(PythonResumeTest, AsynchronousJobsGoOn) {
+  const Settings asynchronous = {"reproducible=false", "policy={kind: ASP}", "train.epochs=3",
+                                 "dense={synchroniser: SERVERS optimizer {kind: SGD "
+                                 "learning_rate: 0.01}}"};
+  TrainAndKill(Arguments("asp", asynchronous), "asp", 0, absl::Milliseconds(50));
+  const RunResult run = RunJob(Resume(Arguments("asp", asynchronous)), kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_EQ(run.summary["samples"], 3 * (310 + 9 * 20));
+  EXPECT_EQ(run.summary["resumed"], 1);
+}
+
+// A run that has come to the end of its steps in the middle of an epoch, and is given more.
+TEST_F(PythonResumeTest, WhatHasChangedIsSaidOrRefused) {
+  const RunArguments begun = Arguments("begun", {"train.max_steps=10"}, "fast");
+  const RunResult first = RunJob(begun, kLimit);
+  ASSERT_TRUE(first.ok()) << first.DebugString();
+  const RunResult workers = RunJob(
+      Resume(Arguments("begun", {"train.max_steps=12", "cluster.workers=3"}, "fast")), kLimit);
+  EXPECT_EQ(workers.exit_code, 2) << workers.DebugString();
+  EXPECT_THAT(workers.output, HasSubstr("the run has 2 workers, the job 3"));
+  EXPECT_EQ(std::count(workers.output.begin(), workers.output.end(), '\n'), 1) << workers.output;
+
+  const RunResult other =
+      RunJob(Resume(Arguments("begun", {"train.max_steps=12"}, "other data")), kLimit);
+  EXPECT_EQ(other.exit_code, 1) << other.DebugString();
+  EXPECT_THAT(other.output, HasSubstr("of the loader has other ids than the one that the run has "
+                                      "trained on: it does not repeat itself"));
+  const RunResult strange =
+      RunJob(Resume(Arguments("begun", {"train.max_steps=12"}, "not repeatable")), kLimit);
+  EXPECT_TRUE(strange.ok()) << strange.DebugString();
+  EXPECT_THAT(ReadTextFile(Out("begun") + "/logs/worker-0.log"),
+              HasSubstr("that was declared not repeatable: its batches are others"));
+
+  const std::string script = folder_.File("changed.py");
+  WriteTextFile(script, ReadTextFile(SourcePath("tests/python/resumed.py")) + "# changed\n");
+  const RunResult changed =
+      RunJob(Resume(Arguments("begun", {"train.max_steps=14"}, "not repeatable", script)), kLimit);
+  EXPECT_TRUE(changed.ok()) << changed.DebugString();
+  EXPECT_THAT(changed.output, HasSubstr("the script has changed: "));
+  EXPECT_THAT(changed.output, HasSubstr("resumed.py had SHA-256 "));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,43 @@
+"""What a script has to say: numbers of its own, and that it wants a save. `notes.py`: two workers, ten steps."""
+import torch
+from torch import nn
+
+import tandem
+
+job = tandem.init()
+rows, model = tandem.EmbeddingBagCollection(), nn.Linear(16, 1)
+optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
+loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(10)])
+
+
+def refused(text, call, *arguments, **values):
+    try:
+        call(*arguments, **values)
+    except (tandem.Error, ValueError) as error:
+        assert text in str(error) and "\n" not in str(error), (text, str(error))
+        return
+    raise AssertionError(text)
+
+
+for epoch in job.epochs():
+    for ids in loader:
+        optimizer.zero_grad()
+        model(rows(ids).values()).square().mean().backward()
+        optimizer.step()
+        if epoch == 0 and job.step in (2, 6):  # both workers: one save each time
+            job.save()
+        if job.step == 4:
+            job.report(both=10 + job.rank, **{f"only/{job.rank}": .5})
+    job.report(epochs=epoch + 1 + job.rank)
+    if epoch == 0:
+        refused("want 1 to 100", job.report)
+        refused("reported value x is nan, want a finite number", job.report, x=float("nan"))
+        refused("job.report: could not convert string", job.report, x="much")
+        refused("64 visible ASCII characters", job.report, **{"with space": 1})
+        refused("64 visible ASCII characters", job.report, **{"é": 1})
+        for i in range(2000):  # more than may be without an answer
+            job.report(many=i)
+assert not job.stopped
+refused("job has ended", job.report, x=1)
+refused("job has ended", job.save)
+print("all said")
