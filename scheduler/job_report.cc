@@ -51,7 +51,10 @@ absl::Status CheckByteKinds(const Counts& bytes) {
 
 absl::Status CheckWorkers(const ShardReport& report, int workers) {
   bool good = report.waiting_size() <= workers;
-  for (const Waiting& waiting : report.waiting()) good = good && waiting.seconds_size() <= workers;
+  for (const Waiting& waiting : report.waiting()) {
+    good = good && waiting.seconds_size() <= workers;
+    for (const double seconds : waiting.seconds()) good = good && std::isfinite(seconds);
+  }
   for (const TableReport& table : report.table()) {
     good = good && table.worker_size() <= workers && table.by_popularity_size() <= kMaxPopularity;
   }

@@ -111,13 +111,16 @@ json TablesJson(const JobReport& report) {
 }
 
 // A row a worker: its share of the data, what became of its updates, and whom its reads waited for.
-json WorkersJson(const JobReport& report) {
+// Updates of frozen tables are left out of both counts: nobody meant them to be applied.
+json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
   json out = json::array();
   for (size_t rank = 0; rank < report.samples_of.size(); ++rank) {
     const int64_t samples = report.samples_of[rank];
     uint64_t sent = 0, dropped = 0;
-    for (const TableReport& table : report.tables) {
-      if (rank >= static_cast<size_t>(table.worker_size())) continue;
+    for (size_t t = 0; t < report.tables.size(); ++t) {
+      const TableReport& table = report.tables[t];
+      const bool frozen = t < plan.tables.size() && plan.tables[t].frozen;
+      if (frozen || rank >= static_cast<size_t>(table.worker_size())) continue;
       sent += table.worker(static_cast<int>(rank)).sent();
       dropped += table.worker(static_cast<int>(rank)).dropped();
     }
@@ -229,7 +232,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"staleness", StalenessJson(plan, report)},
               {"updates", UpdatesJson(report)},
               {"tables", TablesJson(report)},
-              {"by_worker", WorkersJson(report)},
+              {"by_worker", WorkersJson(plan, report)},
               {"bytes", report.bytes},
               {"paths", PathsJson(report)},
               {"build", BuildJson()}};

@@ -203,16 +203,16 @@ void Range::ApplyAtOnce(const HeldUpdate& update) {
 void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<const uint64_t> keys,
                          absl::Span<const float> rows) {
   if (rank < 0 || rank >= table_->workers || keys.empty()) return;
+  // A read of a step that has been pushed is an old one that comes once more.
+  const bool awaited = step >= progress_.workers[static_cast<size_t>(rank)].admitted;
+  if (read_memory_ != nullptr) read_memory_->Keep(rank, step, progress_.version, keys, rows);
+  if (!awaited) return;
+  if (read_numbers_ != nullptr) read_numbers_->OnRead(rank, step);
   std::vector<uint32_t>& numbers = scratch_->rows;
   numbers.resize(read_log_.by_row() ? keys.size() : 0);
   if (read_log_.by_row()) store_.FindOrCreate(keys, absl::MakeSpan(numbers));
   read_log_.OnRead(rank, step, progress_.version, absl::ToUnixMicros(now),
                    read_log_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
-  if (read_memory_ != nullptr) read_memory_->Keep(rank, step, progress_.version, keys, rows);
-  // A read of a step that has been pushed is an old one that comes once more.
-  if (read_numbers_ != nullptr && step >= progress_.workers[static_cast<size_t>(rank)].admitted) {
-    read_numbers_->OnRead(rank, step);
-  }
 }
 
 // `whole_step`: of data; what ends an epoch, or begins the next, says nothing of the pace.

@@ -23,20 +23,25 @@ int32_t ReadLog::NewPlace() {
   return place;
 }
 
+// Free places first, then by when the answer was given: a step says little, since a worker that has
+// skipped some reads later ones anew.
+std::tuple<bool, int64_t, int64_t> ReadLog::AgeOrder(const Read& read) {
+  return {read.step >= 0, read.at_us, read.step};
+}
+
 void ReadLog::OnRead(int rank, int64_t step, int64_t version, int64_t now_us,
                      absl::Span<const uint64_t> keys, absl::Span<const uint32_t> rows) {
   TANDEM_CHECK(rows.size() == keys.size());
   const std::vector<int32_t>& places = of_worker_[static_cast<size_t>(rank)];
   const auto at = [this](int32_t place) -> Read& { return places_[static_cast<size_t>(place)]; };
-  // An answer that is given again takes the place of the first; a free place has the smallest step.
+  // An answer that is given again keeps its place; else a free place is taken, or that of the oldest.
   const auto same = std::find_if(places.begin(), places.end(), [&](int32_t place) {
     return at(place).step == step && at(place).version == version;
   });
-  Read& read = at(same != places.end()
-                      ? *same
-                      : *std::min_element(places.begin(), places.end(), [&](int32_t a, int32_t b) {
-                          return at(a).step < at(b).step;
-                        }));
+  if (same != places.end()) return;  // the first one came to be used, or may have
+  Read& read = at(*std::min_element(places.begin(), places.end(), [&](int32_t a, int32_t b) {
+    return AgeOrder(at(a)) < AgeOrder(at(b));
+  }));
   read.step = step;
   read.version = version;
   read.at_us = now_us;

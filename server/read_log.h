@@ -11,7 +11,7 @@
 // Of each worker only the last reads are kept, as in ReadMemory. Places are used again with their
 // memory: a range that goes on for ever allocates nothing.
 //
-// Cost: 24 bytes a read; by row also 4 bytes for each row of the range, and 16 for each row of a read
+// Cost: some 100 bytes a read; by row also 4 bytes for each row of the range, and 16 for each row of a read
 // whose update is still to come or held.
 //
 // Thread safety: none needed; belongs to a range.
@@ -19,6 +19,7 @@
 #define TANDEM_SERVER_READ_LOG_H_
 
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -65,6 +66,7 @@ class ReadLog {
     std::vector<uint32_t> rows, updates;
   };
   int32_t NewPlace();
+  static std::tuple<bool, int64_t, int64_t> AgeOrder(const Read& read);
 
   const bool by_row_;
   std::vector<std::vector<int32_t>> of_worker_;  // places of reads whose update is still to come
