@@ -248,11 +248,19 @@ class Run {
                         ".log");
   }
 
+  // `name`: what the file is called after.
+  void AddTraceFlags(const std::string& name, std::vector<std::string>* argv) const {
+    if (flags_.trace_steps == 0) return;
+    argv->insert(argv->end(), {"--trace", absl::StrCat(flags_.out, "/trace-", name, ".json"),
+                               "--trace-steps", absl::StrCat(flags_.trace_steps)});
+  }
+
   absl::Status StartNodes(const std::string& address) {
     const std::vector<std::string> common = {"--job", JobPath(), "--scheduler", address};
     for (int s = 0; s < plan_.servers(); ++s) {
       std::vector<std::string> argv = {Program("tandem-server"), "--index", absl::StrCat(s),
                                        "--out", flags_.out};
+      AddTraceFlags(absl::StrCat("server-", s), &argv);
       argv.insert(argv.end(), common.begin(), common.end());
       const std::string name = absl::StrCat("server ", s);
       TANDEM_RETURN_IF_ERROR(children_.Start(name, argv, LogOf(name), -1, {driver_}));
@@ -268,10 +276,7 @@ class Run {
       }
       std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),
                                        "--dump-collectives", flags_.out + "/collectives"};
-      if (flags_.trace_steps > 0) {
-        argv.insert(argv.end(), {"--trace", absl::StrCat(flags_.out, "/trace-", w, ".json"),
-                                 "--trace-steps", absl::StrCat(flags_.trace_steps)});
-      }
+      AddTraceFlags(absl::StrCat(w), &argv);
       if (flags_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(flags_.out, w)});
       argv.insert(argv.end(), common.begin(), common.end());
       TANDEM_RETURN_IF_ERROR(

@@ -30,6 +30,10 @@ int main(int argc, char** argv) {
   node::AddNetworkFlags(&app, &flags);
   node::AddMemberFlags(&app, &flags);
   app.add_option("--out", flags.out, "Folder for staleness records, if the job asks for them");
+  std::string trace;
+  int64_t trace_steps = 0;
+  app.add_option("--trace", trace, "File for a trace of the first steps (Perfetto)");
+  app.add_option("--trace-steps", trace_steps, "How many")->check(CLI::NonNegativeNumber);
   int code = node::kExitOk;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
@@ -48,5 +52,7 @@ int main(int argc, char** argv) {
       node::MemberOf(flags, plan->job.cluster(),
                      std::make_shared<transport::PathLog>());  // workers report how they reach us
   options.record_dir = flags.out;
+  options.trace_path = trace;
+  options.trace_steps = trace_steps;
   return node::Finish("tandem-server", server::RunServer(options));
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,22 @@ Json NameOfLane(const std::string& name, int process, int lane) {
           {"tid", lane},
           {"args", {{"name", name}}}};
 }
+
+// One row of a lane: slices that lie one in another, or apart.
+class Track {
+ public:
+  // Takes the slice, if it fits. Slices come by their start, and by their length if they start at once,
+  // the longest first.
+  bool Take(absl::Time start, absl::Time end) {
+    while (!open_.empty() && open_.back() <= start) open_.pop_back();
+    if (!open_.empty() && end > open_.back()) return false;
+    open_.push_back(end);
+    return true;
+  }
+
+ private:
+  std::vector<absl::Time> open_;  // ends of slices that enclose what comes, the innermost last
+};
 
 }  // namespace
 
@@ -51,17 +68,31 @@ void Trace::AddOperations(absl::Span<const OperationRecord> records, const std::
 std::string Trace::ToJson() const {
   const absl::MutexLock lock(&mutex_);
   Json events = Json::array({NameOfProcess(process_name_, process_)});
-  std::map<std::string, int> lanes;
-  for (const TraceEvent& e : events_) {
-    const auto [lane, fresh] = lanes.emplace(e.lane, static_cast<int>(lanes.size()) + 1);
-    if (fresh) events.push_back(NameOfLane(e.lane, process_, lane->second));
+  std::vector<const TraceEvent*> in_order;
+  for (const TraceEvent& e : events_) in_order.push_back(&e);
+  std::stable_sort(in_order.begin(), in_order.end(), [](const TraceEvent* a, const TraceEvent* b) {
+    return std::tie(a->start, b->duration) < std::tie(b->start, a->duration);
+  });
+  std::map<std::string, std::vector<std::pair<Track, int>>> lanes;  // with the numbers of tracks
+  int tracks = 0;
+  for (const TraceEvent* e : in_order) {
+    auto& lane = lanes[e->lane];
+    auto at = std::find_if(lane.begin(), lane.end(), [&](auto& track) {
+      return track.first.Take(e->start, e->start + e->duration);
+    });
+    if (at == lane.end()) {
+      at = lane.insert(lane.end(), {Track(), ++tracks});
+      at->first.Take(e->start, e->start + e->duration);
+      const std::string name = lane.size() == 1 ? e->lane : absl::StrCat(e->lane, " ", lane.size());
+      events.push_back(NameOfLane(name, process_, at->second));
+    }
     events.push_back({{"ph", "X"},
-                      {"name", e.name},
-                      {"cat", e.category},
-                      {"ts", absl::ToDoubleMicroseconds(e.start - absl::UnixEpoch())},
-                      {"dur", absl::ToDoubleMicroseconds(e.duration)},
+                      {"name", e->name},
+                      {"cat", e->category},
+                      {"ts", absl::ToDoubleMicroseconds(e->start - absl::UnixEpoch())},
+                      {"dur", absl::ToDoubleMicroseconds(e->duration)},
                       {"pid", process_},
-                      {"tid", lane->second}});
+                      {"tid", at->second}});
   }
   const Json all = {{"displayTimeUnit", "ms"},
                     {"otherData", {{"events_left_out", dropped_}}},

@@ -1,5 +1,7 @@
 // A trace of what a process did when, as a file that Perfetto (ui.perfetto.dev) and
-// chrome://tracing load: compute, pull, push and buckets, each on a lane of its own.
+// chrome://tracing load: compute, pull, push and buckets, each on a lane of its own. What overlaps in a
+// lane without lying one in the other goes to tracks side by side ("pull", "pull 2", ...): on one track
+// slices must nest.
 //
 //   Trace trace("worker 1", /*process=*/1);
 //   trace.Add({"bucket 3", "allreduce", begin, end - begin, "dense"});

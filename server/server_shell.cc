@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "collectives/trace.h"
 #include "node/job_member.h"
 #include "node/log.h"
 #include "node/work_thread.h"
@@ -29,6 +30,9 @@ namespace tandem::server {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+
+constexpr int kFirstTracedServer =
+    1'000'000;  // the processes of a trace: workers by rank, then servers
 
 // Of a save, between two looks at what has come in: some milliseconds.
 constexpr size_t kRowsPerSlice = 16384;
@@ -115,12 +119,14 @@ using ShardDone = std::function<void(uint64_t id, absl::Status status,
 // One shard: its thread, its endpoint and its core. Other threads give it tasks.
 class ShardThread {
  public:
-  // `files` outlives the thread.
-  ShardThread(const ServerOptions& options, int shard, FileThread* files, ShardDone done)
+  // `files`, and `trace` if there is one, outlive the thread.
+  ShardThread(const ServerOptions& options, int shard, FileThread* files, collectives::Trace* trace,
+              ShardDone done)
       : options_(options),
         shard_(shard),
         log_("server", options.member.index),
         files_(*files),
+        trace_(trace),
         done_(std::move(done)) {}
   ~ShardThread() { Stop(); }
 
@@ -196,9 +202,33 @@ class ShardThread {
       log_.Warning(absl::StrCat("shard ", shard_, ": ", event.why.ToString()));
     }
     if (event.kind != transport::TransportEvent::Kind::kFrame || core_ == nullptr) return;
-    core_->OnFrame(now, event.frame, &effects_);
+    if (trace_ == nullptr) {
+      core_->OnFrame(now, event.frame, &effects_);
+    } else {
+      OnTracedFrame(now, event.frame);
+    }
     if (event.frame.header.step > 0) last_step_ = static_cast<uint64_t>(event.frame.header.step);
     if (effects_.MustSend()) Flush();
+  }
+
+  void OnTracedFrame(absl::Time now, const ParsedFrame& frame) {
+    const absl::Time begun = MonotonicNow();
+    core_->OnFrame(now, frame, &effects_);
+    const FrameHeader& header = frame.header;
+    const bool evaluates = (header.flags & kFlagEvaluate) != 0;
+    if (!evaluates && header.step >= options_.trace_steps) return;
+    const char* const what = header.kind == FrameKind::kPush   ? "push"
+                             : header.kind == FrameKind::kPull ? "pull"
+                                                               : "other";
+    AddToTrace(evaluates
+                   ? absl::StrCat(header.sender.DebugString(), " evaluates")
+                   : absl::StrCat(what, " ", header.step, " of ", header.sender.DebugString()),
+               what, begun);
+  }
+
+  void AddToTrace(std::string name, const char* category, absl::Time begun) {
+    trace_->Add(
+        {std::move(name), category, begun, MonotonicNow() - begun, absl::StrCat("shard ", shard_)});
   }
 
   // In order; those behind a save wait for its end.
@@ -257,7 +287,9 @@ class ShardThread {
 
   // Goes on with the save by a slice. One file at a time is in memory; it is written elsewhere.
   void Save() {
+    const absl::Time begun = MonotonicNow();
     absl::StatusOr<std::optional<ShardSave::File>> file = save_->save.Step(kRowsPerSlice);
+    if (trace_ != nullptr) AddToTrace("save", "save", begun);
     if (!file.ok()) return EndSave(file.status());
     if (!file->has_value()) {
       if (save_->save.done()) EndSave(absl::OkStatus());
@@ -311,6 +343,7 @@ class ShardThread {
   const int shard_;
   const node::Log log_;
   FileThread& files_;
+  collectives::Trace* const trace_;  // null: none
   const ShardDone done_;
   node::LoopProgress progress_;
   std::unique_ptr<transport::Transport> transport_;
@@ -341,6 +374,11 @@ class Server {
     member.role = Register::SERVER;
     member.job_hash = options_.plan.hash;
     files_.emplace([](const std::function<void()>& write) { write(); });
+    if (!options_.trace_path.empty()) {
+      const int index = options_.member.index;
+      trace_ = std::make_unique<collectives::Trace>(absl::StrCat("server ", index),
+                                                    kFirstTracedServer + index);
+    }
     for (int t = 0; t < options_.plan.shards_per_server(); ++t) {
       const auto done = [this](uint64_t id, absl::Status status,
                                std::shared_ptr<const ShardReport> report) {
@@ -349,7 +387,7 @@ class Server {
         });
         transport_->Wake();
       };
-      shards_.push_back(std::make_unique<ShardThread>(options_, t, &*files_, done));
+      shards_.push_back(std::make_unique<ShardThread>(options_, t, &*files_, trace_.get(), done));
       TANDEM_RETURN_IF_ERROR(shards_.back()->Start());
       member.endpoints.push_back(shards_.back()->address());
       member.loops.push_back(shards_.back()->progress());
@@ -361,6 +399,13 @@ class Server {
     for (const auto& shard : shards_) shard->Stop();
     files_.reset();  // they add to it, and it posts to them
     shards_.clear();
+    if (trace_ != nullptr) {
+      const absl::Status written = trace_->Write(options_.trace_path);
+      if (!written.ok()) {
+        node::Log("server", options_.member.index)
+            .Error(absl::StrCat("no trace: ", written.ToString()));
+      }
+    }
     return status;
   }
 
@@ -400,6 +445,7 @@ class Server {
   std::unique_ptr<transport::Transport> transport_;
   Inbox inbox_;
   std::optional<FileThread> files_;
+  std::unique_ptr<collectives::Trace> trace_;  // null: none
   std::vector<std::unique_ptr<ShardThread>> shards_;
   std::unique_ptr<node::JobMember> member_;
   ServerCore core_;

@@ -3,6 +3,7 @@
 #ifndef TANDEM_SERVER_SERVER_SHELL_H_
 #define TANDEM_SERVER_SERVER_SHELL_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -15,6 +16,10 @@ struct ServerOptions {
   job::JobPlan plan;
   node::JobMember::Options member;  // but what the shell knows: role, endpoints
   std::string record_dir;           // where staleness records go, if the job asks for them
+  // A trace of what each shard did with frames of the first `trace_steps` steps, and of its saves, goes
+  // here (collectives/trace.h); empty = none.
+  std::string trace_path;
+  int64_t trace_steps = 0;
 };
 
 // Serves until the job ends. OK: an orderly end. Otherwise who failed, and why.

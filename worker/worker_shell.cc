@@ -59,6 +59,8 @@ class DoneQueue {
 
 using TaskThread = node::WorkThread<TrainerTask>;
 
+constexpr int64_t kAlways = -1;  // a trace has it, whatever step it is
+
 bool IsRead(const TrainerTask& task) {
   return std::holds_alternative<FetchTask>(task) || std::holds_alternative<FetchTestTask>(task);
 }
@@ -141,24 +143,53 @@ class Worker {
     return now < cause_by_;
   }
 
-  // On the compute thread.
+  // On the compute thread, or the reading one.
   absl::Status RunTask(const TrainerTask& task) {
-    const absl::Time begun = trace_ == nullptr ? absl::Time() : MonotonicNow();
+    if (trace_ == nullptr) return RunJoined(task);
+    const absl::Time begun = MonotonicNow();
     absl::Status status = RunJoined(task);
-    if (trace_ != nullptr) {
-      if (const auto* const compute = std::get_if<ComputeTask>(&task)) {
-        AddToTrace(compute->slot->step, "compute", begun, MonotonicNow(), "compute");
-      } else if (const auto* const synchronise = std::get_if<SynchroniseTask>(&task)) {
-        AddToTrace(synchronise->slot->step, "synchronise", begun, MonotonicNow(), "compute");
-      }
-    }
+    const TaskName name = NameOf(task);
+    AddToTrace(name.step, name.what, begun, MonotonicNow(), name.lane);
     return status;
   }
 
+  struct TaskName {
+    int64_t step = 0;
+    const char* what = "";
+    const char* lane = "";
+  };
+  static TaskName NameOf(const TrainerTask& task) {
+    const auto save = [](const char* what) { return TaskName{kAlways, what, "save"}; };
+    const auto evaluation = [](const char* what) { return TaskName{kAlways, what, "evaluation"}; };
+    return std::visit(Overloaded{
+                          [](const FetchTask& t) {
+                            return TaskName{t.slot->step, "read", "read"};
+                          },
+                          [](const ComputeTask& t) {
+                            return TaskName{t.slot->step, "compute", "compute"};
+                          },
+                          [](const SynchroniseTask& t) {
+                            return TaskName{t.slot->step, "synchronise", "compute"};
+                          },
+                          [&](const FetchTestTask&) { return evaluation("read rows"); },
+                          [&](const ScoreTask&) { return evaluation("score"); },
+                          [&](const FillShareTask&) { return evaluation("sum up"); },
+                          [&](const MergeSharesTask&) { return evaluation("merge"); },
+                          [&](const GatherDenseTask&) { return save("gather dense"); },
+                          [&](const WriteDenseTask&) { return save("write dense"); },
+                          [&](const WriteWorkerTask&) { return save("write its own"); },
+                          [&](const CommitSaveTask&) { return save("commit"); },
+                          [&](const AbandonSaveTask&) { return save("abandon"); },
+                      },
+                      task);
+  }
+
+  // The first steps, and all that is no step.
   void AddToTrace(int64_t step, const char* what, absl::Time start, absl::Time end,
                   const char* lane) {
     if (step >= options_.trace_steps) return;
-    trace_->Add({absl::StrCat(what, " ", step), what, start, end - start, lane});
+    trace_->Add(
+        {step == kAlways ? what : absl::StrCat(what, " ", step), what, start, end - start, lane});
   }
 
   absl::Status RunJoined(const TrainerTask& task) {

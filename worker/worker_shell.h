@@ -41,7 +41,8 @@ struct WorkerOptions {
   // The job is over for this worker, so or so: what the runner waits for will not come any more. On
   // the comm thread, before other threads are waited for.
   std::function<void(const absl::Status& how)> on_end;
-  // A trace of the first `trace_steps` steps goes here (collectives/trace.h); empty = none.
+  // A trace of the first `trace_steps` steps, and of evaluations and saves, goes here
+  // (collectives/trace.h); empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
   // What the collectives did goes here if the job fails, or when `dump_signals` changes

@@ -32,6 +32,7 @@ integration_test(bitwise_test DEPS tandem::small_job)
 integration_test(save_test DEPS tandem::small_job)
 integration_test(resume_test DEPS tandem::small_job tandem::cli)
 integration_test(keep_best_test DEPS tandem::small_job tandem::data tandem::save)
+integration_test(trace_test DEPS tandem::small_job)
 integration_test(predict_test DEPS tandem::small_job tandem::data)
 integration_test(dense_job_test DEPS tandem::small_job)
 integration_test(recorded_staleness_test DEPS tandem::small_job)
@@ -74,4 +75,8 @@ if(TANDEM_TORCH)
   add_test(NAME results_test
     COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/integration/results_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(results_test PROPERTIES LABELS integration TIMEOUT 300)
+  # Debian's own, which has scikit-learn if anything has; skipped without.
+  add_test(NAME logistic_test
+    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/logistic_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  set_tests_properties(logistic_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()

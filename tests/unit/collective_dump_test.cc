@@ -2,6 +2,7 @@
 // Traces: what Perfetto needs is there.
 #include "collectives/dump.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace tandem {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
 using ::testing::HasSubstr;
 
 collectives::OperationRecord Record(uint64_t number, int64_t count = 1000) {
@@ -122,7 +124,32 @@ TEST(TraceTest, EventsAndLanes) {
     if (e["ph"] == "X") names.push_back(e["name"]);
   }
   EXPECT_THAT(lanes, ElementsAre("compute", "dense"));
-  EXPECT_THAT(names, ElementsAre("forward", "allreduce #4", "backward"));
+  EXPECT_THAT(names, UnorderedElementsAre("forward", "allreduce #4", "backward"));
+}
+
+TEST(TraceTest, SlicesOfATrackNest) {
+  collectives::Trace trace("worker 1", 1);
+  const auto add = [&](const char* name, int64_t start, int64_t end) {
+    trace.Add({name, "", absl::FromUnixMicros(start), absl::Microseconds(end - start), "pull"});
+  };
+  add("inner", 12, 18);  // is told before the one around it, as tasks in tasks are
+  add("outer", 10, 20);
+  add("overlaps", 15, 25);
+  add("after both", 25, 30);
+  add("at once", 25, 28);
+  const auto json = nlohmann::json::parse(trace.ToJson());
+  std::map<int, std::string> tracks;
+  std::map<std::string, std::string> track_of;
+  for (const auto& e : json["traceEvents"]) {
+    if (e["name"] == "thread_name") tracks[e["tid"]] = e["args"]["name"];
+    if (e["ph"] == "X") track_of[e["name"]] = tracks[e["tid"]];
+  }
+  const std::map<std::string, std::string> expected = {{"outer", "pull"},
+                                                       {"inner", "pull"},
+                                                       {"overlaps", "pull 2"},
+                                                       {"after both", "pull"},
+                                                       {"at once", "pull"}};
+  EXPECT_EQ(track_of, expected);
 }
 
 }  // namespace
