@@ -1,7 +1,10 @@
 #include "capi/tandem.h"
 
 #include <signal.h>
+#include <stddef.h>
+#include <string.h>
 
+#include <algorithm>
 #include <exception>
 #include <map>
 #include <memory>
@@ -240,12 +243,11 @@ absl::StatusOr<bool> SavedState(tandem_worker* worker, int32_t rank, const void*
   }
   const worker::AttachedRunner::Resumed& resumed = worker->attached->resumed();
   if (resumed.epoch < 0) return false;
-  const int own = worker->attached->rank();
-  if (rank != own && rank != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the state of worker ", rank, "; there are those of ", own, " and of 0"));
+  const auto workers = static_cast<int32_t>(resumed.states.size());
+  if (rank < 0 || rank >= workers) {
+    return absl::InvalidArgumentError(absl::StrCat("the state of worker ", rank, " of ", workers));
   }
-  const std::string& state = rank == own ? resumed.own : resumed.of_rank_zero;
+  const std::string& state = resumed.states[static_cast<size_t>(rank)];
   *bytes = state.data();
   *count = static_cast<int64_t>(state.size());
   *epoch = resumed.epoch;
@@ -319,13 +321,17 @@ using namespace tandem::capi;  // NOLINT: what follows is C
 const char* tandem_error(void) { return last_error.c_str(); }
 
 int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
-  if (options == nullptr || worker == nullptr || options->size < sizeof(tandem_join_options)) {
+  // The first version ended before keeps_state: a program that was built with it has no such bytes.
+  constexpr uint64_t kFirstVersion = offsetof(tandem_join_options, keeps_state);
+  if (options == nullptr || worker == nullptr || options->size < kFirstVersion) {
     return Return(absl::InvalidArgumentError("tandem_join: options of another version"));
   }
+  tandem_join_options all = {};
+  memcpy(&all, options, std::min<uint64_t>(options->size, sizeof all));
   return Call([&]() -> absl::Status {
     tandem::SetUpProcess();
     IgnoreBrokenPipes();
-    TANDEM_ASSIGN_OR_RETURN(auto joined, Join(*options));
+    TANDEM_ASSIGN_OR_RETURN(auto joined, Join(all));
     *worker = new tandem_worker(std::move(joined));
     return absl::OkStatus();
   });
@@ -465,6 +471,8 @@ int tandem_report(tandem_worker* worker, int32_t count, const char* const* names
 int tandem_ask_for_save(tandem_worker* worker, int64_t step) {
   return CallOn(worker, [&] { return worker->attached->AskForSave(step); });
 }
+
+int32_t tandem_saves(const tandem_worker* worker) { return worker->attached->saves() ? 1 : 0; }
 
 int32_t tandem_stopped(const tandem_worker* worker) { return worker->attached->stopped() ? 1 : 0; }
 

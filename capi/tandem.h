@@ -35,7 +35,8 @@ const char* tandem_error(void);
 // ---- joining ----
 
 typedef struct {
-  uint64_t size;           // of this struct; a later version may have more fields
+  uint64_t size;           // of this struct; a later version may have more fields, and those that a
+                           // smaller one has not are zero
   const char* job;         // job file, as all nodes of the job have it
   const char* const* set;  // "path=value" each, as --set; ends with NULL; may be NULL
   const char* scheduler;   // tcp://HOST:PORT
@@ -159,8 +160,8 @@ int tandem_score(tandem_worker* worker, const float* logits, const float* labels
 // a file of the save, under its checksums.
 int tandem_save_state(tandem_worker* worker, const void* bytes, int64_t count);
 // Once started. 1: the run goes on from a save, in `*epoch` or, if all had trained on all of that, in
-// the one behind it; *bytes and *count: what the program of worker `rank`, this one or 0, had given to
-// the save, valid until tandem_free. 0: the run begins. -1: of another worker's program.
+// the one behind it; *bytes and *count: what the program of worker `rank` had given to the save, valid
+// until tandem_free. 0: the run begins. -1: there is no such worker.
 int tandem_saved_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
                        int64_t* epoch);
 
@@ -176,7 +177,8 @@ int tandem_wait_barrier(tandem_worker* worker, int64_t timeout_ms);
 
 // Once joined. `count` values, 1 to 100, for a line of metrics.jsonl and, the last of each name, for
 // summary.json: of the later `step` and, where several workers report one name of one step, of the
-// lowest rank. Names: 1 to 64 visible ASCII characters; values: finite. 1: taken; 0: the scheduler has not
+// lowest rank. Names: 1 to 64 visible ASCII characters, 1000 of them in a job: new ones beyond are
+// dropped with a warning; values: finite. 1: taken; 0: the scheduler has not
 // taken enough of those before; ask again.
 int tandem_report(tandem_worker* worker, int32_t count, const char* const* names,
                   const double* values, int64_t step, int64_t timeout_ms);
@@ -187,6 +189,8 @@ int tandem_ask_for_save(tandem_worker* worker, int64_t step);
 // 1: the job was told to end before its end, by a signal to `tandem run`. Any time, also after
 // TANDEM_END.
 int32_t tandem_stopped(const tandem_worker* worker);
+// Once joined. 1: the job saves models; 0: TANDEM_STATE will not be wanted (--no-save).
+int32_t tandem_saves(const tandem_worker* worker);
 
 // ---- leaving ----
 

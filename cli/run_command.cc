@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -159,9 +160,7 @@ class Run {
     }
     // Whole or not at all: a run that goes on cannot do without.
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
-    if (!flags_.python.empty()) {
-      TANDEM_RETURN_IF_ERROR(NoteScript(flags_.out, flags_.python, script_hash_));
-    }
+    if (!resumes) TANDEM_RETURN_IF_ERROR(NoteTheScript());
     if (resumes) folder_->ClearForResume();
     return absl::OkStatus();
   }
@@ -178,6 +177,20 @@ class Run {
 
  private:
   std::string JobPath() const { return flags_.out + "/job.textproto"; }
+
+  absl::Status NoteTheScript() {
+    if (flags_.python.empty()) return absl::OkStatus();
+    return NoteScript(flags_.out, flags_.python, script_hash_);
+  }
+
+  // A run that goes on by another script may be refused by it: the note stays that of the script which
+  // has made the save until this one has made one.
+  void NoteTheScriptOfASave() {
+    if (std::exchange(script_noted_, true)) return;
+    if (const absl::Status noted = NoteTheScript(); !noted.ok()) {
+      view_.Line(absl::StrCat("warning: ", noted.message()));
+    }
+  }
 
   void Announce() {
     std::vector<std::string> parts;
@@ -329,8 +342,10 @@ class Run {
     } else if (kind == "finished") {
       finished_ = true;
       if (event.contains("saved_step")) stopped_ = event;
+      NoteTheScriptOfASave();
       give_up_ = std::min(give_up_, MonotonicNow() + kNamingGrace);
     } else {
+      if (kind == "saved") NoteTheScriptOfASave();
       view_.Show(event, MonotonicNow());
     }
   }
@@ -493,6 +508,7 @@ class Run {
   OwnedFd kept_;
   const bool saves_;
   const std::string script_hash_;  // as it was when the run began
+  bool script_noted_ = false;      // since a save was made
   const bool live_;
   ProgressView view_;
   EventPipe pipe_;

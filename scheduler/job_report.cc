@@ -170,19 +170,18 @@ absl::Status JobBook::AddProgress(int rank, const Progress& progress) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> JobBook::AddNote(int rank, const ProgramNote& note) {
+absl::StatusOr<JobBook::Noted> JobBook::AddNote(int rank, const ProgramNote& note) {
   if (rank < 0 || rank >= static_cast<int>(workers_.size())) {
     return absl::InvalidArgumentError(absl::StrCat("a program's note of rank ", rank));
   }
-  if (note.number() != notes_[static_cast<size_t>(rank)] + 1) return false;
+  if (note.number() != notes_[static_cast<size_t>(rank)] + 1) return Noted::kNotItsTurn;
   for (const auto& [name, value] : note.value()) {
     TANDEM_RETURN_IF_ERROR(CheckReported(name, value));
   }
-  if (values_.size() + note.value().size() > kMaxReported) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("programs report more than ", kMaxReported, " names"));
-  }
   ++notes_[static_cast<size_t>(rank)];
+  size_t names = values_.size();
+  for (const auto& [name, value] : note.value()) names += values_.count(name) == 0;
+  if (names > std::max(kMaxReported, values_.size())) return Noted::kDropped;
   for (const auto& [name, value] : note.value()) {
     ReportedValue& last = values_[name];
     // Workers report at different times: the later step counts and, of one step, the lower rank.
@@ -194,7 +193,7 @@ absl::StatusOr<bool> JobBook::AddNote(int rank, const ProgramNote& note) {
     last.set_step(note.step());
     last.set_worker(rank);
   }
-  return true;
+  return Noted::kTaken;
 }
 
 absl::Status JobBook::AddShardReport(const ShardReport& report) {

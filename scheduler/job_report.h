@@ -89,9 +89,13 @@ class JobBook {
 
   void Start(absl::Time now) { started_ = reported_ = now; }
 
-  // True: it is the next of that worker. False: it has come before, or comes too early, and counts for
-  // nothing. INVALID_ARGUMENT: names or values that no program may report.
-  absl::StatusOr<bool> AddNote(int rank, const ProgramNote& note);
+  enum class Noted {
+    kTaken,       // the next one of that worker
+    kNotItsTurn,  // it has come before, or comes too early, and counts for nothing
+    kDropped      // the next one, without its values: there would be more than kMaxReported names
+  };
+  // INVALID_ARGUMENT: names or values that no program may report.
+  absl::StatusOr<Noted> AddNote(int rank, const ProgramNote& note);
   // Number of the last one that counts; 0: none.
   int64_t LastNote(int rank) const { return notes_[static_cast<size_t>(rank)]; }
   // INVALID_ARGUMENT for reports that do not belong to this job.

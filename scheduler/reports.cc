@@ -45,8 +45,14 @@ absl::Status Reports::AddProgress(const Node& node, const Progress& progress,
 // The answer is up to where notes have come: one that was lost is said again, and those behind it.
 absl::Status Reports::AddNote(const Node& node, const ProgramNote& note,
                               SchedulerEffects* effects) {
-  TANDEM_ASSIGN_OR_RETURN(const bool is_new, book_.AddNote(RankOf(node), note));
-  if (is_new && !note.value().empty()) {
+  TANDEM_ASSIGN_OR_RETURN(const JobBook::Noted noted, book_.AddNote(RankOf(node), note));
+  if (noted == JobBook::Noted::kDropped && !names_dropped_) {
+    names_dropped_ = true;
+    effects->Warn(absl::StrCat("programs report more than ", JobBook::kMaxReported,
+                               " names; what comes with another one is dropped, first of ",
+                               node.Name(), " at step ", note.step()));
+  }
+  if (noted == JobBook::Noted::kTaken && !note.value().empty()) {
     const std::map<std::string, double> values(note.value().begin(), note.value().end());
     const nlohmann::json json = {{"worker", node.index}, {"step", note.step()}, {"values", values}};
     effects->Notify(SchedulerNotice::Kind::kReported, node.Name(), json.dump());

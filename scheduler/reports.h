@@ -44,7 +44,8 @@ class Reports {
 
   const absl::Duration shard_reports_, interval_;
   JobBook book_;
-  int64_t evaluation_ = 0;  // the last one heard of
+  int64_t evaluation_ = 0;      // the last one heard of
+  bool names_dropped_ = false;  // and warned of
   absl::Time next_progress_, next_shard_reports_;
 };
 

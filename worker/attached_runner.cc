@@ -38,11 +38,13 @@ absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
         "the program keeps no state, and cannot go on in the middle of a run");
   }
   TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from_));
-  TANDEM_ASSIGN_OR_RETURN(resumed_.own, saved.ReadProgramState(rank_));
-  TANDEM_ASSIGN_OR_RETURN(resumed_.of_rank_zero, saved.ReadProgramState(0));
-  if (resumed_.own.empty() || resumed_.of_rank_zero.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        saved.folder(), ": no state of a program: the one that was trained kept none"));
+  for (int rank = 0; rank < plan_.workers(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(rank));
+    if (state.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          saved.folder(), ": no state of a program: the one that was trained kept none"));
+    }
+    resumed_.states.push_back(std::move(state));
   }
   resumed_.epoch = epoch;
   return absl::OkStatus();

@@ -41,11 +41,10 @@ class AttachedRunner final : public TaskRunner {
   int64_t EstimatedRows() const override { return 0; }
   std::vector<server::SavedParameter> Parameters() const override { return parameters_; }
 
-  // The epoch in which the run goes on; -1: it begins. What the programs of this rank and of rank 0
-  // had given to the save.
+  // The epoch in which the run goes on; -1: it begins. By rank: what its program had given to the save.
   struct Resumed {
     int64_t epoch = -1;
-    std::string own, of_rank_zero;
+    std::vector<std::string> states;
   };
   const Resumed& resumed() const { return resumed_; }
   absl::Status StartAt(int64_t epoch, int64_t rows) override;

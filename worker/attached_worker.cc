@@ -112,7 +112,7 @@ absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
   if (!in_barrier_) return absl::FailedPreconditionError("no barrier has been entered");
   absl::StatusOr<bool> released = WaitFor(released_, deadline);
   if (ended_ && how_.ok() && !released_) {
-    if (!stopped_.load()) return absl::FailedPreconditionError("a barrier, and the job has ended");
+    if (!Stopped()) return absl::FailedPreconditionError("a barrier, and the job has ended");
     released = true;
   }
   if (released.ok() && *released) in_barrier_ = false;
@@ -121,8 +121,8 @@ absl::StatusOr<bool> AttachedWorker::WaitBarrier(absl::Time deadline) {
 
 void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
   absl::MutexLock lock(&mutex_);
-  if (now >= next_notes_) notes_said_ = 0;  // one of them may have been lost
-  if (notes_said_ < notes_.size()) next_notes_ = now + kResend;
+  if (now >= next_notes_) notes_said_ = 0;            // one of them may have been lost
+  if (notes_said_ == 0) next_notes_ = now + kResend;  // and no later for the notes that follow
   for (; notes_said_ < notes_.size(); ++notes_said_) {
     *out->emplace_back().mutable_program_note() = notes_[notes_said_];
   }
@@ -136,6 +136,7 @@ void AttachedWorker::Say(absl::Time now, std::vector<Control>* out) {
 void AttachedWorker::Hear(const Control& control) {
   const Command& command = control.command();
   if (command.kind() == Command::SAVE && command.hold()) stopped_.store(true);
+  if (control.has_view()) saves_models_.store(!control.view().save_to().empty());
   absl::MutexLock lock(&mutex_);
   if (control.has_command_done()) {
     const auto taken = static_cast<int64_t>(control.command_done().id());
@@ -165,6 +166,7 @@ absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>&
   while (notes_.size() >= kMostNotes && !ended_) {
     if (changed_.WaitUntil(&mutex_, deadline)) return false;
   }
+  if (ended_ && Stopped()) return true;
   if (ended_) return absl::FailedPreconditionError("a report, and the job has ended");
   ProgramNote note;
   note.set_step(step);
@@ -175,6 +177,7 @@ absl::StatusOr<bool> AttachedWorker::Report(const std::map<std::string, double>&
 
 absl::Status AttachedWorker::AskForSave(int64_t step) {
   absl::MutexLock lock(&mutex_);
+  if (ended_ && Stopped()) return absl::OkStatus();
   if (!joined_ || ended_) {
     return absl::FailedPreconditionError(ended_ ? "a save is asked for, and the job has ended"
                                                 : "a save is asked for before the job is joined");
@@ -189,7 +192,6 @@ absl::Status AttachedWorker::AskForSave(int64_t step) {
 void AttachedWorker::AddNote(ProgramNote note) {
   note.set_number(++last_note_);
   note.set_saves(saves_);
-  if (notes_.empty()) next_notes_ = absl::InfiniteFuture();
   notes_.push_back(std::move(note));
 }
 

@@ -122,13 +122,16 @@ class AttachedWorker {
 
   // Once joined. Values for metrics.jsonl and summary.json, said of `step`. False: by the deadline the
   // scheduler had not taken enough of those before. INVALID_ARGUMENT: CheckReported.
+  // FAILED_PRECONDITION: the job has come to its end; if it was told to end, what is said is dropped.
   absl::StatusOr<bool> Report(const std::map<std::string, double>& values, int64_t step,
                               absl::Time deadline);
   // Once joined. Asks for a save, at the next step that all workers can still reach. The n-th calls of
-  // all workers ask for one save.
+  // all workers ask for one save. FAILED_PRECONDITION: as Report.
   absl::Status AskForSave(int64_t step);
   // The job was told to end before its end. Any time.
   bool stopped() const { return stopped_.load(); }
+  // Once joined: the job saves models, so the program's state may be wanted.
+  bool saves() const { return saves_models_.load(); }
 
   // Ends the job for all, with this reason; the first one counts. Returns at once.
   void Fail(absl::Status why);
@@ -146,6 +149,10 @@ class AttachedWorker {
   void Say(absl::Time now, std::vector<Control>* out);
   void Hear(const Control& control);
   absl::Status CheckBatch(const data::Batch& batch, bool test) const;
+  // The job has ended since it was told to: what the program still does behind its loop is in vain.
+  bool Stopped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return how_.ok() && stopped_.load();
+  }
   void AddNote(ProgramNote note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> WaitFor(const bool& what, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -169,7 +176,7 @@ class AttachedWorker {
   size_t notes_said_ ABSL_GUARDED_BY(mutex_) = 0;          // of them
   int64_t last_note_ ABSL_GUARDED_BY(mutex_) = 0, saves_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time next_notes_ ABSL_GUARDED_BY(mutex_);  // when all are said again
-  std::atomic<bool> stopped_{false};
+  std::atomic<bool> stopped_{false}, saves_models_{false};
   std::vector<server::SavedParameter> parameters_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> values_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // the program's own

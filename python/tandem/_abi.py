@@ -77,6 +77,7 @@ _FUNCTIONS = {
     "tandem_report": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_double), c_int64, c_int64]),
     "tandem_ask_for_save": (c_int, [_WORKER, c_int64]),
     "tandem_stopped": (c_int32, [_WORKER]),
+    "tandem_saves": (c_int32, [_WORKER]),
     "tandem_fail": (None, [_WORKER, c_char_p]),
     "tandem_close": (c_int, [_WORKER]),
     "tandem_free": (None, [_WORKER]),

@@ -180,18 +180,19 @@ class _Place:
     def read(self):
         """The next batch with samples, its ids, and what `used` is once it is used; Nones: there is none."""
         while True:
-            with self._stream:
+            with self._stream:  # a function that finds the ids may draw, too
                 batch = next(self._source, _END)
-            if batch is _END:
+                ids = None if batch is _END else self._loader._ids(batch)
+            if ids is None:
                 return None, None, None
             self._count += 1
             self._loader._taken += 1
-            ids = self._loader._ids(batch)
             if ids.samples > 0:
                 break
         told = (copy.deepcopy(self._iterable.state_dict()), self._stream.state()) if self._told \
             else (None, None)
-        return batch, ids, (self._count, ids, *told)
+        # Before the script can change the ids in place.
+        return batch, ids, (self._count, ids.checksum(), *told)
 
     def _open(self):
         self.begin = self._now()
@@ -206,7 +207,7 @@ class _Place:
             if ids is None:
                 raise Error(f"epoch {self._epoch}: the loader gives {self._count} batches, and the run has "
                             f"trained on {used[0]} of it; is it over other data than before?")
-        if last is not None and last[1].checksum() != used[1]:
+        if last is not None and last[1] != used[1]:
             raise Error(f"epoch {self._epoch}: batch {used[0]} of the loader has other ids than the one that "
                         "the run has trained on: it does not repeat itself. Give generators of its own a "
                         "seed, give it state_dict() and load_state_dict(), or say repeatable=False to "
@@ -223,9 +224,7 @@ class _Place:
     def state(self):
         if self._resumed is not None:  # nothing has been wanted since
             return self._resumed
-        used = self.used and (self.used[0], self.used[1] if isinstance(self.used[1], int) else
-                              self.used[1].checksum(), *self.used[2:])
-        return {"epoch": self._epoch, "begin": self.begin, "used": used, "now": self._now()}
+        return {"epoch": self._epoch, "begin": self.begin, "used": self.used, "now": self._now()}
 
     def restore(self, now):
         """What comes next is what came next then, as far as it does not follow from the stream."""

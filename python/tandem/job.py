@@ -225,17 +225,21 @@ class Job(Tables):
 
     def barrier(self):
         """Waits until all workers have come here: each calls it as often as the others. Not in a loop over
-        batches, of which workers may have different numbers. In a job that was told to end it returns at once."""
+        batches, of which workers may have different numbers. In a job that was told to end it returns at once, and
+        in a run that goes on where another worker has been behind it as the run was saved."""
         self._check_process()
         if self._cells is not None:
             raise Error("job.barrier() in the middle of a step; workers may have different numbers of "
                         "batches, so call it before or after the loop over them")
+        if self._progress.has_passed_barrier():
+            return
         check(library().tandem_enter_barrier(self._handle))
         want = _abi.Want()
         while not check(library().tandem_wait_barrier(self._handle, _SLICE_MS)):
             check(library().tandem_next(self._handle, 0, ctypes.byref(want)))
             if want.kind == _abi.STATE and not want.last:  # others cannot come here before
                 self._progress.save()
+        self._progress.barriers += 1
 
     def report(self, **values):
         """Numbers of the script's own, for a line of metrics.jsonl with the step at hand and, the last of each

@@ -7,6 +7,12 @@ from tandem.packing import pack, unpack
 from tandem.randomness import Stream, random_state, set_random_state
 
 
+def _buffers_of(module):
+    """Those that belong to the module's state: not what it makes for itself (persistent=False)."""
+    persistent = module.state_dict()
+    return {name: buffer for name, buffer in module.named_buffers() if name in persistent}
+
+
 class Progress:
     """What is in a save of the script: where it is in its epochs and in its loader, random states, buffers of
     the module, the state of its optimizer, and the objects that it has the job keep.
@@ -16,17 +22,24 @@ class Progress:
     doing the rest of that epoch again. Not all workers may have come as far; those that go back to the
     end of an epoch need that, too, so the last end of a loop stays until the next epoch has a step.
 
+    Barriers are counted: of those that some workers do again, others may stand behind one, and would not come
+    to it. Who does it again passes by. All meet at those behind which no worker goes on.
+
     reading, testing: the random numbers of who reads batches to train on, and to evaluate.
     """
 
     def __init__(self, job):
         self._job = job
         self.reading, self.testing = Stream(), Stream()
+        self.barriers = 0                      # that the script has been at in its loop over epochs
+        self._passed = 0                       # so many that a worker will not come to again
+        self._barriers_at_epoch = 0            # those before the body of the loop, which is done again
         self._kept = {}
         self._epoch, self._inside = -1, False  # the last one that the script has begun, and not ended
         self._loop = None                      # over its batches: None: not yet; "in"; "over"
         self._place = None                     # in the loader: of the last loop
         self._loop_end = b""
+        self._begun = False                    # the loop over epochs
         self._resumed = None                   # what the run goes on from
         self._resumed_place = None             # for the next loop
 
@@ -36,6 +49,8 @@ class Progress:
         """The loop over epochs begins. Returns the epoch in which the run goes on; None: it is the next one
         that comes."""
         now = self._resumed
+        self.barriers = now["barriers"] if now else 0  # those before the loop over epochs are met each time
+        self._begun = True
         if now is None:
             return None
         lost = sorted(set(now["kept"]) - set(self._kept))
@@ -61,6 +76,14 @@ class Progress:
 
     def begin_epoch(self, epoch):
         self._epoch, self._inside, self._loop = epoch, True, None
+        self._barriers_at_epoch = self.barriers
+
+    def has_passed_barrier(self):
+        """Whether another worker stands behind the barrier at hand, in the save that the run goes on from."""
+        if not self._begun or self.barriers >= self._passed:
+            return False
+        self.barriers += 1
+        return True
 
     def end_epoch(self):
         self._inside = False
@@ -82,7 +105,7 @@ class Progress:
     def end_loop(self):
         self.found()
         self._loop = "over"
-        self._loop_end = self._snapshot()
+        self._loop_end = self._snapshot() if library().tandem_saves(self._job._handle) else b""
 
     def keep(self, objects):
         for name, value in objects.items():
@@ -91,6 +114,7 @@ class Progress:
                                  "load_state_dict()")
             if name in self._kept:
                 raise ValueError(f"job.keep({name}=...): it keeps one of that name already")
+            pack(value.state_dict(), f"job.keep({name}=...): its state")  # or it says what no save can hold
             self._kept[name] = value
             if self._resumed is not None:
                 self._load(name, value)
@@ -114,9 +138,11 @@ class Progress:
         place = self._resumed_place or (self._place and self._place.state())
         optimizer = self._job._optimizer
         return pack({
-            "epoch": self._epoch, "inside": self._inside, "loader": place, "random": random_state(),
+            "epoch": self._epoch, "inside": self._inside, "step": (self._job.step, self._job.epoch),
+            "barriers": self._barriers_at_epoch if self._inside else self.barriers if self._begun else 0,
+            "loader": place, "random": random_state(),
             "reading": self.reading.state(), "testing": self.testing.state(),
-            "buffers": dict(optimizer._module.named_buffers()),
+            "buffers": _buffers_of(optimizer._module),
             "groups": optimizer._torch and [{k: v for k, v in group.items() if k != "params"}
                                             for group in optimizer._torch.param_groups],
             "kept": {name: value.state_dict() for name, value in self._kept.items()}})
@@ -132,34 +158,42 @@ class Progress:
     def restore(self):
         """Once the optimizer is made: takes its state and the module's buffers from the save that the run goes
         on from, if it does."""
-        own, epoch = self._read(self._job.rank)
+        own = self._read(self._job.rank)
         if own is None:
             return
-        now = unpack(own["now"])
-        self._loop_end = own["loop_end"]
-        ahead = now["epoch"] > epoch or (not now["inside"] and now["epoch"] == epoch)
-        if ahead and self._loop_end:
-            now, self._loop_end = unpack(self._loop_end), b""
-        first = own if self._job.rank == 0 else self._read(0)[0]
+        now, self._loop_end, _ = own
+        optimizer = None
+        for rank in range(self._job.world_size):
+            of_rank, _, states = self._read(rank)
+            self._passed = max(self._passed, of_rank["barriers"])
+            optimizer = states if rank == 0 else optimizer
         self._restore_buffers(now["buffers"])
-        self._restore_optimizer(first["optimizer"], now["groups"])
+        self._restore_optimizer(optimizer, now["groups"])
         self._resumed, self._epoch = now, now["epoch"]
+        self._job.step, self._job.epoch = now["step"]
         for name, value in self._kept.items():
             self._load(name, value)
 
     def _read(self, rank):
+        """Where the script of a worker goes on, the end of its loop that it may still have to go back to, and the
+        optimizer's state (of worker 0); None: the run begins."""
         data, count, epoch = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
         there = check(library().tandem_saved_state(self._job._handle, rank, ctypes.byref(data),
                                                    ctypes.byref(count), ctypes.byref(epoch)))
         if not there:
-            return None, None
+            return None
         try:
-            return unpack(ctypes.string_at(data, count.value)), epoch.value
+            saved = unpack((ctypes.c_char * count.value).from_address(data.value))
+            now, loop_end = unpack(saved["now"]), saved["loop_end"]
+            ahead = now["epoch"] > epoch.value or (not now["inside"] and now["epoch"] == epoch.value)
+            if ahead and loop_end:
+                now, loop_end = unpack(loop_end), b""
+            return now, loop_end, saved["optimizer"]
         except ValueError as error:
             raise Error(f"the save that the run goes on from: worker {rank}: {error}") from None
 
     def _restore_buffers(self, saved):
-        own = dict(self._job._optimizer._module.named_buffers())
+        own = _buffers_of(self._job._optimizer._module)
         for name in sorted({*saved, *own}):
             of_save = tuple(saved[name].shape) if name in saved else "none"
             of_module = tuple(own[name].shape) if name in own else "none"

@@ -25,6 +25,7 @@ namespace {
 
 using Settings = std::vector<std::string>;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr absl::Duration kLimit = absl::Seconds(100);
 
@@ -148,6 +149,22 @@ TEST_F(PythonResumeTest, AsynchronousJobsGoOn) {
   EXPECT_EQ(run.summary["resumed"], 1);
 }
 
+// Of a barrier that one worker does again and another does not.
+TEST_F(PythonResumeTest, ASaveAroundABarrierIsNoTrap) {
+  RunArguments arguments =
+      Arguments("cut", {"save={}", "train.epochs=3", "evaluation.every_epochs=0"}, "",
+                SourcePath("tests/python/cut.py"));
+  TrainAndKill(arguments, "cut", 0, absl::ZeroDuration());
+  const RunResult run = RunJob(Resume(arguments), kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_EQ(run.summary["resumed"], 1);
+  for (const char* const log : {"/logs/worker-0.log", "/logs/worker-1.log"}) {
+    const std::string said = ReadTextFile(Out("cut") + log);
+    EXPECT_THAT(said, HasSubstr("epoch 2: at the barrier\n"));
+    EXPECT_THAT(said, HasSubstr("began behind step 2 of epoch 0\n"));
+  }
+}
+
 // A run that has come to the end of its steps in the middle of an epoch, and is given more.
 TEST_F(PythonResumeTest, WhatHasChangedIsSaidOrRefused) {
   const RunArguments begun = Arguments("begun", {"train.max_steps=10"}, "fast");
@@ -159,19 +176,20 @@ TEST_F(PythonResumeTest, WhatHasChangedIsSaidOrRefused) {
   EXPECT_THAT(workers.output, HasSubstr("the run has 2 workers, the job 3"));
   EXPECT_EQ(std::count(workers.output.begin(), workers.output.end(), '\n'), 1) << workers.output;
 
+  const std::string script = folder_.File("changed.py");
+  WriteTextFile(script, ReadTextFile(SourcePath("tests/python/resumed.py")) + "# changed\n");
   const RunResult other =
-      RunJob(Resume(Arguments("begun", {"train.max_steps=12"}, "other data")), kLimit);
+      RunJob(Resume(Arguments("begun", {"train.max_steps=12"}, "other data", script)), kLimit);
   EXPECT_EQ(other.exit_code, 1) << other.DebugString();
   EXPECT_THAT(other.output, HasSubstr("of the loader has other ids than the one that the run has "
                                       "trained on: it does not repeat itself"));
   const RunResult strange =
       RunJob(Resume(Arguments("begun", {"train.max_steps=12"}, "not repeatable")), kLimit);
   EXPECT_TRUE(strange.ok()) << strange.DebugString();
+  EXPECT_THAT(strange.output, Not(HasSubstr("the script has changed"))) << "it has saved nothing";
   EXPECT_THAT(ReadTextFile(Out("begun") + "/logs/worker-0.log"),
               HasSubstr("that was declared not repeatable: its batches are others"));
 
-  const std::string script = folder_.File("changed.py");
-  WriteTextFile(script, ReadTextFile(SourcePath("tests/python/resumed.py")) + "# changed\n");
   const RunResult changed =
       RunJob(Resume(Arguments("begun", {"train.max_steps=14"}, "not repeatable", script)), kLimit);
   EXPECT_TRUE(changed.ok()) << changed.DebugString();

@@ -29,6 +29,15 @@ def texts(*values):
     return (ctypes.c_char_p * len(values))(*values)
 
 
+def join(size):
+    """By a program that knows so many bytes of the options."""
+    options = _abi.JoinOptions(size, b"/nowhere/job", None, b"tcp://127.0.0.1:1", 0, None, None, 1)
+    return lib.tandem_join(ctypes.byref(options), ctypes.byref(ctypes.c_void_p()))
+
+
+refused("options of another version", join(_abi.JoinOptions.keeps_state.offset - 1))
+refused("/nowhere/job", join(_abi.JoinOptions.keeps_state.offset))
+refused("/nowhere/job", join(ctypes.sizeof(_abi.JoinOptions) + 8))
 values = numpy.zeros(6, dtype=numpy.float32)
 at = values.ctypes.data
 refused("names and dims: a null", lib.tandem_start(handle, 1, None, ints(1), longs(3), at))

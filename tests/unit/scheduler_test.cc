@@ -319,6 +319,7 @@ TEST(HistogramTest, BucketsFollowEachOtherWithoutGaps) {
 
 // Each note counts once and in its turn; of values, the later step and then the lower rank.
 TEST(JobBookTest, TheLastValueOfANameStays) {
+  using Noted = scheduler::JobBook::Noted;
   const job::JobPlan plan = TestPlan(2, 1);
   scheduler::JobBook book(plan);
   const auto note = [](int64_t number, int64_t step, const std::string& name, double value) {
@@ -328,15 +329,15 @@ TEST(JobBookTest, TheLastValueOfANameStays) {
     (*made.mutable_value())[name] = value;
     return made;
   };
-  EXPECT_EQ(*book.AddNote(0, note(2, 5, "x", 9)), false) << "its turn comes later";
-  EXPECT_EQ(*book.AddNote(1, note(1, 5, "x", 1)), true);
-  EXPECT_EQ(*book.AddNote(0, note(1, 5, "x", 2)), true);
-  EXPECT_EQ(*book.AddNote(0, note(1, 6, "x", 3)), false) << "it came before";
+  EXPECT_EQ(*book.AddNote(0, note(2, 5, "x", 9)), Noted::kNotItsTurn) << "its turn comes later";
+  EXPECT_EQ(*book.AddNote(1, note(1, 5, "x", 1)), Noted::kTaken);
+  EXPECT_EQ(*book.AddNote(0, note(1, 5, "x", 2)), Noted::kTaken);
+  EXPECT_EQ(*book.AddNote(0, note(1, 6, "x", 3)), Noted::kNotItsTurn) << "it came before";
   EXPECT_EQ(book.Total(At(0)).reported.at("x"), 2);
-  EXPECT_EQ(*book.AddNote(1, note(2, 5, "x", 4)), true);
+  EXPECT_EQ(*book.AddNote(1, note(2, 5, "x", 4)), Noted::kTaken);
   EXPECT_EQ(book.Total(At(0)).reported.at("x"), 2);
-  EXPECT_EQ(*book.AddNote(1, note(3, 6, "x", 5)), true);
-  EXPECT_EQ(*book.AddNote(0, note(2, 5, "x", 6)), true);
+  EXPECT_EQ(*book.AddNote(1, note(3, 6, "x", 5)), Noted::kTaken);
+  EXPECT_EQ(*book.AddNote(0, note(2, 5, "x", 6)), Noted::kTaken);
   EXPECT_EQ(book.Total(At(0)).reported.at("x"), 5);
   EXPECT_EQ(book.LastNote(1), 3);
   EXPECT_FALSE(book.AddNote(2, note(1, 5, "x", 1)).ok());
@@ -346,10 +347,34 @@ TEST(JobBookTest, TheLastValueOfANameStays) {
   EXPECT_FALSE(book.AddNote(0, note(3, 7, "x", std::nan(""))).ok());
   // A run that goes on remembers.
   scheduler::JobBook second(plan, book.Record(At(1)));
-  EXPECT_EQ(*second.AddNote(0, note(1, 6, "x", 7)), true);
+  EXPECT_EQ(*second.AddNote(0, note(1, 6, "x", 7)), Noted::kTaken);
   EXPECT_EQ(second.Total(At(2)).reported.at("x"), 7);
-  EXPECT_EQ(*second.AddNote(1, note(1, 6, "y", 8)), true);
+  EXPECT_EQ(*second.AddNote(1, note(1, 6, "y", 8)), Noted::kTaken);
   EXPECT_EQ(second.Total(At(2)).reported.size(), 2u);
+}
+
+// There may be so many names; those that are known go on to count.
+TEST(JobBookTest, TooManyNamesAreDropped) {
+  using Noted = scheduler::JobBook::Noted;
+  scheduler::JobBook book(TestPlan(1, 1));
+  ProgramNote all;
+  all.set_number(1);
+  for (size_t i = 0; i < scheduler::JobBook::kMaxReported; ++i) {
+    (*all.mutable_value())[absl::StrCat("x", i)] = 1;
+  }
+  EXPECT_EQ(*book.AddNote(0, all), Noted::kTaken);
+  all.set_number(2);
+  all.set_step(1);
+  for (auto& [name, value] : *all.mutable_value()) value = 2;
+  EXPECT_EQ(*book.AddNote(0, all), Noted::kTaken);
+  EXPECT_EQ(book.Total(At(0)).reported.at("x7"), 2);
+  ProgramNote other;
+  other.set_number(3);
+  other.set_step(2);
+  (*other.mutable_value())["another"] = 3;
+  EXPECT_EQ(*book.AddNote(0, other), Noted::kDropped);
+  EXPECT_EQ(book.LastNote(0), 3);
+  EXPECT_EQ(book.Total(At(0)).reported.size(), scheduler::JobBook::kMaxReported);
 }
 
 // The n-th wish of all workers is one save; what is asked for while one is made is another.
