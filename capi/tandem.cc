@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   worker::WorkerOptions worker;
   TANDEM_ASSIGN_OR_RETURN(worker.plan, node::PlanOf(flags));
   const Cluster& cluster = worker.plan.job.cluster();
-  TANDEM_RETURN_IF_ERROR(node::CheckTransport(cluster));
+  TANDEM_RETURN_IF_ERROR(node::CheckTransport(worker.plan.job));
   worker.paths = std::make_shared<transport::PathLog>();
   worker.member.index = options.index;
   worker.member.incarnation = node::NewIncarnation();

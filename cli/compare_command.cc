@@ -136,7 +136,7 @@ class ProcessLauncher final : public study::RunLauncher {
 absl::Status CheckJobHere(const job::JobPlan& plan) {
   TANDEM_RETURN_IF_ERROR(worker::CheckDenseDevice(plan));
   TANDEM_RETURN_IF_ERROR(worker::CheckDenseChoices(plan));
-  TANDEM_RETURN_IF_ERROR(node::CheckTransport(plan.job.cluster()));
+  TANDEM_RETURN_IF_ERROR(node::CheckTransport(plan.job));
   return data::CheckData(plan);
 }
 

@@ -580,7 +580,7 @@ int RunCommand(const RunFlags& given) {
   flags.start.init_from = start.save;
   ready = worker::CheckDenseDevice(*plan);
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
-  if (ready.ok()) ready = node::CheckTransport(plan->job.cluster());
+  if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return Refuse(ready);

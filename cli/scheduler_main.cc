@@ -1,15 +1,42 @@
 // tandem-scheduler: membership, views, barriers and the record of one job.
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <string>
 
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "cli/output_folder.h"
+#include "cli/progress_view.h"
 #include "cli/start_flags.h"
 #include "node/network_check.h"
 #include "node/role_options.h"
 #include "scheduler/scheduler_shell.h"
+
+namespace {
+
+// What `tandem run` would say, and what it does with the rest.
+void ShowEvent(const nlohmann::json& event, tandem::cli::ProgressView* view) {
+  const std::string kind = event.value("event", "");
+  if (kind == "address") {
+    view->Line(
+        absl::StrCat("waits for servers and workers: --scheduler ", event.value("address", "")));
+  } else if (kind == "started") {
+    view->Line("all are there: training begins");
+  } else if (kind == "finished") {
+    view->Line("finished");
+  } else {
+    view->Show(event, tandem::MonotonicNow());
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace tandem;
@@ -24,7 +51,8 @@ int main(int argc, char** argv) {
   node::AddOutFlags(&app, "Folder for summary.json and metrics.jsonl; without: no files",
                     &flags.out, &overwrite);
   cli::AddStartFlags(&app, &start);
-  app.add_option("--progress-fd", progress_fd, "File descriptor for events (default: stdout)");
+  app.add_option("--progress-fd", progress_fd,
+                 "File descriptor for events as JSON (default: stdout, if it is no terminal)");
   int code = node::kExitOk;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 
@@ -79,6 +107,12 @@ int main(int argc, char** argv) {
   options.save = node::SaveSignals();
   options.on_started = [&report] { report.kept = OwnedFd(); };  // all have loaded it
   options.times.shard_reports = absl::Seconds(2);  // for the staleness of the live line
-  options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
+  // A person sees lines to read, a program events.
+  cli::ProgressView view(stdout, isatty(STDOUT_FILENO) != 0);
+  if (progress_fd < 0 && isatty(STDOUT_FILENO) != 0) {
+    options.on_event = [&view](const nlohmann::json& event) { ShowEvent(event, &view); };
+  } else {
+    options.progress = progress_fd < 0 ? stdout : fdopen(progress_fd, "w");
+  }
   return node::Finish("tandem-scheduler", scheduler::RunScheduler(options));
 }

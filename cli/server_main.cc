@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
   absl::Status ready = plan.status();
   if (ready.ok()) ready = node::CheckAddresses(flags);
   if (ready.ok()) ready = cli::Pin(*plan, flags.index);
-  if (ready.ok()) ready = node::CheckTransport(plan->job.cluster());
+  if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {
     node::Finish("tandem-server", ready);
     return node::kExitBadInput;

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   }
   if (ready.ok()) ready = node::CheckAddresses(flags);
   if (ready.ok()) ready = worker::CheckDenseDevice(*plan);
-  if (ready.ok()) ready = node::CheckTransport(plan->job.cluster());
+  if (ready.ok()) ready = node::CheckTransport(plan->job);
   if (!ready.ok()) {
     node::Finish("tandem-worker", ready);
     return node::kExitBadInput;

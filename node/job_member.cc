@@ -6,8 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/clock.h"
 #include "base/status_macros.h"
+#include "job/job.h"
+#include "job/resume_check.h"
+#include "node/log.h"
 
 namespace tandem::node {
 namespace {
@@ -40,7 +44,23 @@ NodeLink::Options LinkOptions(const JobMember::Options& options) {
   link.registration.set_pid(getpid());
   link.registration.set_host(host);
   link.registration.set_job_hash(options.job_hash);
+  if (options.job != nullptr) {
+    link.found_within = absl::Seconds(options.job->limits().start_seconds());
+  }
   return link;
+}
+
+// From the job `text` to `own`, the first few of them: "table[0].dim: 8 -> 4".
+std::string Differences(const std::string& text, const Job& own) {
+  constexpr size_t kMost = 5;
+  const absl::StatusOr<Job> theirs = job::ParseJob(text, "the scheduler's job", {});
+  if (!theirs.ok()) return "";
+  std::vector<std::string> lines = job::AllDifferences(*theirs, own);
+  if (lines.size() > kMost) {
+    lines.resize(kMost);
+    lines.push_back("...");
+  }
+  return absl::StrJoin(lines, ", ");
 }
 
 }  // namespace
@@ -55,6 +75,10 @@ JobMember::JobMember(transport::Transport& transport, Options options)
 
 absl::Status JobMember::Start() {
   TANDEM_RETURN_IF_ERROR(link_.Start(MonotonicNow()));
+  if (options_.job != nullptr) {
+    Log(options_.role == Register::SERVER ? "server" : "worker", options_.index)
+        .Info(absl::StrCat("asks the scheduler at ", options_.scheduler, " to join"));
+  }
   if (options_.make_transport == nullptr) return absl::OkStatus();
   std::vector<const LoopProgress*> loops = {&progress_};
   loops.insert(loops.end(), options_.loops.begin(), options_.loops.end());
@@ -66,6 +90,13 @@ absl::Status JobMember::Start() {
 
 void JobMember::OnEvent(absl::Time now, const transport::TransportEvent& event) {
   link_.OnEvent(now, event, &inbox_);
+  if (options_.job == nullptr) return;
+  const auto other = [](const Control& control) { return control.has_reader_welcome(); };
+  for (const Control& control : inbox_) {
+    if (!other(control)) continue;
+    differences_ = Differences(control.reader_welcome().job(), *options_.job);
+  }
+  inbox_.erase(std::remove_if(inbox_.begin(), inbox_.end(), other), inbox_.end());
 }
 
 absl::Status JobMember::OnTick(absl::Time now) {
@@ -75,7 +106,13 @@ absl::Status JobMember::OnTick(absl::Time now) {
     give_up_ = in_view_ ? now + kStopGrace : now;
     link_.ReportFailure(stopped_);
   }
-  TANDEM_RETURN_IF_ERROR(link_.failure());
+  const absl::Status& failure = link_.failure();
+  if (!failure.ok() && !differences_.empty()) {
+    return absl::Status(
+        failure.code(),
+        absl::StrCat(failure.message(), "; from the scheduler's to this one: ", differences_));
+  }
+  TANDEM_RETURN_IF_ERROR(failure);
   return now >= give_up_ ? stopped_ : absl::OkStatus();
 }
 
@@ -86,6 +123,11 @@ absl::StatusOr<int> JobMember::FindSelf(const View& view) {
   const auto& members = server ? view.server() : view.worker();
   for (int i = 0; i < members.size(); ++i) {
     if (members[i].incarnation() != options_.incarnation) continue;
+    if (!in_view_) {
+      Log(server ? "server" : "worker", i)
+          .Info(absl::StrCat("ready: all are there, ", view.server_size(), " server(s) and ",
+                             view.worker_size(), " worker(s)"));
+    }
     in_view_ = true;
     self_ = server ? EndpointId::Shard(i, 0) : EndpointId::Worker(i);
     link_.set_self(self_);

@@ -28,6 +28,7 @@
 #include "node/beat_thread.h"
 #include "node/node_link.h"
 #include "proto/endpoint.h"
+#include "proto/job.pb.h"
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
@@ -44,6 +45,9 @@ class JobMember {
     int index = -1;  // wanted; -1 = any free one
     uint64_t incarnation = 0;
     uint64_t job_hash = 0;
+    // As this node understands it; outlives the member. Says how long to look for the scheduler, and
+    // what differs from the scheduler's. Null: a reader, which has none.
+    const Job* job = nullptr;
     std::string scheduler;               // address
     std::vector<std::string> endpoints;  // where others reach it
     // Of the beats, called on their thread; null: it does not beat (a reader).
@@ -87,7 +91,8 @@ class JobMember {
   NodeLink link_;
   LoopProgress progress_;
   std::vector<Control> inbox_;
-  absl::Status stopped_;  // by a signal
+  std::string differences_;  // from the scheduler's job, if it has another
+  absl::Status stopped_;     // by a signal
   absl::Time give_up_ = absl::InfiniteFuture();
   std::unique_ptr<BeatThread> beats_;
 };

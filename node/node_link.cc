@@ -37,6 +37,7 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
   }
   if (event.kind != transport::TransportEvent::Kind::kFrame) return;
   unheard_since_ = absl::InfiniteFuture();
+  heard_ = true;
   absl::StatusOr<Control> control = event.frame.ParseControl();
   if (!control.ok()) return;
   if (control->has_failure()) {
@@ -56,10 +57,11 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
 
 void NodeLink::OnTick(absl::Time now) {
   const absl::Duration unheard = now - unheard_since_;
-  if (peer_ == 0 && unheard > options_.lost_after && failure_.ok()) {
-    failure_ =
-        absl::UnavailableError(absl::StrCat("scheduler: no connection to ", options_.scheduler,
-                                            " for ", absl::ToInt64Seconds(unheard), " s"));
+  const absl::Duration patience = heard_ ? options_.lost_after : options_.found_within;
+  if (peer_ == 0 && unheard > patience && failure_.ok()) {
+    failure_ = absl::UnavailableError(
+        absl::StrCat("scheduler: no connection to ", options_.scheduler, " for ",
+                     absl::ToInt64Seconds(unheard), " s", heard_ ? "" : "; hint: is it running?"));
   }
   if (now < next_register_) return;
   if (peer_ == 0) Connect(now);

@@ -22,7 +22,8 @@ class NodeLink {
     Register registration;  // sent until a view comes, and again after a reconnect
     EndpointId self;        // the index may not be known yet
     absl::Duration retry = absl::Seconds(1);
-    absl::Duration lost_after = absl::Seconds(8);  // without a connection: the scheduler is dead
+    absl::Duration lost_after = absl::Seconds(8);    // without a connection: the scheduler is dead
+    absl::Duration found_within = absl::Seconds(8);  // ... and until it has been heard once
   };
 
   NodeLink(transport::Transport& transport, const Options& options)
@@ -65,6 +66,7 @@ class NodeLink {
   absl::Time next_register_ = absl::InfinitePast();
   // Since when there is no connection that the scheduler has been heard on; infinite: there is one.
   absl::Time unheard_since_ = absl::InfiniteFuture();
+  bool heard_ = false;  // ever
   absl::Status failure_;
 };
 

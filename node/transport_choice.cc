@@ -102,8 +102,15 @@ int MostPeers(const Cluster& cluster) {
   return std::max(1, cluster.servers() * cluster.shards_per_server() + cluster.workers());
 }
 
-absl::Status CheckTransport(const Cluster& cluster) {
-  if (cluster.transport() != Cluster::RDMA) return absl::OkStatus();
+absl::Status CheckTransport(const Job& job) {
+  const Cluster& cluster = job.cluster();
+  const bool wanted = cluster.transport() == Cluster::RDMA;
+  if (!wanted && job.dense().link() == Dense::RDMA && cluster.workers() > 1) {
+    const absl::Status made = rdma::RdmaContext::New().status();
+    if (made.ok()) return made;
+    return absl::Status(made.code(), absl::StrCat("dense.link: RDMA: ", made.message()));
+  }
+  if (!wanted) return absl::OkStatus();
   absl::StatusOr<std::shared_ptr<rdma::RdmaContext>> context = rdma::RdmaContext::New();
   const absl::Status made =
       context.ok() ? RdmaWay(*std::move(context), MostPeers(cluster)).status() : context.status();

@@ -23,8 +23,8 @@ MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, ui
                               std::shared_ptr<transport::PathLog> paths);
 
 // Refuses a job that forces a way that this host does not have: no device, or one whose queues are too
-// small for all of its peers. Makes an endpoint to find out.
-absl::Status CheckTransport(const Cluster& cluster);
+// small for all of its peers. Makes an endpoint to find out. Says which field of the job forces it.
+absl::Status CheckTransport(const Job& job);
 
 // The most peers that an endpoint of a server or worker can have: all shards (ranges move between
 // them) and all workers (evaluations are gathered).

@@ -23,6 +23,15 @@ Member MemberOf(const Node& node) {
   return member;
 }
 
+// `reader`: what it calls itself; -1: it is none.
+void TellJob(const job::JobPlan& plan, uint64_t connection, int reader, SchedulerEffects* effects) {
+  Control control;
+  control.mutable_reader_welcome()->set_job(job::ResolvedText(plan));
+  control.mutable_reader_welcome()->set_job_hash(plan.hash);
+  control.mutable_reader_welcome()->set_reader(reader);
+  effects->sends.push_back({connection, control});
+}
+
 }  // namespace
 
 SchedulerCore::SchedulerCore(const job::JobPlan& plan, Options options)
@@ -147,7 +156,11 @@ void SchedulerCore::OnRegister(uint64_t connection, const tandem::Register& requ
   if (request.role() == Register::READER) return OnReader(connection);
   const absl::StatusOr<Membership::Registration> registration =
       members_.Register(now_, connection, request);
-  if (!registration.ok()) return Refuse(connection, registration.status());
+  if (!registration.ok()) {
+    // Who has another job is told ours first, and can say what differs.
+    if (request.job_hash() != plan_.hash) TellJob(plan_, connection, -1, effects_);
+    return Refuse(connection, registration.status());
+  }
   if (registration->is_new) {
     effects_->Log(
         absl::StrCat(registration->node->Name(), " registered from ", registration->node->host));
@@ -168,12 +181,9 @@ void SchedulerCore::OnReader(uint64_t connection) {
   const auto tell = [&](const Control& control) {
     effects_->sends.push_back({connection, control});
   };
-  Control control;
-  control.mutable_reader_welcome()->set_job(job::ResolvedText(plan_));
-  control.mutable_reader_welcome()->set_job_hash(plan_.hash);
-  control.mutable_reader_welcome()->set_reader(*number);
-  tell(control);
+  TellJob(plan_, connection, *number, effects_);
   if (view_.number() == 0) return;
+  Control control;
   effects_->Log(absl::StrCat("reader ", *number, " registered"));
   *control.mutable_view() = view_;
   tell(control);

@@ -292,6 +292,7 @@ class Shell {
   }
 
   void Emit(const nlohmann::json& json) {
+    if (options_.progress == nullptr && options_.on_event) options_.on_event(json);
     if (options_.progress == nullptr) return;
     std::fputs((OneLine(json) + "\n").c_str(), options_.progress);
     std::fflush(options_.progress);

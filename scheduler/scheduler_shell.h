@@ -25,6 +25,8 @@
 #include <functional>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "job/job.h"
@@ -36,10 +38,12 @@ namespace tandem::scheduler {
 struct SchedulerOptions {
   job::JobPlan plan;
   std::string bind = "tcp://127.0.0.1:*";
-  std::string advertised_host;               // needed if `bind` names all hosts
-  std::string out_dir;                       // empty = no files, the address among them
-  ModelPaths models;                         // paths that every node can reach
-  std::FILE* progress = nullptr;             // not owned; null = no events
+  std::string advertised_host;    // needed if `bind` names all hosts
+  std::string out_dir;            // empty = no files, the address among them
+  ModelPaths models;              // paths that every node can reach
+  std::FILE* progress = nullptr;  // not owned; null = no events
+  // Where there is no `progress`: gets each event, on the thread that serves.
+  std::function<void(const nlohmann::json& event)> on_event;
   const std::atomic<bool>* abort = nullptr;  // set by a signal handler: end the job at once
   const std::atomic<int>* ends = nullptr;    // each time it grows: end; first save, then at once
   const std::atomic<int>* save = nullptr;    // each change asks for a save to out_dir/model

@@ -76,6 +76,7 @@ class Worker {
     node::JobMember::Options member = options_.member;
     member.role = Register::WORKER;
     member.job_hash = options_.plan.hash;
+    member.job = &options_.plan.job;
     member.endpoints = {transport_->address()};
     member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());

@@ -186,6 +186,25 @@ TEST_F(StartTest, ARoleDoesNotTakeWhatBelongsToTheJob) {
   }
 }
 
+// What differs is said by name, at the node that was refused.
+TEST_F(StartTest, ANodeWithAnotherJobSaysWhatDiffers) {
+  const std::string job = folder_->File("job.textproto");
+  ChildProcess scheduler({ProgramPath("tandem-scheduler"), "--job", job},
+                         folder_->File("scheduler.txt"), {});
+  ASSERT_TRUE(scheduler.WaitForOutput("\"address\":", kStart)) << scheduler.Output();
+  const std::string output = scheduler.Output();
+  const size_t at = output.find("tcp://");
+  const std::string address = output.substr(at, output.find('"', at) - at);
+  const RunResult other = RunProgram({ProgramPath("tandem-server"), "--job", job, "--scheduler",
+                                      address, "--set", "train.batch=17"});
+  EXPECT_EQ(other.exit_code, 1) << other.DebugString();
+  EXPECT_THAT(other.output, HasSubstr("the job files differ; from the scheduler's to this one: "
+                                      "train.batch: "));
+  EXPECT_THAT(other.output, HasSubstr(" -> 17"));
+  scheduler.Signal(SIGTERM);
+  EXPECT_TRUE(scheduler.WaitFor(kStart)) << scheduler.Output();
+}
+
 // The scheduler alone is told; all nodes do it, with the bits that `tandem run` gives.
 TEST_F(StartTest, TheSchedulerTellsAll) {
   const RunResult expected = From("on", {});

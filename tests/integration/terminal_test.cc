@@ -118,6 +118,19 @@ class TerminalTest : public ::testing::TestWithParam<int> {
   TemporaryFolder folder_;
 };
 
+// Started by hand, it speaks to a person as `tandem run` does; to a program it gives events.
+TEST_F(TerminalTest, TheSchedulerSaysWhatItWaitsFor) {
+  std::vector<std::string> argv = EndlessJob();
+  argv[0] = ProgramPath("tandem-scheduler");
+  argv[1] = "--job";
+  AtTerminal scheduler(argv, 100);
+  ASSERT_TRUE(scheduler.WaitForText("waits for servers and workers: --scheduler tcp://", 1, kLimit))
+      << scheduler.seen();
+  scheduler.Type("\x03");
+  ASSERT_TRUE(scheduler.WaitForEnd(absl::Seconds(10))) << scheduler.seen();
+  EXPECT_THAT(scheduler.seen(), Not(HasSubstr("{\"")));
+}
+
 TEST_P(TerminalTest, OneLineThatIsRewrittenUntilCtrlC) {
   AtTerminal run(EndlessJob(), static_cast<unsigned short>(GetParam()));
   ASSERT_TRUE(run.WaitForText(absl::StrCat(kErase, "epoch "), 4, kLimit)) << run.seen();

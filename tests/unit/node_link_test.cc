@@ -70,5 +70,24 @@ TEST_F(NodeLinkTest, ASchedulerThatStaysAwayEndsTheNode) {
   EXPECT_THAT(link_.failure().ToString(), HasSubstr("no connection to s for 8 s"));
 }
 
+// Whoever starts roles by hand may start the scheduler last.
+TEST_F(NodeLinkTest, ASchedulerThatWasNeverThereIsWaitedForLonger) {
+  node::NodeLink::Options options = Options();
+  options.found_within = absl::Seconds(60);
+  node::NodeLink patient(transport_, options);
+  ASSERT_TRUE(patient.Start(At(0)).ok());
+  const auto lose = [&](double at) {
+    transport::TransportEvent event;
+    event.kind = Kind::kPeerLost;
+    event.peer = transport_.last_peer;
+    patient.OnEvent(At(at), event, &inbox_);
+    patient.OnTick(At(at));
+  };
+  for (int at = 1; at < 60; ++at) lose(at);
+  EXPECT_TRUE(patient.failure().ok()) << patient.failure();
+  for (int at = 60; at < 64; ++at) lose(at);
+  EXPECT_THAT(patient.failure().ToString(), HasSubstr("is it running?"));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -110,6 +110,8 @@ std::string Describe(const Control& control) {
   switch (control.body_case()) {
     case Control::kView:
       return DescribeView(control.view());
+    case Control::kReaderWelcome:
+      return absl::StrCat("the job, as reader ", control.reader_welcome().reader());
     case Control::kCommand:
       return absl::StrCat(Command::Kind_Name(control.command().kind()),
                           control.command().path().empty() ? "" : " ", control.command().path(),
