@@ -11,11 +11,11 @@
 namespace tandem::worker {
 
 absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
-    const job::JobPlan& plan, int rank, const std::string& init_from, bool keeps_state,
+    const job::JobPlan& plan, const std::string& init_from, bool keeps_state,
     std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
     WantQueue& wants) {
   std::unique_ptr<AttachedRunner> runner(
-      new AttachedRunner(plan, rank, init_from, keeps_state, std::move(parameters), wants));
+      new AttachedRunner(plan, init_from, keeps_state, std::move(parameters), wants));
   TANDEM_ASSIGN_OR_RETURN(
       runner->dense_,
       DenseParameters::New(plan.job.dense().optimizer(), static_cast<int64_t>(values.size())));

@@ -29,7 +29,7 @@ class AttachedRunner final : public TaskRunner {
   // Dense parameters with these first values, or those saved under `init_from` (empty: none).
   // `keeps_state`: the program answers kState. The plan and the queue outlive the runner.
   static absl::StatusOr<std::unique_ptr<AttachedRunner>> New(
-      const job::JobPlan& plan, int rank, const std::string& init_from, bool keeps_state,
+      const job::JobPlan& plan, const std::string& init_from, bool keeps_state,
       std::vector<server::SavedParameter> parameters, absl::Span<const float> values,
       WantQueue& wants);
 
@@ -63,17 +63,15 @@ class AttachedRunner final : public TaskRunner {
   void AddScores(const data::Batch& batch, absl::Span<const float> logits);
 
  private:
-  AttachedRunner(const job::JobPlan& plan, int rank, std::string init_from, bool keeps_state,
+  AttachedRunner(const job::JobPlan& plan, std::string init_from, bool keeps_state,
                  std::vector<server::SavedParameter> parameters, WantQueue& wants)
       : plan_(plan),
-        rank_(rank),
         init_from_(std::move(init_from)),
         keeps_state_(keeps_state),
         parameters_(std::move(parameters)),
         wants_(wants) {}
 
   const job::JobPlan& plan_;
-  const int rank_;
   const std::string init_from_;
   const bool keeps_state_;
   const std::vector<server::SavedParameter> parameters_;

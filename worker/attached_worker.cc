@@ -258,7 +258,7 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> AttachedWorker::MakeRunner(
   if (ended_) return absl::CancelledError("the job is over for this worker");
   TANDEM_ASSIGN_OR_RETURN(
       std::unique_ptr<AttachedRunner> runner,
-      AttachedRunner::New(plan, rank, init_from, keeps_state_, parameters_, values_, wants_));
+      AttachedRunner::New(plan, init_from, keeps_state_, parameters_, values_, wants_));
   values_ = {};
   dense_ = runner->shared_dense();
   runner_ = runner.get();
