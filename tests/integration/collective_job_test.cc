@@ -85,12 +85,12 @@ TEST(CollectiveJobTest, SaysByWhichLinksTheWorkersAreJoined) {
                                               "worker 2 worker 1 by shared memory"));
 }
 
-TEST(CollectiveJobTest, RdmaThatIsWantedAndIsNotThereEndsTheJob) {
+TEST(CollectiveJobTest, RdmaThatIsWantedAndIsNotThereIsRefused) {
   if (rdma::RdmaContext::New().ok()) GTEST_SKIP() << "there is a device";
   const SmallJob job(600, 100);
   const RunResult run = RunJob(job.Arguments("rdma", {"dense.link=RDMA"}));
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.output, HasSubstr("RDMA"));
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.output, HasSubstr("dense.link: RDMA: "));
 }
 
 // Costs as of a machine with cores to spare: buckets, and the same ones with the same file.
