@@ -318,7 +318,7 @@ class Run {
     const bool again = stopping_;
     if (again && (finished_ || !saves_)) return;
     stopping_ = true;
-    children_.SignalOne("scheduler", SIGTERM);
+    children_.SignalOne("scheduler", node::kDriverStops);
     if (started_ && saves_ && !again) {
       return view_.Line("stopping: saving first; once more to end at once");
     }

@@ -33,7 +33,9 @@ int64_t NowNs() {
 }
 
 void OnStop(int signal, siginfo_t* info, void* /*context*/) {
-  if (driver.load() != 0) {
+  if (signal == kDriverStops) {
+    signal = SIGTERM;
+  } else if (driver.load() != 0) {
     if (info->si_pid != driver.load()) return;
   } else {
     const int64_t now = NowNs();
@@ -114,6 +116,7 @@ const std::atomic<bool>* StopSignal() {
   driver.store(FindDriver());
   InstallStop(SIGINT);
   InstallStop(SIGTERM);
+  if (driver.load() != 0) InstallStop(kDriverStops);
   Install(SIGPIPE, SIG_IGN);
   return &stop_signal;
 }

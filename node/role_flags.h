@@ -3,6 +3,8 @@
 #ifndef TANDEM_NODE_ROLE_FLAGS_H_
 #define TANDEM_NODE_ROLE_FLAGS_H_
 
+#include <signal.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -54,6 +56,9 @@ JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,
 // them from it alone: whoever ends a job often signals all its processes at once, and servers that
 // leave cannot save.
 const std::atomic<bool>* StopSignal();
+// What `tandem run` sends its scheduler to have the job saved and ended. Not SIGTERM: one of somebody
+// else's that is not delivered yet would swallow it, since two of a kind are one.
+inline constexpr int kDriverStops = SIGUSR2;
 // How often they have come. What comes within a second of another is the same: timeout(1) and
 // managers of services and jobs signal a process and its group.
 const std::atomic<int>* StopSignals();

@@ -179,10 +179,15 @@ TEST_F(ResumeTest, ASignalSavesFirst) {
   const Settings endless = {"train.max_steps=300000", "train.epochs=1000000"};
   RunningJob job(job_->Arguments("signal", endless));
   ASSERT_TRUE(job.WaitForStep(20, kRunLimit));
-  // As those who end whole jobs do: to every process, and to the first one twice.
-  for (const auto& [name, pid] : job.Roles()) kill(pid, SIGTERM);
+  // As those who end whole jobs do: to every process, and to the first one twice. The scheduler is too
+  // busy to look at its signal before that of the driver comes.
+  const std::map<std::string, pid_t> roles = job.Roles();
+  kill(roles.at("scheduler"), SIGSTOP);
+  for (const auto& [name, pid] : roles) kill(pid, SIGTERM);
   job.driver().Signal(SIGTERM);
   job.driver().Signal(SIGTERM);
+  EXPECT_TRUE(job.driver().WaitForOutput("saving first", absl::Seconds(20)));
+  kill(roles.at("scheduler"), SIGCONT);
   const RunResult ended = job.Finish(kRunLimit);
   EXPECT_EQ(ended.signal, SIGTERM) << ended.DebugString();
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(20)));
