@@ -75,7 +75,7 @@ JobMember::JobMember(transport::Transport& transport, Options options)
 
 absl::Status JobMember::Start() {
   TANDEM_RETURN_IF_ERROR(link_.Start(MonotonicNow()));
-  if (options_.job != nullptr) {
+  if (IsProgramOfOurs()) {
     Log(options_.role == Register::SERVER ? "server" : "worker", options_.index)
         .Info(absl::StrCat("asks the scheduler at ", options_.scheduler, " to join"));
   }
@@ -123,7 +123,7 @@ absl::StatusOr<int> JobMember::FindSelf(const View& view) {
   const auto& members = server ? view.server() : view.worker();
   for (int i = 0; i < members.size(); ++i) {
     if (members[i].incarnation() != options_.incarnation) continue;
-    if (!in_view_) {
+    if (!in_view_ && IsProgramOfOurs()) {
       Log(server ? "server" : "worker", i)
           .Info(absl::StrCat("ready: all are there, ", view.server_size(), " server(s) and ",
                              view.worker_size(), " worker(s)"));

@@ -84,6 +84,9 @@ class JobMember {
   LoopProgress& progress() { return progress_; }  // the loop's that calls this object
 
  private:
+  // Its output is a log. What a script or a notebook prints is its own.
+  bool IsProgramOfOurs() const { return options_.stop != nullptr; }
+
   transport::Transport& transport_;
   const Options options_;
   EndpointId self_;
