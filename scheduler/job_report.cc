@@ -59,7 +59,7 @@ absl::Status CheckWorkers(const ShardReport& report, int workers) {
     good = good && table.worker_size() <= workers && table.by_popularity_size() <= kMaxPopularity;
   }
   if (good) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("report of more than ", workers, " workers"));
+  return absl::InvalidArgumentError(absl::StrCat("report that is not of ", workers, " workers"));
 }
 
 // Adds the seconds of `from` to a matrix.

@@ -22,8 +22,8 @@ class Reports {
 
   // The job starts.
   void Start(absl::Time now);
-  // A Progress, ShardReport, Paths, Collectives or ProgramNote of a member. INVALID_ARGUMENT if it is not one of
-  // this job, or not for this node to say.
+  // A Progress, ShardReport, Paths, Collectives or ProgramNote of a member. INVALID_ARGUMENT if it
+  // is not one of this job, or not for this node to say.
   absl::Status Add(const Node& node, const Control& control, SchedulerEffects* effects);
 
   // On each tick of a running job: what has happened, once an interval.

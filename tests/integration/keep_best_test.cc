@@ -27,7 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Settings = std::vector<std::string>;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 // Steps that are too long: after two epochs or so it learns the training rows by heart.

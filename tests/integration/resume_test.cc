@@ -172,6 +172,16 @@ std::string LastLine(const std::string& output) {
   return lines.empty() ? "" : lines.back();
 }
 
+// A signal that comes before the process has stopped would still be looked at first.
+bool WaitUntilStopped(pid_t pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/stat");
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
+  while (!absl::StrContains(ReadTextFile(path), ") T ") && MonotonicNow() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return absl::StrContains(ReadTextFile(path), ") T ");
+}
+
 TEST_F(ResumeTest, ASignalSavesFirst) {
   const Settings set = Steps(300, 100'000);
   const RunResult whole = RunJob(job_->Arguments("signal-whole", set));
@@ -183,6 +193,7 @@ TEST_F(ResumeTest, ASignalSavesFirst) {
   // busy to look at its signal before that of the driver comes.
   const std::map<std::string, pid_t> roles = job.Roles();
   kill(roles.at("scheduler"), SIGSTOP);
+  ASSERT_TRUE(WaitUntilStopped(roles.at("scheduler")));
   for (const auto& [name, pid] : roles) kill(pid, SIGTERM);
   job.driver().Signal(SIGTERM);
   job.driver().Signal(SIGTERM);
