@@ -552,6 +552,7 @@ absl::Status CheckModel(const Job& job) {
       return Refuse("model",
                     "not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, such as "
                     "dlrm {}");
+    case Model::kScript:
     case Model::kProgram:
       return absl::OkStatus();
     case Model::kMlp:

@@ -60,6 +60,7 @@ NewModelResult OnProcessor(const Model& config, const ModelInputs& inputs, int t
       return NewGmf(inputs, threads);
     case Model::kNeumf:
       return NewNeuMf(config.neumf(), inputs, threads);
+    case Model::kScript:
     case Model::kProgram:
     case Model::KIND_NOT_SET:
       break;
