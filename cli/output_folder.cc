@@ -192,7 +192,8 @@ void OutputFolder::Clear(bool keep_model) const {
   for (const auto& entry : fs::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename().string();
     const bool trace = absl::StartsWith(name, "trace-") && absl::EndsWith(name, ".json");
-    const bool record = absl::StartsWith(name, "server-") && absl::EndsWith(name, ".updates");
+    const bool record = absl::StartsWith(name, "server-") &&
+                        (absl::EndsWith(name, ".updates") || absl::EndsWith(name, ".order"));
     if (trace || record) fs::remove(entry.path(), ignored);
   }
 }

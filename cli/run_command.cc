@@ -273,6 +273,7 @@ class Run {
     for (int s = 0; s < plan_.servers(); ++s) {
       std::vector<std::string> argv = {Program("tandem-server"), "--index", absl::StrCat(s),
                                        "--out", flags_.out};
+      if (!flags_.replay.empty()) argv.insert(argv.end(), {"--replay", flags_.replay});
       AddTraceFlags(absl::StrCat("server-", s), &argv);
       argv.insert(argv.end(), common.begin(), common.end());
       const std::string name = absl::StrCat("server ", s);
@@ -437,6 +438,10 @@ class Run {
     if (summary.contains("failed")) summary["failed"]["reason"] = failure_;
     summary["command"] = flags_.command;
     summary["exit"] = code;
+    if (!flags_.start.resumed.has_value() && !flags_.start.init_from.empty()) {
+      summary["init_from"] = flags_.start.init_from;
+      summary["only_tables"] = flags_.start.only_tables;
+    }
     if (!flags_.python.empty()) {
       summary["script"] = {{"file", flags_.python}, {"sha256", script_hash_}};
     }

@@ -20,6 +20,7 @@ struct RunFlags {
   bool scores = false;      // workers write the scores of test rows (ScoresFile)
   std::string python;       // script that is each worker, for a job of a program
   std::vector<std::string> script_flags;
+  std::string replay;   // folder of a run whose order of updates this one takes; empty: none
   std::string command;  // as it was typed, for the summary
 };
 

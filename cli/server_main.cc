@@ -30,6 +30,8 @@ int main(int argc, char** argv) {
   node::AddNetworkFlags(&app, &flags);
   node::AddMemberFlags(&app, &flags);
   app.add_option("--out", flags.out, "Folder for staleness records, if the job asks for them");
+  std::string replay;
+  app.add_option("--replay", replay, "Folder of a run whose order of updates this one takes");
   std::string trace;
   int64_t trace_steps = 0;
   app.add_option("--trace", trace, "File for a trace of the first steps (Perfetto)");
@@ -52,6 +54,7 @@ int main(int argc, char** argv) {
       node::MemberOf(flags, plan->job.cluster(),
                      std::make_shared<transport::PathLog>());  // workers report how they reach us
   options.record_dir = flags.out;
+  options.replay = replay;
   options.trace_path = trace;
   options.trace_steps = trace_steps;
   return node::Finish("tandem-server", server::RunServer(options));

@@ -11,6 +11,7 @@
 #include "cli/compare_command.h"
 #include "cli/export_command.h"
 #include "cli/predict_command.h"
+#include "cli/replay_command.h"
 #include "cli/run_command.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
@@ -166,6 +167,8 @@ int Main(int argc, char** argv) {
   AddDatagen(&app, &datagen);
   PredictFlags predict;
   AddPredict(&app, &predict);
+  ReplayFlags replay;
+  AddReplay(&app, &replay);
   ExportFlags export_flags;
   AddExport(&app, &export_flags);
   CompareFlags compare;
@@ -186,7 +189,9 @@ int Main(int argc, char** argv) {
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
   if (app.got_subcommand("bench")) return bench.Run();
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));
+  replay.run.command = run.command;
   if (app.got_subcommand("run")) return RunCommand(run);
+  if (app.got_subcommand("replay")) return ReplayCommand(replay);
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);

@@ -153,6 +153,11 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   }
   TANDEM_ASSIGN_OR_RETURN(const auto made,
                           policies::NewUpdatePolicy(policy, job.cluster().workers()));
+  if (made->properties().skips && job.staleness().order()) {
+    return Refuse(path, name,
+                  " leaves out steps by when its answers come, which no order of updates says, so "
+                  "it cannot be replayed; use another policy, or drop staleness.order");
+  }
   if (!made->properties().order_free && job.reproducible() && job.cluster().workers() > 1) {
     return Refuse(path, name,
                   " depends on the order in which updates arrive, so the job cannot be "
@@ -378,10 +383,28 @@ absl::Status CheckDevice(const Dense& dense) {
   return absl::OkStatus();
 }
 
+// What makes the dense part of a recorded run depend on more than the order of updates.
+absl::Status CheckOrder(const Dense& dense) {
+  if (dense.device() == Dense::CUDA) {
+    return Refuse("dense.device",
+                  "CUDA: a GPU adds in an order of its own, so the run could not be replayed; use "
+                  "CPU, or drop staleness.order");
+  }
+  if (dense.synchroniser() == Dense::SERVERS || dense.algorithm() == Dense::DIRECT ||
+      dense.algorithm() == Dense::ONE_SHOT) {
+    return absl::OkStatus();
+  }
+  return Refuse(
+      "dense.algorithm", Dense::Algorithm_Name(dense.algorithm()),
+      " does not add in rank order, so the run could not be replayed; use DIRECT, or drop "
+      "staleness.order");
+}
+
 absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
   if (!Dense::Device_IsValid(dense.device())) return Refuse("dense.device", "unknown");
+  if (job.staleness().order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));
   if (dense.device() == Dense::CUDA && job.reproducible()) {
     return Refuse("dense.device",
                   "CUDA: a GPU adds in an order of its own, so the job cannot be reproducible; use "

@@ -80,7 +80,7 @@ void FillInitializer(int dim, Initializer* initializer) {
   }
 }
 
-void FillDense(const Policy& policy, bool reproducible, bool rdma, Dense* dense) {
+void FillDense(const Policy& policy, bool repeatable, bool rdma, Dense* dense) {
   if (dense->synchroniser() == Dense::SYNCHRONISER_UNSPECIFIED) {
     dense->set_synchroniser(Dense::ALLREDUCE);
   }
@@ -91,7 +91,7 @@ void FillDense(const Policy& policy, bool reproducible, bool rdma, Dense* dense)
     return;
   }
   if (dense->algorithm() == Dense::ALGORITHM_UNSPECIFIED) {
-    dense->set_algorithm(reproducible ? Dense::DIRECT : Dense::AUTO);
+    dense->set_algorithm(repeatable ? Dense::DIRECT : Dense::AUTO);
   }
   if (dense->wire() == Dense::WIRE_UNSPECIFIED) dense->set_wire(Dense::F32);
   if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(rdma ? Dense::RDMA : Dense::ANY);
@@ -127,7 +127,7 @@ void FillJobDefaults(Job* job) {
   FillCluster(job->mutable_cluster());
   FillData(job->mutable_data());
   FillPolicy(Policy(), job->mutable_policy());
-  FillDense(job->policy(), job->reproducible(), job->cluster().transport() == Cluster::RDMA,
+  FillDense(job->policy(), job->reproducible() || job->staleness().order(), job->cluster().transport() == Cluster::RDMA,
             job->mutable_dense());
   for (Table& table : *job->mutable_table()) FillTable(*job, &table);
   const int workers = job->cluster().workers();

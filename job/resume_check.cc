@@ -38,6 +38,37 @@ Job WhatMustStay(Job job) {
   return job;
 }
 
+// The kind of a policy decides when versions move, and what it holds; these are weights.
+void ClearWeights(Policy* policy) {
+  policy->clear_async_scale();
+  policy->clear_compensation();
+  policy->clear_mean_square_decay();
+  policy->clear_token_gap();
+}
+
+Job WhatAReplayKeeps(Job job) {
+  job.clear_name();
+  job.mutable_cluster()->clear_transport();
+  job.mutable_cluster()->clear_pin_servers();
+  Dense* const dense = job.mutable_dense();
+  dense->clear_link();
+  dense->clear_calibration();
+  dense->clear_optimizer();
+  ClearWeights(job.mutable_policy());
+  if (dense->has_policy()) ClearWeights(dense->mutable_policy());
+  for (Table& table : *job.mutable_table()) {
+    table.clear_optimizer();
+    table.clear_initializer();
+    table.clear_expected_rows();
+    ClearWeights(table.mutable_policy());
+  }
+  job.clear_evaluation();
+  job.mutable_staleness()->clear_record();
+  job.clear_limits();
+  job.clear_save();
+  return job;
+}
+
 std::vector<std::string> Differences(Job was, Job is) {
   was.mutable_data()->clear_statistics();
   is.mutable_data()->clear_statistics();
@@ -68,6 +99,10 @@ std::vector<std::string> Differences(Job was, Job is) {
 
 std::vector<std::string> ResumeDifferences(const Job& was, const Job& is) {
   return Differences(WhatMustStay(was), WhatMustStay(is));
+}
+
+std::vector<std::string> ReplayDifferences(const Job& was, const Job& is) {
+  return Differences(WhatAReplayKeeps(was), WhatAReplayKeeps(is));
 }
 
 std::vector<std::string> AllDifferences(const Job& was, const Job& is) {

@@ -16,6 +16,7 @@
 #include "server/range.h"
 #include "server/range_file.h"
 #include "server/save_directory.h"
+#include "server/update_order.h"
 #include "server/update_record.h"
 
 namespace tandem::server {
@@ -256,14 +257,44 @@ absl::Status InspectRecords(const std::string& path, const InspectOptions& optio
   return absl::OkStatus();
 }
 
+absl::Status InspectOrder(const std::string& path, const InspectOptions& options,
+                          std::ostream& out) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  const uint64_t bytes = static_cast<uint64_t>(file.tellg());
+  file.seekg(0);
+  OrderFileHead head;
+  if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": does not begin as files of the order of updates do"));
+  }
+  const size_t count = (bytes - sizeof head) / sizeof(OrderEntry), shown = Shown(count, options);
+  out << path << ": the order of " << count << " updates\n";
+  OrderEntry e;
+  for (size_t i = 0; i < shown && file.read(reinterpret_cast<char*>(&e), sizeof e); ++i) {
+    out << "  range " << e.range << " at version " << e.version << ": worker " << e.worker
+        << " step " << e.step;
+    if (e.steps > 1) out << " and the " << e.steps - 1 << " before";
+    if (e.rows > 0) out << ", " << e.rows << " rows read at version " << e.version_read;
+    out << ", n " << e.samples;
+    if (e.read_number >= 0) out << ", read number " << e.read_number;
+    if (e.finished != 0) out << ", the last of its epoch";
+    out << "\n";
+  }
+  SayRest(count, shown, "updates", out);
+  return absl::OkStatus();
+}
+
 // ---- which is it? -----------------------------------------------------------------------------
 
 bool IsRecords(const std::string& name) { return absl::EndsWith(name, ".updates"); }
+bool IsOrder(const std::string& name) { return absl::EndsWith(name, kOrderSuffix); }
 
 absl::Status InspectFile(const std::string& path, const InspectOptions& options,
                          std::ostream& out) {
   const fs::path name = fs::path(path).filename();
   if (IsRecords(name.string())) return InspectRecords(path, options, out);
+  if (IsOrder(name.string())) return InspectOrder(path, options, out);
   if (name == "MANIFEST" || name == "LATEST") {
     const std::string folder = fs::path(path).parent_path().string();
     return InspectSave(folder.empty() ? "." : folder, out);
@@ -281,8 +312,8 @@ absl::Status InspectFolder(const std::string& path, const InspectOptions& option
   std::vector<std::string> found;
   for (const auto& entry : fs::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    if (IsRecords(name) || absl::EndsWith(name, ".range") || name == "dense.part" ||
-        (name == "model" && fs::exists(entry.path() / "LATEST"))) {
+    if (IsRecords(name) || IsOrder(name) || absl::EndsWith(name, ".range") ||
+        name == "dense.part" || (name == "model" && fs::exists(entry.path() / "LATEST"))) {
       found.push_back(entry.path().string());
     }
   }

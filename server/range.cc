@@ -75,6 +75,26 @@ void CountRows(const ReadLog& reads, const FoldScratch& scratch, Measure* of_wor
   record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
 }
 
+// Of an update that is about to be admitted.
+OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
+                   const HeldUpdate& update, int64_t first, bool finished) {
+  OrderEntry entry;
+  entry.range = range;
+  entry.worker = static_cast<uint16_t>(update.rank);
+  entry.finished = finished ? 1 : 0;
+  entry.steps = static_cast<uint32_t>(update.step + 1 - first);
+  entry.rows = static_cast<uint32_t>(update.keys.size() / sizeof(uint64_t));
+  entry.step = update.step;
+  entry.samples = update.samples;
+  entry.version_read = update.version_read;
+  entry.version = progress.version;
+  for (const policies::WorkerProgress& worker : progress.workers) {
+    entry.admitted_before += worker.admitted;
+  }
+  entry.read_number = update.read_number;
+  return entry;
+}
+
 }  // namespace
 
 void UpdateStats::Merge(const UpdateStats& other) {
@@ -141,6 +161,13 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     return Admission::kRefused;
   }
 
+  if (read_numbers_ != nullptr && update.samples > 0) {
+    const int64_t number = read_numbers_->Take(update.rank, update.step);
+    if (update.read_number < 0) update.read_number = number;  // else as a recorded run had it
+  }
+  if (table_->order != nullptr) {
+    table_->order->push_back(EntryOf(id_, progress_, update, first, finished));
+  }
   update.admitted_at = now_us_ = absl::ToUnixMicros(now);
   const int64_t steps = update.step + 1 - worker.admitted;
   worker.admitted = update.step + 1;
@@ -150,9 +177,6 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   if (!progress_.paces.empty()) {
     MeasureStep(&progress_.paces[static_cast<size_t>(update.rank)], update.admitted_at,
                 one_step && update.samples > 0);
-  }
-  if (read_numbers_ != nullptr && update.samples > 0) {
-    update.read_number = read_numbers_->Take(update.rank, update.step);
   }
   if (!update.keys.empty()) {
     ++table_->stats.workers[static_cast<size_t>(update.rank)].arrived;

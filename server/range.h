@@ -22,6 +22,7 @@
 #include "server/read_log.h"
 #include "server/read_memory.h"
 #include "server/read_numbers.h"
+#include "server/update_order.h"
 #include "server/update_record.h"
 
 namespace tandem::server {
@@ -57,6 +58,7 @@ struct TableContext {
   bool record = false;
   TableStats stats;
   std::vector<UpdateRecord>* records = nullptr;  // where records go, if `record`
+  std::vector<OrderEntry>* order = nullptr;      // where the order of updates goes; null: nowhere
 };
 
 // Scratch memory for folds, shared by the ranges of a shard.

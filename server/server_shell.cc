@@ -1,11 +1,8 @@
 #include "server/server_shell.h"
 
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,10 +16,13 @@
 #include "node/job_member.h"
 #include "node/log.h"
 #include "node/work_thread.h"
+#include "server/record_file.h"
+#include "server/replay.h"
 #include "server/save_directory.h"
 #include "server/server_core.h"
 #include "server/shard_core.h"
 #include "server/shard_save.h"
+#include "server/update_order.h"
 #include "server/update_record.h"
 #include "transport/peer_map.h"
 
@@ -36,57 +36,6 @@ constexpr int kFirstTracedServer =
 
 // Of a save, between two looks at what has come in: some milliseconds.
 constexpr size_t kRowsPerSlice = 16384;
-
-// Appends staleness records to a file of its own.
-class RecordFile {
- public:
-  ~RecordFile() {
-    if (file_ != nullptr) std::fclose(file_);
-  }
-  // `append`: to what is there. Whoever wrote it may have been killed in the middle of a record.
-  absl::Status Open(const std::string& path, bool append) {
-    path_ = path;
-    std::error_code error;
-    const uintmax_t bytes = std::filesystem::file_size(path, error);
-    append = append && !error && bytes >= sizeof(RecordFileHead);
-    if (append) {
-      TANDEM_RETURN_IF_ERROR(CheckHead());
-      const uintmax_t of_records = bytes - sizeof(RecordFileHead);
-      std::filesystem::resize_file(path, bytes - of_records % sizeof(UpdateRecord), error);
-    }
-    file_ = std::fopen(path.c_str(), append ? "abe" : "wbe");
-    if (file_ == nullptr) return Error("cannot be opened");
-    const RecordFileHead head;
-    if (append || std::fwrite(&head, sizeof head, 1, file_) == 1) return absl::OkStatus();
-    return Error("cannot be written: disk full?");
-  }
-  absl::Status Append(absl::Span<const UpdateRecord> records) {
-    if (file_ == nullptr || records.empty()) return absl::OkStatus();
-    const size_t written = std::fwrite(records.data(), sizeof(UpdateRecord), records.size(), file_);
-    return written == records.size() ? absl::OkStatus() : Error("cannot be written: disk full?");
-  }
-  absl::Status Flush() {
-    return file_ == nullptr || std::fflush(file_) == 0 ? absl::OkStatus()
-                                                       : Error("cannot be written: disk full?");
-  }
-
- private:
-  absl::Status CheckHead() const {
-    RecordFileHead head;
-    std::ifstream file(path_, std::ios::binary);
-    if (file.read(reinterpret_cast<char*>(&head), sizeof head) && head.IsOurs()) {
-      return absl::OkStatus();
-    }
-    return absl::FailedPreconditionError(
-        absl::StrCat("staleness records ", path_,
-                     ": of another layout than this version writes; hint: move the file away"));
-  }
-  absl::Status Error(const char* what) const {
-    return absl::ResourceExhaustedError(absl::StrCat("staleness records ", path_, ": ", what));
-  }
-  std::string path_;
-  std::FILE* file_ = nullptr;
-};
 
 // Work from other threads, taken by one.
 class Inbox {
@@ -264,13 +213,12 @@ class ShardThread {
     }
     const bool first = core_ == nullptr;
     if (first) {
-      TANDEM_ASSIGN_OR_RETURN(core_, ShardCore::New(options_.plan, EndpointId::Shard(index, shard_),
-                                                    options_.member.incarnation, *transport_));
-      if (options_.plan.job.staleness().record() && !options_.record_dir.empty()) {
-        TANDEM_RETURN_IF_ERROR(records_.Open(
-            absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_, ".updates"),
-            task.view->resume()));
-      }
+      const EndpointId self = EndpointId::Shard(index, shard_);
+      TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<Replay> replay, OpenReplay(self, *task.map));
+      TANDEM_ASSIGN_OR_RETURN(
+          core_, ShardCore::New(options_.plan, self, options_.member.incarnation, *transport_,
+                                std::move(replay)));
+      TANDEM_RETURN_IF_ERROR(OpenRecords(index, task.view->resume()));
     }
     core_->OnView(MonotonicNow(), task.map, &effects_);
     const View& view = *task.view;
@@ -280,6 +228,25 @@ class ShardThread {
       TANDEM_RETURN_IF_ERROR(saved.LoadRanges(
           core_->OwnedRanges(), {view.only_table().begin(), view.only_table().end()}, *transport_));
     }
+    return absl::OkStatus();
+  }
+
+  // Null: the run takes the order in which things come.
+  absl::StatusOr<std::unique_ptr<Replay>> OpenReplay(EndpointId self, const RangeMap& map) const {
+    if (options_.replay.empty()) return nullptr;
+    TANDEM_ASSIGN_OR_RETURN(auto orders, ReadOrder(options_.replay, [&](uint32_t range) {
+                              return range < map.ranges().size() && map.range(range).owner == self;
+                            }));
+    return std::make_unique<Replay>(std::move(orders));
+  }
+
+  absl::Status OpenRecords(int index, bool append) {
+    const Staleness& wanted = options_.plan.job.staleness();
+    if (options_.record_dir.empty()) return absl::OkStatus();
+    const std::string path =
+        absl::StrCat(options_.record_dir, "/server-", index, "-shard-", shard_);
+    if (wanted.record()) TANDEM_RETURN_IF_ERROR(records_.Open(path + ".updates", append));
+    if (wanted.order()) TANDEM_RETURN_IF_ERROR(order_.Open(path + kOrderSuffix, append));
     return absl::OkStatus();
   }
 
@@ -319,10 +286,18 @@ class ShardThread {
     done_(id, status, std::make_shared<ShardReport>(core_->Report()));
   }
 
-  absl::Status FlushRecords() {
+  absl::Status WriteRecords() {
     TANDEM_RETURN_IF_ERROR(records_.Append(effects_.records));
+    TANDEM_RETURN_IF_ERROR(order_.Append(effects_.order));
     effects_.records.clear();
-    return records_.Flush();
+    effects_.order.clear();
+    return effects_.failure;
+  }
+
+  absl::Status FlushRecords() {
+    TANDEM_RETURN_IF_ERROR(WriteRecords());
+    TANDEM_RETURN_IF_ERROR(records_.Flush());
+    return order_.Flush();
   }
 
   void Flush() {
@@ -332,8 +307,7 @@ class ShardThread {
       log_.Info(absl::StrCat("shard ", shard_, ": ", line));
     }
     effects_.log.clear();
-    const absl::Status recorded = records_.Append(effects_.records);
-    effects_.records.clear();
+    const absl::Status recorded = WriteRecords();
     if (recorded.ok()) return;
     absl::MutexLock lock(&mutex_);
     if (failure_.ok()) failure_ = recorded;
@@ -359,7 +333,8 @@ class ShardThread {
   std::deque<std::pair<ShardTask, int>> tasks_;  // and the index of the server
   std::unique_ptr<SaveUnderWay> save_;
   ShardEffects effects_;
-  RecordFile records_;
+  RecordFile<UpdateRecord, RecordFileHead> records_{"staleness records"};
+  RecordFile<OrderEntry, OrderFileHead> order_{"order of updates"};
 };
 
 // The main thread's part: carries messages between the scheduler, the core and the shards.

@@ -15,7 +15,8 @@ namespace tandem::server {
 struct ServerOptions {
   job::JobPlan plan;
   node::JobMember::Options member;  // but what the shell knows: role, endpoints
-  std::string record_dir;           // where staleness records go, if the job asks for them
+  std::string record_dir;  // where staleness records and orders go, if the job asks for them
+  std::string replay;      // folder of a run whose order this one is to take; empty = none
   // A trace of what each shard did with frames of the first `trace_steps` steps, and of its saves, goes
   // here (collectives/trace.h); empty = none.
   std::string trace_path;

@@ -47,27 +47,88 @@ void FillUpdates(const UpdateStats& stats, Message* out) {
   FillDistribution(stats.row_staleness, out->mutable_row_staleness());
 }
 
-void Give(std::vector<UpdateRecord>* records, ShardEffects* effects) {
-  effects->records.insert(effects->records.end(), records->begin(), records->end());
-  records->clear();
+template <typename Record>
+void Append(std::vector<Record>* from, std::vector<Record>* to) {
+  to->insert(to->end(), from->begin(), from->end());
+  from->clear();
+}
+
+void Give(std::vector<UpdateRecord>* records, std::vector<OrderEntry>* order,
+          ShardEffects* effects) {
+  Append(records, &effects->records);
+  Append(order, &effects->order);
+}
+
+// Was this step of the worker admitted before? Such a duplicate holds no memory, so the budget does not
+// matter to it.
+bool Admitted(const Range& range, const FrameHeader& push) {
+  return push.step < range.progress().workers[push.sender.index].admitted;
+}
+
+// ---- in a replay ----
+
+// Rows are read at the version at which they were read. A read of nothing waits for its policy, which
+// in jobs that take steps together says by it that a step has closed; a policy that goes by the time
+// is asked for what it promises at any time.
+bool MayReadAgain(const Replay& replay, const Range& range, const FrameHeader& read, uint32_t rows,
+                  int depth) {
+  const policies::RangeProgress& progress = range.progress();
+  if (rows > 0) return replay.MayRead(range.id(), read.sender.index, read.step, progress.version);
+  const policies::UpdatePolicy& policy = *range.table().policy;
+  if (policy.properties().measures_steps) return policy.MayStart(read.step, progress.MinClock());
+  return policy.MayServe(progress, read.sender.index, read.step, depth);
+}
+
+// Has the push its turn in the recorded order? If it can never have it, the shard has failed.
+bool TakeTurn(Replay* replay, const Range& range, const FrameHeader& h, HeldUpdate* update,
+              ShardEffects* effects) {
+  OrderEntry push;
+  push.range = range.id();
+  push.worker = static_cast<uint16_t>(update->rank);
+  push.finished = (h.flags & kFlagEndOfEpoch) != 0 ? 1 : 0;
+  push.steps = static_cast<uint32_t>(h.step + 1 - h.first_step);
+  push.rows = static_cast<uint32_t>(update->keys.size() / sizeof(uint64_t));
+  push.step = update->step;
+  push.samples = update->samples;
+  push.version_read = update->version_read;
+  std::string why;
+  const Replay::Turn turn = replay->MayAdmit(push, range.progress().version, &why);
+  if (turn == Replay::Turn::kNever) {
+    effects->failure = absl::FailedPreconditionError(absl::StrCat(
+        "not as recorded: ", why, "; hint: are job, data and programs those of the run?"));
+  }
+  if (turn != Replay::Turn::kNow) return false;
+  update->read_number = replay->Next(push.range).read_number;
+  replay->OnAdmitted(push.range);
+  replay->ForgetAnswers(update->rank, update->step);
+  return true;
+}
+
+// The worker whose push a parked read of the range waits for.
+int Awaited(const Replay* replay, const Range& range) {
+  const int next = replay == nullptr ? -1 : replay->NextWorker(range.id());
+  return next >= 0 ? next : range.progress().Slowest();
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ShardCore>> ShardCore::New(const job::JobPlan& plan, EndpointId self,
                                                           uint64_t incarnation,
-                                                          BufferSource& buffers) {
-  std::unique_ptr<ShardCore> core(new ShardCore(plan, self, incarnation, buffers));
+                                                          BufferSource& buffers,
+                                                          std::unique_ptr<Replay> replay) {
+  std::unique_ptr<ShardCore> core(
+      new ShardCore(plan, self, incarnation, buffers, std::move(replay)));
   TANDEM_RETURN_IF_ERROR(core->Init());
   return core;
 }
 
 ShardCore::ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
-                     BufferSource& buffers)
+                     BufferSource& buffers, std::unique_ptr<Replay> replay)
     : plan_(plan),
       self_(self),
       incarnation_(incarnation),
       buffers_(buffers),
+      replay_(std::move(replay)),
       waits_(plan.workers()) {}
 
 ShardCore::~ShardCore() = default;
@@ -89,6 +150,7 @@ absl::Status ShardCore::Init() {
     context->lockstep = plan_.lockstep;
     context->record = plan_.job.staleness().record();
     context->records = &records_;
+    context->order = plan_.job.staleness().order() ? &order_ : nullptr;
     tables_.push_back(std::move(context));
   }
   return absl::OkStatus();
@@ -120,9 +182,8 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
     }
   }
   for (ParkedRead& read : parked_) CheckOwners(&read.slices);
-  ServeParked(now, -1, effects);
-  RetryEarly(now, effects);
-  Give(&records_, effects);
+  GoOn(now, -1, effects);
+  Give(&records_, &order_, effects);
 }
 
 void ShardCore::InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects) {
@@ -202,8 +263,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
   header.incarnation = incarnation_;
   header.view = view();
   Say(effects, {frame.header.sender, EncodeControlFrame(buffers_, header, control)});
-  ServeParked(now, -1, effects);
-  RetryEarly(now, effects);
+  GoOn(now, -1, effects);
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -226,7 +286,7 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
       break;
   }
-  Give(&records_, effects);
+  Give(&records_, &order_, effects);
 }
 
 void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
@@ -351,8 +411,13 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     return;
   }
   CheckOwners(&slices_);
+  if (replay_ != nullptr && frame.header.flags == 0) {
+    const Frame* const before = replay_->AnswerTo(frame.header.sender.index, frame.header.request);
+    if (before != nullptr) return Say(effects, {frame.header.sender, *before});
+  }
   if (MayServe(frame, slices_)) {
     AnswerRead(now, frame, &slices_, effects);
+    if (replay_ != nullptr) GoOn(now, -1, effects);
     return;
   }
   size_t of_this_worker = 0;
@@ -381,13 +446,16 @@ std::vector<ShardCore::Slice> ShardCore::KeepSlices(const std::vector<Slice>& sl
 
 bool ShardCore::MayServe(const ParsedFrame& frame, const std::vector<Slice>& slices) const {
   if ((frame.header.flags & kFlagEvaluate) != 0) return true;
-  const policies::UpdatePolicy& policy = *policies_[frame.header.group];
+  const int depth = plan_.job.train().depth();
   for (const Slice& slice : slices) {
     if (slice.settled) continue;
-    if (!policy.MayServe(owned_[slice.entry.range]->progress(), frame.header.sender.index,
-                         frame.header.step, plan_.job.train().depth())) {
-      return false;
-    }
+    const Range& range = *owned_[slice.entry.range];
+    const bool may =
+        replay_ == nullptr
+            ? range.table().policy->MayServe(range.progress(), frame.header.sender.index,
+                                             frame.header.step, depth)
+            : MayReadAgain(*replay_, range, frame.header, slice.entry.rows, depth);
+    if (!may) return false;
   }
   return true;
 }
@@ -423,6 +491,9 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
       } else {
         range.store().Pull(keys, rows);
         range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
+        if (replay_ != nullptr && e.rows > 0) {
+          replay_->OnRead(e.range, frame.header.sender.index, frame.header.step);
+        }
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
@@ -435,6 +506,9 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
   }
   Frame answer = EncodeDataFrame(buffers_, header, entries_, Buffer(), std::move(values));
   bytes_.rows += answer.TotalBytes();
+  if (replay_ != nullptr && header.flags == 0) {
+    replay_->KeepAnswer(frame.header.sender.index, frame.header.request, frame.header.step, answer);
+  }
   Say(effects, {frame.header.sender, std::move(answer)});
 }
 
@@ -462,7 +536,7 @@ void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
     for (const Slice& slice : read.slices) {
       if (slice.settled) continue;
       const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
-      const int slowest = progress.Slowest();
+      const int slowest = Awaited(replay_.get(), *owned_[slice.entry.range]);
       SliceEntry e;
       e.range = slice.entry.range;
       e.row_floats = static_cast<uint32_t>(slowest);
@@ -482,7 +556,7 @@ Activity ShardCore::Waiting(absl::Time now) const {
   for (const Slice& slice : read.slices) {
     if (slice.settled) continue;
     const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
-    const int slowest = progress.Slowest();
+    const int slowest = Awaited(replay_.get(), *owned_[slice.entry.range]);
     return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
                          " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
                          " since ", absl::ToInt64Seconds(now - read.since), " s"),
@@ -513,8 +587,7 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   }
   slices_.swap(slices);
   // Whatever became of the frame as a whole, some of its slices may have been admitted.
-  RetryEarly(now, effects);
-  ServeParked(now, frame.header.sender.index, effects);
+  GoOn(now, frame.header.sender.index, effects);
 }
 
 void ShardCore::ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices) {
@@ -537,7 +610,9 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
                            held_bytes() + frame.keys().size() + frame.values().size() >
                                static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
-    if (!slice.settled && over_budget && !Admitted(frame, slice)) {
+    const Range* const range = owned_[slice.entry.range].get();
+    const bool before = range != nullptr && Admitted(*range, frame.header);
+    if (!slice.settled && over_budget && !before) {
       slice.entry.status = SliceStatus::kOverBudget;
       slice.settled = true;
     }
@@ -545,14 +620,6 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
     all = all && slice.settled;
   }
   return all;
-}
-
-// Was this step of the worker admitted before? Such a duplicate holds no memory, so the budget does
-// not matter to it.
-bool ShardCore::Admitted(const ParsedFrame& frame, const Slice& slice) const {
-  const Range* const range = owned_[slice.entry.range].get();
-  return range != nullptr &&
-         frame.header.step < range->progress().workers[frame.header.sender.index].admitted;
 }
 
 void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice,
@@ -583,6 +650,10 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.version_read = e.version;
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;
+  if (replay_ != nullptr && !Admitted(*range, h) &&
+      !TakeTurn(replay_.get(), *range, h, &update, effects)) {
+    return;
+  }
   switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
                        (h.flags & kFlagEndOfEpoch) != 0)) {
     case Range::Admission::kDuplicate:
@@ -626,6 +697,17 @@ void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
   }
 }
 
+// What has come may be what others have waited for: pushes behind it, and reads. In a replay a read that
+// is answered may in its turn be what a push has waited for.
+void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
+  uint64_t before = 0;
+  do {
+    before = replay_ == nullptr ? 0 : replay_->turns();
+    RetryEarly(now, effects);
+    ServeParked(now, freed_by, effects);
+  } while (replay_ != nullptr && replay_->turns() != before);
+}
+
 // Lists only the slices that were not admitted, and those that came too late.
 void ShardCore::Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices,
                             ShardEffects* effects) {
@@ -650,7 +732,7 @@ void ShardCore::FinishDelayed(ShardEffects* effects) {
   for (const auto& range : owned_) {
     if (range != nullptr) range->FinishDelayed();
   }
-  Give(&records_, effects);
+  Give(&records_, &order_, effects);
 }
 
 std::vector<Range*> ShardCore::OwnedRanges() {

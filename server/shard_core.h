@@ -29,6 +29,7 @@
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
 #include "server/range.h"
+#include "server/replay.h"
 #include "server/wait_log.h"
 
 namespace tandem::server {
@@ -37,6 +38,8 @@ struct ShardEffects {
   std::vector<Outgoing> out;
   bool urgent = false;                // `out` holds more than acknowledgements
   std::vector<UpdateRecord> records;  // if the job records staleness
+  std::vector<OrderEntry> order;      // if it records the order of updates
+  absl::Status failure;               // the shard cannot go on
   std::vector<std::string> log;       // one line each: refused frames, moved ranges
 
   // Acknowledgements may wait until no more frames have come in: sending each of them would hold
@@ -49,16 +52,18 @@ struct ShardEffects {
   void Clear() {
     ClearOut();
     records.clear();
+    order.clear();
     log.clear();
   }
 };
 
 class ShardCore {
  public:
-  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process.
+  // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process. `replay`: the
+  // order of a recorded run, that this one is to take; or null.
   static absl::StatusOr<std::unique_ptr<ShardCore>> New(const job::JobPlan& plan, EndpointId self,
-                                                        uint64_t incarnation,
-                                                        BufferSource& buffers);
+                                                        uint64_t incarnation, BufferSource& buffers,
+                                                        std::unique_ptr<Replay> replay = nullptr);
   ~ShardCore();
 
   void OnView(absl::Time now, std::shared_ptr<const RangeMap> view, ShardEffects* effects);
@@ -119,7 +124,8 @@ class ShardCore {
     uint32_t view = 0;
   };
 
-  ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers);
+  ShardCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
+            std::unique_ptr<Replay> replay);
   absl::Status Init();
 
   void OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects);
@@ -139,10 +145,10 @@ class ShardCore {
   void NotifyWaiting(absl::Time now, ShardEffects* effects);
   bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                    ShardEffects* effects);
-  bool Admitted(const ParsedFrame& frame, const Slice& slice) const;
   void AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
   void ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices);
   void RetryEarly(absl::Time now, ShardEffects* effects);
+  void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
   void InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects);
   void MoveAway(absl::Time now, uint32_t id, ShardEffects* effects);
@@ -159,6 +165,8 @@ class ShardCore {
   std::vector<std::unique_ptr<TableContext>> tables_;              // by table
   FoldScratch scratch_;
   std::vector<UpdateRecord> records_;
+  std::vector<OrderEntry> order_;
+  const std::unique_ptr<Replay> replay_;  // null: the order is that of arrival
 
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned

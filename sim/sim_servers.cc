@@ -26,8 +26,13 @@ absl::Status SimServers::Init() {
     for (int s = 0; s < plan.shards_per_server(); ++s) {
       const EndpointId id = EndpointId::Shard(index, s);
       shard(id).heard = context_.agenda.now();
-      TANDEM_ASSIGN_OR_RETURN(shard(id).core,
-                              server::ShardCore::New(plan, id, incarnation, context_.buffers));
+      std::unique_ptr<server::Replay> replay;
+      if (context_.options.replay != nullptr) {
+        replay = std::make_unique<server::Replay>(*context_.options.replay);
+      }
+      TANDEM_ASSIGN_OR_RETURN(
+          shard(id).core,
+          server::ShardCore::New(plan, id, incarnation, context_.buffers, std::move(replay)));
     }
   }
   return absl::OkStatus();
@@ -186,6 +191,8 @@ void SimServers::AfterShard(EndpointId id) {
       context_.Fail(line);
     }
   }
+  if (!shard_effects_.failure.ok()) context_.Fail(shard_effects_.failure.ToString());
+  for (const server::OrderEntry& entry : shard_effects_.order) order_[entry.range].push_back(entry);
   for (const server::UpdateRecord& record : shard_effects_.records) {
     records_.push_back(record);
     if (context_.judge != nullptr) context_.judge->OnRecord(record);

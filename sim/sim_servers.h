@@ -54,6 +54,7 @@ class SimServers {
   std::vector<float> Row(uint32_t table, uint64_t key);
   server::UpdateStats Stats(uint32_t table) const;  // merged over all shards
   const std::vector<server::UpdateRecord>& records() const { return records_; }
+  const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const { return order_; }
   // The most steps that any range whose policy holds updates had admitted of some worker and not
   // yet closed.
   int64_t most_open_steps() const { return most_open_steps_; }
@@ -95,6 +96,7 @@ class SimServers {
   server::ServerEffects server_effects_;
   std::shared_ptr<const RangeMap> ranges_;
   std::vector<server::UpdateRecord> records_;
+  std::map<uint32_t, std::vector<server::OrderEntry>> order_;
   int64_t most_open_steps_ = 0;
   std::map<uint32_t, std::vector<RangeEvent>> events_;
   std::map<uint32_t, std::vector<int64_t>> admitted_;  // by range: by rank, with log_events

@@ -67,6 +67,10 @@ class World {
   std::vector<float> DenseValues(int rank);
   std::vector<std::pair<uint32_t, uint64_t>> TrainedRows() const;  // of the toy
   const std::vector<server::UpdateRecord>& records() const { return servers_.records(); }
+  // Of a job with staleness.order, by range.
+  const std::map<uint32_t, std::vector<server::OrderEntry>>& order() const {
+    return servers_.order();
+  }
   server::UpdateStats Stats(uint32_t table) const { return servers_.Stats(table); }
   // The most steps that any range whose policy holds updates had admitted of some worker and not
   // yet closed.

@@ -4,9 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "server/update_order.h"
 #include "sim/compute_time.h"
 #include "sim/network.h"
 #include "sim/toy_model.h"
@@ -31,6 +34,8 @@ struct WorldOptions {
   bool evaluate = true;
   bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
   bool log_events = false;  // keep events() (slow)
+  // By range: the order of a run of the same job and model, which this one is to take (World::order).
+  std::shared_ptr<const std::map<uint32_t, std::vector<server::OrderEntry>>> replay;
   absl::Duration tick = absl::Milliseconds(50);
   absl::Duration limit = absl::Minutes(10);
   size_t trace_lines = 300;

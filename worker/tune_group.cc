@@ -45,9 +45,14 @@ absl::Status InField(absl::string_view field, absl::string_view value, const abs
 // Then no algorithm of the group sums them.
 bool OnDevice(const job::JobPlan& plan) { return plan.job.dense().device() == Dense::CUDA; }
 
+// Bits of such a job depend on no measurement.
+bool MeasuresNothing(const job::JobPlan& plan) {
+  return plan.job.reproducible() || plan.job.staleness().order();
+}
+
 bool ChoosesBuckets(const job::JobPlan& plan) {
   const Dense& dense = plan.job.dense();
-  return dense.bucket_bytes() == 0 && !plan.job.reproducible() &&
+  return dense.bucket_bytes() == 0 && !MeasuresNothing(plan) &&
          dense.codec().kind() <= Codec::NONE && !dense.sharded_optimizer() && !OnDevice(plan);
 }
 
@@ -180,7 +185,7 @@ class Tuner {
 
   std::string WhyBucket() const {
     if (dense_.bucket_bytes() != 0) return "the job says so";
-    if (plan_.job.reproducible()) return "a reproducible job depends on no measurement";
+    if (MeasuresNothing(plan_)) return "a job that is repeatable depends on no measurement";
     if (!ChoosesBuckets(plan_)) return "a codec, a sharded optimizer or a GPU takes it whole";
     if (gradient_bytes_ < collectives::kLeastBucketedBytes) return "a small gradient";
     if (group_.ranks() > kMostRanksPlayed) return "nothing was measured, for so many workers";

@@ -6,6 +6,8 @@ tandem_test(shard_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/shard_core_test.
   DEPS tandem::server LABELS unit)
 tandem_test(save_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_directory_test.cc
   DEPS tandem::save LABELS unit)
+tandem_test(update_order_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/update_order_test.cc
+  DEPS tandem::server LABELS unit)
 tandem_test(inspect_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/inspect_test.cc
   DEPS tandem::save LABELS unit)
 tandem_test(save_check_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_check_test.cc

@@ -22,6 +22,7 @@ struct SimJob {
   std::string dense_policy;          // of dense parameters on servers
   bool second_table = true, second_frozen = false;
   bool dense_on_servers = false;
+  bool order = false;                // of updates is recorded
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string optimizer = "kind: SGD learning_rate: 1";
   int patience = -1;  // of train.keep_best; -1: the job has none
@@ -55,7 +56,8 @@ struct SimJob {
         "train { batch: 4 epochs: ", epochs, " max_steps: ", max_steps, " depth: ", depth,
         " max_unacknowledged: ", max_unacknowledged,
         patience < 0 ? "" : absl::StrCat(" keep_best { patience: ", patience, " }"), " }\n",
-        "evaluation { every_epochs: ", evaluate_every, " }\n", "staleness { record: true }\n");
+        "evaluation { every_epochs: ", evaluate_every, " }\n",
+        "staleness { record: true order: ", order ? "true" : "false", " }\n");
   }
   job::JobPlan Plan() const {
     absl::StatusOr<Job> job = job::ParseJob(Text(), "sim.textproto", {});

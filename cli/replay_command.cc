@@ -1,0 +1,169 @@
+#include "cli/replay_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/output_folder.h"
+#include "cli/resume_point.h"
+#include "data/files.h"
+#include "job/job.h"
+#include "job/resume_check.h"
+#include "node/role_flags.h"
+#include "node/role_options.h"
+#include "server/save_compare.h"
+#include "server/save_directory.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kDifferencesShown = 5;
+
+int Refuse(const absl::Status& why) {
+  node::Finish("tandem replay", why);
+  return node::kExitBadInput;
+}
+
+std::string JobOf(const ReplayFlags& flags) { return flags.recorded + "/job.textproto"; }
+
+// The whole of it is in the order only if it came to its end.
+absl::StatusOr<nlohmann::json> ReadSummary(const std::string& folder) {
+  const std::string path = folder + "/summary.json";
+  std::ifstream file(path);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": is not there, expected the folder of a run that has ended"));
+  }
+  auto summary = nlohmann::json::parse(file, nullptr, false);
+  if (!summary.is_object()) return absl::DataLossError(absl::StrCat(path, ": is no JSON object"));
+  if (summary.value("exit", 0) != 0 || summary.contains("failed")) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     ": the run did not come to its end, and only whole runs are replayed; "
+                     "hint: tandem run JOB --resume ",
+                     folder, " goes on with it"));
+  }
+  return summary;
+}
+
+// A save in the middle would make workers wait for each other where the recorded run did not.
+std::vector<std::string> SetsOf(const ReplayFlags& flags) {
+  std::vector<std::string> sets = flags.run.set;
+  sets.insert(sets.end(), {"save.every_steps=0", "save.every_seconds=1e15"});
+  return sets;
+}
+
+// The changes that were asked for, one line each.
+absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) {
+  node::RoleFlags role;
+  role.job = JobOf(flags);
+  TANDEM_ASSIGN_OR_RETURN(const job::JobPlan was, node::PlanOf(role));
+  if (!was.job.staleness().order()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(flags.recorded,
+                     ": the run has not recorded its order; hint: train with --set "
+                     "staleness.order=true"));
+  }
+  role.set = flags.run.set;
+  TANDEM_ASSIGN_OR_RETURN(const job::JobPlan is, node::PlanOf(role));
+  const std::vector<std::string> refused = job::ReplayDifferences(was.job, is.job);
+  if (!refused.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--set: ", refused.front(),
+                     ": under the recorded order optimizers, first "
+                     "values and the weights of updates may change; hint: docs/REPLAY.md"));
+  }
+  return job::AllDifferences(was.job, is.job);
+}
+
+// Where the recorded run has saved nothing, nobody can say which files it read.
+absl::Status CheckFiles(const ReplayFlags& flags) {
+  const absl::StatusOr<ResumePoint> point = FindResumePoint(flags.recorded);
+  if (!point.ok() || !point->job.has_value()) return absl::OkStatus();
+  const absl::Status same = data::CheckSameFiles(point->record, point->job->data());
+  if (same.ok()) return same;
+  return absl::Status(same.code(), absl::StrCat(flags.recorded, ": ", same.message()));
+}
+
+// Compares the models that both runs have left behind. `changed`: on purpose.
+int Compare(const ReplayFlags& flags, const std::string& out, bool changed) {
+  const absl::StatusOr<server::SavedModel> was =
+      server::SavedModel::Open(flags.recorded + "/model");
+  const absl::StatusOr<server::SavedModel> is = server::SavedModel::Open(out + "/model");
+  if (!was.ok() || !is.ok()) {
+    std::printf("replayed; no models to compare: %s\n",
+                std::string((was.ok() ? is : was).status().message()).c_str());
+    return node::kExitOk;
+  }
+  const absl::StatusOr<server::ModelComparison> compared = server::CompareModels(*was, *is);
+  if (!compared.ok()) return node::Finish("tandem replay", compared.status());
+  const auto& differences = compared->differences;
+  if (differences.empty()) {
+    absl::PrintF("replayed: the same bits, in %d files of %d rows, checksum %016x\n",
+                 compared->files, compared->rows, compared->checksum);
+    return node::kExitOk;
+  }
+  if (changed) {
+    absl::PrintF("replayed with changes in the recorded order: %d of %d files differ\n",
+                 differences.size(), compared->files);
+    return node::kExitOk;
+  }
+  for (size_t i = 0; i < std::min(differences.size(), kDifferencesShown); ++i) {
+    std::fprintf(stderr, "  %s\n", differences[i].c_str());
+  }
+  return node::Finish("tandem replay",
+                      absl::DataLossError(absl::StrCat(
+                          "the models differ, in ", differences.size(), " of ", compared->files,
+                          " files; hint: are data and programs those of the run?")));
+}
+
+}  // namespace
+
+void AddReplay(CLI::App* app, ReplayFlags* flags) {
+  CLI::App* replay = app->add_subcommand(
+      "replay", "Run a recorded job again in the same order of updates, to the same bits");
+  replay->add_option("run", flags->recorded, "Folder of a run with staleness.order")->required();
+  node::AddSetFlag(replay, &flags->run.set);
+  node::AddOutFlags(replay, "Folder for what it leaves; without: out/NAME-TIME", &flags->run.out,
+                    &flags->run.overwrite);
+  replay->add_option("--python", flags->run.python, "Script that is each worker, as in the run")
+      ->check(CLI::ExistingFile);
+  replay->add_option("flags", flags->run.script_flags,
+                     "Behind --: the flags of the --python script");
+}
+
+int ReplayCommand(const ReplayFlags& flags) {
+  const absl::StatusOr<nlohmann::json> summary = ReadSummary(flags.recorded);
+  if (!summary.ok()) return Refuse(summary.status());
+  const absl::StatusOr<std::vector<std::string>> changes = CheckChanges(flags);
+  if (!changes.ok()) return Refuse(changes.status());
+  if (const absl::Status same = CheckFiles(flags); !same.ok()) return Refuse(same);
+  RunFlags run = flags.run;
+  run.job = JobOf(flags);
+  run.set = SetsOf(flags);
+  run.start.init_from = summary->value("init_from", "");
+  run.start.only_tables = summary->value("only_tables", std::vector<std::string>());
+  std::error_code error;
+  run.replay = fs::absolute(flags.recorded, error).string();
+  for (const std::string& change : *changes) std::printf("changed: %s\n", change.c_str());
+  if (run.out.empty()) run.out = NewFolderName("replay");
+  if (IsInside(run.out, flags.recorded)) {
+    return Refuse(absl::InvalidArgumentError(
+        absl::StrCat("--out ", run.out, ": is the recorded run; hint: name another folder")));
+  }
+  if (const int code = RunCommand(run); code != node::kExitOk) return code;
+  return Compare(flags, run.out, !changes->empty());
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,83 @@
+// A file of records of one layout behind a head that names it (update_record.h, update_order.h).
+//
+// Thread safety: none needed; one thread.
+#ifndef TANDEM_SERVER_RECORD_FILE_H_
+#define TANDEM_SERVER_RECORD_FILE_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "base/status_macros.h"
+
+namespace tandem::server {
+
+// Until Open it takes records and writes nothing.
+template <typename Record, typename Head>
+class RecordFile {
+ public:
+  // `what`: the records, for error messages.
+  explicit RecordFile(std::string what) : what_(std::move(what)) {}
+  ~RecordFile() {
+    if (file_ != nullptr) std::fclose(file_);
+  }
+  RecordFile(const RecordFile&) = delete;
+  RecordFile& operator=(const RecordFile&) = delete;
+
+  // `append`: to what is there. Whoever wrote it may have been killed in the middle of a record.
+  absl::Status Open(const std::string& path, bool append) {
+    path_ = path;
+    std::error_code error;
+    const uintmax_t bytes = std::filesystem::file_size(path, error);
+    append = append && !error && bytes >= sizeof(Head);
+    if (append) {
+      TANDEM_RETURN_IF_ERROR(CheckHead());
+      const uintmax_t of_records = bytes - sizeof(Head);
+      std::filesystem::resize_file(path, bytes - of_records % sizeof(Record), error);
+    }
+    file_ = std::fopen(path.c_str(), append ? "abe" : "wbe");
+    if (file_ == nullptr) return Error("cannot be opened");
+    const Head head;
+    if (append || std::fwrite(&head, sizeof head, 1, file_) == 1) return absl::OkStatus();
+    return Error("cannot be written: disk full?");
+  }
+  absl::Status Append(absl::Span<const Record> records) {
+    if (file_ == nullptr || records.empty()) return absl::OkStatus();
+    const size_t written = std::fwrite(records.data(), sizeof(Record), records.size(), file_);
+    return written == records.size() ? absl::OkStatus() : Error("cannot be written: disk full?");
+  }
+  absl::Status Flush() {
+    return file_ == nullptr || std::fflush(file_) == 0 ? absl::OkStatus()
+                                                       : Error("cannot be written: disk full?");
+  }
+
+ private:
+  absl::Status CheckHead() const {
+    Head head;
+    std::ifstream file(path_, std::ios::binary);
+    if (file.read(reinterpret_cast<char*>(&head), sizeof head) && head.IsOurs()) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat(what_, " ", path_,
+                     ": of another layout than this version writes; hint: move the file away"));
+  }
+  absl::Status Error(const char* why) const {
+    return absl::ResourceExhaustedError(absl::StrCat(what_, " ", path_, ": ", why));
+  }
+
+  const std::string what_;
+  std::string path_;
+  std::FILE* file_ = nullptr;
+};
+
+}  // namespace tandem::server
+
+#endif  // TANDEM_SERVER_RECORD_FILE_H_

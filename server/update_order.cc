@@ -1,0 +1,90 @@
+#include "server/update_order.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace tandem::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Orders = std::map<uint32_t, std::vector<OrderEntry>>;
+
+// A run that went on has written again what follows its save.
+void Append(const OrderEntry& entry, std::vector<OrderEntry>* order) {
+  while (!order->empty() && order->back().admitted_before >= entry.admitted_before) {
+    order->pop_back();
+  }
+  order->push_back(entry);
+}
+
+absl::Status ReadFile(const std::string& path, const std::function<bool(uint32_t range)>& wanted,
+                      Orders* orders) {
+  std::ifstream file(path, std::ios::binary);
+  OrderFileHead head;
+  if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
+    return absl::DataLossError(absl::StrCat(
+        path, ": no order of updates of this version, expected one that begins with TNDMORD1"));
+  }
+  OrderEntry entry;
+  while (file.read(reinterpret_cast<char*>(&entry), sizeof entry)) {
+    if (wanted(entry.range)) Append(entry, &(*orders)[entry.range]);
+  }
+  // Whoever wrote it may have been killed in the middle of an entry.
+  return absl::OkStatus();
+}
+
+// Each entry takes its worker from where the last one left it.
+absl::Status CheckGaps(const std::string& folder, uint32_t range,
+                       const std::vector<OrderEntry>& order) {
+  std::map<uint16_t, int64_t> admitted;
+  int64_t all = 0;
+  for (const OrderEntry& entry : order) {
+    int64_t& of_worker = admitted[entry.worker];
+    const bool follows = entry.admitted_before == all && entry.steps > 0 &&
+                         entry.step >= of_worker && entry.step + 1 - entry.steps <= of_worker;
+    if (!follows) {
+      return absl::DataLossError(absl::StrCat(
+          folder, ": the order of range ", range, " has a gap before step ", entry.step,
+          " of worker ", entry.worker, ": was the run killed, or are files of it missing?"));
+    }
+    all += entry.step + 1 - of_worker;
+    of_worker = entry.step + 1;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Orders> ReadOrder(const std::string& folder,
+                                 const std::function<bool(uint32_t range)>& wanted) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (absl::EndsWith(entry.path().filename().string(), kOrderSuffix)) {
+      files.push_back(entry.path().string());
+    }
+  }
+  if (files.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(folder,
+                     ": no order of updates (*.order) in it; hint: a run writes it with "
+                     "--set staleness.order=true"));
+  }
+  std::sort(files.begin(), files.end());
+  Orders orders;
+  for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(ReadFile(file, wanted, &orders));
+  for (const auto& [range, order] : orders) {
+    TANDEM_RETURN_IF_ERROR(CheckGaps(folder, range, order));
+  }
+  return orders;
+}
+
+}  // namespace tandem::server

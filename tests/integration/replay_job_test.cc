@@ -1,0 +1,155 @@
+// Asynchronous jobs of real processes, run again in their recorded order: the same bits, also of a run
+// that was killed and went on; with one thing changed; and what is refused.
+#include <signal.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/save_compare.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using Settings = std::vector<std::string>;
+using ::testing::HasSubstr;
+
+const Settings kRecorded = {"reproducible=false", "staleness.order=true", "train.epochs=2",
+                            "dense.synchroniser=SERVERS", "train.depth=1"};
+
+Settings With(Settings settings, const Settings& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+class ReplayJobTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { job_ = std::make_unique<SmallJob>(2500, 100); }
+  static void TearDownTestSuite() { job_.reset(); }
+
+  static RunResult Run(const std::string& name, const Settings& set) {
+    RunResult result = RunJob(job_->Arguments(name, set));
+    EXPECT_TRUE(result.ok()) << result.DebugString();
+    return result;
+  }
+  static RunResult Replay(const std::string& recorded, const std::string& name,
+                          const Settings& set = {}) {
+    std::vector<std::string> argv = {ProgramPath("tandem"), "replay", job_->File(recorded), "--out",
+                                     job_->File(name)};
+    for (const std::string& text : set) argv.insert(argv.end(), {"--set", text});
+    return RunProgram(argv);
+  }
+  static size_t FilesThatDiffer(const std::string& a, const std::string& b) {
+    const auto left = server::SavedModel::Open(job_->File(a) + "/model");
+    const auto right = server::SavedModel::Open(job_->File(b) + "/model");
+    EXPECT_TRUE(left.ok() && right.ok()) << left.status() << right.status();
+    const auto compared = server::CompareModels(*left, *right);
+    EXPECT_TRUE(compared.ok()) << compared.status();
+    return compared->differences.size();
+  }
+
+  static std::unique_ptr<SmallJob> job_;
+};
+std::unique_ptr<SmallJob> ReplayJobTest::job_;
+
+// Two runs by chance differ; so the replay's bits are its own doing.
+TEST_F(ReplayJobTest, AsynchronousRunsHaveTheirBitsAgain) {
+  int number = 0;
+  for (const Settings& kind :
+       {Settings{"policy={kind: ASP}"}, Settings{"policy={kind: SSP bound: 3}"},
+        Settings{"policy={kind: ASP}", "dense.synchroniser=ALLREDUCE"}}) {
+    const std::string name = absl::StrCat("run", number++);
+    Run(name, With(kRecorded, kind));
+    const RunResult again = Replay(name, name + "-again");
+    EXPECT_TRUE(again.ok()) << again.DebugString();
+    EXPECT_THAT(again.output, HasSubstr("replayed: the same bits, in "));
+    EXPECT_EQ(FilesThatDiffer(name, name + "-again"), 0u) << kind[0];
+  }
+  Run("free", With(kRecorded, {"policy={kind: ASP}"}));
+  EXPECT_GT(FilesThatDiffer("run0", "free"), 0u);
+}
+
+TEST_F(ReplayJobTest, OneThingMayChangeUnderTheSameOrder) {
+  Run("change", With(kRecorded, {"policy={kind: ASP}"}));
+  const RunResult changed =
+      Replay("change", "changed",
+             {"table[0].optimizer.learning_rate=0.01", "dense.optimizer.learning_rate=0.001"});
+  EXPECT_TRUE(changed.ok()) << changed.DebugString();
+  EXPECT_THAT(changed.output, HasSubstr("changed: table[0].optimizer.learning_rate: 0.05 -> 0.01"));
+  EXPECT_THAT(changed.output, HasSubstr("replayed with changes in the recorded order: "));
+  EXPECT_GT(FilesThatDiffer("change", "changed"), 0u);
+  // The changed run has the same order, so it can be run again as well.
+  const RunResult again = Replay("changed", "changed-again");
+  EXPECT_TRUE(again.ok()) << again.DebugString();
+  EXPECT_THAT(again.output, HasSubstr("replayed: the same bits, in "));
+
+  for (const auto& [set, why] : std::vector<std::pair<std::string, std::string>>{
+           {"train.batch=12", "train.batch: 24 -> 12"},
+           {"cluster.servers=1", "cluster.servers: 2 -> 1"},
+           {"policy={kind: SSP bound: 2}", "kind: ASP -> SSP"},
+           {"train.epochs=3", "train.epochs: 2 -> 3"}}) {
+    const RunResult refused = Replay("change", "refused", {set});
+    EXPECT_EQ(refused.exit_code, 2) << refused.DebugString();
+    EXPECT_THAT(refused.output, HasSubstr(why));
+    EXPECT_THAT(refused.output, HasSubstr("docs/REPLAY.md"));
+    EXPECT_FALSE(fs::exists(job_->File("refused")));
+  }
+}
+
+TEST_F(ReplayJobTest, ARunThatWasKilledAndWentOnIsRunAgainWhole) {
+  const Settings set = With(kRecorded, {"policy={kind: ASP}", "train.epochs=1000",
+                                        "train.max_steps=400", "save.every_steps=40"});
+  {
+    RunningJob job(job_->Arguments("killed", set));
+    ASSERT_TRUE(job.WaitForStep(120, kRunLimit));
+    const std::map<std::string, pid_t> roles = job.Roles();
+    job.driver().Signal(SIGKILL);
+    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
+    ASSERT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+  }
+  const RunResult early = Replay("killed", "killed-early");
+  EXPECT_EQ(early.exit_code, 2) << early.DebugString();
+  RunArguments on = job_->Arguments("killed", set);
+  on.flags = {"--resume", on.out};
+  const RunResult resumed = RunJob(on);
+  ASSERT_TRUE(resumed.ok()) << resumed.DebugString();
+  const RunResult again = Replay("killed", "killed-again");
+  EXPECT_TRUE(again.ok()) << again.DebugString();
+  EXPECT_THAT(again.output, HasSubstr("replayed: the same bits, in "));
+}
+
+TEST_F(ReplayJobTest, WhatCannotBeReplayedIsSaidInOneLine) {
+  const auto expect_refused = [](const RunResult& result, const std::string& why) {
+    EXPECT_EQ(result.exit_code, 2) << result.DebugString();
+    EXPECT_THAT(result.output, HasSubstr(why));
+  };
+  expect_refused(Replay("nowhere", "x"), "expected the folder of a run that has ended");
+  Run("unrecorded", {"reproducible=false", "policy={kind: ASP}"});
+  expect_refused(Replay("unrecorded", "x"), "hint: train with --set staleness.order=true");
+  Run("recorded", With(kRecorded, {"policy={kind: ASP}"}));
+  expect_refused(Replay("recorded", "recorded/model"), "is the recorded run");
+  expect_refused(RunJob(job_->Arguments(
+                     "backups", With(kRecorded, {"policy={kind: BACKUP_WORKERS backups: 1}"}))),
+                 "it cannot be replayed");
+  expect_refused(RunJob(job_->Arguments("ring", With(kRecorded, {"dense.synchroniser=ALLREDUCE",
+                                                                 "dense.algorithm=RING"}))),
+                 "use DIRECT, or drop staleness.order");
+
+  // Its order has lost a file of one server.
+  fs::remove(job_->File("recorded/server-1-shard-0.order"));
+  const RunResult lost = Replay("recorded", "lost");
+  EXPECT_EQ(lost.exit_code, 1) << lost.DebugString();
+  EXPECT_THAT(lost.output, HasSubstr("the recorded run has nothing of that"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,165 @@
+// A run repeated in its recorded order has the same bits, whatever the network and the workers do: lost,
+// doubled and reordered frames, saves in the first run, other speeds in the second. Toy gradients depend
+// on every bit of every read.
+//   TANDEM_SIM_SEEDS=1 tests/replay_test --seed=N    one seed again
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gtest/gtest.h"
+#include "sim/world.h"
+#include "tests/sim/sim_job.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+constexpr const char* kPolicies[] = {
+    "kind: ASP",
+    "kind: SSP bound: 3",
+    "kind: DSSP bound: 3 upper_bound: 6",
+    "kind: STALENESS_AWARE",
+    "kind: K_BATCH_ASYNC batches: 3",
+    "kind: GBA batches: 3 token_gap: 1",
+    "kind: DC_ASGD compensation: 0.01",
+    "kind: DC_ASGD compensation: 0.01 mean_square_decay: 0.9",
+    "kind: FIXED_DELAY delay: 2",
+    "kind: BSP",
+};
+
+SimJob RandomJob(uint64_t seed, Random* random) {
+  SimJob job;
+  job.workers = 2 + static_cast<int>(random->Uniform(3));
+  job.servers = 1 + static_cast<int>(random->Uniform(2));
+  job.shards_per_server = 1 + static_cast<int>(random->Uniform(2));
+  job.depth = static_cast<int>(random->Uniform(4));
+  job.epochs = 1 + static_cast<int>(random->Uniform(2));
+  job.max_unacknowledged = 1 + static_cast<int>(random->Uniform(4));
+  job.max_steps = random->Bernoulli(0.2) ? 5 : 0;
+  job.evaluate_every = static_cast<int>(random->Uniform(2));
+  const auto any = [&] { return kPolicies[random->Uniform(std::size(kPolicies))]; };
+  job.policy = kPolicies[seed % std::size(kPolicies)];
+  job.second_policy = any();
+  job.second_frozen = random->Bernoulli(0.1);
+  job.dense_on_servers = random->Bernoulli(0.5);
+  if (job.dense_on_servers) job.dense_policy = any();
+  job.optimizer = random->Bernoulli(0.5) ? "kind: ADAGRAD learning_rate: 0.1"
+                                         : "kind: MOMENTUM learning_rate: 0.05";
+  job.order = true;
+  return job;
+}
+
+// `seed`: of what may differ from run to run. `loses`: frames, and doubles them.
+sim::WorldOptions RandomWorld(const sim::ToyModel::Options& model, bool loses, uint64_t seed) {
+  Random random(seed);
+  sim::WorldOptions options;
+  options.seed = seed;
+  options.model = model;
+  options.explain = false;  // the gradients are not those that the judge can read
+  options.network.jitter *= 1 + 30 * random.NextDouble();
+  options.fetch *= 1 + 10 * random.NextDouble();
+  if (loses && random.Bernoulli(0.5)) {
+    options.network.drop = 0.03 * random.NextDouble();
+    options.network.duplicate = 0.1 * random.NextDouble();
+    options.network.reorder = random.Bernoulli(0.5);
+  }
+  return options;
+}
+
+sim::ToyModel::Options RandomModel(const SimJob& job, uint64_t seed, Random* random) {
+  sim::ToyModel::Options model;
+  model.seed = seed;
+  for (int rank = 0; rank < job.workers; ++rank) {
+    model.batches.push_back(static_cast<int>(random->Uniform(12)));
+  }
+  return model;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+int64_t RowsThatDiffer(SimRun* a, SimRun* b) {
+  int64_t differ = 0;
+  for (const auto& [table, key] : a->world->TrainedRows()) {
+    if (table >= a->plan.tables.size() || a->plan.tables[table].dense) continue;  // below
+    if (!SameBits(a->world->Row(table, key), b->world->Row(table, key))) ++differ;
+  }
+  for (int rank = 0; rank < a->plan.workers(); ++rank) {
+    if (!SameBits(a->world->DenseValues(rank), b->world->DenseValues(rank))) ++differ;
+  }
+  return differ;
+}
+
+TEST(ReplayTest, ARunInItsRecordedOrderHasItsBits) {
+  const uint64_t count = SeedCount(200);
+  int differed = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(seed);
+    const SimJob job = RandomJob(seed, &random);
+    const sim::ToyModel::Options model = RandomModel(job, seed, &random);
+    // What DC_ASGD remembers of a read may give way to another answer of it, if a network doubles it.
+    const bool loses = job.Text().find("DC_ASGD") == std::string::npos;
+    sim::WorldOptions first = RandomWorld(model, loses, random.Next64());
+    if (random.Bernoulli(0.3)) first.saves.push_back(absl::Seconds(0.2 * random.NextDouble()));
+    SimRun recorded(job, first);
+    ASSERT_TRUE(recorded.ok());
+    sim::WorldOptions again = RandomWorld(model, loses, random.Next64());
+    SimRun free(job, again);
+    ASSERT_TRUE(free.ok());
+    differed += RowsThatDiffer(&recorded, &free) > 0 ? 1 : 0;
+
+    again.replay = std::make_shared<std::map<uint32_t, std::vector<server::OrderEntry>>>(
+        recorded.world->order());
+    SimRun replayed(job, again);
+    ASSERT_TRUE(replayed.ok());
+    ASSERT_EQ(RowsThatDiffer(&recorded, &replayed), 0) << job.Text();
+    // The order is that which was asked for, read by read.
+    ASSERT_EQ(recorded.world->order().size(), replayed.world->order().size());
+    for (const auto& [range, order] : recorded.world->order()) {
+      const std::vector<server::OrderEntry>& taken = replayed.world->order().at(range);
+      ASSERT_EQ(order.size(), taken.size());
+      for (size_t i = 0; i < order.size(); ++i) {
+        server::OrderEntry want = order[i];
+        if (want.rows == 0) want.version_read = taken[i].version_read;  // it read nothing there
+        ASSERT_EQ(std::memcmp(&want, &taken[i], sizeof want), 0)
+            << "range " << range << " entry " << i << ": worker " << want.worker << " step "
+            << want.step << ", taken: worker " << taken[i].worker << " step " << taken[i].step;
+      }
+    }
+  }
+  if (count < 100) return;
+  EXPECT_GT(differed, static_cast<int>(count) / 2);  // else nothing was to be repeated
+}
+
+TEST(ReplayTest, APushThatTheRecordedRunHadNotEndsIt) {
+  SimJob job;
+  job.policy = "kind: ASP";
+  job.order = true;
+  SimRun recorded(job, EvenWorld(job, 6, TestSeed()));
+  ASSERT_TRUE(recorded.ok());
+  auto order = std::make_shared<std::map<uint32_t, std::vector<server::OrderEntry>>>(
+      recorded.world->order());
+  for (auto& [range, entries] : *order) {
+    for (server::OrderEntry& entry : entries) {
+      if (entry.worker == 1 && entry.step == 3) entry.samples += 1;
+    }
+  }
+  sim::WorldOptions options = EvenWorld(job, 6, TestSeed());
+  options.replay = order;
+  const job::JobPlan plan = job.Plan();
+  auto world = sim::World::New(plan, options);
+  ASSERT_TRUE(world.ok()) << world.status();
+  const absl::Status status = (*world)->Run();
+  EXPECT_NE(status.message().find("not as recorded: range "), std::string::npos) << status;
+  EXPECT_NE(status.message().find("worker 1 pushes step 3"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,101 @@
+// The order of updates as files: whole ones, those of runs that were killed, and those that are not
+// what they should be.
+#include "server/update_order.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/record_file.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using server::OrderEntry;
+using ::testing::HasSubstr;
+using OrderFile = server::RecordFile<OrderEntry, server::OrderFileHead>;
+
+class UpdateOrderTest : public ::testing::Test {
+ protected:
+  UpdateOrderTest() { fs::create_directories(folder_); }
+  ~UpdateOrderTest() override { fs::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+  void Write(const std::string& name, const std::vector<OrderEntry>& entries, bool append = false) {
+    OrderFile file("order of updates");
+    ASSERT_EQ(file.Open(Path(name), append), absl::OkStatus());
+    ASSERT_EQ(file.Append(entries), absl::OkStatus());
+  }
+  auto Read() const {
+    return server::ReadOrder(folder_, [](uint32_t) { return true; });
+  }
+  void ExpectRefused(const std::string& why) const {
+    const auto read = Read();
+    ASSERT_FALSE(read.ok());
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr(folder_));
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr(why));
+  }
+
+  const std::string folder_ =
+      absl::StrCat(fs::temp_directory_path().string(), "/update_order_test-", getpid());
+};
+
+OrderEntry Entry(uint32_t range, int worker, int64_t step, int64_t place) {
+  OrderEntry entry;
+  entry.range = range;
+  entry.worker = static_cast<uint16_t>(worker);
+  entry.step = step;
+  entry.version = entry.admitted_before = place;
+  return entry;
+}
+
+std::vector<int> Workers(const std::vector<OrderEntry>& order) {
+  std::vector<int> workers;
+  for (const OrderEntry& entry : order) workers.push_back(entry.worker);
+  return workers;
+}
+
+TEST_F(UpdateOrderTest, FilesOfAllShardsAreReadTogether) {
+  Write("server-0-shard-0.order", {Entry(0, 1, 0, 0), Entry(2, 0, 0, 0), Entry(0, 0, 0, 1)});
+  Write("server-1-shard-0.order", {Entry(1, 0, 0, 0)});
+  const auto all = Read();
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_EQ(all->size(), 3u);
+  EXPECT_EQ(Workers(all->at(0)), (std::vector<int>{1, 0}));
+  const auto one = server::ReadOrder(folder_, [](uint32_t range) { return range == 1; });
+  ASSERT_TRUE(one.ok());
+  EXPECT_EQ(one->size(), 1u);
+}
+
+// A run was killed after three updates, in the middle of writing a fourth, and went on from a save that
+// had the first.
+TEST_F(UpdateOrderTest, WhatARunThatWentOnWroteAgainCounts) {
+  Write("server-0-shard-0.order", {Entry(0, 0, 0, 0), Entry(0, 0, 1, 1), Entry(0, 1, 0, 2)});
+  const std::string path = Path("server-0-shard-0.order");
+  fs::resize_file(path, fs::file_size(path) - 20);
+  Write("server-0-shard-0.order", {Entry(0, 1, 0, 1), Entry(0, 1, 1, 2), Entry(0, 0, 1, 3)}, true);
+  const auto read = Read();
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(Workers(read->at(0)), (std::vector<int>{0, 1, 1, 0}));
+}
+
+TEST_F(UpdateOrderTest, OneLineSaysWhatIsWrong) {
+  ExpectRefused("no order of updates (*.order) in it");
+  Write("server-0-shard-0.order", {Entry(0, 0, 0, 0), Entry(0, 0, 2, 2)});
+  ExpectRefused("range 0 has a gap before step 2 of worker 0");
+  Write("server-0-shard-0.order", {Entry(0, 0, 1, 1)});
+  ExpectRefused("range 0 has a gap before step 1 of worker 0");
+  ASSERT_EQ(WriteFileAtomically(Path("server-0-shard-0.order"), "TNDMUPD2 and more bytes"),
+            absl::OkStatus());
+  ExpectRefused("expected one that begins with TNDMORD1");
+}
+
+}  // namespace
+}  // namespace tandem
