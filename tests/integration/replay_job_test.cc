@@ -78,6 +78,18 @@ TEST_F(ReplayJobTest, AsynchronousRunsHaveTheirBitsAgain) {
   EXPECT_GT(FilesThatDiffer("run0", "free"), 0u);
 }
 
+// A run that begins with a model begins with it again.
+TEST_F(ReplayJobTest, ARunThatBeganWithAModelDoesSoAgain) {
+  Run("before", With(kRecorded, {"train.epochs=1"}));
+  RunArguments arguments = job_->Arguments("behind", With(kRecorded, {"policy={kind: ASP}"}));
+  arguments.init_from = job_->File("before/model");
+  const RunResult behind = RunJob(arguments);
+  ASSERT_TRUE(behind.ok()) << behind.DebugString();
+  const RunResult again = Replay("behind", "behind-again");
+  EXPECT_TRUE(again.ok()) << again.DebugString();
+  EXPECT_THAT(again.output, HasSubstr("replayed: the same bits, in "));
+}
+
 TEST_F(ReplayJobTest, OneThingMayChangeUnderTheSameOrder) {
   Run("change", With(kRecorded, {"policy={kind: ASP}"}));
   const RunResult changed =
