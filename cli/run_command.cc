@@ -33,6 +33,7 @@
 #include "cli/script.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
+#include "job/service_time.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "policies/policy.h"
@@ -210,6 +211,10 @@ class Run {
                             Counted(plan_.servers(), "server"), ", seed ", plan_.job.seed(), "; ",
                             absl::StrJoin(parts, ", ")));
     NoteHybrid(on_servers);
+    if (plan_.job.service_time_size() > 0) {
+      view_.Line(
+          absl::StrCat("slow on purpose (service_time): ", job::DescribeServiceTimes(plan_.job)));
+    }
     if (flags_.start.resumed.has_value()) {
       view_.Line(absl::StrCat("goes on at step ", WithCommas(flags_.start.resumed->step), ", from ",
                               flags_.start.resumed->save));

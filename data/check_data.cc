@@ -14,6 +14,7 @@
 #include "data/cells.h"
 #include "data/ncf.h"
 #include "data/row_data.h"
+#include "data/service_trace.h"
 #include "data/transforms.h"
 
 namespace tandem::data {
@@ -238,6 +239,7 @@ absl::Status CheckNcfData(const job::JobPlan& plan) {
 
 absl::Status CheckData(const job::JobPlan& plan, DataReport* report) {
   DataReport ignored;
+  TANDEM_RETURN_IF_ERROR(CheckServiceTraces(plan));
   TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
   if (plan.job.data().format() == Data::PROGRAM) return absl::OkStatus();  // no files
   if (plan.job.data().format() == Data::NCF) return CheckNcfData(plan);

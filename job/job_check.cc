@@ -17,6 +17,7 @@
 #include "job/data_check.h"
 #include "job/job.h"
 #include "job/refuse.h"
+#include "job/service_time_check.h"
 #include "policies/kinds.h"
 
 namespace tandem::job {
@@ -652,7 +653,8 @@ absl::Status CheckJob(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckKeepBest(job));
   TANDEM_RETURN_IF_ERROR(CheckEvaluation(job.evaluation()));
   TANDEM_RETURN_IF_ERROR(CheckSave(job.save()));
-  return CheckLimits(job.limits());
+  TANDEM_RETURN_IF_ERROR(CheckLimits(job.limits()));
+  return CheckServiceTimes(job);
 }
 
 }  // namespace tandem::job

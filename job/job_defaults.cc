@@ -115,6 +115,14 @@ void FillLimits(Limits* limits) {
   TANDEM_DEFAULT(limits, start_seconds, 60);
 }
 
+void FillServiceTime(ServiceTime* entry) {
+  if (entry->distribution() == ServiceTime::DISTRIBUTION_UNSPECIFIED) {
+    entry->set_distribution(entry->trace().empty() ? ServiceTime::CONSTANT : ServiceTime::TRACE);
+  }
+  if (entry->distribution() == ServiceTime::LOGNORMAL) TANDEM_DEFAULT(entry, sigma, 0.5);
+  if (entry->slow_share() > 0) TANDEM_DEFAULT(entry, slow_factor, 5);
+}
+
 void FillSave(Save* save) {
   if (save->every_steps() == 0) TANDEM_DEFAULT(save, every_seconds, 600);
   TANDEM_DEFAULT(save, keep, 2);
@@ -146,6 +154,7 @@ void FillJobDefaults(Job* job) {
   TANDEM_DEFAULT(job->mutable_evaluation(), top_k, 10);
   FillLimits(job->mutable_limits());
   FillSave(job->mutable_save());
+  for (ServiceTime& entry : *job->mutable_service_time()) FillServiceTime(&entry);
 }
 
 #undef TANDEM_DEFAULT

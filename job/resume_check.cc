@@ -34,6 +34,7 @@ Job WhatMustStay(Job job) {
   job.clear_evaluation();
   job.clear_staleness();
   job.clear_limits();
+  job.clear_service_time();
   job.clear_save();
   return job;
 }

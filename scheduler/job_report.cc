@@ -35,6 +35,9 @@ absl::Status CheckCounts(const Progress& progress) {
     return absl::InvalidArgumentError(
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
   }
+  if (!(progress.slept_seconds() >= 0 && std::isfinite(progress.slept_seconds()))) {
+    return absl::InvalidArgumentError("progress with a time slept that can be none");
+  }
   const BestEvaluation& best = progress.best();
   if (std::isfinite(best.value()) && best.epoch() >= 0 && best.epoch() <= kMaxCount &&
       best.step() >= 0 && best.step() <= kMaxCount) {
@@ -78,6 +81,7 @@ void AddWaiting(const google::protobuf::RepeatedPtrField<Waiting>& from,
 void AddBefore(const Progress& before, Progress* progress) {
   progress->set_samples(progress->samples() + before.samples());
   progress->set_trained_steps(progress->trained_steps() + before.trained_steps());
+  progress->set_slept_seconds(progress->slept_seconds() + before.slept_seconds());
   for (const auto& [kind, bytes] : before.bytes()) (*progress->mutable_bytes())[kind] += bytes;
   for (const auto& [table, sent] : before.updates_sent()) {
     (*progress->mutable_updates_sent())[table] += sent;
@@ -326,6 +330,7 @@ JobReport JobBook::Total(absl::Time now) const {
     total.max_step = std::max(total.max_step, worker.step());
     total.trained_steps = std::max(total.trained_steps, worker.trained_steps());
     total.samples_of.push_back(worker.samples());
+    total.slept_of.push_back(worker.slept_seconds());
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     AddCounts(worker.bytes(), &total.bytes);
     AddCounts(worker.updates_sent(), &total.updates_sent);

@@ -58,6 +58,7 @@ struct JobReport {
   std::vector<TableReport> tables;               // by table id, merged over shards
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
   std::vector<int64_t> samples_of;               // by rank
+  std::vector<double> slept_of;                  // seconds slept on purpose, by rank
   // Seconds that reads of a worker lay parked, by the worker whose push freed them, on the shard where
   // that was most: [workers][workers].
   std::vector<std::vector<double>> waiting;

@@ -131,6 +131,7 @@ json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
     if (sent > 0) {
       worker["dropped_share"] = static_cast<double>(dropped) / static_cast<double>(sent);
     }
+    if (rank < report.slept_of.size()) worker["slept_seconds"] = report.slept_of[rank];
     if (rank < report.waiting.size()) worker["waited_for"] = report.waiting[rank];
     out.push_back(std::move(worker));
   }

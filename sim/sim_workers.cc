@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "data/service_trace.h"
 
 namespace tandem::sim {
 namespace {
@@ -32,7 +33,9 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   const job::JobPlan& plan = context_.plan;
   auto worker = std::make_unique<Worker>();
   const uint64_t incarnation = IncarnationOf(EndpointId::Worker(rank));
-  worker->random = std::make_unique<Random>(HashCombine(context_.options.seed, incarnation));
+  // Each world of a job draws anew.
+  const uint64_t seed = HashCombine(plan.job.seed(), context_.options.seed);
+  TANDEM_ASSIGN_OR_RETURN(worker->service_times, data::OpenServiceTimes(plan, seed, rank));
   TANDEM_ASSIGN_OR_RETURN(worker->runner, make_runner(plan, rank));
   worker::DenseParameters& dense = worker->runner->dense();
   worker::TrainerCore::Options options;
@@ -168,7 +171,8 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
   absl::Duration delay = context_.options.fetch;
   if (const auto* const compute = std::get_if<worker::ComputeTask>(&task)) {
     if (context_.judge != nullptr) context_.judge->CheckGap(rank, compute->slot->step);
-    delay = context_.options.compute.Draw(rank, worker(rank).random.get());
+    const job::ServiceTimes& times = worker(rank).service_times;
+    delay = times.any() ? times.Of(compute->slot->step) : context_.options.compute;
   }
   context_.agenda.After(delay, [this, rank, task = std::move(task)] { FinishTask(rank, task); });
 }

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/random.h"
+#include "job/service_time.h"
 #include "sim/data_frames.h"
 #include "sim/save_check.h"
 #include "sim/sim_collectives.h"
@@ -56,7 +56,7 @@ class SimWorkers {
   struct Worker {
     std::unique_ptr<worker::TaskRunner> runner;
     std::unique_ptr<worker::TrainerCore> core;
-    std::unique_ptr<Random> random;
+    job::ServiceTimes service_times;
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
     std::unique_ptr<SimCollectives> collectives;          // replicas of dense parameters; else null

@@ -10,7 +10,6 @@
 
 #include "absl/time/time.h"
 #include "server/update_order.h"
-#include "sim/compute_time.h"
 #include "sim/network.h"
 #include "sim/toy_model.h"
 #include "worker/task_runner.h"
@@ -20,7 +19,8 @@ namespace tandem::sim {
 struct WorldOptions {
   uint64_t seed = 1;
   NetworkOptions network;
-  ComputeTime compute;
+  // A step of a worker for which the job has no service_time.
+  absl::Duration compute = absl::Milliseconds(10);
   worker::MakeTaskRunner make_runner;                     // null: the toy
   ToyModel::Options model;                                // of the toy
   absl::Duration fetch = absl::Microseconds(300);         // reading a batch

@@ -55,11 +55,15 @@ absl::StatusOr<json> DescribeFile(const std::string& path) {
 }
 
 // Adds the patterns of files that a job reads, with the files of each.
-absl::Status AddPatterns(const Data& data, json* patterns) {
+absl::Status AddPatterns(const Job& job, json* patterns) {
+  const Data& data = job.data();
   std::vector<std::string> all(data.train().begin(), data.train().end());
   all.insert(all.end(), data.test().begin(), data.test().end());
   all.insert(all.end(), data.validation().files().begin(), data.validation().files().end());
   if (!data.negatives().test_negatives().empty()) all.push_back(data.negatives().test_negatives());
+  for (const ServiceTime& entry : job.service_time()) {
+    if (!entry.trace().empty()) all.push_back(entry.trace());
+  }
   for (const std::string& pattern : all) {
     TANDEM_ASSIGN_OR_RETURN((*patterns)[pattern], data::ExpandFiles("data", pattern));
   }
@@ -146,7 +150,7 @@ absl::StatusOr<json> SurroundingsOf(const std::vector<RunPlan>& runs) {
   for (const RunPlan& run : runs) {
     TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(run.job_text, run.name, {}));
     if (!seen.insert(job.data().SerializeAsString()).second) continue;
-    TANDEM_RETURN_IF_ERROR(AddPatterns(job.data(), &patterns));
+    TANDEM_RETURN_IF_ERROR(AddPatterns(job, &patterns));
   }
   std::set<std::string> files;
   for (const json& some : patterns) files.insert(some.begin(), some.end());

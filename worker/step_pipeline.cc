@@ -194,6 +194,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   lane.state = LaneState::kComputing;
   clock_gap_ = ClockGap();
   slot.loss_sum = slot.recent_auc = 0;
+  slot.slept = absl::ZeroDuration();
   if (out_of_data) {
     std::fill(slot.dense_gradient.begin(), slot.dense_gradient.end(), 0.0f);
     AfterCompute(now, effects);

@@ -10,6 +10,7 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   loss_sum_ += slot.loss_sum;
   loss_samples_ += slot.batch.samples;
   if (slot.recent_auc > 0) recent_auc_ = slot.recent_auc;
+  slept_ += slot.slept;
   ++steps_;
   if (slot.batch.samples > 0) ++trained_steps_;
   in_flight_sum_ += static_cast<double>(in_flight);
@@ -31,6 +32,7 @@ Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore&
   }
   p.set_auc(recent_auc_);
   p.set_done(done);
+  p.set_slept_seconds(absl::ToDoubleSeconds(slept_));
   const client::ClientCore::Counters& c = client.counters();
   auto& bytes = *p.mutable_bytes();
   bytes["pull"] = c.pull_bytes;

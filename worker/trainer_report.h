@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/time/time.h"
 #include "client/client_core.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
@@ -52,6 +53,7 @@ class TrainerReport {
   std::string evaluation_json_;
   bool evaluation_aside_ = false;
   std::optional<BestEvaluation> best_;
+  absl::Duration slept_;
   uint64_t steps_ = 0;
   int64_t trained_steps_ = 0;
   double in_flight_sum_ = 0, in_flight_max_ = 0;

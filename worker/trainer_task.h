@@ -35,6 +35,7 @@ struct StepSlot {
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
   double recent_auc = 0;  // of recent training samples; 0 = unknown
+  absl::Duration slept;   // of the compute: on purpose, as the job's service_time says
   // Once synchronised: sum of n over the workers, and what that took.
   double samples_of_all = 0;
   uint64_t bytes_sent = 0;

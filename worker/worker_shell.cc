@@ -11,6 +11,7 @@
 #include "collectives/errors.h"
 #include "collectives/trace.h"
 #include "data/files.h"
+#include "data/service_trace.h"
 #include "data/statistics.h"
 #include "node/job_member.h"
 #include "node/log.h"
@@ -20,6 +21,7 @@
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
 #include "worker/resume_position.h"
+#include "worker/slow_down.h"
 #include "worker/task_runner.h"
 #include "worker/trainer_core.h"
 
@@ -86,6 +88,7 @@ class Worker {
       if (group_.reducer != nullptr && !status.ok()) group_.reducer->RequestDump();
     }
     watch_.Abort(absl::CancelledError("the worker ends"));
+    slow_down_.End();
     if (options_.on_end) options_.on_end(status);
     opener_.reset();
     reader_.reset();
@@ -217,10 +220,20 @@ class Worker {
 
   absl::Status Compute(StepSlot* slot) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
+    const absl::Time begun = MonotonicNow();
     if (reducer_ != nullptr && reducer_->overlaps()) {
       reducer_->Begin(absl::MakeSpan(slot->dense_gradient), slot->batch.samples);
     }
-    return runner_->Compute(slot);
+    TANDEM_RETURN_IF_ERROR(runner_->Compute(slot));
+    if (slow_down_.any()) SleepTheRest(begun, slot);
+    return absl::OkStatus();
+  }
+
+  void SleepTheRest(absl::Time begun, StepSlot* slot) {
+    slot->slept = slow_down_.WaitOut(slot->step, begun);
+    if (trace_ == nullptr || slot->slept <= absl::ZeroDuration()) return;
+    const absl::Time end = MonotonicNow();
+    AddToTrace(slot->step, "sleep on purpose", end - slot->slept, end, "compute");
   }
 
   absl::Status Synchronise(StepSlot* slot) {
@@ -286,7 +299,8 @@ class Worker {
     if (reducer->sums_on_device()) {
       reducer->set_device_gradient(runner_->LeaveGradientOnDevice());
     }
-    if (reducer->overlaps()) {
+    // The gradients of a step that is made longer are there at its end, not before.
+    if (reducer->overlaps() && !slow_down_.any()) {
       runner_->set_gradient_ready([reducer](int64_t first) { reducer->Ready(first); });
     }
     absl::MutexLock lock(&group_mutex_);
@@ -413,6 +427,9 @@ class Worker {
   absl::Status Open(const std::string& init_from, bool resume) {
     TANDEM_RETURN_IF_ERROR(FillPlan(init_from));
     TANDEM_ASSIGN_OR_RETURN(files_, data::TrainingFiles(plan_.job.data()));
+    TANDEM_ASSIGN_OR_RETURN(job::ServiceTimes times,
+                            data::OpenServiceTimes(plan_, plan_.job.seed(), self_.index));
+    slow_down_.set_times(std::move(times));
     TANDEM_ASSIGN_OR_RETURN(runner_, options_.make_runner(plan_, self_.index, init_from));
     if (resume) {
       TANDEM_ASSIGN_OR_RETURN(start_, FindStart(init_from));
@@ -560,6 +577,7 @@ class Worker {
   DenseReducer* reducer_ = nullptr;  // of group_; the opening thread's, then the compute thread's
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
+  SlowDown slow_down_;  // outlives the compute thread
   std::unique_ptr<TaskThread> reader_, computer_;
 };
 

@@ -26,6 +26,7 @@ tandem_test(trainer_machines_test
        ${CMAKE_SOURCE_DIR}/tests/unit/evaluation_round_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/resume_position_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/saving_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/slow_down_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/step_pipeline_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/worker_barriers_test.cc
   DEPS tandem::worker_core LABELS unit)

@@ -187,6 +187,22 @@ TEST_F(RefusalTest, Settings) {
   ExpectRunRefused(libsvm_, {"cluster.servers=-1"}, {"cluster.servers"});
 }
 
+// Traces of service times are read before anything starts.
+TEST_F(RefusalTest, TracesOfServiceTimes) {
+  const auto with = [](const std::string& file) {
+    return std::vector<std::string>{absl::StrCat("service_time=[{trace: '", file, "'}]")};
+  };
+  ExpectRunRefused(libsvm_, with("/nowhere/steps"),
+                   {"service_time[0].trace: cannot read /nowhere/steps", "check the path"});
+  ExpectRunRefused(libsvm_, with(fs::temp_directory_path().string()), {"is a directory"});
+  ExpectRunRefused(libsvm_, with("$TANDEM_NOT_SET/steps"), {"$TANDEM_NOT_SET", "not set"});
+  ExpectRunRefused(libsvm_, with(Write("steps", "0.01\n10 ms\n")),
+                   {"service_time[0].trace: ", "steps:2: \"10 ms\"", "seconds from 0 to 3600"});
+  ExpectRunRefused(libsvm_, with(Write("steps", "")), {"steps:1: an empty file"});
+  ExpectRunRefused(libsvm_, with(Write("steps", "0.1\n700\n")),
+                   {"steps:2: a step of 700 s", "limits.stall_limit_seconds, 600"});
+}
+
 // What a policy may hold back must fit a shard, or the job does not start.
 TEST_F(RefusalTest, HeldUpdatesThatDoNotFit) {
   ExpectRunRefused(libsvm_, {"policy={kind: BSP}", "limits.held_bytes_per_shard=100"},

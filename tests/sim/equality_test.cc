@@ -21,7 +21,6 @@ sim::WorldOptions FaultyWorld(const SimJob& job, uint64_t seed) {
   options.network.duplicate = 0.05;
   options.network.reorder = true;
   options.moves_per_second = 20;
-  options.compute.kind = sim::ComputeTime::Kind::kExponential;
   return options;
 }
 
@@ -48,6 +47,7 @@ SimJob Base(const std::string& optimizer) {
   job.optimizer = optimizer;
   job.epochs = 2;
   job.workers = 3;
+  job.service_time = kExponential;
   return job;
 }
 

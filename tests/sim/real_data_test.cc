@@ -117,7 +117,7 @@ class RealDataTest : public ::testing::Test {
             "optimizer { kind: ADAGRAD learning_rate: 0.05 } expected_rows: 2000 } ", "policy { ",
             policy, " } dense { optimizer { kind: ADAM learning_rate: 0.01 } ", dense,
             " } model { logistic_regression {} } train { batch: 16 epochs: ", kEpochs,
-            " depth: 1 }"),
+            " depth: 1 } service_time { distribution: EXPONENTIAL mean_seconds: 0.01 }"),
         "real", {});
     EXPECT_TRUE(job.ok()) << job.status();
     absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
@@ -140,7 +140,6 @@ class RealDataTest : public ::testing::Test {
     options.network.duplicate = 0.05;
     options.network.reorder = true;
     options.moves_per_second = 20;
-    options.compute.kind = sim::ComputeTime::Kind::kExponential;
     return options;
   }
 

@@ -14,6 +14,17 @@
 
 namespace tandem {
 
+// Service times of a job, for SimJob::service_time.
+inline constexpr char kExponential[] =
+    "service_time { distribution: EXPONENTIAL mean_seconds: 0.01 } ";
+inline constexpr char kLognormal[] =
+    "service_time { distribution: LOGNORMAL mean_seconds: 0.01 sigma: 0.5 } ";
+inline constexpr char kTransient[] =
+    "service_time { mean_seconds: 0.01 slow_share: 0.05 slow_factor: 5 } ";
+inline std::string FourTimesAsSlow(int rank) {
+  return absl::StrCat("service_time { worker: ", rank, " mean_seconds: 0.04 } ");
+}
+
 // What the tests vary of a job; Text() is the job file.
 struct SimJob {
   int workers = 3, servers = 2, shards_per_server = 1, ranges_per_shard = 3;
@@ -25,7 +36,8 @@ struct SimJob {
   bool order = false;                // of updates is recorded
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string optimizer = "kind: SGD learning_rate: 1";
-  int patience = -1;  // of train.keep_best; -1: the job has none
+  std::string service_time;  // entries; none: each step takes WorldOptions::compute
+  int patience = -1;         // of train.keep_best; -1: the job has none
   int depth = 0, epochs = 1, max_steps = 0, max_unacknowledged = 4, evaluate_every = 0;
 
   std::string TableText(const std::string& name, int dim, const std::string& field,
@@ -57,7 +69,7 @@ struct SimJob {
         " max_unacknowledged: ", max_unacknowledged,
         patience < 0 ? "" : absl::StrCat(" keep_best { patience: ", patience, " }"), " }\n",
         "evaluation { every_epochs: ", evaluate_every, " }\n",
-        "staleness { record: true order: ", order ? "true" : "false", " }\n");
+        "staleness { record: true order: ", order ? "true" : "false", " }\n", service_time, "\n");
   }
   job::JobPlan Plan() const {
     absl::StatusOr<Job> job = job::ParseJob(Text(), "sim.textproto", {});

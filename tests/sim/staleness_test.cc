@@ -79,7 +79,8 @@ class Recount {
   std::map<std::pair<int, int64_t>, int64_t> read_at_;
 };
 
-void ExpectRecount(const SimJob& job, bool synchronous, int64_t delay, uint64_t seed) {
+void ExpectRecount(SimJob job, bool synchronous, int64_t delay, uint64_t seed) {
+  job.service_time = kExponential;
   SCOPED_TRACE(absl::StrCat("seed ", seed, "\n", job.Text()));
   sim::WorldOptions options = EvenWorld(job, 40, seed);
   options.model.batches[0] = 25;
@@ -87,7 +88,6 @@ void ExpectRecount(const SimJob& job, bool synchronous, int64_t delay, uint64_t 
   options.network.reorder = true;  // late and out of order, but nothing is answered twice
   options.network.jitter = absl::Milliseconds(3);
   options.moves_per_second = 20;
-  options.compute.kind = sim::ComputeTime::Kind::kExponential;
   SimRun run(job, options);
   ASSERT_TRUE(run.ok());
   EXPECT_GT(run.world->moves(), 0);
@@ -143,19 +143,19 @@ TEST(StalenessTest, TheSummaryEqualsARecountFromTheEventLog) {
 // its table from the middle of the run: not the start, where all read at once, nor the end, where some
 // have finished.
 std::vector<server::UpdateRecord> MiddleOf(const std::string& policy, int workers,
-                                           sim::ComputeTime::Kind compute, int updates_per_tick) {
+                                           const std::string& service_time, int updates_per_tick) {
   SimJob job = AllOnServers(policy, 0);
   job.workers = workers;
   job.servers = 1;
   job.ranges_per_shard = 1;
   job.second_table = false;
+  job.service_time = service_time;
   const int batches = 12000 / workers;
   sim::WorldOptions options = EvenWorld(job, batches, TestSeed());
   options.model.full_batches = true;
   options.model.dense = workers + 1;
   options.network.delay = options.network.jitter = absl::ZeroDuration();
   options.fetch = absl::ZeroDuration();
-  options.compute.kind = compute;
   options.explain = false;  // thousands of updates a row: judged elsewhere
   SimRun run(job, options);
   EXPECT_TRUE(run.ok());
@@ -171,16 +171,14 @@ std::vector<server::UpdateRecord> MiddleOf(const std::string& policy, int worker
 // One gradient of each worker is always in flight, so between its read and its update every other
 // worker's comes once on average, however long the steps take.
 TEST(StalenessTest, AspMeanVersionStalenessIsTheNumberOfOtherWorkers) {
-  for (const auto kind : {sim::ComputeTime::Kind::kExponential, sim::ComputeTime::Kind::kLognormal,
-                          sim::ComputeTime::Kind::kTransient}) {
+  for (const std::string times : {kExponential, kLognormal, kTransient}) {
     for (const int workers : {2, 4, 8}) {
       server::Measure steady;
-      for (const server::UpdateRecord& r : MiddleOf("kind: ASP", workers, kind, 1)) {
+      for (const server::UpdateRecord& r : MiddleOf("kind: ASP", workers, times, 1)) {
         steady.Add(Staleness(r));
       }
       const double mean = steady.sum / static_cast<double>(steady.count);
-      EXPECT_NEAR(mean, workers - 1, 0.01 * (workers - 1))
-          << workers << " workers, kind " << static_cast<int>(kind);
+      EXPECT_NEAR(mean, workers - 1, 0.01 * (workers - 1)) << workers << " workers, " << times;
     }
   }
 }
@@ -192,8 +190,7 @@ TEST(StalenessTest, BatchesDivideTheStalenessByTheirSize) {
         std::tuple("GBA token_gap: 1000", 4, 4), std::tuple("GBA token_gap: 1000", 8, 8)}) {
     const std::string policy = absl::StrCat("batches: ", batches, " kind: ", kind);
     server::Measure steady;
-    for (const server::UpdateRecord& r :
-         MiddleOf(policy, workers, sim::ComputeTime::Kind::kExponential, batches)) {
+    for (const server::UpdateRecord& r : MiddleOf(policy, workers, kExponential, batches)) {
       steady.Add(Staleness(r));
       EXPECT_EQ(r.fate, server::kFateMerged);
     }
@@ -205,8 +202,7 @@ TEST(StalenessTest, BatchesDivideTheStalenessByTheirSize) {
 // If nobody is slow, each global batch of GBA has one gradient of each worker: those of one step, as
 // under BSP. No token is late.
 TEST(StalenessTest, GbaIsBspInItsBatchesIfNobodyIsSlow) {
-  for (const server::UpdateRecord& r :
-       MiddleOf("kind: GBA token_gap: 0", 4, sim::ComputeTime::Kind::kConstant, 4)) {
+  for (const server::UpdateRecord& r : MiddleOf("kind: GBA token_gap: 0", 4, "", 4)) {
     ASSERT_EQ(r.version_applied, r.step);
     ASSERT_EQ(r.fate, server::kFateMerged);
     ASSERT_EQ(r.divided_by, 4 * r.samples);
@@ -218,9 +214,9 @@ TEST(StalenessTest, GbaIsBspInItsBatchesIfNobodyIsSlow) {
 TEST(StalenessTest, GbaDropsWhatIsFarTooLate) {
   for (const int gap : {1, 1000}) {
     SimJob job = AllOnServers(absl::StrCat("kind: GBA token_gap: ", gap), 0);
+    job.service_time = FourTimesAsSlow(3);
     sim::WorldOptions options = EvenWorld(job, 200, TestSeed());
     options.model.batches = {200, 200, 200, 40};
-    options.compute.slow_worker = 3;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok());
     uint64_t late = 0, others = 0, of_late = 0, of_others = 0;
@@ -241,9 +237,9 @@ TEST(StalenessTest, DsspRunsOnWithinItsBounds) {
   constexpr int kBound = 1, kUpper = 6, kDepth = 1;
   const auto run_with = [&](const std::string& policy, int* largest) {
     SimJob job = AllOnServers(policy, kDepth);
+    job.service_time = kTransient;
     sim::WorldOptions options = EvenWorld(job, 600, TestSeed());
     options.model.full_batches = true;
-    options.compute.kind = sim::ComputeTime::Kind::kTransient;
     options.moves_per_second = 1;
     options.explain = false;
     SimRun run(job, options);
@@ -270,11 +266,11 @@ TEST(StalenessTest, DsspRunsOnWithinItsBounds) {
 TEST(StalenessTest, SspBoundsTheGapOfEveryRecord) {
   constexpr int kBound = 3, kDepth = 2;
   SimJob job = AllOnServers(absl::StrCat("kind: SSP bound: ", kBound), kDepth);
+  job.service_time = kTransient;
   sim::WorldOptions options = EvenWorld(job, 2300, TestSeed());
   options.model.full_batches = true;
   options.model.universe = 40;
   options.model.keys_per_batch = 16;
-  options.compute.kind = sim::ComputeTime::Kind::kTransient;
   options.moves_per_second = 1;
   options.explain = false;
   SimRun run(job, options);

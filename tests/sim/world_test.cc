@@ -76,6 +76,19 @@ void RandomPolicies(SimJob* job, Random* random) {
   if (random->Bernoulli(0.5)) *places[random->Uniform(3)] = policy;
 }
 
+// Each distribution, at times with a worker that is always slow.
+std::string RandomServiceTime(int workers, Random* random) {
+  const char* const kinds[] = {"", "distribution: EXPONENTIAL", "distribution: LOGNORMAL",
+                               "slow_share: 0.05"};
+  const char* const kind = kinds[random->Uniform(4)];
+  std::string text = absl::StrCat("service_time { ", kind, " mean_seconds: 0.01 } ");
+  if (!random->Bernoulli(0.2)) return text;
+  // Of one worker alone, no entry may hold for all.
+  if (workers == 1) text.clear();
+  const uint64_t rank = random->Uniform(static_cast<uint64_t>(workers));
+  return absl::StrCat(text, "service_time { worker: ", rank, " ", kind, " mean_seconds: 0.04 } ");
+}
+
 SimJob RandomJob(Random* random) {
   SimJob job;
   job.workers = 1 + static_cast<int>(random->Uniform(4));
@@ -91,16 +104,8 @@ SimJob RandomJob(Random* random) {
   job.second_frozen = random->Bernoulli(0.2);
   RandomPolicies(&job, random);
   job.algorithm = random->Bernoulli(0.5) ? "RING" : "DIRECT";
+  job.service_time = RandomServiceTime(job.workers, random);
   return job;
-}
-
-sim::ComputeTime RandomCompute(int workers, Random* random) {
-  sim::ComputeTime compute;
-  compute.kind = static_cast<sim::ComputeTime::Kind>(random->Uniform(4));
-  if (random->Bernoulli(0.2)) {
-    compute.slow_worker = static_cast<int>(random->Uniform(static_cast<uint64_t>(workers)));
-  }
-  return compute;
 }
 
 // One in three runs has a network without faults, so that what fails there is not their doing.
@@ -111,7 +116,6 @@ sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) 
   for (int rank = 0; rank < job.workers; ++rank) {  // uneven, some nothing at all
     options.model.batches.push_back(static_cast<int>(random->Uniform(8)));
   }
-  options.compute = RandomCompute(job.workers, random);
   if (random->Bernoulli(0.67)) {
     options.network.drop = 0.03 * random->NextDouble();
     options.network.duplicate = 0.1 * random->NextDouble();
@@ -307,9 +311,9 @@ TEST(WorldTest, WithoutBackupsNothingIsDropped) {
   SimJob job;
   job.dense_on_servers = true;
   job.policy = "kind: BACKUP_WORKERS backups: 0";
+  job.service_time = FourTimesAsSlow(2);
   sim::WorldOptions options = EvenWorld(job, 7, TestSeed());
   options.model.batches = {7, 6, 7};
-  options.compute.slow_worker = 2;
   const SimRun run(job, options);
   ASSERT_TRUE(run.ok());
   for (const server::UpdateRecord& r : run.world->records())
@@ -321,8 +325,8 @@ TEST(WorldTest, WithoutBackupsNothingIsDropped) {
 TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   SimJob job;
   job.dense_on_servers = true;
+  job.service_time = FourTimesAsSlow(2);
   sim::WorldOptions options = EvenWorld(job, 40, TestSeed());
-  options.compute.slow_worker = 2;
   options.model.batches[2] = 10;
   job.policy = "kind: BSP";
   const SimRun together(job, options);
@@ -348,6 +352,7 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
   SimJob job;
   job.dense_on_servers = true;
   job.optimizer = "kind: ADAGRAD learning_rate: 0.3";
+  job.service_time = kExponential;
   job.depth = 1;
   job.epochs = 2;
   std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> want;
@@ -357,7 +362,6 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
     job.policy = policy;
     sim::WorldOptions options = EvenWorld(job, 30, TestSeed());
     options.model.batches = {30, 17, 25};
-    options.compute.kind = sim::ComputeTime::Kind::kExponential;
     options.explain = false;
     SimRun run(job, options);
     ASSERT_TRUE(run.ok()) << policy;

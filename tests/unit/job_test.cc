@@ -226,6 +226,58 @@ TEST_P(ContradictionsTest, IsRefusedWithThisMessage) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
+    ServiceTimes, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{
+            {{"service_time", "[{worker: 2 mean_seconds: 1}]"}},
+            "service_time[0].worker[0]: 2, but cluster.workers is 2, and ranks count from "
+            "0; say 0 to 1, or none for all workers"},
+        Contradiction{{{"service_time", "[{worker: [0, -1] mean_seconds: 1}]"}},
+                      "service_time[0].worker[1]: -1, but cluster.workers is 2, and ranks count "
+                      "from 0; say 0 to 1, or none for all workers"},
+        Contradiction{{{"service_time", "[{worker: [1, 1] mean_seconds: 1}]"}},
+                      "service_time[0].worker[1]: 1 is named twice"},
+        Contradiction{{{"service_time", "[{worker: 1}]"}},
+                      "service_time[0].mean_seconds: not set; the seconds of a step, such as 0.02"},
+        Contradiction{{{"service_time", "[{mean_seconds: -1}]"}},
+                      "service_time[0].mean_seconds: -1, must be above 0, and at most 3600"},
+        Contradiction{{{"service_time", "[{mean_seconds: nan}]"}},
+                      "service_time[0].mean_seconds: nan, must be above 0, and at most 3600"},
+        Contradiction{{{"service_time", "[{mean_seconds: 1e9}]"}},
+                      "service_time[0].mean_seconds: 1e+09, must be above 0, and at most 3600"},
+        Contradiction{{{"service_time", "[{mean_seconds: 600}]"}},
+                      "service_time[0].mean_seconds: steps of 600 s, and "
+                      "limits.stall_limit_seconds is 600, after which the job would end; raise "
+                      "that limit, or lower this"},
+        Contradiction{{{"service_time", "[{mean_seconds: 150 slow_share: 0.1}]"}},
+                      "service_time[0].mean_seconds: steps of 750 s, and "
+                      "limits.stall_limit_seconds is 600, after which the job would end; raise "
+                      "that limit, or lower this"},
+        Contradiction{
+            {{"service_time", "[{mean_seconds: 1 sigma: 0.5}]"}},
+            "service_time[0].sigma: only for LOGNORMAL, and the distribution is CONSTANT"},
+        Contradiction{{{"service_time", "[{mean_seconds: 1 distribution: LOGNORMAL sigma: 5}]"}},
+                      "service_time[0].sigma: 5, must be 0 to 4"},
+        Contradiction{{{"service_time", "[{mean_seconds: 1 slow_share: 1.5}]"}},
+                      "service_time[0].slow_share: 1.5, must be 0 to 1, a share of the steps"},
+        Contradiction{{{"service_time", "[{mean_seconds: 1 slow_factor: 4}]"}},
+                      "service_time[0].slow_factor: set without slow_share; for a worker that is "
+                      "always slow, name it with a larger mean_seconds"},
+        Contradiction{{{"service_time", "[{mean_seconds: 1 slow_share: 0.5 slow_factor: -1}]"}},
+                      "service_time[0].slow_factor: -1, must be above 0, and at most 1000"},
+        Contradiction{{{"service_time", "[{distribution: TRACE}]"}},
+                      "service_time[0].trace: not set; TRACE needs a file with the seconds of a "
+                      "step a line"},
+        Contradiction{{{"service_time", "[{trace: 't' mean_seconds: 1}]"}},
+                      "service_time[0].mean_seconds: not for TRACE, whose seconds are in the file"},
+        Contradiction{
+            {{"service_time", "[{trace: 't' distribution: EXPONENTIAL mean_seconds: 1}]"}},
+            "service_time[0].trace: only for TRACE, and the distribution is EXPONENTIAL"},
+        Contradiction{{{"service_time", "[{worker: 1 mean_seconds: 1}, {mean_seconds: 2}]"}},
+                      "service_time[0]: holds for no worker, because later entries hold for all "
+                      "that it is of; put the entry for all workers first"}));
+
+INSTANTIATE_TEST_SUITE_P(
     Policies, ContradictionsTest,
     ::testing::Values(
         Contradiction{
@@ -953,6 +1005,19 @@ TEST(JobDefaultsTest, TheBestModelIsLookedForAfterEachEpoch) {
 
 // ---- a run that goes on ------------------------------------------------------------------------
 
+TEST(ResolveTest, ServiceTimesHaveDefaults) {
+  const Job job = MustResolve({{"service_time",
+                                "[{mean_seconds: 1 slow_share: 0.1},"
+                                " {worker: 0 distribution: LOGNORMAL mean_seconds: 1},"
+                                " {worker: 1 trace: 't'}]"},
+                               {"cluster.workers", "3"}})
+                      .job;
+  EXPECT_EQ(job.service_time(0).distribution(), ServiceTime::CONSTANT);
+  EXPECT_EQ(job.service_time(0).slow_factor(), 5);
+  EXPECT_EQ(job.service_time(1).sigma(), 0.5);
+  EXPECT_EQ(job.service_time(2).distribution(), ServiceTime::TRACE);
+}
+
 TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
   const auto resolved = [](const job::Overrides& overrides) { return MustResolve(overrides).job; };
   const Job was = resolved({});
@@ -965,6 +1030,7 @@ TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
                             {"save.keep", "5"},
                             {"evaluation.every_epochs", "2"},
                             {"limits.report_seconds", "3"},
+                            {"service_time", "[{mean_seconds: 1}]"},
                             {"name", "other"}});
   EXPECT_THAT(job::ResumeDifferences(was, may), ::testing::IsEmpty());
   EXPECT_THAT(job::AllDifferences(was, may),

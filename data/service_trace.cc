@@ -1,0 +1,80 @@
+#include "data/service_trace.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "data/files.h"
+
+namespace tandem::data {
+namespace {
+
+constexpr uint64_t kMaxBytes = uint64_t{16} << 20;  // of a trace: a million steps
+
+// A step beyond the limit would end the job, with a reason that nobody expects.
+absl::Status CheckStallLimit(const job::JobPlan& plan, const ServiceTime& entry,
+                             const std::string& knob, const std::string& file,
+                             const std::vector<double>& trace) {
+  const double limit = plan.job.limits().stall_limit_seconds();
+  const double slow = entry.slow_share() > 0 ? std::max(1.0, entry.slow_factor()) : 1.0;
+  for (size_t line = 0; line < trace.size(); ++line) {
+    if (trace[line] * slow < limit) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        knob, ": ", file, ":", line + 1, ": a step of ", trace[line] * slow,
+        " s, expected less than limits.stall_limit_seconds, ", limit, "; hint: raise that limit"));
+  }
+  return absl::OkStatus();
+}
+
+// Empty if the entry has none.
+absl::StatusOr<std::vector<double>> ReadTrace(const job::JobPlan& plan, int index) {
+  const ServiceTime& entry = plan.job.service_time(index);
+  if (entry.trace().empty()) return std::vector<double>();
+  const std::string knob = absl::StrCat("service_time[", index, "].trace");
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandFiles(knob, entry.trace()));
+  if (files.size() != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(knob, ": ", files.size(), " files match '", entry.trace(), "', expected one"));
+  }
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(files[0], error);
+  if (error || bytes > kMaxBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(knob, ": ", files[0], ": ",
+                     error ? error.message() : absl::StrCat("a file of ", bytes, " bytes"),
+                     ", expected a file of at most ", kMaxBytes, " bytes"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(files[0]));
+  absl::StatusOr<std::vector<double>> trace = job::ParseServiceTrace(text, files[0]);
+  if (!trace.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(knob, ": ", trace.status().message()));
+  }
+  TANDEM_RETURN_IF_ERROR(CheckStallLimit(plan, entry, knob, files[0], *trace));
+  return trace;
+}
+
+}  // namespace
+
+absl::StatusOr<job::ServiceTimes> OpenServiceTimes(const job::JobPlan& plan, uint64_t seed,
+                                                   int rank) {
+  const int index = job::ServiceTimeOf(plan.job, rank);
+  if (index < 0) return job::ServiceTimes();
+  TANDEM_ASSIGN_OR_RETURN(std::vector<double> trace, ReadTrace(plan, index));
+  return job::ServiceTimes(plan.job.service_time(index), seed, rank, plan.workers(),
+                           std::move(trace));
+}
+
+absl::Status CheckServiceTraces(const job::JobPlan& plan) {
+  for (int i = 0; i < plan.job.service_time_size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(ReadTrace(plan, i).status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::data

@@ -1,0 +1,123 @@
+#include "job/service_time_check.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "job/refuse.h"
+#include "job/service_time.h"
+
+namespace tandem::job {
+namespace {
+
+// Beyond these a number is a slip of the pen: the few longest steps would be all that is seen.
+constexpr double kMaxSigma = 4;
+constexpr double kMaxSlowFactor = 1000;
+
+// Each rank that is named is one of the job's, once.
+absl::Status CheckRanks(const std::string& path, const ServiceTime& entry, int workers) {
+  std::set<int> named;
+  for (int i = 0; i < entry.worker_size(); ++i) {
+    const std::string field = absl::StrCat(path, ".worker[", i, "]");
+    const int rank = entry.worker(i);
+    if (rank < 0 || rank >= workers) {
+      return Refuse(field, rank, ", but cluster.workers is ", workers,
+                    ", and ranks count from 0; say 0 to ", workers - 1,
+                    ", or none for all workers");
+    }
+    if (!named.insert(rank).second) return Refuse(field, rank, " is named twice");
+  }
+  return absl::OkStatus();
+}
+
+// Fields of one distribution given to another, and fields that one cannot do without.
+absl::Status CheckDistribution(const std::string& path, const ServiceTime& entry) {
+  const ServiceTime::Distribution kind = entry.distribution();
+  if (!ServiceTime::Distribution_IsValid(kind)) {
+    return Refuse(path + ".distribution", static_cast<int>(kind), " is not a distribution");
+  }
+  const std::string name = ServiceTime::Distribution_Name(kind);
+  if (entry.sigma() != 0 && kind != ServiceTime::LOGNORMAL) {
+    return Refuse(path + ".sigma", "only for LOGNORMAL, and the distribution is ", name);
+  }
+  if (kind == ServiceTime::TRACE) {
+    if (entry.trace().empty()) {
+      return Refuse(path + ".trace",
+                    "not set; TRACE needs a file with the seconds of a step a line");
+    }
+    if (entry.mean_seconds() != 0) {
+      return Refuse(path + ".mean_seconds", "not for TRACE, whose seconds are in the file");
+    }
+    return absl::OkStatus();
+  }
+  if (!entry.trace().empty()) {
+    return Refuse(path + ".trace", "only for TRACE, and the distribution is ", name);
+  }
+  if (entry.mean_seconds() == 0) {
+    return Refuse(path + ".mean_seconds", "not set; the seconds of a step, such as 0.02");
+  }
+  if (!(entry.mean_seconds() > 0 && entry.mean_seconds() <= kLongestServiceSeconds)) {
+    return Refuse(path + ".mean_seconds", entry.mean_seconds(), ", must be above 0, and at most ",
+                  kLongestServiceSeconds);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(const std::string& path, const ServiceTime& entry) {
+  if (!(entry.sigma() >= 0 && entry.sigma() <= kMaxSigma)) {
+    return Refuse(path + ".sigma", entry.sigma(), ", must be 0 to ", kMaxSigma);
+  }
+  if (!(entry.slow_share() >= 0 && entry.slow_share() <= 1)) {
+    return Refuse(path + ".slow_share", entry.slow_share(),
+                  ", must be 0 to 1, a share of the steps");
+  }
+  if (entry.slow_share() == 0 && entry.slow_factor() != 0) {
+    return Refuse(path + ".slow_factor",
+                  "set without slow_share; for a worker that is always slow, name it with a larger "
+                  "mean_seconds");
+  }
+  if (entry.slow_share() > 0 &&
+      !(entry.slow_factor() > 0 && entry.slow_factor() <= kMaxSlowFactor)) {
+    return Refuse(path + ".slow_factor", entry.slow_factor(), ", must be above 0, and at most ",
+                  kMaxSlowFactor);
+  }
+  return absl::OkStatus();
+}
+
+// An ordinary step beyond the stall limit would end the job, with a reason that nobody expects.
+absl::Status CheckStallLimit(const std::string& path, const ServiceTime& entry, double limit) {
+  const double slow = entry.slow_share() > 0 ? std::max(1.0, entry.slow_factor()) : 1.0;
+  if (entry.mean_seconds() * slow < limit) return absl::OkStatus();
+  return Refuse(path + ".mean_seconds", "steps of ", entry.mean_seconds() * slow,
+                " s, and limits.stall_limit_seconds is ", limit,
+                ", after which the job would end; raise that limit, or lower this");
+}
+
+// Whoever is named in an entry that never holds was meant to be slow.
+absl::Status CheckHolds(const Job& job, int index) {
+  for (int rank = 0; rank < job.cluster().workers(); ++rank) {
+    if (ServiceTimeOf(job, rank) == index) return absl::OkStatus();
+  }
+  return Refuse(absl::StrCat("service_time[", index, "]"),
+                "holds for no worker, because later entries hold for all that it is of; put the "
+                "entry for all workers first");
+}
+
+}  // namespace
+
+absl::Status CheckServiceTimes(const Job& job) {
+  for (int i = 0; i < job.service_time_size(); ++i) {
+    const std::string path = absl::StrCat("service_time[", i, "]");
+    const ServiceTime& entry = job.service_time(i);
+    TANDEM_RETURN_IF_ERROR(CheckRanks(path, entry, job.cluster().workers()));
+    TANDEM_RETURN_IF_ERROR(CheckDistribution(path, entry));
+    TANDEM_RETURN_IF_ERROR(CheckNumbers(path, entry));
+    TANDEM_RETURN_IF_ERROR(CheckStallLimit(path, entry, job.limits().stall_limit_seconds()));
+    TANDEM_RETURN_IF_ERROR(CheckHolds(job, i));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::job
