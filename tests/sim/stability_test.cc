@@ -1,60 +1,94 @@
-// Constant delay on a quadratic: the step size at which plain SGD stops converging is known
-// exactly, 2 sin(pi / (2 (2 delay + 1))) / curvature, and with heavy-ball momentum numerically. The
-// range of a real shard, its policy and its optimizer must show the same limit: just below it they
-// converge, just above they diverge.
+// Staleness on a quadratic: what is known exactly must come out of the range of a real shard, its policy and
+// its optimizer.
+//
+// Constant delay: the step size at which SGD stops converging is 2 sin(pi / (2 (2 delay + 1))) / curvature, and
+// with momentum it follows from the roots of a polynomial: just below they converge, just above they diverge.
+// Asynchrony: workers without memory move, on average, as heavy-ball momentum does (Mitliagkas et al. 2016,
+// "Asynchrony begets momentum").
+#include <algorithm>
 #include <cmath>
+#include <complex>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/random.h"
 #include "gtest/gtest.h"
 #include "job/job.h"
 #include "optim/optimizer.h"
 #include "policies/policy.h"
 #include "server/range.h"
+#include "tests/test_seed.h"
 
 namespace tandem {
 namespace {
 
+// The range of a table with one row of one weight, which is 1 at first, under a policy.
+class OneWeight {
+ public:
+  OneWeight(const Optimizer& config, const Policy& policy, int workers)
+      : optimizer_(*optim::NewRowOptimizer(config)),
+        policy_(*policies::NewUpdatePolicy(policy, workers)) {
+    plan_.name = "w";
+    plan_.dim = 1;
+    plan_.expected_rows = 1;
+    plan_.initializer.set_kind(Initializer::CONSTANT);
+    plan_.initializer.set_scale(1);
+    table_.plan = &plan_;
+    table_.optimizer = optimizer_.get();
+    table_.policy = policy_.get();
+    table_.workers = workers;
+    range_ = std::make_unique<server::Range>(0, 0, 0, &table_, &scratch_);
+  }
+
+  float Weight() {
+    float weight = 0;
+    range_->store().Pull({&kKey, 1}, absl::MakeSpan(&weight, 1));
+    return weight;
+  }
+  int64_t version() const { return range_->progress().version; }
+
+  // Worker `rank` sends a gradient of one sample as its update of `step`.
+  void Push(int rank, int64_t step, int64_t version_read, float gradient) {
+    server::HeldUpdate update;
+    update.rank = rank;
+    update.step = step;
+    update.samples = 1;
+    update.version_read = version_read;
+    update.keys = buffers_.Alloc(sizeof kKey);
+    update.keys.MutableAs<uint64_t>()[0] = kKey;
+    update.values = buffers_.Alloc(sizeof gradient);
+    update.values.MutableAs<float>()[0] = gradient;
+    EXPECT_EQ(range_->Admit(absl::UnixEpoch(), /*incarnation=*/1 + static_cast<uint64_t>(rank),
+                            step, std::move(update), /*finished=*/false),
+              server::Range::Admission::kAdmitted);
+  }
+
+ private:
+  static constexpr uint64_t kKey = 7;
+  HeapBufferSource buffers_;
+  job::TablePlan plan_;
+  const std::unique_ptr<optim::RowOptimizer> optimizer_;
+  const std::unique_ptr<policies::UpdatePolicy> policy_;
+  server::TableContext table_;
+  server::FoldScratch scratch_;
+  std::unique_ptr<server::Range> range_;
+};
+
 // |w| after descending on w * w / 2 from 1, as soon as it is plainly small or plainly large.
 double Descend(const Optimizer& config, int delay) {
-  job::TablePlan plan;
-  plan.name = "w";
-  plan.dim = 1;
-  plan.expected_rows = 1;
-  plan.initializer.set_kind(Initializer::CONSTANT);
-  plan.initializer.set_scale(1);
-  const std::unique_ptr<optim::RowOptimizer> optimizer = *optim::NewRowOptimizer(config);
   Policy fixed_delay;
   fixed_delay.set_kind(Policy::FIXED_DELAY);
   fixed_delay.set_delay(delay);
-  const std::unique_ptr<policies::UpdatePolicy> policy =
-      *policies::NewUpdatePolicy(fixed_delay, /*workers=*/1);
-  server::TableContext table;
-  table.plan = &plan;
-  table.optimizer = optimizer.get();
-  table.policy = policy.get();
-  table.workers = 1;
-  server::FoldScratch scratch;
-  server::Range range(0, 0, 0, &table, &scratch);
-  HeapBufferSource buffers;
-  const uint64_t key = 7;
+  OneWeight weight(config, fixed_delay, /*workers=*/1);
   double envelope = 1;  // largest of the last steps: the iterates swing
   for (int64_t step = 0; step < 400000; ++step) {
-    server::HeldUpdate update;
-    update.step = step;
-    update.samples = 1;
-    update.version_read = range.progress().version;
-    EXPECT_EQ(update.version_read, step);
-    update.keys = buffers.Alloc(sizeof key);
-    update.keys.MutableAs<uint64_t>()[0] = key;
-    update.values = buffers.Alloc(sizeof(float));
-    range.store().Pull({&key, 1}, update.values.MutableAs<float>().first(1));  // gradient = w
-    envelope = std::max(0.999 * envelope, std::abs(double{update.values.As<float>()[0]}));
+    EXPECT_EQ(weight.version(), step);
+    const float gradient = weight.Weight();
+    envelope = std::max(0.999 * envelope, std::abs(double{gradient}));
     if (envelope < 1e-3 || envelope > 1e3) break;
-    EXPECT_EQ(range.Admit(absl::UnixEpoch(), /*incarnation=*/1, step, std::move(update),
-                          /*finished=*/false),
-              server::Range::Admission::kAdmitted);
+    weight.Push(0, step, step, gradient);
   }
   return envelope;
 }
@@ -74,17 +108,127 @@ TEST(StabilityTest, PlainSgdStopsConvergingWhereTheFormulaSays) {
   }
 }
 
-// One step of delay divides the usable step size by 38: the first surprise of stale gradients.
+// The largest root, by its modulus, of the polynomial of w(c+1) = (1 + m) w(c) - m w(c-1) - step w(c-delay),
+// all roots at once by the iteration of Durand and Kerner.
+double LargestRoot(double momentum, int delay, double step) {
+  const size_t degree = static_cast<size_t>(std::max(delay + 1, 2));
+  std::vector<double> coefficients(degree + 1, 0);  // of z^degree, z^(degree - 1), ...
+  coefficients[0] = 1;
+  coefficients[1] -= 1 + momentum;
+  coefficients[2] += momentum;
+  coefficients[static_cast<size_t>(delay) + 1] += step;
+  std::vector<std::complex<double>> roots;
+  for (size_t i = 0; i < degree; ++i) roots.push_back(std::pow(std::complex(0.4, 0.9), i));
+  for (int round = 0; round < 2000; ++round) {
+    double moved = 0;
+    for (size_t i = 0; i < degree; ++i) {
+      std::complex<double> value = 0, others = 1;
+      for (const double coefficient : coefficients) value = value * roots[i] + coefficient;
+      for (size_t j = 0; j < degree; ++j) others *= i == j ? 1.0 : roots[i] - roots[j];
+      roots[i] -= value / others;
+      moved = std::max(moved, std::abs(value / others));
+    }
+    if (moved < 1e-13) break;
+  }
+  double largest = 0;
+  for (const std::complex<double>& root : roots) largest = std::max(largest, std::abs(root));
+  return largest;
+}
+
+// The step size at which the largest root leaves the unit circle.
+double LimitOfRoots(double momentum, int delay) {
+  double stable = 0, unstable = 4;
+  while (unstable - stable > 1e-9) {
+    const double step = (stable + unstable) / 2;
+    (LargestRoot(momentum, delay, step) < 1 ? stable : unstable) = step;
+  }
+  return stable;
+}
+
+TEST(StabilityTest, TheRootsAgreeWithTheFormulaAndWithPublishedLimits) {
+  for (const int delay : {0, 1, 2, 4, 8, 16}) {
+    EXPECT_NEAR(LimitOfRoots(0, delay), 2 * std::sin(M_PI / (2 * (2 * delay + 1))), 1e-6) << delay;
+  }
+  const double published[][2] = {{0, 3.8},   {1, .1},    {2, .0512},
+                                 {4, .0265}, {8, .0139}, {16, .0075}};
+  for (const auto& [delay, limit] : published) {
+    EXPECT_NEAR(LimitOfRoots(0.9, static_cast<int>(delay)), limit, 5e-5) << delay;
+  }
+}
+
+// One step of delay divides the usable step size by 38 under momentum 0.9: the first surprise of stale
+// gradients.
 TEST(StabilityTest, MomentumMakesDelayMuchWorse) {
-  Optimizer momentum;
-  momentum.set_kind(Optimizer::MOMENTUM);
-  momentum.set_momentum(0.9);
-  ExpectLimit(momentum, 0, 3.8);
-  ExpectLimit(momentum, 1, 0.1);
-  ExpectLimit(momentum, 2, 0.0512);
-  ExpectLimit(momentum, 4, 0.0265);
-  ExpectLimit(momentum, 8, 0.0139);
-  ExpectLimit(momentum, 16, 0.0075);
+  for (const double mu : {0.5, 0.9}) {
+    Optimizer momentum;
+    momentum.set_kind(Optimizer::MOMENTUM);
+    momentum.set_momentum(mu);
+    for (const int delay : {0, 1, 2, 4, 8, 16}) {
+      SCOPED_TRACE(absl::StrCat("momentum ", mu));
+      ExpectLimit(momentum, delay, LimitOfRoots(mu, delay));
+    }
+  }
+  EXPECT_NEAR(LimitOfRoots(0.9, 0) / LimitOfRoots(0.9, 1), 38, 0.01);
+}
+
+// ---- asynchrony -------------------------------------------------------------------------------
+
+constexpr int kTrajectory = 120;  // updates
+
+// The mean over runs of the weight before each update, under ASP: `workers` without memory, so that
+// each update is of any of them alike, on w * w / 2. Before the first one they hold reads of assorted
+// ages, all of the weight that has not moved.
+std::vector<double> MeanTrajectory(int workers, double rate, int runs) {
+  Optimizer sgd;
+  sgd.set_kind(Optimizer::SGD);
+  sgd.set_learning_rate(rate);
+  Policy asp;
+  asp.set_kind(Policy::ASP);
+  Random random(TestSeed());
+  std::vector<double> mean(kTrajectory, 0);
+  for (int run = 0; run < runs; ++run) {
+    OneWeight weight(sgd, asp, workers);
+    std::vector<float> read(static_cast<size_t>(workers), weight.Weight());
+    std::vector<int64_t> version(read.size(), 0), step(read.size(), 0);
+    for (double& sum : mean) {
+      sum += weight.Weight() / runs;
+      const size_t rank = random.Uniform(static_cast<uint64_t>(workers));
+      weight.Push(static_cast<int>(rank), step[rank]++, version[rank], read[rank]);
+      read[rank] = weight.Weight();
+      version[rank] = weight.version();
+    }
+  }
+  return mean;
+}
+
+// Steps of rate (1 - m) with momentum m: the sum of past gradients, weighted geometrically.
+std::vector<double> HeavyBall(double momentum, double rate) {
+  std::vector<double> trajectory;
+  double weight = 1, velocity = 1;  // as if it had stood there for ever
+  for (int update = 0; update < kTrajectory; ++update) {
+    trajectory.push_back(weight);
+    weight -= rate * velocity;
+    velocity = momentum * velocity + (1 - momentum) * weight;
+  }
+  return trajectory;
+}
+
+TEST(AsynchronyTest, WorkersWithoutMemoryAreMomentumOnAverage) {
+  constexpr double kRate = 0.15;
+  for (const int workers : {2, 4, 8}) {
+    SCOPED_TRACE(absl::StrCat(workers, " workers"));
+    const std::vector<double> mean = MeanTrajectory(workers, kRate, /*runs=*/4000);
+    const auto distance = [&](double momentum) {
+      const std::vector<double> want = HeavyBall(momentum, kRate);
+      double most = 0;
+      for (size_t i = 0; i < mean.size(); ++i) most = std::max(most, std::abs(mean[i] - want[i]));
+      return most;
+    };
+    EXPECT_LT(distance(1 - 1.0 / workers), 0.02);
+    // And of no other momentum: that of one worker more, or less, is plainly further away.
+    EXPECT_GT(distance(1 - 1.0 / (workers + 1)), 0.04);
+    EXPECT_GT(distance(1 - 1.0 / (workers - 1)), 0.04);
+  }
 }
 
 }  // namespace
