@@ -33,8 +33,8 @@ namespace fs = std::filesystem;
 constexpr char kLock[] = "lock";
 constexpr char kModel[] = "model";
 // What a run writes, and the next one in the same folder removes.
-constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",    "bad_rows.txt",
-                                    "collectives",  "run",           "script.json"};
+constexpr const char* kResults[] = {"summary.json", "metrics.jsonl", "address",     "bad_rows.txt",
+                                    "collectives",  "run",           "script.json", kStartFile};
 // What it replaces.
 constexpr const char* kReplaced[] = {kLock, "job.textproto", "logs", kModel};
 

@@ -1,6 +1,10 @@
 #include "cli/replay_command.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +19,7 @@
 #include "base/status_macros.h"
 #include "cli/output_folder.h"
 #include "cli/resume_point.h"
+#include "cli/script.h"
 #include "data/files.h"
 #include "job/job.h"
 #include "job/resume_check.h"
@@ -38,23 +43,43 @@ int Refuse(const absl::Status& why) {
 std::string JobOf(const ReplayFlags& flags) { return flags.recorded + "/job.textproto"; }
 
 // The whole of it is in the order only if it came to its end.
-absl::StatusOr<nlohmann::json> ReadSummary(const std::string& folder) {
+absl::Status CheckEnded(const std::string& folder) {
   const std::string path = folder + "/summary.json";
   std::ifstream file(path);
   if (!file) {
     return absl::NotFoundError(
         absl::StrCat(path, ": is not there, expected the folder of a run that has ended"));
   }
-  auto summary = nlohmann::json::parse(file, nullptr, false);
+  const auto summary = nlohmann::json::parse(file, nullptr, false);
   if (!summary.is_object()) return absl::DataLossError(absl::StrCat(path, ": is no JSON object"));
-  if (summary.value("exit", 0) != 0 || summary.contains("failed")) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path,
-                     ": the run did not come to its end, and only whole runs are replayed; "
-                     "hint: tandem run JOB --resume ",
-                     folder, " goes on with it"));
+  if (summary.contains("exit") && summary["exit"] == 0 && !summary.contains("failed")) {
+    return absl::OkStatus();
   }
-  return summary;
+  return absl::FailedPreconditionError(absl::StrCat(
+      path,
+      ": the run did not come to its end, and only whole runs are replayed; hint: tandem run "
+      "JOB --resume ",
+      folder, " goes on with it"));
+}
+
+// What the run began with.
+absl::Status ReadStart(const std::string& folder, StartFlags* start) {
+  const std::string path = absl::StrCat(folder, "/", kStartFile);
+  std::ifstream file(path);
+  if (!file) return absl::OkStatus();
+  const auto json = nlohmann::json::parse(file, nullptr, false);
+  const bool good = json.is_object() && json.contains("init_from") &&
+                    json["init_from"].is_string() && json.contains("only_tables") &&
+                    json["only_tables"].is_array();
+  if (!good) {
+    return absl::DataLossError(absl::StrCat(
+        path, ": is not what a run writes there, an object with init_from and only_tables"));
+  }
+  start->init_from = json["init_from"].get<std::string>();
+  for (const nlohmann::json& table : json["only_tables"]) {
+    if (table.is_string()) start->only_tables.push_back(table.get<std::string>());
+  }
+  return absl::OkStatus();
 }
 
 // A save in the middle would make workers wait for each other where the recorded run did not.
@@ -64,7 +89,7 @@ std::vector<std::string> SetsOf(const ReplayFlags& flags) {
   return sets;
 }
 
-// The changes that were asked for, one line each.
+// The changes that were asked for and that make another model, one line each.
 absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) {
   node::RoleFlags role;
   role.job = JobOf(flags);
@@ -84,7 +109,7 @@ absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) 
                      ": under the recorded order optimizers, first "
                      "values and the weights of updates may change; hint: docs/REPLAY.md"));
   }
-  return job::AllDifferences(was.job, is.job);
+  return job::ModelDifferences(was.job, is.job);
 }
 
 // Where the recorded run has saved nothing, nobody can say which files it read.
@@ -94,6 +119,33 @@ absl::Status CheckFiles(const ReplayFlags& flags) {
   const absl::Status same = data::CheckSameFiles(point->record, point->job->data());
   if (same.ok()) return same;
   return absl::Status(same.code(), absl::StrCat(flags.recorded, ": ", same.message()));
+}
+
+// By the simulator, which says itself what cannot be run so.
+int RunSerially(const RunFlags& run) {
+  if (!run.start.init_from.empty()) {
+    return Refuse(absl::UnimplementedError(
+        "--serial: the run began with --init-from, and simulated ones begin afresh; leave it out"));
+  }
+  std::vector<std::string> argv = {
+      ProgramFolder() + "/tandem-simulator", run.job, "--out", run.out, "--replay", run.replay};
+  if (run.overwrite) argv.push_back("--overwrite");
+  for (const std::string& set : run.set) argv.insert(argv.end(), {"--set", set});
+  std::vector<char*> words;
+  for (std::string& word : argv) words.push_back(word.data());
+  words.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    execv(words[0], words.data());
+    std::fprintf(stderr, "tandem replay: %s cannot be started\n", words[0]);
+    _exit(node::kExitFailed);
+  }
+  int status = 0;
+  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (child < 0) return Refuse(absl::ResourceExhaustedError("no process can be started"));
+  if (WIFSIGNALED(status)) return node::kExitBySignal + WTERMSIG(status);
+  return WEXITSTATUS(status);
 }
 
 // Compares the models that both runs have left behind. `changed`: on purpose.
@@ -137,6 +189,8 @@ void AddReplay(CLI::App* app, ReplayFlags* flags) {
   node::AddSetFlag(replay, &flags->run.set);
   node::AddOutFlags(replay, "Folder for what it leaves; without: out/NAME-TIME", &flags->run.out,
                     &flags->run.overwrite);
+  replay->add_flag("--serial", flags->serial,
+                   "In one process, one worker after the other (docs/SIMULATE.md)");
   replay->add_option("--python", flags->run.python, "Script that is each worker, as in the run")
       ->check(CLI::ExistingFile);
   replay->add_option("flags", flags->run.script_flags,
@@ -144,25 +198,30 @@ void AddReplay(CLI::App* app, ReplayFlags* flags) {
 }
 
 int ReplayCommand(const ReplayFlags& flags) {
-  const absl::StatusOr<nlohmann::json> summary = ReadSummary(flags.recorded);
-  if (!summary.ok()) return Refuse(summary.status());
+  if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok()) return Refuse(ended);
   const absl::StatusOr<std::vector<std::string>> changes = CheckChanges(flags);
   if (!changes.ok()) return Refuse(changes.status());
   if (const absl::Status same = CheckFiles(flags); !same.ok()) return Refuse(same);
   RunFlags run = flags.run;
   run.job = JobOf(flags);
   run.set = SetsOf(flags);
-  run.start.init_from = summary->value("init_from", "");
-  run.start.only_tables = summary->value("only_tables", std::vector<std::string>());
+  if (const absl::Status read = ReadStart(flags.recorded, &run.start); !read.ok()) {
+    return Refuse(read);
+  }
   std::error_code error;
   run.replay = fs::absolute(flags.recorded, error).string();
   for (const std::string& change : *changes) std::printf("changed: %s\n", change.c_str());
+  if (!run.python.empty()) {
+    const std::string change = ScriptChange(flags.recorded, run.python, ScriptHash(run.python));
+    if (!change.empty()) std::printf("%s\n", change.c_str());
+  }
   if (run.out.empty()) run.out = NewFolderName("replay");
   if (IsInside(run.out, flags.recorded)) {
     return Refuse(absl::InvalidArgumentError(
         absl::StrCat("--out ", run.out, ": is the recorded run; hint: name another folder")));
   }
-  if (const int code = RunCommand(run); code != node::kExitOk) return code;
+  const int code = flags.serial ? RunSerially(run) : RunCommand(run);
+  if (code != node::kExitOk) return code;
   return Compare(flags, run.out, !changes->empty());
 }
 

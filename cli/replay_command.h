@@ -11,6 +11,7 @@ namespace tandem::cli {
 
 struct ReplayFlags {
   std::string recorded;  // the folder of a run with staleness.order
+  bool serial = false;   // in one process, by tandem-simulator
   RunFlags run;          // of the new one; its job is the recorded one's
 };
 

@@ -162,6 +162,7 @@ class Run {
     // Whole or not at all: a run that goes on cannot do without.
     TANDEM_RETURN_IF_ERROR(WriteFileAtomically(JobPath(), job::ResolvedText(plan_)));
     if (!resumes) TANDEM_RETURN_IF_ERROR(NoteTheScript());
+    if (!resumes) TANDEM_RETURN_IF_ERROR(NoteTheStart());
     if (resumes) folder_->ClearForResume();
     return absl::OkStatus();
   }
@@ -182,6 +183,17 @@ class Run {
   absl::Status NoteTheScript() {
     if (flags_.python.empty()) return absl::OkStatus();
     return NoteScript(flags_.out, flags_.python, script_hash_);
+  }
+
+  // What a replay begins with: the run may go on later, and then its flags say something else.
+  absl::Status NoteTheStart() {
+    if (flags_.start.init_from.empty() || !plan_.job.staleness().order()) return absl::OkStatus();
+    std::error_code error;
+    const nlohmann::json start = {
+        {"init_from", fs::absolute(flags_.start.init_from, error).string()},
+        {"only_tables", flags_.start.only_tables}};
+    return WriteFileAtomically(absl::StrCat(flags_.out, "/", kStartFile),
+                               scheduler::PrettyPrint(start));
   }
 
   // A run that goes on by another script may be refused by it: the note stays that of the script which
@@ -322,15 +334,17 @@ class Run {
   // nothing is saved, it tells them at once; before that nothing is worth a wait.
   void OnStop(absl::Time now) {
     const bool again = stopping_;
-    if (again && (finished_ || !saves_)) return;
+    // To save, workers would have to meet at a step, in another order than the recorded one.
+    const bool saves = saves_ && flags_.replay.empty();
+    if (again && (finished_ || !saves)) return;
     stopping_ = true;
-    children_.SignalOne("scheduler", node::kDriverStops);
-    if (started_ && saves_ && !again) {
+    if (flags_.replay.empty()) children_.SignalOne("scheduler", node::kDriverStops);
+    if (started_ && saves && !again) {
       return view_.Line("stopping: saving first; once more to end at once");
     }
     if (failure_.empty()) failure_ = "stopped by a signal";
     view_.Line("stopping");
-    give_up_ = started_ ? now + kStopGrace : now;
+    give_up_ = started_ && flags_.replay.empty() ? now + kStopGrace : now;
   }
 
   void OnEvent(const nlohmann::json& event) {
@@ -443,10 +457,7 @@ class Run {
     if (summary.contains("failed")) summary["failed"]["reason"] = failure_;
     summary["command"] = flags_.command;
     summary["exit"] = code;
-    if (!flags_.start.resumed.has_value() && !flags_.start.init_from.empty()) {
-      summary["init_from"] = flags_.start.init_from;
-      summary["only_tables"] = flags_.start.only_tables;
-    }
+    if (!flags_.replay.empty()) summary["replay_of"] = flags_.replay;
     if (!flags_.python.empty()) {
       summary["script"] = {{"file", flags_.python}, {"sha256", script_hash_}};
     }

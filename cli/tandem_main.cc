@@ -1,4 +1,8 @@
 // tandem: the command line of the project. One subcommand a file.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -105,6 +109,16 @@ void AddRun(CLI::App* app, RunFlags* flags) {
   run->add_option("flags", flags->script_flags, "Behind --: the flags of the --python script");
 }
 
+// The simulator is a program of its own. Returns only if it cannot be started.
+int ExecSimulator(char** argv) {
+  const std::string program = ProgramFolder() + "/tandem-simulator";
+  argv[1] = const_cast<char*>("tandem-simulator");
+  execv(program.c_str(), argv + 1);
+  std::cerr << "tandem simulate: " << program << " cannot be started: " << std::strerror(errno)
+            << "; hint: it needs a build with TANDEM_TORCH=ON\n";
+  return node::kExitFailed;
+}
+
 void AddPredict(CLI::App* app, PredictFlags* flags) {
   CLI::App* predict = app->add_subcommand(
       "predict", "Scores of a saved model, one a row, in the order of the rows");
@@ -183,9 +197,13 @@ int Main(int argc, char** argv) {
   app.add_subcommand("collectives-dump", "What the dumps of a collective group show together")
       ->add_option("folder", dump_folder, "With a *.jsonl of each rank")
       ->required();
+  app.add_subcommand("simulate",
+                     "Train under a virtual clock, in one process: any number of workers")
+      ->prefix_command();
   const bench::BenchCommand bench(&app);
   int code = node::kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
+  if (argv[1] == std::string("simulate")) return ExecSimulator(argv);
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
   if (app.got_subcommand("bench")) return bench.Run();
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));

@@ -1,6 +1,6 @@
 # What `cmake --install` puts where, and the Debian package that `cpack -G DEB` makes of it.
 #
-#   bin/                 tandem, tandem-scheduler, tandem-server, tandem-worker
+#   bin/                 tandem, tandem-scheduler, tandem-server, tandem-worker, tandem-simulator
 #   lib/                 libtandem.so (capi/tandem.h), and the libraries behind tandem::client
 #   lib/cmake/Tandem/    find_package(Tandem): tandem::client, tandem::capi
 #   include/tandem/      their headers, by the names that they have in the tree
@@ -14,7 +14,7 @@ include(CMakePackageConfigHelpers)
 
 set(programs tandem tandem-scheduler tandem-server)
 if(TANDEM_TORCH)
-  list(APPEND programs tandem-worker)
+  list(APPEND programs tandem-worker tandem-simulator)
 endif()
 install(TARGETS ${programs} RUNTIME)
 

@@ -70,6 +70,21 @@ Job WhatAReplayKeeps(Job job) {
   return job;
 }
 
+// Without what has no say in the numbers of a model that comes of a recorded order.
+Job WhatMakesTheModel(Job job) {
+  job.clear_name();
+  job.mutable_cluster()->clear_transport();
+  job.mutable_cluster()->clear_pin_servers();
+  job.mutable_dense()->clear_link();
+  job.mutable_dense()->clear_calibration();
+  for (Table& table : *job.mutable_table()) table.clear_expected_rows();
+  if (!job.train().has_keep_best()) job.clear_evaluation();
+  job.clear_staleness();
+  job.clear_limits();
+  job.clear_save();
+  return job;
+}
+
 std::vector<std::string> Differences(Job was, Job is) {
   was.mutable_data()->clear_statistics();
   is.mutable_data()->clear_statistics();
@@ -104,6 +119,10 @@ std::vector<std::string> ResumeDifferences(const Job& was, const Job& is) {
 
 std::vector<std::string> ReplayDifferences(const Job& was, const Job& is) {
   return Differences(WhatAReplayKeeps(was), WhatAReplayKeeps(is));
+}
+
+std::vector<std::string> ModelDifferences(const Job& was, const Job& is) {
+  return Differences(WhatMakesTheModel(was), WhatMakesTheModel(is));
 }
 
 std::vector<std::string> AllDifferences(const Job& was, const Job& is) {

@@ -17,6 +17,8 @@ namespace tandem::job {
 std::vector<std::string> ResumeDifferences(const Job& was, const Job& is);
 // The same for a replay.
 std::vector<std::string> ReplayDifferences(const Job& was, const Job& is);
+// What has changed of that of which the numbers of the model come.
+std::vector<std::string> ModelDifferences(const Job& was, const Job& is);
 // All that has changed, whether it may or not.
 std::vector<std::string> AllDifferences(const Job& was, const Job& is);
 

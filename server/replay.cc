@@ -111,11 +111,17 @@ const OrderEntry& Replay::Next(uint32_t range) const {
   return order.entries[order.next];
 }
 
-int Replay::NextWorker(uint32_t range) const {
-  const auto order = orders_.find(range);
-  if (order == orders_.end()) return -1;
-  const std::vector<OrderEntry>& entries = order->second.entries;
-  return order->second.next < entries.size() ? entries[order->second.next].worker : -1;
+int Replay::Awaited(uint32_t range, int waits, int64_t version) const {
+  const auto it = orders_.find(range);
+  if (it == orders_.end() || it->second.next >= it->second.entries.size()) return -1;
+  const Order& order = it->second;
+  const int next = order.entries[order.next].worker;
+  if (next != waits) return next;
+  for (size_t i = order.next; i < order.entries.size(); ++i) {
+    const OrderEntry& entry = order.entries[i];
+    if (entry.rows > 0 && !order.read[i] && entry.version_read == version) return entry.worker;
+  }
+  return next;
 }
 
 void Replay::OnAdmitted(uint32_t range) {

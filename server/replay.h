@@ -48,7 +48,9 @@ class Replay {
   void OnAdmitted(uint32_t range);
   // Reads answered and pushes admitted so far: if there are more, others may have their turn.
   uint64_t turns() const { return turns_; }
-  int NextWorker(uint32_t range) const;  // -1: nothing more is recorded
+  // The worker that `waits` waits for at the range: whose push is the next one or, if that is its own,
+  // who has not read what it would end. -1: nothing more is recorded.
+  int Awaited(uint32_t range, int waits, int64_t version) const;
 
   // A read that was answered and is asked for once more (its answer was lost) gets the same answer:
   // the range may be further on. Kept until the worker pushes the step; null: none.

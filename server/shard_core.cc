@@ -80,8 +80,8 @@ bool MayReadAgain(const Replay& replay, const Range& range, const FrameHeader& r
 }
 
 // Has the push its turn in the recorded order? If it can never have it, the shard has failed.
-bool TakeTurn(Replay* replay, const Range& range, const FrameHeader& h, HeldUpdate* update,
-              ShardEffects* effects) {
+bool HasTurn(const Replay& replay, const Range& range, const FrameHeader& h, HeldUpdate* update,
+             ShardEffects* effects) {
   OrderEntry push;
   push.range = range.id();
   push.worker = static_cast<uint16_t>(update->rank);
@@ -92,21 +92,20 @@ bool TakeTurn(Replay* replay, const Range& range, const FrameHeader& h, HeldUpda
   push.samples = update->samples;
   push.version_read = update->version_read;
   std::string why;
-  const Replay::Turn turn = replay->MayAdmit(push, range.progress().version, &why);
+  const Replay::Turn turn = replay.MayAdmit(push, range.progress().version, &why);
   if (turn == Replay::Turn::kNever) {
     effects->failure = absl::FailedPreconditionError(absl::StrCat(
         "not as recorded: ", why, "; hint: are job, data and programs those of the run?"));
   }
   if (turn != Replay::Turn::kNow) return false;
-  update->read_number = replay->Next(push.range).read_number;
-  replay->OnAdmitted(push.range);
-  replay->ForgetAnswers(update->rank, update->step);
+  update->read_number = replay.Next(push.range).read_number;
   return true;
 }
 
-// The worker whose push a parked read of the range waits for.
-int Awaited(const Replay* replay, const Range& range) {
-  const int next = replay == nullptr ? -1 : replay->NextWorker(range.id());
+// The worker that somebody who reads the range, or has pushed to it, waits for.
+int Awaited(const Replay* replay, const Range& range, int waits) {
+  const int next =
+      replay == nullptr ? -1 : replay->Awaited(range.id(), waits, range.progress().version);
   return next >= 0 ? next : range.progress().Slowest();
 }
 
@@ -181,7 +180,7 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
       if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
     }
   }
-  for (ParkedRead& read : parked_) CheckOwners(&read.slices);
+  for (Parked& read : parked_) CheckOwners(&read.slices);
   GoOn(now, -1, effects);
   Give(&records_, &order_, effects);
 }
@@ -421,7 +420,7 @@ void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* e
     return;
   }
   size_t of_this_worker = 0;
-  for (ParkedRead& read : parked_) {
+  for (Parked& read : parked_) {
     if (read.frame.header.sender != frame.header.sender) continue;
     if (read.frame.header.request == frame.header.request) {  // asked again: say why it waits
       read.next_notice = now;
@@ -516,7 +515,7 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
 void ShardCore::ServeParked(absl::Time now, int freed_by, ShardEffects* effects) {
   for (size_t i = 0; i < parked_.size();) {
     if (MayServe(parked_[i].frame, parked_[i].slices)) {
-      ParkedRead read = std::move(parked_[i]);
+      Parked read = std::move(parked_[i]);
       parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(i));
       if (freed_by >= 0) waits_.Add(now, read.since, read.frame.header.sender.index, freed_by);
       AnswerRead(now, read.frame, &read.slices, effects);
@@ -528,35 +527,40 @@ void ShardCore::ServeParked(absl::Time now, int freed_by, ShardEffects* effects)
   NotifyWaiting(now, effects);
 }
 
-// Tells each worker whom its read waits for. That keeps the worker's own deadline from running out.
+// Tells each worker whom its read waits for. That keeps the worker's own deadline from running out. A push
+// waits for one that is on its way; only in a replay it may wait for other workers.
 void ShardCore::NotifyWaiting(absl::Time now, ShardEffects* effects) {
-  for (ParkedRead& read : parked_) {
-    if (read.next_notice > now) continue;
-    read.next_notice = now + kNoticeInterval;
-    for (const Slice& slice : read.slices) {
-      if (slice.settled) continue;
-      const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
-      const int slowest = Awaited(replay_.get(), *owned_[slice.entry.range]);
+  const auto notify = [&](Parked* waits) {
+    if (waits->next_notice > now) return;
+    waits->next_notice = now + kNoticeInterval;
+    for (const Slice& slice : waits->slices) {
+      const Range* const range = owned_[slice.entry.range].get();
+      if (slice.settled || range == nullptr) continue;
+      const int awaited = Awaited(replay_.get(), *range, waits->frame.header.sender.index);
       SliceEntry e;
       e.range = slice.entry.range;
-      e.row_floats = static_cast<uint32_t>(slowest);
-      e.version = progress.workers[static_cast<size_t>(slowest)].admitted;
-      e.clock = absl::ToInt64Milliseconds(now - read.since);
-      Say(effects, {read.frame.header.sender,
-                    EncodeDataFrame(buffers_, AnswerHeader(read.frame, FrameKind::kWaiting),
+      e.row_floats = static_cast<uint32_t>(awaited);
+      e.version = range->progress().workers[static_cast<size_t>(awaited)].admitted;
+      e.clock = absl::ToInt64Milliseconds(now - waits->since);
+      Say(effects, {waits->frame.header.sender,
+                    EncodeDataFrame(buffers_, AnswerHeader(waits->frame, FrameKind::kWaiting),
                                     {&e, 1}, Buffer(), Buffer())});
-      break;
+      return;
     }
-  }
+  };
+  for (Parked& read : parked_) notify(&read);
+  if (replay_ == nullptr) return;
+  for (Parked& push : early_) notify(&push);
 }
 
 Activity ShardCore::Waiting(absl::Time now) const {
-  if (parked_.empty()) return {};
-  const ParkedRead& read = parked_.front();
+  if (parked_.empty() && (replay_ == nullptr || early_.empty())) return {};
+  const Parked& read = parked_.empty() ? early_.front() : parked_.front();
   for (const Slice& slice : read.slices) {
     if (slice.settled) continue;
     const policies::RangeProgress& progress = owned_[slice.entry.range]->progress();
-    const int slowest = Awaited(replay_.get(), *owned_[slice.entry.range]);
+    const int slowest =
+        Awaited(replay_.get(), *owned_[slice.entry.range], read.frame.header.sender.index);
     return {absl::StrCat(read.frame.header.sender.DebugString(), " waits for worker ", slowest,
                          " at step ", progress.workers[static_cast<size_t>(slowest)].admitted,
                          " since ", absl::ToInt64Seconds(now - read.since), " s"),
@@ -583,22 +587,24 @@ void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* e
   if (AdmitSlices(now, frame, &slices, effects)) {
     Acknowledge(frame, slices, effects);
   } else {
-    ParkEarly(frame, slices);
+    ParkEarly(now, frame, slices);
   }
   slices_.swap(slices);
   // Whatever became of the frame as a whole, some of its slices may have been admitted.
   GoOn(now, frame.header.sender.index, effects);
 }
 
-void ShardCore::ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices) {
+void ShardCore::ParkEarly(absl::Time now, const ParsedFrame& frame,
+                          const std::vector<Slice>& slices) {
   size_t of_this_worker = 0;
-  for (const EarlyPush& push : early_) {
+  for (const Parked& push : early_) {
     if (push.frame.header.sender != frame.header.sender) continue;
     // Asked again while it waits: the parked frame answers for both.
     if (push.frame.header.request == frame.header.request) return;
     ++of_this_worker;
   }
-  if (of_this_worker < kMaxParkedPerWorker) early_.push_back({frame, KeepSlices(slices)});
+  if (of_this_worker >= kMaxParkedPerWorker) return;
+  early_.push_back({frame, KeepSlices(slices), now, now + kNoticeInterval});
 }
 
 // True if every slice is settled: held, applied or refused.
@@ -606,7 +612,9 @@ bool ShardCore::AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vecto
                             ShardEffects* effects) {
   bool all = true;
   const bool may_hold = plan_.groups[frame.header.group].properties.holds;
-  const bool over_budget = may_hold && (frame.header.flags & kFlagAssign) == 0 &&
+  // A recorded run has kept to its budget; in a replay pushes come when they like, and wait.
+  const bool over_budget = may_hold && replay_ == nullptr &&
+                           (frame.header.flags & kFlagAssign) == 0 &&
                            held_bytes() + frame.keys().size() + frame.values().size() >
                                static_cast<size_t>(plan_.job.limits().held_bytes_per_shard());
   for (Slice& slice : *slices) {
@@ -651,7 +659,7 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
   update.clock_gap = h.clock_gap;
   update.in_flight = h.in_flight;
   if (replay_ != nullptr && !Admitted(*range, h) &&
-      !TakeTurn(replay_.get(), *range, h, &update, effects)) {
+      !HasTurn(*replay_, *range, h, &update, effects)) {
     return;
   }
   switch (range->Admit(now, h.incarnation, h.first_step, std::move(update),
@@ -668,6 +676,10 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
       e.status = SliceStatus::kDropped;
       [[fallthrough]];
     case Range::Admission::kAdmitted:
+      if (replay_ != nullptr) {
+        replay_->OnAdmitted(e.range);
+        replay_->ForgetAnswers(h.sender.index, h.step);
+      }
       e.version = range->progress().version;
       slice->settled = true;
       break;
@@ -687,7 +699,7 @@ void ShardCore::RetryEarly(absl::Time now, ShardEffects* effects) {
     progress = false;
     for (size_t i = 0; i < early_.size(); ++i) {
       if (!AdmitSlices(now, early_[i].frame, &early_[i].slices, effects)) continue;
-      EarlyPush push = std::move(early_[i]);
+      Parked push = std::move(early_[i]);
       early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
       Acknowledge(push.frame, push.slices, effects);
       spare_slices_.push_back(std::move(push.slices));

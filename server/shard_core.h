@@ -96,17 +96,13 @@ class ShardCore {
     size_t value_offset = 0;  // bytes in the values part
     bool settled = false;
   };
-  // A read that may not be answered yet.
-  struct ParkedRead {
+  // A read that may not be answered yet; or a push with slices that came before an earlier step of the
+  // same worker, or, in a replay, before what stands before it in the recorded order.
+  struct Parked {
     ParsedFrame frame;
     std::vector<Slice> slices;
     absl::Time since;
     absl::Time next_notice;
-  };
-  // A push with slices that came before an earlier step of the same worker.
-  struct EarlyPush {
-    ParsedFrame frame;
-    std::vector<Slice> slices;
   };
   // On its way to the owner that caused the move. Should that one lose the range meanwhile, it
   // forwards what it gets: there is never a second copy on a second way.
@@ -146,7 +142,7 @@ class ShardCore {
   bool AdmitSlices(absl::Time now, const ParsedFrame& frame, std::vector<Slice>* slices,
                    ShardEffects* effects);
   void AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slice, ShardEffects* effects);
-  void ParkEarly(const ParsedFrame& frame, const std::vector<Slice>& slices);
+  void ParkEarly(absl::Time now, const ParsedFrame& frame, const std::vector<Slice>& slices);
   void RetryEarly(absl::Time now, ShardEffects* effects);
   void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
@@ -170,8 +166,8 @@ class ShardCore {
 
   std::shared_ptr<const RangeMap> map_;
   std::vector<std::unique_ptr<Range>> owned_;  // by range id; null if not owned
-  std::vector<ParkedRead> parked_;
-  std::vector<EarlyPush> early_;
+  std::vector<Parked> parked_;                 // reads
+  std::vector<Parked> early_;                  // pushes
   WaitLog waits_;
   std::vector<std::vector<Slice>> spare_slices_;  // memory of what was parked
   bool delayed_finished_ = false;                 // holds for ranges that arrive later, too

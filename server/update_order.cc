@@ -41,15 +41,30 @@ absl::Status ReadFile(const std::string& path, const std::function<bool(uint32_t
   return absl::OkStatus();
 }
 
-// Each entry takes its worker from where the last one left it.
-absl::Status CheckGaps(const std::string& folder, uint32_t range,
-                       const std::vector<OrderEntry>& order) {
+bool IsPossible(const OrderEntry& entry, int workers) {
+  constexpr int64_t kMost = int64_t{1} << 46;  // steps, as a range admits them
+  return entry.worker < workers && entry.finished <= 1 && entry.step >= 0 && entry.step < kMost &&
+         entry.steps > 0 && entry.steps <= entry.step + 1 &&
+         (entry.steps == 1 || entry.rows == 0) &&
+         (entry.rows == 0 || (entry.version_read >= 0 && entry.version_read <= entry.version));
+}
+
+// Each entry takes its worker from where the last one left it, and versions do not fall.
+absl::Status CheckOrder(const std::string& folder, uint32_t range, int workers,
+                        const std::vector<OrderEntry>& order) {
   std::map<uint16_t, int64_t> admitted;
-  int64_t all = 0;
+  int64_t all = 0, version = 0;
   for (const OrderEntry& entry : order) {
+    if (!IsPossible(entry, workers) || entry.version < version) {
+      return absl::DataLossError(
+          absl::StrCat(folder, ": the order of range ", range, " has an entry that no run of ",
+                       workers, " workers writes: worker ", entry.worker, ", step ", entry.step,
+                       ", version ", entry.version, ": is a file damaged?"));
+    }
+    version = entry.version;
     int64_t& of_worker = admitted[entry.worker];
-    const bool follows = entry.admitted_before == all && entry.steps > 0 &&
-                         entry.step >= of_worker && entry.step + 1 - entry.steps <= of_worker;
+    const bool follows = entry.admitted_before == all && entry.step >= of_worker &&
+                         entry.step + 1 - entry.steps <= of_worker;
     if (!follows) {
       return absl::DataLossError(absl::StrCat(
           folder, ": the order of range ", range, " has a gap before step ", entry.step,
@@ -63,7 +78,7 @@ absl::Status CheckGaps(const std::string& folder, uint32_t range,
 
 }  // namespace
 
-absl::StatusOr<Orders> ReadOrder(const std::string& folder,
+absl::StatusOr<Orders> ReadOrder(const std::string& folder, int workers,
                                  const std::function<bool(uint32_t range)>& wanted) {
   std::vector<std::string> files;
   std::error_code error;
@@ -82,7 +97,7 @@ absl::StatusOr<Orders> ReadOrder(const std::string& folder,
   Orders orders;
   for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(ReadFile(file, wanted, &orders));
   for (const auto& [range, order] : orders) {
-    TANDEM_RETURN_IF_ERROR(CheckGaps(folder, range, order));
+    TANDEM_RETURN_IF_ERROR(CheckOrder(folder, range, workers, order));
   }
   return orders;
 }

@@ -48,10 +48,11 @@ static_assert(sizeof(OrderFileHead) == 16);
 
 inline constexpr char kOrderSuffix[] = ".order";
 
-// The whole order of each range that `wanted` names, from the files of a run's folder. One line says
-// which file is not as it should be: missing, of another layout, with a gap.
+// The whole order of each range that `wanted` names, from the files of the folder of a run with so many
+// workers. One line says which file is not as it should be: missing, of another layout, with a gap, with
+// numbers that no run writes.
 absl::StatusOr<std::map<uint32_t, std::vector<OrderEntry>>> ReadOrder(
-    const std::string& folder, const std::function<bool(uint32_t range)>& wanted);
+    const std::string& folder, int workers, const std::function<bool(uint32_t range)>& wanted);
 
 }  // namespace tandem::server
 

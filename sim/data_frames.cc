@@ -17,10 +17,11 @@ void DataFrames::Send(const Outgoing& out) {
     context_.judge->OnPush(h.sender.index, h.step);
   }
   std::vector<absl::Time> arrivals;
+  const size_t bytes = out.frame.TotalBytes();
   if (h.kind == FrameKind::kSegment) {
-    arrivals = {network_.RouteOnConnection(context_.agenda.now(), h.sender, out.to)};
+    arrivals = {network_.RouteOnConnection(context_.agenda.now(), h.sender, out.to, bytes)};
   } else {
-    network_.Route(context_.agenda.now(), h.sender, out.to, &arrivals);
+    network_.Route(context_.agenda.now(), h.sender, out.to, bytes, &arrivals);
   }
   context_.trace.Frame(context_.agenda.now(), arrivals.empty() ? "lost" : "sent", out.to, h);
   for (const absl::Time at : arrivals) {

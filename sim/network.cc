@@ -13,14 +13,29 @@ absl::Duration SimNetwork::Delay() {
   return options_.delay + options_.jitter * random_.Exponential();
 }
 
-void SimNetwork::Route(absl::Time now, EndpointId from, EndpointId to,
+// When the last byte is through the links of both processes: a frame is received as it is sent, but waits
+// where another one is on the link.
+absl::Time SimNetwork::ThroughLinks(absl::Time now, EndpointId from, EndpointId to, size_t bytes) {
+  if (options_.bytes_per_second <= 0) return now;
+  const absl::Duration takes =
+      absl::Seconds(static_cast<double>(bytes) / options_.bytes_per_second);
+  from.shard = to.shard = 0;  // shards of a server share its link
+  absl::Time& sends = sends_until_.try_emplace(from, now).first->second;
+  absl::Time& receives = receives_until_.try_emplace(to, now).first->second;
+  sends = std::max(sends, now) + takes;
+  receives = std::max(sends, receives + takes);
+  return receives;
+}
+
+void SimNetwork::Route(absl::Time now, EndpointId from, EndpointId to, size_t bytes,
                        std::vector<absl::Time>* arrivals) {
   const auto cut = cut_until_.find(std::minmax(from, to));
   if (cut != cut_until_.end() && now < cut->second) return;
   if (options_.drop > 0 && random_.Bernoulli(options_.drop)) return;
+  const absl::Time through = ThroughLinks(now, from, to, bytes);
   const bool twice = options_.duplicate > 0 && random_.Bernoulli(options_.duplicate);
   for (int copy = 0; copy < (twice ? 2 : 1); ++copy) {
-    absl::Time at = now + Delay();
+    absl::Time at = through + Delay();
     if (!options_.reorder) {
       absl::Time& last = last_arrival_.try_emplace({from, to}, at).first->second;
       at = last = std::max(at, last);
@@ -29,9 +44,11 @@ void SimNetwork::Route(absl::Time now, EndpointId from, EndpointId to,
   }
 }
 
-absl::Time SimNetwork::RouteOnConnection(absl::Time now, EndpointId from, EndpointId to) {
+absl::Time SimNetwork::RouteOnConnection(absl::Time now, EndpointId from, EndpointId to,
+                                         size_t bytes) {
   const auto cut = cut_until_.find(std::minmax(from, to));
-  absl::Time at = cut == cut_until_.end() ? now : std::max(now, cut->second);
+  absl::Time at = ThroughLinks(now, from, to, bytes);
+  if (cut != cut_until_.end()) at = std::max(at, cut->second);
   while (options_.drop > 0 && random_.Bernoulli(options_.drop)) at += kConnectionResend;
   at += Delay();
   absl::Time& last = last_on_connection_.try_emplace({from, to}, at).first->second;

@@ -6,6 +6,7 @@
 #ifndef TANDEM_SIM_NETWORK_H_
 #define TANDEM_SIM_NETWORK_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -24,8 +25,10 @@ struct NetworkOptions {
   double drop = 0;                                 // probability that a frame is lost
   double duplicate = 0;                            // probability that it comes twice
   bool reorder = false;                            // may frames of one pair overtake each other?
-  double cuts_per_second = 0;                      // pairs of endpoints cut off from each other ...
-  absl::Duration longest_cut = absl::Seconds(2);   // ... for up to this long
+  // What a process can send, and what it can receive, a second: its frames queue for both. 0: no limit.
+  double bytes_per_second = 0;
+  double cuts_per_second = 0;                     // pairs of endpoints cut off from each other ...
+  absl::Duration longest_cut = absl::Seconds(2);  // ... for up to this long
 };
 
 class SimNetwork {
@@ -34,12 +37,13 @@ class SimNetwork {
     TANDEM_CHECK(options.drop < 1);  // a connection sends again what is lost, until it arrives
   }
 
-  // Appends the times at which a frame sent now arrives: none (lost), one, or two (doubled).
-  void Route(absl::Time now, EndpointId from, EndpointId to, std::vector<absl::Time>* arrivals);
+  // Appends the times at which a frame of `bytes` sent now arrives: none (lost), one, or two (doubled).
+  void Route(absl::Time now, EndpointId from, EndpointId to, size_t bytes,
+             std::vector<absl::Time>* arrivals);
 
   // When a frame arrives that is sent now on a connection between the two, which brings all of them
   // once and in order: what the network loses the connection sends again, which takes its time.
-  absl::Time RouteOnConnection(absl::Time now, EndpointId from, EndpointId to);
+  absl::Time RouteOnConnection(absl::Time now, EndpointId from, EndpointId to, size_t bytes);
 
   // Frames between `a` and `b`, either way, are lost until `end`.
   void Cut(EndpointId a, EndpointId b, absl::Time end);
@@ -53,12 +57,14 @@ class SimNetwork {
  private:
   using Pair = std::pair<EndpointId, EndpointId>;
   absl::Duration Delay();
+  absl::Time ThroughLinks(absl::Time now, EndpointId from, EndpointId to, size_t bytes);
 
   const NetworkOptions options_;
   Random random_;
   std::map<Pair, absl::Time> cut_until_;     // by (smaller, larger)
   std::map<Pair, absl::Time> last_arrival_;  // by (from, to); without reordering
   std::map<Pair, absl::Time> last_on_connection_;
+  std::map<EndpointId, absl::Time> sends_until_, receives_until_;  // by process
 };
 
 }  // namespace tandem::sim

@@ -19,17 +19,22 @@ absl::StatusOr<server::RangeImage> Decode(const std::string& bytes) {
 absl::Status SaveCheck::Add(const std::string& folder, const std::string& file,
                             const std::string& bytes) {
   TANDEM_ASSIGN_OR_RETURN(server::RangeImage image, Decode(bytes));
+  if (context_.options.files != nullptr) {
+    TANDEM_RETURN_IF_ERROR(context_.options.files->WriteRange(folder, file, bytes));
+  }
   if (saves_under_way_[folder].emplace(file, std::move(image)).second) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(file, " is saved twice"));
 }
 
-absl::Status SaveCheck::CheckDense(int64_t count, const std::string& bytes) {
+absl::Status SaveCheck::AddDense(const std::string& folder, int64_t count,
+                                 const std::string& bytes) {
   TANDEM_ASSIGN_OR_RETURN(
       const auto dense, worker::DenseParameters::New(context_.plan.job.dense().optimizer(), count));
   TANDEM_ASSIGN_OR_RETURN(const server::RangeImage image, Decode(bytes));
   TANDEM_RETURN_IF_ERROR(dense->Load(image));
   if (context_.judge != nullptr) context_.judge->CheckDenseEvaluated(0, dense->values());
-  return absl::OkStatus();
+  if (context_.options.files == nullptr) return absl::OkStatus();
+  return context_.options.files->WriteDense(folder, bytes);
 }
 
 void SaveCheck::Commit(const std::string& folder, const RangeMap& ranges) {

@@ -22,7 +22,7 @@ class SaveCheck {
   // A server has written a range of a save.
   absl::Status Add(const std::string& folder, const std::string& file, const std::string& bytes);
   // Rank 0 has written the file of `count` dense parameters, once every worker stands still.
-  absl::Status CheckDense(int64_t count, const std::string& bytes);
+  absl::Status AddDense(const std::string& folder, int64_t count, const std::string& bytes);
   // All files of a save are there.
   void Commit(const std::string& folder, const RangeMap& ranges);
 

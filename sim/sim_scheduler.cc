@@ -110,6 +110,11 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
 void SimScheduler::Step(const scheduler::SchedulerEvent& event) {
   core_.Step(context_.agenda.now(), event, &effects_);
   for (const std::string& line : effects_.logs) context_.Log(absl::StrCat("scheduler: ", line));
+  if (context_.options.on_notice) {
+    for (const scheduler::SchedulerNotice& notice : effects_.notices) {
+      context_.options.on_notice(context_.agenda.elapsed(), notice);
+    }
+  }
   for (const scheduler::SchedulerEffects::Send& send : effects_.sends) {
     if (send.control.has_barrier_release() &&
         context_.random.Bernoulli(context_.options.barrier_drop)) {

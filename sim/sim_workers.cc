@@ -10,15 +10,6 @@
 #include "data/service_trace.h"
 
 namespace tandem::sim {
-namespace {
-
-// Silence before a frame is sent again, whoever sent it: short, so that faults cost little virtual
-// time.
-constexpr absl::Duration kResend = absl::Milliseconds(300);
-
-constexpr size_t kFrameBytes = 32;  // of values in a frame: so few that most requests are cut
-
-}  // namespace
 
 absl::Status SimWorkers::Init(const worker::MakeTaskRunner& make_runner) {
   for (int rank = 0; rank < context_.plan.workers(); ++rank) {
@@ -41,9 +32,9 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   worker::TrainerCore::Options options;
   options.rank = rank;
   options.incarnation = incarnation;
-  options.client.resend_after = kResend;
-  options.client.frame_bytes = kFrameBytes;
-  options.control_resend = kResend;
+  options.client.resend_after = context_.options.resend;
+  options.client.frame_bytes = context_.options.frame_bytes;
+  options.control_resend = context_.options.resend;
   options.save = context_.options.save_at_end;
   options.save_path = "model";
   options.evaluate = context_.options.evaluate && worker->runner->has_test_data();
@@ -233,13 +224,15 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::MergeSharesTask& t) { return MergeShares(rank, t); },
           [&](const worker::GatherDenseTask&) { return absl::OkStatus(); },
           [&](const worker::WriteDenseTask& t) {
-            return saves_.CheckDense(dense(0).count(), *t.bytes);
+            return saves_.AddDense(*t.directory, dense(0).count(), *t.bytes);
           },
           [&](const worker::WriteWorkerTask&) { return absl::OkStatus(); },
           [&](const worker::AbandonSaveTask&) { return absl::OkStatus(); },
           [&](const worker::CommitSaveTask& t) {
             saves_.Commit(*t.directory, *servers_.ranges());
-            return absl::OkStatus();
+            SaveFiles* const files = context_.options.files;
+            if (files == nullptr) return absl::OkStatus();
+            return files->Commit(*t.directory, t.step, t.save == worker::SaveId::kBest, *t.record);
           },
       },
       task);

@@ -5,6 +5,11 @@
 #include "sim/toy_runner.h"
 
 namespace tandem::sim {
+namespace {
+
+constexpr uint64_t kEventsBetweenLooks = 64;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<World>> World::New(const job::JobPlan& plan,
                                                   const WorldOptions& options) {
@@ -80,6 +85,11 @@ absl::Status World::Run() {
 
 void World::RunNext() {
   context_.agenda.RunNext();
+  if (++event_count_ % kEventsBetweenLooks == 0 && context_.options.may_go_on) {
+    if (const absl::Status may = context_.options.may_go_on(); !may.ok()) {
+      context_.failure = may;
+    }
+  }
   if (elapsed() <= context_.options.limit) return;
   context_.Fail(absl::StrCat("not ended after ", absl::FormatDuration(context_.options.limit)));
 }

@@ -61,6 +61,7 @@ class World {
   std::string TraceText() const { return context_.trace.Text(); }
   uint64_t trace_hash() const { return context_.trace.hash(); }
   absl::Duration elapsed() const { return context_.agenda.elapsed(); }
+  uint64_t event_count() const { return event_count_; }
 
   // After Run.
   std::vector<float> Row(uint32_t table, uint64_t key) { return servers_.Row(table, key); }
@@ -105,6 +106,7 @@ class World {
   bool DenseOnServers() const { return context_.plan.dense_table >= 0; }
 
   SimContext context_;
+  uint64_t event_count_ = 0;
   std::unique_ptr<ToyModel> model_;  // null with another runner, and then so is the judge
   std::unique_ptr<Judge> judge_;
   DataFrames frames_;

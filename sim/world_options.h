@@ -4,13 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "scheduler/scheduler_core.h"
 #include "server/update_order.h"
 #include "sim/network.h"
+#include "sim/save_files.h"
 #include "sim/toy_model.h"
 #include "worker/task_runner.h"
 
@@ -31,11 +35,19 @@ struct WorldOptions {
   absl::Duration break_length = absl::Milliseconds(200);  // mean
   std::vector<absl::Duration> saves;                      // when to ask for a save
   bool save_at_end = false;
+  SaveFiles* files = nullptr;  // gets what is saved, and outlives the world; null: nobody does
   bool evaluate = true;
   bool explain = true;      // check rows by their values; needs SGD at learning rate 1 everywhere
   bool log_events = false;  // keep events() (slow)
   // By range: the order of a run of the same job and model, which this one is to take (World::order).
   std::shared_ptr<const std::map<uint32_t, std::vector<server::OrderEntry>>> replay;
+  // Short, so that faults cost little virtual time; so few that most requests are cut.
+  absl::Duration resend = absl::Milliseconds(300);  // silence before a frame is sent again
+  size_t frame_bytes = 32;                          // of values in a frame
+  // What the scheduler says of the job, as it says it, and at what time since the beginning.
+  std::function<void(absl::Duration at, const scheduler::SchedulerNotice& notice)> on_notice;
+  // Asked now and then as the world runs; an error ends it.
+  std::function<absl::Status()> may_go_on;
   absl::Duration tick = absl::Milliseconds(50);
   absl::Duration limit = absl::Minutes(10);
   size_t trace_lines = 300;

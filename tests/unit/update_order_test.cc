@@ -34,7 +34,7 @@ class UpdateOrderTest : public ::testing::Test {
     ASSERT_EQ(file.Append(entries), absl::OkStatus());
   }
   auto Read() const {
-    return server::ReadOrder(folder_, [](uint32_t) { return true; });
+    return server::ReadOrder(folder_, 2, [](uint32_t) { return true; });
   }
   void ExpectRefused(const std::string& why) const {
     const auto read = Read();
@@ -69,7 +69,7 @@ TEST_F(UpdateOrderTest, FilesOfAllShardsAreReadTogether) {
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_EQ(all->size(), 3u);
   EXPECT_EQ(Workers(all->at(0)), (std::vector<int>{1, 0}));
-  const auto one = server::ReadOrder(folder_, [](uint32_t range) { return range == 1; });
+  const auto one = server::ReadOrder(folder_, 2, [](uint32_t range) { return range == 1; });
   ASSERT_TRUE(one.ok());
   EXPECT_EQ(one->size(), 1u);
 }
@@ -92,6 +92,13 @@ TEST_F(UpdateOrderTest, OneLineSaysWhatIsWrong) {
   ExpectRefused("range 0 has a gap before step 2 of worker 0");
   Write("server-0-shard-0.order", {Entry(0, 0, 1, 1)});
   ExpectRefused("range 0 has a gap before step 1 of worker 0");
+  OrderEntry read_later = Entry(0, 0, 0, 0), endless = Entry(0, 0, int64_t{1} << 62, 0);
+  read_later.rows = 1;
+  read_later.version_read = 7;
+  for (const OrderEntry& entry : {Entry(0, 2, 0, 0), read_later, endless}) {
+    Write("server-0-shard-0.order", {entry});
+    ExpectRefused("range 0 has an entry that no run of 2 workers writes");
+  }
   ASSERT_EQ(WriteFileAtomically(Path("server-0-shard-0.order"), "TNDMUPD2 and more bytes"),
             absl::OkStatus());
   ExpectRefused("expected one that begins with TNDMORD1");

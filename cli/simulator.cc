@@ -1,0 +1,381 @@
+#include "cli/simulator.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/status_macros.h"
+#include "cli/output_folder.h"
+#include "cli/progress_view.h"
+#include "data/batch_source.h"
+#include "data/files.h"
+#include "data/statistics.h"
+#include "node/role_flags.h"
+#include "node/role_options.h"
+#include "proto/serialize.h"
+#include "scheduler/summary.h"
+#include "server/record_file.h"
+#include "server/save_directory.h"
+#include "server/update_order.h"
+#include "server/update_record.h"
+#include "sim/world.h"
+
+namespace tandem::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr absl::Duration kLongestRun = absl::Hours(24 * 365);  // of virtual time
+constexpr char kSimulatedFile[] =
+    "server-0-shard-0";  // of all shards: records are one sequence here
+
+int Refuse(const absl::Status& why) {
+  node::Finish("tandem simulate", why);
+  return node::kExitBadInput;
+}
+
+// ---- what cannot be simulated -----------------------------------------------------------------
+
+absl::Status CheckJob(const job::JobPlan& plan) {
+  const Job& job = plan.job;
+  if (job.model().has_program()) {
+    return absl::InvalidArgumentError(
+        "model: a program's loop is its own, and cannot be run by a virtual clock; hint: a module "
+        "saved "
+        "as TorchScript can, with model { script {} }");
+  }
+  if (job.dense().device() == Dense::CUDA) {
+    return absl::InvalidArgumentError("dense.device: CUDA is not simulated; use CPU");
+  }
+  if (job.dense().codec().kind() > Codec::NONE) {
+    return absl::InvalidArgumentError("dense.codec: codecs are not simulated; leave it out");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNumbers(const SimulateFlags& flags) {
+  if (flags.step_seconds > 0 && std::isfinite(flags.step_seconds) && flags.latency_seconds >= 0 &&
+      std::isfinite(flags.latency_seconds) && flags.bytes_per_second >= 0 &&
+      std::isfinite(flags.bytes_per_second)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--step-seconds must be more than 0, --latency-seconds and --bytes-per-second not less than "
+      "0");
+}
+
+// ---- what it leaves behind --------------------------------------------------------------------
+
+// Saves as a live job writes them.
+class DiskFiles final : public sim::SaveFiles {
+ public:
+  DiskFiles(const job::JobPlan& plan, std::string model_folder, std::vector<DataFile> trained_on)
+      : plan_(plan), model_folder_(std::move(model_folder)), trained_on_(std::move(trained_on)) {}
+
+  // Of rank 0: its parameters have names.
+  void set_runner(const worker::TaskRunner* runner) { runner_ = runner; }
+
+  absl::Status WriteRange(const std::string& folder, const std::string& file,
+                          const std::string& bytes) override {
+    TANDEM_RETURN_IF_ERROR(MakeFolder(In(folder)));
+    return WriteFileAtomically(In(folder) + "/" + file, bytes);
+  }
+  absl::Status WriteDense(const std::string& folder, const std::string& bytes) override {
+    return server::SaveDenseFile(In(folder), bytes);
+  }
+  absl::Status Commit(const std::string& folder, int64_t step, bool best,
+                      const std::string& record) override {
+    server::SaveHead head;
+    head.run = plan_.hash;
+    head.step = step;
+    head.keep = plan_.job.save().keep();
+    head.best = best;
+    RunRecord run;
+    TANDEM_CHECK(run.ParseFromString(record));
+    run.mutable_train()->Assign(trained_on_.begin(), trained_on_.end());
+    head.record = Serialize(run);
+    return server::CommitSave(In(folder), plan_, head, runner_->Parameters());
+  }
+
+ private:
+  std::string In(const std::string& folder) const {
+    return model_folder_ + "/" + fs::path(folder).filename().string();
+  }
+
+  const job::JobPlan& plan_;
+  const std::string model_folder_;
+  const std::vector<DataFile> trained_on_;
+  const worker::TaskRunner* runner_ = nullptr;
+};
+
+template <typename Head, typename Record>
+absl::Status WriteRecords(const std::string& path, const std::vector<Record>& records) {
+  server::RecordFile<Record, Head> file("records");
+  TANDEM_RETURN_IF_ERROR(file.Open(path, /*append=*/false));
+  TANDEM_RETURN_IF_ERROR(file.Append(records));
+  return file.Flush();
+}
+
+// ---- the run ----------------------------------------------------------------------------------
+
+class Simulation {
+ public:
+  Simulation(const SimulateFlags& flags, const job::JobPlan& plan)
+      : flags_(flags), plan_(plan), view_(stdout, isatty(STDOUT_FILENO) != 0) {}
+
+  absl::Status Prepare() {
+    TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
+    folder_.emplace(std::move(folder));
+    folder_->Clear(/*keep_model=*/flags_.save);
+    TANDEM_RETURN_IF_ERROR(
+        WriteFileAtomically(flags_.out + "/job.textproto", job::ResolvedText(plan_)));
+    metrics_ = std::fopen((flags_.out + "/metrics.jsonl").c_str(), "we");
+    if (!flags_.replay.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(auto order, server::ReadOrder(flags_.replay, plan_.workers(),
+                                                            [](uint32_t) { return true; }));
+      order_ = std::make_shared<Orders>(std::move(order));
+    }
+    if (metrics_ == nullptr) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("--out ", flags_.out, ": metrics.jsonl cannot be written"));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<DataFile> files,
+                            data::TrainingFiles(plan_.job.data()));
+    files_.emplace(plan_, flags_.out + "/model", files);
+    return absl::OkStatus();
+  }
+  ~Simulation() {
+    if (metrics_ != nullptr) std::fclose(metrics_);
+  }
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+
+  int Execute(const worker::MakeTaskRunner& make_runner) {
+    stops_ = node::StopSignals();
+    Announce();
+    begun_ = MonotonicNow();
+    absl::StatusOr<std::unique_ptr<sim::World>> world =
+        sim::World::New(plan_, Options(make_runner));
+    if (!world.ok()) return Finish(world.status(), nullptr);
+    const absl::Status run = (*world)->Run();
+    return Finish(run, world->get());
+  }
+
+ private:
+  using Orders = std::map<uint32_t, std::vector<server::OrderEntry>>;
+
+  void Announce() {
+    std::vector<std::string> parts;
+    for (const job::TablePlan& table : plan_.tables) {
+      parts.push_back(
+          absl::StrCat(table.name, " ", job::PolicyName(plan_.groups[table.group].policy)));
+    }
+    view_.Line(absl::StrFormat(
+        "%s, simulated: %d workers, %d servers, seed %d; %s; a step takes %g s%s", plan_.job.name(),
+        plan_.workers(), plan_.servers(), plan_.job.seed(), absl::StrJoin(parts, ", "),
+        flags_.step_seconds,
+        plan_.job.service_time().empty() ? "" : " where service_time says nothing else"));
+  }
+
+  sim::WorldOptions Options(const worker::MakeTaskRunner& make_runner) {
+    sim::WorldOptions options;
+    options.seed = plan_.job.seed();
+    options.network.delay = absl::Seconds(flags_.latency_seconds);
+    options.network.jitter = absl::ZeroDuration();
+    options.network.bytes_per_second = flags_.bytes_per_second;
+    options.compute = absl::Seconds(flags_.step_seconds);
+    options.fetch = absl::ZeroDuration();
+    options.view_delay = absl::ZeroDuration();
+    const client::ClientCore::Options live;
+    options.resend = live.resend_after;
+    options.frame_bytes = live.frame_bytes;
+    options.limit = kLongestRun;
+    options.replay = order_;
+    options.trace_lines = 0;
+    options.save_at_end = flags_.save;
+    options.files = flags_.save ? &*files_ : nullptr;
+    options.make_runner = [this, make_runner](
+                              const job::JobPlan& plan,
+                              int rank) -> absl::StatusOr<std::unique_ptr<worker::TaskRunner>> {
+      TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::TaskRunner> runner, make_runner(plan, rank));
+      if (rank == 0) files_->set_runner(runner.get());
+      return runner;
+    };
+    options.on_notice = [this](absl::Duration at, const scheduler::SchedulerNotice& notice) {
+      OnNotice(at, notice);
+    };
+    options.may_go_on = [this] {
+      return stops_->load() > 0 ? absl::CancelledError("stopped by a signal") : absl::OkStatus();
+    };
+    return options;
+  }
+
+  void OnNotice(absl::Duration at, const scheduler::SchedulerNotice& notice) {
+    using Kind = scheduler::SchedulerNotice::Kind;
+    if (notice.kind == Kind::kProgress) {
+      Emit("progress", at, scheduler::ProgressJson(notice.progress));
+    } else if (notice.kind == Kind::kEvaluation) {
+      nlohmann::json evaluation = scheduler::EvaluationJson(notice.text);
+      Emit("evaluation", at, evaluation);
+      evaluation["simulated_seconds"] = absl::ToDoubleSeconds(at);
+      evaluations_.push_back(std::move(evaluation));
+    } else if (notice.kind == Kind::kSaved) {
+      Emit("saved", at, {{"step", notice.step}});
+    } else if (notice.kind == Kind::kFailed) {
+      failed_ = {{"node", notice.node}, {"reason", notice.text}};
+    }
+  }
+
+  void Emit(const char* event, absl::Duration at, nlohmann::json json) {
+    json["event"] = event;
+    view_.Show(json, MonotonicNow());
+    json["simulated_seconds"] = absl::ToDoubleSeconds(at);
+    const std::string line = scheduler::OneLine(json) + "\n";
+    if (std::fputs(line.c_str(), metrics_) < 0) write_failed_ = true;
+  }
+
+  // `world` is null if there never was one.
+  nlohmann::json Summary(const sim::World* world, int code) const {
+    nlohmann::json summary = {{"job", plan_.job.name()}, {"seed", plan_.job.seed()}};
+    if (world != nullptr) {
+      summary = scheduler::SummaryJson(plan_, world->report(), "simulated");
+      summary["evaluations"] = evaluations_;
+    }
+    summary["simulated"] = {
+        {"step_seconds", flags_.step_seconds},
+        {"latency_seconds", flags_.latency_seconds},
+        {"bytes_per_second", flags_.bytes_per_second},
+        {"host_seconds", absl::ToDoubleSeconds(MonotonicNow() - begun_)},
+        {"events", world == nullptr ? 0 : world->event_count()},
+    };
+    if (failed_.is_object()) summary["failed"] = failed_;
+    summary["command"] = flags_.command;
+    summary["exit"] = code;
+    if (!flags_.replay.empty()) summary["replay_of"] = flags_.replay;
+    return summary;
+  }
+
+  absl::Status WriteFiles(const sim::World& world) {
+    const std::string path = flags_.out + "/" + kSimulatedFile;
+    if (plan_.job.staleness().record()) {
+      TANDEM_RETURN_IF_ERROR(
+          WriteRecords<server::RecordFileHead>(path + ".updates", world.records()));
+    }
+    if (!plan_.job.staleness().order()) return absl::OkStatus();
+    std::vector<server::OrderEntry> order;
+    for (const auto& [range, entries] : world.order()) {
+      order.insert(order.end(), entries.begin(), entries.end());
+    }
+    return WriteRecords<server::OrderFileHead>(path + server::kOrderSuffix, order);
+  }
+
+  int Finish(absl::Status run, const sim::World* world) {
+    view_.Clear();
+    if (run.ok()) run = WriteFiles(*world);
+    if (run.ok() && (write_failed_ || std::fflush(metrics_) != 0)) {
+      run = absl::ResourceExhaustedError(flags_.out +
+                                         "/metrics.jsonl: cannot be written: disk full?");
+    }
+    const bool stopped = run.code() == absl::StatusCode::kCancelled || stops_->load() > 0;
+    const int code = run.ok()  ? node::kExitOk
+                     : stopped ? node::kExitBySignal + node::StopSignalNumber()
+                               : node::kExitFailed;
+    if (!run.ok() && !failed_.is_object()) {
+      failed_ = {{"node", "simulation"}, {"reason", run.message()}};
+    }
+    const nlohmann::json summary = Summary(world, code);
+    const absl::Status written =
+        WriteFileAtomically(flags_.out + "/summary.json", scheduler::PrettyPrint(summary));
+    if (!run.ok()) {
+      node::Finish("tandem simulate", stopped ? absl::AbortedError("stopped by a signal") : run);
+      return code;
+    }
+    if (!written.ok()) return node::Finish("tandem simulate", written);
+    const std::string result =
+        ProgressView::FormatEvaluation(summary.value("eval", nlohmann::json::object()));
+    view_.Line(absl::StrFormat(
+        "done: %s samples in %.4g simulated s, %s samples/s%s%s; %.1f s here",
+        WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
+        WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
+        result.empty() ? "" : "; ", result, summary["simulated"].value("host_seconds", 0.0)));
+    view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
+    return node::kExitOk;
+  }
+
+  const SimulateFlags& flags_;
+  const job::JobPlan& plan_;
+  ProgressView view_;
+  std::optional<OutputFolder> folder_;
+  std::optional<DiskFiles> files_;
+  std::shared_ptr<const Orders> order_;  // null: that of arrival
+  std::FILE* metrics_ = nullptr;
+  bool write_failed_ = false;
+  const std::atomic<int>* stops_ = nullptr;
+  absl::Time begun_;
+  nlohmann::json evaluations_ = nlohmann::json::array();
+  nlohmann::json failed_;
+};
+
+}  // namespace
+
+void AddSimulate(CLI::App* app, SimulateFlags* flags) {
+  app->add_option("job", flags->job, "Job file (protobuf text)")->required();
+  node::AddSetFlag(app, &flags->set);
+  node::AddOutFlags(app,
+                    "Folder for summary.json, metrics.jsonl and model/; without: out/NAME-TIME",
+                    &flags->out, &flags->overwrite);
+  app->add_flag("!--no-save", flags->save, "Leave no model behind");
+  app->add_option("--replay", flags->replay,
+                  "Folder of a run whose order of updates this one takes")
+      ->check(CLI::ExistingDirectory);
+  app->add_option("--step-seconds", flags->step_seconds,
+                  "What a step computes on workers for which the job has no service_time")
+      ->capture_default_str();
+  app->add_option("--latency-seconds", flags->latency_seconds, "From sending to receiving")
+      ->capture_default_str();
+  app->add_option("--bytes-per-second", flags->bytes_per_second,
+                  "What each process can send, and receive; 0 = no limit")
+      ->capture_default_str();
+}
+
+int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runner) {
+  SimulateFlags flags = given;
+  node::RoleFlags role;
+  role.job = flags.job;
+  role.set = flags.set;
+  absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
+  absl::Status ready = plan.status();
+  if (ready.ok()) ready = CheckNumbers(flags);
+  if (ready.ok()) ready = CheckJob(*plan);
+  if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
+  if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
+  data::DataReport data;
+  if (ready.ok()) ready = data::CheckData(*plan, &data);
+  if (ready.ok()) {
+    plan->job.mutable_data()->clear_statistics();
+    ready = data::FillFromData("", &*plan);
+  }
+  if (!ready.ok()) return Refuse(ready);
+  for (const std::string& text : data.warnings) {
+    std::fprintf(stderr, "warning: %s\n", text.c_str());
+  }
+  Simulation simulation(flags, *plan);
+  if (const absl::Status prepared = simulation.Prepare(); !prepared.ok()) return Refuse(prepared);
+  return simulation.Execute(make_runner);
+}
+
+}  // namespace tandem::cli

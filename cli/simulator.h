@@ -1,0 +1,39 @@
+// tandem simulate: a job without its cluster. The cores that run in live processes run in one process under
+// a virtual clock (sim/world.h): workers compute real gradients on real data, one after the other; what
+// takes time takes as long as the job's service_time, the step and the network say. The same seed gives
+// the same run, bit for bit, on any machine (docs/SIMULATE.md).
+//
+// Who makes the task runners brings LibTorch; nothing here knows it.
+#ifndef TANDEM_CLI_SIMULATOR_H_
+#define TANDEM_CLI_SIMULATOR_H_
+
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "worker/task_runner.h"
+
+namespace tandem::cli {
+
+struct SimulateFlags {
+  std::string job;
+  std::vector<std::string> set;
+  std::string out;  // empty: a new one under out/
+  bool overwrite = false;
+  bool save = true;
+  double step_seconds = 0.01;       // of workers without a service_time
+  double latency_seconds = 0.0001;  // of every frame
+  double bytes_per_second = 0;      // of each process, either way; 0 = no limit
+  std::string replay;               // folder of a run whose order this one takes; empty: none
+  std::string command;              // as it was typed, for the summary
+};
+
+void AddSimulate(CLI::App* app, SimulateFlags* flags);
+
+// Returns the exit code, as `tandem run`.
+int Simulate(const SimulateFlags& flags, const worker::MakeTaskRunner& make_runner);
+
+}  // namespace tandem::cli
+
+#endif  // TANDEM_CLI_SIMULATOR_H_

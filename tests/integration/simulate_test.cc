@@ -1,0 +1,150 @@
+// tandem simulate: the same bits each time, those of live clusters, and virtual time as it must be.
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/save_compare.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+using Settings = std::vector<std::string>;
+using ::testing::HasSubstr;
+
+const Settings kAsynchronous = {"reproducible=false", "policy={kind: ASP}",
+                                "dense.synchroniser=SERVERS", "staleness.order=true",
+                                "train.depth=1"};
+
+class SimulateTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { job_ = std::make_unique<SmallJob>(2500, 300); }
+  static void TearDownTestSuite() { job_.reset(); }
+
+  static RunResult Simulate(const std::string& name, const Settings& set,
+                            const Settings& flags = {}) {
+    std::vector<std::string> argv = {ProgramPath("tandem"), "simulate", job_->File("job.textproto"),
+                                     "--out", job_->File(name)};
+    for (const std::string& text : set) argv.insert(argv.end(), {"--set", text});
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    RunResult result = RunProgram(argv);
+    const std::string summary = job_->File(name) + "/summary.json";
+    if (fs::exists(summary)) result.summary = nlohmann::json::parse(ReadTextFile(summary));
+    return result;
+  }
+  // Of a run that goes well.
+  static double Seconds(const std::string& name, const Settings& set, const Settings& flags = {}) {
+    const RunResult result = Simulate(name, set, flags);
+    EXPECT_TRUE(result.ok()) << result.DebugString();
+    return result.summary.value("seconds", 0.0);
+  }
+  static RunResult Replay(const std::string& recorded, const std::string& name,
+                          const Settings& flags = {}) {
+    std::vector<std::string> argv = {ProgramPath("tandem"), "replay", job_->File(recorded), "--out",
+                                     job_->File(name)};
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    return RunProgram(argv);
+  }
+  static size_t FilesThatDiffer(const std::string& a, const std::string& b) {
+    const auto left = server::SavedModel::Open(job_->File(a) + "/model");
+    const auto right = server::SavedModel::Open(job_->File(b) + "/model");
+    EXPECT_TRUE(left.ok() && right.ok()) << left.status() << right.status();
+    const auto compared = server::CompareModels(*left, *right);
+    EXPECT_TRUE(compared.ok()) << compared.status();
+    EXPECT_GT(compared->files, 0);
+    return compared->differences.size();
+  }
+
+  static std::unique_ptr<SmallJob> job_;
+};
+std::unique_ptr<SmallJob> SimulateTest::job_;
+
+TEST_F(SimulateTest, ASeedIsARun) {
+  const RunResult first = Simulate("first", kAsynchronous);
+  const RunResult again = Simulate("again", kAsynchronous);
+  ASSERT_TRUE(first.ok() && again.ok()) << first.DebugString() << again.DebugString();
+  EXPECT_EQ(FilesThatDiffer("first", "again"), 0u);
+  EXPECT_EQ(ReadTextFile(job_->File("first/metrics.jsonl")),
+            ReadTextFile(job_->File("again/metrics.jsonl")));
+  EXPECT_EQ(first.summary["staleness"], again.summary["staleness"]);
+  EXPECT_EQ(first.summary["samples"], 2500);
+  EXPECT_EQ(first.summary["evaluations"].size(), 1u);
+  EXPECT_THAT(first.output, HasSubstr("done: 2,500 samples in "));
+}
+
+// Nothing in a reproducible job depends on when things happen.
+TEST_F(SimulateTest, AReproducibleJobHasTheBitsOfAClusterAtOnce) {
+  const RunResult live = RunJob(job_->Arguments("live", {}));
+  ASSERT_TRUE(live.ok()) << live.DebugString();
+  const RunResult simulated = Simulate("simulated", {});
+  ASSERT_TRUE(simulated.ok()) << simulated.DebugString();
+  EXPECT_EQ(FilesThatDiffer("live", "simulated"), 0u);
+  EXPECT_EQ(simulated.summary["eval"]["auc"], live.summary["eval"]["auc"]);
+}
+
+// The simulator's order on real processes, and theirs in the simulator.
+TEST_F(SimulateTest, AnAsynchronousRunHasTheBitsOfAClusterInTheSameOrder) {
+  const RunResult simulated = Simulate("twin", kAsynchronous);
+  ASSERT_TRUE(simulated.ok()) << simulated.DebugString();
+  const RunResult live = Replay("twin", "twin-live");
+  EXPECT_TRUE(live.ok()) << live.DebugString();
+  EXPECT_THAT(live.output, HasSubstr("replayed: the same bits, in "));
+
+  const RunResult recorded = RunJob(job_->Arguments("recorded", kAsynchronous));
+  ASSERT_TRUE(recorded.ok()) << recorded.DebugString();
+  const RunResult serial = Replay("recorded", "recorded-serial", {"--serial"});
+  EXPECT_TRUE(serial.ok()) << serial.DebugString();
+  EXPECT_THAT(serial.output, HasSubstr("replayed: the same bits, in "));
+}
+
+// Virtual time is exact: steps of 10 ms, and one worker whose steps take 100.
+TEST_F(SimulateTest, AStragglerHoldsUpThoseWhoWaitForIt) {
+  const std::string slow = "service_time={worker: 1 mean_seconds: 0.1}";
+  const std::string together = "policy={kind: BSP}", alone = "policy={kind: ASP}";
+  const Settings common = {"reproducible=false", "dense.synchroniser=SERVERS", slow,
+                           "train.max_steps=20", "train.epochs=1"};
+  const auto with = [&](const std::string& policy) {
+    Settings set = common;
+    set.push_back(policy);
+    return set;
+  };
+  const RunResult bsp = Simulate("bsp", with(together));
+  const RunResult asp = Simulate("asp", with(alone));
+  ASSERT_TRUE(bsp.ok() && asp.ok()) << bsp.DebugString() << asp.DebugString();
+  // Both end when the slow one does; who need not wait has spent no second on it before.
+  EXPECT_NEAR(bsp.summary.value("seconds", 0.0), 2.0, 0.1);
+  EXPECT_NEAR(asp.summary.value("seconds", 0.0), 2.0, 0.1);
+  EXPECT_GT(bsp.summary["by_worker"][0]["waited_for"][1].get<double>(), 1.5);
+  EXPECT_EQ(asp.summary["by_worker"][0]["waited_for"][1].get<double>(), 0.0);
+}
+
+TEST_F(SimulateTest, FramesTakeTheirTimeOnTheLinks) {
+  const double free = Seconds("free", {});
+  const double narrow = Seconds("narrow", {}, {"--bytes-per-second", "1e7"});
+  const double narrower = Seconds("narrower", {}, {"--bytes-per-second", "5e6"});
+  EXPECT_GT(narrow, free * 1.2);
+  EXPECT_NEAR((narrower - free) / (narrow - free), 2.0, 0.5);
+  EXPECT_GT(Seconds("far", {}, {"--latency-seconds", "0.01"}), free * 1.5);
+}
+
+TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
+  const auto expect_refused = [](const RunResult& result, const std::string& why) {
+    EXPECT_EQ(result.exit_code, 2) << result.DebugString();
+    EXPECT_THAT(result.output, HasSubstr(why));
+  };
+  expect_refused(Simulate("x", {"data.train=[\"nowhere.tsv\"]"}), "nowhere.tsv");
+  expect_refused(Simulate("x", {}, {"--step-seconds", "0"}), "--step-seconds must be more than 0");
+  expect_refused(Simulate("x", {"reproducible=false", "dense.codec={kind: SIGN}"}), "dense.codec");
+  EXPECT_FALSE(fs::exists(job_->File("x")));
+  ASSERT_TRUE(Simulate("there", {"train.max_steps=2"}).ok());
+  expect_refused(Simulate("there", {}), "--overwrite");
+  EXPECT_NE(RunProgram({ProgramPath("tandem"), "simulate"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace tandem
