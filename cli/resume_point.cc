@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "data/files.h"
 #include "job/resume_check.h"
+#include "models/script_file.h"
 #include "server/save_directory.h"
 
 namespace tandem::cli {
@@ -57,6 +58,14 @@ absl::Status HasProgramState(const std::string& save) {
   return absl::FailedPreconditionError(absl::StrCat(
       "the program has saved nothing of where it stood; hint: begin with its model: --init-from ",
       save));
+}
+
+absl::Status HasSameModule(const std::string& save, const Script& script) {
+  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(save));
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadProgramState(0));
+  TANDEM_ASSIGN_OR_RETURN(const models::ModuleState was, models::ParseModuleState(bytes));
+  TANDEM_ASSIGN_OR_RETURN(const models::ScriptFile is, models::ReadScriptFile(script));
+  return models::CheckSameModule(was.contents, is.contents);
 }
 
 // Of limits; 0: none.
@@ -113,6 +122,10 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
   if (plan.job.model().has_program()) {
     const absl::Status there = HasProgramState(point.save);
     if (!there.ok()) return refuse(there.message());
+  }
+  if (plan.job.model().has_script()) {
+    const absl::Status same = HasSameModule(point.save, plan.job.model().script());
+    if (!same.ok()) return refuse(same.message());
   }
   if (point.record.worker_size() != plan.workers()) {
     return refuse(absl::StrCat("the run has ", point.record.worker_size(), " workers, the job ",

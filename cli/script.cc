@@ -17,6 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/file.h"
+#include "models/script_file.h"
 
 namespace tandem::cli {
 namespace {
@@ -108,10 +109,13 @@ absl::Status CheckScript(const std::string& script, const std::vector<std::strin
     return absl::InvalidArgumentError(
         absl::StrCat("'", flags[0], "': flags of a script, and there is no --python SCRIPT"));
   }
+  if (script.empty() && plan.job.model().has_script()) {
+    return models::ReadScriptFile(plan.job.model().script()).status();
+  }
   if (script.empty()) return absl::OkStatus();
   if (!program) {
     return absl::InvalidArgumentError(
-        "--python: the job has a compiled model; for a script say data { format: PROGRAM } and "
+        "--python: the job has a model of its own; for a script say data { format: PROGRAM } and "
         "model "
         "{ program {} }");
   }

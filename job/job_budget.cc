@@ -114,7 +114,7 @@ int64_t MostDenseParameters(const JobPlan& plan) {
       const int64_t last = hidden.empty() ? 2 * dim : hidden[hidden.size() - 1];
       return StackParameters(2 * dim, hidden) + dim + last + 1;
     }
-    case Model::kScript:
+    case Model::kScript:   // known once a worker has opened the file
     case Model::kProgram:  // known once the program has said what it trains
     case Model::KIND_NOT_SET:
       break;

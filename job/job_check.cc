@@ -541,7 +541,7 @@ absl::Status CheckProgram(const Job& job) {
   const bool data = job.data().format() == Data::PROGRAM, model = job.model().has_program();
   if (data && !model && job.model().kind_case() != Model::KIND_NOT_SET) {
     return Refuse("model",
-                  "a compiled one reads rows of files, and data.format is PROGRAM; say "
+                  "this one reads rows of files, and data.format is PROGRAM; say "
                   "model { program {} }");
   }
   if (model && !data) {
@@ -568,17 +568,31 @@ absl::Status CheckProgram(const Job& job) {
                 "cuts the slots of the job's optimizer, and this is PROGRAM; leave it out");
 }
 
+// What is in the file is for who opens it to say.
+absl::Status CheckScript(const Job& job) {
+  if (job.model().script().file().empty()) {
+    return Refuse("model.script.file",
+                  "not set; a module as torch.jit.save writes it, such as \"ranker.pt\"");
+  }
+  if (job.dense().device() != Dense::CUDA) return absl::OkStatus();
+  return Refuse("dense.device",
+                "CUDA is for compiled models; a module from a file computes on the "
+                "processor, so leave it out");
+}
+
 absl::Status CheckModel(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckProgram(job));
   TANDEM_RETURN_IF_ERROR(CheckFirstValues(job));
   switch (job.model().kind_case()) {
     case Model::KIND_NOT_SET:
-      return Refuse("model",
-                    "not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, such as "
-                    "dlrm {}");
-    case Model::kScript:
+      return Refuse(
+          "model",
+          "not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, script, such as "
+          "dlrm {}");
     case Model::kProgram:
       return absl::OkStatus();
+    case Model::kScript:
+      return CheckScript(job);
     case Model::kMlp:
       return CheckWidths("model.mlp.hidden", job.model().mlp().hidden());
     case Model::kLogisticRegression:

@@ -27,6 +27,8 @@ Job WhatMustStay(Job job) {
   job.mutable_dense()->clear_rules();
   job.mutable_dense()->clear_calibration();
   job.mutable_dense()->mutable_optimizer()->clear_learning_rate();
+  // Wherever it lies, what is in the file is compared with what the run began with.
+  if (job.model().has_script()) job.mutable_model()->mutable_script()->clear_file();
   for (Table& table : *job.mutable_table()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_expected_rows();

@@ -18,4 +18,13 @@ void InitParameters(absl::Span<const ParameterInfo> parameters, uint64_t job_see
   }
 }
 
+void DenseModel::FirstValues(uint64_t job_seed, absl::Span<float> flat) const {
+  InitParameters(parameters(), job_seed, flat);
+}
+
+absl::Status DenseModel::SetState(const std::string& state) {
+  if (state.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("state of a module, and this model has none");
+}
+
 }  // namespace tandem::models

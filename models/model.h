@@ -50,12 +50,25 @@ class DenseModel {
 
   virtual const std::vector<ParameterInfo>& parameters() const = 0;
   virtual int64_t parameter_count() const = 0;  // elements of the flat buffer
+  // First values of the flat buffer: InitParameters, unless the model brings its own.
+  virtual void FirstValues(uint64_t job_seed, absl::Span<float> flat) const;
+
+  // What a module from a file is beside its parameters. Compiled models have none of it.
+  // Of the file's contents: two models with the same are the same; empty: it is of no file.
+  virtual std::string Contents() const { return ""; }
+  // What changes as it trains and is no parameter, such as running means; empty: nothing does.
+  virtual absl::StatusOr<std::string> State() { return std::string(); }
+  // Back again. INVALID_ARGUMENT: it is that of another module.
+  virtual absl::Status SetState(const std::string& state);
+  // Of the random numbers that the next ForwardBackward draws (dropout).
+  virtual void Seed(uint64_t /*seed*/) {}
 
   // Logits of a batch. `pooled[t]` belongs to table t of ModelInputs; `flat` are the parameters.
   virtual absl::Status Forward(const data::Batch& batch, absl::Span<const float> flat,
                                absl::Span<const PooledRows> pooled, absl::Span<float> logits) = 0;
 
-  // The sum over samples of the binary cross-entropy, and its gradients: `flat_gradient` (every
+  // The sum over samples of the loss (binary cross-entropy, unless a module from a file has a loss of
+  // its own), and its gradients: `flat_gradient` (every
   // element written) and `pooled_gradients[t]` (every element written). Logits are returned too.
   virtual absl::Status ForwardBackward(const data::Batch& batch, absl::Span<const float> flat,
                                        absl::Span<const PooledRows> pooled,
@@ -91,7 +104,8 @@ enum class ModelDevice {
   kCpuAsDevice,  // what is done for a GPU, on the processor: for tests
 };
 
-// INVALID_ARGUMENT if the model does not fit its inputs (DLRM's bottom width against dim, ...).
+// INVALID_ARGUMENT if the model does not fit its inputs (DLRM's bottom width against dim, ...), or its
+// file is none of TorchScript; NOT_FOUND: there is no such file.
 // FAILED_PRECONDITION: no GPU, or a LibTorch that can use none. `threads`: intra-op threads of the
 // engine.
 absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,

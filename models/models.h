@@ -21,6 +21,7 @@ NewModelResult NewMlp(const Mlp& config, const ModelInputs& inputs, int threads)
 NewModelResult NewDlrm(const Dlrm& config, const ModelInputs& inputs, int threads);
 NewModelResult NewGmf(const ModelInputs& inputs, int threads);
 NewModelResult NewNeuMf(const NeuMf& config, const ModelInputs& inputs, int threads);
+NewModelResult NewScriptModel(const Script& config, const ModelInputs& inputs, int threads);
 
 // Helpers of the constructors.
 

@@ -61,12 +61,13 @@ NewModelResult OnProcessor(const Model& config, const ModelInputs& inputs, int t
     case Model::kNeumf:
       return NewNeuMf(config.neumf(), inputs, threads);
     case Model::kScript:
+      return NewScriptModel(config.script(), inputs, threads);
     case Model::kProgram:
     case Model::KIND_NOT_SET:
       break;
   }
   return absl::InvalidArgumentError(
-      "the job names no model; use one of logistic_regression, mlp, dlrm, gmf, neumf");
+      "the job names no model; use one of logistic_regression, mlp, dlrm, gmf, neumf, script");
 }
 
 }  // namespace
@@ -81,7 +82,10 @@ absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
     return absl::FailedPreconditionError(
         "dense.device: CUDA, but LibTorch finds no GPU (a driver, and a LibTorch with CUDA?)");
   }
-  // All models are.
+  if (config.has_script()) {
+    return absl::FailedPreconditionError("a module from a file computes on the processor");
+  }
+  // All others are.
   static_cast<TorchModel&>(*model).ComputeOn(device == ModelDevice::kCuda ? at::kCUDA : at::kCPU);
   return model;
 }

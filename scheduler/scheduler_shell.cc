@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "collectives/meeting/coordinator.h"
+#include "job/own_module.h"
 #include "node/log.h"
 #include "scheduler/output_files.h"
 #include "scheduler/summary.h"
@@ -359,11 +360,11 @@ std::string HostOf(absl::string_view address) {
   return std::string(address.substr(0, address.rfind(':')));
 }
 
-// Where the workers of a job with collectives, or of a program, meet; null if there are none. It ends with the
+// Where the workers of a job with collectives, or with modules of their own, meet; null if there are none. It ends with the
 // scheduler, which is how a worker that is still waiting for others learns that the job has ended.
 absl::StatusOr<std::unique_ptr<collectives::Coordinator>> StartCoordinator(
     const SchedulerOptions& options) {
-  const bool meet = options.plan.dense_table < 0 || options.plan.job.model().has_program();
+  const bool meet = options.plan.dense_table < 0 || job::HasOwnModule(options.plan.job.model());
   if (!meet || options.plan.workers() < 2) {
     return std::unique_ptr<collectives::Coordinator>();
   }

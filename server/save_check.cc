@@ -46,6 +46,12 @@ std::string Shown(const std::vector<std::string>& fields) {
   return absl::StrCat("[", absl::StrJoin(fields, ", "), "]");
 }
 
+// Where a module lies does not matter, and its parameters are compared by name and shape.
+Model MeaningOf(Model model) {
+  if (model.has_script()) model.mutable_script()->clear_file();
+  return model;
+}
+
 class Comparison {
  public:
   Comparison(const Manifest& saved, const Manifest& job, const std::vector<std::string>& only)
@@ -147,7 +153,7 @@ class Comparison {
 
 void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest) {
   manifest->seed = plan.job.seed();
-  manifest->model = OneLineText(plan.job.model());
+  manifest->model = OneLineText(MeaningOf(plan.job.model()));
   manifest->optimizer = OptimizerName(plan.job.dense().optimizer());
   manifest->data = data::DescribeData(plan.job.data());
   manifest->hashing = data::kKeyHashing;

@@ -62,7 +62,7 @@ void DenseOnServers::OnRows(StepSlot* slot) {
 }
 
 void DenseOnServers::WriteGradient(uint32_t group, StepSlot* slot) {
-  if (group != group_) return;
+  if (group != group_ || dense_.blocks() == 0) return;  // no blocks: a module without parameters
   const client::ClientCore::PreparedPush& push = slot->pushes[group];
   CutIntoBlocks(slot->dense_gradient, push.at(push.tables() - 1));
 }

@@ -11,10 +11,10 @@
 namespace tandem::worker {
 namespace {
 
-// A line a parameter.
-std::string Describe(const std::vector<server::SavedParameter>& parameters) {
-  std::string text;
-  for (const server::SavedParameter& parameter : parameters) {
+// The contents, then a line a parameter.
+std::string Describe(const OwnModule& module) {
+  std::string text = absl::StrCat(module.contents, "\n");
+  for (const server::SavedParameter& parameter : module.parameters) {
     absl::StrAppend(&text, DebugString(parameter), "\n");
   }
   return text;
@@ -35,22 +35,25 @@ absl::StatusOr<std::string> OfRankZero(collectives::Group& group, const std::str
 std::string FirstDifference(const std::string& own, const std::string& first) {
   const std::vector<std::string> here = absl::StrSplit(own, '\n');
   const std::vector<std::string> there = absl::StrSplit(first, '\n');
-  size_t i = 0;
+  if (here[0] != there[0]) {
+    return absl::StrCat("model.script.file: its contents are not those on worker 0 (hash ", here[0],
+                        " here, ", there[0], " there); hint: copy one file to every host");
+  }
+  size_t i = 1;
   while (i + 1 < here.size() && i + 1 < there.size() && here[i] == there[i]) ++i;
   const auto shown = [i](const std::vector<std::string>& lines) {
     return i + 1 < lines.size() ? lines[i] : std::string("none");
   };
-  return absl::StrCat("dense parameter ", i, " is ", shown(here), " here and ", shown(there),
+  return absl::StrCat("dense parameter ", i - 1, " is ", shown(here), " here and ", shown(there),
                       " on worker 0; hint: build the same module on every worker");
 }
 
 }  // namespace
 
-absl::Status ShareFirstValues(collectives::Group& group,
-                              const std::vector<server::SavedParameter>& parameters,
+absl::Status ShareFirstValues(collectives::Group& group, const OwnModule& module,
                               absl::Span<float> values) {
   if (group.ranks() == 1) return absl::OkStatus();
-  const std::string own = Describe(parameters);
+  const std::string own = Describe(module);
   TANDEM_ASSIGN_OR_RETURN(const std::string first, OfRankZero(group, own));
   if (own != first) return absl::InvalidArgumentError(FirstDifference(own, first));
   if (values.empty()) return absl::OkStatus();

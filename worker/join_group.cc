@@ -13,6 +13,7 @@
 #include "collectives/links/tcp_socket.h"
 #include "collectives/meeting/connect_links.h"
 #include "collectives/meeting/coordinator_client.h"
+#include "job/own_module.h"
 #include "node/log.h"
 #include "worker/first_values.h"
 
@@ -141,10 +142,11 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
-    const job::JobPlan& plan, int rank, const std::string& coordinator,
-    const std::vector<server::SavedParameter>& parameters, absl::Span<float> values,
-    AbortableWatch* watch) {
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPlan& plan, int rank,
+                                                                const std::string& coordinator,
+                                                                const OwnModule& module,
+                                                                absl::Span<float> values,
+                                                                AbortableWatch* watch) {
   collectives::GroupOptions options = OptionsOf(plan, watch);
   std::vector<int> workers(static_cast<size_t>(plan.workers()));
   std::iota(workers.begin(), workers.end(), 0);
@@ -152,14 +154,13 @@ absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
   TANDEM_ASSIGN_OR_RETURN(auto links,
                           Meet(plan, "modules", rank, workers, coordinator, &options, &paths));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
-  TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, parameters, values));
+  TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, module, values));
   return group;
 }
 
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
-                                        const std::string& dump_folder,
-                                        const std::vector<server::SavedParameter>& parameters,
+                                        const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense, AbortableWatch* watch) {
   WorkerGroup out;
   collectives::GroupOptions options = OptionsOf(plan, watch);
@@ -174,8 +175,8 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
   const auto rules = std::make_shared<collectives::ChooserRules>();
   options.chooser = collectives::ChooserFrom(rules, plan.workers(), OverKernel(plan, hosts));
   auto group = std::make_unique<collectives::Group>(rank, std::move(links), std::move(options));
-  if (plan.job.model().has_program()) {
-    TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, parameters, dense.values()));
+  if (job::HasOwnModule(plan.job.model())) {
+    TANDEM_RETURN_IF_ERROR(ShareFirstValues(*group, module, dense.values()));
   }
   const auto bytes = static_cast<int64_t>(dense.count() * sizeof(float));
   auto tuning = TuneGroup(plan, bytes, hosts, *group, rules.get());

@@ -16,6 +16,7 @@
 #include "server/manifest.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_reducer.h"
+#include "worker/first_values.h"
 #include "worker/tune_group.h"
 
 namespace tandem::worker {
@@ -29,22 +30,22 @@ struct WorkerGroup {
 // Blocks until all workers of the job are there. `coordinator`: host:port, unused if the job has
 // one worker. `dump_folder`: where what the group did is written if it fails, or on request
 // (DenseReducer::RequestDump); empty: nowhere. `watch` ends all waits, these too, and outlives the
-// group. The module of a program is compared with that of rank 0 by its `parameters`, and takes its
-// first values from there (first_values.h). Errors name the worker that is missing or whose links
+// group. A module that each worker has by itself is compared with that of rank 0, and takes its first
+// values from there (first_values.h). Errors name the worker that is missing or whose links
 // have failed (errors.h), which is what this worker has seen and no judgement: the scheduler says
 // who is lost.
 absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                                         const std::string& coordinator,
-                                        const std::string& dump_folder,
-                                        const std::vector<server::SavedParameter>& parameters,
+                                        const std::string& dump_folder, const OwnModule& module,
                                         DenseParameters& dense, AbortableWatch* watch);
 
-// The same comparison and first values for a program whose dense parameters are on servers, on two
+// The same comparison and first values where dense parameters are on servers, on two
 // workers or more. Others may still read from the group: it lives as long as the job.
-absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(
-    const job::JobPlan& plan, int rank, const std::string& coordinator,
-    const std::vector<server::SavedParameter>& parameters, absl::Span<float> values,
-    AbortableWatch* watch);
+absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPlan& plan, int rank,
+                                                                const std::string& coordinator,
+                                                                const OwnModule& module,
+                                                                absl::Span<float> values,
+                                                                AbortableWatch* watch);
 
 }  // namespace tandem::worker
 

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "job/own_module.h"
 #include "server/manifest.h"
 
 namespace tandem::worker {
@@ -70,7 +71,7 @@ bool Saving::Write(TrainerEffects* effects) {
     Run(WriteDenseTask{id_, &directory_, &bytes_}, effects);
   }
   const job::JobPlan& plan = context_.plan;
-  if (plan.job.dense().codec().kind() > Codec::NONE || plan.job.model().has_program()) {
+  if (plan.job.dense().codec().kind() > Codec::NONE || job::HasOwnModule(plan.job.model())) {
     Run(WriteWorkerTask{id_, &directory_, step_, position_.epoch()}, effects);
   }
   return Enter(Stage::kMeetServers);

@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/pooling.h"
+#include "server/save_directory.h"
 #include "worker/evaluation_share.h"
 #include "worker/load_dense.h"
 
@@ -37,30 +39,51 @@ absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::JobPlan& 
                                                             const std::string& init_from,
                                                             const MakeModel& make_model,
                                                             const std::string& scores) {
-  std::unique_ptr<StepRunner> runner(new StepRunner(plan));
+  std::unique_ptr<StepRunner> runner(new StepRunner(plan, rank, init_from));
   runner->scores_path_ = scores;
-  TANDEM_RETURN_IF_ERROR(runner->Init(rank, init_from, make_model));
+  TANDEM_RETURN_IF_ERROR(runner->Init(make_model));
   return runner;
 }
 
-absl::Status StepRunner::Init(int rank, const std::string& init_from, const MakeModel& make_model) {
+absl::Status StepRunner::Init(const MakeModel& make_model) {
   if (!scores_path_.empty()) scores_.open(scores_path_, std::ios::binary | std::ios::trunc);
   TANDEM_RETURN_IF_ERROR(CheckScores());
   TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));
-  TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank));
+  TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank_));
   const Data& data = plan_.job.data();
   if (data::HasTestRows(data)) {
-    TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank));
+    TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank_));
   }
   if (data::HasValidationRows(data) && (test_ == nullptr || plan_.job.train().has_keep_best())) {
-    TANDEM_ASSIGN_OR_RETURN(validation_, data::NewValidationSource(plan_, rank));
+    TANDEM_ASSIGN_OR_RETURN(validation_, data::NewValidationSource(plan_, rank_));
   }
   TANDEM_ASSIGN_OR_RETURN(model_, make_model(plan_, InputsOf(plan_, shape)));
   TANDEM_ASSIGN_OR_RETURN(
       dense_, DenseParameters::New(plan_.job.dense().optimizer(), model_->parameter_count()));
-  models::InitParameters(model_->parameters(), plan_.job.seed(), dense_->values());
-  if (init_from.empty()) return absl::OkStatus();
-  return LoadDense(plan_, init_from, Parameters(), dense_.get());
+  model_->FirstValues(plan_.job.seed(), dense_->values());
+  if (init_from_.empty()) return absl::OkStatus();
+  TANDEM_RETURN_IF_ERROR(LoadDense(plan_, init_from_, Parameters(), dense_.get()));
+  if (!plan_.job.model().has_script()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, SavedState(/*rank=*/0));
+  return model_->SetState(saved.state);
+}
+
+absl::StatusOr<models::ModuleState> StepRunner::SavedState(int rank) const {
+  TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from_));
+  TANDEM_ASSIGN_OR_RETURN(const std::string bytes, saved.ReadProgramState(rank));
+  absl::StatusOr<models::ModuleState> state = models::ParseModuleState(bytes);
+  if (state.ok()) return state;
+  return absl::Status(state.status().code(),
+                      absl::StrCat(saved.folder(), ": ", state.status().message()));
+}
+
+absl::StatusOr<std::string> StepRunner::ProgramState(int64_t /*step*/, int64_t /*epoch*/,
+                                                     bool /*last*/) {
+  if (!plan_.job.model().has_script()) return std::string();
+  models::ModuleState state;
+  state.contents = model_->Contents();
+  TANDEM_ASSIGN_OR_RETURN(state.state, model_->State());
+  return models::EncodeModuleState(state);
 }
 
 std::vector<server::SavedParameter> StepRunner::Parameters() const {
@@ -82,7 +105,10 @@ TaskRunner::DeviceGradient StepRunner::LeaveGradientOnDevice() {
 absl::Status StepRunner::StartAt(int64_t epoch, int64_t rows) {
   start_epoch_ = epoch;
   start_rows_ = rows;
-  return absl::OkStatus();
+  if (!plan_.job.model().has_script()) return absl::OkStatus();
+  TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, SavedState(rank_));
+  TANDEM_RETURN_IF_ERROR(models::CheckSameModule(saved.contents, model_->Contents()));
+  return model_->SetState(saved.state);
 }
 
 absl::Status StepRunner::Fetch(StepSlot* slot) {
@@ -138,6 +164,12 @@ void StepRunner::Pool(StepSlot* slot) {
   logits_.resize(static_cast<size_t>(slot->batch.samples));
 }
 
+// A step draws the same in every run of the job, and after every resume.
+uint64_t StepRunner::DrawSeed(int64_t step) const {
+  const uint64_t worker = HashCombine(plan_.job.seed(), static_cast<uint64_t>(rank_));
+  return HashCombine(worker, static_cast<uint64_t>(step));
+}
+
 absl::Status StepRunner::Compute(StepSlot* slot) {
   Pool(slot);
   const std::vector<data::SparseInput>& inputs = slot->batch.sparse;
@@ -148,6 +180,7 @@ absl::Status StepRunner::Compute(StepSlot* slot) {
     cell_gradient_spans_.push_back(absl::MakeSpan(cell_gradients_[i]));
   }
   const size_t count = static_cast<size_t>(dense_->count());
+  model_->Seed(DrawSeed(slot->step));
   TANDEM_RETURN_IF_ERROR(model_->ForwardBackward(
       slot->batch, ParametersOf(*slot), cell_spans_, absl::MakeSpan(logits_), &slot->loss_sum,
       absl::MakeSpan(slot->dense_gradient).first(count), cell_gradient_spans_));

@@ -20,6 +20,7 @@
 #include "data/metrics.h"
 #include "job/job.h"
 #include "models/model.h"
+#include "models/script_file.h"
 #include "worker/dense_parameters.h"
 #include "worker/task_runner.h"
 
@@ -43,6 +44,8 @@ class StepRunner final : public TaskRunner {
   int64_t EstimatedRows() const override { return train_->EstimatedRows(); }
 
   std::vector<server::SavedParameter> Parameters() const override;
+  std::string ModuleContents() const override { return model_->Contents(); }
+  absl::StatusOr<std::string> ProgramState(int64_t step, int64_t epoch, bool last) override;
 
   absl::Status StartAt(int64_t epoch, int64_t rows) override;
   int64_t RowsSkipped() const override { return skipped_; }
@@ -58,14 +61,19 @@ class StepRunner final : public TaskRunner {
   DeviceGradient LeaveGradientOnDevice() override;
 
  private:
-  explicit StepRunner(const job::JobPlan& plan) : plan_(plan) {}
-  absl::Status Init(int rank, const std::string& init_from, const MakeModel& make_model);
+  StepRunner(const job::JobPlan& plan, int rank, const std::string& init_from)
+      : plan_(plan), rank_(rank), init_from_(init_from) {}
+  absl::Status Init(const MakeModel& make_model);
+  absl::StatusOr<models::ModuleState> SavedState(int rank) const;
   absl::Status CheckScores() const;
   absl::Status SkipToStart();
   void Pool(StepSlot* slot);
+  uint64_t DrawSeed(int64_t step) const;
   absl::Span<const float> ParametersOf(const StepSlot& slot) const;
 
   const job::JobPlan& plan_;
+  const int rank_;
+  const std::string init_from_;  // a save; empty: none
   std::unique_ptr<data::BatchSource> train_;
   std::unique_ptr<data::BatchSource> test_, validation_;  // null: the job has no such rows
   int64_t epoch_ = -1;                                    // that `train_` was started for

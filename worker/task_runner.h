@@ -39,12 +39,15 @@ class TaskRunner {
   // they have no names.
   virtual std::vector<server::SavedParameter> Parameters() const { return {}; }
 
+  // Of the file that a module is from; empty: it is from none.
+  virtual std::string ModuleContents() const { return ""; }
+
   // The run goes on: the first batch that is fetched is of `epoch`, behind its first `rows` rows of
   // this worker's share, or, if it has no more, none. Before any Fetch.
   virtual absl::Status StartAt(int64_t /*epoch*/, int64_t /*rows*/) {
     return absl::UnimplementedError("who computes here cannot go on in the middle of a run");
   }
-  // For a save in which are the steps below `step`: what a program has to find again if the run goes
+  // For a save in which are the steps below `step`: what a program or a module has to find again if the run goes
   // on from there; empty: nothing. `epoch`: that this worker stands in; `last`: nothing follows the
   // save. On the thread of Compute.
   virtual absl::StatusOr<std::string> ProgramState(int64_t /*step*/, int64_t /*epoch*/,

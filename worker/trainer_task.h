@@ -92,8 +92,8 @@ struct WriteDenseTask {
   const std::string* directory = nullptr;
   const std::string* bytes = nullptr;
 };
-// Every rank of a job with a codec, or of a program: write what only this worker knows into the
-// folder: what the codec remembers, and the program's state.
+// Every rank of a job with a codec, or with a module of its own: write what only this worker knows into
+// the folder: what the codec remembers, and the state of the program or module.
 struct WriteWorkerTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;

@@ -13,6 +13,7 @@
 #include "data/files.h"
 #include "data/service_trace.h"
 #include "data/statistics.h"
+#include "job/own_module.h"
 #include "node/job_member.h"
 #include "node/log.h"
 #include "node/work_thread.h"
@@ -285,14 +286,15 @@ class Worker {
     return absl::OkStatus();
   }
 
-  // Replicas meet before the first step that they have to do with each other; those of a program
-  // before its first step.
+  OwnModule Module() const { return {runner_->Parameters(), runner_->ModuleContents()}; }
+
+  // Replicas meet before the first step that they have to do with each other; those that bring a
+  // module before its first step.
   absl::Status JoinOthers() {
     if (reducer_ != nullptr || options_.plan.dense_table >= 0) return absl::OkStatus();
-    TANDEM_ASSIGN_OR_RETURN(
-        WorkerGroup group,
-        JoinWorkers(options_.plan, self_.index, coordinator_, options_.dump_folder,
-                    runner_->Parameters(), runner_->dense(), &watch_));
+    TANDEM_ASSIGN_OR_RETURN(WorkerGroup group,
+                            JoinWorkers(options_.plan, self_.index, coordinator_,
+                                        options_.dump_folder, Module(), runner_->dense(), &watch_));
     DenseReducer* const reducer = reducer_ = group.reducer.get();
     TANDEM_RETURN_IF_ERROR(reducer->SetCodecState(codec_state_));
     reducer->set_trace(trace_.get());
@@ -434,17 +436,16 @@ class Worker {
     if (resume) {
       TANDEM_ASSIGN_OR_RETURN(start_, FindStart(init_from));
     }
-    if (plan_.job.model().has_program()) TANDEM_RETURN_IF_ERROR(MeetPrograms());
+    if (job::HasOwnModule(plan_.job.model())) TANDEM_RETURN_IF_ERROR(MeetModules());
     if (options_.on_open) options_.on_open();
     return absl::OkStatus();
   }
 
-  // Programs begin with the module of rank 0, and may look at their own at once.
-  absl::Status MeetPrograms() {
+  // Modules that each worker has by itself are as that of rank 0; programs may look at theirs at once.
+  absl::Status MeetModules() {
     if (plan_.dense_table < 0 || plan_.workers() == 1) return JoinOthers();
-    TANDEM_ASSIGN_OR_RETURN(
-        programs_, ShareModule(options_.plan, self_.index, coordinator_, runner_->Parameters(),
-                               runner_->dense().values(), &watch_));
+    TANDEM_ASSIGN_OR_RETURN(modules_, ShareModule(options_.plan, self_.index, coordinator_,
+                                                  Module(), runner_->dense().values(), &watch_));
     return absl::OkStatus();
   }
 
@@ -563,15 +564,15 @@ class Worker {
   std::unique_ptr<TrainerCore> trainer_;
   absl::Time cause_by_ = absl::InfiniteFuture();
   std::string coordinator_;
-  uint64_t run_ = 0;                              // View.run
-  int64_t attempt_ = 0;                           // View.attempt
-  absl::optional<TrainPosition> start_;           // of the save that the run goes on from
-  absl::optional<BestEvaluation> best_;           // ... and of the run before it
-  std::string codec_state_;                       // of that save
-  std::vector<DataFile> files_;                   // to train on, as they were opened
-  std::unique_ptr<collectives::Trace> trace_;     // made before the threads that add to it
-  AbortableWatch watch_;                          // of the group: outlives it
-  std::unique_ptr<collectives::Group> programs_;  // where dense parameters are on servers
+  uint64_t run_ = 0;                             // View.run
+  int64_t attempt_ = 0;                          // View.attempt
+  absl::optional<TrainPosition> start_;          // of the save that the run goes on from
+  absl::optional<BestEvaluation> best_;          // ... and of the run before it
+  std::string codec_state_;                      // of that save
+  std::vector<DataFile> files_;                  // to train on, as they were opened
+  std::unique_ptr<collectives::Trace> trace_;    // made before the threads that add to it
+  AbortableWatch watch_;                         // of the group: outlives it
+  std::unique_ptr<collectives::Group> modules_;  // where dense parameters are on servers
   absl::Mutex group_mutex_;
   WorkerGroup group_ ABSL_GUARDED_BY(group_mutex_);  // made by the compute thread
   DenseReducer* reducer_ = nullptr;  // of group_; the opening thread's, then the compute thread's

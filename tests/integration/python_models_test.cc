@@ -1,5 +1,5 @@
-// MLP, DLRM and GMF as modules of PyTorch (tests/python/models.py) beside the compiled models: the
-// gradients of one batch, and what a job learns from the same rows. Skipped where there is no
+// MLP, DLRM and GMF as modules of PyTorch (tests/python/models.py), in Python and as TorchScript, beside the
+// compiled models: the gradients of one batch, and what a job learns from the same rows. Skipped where there is no
 // interpreter with PyTorch and numpy.
 #include <algorithm>
 #include <cmath>
@@ -25,6 +25,7 @@ namespace {
 
 constexpr uint64_t kSeed = 7;
 constexpr int kSamples = 100;  // a batch
+constexpr int kDim = 8;
 
 struct Case {
   std::string name, config;
@@ -53,20 +54,25 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
     WriteTextFile(folder_.File("case.json"), CaseJson().dump());
   }
 
-  // A random batch, the first values of the parameters, and what the compiled model computes.
-  nlohmann::json CaseJson() {
-    constexpr int kDim = 8;
+  // A random batch, and what a model computes of it from its first values.
+  struct Computed {
+    models::ModelInputs inputs;
+    data::Batch batch;
+    std::vector<models::ParameterInfo> parameters;
+    std::vector<float> flat, gradient, logits;
+    std::vector<std::vector<float>> rows, row_gradients;
+    double loss = 0;
+  };
+  static Computed ComputeWith(const std::string& model_config) {
     const Case& c = GetParam();
     Model config;
-    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(c.config, &config));
-    models::ModelInputs inputs;
-    inputs.numeric = c.numeric;
-    std::vector<std::string> fields;
-    for (const std::string& table : c.tables) {
-      inputs.tables.push_back({table, Fields(table), kDim});
-      fields.push_back(table);
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(model_config, &config));
+    Computed of;
+    of.inputs.numeric = c.numeric;
+    for (size_t t = 0; t < c.tables.size(); ++t) {
+      of.inputs.tables.push_back({TableNames()[t], Fields(c.tables[t]), kDim});
     }
-    auto model = models::NewDenseModel(config, inputs, /*threads=*/1);
+    auto model = models::NewDenseModel(config, of.inputs, /*threads=*/1);
     EXPECT_TRUE(model.ok()) << model.status();
     Random random(kSeed);
     const auto normals = [&](size_t count) {
@@ -74,47 +80,78 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
       for (float& x : values) x = static_cast<float>(0.5 * random.Normal());
       return values;
     };
-    data::Batch batch;
-    batch.samples = kSamples;
-    batch.numeric = c.numeric;
-    batch.numbers = normals(static_cast<size_t>(kSamples * c.numeric));
-    for (int s = 0; s < kSamples; ++s) batch.labels.push_back(random.Bernoulli(0.4) ? 1 : 0);
-    std::vector<std::vector<float>> rows, row_gradients;
-    for (const auto& table : inputs.tables) {
-      rows.push_back(normals(static_cast<size_t>(kSamples * table.fields * table.dim)));
-      row_gradients.emplace_back(rows.back().size());
+    of.batch.samples = kSamples;
+    of.batch.numeric = c.numeric;
+    of.batch.numbers = normals(static_cast<size_t>(kSamples * c.numeric));
+    for (int s = 0; s < kSamples; ++s) of.batch.labels.push_back(random.Bernoulli(0.4) ? 1 : 0);
+    for (const auto& table : of.inputs.tables) {
+      of.rows.push_back(normals(static_cast<size_t>(kSamples * table.fields * table.dim)));
+      of.row_gradients.emplace_back(of.rows.back().size());
     }
     std::vector<absl::Span<float>> spans;
-    for (auto& gradient : row_gradients) spans.push_back(absl::MakeSpan(gradient));
-    std::vector<float> flat(static_cast<size_t>((*model)->parameter_count())),
-        gradient(flat.size()), logits(kSamples);
-    models::InitParameters((*model)->parameters(), kSeed, absl::MakeSpan(flat));
-    const std::vector<models::PooledRows> pooled(rows.begin(), rows.end());
-    double loss = 0;
-    EXPECT_TRUE((*model)
-                    ->ForwardBackward(batch, flat, pooled, absl::MakeSpan(logits), &loss,
-                                      absl::MakeSpan(gradient), spans)
-                    .ok());
-    nlohmann::json json = {
-        {"model", c.name},
-        {"numeric", c.numeric},
-        {"dim", kDim},
-        {"widths", c.widths},
-        {"batch", kSamples},
-        {"labels", batch.labels},
-        {"numbers", batch.numbers},
-        {"logits", logits},
-        {"cells", Joined(inputs, rows)},
-        {"cell_gradients", Joined(inputs, row_gradients)},
-        {"fields", std::vector<std::string>(absl::StrSplit(absl::StrJoin(fields, " "), ' '))}};
-    for (const models::ParameterInfo& p : (*model)->parameters()) {
-      const auto part = [&](const std::vector<float>& of) {
-        return std::vector<float>(of.begin() + p.offset, of.begin() + p.offset + p.size);
+    for (auto& gradient : of.row_gradients) spans.push_back(absl::MakeSpan(gradient));
+    of.parameters = (*model)->parameters();
+    of.flat.resize(static_cast<size_t>((*model)->parameter_count()));
+    of.gradient.resize(of.flat.size());
+    of.logits.resize(kSamples);
+    (*model)->FirstValues(kSeed, absl::MakeSpan(of.flat));
+    const std::vector<models::PooledRows> pooled(of.rows.begin(), of.rows.end());
+    const absl::Status computed =
+        (*model)->ForwardBackward(of.batch, of.flat, pooled, absl::MakeSpan(of.logits), &of.loss,
+                                  absl::MakeSpan(of.gradient), spans);
+    EXPECT_TRUE(computed.ok()) << computed;
+    return of;
+  }
+
+  static nlohmann::json CaseJson() {
+    const Case& c = GetParam();
+    const Computed of = ComputeWith(c.config);
+    const std::string fields = absl::StrJoin(c.tables, " ");
+    nlohmann::json json = {{"model", c.name},
+                           {"numeric", c.numeric},
+                           {"dim", kDim},
+                           {"widths", c.widths},
+                           {"batch", kSamples},
+                           {"labels", of.batch.labels},
+                           {"numbers", of.batch.numbers},
+                           {"logits", of.logits},
+                           {"cells", Joined(of.inputs, of.rows)},
+                           {"cell_gradients", Joined(of.inputs, of.row_gradients)},
+                           {"tables", TableNames()},
+                           {"fields", std::vector<std::string>(absl::StrSplit(fields, ' '))}};
+    for (const models::ParameterInfo& p : of.parameters) {
+      const auto part = [&](const std::vector<float>& all) {
+        return std::vector<float>(all.begin() + p.offset, all.begin() + p.offset + p.size);
       };
       json["parameters"].push_back(
-          {{"name", p.name}, {"values", part(flat)}, {"gradient", part(gradient)}});
+          {{"name", p.name}, {"values", part(of.flat)}, {"gradient", part(of.gradient)}});
     }
     return json;
+  }
+
+  static std::vector<std::string> TableNames() {
+    std::vector<std::string> names;
+    for (size_t t = 0; t < GetParam().tables.size(); ++t) names.push_back(absl::StrCat("t", t));
+    return names;
+  }
+
+  // The module of the case as TorchScript.
+  std::string Export() {
+    const std::string file = folder_.File("module.pt");
+    const RunResult run = RunPython(
+        {SourcePath("tests/python/models.py"), "export", folder_.File("case.json"), file});
+    EXPECT_TRUE(run.ok()) << run.DebugString();
+    return file;
+  }
+
+  std::string ScriptConfig() { return absl::StrCat("script { file: \"", Export(), "\" }"); }
+
+  // Within 1e-5 of the largest.
+  static void ExpectNear(const std::vector<float>& have, const std::vector<float>& want) {
+    ASSERT_EQ(have.size(), want.size());
+    float largest = 0;
+    for (const float x : want) largest = std::max(largest, std::fabs(x));
+    for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(have[i], want[i], 1e-5 * largest) << i;
   }
 
   // Of each sample the cells of all tables.
@@ -181,6 +218,23 @@ TEST_P(PythonModelsTest, AModuleHasTheGradientsOfTheCompiledModel) {
   EXPECT_TRUE(run.ok()) << run.DebugString();
 }
 
+TEST_P(PythonModelsTest, AScriptHasTheGradientsOfTheCompiledModel) {
+  const Computed want = ComputeWith(GetParam().config);
+  const Computed have = ComputeWith(ScriptConfig());
+  ASSERT_EQ(have.parameters.size(), want.parameters.size());
+  for (size_t i = 0; i < want.parameters.size(); ++i) {
+    EXPECT_EQ(have.parameters[i].name, "model." + want.parameters[i].name);
+    EXPECT_EQ(have.parameters[i].shape, want.parameters[i].shape);
+  }
+  EXPECT_EQ(have.flat, want.flat) << "first values are those of the file";
+  ExpectNear(have.logits, want.logits);
+  ExpectNear(have.gradient, want.gradient);
+  for (size_t t = 0; t < want.row_gradients.size(); ++t) {
+    ExpectNear(have.row_gradients[t], want.row_gradients[t]);
+  }
+  EXPECT_NEAR(have.loss, want.loss, 1e-5 * want.loss);
+}
+
 TEST_P(PythonModelsTest, AModuleLearnsWhatTheCompiledModelDoes) {
   WriteRows("train.csv", 4000, 1);
   WriteRows("test.csv", 2000, 2);
@@ -191,15 +245,16 @@ TEST_P(PythonModelsTest, AModuleLearnsWhatTheCompiledModelDoes) {
       fields.push_back(absl::StrCat("\"", field, "\""));
     }
   }
-  const RunResult compiled =
-      Run("compiled",
-          absl::StrCat("data { format: DELIMITED train: \"", folder_.File("train.csv"),
-                       "\" test: \"", folder_.File("test.csv"),
-                       "\" columns { delimiter: \",\" header: true label: \"label\" ", numeric,
-                       " categorical: [", absl::StrJoin(fields, ", "), "] } }\nmodel { ",
-                       GetParam().config, " }"),
-          {});
+  const auto of_files = [&](const std::string& model) {
+    return absl::StrCat(
+        "data { format: DELIMITED train: \"", folder_.File("train.csv"), "\" test: \"",
+        folder_.File("test.csv"), "\" columns { delimiter: \",\" header: true label: \"label\" ",
+        numeric, " categorical: [", absl::StrJoin(fields, ", "), "] } }\nmodel { ", model, " }");
+  };
+  const RunResult compiled = Run("compiled", of_files(GetParam().config), {});
   ASSERT_TRUE(compiled.ok()) << compiled.DebugString();
+  const RunResult script = Run("script", of_files(ScriptConfig()), {});
+  ASSERT_TRUE(script.ok()) << script.DebugString();
   const RunResult module =
       Run("module", "data { format: PROGRAM }\nmodel { program {} }",
           {"--python", SourcePath("tests/python/models.py"), "--", "train",
@@ -208,11 +263,14 @@ TEST_P(PythonModelsTest, AModuleLearnsWhatTheCompiledModelDoes) {
   EXPECT_EQ(module.summary["samples"], 3 * 4000);
   EXPECT_EQ(compiled.summary["samples"], 3 * 4000);
   const double want = compiled.summary["eval"]["logloss"],
-               found = module.summary["eval"]["logloss"];
+               found = module.summary["eval"]["logloss"],
+               by_script = script.summary["eval"]["logloss"];
   EXPECT_NEAR(found, want, 0.002);
+  EXPECT_NEAR(by_script, want, 0.002);
   EXPECT_GT(module.summary["eval"]["auc"], 0.6) << module.summary["eval"].dump();
   EXPECT_EQ(module.summary["eval"]["samples"], 2000);
-  std::printf("%s: logloss %.6f compiled, %.6f module\n", GetParam().name.c_str(), want, found);
+  std::printf("%s: logloss %.6f compiled, %.6f module, %.6f script\n", GetParam().name.c_str(),
+              want, found, by_script);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, PythonModelsTest, ::testing::ValuesIn(kCases),

@@ -1,9 +1,11 @@
 """MLP, DLRM and GMF as plain nn.Modules beside the compiled models. `models.py gradients CASE` compares one
 step with what the compiled model has computed (a JSON file of python_models_test.cc); `models.py train
-CASE TRAIN.csv TEST.csv` is a worker that begins with the same values and reads the same rows."""
+CASE TRAIN.csv TEST.csv` is a worker that begins with the same values and reads the same rows; `models.py export
+CASE FILE` writes the module as TorchScript."""
 import csv
 import json
 import sys
+from typing import Dict, List
 
 import torch
 from torch import nn
@@ -16,12 +18,12 @@ class Layers(nn.ModuleList):
 
     def __init__(self, widths, relu_last=False):
         super().__init__([nn.Linear(a, b) for a, b in zip(widths, widths[1:])])
-        self.relu_last = relu_last
+        self.without_relu = -1 if relu_last else len(widths) - 2
 
     def forward(self, x):
         for number, layer in enumerate(self):
             x = layer(x)
-            if self.relu_last or number + 1 < len(self):
+            if number != self.without_relu:
                 x = x.relu()
         return x
 
@@ -68,6 +70,21 @@ def module_of(case):
         with torch.no_grad():
             own[parameter["name"]].copy_(torch.tensor(parameter["values"]).view(own[parameter["name"]].shape))
     return model
+
+
+class OfTables(nn.Module):
+    """The module, with its cells from a dict of tables, in this order."""
+
+    def __init__(self, model, tables: List[str]):
+        super().__init__()
+        self.model, self.tables = model, tables
+
+    def forward(self, dense: torch.Tensor, sparse: Dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.model(dense, torch.cat([sparse[t] for t in self.tables], 1))
+
+
+def export(case, file):
+    torch.jit.script(OfTables(module_of(case), case["tables"])).save(file)
 
 
 def near(what, found, want):
@@ -123,4 +140,4 @@ def train(case, train_file, test_file):
 
 if __name__ == "__main__":
     with open(sys.argv[2], encoding="utf-8") as opened:
-        {"gradients": gradients, "train": train}[sys.argv[1]](json.load(opened), *sys.argv[3:])
+        {"gradients": gradients, "train": train, "export": export}[sys.argv[1]](json.load(opened), *sys.argv[3:])

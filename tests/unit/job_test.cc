@@ -516,7 +516,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "limits.held_bytes_per_shard: -1, must be 1 to 1125899906842624"},
         Contradiction{
             {{"model", "{}"}},
-            "model: not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, such as "
+            "model: not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, script, such as "
             "dlrm {}"},
         Contradiction{{{"model.mlp.hidden", "[8, 0]"}},
                       "model.mlp.hidden[1]: 0, must be 1 to 65536"},
@@ -873,7 +873,7 @@ TEST(ProgramJobTest, IsRefusedWhereItContradictsItself) {
   expect({{"data.train", "a.tsv"}}, "data.train: not for format PROGRAM, whose batches come from");
   expect({{"data.shuffle_buffer", "5"}}, "data.shuffle_buffer: not for format PROGRAM");
   expect({{"model", "{mlp {}}"}, {"dense.optimizer", "{learning_rate: 1}"}},
-         "model: a compiled one reads rows of files, and data.format is PROGRAM");
+         "model: this one reads rows of files, and data.format is PROGRAM");
   expect({{"data", "{format: CRITEO train: 'a'}"}, {"table[1]", "{name: 'b' dim: 4 field: 'C1'}"}},
          "table[1].optimizer: PROGRAM is for dense parameters");
   expect({{"data", "{format: CRITEO train: 'a'}"}, {"table[1].ids_per_field", "0"}},
@@ -892,6 +892,25 @@ TEST(ProgramJobTest, IsRefusedWhereItContradictsItself) {
   EXPECT_THAT(Refusal(kJob, {{"dense.optimizer", "{kind: PROGRAM}"},
                              {"table[0].optimizer", "{kind: SGD learning_rate: 1}"}}),
               HasSubstr("PROGRAM is the optimizer of a program"));
+}
+
+TEST(ScriptJobTest, NeedsItsFileAndRowsOfFiles) {
+  EXPECT_TRUE(job::Resolve(MustParse(kJob, {{"model", "{script {file: 'm.pt'}}"}})).ok());
+  EXPECT_THAT(Refusal(kJob, {{"model", "{script {}}"}}),
+              HasSubstr("model.script.file: not set; a module as torch.jit.save writes it"));
+  EXPECT_THAT(
+      Refusal(kJob, {{"model", "{script {file: 'm.pt'}}"}, {"dense.device", "CUDA"}}),
+      HasSubstr("dense.device: CUDA is for compiled models; a module from a file computes"));
+  EXPECT_THAT(Refusal(kProgramJob, {{"model", "{script {file: 'm.pt'}}"}}),
+              HasSubstr("model: this one reads rows of files, and data.format is PROGRAM"));
+}
+
+// Its contents are compared where the file is opened.
+TEST(ScriptJobTest, AFileMayLieElsewhereWhenARunGoesOn) {
+  const auto with = [](const char* model) { return MustParse(kJob, {{"model", model}}); };
+  const Job was = with("{script {file: 'm.pt'}}");
+  EXPECT_THAT(job::ResumeDifferences(was, with("{script {file: 'n.pt'}}")), testing::IsEmpty());
+  EXPECT_THAT(job::ResumeDifferences(was, with("{mlp {}}")), testing::Not(testing::IsEmpty()));
 }
 
 TEST(PolicyNameTest, AllKinds) {

@@ -85,6 +85,18 @@ struct Variation {
   std::vector<std::string> words;
 };
 
+// Parameters are compared by name and shape when they are read.
+TEST(SaveCheckTest, AModuleMayLieElsewhere) {
+  const auto plan = [](const char* file) {
+    return PlanOf({{"model", absl::StrCat("{script {file: '", file, "'}}")}});
+  };
+  server::Manifest saved;
+  server::DescribeMeaning(plan("m.pt"), &saved);
+  EXPECT_EQ(saved.model, "script { }");
+  EXPECT_THAT(server::CompareSave(saved, plan("n.pt"), {}).refused, IsEmpty());
+  ExpectWords(server::CompareSave(saved, PlanOf({}), {}).refused, {"model is mlp", "script"});
+}
+
 TEST(SaveCheckTest, AnotherMeaningIsRefused) {
   const std::vector<Variation> variations = {
       {{{"model", "{mlp {hidden: [32]}}"}},
