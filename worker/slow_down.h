@@ -6,6 +6,7 @@
 #ifndef TANDEM_WORKER_SLOW_DOWN_H_
 #define TANDEM_WORKER_SLOW_DOWN_H_
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -27,6 +28,9 @@ class SlowDown {
   // it had taken as long by itself.
   absl::Duration WaitOut(int64_t step, absl::Time begun) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Grows during a sleep: it may be long, and is no stall. Any thread.
+  int64_t moments_slept() const { return moments_slept_; }
+
   // The job is over for this worker: a sleep ends at once, and none begins any more.
   void End() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -35,6 +39,7 @@ class SlowDown {
   absl::Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<int64_t> moments_slept_{0};
 };
 
 }  // namespace tandem::worker

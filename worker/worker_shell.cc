@@ -339,7 +339,8 @@ class Worker {
     ReportPaths();
     trainer_->OnTick(now, &effects_);
     const uint64_t progress =
-        trainer_->progress_count() + static_cast<uint64_t>(runner_->RowsSkipped());
+        trainer_->progress_count() +
+        static_cast<uint64_t>(runner_->RowsSkipped() + slow_down_.moments_slept());
     if (progress != seen_progress_) {
       seen_progress_ = progress;
       member_->progress().Advance(static_cast<uint64_t>(trainer_->step()));

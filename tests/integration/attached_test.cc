@@ -106,6 +106,21 @@ TEST_F(AttachedTest, ASlowProgramLeavesTheSameBits) {
   }
 }
 
+// A step of a program is made longer as one of a compiled model is, and comes to the same bits.
+TEST_F(AttachedTest, AProgramIsSlowOnPurposeAndLeavesTheSameBits) {
+  const Settings set = {"cluster.workers=2", "train.max_steps=8"};
+  Settings slow = set;
+  slow.push_back("service_time=[{worker: 1 mean_seconds: 0.05}]");
+  const job::JobPlan compiled = job_->Plan(set), slowed = job_->Plan(slow);
+  const std::string out = Out();
+  EXPECT_EQ(Difference(Train(compiled, ProgramPlan(compiled), Out()),
+                       Train(slowed, ProgramPlan(slowed), out)),
+            "");
+  const auto summary = nlohmann::json::parse(ReadTextFile(out + "/summary.json"));
+  EXPECT_EQ(summary["by_worker"][0]["slept_seconds"], 0);
+  EXPECT_GT(summary["by_worker"][1]["slept_seconds"], 0);
+}
+
 // Also where they come from servers with the first step: a script may look at them before.
 TEST_F(AttachedTest, AllBeginWithTheValuesOfRankZero) {
   for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {

@@ -31,6 +31,14 @@ TEST(SlowDownTest, SleepsForTheRestAlone) {
   EXPECT_LT(slow_down.WaitOut(2, MonotonicNow() - absl::Minutes(1)), absl::Seconds(30));
 }
 
+// Whoever watches for stalls sees that it goes on.
+TEST(SlowDownTest, ALongSleepShowsThatItGoesOn) {
+  worker::SlowDown slow_down;
+  slow_down.set_times(Constant(1.5));
+  EXPECT_GE(slow_down.WaitOut(0, MonotonicNow()), absl::Milliseconds(1500));
+  EXPECT_GE(slow_down.moments_slept(), 2);
+}
+
 TEST(SlowDownTest, TheEndOfAJobEndsASleep) {
   worker::SlowDown slow_down;
   slow_down.set_times(Constant(3000));
