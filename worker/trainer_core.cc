@@ -310,7 +310,9 @@ bool TrainerCore::NextEpochOrEnd() {
   if (!context_.LastEpoch() && !stops_early_) {
     ++context_.epoch;
     context_.closing_steps += context_.StepsToClose();
-    context_.report.ClearEvaluation();
+    // What the run has come to goes with every report until there is another: the one that said so may
+    // have been lost, and with keep_best none of the next evaluations need be better.
+    if (!kept_.has_value()) context_.report.ClearEvaluation();
     context_.report.BeginEpoch();
     pipeline_.Begin();
     return Enter(Phase::kTraining);

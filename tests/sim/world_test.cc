@@ -256,7 +256,7 @@ TEST(WorldTest, TheLastEvaluationIsReportedThoughLinksBreak) {
 // and what they saved is the best.
 TEST(WorldTest, TheBestIsKeptAndTheRunEndsInTime) {
   int early = 0, saves = 0;
-  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(60); ++seed) {
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(300); ++seed) {
     Random random(HashCombine(seed, 77));
     SimJob job;
     const char* const policies[] = {"kind: BSP", "kind: ASP", "kind: SSP bound: 2",
