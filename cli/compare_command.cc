@@ -22,6 +22,7 @@
 #include "cli/children.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/simulator.h"
 #include "data/batch_source.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
@@ -62,16 +63,24 @@ std::string WhyOf(const Children::Exit& exit, const std::string& log) {
   return last.empty() ? exit.DebugString() : last;
 }
 
-// `tandem run` of this build, its output in the run's folder.
+// `tandem run` of this build, or `tandem simulate`; its output in the run's folder.
 class ProcessLauncher final : public study::RunLauncher {
  public:
-  ProcessLauncher(std::string program, const std::atomic<bool>* stop)
-      : program_(std::move(program)), stop_(*stop), live_(isatty(STDOUT_FILENO) != 0) {}
+  ProcessLauncher(std::string program, const study::Study& study, const std::atomic<bool>* stop)
+      : program_(std::move(program)),
+        study_(study),
+        stop_(*stop),
+        live_(isatty(STDOUT_FILENO) != 0) {}
 
   End Launch(const study::RunPlan&, const std::string& folder, const std::string& caption,
              double seconds_left) override {
-    const std::vector<std::string> argv = {program_, "run",  study::RunJobFile(folder),
-                                           "--out",  folder, "--no-save"};
+    std::vector<std::string> argv = {program_,
+                                     study_.has_simulate() ? "simulate" : "run",
+                                     study::RunJobFile(folder),
+                                     "--out",
+                                     folder,
+                                     "--no-save"};
+    if (study_.has_simulate()) AddAssumptions(study_.simulate(), &argv);
     const std::string log = folder + "/run.log";
     const absl::Time begin = MonotonicNow();
     End end;
@@ -106,6 +115,12 @@ class ProcessLauncher final : public study::RunLauncher {
   }
 
  private:
+  static void AddAssumptions(const study::Simulate& simulate, std::vector<std::string>* argv) {
+    argv->insert(argv->end(), {"--step-seconds", absl::StrCat(simulate.step_seconds()),
+                               "--latency-seconds", absl::StrCat(simulate.latency_seconds()),
+                               "--bytes-per-second", absl::StrCat(simulate.bytes_per_second())});
+  }
+
   void Show(const std::string& caption, const std::string& metrics, double seconds_left) {
     if (!live_ || MonotonicNow() < next_) return;
     next_ = MonotonicNow() + absl::Seconds(1);
@@ -126,6 +141,7 @@ class ProcessLauncher final : public study::RunLauncher {
   }
 
   const std::string program_;
+  const study::Study& study_;
   const std::atomic<bool>& stop_;
   const bool live_;
   bool shown_ = false;
@@ -145,7 +161,10 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   study::Manifest manifest;
   manifest.study_file = file;
   TANDEM_ASSIGN_OR_RETURN(manifest.plan, study::ReadStudyFile(file));
-  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, CheckJobHere));
+  const bool simulated = manifest.plan.study.has_simulate();
+  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [simulated](const job::JobPlan& plan) {
+    return simulated ? CheckSimulated(plan) : CheckJobHere(plan);
+  }));
   for (const study::Part part : {study::Part::kUntuned, study::Part::kTuning}) {
     if (part == study::Part::kTuning && !manifest.plan.tunes()) break;
     TANDEM_ASSIGN_OR_RETURN(const auto runs, study::RunsOf(manifest.plan, part, {}));
@@ -250,11 +269,16 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   const std::atomic<bool>* const stop = node::StopSignal();
-  ProcessLauncher launcher(program.string(), stop);
+  ProcessLauncher launcher(program.string(), manifest->plan.study, stop);
   study::RunnerOptions options;
   options.folder = flags.out;
   std::vector<std::string> programs;
-  for (const char* name : {"tandem", "tandem-scheduler", "tandem-server", "tandem-worker"}) {
+  const std::vector<const char*> names =
+      manifest->plan.study.has_simulate()
+          ? std::vector<const char*>{"tandem", "tandem-simulator"}
+          : std::vector<const char*>{"tandem", "tandem-scheduler", "tandem-server",
+                                     "tandem-worker"};
+  for (const char* name : names) {
     programs.push_back((program.parent_path() / name).string());
   }
   options.build = study::BuildOf(programs);

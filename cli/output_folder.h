@@ -13,10 +13,10 @@
 
 namespace tandem::cli {
 
-// "out/NAME-20260131-142501-PROCESS": for a run of job `name` that was given no folder.
 // In the folder of a run that records its order: the model that it began with, if it did.
 inline constexpr char kStartFile[] = "start.json";
 
+// "out/NAME-20260131-142501-PROCESS": for a run of job `name` that was given no folder.
 std::string NewFolderName(absl::string_view name);
 
 class OutputFolder {

@@ -1,5 +1,7 @@
 #include "cli/replay_command.h"
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,14 +54,17 @@ absl::Status CheckEnded(const std::string& folder) {
   }
   const auto summary = nlohmann::json::parse(file, nullptr, false);
   if (!summary.is_object()) return absl::DataLossError(absl::StrCat(path, ": is no JSON object"));
+  if (summary.contains("resumed")) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path,
+        ": the run went on from a save, where its workers met, and is no run of one order; "
+        "hint: docs/REPLAY.md"));
+  }
   if (summary.contains("exit") && summary["exit"] == 0 && !summary.contains("failed")) {
     return absl::OkStatus();
   }
-  return absl::FailedPreconditionError(absl::StrCat(
-      path,
-      ": the run did not come to its end, and only whole runs are replayed; hint: tandem run "
-      "JOB --resume ",
-      folder, " goes on with it"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": the run did not come to its end, and only whole runs are replayed"));
 }
 
 // What the run began with.
@@ -123,6 +128,10 @@ absl::Status CheckFiles(const ReplayFlags& flags) {
 
 // By the simulator, which says itself what cannot be run so.
 int RunSerially(const RunFlags& run) {
+  if (!run.python.empty()) {
+    return Refuse(absl::InvalidArgumentError(
+        "--python: a script's loop cannot be run by a virtual clock; leave out --serial"));
+  }
   if (!run.start.init_from.empty()) {
     return Refuse(absl::UnimplementedError(
         "--serial: the run began with --init-from, and simulated ones begin afresh; leave it out"));
@@ -134,8 +143,13 @@ int RunSerially(const RunFlags& run) {
   std::vector<char*> words;
   for (std::string& word : argv) words.push_back(word.data());
   words.push_back(nullptr);
+  std::fflush(stdout);
+  // Ctrl-C reaches the child as well, which ends in order; its end is waited for.
+  signal(SIGINT, SIG_IGN);
   const pid_t child = fork();
   if (child == 0) {
+    signal(SIGINT, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     execv(words[0], words.data());
     std::fprintf(stderr, "tandem replay: %s cannot be started\n", words[0]);
     _exit(node::kExitFailed);

@@ -71,19 +71,6 @@ absl::Status HasSameModule(const std::string& save, const Script& script) {
 // Of limits; 0: none.
 bool More(int64_t was, int64_t is) { return was > 0 && (is == 0 || is > was); }
 
-// What may not change in the middle of a recorded order, although it may in another run.
-std::vector<std::string> OrderDifferences(const Job& was, Job is) {
-  is.mutable_train()->set_epochs(was.train().epochs());
-  is.mutable_train()->set_max_steps(was.train().max_steps());
-  std::vector<std::string> differences = job::ReplayDifferences(was, is);
-  for (const std::string& difference : job::ModelDifferences(was, is)) {
-    if (std::find(differences.begin(), differences.end(), difference) == differences.end()) {
-      differences.push_back(difference);
-    }
-  }
-  return differences;
-}
-
 }  // namespace
 
 absl::StatusOr<ResumePoint> FindResumePoint(const std::string& folder) {
@@ -143,13 +130,6 @@ ResumeReport CheckResume(const std::string& folder, const ResumePoint& point,
   for (const std::string& difference : job::ResumeDifferences(was->job, plan.job)) {
     refuse(
         absl::StrCat(difference, "; hint: docs/SAVES.md lists what may change when a run goes on"));
-  }
-  if (plan.job.staleness().order()) {
-    for (const std::string& difference : OrderDifferences(was->job, plan.job)) {
-      refuse(absl::StrCat(difference,
-                          "; hint: the run records its order for a replay, which repeats "
-                          "it from its beginning with one job"));
-    }
   }
   const Train &before = was->job.train(), &now = plan.job.train();
   const bool longer = now.epochs() > before.epochs() || More(before.max_steps(), now.max_steps());

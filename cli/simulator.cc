@@ -16,8 +16,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
@@ -58,6 +60,10 @@ absl::Status CheckJob(const job::JobPlan& plan) {
         "saved "
         "as TorchScript can, with model { script {} }");
   }
+  if (job.train().evaluate_only()) {
+    return absl::InvalidArgumentError(
+        "train.evaluate_only: a simulated run begins with first values; evaluate with tandem run");
+  }
   if (job.dense().device() == Dense::CUDA) {
     return absl::InvalidArgumentError("dense.device: CUDA is not simulated; use CPU");
   }
@@ -67,7 +73,14 @@ absl::Status CheckJob(const job::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckNumbers(const SimulateFlags& flags) {
+absl::Status CheckNumbers(const SimulateFlags& flags, const job::JobPlan& plan) {
+  const double stall = plan.job.limits().stall_limit_seconds();
+  if (flags.step_seconds >= stall || flags.latency_seconds >= stall) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--step-seconds and --latency-seconds must be less than the job's "
+                     "limits.stall_limit_seconds, ",
+                     stall));
+  }
   if (flags.step_seconds > 0 && std::isfinite(flags.step_seconds) && flags.latency_seconds >= 0 &&
       std::isfinite(flags.latency_seconds) && flags.bytes_per_second >= 0 &&
       std::isfinite(flags.bytes_per_second)) {
@@ -83,8 +96,12 @@ absl::Status CheckNumbers(const SimulateFlags& flags) {
 // Saves as a live job writes them.
 class DiskFiles final : public sim::SaveFiles {
  public:
-  DiskFiles(const job::JobPlan& plan, std::string model_folder, std::vector<DataFile> trained_on)
-      : plan_(plan), model_folder_(std::move(model_folder)), trained_on_(std::move(trained_on)) {}
+  DiskFiles(const job::JobPlan& plan, uint64_t run, std::string model_folder,
+            std::vector<DataFile> trained_on)
+      : plan_(plan),
+        run_(run),
+        model_folder_(std::move(model_folder)),
+        trained_on_(std::move(trained_on)) {}
 
   // Of rank 0: its parameters have names.
   void set_runner(const worker::TaskRunner* runner) { runner_ = runner; }
@@ -100,7 +117,7 @@ class DiskFiles final : public sim::SaveFiles {
   absl::Status Commit(const std::string& folder, int64_t step, bool best,
                       const std::string& record) override {
     server::SaveHead head;
-    head.run = plan_.hash;
+    head.run = run_;
     head.step = step;
     head.keep = plan_.job.save().keep();
     head.best = best;
@@ -117,6 +134,7 @@ class DiskFiles final : public sim::SaveFiles {
   }
 
   const job::JobPlan& plan_;
+  const uint64_t run_;
   const std::string model_folder_;
   const std::vector<DataFile> trained_on_;
   const worker::TaskRunner* runner_ = nullptr;
@@ -137,26 +155,34 @@ class Simulation {
   Simulation(const SimulateFlags& flags, const job::JobPlan& plan)
       : flags_(flags), plan_(plan), view_(stdout, isatty(STDOUT_FILENO) != 0) {}
 
-  absl::Status Prepare() {
-    TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
-    folder_.emplace(std::move(folder));
-    folder_->Clear(/*keep_model=*/flags_.save);
-    TANDEM_RETURN_IF_ERROR(
-        WriteFileAtomically(flags_.out + "/job.textproto", job::ResolvedText(plan_)));
-    metrics_ = std::fopen((flags_.out + "/metrics.jsonl").c_str(), "we");
+  absl::Status Prepare(const std::vector<std::string>& bad_rows) {
     if (!flags_.replay.empty()) {
+      if (IsInside(flags_.replay, flags_.out)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--out ", flags_.out, ": is the recorded run; name another folder"));
+      }
       TANDEM_ASSIGN_OR_RETURN(auto order, server::ReadOrder(flags_.replay, plan_.workers(),
                                                             [](uint32_t) { return true; }));
       order_ = std::make_shared<Orders>(std::move(order));
     }
-    if (metrics_ == nullptr) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("--out ", flags_.out, ": metrics.jsonl cannot be written"));
-    }
     TANDEM_ASSIGN_OR_RETURN(const std::vector<DataFile> files,
                             data::TrainingFiles(plan_.job.data()));
-    files_.emplace(plan_, flags_.out + "/model", files);
-    return absl::OkStatus();
+    files_.emplace(plan_, run_, flags_.out + "/model", files);
+    TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
+    folder_.emplace(std::move(folder));
+    folder_->Clear(/*keep_model=*/flags_.save);
+    std::error_code ignored;
+    fs::remove_all(flags_.out + "/logs", ignored);  // of a live run
+    if (!bad_rows.empty()) {
+      TANDEM_RETURN_IF_ERROR(
+          WriteFileAtomically(flags_.out + "/bad_rows.txt", absl::StrJoin(bad_rows, "\n") + "\n"));
+    }
+    TANDEM_RETURN_IF_ERROR(
+        WriteFileAtomically(flags_.out + "/job.textproto", job::ResolvedText(plan_)));
+    metrics_ = std::fopen((flags_.out + "/metrics.jsonl").c_str(), "we");
+    if (metrics_ != nullptr) return absl::OkStatus();
+    return absl::PermissionDeniedError(
+        absl::StrCat("--out ", flags_.out, ": metrics.jsonl cannot be written"));
   }
   ~Simulation() {
     if (metrics_ != nullptr) std::fclose(metrics_);
@@ -194,6 +220,8 @@ class Simulation {
   sim::WorldOptions Options(const worker::MakeTaskRunner& make_runner) {
     sim::WorldOptions options;
     options.seed = plan_.job.seed();
+    options.service_seed = plan_.job.seed();  // as live workers draw
+    options.run = run_;
     options.network.delay = absl::Seconds(flags_.latency_seconds);
     options.network.jitter = absl::ZeroDuration();
     options.network.bytes_per_second = flags_.bytes_per_second;
@@ -218,9 +246,7 @@ class Simulation {
     options.on_notice = [this](absl::Duration at, const scheduler::SchedulerNotice& notice) {
       OnNotice(at, notice);
     };
-    options.may_go_on = [this] {
-      return stops_->load() > 0 ? absl::CancelledError("stopped by a signal") : absl::OkStatus();
-    };
+    options.stopped = [this] { return stops_->load() > 0; };
     return options;
   }
 
@@ -295,11 +321,13 @@ class Simulation {
                      : stopped ? node::kExitBySignal + node::StopSignalNumber()
                                : node::kExitFailed;
     if (!run.ok() && !failed_.is_object()) {
-      failed_ = {{"node", "simulation"}, {"reason", run.message()}};
+      failed_ = {{"node", "simulation"},
+                 {"reason", stopped ? "stopped by a signal" : std::string(run.message())}};
     }
     const nlohmann::json summary = Summary(world, code);
     const absl::Status written =
         WriteFileAtomically(flags_.out + "/summary.json", scheduler::PrettyPrint(summary));
+    if (!written.ok()) std::fprintf(stderr, "%s\n", std::string(written.message()).c_str());
     if (!run.ok()) {
       node::Finish("tandem simulate", stopped ? absl::AbortedError("stopped by a signal") : run);
       return code;
@@ -318,6 +346,9 @@ class Simulation {
 
   const SimulateFlags& flags_;
   const job::JobPlan& plan_;
+  // As of a live run: no two have the same.
+  const uint64_t run_ = HashCombine(static_cast<uint64_t>(absl::GetCurrentTimeNanos()),
+                                    static_cast<uint64_t>(getpid()));
   ProgressView view_;
   std::optional<OutputFolder> folder_;
   std::optional<DiskFiles> files_;
@@ -352,6 +383,11 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
       ->capture_default_str();
 }
 
+absl::Status CheckSimulated(const job::JobPlan& plan) {
+  TANDEM_RETURN_IF_ERROR(CheckJob(plan));
+  return data::CheckData(plan);
+}
+
 int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runner) {
   SimulateFlags flags = given;
   node::RoleFlags role;
@@ -359,7 +395,7 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
   role.set = flags.set;
   absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
   absl::Status ready = plan.status();
-  if (ready.ok()) ready = CheckNumbers(flags);
+  if (ready.ok()) ready = CheckNumbers(flags, *plan);
   if (ready.ok()) ready = CheckJob(*plan);
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
@@ -374,7 +410,8 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
   Simulation simulation(flags, *plan);
-  if (const absl::Status prepared = simulation.Prepare(); !prepared.ok()) return Refuse(prepared);
+  if (const absl::Status prepared = simulation.Prepare(data.bad_rows); !prepared.ok())
+    return Refuse(prepared);
   return simulation.Execute(make_runner);
 }
 

@@ -12,6 +12,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "absl/status/status.h"
+#include "job/job.h"
 #include "worker/task_runner.h"
 
 namespace tandem::cli {
@@ -30,6 +32,9 @@ struct SimulateFlags {
 };
 
 void AddSimulate(CLI::App* app, SimulateFlags* flags);
+
+// That the job, and the data that it names, can be simulated here.
+absl::Status CheckSimulated(const job::JobPlan& plan);
 
 // Returns the exit code, as `tandem run`.
 int Simulate(const SimulateFlags& flags, const worker::MakeTaskRunner& make_runner);

@@ -65,6 +65,7 @@ Job WhatAReplayKeeps(Job job) {
     table.clear_expected_rows();
     ClearWeights(table.mutable_policy());
   }
+  job.clear_service_time();
   job.clear_evaluation();
   job.mutable_staleness()->clear_record();
   job.clear_limits();
@@ -81,6 +82,7 @@ Job WhatMakesTheModel(Job job) {
   job.mutable_dense()->clear_calibration();
   for (Table& table : *job.mutable_table()) table.clear_expected_rows();
   if (!job.train().has_keep_best()) job.clear_evaluation();
+  job.clear_service_time();
   job.clear_staleness();
   job.clear_limits();
   job.clear_save();

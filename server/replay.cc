@@ -16,9 +16,12 @@ std::string Describe(const OrderEntry& e) {
                       e.finished != 0 ? ", the last of its epoch" : "");
 }
 
+// A push of nothing may end an epoch or not: a run that went on from a save behind its end says so once
+// more. No row depends on it, and if a version did, that is seen.
 bool Same(const OrderEntry& a, const OrderEntry& b) {
   return a.steps == b.steps && a.step == b.step && a.rows == b.rows && a.samples == b.samples &&
-         a.finished == b.finished && (a.rows == 0 || a.version_read == b.version_read);
+         (a.samples == 0 || a.finished == b.finished) &&
+         (a.rows == 0 || a.version_read == b.version_read);
 }
 
 }  // namespace

@@ -234,9 +234,10 @@ class ShardThread {
   // Null: the run takes the order in which things come.
   absl::StatusOr<std::unique_ptr<Replay>> OpenReplay(EndpointId self, const RangeMap& map) const {
     if (options_.replay.empty()) return nullptr;
-    TANDEM_ASSIGN_OR_RETURN(auto orders, ReadOrder(options_.replay, options_.plan.workers(), [&](uint32_t range) {
-                              return range < map.ranges().size() && map.range(range).owner == self;
-                            }));
+    TANDEM_ASSIGN_OR_RETURN(
+        auto orders, ReadOrder(options_.replay, options_.plan.workers(), [&](uint32_t range) {
+          return range < map.ranges().size() && map.range(range).owner == self;
+        }));
     return std::make_unique<Replay>(std::move(orders));
   }
 

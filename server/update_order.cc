@@ -17,14 +17,6 @@ namespace fs = std::filesystem;
 
 using Orders = std::map<uint32_t, std::vector<OrderEntry>>;
 
-// A run that went on has written again what follows its save.
-void Append(const OrderEntry& entry, std::vector<OrderEntry>* order) {
-  while (!order->empty() && order->back().admitted_before >= entry.admitted_before) {
-    order->pop_back();
-  }
-  order->push_back(entry);
-}
-
 absl::Status ReadFile(const std::string& path, const std::function<bool(uint32_t range)>& wanted,
                       Orders* orders) {
   std::ifstream file(path, std::ios::binary);
@@ -35,9 +27,8 @@ absl::Status ReadFile(const std::string& path, const std::function<bool(uint32_t
   }
   OrderEntry entry;
   while (file.read(reinterpret_cast<char*>(&entry), sizeof entry)) {
-    if (wanted(entry.range)) Append(entry, &(*orders)[entry.range]);
+    if (wanted(entry.range)) (*orders)[entry.range].push_back(entry);
   }
-  // Whoever wrote it may have been killed in the middle of an entry.
   return absl::OkStatus();
 }
 

@@ -2,9 +2,9 @@
 // shard: one entry for each push of a worker that a range admitted. With the versions that were read
 // it says all that depends on time in a run; `tandem replay` runs the job again by it (replay.h).
 //
-// Fixed layout, little-endian: an OrderFileHead, then entries. The entries of one range stand in the
-// order in which it took them; those of a run that went on from a save (--resume) follow those that it
-// had written before, and take the place of those behind the save.
+// Fixed layout, little-endian: an OrderFileHead, then entries. Those of one range stand in the order in
+// which it took them. A run that goes on from a save (--resume) adds to its files, but what they say
+// together is no order of one run.
 #ifndef TANDEM_SERVER_UPDATE_ORDER_H_
 #define TANDEM_SERVER_UPDATE_ORDER_H_
 

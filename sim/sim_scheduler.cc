@@ -13,10 +13,18 @@ constexpr absl::Duration kLinkDelay = absl::Microseconds(300);
 // Shorter than the time that a worker has to come back.
 constexpr absl::Duration kLongestBreak = absl::Seconds(1);
 
+scheduler::SchedulerCore::Options CoreOptions(const WorldOptions& options) {
+  scheduler::SchedulerCore::Options core;
+  core.models.run = options.run;
+  return core;
+}
+
 }  // namespace
 
 SimScheduler::SimScheduler(SimContext& context, Arrive arrive)
-    : context_(context), arrive_(std::move(arrive)), core_(context.plan) {
+    : context_(context),
+      arrive_(std::move(arrive)),
+      core_(context.plan, CoreOptions(context.options)) {
   connections_.resize(static_cast<size_t>(context.plan.servers() + context.plan.workers()));
   for (size_t node = 0; node < connections_.size(); ++node) connections_[node].number = node;
 }

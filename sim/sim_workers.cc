@@ -24,8 +24,8 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   const job::JobPlan& plan = context_.plan;
   auto worker = std::make_unique<Worker>();
   const uint64_t incarnation = IncarnationOf(EndpointId::Worker(rank));
-  // Each world of a job draws anew.
-  const uint64_t seed = HashCombine(plan.job.seed(), context_.options.seed);
+  const uint64_t seed =
+      context_.options.service_seed.value_or(HashCombine(plan.job.seed(), context_.options.seed));
   TANDEM_ASSIGN_OR_RETURN(worker->service_times, data::OpenServiceTimes(plan, seed, rank));
   TANDEM_ASSIGN_OR_RETURN(worker->runner, make_runner(plan, rank));
   worker::DenseParameters& dense = worker->runner->dense();

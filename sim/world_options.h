@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "scheduler/scheduler_core.h"
 #include "server/update_order.h"
 #include "sim/network.h"
@@ -23,6 +23,9 @@ namespace tandem::sim {
 struct WorldOptions {
   uint64_t seed = 1;
   NetworkOptions network;
+  // Of service times. None: each world of a job draws anew, from its seed and the job's.
+  absl::optional<uint64_t> service_seed;
+  uint64_t run = 0;  // its number, in the names of saves
   // A step of a worker for which the job has no service_time.
   absl::Duration compute = absl::Milliseconds(10);
   worker::MakeTaskRunner make_runner;                     // null: the toy
@@ -46,8 +49,7 @@ struct WorldOptions {
   size_t frame_bytes = 32;                          // of values in a frame
   // What the scheduler says of the job, as it says it, and at what time since the beginning.
   std::function<void(absl::Duration at, const scheduler::SchedulerNotice& notice)> on_notice;
-  // Asked now and then as the world runs; an error ends it.
-  std::function<absl::Status()> may_go_on;
+  std::function<bool()> stopped;  // asked after each event; true: Run ends with CANCELLED
   absl::Duration tick = absl::Milliseconds(50);
   absl::Duration limit = absl::Minutes(10);
   size_t trace_lines = 300;

@@ -149,7 +149,9 @@ absl::StatusOr<json> SurroundingsOf(const std::vector<RunPlan>& runs) {
   std::set<std::string> seen;
   for (const RunPlan& run : runs) {
     TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(run.job_text, run.name, {}));
-    if (!seen.insert(job.data().SerializeAsString()).second) continue;
+    std::string read = job.data().SerializeAsString();
+    for (const ServiceTime& entry : job.service_time()) read += entry.trace() + "\n";
+    if (!seen.insert(read).second) continue;
     TANDEM_RETURN_IF_ERROR(AddPatterns(job, &patterns));
   }
   std::set<std::string> files;

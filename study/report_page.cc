@@ -314,6 +314,17 @@ std::string Repeat(const Manifest& manifest) {
       Line("machine", absl::StrCat(text("machine", "processors"), "; ", text("machine", "memory"),
                                    "; ", text("machine", "system"))),
       Line("begun", around.value("began", "")));
+  if (manifest.plan.study.has_simulate()) {
+    const Simulate& assumed = manifest.plan.study.simulate();
+    absl::StrAppend(
+        &html, Line("simulated",
+                    absl::StrCat("seconds and rates are of a virtual clock: a step takes ",
+                                 assumed.step_seconds(), " s, a frame ", assumed.latency_seconds(),
+                                 " s, a process sends ",
+                                 assumed.bytes_per_second() > 0
+                                     ? absl::StrCat(assumed.bytes_per_second(), " bytes a second")
+                                     : "as much as it likes")));
+  }
   for (const auto& file : around.value("data", nlohmann::json::array())) {
     absl::StrAppend(&html, Line("data", absl::StrCat(file.value("file", ""), ", ",
                                                      Number(file.value("bytes", 0.0)),

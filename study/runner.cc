@@ -152,9 +152,12 @@ class Runner {
   size_t CountOver() const { return std::count_if(runs_.begin(), runs_.end(), IsOver); }
 
   double Spent() const {
+    // The seconds of a simulated run are nobody's.
+    const bool live = !manifest_.plan.study.has_simulate();
     std::map<std::string, double> by_folder;
     for (const StudyRun& run : runs_) {
-      if (IsOver(run)) by_folder[run.name] = std::max(run.wall_seconds, SecondsOf(run));
+      if (!IsOver(run)) continue;
+      by_folder[run.name] = std::max(run.wall_seconds, live ? SecondsOf(run) : 0.0);
     }
     double sum = 0;
     for (const auto& [name, seconds] : by_folder) sum += seconds;

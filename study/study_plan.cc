@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/status_macros.h"
 #include "data/batch_source.h"
 #include "google/protobuf/text_format.h"
@@ -104,6 +105,11 @@ class Reader {
       for (const uint64_t seed : {1, 2, 3}) study.add_seed(seed);
     }
     if (study.target().metric().empty()) study.mutable_target()->set_metric("auc");
+    if (study.has_simulate()) {
+      Simulate& simulate = *study.mutable_simulate();
+      if (simulate.step_seconds() == 0) simulate.set_step_seconds(0.01);
+      if (simulate.latency_seconds() == 0) simulate.set_latency_seconds(0.0001);
+    }
     if (!study.has_tune()) return;
     if (study.tune().choose_by() == Tune::CHOOSE_BY_UNSPECIFIED) {
       study.mutable_tune()->set_choose_by(Tune::VALIDATION);
@@ -131,6 +137,7 @@ class Reader {
     }
     TANDEM_RETURN_IF_ERROR(CheckSeeds());
     TANDEM_RETURN_IF_ERROR(CheckBudget());
+    TANDEM_RETURN_IF_ERROR(CheckSimulate());
     return study.has_tune() ? CheckTune() : absl::OkStatus();
   }
 
@@ -159,6 +166,19 @@ class Reader {
       return Refused("budget.seconds", budget.seconds(), ", must be a finite number, not negative");
     }
     if (budget.runs() < 0) return Refused("budget.runs", budget.runs(), ", must not be negative");
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSimulate() {
+    const Simulate& simulate = plan_.study.simulate();
+    const std::pair<const char*, double> numbers[] = {
+        {"simulate.step_seconds", simulate.step_seconds()},
+        {"simulate.latency_seconds", simulate.latency_seconds()},
+        {"simulate.bytes_per_second", simulate.bytes_per_second()}};
+    for (const auto& [path, number] : numbers) {
+      if (number >= 0 && std::isfinite(number)) continue;
+      return Refused(path, number, ", must be a finite number, not negative");
+    }
     return absl::OkStatus();
   }
 
@@ -403,6 +423,10 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
             "in data.test, or take loss, samples_per_second or seconds for the metric")));
   }
   run.job_hash = job.hash;
+  // A simulated run is another one than a live run of its job, and so is one of other assumptions.
+  if (plan.study.has_simulate()) {
+    run.job_hash = HashCombine(run.job_hash, HashName(plan.study.simulate().ShortDebugString()));
+  }
   run.job_text = job::ResolvedText(job);
   return run;
 }

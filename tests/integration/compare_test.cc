@@ -99,6 +99,34 @@ TEST_F(CompareTest, GoesOnAfterKill9AndReports) {
   EXPECT_THAT(other.output, HasSubstr("is of another job"));
 }
 
+// The same study twice gives the same figures, but for what it took here.
+TEST_F(CompareTest, ASimulatedStudyHasTheSameFiguresEachTime) {
+  WriteTextFile(
+      job_.File("study.textproto"),
+      absl::StrCat(kStudy, "set: \"cluster.workers=6\"\nsimulate { step_seconds: 0.02 }"));
+  const RunResult first = RunProgram(Command());
+  ASSERT_TRUE(first.ok()) << first.DebugString();
+  const std::string page = ReadTextFile(Out() + "/report.html");
+  EXPECT_THAT(page, HasSubstr("a virtual clock: a step takes 0.02 s"));
+  const auto summary_of = [this](const std::string& run) {
+    return nlohmann::json::parse(ReadTextFile(absl::StrCat(Out(), "/runs/", run, "/summary.json")));
+  };
+  const nlohmann::json bsp = summary_of("BSP-seed1");
+  EXPECT_EQ(bsp["workers"], 6);
+  EXPECT_EQ(bsp["simulated"]["step_seconds"], 0.02);
+  // 21 steps of 20 ms, and as long again as 500 test rows take, which is no time.
+  EXPECT_NEAR(bsp["seconds"].get<double>(), 0.44, 0.1);
+  const RunResult again = RunProgram(Command({"--overwrite"}));
+  ASSERT_TRUE(again.ok()) << again.DebugString();
+  EXPECT_EQ(summary_of("BSP-seed1")["eval"], bsp["eval"]);
+  EXPECT_EQ(summary_of("BSP-seed1")["seconds"], bsp["seconds"]);
+
+  // Live runs are others: those of the simulation do not count for them.
+  WriteTextFile(job_.File("study.textproto"), absl::StrCat(kStudy, "set: \"cluster.workers=6\""));
+  const RunResult live = RunProgram(Command());
+  EXPECT_EQ(live.exit_code, 2) << live.DebugString();
+}
+
 // A study runs the jobs that it has resolved, whatever becomes of the job's file on the way.
 TEST_F(CompareTest, WhatRunsIsWhatTheManifestSays) {
   ChildProcess study(Command(), job_.File("changed.txt"), {});

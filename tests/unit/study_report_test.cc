@@ -361,7 +361,7 @@ TEST(StudyDocsTest, ThePageDescribesEveryField) {
   text << file.rdbuf();
   size_t fields = 0;
   for (const auto* message : {Study::descriptor(), Variation::descriptor(), Vary::descriptor(),
-                              Target::descriptor(), Budget::descriptor(), Tune::descriptor()}) {
+                              Target::descriptor(), Budget::descriptor(), Tune::descriptor(), Simulate::descriptor()}) {
     const std::string prefix =
         message == Study::descriptor() ? "" : absl::StrCat(message->name(), ".");
     for (int i = 0; i < message->field_count(); ++i) {

@@ -1,5 +1,4 @@
-// The order of updates as files: whole ones, those of runs that were killed, and those that are not
-// what they should be.
+// The order of updates as files: whole ones, and those that are not what they should be.
 #include "server/update_order.h"
 
 #include <unistd.h>
@@ -28,9 +27,9 @@ class UpdateOrderTest : public ::testing::Test {
   ~UpdateOrderTest() override { fs::remove_all(folder_); }
 
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
-  void Write(const std::string& name, const std::vector<OrderEntry>& entries, bool append = false) {
+  void Write(const std::string& name, const std::vector<OrderEntry>& entries) {
     OrderFile file("order of updates");
-    ASSERT_EQ(file.Open(Path(name), append), absl::OkStatus());
+    ASSERT_EQ(file.Open(Path(name), /*append=*/false), absl::OkStatus());
     ASSERT_EQ(file.Append(entries), absl::OkStatus());
   }
   auto Read() const {
@@ -72,18 +71,6 @@ TEST_F(UpdateOrderTest, FilesOfAllShardsAreReadTogether) {
   const auto one = server::ReadOrder(folder_, 2, [](uint32_t range) { return range == 1; });
   ASSERT_TRUE(one.ok());
   EXPECT_EQ(one->size(), 1u);
-}
-
-// A run was killed after three updates, in the middle of writing a fourth, and went on from a save that
-// had the first.
-TEST_F(UpdateOrderTest, WhatARunThatWentOnWroteAgainCounts) {
-  Write("server-0-shard-0.order", {Entry(0, 0, 0, 0), Entry(0, 0, 1, 1), Entry(0, 1, 0, 2)});
-  const std::string path = Path("server-0-shard-0.order");
-  fs::resize_file(path, fs::file_size(path) - 20);
-  Write("server-0-shard-0.order", {Entry(0, 1, 0, 1), Entry(0, 1, 1, 2), Entry(0, 0, 1, 3)}, true);
-  const auto read = Read();
-  ASSERT_TRUE(read.ok()) << read.status();
-  EXPECT_EQ(Workers(read->at(0)), (std::vector<int>{0, 1, 1, 0}));
 }
 
 TEST_F(UpdateOrderTest, OneLineSaysWhatIsWrong) {
