@@ -217,8 +217,7 @@ class Run {
     parts.push_back(
         on_servers ? absl::StrCat("dense on servers ",
                                   job::PolicyName(plan_.groups[plan_.tables.back().group].policy))
-                   : absl::StrCat("dense by allreduce ",
-                                  Dense::Algorithm_Name(plan_.job.dense().algorithm())));
+                   : absl::StrCat("dense by ", job::DenseName(plan_.job.dense())));
     view_.Line(absl::StrCat(plan_.job.name(), ": ", Counted(plan_.workers(), "worker"), ", ",
                             Counted(plan_.servers(), "server"), ", seed ", plan_.job.seed(), "; ",
                             absl::StrJoin(parts, ", ")));
@@ -245,7 +244,13 @@ class Run {
                                   : "in full (async_scale: ONE)"));
     }
     if (asynchronous && !dense_on_servers) {
-      view_.Line(absl::StrCat("hybrid: the allreduce keeps workers within one step of each other; ",
+      const Dense& dense = plan_.job.dense();
+      const std::string apart =
+          dense.has_local_steps()
+              ? absl::StrCat("meetings keep workers within ",
+                             Counted(static_cast<size_t>(dense.local_steps().every()), "step"))
+              : "the allreduce keeps workers within one step";
+      view_.Line(absl::StrCat("hybrid: ", apart, " of each other; ",
                               "nobody waits for table updates, and rows are read ",
                               plan_.job.train().depth(),
                               plan_.job.train().depth() == 1 ? " step ahead" : " steps ahead"));

@@ -81,12 +81,12 @@ void PlanDenseTable(const Dense& config, JobPlan* plan) {
 }
 
 bool IsLockstep(const JobPlan& plan) {
-  if (plan.dense_table < 0) return true;  // allreduce
+  if (plan.dense_table < 0) return true;  // replicas
   return std::any_of(plan.groups.begin(), plan.groups.end(),
                      [](const GroupPlan& group) { return group.properties.lockstep; });
 }
 
-// A worker that skips steps cannot take part in what all workers take together.
+// A worker that skips steps cannot take part in what all workers count together.
 absl::Status CheckSkips(const JobPlan& plan) {
   if (!plan.lockstep) return absl::OkStatus();
   for (const GroupPlan& group : plan.groups) {
@@ -97,10 +97,11 @@ absl::Status CheckSkips(const JobPlan& plan) {
     return absl::InvalidArgumentError(absl::StrCat(
         "policy: under ", PolicyName(group.policy), " a worker that is late skips steps, but ",
         together == plan.groups.end()
-            ? "a dense allreduce"
+            ? absl::StrCat("the dense part under ", DenseName(plan.job.dense()))
             : absl::StrCat("table ", plan.tables[together->tables[0]].name, " under ",
                            PolicyName(together->policy)),
-        " takes every step together; put the dense part on servers (dense.synchroniser: SERVERS) "
+        " needs every worker in every step; put the dense part on servers (dense.synchroniser: "
+        "SERVERS) "
         "and give no table BSP or FIXED_DELAY"));
   }
   return absl::OkStatus();
@@ -134,6 +135,15 @@ std::string PolicyName(const Policy& policy) {
                                              : absl::StrCat(policy.kind());
 }
 
+std::string DenseName(const Dense& dense) {
+  const std::string kind = Dense::Synchroniser_Name(dense.synchroniser());
+  if (dense.synchroniser() == Dense::SERVERS) return kind;
+  if (dense.synchroniser() == Dense::ALLREDUCE) {
+    return absl::StrCat(kind, "(", Dense::Algorithm_Name(dense.algorithm()), ")");
+  }
+  return absl::StrCat(kind, "(", dense.local_steps().every(), ")");
+}
+
 std::vector<uint64_t> EqualRanges(int count) {
   TANDEM_CHECK(count >= 1);
   std::vector<uint64_t> begins(count);
@@ -154,8 +164,7 @@ std::string ResolvedText(const JobPlan& plan) {
     absl::StrAppend(&text, "# ", PolicyName(group.policy), ": ", names, "\n");
   }
   if (plan.dense_table < 0) {
-    absl::StrAppend(&text, "# dense: allreduce, ",
-                    Dense::Algorithm_Name(plan.job.dense().algorithm()), "\n");
+    absl::StrAppend(&text, "# dense: ", DenseName(plan.job.dense()), "\n");
   }
   std::string body;
   TANDEM_CHECK(google::protobuf::TextFormat::PrintToString(plan.job, &body));

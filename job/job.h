@@ -52,9 +52,9 @@ struct JobPlan {
   uint64_t hash = 0;              // of the resolved job; nodes of one job agree on it
   std::vector<TablePlan> tables;  // as in the job; the dense table last, if it is on servers
   std::vector<GroupPlan> groups;
-  int dense_table = -1;  // index in `tables`, or -1 (dense by allreduce)
-  // True if some part of the job synchronises all workers each step (a lockstep policy, or dense
-  // allreduce): then the epoch ends at the step whose sum of n is 0.
+  int dense_table = -1;  // index in `tables`, or -1 (dense replicas)
+  // True if all workers take the same steps, those without data in name only (a lockstep policy, or
+  // dense replicas): then the epoch ends at a step that says that the sum of n is 0.
   bool lockstep = false;
 
   int workers() const { return job.cluster().workers(); }
@@ -79,6 +79,9 @@ absl::StatusOr<JobPlan> Resolve(const Job& job);
 
 // "BSP", "SSP(4)": UpdatePolicy::name().
 std::string PolicyName(const Policy& policy);
+
+// "ALLREDUCE(AUTO)"; of workers that step by themselves how many steps: "LOCAL_SGD(8)".
+std::string DenseName(const Dense& dense);
 
 // The resolved job as text, with its policy groups in comments. Parses to the same plan again.
 std::string ResolvedText(const JobPlan& plan);

@@ -38,6 +38,7 @@ constexpr int64_t kMaxCodecRank = 1024;
 constexpr int64_t kMaxDepth = 1024;
 constexpr int64_t kMaxBound = 1 << 20;
 constexpr int64_t kMaxBatches = 1 << 16;
+constexpr int64_t kMaxLocalSteps = 1 << 20;
 
 absl::Status CheckCluster(const Cluster& cluster) {
   TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, kMaxWorkers));
@@ -401,8 +402,81 @@ absl::Status CheckOrder(const Dense& dense) {
       "staleness.order");
 }
 
+bool StepsByThemselves(const Dense& dense) {
+  return dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD;
+}
+
+// What is only for workers that sum gradients in each step.
+absl::Status CheckNoGradientSums(const Dense& dense) {
+  const std::string why =
+      absl::StrCat("; between workers under ", Dense::Synchroniser_Name(dense.synchroniser()),
+                   " whole models travel, as they are; leave it out");
+  if (dense.wire() != Dense::F32) {
+    return Refuse("dense.wire", Dense::Wire_Name(dense.wire()), why);
+  }
+  if (dense.bucket_bytes() != 0) return Refuse("dense.bucket_bytes", dense.bucket_bytes(), why);
+  if (dense.codec().kind() > Codec::NONE) {
+    return Refuse("dense.codec", Codec::Kind_Name(dense.codec().kind()), why);
+  }
+  if (dense.sharded_optimizer()) {
+    return Refuse("dense.sharded_optimizer", "true, but each worker takes optimizer steps of its ",
+                  "own under ", Dense::Synchroniser_Name(dense.synchroniser()), "; leave it out");
+  }
+  if (dense.device() == Dense::CUDA) {
+    return Refuse("dense.device", "CUDA needs gradients that are summed on the GPUs, and under ",
+                  Dense::Synchroniser_Name(dense.synchroniser()),
+                  " there is no sum of gradients; use CPU, or ALLREDUCE");
+  }
+  if (dense.optimizer().kind() != Optimizer::PROGRAM) return absl::OkStatus();
+  return Refuse("dense.optimizer.kind", "PROGRAM steps with the mean gradient of all workers, ",
+                "and under ", Dense::Synchroniser_Name(dense.synchroniser()),
+                " each has its own; use ALLREDUCE, or an optimizer of the job such as ADAM");
+}
+
+absl::Status CheckLocalSteps(const Job& job) {
+  const Dense& dense = job.dense();
+  const LocalSteps& local = dense.local_steps();
+  if (!StepsByThemselves(dense)) {
+    if (!dense.has_local_steps()) return absl::OkStatus();
+    return Refuse("dense.local_steps", "only for LOCAL_SGD and EASGD, and the synchroniser is ",
+                  Dense::Synchroniser_Name(dense.synchroniser()));
+  }
+  if (local.every() == 0) {
+    return Refuse("dense.local_steps.every", "not set; say how many steps each worker takes by ",
+                  "itself before all meet, such as every: 8");
+  }
+  TANDEM_RETURN_IF_ERROR(Between("dense.local_steps.every", local.every(), 1, kMaxLocalSteps));
+  const auto only_for = [&](absl::string_view field, absl::string_view kind) {
+    return Refuse(absl::StrCat("dense.local_steps.", field), "only for ", kind,
+                  ", and the synchroniser is ", Dense::Synchroniser_Name(dense.synchroniser()));
+  };
+  if (dense.synchroniser() == Dense::EASGD) {
+    if (local.from_step() != 0) return only_for("from_step", "LOCAL_SGD");
+    if (local.outer_learning_rate() != 0) return only_for("outer_learning_rate", "LOCAL_SGD");
+    if (local.outer_momentum() != 0) return only_for("outer_momentum", "LOCAL_SGD");
+    TANDEM_RETURN_IF_ERROR(Positive("dense.local_steps.elasticity", local.elasticity(), ""));
+    if (local.elasticity() * job.cluster().workers() > 1) {
+      return Refuse("dense.local_steps.elasticity", local.elasticity(), " x ",
+                    job.cluster().workers(), " workers is ",
+                    local.elasticity() * job.cluster().workers(),
+                    ", must be at most 1: the centre would be thrown past them");
+    }
+  } else {
+    if (local.elasticity() != 0) return only_for("elasticity", "EASGD");
+    TANDEM_RETURN_IF_ERROR(NotNegative("dense.local_steps.from_step", local.from_step()));
+    TANDEM_RETURN_IF_ERROR(
+        Positive("dense.local_steps.outer_learning_rate", local.outer_learning_rate(), ""));
+    TANDEM_RETURN_IF_ERROR(BelowOne("dense.local_steps.outer_momentum", local.outer_momentum()));
+  }
+  return CheckNoGradientSums(dense);
+}
+
 absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
+  if (!Dense::Synchroniser_IsValid(dense.synchroniser())) {
+    return Refuse("dense.synchroniser", "unknown");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckLocalSteps(job));
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
   if (!Dense::Device_IsValid(dense.device())) return Refuse("dense.device", "unknown");
   if (job.staleness().order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));
@@ -423,12 +497,12 @@ absl::Status CheckDense(const Job& job) {
     if (!dense.calibration().empty()) return Refuse("dense.calibration", kOnly);
     return CheckPolicy("dense.policy", dense.policy(), job);
   }
-  if (dense.synchroniser() != Dense::ALLREDUCE || !Dense::Algorithm_IsValid(dense.algorithm())) {
-    return Refuse("dense", "unknown synchroniser or algorithm");
-  }
+  if (!Dense::Algorithm_IsValid(dense.algorithm())) return Refuse("dense.algorithm", "unknown");
   if (dense.has_policy()) {
-    return Refuse("dense.policy",
-                  "only for synchroniser SERVERS; ALLREDUCE always takes every step together");
+    return Refuse("dense.policy", "only for synchroniser SERVERS; ",
+                  StepsByThemselves(dense)
+                      ? "workers that step by themselves wait for nobody between meetings"
+                      : "ALLREDUCE always takes every step together");
   }
   if (!Dense::Wire_IsValid(dense.wire()) || !Dense::Link_IsValid(dense.link())) {
     return Refuse("dense", "unknown wire or link");

@@ -80,7 +80,15 @@ void FillInitializer(int dim, Initializer* initializer) {
   }
 }
 
-void FillDense(const Policy& policy, bool repeatable, bool rdma, Dense* dense) {
+void FillLocalSteps(int workers, Dense* dense) {
+  LocalSteps* const local = dense->mutable_local_steps();
+  if (dense->synchroniser() == Dense::LOCAL_SGD) TANDEM_DEFAULT(local, outer_learning_rate, 1);
+  if (dense->synchroniser() == Dense::EASGD && workers > 0) {
+    TANDEM_DEFAULT(local, elasticity, 0.9 / workers);
+  }
+}
+
+void FillDense(const Policy& policy, bool repeatable, bool rdma, int workers, Dense* dense) {
   if (dense->synchroniser() == Dense::SYNCHRONISER_UNSPECIFIED) {
     dense->set_synchroniser(Dense::ALLREDUCE);
   }
@@ -90,6 +98,7 @@ void FillDense(const Policy& policy, bool repeatable, bool rdma, Dense* dense) {
     FillPolicy(policy, dense->mutable_policy());
     return;
   }
+  if (dense->synchroniser() != Dense::ALLREDUCE) FillLocalSteps(workers, dense);
   if (dense->algorithm() == Dense::ALGORITHM_UNSPECIFIED) {
     dense->set_algorithm(repeatable ? Dense::DIRECT : Dense::AUTO);
   }
@@ -135,7 +144,8 @@ void FillJobDefaults(Job* job) {
   FillCluster(job->mutable_cluster());
   FillData(job->mutable_data());
   FillPolicy(Policy(), job->mutable_policy());
-  FillDense(job->policy(), job->reproducible() || job->staleness().order(), job->cluster().transport() == Cluster::RDMA,
+  FillDense(job->policy(), job->reproducible() || job->staleness().order(),
+            job->cluster().transport() == Cluster::RDMA, job->cluster().workers(),
             job->mutable_dense());
   for (Table& table : *job->mutable_table()) FillTable(*job, &table);
   const int workers = job->cluster().workers();

@@ -174,8 +174,7 @@ json PolicyJson(const job::JobPlan& plan) {
     out[table.name] = job::PolicyName(plan.groups[table.group].policy);
   }
   if (plan.dense_table < 0) {
-    out[job::kDenseTableName] =
-        absl::StrCat("ALLREDUCE(", Dense::Algorithm_Name(plan.job.dense().algorithm()), ")");
+    out[job::kDenseTableName] = job::DenseName(plan.job.dense());
   }
   return out;
 }

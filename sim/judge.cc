@@ -51,6 +51,7 @@ void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const u
 
 // The elements that count lie in the first block. Replicas take all that is summed.
 void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm) {
+  if (!JudgesDense()) return;
   const uint32_t table = DenseTable();
   const uint32_t range =
       DenseOnServers() ? map_->Find(table, Position(plan_.tables[table].salt, blocks[0])) : table;
@@ -113,7 +114,7 @@ void Judge::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
 }
 
 void Judge::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) {
-  if (!options_.explain) return;
+  if (!options_.explain || !JudgesDense()) return;
   const uint32_t table = DenseTable();
   const auto taken = ledger_.Explain(table, ToyModel::kDenseKey, row);
   if (!taken.ok()) {

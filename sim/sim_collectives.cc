@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const job::J
 }
 
 // Nothing travels before a step is computed: what overlaps with that is a matter of threads.
-void SimCollectives::Begin(absl::Span<float> gradient, int64_t samples) {
-  reduction_->Begin(gradient, samples);
+void SimCollectives::Begin(absl::Span<float> gradient, const worker::DenseReduction::Step& step) {
+  reduction_->Begin(gradient, step);
   reduction_->Close();
 }
 

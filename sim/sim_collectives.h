@@ -34,8 +34,10 @@ class SimCollectives {
                                                              worker::DenseParameters& dense,
                                                              BufferSource& buffers);
 
+  // A model is about to compute.
+  void BeforeStep() { reduction_->BeforeStep(); }
   // A step is computed; the same memory until it is over.
-  void Begin(absl::Span<float> gradient, int64_t samples);
+  void Begin(absl::Span<float> gradient, const worker::DenseReduction::Step& step);
   // For a save, between steps.
   void BeginGather() { reduction_->BeginGather(); }
   absl::Status OnFrame(const ParsedFrame& frame);
@@ -43,7 +45,7 @@ class SimCollectives {
   absl::Status Progress(absl::Time now, std::vector<Outgoing>* out);
   // What was begun is done.
   bool over() const { return reduction_->over(); }
-  double samples_of_all() const { return reduction_->samples_of_all(); }
+  const worker::DenseReduction& reduction() const { return *reduction_; }
 
   Activity WaitingFor(absl::Time now) const;
 

@@ -174,7 +174,8 @@ void SimWorkers::StartCollective(int rank, worker::TrainerTask task) {
   TANDEM_CHECK(!w.waits_for_others.has_value());
   if (const auto* const synchronise = std::get_if<worker::SynchroniseTask>(&task)) {
     worker::StepSlot& slot = *synchronise->slot;
-    w.collectives->Begin(absl::MakeSpan(slot.dense_gradient), slot.batch.samples);
+    w.collectives->Begin(absl::MakeSpan(slot.dense_gradient),
+                         {slot.step, slot.batch.samples, slot.last});
   } else {
     w.collectives->BeginGather();
   }
@@ -213,9 +214,13 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
   return std::visit(
       worker::Overloaded{
           [&](const worker::FetchTask& t) { return runner.Fetch(t.slot); },
-          [&](const worker::ComputeTask& t) { return runner.Compute(t.slot); },
+          [&](const worker::ComputeTask& t) {
+            if (w.collectives != nullptr) w.collectives->BeforeStep();
+            return runner.Compute(t.slot);
+          },
           [&](const worker::SynchroniseTask& t) {
-            t.slot->samples_of_all = w.collectives->samples_of_all();
+            t.slot->samples_of_all = w.collectives->reduction().samples_of_all();
+            t.slot->empty_steps = w.collectives->reduction().empty_steps();
             return absl::OkStatus();
           },
           [&](const worker::FetchTestTask& t) { return runner.FetchTest(t.slot, t.first, t.rows); },

@@ -73,9 +73,10 @@ void ToyRunner::ComputeDense(int64_t sum, worker::StepSlot* slot) {
   const absl::Span<const float> values =
       on_servers ? absl::MakeConstSpan(slot->dense).first(count) : dense_->values();
   judge_.CheckDenseRead(rank_, slot->step, values);
+  const bool together = plan_.job.dense().synchroniser() == Dense::ALLREDUCE;
   const float norm = on_servers
                          ? Norm(static_cast<uint32_t>(plan_.dense_table), slot->batch.samples, sum)
-                         : static_cast<float>(sum);
+                         : static_cast<float>(together ? sum : slot->batch.samples);
   std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
   model_.Gradient(rank_, slot->step, ToyModel::kDenseKey, norm, values,
                   absl::MakeSpan(slot->dense_gradient).first(count));

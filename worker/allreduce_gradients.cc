@@ -88,12 +88,12 @@ AllReduceGradients::AllReduceGradients(DenseParameters& dense, const Options& op
 
 // ---- a step -----------------------------------------------------------------------------------
 
-void AllReduceGradients::Begin(absl::Span<float> gradient, int64_t samples) {
+void AllReduceGradients::Begin(absl::Span<float> gradient, const Step& step) {
   const auto count = static_cast<size_t>(dense_.count());
   TANDEM_CHECK(stage_ == Stage::kIdle && gradient.size() > count);
   gradient_ = gradient;
-  gradient_[count] = samples_apart_ ? 0 : static_cast<float>(samples);
-  samples_ = static_cast<float>(samples);
+  gradient_[count] = samples_apart_ ? 0 : static_cast<float>(step.samples);
+  samples_ = static_cast<float>(step.samples);
   ready_from_ = dense_.count();
   reduced_ = 0;
   closed_ = false;

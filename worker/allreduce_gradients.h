@@ -51,7 +51,7 @@ class AllReduceGradients final : public DenseReduction {
   // `dense` outlives this.
   AllReduceGradients(DenseParameters& dense, const Options& options);
 
-  void Begin(absl::Span<float> gradient, int64_t samples) override;
+  void Begin(absl::Span<float> gradient, const Step& step) override;
   void Ready(int64_t first) override;
   void Close() override;
   void BeginGather() override;

@@ -54,6 +54,10 @@ class DenseParameters {
   int slots_per_block() const { return slots_per_block_; }
   void SetAllSlots(std::vector<float> slots) { all_slots_ = std::move(slots); }
 
+  // Before a save, where this replica is not the model: the values of the model, padded, that
+  // EncodeFile is to write, until others are set; none: its own.
+  void SetValuesToSave(std::vector<float> values) { values_to_save_ = std::move(values); }
+
   // Each block followed by its slots: what is saved, and assigned to servers.
   int row_floats() const { return job::kDenseBlockFloats + slots_per_block_; }
   std::vector<float> RowsWithSlots() const;
@@ -77,6 +81,7 @@ class DenseParameters {
   collectives::Piece kept_;  // blocks whose slots are in slots_
   std::vector<float> values_, slots_;
   std::vector<float> all_slots_;  // of a sharded optimizer, for a save; else empty
+  std::vector<float> values_to_save_;
   std::vector<float*> value_rows_, slot_rows_;
 };
 

@@ -189,11 +189,11 @@ absl::Status DenseReducer::SumOnDevice(const Request& request) {
 
 // ---- Steps ---------------------------------------------------------------------
 
-void DenseReducer::Begin(absl::Span<float> gradient, int64_t samples) {
+void DenseReducer::Begin(absl::Span<float> gradient, const Step& step) {
   absl::MutexLock lock(&mutex_);
   TANDEM_CHECK(!begun_);
-  reduction_->Begin(gradient, samples);
-  samples_ = samples;
+  reduction_->Begin(gradient, step);
+  samples_ = step.samples;
   begun_ = true;
   reduced_ = false;
   ready_from_ = static_cast<int64_t>(gradient.size());
@@ -230,14 +230,14 @@ void DenseReducer::Loop() {
   }
 }
 
-absl::Status DenseReducer::Finish(absl::Span<float> gradient, int64_t samples,
-                                  double* samples_of_all, uint64_t* bytes) {
+absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
+                                  StepResult* result) {
   bool begun = false;
   {
     absl::MutexLock lock(&mutex_);
     begun = begun_;
   }
-  if (!begun) Begin(gradient, samples);
+  if (!begun) Begin(gradient, step);
   Ready(0);
   if (overlaps()) {
     absl::MutexLock lock(&mutex_);
@@ -251,9 +251,10 @@ absl::Status DenseReducer::Finish(absl::Span<float> gradient, int64_t samples,
     absl::MutexLock lock(&mutex_);
     begun_ = false;
   }
-  *samples_of_all = reduction_->samples_of_all();
+  result->samples_of_all = reduction_->samples_of_all();
+  result->empty_steps = reduction_->empty_steps();
   const uint64_t sent = group_->bytes_sent();
-  *bytes = sent - counted_bytes_;
+  result->bytes = sent - counted_bytes_;
   counted_bytes_ = sent;
   return absl::OkStatus();
 }
@@ -263,14 +264,14 @@ absl::Status DenseReducer::GatherForSave() {
   return RunAll();
 }
 
-std::string DenseReducer::CodecState() const {
+std::string DenseReducer::State() const {
   if (feedback_ != nullptr) return feedback_->State();
-  return codec_ == nullptr ? "" : codec_->State();
+  return codec_ == nullptr ? reduction_->State() : codec_->State();
 }
 
-absl::Status DenseReducer::SetCodecState(absl::string_view state) {
+absl::Status DenseReducer::SetState(absl::string_view state) {
   if (feedback_ != nullptr) return feedback_->SetState(state);
-  return codec_ == nullptr ? absl::OkStatus() : codec_->SetState(state);
+  return codec_ == nullptr ? reduction_->SetState(state) : codec_->SetState(state);
 }
 
 }  // namespace tandem::worker

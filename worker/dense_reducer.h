@@ -75,22 +75,31 @@ class DenseReducer {
 
   bool overlaps() const { return options_.overlap; }
 
-  // A backward pass begins, of `samples` samples. `gradient` is padded as in DenseParameters, plus
-  // one element, and stays until Finish. Only if it overlaps; else Finish does everything.
-  void Begin(absl::Span<float> gradient, int64_t samples);
+  using Step = DenseReduction::Step;
+  // What a step has told.
+  struct StepResult {
+    double samples_of_all = 0;  // the sum of n, or DenseReduction::kUnknown
+    int64_t empty_steps = 1;    // if that is 0: as DenseReduction says
+    uint64_t bytes = 0;         // that this rank sent
+  };
+
+  // A model is about to compute a step.
+  void BeforeStep() { reduction_->BeforeStep(); }
+  // A backward pass begins. `gradient` is padded as in DenseParameters, plus one element, and stays
+  // until Finish. Only if it overlaps; else Finish does everything.
+  void Begin(absl::Span<float> gradient, const Step& step);
   // Elements from `first` on have their final values.
   void Ready(int64_t first);
 
   // Waits for the end of the step (Begin may not have been called: a worker without data).
-  // `samples_of_all`: the sum of n. `bytes`: what this rank sent for it.
-  absl::Status Finish(absl::Span<float> gradient, int64_t samples, double* samples_of_all,
-                      uint64_t* bytes);
+  absl::Status Finish(absl::Span<float> gradient, const Step& step, StepResult* result);
 
   // All ranks, between steps: rank 0 gets what only others have.
   absl::Status GatherForSave();
-  // What the codec of this rank remembers between steps (GradientCodec::State); empty: nothing.
-  std::string CodecState() const;
-  absl::Status SetCodecState(absl::string_view state);
+  // What this rank alone remembers between steps: its codec (GradientCodec::State), or the reduction
+  // (DenseReduction::State); no job has both. Empty: nothing.
+  std::string State() const;
+  absl::Status SetState(absl::string_view state);
 
   // Gradients are summed where a GPU has them, not from what Finish is given: `gradient` says where
   // they are, or, if it is told so, that there are zeros (no samples). Before the first Finish.

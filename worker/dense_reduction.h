@@ -3,8 +3,9 @@
 // be run, whoever has links runs it (a group of threads in a worker, dense_reducer.h; an engine
 // under a virtual clock in the simulator) and says when it is done.
 //
-// A step: Begin; Ready as elements of the gradient get their final values; Close once nothing is
-// computed any more; and between them, whenever nothing is under way,
+// A step: BeforeStep, then the model computes; Begin; Ready as elements of the gradient get their
+// final values; Close once nothing is computed any more; and between them, whenever nothing is under
+// way,
 //
 //   while (const DenseReduction::Request* request = reduction.Next()) {
 //     ... run it ...
@@ -12,10 +13,10 @@
 //   }
 //
 // until over(). Parameters change only after Close. All workers get the same requests in the same
-// order, also a worker without samples.
+// order, also a worker without samples: it takes every step, if only in name. A step may have no
+// request at all (local_steps.h): then this worker learns nothing of the others in it.
 //
-// To add one (local SGD, say): a file beside allreduce_gradients.cc, and its row in
-// dense_synchronisers.cc.
+// To add one: a file beside allreduce_gradients.cc, and its row in dense_synchronisers.cc.
 //
 // Thread safety: none; one thread at a time.
 #ifndef TANDEM_WORKER_DENSE_REDUCTION_H_
@@ -23,7 +24,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "collectives/schedules/algorithms.h"
@@ -55,11 +59,22 @@ class DenseReduction {
     absl::optional<collectives::Piece> bucket;         // of the gradient, if it is one
   };
 
+  // A step of this worker.
+  struct Step {
+    int64_t number = 0;
+    int64_t samples = 0;
+    bool last = false;  // of an epoch whose end is told by others than this (MeetsAtEnd)
+  };
+  // samples_of_all() of a step in which workers have told each other nothing.
+  static constexpr double kUnknown = -1;
+
   virtual ~DenseReduction() = default;
 
-  // A step of `samples` samples begins. `gradient` is padded as in DenseParameters, plus one
-  // element, and stays until the step is over.
-  virtual void Begin(absl::Span<float> gradient, int64_t samples) = 0;
+  // A model is about to compute a step: the parameters are those that this worker trains.
+  virtual void BeforeStep() {}
+  // A step begins. `gradient` is padded as in DenseParameters, plus one element, and stays until the
+  // step is over.
+  virtual void Begin(absl::Span<float> gradient, const Step& step) = 0;
   // Elements of the gradient from `first` on have their final values.
   virtual void Ready(int64_t first) = 0;
   // All of it has, and the parameters are not read any more: they may change.
@@ -67,6 +82,10 @@ class DenseReduction {
 
   // For a save, between steps: rank 0 gets what only others have. Its requests follow.
   virtual void BeginGather() = 0;
+  // What this worker alone knows, for a save, between steps; empty: nothing. And back, before the
+  // first step: DATA_LOSS if it is none of such a worker.
+  virtual std::string State() { return ""; }
+  virtual absl::Status SetState(absl::string_view /*state*/) { return absl::OkStatus(); }
 
   // What is to be run now; valid until OnDone. Null while one is under way, or while none can be run
   // before more of the gradient is ready or Close.
@@ -78,8 +97,11 @@ class DenseReduction {
   // Nothing more is run before Close.
   virtual bool waits_for_close() const = 0;
   virtual bool over() const = 0;  // the step, or what BeginGather began
-  // Sum of n over the workers; known after Close.
+  // Sum of n over the workers, in this step and those since they last met; known when the step is
+  // over. Or kUnknown.
   virtual double samples_of_all() const = 0;
+  // If that is 0: how many steps, this one included, nobody had samples for.
+  virtual int64_t empty_steps() const { return 1; }
 };
 
 // The one that the job asks for; null if its dense parameters are not replicas. `bucket_bytes`: of

@@ -1,11 +1,13 @@
 // Dense parameters that every worker has a replica of. What the workers do together after a step is
 // a task; the reduction that it runs (dense_reduction.h) is chosen by the job, and the trainer does
-// not know which one it is.
+// not know which one it is: only whether replicas take each step together, or step by themselves and
+// meet now and then (local_steps.h).
 //
 // Thread safety: as DenseSynchroniser.
 #ifndef TANDEM_WORKER_DENSE_REPLICAS_H_
 #define TANDEM_WORKER_DENSE_REPLICAS_H_
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -18,8 +20,19 @@ class DenseReplicas final : public DenseSynchroniser {
   static std::unique_ptr<DenseSynchroniser> New(TrainerContext& context, DenseParameters& dense) {
     return std::make_unique<DenseReplicas>(context, dense);
   }
-  DenseReplicas(TrainerContext& context, DenseParameters& dense)
-      : dense_(dense), gathers_(context.plan.job.dense().sharded_optimizer()) {}
+  static std::unique_ptr<DenseSynchroniser> NewLocal(TrainerContext& context,
+                                                     DenseParameters& dense) {
+    return std::make_unique<DenseReplicas>(context, dense, /*local=*/true);
+  }
+  // `local`: they step by themselves.
+  DenseReplicas(TrainerContext& context, DenseParameters& dense, bool local = false)
+      : dense_(dense),
+        local_(local),
+        policies_tell_(local && std::any_of(context.plan.groups.begin(), context.plan.groups.end(),
+                                            [](const job::GroupPlan& group) {
+                                              return group.properties.lockstep;
+                                            })),
+        gathers_(local || context.plan.job.dense().sharded_optimizer()) {}
 
   bool Prepare(absl::Time) override { return true; }
   absl::Span<const uint64_t> BlocksIn(uint32_t) const override { return {}; }
@@ -29,7 +42,10 @@ class DenseReplicas final : public DenseSynchroniser {
     effects->tasks.push_back(SynchroniseTask{slot});
     return true;
   }
-  bool TellsSamples() const override { return true; }
+  // Policies that take steps together know sooner than the next meeting that nobody has samples.
+  bool TellsSamples() const override { return !policies_tell_; }
+  bool MeetsAtEnd() const override { return policies_tell_; }
+  bool HasOwnState() const override { return local_; }
   uint64_t ReadLatest(absl::Time) override { return 0; }
 
   bool CollectForSave(absl::Time, DenseSave* save, TrainerEffects* effects) override {
@@ -42,7 +58,8 @@ class DenseReplicas final : public DenseSynchroniser {
 
  private:
   DenseParameters& dense_;
-  const bool gathers_;  // a replica has a share of the optimizer's slots only
+  const bool local_, policies_tell_;
+  const bool gathers_;  // a replica has a share of the optimizer's slots only, or is not the model
 };
 
 }  // namespace tandem::worker

@@ -53,9 +53,13 @@ class DenseSynchroniser {
   // A step is computed (or has no samples) and pushed. True if its task has to end before the next
   // step begins.
   virtual bool AfterCompute(StepSlot* slot, TrainerEffects* effects) = 0;
-  // Whether slot->samples_of_all is known when the step ends; otherwise it is for the policies'
-  // answers to say that an epoch is over.
+  // Whether slot->samples_of_all says that an epoch is over, in each step or at least in those in which
+  // it is known; otherwise that is for the policies' answers to say.
   virtual bool TellsSamples() const = 0;
+  // Whether an epoch whose end the policies have told has one more step, in which workers meet.
+  virtual bool MeetsAtEnd() const { return false; }
+  // Whether each worker has a state of its own for a save (WriteWorkerTask).
+  virtual bool HasOwnState() const { return false; }
 
   // An evaluation begins: the latest values are to be in the worker's DenseParameters. Returns the
   // read that brings them, or 0 if they are there.

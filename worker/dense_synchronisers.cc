@@ -5,6 +5,8 @@
 #include "worker/dense_reduction.h"
 #include "worker/dense_replicas.h"
 #include "worker/dense_synchroniser.h"
+#include "worker/elastic_averaging.h"
+#include "worker/local_sgd.h"
 
 namespace tandem::worker {
 namespace {
@@ -23,6 +25,8 @@ struct Row {
 constexpr Row kSynchronisers[] = {
     {Dense::SERVERS, &DenseOnServers::New, nullptr},
     {Dense::ALLREDUCE, &DenseReplicas::New, &AllReduceGradients::New},
+    {Dense::LOCAL_SGD, &DenseReplicas::NewLocal, &LocalSgd::New},
+    {Dense::EASGD, &DenseReplicas::NewLocal, &ElasticAveraging::New},
 };
 
 const Row& RowOf(const job::JobPlan& plan) {

@@ -12,7 +12,9 @@ bool EpochEnd::Advance(absl::Time now, bool hold) {
   switch (stage_) {
     case Stage::kDrain:
       if (!context_.pushes.empty()) return false;
-      context_.common_step = std::max(context_.common_step, context_.step);
+      context_.common_step =
+          std::max(context_.common_step,
+                   context_.step - (context_.plan.lockstep ? context_.StepsToClose() - 1 : 0));
       return Enter(context_.plan.lockstep ? Stage::kOver : Stage::kPush);
     case Stage::kPush:
       if (hold) return false;

@@ -71,7 +71,8 @@ bool Saving::Write(TrainerEffects* effects) {
     Run(WriteDenseTask{id_, &directory_, &bytes_}, effects);
   }
   const job::JobPlan& plan = context_.plan;
-  if (plan.job.dense().codec().kind() > Codec::NONE || job::HasOwnModule(plan.job.model())) {
+  if (plan.job.dense().codec().kind() > Codec::NONE || job::HasOwnModule(plan.job.model()) ||
+      synchroniser_.HasOwnState()) {
     Run(WriteWorkerTask{id_, &directory_, step_, position_.epoch()}, effects);
   }
   return Enter(Stage::kMeetServers);

@@ -1,8 +1,8 @@
 // Saves, on one worker. A save is one folder (server/manifest.h names it). All workers meet, with
 // nothing of theirs on its way; rank 0 makes the folder and writes the dense part there, and each
-// what only it knows (of a codec, of its program); all meet again, and the scheduler has the servers write their ranges
-// before it lets them go on; then rank 0 writes the manifest and makes it the latest one. A worker that
-// is ready pushes nothing until the save is done, so all that is saved is of one moment; while it
+// what only it knows (of a codec, its replica, its program); all meet again, and the scheduler has
+// the servers write their ranges before it lets them go on; then rank 0 writes the manifest and makes
+// it the latest one. A worker that is ready pushes nothing until the save is done, so all that is saved is of one moment; while it
 // lasts, the worker's reports say where it stands, which the scheduler gives rank 0 to keep with the
 // save.
 //

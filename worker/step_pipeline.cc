@@ -32,7 +32,7 @@ void StepPipeline::Resume(int64_t first_step, int64_t rows) {
 }
 
 bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
-  if (empty_step_) {
+  if (empty_step_ && !meets_at_end()) {
     End();
     return true;
   }
@@ -54,7 +54,7 @@ void StepPipeline::End() {
   }
   next_fetch_ = next_read_ = context_.step;
   exhausted_ = false;
-  empty_step_ = false;
+  empty_step_ = met_at_end_ = false;
   over_ = true;
 }
 
@@ -168,7 +168,10 @@ bool StepPipeline::OnCompletion(absl::Time now, const client::ClientCore::Comple
     });
     if (it == lane.reads.end()) continue;
     // A step without any sample has just closed: that was the end of the epoch.
-    if (it->tells_end && completion.closed_samples == 0) empty_step_ = true;
+    if (it->tells_end && completion.closed_samples == 0) {
+      empty_step_ = true;
+      context_.empty_steps = synchroniser_.MeetsAtEnd() ? 2 : 1;
+    }
     lane.reads.erase(it);
     if (!lane.reads.empty()) return true;
     lane.state = LaneState::kReady;
@@ -195,6 +198,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   clock_gap_ = ClockGap();
   slot.loss_sum = slot.recent_auc = 0;
   slot.slept = absl::ZeroDuration();
+  slot.last = empty_step_;
   if (out_of_data) {
     std::fill(slot.dense_gradient.begin(), slot.dense_gradient.end(), 0.0f);
     AfterCompute(now, effects);
@@ -298,7 +302,11 @@ bool StepPipeline::FinishStep() {
   if (!synchronising_ || !synchronised_) return false;
   synchronising_ = false;
   Lane& lane = LaneOf(context_.step);
-  if (synchroniser_.TellsSamples() && lane.slot.samples_of_all == 0) empty_step_ = true;
+  if (synchroniser_.TellsSamples() && lane.slot.samples_of_all == 0) {
+    empty_step_ = true;
+    context_.empty_steps = lane.slot.empty_steps;
+  }
+  met_at_end_ = lane.slot.last;
   lane.state = LaneState::kFree;
   lane.slot.step = -1;
   ++context_.step;

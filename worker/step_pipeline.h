@@ -4,7 +4,9 @@
 //   push gradient sums to every shard -> synchronise the dense part -> the next step
 //
 // in a lane of its own; `depth` + 2 lanes are used in turn. The epoch is over when the data has run
-// out (jobs that are not lockstep), or at the step that no worker had samples for (lockstep).
+// out (jobs that are not lockstep), or at a step that says that no worker had samples (lockstep). With
+// workers that meet now and then (local_steps.h) that is the first meeting to which nobody brings any;
+// or, where policies have told it, one step more, in which they meet.
 //
 // Thread safety: none needed; one thread. In the steady state nothing is allocated.
 #ifndef TANDEM_WORKER_STEP_PIPELINE_H_
@@ -41,7 +43,7 @@ class StepPipeline {
   // The epoch has ended; nothing is under way but pushes.
   bool over() const { return over_; }
   // It has, or ends as soon as it comes on.
-  bool ends() const { return over_ || empty_step_; }
+  bool ends() const { return over_ || (empty_step_ && !meets_at_end()); }
   int64_t first_step() const { return first_step_; }
 
   void OnTaskDone(const FetchTask& task);
@@ -89,6 +91,7 @@ class StepPipeline {
   void CancelReads(Lane* lane);
   void FindKeys(const StepSlot& slot, uint32_t group);
   int64_t ClockGap() const;
+  bool meets_at_end() const { return synchroniser_.MeetsAtEnd() && !met_at_end_; }
   size_t LaneIndex(int64_t step) const {
     return static_cast<size_t>(step - skipped_) % lanes_.size();
   }
@@ -103,6 +106,7 @@ class StepPipeline {
 
   bool over_ = true;
   bool empty_step_ = false;  // one that no worker had samples for has been seen
+  bool met_at_end_ = false;  // and the workers have met in the one after it
   int64_t first_step_ = 0;   // of the epoch
   int64_t next_fetch_ = 0, next_read_ = 0;
   int64_t open_step_ = 0;  // a step of ours came too late: this one is open

@@ -65,18 +65,20 @@ struct TrainerContext {
   int64_t step = 0;      // the one being worked on; all before it are pushed
   int64_t pushed = 0;    // steps pushed
   int64_t epoch = 0;
-  int64_t epoch_rows = 0;   // of this worker, trained on in this epoch
-  int64_t common_step = 0;  // all workers have reached it, as of the last end of an epoch
+  int64_t epoch_rows = 0;  // of this worker, trained on in this epoch
+  // All workers have reached it, as of the last end of an epoch: one step more than any had samples for.
+  int64_t common_step = 0;
   // Steps that closed the epochs before this one: they have numbers, and nobody's samples.
   int64_t closing_steps = 0;
+  int64_t empty_steps = 1;  // lockstep: of the epoch that is over, those that closed it
 
   void Fail(absl::Status status);
   void SendControl(EndpointId to, const Control& control, Buffer values = Buffer());
   void SendDone(EndpointId to, uint64_t command, const absl::Status& status = absl::OkStatus());
 
-  // How many steps close an epoch (epoch_end.h): in lockstep the one that nobody has samples for; else
-  // END_OF_EPOCH and the one that all catch up to.
-  int64_t StepsToClose() const { return plan.lockstep ? 1 : 2; }
+  // How many steps close an epoch that is over (epoch_end.h): in lockstep those that nobody had samples
+  // for; else END_OF_EPOCH and the one that all catch up to.
+  int64_t StepsToClose() const { return plan.lockstep ? empty_steps : 2; }
   // Steps of this epoch from here on are not taken, whatever data there is.
   int64_t StepLimit() const;
   // At the end of an epoch: whether it was the last one.

@@ -41,6 +41,9 @@ TrainerCore::TrainerCore(const job::JobPlan& plan, const Options& options, Dense
     context_.epoch = options.start->epoch();
     context_.common_step = options.start->common_step();
     context_.closing_steps = options.start->closing_steps();
+    if (options.start->epoch_over()) {
+      context_.empty_steps = context_.step - context_.common_step + 1;
+    }
     context_.report.BeginEpoch(options.start->rows());
   }
   if (options.best.has_value()) {
@@ -218,7 +221,8 @@ bool TrainerCore::AdvancePrepare(absl::Time now) {
 
 // Where this worker stands, for a save: between two steps, or at the end of an epoch. A job whose
 // steps are limited may be given more when it goes on, and then trains on in the epoch. Steps behind
-// the limit were empty, which tells nothing of the epoch's end then: they closed a part of it.
+// the limit were empty, which tells nothing of the epoch's end then: they closed a part of it. Where
+// several close an epoch, how many of them are behind the limit is known once it is over.
 TrainPosition TrainerCore::Position() const {
   const bool lockstep = context_.plan.lockstep;
   const bool over = phase_ >= Phase::kEvaluation ||
@@ -226,13 +230,15 @@ TrainPosition TrainerCore::Position() const {
                     (phase_ == Phase::kTraining && lockstep && pipeline_.ends());
   TrainPosition position;
   position.set_epoch(context_.epoch);
-  const int64_t reached = lockstep ? context_.step : context_.common_step;
-  const bool limited = (lockstep || over) && reached > context_.StepLimit();
+  const bool several = lockstep && synchroniser_->HasOwnState();
+  const int64_t closed = several ? context_.step - context_.StepsToClose() + 1 : context_.step;
+  const int64_t reached = lockstep ? closed : context_.common_step;
+  const bool limited = ((lockstep && !several) || over) && reached > context_.StepLimit();
   position.set_epoch_over(over && !limited);
   position.set_step(context_.step);
   position.set_first_step(limited ? context_.step : pipeline_.first_step());
   position.set_rows(context_.epoch_rows);
-  position.set_common_step(lockstep && over ? context_.step : context_.common_step);
+  position.set_common_step(lockstep && over ? closed : context_.common_step);
   position.set_closing_steps(context_.closing_steps + (limited ? context_.StepsToClose() : 0));
   return position;
 }

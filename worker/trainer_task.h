@@ -36,8 +36,11 @@ struct StepSlot {
   double loss_sum = 0;
   double recent_auc = 0;  // of recent training samples; 0 = unknown
   absl::Duration slept;   // of the compute: on purpose, as the job's service_time says
-  // Once synchronised: sum of n over the workers, and what that took.
+  bool last = false;      // of an epoch that ends with a meeting (DenseSynchroniser::MeetsAtEnd)
+  // Once synchronised, as DenseReduction says: sum of n over the workers, or that it is unknown; how
+  // many steps nobody had samples for, if it is 0; and what that took.
   double samples_of_all = 0;
+  int64_t empty_steps = 1;
   uint64_t bytes_sent = 0;
 };
 
@@ -92,8 +95,9 @@ struct WriteDenseTask {
   const std::string* directory = nullptr;
   const std::string* bytes = nullptr;
 };
-// Every rank of a job with a codec, or with a module of its own: write what only this worker knows into
-// the folder: what the codec remembers, and the state of the program or module.
+// Every rank of a job with a codec, with workers that step by themselves, or with a module of its own:
+// write what only this worker knows into the folder: what the codec remembers, its own replica, and the
+// state of the program or module.
 struct WriteWorkerTask {
   SaveId save = SaveId::kFinal;
   const std::string* directory = nullptr;

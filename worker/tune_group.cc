@@ -52,8 +52,9 @@ bool MeasuresNothing(const job::JobPlan& plan) {
 
 bool ChoosesBuckets(const job::JobPlan& plan) {
   const Dense& dense = plan.job.dense();
-  return dense.bucket_bytes() == 0 && !MeasuresNothing(plan) &&
-         dense.codec().kind() <= Codec::NONE && !dense.sharded_optimizer() && !OnDevice(plan);
+  return dense.synchroniser() == Dense::ALLREDUCE && dense.bucket_bytes() == 0 &&
+         !MeasuresNothing(plan) && dense.codec().kind() <= Codec::NONE &&
+         !dense.sharded_optimizer() && !OnDevice(plan);
 }
 
 bool ChoosesAlgorithm(const job::JobPlan& plan) {
@@ -184,6 +185,7 @@ class Tuner {
   // ---- For the reader ----
 
   std::string WhyBucket() const {
+    if (dense_.synchroniser() != Dense::ALLREDUCE) return "whole models, at meetings";
     if (dense_.bucket_bytes() != 0) return "the job says so";
     if (MeasuresNothing(plan_)) return "a job that is repeatable depends on no measurement";
     if (!ChoosesBuckets(plan_)) return "a codec, a sharded optimizer or a GPU takes it whole";

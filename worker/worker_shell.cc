@@ -219,11 +219,16 @@ class Worker {
         task);
   }
 
+  static DenseReduction::Step StepOf(const StepSlot& slot) {
+    return {slot.step, slot.batch.samples, slot.last};
+  }
+
   absl::Status Compute(StepSlot* slot) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
+    if (reducer_ != nullptr) reducer_->BeforeStep();
     const absl::Time begun = MonotonicNow();
     if (reducer_ != nullptr && reducer_->overlaps()) {
-      reducer_->Begin(absl::MakeSpan(slot->dense_gradient), slot->batch.samples);
+      reducer_->Begin(absl::MakeSpan(slot->dense_gradient), StepOf(*slot));
     }
     TANDEM_RETURN_IF_ERROR(runner_->Compute(slot));
     if (slow_down_.any()) SleepTheRest(begun, slot);
@@ -239,9 +244,12 @@ class Worker {
 
   absl::Status Synchronise(StepSlot* slot) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    TANDEM_RETURN_IF_ERROR(reducer_->Finish(absl::MakeSpan(slot->dense_gradient),
-                                            slot->batch.samples, &slot->samples_of_all,
-                                            &slot->bytes_sent));
+    DenseReducer::StepResult result;
+    TANDEM_RETURN_IF_ERROR(
+        reducer_->Finish(absl::MakeSpan(slot->dense_gradient), StepOf(*slot), &result));
+    slot->samples_of_all = result.samples_of_all;
+    slot->empty_steps = result.empty_steps;
+    slot->bytes_sent = result.bytes;
     runner_->OnSynchronised();
     return absl::OkStatus();
   }
@@ -256,9 +264,9 @@ class Worker {
   }
 
   absl::Status WriteWorker(const WriteWorkerTask& task) {
-    const std::string codec = reducer_ == nullptr ? codec_state_ : reducer_->CodecState();
-    if (!codec.empty()) {
-      TANDEM_RETURN_IF_ERROR(server::SaveWorkerFile(*task.directory, self_.index, codec));
+    const std::string own = reducer_ == nullptr ? own_state_ : reducer_->State();
+    if (!own.empty()) {
+      TANDEM_RETURN_IF_ERROR(server::SaveWorkerFile(*task.directory, self_.index, own));
     }
     TANDEM_ASSIGN_OR_RETURN(
         const std::string program,
@@ -296,7 +304,7 @@ class Worker {
                             JoinWorkers(options_.plan, self_.index, coordinator_,
                                         options_.dump_folder, Module(), runner_->dense(), &watch_));
     DenseReducer* const reducer = reducer_ = group.reducer.get();
-    TANDEM_RETURN_IF_ERROR(reducer->SetCodecState(codec_state_));
+    TANDEM_RETURN_IF_ERROR(reducer->SetState(own_state_));
     reducer->set_trace(trace_.get());
     if (reducer->sums_on_device()) {
       reducer->set_device_gradient(runner_->LeaveGradientOnDevice());
@@ -486,7 +494,7 @@ class Worker {
                             ResumePosition(record, self_.index, plan_.workers()));
     if (record.worker(0).has_best()) best_ = record.worker(0).best();
     TANDEM_RETURN_IF_ERROR(runner_->StartAt(start.epoch(), start.rows()));
-    TANDEM_ASSIGN_OR_RETURN(codec_state_, saved.ReadWorkerState(self_.index));
+    TANDEM_ASSIGN_OR_RETURN(own_state_, saved.ReadWorkerState(self_.index));
     return start;
   }
 
@@ -569,7 +577,7 @@ class Worker {
   int64_t attempt_ = 0;                          // View.attempt
   absl::optional<TrainPosition> start_;          // of the save that the run goes on from
   absl::optional<BestEvaluation> best_;          // ... and of the run before it
-  std::string codec_state_;                      // of that save
+  std::string own_state_;                        // DenseReducer::State, of that save
   std::vector<DataFile> files_;                  // to train on, as they were opened
   std::unique_ptr<collectives::Trace> trace_;    // made before the threads that add to it
   AbortableWatch watch_;                         // of the group: outlives it

@@ -21,6 +21,7 @@ endforeach()
 # Each machine of the trainer alone.
 tandem_test(trainer_machines_test
   SRCS ${CMAKE_SOURCE_DIR}/tests/unit/allreduce_gradients_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/local_steps_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/epoch_end_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/best_judge_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/evaluation_round_test.cc
@@ -30,6 +31,9 @@ tandem_test(trainer_machines_test
        ${CMAKE_SOURCE_DIR}/tests/unit/step_pipeline_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/worker_barriers_test.cc
   DEPS tandem::worker_core LABELS unit)
+# A plain loop to the bit: no fused multiply-add.
+set_source_files_properties(${CMAKE_SOURCE_DIR}/tests/unit/local_steps_test.cc PROPERTIES
+  COMPILE_OPTIONS "-ffp-contract=off" SKIP_PRECOMPILE_HEADERS ON)
 tandem_test(trainer_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/trainer_alloc_test.cc
   DEPS tandem::worker_core tandem::server LABELS unit)
 tandem_test(push_pull_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/push_pull_alloc_test.cc

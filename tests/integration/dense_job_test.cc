@@ -1,6 +1,7 @@
 // What a job may do with its dense gradients, in whole jobs: codecs, 16-bit wires, an optimizer that
-// is sharded over the workers (and its saves), and hierarchical all-reduce. Each is held to a plain
-// loop that computes the same without a system around it. Epochs end in steps of a few samples.
+// is sharded over the workers (and its saves), hierarchical all-reduce, and workers that step by
+// themselves. Each is held to a plain loop that computes the same without a system around it. Epochs end
+// in steps of a few samples.
 #include <memory>
 #include <string>
 #include <vector>
@@ -113,6 +114,67 @@ TEST_F(DenseJobTest, Hierarchical) {
   const ModelBits trained = Train(Join(common, {"dense.algorithm=HIERARCHICAL"}));
   EXPECT_EQ(Difference(Plain(common), trained), "");
   EXPECT_EQ(summary_["collectives"]["choices"][0]["algorithm"], "hierarchical");
+}
+
+// ---- workers that step by themselves ----
+
+Settings Local(const std::string& synchroniser, const std::string& local_steps) {
+  return {absl::StrCat("dense.synchroniser=", synchroniser),
+          absl::StrCat("dense.local_steps={", local_steps, "}")};
+}
+
+// With plain SGD the mean of models by samples is a step with the mean gradient.
+TEST_F(DenseJobTest, AveragesOfEveryStepAreAllReduce) {
+  const Settings sgd = {"dense.optimizer={kind: SGD learning_rate: 0.1}", "train.epochs=2"};
+  const ModelBits plain = Plain(sgd), begun = Plain(Join(sgd, {"train.epochs=1"}));
+  const ModelBits trained = Train(Join(sgd, Local("LOCAL_SGD", "every: 1")));
+  const ModelBits seldom = Train(Join(sgd, Local("LOCAL_SGD", "every: 7")));
+  if (plain.empty() || begun.empty() || trained.empty() || seldom.empty()) return;
+  EXPECT_LT(DenseDistance(trained, plain), 1e-3 * DenseDistance(begun, plain));
+  EXPECT_GT(DenseDistance(seldom, plain), 1e-2 * DenseDistance(begun, plain))
+      << "or it shows nothing";
+}
+
+// A step between two meetings sends nothing: 15 steps an epoch are three meetings under BSP (after 6, 12
+// and at the end), and four where only a meeting can tell the end (after 6, 12, 18 and 24). After nine
+// steps together there are two, after 15 and 21.
+TEST_F(DenseJobTest, LocalStepsSaveTraffic) {
+  const Settings common = {"train.epochs=1", "reproducible=false", "dense.algorithm=DIRECT",
+                           "dense.bucket_bytes=-1"};
+  Settings local = {"train.epochs=1", "reproducible=false", "dense.algorithm=DIRECT"};
+  (void)Train(common);
+  const double every_step = summary_["bytes"]["collective"];  // 15, and the one that tells the end
+  const auto share = [&](const Settings& set) {
+    (void)Train(Join(local, set));
+    EXPECT_EQ(summary_["steps"], 15);
+    return summary_["bytes"]["collective"].get<double>() / every_step;
+  };
+  EXPECT_NEAR(share(Local("LOCAL_SGD", "every: 6")), 3.0 / 16, 0.005);
+  EXPECT_NEAR(share(Local("EASGD", "every: 6")), 3.0 / 16, 0.005);
+  local.emplace_back("policy={kind: ASP}");
+  EXPECT_NEAR(share(Local("LOCAL_SGD", "every: 6")), 4.0 / 16, 0.005);
+  EXPECT_NEAR(share(Local("LOCAL_SGD", "every: 6 from_step: 9")), (9 + 2.0) / 16, 0.005);
+}
+
+// What was evaluated at the end is what lies in the save: one model, not some worker's.
+TEST_F(DenseJobTest, TheModelOfLocalStepsIsTheOneThatIsSaved) {
+  const Settings asynchronous = {"train.epochs=2", "reproducible=false", "policy={kind: ASP}"};
+  for (const Settings& local :
+       {Local("EASGD", "every: 4"),
+        Local("LOCAL_SGD", "every: 4 outer_learning_rate: 0.7 outer_momentum: 0.9")}) {
+    const Settings set = Join(asynchronous, local);
+    (void)Train(set);
+    const auto evaluated = summary_["eval"];
+    RunArguments again =
+        job_->Arguments(absl::StrCat("again", runs_++), Join(set, {"train.evaluate_only=true"}));
+    again.init_from = saved_;
+    const RunResult run = RunJob(again);
+    ASSERT_TRUE(run.ok()) << run.DebugString();
+    EXPECT_EQ(run.summary["eval"]["auc"], evaluated["auc"]);
+    EXPECT_EQ(run.summary["eval"]["logloss"], evaluated["logloss"]);
+    EXPECT_EQ(summary_["policy"]["dense"],
+              local[0] == "dense.synchroniser=EASGD" ? "EASGD(4)" : "LOCAL_SGD(4)");
+  }
 }
 
 }  // namespace

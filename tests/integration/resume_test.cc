@@ -138,6 +138,24 @@ TEST_F(ResumeTest, UpdatesThatWereHeldBackGoOnWaiting) {
   ExpectTheSameBits("delay", Join(Steps(200, 20), kDelayed), 3, absl::Milliseconds(200));
 }
 
+// Saves come between meetings: replicas differ, and so do their optimizers' slots.
+const Settings kOuter = {
+    "dense.synchroniser=LOCAL_SGD",
+    "dense.local_steps={every: 7 from_step: 30 outer_learning_rate: 0.7 outer_momentum: 0.9}"};
+const Settings kElastic = {"dense.synchroniser=EASGD", "dense.local_steps={every: 7}"};
+
+TEST_F(ResumeTest, WorkersThatStepByThemselvesGoOnWithTheirOwnReplicas) {
+  ExpectTheSameBits("outer", Join(Steps(200, 20), kOuter), 2, absl::Milliseconds(200));
+  ExpectTheSameBits("elastic", Join(Steps(200, 20), kElastic), 2, absl::Milliseconds(200));
+}
+
+// A worker alone is deterministic under any policy: the end of an epoch is told by meetings.
+TEST_F(ResumeTest, AnEpochThatMeetingsEndGoesOn) {
+  const Settings alone = {"cluster.workers=1", "reproducible=false", "policy={kind: ASP}",
+                          "dense.algorithm=DIRECT"};
+  ExpectTheSameBits("alone", Join(Join(Steps(450, 20), alone), kOuter), 2, absl::Milliseconds(200));
+}
+
 TEST_F(ResumeTest, DISABLED_TenKills) {
   ExpectTheSameBits("ten-bsp", Steps(1000, 25), 10, absl::Milliseconds(200));
   ExpectTheSameBits("ten-servers", Join(Steps(1000, 25), {"dense.synchroniser=SERVERS"}), 10,
@@ -146,6 +164,8 @@ TEST_F(ResumeTest, DISABLED_TenKills) {
   ExpectTheSameBits("ten-table",
                     Join(Steps(1000, 25), {"table[1].policy={kind: FIXED_DELAY delay: 4}"}), 10,
                     absl::Milliseconds(200));
+  ExpectTheSameBits("ten-outer", Join(Steps(1000, 25), kOuter), 10, absl::Milliseconds(200));
+  ExpectTheSameBits("ten-elastic", Join(Steps(1000, 25), kElastic), 10, absl::Milliseconds(200));
 }
 
 // A run that has come to the end of its steps may be given more, in the middle of an epoch.

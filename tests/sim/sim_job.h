@@ -35,6 +35,7 @@ struct SimJob {
   bool dense_on_servers = false;
   bool order = false;                // of updates is recorded
   std::string algorithm = "DIRECT";  // of an allreduce
+  std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
   std::string service_time;  // entries; none: each step takes WorldOptions::compute
   int patience = -1;         // of train.keep_best; -1: the job has none
@@ -49,8 +50,10 @@ struct SimJob {
   }
   std::string DenseText() const {
     return absl::StrCat(
-        "dense { optimizer { ", optimizer, " } synchroniser: ",
-        dense_on_servers ? "SERVERS " : absl::StrCat("ALLREDUCE algorithm: ", algorithm, " "),
+        "dense { optimizer { ", optimizer, " } ", dense.empty() ? "synchroniser: " : "",
+        !dense.empty()     ? dense
+        : dense_on_servers ? "SERVERS "
+                           : absl::StrCat("ALLREDUCE algorithm: ", algorithm, " "),
         dense_on_servers && !dense_policy.empty() ? absl::StrCat("policy { ", dense_policy, " } ")
                                                   : "",
         "}\n");

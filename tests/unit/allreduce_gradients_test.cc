@@ -40,7 +40,7 @@ class AllReduceGradientsTest : public ::testing::Test {
     const int64_t n[] = {n0, n1};
     for (int r = 0; r < 2; ++r) {
       std::fill_n(gradients_[r].begin(), kCount, static_cast<float>(n[r]));
-      reductions_[r]->Begin(absl::MakeSpan(gradients_[r]), n[r]);
+      reductions_[r]->Begin(absl::MakeSpan(gradients_[r]), {0, n[r]});
     }
   }
   void Ready(int64_t first) {

@@ -171,18 +171,17 @@ std::vector<Result> Train(int workers, const std::vector<Step>& steps, const Set
       const int64_t samples = step.samples[static_cast<size_t>(w)];
       std::fill(gradient.begin(), gradient.end(), 0.0f);
       if (reducer->overlaps() && samples > 0) {
-        reducer->Begin(absl::MakeSpan(gradient), samples);
+        reducer->Begin(absl::MakeSpan(gradient), {0, samples});
       }
       std::copy(mine.begin(), mine.end(), gradient.begin());
       for (int i = backward; samples > 0 && i > 0; --i) {
         reducer->Ready(kCount * i / (backward + 1));
       }
-      double all = 0;
-      uint64_t bytes = 0;
-      const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), samples, &all, &bytes);
+      worker::DenseReducer::StepResult told;
+      const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), {0, samples}, &told);
       ASSERT_TRUE(status.ok()) << status;
-      result.samples.push_back(all);
-      result.bytes += bytes;
+      result.samples.push_back(told.samples_of_all);
+      result.bytes += told.bytes;
     }
     result.slots_kept = static_cast<int64_t>(dense->kept_slots().size());
     ASSERT_TRUE(reducer->GatherForSave().ok());
@@ -370,9 +369,8 @@ TEST(DenseReducerTest, AbortEndsAWaitForAWorkerThatDoesNotCome) {
       reducer->Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
-    double all = 0;
-    uint64_t bytes = 0;
-    const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), 1, &all, &bytes);
+    worker::DenseReducer::StepResult told;
+    const absl::Status status = reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told);
     aborter.join();
     EXPECT_EQ(status, absl::CancelledError("enough"));
   }
@@ -403,9 +401,8 @@ TEST(DenseReducerTest, DumpsWhileItWaitsAndWhenItFails) {
       reducer->Abort("enough");
     });
     std::vector<float> gradient(dense->padded().size() + 1);
-    double all = 0;
-    uint64_t bytes = 0;
-    EXPECT_FALSE(reducer->Finish(absl::MakeSpan(gradient), 1, &all, &bytes).ok());
+    worker::DenseReducer::StepResult told;
+    EXPECT_FALSE(reducer->Finish(absl::MakeSpan(gradient), {0, 1}, &told).ok());
     other.join();
     EXPECT_THAT(asked, HasSubstr("\"status\":\"OK\""));
     const auto dumps = collectives::ReadDumps(settings.reducer.dump_folder);

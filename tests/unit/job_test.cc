@@ -225,6 +225,15 @@ TEST_P(ContradictionsTest, IsRefusedWithThisMessage) {
   EXPECT_THAT(Refusal(kJob, GetParam().set), EndsWith(": " + GetParam().message));
 }
 
+// Of a job whose workers step by themselves.
+job::Overrides Local(const std::string& synchroniser, const std::string& local_steps,
+                     const job::Overrides& more = {}) {
+  job::Overrides all = {{"dense.synchroniser", synchroniser},
+                        {"dense.local_steps", absl::StrCat("{", local_steps, "}")}};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     ServiceTimes, ContradictionsTest,
     ::testing::Values(
@@ -354,6 +363,55 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"dense.policy.kind", "BSP"}},
                       "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
                       "step together"},
+        Contradiction{{{"dense.local_steps.every", "4"}},
+                      "dense.local_steps: only for LOCAL_SGD and EASGD, and the synchroniser is "
+                      "ALLREDUCE"},
+        Contradiction{{{"dense.synchroniser", "LOCAL_SGD"}},
+                      "dense.local_steps.every: not set; say how many steps each worker takes by "
+                      "itself before all meet, such as every: 8"},
+        Contradiction{Local("LOCAL_SGD", "every: -1"),
+                      "dense.local_steps.every: -1, must be 1 to 1048576"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 elasticity: 0.1"),
+                      "dense.local_steps.elasticity: only for EASGD, and the synchroniser is "
+                      "LOCAL_SGD"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 from_step: -1"),
+                      "dense.local_steps.from_step: -1, must not be negative"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 outer_learning_rate: -1"),
+                      "dense.local_steps.outer_learning_rate: -1, must be a finite number above 0"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 outer_momentum: 1"),
+                      "dense.local_steps.outer_momentum: 1, must be at least 0 and below 1"},
+        Contradiction{Local("EASGD", "every: 4 from_step: 100"),
+                      "dense.local_steps.from_step: only for LOCAL_SGD, and the synchroniser is "
+                      "EASGD"},
+        Contradiction{Local("EASGD", "every: 4 outer_momentum: 0.5"),
+                      "dense.local_steps.outer_momentum: only for LOCAL_SGD, and the synchroniser "
+                      "is EASGD"},
+        Contradiction{Local("EASGD", "every: 4 elasticity: 0.75"),
+                      "dense.local_steps.elasticity: 0.75 x 2 workers is 1.5, must be at most 1: "
+                      "the centre would be thrown past them"},
+        Contradiction{
+            Local("LOCAL_SGD", "every: 4", {{"dense.policy.kind", "ASP"}}),
+            "dense.policy: only for synchroniser SERVERS; workers that step by themselves "
+            "wait for nobody between meetings"},
+        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.wire", "BF16"}}),
+                      "dense.wire: BF16; between workers under LOCAL_SGD whole models travel, as "
+                      "they are; leave it out"},
+        Contradiction{Local("EASGD", "every: 4", {{"dense.bucket_bytes", "1000"}}),
+                      "dense.bucket_bytes: 1000; between workers under EASGD whole models travel, "
+                      "as they are; leave it out"},
+        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.codec", "{kind: SIGN}"}}),
+                      "dense.codec: SIGN; between workers under LOCAL_SGD whole models travel, as "
+                      "they are; leave it out"},
+        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.sharded_optimizer", "true"}}),
+                      "dense.sharded_optimizer: true, but each worker takes optimizer steps of its "
+                      "own under LOCAL_SGD; leave it out"},
+        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.device", "CUDA"}}),
+                      "dense.device: CUDA needs gradients that are summed on the GPUs, and under "
+                      "LOCAL_SGD there is no sum of gradients; use CPU, or ALLREDUCE"},
+        Contradiction{
+            Local("LOCAL_SGD", "every: 4", {{"reproducible", "true"}, {"dense.algorithm", "RING"}}),
+            "dense.algorithm: RING does not add in rank order, so the job cannot be "
+            "reproducible; use DIRECT"},
         Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.algorithm", "RING"}},
                       "dense.algorithm: only for ALLREDUCE, and the synchroniser is SERVERS"},
         Contradiction{{{"dense.synchroniser", "SERVERS"}, {"dense.rules", "allreduce:ring"}},
@@ -826,10 +884,21 @@ TEST(ResolveTest, ResolvedTextParsesToTheSamePlan) {
 
 TEST(ResolveTest, ResolvedTextNamesTheGroups) {
   EXPECT_THAT(job::ResolvedText(MustResolve({{"policy.kind", "ASP"}})),
-              StartsWith("# Every default filled in.\n# ASP: ids\n# dense: allreduce, AUTO\n"));
+              StartsWith("# Every default filled in.\n# ASP: ids\n# dense: ALLREDUCE(AUTO)\n"));
 }
 
-// A worker that skips steps cannot take part in what takes every step together.
+TEST(ResolveTest, WorkersThatStepByThemselvesHaveDefaults) {
+  const job::JobPlan local = MustResolve(Local("LOCAL_SGD", "every: 8"));
+  EXPECT_EQ(local.job.dense().local_steps().outer_learning_rate(), 1);
+  EXPECT_EQ(local.job.dense().local_steps().elasticity(), 0);
+  EXPECT_EQ(job::DenseName(local.job.dense()), "LOCAL_SGD(8)");
+  const job::JobPlan elastic = MustResolve(Local("EASGD", "every: 8", {{"policy.kind", "ASP"}}));
+  EXPECT_EQ(elastic.job.dense().local_steps().elasticity(), 0.45);
+  EXPECT_TRUE(elastic.lockstep);  // all take the same steps
+  EXPECT_THAT(job::ResolvedText(elastic), HasSubstr("# dense: EASGD(8)\n"));
+}
+
+// A worker that skips steps cannot take part in what all count together.
 TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
   const std::string kind = "{kind: BACKUP_WORKERS backups: 1}";
   const job::Overrides job = {{"policy", kind}, {"cluster.workers", "3"}};
@@ -839,9 +908,12 @@ TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
     const absl::StatusOr<Job> parsed = job::ParseJob(kJob, "job.textproto", all);
     return std::string(parsed.status().message());
   };
-  EXPECT_THAT(refusal({}), HasSubstr("a dense allreduce takes every step together"));
+  EXPECT_THAT(refusal({}), HasSubstr("the dense part under ALLREDUCE(AUTO) needs every worker in "
+                                     "every step; put the dense part on servers"));
+  EXPECT_THAT(refusal(Local("LOCAL_SGD", "every: 8")),
+              HasSubstr("the dense part under LOCAL_SGD(8) needs every worker in every step"));
   EXPECT_THAT(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "BSP"}}),
-              HasSubstr("table dense under BSP takes every step together"));
+              HasSubstr("table dense under BSP needs every worker in every step"));
   EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}}), "");
   EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "ASP"}}), "");
 }

@@ -1,0 +1,478 @@
+// Workers that step by themselves: which steps ask for a collective, and what comes out of a meeting,
+// against plain loops and to the bit. Sums are made here, in rank order; over the simulated network it is
+// tests/sim/local_steps_test.cc.
+#include "worker/local_steps.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "optim/fold.h"
+#include "worker/elastic_averaging.h"
+#include "worker/local_sgd.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::ElementsAre;
+using worker::DenseReduction;
+
+constexpr int64_t kCount = 1500;  // two blocks, the last one padded
+constexpr int64_t kBatch = 8;
+
+Optimizer Sgd(double rate = 0.5) {
+  Optimizer config;
+  config.set_kind(Optimizer::SGD);
+  config.set_learning_rate(rate);
+  return config;
+}
+
+Optimizer Momentum() {
+  Optimizer config;
+  config.set_kind(Optimizer::MOMENTUM);
+  config.set_learning_rate(0.1);
+  config.set_momentum(0.9);
+  config.set_weight_decay(0.01);
+  return config;
+}
+
+using Make = std::function<std::unique_ptr<DenseReduction>(worker::DenseParameters& dense, int rank,
+                                                           int ranks)>;
+
+worker::LocalSteps::Options OptionsOf(int rank, int ranks, int64_t every, int64_t from_step = 0) {
+  worker::LocalSteps::Options options;
+  options.rank = rank;
+  options.ranks = ranks;
+  options.every = every;
+  options.from_step = from_step;
+  options.batch = kBatch;
+  return options;
+}
+
+Make Averaging(int64_t every, worker::LocalSgd::Outer outer = {}, int64_t from_step = 0) {
+  return [=](worker::DenseParameters& dense, int rank, int ranks) {
+    return std::make_unique<worker::LocalSgd>(dense, OptionsOf(rank, ranks, every, from_step),
+                                              outer);
+  };
+}
+
+Make Elastic(int64_t every, float elasticity) {
+  return [=](worker::DenseParameters& dense, int rank, int ranks) {
+    return std::make_unique<worker::ElasticAveraging>(dense, OptionsOf(rank, ranks, every),
+                                                      elasticity);
+  };
+}
+
+// All ranks of a job in turn; what they ask for is run here.
+class Workers {
+ public:
+  Workers(int ranks, const Optimizer& optimizer, const Make& make) {
+    for (int r = 0; r < ranks; ++r) {
+      dense.push_back(*worker::DenseParameters::New(optimizer, kCount));
+      for (int64_t i = 0; i < kCount; ++i) dense.back()->values()[i] = 0.01f * (i % 17);
+      gradients.emplace_back(dense.back()->padded().size() + 1);
+      reductions.push_back(make(*dense.back(), r, ranks));
+    }
+  }
+  int ranks() const { return static_cast<int>(reductions.size()); }
+
+  // Step `number`: worker r has `samples[r]`, and a gradient that depends on all there is.
+  void Step(int64_t number, const std::vector<int64_t>& samples, bool last = false) {
+    for (int r = 0; r < ranks(); ++r) {
+      if (samples[r] > 0) reductions[r]->BeforeStep();
+      Gradient(number, r, samples[r], dense[r]->values(), &gradients[r]);
+      reductions[r]->Begin(absl::MakeSpan(gradients[r]), {number, samples[r], last});
+      reductions[r]->Ready(0);
+      reductions[r]->Close();
+    }
+    asked.push_back(RunAll());
+    for (const auto& reduction : reductions) {
+      EXPECT_TRUE(reduction->over());
+      EXPECT_EQ(reduction->samples_of_all(), reductions[0]->samples_of_all());
+      EXPECT_EQ(reduction->empty_steps(), reductions[0]->empty_steps());
+    }
+  }
+  double samples_of_all() const { return reductions[0]->samples_of_all(); }
+
+  static void Gradient(int64_t number, int rank, int64_t samples, absl::Span<const float> values,
+                       std::vector<float>* gradient) {
+    std::fill(gradient->begin(), gradient->end(), 0.0f);
+    if (samples == 0) return;
+    Random random(static_cast<uint64_t>(number * 10 + rank));
+    for (size_t i = 0; i < values.size(); ++i) {
+      (*gradient)[i] =
+          static_cast<float>(samples) *
+          (values[i] - static_cast<float>(rank) + 0.1f * static_cast<float>(random.NextDouble()));
+    }
+  }
+
+  // All-reduces in rank order; how many elements were asked for.
+  int64_t RunAll() {
+    int64_t elements = 0;
+    for (;;) {
+      std::vector<const DenseReduction::Request*> requests;
+      for (const auto& reduction : reductions) requests.push_back(reduction->Next());
+      const bool none = requests[0] == nullptr;
+      for (const auto* const request : requests) EXPECT_EQ(request == nullptr, none);
+      if (none) return elements;
+      EXPECT_EQ(requests[0]->primitive, collectives::Primitive::kAllReduce);
+      const auto count = static_cast<size_t>(requests[0]->count);
+      std::vector<float> sum(count);
+      for (size_t r = 0; r < requests.size(); ++r) {
+        EXPECT_EQ(requests[r]->count, requests[0]->count);
+        const auto* const from = static_cast<const float*>(requests[r]->input);
+        for (size_t i = 0; i < count; ++i) sum[i] = r == 0 ? from[i] : sum[i] + from[i];
+      }
+      for (size_t r = 0; r < requests.size(); ++r) {
+        std::copy(sum.begin(), sum.end(), static_cast<float*>(requests[r]->output));
+        reductions[r]->OnDone();
+      }
+      elements += static_cast<int64_t>(count);
+    }
+  }
+  std::vector<float> Values(int rank) const {
+    const absl::Span<const float> values = dense[static_cast<size_t>(rank)]->values();
+    return {values.begin(), values.end()};
+  }
+  // What rank 0 writes as the dense file of a save.
+  std::vector<float> SavedValues() {
+    for (const auto& reduction : reductions) reduction->BeginGather();
+    asked_by_saves += RunAll();
+    const std::string file = dense[0]->EncodeFile();
+    const auto image =
+        server::DecodeRange({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
+    EXPECT_TRUE(image.ok());
+    return {image->weights.begin(), image->weights.begin() + kCount};
+  }
+
+  std::vector<std::unique_ptr<worker::DenseParameters>> dense;
+  std::vector<std::vector<float>> gradients;
+  std::vector<std::unique_ptr<DenseReduction>> reductions;
+  std::vector<int64_t> asked;  // elements of each step
+  int64_t asked_by_saves = 0;
+};
+
+std::vector<int64_t> Full(int ranks) {
+  return std::vector<int64_t>(static_cast<size_t>(ranks), kBatch);
+}
+
+// The same training of one worker between meetings, without any of it.
+struct Plain {
+  Plain(const Optimizer& optimizer) : dense(*worker::DenseParameters::New(optimizer, kCount)) {
+    for (int64_t i = 0; i < kCount; ++i) dense->values()[i] = 0.01f * (i % 17);
+  }
+  void Step(int64_t number, int rank, int64_t samples) {
+    if (samples == 0) return;
+    std::vector<float> gradient(dense->padded().size() + 1);
+    Workers::Gradient(number, rank, samples, dense->values(), &gradient);
+    dense->Apply(gradient, optim::FoldFactor(static_cast<double>(samples)));
+  }
+  std::unique_ptr<worker::DenseParameters> dense;
+};
+
+std::vector<Plain> PlainWorkers(int ranks, const Optimizer& optimizer) {
+  std::vector<Plain> workers;
+  for (int r = 0; r < ranks; ++r) workers.emplace_back(optimizer);
+  return workers;
+}
+
+// ---- when workers meet ------------------------------------------------------------------------
+
+TEST(LocalStepsTest, StepsBetweenMeetingsAskForNothing) {
+  Workers workers(2, Sgd(), Averaging(4));
+  for (int64_t step = 0; step < 9; ++step) {
+    workers.Step(step, Full(2));
+    const bool meets = step % 4 == 3;
+    EXPECT_EQ(workers.samples_of_all(), meets ? 2 * 4 * kBatch : DenseReduction::kUnknown);
+  }
+  const int64_t whole = kCount + 1 + 2;
+  EXPECT_THAT(workers.asked, ElementsAre(0, 0, 0, whole, 0, 0, 0, whole, 0));
+}
+
+// 6 steps of data, and 2: the epoch is over after the meeting to which nobody brings samples. The next
+// meeting is four steps after that one.
+TEST(LocalStepsTest, AnEpochEndsAfterAMeetingWithoutSamples) {
+  Workers workers(2, Sgd(), Averaging(4));
+  for (int64_t step = 0; step < 12; ++step) {
+    workers.Step(step, {step < 6 ? kBatch : 0, step < 2 ? kBatch : 0});
+    const double known = step == 3 ? 6 * kBatch : step == 7 ? 2 * kBatch : step == 11 ? 0 : -1;
+    EXPECT_EQ(workers.samples_of_all(), known);
+  }
+  EXPECT_EQ(workers.samples_of_all(), 0);
+  EXPECT_EQ(workers.reductions[0]->empty_steps(), 6);  // 6 to 11
+  EXPECT_EQ(workers.Values(0), workers.Values(1));
+  for (int64_t step = 12; step < 16; ++step) workers.Step(step, Full(2));
+  EXPECT_GT(workers.asked[15], 0);
+  // An epoch in which nobody has anything.
+  for (int64_t step = 16; step < 20; ++step) workers.Step(step, {0, 0});
+  EXPECT_EQ(workers.reductions[0]->empty_steps(), 4);
+}
+
+TEST(LocalStepsTest, TheLastStepOfAnEpochMeets) {
+  Workers workers(2, Sgd(), Averaging(100));
+  workers.Step(0, Full(2));
+  workers.Step(1, {0, 0});
+  EXPECT_NE(workers.Values(0), workers.Values(1));
+  workers.Step(2, {0, 0}, /*last=*/true);
+  EXPECT_GT(workers.asked[2], 0);
+  EXPECT_EQ(workers.Values(0), workers.Values(1));
+}
+
+// ---- averages ---------------------------------------------------------------------------------
+
+// In real arithmetic one is the other: x - rate * g_i / n_i, weighted by n_i / sum n.
+TEST(LocalSgdTest, WithPlainSgdAndEveryStepIsAllReduce) {
+  for (const std::vector<int64_t>& samples :
+       {std::vector<int64_t>{8, 8, 8}, std::vector<int64_t>{8, 3, 1},
+        std::vector<int64_t>{8, 0, 5}}) {
+    Workers local(3, Sgd(), Averaging(1));
+    Workers together(3, Sgd(), [](worker::DenseParameters& dense, int rank, int ranks) {
+      worker::AllReduceGradients::Options options;
+      options.rank = rank;
+      options.ranks = ranks;
+      return std::make_unique<worker::AllReduceGradients>(dense, options);
+    });
+    for (int64_t step = 0; step < 20; ++step) {
+      local.Step(step, samples);
+      together.Step(step, samples);
+    }
+    for (int64_t i = 0; i < kCount; ++i) {
+      ASSERT_NEAR(local.Values(0)[i], together.Values(0)[i], 1e-5) << i;
+    }
+  }
+}
+
+TEST(LocalSgdTest, OneWorkerAloneIsPlainTraining) {
+  Workers workers(1, Momentum(), Averaging(3));
+  Plain plain(Momentum());
+  for (int64_t step = 0; step < 10; ++step) {
+    const int64_t samples = 1 + step % kBatch;  // no period is full
+    workers.Step(step, {samples});
+    plain.Step(step, 0, samples);
+  }
+  EXPECT_THAT(workers.Values(0), ::testing::ElementsAreArray(plain.dense->values()));
+}
+
+// Workers' own steps, then the mean by samples, then Nesterov's step of what it has moved.
+void ExpectOuterLoop(int ranks, const worker::LocalSgd::Outer& outer, bool uneven) {
+  constexpr int64_t kEvery = 3;
+  Workers workers(ranks, Momentum(), Averaging(kEvery, outer));
+  std::vector<Plain> plain = PlainWorkers(ranks, Momentum());
+  std::vector<float> common(plain[0].dense->values().begin(), plain[0].dense->values().end());
+  std::vector<float> velocity(common.size());
+  for (int64_t begin = 0; begin < 5 * kEvery; begin += kEvery) {
+    std::vector<float> weights(static_cast<size_t>(ranks));
+    for (int64_t step = begin; step < begin + kEvery; ++step) {
+      std::vector<int64_t> samples = Full(ranks);
+      if (uneven) samples[0] = step == begin ? 0 : 3;
+      workers.Step(step, samples);
+      for (int r = 0; r < ranks; ++r) {
+        plain[r].Step(step, r, samples[r]);
+        weights[r] += static_cast<float>(samples[r]);
+      }
+    }
+    float sum_of_weights = 0;
+    for (float& weight : weights) {
+      weight = ranks == 1 ? 1 : weight / static_cast<float>(kEvery * kBatch);
+      sum_of_weights += weight;
+    }
+    for (size_t i = 0; i < common.size(); ++i) {
+      float mean = weights[0] * plain[0].dense->values()[i];
+      for (int r = 1; r < ranks; ++r) mean += weights[r] * plain[r].dense->values()[i];
+      mean /= sum_of_weights;
+      if (outer.learning_rate == 1 && outer.momentum == 0) {
+        common[i] = mean;
+      } else {
+        const float delta = common[i] - mean;
+        velocity[i] = outer.momentum * velocity[i] + delta;
+        common[i] -= outer.learning_rate * (delta + outer.momentum * velocity[i]);
+      }
+      for (int r = 0; r < ranks; ++r) plain[r].dense->values()[i] = common[i];
+    }
+    for (int r = 0; r < ranks; ++r) ASSERT_EQ(workers.Values(r), common) << ranks << " " << begin;
+  }
+}
+
+TEST(LocalSgdTest, IsThePlainLoopWithOrWithoutAnOuterStep) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const bool uneven : {false, true}) {
+      ExpectOuterLoop(ranks, {}, uneven);
+      ExpectOuterLoop(ranks, {0.7f, 0.9f}, uneven);
+      ExpectOuterLoop(ranks, {1, 0.5f}, uneven);
+      ExpectOuterLoop(ranks, {0.5f, 0}, uneven);
+    }
+  }
+}
+
+TEST(LocalSgdTest, WhoHadNoSamplesDoesNotHoldTheOthersBack) {
+  Workers three(3, Sgd(), Averaging(2)), two(2, Sgd(), Averaging(2));
+  for (int64_t step = 0; step < 4; ++step) {
+    three.Step(step, {kBatch, kBatch, 0});
+    two.Step(step, {kBatch, kBatch});
+  }
+  for (int r = 0; r < 3; ++r) EXPECT_EQ(three.Values(r), two.Values(0));
+}
+
+// Steps below from_step are all-reduced to the bit, replicas stay equal, and the outer step begins at
+// the model that they have come to.
+TEST(LocalSgdTest, PostLocal) {
+  constexpr int64_t kFrom = 5;
+  const auto make_together = [](worker::DenseParameters& dense, int rank, int ranks) {
+    worker::AllReduceGradients::Options options;
+    options.rank = rank;
+    options.ranks = ranks;
+    return std::make_unique<worker::AllReduceGradients>(dense, options);
+  };
+  Workers post(2, Momentum(), Averaging(3, {0.5f, 0}, kFrom));
+  Workers together(2, Momentum(), make_together);
+  for (int64_t step = 0; step < kFrom; ++step) {
+    post.Step(step, {kBatch, 3});
+    together.Step(step, {kBatch, 3});
+    EXPECT_EQ(post.samples_of_all(), kBatch + 3);
+    ASSERT_EQ(post.Values(0), together.Values(0));
+    ASSERT_EQ(post.Values(1), together.Values(0));
+  }
+  const std::vector<float> common = post.Values(0);
+  std::vector<std::vector<float>> before;
+  for (int64_t step = kFrom; step < kFrom + 3; ++step) {
+    if (step == kFrom + 2) {  // what the replicas come to in the last step, without a meeting
+      Workers never(2, Momentum(), Averaging(1000, {}, kFrom));
+      for (int64_t s = 0; s <= step; ++s)
+        never.Step(s, s < kFrom ? std::vector<int64_t>{kBatch, 3} : Full(2));
+      before = {never.Values(0), never.Values(1)};
+    }
+    post.Step(step, Full(2));
+    EXPECT_EQ(post.asked.back() > 0, step == kFrom + 2) << step;
+  }
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float delta = common[i] - (before[0][i] + before[1][i]) / 2;
+    ASSERT_EQ(post.Values(0)[i], common[i] - 0.5f * delta);
+  }
+}
+
+// ---- elastic averaging ------------------------------------------------------------------------
+
+TEST(ElasticAveragingTest, IsThePlainLoop) {
+  constexpr int64_t kEvery = 3;
+  for (const int ranks : {1, 2, 3}) {
+    const float a = 0.9f / static_cast<float>(ranks);
+    Workers workers(ranks, Momentum(), Elastic(kEvery, a));
+    std::vector<Plain> plain = PlainWorkers(ranks, Momentum());
+    std::vector<float> centre(plain[0].dense->values().begin(), plain[0].dense->values().end());
+    for (int64_t step = 0; step < 5 * kEvery; ++step) {
+      std::vector<int64_t> samples = Full(ranks);
+      const bool without = ranks == 3 && step >= 2 * kEvery;  // the last worker is out of data
+      if (without) samples[2] = 0;
+      workers.Step(step, samples);
+      for (int r = 0; r < ranks; ++r) plain[r].Step(step, r, samples[r]);
+      if (step % kEvery != kEvery - 1) continue;
+      for (size_t i = 0; i < centre.size(); ++i) {
+        float sum = 0;
+        const float c = centre[i];
+        for (int r = 0; r < ranks; ++r) {
+          float& x = plain[r].dense->values()[i];
+          if (without && r == 2) continue;
+          sum = r == 0 ? x - c : sum + (x - c);
+          x -= a * (x - c);
+        }
+        centre[i] += a * sum;
+      }
+      for (int r = 0; r < ranks; ++r) {
+        ASSERT_THAT(workers.Values(r), ::testing::ElementsAreArray(plain[r].dense->values()));
+      }
+      ASSERT_EQ(workers.SavedValues(), centre);
+    }
+    EXPECT_EQ(workers.asked_by_saves, 0) << "everybody has the centre";
+    // At the end of an epoch the centre is what is looked at; the next step goes on with the replica.
+    const std::vector<float> replica = workers.Values(0);
+    for (int64_t i = 0; i < kEvery; ++i) {
+      workers.Step(5 * kEvery + i, std::vector<int64_t>(static_cast<size_t>(ranks)));
+    }
+    for (int r = 0; r < ranks; ++r) EXPECT_EQ(workers.Values(r), centre);
+    EXPECT_EQ(workers.SavedValues(), centre);
+    workers.reductions[0]->BeforeStep();
+    EXPECT_EQ(workers.Values(0), replica);
+  }
+}
+
+// ---- saves ------------------------------------------------------------------------------------
+
+TEST(LocalSgdTest, ASaveBetweenMeetingsHasTheAverageAndChangesNothing) {
+  Workers saved(3, Momentum(), Averaging(4, {0.7f, 0.9f}));
+  Workers undisturbed(3, Momentum(), Averaging(4, {0.7f, 0.9f}));
+  EXPECT_EQ(saved.SavedValues(), saved.Values(0));
+  for (int64_t step = 0; step < 11; ++step) {
+    const std::vector<int64_t> samples = {kBatch, step < 5 ? kBatch : 0, 2};
+    saved.Step(step, samples);
+    undisturbed.Step(step, samples);
+    const std::vector<float> model = saved.SavedValues();
+    if (step == 1) {
+      for (int64_t i = 0; i < kCount; ++i) {
+        const float w = 2 * kBatch / 32.0f, last = 4 / 32.0f;
+        const float sum =
+            w * saved.Values(0)[i] + w * saved.Values(1)[i] + last * saved.Values(2)[i];
+        ASSERT_EQ(model[i], sum / (w + w + last));
+      }
+    }
+    if (step == 7) {
+      EXPECT_EQ(model, saved.Values(0)) << "they have just met";
+    }
+    for (int r = 0; r < 3; ++r) ASSERT_EQ(saved.Values(r), undisturbed.Values(r)) << step;
+  }
+}
+
+// From the states of any step, new workers go on to the same bits.
+TEST(LocalStepsTest, StatesAreAllThereIs) {
+  const std::vector<Make> makes = {Averaging(4), Averaging(4, {0.7f, 0.9f}),
+                                   Averaging(4, {0.7f, 0.9f}, 6), Elastic(4, 0.3f)};
+  for (const Make& make : makes) {
+    for (int64_t cut = 0; cut < 16; ++cut) {
+      Workers whole(2, Momentum(), make), first(2, Momentum(), make), second(2, Momentum(), make);
+      for (int64_t step = 0; step < 20; ++step) {
+        // An epoch is over in between: the workers have 5 and 3 steps of data, then 4 again.
+        const auto n = [&](int64_t steps) {
+          return step < steps || (step >= 12 && step < 16) ? kBatch - steps : 0;
+        };
+        const std::vector<int64_t> samples = {n(5), n(3)};
+        whole.Step(step, samples);
+        if (step < cut) first.Step(step, samples);
+        if (step == cut) {
+          const std::vector<float> model = first.SavedValues();
+          for (int r = 0; r < 2; ++r) {
+            // As a run that goes on: the dense file comes first.
+            std::copy(model.begin(), model.end(), second.dense[r]->values().begin());
+            second.reductions[r] = make(*second.dense[r], r, 2);
+            ASSERT_TRUE(second.reductions[r]->SetState(first.reductions[r]->State()).ok());
+          }
+        }
+        if (step < cut) continue;
+        second.Step(step, samples);
+        ASSERT_EQ(second.samples_of_all(), whole.samples_of_all()) << cut << " " << step;
+        ASSERT_EQ(second.reductions[0]->empty_steps(), whole.reductions[0]->empty_steps());
+      }
+      for (int r = 0; r < 2; ++r) {
+        EXPECT_EQ(second.Values(r), whole.Values(r)) << cut;
+        EXPECT_EQ(second.reductions[r]->State(), whole.reductions[r]->State()) << cut;
+      }
+    }
+  }
+}
+
+TEST(LocalStepsTest, AStateOfAnotherJobIsRefused) {
+  Workers sgd(2, Sgd(), Averaging(4)), momentum(2, Momentum(), Averaging(4));
+  Workers outer(2, Sgd(), Averaging(4, {0.7f, 0.9f}));
+  for (const std::string& state :
+       {momentum.reductions[0]->State(), outer.reductions[0]->State(), std::string("x")}) {
+    const absl::Status refused = sgd.reductions[0]->SetState(state);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(refused.message(), ::testing::HasSubstr("a replica of "));
+  }
+  EXPECT_TRUE(sgd.reductions[0]->SetState("").ok()) << "there was none";
+}
+
+}  // namespace
+}  // namespace tandem

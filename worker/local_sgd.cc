@@ -1,0 +1,58 @@
+#include "worker/local_sgd.h"
+
+#include <algorithm>
+
+namespace tandem::worker {
+
+std::unique_ptr<DenseReduction> LocalSgd::New(const job::JobPlan& plan, int rank,
+                                              int64_t /*bucket_bytes*/, DenseParameters& dense) {
+  const tandem::LocalSteps& local = plan.job.dense().local_steps();
+  Outer outer;
+  outer.learning_rate = static_cast<float>(local.outer_learning_rate());
+  outer.momentum = static_cast<float>(local.outer_momentum());
+  return std::make_unique<LocalSgd>(dense, OptionsOf(plan, rank), outer);
+}
+
+LocalSgd::LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer)
+    : LocalSteps(dense, options), outer_(outer) {
+  if (outer_.is_average()) return;
+  common_.assign(dense.padded().begin(), dense.padded().end());
+  velocity_.resize(common_.size());
+}
+
+void LocalSgd::BeginLocalSteps() {
+  if (outer_.is_average()) return;
+  common_.assign(dense().padded().begin(), dense().padded().end());
+}
+
+void LocalSgd::WriteShare(float weight, absl::Span<float> share) {
+  const absl::Span<const float> values = dense().values();
+  for (size_t i = 0; i < share.size(); ++i) share[i] = weight * values[i];
+}
+
+void LocalSgd::TakeMeeting(const Meeting& meeting) {
+  const absl::Span<float> values = dense().values();
+  for (size_t i = 0; i < values.size(); ++i) values[i] = meeting.sum[i] / meeting.weight;
+  if (outer_.is_average()) return;
+  const float rate = outer_.learning_rate, momentum = outer_.momentum;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float delta = common_[i] - values[i];
+    velocity_[i] = momentum * velocity_[i] + delta;
+    common_[i] -= rate * (delta + momentum * velocity_[i]);
+    values[i] = common_[i];
+  }
+}
+
+std::vector<float> LocalSgd::ModelToSave(const Meeting& meeting) const {
+  if (meeting.weight == 0) return {};  // nothing since the last meeting: replicas are equal
+  std::vector<float> model(dense().padded().size());
+  for (size_t i = 0; i < meeting.sum.size(); ++i) model[i] = meeting.sum[i] / meeting.weight;
+  return model;
+}
+
+std::vector<std::vector<float>*> LocalSgd::Remembered() {
+  if (outer_.is_average()) return {};
+  return {&common_, &velocity_};
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,56 @@
+// Local SGD: at a meeting (local_steps.h) the replicas become their average (Stich 2019, "Local SGD
+// converges fast and communicates little"; Lin et al. 2020, "Don't use large mini-batches, use local
+// SGD"), weighted by samples since the last meeting as in McMahan et al. 2017 ("Communication-efficient
+// learning of deep networks from decentralized data"). In full periods the weights are all exactly 1,
+// and it is the plain mean.
+//
+// With an outer step (DiLoCo: Douillard et al. 2023, "DiLoCo: distributed low-communication training of
+// language models") what the average has moved since the last meeting is a gradient for SGD with
+// Nesterov's momentum:
+//
+//   delta = common - average;  v = momentum * v + delta;  common -= rate * (delta + momentum * v)
+//
+// and replicas become the new common model. Rate 1 without momentum is the average itself, to the bit:
+// nothing else is computed.
+//
+// Between meetings the model that is saved is the average of the replicas, weighted as at a meeting,
+// without an outer step. It costs a save one all-reduce, and no replica changes.
+//
+// Thread safety: as DenseReduction.
+#ifndef TANDEM_WORKER_LOCAL_SGD_H_
+#define TANDEM_WORKER_LOCAL_SGD_H_
+
+#include <memory>
+#include <vector>
+
+#include "worker/local_steps.h"
+
+namespace tandem::worker {
+
+class LocalSgd final : public LocalSteps {
+ public:
+  struct Outer {
+    float learning_rate = 1, momentum = 0;
+    bool is_average() const { return learning_rate == 1 && momentum == 0; }
+  };
+  static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
+                                             int64_t bucket_bytes, DenseParameters& dense);
+
+  // `dense`, which outlives this, has the same values on all workers.
+  LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer);
+
+ private:
+  void WriteShare(float weight, absl::Span<float> share) override;
+  void TakeMeeting(const Meeting& meeting) override;
+  void BeginLocalSteps() override;
+  bool SavesSum() const override { return true; }
+  std::vector<float> ModelToSave(const Meeting& meeting) const override;
+  std::vector<std::vector<float>*> Remembered() override;
+
+  const Outer outer_;
+  std::vector<float> common_, velocity_;  // padded; empty without an outer step
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_LOCAL_SGD_H_
