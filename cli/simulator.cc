@@ -114,6 +114,14 @@ class DiskFiles final : public sim::SaveFiles {
   absl::Status WriteDense(const std::string& folder, const std::string& bytes) override {
     return server::SaveDenseFile(In(folder), bytes);
   }
+  absl::Status WriteWorker(const std::string& folder, int rank, const std::string& state,
+                           const std::string& program) override {
+    if (!state.empty()) {
+      TANDEM_RETURN_IF_ERROR(server::SaveWorkerFile(In(folder), rank, state));
+    }
+    if (program.empty()) return absl::OkStatus();
+    return server::SaveProgramFile(In(folder), rank, program);
+  }
   absl::Status Commit(const std::string& folder, int64_t step, bool best,
                       const std::string& record) override {
     server::SaveHead head;

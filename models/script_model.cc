@@ -232,6 +232,12 @@ class ScriptModel final : public DenseModel {
       return Bad("score takes other arguments than (outputs)",
                  "score(self, outputs: what forward returns) -> torch.Tensor");
     }
+    if (score_.has_value() && !loss_.has_value()) {
+      return Bad(
+          "has a method score, and none called loss",
+          "without a loss of its own it is trained on what forward returns, as logits: leave "
+          "score out");
+    }
     return absl::OkStatus();
   }
 

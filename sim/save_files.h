@@ -17,6 +17,9 @@ class SaveFiles {
   virtual absl::Status WriteRange(const std::string& folder, const std::string& file,
                                   const std::string& bytes) = 0;
   virtual absl::Status WriteDense(const std::string& folder, const std::string& bytes) = 0;
+  // What only worker `rank` knows: of its replica of the dense parameters, and of its module. Empty: nothing.
+  virtual absl::Status WriteWorker(const std::string& folder, int rank, const std::string& state,
+                                   const std::string& program) = 0;
   // All files are there. `step`: the steps before it are in the save; `record`: RunRecord.
   virtual absl::Status Commit(const std::string& folder, int64_t step, bool best,
                               const std::string& record) = 0;

@@ -45,7 +45,7 @@ class SimCollectives {
   absl::Status Progress(absl::Time now, std::vector<Outgoing>* out);
   // What was begun is done.
   bool over() const { return reduction_->over(); }
-  const worker::DenseReduction& reduction() const { return *reduction_; }
+  worker::DenseReduction& reduction() { return *reduction_; }
 
   Activity WaitingFor(absl::Time now) const;
 

@@ -231,7 +231,7 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::WriteDenseTask& t) {
             return saves_.AddDense(*t.directory, dense(0).count(), *t.bytes);
           },
-          [&](const worker::WriteWorkerTask&) { return absl::OkStatus(); },
+          [&](const worker::WriteWorkerTask& t) { return WriteWorker(rank, t); },
           [&](const worker::AbandonSaveTask&) { return absl::OkStatus(); },
           [&](const worker::CommitSaveTask& t) {
             saves_.Commit(*t.directory, *servers_.ranges());
@@ -241,6 +241,17 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           },
       },
       task);
+}
+
+absl::Status SimWorkers::WriteWorker(int rank, const worker::WriteWorkerTask& task) {
+  SaveFiles* const files = context_.options.files;
+  if (files == nullptr) return absl::OkStatus();
+  Worker& w = worker(rank);
+  const std::string state = w.collectives == nullptr ? "" : w.collectives->reduction().State();
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::string program,
+      w.runner->ProgramState(task.step, task.epoch, task.save == worker::SaveId::kFinal));
+  return files->WriteWorker(*task.directory, rank, state, program);
 }
 
 absl::Status SimWorkers::MergeShares(int rank, const worker::MergeSharesTask& task) {

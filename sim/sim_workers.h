@@ -77,6 +77,7 @@ class SimWorkers {
   Activity WaitingForOthers(int rank) const;
   void FinishTask(int rank, const worker::TrainerTask& task);
   absl::Status RunTask(int rank, const worker::TrainerTask& task);
+  absl::Status WriteWorker(int rank, const worker::WriteWorkerTask& task);
   absl::Status MergeShares(int rank, const worker::MergeSharesTask& task);
 
   SimContext& context_;

@@ -65,9 +65,10 @@ std::vector<Path> PathsOf(const std::vector<std::unique_ptr<collectives::Link>>&
 absl::StatusOr<std::vector<std::unique_ptr<collectives::Link>>> Meet(
     const job::JobPlan& plan, const char* group, int rank, const std::vector<int>& workers,
     const std::string& coordinator, collectives::GroupOptions* options, std::vector<Path>* paths) {
-  // A program comes when its module and data are there: how long that takes is not ours to say.
+  // Who brings a module of their own comes when it and the data are there: how long that takes is not
+  // ours to say.
   const Limits& limits = plan.job.limits();
-  const double patience = plan.job.model().has_program()
+  const double patience = job::HasOwnModule(plan.job.model())
                               ? std::max(limits.start_seconds(), limits.stall_limit_seconds())
                               : limits.start_seconds();
   const absl::Time deadline = MonotonicNow() + absl::Seconds(patience);

@@ -65,6 +65,10 @@ absl::Status StepRunner::Init(const MakeModel& make_model) {
   TANDEM_RETURN_IF_ERROR(LoadDense(plan_, init_from_, Parameters(), dense_.get()));
   if (!plan_.job.model().has_script()) return absl::OkStatus();
   TANDEM_ASSIGN_OR_RETURN(const models::ModuleState saved, SavedState(/*rank=*/0));
+  // What only evaluates computes with the module that was trained.
+  if (plan_.job.train().evaluate_only()) {
+    TANDEM_RETURN_IF_ERROR(models::CheckSameModule(saved.contents, model_->Contents()));
+  }
   return model_->SetState(saved.state);
 }
 

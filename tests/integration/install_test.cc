@@ -87,7 +87,7 @@ TEST_F(InstallTest, NothingPointsBack) {
     }
     EXPECT_FALSE(absl::StrContains(text, TANDEM_BUILD)) << path;
   }
-  EXPECT_EQ(programs, 5);
+  EXPECT_EQ(programs, 6);
   EXPECT_GT(texts, 100);
 }
 

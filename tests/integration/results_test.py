@@ -15,8 +15,8 @@ SECONDS = 120  # for one run
 ROW = re.compile(r"^\| `([\w.]+)` \|", re.M)
 WORKER = "\nAn entry of `by_worker`:\n"
 # Written in cases that the runs below do not have.
-RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed", "stopped.saved_step",
-        "stopped.failure", "failed.node", "failed.reason", "failed.code", "reported.NAME",
+RARE = {"script", "auc_error_bound", "scores_not_finite", "groups", "hr_at_K", "ndcg_at_K", "resumed",
+        "stopped.saved_step", "stopped.failure", "failed.node", "failed.reason", "failed.code", "reported.NAME",
         "replay_of", "simulated"}
 # Objects that the page describes as a whole.
 WHOLE = {"best", "eval", "paths", "collectives", "build", "tables.TABLE.updates"} | {

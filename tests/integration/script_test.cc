@@ -168,6 +168,7 @@ TEST_F(ScriptTest, WhatIsNoFittingModuleIsToldSoInALine) {
   EXPECT_THAT(Refusal("detached"), HasSubstr("depends on no parameter and no row"));
   EXPECT_THAT(Refusal("inplace"), HasSubstr("forward changes parameter weight in place"));
   EXPECT_THAT(Refusal("noscore"), HasSubstr("score takes other arguments than (outputs)"));
+  EXPECT_THAT(Refusal("scorealone"), HasSubstr("has a method score, and none called loss"));
   EXPECT_THAT(Refusal("views"), HasSubstr("share memory"));
 }
 

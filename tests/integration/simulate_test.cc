@@ -79,12 +79,18 @@ TEST_F(SimulateTest, ASeedIsARun) {
 
 // Nothing in a reproducible job depends on when things happen.
 TEST_F(SimulateTest, AReproducibleJobHasTheBitsOfAClusterAtOnce) {
-  const RunResult live = RunJob(job_->Arguments("live", {}));
-  ASSERT_TRUE(live.ok()) << live.DebugString();
-  const RunResult simulated = Simulate("simulated", {});
-  ASSERT_TRUE(simulated.ok()) << simulated.DebugString();
-  EXPECT_EQ(FilesThatDiffer("live", "simulated"), 0u);
-  EXPECT_EQ(simulated.summary["eval"]["auc"], live.summary["eval"]["auc"]);
+  int number = 0;
+  for (const Settings& kind :
+       {Settings{}, Settings{"dense.synchroniser=LOCAL_SGD", "dense.local_steps.every=4"},
+        Settings{"dense.synchroniser=EASGD", "dense.local_steps.every=3"}}) {
+    const std::string name = "kind" + std::to_string(number++);
+    const RunResult live = RunJob(job_->Arguments(name, kind));
+    ASSERT_TRUE(live.ok()) << live.DebugString();
+    const RunResult simulated = Simulate(name + "-simulated", kind);
+    ASSERT_TRUE(simulated.ok()) << simulated.DebugString();
+    EXPECT_EQ(FilesThatDiffer(name, name + "-simulated"), 0u) << number;
+    EXPECT_EQ(simulated.summary["eval"]["auc"], live.summary["eval"]["auc"]);
+  }
 }
 
 // The simulator's order on real processes, and theirs in the simulator.

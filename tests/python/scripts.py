@@ -135,6 +135,14 @@ class Plain(nn.Module):
         return x
 
 
+class ScoreAlone(Plain):
+    """As a module for serving may have it: trained on, it would be taken for logits."""
+
+    @torch.jit.export
+    def score(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.sigmoid()
+
+
 class OtherArguments(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return ids
@@ -164,7 +172,7 @@ def write(folder):
     os.makedirs(folder, exist_ok=True)
     modules = {"ranker": Ranker(), "noisy": Noisy(), "dropped": Dropped(), "rows": RowsAlone(),
                "heads": TwoHeads(), "odd": Odd(),
-               "noscore": NoScore(), "arguments": OtherArguments(), "noforward": NoForward(),
+               "noscore": NoScore(), "scorealone": ScoreAlone("none"), "arguments": OtherArguments(), "noforward": NoForward(),
                "double": Plain("").double(), "views": views(), "none": no_parameters()}
     for how in ["column", "raises", "shapes", "table", "detached", "cuda", "inplace", "integer", "nan"]:
         modules[how] = Plain(how)

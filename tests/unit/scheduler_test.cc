@@ -471,6 +471,7 @@ TEST(SummaryTest, HasTheFieldsUsersHold) {
   job::JobPlan plan = TestPlan(2, 1);
   plan.groups[0].policy.set_kind(Policy::SSP);
   plan.groups[0].policy.set_bound(4);
+  plan.job.mutable_dense()->set_synchroniser(Dense::ALLREDUCE);
   plan.job.mutable_dense()->set_algorithm(Dense::RING);
   scheduler::JobBook book(plan);
   book.Start(At(0));
