@@ -247,6 +247,7 @@ class Simulation {
     options.make_runner = [this, make_runner](
                               const job::JobPlan& plan,
                               int rank) -> absl::StatusOr<std::unique_ptr<worker::TaskRunner>> {
+      if (stops_->load() > 0) return absl::CancelledError("stopped");
       TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<worker::TaskRunner> runner, make_runner(plan, rank));
       if (rank == 0) files_->set_runner(runner.get());
       return runner;
@@ -377,10 +378,10 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
   node::AddOutFlags(app,
                     "Folder for summary.json, metrics.jsonl and model/; without: out/NAME-TIME",
                     &flags->out, &flags->overwrite);
-  app->add_flag("!--no-save", flags->save, "Leave no model behind");
-  app->add_option("--replay", flags->replay,
-                  "Folder of a run whose order of updates this one takes")
-      ->check(CLI::ExistingDirectory);
+  app->add_flag_callback(
+      "--no-save", [flags] { flags->save = false; }, "Leave no model behind");
+  // By tandem replay --serial, which checks that the run can be repeated.
+  app->add_option("--replay", flags->replay)->check(CLI::ExistingDirectory)->group("");
   app->add_option("--step-seconds", flags->step_seconds,
                   "What a step computes on workers for which the job has no service_time")
       ->capture_default_str();
