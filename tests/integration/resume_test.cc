@@ -118,7 +118,12 @@ class ResumeTest : public ::testing::Test {
     }
     ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
     EXPECT_EQ(Difference(Model(whole), Model(broken)), "") << "--seed=" << TestSeed();
-    EXPECT_EQ(last.summary["eval"].dump(), undisturbed.summary["eval"].dump());
+    EXPECT_EQ(last.Measured(), undisturbed.Measured());
+    // Workers that meet now and then may take more steps without rows at the end.
+    const std::string dense = undisturbed.summary["policy"]["dense"].dump();
+    if (!absl::StrContains(dense, "LOCAL_SGD") && !absl::StrContains(dense, "EASGD")) {
+      EXPECT_EQ(last.summary["eval"]["step"], undisturbed.summary["eval"]["step"]);
+    }
     EXPECT_EQ(last.summary["steps"], undisturbed.summary["steps"]);
     EXPECT_EQ(last.summary["samples"], undisturbed.summary["samples"]);
     EXPECT_GE(last.summary["resumed"], resumed);
