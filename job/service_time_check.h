@@ -1,5 +1,4 @@
-// What a job may say of workers that are slow on purpose. Used by job_check.cc only; job.h is the
-// interface.
+// What a job may say of workers that are slow on purpose. Used by job_check.cc alone.
 #ifndef TANDEM_JOB_SERVICE_TIME_CHECK_H_
 #define TANDEM_JOB_SERVICE_TIME_CHECK_H_
 

@@ -68,8 +68,8 @@ class DenseModel {
                                absl::Span<const PooledRows> pooled, absl::Span<float> logits) = 0;
 
   // The sum over samples of the loss (binary cross-entropy, unless a module from a file has a loss of
-  // its own), and its gradients: `flat_gradient` (every
-  // element written) and `pooled_gradients[t]` (every element written). Logits are returned too.
+  // its own), and its gradients: `flat_gradient` and `pooled_gradients[t]` (every element written).
+  // Logits are returned too.
   virtual absl::Status ForwardBackward(const data::Batch& batch, absl::Span<const float> flat,
                                        absl::Span<const PooledRows> pooled,
                                        absl::Span<float> logits, double* loss_sum,
@@ -106,8 +106,7 @@ enum class ModelDevice {
 
 // INVALID_ARGUMENT if the model does not fit its inputs (DLRM's bottom width against dim, ...), or its
 // file is none of TorchScript; NOT_FOUND: there is no such file.
-// FAILED_PRECONDITION: no GPU, or a LibTorch that can use none. `threads`: intra-op threads of the
-// engine.
+// FAILED_PRECONDITION: no GPU, or a LibTorch that can use none. `threads`: in one operation.
 absl::StatusOr<std::unique_ptr<DenseModel>> NewDenseModel(const Model& config,
                                                           const ModelInputs& inputs, int threads,
                                                           ModelDevice device = ModelDevice::kCpu);

@@ -47,9 +47,9 @@ class TaskRunner {
   virtual absl::Status StartAt(int64_t /*epoch*/, int64_t /*rows*/) {
     return absl::UnimplementedError("who computes here cannot go on in the middle of a run");
   }
-  // For a save in which are the steps below `step`: what a program or a module has to find again if the run goes
-  // on from there; empty: nothing. `epoch`: that this worker stands in; `last`: nothing follows the
-  // save. On the thread of Compute.
+  // For a save in which are the steps below `step`: what a program or a module has to find again if the
+  // run goes on from there; empty: nothing. `epoch`: that this worker stands in; `last`: nothing
+  // follows the save. On the thread of Compute.
   virtual absl::StatusOr<std::string> ProgramState(int64_t /*step*/, int64_t /*epoch*/,
                                                    bool /*last*/) {
     return std::string();
