@@ -106,8 +106,8 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
   EXPECT_EQ(
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
-      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP; "
-      "did you mean SSP?");
+      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, ESSP, "
+      "STORE; did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
             "job.textproto:1:28: \"ADAMW\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
@@ -174,8 +174,8 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
             "--set batch=64: no field named \"batch\" in tandem.Job; it is found at train.batch");
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
-            "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP; did "
-            "you mean SSP?");
+            "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
+            "SYNC_SWITCH, ESSP, STORE; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
