@@ -385,6 +385,11 @@ absl::Status CheckDevice(const Dense& dense) {
   return absl::OkStatus();
 }
 
+bool AddsInRankOrder(const Dense& dense) {
+  return dense.algorithm() == Dense::DIRECT || dense.algorithm() == Dense::ONE_SHOT ||
+         dense.algorithm() == Dense::NAIVE;
+}
+
 // What makes the dense part of a recorded run depend on more than the order of updates.
 absl::Status CheckOrder(const Dense& dense) {
   if (dense.device() == Dense::CUDA) {
@@ -392,10 +397,7 @@ absl::Status CheckOrder(const Dense& dense) {
                   "CUDA: a GPU adds in an order of its own, so the run could not be replayed; use "
                   "CPU, or drop staleness.order");
   }
-  if (dense.synchroniser() == Dense::SERVERS || dense.algorithm() == Dense::DIRECT ||
-      dense.algorithm() == Dense::ONE_SHOT) {
-    return absl::OkStatus();
-  }
+  if (dense.synchroniser() == Dense::SERVERS || AddsInRankOrder(dense)) return absl::OkStatus();
   return Refuse(
       "dense.algorithm", Dense::Algorithm_Name(dense.algorithm()),
       " does not add in rank order, so the run could not be replayed; use DIRECT, or drop "
@@ -508,9 +510,7 @@ absl::Status CheckDense(const Job& job) {
     return Refuse("dense", "unknown wire or link");
   }
   TANDEM_RETURN_IF_ERROR(Between("dense.bucket_bytes", dense.bucket_bytes(), -1, kMaxBucketBytes));
-  const bool rank_order =
-      dense.algorithm() == Dense::DIRECT || dense.algorithm() == Dense::ONE_SHOT;
-  if (job.reproducible() && !rank_order) {
+  if (job.reproducible() && !AddsInRankOrder(dense)) {
     return Refuse("dense.algorithm", Dense::Algorithm_Name(dense.algorithm()),
                   " does not add in rank order, so the job cannot be reproducible; use DIRECT");
   }

@@ -16,7 +16,7 @@ namespace tandem::collectives {
 // Each is at the end of the file of its algorithm.
 extern const AlgorithmRow kRingRow, kDirectRow, kOneShotRow, kRecursiveDoublingRow,
     kHalvingDoublingRow, kTreeRow, kChainRow, kPairwiseRow, kBruckRow, kDoubleTreeRow, kSwingRow,
-    kHierarchicalRow, kDisseminationRow;
+    kHierarchicalRow, kDisseminationRow, kNaiveRow;
 
 namespace {
 
@@ -35,6 +35,7 @@ constexpr const AlgorithmRow* kTable[] = {
     &kSwingRow,
     &kHierarchicalRow,
     &kDisseminationRow,
+    &kNaiveRow,
 };
 
 const AlgorithmRow& RowOf(Algorithm algorithm) {

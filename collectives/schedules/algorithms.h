@@ -58,6 +58,7 @@ enum class Algorithm : uint8_t {
   kSwing,
   kHierarchical,   // within hosts, then across them
   kDissemination,  // barrier
+  kNaive,          // all to rank 0, and back: the baseline of textbooks
 };
 // Whether a number that a peer has sent is one of them.
 bool IsAlgorithm(int number);

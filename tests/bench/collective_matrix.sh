@@ -34,6 +34,7 @@ variants=(
   "halving_doubling|dense.algorithm=HALVING_DOUBLING"
   "double_tree|dense.algorithm=DOUBLE_TREE"
   "swing|dense.algorithm=SWING"
+  "naive|dense.algorithm=NAIVE"
   "hierarchical|dense.algorithm=HIERARCHICAL"
   "buckets|dense.algorithm=DIRECT dense.bucket_bytes=16384"
   "wire_bf16|dense.algorithm=DIRECT dense.wire=BF16"

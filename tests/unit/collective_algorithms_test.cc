@@ -225,7 +225,7 @@ TEST(HierarchicalTest, IsProvenOverAnyTwoAlgorithms) {
       }
     }
   }
-  EXPECT_EQ(pairs, 5 * 8);
+  EXPECT_EQ(pairs, 5 * 9);
 }
 
 TEST(HierarchicalTest, IsProvenForEverySizeAndPlacement) {

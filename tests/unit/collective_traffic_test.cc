@@ -43,6 +43,17 @@ TEST(TrafficTest, NobodySendsMoreThanTwiceTheVectorInADoubleTree) {
   }
 }
 
+TEST(TrafficTest, NaiveSendsEverythingToRank0AndBack) {
+  collectives::CollectiveShape shape = ShapeOf(8, 8000);
+  const auto sent = [&](int rank) {
+    shape.rank = rank;
+    return collectives::AlgorithmTraffic(collectives::Primitive::kAllReduce,
+                                         collectives::Algorithm::kNaive, shape);
+  };
+  EXPECT_EQ(sent(0), (collectives::Traffic{7, 56000}));
+  for (int r = 1; r < 8; ++r) EXPECT_EQ(sent(r), (collectives::Traffic{1, 8000}));
+}
+
 TEST(TrafficTest, BusFactorFollowsNcclTests) {
   EXPECT_EQ(collectives::BusFactor(collectives::Primitive::kAllReduce, 1), 0);
   EXPECT_EQ(collectives::BusFactor(collectives::Primitive::kAllReduce, 2), 1);
