@@ -236,7 +236,7 @@ class Run {
   void NoteHybrid(bool dense_on_servers) {
     bool asynchronous = false;
     for (const job::GroupPlan& group : plan_.groups) {
-      if (group.properties.holds) continue;
+      if (group.properties.holds && group.properties.switch_step == 0) continue;
       asynchronous = true;
       view_.Line(absl::StrCat(job::PolicyName(group.policy), ": each worker's update counts ",
                               group.policy.async_scale() == Policy::INVERSE_WORKERS

@@ -37,6 +37,7 @@ constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
 constexpr int64_t kMaxCodecRank = 1024;
 constexpr int64_t kMaxDepth = 1024;
 constexpr int64_t kMaxBound = 1 << 20;
+constexpr int64_t kMaxSwitchStep = int64_t{1} << 40;
 constexpr int64_t kMaxBatches = 1 << 16;
 constexpr int64_t kMaxLocalSteps = 1 << 20;
 
@@ -136,6 +137,10 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
       {policies::kKnobUpperBound, "upper_bound", policy.has_upper_bound(), policy.upper_bound(),
        policy.bound(), kMaxBound,
        "an upper_bound; say how many steps a worker may be ahead at most, such as upper_bound: 8"},
+      {policies::kKnobSwitchStep, "switch_step", policy.has_switch_step(), policy.switch_step(), 0,
+       kMaxSwitchStep,
+       "a switch_step; say how many steps are taken together before nobody waits any more, such as "
+       "switch_step: 1000"},
   };
   for (const KnobSetting& setting : settings) {
     TANDEM_RETURN_IF_ERROR(CheckKnob(path, *row, setting));

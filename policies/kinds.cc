@@ -16,6 +16,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::GBA, kKnobBatches | kKnobTokenGap, NewGba},
     {Policy::DC_ASGD, kKnobCompensation | kKnobAsyncScale, NewDcAsgd},
     {Policy::DSSP, kKnobBound | kKnobUpperBound | kKnobAsyncScale, NewDssp},
+    {Policy::SYNC_SWITCH, kKnobSwitchStep | kKnobAsyncScale, NewSyncSwitch},
 };
 
 absl::Status CheckKnob(const Policy& config, unsigned takes, unsigned knob, bool has, double value,
@@ -49,7 +50,9 @@ absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& conf
         CheckKnob(config, row.knobs, kKnobCompensation, config.has_compensation(),
                   config.compensation(), 0, "compensation"),
         CheckKnob(config, row.knobs, kKnobUpperBound, config.has_upper_bound(),
-                  config.upper_bound(), config.bound(), "upper_bound")};
+                  config.upper_bound(), config.bound(), "upper_bound"),
+        CheckKnob(config, row.knobs, kKnobSwitchStep, config.has_switch_step(),
+                  static_cast<double>(config.switch_step()), 0, "switch_step")};
     for (const absl::Status& check : checks) {
       if (!check.ok()) return check;
     }

@@ -20,6 +20,7 @@ enum PolicyKnob : unsigned {
   kKnobTokenGap = 32,
   kKnobCompensation = 64,
   kKnobUpperBound = 128,
+  kKnobSwitchStep = 256,
 };
 
 struct PolicyKind {
@@ -42,6 +43,7 @@ std::unique_ptr<UpdatePolicy> NewKBatchAsync(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewGba(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDcAsgd(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDssp(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewSyncSwitch(const Policy& config, int workers);
 
 // 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).
 float AsyncScale(const Policy& config, int workers);

@@ -26,6 +26,11 @@ struct Properties {
   int64_t clock_bound = kUnbounded;
   // A read of step k sees every update below step k - read_bound that is not dropped.
   int64_t read_bound = kUnbounded;
+  // More than 0: a read of a step below this one sees exactly the steps below its own, as if all took
+  // each step together; updates of steps from this one on are applied as they arrive, and wait before
+  // they are admitted while a step before it is open. A step that a worker has no data for need not
+  // be pushed.
+  int64_t switch_step = 0;
   // A worker whose update came too late is told so, and goes on at the step that is open; so nothing
   // else in the job may take every step together.
   bool skips = false;

@@ -161,6 +161,12 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     return Admission::kRefused;
   }
 
+  // It was read elsewhere, where the switch has come; what is to come here is on its way.
+  if (update.samples > 0 && update.step >= properties_.switch_step &&
+      progress_.version < properties_.switch_step) {
+    return Admission::kEarly;
+  }
+
   if (read_numbers_ != nullptr && update.samples > 0) {
     const int64_t number = read_numbers_->Take(update.rank, update.step);
     if (update.read_number < 0) update.read_number = number;  // else as a recorded run had it
@@ -304,9 +310,10 @@ void Range::Tick(int64_t steps) {
 // What readers see of each worker: of an open batch nothing, and all else.
 void Range::ShowApplied() {
   if (!properties_.holds || (properties_.batch > 0 && !open_.empty())) return;
+  const bool switched = properties_.switch_step > 0 && progress_.version >= properties_.switch_step;
+  const bool all = properties_.batch > 0 || switched;
   for (policies::WorkerProgress& worker : progress_.workers) {
-    worker.applied =
-        properties_.batch > 0 ? worker.admitted : std::min(worker.admitted, progress_.version);
+    worker.applied = all ? worker.admitted : std::min(worker.admitted, progress_.version);
   }
   // Nobody has data and nothing is held, so no read is under way: whatever was read and never
   // pushed, tokens and batches count together again.

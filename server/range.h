@@ -90,7 +90,7 @@ class Range {
     kAdmitted,   // now held, applied or dropped
     kLate,       // likewise, but dropped by the policy: it came too late
     kDuplicate,  // was admitted before
-    kEarly,      // an earlier step of this worker is still to come
+    kEarly,      // an earlier step of this worker, or of others, is still to come
     kRefused,    // against the protocol
   };
 

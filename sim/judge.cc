@@ -143,9 +143,12 @@ void Judge::CheckExact(int reader, int64_t step, uint32_t table, uint64_t key,
 void Judge::CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
                         const std::vector<double>& taken) {
   const policies::Properties& policy = PropertiesOf(table);
-  if (policy.lockstep) return CheckExact(reader, step - policy.read_bound, table, key, taken);
+  if (policy.lockstep || step < policy.switch_step) {
+    const int64_t bound = policy.lockstep ? policy.read_bound : 0;
+    return CheckExact(reader, step - bound, table, key, taken);
+  }
   for (int rank = 0; rank < plan_.workers(); ++rank) {
-    int64_t since = 0;  // updates at steps below this must be there
+    int64_t since = policy.switch_step;  // updates at steps below this must be there
     if (policy.read_bound < policies::kUnbounded) since = step - policy.read_bound;
     // What it has pushed may still wait for its batch.
     if (rank == reader && policy.batch == 0) {
@@ -188,6 +191,7 @@ void Judge::CheckGap(int rank, int64_t step) {
   int64_t bound = policies::kUnbounded;
   for (const job::GroupPlan& group : plan_.groups) {
     bound = std::min(bound, group.properties.clock_bound);
+    if (step < group.properties.switch_step) bound = 0;
   }
   for (size_t other = 0; other < workers_.size(); ++other) {
     const WorkerState& worker = workers_[other];

@@ -38,9 +38,10 @@ absl::Status ToyRunner::FetchTest(worker::StepSlot* slot, bool first, worker::He
 
 // What one whole update is: so that a count is 1 in a mean over all workers, and elsewhere in the
 // mean over the update's own samples.
-float ToyRunner::Norm(uint32_t table, int64_t own, int64_t sum) const {
-  const bool lockstep = plan_.groups[plan_.tables[table].group].properties.lockstep;
-  return static_cast<float>(lockstep ? sum : own);
+float ToyRunner::Norm(uint32_t table, int64_t step, int64_t own, int64_t sum) const {
+  const policies::Properties& policy = plan_.groups[plan_.tables[table].group].properties;
+  const bool together = policy.lockstep || step < policy.switch_step;
+  return static_cast<float>(together ? sum : own);
 }
 
 absl::Status ToyRunner::Compute(worker::StepSlot* slot) {
@@ -57,7 +58,7 @@ absl::Status ToyRunner::Compute(worker::StepSlot* slot) {
 void ToyRunner::ComputeTable(const data::SparseInput& input, int64_t sum, size_t i,
                              worker::StepSlot* slot) {
   const size_t dim = static_cast<size_t>(plan_.tables[input.table].dim);
-  const float norm = Norm(input.table, slot->batch.samples, sum);
+  const float norm = Norm(input.table, slot->step, slot->batch.samples, sum);
   for (size_t k = 0; k < input.keys.size(); ++k) {
     const absl::Span<const float> row(slot->rows[i].at()[k], dim);
     judge_.CheckRead(rank_, slot->step, input.table, input.keys[k], row);
@@ -74,9 +75,9 @@ void ToyRunner::ComputeDense(int64_t sum, worker::StepSlot* slot) {
       on_servers ? absl::MakeConstSpan(slot->dense).first(count) : dense_->values();
   judge_.CheckDenseRead(rank_, slot->step, values);
   const bool together = plan_.job.dense().synchroniser() == Dense::ALLREDUCE;
-  const float norm = on_servers
-                         ? Norm(static_cast<uint32_t>(plan_.dense_table), slot->batch.samples, sum)
-                         : static_cast<float>(together ? sum : slot->batch.samples);
+  const float norm = on_servers ? Norm(static_cast<uint32_t>(plan_.dense_table), slot->step,
+                                       slot->batch.samples, sum)
+                                : static_cast<float>(together ? sum : slot->batch.samples);
   std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
   model_.Gradient(rank_, slot->step, ToyModel::kDenseKey, norm, values,
                   absl::MakeSpan(slot->dense_gradient).first(count));

@@ -54,7 +54,7 @@ class ToyRunner final : public worker::TaskRunner {
         dense_(std::move(dense)) {}
   void ComputeTable(const data::SparseInput& input, int64_t sum, size_t i, worker::StepSlot* slot);
   void ComputeDense(int64_t sum, worker::StepSlot* slot);
-  float Norm(uint32_t table, int64_t own, int64_t sum) const;
+  float Norm(uint32_t table, int64_t step, int64_t own, int64_t sum) const;
 
   const job::JobPlan& plan_;
   const int rank_;

@@ -71,6 +71,22 @@ TEST(EqualityTest, BspIsThePlainLoopOnAnyNumberOfServers) {
   }
 }
 
+// A switch that never comes is BSP, although no worker pushes steps that it has no data for.
+TEST(EqualityTest, BeforeTheSwitchIsThePlainLoop) {
+  for (const char* optimizer : kOptimizers) {
+    for (const int servers : {1, 3}) {
+      SimJob job = Base(optimizer);
+      job.servers = servers;
+      job.depth = servers % 3;
+      job.policy = "kind: SYNC_SWITCH switch_step: 1000";
+      job.dense_on_servers = true;
+      ExpectReference(job, 0, 0, TestSeed());
+      job.dense_on_servers = false;
+      ExpectReference(job, 0, 0, TestSeed());
+    }
+  }
+}
+
 TEST(EqualityTest, FixedDelayIsThePlainLoopWithAQueue) {
   for (const char* optimizer : kOptimizers) {
     for (const int delay : {0, 1, 3, 20}) {  // 0 is BSP; 20 is more than the job has steps

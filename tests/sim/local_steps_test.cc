@@ -165,7 +165,8 @@ SimJob RandomJob(Random* random) {
                                   "kind: DSSP bound: 3 upper_bound: 5",
                                   "kind: K_BATCH_ASYNC batches: 3",
                                   "kind: GBA token_gap: 1",
-                                  "kind: STALENESS_AWARE"};
+                                  "kind: STALENESS_AWARE",
+                                  "kind: SYNC_SWITCH switch_step: 4"};
   SimJob job;
   job.workers = 1 + up_to(3);
   job.servers = 1 + up_to(1);

@@ -50,7 +50,7 @@ class Reference {
         Step(epoch, index, step);
         if (model_.SumOfSamples(epoch, index) == 0) break;
       }
-      ++step;
+      step += plan_.lockstep ? 1 : 2;  // those that close an epoch
     }
     for (TableState& table : tables_) ApplyDownTo(table, 0);
     ApplyDownTo(*dense_, 0);

@@ -30,6 +30,7 @@ constexpr const char* kPolicies[] = {
     "kind: DC_ASGD compensation: 0.01 mean_square_decay: 0.9",
     "kind: FIXED_DELAY delay: 2",
     "kind: BSP",
+    "kind: SYNC_SWITCH switch_step: 4",
 };
 
 SimJob RandomJob(uint64_t seed, Random* random) {

@@ -299,6 +299,35 @@ TEST(StalenessTest, BspHasNone) {
   }
 }
 
+// Before the switch no update is stale and all of a step are one; behind it each counts by itself, and
+// between its read and its update come those of all others.
+TEST(StalenessTest, SyncSwitchIsBspAndThenAsp) {
+  constexpr int64_t kSwitch = 40;
+  SimJob job = AllOnServers(absl::StrCat("kind: SYNC_SWITCH switch_step: ", kSwitch), 0);
+  job.servers = job.ranges_per_shard = 1;
+  job.second_table = false;
+  job.service_time = kExponential;
+  sim::WorldOptions options = EvenWorld(job, 1000, TestSeed());
+  options.model.full_batches = true;
+  options.network.delay = options.network.jitter = absl::ZeroDuration();
+  options.fetch = absl::ZeroDuration();
+  options.explain = false;
+  SimRun run(job, options);
+  ASSERT_TRUE(run.ok());
+  server::Measure together, alone;
+  for (const server::UpdateRecord& r : run.world->records()) {
+    if (r.table != 0) continue;
+    const bool before = r.step < kSwitch;
+    ASSERT_EQ(r.fate, before ? server::kFateMerged : server::kFateApplied) << r.step;
+    ASSERT_EQ(r.divided_by, (before ? 4 : 1) * r.samples) << r.step;
+    ASSERT_TRUE(!before || r.version_read == r.step) << r.step;
+    if (before || r.step < 800) (before ? together : alone).Add(Staleness(r));
+  }
+  EXPECT_EQ(together.count, 4u * kSwitch);
+  EXPECT_EQ(together.sum, 0);
+  EXPECT_NEAR(alone.sum / static_cast<double>(alone.count), 3, 0.15);
+}
+
 TEST(StalenessTest, FixedDelayHasExactlyThat) {
   for (const int delay : {1, 2, 5}) {
     const SimJob job = AllOnServers(absl::StrCat("kind: FIXED_DELAY delay: ", delay), 1);

@@ -25,7 +25,7 @@ namespace {
 // they were read is at work all the same.
 std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
-  switch (lockstep ? random->Uniform(14) : 2 + random->Uniform(12)) {
+  switch (lockstep ? random->Uniform(15) : 2 + random->Uniform(13)) {
     case 0:
       return "kind: BSP";
     case 1:
@@ -51,6 +51,9 @@ std::string RandomPolicy(int depth, bool lockstep, Random* random) {
     case 11:
       return absl::StrCat("kind: DSSP bound: ", bound,
                           " upper_bound: ", bound + static_cast<int>(random->Uniform(4)));
+    case 12:
+      return absl::StrCat("kind: SYNC_SWITCH switch_step: ", random->Uniform(10),
+                          random->Bernoulli(0.3) ? " async_scale: INVERSE_WORKERS" : "");
     default:
       return absl::StrCat("kind: SSP bound: ", bound);
   }
@@ -358,7 +361,8 @@ TEST(WorldTest, WithoutTheirKnobsTheyAreAsp) {
   std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> want;
   for (const std::string policy :
        {"kind: ASP", "kind: K_BATCH_ASYNC batches: 1", "kind: GBA batches: 1 token_gap: 1000",
-        "kind: DC_ASGD compensation: 0", "kind: DSSP bound: 1000 upper_bound: 1000"}) {
+        "kind: DC_ASGD compensation: 0", "kind: DSSP bound: 1000 upper_bound: 1000",
+        "kind: SYNC_SWITCH switch_step: 0"}) {
     job.policy = policy;
     sim::WorldOptions options = EvenWorld(job, 30, TestSeed());
     options.model.batches = {30, 17, 25};

@@ -233,10 +233,12 @@ double Train(const Make& make, bool feedback) {
 TEST(ErrorFeedback, ArrivesWhereTheCodecAloneIsStuck) {
   const double top_k = Train([] { return TopK(0.01); }, false);
   const double top_k_feedback = Train([] { return TopK(0.01); }, true);
-  EXPECT_LT(top_k_feedback, 0.2 * top_k);
+  EXPECT_GT(top_k, 250) << "a quarter of where it began, and no nearer";
+  EXPECT_LT(top_k_feedback, 1);
   const double sign = Train([] { return collectives::NewSignCodec(); }, false);
   const double sign_feedback = Train([] { return collectives::NewSignCodec(); }, true);
-  EXPECT_LT(sign_feedback, 0.5 * sign);
+  EXPECT_GT(sign, 0.6);
+  EXPECT_LT(sign_feedback, 0.25);
   RecordProperty("top_k", std::to_string(top_k) + " to " + std::to_string(top_k_feedback));
   RecordProperty("sign", std::to_string(sign) + " to " + std::to_string(sign_feedback));
 }

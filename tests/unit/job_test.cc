@@ -319,7 +319,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "than its bound: raise bound or lower depth"},
         Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
                       "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
-                      "DC_ASGD and DSSP; BSP already takes a mean of several updates"},
+                      "DC_ASGD, DSSP and SYNC_SWITCH; BSP already takes a mean of several updates"},
         Contradiction{{{"policy.kind", "ASP"}, {"reproducible", "true"}},
                       "policy: ASP depends on the order in which updates arrive, so the job "
                       "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible"},
@@ -360,6 +360,14 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 9}"}, {"train.depth", "3"}},
                       "policy.bound: DSSP(2, 9) with train.depth 3; a worker cannot read further "
                       "ahead than its bound: raise bound or lower depth"},
+        Contradiction{{{"policy.kind", "SYNC_SWITCH"}},
+                      "policy: SYNC_SWITCH without a switch_step; say how many steps are taken "
+                      "together before nobody waits any more, such as switch_step: 1000"},
+        Contradiction{{{"policy", "{kind: SYNC_SWITCH switch_step: -1}"}},
+                      "policy.switch_step: -1, must be 0 to 1099511627776"},
+        Contradiction{{{"policy", "{kind: ASP switch_step: 9}"}},
+                      "policy.switch_step: only for SYNC_SWITCH, and the policy is ASP; say kind: "
+                      "SYNC_SWITCH or drop the switch_step"},
         Contradiction{{{"dense.policy.kind", "BSP"}},
                       "dense.policy: only for synchroniser SERVERS; ALLREDUCE always takes every "
                       "step together"},

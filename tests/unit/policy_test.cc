@@ -25,6 +25,7 @@ std::unique_ptr<policies::UpdatePolicy> Make(Policy::Kind kind, int number = 0,
   config.set_token_gap(kTokenGap);
   config.set_compensation(number);
   config.set_upper_bound(kUpperBound);
+  config.set_switch_step(number);
   config.set_async_scale(scale);
   auto policy = policies::NewUpdatePolicy(config, /*workers=*/4);
   EXPECT_TRUE(policy.ok()) << policy.status();
@@ -93,6 +94,13 @@ policies::Properties Paced() {
   return p;
 }
 
+policies::Properties Switching(int64_t step) {
+  policies::Properties p;
+  p.holds = step > 0;
+  p.switch_step = step;
+  return p;
+}
+
 class PolicyTest : public ::testing::TestWithParam<Row> {};
 
 TEST_P(PolicyTest, NameArrivalAndProperties) {
@@ -109,6 +117,7 @@ TEST_P(PolicyTest, NameArrivalAndProperties) {
   EXPECT_EQ(p.clock_bound, want.clock_bound);
   EXPECT_EQ(p.read_bound, want.read_bound);
   EXPECT_EQ(p.skips, want.skips);
+  EXPECT_EQ(p.switch_step, want.switch_step);
   EXPECT_EQ(p.rows_as_read, want.rows_as_read);
   EXPECT_EQ(p.counts_reads, want.counts_reads);
   EXPECT_EQ(p.measures_steps, want.measures_steps);
@@ -129,12 +138,15 @@ INSTANTIATE_TEST_SUITE_P(
             InBatches(3, false)},
         Row{Policy::GBA, 3, "GBA(3)", policies::Arrival::kHold, InBatches(3, true)},
         Row{Policy::DC_ASGD, 2, "DC_ASGD(2)", policies::Arrival::kApply, Compensated()},
-        Row{Policy::DSSP, 4, "DSSP(4, 9)", policies::Arrival::kApply, Paced()}));
+        Row{Policy::DSSP, 4, "DSSP(4, 9)", policies::Arrival::kApply, Paced()},
+        Row{Policy::SYNC_SWITCH, 3, "SYNC_SWITCH(3)", policies::Arrival::kHold, Switching(3)},
+        Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)}));
 
-// Every kind that a job can name has a row above.
+// Every kind that a job can name, but those that no job may have, has a row above.
 TEST(PolicyKindsTest, AllAreListed) {
+  const int refused = 2;  // ESSP, STORE
   EXPECT_EQ(policies::PolicyKinds().size(),
-            static_cast<size_t>(Policy::Kind_descriptor()->value_count() - 1));
+            static_cast<size_t>(Policy::Kind_descriptor()->value_count() - 1 - refused));
 }
 
 TEST(BspTest, ReadsOfStepKWaitForVersionK) {
@@ -287,6 +299,35 @@ TEST(DsspTest, RunsOnIfALaterWaitIsShorter) {
   EXPECT_FALSE(policy->MayStart(11, 1));
 }
 
+TEST(SyncSwitchTest, StepsBeforeTheSwitchAreThoseOfBsp) {
+  const auto policy = Make(Policy::SYNC_SWITCH, 5);
+  EXPECT_TRUE(policy->MayServe(At(3, {3, 3, 3, 3}), 0, 3, 0));
+  EXPECT_FALSE(policy->MayServe(At(3, {4, 4, 4, 3}), 0, 4, 3)) << "depth changes nothing";
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 3}), {2, 3}, 1), 0);
+  EXPECT_EQ(policy->Ticks(At(3, {4, 5, 4, 4}), {2, 4}, 1), 1);
+  policies::RangeProgress progress = At(3, {4, 4, 4, 3});
+  progress.workers[3].finished = true;
+  EXPECT_EQ(policy->Ticks(progress, {1, 3}, 1), 1) << "who has no data is not waited for";
+  for (policies::WorkerProgress& worker : progress.workers) worker.finished = true;
+  EXPECT_EQ(policy->Ticks(progress, {1, 3}, 1), 1) << "nobody is to come";
+  EXPECT_EQ(policy->Ticks(progress, {0, 0}, 0), 0);
+}
+
+TEST(SyncSwitchTest, BehindTheSwitchNobodyWaits) {
+  const auto policy = Make(Policy::SYNC_SWITCH, 5, Policy::INVERSE_WORKERS);
+  EXPECT_FALSE(policy->MayServe(At(4, {5, 5, 5, 4}), 0, 5, 0)) << "the switch is for all";
+  EXPECT_FALSE(policy->MayServe(At(4, {5, 5, 5, 4}), 0, 7, 3)) << "for reads ahead, too";
+  EXPECT_TRUE(policy->MayServe(At(5, {5, 5, 5, 5}), 0, 5, 0));
+  EXPECT_TRUE(policy->MayServe(At(9, {9, 5, 5, 5}), 0, 9, 0));
+  EXPECT_FALSE(policy->MayServe(At(9, {9, 5, 5, 5}), 0, 10, 0)) << "its own write is missing";
+  EXPECT_TRUE(policy->MayServe(At(9, {9, 5, 5, 5}), 0, 10, 1));
+  EXPECT_EQ(policy->OnArrival(At(5, {6, 5, 5, 5}), Of(0, 5)), policies::Arrival::kApply);
+  EXPECT_EQ(policy->Ticks(At(5, {6, 5, 5, 5}), {0, 0}, 1), 1);
+  EXPECT_EQ(policy->Ticks(At(5, {6, 5, 5, 5}), {0, 0}, 0), 0);
+  EXPECT_EQ(policy->OnApply(At(4, {5, 5, 5, 5}), Of(0, 4)).factor, 1.0f);
+  EXPECT_EQ(policy->OnApply(At(5, {6, 5, 5, 5}), Of(0, 5)).factor, 0.25f);
+}
+
 // Those that apply each update by itself move the version by each step, also an empty push's.
 TEST(TicksTest, OnePerStepWhereNothingIsHeld) {
   for (const auto kind : {Policy::ASP, Policy::SSP, Policy::STALENESS_AWARE, Policy::DC_ASGD}) {
@@ -373,6 +414,9 @@ TEST(NewUpdatePolicyTest, RefusesWhatIsNotResolved) {
   config.set_upper_bound(3);
   EXPECT_THAT(std::string(policies::NewUpdatePolicy(config, 2).status().message()),
               ::testing::HasSubstr("needs upper_bound >= 4"));
+  config.set_kind(Policy::SYNC_SWITCH);
+  EXPECT_THAT(std::string(policies::NewUpdatePolicy(config, 2).status().message()),
+              ::testing::HasSubstr("needs switch_step >= 0"));
 }
 
 }  // namespace

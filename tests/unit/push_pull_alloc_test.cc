@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Policies, PushPullAllocTest,
                                          "kind: GBA batches: 3 token_gap: 0",
                                          "kind: DC_ASGD compensation: 0.1",
                                          "kind: DC_ASGD compensation: 0.1 mean_square_decay: 0.9",
-                                         "kind: DSSP bound: 2 upper_bound: 4"));
+                                         "kind: DSSP bound: 2 upper_bound: 4",
+                                         "kind: SYNC_SWITCH switch_step: 90"));
 
 }  // namespace
 }  // namespace tandem
