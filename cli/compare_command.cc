@@ -58,7 +58,10 @@ std::string WhyOf(const Children::Exit& exit, const std::string& log) {
   if (exit.signal != 0) return exit.DebugString();
   std::string last;
   for (const std::string& line : LastLines(log)) {
-    if (last.empty() || absl::StartsWith(line, "tandem run: ")) last = line;
+    if (last.empty() || absl::StartsWith(line, "tandem run: ") ||
+        absl::StartsWith(line, "tandem simulate: ")) {
+      last = line;
+    }
   }
   return last.empty() ? exit.DebugString() : last;
 }
@@ -81,12 +84,32 @@ class ProcessLauncher final : public study::RunLauncher {
                                      folder,
                                      "--no-save"};
     if (study_.has_simulate()) AddAssumptions(study_.simulate(), &argv);
-    const std::string log = folder + "/run.log";
+    End end = RunProcess(argv, folder, caption, seconds_left);
+    if (!end.ok || !study_.twin()) return end;
+    const std::string twin = study::TwinFolder(folder);
+    const double live_seconds = end.seconds;
+    argv = {program_, "simulate", study::RunJobFile(folder), "--calibrate", folder, "--out",
+            twin,     "--no-save"};
+    end = RunProcess(argv, twin, absl::StrCat(caption, ", its twin"), seconds_left);
+    end.seconds += live_seconds;
+    return end;
+  }
+
+  // Erases the live line.
+  void Clear() {
+    if (std::exchange(shown_, false)) std::fputs("\r\033[K", stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  // What it says goes to FOLDER/run.log, but for the folder of a twin, which it makes itself: beside it.
+  End RunProcess(const std::vector<std::string>& argv, const std::string& folder,
+                 const std::string& caption, double seconds_left) {
+    const std::string log = folder + (fs::exists(folder) ? "/run.log" : ".log");
     const absl::Time begin = MonotonicNow();
     End end;
     Children children;
-    if (const absl::Status started = children.Start("tandem run", argv, log, -1, {});
-        !started.ok()) {
+    if (const absl::Status started = children.Start(argv[1], argv, log, -1, {}); !started.ok()) {
       end.why = std::string(started.message());
       return end;
     }
@@ -108,13 +131,6 @@ class ProcessLauncher final : public study::RunLauncher {
     return end;
   }
 
-  // Erases the live line.
-  void Clear() {
-    if (std::exchange(shown_, false)) std::fputs("\r\033[K", stdout);
-    std::fflush(stdout);
-  }
-
- private:
   static void AddAssumptions(const study::Simulate& simulate, std::vector<std::string>* argv) {
     argv->insert(argv->end(), {"--step-seconds", absl::StrCat(simulate.step_seconds()),
                                "--latency-seconds", absl::StrCat(simulate.latency_seconds()),
@@ -161,9 +177,10 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   study::Manifest manifest;
   manifest.study_file = file;
   TANDEM_ASSIGN_OR_RETURN(manifest.plan, study::ReadStudyFile(file));
-  const bool simulated = manifest.plan.study.has_simulate();
-  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [simulated](const job::JobPlan& plan) {
-    return simulated ? CheckSimulated(plan) : CheckJobHere(plan);
+  const study::Study& study = manifest.plan.study;
+  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [&study](const job::JobPlan& plan) {
+    if (study.has_simulate() || study.twin()) TANDEM_RETURN_IF_ERROR(CheckSimulated(plan));
+    return study.has_simulate() ? absl::OkStatus() : CheckJobHere(plan);
   }));
   for (const study::Part part : {study::Part::kUntuned, study::Part::kTuning}) {
     if (part == study::Part::kTuning && !manifest.plan.tunes()) break;
@@ -273,11 +290,12 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   study::RunnerOptions options;
   options.folder = flags.out;
   std::vector<std::string> programs;
-  const std::vector<const char*> names =
-      manifest->plan.study.has_simulate()
-          ? std::vector<const char*>{"tandem", "tandem-simulator"}
-          : std::vector<const char*>{"tandem", "tandem-scheduler", "tandem-server",
-                                     "tandem-worker"};
+  const study::Study& study = manifest->plan.study;
+  std::vector<const char*> names = {"tandem"};
+  if (study.has_simulate() || study.twin()) names.push_back("tandem-simulator");
+  if (!study.has_simulate()) {
+    names.insert(names.end(), {"tandem-scheduler", "tandem-server", "tandem-worker"});
+  }
   for (const char* name : names) {
     programs.push_back((program.parent_path() / name).string());
   }

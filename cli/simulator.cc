@@ -21,6 +21,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "cli/calibration.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "data/batch_source.h"
@@ -158,10 +159,17 @@ absl::Status WriteRecords(const std::string& path, const std::vector<Record>& re
 
 // ---- the run ----------------------------------------------------------------------------------
 
+// "1.9 ms".
+std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", seconds * 1000); }
+
 class Simulation {
  public:
-  Simulation(const SimulateFlags& flags, const job::JobPlan& plan)
-      : flags_(flags), plan_(plan), view_(stdout, isatty(STDOUT_FILENO) != 0) {}
+  // `live`: the run that the times are of, if any.
+  Simulation(const SimulateFlags& flags, const job::JobPlan& plan, absl::optional<Calibration> live)
+      : flags_(flags),
+        plan_(plan),
+        live_(std::move(live)),
+        view_(stdout, isatty(STDOUT_FILENO) != 0) {}
 
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
     if (!flags_.replay.empty()) {
@@ -218,11 +226,22 @@ class Simulation {
       parts.push_back(
           absl::StrCat(table.name, " ", job::PolicyName(plan_.groups[table.group].policy)));
     }
-    view_.Line(absl::StrFormat(
-        "%s, simulated: %d workers, %d servers, seed %d; %s; a step takes %g s%s", plan_.job.name(),
-        plan_.workers(), plan_.servers(), plan_.job.seed(), absl::StrJoin(parts, ", "),
-        flags_.step_seconds,
-        plan_.job.service_time().empty() ? "" : " where service_time says nothing else"));
+    view_.Line(absl::StrFormat("%s, simulated: %d workers, %d servers, seed %d; %s; %s",
+                               plan_.job.name(), plan_.workers(), plan_.servers(), plan_.job.seed(),
+                               absl::StrJoin(parts, ", "), StepText()));
+  }
+
+  std::string StepText() const {
+    if (!live_.has_value()) {
+      return absl::StrFormat(
+          "a step takes %g s%s", flags_.step_seconds,
+          plan_.job.service_time().empty() ? "" : " where service_time says nothing else");
+    }
+    const auto [least, most] =
+        std::minmax_element(live_->compute_seconds.begin(), live_->compute_seconds.end());
+    return absl::StrCat("by ", live_->folder, " a step computes ", Milliseconds(*least),
+                        *least == *most ? "" : absl::StrCat(" to ", Milliseconds(*most)),
+                        ", a frame takes ", Milliseconds(flags_.latency_seconds));
   }
 
   sim::WorldOptions Options(const worker::MakeTaskRunner& make_runner) {
@@ -234,6 +253,12 @@ class Simulation {
     options.network.jitter = absl::ZeroDuration();
     options.network.bytes_per_second = flags_.bytes_per_second;
     options.compute = absl::Seconds(flags_.step_seconds);
+    if (live_.has_value()) {
+      options.compute = absl::ZeroDuration();
+      for (const double seconds : live_->compute_seconds) {
+        options.least_compute.push_back(absl::Seconds(seconds));
+      }
+    }
     options.fetch = absl::ZeroDuration();
     options.view_delay = absl::ZeroDuration();
     const client::ClientCore::Options live;
@@ -297,11 +322,29 @@ class Simulation {
         {"host_seconds", absl::ToDoubleSeconds(MonotonicNow() - begun_)},
         {"events", world == nullptr ? 0 : world->event_count()},
     };
+    if (live_.has_value()) {
+      nlohmann::json& simulated = summary["simulated"];
+      simulated.erase("step_seconds");
+      simulated["calibrated_by"] = live_->folder;
+      simulated["compute_seconds"] = live_->compute_seconds;
+      simulated["live_samples_per_second"] = live_->samples_per_second;
+    }
     if (failed_.is_object()) summary["failed"] = failed_;
     summary["command"] = flags_.command;
     summary["exit"] = code;
     if (!flags_.replay.empty()) summary["replay_of"] = flags_.replay;
     return summary;
+  }
+
+  // Both while they trained: evaluations and saves take no time here.
+  std::string BesideLive(const nlohmann::json& summary) const {
+    const double here = TrainingSpeed(summary), there = live_->samples_per_second;
+    const auto whole = [](double x) { return WithCommas(static_cast<int64_t>(x)); };
+    std::string text = absl::StrCat("training alone: ", whole(here), " samples/s, where ",
+                                    live_->folder, " had ", whole(there));
+    if (there > 0) absl::StrAppendFormat(&text, "; %.2f times as much", here / there);
+    if (!live_->differs.empty()) absl::StrAppend(&text, ", with ", live_->differs);
+    return text;
   }
 
   absl::Status WriteFiles(const sim::World& world) {
@@ -349,12 +392,14 @@ class Simulation {
         WithCommas(summary.value("samples", int64_t{0})), summary.value("seconds", 0.0),
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
         result.empty() ? "" : "; ", result, summary["simulated"].value("host_seconds", 0.0)));
+    if (live_.has_value()) view_.Line(BesideLive(summary));
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return node::kExitOk;
   }
 
   const SimulateFlags& flags_;
   const job::JobPlan& plan_;
+  const absl::optional<Calibration> live_;
   // As of a live run: no two have the same.
   const uint64_t run_ = HashCombine(static_cast<uint64_t>(absl::GetCurrentTimeNanos()),
                                     static_cast<uint64_t>(getpid()));
@@ -380,13 +425,19 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
                     &flags->out, &flags->overwrite);
   app->add_flag_callback(
       "--no-save", [flags] { flags->save = false; }, "Leave no model behind");
+  CLI::Option* const calibrate =
+      app->add_option("--calibrate", flags->calibrate,
+                      "Folder of a live run: steps and frames take as long as they took there")
+          ->check(CLI::ExistingDirectory);
   // By tandem replay --serial, which checks that the run can be repeated.
   app->add_option("--replay", flags->replay)->check(CLI::ExistingDirectory)->group("");
   app->add_option("--step-seconds", flags->step_seconds,
                   "What a step computes on workers for which the job has no service_time")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(calibrate);
   app->add_option("--latency-seconds", flags->latency_seconds, "From sending to receiving")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(calibrate);
   app->add_option("--bytes-per-second", flags->bytes_per_second,
                   "What each process can send, and receive; 0 = no limit")
       ->capture_default_str();
@@ -404,6 +455,13 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
   role.set = flags.set;
   absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
   absl::Status ready = plan.status();
+  absl::optional<Calibration> live;
+  if (ready.ok() && !flags.calibrate.empty()) {
+    const auto read = ReadCalibration(flags.calibrate, *plan);
+    ready = read.status();
+    if (ready.ok()) live = *read;
+    if (ready.ok()) flags.latency_seconds = live->latency_seconds.value_or(flags.latency_seconds);
+  }
   if (ready.ok()) ready = CheckNumbers(flags, *plan);
   if (ready.ok()) ready = CheckJob(*plan);
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
@@ -418,7 +476,7 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
   for (const std::string& text : data.warnings) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
-  Simulation simulation(flags, *plan);
+  Simulation simulation(flags, *plan, std::move(live));
   if (const absl::Status prepared = simulation.Prepare(data.bad_rows); !prepared.ok())
     return Refuse(prepared);
   return simulation.Execute(make_runner);

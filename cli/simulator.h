@@ -24,6 +24,7 @@ struct SimulateFlags {
   std::string out;  // empty: a new one under out/
   bool overwrite = false;
   bool save = true;
+  std::string calibrate;            // folder of a live run whose times hold; empty: the three below
   double step_seconds = 0.01;       // of workers without a service_time
   double latency_seconds = 0.0001;  // of every frame
   double bytes_per_second = 0;      // of each process, either way; 0 = no limit

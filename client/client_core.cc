@@ -268,11 +268,14 @@ ClientRequest::Flight* ClientCore::FindFlight(uint64_t number, Request** request
   return nullptr;
 }
 
-void ClientCore::EndFlight(Request* request, Flight* flight) {
+void ClientCore::EndFlight(absl::Time now, Request* request, Flight* flight) {
   flight->answered = true;
   flight->frame = Frame();
   if (request->open_slices > 0) return;
   if (!request->push && request->in_place) request->PlaceRows();
+  if (!request->push && (request->header.flags & kFlagEvaluate) == 0) {
+    counters_.shortest_read = std::min(counters_.shortest_read, now - request->started);
+  }
   Finish(request, absl::OkStatus());
 }
 
@@ -352,7 +355,7 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
     --request->open_slices;
     request->closed_samples = frame.header.samples;
   }
-  EndFlight(request, flight);
+  EndFlight(now, request, flight);
 }
 
 void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame) {
@@ -385,7 +388,7 @@ void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const P
                 ? ": updates held by the policy would pass limits.held_bytes_per_shard"
                 : ": against the protocol")));
   }
-  EndFlight(request, flight);
+  EndFlight(now, request, flight);
 }
 
 void ClientCore::Finish(Request* request, absl::Status status) {

@@ -89,6 +89,8 @@ class ClientCore {
   struct Counters {
     uint64_t pull_bytes = 0, rows_bytes = 0, push_bytes = 0, ack_bytes = 0;
     uint64_t frames_resent = 0;
+    // From a request for rows to its last answer, the least; not of evaluations.
+    absl::Duration shortest_read = absl::InfiniteDuration();
   };
 
   // `plan` and `buffers` outlive the core.
@@ -182,7 +184,7 @@ class ClientCore {
   void Finish(Request* request, absl::Status status);
   void AwaitAnswer(absl::Time now, Flight* flight);
   void CheckTimes(absl::Time now, Request* request);
-  void EndFlight(Request* request, Flight* flight);
+  void EndFlight(absl::Time now, Request* request, Flight* flight);
 
   const job::JobPlan& plan_;
   const EndpointId self_;

@@ -35,8 +35,11 @@ absl::Status CheckCounts(const Progress& progress) {
     return absl::InvalidArgumentError(
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
   }
-  if (!(progress.slept_seconds() >= 0 && std::isfinite(progress.slept_seconds()))) {
-    return absl::InvalidArgumentError("progress with a time slept that can be none");
+  for (const double seconds : {progress.slept_seconds(), progress.computed_seconds(),
+                               progress.fetched_seconds(), progress.paused_seconds(),
+                               progress.shortest_read_seconds()}) {
+    if (seconds >= 0 && std::isfinite(seconds)) continue;
+    return absl::InvalidArgumentError("progress with a time that can be none");
   }
   const BestEvaluation& best = progress.best();
   if (std::isfinite(best.value()) && best.epoch() >= 0 && best.epoch() <= kMaxCount &&
@@ -82,6 +85,9 @@ void AddBefore(const Progress& before, Progress* progress) {
   progress->set_samples(progress->samples() + before.samples());
   progress->set_trained_steps(progress->trained_steps() + before.trained_steps());
   progress->set_slept_seconds(progress->slept_seconds() + before.slept_seconds());
+  progress->set_computed_seconds(progress->computed_seconds() + before.computed_seconds());
+  progress->set_fetched_seconds(progress->fetched_seconds() + before.fetched_seconds());
+  progress->set_paused_seconds(progress->paused_seconds() + before.paused_seconds());
   for (const auto& [kind, bytes] : before.bytes()) (*progress->mutable_bytes())[kind] += bytes;
   for (const auto& [table, sent] : before.updates_sent()) {
     (*progress->mutable_updates_sent())[table] += sent;
@@ -330,7 +336,9 @@ JobReport JobBook::Total(absl::Time now) const {
     total.max_step = std::max(total.max_step, worker.step());
     total.trained_steps = std::max(total.trained_steps, worker.trained_steps());
     total.samples_of.push_back(worker.samples());
-    total.slept_of.push_back(worker.slept_seconds());
+    total.times_of.push_back({worker.trained_steps(), worker.computed_seconds(),
+                              worker.fetched_seconds(), worker.slept_seconds(),
+                              worker.paused_seconds(), worker.shortest_read_seconds()});
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     AddCounts(worker.bytes(), &total.bytes);
     AddCounts(worker.updates_sent(), &total.updates_sent);

@@ -43,6 +43,16 @@ struct JobProgress {
   int64_t clock_gap_max = 0;
 };
 
+// Where the time of one worker went, in seconds, over its steps with rows.
+struct WorkerTimes {
+  int64_t steps = 0;
+  double computed = 0;       // rows in, gradients out
+  double fetched = 0;        // reading training rows, beside other things
+  double slept = 0;          // on purpose
+  double paused = 0;         // evaluations and saves between steps, with waits for the others
+  double shortest_read = 0;  // from a request for rows to its last answer; 0 = none yet
+};
+
 // The whole job.
 struct JobReport {
   double seconds = 0;  // from START to the end barrier
@@ -58,7 +68,7 @@ struct JobReport {
   std::vector<TableReport> tables;               // by table id, merged over shards
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
   std::vector<int64_t> samples_of;               // by rank
-  std::vector<double> slept_of;                  // seconds slept on purpose, by rank
+  std::vector<WorkerTimes> times_of;             // by rank
   // Seconds that reads of a worker lay parked, by the worker whose push freed them, on the shard where
   // that was most: [workers][workers].
   std::vector<std::vector<double>> waiting;

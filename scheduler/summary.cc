@@ -110,6 +110,23 @@ json TablesJson(const JobReport& report) {
   return out;
 }
 
+void AddTimes(const WorkerTimes& times, json* worker) {
+  (*worker)["steps"] = times.steps;
+  (*worker)["computed_seconds"] = times.computed;
+  (*worker)["fetched_seconds"] = times.fetched;
+  (*worker)["slept_seconds"] = times.slept;
+  (*worker)["paused_seconds"] = times.paused;
+  if (times.shortest_read > 0) (*worker)["shortest_read_seconds"] = times.shortest_read;
+}
+
+// In which nobody trained: the last to come to an evaluation or a save waits for no one there.
+double PausedSeconds(const JobReport& report) {
+  const auto least = std::min_element(
+      report.times_of.begin(), report.times_of.end(),
+      [](const WorkerTimes& a, const WorkerTimes& b) { return a.paused < b.paused; });
+  return least == report.times_of.end() ? 0 : least->paused;
+}
+
 // A row a worker: its share of the data, what became of its updates, and whom its reads waited for.
 // Updates of frozen tables are left out of both counts: nobody meant them to be applied.
 json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
@@ -131,7 +148,7 @@ json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
     if (sent > 0) {
       worker["dropped_share"] = static_cast<double>(dropped) / static_cast<double>(sent);
     }
-    if (rank < report.slept_of.size()) worker["slept_seconds"] = report.slept_of[rank];
+    if (rank < report.times_of.size()) AddTimes(report.times_of[rank], &worker);
     if (rank < report.waiting.size()) worker["waited_for"] = report.waiting[rank];
     out.push_back(std::move(worker));
   }
@@ -228,6 +245,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"samples", report.samples},
               {"seconds", report.seconds},
               {"samples_per_second", report.samples_per_second},
+              {"paused_seconds", PausedSeconds(report)},
               {"eval", json::object()},
               {"staleness", StalenessJson(plan, report)},
               {"updates", UpdatesJson(report)},

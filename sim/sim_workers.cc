@@ -1,5 +1,6 @@
 #include "sim/sim_workers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -164,6 +165,9 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
     if (context_.judge != nullptr) context_.judge->CheckGap(rank, compute->slot->step);
     const job::ServiceTimes& times = worker(rank).service_times;
     delay = times.any() ? times.Of(compute->slot->step) : context_.options.compute;
+    const std::vector<absl::Duration>& least = context_.options.least_compute;
+    if (!least.empty()) delay = std::max(delay, least[static_cast<size_t>(rank)]);
+    compute->slot->computed = delay;
   }
   context_.agenda.After(delay, [this, rank, task = std::move(task)] { FinishTask(rank, task); });
 }

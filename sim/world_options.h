@@ -28,6 +28,7 @@ struct WorldOptions {
   uint64_t run = 0;  // its number, in the names of saves
   // A step of a worker for which the job has no service_time.
   absl::Duration compute = absl::Milliseconds(10);
+  std::vector<absl::Duration> least_compute;  // by rank: no step takes less; empty: any may
   worker::MakeTaskRunner make_runner;                     // null: the toy
   ToyModel::Options model;                                // of the toy
   absl::Duration fetch = absl::Microseconds(300);         // reading a batch

@@ -54,6 +54,7 @@ std::string PolicyText(const StudyRun& run) {
 // Times, speeds and sizes: never negative, and compared as factors.
 bool IsAmount(absl::string_view column) {
   return column == "seconds" || column == "samples_per_second" || column == "memory_bytes" ||
+         absl::EndsWith(column, "training_speed") || column == "twin.ratio" ||
          absl::StartsWith(column, "to_target.") || absl::StartsWith(column, "bytes_per_sample.");
 }
 
@@ -312,8 +313,47 @@ void NoteTrainingCurve(const StudyPlan& plan, const Analysis& analysis,
                                 "was trained on; evaluation.every_epochs gives it on test rows."));
 }
 
+// How far off are the twins, and do variations that differ by more than that stand in their order?
+void NoteTwins(const std::vector<Group>& groups, std::vector<std::string>* notes) {
+  struct Speeds {
+    std::string name;
+    double live, twin;
+  };
+  std::vector<Speeds> all;
+  for (const Group& group : groups) {
+    const Spread* const live = group.Find("training_speed");
+    const Spread* const twin = group.Find("twin.training_speed");
+    if (live != nullptr && twin != nullptr) {
+      all.push_back({group.variation, live->mean, twin->mean});
+    }
+  }
+  if (all.empty()) return;
+  const auto off = [](const Speeds& s) {
+    return std::max(s.live, s.twin) / std::min(s.live, s.twin) - 1;
+  };
+  const Speeds& worst = *std::max_element(
+      all.begin(), all.end(), [&](const Speeds& a, const Speeds& b) { return off(a) < off(b); });
+  std::vector<std::string> swapped;
+  for (const Speeds& a : all) {
+    for (const Speeds& b : all) {
+      if (a.live > b.live * (1 + off(worst)) && a.twin <= b.twin) {
+        swapped.push_back(absl::StrCat(a.name, " and ", b.name));
+      }
+    }
+  }
+  notes->push_back(absl::StrFormat(
+      "Twins, simulated with the times that the live runs took, are off by %.1f %% in speed at "
+      "most "
+      "(%s). Variations whose live speeds differ by more %s",
+      100 * off(worst), worst.name,
+      swapped.empty()
+          ? "stand in the same order."
+          : absl::StrCat("stand in another order: ", absl::StrJoin(swapped, "; "), ".")));
+}
+
 std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis) {
   std::vector<std::string> notes;
+  NoteTwins(analysis.groups, &notes);
   for (const Group& group : analysis.groups) NoteLost(group, &notes);
   NoteBuilds(analysis.groups, &notes);
   NoteTrainingCurve(plan, analysis, &notes);

@@ -151,10 +151,14 @@ struct Column {
 std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
   std::vector<Column> columns = {{plan.metric.label, plan.metric.column}};
   const std::vector<Column> others = {{"samples/s", "samples_per_second"},
+                                      {"training alone, samples/s", "training_speed"},
+                                      {"its twin", "twin.training_speed"},
+                                      {"twin / live", "twin.ratio"},
                                       {"seconds", "seconds"},
                                       {"seconds to target", "to_target.seconds"},
                                       {"samples to target", "to_target.samples"},
                                       {"version staleness, mean", "staleness.version_mean"},
+                                      {"the twin's", "twin.version_mean"},
                                       {"row staleness, mean", "staleness.row_mean"},
                                       {"age, mean (s)", "staleness.age_mean"},
                                       {"clock gap, largest", "staleness.clock_gap_max"},
@@ -163,6 +167,7 @@ std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
                                       {"table memory, bytes", "memory_bytes"}};
   for (const Column& column : others) {
     if (column.column == plan.metric.column) continue;
+    if (column.column == "training_speed" && !plan.study.twin()) continue;
     for (const Group& group : analysis.groups) {
       if (group.Find(column.column) == nullptr) continue;
       columns.push_back(column);

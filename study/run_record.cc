@@ -156,6 +156,16 @@ void AddStaleness(StudyRun* run) {
   }
 }
 
+void AddSpeeds(StudyRun* run) {
+  const double trained =
+      run->Number("seconds").value_or(0) - run->Number("paused_seconds").value_or(0);
+  const auto samples = run->Number("samples");
+  if (!samples.has_value() || trained <= 0) return;
+  run->numbers["training_speed"] = *samples / trained;
+  const auto twin = run->Number("twin.training_speed");
+  if (twin.has_value() && *samples > 0) run->numbers["twin.ratio"] = *twin * trained / *samples;
+}
+
 void AddBytes(StudyRun* run) {
   const auto samples = run->Number("samples");
   if (!samples.has_value() || *samples <= 0) return;
@@ -171,6 +181,26 @@ void AddBytes(StudyRun* run) {
   if (all > 0) added["bytes_per_sample.all"] = all;
   if (memory > 0) added["memory_bytes"] = memory;
   run->numbers.insert(added.begin(), added.end());
+}
+
+void AddTwin(const json& summary, StudyRun* run) {
+  StudyRun twin;
+  twin.numbers = NumbersOf(summary);
+  AddStaleness(&twin);
+  AddSpeeds(&twin);
+  for (const auto& [from, to] : {std::pair("training_speed", "twin.training_speed"),
+                                 std::pair("staleness.version_mean", "twin.version_mean")}) {
+    if (const auto number = twin.Number(from); number.has_value()) run->numbers[to] = *number;
+  }
+}
+
+void ReadTwin(const std::string& folder, const json& end, StudyRun* run) {
+  const json summary = ReadJson(TwinFolder(folder) + "/summary.json");
+  if (summary.is_object() && !summary.contains("failed")) return AddTwin(summary, run);
+  run->state = RunState::kAbsent;
+  if (!end.is_object() || end.value("ok", true)) return;
+  run->state = RunState::kFailed;
+  run->why = end.value("why", "");
 }
 
 }  // namespace
@@ -198,6 +228,7 @@ void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run) {
   if (!run->counts() && run->state != RunState::kDiverged) return;
   AddStaleness(run);
   AddBytes(run);
+  AddSpeeds(run);
   if (!plan.study.target().has_value()) return;
   const double target = plan.study.target().value();
   for (const QualityPoint& point : QualityCurve(plan.metric, *run)) {
@@ -231,6 +262,8 @@ absl::optional<double> StudyRun::Number(const std::string& column) const {
 }
 
 std::string RunJobFile(const std::string& folder) { return absl::StrCat(folder, kJob); }
+
+std::string TwinFolder(const std::string& folder) { return absl::StrCat(folder, "/twin"); }
 
 absl::Status WriteRunBegin(const std::string& folder, const RunPlan& plan,
                            const std::string& build) {
@@ -274,7 +307,7 @@ std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, co
                          curve.front().loss);
 }
 
-StudyRun ReadRun(const RunPlan& plan, const std::string& folder) {
+StudyRun ReadRun(const RunPlan& plan, const std::string& folder, bool twin) {
   StudyRun run;
   run.name = plan.name;
   run.variation = plan.variation;
@@ -300,6 +333,7 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder) {
   }
   const Metrics metrics = ReadMetrics(folder + "/metrics.jsonl");
   ReadSummary(summary, metrics, &run);
+  if (twin) ReadTwin(folder, end, &run);
   run.curve = metrics.curve;
   run.evaluations = metrics.evaluations;
   if (!run.evaluations.empty()) {  // the last one came after the last interval

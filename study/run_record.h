@@ -63,19 +63,24 @@ struct StudyRun {
 absl::Status WriteRunBegin(const std::string& folder, const RunPlan& plan,
                            const std::string& build);
 std::string RunJobFile(const std::string& folder);
+// Where the twin of a live run lies, the same job simulated with the times that the run took.
+std::string TwinFolder(const std::string& folder);
 
 // Leaves a word on how the process of a run ended, beside what the run has written itself.
 absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,
                          const std::string& why);
 
-// Never fails: a folder that is not there, or half written, or of another job, is an absent run.
-StudyRun ReadRun(const RunPlan& plan, const std::string& folder);
+// Never fails: a folder that is not there, or half written, or of another job, is an absent run. So is
+// one that lacks its twin, if it is to have one.
+StudyRun ReadRun(const RunPlan& plan, const std::string& folder, bool twin = false);
 
 // What follows from the numbers of a run, under names of its own: "to_target.seconds" and
 // "to_target.samples" (absent if the target was not reached), "bytes_per_sample.KIND",
 // "staleness.version_mean", "staleness.row_mean", "staleness.age_mean", "staleness.clock_gap_max" and
 // "staleness.in_flight_mean" of all tables,
-// "memory_bytes" of their rows.
+// "memory_bytes" of their rows; "training_speed": samples a second, evaluations and saves left out,
+// and of a run with a twin "twin.training_speed", "twin.ratio": that of both, and the twin's mean version
+// staleness, "twin.version_mean".
 void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run);
 
 // The way of a run towards the study's metric: its evaluations if there are several; else, for AUC and

@@ -138,6 +138,10 @@ class Reader {
     TANDEM_RETURN_IF_ERROR(CheckSeeds());
     TANDEM_RETURN_IF_ERROR(CheckBudget());
     TANDEM_RETURN_IF_ERROR(CheckSimulate());
+    if (study.twin() && study.has_simulate()) {
+      return Refused("twin",
+                     "true, but runs of `simulate` are no live ones; leave one of both out");
+    }
     return study.has_tune() ? CheckTune() : absl::OkStatus();
   }
 

@@ -197,7 +197,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
   lane.state = LaneState::kComputing;
   clock_gap_ = ClockGap();
   slot.loss_sum = slot.recent_auc = 0;
-  slot.slept = absl::ZeroDuration();
+  slot.computed = slot.slept = absl::ZeroDuration();
   slot.last = empty_step_;
   if (out_of_data) {
     std::fill(slot.dense_gradient.begin(), slot.dense_gradient.end(), 0.0f);

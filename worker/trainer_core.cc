@@ -171,6 +171,7 @@ void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
     }
     context_.client.completions().clear();
   } while (context_.failure.ok() && AdvanceOnce(now, effects));
+  context_.report.SetPaused(now, phase_ > Phase::kEpochEnd && phase_ < Phase::kEnd);
   CollectOutgoing(now, effects);
 }
 

@@ -12,9 +12,22 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   if (slot.recent_auc > 0) recent_auc_ = slot.recent_auc;
   slept_ += slot.slept;
   ++steps_;
-  if (slot.batch.samples > 0) ++trained_steps_;
+  if (slot.batch.samples > 0) {
+    ++trained_steps_;
+    fetched_ += slot.fetched;
+    computed_ += slot.computed;
+  }
   in_flight_sum_ += static_cast<double>(in_flight);
   in_flight_max_ = std::max(in_flight_max_, static_cast<double>(in_flight));
+}
+
+void TrainerReport::SetPaused(absl::Time now, bool paused) {
+  if (paused == paused_since_.has_value()) return;
+  if (paused) {
+    paused_since_ = now;
+  } else {
+    paused_ += now - *std::exchange(paused_since_, std::nullopt);
+  }
 }
 
 Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore& client,
@@ -32,8 +45,14 @@ Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore&
   }
   p.set_auc(recent_auc_);
   p.set_done(done);
+  p.set_fetched_seconds(absl::ToDoubleSeconds(fetched_));
+  p.set_computed_seconds(absl::ToDoubleSeconds(computed_));
   p.set_slept_seconds(absl::ToDoubleSeconds(slept_));
+  p.set_paused_seconds(absl::ToDoubleSeconds(paused_));
   const client::ClientCore::Counters& c = client.counters();
+  if (c.shortest_read != absl::InfiniteDuration()) {
+    p.set_shortest_read_seconds(absl::ToDoubleSeconds(c.shortest_read));
+  }
   auto& bytes = *p.mutable_bytes();
   bytes["pull"] = c.pull_bytes;
   bytes["rows"] = c.rows_bytes;

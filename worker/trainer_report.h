@@ -25,6 +25,8 @@ class TrainerReport {
   void BeginEpoch(int64_t rows = 0) { epoch_samples_ = rows; }
   // A step has been computed. `in_flight`: steps begun and not acknowledged, this one included.
   void AddStep(const StepSlot& slot, int64_t in_flight);
+  // Whether the worker stands between two steps, to evaluate or to save.
+  void SetPaused(absl::Time now, bool paused);
   void AddCollectiveBytes(uint64_t bytes) { collective_bytes_ += bytes; }
   // Goes with each report until it is cleared: one of them may be lost. `aside`: as Progress has it.
   void SetEvaluation(int64_t number, std::string json, bool aside) {
@@ -53,7 +55,8 @@ class TrainerReport {
   std::string evaluation_json_;
   bool evaluation_aside_ = false;
   std::optional<BestEvaluation> best_;
-  absl::Duration slept_;
+  absl::Duration fetched_, computed_, slept_, paused_;
+  std::optional<absl::Time> paused_since_;
   uint64_t steps_ = 0;
   int64_t trained_steps_ = 0;
   double in_flight_sum_ = 0, in_flight_max_ = 0;

@@ -35,7 +35,9 @@ struct StepSlot {
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
   double recent_auc = 0;  // of recent training samples; 0 = unknown
-  absl::Duration slept;   // of the compute: on purpose, as the job's service_time says
+  absl::Duration fetched;   // how long the reading of the batch took
+  absl::Duration computed;  // ... and computing it, without ...
+  absl::Duration slept;     // ... what was slept on purpose, as the job's service_time says
   bool last = false;      // of an epoch that ends with a meeting (DenseSynchroniser::MeetsAtEnd)
   // Once synchronised, as DenseReduction says: sum of n over the workers, or that it is unknown; how
   // many steps nobody had samples for, if it is 0; and what that took.

@@ -200,7 +200,7 @@ class Worker {
   absl::Status RunJoined(const TrainerTask& task) {
     return std::visit(
         Overloaded{
-            [&](const FetchTask& t) { return runner_->Fetch(t.slot); },
+            [&](const FetchTask& t) { return Fetch(t.slot); },
             [&](const FetchTestTask& t) { return runner_->FetchTest(t.slot, t.first, t.rows); },
             [&](const ComputeTask& t) { return Compute(t.slot); },
             [&](const SynchroniseTask& t) { return Synchronise(t.slot); },
@@ -219,6 +219,13 @@ class Worker {
         task);
   }
 
+  absl::Status Fetch(StepSlot* slot) {
+    const absl::Time begun = MonotonicNow();
+    absl::Status status = runner_->Fetch(slot);
+    slot->fetched = MonotonicNow() - begun;
+    return status;
+  }
+
   static DenseReduction::Step StepOf(const StepSlot& slot) {
     return {slot.step, slot.batch.samples, slot.last};
   }
@@ -231,6 +238,7 @@ class Worker {
       reducer_->Begin(absl::MakeSpan(slot->dense_gradient), StepOf(*slot));
     }
     TANDEM_RETURN_IF_ERROR(runner_->Compute(slot));
+    slot->computed = MonotonicNow() - begun;
     if (slow_down_.any()) SleepTheRest(begun, slot);
     return absl::OkStatus();
   }

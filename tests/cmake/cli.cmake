@@ -30,3 +30,5 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
   set_tests_properties(rdma_doctor PROPERTIES LABELS rdma TIMEOUT 260 RESOURCE_LOCK guest
     SKIP_RETURN_CODE 77 SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
 endif()
+tandem_test(calibration_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/calibration_test.cc
+            DEPS tandem::simulator LABELS unit)

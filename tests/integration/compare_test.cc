@@ -127,6 +127,28 @@ TEST_F(CompareTest, ASimulatedStudyHasTheSameFiguresEachTime) {
   EXPECT_EQ(live.exit_code, 2) << live.DebugString();
 }
 
+// Each live run has its twin beside it, and a run without one is not complete.
+TEST_F(CompareTest, LiveRunsHaveTwins) {
+  WriteTextFile(job_.File("study.textproto"), absl::StrCat(kStudy, "twin: true"));
+  const RunResult first = RunProgram(Command());
+  ASSERT_TRUE(first.ok()) << first.DebugString();
+  EXPECT_THAT(first.output, HasSubstr("4 runs complete"));
+  EXPECT_THAT(Rows()[0], HasSubstr("twin.ratio"));
+  EXPECT_THAT(ReadTextFile(Out() + "/report.html"), HasSubstr("Twins, simulated with the times"));
+  const std::string lost = Out() + "/runs/ASP-seed2/twin/summary.json";
+  fs::remove(lost);
+  const RunResult again = RunProgram(Command());
+  ASSERT_TRUE(again.ok()) << again.DebugString();
+  EXPECT_THAT(again.output, HasSubstr("[4/4] ASP seed 2: "));
+  EXPECT_THAT(again.output, Not(HasSubstr("ASP seed 1: ")));
+  EXPECT_TRUE(fs::exists(lost));
+
+  WriteTextFile(job_.File("study.textproto"), absl::StrCat(kStudy, "twin: true simulate {}"));
+  const RunResult both = RunProgram(Command());
+  EXPECT_EQ(both.exit_code, 2) << both.DebugString();
+  EXPECT_THAT(both.output, HasSubstr("runs of `simulate` are no live ones"));
+}
+
 // A study runs the jobs that it has resolved, whatever becomes of the job's file on the way.
 TEST_F(CompareTest, WhatRunsIsWhatTheManifestSays) {
   ChildProcess study(Command(), job_.File("changed.txt"), {});

@@ -1,4 +1,5 @@
 // tandem simulate: the same bits each time, those of live clusters, and virtual time as it must be.
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -136,6 +137,33 @@ TEST_F(SimulateTest, FramesTakeTheirTimeOnTheLinks) {
   EXPECT_GT(narrow, free * 1.2);
   EXPECT_NEAR((narrower - free) / (narrow - free), 2.0, 0.5);
   EXPECT_GT(Seconds("far", {}, {"--latency-seconds", "0.01"}), free * 1.5);
+}
+
+// What live steps took holds here, and the speeds of both stand side by side.
+TEST_F(SimulateTest, TakesItsTimesFromALiveRun) {
+  const Settings slow = {"service_time={mean_seconds: 0.02}", "train.max_steps=20",
+                         "train.epochs=1"};
+  const RunResult live = RunJob(job_->Arguments("timed", slow));
+  ASSERT_TRUE(live.ok()) << live.DebugString();
+  const RunResult twin =
+      Simulate("timed-twin", slow, {"--calibrate", job_->File("timed"), "--no-save"});
+  ASSERT_TRUE(twin.ok()) << twin.DebugString();
+  EXPECT_THAT(twin.output, HasSubstr("a step computes "));
+  EXPECT_THAT(twin.output, HasSubstr("training alone: "));
+  EXPECT_THAT(twin.output, HasSubstr(" times as much"));
+  const nlohmann::json &simulated = twin.summary["simulated"], &worker = live.summary["by_worker"];
+  ASSERT_EQ(simulated["compute_seconds"].size(), worker.size());
+  for (size_t rank = 0; rank < worker.size(); ++rank) {
+    const double of_step = worker[rank]["computed_seconds"].get<double>() / 20;
+    EXPECT_NEAR(simulated["compute_seconds"][rank].get<double>(), of_step, 1e-9);
+    // A step of this one takes what the job says, or what it computed live, if that was more.
+    EXPECT_NEAR(twin.summary["by_worker"][rank]["computed_seconds"].get<double>(),
+                20 * std::max(0.02, of_step), 1e-6);
+  }
+  EXPECT_GT(simulated["live_samples_per_second"].get<double>(), 0);
+  const RunResult of_twin = Simulate("x", slow, {"--calibrate", job_->File("timed-twin")});
+  EXPECT_EQ(of_twin.exit_code, 2) << of_twin.DebugString();
+  EXPECT_THAT(of_twin.output, HasSubstr("is a simulated run"));
 }
 
 TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {

@@ -377,5 +377,26 @@ TEST(StudyDocsTest, ThePageDescribesEveryField) {
   EXPECT_EQ(rows, fields);
 }
 
+TEST(AnalysisTest, TwinsAreOffBySoMuchAndKeepTheOrderBeyondIt) {
+  std::vector<StudyRun> runs = Runs();
+  const auto note = [&](double ssp_twin) {
+    for (StudyRun& run : runs) {
+      const double live = run.variation == "BSP" ? 100 : run.variation == "SSP" ? 150 : 155;
+      run.numbers["training_speed"] = live;
+      run.numbers["twin.training_speed"] = run.variation == "SSP" ? ssp_twin : live;
+    }
+    return Analyse(Plan("twin: true"), {}, runs).notes.at(0);
+  };
+  // 157.5 is 5 % off; ASP, ahead by less than that, is not held to its place.
+  EXPECT_THAT(note(157.5), HasSubstr("off by 5.0 % in speed at most (SSP)"));
+  EXPECT_THAT(note(157.5), HasSubstr("stand in the same order."));
+  EXPECT_THAT(note(99), HasSubstr("off by 51.5 % in speed at most (SSP)"));
+  for (StudyRun& run : runs) {
+    if (run.variation == "ASP") run.numbers["twin.training_speed"] = 99;
+  }
+  EXPECT_THAT(Analyse(Plan("twin: true"), {}, runs).notes.at(0),
+              HasSubstr("off by 56.6 % in speed at most (ASP)"));
+}
+
 }  // namespace
 }  // namespace tandem

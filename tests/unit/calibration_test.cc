@@ -1,0 +1,96 @@
+// What a live run's summary says of its steps, for the run that is to foretell others.
+#include "cli/calibration.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "base/file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+job::JobPlan Plan(int workers, int batch) {
+  std::string text = R"(
+    data { format: CRITEO train: "train.tsv" }
+    table { name: "ids" dim: 4 }
+    policy { kind: ASP }
+    dense { optimizer { learning_rate: 0.1 } }
+    model { mlp { hidden: 4 } }
+  )";
+  absl::StrAppend(&text, "cluster { workers: ", workers, " servers: 1 }", " train { batch: ", batch,
+                  " }");
+  const auto parsed = job::ParseJob(text, "job.textproto", {});
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  const auto plan = job::Resolve(*parsed);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+// Two workers: 100 steps of 32 rows in 0.2 s, 50 in 0.3.
+constexpr char kTwo[] = R"({"workers": 2, "servers": 1, "policy": {"ids": "ASP"},
+  "samples": 4800, "seconds": 3, "paused_seconds": 1, "by_worker": [
+  {"steps": 100, "samples": 3200, "computed_seconds": 0.2, "shortest_read_seconds": 0.0004},
+  {"steps": 50, "samples": 1600, "computed_seconds": 0.3, "shortest_read_seconds": 0.0002}]})";
+
+class CalibrationTest : public ::testing::Test {
+ protected:
+  CalibrationTest() {
+    std::string folder = ::testing::TempDir() + "calibrationXXXXXX";
+    folder_ = mkdtemp(folder.data());
+  }
+  absl::StatusOr<cli::Calibration> Read(const std::string& summary, const job::JobPlan& plan) {
+    EXPECT_TRUE(WriteFileAtomically(folder_ + "/summary.json", summary).ok());
+    return cli::ReadCalibration(folder_, plan);
+  }
+  std::string folder_;
+};
+
+TEST_F(CalibrationTest, EachWorkerHasItsOwnSteps) {
+  const auto read = Read(kTwo, Plan(2, 32));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_THAT(read->compute_seconds, ElementsAre(DoubleEq(0.002), DoubleEq(0.006)));
+  EXPECT_THAT(read->latency_seconds, ::testing::Optional(DoubleEq(0.0001)));
+  EXPECT_DOUBLE_EQ(read->samples_per_second, 2400);
+  EXPECT_EQ(read->differs, "");
+}
+
+TEST_F(CalibrationTest, OtherNumbersOfWorkersLendTheMeanAndOtherBatchesTimeByTheRow) {
+  const auto three = Read(kTwo, Plan(3, 32));
+  ASSERT_TRUE(three.ok()) << three.status();
+  const double mean = 0.5 / 150;
+  EXPECT_THAT(three->compute_seconds, ElementsAre(DoubleEq(mean), DoubleEq(mean), DoubleEq(mean)));
+  EXPECT_EQ(three->differs, "2 workers");
+  const auto half = Read(kTwo, Plan(2, 16));
+  ASSERT_TRUE(half.ok()) << half.status();
+  EXPECT_THAT(half->compute_seconds, ElementsAre(DoubleEq(0.001), DoubleEq(0.003)));
+  // 32 rows of 36 are a full batch with a short one at the end.
+  const auto nearly = Read(kTwo, Plan(2, 36));
+  ASSERT_TRUE(nearly.ok()) << nearly.status();
+  EXPECT_THAT(nearly->compute_seconds, ElementsAre(DoubleEq(0.002), DoubleEq(0.006)));
+}
+
+TEST_F(CalibrationTest, WhatTellsNothingIsRefusedByName) {
+  const job::JobPlan plan = Plan(2, 32);
+  const auto why = [&](const std::string& summary) {
+    return std::string(Read(summary, plan).status().message());
+  };
+  EXPECT_THAT(cli::ReadCalibration(folder_, plan).status().message(), HasSubstr("no summary.json"));
+  EXPECT_THAT(why("{"), HasSubstr("not one of a run"));
+  EXPECT_THAT(why("[]"), HasSubstr("not one of a run"));
+  EXPECT_THAT(why(R"({"by_worker": [3]})"), HasSubstr("not one of a run"));
+  EXPECT_THAT(why(R"({"by_worker": [], "simulated": {}})"), HasSubstr("is a simulated run"));
+  EXPECT_THAT(why(R"({"by_worker": [], "failed": {}})"), HasSubstr("its run failed"));
+  EXPECT_THAT(why(R"({"by_worker": [{"steps": "x", "samples": 1}]})"),
+              HasSubstr("nothing of how long steps computed"));
+}
+
+}  // namespace
+}  // namespace tandem
