@@ -1,14 +1,11 @@
 #include "capi/tandem.h"
 
-#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 
 #include <algorithm>
-#include <exception>
 #include <map>
 #include <memory>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,13 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
-#include "base/process.h"
 #include "base/status_macros.h"
 #include "capi/check_save.h"
 #include "capi/ids_batch.h"
+#include "capi/returns.h"
 #include "data/cells.h"
 #include "job/job.h"
 #include "node/role_flags.h"
@@ -42,25 +37,7 @@ struct tandem_worker {
 namespace tandem::capi {
 namespace {
 
-// Of this thread: errors have no object that they could be asked of.
-thread_local std::string last_error;  // NOLINT
-
-int Return(const absl::Status& status) {
-  last_error = absl::StrReplaceAll(status.message(), {{"\n", " "}});
-  return status.ok() ? 0 : -1;
-}
-
-int Return(const absl::StatusOr<bool>& status) {
-  if (!status.ok()) return Return(status.status());
-  last_error.clear();
-  return *status ? 1 : 0;
-}
-
 constexpr int64_t kMostFloats = int64_t{1} << 40;  // of all dense parameters
-
-absl::Time After(int64_t timeout_ms) { return MonotonicNow() + absl::Milliseconds(timeout_ms); }
-
-std::string OrEmpty(const char* text) { return text == nullptr ? "" : text; }
 
 // The job's tables; what is behind them is the dense one.
 int TablesOf(const tandem_worker* worker) { return worker->attached->plan().job.table_size(); }
@@ -111,15 +88,6 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
                                       options.keeps_state != 0);
 }
 
-// A peer that goes away is an error of a call, not a signal. A handler that the program has set
-// stays as it is.
-void IgnoreBrokenPipes() {
-  struct sigaction now = {};
-  if (sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) {
-    signal(SIGPIPE, SIG_IGN);
-  }
-}
-
 // The header is C and cannot name the worker's enumeration, so each value is translated here.
 int32_t KindOf(worker::Want::Kind kind) {
   switch (kind) {
@@ -143,10 +111,6 @@ int32_t KindOf(worker::Want::Kind kind) {
       return TANDEM_END;
   }
   return TANDEM_NOTHING;
-}
-
-absl::Status Missing(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(what, ": a null pointer"));
 }
 
 // How many floats parameter `name` has; added to `*floats`.
@@ -295,18 +259,6 @@ absl::Status HashIds(const char* field, const int64_t* ids, int64_t count, int64
   return absl::OkStatus();
 }
 
-// What a function returns; the caller's language knows no exceptions of this one.
-template <class Body>
-int Call(const Body& body) {
-  try {
-    return Return(body());
-  } catch (const std::bad_alloc&) {
-    return Return(absl::ResourceExhaustedError("out of memory"));
-  } catch (const std::exception& error) {
-    return Return(absl::InternalError(error.what()));
-  }
-}
-
 // Of a function that needs a worker.
 template <class Body>
 int CallOn(const tandem_worker* worker, const Body& body) {
@@ -318,7 +270,7 @@ int CallOn(const tandem_worker* worker, const Body& body) {
 
 using namespace tandem::capi;  // NOLINT: what follows is C
 
-const char* tandem_error(void) { return last_error.c_str(); }
+const char* tandem_error(void) { return LastError(); }
 
 int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
   // The first version ended before keeps_state: a program that was built with it has no such bytes.
@@ -329,8 +281,7 @@ int tandem_join(const tandem_join_options* options, tandem_worker** worker) {
   tandem_join_options all = {};
   memcpy(&all, options, std::min<uint64_t>(options->size, sizeof all));
   return Call([&]() -> absl::Status {
-    tandem::SetUpProcess();
-    IgnoreBrokenPipes();
+    SetUpHost();
     TANDEM_ASSIGN_OR_RETURN(auto joined, Join(all));
     *worker = new tandem_worker(std::move(joined));
     return absl::OkStatus();

@@ -22,6 +22,8 @@
 
 #include <stdint.h>
 
+#include "capi/tandem_group.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif

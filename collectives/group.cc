@@ -266,12 +266,12 @@ absl::StatusOr<Work> Group::Begin(GroupRequest request, std::unique_ptr<PendingW
   call.schedule = schedule;
   call.input = request.in;
   call.output = request.out;
-  return Start(call, std::move(pending));
+  return Start(call, std::move(pending), request.call.deadline.value_or(options_.deadline));
 }
 
-absl::StatusOr<Work> Group::Start(const CollectiveCall& call,
-                                  std::unique_ptr<PendingWork> pending) {
-  TANDEM_ASSIGN_OR_RETURN(const Work work, engine_.Start(call, MonotonicNow(), options_.deadline));
+absl::StatusOr<Work> Group::Start(const CollectiveCall& call, std::unique_ptr<PendingWork> pending,
+                                  absl::Duration deadline) {
+  TANDEM_ASSIGN_OR_RETURN(const Work work, engine_.Start(call, MonotonicNow(), deadline));
   if (pending != nullptr) {
     pending->work = work;
     pending_.push_back(std::move(pending));
@@ -283,7 +283,7 @@ absl::StatusOr<Work> Group::BeginSendsAndReceives(absl::Span<const GroupRequest>
   auto pending = std::make_unique<PendingWork>();
   const CollectiveCall call = SendsAndReceives(requests, pending.get());
   TANDEM_RETURN_IF_ERROR(ValidateSchedule(pending->schedule));
-  return Start(call, std::move(pending));
+  return Start(call, std::move(pending), options_.deadline);
 }
 
 void Group::GroupStart() { ++grouping_; }

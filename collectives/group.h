@@ -149,7 +149,8 @@ class Group {
   absl::StatusOr<Work> Call(GroupRequest request);
   absl::StatusOr<Work> Begin(GroupRequest request, std::unique_ptr<PendingWork> pending);
   absl::StatusOr<Work> BeginSendsAndReceives(absl::Span<const GroupRequest> requests);
-  absl::StatusOr<Work> Start(const CollectiveCall& call, std::unique_ptr<PendingWork> pending);
+  absl::StatusOr<Work> Start(const CollectiveCall& call, std::unique_ptr<PendingWork> pending,
+                             absl::Duration deadline);
   bool Poll(absl::Time now);
 
   std::vector<std::unique_ptr<Link>> links_;

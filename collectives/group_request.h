@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "collectives/engine.h"
@@ -28,6 +29,7 @@ struct AlgorithmChoice {
 struct CallOptions {
   absl::optional<AlgorithmChoice> choice;
   double factor = 1;  // for kPreMulSum
+  absl::optional<absl::Duration> deadline;  // none: the group's
 };
 
 struct GroupRequest {

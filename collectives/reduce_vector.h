@@ -282,6 +282,16 @@ struct BitOr {
   static TANDEM_INLINE typename E::V Of(typename E::V a, typename E::V b) { return a | b; }
 };
 
+template <class E>
+struct BitAnd {
+  static TANDEM_INLINE typename E::V Of(typename E::V a, typename E::V b) { return a & b; }
+};
+
+template <class E>
+struct BitXor {
+  static TANDEM_INLINE typename E::V Of(typename E::V a, typename E::V b) { return a ^ b; }
+};
+
 // --- Loops. What is left of the last vector goes through a padded copy.
 
 template <class E>
@@ -376,6 +386,8 @@ constexpr void AddType(ReduceKernels& kernels, DataType type) {
     kernels.scale[static_cast<size_t>(type)] = &ScaleLoop<E, E>;
   } else {
     Add<E, BitOr>(kernels, ReduceOp::kBitOr, type);
+    Add<E, BitAnd>(kernels, ReduceOp::kBitAnd, type);
+    Add<E, BitXor>(kernels, ReduceOp::kBitXor, type);
   }
 }
 

@@ -24,15 +24,17 @@ enum class ReduceOp : uint8_t {
   kLogicalOr,  // 1 if any is not zero (NaN is not), else 0
   kLogicalAnd,
   kBitOr,
+  kBitAnd,
+  kBitXor,
 };
 
 inline constexpr DataType kDataTypes[] = {DataType::kF32,  DataType::kF64, DataType::kF16,
                                           DataType::kBF16, DataType::kI32, DataType::kI64,
                                           DataType::kU8};
 inline constexpr ReduceOp kReduceOps[] = {
-    ReduceOp::kSum,       ReduceOp::kProduct,    ReduceOp::kMin,
-    ReduceOp::kMax,       ReduceOp::kAverage,    ReduceOp::kPreMulSum,
-    ReduceOp::kLogicalOr, ReduceOp::kLogicalAnd, ReduceOp::kBitOr};
+    ReduceOp::kSum,     ReduceOp::kProduct,   ReduceOp::kMin,       ReduceOp::kMax,
+    ReduceOp::kAverage, ReduceOp::kPreMulSum, ReduceOp::kLogicalOr, ReduceOp::kLogicalAnd,
+    ReduceOp::kBitOr,   ReduceOp::kBitAnd,    ReduceOp::kBitXor};
 inline constexpr size_t kDataTypeCount = sizeof(kDataTypes) / sizeof(kDataTypes[0]);
 inline constexpr size_t kReduceOpCount = sizeof(kReduceOps) / sizeof(kReduceOps[0]);
 
@@ -42,8 +44,9 @@ constexpr const char* Name(DataType type) {
 }
 
 constexpr const char* Name(ReduceOp op) {
-  constexpr const char* kNames[] = {"sum",       "product",    "min",         "max",   "average",
-                                    "premulsum", "logical_or", "logical_and", "bit_or"};
+  constexpr const char* kNames[] = {"sum",     "product",   "min",        "max",
+                                    "average", "premulsum", "logical_or", "logical_and",
+                                    "bit_or",  "bit_and",   "bit_xor"};
   return kNames[static_cast<size_t>(op)];
 }
 
@@ -86,6 +89,8 @@ constexpr bool Defined(ReduceOp op, DataType type) {
     case ReduceOp::kPreMulSum:
       return IsFloating(type);
     case ReduceOp::kBitOr:
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitXor:
       return !IsFloating(type);
     default:
       return true;

@@ -138,6 +138,18 @@ struct BitOr {
 };
 
 template <class E>
+struct BitAnd {
+  using Lane = typename E::Lane;
+  static TANDEM_BOTH Lane Of(Lane a, Lane b) { return static_cast<Lane>(a & b); }
+};
+
+template <class E>
+struct BitXor {
+  using Lane = typename E::Lane;
+  static TANDEM_BOTH Lane Of(Lane a, Lane b) { return static_cast<Lane>(a ^ b); }
+};
+
+template <class E>
 struct PreMulSum : Sum<E> {};
 template <class E>
 struct Average : Sum<E> {};

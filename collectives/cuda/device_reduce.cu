@@ -63,6 +63,12 @@ void RunOp(const Plan& plan, const Where& where) {
     case ReduceOp::kBitOr:
       if constexpr (!E::kFloating) where.template Run<E, device::BitOr>(plan);
       return;
+    case ReduceOp::kBitAnd:
+      if constexpr (!E::kFloating) where.template Run<E, device::BitAnd>(plan);
+      return;
+    case ReduceOp::kBitXor:
+      if constexpr (!E::kFloating) where.template Run<E, device::BitXor>(plan);
+      return;
   }
 }
 

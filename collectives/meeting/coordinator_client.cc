@@ -34,21 +34,6 @@ int64_t MillisecondsLeft(absl::Time deadline) {
   return std::max<int64_t>(1, absl::ToInt64Milliseconds(std::min(left, absl::Hours(24)) - reserve));
 }
 
-GroupMember FromProto(const rendezvous::Member& member) {
-  return {member.host(),  member.gpu(),          member.tcp_address(), member.unix_name(),
-          member.about(), member.rdma_address(), member.zmq_address()};
-}
-
-void ToProto(const GroupMember& member, rendezvous::Member* out) {
-  out->set_host(member.host);
-  out->set_gpu(member.gpu);
-  out->set_tcp_address(member.tcp_address);
-  out->set_unix_name(member.unix_name);
-  out->set_about(member.about);
-  out->set_rdma_address(member.rdma_address);
-  out->set_zmq_address(member.zmq_address);
-}
-
 }  // namespace
 
 // ---- Joining and leaving ----------------------------------------------------
@@ -79,7 +64,7 @@ absl::Status CoordinatorClient::JoinBy(const JoinOptions& options, absl::Time de
   join.set_group(options.group);
   join.set_rank(options.rank);
   join.set_ranks(options.ranks);
-  ToProto(options.member, join.mutable_member());
+  WriteMember(options.member, join.mutable_member());
   if (options.member.about.empty()) join.mutable_member()->set_about(AboutThisProcess());
   join.set_deadline_ms(MillisecondsLeft(deadline));
   absl::MutexLock lock(&mu_);
@@ -289,7 +274,7 @@ void CoordinatorClient::TakeWelcome(const rendezvous::Welcome& welcome) {
   membership_ = GroupMembership();
   membership_.rank = welcome.rank();
   for (const rendezvous::Member& member : welcome.members()) {
-    membership_.members.push_back(FromProto(member));
+    membership_.members.push_back(MemberFrom(member));
   }
   membership_.token = welcome.token();
   membership_.previous_rank.assign(welcome.previous_rank().begin(), welcome.previous_rank().end());

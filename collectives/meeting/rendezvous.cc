@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "proto/collectives.pb.h"
 
 namespace tandem::collectives {
 namespace {
@@ -24,6 +25,21 @@ std::string LinkTarget(const char* path) {
 }
 
 }  // namespace
+
+GroupMember MemberFrom(const rendezvous::Member& member) {
+  return {member.host(),  member.gpu(),          member.tcp_address(), member.unix_name(),
+          member.about(), member.rdma_address(), member.zmq_address()};
+}
+
+void WriteMember(const GroupMember& member, rendezvous::Member* out) {
+  out->set_host(member.host);
+  out->set_gpu(member.gpu);
+  out->set_tcp_address(member.tcp_address);
+  out->set_unix_name(member.unix_name);
+  out->set_about(member.about);
+  out->set_rdma_address(member.rdma_address);
+  out->set_zmq_address(member.zmq_address);
+}
 
 bool GroupMembership::SameHost(int a, int b) const {
   const std::string& host = members[static_cast<size_t>(a)].host;

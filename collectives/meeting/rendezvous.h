@@ -9,6 +9,10 @@
 
 #include "absl/strings/string_view.h"
 
+namespace tandem::rendezvous {
+class Member;  // proto/collectives.proto
+}
+
 namespace tandem::collectives {
 
 struct GroupMember {
@@ -20,6 +24,10 @@ struct GroupMember {
   std::string rdma_address = "";  // rdma://host:port where it takes links; empty: nowhere
   std::string zmq_address = "";  // tcp://host:port where it takes links over ZeroMQ; empty: nowhere
 };
+
+// As messages have it.
+GroupMember MemberFrom(const rendezvous::Member& member);
+void WriteMember(const GroupMember& member, rendezvous::Member* out);
 
 struct GroupMembership {
   int rank = 0;

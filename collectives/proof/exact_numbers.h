@@ -146,7 +146,10 @@ inline double ExactInput(ReduceOp op, DataType type, int rank, int64_t i) {
     case ReduceOp::kLogicalAnd:
       return random % 8 == 0 ? 0 : 3;
     case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
       return static_cast<double>(1 << random % 7);
+    case ReduceOp::kBitAnd:
+      return static_cast<double>(127 & ~(random % 8 == 0 ? 1 << random / 8 % 7 : 0));
     default: {
       const double integer = static_cast<double>(random % 4);
       if (type == DataType::kU8) return integer;
@@ -170,6 +173,10 @@ inline double ExactReduce(ReduceOp op, double a, double b) {
       return a != 0 && b != 0 ? 1 : 0;
     case ReduceOp::kBitOr:
       return static_cast<double>(static_cast<int64_t>(a) | static_cast<int64_t>(b));
+    case ReduceOp::kBitAnd:
+      return static_cast<double>(static_cast<int64_t>(a) & static_cast<int64_t>(b));
+    case ReduceOp::kBitXor:
+      return static_cast<double>(static_cast<int64_t>(a) ^ static_cast<int64_t>(b));
     default:
       return a + b;
   }

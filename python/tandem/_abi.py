@@ -1,4 +1,4 @@
-"""libtandem.so by ctypes: the functions of capi/tandem.h, with their types, and errors as exceptions.
+"""libtandem.so by ctypes: the functions of capi/tandem.h and capi/tandem_group.h, and errors as exceptions.
 
 Every call that can wait gives the interpreter lock up meanwhile (ctypes does).
 """
@@ -30,6 +30,14 @@ class Field(Structure):
                 ("weights", c_void_p)]
 
 
+class GroupOptions(Structure):
+    _fields_ = [("size", c_uint64), ("rank", c_int32), ("ranks", c_int32), ("host", c_char_p),
+                ("link", c_char_p), ("deadline_ms", c_int64), ("reproducible", c_int32)]
+
+
+F32, F64, F16, BF16, I32, I64, U8 = range(7)
+SUM, PRODUCT, MIN, MAX, AVERAGE, BIT_AND, BIT_OR, BIT_XOR = range(8)
+
 NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE = range(9)
 
 # What a worker wants, for messages.
@@ -38,6 +46,9 @@ WANTED = {BATCH: "a batch", TEST_BATCH: "a test batch", COMPUTE: "the gradients 
           STEP_DONE: "the end of a step", END: "nothing more", STATE: "its state, for a save"}
 
 _WORKER = c_void_p
+_GROUP = c_void_p
+_COUNTS = POINTER(c_int64)  # one for each rank
+_WORK = POINTER(c_int64)
 _FUNCTIONS = {
     "tandem_error": (c_char_p, []),
     "tandem_join": (c_int, [POINTER(JoinOptions), POINTER(_WORKER)]),
@@ -84,6 +95,24 @@ _FUNCTIONS = {
     "tandem_hash_ids": (c_int, [c_char_p, c_void_p, c_int64, c_void_p]),
     "tandem_hash_texts": (c_int, [c_char_p, c_char_p, c_void_p, c_int64, c_void_p]),
     "tandem_check_save": (c_int, [c_char_p]),
+    "tandem_group_open": (c_int, [POINTER(GroupOptions), POINTER(_GROUP)]),
+    "tandem_group_address": (c_int, [_GROUP, POINTER(c_void_p), POINTER(c_int64)]),
+    "tandem_group_connect": (c_int, [_GROUP, POINTER(c_void_p), _COUNTS, c_int64]),
+    "tandem_group_wait_connected": (c_int, [_GROUP, c_int64]),
+    "tandem_group_allreduce": (c_int, [_GROUP, c_void_p, c_void_p, c_int64, c_int32, c_int32, _WORK]),
+    "tandem_group_reduce": (c_int, [_GROUP, c_void_p, c_void_p, c_int64, c_int32, c_int32, c_int32, _WORK]),
+    "tandem_group_broadcast": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int32, _WORK]),
+    "tandem_group_allgather": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, _WORK]),
+    "tandem_group_gather": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, c_int32, _WORK]),
+    "tandem_group_scatter": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, c_int32, _WORK]),
+    "tandem_group_reduce_scatter": (c_int, [_GROUP, c_void_p, c_void_p, _COUNTS, c_int32, c_int32, _WORK]),
+    "tandem_group_alltoall": (c_int, [_GROUP, c_void_p, _COUNTS, c_void_p, _COUNTS, c_int32, _WORK]),
+    "tandem_group_barrier": (c_int, [_GROUP, c_int64, _WORK]),
+    "tandem_group_send": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
+    "tandem_group_receive": (c_int, [_GROUP, c_void_p, c_int64, c_int32, c_int64, c_int64, _WORK]),
+    "tandem_group_wait": (c_int, [_GROUP, c_int64, c_int64, POINTER(c_int32)]),
+    "tandem_group_forget": (c_int, [_GROUP, c_int64]),
+    "tandem_group_free": (None, [_GROUP]),
 }
 
 

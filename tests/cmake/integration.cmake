@@ -46,6 +46,8 @@ integration_test(slow_worker_test DEPS tandem::small_job)
 integration_test(outside_test DEPS tandem::small_job)
 integration_test(attached_test DEPS tandem::small_job tandem::worker tandem::scheduler_shell tandem::server_shell)
 integration_test(capi_test DEPS tandem::small_job tandem::worker tandem::scheduler_shell tandem::server_shell)
+tandem_test(capi_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/capi_group_test.cc
+            DEPS tandem::run_job tandem::capi LABELS integration TIMEOUT 300)
 integration_test(python_test DEPS tandem::data tandem::optim)
 integration_test(python_resume_test DEPS tandem::small_job tandem::cli)
 integration_test(python_models_test DEPS tandem::models tandem::model_border)

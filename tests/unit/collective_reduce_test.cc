@@ -109,6 +109,10 @@ __int128 IntegerOf(collectives::ReduceOp op, __int128 a, __int128 b) {
       return a != 0 && b != 0 ? 1 : 0;
     case collectives::ReduceOp::kBitOr:
       return a | b;
+    case collectives::ReduceOp::kBitAnd:
+      return a & b;
+    case collectives::ReduceOp::kBitXor:
+      return a ^ b;
     default:
       return a + b;
   }

@@ -1,0 +1,493 @@
+#include "collectives/async_group.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#if defined(__linux__)
+#include <linux/close_range.h>
+#endif
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "collectives/errors.h"
+#include "collectives/meeting/connect_links.h"
+#include "proto/collectives.pb.h"
+
+namespace tandem::collectives {
+namespace {
+
+constexpr uint32_t kVersion = 1;
+constexpr size_t kTokenBytes = 16;
+constexpr absl::Duration kLook = absl::Milliseconds(100);       // longest sleep between two looks
+constexpr absl::Duration kFirstHand = absl::Milliseconds(500);  // to hear who is lost
+constexpr absl::Duration kGoodbye = absl::Milliseconds(500);    // for the last messages to leave
+
+std::string NewToken() {
+  std::string token(kTokenBytes, '\0');
+  TANDEM_CHECK(getrandom(token.data(), token.size(), 0) == static_cast<ssize_t>(token.size()));
+  return token;
+}
+
+// The group as its members know it; `mail`: as those of the second set of links.
+GroupMembership MembershipOf(int rank, const std::vector<rendezvous::GroupAddress>& addresses,
+                             bool mail) {
+  GroupMembership out;
+  out.rank = rank;
+  out.token = absl::StrCat(addresses[0].token(), mail ? "mail" : "");
+  for (const rendezvous::GroupAddress& address : addresses) {
+    out.members.push_back(MemberFrom(mail ? address.mail() : address.member()));
+  }
+  return out;
+}
+
+// The descriptors of the calling thread, and of those that it starts, become a table of their own,
+// of which processes that the program forks get nothing. Only the standard streams and `kept` are
+// in it.
+void OwnDescriptors(int kept) {
+  const auto fd = static_cast<unsigned>(kept);
+  (void)close_range(fd + 1, ~0u, CLOSE_RANGE_UNSHARE);
+  if (fd > STDERR_FILENO + 1) (void)close_range(STDERR_FILENO + 1, fd - 1, 0);
+}
+
+}  // namespace
+
+// What the thread of collectives hears from that of the mailbox.
+class AsyncGroup::Watch final : public GroupWatch {
+ public:
+  explicit Watch(AsyncGroup* group) : group_(group) {}
+  absl::Status Verdict() override {
+    if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+    absl::MutexLock lock(&group_->mutex_);
+    return group_->failure_;
+  }
+  int fd() const override { return news_.fd(); }
+  absl::Status Agree(const absl::Status& seen) override { return group_->Agree(seen); }
+
+  void Wake() {
+    failed_.store(true, std::memory_order_release);
+    news_.Wake();
+  }
+
+ private:
+  AsyncGroup* const group_;
+  std::atomic<bool> failed_{false};
+  WakeFd news_;
+};
+
+// Of the group's own thread: descriptors of its table.
+struct AsyncGroup::Links {
+  LinkPorts ports, mail_ports;
+  std::vector<std::unique_ptr<Link>> links, mail;
+  std::vector<int> host_of_rank;
+};
+
+// ---- Opening and joining ------------------------------------------------------
+
+AsyncGroup::AsyncGroup(AsyncGroupOptions options)
+    : options_(std::move(options)),
+      process_(static_cast<int>(getpid())),
+      left_(static_cast<size_t>(options_.ranks)) {}
+
+absl::StatusOr<std::unique_ptr<AsyncGroup>> AsyncGroup::Open(AsyncGroupOptions options) {
+  if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " in a group of ", options.ranks));
+  }
+  std::unique_ptr<AsyncGroup> group(new AsyncGroup(std::move(options)));
+  group->thread_ = std::thread([self = group.get()] { self->Run(); });
+  absl::MutexLock lock(&group->mutex_);
+  while (!group->opened_) group->changed_.Wait(&group->mutex_);
+  if (!group->failure_.ok()) return group->failure_;
+  return group;
+}
+
+absl::Status AsyncGroup::OpenPorts(Links* links) {
+  TANDEM_ASSIGN_OR_RETURN(links->ports, LinkPorts::Open(options_.host, options_.links));
+  // Two sets, because a member that is done with the first may come to the second before another is.
+  TANDEM_ASSIGN_OR_RETURN(links->mail_ports, LinkPorts::Open(options_.host, LinkChoice::kTcp));
+  rendezvous::GroupAddress address;
+  address.set_version(kVersion);
+  address.set_rank(options_.rank);
+  address.set_ranks(options_.ranks);
+  address.set_token(NewToken());
+  WriteMember(links->ports.member(), address.mutable_member());
+  WriteMember(links->mail_ports.member(), address.mutable_mail());
+  address_ = address.SerializeAsString();
+  return absl::OkStatus();
+}
+
+absl::Status AsyncGroup::Connect(absl::Span<const std::string> addresses, absl::Time deadline) {
+  if (addresses.size() != static_cast<size_t>(ranks())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(addresses.size(), " addresses for a group of ", ranks()));
+  }
+  for (size_t r = 0; r < addresses.size(); ++r) {
+    rendezvous::GroupAddress address;
+    if (!address.ParseFromString(addresses[r]) || address.version() != kVersion ||
+        address.token().size() != kTokenBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the address of rank ", r, " is none (of this version): give what that rank was given"));
+    }
+    if (address.rank() != static_cast<int>(r) || address.ranks() != ranks()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the address of rank ", r, " is that of rank ", address.rank(),
+                       " in a group of ", address.ranks(), ", and this group has ", ranks()));
+    }
+  }
+  absl::MutexLock lock(&mutex_);
+  TANDEM_RETURN_IF_ERROR(failure_);
+  if (connecting_) return absl::FailedPreconditionError("the group is connected already");
+  addresses_.assign(addresses.begin(), addresses.end());
+  connect_by_ = deadline;
+  connecting_ = true;
+  called_.SignalAll();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AsyncGroup::WaitConnected(absl::Time at_most) {
+  absl::MutexLock lock(&mutex_);
+  while (!connected_ && failure_.ok()) {
+    if (changed_.WaitUntil(&mutex_, at_most)) break;
+  }
+  TANDEM_RETURN_IF_ERROR(failure_);
+  return connected_;
+}
+
+absl::Status AsyncGroup::Interrupted() {
+  absl::MutexLock lock(&mutex_);
+  return failure_;
+}
+
+absl::Status AsyncGroup::ConnectTo(Links* links) {
+  std::vector<rendezvous::GroupAddress> addresses;
+  absl::Time deadline;
+  {
+    absl::MutexLock lock(&mutex_);
+    while (!connecting_ && !closing_) called_.Wait(&mutex_);
+    if (closing_) return failure_;
+    for (const std::string& bytes : addresses_) addresses.emplace_back().ParseFromString(bytes);
+    deadline = connect_by_;
+  }
+  ConnectOptions connect;
+  connect.interrupted = [this] { return Interrupted(); };
+  connect.links = options_.links;
+  const GroupMembership members = MembershipOf(rank(), addresses, false);
+  TANDEM_ASSIGN_OR_RETURN(links->links, ConnectLinks(members, links->ports, connect, deadline));
+  // Mail goes over shared memory or TCP, unless one of them is asked for.
+  if (connect.links != LinkChoice::kShm && connect.links != LinkChoice::kTcp) {
+    connect.links = LinkChoice::kAuto;
+  }
+  connect.shm_capacity = ShmLink::kDefaultCapacity / 4;
+  TANDEM_ASSIGN_OR_RETURN(links->mail, ConnectLinks(MembershipOf(rank(), addresses, true),
+                                                    links->mail_ports, connect, deadline));
+  links->host_of_rank = members.HostOfRank();
+  links->ports = LinkPorts();
+  links->mail_ports = LinkPorts();
+  return absl::OkStatus();
+}
+
+void AsyncGroup::Run() {
+  OwnDescriptors(wake_.fd());
+  Watch watch(this);
+  Links links;
+  const absl::Status opened = OpenPorts(&links);
+  {
+    absl::MutexLock lock(&mutex_);
+    watch_ = &watch;
+    opened_ = true;
+    if (!opened.ok()) Fail(opened);
+    changed_.SignalAll();
+  }
+  const absl::Status joined = opened.ok() ? ConnectTo(&links) : opened;
+  {
+    absl::MutexLock lock(&mutex_);
+    connected_ = joined.ok();
+    if (!joined.ok()) Fail(joined);
+    changed_.SignalAll();
+  }
+  if (joined.ok()) {
+    Mailbox mailbox(rank(), std::move(links.mail), Mailbox::Options());
+    std::thread mail([&] { RunMail(mailbox); });
+    GroupOptions options;
+    options.deadline = options_.deadline;
+    options.reproducible = options_.reproducible;
+    options.host_of_rank = links.host_of_rank;
+    options.watch = &watch;
+    options.cores =
+        1;  // the program computes meanwhile: its cores are not for looking again and again
+    Group group(rank(), std::move(links.links), std::move(options));
+    RunCollectives(group);
+    mail.join();  // it has said goodbye, before the links of the group end
+  }
+  absl::MutexLock lock(&mutex_);
+  watch_ = nullptr;
+  for (auto& [ticket, outcome] : outcomes_) {
+    if (!std::exchange(outcome.ended, true)) outcome.status = failure_;
+  }
+  changed_.SignalAll();
+}
+
+// ---- Starting and waiting -----------------------------------------------------
+
+absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::NewTicket() {
+  if (process_ != getpid()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the group is one of process ", process_, ", of which this one was forked: it has none"));
+  }
+  TANDEM_RETURN_IF_ERROR(failure_);
+  if (!connected_) return absl::FailedPreconditionError("the group is not connected yet");
+  outcomes_.emplace(next_, Outcome());
+  return next_++;
+}
+
+absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Start(
+    std::function<absl::StatusOr<Work>(Group&)> call) {
+  absl::MutexLock lock(&mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const Ticket ticket, NewTicket());
+  queued_.push_back({ticket, std::move(call)});
+  called_.SignalAll();
+  return ticket;
+}
+
+absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
+  const int least = posted.send ? 0 : Mailbox::kAnyRank;
+  if (posted.peer < least || posted.peer >= ranks() || posted.peer == rank()) {
+    return absl::InvalidArgumentError(absl::StrCat(posted.send ? "send to" : "receive from",
+                                                   " rank ", posted.peer, " on rank ", rank(),
+                                                   " of ", ranks()));
+  }
+  absl::MutexLock lock(&mutex_);
+  TANDEM_ASSIGN_OR_RETURN(const Ticket ticket, NewTicket());
+  posted.ticket = ticket;
+  posted_.push_back(posted);
+  wake_.Wake();
+  return ticket;
+}
+
+absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Send(absl::Span<const uint8_t> data, int to,
+                                                    int64_t tag, absl::Duration deadline) {
+  Posted posted;
+  posted.peer = to;
+  posted.send = true;
+  posted.tag = tag;
+  posted.data = data;
+  posted.deadline = MonotonicNow() + deadline;
+  return Post(posted);
+}
+
+absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Receive(absl::Span<uint8_t> room, int from,
+                                                       int64_t tag, absl::Duration deadline) {
+  Posted posted;
+  posted.peer = from;
+  posted.tag = tag;
+  posted.room = room;
+  posted.deadline = MonotonicNow() + deadline;
+  return Post(posted);
+}
+
+absl::StatusOr<bool> AsyncGroup::Wait(Ticket ticket, absl::Time at_most, int* from) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = outcomes_.find(ticket);
+  if (it == outcomes_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no operation ", ticket, " is waited for: each is, once"));
+  }
+  while (!it->second.ended) {
+    if (changed_.WaitUntil(&mutex_, at_most) && !it->second.ended) return false;
+  }
+  const Outcome outcome = std::move(it->second);
+  outcomes_.erase(it);
+  TANDEM_RETURN_IF_ERROR(outcome.status);
+  if (from != nullptr) *from = outcome.from;
+  return true;
+}
+
+void AsyncGroup::Forget(Ticket ticket) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = outcomes_.find(ticket);
+  if (it == outcomes_.end()) return;
+  it->second.forgotten = true;
+  if (it->second.ended) outcomes_.erase(it);
+}
+
+void AsyncGroup::End(Ticket ticket, const absl::Status& status, int from) {
+  const auto it = outcomes_.find(ticket);
+  if (it == outcomes_.end()) return;
+  if (it->second.forgotten) {
+    outcomes_.erase(it);
+    return;
+  }
+  it->second.ended = true;
+  it->second.status = status;
+  it->second.from = from;
+  changed_.SignalAll();
+}
+
+// ---- Failing and closing ------------------------------------------------------
+
+// From now on nothing is started; what was not begun ends here, the rest where it runs.
+void AsyncGroup::Fail(const absl::Status& why) {
+  if (!failure_.ok()) return;
+  failure_ = why;
+  if (watch_ != nullptr) watch_->Wake();
+  for (const Queued& queued : std::exchange(queued_, {})) End(queued.ticket, why, -1);
+  for (const Posted& posted : std::exchange(posted_, {})) End(posted.ticket, why, -1);
+  changed_.SignalAll();
+  called_.SignalAll();
+  wake_.Wake();
+}
+
+// A rank that waits for one that waits for a lost one sees the wrong one leave. The mailbox hears of
+// the lost one itself, soon.
+absl::Status AsyncGroup::Agree(const absl::Status& seen) {
+  const absl::optional<int> lost = LostPeer(seen);
+  const absl::Time by = MonotonicNow() + kFirstHand;
+  absl::MutexLock lock(&mutex_);
+  absl::Status why = seen;
+  if (absl::IsUnavailable(seen) && lost.has_value()) {
+    const auto rank = static_cast<size_t>(*lost);
+    while (failure_.ok() && !left_[rank] && !changed_.WaitUntil(&mutex_, by)) {
+    }
+    if (left_[rank]) why = PeerLostError(*lost, "it has closed the group");
+  }
+  Fail(why);
+  // Whoever ends for it now must not be heard of before it.
+  const absl::Time told_by = MonotonicNow() + kGoodbye;
+  while (!told_ && !changed_.WaitUntil(&mutex_, told_by)) {
+  }
+  return failure_;
+}
+
+AsyncGroup::~AsyncGroup() { Close(); }
+
+void AsyncGroup::Close() {
+  if (process_ != getpid()) {
+    (void)new std::thread(std::move(thread_));  // it is the other process's: there is none to join
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (failure_.ok()) told_ = true;  // the goodbye says it
+    closing_ = true;
+    Fail(absl::CancelledError("the group was closed"));
+    called_.SignalAll();
+    wake_.Wake();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// ---- The threads --------------------------------------------------------------
+
+void AsyncGroup::RunCollectives(Group& group) {
+  for (;;) {
+    Queued next;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (queued_.empty() && !closing_) called_.Wait(&mutex_);
+      if (closing_) return;
+      next = std::move(queued_.front());
+      queued_.pop_front();
+    }
+    const absl::Status status = group.Wait(next.call(group));
+    absl::MutexLock lock(&mutex_);
+    if (!group.status().ok()) Fail(group.status());
+    End(next.ticket, status, -1);
+  }
+}
+
+// What the other threads have for it since it looked last.
+void AsyncGroup::TakeNews(Mailbox& mailbox) {
+  wake_.Clear();
+  std::vector<Posted> posted;
+  absl::Status failed;
+  {
+    absl::MutexLock lock(&mutex_);
+    posted.swap(posted_);
+    if (!told_) failed = failure_;
+  }
+  for (const Posted& one : posted) {
+    if (one.send) {
+      mailbox.Send(one.ticket, one.peer, one.tag, one.data, one.deadline);
+    } else {
+      mailbox.Receive(one.ticket, one.peer, one.tag, one.room, one.deadline);
+    }
+  }
+  if (!failed.ok()) Tell(mailbox, failed);
+}
+
+// So that the others read of the failure before they see whom it ends.
+void AsyncGroup::Tell(Mailbox& mailbox, const absl::Status& why) {
+  mailbox.Fail(why);
+  (void)mailbox.Progress(MonotonicNow());
+  absl::MutexLock lock(&mutex_);
+  told_ = true;
+  changed_.SignalAll();
+}
+
+void AsyncGroup::RunMail(Mailbox& mailbox) {
+  bool heard = false;
+  for (;;) {
+    TakeNews(mailbox);
+    const bool moved = mailbox.Progress(MonotonicNow());
+    if (const absl::Status failed = mailbox.failure(); !failed.ok() && !heard) {
+      heard = true;
+      Tell(mailbox, failed);
+    }
+    const std::vector<Mailbox::Ended> ended = mailbox.TakeEnded();
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const Mailbox::Ended& one : ended) End(one.ticket, one.status, one.from);
+      for (size_t r = 0; moved && r < left_.size(); ++r) {
+        const bool left = mailbox.HasLeft(static_cast<int>(r));
+        if (left && !left_[r]) changed_.SignalAll();
+        left_[r] = left;
+      }
+      if (!mailbox.failure().ok()) Fail(mailbox.failure());
+      if (closing_) break;
+    }
+    if (!moved) SleepOn(mailbox);
+  }
+  SayGoodbye(mailbox);
+}
+
+void AsyncGroup::SayGoodbye(Mailbox& mailbox) {
+  mailbox.Leave();
+  const absl::Time by = MonotonicNow() + kGoodbye;
+  while (!mailbox.AllSent() && MonotonicNow() < by) {
+    if (!mailbox.Progress(MonotonicNow())) SleepOn(mailbox);
+  }
+  absl::MutexLock lock(&mutex_);
+  for (const Mailbox::Ended& one : mailbox.TakeEnded()) End(one.ticket, one.status, one.from);
+}
+
+void AsyncGroup::SleepOn(const Mailbox& mailbox) {
+  std::vector<pollfd> polled = {{wake_.fd(), POLLIN, 0}};
+  bool ready = false, all_wake = true;
+  for (int r = 0; r < ranks(); ++r) {
+    Link* const link = mailbox.Awaited(r);
+    if (link == nullptr) continue;
+    ready = !link->PrepareToSleep() || ready;
+    if (link->fd() < 0) {
+      all_wake = false;
+      continue;
+    }
+    polled.push_back(
+        {link->fd(), static_cast<short>(POLLIN | (link->WantsWritable() ? POLLOUT : 0)), 0});
+  }
+  if (!ready) {
+    const absl::Duration left =
+        std::min(mailbox.NextDeadline() - MonotonicNow(), all_wake ? kLook : absl::Milliseconds(1));
+    (void)poll(polled.data(), polled.size(),
+               static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(left))));
+  }
+  for (int r = 0; r < ranks(); ++r) {
+    if (Link* const link = mailbox.Awaited(r); link != nullptr) link->WakeUp();
+  }
+}
+
+}  // namespace tandem::collectives
