@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@
 #include "cli/resume_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "job/job.h"
+#include "policies/kinds.h"
+#include "server/save_directory.h"
 #include "tests/integration/model_bits.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
@@ -84,41 +88,46 @@ class ResumeTest : public ::testing::Test {
     return model.ok() ? *std::move(model) : ModelBits();
   }
 
-  // Trains `set` undisturbed and again with `kills` kills, each time on another number of servers. A
-  // kill comes up to `moment` after a save; every other one instead at any moment of the run's life,
-  // its start included.
-  void ExpectTheSameBits(const std::string& name, const Settings& set, int kills,
-                         absl::Duration moment) {
-    const std::string whole = name + "-whole", broken = name + "-broken";
-    const RunResult undisturbed = RunJob(job_->Arguments(whole, set));
-    ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
+  // Trains `set` with `kills` kills, each time on another number of servers, and then to its end. A kill
+  // comes up to `moment` after a save; every other one instead at any moment of the run's life, its
+  // start included.
+  RunResult KillAndGoOn(const std::string& name, const Settings& set, int kills,
+                        absl::Duration moment) {
     Random random(TestSeed());
+    // Steps of runs that are to be killed take their time, so that none is through before.
+    const Settings slow = Join(set, {"service_time={mean_seconds: 0.02}"});
     int resumed = 0;
     for (int i = 0; i < kills; ++i) {
-      const int64_t saved = SavedStep(broken);
+      const int64_t saved = SavedStep(name);
       const Settings servers = {absl::StrCat("cluster.servers=", 1 + i % 3)};
-      RunArguments arguments = saved < 0 ? job_->Arguments(broken, Join(set, servers))
-                                         : Resume(broken, Join(set, servers));
+      RunArguments arguments = saved < 0 ? job_->Arguments(name, Join(slow, servers))
+                                         : Resume(name, Join(slow, servers));
       if (saved < 0) arguments.flags = {"--overwrite"};
       RunningJob job(arguments);
       if (saved >= 0) ++resumed;
-      if (i % 2 == 0 && !WaitForSaveAfter(&job, broken, saved)) {
+      if (i % 2 == 0 && !WaitForSaveAfter(&job, name, saved)) {
         // Through before it was killed.
         const RunResult run = job.Finish(kRunLimit);
-        ASSERT_TRUE(run.ok()) << run.DebugString();
+        EXPECT_TRUE(run.ok()) << run.DebugString();
         break;
       }
       absl::SleepFor(moment * (i % 2 == 0 ? 1 : 5) * random.NextDouble());
       KillAll(&job);
     }
-    EXPECT_GT(resumed, 0);
-    RunResult last = RunJob(Resume(broken, set));
+    RunResult last = RunJob(Resume(name, set));
     if (last.exit_code == 2 && absl::StrContains(last.output, "the run is finished")) {
-      last = RunJob(Resume(broken, Join(set, {"train.epochs=1001"})));  // for its summary
+      last = RunJob(Resume(name, Join(set, {"train.epochs=1001"})));  // for its summary
+    } else {
+      ++resumed;
     }
-    ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
-    EXPECT_EQ(Difference(Model(whole), Model(broken)), "") << "--seed=" << TestSeed();
-    EXPECT_EQ(last.Measured(), undisturbed.Measured());
+    EXPECT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
+    EXPECT_GT(resumed, 0);
+    EXPECT_GE(last.summary["resumed"], resumed);
+    return last;
+  }
+
+  // Of a run undisturbed, and of one that was killed.
+  static void ExpectTheSameCounts(const RunResult& undisturbed, const RunResult& last) {
     // Workers that meet now and then may take more steps without rows at the end.
     const std::string dense = undisturbed.summary["policy"]["dense"].dump();
     if (!absl::StrContains(dense, "LOCAL_SGD") && !absl::StrContains(dense, "EASGD")) {
@@ -126,7 +135,46 @@ class ResumeTest : public ::testing::Test {
     }
     EXPECT_EQ(last.summary["steps"], undisturbed.summary["steps"]);
     EXPECT_EQ(last.summary["samples"], undisturbed.summary["samples"]);
-    EXPECT_GE(last.summary["resumed"], resumed);
+  }
+
+  // The job undisturbed and killed: the same bits, the same numbers.
+  void ExpectTheSameBits(const std::string& name, const Settings& set, int kills,
+                         absl::Duration moment) {
+    const std::string whole = name + "-whole", broken = name + "-broken";
+    const RunResult undisturbed = RunJob(job_->Arguments(whole, set));
+    ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
+    const RunResult last = KillAndGoOn(broken, set, kills, moment);
+    ASSERT_FALSE(HasFailure());
+    EXPECT_EQ(Difference(Model(whole), Model(broken)), "") << "--seed=" << TestSeed();
+    EXPECT_EQ(last.Measured(), undisturbed.Measured());
+    ExpectTheSameCounts(undisturbed, last);
+  }
+
+  // In each file of the last save all workers stand at the same step, and the version is what the
+  // policy makes of their steps.
+  static void ExpectVersions(const std::string& name, const job::JobPlan& plan) {
+    const auto saved = server::SavedModel::Open(job_->File(name + "/model"));
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    int ranges = 0;
+    for (const server::SavedFile& file : saved->manifest().files) {
+      if (file.table.front() == '(') continue;  // no rows
+      const auto image = saved->Read(file);
+      ASSERT_TRUE(image.ok()) << image.status();
+      const policies::RangeProgress& progress = image->progress;
+      if (progress.workers.empty()) continue;  // the dense part, as one file for those who read it
+      ++ranges;
+      const int64_t steps = progress.workers[0].admitted;
+      for (const auto& worker : progress.workers) EXPECT_EQ(worker.admitted, steps) << file.name;
+      const auto table = std::find_if(plan.tables.begin(), plan.tables.end(),
+                                      [&](const auto& t) { return t.name == file.table; });
+      const policies::Properties& policy = plan.groups[table->group].properties;
+      const int64_t workers = plan.workers(), together = std::min(policy.switch_step, steps);
+      if (policy.batch > 0) continue;  // batches of any steps
+      const bool by_update = !policy.holds || policy.switch_step > 0;
+      EXPECT_EQ(progress.version, by_update ? together + workers * (steps - together) : steps)
+          << file.name << ": " << job::PolicyName(plan.groups[table->group].policy);
+    }
+    EXPECT_GE(ranges, 3);
   }
 
   static std::unique_ptr<SmallJob> job_;
@@ -134,24 +182,80 @@ class ResumeTest : public ::testing::Test {
 std::unique_ptr<SmallJob> ResumeTest::job_;
 
 const Settings kDelayed = {"policy={kind: FIXED_DELAY delay: 4}", "dense.synchroniser=SERVERS"};
-
-TEST_F(ResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
-  ExpectTheSameBits("bsp", Steps(200, 20), 3, absl::Milliseconds(200));
-}
-
-TEST_F(ResumeTest, UpdatesThatWereHeldBackGoOnWaiting) {
-  ExpectTheSameBits("delay", Join(Steps(200, 20), kDelayed), 3, absl::Milliseconds(200));
-}
-
 // Saves come between meetings: replicas differ, and so do their optimizers' slots.
 const Settings kOuter = {
     "dense.synchroniser=LOCAL_SGD",
     "dense.local_steps={every: 7 from_step: 30 outer_learning_rate: 0.7 outer_momentum: 0.9}"};
 const Settings kElastic = {"dense.synchroniser=EASGD", "dense.local_steps={every: 7}"};
 
-TEST_F(ResumeTest, WorkersThatStepByThemselvesGoOnWithTheirOwnReplicas) {
-  ExpectTheSameBits("outer", Join(Steps(200, 20), kOuter), 2, absl::Milliseconds(200));
-  ExpectTheSameBits("elastic", Join(Steps(200, 20), kElastic), 2, absl::Milliseconds(200));
+// Every synchroniser is here.
+const std::map<Dense::Synchroniser, Settings> kSynchronisers = {{Dense::ALLREDUCE, {}},
+                                                                {Dense::SERVERS, kDelayed},
+                                                                {Dense::LOCAL_SGD, kOuter},
+                                                                {Dense::EASGD, kElastic}};
+
+TEST_F(ResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
+  const google::protobuf::EnumDescriptor* const all = Dense::Synchroniser_descriptor();
+  EXPECT_EQ(kSynchronisers.size(), static_cast<size_t>(all->value_count() - 1));
+  for (const auto& [synchroniser, set] : kSynchronisers) {
+    ExpectTheSameBits(Dense::Synchroniser_Name(synchroniser), Join(Steps(200, 20), set), 2,
+                      absl::Milliseconds(200));
+  }
+}
+
+// ---- every policy -----------------------------------------------------------------------------
+
+// Policies of the two tables and of the dense part on servers; all kinds are here. Saves come every 10
+// steps, so that they find open batches, steps that wait, and both sides of a switch.
+const Settings kPolicies[] = {
+    {"BSP", "SSP bound: 2", "FIXED_DELAY delay: 4"},
+    {"ASP", "BACKUP_WORKERS backups: 0", "STALENESS_AWARE"},
+    {"K_BATCH_ASYNC batches: 7", "GBA batches: 7 token_gap: 1", "SYNC_SWITCH switch_step: 5"},
+    {"SYNC_SWITCH switch_step: 40", "DSSP bound: 1 upper_bound: 3",
+     "DC_ASGD compensation: 0.1 mean_square_decay: 0.9"},
+};
+
+Settings Under(const Settings& policies) {
+  const auto policy = [&](size_t i) { return absl::StrCat("policy={kind: ", policies[i], "}"); };
+  return Join(Steps(100, 10),
+              {absl::StrCat("table[0].", policy(0)), absl::StrCat("table[1].", policy(1)),
+               absl::StrCat("dense.", policy(2)), "dense.synchroniser=SERVERS"});
+}
+
+TEST_F(ResumeTest, EveryPolicyIsKilled) {
+  std::set<Policy::Kind> killed;
+  for (const Settings& policies : kPolicies) {
+    const job::JobPlan plan = job_->Plan(Join(Under(policies), {"reproducible=false"}));
+    for (const job::GroupPlan& group : plan.groups) killed.insert(group.policy.kind());
+  }
+  for (const policies::PolicyKind& row : policies::PolicyKinds()) {
+    EXPECT_EQ(killed.count(row.kind), 1u) << Policy::Kind_Name(row.kind) << ": add it to kPolicies";
+  }
+}
+
+// A worker alone is deterministic under any policy.
+TEST_F(ResumeTest, AWorkerAloneEndsWithTheSameBitsUnderEveryPolicy) {
+  for (const Settings& policies : kPolicies) {
+    SCOPED_TRACE(policies[0]);
+    ExpectTheSameBits(absl::StrCat("alone ", policies[0].substr(0, 5)),
+                      Join(Under(policies), {"cluster.workers=1"}), 1, absl::Milliseconds(100));
+  }
+}
+
+// Several are not, but each step of each is in the model once: nothing is computed twice or left out, and
+// versions count what their policy says.
+TEST_F(ResumeTest, SeveralWorkersTakeEachStepOnceUnderEveryPolicy) {
+  for (const Settings& policies : kPolicies) {
+    SCOPED_TRACE(policies[0]);
+    const Settings set = Join(Under(policies), {"reproducible=false"});
+    const std::string name = absl::StrCat("several ", policies[0].substr(0, 5));
+    const RunResult undisturbed = RunJob(job_->Arguments(name + "-whole", set));
+    ASSERT_TRUE(undisturbed.ok()) << undisturbed.DebugString();
+    const RunResult last = KillAndGoOn(name, set, 1, absl::Milliseconds(100));
+    ASSERT_FALSE(HasFailure());
+    ExpectTheSameCounts(undisturbed, last);
+    ExpectVersions(name, job_->Plan(set));
+  }
 }
 
 // A worker alone is deterministic under any policy: the end of an epoch is told by meetings.
