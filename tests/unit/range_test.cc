@@ -322,6 +322,36 @@ TEST_F(RangeTest, ACompensationMayAdaptToTheGradients) {
   }
 }
 
+// Who has seen the switch elsewhere pushes here before it has come: that waits, and is no part of a step
+// that is taken together. On which side a range stands moves with it.
+TEST_F(RangeTest, UpdatesBehindASwitchWaitForIt) {
+  Policy config;
+  config.set_kind(Policy::SYNC_SWITCH);
+  config.set_switch_step(1);
+  const auto policy = *policies::NewUpdatePolicy(config, 4);
+  Use(*policy);
+  for (int rank = 0; rank < 3; ++rank) Give(rank, 0, 4, 1);
+  Give(0, 1, 2, 1, true, 0, server::Range::Admission::kEarly);
+  EXPECT_EQ(range_->progress().version, 0);
+  const server::RangeImage before = range_->Image();
+  Use(*policy);
+  ASSERT_TRUE(range_->Restore(before, buffers_).ok());
+  Give(0, 1, 2, 1, true, 0, server::Range::Admission::kEarly);
+  EXPECT_EQ(Row(), 100);
+  Give(3, 0, 8, 1);
+  EXPECT_EQ(Row(), 100 - (3 * 4 + 8) / 4);
+  EXPECT_EQ(range_->progress().version, 1);
+  const server::RangeImage behind = range_->Image();
+  Use(*policy);
+  ASSERT_TRUE(range_->Restore(behind, buffers_).ok());
+  Give(0, 1, 2, 1);
+  Give(0, 2, 3, 1);
+  EXPECT_EQ(Row(), 95 - 2 - 3);
+  EXPECT_EQ(range_->progress().version, 3);
+  EXPECT_EQ(range_->progress().workers[0].applied, 3);
+  EXPECT_EQ(range_->progress().workers[1].applied, 1);
+}
+
 // The pace goes along, but not the moment of the last push: that is of another clock.
 TEST_F(RangeTest, ThePaceOfWorkersMovesWithTheRange) {
   Policy config;
