@@ -121,7 +121,13 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
   const auto row = std::find_if(kinds.begin(), kinds.end(), [&](const policies::PolicyKind& r) {
     return r.kind == policy.kind();
   });
-  if (row == kinds.end()) return Refuse(path + ".kind", policy.kind(), " is not a policy");
+  if (row == kinds.end()) {
+    return Refuse(path + ".kind", Policy::Kind_Name(policy.kind()),
+                  " is a name without a policy; use another one, such as SSP");
+  }
+  if (policy.cache_rows() != 0) {
+    return Refuse(path + ".cache_rows", "only for ESSP, a name without a policy; leave it out");
+  }
   const KnobSetting settings[] = {
       {policies::kKnobBound, "bound", policy.has_bound(), policy.bound(), 0, kMaxBound,
        "a bound; say how many steps a worker may be ahead of the slowest one, such as bound: 4"},

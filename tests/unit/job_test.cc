@@ -360,6 +360,10 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 9}"}, {"train.depth", "3"}},
                       "policy.bound: DSSP(2, 9) with train.depth 3; a worker cannot read further "
                       "ahead than its bound: raise bound or lower depth"},
+        Contradiction{{{"policy", "{kind: ESSP bound: 2}"}},
+                      "policy.kind: ESSP is a name without a policy; use another one, such as SSP"},
+        Contradiction{{{"policy", "{kind: SSP bound: 2 cache_rows: 9}"}},
+                      "policy.cache_rows: only for ESSP, a name without a policy; leave it out"},
         Contradiction{{{"policy.kind", "SYNC_SWITCH"}},
                       "policy: SYNC_SWITCH without a switch_step; say how many steps are taken "
                       "together before nobody waits any more, such as switch_step: 1000"},
