@@ -87,7 +87,7 @@ absl::Status IdsBatch::Fill(int64_t samples, const tandem_field* fields, const u
                      ", evaluation.batch ", test, "; give fewer, or raise it"));
   }
   if (fields == nullptr) return absl::InvalidArgumentError("a batch without fields");
-  batch->sparse.resize(plan_.tables.size() - (plan_.dense_table >= 0 ? 1 : 0));
+  batch->sparse.resize(plan_.model_tables());
   for (data::SparseInput& input : batch->sparse) {
     const auto t = static_cast<size_t>(&input - batch->sparse.data());
     const job::TablePlan& table = plan_.tables[t];

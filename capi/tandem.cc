@@ -40,7 +40,9 @@ namespace {
 constexpr int64_t kMostFloats = int64_t{1} << 40;  // of all dense parameters
 
 // The job's tables; what is behind them is the dense one.
-int TablesOf(const tandem_worker* worker) { return worker->attached->plan().job.table_size(); }
+int TablesOf(const tandem_worker* worker) {
+  return static_cast<int>(worker->attached->plan().model_tables());
+}
 
 const job::TablePlan* TableOf(const tandem_worker* worker, int32_t table) {
   if (table < 0 || table >= TablesOf(worker)) return nullptr;

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "capi/tandem_group.h"
+#include "capi/tandem_store.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -215,9 +215,13 @@ class Run {
     }
     const bool on_servers = plan_.dense_table >= 0;
     parts.push_back(
-        on_servers ? absl::StrCat("dense on servers ",
-                                  job::PolicyName(plan_.groups[plan_.tables.back().group].policy))
-                   : absl::StrCat("dense by ", job::DenseName(plan_.job.dense())));
+        on_servers
+            ? absl::StrCat(
+                  "dense on servers ",
+                  job::PolicyName(
+                      plan_.groups[plan_.tables[static_cast<size_t>(plan_.dense_table)].group]
+                          .policy))
+            : absl::StrCat("dense by ", job::DenseName(plan_.job.dense())));
     view_.Line(absl::StrCat(plan_.job.name(), ": ", Counted(plan_.workers(), "worker"), ", ",
                             Counted(plan_.servers(), "server"), ", seed ", plan_.job.seed(), "; ",
                             absl::StrJoin(parts, ", ")));
@@ -235,7 +239,7 @@ class Run {
   // What asynchrony means in this job, in words (the clock gap of a hybrid would mislead).
   void NoteHybrid(bool dense_on_servers) {
     bool asynchronous = false;
-    for (const job::GroupPlan& group : plan_.groups) {
+    for (const job::GroupPlan& group : plan_.trained_groups()) {
       if (group.properties.holds && group.properties.switch_step == 0) continue;
       asynchronous = true;
       view_.Line(absl::StrCat(job::PolicyName(group.policy), ": each worker's update counts ",

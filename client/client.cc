@@ -107,8 +107,41 @@ Future Client::Push(int64_t step, uint64_t samples, PreparedPush* push) {
   return Start(std::move(call));
 }
 
+Future Client::Store(const StoreRequest& request, absl::Duration deadline) {
+  auto call = std::make_shared<ClientCall>();
+  call->store = request;
+  call->deadline = MonotonicNow() + deadline;
+  return Start(std::move(call));
+}
+
+absl::Status Client::CheckStore(const StoreRequest& request) const {
+  if (request.table >= plan_.tables.size() || !plan_.tables[request.table].store) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", request.table, " is none of policy STORE"));
+  }
+  const job::TablePlan& table = plan_.tables[request.table];
+  const size_t width = static_cast<size_t>(table.dim + table.state_floats);
+  if (request.action == StoreAction::kScan) {
+    if (request.page != nullptr) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("table ", table.name, ": a scan without a page"));
+  }
+  const size_t keys = request.keys.size();
+  const size_t values = HasStoreValues(request.action) ? keys * width : 0;
+  const size_t rows = request.action == StoreAction::kRead ? keys * width : 0;
+  if (keys <= kMaxStoreRows && request.values.size() == values && request.rows.size() == rows &&
+      (request.found.empty() || request.found.size() == keys)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "table ", table.name, ": ", keys, " keys (at most ", kMaxStoreRows, ") with ",
+      request.values.size(), " floats to write and room for ", request.rows.size(), " to read and ",
+      request.found.size(), " marks, want ", values, ", ", rows, " and as many as keys"));
+}
+
 // What the core takes for granted.
 absl::Status Client::Check(const ClientCall& call) const {
+  if (call.store.has_value()) return CheckStore(*call.store);
   const char* const what = call.push ? "push" : "pull";
   if (reader_ && call.info.flags != kFlagEvaluate) {
     return absl::FailedPreconditionError(
@@ -156,6 +189,10 @@ absl::Status Client::CheckTables(const char* what, uint32_t group,
   if (group >= plan_.groups.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": group ", group, " of ", plan_.groups.size()));
+  }
+  if (plan_.groups[group].properties.store) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": a STORE table has no steps; use Store"));
   }
   std::vector<bool> seen(plan_.tables.size(), false);
   for (const TableKeys& table : keys) {

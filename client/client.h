@@ -81,7 +81,7 @@ class Client {
   enum class Ids { kMayRepeat, kUnique };
 
   struct Options {
-    // Whom the shards see: a worker of the job, or a reader, which may call Read only.
+    // Whom the shards see: a worker of the job, or a reader, which may call Read and Store only.
     EndpointId self = EndpointId::Worker(0);
     uint64_t incarnation = 0;  // of this process; never 0
     int max_in_flight = 8;     // requests
@@ -138,6 +138,11 @@ class Client {
   // `push` may be prepared again when Push has returned.
   Future Push(int64_t step, uint64_t samples, PreparedPush* push);
 
+  // Reads, writes or scans rows of a STORE table, as a worker or as a reader; the memory that the
+  // request names for answers stays valid until the future is done, its keys and values are copied.
+  // Writes of this client to one range count once each, in the order of these calls.
+  Future Store(const StoreRequest& request, absl::Duration deadline = absl::InfiniteDuration());
+
   ClientCore::Counters counters() const;
 
  private:
@@ -145,6 +150,7 @@ class Client {
          const Options& options);
 
   absl::Status Check(const ClientCall& call) const;
+  absl::Status CheckStore(const StoreRequest& request) const;
   absl::Status CheckDistinct(const char* what, absl::Span<const TableKeys> keys) const;
   absl::Status CheckTables(const char* what, uint32_t group,
                            absl::Span<const TableKeys> keys) const;

@@ -25,6 +25,7 @@ ClientEngine::ClientEngine(const job::JobPlan& plan,
       options_(options),
       transport_(std::move(transport)),
       core_(plan, options.self, options.incarnation, *transport_, options.core),
+      store_(plan, options.self, options.incarnation, *transport_, options.core),
       peers_(*transport_) {
   core_.set_frame_ready([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { SendReady(); });
   thread_ = std::thread([this] { Background(); });
@@ -54,6 +55,7 @@ void ClientEngine::Shutdown() {
 absl::Status ClientEngine::SetView(const View& view) {
   TANDEM_ASSIGN_OR_RETURN(auto map, RangeMap::FromView(view, plan_.sizes()));
   absl::MutexLock lock(&mutex_);
+  store_.OnView(MonotonicNow(), map);
   core_.OnView(MonotonicNow(), std::move(map));
   views_.push_back(view);
   have_view_ = true;
@@ -115,7 +117,9 @@ void ClientEngine::Issue(std::shared_ptr<ClientCall> call) {
   const absl::Time now = MonotonicNow();
   ++in_flight_;
   Running running;
-  if (call->push) {
+  if (call->store.has_value()) {
+    running.number = store_.Start(now, *call->store);
+  } else if (call->push) {
     call->info.clock_gap = static_cast<int32_t>(
         std::max<int64_t>(0, call->info.step - core_.largest_min_clock(call->info.group)));
     call->info.in_flight = ++pushes_in_flight_;
@@ -142,8 +146,12 @@ void ClientEngine::SendReady() {
 
 // The core forgets it, and late answers to it.
 void ClientEngine::End(std::vector<Running>::iterator running, absl::Status outcome) {
-  core_.Cancel(running->number);
   const std::shared_ptr<ClientCall> call = std::move(running->call);
+  if (call->store.has_value()) {
+    store_.Cancel(MonotonicNow(), running->number);
+  } else {
+    core_.Cancel(running->number);
+  }
   running_.erase(running);
   --in_flight_;
   if (call->push) --pushes_in_flight_;
@@ -174,8 +182,10 @@ void ClientEngine::EndLateCalls(absl::Time now) {
       ++i;
       continue;
     }
+    const bool store = running_[i].call->store.has_value();
     End(running_.begin() + static_cast<std::ptrdiff_t>(i),
-        absl::DeadlineExceededError(core_.Waiting(now, running_[i].number).text));
+        absl::DeadlineExceededError(store ? store_.Waiting(now, running_[i].number)
+                                          : core_.Waiting(now, running_[i].number).text));
   }
 }
 
@@ -244,14 +254,23 @@ void ClientEngine::Turn(absl::Duration timeout) {
     if (const EndpointId lost = peers_.OnEvent(event); lost != EndpointId()) lost_.push_back(lost);
   }
   mutex_.Lock();
-  for (const EndpointId shard : lost_) core_.OnLost(now, shard);
+  for (const EndpointId shard : lost_) {
+    core_.OnLost(now, shard);
+    store_.OnLost(now, shard);
+  }
   lost_.clear();
   for (const transport::TransportEvent& event : events_) {
-    if (event.kind == transport::TransportEvent::Kind::kFrame) core_.OnFrame(now, event.frame);
+    if (event.kind != transport::TransportEvent::Kind::kFrame) continue;
+    if (event.frame.header.kind == FrameKind::kStored) {
+      store_.OnFrame(now, event.frame);
+    } else {
+      core_.OnFrame(now, event.frame);
+    }
   }
   if (now >= next_tick_) {
     next_tick_ = now + kTick;
     core_.OnTick(now);
+    store_.OnTick(now);
     EndLateCalls(now);
   }
   Settle();
@@ -274,15 +293,21 @@ void ClientEngine::Settle() {
 bool ClientEngine::TakeResults() {
   new_views_.swap(views_);
   out_.swap(core_.out());
-  for (ClientCore::Completion& completion : core_.completions()) {
-    const auto found = std::find_if(running_.begin(), running_.end(), [&](const Running& r) {
-      return r.number == completion.request;
-    });
-    if (found == running_.end()) continue;
-    done_.push_back({std::move(found->call), std::move(completion.status)});
-    running_.erase(found);
-  }
-  core_.completions().clear();
+  for (Outgoing& out : store_.out()) out_.push_back(std::move(out));
+  store_.out().clear();
+  const auto take = [this](bool store, auto* completions) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (auto& completion : *completions) {
+      const auto found = std::find_if(running_.begin(), running_.end(), [&](const Running& r) {
+        return r.number == completion.request && r.call->store.has_value() == store;
+      });
+      if (found == running_.end()) continue;
+      done_.push_back({std::move(found->call), std::move(completion.status)});
+      running_.erase(found);
+    }
+    completions->clear();
+  };
+  take(false, &core_.completions());
+  take(true, &store_.completions());
   return !new_views_.empty() || !out_.empty() || !done_.empty() || !events_.empty();
 }
 

@@ -21,9 +21,11 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "client/client_core.h"
+#include "client/store_core.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "transport/peer_map.h"
@@ -40,6 +42,7 @@ struct ClientCall {
   std::vector<PulledRows*> kept_rows;  // instead of `rows`: they stay in their frames
   std::vector<absl::Span<const float>> gradients;
   ClientCore::PreparedPush* prepared = nullptr;  // instead of keys and gradients; until it is sent
+  absl::optional<StoreRequest> store;            // instead of all of the above
   absl::Time deadline = absl::InfiniteFuture();  // total, of the call
 
   absl::Status status;  // written once, before `done`
@@ -92,7 +95,7 @@ class ClientEngine {
 
  private:
   struct Running {
-    uint64_t number = 0;  // the core's
+    uint64_t number = 0;  // its core's
     std::shared_ptr<ClientCall> call;
   };
   struct Done {
@@ -127,6 +130,7 @@ class ClientEngine {
   CondVar changed_;  // a call is done, or nobody drives
   CondVar started_;  // wakes the engine's thread when it sleeps deeply
   ClientCore core_ ABSL_GUARDED_BY(mutex_);
+  StoreCore store_ ABSL_GUARDED_BY(mutex_);
   std::vector<Running> running_ ABSL_GUARDED_BY(mutex_);
   std::vector<View> views_ ABSL_GUARDED_BY(mutex_);  // whose addresses are not known yet
   bool have_view_ ABSL_GUARDED_BY(mutex_) = false;

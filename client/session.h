@@ -7,11 +7,13 @@
 // The scheduler hands out the job, so that nothing else need be known; views are followed for as long
 // as the session lives. A session is of one of two kinds:
 //   a reader  has no rank and no clock. It sees the rows as they are at the moment, a row that no
-//             worker has touched as its first value, and changes nothing. Nobody waits for it, and
-//             its end hurts nobody.
+//             worker has touched as its first value, and changes nothing that is trained. Nobody
+//             waits for it, and its end hurts nobody.
 //   a rank    is a worker of the job in the place of tandem-worker: it is registered, beats, and is
 //             waited for. It pulls and pushes the steps of each group through client(), in order from
 //             step 0, and says at the end that it has finished. It has no part in saves.
+//
+// Both read and write the rows of STORE tables (store_table.h).
 //
 // Thread safety: any thread. Not here: the training loop of tandem-worker (worker/), dense gradients
 // between ranks (collectives/).

@@ -21,7 +21,7 @@ install(TARGETS ${programs} RUNTIME)
 set_target_properties(tandem_capi PROPERTIES EXPORT_NAME capi)
 install(TARGETS ${exported} tandem_capi EXPORT TandemTargets
   ARCHIVE LIBRARY FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem)
-install(FILES capi/tandem.h capi/tandem_group.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
+install(FILES capi/tandem.h capi/tandem_group.h capi/tandem_store.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/capi)
 foreach(name collectives job wire)
   install(FILES ${CMAKE_BINARY_DIR}/proto/${name}.pb.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/proto)

@@ -39,12 +39,12 @@ absl::Status AssignFields(const job::JobPlan& plan, DataShape* shape) {
   }
   for (const job::TablePlan& table : plan.tables) {
     std::vector<std::string> fields = table.fields;
-    if (fields.empty() && !table.dense) {
+    if (fields.empty() && table.of_model()) {
       for (const std::string& field : shape->fields) {
         if (unread.erase(field) > 0) fields.push_back(field);
       }
     }
-    if (fields.empty() && !table.dense) {
+    if (fields.empty() && table.of_model()) {
       return absl::InvalidArgumentError(
           absl::StrCat("table '", table.name,
                        "' has no field: it names none, and other tables read "
@@ -99,7 +99,7 @@ absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(DataShape shape, ShapeOfJob(plan));
   if (plan.job.data().format() == Data::PROGRAM) return shape;
-  if (data.format() == Data::LIBSVM && plan.tables.size() > (plan.dense_table >= 0 ? 2 : 1)) {
+  if (data.format() == Data::LIBSVM && plan.model_tables() > 1) {
     return absl::InvalidArgumentError("LIBSVM data feed one table, expected no second `table`");
   }
   if (data.train().empty()) {

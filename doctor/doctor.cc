@@ -67,7 +67,7 @@ std::string TimeText(double seconds) {
 }
 
 double RowBytes(const job::TablePlan& table) {
-  const auto optimizer = optim::NewRowOptimizer(table.optimizer);
+  const auto optimizer = optim::NewRowOptimizer(table.optimizer, table.state_floats);
   const int slots = optimizer.ok() ? (*optimizer)->slots_per_row(table.dim) : 0;
   return (table.dim + slots) * static_cast<double>(sizeof(float));
 }

@@ -64,7 +64,13 @@ void PlanTable(const Table& config, JobPlan* plan) {
   table.fields.assign(config.field().begin(), config.field().end());
   table.initializer = config.initializer();
   table.optimizer = config.optimizer();
-  table.group = JoinGroup(config.policy(), table.id, plan);
+  table.store = config.policy().kind() == Policy::STORE;
+  if (table.store) {
+    table.state_floats = config.state_floats();
+    table.optimizer.set_kind(Optimizer::PROGRAM);
+  } else {
+    table.group = JoinGroup(config.policy(), table.id, plan);
+  }
   plan->tables.push_back(table);
 }
 
@@ -116,6 +122,11 @@ absl::StatusOr<JobPlan> Resolve(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckJob(plan.job));
   for (const Table& table : plan.job.table()) PlanTable(table, &plan);
   if (plan.job.dense().synchroniser() == Dense::SERVERS) PlanDenseTable(plan.job.dense(), &plan);
+  for (TablePlan& table : plan.tables) {
+    if (table.store) {
+      table.group = JoinGroup(plan.job.table(static_cast<int>(table.id)).policy(), table.id, &plan);
+    }
+  }
   for (GroupPlan& group : plan.groups) {
     TANDEM_ASSIGN_OR_RETURN(const auto policy,
                             policies::NewUpdatePolicy(group.policy, plan.workers()));
@@ -169,6 +180,16 @@ std::string ResolvedText(const JobPlan& plan) {
   std::string body;
   TANDEM_CHECK(google::protobuf::TextFormat::PrintToString(plan.job, &body));
   return absl::StrCat(text, body);
+}
+
+absl::Span<const GroupPlan> JobPlan::trained_groups() const {
+  const bool store = !groups.empty() && groups.back().properties.store;
+  return absl::MakeConstSpan(groups).first(groups.size() - (store ? 1 : 0));
+}
+
+size_t JobPlan::model_tables() const {
+  return static_cast<size_t>(std::count_if(
+      tables.begin(), tables.end(), [](const TablePlan& table) { return table.of_model(); }));
 }
 
 ClusterSizes JobPlan::sizes() const {

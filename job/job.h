@@ -32,11 +32,15 @@ struct TablePlan {
   int dim = 0;         // floats a row, without slots
   bool dense = false;  // the table of dense blocks; its rows come from ASSIGN, not an initialiser
   bool frozen = false;
+  bool store = false;    // policy STORE: rows are what programs write; the model does not read them
+  int state_floats = 0;  // of a row of such a table, beside `dim`
   int64_t expected_rows = 0;
   std::vector<std::string> fields;
   Initializer initializer;
   Optimizer optimizer;
   uint32_t group = 0;  // index in JobPlan::groups
+
+  bool of_model() const { return !dense && !store; }
 };
 
 // Tables that share a policy: one push frame per shard and step.
@@ -51,11 +55,16 @@ struct JobPlan {
   Job job;                        // with defaults filled in
   uint64_t hash = 0;              // of the resolved job; nodes of one job agree on it
   std::vector<TablePlan> tables;  // as in the job; the dense table last, if it is on servers
-  std::vector<GroupPlan> groups;
-  int dense_table = -1;  // index in `tables`, or -1 (dense replicas)
+  std::vector<GroupPlan> groups;  // that of STORE tables last, if there are any
+  int dense_table = -1;           // index in `tables`, or -1 (dense replicas)
   // True if all workers take the same steps, those without data in name only (a lockstep policy, or
   // dense replicas): then the epoch ends at a step that says that the sum of n is 0.
   bool lockstep = false;
+
+  // Those whose steps workers take: all but that of STORE tables.
+  absl::Span<const GroupPlan> trained_groups() const;
+  // Tables that the model reads; the first ones of `tables`.
+  size_t model_tables() const;
 
   int workers() const { return job.cluster().workers(); }
   int servers() const { return job.cluster().servers(); }

@@ -93,7 +93,7 @@ int64_t MostDenseParameters(const JobPlan& plan) {
   const int64_t numbers = RowShapeOf(plan.job.data()).numbers;
   int64_t cells = 0, floats = 0, dim = 0;  // of a sample; the largest row
   for (const TablePlan& table : plan.tables) {
-    if (table.dense) continue;
+    if (!table.of_model()) continue;
     cells += FieldsOf(plan, table);
     floats += FieldsOf(plan, table) * table.dim;
     dim = std::max<int64_t>(dim, table.dim);
@@ -128,7 +128,7 @@ int64_t LargestPushBytes(const JobPlan& plan, const TablePlan& table) {
 
 int64_t HeldBytes(const JobPlan& plan) {
   double bytes = 0;  // a double: no product of bounds of the job can overflow it
-  for (const GroupPlan& group : plan.groups) {
+  for (const GroupPlan& group : plan.trained_groups()) {
     const double updates = MostUpdates(plan, group.properties);
     for (const uint32_t id : group.tables) {
       const TablePlan& table = plan.tables[id];
@@ -144,7 +144,7 @@ std::string HeldText(const JobPlan& plan) {
   const Train& train = plan.job.train();
   std::set<std::string> parts;
   int64_t delay = -1;
-  for (const GroupPlan& group : plan.groups) {
+  for (const GroupPlan& group : plan.trained_groups()) {
     const policies::Properties& policy = group.properties;
     if (policy.rows_as_read) {
       parts.insert(absl::StrCat(plan.workers(), " workers x (1 + depth ", train.depth(),

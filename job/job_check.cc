@@ -31,6 +31,7 @@ constexpr int64_t kMaxRangesPerShard = 4096;
 constexpr int64_t kMaxRangesPerTable = 1 << 16;
 constexpr int64_t kMaxTables = 1024;
 constexpr int64_t kMaxDim = 1 << 16;
+constexpr int64_t kMaxStateFloats = 1 << 18;  // of a row of a STORE table
 constexpr int64_t kMaxBatch = 1 << 24;
 constexpr int64_t kMaxIdsPerField = 1 << 20;
 constexpr int64_t kMaxBucketBytes = int64_t{1} << 30;
@@ -262,9 +263,39 @@ absl::Status CheckTableName(const std::string& path, const std::string& name) {
   return absl::OkStatus();
 }
 
+// Rows that programs write have nothing that is for training.
+absl::Status CheckStoreTable(const std::string& path, const Table& table, const Job& job) {
+  const auto refuse = [&](absl::string_view field, absl::string_view why) {
+    return Refuse(absl::StrCat(path, ".", field), "not for a STORE table: ", why, "; leave it out");
+  };
+  if (!table.field().empty()) return refuse("field", "the model of the job does not read it");
+  if (table.has_initializer()) return refuse("initializer", "a row is there once it is written");
+  if (table.has_optimizer()) return refuse("optimizer", "programs write what their own has made");
+  if (table.frozen()) return refuse("frozen", "no gradient ever comes");
+  if (table.ids_per_field() != 0) return refuse("ids_per_field", "no sample has ids of it");
+  if (table.synchroniser() != Table::SYNCHRONISER_UNSPECIFIED &&
+      table.synchroniser() != Table::SERVERS) {
+    return Refuse(path + ".synchroniser", Table::Synchroniser_Name(table.synchroniser()),
+                  ", but the rows of a STORE table are on servers; leave it out");
+  }
+  if (job.staleness().order()) {
+    return Refuse("staleness.order",
+                  "records what orders training, and writes of programs are no part of it; drop "
+                  "it, or the STORE tables");
+  }
+  TANDEM_RETURN_IF_ERROR(Between(path + ".state_floats", table.state_floats(), 0, kMaxStateFloats));
+  TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
+  return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
+}
+
 absl::Status CheckTable(const std::string& path, const Table& table, const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckTableName(path, table.name()));
   TANDEM_RETURN_IF_ERROR(Between(path + ".dim", table.dim(), 1, kMaxDim));
+  if (table.policy().kind() == Policy::STORE) return CheckStoreTable(path, table, job);
+  if (table.state_floats() != 0) {
+    return Refuse(path + ".state_floats",
+                  "only for policy STORE; the slots of an optimizer of the job are made by it");
+  }
   TANDEM_RETURN_IF_ERROR(CheckInitializer(path + ".initializer", table.initializer()));
   if (table.optimizer().kind() == Optimizer::PROGRAM) {
     return Refuse(path + ".optimizer",
@@ -281,6 +312,15 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
   TANDEM_RETURN_IF_ERROR(CheckOptimizer(path + ".optimizer", table.optimizer()));
   TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
+}
+
+// The job without what its model does not see.
+Job TrainedPart(const Job& job) {
+  Job part = job;
+  while (!part.table().empty() && part.table().rbegin()->policy().kind() == Policy::STORE) {
+    part.mutable_table()->RemoveLast();
+  }
+  return part;
 }
 
 // Each field is read through exactly one table, but for NeuMF, whose two halves have embeddings of
@@ -321,8 +361,18 @@ absl::Status CheckTables(const Job& job) {
     if (!names.insert(job.table(t).name()).second) {
       return Refuse(path + ".name", Quoted(job.table(t).name()), " is the name of two tables");
     }
+    if (t > 0 && job.table(t - 1).policy().kind() == Policy::STORE &&
+        job.table(t).policy().kind() != Policy::STORE) {
+      return Refuse(path, Quoted(job.table(t).name()), " stands behind the STORE table ",
+                    Quoted(job.table(t - 1).name()),
+                    "; name the tables of the model first, and STORE tables last");
+    }
   }
-  return CheckFields(job);
+  if (job.table(0).policy().kind() == Policy::STORE) {
+    return Refuse("table[0]", Quoted(job.table(0).name()),
+                  " is a STORE table, and the model needs a table of its own; put one before it");
+  }
+  return CheckFields(TrainedPart(job));
 }
 
 absl::Status CheckCodec(const Job& job) {
@@ -508,6 +558,10 @@ absl::Status CheckDense(const Job& job) {
     if (dense.sharded_optimizer()) return Refuse("dense.sharded_optimizer", kOnly);
     if (!dense.rules().empty()) return Refuse("dense.rules", kOnly);
     if (!dense.calibration().empty()) return Refuse("dense.calibration", kOnly);
+    if (dense.policy().kind() == Policy::STORE) {
+      return Refuse("dense.policy.kind",
+                    "STORE is for tables that programs write; say BSP, or another one");
+    }
     return CheckPolicy("dense.policy", dense.policy(), job);
   }
   if (!Dense::Algorithm_IsValid(dense.algorithm())) return Refuse("dense.algorithm", "unknown");
@@ -744,11 +798,15 @@ absl::Status CheckJob(const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckCluster(job.cluster()));
   TANDEM_RETURN_IF_ERROR(CheckDataSpec(job.data()));
   TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
+  if (job.policy().kind() == Policy::STORE) {
+    return Refuse("policy.kind",
+                  "STORE is no way to train; say it of single tables: policy { kind: STORE }");
+  }
   TANDEM_RETURN_IF_ERROR(CheckPolicy("policy", job.policy(), job));
   // Dense before tables: tables inherit its optimizer, and the cause should be named, not the heir.
   TANDEM_RETURN_IF_ERROR(CheckDense(job));
   TANDEM_RETURN_IF_ERROR(CheckTables(job));
-  TANDEM_RETURN_IF_ERROR(CheckModel(job));
+  TANDEM_RETURN_IF_ERROR(CheckModel(TrainedPart(job)));
   TANDEM_RETURN_IF_ERROR(CheckKeepBest(job));
   TANDEM_RETURN_IF_ERROR(CheckEvaluation(job.evaluation()));
   TANDEM_RETURN_IF_ERROR(CheckSave(job.save()));

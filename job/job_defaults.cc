@@ -107,14 +107,15 @@ void FillDense(const Policy& policy, bool repeatable, bool rdma, int workers, De
 }
 
 void FillTable(const Job& job, Table* table) {
+  FillPolicy(job.policy(), table->mutable_policy());
+  TANDEM_DEFAULT(table, expected_rows, 1000000);
+  if (table->policy().kind() == Policy::STORE) return;  // no model reads it, nobody trains it
   if (job.data().format() == Data::PROGRAM) {
     if (table->field().empty()) table->add_field(table->name());
     TANDEM_DEFAULT(table, ids_per_field, 1);
   }
-  FillPolicy(job.policy(), table->mutable_policy());
   FillOptimizer(job.dense().optimizer(), table->mutable_optimizer());
   FillInitializer(table->dim(), table->mutable_initializer());
-  TANDEM_DEFAULT(table, expected_rows, 1000000);
 }
 
 void FillLimits(Limits* limits) {

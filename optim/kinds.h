@@ -25,8 +25,8 @@ std::unique_ptr<RowOptimizer> NewMomentum(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewAdagrad(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewRowwiseAdagrad(const OptimizerSettings& settings);
 std::unique_ptr<RowOptimizer> NewAdam(const OptimizerSettings& settings);
-// Stands for one that a program applies itself: has a name and no slots. Apply is never called.
-std::unique_ptr<RowOptimizer> NewProgramOptimizer();
+// Stands for one that a program applies itself: has a name, and so many slots. Apply is never called.
+std::unique_ptr<RowOptimizer> NewProgramOptimizer(int slots);
 
 }  // namespace tandem::optim
 

@@ -59,8 +59,9 @@ absl::StatusOr<OptimizerSettings> Check(const Optimizer& config) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config) {
-  if (config.kind() == Optimizer::PROGRAM) return NewProgramOptimizer();
+absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config,
+                                                              int program_slots) {
+  if (config.kind() == Optimizer::PROGRAM) return NewProgramOptimizer(program_slots);
   TANDEM_ASSIGN_OR_RETURN(const OptimizerSettings settings, Check(config));
   switch (config.kind()) {
     case Optimizer::OPTIMIZER_UNSPECIFIED:

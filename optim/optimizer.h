@@ -39,8 +39,10 @@ class RowOptimizer {
 };
 
 // INVALID_ARGUMENT for a setting out of range, naming it. A setting of 0 takes the default that
-// proto/job.proto states; the learning rate has none and must be given.
-absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config);
+// proto/job.proto states; the learning rate has none and must be given. `program_slots`: of a row, if
+// the optimizer is PROGRAM.
+absl::StatusOr<std::unique_ptr<RowOptimizer>> NewRowOptimizer(const Optimizer& config,
+                                                              int program_slots = 0);
 
 }  // namespace tandem::optim
 

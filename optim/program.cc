@@ -1,4 +1,8 @@
-// Stands for an optimizer that a program applies itself, so that plans and saves have a name for it.
+// Stands for an optimizer that a program applies itself, so that plans and saves have a name for it. A
+// row of a table that programs write may have slots of theirs.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "optim/kinds.h"
 
@@ -7,18 +11,27 @@ namespace {
 
 class ProgramOptimizer final : public RowOptimizer {
  public:
-  std::string name() const override { return "program"; }
-  int slots_per_row(int) const override { return 0; }
-  void InitSlots(int, absl::Span<float>) const override {}
+  explicit ProgramOptimizer(int slots) : slots_(slots) {}
+  std::string name() const override {
+    return slots_ == 0 ? "program" : absl::StrCat("program(", slots_, ")");
+  }
+  int slots_per_row(int) const override { return slots_; }
+  void InitSlots(int, absl::Span<float> slots) const override {
+    std::fill(slots.begin(), slots.end(), 0.0f);
+  }
   void Apply(int, float, absl::Span<const float>, absl::Span<float* const>,
              absl::Span<float* const>) const override {
-    TANDEM_CHECK(
-        false);  // dense parameters hand the gradient to the program, jobs have no such rows
+    TANDEM_CHECK(false);  // dense parameters hand the gradient to the program, tables get none
   }
+
+ private:
+  const int slots_;
 };
 
 }  // namespace
 
-std::unique_ptr<RowOptimizer> NewProgramOptimizer() { return std::make_unique<ProgramOptimizer>(); }
+std::unique_ptr<RowOptimizer> NewProgramOptimizer(int slots) {
+  return std::make_unique<ProgramOptimizer>(slots);
+}
 
 }  // namespace tandem::optim

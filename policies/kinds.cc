@@ -17,6 +17,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::DC_ASGD, kKnobCompensation | kKnobAsyncScale, NewDcAsgd},
     {Policy::DSSP, kKnobBound | kKnobUpperBound | kKnobAsyncScale, NewDssp},
     {Policy::SYNC_SWITCH, kKnobSwitchStep | kKnobAsyncScale, NewSyncSwitch},
+    {Policy::STORE, 0, NewStore},
 };
 
 absl::Status CheckKnob(const Policy& config, unsigned takes, unsigned knob, bool has, double value,

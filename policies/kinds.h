@@ -44,6 +44,7 @@ std::unique_ptr<UpdatePolicy> NewGba(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDcAsgd(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDssp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewSyncSwitch(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewStore(const Policy& config, int workers);
 
 // 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).
 float AsyncScale(const Policy& config, int workers);

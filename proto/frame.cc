@@ -83,6 +83,8 @@ bool KnownKind(uint8_t kind) {
     case FrameKind::kAck:
     case FrameKind::kWaiting:
     case FrameKind::kSegment:
+    case FrameKind::kStore:
+    case FrameKind::kStored:
     case FrameKind::kControl:
     case FrameKind::kPing:
     case FrameKind::kGoodbye:
@@ -92,9 +94,12 @@ bool KnownKind(uint8_t kind) {
 }
 
 // Kinds whose slices describe the keys part, and kinds whose slices describe the values part.
-bool SlicesHaveKeys(FrameKind kind) { return kind == FrameKind::kPull || kind == FrameKind::kPush; }
+bool IsOfStore(FrameKind kind) { return kind == FrameKind::kStore || kind == FrameKind::kStored; }
+bool SlicesHaveKeys(FrameKind kind) {
+  return kind == FrameKind::kPull || kind == FrameKind::kPush || IsOfStore(kind);
+}
 bool SlicesHaveValues(FrameKind kind) {
-  return kind == FrameKind::kRows || kind == FrameKind::kPush;
+  return kind == FrameKind::kRows || kind == FrameKind::kPush || IsOfStore(kind);
 }
 
 Frame Assemble(Buffer part0, Buffer keys, Buffer values) {

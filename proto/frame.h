@@ -40,6 +40,8 @@ enum class FrameKind : uint8_t {
   kAck = 4,       // shard -> worker: each slice is held or applied, or refused
   kWaiting = 5,   // shard -> worker: a read waits for a worker's step (one entry, see frame.md)
   kSegment = 6,   // worker -> worker: a piece of a stream of bytes between ranks
+  kStore = 7,     // worker or reader -> shard: read or write rows of a STORE table (StoreAction)
+  kStored = 8,    // shard -> asker: which rows there were, and rows
   kControl = 16,  // a Control message
   kPing = 32,     // transport only: is the connection alive?
   kGoodbye = 33,  // transport only: orderly close
@@ -51,6 +53,24 @@ enum FrameFlags : uint8_t {
   kFlagWithSlots = 4,   // PULL, ROWS, ASSIGN: each row is followed by its optimizer slots
   kFlagEndOfEpoch = 8,  // PUSH: this worker's clock counts as infinite until its next push
 };
+
+// What a STORE frame asks for; its `flags`.
+enum class StoreAction : uint8_t {
+  kRead = 1,    // the rows of `keys` that are there
+  kScan = 2,    // rows one after the other, from the cursor in each entry's `clock` on
+  kAssign = 3,  // each row of `keys` becomes that of `values`
+  kInsert = 4,  // the same, but a row that is there stays as it is
+  kErase = 5,
+};
+inline bool IsStoreAction(uint8_t flags) {
+  return flags >= static_cast<uint8_t>(StoreAction::kRead) &&
+         flags <= static_cast<uint8_t>(StoreAction::kErase);
+}
+inline bool IsStoreWrite(StoreAction action) { return action >= StoreAction::kAssign; }
+inline bool HasStoreValues(StoreAction action) {
+  return action == StoreAction::kAssign || action == StoreAction::kInsert;
+}
+inline constexpr uint32_t kMaxStoreRows = 4096;  // keys of a slice of a STORE frame
 
 // What a shard says of one range slice.
 enum class SliceStatus : uint16_t {
@@ -76,6 +96,7 @@ struct FrameHeader {
                            // SEGMENT: bytes of the other direction that have arrived
   uint32_t group = 0;      // policy group; SEGMENT: collective group
   uint64_t samples = 0;    // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step;
+                           // STORE, SCAN: about how many rows are wanted of each range
                            // SEGMENT: as frame.md says
   int32_t clock_gap = 0;   // PUSH: the worker's clock gap when the step started
   int32_t in_flight = 0;   // PUSH: batches started and not yet applied, this one included
@@ -87,8 +108,10 @@ struct FrameHeader {
 struct SliceEntry {
   uint32_t range = 0;
   uint32_t rows = 0;    // keys of this slice
-  int64_t version = 0;  // ROWS: version read; PUSH: version the gradient came from; ACK: now
-  int64_t clock = 0;    // ROWS, ACK: smallest applied clock at the range over live workers
+  int64_t version = 0;  // ROWS: version read; PUSH: version the gradient came from; ACK: now;
+                        // STORE: the number of a write, counted by its writer at this range
+  int64_t clock = 0;    // ROWS, ACK: smallest applied clock at the range over live workers;
+                        // SCAN: cursor, and in the answer the next one (0: there is no more)
   SliceStatus status = SliceStatus::kOk;  // ROWS, ACK
   uint32_t row_floats = 0;  // values per row in the values part; 0 if the slice has no values
 

@@ -75,6 +75,18 @@ void CountRows(const ReadLog& reads, const FoldScratch& scratch, Measure* of_wor
   record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
 }
 
+// `whole_step`: of data; what ends an epoch, or begins the next, says nothing of the pace.
+void MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool whole_step) {
+  if (!whole_step) {
+    pace->last_push = -1;
+    return;
+  }
+  if (pace->last_push >= 0) {
+    pace->step_time = std::max<int64_t>(1, admitted_at - pace->last_push);
+  }
+  pace->last_push = std::max<int64_t>(0, admitted_at);
+}
+
 // Of an update that is about to be admitted.
 OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
                    const HeldUpdate& update, int64_t first, bool finished) {
@@ -133,6 +145,7 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
       mean_squares_ = std::make_unique<MeanSquares>(store_.dim());
     }
   }
+  if (properties_.store) writes_ = std::make_unique<RowWrites>();
   if (properties_.counts_reads) {
     read_numbers_ = std::make_unique<ReadNumbers>(table->workers, table->reads);
   }
@@ -243,18 +256,6 @@ void Range::RememberRead(absl::Time now, int rank, int64_t step, absl::Span<cons
   if (read_log_.by_row()) store_.FindOrCreate(keys, absl::MakeSpan(numbers));
   read_log_.OnRead(rank, step, progress_.version, absl::ToUnixMicros(now),
                    read_log_.by_row() ? keys : absl::Span<const uint64_t>(), numbers);
-}
-
-// `whole_step`: of data; what ends an epoch, or begins the next, says nothing of the pace.
-void Range::MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool whole_step) {
-  if (!whole_step) {
-    pace->last_push = -1;
-    return;
-  }
-  if (pace->last_push >= 0) {
-    pace->step_time = std::max<int64_t>(1, admitted_at - pace->last_push);
-  }
-  pace->last_push = std::max<int64_t>(0, admitted_at);
 }
 
 // What came of it is behind it: applied or dropped.
@@ -523,6 +524,7 @@ void Range::EncodeMemory(std::string* out) const {
   }
   if (mean_squares_ != nullptr) mean_squares_->Encode(store_, out);
   if (read_memory_ != nullptr) out->append(read_memory_->Encode());
+  if (writes_ != nullptr) writes_->Encode(out);
 }
 
 absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
@@ -547,6 +549,7 @@ absl::Status Range::DecodeMemory(absl::string_view bytes, bool same_range) {
   // Rows as read are of the keys of that range; whoever goes on reads anew.
   if (!same_range) return absl::OkStatus();
   if (read_memory_ != nullptr) return read_memory_->Decode(bytes);
+  if (writes_ != nullptr) return writes_->Decode(bytes);
   if (bytes.empty()) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat("range ", id_, ": ", bytes.size(), " bytes more than its policy remembers"));

@@ -22,6 +22,7 @@
 #include "server/read_log.h"
 #include "server/read_memory.h"
 #include "server/read_numbers.h"
+#include "server/row_writes.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 
@@ -138,6 +139,7 @@ class Range {
   uint64_t end() const { return end_; }
   const TableContext& table() const { return *table_; }
   const policies::RangeProgress& progress() const { return progress_; }
+  RowWrites* writes() { return writes_.get(); }  // of a STORE table; else null
   RangeStore& store() { return store_; }
   const RangeStore& store() const { return store_; }
   // Of updates held, and of rows as they were read.
@@ -166,7 +168,6 @@ class Range {
   void EncodeMemory(std::string* out) const;
   // `same_range`: of the range that encoded it; else what belongs to its keys alone is left out.
   absl::Status DecodeMemory(absl::string_view bytes, bool same_range);
-  void MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool whole_step);
   void Count(const HeldUpdate& update, uint64_t divided_by, UpdateFate fate);
 
   const uint32_t id_;
@@ -187,6 +188,7 @@ class Range {
   std::unique_ptr<ReadMemory> read_memory_;
   std::unique_ptr<ReadNumbers> read_numbers_;
   std::unique_ptr<MeanSquares> mean_squares_;
+  std::unique_ptr<RowWrites> writes_;
   uint64_t last_closed_samples_ = 0;
 };
 

@@ -29,8 +29,13 @@ RangeStore::RangeStore(const Options& options)
 
 uint32_t RangeStore::Create(uint64_t key) {
   TANDEM_CHECK(index_.size() < int64_t{RowIndex::kNoRow} && "a range holds 2^32 - 1 rows at most");
-  const uint32_t row = static_cast<uint32_t>(index_.size());
-  rows_.Reserve(size_t{row} + 1);
+  uint32_t row = static_cast<uint32_t>(index_.size());
+  if (free_.empty()) {
+    rows_.Reserve(size_t{row} + 1);
+  } else {
+    row = free_.back();
+    free_.pop_back();
+  }
   optim::InitRow(options_.initializer, options_.seed, key,
                  absl::MakeSpan(rows_.Weights(row), static_cast<size_t>(options_.dim)));
   options_.optimizer->InitSlots(
@@ -250,13 +255,46 @@ void RangeStore::Assign(absl::Span<const uint64_t> keys, absl::Span<const float>
   });
 }
 
+void RangeStore::FindPresent(absl::Span<const uint64_t> keys,
+                             absl::Span<uint32_t> row_numbers) const {
+  TANDEM_CHECK(row_numbers.size() == keys.size());
+  ForEachBlockFinding(keys, true, [&](size_t first, absl::Span<const uint32_t> rows) {
+    std::copy(rows.begin(), rows.end(), row_numbers.data() + first);
+  });
+}
+
+void RangeStore::CopyRow(uint32_t row_number, float* out) const {
+  std::copy_n(rows_.Weights(row_number), options_.dim, out);
+  std::copy_n(rows_.Slots(row_number), slots_per_row_, out + options_.dim);
+}
+
+void RangeStore::SetRow(uint32_t row_number, const float* values) {
+  std::copy_n(values, options_.dim, rows_.Weights(row_number));
+  std::copy_n(values + options_.dim, slots_per_row_, rows_.Slots(row_number));
+}
+
+bool RangeStore::Erase(uint64_t key) {
+  const uint32_t row = index_.Remove(key, index_.Hash(key));
+  if (row == RowIndex::kNoRow) return false;
+  free_.push_back(row);
+  return true;
+}
+
+uint64_t RangeStore::Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
+                          std::vector<uint32_t>* row_numbers) const {
+  return index_.Scan(cursor, most, [&](uint64_t key, uint32_t row) {
+    keys->push_back(key);
+    row_numbers->push_back(row);
+  });
+}
+
 size_t RangeStore::MemoryBytes() const {
-  const size_t rows = static_cast<size_t>(size());
-  return sizeof(*this) + index_.MemoryBytes() + rows_.MemoryBytes(rows);
+  return sizeof(*this) + index_.MemoryBytes() + rows_.MemoryBytes(numbers()) +
+         free_.capacity() * sizeof(uint32_t);
 }
 
 uint64_t RangeStore::KeyOf(uint32_t row_number) const {
-  TANDEM_CHECK(int64_t{row_number} < size());
+  TANDEM_CHECK(row_number < numbers());
   uint64_t found = 0;
   index_.ForEach([&](uint64_t key, uint32_t row) {
     if (row == row_number) found = key;
@@ -265,12 +303,12 @@ uint64_t RangeStore::KeyOf(uint32_t row_number) const {
 }
 
 absl::Span<const float> RangeStore::Weights(uint32_t row_number) const {
-  TANDEM_CHECK(int64_t{row_number} < size());
+  TANDEM_CHECK(row_number < numbers());
   return {rows_.Weights(row_number), static_cast<size_t>(options_.dim)};
 }
 
 absl::Span<const float> RangeStore::Slots(uint32_t row_number) const {
-  TANDEM_CHECK(int64_t{row_number} < size());
+  TANDEM_CHECK(row_number < numbers());
   return {rows_.Slots(row_number), static_cast<size_t>(slots_per_row_)};
 }
 

@@ -11,7 +11,8 @@
 // Invariants:
 //   (1) a row is dim floats of weights, and slots_per_row floats of optimizer slots;
 //   (2) a row's first values depend only on (seed, key);
-//   (3) rows are numbered 0, 1, 2, ... in order of creation.
+//   (3) rows are numbered 0, 1, 2, ... in order of creation; the number of one that has been erased
+//       is given again before a new one.
 // Not here: which shard owns a key (views), when a read may be answered (policies/), bytes on the
 // wire (proto/frame.md), files (range_file.h).
 #ifndef TANDEM_SERVER_RANGE_STORE_H_
@@ -72,6 +73,21 @@ class RangeStore {
   // absent rows read as first values.
   void PeekWithSlots(absl::Span<const uint64_t> keys, absl::Span<float> out) const;
 
+  // ---- rows that programs write themselves: none is made by a read ----
+
+  // As Find; of a key that is absent RowIndex::kNoRow.
+  void FindPresent(absl::Span<const uint64_t> keys, absl::Span<uint32_t> row_numbers) const;
+  // Weights and slots of a row, dim + slots_per_row floats: read, and set.
+  void CopyRow(uint32_t row_number, float* out) const;
+  void SetRow(uint32_t row_number, const float* values);
+  // Creates the row of a key that is absent.
+  uint32_t Add(uint64_t key) { return Create(key); }
+  // False: there was none. Pointers to other rows stay valid.
+  bool Erase(uint64_t key);
+  // RowIndex::Scan over this range: appends about `most` keys and their row numbers.
+  uint64_t Scan(uint64_t cursor, size_t most, std::vector<uint64_t>* keys,
+                std::vector<uint32_t>* row_numbers) const;
+
   const Options& options() const { return options_; }
   int dim() const { return options_.dim; }
   int slots_per_row() const { return slots_per_row_; }
@@ -84,6 +100,7 @@ class RangeStore {
   std::vector<uint64_t> SortedKeys() const;
 
  private:
+  size_t numbers() const { return static_cast<size_t>(size()) + free_.size(); }
   uint32_t Create(uint64_t key);
   // The pipeline under all batch calls; range_store.cc explains it.
   struct Block;
@@ -103,6 +120,7 @@ class RangeStore {
   const int slots_per_row_;
   RowIndex index_;
   RowSlabs rows_;
+  std::vector<uint32_t> free_;  // numbers of rows that have been erased
 };
 
 }  // namespace tandem::server

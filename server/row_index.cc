@@ -42,6 +42,55 @@ void RowIndex::InsertWithRoom(uint64_t key, uint32_t row) {
   ++bucket.count;
 }
 
+uint64_t RowIndex::FirstHash(uint64_t b) const {
+  const unsigned __int128 begin = static_cast<unsigned __int128>(b) << 64;
+  return static_cast<uint64_t>((begin + bucket_count_ - 1) / bucket_count_);
+}
+
+uint32_t RowIndex::Remove(uint64_t key, uint64_t hash) {
+  uint64_t b = Home(hash);
+  for (;; b = Next(b)) {
+    const uint32_t matches = Matches(buckets()[b], key);
+    if (matches != 0) {
+      const uint32_t i = static_cast<uint32_t>(__builtin_ctz(matches));
+      const uint32_t row = buckets()[b].rows[i];
+      --size_;
+      TakeOut(b, i);
+      return row;
+    }
+    if (buckets()[b].count < kWidth) return kNoRow;
+  }
+}
+
+// Leaves no gap in the way of a search: the room that a full bucket gets is filled with a key that
+// had to pass it, and so on with the room that this one leaves.
+void RowIndex::TakeOut(uint64_t b, uint32_t i) {
+  for (;;) {
+    Bucket& bucket = buckets()[b];
+    const bool was_full = bucket.count == kWidth;
+    const uint32_t last = --bucket.count;
+    bucket.keys[i] = bucket.keys[last];
+    bucket.rows[i] = bucket.rows[last];
+    bucket.keys[last] = 0;
+    bucket.rows[last] = 0;
+    if (!was_full) return;
+    uint64_t from = b;
+    for (bool found = false; !found;) {
+      from = Next(from);
+      const Bucket& behind = buckets()[from];
+      for (i = 0; i < behind.count && !found; ++i) {
+        found = Distance(Home(Hash(behind.keys[i])), from) >= Distance(b, from);
+      }
+      if (!found && behind.count < kWidth) return;
+    }
+    --i;
+    bucket.keys[last] = buckets()[from].keys[i];
+    bucket.rows[last] = buckets()[from].rows[i];
+    bucket.count = kWidth;
+    b = from;
+  }
+}
+
 // Front to back in both, and old pages are given back on the way, so that growing needs little more
 // than the new index.
 void RowIndex::Grow() {

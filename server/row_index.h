@@ -5,8 +5,9 @@
 // A key's home bucket is its hash scaled to the number of buckets, so buckets are in order of hash
 // whatever their number: growing reads the old ones and writes the new ones from front to back, and
 // the number need not be a power of two (it grows by a fifth, and memory stays near what is
-// used). A full bucket overflows into the next. Nothing is ever removed, hence a bucket with room
-// ends a search. Any 64-bit key is valid: a count, not a reserved key, says what is empty.
+// used). A full bucket overflows into the next, and a bucket with room ends a search: removing a key
+// from a full bucket brings back one that had overflowed past it. Any 64-bit key is valid: a count,
+// not a reserved key, says what is empty.
 //
 // Thread safety: none needed; it belongs to one range.
 #ifndef TANDEM_SERVER_ROW_INDEX_H_
@@ -72,6 +73,36 @@ class RowIndex {
   // Requires: the key is absent, row != kNoRow.
   void Insert(uint64_t key, uint32_t row);
 
+  // The row that `key` had, and has no more; or kNoRow: it was absent. Requires: hash == Hash(key).
+  uint32_t Remove(uint64_t key, uint64_t hash);
+
+  // Visits keys in order of their homes, from those with the hash `cursor` on, until `most` or a few
+  // more have been visited: visit(key, row). The result is where the next call goes on, 0 at the end.
+  // Keys that are there from the first call (with 0) to the last are visited once, whatever is
+  // inserted and removed between calls; others once or not at all.
+  template <typename Visit>
+  uint64_t Scan(uint64_t cursor, size_t most, Visit visit) const {
+    size_t visited = 0;
+    uint64_t end = Home(cursor);  // homes before this one have been read
+    do {
+      ++end;
+      visited += buckets()[end - 1].count;
+    } while (end < bucket_count_ && visited < most);
+    const uint64_t next = end < bucket_count_ ? FirstHash(end) : 0;
+    // Keys of these homes lie there, or behind them, past full buckets alone.
+    uint64_t b = Home(cursor);
+    const uint64_t homes = end - b;
+    for (uint64_t read = 1; read <= bucket_count_; ++read, b = Next(b)) {
+      const Bucket& bucket = buckets()[b];
+      for (uint32_t i = 0; i < bucket.count; ++i) {
+        const uint64_t hash = Hash(bucket.keys[i]);
+        if (hash >= cursor && (next == 0 || hash < next)) visit(bucket.keys[i], bucket.rows[i]);
+      }
+      if (read >= homes && bucket.count < kWidth) break;
+    }
+    return next;
+  }
+
   int64_t size() const { return size_; }
   size_t MemoryBytes() const { return mapping_.capacity(); }
 
@@ -115,9 +146,16 @@ class RowIndex {
   Bucket* buckets() const { return static_cast<Bucket*>(mapping_.data()); }
   uint64_t Home(uint64_t hash) const { return MulHigh(hash, bucket_count_); }
   uint64_t Next(uint64_t b) const { return b + 1 == bucket_count_ ? 0 : b + 1; }
+  // How many buckets a search passes from `from` to `to`.
+  uint64_t Distance(uint64_t from, uint64_t to) const {
+    return to >= from ? to - from : to + bucket_count_ - from;
+  }
+  // The smallest hash whose home is bucket b > 0.
+  uint64_t FirstHash(uint64_t b) const;
   void Allocate(uint64_t bucket_count);
   void Grow();
   void InsertWithRoom(uint64_t key, uint32_t row);
+  void TakeOut(uint64_t b, uint32_t i);
 
   uint64_t salt_;
   GrowableMapping mapping_;

@@ -23,8 +23,8 @@ std::string OneLineText(const google::protobuf::Message& message) {
   return std::string(absl::StripTrailingAsciiWhitespace(text));
 }
 
-std::string OptimizerName(const Optimizer& optimizer) {
-  const auto made = optim::NewRowOptimizer(optimizer);
+std::string OptimizerName(const Optimizer& optimizer, int program_slots = 0) {
+  const auto made = optim::NewRowOptimizer(optimizer, program_slots);
   return made.ok() ? (*made)->name() : Optimizer::Kind_Name(optimizer.kind());
 }
 
@@ -167,7 +167,7 @@ void DescribeMeaning(const job::JobPlan& plan, Manifest* manifest) {
     saved.dim = table.dim;
     saved.fields = shape.ok() ? shape->table_fields[table.id] : table.fields;
     saved.initializer = OneLineText(table.initializer);
-    saved.optimizer = OptimizerName(table.optimizer);
+    saved.optimizer = OptimizerName(table.optimizer, table.state_floats);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/store_answer.h"
 
 namespace tandem::server {
 namespace {
@@ -138,7 +139,8 @@ absl::Status ShardCore::Init() {
     policies_.push_back(std::move(policy));
   }
   for (const job::TablePlan& table : plan_.tables) {
-    TANDEM_ASSIGN_OR_RETURN(auto optimizer, optim::NewRowOptimizer(table.optimizer));
+    TANDEM_ASSIGN_OR_RETURN(auto optimizer,
+                            optim::NewRowOptimizer(table.optimizer, table.state_floats));
     optimizers_.push_back(std::move(optimizer));
     auto context = std::make_unique<TableContext>();
     context->plan = &table;
@@ -277,6 +279,22 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       bytes_.push += frame.frame.TotalBytes();
       OnPush(now, frame, effects);
       break;
+    case FrameKind::kStore: {
+      FrameHeader header = AnswerHeader(frame, FrameKind::kStored);
+      header.first_step = 0;
+      absl::StatusOr<Frame> answer =
+          AnswerStore(frame, plan_, map_.get(), owned_, header, buffers_);
+      if (!answer.ok()) {
+        effects->log.push_back(
+            absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()));
+        break;
+      }
+      const bool write = IsStoreWrite(static_cast<StoreAction>(frame.header.flags));
+      (write ? bytes_.push : bytes_.pull) += frame.frame.TotalBytes();
+      (write ? bytes_.ack : bytes_.rows) += answer->TotalBytes();
+      Say(effects, {frame.header.sender, *std::move(answer)});
+      break;
+    }
     case FrameKind::kControl:
       bytes_.control += frame.frame.TotalBytes();
       OnControl(now, frame, effects);
@@ -326,6 +344,10 @@ bool ShardCore::CutSlices(const ParsedFrame& frame, std::vector<Slice>* slices,
     return false;
   }
   size_t key_offset = 0, value_offset = 0, answer_bytes = 0;
+  if (plan_.groups[h.group].properties.store) {
+    *why = "a STORE table takes no steps";
+    return false;
+  }
   for (uint32_t i = 0; i < frame.entry_count; ++i) {
     Slice slice;
     slice.entry = frame.Entry(i);

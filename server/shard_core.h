@@ -6,6 +6,7 @@
 //   PULL   answers ROWS, now or when the policy allows it; meanwhile WAITING every second
 //   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all are held
 //          or applied, or WRONG_VIEW for slices of ranges it does not own
+//   STORE  reads and writes rows of STORE tables at once (store_answer.h); answers STORED
 //   views  sends ranges that moved away to their new owner, with everything they hold, until the
 //          new owner has confirmed; installs ranges that move in
 //

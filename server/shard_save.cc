@@ -25,6 +25,8 @@ absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
     return absl::FailedPreconditionError(
         absl::StrCat("range ", ranges_.back(), " changed while it was saved"));
   }
+  // Writes of programs go on, so that a file shows one moment only if it is copied in one.
+  if (range->table().plan->store) rows = head_.keys.size();
   const auto keys = absl::MakeConstSpan(head_.keys).subspan(copied_, rows);
   weights_.resize(keys.size() * static_cast<size_t>(head_.dim));
   slots_.resize(keys.size() * static_cast<size_t>(head_.slots_per_row));

@@ -3,7 +3,8 @@
 //
 // All slices show one moment. While a save lasts no worker pushes (trainer_core.h), and rows that a
 // read makes hold first values, which nobody need save. Should a range change or move all the same,
-// the save fails.
+// the save fails. Programs write to STORE tables all the time: a range of one is copied in one slice,
+// so that its file shows one moment, and each range its own.
 //
 // Thread safety: none needed; the shard's thread. RangeEncoders may be finished on another one.
 #ifndef TANDEM_SERVER_SHARD_SAVE_H_

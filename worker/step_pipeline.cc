@@ -123,7 +123,7 @@ bool StepPipeline::StartReads(absl::Time now) {
   lane.state = LaneState::kReading;
   lane.read_since = now;
   lane.slot.rows.resize(lane.slot.batch.sparse.size());
-  for (const job::GroupPlan& group : context_.plan.groups) ReadGroup(now, group, &lane);
+  for (const job::GroupPlan& group : context_.plan.trained_groups()) ReadGroup(now, group, &lane);
   ++next_read_;
   return true;
 }
@@ -211,7 +211,7 @@ bool StepPipeline::StartCompute(absl::Time now, TrainerEffects* effects) {
 
 bool StepPipeline::MayStart(absl::Time now) {
   if (context_.pushes.Steps() >= context_.plan.job.train().max_unacknowledged()) return false;
-  for (const job::GroupPlan& group : context_.plan.groups) {
+  for (const job::GroupPlan& group : context_.plan.trained_groups()) {
     if (context_.policies[group.id]->MayStart(context_.step,
                                               context_.client.largest_min_clock(group.id))) {
       continue;
@@ -233,16 +233,16 @@ void StepPipeline::AskHowFar(absl::Time now, uint32_t group) {
 
 int64_t StepPipeline::ClockGap() const {
   int64_t gap = 0;
-  for (const job::GroupPlan& group : context_.plan.groups) {
+  for (const job::GroupPlan& group : context_.plan.trained_groups()) {
     gap = std::max(gap, context_.step - context_.client.largest_min_clock(group.id));
   }
   return gap;
 }
 
 void StepPipeline::PreparePushes(StepSlot* slot) {
-  slot->pushes.resize(context_.plan.groups.size());
+  slot->pushes.resize(context_.plan.trained_groups().size());
   slot->gradients.resize(slot->batch.sparse.size());
-  for (const job::GroupPlan& group : context_.plan.groups) {
+  for (const job::GroupPlan& group : context_.plan.trained_groups()) {
     client::ClientCore::PreparedPush* const push = &slot->pushes[group.id];
     FindKeys(*slot, group.id);
     context_.client.PreparePush(group.id, keys_, push);
@@ -273,7 +273,7 @@ void StepPipeline::AfterCompute(absl::Time now, TrainerEffects* effects) {
 }
 
 void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
-  for (const job::GroupPlan& group : context_.plan.groups) {
+  for (const job::GroupPlan& group : context_.plan.trained_groups()) {
     client::ClientCore::PushInfo info;
     info.group = group.id;
     info.first_step = info.step = context_.step;

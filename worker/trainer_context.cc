@@ -73,7 +73,7 @@ bool TrainerContext::HasDelay() const {
 }
 
 void TrainerContext::PushEmptyToAll(absl::Time now, int64_t first, int64_t last, uint8_t flags) {
-  for (const job::GroupPlan& group : plan.groups) {
+  for (const job::GroupPlan& group : plan.trained_groups()) {
     client::ClientCore::PushInfo info;
     info.group = group.id;
     info.first_step = first;

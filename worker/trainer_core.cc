@@ -13,7 +13,7 @@ absl::StatusOr<std::unique_ptr<TrainerCore>> TrainerCore::New(const job::JobPlan
                                                               DenseParameters& dense,
                                                               BufferSource& buffers) {
   std::unique_ptr<TrainerCore> core(new TrainerCore(plan, options, dense, buffers));
-  for (const job::GroupPlan& group : plan.groups) {
+  for (const job::GroupPlan& group : plan.trained_groups()) {
     TANDEM_ASSIGN_OR_RETURN(auto policy, policies::NewUpdatePolicy(group.policy, plan.workers()));
     core->context_.policies.push_back(std::move(policy));
   }

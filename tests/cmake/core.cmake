@@ -44,6 +44,10 @@ tandem_test(wall_clock_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/wall_clock_test.
   DEPS tandem::client tandem::server tandem::node tandem::collective_rendezvous LABELS unit)
 tandem_test(session_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/session_test.cc
   DEPS tandem::client tandem::scheduler_shell tandem::server_shell LABELS unit)
+# The functions of the C interface, without the shared library around them.
+tandem_test(store_table_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/store_table_test.cc
+    ${CMAKE_SOURCE_DIR}/capi/returns.cc ${CMAKE_SOURCE_DIR}/capi/store.cc
+  DEPS tandem::client tandem::scheduler_shell tandem::server_shell LABELS unit)
 tandem_test(node_link_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/node_link_test.cc
   DEPS tandem::node LABELS unit)
 tandem_test(peer_map_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/peer_map_test.cc

@@ -7,6 +7,8 @@ tandem_test(initializer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/initializer_tes
             DEPS tandem::optim tandem::base LABELS unit)
 tandem_test(range_store_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/range_store_test.cc
             DEPS tandem::store LABELS unit)
+tandem_test(row_writes_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/row_writes_test.cc
+            DEPS tandem::server tandem::store LABELS unit)
 tandem_test(range_file_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/range_file_test.cc
             DEPS tandem::store LABELS unit)
 tandem_test(store_bench_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/store_bench_test.cc

@@ -246,15 +246,21 @@ TEST_F(FrameTest, CountsThatDoNotFitThePartsAreRefusedWithTheNumbers) {
   EXPECT_TRUE(StrContains(why, "need 24 bytes of values, the part has 20")) << why;
   why = Refusal(Slice(FrameKind::kPull, 2, 0, 8, 0));
   EXPECT_TRUE(StrContains(why, "need 16 bytes of keys, the part has 8")) << why;
+  for (const FrameKind kind : {FrameKind::kStore, FrameKind::kStored}) {
+    why = Refusal(Slice(kind, 2, 1, 8, 8));
+    EXPECT_TRUE(StrContains(why, "need 16 bytes of keys, the part has 8")) << why;
+    why = Refusal(Slice(kind, 2, 3, 16, 20));
+    EXPECT_TRUE(StrContains(why, "need 24 bytes of values, the part has 20")) << why;
+  }
   why = Refusal(Slice(FrameKind::kPush, 0xffffffff, 0xffffffff, 8, 8));
   EXPECT_TRUE(StrContains(why, "34359738360 bytes of keys")) << "no overflow: " << why;
 }
 
 TEST_F(FrameTest, UnknownKindsAreRefused) {
   FrameHeader header;
-  header.kind = static_cast<FrameKind>(7);
+  header.kind = static_cast<FrameKind>(9);
   EXPECT_EQ(Refusal(EncodeDataFrame(heap_, header, {}, Buffer(), Buffer())),
-            "frame kind 7 is unknown");
+            "frame kind 9 is unknown");
 }
 
 TEST_F(FrameTest, PayloadsAreNotCopied) {

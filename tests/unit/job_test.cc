@@ -584,10 +584,10 @@ INSTANTIATE_TEST_SUITE_P(
                       "limits.start_seconds: -1, must be a finite number above 0"},
         Contradiction{{{"limits.held_bytes_per_shard", "-1"}},
                       "limits.held_bytes_per_shard: -1, must be 1 to 1125899906842624"},
-        Contradiction{
-            {{"model", "{}"}},
-            "model: not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, script, such as "
-            "dlrm {}"},
+        Contradiction{{{"model", "{}"}},
+                      "model: not set; one of logistic_regression, mlp, dlrm, gmf, neumf, program, "
+                      "script, such as "
+                      "dlrm {}"},
         Contradiction{{{"model.mlp.hidden", "[8, 0]"}},
                       "model.mlp.hidden[1]: 0, must be 1 to 65536"},
         Contradiction{{{"model.neumf.hidden", "[-8]"}},
@@ -1151,6 +1151,59 @@ TEST(ResumeCheckTest, ServersAndEndsMayChangeWhatIsComputedMayNot) {
   EXPECT_THAT(job::ResumeDifferences(was, may_not),
               ::testing::UnorderedElementsAre(HasSubstr("train.batch: "), HasSubstr("seed"),
                                               HasSubstr("table[0].initializer.scale: ")));
+}
+
+// ---- tables that programs write ----
+
+constexpr char kStore[] =
+    "table { name: \"cache\" dim: 9 state_floats: 2 policy { kind: STORE } }\n";
+
+TEST(StoreTest, StandsBesideTheTablesOfTheModel) {
+  const absl::StatusOr<job::JobPlan> plan =
+      job::Resolve(MustParse(absl::StrCat(kJob, kStore), {{"dense.synchroniser", "SERVERS"}}));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->tables.size(), 3u);
+  EXPECT_TRUE(plan->tables[0].of_model());
+  EXPECT_TRUE(plan->tables[1].store);
+  EXPECT_EQ(plan->tables[1].state_floats, 2);
+  EXPECT_EQ(plan->dense_table, 2);
+  EXPECT_EQ(plan->model_tables(), 1u);
+  ASSERT_EQ(plan->groups.size(), 2u) << "no step is taken for the last one";
+  EXPECT_EQ(plan->trained_groups().size(), 1u);
+  EXPECT_EQ(plan->tables[1].group, 1u);
+  EXPECT_TRUE(plan->lockstep);
+  // What is resolved says the same again.
+  const absl::StatusOr<job::JobPlan> again = job::Resolve(MustParse(job::ResolvedText(*plan)));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->hash, plan->hash);
+}
+
+TEST(StoreTest, IsNoTrainedTable) {
+  const std::string job = absl::StrCat(kJob, kStore);
+  const std::pair<job::Overrides, const char*> refused[] = {
+      {{{"table[1].field", "[\"C1\"]"}},
+       "table[1].field: not for a STORE table: the model of the job"},
+      {{{"table[1].initializer.kind", "ZERO"}}, "table[1].initializer: not for a STORE table"},
+      {{{"table[1].optimizer.kind", "ADAM"}}, "table[1].optimizer: not for a STORE table"},
+      {{{"table[1].frozen", "true"}}, "table[1].frozen: not for a STORE table"},
+      {{{"table[1].ids_per_field", "2"}}, "table[1].ids_per_field: not for a STORE table"},
+      {{{"table[1].synchroniser", "SHARDED"}}, "table[1].synchroniser: SHARDED, but the rows of a"},
+      {{{"table[1].state_floats", "-1"}}, "table[1].state_floats: -1, must be 0 to 262144"},
+      {{{"table[1].policy.bound", "2"}}, "table[1].policy.bound: only for SSP"},
+      {{{"table[0].state_floats", "2"}}, "table[0].state_floats: only for policy STORE"},
+      {{{"staleness.order", "true"}}, "staleness.order: records what orders training"},
+      {{{"policy.kind", "STORE"}}, "policy.kind: STORE is no way to train"},
+      {{{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "STORE"}},
+       "dense.policy.kind: STORE is for"},
+      {{{"table[0]", "{name: \"first\" dim: 4 policy {kind: STORE}}"}},
+       "table[0]: \"first\" is a STORE table"},
+  };
+  for (const auto& [set, message] : refused) {
+    EXPECT_THAT(Refusal(job, set), HasSubstr(absl::StrCat(": ", message)));
+  }
+  EXPECT_THAT(Refusal(absl::StrCat(job, "table { name: \"late\" dim: 4 field: \"C1\" }")),
+              HasSubstr("table[2]: \"late\" stands behind the STORE table \"cache\""));
+  MustParse(job, {{"reproducible", "true"}});  // what is trained is
 }
 
 }  // namespace

@@ -100,6 +100,11 @@ policies::Properties Switching(int64_t step) {
   p.switch_step = step;
   return p;
 }
+policies::Properties Stored() {
+  policies::Properties p;
+  p.order_free = p.store = true;
+  return p;
+}
 
 class PolicyTest : public ::testing::TestWithParam<Row> {};
 
@@ -119,6 +124,7 @@ TEST_P(PolicyTest, NameArrivalAndProperties) {
   EXPECT_EQ(p.skips, want.skips);
   EXPECT_EQ(p.switch_step, want.switch_step);
   EXPECT_EQ(p.rows_as_read, want.rows_as_read);
+  EXPECT_EQ(p.store, want.store);
   EXPECT_EQ(p.counts_reads, want.counts_reads);
   EXPECT_EQ(p.measures_steps, want.measures_steps);
   EXPECT_EQ(p.mean_square_decay, want.mean_square_decay);
@@ -140,11 +146,12 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::DC_ASGD, 2, "DC_ASGD(2)", policies::Arrival::kApply, Compensated()},
         Row{Policy::DSSP, 4, "DSSP(4, 9)", policies::Arrival::kApply, Paced()},
         Row{Policy::SYNC_SWITCH, 3, "SYNC_SWITCH(3)", policies::Arrival::kHold, Switching(3)},
-        Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)}));
+        Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)},
+        Row{Policy::STORE, 0, "STORE", policies::Arrival::kDrop, Stored()}));
 
 // Every kind that a job can name, but those that no job may have, has a row above.
 TEST(PolicyKindsTest, AllAreListed) {
-  const int refused = 2;  // ESSP, STORE
+  const int refused = 1;  // ESSP
   EXPECT_EQ(policies::PolicyKinds().size(),
             static_cast<size_t>(Policy::Kind_descriptor()->value_count() - 1 - refused));
 }

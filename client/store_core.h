@@ -1,0 +1,135 @@
+// Reads and writes of rows of STORE tables: a deterministic state machine beside ClientCore. Requests
+// and frames from shards go in, frames and completions come out.
+//
+// A request is cut into pieces, one a range, and a piece travels in a frame of its own until it is
+// answered: again after silence or a lost connection, to the new owner when its range has moved. A
+// client's writes to a range are numbered and sent one after the other, so that each counts once and
+// they count in the order in which they were asked for (server/row_writes.h); reads go as they come.
+//
+// Thread safety: none needed; one thread at a time.
+#ifndef TANDEM_CLIENT_STORE_CORE_H_
+#define TANDEM_CLIENT_STORE_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "base/buffer.h"
+#include "client/client_core.h"
+#include "job/job.h"
+#include "proto/frame.h"
+#include "proto/outgoing.h"
+#include "proto/range_map.h"
+
+namespace tandem::client {
+
+// Rows of one range of a table, from a cursor on.
+struct ScanPage {
+  std::vector<uint64_t> keys;
+  std::vector<float> rows;  // [keys, row floats]
+  uint64_t next = 0;        // the cursor of the page behind it; 0: the range has no more
+  uint64_t ranges = 0;      // that the table has
+};
+
+struct StoreRequest {
+  uint32_t table = 0;
+  StoreAction action = StoreAction::kRead;
+  // All but SCAN: at most kMaxStoreRows of them. One that repeats counts once for each place, in order.
+  absl::Span<const uint64_t> keys;
+  absl::Span<const float> values;  // ASSIGN, INSERT: [keys, row floats]
+  // Where answers go; valid until the request is done or cancelled.
+  absl::Span<float> rows;  // READ: [keys, row floats]; those that are absent stay as they are
+  absl::Span<uint8_t>
+      found;            // READ, INSERT, ERASE: [keys], 1: it was there, inserted, erased; else 0
+  uint64_t range = 0;   // SCAN: of the table, from 0; past the last one there are no rows
+  uint64_t cursor = 0;  // SCAN: 0, or `next` of the page before
+  uint64_t wanted = 0;  // SCAN: about how many rows
+  ScanPage* page = nullptr;  // SCAN
+};
+
+class StoreCore {
+ public:
+  struct Completion {
+    uint64_t request = 0;
+    absl::Status status;
+  };
+
+  // `plan` and `buffers` outlive the core. Of the options the times.
+  StoreCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation, BufferSource& buffers,
+            const ClientCore::Options& options);
+
+  // Newer views only; older ones are ignored. Requests need a view.
+  void OnView(absl::Time now, std::shared_ptr<const RangeMap> view);
+  // Requires: a request that Client::Check lets pass. Keys and values are copied before it returns.
+  uint64_t Start(absl::Time now, const StoreRequest& request);
+  // Forgets a request. What of a write was on its way counts at most once, and never behind a later
+  // write of this client to the same range.
+  void Cancel(absl::Time now, uint64_t request);
+
+  void OnFrame(absl::Time now, const ParsedFrame& frame);  // STORED
+  void OnTick(absl::Time now);
+  void OnLost(absl::Time now, EndpointId shard);
+
+  // Caller-owned queues: take what is there and clear.
+  std::vector<Outgoing>& out() { return out_; }
+  std::vector<Completion>& completions() { return completions_; }
+  std::string Waiting(absl::Time now, uint64_t request) const;
+
+ private:
+  struct Call {
+    StoreRequest request;
+    size_t open = 0;  // pieces
+    absl::Time started;
+  };
+  struct Piece {
+    uint64_t call = 0;
+    uint32_t range = 0;
+    StoreAction action = StoreAction::kRead;
+    std::vector<uint32_t> source;  // of each key its place in the request
+    Buffer keys, values;
+    int64_t write = 0;  // its number
+    bool sent = false;
+    EndpointId to;
+    Frame frame;
+    absl::Time heard_at;
+    absl::Time next;            // when it is sent, or sent again
+    absl::Duration pause;       // before the next resend but one
+    absl::Duration reconnect;   // the same after a lost connection
+    uint32_t refused_view = 0;  // of a shard that does not own the range
+  };
+  struct Writes {  // of this client to a range
+    int64_t numbered = 0;
+    std::deque<uint64_t> pieces;  // the first one travels
+  };
+  using Pieces = std::map<uint64_t, Piece>;  // by number, which is that of the frame
+
+  std::map<uint32_t, Piece> Cut(const StoreRequest& request);
+  void Send(absl::Time now, uint64_t number, Piece* piece);
+  void Resend(absl::Time now, Piece* piece);
+  absl::Status Take(const ParsedFrame& frame, const Piece& piece, const Call& call) const;
+  void EndPiece(absl::Time now, Pieces::iterator piece);
+  void Finish(absl::Time now, uint64_t call, absl::Status status);
+
+  const job::JobPlan& plan_;
+  const EndpointId self_;
+  const uint64_t incarnation_;
+  BufferSource& buffers_;
+  const ClientCore::Options options_;
+  std::shared_ptr<const RangeMap> map_;
+  uint64_t next_number_ = 1;  // of requests and pieces
+  std::map<uint64_t, Call> calls_;
+  Pieces pieces_;
+  std::map<uint32_t, Writes> writes_;  // by range
+  std::vector<Outgoing> out_;
+  std::vector<Completion> completions_;
+};
+
+}  // namespace tandem::client
+
+#endif  // TANDEM_CLIENT_STORE_CORE_H_
