@@ -301,4 +301,12 @@ int tandem_group_forget(tandem_group* group, int64_t work) {
   });
 }
 
+int tandem_group_close(tandem_group* group) {
+  if (group == nullptr) return Return(Missing("group"));
+  return Call([&] {
+    group->members->Close();
+    return absl::OkStatus();
+  });
+}
+
 void tandem_group_free(tandem_group* group) { delete group; }

@@ -22,9 +22,9 @@
 // end well). What fails alone: a call that cannot be right, a receive for which nothing came in
 // time or something of another size, a send of which nothing was taken in time.
 //
-// Threads: any, for all functions but tandem_group_free. The group's threads have descriptors in a
-// table of their own: a process that the program forks has none of them and is no member; its calls
-// say so.
+// Threads: any, for all functions but tandem_group_close and tandem_group_free. The group's threads
+// have descriptors in a table of their own: a process that the program forks has none of them and
+// is no member; its calls say so.
 //
 // Memory: what an operation is given is the group's until the operation has ended.
 #ifndef TANDEM_CAPI_TANDEM_GROUP_H_
@@ -137,8 +137,10 @@ int tandem_group_forget(tandem_group* group, int64_t work);
 
 // ---- leaving ----
 
-// Says goodbye to the others and forgets the group. What has not ended is given up; ranks that wait
-// for this one learn that it has left.
+// Says goodbye to the others. What has not ended is given up, and who waits for it has an error;
+// ranks that wait for this one learn that it has left.
+int tandem_group_close(tandem_group* group);
+// Closes the group if it is open, and forgets it.
 void tandem_group_free(tandem_group* group);
 
 #ifdef __cplusplus

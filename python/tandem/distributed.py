@@ -1,0 +1,652 @@
+"""A back end of torch.distributed named "tandem", for scripts that keep DistributedDataParallel.
+
+    import tandem.distributed                              # registers it
+    torch.distributed.init_process_group("tandem")         # as with gloo
+
+Every collective of torch.distributed for tensors in memory of the host, `send` and `recv` with tags,
+`new_group`, asynchronous works. The store of init_process_group brings the members together; what
+they say to each other then goes over shared memory on one host, and RDMA or TCP between hosts.
+
+Works are done by threads of C++ without the interpreter lock. Errors are tandem.Error with one line
+that names the rank at fault; wrong tensors are a ValueError or TypeError at once.
+
+TANDEM_GROUP_HOST: the address of this machine as the other ranks reach it; by default the one that
+leads to MASTER_ADDR. TANDEM_GROUP_LINK: "shm", "tcp", "rdma", "zmq" or "auto", the same on all ranks.
+"""
+import atexit
+import ctypes
+import os
+import queue
+import socket
+import threading
+import time
+import weakref
+from ctypes import c_int32, c_int64, c_void_p
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from tandem import _abi
+from tandem._abi import Error
+
+__all__ = ["ProcessGroup"]
+
+_TYPES = {torch.float32: _abi.F32, torch.float64: _abi.F64, torch.float16: _abi.F16,
+          torch.bfloat16: _abi.BF16, torch.int32: _abi.I32, torch.int64: _abi.I64,
+          torch.uint8: _abi.U8}
+_SIZES = {_abi.F32: 4, _abi.F64: 8, _abi.F16: 2, _abi.BF16: 2, _abi.I32: 4, _abi.I64: 8, _abi.U8: 1}
+# Integers that the C interface does not have, and one that it has and that holds them.
+_WIDER = {torch.int8: torch.int32, torch.int16: torch.int32}
+
+_OPS = {dist.ReduceOp.SUM: _abi.SUM, dist.ReduceOp.PRODUCT: _abi.PRODUCT,
+        dist.ReduceOp.MIN: _abi.MIN, dist.ReduceOp.MAX: _abi.MAX, dist.ReduceOp.AVG: _abi.AVERAGE,
+        dist.ReduceOp.BAND: _abi.BIT_AND, dist.ReduceOp.BOR: _abi.BIT_OR,
+        dist.ReduceOp.BXOR: _abi.BIT_XOR}
+# Of truth values, which are bytes of 0 and 1. A sum or a product is one of truths.
+_BOOL_OPS = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN, _abi.AVERAGE: None}
+
+_SLICE_MS = 100  # between two looks whether Ctrl-C was pressed
+_MOST_HELD = 1024  # works that nobody waits for
+
+
+def _op_of(op):
+    """The number of a torch.distributed.ReduceOp, which is an object of one of two classes."""
+    for known, number in _OPS.items():
+        if op == known:
+            return number
+    raise ValueError(f"tandem: the reduction {op} is not one of SUM, PRODUCT, MIN, MAX, AVG, BAND, "
+                     "BOR and BXOR")
+
+
+def _check(tensor, what):
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tandem: {what}: a tensor is wanted, and this is a {type(tensor).__name__}")
+    if tensor.is_sparse or tensor.layout != torch.strided:
+        raise ValueError(f"tandem: {what}: a dense tensor is wanted; give tensor.to_dense()")
+    if tensor.device.type != "cpu":
+        raise ValueError(f"tandem: {what}: the tensor is on {tensor.device}; give tensor.cpu(), or use a "
+                         "back end for that device")
+    return tensor
+
+
+def _one(tensors, what):
+    """The only tensor of a list: of several a process, c10d's calls for several devices."""
+    if isinstance(tensors, torch.Tensor):
+        return _check(tensors, what)
+    if len(tensors) != 1:
+        raise ValueError(f"tandem: {what}: one tensor a process is wanted, not {len(tensors)}")
+    return _check(tensors[0], what)
+
+
+def _same(tensors, like, what):
+    for tensor in tensors:
+        _check(tensor, what)
+        if tensor.dtype != like.dtype:
+            raise ValueError(f"tandem: {what}: {tensor.dtype} beside {like.dtype}; give all one type")
+    return tensors
+
+
+def _same_size(tensors, like, what):
+    _same(tensors, like, what)
+    for tensor in tensors:
+        if tensor.numel() != like.numel():
+            raise ValueError(f"tandem: {what}: a tensor of {tensor.numel()} elements beside one of "
+                             f"{like.numel()}; give tensors of one size (all_to_all takes different ones)")
+    return tensors
+
+
+def _pointer(tensor):
+    return c_void_p(tensor.data_ptr() or None)
+
+
+def _counts(values):
+    return (c_int64 * len(values))(*values)
+
+
+def _as_bytes(tensor):
+    """Elements to move as the C interface counts them: its type and how many of it."""
+    size = tensor.element_size() * tensor.numel()
+    return _abi.U8, size
+
+
+class _Reduced:
+    """A tensor as the C interface reduces it: itself, or its elements in a type that holds them."""
+
+    def __init__(self, tensor, op):
+        self.op = _op_of(op)
+        self.tensor = tensor.contiguous()
+        dtype = tensor.dtype
+        if dtype == torch.bool:
+            self.op = _BOOL_OPS.get(self.op, self.op)
+            self.tensor = self.tensor.view(torch.uint8)
+        elif dtype in _WIDER:
+            self.tensor = self.tensor.to(_WIDER[dtype])
+        elif tensor.is_complex():
+            if self.op not in (_abi.SUM, _abi.AVERAGE):
+                raise ValueError(f"tandem: {op} is not defined for {dtype}; SUM and AVG are")
+            self.tensor = torch.view_as_real(self.tensor)
+        elif dtype not in _TYPES:
+            raise ValueError(f"tandem: tensors of {dtype} are not reduced; give one of "
+                             "float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, bool")
+        self.type = _TYPES[self.tensor.dtype]
+        floating = self.type in (_abi.F32, _abi.F64, _abi.F16, _abi.BF16)
+        if self.op is None or (self.op == _abi.AVERAGE and not floating):
+            raise ValueError(f"tandem: AVG is not defined for {dtype}; take SUM and divide")
+        if floating and self.op in (_abi.BIT_AND, _abi.BIT_OR, _abi.BIT_XOR):
+            raise ValueError(f"tandem: {op} is not defined for {dtype}; give integers")
+
+    def room(self):
+        """Room for a result of the same size."""
+        return torch.empty_like(self.tensor)
+
+
+def _put(target, result):
+    """Copies what an operation has left in `result`, in the type of `target`, there."""
+    if target.data_ptr() == result.data_ptr() and target.is_contiguous():
+        return
+    if target.is_complex() and not result.is_complex():
+        result = torch.view_as_complex(result)
+    elif target.dtype == torch.bool and result.dtype == torch.uint8:
+        result = result.view(torch.bool)
+    # Under no_grad: a result is written into tensors that take part in autograd, as gloo does.
+    with torch.no_grad():
+        target.detach().view(target.shape).copy_(result.view(target.shape))
+
+
+class _Work(dist._Work):
+    """An operation that runs. `kept`: the tensors it works on; `then` puts the results where they
+    belong."""
+
+    def __init__(self, group, number, result, kept=(), then=None):
+        super().__init__()
+        self._group = group
+        self._number = number
+        self._result = result
+        self._kept = kept
+        self._then = then
+        self._lock = threading.Lock()   # who waits; the others wait for that one
+        self._done = threading.Event()
+        self._error = None
+        self._from = c_int32(-1)
+        self._future = None
+
+    def _look(self, milliseconds):
+        """Whether it has ended, waiting for at most so long."""
+        if self._done.is_set():
+            return True
+        if not self._lock.acquire(timeout=milliseconds / 1000):
+            return self._done.is_set()
+        try:
+            if self._done.is_set():
+                return True
+            try:
+                ended = _abi.check(_abi.library().tandem_group_wait(
+                    self._group.handle, self._number, milliseconds, ctypes.byref(self._from)))
+                if not ended:
+                    return False
+                if self._then is not None:
+                    self._then()
+            except Exception as error:  # the operation's: whoever waits has it
+                self._error = error
+            self._then, self._kept = None, ()
+            self._done.set()
+            self._group.release(self)
+            return True
+        finally:
+            self._lock.release()
+
+    def wait(self, timeout=timedelta(0)):
+        """Until it has ended. An error: how it failed, or that it has not ended within `timeout`."""
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+        until = time.monotonic() + seconds if seconds > 0 else None
+        while not self._look(_SLICE_MS):
+            if until is not None and time.monotonic() > until:
+                raise Error(f"rank {self._group.rank}: the operation has not ended within {seconds} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return self._look(0)
+
+    def is_success(self):
+        return self._look(0) and self._error is None
+
+    def exception(self):
+        return self._error
+
+    def result(self):
+        return self._result
+
+    def source_rank(self):
+        return self._from.value
+
+    _source_rank = source_rank
+
+    def get_future(self):
+        """A torch.futures.Future of the list of results."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            self._group.finish(self)
+        return self._future
+
+    def settle(self):
+        """Ends the future: on the thread of the group that does so."""
+        try:
+            self.wait()
+        except Exception as error:
+            self._future.set_exception(error)
+            return
+        self._future.set_result(self._result)
+
+
+class _Member:
+    """A member of a group of the C interface, and the thread that ends futures."""
+
+    def __init__(self, rank, ranks, timeout_ms):
+        self.rank, self.ranks = rank, ranks
+        self.process = os.getpid()
+        self.handle = c_void_p()
+        self.closed = False
+        self._futures = None
+        # DistributedDataParallel holds the C++ side of a work alone, which is nothing without this one:
+        # works stay here until they have been waited for.
+        self._works = {}
+        options = _abi.GroupOptions()
+        options.size = ctypes.sizeof(options)
+        options.rank, options.ranks = rank, ranks
+        options.host = _own_host().encode()
+        options.link = os.environ.get("TANDEM_GROUP_LINK", "auto").encode()
+        options.deadline_ms = timeout_ms
+        _abi.check(_abi.library().tandem_group_open(ctypes.byref(options), ctypes.byref(self.handle)))
+
+    def address(self):
+        at, count = c_void_p(), c_int64()
+        _abi.check(_abi.library().tandem_group_address(self.handle, ctypes.byref(at),
+                                                       ctypes.byref(count)))
+        return ctypes.string_at(at, count.value)
+
+    def connect(self, addresses, timeout_ms):
+        at = (c_void_p * len(addresses))(
+            *[ctypes.cast(ctypes.c_char_p(a), c_void_p).value for a in addresses])
+        _abi.check(_abi.library().tandem_group_connect(self.handle, at,
+                                                       _counts([len(a) for a in addresses]), timeout_ms))
+        while not _abi.check(_abi.library().tandem_group_wait_connected(self.handle, _SLICE_MS)):
+            pass
+
+    def hold(self, work):
+        self._works[work._number] = work
+        if len(self._works) > _MOST_HELD:  # works that nobody waits for end by themselves
+            for old in list(self._works.values())[:_MOST_HELD // 2]:
+                old.is_completed()
+
+    def release(self, work):
+        self._works.pop(work._number, None)
+
+    def finish(self, work):
+        if self._futures is None:
+            self._futures = queue.SimpleQueue()
+            threading.Thread(target=_settle_all, args=(self._futures,), daemon=True,
+                             name="tandem futures").start()
+        self._futures.put(work)
+
+    def close(self):
+        if self._futures is not None:
+            self._futures.put(None)
+            self._futures = None
+        if self.handle and not self.closed and self.process == os.getpid():
+            self.closed = True
+            _abi.library().tandem_group_close(self.handle)
+
+    def __del__(self):  # when no work is left that could be waited for
+        if self.handle and self.process == os.getpid():
+            _abi.library().tandem_group_free(self.handle)
+
+
+def _settle_all(works):
+    for work in iter(works.get, None):
+        work.settle()
+
+
+def _own_host():
+    """Where this machine is reached by the others."""
+    told = os.environ.get("TANDEM_GROUP_HOST")
+    if told:
+        return told
+    master = os.environ.get("MASTER_ADDR")
+    if not master:
+        return "127.0.0.1"
+    # Connecting a datagram socket sends nothing; it only looks up the route.
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            master, int(os.environ.get("MASTER_PORT") or 9), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            host = probe.getsockname()[0]
+            return f"[{host}]" if family == socket.AF_INET6 else host
+    except OSError:
+        return "127.0.0.1"
+
+
+def _milliseconds(timeout):
+    return max(1, int(timeout.total_seconds() * 1000)) if timeout.total_seconds() > 0 else 0
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """What init_process_group("tandem") and new_group make."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        timeout_ms = _milliseconds(timeout) or 1
+        self._member = _Member(rank, size, timeout_ms)
+        self._waited = 0   # monitored barriers so far: the tag of their messages
+        _open.add(self._member)
+        weakref.finalize(self, _close, self._member)
+        store.set(f"tandem/{rank}", self._member.address())
+        store.wait([f"tandem/{r}" for r in range(size)], timeout)
+        self._member.connect([store.get(f"tandem/{r}") for r in range(size)], timeout_ms)
+
+    def getBackendName(self):
+        return "tandem"
+
+    name = _get_backend_name = getBackendName
+
+    def _begin(self, function, *arguments, result=(), kept=(), then=None):
+        number = c_int64()
+        if self._member.closed:
+            raise Error("tandem: the process group was destroyed")
+        begun = getattr(_abi.library(), function)(self._member.handle, *arguments, ctypes.byref(number))
+        if begun < 0:
+            raise Error(_abi.library().tandem_error().decode("utf-8", "replace"))
+        work = _Work(self._member, number.value, list(result), kept, then)
+        self._member.hold(work)
+        return work
+
+    # ---- reductions ----
+
+    def allreduce(self, tensors, opts=None):
+        tensor = _one(tensors, "all_reduce")
+        reduced = _Reduced(tensor, _op(opts))
+        return self._begin("tandem_group_allreduce", _pointer(reduced.tensor), _pointer(reduced.tensor),
+                           reduced.tensor.numel(), reduced.type, reduced.op, result=[tensor],
+                           kept=(tensor, reduced), then=lambda: _put(tensor, reduced.tensor))
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        if not tensors:
+            raise ValueError("tandem: all_reduce_coalesced: a list of at least one tensor is wanted")
+        _same(tensors, tensors[0], "all_reduce_coalesced")
+        flat = torch.cat([t.detach().reshape(-1) for t in tensors])
+        reduced = _Reduced(flat, _op(opts))
+
+        def then():
+            _put(flat, reduced.tensor)
+            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors])):
+                _put(tensor, part)
+        return self._begin("tandem_group_allreduce", _pointer(reduced.tensor), _pointer(reduced.tensor),
+                           reduced.tensor.numel(), reduced.type, reduced.op, result=tensors,
+                           kept=(tensors, reduced), then=then)
+
+    def reduce(self, tensors, opts):
+        tensor = _one(tensors, "reduce")
+        reduced = _Reduced(tensor, opts.reduceOp)
+        root = opts.rootRank
+        room = reduced.room()  # what the others had stays
+        then = (lambda: _put(tensor, room)) if self.rank() == root else None
+        return self._begin("tandem_group_reduce", _pointer(reduced.tensor), _pointer(room),
+                           room.numel(), reduced.type, reduced.op, root, result=[tensor],
+                           kept=(tensor, reduced, room), then=then)
+
+    def reduce_scatter(self, outputs, inputs, opts=None):
+        output = _one(outputs, "reduce_scatter")
+        parts = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
+        self._check_parts(parts, "reduce_scatter: the input list")
+        if parts[self.rank()].numel() != output.numel():
+            raise ValueError(f"tandem: reduce_scatter: the output has {output.numel()} elements, and part "
+                             f"{self.rank()} of the input has {parts[self.rank()].numel()}")
+        _same([output], parts[0], "reduce_scatter")
+        return self._reduce_scatter(output, torch.cat([p.detach().reshape(-1) for p in parts]),
+                                    [p.numel() for p in parts], opts)
+
+    def _reduce_scatter_base(self, output, input, opts=None):
+        _same([_check(output, "reduce_scatter_tensor: the output")],
+              _check(input, "reduce_scatter_tensor: the input"), "reduce_scatter_tensor")
+        self._check_multiple(output, input, "reduce_scatter_tensor", "input", "output")
+        return self._reduce_scatter(output, input, [output.numel()] * self.size(), opts)
+
+    def _reduce_scatter(self, output, flat, counts, opts):
+        reduced = _Reduced(flat, _op(opts))
+        times = 2 if flat.is_complex() else 1
+        counts = [times * n for n in counts]
+        begin = sum(counts[:self.rank()])
+        room = reduced.tensor.new_empty(counts[self.rank()])
+        if flat.is_complex():
+            room = room.view(-1, 2)
+        return self._begin("tandem_group_reduce_scatter", _pointer(reduced.tensor), _pointer(room),
+                           _counts(counts), reduced.type, reduced.op, result=[output],
+                           kept=(output, reduced, room, begin), then=lambda: _put(output, room))
+
+    # ---- what is moved, as bytes ----
+
+    def broadcast(self, tensors, opts):
+        tensor = _one(tensors, "broadcast")
+        data = tensor.detach().contiguous()
+        kind, count = _as_bytes(data)
+        return self._begin("tandem_group_broadcast", _pointer(data), count, kind, opts.rootRank,
+                           result=[tensor], kept=(tensor, data), then=lambda: _put(tensor, data))
+
+    def allgather(self, outputs, inputs, opts=None):
+        tensor = _one(inputs, "all_gather")
+        parts = outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
+        self._check_parts(parts, "all_gather: the output list")
+        _same_size(parts, tensor, "all_gather")
+        flat = tensor.new_empty(self.size() * tensor.numel())
+        return self._allgather(flat, tensor, parts, lambda: _put_parts(parts, flat))
+
+    def _allgather_base(self, output, input, opts=None):
+        _same([_check(output, "all_gather_into_tensor: the output")],
+              _check(input, "all_gather_into_tensor: the input"), "all_gather_into_tensor")
+        self._check_multiple(input, output, "all_gather_into_tensor", "output", "input")
+        flat = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+        return self._allgather(flat, input, [output], lambda: _put(output, flat))
+
+    def _allgather(self, flat, tensor, result, then):
+        data = tensor.detach().contiguous()
+        kind, count = _as_bytes(data)
+        return self._begin("tandem_group_allgather", _pointer(data), _pointer(flat),
+                           _counts([count] * self.size()), kind, result=result,
+                           kept=(data, flat, result), then=then)
+
+    def allgather_coalesced(self, output_lists, inputs, opts=None):
+        if not inputs or any(len(parts) != len(inputs) for parts in output_lists):
+            raise ValueError("tandem: all_gather_coalesced: as many outputs of each rank are wanted as there "
+                             "are inputs, and at least one")
+        self._check_parts(output_lists, "all_gather_coalesced: the output lists")
+        for parts in output_lists:
+            for part, tensor in zip(parts, inputs):
+                _same_size([part], tensor, "all_gather_coalesced")
+        _same(inputs, inputs[0], "all_gather_coalesced")
+        data = torch.cat([t.detach().reshape(-1) for t in inputs])
+        flat = data.new_empty(self.size() * data.numel())
+        parts = [part for parts in output_lists for part in parts]
+        return self._allgather(flat, data, parts, lambda: _put_parts(parts, flat))
+
+    def gather(self, outputs, inputs, opts):
+        tensor = _one(inputs, "gather")
+        root = opts.rootRank
+        data = tensor.detach().contiguous()
+        kind, count = _as_bytes(data)
+        flat, parts, then = None, [], None
+        if self.rank() == root:
+            parts = outputs[0] if outputs else []
+            self._check_parts(parts, "gather: the output list")
+            _same_size(parts, tensor, "gather")
+            flat = tensor.new_empty(self.size() * tensor.numel())
+            then = lambda: _put_parts(parts, flat)
+        elif outputs and outputs[0]:
+            raise ValueError(f"tandem: gather: an output list is for rank {root} alone, which gathers")
+        return self._begin("tandem_group_gather", _pointer(data),
+                           _pointer(flat) if flat is not None else c_void_p(),
+                           _counts([count] * self.size()), kind, root, result=parts,
+                           kept=(data, flat, parts), then=then)
+
+    def scatter(self, outputs, inputs, opts):
+        output = _one(outputs, "scatter")
+        root = opts.rootRank
+        room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+        kind, count = _as_bytes(room)
+        data = None
+        if self.rank() == root:
+            parts = inputs[0] if inputs else []
+            self._check_parts(parts, "scatter: the input list")
+            _same_size(parts, output, "scatter")
+            data = torch.cat([p.detach().reshape(-1) for p in parts])
+        elif inputs and inputs[0]:
+            raise ValueError(f"tandem: scatter: an input list is for rank {root} alone, which scatters")
+        return self._begin("tandem_group_scatter", _pointer(data) if data is not None else c_void_p(),
+                           _pointer(room), _counts([count] * self.size()), kind, root, result=[output],
+                           kept=(output, room, data), then=lambda: _put(output, room))
+
+    def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None):
+        _same([_check(output, "all_to_all_single: the output")],
+              _check(input, "all_to_all_single: the input"), "all_to_all_single")
+        sent = self._splits(input, input_split_sizes, "input")
+        received = self._splits(output, output_split_sizes, "output")
+        data = input.detach().contiguous()
+        room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
+        if data.data_ptr() == room.data_ptr() and data.numel() > 0:
+            data = data.clone()
+        return self._begin("tandem_group_alltoall", _pointer(data), _counts(sent), _pointer(room),
+                           _counts(received), _abi.U8, result=[output], kept=(data, room, output),
+                           then=lambda: _put(output, room))
+
+    def alltoall(self, outputs, inputs, opts=None):
+        self._check_parts(outputs, "all_to_all: the output list")
+        self._check_parts(inputs, "all_to_all: the input list")
+        _same(outputs, inputs[0], "all_to_all")
+        _same(inputs, inputs[0], "all_to_all")
+        data = torch.cat([t.detach().reshape(-1) for t in inputs])
+        flat = data.new_empty(sum(t.numel() for t in outputs))
+        size = data.element_size()
+        return self._begin("tandem_group_alltoall", _pointer(data),
+                           _counts([size * t.numel() for t in inputs]), _pointer(flat),
+                           _counts([size * t.numel() for t in outputs]), _abi.U8, result=outputs,
+                           kept=(data, flat, outputs), then=lambda: _put_parts(outputs, flat))
+
+    # ---- barriers ----
+
+    def barrier(self, opts=None):
+        timeout = getattr(opts, "timeout", timedelta(0))
+        return self._begin("tandem_group_barrier", _milliseconds(timeout))
+
+    def monitored_barrier(self, timeout=timedelta(0), wait_all_ranks=False):
+        """A barrier at which rank 0 says who did not come in time; all of them if `wait_all_ranks`."""
+        self._waited += 1
+        late_ms = _milliseconds(timeout)
+        token = torch.zeros(1, dtype=torch.uint8)
+        message = lambda way, peer: self._message(way, token, peer, _MONITORED + self._waited, late_ms)
+        if self.rank() != 0:
+            message("send", 0).wait()
+            message("receive", 0).wait()
+            return
+        works = [(r, message("receive", r)) for r in range(1, self.size())]
+        missing = []
+        for rank, work in works:
+            try:
+                work.wait()
+            except Error as error:
+                missing.append((rank, error))
+                if not wait_all_ranks:
+                    break
+        if missing:
+            who = ", ".join(str(rank) for rank, _ in missing)
+            raise Error(f"rank 0: rank{'s' if len(missing) > 1 else ''} {who} did not come to "
+                        f"monitored_barrier: {missing[0][1]}")
+        for rank in range(1, self.size()):
+            message("send", rank).wait()
+
+    # ---- messages ----
+
+    def send(self, tensors, to, tag=0):
+        return self._message("send", _one(tensors, "send"), to, tag)
+
+    def recv(self, tensors, source, tag=0):
+        return self._message("receive", _one(tensors, "recv"), source, tag)
+
+    def recv_anysource(self, tensors, tag=0):
+        return self._message("receive", _one(tensors, "recv"), -1, tag)
+
+    def _message(self, way, tensor, peer, tag, deadline_ms=0):
+        data = tensor.detach().contiguous()
+        then = (lambda: _put(tensor, data)) if way == "receive" else None
+        return self._begin("tandem_group_" + way, _pointer(data), data.numel() * data.element_size(),
+                           peer, tag, deadline_ms, result=[tensor], kept=(tensor, data), then=then)
+
+    # ---- checks ----
+
+    def _check_parts(self, parts, what):
+        if len(parts) != self.size():
+            raise ValueError(f"tandem: {what} has {len(parts)} entries; one for each of {self.size()} ranks "
+                             "is wanted")
+        for part in parts:
+            if isinstance(part, torch.Tensor):
+                _check(part, what)
+
+    def _check_multiple(self, small, large, what, large_name, small_name):
+        if small.numel() * self.size() != large.numel():
+            raise ValueError(f"tandem: {what}: the {large_name} has {large.numel()} elements; "
+                             f"{self.size()} times the {small.numel()} of the {small_name} are wanted")
+
+    def _splits(self, tensor, sizes, name):
+        """Bytes for (or of) each rank, of sizes along the first dimension."""
+        rows = tensor.size(0) if tensor.dim() else tensor.numel()
+        if not sizes:
+            if rows % self.size():
+                raise ValueError(f"tandem: all_to_all_single: {rows} rows of the {name} are not divisible by "
+                                 f"{self.size()} ranks; give {name}_split_sizes")
+            sizes = [rows // self.size()] * self.size()
+        if len(sizes) != self.size() or sum(sizes) != rows:
+            raise ValueError(f"tandem: all_to_all_single: {name}_split_sizes {list(sizes)}; one for each of "
+                             f"{self.size()} ranks is wanted, {rows} together")
+        row = tensor.numel() // rows * tensor.element_size() if rows else 0
+        return [row * n for n in sizes]
+
+    def _set_sequence_number_for_group(self):
+        """Nothing: operations are numbered by the group itself, and ranks that differ are found."""
+
+    def _get_sequence_number_for_group(self):
+        return 0
+
+
+_MONITORED = 1 << 32  # above all tags of torch.distributed, which are 32-bit
+
+
+def _op(opts):
+    if opts is None:
+        return dist.ReduceOp.SUM
+    return opts.reduceOp if hasattr(opts, "reduceOp") else opts
+
+
+def _put_parts(parts, flat):
+    for part, piece in zip(parts, flat.split([p.numel() for p in parts])):
+        _put(part, piece)
+
+
+# Members that are open: closed in order when the process ends, so that the others hear a goodbye.
+_open = set()
+
+
+def _close(member):
+    _open.discard(member)
+    member.close()
+
+
+@atexit.register
+def _close_all():
+    for member in list(_open):
+        _close(member)
+
+
+dist.Backend.register_backend("tandem", ProcessGroup)

@@ -1,0 +1,252 @@
+"""Processes that meet at a store and call collectives over two back ends at once, gloo's and ours: what
+one gives, the other gives, too.
+
+    groups.py RANKS PART...     # a function below; every rank runs it
+"""
+import faulthandler
+import os
+import random
+import sys
+import tempfile
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch.nn.parallel import DistributedDataParallel
+
+import tandem
+import tandem.distributed
+
+LIMIT = timedelta(seconds=120)  # of anything here; a failure if reached
+
+REDUCED = [torch.float32, torch.float64, torch.float16, torch.int32, torch.int64, torch.uint8, torch.int8]
+SHAPES = [(), (0,), (1,), (7,), (3, 5), (2, 0, 3), (1000,), (33, 41), (70000,)]
+
+
+def tensors(rank, seed):
+    """One of each shape and type, of small numbers, some not contiguous: the same calls on all ranks,
+    other values on each."""
+    order = random.Random(seed)
+    values = torch.Generator().manual_seed(1000 * seed + rank)
+    for shape in SHAPES:
+        for dtype in REDUCED:
+            x = torch.randint(1, 4, shape, generator=values).to(dtype)
+            if len(shape) == 2 and order.random() < .5:
+                x = x.t().contiguous().t()
+            yield x
+
+
+def same(ours, gloos):
+    if isinstance(ours, (list, tuple)):
+        assert len(ours) == len(gloos)
+        for a, b in zip(ours, gloos):
+            same(a, b)
+        return
+    assert ours.dtype == gloos.dtype and ours.shape == gloos.shape, (ours.shape, gloos.shape)
+    assert torch.equal(ours, gloos), (ours, gloos)
+
+
+def collectives(rank, ranks, ours, gloo):
+    """Each collective on random shapes and types, with and without waiting."""
+    order = random.Random(7)
+    empty = False
+
+    def both(call, *arguments):
+        """Calls with copies of the arguments over each back end; what they have become is the same."""
+        copy = lambda x: [copy(y) for y in x] if isinstance(x, list) else \
+            x.clone(memory_format=torch.preserve_format) if isinstance(x, torch.Tensor) else x
+        straight = lambda x: [straight(y) for y in x] if isinstance(x, list) else \
+            x.contiguous() if isinstance(x, torch.Tensor) else x
+        results = []
+        later = order.random() < .5
+        for group in (ours, gloo):
+            mine = [copy(x) for x in arguments]
+            if group is gloo:  # which takes elements as they lie in memory
+                mine = [straight(x) for x in mine]
+            if group is gloo and empty:
+                results.append(results[0])  # of which gloo ends the process (SIGFPE)
+                break
+            work = call(*mine, group=group, async_op=later)
+            if later:
+                work.wait()
+                assert work.is_completed()
+            results.append(mine)
+        for a, b in zip(*results):
+            if isinstance(a, (list, torch.Tensor)):
+                same(a, b)
+
+    for x in tensors(rank, seed=3):
+        root, empty = order.randrange(ranks), x.numel() == 0
+        ops = [dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX]
+        if not x.is_floating_point() and x.dtype != torch.int8:
+            ops += [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
+        op = order.choice(ops)
+        like = lambda n=ranks: [torch.zeros_like(x) for _ in range(n)]
+        both(lambda t, **how: dist.all_reduce(t, op, **how), x)
+        both(lambda t, **how: dist.broadcast(t, root, **how), x)
+        both(lambda out, t, **how: dist.all_gather(out, t, **how), like(), x)
+        both(lambda out, t, **how: dist.gather(t, out if rank == root else None, root, **how), like(), x)
+        both(lambda t, parts, **how: dist.scatter(t, parts if rank == root else None, root, **how),
+             torch.zeros_like(x), [x + i for i in range(ranks)])
+        if x.dtype != torch.int8:  # gloo's reduce leaves what it likes on other ranks
+            mine, gloos = x.clone(), x.contiguous().clone()
+            dist.reduce(mine, root, op, group=ours)
+            if not empty:
+                dist.reduce(gloos, root, op, group=gloo)
+            same(mine, gloos if rank == root else x)
+        # Of gloo there is no list of all_to_all, and no reduce_scatter: from what it has.
+        flat = x.flatten()
+        sizes = [(rank + r) % 3 + len(flat) % 2 for r in range(ranks)]
+        whole = torch.arange(100 * rank, 100 * rank + sum(sizes)).to(x.dtype)
+        both(lambda out, t, **how: dist.all_to_all_single(out, t, sizes, sizes, **how),
+             torch.zeros(sum(sizes), dtype=x.dtype), whole)
+        parts = list(whole.split(sizes))
+        received, wanted = [torch.zeros_like(p) for p in parts], torch.zeros_like(whole)
+        dist.all_to_all(received, parts, group=ours)
+        dist.all_to_all_single(wanted, whole, sizes, sizes, group=gloo)
+        same(torch.cat(received), wanted)
+        summed = [x.contiguous() + i for i in range(ranks)]
+        mine = torch.zeros_like(x)
+        dist.reduce_scatter(mine, summed, op, group=ours)
+        for part in summed:
+            if not empty:
+                dist.all_reduce(part, op, group=gloo)
+        same(mine, summed[rank])
+
+
+def messages(rank, ranks, ours, gloo):
+    """send and recv in rings, by tags, from anybody; objects; barriers; groups of some ranks."""
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    for x in tensors(rank, seed=5):
+        got = torch.zeros_like(x)
+        works = [dist.irecv(got, before, group=ours, tag=3), dist.isend(x, after, group=ours, tag=3)]
+        for work in works:
+            work.wait()
+        wanted = [torch.zeros(x.shape, dtype=x.dtype) for _ in range(ranks)]
+        if x.numel() > 0:
+            dist.all_gather(wanted, x.contiguous(), group=gloo)
+        same(got, wanted[before])
+    if rank == 0:
+        froms = []
+        for _ in range(1, ranks):
+            x = torch.zeros(2)
+            froms.append(dist.recv(x, group=ours))
+            assert x[0] == froms[-1]
+        assert sorted(froms) == list(range(1, ranks))
+    else:
+        dist.send(torch.full((2,), float(rank)), 0, group=ours)
+    objects = [None] * ranks
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank}, group=ours)
+    assert objects == [{"rank": r, "text": "x" * r} for r in range(ranks)]
+    told = [("from", 0, rank)]
+    dist.broadcast_object_list(told, 0, group=ours)
+    assert told == [("from", 0, 0)]
+    for _ in range(3):
+        dist.barrier(group=ours)
+    ours.monitored_barrier(LIMIT)
+    part = dist.new_group([0, ranks - 1], backend="tandem", timeout=LIMIT)
+    if rank in (0, ranks - 1):
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=part)
+        assert x == ranks - 1
+    # Truth values, brain floats, complex numbers and averages, which gloo has not.
+    x = torch.tensor([rank == 0, True, False])
+    dist.all_reduce(x, dist.ReduceOp.SUM, group=ours)
+    assert x.tolist() == [True, True, False]
+    x = torch.full((5,), 1.5, dtype=torch.bfloat16)
+    dist.all_reduce(x, group=ours)
+    assert x.tolist() == [1.5 * ranks] * 5
+    x = torch.full((5,), complex(1, rank))
+    dist.all_reduce(x, group=ours)
+    assert x.tolist() == [complex(ranks, ranks * (ranks - 1) // 2)] * 5
+    x = torch.full((5,), float(rank))
+    dist.all_reduce(x, dist.ReduceOp.AVG, group=ours)
+    assert torch.allclose(x, torch.full((5,), (ranks - 1) / 2))
+
+
+def refused(text, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except (ValueError, TypeError, RuntimeError) as error:
+        assert text in str(error) and "\n" not in str(error), (text, str(error))
+    else:
+        raise AssertionError(f"not refused: {text}")
+
+
+def wrong(rank, ranks, ours, gloo):
+    """Calls that cannot be right are refused with one line, and the group goes on."""
+    x = torch.ones(4)
+    refused("give tensor.to_dense()", dist.all_reduce, x.to_sparse(), group=ours)
+    refused("give tensor.cpu()", dist.all_reduce, torch.empty(4, device="meta"), group=ours)
+    refused("is not defined for torch.float32", dist.all_reduce, x, dist.ReduceOp.BAND, group=ours)
+    refused("take SUM and divide", dist.all_reduce, x.long(), dist.ReduceOp.AVG, group=ours)
+    refused("beside", ours.allgather, [[torch.ones(4).long()] * ranks], [x])
+    refused("entries; one for each of", dist.all_gather, [x], x, group=ours)
+    refused("one size", dist.all_gather, [torch.ones(5)] * ranks, x, group=ours)
+    refused("not divisible by", dist.all_to_all_single, torch.ones(ranks + 1), torch.ones(ranks + 1),
+            group=ours)
+    refused("input_split_sizes", dist.all_to_all_single, x, x, [4] + [0] * (ranks - 1), [3] * ranks,
+            group=ours)
+    refused("send to rank", ours.send, [x], rank, 0)
+    refused("no message with tag 9", ours._message("receive", x, (rank + 1) % ranks, 9, 20).wait)
+    dist.all_reduce(x, group=ours)
+    assert x.tolist() == [float(ranks)] * 4
+
+
+def different(rank, ranks, ours, gloo):
+    """Ranks whose calls differ all hear of it, by name."""
+    refused("rank", dist.all_reduce, torch.ones(4 if rank else 5), group=ours)
+
+
+def gone(rank, ranks, ours, gloo):
+    """A rank that ends in the middle: all others name it. Their own ends are in order."""
+    dist.barrier(group=ours)
+    if rank == 1:
+        os._exit(0)
+    x = torch.ones(100000)
+    refused("rank 1 is lost", lambda: dist.all_reduce(x, group=ours, async_op=True).wait())
+    refused("rank 1 is lost", dist.barrier, group=ours)
+
+
+def ddp(rank, ranks, ours, gloo):
+    """The same module and data with DistributedDataParallel over either back end."""
+    ended = []
+    for group in (ours, gloo):
+        torch.manual_seed(rank)  # rank 0's first values are taken
+        module = torch.nn.Sequential(torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.BatchNorm1d(64),
+                                     torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+        model = DistributedDataParallel(module, process_group=group, bucket_cap_mb=.01)
+        optimizer = torch.optim.Adam(model.parameters(), lr=.01)
+        data = torch.Generator().manual_seed(100 + rank)
+        for _ in range(20):
+            x = torch.randn(32, 20, generator=data)
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+            optimizer.step()
+        ended.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
+    all_ours = [torch.zeros_like(ended[0]) for _ in range(ranks)]
+    dist.all_gather(all_ours, ended[0], group=gloo)
+    same(all_ours, [all_ours[0]] * ranks)  # replicas are equal, bit by bit
+    assert torch.allclose(*ended, rtol=1e-6, atol=1e-6), (ended[0] - ended[1]).abs().max()
+
+
+def run(rank, ranks, parts, folder):
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(LIMIT.total_seconds() / 2)
+    dist.init_process_group("tandem", init_method=f"file://{folder}/store", rank=rank, world_size=ranks,
+                            timeout=LIMIT)
+    gloo = dist.new_group(backend="gloo", timeout=LIMIT)
+    for what in parts:
+        globals()[what](rank, ranks, dist.new_group(backend="tandem", timeout=LIMIT), gloo)
+    if "gone" in parts:
+        os._exit(0)  # gloo's own end would wait for the lost one
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    ranks, parts = int(sys.argv[1]), sys.argv[2:]
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(run, (ranks, parts, folder), nprocs=ranks)
+    print("all", ranks, "ranks agree:", *parts)
