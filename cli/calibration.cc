@@ -37,10 +37,10 @@ absl::StatusOr<json> ReadSummary(const std::string& folder) {
   return summary;
 }
 
-// A number of an entry of by_worker, 0 if it has none.
-double NumberOf(const json& worker, const char* name) {
-  const auto found = worker.find(name);
-  return found != worker.end() && found->is_number() ? found->get<double>() : 0;
+// A number of an object, 0 if it has none of that name.
+double NumberOf(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
 // Of all workers, or of one.
@@ -107,6 +107,10 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job
     out.compute_seconds.push_back(own > 0 ? own : StepSeconds(all, batch));
   }
   if (shortest < std::numeric_limits<double>::infinity()) out.latency_seconds = shortest / 2;
+  for (const auto& [name, table] : summary.value("tables", json::object()).items()) {
+    if (table.is_object())
+      out.tables[name] = {NumberOf(table, "rows"), NumberOf(table, "memory_bytes")};
+  }
   out.samples_per_second = TrainingSpeed(summary);
   out.differs = WhatDiffers(summary, plan);
   return out;

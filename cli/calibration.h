@@ -3,6 +3,7 @@
 #ifndef TANDEM_CLI_CALIBRATION_H_
 #define TANDEM_CLI_CALIBRATION_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,11 @@ struct Calibration {
   // Half of the shortest read: from sending to receiving a frame, with its share of what a server does.
   // None if the run has read nothing.
   absl::optional<double> latency_seconds;
+  // By table: its rows at the end, and the bytes of memory that these took on servers.
+  struct Rows {
+    double rows = 0, bytes = 0;
+  };
+  std::map<std::string, Rows> tables;
   double samples_per_second = 0;  // of the run while it trained (TrainingSpeed)
   // What makes `plan` another job than the run's, so that its speed is no bar for the prediction; empty:
   // nothing that the summary knows of.

@@ -14,6 +14,7 @@
 #include "bench/bench_command.h"
 #include "cli/compare_command.h"
 #include "cli/export_command.h"
+#include "cli/plan_command.h"
 #include "cli/predict_command.h"
 #include "cli/replay_command.h"
 #include "cli/run_command.h"
@@ -181,6 +182,8 @@ int Main(int argc, char** argv) {
   AddDatagen(&app, &datagen);
   PredictFlags predict;
   AddPredict(&app, &predict);
+  PlanFlags plan;
+  AddPlan(&app, &plan);
   ReplayFlags replay;
   AddReplay(&app, &replay);
   ExportFlags export_flags;
@@ -210,6 +213,7 @@ int Main(int argc, char** argv) {
   replay.run.command = run.command;
   if (app.got_subcommand("run")) return RunCommand(run);
   if (app.got_subcommand("replay")) return ReplayCommand(replay);
+  if (app.got_subcommand("plan")) return PlanCommand(plan);
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);

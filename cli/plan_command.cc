@@ -1,0 +1,201 @@
+#include "cli/plan_command.h"
+
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "cli/calibration.h"
+#include "cli/progress_view.h"
+#include "data/batch_source.h"
+#include "data/statistics.h"
+#include "node/role_flags.h"
+#include "node/role_options.h"
+#include "plan/advice.h"
+#include "plan/estimate.h"
+#include "plan/measure_facts.h"
+
+namespace tandem::cli {
+namespace {
+
+// What the model cannot tell apart.
+constexpr double kAlike = 1.05;
+// Staleness costs quality, which only a study can tell; for less than this it is not worth a look.
+constexpr double kWorthIt = 1.2;
+
+absl::Status CheckNumber(const char* flag, double value, bool zero) {
+  if (std::isfinite(value) && (zero ? value >= 0 : value > 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(flag, " ", value, ", expected a number ",
+                                                 zero ? "not less" : "more", " than 0"));
+}
+
+absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPlan& job) {
+  TANDEM_RETURN_IF_ERROR(CheckNumber("--step-seconds", flags.step_seconds, false));
+  TANDEM_RETURN_IF_ERROR(CheckNumber("--latency-seconds", flags.latency_seconds, true));
+  TANDEM_RETURN_IF_ERROR(CheckNumber("--bytes-per-second", flags.bytes_per_second, true));
+  plan::Assumed assumed;
+  assumed.latency_seconds = flags.latency_seconds;
+  assumed.bytes_per_second = flags.bytes_per_second;
+  if (flags.calibrate.empty()) {
+    // Where service_time says how long steps take, that is all of it, as in a simulated run.
+    const double step = job.job.service_time().empty() ? flags.step_seconds : 0;
+    assumed.compute_seconds.assign(static_cast<size_t>(job.workers()), step);
+    return assumed;
+  }
+  TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(flags.calibrate, job));
+  assumed.compute_seconds = live.compute_seconds;
+  assumed.latency_seconds = live.latency_seconds.value_or(flags.latency_seconds);
+  for (const auto& [table, measured] : live.tables) {
+    assumed.rows[table] = {measured.rows, measured.bytes};
+  }
+  return assumed;
+}
+
+std::string Whole(double number) { return WithCommas(static_cast<int64_t>(number + 0.5)); }
+
+// "82.1 MB".
+std::string Bytes(double bytes) {
+  if (bytes <= 0) return "-";
+  const char* const units[] = {"B", "kB", "MB", "GB", "TB"};
+  int unit = 0;
+  for (; bytes >= 1000 && unit < 4; ++unit) bytes /= 1000;
+  return absl::StrFormat("%.3g %s", bytes, units[unit]);
+}
+
+void PrintFacts(const plan::Facts& facts, const std::string& name) {
+  std::printf("%s: %d workers, %d rows a step of each; dense: %s parameters at most\n",
+              name.c_str(), facts.workers, facts.batch, Whole(facts.dense_parameters).c_str());
+  for (const plan::TableFacts& table : facts.tables) {
+    std::printf("table %s: a step touches %s rows by %s ids; %s rows of %.0f bytes in all\n",
+                table.name.c_str(), Whole(table.rows_a_step).c_str(),
+                Whole(table.ids_a_step).c_str(), Whole(table.rows).c_str(), table.bytes_a_row);
+  }
+  double sum = 0;
+  for (const std::vector<double>& steps : facts.step_seconds) {
+    for (const double seconds : steps) sum += seconds / static_cast<double>(steps.size());
+  }
+  const std::string rate = facts.bytes_per_second > 0
+                               ? absl::StrCat(Bytes(facts.bytes_per_second), " a second each way")
+                               : "no limit";
+  std::printf("assumed: a step computes %.3g ms in the mean, a frame takes %.3g ms, links: %s\n\n",
+              1000 * sum / facts.workers, 1000 * facts.latency_seconds, rate.c_str());
+}
+
+void PrintRow(const plan::Estimate& e) {
+  std::printf("%11s  %-17s  %-17s  %5.3g %5.3g %5.3g  %8s  %8s %8s  %s\n",
+              Whole(e.samples_per_second).c_str(), e.way.tables_name().c_str(),
+              e.way.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
+              1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
+              Bytes(e.server_memory).c_str(), Bytes(e.worker_memory).c_str(), e.limit().c_str());
+}
+
+// Of one kind are ways that differ in the algorithm and the number of servers alone.
+std::string KindOf(const plan::Way& way) {
+  return absl::StrCat(static_cast<int>(way.tables), " ", static_cast<int>(way.dense), " ",
+                      way.bound.has_value() ? absl::StrCat(*way.bound) : "any");
+}
+
+void PrintTable(const std::vector<plan::Estimate>& ways, bool all) {
+  std::printf("%11s  %-17s  %-17s  %-17s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
+              "ms: compute", "bytes a", "memory of each", "most of a step");
+  std::printf("%11s  %-17s  %-17s  %5s %5s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
+              "wait", "sample", "server", "worker", "goes to");
+  std::set<std::string> seen;
+  for (const plan::Estimate& way : ways) {
+    if (seen.insert(KindOf(way.way)).second || all) PrintRow(way);
+  }
+}
+
+void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Facts& facts,
+                 const std::string& job) {
+  const plan::Estimate& fastest = ways.front();
+  // Of those that are alike in speed the one that sends least.
+  const plan::Estimate *first = nullptr, *in_step = nullptr;
+  for (const plan::Estimate& way : ways) {
+    if (way.way.uses_servers() && way.way.bound != 0) continue;
+    if (first == nullptr) first = in_step = &way;
+    if (way.samples_per_second * kAlike < first->samples_per_second) break;
+    if (way.bytes_a_sample < in_step->bytes_a_sample) in_step = &way;
+  }
+  const auto flags = [&](const plan::Estimate& way) {
+    return absl::StrCat("  tandem run ", job, " ",
+                        way.way.flags(static_cast<int>(facts.tables.size())));
+  };
+  const double gain = fastest.samples_per_second / first->samples_per_second;
+  const plan::Estimate& taken = gain < kWorthIt ? *in_step : fastest;
+  std::printf("\nIt would take:\n%s\n", flags(taken).c_str());
+  if (gain < kWorthIt) {
+    std::printf(
+        "because without waiting it is %.2f times as fast at best, and staleness may cost "
+        "quality.\n",
+        gain);
+  } else {
+    std::printf(
+        "because that is %.2f times as fast as the fastest way in step, which is\n%s\n"
+        "What staleness costs in quality, tandem compare can tell.\n",
+        gain, flags(*in_step).c_str());
+  }
+  for (const std::string& change : plan::WhatWouldChange(facts)) {
+    std::printf("fastest %s\n", change.c_str());
+  }
+}
+
+absl::Status Plan(const PlanFlags& flags) {
+  node::RoleFlags role;
+  role.job = flags.job;
+  role.set = flags.set;
+  TANDEM_ASSIGN_OR_RETURN(job::JobPlan job, node::PlanOf(role));
+  TANDEM_ASSIGN_OR_RETURN(const plan::Assumed assumed, AssumedBy(flags, job));
+  if (job.job.data().format() != Data::PROGRAM) {
+    TANDEM_RETURN_IF_ERROR(data::CheckData(job));
+    job.job.mutable_data()->clear_statistics();
+    TANDEM_RETURN_IF_ERROR(data::FillFromData("", &job));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const plan::Facts facts, plan::MeasureFacts(job, assumed));
+  const std::vector<plan::Estimate> ways = plan::EstimateAll(facts);
+  PrintFacts(facts, job.job.name());
+  PrintTable(ways, flags.all);
+  PrintChoice(ways, facts, flags.job);
+  for (const std::string& warning : plan::Warnings(job, facts)) {
+    std::printf("mind: %s\n", warning.c_str());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddPlan(CLI::App* app, PlanFlags* flags) {
+  CLI::App* plan = app->add_subcommand(
+      "plan", "What a job would cost with other synchronisers, policies and placements");
+  plan->add_option("job", flags->job, "Job file (protobuf text)")->required();
+  node::AddSetFlag(plan, &flags->set);
+  CLI::Option* const calibrate =
+      plan->add_option("--calibrate", flags->calibrate,
+                       "Folder of a live run: steps, frames and tables are as they were there")
+          ->check(CLI::ExistingDirectory);
+  plan->add_option("--step-seconds", flags->step_seconds,
+                   "What a step computes, unless the job has service_time")
+      ->capture_default_str()
+      ->excludes(calibrate);
+  plan->add_option("--latency-seconds", flags->latency_seconds, "From sending to receiving")
+      ->capture_default_str()
+      ->excludes(calibrate);
+  plan->add_option("--bytes-per-second", flags->bytes_per_second,
+                   "What each process can send, and receive; 0 = no limit")
+      ->capture_default_str();
+  plan->add_flag("--all", flags->all, "Every algorithm and number of servers, not the best alone");
+}
+
+int PlanCommand(const PlanFlags& flags) {
+  const absl::Status done = Plan(flags);
+  if (done.ok()) return node::kExitOk;
+  node::Finish("tandem plan", done);
+  return node::kExitBadInput;
+}
+
+}  // namespace tandem::cli

@@ -1,0 +1,191 @@
+#include "plan/advice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "policies/policy.h"
+
+namespace tandem::plan {
+namespace {
+
+constexpr double kMuchSlower = 1.5;  // than the others: a straggler for ever
+constexpr double kLittleGain = 1.1;
+
+double MeanOf(const std::vector<double>& steps) {
+  return steps.empty()
+             ? 0
+             : std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
+}
+
+// The worker whose steps take the longest in the mean, and how many times as long as the others'.
+struct Straggler {
+  size_t rank = 0;
+  double factor = 1;
+};
+Straggler SlowestOf(const Facts& facts) {
+  Straggler out;
+  double most = 0, sum = 0;
+  for (size_t rank = 0; rank < facts.step_seconds.size(); ++rank) {
+    const double mean = MeanOf(facts.step_seconds[rank]);
+    sum += mean;
+    if (mean <= most) continue;
+    most = mean;
+    out.rank = rank;
+  }
+  const double others = (sum - most) / std::max(1.0, facts.workers - 1.0);
+  if (others > 0) out.factor = most / others;
+  return out;
+}
+
+double InStep(const Facts& facts) { return StepsPerSecond(facts, 0, 0); }
+
+// If the first `needed` workers of each step were enough, and the others gave up at once.
+double WithBackups(const Facts& facts, int backups) {
+  const size_t workers = facts.step_seconds.size();
+  const size_t steps = workers == 0 ? 0 : facts.step_seconds[0].size();
+  const size_t needed = workers - static_cast<size_t>(backups);
+  double seconds = 0;
+  for (size_t k = 0; k < steps; ++k) {
+    std::vector<double> took;
+    for (const std::vector<double>& of : facts.step_seconds) took.push_back(of[k]);
+    std::nth_element(took.begin(), took.begin() + static_cast<std::ptrdiff_t>(needed) - 1,
+                     took.end());
+    seconds += took[needed - 1];
+  }
+  return seconds > 0 ? static_cast<double>(needed * steps) / seconds : 0;
+}
+
+void WarnOfPolicy(const std::string& name, const Policy& policy, const Facts& facts,
+                  std::vector<std::string>* out) {
+  const std::string kind = job::PolicyName(policy);
+  const double in_step = InStep(facts);
+  const bool bounded = policy.kind() == Policy::SSP || policy.kind() == Policy::DSSP ||
+                       policy.kind() == Policy::ESSP;
+  const Straggler slow = SlowestOf(facts);
+  if (bounded && facts.workers > 1 && slow.factor >= kMuchSlower) {
+    // Whoever may be ahead stands at the bound in the end.
+    const int bound = policy.kind() == Policy::DSSP ? policy.upper_bound() : policy.bound();
+    out->push_back(absl::StrFormat(
+        "%s %s: worker %d takes %.1f times as long as the others, and no bound helps against that: "
+        "%.2f times the steps of BSP, where ASP has %.2f",
+        name, kind, slow.rank, slow.factor, StepsPerSecond(facts, bound, 0) / in_step,
+        StepsPerSecond(facts, absl::nullopt, 0) / in_step));
+  }
+  if (policy.kind() == Policy::BACKUP_WORKERS && policy.backups() > 0) {
+    const double gain = WithBackups(facts, policy.backups()) / in_step;
+    if (gain < kLittleGain) {
+      out->push_back(
+          absl::StrFormat("%s %s: nobody is slow: it drops %d of %d updates of each step, and at "
+                          "best makes %.2f times "
+                          "the useful ones of BSP",
+                          name, kind, policy.backups(), facts.workers, gain));
+    }
+  }
+}
+
+// How old updates are where they are applied, in updates; 0: as new as can be.
+double DelayOf(const Policy& policy, int workers) {
+  switch (policy.kind()) {
+    case Policy::FIXED_DELAY:
+      return policy.delay();
+    case Policy::ASP:
+    case Policy::SSP:
+    case Policy::ESSP:
+    case Policy::DSSP:
+      // N - 1 in the long run, whatever steps take; applied at full size.
+      return policy.async_scale() == Policy::INVERSE_WORKERS ? 0 : workers - 1;
+    default:
+      return 0;
+  }
+}
+
+// Embeddings are read by few samples each and bear it; what every sample updates does not.
+void WarnOfDelay(const job::JobPlan& plan, std::vector<std::string>* out) {
+  if (plan.dense_table < 0) return;
+  const Policy& policy =
+      plan.groups[plan.tables[static_cast<size_t>(plan.dense_table)].group].policy;
+  const double delay = DelayOf(policy, plan.workers());
+  if (delay < 1) return;
+  const Optimizer& optimizer = plan.job.dense().optimizer();
+  out->push_back(absl::StrFormat(
+      "dense %s: its updates are %.0f others old, so that plain SGD is stable up to %.3g of the "
+      "learning "
+      "rate that it bears without delay%s (docs/POLICIES.md); dense.synchroniser ALLREDUCE has "
+      "none",
+      job::PolicyName(policy), delay, StableShare(delay),
+      optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : ""));
+}
+
+bool Alike(const Way& a, const Way& b) {
+  return a.tables == b.tables && a.dense == b.dense && a.bound == b.bound &&
+         (a.dense != Place::kReplicated || a.algorithm == b.algorithm) &&
+         (!a.uses_servers() || a.servers == b.servers);
+}
+
+std::string NameOf(const Way& way) {
+  return absl::StrCat("tables ", way.tables_name(), "; dense ", way.dense_name());
+}
+
+// As many workers as `workers`, each of which computes as one of those there are.
+Facts WithWorkers(const Facts& facts, int workers) {
+  Facts out = facts;
+  out.workers = workers;
+  out.step_seconds.clear();
+  for (int r = 0; r < workers; ++r) {
+    std::vector<double> steps = facts.step_seconds[static_cast<size_t>(r % facts.workers)];
+    // Not the same draws at the same step.
+    const size_t by = static_cast<size_t>(r / facts.workers) * 37 % steps.size();
+    std::rotate(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(by), steps.end());
+    out.step_seconds.push_back(std::move(steps));
+  }
+  return out;
+}
+
+}  // namespace
+
+double StableShare(double delay) {
+  constexpr double kPi = 3.14159265358979323846;
+  return std::sin(kPi / (2 * (2 * delay + 1)));
+}
+
+std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts) {
+  std::vector<std::string> out;
+  for (const job::TablePlan& table : plan.tables) {
+    WarnOfPolicy(table.name, plan.groups[table.group].policy, facts, &out);
+  }
+  WarnOfDelay(plan, &out);
+  return out;
+}
+
+std::vector<std::string> WhatWouldChange(const Facts& facts) {
+  std::vector<std::string> out;
+  const Way best = EstimateAll(facts).front().way;
+  const auto changes = [&](const Facts& other, const std::string& when) {
+    const Way way = EstimateAll(other).front().way;
+    if (Alike(way, best)) return false;
+    out.push_back(absl::StrCat(when, ": ", NameOf(way)));
+    return true;
+  };
+  constexpr double kFastest = 1e11, kSlowest = 1e6;  // bytes a second
+  const double now = facts.bytes_per_second > 0 ? facts.bytes_per_second : kFastest;
+  Facts other = facts;
+  for (double rate = now / 2; rate >= kSlowest; rate /= 2) {
+    other.bytes_per_second = rate;
+    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate))) break;
+  }
+  for (double rate = now * 2; rate <= kFastest; rate *= 2) {
+    other.bytes_per_second = rate;
+    if (changes(other, absl::StrFormat("with links of %.3g bytes a second", rate))) break;
+  }
+  constexpr int kMostWorkers = 256;
+  for (int workers = facts.workers * 2; workers <= kMostWorkers; workers *= 2) {
+    if (changes(WithWorkers(facts, workers), absl::StrFormat("with %d workers", workers))) break;
+  }
+  return out;
+}
+
+}  // namespace tandem::plan

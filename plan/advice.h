@@ -1,0 +1,30 @@
+// What follows from the facts of a job, in sentences: what it should mind as it is, and what would make
+// another way the fastest. Nothing here changes a job.
+//
+// Pure; any thread.
+#ifndef TANDEM_PLAN_ADVICE_H_
+#define TANDEM_PLAN_ADVICE_H_
+
+#include <string>
+#include <vector>
+
+#include "job/job.h"
+#include "plan/estimate.h"
+#include "plan/facts.h"
+
+namespace tandem::plan {
+
+// One line each, with the number: a bound that waits for a worker which is always slow; backup workers
+// where nobody is slow; a delay that leaves little of the steps that are stable.
+std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts);
+
+// The largest learning rate that is stable at a constant delay of `delay` updates, as a part of the
+// largest without: plain SGD on a quadratic, sin(pi / (2 (2 delay + 1))).
+double StableShare(double delay);
+
+// Where another way becomes the fastest: with slower or faster links, more workers, longer ways.
+std::vector<std::string> WhatWouldChange(const Facts& facts);
+
+}  // namespace tandem::plan
+
+#endif  // TANDEM_PLAN_ADVICE_H_

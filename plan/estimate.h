@@ -1,0 +1,75 @@
+// What a step would take, move and keep in memory if tables and dense parameters were placed and
+// synchronised so or so: the alpha-beta model (Hockney 1994) for what travels, and for who waits for
+// whom the recurrence
+//
+//   end(r, k) = max(end(r, k - 1), max over workers j of end(j, k - 1 - s)) + compute(r, k) + rest
+//
+// of workers that may be s steps ahead of the slowest: s = 0 is a step that all take together, no s at
+// all is ASP. What it leaves out: the time of servers, of switches, and processors that are shared.
+//
+// Pure; any thread.
+#ifndef TANDEM_PLAN_ESTIMATE_H_
+#define TANDEM_PLAN_ESTIMATE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "plan/facts.h"
+
+namespace tandem::plan {
+
+enum class Place {
+  kServers,     // parameter servers, processes of their own
+  kSharded,     // tables: dealt over the workers
+  kReplicated,  // tables: a copy on each worker; dense parameters: a copy, and an allreduce
+};
+enum class AllReduce { kRing, kDirect, kTree, kNaive };
+
+// One way to run a job.
+struct Way {
+  Place tables = Place::kServers;
+  Place dense = Place::kReplicated;
+  AllReduce algorithm = AllReduce::kRing;  // of replicated dense parameters
+  int servers = 1;
+  // Of what is on servers: how many steps a worker may be ahead; none: any number.
+  absl::optional<int> bound = 0;
+
+  bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
+  // Whether all take each step together, whatever `bound` says.
+  bool lockstep() const { return !uses_servers() || dense == Place::kReplicated || bound == 0; }
+  std::string tables_name() const;  // "servers, ASP"
+  std::string dense_name() const;   // "allreduce (ring)"
+  // Of `tandem run`, for a job like this one: "--set dense.synchroniser=SERVERS --set ...".
+  std::string flags(int tables) const;
+};
+
+struct Estimate {
+  Way way;
+  double samples_per_second = 0;
+  // Bytes that a worker, or a server, sends and receives a step: the larger of both directions.
+  double worker_bytes = 0, server_bytes = 0;
+  double bytes_a_sample = 0;  // sent by all processes together
+  // Seconds of a mean step that are not computed: on links, and waiting for slower workers.
+  double link_seconds = 0, wait_seconds = 0, compute_seconds = 0;
+  double server_memory = 0, worker_memory = 0;  // bytes, of each
+
+  std::string limit()
+      const;  // what most of a step goes to: "computing", "the links of servers", ...
+  bool server_link_limits = false;
+};
+
+Estimate EstimateWay(const Facts& facts, const Way& way);
+
+// Every way that is worth a look, the fastest first: both places of dense parameters with 1, half as many
+// and as many servers as workers, each algorithm, tables on servers in step, bounded and without waiting,
+// and on the workers.
+std::vector<Estimate> EstimateAll(const Facts& facts);
+
+// Steps a second of all workers together if each may be `bound` steps ahead, and `rest` seconds come to
+// each step beside what it computes.
+double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest);
+
+}  // namespace tandem::plan
+
+#endif  // TANDEM_PLAN_ESTIMATE_H_

@@ -1,0 +1,102 @@
+#include "plan/measure_facts.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "data/batch_source.h"
+#include "data/service_trace.h"
+#include "job/job_budget.h"
+#include "optim/optimizer.h"
+
+namespace tandem::plan {
+namespace {
+
+constexpr int kBatches = 8;         // to see how many rows a step touches
+constexpr int64_t kSteps = 400;     // whose times are drawn
+constexpr double kIndexBytes = 14;  // of a row: its key, and its share of the index
+
+absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<optim::RowOptimizer> optimizer,
+                          optim::NewRowOptimizer(config));
+  return optimizer->slots_per_row(dim);
+}
+
+absl::Status CountRows(const job::JobPlan& plan, Facts* facts) {
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<data::BatchSource> source,
+                          data::NewTrainSource(plan, /*rank=*/0));
+  TANDEM_RETURN_IF_ERROR(source->StartEpoch(0));
+  data::Batch batch;
+  int batches = 0;
+  for (; batches < kBatches; ++batches) {
+    TANDEM_RETURN_IF_ERROR(source->Next(&batch));
+    // A last one that is shorter says less of a step than none.
+    if (batch.samples == 0 || (batches > 0 && batch.samples < plan.job.train().batch())) break;
+    for (const data::SparseInput& input : batch.sparse) {
+      TableFacts& table = facts->tables[input.table];
+      table.rows_a_step += static_cast<double>(input.keys.size());
+      table.ids_a_step += static_cast<double>(input.index.size());
+    }
+  }
+  for (TableFacts& table : facts->tables) {
+    table.rows_a_step /= std::max(1, batches);
+    table.ids_a_step /= std::max(1, batches);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DrawSteps(const job::JobPlan& plan, const Assumed& assumed, Facts* facts) {
+  for (int rank = 0; rank < plan.workers(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(const job::ServiceTimes times,
+                            data::OpenServiceTimes(plan, plan.job.seed(), rank));
+    std::vector<double>& steps = facts->step_seconds.emplace_back();
+    for (int64_t k = 0; k < kSteps; ++k) {
+      steps.push_back(std::max(assumed.compute_seconds[static_cast<size_t>(rank)],
+                               absl::ToDoubleSeconds(times.Of(k))));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed) {
+  if (plan.job.data().format() == Data::PROGRAM) {
+    return absl::InvalidArgumentError(
+        "data.format: a program brings its rows itself, and nothing here can say how many rows of "
+        "a "
+        "table its steps touch");
+  }
+  Facts facts;
+  facts.workers = plan.workers();
+  facts.servers = plan.servers();
+  facts.batch = plan.job.train().batch();
+  facts.depth = plan.job.train().depth();
+  facts.latency_seconds = assumed.latency_seconds;
+  facts.bytes_per_second = assumed.bytes_per_second;
+  facts.dense_parameters = static_cast<double>(job::MostDenseParameters(plan));
+  constexpr int kBlock = 1024;
+  TANDEM_ASSIGN_OR_RETURN(const double dense_slots, SlotsOf(plan.job.dense().optimizer(), kBlock));
+  facts.dense_bytes_a_parameter = sizeof(float) * (1 + dense_slots / kBlock);
+  for (const job::TablePlan& table : plan.tables) {
+    if (static_cast<int>(facts.tables.size()) == plan.dense_table) continue;  // counted above
+    TableFacts& out = facts.tables.emplace_back();
+    out.name = table.name;
+    out.dim = table.dim;
+    out.rows = static_cast<double>(table.expected_rows);
+    TANDEM_ASSIGN_OR_RETURN(const double slots, SlotsOf(table.optimizer, table.dim));
+    out.bytes_a_row = sizeof(float) * (table.dim + slots) + kIndexBytes;
+    const auto measured = assumed.rows.find(table.name);
+    if (measured == assumed.rows.end() || measured->second.rows <= 0) continue;
+    out.rows = measured->second.rows;
+    out.bytes_a_row = measured->second.bytes / out.rows;
+  }
+  TANDEM_RETURN_IF_ERROR(CountRows(plan, &facts));
+  TANDEM_RETURN_IF_ERROR(DrawSteps(plan, assumed, &facts));
+  return facts;
+}
+
+}  // namespace tandem::plan

@@ -1,0 +1,190 @@
+// What a plan says: the closed forms of who sends how much, speeds that stragglers leave to each policy,
+// and warnings where they are due.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "job/job.h"
+#include "plan/advice.h"
+#include "plan/estimate.h"
+#include "plan/facts.h"
+#include "tests/test_seed.h"
+
+namespace tandem {
+namespace {
+
+using plan::AllReduce;
+using plan::Facts;
+using plan::Place;
+using plan::Way;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Steps that take no time, links of 1 GB/s, nothing but dense parameters.
+Facts DenseOnly(int workers, double parameters) {
+  Facts facts;
+  facts.workers = workers;
+  facts.dense_parameters = parameters;
+  facts.step_seconds.assign(static_cast<size_t>(workers), std::vector<double>(10, 0.0));
+  facts.bytes_per_second = 1e9;
+  return facts;
+}
+
+double StepSeconds(const Facts& facts, const Way& way) {
+  return facts.workers * facts.batch / plan::EstimateWay(facts, way).samples_per_second;
+}
+
+Way OnServers(int servers) {
+  return {Place::kServers, Place::kServers, AllReduce::kRing, servers, 0};
+}
+Way Reduced(AllReduce algorithm) {
+  return {Place::kReplicated, Place::kReplicated, algorithm, 0, 0};
+}
+
+// The textbooks' example: 300 M parameters, 1.2 GB, over links of 1 GB/s. In step, so that what is read
+// and what is written do not overlap.
+TEST(EstimateTest, AParameterServerAgainstARing) {
+  const Facts two = DenseOnly(2, 3e8), ten = DenseOnly(10, 3e8);
+  EXPECT_NEAR(StepSeconds(two, OnServers(1)), 4.8, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, OnServers(1)), 24, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, OnServers(5)), 4.8, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, OnServers(10)), 2.4, 1e-9);
+  EXPECT_NEAR(StepSeconds(two, Reduced(AllReduce::kRing)), 1.2, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kRing)), 2.16, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kTree)), 2.4, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kNaive)), 21.6, 1e-9);
+  EXPECT_EQ(plan::EstimateWay(ten, OnServers(1)).limit(), "the links of servers");
+  EXPECT_EQ(plan::EstimateWay(ten, OnServers(10)).limit(), "the links of workers");
+}
+
+// Messages one after another: what is small goes direct, what is long goes round.
+TEST(EstimateTest, LatencyIsForEachMessage) {
+  Facts facts = DenseOnly(8, 1000);
+  facts.latency_seconds = 0.001;
+  const double bytes = 2 * 7.0 / 8 * 4000 / 1e9;
+  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kRing)), 0.014 + bytes, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kDirect)), 0.002 + bytes, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kTree)), 0.006 + 8000 / 1e9, 1e-9);
+}
+
+// Each place of a table: what a worker sends or gets, and who keeps it.
+TEST(EstimateTest, TablesTravelByWhatAStepTouches) {
+  Facts facts = DenseOnly(4, 0);
+  facts.batch = 100;
+  facts.tables = {{"ids", 16, 1000, 5000, 1e6, 80}};
+  const auto of = [&](Place place, int servers) {
+    return plan::EstimateWay(facts, {place, Place::kReplicated, AllReduce::kRing, servers, 0});
+  };
+  const double keys = 8000, rows = 64000;
+  const plan::Estimate servers = of(Place::kServers, 2);
+  EXPECT_DOUBLE_EQ(servers.worker_bytes, keys + keys + rows);  // sent; rows alone come back
+  EXPECT_DOUBLE_EQ(servers.server_bytes, 2 * (keys + keys + rows));
+  EXPECT_DOUBLE_EQ(servers.bytes_a_sample, (keys + rows + keys + rows) / 100);
+  EXPECT_DOUBLE_EQ(servers.server_memory, 4e7);
+  EXPECT_DOUBLE_EQ(servers.worker_memory, 0);
+  const plan::Estimate sharded = of(Place::kSharded, 0);
+  EXPECT_DOUBLE_EQ(sharded.worker_bytes, 0.75 * (keys + rows + keys + rows));
+  EXPECT_DOUBLE_EQ(sharded.worker_memory, 2e7);
+  const plan::Estimate replicated = of(Place::kReplicated, 0);
+  EXPECT_DOUBLE_EQ(replicated.worker_bytes, 3 * (keys + rows));
+  EXPECT_DOUBLE_EQ(replicated.worker_memory, 8e7);
+}
+
+Facts Drawn(uint64_t seed, double (*draw)(Random*, int rank)) {
+  Facts facts;
+  facts.workers = 8;
+  Random random(seed);
+  for (int rank = 0; rank < 8; ++rank) {
+    std::vector<double>& steps = facts.step_seconds.emplace_back();
+    for (int k = 0; k < 20000; ++k) steps.push_back(draw(&random, rank));
+  }
+  return facts;
+}
+
+// Eight workers, steps a second beside those of BSP: figures of simulations of the policies (Ho et al. 2013
+// for the bound), which the recurrence must meet.
+TEST(StepsPerSecondTest, StragglersCostWhatTheyCost) {
+  const uint64_t seed = TestSeed();
+  const auto relative = [](const Facts& facts, absl::optional<int> bound) {
+    return plan::StepsPerSecond(facts, bound, 0) / plan::StepsPerSecond(facts, 0, 0);
+  };
+  const Facts exponential =
+      Drawn(seed, [](Random* random, int) { return -std::log(1 - random->NextDouble()); });
+  EXPECT_NEAR(relative(exponential, 1), 1.52, 0.05);
+  EXPECT_NEAR(relative(exponential, 4), 2.12, 0.05);
+  EXPECT_NEAR(relative(exponential, 16), 2.50, 0.05);
+  EXPECT_NEAR(relative(exponential, absl::nullopt), 2.73, 0.05);
+  // One that is always slow sets the pace of all who are bound to it.
+  const Facts permanent = Drawn(seed, [](Random* random, int rank) {
+    return (rank == 3 ? 4.0 : 1.0) * (0.8 + 0.4 * random->NextDouble());
+  });
+  EXPECT_NEAR(relative(permanent, 16), 1.0, 0.01);
+  EXPECT_NEAR(relative(permanent, absl::nullopt), 7.25 / 2, 0.05);
+}
+
+TEST(StableShareTest, AsTheTheoremSays) {
+  // A half of the limits 1, .6180 and .0483 of delays of 1, 2 and 32, where it is 2 without.
+  EXPECT_DOUBLE_EQ(plan::StableShare(0), 1);
+  EXPECT_NEAR(plan::StableShare(1), 0.5, 1e-12);
+  EXPECT_NEAR(plan::StableShare(2), 0.3090, 1e-4);
+  EXPECT_NEAR(plan::StableShare(32), 0.02415, 1e-4);
+}
+
+job::JobPlan JobWith(const std::string& policy, const std::string& dense) {
+  const std::string text = absl::StrCat(
+      R"(cluster { workers: 8 servers: 2 }
+         data { format: CRITEO train: "train.tsv" }
+         table { name: "ids" dim: 4 }
+         model { mlp { hidden: 4 } }
+         train { batch: 64 }
+         policy { )",
+      policy, " } dense { optimizer { learning_rate: 0.1 } ", dense, " }");
+  const auto parsed = job::ParseJob(text, "job.textproto", {});
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  const auto plan = job::Resolve(*parsed);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
+  const Facts even = Drawn(1, [](Random*, int) { return 1.0; });
+  const Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });
+  const job::JobPlan ssp = JobWith("kind: SSP bound: 4", "");
+  EXPECT_THAT(plan::Warnings(ssp, even), IsEmpty());
+  EXPECT_THAT(
+      plan::Warnings(ssp, slow),
+      ElementsAre(HasSubstr("ids SSP(4): worker 3 takes 4.0 times as long as the others, and "
+                            "no bound helps against that: 1.00 times the steps of BSP, "
+                            "where ASP has 3.62")));
+  const job::JobPlan backup = JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS");
+  EXPECT_THAT(
+      plan::Warnings(backup, even),
+      ::testing::Contains(HasSubstr(
+          "ids BACKUP_WORKERS(1): nobody is slow: it drops 1 of 8 updates of each step, and "
+          "at best makes 0.88 times the useful ones of BSP")));
+  EXPECT_THAT(plan::Warnings(backup, slow), IsEmpty());
+  const job::JobPlan delayed = JobWith("kind: FIXED_DELAY delay: 2", "synchroniser: SERVERS");
+  EXPECT_THAT(
+      plan::Warnings(delayed, even),
+      ElementsAre(HasSubstr("dense FIXED_DELAY(2): its updates are 2 others old, so that plain "
+                            "SGD is stable up to 0.309 of the learning rate")));
+  EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
+}
+
+TEST(WhatWouldChangeTest, NarrowLinksMoveALargeDensePartOffOneServer) {
+  Facts facts = DenseOnly(8, 1e6);
+  facts.step_seconds.assign(8, std::vector<double>(50, 0.1));
+  facts.tables = {{"ids", 16, 100, 500, 1e6, 80}};
+  facts.bytes_per_second = 1e10;
+  const std::vector<std::string> changes = plan::WhatWouldChange(facts);
+  ASSERT_FALSE(changes.empty());
+  EXPECT_THAT(changes[0], HasSubstr("with links of "));
+}
+
+}  // namespace
+}  // namespace tandem
