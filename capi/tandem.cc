@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   TANDEM_RETURN_IF_ERROR(CheckAddresses(flags));
   worker::WorkerOptions worker;
   TANDEM_ASSIGN_OR_RETURN(worker.plan, node::PlanOf(flags));
-  const Cluster& cluster = worker.plan.job.cluster();
+  const Cluster cluster = worker.plan.serving();
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(worker.plan.job));
   worker.paths = std::make_shared<transport::PathLog>();
   worker.member.index = options.index;
@@ -299,7 +299,9 @@ int32_t tandem_rank(const tandem_worker* worker) { return worker->attached->rank
 int32_t tandem_world_size(const tandem_worker* worker) {
   return worker->attached->plan().workers();
 }
-int32_t tandem_servers(const tandem_worker* worker) { return worker->attached->plan().servers(); }
+int32_t tandem_servers(const tandem_worker* worker) {
+  return worker->attached->plan().server_processes();
+}
 int32_t tandem_epochs(const tandem_worker* worker) {
   return worker->attached->plan().job.train().epochs();
 }

@@ -209,9 +209,11 @@ class Run {
     std::vector<std::string> parts;
     for (const job::TablePlan& table : plan_.tables) {
       if (table.dense) continue;
-      parts.push_back(absl::StrCat("table ", table.name, " ",
-                                   job::PolicyName(plan_.groups[table.group].policy),
-                                   table.frozen ? " (frozen)" : ""));
+      const bool on_workers = table.synchroniser != Table::SERVERS;
+      parts.push_back(absl::StrCat(
+          "table ", table.name, " ",
+          on_workers ? Table::Synchroniser_Name(table.synchroniser) + " " : "",
+          job::PolicyName(plan_.groups[table.group].policy), table.frozen ? " (frozen)" : ""));
     }
     const bool on_servers = plan_.dense_table >= 0;
     parts.push_back(
@@ -223,8 +225,8 @@ class Run {
                           .policy))
             : absl::StrCat("dense by ", job::DenseName(plan_.job.dense())));
     view_.Line(absl::StrCat(plan_.job.name(), ": ", Counted(plan_.workers(), "worker"), ", ",
-                            Counted(plan_.servers(), "server"), ", seed ", plan_.job.seed(), "; ",
-                            absl::StrJoin(parts, ", ")));
+                            Counted(plan_.server_processes(), "server"), ", seed ",
+                            plan_.job.seed(), "; ", absl::StrJoin(parts, ", ")));
     NoteHybrid(on_servers);
     if (plan_.job.service_time_size() > 0) {
       view_.Line(
@@ -296,7 +298,7 @@ class Run {
 
   absl::Status StartNodes(const std::string& address) {
     const std::vector<std::string> common = {"--job", JobPath(), "--scheduler", address};
-    for (int s = 0; s < plan_.servers(); ++s) {
+    for (int s = 0; s < plan_.server_processes(); ++s) {
       std::vector<std::string> argv = {Program("tandem-server"), "--index", absl::StrCat(s),
                                        "--out", flags_.out};
       if (!flags_.replay.empty()) argv.insert(argv.end(), {"--replay", flags_.replay});
@@ -317,6 +319,10 @@ class Run {
       std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),
                                        "--dump-collectives", flags_.out + "/collectives"};
       AddTraceFlags(absl::StrCat(w), &argv);
+      if (plan_.workers_serve) argv.insert(argv.end(), {"--out", flags_.out});
+      if (plan_.workers_serve && !flags_.replay.empty()) {
+        argv.insert(argv.end(), {"--replay", flags_.replay});
+      }
       if (flags_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(flags_.out, w)});
       argv.insert(argv.end(), common.begin(), common.end());
       TANDEM_RETURN_IF_ERROR(

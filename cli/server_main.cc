@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   server::ServerOptions options;
   options.plan = *plan;
   options.member =
-      node::MemberOf(flags, plan->job.cluster(),
+      node::MemberOf(flags, plan->serving(),
                      std::make_shared<transport::PathLog>());  // workers report how they reach us
   options.record_dir = flags.out;
   options.replay = replay;

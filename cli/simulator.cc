@@ -227,8 +227,8 @@ class Simulation {
           absl::StrCat(table.name, " ", job::PolicyName(plan_.groups[table.group].policy)));
     }
     view_.Line(absl::StrFormat("%s, simulated: %d workers, %d servers, seed %d; %s; %s",
-                               plan_.job.name(), plan_.workers(), plan_.servers(), plan_.job.seed(),
-                               absl::StrJoin(parts, ", "), StepText()));
+                               plan_.job.name(), plan_.workers(), plan_.server_processes(),
+                               plan_.job.seed(), absl::StrJoin(parts, ", "), StepText()));
   }
 
   std::string StepText() const {

@@ -41,6 +41,11 @@ int main(int argc, char** argv) {
   std::string dump_folder;
   app.add_option("--dump-collectives", dump_folder,
                  "Folder for what the collectives did, if the job fails or at SIGUSR1");
+  app.add_option(
+      "--out", flags.out,
+      "Folder for staleness records, if the job asks for them and tables are on workers");
+  std::string replay;
+  app.add_option("--replay", replay, "Folder of a run whose order of updates this one takes");
   std::string scores;
   app.add_option("--scores", scores, "Write the logits of test rows to this file, as float32");
   int code = node::kExitOk;
@@ -64,13 +69,15 @@ int main(int argc, char** argv) {
   worker::WorkerOptions options;
   options.plan = *plan;
   options.paths = std::make_shared<transport::PathLog>();
-  options.member = node::MemberOf(flags, plan->job.cluster(), options.paths);
+  options.member = node::MemberOf(flags, plan->serving(), options.paths);
   options.make_runner = [&](const job::JobPlan& job, int rank, const std::string& init_from) {
     return worker::StepRunner::New(job, rank, init_from, cli::CompiledModel, scores);
   };
   options.trace_path = trace;
   options.trace_steps = trace_steps;
   options.dump_folder = dump_folder;
+  options.record_dir = flags.out;
+  options.replay = replay;
   options.dump_signals = node::SaveSignals();
   return node::Finish("tandem-worker", worker::RunWorker(options));
 }

@@ -38,7 +38,7 @@ ClientCore::ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incar
       self_(self),
       incarnation_(incarnation),
       options_(options),
-      packer_(plan, buffers),
+      packer_(plan, self.role == Role::kWorker ? self.index : 0u, buffers),
       versions_(MostVersions(plan)),
       min_clock_(plan.groups.size(), 0),
       updates_sent_(plan.tables.size(), 0) {}
@@ -161,7 +161,9 @@ uint64_t ClientCore::StartPush(absl::Time now, const PushInfo& info,
   header.in_flight = info.in_flight;
   const std::vector<int64_t>* const versions = versions_.Find(info.group, info.step);
   for (Slice& slice : request->slices) {
-    if (versions != nullptr) slice.version = (*versions)[slice.range];
+    const uint32_t read =  // the range that the rows of the slice were read from
+        slice.same_as < 0 ? slice.range : request->slices[static_cast<size_t>(slice.same_as)].range;
+    if (versions != nullptr) slice.version = (*versions)[read];
     if (slice.rows > 0 && (info.flags & kFlagAssign) == 0) {
       ++updates_sent_[map()->range(slice.range).table];
     }
@@ -249,8 +251,16 @@ void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to, siz
   const absl::Span<const uint32_t> slices = request->SlicesOf(flight);
   flight.frame = packer_.MakeFrame(request, flight.number, slices);
   for (const uint32_t i : slices) request->slices[i].sent = true;
-  (request->push ? counters_.push_bytes : counters_.pull_bytes) += flight.frame.TotalBytes();
+  CounterOf(to, request->push ? &counters_.push_bytes : &counters_.pull_bytes) +=
+      flight.frame.TotalBytes();
   out_.push_back({to, flight.frame});
+}
+
+// What a worker exchanges with the shards of its own process goes to no other one.
+uint64_t& ClientCore::CounterOf(const EndpointId& shard, uint64_t* kind) {
+  const bool own = plan_.workers_serve && self_.role == Role::kWorker &&
+                   shard.index == plan_.server_processes() + self_.index;
+  return own ? counters_.within_bytes : *kind;
 }
 
 // ---- answers ----------------------------------------------------------------------------------
@@ -300,10 +310,10 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
     min_clock_[h.group] = std::max(min_clock_[h.group], h.first_step);
   }
   if (request->push) {
-    counters_.ack_bytes += frame.frame.TotalBytes();
+    CounterOf(h.sender, &counters_.ack_bytes) += frame.frame.TotalBytes();
     OnAck(now, request, flight, frame);
   } else {
-    counters_.rows_bytes += frame.frame.TotalBytes();
+    CounterOf(h.sender, &counters_.rows_bytes) += frame.frame.TotalBytes();
     OnRows(now, request, flight, frame);
   }
 }

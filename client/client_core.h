@@ -88,6 +88,7 @@ class ClientCore {
 
   struct Counters {
     uint64_t pull_bytes = 0, rows_bytes = 0, push_bytes = 0, ack_bytes = 0;
+    uint64_t within_bytes = 0;  // of all four kinds, with the shards of the own process
     uint64_t frames_resent = 0;
     // From a request for rows to its last answer, the least; not of evaluations.
     absl::Duration shortest_read = absl::InfiniteDuration();
@@ -177,6 +178,7 @@ class ClientCore {
   void SendOpenSlices(absl::Time now, Request* request);
   void SendFrames(absl::Time now, Request* request, EndpointId to,
                   absl::Span<const std::pair<EndpointId, uint32_t>> slices, bool more);
+  uint64_t& CounterOf(const EndpointId& shard, uint64_t* kind);
   void SendFlight(absl::Time now, Request* request, EndpointId to, size_t first);
   void OnRows(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);

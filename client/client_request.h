@@ -46,6 +46,9 @@ struct ClientRequest {
     absl::Time send_at;         // when it is refused: not before
     uint32_t refused_view = 0;  // the refusing shard's view
     int64_t version = 0;
+    // Of a push to a table of several copies: the slice of another copy that has the same keys and
+    // gradients, in the same memory. -1: this one has its own.
+    int32_t same_as = -1;
     bool repeats() const { return rows < occurrences; }
   };
   struct Flight {  // one frame on its way

@@ -51,7 +51,9 @@ void RequestPacker::OnView(std::shared_ptr<const RangeMap> view) {
   map_ = std::move(view);
   packed_ranges_.assign(plan_.groups.size(), {});
   for (uint32_t id = 0; id < map_->ranges().size(); ++id) {
-    packed_ranges_[plan_.tables[map_->range(id).table].group].push_back(id);
+    const RangeMap::Range& range = map_->range(id);
+    if (range.copy != CopyRead(range.table)) continue;
+    packed_ranges_[plan_.tables[range.table].group].push_back(id);
   }
   for (std::vector<uint32_t>& ids : packed_ranges_) {
     std::stable_sort(ids.begin(), ids.end(), [this](uint32_t a, uint32_t b) {
@@ -77,7 +79,7 @@ void RequestPacker::Cut(ClientRequest* request) {
   for (const uint32_t id : packed_ranges_[request->header.group]) range_fill_[id] = 0;
   size_t first = 0;
   for (const TableKeys& table : request->keys) {
-    map_->FindAll(table.table, plan_.tables[table.table].salt, table.keys,
+    map_->FindAll(table.table, CopyRead(table.table), plan_.tables[table.table].salt, table.keys,
                   key_range_.data() + first, key_rank_.data() + first, range_fill_.data());
     first += table.keys.size();
   }
@@ -130,12 +132,40 @@ void RequestPacker::MakeSlices(ClientRequest* request) {
     slice.range = order.front();
     request->slices.push_back(slice);
   }
+  if (request->push) AddOtherCopies(request);
   request->open_slices = request->slices.size();
   if (request->push && floats > 0) request->packed_values = buffers_.Alloc(floats * sizeof(float));
 }
 
+void RequestPacker::AddOtherCopies(ClientRequest* request) {
+  const size_t own = request->slices.size();
+  for (size_t i = 0; i < own; ++i) {
+    const Slice slice = request->slices[i];
+    const uint32_t table = map_->range(slice.range).table, copies = map_->Copies(table);
+    if (copies == 1) continue;
+    const uint32_t count = map_->RangeCount(table);
+    const uint32_t first = slice.range - CopyRead(table) * count;
+    for (uint32_t copy = 0; copy < copies; ++copy) {
+      if (copy == CopyRead(table)) continue;
+      Slice other = slice;
+      other.range = first + copy * count;
+      other.same_as = static_cast<int32_t>(i);
+      request->slices.push_back(other);
+    }
+  }
+}
+
 // Puts the keys of a slice (each once) and its values behind those of the slices before it.
 void RequestPacker::PackSlice(ClientRequest* request, Slice* slice) {
+  if (slice->same_as >= 0) {
+    Slice* const own = &request->slices[static_cast<size_t>(slice->same_as)];
+    if (!own->packed) PackSlice(request, own);
+    slice->packed = true;
+    slice->rows = own->rows;
+    slice->key_offset = own->key_offset;
+    slice->float_offset = own->float_offset;
+    return;
+  }
   slice->packed = true;
   slice->key_offset = request->next_key;
   slice->float_offset = request->next_float;

@@ -1,6 +1,7 @@
 // Cuts the keys of a request into slices, one a range, and makes frames of them. Keys are ordered by
 // (owner, range), so that the keys of one frame are one run of bytes, and so are its values: a frame
-// is two views of memory that is filled once.
+// is two views of memory that is filled once. Of a table of which each worker has a copy, reads go to
+// one copy and pushes to all: the memory is filled once, too, and travels several times.
 //
 // Thread safety: none; it belongs to the thread of its ClientCore. Not here: which slices travel
 // together, and when (client_core.h).
@@ -24,8 +25,9 @@ namespace tandem::client {
 
 class RequestPacker {
  public:
-  // `plan` and `buffers` outlive the packer.
-  RequestPacker(const job::JobPlan& plan, BufferSource& buffers) : plan_(plan), buffers_(buffers) {}
+  // `plan` and `buffers` outlive the packer. `copy`: that is read, of tables that have several.
+  RequestPacker(const job::JobPlan& plan, uint32_t copy, BufferSource& buffers)
+      : plan_(plan), own_copy_(copy), buffers_(buffers) {}
 
   // Before anything else, and whenever there is a newer one.
   void OnView(std::shared_ptr<const RangeMap> view);
@@ -41,16 +43,19 @@ class RequestPacker {
 
  private:
   using Slice = ClientRequest::Slice;
+  uint32_t CopyRead(uint32_t table) const { return map_->Copies(table) > 1 ? own_copy_ : 0; }
   void MakeSlices(ClientRequest* request);
+  void AddOtherCopies(ClientRequest* request);
   void PackSlice(ClientRequest* request, Slice* slice);
   void PackValues(ClientRequest* request, const Slice& slice);
   void GatherParts(const ClientRequest& request, absl::Span<const uint32_t> slices, Buffer* keys,
                    Buffer* values);
 
   const job::JobPlan& plan_;
+  const uint32_t own_copy_;
   BufferSource& buffers_;
   std::shared_ptr<const RangeMap> map_;
-  std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: range ids by (owner, id)
+  std::vector<std::vector<uint32_t>> packed_ranges_;  // by group: ids that are read, by (owner, id)
   data::KeyIndex index_;
   // Scratch, all of it.
   std::vector<uint32_t> key_range_;   // of each key

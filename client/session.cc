@@ -90,7 +90,7 @@ absl::Status Session::MakeClient() {
   client.max_in_flight = options_.max_in_flight;
   client.deadline = options_.deadline;
   TANDEM_ASSIGN_OR_RETURN(auto transport,
-                          node::EndpointFactory(network, plan_.job.cluster(), incarnation_,
+                          node::EndpointFactory(network, plan_.serving(), incarnation_,
                                                 std::make_shared<transport::PathLog>())(self_));
   TANDEM_ASSIGN_OR_RETURN(client_, Client::New(plan_, std::move(transport), client));
   return client_->SetView(view_);

@@ -352,20 +352,23 @@ JobNeeds NeedsOf(const job::JobPlan& plan, int servers, int workers) {
   needs.workers = workers;
   const Cluster& cluster = plan.job.cluster();
   needs.processes = servers + workers;
+  const int serving = servers + (plan.workers_serve ? workers : 0);
   needs.busy_threads =
-      servers * plan.shards_per_server() + workers * std::max(1, cluster.threads_per_worker());
+      serving * plan.shards_per_server() + workers * std::max(1, cluster.threads_per_worker());
   needs.all_threads = needs.busy_threads + kThreadsOfProcess * (needs.processes + 1);
   double rows = 0, save = 0;
   for (const job::TablePlan& table : plan.tables) {
     const double expected = table.dense ? 0 : static_cast<double>(table.expected_rows);
-    rows += expected * (RowBytes(table) + kIndexBytes) * kSlack;
+    const bool on_workers = table.synchroniser != Table::SERVERS;
+    const int here = on_workers ? workers : servers, holders = plan.HoldersOf(table).count;
+    const double share = holders == 0 ? 0 : static_cast<double>(here) / holders;
+    rows += expected * (RowBytes(table) + kIndexBytes) * kSlack * share * plan.CopiesOf(table);
     save += expected * (RowBytes(table) + sizeof(uint64_t));
   }
-  const double share = plan.servers() == 0 ? 0 : static_cast<double>(servers) / plan.servers();
-  needs.table_bytes = Clamp(rows * share);
+  needs.table_bytes = Clamp(rows);
   needs.save_bytes = Clamp(save);
   needs.held_bytes =
-      Clamp(static_cast<double>(job::HeldBytes(plan)) * servers * plan.shards_per_server());
+      Clamp(static_cast<double>(job::HeldBytes(plan)) * serving * plan.shards_per_server());
   needs.process_bytes =
       static_cast<uint64_t>(servers) * kServerBytes + static_cast<uint64_t>(workers) * kWorkerBytes;
   // A server's shards meet every worker; a worker meets every shard, and the other workers.

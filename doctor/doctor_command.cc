@@ -54,7 +54,7 @@ struct Task {
     const auto share = [&](int all, int given) {
       return given >= 0 ? given : (all + hosts - 1) / hosts;
     };
-    return NeedsOf(*plan, share(plan->servers(), flags.servers),
+    return NeedsOf(*plan, share(plan->server_processes(), flags.servers),
                    share(plan->workers(), flags.workers));
   }
 };

@@ -60,6 +60,8 @@ void PlanTable(const Table& config, JobPlan* plan) {
   TablePlan table = NumberedTable(config.name(), *plan);
   table.dim = config.dim();
   table.frozen = config.frozen();
+  table.synchroniser = config.synchroniser();
+  if (table.synchroniser != Table::SERVERS) plan->workers_serve = true;
   table.expected_rows = config.expected_rows();
   table.fields.assign(config.field().begin(), config.field().end());
   table.initializer = config.initializer();
@@ -192,11 +194,29 @@ size_t JobPlan::model_tables() const {
       tables.begin(), tables.end(), [](const TablePlan& table) { return table.of_model(); }));
 }
 
+JobPlan::Holders JobPlan::HoldersOf(const TablePlan& table) const {
+  if (table.synchroniser == Table::SERVERS) return {0, server_processes()};
+  return {server_processes(), workers()};
+}
+
+int JobPlan::CopiesOf(const TablePlan& table) const {
+  return table.synchroniser == Table::REPLICATED ? workers() : 1;
+}
+
+Cluster JobPlan::serving() const {
+  Cluster cluster = job.cluster();
+  cluster.set_servers(servers());
+  return cluster;
+}
+
 ClusterSizes JobPlan::sizes() const {
   ClusterSizes sizes;
   sizes.servers = servers();
   sizes.shards_per_server = shards_per_server();
-  for (const TablePlan& table : tables) sizes.tables.push_back(table.name);
+  for (const TablePlan& table : tables) {
+    sizes.tables.push_back(table.name);
+    sizes.copies.push_back(CopiesOf(table));
+  }
   return sizes;
 }
 

@@ -34,6 +34,7 @@ struct TablePlan {
   bool frozen = false;
   bool store = false;    // policy STORE: rows are what programs write; the model does not read them
   int state_floats = 0;  // of a row of such a table, beside `dim`
+  Table::Synchroniser synchroniser = Table::SERVERS;  // where its rows are
   int64_t expected_rows = 0;
   std::vector<std::string> fields;
   Initializer initializer;
@@ -67,10 +68,25 @@ struct JobPlan {
   size_t model_tables() const;
 
   int workers() const { return job.cluster().workers(); }
-  int servers() const { return job.cluster().servers(); }
+  // True if some table is on the workers: each worker is a server too then, worker r the one of number
+  // server_processes() + r, with as many shards as any other.
+  bool workers_serve = false;
+  int server_processes() const { return job.cluster().servers(); }
+  // All that serve rows: processes of their own, then workers.
+  int servers() const { return server_processes() + (workers_serve ? workers() : 0); }
   int shards_per_server() const { return job.cluster().shards_per_server(); }
   int shards() const { return servers() * shards_per_server(); }
+  // The servers that rows of the table are dealt over: `count` from `first` on.
+  struct Holders {
+    int first = 0;
+    int count = 0;
+  };
+  Holders HoldersOf(const TablePlan& table) const;
+  // How many of them have each row.
+  int CopiesOf(const TablePlan& table) const;
   ClusterSizes sizes() const;  // what views must agree with
+  // The cluster as its endpoints see it: all that serve rows are servers.
+  Cluster serving() const;
 };
 
 // `--set path=value`: path as in "train.batch" or "table[0].dim"; value in text format, where

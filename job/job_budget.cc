@@ -132,7 +132,9 @@ int64_t HeldBytes(const JobPlan& plan) {
     const double updates = MostUpdates(plan, group.properties);
     for (const uint32_t id : group.tables) {
       const TablePlan& table = plan.tables[id];
-      const double rows = MostOnOneShard(static_cast<double>(MostRows(plan, table)), plan.shards());
+      const double rows = MostOnOneShard(
+          static_cast<double>(MostRows(plan, table)),
+          plan.HoldersOf(table).count * plan.shards_per_server() / plan.CopiesOf(table));
       bytes += updates * rows * static_cast<double>(RowBytes(table.dim));
     }
   }

@@ -44,7 +44,7 @@ constexpr int64_t kMaxLocalSteps = 1 << 20;
 
 absl::Status CheckCluster(const Cluster& cluster) {
   TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, kMaxWorkers));
-  TANDEM_RETURN_IF_ERROR(Between("cluster.servers", cluster.servers(), 1, kMaxServers));
+  TANDEM_RETURN_IF_ERROR(Between("cluster.servers", cluster.servers(), 0, kMaxServers));
   TANDEM_RETURN_IF_ERROR(
       Between("cluster.shards_per_server", cluster.shards_per_server(), 1, kMaxShardsPerServer));
   TANDEM_RETURN_IF_ERROR(
@@ -54,11 +54,13 @@ absl::Status CheckCluster(const Cluster& cluster) {
   if (!Cluster::Transport_IsValid(cluster.transport())) {
     return Refuse("cluster.transport", "unknown");
   }
-  const int64_t ranges =
-      int64_t{1} * cluster.servers() * cluster.shards_per_server() * cluster.ranges_per_shard();
+  // Tables on workers are cut by these.
+  const int64_t ranges = int64_t{1} * std::max(cluster.servers(), cluster.workers()) *
+                         cluster.shards_per_server() * cluster.ranges_per_shard();
   if (ranges > kMaxRangesPerTable) {
-    return Refuse("cluster.ranges_per_shard", "servers x shards_per_server x ranges_per_shard is ",
-                  ranges, " ranges a table, at most ", kMaxRangesPerTable);
+    return Refuse("cluster.ranges_per_shard",
+                  "servers (or workers) x shards_per_server x ranges_per_shard is ", ranges,
+                  " ranges a table, at most ", kMaxRangesPerTable);
   }
   return absl::OkStatus();
 }
@@ -288,6 +290,37 @@ absl::Status CheckStoreTable(const std::string& path, const Table& table, const 
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
 }
 
+// Rows on workers are exchanged in steps that all take together.
+absl::Status CheckTableSynchroniser(const std::string& path, const Table& table, const Job& job) {
+  if (!Table::Synchroniser_IsValid(table.synchroniser())) {
+    return Refuse(path + ".synchroniser", table.synchroniser(), " is not a synchroniser");
+  }
+  if (table.synchroniser() == Table::SERVERS) return absl::OkStatus();
+  const std::string name = Table::Synchroniser_Name(table.synchroniser());
+  if (table.policy().kind() != Policy::BSP) {
+    return Refuse(
+        path + ".synchroniser", name, ", and the policy is ", PolicyName(table.policy()),
+        "; workers that hold the rows take every step together: say policy { kind: BSP }, "
+        "or synchroniser: SERVERS");
+  }
+  if (job.data().format() == Data::PROGRAM &&
+      (job.staleness().record() || job.staleness().order())) {
+    return Refuse(path + ".synchroniser", name,
+                  ": rows on workers that are programs are not recorded; leave out staleness, or "
+                  "say SERVERS");
+  }
+  if (table.synchroniser() == Table::REPLICATED && job.staleness().order()) {
+    return Refuse(path + ".synchroniser", name,
+                  ": a read is of one copy and an update goes to all, so no order says what was "
+                  "read; use SHARDED, or drop staleness.order");
+  }
+  const Dense& dense = job.dense();
+  if (!dense.has_local_steps()) return absl::OkStatus();
+  return Refuse(path + ".synchroniser", name, ", and dense.synchroniser is ",
+                Dense::Synchroniser_Name(dense.synchroniser()),
+                ", under which workers step by themselves; use ALLREDUCE there, or SERVERS here");
+}
+
 absl::Status CheckTable(const std::string& path, const Table& table, const Job& job) {
   TANDEM_RETURN_IF_ERROR(CheckTableName(path, table.name()));
   TANDEM_RETURN_IF_ERROR(Between(path + ".dim", table.dim(), 1, kMaxDim));
@@ -311,6 +344,7 @@ absl::Status CheckTable(const std::string& path, const Table& table, const Job& 
   }
   TANDEM_RETURN_IF_ERROR(CheckOptimizer(path + ".optimizer", table.optimizer()));
   TANDEM_RETURN_IF_ERROR(CheckPolicy(path + ".policy", table.policy(), job));
+  TANDEM_RETURN_IF_ERROR(CheckTableSynchroniser(path, table, job));
   return Between(path + ".expected_rows", table.expected_rows(), 1, int64_t{1} << 50);
 }
 
@@ -373,6 +407,20 @@ absl::Status CheckTables(const Job& job) {
                   " is a STORE table, and the model needs a table of its own; put one before it");
   }
   return CheckFields(TrainedPart(job));
+}
+
+// Whether there are servers where something is on them.
+absl::Status CheckServers(const Job& job) {
+  if (job.cluster().servers() > 0) return absl::OkStatus();
+  constexpr absl::string_view kNone = "0, or not set, but ";
+  for (const Table& table : job.table()) {
+    if (table.synchroniser() != Table::SERVERS) continue;
+    return Refuse("cluster.servers", kNone, "table ", Quoted(table.name()),
+                  " is on servers; say servers: 1, or give the table synchroniser: SHARDED");
+  }
+  if (job.dense().synchroniser() != Dense::SERVERS) return absl::OkStatus();
+  return Refuse("cluster.servers", kNone, "dense.synchroniser is SERVERS; say servers: 1, or ",
+                "ALLREDUCE");
 }
 
 absl::Status CheckCodec(const Job& job) {
@@ -806,6 +854,7 @@ absl::Status CheckJob(const Job& job) {
   // Dense before tables: tables inherit its optimizer, and the cause should be named, not the heir.
   TANDEM_RETURN_IF_ERROR(CheckDense(job));
   TANDEM_RETURN_IF_ERROR(CheckTables(job));
+  TANDEM_RETURN_IF_ERROR(CheckServers(job));
   TANDEM_RETURN_IF_ERROR(CheckModel(TrainedPart(job)));
   TANDEM_RETURN_IF_ERROR(CheckKeepBest(job));
   TANDEM_RETURN_IF_ERROR(CheckEvaluation(job.evaluation()));

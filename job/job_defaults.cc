@@ -107,6 +107,9 @@ void FillDense(const Policy& policy, bool repeatable, bool rdma, int workers, De
 }
 
 void FillTable(const Job& job, Table* table) {
+  if (table->synchroniser() == Table::SYNCHRONISER_UNSPECIFIED) {
+    table->set_synchroniser(Table::SERVERS);
+  }
   FillPolicy(job.policy(), table->mutable_policy());
   TANDEM_DEFAULT(table, expected_rows, 1000000);
   if (table->policy().kind() == Policy::STORE) return;  // no model reads it, nobody trains it

@@ -32,6 +32,7 @@ Job WhatMustStay(Job job) {
   for (Table& table : *job.mutable_table()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_expected_rows();
+    table.clear_synchroniser();
   }
   job.clear_evaluation();
   job.clear_staleness();

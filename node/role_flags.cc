@@ -14,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "node/transport_choice.h"
+#include "proto/incarnation.h"
 
 namespace tandem::node {
 namespace {
@@ -98,7 +99,7 @@ absl::StatusOr<job::JobPlan> PlanOf(const RoleFlags& flags) {
 uint64_t NewIncarnation() {
   std::random_device entropy;
   const uint64_t high = entropy();
-  return (high << 32 | entropy()) | 1;  // never 0, which means "not known yet"
+  return OwnIncarnation(high << 32 | entropy()) | 1;  // never 0, which means "not known yet"
 }
 
 JobMember::Options MemberOf(const RoleFlags& flags, const Cluster& cluster,

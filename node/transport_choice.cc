@@ -102,6 +102,20 @@ int MostPeers(const Cluster& cluster) {
   return std::max(1, cluster.servers() * cluster.shards_per_server() + cluster.workers());
 }
 
+namespace {
+
+// With the workers that hold rows among its servers.
+Cluster Serving(const Job& job) {
+  Cluster cluster = job.cluster();
+  const bool serve = std::any_of(job.table().begin(), job.table().end(), [](const Table& table) {
+    return table.synchroniser() > Table::SERVERS;
+  });
+  if (serve) cluster.set_servers(cluster.servers() + cluster.workers());
+  return cluster;
+}
+
+}  // namespace
+
 absl::Status CheckTransport(const Job& job) {
   const Cluster& cluster = job.cluster();
   const bool wanted = cluster.transport() == Cluster::RDMA;
@@ -112,8 +126,9 @@ absl::Status CheckTransport(const Job& job) {
   }
   if (!wanted) return absl::OkStatus();
   absl::StatusOr<std::shared_ptr<rdma::RdmaContext>> context = rdma::RdmaContext::New();
-  const absl::Status made =
-      context.ok() ? RdmaWay(*std::move(context), MostPeers(cluster)).status() : context.status();
+  const absl::Status made = context.ok()
+                                ? RdmaWay(*std::move(context), MostPeers(Serving(job))).status()
+                                : context.status();
   if (made.ok()) return made;
   return absl::Status(made.code(), absl::StrCat("cluster.transport: RDMA: ", made.message()));
 }

@@ -12,6 +12,7 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
   map->view_ = view.number();
   map->names_ = sizes.tables;
   map->tables_.resize(sizes.tables.size());
+  std::vector<uint32_t> ranges_met(sizes.tables.size(), 0);  // by table
   for (int i = 0; i < view.range_size(); ++i) {
     const RangeInfo& info = view.range(i);
     if (info.table() >= sizes.tables.size() ||
@@ -22,29 +23,45 @@ absl::StatusOr<std::shared_ptr<const RangeMap>> RangeMap::FromView(const View& v
           info.server(), " shard ", info.shard(), " is not of this job"));
     }
     Table& table = map->tables_[info.table()];
-    const bool first_of_table = table.count == 0;
-    if (first_of_table) table.first = static_cast<uint32_t>(i);
-    const uint64_t want_begin = first_of_table ? 0 : map->ranges_.back().end;
-    const bool consecutive = table.first + table.count == static_cast<uint32_t>(i);
-    const bool after_the_last = !first_of_table && want_begin == 0;
+    const auto copies =
+        static_cast<uint32_t>(sizes.copies.empty() ? 1 : sizes.copies[info.table()]);
+    uint32_t& met = ranges_met[info.table()];
+    if (met == 0) table.first = static_cast<uint32_t>(i);
+    const uint64_t want_begin = met == 0 ? 0 : map->ranges_.back().end;
+    const bool consecutive = table.first + met == static_cast<uint32_t>(i);
+    // Where a copy has ended the next one begins, if there is one more.
+    if (met > 0 && want_begin == 0 && table.count == 0) table.count = met;
+    const uint32_t copy = table.count == 0 ? 0 : met / table.count;
+    const bool cut_alike =
+        copy == 0 || (copy < copies && table.first + met % table.count < map->ranges_.size() &&
+                      info.end() == map->ranges_[table.first + met % table.count].end);
     const bool empty = info.end() != 0 && info.end() <= info.begin();
-    if (!consecutive || after_the_last || empty || info.begin() != want_begin) {
+    if (!consecutive || !cut_alike || empty || info.begin() != want_begin) {
       return absl::InvalidArgumentError(absl::StrFormat(
           "view %u range %d [%#x, %#x) of table %s: want ranges in order that begin at %#x",
           view.number(), i, info.begin(), info.end(), sizes.tables[info.table()], want_begin));
     }
-    ++table.count;
+    ++met;
     map->ranges_.push_back(
         {info.table(), info.begin(), info.end(),
-         EndpointId::Shard(static_cast<int>(info.server()), static_cast<int>(info.shard()))});
+         EndpointId::Shard(static_cast<int>(info.server()), static_cast<int>(info.shard())), copy});
     map->begins_.push_back(info.begin());
   }
   for (size_t t = 0; t < sizes.tables.size(); ++t) {
     Table& table = map->tables_[t];
-    if (table.count == 0 || map->ranges_[table.first + table.count - 1].end != 0) {
+    const uint32_t met = ranges_met[t];
+    if (met == 0 || map->ranges_[table.first + met - 1].end != 0) {
       return absl::InvalidArgumentError(absl::StrCat("view ", view.number(),
                                                      ": the ranges of table ", sizes.tables[t],
                                                      " do not reach the last position"));
+    }
+    if (table.count == 0) table.count = met;
+    table.copies = met / table.count;
+    const int copies = sizes.copies.empty() ? 1 : sizes.copies[t];
+    if (table.copies != static_cast<uint32_t>(copies)) {
+      return absl::InvalidArgumentError(absl::StrCat("view ", view.number(), ": ", table.copies,
+                                                     " copies of table ", sizes.tables[t],
+                                                     ", want ", copies));
     }
     table.equal = map->GuessIsRight(table);
   }
@@ -60,9 +77,12 @@ bool RangeMap::GuessIsRight(const Table& table) const {
   return true;
 }
 
-void RangeMap::FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t> keys,
-                       uint32_t* ids, uint32_t* ranks, uint32_t* counts) const {
-  const Table t = tables_[table];
+void RangeMap::FindAll(uint32_t table, uint32_t copy, uint64_t salt,
+                       absl::Span<const uint64_t> keys, uint32_t* ids, uint32_t* ranks,
+                       uint32_t* counts) const {
+  Table t = tables_[table];
+  const uint32_t skipped = copy * t.count;
+  t.first += skipped;
   const auto fill = [&](auto find) {
     for (size_t i = 0; i < keys.size(); ++i) {
       const uint32_t id = find(Position(salt, keys[i]));
@@ -73,7 +93,7 @@ void RangeMap::FindAll(uint32_t table, uint64_t salt, absl::Span<const uint64_t>
   if (t.equal) {
     fill([&t](uint64_t p) { return t.first + static_cast<uint32_t>(Guess(p, t.count)); });
   } else {
-    fill([this, table](uint64_t p) { return Find(table, p); });
+    fill([this, table, skipped](uint64_t p) { return skipped + Find(table, p); });
   }
 }
 

@@ -56,20 +56,26 @@ std::vector<double> ExpectedRows(const job::TablePlan& table, const std::vector<
 
 std::vector<RangeInfo> DealRanges(const job::JobPlan& plan) {
   std::vector<RangeInfo> map;
-  const int shards = plan.shards();
-  const int ranges = shards * std::max(1, plan.job.cluster().ranges_per_shard());
-  if (shards == 0) return map;
-  const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
+  if (plan.shards() == 0) return map;
   for (const job::TablePlan& table : plan.tables) {
+    const job::JobPlan::Holders holders = plan.HoldersOf(table);
+    const int copies = plan.CopiesOf(table);
+    const int servers = holders.count / copies;  // of one copy
+    const int shards = servers * plan.shards_per_server();
+    const int ranges = shards * std::max(1, plan.job.cluster().ranges_per_shard());
+    const std::vector<uint64_t> bounds = job::EqualRanges(ranges);
     const std::vector<int> owner = table.dense ? DealByWeight(ExpectedRows(table, bounds), shards)
                                                : DealInTurn(ranges, shards);
-    for (int r = 0; r < ranges; ++r) {
-      RangeInfo& info = map.emplace_back();
-      info.set_table(table.id);
-      info.set_begin(bounds[r]);
-      info.set_end(r + 1 < ranges ? bounds[r + 1] : 0);
-      info.set_server(static_cast<uint32_t>(owner[r] / plan.shards_per_server()));
-      info.set_shard(static_cast<uint32_t>(owner[r] % plan.shards_per_server()));
+    for (int copy = 0; copy < copies; ++copy) {
+      for (int r = 0; r < ranges; ++r) {
+        const int server = holders.first + copy * servers + owner[r] / plan.shards_per_server();
+        RangeInfo& info = map.emplace_back();
+        info.set_table(table.id);
+        info.set_begin(bounds[r]);
+        info.set_end(r + 1 < ranges ? bounds[r + 1] : 0);
+        info.set_server(static_cast<uint32_t>(server));
+        info.set_shard(static_cast<uint32_t>(owner[r] % plan.shards_per_server()));
+      }
     }
   }
   return map;

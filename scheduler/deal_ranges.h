@@ -1,6 +1,8 @@
 // Which shard owns which key range in the first view.
 //
-// Every table is cut into ranges_per_shard * shards equal intervals of positions. Positions are
+// Every table is cut into ranges_per_shard * shards equal intervals of positions, and dealt over the
+// shards of the servers, or of the workers if it is on these (Table.synchroniser). A table of which
+// each worker has a copy is cut and dealt for each of them. Positions are
 // hashes of keys, so equal intervals hold nearly equal shares of a big table's rows, and dealing
 // them round robin gives each shard the same number of them. The keys of the dense table are known
 // (block numbers from 0), and few: there the blocks are counted, and the fullest range goes to the

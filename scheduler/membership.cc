@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "proto/incarnation.h"
 
 namespace tandem::scheduler {
 namespace {
@@ -29,6 +30,10 @@ absl::Status Invalid(absl::string_view who, absl::string_view what) {
 std::string Clip(absl::string_view text) { return std::string(text.substr(0, kMaxPeerTextBytes)); }
 
 std::string Node::Name() const {
+  if (host_rank >= 0) return absl::StrCat("worker ", host_rank);
+  if (index < 0 && IsServerOfWorker(incarnation)) {
+    return absl::StrCat("tables on a worker (pid ", pid, " on ", host, ")");
+  }
   if (index >= 0) return absl::StrCat(RoleName(role), " ", index);
   return absl::StrCat("a ", RoleName(role), " (pid ", pid, " on ", host, ")");
 }
@@ -60,15 +65,16 @@ std::string SomeOf(std::vector<std::string> names) {
 
 Membership::Membership(const job::JobPlan& plan)
     : servers_(plan.servers()),
+      processes_(plan.server_processes()),
       workers_(plan.workers()),
       shards_per_server_(plan.shards_per_server()),
       job_hash_(plan.hash) {
   nodes_.reserve(servers_ + workers_);
 }
 
-int Membership::Count(Role role) const {
-  return static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(),
-                                        [&](const Node& node) { return node.role == role; }));
+int Membership::Places(Role role, uint64_t incarnation) const {
+  if (role != Role::kServer) return workers_;
+  return IsServerOfWorker(incarnation) ? servers_ - processes_ : processes_;
 }
 
 absl::Status Membership::Check(const tandem::Register& request) const {
@@ -94,7 +100,7 @@ absl::Status Membership::Check(const tandem::Register& request) const {
                                        kMaxEndpointBytes));
     }
   }
-  const int count = role == Role::kServer ? servers_ : workers_;
+  const int count = Places(role, request.incarnation());
   if (request.index() < -1 || request.index() >= count) {
     return Invalid(who, absl::StrCat("index ", request.index(), ", the job has ", count, " ",
                                      RoleName(role), "s, counted from 0"));
@@ -108,8 +114,12 @@ absl::Status Membership::CheckVacancy(Role role, const tandem::Register& request
     return absl::AlreadyExistsError(absl::StrCat(node.Name(), " is registered already (pid ",
                                                  node.pid, " on ", node.host, ")"));
   }
-  const int count = role == Role::kServer ? servers_ : workers_;
-  if (Count(role) >= count) {
+  const int count = Places(role, request.incarnation());
+  const bool of_worker = IsServerOfWorker(request.incarnation());
+  const auto there = std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    return node.role == role && IsServerOfWorker(node.incarnation) == of_worker;
+  });
+  if (there >= count) {
     return absl::ResourceExhaustedError(
         absl::StrCat("all ", count, " ", RoleName(role), "s are registered already"));
   }
@@ -164,28 +174,54 @@ void Membership::Attach(absl::Time now, uint64_t connection, Node* node) {
   node->silence_reported = false;
 }
 
+bool Membership::complete() const {
+  if (nodes_.size() != static_cast<size_t>(servers_ + workers_)) return false;
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    if (!IsServerOfWorker(node.incarnation)) return true;
+    const uint64_t worker = WorkerOfServer(node.incarnation);
+    return std::any_of(nodes_.begin(), nodes_.end(), [worker](const Node& other) {
+      return other.role == Role::kWorker && other.incarnation == worker;
+    });
+  });
+}
+
 void Membership::Number() {
   TANDEM_CHECK(complete());
+  const auto wants_one = [](const Node& node) {
+    return node.index < 0 && !IsServerOfWorker(node.incarnation);
+  };
   for (const Role role : {Role::kServer, Role::kWorker}) {
     int next = 0;
     for (Node& node : nodes_) {
-      if (node.role != role || node.index >= 0) continue;
+      if (node.role != role || !wants_one(node)) continue;
       while (Numbered(role, next) != nullptr) ++next;
       node.index = next;
     }
   }
+  NumberServersOfWorkers();
   std::sort(nodes_.begin(), nodes_.end(), [](const Node& a, const Node& b) {
     return std::pair(a.role, a.index) < std::pair(b.role, b.index);
   });
 }
 
+void Membership::NumberServersOfWorkers() {
+  for (Node& node : nodes_) {
+    if (!IsServerOfWorker(node.incarnation)) continue;
+    for (const Node& worker : nodes_) {
+      if (worker.incarnation == WorkerOfServer(node.incarnation)) node.host_rank = worker.index;
+    }
+    TANDEM_CHECK(node.host_rank >= 0);
+    node.index = processes_ + node.host_rank;
+  }
+}
+
 std::vector<std::string> Membership::Missing() const {
   std::vector<std::string> missing;
   for (const Role role : {Role::kServer, Role::kWorker}) {
-    const int count = role == Role::kServer ? servers_ : workers_;
+    const int count = Places(role, /*incarnation=*/0);
     int unnumbered =
         static_cast<int>(std::count_if(nodes_.begin(), nodes_.end(), [&](const Node& node) {
-          return node.role == role && node.index < 0;
+          return node.role == role && node.index < 0 && !IsServerOfWorker(node.incarnation);
         }));
     for (int i = 0; i < count; ++i) {
       const bool taken = std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
@@ -195,6 +231,7 @@ std::vector<std::string> Membership::Missing() const {
       missing.push_back(absl::StrCat(RoleName(role), " ", i));
     }
   }
+  if (missing.empty() && !complete()) missing.push_back("tables on workers");
   return missing;
 }
 

@@ -3,8 +3,10 @@
 // A node is known by its incarnation (a random number of its process), not by its connection: it
 // may come back on a new one, and a thread of it (its beats, its shards) may use another one. Nodes
 // that ask for an index get it; the others are numbered, in order of registration, once all are
-// there. Pure state; what follows from a registration or a silence is the core's business. Memory:
-// bounded by the size of the cluster; what a peer may choose is bounded in Register.
+// there. Where workers hold rows of tables, each registers once more, as a server, whose index follows
+// from its rank (proto/incarnation.h); messages call it by the worker's name. Pure state; what follows
+// from a registration or a silence is the core's business. Memory: bounded by the size of the cluster;
+// what a peer may choose is bounded in Register.
 #ifndef TANDEM_SCHEDULER_MEMBERSHIP_H_
 #define TANDEM_SCHEDULER_MEMBERSHIP_H_
 
@@ -30,7 +32,8 @@ std::string Clip(absl::string_view text);
 
 struct Node {
   Role role = Role::kNone;
-  int index = -1;  // server index or rank; -1 until numbered
+  int index = -1;      // server index or rank; -1 until numbered
+  int host_rank = -1;  // of a server that is a worker's: the rank of that, once numbered
   uint64_t incarnation = 0;
   std::vector<std::string> endpoints;
   std::string host;
@@ -59,7 +62,8 @@ struct Node {
   bool silence_reported = false;
   bool stall_reported = false;
 
-  // "worker 1", "server 0"; "a worker (pid 7 on h)" before it is numbered.
+  // "worker 1", "server 0"; "a worker (pid 7 on h)" before it is numbered. Of a server that is a
+  // worker's, the worker's.
   std::string Name() const;
   // "computing step 7, step 7": what its last beat said.
   std::string Doing() const;
@@ -84,7 +88,7 @@ class Membership {
   absl::StatusOr<Registration> Register(absl::Time now, uint64_t connection,
                                         const tandem::Register& request);
 
-  bool complete() const { return nodes_.size() == static_cast<size_t>(servers_ + workers_); }
+  bool complete() const;
   // Gives every node its index. Requires: complete().
   void Number();
 
@@ -117,11 +121,15 @@ class Membership {
  private:
   absl::Status Check(const tandem::Register& request) const;
   absl::Status CheckVacancy(Role role, const tandem::Register& request) const;
-  int Count(Role role) const;
+  // As many nodes as there may be of the kind that wants to register.
+  int Places(Role role, uint64_t incarnation) const;
+  void NumberServersOfWorkers();
   Node* Numbered(Role role, int index);
   void Attach(absl::Time now, uint64_t connection, Node* node);
 
-  const int servers_, workers_, shards_per_server_;
+  const int servers_;    // those of workers are among them,
+  const int processes_;  // but not among these
+  const int workers_, shards_per_server_;
   const uint64_t job_hash_;
   std::vector<Node> nodes_;             // reserved: pointers stay valid until Number()
   std::map<uint64_t, uint64_t> owner_;  // connection -> incarnation

@@ -95,10 +95,20 @@ json UpdatesJson(const JobReport& report) {
           {"dropped", sum.dropped()}};
 }
 
-json TablesJson(const JobReport& report) {
+// Where the rows of a table are: "servers", or on workers, "replicated" or "sharded".
+std::string SynchroniserOf(const job::JobPlan& plan, absl::string_view table) {
+  for (const job::TablePlan& planned : plan.tables) {
+    if (planned.name != table) continue;
+    return absl::AsciiStrToLower(Table::Synchroniser_Name(planned.synchroniser));
+  }
+  return "";
+}
+
+json TablesJson(const job::JobPlan& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) {
     out[table.table()] = {{"rows", table.rows()},
+                          {"synchroniser", SynchroniserOf(plan, table.table())},
                           {"memory_bytes", table.bytes()},
                           {"updates",
                            {{"sent", Sent(report, table)},
@@ -235,7 +245,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
   json out = {{"job", plan.job.name()},
               {"seed", plan.job.seed()},
               {"workers", plan.workers()},
-              {"servers", plan.servers()},
+              {"servers", plan.server_processes()},
               {"shards_per_server", plan.shards_per_server()},
               {"policy", PolicyJson(plan)},
               {"reproducible", plan.job.reproducible()},
@@ -249,7 +259,7 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"eval", json::object()},
               {"staleness", StalenessJson(plan, report)},
               {"updates", UpdatesJson(report)},
-              {"tables", TablesJson(report)},
+              {"tables", TablesJson(plan, report)},
               {"by_worker", WorkersJson(plan, report)},
               {"bytes", report.bytes},
               {"paths", PathsJson(report)},

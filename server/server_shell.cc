@@ -404,6 +404,9 @@ class Server {
       if (core_.stopped()) return absl::OkStatus();
       if (!core_.failure().ok()) return member_->Fail(core_.failure());
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
+      if (options_.end != nullptr && options_.end->load()) {
+        return absl::CancelledError("the worker that it belongs to has ended");
+      }
       for (const auto& shard : shards_) {
         if (absl::Status failure = shard->failure(); !failure.ok()) return member_->Fail(failure);
       }

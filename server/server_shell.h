@@ -3,6 +3,7 @@
 #ifndef TANDEM_SERVER_SERVER_SHELL_H_
 #define TANDEM_SERVER_SERVER_SHELL_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -21,6 +22,7 @@ struct ServerOptions {
   // here (collectives/trace.h); empty = none.
   std::string trace_path;
   int64_t trace_steps = 0;
+  const std::atomic<bool>* end = nullptr;  // set by whoever runs it when it is to end; may be null
 };
 
 // Serves until the job ends. OK: an orderly end. Otherwise who failed, and why.

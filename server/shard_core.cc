@@ -813,7 +813,9 @@ ShardReport ShardCore::Report() const {
     }
     for (const auto& range : owned_) {
       if (range == nullptr || range->table().plan != table->plan) continue;
-      out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
+      if (IsFirstCopy(range->id())) {
+        out->set_rows(out->rows() + static_cast<uint64_t>(range->store().size()));
+      }
       out->set_bytes(out->bytes() + range->store().MemoryBytes());
     }
   }

@@ -79,6 +79,8 @@ class ShardCore {
   std::vector<Range*> OwnedRanges();
   bool Owns(uint32_t range) const { return FindRange(range) != nullptr; }
   const Range* FindRange(uint32_t range) const;  // null: not here
+  // Whether the range is one of the copy that is saved, where a table has several.
+  bool IsFirstCopy(uint32_t range) const { return map_->range(range).copy == 0; }
   // True if exactly the ranges that this view gives to the shard are here, and none is on its way
   // out: a save may be written. (A view that has not come yet may still take some away.)
   bool Settled() const;

@@ -12,7 +12,9 @@ absl::StatusOr<std::optional<ShardSave::File>> ShardSave::Step(size_t rows) {
   if (!MayStep()) return std::nullopt;
   if (!begun_) {
     begun_ = true;
-    for (const Range* range : shard_.OwnedRanges()) ranges_.push_back(range->id());
+    for (const Range* range : shard_.OwnedRanges()) {
+      if (shard_.IsFirstCopy(range->id())) ranges_.push_back(range->id());
+    }
     std::reverse(ranges_.begin(), ranges_.end());
   }
   if (ranges_.empty()) {

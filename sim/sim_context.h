@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "job/job.h"
 #include "proto/endpoint.h"
+#include "proto/incarnation.h"
 #include "sim/agenda.h"
 #include "sim/judge.h"
 #include "sim/trace.h"
@@ -47,9 +48,12 @@ struct SimContext {
   absl::Status failure;
 };
 
-// Of the process that an endpoint belongs to.
-inline uint64_t IncarnationOf(EndpointId id) {
-  return (id.role == Role::kServer ? 1000u : 2000u) + static_cast<uint64_t>(id.index);
+// Of the process that an endpoint belongs to; of a worker that serves, of its server.
+inline uint64_t IncarnationOf(const job::JobPlan& plan, EndpointId id) {
+  const auto index = static_cast<uint64_t>(id.index);
+  const auto processes = static_cast<uint64_t>(plan.server_processes());
+  if (id.role != Role::kServer) return 2000 + index;
+  return index < processes ? 1000 + index : ServerOfWorker(2000 + index - processes);
 }
 
 // How often a process beats.

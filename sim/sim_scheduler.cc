@@ -69,8 +69,9 @@ void SimScheduler::Register(EndpointId id) {
   Control control;
   tandem::Register& request = *control.mutable_register_();
   request.set_role(server ? tandem::Register::SERVER : tandem::Register::WORKER);
-  request.set_index(id.index);
-  request.set_incarnation(IncarnationOf(id));
+  const bool of_worker = server && id.index >= context_.plan.server_processes();
+  request.set_index(of_worker ? -1 : id.index);
+  request.set_incarnation(IncarnationOf(context_.plan, id));
   const int endpoints = server ? context_.plan.shards_per_server() : 1;
   for (int i = 0; i < endpoints; ++i) {
     request.add_endpoint(absl::StrCat("sim://", id.index, "/", i));

@@ -20,7 +20,7 @@ absl::Status SimServers::Init() {
   servers_.resize(static_cast<size_t>(plan.servers()));
   for (int index = 0; index < plan.servers(); ++index) {
     Server& server = servers_[static_cast<size_t>(index)];
-    const uint64_t incarnation = IncarnationOf(EndpointId::Shard(index, 0));
+    const uint64_t incarnation = IncarnationOf(plan, EndpointId::Shard(index, 0));
     server.core = std::make_unique<server::ServerCore>(plan, incarnation);
     server.shards.resize(static_cast<size_t>(plan.shards_per_server()));
     for (int s = 0; s < plan.shards_per_server(); ++s) {
@@ -245,7 +245,23 @@ void SimServers::LogReads() {
 std::vector<float> SimServers::Row(uint32_t table, uint64_t key) {
   std::vector<float> row;
   const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
-  const uint32_t id = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
+  const uint32_t first = ranges_->Find(table, Position(context_.plan.tables[table].salt, key));
+  for (uint32_t copy = 0; copy < ranges_->Copies(table); ++copy) {
+    const std::vector<float> other = RowIn(first + copy * ranges_->RangeCount(table), table, key);
+    if (copy > 0 && other != row) {
+      context_.Fail(
+          absl::StrCat("table ", table, " key ", key, ": copy ", copy, " is another row"));
+    }
+    row = other;
+  }
+  row.resize(dim);
+  return row;
+}
+
+// Of one range.
+std::vector<float> SimServers::RowIn(uint32_t id, uint32_t table, uint64_t key) {
+  std::vector<float> row;
+  const size_t dim = static_cast<size_t>(context_.plan.tables[table].dim);
   for (const Server& server : servers_) {
     for (const Shard& shard : server.shards) {
       for (server::Range* range : shard.core->OwnedRanges()) {

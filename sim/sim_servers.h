@@ -50,7 +50,8 @@ class SimServers {
 
   // The ranges of the first view (later they move, but are not cut); null before it.
   const std::shared_ptr<const RangeMap>& ranges() const { return ranges_; }
-  // As a server would answer an evaluation. Fails if not exactly one shard owns it.
+  // As a server would answer an evaluation. Fails if not exactly one shard owns it, or if copies of it
+  // differ.
   std::vector<float> Row(uint32_t table, uint64_t key);
   server::UpdateStats Stats(uint32_t table) const;  // merged over all shards
   const std::vector<server::UpdateRecord>& records() const { return records_; }
@@ -77,6 +78,7 @@ class SimServers {
   Shard& shard(EndpointId id) {
     return servers_[static_cast<size_t>(id.index)].shards[static_cast<size_t>(id.shard)];
   }
+  std::vector<float> RowIn(uint32_t range, uint32_t table, uint64_t key);
   void StartClocksOf(int index);
   void AfterServer(int index);
   void DoTasks(EndpointId id);

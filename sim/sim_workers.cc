@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
     int rank, const worker::MakeTaskRunner& make_runner) {
   const job::JobPlan& plan = context_.plan;
   auto worker = std::make_unique<Worker>();
-  const uint64_t incarnation = IncarnationOf(EndpointId::Worker(rank));
+  const uint64_t incarnation = IncarnationOf(context_.plan, EndpointId::Worker(rank));
   const uint64_t seed =
       context_.options.service_seed.value_or(HashCombine(plan.job.seed(), context_.options.seed));
   TANDEM_ASSIGN_OR_RETURN(worker->service_times, data::OpenServiceTimes(plan, seed, rank));

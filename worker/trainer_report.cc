@@ -58,6 +58,7 @@ Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore&
   bytes["rows"] = c.rows_bytes;
   bytes["push"] = c.push_bytes;
   bytes["ack"] = c.ack_bytes;
+  if (plan.workers_serve) bytes["within_worker"] = c.within_bytes;
   bytes["collective"] = collective_bytes_;
   Distribution& in_flight = *p.mutable_in_flight_depth();
   in_flight.set_count(steps_);

@@ -21,6 +21,7 @@
 #include "server/save_directory.h"
 #include "transport/peer_map.h"
 #include "worker/join_group.h"
+#include "worker/own_server.h"
 #include "worker/resume_position.h"
 #include "worker/slow_down.h"
 #include "worker/task_runner.h"
@@ -83,6 +84,7 @@ class Worker {
     member.endpoints = {transport_->address()};
     member_ = std::make_unique<node::JobMember>(*transport_, std::move(member));
     TANDEM_RETURN_IF_ERROR(member_->Start());
+    if (options_.plan.workers_serve) StartOwnServer();
     const absl::Status status = Loop();
     {
       absl::MutexLock lock(&group_mutex_);
@@ -98,10 +100,21 @@ class Worker {
       const absl::Status written = trace_->Write(options_.trace_path);
       if (!written.ok()) log_.Error(absl::StrCat("no trace: ", written.ToString()));
     }
-    return status;
+    if (own_server_ == nullptr) return status;
+    const absl::Status served = own_server_->Join(status);
+    return status.ok() ? served : status;
   }
 
  private:
+  void StartOwnServer() {
+    server::ServerOptions server;
+    server.plan = options_.plan;
+    server.member = options_.member;
+    server.record_dir = options_.record_dir;
+    server.replay = options_.replay;
+    own_server_ = std::make_unique<OwnServer>(std::move(server));
+  }
+
   absl::Status Loop() {
     std::vector<transport::TransportEvent> events;
     std::vector<DoneTask> done;
@@ -127,6 +140,10 @@ class Worker {
       }
       if (trainer_ != nullptr && trainer_->finished()) return absl::OkStatus();
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));
+      if (own_server_ != nullptr) {
+        // The scheduler says what has failed, if it knows.
+        if (absl::Status why = own_server_->failure(); !why.ok()) return member_->Fail(why);
+      }
       if (options_.interrupted) {
         if (absl::Status why = options_.interrupted(); !why.ok()) return member_->Fail(why);
       }
@@ -595,7 +612,8 @@ class Worker {
   DenseReducer* reducer_ = nullptr;  // of group_; the opening thread's, then the compute thread's
   int seen_dump_signals_ = 0;
   TrainerEffects effects_;
-  SlowDown slow_down_;  // outlives the compute thread
+  std::unique_ptr<OwnServer> own_server_;  // where tables are on workers
+  SlowDown slow_down_;                     // outlives the compute thread
   std::unique_ptr<TaskThread> reader_, computer_;
 };
 

@@ -41,6 +41,9 @@ struct WorkerOptions {
   // The job is over for this worker, so or so: what the runner waits for will not come any more. On
   // the comm thread, before other threads are waited for.
   std::function<void(const absl::Status& how)> on_end;
+  // Where tables are on workers, as of a server: folders for staleness records and orders, and of a run
+  // whose order this one is to take (server/server_shell.h); empty = none.
+  std::string record_dir, replay;
   // A trace of the first `trace_steps` steps, and of evaluations and saves, goes here
   // (collectives/trace.h); empty = none.
   std::string trace_path;

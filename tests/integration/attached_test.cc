@@ -73,11 +73,18 @@ TEST_F(AttachedTest, LeavesTheBitsOfThePlainLoop) {
       const absl::StatusOr<PlainLoopResult> plain = RunPlainLoop(job_->Plan(set), {});
       ASSERT_TRUE(plain.ok()) << plain.status();
       EXPECT_EQ(plain->uneven_steps > 0, workers > 1);
-      for (const char* const synchroniser : {"ALLREDUCE", "SERVERS"}) {
+      // Where the dense part is; of the last two, where the tables are: on workers, with no server.
+      for (const std::string synchroniser : {"ALLREDUCE", "SERVERS", "SHARDED", "REPLICATED"}) {
         for (const int depth : {0, 1}) {
           Settings all = set;
           all.push_back(absl::StrCat("train.depth=", depth));
-          all.push_back(absl::StrCat("dense.synchroniser=", synchroniser));
+          if (synchroniser == "ALLREDUCE" || synchroniser == "SERVERS") {
+            all.push_back(absl::StrCat("dense.synchroniser=", synchroniser));
+          } else {
+            all.push_back("cluster.servers=0");
+            all.push_back("table[0].synchroniser=" + synchroniser);
+            all.push_back("table[1].synchroniser=" + synchroniser);
+          }
           SCOPED_TRACE(
               absl::StrCat(optimizer, " ", workers, " workers ", synchroniser, " depth ", depth));
           const job::JobPlan compiled = job_->Plan(all);

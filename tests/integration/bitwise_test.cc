@@ -23,7 +23,11 @@ constexpr int64_t kSteps = 200;
 // and 99.
 constexpr int64_t kRows = 3 * 66 * 24 + 1;
 
-const char kOnServers[] = "dense.synchroniser=SERVERS";
+const char kOnServers[] = "dense.synchroniser=SERVERS", kNoServers[] = "cluster.servers=0";
+const char kSharded0[] = "table[0].synchroniser=SHARDED",
+           kSharded1[] = "table[1].synchroniser=SHARDED",
+           kReplicated0[] = "table[0].synchroniser=REPLICATED",
+           kReplicated1[] = "table[1].synchroniser=REPLICATED";
 
 Settings Join(Settings a, const Settings& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -88,12 +92,23 @@ TEST_F(BitwiseTest, ServersAllReduceAndThePlainLoop) {
                        {kOnServers, "cluster.servers=4", "policy={kind: FIXED_DELAY delay: 0}"}});
 }
 
+// Rows on workers, dealt over them or a copy at each, with no server at all; and some on servers.
+TEST_F(BitwiseTest, TablesOnWorkers) {
+  ExpectPlainBits({}, {{kNoServers, kSharded0, kSharded1},
+                       {kNoServers, kReplicated0, kReplicated1},
+                       {kNoServers, kReplicated0, kSharded1, "cluster.shards_per_server=2"},
+                       {kOnServers, "cluster.servers=1", kSharded0}});
+}
+
 // Two workers, and the other optimizers, with decay and clipping.
 TEST_F(BitwiseTest, AdamAndMomentumRows) {
   ExpectPlainBits({"cluster.workers=2", "table[0].optimizer={kind: ADAM learning_rate: 0.01}",
                    "table[1].optimizer={kind: MOMENTUM learning_rate: 0.1 clip_norm: 0.01}",
                    "dense.optimizer={kind: ADAGRAD learning_rate: 0.01 weight_decay: 0.001}"},
-                  {{"cluster.servers=1"}, {kOnServers, "cluster.servers=2"}});
+                  {{"cluster.servers=1"},
+                   {kOnServers, "cluster.servers=2"},
+                   {kNoServers, kSharded0, kSharded1},
+                   {kNoServers, kReplicated0, kReplicated1}});
 }
 
 // A fixed delay is a queue of folded steps, applied in order at the end: of the tables and of the

@@ -101,6 +101,7 @@ class KillTest : public ::testing::Test {
 // Who dies, and what the roles reach each other by.
 struct Victim {
   std::string role, transport;
+  std::string synchroniser = "SERVERS";  // of the table
 };
 
 class KillRoleTest : public KillTest, public ::testing::WithParamInterface<Victim> {
@@ -116,6 +117,7 @@ TEST_P(KillRoleTest, IsNamedWithinTenSecondsAndNobodyIsLeft) {
   const std::string& role = GetParam().role;
   RunArguments arguments = Endless();
   arguments.set.push_back("cluster.transport=" + GetParam().transport);
+  arguments.set.push_back("table[0].synchroniser=" + GetParam().synchroniser);
   RunningJob job(arguments);
   ASSERT_TRUE(Trains(&job));
   const pid_t victim = job.Roles()[role];
@@ -135,13 +137,16 @@ TEST_P(KillRoleTest, IsNamedWithinTenSecondsAndNobodyIsLeft) {
 
 std::string NameOf(const ::testing::TestParamInfo<Victim>& victim) {
   return absl::StrCat(absl::StrReplaceAll(victim.param.role, {{"-", "_"}}), "_",
-                      victim.param.transport);
+                      victim.param.transport, "_", victim.param.synchroniser);
 }
 INSTANTIATE_TEST_SUITE_P(EachRole, KillRoleTest,
                          ::testing::Values(Victim{"scheduler", "SHM"}, Victim{"server-0", "SHM"},
                                            Victim{"server-1", "SHM"}, Victim{"worker-0", "SHM"},
                                            Victim{"worker-1", "SHM"}, Victim{"scheduler", "ZMQ"},
-                                           Victim{"server-1", "ZMQ"}, Victim{"worker-0", "ZMQ"}),
+                                           Victim{"server-1", "ZMQ"}, Victim{"worker-0", "ZMQ"},
+                                           Victim{"worker-0", "SHM", "SHARDED"},
+                                           Victim{"worker-1", "ZMQ", "SHARDED"},
+                                           Victim{"worker-1", "SHM", "REPLICATED"}),
                          NameOf);
 // Run with the other tests that need a device (tests/rdma/guest_tests.sh).
 INSTANTIATE_TEST_SUITE_P(Rdma, KillRoleTest,

@@ -29,7 +29,7 @@ node::JobMember::Options MemberAt(const job::JobPlan& plan, const std::string& s
   member.scheduler = scheduler;
   member.incarnation = node::NewIncarnation();
   member.make_transport =
-      node::EndpointFactory(node::RoleFlags(), plan.job.cluster(), member.incarnation,
+      node::EndpointFactory(node::RoleFlags(), plan.serving(), member.incarnation,
                             std::make_shared<transport::PathLog>());
   return member;
 }
@@ -199,7 +199,7 @@ ProgramCluster::ProgramCluster(const job::JobPlan& plan, const std::string& out)
     options.abort = &abort_;
     ended_ = scheduler::ServeJob(options, *transport_, "ZeroMQ");
   });
-  for (int s = 0; s < plan_.servers(); ++s) {
+  for (int s = 0; s < plan_.server_processes(); ++s) {
     servers_.emplace_back([this, s] {
       server::ServerOptions options;
       options.plan = plan_;

@@ -266,6 +266,28 @@ TEST_F(ResumeTest, AnEpochThatMeetingsEndGoesOn) {
   ExpectTheSameBits("alone", Join(Join(Steps(450, 20), alone), kOuter), 2, absl::Milliseconds(200));
 }
 
+const Settings kOnWorkers = {"table[0].synchroniser=SHARDED", "table[1].synchroniser=REPLICATED"};
+
+TEST_F(ResumeTest, TablesOnWorkersGoOn) {
+  ExpectTheSameBits("on-workers", Join(Steps(200, 20), kOnWorkers), 2, absl::Milliseconds(200));
+}
+
+// A save does not say where rows were.
+TEST_F(ResumeTest, RowsMayGoOnElsewhere) {
+  const RunResult whole = RunJob(job_->Arguments("there", Steps(90, 1000)));
+  ASSERT_TRUE(whole.ok()) << whole.DebugString();
+  const RunResult first = RunJob(job_->Arguments("elsewhere", Steps(30, 1000)));
+  ASSERT_TRUE(first.ok()) << first.DebugString();
+  const RunResult second =
+      RunJob(Resume("elsewhere", Join(Join(Steps(60, 1000), kOnWorkers), {"cluster.servers=0"})));
+  ASSERT_TRUE(second.ok()) << second.DebugString();
+  EXPECT_THAT(second.output, HasSubstr("changed: table[0].synchroniser: SERVERS -> SHARDED"));
+  const RunResult third =
+      RunJob(Resume("elsewhere", Join(Steps(90, 1000), {"table[0].synchroniser=REPLICATED"})));
+  ASSERT_TRUE(third.ok()) << third.DebugString();
+  EXPECT_EQ(Difference(Model("there"), Model("elsewhere")), "");
+}
+
 TEST_F(ResumeTest, DISABLED_TenKills) {
   ExpectTheSameBits("ten-bsp", Steps(1000, 25), 10, absl::Milliseconds(200));
   ExpectTheSameBits("ten-servers", Join(Steps(1000, 25), {"dense.synchroniser=SERVERS"}), 10,
@@ -275,6 +297,7 @@ TEST_F(ResumeTest, DISABLED_TenKills) {
                     Join(Steps(1000, 25), {"table[1].policy={kind: FIXED_DELAY delay: 4}"}), 10,
                     absl::Milliseconds(200));
   ExpectTheSameBits("ten-outer", Join(Steps(1000, 25), kOuter), 10, absl::Milliseconds(200));
+  ExpectTheSameBits("ten-workers", Join(Steps(1000, 25), kOnWorkers), 10, absl::Milliseconds(200));
   ExpectTheSameBits("ten-elastic", Join(Steps(1000, 25), kElastic), 10, absl::Milliseconds(200));
 }
 

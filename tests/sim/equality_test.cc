@@ -87,6 +87,26 @@ TEST(EqualityTest, BeforeTheSwitchIsThePlainLoop) {
   }
 }
 
+// Tables on workers, dealt over them or a copy at each. (SimServers::Row compares the copies.)
+TEST(EqualityTest, TablesOnWorkersAreThePlainLoop) {
+  for (const char* optimizer : kOptimizers) {
+    for (const char* synchroniser : {"SHARDED", "REPLICATED"}) {
+      for (const int workers : {1, 2, 3}) {
+        SimJob job = Base(optimizer);
+        job.synchroniser = synchroniser;
+        job.workers = workers;
+        job.servers = 0;
+        job.depth = workers % 2;
+        job.shards_per_server = workers == 3 ? 2 : 1;
+        ExpectReference(job, 0, 0, TestSeed());
+        job.servers = 1;
+        job.dense_on_servers = true;
+        ExpectReference(job, 0, 0, TestSeed());
+      }
+    }
+  }
+}
+
 TEST(EqualityTest, FixedDelayIsThePlainLoopWithAQueue) {
   for (const char* optimizer : kOptimizers) {
     for (const int delay : {0, 1, 3, 20}) {  // 0 is BSP; 20 is more than the job has steps

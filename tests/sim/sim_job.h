@@ -37,16 +37,19 @@ struct SimJob {
   std::string algorithm = "DIRECT";  // of an allreduce
   std::string dense;                 // of another synchroniser: all but the optimizer
   std::string optimizer = "kind: SGD learning_rate: 1";
+  std::string synchroniser;  // of tables; none: SERVERS
   std::string service_time;  // entries; none: each step takes WorldOptions::compute
   int patience = -1;         // of train.keep_best; -1: the job has none
   int depth = 0, epochs = 1, max_steps = 0, max_unacknowledged = 4, evaluate_every = 0;
 
   std::string TableText(const std::string& name, int dim, const std::string& field,
                         const std::string& its_policy, bool frozen) const {
-    return absl::StrCat("table { name: \"", name, "\" dim: ", dim, field,
-                        " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer, " } ",
-                        its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
-                        frozen ? "frozen: true " : "", "expected_rows: 64 }\n");
+    return absl::StrCat(
+        "table { name: \"", name, "\" dim: ", dim, field,
+        " initializer { kind: CONSTANT scale: 3 } optimizer { ", optimizer, " } ",
+        its_policy.empty() ? "" : absl::StrCat("policy { ", its_policy, " } "),
+        synchroniser.empty() ? "" : absl::StrCat("synchroniser: ", synchroniser, " "),
+        frozen ? "frozen: true " : "", "expected_rows: 64 }\n");
   }
   std::string DenseText() const {
     return absl::StrCat(

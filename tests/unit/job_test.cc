@@ -543,16 +543,54 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Contradiction{{{"cluster.workers", "0"}}, "cluster.workers: 0, must be 1 to 1024"},
         Contradiction{{{"cluster.workers", "1025"}}, "cluster.workers: 1025, must be 1 to 1024"},
-        Contradiction{{{"cluster.servers", "-1"}}, "cluster.servers: -1, must be 1 to 1024"},
+        Contradiction{{{"cluster.servers", "-1"}}, "cluster.servers: -1, must be 0 to 1024"},
         Contradiction{{{"cluster.shards_per_server", "256"}},
                       "cluster.shards_per_server: 256, must be 1 to 255"},
         Contradiction{{{"cluster.ranges_per_shard", "-1"}},
                       "cluster.ranges_per_shard: -1, must be 1 to 4096"},
         Contradiction{{{"cluster.servers", "1000"}, {"cluster.shards_per_server", "255"}},
-                      "cluster.ranges_per_shard: servers x shards_per_server x ranges_per_shard is "
-                      "2550000 ranges a table, at most 65536"},
+                      "cluster.ranges_per_shard: servers (or workers) x shards_per_server x "
+                      "ranges_per_shard is 2550000 ranges a table, at most 65536"},
         Contradiction{{{"cluster.threads_per_worker", "-1"}},
                       "cluster.threads_per_worker: -1, must be 1 to 1024"}));
+
+constexpr char kShardedOf[] = "table[0].synchroniser";
+
+INSTANTIATE_TEST_SUITE_P(
+    TablesOnWorkers, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{{{"cluster.servers", "0"}},
+                      "cluster.servers: 0, or not set, but table \"ids\" is on servers; say "
+                      "servers: 1, or give the table synchroniser: SHARDED"},
+        Contradiction{
+            {{"cluster.servers", "0"}, {kShardedOf, "SHARDED"}, {"dense.synchroniser", "SERVERS"}},
+            "cluster.servers: 0, or not set, but dense.synchroniser is SERVERS; say "
+            "servers: 1, or ALLREDUCE"},
+        Contradiction{{{kShardedOf, "SHARDED"}, {"policy.kind", "ASP"}},
+                      "table[0].synchroniser: SHARDED, and the policy is ASP; workers that hold "
+                      "the rows take every step together: say policy { kind: BSP }, or "
+                      "synchroniser: SERVERS"},
+        Contradiction{{{kShardedOf, "REPLICATED"},
+                       {"dense",
+                        "{synchroniser: EASGD local_steps {every: 4} optimizer "
+                        "{learning_rate: 0.1}}"}},
+                      "table[0].synchroniser: REPLICATED, and dense.synchroniser is EASGD, under "
+                      "which workers step by themselves; use ALLREDUCE there, or SERVERS here"}));
+
+TEST(TablesOnWorkersTest, EachWorkerIsAServer) {
+  const job::JobPlan plan =
+      MustResolve({{"cluster.servers", "1"}, {"cluster.workers", "3"}, {kShardedOf, "SHARDED"}});
+  EXPECT_EQ(plan.server_processes(), 1);
+  EXPECT_EQ(plan.servers(), 4);
+  EXPECT_EQ(plan.HoldersOf(plan.tables[0]).first, 1);
+  EXPECT_EQ(plan.HoldersOf(plan.tables[0]).count, 3);
+  EXPECT_EQ(plan.CopiesOf(plan.tables[0]), 1);
+  const job::JobPlan copies = MustResolve({{"cluster.servers", "0"}, {kShardedOf, "REPLICATED"}});
+  EXPECT_EQ(copies.servers(), 2);
+  EXPECT_EQ(copies.CopiesOf(copies.tables[0]), 2);
+  EXPECT_THAT(job::ResumeDifferences(plan.job, MustResolve({{"cluster.workers", "3"}}).job),
+              ::testing::IsEmpty());
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Training, ContradictionsTest,

@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/incarnation.h"
 #include "scheduler/barriers.h"
 #include "scheduler/commands.h"
 #include "scheduler/effects.h"
@@ -54,6 +55,51 @@ class PartsTest : public ::testing::Test {
   scheduler::SchedulerEffects effects_;
   scheduler::LifeWatch life_{times_, &members_};
 };
+
+// ---- servers of workers -----------------------------------------------------------------------
+
+// Workers without an index, and their servers in another order: each gets the number of its own.
+TEST(ServersOfWorkersTest, AreNumberedAndNamedAfterTheirWorkers) {
+  job::JobPlan plan = TestPlan(2, 1);
+  plan.workers_serve = true;
+  scheduler::Membership members(plan);
+  const auto add = [&](Register::Role role, uint64_t incarnation) {
+    const uint64_t connection = incarnation ^ (IsServerOfWorker(incarnation) ? 1u << 20 : 0u);
+    return members
+        .Register(At(0), connection, RegisterMessage(role, -1, incarnation, 1).register_())
+        .status();
+  };
+  EXPECT_TRUE(add(Register::SERVER, ServerOfWorker(22)).ok());
+  EXPECT_TRUE(add(Register::WORKER, 21).ok());
+  EXPECT_TRUE(add(Register::SERVER, 5).ok());
+  EXPECT_THAT(add(Register::SERVER, 6).message(), HasSubstr("all 1 servers are registered"));
+  EXPECT_TRUE(add(Register::SERVER, ServerOfWorker(21)).ok());
+  EXPECT_FALSE(members.complete());
+  EXPECT_THAT(members.Missing(), ::testing::ElementsAre("worker 1"));
+  EXPECT_TRUE(add(Register::WORKER, 22).ok());
+  ASSERT_TRUE(members.complete());
+  members.Number();
+  EXPECT_EQ(members.server(0)->incarnation, 5u);
+  EXPECT_EQ(members.server(1)->incarnation, ServerOfWorker(21));
+  EXPECT_EQ(members.server(2)->incarnation, ServerOfWorker(22));
+  EXPECT_EQ(members.server(2)->Name(), "worker 1");
+}
+
+// One whose worker is not of the job is waited for in vain, and does not end the scheduler.
+TEST(ServersOfWorkersTest, AStrangersServerDoesNotMakeTheJobWhole) {
+  job::JobPlan plan = TestPlan(1, 0);
+  plan.workers_serve = true;
+  scheduler::Membership members(plan);
+  const auto add = [&](uint64_t connection, Register::Role role, uint64_t incarnation) {
+    return members
+        .Register(At(0), connection, RegisterMessage(role, -1, incarnation, 1).register_())
+        .ok();
+  };
+  EXPECT_TRUE(add(1, Register::WORKER, 21));
+  EXPECT_TRUE(add(2, Register::SERVER, ServerOfWorker(99)));
+  EXPECT_FALSE(members.complete());
+  EXPECT_THAT(members.Missing(), ::testing::ElementsAre("tables on workers"));
+}
 
 // ---- commands ---------------------------------------------------------------------------------
 

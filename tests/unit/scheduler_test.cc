@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -90,6 +91,57 @@ TEST(DealRangesTest, TheMapCutsAllPositions) {
   const auto map = RangeMap::FromView(view, plan.sizes());
   ASSERT_TRUE(map.ok()) << map.status();
   EXPECT_EQ((*map)->RangeCount(0), 12u);
+}
+
+// Behind two servers come three workers. Dealt over them, a table has ranges on workers alone ...
+job::JobPlan OnWorkers(Table::Synchroniser synchroniser) {
+  job::JobPlan plan = TestPlan(3, 2, 2, /*dense_blocks=*/9);
+  plan.tables[0].synchroniser = synchroniser;
+  plan.workers_serve = true;
+  return plan;
+}
+
+TEST(DealRangesTest, ShardedTablesAreDealtOverTheWorkers) {
+  const job::JobPlan plan = OnWorkers(Table::SHARDED);
+  std::map<uint32_t, int> ranges_of_server;
+  for (const RangeInfo& range : scheduler::DealRanges(plan)) {
+    if (range.table() == 0) ++ranges_of_server[range.server()];
+    if (range.table() == 1) EXPECT_LT(range.server(), 2u) << "the dense part is on servers";
+  }
+  EXPECT_THAT(ranges_of_server, ElementsAre(std::pair(2u, 4), std::pair(3u, 4), std::pair(4u, 4)));
+}
+
+// ... and with a copy at each, each worker has all of it, cut alike.
+TEST(DealRangesTest, ReplicatedTablesAreWholeAtEachWorker) {
+  const job::JobPlan plan = OnWorkers(Table::REPLICATED);
+  View view;
+  view.set_number(1);
+  for (const RangeInfo& range : scheduler::DealRanges(plan)) *view.add_range() = range;
+  const auto map = RangeMap::FromView(view, plan.sizes());
+  ASSERT_TRUE(map.ok()) << map.status();
+  EXPECT_EQ((*map)->Copies(0), 3u);
+  EXPECT_EQ((*map)->RangeCount(0), 4u);
+  EXPECT_EQ((*map)->Copies(1), 1u);
+  for (uint32_t id = 0; id < 12; ++id) {
+    const RangeMap::Range &range = (*map)->range(id), &first = (*map)->range(id % 4);
+    EXPECT_EQ(range.copy, id / 4);
+    EXPECT_EQ(range.owner.index, 2 + id / 4);
+    EXPECT_EQ(std::pair(range.begin, range.end), std::pair(first.begin, first.end));
+  }
+  const uint64_t keys[] = {1, 2, 3, 4, 5};
+  uint32_t ids[5], others[5], ranks[5], counts[64] = {};
+  (*map)->FindAll(0, 0, plan.tables[0].salt, keys, ids, ranks, counts);
+  (*map)->FindAll(0, 2, plan.tables[0].salt, keys, others, ranks, counts);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(others[i], ids[i] + 8);
+
+  // A copy too few, a copy that is cut in another way.
+  job::JobPlan more = plan;
+  more.job.mutable_cluster()->set_workers(4);
+  EXPECT_THAT(RangeMap::FromView(view, more.sizes()).status().message(),
+              HasSubstr("3 copies of table"));
+  view.mutable_range(5)->set_end(view.range(5).end() - 1);
+  view.mutable_range(6)->set_begin(view.range(6).begin() - 1);
+  EXPECT_THAT(RangeMap::FromView(view, plan.sizes()).status().message(), HasSubstr("range 5"));
 }
 
 TEST(DealRangesTest, AJobWithoutServersHasNoRanges) {

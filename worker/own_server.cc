@@ -1,0 +1,48 @@
+#include "worker/own_server.h"
+
+#include <utility>
+
+#include "absl/time/time.h"
+#include "proto/incarnation.h"
+
+namespace tandem::worker {
+namespace {
+
+// After a failure of the worker: for the scheduler to tell all of it.
+constexpr absl::Duration kPatience = absl::Seconds(2);
+
+}  // namespace
+
+OwnServer::OwnServer(server::ServerOptions options) : options_(std::move(options)) {
+  options_.member.index = -1;  // follows from the worker's rank
+  options_.member.incarnation = ServerOfWorker(options_.member.incarnation);
+  options_.end = &end_;
+  thread_ = std::thread([this] {
+    absl::Status how = server::RunServer(options_);
+    absl::MutexLock lock(&mutex_);
+    how_ = std::move(how);
+    ended_ = true;
+  });
+}
+
+OwnServer::~OwnServer() {
+  end_.store(true);
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status OwnServer::failure() const {
+  absl::MutexLock lock(&mutex_);
+  return how_;
+}
+
+absl::Status OwnServer::Join(const absl::Status& worker) {
+  if (!worker.ok()) {
+    absl::MutexLock lock(&mutex_);
+    (void)mutex_.AwaitWithTimeout(absl::Condition(&ended_), kPatience);
+    end_.store(true);
+  }
+  if (thread_.joinable()) thread_.join();
+  return failure();
+}
+
+}  // namespace tandem::worker
