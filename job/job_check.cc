@@ -309,6 +309,11 @@ absl::Status CheckTableSynchroniser(const std::string& path, const Table& table,
                   ": rows on workers that are programs are not recorded; leave out staleness, or "
                   "say SERVERS");
   }
+  if (table.synchroniser() == Table::REPLICATED && table.frozen()) {
+    return Refuse(path + ".synchroniser", name,
+                  ", and the table is frozen: the copy that is saved would lack rows that other "
+                  "workers have read; use SHARDED");
+  }
   if (table.synchroniser() == Table::REPLICATED && job.staleness().order()) {
     return Refuse(path + ".synchroniser", name,
                   ": a read is of one copy and an update goes to all, so no order says what was "

@@ -52,8 +52,8 @@ class RangeMap {
     return t.first + static_cast<uint32_t>(i);
   }
 
-  // ids[i] = the range of keys[i] of `table` in copy `copy`, whose salt is `salt`; ranks[i] = counts[id], to which
-  // 1 is then added. Takes all keys of a request at once, so that the processor can overlap them.
+  // ids[i] = the range of keys[i] in `copy` of `table`, which has `salt`; ranks[i] = counts[id], to
+  // which 1 is added. Takes all keys of a request at once, so that the processor can overlap them.
   void FindAll(uint32_t table, uint32_t copy, uint64_t salt, absl::Span<const uint64_t> keys,
                uint32_t* ids, uint32_t* ranks, uint32_t* counts) const;
 

@@ -45,7 +45,7 @@ void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const u
     if (table != DenseTable()) ledger_.Record(table, key, range, rank, step, norm);
     ranges.insert(range);
   }
-  computed_[table] += ranges.size();
+  computed_[table] += ranges.size() * map_->Copies(table);  // each copy gets it
   if (options_.keep_ranges) ranges_of_[{rank, step}].insert(ranges.begin(), ranges.end());
 }
 

@@ -117,7 +117,10 @@ TEST_P(KillRoleTest, IsNamedWithinTenSecondsAndNobodyIsLeft) {
   const std::string& role = GetParam().role;
   RunArguments arguments = Endless();
   arguments.set.push_back("cluster.transport=" + GetParam().transport);
-  arguments.set.push_back("table[0].synchroniser=" + GetParam().synchroniser);
+  if (GetParam().synchroniser != "SERVERS") {
+    arguments.set.push_back("policy.kind=BSP");
+    arguments.set.push_back("table[0].synchroniser=" + GetParam().synchroniser);
+  }
   RunningJob job(arguments);
   ASSERT_TRUE(Trains(&job));
   const pid_t victim = job.Roles()[role];

@@ -150,7 +150,7 @@ TEST_F(ClientCoreTest, FindAllAgreesWithFind) {
       ASSERT_EQ(Position(salt, keys[2 * r]), begins[r]);
     }
     std::vector<uint32_t> ids(keys.size()), ranks(keys.size());
-    map->FindAll(1, salt, keys, ids.data(), ranks.data(), counts.data());
+    map->FindAll(1, 0, salt, keys, ids.data(), ranks.data(), counts.data());
     for (size_t i = 0; i < keys.size(); ++i) {
       ASSERT_EQ(ids[i], map->Find(1, Position(salt, keys[i]))) << i;
       ASSERT_EQ(ranks[i], want[ids[i]]) << i;

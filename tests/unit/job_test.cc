@@ -570,6 +570,13 @@ INSTANTIATE_TEST_SUITE_P(
                       "table[0].synchroniser: SHARDED, and the policy is ASP; workers that hold "
                       "the rows take every step together: say policy { kind: BSP }, or "
                       "synchroniser: SERVERS"},
+        Contradiction{{{kShardedOf, "REPLICATED"}, {"table[0].frozen", "true"}},
+                      "table[0].synchroniser: REPLICATED, and the table is frozen: the copy that "
+                      "is saved would lack rows that other workers have read; use SHARDED"},
+        Contradiction{{{kShardedOf, "REPLICATED"}, {"staleness.order", "true"}},
+                      "table[0].synchroniser: REPLICATED: a read is of one copy and an update "
+                      "goes to all, so no order says what was read; use SHARDED, or drop "
+                      "staleness.order"},
         Contradiction{{{kShardedOf, "REPLICATED"},
                        {"dense",
                         "{synchroniser: EASGD local_steps {every: 4} optimizer "
