@@ -60,7 +60,7 @@ double StepSeconds(const Steps& of, int batch) {
 std::string WhatDiffers(const json& summary, const job::JobPlan& plan) {
   const auto number = [&](const char* name) { return summary.value(name, int64_t{0}); };
   if (number("workers") != plan.workers()) return absl::StrCat(number("workers"), " workers");
-  if (number("servers") != plan.servers()) return absl::StrCat(number("servers"), " servers");
+  if (number("servers") != plan.server_processes()) return absl::StrCat(number("servers"), " servers");
   const json policies = summary.value("policy", json::object());
   for (const job::TablePlan& table : plan.tables) {
     const auto was = policies.find(table.name);
