@@ -106,8 +106,8 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
   EXPECT_EQ(
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
-      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, ESSP, "
-      "STORE; did you mean SSP?");
+      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, STORE; "
+      "did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
             "job.textproto:1:28: \"ADAMW\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
@@ -175,7 +175,7 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
             "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
-            "SYNC_SWITCH, ESSP, STORE; did you mean SSP?");
+            "SYNC_SWITCH, STORE; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
@@ -360,10 +360,6 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"policy", "{kind: DSSP bound: 2 upper_bound: 9}"}, {"train.depth", "3"}},
                       "policy.bound: DSSP(2, 9) with train.depth 3; a worker cannot read further "
                       "ahead than its bound: raise bound or lower depth"},
-        Contradiction{{{"policy", "{kind: ESSP bound: 2}"}},
-                      "policy.kind: ESSP is a name without a policy; use another one, such as SSP"},
-        Contradiction{{{"policy", "{kind: SSP bound: 2 cache_rows: 9}"}},
-                      "policy.cache_rows: only for ESSP, a name without a policy; leave it out"},
         Contradiction{{{"policy.kind", "SYNC_SWITCH"}},
                       "policy: SYNC_SWITCH without a switch_step; say how many steps are taken "
                       "together before nobody waits any more, such as switch_step: 1000"},

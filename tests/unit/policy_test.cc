@@ -149,11 +149,9 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)},
         Row{Policy::STORE, 0, "STORE", policies::Arrival::kDrop, Stored()}));
 
-// Every kind that a job can name, but those that no job may have, has a row above.
 TEST(PolicyKindsTest, AllAreListed) {
-  const int refused = 1;  // ESSP
   EXPECT_EQ(policies::PolicyKinds().size(),
-            static_cast<size_t>(Policy::Kind_descriptor()->value_count() - 1 - refused));
+            static_cast<size_t>(Policy::Kind_descriptor()->value_count() - 1));
 }
 
 TEST(BspTest, ReadsOfStepKWaitForVersionK) {
