@@ -19,6 +19,7 @@ import importlib
 from tandem._abi import Error, preload_blas
 from tandem.hashing import hash_columns, hash_ids
 from tandem.saved import Saved, load
+from tandem.store import Store
 
 preload_blas()
 
@@ -32,7 +33,7 @@ _LAZY = {
     "DistributedOptimizer": "optim",
 }
 
-__all__ = ["Error", "Saved", "hash_columns", "hash_ids", "load", *_LAZY]
+__all__ = ["Error", "Saved", "Store", "hash_columns", "hash_ids", "load", *_LAZY]
 
 
 def __getattr__(name):

@@ -1,4 +1,4 @@
-"""libtandem.so by ctypes: the functions of capi/tandem.h and capi/tandem_group.h, and errors as exceptions.
+"""libtandem.so by ctypes: the functions of capi/tandem.h, tandem_group.h and tandem_store.h, and errors as exceptions.
 
 Every call that can wait gives the interpreter lock up meanwhile (ctypes does).
 """
@@ -114,6 +114,18 @@ _FUNCTIONS = {
     "tandem_group_forget": (c_int, [_GROUP, c_int64]),
     "tandem_group_close": (c_int, [_GROUP]),
     "tandem_group_free": (None, [_GROUP]),
+    "tandem_store_open": (c_int, [c_char_p, c_char_p, c_int64, POINTER(c_void_p)]),
+    "tandem_store_dim": (c_int32, [c_void_p]),
+    "tandem_store_state_floats": (c_int32, [c_void_p]),
+    "tandem_store_row_floats": (c_int32, [c_void_p]),
+    "tandem_store_read": (c_int, [c_void_p, c_int64, c_void_p, c_void_p, c_void_p]),
+    "tandem_store_assign": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
+    "tandem_store_insert": (c_int, [c_void_p, c_int64, c_void_p, c_void_p, c_void_p]),
+    "tandem_store_erase": (c_int, [c_void_p, c_int64, c_void_p, c_void_p]),
+    "tandem_store_free": (None, [c_void_p]),
+    "tandem_scan_open": (c_int, [c_void_p, POINTER(c_void_p)]),
+    "tandem_scan_next": (c_int, [c_void_p, c_int64, c_void_p, c_void_p, POINTER(c_int64)]),
+    "tandem_scan_free": (None, [c_void_p]),
 }
 
 

@@ -193,6 +193,10 @@ class Saved(Tables):
             at += size
         return dense
 
+    def _read_tables(self):
+        """Those that the model reads: all but STORE tables, which have no fields."""
+        return [table for table in self._table_list if table.fields]
+
     def __repr__(self):
         return (f"Saved({self.folder!r}, step={self.step}, tables={self._table_list}, "
                 f"{len(self.dense)} dense parameters)")
@@ -218,8 +222,8 @@ class Saved(Tables):
     def embedding_bag_collection(self, tables=None):
         """A plain module in the place of tandem.EmbeddingBagCollection(tables)."""
         from tandem.serving import EmbeddingBagCollection, SavedRows
-        chosen = self._table_list if tables is None else [self._table_of(t)[0] for t in tables]
-        return EmbeddingBagCollection(self._table_list, {t.name: SavedRows(t) for t in chosen})
+        chosen = self._read_tables() if tables is None else [self._table_of(t)[0] for t in tables]
+        return EmbeddingBagCollection(self._read_tables(), {t.name: SavedRows(t) for t in chosen})
 
     def embedding_bag(self, name, mode="sum", include_last_offset=False):
         """A plain module in the place of tandem.EmbeddingBag(name, mode)."""
@@ -240,6 +244,10 @@ class Saved(Tables):
             arrays.append((table.name + ".keys", "<i8", (table.rows,), [p.keys for p in table.parts]))
             arrays.append((table.name + ".weights", "<f4", (table.rows, table.dim),
                            [p.weights for p in table.parts]))
+            if not table.fields and table.parts:  # what programs keep in the rest of a row
+                width = table.parts[0].slots.shape[1]
+                arrays.append((table.name + ".state", "<f4", (table.rows, width),
+                               [p.slots for p in table.parts]))
         names = [name for name, _, _, _ in arrays]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -248,7 +256,8 @@ class Saved(Tables):
         return arrays
 
     def save_npz(self, path):
-        """One .npz: TABLE.keys and TABLE.weights of each table, and the dense parameters by name."""
+        """One .npz: TABLE.keys and TABLE.weights of each table, of STORE tables TABLE.state, too, and the
+        dense parameters by name."""
         with _put_in_place(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
             for name, kind, shape, pieces in self._arrays():
                 with archive.open(name + ".npy", "w", force_zip64=True) as member:

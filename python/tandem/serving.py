@@ -289,7 +289,7 @@ class _Plain:
     def of(self, module):
         """None of a module that is plain already."""
         if isinstance(module, trained.EmbeddingBagCollection):
-            return EmbeddingBagCollection(self._saved._table_list,
+            return EmbeddingBagCollection(self._saved._read_tables(),
                                           {t.name: self._rows_of(t) for t in module._tables})
         if isinstance(module, trained.EmbeddingBag):
             return EmbeddingBag(self._rows_of(module._table), module._mode,

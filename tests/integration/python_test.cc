@@ -242,6 +242,34 @@ TEST_F(PythonTest, CtrlCEndsAllOfIt) {
   EXPECT_TRUE(job.WaitForNobody(absl::Seconds(10)));
 }
 
+// Both workers write rows of their own beside the training; what they left is there when the run goes
+// on, and when another one begins with its save.
+TEST_F(PythonTest, RowsOfAStoreAreSavedAndReadAgain) {
+  const std::string table =
+      "table { name: \"cache\" dim: 3 state_floats: 2 policy { kind: STORE } }\n";
+  WriteTextFile(folder_.File("job.textproto"), absl::StrCat(kJob, table));
+  const std::string script = SourcePath("tests/python/store.py");
+  RunArguments arguments = Arguments(script);
+  RunResult run = RunJob(arguments, kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_EQ(run.summary["policy"]["cache"], "STORE");
+  EXPECT_EQ(run.summary["tables"]["cache"]["rows"], 3333);
+  const std::string save = arguments.out + "/model";
+  const RunResult loaded = Python({SourcePath("tests/python/store_saved.py"), save});
+  EXPECT_TRUE(loaded.ok()) << loaded.DebugString();
+  // The run itself goes on, on other servers; then another one begins with its save.
+  arguments.set = {"train.epochs=3", "cluster.servers=3"};
+  arguments.flags = {"--python", script, "--resume", arguments.out, "--", "again"};
+  run = RunJob(arguments, kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_EQ(run.summary["resumed"], 1);
+  EXPECT_EQ(run.summary["tables"]["cache"]["rows"], 3333);
+  arguments = Arguments(script);
+  arguments.flags.insert(arguments.flags.end(), {"--init-from", save, "--", "again"});
+  run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+}
+
 // As in a notebook: the process starts what it needs, and nothing is left however it ends.
 TEST_F(PythonTest, AJobOfOneProcessStartsItsOwnCluster) {
   const RunResult run =

@@ -659,6 +659,52 @@ TEST_F(SaveDirectoryTest, WhatPoliciesRememberGoesOn) {
   }
 }
 
+// Rows of a STORE table, on ranges cut anew too; where the ranges are the same, a copy of a write that was
+// late before the save is late after it.
+TEST_F(SaveDirectoryTest, AStoreRemembersItsWriters) {
+  const job::JobPlan plan = CorePlan(
+      "kind: BSP", 2, 2, "table { name: \"cache\" dim: 2 state_floats: 1 policy { kind: STORE } }",
+      "ALLREDUCE");
+  plan_ = plan;
+  constexpr uint64_t kWriter = 77;
+  constexpr uint64_t kKeys = 20;
+  const auto write = [](Table* table, int64_t number, float value) {
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      const std::vector<float> row(3, value + static_cast<float>(key));
+      std::vector<uint64_t> changed;
+      server::Range& range = table->RangeOf(key);
+      range.writes()->Apply(kWriter + key, number, StoreAction::kAssign, {&key, 1}, row,
+                            &range.store(), &changed);
+    }
+  };
+  Table trained(plan, 2), before(plan, 2, 1), same(plan, 2, 1), cut(plan, 3, 1);
+  write(&before, 1, 100);
+  write(&before, 2, 200);
+  const std::string save = Folder(7);
+  Write(save, trained);
+  ASSERT_EQ(SaveRanges(save, before.ranges()), absl::OkStatus());
+  ASSERT_EQ(server::CommitSave(save, plan, Head(7, 10), kDense), absl::OkStatus());
+  const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  for (Table* after : {&same, &cut}) {
+    ASSERT_EQ(saved->ResumeRanges(after->ranges(), buffers_), absl::OkStatus());
+    EXPECT_EQ(after->Rows(), before.Rows());
+    EXPECT_EQ(after->Rows().size(), kKeys);
+  }
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(same.ranges()[r]->Image().slots, before.ranges()[r]->Image().slots);
+  }
+  write(&same, 2, 300);
+  write(&same, 1, 300);
+  EXPECT_EQ(same.Rows(), before.Rows()) << "copies that were late";
+  write(&same, 3, 300);
+  write(&before, 3, 300);
+  EXPECT_EQ(same.Rows(), before.Rows());
+  // Their writers are new there: a run that goes on on other ranges has other programs.
+  write(&cut, 1, 300);
+  EXPECT_EQ(cut.Rows(), before.Rows());
+}
+
 // Files of two saves are not mixed up: what stands at other steps is refused.
 TEST_F(FixedDelayTest, FilesOfTwoMomentsAreNotResumed) {
   Table early(delayed_, 2), late(delayed_, 2), one(delayed_, 1);

@@ -1,0 +1,137 @@
+"""Rows of STORE tables: what a program writes and reads itself, on the servers of a running job.
+
+    store = tandem.Store("cache")                 # of the job that this worker is in; or scheduler=
+    store.assign(keys, rows)                      # numpy: int64 [n], float32 [n, row_floats]
+    rows, found = store.read(keys)
+    for keys, rows in store.scan():
+        ...
+
+docs/STORE.md says what a STORE table is, and what is promised of it.
+"""
+import ctypes
+import os
+
+import numpy
+
+from tandem._abi import Error, check, library
+
+
+def _array(values, what, dtype, shape):
+    """`values` as a contiguous array that the library can read; a tensor is taken, too."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    array = numpy.asarray(values)
+    if dtype == numpy.int64 and array.size and not numpy.issubdtype(array.dtype, numpy.integer):
+        raise ValueError(f"{what}: {array.dtype}, want integers")
+    if dtype == numpy.float32 and not numpy.issubdtype(array.dtype, numpy.number):
+        raise ValueError(f"{what}: {array.dtype}, want numbers")
+    if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape)):
+        want = ", ".join("n" if n is None else str(n) for n in shape)
+        raise ValueError(f"{what}: shape {list(array.shape)}, want [{want}]")
+    return numpy.ascontiguousarray(array, dtype=dtype)
+
+
+class Store:
+    """The STORE table `table` of a running job.
+
+    scheduler: where the job's scheduler listens, tcp://HOST:PORT; without it TANDEM_SCHEDULER, which a
+    worker that `tandem run` has started has. timeout: seconds that this call, and each later one, may
+    wait. dim, state_floats: of a row; row_floats: both together. Threads may share a store; a process
+    that is forked must not use it. Close it, or use it in a `with` block.
+    """
+
+    def __init__(self, table, scheduler=None, timeout=60.0):
+        self._store = None
+        scheduler = scheduler or os.environ.get("TANDEM_SCHEDULER")
+        if not scheduler:
+            raise Error("tandem.Store: which job? Say scheduler=, or set TANDEM_SCHEDULER; a run has "
+                        "the address in the file `address` of its folder")
+        store = ctypes.c_void_p()
+        check(library().tandem_store_open(scheduler.encode(), table.encode(), int(timeout * 1000),
+                                          ctypes.byref(store)))
+        self._store, self._owner, self.table = store, os.getpid(), table
+        self.dim = library().tandem_store_dim(store)
+        self.state_floats = library().tandem_store_state_floats(store)
+        self.row_floats = self.dim + self.state_floats
+
+    def _handle(self):
+        if self._store is None:
+            raise Error(f"the store of table '{self.table}' is closed")
+        if os.getpid() != self._owner:
+            raise Error(f"the store of table '{self.table}' was opened by another process; open one "
+                        "in each")
+        return self._store
+
+    def _keys(self, keys):
+        return _array(keys, f"keys of table '{self.table}'", numpy.int64, (None,))
+
+    def _rows(self, keys, rows):
+        return _array(rows, f"rows of table '{self.table}'", numpy.float32,
+                      (len(keys), self.row_floats))
+
+    def read(self, keys):
+        """The rows of `keys`, float32 [n, row_floats], zeros where there is none; and which there are,
+        bool [n]."""
+        handle, keys = self._handle(), self._keys(keys)
+        rows = numpy.zeros((len(keys), self.row_floats), dtype=numpy.float32)
+        found = numpy.zeros(len(keys), dtype=numpy.uint8)
+        check(library().tandem_store_read(handle, len(keys), keys.ctypes.data, rows.ctypes.data,
+                                          found.ctypes.data))
+        return rows, found.astype(bool)
+
+    def assign(self, keys, rows):
+        """Writes rows, float32 [n, row_floats]. Of a key that repeats the last row stays."""
+        handle, keys = self._handle(), self._keys(keys)
+        rows = self._rows(keys, rows)
+        check(library().tandem_store_assign(handle, len(keys), keys.ctypes.data, rows.ctypes.data))
+
+    def insert(self, keys, rows):
+        """Writes the rows of those keys that are absent; which they were, bool [n]."""
+        handle, keys = self._handle(), self._keys(keys)
+        rows = self._rows(keys, rows)
+        inserted = numpy.zeros(len(keys), dtype=numpy.uint8)
+        check(library().tandem_store_insert(handle, len(keys), keys.ctypes.data, rows.ctypes.data,
+                                            inserted.ctypes.data))
+        return inserted.astype(bool)
+
+    def erase(self, keys):
+        """Removes the rows of keys; which there were, bool [n]."""
+        handle, keys = self._handle(), self._keys(keys)
+        erased = numpy.zeros(len(keys), dtype=numpy.uint8)
+        check(library().tandem_store_erase(handle, len(keys), keys.ctypes.data, erased.ctypes.data))
+        return erased.astype(bool)
+
+    def scan(self, most=65536):
+        """All rows, while others write: keys and rows, at most `most` of them at a time. A row that is
+        there all the time comes once, one that is made or erased meanwhile once or not at all."""
+        if most < 1:
+            raise ValueError(f"scan of table '{self.table}': {most} rows at a time, want 1 or more")
+        scan = ctypes.c_void_p()
+        check(library().tandem_scan_open(self._handle(), ctypes.byref(scan)))
+        try:
+            keys = numpy.empty(most, dtype=numpy.int64)
+            rows = numpy.empty((most, self.row_floats), dtype=numpy.float32)
+            count = ctypes.c_int64()
+            while self._handle() and check(library().tandem_scan_next(
+                    scan, most, keys.ctypes.data, rows.ctypes.data, ctypes.byref(count))):
+                yield keys[:count.value].copy(), rows[:count.value].copy()
+        finally:
+            library().tandem_scan_free(scan)
+
+    def close(self):
+        """Once no other call is under way; the rows stay."""
+        store, self._store = self._store, None
+        if store is not None and os.getpid() == self._owner:
+            library().tandem_store_free(store)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.close()
+
+    def __del__(self):
+        try:
+            self.close()
+        except (AttributeError, TypeError):  # the interpreter is ending
+            pass
