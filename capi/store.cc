@@ -38,7 +38,8 @@ struct tandem_scan {
 namespace tandem::capi {
 namespace {
 
-constexpr size_t kRowsAtOnce = 4096;  // that a scan asks for, whatever the program takes at a time
+// That a scan asks for, whatever the program takes at a time: so many rows, or fewer if these are long.
+constexpr size_t kRowsAtOnce = 4096, kFloatsAtOnce = size_t{1} << 20;
 
 absl::Status Open(const char* scheduler, const char* table, int64_t timeout_ms,
                   tandem_store** store) {
@@ -83,13 +84,14 @@ absl::StatusOr<bool> Next(tandem_scan* scan, int64_t most, int64_t* keys, float*
   if (most < 1) return absl::InvalidArgumentError(absl::StrCat("at most ", most, " rows"));
   if (keys == nullptr || rows == nullptr || count == nullptr) return Missing("keys, rows, count");
   *count = 0;
+  const size_t width = scan->store->table.row_floats();
   if (scan->next == scan->keys.size()) {
     scan->next = 0;
-    TANDEM_ASSIGN_OR_RETURN(const bool more, scan->store->table.Scan(&scan->cursor, kRowsAtOnce,
-                                                                     &scan->keys, &scan->rows));
+    const size_t at_once = std::clamp<size_t>(kFloatsAtOnce / width, 1, kRowsAtOnce);
+    TANDEM_ASSIGN_OR_RETURN(
+        const bool more, scan->store->table.Scan(&scan->cursor, at_once, &scan->keys, &scan->rows));
     if (!more) return false;
   }
-  const size_t width = scan->store->table.row_floats();
   const size_t taken = std::min(static_cast<size_t>(most), scan->keys.size() - scan->next);
   for (size_t i = 0; i < taken; ++i) keys[i] = static_cast<int64_t>(scan->keys[scan->next + i]);
   std::copy_n(scan->rows.data() + scan->next * width, taken * width, rows);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
 #include "base/status_macros.h"
@@ -15,8 +16,24 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kMostThatIsOne = 1e18;  // of seconds, steps, rows, bytes
+
 absl::Status Unfit(const std::string& folder, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("--calibrate ", folder, ": ", why));
+}
+
+// A number of an object, 0 if it has none of that name that can be a time or a count.
+double NumberOf(const json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number()) return 0;
+  const auto number = found->get<double>();
+  return number >= 0 && number < kMostThatIsOne ? number : 0;
+}
+
+// A member of it that is an object, as a copy; an empty one if there is none.
+json ObjectOf(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_object() ? *found : json::object();
 }
 
 absl::StatusOr<json> ReadSummary(const std::string& folder) {
@@ -25,7 +42,7 @@ absl::StatusOr<json> ReadSummary(const std::string& folder) {
     return Unfit(folder, "no summary.json; expected the --out of a tandem run that has ended");
   }
   json summary = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  if (!summary.is_object() || !summary.value("by_worker", json()).is_array()) {
+  if (!summary.is_object() || !summary.contains("by_worker") || !summary["by_worker"].is_array()) {
     return Unfit(folder, "summary.json is not one of a run");
   }
   if (summary.contains("simulated")) {
@@ -37,10 +54,10 @@ absl::StatusOr<json> ReadSummary(const std::string& folder) {
   return summary;
 }
 
-// A number of an object, 0 if it has none of that name.
-double NumberOf(const json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+// Where the rows of a table were, as its entry in a summary says; "servers" if it says nothing.
+std::string SynchroniserOf(const json& table) {
+  const auto found = table.find("synchroniser");
+  return found != table.end() && found->is_string() ? found->get<std::string>() : "servers";
 }
 
 // Of all workers, or of one.
@@ -50,7 +67,7 @@ struct Steps {
 
 // What a step takes of a job with `batch` rows a step.
 double StepSeconds(const Steps& of, int batch) {
-  if (of.steps == 0 || of.samples == 0) return 0;
+  if (of.steps < 1 || of.samples < 1) return 0;
   // Last batches of an epoch are shorter: as many rows as a full one is the same batch.
   const double rows = of.samples / of.steps;
   const bool same = rows <= batch && rows > 0.8 * batch;
@@ -58,11 +75,17 @@ double StepSeconds(const Steps& of, int batch) {
 }
 
 std::string WhatDiffers(const json& summary, const job::JobPlan& plan) {
-  const auto number = [&](const char* name) { return summary.value(name, int64_t{0}); };
-  if (number("workers") != plan.workers()) return absl::StrCat(number("workers"), " workers");
-  if (number("servers") != plan.server_processes()) return absl::StrCat(number("servers"), " servers");
-  const json policies = summary.value("policy", json::object());
+  const auto workers = static_cast<int64_t>(NumberOf(summary, "workers"));
+  const auto servers = static_cast<int64_t>(NumberOf(summary, "servers"));
+  if (workers != plan.workers()) return absl::StrCat(workers, " workers");
+  if (servers != plan.server_processes()) return absl::StrCat(servers, " servers");
+  const json policies = ObjectOf(summary, "policy"), tables = ObjectOf(summary, "tables");
   for (const job::TablePlan& table : plan.tables) {
+    const std::string was_on = SynchroniserOf(ObjectOf(tables, table.name.c_str()));
+    if (was_on != absl::AsciiStrToLower(Table::Synchroniser_Name(table.synchroniser)) &&
+        !table.dense) {
+      return absl::StrCat(table.name, " ", was_on);
+    }
     const auto was = policies.find(table.name);
     if (was == policies.end() || !was->is_string()) continue;
     if (*was != job::PolicyName(plan.groups[table.group].policy)) {
@@ -75,8 +98,8 @@ std::string WhatDiffers(const json& summary, const job::JobPlan& plan) {
 }  // namespace
 
 double TrainingSpeed(const json& summary) {
-  const double trained = summary.value("seconds", 0.0) - summary.value("paused_seconds", 0.0);
-  return trained > 0 ? summary.value("samples", 0.0) / trained : 0;
+  const double trained = NumberOf(summary, "seconds") - NumberOf(summary, "paused_seconds");
+  return trained > 0 ? NumberOf(summary, "samples") / trained : 0;
 }
 
 absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job::JobPlan& plan) {
@@ -97,7 +120,7 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job
     const double read = NumberOf(worker, "shortest_read_seconds");
     if (read > 0) shortest = std::min(shortest, read);
   }
-  if (all.steps == 0 || all.computed <= 0) {
+  if (all.steps < 1 || all.samples < 1 || all.computed <= 0) {
     return Unfit(folder, "says nothing of how long steps computed; expected a run that trained");
   }
   const int batch = plan.job.train().batch();
@@ -106,10 +129,19 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job
     const double own = one_to_one ? StepSeconds(each[static_cast<size_t>(rank)], batch) : 0;
     out.compute_seconds.push_back(own > 0 ? own : StepSeconds(all, batch));
   }
-  if (shortest < std::numeric_limits<double>::infinity()) out.latency_seconds = shortest / 2;
-  for (const auto& [name, table] : summary.value("tables", json::object()).items()) {
-    if (table.is_object())
-      out.tables[name] = {NumberOf(table, "rows"), NumberOf(table, "memory_bytes")};
+  const json tables = ObjectOf(summary, "tables");
+  bool alone =
+      !tables.empty();  // each worker reads copies of its own, and no frame tells of the way
+  for (const auto& [name, table] : tables.items()) {
+    if (!table.is_object()) continue;
+    const bool copies = SynchroniserOf(table) == "replicated";
+    alone = alone && copies;
+    out.tables[name] = {
+        NumberOf(table, "rows"),
+        NumberOf(table, "memory_bytes") / (copies ? std::max<size_t>(1, each.size()) : 1)};
+  }
+  if (!alone && shortest < std::numeric_limits<double>::infinity()) {
+    out.latency_seconds = shortest / 2;
   }
   out.samples_per_second = TrainingSpeed(summary);
   out.differs = WhatDiffers(summary, plan);

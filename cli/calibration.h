@@ -21,7 +21,7 @@ struct Calibration {
   // Half of the shortest read: from sending to receiving a frame, with its share of what a server does.
   // None if the run has read nothing.
   absl::optional<double> latency_seconds;
-  // By table: its rows at the end, and the bytes of memory that these took on servers.
+  // By table: its rows at the end, and the bytes of memory that one copy of them took.
   struct Rows {
     double rows = 0, bytes = 0;
   };

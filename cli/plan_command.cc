@@ -12,8 +12,10 @@
 #include "base/status_macros.h"
 #include "cli/calibration.h"
 #include "cli/progress_view.h"
+#include "cli/run_command.h"
 #include "data/batch_source.h"
 #include "data/statistics.h"
+#include "job/service_time.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "plan/advice.h"
@@ -23,8 +25,6 @@
 namespace tandem::cli {
 namespace {
 
-// What the model cannot tell apart.
-constexpr double kAlike = 1.05;
 // Staleness costs quality, which only a study can tell; for less than this it is not worth a look.
 constexpr double kWorthIt = 1.2;
 
@@ -42,9 +42,11 @@ absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPl
   assumed.latency_seconds = flags.latency_seconds;
   assumed.bytes_per_second = flags.bytes_per_second;
   if (flags.calibrate.empty()) {
-    // Where service_time says how long steps take, that is all of it, as in a simulated run.
-    const double step = job.job.service_time().empty() ? flags.step_seconds : 0;
-    assumed.compute_seconds.assign(static_cast<size_t>(job.workers()), step);
+    for (int rank = 0; rank < job.workers(); ++rank) {
+      // Where service_time says how long steps take, that is all of it, as in a simulated run.
+      const bool drawn = job::ServiceTimeOf(job.job, rank) >= 0;
+      assumed.compute_seconds.push_back(drawn ? 0 : flags.step_seconds);
+    }
     return assumed;
   }
   TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(flags.calibrate, job));
@@ -111,37 +113,68 @@ void PrintTable(const std::vector<plan::Estimate>& ways, bool all) {
   }
 }
 
-void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Facts& facts,
-                 const std::string& job) {
+// The ways that the job can take, whatever it says besides.
+class Possible {
+ public:
+  explicit Possible(const PlanFlags& flags) : flags_(flags) {}
+
+  absl::Status Read() {
+    TANDEM_ASSIGN_OR_RETURN(const job::Overrides set, node::ParseOverrides(flags_.set));
+    TANDEM_ASSIGN_OR_RETURN(job_, job::ReadJobFile(flags_.job, set));
+    return absl::OkStatus();
+  }
+
+  // Whether the job can be run so; remembers why one of those that cannot be is refused.
+  bool May(const plan::Way& way) {
+    job::Overrides all = *node::ParseOverrides(flags_.set);
+    for (auto& override : way.Overrides(job_)) all.push_back(std::move(override));
+    const absl::StatusOr<Job> job = job::ReadJobFile(flags_.job, all);
+    const absl::Status status = job.ok() ? job::Resolve(*job).status() : job.status();
+    if (!status.ok()) why_ = std::string(status.message());
+    return status.ok();
+  }
+  const std::string& why() const { return why_; }
+
+  // The command that runs the job so.
+  std::string Command(const plan::Way& way) const {
+    std::string out = absl::StrCat("  tandem run ", ForShell(flags_.job));
+    for (const std::string& set : flags_.set) absl::StrAppend(&out, " --set ", ForShell(set));
+    for (const auto& [path, value] : way.Overrides(job_)) {
+      absl::StrAppend(&out, " --set ", ForShell(absl::StrCat(path, "=", value)));
+    }
+    return out;
+  }
+
+ private:
+  const PlanFlags& flags_;
+  Job job_;
+  std::string why_;
+};
+
+void PrintChoice(const std::vector<plan::Estimate>& ways, const Possible& possible) {
   const plan::Estimate& fastest = ways.front();
   // Of those that are alike in speed the one that sends least.
   const plan::Estimate *first = nullptr, *in_step = nullptr;
   for (const plan::Estimate& way : ways) {
     if (way.way.uses_servers() && way.way.bound != 0) continue;
     if (first == nullptr) first = in_step = &way;
-    if (way.samples_per_second * kAlike < first->samples_per_second) break;
+    if (way.samples_per_second * plan::kAlike < first->samples_per_second) break;
     if (way.bytes_a_sample < in_step->bytes_a_sample) in_step = &way;
   }
-  const auto flags = [&](const plan::Estimate& way) {
-    return absl::StrCat("  tandem run ", job, " ",
-                        way.way.flags(static_cast<int>(facts.tables.size())));
-  };
-  const double gain = fastest.samples_per_second / first->samples_per_second;
-  const plan::Estimate& taken = gain < kWorthIt ? *in_step : fastest;
-  std::printf("\nIt would take:\n%s\n", flags(taken).c_str());
-  if (gain < kWorthIt) {
+  const double gain = first == nullptr ? 0 : fastest.samples_per_second / first->samples_per_second;
+  const bool together = first != nullptr && gain < kWorthIt;
+  std::printf("\nIt would take:\n%s\n",
+              possible.Command((together ? *in_step : fastest).way).c_str());
+  if (together) {
     std::printf(
         "because without waiting it is %.2f times as fast at best, and staleness may cost "
         "quality.\n",
         gain);
-  } else {
+  } else if (first != nullptr) {
     std::printf(
         "because that is %.2f times as fast as the fastest way in step, which is\n%s\n"
         "What staleness costs in quality, tandem compare can tell.\n",
-        gain, flags(*in_step).c_str());
-  }
-  for (const std::string& change : plan::WhatWouldChange(facts)) {
-    std::printf("fastest %s\n", change.c_str());
+        gain, possible.Command(first->way).c_str());
   }
 }
 
@@ -157,10 +190,31 @@ absl::Status Plan(const PlanFlags& flags) {
     TANDEM_RETURN_IF_ERROR(data::FillFromData("", &job));
   }
   TANDEM_ASSIGN_OR_RETURN(const plan::Facts facts, plan::MeasureFacts(job, assumed));
-  const std::vector<plan::Estimate> ways = plan::EstimateAll(facts);
+  Possible possible(flags);
+  TANDEM_RETURN_IF_ERROR(possible.Read());
+  std::vector<plan::Way> may;
+  int refused = 0;
+  for (const plan::Way& way : plan::WaysOf(facts)) {
+    if (possible.May(way)) {
+      may.push_back(way);
+    } else {
+      ++refused;
+    }
+  }
   PrintFacts(facts, job.job.name());
-  PrintTable(ways, flags.all);
-  PrintChoice(ways, facts, flags.job);
+  if (!may.empty()) {
+    const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
+    PrintTable(ways, flags.all);
+    PrintChoice(ways, possible);
+    const auto taken = [&possible](const plan::Way& way) { return possible.May(way); };
+    for (const std::string& change : plan::WhatWouldChange(facts, taken)) {
+      std::printf("fastest %s\n", change.c_str());
+    }
+  }
+  if (refused > 0) {
+    std::printf("left out: %d ways that the job refuses, such as by %s\n", refused,
+                possible.why().c_str());
+  }
   for (const std::string& warning : plan::Warnings(job, facts)) {
     std::printf("mind: %s\n", warning.c_str());
   }

@@ -96,12 +96,13 @@ bool IsLockstep(const JobPlan& plan) {
 
 // A worker that skips steps cannot take part in what all workers count together.
 absl::Status CheckSkips(const JobPlan& plan) {
-  if (!plan.lockstep) return absl::OkStatus();
+  const auto together =
+      std::find_if(plan.groups.begin(), plan.groups.end(), [](const GroupPlan& other) {
+        return other.properties.lockstep || other.properties.switch_step > 0;
+      });
+  if (!plan.lockstep && together == plan.groups.end()) return absl::OkStatus();
   for (const GroupPlan& group : plan.groups) {
     if (!group.properties.skips) continue;
-    const auto together =
-        std::find_if(plan.groups.begin(), plan.groups.end(),
-                     [](const GroupPlan& other) { return other.properties.lockstep; });
     return absl::InvalidArgumentError(absl::StrCat(
         "policy: under ", PolicyName(group.policy), " a worker that is late skips steps, but ",
         together == plan.groups.end()
@@ -109,8 +110,7 @@ absl::Status CheckSkips(const JobPlan& plan) {
             : absl::StrCat("table ", plan.tables[together->tables[0]].name, " under ",
                            PolicyName(together->policy)),
         " needs every worker in every step; put the dense part on servers (dense.synchroniser: "
-        "SERVERS) "
-        "and give no table BSP or FIXED_DELAY"));
+        "SERVERS) and give no table BSP, FIXED_DELAY or SYNC_SWITCH"));
   }
   return absl::OkStatus();
 }

@@ -118,12 +118,6 @@ void WarnOfDelay(const job::JobPlan& plan, std::vector<std::string>* out) {
       optimizer.kind() == Optimizer::MOMENTUM ? ", and with momentum much less" : ""));
 }
 
-bool Alike(const Way& a, const Way& b) {
-  return a.tables == b.tables && a.dense == b.dense && a.bound == b.bound &&
-         (a.dense != Place::kReplicated || a.algorithm == b.algorithm) &&
-         (!a.uses_servers() || a.servers == b.servers);
-}
-
 std::string NameOf(const Way& way) {
   return absl::StrCat("tables ", way.tables_name(), "; dense ", way.dense_name());
 }
@@ -159,13 +153,23 @@ std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts) 
   return out;
 }
 
-std::vector<std::string> WhatWouldChange(const Facts& facts) {
+std::vector<std::string> WhatWouldChange(const Facts& facts,
+                                         const std::function<bool(const Way&)>& may) {
   std::vector<std::string> out;
-  const Way best = EstimateAll(facts).front().way;
+  const auto ways_of = [&](const Facts& of) {
+    std::vector<Way> ways = WaysOf(of);
+    ways.erase(std::remove_if(ways.begin(), ways.end(), [&](const Way& w) { return !may(w); }),
+               ways.end());
+    return ways;
+  };
+  const std::vector<Way> now_ways = ways_of(facts);
+  if (now_ways.empty()) return out;
+  const Way best = EstimateAll(facts, now_ways).front().way;
   const auto changes = [&](const Facts& other, const std::string& when) {
-    const Way way = EstimateAll(other).front().way;
-    if (Alike(way, best)) return false;
-    out.push_back(absl::StrCat(when, ": ", NameOf(way)));
+    const Estimate first = EstimateAll(other, ways_of(other)).front();
+    if (first.samples_per_second < kAlike * EstimateWay(other, best).samples_per_second)
+      return false;
+    out.push_back(absl::StrCat(when, ": ", NameOf(first.way)));
     return true;
   };
   constexpr double kFastest = 1e11, kSlowest = 1e6;  // bytes a second

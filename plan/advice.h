@@ -5,6 +5,7 @@
 #ifndef TANDEM_PLAN_ADVICE_H_
 #define TANDEM_PLAN_ADVICE_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,10 @@ std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts);
 // largest without: plain SGD on a quadratic, sin(pi / (2 (2 delay + 1))).
 double StableShare(double delay);
 
-// Where another way becomes the fastest: with slower or faster links, more workers, longer ways.
-std::vector<std::string> WhatWouldChange(const Facts& facts);
+// Where another way becomes faster than the fastest of now by more than the model cannot tell: with
+// slower or faster links, and with more workers. Of ways that `may` be taken.
+std::vector<std::string> WhatWouldChange(const Facts& facts,
+                                         const std::function<bool(const Way&)>& may);
 
 }  // namespace tandem::plan
 

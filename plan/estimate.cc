@@ -12,7 +12,8 @@ namespace tandem::plan {
 namespace {
 
 constexpr double kKeyBytes = 8, kFloatBytes = 4;
-constexpr int kBound = 4;  // of the bounded way
+constexpr int kBound = 4;               // of the bounded way
+constexpr double kLeastSeconds = 1e-9;  // of all steps, where nothing takes any time
 
 // What one process sends and receives a step, and how many messages one after another.
 struct Traffic {
@@ -57,8 +58,10 @@ Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
       return {share, share, 2 * (p - 1)};
     case AllReduce::kDirect:  // independent messages, twice
       return {share, share, 2};
-    case AllReduce::kTree:
-      return {2 * bytes, 2 * bytes, 2 * levels};
+    case AllReduce::kTree: {  // of two trees: a rank inside one of them is a leaf of the other
+      const double most = p == 2 ? bytes : 2 * bytes;
+      return {most, most, 2 * levels};
+    }
     case AllReduce::kNaive:  // rank 0 receives all, then sends all
       return {2 * (p - 1) * bytes, 0, 2};
   }
@@ -83,12 +86,14 @@ StepTraffic OfWay(const Facts& facts, const Way& way) {
       pushed = touched.gradients;
       break;
     case Place::kSharded:
+      if (p == 1) break;
       // Each is asked for as much as it asks for.
       out.read = {(touched.keys + touched.rows) * others, (touched.keys + touched.rows) * others,
                   2};
       out.write = {touched.gradients * others, touched.gradients * others, 1};
       break;
     case Place::kReplicated:
+      if (p == 1) break;
       out.write = {touched.gradients * (p - 1), touched.gradients * (p - 1), 1};
       break;
   }
@@ -125,8 +130,9 @@ RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) 
   rest.servers = server > worker;
   if (way.bound == 0 || !way.uses_servers()) {
     // The next read waits for what all have sent. The allreduce goes on beside the push, on one link.
-    rest.serial = read + std::max(write, reduce);
-    rest.serial = std::max(rest.serial, std::max(worker, server));
+    rest.serial =
+        read + std::max({write, reduce, (traffic.write + traffic.allreduce).OnLink(facts)});
+    rest.serial = std::max({rest.serial, worker, server});
   } else {
     // Nobody waits for a push, and a worker that reads ahead for no read.
     rest.serial = reduce + (facts.depth > 0 ? 0 : read);
@@ -201,27 +207,34 @@ std::string Way::dense_name() const {
   return absl::StrCat(servers, servers == 1 ? " server, " : " servers, ", PolicyText(bound));
 }
 
-std::string Way::flags(int tables_of_job) const {
-  std::string out = absl::StrCat("--set cluster.servers=", uses_servers() ? servers : 0);
-  if (uses_servers()) {
-    const std::string policy = !bound.has_value() ? "kind: ASP"
-                               : *bound == 0      ? "kind: BSP"
-                                                  : absl::StrCat("kind: SSP bound: ", *bound);
-    absl::StrAppend(&out, " --set 'policy={", policy, "}'");
-  } else {
-    absl::StrAppend(&out, " --set policy.kind=BSP");
-  }
-  if (tables != Place::kServers) {
-    for (int t = 0; t < tables_of_job; ++t) {
-      absl::StrAppend(&out, " --set table[", t,
-                      "].synchroniser=", tables == Place::kSharded ? "SHARDED" : "REPLICATED");
+std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) const {
+  std::vector<std::pair<std::string, std::string>> out;
+  out.emplace_back("cluster.servers", absl::StrCat(uses_servers() ? servers : 0));
+  const absl::optional<int> at = uses_servers() ? bound : absl::optional<int>(0);
+  const std::string policy = !at.has_value() ? "{kind: ASP}"
+                             : *at == 0      ? "{kind: BSP}"
+                                             : absl::StrCat("{kind: SSP bound: ", *at, "}");
+  out.emplace_back("policy", policy);
+  const char* const place = tables == Place::kSharded      ? "SHARDED"
+                            : tables == Place::kReplicated ? "REPLICATED"
+                                                           : "SERVERS";
+  for (int t = 0; t < job.table_size(); ++t) {
+    const Table& table = job.table(t);
+    if (table.policy().kind() == Policy::STORE) continue;  // no part of the training
+    const std::string path = absl::StrCat("table[", t, "].");
+    if (table.has_policy()) out.emplace_back(path + "policy", policy);
+    if (tables != Place::kServers || table.synchroniser() > Table::SERVERS) {
+      out.emplace_back(path + "synchroniser", place);
     }
   }
   if (dense == Place::kServers) {
-    return absl::StrCat(out, " --set dense.synchroniser=SERVERS");
+    out.emplace_back("dense.synchroniser", "SERVERS");
+    if (job.dense().has_policy()) out.emplace_back("dense.policy", policy);
+  } else {
+    out.emplace_back("dense.synchroniser", "ALLREDUCE");
+    out.emplace_back("dense.algorithm", FieldOf(algorithm));
   }
-  return absl::StrCat(
-      out, " --set dense.synchroniser=ALLREDUCE --set dense.algorithm=", FieldOf(algorithm));
+  return out;
 }
 
 std::string Estimate::limit() const {
@@ -238,7 +251,7 @@ double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest
     double sum = 0;
     for (const std::vector<double>& of : facts.step_seconds) {
       const double took = std::accumulate(of.begin(), of.end(), rest * static_cast<double>(steps));
-      sum += static_cast<double>(steps) / took;
+      sum += static_cast<double>(steps) / std::max(took, kLeastSeconds);
     }
     return sum;
   }
@@ -252,7 +265,7 @@ double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest
     }
     slowest.push_back(*std::max_element(end.begin(), end.end()));
   }
-  return static_cast<double>(workers * steps) / slowest.back();
+  return static_cast<double>(workers * steps) / std::max(slowest.back(), kLeastSeconds);
 }
 
 Estimate EstimateWay(const Facts& facts, const Way& way) {
@@ -276,10 +289,10 @@ Estimate EstimateWay(const Facts& facts, const Way& way) {
   const Traffic server = traffic.server_read + traffic.server_write;
   out.worker_bytes = std::max(worker.out, worker.in);
   out.server_bytes = std::max(server.out, server.in);
-  // All that is sent is received: what workers send each, and servers to them. Of a naive allreduce the
-  // busiest worker's bytes are all there are.
-  const bool naive = way.dense == Place::kReplicated && way.algorithm == AllReduce::kNaive;
-  const double reduced = naive ? traffic.allreduce.out / workers : traffic.allreduce.out;
+  // All that is sent is received: what workers send each, and servers to them. Whatever the algorithm,
+  // an allreduce sends each gradient but one to where it is added, and the sum back to all but one.
+  const double p = workers;
+  const double reduced = way.dense == Place::kReplicated ? 2 * (p - 1) / p * DenseBytes(facts) : 0;
   const double sent = traffic.read.out + traffic.write.out + reduced +
                       (way.uses_servers() ? server.out * way.servers / workers : 0);
   out.bytes_a_sample = sent / facts.batch;
@@ -287,7 +300,7 @@ Estimate EstimateWay(const Facts& facts, const Way& way) {
   return out;
 }
 
-std::vector<Estimate> EstimateAll(const Facts& facts) {
+std::vector<Way> WaysOf(const Facts& facts) {
   std::set<int> servers = {1, (facts.workers + 1) / 2, facts.workers};
   if (facts.servers > 0) servers.insert(facts.servers);
   std::vector<Way> ways;
@@ -299,9 +312,8 @@ std::vector<Estimate> EstimateAll(const Facts& facts) {
       if (facts.dense_parameters > 0) {
         ways.push_back({Place::kServers, Place::kServers, AllReduce::kRing, m, bound});
       }
+      if (bound == kBound) continue;  // beside an allreduce it is ASP with a bound that never holds
       for (const AllReduce algorithm : kAlgorithms) {
-        if (bound == kBound)
-          continue;  // with a lockstep dense part it is ASP with a bound that never holds
         ways.push_back({Place::kServers, Place::kReplicated, algorithm, m, bound});
       }
     }
@@ -311,6 +323,10 @@ std::vector<Estimate> EstimateAll(const Facts& facts) {
       ways.push_back({place, Place::kReplicated, algorithm, 0, 0});
     }
   }
+  return ways;
+}
+
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways) {
   std::vector<Estimate> out;
   for (const Way& way : ways) out.push_back(EstimateWay(facts, way));
   std::stable_sort(out.begin(), out.end(), [](const Estimate& a, const Estimate& b) {

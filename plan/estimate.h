@@ -12,10 +12,12 @@
 #define TANDEM_PLAN_ESTIMATE_H_
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/types/optional.h"
 #include "plan/facts.h"
+#include "proto/job.pb.h"
 
 namespace tandem::plan {
 
@@ -35,13 +37,14 @@ struct Way {
   // Of what is on servers: how many steps a worker may be ahead; none: any number.
   absl::optional<int> bound = 0;
 
+  friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
   // Whether all take each step together, whatever `bound` says.
   bool lockstep() const { return !uses_servers() || dense == Place::kReplicated || bound == 0; }
   std::string tables_name() const;  // "servers, ASP"
   std::string dense_name() const;   // "allreduce (ring)"
-  // Of `tandem run`, for a job like this one: "--set dense.synchroniser=SERVERS --set ...".
-  std::string flags(int tables) const;
+  // What makes `job` one that runs so: path and value, as after --set. The job may still refuse it.
+  std::vector<std::pair<std::string, std::string>> Overrides(const Job& job) const;
 };
 
 struct Estimate {
@@ -61,10 +64,16 @@ struct Estimate {
 
 Estimate EstimateWay(const Facts& facts, const Way& way);
 
-// Every way that is worth a look, the fastest first: both places of dense parameters with 1, half as many
+// What the model cannot tell apart: speeds of less than this ratio.
+inline constexpr double kAlike = 1.05;
+
+// Every way that is worth a look: both places of dense parameters with 1, half as many
 // and as many servers as workers, each algorithm, tables on servers in step, bounded and without waiting,
 // and on the workers.
-std::vector<Estimate> EstimateAll(const Facts& facts);
+std::vector<Way> WaysOf(const Facts& facts);
+
+// The fastest first.
+std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways);
 
 // Steps a second of all workers together if each may be `bound` steps ahead, and `rest` seconds come to
 // each step beside what it computes.

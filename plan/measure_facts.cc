@@ -64,6 +64,12 @@ absl::Status DrawSteps(const job::JobPlan& plan, const Assumed& assumed, Facts* 
 }  // namespace
 
 absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed) {
+  if (plan.job.model().has_script()) {
+    return absl::InvalidArgumentError(
+        "model.script: how large a module is, a worker knows that has opened it; nothing here can "
+        "say "
+        "what its dense part costs");
+  }
   if (plan.job.data().format() == Data::PROGRAM) {
     return absl::InvalidArgumentError(
         "data.format: a program brings its rows itself, and nothing here can say how many rows of "
@@ -72,7 +78,7 @@ absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assu
   }
   Facts facts;
   facts.workers = plan.workers();
-  facts.servers = plan.servers();
+  facts.servers = plan.server_processes();
   facts.batch = plan.job.train().batch();
   facts.depth = plan.job.train().depth();
   facts.latency_seconds = assumed.latency_seconds;
@@ -82,7 +88,8 @@ absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assu
   TANDEM_ASSIGN_OR_RETURN(const double dense_slots, SlotsOf(plan.job.dense().optimizer(), kBlock));
   facts.dense_bytes_a_parameter = sizeof(float) * (1 + dense_slots / kBlock);
   for (const job::TablePlan& table : plan.tables) {
-    if (static_cast<int>(facts.tables.size()) == plan.dense_table) continue;  // counted above
+    if (table.dense) continue;                                              // counted above
+    if (table.store) continue;  // behind those of the model
     TableFacts& out = facts.tables.emplace_back();
     out.name = table.name;
     out.dim = table.dim;

@@ -37,15 +37,26 @@ class SyncSwitch final : public UpdatePolicy {
   Transform OnApply(const RangeProgress&, const Update& update) const override {
     return {update.step < switch_step_ ? 1.0f : scale_};
   }
-  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered,
-                int64_t steps) const override {
-    if (progress.version >= switch_step_) return steps;
+  // A function of the steps admitted alone: what a worker pushes without rows behind the switch may come
+  // before this range has switched, or after it.
+  int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const override {
+    if (progress.version >= switch_step_) return Switched(progress) - progress.version;
     // The epoch is over: nothing will come to the step that stands open.
     if (progress.Live() == 0) return buffered.groups > 0 ? 1 : 0;
-    return std::max<int64_t>(0, progress.MinAdmittedLive() - progress.version);
+    const int64_t closed = std::min(progress.MinAdmittedLive(), switch_step_);
+    return std::max<int64_t>(0, closed - progress.version);
   }
 
  private:
+  // The version behind the switch.
+  int64_t Switched(const RangeProgress& progress) const {
+    int64_t version = switch_step_;
+    for (const WorkerProgress& worker : progress.workers) {
+      version += std::max<int64_t>(0, worker.admitted - switch_step_);
+    }
+    return version;
+  }
+
   const int64_t switch_step_;
   const float scale_;  // of each update after the switch
 };

@@ -152,10 +152,10 @@ absl::StatusOr<Control> ParsedFrame::ParseControl() const {
 
 std::string ParsedFrame::DebugString() const {
   static constexpr const char* kNames[] = {"?",   "PULL",    "ROWS",   "PUSH",
-                                           "ACK", "WAITING", "SEGMENT"};
+                                           "ACK", "WAITING", "SEGMENT", "STORE", "STORED"};
   const int kind = static_cast<int>(header.kind);
   std::string out =
-      absl::StrCat(kind < 7     ? kNames[kind]
+      absl::StrCat(kind < 9     ? kNames[kind]
                    : kind == 16 ? "CONTROL"
                    : kind == 32 ? "PING"
                                 : "GOODBYE",

@@ -107,6 +107,14 @@ OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
   return entry;
 }
 
+// The newest version that a worker can have read for an update: where there are several copies, its own
+// may have closed steps that are open here, those before the update's.
+int64_t NewestRead(const TableContext& table, const policies::RangeProgress& progress,
+                   const HeldUpdate& update) {
+  const bool other_copies = table.plan->synchroniser == Table::REPLICATED;
+  return other_copies ? std::max(progress.version, update.step) : progress.version;
+}
+
 }  // namespace
 
 void UpdateStats::Merge(const UpdateStats& other) {
@@ -153,11 +161,6 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
 
 // The newest version that the update may be of. Another copy of the range may have closed steps that
 // are open here, but it was read before its own step.
-int64_t Range::NewestRead(const HeldUpdate& update) const {
-  const bool other_copies = table_->plan->synchroniser == Table::REPLICATED;
-  return other_copies ? std::max(progress_.version, update.step) : progress_.version;
-}
-
 Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t first,
                               HeldUpdate update, bool finished) {
   if (update.rank < 0 || update.rank >= table_->workers) return Admission::kRefused;
@@ -169,7 +172,7 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
     return Admission::kRefused;
   }
   // What was read is in the past; a number from the future would spoil every mean.
-  if (update.version_read < 0 || update.version_read > NewestRead(update)) {
+  if (update.version_read < 0 || update.version_read > NewestRead(*table_, progress_, update)) {
     return Admission::kRefused;
   }
   if (update.step < worker.admitted) return Admission::kDuplicate;
@@ -592,7 +595,8 @@ absl::Status Range::CheckHeld() const {
       for (const HeldUpdate& update : (*steps)[i].updates) {
         const bool saved = update.version_read == kReadByAnotherRun;  // by any number of workers
         good = good && update.rank >= 0 && (saved || update.rank < table_->workers) &&
-               (saved || update.version_read >= 0) && update.version_read <= NewestRead(update);
+               (saved || update.version_read >= 0) &&
+               update.version_read <= NewestRead(*table_, progress_, update);
       }
     }
   }

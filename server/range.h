@@ -150,7 +150,6 @@ class Range {
 
  private:
   absl::Status CheckProgress(const policies::RangeProgress& progress) const;
-  int64_t NewestRead(const HeldUpdate& update) const;
   absl::Status CheckHeld() const;
   absl::Status ResumeHeld(const RangeImage& image, BufferSource& source);
   void ResumeSteps(const HeldQueue& saved, BufferSource& source, bool first, HeldQueue* into);

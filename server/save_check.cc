@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
@@ -45,6 +46,9 @@ std::string Names(const std::vector<SavedTable>& tables) {
 std::string Shown(const std::vector<std::string>& fields) {
   return absl::StrCat("[", absl::StrJoin(fields, ", "), "]");
 }
+
+// Is the table one of policy STORE? Its floats beside the weights are those of optim/program.cc.
+bool IsOfPrograms(const SavedTable& table) { return absl::StartsWith(table.optimizer, "program"); }
 
 // Where a module lies does not matter, and its parameters are compared by name and shape.
 Model MeaningOf(Model model) {
@@ -132,7 +136,14 @@ class Comparison {
            "a row keeps its length");
     Refuse(absl::StrCat("field of ", table), Shown(saved->fields), Shown(job.fields),
            "rows are found by the field of their id");
-    SayIfAfresh(table, saved->optimizer, job.optimizer);
+    // What a row has beside its weights belongs to programs where the table is one of policy STORE: nothing
+    // here could fill it.
+    if (saved->optimizer != job.optimizer && (IsOfPrograms(*saved) || IsOfPrograms(job))) {
+      Refuse(absl::StrCat("state_floats (policy STORE) of ", table), saved->optimizer,
+             job.optimizer, "what a program keeps in a row keeps its length");
+    } else {
+      SayIfAfresh(table, saved->optimizer, job.optimizer);
+    }
     if (saved->initializer != job.initializer) {
       fit_.said.push_back(absl::StrCat("the initializer of ", table, " is { ", job.initializer,
                                        " }, the save's { ", saved->initializer,

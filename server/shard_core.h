@@ -77,7 +77,6 @@ class ShardCore {
 
   // Ranges owned now, for saving, loading and tests. Pointers are valid until the next call.
   std::vector<Range*> OwnedRanges();
-  bool Owns(uint32_t range) const { return FindRange(range) != nullptr; }
   const Range* FindRange(uint32_t range) const;  // null: not here
   // Whether the range is one of the copy that is saved, where a table has several.
   bool IsFirstCopy(uint32_t range) const { return map_->range(range).copy == 0; }

@@ -50,6 +50,13 @@ void SaveCheck::Commit(const std::string& folder, const RangeMap& ranges) {
   CheckSteps(files);
 }
 
+const policies::Properties& SaveCheck::PolicyOf(const std::string& name) const {
+  const auto table = std::find_if(context_.plan.tables.begin(), context_.plan.tables.end(),
+                                  [&name](const auto& t) { return t.name == name; });
+  TANDEM_CHECK(table != context_.plan.tables.end());
+  return context_.plan.groups[table->group].properties;
+}
+
 // Of steps whose updates a policy holds back, all ranges of a table have the same number. Of batches they
 // need not: where workers step by themselves, one may begin an epoch and be through with its data before
 // a range hears of the others, and so close a batch that elsewhere stays open.
@@ -59,22 +66,27 @@ void SaveCheck::CheckHeldBack(const Files& files) {
     server::HeldQueue queue;
     const absl::Status read = server::SavedQueue(image, context_.buffers, &queue);
     if (!read.ok()) context_.Fail(absl::StrCat(file, ": ", read.ToString()));
-    const std::string& name = image.table;
-    const auto table = std::find_if(context_.plan.tables.begin(), context_.plan.tables.end(),
-                                    [&name](const auto& t) { return t.name == name; });
-    TANDEM_CHECK(table != context_.plan.tables.end());
-    if (context_.plan.groups[table->group].properties.batch > 0) continue;
-    const size_t first = steps.emplace(name, queue.size()).first->second;
+    if (PolicyOf(image.table).batch > 0) continue;
+    const size_t first = steps.emplace(image.table, queue.size()).first->second;
     if (first == queue.size()) continue;
     context_.Fail(
         absl::StrCat(file, " holds back ", queue.size(), " steps, another of its table ", first));
   }
 }
 
+// All ranges stand at the same steps, and those of a table at the same version, but where batches of any
+// steps or late updates that are dropped move it.
 void SaveCheck::CheckSteps(const Files& files) {
   if (files.empty()) return;
   const auto& [first_file, first] = *files.begin();
+  std::map<std::string, int64_t> versions;  // by table
   for (const auto& [file, image] : files) {
+    const policies::Properties& policy = PolicyOf(image.table);
+    const int64_t version = versions.emplace(image.table, image.progress.version).first->second;
+    if (version != image.progress.version && policy.batch == 0 && !policy.skips) {
+      context_.Fail(absl::StrCat(file, " is at version ", image.progress.version,
+                                 ", another of its table at ", version));
+    }
     for (size_t rank = 0; rank < image.progress.workers.size(); ++rank) {
       const int64_t step = image.progress.workers[rank].admitted;
       const int64_t want = first.progress.workers[rank].admitted;

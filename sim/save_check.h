@@ -30,6 +30,7 @@ class SaveCheck {
 
  private:
   using Files = std::map<std::string, server::RangeImage>;  // by name
+  const policies::Properties& PolicyOf(const std::string& table) const;
   void CheckHeldBack(const Files& files);
   void CheckSteps(const Files& files);
 

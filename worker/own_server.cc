@@ -22,6 +22,7 @@ OwnServer::OwnServer(server::ServerOptions options) : options_(std::move(options
     absl::MutexLock lock(&mutex_);
     how_ = std::move(how);
     ended_ = true;
+    changed_.SignalAll();
   });
 }
 
@@ -38,7 +39,8 @@ absl::Status OwnServer::failure() const {
 absl::Status OwnServer::Join(const absl::Status& worker) {
   if (!worker.ok()) {
     absl::MutexLock lock(&mutex_);
-    (void)mutex_.AwaitWithTimeout(absl::Condition(&ended_), kPatience);
+    const absl::Time until = MonotonicNow() + kPatience;
+    while (!ended_ && !changed_.WaitUntil(&mutex_, until)) continue;
     end_.store(true);
   }
   if (thread_.joinable()) thread_.join();

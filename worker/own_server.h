@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "base/clock.h"
 #include "server/server_shell.h"
 
 namespace tandem::worker {
@@ -35,6 +36,7 @@ class OwnServer {
   server::ServerOptions options_;
   std::atomic<bool> end_{false};
   mutable absl::Mutex mutex_;
+  CondVar changed_;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status how_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -111,7 +111,7 @@ void TrainerCore::OnLost(absl::Time now, EndpointId peer) {
 void TrainerCore::OnTick(absl::Time now, TrainerEffects* effects) {
   context_.client.OnTick(now);
   if (started_ && !finished() && now >= next_report_) {
-    SendReport(false);
+    SendReport(now, false);
     next_report_ = now + absl::Seconds(context_.plan.job.limits().report_seconds());
   }
   Advance(now, effects);
@@ -171,7 +171,8 @@ void TrainerCore::Advance(absl::Time now, TrainerEffects* effects) {
     }
     context_.client.completions().clear();
   } while (context_.failure.ok() && AdvanceOnce(now, effects));
-  context_.report.SetPaused(now, phase_ > Phase::kEpochEnd && phase_ < Phase::kEnd);
+  context_.report.SetPaused(
+      now, requested_save_.saving().holds() || (phase_ > Phase::kEpochEnd && phase_ < Phase::kEnd));
   CollectOutgoing(now, effects);
 }
 
@@ -191,7 +192,7 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     case Phase::kTestBest:
       return AdvanceEvaluation(now, effects);
     case Phase::kSaveBest:
-      return best_save_.Advance(now, effects) && KeptBest();
+      return best_save_.Advance(now, effects) && KeptBest(now);
     case Phase::kSave:
       return final_save_.Advance(now, effects) && Enter(Phase::kEnd);
     case Phase::kEnd:
@@ -273,13 +274,13 @@ bool TrainerCore::AdvanceEpochEnd(absl::Time now) {
 
 bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   const bool moved = evaluation_.Advance(now, effects);
-  ReportEvaluation();
+  ReportEvaluation(now);
   if (!evaluation_.over()) return moved;
   if (phase_ == Phase::kTestBest) return NextEpochOrEnd();
   const Verdict verdict = evaluation_.verdict();
   stops_early_ = verdict.stop;
   if (!verdict.best) return NextEpochOrEnd();
-  if (!options_.save) return KeptBest();
+  if (!options_.save) return KeptBest(now);
   // Before the test rows are scored: what is saved is what they are scored with.
   best_saved_ = context_.step;
   best_save_.Begin(absl::StrCat("save the best of epoch ", context_.epoch), options_.save_path,
@@ -287,7 +288,7 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
   return Enter(Phase::kSaveBest);
 }
 
-void TrainerCore::ReportEvaluation() {
+void TrainerCore::ReportEvaluation(absl::Time now) {
   std::optional<std::string> result = evaluation_.TakeReport();
   if (!result.has_value()) return;
   context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result), evaluation_.aside());
@@ -295,11 +296,11 @@ void TrainerCore::ReportEvaluation() {
     kept_->set_stopped(evaluation_.judge().best().stopped());
     context_.report.SetBest(*kept_);
   }
-  SendReport(false);
+  SendReport(now, false);
 }
 
 // Only now is it said to be the best: a run that ended before, or goes on from before, has another.
-bool TrainerCore::KeptBest() {
+bool TrainerCore::KeptBest(absl::Time now) {
   if (context_.rank == 0) {
     kept_ = evaluation_.judge().best();
     context_.report.SetBest(*kept_);
@@ -309,7 +310,7 @@ bool TrainerCore::KeptBest() {
     return Enter(Phase::kTestBest);
   }
   context_.report.EvaluationCounts();
-  SendReport(false);
+  SendReport(now, false);
   return NextEpochOrEnd();
 }
 
@@ -342,7 +343,7 @@ void TrainerCore::CollectOutgoing(absl::Time now, TrainerEffects* effects) {
   // Before each entry that others wait for, in case the last report was lost: whoever is released has
   // been heard.
   const bool report = said_done_ || context_.report.has_evaluation() || SavingUnderWay() != nullptr;
-  if ((!entries_.empty() && report) || SaveIsNear()) SendReport(said_done_);
+  if ((!entries_.empty() && report) || SaveIsNear()) SendReport(now, said_done_);
   for (const Control& entry : entries_) context_.SendControl(EndpointId::Scheduler(), entry);
   for (auto* queue : {&context_.client.out(), &context_.control_out}) {
     for (Outgoing& out : *queue) effects->out.push_back(std::move(out));
@@ -368,10 +369,10 @@ const Saving* TrainerCore::SavingUnderWay() const {
   return nullptr;
 }
 
-void TrainerCore::SendReport(bool done) {
+void TrainerCore::SendReport(absl::Time now, bool done) {
   Control control;
-  *control.mutable_progress() =
-      context_.report.Take(context_.plan, context_.client, context_.epoch, context_.step, done);
+  *control.mutable_progress() = context_.report.Take(now, context_.plan, context_.client,
+                                                     context_.epoch, context_.step, done);
   if (const Saving* const saving = SavingUnderWay(); saving != nullptr) {
     *control.mutable_progress()->mutable_position() = saving->position();
   }

@@ -116,9 +116,9 @@ class TrainerCore {
   bool AdvanceEpochEnd(absl::Time now);
   bool AdvanceEvaluation(absl::Time now, TrainerEffects* effects);
   bool AdvanceEnd(absl::Time now);
-  bool KeptBest();
+  bool KeptBest(absl::Time now);
   bool NextEpochOrEnd();
-  void ReportEvaluation();
+  void ReportEvaluation(absl::Time now);
   bool Enter(Phase phase);
   void CollectOutgoing(absl::Time now, TrainerEffects* effects);
 
@@ -130,7 +130,7 @@ class TrainerCore {
                TrainerEffects* effects);
   Saving& SavingOf(SaveId id);
   const Saving* SavingUnderWay() const;
-  void SendReport(bool done);
+  void SendReport(absl::Time now, bool done);
   TrainPosition Position() const;
   bool SaveIsNear();
 

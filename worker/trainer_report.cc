@@ -30,8 +30,9 @@ void TrainerReport::SetPaused(absl::Time now, bool paused) {
   }
 }
 
-Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore& client,
-                             int64_t epoch, int64_t step, bool done) {
+Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
+                             const client::ClientCore& client, int64_t epoch, int64_t step,
+                             bool done) {
   Progress p;
   p.set_epoch(epoch);
   p.set_step(step);
@@ -48,7 +49,10 @@ Progress TrainerReport::Take(const job::JobPlan& plan, const client::ClientCore&
   p.set_fetched_seconds(absl::ToDoubleSeconds(fetched_));
   p.set_computed_seconds(absl::ToDoubleSeconds(computed_));
   p.set_slept_seconds(absl::ToDoubleSeconds(slept_));
-  p.set_paused_seconds(absl::ToDoubleSeconds(paused_));
+  // One that is under way, too: a save that is made in it has what is said now.
+  const absl::Duration pause =
+      paused_since_.has_value() ? now - *paused_since_ : absl::ZeroDuration();
+  p.set_paused_seconds(absl::ToDoubleSeconds(paused_ + pause));
   const client::ClientCore::Counters& c = client.counters();
   if (c.shortest_read != absl::InfiniteDuration()) {
     p.set_shortest_read_seconds(absl::ToDoubleSeconds(c.shortest_read));

@@ -42,8 +42,8 @@ class TrainerReport {
   bool has_evaluation() const { return !evaluation_json_.empty(); }
 
   // A new report; what it counts since the last one begins anew.
-  Progress Take(const job::JobPlan& plan, const client::ClientCore& client, int64_t epoch,
-                int64_t step, bool done);
+  Progress Take(absl::Time now, const job::JobPlan& plan, const client::ClientCore& client,
+                int64_t epoch, int64_t step, bool done);
 
  private:
   int64_t estimated_rows_ = 0;

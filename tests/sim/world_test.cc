@@ -51,8 +51,8 @@ std::string RandomPolicy(int depth, bool lockstep, Random* random) {
     case 11:
       return absl::StrCat("kind: DSSP bound: ", bound,
                           " upper_bound: ", bound + static_cast<int>(random->Uniform(4)));
-    case 12:
-      return absl::StrCat("kind: SYNC_SWITCH switch_step: ", random->Uniform(10),
+    case 12:  // it takes its first steps together, too
+      return absl::StrCat("kind: SYNC_SWITCH switch_step: ", lockstep ? random->Uniform(10) : 0,
                           random->Bernoulli(0.3) ? " async_scale: INVERSE_WORKERS" : "");
     default:
       return absl::StrCat("kind: SSP bound: ", bound);

@@ -3,8 +3,11 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -75,6 +78,38 @@ TEST_F(CalibrationTest, OtherNumbersOfWorkersLendTheMeanAndOtherBatchesTimeByThe
   const auto nearly = Read(kTwo, Plan(2, 36));
   ASSERT_TRUE(nearly.ok()) << nearly.status();
   EXPECT_THAT(nearly->compute_seconds, ElementsAre(DoubleEq(0.002), DoubleEq(0.006)));
+}
+
+TEST_F(CalibrationTest, TablesAreThoseOfTheRun) {
+  const std::string tables = R"("tables": {"ids": {"rows": 10, "memory_bytes": 800},
+    "copies": {"rows": 10, "memory_bytes": 1600, "synchroniser": "replicated"}, "odd": 3})";
+  const auto read =
+      Read(absl::StrReplaceAll(kTwo, {{"\"samples\": 4800", tables + ", \"samples\": 4800"}}),
+           Plan(2, 32));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->tables.size(), 2u);
+  EXPECT_EQ(read->tables.at("ids").rows, 10);
+  EXPECT_EQ(read->tables.at("ids").bytes, 800);
+  EXPECT_EQ(read->tables.at("copies").bytes, 800) << "of one copy";
+}
+
+// A file may say anything.
+TEST_F(CalibrationTest, OddNumbersAreNone) {
+  for (const auto& [is, odd] : std::vector<std::pair<std::string, std::string>>{
+           {"\"workers\": 2", "\"workers\": \"2\""},
+           {"\"seconds\": 3", "\"seconds\": null"},
+           {"\"paused_seconds\": 1", "\"paused_seconds\": []"},
+           {"\"policy\": {\"ids\": \"ASP\"}", "\"policy\": 7, \"tables\": null"},
+           {"0.0002", "-1e300"}}) {
+    const auto read = Read(absl::StrReplaceAll(kTwo, {{is, odd}}), Plan(2, 32));
+    ASSERT_TRUE(read.ok()) << odd << ": " << read.status();
+    EXPECT_THAT(read->compute_seconds, ElementsAre(DoubleEq(0.002), DoubleEq(0.006))) << odd;
+  }
+  for (const char* const huge : {"1e308", "-2", "1e400"}) {
+    const auto read = Read(absl::StrReplaceAll(kTwo, {{"0.2", huge}}), Plan(2, 32));
+    if (!read.ok()) continue;  // no number at all
+    for (const double seconds : read->compute_seconds) EXPECT_LT(seconds, 1);
+  }
 }
 
 TEST_F(CalibrationTest, WhatTellsNothingIsRefusedByName) {

@@ -967,8 +967,14 @@ TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
               HasSubstr("the dense part under LOCAL_SGD(8) needs every worker in every step"));
   EXPECT_THAT(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "BSP"}}),
               HasSubstr("table dense under BSP needs every worker in every step"));
+  EXPECT_THAT(refusal({{"dense.synchroniser", "SERVERS"},
+                       {"dense.policy", "{kind: SYNC_SWITCH switch_step: 5}"}}),
+              HasSubstr("table dense under SYNC_SWITCH(5) needs every worker in every step"));
   EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}}), "");
   EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "ASP"}}), "");
+  EXPECT_EQ(refusal({{"dense.synchroniser", "SERVERS"},
+                     {"dense.policy", "{kind: SYNC_SWITCH switch_step: 0}"}}),
+            "");
 }
 
 // ---- jobs of a program ----

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -72,6 +73,15 @@ TEST(EstimateTest, LatencyIsForEachMessage) {
   EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kTree)), 0.006 + 8000 / 1e9, 1e-9);
 }
 
+// What is pushed and what is reduced leave by one link.
+TEST(EstimateTest, APushAndAnAllReduceShareALink) {
+  Facts facts = DenseOnly(4, 1e6);
+  facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
+  const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
+  const Way way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0};
+  EXPECT_NEAR(StepSeconds(facts, way), (rows + keys + rows + reduced) / 1e9, 1e-9);
+}
+
 // Each place of a table: what a worker sends or gets, and who keeps it.
 TEST(EstimateTest, TablesTravelByWhatAStepTouches) {
   Facts facts = DenseOnly(4, 0);
@@ -135,8 +145,8 @@ TEST(StableShareTest, AsTheTheoremSays) {
   EXPECT_NEAR(plan::StableShare(32), 0.02415, 1e-4);
 }
 
-job::JobPlan JobWith(const std::string& policy, const std::string& dense) {
-  const std::string text = absl::StrCat(
+std::string JobText(const std::string& policy, const std::string& dense) {
+  return absl::StrCat(
       R"(cluster { workers: 8 servers: 2 }
          data { format: CRITEO train: "train.tsv" }
          table { name: "ids" dim: 4 }
@@ -144,6 +154,10 @@ job::JobPlan JobWith(const std::string& policy, const std::string& dense) {
          train { batch: 64 }
          policy { )",
       policy, " } dense { optimizer { learning_rate: 0.1 } ", dense, " }");
+}
+
+job::JobPlan JobWith(const std::string& policy, const std::string& dense) {
+  const std::string text = JobText(policy, dense);
   const auto parsed = job::ParseJob(text, "job.textproto", {});
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   const auto plan = job::Resolve(*parsed);
@@ -176,14 +190,48 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
 }
 
-TEST(WhatWouldChangeTest, NarrowLinksMoveALargeDensePartOffOneServer) {
-  Facts facts = DenseOnly(8, 1e6);
-  facts.step_seconds.assign(8, std::vector<double>(50, 0.1));
-  facts.tables = {{"ids", 16, 100, 500, 1e6, 80}};
+// A copy of the table at each worker takes one message where servers take three, and more bytes.
+TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
+  Facts facts = DenseOnly(8, 0);
+  facts.step_seconds.assign(8, std::vector<double>(50, 0.001));
+  facts.tables = {{"ids", 16, 1000, 5000, 1e6, 80}};
   facts.bytes_per_second = 1e10;
-  const std::vector<std::string> changes = plan::WhatWouldChange(facts);
+  facts.latency_seconds = 0.01;
+  const auto in_step = [](const Way& way) { return way.lockstep() && way.bound == 0; };
+  const std::vector<std::string> changes = plan::WhatWouldChange(facts, in_step);
   ASSERT_FALSE(changes.empty());
   EXPECT_THAT(changes[0], HasSubstr("with links of "));
+  EXPECT_THAT(changes[0], ::testing::AnyOf(HasSubstr("tables sharded"), HasSubstr("servers, BSP")));
+  // Nothing is another way that only looks like one.
+  facts.bytes_per_second = 0;
+  EXPECT_THAT(plan::WhatWouldChange(facts, [](const Way& way) { return way == OnServers(1); }),
+              IsEmpty());
+}
+
+// What is printed runs: every way of a job that stands in nobody's way, and of one with policies of its own.
+TEST(OverridesTest, MakeAJobThatRunsSo) {
+  const std::string plain = JobText("kind: SSP bound: 4", "");
+  const std::string own =
+      absl::StrReplaceAll(plain, {{"dim: 4", "dim: 4 synchroniser: SHARDED policy { kind: BSP }"},
+                                  {"kind: SSP bound: 4", "kind: BSP"}});
+  for (const std::string& text : {plain, own}) {
+    const auto parsed = job::ParseJob(text, "job.textproto", {});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    for (const Way& way : plan::WaysOf(DenseOnly(8, 1e6))) {
+      const auto set = job::ParseJob(text, "job.textproto", way.Overrides(*parsed));
+      ASSERT_TRUE(set.ok()) << set.status();
+      const auto job = job::Resolve(*set);
+      ASSERT_TRUE(job.ok()) << way.tables_name() << ", " << way.dense_name() << ": "
+                            << job.status();
+      EXPECT_EQ(job->server_processes(), way.uses_servers() ? way.servers : 0);
+      EXPECT_EQ(job->dense_table >= 0, way.dense == Place::kServers);
+      EXPECT_EQ(job->workers_serve, way.tables != Place::kServers);
+      const std::string policy = job::PolicyName(job->groups[job->tables[0].group].policy);
+      EXPECT_EQ(policy, !way.uses_servers() || way.bound == 0 ? "BSP"
+                        : way.bound.has_value()               ? "SSP(4)"
+                                                              : "ASP");
+    }
+  }
 }
 
 }  // namespace

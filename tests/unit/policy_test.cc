@@ -328,9 +328,30 @@ TEST(SyncSwitchTest, BehindTheSwitchNobodyWaits) {
   EXPECT_TRUE(policy->MayServe(At(9, {9, 5, 5, 5}), 0, 10, 1));
   EXPECT_EQ(policy->OnArrival(At(5, {6, 5, 5, 5}), Of(0, 5)), policies::Arrival::kApply);
   EXPECT_EQ(policy->Ticks(At(5, {6, 5, 5, 5}), {0, 0}, 1), 1);
-  EXPECT_EQ(policy->Ticks(At(5, {6, 5, 5, 5}), {0, 0}, 0), 0);
+  EXPECT_EQ(policy->Ticks(At(6, {6, 5, 5, 5}), {0, 0}, 0), 0);
   EXPECT_EQ(policy->OnApply(At(4, {5, 5, 5, 5}), Of(0, 4)).factor, 1.0f);
   EXPECT_EQ(policy->OnApply(At(5, {6, 5, 5, 5}), Of(0, 5)).factor, 0.25f);
+}
+
+// What workers push without rows behind the switch, such as the end of an epoch, comes to one range before it
+// has switched and to another afterwards: the version of both is the same in the end.
+TEST(SyncSwitchTest, TheVersionFollowsFromTheStepsAlone) {
+  const auto policy = Make(Policy::SYNC_SWITCH, 5);
+  const auto after = [&](const std::vector<std::pair<int, int64_t>>& pushes) {
+    policies::RangeProgress progress = At(4, {4, 4, 4, 4});
+    for (const auto& [rank, steps] : pushes) {
+      progress.workers[static_cast<size_t>(rank)].admitted = steps;
+      for (;;) {
+        const int64_t ticks = policy->Ticks(progress, {0, 0}, 1);
+        if (ticks == 0) break;
+        progress.version += ticks;
+      }
+    }
+    return progress.version;
+  };
+  const int64_t version = after({{0, 5}, {1, 5}, {2, 5}, {3, 5}, {0, 6}, {1, 7}, {2, 6}, {3, 6}});
+  EXPECT_EQ(version, 5 + 1 + 2 + 1 + 1);
+  EXPECT_EQ(after({{0, 5}, {0, 6}, {1, 5}, {1, 7}, {2, 5}, {2, 6}, {3, 5}, {3, 6}}), version);
 }
 
 // Those that apply each update by itself move the version by each step, also an empty push's.

@@ -136,6 +136,23 @@ TEST(SaveCheckTest, AnotherMeaningIsRefused) {
                   HasSubstr("the save has a table offers, the job has only cities, gifts")));
 }
 
+// What a program keeps in a row beside its weights is no optimizer's that could begin afresh.
+TEST(SaveCheckTest, ATableOfAnotherStateIsRefused) {
+  const auto with = [](int floats) {
+    return PlanOf(
+        {},
+        absl::StrCat(kJob, "\ntable { name: \"cache\" dim: 4 policy { kind: STORE } state_floats: ",
+                     floats, " }\n"));
+  };
+  server::Manifest saved;
+  server::DescribeMeaning(with(5), &saved);
+  EXPECT_THAT(server::CompareSave(saved, with(5), {}).refused, IsEmpty());
+  for (const int other : {6, 0}) {
+    ExpectWords(server::CompareSave(saved, with(other), {}).refused,
+                {"state_floats (policy STORE) of table cache", "program(5)", "hint"});
+  }
+}
+
 // The cells of all tables go into the model in the order of the tables.
 TEST(SaveCheckTest, TablesInAnotherOrderAreRefused) {
   std::string swapped = kJob;

@@ -413,14 +413,14 @@ TEST_F(ShardCoreTest, ARangeMovesWithEverythingItHolds) {
   effects_.Clear();
   const auto view2 = CoreView(plan_, 2, {{0, 1}});
   shard_->OnView(now_, view2, &effects_);
-  EXPECT_FALSE(shard_->Owns(0));
+  EXPECT_EQ(shard_->FindRange(0), nullptr);
   EXPECT_FALSE(shard_->Settled());
   ASSERT_EQ(Sent().size(), 1u);
   const ParsedFrame data = Sent()[0];
   other->OnFrame(now_, data, &other_effects);  // before it knows the view
-  EXPECT_FALSE(other->Owns(0));
+  EXPECT_EQ(other->FindRange(0), nullptr);
   other->OnView(now_, view2, &other_effects);
-  EXPECT_TRUE(other->Owns(0));
+  EXPECT_NE(other->FindRange(0), nullptr);
   const ParsedFrame done = Decoded(other_effects.out.back().frame);
   Give(done);
   EXPECT_TRUE(shard_->Settled());
