@@ -94,7 +94,8 @@ class Job(Tables):
     """What tandem.init() returns.
 
     rank, world_size: which worker this is, and of how many. step: the one at hand. epoch. seed: of the
-    job. tables: by name. out: the folder of a run that tandem.init() has started, else None.
+    job. tables: by name. scheduler: its address, tcp://HOST:PORT. out: the folder of a run that
+    tandem.init() has started, else None.
     """
     _WHO = "the job"
 
@@ -106,7 +107,7 @@ class Job(Tables):
                                    advertise and advertise.encode(), 1)
         self._handle = ctypes.c_void_p()
         check(lib.tandem_join(ctypes.byref(options), ctypes.byref(self._handle)))
-        self._pid = os.getpid()
+        self._pid, self.scheduler = os.getpid(), scheduler
         self._cluster, self.out = cluster, cluster and cluster.out
         self._ended = self._started = False
         self._optimizer = None       # the wrapper, which is told of updates

@@ -10,6 +10,7 @@ docs/STORE.md says what a STORE table is, and what is promised of it.
 """
 import ctypes
 import os
+import sys
 
 import numpy
 
@@ -31,17 +32,30 @@ def _array(values, what, dtype, shape):
     return numpy.ascontiguousarray(array, dtype=dtype)
 
 
+def _job_of_this_process():
+    """What tandem.init() has returned, while it is under way; else None."""
+    module = sys.modules.get("tandem.job")  # which a store by itself does not need
+    job = module and module._current
+    return job if job and not job._ended else None
+
+
 class Store:
     """The STORE table `table` of a running job.
 
-    scheduler: where the job's scheduler listens, tcp://HOST:PORT; without it TANDEM_SCHEDULER, which a
-    worker that `tandem run` has started has. timeout: seconds that this call, and each later one, may
-    wait. dim, state_floats: of a row; row_floats: both together. Threads may share a store; a process
+    scheduler: where the job's scheduler listens, tcp://HOST:PORT; without it that of the job that this
+    process is in, else TANDEM_SCHEDULER. A worker opens it after tandem.DistributedOptimizer(...), with
+    which the job begins. timeout: seconds that this call, and each later one, may wait. dim, state_floats: of a row; row_floats: both together. Threads may share a store; a process
     that is forked must not use it. Close it, or use it in a `with` block.
     """
 
     def __init__(self, table, scheduler=None, timeout=60.0):
         self._store = None
+        job = _job_of_this_process()
+        if job and scheduler in (None, job.scheduler):
+            if not job._started:
+                raise Error("tandem.Store: the job begins with tandem.DistributedOptimizer(...); open "
+                            "the store after it")
+            scheduler = job.scheduler
         scheduler = scheduler or os.environ.get("TANDEM_SCHEDULER")
         if not scheduler:
             raise Error("tandem.Store: which job? Say scheduler=, or set TANDEM_SCHEDULER; a run has "

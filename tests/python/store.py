@@ -26,6 +26,7 @@ def refused(text, call, *arguments, **named):
     raise AssertionError(f"not refused: {text}")
 
 
+refused("open the store after it", tandem.Store, "cache")
 rows, model = tandem.EmbeddingBagCollection(), nn.Linear(16, 1)
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
 loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(6)])
