@@ -47,11 +47,17 @@ GroupMembership MembershipOf(int rank, const std::vector<rendezvous::GroupAddres
 
 // The descriptors of the calling thread, and of those that it starts, become a table of their own,
 // of which processes that the program forks get nothing. Only the standard streams and `kept` are
-// in it.
-void OwnDescriptors(int kept) {
-  const auto fd = static_cast<unsigned>(kept);
-  (void)close_range(fd + 1, ~0u, CLOSE_RANGE_UNSHARE);
-  if (fd > STDERR_FILENO + 1) (void)close_range(STDERR_FILENO + 1, fd - 1, 0);
+// in it. Where the system gives no such table, nothing is closed: the descriptors are the program's.
+void OwnDescriptors(std::vector<int> kept) {
+  std::sort(kept.begin(), kept.end());
+  if (close_range(static_cast<unsigned>(kept.back()) + 1, ~0u, CLOSE_RANGE_UNSHARE) != 0) return;
+  int next = STDERR_FILENO + 1;
+  for (const int fd : kept) {
+    if (fd > next) {
+      (void)close_range(static_cast<unsigned>(next), static_cast<unsigned>(fd) - 1, 0);
+    }
+    next = std::max(next, fd + 1);
+  }
 }
 
 }  // namespace
@@ -65,18 +71,17 @@ class AsyncGroup::Watch final : public GroupWatch {
     absl::MutexLock lock(&group_->mutex_);
     return group_->failure_;
   }
-  int fd() const override { return news_.fd(); }
+  int fd() const override { return group_->news_.fd(); }
   absl::Status Agree(const absl::Status& seen) override { return group_->Agree(seen); }
 
   void Wake() {
     failed_.store(true, std::memory_order_release);
-    news_.Wake();
+    group_->news_.Wake();
   }
 
  private:
   AsyncGroup* const group_;
   std::atomic<bool> failed_{false};
-  WakeFd news_;
 };
 
 // Of the group's own thread: descriptors of its table.
@@ -85,6 +90,14 @@ struct AsyncGroup::Links {
   std::vector<std::unique_ptr<Link>> links, mail;
   std::vector<int> host_of_rank;
 };
+
+// A fork has none of the threads, and perhaps the lock as a thread that is not there held it: asked
+// before it is taken.
+absl::Status AsyncGroup::CheckProcess() const {
+  if (process_ == getpid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the group is one of process ", process_,
+                                                    ", of which this one was forked: it has none"));
+}
 
 // ---- Opening and joining ------------------------------------------------------
 
@@ -139,6 +152,7 @@ absl::Status AsyncGroup::Connect(absl::Span<const std::string> addresses, absl::
                        " in a group of ", address.ranks(), ", and this group has ", ranks()));
     }
   }
+  TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   TANDEM_RETURN_IF_ERROR(failure_);
   if (connecting_) return absl::FailedPreconditionError("the group is connected already");
@@ -150,6 +164,7 @@ absl::Status AsyncGroup::Connect(absl::Span<const std::string> addresses, absl::
 }
 
 absl::StatusOr<bool> AsyncGroup::WaitConnected(absl::Time at_most) {
+  TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   while (!connected_ && failure_.ok()) {
     if (changed_.WaitUntil(&mutex_, at_most)) break;
@@ -192,7 +207,7 @@ absl::Status AsyncGroup::ConnectTo(Links* links) {
 }
 
 void AsyncGroup::Run() {
-  OwnDescriptors(wake_.fd());
+  OwnDescriptors({wake_.fd(), news_.fd()});
   Watch watch(this);
   Links links;
   const absl::Status opened = OpenPorts(&links);
@@ -235,10 +250,6 @@ void AsyncGroup::Run() {
 // ---- Starting and waiting -----------------------------------------------------
 
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::NewTicket() {
-  if (process_ != getpid()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the group is one of process ", process_, ", of which this one was forked: it has none"));
-  }
   TANDEM_RETURN_IF_ERROR(failure_);
   if (!connected_) return absl::FailedPreconditionError("the group is not connected yet");
   outcomes_.emplace(next_, Outcome());
@@ -247,6 +258,7 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::NewTicket() {
 
 absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Start(
     std::function<absl::StatusOr<Work>(Group&)> call) {
+  TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(const Ticket ticket, NewTicket());
   queued_.push_back({ticket, std::move(call)});
@@ -261,6 +273,10 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Post(Posted posted) {
                                                    " rank ", posted.peer, " on rank ", rank(),
                                                    " of ", ranks()));
   }
+  if (ranks() == 1) {
+    return absl::InvalidArgumentError("receive from any rank: the group has no other");
+  }
+  TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   TANDEM_ASSIGN_OR_RETURN(const Ticket ticket, NewTicket());
   posted.ticket = ticket;
@@ -291,6 +307,7 @@ absl::StatusOr<AsyncGroup::Ticket> AsyncGroup::Receive(absl::Span<uint8_t> room,
 }
 
 absl::StatusOr<bool> AsyncGroup::Wait(Ticket ticket, absl::Time at_most, int* from) {
+  TANDEM_RETURN_IF_ERROR(CheckProcess());
   absl::MutexLock lock(&mutex_);
   const auto it = outcomes_.find(ticket);
   if (it == outcomes_.end()) {
@@ -308,6 +325,7 @@ absl::StatusOr<bool> AsyncGroup::Wait(Ticket ticket, absl::Time at_most, int* fr
 }
 
 void AsyncGroup::Forget(Ticket ticket) {
+  if (!CheckProcess().ok()) return;
   absl::MutexLock lock(&mutex_);
   const auto it = outcomes_.find(ticket);
   if (it == outcomes_.end()) return;

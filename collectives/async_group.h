@@ -6,7 +6,8 @@
 // the collectives, in the order in which they were started; one serves a mailbox (mailbox.h), by
 // which ranks also learn which of them is lost, so that all name the same one.
 //
-// Thread safety: all methods, from any thread.
+// Thread safety: all methods, from any thread. In a process that was forked from the group's, all
+// that return a status fail at once with FAILED_PRECONDITION, and the rest do nothing.
 #ifndef TANDEM_COLLECTIVES_ASYNC_GROUP_H_
 #define TANDEM_COLLECTIVES_ASYNC_GROUP_H_
 
@@ -109,6 +110,7 @@ class AsyncGroup {
   struct Links;
 
   explicit AsyncGroup(AsyncGroupOptions options);
+  absl::Status CheckProcess() const;
   void Run();
   absl::Status OpenPorts(Links* links);
   absl::Status ConnectTo(Links* links);
@@ -129,7 +131,10 @@ class AsyncGroup {
   const AsyncGroupOptions options_;
   const int process_;  // whose threads these are: a fork has none of them
   std::string address_;
+  // Made by who opens the group, and kept in the table of its threads (OwnDescriptors in the .cc):
+  // each is the same descriptor to all who wake by it.
   WakeFd wake_;  // of the mailbox's thread
+  WakeFd news_;  // of the thread of collectives, through Watch
   std::thread thread_;
 
   absl::Mutex mutex_;

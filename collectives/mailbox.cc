@@ -155,10 +155,10 @@ void Mailbox::Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t>
                       absl::Time deadline) {
   TANDEM_CHECK(from >= kAnyRank && from != rank_ && from < static_cast<int>(peers_.size()));
   const Wanted wanted{ticket, from, tag, room, deadline};
-  // One that is arriving is waited for: what comes later with this tag comes behind it.
+  // The first that is complete: it has none of its own rank before it that is not, and ranks have no
+  // order between them.
   for (auto it = kept_.begin(); it != kept_.end(); ++it) {
-    if (!wanted.Takes(it->from, it->tag)) continue;
-    if (!it->complete) break;
+    if (!it->complete || !wanted.Takes(it->from, it->tag)) continue;
     Deliver(wanted, it->from, it->bytes);
     kept_bytes_ -= it->size;
     kept_.erase(it);
@@ -167,6 +167,12 @@ void Mailbox::Receive(int64_t ticket, int from, int64_t tag, absl::Span<uint8_t>
   if (!failure_.ok()) return End(ticket, -1, failure_);
   if (from != kAnyRank && peers_[static_cast<size_t>(from)].gone) {
     return End(ticket, -1, PeerLostError(from, "it has closed the group"));
+  }
+  if (from == kAnyRank && Alone()) {
+    return End(
+        ticket, -1,
+        absl::UnavailableError(absl::StrCat("receive on rank ", rank_, " from any rank with tag ",
+                                            tag, ": all other ranks have closed the group")));
   }
   wanted_.push_back(wanted);
 }
@@ -183,8 +189,7 @@ bool Mailbox::Begin(int r, const Header& header) {
   }
   const auto wanted = std::find_if(wanted_.begin(), wanted_.end(),
                                    [&](const Wanted& w) { return w.Takes(r, header.tag); });
-  // If it were served before one that is kept and arriving, the order would be lost; but that one
-  // comes over another link, and ranks have no order between them.
+  // Nothing of this rank that is kept is wanted: Receive and Finish have looked.
   if (wanted != wanted_.end()) {
     peer.wanted = *wanted;
     wanted_.erase(wanted);
@@ -297,6 +302,13 @@ bool Mailbox::HasLeft(int rank) const {
          peers_[static_cast<size_t>(rank)].left;
 }
 
+// Whether no other rank is left that could send.
+bool Mailbox::Alone() const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const Peer& other) {
+    return other.gone || &other == &peers_[static_cast<size_t>(rank_)];
+  });
+}
+
 // The link to a rank has ended. That is no failure of the group if it has said goodbye, but what
 // was to come from it or to go to it does not any more.
 void Mailbox::Lose(int r, const absl::Status& why) {
@@ -306,9 +318,7 @@ void Mailbox::Lose(int r, const absl::Status& why) {
   if (!peer.left) return FailAll(lost);
   for (const Outgoing& out : peer.queue) End(out.ticket, -1, lost);
   peer.queue.clear();
-  const bool alone = std::all_of(peers_.begin(), peers_.end(), [&](const Peer& other) {
-    return other.gone || &other == &peers_[static_cast<size_t>(rank_)];
-  });
+  const bool alone = Alone();
   for (auto it = wanted_.begin(); it != wanted_.end();) {
     if (it->from == r || alone) {
       End(it->ticket, -1, lost);

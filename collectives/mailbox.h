@@ -91,6 +91,7 @@ class Mailbox {
   bool Begin(int r, const Header& header);
   void Finish(int r);
   void Told(int r, const Header& header, absl::string_view text);
+  bool Alone() const;
   void Lose(int r, const absl::Status& why);
   void FailAll(const absl::Status& why);
   void CheckDeadlines(absl::Time now);

@@ -46,6 +46,7 @@ _OPS = {dist.ReduceOp.SUM: _abi.SUM, dist.ReduceOp.PRODUCT: _abi.PRODUCT,
 _BOOL_OPS = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN, _abi.AVERAGE: None}
 
 _SLICE_MS = 100  # between two looks whether Ctrl-C was pressed
+_LOOK_MS = 2  # between two looks whether a work with a future has ended before an older one
 _MOST_HELD = 1024  # works that nobody waits for
 
 
@@ -66,6 +67,9 @@ def _check(tensor, what):
     if tensor.device.type != "cpu":
         raise ValueError(f"tandem: {what}: the tensor is on {tensor.device}; give tensor.cpu(), or use a "
                          "back end for that device")
+    if tensor.is_conj() or tensor.is_neg():  # whose memory does not hold their values
+        raise ValueError(f"tandem: {what}: the tensor is conjugated or negated lazily; give "
+                         f"tensor.resolve_{'conj' if tensor.is_conj() else 'neg'}()")
     return tensor
 
 
@@ -168,12 +172,15 @@ class _Work(dist._Work):
         self._done = threading.Event()
         self._error = None
         self._from = c_int32(-1)
-        self._future = None
+        self._inner = self._future = None
 
     def _look(self, milliseconds):
         """Whether it has ended, waiting for at most so long."""
         if self._done.is_set():
             return True
+        if self._group.process != os.getpid():  # where nobody might be left to give the lock back
+            raise Error(f"rank {self._group.rank}: the operation is one of process {self._group.process}, "
+                        "of which this one was forked")
         if not self._lock.acquire(timeout=milliseconds / 1000):
             return self._done.is_set()
         try:
@@ -227,20 +234,25 @@ class _Work(dist._Work):
     _source_rank = source_rank
 
     def get_future(self):
-        """A torch.futures.Future of the list of results."""
+        """A torch.futures.Future of the list of results, or of the error."""
         if self._future is None:
-            self._future = torch.futures.Future()
+            def results(_):
+                if self._error is not None:
+                    raise self._error
+                return self._result
+            # An error that a callback raises is one to C++, too (DistributedDataParallel waits there).
+            # What Future.set_exception stores is a value to it, and read as one.
+            self._inner = torch.futures.Future()
+            self._future = self._inner.then(results)
             self._group.finish(self)
         return self._future
 
-    def settle(self):
-        """Ends the future: on the thread of the group that does so."""
-        try:
-            self.wait()
-        except Exception as error:
-            self._future.set_exception(error)
-            return
-        self._future.set_result(self._result)
+    def settle(self, milliseconds):
+        """Ends the future if the work has ended within the time: on the thread of the group that does so."""
+        if not self._look(milliseconds):
+            return False
+        self._inner.set_result(None)
+        return True
 
 
 class _Member:
@@ -307,8 +319,19 @@ class _Member:
 
 
 def _settle_all(works):
-    for work in iter(works.get, None):
-        work.settle()
+    """Ends the futures of works, in the order in which the works end."""
+    running, closed = [], False
+    while running or not closed:
+        try:
+            new = works.get(block=not running)
+            closed = closed or new is None
+            if new is not None:
+                running.append(new)
+            continue
+        except queue.Empty:
+            pass
+        # The oldest is most likely the next: it is slept for, and the others are looked at.
+        running = [work for i, work in enumerate(running) if not work.settle(_LOOK_MS if i == 0 else 0)]
 
 
 def _own_host():

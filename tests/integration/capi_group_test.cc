@@ -1,5 +1,7 @@
 // Groups through the C interface, as libtandem.so has it: every operation on inputs whose results
 // are exact, and what the members hear when one of them is gone, leaves, or calls something else.
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/synchronization/barrier.h"
 #include "absl/synchronization/mutex.h"
 #include "capi/tandem.h"
@@ -23,7 +26,9 @@
 namespace tandem {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr int64_t kLimitMs = 60'000;  // of anything here; a failure if reached
 
@@ -364,6 +369,8 @@ TEST(CapiGroupTest, CallsThatCannotBeRightSaySo) {
                 HasSubstr("counts[0] is -1"));
     EXPECT_THAT(m.Wait(tandem_group_send(m.group(), &x, 4, 0, 0, 0, work)),
                 HasSubstr("send to rank 0 on rank 0 of 1"));
+    EXPECT_THAT(m.Wait(tandem_group_receive(m.group(), &x, 4, -1, 0, 0, work)),
+                HasSubstr("receive from any rank: the group has no other"));
     EXPECT_EQ(tandem_group_wait(m.group(), 4711, 0, nullptr), -1);
     EXPECT_THAT(tandem_error(), HasSubstr("no operation 4711"));
     EXPECT_EQ(tandem_group_connect(m.group(), nullptr, nullptr, 0), -1);
@@ -444,6 +451,38 @@ TEST(CapiGroupTest, WhoLeavesInOrderIsNoLossUntilItIsWaitedFor) {
   });
 }
 
+// The group's threads have descriptors of their own: what has the same number in the program's table
+// is the program's, from the opening to the end.
+TEST(CapiGroupTest, DescriptorsOfTheProgramAreNotWrittenTo) {
+  const TemporaryFolder folder;
+  const std::string name = folder.File("kept");
+  std::ofstream(name) << "kept";
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
+  const int reader = fcntl(ends[0], F_DUPFD, 100), writer = fcntl(ends[1], F_DUPFD, 100);
+  const int file = open(name.c_str(), O_WRONLY);
+  close(ends[0]);
+  close(ends[1]);
+  for (const int to : {writer, file}) {
+    std::vector<int> low;  // every number that was free is the pipe, then the file
+    while (low.empty() || low.back() < 32) low.push_back(fcntl(to, F_DUPFD, 3));
+    { const Member never_joined(0, 2, "tcp"); }
+    InThreads(2, "auto", [](Member& m) {
+      float x = 1;
+      ASSERT_EQ(
+          m.Wait(tandem_group_allreduce(m.group(), &x, &x, 1, TANDEM_F32, TANDEM_SUM, m.work())),
+          "");
+      EXPECT_EQ(tandem_group_close(m.group()), 0);
+    });
+    for (const int fd : low) EXPECT_EQ(close(fd), 0);
+  }
+  char byte;
+  EXPECT_EQ(read(reader, &byte, 1), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(ReadTextFile(name), "kept");
+  for (const int fd : {reader, writer, file}) EXPECT_EQ(close(fd), 0);
+}
+
 // ---- Processes ----
 
 // A member in a process of its own, which meets the others in a folder.
@@ -503,9 +542,18 @@ TEST(CapiGroupTest, AForkHasNothingOfTheGroup) {
     alarm(60);
     Member m(1, 2, "tcp");
     const std::string error = MeetAt(folder, m);
+    float never = 0;
+    tandem_group_receive(m.group(), &never, 4, 0, 1, 0, m.work());
     if (fork() == 0) {
-      const int begun = tandem_group_barrier(m.group(), 0, m.work());
-      std::ofstream(folder.File("fork")) << begun << " " << tandem_error();
+      std::ofstream said(folder.File("fork.new"));
+      said << tandem_group_wait(m.group(), *m.work(), 0, nullptr) << " " << tandem_error() << "\n";
+      said << tandem_group_wait_connected(m.group(), 0) << " " << tandem_error() << "\n";
+      tandem_group_forget(m.group(), *m.work());
+      said << tandem_group_send(m.group(), &never, 4, 0, 1, 0, m.work()) << " " << tandem_error()
+           << "\n";
+      said << tandem_group_barrier(m.group(), 0, m.work()) << " " << tandem_error() << "\n";
+      said.close();
+      rename(folder.File("fork.new").c_str(), folder.File("fork").c_str());
       char end;
       alarm(60);
       close(fork_lives[1]);
@@ -522,7 +570,12 @@ TEST(CapiGroupTest, AForkHasNothingOfTheGroup) {
       m.Wait(tandem_group_allreduce(m.group(), &x, &x, 1, TANDEM_F32, TANDEM_SUM, m.work())),
       HasSubstr("rank 1 is lost"));
   waitpid(child, nullptr, 0);
-  EXPECT_THAT(ReadTextFile(folder.File("fork")), HasSubstr("-1 the group is one of process"));
+  const std::vector<std::string> said =
+      absl::StrSplit(ReadTextFile(folder.File("fork")), '\n', absl::SkipEmpty());
+  EXPECT_THAT(said, ElementsAre(StartsWith("-1 the group is one of process"),
+                                StartsWith("-1 the group is one of process"),
+                                StartsWith("-1 the group is one of process"),
+                                StartsWith("-1 the group is one of process")));
   close(fork_lives[1]);
   close(fork_lives[0]);
 }

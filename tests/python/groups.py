@@ -188,10 +188,29 @@ def wrong(rank, ranks, ours, gloo):
             group=ours)
     refused("input_split_sizes", dist.all_to_all_single, x, x, [4] + [0] * (ranks - 1), [3] * ranks,
             group=ours)
+    y = torch.tensor([1 + 2j, 3 + 4j]).conj()
+    refused("give tensor.resolve_conj()", dist.broadcast, y, 0, group=ours)
+    refused("give tensor.resolve_neg()", dist.all_reduce, y.imag, group=ours)
     refused("send to rank", ours.send, [x], rank, 0)
     refused("no message with tag 9", ours._message("receive", x, (rank + 1) % ranks, 9, 20).wait)
     dist.all_reduce(x, group=ours)
     assert x.tolist() == [float(ranks)] * 4
+
+
+def futures(rank, ranks, ours, gloo):
+    """A future ends when its work does, whatever was asked for before it."""
+    x, got = torch.ones(1), torch.zeros(1)
+    first = dist.irecv(got, 1, group=ours, tag=5).get_future() if rank == 0 else None
+    dist.all_reduce(x, group=ours, async_op=True).get_future().wait()
+    assert x.item() == ranks
+    if rank == 0:
+        assert not first.done()
+        dist.send(x, 1, group=ours, tag=6)  # without which the first does not come
+        first.wait()
+        assert got.item() == 2
+    elif rank == 1:
+        dist.recv(got, 0, group=ours, tag=6)
+        dist.send(torch.full((1,), 2.), 0, group=ours, tag=5)
 
 
 def different(rank, ranks, ours, gloo):
@@ -207,6 +226,31 @@ def gone(rank, ranks, ours, gloo):
     x = torch.ones(100000)
     refused("rank 1 is lost", lambda: dist.all_reduce(x, group=ours, async_op=True).wait())
     refused("rank 1 is lost", dist.barrier, group=ours)
+
+
+def ddp_gone(rank, ranks, ours, gloo):
+    """A rank that ends in the middle of a training: the others' backward says so."""
+    model = DistributedDataParallel(torch.nn.Linear(8, 1), process_group=ours)
+    for _ in range(4):
+        model(torch.ones(2, 8)).sum().backward()
+    token = torch.ones(1)
+    if rank == 1:
+        dist.recv(token, 0, group=ours, tag=7)
+        os._exit(0)
+    hold = ours._member.hold
+
+    def begun(work):  # the other goes when the gradients are on their way
+        ours._member.hold = hold
+        hold(work)
+        ours.send([token], 1, 7)
+    loss = model(torch.ones(2, 8)).sum()
+    ours._member.hold = begun
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        assert "Error: rank 1 is lost" in str(error).splitlines()[0], str(error)
+    else:
+        raise AssertionError("nothing was said of a rank that is gone")
 
 
 def ddp(rank, ranks, ours, gloo):
@@ -239,7 +283,7 @@ def run(rank, ranks, parts, folder):
     gloo = dist.new_group(backend="gloo", timeout=LIMIT)
     for what in parts:
         globals()[what](rank, ranks, dist.new_group(backend="tandem", timeout=LIMIT), gloo)
-    if "gone" in parts:
+    if any(what.endswith("gone") for what in parts):
         os._exit(0)  # gloo's own end would wait for the lost one
     dist.barrier()
     dist.destroy_process_group()
