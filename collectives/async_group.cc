@@ -23,6 +23,7 @@ namespace {
 
 constexpr uint32_t kVersion = 1;
 constexpr size_t kTokenBytes = 16;
+constexpr int kMostNamed = 8;                                   // ranks in an error
 constexpr absl::Duration kLook = absl::Milliseconds(100);       // longest sleep between two looks
 constexpr absl::Duration kFirstHand = absl::Milliseconds(500);  // to hear who is lost
 constexpr absl::Duration kGoodbye = absl::Milliseconds(500);    // for the last messages to leave
@@ -192,7 +193,19 @@ absl::Status AsyncGroup::ConnectTo(Links* links) {
   connect.interrupted = [this] { return Interrupted(); };
   connect.links = options_.links;
   const GroupMembership members = MembershipOf(rank(), addresses, false);
-  TANDEM_ASSIGN_OR_RETURN(links->links, ConnectLinks(members, links->ports, connect, deadline));
+  auto joined = ConnectLinks(members, links->ports, connect, deadline);
+  if (absl::IsDeadlineExceeded(joined.status())) {
+    std::string tried;
+    for (int r = 0; r < std::min(ranks(), kMostNamed); ++r) {
+      if (r == rank()) continue;
+      absl::StrAppend(&tried, tried.empty() ? "" : ", ", "rank ", r, " at ",
+                      members.members[static_cast<size_t>(r)].tcp_address);
+    }
+    return absl::DeadlineExceededError(
+        absl::StrCat(joined.status().message(), " (tried: ", tried, ")"));
+  }
+  TANDEM_RETURN_IF_ERROR(joined.status());
+  links->links = *std::move(joined);
   // Mail goes over shared memory or TCP, unless one of them is asked for.
   if (connect.links != LinkChoice::kShm && connect.links != LinkChoice::kTcp) {
     connect.links = LinkChoice::kAuto;

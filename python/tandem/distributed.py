@@ -11,9 +11,10 @@ Works are done by threads of C++ without the interpreter lock. Errors are tandem
 that names the rank at fault; wrong tensors are a ValueError or TypeError at once.
 
 TANDEM_GROUP_HOST: the address of this machine as the other ranks reach it; by default the one that
-leads to MASTER_ADDR. TANDEM_GROUP_LINK: "shm", "tcp", "rdma", "zmq" or "auto", the same on all ranks.
+leads to MASTER_ADDR, or without that (tcp:// and file://) the one of the machine's own name. TANDEM_GROUP_LINK: "shm", "tcp", "rdma", "zmq" or "auto", the same on all ranks.
 """
 import atexit
+import collections
 import ctypes
 import os
 import queue
@@ -46,6 +47,7 @@ _OPS = {dist.ReduceOp.SUM: _abi.SUM, dist.ReduceOp.PRODUCT: _abi.PRODUCT,
 _BOOL_OPS = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN, _abi.AVERAGE: None}
 
 _SLICE_MS = 100  # between two looks whether Ctrl-C was pressed
+_LOOKS = 4  # at older works when one begins
 _LOOK_MS = 2  # between two looks whether a work with a future has ended before an older one
 _MOST_HELD = 1024  # works that nobody waits for
 
@@ -73,13 +75,21 @@ def _check(tensor, what):
     return tensor
 
 
-def _one(tensors, what):
+def _check_written(tensor, what):
+    """A tensor that results go to: each element has a place of its own."""
+    _check(tensor, what)
+    if tensor.numel() > 1 and any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride())):
+        raise ValueError(f"tandem: {what}: elements of the tensor share memory (expand); give tensor.clone()")
+    return tensor
+
+
+def _one(tensors, what, check=_check_written):
     """The only tensor of a list: of several a process, c10d's calls for several devices."""
     if isinstance(tensors, torch.Tensor):
-        return _check(tensors, what)
+        return check(tensors, what)
     if len(tensors) != 1:
         raise ValueError(f"tandem: {what}: one tensor a process is wanted, not {len(tensors)}")
-    return _check(tensors[0], what)
+    return check(tensors[0], what)
 
 
 def _same(tensors, like, what):
@@ -174,9 +184,15 @@ class _Work(dist._Work):
         self._from = c_int32(-1)
         self._inner = self._future = None
 
-    def _look(self, milliseconds):
+    def drop(self):
+        """Whether it has ended; then its tensors are let go, and it can still be waited for."""
+        return self._look(0, release=False)
+
+    def _look(self, milliseconds, release=True):
         """Whether it has ended, waiting for at most so long."""
         if self._done.is_set():
+            if release:
+                self._group.release(self)
             return True
         if self._group.process != os.getpid():  # where nobody might be left to give the lock back
             raise Error(f"rank {self._group.rank}: the operation is one of process {self._group.process}, "
@@ -197,7 +213,8 @@ class _Work(dist._Work):
                 self._error = error
             self._then, self._kept = None, ()
             self._done.set()
-            self._group.release(self)
+            if release:
+                self._group.release(self)
             return True
         finally:
             self._lock.release()
@@ -267,10 +284,12 @@ class _Member:
         # DistributedDataParallel holds the C++ side of a work alone, which is nothing without this one:
         # works stay here until they have been waited for.
         self._works = {}
+        self._running = collections.deque()  # of these: not known to have ended, looked at in turn
         options = _abi.GroupOptions()
         options.size = ctypes.sizeof(options)
         options.rank, options.ranks = rank, ranks
-        options.host = _own_host().encode()
+        self.host = _own_host()
+        options.host = self.host.encode()
         options.link = os.environ.get("TANDEM_GROUP_LINK", "auto").encode()
         options.deadline_ms = timeout_ms
         _abi.check(_abi.library().tandem_group_open(ctypes.byref(options), ctypes.byref(self.handle)))
@@ -286,11 +305,23 @@ class _Member:
             *[ctypes.cast(ctypes.c_char_p(a), c_void_p).value for a in addresses])
         _abi.check(_abi.library().tandem_group_connect(self.handle, at,
                                                        _counts([len(a) for a in addresses]), timeout_ms))
-        while not _abi.check(_abi.library().tandem_group_wait_connected(self.handle, _SLICE_MS)):
-            pass
+        try:
+            while not _abi.check(_abi.library().tandem_group_wait_connected(self.handle, _SLICE_MS)):
+                pass
+        except Error as error:
+            raise Error(f"{error}; rank {self.rank} is at {self.host} for the others: if a host is not reached "
+                        "so, set TANDEM_GROUP_HOST there") from None
 
     def hold(self, work):
         self._works[work._number] = work
+        for _ in range(min(_LOOKS, len(self._running))):  # so that what has ended keeps no tensors
+            try:
+                old = self._running.popleft()
+            except IndexError:  # another thread was here
+                break
+            if not old.drop():
+                self._running.append(old)
+        self._running.append(work)
         if len(self._works) > _MOST_HELD:  # works that nobody waits for end by themselves
             for old in list(self._works.values())[:_MOST_HELD // 2]:
                 old.is_completed()
@@ -340,14 +371,15 @@ def _own_host():
     if told:
         return told
     master = os.environ.get("MASTER_ADDR")
-    if not master:
-        return "127.0.0.1"
-    # Connecting a datagram socket sends nothing; it only looks up the route.
     try:
         family, kind, _, _, address = socket.getaddrinfo(
-            master, int(os.environ.get("MASTER_PORT") or 9), type=socket.SOCK_DGRAM)[0]
+            master or socket.gethostname(), int(os.environ.get("MASTER_PORT") or 9) if master else 0,
+            type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
-            probe.connect(address)
+            if master:  # sends nothing for a datagram socket; it only looks up the route
+                probe.connect(address)
+            else:
+                probe.bind(address)  # the own name's, if that is an address of this machine
             host = probe.getsockname()[0]
             return f"[{host}]" if family == socket.AF_INET6 else host
     except OSError:
@@ -434,7 +466,7 @@ class ProcessGroup(dist.ProcessGroup):
                                     [p.numel() for p in parts], opts)
 
     def _reduce_scatter_base(self, output, input, opts=None):
-        _same([_check(output, "reduce_scatter_tensor: the output")],
+        _same([_check_written(output, "reduce_scatter_tensor: the output")],
               _check(input, "reduce_scatter_tensor: the input"), "reduce_scatter_tensor")
         self._check_multiple(output, input, "reduce_scatter_tensor", "input", "output")
         return self._reduce_scatter(output, input, [output.numel()] * self.size(), opts)
@@ -461,7 +493,7 @@ class ProcessGroup(dist.ProcessGroup):
                            result=[tensor], kept=(tensor, data), then=lambda: _put(tensor, data))
 
     def allgather(self, outputs, inputs, opts=None):
-        tensor = _one(inputs, "all_gather")
+        tensor = _one(inputs, "all_gather", _check)
         parts = outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
         self._check_parts(parts, "all_gather: the output list")
         _same_size(parts, tensor, "all_gather")
@@ -469,7 +501,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._allgather(flat, tensor, parts, lambda: _put_parts(parts, flat))
 
     def _allgather_base(self, output, input, opts=None):
-        _same([_check(output, "all_gather_into_tensor: the output")],
+        _same([_check_written(output, "all_gather_into_tensor: the output")],
               _check(input, "all_gather_into_tensor: the input"), "all_gather_into_tensor")
         self._check_multiple(input, output, "all_gather_into_tensor", "output", "input")
         flat = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
@@ -497,7 +529,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._allgather(flat, data, parts, lambda: _put_parts(parts, flat))
 
     def gather(self, outputs, inputs, opts):
-        tensor = _one(inputs, "gather")
+        tensor = _one(inputs, "gather", _check)
         root = opts.rootRank
         data = tensor.detach().contiguous()
         kind, count = _as_bytes(data)
@@ -533,10 +565,11 @@ class ProcessGroup(dist.ProcessGroup):
                            kept=(output, room, data), then=lambda: _put(output, room))
 
     def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None):
-        _same([_check(output, "all_to_all_single: the output")],
+        _same([_check_written(output, "all_to_all_single: the output")],
               _check(input, "all_to_all_single: the input"), "all_to_all_single")
         sent = self._splits(input, input_split_sizes, "input")
         received = self._splits(output, output_split_sizes, "output")
+        self._check_own(sent[self.rank()], received[self.rank()], "all_to_all_single")
         data = input.detach().contiguous()
         room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
         if data.data_ptr() == room.data_ptr() and data.numel() > 0:
@@ -553,6 +586,7 @@ class ProcessGroup(dist.ProcessGroup):
         data = torch.cat([t.detach().reshape(-1) for t in inputs])
         flat = data.new_empty(sum(t.numel() for t in outputs))
         size = data.element_size()
+        self._check_own(size * inputs[self.rank()].numel(), size * outputs[self.rank()].numel(), "all_to_all")
         return self._begin("tandem_group_alltoall", _pointer(data),
                            _counts([size * t.numel() for t in inputs]), _pointer(flat),
                            _counts([size * t.numel() for t in outputs]), _abi.U8, result=outputs,
@@ -593,7 +627,7 @@ class ProcessGroup(dist.ProcessGroup):
     # ---- messages ----
 
     def send(self, tensors, to, tag=0):
-        return self._message("send", _one(tensors, "send"), to, tag)
+        return self._message("send", _one(tensors, "send", _check), to, tag)
 
     def recv(self, tensors, source, tag=0):
         return self._message("receive", _one(tensors, "recv"), source, tag)
@@ -605,7 +639,7 @@ class ProcessGroup(dist.ProcessGroup):
         data = tensor.detach().contiguous()
         then = (lambda: _put(tensor, data)) if way == "receive" else None
         return self._begin("tandem_group_" + way, _pointer(data), data.numel() * data.element_size(),
-                           peer, tag, deadline_ms, result=[tensor], kept=(tensor, data), then=then)
+                           peer, tag, deadline_ms, result=[tensor] if then else [], kept=(tensor, data), then=then)
 
     # ---- checks ----
 
@@ -615,12 +649,17 @@ class ProcessGroup(dist.ProcessGroup):
                              "is wanted")
         for part in parts:
             if isinstance(part, torch.Tensor):
-                _check(part, what)
+                (_check_written if "output" in what else _check)(part, what)
 
     def _check_multiple(self, small, large, what, large_name, small_name):
         if small.numel() * self.size() != large.numel():
             raise ValueError(f"tandem: {what}: the {large_name} has {large.numel()} elements; "
                              f"{self.size()} times the {small.numel()} of the {small_name} are wanted")
+
+    def _check_own(self, sent, received, what):
+        if sent != received:
+            raise ValueError(f"tandem: {what}: rank {self.rank()} sends itself {sent} bytes and wants {received} "
+                             "of itself; give both one size")
 
     def _splits(self, tensor, sizes, name):
         """Bytes for (or of) each rank, of sizes along the first dimension."""

@@ -6,8 +6,10 @@ one gives, the other gives, too.
 import faulthandler
 import os
 import random
+import socket
 import sys
 import tempfile
+import weakref
 from datetime import timedelta
 
 import torch
@@ -58,14 +60,15 @@ def collectives(rank, ranks, ours, gloo):
             x.clone(memory_format=torch.preserve_format) if isinstance(x, torch.Tensor) else x
         straight = lambda x: [straight(y) for y in x] if isinstance(x, list) else \
             x.contiguous() if isinstance(x, torch.Tensor) else x
+        nothing = lambda x: all(map(nothing, x)) if isinstance(x, list) else x.numel() == 0
         results = []
         later = order.random() < .5
         for group in (ours, gloo):
             mine = [copy(x) for x in arguments]
             if group is gloo:  # which takes elements as they lie in memory
                 mine = [straight(x) for x in mine]
-            if group is gloo and empty:
-                results.append(results[0])  # of which gloo ends the process (SIGFPE)
+            if group is gloo and nothing(mine):  # of which gloo ends the process (SIGFPE)
+                results.append(mine)             # what was given: there is nothing to change
                 break
             work = call(*mine, group=group, async_op=later)
             if later:
@@ -191,6 +194,29 @@ def wrong(rank, ranks, ours, gloo):
     y = torch.tensor([1 + 2j, 3 + 4j]).conj()
     refused("give tensor.resolve_conj()", dist.broadcast, y, 0, group=ours)
     refused("give tensor.resolve_neg()", dist.all_reduce, y.imag, group=ours)
+    refused("give tensor.clone()", dist.all_reduce, torch.ones(1).expand(4), group=ours)
+    refused("give tensor.clone()", dist.all_gather, [torch.ones(1).expand(4)] * ranks, x, group=ours)
+    own = [4 if r == rank else 0 for r in range(ranks)]
+    refused("sends itself 16 bytes and wants 0", dist.all_to_all_single, x.clone(), x, own[1:] + own[:1], own,
+            group=ours)
+    refused("sends itself 16 bytes and wants 4", ours.alltoall, [torch.ones(1)] * ranks, [x] * ranks)
+    held = [weakref.ref(t) for t in map(torch.ones, [4] * 20)]
+    for step in range(20):  # works that nobody waits for do not keep what has left
+        t = torch.ones(4)
+        held[step] = weakref.ref(t)
+        (dist.isend if rank == 0 else dist.irecv)(t, 1 - rank, group=ours, tag=8) if rank < 2 else None
+        del t
+        dist.barrier(group=ours)
+    if rank == 0:
+        assert sum(t() is not None for t in held) < 8
+    host, name = os.environ.pop("MASTER_ADDR", None), socket.gethostname
+    socket.gethostname = lambda: "127.0.0.2"
+    alone, absent = (tandem.distributed._Member(r, 2, 100) for r in range(2))
+    refused("at 127.0.0.2 for the others: if a host is not reached so, set TANDEM_GROUP_HOST there",
+            alone.connect, [alone.address(), absent.address()], 100)
+    socket.gethostname = name
+    if host is not None:
+        os.environ["MASTER_ADDR"] = host
     refused("send to rank", ours.send, [x], rank, 0)
     refused("no message with tag 9", ours._message("receive", x, (rank + 1) % ranks, 9, 20).wait)
     dist.all_reduce(x, group=ours)
