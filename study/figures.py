@@ -520,7 +520,7 @@ def traffic(study):
         return None
     rows = [g for g in study.groups if g["spreads"]]
     figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(rows)) + 0.35))
-    left = np.zeros(len(rows))
+    left, total = np.zeros(len(rows)), np.zeros(len(rows))
     hatches = ["", "//", "..", "xx", "\\\\", "++", "oo", "--"]
     for i, kind in enumerate(kinds):
         means = np.array([g["spreads"].get(prefix + kind, {}).get("mean", 0) for g in rows])
@@ -528,8 +528,10 @@ def traffic(study):
                   color=SERIES[i % len(SERIES)], edgecolor=PAPER, linewidth=0.6,
                   hatch=hatches[i % len(hatches)])
         left += means
-    for y, total in enumerate(left):
-        axes.annotate(count(total), (total, y), xytext=(4, 0), textcoords="offset points",
+        if kind != "within_worker":
+            total += means
+    for y in range(len(rows)):
+        axes.annotate(count(total[y]), (left[y], y), xytext=(4, 0), textcoords="offset points",
                       va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), [g["variation"] for g in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -624,10 +626,11 @@ def all_figures(study):
            "says that staleness of this size does not decide.", lambda: against_staleness(study))
     yield ("traffic", f"Bytes a sample, by kind{words}",
            "Mean over seeds. pull: keys asked for; rows: the answers; push: gradients to servers; "
-           "ack: their answers; collective: dense gradients between workers.", lambda: traffic(study))
+           "ack: their answers; collective: dense gradients between workers; within_worker: rows "
+           "that a worker holds itself, which cross no socket and are not in the sum.", lambda: traffic(study))
     memory = [value for g in study.all_groups for value in study.values(g, "memory_bytes")]
     if memory and max(memory) > 1.01 * min(memory):  # else a column of the table says it
-        yield ("memory", "Memory of the tables on the servers", DOTS.format("Less is better."),
+        yield ("memory", "Memory of the tables, where they are", DOTS.format("Less is better."),
                lambda: dots(study, "memory_bytes", "bytes", True))
 
 

@@ -175,7 +175,8 @@ void AddBytes(StudyRun* run) {
     if (absl::StartsWith(name, "tables.") && absl::EndsWith(name, ".memory_bytes"))
       memory += number;
     if (!absl::StartsWith(name, "bytes.")) continue;
-    all += number / *samples;
+    // What a worker holds itself crosses no socket.
+    if (name != "bytes.within_worker") all += number / *samples;
     added[absl::StrCat("bytes_per_sample.", name.substr(6))] = number / *samples;
   }
   if (all > 0) added["bytes_per_sample.all"] = all;

@@ -57,7 +57,7 @@ json Summary(double auc) {
           {"samples_per_second", 500.0},
           {"eval", {{"auc", auc}, {"logloss", 0.5}}},
           {"policy", {{"ids", "ASP"}}},
-          {"bytes", {{"pull", 4000}, {"push", 8000}}},
+          {"bytes", {{"pull", 4000}, {"push", 8000}, {"within_worker", 5000}}},
           {"tables", {{"ids", {{"memory_bytes", 640}}}}},
           {"staleness",
            {{"ids",
@@ -143,7 +143,8 @@ TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
   AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
   EXPECT_EQ(run.Number("to_target.samples"), 800);
   EXPECT_EQ(run.Number("to_target.seconds"), 1);
-  EXPECT_EQ(run.Number("bytes_per_sample.all"), 12);
+  EXPECT_EQ(run.Number("bytes_per_sample.within_worker"), 5);
+  EXPECT_EQ(run.Number("bytes_per_sample.all"), 12);  // which crossed a socket
   EXPECT_EQ(run.Number("memory_bytes"), 640);
   EXPECT_EQ(run.Number("staleness.version_mean"), 3);
   EXPECT_EQ(run.Number("staleness.clock_gap_max"), 2);
