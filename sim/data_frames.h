@@ -22,7 +22,8 @@ class DataFrames {
   DataFrames(SimContext& context, Arrive arrive)
       : context_(context),
         arrive_(std::move(arrive)),
-        network_(context.options.network, context.options.seed + 1) {}
+        network_(context.options.network, context.options.seed + 1,
+                 context.plan.server_processes()) {}
 
   void Send(const Outgoing& out);
   // From time to time two endpoints are cut off from each other, if the options say so.

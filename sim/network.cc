@@ -13,15 +13,20 @@ absl::Duration SimNetwork::Delay() {
   return options_.delay + options_.jitter * random_.Exponential();
 }
 
+EndpointId SimNetwork::ProcessOf(EndpointId id) const {
+  id.shard = 0;  // shards of a server share its link
+  if (id.role != Role::kServer || id.index < server_processes_) return id;
+  return EndpointId::Worker(id.index - server_processes_);
+}
+
 // When the last byte is through the links of both processes: a frame is received as it is sent, but waits
 // where another one is on the link.
 absl::Time SimNetwork::ThroughLinks(absl::Time now, EndpointId from, EndpointId to, size_t bytes) {
   if (options_.bytes_per_second <= 0) return now;
   const absl::Duration takes =
       absl::Seconds(static_cast<double>(bytes) / options_.bytes_per_second);
-  from.shard = to.shard = 0;  // shards of a server share its link
-  absl::Time& sends = sends_until_.try_emplace(from, now).first->second;
-  absl::Time& receives = receives_until_.try_emplace(to, now).first->second;
+  absl::Time& sends = sends_until_.try_emplace(ProcessOf(from), now).first->second;
+  absl::Time& receives = receives_until_.try_emplace(ProcessOf(to), now).first->second;
   sends = std::max(sends, now) + takes;
   receives = std::max(sends, receives + takes);
   return receives;
@@ -29,6 +34,10 @@ absl::Time SimNetwork::ThroughLinks(absl::Time now, EndpointId from, EndpointId 
 
 void SimNetwork::Route(absl::Time now, EndpointId from, EndpointId to, size_t bytes,
                        std::vector<absl::Time>* arrivals) {
+  if (ProcessOf(from) == ProcessOf(to)) {
+    arrivals->push_back(now);
+    return;
+  }
   const auto cut = cut_until_.find(std::minmax(from, to));
   if (cut != cut_until_.end() && now < cut->second) return;
   if (options_.drop > 0 && random_.Bernoulli(options_.drop)) return;

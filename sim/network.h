@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -33,7 +34,11 @@ struct NetworkOptions {
 
 class SimNetwork {
  public:
-  SimNetwork(const NetworkOptions& options, uint64_t seed) : options_(options), random_(seed) {
+  // The servers from number `server_processes` on are in workers: number server_processes + r in
+  // worker r. Frames within a process arrive at once, and are never lost.
+  SimNetwork(const NetworkOptions& options, uint64_t seed,
+             int server_processes = std::numeric_limits<int>::max())
+      : options_(options), server_processes_(server_processes), random_(seed) {
     TANDEM_CHECK(options.drop < 1);  // a connection sends again what is lost, until it arrives
   }
 
@@ -57,9 +62,11 @@ class SimNetwork {
  private:
   using Pair = std::pair<EndpointId, EndpointId>;
   absl::Duration Delay();
+  EndpointId ProcessOf(EndpointId id) const;
   absl::Time ThroughLinks(absl::Time now, EndpointId from, EndpointId to, size_t bytes);
 
   const NetworkOptions options_;
+  const int server_processes_;
   Random random_;
   std::map<Pair, absl::Time> cut_until_;     // by (smaller, larger)
   std::map<Pair, absl::Time> last_arrival_;  // by (from, to); without reordering

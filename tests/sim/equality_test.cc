@@ -107,6 +107,27 @@ TEST(EqualityTest, TablesOnWorkersAreThePlainLoop) {
   }
 }
 
+// What a worker exchanges with the rows that it holds itself is on no link.
+TEST(NetworkTest, WithinAProcessNothingIsPaid) {
+  sim::NetworkOptions options;
+  options.bytes_per_second = 1000;
+  options.jitter = absl::ZeroDuration();
+  sim::SimNetwork network(options, TestSeed(), /*server_processes=*/1);
+  const absl::Time now = absl::UnixEpoch();
+  const auto arrives = [&](EndpointId from, EndpointId to) {
+    std::vector<absl::Time> at;
+    network.Route(now, from, to, 500, &at);
+    return at.at(0) - now;
+  };
+  const EndpointId worker = EndpointId::Worker(1), own = EndpointId::Shard(2, 0);
+  EXPECT_EQ(arrives(worker, own), absl::ZeroDuration());
+  EXPECT_EQ(arrives(EndpointId::Shard(2, 1), worker), absl::ZeroDuration());
+  const absl::Duration one = absl::Milliseconds(500) + options.delay;
+  EXPECT_EQ(arrives(worker, EndpointId::Shard(1, 0)), one);  // of worker 0
+  // The two of a process share its link.
+  EXPECT_EQ(arrives(own, EndpointId::Shard(0, 0)), one + absl::Milliseconds(500));
+}
+
 TEST(EqualityTest, FixedDelayIsThePlainLoopWithAQueue) {
   for (const char* optimizer : kOptimizers) {
     for (const int delay : {0, 1, 3, 20}) {  // 0 is BSP; 20 is more than the job has steps
