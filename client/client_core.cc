@@ -169,6 +169,7 @@ uint64_t ClientCore::StartPush(absl::Time now, const PushInfo& info,
     }
   }
   versions_.Forget(info.group, info.step);
+  packer_.PackAheadOfCopies(request);
   SendOpenSlices(now, request);
   for (const Slice& slice : request->slices) TANDEM_CHECK(slice.packed);
   request->gradients = {};  // all bytes are packed; the caller's memory is free

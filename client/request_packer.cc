@@ -155,6 +155,25 @@ void RequestPacker::AddOtherCopies(ClientRequest* request) {
   }
 }
 
+void RequestPacker::AlignFloats(ClientRequest* request) {
+  request->next_float = (request->next_float + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
+}
+
+// Frames go out by owner, so that the copies of a table at one owner would be packed before slices of
+// other tables at later owners, whose keys lie in front of theirs.
+void RequestPacker::PackAheadOfCopies(ClientRequest* request) {
+  if (request->slices.empty() || request->slices.back().same_as < 0) return;
+  const Slice* before = nullptr;
+  for (Slice& slice : request->slices) {
+    if (slice.packed || slice.same_as >= 0) continue;
+    const bool new_frame =
+        before == nullptr || map_->range(before->range).owner != map_->range(slice.range).owner;
+    if (new_frame) AlignFloats(request);
+    PackSlice(request, &slice);
+    before = &slice;
+  }
+}
+
 // Puts the keys of a slice (each once) and its values behind those of the slices before it.
 void RequestPacker::PackSlice(ClientRequest* request, Slice* slice) {
   if (slice->same_as >= 0) {
@@ -217,7 +236,7 @@ void RequestPacker::PackInPlace(ClientRequest* request, std::vector<std::vector<
 
 Frame RequestPacker::MakeFrame(ClientRequest* request, uint64_t number,
                                absl::Span<const uint32_t> slices) {
-  request->next_float = (request->next_float + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
+  AlignFloats(request);
   for (const uint32_t i : slices) {
     if (!request->slices[i].packed) PackSlice(request, &request->slices[i]);
   }

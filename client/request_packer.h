@@ -38,6 +38,8 @@ class RequestPacker {
   void Cut(ClientRequest* request);
   // Packs all slices of a push in place. at[i][k]: where the gradient of key k of input i goes.
   void PackInPlace(ClientRequest* request, std::vector<std::vector<float*>>* at);
+  // Before the first frame of a push: packs it, if a table of it has several copies.
+  void PackAheadOfCopies(ClientRequest* request);
   // A frame of these slices. Those that travel for the first time are packed before.
   Frame MakeFrame(ClientRequest* request, uint64_t number, absl::Span<const uint32_t> slices);
 
@@ -46,6 +48,7 @@ class RequestPacker {
   uint32_t CopyRead(uint32_t table) const { return map_->Copies(table) > 1 ? own_copy_ : 0; }
   void MakeSlices(ClientRequest* request);
   void AddOtherCopies(ClientRequest* request);
+  static void AlignFloats(ClientRequest* request);
   void PackSlice(ClientRequest* request, Slice* slice);
   void PackValues(ClientRequest* request, const Slice& slice);
   void GatherParts(const ClientRequest& request, absl::Span<const uint32_t> slices, Buffer* keys,

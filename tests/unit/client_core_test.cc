@@ -124,6 +124,73 @@ uint64_t KeyAt(uint64_t salt, uint64_t x) {
   return x - salt - 0x9e3779b97f4a7c15u;
 }
 
+// A table dealt over the workers and one with a copy at each, in one push: each range gets its rows.
+TEST(TablesOnWorkersTest, APushHasTheRowsOfEachRange) {
+  const absl::StatusOr<Job> job = job::ParseJob(
+      "name: 'both' seed: 3 cluster { workers: 2 servers: 0 ranges_per_shard: 2 } "
+      "data { format: CRITEO train: 'none' } policy { kind: BSP } "
+      "table { name: 'a' dim: 2 synchroniser: SHARDED field: 'c1' expected_rows: 16 "
+      "optimizer { kind: SGD learning_rate: 1 } } "
+      "table { name: 'b' dim: 2 synchroniser: REPLICATED expected_rows: 16 "
+      "optimizer { kind: SGD learning_rate: 1 } } "
+      "dense { optimizer { kind: ADAM learning_rate: 1 } } model { mlp { hidden: [4] } } "
+      "train { batch: 4 }",
+      "core", {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const absl::StatusOr<job::JobPlan> plan = job::Resolve(*job);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->tables[0].group, plan->tables[1].group);
+  View view;
+  view.set_number(1);
+  const std::vector<uint64_t> begins = job::EqualRanges(4);
+  for (uint32_t id = 0; id < 12; ++id) {  // of a; of copy 0 of b; of copy 1
+    RangeInfo* const info = view.add_range();
+    info->set_table(id < 4 ? 0 : 1);
+    info->set_begin(begins[id % 4]);
+    info->set_end(id % 4 < 3 ? begins[id % 4 + 1] : 0);
+    info->set_server(id < 4 ? id % 2 : id / 4 - 1);
+  }
+  const auto map = RangeMap::FromView(view, plan->sizes());
+  ASSERT_TRUE(map.ok()) << map.status();
+  for (const int rank : {0, 1}) {
+    HeapBufferSource buffers;
+    client::ClientCore client(*plan, EndpointId::Worker(rank), 7, buffers, {});
+    client.OnView(absl::UnixEpoch(), *map);
+    std::vector<uint64_t> keys;
+    std::vector<float> values;
+    for (uint64_t key = 0; key < 40; ++key) {
+      keys.push_back(key);
+      values.insert(values.end(), {static_cast<float>(key), 0.5f});
+    }
+    const std::vector<client::TableKeys> tables = {{0, keys}, {1, keys}};
+    const std::vector<absl::Span<const float>> gradients = {values, values};
+    client::ClientCore::PushInfo info;
+    info.samples = 1;
+    client.Push(absl::UnixEpoch(), info, tables, gradients);
+    std::set<std::pair<uint32_t, uint64_t>> sent;
+    for (const Outgoing& out : client.out()) {
+      const ParsedFrame frame = Decoded(out.frame);
+      const absl::Span<const uint64_t> frame_keys = frame.keys().As<uint64_t>();
+      const absl::Span<const float> frame_values = frame.values().As<float>();
+      size_t at = 0;
+      for (uint32_t i = 0; i < frame.entry_count; ++i) {
+        const uint32_t id = frame.Entry(i).range;
+        const RangeMap::Range& range = (*map)->range(id);
+        EXPECT_EQ(range.owner, out.to);
+        for (const size_t end = at + frame.Entry(i).rows; at < end; ++at) {
+          const uint64_t key = frame_keys[at];
+          const uint32_t found =
+              (*map)->Find(range.table, Position(plan->tables[range.table].salt, key));
+          EXPECT_EQ(found + 4 * range.copy, id) << "rank " << rank << " key " << key;
+          EXPECT_EQ(frame_values[2 * at], static_cast<float>(key));
+          EXPECT_TRUE(sent.emplace(id, key).second);
+        }
+      }
+    }
+    EXPECT_EQ(sent.size(), 3 * keys.size());  // once to a, once to each copy of b
+  }
+}
+
 // All keys at once find the ranges that each finds alone, wherever ranges are cut.
 TEST_F(ClientCoreTest, FindAllAgreesWithFind) {
   const uint64_t salt = plan_.tables[0].salt;
