@@ -42,7 +42,8 @@ constexpr int64_t kMaxSwitchStep = int64_t{1} << 40;
 constexpr int64_t kMaxBatches = 1 << 16;
 constexpr int64_t kMaxLocalSteps = 1 << 20;
 
-absl::Status CheckCluster(const Cluster& cluster) {
+absl::Status CheckCluster(const Job& job) {
+  const Cluster& cluster = job.cluster();
   TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, kMaxWorkers));
   TANDEM_RETURN_IF_ERROR(Between("cluster.servers", cluster.servers(), 0, kMaxServers));
   TANDEM_RETURN_IF_ERROR(
@@ -54,9 +55,12 @@ absl::Status CheckCluster(const Cluster& cluster) {
   if (!Cluster::Transport_IsValid(cluster.transport())) {
     return Refuse("cluster.transport", "unknown");
   }
-  // Tables on workers are cut by these.
-  const int64_t ranges = int64_t{1} * std::max(cluster.servers(), cluster.workers()) *
-                         cluster.shards_per_server() * cluster.ranges_per_shard();
+  int64_t holders = cluster.servers();
+  for (const Table& table : job.table()) {  // those on workers are cut by workers
+    if (table.synchroniser() == Table::SERVERS) continue;
+    holders = std::max<int64_t>(holders, cluster.workers());
+  }
+  const int64_t ranges = holders * cluster.shards_per_server() * cluster.ranges_per_shard();
   if (ranges > kMaxRangesPerTable) {
     return Refuse("cluster.ranges_per_shard",
                   "servers (or workers) x shards_per_server x ranges_per_shard is ", ranges,
@@ -416,6 +420,10 @@ absl::Status CheckServers(const Job& job) {
   constexpr absl::string_view kNone = "0, or not set, but ";
   for (const Table& table : job.table()) {
     if (table.synchroniser() != Table::SERVERS) continue;
+    if (table.policy().kind() == Policy::STORE) {
+      return Refuse("cluster.servers", kNone, "the STORE table ", Quoted(table.name()),
+                    " is on servers; say servers: 1");
+    }
     return Refuse("cluster.servers", kNone, "table ", Quoted(table.name()),
                   " is on servers; say servers: 1, or give the table synchroniser: SHARDED");
   }
@@ -844,7 +852,7 @@ absl::Status CheckSave(const Save& save) {
 
 absl::Status CheckJob(const Job& job) {
   if (job.name().size() > 200) return Refuse("name", "longer than 200 characters");
-  TANDEM_RETURN_IF_ERROR(CheckCluster(job.cluster()));
+  TANDEM_RETURN_IF_ERROR(CheckCluster(job));
   TANDEM_RETURN_IF_ERROR(CheckDataSpec(job.data()));
   TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
   if (job.policy().kind() == Policy::STORE) {

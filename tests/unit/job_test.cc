@@ -559,6 +559,12 @@ INSTANTIATE_TEST_SUITE_P(
                       "cluster.servers: 0, or not set, but table \"ids\" is on servers; say "
                       "servers: 1, or give the table synchroniser: SHARDED"},
         Contradiction{
+            {{"cluster.servers", "0"},
+             {kShardedOf, "SHARDED"},
+             {"table", "{name: 'cache' dim: 9 policy {kind: STORE}}"}},
+            "cluster.servers: 0, or not set, but the STORE table \"cache\" is on servers; "
+            "say servers: 1"},
+        Contradiction{
             {{"cluster.servers", "0"}, {kShardedOf, "SHARDED"}, {"dense.synchroniser", "SERVERS"}},
             "cluster.servers: 0, or not set, but dense.synchroniser is SERVERS; say "
             "servers: 1, or ALLREDUCE"},
@@ -579,6 +585,16 @@ INSTANTIATE_TEST_SUITE_P(
                         "{learning_rate: 0.1}}"}},
                       "table[0].synchroniser: REPLICATED, and dense.synchroniser is EASGD, under "
                       "which workers step by themselves; use ALLREDUCE there, or SERVERS here"}));
+
+// Only tables that workers hold are cut by workers.
+TEST(TablesOnWorkersTest, ManyWorkersOfTablesOnServers) {
+  const job::Overrides many = {
+      {"cluster.workers", "1024"}, {"cluster.servers", "8"}, {"cluster.shards_per_server", "8"}};
+  EXPECT_EQ(MustResolve(many).shards(), 64);
+  job::Overrides sharded = many;
+  sharded.push_back({kShardedOf, "SHARDED"});
+  EXPECT_THAT(Refusal(kJob, sharded), HasSubstr("is 81920 ranges a table, at most 65536"));
+}
 
 TEST(TablesOnWorkersTest, EachWorkerIsAServer) {
   const job::JobPlan plan =
