@@ -141,6 +141,13 @@ absl::Status Session::TakePlan(const ReaderWelcome& welcome) {
     return absl::FailedPreconditionError(absl::StrCat(
         options_.scheduler, ": its job means something else here: is it of another version?"));
   }
+  if (options_.rank.has_value() && plan_.workers_serve) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.scheduler,
+                     ": the job has tables on workers, which a session cannot "
+                     "hold; run tandem-worker as rank ",
+                     *options_.rank, ", or give the tables synchroniser: SERVERS"));
+  }
   self_ = EndpointId::Reader(welcome.reader());
   member_->link().set_self(self_);
   welcome_ = true;
