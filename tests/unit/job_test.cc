@@ -559,12 +559,6 @@ INSTANTIATE_TEST_SUITE_P(
                       "cluster.servers: 0, or not set, but table \"ids\" is on servers; say "
                       "servers: 1, or give the table synchroniser: SHARDED"},
         Contradiction{
-            {{"cluster.servers", "0"},
-             {kShardedOf, "SHARDED"},
-             {"table", "{name: 'cache' dim: 9 policy {kind: STORE}}"}},
-            "cluster.servers: 0, or not set, but the STORE table \"cache\" is on servers; "
-            "say servers: 1"},
-        Contradiction{
             {{"cluster.servers", "0"}, {kShardedOf, "SHARDED"}, {"dense.synchroniser", "SERVERS"}},
             "cluster.servers: 0, or not set, but dense.synchroniser is SERVERS; say "
             "servers: 1, or ALLREDUCE"},
@@ -1258,6 +1252,9 @@ TEST(StoreTest, IsNoTrainedTable) {
       {{{"policy.kind", "STORE"}}, "policy.kind: STORE is no way to train"},
       {{{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "STORE"}},
        "dense.policy.kind: STORE is for"},
+      {{{"cluster.servers", "0"}, {"table[0].synchroniser", "SHARDED"}},
+       "cluster.servers: 0, or not set, but the STORE table \"cache\" is on servers; say servers: "
+       "1"},
       {{{"table[0]", "{name: \"first\" dim: 4 policy {kind: STORE}}"}},
        "table[0]: \"first\" is a STORE table"},
   };
