@@ -91,6 +91,9 @@ if(TANDEM_TORCH)
   add_test(NAME python_groups_test
     COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/python_groups_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(python_groups_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
+  add_test(NAME examples_test
+    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/examples_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  set_tests_properties(examples_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
   # Debian's own, which has scikit-learn if anything has; skipped without.
   add_test(NAME logistic_test
     COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/logistic_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
