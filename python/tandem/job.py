@@ -359,7 +359,9 @@ def _place(frames, script):
 
 
 def _script():
-    return os.path.abspath(getattr(sys.modules["__main__"], "__file__", "") or "")
+    """Its path; "" in a notebook."""
+    path = getattr(sys.modules["__main__"], "__file__", None)
+    return os.path.abspath(path) if path else ""
 
 
 def _reason(kind, value, trace):
@@ -372,6 +374,7 @@ def _end_with_the_process(job):
     """An exception, Ctrl-C, or a script that ends before the job does end the job by name. Returns what ends
     this watch."""
     shown = sys.excepthook
+    script = os.path.basename(_script())  # as the process ends Python knows it no more
 
     def on_exception(kind, value, trace):
         if os.getpid() == job._pid and not job._ended:
@@ -381,8 +384,8 @@ def _end_with_the_process(job):
     def at_exit():
         if os.getpid() != job._pid or job._ended:
             return
-        job._fail(f"{os.path.basename(_script()) or 'the program'} ended at step {job.step}, before the "
-                  "job had; iterate to the end of job.epochs()")
+        job._fail(f"{script or 'the program'} ended at step {job.step}, before the job had; iterate to the "
+                  "end of job.epochs()")
         job._ended = True
         library().tandem_close(job._handle)
         if job._cluster is not None:
