@@ -138,31 +138,38 @@ def roots():
     return [tree, os.path.join(tree, "build"), prefix]
 
 
-def _places():
-    """Where libtandem.so may be."""
+def _places(name):
+    """Where the library may be."""
     told = os.environ.get("TANDEM_LIBRARY")
     if told:
-        return [told]
+        return [os.path.join(os.path.dirname(told), name) if name != "libtandem.so" else told]
     return [place for root in roots() for place in
-            [os.path.join(root, "lib", "libtandem.so"), os.path.join(root, "lib64", "libtandem.so"),
-             *sorted(glob.glob(os.path.join(root, "lib", "*", "libtandem.so")))]]
+            [os.path.join(root, "lib", name), os.path.join(root, "lib64", name),
+             *sorted(glob.glob(os.path.join(root, "lib", "*", name)))]]
 
 
 _library = None
 
 
-def library():
-    """libtandem.so, loaded at the first call."""
+def library(name=None, allowed=None):
+    """libtandem.so, or the library `name` that has all of it and more; loaded at the first call. allowed:
+    is given its path before it is loaded, and raises where it must not be."""
     global _library
     if _library is None:
-        path = next((p for p in _places() if os.path.exists(p)), None)
+        name = name or "libtandem.so"
+        path = next((p for p in _places(name) if os.path.exists(p)), None)
         if path is None:
-            raise ImportError("libtandem.so is not there; build it (ninja -C build tandem_capi), or "
-                              "say in TANDEM_LIBRARY where it is; looked at: " + ", ".join(_places()))
+            raise ImportError(f"{name} is not there; build it (ninja -C build), or say in TANDEM_LIBRARY where "
+                              "libtandem.so is; looked at: " + ", ".join(_places(name)))
+        if allowed is not None:
+            allowed(path)
         _library = ctypes.CDLL(path)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(_library, name)
+        for symbol, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(_library, symbol)
             function.restype, function.argtypes = result, arguments
+    if name is not None and os.path.basename(_library._name) != name:
+        raise ImportError(f"{name} cannot be loaded any more: {os.path.basename(_library._name)} is; import what needs "
+                          "it before tandem.init()")
     return _library
 
 

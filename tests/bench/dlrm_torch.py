@@ -4,8 +4,9 @@ Shape: 13 numbers, 26 tables x 100,000 rows x 16, bottom 512-256-64-16, top 512-
 process, Zipf(1.05) ids made before the clock starts.
 
   --mode single   one process, --threads threads, nn.EmbeddingBag with sparse gradients
-  --mode ddp_mlp  --processes processes with one thread each, DistributedDataParallel over gloo on the two
-                  MLPs alone: no embeddings, no interaction (the ceiling of a synchronous dense part)
+  --mode ddp_mlp  --processes processes with one thread each, DistributedDataParallel over --backend (gloo,
+                  or tandem) on the two MLPs alone: no embeddings, no interaction (the ceiling of a
+                  synchronous dense part)
   --mode probe    speed of a matrix product, to find out what the BLAS in use is worth
 
 Prints one JSON line for each repetition: {"name", "repetition", "samples_per_second"}.
@@ -130,10 +131,13 @@ def run_single(args):
 def run_ddp_rank(rank, args, rendezvous):
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
+    if args.backend == "tandem":
+        import tandem.distributed  # pylint: disable=import-outside-toplevel,unused-import
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=args.processes)
+        args.backend, init_method=f"file://{rendezvous}", rank=rank, world_size=args.processes)
     model = nn.parallel.DistributedDataParallel(Mlps())
-    name = f"torch_ddp_{args.processes}_mlps_only_{args.optimizer}"
+    over = "" if args.backend == "gloo" else f"_{args.backend}"
+    name = f"torch_ddp_{args.processes}_mlps_only_{args.optimizer}{over}"
     report = printer(name) if rank == 0 else lambda repetition, rate: None
     measure(args, model, prepare(args, rank, mlps_only=True), args.processes, report)
     torch.distributed.destroy_process_group()
@@ -161,6 +165,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=modes, default="single")
+    parser.add_argument("--backend", choices=["gloo", "tandem"], default="gloo")
     parser.add_argument("--optimizer", choices=["sgd", "adagrad"], default="adagrad")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--processes", type=int, default=2)

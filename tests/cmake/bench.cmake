@@ -35,4 +35,9 @@ if(TANDEM_TORCH)
   bench_script(collective_matrix ${CMAKE_SOURCE_DIR}/configs/delimited.textproto --build ${CMAKE_BINARY_DIR})
   bench_script(dlrm_vs_torch --tiny --build ${CMAKE_BINARY_DIR})
   bench_script(overlap --tiny --build ${CMAKE_BINARY_DIR})
+  # Where Debian's python3 has PyTorch; the script says so and ends with 77 where it has not.
+  add_test(NAME python_speed_tiny
+           COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/bench/python_speed.py --tiny --build ${CMAKE_BINARY_DIR}
+           WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
+  set_tests_properties(python_speed_tiny PROPERTIES LABELS bench TIMEOUT 600 SKIP_RETURN_CODE 77)
 endif()
