@@ -34,6 +34,10 @@ def _module_of(place):
     return getattr(module, name)
 
 
+def _count(number, what):
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def main():
     arguments = _arguments()
     saved = load(arguments.save)
@@ -52,8 +56,8 @@ def main():
         scripted.save(wrote[-1] + ".tmp")
         os.replace(wrote[-1] + ".tmp", wrote[-1])
     rows = sum(table.rows for table in saved.tables.values())
-    print(f"step {saved.step}: {len(saved.tables)} tables with {rows} rows, {len(saved.dense)} dense "
-          "parameters")
+    print(f"step {saved.step}: {_count(len(saved.tables), 'table')} with {_count(rows, 'row')}, "
+          f"{_count(len(saved.dense), 'dense parameter')}")
     for path in wrote:
         print(f"wrote {path}")
 

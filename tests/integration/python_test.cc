@@ -361,6 +361,16 @@ TEST_F(PythonTest, MemoryStaysAsItIs) {
   EXPECT_THAT(ReadTextFile(arguments.out + "/logs/worker-0.log"), HasSubstr("memory has grown by"));
 }
 
+// While step() waits for a slow worker, Python's other threads run.
+TEST_F(PythonTest, AnotherThreadRunsWhileAStepWaits) {
+  RunArguments arguments = Arguments(SourcePath("tests/python/steady.py"), {"train.epochs=1"});
+  arguments.flags.insert(arguments.flags.end(), {"--", "thread"});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(ReadTextFile(arguments.out + "/logs/worker-0.log"),
+              HasSubstr("of its free speed in "));
+}
+
 // ---- out again ----
 
 constexpr char kSavedJob[] = R"(
