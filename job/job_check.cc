@@ -129,7 +129,11 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
     return r.kind == policy.kind();
   });
   if (row == kinds.end()) {
-    return Refuse(path + ".kind", policy.kind(), " is not a policy");
+    return Refuse(path + ".kind", Policy::Kind_Name(policy.kind()),
+                  " is a name without a policy; use another one, such as SSP");
+  }
+  if (policy.cache_rows() != 0) {
+    return Refuse(path + ".cache_rows", "only for ESSP, a name without a policy; leave it out");
   }
   const KnobSetting settings[] = {
       {policies::kKnobBound, "bound", policy.has_bound(), policy.bound(), 0, kMaxBound,
