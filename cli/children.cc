@@ -1,6 +1,7 @@
 #include "cli/children.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ Children::~Children() { StopAll(absl::ZeroDuration()); }
 
 absl::Status Children::Start(const std::string& name, const std::vector<std::string>& argv,
                              const std::string& log, int pipe_fd,
-                             const std::vector<std::pair<std::string, std::string>>& environment) {
+                             const std::vector<std::pair<std::string, std::string>>& environment,
+                             int network) {
   std::vector<char*> args;
   for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
   args.push_back(nullptr);
@@ -53,7 +55,7 @@ absl::Status Children::Start(const std::string& name, const std::vector<std::str
     dup2(null_fd, STDIN_FILENO);
     if (pipe_fd == 3) fcntl(3, F_SETFD, 0);  // it has the right number, but would be closed
     if (pipe_fd >= 0 && pipe_fd != 3) dup2(pipe_fd, 3);
-    execv(args[0], args.data());
+    if (network < 0 || setns(network, CLONE_NEWNET) == 0) execv(args[0], args.data());
     dprintf(STDERR_FILENO, "cannot run %s: %s\n", args[0], strerror(errno));
     _exit(127);
   }

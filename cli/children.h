@@ -30,10 +30,11 @@ class Children {
   ~Children();  // kills what is left, and waits for it
 
   // Starts argv[0]; stdout and stderr go to the file `log`; `pipe_fd`, if not -1, becomes
-  // descriptor 3. `environment` is added to ours.
+  // descriptor 3. `environment` is added to ours. `network`, if not -1, is the namespace that it is in.
   absl::Status Start(const std::string& name, const std::vector<std::string>& argv,
                      const std::string& log, int pipe_fd,
-                     const std::vector<std::pair<std::string, std::string>>& environment);
+                     const std::vector<std::pair<std::string, std::string>>& environment,
+                     int network = -1);
 
   // Those that have ended since the last call.
   std::vector<Exit> Reap();

@@ -22,10 +22,13 @@
 #include "cli/children.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/run_model.h"
 #include "cli/simulator.h"
+#include "cli/virtual_hosts.h"
 #include "data/batch_source.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
+#include "scheduler/summary.h"
 #include "study/figures.h"
 #include "study/manifest.h"
 #include "study/report.h"
@@ -75,7 +78,7 @@ class ProcessLauncher final : public study::RunLauncher {
         stop_(*stop),
         live_(isatty(STDOUT_FILENO) != 0) {}
 
-  End Launch(const study::RunPlan&, const std::string& folder, const std::string& caption,
+  End Launch(const study::RunPlan& run, const std::string& folder, const std::string& caption,
              double seconds_left) override {
     std::vector<std::string> argv = {program_,
                                      study_.has_simulate() ? "simulate" : "run",
@@ -84,7 +87,9 @@ class ProcessLauncher final : public study::RunLauncher {
                                      folder,
                                      "--no-save"};
     if (study_.has_simulate()) AddAssumptions(study_.simulate(), &argv);
+    if (study_.has_network()) AddNetwork(study_.network(), run.servers_beside_workers, &argv);
     End end = RunProcess(argv, folder, caption, seconds_left);
+    if (end.ok && study_.has_network()) AddModel(run, folder, &end);
     if (!end.ok || !study_.twin()) return end;
     const std::string twin = study::TwinFolder(folder);
     const double live_seconds = end.seconds;
@@ -135,6 +140,24 @@ class ProcessLauncher final : public study::RunLauncher {
     argv->insert(argv->end(), {"--step-seconds", absl::StrCat(simulate.step_seconds()),
                                "--latency-seconds", absl::StrCat(simulate.latency_seconds()),
                                "--bytes-per-second", absl::StrCat(simulate.bytes_per_second())});
+  }
+
+  static void AddNetwork(const study::Network& network, bool beside,
+                         std::vector<std::string>* argv) {
+    argv->insert(argv->end(),
+                 {"--link-bytes-per-second", absl::StrCat(network.bytes_per_second())});
+    if (beside) argv->push_back("--servers-beside-workers");
+  }
+
+  void AddModel(const study::RunPlan& run, const std::string& folder, End* end) const {
+    const auto model =
+        ModelOfRun(folder, study::RunJobFile(folder), study_.network(), run.servers_beside_workers);
+    const absl::Status written =
+        model.ok() ? WriteFileAtomically(study::ModelFile(folder), scheduler::PrettyPrint(*model))
+                   : model.status();
+    if (written.ok()) return;
+    end->ok = false;
+    end->why = absl::StrCat("no model of it: ", written.message());
   }
 
   void Show(const std::string& caption, const std::string& metrics, double seconds_left) {
@@ -351,6 +374,10 @@ int CompareCommand(const CompareFlags& given) {
   if (flags.out.empty()) flags.out = absl::StrCat("out/", manifest->plan.study.name());
   if (const absl::Status ready = CheckFolder(flags.out, flags.overwrite, &*manifest); !ready.ok()) {
     return Refused(ready);
+  }
+  if (manifest->plan.study.has_network() && !flags.check) {
+    const double rate = manifest->plan.study.network().bytes_per_second();
+    if (const absl::Status can = VirtualHosts::Check(rate); !can.ok()) return Refused(can);
   }
   Announce(*manifest, flags.out);
   if (flags.check) {

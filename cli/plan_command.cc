@@ -142,6 +142,9 @@ class Possible {
     for (const auto& [path, value] : way.Overrides(job_)) {
       absl::StrAppend(&out, " --set ", ForShell(absl::StrCat(path, "=", value)));
     }
+    if (way.beside && way.uses_servers()) {
+      absl::StrAppend(&out, "  # server i on the host of worker i");
+    }
     return out;
   }
 

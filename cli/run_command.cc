@@ -28,6 +28,7 @@
 #include "base/owned_fd.h"
 #include "base/status_macros.h"
 #include "cli/children.h"
+#include "cli/job_hosts.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
 #include "cli/script.h"
@@ -167,6 +168,16 @@ class Run {
     return absl::OkStatus();
   }
 
+  // The hosts that its processes are to be on, if they are not to be on this one.
+  absl::Status MakeHosts() {
+    if (flags_.link_bytes_per_second == 0) return absl::OkStatus();
+    TANDEM_ASSIGN_OR_RETURN(
+        JobHosts hosts, JobHosts::Make({flags_.link_bytes_per_second, plan_.workers(),
+                                        plan_.server_processes(), flags_.servers_beside_workers}));
+    hosts_.emplace(std::move(hosts));
+    return absl::OkStatus();
+  }
+
   int Execute() {
     stops_ = node::StopSignals();
     Announce();
@@ -278,9 +289,20 @@ class Run {
     }
     if (!start.save) argv.push_back("--no-save");
     const absl::Status started =
-        children_.Start("scheduler", argv, LogOf("scheduler"), pipe_.write_fd(), {driver_});
+        StartRole("scheduler", std::move(argv), pipe_.write_fd(), {driver_});
     pipe_.CloseWriter();
     return started;
+  }
+
+  // One of our own programs; on its host, if there are several.
+  absl::Status StartRole(const std::string& name, std::vector<std::string> argv, int pipe_fd,
+                         const std::vector<std::pair<std::string, std::string>>& environment) {
+    int network = -1;
+    if (hosts_.has_value()) {
+      for (std::string& flag : hosts_->FlagsOf(name)) argv.push_back(std::move(flag));
+      network = hosts_->NetworkOf(name);
+    }
+    return children_.Start(name, argv, LogOf(name), pipe_fd, environment, network);
   }
 
   std::string Program(const char* name) const { return absl::StrCat(ProgramFolder(), "/", name); }
@@ -304,8 +326,7 @@ class Run {
       if (!flags_.replay.empty()) argv.insert(argv.end(), {"--replay", flags_.replay});
       AddTraceFlags(absl::StrCat("server-", s), &argv);
       argv.insert(argv.end(), common.begin(), common.end());
-      const std::string name = absl::StrCat("server ", s);
-      TANDEM_RETURN_IF_ERROR(children_.Start(name, argv, LogOf(name), -1, {driver_}));
+      TANDEM_RETURN_IF_ERROR(StartRole(absl::StrCat("server ", s), std::move(argv), -1, {driver_}));
     }
     const std::string threads = absl::StrCat(plan_.job.cluster().threads_per_worker());
     for (int w = 0; w < plan_.workers(); ++w) {
@@ -326,7 +347,7 @@ class Run {
       if (flags_.scores) argv.insert(argv.end(), {"--scores", ScoresFile(flags_.out, w)});
       argv.insert(argv.end(), common.begin(), common.end());
       TANDEM_RETURN_IF_ERROR(
-          children_.Start(name, argv, LogOf(name), -1, {{"OMP_NUM_THREADS", threads}, driver_}));
+          StartRole(name, std::move(argv), -1, {{"OMP_NUM_THREADS", threads}, driver_}));
     }
     return absl::OkStatus();
   }
@@ -472,6 +493,7 @@ class Run {
     if (summary.contains("failed")) summary["failed"]["reason"] = failure_;
     summary["command"] = flags_.command;
     summary["exit"] = code;
+    if (hosts_.has_value()) summary["network"] = hosts_->Summary();
     if (!flags_.replay.empty()) summary["replay_of"] = flags_.replay;
     if (!flags_.python.empty()) {
       summary["script"] = {{"file", flags_.python}, {"sha256", script_hash_}};
@@ -549,6 +571,7 @@ class Run {
   ProgressView view_;
   EventPipe pipe_;
   std::optional<OutputFolder> folder_;  // until the children are gone
+  std::optional<JobHosts> hosts_;       // none: all processes are on this one
   Children children_;
   const std::pair<std::string, std::string> driver_ = {node::kDriverVariable,
                                                        absl::StrCat(getpid())};
@@ -567,6 +590,26 @@ class Run {
 int Refuse(const absl::Status& why) {
   node::Finish("tandem run", why);
   return node::kExitBadInput;
+}
+
+// Whether the processes of the job can be on virtual hosts.
+absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
+  const bool limited = flags.link_bytes_per_second != 0;
+  if (flags.servers_beside_workers && !limited) {
+    return absl::InvalidArgumentError(
+        "--servers-beside-workers: without hosts there is nothing to be beside; hint: "
+        "--link-bytes-per-second 1.25e8 for links of 1 Gbit/s");
+  }
+  if (limited && !flags.python.empty()) {
+    return absl::InvalidArgumentError(
+        "--link-bytes-per-second: not with --python: a script chooses by itself where it listens");
+  }
+  if (flags.servers_beside_workers && plan.server_processes() > plan.workers()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--servers-beside-workers: ", plan.server_processes(), " servers beside ",
+                     Counted(plan.workers(), "worker"), ", expected at most as many"));
+  }
+  return absl::OkStatus();
 }
 
 // The numbers of a model keep their meaning: those of a saved one are standardised as they were when
@@ -617,6 +660,7 @@ int RunCommand(const RunFlags& given) {
   ready = worker::CheckDenseDevice(*plan);
   if (ready.ok()) ready = worker::CheckDenseChoices(*plan);
   if (ready.ok()) ready = node::CheckTransport(plan->job);
+  if (ready.ok()) ready = CheckNetwork(flags, *plan);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
   if (!ready.ok()) return Refuse(ready);
@@ -633,6 +677,7 @@ int RunCommand(const RunFlags& given) {
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
     return node::Finish("tandem run", there);
   }
+  if (const absl::Status made = run.MakeHosts(); !made.ok()) return Refuse(made);
   if (const absl::Status prepared = run.Prepare(data.bad_rows); !prepared.ok()) {
     return Refuse(prepared);
   }

@@ -20,6 +20,9 @@ struct RunFlags {
   bool scores = false;      // workers write the scores of test rows (ScoresFile)
   std::string python;       // script that is each worker, for a job of a program
   std::vector<std::string> script_flags;
+  // Each process on a virtual host of its own, with links of so many bytes a second; 0: all on this one.
+  double link_bytes_per_second = 0;
+  bool servers_beside_workers = false;  // with it: server i is on the host of worker i
   std::string replay;   // folder of a run whose order of updates this one takes; empty: none
   std::string command;  // as it was typed, for the summary
 };

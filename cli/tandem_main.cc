@@ -104,6 +104,13 @@ void AddRun(CLI::App* app, RunFlags* flags) {
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
       ->check(CLI::NonNegativeNumber);
   run->add_option(
+         "--link-bytes-per-second", flags->link_bytes_per_second,
+         "Each process on a host of its own, a network namespace, with links that carry so "
+         "many bytes a second each way (root)")
+      ->check(CLI::PositiveNumber);
+  run->add_flag("--servers-beside-workers", flags->servers_beside_workers,
+                "With --link-bytes-per-second: server i is on the host of worker i");
+  run->add_option(
          "--python", flags->python,
          "Script that is each worker, for a job with model { program {} } (docs/PYTHON.md)")
       ->check(CLI::ExistingFile);

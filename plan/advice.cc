@@ -122,21 +122,6 @@ std::string NameOf(const Way& way) {
   return absl::StrCat("tables ", way.tables_name(), "; dense ", way.dense_name());
 }
 
-// As many workers as `workers`, each of which computes as one of those there are.
-Facts WithWorkers(const Facts& facts, int workers) {
-  Facts out = facts;
-  out.workers = workers;
-  out.step_seconds.clear();
-  for (int r = 0; r < workers; ++r) {
-    std::vector<double> steps = facts.step_seconds[static_cast<size_t>(r % facts.workers)];
-    // Not the same draws at the same step.
-    const size_t by = static_cast<size_t>(r / facts.workers) * 37 % steps.size();
-    std::rotate(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(by), steps.end());
-    out.step_seconds.push_back(std::move(steps));
-  }
-  return out;
-}
-
 }  // namespace
 
 double StableShare(double delay) {

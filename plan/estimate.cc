@@ -72,18 +72,46 @@ Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
 // side of it, which is that of all workers over all servers.
 struct StepTraffic {
   Traffic read, write, server_read, server_write, allreduce;
+  double sent = 0;  // to and from servers, of a worker: over links, both directions
 };
+
+// What a step has to do with servers: bytes that a worker asks in, is answered and pushes.
+struct Served {
+  double asked = 0, answered = 0, pushed = 0;
+};
+
+void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraffic* out) {
+  const double p = facts.workers, m = way.servers;
+  const double all = step.asked + step.answered + step.pushed;
+  if (!way.beside) {
+    out->read = out->read + Traffic{step.asked, step.answered, 2};
+    out->write = out->write + Traffic{step.pushed, 0, 1};
+    out->server_read = {step.answered * p / m, step.asked * p / m, 0};
+    out->server_write = {0, step.pushed * p / m, 0};
+    out->sent = all;
+    return;
+  }
+  // The link of a host with both: what its worker has to do with the other servers, and its server with
+  // the other workers.
+  const double elsewhere = (m - 1) / m, served = (p - 1) / m;
+  out->server_read = {step.asked * elsewhere + step.answered * served,
+                      step.answered * elsewhere + step.asked * served, p > 1 ? 2.0 : 0.0};
+  out->server_write = {step.pushed * elsewhere, step.pushed * served, p > 1 ? 1.0 : 0.0};
+  if (m < p) {  // there are hosts with a worker alone
+    out->read = out->read + Traffic{step.asked, step.answered, 2};
+    out->write = out->write + Traffic{step.pushed, 0, 1};
+  }
+  out->sent = all * (p - 1) / p;
+}
 
 StepTraffic OfWay(const Facts& facts, const Way& way) {
   const double p = facts.workers, others = (p - 1) / p;
   const Touched touched = TouchedBy(facts);
   StepTraffic out;
-  double asked = 0, answered = 0, pushed = 0;  // of a worker, at servers
+  Served served;
   switch (way.tables) {
     case Place::kServers:
-      asked = touched.keys;
-      answered = touched.rows;
-      pushed = touched.gradients;
+      served = {touched.keys, touched.rows, touched.gradients};
       break;
     case Place::kSharded:
       if (p == 1) break;
@@ -98,18 +126,12 @@ StepTraffic OfWay(const Facts& facts, const Way& way) {
       break;
   }
   if (way.dense == Place::kServers) {
-    answered += DenseBytes(facts);
-    pushed += DenseBytes(facts);
+    served.answered += DenseBytes(facts);
+    served.pushed += DenseBytes(facts);
   } else {
     out.allreduce = OfAllReduce(facts, way.algorithm);
   }
-  if (way.uses_servers()) {
-    const double to_each = p / way.servers;
-    out.read = out.read + Traffic{asked, answered, 2};
-    out.write = out.write + Traffic{pushed, 0, 1};
-    out.server_read = {answered * to_each, asked * to_each, 0};
-    out.server_write = {0, pushed * to_each, 0};
-  }
+  if (way.uses_servers()) AddServers(facts, way, served, &out);
   return out;
 }
 
@@ -124,14 +146,16 @@ RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) 
   const double read = std::max(traffic.read.Seconds(facts), traffic.server_read.Seconds(facts));
   const double write = std::max(traffic.write.Seconds(facts), traffic.server_write.Seconds(facts));
   const double reduce = traffic.allreduce.Seconds(facts);
+  // A server that is beside a worker shares the link of its allreduce.
+  const Traffic beside = way.beside && way.uses_servers() ? traffic.allreduce : Traffic{};
   const double worker = (traffic.read + traffic.write + traffic.allreduce).OnLink(facts);
-  const double server = (traffic.server_read + traffic.server_write).OnLink(facts);
+  const double server = (traffic.server_read + traffic.server_write + beside).OnLink(facts);
   RestOfStep rest;
   rest.servers = server > worker;
   if (way.bound == 0 || !way.uses_servers()) {
     // The next read waits for what all have sent. The allreduce goes on beside the push, on one link.
-    rest.serial =
-        read + std::max({write, reduce, (traffic.write + traffic.allreduce).OnLink(facts)});
+    rest.serial = read + std::max({write, reduce, (traffic.write + traffic.allreduce).OnLink(facts),
+                                   (traffic.server_write + beside).OnLink(facts)});
     rest.serial = std::max({rest.serial, worker, server});
   } else {
     // Nobody waits for a push, and a worker that reads ahead for no read.
@@ -194,17 +218,24 @@ std::string PolicyText(absl::optional<int> bound) {
   return *bound == 0 ? "BSP" : absl::StrCat("SSP(", *bound, ")");
 }
 
+std::string ServersOf(const Way& way) {
+  const char* const where = way.beside         ? " beside, "
+                            : way.servers == 1 ? " server, "
+                                               : " servers, ";
+  return absl::StrCat(way.servers, where, PolicyText(way.bound));
+}
+
 }  // namespace
 
 std::string Way::tables_name() const {
   if (tables == Place::kSharded) return "sharded";
   if (tables == Place::kReplicated) return "replicated";
-  return absl::StrCat(servers, servers == 1 ? " server, " : " servers, ", PolicyText(bound));
+  return ServersOf(*this);
 }
 
 std::string Way::dense_name() const {
   if (dense == Place::kReplicated) return absl::StrCat("allreduce, ", NameOf(algorithm));
-  return absl::StrCat(servers, servers == 1 ? " server, " : " servers, ", PolicyText(bound));
+  return ServersOf(*this);
 }
 
 std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) const {
@@ -285,16 +316,20 @@ Estimate EstimateWay(const Facts& facts, const Way& way) {
   const double waited = step_seconds - out.compute_seconds - out.link_seconds;
   out.wait_seconds = waited > 1e-9 ? waited : 0;  // less is rounding
   out.server_link_limits = rest.servers;
-  const Traffic worker = traffic.read + traffic.write + traffic.allreduce;
-  const Traffic server = traffic.server_read + traffic.server_write;
+  Traffic worker = traffic.read + traffic.write + traffic.allreduce;
+  Traffic server = traffic.server_read + traffic.server_write;
+  if (way.beside && way.uses_servers()) {
+    server = server + traffic.allreduce;
+    if (way.servers == facts.workers) worker = server;  // every host has both
+  }
   out.worker_bytes = std::max(worker.out, worker.in);
   out.server_bytes = std::max(server.out, server.in);
   // All that is sent is received: what workers send each, and servers to them. Whatever the algorithm,
   // an allreduce sends each gradient but one to where it is added, and the sum back to all but one.
   const double p = workers;
   const double reduced = way.dense == Place::kReplicated ? 2 * (p - 1) / p * DenseBytes(facts) : 0;
-  const double sent = traffic.read.out + traffic.write.out + reduced +
-                      (way.uses_servers() ? server.out * way.servers / workers : 0);
+  const double among = way.uses_servers() ? traffic.sent : traffic.read.out + traffic.write.out;
+  const double sent = among + reduced;
   out.bytes_a_sample = sent / facts.batch;
   AddMemory(facts, way, &out);
   return out;
@@ -306,17 +341,21 @@ std::vector<Way> WaysOf(const Facts& facts) {
   std::vector<Way> ways;
   constexpr AllReduce kAlgorithms[] = {AllReduce::kRing, AllReduce::kDirect, AllReduce::kTree,
                                        AllReduce::kNaive};
-  for (const int m : servers) {
+  const auto add = [&](int m, bool beside) {
     for (const absl::optional<int> bound :
          {absl::optional<int>(0), absl::optional<int>(kBound), absl::optional<int>()}) {
       if (facts.dense_parameters > 0) {
-        ways.push_back({Place::kServers, Place::kServers, AllReduce::kRing, m, bound});
+        ways.push_back({Place::kServers, Place::kServers, AllReduce::kRing, m, bound, beside});
       }
       if (bound == kBound) continue;  // beside an allreduce it is ASP with a bound that never holds
       for (const AllReduce algorithm : kAlgorithms) {
-        ways.push_back({Place::kServers, Place::kReplicated, algorithm, m, bound});
+        ways.push_back({Place::kServers, Place::kReplicated, algorithm, m, bound, beside});
       }
     }
+  };
+  for (const int m : servers) {
+    add(m, false);
+    if (facts.bytes_per_second > 0 && m <= facts.workers) add(m, true);
   }
   for (const Place place : {Place::kSharded, Place::kReplicated}) {
     for (const AllReduce algorithm : kAlgorithms) {
@@ -324,6 +363,53 @@ std::vector<Way> WaysOf(const Facts& facts) {
     }
   }
   return ways;
+}
+
+Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
+  Way way;
+  way.servers = plan.server_processes();
+  way.beside = servers_beside_workers && way.servers > 0;
+  way.dense = plan.dense_table >= 0 ? Place::kServers : Place::kReplicated;
+  const auto policy_of = [&plan](const job::TablePlan& table) -> absl::optional<int> {
+    const Policy& policy = plan.groups[table.group].policy;
+    if (policy.kind() == Policy::BSP) return 0;
+    return policy.kind() == Policy::SSP ? absl::optional<int>(policy.bound()) : absl::nullopt;
+  };
+  for (const job::TablePlan& table : plan.tables) {
+    if (table.store) continue;
+    way.bound = policy_of(table);
+    if (table.dense) continue;
+    if (table.synchroniser == Table::SHARDED) way.tables = Place::kSharded;
+    if (table.synchroniser == Table::REPLICATED) way.tables = Place::kReplicated;
+  }
+  switch (plan.job.dense().algorithm()) {
+    case Dense::DIRECT:
+      way.algorithm = AllReduce::kDirect;
+      break;
+    case Dense::DOUBLE_TREE:
+      way.algorithm = AllReduce::kTree;
+      break;
+    case Dense::NAIVE:
+      way.algorithm = AllReduce::kNaive;
+      break;
+    default:
+      way.algorithm = AllReduce::kRing;
+  }
+  return way;
+}
+
+Facts WithWorkers(const Facts& facts, int workers) {
+  Facts out = facts;
+  out.workers = workers;
+  out.step_seconds.clear();
+  for (int r = 0; r < workers; ++r) {
+    std::vector<double> steps = facts.step_seconds[static_cast<size_t>(r % facts.workers)];
+    // Not the same draws at the same step.
+    const size_t by = static_cast<size_t>(r / facts.workers) * 37 % steps.size();
+    std::rotate(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(by), steps.end());
+    out.step_seconds.push_back(std::move(steps));
+  }
+  return out;
 }
 
 std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways) {

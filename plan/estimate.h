@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "job/job.h"
 #include "plan/facts.h"
 #include "proto/job.pb.h"
 
@@ -36,12 +37,15 @@ struct Way {
   int servers = 1;
   // Of what is on servers: how many steps a worker may be ahead; none: any number.
   absl::optional<int> bound = 0;
+  // Server i is on the host of worker i, and shares its link; what both exchange takes none. False: each
+  // has a host of its own. Requires: no more servers than workers.
+  bool beside = false;
 
   friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
   // Whether all take each step together, whatever `bound` says.
   bool lockstep() const { return !uses_servers() || dense == Place::kReplicated || bound == 0; }
-  std::string tables_name() const;  // "servers, ASP"
+  std::string tables_name() const;  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"
   std::string dense_name() const;   // "allreduce (ring)"
   // What makes `job` one that runs so: path and value, as after --set. The job may still refuse it.
   std::vector<std::pair<std::string, std::string>> Overrides(const Job& job) const;
@@ -68,9 +72,16 @@ Estimate EstimateWay(const Facts& facts, const Way& way);
 inline constexpr double kAlike = 1.05;
 
 // Every way that is worth a look: both places of dense parameters with 1, half as many
-// and as many servers as workers, each algorithm, tables on servers in step, bounded and without waiting,
-// and on the workers.
+// and as many servers as workers, apart and, where links have a limit, beside them; each algorithm, tables
+// on servers in step, bounded and without waiting, and on the workers.
 std::vector<Way> WaysOf(const Facts& facts);
+
+// The way that the job takes as it is: BSP, SSP and ASP by their bounds, any other policy as ASP. An
+// algorithm that is AUTO, or none of the four, is taken for a ring.
+Way WayOf(const job::JobPlan& plan, bool servers_beside_workers);
+
+// As many workers as `workers`, each of which computes as one of those there are.
+Facts WithWorkers(const Facts& facts, int workers);
 
 // The fastest first.
 std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways);

@@ -55,7 +55,9 @@ std::string PolicyText(const StudyRun& run) {
 bool IsAmount(absl::string_view column) {
   return column == "seconds" || column == "samples_per_second" || column == "memory_bytes" ||
          absl::EndsWith(column, "training_speed") || column == "twin.ratio" ||
-         absl::StartsWith(column, "to_target.") || absl::StartsWith(column, "bytes_per_sample.");
+         absl::EndsWith(column, ".speed") || absl::EndsWith(column, "step_seconds") ||
+         column == "model.ratio" || absl::StartsWith(column, "to_target.") ||
+         absl::StartsWith(column, "bytes_per_sample.");
 }
 
 Spread SpreadOfColumn(const std::string& column, const std::vector<double>& numbers) {
@@ -313,39 +315,47 @@ void NoteTrainingCurve(const StudyPlan& plan, const Analysis& analysis,
                                 "was trained on; evaluation.every_epochs gives it on test rows."));
 }
 
-// How far off are the twins, and do variations that differ by more than that stand in their order?
-void NoteTwins(const std::vector<Group>& groups, std::vector<std::string>* notes) {
+// What foretells the speed of live runs: columns of both, and how a note about it begins.
+struct Foretold {
+  const char *live, *told, *what;
+};
+constexpr Foretold kForetold[] = {
+    {"training_speed", "twin.training_speed",
+     "Twins, simulated with the times that the live runs took, are"},
+    {"steady.speed", "model.speed", "What the model of tandem plan says is"}};
+
+// How far off is it, and do variations that differ by more than that stand in their order?
+void NoteForetold(const std::vector<Group>& groups, const Foretold& foretold,
+                  std::vector<std::string>* notes) {
   struct Speeds {
     std::string name;
-    double live, twin;
+    double live, told;
   };
   std::vector<Speeds> all;
   for (const Group& group : groups) {
-    const Spread* const live = group.Find("training_speed");
-    const Spread* const twin = group.Find("twin.training_speed");
-    if (live != nullptr && twin != nullptr) {
-      all.push_back({group.variation, live->mean, twin->mean});
+    const Spread* const live = group.Find(foretold.live);
+    const Spread* const told = group.Find(foretold.told);
+    if (live != nullptr && told != nullptr) {
+      all.push_back({group.variation, live->mean, told->mean});
     }
   }
   if (all.empty()) return;
   const auto off = [](const Speeds& s) {
-    return std::max(s.live, s.twin) / std::min(s.live, s.twin) - 1;
+    return std::max(s.live, s.told) / std::min(s.live, s.told) - 1;
   };
   const Speeds& worst = *std::max_element(
       all.begin(), all.end(), [&](const Speeds& a, const Speeds& b) { return off(a) < off(b); });
   std::vector<std::string> swapped;
   for (const Speeds& a : all) {
     for (const Speeds& b : all) {
-      if (a.live > b.live * (1 + off(worst)) && a.twin <= b.twin) {
+      if (a.live > b.live * (1 + off(worst)) && a.told <= b.told) {
         swapped.push_back(absl::StrCat(a.name, " and ", b.name));
       }
     }
   }
   notes->push_back(absl::StrFormat(
-      "Twins, simulated with the times that the live runs took, are off by %.1f %% in speed at "
-      "most "
-      "(%s). Variations whose live speeds differ by more %s",
-      100 * off(worst), worst.name,
+      "%s off by %.1f %% in speed at most (%s). Variations whose live speeds differ by more %s",
+      foretold.what, 100 * off(worst), worst.name,
       swapped.empty()
           ? "stand in the same order."
           : absl::StrCat("stand in another order: ", absl::StrJoin(swapped, "; "), ".")));
@@ -353,7 +363,7 @@ void NoteTwins(const std::vector<Group>& groups, std::vector<std::string>* notes
 
 std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis) {
   std::vector<std::string> notes;
-  NoteTwins(analysis.groups, &notes);
+  for (const Foretold& foretold : kForetold) NoteForetold(analysis.groups, foretold, &notes);
   for (const Group& group : analysis.groups) NoteLost(group, &notes);
   NoteBuilds(analysis.groups, &notes);
   NoteTrainingCurve(plan, analysis, &notes);
@@ -407,11 +417,15 @@ json GroupJson(const StudyPlan& plan, const Group& group) {
   json runs = json::array(), spreads = json::object();
   for (const StudyRun& run : group.runs) runs.push_back(RunJson(plan, run));
   for (const auto& [column, spread] : group.spreads) spreads[column] = SpreadJson(spread);
+  const auto with_model =
+      std::find_if(group.runs.begin(), group.runs.end(),
+                   [](const StudyRun& run) { return !run.model_curve.empty(); });
   return {{"variation", group.variation},
           {"part", PartName(group.part)},
           {"value", group.value},
           {"policy", group.policy},
           {"runs", runs},
+          {"model_curve", with_model == group.runs.end() ? json::array() : with_model->model_curve},
           {"spreads", spreads}};
 }
 

@@ -141,6 +141,71 @@ def dots(study, column, label, log_from_zero=False):
     return figure
 
 
+def against_model(study):
+    """A row a variation: what a step took, a dot for each seed, and what the model says of it."""
+    rows = [g for g in study.groups if study.values(g, "steady.step_seconds")
+            and study.values(g, "model.step_seconds")]
+    if not rows:
+        return None
+    figure, axes = plt.subplots(figsize=(WIDTH, rows_height(len(rows))))
+    for y, group in enumerate(rows):
+        measured = study.values(group, "steady.step_seconds")
+        model = study.values(group, "model.step_seconds")
+        middle = float(np.median(model))
+        axes.plot([middle / 1.15, middle * 1.15], [y, y], color=GRID, linewidth=9,
+                  solid_capstyle="butt", zorder=1)
+        axes.plot([middle] * 2, [y - 0.25, y + 0.25], color=INK, linewidth=1.6, zorder=2,
+                  label="the model, and 15 % around it" if y == 0 else None)
+        axes.plot(measured, [y] * len(measured), linestyle="none", marker="o", markersize=5,
+                  color=SERIES[0], alpha=0.8, zorder=3, label="measured" if y == 0 else None)
+    axes.set_yticks(range(len(rows)), [group["variation"] for group in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(count))
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("seconds a step")
+    legend_below(figure, axes)
+    return figure
+
+
+def model_by_workers(study):
+    """Seconds a step by the number of workers: what the model says, and what was measured. Names that
+    end alike after a comma share a panel."""
+    groups = [g for g in study.groups if g.get("model_curve")]
+    if not groups:
+        return None
+    panels = {}
+    for group in groups:
+        name, _, panel = group["variation"].rpartition(", ")
+        panels.setdefault(panel if name else "", []).append((name or group["variation"], group))
+    names = list(dict.fromkeys(name for panel in panels.values() for name, _ in panel))
+    figure, all_axes = plt.subplots(1, len(panels), sharey=True, squeeze=False,
+                                    figsize=(WIDTH, 3.4 + 0.1 * len(names)))
+    handles = {}
+    for axes, (title, members) in zip(all_axes[0], panels.items()):
+        for name, group in members:
+            at = names.index(name)
+            color, dash = SERIES[at % len(SERIES)], DASHES[at % len(DASHES)]
+            curve = group["model_curve"]
+            handles[name], = axes.plot([p["workers"] for p in curve],
+                                       [p["step_seconds"] for p in curve], color=color,
+                                       linestyle=dash, linewidth=1.5)
+            seen = study.values(group, "steady.step_seconds")
+            workers = study.values(group, "workers")
+            axes.plot(workers[:len(seen)], seen, linestyle="none", color=color,
+                      marker=MARKERS[at % len(MARKERS)], markersize=5, alpha=0.8)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks([4, 64, 1024])
+        axes.xaxis.set_major_formatter(FuncFormatter(count))
+        axes.yaxis.set_major_formatter(FuncFormatter(count))
+        axes.set_title(title)
+        axes.set_xlabel("workers")
+    all_axes[0][0].set_ylabel("seconds a step")
+    legend_below(figure, all_axes[0][0], list(handles.values()), list(handles))
+    return figure
+
+
 DOTS = ("A dot is one seed, the black tick the mean, the bar its 95 % interval. {} "
         "Bars that overlap do not say that there is no difference: effects are paired by seed, "
         "below.")
@@ -585,6 +650,14 @@ def all_figures(study):
     if study.metric["name"] != "samples_per_second":
         yield ("throughput", "Samples a second", DOTS.format("More is better."),
                lambda: dots(study, "samples_per_second", "samples/s", True))
+    yield ("model", f"A step, measured and by the model{words}",
+           "A dot is one seed, the black tick what the model of tandem plan says, from what steps computed "
+           "in the run and the links' rate; the grey bar is 15 % to both sides.",
+           lambda: against_model(study))
+    yield ("model-workers", f"A step by the number of workers{words}",
+           "Lines are the model, marks were measured. One server stays one; where there are several, there "
+           "are as many more as there are workers more. A line that rises is a way that "
+           "does not scale.", lambda: model_by_workers(study))
     yield ("throughput-bound", f"Samples a second against the bound of SSP{words}",
            "A dot is one run, the line the mean. Where it is flat, a looser bound buys no speed.",
            lambda: against_bound(study))

@@ -108,10 +108,15 @@ absl::Status CheckData(const json& old, const json& now) {
 json RunJson(const RunPlan& run) {
   json set = json::array();
   for (const auto& [path, value] : run.set) set.push_back(absl::StrCat(path, "=", value));
-  return {{"name", run.name},           {"variation", run.variation},
-          {"part", PartName(run.part)}, {"value", run.value},
-          {"seed", run.seed},           {"set", set},
-          {"job", run.job_text},        {"job_hash", absl::StrFormat("%016x", run.job_hash)}};
+  return {{"name", run.name},
+          {"variation", run.variation},
+          {"part", PartName(run.part)},
+          {"value", run.value},
+          {"seed", run.seed},
+          {"set", set},
+          {"job", run.job_text},
+          {"job_hash", absl::StrFormat("%016x", run.job_hash)},
+          {"servers_beside_workers", run.servers_beside_workers}};
 }
 
 absl::StatusOr<RunPlan> RunFromJson(const json& value) {
@@ -122,6 +127,7 @@ absl::StatusOr<RunPlan> RunFromJson(const json& value) {
   run.value = value.at("value").get<std::string>();
   run.seed = value.at("seed").get<uint64_t>();
   run.job_text = value.at("job").get<std::string>();
+  run.servers_beside_workers = value.value("servers_beside_workers", false);
   run.job_hash = std::stoull(value.at("job_hash").get<std::string>(), nullptr, 16);
   TANDEM_ASSIGN_OR_RETURN(run.set,
                           node::ParseOverrides(value.at("set").get<std::vector<std::string>>()));

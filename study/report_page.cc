@@ -154,6 +154,11 @@ std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
                                       {"training alone, samples/s", "training_speed"},
                                       {"its twin", "twin.training_speed"},
                                       {"twin / live", "twin.ratio"},
+                                      {"after the start, samples/s", "steady.speed"},
+                                      {"seconds a step", "steady.step_seconds"},
+                                      {"by the model", "model.step_seconds"},
+                                      {"model / measured", "model.ratio"},
+                                      {"by the model at full size", "model.full_step_seconds"},
                                       {"seconds", "seconds"},
                                       {"seconds to target", "to_target.seconds"},
                                       {"samples to target", "to_target.samples"},
@@ -168,6 +173,7 @@ std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
   for (const Column& column : others) {
     if (column.column == plan.metric.column) continue;
     if (column.column == "training_speed" && !plan.study.twin()) continue;
+    if (column.column == "steady.speed" && !plan.study.has_network()) continue;
     for (const Group& group : analysis.groups) {
       if (group.Find(column.column) == nullptr) continue;
       columns.push_back(column);

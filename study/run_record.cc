@@ -27,7 +27,8 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // it lost at first, has diverged.
 constexpr double kLossOfKnowingNothing = 0.6931471805599453;
 constexpr double kFarAbove = 2;
-constexpr double kShareAtEnd = 0.1;  // of the samples, for the loss that a run ends with
+constexpr double kShareAtStart = 0.1;  // of the samples, before a run counts as steady
+constexpr double kShareAtEnd = 0.1;    // of the samples, for the loss that a run ends with
 
 json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -166,6 +167,22 @@ void AddSpeeds(StudyRun* run) {
   if (twin.has_value() && *samples > 0) run->numbers["twin.ratio"] = *twin * trained / *samples;
 }
 
+// Without the first tenth: what is read, assigned and measured before and in a first step is not in others.
+void AddSteadySpeed(StudyRun* run) {
+  if (run->curve.size() < 3) return;
+  const CurvePoint& last = run->curve.back();
+  const auto first = std::find_if(run->curve.begin(), run->curve.end(), [&](const CurvePoint& p) {
+    return p.samples >= kShareAtStart * last.samples;
+  });
+  if (first->samples >= last.samples || first->seconds >= last.seconds) return;
+  const double speed = (last.samples - first->samples) / (last.seconds - first->seconds);
+  run->numbers["steady.speed"] = speed;
+  const auto rows = run->Number("model.step_rows"), model = run->Number("model.step_seconds");
+  if (!rows.has_value() || !model.has_value()) return;
+  run->numbers["steady.step_seconds"] = *rows / speed;
+  run->numbers["model.ratio"] = *model * speed / *rows;
+}
+
 void AddBytes(StudyRun* run) {
   const auto samples = run->Number("samples");
   if (!samples.has_value() || *samples <= 0) return;
@@ -230,6 +247,7 @@ void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run) {
   AddStaleness(run);
   AddBytes(run);
   AddSpeeds(run);
+  AddSteadySpeed(run);
   if (!plan.study.target().has_value()) return;
   const double target = plan.study.target().value();
   for (const QualityPoint& point : QualityCurve(plan.metric, *run)) {
@@ -263,6 +281,8 @@ absl::optional<double> StudyRun::Number(const std::string& column) const {
 }
 
 std::string RunJobFile(const std::string& folder) { return absl::StrCat(folder, kJob); }
+
+std::string ModelFile(const std::string& folder) { return absl::StrCat(folder, "/model.json"); }
 
 std::string TwinFolder(const std::string& folder) { return absl::StrCat(folder, "/twin"); }
 
@@ -335,6 +355,10 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, bool twin) {
   const Metrics metrics = ReadMetrics(folder + "/metrics.jsonl");
   ReadSummary(summary, metrics, &run);
   if (twin) ReadTwin(folder, end, &run);
+  if (const json model = ReadJson(ModelFile(folder)); model.is_object()) {
+    Flatten(model, "model", &run.numbers);
+    run.model_curve = model.value("by_workers", json::array());
+  }
   run.curve = metrics.curve;
   run.evaluations = metrics.evaluations;
   if (!run.evaluations.empty()) {  // the last one came after the last interval

@@ -53,6 +53,8 @@ struct StudyRun {
   // These parts of summary.json as they are: histograms, and lists by worker (docs/RESULTS.md).
   nlohmann::json staleness = nlohmann::json::object();
   nlohmann::json by_worker = nlohmann::json::array();
+  // `by_workers` of ModelFile, if there is one.
+  nlohmann::json model_curve = nlohmann::json::array();
 
   bool counts() const { return state == RunState::kComplete; }
   absl::optional<double> Number(const std::string& column) const;
@@ -66,6 +68,11 @@ std::string RunJobFile(const std::string& folder);
 // Where the twin of a live run lies, the same job simulated with the times that the run took.
 std::string TwinFolder(const std::string& folder);
 
+// What the model of `tandem plan` says of a run on hosts with limited links, as an object: `step_seconds` and
+// `speed`, in samples a second; `step_rows`, of all workers; `full_step_seconds`, at full size; and
+// `by_workers`, a list of `workers`, `servers`, `step_seconds`, `speed`.
+std::string ModelFile(const std::string& folder);
+
 // Leaves a word on how the process of a run ended, beside what the run has written itself.
 absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,
                          const std::string& why);
@@ -78,7 +85,9 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, bool twin = fal
 // "to_target.samples" (absent if the target was not reached), "bytes_per_sample.KIND",
 // "staleness.version_mean", "staleness.row_mean", "staleness.age_mean", "staleness.clock_gap_max" and
 // "staleness.in_flight_mean" of all tables,
-// "memory_bytes" of their rows; "training_speed": samples a second, evaluations and saves left out,
+// "memory_bytes" of their rows; "steady.speed": samples a second without the first tenth of the samples and
+// all before; of a run with a model "steady.step_seconds" and "model.ratio", what it says of a step's seconds
+// in these; "training_speed": samples a second, evaluations and saves left out,
 // and of a run with a twin "twin.training_speed", "twin.ratio": that of both, and the twin's mean version
 // staleness, "twin.version_mean".
 void AddDerivedNumbers(const StudyPlan& plan, StudyRun* run);

@@ -110,6 +110,9 @@ class Reader {
       if (simulate.step_seconds() == 0) simulate.set_step_seconds(0.01);
       if (simulate.latency_seconds() == 0) simulate.set_latency_seconds(0.0001);
     }
+    if (study.has_network() && study.network().latency_seconds() == 0) {
+      study.mutable_network()->set_latency_seconds(0.0002);
+    }
     if (!study.has_tune()) return;
     if (study.tune().choose_by() == Tune::CHOOSE_BY_UNSPECIFIED) {
       study.mutable_tune()->set_choose_by(Tune::VALIDATION);
@@ -142,6 +145,7 @@ class Reader {
       return Refused("twin",
                      "true, but runs of `simulate` are no live ones; leave one of both out");
     }
+    TANDEM_RETURN_IF_ERROR(CheckNetwork());
     return study.has_tune() ? CheckTune() : absl::OkStatus();
   }
 
@@ -175,13 +179,38 @@ class Reader {
 
   absl::Status CheckSimulate() {
     const Simulate& simulate = plan_.study.simulate();
-    const std::pair<const char*, double> numbers[] = {
-        {"simulate.step_seconds", simulate.step_seconds()},
-        {"simulate.latency_seconds", simulate.latency_seconds()},
-        {"simulate.bytes_per_second", simulate.bytes_per_second()}};
+    return CheckNumbers({{"simulate.step_seconds", simulate.step_seconds()},
+                         {"simulate.latency_seconds", simulate.latency_seconds()},
+                         {"simulate.bytes_per_second", simulate.bytes_per_second()}});
+  }
+
+  absl::Status CheckNumbers(const std::vector<std::pair<const char*, double>>& numbers) {
     for (const auto& [path, number] : numbers) {
       if (number >= 0 && std::isfinite(number)) continue;
       return Refused(path, number, ", must be a finite number, not negative");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckNetwork() {
+    const Study& study = plan_.study;
+    for (int i = 0; i < study.variation_size() && !study.has_network(); ++i) {
+      if (!study.variation(i).servers_beside_workers()) continue;
+      return Refused(absl::StrCat("variation[", i, "].servers_beside_workers"),
+                     "true, but all is on one host; hint: network { bytes_per_second: 1.25e8 }");
+    }
+    if (!study.has_network()) return absl::OkStatus();
+    const Network& network = study.network();
+    TANDEM_RETURN_IF_ERROR(CheckNumbers({{"network.bytes_per_second", network.bytes_per_second()},
+                                         {"network.latency_seconds", network.latency_seconds()},
+                                         {"network.full_size", network.full_size()}}));
+    if (network.bytes_per_second() == 0) {
+      return Refused("network", "bytes_per_second is not set, expected a number more than 0");
+    }
+    if (study.has_simulate() || study.twin()) {
+      return Refused("network",
+                     "its hosts are for live runs without a twin; leave `simulate` and "
+                     "`twin` out");
     }
     return absl::OkStatus();
   }
@@ -215,7 +244,8 @@ class Reader {
     TANDEM_ASSIGN_OR_RETURN(const job::Overrides common, OverridesOf("set", study.set()));
     for (int i = 0; i < study.variation_size(); ++i) {
       const std::string path = absl::StrCat("variation[", i, "]");
-      VariationPlan variation = {study.variation(i).name(), common, Place(path)};
+      VariationPlan variation = {study.variation(i).name(), common, Place(path),
+                                 study.variation(i).servers_beside_workers()};
       TANDEM_ASSIGN_OR_RETURN(const job::Overrides own,
                               OverridesOf(path + ".set", study.variation(i).set()));
       variation.set.insert(variation.set.end(), own.begin(), own.end());
@@ -224,7 +254,7 @@ class Reader {
     }
     const bool named = study.variation_size() > 0;
     if (!named)
-      plan_.variations.push_back({study.vary_size() > 0 ? "" : kAlone, common, file_name_});
+      plan_.variations.push_back({study.vary_size() > 0 ? "" : kAlone, common, file_name_, false});
     for (int i = 0; i < study.vary_size(); ++i) {
       TANDEM_RETURN_IF_ERROR(Multiply(i, named || study.vary_size() > 1));
     }
@@ -395,6 +425,22 @@ std::vector<std::string> ValuesOf(const StudyPlan& plan, Part part, const std::s
   return {value->second};
 }
 
+// Whether each server has a worker to be beside, and nothing chooses where it listens by itself.
+absl::Status CheckPlacement(const VariationPlan& variation, const job::JobPlan& job) {
+  if (job.job.model().has_program()) {
+    return InVariation(variation, absl::InvalidArgumentError(
+                                      "network: not with a script for a model, which chooses by "
+                                      "itself where it listens"));
+  }
+  if (!variation.servers_beside_workers || job.server_processes() <= job.workers()) {
+    return absl::OkStatus();
+  }
+  return InVariation(variation,
+                     absl::InvalidArgumentError(absl::StrCat(
+                         "servers_beside_workers: ", job.server_processes(), " servers beside ",
+                         job.workers(), " workers, expected at most as many")));
+}
+
 absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& variation, Part part,
                                const std::string& value, uint64_t seed) {
   RunPlan run;
@@ -431,6 +477,13 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
   if (plan.study.has_simulate()) {
     run.job_hash = HashCombine(run.job_hash, HashName(plan.study.simulate().ShortDebugString()));
   }
+  run.servers_beside_workers = variation.servers_beside_workers;
+  if (plan.study.has_network()) {
+    TANDEM_RETURN_IF_ERROR(CheckPlacement(variation, job));
+    run.job_hash =
+        HashCombine(run.job_hash, HashName(absl::StrCat(plan.study.network().bytes_per_second(),
+                                                        " ", run.servers_beside_workers)));
+  }
   run.job_text = job::ResolvedText(job);
   return run;
 }
@@ -458,6 +511,7 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
       {"accuracy", "eval.accuracy", "accuracy", true, true, false},
       {"loss", "loss", "training loss", false, false, false},
       {"samples_per_second", "samples_per_second", "samples/s", true, false, true},
+      {"steady_samples_per_second", "steady.speed", "samples/s after the start", true, false, true},
       {"seconds", "seconds", "seconds", false, false, true},
   };
   for (const Metric& metric : *fixed) {
@@ -472,7 +526,7 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       job::Quoted(name), ", expected one of auc, logloss, accuracy, hr_at_K, ndcg_at_K, ",
-      "loss, samples_per_second, seconds"));
+      "loss, samples_per_second, steady_samples_per_second, seconds"));
 }
 
 std::string PartName(Part part) {

@@ -39,6 +39,7 @@ struct VariationPlan {
   std::string name;
   job::Overrides set;
   std::string place;  // "FILE:12:5", for messages
+  bool servers_beside_workers = false;
 };
 
 // Why a run is there.
@@ -58,6 +59,7 @@ struct RunPlan {
   std::string value;  // of what is tuned; empty if the part is kUntuned
   uint64_t seed = 0;
   job::Overrides set;  // all of them, in order
+  bool servers_beside_workers = false;
   uint64_t job_hash = 0;
   std::string job_text;  // resolved
 };

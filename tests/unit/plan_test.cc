@@ -63,6 +63,35 @@ TEST(EstimateTest, AParameterServerAgainstARing) {
   EXPECT_EQ(plan::EstimateWay(ten, OnServers(10)).limit(), "the links of workers");
 }
 
+// A server beside each worker halves the hosts and takes as long as a ring; one server beside a worker is
+// the naive allreduce by another name.
+TEST(EstimateTest, ServersBesideWorkersShareTheirLinks) {
+  const Facts four = DenseOnly(4, 1e6);
+  const auto beside = [](int servers) {
+    Way way = OnServers(servers);
+    way.beside = true;
+    return way;
+  };
+  EXPECT_NEAR(StepSeconds(four, beside(4)), StepSeconds(four, Reduced(AllReduce::kRing)), 1e-12);
+  EXPECT_NEAR(StepSeconds(four, beside(1)), StepSeconds(four, Reduced(AllReduce::kNaive)), 1e-12);
+  // Of two: half of what the own worker has to do with the other one, and half of three workers.
+  EXPECT_NEAR(StepSeconds(four, beside(2)), 2 * 1.5 * 4e6 / 1e9, 1e-12);
+  EXPECT_NEAR(StepSeconds(DenseOnly(1, 1e6), beside(1)), 0, 1e-8);  // nothing leaves the host
+  EXPECT_EQ(beside(2).dense_name(), "2 beside, BSP");
+  // What a host sends to itself is no traffic: a quarter of all.
+  const plan::Estimate apart = plan::EstimateWay(four, OnServers(2));
+  EXPECT_NEAR(plan::EstimateWay(four, beside(2)).bytes_a_sample, 0.75 * apart.bytes_a_sample, 1e-6);
+}
+
+// A push to a server beside a worker and the worker's allreduce share a link.
+TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsAllReduce) {
+  Facts facts = DenseOnly(4, 1e6);
+  facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
+  const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
+  Way way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0, true};
+  EXPECT_NEAR(StepSeconds(facts, way), (0.75 * (keys + rows + keys + rows) + reduced) / 1e9, 1e-9);
+}
+
 // Messages one after another: what is small goes direct, what is long goes round.
 TEST(EstimateTest, LatencyIsForEachMessage) {
   Facts facts = DenseOnly(8, 1000);
@@ -201,7 +230,7 @@ TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
   const std::vector<std::string> changes = plan::WhatWouldChange(facts, in_step);
   ASSERT_FALSE(changes.empty());
   EXPECT_THAT(changes[0], HasSubstr("with links of "));
-  EXPECT_THAT(changes[0], ::testing::AnyOf(HasSubstr("tables sharded"), HasSubstr("servers, BSP")));
+  EXPECT_THAT(changes[0], ::testing::AnyOf(HasSubstr("tables sharded"), HasSubstr("beside, BSP")));
   // Nothing is another way that only looks like one.
   facts.bytes_per_second = 0;
   EXPECT_THAT(plan::WhatWouldChange(facts, [](const Way& way) { return way == OnServers(1); }),
@@ -231,6 +260,20 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
                         : way.bound.has_value()               ? "SSP(4)"
                                                               : "ASP");
     }
+  }
+}
+
+// The way that a job takes as it is: of all that there are, the one that makes it run so.
+TEST(OverridesTest, TheWayOfAJobIsTheOneThatMadeIt) {
+  const std::string text = JobText("kind: SSP bound: 4", "");
+  const auto parsed = job::ParseJob(text, "job.textproto", {});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  for (const Way& way : plan::WaysOf(DenseOnly(8, 1e6))) {
+    const auto set = job::ParseJob(text, "job.textproto", way.Overrides(*parsed));
+    ASSERT_TRUE(set.ok()) << set.status();
+    const auto job = job::Resolve(*set);
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ(plan::WayOf(*job, way.beside), way) << way.tables_name() << ", " << way.dense_name();
   }
 }
 

@@ -108,6 +108,46 @@ TEST_F(StudyPlanTest, ValuesAreMultiplied) {
   EXPECT_THAT((*runs)[3].job_text, HasSubstr("workers: 3"));
 }
 
+constexpr char kNetworkStudy[] = R"(job: "job.textproto"
+variation { name: "apart" }
+variation { name: "beside" servers_beside_workers: true }
+seed: 5
+)";
+
+// The same job over other links, or placed otherwise, is another run.
+TEST_F(StudyPlanTest, ANetworkIsPartOfARun) {
+  const auto runs_of = [&](const std::string& text) {
+    const auto runs = RunsOf(MustParse(text), Part::kUntuned, {});
+    EXPECT_TRUE(runs.ok()) << runs.status();
+    return *runs;
+  };
+  const auto runs = runs_of(absl::StrCat(kNetworkStudy, "network { bytes_per_second: 1e7 }"));
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_FALSE(runs[0].servers_beside_workers);
+  EXPECT_TRUE(runs[1].servers_beside_workers);
+  EXPECT_NE(runs[0].job_hash, runs[1].job_hash);
+  const auto slower = runs_of(absl::StrCat(kNetworkStudy, "network { bytes_per_second: 1e6 }"));
+  EXPECT_NE(runs[0].job_hash, slower[0].job_hash);
+  // What the model alone is told does not make it another one.
+  const auto modelled = runs_of(
+      absl::StrCat(kNetworkStudy, "network { bytes_per_second: 1e7 latency_seconds: 0.5 }"));
+  EXPECT_EQ(runs[0].job_hash, modelled[0].job_hash);
+}
+
+TEST_F(StudyPlanTest, ANetworkThatCannotBeIsRefused) {
+  EXPECT_THAT(Refusal(kNetworkStudy), HasSubstr("servers_beside_workers: true, but all is on one"));
+  const auto with = [](absl::string_view more) {
+    return absl::StrCat(kNetworkStudy, "network { bytes_per_second: 1e7 }", more);
+  };
+  EXPECT_THAT(Refusal(absl::StrCat(kNetworkStudy, "network { }")),
+              HasSubstr("network: bytes_per_second is not set"));
+  EXPECT_THAT(Refusal(absl::StrCat(kNetworkStudy, "network { bytes_per_second: -1 }")),
+              HasSubstr("network.bytes_per_second: -1, must be a finite number"));
+  EXPECT_THAT(Refusal(with("twin: true")), HasSubstr("leave `simulate` and `twin` out"));
+  EXPECT_THAT(Refusal(with("set: \"cluster.servers=9\"")),
+              HasSubstr("variation \"beside\": servers_beside_workers: 9 servers beside"));
+}
+
 TEST_F(StudyPlanTest, AStudyWithoutVariationsIsTheJob) {
   const StudyPlan plan = MustParse(R"(job: "job.textproto" seed: 1)");
   const auto runs = RunsOf(plan, Part::kUntuned, {});

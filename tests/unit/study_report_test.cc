@@ -360,8 +360,9 @@ TEST(StudyDocsTest, ThePageDescribesEveryField) {
   std::stringstream text;
   text << file.rdbuf();
   size_t fields = 0;
-  for (const auto* message : {Study::descriptor(), Variation::descriptor(), Vary::descriptor(),
-                              Target::descriptor(), Budget::descriptor(), Tune::descriptor(), Simulate::descriptor()}) {
+  for (const auto* message :
+       {Study::descriptor(), Variation::descriptor(), Vary::descriptor(), Target::descriptor(),
+        Budget::descriptor(), Tune::descriptor(), Simulate::descriptor(), Network::descriptor()}) {
     const std::string prefix =
         message == Study::descriptor() ? "" : absl::StrCat(message->name(), ".");
     for (int i = 0; i < message->field_count(); ++i) {
@@ -375,6 +376,17 @@ TEST(StudyDocsTest, ThePageDescribesEveryField) {
   size_t rows = 0;
   for (std::string line; std::getline(text, line);) rows += absl::StartsWith(line, "| `");
   EXPECT_EQ(rows, fields);
+}
+
+TEST(AnalysisTest, TheModelIsOffBySoMuch) {
+  std::vector<StudyRun> runs = Runs();
+  for (StudyRun& run : runs) {
+    run.numbers["steady.speed"] = run.variation == "BSP" ? 100 : run.variation == "SSP" ? 150 : 155;
+    run.numbers["model.speed"] = run.variation == "BSP" ? 90 : 160;
+  }
+  EXPECT_THAT(
+      Analyse(Plan("network { bytes_per_second: 1e7 }"), {}, runs).notes.at(0),
+      HasSubstr("What the model of tandem plan says is off by 11.1 % in speed at most (BSP)"));
 }
 
 TEST(AnalysisTest, TwinsAreOffBySoMuchAndKeepTheOrderBeyondIt) {

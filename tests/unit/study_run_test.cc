@@ -150,6 +150,25 @@ TEST_F(StudyRunTest, ASummaryMakesARunComplete) {
   EXPECT_EQ(run.Number("staleness.clock_gap_max"), 2);
 }
 
+// Of 1,000 samples the first hundred are the start; beside what is left stands the model, of 40 rows a step.
+TEST_F(StudyRunTest, ASteadyRunAndItsModel) {
+  WriteRun("a", Summary(0.8),
+           {Progress(2, 50, 0.6, 0.66), Progress(5, 200, 0.6, 0.66), Progress(7, 500, 0.5, 0.7),
+            Progress(9, 1000, 0.5, 0.72)});
+  Write("runs/a/model.json", json{{"step_rows", 40},
+                                  {"step_seconds", 0.25},
+                                  {"speed", 160},
+                                  {"by_workers", {{{"workers", 2}, {"step_seconds", 0.2}}}}}
+                                 .dump());
+  StudyRun run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("steady.speed"), 200);
+  EXPECT_EQ(run.Number("steady.step_seconds"), 0.2);
+  EXPECT_EQ(run.Number("model.ratio"), 1.25);
+  ASSERT_EQ(run.model_curve.size(), 1u);
+  EXPECT_EQ(run.model_curve[0]["workers"], 2);
+}
+
 TEST_F(StudyRunTest, WithoutASummaryItIsNotDone) {
   EXPECT_EQ(Read("none").state, RunState::kAbsent);
   Begin("cut");
