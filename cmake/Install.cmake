@@ -6,7 +6,7 @@
 #   lib/cmake/Tandem/    find_package(Tandem): tandem::client, tandem::capi
 #   include/tandem/      their headers, by the names that they have in the tree
 #   share/tandem/        python/ (the package), configs/, what draws figures
-#   share/doc/tandem/    the pages
+#   share/doc/tandem/    the pages, and examples/
 #
 # The programs find each other, the package and its library by their own place, so any prefix does.
 include_guard(GLOBAL)
@@ -43,7 +43,7 @@ install(DIRECTORY python/tandem DESTINATION ${share}/python PATTERN __pycache__ 
 install(DIRECTORY configs DESTINATION ${share})
 install(FILES study/figures.py DESTINATION ${share})
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
-install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN __pycache__ EXCLUDE)
 # Where Debian's python3 looks under /usr; elsewhere PYTHONPATH is to name share/tandem/python.
 set(TANDEM_PYTHON_DIR "lib/python3/dist-packages" CACHE STRING
   "Folder under the prefix that gets a link to the Python package")

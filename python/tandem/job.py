@@ -50,7 +50,8 @@ def init(job=None, scheduler=None, index=None, set=(), out=None):  # pylint: dis
 
     With a job and no scheduler, as in a notebook: starts scheduler and servers on this machine, with
     this process as the one worker. They end with the job or with this process. out: the folder of the
-    run (summary.json, logs, model); None: a new one under out/. job.out says which.
+    run (summary.json, logs, model); None: a new one under out/. job.out says which. Under `tandem run` the
+    same call joins the job that it has started: job, set and out of the call do not count.
     """
     global _current
     if _current is not None and not _current._ended:
@@ -59,7 +60,8 @@ def init(job=None, scheduler=None, index=None, set=(), out=None):  # pylint: dis
     own = job  # to be started here, if nobody has
     if scheduler is None and os.environ.get("TANDEM_SCHEDULER"):
         scheduler, own = os.environ["TANDEM_SCHEDULER"], None
-        job = os.environ.get("TANDEM_JOB") or job
+        if job and os.environ.get("TANDEM_JOB"):
+            job, set, out = os.environ["TANDEM_JOB"], (), None
     job = job or os.environ.get("TANDEM_JOB")
     settings = list(set)
     cluster = None

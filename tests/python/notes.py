@@ -1,10 +1,11 @@
-"""What a script has to say: numbers of its own, and that it wants a save. `notes.py`: two workers, ten steps."""
+"""What a script has to say: numbers of its own, and that it wants a save. `notes.py`: two workers, ten steps. It could
+be a notebook, too, with a job of its own."""
 import torch
 from torch import nn
 
 import tandem
 
-job = tandem.init()
+job = tandem.init("of/a/notebook", set=["train.epochs=7"], out="nowhere")  # which `tandem run` has the say about
 rows, model = tandem.EmbeddingBagCollection(), nn.Linear(16, 1)
 optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
 loader = tandem.DataLoader([torch.arange(8).reshape(4, 2) + i for i in range(10)])
