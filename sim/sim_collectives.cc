@@ -89,6 +89,7 @@ absl::StatusOr<bool> SimCollectives::RunRequests(absl::Time now) {
     TANDEM_RETURN_IF_ERROR(engine_->Result(number_));
     running_ = false;
     reduction_->OnDone();
+    TANDEM_RETURN_IF_ERROR(reduction_->failure());
     return true;
   }
   const worker::DenseReduction::Request* const request = reduction_->Next();

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "collectives/reduce.h"
 #include "optim/fold.h"
+#include "worker/replica_digests.h"
 
 namespace tandem::worker {
 namespace {
@@ -63,6 +64,8 @@ std::unique_ptr<DenseReduction> AllReduceGradients::New(const job::JobPlan& plan
   options.codec = config.codec().kind() > Codec::NONE;
   options.sharded_optimizer = config.sharded_optimizer();
   options.on_device = config.device() == Dense::CUDA;
+  // Ours are the same bits on all ranks; of the sums of other libraries nobody says so.
+  options.compares = plan.workers() > 1 && !options.on_device;
   return std::make_unique<AllReduceGradients>(dense, options);
 }
 
@@ -93,6 +96,7 @@ void AllReduceGradients::Begin(absl::Span<float> gradient, const Step& step) {
   TANDEM_CHECK(stage_ == Stage::kIdle && gradient.size() > count);
   gradient_ = gradient;
   gradient_[count] = samples_apart_ ? 0 : static_cast<float>(step.samples);
+  step_ = step.number;
   samples_ = static_cast<float>(step.samples);
   ready_from_ = dense_.count();
   reduced_ = 0;
@@ -132,6 +136,13 @@ void AllReduceGradients::MakeRequest() {
       return;
     case Stage::kValues:
       return RequestShares(collectives::Primitive::kAllGather, dense_.padded().data());
+    case Stage::kDigests:
+      request_.primitive = collectives::Primitive::kAllGather;
+      request_.type = collectives::DataType::kI64;
+      request_.counts = digest_shares_;
+      request_.input = &digests_[static_cast<size_t>(options_.rank)];
+      request_.output = digests_.data();
+      return;
     case Stage::kGather:
       request_.primitive = collectives::Primitive::kGather;
       request_.counts = slot_shares_;
@@ -200,6 +211,10 @@ void AllReduceGradients::OnDone() {
       if (options_.rank == 0) dense_.SetAllSlots(std::move(gathered_slots_));
       stage_ = Stage::kIdle;
       break;
+    case Stage::kDigests:
+      failure_ = CompareReplicas(digests_, options_.rank, step_);
+      stage_ = Stage::kIdle;
+      break;
     case Stage::kValues:
     case Stage::kIdle:
     case Stage::kClose:
@@ -214,9 +229,18 @@ void AllReduceGradients::Apply() {
   samples_of_all_ = samples_apart_ ? samples_ : last;
   last = 0;  // padding again
   stage_ = Stage::kIdle;
-  if (samples_of_all_ == 0) return;
+  if (samples_of_all_ == 0) return BeginCompare();
   dense_.Apply(gradient_, optim::FoldFactor(samples_of_all_));
   if (options_.sharded_optimizer) stage_ = Stage::kValues;
+}
+
+void AllReduceGradients::BeginCompare() {
+  if (!options_.compares || dense_.count() == 0) return;
+  const auto ranks = static_cast<size_t>(options_.ranks);
+  digests_.assign(ranks, 0);
+  digest_shares_.assign(ranks, 1);
+  digests_[static_cast<size_t>(options_.rank)] = DigestOf(dense_.values());
+  stage_ = Stage::kDigests;
 }
 
 // ---- a save -----------------------------------------------------------------------------------

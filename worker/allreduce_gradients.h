@@ -14,6 +14,9 @@
 // Rajbhandari et al. 2020) gives each worker a share of the blocks: gradients are reduced to who
 // has the block, which updates it, and the values go round: the traffic of an all-reduce.
 //
+// A step that nobody has samples for closes an epoch. Then all tell each other a digest of their
+// parameters (replica_digests.h), if they are to.
+//
 // Thread safety: as DenseReduction.
 #ifndef TANDEM_WORKER_ALLREDUCE_GRADIENTS_H_
 #define TANDEM_WORKER_ALLREDUCE_GRADIENTS_H_
@@ -44,6 +47,7 @@ class AllReduceGradients final : public DenseReduction {
     bool codec = false;  // the sum is a codec's
     bool sharded_optimizer = false;
     bool on_device = false;  // the sum is one of gradients on a GPU
+    bool compares = false;   // replicas have the same bits, and are compared as an epoch ends
   };
   static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);
@@ -57,6 +61,7 @@ class AllReduceGradients final : public DenseReduction {
   void BeginGather() override;
   const Request* Next() override;
   void OnDone() override;
+  absl::Status failure() const override { return failure_; }
   int64_t needs_from() const override;
   bool waits_for_close() const override { return stage_ == Stage::kClose; }
   bool over() const override { return stage_ == Stage::kIdle; }
@@ -69,6 +74,7 @@ class AllReduceGradients final : public DenseReduction {
     kSamples,  // n, where it travels apart
     kClose,    // waits for it, then takes the optimizer step
     kValues,   // sharded optimizer: values go round
+    kDigests,  // an epoch ends: digests go round
     kGather,   // for a save
   };
 
@@ -80,6 +86,7 @@ class AllReduceGradients final : public DenseReduction {
   void RequestBucket(collectives::Piece bucket);
   void RequestShares(collectives::Primitive primitive, float* all);
   void Apply();
+  void BeginCompare();
 
   DenseParameters& dense_;
   const Options options_;
@@ -88,6 +95,9 @@ class AllReduceGradients final : public DenseReduction {
   std::vector<int64_t> shares_;  // sharded optimizer: floats of each rank's blocks
   std::vector<int64_t> slot_shares_;
   std::vector<float> gathered_slots_;
+  std::vector<uint64_t> digests_;  // by rank
+  std::vector<int64_t> digest_shares_;
+  absl::Status failure_;
   float to_wire_ = 1;            // 16-bit wires: factor
   std::vector<uint8_t> narrow_;  // the gradient as it travels
 
@@ -97,7 +107,8 @@ class AllReduceGradients final : public DenseReduction {
   absl::Span<float> gradient_;
   int64_t ready_from_ = 0;
   size_t reduced_ = 0;  // buckets
-  float samples_ = 0;   // n, then its sum, if it travels apart
+  int64_t step_ = 0;
+  float samples_ = 0;  // n, then its sum, if it travels apart
   double samples_of_all_ = 0;
 };
 

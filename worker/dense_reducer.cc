@@ -104,6 +104,7 @@ absl::Status DenseReducer::RunAll() {
   while (const Request* const request = reduction_->Next()) {
     TANDEM_RETURN_IF_ERROR(Run(*request));
     reduction_->OnDone();
+    TANDEM_RETURN_IF_ERROR(reduction_->failure());
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 //   while (const DenseReduction::Request* request = reduction.Next()) {
 //     ... run it ...
 //     reduction.OnDone();
+//     ... look at reduction.failure() ...
 //   }
 //
 // until over(). Parameters change only after Close. All workers get the same requests in the same
@@ -91,6 +92,8 @@ class DenseReduction {
   // before more of the gradient is ready or Close.
   virtual const Request* Next() = 0;
   virtual void OnDone() = 0;
+  // Not OK after OnDone: what the request has shown must end the job.
+  virtual absl::Status failure() const { return absl::OkStatus(); }
 
   // The next request needs elements from here on to be ready; 0 or less: all of them.
   virtual int64_t needs_from() const = 0;

@@ -3,15 +3,18 @@
 // tests/sim.
 #include "worker/allreduce_gradients.h"
 
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/replica_digests.h"
 
 namespace tandem {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using Request = worker::DenseReduction::Request;
 
 constexpr int64_t kCount = 2500;  // three blocks, the last one padded
@@ -62,6 +65,7 @@ class AllReduceGradientsTest : public ::testing::Test {
     EXPECT_EQ(a->type, b->type);
     asked_.push_back(*a);
     if (a->type == collectives::DataType::kF32) RunF32(*a, *b);
+    if (a->type == collectives::DataType::kI64) GatherOnes(*a, *b);
     for (auto& reduction : reductions_) reduction->OnDone();
     return true;
   }
@@ -90,6 +94,10 @@ class AllReduceGradientsTest : public ::testing::Test {
       default:
         ADD_FAILURE() << collectives::PrimitiveName(a.primitive);
     }
+  }
+  static void GatherOnes(const Request& a, const Request& b) {
+    static_cast<int64_t*>(a.output)[1] = *static_cast<const int64_t*>(b.input);
+    static_cast<int64_t*>(b.output)[0] = *static_cast<const int64_t*>(a.input);
   }
   // First values are 0, the rate 1: one step with a mean gradient of 1 leaves -1 everywhere.
   void ExpectOneStepOfTheMean() {
@@ -154,6 +162,34 @@ TEST_F(AllReduceGradientsTest, AStepWithoutSamplesChangesNothing) {
   }
 }
 
+TEST_F(AllReduceGradientsTest, ReplicasAreComparedAsAnEpochEnds) {
+  for (const bool apart : {false, true}) {
+    dense_.clear();
+    gradients_.clear();
+    reductions_.clear();
+    asked_.clear();
+    worker::AllReduceGradients::Options options;
+    options.compares = true;
+    Make(options);
+    Begin(3, 5);
+    Close();
+    RunAll();
+    EXPECT_EQ(asked_.size(), 1u) << "not after each step";
+    if (apart) dense_[1]->values()[kCount - 1] += 1e-6f;
+    Begin(0, 0);
+    Close();
+    RunAll();
+    ASSERT_EQ(asked_.size(), 3u);
+    EXPECT_EQ(asked_[2].primitive, collectives::Primitive::kAllGather);
+    for (int r = 0; r < 2; ++r) {
+      EXPECT_TRUE(reductions_[r]->over());
+      EXPECT_EQ(reductions_[r]->samples_of_all(), 0);
+      EXPECT_EQ(reductions_[r]->failure().ok(), !apart);
+    }
+    if (!apart) ExpectOneStepOfTheMean();
+  }
+}
+
 TEST_F(AllReduceGradientsTest, AShardedOptimizerScattersGradientsAndGathersValues) {
   worker::AllReduceGradients::Options options;
   options.sharded_optimizer = true;
@@ -203,6 +239,30 @@ TEST_F(AllReduceGradientsTest, ACodecIsToldTheSamplesOfAllAndNotAskedWithoutAny)
   RunAll();
   EXPECT_EQ(asked_.size(), 1u);
   EXPECT_TRUE(reductions_[0]->over());
+}
+
+TEST(ReplicaDigestsTest, WhoDiffersIsAtFault) {
+  const auto say = [](const std::vector<uint64_t>& digests, int rank) {
+    return worker::CompareReplicas(digests, rank, 32);
+  };
+  EXPECT_TRUE(say({7, 7, 7}, 1).ok());
+  for (int rank = 0; rank < 3; ++rank) {
+    const absl::Status status = say({7, 8, 7}, rank);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("of worker 1 are not those of the others as the epoch ends (step 32)"));
+    EXPECT_EQ(status.code(), rank == 1 ? absl::StatusCode::kInternal : absl::StatusCode::kAborted);
+  }
+  EXPECT_THAT(std::string(say({7, 8, 9, 7, 7}, 0).message()), HasSubstr("of workers 1, 2 are not"));
+  for (const std::vector<uint64_t>& none_is_right :
+       {std::vector<uint64_t>{7, 8}, {7, 7, 8, 8}, {1, 2, 3}}) {
+    const absl::Status status = say(none_is_right, 0);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("of workers 0, 1"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(" differ as the epoch ends"));
+  }
+  const std::vector<float> zero = {0.0f, 1.0f}, minus = {-0.0f, 1.0f};
+  EXPECT_EQ(worker::DigestOf(zero), worker::DigestOf(zero));
+  EXPECT_NE(worker::DigestOf(zero), worker::DigestOf(minus)) << "bits count";
 }
 
 }  // namespace
