@@ -10,11 +10,71 @@ docs/STORE.md says what a STORE table is, and what is promised of it.
 """
 import ctypes
 import os
+import queue
 import sys
+import threading
+from typing import Any, Iterator, Optional, Tuple
 
 import numpy
 
 from tandem._abi import Error, check, library
+
+
+_SLICE = .1  # seconds; a wait is cut into such pieces, so that Ctrl-C is heard
+
+
+class _Caller:
+    """Makes the calls of the main thread on a thread of its own, so that Ctrl-C is heard while they wait. A call that
+    is left in such a way goes on to its end, and later ones wait behind it."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue = queue.SimpleQueue()
+        self._idle = True
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            function, arguments, answer = call
+            try:
+                answer.put((check(function(*arguments)), None))
+            except Error as error:  # whose text this thread alone can ask for
+                answer.put((None, error))
+
+    def call(self, function, *arguments) -> int:
+        """What check(function(*arguments)) gives."""
+        if threading.current_thread() is not threading.main_thread():
+            return check(function(*arguments))
+        answer: queue.SimpleQueue = queue.SimpleQueue()
+        self._idle = False
+        self._calls.put((function, arguments, answer))
+        while True:
+            try:
+                result, error = answer.get(timeout=_SLICE)
+                break
+            except queue.Empty:
+                pass
+        self._idle = True
+        if error is not None:
+            raise error
+        return result
+
+    def free(self, function, handle) -> None:
+        """function(handle), behind a call that has been left."""
+        if self._idle:
+            function(handle)
+        else:
+            self._calls.put((lambda: function(handle) or 0, (), queue.SimpleQueue()))
+
+    def end(self) -> None:
+        self._calls.put(None)
+
+
+def _addresses(keys: numpy.ndarray, *others: numpy.ndarray) -> Tuple[Any, ...]:
+    """How many keys, and where the arrays lie; which stay there as long as somebody has these pointers."""
+    return (len(keys), *[array.ctypes.data_as(ctypes.c_void_p) for array in (keys, *others)])
 
 
 def _array(values, what, dtype, shape):
@@ -48,7 +108,7 @@ class Store:
     that is forked must not use it. Close it, or use it in a `with` block.
     """
 
-    def __init__(self, table, scheduler=None, timeout=60.0):
+    def __init__(self, table: str, scheduler: Optional[str] = None, timeout: float = 60.0) -> None:
         self._store = None
         job = _job_of_this_process()
         if job and scheduler in (None, job.scheduler):
@@ -61,12 +121,17 @@ class Store:
             raise Error("tandem.Store: which job? Say scheduler=, or set TANDEM_SCHEDULER; a run has "
                         "the address in the file `address` of its folder")
         store = ctypes.c_void_p()
-        check(library().tandem_store_open(scheduler.encode(), table.encode(), int(timeout * 1000),
-                                          ctypes.byref(store)))
+        self._caller = _Caller()
+        try:
+            self._caller.call(library().tandem_store_open, scheduler.encode(), table.encode(),
+                              int(timeout * 1000), ctypes.byref(store))
+        except BaseException:
+            self._caller.end()
+            raise
         self._store, self._owner, self.table = store, os.getpid(), table
-        self.dim = library().tandem_store_dim(store)
-        self.state_floats = library().tandem_store_state_floats(store)
-        self.row_floats = self.dim + self.state_floats
+        self.dim: int = library().tandem_store_dim(store)
+        self.state_floats: int = library().tandem_store_state_floats(store)
+        self.row_floats: int = self.dim + self.state_floats
 
     def _handle(self):
         if self._store is None:
@@ -83,60 +148,59 @@ class Store:
         return _array(rows, f"rows of table '{self.table}'", numpy.float32,
                       (len(keys), self.row_floats))
 
-    def read(self, keys):
+    def read(self, keys: Any) -> Tuple[numpy.ndarray, numpy.ndarray]:
         """The rows of `keys`, float32 [n, row_floats], zeros where there is none; and which there are,
         bool [n]."""
         handle, keys = self._handle(), self._keys(keys)
         rows = numpy.zeros((len(keys), self.row_floats), dtype=numpy.float32)
         found = numpy.zeros(len(keys), dtype=numpy.uint8)
-        check(library().tandem_store_read(handle, len(keys), keys.ctypes.data, rows.ctypes.data,
-                                          found.ctypes.data))
+        self._caller.call(library().tandem_store_read, handle, *_addresses(keys, rows, found))
         return rows, found.astype(bool)
 
-    def assign(self, keys, rows):
+    def assign(self, keys: Any, rows: Any) -> None:
         """Writes rows, float32 [n, row_floats]. Of a key that repeats the last row stays."""
         handle, keys = self._handle(), self._keys(keys)
         rows = self._rows(keys, rows)
-        check(library().tandem_store_assign(handle, len(keys), keys.ctypes.data, rows.ctypes.data))
+        self._caller.call(library().tandem_store_assign, handle, *_addresses(keys, rows))
 
-    def insert(self, keys, rows):
+    def insert(self, keys: Any, rows: Any) -> numpy.ndarray:
         """Writes the rows of those keys that are absent; which they were, bool [n]."""
         handle, keys = self._handle(), self._keys(keys)
         rows = self._rows(keys, rows)
         inserted = numpy.zeros(len(keys), dtype=numpy.uint8)
-        check(library().tandem_store_insert(handle, len(keys), keys.ctypes.data, rows.ctypes.data,
-                                            inserted.ctypes.data))
+        self._caller.call(library().tandem_store_insert, handle, *_addresses(keys, rows, inserted))
         return inserted.astype(bool)
 
-    def erase(self, keys):
+    def erase(self, keys: Any) -> numpy.ndarray:
         """Removes the rows of keys; which there were, bool [n]."""
         handle, keys = self._handle(), self._keys(keys)
         erased = numpy.zeros(len(keys), dtype=numpy.uint8)
-        check(library().tandem_store_erase(handle, len(keys), keys.ctypes.data, erased.ctypes.data))
+        self._caller.call(library().tandem_store_erase, handle, *_addresses(keys, erased))
         return erased.astype(bool)
 
-    def scan(self, most=65536):
+    def scan(self, most: int = 65536) -> Iterator[Tuple[numpy.ndarray, numpy.ndarray]]:
         """All rows, while others write: keys and rows, at most `most` of them at a time. A row that is
         there all the time comes once, one that is made or erased meanwhile once or not at all."""
         if most < 1:
             raise ValueError(f"scan of table '{self.table}': {most} rows at a time, want 1 or more")
         scan = ctypes.c_void_p()
-        check(library().tandem_scan_open(self._handle(), ctypes.byref(scan)))
+        self._caller.call(library().tandem_scan_open, self._handle(), ctypes.byref(scan))
         try:
             keys = numpy.empty(most, dtype=numpy.int64)
             rows = numpy.empty((most, self.row_floats), dtype=numpy.float32)
             count = ctypes.c_int64()
-            while self._handle() and check(library().tandem_scan_next(
-                    scan, most, keys.ctypes.data, rows.ctypes.data, ctypes.byref(count))):
+            while self._handle() and self._caller.call(library().tandem_scan_next, scan,
+                                                       *_addresses(keys, rows), ctypes.byref(count)):
                 yield keys[:count.value].copy(), rows[:count.value].copy()
         finally:
-            library().tandem_scan_free(scan)
+            self._caller.free(library().tandem_scan_free, scan)
 
-    def close(self):
+    def close(self) -> None:
         """Once no other call is under way; the rows stay."""
         store, self._store = self._store, None
         if store is not None and os.getpid() == self._owner:
-            library().tandem_store_free(store)
+            self._caller.free(library().tandem_store_free, store)
+            self._caller.end()
 
     def __enter__(self):
         return self

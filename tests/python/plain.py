@@ -1,4 +1,10 @@
 """What needs no job: hashing, forms of ids, and what is missing where."""
+import os
+import signal
+import socket
+import threading
+import time
+
 import numpy
 import torch
 
@@ -123,3 +129,14 @@ try:
     tandem.load("/nowhere")
 except FileNotFoundError as error:
     assert "is it the folder `model` of a run?" in str(error)
+
+# Ctrl-C is heard while a store waits, here for a scheduler that never answers.
+with socket.create_server(("127.0.0.1", 0)) as silent:
+    begun = time.monotonic()
+    threading.Timer(.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        tandem.Store("cache", scheduler=f"tcp://127.0.0.1:{silent.getsockname()[1]}", timeout=100)
+    except KeyboardInterrupt:
+        assert time.monotonic() - begun < 50
+    else:
+        raise AssertionError("Ctrl-C is not heard")
