@@ -110,7 +110,11 @@ class DistributedOptimizer:
         self._torch.load_state_dict(state)
 
     def zero_grad(self, set_to_none=False):
-        """As torch's; rows need none, since they come anew with each batch."""
+        """As torch's. Rows come anew with each batch, without gradients; those of the batch at hand lose
+        theirs, so that a loss which came to nothing can be computed again."""
+        self._reached = False
+        for cells in (self._job._cells or {}).values():
+            cells.grad = None
         for _, p in self._parameters:
             if set_to_none:
                 p.grad = None

@@ -44,7 +44,8 @@ class Model(nn.Module):
 
 
 model = Model()
-ids = torch.arange(12).reshape(6, 2)
+ids = torch.arange(12).reshape(2, 6).t()  # its columns lie one behind the other
+assert not ids.is_contiguous() and ids.shape == (6, 2)
 label = torch.tensor([0., 1, 0, 1, 1, 0])
 refused("there is no batch at hand", model, ids)
 loader = tandem.DataLoader([ids] * 8)
@@ -72,6 +73,8 @@ for text, batch in {
             {"city": (torch.zeros(300, dtype=torch.int64), torch.tensor([0, 300]))},
 }.items():
     refused(text, lambda: next(iter(tandem.DataLoader([batch], features=lambda b: b))))
+refused("job.evaluate takes a tandem.DataLoader", job.evaluate, [ids])
+refused("job.evaluate(data='valid'): want 'test' or 'validation'", job.evaluate, loader, data="valid")
 refused("which part of a batch are its ids?", lambda: next(iter(tandem.DataLoader([(label, label)]))))
 
 for epoch in job.epochs():
@@ -89,6 +92,14 @@ for epoch in job.epochs():
         if WAY != "no_backward":
             refused("without gradients: call loss.backward() first", optimizer.step)
             rows = model(batch) if step != 5 else model.out(torch.ones(6, 16)).squeeze(1)
+            if step == 4:
+                assert torch.equal(rows, model(batch.contiguous()))
+                (rows.sum() * float("nan")).backward()
+                refused("step 4: a gradient is infinite or no number" if epoch == 0 else "a gradient is infinite",
+                        optimizer.step)
+                optimizer.zero_grad()   # of rows, too
+                refused("without gradients: call loss.backward() first", optimizer.step)
+                rows = model(batch)
             loss = nn.functional.binary_cross_entropy_with_logits(rows, label)
             (loss / 2).backward()
             if step != 5:   # which comes to no rows at all
@@ -106,4 +117,15 @@ for epoch in job.epochs():
     if WAY == "second":
         for batch in loader:
             pass
+    for batch in job.evaluate(loader, data="validation"):
+        raise AssertionError("the job keeps no best model")
+    for batch in job.evaluate(loader):
+        refused("5 logits for a batch of 6 samples; give one for each", job.score, label[:5], label)
+        refused("7 labels for a batch of 6 samples; give one for each", job.score, label, torch.ones(7))
+        refused("where are the labels?", job.score, label)
+        with torch.no_grad():
+            twice = torch.stack([model(batch)] * 2, 1).double()
+        assert not twice[:, 0].is_contiguous()
+        job.score(twice[:, 0], label.bool())
+        refused("once for each batch", job.score, label, label)
 print("all refused")
