@@ -91,14 +91,14 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
 }
 
 // The header is C and cannot name the worker's enumeration, so each value is translated here.
-int32_t KindOf(worker::Want::Kind kind) {
-  switch (kind) {
+int32_t KindOf(const worker::Want& want) {
+  switch (want.kind) {
     case worker::Want::Kind::kNothing:
       return TANDEM_NOTHING;
     case worker::Want::Kind::kBatch:
       return TANDEM_BATCH;
     case worker::Want::Kind::kTestBatch:
-      return TANDEM_TEST_BATCH;
+      return want.validation ? TANDEM_VALIDATION_BATCH : TANDEM_TEST_BATCH;
     case worker::Want::Kind::kCompute:
       return TANDEM_COMPUTE;
     case worker::Want::Kind::kScore:
@@ -217,6 +217,15 @@ absl::StatusOr<bool> SavedState(tandem_worker* worker, int32_t rank, const void*
   *bytes = state.data();
   *count = static_cast<int64_t>(state.size());
   *epoch = resumed.epoch;
+  return true;
+}
+
+absl::StatusOr<bool> InitialState(tandem_worker* worker, const void** bytes, int64_t* count) {
+  if (bytes == nullptr || count == nullptr) return Missing("bytes and count");
+  const worker::AttachedRunner::Resumed& begun = worker->attached->resumed();
+  if (begun.epoch >= 0 || begun.states.empty()) return false;
+  *bytes = begun.states[0].data();
+  *count = static_cast<int64_t>(begun.states[0].size());
   return true;
 }
 
@@ -362,7 +371,7 @@ int tandem_next(tandem_worker* worker, int64_t timeout_ms, tandem_want* want) {
     *want = tandem_want();
     TANDEM_ASSIGN_OR_RETURN(const tandem::worker::Want next,
                             worker->attached->Next(After(timeout_ms)));
-    want->kind = KindOf(next.kind);
+    want->kind = KindOf(next);
     want->first = next.first ? 1 : 0;
     want->last = next.last ? 1 : 0;
     want->step = next.step;
@@ -408,6 +417,10 @@ int tandem_save_state(tandem_worker* worker, const void* bytes, int64_t count) {
 int tandem_saved_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
                        int64_t* epoch) {
   return CallOn(worker, [&] { return SavedState(worker, rank, bytes, count, epoch); });
+}
+
+int tandem_initial_state(tandem_worker* worker, const void** bytes, int64_t* count) {
+  return CallOn(worker, [&] { return InitialState(worker, bytes, count); });
 }
 
 int tandem_enter_barrier(tandem_worker* worker) {

@@ -102,15 +102,18 @@ enum {
   TANDEM_UPDATE = 5,      // tandem_mean_gradient, then tandem_updated
   TANDEM_STEP_DONE = 6,   // nothing: tandem_dense has the values for the next step
   TANDEM_END = 7,         // tandem_close
-  TANDEM_STATE = 8        // tandem_save_state
+  TANDEM_STATE = 8,       // tandem_save_state
+  // With train.keep_best, after epochs that are evaluated: tandem_give: the next batch of the rows by
+  // which the model is judged, or none. A TEST_BATCH comes after those that were the best so far.
+  TANDEM_VALIDATION_BATCH = 9
 };
 
 typedef struct {
   int32_t kind;
   int64_t step;     // COMPUTE, BATCH: which one; STATE: those below it are in the save
-  int64_t epoch;    // BATCH, TEST_BATCH, COMPUTE, SCORE; STATE: that the worker stands in
+  int64_t epoch;    // of what is wanted; STATE: that the worker stands in
   int64_t samples;  // COMPUTE, SCORE: of the batch
-  int32_t first;    // TEST_BATCH: 1: an evaluation begins
+  int32_t first;    // TEST_BATCH, VALIDATION_BATCH: 1: an evaluation begins
   int32_t last;     // STATE: 1: of the save at the end of the job
 } tandem_want;
 
@@ -132,8 +135,8 @@ typedef struct {
   const float* weights;  // [count], factor of each id's row; NULL: 1
 } tandem_field;
 
-// BATCH, TEST_BATCH. fields: of all tables in their order, of each its fields in their order. A
-// cell is the (weighted) sum of the rows of a sample's ids; of a table with unpooled[table] != 0
+// BATCH, TEST_BATCH, VALIDATION_BATCH. fields: of all tables in their order, of each its fields in
+// their order. A cell is the (weighted) sum of the rows of a sample's ids; of a table with unpooled[table] != 0
 // (NULL: none) each id is a cell, in the order of fields and of ids. samples 0: there are no more
 // batches (fields are not looked at).
 int tandem_give(tandem_worker* worker, int64_t samples, const tandem_field* fields,
@@ -167,6 +170,11 @@ int tandem_save_state(tandem_worker* worker, const void* bytes, int64_t count);
 // until tandem_free. 0: the run begins. -1: there is no such worker.
 int tandem_saved_state(tandem_worker* worker, int32_t rank, const void** bytes, int64_t* count,
                        int64_t* epoch);
+
+// Once started. 1: the run begins with a save (--init-from, `tandem predict`); *bytes and *count: what the
+// program of worker 0 had given to that, valid until tandem_free. 0: with none, with one without such a
+// state, or the run goes on.
+int tandem_initial_state(tandem_worker* worker, const void** bytes, int64_t* count);
 
 // ---- barriers ----
 

@@ -29,12 +29,32 @@ int Refuse(const absl::Status& why) {
   return node::kExitBadInput;
 }
 
-absl::Status CheckFlags(const PredictFlags& flags, const Data& data) {
-  if (data.format() == Data::NCF || data.format() == Data::PROGRAM) {
+absl::Status CheckRows(const PredictFlags& flags, const Data& data) {
+  if (data.format() == Data::PROGRAM) {
+    if (flags.python.empty()) {
+      return absl::InvalidArgumentError(
+          "the job's rows are a program's, which has to say what a row is; hint: --python SCRIPT, "
+          "as it was trained with (docs/PYTHON.md)");
+    }
+    if (flags.data.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
-        "data.format is ", Data::Format_Name(data.format()),
-        ": its rows are not those of files; hint: files of one row a line have scores"));
+        "--data ", flags.data[0], ": it is the script that reads; hint: tell it, behind --"));
   }
+  if (!flags.python.empty()) {
+    return absl::InvalidArgumentError(
+        "--python: the job has a model and readers of its own; hint: leave it out");
+  }
+  if (data.format() == Data::NCF) {
+    return absl::InvalidArgumentError(
+        "data.format is NCF: its rows are not those of files; hint: files of one row a line have "
+        "scores");
+  }
+  if (!flags.data.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("which rows? hint: --data FILES, in the job's format");
+}
+
+absl::Status CheckFlags(const PredictFlags& flags, const Data& data) {
+  TANDEM_RETURN_IF_ERROR(CheckRows(flags, data));
   std::error_code error;
   if (fs::is_directory(flags.out, error)) {
     return absl::InvalidArgumentError(
@@ -55,9 +75,38 @@ absl::StatusOr<std::vector<float>> ReadLogits(const std::string& path) {
   return logits;
 }
 
+// How the run of the job differs from one that trains.
+std::vector<std::string> SettingsOf(const PredictFlags& flags, bool of_program) {
+  std::vector<std::string> set = flags.set;
+  set.emplace_back("train.evaluate_only=true");
+  if (of_program) {
+    set.emplace_back("cluster.workers=1");  // the order is the script's
+    return set;
+  }
+  std::vector<std::string> files;
+  for (const std::string& file : flags.data) {
+    files.push_back(absl::StrCat("\"", absl::CEscape(file), "\""));
+  }
+  // The files that the model was trained on need not be there any more.
+  const std::string list = absl::StrCat("=[", absl::StrJoin(files, ","), "]");
+  for (const std::string& text :
+       {"data.test" + list, "data.train" + list, std::string("data.test_fraction=0"),
+        std::string("data.skip_bad_rows=0"), std::string("data.max_rows=0")}) {
+    set.push_back(text);
+  }
+  return set;
+}
+
+absl::StatusOr<job::JobPlan> PlanOf(const std::string& job, const std::vector<std::string>& set) {
+  node::RoleFlags role;
+  role.job = job;
+  role.set = set;
+  return node::PlanOf(role);
+}
+
 // Row i is worker i mod `workers`' next one. Digits enough that scores which differ differ in the file.
-absl::Status WriteScores(const std::string& run, int workers, const std::string& out,
-                         int64_t* rows) {
+absl::Status WriteScores(const std::string& run, int workers, const std::string& script,
+                         const std::string& out, int64_t* rows) {
   std::vector<std::vector<float>> logits;
   size_t all = 0;
   for (int rank = 0; rank < workers; ++rank) {
@@ -74,6 +123,12 @@ absl::Status WriteScores(const std::string& run, int workers, const std::string&
     }
     absl::StrAppendFormat(&text, "%.17g\n",
                           1 / (1 + std::exp(-static_cast<double>(of_worker[row]))));
+  }
+  if (all == 0 && !script.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(script,
+                     " has scored nothing; hint: job.score(...) in a loop over "
+                     "job.evaluate(...), behind that over batches"));
   }
   *rows = static_cast<int64_t>(all);
   return WriteFileAtomically(out, text);
@@ -101,36 +156,27 @@ class PassingFolder {
 }  // namespace
 
 int PredictCommand(const PredictFlags& flags) {
+  const absl::StatusOr<job::JobPlan> trained = PlanOf(flags.job, flags.set);
+  if (!trained.ok()) return Refuse(trained.status());
+  if (const absl::Status ready = CheckFlags(flags, trained->job.data()); !ready.ok()) {
+    return Refuse(ready);
+  }
+  const bool of_program = trained->job.model().has_program();
   const PassingFolder folder;
   RunFlags run;
   run.job = flags.job;
-  run.set = flags.set;
-  std::vector<std::string> files;
-  for (const std::string& file : flags.data) {
-    files.push_back(absl::StrCat("\"", absl::CEscape(file), "\""));
-  }
-  // The files that the model was trained on need not be there any more.
-  const std::string list = absl::StrCat("=[", absl::StrJoin(files, ","), "]");
-  for (const std::string& set :
-       {"data.test" + list, "data.train" + list, std::string("data.test_fraction=0"),
-        std::string("data.skip_bad_rows=0"), std::string("data.max_rows=0"),
-        std::string("train.evaluate_only=true")}) {
-    run.set.push_back(set);
-  }
-  node::RoleFlags role;
-  role.job = run.job;
-  role.set = run.set;
-  const absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
+  run.set = SettingsOf(flags, of_program);
+  const absl::StatusOr<job::JobPlan> plan = PlanOf(run.job, run.set);
   if (!plan.ok()) return Refuse(plan.status());
-  if (const absl::Status ready = CheckFlags(flags, plan->job.data()); !ready.ok()) {
-    return Refuse(ready);
-  }
   run.out = folder.path();
   run.scores = true;
   run.start.init_from = flags.init_from;
+  run.python = flags.python;
+  run.script_flags = flags.script_flags;
   if (const int code = RunCommand(run); code != node::kExitOk) return code;
   int64_t rows = 0;
-  const absl::Status written = WriteScores(folder.path(), plan->workers(), flags.out, &rows);
+  const absl::Status written =
+      WriteScores(folder.path(), plan->workers(), flags.python, flags.out, &rows);
   if (written.ok()) absl::PrintF("wrote %d scores to %s\n", rows, flags.out);
   return node::Finish("tandem predict", written);
 }

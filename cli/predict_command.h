@@ -1,5 +1,6 @@
 // tandem predict: the scores that a saved model gives rows of files, one a row, in the order of the
-// rows. A run of the job that takes no step and evaluates on these files.
+// rows. A run of the job that takes no step and evaluates on these files; where the model is a script's,
+// on the rows that this evaluates, in its order.
 #ifndef TANDEM_CLI_PREDICT_COMMAND_H_
 #define TANDEM_CLI_PREDICT_COMMAND_H_
 
@@ -14,6 +15,8 @@ struct PredictFlags {
   std::string init_from;
   std::vector<std::string> data;  // files or globs
   std::string out;                // the file of scores
+  std::string python;             // script, of a job of a program; then there is no `data`
+  std::vector<std::string> script_flags;
 };
 
 // Returns the exit code, as RunCommand.

@@ -332,9 +332,10 @@ class Run {
     for (int w = 0; w < plan_.workers(); ++w) {
       const std::string name = absl::StrCat("worker ", w);
       if (!flags_.python.empty()) {
-        TANDEM_RETURN_IF_ERROR(
-            children_.Start(name, ScriptCommand(flags_.python, flags_.script_flags), LogOf(name),
-                            -1, ScriptEnvironment(ProgramFolder(), plan_, JobPath(), address, w)));
+        auto environment = ScriptEnvironment(ProgramFolder(), plan_, JobPath(), address, w);
+        if (flags_.scores) environment.emplace_back(kScoresVariable, ScoresFile(flags_.out, w));
+        TANDEM_RETURN_IF_ERROR(children_.Start(
+            name, ScriptCommand(flags_.python, flags_.script_flags), LogOf(name), -1, environment));
         continue;
       }
       std::vector<std::string> argv = {Program("tandem-worker"), "--index", absl::StrCat(w),

@@ -38,6 +38,9 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const std::st
                                                                    const std::string& scheduler,
                                                                    int rank);
 
+// Names a file, where a script's evaluation is to leave its logits (float32) for `tandem predict`.
+constexpr char kScoresVariable[] = "TANDEM_SCORES";
+
 // Runs `python3 -m MODULE ARGUMENTS`, a module of the package `tandem`, in the place of this process.
 // Returns only if it cannot: an interpreter without one of the modules that it `needs`.
 absl::Status RunPackage(const std::string& module, const std::vector<std::string>& arguments,

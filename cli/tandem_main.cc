@@ -134,8 +134,14 @@ void AddPredict(CLI::App* app, PredictFlags* flags) {
   node::AddSetFlag(predict, &flags->set);
   predict->add_option("--init-from", flags->init_from, "Saved model (a model/ folder, or one save)")
       ->required();
-  predict->add_option("--data", flags->data, "Files or globs, in the job's format")->required();
+  predict->add_option("--data", flags->data, "Files or globs, in the job's format");
   predict->add_option("--out", flags->out, "File for the scores: a probability a line")->required();
+  predict
+      ->add_option("--python", flags->python,
+                   "In the place of --data, for a job with model { program {} }: the script, whose "
+                   "evaluation has the rows (docs/PYTHON.md)")
+      ->check(CLI::ExistingFile);
+  predict->add_option("flags", flags->script_flags, "Behind --: the flags of the --python script");
 }
 
 void AddDatagen(CLI::App* app, DatagenFlags* flags) {

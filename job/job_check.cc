@@ -823,11 +823,7 @@ absl::Status CheckTrain(const Train& train) {
 // Judged on test rows, the model that is kept would have seen them.
 absl::Status CheckKeepBest(const Job& job) {
   if (!job.train().has_keep_best()) return absl::OkStatus();
-  if (job.data().format() == Data::PROGRAM) {
-    return Refuse("train.keep_best", "not for data of a program",
-                  "; the program can keep the best model of its evaluations itself");
-  }
-  if (job.data().has_validation()) return absl::OkStatus();
+  if (job.data().has_validation() || job.data().format() == Data::PROGRAM) return absl::OkStatus();
   return Refuse("train.keep_best", "needs rows to judge by that are no test rows",
                 "; name them, as in data { validation { last_fraction: 0.1 } }");
 }

@@ -22,6 +22,9 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
   std::copy(values.begin(), values.end(), runner->dense_->values().begin());
   if (!init_from.empty()) {
     TANDEM_RETURN_IF_ERROR(LoadDense(plan, init_from, runner->parameters_, runner->dense_.get()));
+    TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from));
+    TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(/*rank=*/0));
+    if (keeps_state && !state.empty()) runner->resumed_.states.push_back(std::move(state));
   }
   // Called where the replicas' optimizer would have stepped.
   runner->dense_->set_program([r = runner.get()](absl::Span<const float> gradient, float factor) {
@@ -38,6 +41,7 @@ absl::Status AttachedRunner::StartAt(int64_t epoch, int64_t /*rows*/) {
         "the program keeps no state, and cannot go on in the middle of a run");
   }
   TANDEM_ASSIGN_OR_RETURN(const server::SavedModel saved, server::SavedModel::Open(init_from_));
+  resumed_.states.clear();
   for (int rank = 0; rank < plan_.workers(); ++rank) {
     TANDEM_ASSIGN_OR_RETURN(std::string state, saved.ReadProgramState(rank));
     if (state.empty()) {
@@ -63,8 +67,11 @@ absl::Status AttachedRunner::Fetch(StepSlot* slot) {
   return wants_.Ask({.kind = Want::Kind::kBatch, .slot = slot});
 }
 
-absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first, HeldOut /*rows*/) {
-  return wants_.Ask({.kind = Want::Kind::kTestBatch, .slot = slot, .first = first});
+absl::Status AttachedRunner::FetchTest(StepSlot* slot, bool first, HeldOut rows) {
+  return wants_.Ask({.kind = Want::Kind::kTestBatch,
+                     .slot = slot,
+                     .first = first,
+                     .validation = rows == HeldOut::kValidation});
 }
 
 absl::Status AttachedRunner::Compute(StepSlot* slot) {

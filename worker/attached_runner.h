@@ -41,7 +41,8 @@ class AttachedRunner final : public TaskRunner {
   int64_t EstimatedRows() const override { return 0; }
   std::vector<server::SavedParameter> Parameters() const override { return parameters_; }
 
-  // The epoch in which the run goes on; -1: it begins. By rank: what its program had given to the save.
+  // The epoch in which the run goes on; -1: it begins. By rank: what its program had given to the save. Of a
+  // run that begins with a save: that of rank 0, if there is one.
   struct Resumed {
     int64_t epoch = -1;
     std::vector<std::string> states;

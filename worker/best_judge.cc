@@ -20,6 +20,12 @@ bool BestJudge::Better(double value) const {
 
 absl::StatusOr<Verdict> BestJudge::Judge(int64_t epoch, int64_t step, const std::string& result) {
   const std::string metric = absl::AsciiStrToLower(KeepBest::Metric_Name(keep_.metric()));
+  if (result.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.keep_best: no worker had validation rows after epoch ", epoch,
+                     "; hint: for batch in job.evaluate(loader, data=\"validation\"), with samples "
+                     "on one worker at least"));
+  }
   const nlohmann::json json = nlohmann::json::parse(result, nullptr, /*allow_exceptions=*/false);
   const bool finite = json.is_object() && !json.contains("scores_not_finite");
   if (finite && !(json.contains(metric) && json[metric].is_number())) {

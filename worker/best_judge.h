@@ -36,7 +36,7 @@ class BestJudge {
 
   // Of the evaluation after `epoch` (from 0), at `step`; `result`: what it measured, as JSON. The same
   // result of the same epoch again is judged as it was the first time. Scores that are not finite are worse than all
-  // others. INVALID_ARGUMENT: the rows cannot give the metric.
+  // others. INVALID_ARGUMENT: the rows cannot give the metric, or there were none.
   absl::StatusOr<Verdict> Judge(int64_t epoch, int64_t step, const std::string& result);
 
   bool has_best() const { return has_best_; }

@@ -19,7 +19,7 @@ EvaluationRound::EvaluationRound(TrainerContext& context, DenseSynchroniser& syn
 void EvaluationRound::Begin() {
   const Data& data = context_.plan.job.data();
   const bool validation =
-      data::HasValidationRows(data) && (KeepsBest() || !data::HasTestRows(data));
+      KeepsBest() || (data::HasValidationRows(data) && !data::HasTestRows(data));
   rows_ = validation ? HeldOut::kValidation : HeldOut::kTest;
   verdict_ = Verdict();
   stage_ = Stage::kBegin;
@@ -191,10 +191,10 @@ std::string EvaluationRound::WhereAndWhat(const std::string& result) const {
   const bool trained = !context_.plan.job.train().evaluate_only();
   json["epoch"] = trained ? context_.epoch + 1 : 0;
   json["step"] = trained ? context_.step : 0;
-  const Data& data = context_.plan.job.data();  // a program does not say which rows it scores
   if (rows_ == HeldOut::kValidation) {
     json["data"] = "validation";
-  } else if (data::HasTestRows(data)) {
+  } else if (KeepsBest() || data::HasTestRows(context_.plan.job.data())) {
+    // Else a program's: it does not say which rows it scores.
     json["data"] = "test";
   }
   if (verdict_.best) json["best"] = true;

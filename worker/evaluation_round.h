@@ -5,7 +5,7 @@
 //
 // With train.keep_best the rows are those for validation. Rank 0 judges the result, and the value of
 // the second meeting tells all what follows. The test rows have a round of their own, once the model
-// of a best evaluation is saved.
+// of a best evaluation is saved; a program may have none, and that round then has no result.
 //
 // Before the last one of the job, what fixed delays still hold is applied: at a barrier of its own,
 // at which the scheduler tells the servers; also if nothing is to be evaluated.

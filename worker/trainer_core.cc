@@ -291,7 +291,12 @@ bool TrainerCore::AdvanceEvaluation(absl::Time now, TrainerEffects* effects) {
 void TrainerCore::ReportEvaluation(absl::Time now) {
   std::optional<std::string> result = evaluation_.TakeReport();
   if (!result.has_value()) return;
-  context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result), evaluation_.aside());
+  if (phase_ == Phase::kTestBest &&
+      result->empty()) {  // no test rows: by which it was judged counts
+    context_.report.EvaluationCounts();
+  } else {
+    context_.report.SetEvaluation(evaluation_.done() + 1, *std::move(result), evaluation_.aside());
+  }
   if (kept_.has_value()) {
     kept_->set_stopped(evaluation_.judge().best().stopped());
     context_.report.SetBest(*kept_);
@@ -305,7 +310,8 @@ bool TrainerCore::KeptBest(absl::Time now) {
     kept_ = evaluation_.judge().best();
     context_.report.SetBest(*kept_);
   }
-  if (data::HasTestRows(context_.plan.job.data())) {
+  const Data& data = context_.plan.job.data();
+  if (data::HasTestRows(data) || data.format() == Data::PROGRAM) {
     evaluation_.BeginTest();
     return Enter(Phase::kTestBest);
   }

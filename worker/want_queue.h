@@ -39,6 +39,7 @@ struct Want {
   int64_t step = 0, epoch = 0;   // of the slot
   int64_t samples = 0;           // kCompute, kScore: of its batch
   bool first = false;            // kTestBatch: an evaluation begins
+  bool validation = false;       // kTestBatch: of the rows by which the best model is judged
   bool last = false;             // kState: of the save at the end of the job
   std::string* state = nullptr;  // kState: where it goes
   // kUpdate: the sum over all workers (padded), and what makes it a mean.

@@ -38,12 +38,7 @@ class GroupOptions(Structure):
 F32, F64, F16, BF16, I32, I64, U8 = range(7)
 SUM, PRODUCT, MIN, MAX, AVERAGE, BIT_AND, BIT_OR, BIT_XOR = range(8)
 
-NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE = range(9)
-
-# What a worker wants, for messages.
-WANTED = {BATCH: "a batch", TEST_BATCH: "a test batch", COMPUTE: "the gradients of a step",
-          SCORE: "the scores of a test batch", UPDATE: "a step of the optimizer",
-          STEP_DONE: "the end of a step", END: "nothing more", STATE: "its state, for a save"}
+NOTHING, BATCH, TEST_BATCH, COMPUTE, SCORE, UPDATE, STEP_DONE, END, STATE, VALIDATION_BATCH = range(10)
 
 _WORKER = c_void_p
 _GROUP = c_void_p
@@ -83,6 +78,7 @@ _FUNCTIONS = {
     "tandem_save_state": (c_int, [_WORKER, c_char_p, c_int64]),
     "tandem_saved_state": (c_int, [_WORKER, c_int32, POINTER(c_void_p), POINTER(c_int64),
                                    POINTER(c_int64)]),
+    "tandem_initial_state": (c_int, [_WORKER, POINTER(c_void_p), POINTER(c_int64)]),
     "tandem_enter_barrier": (c_int, [_WORKER]),
     "tandem_wait_barrier": (c_int, [_WORKER, c_int64]),
     "tandem_report": (c_int, [_WORKER, c_int32, POINTER(c_char_p), POINTER(c_double), c_int64, c_int64]),

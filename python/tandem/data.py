@@ -124,11 +124,15 @@ class DataLoader:
         if use == _abi.SCORE and not job._scored:
             raise Error("the loop over job.evaluate() goes on to the next batch without job.score()")
 
-    def _test_batches(self):
+    def _test_batches(self, fetch):
         job = self._job
-        if job._next().kind != _abi.TEST_BATCH:
+        kind = job._next().kind
+        if kind == _abi.VALIDATION_BATCH and fetch == _abi.TEST_BATCH:
+            raise Error("the job keeps its best model (train.keep_best), and judges by validation rows before it "
+                        "scores test rows: say for batch in job.evaluate(loader, data=\"validation\") first")
+        if kind != fetch:
             return
-        for batch in self._batches(_abi.TEST_BATCH, _abi.SCORE, _Place(self, job._progress.testing)):
+        for batch in self._batches(fetch, _abi.SCORE, _Place(self, job._progress.testing)):
             job._scored = False
             yield batch
 

@@ -120,6 +120,8 @@ class Job(Tables):
         self._between = False        # epochs() waits for the next one
         self._progress = Progress(self)
         self.step, self.epoch = 0, 0
+        scores = os.environ.get("TANDEM_SCORES")  # `tandem predict` wants them
+        self._scores = open(scores, "wb") if scores else None
         self._forget = _end_with_the_process(self)
         if cluster is not None:
             cluster.start_servers(lib.tandem_servers(self._handle))
@@ -165,6 +167,10 @@ class Job(Tables):
             if want.kind == _abi.END:
                 self._end()
                 return
+            if want.kind == _abi.VALIDATION_BATCH:
+                raise Error(f"epoch {last} is over, and the job keeps its best model (train.keep_best): behind "
+                            "the loop over batches, say for batch in job.evaluate(loader, data=\"validation\"), "
+                            "whole and on all workers")
             if want.kind == _abi.TEST_BATCH:
                 if last is None:  # a job that takes no step: the loop's body may evaluate
                     last = want.epoch
@@ -191,38 +197,52 @@ class Job(Tables):
         the loop over epochs. Module and optimizer are in saves without it."""
         self._progress.keep(objects)
 
-    def evaluate(self, loader):
+    def evaluate(self, loader, data="test"):
         """Test batches of `loader`, where the job evaluates after this epoch; else nothing:
 
             for dense, ids, label in job.evaluate(test_loader):
                 job.score(model(dense, ids), label)
 
         AUC, logloss and accuracy over all workers are in summary.json. Call it after the epoch's loop.
+
+        data="validation": of the rows by which the job judges its model (train.keep_best), before the test
+        rows, which come after models alone that are the best so far. Nothing in a job that keeps no best.
         """
+        if data not in ("test", "validation"):
+            raise ValueError(f"job.evaluate(data={data!r}): want 'test' or 'validation'")
         from tandem.data import DataLoader
         if not isinstance(loader, DataLoader):
             raise ValueError("job.evaluate takes a tandem.DataLoader, which says where ids are")
         self._check_started()
-        return loader._test_batches()
+        fetch = _abi.VALIDATION_BATCH if data == "validation" else _abi.TEST_BATCH
+        return loader._test_batches(fetch)
 
-    def score(self, logits, labels):
+    def score(self, logits, labels=None):
         """Adds the scores of the test batch at hand. logits: [samples], before the sigmoid; labels:
-        [samples], 0 or 1."""
+        [samples], 0 or 1. Under `tandem predict` there need be no labels; a batch without is in no AUC."""
         import torch
         if self._scored:
             raise Error("job.score() belongs into a loop over job.evaluate(), once for each batch")
         want = self._next()
         if want.kind != _abi.SCORE:
             raise Error("job.score(): the job ends before the evaluation does; was it told to end?")
+        if labels is None and self._scores is None:
+            raise ValueError("job.score(logits): where are the labels? Under `tandem predict` alone there need be "
+                             "none")
         both = []
         for name, values in (("logits", logits), ("labels", labels)):
+            if values is None:
+                continue
             values = torch.as_tensor(values).detach().to("cpu", torch.float32).reshape(-1)
             if values.numel() != want.samples:
                 raise ValueError(f"job.score: {values.numel()} {name} for a batch of {want.samples} "
                                  "samples; give one for each")
             both.append(values.contiguous())
-        check(library().tandem_score(self._handle, both[0].data_ptr(), both[1].data_ptr(),
-                                     want.samples))
+        pointers = [part.data_ptr() for part in both] if labels is not None else [None, None]
+        check(library().tandem_score(self._handle, *pointers, want.samples))
+        if self._scores is not None:
+            self._scores.write(both[0].numpy().tobytes())
+            self._scores.flush()
         self._scored = True
         self._cells = None
 

@@ -1,6 +1,7 @@
 """Where a script stands in its job: what it gives to a save, and finds again when the run goes on."""
 import copy
 import ctypes
+import warnings
 
 from tandem._abi import Error, check, library
 from tandem.packing import pack, unpack
@@ -160,6 +161,7 @@ class Progress:
         on from, if it does."""
         own = self._read(self._job.rank)
         if own is None:
+            self._take_buffers()
             return
         now, self._loop_end, _ = own
         optimizer = None
@@ -173,6 +175,21 @@ class Progress:
         self._job.step, self._job.epoch = now["step"]
         for name, value in self._kept.items():
             self._load(name, value)
+
+    def _take_buffers(self):
+        """Of a run that begins with a save, such as one that only evaluates: all workers have the buffers of
+        worker 0."""
+        own = _buffers_of(self._job._optimizer._module)
+        data, count = ctypes.c_void_p(), ctypes.c_int64()
+        if not own or not check(library().tandem_initial_state(self._job._handle, ctypes.byref(data),
+                                                               ctypes.byref(count))):
+            return
+        try:
+            saved = unpack((ctypes.c_char * count.value).from_address(data.value))
+            self._restore_buffers(unpack(saved["now"])["buffers"])
+        except (ValueError, KeyError, TypeError) as error:
+            warnings.warn(f"{', '.join(own)}: as the script has made them, since the save that the run begins "
+                          f"with is none of a Python job: {error}", stacklevel=4)
 
     def _read(self, rank):
         """Where the script of a worker goes on, the end of its loop that it may still have to go back to, and the
@@ -198,8 +215,8 @@ class Progress:
             of_save = tuple(saved[name].shape) if name in saved else "none"
             of_module = tuple(own[name].shape) if name in own else "none"
             if of_save != of_module:
-                raise Error(f"buffer {name}: {of_module} in the module, {of_save} in the save that the run goes "
-                            "on from; has the script changed?")
+                raise Error(f"buffer {name}: {of_module} in the module, {of_save} in the save that the run "
+                            "begins with; has the script changed?")
             own[name].detach().copy_(saved[name])
 
     def _restore_optimizer(self, saved, groups):

@@ -19,6 +19,7 @@ _HEAD = numpy.dtype([("magic", "S4"), ("format", "<u4"), ("file_bytes", "<u8"), 
                      ("optimizer_bytes", "<u4"), ("zero", "<u4"), ("held_bytes", "<u8")])
 _WORKER_BYTES = 32
 _MANIFEST, _MANIFEST_FORMAT, _LATEST = "MANIFEST", 2, "LATEST"
+_PROGRAM = "program-0.part"  # what the script of worker 0 has to find again
 _TRIES = 32  # to open a save of a job that goes on saving: each loses a race against a whole save
 
 
@@ -122,6 +123,18 @@ def _read_range(path):
                       data[slots_at:slots_at + 4 * rows * slots].view("<f4").reshape(rows, slots))
 
 
+def _read_held(path):
+    """Of such a file: the bytes behind the rows."""
+    part, head = _read_range(path), numpy.fromfile(path, _HEAD, 1)[0]
+    end = os.path.getsize(path) - 8  # of the checksum
+    begin = end - _eight(int(head["held_bytes"]))
+    if len(part.keys) or begin < _HEAD.itemsize:
+        raise Error(f"{path}: no file of a worker")
+    with open(path, "rb") as file:
+        file.seek(begin)
+        return file.read(int(head["held_bytes"]))
+
+
 def _read_manifest(folder):
     path = os.path.join(folder, _MANIFEST)
     with open(path, encoding="utf-8") as file:
@@ -192,6 +205,17 @@ class Saved(Tables):
             dense[parameter["name"]] = flat[at:at + size].reshape(parameter["shape"])
             at += size
         return dense
+
+    def buffers(self):
+        """The module's buffers as worker 0 had them, tensors by name; none of a job without a script."""
+        from tandem.packing import unpack
+        path = os.path.join(self.folder, _PROGRAM)
+        if not any(entry["name"] == _PROGRAM for entry in self.manifest["files"]):
+            return {}
+        try:
+            return unpack(unpack(_read_held(path))["now"])["buffers"]
+        except (ValueError, KeyError, TypeError):  # of a program of another kind
+            return {}
 
     def _read_tables(self):
         """Those that the model reads: all but STORE tables, which have no fields."""

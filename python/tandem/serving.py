@@ -320,9 +320,14 @@ def _load_dense(saved, model):
                         f"{list(own[name].shape)} in the module")
         with torch.no_grad():
             own[name].copy_(torch.from_numpy(numpy.array(values)))
+    buffers = dict(model.named_buffers())
+    of_save = {name: values for name, values in saved.buffers().items()
+               if name in buffers and buffers[name].shape == values.shape}
+    for name, values in of_save.items():
+        buffers[name].detach().copy_(values)
     of_rows = {f"{path}.{n}" for path, module in model.named_modules() if isinstance(module, SavedRows)
                for n, _ in module.named_buffers()}
-    state = [n for n, _ in model.named_buffers() if n not in of_rows and "num_batches" not in n]
+    state = [n for n in buffers if n not in of_rows and n not in of_save and "num_batches" not in n]
     other = [n for n in own if n not in saved.dense] + state
     if other:
         warnings.warn(f"{', '.join(other)}: not in the save, which has what was trained; the module's "

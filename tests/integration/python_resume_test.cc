@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -137,16 +138,119 @@ TEST_F(PythonResumeTest, KilledRunsEndWithTheBitsOfOneThatWasNot) {
   EXPECT_THAT(ReadTextFile(Out("broken") + "/end-0"), HasSubstr("stopped False\n"));
 }
 
-// Under policies that promise no bits it goes on, too.
+const Settings kOverfits = {"train.epochs=20", "train.keep_best={metric: LOGLOSS patience: 2}",
+                            "train.batch=20"};
+
+// What a script learns by heart after a few epochs: the best of these is kept, and the loop over epochs ends
+// on all workers when no better one comes in time.
+TEST_F(PythonResumeTest, TheModelOfTheBestEpochIsKept) {
+  const std::string script = SourcePath("tests/python/best.py");
+  const RunResult whole = RunJob(Arguments("whole", kOverfits, "", script), kLimit);
+  ASSERT_TRUE(whole.ok()) << whole.DebugString();
+  const nlohmann::json best = whole.summary["best"];
+  std::vector<nlohmann::json> validation, test;
+  for (const nlohmann::json& evaluation : whole.summary["evaluations"]) {
+    (evaluation["data"] == "validation" ? validation : test).push_back(evaluation);
+  }
+  double smallest = INFINITY;
+  size_t improved = 0;
+  for (const nlohmann::json& evaluation : validation) {
+    EXPECT_EQ(evaluation["samples"], 200);
+    if (!(evaluation["logloss"] < smallest)) continue;
+    smallest = evaluation["logloss"];
+    ASSERT_LT(improved, test.size());
+    EXPECT_EQ(test[improved]["data"], "test");
+    EXPECT_EQ(test[improved++]["epoch"], evaluation["epoch"]) << "tests of each best model";
+  }
+  EXPECT_EQ(improved, test.size()) << "... and of no other";
+  EXPECT_EQ(best["value"], smallest);
+  EXPECT_TRUE(best["stopped_early"].get<bool>()) << whole.DebugString();
+  EXPECT_EQ(validation.back()["epoch"], best["epoch"].get<int>() + 2);
+  EXPECT_LT(validation.back()["epoch"], 20);
+  test.back().erase("time");
+  EXPECT_EQ(whole.summary["eval"], test.back());
+  EXPECT_THAT(whole.output, HasSubstr("kept the model of epoch"));
+
+  // It scores as that epoch did, worker 0's buffers and rows that nobody has trained included.
+  RunArguments evaluates = Arguments("evaluates", {"train.evaluate_only=true"}, "", script);
+  evaluates.flags.insert(evaluates.flags.begin(), {"--init-from", Out("whole") + "/model"});
+  const RunResult evaluated = RunJob(evaluates, kLimit);
+  ASSERT_TRUE(evaluated.ok()) << evaluated.DebugString();
+  EXPECT_EQ(evaluated.summary["eval"]["logloss"], whole.summary["eval"]["logloss"]);
+  EXPECT_EQ(ReadTextFile(Out("evaluates") + "/logits"), ReadTextFile(Out("whole") + "/logits"));
+
+  // Killed in the middle, it ends with the same model.
+  Random random(TestSeed());
+  TrainAndKill(Arguments("broken", kOverfits, "", script), "broken", 0,
+               absl::Milliseconds(300) * random.NextDouble());
+  const RunResult last = RunJob(Resume(Arguments("broken", kOverfits, "", script)), kLimit);
+  ASSERT_TRUE(last.ok()) << last.DebugString() << "--seed=" << TestSeed();
+  EXPECT_EQ(last.summary["best"], best);
+  EXPECT_EQ(last.summary["eval"]["logloss"], whole.summary["eval"]["logloss"]);
+  EXPECT_EQ(Difference(Model("whole"), Model("broken")), "") << "--seed=" << TestSeed();
+}
+
+TEST_F(PythonResumeTest, WhatKeepsABestModelNeedsItsRows) {
+  const std::string script = SourcePath("tests/python/best.py");
+  const Settings few = {"train.keep_best={}", "train.epochs=2"};
+  const RunResult none = RunJob(Arguments("none", few, "no validation", script), kLimit);
+  EXPECT_EQ(none.exit_code, 1) << none.DebugString();
+  EXPECT_THAT(none.output,
+              HasSubstr("epoch 0 is over, and the job keeps its best model (train.keep_best)"));
+  const RunResult order = RunJob(Arguments("order", few, "tests first", script), kLimit);
+  EXPECT_EQ(order.exit_code, 1) << order.DebugString();
+  EXPECT_THAT(order.output, HasSubstr("judges by validation rows before it scores test rows"));
+  // Without test rows the evaluation that counts is the one that it was judged by.
+  const RunResult alone = RunJob(Arguments("alone", few, "no tests", script), kLimit);
+  ASSERT_TRUE(alone.ok()) << alone.DebugString();
+  EXPECT_EQ(alone.summary["eval"]["data"], "validation");
+  EXPECT_EQ(alone.summary["eval"]["auc"], alone.summary["best"]["value"]);
+  EXPECT_EQ(alone.summary["evaluations"].size(), 2u);
+}
+
+// Under policies that promise no bits it goes on, too, and keeps what they do promise.
 TEST_F(PythonResumeTest, AsynchronousJobsGoOn) {
-  const Settings asynchronous = {"reproducible=false", "policy={kind: ASP}", "train.epochs=3",
-                                 "dense={synchroniser: SERVERS optimizer {kind: SGD "
-                                 "learning_rate: 0.01}}"};
-  TrainAndKill(Arguments("asp", asynchronous), "asp", 0, absl::Milliseconds(50));
-  const RunResult run = RunJob(Resume(Arguments("asp", asynchronous)), kLimit);
+  for (const char* const policy : {"{kind: ASP}", "{kind: SSP bound: 2}"}) {
+    SCOPED_TRACE(policy);
+    const std::string name = absl::StrContains(policy, "SSP") ? "ssp" : "asp";
+    const Settings asynchronous = {"reproducible=false", absl::StrCat("policy=", policy),
+                                   "train.epochs=3",
+                                   "dense={synchroniser: SERVERS optimizer {kind: SGD "
+                                   "learning_rate: 0.01}}"};
+    TrainAndKill(Arguments(name, asynchronous), name, 0, absl::Milliseconds(50));
+    const RunResult run = RunJob(Resume(Arguments(name, asynchronous)), kLimit);
+    ASSERT_TRUE(run.ok()) << run.DebugString();
+    EXPECT_EQ(run.summary["samples"], 3 * (310 + 9 * 20));
+    EXPECT_EQ(run.summary["resumed"], 1);
+    EXPECT_EQ(run.summary["updates"]["applied"], run.summary["updates"]["sent"]);
+    if (name == "asp") continue;
+    for (const char* const table : {"ids", "dense"}) {
+      const nlohmann::json& gap = run.summary["staleness"][table]["clock_gap"];
+      EXPECT_GT(gap["count"], 0) << table;
+      EXPECT_LE(gap["max"], 2) << table;
+    }
+  }
+}
+
+// Rows that programs own go on with the run: what a worker wrote in the steps before the save is there.
+TEST_F(PythonResumeTest, RowsOfAStoreOutliveAKill) {
+  WriteTextFile(
+      folder_.File("job.textproto"),
+      absl::StrCat(kJob,
+                   "table { name: \"cache\" dim: 3 state_floats: 2 policy { kind: STORE } }\n"));
+  const std::string script = SourcePath("tests/python/store_resumed.py");
+  TrainAndKill(Arguments("store", {}, "", script), "store", 0, absl::Milliseconds(50));
+  const RunResult run =
+      RunJob(Resume(Arguments("store", {"cluster.servers=3"}, "", script)), kLimit);
   ASSERT_TRUE(run.ok()) << run.DebugString();
-  EXPECT_EQ(run.summary["samples"], 3 * (310 + 9 * 20));
   EXPECT_EQ(run.summary["resumed"], 1);
+  EXPECT_EQ(run.summary["tables"]["cache"]["rows"], 2 * 5 * 12 * 4);
+  for (const char* const log : {"/logs/worker-0.log", "/logs/worker-1.log"}) {
+    const std::string said = ReadTextFile(Out("store") + log);
+    EXPECT_THAT(said, HasSubstr("began at step 0, 0 rows were there\n"));
+    EXPECT_THAT(said, HasSubstr("rows were there\nall rows are there\n"));
+    EXPECT_THAT(said, Not(HasSubstr("Error")));
+  }
 }
 
 // Of a barrier that one worker does again and another does not.

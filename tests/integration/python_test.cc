@@ -4,7 +4,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -431,6 +433,67 @@ TEST_F(PythonTest, ASavedModelGoesOutAgain) {
     EXPECT_NE(refused.exit_code, 0) << text;
     EXPECT_THAT(refused.output, HasSubstr(text));
     EXPECT_EQ(std::count(refused.output.begin(), refused.output.end(), '\n'), 1) << refused.output;
+  }
+}
+
+// `predict` runs the script of the job, which says what the rows are: the same logits as its evaluation had.
+TEST_F(PythonTest, PredictScoresWhatTheScriptEvaluates) {
+  const std::string script = SourcePath("tests/python/best.py");
+  RunArguments arguments = Arguments(script);
+  arguments.flags.insert(arguments.flags.end(), {"--", folder_.path()});
+  const RunResult run = RunJob(arguments, kLimit);
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const std::string trained = ReadTextFile(folder_.File("logits"));
+  ASSERT_EQ(trained.size(), 210 * sizeof(float));
+  std::string want;
+  for (size_t i = 0; i < trained.size(); i += sizeof(float)) {
+    float logit = 0;
+    std::memcpy(&logit, &trained[i], sizeof logit);
+    absl::StrAppendFormat(&want, "%.17g\n", 1 / (1 + std::exp(-static_cast<double>(logit))));
+  }
+  const RunResult served = Python({script, folder_.path(), "check", arguments.out + "/model"});
+  EXPECT_TRUE(served.ok()) << served.DebugString();
+  const auto predict = [&](const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {
+        ProgramPath("tandem"),    "predict", arguments.job,         "--init-from",
+        arguments.out + "/model", "--out",   folder_.File("scores")};
+    command.insert(command.end(), flags.begin(), flags.end());
+    return Tandem(command);
+  };
+  for (const char* const way : {"", "unlabelled"}) {
+    SCOPED_TRACE(way);
+    const RunResult predicted = predict({"--python", script, "--", folder_.path(), way});
+    ASSERT_TRUE(predicted.ok()) << predicted.DebugString();
+    EXPECT_THAT(predicted.output, HasSubstr("wrote 210 scores to "));
+    EXPECT_EQ(ReadTextFile(folder_.File("scores")), want);
+  }
+  std::filesystem::remove(folder_.File("scores"));
+  const std::map<std::string, std::vector<std::string>> wrong = {
+      {"hint: --python SCRIPT", {}},
+      {"it is the script that reads", {"--python", script, "--data", script}},
+      {"has scored nothing", {"--python", script, "--", folder_.path(), "scores nothing"}}};
+  for (const auto& [text, flags] : wrong) {
+    const RunResult refused = predict(flags);
+    EXPECT_EQ(refused.exit_code, text == "has scored nothing" ? 1 : 2) << refused.DebugString();
+    EXPECT_THAT(refused.output, HasSubstr(text));
+    EXPECT_FALSE(std::filesystem::exists(folder_.File("scores")));
+  }
+}
+
+// A parameter that one worker changes by itself makes replicas that are none. With two of them nobody knows
+// who is right; of three one stands alone.
+TEST_F(PythonTest, ReplicasThatDifferEndTheJobByName) {
+  for (const auto& [workers, ending] :
+       {std::pair("2", "dense parameters of workers 0, 1 differ as the epoch ends (step "),
+        {"3", "failed: worker 1: dense parameters of worker 1 are not those of the others as"}}) {
+    RunArguments arguments =
+        Arguments(SourcePath("tests/python/best.py"),
+                  {absl::StrCat("cluster.workers=", workers), "train.epochs=4"});
+    arguments.flags.insert(arguments.flags.end(), {"--", folder_.path(), "apart"});
+    const RunResult run = RunJob(arguments, kLimit);
+    EXPECT_EQ(run.exit_code, 1) << run.DebugString();
+    EXPECT_THAT(run.output, HasSubstr(ending));
+    EXPECT_THAT(run.output, HasSubstr("hint: all workers must change them alike"));
   }
 }
 

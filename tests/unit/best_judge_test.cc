@@ -47,6 +47,12 @@ TEST(BestJudgeTest, TheBestIsTheLargestAucAndTheSmallestLogloss) {
   EXPECT_FALSE(auc.best().stopped());
 }
 
+TEST(BestJudgeTest, NoRowsGiveNoVerdict) {
+  BestJudge judge(Keep(KeepBest::AUC, 0), 1);
+  EXPECT_THAT(Say(judge.Judge(3, 30, "")),
+              HasSubstr("no worker had validation rows after epoch 3"));
+}
+
 TEST(BestJudgeTest, PatienceCountsEvaluationsSinceTheBest) {
   BestJudge judge(Keep(KeepBest::AUC, 2), 3);  // evaluated after epochs 2, 5, 8, ...
   std::string said;
