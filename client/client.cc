@@ -8,6 +8,15 @@
 #include "base/status_macros.h"
 
 namespace tandem::client {
+namespace {
+
+// Between requests nobody may look at what comes.
+ClientCore::Options NothingKept(ClientCore::Options options) {
+  options.keep_rows = false;
+  return options;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::New(const job::JobPlan& plan,
                                                     std::unique_ptr<transport::Transport> transport,
@@ -34,7 +43,7 @@ Client::Client(const job::JobPlan& plan, std::unique_ptr<transport::Transport> t
                                 .incarnation = options.incarnation,
                                 .max_in_flight = options.max_in_flight,
                                 .refuse_when_full = options.refuse_when_full,
-                                .core = options.core})) {}
+                                .core = NothingKept(options.core)})) {}
 
 Client::~Client() { engine_->Shutdown(); }
 

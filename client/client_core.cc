@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/hash.h"
 #include "policies/policy.h"
 
 namespace tandem::client {
@@ -38,7 +39,9 @@ ClientCore::ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incar
       self_(self),
       incarnation_(incarnation),
       options_(options),
+      buffers_(buffers),
       packer_(plan, self.role == Role::kWorker ? self.index : 0u, buffers),
+      cache_(plan),
       versions_(MostVersions(plan)),
       min_clock_(plan.groups.size(), 0),
       updates_sent_(plan.tables.size(), 0) {}
@@ -53,6 +56,7 @@ ClientCore::PreparedPush& ClientCore::PreparedPush::operator=(PreparedPush&&) no
 void ClientCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   if (map() != nullptr && view->view() <= map()->view()) return;
   packer_.OnView(std::move(view));
+  cache_.OnView(*map());
   for (const std::unique_ptr<Request>& request : requests_) {
     for (Slice& slice : request->slices) {
       if (!slice.done && !slice.sent && slice.refused_view <= map()->view()) slice.send_at = now;
@@ -115,6 +119,9 @@ uint64_t ClientCore::PullInPlace(absl::Time now, uint32_t group, int64_t step,
                                  absl::Span<const TableKeys> keys,
                                  absl::Span<PulledRows* const> rows, uint8_t flags) {
   TANDEM_CHECK((flags & kFlagWithSlots) == 0);
+  if (options_.keep_rows && flags == 0 && cache_.Keeps(group)) {
+    return PullMissing(now, PullHeader(group, step, kFlagKeep), keys, rows);
+  }
   Request* const request =
       Enter(now, NewRequest(PullHeader(group, step, flags), false, true, keys, {}));
   request->range_rows.resize(map()->ranges().size());
@@ -122,6 +129,74 @@ uint64_t ClientCore::PullInPlace(absl::Time now, uint32_t group, int64_t step,
   request->kept_rows.assign(rows.begin(), rows.end());
   SendOpenSlices(now, request);
   return request->id;
+}
+
+// A read of a table whose rows are kept: what the cache has is copied, since it may change while the rows are
+// used, and the rest is asked for. If there is none the read is done.
+uint64_t ClientCore::PullMissing(absl::Time now, FrameHeader header,
+                                 absl::Span<const TableKeys> keys,
+                                 absl::Span<PulledRows* const> rows) {
+  cached_.resize(keys.size());
+  cached_rows_.clear();
+  cached_floats_.clear();
+  cached_versions_.assign(map()->ranges().size(), ClientRequest::kNoVersion);
+  missing_.clear();
+  size_t floats = 0, asked = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const job::TablePlan& table = plan_.tables[keys[i].table];
+    ClientRequest::CachedInput& input = cached_[i];
+    input.missing.clear();
+    input.missing_at.clear();
+    input.cached_at.clear();
+    asked += keys[i].keys.size();
+    for (uint32_t k = 0; k < keys[i].keys.size(); ++k) {
+      const uint64_t key = keys[i].keys[k];
+      const uint32_t range = map()->Find(table.id, Position(table.salt, key));
+      int64_t version = 0;
+      const float* const row = cache_.Find(range, key, header.step, &version);
+      if (row == nullptr) {
+        input.missing.push_back(key);
+        input.missing_at.push_back(k);
+        continue;
+      }
+      input.cached_at.push_back(k);
+      cached_rows_.push_back(row);
+      cached_floats_.push_back(static_cast<size_t>(table.dim));
+      floats += static_cast<size_t>(table.dim);
+      cached_versions_[range] = std::min(cached_versions_[range], version);
+    }
+    missing_.push_back({keys[i].table, input.missing});
+  }
+  counters_.rows_asked += asked;
+  counters_.rows_cached += cached_rows_.size();
+  Request* const request = Enter(now, NewRequest(header, false, true, missing_, {}));
+  request->range_rows.resize(map()->ranges().size());
+  for (PulledRows* const to : rows) to->Clear();
+  request->kept_rows.assign(rows.begin(), rows.end());
+  request->cached.swap(cached_);  // the keys of `missing_` stay where they are
+  if (!cached_rows_.empty()) {
+    request->cached_rows = buffers_.Alloc(floats * sizeof(float));
+    float* to = request->cached_rows.MutableAs<float>().data();
+    for (size_t i = 0; i < cached_rows_.size(); ++i) {
+      to = std::copy_n(cached_rows_[i], cached_floats_[i], to);
+    }
+    request->cached_versions = cached_versions_;
+    std::vector<int64_t>& versions =
+        versions_.At(header.group, header.step, map()->ranges().size());
+    for (size_t range = 0; range < versions.size(); ++range) {
+      if (cached_versions_[range] != ClientRequest::kNoVersion) {
+        versions[range] = cached_versions_[range];
+      }
+    }
+  }
+  const uint64_t id = request->id;
+  if (asked > 0 && cached_rows_.size() == asked) {
+    request->PlaceRows();
+    Finish(request, absl::OkStatus());
+  } else {
+    SendOpenSlices(now, request);
+  }
+  return id;
 }
 
 uint64_t ClientCore::Push(absl::Time now, const PushInfo& info, absl::Span<const TableKeys> keys,
@@ -172,6 +247,14 @@ uint64_t ClientCore::StartPush(absl::Time now, const PushInfo& info,
   packer_.PackAheadOfCopies(request);
   SendOpenSlices(now, request);
   for (const Slice& slice : request->slices) TANDEM_CHECK(slice.packed);
+  if (cache_.Keeps(info.group)) {
+    cache_.OnPushBegun(info.group, info.step);
+    for (const Slice& slice : request->slices) {
+      if (slice.rows == 0) continue;
+      cache_.OnPushed(slice.range, info.step,
+                      request->packed_keys.As<uint64_t>().subspan(slice.key_offset, slice.rows));
+    }
+  }
   request->gradients = {};  // all bytes are packed; the caller's memory is free
   request->keys.clear();
   return request->id;
@@ -290,8 +373,21 @@ void ClientCore::EndFlight(absl::Time now, Request* request, Flight* flight) {
   Finish(request, absl::OkStatus());
 }
 
+// Infinite says nothing of the future: the shard has no range of the group just now, or everybody is out
+// of data and will be back in the next epoch.
+void ClientCore::NoteClock(const FrameHeader& h) {
+  if (h.group >= min_clock_.size() || h.first_step == policies::kInfiniteClock) return;
+  min_clock_[h.group] = std::max(min_clock_[h.group], h.first_step);
+}
+
 void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   const FrameHeader& h = frame.header;
+  if (h.kind == FrameKind::kRefresh) {
+    counters_.refresh_bytes += frame.frame.TotalBytes();
+    if (map() == nullptr || !options_.keep_rows) return;
+    NoteClock(h);
+    return cache_.OnRefresh(frame);
+  }
   Request* request = nullptr;
   Flight* const flight = FindFlight(h.request, &request);
   if (flight == nullptr || h.sender != flight->to) return;  // late, doubled or cancelled
@@ -305,11 +401,7 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   }
   if (h.kind != FrameKind::kRows && h.kind != FrameKind::kAck) return;
   if ((h.kind == FrameKind::kAck) != request->push) return;
-  // Infinite says nothing of the future: the shard has no range of the group just now, or everybody
-  // is out of data and will be back in the next epoch.
-  if (h.group < min_clock_.size() && h.first_step != policies::kInfiniteClock) {
-    min_clock_[h.group] = std::max(min_clock_[h.group], h.first_step);
-  }
+  NoteClock(h);
   if (request->push) {
     CounterOf(h.sender, &counters_.ack_bytes) += frame.frame.TotalBytes();
     OnAck(now, request, flight, frame);
@@ -357,11 +449,20 @@ void ClientCore::OnRows(absl::Time now, Request* request, Flight* flight,
     if (slice.rows > 0 && request->in_place) {
       request->range_rows[slice.range] = values;
       request->kept_rows[slice.input]->Keep(frame.values());
+      if ((request->header.flags & kFlagKeep) != 0) {
+        cache_.OnPulled(slice.range, request->header.step, e.version, e.clock,
+                        request->packed_keys.As<uint64_t>().subspan(slice.key_offset, slice.rows),
+                        values);
+      }
     } else if (slice.rows > 0) {
       request->CopyRows(slice, values);
     }
     values += size_t{e.rows} * e.row_floats;
-    if (versions != nullptr) (*versions)[e.range] = e.version;
+    if (versions != nullptr) {
+      const bool some_cached = !request->cached_versions.empty();
+      (*versions)[e.range] =
+          some_cached ? std::min(e.version, request->cached_versions[e.range]) : e.version;
+    }
     slice.done = true;
     --request->open_slices;
     request->closed_samples = frame.header.samples;

@@ -32,6 +32,7 @@
 #include "client/client_request.h"
 #include "client/pulled_rows.h"
 #include "client/request_packer.h"
+#include "client/row_cache.h"
 #include "client/versions_read.h"
 #include "job/job.h"
 #include "proto/activity.h"
@@ -76,6 +77,9 @@ class ClientCore {
     absl::Duration silence_limit = absl::Seconds(30);  // silence before the request fails
     // Of values: a larger request to a shard is cut between ranges, into frames of about this size.
     size_t frame_bytes = 128 << 10;
+    // Rows are kept where the policy of their table says so. Whoever does not look at frames while it
+    // reads nothing says no.
+    bool keep_rows = true;
   };
 
   struct Completion {
@@ -88,6 +92,8 @@ class ClientCore {
 
   struct Counters {
     uint64_t pull_bytes = 0, rows_bytes = 0, push_bytes = 0, ack_bytes = 0;
+    uint64_t refresh_bytes = 0;
+    uint64_t rows_asked = 0, rows_cached = 0;  // of tables whose rows are kept: all, and from here
     uint64_t within_bytes = 0;  // of all four kinds, with the shards of the own process
     uint64_t frames_resent = 0;
     // From a request for rows to its last answer, the least; not of evaluations.
@@ -136,7 +142,7 @@ class ClientCore {
   // Forgets a request; late answers are ignored.
   void Cancel(uint64_t request);
 
-  // Frames from shards: ROWS, ACK, WAITING.
+  // Frames from shards: ROWS, ACK, WAITING, REFRESH.
   void OnFrame(absl::Time now, const ParsedFrame& frame);
   void OnTick(absl::Time now);
   // The connection to a shard has been lost, and with it what was on its way.
@@ -171,6 +177,8 @@ class ClientCore {
   std::unique_ptr<Request> NewRequest(const FrameHeader& header, bool push, bool in_place,
                                       absl::Span<const TableKeys> keys,
                                       absl::Span<const size_t> floats);
+  uint64_t PullMissing(absl::Time now, FrameHeader header, absl::Span<const TableKeys> keys,
+                       absl::Span<PulledRows* const> rows);
   Request* Enter(absl::Time now, std::unique_ptr<Request> request);
   uint64_t StartPush(absl::Time now, const PushInfo& info, std::unique_ptr<Request> request);
   Request* FindRequest(uint64_t id);
@@ -182,6 +190,7 @@ class ClientCore {
   void SendFlight(absl::Time now, Request* request, EndpointId to, size_t first);
   void OnRows(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
   void OnAck(absl::Time now, Request* request, Flight* flight, const ParsedFrame& frame);
+  void NoteClock(const FrameHeader& header);
   void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
   void Finish(Request* request, absl::Status status);
   void AwaitAnswer(absl::Time now, Flight* flight);
@@ -192,10 +201,12 @@ class ClientCore {
   const EndpointId self_;
   const uint64_t incarnation_;
   const Options options_;
+  BufferSource& buffers_;
   RequestPacker packer_;
   uint64_t next_number_ = 1;                        // of requests and frames
   std::vector<std::unique_ptr<Request>> requests_;  // under way, in order of their numbers
   std::vector<std::unique_ptr<Request>> spare_;     // done, to be used again
+  RowCache cache_;
   VersionsRead versions_;
   std::vector<int64_t> min_clock_;
   std::vector<uint64_t> updates_sent_;
@@ -206,6 +217,11 @@ class ClientCore {
   std::vector<size_t> floats_;                         // of each input
   std::vector<std::pair<EndpointId, uint32_t>> open_;  // slices to send, with their owners
   std::vector<uint64_t> ids_;
+  std::vector<ClientRequest::CachedInput> cached_;
+  std::vector<const float*> cached_rows_;
+  std::vector<size_t> cached_floats_;  // of each of them
+  std::vector<int64_t> cached_versions_;
+  std::vector<TableKeys> missing_;
   Counters counters_;
 };
 

@@ -41,11 +41,25 @@ void ClientRequest::CopyRows(const Slice& slice, const float* values) const {
   }
 }
 
-void ClientRequest::PlaceRows() const {
+void ClientRequest::PlaceRows() {
   size_t first = 0;
+  const float* next_cached = cached_rows.As<float>().data();
   for (size_t i = 0; i < kept_rows.size(); ++i) {
     const size_t count = keys[i].keys.size();
-    FindPlaces(first, count, row_floats[i], range_rows.data(), kept_rows[i]->Places(count));
+    if (cached.empty()) {
+      FindPlaces(first, count, row_floats[i], range_rows.data(), kept_rows[i]->Places(count));
+    } else {
+      CachedInput& input = cached[i];
+      const float** const at = kept_rows[i]->Places(count + input.cached_at.size());
+      input.located.resize(count);
+      FindPlaces(first, count, row_floats[i], range_rows.data(), input.located.data());
+      for (size_t k = 0; k < count; ++k) at[input.missing_at[k]] = input.located[k];
+      if (!input.cached_at.empty()) kept_rows[i]->Keep(cached_rows);
+      for (const uint32_t k : input.cached_at) {
+        at[k] = next_cached;
+        next_cached += row_floats[i];
+      }
+    }
     first += count;
   }
 }
@@ -72,6 +86,9 @@ void ClientRequest::Clear() {
   rows.clear();
   kept_rows.clear();
   row_floats.clear();
+  cached.clear();
+  cached_rows = Buffer();
+  cached_versions.clear();
   slices.clear();
   packed_keys = Buffer();
   packed_values = Buffer();

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -64,13 +65,22 @@ struct ClientRequest {
     Activity waiting;  // what the shard's last WAITING said; no text if it has sent none
   };
 
+  // Which of the keys that a reader has asked for come from where: places among these.
+  struct CachedInput {
+    std::vector<uint64_t> missing;      // keys that are not in the cache ...
+    std::vector<uint32_t> missing_at;   // ... and their places
+    std::vector<uint32_t> cached_at;    // places of those that are
+    std::vector<const float*> located;  // scratch
+  };
+  static constexpr int64_t kNoVersion = std::numeric_limits<int64_t>::max();
+
   absl::Span<const uint32_t> SlicesOf(const Flight& flight) const {
     return absl::MakeConstSpan(flight_slices).subspan(flight.first, flight.count);
   }
   // Copies the rows of a slice to `rows`.
   void CopyRows(const Slice& slice, const float* values) const;
   // All have arrived, and stay in their frames: writes where each is.
-  void PlaceRows() const;
+  void PlaceRows();
   // Where the row of each key of input i is, given where the rows of each range begin; the keys of
   // inputs before it are `first`. Of a request in place.
   template <typename Float>
@@ -97,6 +107,10 @@ struct ClientRequest {
   bool in_place = false;
   std::vector<uint32_t> range, rank;
   std::vector<const float*> range_rows;
+  // Of a read in place of whose rows some are from the cache: `keys` are the others, of
+  std::vector<CachedInput> cached;       // by input; empty: it asks for all
+  Buffer cached_rows;                    // copies, in the order in which they were found
+  std::vector<int64_t> cached_versions;  // by range, of the oldest one; kNoVersion: none
   // Otherwise:
   std::vector<uint32_t> source;         // occurrence, by range -> index among its table's keys
   std::vector<uint32_t> place;          // occurrence, by range -> row of its slice, if keys repeat

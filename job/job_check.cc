@@ -129,12 +129,13 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
     return r.kind == policy.kind();
   });
   if (row == kinds.end()) {
-    return Refuse(path + ".kind", Policy::Kind_Name(policy.kind()),
-                  " is a name without a policy; use another one, such as SSP");
+    return Refuse(path + ".kind", policy.kind(), " is not a policy");
   }
-  if (policy.cache_rows() != 0) {
-    return Refuse(path + ".cache_rows", "only for ESSP, a name without a policy; leave it out");
+  if ((row->knobs & policies::kKnobCacheRows) == 0 && policy.cache_rows() != 0) {
+    return Refuse(path + ".cache_rows", "only for ", KindsWith(policies::kKnobCacheRows),
+                  ", and the policy is ", Policy::Kind_Name(policy.kind()));
   }
+  TANDEM_RETURN_IF_ERROR(NotNegative(path + ".cache_rows", policy.cache_rows()));
   const KnobSetting settings[] = {
       {policies::kKnobBound, "bound", policy.has_bound(), policy.bound(), 0, kMaxBound,
        "a bound; say how many steps a worker may be ahead of the slowest one, such as bound: 4"},
@@ -177,6 +178,12 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
     return Refuse(path, name,
                   " leaves out steps by when its answers come, which no order of updates says, so "
                   "it cannot be replayed; use another policy, or drop staleness.order");
+  }
+  if (made->properties().keeps_rows && job.staleness().order()) {
+    return Refuse(
+        path, name,
+        " reads rows of several versions at a time, which no order of updates says, so it "
+        "cannot be replayed; use SSP, or drop staleness.order");
   }
   if (!made->properties().order_free && job.reproducible() && job.cluster().workers() > 1) {
     return Refuse(path, name,

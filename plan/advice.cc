@@ -63,7 +63,8 @@ void WarnOfPolicy(const std::string& name, const Policy& policy, const Facts& fa
                   std::vector<std::string>* out) {
   const std::string kind = job::PolicyName(policy);
   const double in_step = InStep(facts);
-  const bool bounded = policy.kind() == Policy::SSP || policy.kind() == Policy::DSSP;
+  const bool bounded = policy.kind() == Policy::SSP || policy.kind() == Policy::ESSP ||
+                       policy.kind() == Policy::DSSP;
   const Straggler slow = SlowestOf(facts);
   if (bounded && facts.workers > 1 && slow.factor >= kMuchSlower) {
     // Whoever may be ahead stands at the bound in the end.
@@ -93,6 +94,7 @@ double DelayOf(const Policy& policy, int workers) {
       return policy.delay();
     case Policy::ASP:
     case Policy::SSP:
+    case Policy::ESSP:
     case Policy::DSSP:
       // N - 1 in the long run, whatever steps take; applied at full size.
       return policy.async_scale() == Policy::INVERSE_WORKERS ? 0 : workers - 1;

@@ -17,6 +17,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::DC_ASGD, kKnobCompensation | kKnobAsyncScale, NewDcAsgd},
     {Policy::DSSP, kKnobBound | kKnobUpperBound | kKnobAsyncScale, NewDssp},
     {Policy::SYNC_SWITCH, kKnobSwitchStep | kKnobAsyncScale, NewSyncSwitch},
+    {Policy::ESSP, kKnobBound | kKnobCacheRows | kKnobAsyncScale, NewEssp},
     {Policy::STORE, 0, NewStore},
 };
 

@@ -21,6 +21,7 @@ enum PolicyKnob : unsigned {
   kKnobCompensation = 64,
   kKnobUpperBound = 128,
   kKnobSwitchStep = 256,
+  kKnobCacheRows = 512,
 };
 
 struct PolicyKind {
@@ -44,6 +45,7 @@ std::unique_ptr<UpdatePolicy> NewGba(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDcAsgd(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDssp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewSyncSwitch(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewEssp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewStore(const Policy& config, int workers);
 
 // 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).

@@ -37,6 +37,8 @@ struct Properties {
   bool rows_as_read = false;    // its ranges remember each row as the worker read it
   bool counts_reads = false;    // ... and number the reads (Update::read_number)
   bool measures_steps = false;  // ... and the pace of each worker (WorkerProgress::pace)
+  bool keeps_rows = false;      // workers keep rows that they have read (client/row_cache.h)
+  int64_t cache_rows = 0;       // ... so many of a table; 0: all they read
   bool store = false;           // no updates: programs write whole rows, and its ranges number that
   // More than 0: its ranges keep a mean square of each element's gradients, which keeps this share of
   // itself at each of them, and Transform::compensation is divided by its root.

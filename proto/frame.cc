@@ -85,6 +85,7 @@ bool KnownKind(uint8_t kind) {
     case FrameKind::kSegment:
     case FrameKind::kStore:
     case FrameKind::kStored:
+    case FrameKind::kRefresh:
     case FrameKind::kControl:
     case FrameKind::kPing:
     case FrameKind::kGoodbye:
@@ -94,13 +95,12 @@ bool KnownKind(uint8_t kind) {
 }
 
 // Kinds whose slices describe the keys part, and kinds whose slices describe the values part.
-bool IsOfStore(FrameKind kind) { return kind == FrameKind::kStore || kind == FrameKind::kStored; }
-bool SlicesHaveKeys(FrameKind kind) {
-  return kind == FrameKind::kPull || kind == FrameKind::kPush || IsOfStore(kind);
+bool SlicesHaveBoth(FrameKind kind) {
+  return kind == FrameKind::kPush || kind == FrameKind::kStore || kind == FrameKind::kStored ||
+         kind == FrameKind::kRefresh;
 }
-bool SlicesHaveValues(FrameKind kind) {
-  return kind == FrameKind::kRows || kind == FrameKind::kPush || IsOfStore(kind);
-}
+bool SlicesHaveKeys(FrameKind kind) { return kind == FrameKind::kPull || SlicesHaveBoth(kind); }
+bool SlicesHaveValues(FrameKind kind) { return kind == FrameKind::kRows || SlicesHaveBoth(kind); }
 
 Frame Assemble(Buffer part0, Buffer keys, Buffer values) {
   Frame frame;
@@ -151,11 +151,11 @@ absl::StatusOr<Control> ParsedFrame::ParseControl() const {
 }
 
 std::string ParsedFrame::DebugString() const {
-  static constexpr const char* kNames[] = {"?",   "PULL",    "ROWS",   "PUSH",
-                                           "ACK", "WAITING", "SEGMENT", "STORE", "STORED"};
+  static constexpr const char* kNames[] = {"?",       "PULL",    "ROWS",  "PUSH",   "ACK",
+                                           "WAITING", "SEGMENT", "STORE", "STORED", "REFRESH"};
   const int kind = static_cast<int>(header.kind);
   std::string out =
-      absl::StrCat(kind < 9     ? kNames[kind]
+      absl::StrCat(kind < 10    ? kNames[kind]
                    : kind == 16 ? "CONTROL"
                    : kind == 32 ? "PING"
                                 : "GOODBYE",

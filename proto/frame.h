@@ -42,6 +42,7 @@ enum class FrameKind : uint8_t {
   kSegment = 6,   // worker -> worker: a piece of a stream of bytes between ranks
   kStore = 7,     // worker or reader -> shard: read or write rows of a STORE table (StoreAction)
   kStored = 8,    // shard -> asker: which rows there were, and rows
+  kRefresh = 9,   // shard -> worker: rows that it keeps, as they are now (frame.md)
   kControl = 16,  // a Control message
   kPing = 32,     // transport only: is the connection alive?
   kGoodbye = 33,  // transport only: orderly close
@@ -52,7 +53,14 @@ enum FrameFlags : uint8_t {
   kFlagAssign = 2,      // PUSH: the values are rows, not gradients; before step 0 only
   kFlagWithSlots = 4,   // PULL, ROWS, ASSIGN: each row is followed by its optimizer slots
   kFlagEndOfEpoch = 8,  // PUSH: this worker's clock counts as infinite until its next push
+  kFlagKeep = 16,       // PULL: the worker keeps these rows, and wants to be told of their changes
+  kFlagMore = 32,       // REFRESH: another frame of the same refresh follows
 };
+
+// A refresh says nothing of the rows that its receiver has pushed in the last `kRefreshLag` of its own
+// steps: those are rows that it uses at every step, and reads by itself meanwhile.
+inline constexpr int64_t kRefreshLag = 1;
+inline constexpr size_t kRefreshFrameBytes = size_t{1} << 20;  // of rows in a frame of a refresh
 
 // What a STORE frame asks for; its `flags`.
 enum class StoreAction : uint8_t {
@@ -88,15 +96,19 @@ struct FrameHeader {
   EndpointId sender;
   uint32_t view = 0;         // the newest view the sender knows
   uint64_t incarnation = 0;  // of the sender's process
-  uint64_t request = 0;    // chosen by the asker, echoed in answers; SEGMENT: offset in the stream
+  uint64_t request = 0;    // chosen by the asker, echoed in answers; SEGMENT: offset in the stream;
+                           // REFRESH: its place among those of the range for this worker, from 1
   int64_t first_step = 0;  // PUSH: covers steps [first_step, step]; < step only when empty;
-                           // ROWS, ACK: the shard's minimum clock over its ranges of the group;
+                           // ROWS, ACK, REFRESH: the shard's minimum clock over its ranges of the
+                           // group;
                            // SEGMENT: bytes of the other direction that have been read
   int64_t step = 0;        // PULL: the step the read is for;
+                           // REFRESH: applied steps of the worker that it is sent to;
                            // SEGMENT: bytes of the other direction that have arrived
   uint32_t group = 0;      // policy group; SEGMENT: collective group
   uint64_t samples = 0;    // PUSH: n of the gradient sums; ROWS: sum of n of the last closed step;
-                           // STORE, SCAN: about how many rows are wanted of each range
+                           // STORE, SCAN: about how many rows are wanted of each range;
+                           // REFRESH: the view by which the range came to its shard
                            // SEGMENT: as frame.md says
   int32_t clock_gap = 0;   // PUSH: the worker's clock gap when the step started
   int32_t in_flight = 0;   // PUSH: batches started and not yet applied, this one included
@@ -108,9 +120,9 @@ struct FrameHeader {
 struct SliceEntry {
   uint32_t range = 0;
   uint32_t rows = 0;    // keys of this slice
-  int64_t version = 0;  // ROWS: version read; PUSH: version the gradient came from; ACK: now;
+  int64_t version = 0;  // ROWS, REFRESH: version read; PUSH: that of the gradient; ACK: now;
                         // STORE: the number of a write, counted by its writer at this range
-  int64_t clock = 0;    // ROWS, ACK: smallest applied clock at the range over live workers;
+  int64_t clock = 0;    // ROWS, ACK, REFRESH: smallest applied clock there, of live workers;
                         // SCAN: cursor, and in the answer the next one (0: there is no more)
   SliceStatus status = SliceStatus::kOk;  // ROWS, ACK
   uint32_t row_floats = 0;  // values per row in the values part; 0 if the slice has no values

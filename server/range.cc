@@ -25,6 +25,17 @@ constexpr int64_t kLongestStep =
     int64_t{24} * 3600 * 1'000'000;    // us; of files, that may say anything
 constexpr float kSquareFloor = 1e-7f;  // added to a mean square before its root divides
 
+// Of its table. End 0 is 2^64, which unsigned subtraction gets right (and a full table gives 0: share 1).
+double Share(uint64_t begin, uint64_t end) {
+  const double width = static_cast<double>(end - begin);
+  return width == 0 ? 1.0 : width / 0x1.0p64;
+}
+
+// A worker keeps `cache_rows` of a table, and of each range its share, but one at least.
+size_t MostKept(const policies::Properties& policy, uint64_t begin, uint64_t end) {
+  return static_cast<size_t>(std::ceil(Share(begin, end) * static_cast<double>(policy.cache_rows)));
+}
+
 RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint64_t end) {
   RangeStore::Options options;
   options.dim = table.plan->dim;
@@ -32,11 +43,8 @@ RangeStore::Options StoreOptions(const TableContext& table, uint64_t begin, uint
   options.seed = table.plan->seed;
   options.initializer = table.plan->initializer;
   options.optimizer = table.optimizer;
-  // end 0 is 2^64, which unsigned subtraction gets right (and a full table gives 0: share 1).
-  const double width = static_cast<double>(end - begin);
-  const double share = width == 0 ? 1.0 : width / 0x1.0p64;
   options.expected_rows =
-      static_cast<int64_t>(share * static_cast<double>(table.plan->expected_rows));
+      static_cast<int64_t>(Share(begin, end) * static_cast<double>(table.plan->expected_rows));
   return options;
 }
 
@@ -147,6 +155,10 @@ Range::Range(uint32_t id, uint64_t begin, uint64_t end, TableContext* table, Fol
   table_->stats.workers.resize(static_cast<size_t>(table->workers));
   progress_.workers.resize(static_cast<size_t>(table->workers));
   if (properties_.measures_steps) progress_.paces.resize(progress_.workers.size());
+  if (properties_.keeps_rows) {
+    subscriptions_ =
+        std::make_unique<Subscriptions>(table->workers, MostKept(properties_, begin, end));
+  }
   if (properties_.rows_as_read && !table->plan->frozen) {  // a frozen row is always as read
     read_memory_ = std::make_unique<ReadMemory>(store_.dim(), table->workers, table->reads);
     if (properties_.mean_square_decay > 0) {
@@ -242,6 +254,7 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
     const absl::Span<const float> row = values.subspan(i * (dim + slots), dim + slots);
     store_.Assign(keys.subspan(i, 1), row.first(dim), row.subspan(dim));
   }
+  if (subscriptions_ != nullptr) subscriptions_->OnChanged(keys);
   return true;
 }
 
@@ -249,7 +262,15 @@ void Range::ApplyAtOnce(const HeldUpdate& update) {
   if (update.keys.empty()) return;
   const bool frozen = table_->plan->frozen;
   Count(update, update.samples, frozen ? kFateDropped : kFateApplied);
-  if (!frozen) ApplyOne(update);
+  if (!frozen && update.samples > 0) {
+    const policies::Transform transform = table_->policy->OnApply(progress_, update);
+    const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
+    PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &read_log_, &store_,
+             scratch_);
+  }
+  if (subscriptions_ != nullptr) {
+    subscriptions_->OnUpdate(update.rank, update.step, update.keys.As<uint64_t>(), !frozen);
+  }
   ForgetRead(update);
 }
 
@@ -356,14 +377,6 @@ void Range::FinishDelayed() {
     ShowApplied();
   }
   for (; !delayed_.empty(); delayed_.DropFront()) ApplyFold(delayed_.front());
-}
-
-void Range::ApplyOne(const HeldUpdate& update) {
-  if (update.samples == 0) return;
-  const policies::Transform transform = table_->policy->OnApply(progress_, update);
-  const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
-  PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &read_log_, &store_,
-           scratch_);
 }
 
 void Range::ApplyFold(const HeldStep& step) {

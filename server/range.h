@@ -23,6 +23,7 @@
 #include "server/read_memory.h"
 #include "server/read_numbers.h"
 #include "server/row_writes.h"
+#include "server/subscriptions.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
 
@@ -140,6 +141,8 @@ class Range {
   const TableContext& table() const { return *table_; }
   const policies::RangeProgress& progress() const { return progress_; }
   RowWrites* writes() { return writes_.get(); }  // of a STORE table; else null
+  // Of a table of which workers keep rows; else null.
+  Subscriptions* subscriptions() { return subscriptions_.get(); }
   RangeStore& store() { return store_; }
   const RangeStore& store() const { return store_; }
   // Of updates held, and of rows as they were read.
@@ -158,7 +161,6 @@ class Range {
   void Tick(int64_t steps);
   void CloseGroups(int64_t ticks);
   void ShowApplied();
-  void ApplyOne(const HeldUpdate& update);
   void ApplyFold(const HeldStep& step);
   void FoldInto(const HeldStep& step);
   void FoldUnion(const HeldStep& step);
@@ -189,6 +191,7 @@ class Range {
   std::unique_ptr<ReadNumbers> read_numbers_;
   std::unique_ptr<MeanSquares> mean_squares_;
   std::unique_ptr<RowWrites> writes_;
+  std::unique_ptr<Subscriptions> subscriptions_;
   uint64_t last_closed_samples_ = 0;
 };
 

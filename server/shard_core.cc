@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/refresh_frames.h"
 #include "server/store_answer.h"
 
 namespace tandem::server {
@@ -172,13 +173,13 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   owned_.resize(map_->ranges().size());
   for (uint32_t id = 0; id < owned_.size(); ++id) {
     const bool mine = map_->range(id).owner == self_;
-    if (first && mine && map_->view() == 1) InstallRange(id, nullptr, effects);
+    if (first && mine && map_->view() == 1) InstallRange(id, nullptr, 1, effects);
     if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
     const auto arrival = arrivals_.find(id);
     if (arrival != arrivals_.end() && arrival->second.view <= map_->view()) {
       const IncomingRange incoming = std::move(arrival->second);
       arrivals_.erase(arrival);
-      InstallRange(id, &incoming.image, effects);
+      InstallRange(id, &incoming.image, incoming.view, effects);
       if (!mine && owned_[id] != nullptr) MoveAway(now, id, effects);
     }
   }
@@ -187,7 +188,9 @@ void ShardCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view,
   Give(&records_, &order_, effects);
 }
 
-void ShardCore::InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects) {
+// `view`: the one by which it comes.
+void ShardCore::InstallRange(uint32_t id, const RangeImage* image, uint32_t view,
+                             ShardEffects* effects) {
   const RangeMap::Range& info = map_->range(id);
   auto range =
       std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
@@ -197,6 +200,9 @@ void ShardCore::InstallRange(uint32_t id, const RangeImage* image, ShardEffects*
       return;
     }
     if (delayed_finished_) range->FinishDelayed();
+  }
+  if (range->subscriptions() != nullptr) {
+    range->subscriptions()->Begin(view, Subscriptions::ClockOf(range->progress()));
   }
   owned_[id] = std::move(range);
 }
@@ -249,7 +255,7 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
     if (map_->view() < data.view()) {
       arrivals_[id] = {*std::move(image), data.view()};
     } else if (owned_[id] == nullptr) {
-      InstallRange(id, &*image, effects);
+      InstallRange(id, &*image, data.view(), effects);
       if (owned_[id] == nullptr) return;
       if (map_->range(id).owner != self_) MoveAway(now, id, effects);
     } else {
@@ -511,14 +517,20 @@ void ShardCore::AnswerRead(absl::Time now, const ParsedFrame& frame, std::vector
         range.store().Peek(keys, rows);
       } else {
         range.store().Pull(keys, rows);
-        range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
+        if (range.subscriptions() != nullptr && (header.flags & kFlagKeep) != 0) {
+          // The rows that its update comes from are of several moments: none of them is remembered.
+          range.subscriptions()->OnRead(frame.header.sender.index, frame.header.step, keys);
+        } else {
+          range.RememberRead(now, frame.header.sender.index, frame.header.step, keys, rows);
+        }
         if (replay_ != nullptr && e.rows > 0) {
           replay_->OnRead(e.range, frame.header.sender.index, frame.header.step);
         }
       }
       out.remove_prefix(rows.size());
       e.version = range.progress().version;
-      e.clock = range.progress().MinClock();
+      const bool keep = (header.flags & kFlagKeep) != 0;
+      e.clock = keep ? Subscriptions::ClockOf(range.progress()) : range.progress().MinClock();
       header.samples = range.last_closed_samples();
     } else {
       e.rows = 0;
@@ -738,6 +750,19 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
   do {
     before = replay_ == nullptr ? 0 : replay_->turns();
     RetryEarly(now, effects);
+    // Before reads of this version are answered: of what they make dropped a later refresh tells.
+    const size_t others = effects->out.size();
+    FrameHeader header;
+    header.sender = self_;
+    header.view = view();
+    header.incarnation = incarnation_;
+    AppendRefreshes(
+        header, absl::MakeSpan(owned_), [this](uint32_t group) { return MinClock(group); },
+        buffers_, &effects->out);
+    for (size_t i = others; i < effects->out.size(); ++i) {
+      bytes_.refresh += effects->out[i].frame.TotalBytes();
+      effects->urgent = true;
+    }
     ServeParked(now, freed_by, effects);
   } while (replay_ != nullptr && replay_->turns() != before);
 }
@@ -823,11 +848,9 @@ ShardReport ShardCore::Report() const {
     const absl::Span<const double> row = waits_.Row(rank);
     report.add_waiting()->mutable_seconds()->Assign(row.begin(), row.end());
   }
-  const std::pair<const char*, uint64_t> traffic[] = {{"pull", bytes_.pull},
-                                                      {"rows", bytes_.rows},
-                                                      {"push", bytes_.push},
-                                                      {"ack", bytes_.ack},
-                                                      {"control", bytes_.control}};
+  const std::pair<const char*, uint64_t> traffic[] = {
+      {"pull", bytes_.pull}, {"rows", bytes_.rows},       {"push", bytes_.push},
+      {"ack", bytes_.ack},   {"refresh", bytes_.refresh}, {"control", bytes_.control}};
   for (const auto& [kind, bytes] : traffic) {
     if (bytes > 0) (*report.mutable_bytes())[kind] = bytes;
   }

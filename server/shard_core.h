@@ -6,6 +6,7 @@
 //   PULL   answers ROWS, now or when the policy allows it; meanwhile WAITING every second
 //   PUSH   admits each slice exactly once and in the worker's order; answers ACK when all are held
 //          or applied, or WRONG_VIEW for slices of ranges it does not own
+//   (what workers keep of rows that have been read is sent anew when it has changed: REFRESH)
 //   STORE  reads and writes rows of STORE tables at once (store_answer.h); answers STORED
 //   views  sends ranges that moved away to their new owner, with everything they hold, until the
 //          new owner has confirmed; installs ranges that move in
@@ -115,7 +116,7 @@ class ShardCore {
     absl::Time next_send;
   };
   struct Traffic {  // bytes
-    uint64_t pull = 0, rows = 0, push = 0, ack = 0, control = 0;
+    uint64_t pull = 0, rows = 0, push = 0, ack = 0, refresh = 0, control = 0;
   };
   struct IncomingRange {
     RangeImage image;
@@ -148,7 +149,7 @@ class ShardCore {
   void RetryEarly(absl::Time now, ShardEffects* effects);
   void GoOn(absl::Time now, int freed_by, ShardEffects* effects);
   void Acknowledge(const ParsedFrame& frame, absl::Span<const Slice> slices, ShardEffects* effects);
-  void InstallRange(uint32_t id, const RangeImage* image, ShardEffects* effects);
+  void InstallRange(uint32_t id, const RangeImage* image, uint32_t view, ShardEffects* effects);
   void MoveAway(absl::Time now, uint32_t id, ShardEffects* effects);
   void SendMove(absl::Time now, uint32_t id, OutgoingMove* move, ShardEffects* effects);
   int64_t MinClock(uint32_t group) const;

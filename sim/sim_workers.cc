@@ -273,6 +273,12 @@ uint64_t SimWorkers::updates_sent(uint32_t table) const {
   return sent;
 }
 
+uint64_t SimWorkers::rows_cached() const {
+  uint64_t total = 0;
+  for (const auto& w : workers_) total += w->core->client().counters().rows_cached;
+  return total;
+}
+
 uint64_t SimWorkers::frames_resent() const {
   uint64_t total = 0;
   for (const auto& w : workers_) total += w->core->client().counters().frames_resent;

@@ -49,6 +49,7 @@ class SimWorkers {
   const worker::TrainerCore& core(int rank) const { return *worker(rank).core; }
   worker::DenseParameters& dense(int rank) const { return worker(rank).runner->dense(); }
   uint64_t updates_sent(uint32_t table) const;
+  uint64_t rows_cached() const;  // read from what workers keep, all of them
   uint64_t frames_resent() const;
   int evaluations() const { return evaluations_; }
 

@@ -23,6 +23,8 @@ const char* KindName(FrameKind kind) {
       return "WAITING";
     case FrameKind::kSegment:
       return "SEGMENT";
+    case FrameKind::kRefresh:
+      return "REFRESH";
     default:
       return "CONTROL";
   }

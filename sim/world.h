@@ -82,6 +82,7 @@ class World {
   int saves() const { return saves_.saves(); }
   int evaluations() const { return workers_.evaluations(); }
   int64_t steps(int rank) const { return workers_.core(rank).step(); }
+  uint64_t rows_cached() const { return workers_.rows_cached(); }
   uint64_t frames_resent() const { return workers_.frames_resent(); }
   // With log_events: by range id, what was admitted and read, in order.
   const std::map<uint32_t, std::vector<RangeEvent>>& events() const { return servers_.events(); }

@@ -699,8 +699,8 @@ def all_figures(study):
            "says that staleness of this size does not decide.", lambda: against_staleness(study))
     yield ("traffic", f"Bytes a sample, by kind{words}",
            "Mean over seeds. pull: keys asked for; rows: the answers; push: gradients to servers; "
-           "ack: their answers; collective: dense gradients between workers; within_worker: rows "
-           "that a worker holds itself, which cross no socket and are not in the sum.", lambda: traffic(study))
+           "ack: their answers; refresh: rows that workers keep, sent anew; collective: dense "
+           "gradients between workers; within_worker: rows that a worker holds itself, which cross no socket and are not in the sum.", lambda: traffic(study))
     memory = [value for g in study.all_groups for value in study.values(g, "memory_bytes")]
     if memory and max(memory) > 1.01 * min(memory):  # else a column of the table says it
         yield ("memory", "Memory of the tables, where they are", DOTS.format("Less is better."),

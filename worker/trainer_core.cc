@@ -68,6 +68,7 @@ void TrainerCore::OnFrame(absl::Time now, const ParsedFrame& frame, TrainerEffec
     case FrameKind::kRows:
     case FrameKind::kAck:
     case FrameKind::kWaiting:
+    case FrameKind::kRefresh:
       context_.client.OnFrame(now, frame);
       break;
     case FrameKind::kControl:

@@ -62,6 +62,7 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   bytes["rows"] = c.rows_bytes;
   bytes["push"] = c.push_bytes;
   bytes["ack"] = c.ack_bytes;
+  if (c.refresh_bytes > 0) bytes["refresh"] = c.refresh_bytes;
   if (plan.workers_serve) bytes["within_worker"] = c.within_bytes;
   bytes["collective"] = collective_bytes_;
   Distribution& in_flight = *p.mutable_in_flight_depth();

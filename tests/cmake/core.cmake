@@ -4,6 +4,10 @@ tandem_test(range_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/range_test.cc
   DEPS tandem::server LABELS unit)
 tandem_test(shard_core_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/shard_core_test.cc
   DEPS tandem::server LABELS unit)
+tandem_test(row_cache_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/row_cache_test.cc
+  DEPS tandem::client LABELS unit)
+tandem_test(subscriptions_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/subscriptions_test.cc
+  DEPS tandem::server LABELS unit)
 tandem_test(save_directory_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/save_directory_test.cc
   DEPS tandem::save LABELS unit)
 tandem_test(update_order_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/update_order_test.cc

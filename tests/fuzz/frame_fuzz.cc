@@ -31,8 +31,9 @@ void Walk(const ParsedFrame& parsed) {
   }
   // Only these kinds carry rows with their entries.
   const FrameKind kind = parsed.header.kind;
-  const bool has_keys = kind == FrameKind::kPull || kind == FrameKind::kPush;
-  const bool has_values = kind == FrameKind::kRows || kind == FrameKind::kPush;
+  const bool has_both = kind == FrameKind::kPush || kind == FrameKind::kRefresh;
+  const bool has_keys = kind == FrameKind::kPull || has_both;
+  const bool has_values = kind == FrameKind::kRows || has_both;
   TANDEM_CHECK(!has_keys || keys * 8 == parsed.keys().size());
   TANDEM_CHECK(!has_values || floats * 4 == parsed.values().size());
 }

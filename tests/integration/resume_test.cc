@@ -213,6 +213,7 @@ const Settings kPolicies[] = {
     {"K_BATCH_ASYNC batches: 7", "GBA batches: 7 token_gap: 1", "SYNC_SWITCH switch_step: 5"},
     {"SYNC_SWITCH switch_step: 40", "DSSP bound: 1 upper_bound: 3",
      "DC_ASGD compensation: 0.1 mean_square_decay: 0.9"},
+    {"ESSP bound: 2 cache_rows: 50", "ESSP bound: 1", "ASP"},
 };
 
 Settings Under(const Settings& policies) {

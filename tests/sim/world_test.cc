@@ -20,6 +20,12 @@
 namespace tandem {
 namespace {
 
+// Often with a cache that is too small.
+std::string Essp(int bound, Random* random) {
+  const uint64_t rows = random->Bernoulli(0.5) ? 0 : 1 + random->Uniform(40);
+  return absl::StrCat("kind: ESSP bound: ", bound, " cache_rows: ", rows);
+}
+
 // One that takes no step together with others, or any.
 // Compensations are too small for the judge to see, which knows no gradients: what remembers rows as
 // they were read is at work all the same.
@@ -54,6 +60,8 @@ std::string RandomPolicy(int depth, bool lockstep, Random* random) {
     case 12:  // it takes its first steps together, too
       return absl::StrCat("kind: SYNC_SWITCH switch_step: ", lockstep ? random->Uniform(10) : 0,
                           random->Bernoulli(0.3) ? " async_scale: INVERSE_WORKERS" : "");
+    case 13:
+      return Essp(bound, random);
     default:
       return absl::StrCat("kind: SSP bound: ", bound);
   }
@@ -162,6 +170,96 @@ TEST(WorldTest, SurvivesAnything) {
   EXPECT_GT(breaks, static_cast<int>(count) / 10);
   EXPECT_GT(saves, static_cast<int>(count) / 10);
   EXPECT_GT(resent, count);
+}
+
+// The same where rows are kept, in both tables. What SSP promises is what the judge holds every read to; here that
+// the cache is at work.
+TEST(WorldTest, KeptRowsSurviveAnything) {
+  const uint64_t count = SeedCount(400);
+  uint64_t cached = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 15));
+    SimJob job = RandomJob(&random);
+    job.policy = Essp(job.depth + static_cast<int>(random.Uniform(4)), &random);
+    job.second_policy.clear();
+    job.dense_policy = random.Bernoulli(0.5) ? "" : "kind: ASP";
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    for (int& batches : options.model.batches) batches *= 3;
+    SimRun run(job, options);
+    if (!run.ok()) break;  // one trace is enough to read
+    cached += run.world->rows_cached();
+  }
+  if (count < 100) return;
+  EXPECT_GT(cached, 4 * count);
+}
+
+// How old what is kept may be, where a push is at all ranges at once: an update of each other worker for each step
+// that the two may be apart either way, and of its own those since the row was known last.
+TEST(WorldTest, KeptRowsAreNoOlderThanTheBoundAllows) {
+  constexpr int kBatches = 60;
+  uint64_t records = 0, cached = 0;
+  int64_t oldest = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + 40; ++seed) {
+    Random random(HashCombine(seed, 16));
+    SimJob job;
+    job.workers = 2 + static_cast<int>(random.Uniform(3));
+    job.servers = 1;
+    job.dense_on_servers = true;
+    job.depth = static_cast<int>(random.Uniform(3));
+    const int bound = job.depth + static_cast<int>(random.Uniform(3));
+    job.policy = Essp(bound, &random);
+    job.service_time = kTransient;
+    sim::WorldOptions options = EvenWorld(job, kBatches, seed);
+    options.network.drop = 0.02;
+    options.network.reorder = true;
+    options.frame_bytes = size_t{1} << 20;
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok()) << "seed " << seed;
+    cached += run.world->rows_cached();
+    for (const server::UpdateRecord& r : run.world->records()) {
+      // That a worker is out of data is one version more, which it waits for nobody with.
+      if (r.step >= kBatches - 1 - bound) continue;
+      const int64_t staleness = r.version_applied - r.version_read;
+      ASSERT_LE(r.clock_gap, bound) << "seed " << seed;
+      ASSERT_LE(staleness, (job.workers - 1) * (2 * bound + 1) + bound) << "seed " << seed;
+      oldest = std::max(oldest, staleness);
+      ++records;
+    }
+  }
+  EXPECT_GT(records, 5000u);
+  EXPECT_GT(cached, 4000u);
+  EXPECT_GT(oldest, 6);
+}
+
+// Rows that nothing changes: a worker reads each of them once, and once more when it is first told of its range.
+// If it may keep only some, it reads more.
+TEST(WorldTest, FrozenRowsAreReadOnce) {
+  SimJob job;
+  job.policy = "kind: ASP";
+  job.second_frozen = true;
+  job.dense_on_servers = true;
+  const sim::WorldOptions options = EvenWorld(job, 60, TestSeed());
+  uint64_t cached[2] = {}, asked = 0;
+  for (const bool small : {false, true}) {
+    job.second_policy = absl::StrCat("kind: ESSP bound: 3 cache_rows: ", small ? 6 : 0);
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok());
+    cached[small] = run.world->rows_cached();
+    asked = 0;
+    for (int rank = 0; rank < job.workers; ++rank) {
+      for (int64_t index = 0; run.world->model().Samples(rank, 0, index) > 0; ++index) {
+        data::Batch batch;
+        run.world->model().FillBatch(rank, 0, index, &batch);
+        asked += batch.sparse[1].keys.size();
+      }
+    }
+  }
+  const uint64_t rows = static_cast<uint64_t>(options.model.universe * job.workers);
+  EXPECT_GT(asked, 5 * rows);
+  EXPECT_GE(cached[false], asked - 2 * rows);
+  EXPECT_LT(cached[true], cached[false]);
+  EXPECT_GT(cached[true], 0u);
 }
 
 // A whole job in which every update is a known number: each row ends at its first value less 1/N of

@@ -292,6 +292,69 @@ TEST_F(ClientCoreTest, RowsInPlaceOfAReadThatFailsAreNone) {
   EXPECT_TRUE(rows.at().empty());
 }
 
+class KeptRowsTest : public ClientCoreTest {
+ protected:
+  KeptRowsTest() : ClientCoreTest("kind: ESSP bound: 3") {}
+  void PullInPlace(int64_t step) {
+    const client::TableKeys keys{0, keys_};
+    client::PulledRows* const to = &kept_;
+    client_->PullInPlace(now_, 0, step, {&keys, 1}, {&to, 1}, 0);
+  }
+  void PushTo(const std::vector<uint64_t>& some, int64_t step) {
+    const client::TableKeys keys{0, some};
+    const std::vector<float> values(2 * some.size(), 1.0f);
+    const absl::Span<const float> span = values;
+    client::ClientCore::PushInfo info;
+    info.first_step = info.step = step;
+    info.samples = 1;
+    client_->Push(now_, info, {&keys, 1}, {&span, 1});
+  }
+  void ExpectKept() {
+    ASSERT_EQ(kept_.at().size(), keys_.size());
+    for (size_t k = 0; k < keys_.size(); ++k) {
+      EXPECT_EQ(kept_.at()[k][0], static_cast<float>(keys_[k])) << k;
+    }
+  }
+  client::PulledRows kept_;
+};
+
+// What is kept is not asked for; what the worker has pushed itself is, and both find their places. A push says
+// for each range the version of the oldest row that was read there.
+TEST_F(KeptRowsTest, OnlyWhatIsMissingIsAskedFor) {
+  PullInPlace(0);
+  for (const Outgoing& out : Take()) {
+    EXPECT_EQ(Decoded(out.frame).header.flags, kFlagKeep);
+    AnswerRows(out);
+  }
+  ExpectKept();
+  PullInPlace(1);
+  EXPECT_TRUE(Take().empty());
+  ASSERT_EQ(client_->completions().size(), 2u);
+  EXPECT_TRUE(client_->completions()[1].status.ok());
+  ExpectKept();
+  PushTo({keys_[0], keys_[4], keys_[5]}, 1);  // one of two keys of range 0, both of range 2
+  Take();
+  PullInPlace(2);
+  const std::vector<Outgoing> asked = Take();
+  size_t missing = 0;
+  for (const Outgoing& out : asked) {
+    missing += Decoded(out.frame).keys().size() / sizeof(uint64_t);
+    AnswerRows(out, ~0u, 1, /*version=*/8);
+  }
+  EXPECT_EQ(missing, 3u);
+  ExpectKept();
+  PushTo(keys_, 2);
+  for (const Outgoing& out : Take()) {
+    const ParsedFrame push = Decoded(out.frame);
+    for (uint32_t i = 0; i < push.entry_count; ++i) {
+      if (push.Entry(i).rows == 0) continue;
+      EXPECT_EQ(push.Entry(i).version, push.Entry(i).range == 2 ? 8 : 5) << push.Entry(i).range;
+    }
+  }
+  EXPECT_EQ(client_->counters().rows_asked, 3 * keys_.size());
+  EXPECT_EQ(client_->counters().rows_cached, 2 * keys_.size() - 3);
+}
+
 // Gradients are written into the very bytes that travel; a range that moves in between is pushed to
 // its new owner, and one that was never pushed leaves no trace.
 TEST_F(ClientCoreTest, GradientsInPlaceLeaveFromWhereTheyWereWritten) {

@@ -162,7 +162,7 @@ TEST_F(FrameTest, EveryFieldComesBack) {
 TEST_F(FrameTest, EveryKindComesBack) {
   for (const FrameKind kind :
        {FrameKind::kPull, FrameKind::kRows, FrameKind::kPush, FrameKind::kAck, FrameKind::kWaiting,
-        FrameKind::kSegment, FrameKind::kPing, FrameKind::kGoodbye}) {
+        FrameKind::kSegment, FrameKind::kRefresh, FrameKind::kPing, FrameKind::kGoodbye}) {
     FrameHeader header;
     header.kind = kind;
     const auto parsed = DecodeFrame(EncodeDataFrame(heap_, header, {}, Buffer(), Buffer()));
@@ -246,7 +246,7 @@ TEST_F(FrameTest, CountsThatDoNotFitThePartsAreRefusedWithTheNumbers) {
   EXPECT_TRUE(StrContains(why, "need 24 bytes of values, the part has 20")) << why;
   why = Refusal(Slice(FrameKind::kPull, 2, 0, 8, 0));
   EXPECT_TRUE(StrContains(why, "need 16 bytes of keys, the part has 8")) << why;
-  for (const FrameKind kind : {FrameKind::kStore, FrameKind::kStored}) {
+  for (const FrameKind kind : {FrameKind::kStore, FrameKind::kStored, FrameKind::kRefresh}) {
     why = Refusal(Slice(kind, 2, 1, 8, 8));
     EXPECT_TRUE(StrContains(why, "need 16 bytes of keys, the part has 8")) << why;
     why = Refusal(Slice(kind, 2, 3, 16, 20));
@@ -258,9 +258,9 @@ TEST_F(FrameTest, CountsThatDoNotFitThePartsAreRefusedWithTheNumbers) {
 
 TEST_F(FrameTest, UnknownKindsAreRefused) {
   FrameHeader header;
-  header.kind = static_cast<FrameKind>(9);
+  header.kind = static_cast<FrameKind>(10);
   EXPECT_EQ(Refusal(EncodeDataFrame(heap_, header, {}, Buffer(), Buffer())),
-            "frame kind 9 is unknown");
+            "frame kind 10 is unknown");
 }
 
 TEST_F(FrameTest, PayloadsAreNotCopied) {

@@ -106,8 +106,8 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
   EXPECT_EQ(
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
-      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, STORE; "
-      "did you mean SSP?");
+      "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, STORE, "
+      "ESSP; did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
             "job.textproto:1:28: \"ADAMW\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
@@ -175,7 +175,7 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
             "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
-            "SYNC_SWITCH, STORE; did you mean SSP?");
+            "SYNC_SWITCH, STORE, ESSP; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
@@ -301,12 +301,20 @@ INSTANTIATE_TEST_SUITE_P(
                       "gradient and its update, such as delay: 2"},
         Contradiction{
             {{"policy", "{kind: ASP bound: 2}"}},
-            "policy.bound: only for SSP and DSSP, and the policy is ASP; say kind: SSP or DSSP, or "
-            "drop the bound"},
+            "policy.bound: only for SSP, DSSP and ESSP, and the policy is ASP; say kind: SSP, DSSP "
+            "or ESSP, or drop the bound"},
         Contradiction{
             {{"policy.bound", "2"}},
-            "policy.bound: only for SSP and DSSP, and the policy is BSP; say kind: SSP or DSSP, or "
-            "drop the bound"},
+            "policy.bound: only for SSP, DSSP and ESSP, and the policy is BSP; say kind: SSP, DSSP "
+            "or ESSP, or drop the bound"},
+        Contradiction{{{"policy", "{kind: SSP bound: 2 cache_rows: 9}"}},
+                      "policy.cache_rows: only for ESSP, and the policy is SSP"},
+        Contradiction{{{"policy", "{kind: ESSP bound: 2 cache_rows: -1}"}},
+
+                      "policy.cache_rows: -1, must not be negative"},
+        Contradiction{{{"policy", "{kind: ESSP bound: 2}"}, {"staleness.order", "true"}},
+                      "policy: ESSP(2) reads rows of several versions at a time, which no order of "
+                      "updates says, so it cannot be replayed; use SSP, or drop staleness.order"},
         Contradiction{{{"policy", "{kind: SSP bound: 2 delay: 1}"}},
                       "policy.delay: only for FIXED_DELAY, and the policy is SSP; say kind: "
                       "FIXED_DELAY or drop the delay"},
@@ -319,7 +327,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "than its bound: raise bound or lower depth"},
         Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
                       "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
-                      "DC_ASGD, DSSP and SYNC_SWITCH; BSP already takes a mean of several updates"},
+                      "DC_ASGD, DSSP, SYNC_SWITCH and ESSP; BSP already takes a mean of several "
+                      "updates"},
         Contradiction{{{"policy.kind", "ASP"}, {"reproducible", "true"}},
                       "policy: ASP depends on the order in which updates arrive, so the job "
                       "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible"},

@@ -94,6 +94,11 @@ policies::Properties Paced() {
   return p;
 }
 
+policies::Properties Kept(int64_t bound) {
+  policies::Properties p = Bounded(bound);
+  p.keeps_rows = true;
+  return p;
+}
 policies::Properties Switching(int64_t step) {
   policies::Properties p;
   p.holds = step > 0;
@@ -125,6 +130,8 @@ TEST_P(PolicyTest, NameArrivalAndProperties) {
   EXPECT_EQ(p.switch_step, want.switch_step);
   EXPECT_EQ(p.rows_as_read, want.rows_as_read);
   EXPECT_EQ(p.store, want.store);
+  EXPECT_EQ(p.keeps_rows, want.keeps_rows);
+  EXPECT_EQ(p.cache_rows, want.cache_rows);
   EXPECT_EQ(p.counts_reads, want.counts_reads);
   EXPECT_EQ(p.measures_steps, want.measures_steps);
   EXPECT_EQ(p.mean_square_decay, want.mean_square_decay);
@@ -147,6 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::DSSP, 4, "DSSP(4, 9)", policies::Arrival::kApply, Paced()},
         Row{Policy::SYNC_SWITCH, 3, "SYNC_SWITCH(3)", policies::Arrival::kHold, Switching(3)},
         Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)},
+        Row{Policy::ESSP, 4, "ESSP(4)", policies::Arrival::kApply, Kept(4)},
         Row{Policy::STORE, 0, "STORE", policies::Arrival::kDrop, Stored()}));
 
 TEST(PolicyKindsTest, AllAreListed) {
@@ -200,6 +208,21 @@ TEST(BackupWorkersTest, FewerWorkersWithDataAreEnoughIfTheyAreAll) {
   progress.workers[3].finished = true;
   EXPECT_EQ(policy->Ticks(progress, {1, 1}, 1), 1);
   EXPECT_EQ(policy->Ticks(At(3, {7, 8, 7, 9}), {0, 0}, 4), 4) << "skipped by all";
+}
+
+TEST(EsspTest, IsSspWithRowsThatAreKept) {
+  Policy config;
+  config.set_kind(Policy::ESSP);
+  config.set_bound(2);
+  config.set_cache_rows(500);
+  const auto policy = *policies::NewUpdatePolicy(config, 4);
+  EXPECT_EQ(policy->name(), "ESSP(2, 500 rows)");
+  EXPECT_EQ(policy->properties().cache_rows, 500);
+  EXPECT_TRUE(policy->MayStart(5, 3));
+  EXPECT_FALSE(policy->MayStart(6, 3));
+  EXPECT_TRUE(policy->MayServe(At(9, {3, 5, 5, 5}), 1, 5, 0));
+  EXPECT_FALSE(policy->MayServe(At(9, {2, 5, 5, 5}), 1, 5, 0));
+  EXPECT_FALSE(policy->MayServe(At(9, {4, 5, 5, 5}), 0, 5, 0));
 }
 
 TEST(StalenessAwareTest, DividesTheStepByTheStaleness) {

@@ -127,6 +127,62 @@ TEST_F(ShardCoreTest, AsyncScaleIsPartOfEveryUpdateThatIsAppliedByItself) {
   }
 }
 
+// To who keeps them, when the slowest worker has come a step further.
+TEST_F(ShardCoreTest, RowsThatAreKeptAreSentAnewWhenTheyHaveChanged) {
+  Start("kind: ESSP bound: 3");
+  const auto nothing = [&](int rank, int64_t step) {
+    return Data(Header(FrameKind::kPush, rank, step), 0, {}, {});
+  };
+  EXPECT_EQ(Give(Pull(0, 0, kFlagKeep)).size(), 1u);
+  EXPECT_EQ(Give(Pull(1, 0)).size(), 1u);
+  EXPECT_EQ(Give(Push(1, 0, 2.0f)).size(), 1u) << "acknowledged, and no more";
+  std::vector<ParsedFrame> sent = Give(nothing(0, 0));
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(effects_.out[1].to, EndpointId::Worker(0));
+  EXPECT_EQ(sent[1].header.kind, FrameKind::kRefresh);
+  EXPECT_EQ(sent[1].header.request, 1u);
+  EXPECT_EQ(sent[1].header.step, 1);
+  EXPECT_EQ(sent[1].header.samples, 1u);
+  EXPECT_EQ(sent[1].Entry(0).rows, 1u);
+  EXPECT_EQ(sent[1].Entry(0).version, 2);
+  EXPECT_EQ(sent[1].Entry(0).clock, 1);
+  EXPECT_EQ(sent[1].keys().As<uint64_t>()[0], keys_[0]);
+  EXPECT_THAT(Values(sent[1]), ElementsAre(-1.0f, -1.0f));
+  EXPECT_EQ(Give(nothing(0, 1)).size(), 1u);
+  sent = Give(nothing(1, 1));
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[1].header.request, 2u);
+  EXPECT_EQ(sent[1].Entry(0).rows, 0u) << "nothing has changed, and that is news";
+  EXPECT_EQ(sent[1].Entry(0).clock, 2);
+  EXPECT_EQ(shard_->Report().bytes().at("refresh"),
+            2 * (kFrameHeaderBytes + kSliceEntryBytes) + 8 + 8);
+}
+
+// No frame is larger than it may be, and none is empty where there are others.
+TEST_F(ShardCoreTest, ALargeRefreshIsSeveralFrames) {
+  constexpr size_t kRows = kRefreshFrameBytes / (2 * sizeof(float));
+  for (const size_t rows : {2 * kRows, 2 * kRows + 1}) {
+    Start("kind: ESSP bound: 3");
+    const std::vector<uint64_t> keys = KeysIn(*map_, plan_, 0, rows);
+    FrameHeader h = Header(FrameKind::kPull, 0, 0);
+    h.flags = kFlagKeep;
+    EXPECT_EQ(Give(Data(h, 0, keys, {})).size(), 1u);
+    h = Header(FrameKind::kPush, 1, 0);
+    h.samples = 1;
+    Give(Data(h, 0, keys, std::vector<float>(2 * rows, 3.0f)));
+    const std::vector<ParsedFrame> sent = Give(Data(Header(FrameKind::kPush, 0, 0), 0, {}, {}));
+    ASSERT_EQ(sent.size(), rows > 2 * kRows ? 4u : 3u);
+    size_t told = 0;
+    for (size_t i = 1; i < sent.size(); ++i) {
+      EXPECT_EQ(sent[i].header.request, i);
+      EXPECT_EQ(sent[i].header.flags, i + 1 < sent.size() ? kFlagMore : 0);
+      told += sent[i].Entry(0).rows;
+      EXPECT_EQ(Values(sent[i]).back(), -2.0f);
+    }
+    EXPECT_EQ(told, rows);
+  }
+}
+
 // The step is divided by the ticks since the rows were read, if there is more than one.
 TEST_F(ShardCoreTest, StalenessAwareTakesSmallerSteps) {
   Start("kind: STALENESS_AWARE", /*workers=*/4);

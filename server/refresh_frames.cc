@@ -1,0 +1,76 @@
+#include "server/refresh_frames.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+namespace tandem::server {
+namespace {
+
+// Keys, one vector behind the other.
+Buffer KeysOf(absl::Span<const uint64_t> first, absl::Span<const uint64_t> second,
+              BufferSource& buffers) {
+  if (first.empty() && second.empty()) return Buffer();
+  Buffer keys = buffers.Alloc((first.size() + second.size()) * sizeof(uint64_t));
+  uint64_t* const to = keys.MutableAs<uint64_t>().data();
+  std::copy_n(second.data(), second.size(), std::copy_n(first.data(), first.size(), to));
+  return keys;
+}
+
+// One frame, or several if there is much to say.
+void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buffers,
+                   std::vector<Outgoing>* out) {
+  Subscriptions& subscriptions = *range->subscriptions();
+  const policies::RangeProgress& progress = range->progress();
+  header.step = progress.workers[static_cast<size_t>(rank)].applied;
+  std::vector<uint64_t> changed, dropped;
+  subscriptions.Take(rank, header.step, &changed, &dropped);
+  const size_t dim = static_cast<size_t>(range->store().dim());
+  const size_t most = std::max<size_t>(1, kRefreshFrameBytes / (dim * sizeof(float)));
+  bool last = false;
+  for (size_t at = 0; !last; at += most) {
+    const absl::Span<const uint64_t> some = absl::MakeConstSpan(changed).subspan(at, most);
+    last = at + some.size() == changed.size();
+    absl::Span<const uint64_t> forgotten;
+    if (last) forgotten = dropped;
+    header.flags = last ? 0 : kFlagMore;
+    header.request = subscriptions.NextNumber(rank);
+    SliceEntry entries[2];
+    entries[0].range = entries[1].range = range->id();
+    entries[0].rows = static_cast<uint32_t>(some.size());
+    entries[0].row_floats = some.empty() ? 0 : static_cast<uint32_t>(dim);
+    entries[0].version = progress.version;
+    entries[0].clock = Subscriptions::ClockOf(progress);
+    entries[1].rows = static_cast<uint32_t>(forgotten.size());
+    Buffer values;
+    if (!some.empty()) {
+      values = buffers.Alloc(some.size() * dim * sizeof(float));
+      range->store().Peek(some, values.MutableAs<float>());
+    }
+    out->push_back(
+        {EndpointId::Worker(rank),
+         EncodeDataFrame(buffers, header, absl::MakeConstSpan(entries, forgotten.empty() ? 1 : 2),
+                         KeysOf(some, forgotten, buffers), std::move(values))});
+  }
+}
+
+}  // namespace
+
+void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> ranges,
+                     const std::function<int64_t(uint32_t group)>& min_clock, BufferSource& buffers,
+                     std::vector<Outgoing>* out) {
+  header.kind = FrameKind::kRefresh;
+  for (const std::unique_ptr<Range>& range : ranges) {
+    if (range == nullptr || range->subscriptions() == nullptr) continue;
+    Subscriptions& subscriptions = *range->subscriptions();
+    if (!subscriptions.Grows(Subscriptions::ClockOf(range->progress()))) continue;
+    header.group = range->table().plan->group;
+    header.first_step = min_clock(header.group);
+    header.samples = subscriptions.view();
+    for (int rank = 0; rank < range->table().workers; ++rank) {
+      if (subscriptions.Keeps(rank)) AppendRefresh(header, rank, range.get(), buffers, out);
+    }
+  }
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,101 @@
+#include "server/subscriptions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/frame.h"
+
+namespace tandem::server {
+
+Subscriptions::Subscriptions(int workers, size_t most)
+    : most_(most), workers_(static_cast<size_t>(workers)) {}
+
+int64_t Subscriptions::ClockOf(const policies::RangeProgress& progress) {
+  int64_t least = policies::kInfiniteClock;
+  for (const policies::WorkerProgress& worker : progress.workers) {
+    least = std::min(least, worker.applied);
+  }
+  return least;
+}
+
+bool Subscriptions::Grows(int64_t clock) {
+  if (clock <= clock_) return false;
+  clock_ = clock;
+  return true;
+}
+
+void Subscriptions::Change(Worker* worker, uint64_t key, Row* row) {
+  if (std::exchange(row->changed, true)) return;
+  worker->changed.push_back(key);
+}
+
+void Subscriptions::OnRead(int rank, int64_t step, absl::Span<const uint64_t> keys) {
+  Worker& worker = workers_[static_cast<size_t>(rank)];
+  for (const uint64_t key : keys) {
+    Row& row = worker.rows[key];
+    row.used = std::max(row.used, step);
+  }
+  if (most_ > 0 && worker.rows.size() > most_) Shrink(&worker);
+}
+
+// An eighth more than must be, so that it is not done for each row.
+void Subscriptions::Shrink(Worker* worker) {
+  by_use_.clear();
+  for (const auto& [key, row] : worker->rows) by_use_.push_back({row.used, key});
+  const size_t kept = most_ - most_ / 8;
+  const auto cut = by_use_.begin() + static_cast<std::ptrdiff_t>(by_use_.size() - kept);
+  std::nth_element(by_use_.begin(), cut, by_use_.end());
+  std::sort(by_use_.begin(), cut);  // in an order that no hash decides
+  for (auto it = by_use_.begin(); it != cut; ++it) {
+    worker->rows.erase(it->second);
+    worker->dropped.push_back(it->second);
+  }
+}
+
+void Subscriptions::OnUpdate(int rank, int64_t step, absl::Span<const uint64_t> keys,
+                             bool changed) {
+  if (changed) OnChanged(keys);
+  Worker& own = workers_[static_cast<size_t>(rank)];
+  for (const uint64_t key : keys) {
+    const auto it = own.rows.find(key);
+    if (it == own.rows.end()) continue;
+    if (changed) it->second.pushed = std::max(it->second.pushed, step);
+    it->second.used = std::max(it->second.used, step);
+  }
+}
+
+void Subscriptions::OnChanged(absl::Span<const uint64_t> keys) {
+  for (Worker& worker : workers_) {
+    if (worker.rows.empty()) continue;
+    for (const uint64_t key : keys) {
+      const auto it = worker.rows.find(key);
+      if (it != worker.rows.end()) Change(&worker, key, &it->second);
+    }
+  }
+}
+
+bool Subscriptions::Keeps(int rank) const {
+  const Worker& worker = workers_[static_cast<size_t>(rank)];
+  return !worker.rows.empty() || !worker.dropped.empty();
+}
+
+void Subscriptions::Take(int rank, int64_t own, std::vector<uint64_t>* changed,
+                         std::vector<uint64_t>* dropped) {
+  Worker& worker = workers_[static_cast<size_t>(rank)];
+  changed->clear();
+  *dropped = std::exchange(worker.dropped, {});
+  size_t waiting = 0;
+  for (const uint64_t key : worker.changed) {
+    const auto it = worker.rows.find(key);
+    if (it == worker.rows.end() || !it->second.changed) continue;
+    if (it->second.pushed >= own - kRefreshLag) {
+      worker.changed[waiting++] = key;
+    } else {
+      it->second.changed = false;
+      changed->push_back(key);
+    }
+  }
+  worker.changed.resize(waiting);
+}
+
+}  // namespace tandem::server
