@@ -104,6 +104,24 @@ absl::Status CheckKnob(const std::string& path, const policies::PolicyKind& row,
   return Between(field, set.value, set.least, set.most);
 }
 
+// The age from which COSINE_GATE counts nothing, and the number before it that is no integer.
+absl::Status CheckAges(const std::string& path, const policies::PolicyKind& row,
+                       const Policy& policy) {
+  const KnobSetting settings[] = {
+      {policies::kKnobAgeDecay, "age_decay", policy.has_age_decay(), 0, 0, 0,
+       "an age_decay; say by which share a gradient fades with each update that comes before it, "
+       "such as age_decay: 0.05, or 0"},
+      {policies::kKnobAgeCutoff, "age_cutoff", policy.has_age_cutoff(), policy.age_cutoff(), 1,
+       kMaxBound,
+       "an age_cutoff; say how many updates later a gradient counts nothing, such as "
+       "age_cutoff: 64"},
+  };
+  for (const KnobSetting& setting : settings) {
+    TANDEM_RETURN_IF_ERROR(CheckKnob(path, row, setting));
+  }
+  return NotNegative(path + ".age_decay", policy.age_decay());
+}
+
 // The two numbers of DC_ASGD that are no integers.
 absl::Status CheckCompensation(const std::string& path, const policies::PolicyKind& row,
                                const Policy& policy) {
@@ -160,6 +178,7 @@ absl::Status CheckPolicy(const std::string& path, const Policy& policy, const Jo
     TANDEM_RETURN_IF_ERROR(CheckKnob(path, *row, setting));
   }
   TANDEM_RETURN_IF_ERROR(CheckCompensation(path, *row, policy));
+  TANDEM_RETURN_IF_ERROR(CheckAges(path, *row, policy));
   const std::string name = PolicyName(policy);
   if ((row->knobs & policies::kKnobBound) != 0 && job.train().depth() > policy.bound()) {
     return Refuse(

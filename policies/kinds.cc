@@ -19,6 +19,7 @@ constexpr PolicyKind kKinds[] = {
     {Policy::SYNC_SWITCH, kKnobSwitchStep | kKnobAsyncScale, NewSyncSwitch},
     {Policy::ESSP, kKnobBound | kKnobCacheRows | kKnobAsyncScale, NewEssp},
     {Policy::STORE, 0, NewStore},
+    {Policy::COSINE_GATE, kKnobAgeDecay | kKnobAgeCutoff | kKnobAsyncScale, NewCosineGate},
 };
 
 absl::Status CheckKnob(const Policy& config, unsigned takes, unsigned knob, bool has, double value,
@@ -54,7 +55,11 @@ absl::StatusOr<std::unique_ptr<UpdatePolicy>> NewUpdatePolicy(const Policy& conf
         CheckKnob(config, row.knobs, kKnobUpperBound, config.has_upper_bound(),
                   config.upper_bound(), config.bound(), "upper_bound"),
         CheckKnob(config, row.knobs, kKnobSwitchStep, config.has_switch_step(),
-                  static_cast<double>(config.switch_step()), 0, "switch_step")};
+                  static_cast<double>(config.switch_step()), 0, "switch_step"),
+        CheckKnob(config, row.knobs, kKnobAgeDecay, config.has_age_decay(), config.age_decay(), 0,
+                  "age_decay"),
+        CheckKnob(config, row.knobs, kKnobAgeCutoff, config.has_age_cutoff(), config.age_cutoff(),
+                  1, "age_cutoff")};
     for (const absl::Status& check : checks) {
       if (!check.ok()) return check;
     }

@@ -22,6 +22,8 @@ enum PolicyKnob : unsigned {
   kKnobUpperBound = 128,
   kKnobSwitchStep = 256,
   kKnobCacheRows = 512,
+  kKnobAgeDecay = 1024,
+  kKnobAgeCutoff = 2048,
 };
 
 struct PolicyKind {
@@ -46,6 +48,7 @@ std::unique_ptr<UpdatePolicy> NewDcAsgd(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewDssp(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewSyncSwitch(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewEssp(const Policy& config, int workers);
+std::unique_ptr<UpdatePolicy> NewCosineGate(const Policy& config, int workers);
 std::unique_ptr<UpdatePolicy> NewStore(const Policy& config, int workers);
 
 // 1, or 1/workers: what each update applied by itself is multiplied by (Policy.async_scale).

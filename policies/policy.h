@@ -102,7 +102,7 @@ enum class Arrival {
 // How a gradient changes on its way to the optimizer, beside the division by n:
 //   factor * (g + compensation * g * g * (row now - row as read)), element by element, of a mean g.
 // The compensation (Zheng et al. 2017) needs Properties::rows_as_read; without it, or where a row is
-// not remembered, there is none. An update with factor 0 in a fold is dropped, but n counts.
+// not remembered, there is none. An update with factor 0 is dropped; in a fold its n counts.
 struct Transform {
   float factor = 1;
   float compensation = 0;

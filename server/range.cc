@@ -260,16 +260,16 @@ bool Range::AssignRows(absl::Span<const uint64_t> keys, absl::Span<const float> 
 
 void Range::ApplyAtOnce(const HeldUpdate& update) {
   if (update.keys.empty()) return;
-  const bool frozen = table_->plan->frozen;
-  Count(update, update.samples, frozen ? kFateDropped : kFateApplied);
-  if (!frozen && update.samples > 0) {
-    const policies::Transform transform = table_->policy->OnApply(progress_, update);
+  const policies::Transform transform = table_->policy->OnApply(progress_, update);
+  const bool drop = table_->plan->frozen || transform.factor == 0.0f;
+  Count(update, update.samples, drop ? kFateDropped : kFateApplied);
+  if (!drop && update.samples > 0) {
     const float scale = optim::FoldFactor(static_cast<double>(update.samples)) * transform.factor;
     PushRows(update, Transformed(update, 1.0f, transform.compensation), scale, &read_log_, &store_,
              scratch_);
   }
   if (subscriptions_ != nullptr) {
-    subscriptions_->OnUpdate(update.rank, update.step, update.keys.As<uint64_t>(), !frozen);
+    subscriptions_->OnUpdate(update.rank, update.step, update.keys.As<uint64_t>(), !drop);
   }
   ForgetRead(update);
 }

@@ -214,6 +214,7 @@ const Settings kPolicies[] = {
     {"SYNC_SWITCH switch_step: 40", "DSSP bound: 1 upper_bound: 3",
      "DC_ASGD compensation: 0.1 mean_square_decay: 0.9"},
     {"ESSP bound: 2 cache_rows: 50", "ESSP bound: 1", "ASP"},
+    {"COSINE_GATE age_decay: 0.1 age_cutoff: 4", "ASP", "SSP bound: 1"},
 };
 
 Settings Under(const Settings& policies) {

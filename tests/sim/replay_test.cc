@@ -24,6 +24,7 @@ constexpr const char* kPolicies[] = {
     "kind: SSP bound: 3",
     "kind: DSSP bound: 3 upper_bound: 6",
     "kind: STALENESS_AWARE",
+    "kind: COSINE_GATE age_decay: 0.1 age_cutoff: 4",
     "kind: K_BATCH_ASYNC batches: 3",
     "kind: GBA batches: 3 token_gap: 1",
     "kind: DC_ASGD compensation: 0.01",

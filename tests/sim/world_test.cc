@@ -31,7 +31,7 @@ std::string Essp(int bound, Random* random) {
 // they were read is at work all the same.
 std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   const int bound = depth + static_cast<int>(random->Uniform(4));
-  switch (lockstep ? random->Uniform(15) : 2 + random->Uniform(13)) {
+  switch (lockstep ? random->Uniform(16) : 2 + random->Uniform(14)) {
     case 0:
       return "kind: BSP";
     case 1:
@@ -57,10 +57,12 @@ std::string RandomPolicy(int depth, bool lockstep, Random* random) {
     case 11:
       return absl::StrCat("kind: DSSP bound: ", bound,
                           " upper_bound: ", bound + static_cast<int>(random->Uniform(4)));
-    case 12:  // it takes its first steps together, too
+    case 12:
+      return absl::StrCat("kind: COSINE_GATE age_decay: 0.1 age_cutoff: ", 1 + random->Uniform(8));
+    case 13:  // it takes its first steps together, too
       return absl::StrCat("kind: SYNC_SWITCH switch_step: ", lockstep ? random->Uniform(10) : 0,
                           random->Bernoulli(0.3) ? " async_scale: INVERSE_WORKERS" : "");
-    case 13:
+    case 14:
       return Essp(bound, random);
     default:
       return absl::StrCat("kind: SSP bound: ", bound);

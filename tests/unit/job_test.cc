@@ -107,7 +107,8 @@ TEST(JobTextTest, UnknownEnumValueListsTheAllowedOnes) {
       Refusal("policy { kind: SPP }"),
       "job.textproto:1:16: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, FIXED_DELAY, "
       "BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, SYNC_SWITCH, STORE, "
-      "ESSP; did you mean SSP?");
+      "ESSP, COSINE_GATE; "
+      "did you mean SSP?");
   // The same field name in another message has other values.
   EXPECT_EQ(Refusal("dense { optimizer: < kind: ADAMW > }"),
             "job.textproto:1:28: \"ADAMW\" is not a value of kind; one of SGD, MOMENTUM, ADAGRAD, "
@@ -175,7 +176,7 @@ TEST(OverrideTest, RefusesWhatItCannotFind) {
   EXPECT_EQ(refusal("policy.kind", "SPP"),
             "--set policy.kind=SPP: \"SPP\" is not a value of kind; one of BSP, SSP, ASP, "
             "FIXED_DELAY, BACKUP_WORKERS, STALENESS_AWARE, K_BATCH_ASYNC, GBA, DC_ASGD, DSSP, "
-            "SYNC_SWITCH, STORE, ESSP; did you mean SSP?");
+            "SYNC_SWITCH, STORE, ESSP, COSINE_GATE; did you mean SSP?");
   EXPECT_EQ(refusal("table.dim", "8"), "--set table.dim=8: which table? write table[0]");
   EXPECT_EQ(refusal("table[1].dim", "8"),
             "--set table[1].dim=8: table[1]: the list has 1 entries, from 0");
@@ -327,8 +328,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "than its bound: raise bound or lower depth"},
         Contradiction{{{"policy.async_scale", "INVERSE_WORKERS"}},
                       "policy.async_scale: INVERSE_WORKERS is for SSP, ASP, STALENESS_AWARE, "
-                      "DC_ASGD, DSSP, SYNC_SWITCH and ESSP; BSP already takes a mean of several "
-                      "updates"},
+                      "DC_ASGD, DSSP, SYNC_SWITCH, ESSP and COSINE_GATE; BSP already takes a mean "
+                      "of several updates"},
         Contradiction{{{"policy.kind", "ASP"}, {"reproducible", "true"}},
                       "policy: ASP depends on the order in which updates arrive, so the job "
                       "cannot be reproducible; use BSP or FIXED_DELAY, or drop reproducible"},

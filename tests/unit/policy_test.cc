@@ -1,6 +1,7 @@
 // Every policy, one row a case, as the literature words the four decisions.
 #include "policies/policy.h"
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 namespace tandem {
 namespace {
 
-constexpr int kTokenGap = 2, kUpperBound = 9;
+constexpr int kTokenGap = 2, kUpperBound = 9, kAgeCutoff = 8;
 
 std::unique_ptr<policies::UpdatePolicy> Make(Policy::Kind kind, int number = 0,
                                              Policy::AsyncScale scale = Policy::ONE) {
@@ -26,6 +27,8 @@ std::unique_ptr<policies::UpdatePolicy> Make(Policy::Kind kind, int number = 0,
   config.set_compensation(number);
   config.set_upper_bound(kUpperBound);
   config.set_switch_step(number);
+  config.set_age_decay(number / 16.0);
+  config.set_age_cutoff(kAgeCutoff);
   config.set_async_scale(scale);
   auto policy = policies::NewUpdatePolicy(config, /*workers=*/4);
   EXPECT_TRUE(policy.ok()) << policy.status();
@@ -155,6 +158,8 @@ INSTANTIATE_TEST_SUITE_P(
         Row{Policy::SYNC_SWITCH, 3, "SYNC_SWITCH(3)", policies::Arrival::kHold, Switching(3)},
         Row{Policy::SYNC_SWITCH, 0, "SYNC_SWITCH(0)", policies::Arrival::kApply, Switching(0)},
         Row{Policy::ESSP, 4, "ESSP(4)", policies::Arrival::kApply, Kept(4)},
+        Row{Policy::COSINE_GATE, 4, "COSINE_GATE(0.25, 8)", policies::Arrival::kApply,
+            policies::Properties()},
         Row{Policy::STORE, 0, "STORE", policies::Arrival::kDrop, Stored()}));
 
 TEST(PolicyKindsTest, AllAreListed) {
@@ -234,6 +239,24 @@ TEST(StalenessAwareTest, DividesTheStepByTheStaleness) {
   EXPECT_EQ(policy->OnApply(now, Of(0, 4, 1)).factor, 0.125f);
   EXPECT_EQ(
       Make(Policy::STALENESS_AWARE, 0, Policy::INVERSE_WORKERS)->OnApply(now, Of(0, 4, 7)).factor,
+      0.125f);
+}
+
+TEST(CosineGateTest, WeighsByAgeUpToTheCutoff) {
+  const policies::RangeProgress now = At(20, {5, 0, 0, 0});
+  const auto factor = [&](int number, int64_t age) {
+    return Make(Policy::COSINE_GATE, number)->OnApply(now, Of(0, 4, 20 - age)).factor;
+  };
+  EXPECT_EQ(factor(0, 0), 1.0f);
+  EXPECT_FLOAT_EQ(factor(0, 4), 0.5f) << "half the cutoff";
+  EXPECT_FLOAT_EQ(factor(0, 2), 0.853553391f);
+  EXPECT_EQ(factor(0, 8), 0.0f);
+  EXPECT_EQ(factor(0, 20), 0.0f);
+  EXPECT_EQ(factor(0, -1), 1.0f) << "as if read after it came";
+  EXPECT_EQ(factor(4, 0), 1.0f);
+  EXPECT_FLOAT_EQ(factor(4, 4), 0.5f * std::exp(-1.0f));
+  EXPECT_FLOAT_EQ(
+      Make(Policy::COSINE_GATE, 0, Policy::INVERSE_WORKERS)->OnApply(now, Of(0, 4, 16)).factor,
       0.125f);
 }
 
@@ -379,7 +402,8 @@ TEST(SyncSwitchTest, TheVersionFollowsFromTheStepsAlone) {
 
 // Those that apply each update by itself move the version by each step, also an empty push's.
 TEST(TicksTest, OnePerStepWhereNothingIsHeld) {
-  for (const auto kind : {Policy::ASP, Policy::SSP, Policy::STALENESS_AWARE, Policy::DC_ASGD}) {
+  for (const auto kind :
+       {Policy::ASP, Policy::SSP, Policy::STALENESS_AWARE, Policy::DC_ASGD, Policy::COSINE_GATE}) {
     EXPECT_EQ(Make(kind)->Ticks(At(0, {7, 0, 0, 0}), {}, 7), 7);
     EXPECT_EQ(Make(kind)->Ticks(At(7, {7, 0, 0, 0}), {}, 0), 0);
   }

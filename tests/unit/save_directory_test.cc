@@ -639,6 +639,7 @@ TEST_F(SaveDirectoryTest, WhatPoliciesRememberGoesOn) {
        {"kind: K_BATCH_ASYNC batches: 5", "kind: GBA batches: 5", "kind: DC_ASGD compensation: 0.5",
         "kind: DC_ASGD compensation: 0.5 mean_square_decay: 0.9",
         "kind: DSSP bound: 1 upper_bound: 3", "kind: STALENESS_AWARE",
+        "kind: COSINE_GATE age_decay: 0.5 age_cutoff: 2",
         "kind: SYNC_SWITCH switch_step: 2", "kind: SYNC_SWITCH switch_step: 6"}) {
     const job::JobPlan plan = CorePlan(policy, 2, 2);
     Table whole(plan, 2), after(plan, 2);
