@@ -182,8 +182,9 @@ class BatchIds:
 
     def __init__(self, job, ids):
         self.source = ids
+        self._columns = None  # [samples, fields], where the ids come so
         fields = job._fields
-        self.fields = {}
+        self._fields = {}
         if isinstance(ids, dict):
             for name, value in ids.items():
                 self._add(job, name, one_field(self._field_name(job, name), value))
@@ -197,8 +198,8 @@ class BatchIds:
                 raise ValueError(f"ids of a batch: shape {tuple(tensor.shape)}, want [samples, "
                                  f"{len(fields)}], a column for each of the fields {fields}; or give a "
                                  "dict from field to ids")
-            for f, name in enumerate(fields):
-                self.fields[name] = FieldIds(name, tensor[:, f])
+            self._names, self._columns, self.samples = fields, tensor, tensor.shape[0]
+            return
         clear = {field.samples() for field in self.fields.values() if not field.unclear}
         for field in self.fields.values():
             if field.unclear and field.samples() + 1 in clear and field.samples() not in clear:
@@ -209,6 +210,13 @@ class BatchIds:
         self.samples = next(iter(sizes.values()))
         if len(set(sizes.values())) > 1:
             raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}")
+
+    @property
+    def fields(self):
+        """FieldIds by name. Those of a tensor are made when somebody asks for them: a step does not."""
+        if self._columns is not None and not self._fields:
+            self._fields = {name: FieldIds(name, self._columns[:, f]) for f, name in enumerate(self._names)}
+        return self._fields
 
     def _field_name(self, job, name):
         table, place = job._table_of(name)
@@ -245,14 +253,22 @@ class BatchIds:
 
     def count(self, table):
         """How many ids the table has in this batch."""
+        if self._columns is not None:
+            return self.samples * len(table.fields)
         return sum(self.fields[f].ids.numel() for f in table.fields if f in self.fields)
 
     def give(self, job):
         """Gives the batch to the worker."""
         given = (_abi.Field * max(1, len(job._fields)))()
-        for place, name in enumerate(job._fields):
-            if name in self.fields:
-                self.fields[name].fill(given[place])
+        if self._columns is not None:
+            first, (stride, apart) = self._columns.data_ptr(), self._columns.stride()
+            stride = stride if self.samples > 1 else 1
+            for place, field in zip(range(len(job._fields)), given):
+                field.ids, field.count, field.stride = (first + 8 * apart * place) or None, self.samples, stride
+        else:
+            for place, name in enumerate(job._fields):
+                if name in self.fields:
+                    self.fields[name].fill(given[place])
         unpooled = (ctypes.c_uint8 * max(1, len(job._table_list)))(
             *[table.name in job._unpooled for table in job._table_list])
         _abi.check(_abi.library().tandem_give(job._handle, self.samples, given, unpooled))
