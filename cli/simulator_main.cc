@@ -2,6 +2,7 @@
 #include "base/process.h"
 #include "cli/run_command.h"
 #include "cli/simulator.h"
+#include "data/shared_reader.h"
 #include "models/model.h"
 #include "node/role_options.h"
 #include "worker/step_runner.h"
@@ -28,8 +29,9 @@ int main(int argc, char** argv) {
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
   flags.command = "tandem simulate";
   for (int i = 1; i < argc; ++i) flags.command += " " + cli::ForShell(argv[i]);
-  code = cli::Simulate(flags, [](const job::JobPlan& plan, int rank) {
-    return worker::StepRunner::New(plan, rank, "", cli::CompiledModel);
+  data::SharedReader reader;  // of all workers
+  code = cli::Simulate(flags, [&reader](const job::JobPlan& plan, int rank) {
+    return worker::StepRunner::New(plan, rank, "", cli::CompiledModel, "", &reader);
   });
   if (code > node::kExitBySignal) node::DieBySignal(code - node::kExitBySignal);
   return code;

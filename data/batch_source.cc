@@ -14,6 +14,8 @@
 #include "data/files.h"
 #include "data/ncf.h"
 #include "data/row_data.h"
+#include "data/row_dealer.h"
+#include "data/shared_reader.h"
 #include "data/statistics.h"
 #include "job/row_shape.h"
 
@@ -115,71 +117,133 @@ absl::StatusOr<DataShape> FindDataShape(const job::JobPlan& plan) {
 
 namespace {
 
-// Sets the share of this worker where the rows are counted, else an estimate of it.
-absl::Status EstimateShare(RowParser* parser, RowSourceOptions* options) {
-  const RowSelection& selection = options->selection;
+// The share of a worker where the rows are counted, else an estimate of it.
+absl::StatusOr<int64_t> EstimateShare(const RowPart& part, int workers, RowParser* parser) {
+  const RowSelection& selection = part.rows;
   int64_t rows = selection.end - selection.begin;
   if (selection.begin == 0) {
-    TANDEM_ASSIGN_OR_RETURN(const int64_t estimate, EstimateRows(options->files, parser));
+    TANDEM_ASSIGN_OR_RETURN(const int64_t estimate, EstimateRows(part.files, parser));
     rows = std::min(rows, estimate);
   }
-  double share = 1.0 / options->share.workers;
+  double share = 1.0 / workers;
   if (selection.part == RowSelection::Part::kPicked) share *= selection.chance;
   if (selection.part == RowSelection::Part::kOthers) share *= 1 - selection.chance;
-  options->estimated_rows = static_cast<int64_t>(static_cast<double>(rows) * share);
+  return static_cast<int64_t>(static_cast<double>(rows) * share);
+}
+
+// Which rows: of RowParts, and of those who share them.
+struct Purpose {
+  RowPart RowParts::*part;
+  SharedReader::Part SharedReader::*shared;
+};
+constexpr Purpose kTrain = {&RowParts::train, &SharedReader::train};
+constexpr Purpose kTest = {&RowParts::test, &SharedReader::test};
+constexpr Purpose kValidation = {&RowParts::validation, &SharedReader::validation};
+
+// What those who share know is found by the first of them.
+absl::StatusOr<DataShape> ShapeFor(const job::JobPlan& plan, SharedReader* shared) {
+  if (shared != nullptr && shared->shape.has_value()) return *shared->shape;
+  TANDEM_ASSIGN_OR_RETURN(DataShape shape, FindDataShape(plan));
+  if (shared != nullptr) shared->shape = shape;
+  return shape;
+}
+
+absl::StatusOr<RowParts> PartsFor(const job::JobPlan& plan, RowParser* parser,
+                                  SharedReader* shared) {
+  if (shared != nullptr && shared->parts.has_value()) return *shared->parts;
+  TANDEM_ASSIGN_OR_RETURN(RowParts parts, FindRowParts(plan, parser));
+  if (shared != nullptr) shared->parts = parts;
+  return parts;
+}
+
+absl::Status JoinPasses(const job::JobPlan& plan, const RowPart& part, RowParser* parser,
+                        SharedReader::Part* shared, RowSourceOptions* options) {
+  if (shared->dealers == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(shared->estimated_rows, EstimateShare(part, plan.workers(), parser));
+    shared->dealers = std::make_unique<RowDealers>(
+        part.files, part.rows, plan.workers(),
+        [&data = plan.job.data()] { return NewRowParser(data, nullptr); });
+  }
+  options->dealers = shared->dealers.get();
+  options->estimated_rows = shared->estimated_rows;
   return absl::OkStatus();
 }
 
-// Which rows of RowParts.
-using Purpose = RowPart RowParts::*;
-
 absl::StatusOr<std::unique_ptr<BatchSource>> NewSource(const job::JobPlan& plan,
                                                        const DataShape& shape, int rank,
-                                                       Purpose purpose) {
+                                                       const Purpose& purpose,
+                                                       SharedReader* shared) {
   const Data& data = plan.job.data();
   TANDEM_ASSIGN_OR_RETURN(const DataStatistics statistics, StatisticsOf(plan));
   TANDEM_ASSIGN_OR_RETURN(auto parser, NewRowParser(data, &statistics));
-  TANDEM_ASSIGN_OR_RETURN(const RowParts parts, FindRowParts(plan, parser.get()));
+  TANDEM_ASSIGN_OR_RETURN(const RowParts parts, PartsFor(plan, parser.get(), shared));
+  const RowPart& part = parts.*purpose.part;
   RowSourceOptions options;
-  options.files = (parts.*purpose).files;
-  options.selection = (parts.*purpose).rows;
+  options.files = part.files;
+  options.selection = part.rows;
   options.share = {rank, plan.workers()};
   options.skip_bad_rows = data.skip_bad_rows();
   options.seed = plan.job.seed();
   options.batch = EvaluationBatch(plan);
-  if (purpose == &RowParts::train) {
+  if (purpose.part == &RowParts::train) {
     options.batch = std::max(1, plan.job.train().batch());
     options.shuffle_buffer = std::max<int64_t>(0, data.shuffle_buffer());
   }
-  TANDEM_RETURN_IF_ERROR(EstimateShare(parser.get(), &options));
+  if (shared != nullptr) {
+    TANDEM_RETURN_IF_ERROR(
+        JoinPasses(plan, part, parser.get(), &(shared->*purpose.shared), &options));
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(options.estimated_rows,
+                            EstimateShare(part, plan.workers(), parser.get()));
+  }
   return NewRowSource(std::move(options), std::move(parser), NewBatchBuilder(plan, shape));
+}
+
+absl::StatusOr<std::shared_ptr<NcfEpochs>> EpochsFor(const job::JobPlan& plan,
+                                                     SharedReader* shared) {
+  if (shared != nullptr && shared->epochs != nullptr) return shared->epochs;
+  TANDEM_ASSIGN_OR_RETURN(NcfEpochs loaded, LoadNcfEpochs(plan));
+  auto epochs = std::make_shared<NcfEpochs>(std::move(loaded));
+  if (shared != nullptr) shared->epochs = epochs;
+  return epochs;
+}
+
+absl::StatusOr<std::shared_ptr<const RankingGroups>> GroupsFor(const job::JobPlan& plan,
+                                                               SharedReader* shared) {
+  if (shared != nullptr && shared->groups != nullptr) return shared->groups;
+  TANDEM_ASSIGN_OR_RETURN(RankingGroups loaded, LoadRankingGroups(plan));
+  auto groups = std::make_shared<const RankingGroups>(std::move(loaded));
+  if (shared != nullptr) shared->groups = groups;
+  return groups;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank,
+                                                            SharedReader* shared) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
-  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
-  if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, &RowParts::train);
-  TANDEM_ASSIGN_OR_RETURN(NcfEpochs epochs, LoadNcfEpochs(plan));
+  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, ShapeFor(plan, shared));
+  if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, kTrain, shared);
+  TANDEM_ASSIGN_OR_RETURN(auto epochs, EpochsFor(plan, shared));
   return NewNcfTrainSource(std::move(epochs), NewBatchBuilder(plan, shape),
                            std::max(1, plan.job.train().batch()), rank, plan.workers());
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank,
+                                                           SharedReader* shared) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
-  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
-  if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, &RowParts::test);
-  TANDEM_ASSIGN_OR_RETURN(RankingGroups groups, LoadRankingGroups(plan));
+  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, ShapeFor(plan, shared));
+  if (plan.job.data().format() != Data::NCF) return NewSource(plan, shape, rank, kTest, shared);
+  TANDEM_ASSIGN_OR_RETURN(auto groups, GroupsFor(plan, shared));
   return NewNcfTestSource(std::move(groups), NewBatchBuilder(plan, shape), EvaluationBatch(plan),
                           rank, plan.workers());
 }
 
-absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan,
-                                                                 int rank) {
+absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan, int rank,
+                                                                 SharedReader* shared) {
   TANDEM_CHECK(rank >= 0 && rank < plan.workers());
-  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, FindDataShape(plan));
-  return NewSource(plan, shape, rank, &RowParts::validation);
+  TANDEM_ASSIGN_OR_RETURN(const DataShape shape, ShapeFor(plan, shared));
+  return NewSource(plan, shape, rank, kValidation, shared);
 }
 
 bool HasTestRows(const Data& data) {

@@ -59,17 +59,22 @@ struct DataReport {
 // parse, fewer rows than workers.
 absl::Status CheckData(const job::JobPlan& plan, DataReport* report = nullptr);
 
+struct SharedReader;  // data/shared_reader.h
+
 // The training rows of worker `rank`, standardised by the plan's statistics or, if it has none, by
 // those that are then measured. Rows are dealt to workers so that each row has exactly one
-// owner; shares may differ in size.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank);
+// owner; shares may differ in size. `shared`, which outlives the source: what the workers of one process
+// read together; null: it reads by itself.
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTrainSource(const job::JobPlan& plan, int rank,
+                                                            SharedReader* shared = nullptr);
 
 // The test rows of worker `rank`, in file order; for NCF one group of candidates per user.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank);
+absl::StatusOr<std::unique_ptr<BatchSource>> NewTestSource(const job::JobPlan& plan, int rank,
+                                                           SharedReader* shared = nullptr);
 
 // The validation rows of worker `rank`, in file order; none if the job has none.
-absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan,
-                                                                 int rank);
+absl::StatusOr<std::unique_ptr<BatchSource>> NewValidationSource(const job::JobPlan& plan, int rank,
+                                                                 SharedReader* shared = nullptr);
 
 // What an evaluation scores: test rows (for NCF candidates) if the job has some, else its
 // validation rows.

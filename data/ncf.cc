@@ -147,6 +147,8 @@ absl::Status NcfEpochs::CheckUsers() const {
 }
 
 void NcfEpochs::StartEpoch(int64_t epoch) {
+  if (epoch_ == epoch) return;  // by another worker that shares it
+  epoch_ = epoch;
   epoch_seed_ = HashCombine(seed_, static_cast<uint64_t>(epoch));
   order_.resize(rows());
   std::iota(order_.begin(), order_.end(), 0u);
@@ -234,51 +236,57 @@ class NcfSource : public BatchSource {
 
 class NcfTrainSource final : public NcfSource {
  public:
-  NcfTrainSource(NcfEpochs epochs, BatchBuilder builder, int64_t batch, int rank, int workers)
+  NcfTrainSource(std::shared_ptr<NcfEpochs> epochs, BatchBuilder builder, int64_t batch, int rank,
+                 int workers)
       : NcfSource(std::move(builder), batch, rank, workers), epochs_(std::move(epochs)) {}
 
   absl::Status StartEpoch(int64_t epoch) override {
-    epochs_.StartEpoch(epoch);
+    epoch_ = epoch;
+    epochs_->StartEpoch(epoch);
     return NcfSource::StartEpoch(epoch);
   }
   int64_t EstimatedRows() const override {
-    return (epochs_.rows() - rank_ + workers_ - 1) / workers_;
+    return (epochs_->rows() - rank_ + workers_ - 1) / workers_;
   }
 
  private:
-  int64_t items() const override { return epochs_.rows(); }
+  int64_t items() const override { return epochs_->rows(); }
   void AppendItem(int64_t row, Batch* batch) override {
     bool positive = false;
-    const Interaction pair = epochs_.At(row, &positive);
+    TANDEM_CHECK(epochs_->epoch() == epoch_);  // nobody who shares it has gone on to another
+    const Interaction pair = epochs_->At(row, &positive);
     Append(pair, positive, batch);
   }
 
-  NcfEpochs epochs_;
+  const std::shared_ptr<NcfEpochs> epochs_;
+  int64_t epoch_ = -1;
 };
 
 class NcfTestSource final : public NcfSource {
  public:
-  NcfTestSource(RankingGroups groups, BatchBuilder builder, int64_t batch, int rank, int workers)
+  NcfTestSource(std::shared_ptr<const RankingGroups> groups, BatchBuilder builder, int64_t batch,
+                int rank, int workers)
       : NcfSource(std::move(builder), batch, rank, workers), groups_(std::move(groups)) {}
 
   int64_t EstimatedRows() const override {
-    return static_cast<int64_t>(groups_.size() + groups_.items.size()) / workers_;
+    return static_cast<int64_t>(groups_->size() + groups_->items.size()) / workers_;
   }
 
  private:
-  int64_t items() const override { return static_cast<int64_t>(groups_.size()); }
+  int64_t items() const override { return static_cast<int64_t>(groups_->size()); }
   void AppendItem(int64_t item, Batch* batch) override {
     const size_t g = static_cast<size_t>(item);
-    Interaction pair = groups_.positives[g];
+    Interaction pair = groups_->positives[g];
     Append(pair, true, batch);
-    for (size_t i = groups_.offsets[g]; i < groups_.offsets[g + 1]; ++i) {
-      pair.item = groups_.items[i];
+    for (size_t i = groups_->offsets[g]; i < groups_->offsets[g + 1]; ++i) {
+      pair.item = groups_->items[i];
       Append(pair, false, batch);
     }
-    batch->groups.push_back(static_cast<uint32_t>(1 + groups_.offsets[g + 1] - groups_.offsets[g]));
+    batch->groups.push_back(
+        static_cast<uint32_t>(1 + groups_->offsets[g + 1] - groups_->offsets[g]));
   }
 
-  const RankingGroups groups_;
+  const std::shared_ptr<const RankingGroups> groups_;
 };
 
 absl::StatusOr<std::vector<Interaction>> ReadRatingFiles(const std::vector<std::string>& files) {
@@ -345,14 +353,16 @@ absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan) {
   return groups;
 }
 
-std::unique_ptr<BatchSource> NewNcfTrainSource(NcfEpochs epochs, BatchBuilder builder,
-                                               int64_t batch, int rank, int workers) {
+std::unique_ptr<BatchSource> NewNcfTrainSource(std::shared_ptr<NcfEpochs> epochs,
+                                               BatchBuilder builder, int64_t batch, int rank,
+                                               int workers) {
   return std::make_unique<NcfTrainSource>(std::move(epochs), std::move(builder), batch, rank,
                                           workers);
 }
 
-std::unique_ptr<BatchSource> NewNcfTestSource(RankingGroups groups, BatchBuilder builder,
-                                              int64_t batch, int rank, int workers) {
+std::unique_ptr<BatchSource> NewNcfTestSource(std::shared_ptr<const RankingGroups> groups,
+                                              BatchBuilder builder, int64_t batch, int rank,
+                                              int workers) {
   return std::make_unique<NcfTestSource>(std::move(groups), std::move(builder), batch, rank,
                                          workers);
 }

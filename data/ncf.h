@@ -52,6 +52,7 @@ class NcfEpochs {
                                           uint64_t seed);
 
   void StartEpoch(int64_t epoch);
+  int64_t epoch() const { return epoch_; }  // that was started last; -1: none
   int64_t rows() const { return static_cast<int64_t>(positives_.size()) * (1 + per_positive_); }
   // Row `r` of the epoch, in shuffled order. Requires 0 <= r < rows() and a started epoch.
   Interaction At(int64_t r, bool* positive) const;
@@ -67,6 +68,7 @@ class NcfEpochs {
   uint32_t per_positive_ = 0;
   uint32_t items_ = 0;
   uint64_t seed_ = 0;
+  int64_t epoch_ = -1;
   uint64_t epoch_seed_ = 0;
   std::vector<uint32_t> order_;  // of the epoch: row -> positive * (1 + per_positive) + draw
 };
@@ -74,10 +76,13 @@ class NcfEpochs {
 // The sources of a job with format NCF. Test groups are dealt to workers one by one.
 absl::StatusOr<NcfEpochs> LoadNcfEpochs(const job::JobPlan& plan);
 absl::StatusOr<RankingGroups> LoadRankingGroups(const job::JobPlan& plan);
-std::unique_ptr<BatchSource> NewNcfTrainSource(NcfEpochs epochs, BatchBuilder builder,
-                                               int64_t batch, int rank, int workers);
-std::unique_ptr<BatchSource> NewNcfTestSource(RankingGroups groups, BatchBuilder builder,
-                                              int64_t batch, int rank, int workers);
+// Sources may share what they read, as long as all of them are in the same epoch.
+std::unique_ptr<BatchSource> NewNcfTrainSource(std::shared_ptr<NcfEpochs> epochs,
+                                               BatchBuilder builder, int64_t batch, int rank,
+                                               int workers);
+std::unique_ptr<BatchSource> NewNcfTestSource(std::shared_ptr<const RankingGroups> groups,
+                                              BatchBuilder builder, int64_t batch, int rank,
+                                              int workers);
 
 }  // namespace tandem::data
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "data/row_dealer.h"
 
 namespace tandem::data {
 
@@ -23,6 +24,7 @@ absl::StatusOr<bool> RowFile::Next(absl::string_view* line) {
 absl::StatusOr<bool> RowFile::First(absl::string_view* line) {
   TANDEM_ASSIGN_OR_RETURN(bool more, lines_->Next(line));
   if (more) {
+    first_line_ = std::string(*line);
     if (absl::Status status = parser_->StartFile(*line); !status.ok()) {
       return lines_->Error(status.message());
     }
@@ -58,11 +60,7 @@ absl::Status BadRows::Add(const absl::Status& bad) {
   return absl::OkStatus();
 }
 
-RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
-                 RowShare share, int64_t skip)
-    : files_(files), parser_(parser), selection_(selection), share_(share), bad_rows_(skip) {}
-
-absl::StatusOr<bool> RowPass::NextLine(absl::string_view* line) {
+absl::StatusOr<bool> RowWalk::NextLine(absl::string_view* line) {
   for (;;) {
     if (file_.has_value()) {
       TANDEM_ASSIGN_OR_RETURN(const bool more, file_->Next(line));
@@ -75,19 +73,53 @@ absl::StatusOr<bool> RowPass::NextLine(absl::string_view* line) {
   }
 }
 
-absl::StatusOr<bool> RowPass::Next(Row* row) {
-  absl::string_view line;
+absl::StatusOr<bool> RowWalk::Next(absl::string_view* line) {
   while (row_ < selection_.end) {
-    TANDEM_ASSIGN_OR_RETURN(const bool more, NextLine(&line));
+    TANDEM_ASSIGN_OR_RETURN(const bool more, NextLine(line));
     if (!more) return false;
-    const int64_t number = row_++;
-    if (!selection_.Has(number)) continue;
-    if ((number - selection_.begin) % share_.workers != share_.rank) continue;
-    const absl::Status parsed = file_->Parse(line, row);
+    if (selection_.Has(row_++)) return true;
+  }
+  return false;
+}
+
+RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
+                 RowShare share, int64_t skip)
+    : parser_(parser), share_(share), bad_rows_(skip), walk_(std::in_place, files, parser, selection) {}
+
+RowPass::RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip)
+    : parser_(parser), share_({rank, 1}), bad_rows_(skip), dealer_(std::move(dealer)) {}
+
+absl::StatusOr<bool> RowPass::Next(Row* row) {
+  return walk_.has_value() ? NextRead(row) : NextDealt(row);
+}
+
+absl::StatusOr<bool> RowPass::NextRead(Row* row) {
+  absl::string_view line;
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, walk_->Next(&line));
+    if (!more) return false;
+    if (walk_->OwnerOf(share_.workers) != share_.rank) continue;
+    const absl::Status parsed = walk_->file().Parse(line, row);
     if (parsed.ok()) return true;
     TANDEM_RETURN_IF_ERROR(bad_rows_.Add(parsed));
   }
-  return false;
+}
+
+// The parser is told of a file with its first row of it; who reads the files has seen that they begin as
+// they should.
+absl::StatusOr<bool> RowPass::NextDealt(Row* row) {
+  RowDealer::Dealt dealt;
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(const bool more, dealer_->Next(share_.rank, &dealt));
+    if (!more) return false;
+    absl::Status parsed;
+    if (file_ != dealt.file) parsed = parser_->StartFile(dealer_->first_line(dealt.file));
+    file_ = dealt.file;
+    if (parsed.ok()) parsed = parser_->Parse(dealt.line, row);
+    if (parsed.ok()) return true;
+    TANDEM_RETURN_IF_ERROR(bad_rows_.Add(absl::InvalidArgumentError(
+        absl::StrCat(dealer_->name(dealt.file), ":", dealt.line_number, ": ", parsed.message()))));
+  }
 }
 
 absl::StatusOr<int64_t> CountRows(const std::vector<std::string>& files, RowParser* parser,
@@ -165,8 +197,14 @@ class RowSource final : public BatchSource {
 
   absl::Status StartEpoch(int64_t epoch) override {
     TANDEM_RETURN_IF_ERROR(CheckUnchanged());
-    pass_.emplace(&options_.files, parser_.get(), options_.selection, options_.share,
-                  options_.skip_bad_rows);
+    if (options_.dealers == nullptr) {
+      pass_.emplace(&options_.files, parser_.get(), options_.selection, options_.share,
+                    options_.skip_bad_rows);
+    } else {
+      pass_.reset();  // the last one to let go of a pass has it freed
+      TANDEM_ASSIGN_OR_RETURN(auto dealer, options_.dealers->Begin(options_.share.rank, epoch));
+      pass_.emplace(std::move(dealer), parser_.get(), options_.share.rank, options_.skip_bad_rows);
+    }
     random_ = Random(HashCombine(HashCombine(options_.seed, HashName("shuffle")),
                                  HashCombine(static_cast<uint64_t>(epoch), options_.share.rank)));
     held_ = 0;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
 #include "base/random.h"
 #include "data/batch_builder.h"
 #include "data/batch_source.h"
@@ -45,6 +46,9 @@ class RowFile {
   // Parses the row last returned; errors name file and line.
   absl::Status Parse(absl::string_view line, Row* row) const;
   const LineReader& lines() const { return *lines_; }
+  const std::string& first_line() const {
+    return first_line_;
+  }  // header or not; once there was a row
 
  private:
   absl::StatusOr<bool> First(absl::string_view* line);
@@ -52,6 +56,7 @@ class RowFile {
   const std::unique_ptr<LineReader> lines_;
   RowParser* const parser_;
   bool started_ = false;
+  std::string first_line_;
 };
 
 // Rows that did not parse and are left out, up to a number of them.
@@ -73,15 +78,21 @@ struct RowShare {
   int rank = 0, workers = 1;
 };
 
-// One pass over several files.
-class RowPass {
+// The text of the selected rows of several files, in their order.
+class RowWalk {
  public:
-  // `files` and `parser` must outlive the pass. Up to `skip` rows that do not parse are left out.
-  RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
-          RowShare share, int64_t skip);
+  // `files` and `parser` must outlive this.
+  RowWalk(const std::vector<std::string>* files, RowParser* parser, RowSelection selection)
+      : files_(files), parser_(parser), selection_(selection) {}
 
-  // The next row of the share; false when there is none.
-  absl::StatusOr<bool> Next(Row* row);
+  // False when there is no more.
+  absl::StatusOr<bool> Next(absl::string_view* line);
+  // Of the row last returned: whose it is, where it stands, and its file.
+  int OwnerOf(int workers) const {
+    return static_cast<int>((row_ - 1 - selection_.begin) % workers);
+  }
+  size_t file_index() const { return next_file_ - 1; }
+  const RowFile& file() const { return *file_; }
 
  private:
   absl::StatusOr<bool> NextLine(absl::string_view* line);
@@ -89,11 +100,36 @@ class RowPass {
   const std::vector<std::string>* const files_;
   RowParser* const parser_;
   const RowSelection selection_;
-  const RowShare share_;
-  BadRows bad_rows_;
   size_t next_file_ = 0;
   std::optional<RowFile> file_;  // open
   int64_t row_ = 0;              // number of the next row of the pass
+};
+
+class RowDealer;   // row_dealer.h
+class RowDealers;  // likewise
+
+// One pass over several files.
+class RowPass {
+ public:
+  // `files` and `parser` must outlive the pass. Up to `skip` rows that do not parse are left out.
+  RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
+          RowShare share, int64_t skip);
+  // The same for one of many workers in a process, which read the files together.
+  RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip);
+
+  // The next row of the share; false when there is none.
+  absl::StatusOr<bool> Next(Row* row);
+
+ private:
+  absl::StatusOr<bool> NextRead(Row* row);
+  absl::StatusOr<bool> NextDealt(Row* row);
+
+  RowParser* const parser_;
+  const RowShare share_;
+  BadRows bad_rows_;
+  std::optional<RowWalk> walk_;  // none if rows are dealt
+  const std::shared_ptr<RowDealer> dealer_;
+  absl::optional<size_t> file_;  // that the last row was dealt from
 };
 
 // Rows of all files together, at most `limit`. Reads the files.
@@ -113,6 +149,8 @@ struct RowSourceOptions {
   int64_t shuffle_buffer = 0;  // rows; 0 keeps file order
   uint64_t seed = 0;
   int64_t estimated_rows = 0;  // of this worker
+  // The passes of all workers of this process, which outlive the source; null: it reads the files itself.
+  RowDealers* dealers = nullptr;
 };
 
 std::unique_ptr<BatchSource> NewRowSource(RowSourceOptions options,

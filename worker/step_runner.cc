@@ -38,24 +38,25 @@ models::ModelInputs InputsOf(const job::JobPlan& plan, const data::DataShape& sh
 absl::StatusOr<std::unique_ptr<TaskRunner>> StepRunner::New(const job::JobPlan& plan, int rank,
                                                             const std::string& init_from,
                                                             const MakeModel& make_model,
-                                                            const std::string& scores) {
+                                                            const std::string& scores,
+                                                            data::SharedReader* shared) {
   std::unique_ptr<StepRunner> runner(new StepRunner(plan, rank, init_from));
   runner->scores_path_ = scores;
-  TANDEM_RETURN_IF_ERROR(runner->Init(make_model));
+  TANDEM_RETURN_IF_ERROR(runner->Init(make_model, shared));
   return runner;
 }
 
-absl::Status StepRunner::Init(const MakeModel& make_model) {
+absl::Status StepRunner::Init(const MakeModel& make_model, data::SharedReader* shared) {
   if (!scores_path_.empty()) scores_.open(scores_path_, std::ios::binary | std::ios::trunc);
   TANDEM_RETURN_IF_ERROR(CheckScores());
   TANDEM_ASSIGN_OR_RETURN(const data::DataShape shape, data::FindDataShape(plan_));
-  TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank_));
+  TANDEM_ASSIGN_OR_RETURN(train_, data::NewTrainSource(plan_, rank_, shared));
   const Data& data = plan_.job.data();
   if (data::HasTestRows(data)) {
-    TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank_));
+    TANDEM_ASSIGN_OR_RETURN(test_, data::NewTestSource(plan_, rank_, shared));
   }
   if (data::HasValidationRows(data) && (test_ == nullptr || plan_.job.train().has_keep_best())) {
-    TANDEM_ASSIGN_OR_RETURN(validation_, data::NewValidationSource(plan_, rank_));
+    TANDEM_ASSIGN_OR_RETURN(validation_, data::NewValidationSource(plan_, rank_, shared));
   }
   TANDEM_ASSIGN_OR_RETURN(model_, make_model(plan_, InputsOf(plan_, shape)));
   TANDEM_ASSIGN_OR_RETURN(

@@ -33,11 +33,13 @@ class StepRunner final : public TaskRunner {
 
   // Opens this rank's share of the data and makes the model and the dense parameters, with first
   // values or those saved under `init_from` (empty: none). `scores`: a file for the logits of this
-  // rank's test rows, float32 in their order (empty: none).
+  // rank's test rows, float32 in their order (empty: none). `shared`, which outlives the runner: what
+  // many workers of one process read together (data/shared_reader.h); null: it reads by itself.
   static absl::StatusOr<std::unique_ptr<TaskRunner>> New(const job::JobPlan& plan, int rank,
                                                          const std::string& init_from,
                                                          const MakeModel& make_model,
-                                                         const std::string& scores = "");
+                                                         const std::string& scores = "",
+                                                         data::SharedReader* shared = nullptr);
 
   DenseParameters& dense() override { return *dense_; }
   bool has_test_data() const override { return test_ != nullptr || validation_ != nullptr; }
@@ -63,7 +65,7 @@ class StepRunner final : public TaskRunner {
  private:
   StepRunner(const job::JobPlan& plan, int rank, const std::string& init_from)
       : plan_(plan), rank_(rank), init_from_(init_from) {}
-  absl::Status Init(const MakeModel& make_model);
+  absl::Status Init(const MakeModel& make_model, data::SharedReader* shared);
   absl::StatusOr<models::ModuleState> SavedState(int rank) const;
   absl::Status CheckScores() const;
   absl::Status SkipToStart();

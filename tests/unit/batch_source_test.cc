@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "data/cells.h"
+#include "data/shared_reader.h"
 #include "tests/unit/data_fixture.h"
 
 namespace tandem {
@@ -437,6 +438,119 @@ TEST(BatchSourceTest, ErrorsDuringAnEpochNameTheLine) {
   data::Batch batch;
   ASSERT_TRUE(source->Next(&batch).ok());
   ExpectOneLine(source->Next(&batch), {"x.csv:6: ", "'x'", "expected a number"});
+}
+
+// ---- workers of one process that read together ------------------------------------------------
+
+using MakeSource = absl::StatusOr<std::unique_ptr<data::BatchSource>> (*)(const job::JobPlan&, int,
+                                                                          data::SharedReader*);
+
+// Batches of all workers, in which rank r takes `strides[r]` batches a turn.
+std::vector<std::vector<data::Batch>> ReadTogether(
+    const std::vector<std::unique_ptr<data::BatchSource>>& sources, int64_t epoch,
+    const std::vector<int>& strides) {
+  std::vector<std::vector<data::Batch>> batches(sources.size());
+  for (const auto& source : sources) EXPECT_TRUE(source->StartEpoch(epoch).ok());
+  for (size_t over = 0; over < sources.size();) {
+    over = 0;
+    for (size_t rank = 0; rank < sources.size(); ++rank) {
+      for (int i = 0; i < strides[rank]; ++i) {
+        data::Batch batch;
+        const absl::Status status = sources[rank]->Next(&batch);
+        EXPECT_TRUE(status.ok()) << status;
+        if (!status.ok() || batch.samples == 0) {
+          ++over;
+          break;
+        }
+        batches[rank].push_back(batch);
+      }
+    }
+  }
+  return batches;
+}
+
+void ExpectSameBatches(const std::vector<data::Batch>& a, const std::vector<data::Batch>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].labels, b[i].labels) << i;
+    EXPECT_EQ(a[i].numbers, b[i].numbers) << i;
+    ASSERT_EQ(a[i].sparse.size(), b[i].sparse.size());
+    for (size_t t = 0; t < a[i].sparse.size(); ++t) {
+      EXPECT_EQ(a[i].sparse[t].keys, b[i].sparse[t].keys) << i;
+      EXPECT_EQ(a[i].sparse[t].index, b[i].sparse[t].index) << i;
+    }
+  }
+}
+
+void ExpectSharedIsAlone(const job::JobPlan& plan, MakeSource make) {
+  data::SharedReader shared;
+  std::vector<std::unique_ptr<data::BatchSource>> together;
+  for (int rank = 0; rank < plan.workers(); ++rank) {
+    together.push_back(*make(plan, rank, &shared));
+    EXPECT_EQ(together.back()->EstimatedRows(), (*make(plan, rank, nullptr))->EstimatedRows());
+  }
+  std::vector<int> strides(together.size(), 1);
+  for (const int64_t epoch : {0, 1, 1}) {           // evaluations pass over an epoch again
+    strides[0] = 1 + 20 * static_cast<int>(epoch);  // then the first is far ahead
+    const auto batches = ReadTogether(together, epoch, strides);
+    for (int rank = 0; rank < plan.workers(); ++rank) {
+      SCOPED_TRACE(absl::StrCat("epoch ", epoch, ", rank ", rank));
+      auto alone = *make(plan, rank, nullptr);
+      ExpectSameBatches(batches[static_cast<size_t>(rank)], ReadEpoch(alone.get(), epoch));
+    }
+  }
+}
+
+TEST(SharedReaderTest, EachWorkerHasTheBatchesThatItWouldHaveAlone) {
+  const TempDir dir;
+  const std::string head = "label,x,c\n";
+  std::vector<std::string> files = {dir.Write("a.csv", head + NumberedRows(0, 40)),
+                                    dir.Write("b.csv", head + NumberedRows(40, 41)),
+                                    dir.WriteGzip("c.csv.gz", head + NumberedRows(41, 200))};
+  for (const int workers : {1, 3, 64}) {
+    job::JobPlan plan = NumberedPlan(files, workers, 4);
+    Columns* columns = plan.job.mutable_data()->mutable_columns();
+    columns->set_header(true);
+    columns->set_label("label");
+    columns->set_numeric(0, "x");
+    columns->set_categorical(0, "c");
+    for (const int64_t buffer : {0, 17}) {
+      plan.job.mutable_data()->set_shuffle_buffer(buffer);
+      ExpectSharedIsAlone(plan, data::NewTrainSource);
+    }
+    plan.job.mutable_data()->mutable_validation()->set_fraction(0.3);
+    plan.job.mutable_data()->set_test_fraction(0.2);
+    ExpectSharedIsAlone(plan, data::NewTrainSource);
+    ExpectSharedIsAlone(plan, data::NewValidationSource);
+    ExpectSharedIsAlone(plan, data::NewTestSource);
+  }
+}
+
+TEST(SharedReaderTest, BadRowsAreThoseOfTheirWorker) {
+  const TempDir dir;
+  job::JobPlan plan =
+      NumberedPlan({dir.Write("x.csv", NumberedRows(0, 7) + "1,x,c\n1,y,c\n")}, 2, 4);
+  plan.job.mutable_data()->set_skip_bad_rows(1);
+  ExpectSharedIsAlone(plan, data::NewTrainSource);
+  plan.job.mutable_data()->set_skip_bad_rows(0);
+  data::SharedReader shared;
+  auto first = *data::NewTrainSource(plan, 0, &shared);
+  auto second = *data::NewTrainSource(plan, 1, &shared);
+  ASSERT_TRUE(first->StartEpoch(0).ok() && second->StartEpoch(0).ok());
+  data::Batch batch;
+  ASSERT_TRUE(first->Next(&batch).ok());
+  ExpectOneLine(first->Next(&batch), {"x.csv:9: ", "'y'", "expected a number"});
+  ExpectOneLine(second->Next(&batch), {"x.csv:8: ", "'x'", "expected a number"});
+}
+
+TEST(SharedReaderTest, EpochsOfNcfAreDrawnOnce) {
+  const TempDir dir;
+  std::string text;
+  for (int user = 0; user < 30; ++user) {
+    for (int item = user % 3; item < 40; item += 3)
+      absl::StrAppend(&text, user, "\t", item, "\t5\n");
+  }
+  ExpectSharedIsAlone(MakePlan(Data::NCF, {dir.Write("train", text)}, 4, 16), data::NewTrainSource);
 }
 
 // The real file, if it is here: the shape that the reader was written for.

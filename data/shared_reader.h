@@ -1,0 +1,35 @@
+// What many workers in one process share of their data: the shape and the parts of the files, found once, and
+// one pass over them for all (data/row_dealer.h). Each of them is given the batches that it would have read by
+// itself.
+//
+// Thread safety: none; one thread makes and reads all sources that share one.
+#ifndef TANDEM_DATA_SHARED_READER_H_
+#define TANDEM_DATA_SHARED_READER_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/types/optional.h"
+#include "data/batch_source.h"
+#include "data/ncf.h"
+#include "data/row_data.h"
+#include "data/row_dealer.h"
+
+namespace tandem::data {
+
+// Of one job, whose plan and this outlive the sources. What is in it is for those who make sources.
+struct SharedReader {
+  struct Part {
+    std::unique_ptr<RowDealers> dealers;  // null: nobody has asked for it yet
+    int64_t estimated_rows = 0;           // of one worker
+  };
+  Part train, test, validation;
+  absl::optional<DataShape> shape;
+  absl::optional<RowParts> parts;
+  std::shared_ptr<NcfEpochs> epochs;
+  std::shared_ptr<const RankingGroups> groups;
+};
+
+}  // namespace tandem::data
+
+#endif  // TANDEM_DATA_SHARED_READER_H_
