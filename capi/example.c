@@ -66,8 +66,9 @@ static int train(tandem_worker* worker) {
     if (tandem_next(worker, 1000, &want) < 0) return -1;
     switch (want.kind) {
       case TANDEM_BATCH:
+      case TANDEM_VALIDATION_BATCH:
       case TANDEM_TEST_BATCH:
-        if (want.kind == TANDEM_TEST_BATCH ? want.first : want.epoch != epoch) given = done = 0;
+        if (want.kind != TANDEM_BATCH ? want.first : want.epoch != epoch) given = done = 0;
         epoch = want.epoch;
         if (given == BATCHES) {
           if (tandem_give(worker, 0, NULL, NULL) != 0) return -1;

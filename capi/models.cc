@@ -37,6 +37,11 @@ absl::Status New(const char* config, models::ModelInputs inputs, int threads,
     return absl::InvalidArgumentError(absl::StrCat(
         "model '", config, "': want what a job has in `model`, such as mlp { hidden: 16 }"));
   }
+  if (wanted.has_script() || wanted.has_program()) {
+    return absl::InvalidArgumentError(
+        "model: a module of your own needs no compiled model; want one of "
+        "logistic_regression, mlp, dlrm, gmf, neumf");
+  }
   auto made = std::make_unique<tandem_model>();
   TANDEM_ASSIGN_OR_RETURN(made->model, models::NewDenseModel(wanted, inputs, threads));
   made->numbers = inputs.numeric;

@@ -19,7 +19,7 @@ typedef struct tandem_model tandem_model;
 
 // config: as `model` of a job, such as "mlp { hidden: 16 }". A sample has `numbers` numbers and, of
 // table t, fields[t] cells of dim[t] floats. names: of the tables, for messages. threads: in one
-// operation, as cluster.threads_per_worker.
+// operation, as cluster.threads_per_worker; the calling thread keeps this number (OpenMP, PyTorch).
 int tandem_model_new(const char* config, int32_t numbers, int32_t tables, const char* const* names,
                      const int32_t* fields, const int32_t* dim, int32_t threads,
                      tandem_model** model);

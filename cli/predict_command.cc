@@ -81,6 +81,7 @@ std::vector<std::string> SettingsOf(const PredictFlags& flags, bool of_program) 
   set.emplace_back("train.evaluate_only=true");
   if (of_program) {
     set.emplace_back("cluster.workers=1");  // the order is the script's
+    set.emplace_back("service_time=[]");    // which may be of workers that there are not
     return set;
   }
   std::vector<std::string> files;

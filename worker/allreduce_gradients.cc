@@ -239,7 +239,7 @@ void AllReduceGradients::BeginCompare() {
   const auto ranks = static_cast<size_t>(options_.ranks);
   digests_.assign(ranks, 0);
   digest_shares_.assign(ranks, 1);
-  digests_[static_cast<size_t>(options_.rank)] = DigestOf(dense_.values());
+  digests_[static_cast<size_t>(options_.rank)] = dense_.Digest();
   stage_ = Stage::kDigests;
 }
 

@@ -31,6 +31,12 @@ absl::StatusOr<std::unique_ptr<AttachedRunner>> AttachedRunner::New(
     r->update_ =
         r->wants_.Ask({.kind = Want::Kind::kUpdate, .gradient = gradient, .factor = factor});
   });
+  // Between two calls of the program its parameters may be on their way to other values.
+  runner->dense_->set_digest([r = runner.get()] {
+    uint64_t digest = 0;
+    const absl::Status asked = r->wants_.Ask({.kind = Want::Kind::kDigest, .digest = &digest});
+    return asked.ok() ? digest : 0;  // else the job is over for this worker
+  });
   return runner;
 }
 

@@ -287,6 +287,16 @@ absl::Status AttachedWorker::CheckBatch(const data::Batch& batch, bool test) con
   return absl::OkStatus();
 }
 
+absl::StatusOr<Want> AttachedWorker::Next(absl::Time deadline) {
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(Want next, wants_.Next(deadline));
+    if (next.kind != Want::Kind::kDigest) return next;
+    TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want, wants_.Expect(Want::Kind::kDigest));
+    *want->digest = DigestOf(dense());
+    want.Answer(absl::OkStatus());
+  }
+}
+
 absl::Status AttachedWorker::GiveBatch(data::Batch* batch) {
   TANDEM_ASSIGN_OR_RETURN(WantQueue::Use want,
                           wants_.Expect(Want::Kind::kBatch, Want::Kind::kTestBatch));

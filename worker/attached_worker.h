@@ -95,7 +95,7 @@ class AttachedWorker {
   // What is wanted: the same until it is done, but that a batch may come to be wanted while gradients
   // or scores are computed. kNothing: nothing by the deadline. An error: how the job has failed, here
   // or elsewhere.
-  absl::StatusOr<Want> Next(absl::Time deadline) { return wants_.Next(deadline); }
+  absl::StatusOr<Want> Next(absl::Time deadline);
 
   // kBatch, kTestBatch. Takes the contents of `batch`, of which numbers, labels and groups are the
   // program's own. INVALID_ARGUMENT: more samples or ids than the job has said.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "worker/replica_digests.h"
 
 namespace tandem::worker {
 
@@ -35,6 +36,8 @@ DenseParameters::DenseParameters(std::unique_ptr<optim::RowOptimizer> optimizer,
 }
 
 void DenseParameters::set_program(Program program) { program_ = std::move(program); }
+
+uint64_t DenseParameters::Digest() const { return digest_ ? digest_() : DigestOf(values()); }
 
 void DenseParameters::Apply(absl::Span<const float> padded_gradient, float factor) {
   if (is_program_) {

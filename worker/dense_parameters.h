@@ -45,6 +45,10 @@ class DenseParameters {
   // With the optimizer PROGRAM, what Apply does: the program changes values() itself.
   using Program = std::function<void(absl::Span<const float> padded_gradient, float factor)>;
   void set_program(Program program);
+  // A digest of values(), for a comparison with the other replicas. `taken`: by whom, where a program may
+  // change values() at any time; without, by DigestOf.
+  uint64_t Digest() const;
+  void set_digest(std::function<uint64_t()> taken) { digest_ = std::move(taken); }
 
   // Keeps the slots of `blocks` alone (a sharded optimizer, ZeRO stage 1, Rajbhandari et al. 2020):
   // the values of the others come from elsewhere after each step. Before a save the slots of all
@@ -77,6 +81,7 @@ class DenseParameters {
   const int slots_per_block_;
   const bool is_program_;  // the optimizer
   Program program_;
+  std::function<uint64_t()> digest_;
   std::vector<uint64_t> block_keys_;
   collectives::Piece kept_;  // blocks whose slots are in slots_
   std::vector<float> values_, slots_;

@@ -21,6 +21,8 @@ const char* NameOf(Want::Kind kind) {
       return "the scores of a test batch";
     case Want::Kind::kUpdate:
       return "a step of the program's optimizer";
+    case Want::Kind::kDigest:
+      return "a digest of the parameters";
     case Want::Kind::kState:
       return "the program's state";
     case Want::Kind::kStepDone:
@@ -70,13 +72,16 @@ void WantQueue::Close(absl::Status how) {
 
 // ---- the program's ----------------------------------------------------------------------------
 
-// A batch before what computes: its rows travel meanwhile. State before both: all wait for it.
+// A batch before what computes: its rows travel meanwhile. State and digests before both: all wait for
+// them.
 WantQueue::Asked* WantQueue::Front() {
   const auto open = [](const Asked& asked) { return asked.open && !asked.answered; };
   if (finishing_ != Finishing::kNo) {
     return open(other_) && other_.want.kind == Want::Kind::kUpdate ? &other_ : nullptr;
   }
-  if (open(other_) && other_.want.kind == Want::Kind::kState) return &other_;
+  const bool at_rest =
+      other_.want.kind == Want::Kind::kState || other_.want.kind == Want::Kind::kDigest;
+  if (open(other_) && at_rest) return &other_;
   if (open(batch_)) return &batch_;
   return open(other_) ? &other_ : nullptr;
 }

@@ -30,6 +30,7 @@ struct Want {
     kCompute,    // gradients of slot->batch
     kScore,      // scores of slot->batch
     kUpdate,     // a step of the program's optimizer
+    kDigest,     // a digest of the dense parameters: AttachedWorker::Next takes it, the program waiting
     kState,      // what the program has to find again, for a save
     kStepDone,   // nothing: the step that was computed last is synchronised
     kEnd,        // nothing any more: the job has ended well
@@ -42,6 +43,7 @@ struct Want {
   bool validation = false;       // kTestBatch: of the rows by which the best model is judged
   bool last = false;             // kState: of the save at the end of the job
   std::string* state = nullptr;  // kState: where it goes
+  uint64_t* digest = nullptr;    // kDigest: likewise
   // kUpdate: the sum over all workers (padded), and what makes it a mean.
   absl::Span<const float> gradient = {};
   float factor = 0;

@@ -132,9 +132,11 @@ class DataLoader:
                         "scores test rows: say for batch in job.evaluate(loader, data=\"validation\") first")
         if kind != fetch:
             return
+        job._evaluating = True
         for batch in self._batches(fetch, _abi.SCORE, _Place(self, job._progress.testing)):
             job._scored = False
             yield batch
+        job._evaluating = False
 
 
 class _Place:

@@ -116,6 +116,7 @@ class Job(Tables):
         self._cells = None           # of the step at hand: by table, what modules read
         self._given = None           # ids of the batch at hand, as the loader gave them
         self._scored = True
+        self._evaluating = False     # a loop over job.evaluate() has begun and not ended
         self._loop_epoch = None      # what epochs() has given last
         self._between = False        # epochs() waits for the next one
         self._progress = Progress(self)
@@ -175,6 +176,9 @@ class Job(Tables):
                 if last is None:  # a job that takes no step: the loop's body may evaluate
                     last = want.epoch
                     yield from self._epoch_of_loop(last)
+                elif self._scores is not None and self._evaluating:
+                    raise Error("the loop over job.evaluate() has ended before its rows; `tandem predict` wants a score "
+                                "for each, so iterate over the whole tandem.DataLoader")
                 else:
                     self._give_none()  # the script evaluates nothing here
                 continue

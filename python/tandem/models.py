@@ -7,6 +7,7 @@
     optimizer = tandem.DistributedOptimizer(model, loss="sum")
     for epoch in job.epochs():
         for numbers, ids, label in loader:
+            optimizer.zero_grad()
             model.loss(numbers, rows(ids), label).backward()
             optimizer.step()
 
@@ -62,10 +63,10 @@ def _load():
 _load()
 
 
-def compiled(config, numbers=0, tables=None, threads=1, seed=None):
+def compiled(config, numbers=0, tables=None, threads=None, seed=None):
     """A compiled model as a module. config: as `model` of a job; numbers: of a sample; tables: names, in their
-    order; None: all of the job, as the compiled model has them. threads: in one operation. seed: of the first
-    values; None: the job's, which gives those of a job with that model."""
+    order; None: all of the job, as the compiled model has them. threads: in one operation; None: as many as torch
+    has. seed: of the first values; None: the job's, which gives those of a job with that model."""
     return CompiledModel(config, numbers, tables, threads, seed)
 
 
@@ -85,7 +86,7 @@ class CompiledModel(nn.Module):
         check(library().tandem_model_new(
             config.encode(), numbers, len(used), (c_char_p * count)(*[t.name.encode() for t in used]),
             (c_int32 * count)(*[len(t.fields) for t in used]), (c_int32 * count)(*[t.dim for t in used]),
-            threads, ctypes.byref(self._model)))
+            threads or torch.get_num_threads(), ctypes.byref(self._model)))
         flat = torch.empty(library().tandem_model_floats(self._model))
         check(library().tandem_model_first_values(
             self._model, job.seed if seed is None else seed, flat.data_ptr()))
@@ -110,6 +111,9 @@ class CompiledModel(nn.Module):
             at = getattr(at, part)
         at.register_parameter(path[-1], parameter)
 
+    def __deepcopy__(self, memo):
+        raise Error("a compiled model cannot be copied; make another one, and load_state_dict() the first one's")
+
     def __del__(self):
         if getattr(self, "_model", None):
             library().tandem_model_free(self._model)
@@ -132,9 +136,8 @@ class CompiledModel(nn.Module):
         [samples]."""
         numbers, cells = self._inputs(numbers, rows)
         label = label.detach().to(torch.float32).contiguous()
-        samples = label.numel()
-        if any(len(x) != samples for x in [*cells, *([numbers] if self.numbers else [])]):
-            raise ValueError(f"loss: {samples} labels for numbers and rows of another number of samples")
+        if any(len(x) != label.numel() for x in [*cells, *([numbers] if self.numbers else [])]):
+            raise ValueError(f"loss: {label.numel()} labels for numbers and rows of another number of samples")
         return _Loss.apply(self, numbers, label, len(cells), *cells, *self.parameters())
 
     def _inputs(self, numbers, rows):
@@ -146,10 +149,14 @@ class CompiledModel(nn.Module):
                                  f"{len(table.fields)}, {table.dim}] and torch.float32")
         if len(cells) != len(self.tables):
             raise ValueError(f"rows of {len(cells)} tables, want those of {[t.name for t in self.tables]}")
+        if len({len(c) for c in cells}) > 1:
+            raise ValueError(f"rows of different numbers of samples: {[len(c) for c in cells]}")
         if not self.numbers:
             return torch.empty(0), cells
         if numbers is None or numbers.dim() != 2 or numbers.shape[1] != self.numbers:
             raise ValueError(f"numbers: want a tensor [samples, {self.numbers}]")
+        if any(len(c) != len(numbers) for c in cells):
+            raise ValueError(f"numbers of {len(numbers)} samples, rows of {len(cells[0])}")
         return numbers.detach().to(torch.float32).contiguous(), cells
 
     def _values(self, parameters):
@@ -181,10 +188,12 @@ class _Loss(torch.autograd.Function):
             ctypes.byref(loss), flat.data_ptr(), _pointers(of_cells)))
         ctx.gradients = (*of_cells, *[g.view(p.shape) for g, p in
                                       zip(flat.split([p.numel() for p in parameters]), parameters)])
+        ctx.save_for_backward(label)  # has torch say so when backward() is called a second time
         return torch.tensor(loss.value, dtype=torch.float64)
 
     @staticmethod
     def backward(ctx, scale):  # pylint: disable=arguments-differ
+        assert ctx.saved_tensors, "there is always a label"
         gradients = ctx.gradients
         if scale.item() != 1:
             gradients = [g * scale.to(g.dtype) for g in gradients]

@@ -129,7 +129,9 @@ class Progress:
             self._loop_end = b""
         whole = {"now": self._loop_end if over else self._snapshot(),
                  "loop_end": b"" if over else self._loop_end,
-                 "optimizer": self._optimizer_state() if job.rank == 0 else None}
+                 "optimizer": self._optimizer_state() if job.rank == 0 else None,
+                 # Of this moment, as the dense parameters of the save: for those who begin with it.
+                 "buffers": _buffers_of(job._optimizer._module)}
         data = pack(whole)
         check(library().tandem_save_state(job._handle, data, len(data)))
 
@@ -186,10 +188,10 @@ class Progress:
             return
         try:
             saved = unpack((ctypes.c_char * count.value).from_address(data.value))
-            self._restore_buffers(unpack(saved["now"])["buffers"])
-        except (ValueError, KeyError, TypeError) as error:
-            warnings.warn(f"{', '.join(own)}: as the script has made them, since the save that the run begins "
-                          f"with is none of a Python job: {error}", stacklevel=4)
+            self._restore_buffers(saved["buffers"])
+        except (Error, ValueError, KeyError, TypeError) as error:
+            warnings.warn(f"{', '.join(own)}: as the script has made them, since those of the save that the run begins "
+                          f"with do not fit: {error}", stacklevel=4)
 
     def _read(self, rank):
         """Where the script of a worker goes on, the end of its loop that it may still have to go back to, and the
@@ -217,7 +219,8 @@ class Progress:
             if of_save != of_module:
                 raise Error(f"buffer {name}: {of_module} in the module, {of_save} in the save that the run "
                             "begins with; has the script changed?")
-            own[name].detach().copy_(saved[name])
+        for name, buffer in own.items():
+            buffer.detach().copy_(saved[name])
 
     def _restore_optimizer(self, saved, groups):
         optimizer = self._job._optimizer._torch

@@ -213,7 +213,7 @@ class Saved(Tables):
         if not any(entry["name"] == _PROGRAM for entry in self.manifest["files"]):
             return {}
         try:
-            return unpack(unpack(_read_held(path))["now"])["buffers"]
+            return unpack(_read_held(path))["buffers"]
         except (ValueError, KeyError, TypeError):  # of a program of another kind
             return {}
 

@@ -40,7 +40,8 @@ class _Caller:
             function, arguments, answer = call
             try:
                 answer.put((check(function(*arguments)), None))
-            except Error as error:  # whose text this thread alone can ask for
+            except BaseException as error:  # pylint: disable=broad-except
+                # The text of an Error is one that this thread alone can ask for.
                 answer.put((None, error))
 
     def call(self, function, *arguments) -> int:
