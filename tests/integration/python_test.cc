@@ -497,6 +497,15 @@ TEST_F(PythonTest, ReplicasThatDifferEndTheJobByName) {
   }
 }
 
+// Also what is changed behind a step, at a moment of each worker's own, is compared when all have changed it.
+TEST_F(PythonTest, ReplicasChangedBetweenStepsAreComparedAtRest) {
+  RunArguments arguments = Arguments(SourcePath("tests/python/best.py"),
+                                     {"cluster.workers=2", "train.epochs=3", "train.depth=1"});
+  arguments.flags.insert(arguments.flags.end(), {"--", folder_.path(), "clamped"});
+  const RunResult run = RunJob(arguments, kLimit);
+  EXPECT_TRUE(run.ok()) << run.DebugString();
+}
+
 // The modules that serve make first values themselves: each bit is that of the servers.
 TEST_F(PythonTest, FirstValuesAreThoseOfTheServers) {
   const uint64_t ids[] = {0, 1, 7, 12345, uint64_t{1} << 63, ~uint64_t{0}, 0x9e3779b97f4a7c15u};
