@@ -93,6 +93,7 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
 // The header is C and cannot name the worker's enumeration, so each value is translated here.
 int32_t KindOf(const worker::Want& want) {
   switch (want.kind) {
+    case worker::Want::Kind::kDigest:  // AttachedWorker::Next takes it
     case worker::Want::Kind::kNothing:
       return TANDEM_NOTHING;
     case worker::Want::Kind::kBatch:
