@@ -14,12 +14,23 @@
 
 docs/PYTHON.md is the tutorial. Importing this package needs numpy alone; what trains needs torch.
 """
+from __future__ import annotations
+
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from tandem._abi import Error, preload_blas
 from tandem.hashing import hash_columns, hash_ids
 from tandem.saved import Saved, load
 from tandem.store import Store
+
+if TYPE_CHECKING:  # what __getattr__ gives
+    from tandem.data import DataLoader
+    from tandem.job import Job, init
+    from tandem.nn import (Embedding, EmbeddingBag, EmbeddingBagCollection, EmbeddingBagConfig,
+                           EmbeddingCollection)
+    from tandem.optim import DistributedOptimizer
+    from tandem.sparse import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
 preload_blas()
 
@@ -36,7 +47,7 @@ _LAZY = {
 __all__ = ["Error", "Saved", "Store", "hash_columns", "hash_ids", "load", *_LAZY]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'tandem' has no attribute '{name}'")
     try:

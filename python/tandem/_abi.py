@@ -2,12 +2,15 @@
 
 Every call that can wait gives the interpreter lock up meanwhile (ctypes does).
 """
+from __future__ import annotations
+
 import ctypes
 import glob
 import os
 import sys
 from ctypes import (POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32,
                     c_int64, c_uint8, c_uint64, c_void_p)
+from typing import Any, Callable, Optional
 
 
 class Error(RuntimeError):
@@ -44,7 +47,7 @@ _WORKER = c_void_p
 _GROUP = c_void_p
 _COUNTS = POINTER(c_int64)  # one for each rank
 _WORK = POINTER(c_int64)
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_error": (c_char_p, []),
     "tandem_join": (c_int, [POINTER(JoinOptions), POINTER(_WORKER)]),
     "tandem_wait_joined": (c_int, [_WORKER, c_int64]),
@@ -125,7 +128,7 @@ _FUNCTIONS = {
 }
 
 
-def roots():
+def roots() -> list[str]:
     """Folders that may have lib/ and bin/: of a build (build/python is a link to the package's folder), of
     the source tree's build, or where Tandem is installed."""
     above = lambda path, levels: above(os.path.dirname(path), levels - 1) if levels else path
@@ -134,7 +137,7 @@ def roots():
     return [tree, os.path.join(tree, "build"), prefix]
 
 
-def _places(name):
+def _places(name: str) -> list[str]:
     """Where the library may be."""
     told = os.environ.get("TANDEM_LIBRARY")
     if told:
@@ -144,10 +147,10 @@ def _places(name):
              *sorted(glob.glob(os.path.join(root, "lib", "*", name)))]]
 
 
-_library = None
+_library: Optional[ctypes.CDLL] = None
 
 
-def library(name=None, allowed=None):
+def library(name: Optional[str] = None, allowed: Optional[Callable[[str], None]] = None) -> ctypes.CDLL:
     """libtandem.so, or the library `name` that has all of it and more; loaded at the first call. allowed:
     is given its path before it is loaded, and raises where it must not be."""
     global _library
@@ -169,14 +172,14 @@ def library(name=None, allowed=None):
     return _library
 
 
-def check(code):
+def check(code: int) -> int:
     """Passes what a function has returned; -1 becomes an Error with its text."""
     if code < 0:
         raise Error(library().tandem_error().decode("utf-8", "replace"))
     return code
 
 
-def preload_blas():
+def preload_blas() -> None:
     """Has a torch that is imported later use OpenBLAS's OpenMP build, where the system's default is
     the pthread build, whose threads would fight with torch's (docs/HACKING.md says more)."""
     if "torch" in sys.modules:

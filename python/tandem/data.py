@@ -1,14 +1,17 @@
 """Batches of the script's own loader, read ahead so that their rows travel in time."""
+from __future__ import annotations
+
 import collections
 import copy
 import warnings
+from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 import torch
 
 from tandem import _abi
 from tandem._abi import Error
 from tandem.job import current_job
-from tandem.randomness import generators_of
+from tandem.randomness import Stream, generators_of
 from tandem.sparse import BatchIds
 
 
@@ -29,17 +32,23 @@ class DataLoader:
 
     Iterating gives the batches of one epoch on this worker, unchanged. The loop ends when the worker
     has no more batches (others may have), or the job takes no more steps.
+
+    An Error where a step is left out or there is no job; a ValueError says what ids of a batch are wrong.
     """
 
-    def __init__(self, iterable, features=None, repeatable=True):
+    def __init__(self, iterable: Iterable[Any], features: Union[int, str, Callable[[Any], Any], None] = None,
+                 repeatable: bool = True) -> None:
         self._job = current_job()
-        self._iterable, self._features, self._repeatable = iterable, features, repeatable
+        self._iterable: Any = iterable
+        self._features: Any = features
+        self._repeatable = repeatable
         self._taken = 0  # batches, in all epochs
 
-    def __len__(self):
+    def __len__(self) -> int:
+        """Of the iterable. TypeError: it has none."""
         return len(self._iterable)
 
-    def _ids(self, batch):
+    def _ids(self, batch: Any) -> BatchIds:
         features = self._features
         if callable(features):
             found = features(batch)
@@ -49,10 +58,10 @@ class DataLoader:
             found = self._find(batch)
         return BatchIds(self._job, found)
 
-    def _find(self, batch):
+    def _find(self, batch: Any) -> Any:
         fields = self._job._fields
 
-        def fits(part):
+        def fits(part: Any) -> bool:
             if isinstance(part, dict):
                 return bool(part) and all(k in fields or k in self._job.tables for k in part)
             if isinstance(part, torch.Tensor):
@@ -67,11 +76,11 @@ class DataLoader:
         raise ValueError(f"which part of a batch are its ids? {len(found)} parts could be them; say "
                          "features=INDEX, features=KEY or features=FUNCTION to tandem.DataLoader")
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         self._job._check_started()
         return self._train_batches()
 
-    def _train_batches(self):
+    def _train_batches(self) -> Iterator[Any]:
         """Those of one epoch. In the epoch in which a run goes on: those that it has not trained on."""
         job = self._job
         place = _Place(self, job._progress.reading)
@@ -82,14 +91,15 @@ class DataLoader:
             yield from self._batches(_abi.BATCH, _abi.COMPUTE, place)
         job._progress.end_loop()
 
-    def _is_over(self):
+    def _is_over(self) -> bool:
         """Whether the run has trained on all of the epoch, so that batches of the next one are wanted, or none."""
         want = self._job._next()
         return want.kind != _abi.BATCH or want.epoch != self._job._loop_epoch
 
-    def _batches(self, fetch, use, place):
+    def _batches(self, fetch: int, use: int, place: _Place) -> Iterator[Any]:
         """Gives batches as they are wanted, and yields each when its rows are there."""
-        job, given, epoch = self._job, collections.deque(), None
+        job, epoch = self._job, None
+        given: collections.deque = collections.deque()
         while True:
             want = job._next()
             if want.kind == fetch and epoch in (None, want.epoch):
@@ -116,7 +126,7 @@ class DataLoader:
             else:
                 return
 
-    def _check_used(self, use, want):
+    def _check_used(self, use: int, want: _abi.Want) -> None:
         job = self._job
         if use == _abi.COMPUTE and job._cells is not None:
             raise Error(f"step {want.step}: the loop goes on to the next batch without "
@@ -124,7 +134,7 @@ class DataLoader:
         if use == _abi.SCORE and not job._scored:
             raise Error("the loop over job.evaluate() goes on to the next batch without job.score()")
 
-    def _test_batches(self, fetch):
+    def _test_batches(self, fetch: int) -> Iterator[Any]:
         job = self._job
         kind = job._next().kind
         if kind == _abi.VALIDATION_BATCH and fetch == _abi.TEST_BATCH:
@@ -147,16 +157,19 @@ class _Place:
     checksum of its ids, state of the iterable behind it, if it has one, and of the stream).
     """
 
-    def __init__(self, loader, stream):
+    def __init__(self, loader: DataLoader, stream: Stream) -> None:
         self._loader, self._stream, self._iterable = loader, stream, loader._iterable
         self._told = hasattr(self._iterable, "state_dict") and hasattr(self._iterable, "load_state_dict")
-        self._source = self._resumed = self._epoch = None
+        self._source: Any = None
+        self._resumed: Any = None
+        self._epoch: Optional[int] = None
         self._count = 0  # read in this epoch
-        self.begin, self.used = None, None
+        self.begin: Any = None
+        self.used: Any = None
 
     # ---- reading ----
 
-    def open(self, epoch):
+    def open(self, epoch: int) -> None:
         """At the first batch of the epoch that is wanted."""
         self._epoch = epoch
         resumed, self._resumed = self._resumed, None
@@ -179,11 +192,11 @@ class _Place:
             self._open()
             self._pass_over(resumed["used"])
 
-    def resume(self, resumed):
+    def resume(self, resumed: dict[str, Any]) -> None:
         """The place that a save has, in the epoch that the run goes on in."""
         self._resumed = resumed
 
-    def read(self):
+    def read(self) -> tuple[Any, Optional[BatchIds], Any]:
         """The next batch with samples, its ids, and what `used` is once it is used; Nones: there is none."""
         while True:
             with self._stream:  # a function that finds the ids may draw, too
@@ -200,12 +213,12 @@ class _Place:
         # Before the script can change the ids in place.
         return batch, ids, (self._count, ids.checksum(), *told)
 
-    def _open(self):
+    def _open(self) -> None:
         self.begin = self._now()
         with self._stream:
             self._source = iter(self._iterable)
 
-    def _pass_over(self, used):
+    def _pass_over(self, used: Any) -> None:
         """Reads up to the last batch that was used, and looks whether it is that one."""
         last = None
         while used and self._count < used[0]:
@@ -222,17 +235,17 @@ class _Place:
 
     # ---- for a save ----
 
-    def _now(self):
+    def _now(self) -> dict[str, Any]:
         return {"stream": self._stream.state(), "taken": self._loader._taken,
                 "generators": [g.get_state() for g in generators_of(self._iterable)],
                 "iterable": copy.deepcopy(self._iterable.state_dict()) if self._told else None}
 
-    def state(self):
+    def state(self) -> dict[str, Any]:
         if self._resumed is not None:  # nothing has been wanted since
             return self._resumed
         return {"epoch": self._epoch, "begin": self.begin, "used": self.used, "now": self._now()}
 
-    def restore(self, now):
+    def restore(self, now: dict[str, Any]) -> None:
         """What comes next is what came next then, as far as it does not follow from the stream."""
         for generator, state in zip(generators_of(self._iterable), now["generators"]):
             generator.set_state(state)

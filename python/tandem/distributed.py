@@ -13,6 +13,8 @@ that names the rank at fault; wrong tensors are a ValueError or TypeError at onc
 TANDEM_GROUP_HOST: the address of this machine as the other ranks reach it; by default the one that
 leads to MASTER_ADDR, or without that (tcp:// and file://) the one of the machine's own name. TANDEM_GROUP_LINK: "shm", "tcp", "rdma", "zmq" or "auto", the same on all ranks.
 """
+from __future__ import annotations
+
 import atexit
 import collections
 import ctypes
@@ -24,6 +26,7 @@ import time
 import weakref
 from ctypes import c_int32, c_int64, c_void_p
 from datetime import timedelta
+from typing import Any, Callable, Iterable, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -44,7 +47,7 @@ _OPS = {dist.ReduceOp.SUM: _abi.SUM, dist.ReduceOp.PRODUCT: _abi.PRODUCT,
         dist.ReduceOp.BAND: _abi.BIT_AND, dist.ReduceOp.BOR: _abi.BIT_OR,
         dist.ReduceOp.BXOR: _abi.BIT_XOR}
 # Of truth values, which are bytes of 0 and 1. A sum or a product is one of truths.
-_BOOL_OPS = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN, _abi.AVERAGE: None}
+_BOOL_OPS: dict[int, Optional[int]] = {_abi.SUM: _abi.MAX, _abi.PRODUCT: _abi.MIN, _abi.AVERAGE: None}
 
 _SLICE_MS = 100  # between two looks whether Ctrl-C was pressed
 _LOOKS = 4  # at older works when one begins
@@ -52,7 +55,7 @@ _LOOK_MS = 2  # between two looks whether a work with a future has ended before 
 _MOST_HELD = 1024  # works that nobody waits for
 
 
-def _op_of(op):
+def _op_of(op: Any) -> int:
     """The number of a torch.distributed.ReduceOp, which is an object of one of two classes."""
     for known, number in _OPS.items():
         if op == known:
@@ -61,7 +64,7 @@ def _op_of(op):
                      "BOR and BXOR")
 
 
-def _check(tensor, what):
+def _check(tensor: torch.Tensor, what: str) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tandem: {what}: a tensor is wanted, and this is a {type(tensor).__name__}")
     if tensor.is_sparse or tensor.layout != torch.strided:
@@ -75,7 +78,7 @@ def _check(tensor, what):
     return tensor
 
 
-def _check_written(tensor, what):
+def _check_written(tensor: torch.Tensor, what: str) -> torch.Tensor:
     """A tensor that results go to: each element has a place of its own."""
     _check(tensor, what)
     if tensor.numel() > 1 and any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride())):
@@ -83,7 +86,7 @@ def _check_written(tensor, what):
     return tensor
 
 
-def _one(tensors, what, check=_check_written):
+def _one(tensors: Any, what: str, check: Callable[[Any, str], torch.Tensor] = _check_written) -> torch.Tensor:
     """The only tensor of a list: of several a process, c10d's calls for several devices."""
     if isinstance(tensors, torch.Tensor):
         return check(tensors, what)
@@ -92,7 +95,7 @@ def _one(tensors, what, check=_check_written):
     return check(tensors[0], what)
 
 
-def _same(tensors, like, what):
+def _same(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str) -> Sequence[torch.Tensor]:
     for tensor in tensors:
         _check(tensor, what)
         if tensor.dtype != like.dtype:
@@ -100,7 +103,7 @@ def _same(tensors, like, what):
     return tensors
 
 
-def _same_size(tensors, like, what):
+def _same_size(tensors: Sequence[torch.Tensor], like: torch.Tensor, what: str) -> Sequence[torch.Tensor]:
     _same(tensors, like, what)
     for tensor in tensors:
         if tensor.numel() != like.numel():
@@ -109,15 +112,15 @@ def _same_size(tensors, like, what):
     return tensors
 
 
-def _pointer(tensor):
+def _pointer(tensor: torch.Tensor) -> c_void_p:
     return c_void_p(tensor.data_ptr() or None)
 
 
-def _counts(values):
+def _counts(values: Sequence[int]) -> Any:
     return (c_int64 * len(values))(*values)
 
 
-def _as_bytes(tensor):
+def _as_bytes(tensor: torch.Tensor) -> tuple[int, int]:
     """Elements to move as the C interface counts them: its type and how many of it."""
     size = tensor.element_size() * tensor.numel()
     return _abi.U8, size
@@ -126,8 +129,8 @@ def _as_bytes(tensor):
 class _Reduced:
     """A tensor as the C interface reduces it: itself, or its elements in a type that holds them."""
 
-    def __init__(self, tensor, op):
-        self.op = _op_of(op)
+    def __init__(self, tensor: torch.Tensor, op: Any) -> None:
+        self.op: Optional[int] = _op_of(op)
         self.tensor = tensor.contiguous()
         dtype = tensor.dtype
         if dtype == torch.bool:
@@ -149,12 +152,12 @@ class _Reduced:
         if floating and self.op in (_abi.BIT_AND, _abi.BIT_OR, _abi.BIT_XOR):
             raise ValueError(f"tandem: {op} is not defined for {dtype}; give integers")
 
-    def room(self):
+    def room(self) -> torch.Tensor:
         """Room for a result of the same size."""
         return torch.empty_like(self.tensor)
 
 
-def _put(target, result):
+def _put(target: torch.Tensor, result: torch.Tensor) -> None:
     """Copies what an operation has left in `result`, in the type of `target`, there."""
     if target.data_ptr() == result.data_ptr() and target.is_contiguous():
         return
@@ -171,7 +174,8 @@ class _Work(dist._Work):
     """An operation that runs. `kept`: the tensors it works on; `then` puts the results where they
     belong."""
 
-    def __init__(self, group, number, result, kept=(), then=None):
+    def __init__(self, group: _Member, number: int, result: list[Any], kept: tuple[Any, ...] = (),
+                 then: Optional[Callable[[], None]] = None) -> None:
         super().__init__()
         self._group = group
         self._number = number
@@ -180,15 +184,16 @@ class _Work(dist._Work):
         self._then = then
         self._lock = threading.Lock()   # who waits; the others wait for that one
         self._done = threading.Event()
-        self._error = None
+        self._error: Optional[Exception] = None
         self._from = c_int32(-1)
-        self._inner = self._future = None
+        self._inner: Any = None
+        self._future: Any = None
 
-    def drop(self):
+    def drop(self) -> bool:
         """Whether it has ended; then its tensors are let go, and it can still be waited for."""
         return self._look(0, release=False)
 
-    def _look(self, milliseconds, release=True):
+    def _look(self, milliseconds: int, release: bool = True) -> bool:
         """Whether it has ended, waiting for at most so long."""
         if self._done.is_set():
             if release:
@@ -219,7 +224,7 @@ class _Work(dist._Work):
         finally:
             self._lock.release()
 
-    def wait(self, timeout=timedelta(0)):
+    def wait(self, timeout: Union[timedelta, float] = timedelta(0)) -> bool:
         """Until it has ended. An error: how it failed, or that it has not ended within `timeout`."""
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
         until = time.monotonic() + seconds if seconds > 0 else None
@@ -230,30 +235,30 @@ class _Work(dist._Work):
             raise self._error
         return True
 
-    def synchronize(self):
+    def synchronize(self) -> None:
         self.wait()
 
-    def is_completed(self):
+    def is_completed(self) -> bool:
         return self._look(0)
 
-    def is_success(self):
+    def is_success(self) -> bool:
         return self._look(0) and self._error is None
 
-    def exception(self):
+    def exception(self) -> Optional[Exception]:
         return self._error
 
-    def result(self):
+    def result(self) -> list[Any]:
         return self._result
 
-    def source_rank(self):
+    def source_rank(self) -> int:
         return self._from.value
 
     _source_rank = source_rank
 
-    def get_future(self):
+    def get_future(self) -> torch.futures.Future:
         """A torch.futures.Future of the list of results, or of the error."""
         if self._future is None:
-            def results(_):
+            def results(_: Any) -> list[Any]:
                 if self._error is not None:
                     raise self._error
                 return self._result
@@ -264,7 +269,7 @@ class _Work(dist._Work):
             self._group.finish(self)
         return self._future
 
-    def settle(self, milliseconds):
+    def settle(self, milliseconds: int) -> bool:
         """Ends the future if the work has ended within the time: on the thread of the group that does so."""
         if not self._look(milliseconds):
             return False
@@ -275,16 +280,17 @@ class _Work(dist._Work):
 class _Member:
     """A member of a group of the C interface, and the thread that ends futures."""
 
-    def __init__(self, rank, ranks, timeout_ms):
+    def __init__(self, rank: int, ranks: int, timeout_ms: int) -> None:
         self.rank, self.ranks = rank, ranks
         self.process = os.getpid()
         self.handle = c_void_p()
         self.closed = False
-        self._futures = None
+        self._futures: Optional[queue.SimpleQueue] = None
         # DistributedDataParallel holds the C++ side of a work alone, which is nothing without this one:
         # works stay here until they have been waited for.
-        self._works = {}
-        self._running = collections.deque()  # of these: not known to have ended, looked at in turn
+        self._works: dict[int, _Work] = {}
+        # Of these: not known to have ended, looked at in turn.
+        self._running: collections.deque[_Work] = collections.deque()
         options = _abi.GroupOptions()
         options.size = ctypes.sizeof(options)
         options.rank, options.ranks = rank, ranks
@@ -294,13 +300,13 @@ class _Member:
         options.deadline_ms = timeout_ms
         _abi.check(_abi.library().tandem_group_open(ctypes.byref(options), ctypes.byref(self.handle)))
 
-    def address(self):
+    def address(self) -> bytes:
         at, count = c_void_p(), c_int64()
         _abi.check(_abi.library().tandem_group_address(self.handle, ctypes.byref(at),
                                                        ctypes.byref(count)))
         return ctypes.string_at(at, count.value)
 
-    def connect(self, addresses, timeout_ms):
+    def connect(self, addresses: list[bytes], timeout_ms: int) -> None:
         at = (c_void_p * len(addresses))(
             *[ctypes.cast(ctypes.c_char_p(a), c_void_p).value for a in addresses])
         _abi.check(_abi.library().tandem_group_connect(self.handle, at,
@@ -312,7 +318,7 @@ class _Member:
             raise Error(f"{error}; rank {self.rank} is at {self.host} for the others: if a host is not reached "
                         "so, set TANDEM_GROUP_HOST there") from None
 
-    def hold(self, work):
+    def hold(self, work: _Work) -> None:
         self._works[work._number] = work
         for _ in range(min(_LOOKS, len(self._running))):  # so that what has ended keeps no tensors
             try:
@@ -326,17 +332,17 @@ class _Member:
             for old in list(self._works.values())[:_MOST_HELD // 2]:
                 old.is_completed()
 
-    def release(self, work):
+    def release(self, work: _Work) -> None:
         self._works.pop(work._number, None)
 
-    def finish(self, work):
+    def finish(self, work: _Work) -> None:
         if self._futures is None:
             self._futures = queue.SimpleQueue()
             threading.Thread(target=_settle_all, args=(self._futures,), daemon=True,
                              name="tandem futures").start()
         self._futures.put(work)
 
-    def close(self):
+    def close(self) -> None:
         if self._futures is not None:
             self._futures.put(None)
             self._futures = None
@@ -344,14 +350,15 @@ class _Member:
             self.closed = True
             _abi.library().tandem_group_close(self.handle)
 
-    def __del__(self):  # when no work is left that could be waited for
+    def __del__(self) -> None:  # when no work is left that could be waited for
         if self.handle and self.process == os.getpid():
             _abi.library().tandem_group_free(self.handle)
 
 
-def _settle_all(works):
+def _settle_all(works: queue.SimpleQueue) -> None:
     """Ends the futures of works, in the order in which the works end."""
-    running, closed = [], False
+    closed = False
+    running: list[_Work] = []
     while running or not closed:
         try:
             new = works.get(block=not running)
@@ -365,7 +372,7 @@ def _settle_all(works):
         running = [work for i, work in enumerate(running) if not work.settle(_LOOK_MS if i == 0 else 0)]
 
 
-def _own_host():
+def _own_host() -> str:
     """Where this machine is reached by the others."""
     told = os.environ.get("TANDEM_GROUP_HOST")
     if told:
@@ -386,14 +393,19 @@ def _own_host():
         return "127.0.0.1"
 
 
-def _milliseconds(timeout):
+def _milliseconds(timeout: timedelta) -> int:
     return max(1, int(timeout.total_seconds() * 1000)) if timeout.total_seconds() > 0 else 0
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """What init_process_group("tandem") and new_group make."""
+    """What init_process_group("tandem") and new_group make.
 
-    def __init__(self, store, rank, size, timeout):
+    Its methods are what torch.distributed's functions call; lists have one tensor a process, as c10d has them, and
+    opts are c10d's options. Tensors are dense, on the CPU. A ValueError or TypeError says at once which tensor is
+    wrong; what fails later is an Error of the work that is returned.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         timeout_ms = _milliseconds(timeout) or 1
         self._member = _Member(rank, size, timeout_ms)
@@ -404,12 +416,14 @@ class ProcessGroup(dist.ProcessGroup):
         store.wait([f"tandem/{r}" for r in range(size)], timeout)
         self._member.connect([store.get(f"tandem/{r}") for r in range(size)], timeout_ms)
 
-    def getBackendName(self):
+    def getBackendName(self) -> str:
+        """As init_process_group calls it."""
         return "tandem"
 
     name = _get_backend_name = getBackendName
 
-    def _begin(self, function, *arguments, result=(), kept=(), then=None):
+    def _begin(self, function: str, *arguments: Any, result: Iterable[Any] = (), kept: tuple[Any, ...] = (),
+               then: Optional[Callable[[], None]] = None) -> _Work:
         number = c_int64()
         if self._member.closed:
             raise Error("tandem: the process group was destroyed")
@@ -422,14 +436,16 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- reductions ----
 
-    def allreduce(self, tensors, opts=None):
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
+        """Each tensor, of one shape on all ranks, becomes the reduction of all."""
         tensor = _one(tensors, "all_reduce")
         reduced = _Reduced(tensor, _op(opts))
         return self._begin("tandem_group_allreduce", _pointer(reduced.tensor), _pointer(reduced.tensor),
                            reduced.tensor.numel(), reduced.type, reduced.op, result=[tensor],
                            kept=(tensor, reduced), then=lambda: _put(tensor, reduced.tensor))
 
-    def allreduce_coalesced(self, tensors, opts=None):
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:
+        """allreduce of several tensors of one dtype in one operation."""
         if not tensors:
             raise ValueError("tandem: all_reduce_coalesced: a list of at least one tensor is wanted")
         _same(tensors, tensors[0], "all_reduce_coalesced")
@@ -444,7 +460,8 @@ class ProcessGroup(dist.ProcessGroup):
                            reduced.tensor.numel(), reduced.type, reduced.op, result=tensors,
                            kept=(tensors, reduced), then=then)
 
-    def reduce(self, tensors, opts):
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> _Work:
+        """The tensor of rank opts.rootRank becomes the reduction of all; the others' stay."""
         tensor = _one(tensors, "reduce")
         reduced = _Reduced(tensor, opts.reduceOp)
         root = opts.rootRank
@@ -454,7 +471,9 @@ class ProcessGroup(dist.ProcessGroup):
                            room.numel(), reduced.type, reduced.op, root, result=[tensor],
                            kept=(tensor, reduced, room), then=then)
 
-    def reduce_scatter(self, outputs, inputs, opts=None):
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: Sequence[Any],
+                       opts: Any = None) -> _Work:
+        """The output becomes the reduction of all ranks' inputs for this rank; of any sizes."""
         output = _one(outputs, "reduce_scatter")
         parts = inputs[0] if inputs and not isinstance(inputs[0], torch.Tensor) else inputs
         self._check_parts(parts, "reduce_scatter: the input list")
@@ -465,13 +484,13 @@ class ProcessGroup(dist.ProcessGroup):
         return self._reduce_scatter(output, torch.cat([p.detach().reshape(-1) for p in parts]),
                                     [p.numel() for p in parts], opts)
 
-    def _reduce_scatter_base(self, output, input, opts=None):
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
         _same([_check_written(output, "reduce_scatter_tensor: the output")],
               _check(input, "reduce_scatter_tensor: the input"), "reduce_scatter_tensor")
         self._check_multiple(output, input, "reduce_scatter_tensor", "input", "output")
         return self._reduce_scatter(output, input, [output.numel()] * self.size(), opts)
 
-    def _reduce_scatter(self, output, flat, counts, opts):
+    def _reduce_scatter(self, output: torch.Tensor, flat: torch.Tensor, counts: list[int], opts: Any) -> _Work:
         reduced = _Reduced(flat, _op(opts))
         times = 2 if flat.is_complex() else 1
         counts = [times * n for n in counts]
@@ -485,14 +504,16 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- what is moved, as bytes ----
 
-    def broadcast(self, tensors, opts):
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> _Work:
+        """The tensor becomes that of rank opts.rootRank, of the same shape."""
         tensor = _one(tensors, "broadcast")
         data = tensor.detach().contiguous()
         kind, count = _as_bytes(data)
         return self._begin("tandem_group_broadcast", _pointer(data), count, kind, opts.rootRank,
                            result=[tensor], kept=(tensor, data), then=lambda: _put(tensor, data))
 
-    def allgather(self, outputs, inputs, opts=None):
+    def allgather(self, outputs: Sequence[Any], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
+        """The outputs, one for each rank, become their inputs, all of one size."""
         tensor = _one(inputs, "all_gather", _check)
         parts = outputs[0] if outputs and not isinstance(outputs[0], torch.Tensor) else outputs
         self._check_parts(parts, "all_gather: the output list")
@@ -500,21 +521,24 @@ class ProcessGroup(dist.ProcessGroup):
         flat = tensor.new_empty(self.size() * tensor.numel())
         return self._allgather(flat, tensor, parts, lambda: _put_parts(parts, flat))
 
-    def _allgather_base(self, output, input, opts=None):
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
         _same([_check_written(output, "all_gather_into_tensor: the output")],
               _check(input, "all_gather_into_tensor: the input"), "all_gather_into_tensor")
         self._check_multiple(input, output, "all_gather_into_tensor", "output", "input")
         flat = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
         return self._allgather(flat, input, [output], lambda: _put(output, flat))
 
-    def _allgather(self, flat, tensor, result, then):
+    def _allgather(self, flat: torch.Tensor, tensor: torch.Tensor, result: Sequence[torch.Tensor],
+                   then: Callable[[], None]) -> _Work:
         data = tensor.detach().contiguous()
         kind, count = _as_bytes(data)
         return self._begin("tandem_group_allgather", _pointer(data), _pointer(flat),
                            _counts([count] * self.size()), kind, result=result,
                            kept=(data, flat, result), then=then)
 
-    def allgather_coalesced(self, output_lists, inputs, opts=None):
+    def allgather_coalesced(self, output_lists: list[list[torch.Tensor]], inputs: list[torch.Tensor],
+                            opts: Any = None) -> _Work:
+        """allgather of several tensors of one dtype in one operation: a list of outputs for each rank."""
         if not inputs or any(len(parts) != len(inputs) for parts in output_lists):
             raise ValueError("tandem: all_gather_coalesced: as many outputs of each rank are wanted as there "
                              "are inputs, and at least one")
@@ -528,7 +552,8 @@ class ProcessGroup(dist.ProcessGroup):
         parts = [part for parts in output_lists for part in parts]
         return self._allgather(flat, data, parts, lambda: _put_parts(parts, flat))
 
-    def gather(self, outputs, inputs, opts):
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> _Work:
+        """On rank opts.rootRank the outputs become the inputs of all, of one size; elsewhere there are none."""
         tensor = _one(inputs, "gather", _check)
         root = opts.rootRank
         data = tensor.detach().contiguous()
@@ -547,7 +572,8 @@ class ProcessGroup(dist.ProcessGroup):
                            _counts([count] * self.size()), kind, root, result=parts,
                            kept=(data, flat, parts), then=then)
 
-    def scatter(self, outputs, inputs, opts):
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> _Work:
+        """The output becomes this rank's part of the inputs of rank opts.rootRank, which alone gives some."""
         output = _one(outputs, "scatter")
         root = opts.rootRank
         room = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
@@ -564,7 +590,10 @@ class ProcessGroup(dist.ProcessGroup):
                            _pointer(room), _counts([count] * self.size()), kind, root, result=[output],
                            kept=(output, room, data), then=lambda: _put(output, room))
 
-    def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None):
+    def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int],
+                      input_split_sizes: Sequence[int], opts: Any = None) -> _Work:
+        """Rows of the input go to the ranks, those of the output come from them. Splits: rows for (of) each; empty:
+        as many for each."""
         _same([_check_written(output, "all_to_all_single: the output")],
               _check(input, "all_to_all_single: the input"), "all_to_all_single")
         sent = self._splits(input, input_split_sizes, "input")
@@ -578,7 +607,8 @@ class ProcessGroup(dist.ProcessGroup):
                            _counts(received), _abi.U8, result=[output], kept=(data, room, output),
                            then=lambda: _put(output, room))
 
-    def alltoall(self, outputs, inputs, opts=None):
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> _Work:
+        """Input r goes to rank r, output r comes from it; of any sizes and one dtype."""
         self._check_parts(outputs, "all_to_all: the output list")
         self._check_parts(inputs, "all_to_all: the input list")
         _same(outputs, inputs[0], "all_to_all")
@@ -594,11 +624,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- barriers ----
 
-    def barrier(self, opts=None):
+    def barrier(self, opts: Any = None) -> _Work:
+        """Ends when all ranks have come; an Error that names one which does not within opts.timeout."""
         timeout = getattr(opts, "timeout", timedelta(0))
         return self._begin("tandem_group_barrier", _milliseconds(timeout))
 
-    def monitored_barrier(self, timeout=timedelta(0), wait_all_ranks=False):
+    def monitored_barrier(self, timeout: timedelta = timedelta(0), wait_all_ranks: bool = False) -> None:
         """A barrier at which rank 0 says who did not come in time; all of them if `wait_all_ranks`."""
         self._waited += 1
         late_ms = _milliseconds(timeout)
@@ -626,16 +657,19 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- messages ----
 
-    def send(self, tensors, to, tag=0):
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int = 0) -> _Work:
+        """To the receive of rank `to` with this tag, of the same size."""
         return self._message("send", _one(tensors, "send", _check), to, tag)
 
-    def recv(self, tensors, source, tag=0):
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> _Work:
+        """From the send of rank `source` with this tag."""
         return self._message("receive", _one(tensors, "recv"), source, tag)
 
-    def recv_anysource(self, tensors, tag=0):
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> _Work:
+        """From any rank's send with this tag; the work's source_rank() says whose."""
         return self._message("receive", _one(tensors, "recv"), -1, tag)
 
-    def _message(self, way, tensor, peer, tag, deadline_ms=0):
+    def _message(self, way: str, tensor: torch.Tensor, peer: int, tag: int, deadline_ms: int = 0) -> _Work:
         data = tensor.detach().contiguous()
         then = (lambda: _put(tensor, data)) if way == "receive" else None
         return self._begin("tandem_group_" + way, _pointer(data), data.numel() * data.element_size(),
@@ -643,7 +677,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     # ---- checks ----
 
-    def _check_parts(self, parts, what):
+    def _check_parts(self, parts: Sequence[Any], what: str) -> None:
         if len(parts) != self.size():
             raise ValueError(f"tandem: {what} has {len(parts)} entries; one for each of {self.size()} ranks "
                              "is wanted")
@@ -651,17 +685,18 @@ class ProcessGroup(dist.ProcessGroup):
             if isinstance(part, torch.Tensor):
                 (_check_written if "output" in what else _check)(part, what)
 
-    def _check_multiple(self, small, large, what, large_name, small_name):
+    def _check_multiple(self, small: torch.Tensor, large: torch.Tensor, what: str, large_name: str,
+                        small_name: str) -> None:
         if small.numel() * self.size() != large.numel():
             raise ValueError(f"tandem: {what}: the {large_name} has {large.numel()} elements; "
                              f"{self.size()} times the {small.numel()} of the {small_name} are wanted")
 
-    def _check_own(self, sent, received, what):
+    def _check_own(self, sent: int, received: int, what: str) -> None:
         if sent != received:
             raise ValueError(f"tandem: {what}: rank {self.rank()} sends itself {sent} bytes and wants {received} "
                              "of itself; give both one size")
 
-    def _splits(self, tensor, sizes, name):
+    def _splits(self, tensor: torch.Tensor, sizes: Sequence[int], name: str) -> list[int]:
         """Bytes for (or of) each rank, of sizes along the first dimension."""
         rows = tensor.size(0) if tensor.dim() else tensor.numel()
         if not sizes:
@@ -675,38 +710,38 @@ class ProcessGroup(dist.ProcessGroup):
         row = tensor.numel() // rows * tensor.element_size() if rows else 0
         return [row * n for n in sizes]
 
-    def _set_sequence_number_for_group(self):
+    def _set_sequence_number_for_group(self) -> None:
         """Nothing: operations are numbered by the group itself, and ranks that differ are found."""
 
-    def _get_sequence_number_for_group(self):
+    def _get_sequence_number_for_group(self) -> int:
         return 0
 
 
 _MONITORED = 1 << 32  # above all tags of torch.distributed, which are 32-bit
 
 
-def _op(opts):
+def _op(opts: Any) -> Any:
     if opts is None:
         return dist.ReduceOp.SUM
     return opts.reduceOp if hasattr(opts, "reduceOp") else opts
 
 
-def _put_parts(parts, flat):
+def _put_parts(parts: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
     for part, piece in zip(parts, flat.split([p.numel() for p in parts])):
         _put(part, piece)
 
 
 # Members that are open: closed in order when the process ends, so that the others hear a goodbye.
-_open = set()
+_open: set[_Member] = set()
 
 
-def _close(member):
+def _close(member: _Member) -> None:
     _open.discard(member)
     member.close()
 
 
 @atexit.register
-def _close_all():
+def _close_all() -> None:
     for member in list(_open):
         _close(member)
 

@@ -1,8 +1,11 @@
 """`tandem export SAVE --to DIR`: a saved model in the formats of other programs."""
+from __future__ import annotations
+
 import argparse
 import importlib.util
 import os
 import sys
+from typing import Any
 
 from tandem._abi import Error
 from tandem.saved import load
@@ -10,7 +13,7 @@ from tandem.saved import load
 FILES = {"safetensors": "model.safetensors", "npz": "model.npz"}
 
 
-def _arguments():
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tandem export")
     parser.add_argument("save")
     parser.add_argument("--to", required=True)
@@ -19,7 +22,7 @@ def _arguments():
     return parser.parse_args()
 
 
-def _module_of(place):
+def _module_of(place: str) -> Any:
     """The class or function CLASS of SCRIPT:CLASS."""
     script, _, name = place.rpartition(":")
     if not script or not os.path.isfile(script):
@@ -34,11 +37,12 @@ def _module_of(place):
     return getattr(module, name)
 
 
-def _count(number, what):
+def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def main():
+def main() -> None:
+    """Exports as the command line says, and prints what was written."""
     arguments = _arguments()
     saved = load(arguments.save)
     os.makedirs(arguments.to, exist_ok=True)

@@ -1,14 +1,23 @@
 """Ids as Tandem's readers make them, so that a model of a job over files can go on in Python."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Union
+
 import numpy
 
 from tandem._abi import check, library
 
+if TYPE_CHECKING:
+    import pandas
+    import torch
 
-def hash_ids(values, field):
+
+def hash_ids(values: Any, field: str) -> numpy.ndarray:
     """The ids of `values` in the field of this name, as an int64 array of the same length.
 
     values: integers (a list, numpy array or tensor) or texts. Texts are hashed as a reader hashes a
-    cell of a file; None, NaN and an empty text are the id of a missing value.
+    cell of a file; None, NaN and an empty text are the id of a missing value. ValueError: values of more
+    than one dimension.
     """
     name = field.encode()
     if hasattr(values, "detach"):
@@ -31,7 +40,7 @@ def hash_ids(values, field):
     return out
 
 
-def hash_columns(frame):
+def hash_columns(frame: pandas.DataFrame) -> Union[torch.Tensor, numpy.ndarray]:
     """The ids of a pandas frame's columns, each a field of its own: int64 [rows, columns], a tensor if
     torch is there. A cell is hashed by its text, as in a DELIMITED file: read such columns with
     dtype=str, so that 7 does not become 7.0."""

@@ -1,10 +1,14 @@
 """The job, as one worker of it sees it."""
+from __future__ import annotations
+
 import atexit
 import contextlib
 import ctypes
 import os
 import sys
 import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Optional, SupportsFloat
 
 from tandem import _abi
 from tandem._abi import Error, check, library
@@ -12,26 +16,31 @@ from tandem.local import LocalCluster
 from tandem.progress import Progress
 from tandem.tables import Table, Tables
 
+if TYPE_CHECKING:
+    import torch
+    from tandem.data import DataLoader
+    from tandem.sparse import BatchIds
+
 _SLICE_MS = 100  # a wait is cut into such pieces, so that Ctrl-C is heard
 
-_current = None  # the job of this process: modules and loaders belong to it
-_stand_in = None  # the tables that modules are made for while a saved model is put together
+_current: Optional[Job] = None  # the job of this process: modules and loaders belong to it
+_stand_in: Optional[Tables[Any]] = None  # the tables that modules are made for while a saved model is put together
 
 
-def current_job():
-    """The job of this process."""
+def current_job() -> Job:
+    """The job of this process. An Error if tandem.init() was not called."""
     if _current is None:
         raise Error("there is no job yet; call tandem.init() first")
     return _current
 
 
-def current_tables():
+def current_tables() -> Tables[Any]:
     """The tables for which modules are made: those of the job, or of a save (tandem.serving)."""
     return _stand_in or current_job()
 
 
 @contextlib.contextmanager
-def made_for(tables):
+def made_for(tables: Tables[Any]) -> Iterator[None]:
     """Inside, modules are made for these tables."""
     global _stand_in
     before, _stand_in = _stand_in, tables
@@ -41,7 +50,9 @@ def made_for(tables):
         _stand_in = before
 
 
-def init(job=None, scheduler=None, index=None, set=(), out=None):  # pylint: disable=redefined-builtin
+def init(job: Optional[str] = None, scheduler: Optional[str] = None, index: Optional[int] = None,
+         set: Iterable[str] = (),  # pylint: disable=redefined-builtin
+         out: Optional[str] = None) -> Job:
     """Joins the job, and returns when all of its nodes are there. One job at a time in a process.
 
     job: the job file; scheduler: its address, tcp://HOST:PORT; index: the wanted rank. What is not said
@@ -52,6 +63,8 @@ def init(job=None, scheduler=None, index=None, set=(), out=None):  # pylint: dis
     this process as the one worker. They end with the job or with this process. out: the folder of the
     run (summary.json, logs, model); None: a new one under out/. job.out says which. Under `tandem run` the
     same call joins the job that it has started: job, set and out of the call do not count.
+
+    An Error says what is wrong with the job, or who did not come.
     """
     global _current
     if _current is not None and not _current._ended:
@@ -92,16 +105,17 @@ def init(job=None, scheduler=None, index=None, set=(), out=None):  # pylint: dis
     return _current
 
 
-class Job(Tables):
+class Job(Tables[Table]):
     """What tandem.init() returns.
 
     rank, world_size: which worker this is, and of how many. step: the one at hand. epoch. seed: of the
     job. tables: by name. scheduler: its address, tcp://HOST:PORT. out: the folder of a run that
-    tandem.init() has started, else None.
+    tandem.init() has started, else None. batch_size: samples of a batch; depth: steps read ahead.
     """
     _WHO = "the job"
 
-    def __init__(self, job, scheduler, index, settings, bind, advertise, cluster=None):
+    def __init__(self, job: str, scheduler: str, index: int, settings: list[str], bind: Optional[str],
+                 advertise: Optional[str], cluster: Optional[LocalCluster] = None) -> None:
         lib = library()
         texts = (ctypes.c_char_p * (len(settings) + 1))(*[s.encode() for s in settings], None)
         options = _abi.JoinOptions(ctypes.sizeof(_abi.JoinOptions), job.encode(), texts,
@@ -112,12 +126,12 @@ class Job(Tables):
         self._pid, self.scheduler = os.getpid(), scheduler
         self._cluster, self.out = cluster, cluster and cluster.out
         self._ended = self._started = False
-        self._optimizer = None       # the wrapper, which is told of updates
-        self._cells = None           # of the step at hand: by table, what modules read
-        self._given = None           # ids of the batch at hand, as the loader gave them
+        self._optimizer: Any = None  # DistributedOptimizer: the wrapper, which is told of updates
+        self._cells: Optional[dict[str, torch.Tensor]] = None  # of the step at hand: by table, what modules read
+        self._given: Any = None      # BatchIds: ids of the batch at hand, as the loader gave them
         self._scored = True
         self._evaluating = False     # a loop over job.evaluate() has begun and not ended
-        self._loop_epoch = None      # what epochs() has given last
+        self._loop_epoch: Optional[int] = None  # what epochs() has given last
         self._between = False        # epochs() waits for the next one
         self._progress = Progress(self)
         self.step, self.epoch = 0, 0
@@ -129,17 +143,17 @@ class Job(Tables):
         while not check(lib.tandem_wait_joined(self._handle, _SLICE_MS)):
             if cluster is not None:
                 cluster.check()
-        self.rank = lib.tandem_rank(self._handle)
-        self.world_size = lib.tandem_world_size(self._handle)
-        self.seed = lib.tandem_seed(self._handle)
-        self.batch_size = lib.tandem_batch(self._handle)
-        self.depth = lib.tandem_depth(self._handle)
-        self._epochs = lib.tandem_epochs(self._handle)
+        self.rank: int = lib.tandem_rank(self._handle)
+        self.world_size: int = lib.tandem_world_size(self._handle)
+        self.seed: int = lib.tandem_seed(self._handle)
+        self.batch_size: int = lib.tandem_batch(self._handle)
+        self.depth: int = lib.tandem_depth(self._handle)
+        self._epochs: int = lib.tandem_epochs(self._handle)
         self._dense_on_servers = bool(lib.tandem_dense_on_servers(self._handle))
         self._program_optimizer = bool(lib.tandem_program_optimizer(self._handle))
         self._set_tables(self._describe_table(t) for t in range(lib.tandem_tables(self._handle)))
 
-    def _describe_table(self, t):
+    def _describe_table(self, t: int) -> Table:
         lib, handle = library(), self._handle
         fields = [lib.tandem_field_name(handle, t, f).decode()
                   for f in range(lib.tandem_table_fields(handle, t))]
@@ -148,7 +162,7 @@ class Job(Tables):
 
     # ---- the loop ----
 
-    def epochs(self):
+    def epochs(self) -> Iterator[int]:
         """The epochs of the job, to be iterated over:
 
             for epoch in job.epochs():
@@ -156,6 +170,8 @@ class Job(Tables):
 
         The last one is over when the whole job is: evaluated and saved. A run that goes on begins with the
         epoch that it stands in, of which the loader gives what is left.
+
+        An Error if no optimizer is made yet, or if the loop over batches ends before the epoch does.
         """
         self._check_started()
         last = self._progress.begin()
@@ -189,19 +205,19 @@ class Job(Tables):
             last = want.epoch
             yield from self._epoch_of_loop(last)
 
-    def _epoch_of_loop(self, epoch):
+    def _epoch_of_loop(self, epoch: int) -> Iterator[int]:
         self._loop_epoch = epoch
         self._progress.begin_epoch(epoch)
         yield epoch
         self._progress.end_epoch()
 
-    def keep(self, **objects):
+    def keep(self, **objects: Any) -> None:
         """Has saves contain the state of these objects, by name, of each worker: what has state_dict() and
         load_state_dict(), such as a learning rate schedule. A run that goes on finds it again. Before
         the loop over epochs. Module and optimizer are in saves without it."""
         self._progress.keep(objects)
 
-    def evaluate(self, loader, data="test"):
+    def evaluate(self, loader: DataLoader, data: str = "test") -> Iterator[Any]:
         """Test batches of `loader`, where the job evaluates after this epoch; else nothing:
 
             for dense, ids, label in job.evaluate(test_loader):
@@ -221,9 +237,10 @@ class Job(Tables):
         fetch = _abi.VALIDATION_BATCH if data == "validation" else _abi.TEST_BATCH
         return loader._test_batches(fetch)
 
-    def score(self, logits, labels=None):
+    def score(self, logits: Any, labels: Any = None) -> None:
         """Adds the scores of the test batch at hand. logits: [samples], before the sigmoid; labels:
-        [samples], 0 or 1. Under `tandem predict` there need be no labels; a batch without is in no AUC."""
+        [samples], 0 or 1; tensors, arrays or lists of numbers. Under `tandem predict` there need be no labels; a
+        batch without is in no AUC. ValueError: not one for each sample."""
         import torch
         if self._scored:
             raise Error("job.score() belongs into a loop over job.evaluate(), once for each batch")
@@ -250,7 +267,7 @@ class Job(Tables):
         self._scored = True
         self._cells = None
 
-    def barrier(self):
+    def barrier(self) -> None:
         """Waits until all workers have come here: each calls it as often as the others. Not in a loop over
         batches, of which workers may have different numbers. In a job that was told to end it returns at once, and
         in a run that goes on where another worker has been behind it as the run was saved."""
@@ -268,7 +285,7 @@ class Job(Tables):
                 self._progress.save()
         self._progress.barriers += 1
 
-    def report(self, **values):
+    def report(self, **values: SupportsFloat) -> None:
         """Numbers of the script's own, for a line of metrics.jsonl with the step at hand and, the last of each
         name, for summary.json. Where several workers report a name at one step the lowest rank counts."""
         self._check_process()
@@ -281,19 +298,19 @@ class Job(Tables):
                                                 _SLICE_MS)):
             pass
 
-    def save(self):
+    def save(self) -> None:
         """Asks for a save and returns at once. It is made soon, when all workers stand at one step that each of
         them can still reach; no matter how many workers ask: their n-th calls are one save."""
         self._check_process()
         check(library().tandem_ask_for_save(self._handle, self.step))
 
     @property
-    def stopped(self):
+    def stopped(self) -> bool:
         """Whether the job was told to end before its end, by a signal to `tandem run`. The loop over epochs has
         then ended like any other, and the model is saved."""
         return bool(library().tandem_stopped(self._handle))
 
-    def close(self):
+    def close(self) -> None:
         """Ends the job, if it has not ended, for all of its workers; tandem.init() may then begin another one. For
         notebooks, also after an error; where a script runs to its end there is no need to. Calling it again
         does nothing."""
@@ -306,22 +323,23 @@ class Job(Tables):
                 self._cluster.finish()
         self._forget()
 
-    def __enter__(self):
+    def __enter__(self) -> Job:
         return self
 
-    def __exit__(self, kind, value, trace):
+    def __exit__(self, kind: Optional[type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
         if kind is not None and not self._ended:
             self._fail(_reason(kind, value, trace))
         self.close()
 
     # ---- for the other modules of this package ----
 
-    def _check_process(self):
+    def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise Error("a forked process is no worker: what a loader's processes run may not use the "
                         "job; make batches there, and train with them in the script")
 
-    def _next(self):
+    def _next(self) -> _abi.Want:
         """What the worker wants now. Updates of the program's optimizer are done on the way."""
         self._check_process()
         want = _abi.Want()
@@ -341,15 +359,15 @@ class Job(Tables):
             self._optimizer._update()
             check(lib.tandem_updated(self._handle))
 
-    def _give_none(self):
+    def _give_none(self) -> None:
         check(library().tandem_give(self._handle, 0, None, None))
 
-    def _check_started(self):
+    def _check_started(self) -> None:
         if not self._started:
             raise Error("the job does not know yet what is trained; make the optimizer first: "
                         "tandem.DistributedOptimizer(torch.optim.Adam(model.parameters()), model)")
 
-    def _begin(self, want, ids, gradients):
+    def _begin(self, want: _abi.Want, ids: BatchIds, gradients: bool) -> None:
         """Reads the cells of the batch at hand: by table a tensor [samples, fields, dim], or [ids, dim]
         of one whose ids are cells."""
         import torch
@@ -363,10 +381,10 @@ class Job(Tables):
             check(library().tandem_rows(self._handle, table.index, cells.data_ptr(), cells.numel()))
             self._cells[table.name] = cells.requires_grad_(gradients)
 
-    def _fail(self, why):
+    def _fail(self, why: str) -> None:
         library().tandem_fail(self._handle, why.encode(errors="replace"))
 
-    def _end(self):
+    def _end(self) -> None:
         if not self._ended:
             self._ended = True
             code = library().tandem_close(self._handle)
@@ -378,36 +396,36 @@ class Job(Tables):
 
 # ---- how a script ends ----
 
-def _place(frames, script):
+def _place(frames: traceback.StackSummary, script: str) -> str:
     """"train.py:31": the innermost line of the script itself."""
     own = [f for f in frames if os.path.abspath(f.filename) == script] or frames[-1:]
     return f"{os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
 
 
-def _script():
+def _script() -> str:
     """Its path; "" in a notebook."""
     path = getattr(sys.modules["__main__"], "__file__", None)
     return os.path.abspath(path) if path else ""
 
 
-def _reason(kind, value, trace):
+def _reason(kind: type[BaseException], value: Optional[BaseException], trace: Optional[TracebackType]) -> str:
     name, text = kind.__name__, str(value).split("\n", 1)[0]
     place = _place(traceback.extract_tb(trace), _script())
     return f"{name}: {text} ({place})" if text else f"{name} ({place})"
 
 
-def _end_with_the_process(job):
+def _end_with_the_process(job: Job) -> Callable[[], None]:
     """An exception, Ctrl-C, or a script that ends before the job does end the job by name. Returns what ends
     this watch."""
     shown = sys.excepthook
     script = os.path.basename(_script())  # as the process ends Python knows it no more
 
-    def on_exception(kind, value, trace):
+    def on_exception(kind: type[BaseException], value: BaseException, trace: Optional[TracebackType]) -> None:
         if os.getpid() == job._pid and not job._ended:
             job._fail(_reason(kind, value, trace))
         shown(kind, value, trace)
 
-    def at_exit():
+    def at_exit() -> None:
         if os.getpid() != job._pid or job._ended:
             return
         job._fail(f"{script or 'the program'} ended at step {job.step}, before the job had; iterate to the "
@@ -417,7 +435,7 @@ def _end_with_the_process(job):
         if job._cluster is not None:
             job._cluster.finish()
 
-    def forget():
+    def forget() -> None:
         atexit.unregister(at_exit)
         if sys.excepthook is on_exception:
             sys.excepthook = shown

@@ -1,5 +1,7 @@
 """Scheduler and servers on this machine, for a job whose one worker is this process: what
 tandem.init("job.textproto") starts where nothing else has."""
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import json
@@ -8,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from typing import Optional
 
 from tandem._abi import Error, roots
 
@@ -15,7 +18,7 @@ _START_SECONDS, _END_SECONDS = 60, 10
 _PR_SET_PDEATHSIG = 1
 
 
-def _program(name):
+def _program(name: str) -> str:
     for root in roots():
         path = os.path.join(root, "bin", name)
         if os.access(path, os.X_OK):
@@ -28,13 +31,17 @@ def _program(name):
 
 
 class LocalCluster:
-    """Its processes end with this one, however it ends: the kernel sees to it."""
+    """Its processes end with this one, however it ends: the kernel sees to it.
 
-    def __init__(self, job, settings, out):
+    job: the job file; settings: "path=value" texts; out: the folder of the run, None: a new one under out/.
+    scheduler: its address, tcp://HOST:PORT. An Error if a program is not there or ends at once.
+    """
+
+    def __init__(self, job: str, settings: list[str], out: Optional[str]) -> None:
         self.job, self._settings = os.path.abspath(job), settings
         stem = os.path.basename(job).rsplit(".", 1)[0]
         self.out = os.path.abspath(out or time.strftime(f"out/{stem}-%Y%m%d-%H%M%S-{os.getpid()}"))
-        self._processes = {}
+        self._processes: dict[str, subprocess.Popen] = {}
         self._pid = os.getpid()
         programs = {name: _program("tandem-" + name) for name in ("scheduler", "server")}
         self._server = programs["server"]
@@ -54,35 +61,36 @@ class LocalCluster:
                 os.remove(self._logs["scheduler"])
             raise
 
-    def start_servers(self, count):
+    def start_servers(self, count: int) -> None:
+        """Starts `count` servers, which join by themselves."""
         for index in range(count):
             self._logs[f"server-{index}"] = os.path.join(self.out, "logs", f"server-{index}.log")
             self._start(f"server-{index}", [self._server, "--index", str(index), "--out", self.out,
                                             "--scheduler", self.scheduler])
 
-    def check(self):
+    def check(self) -> None:
         """Raises an Error with the last words of a process that has ended."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise Error(f"{name} ended with status {process.returncode}: {self._last_words(name)}")
 
-    def finish(self):
+    def finish(self) -> None:
         """The job has ended: its processes end by themselves."""
         self._end(time.monotonic() + _END_SECONDS)
 
-    def stop(self):
+    def stop(self) -> None:
         """Now."""
         if os.getpid() == self._pid:
             self._end(time.monotonic())
 
     # ---- inside ----
 
-    def _start(self, name, command):
+    def _start(self, name: str, command: list[str]) -> None:
         for setting in self._settings:
             command += ["--set", setting]
         libc, parent = ctypes.CDLL(None), os.getpid()
 
-        def die_with_parent():
+        def die_with_parent() -> None:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
             if os.getppid() != parent:
                 os._exit(1)
@@ -93,7 +101,7 @@ class LocalCluster:
                 stderr=subprocess.STDOUT, start_new_session=True,  # a Ctrl-C is for the script
                 preexec_fn=die_with_parent)
 
-    def _address(self):
+    def _address(self) -> str:
         """What the scheduler says first."""
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
@@ -108,12 +116,12 @@ class LocalCluster:
         raise Error(f"the scheduler said no address within {_START_SECONDS} s: "
                     + self._last_words("scheduler"))
 
-    def _last_words(self, name):
+    def _last_words(self, name: str) -> str:
         with open(self._logs[name], encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file if line.strip()]
         return lines[-1] if lines else "without a word"
 
-    def _end(self, patience):
+    def _end(self, patience: float) -> None:
         for how in (None, signal.SIGTERM, signal.SIGKILL):
             running = [p for p in self._processes.values() if p.poll() is None]
             for process in running:

@@ -13,10 +13,13 @@
 
 Importing it has the package load libtandem_models.so, which links LibTorch, in the place of libtandem.so.
 """
+from __future__ import annotations
+
 import ctypes
 import os
 import re
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_uint64, c_void_p
+from typing import Any, Iterable, Iterator, Optional, Sequence, Union
 
 import torch
 from torch import nn
@@ -24,8 +27,9 @@ from torch import nn
 from tandem import _abi
 from tandem._abi import Error, check, library
 from tandem.job import current_tables
+from tandem.sparse import KeyedTensor
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "tandem_model_new": (c_int, [c_char_p, c_int32, c_int32, POINTER(c_char_p), POINTER(c_int32),
                                  POINTER(c_int32), c_int32, POINTER(c_void_p)]),
     "tandem_model_floats": (c_int64, [c_void_p]),
@@ -40,7 +44,7 @@ _FUNCTIONS = {
 }
 
 
-def _check_torch(path):
+def _check_torch(path: str) -> None:
     """Raises ImportError unless the LibTorch that the library links is that of the imported package: one
     process cannot have two."""
     with open(path, "rb") as file:
@@ -53,7 +57,7 @@ def _check_torch(path):
                           f"the torch of this Python has {', '.join(sorted(loaded))}; use the system's python3-torch")
 
 
-def _load():
+def _load() -> None:
     lib = _abi.library("libtandem_models.so", _check_torch)
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(lib, name)
@@ -63,19 +67,22 @@ def _load():
 _load()
 
 
-def compiled(config, numbers=0, tables=None, threads=None, seed=None):
+def compiled(config: str, numbers: int = 0, tables: Optional[Sequence[str]] = None, threads: Optional[int] = None,
+             seed: Optional[int] = None) -> CompiledModel:
     """A compiled model as a module. config: as `model` of a job; numbers: of a sample; tables: names, in their
     order; None: all of the job, as the compiled model has them. threads: in one operation; None: as many as torch
-    has. seed: of the first values; None: the job's, which gives those of a job with that model."""
+    has. seed: of the first values; None: the job's, which gives those of a job with that model. An Error says what
+    is wrong with config; a ValueError which tables the job does not have."""
     return CompiledModel(config, numbers, tables, threads, seed)
 
 
 class CompiledModel(nn.Module):
     """What compiled() returns. Its parameters have the names and shapes that the model has in saves."""
 
-    def __init__(self, config, numbers, tables, threads, seed):
+    def __init__(self, config: str, numbers: int, tables: Optional[Sequence[str]], threads: Optional[int],
+                 seed: Optional[int]) -> None:
         super().__init__()
-        job = current_tables()
+        job: Any = current_tables()
         used = [t for t in job._table_list if tables is None or t.name in tables]
         if tables is not None and [t.name for t in used] != list(tables):
             raise ValueError(f"compiled: tables {list(tables)}, want names of the job's in their order: "
@@ -94,7 +101,7 @@ class CompiledModel(nn.Module):
             self._put(name.split("."), nn.Parameter(flat[begin:begin + torch.Size(shape).numel()].view(shape)))
         self._flat = flat  # what the parameters are views of, until the optimizer gives them a buffer of its own
 
-    def _layout(self):
+    def _layout(self) -> Iterator[tuple[str, int, list[int]]]:
         """Name, first element and shape of each parameter."""
         for i in range(library().tandem_model_parameters(self._model)):
             dims, shape, offset = c_int32(), POINTER(c_int64)(), c_int64()
@@ -102,24 +109,26 @@ class CompiledModel(nn.Module):
                                                     ctypes.byref(offset))
             yield name.decode(), offset.value, shape[:dims.value]
 
-    def _put(self, path, parameter):
+    def _put(self, path: list[str], parameter: nn.Parameter) -> None:
         """A module's parameters have no dots in their names: modules inside stand for them."""
-        at = self
+        at: Any = self
         for part in path[:-1]:
             if not hasattr(at, part):
                 at.add_module(part, nn.Module())
             at = getattr(at, part)
         at.register_parameter(path[-1], parameter)
 
-    def __deepcopy__(self, memo):
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
         raise Error("a compiled model cannot be copied; make another one, and load_state_dict() the first one's")
 
-    def __del__(self):
+    def __del__(self) -> None:
         if getattr(self, "_model", None):
             library().tandem_model_free(self._model)
 
-    def forward(self, numbers, rows):
-        """Logits [samples], without gradients: to evaluate. Arguments as those of loss()."""
+    def forward(self, numbers: Optional[torch.Tensor],
+                rows: Union[KeyedTensor, Iterable[torch.Tensor]]) -> torch.Tensor:
+        """Logits, float32 [samples], without gradients: to evaluate. Arguments as those of loss(). An Error where
+        gradients are enabled."""
         if torch.is_grad_enabled():
             raise Error("a compiled model has its loss inside: train by model.loss(numbers, rows, label), and call "
                         "the model under torch.no_grad()")
@@ -130,17 +139,19 @@ class CompiledModel(nn.Module):
             logits.data_ptr()))
         return logits
 
-    def loss(self, numbers, rows, label):
-        """The sum over the samples of the binary cross-entropy. numbers: [samples, numbers] or None; rows: what
-        EmbeddingBagCollection returns, or a list with a tensor [samples, fields, dim] for each table; label:
-        [samples]."""
+    def loss(self, numbers: Optional[torch.Tensor], rows: Union[KeyedTensor, Iterable[torch.Tensor]],
+             label: torch.Tensor) -> torch.Tensor:
+        """The sum over the samples of the binary cross-entropy, a float64 scalar. numbers: [samples, numbers] or None;
+        rows: what EmbeddingBagCollection returns, or a list with a float32 tensor [samples, fields, dim] for each
+        table; label: [samples], 0 or 1. ValueError: other shapes, or rows that are not float32."""
         numbers, cells = self._inputs(numbers, rows)
         label = label.detach().to(torch.float32).contiguous()
         if any(len(x) != label.numel() for x in [*cells, *([numbers] if self.numbers else [])]):
             raise ValueError(f"loss: {label.numel()} labels for numbers and rows of another number of samples")
         return _Loss.apply(self, numbers, label, len(cells), *cells, *self.parameters())
 
-    def _inputs(self, numbers, rows):
+    def _inputs(self, numbers: Optional[torch.Tensor], rows: Union[KeyedTensor, Iterable[torch.Tensor]]
+                ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         cells = [rows.table(t.name) for t in self.tables] if hasattr(rows, "table") else list(rows)
         cells = [c.contiguous() for c in cells]
         for table, c in zip(self.tables, cells):
@@ -159,7 +170,7 @@ class CompiledModel(nn.Module):
             raise ValueError(f"numbers of {len(numbers)} samples, rows of {len(cells[0])}")
         return numbers.detach().to(torch.float32).contiguous(), cells
 
-    def _values(self, parameters):
+    def _values(self, parameters: Iterable[torch.Tensor]) -> torch.Tensor:
         """The parameters in one piece: as they lie, or a copy where somebody has moved one of them."""
         parameters = list(parameters)
         at = parameters[0].data_ptr() if parameters else 0
@@ -170,7 +181,7 @@ class CompiledModel(nn.Module):
         return parameters[0].detach() if parameters else torch.empty(0)
 
 
-def _pointers(tensors):
+def _pointers(tensors: Sequence[torch.Tensor]) -> Any:
     return (c_void_p * max(1, len(tensors)))(*[t.data_ptr() for t in tensors])
 
 
@@ -178,7 +189,8 @@ class _Loss(torch.autograd.Function):
     """Loss and gradients come out of one call of the model, so the gradients are there before backward()."""
 
     @staticmethod
-    def forward(ctx, model, numbers, label, tables, *tensors):  # pylint: disable=arguments-differ
+    def forward(ctx: Any, model: CompiledModel, numbers: torch.Tensor,  # pylint: disable=arguments-differ
+                label: torch.Tensor, tables: int, *tensors: torch.Tensor) -> torch.Tensor:
         cells, parameters = tensors[:tables], tensors[tables:]
         values = model._values(parameters)
         flat = torch.empty(sum(p.numel() for p in parameters))
@@ -192,7 +204,7 @@ class _Loss(torch.autograd.Function):
         return torch.tensor(loss.value, dtype=torch.float64)
 
     @staticmethod
-    def backward(ctx, scale):  # pylint: disable=arguments-differ
+    def backward(ctx: Any, scale: torch.Tensor) -> tuple[Any, ...]:  # pylint: disable=arguments-differ
         assert ctx.saved_tensors, "there is always a label"
         gradients = ctx.gradients
         if scale.item() != 1:

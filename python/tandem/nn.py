@@ -1,16 +1,19 @@
 """Modules whose rows live on the servers. They have no parameters: rows come with the batch, and their
 gradients leave with optimizer.step(). A module may be called any number of times in a step."""
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Any, Iterable, Optional, Sequence, Union
 
 import torch
 from torch import nn
 
-from tandem.job import current_job, current_tables
-from tandem.sparse import BatchIds, JaggedTensor, KeyedTensor, one_field
+from tandem.job import Job, current_job, current_tables
+from tandem.sparse import BatchIds, FieldIds, JaggedTensor, KeyedTensor, one_field
+from tandem.tables import Table, Tables
 
 
-def _cells(job, what):
+def _cells(job: Job, what: str) -> dict[str, torch.Tensor]:
     if job._cells is None:
         raise RuntimeError(f"{what}: there is no batch at hand; rows are fetched ahead for the batches "
                            "of a tandem.DataLoader, so call the model in a loop over one, or over "
@@ -18,7 +21,7 @@ def _cells(job, what):
     return job._cells
 
 
-def _same(job, given, ids):
+def _same(job: Job, given: BatchIds, ids: Any) -> bool:
     """Whether `ids` are those of the batch at hand: the same object, or the same numbers in each field
     that they name."""
     if ids is None or ids is given.source:
@@ -30,7 +33,8 @@ def _same(job, given, ids):
                for name, field in called.items())
 
 
-def _check_field(job, name, ids, offsets=None, weights=None):
+def _check_field(job: Job, name: str, ids: Any, offsets: Optional[torch.Tensor] = None,
+                 weights: Optional[torch.Tensor] = None) -> Optional[FieldIds]:
     """That a module of one field is called with the ids that the loader has announced for it, in the
     same bags where the call says some."""
     field = job._given.fields.get(name)
@@ -66,16 +70,16 @@ class EmbeddingBagConfig:
 class EmbeddingBagCollection(nn.Module):
     """The job's tables, pooled by sum: called with the ids of a batch, returns a KeyedTensor.
 
-    tables: EmbeddingBagConfig each, or names; None: all tables of the job.
+    tables: EmbeddingBagConfig each, or names; None: all tables of the job. ValueError: the job has no such table.
     """
 
-    def __init__(self, tables=None):
+    def __init__(self, tables: Optional[Iterable[Union[str, EmbeddingBagConfig]]] = None) -> None:
         super().__init__()
         job = current_tables()
         self._tables = job._table_list if tables is None else [self._find(job, t) for t in tables]
 
     @staticmethod
-    def _find(job, wanted):
+    def _find(job: Tables[Any], wanted: Union[str, EmbeddingBagConfig]) -> Table:
         if isinstance(wanted, str):
             return job._table_of(wanted)[0]
         found = job.tables.get(wanted.name)
@@ -86,8 +90,9 @@ class EmbeddingBagCollection(nn.Module):
                              f'table {{ name: "{wanted.name}" dim: {wanted.embedding_dim} {fields} }}')
         return found
 
-    def forward(self, ids=None):
-        """ids: of the batch at hand, in the form in which the loader found them, or None."""
+    def forward(self, ids: Any = None) -> KeyedTensor:
+        """ids: of the batch at hand, in the form in which the loader found them, or None. Returns float32 rows:
+        [samples, dim] of each field. RuntimeError: there is no batch at hand; ValueError: other ids than its."""
         job = current_job()
         cells = _cells(job, "EmbeddingBagCollection")
         if not _same(job, job._given, ids):
@@ -96,7 +101,8 @@ class EmbeddingBagCollection(nn.Module):
                              "tandem.DataLoader make them")
         return KeyedTensor(self._tables, cells)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
+        """The tables, for repr()."""
         return ", ".join(repr(t) for t in self._tables)
 
 
@@ -104,13 +110,14 @@ class EmbeddingCollection(nn.Module):
     """Tables without pooling: called with the ids of a batch, returns a dict from field to JaggedTensor,
     whose values() are a row for each id, [ids, dim]. Such a table is read in no other way."""
 
-    def __init__(self, tables):
+    def __init__(self, tables: Iterable[Union[str, EmbeddingBagConfig]]) -> None:
         super().__init__()
         job = current_tables()
         self._tables = [EmbeddingBagCollection._find(job, t) for t in tables]
         job._unpooled.update(t.name for t in self._tables)
 
-    def forward(self, ids=None):
+    def forward(self, ids: Any = None) -> dict[str, JaggedTensor]:
+        """ids: as those of EmbeddingBagCollection. Fields that the batch lacks are left out."""
         job = current_job()
         cells = _cells(job, "EmbeddingCollection")
         if not _same(job, job._given, ids):
@@ -138,7 +145,7 @@ class EmbeddingBag(nn.Module):
     the module that serves; here both are understood.
     """
 
-    def __init__(self, name, mode="sum", include_last_offset=False):
+    def __init__(self, name: str, mode: str = "sum", include_last_offset: bool = False) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
             raise ValueError(f"EmbeddingBag('{name}'): mode {mode!r}, want 'sum' or 'mean'")
@@ -150,7 +157,11 @@ class EmbeddingBag(nn.Module):
         self._include_last_offset = include_last_offset
         self.embedding_dim = self._table.dim
 
-    def forward(self, input=None, offsets=None, per_sample_weights=None):  # pylint: disable=redefined-builtin
+    def forward(self, input: Any = None, offsets: Optional[torch.Tensor] = None,  # pylint: disable=redefined-builtin
+                per_sample_weights: Optional[torch.Tensor] = None) -> torch.Tensor:
+        """float32 [samples, dim]. input: ids int64 [ids] with offsets [samples] or [samples + 1], or [samples],
+        or [samples, length]; None: those of the batch. per_sample_weights: of each id. ValueError: other ids or
+        weights than the loader gave."""
         job = current_job()
         cells = _cells(job, "EmbeddingBag")
         name = self._table.fields[self._place]
@@ -164,7 +175,8 @@ class EmbeddingBag(nn.Module):
         counts = (field.offsets[1:] - field.offsets[:-1]).clamp(min=1)
         return out / counts.unsqueeze(1).to(out.dtype)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
+        """Table and mode, for repr()."""
         return f"{self._table!r}, mode={self._mode!r}"
 
 
@@ -172,7 +184,7 @@ class Embedding(nn.Module):
     """In the place of torch.nn.Embedding(n, dim): one field of the job, a row for each id: [samples, dim]
     for ids [samples], [samples, length, dim] for ids [samples, length]."""
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         super().__init__()
         job = current_tables()
         self._table, place = job._table_of(name)
@@ -182,7 +194,8 @@ class Embedding(nn.Module):
         job._unpooled.add(self._table.name)
         self.embedding_dim = self._table.dim
 
-    def forward(self, input=None):  # pylint: disable=redefined-builtin
+    def forward(self, input: Any = None) -> torch.Tensor:  # pylint: disable=redefined-builtin
+        """float32 [samples, dim] or [samples, length, dim]. input: ids of the batch at hand, or None."""
         job = current_job()
         cells = _cells(job, "Embedding")[self._table.name]
         field = _check_field(job, self._table.fields[0], input)
@@ -190,5 +203,6 @@ class Embedding(nn.Module):
             return cells.view(-1, field.length, self._table.dim)
         return cells
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
+        """The table, for repr()."""
         return repr(self._table)

@@ -1,5 +1,8 @@
 """The optimizer's side of a step: rows' gradients to the servers, dense ones to the other workers."""
+from __future__ import annotations
+
 import ctypes
+from typing import Any, Callable, Iterable, Optional, SupportsFloat, Union
 
 import numpy
 import torch
@@ -21,9 +24,12 @@ class DistributedOptimizer:
 
     Making it says what is trained; from then on the parameters have the first values of rank 0. The
     parameters lie in one buffer: keep the Parameter objects, and change their data in place only.
+
+    An Error or a ValueError says how optimizer, module and job do not fit; parameters are float32 on the CPU.
     """
 
-    def __init__(self, optimizer, model=None, loss="mean"):
+    def __init__(self, optimizer: Union[torch.optim.Optimizer, torch.nn.Module, None],
+                 model: Optional[torch.nn.Module] = None, loss: str = "mean") -> None:
         job = current_job()
         if isinstance(optimizer, torch.nn.Module):
             optimizer, model = None, optimizer
@@ -53,7 +59,7 @@ class DistributedOptimizer:
         job._optimizer, job._started = self, True
         job._progress.restore()
 
-    def _check_parameters(self):
+    def _check_parameters(self) -> None:
         for name, p in self._parameters:
             if p.dtype != torch.float32 or p.device.type != "cpu":
                 raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, want torch.float32 on cpu")
@@ -67,7 +73,7 @@ class DistributedOptimizer:
                              f"{tuple(strange[0].shape)}; give DistributedOptimizer the module that has "
                              "all of them")
 
-    def _start(self):
+    def _start(self) -> None:
         lib, handle = library(), self._job._handle
         names = [n.encode() for n, _ in self._parameters]
         shapes = [s for _, p in self._parameters for s in p.shape]
@@ -88,7 +94,8 @@ class DistributedOptimizer:
                 ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (floats.value,))
             self._values = torch.from_numpy(array)
         self._gradient = torch.zeros(floats.value)
-        self._views, at = [], 0
+        at = 0
+        self._views: list[torch.Tensor] = []
         for _, p in self._parameters:
             end = at + p.numel()
             p.data = self._values[at:end].view(p.shape)
@@ -98,18 +105,21 @@ class DistributedOptimizer:
     # ---- what a torch optimizer has ----
 
     @property
-    def param_groups(self):
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Of the script's optimizer; none where it is the job's."""
         return self._torch.param_groups if self._torch is not None else []
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
+        """Of the script's optimizer; empty where it is the job's."""
         return self._torch.state_dict() if self._torch is not None else {}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Into the script's optimizer. An Error where it is the job's."""
         if self._torch is None:
             raise Error("the job's optimizer has no state in the script; it comes with a save")
         self._torch.load_state_dict(state)
 
-    def zero_grad(self, set_to_none=False):
+    def zero_grad(self, set_to_none: bool = False) -> None:
         """As torch's. Rows come anew with each batch, without gradients; those of the batch at hand lose
         theirs, so that a loss which came to nothing can be computed again."""
         self._reached = False
@@ -121,8 +131,9 @@ class DistributedOptimizer:
             elif p.grad is not None:
                 p.grad = p.grad.detach().zero_()
 
-    def step(self, closure=None, loss=None):
-        """Ends the step of the batch at hand. loss: its value, for progress lines; may be left out."""
+    def step(self, closure: Optional[Callable[[], Any]] = None, loss: Optional[SupportsFloat] = None) -> None:
+        """Ends the step of the batch at hand. loss: its value, for progress lines; may be left out. closure: none
+        is taken (ValueError). An Error: there is no batch or no gradient, or one is infinite or no number."""
         job = self._job
         if closure is not None:
             raise ValueError("step(closure): a closure would compute a step twice; call backward() first")
@@ -138,7 +149,9 @@ class DistributedOptimizer:
         scale = float(n) if self._loss == "mean" else 1.0
         value = 0.0 if loss is None else float(loss) * scale
         self._check_finite(cells.values())
-        pointers, sizes, keep = [], [], []
+        keep: list[torch.Tensor] = []
+        pointers: list[Optional[int]] = []
+        sizes: list[int] = []
         for table in job._table_list:
             gradient = cells[table.name]
             if gradient is not None:
@@ -158,10 +171,10 @@ class DistributedOptimizer:
 
     # ---- inside ----
 
-    def _reach(self, _):
+    def _reach(self, _: torch.Tensor) -> None:
         self._reached = True
 
-    def _check_unfrozen(self):
+    def _check_unfrozen(self) -> None:
         """That nothing is trained which the other workers do not know of."""
         own = {id(p) for _, p in self._parameters}
         trained = self._module.parameters() if self._torch is None else \
@@ -172,7 +185,7 @@ class DistributedOptimizer:
                             "there when DistributedOptimizer was made, which says what is trained; "
                             "freeze parameters after that, or begin a job from the save")
 
-    def _collect(self):
+    def _collect(self) -> None:
         """The gradients of dense parameters in one buffer; of one without, zeros."""
         for (_, p), view in zip(self._parameters, self._views):
             if p.grad is None:
@@ -181,13 +194,13 @@ class DistributedOptimizer:
             if p.grad.data_ptr() != view.data_ptr():
                 view.copy_(p.grad)
 
-    def _check_finite(self, cells):
+    def _check_finite(self, cells: Iterable[Optional[torch.Tensor]]) -> None:
         for part in [self._gradient, *[c for c in cells if c is not None]]:
             if part.numel() and not torch.isfinite(part.sum()):
                 raise Error(f"step {self._job.step}: a gradient is infinite or no number; lower the "
                             "learning rate, clip, or look for it in the batch")
 
-    def _update(self):
+    def _update(self) -> None:
         """The mean gradient of all workers is there: the script's optimizer steps with it. In a step
         for which this worker had no batch the script's own gradients stay as they were."""
         own = None if self._stepping else [None if p.grad is None else p.grad.clone()

@@ -3,17 +3,20 @@ lists, tuples, sets, dicts, arrays of numpy and tensors of torch. Reading runs n
 
 The bytes are an .npz: `tree` is JSON, the members `0`, `1`, ... the arrays in it.
 """
+from __future__ import annotations
+
 import io
 import json
 import sys
 import zipfile
+from typing import Any
 
 import numpy
 
 
-def pack(value, what="state"):
-    """what: names the value in errors."""
-    arrays = []
+def pack(value: Any, what: str = "state") -> bytes:
+    """what: names the value in errors. TypeError: it has a part that no save can hold."""
+    arrays: list[numpy.ndarray] = []
     tree = _tree(value, arrays, what)
     members = {str(i): array for i, array in enumerate(arrays)}
     text = numpy.frombuffer(json.dumps(tree).encode(), numpy.uint8)
@@ -22,7 +25,7 @@ def pack(value, what="state"):
     return file.getvalue()
 
 
-def unpack(data):
+def unpack(data: Any) -> Any:
     """ValueError: bytes that pack() has not made."""
     try:
         with numpy.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -32,7 +35,7 @@ def unpack(data):
         raise ValueError(f"not what a script had saved: {error}") from None
 
 
-def _tree(value, arrays, what):
+def _tree(value: Any, arrays: list[numpy.ndarray], what: str) -> Any:
     """What JSON has as it is; all else is a list that begins with its kind."""
     if value is None or isinstance(value, (bool, str)) or type(value) in (int, float):
         return value
@@ -57,12 +60,12 @@ def _tree(value, arrays, what):
                     "tuples, dicts, arrays and tensors are what it can")
 
 
-def _add(array, arrays):
+def _add(array: numpy.ndarray, arrays: list[numpy.ndarray]) -> int:
     arrays.append(array)
     return len(arrays) - 1
 
 
-def _value(tree, arrays):
+def _value(tree: Any, arrays: dict[str, numpy.ndarray]) -> Any:
     if not isinstance(tree, list):
         return tree
     kind, content = tree

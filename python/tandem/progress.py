@@ -1,14 +1,22 @@
 """Where a script stands in its job: what it gives to a save, and finds again when the run goes on."""
+from __future__ import annotations
+
 import copy
 import ctypes
 import warnings
+from typing import TYPE_CHECKING, Any, Optional
 
 from tandem._abi import Error, check, library
 from tandem.packing import pack, unpack
 from tandem.randomness import Stream, random_state, set_random_state
 
+if TYPE_CHECKING:
+    import torch
+    from tandem.data import _Place
+    from tandem.job import Job
 
-def _buffers_of(module):
+
+def _buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Those that belong to the module's state: not what it makes for itself (persistent=False)."""
     persistent = module.state_dict()
     return {name: buffer for name, buffer in module.named_buffers() if name in persistent}
@@ -29,24 +37,24 @@ class Progress:
     reading, testing: the random numbers of who reads batches to train on, and to evaluate.
     """
 
-    def __init__(self, job):
-        self._job = job
+    def __init__(self, job: Job) -> None:
+        self._job: Any = job
         self.reading, self.testing = Stream(), Stream()
         self.barriers = 0                      # that the script has been at in its loop over epochs
         self._passed = 0                       # so many that a worker will not come to again
         self._barriers_at_epoch = 0            # those before the body of the loop, which is done again
-        self._kept = {}
+        self._kept: dict[str, Any] = {}
         self._epoch, self._inside = -1, False  # the last one that the script has begun, and not ended
-        self._loop = None                      # over its batches: None: not yet; "in"; "over"
-        self._place = None                     # in the loader: of the last loop
+        self._loop: Optional[str] = None                      # over its batches: None: not yet; "in"; "over"
+        self._place: Optional[_Place] = None                     # in the loader: of the last loop
         self._loop_end = b""
         self._begun = False                    # the loop over epochs
-        self._resumed = None                   # what the run goes on from
-        self._resumed_place = None             # for the next loop
+        self._resumed: Any = None                   # what the run goes on from
+        self._resumed_place: Any = None             # for the next loop
 
     # ---- what the script does ----
 
-    def begin(self):
+    def begin(self) -> Optional[int]:
         """The loop over epochs begins. Returns the epoch in which the run goes on; None: it is the next one
         that comes."""
         now = self._resumed
@@ -69,27 +77,29 @@ class Progress:
         self.found()
         return None
 
-    def found(self):
+    def found(self) -> None:
         """All stands as it did: so do the script's random numbers."""
         if self._resumed is not None:
             set_random_state(self._resumed["random"])
             self._resumed = None
 
-    def begin_epoch(self, epoch):
+    def begin_epoch(self, epoch: int) -> None:
+        """The body of the loop over epochs begins with this one."""
         self._epoch, self._inside, self._loop = epoch, True, None
         self._barriers_at_epoch = self.barriers
 
-    def has_passed_barrier(self):
+    def has_passed_barrier(self) -> bool:
         """Whether another worker stands behind the barrier at hand, in the save that the run goes on from."""
         if not self._begun or self.barriers >= self._passed:
             return False
         self.barriers += 1
         return True
 
-    def end_epoch(self):
+    def end_epoch(self) -> None:
+        """The body of the loop over epochs has ended."""
         self._inside = False
 
-    def begin_loop(self, place):
+    def begin_loop(self, place: _Place) -> Optional[dict[str, Any]]:
         """Returns the place that the loop goes on at, in the epoch that the run goes on in; None: it is the
         loop of another epoch."""
         self._place, self._loop = place, "in"
@@ -103,12 +113,14 @@ class Progress:
             place.restore(at["now"])
         return at if inside else None
 
-    def end_loop(self):
+    def end_loop(self) -> None:
+        """The loop over batches has ended: what is there now is what a save behind it has."""
         self.found()
         self._loop = "over"
         self._loop_end = self._snapshot() if library().tandem_saves(self._job._handle) else b""
 
-    def keep(self, objects):
+    def keep(self, objects: dict[str, Any]) -> None:
+        """As Job.keep. ValueError: one without state_dict() and load_state_dict(), or a name that is taken."""
         for name, value in objects.items():
             if not hasattr(value, "state_dict") or not hasattr(value, "load_state_dict"):
                 raise ValueError(f"job.keep({name}=...): a {type(value).__name__} has no state_dict() and "
@@ -122,7 +134,8 @@ class Progress:
 
     # ---- saves ----
 
-    def save(self):
+    def save(self) -> None:
+        """Gives the worker what its part of a save has of the script."""
         job = self._job
         over = self._inside and self._loop == "over"
         if self._inside and self._loop == "in" and self._place.used:
@@ -135,7 +148,7 @@ class Progress:
         data = pack(whole)
         check(library().tandem_save_state(job._handle, data, len(data)))
 
-    def _snapshot(self):
+    def _snapshot(self) -> bytes:
         if self._resumed is not None:  # as it was found: what has been done since is done again
             return pack(self._resumed)
         place = self._resumed_place or (self._place and self._place.state())
@@ -150,7 +163,7 @@ class Progress:
                                             for group in optimizer._torch.param_groups],
             "kept": {name: value.state_dict() for name, value in self._kept.items()}})
 
-    def _optimizer_state(self):
+    def _optimizer_state(self) -> Optional[dict[str, Any]]:
         """The same on all workers."""
         torch_optimizer = self._job._optimizer._torch
         return torch_optimizer and {"kind": type(torch_optimizer).__name__,
@@ -158,7 +171,7 @@ class Progress:
 
     # ---- going on ----
 
-    def restore(self):
+    def restore(self) -> None:
         """Once the optimizer is made: takes its state and the module's buffers from the save that the run goes
         on from, if it does."""
         own = self._read(self._job.rank)
@@ -178,7 +191,7 @@ class Progress:
         for name, value in self._kept.items():
             self._load(name, value)
 
-    def _take_buffers(self):
+    def _take_buffers(self) -> None:
         """Of a run that begins with a save, such as one that only evaluates: all workers have the buffers of
         worker 0."""
         own = _buffers_of(self._job._optimizer._module)
@@ -193,7 +206,7 @@ class Progress:
             warnings.warn(f"{', '.join(own)}: as the script has made them, since those of the save that the run begins "
                           f"with do not fit: {error}", stacklevel=4)
 
-    def _read(self, rank):
+    def _read(self, rank: int) -> Optional[tuple[Any, bytes, Any]]:
         """Where the script of a worker goes on, the end of its loop that it may still have to go back to, and the
         optimizer's state (of worker 0); None: the run begins."""
         data, count, epoch = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
@@ -211,7 +224,7 @@ class Progress:
         except ValueError as error:
             raise Error(f"the save that the run goes on from: worker {rank}: {error}") from None
 
-    def _restore_buffers(self, saved):
+    def _restore_buffers(self, saved: dict[str, torch.Tensor]) -> None:
         own = _buffers_of(self._job._optimizer._module)
         for name in sorted({*saved, *own}):
             of_save = tuple(saved[name].shape) if name in saved else "none"
@@ -222,7 +235,7 @@ class Progress:
         for name, buffer in own.items():
             buffer.detach().copy_(saved[name])
 
-    def _restore_optimizer(self, saved, groups):
+    def _restore_optimizer(self, saved: Any, groups: Any) -> None:
         optimizer = self._job._optimizer._torch
         if optimizer is None:
             return
@@ -235,7 +248,7 @@ class Progress:
         optimizer.load_state_dict({"state": saved["state"], "param_groups": [
             {**group, "params": mine["params"]} for group, mine in zip(groups, own)]})
 
-    def _load(self, name, value):
+    def _load(self, name: str, value: Any) -> None:
         if name not in self._resumed["kept"]:
             raise Error(f"job.keep({name}=...): the save that the run goes on from has no state of that name; has "
                         "the script changed?")

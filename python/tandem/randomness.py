@@ -1,7 +1,10 @@
 """Random states, to be saved and found again: those that all of a process shares, of torch, numpy and random,
 and the generators that a loader has for itself."""
+from __future__ import annotations
+
 import ctypes
 import random
+from typing import Any
 
 import numpy
 import torch
@@ -9,19 +12,20 @@ import torch
 _MT19937_BYTES = 625 * 4  # its key and the place in it
 
 
-def random_state():
+def random_state() -> dict[str, Any]:
     """Of the generators that all of the process shares."""
     return {"torch": torch.get_rng_state(), "numpy": numpy.random.get_state(legacy=False),
             "python": random.getstate()}
 
 
-def set_random_state(state):
+def set_random_state(state: dict[str, Any]) -> None:
+    """state: what random_state() has returned."""
     torch.set_rng_state(state["torch"])
     numpy.random.set_state(state["numpy"])
     random.setstate(state["python"])
 
 
-def _numpy_mark():
+def _numpy_mark() -> Any:
     """Changes whenever numpy's shared generator draws, and costs a hundredth of its state."""
     generator = getattr(numpy.random.mtrand._rand, "_bit_generator", None)
     if type(generator).__name__ == "MT19937":
@@ -35,10 +39,13 @@ class Stream:
     as the script's are when it first reads. Taking numpy's state out and in takes as long as a small batch;
     so it has one of its own only once it has drawn from it."""
 
-    def __init__(self):
-        self._torch = self._python = self._numpy = self._outside = None
+    def __init__(self) -> None:
+        self._torch: Any = None
+        self._python: Any = None
+        self._numpy: Any = None
+        self._outside: Any = None
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._outside = (torch.get_rng_state(), random.getstate(),
                          _numpy_mark() if self._numpy is None else numpy.random.get_state(legacy=False))
         if self._torch is not None:
@@ -47,7 +54,7 @@ class Stream:
         if self._numpy is not None:
             numpy.random.set_state(self._numpy)
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         of_torch, of_python, of_numpy = self._outside
         self._torch, self._python = torch.get_rng_state(), random.getstate()
         torch.set_rng_state(of_torch)
@@ -58,20 +65,20 @@ class Stream:
         elif _numpy_mark() != of_numpy:
             self._numpy = numpy.random.get_state(legacy=False)
 
-    def state(self):
+    def state(self) -> dict[str, Any]:
         """What its next numbers are, also as long as they are the script's."""
         own = {"torch": self._torch, "python": self._python, "numpy": self._numpy}
         return {"shared": {k: v for k, v in random_state().items() if own[k] is None}, **own}
 
-    def set_state(self, state):
+    def set_state(self, state: dict[str, Any]) -> None:
         """Of the script's generators it sets those which the stream has none of its own for."""
         set_random_state({**random_state(), **state["shared"]})
         self._torch, self._python, self._numpy = state["torch"], state["python"], state["numpy"]
 
 
-def generators_of(loader):
+def generators_of(loader: Any) -> list[torch.Generator]:
     """The torch generators of a torch DataLoader and its samplers, each once."""
-    found = []
+    found: list[torch.Generator] = []
     sampler, batches = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
     for owner in (loader, sampler, batches, getattr(batches, "sampler", None)):
         generator = getattr(owner, "generator", None)

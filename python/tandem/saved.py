@@ -1,5 +1,7 @@
 """Saved models: tables as arrays mapped from their files, dense parameters by name, and both in the
 formats of other programs."""
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -7,11 +9,16 @@ import re
 import struct
 import zipfile
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterable, Iterator, Optional, Union
 
 import numpy
 
 from tandem._abi import Error, check, library
 from tandem.tables import Table, Tables
+
+if TYPE_CHECKING:
+    import torch
+    from tandem import serving as plain
 
 _HEAD = numpy.dtype([("magic", "S4"), ("format", "<u4"), ("file_bytes", "<u8"), ("dim", "<u4"),
                      ("slots_per_row", "<u4"), ("rows", "<u8"), ("begin", "<u8"), ("end", "<u8"),
@@ -41,21 +48,33 @@ class SavedTable(Table):
     parts: SavedRange each, mapped. rows: how many. initializer: of rows that it does not have.
     """
 
-    def __init__(self, index, entry, parts, seed):
+    def __init__(self, index: int, entry: dict[str, Any], parts: list[SavedRange], seed: int) -> None:
         super().__init__(index, entry["name"], int(entry["dim"]), entry["fields"])
-        self.parts, self._joined = parts, {}
+        self.parts = parts
+        self._joined: dict[str, numpy.ndarray] = {}
         self.rows = sum(len(part.keys) for part in parts)
         self.initializer = Initializer(entry["initializer"], seed, self.dim)
 
-    def _join(self, what):
+    def _join(self, what: str) -> numpy.ndarray:
         if what not in self._joined:
             parts = [getattr(part, what) for part in self.parts]
             self._joined[what] = parts[0] if len(parts) == 1 else numpy.concatenate(parts)
         return self._joined[what]
 
-    keys = property(lambda self: self._join("keys"))
-    weights = property(lambda self: self._join("weights"))
-    slots = property(lambda self: self._join("slots"))
+    @property
+    def keys(self) -> numpy.ndarray:
+        """int64 [rows]."""
+        return self._join("keys")
+
+    @property
+    def weights(self) -> numpy.ndarray:
+        """float32 [rows, dim]."""
+        return self._join("weights")
+
+    @property
+    def slots(self) -> numpy.ndarray:
+        """float32 [rows, slots]."""
+        return self._join("slots")
 
 
 # ---- first values -----------------------------------------------------------------------------
@@ -63,19 +82,19 @@ class SavedTable(Table):
 _MASK = (1 << 64) - 1
 
 
-def _mix(x):
+def _mix(x: int) -> int:
     """Mix64 of base/hash.h."""
     x = ((x ^ x >> 30) * 0xbf58476d1ce4e5b9) & _MASK
     x = ((x ^ x >> 27) * 0x94d049bb133111eb) & _MASK
     return x ^ x >> 31
 
 
-def _combine(a, b):
+def _combine(a: int, b: int) -> int:
     """HashCombine of base/hash.h."""
     return _mix((a + 0x9e3779b97f4a7c15 + _mix((b + 0xd1b54a32d192ed03) & _MASK)) & _MASK)
 
 
-def _hash_name(name):
+def _hash_name(name: str) -> int:
     """HashName of base/hash.h."""
     h = 0xcbf29ce484222325
     for byte in name.encode():
@@ -87,7 +106,7 @@ class Initializer:
     """How a row begins that nobody has touched. kind: ZERO, CONSTANT, UNIFORM or NORMAL; scale; seed: of
     the table's rows (job/job.cc)."""
 
-    def __init__(self, text, salt, dim):
+    def __init__(self, text: str, salt: int, dim: int) -> None:
         words = dict(re.findall(r"(\w+): *(\S+)", text))
         self.kind = words.get("kind", "INITIALIZER_UNSPECIFIED")
         self.scale = float(words.get("scale", 0))
@@ -99,11 +118,11 @@ class Initializer:
 
 # ---- files ------------------------------------------------------------------------------------
 
-def _eight(n):
+def _eight(n: int) -> int:
     return (n + 7) // 8 * 8
 
 
-def _read_range(path):
+def _read_range(path: str) -> SavedRange:
     """One file of the layout in server/range_file.md."""
     size = os.path.getsize(path)
     data = numpy.memmap(path, dtype=numpy.uint8, mode="r")
@@ -123,7 +142,7 @@ def _read_range(path):
                       data[slots_at:slots_at + 4 * rows * slots].view("<f4").reshape(rows, slots))
 
 
-def _read_held(path):
+def _read_held(path: str) -> bytes:
     """Of such a file: the bytes behind the rows."""
     part, head = _read_range(path), numpy.fromfile(path, _HEAD, 1)[0]
     end = os.path.getsize(path) - 8  # of the checksum
@@ -135,7 +154,7 @@ def _read_held(path):
         return file.read(int(head["held_bytes"]))
 
 
-def _read_manifest(folder):
+def _read_manifest(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, _MANIFEST)
     with open(path, encoding="utf-8") as file:
         try:
@@ -149,7 +168,7 @@ def _read_manifest(folder):
 
 
 @contextlib.contextmanager
-def _put_in_place(path):
+def _put_in_place(path: Union[str, os.PathLike[str]]) -> Iterator[BinaryIO]:
     """A file at PATH.tmp, which is at `path` afterwards if nothing goes wrong."""
     path = os.fspath(path)
     temporary = path + ".tmp"
@@ -165,21 +184,21 @@ def _put_in_place(path):
 
 # ---- a save -----------------------------------------------------------------------------------
 
-class Saved(Tables):
+class Saved(Tables[SavedTable]):
     """A whole save.
 
     tables: by name, SavedTable. dense: by name, float32 arrays. step: of the job. manifest: what the
-    file MANIFEST says. folder: where it lies.
+    file MANIFEST says. folder: where it lies. verify: as in load(). An Error says which file is not as it was saved.
     """
     _WHO = "the save"
 
-    def __init__(self, folder, verify=True):
+    def __init__(self, folder: str, verify: bool = True) -> None:
         if verify:
             check(library().tandem_check_save(os.fspath(folder).encode()))
         self.folder, self.manifest = folder, _read_manifest(folder)
-        self.step = self.manifest["step"]
-        parts = {}
-        dense_part = []
+        self.step: int = self.manifest["step"]
+        parts: dict[str, list[SavedRange]] = {}
+        dense_part: list[SavedRange] = []
         for entry in self.manifest["files"]:
             part = _read_range(os.path.join(folder, entry["name"]))
             # What else there is of the table `dense` has no rows, but what a fixed delay holds back.
@@ -191,7 +210,7 @@ class Saved(Tables):
                          for i, e in enumerate(entries))
         self.dense = self._read_dense(dense_part)
 
-    def _read_dense(self, parts):
+    def _read_dense(self, parts: list[SavedRange]) -> dict[str, numpy.ndarray]:
         """Blocks of the flat buffer, as rows by number."""
         order = [numpy.argsort(part.keys) for part in parts]
         flat = numpy.concatenate([part.weights[o].reshape(-1) for part, o in zip(parts, order)]) \
@@ -206,7 +225,7 @@ class Saved(Tables):
             at += size
         return dense
 
-    def buffers(self):
+    def buffers(self) -> dict[str, torch.Tensor]:
         """The module's buffers as worker 0 had them, tensors by name; none of a job without a script."""
         from tandem.packing import unpack
         path = os.path.join(self.folder, _PROGRAM)
@@ -217,52 +236,54 @@ class Saved(Tables):
         except (ValueError, KeyError, TypeError):  # of a program of another kind
             return {}
 
-    def _read_tables(self):
+    def _read_tables(self) -> list[SavedTable]:
         """Those that the model reads: all but STORE tables, which have no fields."""
         return [table for table in self._table_list if table.fields]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (f"Saved({self.folder!r}, step={self.step}, tables={self._table_list}, "
                 f"{len(self.dense)} dense parameters)")
 
     # ---- into PyTorch ----
 
-    def state_dict(self):
-        """The dense parameters as tensors by name, for module.load_state_dict(..., strict=False)."""
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The dense parameters as float32 tensors by name, for module.load_state_dict(..., strict=False)."""
         import torch
         return {name: torch.from_numpy(numpy.array(values)) for name, values in self.dense.items()}
 
-    def serving(self, model):
+    def serving(self, model: Union[torch.nn.Module, Callable[[], torch.nn.Module]]) -> torch.nn.Module:
         """`model` as a module of plain PyTorch, with the rows and the dense parameters of this save, in
         evaluation mode: torch.jit.script(saved.serving(Ranker)).save("serve.pt").
 
         model: a module, of which a copy is made, or a class or function that makes one. Its
         EmbeddingBagCollection, EmbeddingBag and Embedding become those of tandem.serving; an id that
-        the save has no row for gets the first value that the servers would give it.
+        the save has no row for gets the first value that the servers would give it. An Error: tables or dense
+        parameters of the module that are not as in the save.
         """
         from tandem.serving import serving
         return serving(self, model)
 
-    def embedding_bag_collection(self, tables=None):
-        """A plain module in the place of tandem.EmbeddingBagCollection(tables)."""
+    def embedding_bag_collection(self, tables: Optional[Iterable[str]] = None) -> plain.EmbeddingBagCollection:
+        """A plain module in the place of tandem.EmbeddingBagCollection(tables). tables: names; None: all."""
         from tandem.serving import EmbeddingBagCollection, SavedRows
         chosen = self._read_tables() if tables is None else [self._table_of(t)[0] for t in tables]
         return EmbeddingBagCollection(self._read_tables(), {t.name: SavedRows(t) for t in chosen})
 
-    def embedding_bag(self, name, mode="sum", include_last_offset=False):
+    def embedding_bag(self, name: str, mode: str = "sum", include_last_offset: bool = False) -> plain.EmbeddingBag:
         """A plain module in the place of tandem.EmbeddingBag(name, mode)."""
         from tandem.serving import EmbeddingBag, SavedRows
         return EmbeddingBag(SavedRows(self._table_of(name)[0]), mode, include_last_offset)
 
-    def embedding(self, name):
+    def embedding(self, name: str) -> plain.Embedding:
         """A plain module in the place of tandem.Embedding(name)."""
         from tandem.serving import Embedding, SavedRows
         return Embedding(SavedRows(self._table_of(name)[0]))
 
     # ---- into files of other programs ----
 
-    def _arrays(self):
+    def _arrays(self) -> list[tuple[str, str, tuple[int, ...], list[numpy.ndarray]]]:
         """(name, type, shape, pieces) of all that is exported; one piece at a time is in memory."""
+        arrays: list[tuple[str, str, tuple[int, ...], list[numpy.ndarray]]]
         arrays = [(name, "<f4", values.shape, [values]) for name, values in self.dense.items()]
         for table in self._table_list:
             arrays.append((table.name + ".keys", "<i8", (table.rows,), [p.keys for p in table.parts]))
@@ -279,7 +300,7 @@ class Saved(Tables):
                         "saved.dense and saved.tables into files of their own")
         return arrays
 
-    def save_npz(self, path):
+    def save_npz(self, path: Union[str, os.PathLike[str]]) -> None:
         """One .npz: TABLE.keys and TABLE.weights of each table, of STORE tables TABLE.state, too, and the
         dense parameters by name."""
         with _put_in_place(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
@@ -290,9 +311,10 @@ class Saved(Tables):
                     for piece in pieces:
                         member.write(piece.astype(kind, copy=False).tobytes())
 
-    def save_safetensors(self, path):
+    def save_safetensors(self, path: Union[str, os.PathLike[str]]) -> None:
         """One .safetensors with the arrays of save_npz; its metadata has the manifest as `tandem`."""
-        header, at = {"__metadata__": {"tandem": json.dumps(self.manifest)}}, 0
+        at = 0
+        header: dict[str, Any] = {"__metadata__": {"tandem": json.dumps(self.manifest)}}
         for name, kind, shape, pieces in self._arrays():
             size = sum(piece.nbytes for piece in pieces)
             header[name] = {"dtype": "F32" if kind == "<f4" else "I64", "shape": list(shape),
@@ -306,7 +328,7 @@ class Saved(Tables):
                 for piece in pieces:
                     file.write(piece.astype(kind, copy=False).tobytes())
 
-    def save_parquet(self, folder):
+    def save_parquet(self, folder: Union[str, os.PathLike[str]]) -> list[str]:
         """TABLE.parquet of each table, with the columns `key` and `weights` (a list of dim floats a
         row). Needs pyarrow. Returns the paths."""
         try:
@@ -330,7 +352,7 @@ class Saved(Tables):
         return paths
 
 
-def _resolve(path):
+def _resolve(path: Union[str, os.PathLike[str]]) -> str:
     """The folder of the save at `path`."""
     latest = os.path.join(path, _LATEST)
     if os.path.exists(latest):
@@ -342,12 +364,12 @@ def _resolve(path):
     return os.fspath(path)
 
 
-def load(path, verify=True):
+def load(path: Union[str, os.PathLike[str]], verify: bool = True) -> Saved:
     """The save at `path`: a model folder, such as OUT/model, or one save in it.
 
     verify: all files are read once and must have the checksums that the manifest lists, so that what
     is damaged, or a mixture of two saves, is refused with a tandem.Error that names the file. Without
-    it a table is read only where it is looked at.
+    it a table is read only where it is looked at. FileNotFoundError: there is no save.
     """
     for left in reversed(range(_TRIES)):
         folder = _resolve(path)

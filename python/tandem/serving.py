@@ -7,7 +7,7 @@ the servers would have given it, bit for bit.
 import copy
 import math
 import warnings
-from typing import Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
 
 import numpy
 import torch
@@ -16,6 +16,10 @@ from torch import Tensor, nn
 from tandem import nn as trained
 from tandem._abi import Error
 from tandem.job import made_for
+
+if TYPE_CHECKING:
+    from tandem.saved import Initializer, Saved, SavedTable
+    from tandem.tables import Table
 
 
 # ---- first values: optim/initializer.cc in int64 arithmetic, which wraps as uint64 does ---------
@@ -64,7 +68,7 @@ def _normal(seed: int, ids: Tensor, dim: int, scale: float) -> Tensor:
 class FirstValues(nn.Module):
     """First values of rows: called with ids int64 [n], returns float32 [n, dim]."""
 
-    def __init__(self, initializer, dim):
+    def __init__(self, initializer: "Initializer", dim: int) -> None:
         super().__init__()
         if initializer.kind not in ("ZERO", "CONSTANT", "UNIFORM", "NORMAL"):
             raise Error(f"first values of kind {initializer.kind} are not known here")
@@ -88,7 +92,7 @@ class FirstValues(nn.Module):
 class SavedRows(nn.Module):
     """The rows of a saved table: called with ids int64 of any shape, returns float32 [..., dim]."""
 
-    def __init__(self, table):
+    def __init__(self, table: "SavedTable") -> None:
         super().__init__()
         self.dim: int = table.dim
         keys = numpy.array(table.keys)
@@ -120,7 +124,8 @@ class SavedRows(nn.Module):
             rows[unknown] = self.first(ids_of)[which]
         return rows.reshape(shape)
 
-    def extra_repr(self):
+    def extra_repr(self) -> str:
+        """Table, sizes and first values, for repr()."""
         return f"{self.name!r}, rows={self.keys.numel()}, dim={self.dim}, first values {self.first.kind}"
 
 
@@ -139,7 +144,7 @@ def _pool(rows: Tensor, offsets: Tensor, samples: int, mean: bool) -> Tensor:
 class EmbeddingBag(nn.Module):
     """In the place of tandem.EmbeddingBag, and called as torch.nn.EmbeddingBag is."""
 
-    def __init__(self, rows, mode="sum", include_last_offset=False):
+    def __init__(self, rows: SavedRows, mode: str = "sum", include_last_offset: bool = False) -> None:
         super().__init__()
         if mode not in ("sum", "mean"):
             raise ValueError(f"EmbeddingBag of {rows.name}: mode {mode!r}, want 'sum' or 'mean'")
@@ -165,7 +170,7 @@ class EmbeddingBag(nn.Module):
 class Embedding(nn.Module):
     """In the place of tandem.Embedding: a row for each id."""
 
-    def __init__(self, rows):
+    def __init__(self, rows: SavedRows) -> None:
         super().__init__()
         self.rows = rows
         self.embedding_dim: int = rows.dim
@@ -179,21 +184,24 @@ class PooledRows:
     """As tandem.KeyedTensor: values() [samples, sum of dims]; table(name) [samples, fields, dim];
     of a field, [name] is [samples, dim]."""
 
-    def __init__(self, tables: List[str], fields: Dict[str, List[str]], cells: Dict[str, Tensor]):
+    def __init__(self, tables: List[str], fields: Dict[str, List[str]], cells: Dict[str, Tensor]) -> None:
         self.tables = tables
         self.fields = fields
         self.cells = cells
 
     def keys(self) -> List[str]:
+        """The fields, in the order of values()."""
         out: List[str] = []
         for table in self.tables:
             out.extend(self.fields[table])
         return out
 
     def values(self) -> Tensor:
+        """float32 [samples, sum of dims]."""
         return torch.cat([self.cells[table].flatten(1) for table in self.tables], 1)
 
     def table(self, name: str) -> Tensor:
+        """float32 [samples, fields, dim] of the table."""
         return self.cells[name]
 
     def __getitem__(self, field: str) -> Tensor:
@@ -210,7 +218,7 @@ class EmbeddingBagCollection(nn.Module):
     each field of the job in its order, or with a dict that has each field of its tables: [samples] or
     [samples, ids], or (values, offsets [samples + 1])."""
 
-    def __init__(self, tables, rows):
+    def __init__(self, tables: "List[SavedTable]", rows: Dict[str, SavedRows]) -> None:
         """tables: all of the job, in its order; rows: SavedRows by name, in the order of the module."""
         super().__init__()
         self.names: List[str] = list(rows)
@@ -257,14 +265,14 @@ class EmbeddingBagCollection(nn.Module):
 
 # ---- whole models -----------------------------------------------------------------------------
 
-def serving(saved, model):
+def serving(saved: "Saved", model: Union[nn.Module, Callable[[], nn.Module]]) -> nn.Module:
     """As Saved.serving."""
     if isinstance(model, nn.Module):
         model = copy.deepcopy(model)
     else:
         with made_for(saved):
             model = model()
-    rows = {}
+    rows: Dict[str, SavedRows] = {}
     plain = _Plain(saved, rows)
     model = plain.of(model) or plain.inside(model)
     _load_dense(saved, model)
@@ -274,10 +282,11 @@ def serving(saved, model):
 class _Plain:
     """Plain modules in the place of those whose rows are on servers; a table has one SavedRows."""
 
-    def __init__(self, saved, rows):
-        self._saved, self._rows, self._made = saved, rows, {}
+    def __init__(self, saved: "Saved", rows: Dict[str, SavedRows]) -> None:
+        self._saved, self._rows = saved, rows
+        self._made: Dict[int, nn.Module] = {}
 
-    def _rows_of(self, table):
+    def _rows_of(self, table: "Table") -> SavedRows:
         if table.name not in self._rows:
             found = self._saved.tables.get(table.name)
             if found is None or found.dim != table.dim or found.fields != table.fields:
@@ -286,7 +295,7 @@ class _Plain:
             self._rows[table.name] = SavedRows(found)
         return self._rows[table.name]
 
-    def of(self, module):
+    def of(self, module: nn.Module) -> Optional[nn.Module]:
         """None of a module that is plain already."""
         if isinstance(module, trained.EmbeddingBagCollection):
             return EmbeddingBagCollection(self._saved._read_tables(),
@@ -301,7 +310,7 @@ class _Plain:
                         "for each field")
         return None
 
-    def inside(self, module):
+    def inside(self, module: nn.Module) -> nn.Module:
         for name, child in module.named_children():
             if id(child) not in self._made:
                 self._made[id(child)] = self.of(child) or self.inside(child)
@@ -309,7 +318,7 @@ class _Plain:
         return module
 
 
-def _load_dense(saved, model):
+def _load_dense(saved: "Saved", model: nn.Module) -> None:
     own = dict(model.named_parameters())
     for name, values in saved.dense.items():
         if name not in own:

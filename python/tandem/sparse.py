@@ -1,32 +1,44 @@
 """Ids of a batch and what they become: torchrec's names and shapes."""
+from __future__ import annotations
+
 import ctypes
 import zlib
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
 
 import torch
 
 from tandem import _abi
 
+if TYPE_CHECKING:
+    from tandem.job import Job
+    from tandem.tables import Table
+
 
 class JaggedTensor:
-    """Rows of a field's ids: values() [ids, dim]; lengths() [samples]; offsets() [samples + 1]."""
+    """Rows of a field's ids: values() [ids, dim]; lengths() [samples]; offsets() [samples + 1]. Made of lengths or of
+    offsets, int64; with both or none of them: ValueError."""
 
-    def __init__(self, values, lengths=None, offsets=None):
+    def __init__(self, values: torch.Tensor, lengths: Optional[torch.Tensor] = None,
+                 offsets: Optional[torch.Tensor] = None) -> None:
         if (lengths is None) == (offsets is None):
             raise ValueError(f"{type(self).__name__}: give lengths or offsets, one of the two")
         self._values = values
-        self._offsets = _offsets_of(lengths) if offsets is None else offsets
+        self._offsets: torch.Tensor = _offsets_of(lengths) if offsets is None else offsets
 
-    def values(self):
+    def values(self) -> torch.Tensor:
+        """[ids, dim] of rows; [ids] of a KeyedJaggedTensor."""
         return self._values
 
-    def offsets(self):
+    def offsets(self) -> torch.Tensor:
+        """int64: where the ids of each sample begin, and where the last one's end."""
         return self._offsets
 
-    def lengths(self):
+    def lengths(self) -> torch.Tensor:
+        """int64: how many ids each sample has."""
         return self._offsets[1:] - self._offsets[:-1]
 
 
-def _offsets_of(lengths):
+def _offsets_of(lengths: Any) -> torch.Tensor:
     out = torch.zeros(lengths.numel() + 1, dtype=torch.int64)
     torch.cumsum(lengths.reshape(-1), 0, out=out[1:])
     return out
@@ -34,19 +46,23 @@ def _offsets_of(lengths):
 
 class KeyedJaggedTensor(JaggedTensor):
     """The ids of several fields of a batch, field by field: values int64 [ids]; lengths [fields *
-    samples] or offsets [fields * samples + 1]; weights float [ids]."""
+    samples] or offsets [fields * samples + 1]; weights float [ids]. ValueError: no keys, or lengths that they do
+    not divide."""
 
-    def __init__(self, keys, values, weights=None, lengths=None, offsets=None):
+    def __init__(self, keys: Iterable[str], values: torch.Tensor, weights: Optional[torch.Tensor] = None,
+                 lengths: Optional[torch.Tensor] = None, offsets: Optional[torch.Tensor] = None) -> None:
         super().__init__(values, lengths, offsets)
         self._keys, self._weights = list(keys), weights
         if len(self._keys) == 0 or (self._offsets.numel() - 1) % len(self._keys) != 0:
             raise ValueError(f"KeyedJaggedTensor: {self._offsets.numel() - 1} lengths for "
                              f"{len(self._keys)} keys; want as many for each key")
 
-    def keys(self):
+    def keys(self) -> list[str]:
+        """The fields, in the order of their ids."""
         return self._keys
 
-    def weights_or_none(self):
+    def weights_or_none(self) -> Optional[torch.Tensor]:
+        """float [ids], or None: no weights."""
         return self._weights
 
 
@@ -54,20 +70,24 @@ class KeyedTensor:
     """Pooled rows of a batch. ["city"]: [samples, dim] of a field; values(): [samples, sum of dims], in
     the order of keys(); table("ids"): [samples, fields, dim]."""
 
-    def __init__(self, tables, cells):
+    def __init__(self, tables: Sequence[Table], cells: dict[str, torch.Tensor]) -> None:
         self._tables, self._cells = tables, cells
 
-    def keys(self):
+    def keys(self) -> list[str]:
+        """The fields, in the order of values()."""
         return [f for table in self._tables for f in table.fields]
 
-    def values(self):
+    def values(self) -> torch.Tensor:
+        """float32 [samples, sum of dims]."""
         flat = [self._cells[table.name].flatten(1) for table in self._tables]
         return flat[0] if len(flat) == 1 else torch.cat(flat, 1)
 
-    def table(self, name):
+    def table(self, name: str) -> torch.Tensor:
+        """float32 [samples, fields, dim] of the table."""
         return self._cells[name]
 
-    def __getitem__(self, field):
+    def __getitem__(self, field: str) -> torch.Tensor:
+        """float32 [samples, dim] of the field. KeyError: there is none of that name."""
         for table in self._tables:
             if field in table.fields:
                 return self._cells[table.name][:, table.fields.index(field)]
@@ -77,7 +97,8 @@ class KeyedTensor:
 class FieldIds:
     """The ids of one field: ids int64; offsets [samples + 1] or None (one a sample); weights or None."""
 
-    def __init__(self, name, ids, offsets=None, weights=None, length=None):
+    def __init__(self, name: str, ids: Any, offsets: Any = None, weights: Optional[torch.Tensor] = None,
+                 length: Optional[int] = None) -> None:
         self.name, self.unclear = name, False
         self.ids = _integers(f"ids of field '{name}'", ids)
         self.length = length  # of each sample, where all have as many: from an [samples, length] tensor
@@ -94,35 +115,40 @@ class FieldIds:
             raise ValueError(f"ids of field '{name}': shape {tuple(self.ids.shape)}, want [samples] or "
                              "(values, offsets)")
 
-    def bounds(self):
+    def bounds(self) -> torch.Tensor:
         """Where the ids of each sample begin, and where the last one's end."""
         return torch.arange(self.ids.numel() + 1) if self.offsets is None else self.offsets
 
-    def same_ids(self, other):
+    def same_ids(self, other: FieldIds) -> bool:
+        """Whether both have the same ids in the same order."""
         return torch.equal(self.ids, other.ids)
 
-    def same_bags(self, other):
+    def same_bags(self, other: FieldIds) -> bool:
+        """Whether the samples begin and end at the same places."""
         if self.unclear and self.samples() + 1 == other.samples():
             self.add_end()
         return torch.equal(self.bounds(), other.bounds())
 
-    def same(self, other):
+    def same(self, other: FieldIds) -> bool:
         """Whether the field means the same rows in the same samples; no weights are ones."""
         ones = [torch.ones(f.ids.shape) if f.weights is None else f.weights for f in (self, other)]
         return self.same_ids(other) and self.same_bags(other) and \
             ((self.weights is None and other.weights is None) or torch.equal(*ones))
 
-    def samples(self):
+    def samples(self) -> int:
+        """How many."""
         return self.ids.numel() if self.offsets is None else self.offsets.numel() - 1
 
-    def ends_with_count(self):
+    def ends_with_count(self) -> bool:
         """Whether the last offset is where the ids end: that of a last sample without ids, or the end."""
         return self.offsets.numel() > 0 and int(self.offsets[-1]) == self.ids.numel()
 
-    def add_end(self):
+    def add_end(self) -> None:
+        """Has the offsets end with the number of ids."""
         self.offsets = torch.cat([self.offsets, torch.tensor([self.ids.numel()])])
 
-    def fill(self, field):
+    def fill(self, field: _abi.Field) -> None:
+        """As the C interface takes it; it points into this object's tensors."""
         field.ids = self.ids.data_ptr() or None
         field.count = self.ids.numel()
         field.stride = self.ids.stride(0) if self.ids.numel() > 1 else 1
@@ -132,13 +158,13 @@ class FieldIds:
             field.offsets = None  # no ids: none in any sample
 
 
-def _check_device(what, values):
+def _check_device(what: str, values: torch.Tensor) -> None:
     if values.device.type != "cpu":
         raise ValueError(f"{what}: on {values.device}, want them on the CPU, where rows are fetched; "
                          "say .cpu()")
 
 
-def _integers(what, values):
+def _integers(what: str, values: Any) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
         values = torch.as_tensor(values)
     _check_device(what, values)
@@ -150,7 +176,7 @@ def _integers(what, values):
                      "tandem.hash_columns or tandem.hash_ids")
 
 
-def one_field(name, value):
+def one_field(name: str, value: Any) -> FieldIds:
     """The ids of a field in one of the forms that BatchIds says."""
     if isinstance(value, FieldIds):
         return value
@@ -178,13 +204,15 @@ class BatchIds:
     - an int64 tensor [samples, fields], all fields of the job in their order ([samples] if it has one)
     - a dict from field to [samples], [samples, ids of each], (values, offsets) or a JaggedTensor
     - a KeyedJaggedTensor, this package's or torchrec's
+
+    ValueError: ids of another dtype, shape or device, or of fields that the job does not have.
     """
 
-    def __init__(self, job, ids):
+    def __init__(self, job: Job, ids: Any) -> None:
         self.source = ids
-        self._columns = None  # [samples, fields], where the ids come so
+        self._columns: Optional[torch.Tensor] = None  # [samples, fields], where the ids come so
         fields = job._fields
-        self._fields = {}
+        self._fields: dict[str, FieldIds] = {}
         if isinstance(ids, dict):
             for name, value in ids.items():
                 self._add(job, name, one_field(self._field_name(job, name), value))
@@ -212,13 +240,13 @@ class BatchIds:
             raise ValueError(f"ids of a batch: fields of different numbers of samples: {sizes}")
 
     @property
-    def fields(self):
+    def fields(self) -> dict[str, FieldIds]:
         """FieldIds by name. Those of a tensor are made when somebody asks for them: a step does not."""
         if self._columns is not None and not self._fields:
             self._fields = {name: FieldIds(name, self._columns[:, f]) for f, name in enumerate(self._names)}
         return self._fields
 
-    def _field_name(self, job, name):
+    def _field_name(self, job: Job, name: str) -> str:
         table, place = job._table_of(name)
         if place is not None:
             return name
@@ -227,10 +255,10 @@ class BatchIds:
                              f"{list(table.fields)}")
         return table.fields[0]
 
-    def _add(self, job, name, field):
+    def _add(self, job: Job, name: str, field: FieldIds) -> None:
         self.fields[self._field_name(job, name)] = field
 
-    def _from_keyed(self, job, ids):
+    def _from_keyed(self, job: Job, ids: Any) -> None:
         keys, offsets = list(ids.keys()), _integers("offsets of a batch", ids.offsets())
         values = _integers("ids of a batch", ids.values())
         weights = ids.weights_or_none() if hasattr(ids, "weights_or_none") else None
@@ -241,7 +269,7 @@ class BatchIds:
             self._add(job, name, FieldIds(name, values[begin:end], (part - begin),
                                           None if weights is None else weights[begin:end]))
 
-    def checksum(self):
+    def checksum(self) -> int:
         """Of which ids are in which samples."""
         sum_of = 0
         for name in sorted(self.fields):
@@ -251,13 +279,13 @@ class BatchIds:
                     sum_of = zlib.crc32(part.contiguous().numpy(), sum_of)
         return sum_of
 
-    def count(self, table):
+    def count(self, table: Table) -> int:
         """How many ids the table has in this batch."""
         if self._columns is not None:
             return self.samples * len(table.fields)
         return sum(self.fields[f].ids.numel() for f in table.fields if f in self.fields)
 
-    def give(self, job):
+    def give(self, job: Job) -> None:
         """Gives the batch to the worker."""
         given = (_abi.Field * max(1, len(job._fields)))()
         if self._columns is not None:

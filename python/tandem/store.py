@@ -13,7 +13,8 @@ import os
 import queue
 import sys
 import threading
-from typing import Any, Iterator, Optional, Tuple
+from types import TracebackType
+from typing import Any, Callable, Iterator, Optional, Tuple, Type
 
 import numpy
 
@@ -44,7 +45,7 @@ class _Caller:
                 # The text of an Error is one that this thread alone can ask for.
                 answer.put((None, error))
 
-    def call(self, function, *arguments) -> int:
+    def call(self, function: Callable[..., int], *arguments: Any) -> int:
         """What check(function(*arguments)) gives."""
         if threading.current_thread() is not threading.main_thread():
             return check(function(*arguments))
@@ -62,7 +63,7 @@ class _Caller:
             raise error
         return result
 
-    def free(self, function, handle) -> None:
+    def free(self, function: Callable[..., Any], handle: Any) -> None:
         """function(handle), behind a call that has been left."""
         if self._idle:
             function(handle)
@@ -78,7 +79,7 @@ def _addresses(keys: numpy.ndarray, *others: numpy.ndarray) -> Tuple[Any, ...]:
     return (len(keys), *[array.ctypes.data_as(ctypes.c_void_p) for array in (keys, *others)])
 
 
-def _array(values, what, dtype, shape):
+def _array(values: Any, what: str, dtype: Any, shape: Tuple[Optional[int], ...]) -> numpy.ndarray:
     """`values` as a contiguous array that the library can read; a tensor is taken, too."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
@@ -93,7 +94,7 @@ def _array(values, what, dtype, shape):
     return numpy.ascontiguousarray(array, dtype=dtype)
 
 
-def _job_of_this_process():
+def _job_of_this_process() -> Any:
     """What tandem.init() has returned, while it is under way; else None."""
     module = sys.modules.get("tandem.job")  # which a store by itself does not need
     job = module and module._current
@@ -110,7 +111,7 @@ class Store:
     """
 
     def __init__(self, table: str, scheduler: Optional[str] = None, timeout: float = 60.0) -> None:
-        self._store = None
+        self._store: Any = None
         job = _job_of_this_process()
         if job and scheduler in (None, job.scheduler):
             if not job._started:
@@ -134,7 +135,7 @@ class Store:
         self.state_floats: int = library().tandem_store_state_floats(store)
         self.row_floats: int = self.dim + self.state_floats
 
-    def _handle(self):
+    def _handle(self) -> Any:
         if self._store is None:
             raise Error(f"the store of table '{self.table}' is closed")
         if os.getpid() != self._owner:
@@ -142,10 +143,10 @@ class Store:
                         "in each")
         return self._store
 
-    def _keys(self, keys):
+    def _keys(self, keys: Any) -> numpy.ndarray:
         return _array(keys, f"keys of table '{self.table}'", numpy.int64, (None,))
 
-    def _rows(self, keys, rows):
+    def _rows(self, keys: Any, rows: Any) -> numpy.ndarray:
         return _array(rows, f"rows of table '{self.table}'", numpy.float32,
                       (len(keys), self.row_floats))
 
@@ -203,13 +204,14 @@ class Store:
             self._caller.free(library().tandem_store_free, store)
             self._caller.end()
 
-    def __enter__(self):
+    def __enter__(self) -> "Store":
         return self
 
-    def __exit__(self, kind, value, trace):
+    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
         self.close()
 
-    def __del__(self):
+    def __del__(self) -> None:
         try:
             self.close()
         except (AttributeError, TypeError):  # the interpreter is ending

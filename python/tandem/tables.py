@@ -1,27 +1,35 @@
 """What tables there are, of a job or of a save: their names, dims and fields."""
+from __future__ import annotations
+
+from typing import Generic, Iterable, Optional, TypeVar
 
 
 class Table:
     """name; dim: floats a row; fields: the names of those that read it."""
 
-    def __init__(self, index, name, dim, fields):
+    def __init__(self, index: int, name: str, dim: int, fields: Iterable[str]) -> None:
         self.index, self.name, self.dim, self.fields = index, name, dim, tuple(fields)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Table({self.name!r}, dim={self.dim}, fields={list(self.fields)})"
 
 
-class Tables:
-    """tables: by name. What the modules of tandem.nn are made for."""
+_Kind = TypeVar("_Kind", bound=Table)
 
-    def _set_tables(self, tables):
+
+class Tables(Generic[_Kind]):
+    """tables: by name. What the modules of tandem.nn are made for."""
+    _WHO: str  # in errors
+
+    def _set_tables(self, tables: Iterable[_Kind]) -> None:
         self._table_list = list(tables)
         self.tables = {table.name: table for table in self._table_list}
         self._fields = [f for table in self._table_list for f in table.fields]
-        self._unpooled = set()  # tables whose ids are cells of their own
+        self._unpooled: set[str] = set()  # tables whose ids are cells of their own
 
-    def _table_of(self, name):
-        """The table of this name, or that of the field; and the field's place in it, or None."""
+    def _table_of(self, name: str) -> tuple[_Kind, Optional[int]]:
+        """The table of this name, or that of the field; and the field's place in it, or None. ValueError: neither
+        is there."""
         for table in self._table_list:
             if name in table.fields:
                 return table, table.fields.index(name)

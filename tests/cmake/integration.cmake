@@ -92,6 +92,9 @@ if(TANDEM_TORCH)
   add_test(NAME python_groups_test
     COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/python_groups_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(python_groups_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
+  add_test(NAME python_hints_test
+    COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/python_hints_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
+  set_tests_properties(python_hints_test PROPERTIES LABELS integration TIMEOUT 300 SKIP_RETURN_CODE 77)
   add_test(NAME examples_test
     COMMAND /usr/bin/python3 ${CMAKE_SOURCE_DIR}/tests/integration/examples_test.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR})
   set_tests_properties(examples_test PROPERTIES LABELS integration TIMEOUT 600 SKIP_RETURN_CODE 77)
