@@ -385,8 +385,8 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   if (h.kind == FrameKind::kRefresh) {
     counters_.refresh_bytes += frame.frame.TotalBytes();
     if (map() == nullptr || !options_.keep_rows) return;
-    NoteClock(h);
-    return cache_.OnRefresh(frame);
+    if (cache_.OnRefresh(frame)) NoteClock(h);
+    return;
   }
   Request* request = nullptr;
   Flight* const flight = FindFlight(h.request, &request);

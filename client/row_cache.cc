@@ -111,14 +111,20 @@ bool RowCache::Sensible(const ParsedFrame& frame) const {
   return second.range == first.range && second.row_floats == 0;
 }
 
-void RowCache::OnRefresh(const ParsedFrame& frame) {
-  if (!Sensible(frame)) return;
+bool RowCache::OnRefresh(const ParsedFrame& frame) {
+  if (!Sensible(frame)) return false;
   const FrameHeader& h = frame.header;
   const SliceEntry e = frame.Entry(0);
   RangeRows& range = ranges_[e.range];
   const bool same = h.samples == range.view && h.incarnation == range.incarnation;
-  if (h.samples < range.view || (same && h.request <= range.sequence)) return;  // late, or doubled
-  if (!same || h.request != range.sequence + 1) DropAll(&range);
+  if (h.samples < range.view || (same && h.request <= range.sequence))
+    return true;  // late, or doubled
+  if (!same || h.request != range.sequence + 1) {
+    DropAll(&range);
+    // Answers from before may lack what has been missed, also while parts of this one are on their way.
+    range.version = e.version;
+    range.clock = range.own = -1;
+  }
   range.view = h.samples;
   range.incarnation = h.incarnation;
   range.sequence = h.request;
@@ -130,10 +136,11 @@ void RowCache::OnRefresh(const ParsedFrame& frame) {
   row.own = h.step;
   const float* const values = frame.values().As<float>().data();
   for (uint32_t i = 0; i < e.rows; ++i) Put(&range, keys[i], row, values + i * range.dim);
-  if ((h.flags & kFlagMore) != 0) return;
+  if ((h.flags & kFlagMore) != 0) return true;
   range.version = e.version;
   range.clock = e.clock;
   range.own = h.step;
+  return true;
 }
 
 size_t RowCache::rows() const {

@@ -52,8 +52,8 @@ class RowCache {
   // ... and is under way, whatever rows it has.
   void OnPushBegun(uint32_t group, int64_t step);
   // A REFRESH. One that makes no sense is ignored; what it may have brought is then missed as if it had
-  // been lost.
-  void OnRefresh(const ParsedFrame& frame);
+  // been lost. False: it was ignored.
+  bool OnRefresh(const ParsedFrame& frame);
 
   size_t rows() const;  // kept now
 

@@ -197,6 +197,20 @@ TEST_F(RowCacheTest, PartsOfARefreshCountWhenTheLastIsHere) {
   EXPECT_EQ(Value(2, 6 + kBound), 10);
 }
 
+TEST_F(RowCacheTest, AnswersFromBeforeAGapAreNotTakenBetweenPartsEither) {
+  Tell({.number = 1, .version = 4, .clock = 1, .own = 1});
+  Tell({.number = 3,
+        .version = 12,
+        .clock = 6,
+        .own = 6,
+        .changed = {1},
+        .value = 9,
+        .flags = kFlagMore});
+  Pulled(0, 4, 9, 3, 7);  // the one that is missing may have changed it
+  EXPECT_EQ(Value(0, 4), -1);
+  EXPECT_EQ(Value(1, 6), 9);
+}
+
 TEST_F(RowCacheTest, WhatIsNotKeptAnyMoreIsDropped) {
   Tell({.number = 1, .version = 1, .clock = 1, .own = 1});
   Pulled(0, 4, 9, 3, 7);
