@@ -69,8 +69,7 @@ uint64_t tandem_seed(const tandem_worker* worker);
 int32_t tandem_dense_on_servers(const tandem_worker* worker);   // 1: yes; 0: replicas
 int32_t tandem_program_optimizer(const tandem_worker* worker);  // 1: dense.optimizer is PROGRAM
 int32_t tandem_tables(const tandem_worker* worker);             // how many
-// Of table `table`, from 0. Names are valid as long as the worker; "" and 0 if there is no such
-// table.
+// Of table `table`, from 0. Names are valid as long as the worker; "" and 0: there is no such table.
 const char* tandem_table_name(const tandem_worker* worker, int32_t table);
 int32_t tandem_table_dim(const tandem_worker* worker, int32_t table);     // floats a row
 int32_t tandem_table_fields(const tandem_worker* worker, int32_t table);  // how many

@@ -54,8 +54,8 @@ int tandem_store_erase(tandem_store* store, int64_t count, const int64_t* keys, 
 // tandem_scan_next to the last comes once, as it is at one moment between them; one that is made or
 // erased meanwhile comes once or not at all. `store` outlives the scan.
 int tandem_scan_open(tandem_store* store, tandem_scan** scan);
-// At most `most` rows: keys [most], rows [most, row_floats]; *count: how many. 1: there are some; 0: the
-// end.
+// At most `most` rows: keys [most], rows [most, row_floats]; *count: how many. 1: there are some;
+// 0: the end.
 int tandem_scan_next(tandem_scan* scan, int64_t most, int64_t* keys, float* rows, int64_t* count);
 void tandem_scan_free(tandem_scan* scan);
 

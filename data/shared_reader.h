@@ -1,6 +1,5 @@
-// What many workers in one process share of their data: the shape and the parts of the files, found once, and
-// one pass over them for all (data/row_dealer.h). Each of them is given the batches that it would have read by
-// itself.
+// What many workers in one process share of their data: the shape and the parts of the files, found once,
+// and one pass over them for all (data/row_dealer.h). Each is given the batches that it would have read.
 //
 // Thread safety: none; one thread makes and reads all sources that share one.
 #ifndef TANDEM_DATA_SHARED_READER_H_

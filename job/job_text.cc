@@ -129,8 +129,7 @@ std::string NoSuchValue(const FieldDescriptor& field, const std::string& name) {
   return text;
 }
 
-// ------------------------------------------------------------------------------- errors of the
-// parser
+// ---- errors of the parser ----
 
 // Keeps the first error; those after it are consequences.
 class FirstError final : public google::protobuf::io::ErrorCollector {
@@ -169,8 +168,7 @@ std::string LineAndColumn(absl::string_view text, size_t offset) {
   return absl::StrCat(lines + 1, ":", offset - line_start + 1);
 }
 
-// The message whose braces enclose `end`, found by walking the tokens; nullptr if they make no
-// sense.
+// The message whose braces enclose `end`, found by walking the tokens; nullptr: they make no sense.
 const Descriptor* EnclosingMessage(const Descriptor* root, absl::string_view text, size_t end) {
   google::protobuf::io::ArrayInputStream stream(text.data(), static_cast<int>(end));
   FirstError ignored;

@@ -74,7 +74,8 @@ TEST_F(VirtualHostsTest, SameBitsThroughTheLinks) {
   const RunResult here = Run("here", {}, {});
   ASSERT_TRUE(here.ok()) << here.DebugString();
   EXPECT_FALSE(here.summary.contains("network"));
-  constexpr double kRate = 4e6;
+  // So slow that the servers' bytes take longer than the whole run would without.
+  constexpr double kRate = 5e5;
   const absl::Time begin = MonotonicNow();
   const RunResult there = Run("there", {}, {"--link-bytes-per-second", absl::StrCat(kRate)});
   const double seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
@@ -97,7 +98,7 @@ TEST_F(VirtualHostsTest, SameBitsThroughTheLinks) {
     from_servers += bytes.first;
     to_servers += bytes.second;
     // No more than the links let through from the first to the last moment: never earlier.
-    EXPECT_LE(static_cast<double>(std::max(bytes.first, bytes.second)), kRate * seconds + 1e6);
+    EXPECT_LE(static_cast<double>(std::max(bytes.first, bytes.second)), kRate * seconds + 2e5);
   }
   const auto& bytes = there.summary["bytes"];
   EXPECT_GT(to_servers, bytes["pull"].get<int64_t>() + bytes["push"].get<int64_t>());
