@@ -24,9 +24,11 @@
 #include "cli/calibration.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/timing_command.h"
 #include "data/batch_source.h"
 #include "data/files.h"
 #include "data/statistics.h"
+#include "job/timing_plan.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
 #include "proto/serialize.h"
@@ -35,6 +37,8 @@
 #include "server/save_directory.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
+#include "sim/quadratic.h"
+#include "sim/timing.h"
 #include "sim/world.h"
 
 namespace tandem::cli {
@@ -43,6 +47,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kLongestRun = absl::Hours(24 * 365);  // of virtual time
+constexpr int64_t kMostSteps = 100'000'000;   // of a worker, of which only times are asked
+constexpr int64_t kMostParameters = 1 << 20;  // of a problem
+constexpr int64_t kStepsWithoutData = 1000;
 constexpr char kSimulatedFile[] =
     "server-0-shard-0";  // of all shards: records are one sequence here
 
@@ -90,6 +97,70 @@ absl::Status CheckNumbers(const SimulateFlags& flags, const job::JobPlan& plan) 
   return absl::InvalidArgumentError(
       "--step-seconds must be more than 0, --latency-seconds and --bytes-per-second not less than "
       "0");
+}
+
+// Flags of the one way to simulate given to the other.
+absl::Status CheckTimingFlags(const SimulateFlags& flags) {
+  const bool bytes = flags.step_bytes != 0 || flags.dense_bytes != 0;
+  if (!flags.timing_only) {
+    if ((flags.steps == 0 || !flags.problem.empty()) && !bytes) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--steps (but for --problem), --step-bytes and --dense-bytes are for --timing-only; hint: "
+        "the job's train.max_steps limits other runs, whose frames have a size of their own");
+  }
+  if (!flags.problem.empty()) {
+    return absl::InvalidArgumentError("--problem: has gradients; leave out --timing-only");
+  }
+  if (!flags.replay.empty()) {
+    return absl::InvalidArgumentError("--replay: an order has rows; leave out --timing-only");
+  }
+  if (flags.steps < 0 || flags.steps > kMostSteps || !(flags.step_bytes >= 0) ||
+      !(flags.dense_bytes >= 0) || !std::isfinite(flags.step_bytes + flags.dense_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--steps must be 1 to ", kMostSteps, ", --step-bytes and --dense-bytes not less than 0"));
+  }
+  if ((flags.bytes_per_second > 0) == bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--bytes-per-second needs --step-bytes or --dense-bytes, and these need it: without rows "
+      "nobody knows how long frames are");
+}
+
+absl::Status CheckProblem(const SimulateFlags& flags, const job::JobPlan& plan) {
+  if (flags.problem.empty()) {
+    if (flags.curvature == 1 && flags.condition == 1 && flags.noise == 0 && flags.parameters == 1) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        "--curvature, --condition, --noise and --parameters are for --problem quadratic");
+  }
+  if (!flags.replay.empty()) {
+    return absl::InvalidArgumentError("--replay: of a run with data; leave out --problem");
+  }
+  if (plan.job.train().has_keep_best()) {
+    return absl::InvalidArgumentError("train.keep_best: a problem has no rows to evaluate on");
+  }
+  const auto finite = [](double value, double least) {
+    return std::isfinite(value) && value >= least;
+  };
+  if (finite(flags.curvature, 0) && finite(flags.condition, 1) && finite(flags.noise, 0) &&
+      flags.parameters >= 1 && flags.parameters <= kMostParameters && flags.steps >= 0 &&
+      flags.steps <= kMostSteps) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--curvature and --noise must not be less than 0, --condition not less than 1, "
+                   "--parameters 1 to ",
+                   kMostParameters, ", --steps 1 to ", kMostSteps));
+}
+
+absl::StatusOr<job::JobPlan> PlanOf(const SimulateFlags& flags) {
+  TANDEM_RETURN_IF_ERROR(CheckTimingFlags(flags));
+  node::RoleFlags role;
+  role.job = flags.job;
+  role.set = flags.set;
+  if (!flags.timing_only) return node::PlanOf(role);
+  TANDEM_ASSIGN_OR_RETURN(const job::Overrides overrides, node::ParseOverrides(flags.set));
+  return job::ReadJobForTiming(flags.job, overrides);
 }
 
 // ---- what it leaves behind --------------------------------------------------------------------
@@ -181,8 +252,10 @@ class Simulation {
                                                             [](uint32_t) { return true; }));
       order_ = std::make_shared<Orders>(std::move(order));
     }
-    TANDEM_ASSIGN_OR_RETURN(const std::vector<DataFile> files,
-                            data::TrainingFiles(plan_.job.data()));
+    std::vector<DataFile> files;
+    if (flags_.problem.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(files, data::TrainingFiles(plan_.job.data()));
+    }
     files_.emplace(plan_, run_, flags_.out + "/model", files);
     TANDEM_ASSIGN_OR_RETURN(OutputFolder folder, OutputFolder::Claim(flags_.out, flags_.overwrite));
     folder_.emplace(std::move(folder));
@@ -205,6 +278,20 @@ class Simulation {
   }
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
+
+  // What computes in the place of the job's model.
+  worker::MakeTaskRunner Problem() {
+    sim::QuadraticOptions options;
+    options.curvature = flags_.curvature;
+    options.condition = flags_.condition;
+    options.noise = flags_.noise;
+    options.dense = flags_.parameters;
+    options.steps = flags_.steps;
+    options.seed = plan_.job.seed();
+    return [this, options](const job::JobPlan& plan, int rank) {
+      return sim::QuadraticRunner::New(plan, rank, options, &losses_);
+    };
+  }
 
   int Execute(const worker::MakeTaskRunner& make_runner) {
     stops_ = node::StopSignals();
@@ -330,6 +417,7 @@ class Simulation {
       simulated["live_samples_per_second"] = live_->samples_per_second;
     }
     if (failed_.is_object()) summary["failed"] = failed_;
+    if (!flags_.problem.empty()) summary["simulated"]["problem"] = ProblemJson();
     summary["command"] = flags_.command;
     summary["exit"] = code;
     if (!flags_.replay.empty()) summary["replay_of"] = flags_.replay;
@@ -345,6 +433,21 @@ class Simulation {
     if (there > 0) absl::StrAppendFormat(&text, "; %.2f times as much", here / there);
     if (!live_->differs.empty()) absl::StrAppend(&text, ", with ", live_->differs);
     return text;
+  }
+
+  nlohmann::json ProblemJson() const {
+    return {{"kind", flags_.problem},        {"steps", flags_.steps},
+            {"curvature", flags_.curvature}, {"condition", flags_.condition},
+            {"noise", flags_.noise},         {"parameters", flags_.parameters},
+            {"first_loss", losses_.first()}, {"last_loss", losses_.last()},
+            {"diverged", losses_.diverged()}};
+  }
+
+  std::string ProblemText() const {
+    return absl::StrFormat(
+        "%s: the loss began at %.4g, and was %.4g over the last tenth of the steps: %s",
+        flags_.problem, losses_.first(), losses_.last(),
+        losses_.diverged() ? "diverged" : "did not diverge");
   }
 
   absl::Status WriteFiles(const sim::World& world) {
@@ -393,6 +496,7 @@ class Simulation {
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
         result.empty() ? "" : "; ", result, summary["simulated"].value("host_seconds", 0.0)));
     if (live_.has_value()) view_.Line(BesideLive(summary));
+    if (!flags_.problem.empty()) view_.Line(ProblemText());
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return node::kExitOk;
   }
@@ -413,6 +517,7 @@ class Simulation {
   absl::Time begun_;
   nlohmann::json evaluations_ = nlohmann::json::array();
   nlohmann::json failed_;
+  sim::QuadraticLosses losses_;  // of a problem
 };
 
 }  // namespace
@@ -429,6 +534,28 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
       app->add_option("--calibrate", flags->calibrate,
                       "Folder of a live run: steps and frames take as long as they took there")
           ->check(CLI::ExistingDirectory);
+  app->add_flag("--timing-only", flags->timing_only,
+                "No data, rows or gradients: only who is when at which step; up to 65,536 workers");
+  app->add_option(
+      "--steps", flags->steps,
+      "--timing-only, --problem: of each worker; without: the job's train.max_steps, or 1,000");
+  app->add_option("--step-bytes", flags->step_bytes,
+                  "--timing-only: of rows that a step reads, and of gradients that it pushes");
+  app->add_option("--dense-bytes", flags->dense_bytes, "--timing-only: that an allreduce sums");
+  app->add_option(
+         "--problem", flags->problem,
+         "In the place of the job's model and data: quadratic, half the sum of curvature times "
+         "weight squared")
+      ->check(CLI::IsMember({"quadratic"}));
+  app->add_option("--curvature", flags->curvature, "--problem: the largest")->capture_default_str();
+  app->add_option("--condition", flags->condition,
+                  "--problem: the largest curvature over the smallest")
+      ->capture_default_str();
+  app->add_option("--noise", flags->noise,
+                  "--problem: standard deviation, in each element of a gradient")
+      ->capture_default_str();
+  app->add_option("--parameters", flags->parameters, "--problem: dense ones")
+      ->capture_default_str();
   // By tandem replay --serial, which checks that the run can be repeated.
   app->add_option("--replay", flags->replay)->check(CLI::ExistingDirectory)->group("");
   app->add_option("--step-seconds", flags->step_seconds,
@@ -448,12 +575,21 @@ absl::Status CheckSimulated(const job::JobPlan& plan) {
   return data::CheckData(plan);
 }
 
+namespace {
+
+int SimulateProblem(SimulateFlags flags, const job::JobPlan& plan,
+                    absl::optional<Calibration> live) {
+  flags.save = false;  // nobody could load it: the job describes another model
+  Simulation simulation(flags, plan, std::move(live));
+  if (const absl::Status prepared = simulation.Prepare({}); !prepared.ok()) return Refuse(prepared);
+  return simulation.Execute(simulation.Problem());
+}
+
+}  // namespace
+
 int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runner) {
   SimulateFlags flags = given;
-  node::RoleFlags role;
-  role.job = flags.job;
-  role.set = flags.set;
-  absl::StatusOr<job::JobPlan> plan = node::PlanOf(role);
+  absl::StatusOr<job::JobPlan> plan = PlanOf(flags);
   absl::Status ready = plan.status();
   absl::optional<Calibration> live;
   if (ready.ok() && !flags.calibrate.empty()) {
@@ -463,9 +599,17 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
     if (ready.ok()) flags.latency_seconds = live->latency_seconds.value_or(flags.latency_seconds);
   }
   if (ready.ok()) ready = CheckNumbers(flags, *plan);
-  if (ready.ok()) ready = CheckJob(*plan);
+  if (ready.ok()) ready = CheckProblem(flags, *plan);
+  if (ready.ok()) ready = flags.timing_only ? sim::Timing::Check(*plan) : CheckJob(*plan);
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
+  const bool without_data = flags.timing_only || !flags.problem.empty();
+  if (ready.ok() && without_data && flags.steps == 0) {
+    flags.steps = plan->job.train().max_steps();
+    if (flags.steps == 0) flags.steps = kStepsWithoutData;
+  }
+  if (ready.ok() && flags.timing_only) return SimulateTiming(flags, *plan, live);
+  if (ready.ok() && without_data) return SimulateProblem(flags, *plan, std::move(live));
   data::DataReport data;
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) {

@@ -7,6 +7,7 @@
 #ifndef TANDEM_CLI_SIMULATOR_H_
 #define TANDEM_CLI_SIMULATOR_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,15 @@ struct SimulateFlags {
   double step_seconds = 0.01;       // of workers without a service_time
   double latency_seconds = 0.0001;  // of every frame
   double bytes_per_second = 0;      // of each process, either way; 0 = no limit
-  std::string replay;               // folder of a run whose order this one takes; empty: none
-  std::string command;              // as it was typed, for the summary
+  bool timing_only = false;         // no data, rows or gradients: sim/timing.h
+  int64_t steps = 0;       // of each worker, with that; 0: the job's train.max_steps, or 1,000
+  double step_bytes = 0;   // likewise: of rows that a step reads, and of gradients that it pushes
+  double dense_bytes = 0;  // likewise: that an allreduce sums
+  std::string problem;     // in the place of model and data: "quadratic"; empty: the job's
+  double curvature = 1, condition = 1, noise = 0;  // of that one: sim/quadratic.h
+  int64_t parameters = 1;                          // ... dense ones
+  std::string replay;   // folder of a run whose order this one takes; empty: none
+  std::string command;  // as it was typed, for the summary
 };
 
 void AddSimulate(CLI::App* app, SimulateFlags* flags);

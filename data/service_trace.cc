@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -67,7 +68,25 @@ absl::StatusOr<job::ServiceTimes> OpenServiceTimes(const job::JobPlan& plan, uin
   if (index < 0) return job::ServiceTimes();
   TANDEM_ASSIGN_OR_RETURN(std::vector<double> trace, ReadTrace(plan, index));
   return job::ServiceTimes(plan.job.service_time(index), seed, rank, plan.workers(),
-                           std::move(trace));
+                           std::make_shared<const std::vector<double>>(std::move(trace)));
+}
+
+absl::StatusOr<std::vector<job::ServiceTimes>> OpenServiceTimesOfAll(const job::JobPlan& plan,
+                                                                     uint64_t seed) {
+  std::vector<std::shared_ptr<const std::vector<double>>> traces;  // by entry
+  for (int i = 0; i < plan.job.service_time_size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(std::vector<double> trace, ReadTrace(plan, i));
+    traces.push_back(std::make_shared<const std::vector<double>>(std::move(trace)));
+  }
+  std::vector<job::ServiceTimes> times(static_cast<size_t>(plan.workers()));
+  for (int rank = 0; rank < plan.workers(); ++rank) {
+    const int index = job::ServiceTimeOf(plan.job, rank);
+    if (index < 0) continue;
+    times[static_cast<size_t>(rank)] =
+        job::ServiceTimes(plan.job.service_time(index), seed, rank, plan.workers(),
+                          traces[static_cast<size_t>(index)]);
+  }
+  return times;
 }
 
 absl::Status CheckServiceTraces(const job::JobPlan& plan) {

@@ -3,6 +3,7 @@
 #define TANDEM_DATA_SERVICE_TRACE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,9 @@ namespace tandem::data {
 // INVALID_ARGUMENT, in one line, for a file that is not there or no trace.
 absl::StatusOr<job::ServiceTimes> OpenServiceTimes(const job::JobPlan& plan, uint64_t seed,
                                                    int rank);
+// Those of all workers, by rank; each trace is read once.
+absl::StatusOr<std::vector<job::ServiceTimes>> OpenServiceTimesOfAll(const job::JobPlan& plan,
+                                                                     uint64_t seed);
 
 // That all trace files of a job can be read, before it starts.
 absl::Status CheckServiceTraces(const job::JobPlan& plan);

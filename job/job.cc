@@ -13,6 +13,7 @@
 #include "google/protobuf/util/message_differencer.h"
 #include "job/job_budget.h"
 #include "job/job_check.h"
+#include "job/timing_plan.h"
 #include "policies/policy.h"
 #include "proto/serialize.h"
 #include "xxhash.h"
@@ -115,13 +116,12 @@ absl::Status CheckSkips(const JobPlan& plan) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<JobPlan> Resolve(const Job& job) {
+// All but the budget of memory.
+absl::StatusOr<JobPlan> ResolveFor(const Job& job, int64_t most_workers) {
   JobPlan plan;
   plan.job = job;
   FillJobDefaults(&plan.job);
-  TANDEM_RETURN_IF_ERROR(CheckJob(plan.job));
+  TANDEM_RETURN_IF_ERROR(CheckJob(plan.job, most_workers));
   for (const Table& table : plan.job.table()) PlanTable(table, &plan);
   if (plan.job.dense().synchroniser() == Dense::SERVERS) PlanDenseTable(plan.job.dense(), &plan);
   for (TablePlan& table : plan.tables) {
@@ -136,9 +136,20 @@ absl::StatusOr<JobPlan> Resolve(const Job& job) {
   }
   plan.lockstep = IsLockstep(plan);
   TANDEM_RETURN_IF_ERROR(CheckSkips(plan));
-  TANDEM_RETURN_IF_ERROR(CheckHeldBytes(plan));
   plan.hash = HashOfJob(plan.job);
   return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> Resolve(const Job& job) {
+  TANDEM_ASSIGN_OR_RETURN(JobPlan plan, ResolveFor(job, kMaxWorkers));
+  TANDEM_RETURN_IF_ERROR(CheckHeldBytes(plan));
+  return plan;
+}
+
+absl::StatusOr<JobPlan> ResolveForTiming(const Job& job) {
+  return ResolveFor(job, kMaxTimedWorkers);
 }
 
 std::string PolicyName(const Policy& policy) {

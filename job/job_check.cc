@@ -24,7 +24,6 @@ namespace tandem::job {
 namespace {
 
 // Bounds beyond which a number is a slip of the pen rather than a wish.
-constexpr int64_t kMaxWorkers = 1024;
 constexpr int64_t kMaxServers = 1024;
 constexpr int64_t kMaxShardsPerServer = 255;  // a shard is one byte of an endpoint's name
 constexpr int64_t kMaxRangesPerShard = 4096;
@@ -42,9 +41,9 @@ constexpr int64_t kMaxSwitchStep = int64_t{1} << 40;
 constexpr int64_t kMaxBatches = 1 << 16;
 constexpr int64_t kMaxLocalSteps = 1 << 20;
 
-absl::Status CheckCluster(const Job& job) {
+absl::Status CheckCluster(const Job& job, int64_t most_workers) {
   const Cluster& cluster = job.cluster();
-  TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, kMaxWorkers));
+  TANDEM_RETURN_IF_ERROR(Between("cluster.workers", cluster.workers(), 1, most_workers));
   TANDEM_RETURN_IF_ERROR(Between("cluster.servers", cluster.servers(), 0, kMaxServers));
   TANDEM_RETURN_IF_ERROR(
       Between("cluster.shards_per_server", cluster.shards_per_server(), 1, kMaxShardsPerServer));
@@ -876,9 +875,9 @@ absl::Status CheckSave(const Save& save) {
 
 }  // namespace
 
-absl::Status CheckJob(const Job& job) {
+absl::Status CheckJob(const Job& job, int64_t most_workers) {
   if (job.name().size() > 200) return Refuse("name", "longer than 200 characters");
-  TANDEM_RETURN_IF_ERROR(CheckCluster(job));
+  TANDEM_RETURN_IF_ERROR(CheckCluster(job, most_workers));
   TANDEM_RETURN_IF_ERROR(CheckDataSpec(job.data()));
   TANDEM_RETURN_IF_ERROR(CheckTrain(job.train()));
   if (job.policy().kind() == Policy::STORE) {

@@ -28,6 +28,7 @@
 #include "job/job.h"
 #include "job/message_text.h"
 #include "job/refuse.h"
+#include "job/timing_plan.h"
 
 namespace tandem::job {
 namespace {
@@ -406,8 +407,13 @@ std::string PlaceInText(absl::string_view path, absl::string_view text, absl::st
   return absl::StrCat(file_name, ":", LineAndColumn(text, *place));
 }
 
-absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
-                             const Overrides& overrides) {
+namespace {
+
+using Resolver = absl::StatusOr<JobPlan> (*)(const Job& job);
+
+// A job that `resolve` takes.
+absl::StatusOr<Job> ParseJobFor(absl::string_view text, absl::string_view file_name,
+                                const Overrides& overrides, Resolver resolve) {
   absl::ConsumePrefix(&text, "\xef\xbb\xbf");  // a byte order mark, as some editors write it
   if (text.size() > kMaxJobBytes) {
     return absl::InvalidArgumentError(
@@ -421,13 +427,13 @@ absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name
       return absl::InvalidArgumentError(absl::StrCat(SetFlag(path, value), ": ", status.message()));
     }
   }
-  if (const absl::StatusOr<JobPlan> plan = Resolve(job); !plan.ok()) {
+  if (const absl::StatusOr<JobPlan> plan = resolve(job); !plan.ok()) {
     return Locate(plan.status(), text, file_name, overrides, &tree);
   }
   return job;
 }
 
-absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overrides) {
+absl::StatusOr<std::string> ReadJobText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
     return absl::NotFoundError(
@@ -439,7 +445,25 @@ absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overri
     return absl::InvalidArgumentError(absl::StrCat(path, ": cannot read the job file"));
   }
   text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
+                             const Overrides& overrides) {
+  return ParseJobFor(text, file_name, overrides, Resolve);
+}
+
+absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overrides) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadJobText(path));
   return ParseJob(text, path, overrides);
+}
+
+absl::StatusOr<JobPlan> ReadJobForTiming(const std::string& path, const Overrides& overrides) {
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadJobText(path));
+  TANDEM_ASSIGN_OR_RETURN(const Job job, ParseJobFor(text, path, overrides, ResolveForTiming));
+  return ResolveForTiming(job);
 }
 
 }  // namespace tandem::job

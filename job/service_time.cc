@@ -25,14 +25,16 @@ int ServiceTimeOf(const Job& job, int rank) {
 }
 
 ServiceTimes::ServiceTimes(const ServiceTime& entry, uint64_t seed, int rank, int workers,
-                           std::vector<double> trace)
+                           std::shared_ptr<const std::vector<double>> trace)
     : any_(true),
       entry_(entry),
       seed_(HashCombine(HashCombine(seed, HashName("service time")), static_cast<uint64_t>(rank))),
       trace_(std::move(trace)) {
   TANDEM_CHECK(rank >= 0 && rank < workers);
-  TANDEM_CHECK(entry.distribution() != ServiceTime::TRACE || !trace_.empty());
-  first_line_ = static_cast<size_t>(rank) * trace_.size() / static_cast<size_t>(workers);
+  entry_.clear_worker();  // a copy of the names of all for each would be quadratic
+  if (entry.distribution() != ServiceTime::TRACE) return;
+  TANDEM_CHECK(trace_ != nullptr && !trace_->empty());
+  first_line_ = static_cast<size_t>(rank) * trace_->size() / static_cast<size_t>(workers);
 }
 
 absl::Duration ServiceTimes::Of(int64_t step) const {
@@ -48,7 +50,7 @@ absl::Duration ServiceTimes::Of(int64_t step) const {
       seconds *= std::exp(entry_.sigma() * random.Normal() - entry_.sigma() * entry_.sigma() / 2);
       break;
     case ServiceTime::TRACE:
-      seconds *= trace_[(first_line_ + static_cast<size_t>(step)) % trace_.size()];
+      seconds *= (*trace_)[(first_line_ + static_cast<size_t>(step)) % trace_->size()];
       break;
     default:  // CONSTANT
       break;

@@ -9,6 +9,7 @@
 #define TANDEM_JOB_SERVICE_TIME_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,10 +31,10 @@ class ServiceTimes {
  public:
   // A worker that nobody slows down.
   ServiceTimes() = default;
-  // Of worker `rank` of `workers`. `entry` is that of a resolved job; `trace` in seconds, not empty if
-  // the distribution is TRACE.
+  // Of worker `rank` of `workers`. `entry` is that of a resolved job; `trace` in seconds, there and not
+  // empty if the distribution is TRACE. Workers may share it.
   ServiceTimes(const ServiceTime& entry, uint64_t seed, int rank, int workers,
-               std::vector<double> trace);
+               std::shared_ptr<const std::vector<double>> trace);
 
   bool any() const { return any_; }
   // What step `step` (from 0, over all epochs) takes at least.
@@ -44,7 +45,7 @@ class ServiceTimes {
   ServiceTime entry_;
   uint64_t seed_ = 0;      // of this worker
   size_t first_line_ = 0;  // of the trace, for step 0
-  std::vector<double> trace_;
+  std::shared_ptr<const std::vector<double>> trace_;
 };
 
 // The seconds of a trace file, a number a line. INVALID_ARGUMENT "FILE:3: ..." for what is none.

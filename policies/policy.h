@@ -40,6 +40,10 @@ struct WorkerPace {
   bool known() const { return last_push >= 0 && step_time > 0; }
 };
 
+// A push was admitted. `whole_step`: of data; what ends an epoch, or begins the next, says nothing of the
+// pace.
+void MeasureStep(WorkerPace* pace, int64_t admitted_at, bool whole_step);
+
 // What a range remembers of one worker. `admitted` is at once the exactly-once memory (a push of a
 // step below it is a duplicate) and the sequence (the next push must be that step).
 struct WorkerProgress {
@@ -51,10 +55,15 @@ struct WorkerProgress {
   friend bool operator==(const WorkerProgress&, const WorkerProgress&) = default;
 };
 
+class Clocks;  // policies/clocks.h
+
 struct RangeProgress {
   int64_t version = 0;                  // ticks so far
   std::vector<WorkerProgress> workers;  // by rank
   std::vector<WorkerPace> paces;        // by rank, if they are measured
+  // Of very many workers: has the answers to what is asked below of all of them. Null: these are found by
+  // looking at each. Outlives this.
+  const Clocks* clocks = nullptr;
 
   // Smallest applied clock over workers that still have data; kInfiniteClock if none has.
   int64_t MinClock() const;
@@ -62,6 +71,8 @@ struct RangeProgress {
   int64_t MinAdmittedLive() const;  // ... and not included
   int Live() const;                 // workers that still have data
   int Slowest() const;              // the rank with data left that has the fewest steps admitted
+  // Steps from `step` on, of all workers; `step` is Properties::switch_step of the policy.
+  int64_t AdmittedBeyond(int64_t step) const;
 
   // Of what was admitted; not of when.
   friend bool operator==(const RangeProgress& a, const RangeProgress& b) {

@@ -40,7 +40,9 @@ class SyncSwitch final : public UpdatePolicy {
   // A function of the steps admitted alone: what a worker pushes without rows behind the switch may come
   // before this range has switched, or after it.
   int64_t Ticks(const RangeProgress& progress, const Buffered& buffered, int64_t) const override {
-    if (progress.version >= switch_step_) return Switched(progress) - progress.version;
+    if (progress.version >= switch_step_) {
+      return switch_step_ + progress.AdmittedBeyond(switch_step_) - progress.version;
+    }
     // The epoch is over: nothing will come to the step that stands open.
     if (progress.Live() == 0) return buffered.groups > 0 ? 1 : 0;
     const int64_t closed = std::min(progress.MinAdmittedLive(), switch_step_);
@@ -48,15 +50,6 @@ class SyncSwitch final : public UpdatePolicy {
   }
 
  private:
-  // The version behind the switch.
-  int64_t Switched(const RangeProgress& progress) const {
-    int64_t version = switch_step_;
-    for (const WorkerProgress& worker : progress.workers) {
-      version += std::max<int64_t>(0, worker.admitted - switch_step_);
-    }
-    return version;
-  }
-
   const int64_t switch_step_;
   const float scale_;  // of each update after the switch
 };

@@ -83,18 +83,6 @@ void CountRows(const ReadLog& reads, const FoldScratch& scratch, Measure* of_wor
   record->rows_measured = static_cast<uint32_t>(scratch.rows_recorded.size());
 }
 
-// `whole_step`: of data; what ends an epoch, or begins the next, says nothing of the pace.
-void MeasureStep(policies::WorkerPace* pace, int64_t admitted_at, bool whole_step) {
-  if (!whole_step) {
-    pace->last_push = -1;
-    return;
-  }
-  if (pace->last_push >= 0) {
-    pace->step_time = std::max<int64_t>(1, admitted_at - pace->last_push);
-  }
-  pace->last_push = std::max<int64_t>(0, admitted_at);
-}
-
 // Of an update that is about to be admitted.
 OrderEntry EntryOf(uint32_t range, const policies::RangeProgress& progress,
                    const HeldUpdate& update, int64_t first, bool finished) {
@@ -216,8 +204,8 @@ Range::Admission Range::Admit(absl::Time now, uint64_t incarnation, int64_t firs
   const bool nothing = one_step && update.samples == 0;
   worker.finished = finished || (properties_.batch > 0 && table_->lockstep && nothing);
   if (!progress_.paces.empty()) {
-    MeasureStep(&progress_.paces[static_cast<size_t>(update.rank)], update.admitted_at,
-                one_step && update.samples > 0);
+    policies::MeasureStep(&progress_.paces[static_cast<size_t>(update.rank)], update.admitted_at,
+                          one_step && update.samples > 0);
   }
   if (!update.keys.empty()) {
     ++table_->stats.workers[static_cast<size_t>(update.rank)].arrived;

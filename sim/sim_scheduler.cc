@@ -94,8 +94,8 @@ void SimScheduler::Beat(EndpointId from, uint64_t progress, int64_t step,
 }
 
 absl::Time SimScheduler::Arrival(absl::Time* last) {
-  *last = std::max(*last, context_.agenda.now() + kLinkDelay * (1 + context_.random.Exponential()));
-  return *last;
+  const double more = context_.options.control_jitter ? context_.random.Exponential() : 0;
+  return *last = std::max(*last, context_.agenda.now() + kLinkDelay * (1 + more));
 }
 
 void SimScheduler::Send(EndpointId from, const Control& control) {

@@ -28,11 +28,13 @@ struct WorldOptions {
   uint64_t run = 0;  // its number, in the names of saves
   // A step of a worker for which the job has no service_time.
   absl::Duration compute = absl::Milliseconds(10);
-  std::vector<absl::Duration> least_compute;  // by rank: no step takes less; empty: any may
-  worker::MakeTaskRunner make_runner;                     // null: the toy
-  ToyModel::Options model;                                // of the toy
-  absl::Duration fetch = absl::Microseconds(300);         // reading a batch
-  absl::Duration view_delay = absl::Milliseconds(30);     // views reach each core up to this late
+  std::vector<absl::Duration> least_compute;       // by rank: no step takes less; empty: any may
+  worker::MakeTaskRunner make_runner;              // null: the toy
+  ToyModel::Options model;                         // of the toy
+  absl::Duration fetch = absl::Microseconds(300);  // reading a batch
+  absl::Duration view_delay = absl::Milliseconds(30);  // views reach each core up to this late
+  // Messages to and from the scheduler take .3 ms, and with this each a while of its own more.
+  bool control_jitter = true;
   double moves_per_second = 0;                            // of ranges, to random shards
   double barrier_drop = 0;                                // of entries and releases
   double breaks_per_second = 0;                           // of workers' links to the scheduler

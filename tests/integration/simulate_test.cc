@@ -1,10 +1,12 @@
 // tandem simulate: the same bits each time, those of live clusters, and virtual time as it must be.
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/save_compare.h"
@@ -166,6 +168,80 @@ TEST_F(SimulateTest, TakesItsTimesFromALiveRun) {
   EXPECT_THAT(of_twin.output, HasSubstr("is a simulated run"));
 }
 
+// Without data, rows and gradients: the staleness and the speed of the job with them, since nothing else
+// decides them; and of more workers than could train here.
+TEST_F(SimulateTest, TimesNeedNoData) {
+  const Settings job = {
+      "reproducible=false",          "dense.synchroniser=SERVERS",
+      "policy={kind: SSP bound: 1}", "service_time={distribution: EXPONENTIAL mean_seconds: 0.01}",
+      "cluster.servers=1",           "cluster.ranges_per_shard=1",
+      "train.max_steps=30",          "train.epochs=1"};
+  const RunResult with = Simulate("with-rows", job, {"--no-save"});
+  Settings nowhere = job;
+  nowhere.push_back("data.train=[\"nowhere.tsv\"]");
+  const RunResult without = Simulate("without-rows", nowhere, {"--timing-only"});
+  ASSERT_TRUE(with.ok() && without.ok()) << with.DebugString() << without.DebugString();
+  // Not to the last digit: workers of the one begin a little after each other (timing_test has it exact).
+  for (const char* table : {"some", "rest", "dense"}) {
+    const nlohmann::json& a = with.summary["staleness"][table];
+    const nlohmann::json& b = without.summary["staleness"][table];
+    EXPECT_EQ(a["clock_gap"]["max"], b["clock_gap"]["max"]) << table;
+    const double mean = a["version_staleness"]["mean"];
+    EXPECT_NEAR(b["version_staleness"]["mean"].get<double>(), mean, 0.1 * mean) << table;
+  }
+  EXPECT_EQ(with.summary["steps"], without.summary["steps"]);
+  EXPECT_EQ(with.summary["samples"], without.summary["samples"]);
+  EXPECT_EQ(without.summary["simulated"]["timing_only"], true);
+  const double seconds = with.summary["seconds"];
+  EXPECT_NEAR(without.summary["seconds"].get<double>(), seconds, 0.1 * seconds);
+
+  Settings many = nowhere;
+  many.push_back("cluster.workers=5000");
+  const RunResult large = Simulate("large", many, {"--timing-only", "--steps", "10"});
+  ASSERT_TRUE(large.ok()) << large.DebugString();
+  EXPECT_EQ(large.summary["by_worker"].size(), 5000u);
+  EXPECT_FALSE(large.summary["by_worker"][0].contains("waited_for"));
+  EXPECT_EQ(large.summary["simulated"]["waited_seconds"].size(), 5000u);
+  EXPECT_LE(large.summary["staleness"]["some"]["clock_gap"]["max"], 1);
+  EXPECT_THAT(large.output, HasSubstr(" events in "));
+}
+
+// The step sizes at which a delay stops a quadratic from converging (tests/sim/stability_test.cc calculates
+// them), by the command.
+TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
+  const auto run = [](int delay, double rate) {
+    std::vector<std::string> argv = {ProgramPath("tandem"),
+                                     "simulate",
+                                     SourcePath("configs/quadratic.textproto"),
+                                     "--problem",
+                                     "quadratic",
+                                     "--steps",
+                                     "3000",
+                                     "--overwrite",
+                                     "--out",
+                                     job_->File("quadratic"),
+                                     "--set",
+                                     absl::StrCat("policy.delay=", delay),
+                                     "--set",
+                                     absl::StrCat("dense.optimizer.learning_rate=", rate)};
+    RunResult result = RunProgram(argv);
+    EXPECT_TRUE(result.ok()) << result.DebugString();
+    result.summary = nlohmann::json::parse(ReadTextFile(job_->File("quadratic/summary.json")));
+    return result;
+  };
+  for (const int delay : {1, 4}) {
+    const double limit = 2 * std::sin(M_PI / (2 * (2 * delay + 1)));
+    const RunResult below = run(delay, 0.95 * limit), above = run(delay, 1.05 * limit);
+    EXPECT_EQ(below.summary["simulated"]["problem"]["diverged"], false);
+    EXPECT_LT(below.summary["simulated"]["problem"]["last_loss"], 1e-3);
+    EXPECT_EQ(below.summary["simulated"]["problem"]["first_loss"], 1.0) << "half of 1, twice";
+    EXPECT_EQ(above.summary["simulated"]["problem"]["diverged"], true);
+    EXPECT_GT(above.summary["simulated"]["problem"]["last_loss"], 1e3);
+    EXPECT_THAT(above.output, HasSubstr(": diverged"));
+    EXPECT_EQ(above.summary["staleness"]["row"]["version_staleness"]["max"], delay);
+  }
+}
+
 TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   const auto expect_refused = [](const RunResult& result, const std::string& why) {
     EXPECT_EQ(result.exit_code, 2) << result.DebugString();
@@ -174,6 +250,16 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(Simulate("x", {"data.train=[\"nowhere.tsv\"]"}), "nowhere.tsv");
   expect_refused(Simulate("x", {}, {"--step-seconds", "0"}), "--step-seconds must be more than 0");
   expect_refused(Simulate("x", {"reproducible=false", "dense.codec={kind: SIGN}"}), "dense.codec");
+  expect_refused(Simulate("x", {}, {"--steps", "5"}), "for --timing-only");
+  expect_refused(Simulate("x", {}, {"--noise", "1"}), "for --problem quadratic");
+  EXPECT_NE(Simulate("x", {}, {"--problem", "cubic"}).exit_code, 0);
+  expect_refused(Simulate("x", {}, {"--timing-only", "--bytes-per-second", "1e6"}), "--step-bytes");
+  expect_refused(Simulate("x", {}, {"--timing-only", "--set", "cluster.workers=65537"}), "65536");
+  expect_refused(Simulate("x", {}, {"--timing-only", "--problem", "quadratic"}), "--timing-only");
+  expect_refused(Simulate("x", {}, {"--timing-only", "--steps", "-1"}), "--steps must be 1 to");
+  expect_refused(
+      Simulate("x", {"reproducible=false", "policy={kind: ESSP bound: 2}"}, {"--timing-only"}),
+      "policy.kind: ESSP");
   EXPECT_FALSE(fs::exists(job_->File("x")));
   ASSERT_TRUE(Simulate("there", {"train.max_steps=2"}).ok());
   expect_refused(Simulate("there", {}), "--overwrite");

@@ -1,9 +1,8 @@
 // What stragglers do to each policy: eight workers whose steps take times of their own, virtual clock,
 // production cores. Gradients that count, a second, relative to BSP, and the staleness they have.
 //
-// The numbers in kRows are those of a model of its own that knows nothing of this system: a step is a draw,
-// and nothing else takes time. It abandons what backup workers are late with; here a worker finishes what it
-// has begun, so a second model says what that comes to. More seeds: TANDEM_SIM_SEEDS=N.
+// What must come out is in straggler_rows.h, by a model of its own. It abandons what backup workers are late
+// with; here a worker finishes what it has begun, so a second model says what that comes to. More seeds: TANDEM_SIM_SEEDS=N.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,12 +15,13 @@
 #include "data/service_trace.h"
 #include "gtest/gtest.h"
 #include "tests/sim/sim_job.h"
+#include "tests/sim/straggler_rows.h"
 #include "tests/test_seed.h"
 
 namespace tandem {
 namespace {
 
-constexpr int kWorkers = 8, kSlow = 2;
+constexpr int kWorkers = kStragglerWorkers, kSlow = kSlowWorker;
 
 // What a run had from its first tenth to the moment when the first worker is at its end.
 struct Measured {
@@ -131,32 +131,10 @@ double BackupRate(const std::string& service_time, int backups, bool abandon, ui
   return (kWorkers - backups) * kSteps / open;
 }
 
-struct Row {
-  const char* name;
-  std::string service_time;
-  double backup1, backup2;  // late work abandoned
-  double ssp1, ssp4, ssp16, asp, gba;
-};
-
-std::vector<Row> Rows() {
-  const std::string lognormal = "service_time { distribution: LOGNORMAL mean_seconds: 0.01 sigma: ";
-  return {
-      {"exponential", kExponential, 1.39, 1.68, 1.52, 2.12, 2.50, 2.73, 2.73},
-      {"lognormal .5", kLognormal, 1.18, 1.23, 1.44, 1.72, 1.85, 1.88, 1.88},
-      {"transient", lognormal + "0.1 slow_share: 0.05 slow_factor: 5 } ", 1.66, 1.75, 1.31, 1.75,
-       1.99, 2.08, 2.08},
-      {"one 4 x slow",
-       absl::StrCat(lognormal, "0.2 } service_time { worker: ", kSlow,
-                    " distribution: LOGNORMAL mean_seconds: 0.04 sigma: 0.2 } "),
-       2.70, 2.62, .99, 1.00, 1.00, 3.62, 3.62},
-      {"no variance", "", .88, .75, 1.00, 1.00, 1.00, 1.00, 1.00},
-  };
-}
-
 // Within a tenth of what it shall be, in each cell.
 class StragglerTest : public ::testing::TestWithParam<size_t> {
  protected:
-  const Row row_ = Rows()[GetParam()];
+  const StragglerRow row_ = StragglerRows()[GetParam()];
 
   Measured Mean(const std::string& policy) const {
     constexpr int kBatches = 900;

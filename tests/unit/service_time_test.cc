@@ -157,7 +157,8 @@ TEST(ServiceTimesTest, NoStepIsLongerThanAnHour) {
 
 TEST(ServiceTimesTest, ATraceIsReadRoundAndRoundFromAPlaceOfEachWorker) {
   const ServiceTime entry = Entry("distribution: TRACE trace: \"t\"");
-  const std::vector<double> trace = {1, 2, 3, 4, 5};
+  const auto trace =
+      std::make_shared<const std::vector<double>>(std::vector<double>{1, 2, 3, 4, 5});
   const auto of = [&](int rank, int workers) {
     const job::ServiceTimes times(entry, kSeed, rank, workers, trace);
     std::vector<double> seconds;
