@@ -11,7 +11,6 @@
 namespace tandem::client {
 namespace {
 
-constexpr int kMostPauses = 8;  // the longest silence between resends, in units of the first
 // Steps whose versions are remembered although nothing was pushed for them: reads without pushes, and
 // all that are read ahead.
 size_t MostVersions(const job::JobPlan& plan) {
@@ -39,6 +38,7 @@ ClientCore::ClientCore(const job::JobPlan& plan, EndpointId self, uint64_t incar
       self_(self),
       incarnation_(incarnation),
       options_(options),
+      times_{options.resend_after, options.reconnect_after},
       buffers_(buffers),
       packer_(plan, self.role == Role::kWorker ? self.index : 0u, buffers),
       cache_(plan),
@@ -329,9 +329,7 @@ void ClientCore::SendFlight(absl::Time now, Request* request, EndpointId to, siz
   flight.to = to;
   flight.first = first;
   flight.count = request->flight_slices.size() - first;
-  flight.heard_at = now;
-  flight.reconnect = options_.reconnect_after;
-  AwaitAnswer(now, &flight);
+  flight.clock.OnSent(now, times_);
   const absl::Span<const uint32_t> slices = request->SlicesOf(flight);
   flight.frame = packer_.MakeFrame(request, flight.number, slices);
   for (const uint32_t i : slices) request->slices[i].sent = true;
@@ -388,18 +386,19 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
     if (cache_.OnRefresh(frame)) NoteClock(h);
     return;
   }
+  const bool answer = h.kind == FrameKind::kRows || h.kind == FrameKind::kAck;
+  if (answer && h.request < next_number_) line_.OnAnswer(now, h.sender, h.request);
   Request* request = nullptr;
   Flight* const flight = FindFlight(h.request, &request);
   if (flight == nullptr || h.sender != flight->to) return;  // late, doubled or cancelled
-  flight->heard_at = now;
-  AwaitAnswer(now, flight);
   if (h.kind == FrameKind::kWaiting) {
+    flight->clock.OnParked(now, times_);
     const SliceEntry e = frame.entry_count > 0 ? frame.Entry(0) : SliceEntry();
     flight->waiting.text = absl::StrCat("waits for worker ", e.row_floats, " at step ", e.version);
     flight->waiting.waits_for = EndpointId::Worker(static_cast<int>(e.row_floats));
     return;
   }
-  if (h.kind != FrameKind::kRows && h.kind != FrameKind::kAck) return;
+  if (!answer) return;
   if ((h.kind == FrameKind::kAck) != request->push) return;
   NoteClock(h);
   if (request->push) {
@@ -517,29 +516,30 @@ void ClientCore::Finish(Request* request, absl::Status status) {
 
 void ClientCore::OnTick(absl::Time now) {
   ids_.clear();
-  for (const std::unique_ptr<Request>& request : requests_) ids_.push_back(request->id);
+  line_.Begin();
+  for (const std::unique_ptr<Request>& request : requests_) {
+    ids_.push_back(request->id);
+    for (Flight& flight : request->flights) {
+      if (!flight.answered) line_.Look(now, flight.to, flight.number, times_, &flight.clock);
+    }
+  }
   for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // which may end it
-}
-
-// It has been sent, or its shard has said that it waits: silence begins anew.
-void ClientCore::AwaitAnswer(absl::Time now, Flight* flight) {
-  flight->resend_at = now + options_.resend_after;
-  flight->pause = 2 * options_.resend_after;
 }
 
 void ClientCore::CheckTimes(absl::Time now, Request* request) {
   for (Flight& flight : request->flights) {
     if (flight.answered) continue;
-    if (now - flight.heard_at > options_.silence_limit) {
+    const absl::Duration silence = flight.clock.silence(now);
+    if (silence > options_.silence_limit) {
       const Slice& slice = request->slices[request->SlicesOf(flight).front()];
       return Finish(request, absl::DeadlineExceededError(absl::StrCat(
                                  request->push ? "push" : "pull", " of step ", request->header.step,
-                                 ": no answer for ", absl::ToInt64Seconds(now - flight.heard_at),
-                                 " s from ", map()->Describe(slice.range))));
+                                 ": no answer for ", absl::ToInt64Seconds(silence), " s from ",
+                                 map()->Describe(slice.range))));
     }
-    if (now < flight.resend_at) continue;
-    flight.resend_at = now + flight.pause;
-    flight.pause = std::min(2 * flight.pause, kMostPauses * options_.resend_after);
+    if (!flight.clock.due(now)) continue;
+    if (flight.clock.in_line() && !line_.IsFirst(flight.to, flight.number)) continue;
+    flight.clock.OnSentAgain(now, times_);
     ++counters_.frames_resent;
     out_.push_back({flight.to, flight.frame});
   }
@@ -550,8 +550,7 @@ void ClientCore::OnLost(absl::Time now, EndpointId shard) {
   for (const std::unique_ptr<Request>& request : requests_) {
     for (Flight& flight : request->flights) {
       if (flight.answered || flight.to != shard) continue;
-      flight.resend_at = std::min(flight.resend_at, now + flight.reconnect);
-      flight.reconnect = std::min(2 * flight.reconnect, options_.resend_after);
+      flight.clock.OnLostConnection(now, times_);
     }
   }
 }

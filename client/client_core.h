@@ -8,10 +8,10 @@
 //
 // A request is complete when every slice of it is. Slices refused with WRONG_VIEW travel again,
 // alone, when a newer view is known (or after a pause, if the shard is the one that lags). A frame
-// travels again when its connection is lost, and after silence, each time after twice as long: over
-// links that lose nothing a slow shard is not given more to do. A shard that says nothing for
-// `silence_limit` fails the request, naming the shard and the key range; answers of WAITING keep
-// both clocks from running.
+// travels again when its connection is lost, and after silence (resend_clock.h), each time after twice
+// as long: over links that lose nothing a slow shard, or one behind a slow link, is not given
+// more to do. Silence of `silence_limit` fails the request, naming the shard and the key range; answers
+// of WAITING keep both clocks from running.
 //
 // Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
 // (trainer_core.h).
@@ -32,6 +32,7 @@
 #include "client/client_request.h"
 #include "client/pulled_rows.h"
 #include "client/request_packer.h"
+#include "client/resend_clock.h"
 #include "client/row_cache.h"
 #include "client/versions_read.h"
 #include "job/job.h"
@@ -193,7 +194,6 @@ class ClientCore {
   void NoteClock(const FrameHeader& header);
   void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
   void Finish(Request* request, absl::Status status);
-  void AwaitAnswer(absl::Time now, Flight* flight);
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(absl::Time now, Request* request, Flight* flight);
 
@@ -201,6 +201,7 @@ class ClientCore {
   const EndpointId self_;
   const uint64_t incarnation_;
   const Options options_;
+  const ResendTimes times_;
   BufferSource& buffers_;
   RequestPacker packer_;
   uint64_t next_number_ = 1;                        // of requests and frames
@@ -208,6 +209,7 @@ class ClientCore {
   std::vector<std::unique_ptr<Request>> spare_;     // done, to be used again
   RowCache cache_;
   VersionsRead versions_;
+  ResendLine line_;  // of flights
   std::vector<int64_t> min_clock_;
   std::vector<uint64_t> updates_sent_;
   std::vector<Outgoing> out_;

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/buffer.h"
 #include "client/pulled_rows.h"
+#include "client/resend_clock.h"
 #include "proto/activity.h"
 #include "proto/frame.h"
 
@@ -57,10 +58,7 @@ struct ClientRequest {
     EndpointId to;
     size_t first = 0, count = 0;  // its slices, as places in the request's flight_slices
     bool answered = false;
-    absl::Time heard_at;
-    absl::Time resend_at;      // if nothing is heard until then
-    absl::Duration pause;      // before the next resend but one
-    absl::Duration reconnect;  // the same after a lost connection
+    ResendClock clock;
     Frame frame;
     Activity waiting;  // what the shard's last WAITING said; no text if it has sent none
   };

@@ -11,8 +11,6 @@
 namespace tandem::client {
 namespace {
 
-constexpr int kMostPauses = 8;  // the longest silence between resends, in units of the first
-
 size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.state_floats);
 }
@@ -21,7 +19,12 @@ size_t RowFloats(const job::TablePlan& table) {
 
 StoreCore::StoreCore(const job::JobPlan& plan, EndpointId self, uint64_t incarnation,
                      BufferSource& buffers, const ClientCore::Options& options)
-    : plan_(plan), self_(self), incarnation_(incarnation), buffers_(buffers), options_(options) {}
+    : plan_(plan),
+      self_(self),
+      incarnation_(incarnation),
+      buffers_(buffers),
+      options_(options),
+      times_{options.resend_after, options.reconnect_after} {}
 
 void StoreCore::OnView(absl::Time now, std::shared_ptr<const RangeMap> view) {
   if (map_ != nullptr && view->view() <= map_->view()) return;
@@ -88,7 +91,7 @@ uint64_t StoreCore::Start(absl::Time now, const StoreRequest& request) {
     piece.range = range;
     piece.action = request.action;
     piece.next = absl::InfiniteFuture();
-    piece.heard_at = now;
+    piece.clock.OnSent(now, times_);
     if (IsStoreWrite(request.action)) {
       Writes& writes = writes_[range];
       piece.write = ++writes.numbered;
@@ -123,16 +126,7 @@ void StoreCore::Send(absl::Time now, uint64_t number, Piece* piece) {
   piece->to = map_->range(piece->range).owner;
   piece->frame = EncodeDataFrame(buffers_, header, {&e, 1}, piece->keys, piece->values);
   piece->sent = true;
-  piece->heard_at = now;
-  piece->next = now + options_.resend_after;
-  piece->pause = 2 * options_.resend_after;
-  piece->reconnect = options_.reconnect_after;
-  out_.push_back({piece->to, piece->frame});
-}
-
-void StoreCore::Resend(absl::Time now, Piece* piece) {
-  piece->next = now + piece->pause;
-  piece->pause = std::min(2 * piece->pause, kMostPauses * options_.resend_after);
+  piece->clock.OnSent(now, times_);
   out_.push_back({piece->to, piece->frame});
 }
 
@@ -149,11 +143,12 @@ void StoreCore::Cancel(absl::Time now, uint64_t request) {
 
 void StoreCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   const FrameHeader& h = frame.header;
+  if (h.kind != FrameKind::kStored) return;
+  if (h.request < next_number_) line_.OnAnswer(now, h.sender, h.request);
   const auto at = pieces_.find(h.request);
-  if (at == pieces_.end() || h.kind != FrameKind::kStored) return;  // late, doubled or cancelled
+  if (at == pieces_.end()) return;  // late, doubled or cancelled
   Piece& piece = at->second;
   if (!piece.sent || h.sender != piece.to) return;
-  piece.heard_at = now;
   const SliceEntry e = frame.entry_count == 1 ? frame.Entry(0) : SliceEntry();
   if (frame.entry_count == 1 && e.range == piece.range && e.status == SliceStatus::kWrongView) {
     piece.sent = false;
@@ -230,23 +225,29 @@ void StoreCore::Finish(absl::Time now, uint64_t call, absl::Status status) {
 
 void StoreCore::OnTick(absl::Time now) {
   std::vector<std::pair<uint64_t, absl::Status>> silent;
+  line_.Begin();
+  for (auto& [number, piece] : pieces_) {
+    if (piece.sent) line_.Look(now, piece.to, number, times_, &piece.clock);
+  }
   for (auto& [number, piece] : pieces_) {
     if (!piece.sent && piece.next == absl::InfiniteFuture() && piece.refused_view == 0) {
       continue;  // behind another write
     }
-    if (now - piece.heard_at > options_.silence_limit) {
-      silent.emplace_back(
-          piece.call, absl::DeadlineExceededError(
-                          absl::StrCat("no answer for ", absl::ToInt64Seconds(now - piece.heard_at),
-                                       " s from ", map_->Describe(piece.range))));
+    const absl::Duration silence = piece.clock.silence(now);
+    if (silence > options_.silence_limit) {
+      silent.emplace_back(piece.call, absl::DeadlineExceededError(absl::StrCat(
+                                          "no answer for ", absl::ToInt64Seconds(silence),
+                                          " s from ", map_->Describe(piece.range))));
       continue;
     }
-    if (now < piece.next) continue;
-    if (piece.sent) {
-      Resend(now, &piece);
-    } else {
-      Send(now, number, &piece);
+    if (!piece.sent) {
+      if (now >= piece.next) Send(now, number, &piece);
+      continue;
     }
+    if (!piece.clock.due(now)) continue;
+    if (piece.clock.in_line() && !line_.IsFirst(piece.to, number)) continue;
+    piece.clock.OnSentAgain(now, times_);
+    out_.push_back({piece.to, piece.frame});
   }
   for (auto& [call, status] : silent) {
     if (calls_.count(call) > 0) Finish(now, call, std::move(status));
@@ -256,8 +257,7 @@ void StoreCore::OnTick(absl::Time now) {
 void StoreCore::OnLost(absl::Time now, EndpointId shard) {
   for (auto& [number, piece] : pieces_) {
     if (!piece.sent || piece.to != shard) continue;
-    piece.next = std::min(piece.next, now + piece.reconnect);
-    piece.reconnect = std::min(2 * piece.reconnect, options_.resend_after);
+    piece.clock.OnLostConnection(now, times_);
   }
 }
 

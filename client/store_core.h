@@ -97,10 +97,8 @@ class StoreCore {
     bool sent = false;
     EndpointId to;
     Frame frame;
-    absl::Time heard_at;
-    absl::Time next;            // when it is sent, or sent again
-    absl::Duration pause;       // before the next resend but one
-    absl::Duration reconnect;   // the same after a lost connection
+    ResendClock clock;          // once it is sent
+    absl::Time next;            // when it is sent
     uint32_t refused_view = 0;  // of a shard that does not own the range
   };
   struct Writes {  // of this client to a range
@@ -111,7 +109,6 @@ class StoreCore {
 
   std::map<uint32_t, Piece> Cut(const StoreRequest& request);
   void Send(absl::Time now, uint64_t number, Piece* piece);
-  void Resend(absl::Time now, Piece* piece);
   absl::Status Take(const ParsedFrame& frame, const Piece& piece, const Call& call) const;
   void EndPiece(absl::Time now, Pieces::iterator piece);
   void Finish(absl::Time now, uint64_t call, absl::Status status);
@@ -121,10 +118,12 @@ class StoreCore {
   const uint64_t incarnation_;
   BufferSource& buffers_;
   const ClientCore::Options options_;
+  const ResendTimes times_;
   std::shared_ptr<const RangeMap> map_;
   uint64_t next_number_ = 1;  // of requests and pieces
   std::map<uint64_t, Call> calls_;
   Pieces pieces_;
+  ResendLine line_;                    // of those that are sent
   std::map<uint32_t, Writes> writes_;  // by range
   std::vector<Outgoing> out_;
   std::vector<Completion> completions_;

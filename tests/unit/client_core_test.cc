@@ -3,6 +3,7 @@
 #include "client/client_core.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -552,6 +553,112 @@ TEST_F(ClientCoreTest, ASlowShardIsAskedLessAndLess) {
   AnswerRows(asked[1]);
   ASSERT_EQ(client_->completions().size(), 1u);
   EXPECT_TRUE(client_->completions()[0].status.ok());
+}
+
+class LineTest : public ClientCoreTest {
+ protected:
+  // One push a step; by shard, in the order of their numbers.
+  void PushSteps(int64_t first, int64_t count) {
+    for (int64_t step = first; step < first + count; ++step) {
+      Push(step, std::vector<float>(keys_.size() * 2, 1.0f));
+      for (const Outgoing& out : Take()) waiting_[out.to].push_back(out);
+    }
+  }
+  void AnswerNext(EndpointId shard) {
+    AnswerAck(waiting_[shard].front());
+    waiting_[shard].erase(waiting_[shard].begin());
+  }
+  // The requests that are sent again within `time`, and after how many tenths of a second.
+  std::vector<std::pair<uint64_t, int>> ResentWithin(absl::Duration time) {
+    std::vector<std::pair<uint64_t, int>> resent;
+    const int tenths = static_cast<int>(time / absl::Milliseconds(100));
+    for (int tenth = 1; tenth <= tenths; ++tenth) {
+      client_->OnTick(now_ += absl::Milliseconds(100));
+      for (const Outgoing& again : Take()) resent.emplace_back(NumberOf(again), tenth);
+    }
+    return resent;
+  }
+  static uint64_t NumberOf(const Outgoing& out) { return Decoded(out.frame).header.request; }
+
+  std::map<EndpointId, std::vector<Outgoing>> waiting_;
+};
+
+// What takes long because much is before it on a slow link is neither sent again nor given up.
+TEST_F(LineTest, WhatIsInLineIsSlowNotLost) {
+  PushSteps(0, 40);
+  ASSERT_EQ(waiting_.size(), 2u);
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_THAT(ResentWithin(absl::Milliseconds(1900)), ElementsAre()) << "step " << i;
+    for (const EndpointId shard : {EndpointId::Shard(0, 0), EndpointId::Shard(1, 0)}) {
+      AnswerNext(shard);
+    }
+  }
+  ASSERT_EQ(client_->completions().size(), 40u);
+  for (const auto& done : client_->completions()) EXPECT_TRUE(done.status.ok()) << done.status;
+  EXPECT_EQ(client_->counters().frames_resent, 0u);
+}
+
+// While a shard says nothing, the frame that is first in line is asked for, and no other.
+TEST_F(LineTest, TheFirstInLineStandsForAll) {
+  PushSteps(0, 5);
+  for (int i = 0; i < 5; ++i) AnswerNext(EndpointId::Shard(1, 0));
+  const std::vector<Outgoing> line = waiting_[EndpointId::Shard(0, 0)];
+  EXPECT_THAT(ResentWithin(absl::Seconds(7)),
+              ElementsAre(std::pair(NumberOf(line[0]), 20), std::pair(NumberOf(line[0]), 60)));
+  AnswerAck(line[0]);
+  EXPECT_THAT(ResentWithin(absl::Seconds(3)), ElementsAre(std::pair(NumberOf(line[1]), 20)));
+  for (int i = 1; i < 5; ++i) AnswerAck(line[static_cast<size_t>(i)]);
+  EXPECT_EQ(client_->completions().size(), 5u);
+}
+
+// One frame is lost among others that are answered without end: it is asked for two seconds after the answer of a
+// later one, however many follow.
+TEST_F(LineTest, AFrameThatWasOvertakenIsAskedForByItself) {
+  PushSteps(0, 4);
+  const EndpointId shard = EndpointId::Shard(0, 0);
+  const Outgoing lost = waiting_[shard][2];
+  waiting_[shard].erase(waiting_[shard].begin() + 2);
+  const auto answer = [&](int64_t step) {
+    AnswerNext(shard);
+    AnswerNext(EndpointId::Shard(1, 0));
+    PushSteps(step, 1);
+  };
+  for (int64_t step = 4; step < 6; ++step) {  // those before it
+    EXPECT_THAT(ResentWithin(absl::Milliseconds(1500)), ElementsAre());
+    answer(step);
+  }
+  EXPECT_THAT(ResentWithin(absl::Milliseconds(1500)), ElementsAre());
+  std::vector<uint64_t> resent;
+  for (int64_t step = 6; step < 18; ++step) {  // those behind it, two a second
+    answer(step);
+    for (const auto& [number, tenth] : ResentWithin(absl::Milliseconds(500))) {
+      resent.push_back(number);
+      EXPECT_EQ(step, resent.size() == 1 ? 10 : 18) << "2 s, then 4 s more";
+    }
+  }
+  EXPECT_THAT(resent, ElementsAre(NumberOf(lost)));
+  AnswerAck(lost);
+  EXPECT_EQ(client_->counters().frames_resent, 1u);
+}
+
+// A shard that says of a read again and again that it waits has not said that it has the push behind it.
+TEST_F(LineTest, AReadThatIsParkedHidesNoLoss) {
+  Pull(3);
+  const std::vector<Outgoing> reads = Take();
+  PushSteps(0, 1);
+  SliceEntry e;
+  std::vector<std::pair<uint64_t, int>> resent;
+  for (int second = 0; second < 3; ++second) {
+    for (const Outgoing& read : reads) {
+      client_->OnFrame(now_, Decoded(EncodeDataFrame(buffers_, AnswerTo(read, FrameKind::kWaiting),
+                                                     {&e, 1}, Buffer(), Buffer())));
+    }
+    for (const auto& [number, tenth] : ResentWithin(absl::Seconds(1))) {
+      resent.emplace_back(number, 10 * second + tenth);
+    }
+  }
+  EXPECT_THAT(resent, ElementsAre(std::pair(NumberOf(waiting_[EndpointId::Shard(0, 0)][0]), 20),
+                                  std::pair(NumberOf(waiting_[EndpointId::Shard(1, 0)][0]), 20)));
 }
 
 // A lost connection takes frames with it: they travel again soon, but a peer that stays away is

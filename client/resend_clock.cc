@@ -1,0 +1,69 @@
+#include "client/resend_clock.h"
+
+#include <algorithm>
+
+namespace tandem::client {
+namespace {
+
+constexpr int kMostPauses = 8;  // the longest silence between resends, in units of the first
+
+}  // namespace
+
+void ResendClock::Hear(absl::Time now, const ResendTimes& times) {
+  heard_at_ = now;
+  resend_at_ = now + times.resend_after;
+  pause_ = 2 * times.resend_after;
+}
+
+void ResendClock::OnSent(absl::Time now, const ResendTimes& times) {
+  *this = ResendClock();
+  reconnect_ = times.reconnect_after;
+  Hear(now, times);
+}
+
+void ResendClock::OnSentAgain(absl::Time now, const ResendTimes& times) {
+  lost_ = false;
+  resend_at_ = now + pause_;
+  pause_ = std::min(2 * pause_, kMostPauses * times.resend_after);
+}
+
+void ResendClock::OnParked(absl::Time now, const ResendTimes& times) {
+  parked_ = true;
+  Hear(now, times);
+}
+
+void ResendClock::OnLostConnection(absl::Time now, const ResendTimes& times) {
+  lost_ = true;
+  resend_at_ = std::min(resend_at_, now + reconnect_);
+  reconnect_ = std::min(2 * reconnect_, times.resend_after);
+}
+
+void ResendLine::OnAnswer(absl::Time now, EndpointId shard, uint64_t number) {
+  Peer& peer = peers_[shard];
+  peer.answered_at = now;
+  peer.newest = std::max(peer.newest, number);
+}
+
+void ResendLine::Begin() {
+  for (auto& [shard, peer] : peers_) peer.first = 0;
+}
+
+void ResendLine::Look(absl::Time now, EndpointId shard, uint64_t number, const ResendTimes& times,
+                      ResendClock* clock) {
+  Peer& peer = peers_[shard];
+  if (clock->in_line()) {
+    const bool overtaken = peer.newest > number;
+    if (overtaken || peer.answered_at > clock->heard_at_) {
+      clock->Hear(overtaken ? now : peer.answered_at, times);
+    }
+    clock->overtaken_ = overtaken;
+  }
+  if (clock->in_line() && (peer.first == 0 || number < peer.first)) peer.first = number;
+}
+
+bool ResendLine::IsFirst(EndpointId shard, uint64_t number) const {
+  const auto peer = peers_.find(shard);
+  return peer != peers_.end() && peer->second.first == number;
+}
+
+}  // namespace tandem::client
