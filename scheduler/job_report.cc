@@ -35,9 +35,12 @@ absl::Status CheckCounts(const Progress& progress) {
     return absl::InvalidArgumentError(
         absl::StrCat("progress with a count of ", count, ", want 0 to ", kMaxCount));
   }
-  for (const double seconds : {progress.slept_seconds(), progress.computed_seconds(),
-                               progress.fetched_seconds(), progress.paused_seconds(),
-                               progress.shortest_read_seconds()}) {
+  if (progress.frames_resent() > static_cast<uint64_t>(kMaxCount)) {
+    return absl::InvalidArgumentError("progress with more frames sent again than can be");
+  }
+  for (const double seconds :
+       {progress.slept_seconds(), progress.computed_seconds(), progress.fetched_seconds(),
+        progress.paused_seconds(), progress.shortest_read_seconds()}) {
     if (seconds >= 0 && std::isfinite(seconds)) continue;
     return absl::InvalidArgumentError("progress with a time that can be none");
   }
@@ -88,6 +91,7 @@ void AddBefore(const Progress& before, Progress* progress) {
   progress->set_computed_seconds(progress->computed_seconds() + before.computed_seconds());
   progress->set_fetched_seconds(progress->fetched_seconds() + before.fetched_seconds());
   progress->set_paused_seconds(progress->paused_seconds() + before.paused_seconds());
+  progress->set_frames_resent(progress->frames_resent() + before.frames_resent());
   for (const auto& [kind, bytes] : before.bytes()) (*progress->mutable_bytes())[kind] += bytes;
   for (const auto& [table, sent] : before.updates_sent()) {
     (*progress->mutable_updates_sent())[table] += sent;
@@ -339,6 +343,7 @@ JobReport JobBook::Total(absl::Time now) const {
     total.times_of.push_back({worker.trained_steps(), worker.computed_seconds(),
                               worker.fetched_seconds(), worker.slept_seconds(),
                               worker.paused_seconds(), worker.shortest_read_seconds()});
+    total.frames_resent_of.push_back(worker.frames_resent());
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
     AddCounts(worker.bytes(), &total.bytes);
     AddCounts(worker.updates_sent(), &total.updates_sent);

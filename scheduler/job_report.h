@@ -69,6 +69,7 @@ struct JobReport {
   std::map<std::string, uint64_t> updates_sent;  // by table, as the workers counted them
   std::vector<int64_t> samples_of;               // by rank
   std::vector<WorkerTimes> times_of;             // by rank
+  std::vector<uint64_t> frames_resent_of;        // by rank: to servers, since no answer came
   // Seconds that reads of a worker lay parked, by the worker whose push freed them, on the shard where
   // that was most: [workers][workers].
   std::vector<std::vector<double>> waiting;

@@ -1,6 +1,8 @@
 #include "scheduler/summary.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -159,6 +161,8 @@ json WorkersJson(const job::JobPlan& plan, const JobReport& report) {
       worker["dropped_share"] = static_cast<double>(dropped) / static_cast<double>(sent);
     }
     if (rank < report.times_of.size()) AddTimes(report.times_of[rank], &worker);
+    worker["frames_resent"] =
+        rank < report.frames_resent_of.size() ? report.frames_resent_of[rank] : 0;
     if (rank < report.waiting.size()) worker["waited_for"] = report.waiting[rank];
     out.push_back(std::move(worker));
   }
@@ -262,6 +266,8 @@ json SummaryJson(const job::JobPlan& plan, const JobReport& report, absl::string
               {"tables", TablesJson(plan, report)},
               {"by_worker", WorkersJson(plan, report)},
               {"bytes", report.bytes},
+              {"frames_resent", std::accumulate(report.frames_resent_of.begin(),
+                                                report.frames_resent_of.end(), uint64_t{0})},
               {"paths", PathsJson(report)},
               {"build", BuildJson()}};
   if (!report.collectives_json.empty()) {

@@ -57,6 +57,7 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   if (c.shortest_read != absl::InfiniteDuration()) {
     p.set_shortest_read_seconds(absl::ToDoubleSeconds(c.shortest_read));
   }
+  p.set_frames_resent(c.frames_resent);
   auto& bytes = *p.mutable_bytes();
   bytes["pull"] = c.pull_bytes;
   bytes["rows"] = c.rows_bytes;
