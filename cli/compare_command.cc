@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +27,7 @@
 #include "cli/simulator.h"
 #include "cli/virtual_hosts.h"
 #include "data/batch_source.h"
+#include "job/job.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "scheduler/summary.h"
@@ -56,6 +58,13 @@ std::vector<std::string> LastLines(const std::string& path) {
   return lines;
 }
 
+// As short as it can be for a reader who is to have the same number.
+std::string WithAllDigits(double number) {
+  char text[32];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof text, number);
+  return std::string(text, end.ptr);
+}
+
 // Why a run ended: what `tandem run` said last of it.
 std::string WhyOf(const Children::Exit& exit, const std::string& log) {
   if (exit.signal != 0) return exit.DebugString();
@@ -72,9 +81,11 @@ std::string WhyOf(const Children::Exit& exit, const std::string& log) {
 // `tandem run` of this build, or `tandem simulate`; its output in the run's folder.
 class ProcessLauncher final : public study::RunLauncher {
  public:
-  ProcessLauncher(std::string program, const study::Study& study, const std::atomic<bool>* stop)
+  ProcessLauncher(std::string program, const study::Study& study, std::string build,
+                  const std::atomic<bool>* stop)
       : program_(std::move(program)),
         study_(study),
+        build_(std::move(build)),
         stop_(*stop),
         live_(isatty(STDOUT_FILENO) != 0) {}
 
@@ -145,16 +156,13 @@ class ProcessLauncher final : public study::RunLauncher {
   static void AddNetwork(const study::Network& network, bool beside,
                          std::vector<std::string>* argv) {
     argv->insert(argv->end(),
-                 {"--link-bytes-per-second", absl::StrCat(network.bytes_per_second())});
+                 {"--link-bytes-per-second", WithAllDigits(network.bytes_per_second())});
     if (beside) argv->push_back("--servers-beside-workers");
   }
 
   void AddModel(const study::RunPlan& run, const std::string& folder, End* end) const {
-    const auto model =
-        ModelOfRun(folder, study::RunJobFile(folder), study_.network(), run.servers_beside_workers);
     const absl::Status written =
-        model.ok() ? WriteFileAtomically(study::ModelFile(folder), scheduler::PrettyPrint(*model))
-                   : model.status();
+        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_);
     if (written.ok()) return;
     end->ok = false;
     end->why = absl::StrCat("no model of it: ", written.message());
@@ -181,6 +189,7 @@ class ProcessLauncher final : public study::RunLauncher {
 
   const std::string program_;
   const study::Study& study_;
+  const std::string build_;
   const std::atomic<bool>& stop_;
   const bool live_;
   bool shown_ = false;
@@ -212,6 +221,18 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   }
   TANDEM_ASSIGN_OR_RETURN(manifest.surroundings, study::SurroundingsOf(manifest.runs));
   return manifest;
+}
+
+// That a run of the study needs.
+int MostHosts(const study::Manifest& manifest) {
+  int most = 0;
+  for (const study::RunPlan& run : manifest.runs) {
+    const absl::StatusOr<Job> job = job::ParseJob(run.job_text, run.name, {});
+    if (!job.ok()) continue;  // its run will say why
+    const int servers = run.servers_beside_workers ? 0 : job->cluster().servers();
+    most = std::max(most, 1 + job->cluster().workers() + servers);
+  }
+  return most;
 }
 
 std::string FileIn(const std::string& folder, const char* name) {
@@ -305,11 +326,21 @@ int WriteReportOf(const char* program, const std::string& folder) {
   return report->complete > 0 ? node::kExitOk : node::kExitFailed;
 }
 
+// The models of runs that are done already: the study may assume something else by now, and it may have been
+// cut off between a run and its model. One that cannot be had is left out, and its run made again.
+void RenewModels(const std::string& folder, const study::Manifest& manifest,
+                 const std::string& build) {
+  for (const study::RunPlan& run : manifest.runs) {
+    const std::string at = study::RunFolder(folder, run.name);
+    if (!study::ReadRun(run, at).counts()) continue;
+    (void)WriteModelOfRun(at, manifest.plan.study.network(), run.servers_beside_workers, build);
+  }
+}
+
 int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   const std::atomic<bool>* const stop = node::StopSignal();
-  ProcessLauncher launcher(program.string(), manifest->plan.study, stop);
   study::RunnerOptions options;
   options.folder = flags.out;
   std::vector<std::string> programs;
@@ -323,6 +354,8 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
     programs.push_back((program.parent_path() / name).string());
   }
   options.build = study::BuildOf(programs);
+  ProcessLauncher launcher(program.string(), study, options.build, stop);
+  if (study.has_network()) RenewModels(flags.out, *manifest, options.build);
   options.retry_failed = flags.retry_failed;
   options.stop = stop;
   options.say = [](const std::string& line) {
@@ -377,7 +410,8 @@ int CompareCommand(const CompareFlags& given) {
   }
   if (manifest->plan.study.has_network() && !flags.check) {
     const double rate = manifest->plan.study.network().bytes_per_second();
-    if (const absl::Status can = VirtualHosts::Check(rate); !can.ok()) return Refused(can);
+    const absl::Status can = VirtualHosts::Check(MostHosts(*manifest), rate);
+    if (!can.ok()) return Refused(can);
   }
   Announce(*manifest, flags.out);
   if (flags.check) {

@@ -610,7 +610,7 @@ absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
         absl::StrCat("--servers-beside-workers: ", plan.server_processes(), " servers beside ",
                      Counted(plan.workers(), "worker"), ", expected at most as many"));
   }
-  return absl::OkStatus();
+  return limited ? node::CheckHostsApart(plan.job) : absl::OkStatus();
 }
 
 // The numbers of a model keep their meaning: those of a saved one are standardised as they were when

@@ -1,7 +1,12 @@
 #include "cli/run_model.h"
 
 #include <algorithm>
+#include <filesystem>
 
+#include <nlohmann/json.hpp>
+
+#include "absl/status/statusor.h"
+#include "base/file.h"
 #include "base/status_macros.h"
 #include "cli/calibration.h"
 #include "data/batch_source.h"
@@ -9,9 +14,13 @@
 #include "node/role_flags.h"
 #include "plan/estimate.h"
 #include "plan/measure_facts.h"
+#include "scheduler/summary.h"
+#include "study/run_record.h"
 
 namespace tandem::cli {
 namespace {
+
+using nlohmann::json;
 
 constexpr int kMostWorkers = 1024;
 
@@ -27,13 +36,17 @@ double StepSeconds(const plan::Facts& facts, const plan::Way& way) {
   return speed > 0 ? facts.workers * facts.batch / speed : 0;
 }
 
-}  // namespace
+// What decides beside the run itself what its model says. Rate and placement are the run's.
+json AssumedOf(const study::Network& network, const std::string& build) {
+  return {{"latency_seconds", network.latency_seconds()},
+          {"full_size", network.full_size()},
+          {"build", build}};
+}
 
-absl::StatusOr<nlohmann::json> ModelOfRun(const std::string& folder, const std::string& job,
-                                          const study::Network& network,
-                                          bool servers_beside_workers) {
+absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network& network,
+                                bool servers_beside_workers) {
   node::RoleFlags role;
-  role.job = job;
+  role.job = study::RunJobFile(folder);
   TANDEM_ASSIGN_OR_RETURN(job::JobPlan plan, node::PlanOf(role));
   plan.job.mutable_data()->clear_statistics();
   TANDEM_RETURN_IF_ERROR(data::FillFromData("", &plan));
@@ -47,19 +60,19 @@ absl::StatusOr<nlohmann::json> ModelOfRun(const std::string& folder, const std::
   const double rows = static_cast<double>(facts.workers) * facts.batch;
   const double seconds = StepSeconds(facts, way);
   const plan::Estimate estimate = plan::EstimateWay(facts, way);
-  nlohmann::json out = {{"step_rows", rows},
-                        {"step_seconds", seconds},
-                        {"speed", rows / std::max(seconds, 1e-9)},
-                        {"compute_seconds", estimate.compute_seconds},
-                        {"link_seconds", estimate.link_seconds},
-                        {"wait_seconds", estimate.wait_seconds}};
+  json out = {{"step_rows", rows},
+              {"step_seconds", seconds},
+              {"speed", rows / std::max(seconds, 1e-9)},
+              {"compute_seconds", estimate.compute_seconds},
+              {"link_seconds", estimate.link_seconds},
+              {"wait_seconds", estimate.wait_seconds}};
   if (network.full_size() > 0) {
     plan::Facts full = facts;
     full.dense_parameters *= network.full_size();
     full.bytes_per_second *= network.full_size();
     out["full_step_seconds"] = StepSeconds(full, way);
   }
-  nlohmann::json curve = nlohmann::json::array();
+  json curve = json::array();
   for (int workers = 2; workers <= kMostWorkers; workers *= 2) {
     const plan::Facts more = plan::WithWorkers(facts, workers);
     const plan::Way at = WithWorkers(way, facts.workers, workers);
@@ -71,6 +84,23 @@ absl::StatusOr<nlohmann::json> ModelOfRun(const std::string& folder, const std::
   }
   out["by_workers"] = curve;
   return out;
+}
+
+}  // namespace
+
+absl::Status WriteModelOfRun(const std::string& folder, const study::Network& network,
+                             bool servers_beside_workers, const std::string& build) {
+  const std::string path = study::ModelFile(folder);
+  const json assumed = AssumedOf(network, build);
+  if (const auto text = ReadWholeFile(path); text.ok()) {
+    const json before = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+    if (before.is_object() && before.value("assumed", json()) == assumed) return absl::OkStatus();
+  }
+  std::error_code gone;
+  std::filesystem::remove(path, gone);  // one of other assumptions is none
+  TANDEM_ASSIGN_OR_RETURN(json model, ModelOfRun(folder, network, servers_beside_workers));
+  model["assumed"] = assumed;
+  return WriteFileAtomically(path, scheduler::PrettyPrint(model));
 }
 
 }  // namespace tandem::cli

@@ -4,17 +4,16 @@
 
 #include <string>
 
-#include <nlohmann/json.hpp>
-
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "study/study.pb.h"
 
 namespace tandem::cli {
 
-// Of the run in `folder`, whose job is the file `job`: what study::ModelFile holds.
-absl::StatusOr<nlohmann::json> ModelOfRun(const std::string& folder, const std::string& job,
-                                          const study::Network& network,
-                                          bool servers_beside_workers);
+// Sees to it that study::ModelFile of the run in `folder` is there, and says what follows from `network`.
+// `build`: any text that tells builds apart, since another one may have another model. It does nothing
+// where that is so already.
+absl::Status WriteModelOfRun(const std::string& folder, const study::Network& network,
+                             bool servers_beside_workers, const std::string& build);
 
 }  // namespace tandem::cli
 

@@ -130,21 +130,39 @@ std::string LimitOf(double bytes_per_second) {
   return absl::StrCat("root tbf rate ", rate, "bps burst ", burst, " limit ", kQueueBytes);
 }
 
+absl::Status CheckSizes(int hosts, double bytes_per_second) {
+  if (hosts > kMostVirtualHosts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(hosts, " hosts, expected at most ", kMostVirtualHosts));
+  }
+  const double least = LeastLinkBytes(hosts);
+  if (!(bytes_per_second >= least)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("links of ", bytes_per_second, " bytes a second, expected at least ",
+                     static_cast<int64_t>(least), " with ", hosts, hosts == 1 ? " host" : " hosts",
+                     ": with less, processes that live would be taken for dead"));
+  }
+  if (bytes_per_second <= kMostLinkBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("links of ", bytes_per_second,
+                                                 " bytes a second, expected at most ",
+                                                 static_cast<int64_t>(kMostLinkBytes)));
+}
+
 }  // namespace
+
+// What a scheduler hears: 1.8 kB a second of each of 8 processes, 2.5 kB of each of 24, half of which are
+// servers. Their reports have a line for each worker, which is what grows.
+double LeastLinkBytes(int hosts) {
+  const double a_host = 2e3, a_pair = 25;
+  return std::max(kLeastLinkBytes, hosts * (a_host + a_pair * hosts));
+}
 
 std::string VirtualHosts::Address(int host) {
   return absl::StrCat("10.77.", host / kHostsAByte, ".", host % kHostsAByte + 1);
 }
 
 absl::StatusOr<VirtualHosts> VirtualHosts::Make(int hosts, double bytes_per_second) {
-  if (!std::isfinite(bytes_per_second) || bytes_per_second < kLeastLinkBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "links of ", bytes_per_second, " bytes a second, expected at least ", kLeastLinkBytes));
-  }
-  if (hosts > kMostVirtualHosts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(hosts, " hosts, expected at most ", kMostVirtualHosts));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckSizes(hosts, bytes_per_second));
   for (const char* tool : {"ip", "tc"}) TANDEM_RETURN_IF_ERROR(FindTool(tool).status());
   VirtualHosts out;
   TANDEM_ASSIGN_OR_RETURN(out.switch_, NewNetwork());
@@ -163,7 +181,8 @@ absl::StatusOr<VirtualHosts> VirtualHosts::Make(int hosts, double bytes_per_seco
   return out;
 }
 
-absl::Status VirtualHosts::Check(double bytes_per_second) {
+absl::Status VirtualHosts::Check(int hosts, double bytes_per_second) {
+  TANDEM_RETURN_IF_ERROR(CheckSizes(hosts, bytes_per_second));
   return Make(1, bytes_per_second).status();
 }
 

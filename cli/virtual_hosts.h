@@ -26,16 +26,21 @@
 namespace tandem::cli {
 
 inline constexpr int kMostVirtualHosts = 1000;
-// Of a link, bytes a second: below, a packet takes longer than peers wait for each other.
-inline constexpr double kLeastLinkBytes = 1e5;
+// Of a link, bytes a second. A process of which the scheduler hears nothing for ten seconds is dead
+// (scheduler/times.h): so much must go through that what waits before a beat, the 4 MB that a connection
+// takes from its sender, is gone by then ...
+inline constexpr double kLeastLinkBytes = 5e5;
+// ... and the scheduler's link has room for all.
+double LeastLinkBytes(int hosts);
+inline constexpr double kMostLinkBytes = 1e11;
 
 class VirtualHosts {
  public:
-  // FAILED_PRECONDITION: what this machine lacks for it, in one line. INVALID_ARGUMENT: a rate below
-  // kLeastLinkBytes, or more hosts than kMostVirtualHosts.
+  // FAILED_PRECONDITION: what this machine lacks for it, in one line. INVALID_ARGUMENT: a rate that is not
+  // within the above, or more hosts than kMostVirtualHosts.
   static absl::StatusOr<VirtualHosts> Make(int hosts, double bytes_per_second);
-  // Whether Make would find what it needs; makes hosts and lets go of them.
-  static absl::Status Check(double bytes_per_second);
+  // Whether Make would find what it needs; makes a host and lets go of it.
+  static absl::Status Check(int hosts, double bytes_per_second);
 
   int hosts() const { return static_cast<int>(spaces_.size()); }
   // Its address in the network of all hosts, such as "10.77.0.1".

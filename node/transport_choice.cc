@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "rdma/rdma_transport.h"
 #include "transport/multi_transport.h"
@@ -131,6 +133,26 @@ absl::Status CheckTransport(const Job& job) {
                                 : context.status();
   if (made.ok()) return made;
   return absl::Status(made.code(), absl::StrCat("cluster.transport: RDMA: ", made.message()));
+}
+
+absl::Status CheckHostsApart(const Job& job) {
+  const auto refused = [](absl::string_view field, const std::string& way,
+                          absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", way,
+                     ", but each process is on a host of its own, and only a network leads to "
+                     "others; expected ",
+                     expected));
+  };
+  const Cluster::Transport transport = job.cluster().transport();
+  if (transport == Cluster::SHM || transport == Cluster::RDMA) {
+    return refused("cluster.transport", Cluster::Transport_Name(transport), "AUTO or ZMQ");
+  }
+  const Dense::Link link = job.dense().link();
+  if (job.cluster().workers() > 1 && (link == Dense::SHM || link == Dense::RDMA)) {
+    return refused("dense.link", Dense::Link_Name(link), "ANY, TCP or ZMQ");
+  }
+  return absl::OkStatus();
 }
 
 MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,

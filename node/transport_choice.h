@@ -26,6 +26,10 @@ MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, ui
 // small for all of its peers. Makes an endpoint to find out. Says which field of the job forces it.
 absl::Status CheckTransport(const Job& job);
 
+// Refuses a job that forces a way that does not lead from one virtual host to another: shared memory ends
+// with a host, and no host has an RDMA device. Says which field of the job forces it.
+absl::Status CheckHostsApart(const Job& job);
+
 // The most peers that an endpoint of a server or worker can have: all shards (ranges move between
 // them) and all workers (evaluations are gathered).
 int MostPeers(const Cluster& cluster);

@@ -28,6 +28,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLossOfKnowingNothing = 0.6931471805599453;
 constexpr double kFarAbove = 2;
 constexpr double kShareAtStart = 0.1;  // of the samples, before a run counts as steady
+constexpr double kStepsAtStart = 2;    // whose rows are computed by then
 constexpr double kShareAtEnd = 0.1;    // of the samples, for the loss that a run ends with
 
 json ReadJson(const std::string& path) {
@@ -167,12 +168,15 @@ void AddSpeeds(StudyRun* run) {
   if (twin.has_value() && *samples > 0) run->numbers["twin.ratio"] = *twin * trained / *samples;
 }
 
-// Without the first tenth: what is read, assigned and measured before and in a first step is not in others.
+// Without the first tenth, and at least the first step: what is read, assigned and measured before and in it is
+// not in others. Rows count when they are computed, so the first step is over when those of the second are.
 void AddSteadySpeed(StudyRun* run) {
   if (run->curve.size() < 3) return;
   const CurvePoint& last = run->curve.back();
+  const double steps = run->Number("steps").value_or(0);
+  const double start = std::max(kShareAtStart, steps > kStepsAtStart ? kStepsAtStart / steps : 0);
   const auto first = std::find_if(run->curve.begin(), run->curve.end(), [&](const CurvePoint& p) {
-    return p.samples >= kShareAtStart * last.samples;
+    return p.samples >= start * last.samples;
   });
   if (first->samples >= last.samples || first->seconds >= last.seconds) return;
   const double speed = (last.samples - first->samples) / (last.seconds - first->seconds);
@@ -212,13 +216,28 @@ void AddTwin(const json& summary, StudyRun* run) {
   }
 }
 
-void ReadTwin(const std::string& folder, const json& end, StudyRun* run) {
-  const json summary = ReadJson(TwinFolder(folder) + "/summary.json");
-  if (summary.is_object() && !summary.contains("failed")) return AddTwin(summary, run);
+// What is to stand beside it is not there: to be run again, unless it is known why.
+void LacksSomething(const json& end, StudyRun* run) {
   run->state = RunState::kAbsent;
   if (!end.is_object() || end.value("ok", true)) return;
   run->state = RunState::kFailed;
   run->why = end.value("why", "");
+}
+
+void ReadTwin(const std::string& folder, const json& end, StudyRun* run) {
+  const json summary = ReadJson(TwinFolder(folder) + "/summary.json");
+  if (summary.is_object() && !summary.contains("failed")) return AddTwin(summary, run);
+  LacksSomething(end, run);
+}
+
+void ReadModel(const std::string& folder, const json& end, const BesideRun& beside, StudyRun* run) {
+  const json model = ReadJson(ModelFile(folder));
+  if (model.is_object()) {
+    Flatten(model, "model", &run->numbers);
+    run->model_curve = model.value("by_workers", json::array());
+  } else if (beside.model) {
+    LacksSomething(end, run);
+  }
 }
 
 }  // namespace
@@ -328,7 +347,9 @@ std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, co
                          curve.front().loss);
 }
 
-StudyRun ReadRun(const RunPlan& plan, const std::string& folder, bool twin) {
+BesideRun BesideRunOf(const Study& study) { return {study.twin(), study.has_network()}; }
+
+StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun& beside) {
   StudyRun run;
   run.name = plan.name;
   run.variation = plan.variation;
@@ -354,11 +375,8 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, bool twin) {
   }
   const Metrics metrics = ReadMetrics(folder + "/metrics.jsonl");
   ReadSummary(summary, metrics, &run);
-  if (twin) ReadTwin(folder, end, &run);
-  if (const json model = ReadJson(ModelFile(folder)); model.is_object()) {
-    Flatten(model, "model", &run.numbers);
-    run.model_curve = model.value("by_workers", json::array());
-  }
+  if (beside.twin) ReadTwin(folder, end, &run);
+  ReadModel(folder, end, beside, &run);
   run.curve = metrics.curve;
   run.evaluations = metrics.evaluations;
   if (!run.evaluations.empty()) {  // the last one came after the last interval

@@ -69,24 +69,31 @@ std::string RunJobFile(const std::string& folder);
 std::string TwinFolder(const std::string& folder);
 
 // What the model of `tandem plan` says of a run on hosts with limited links, as an object: `step_seconds` and
-// `speed`, in samples a second; `step_rows`, of all workers; `full_step_seconds`, at full size; and
-// `by_workers`, a list of `workers`, `servers`, `step_seconds`, `speed`.
+// `speed`, in samples a second; `step_rows`, of all workers; `full_step_seconds`, at full size;
+// `by_workers`, a list of `workers`, `servers`, `step_seconds`, `speed`; and `assumed`, what else
+// decides what it says.
 std::string ModelFile(const std::string& folder);
 
 // Leaves a word on how the process of a run ended, beside what the run has written itself.
 absl::Status WriteRunEnd(const std::string& folder, double wall_seconds, bool ok,
                          const std::string& why);
 
+// What is to stand beside a run of a study.
+struct BesideRun {
+  bool twin = false, model = false;
+};
+BesideRun BesideRunOf(const Study& study);
+
 // Never fails: a folder that is not there, or half written, or of another job, is an absent run. So is
-// one that lacks its twin, if it is to have one.
-StudyRun ReadRun(const RunPlan& plan, const std::string& folder, bool twin = false);
+// one that lacks what is to stand beside it.
+StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun& beside = {});
 
 // What follows from the numbers of a run, under names of its own: "to_target.seconds" and
 // "to_target.samples" (absent if the target was not reached), "bytes_per_sample.KIND",
 // "staleness.version_mean", "staleness.row_mean", "staleness.age_mean", "staleness.clock_gap_max" and
 // "staleness.in_flight_mean" of all tables,
-// "memory_bytes" of their rows; "steady.speed": samples a second without the first tenth of the samples and
-// all before; of a run with a model "steady.step_seconds" and "model.ratio", what it says of a step's seconds
+// "memory_bytes" of their rows; "steady.speed": samples a second without the first tenth of the samples, the
+// first step, and all before; of a run with a model "steady.step_seconds" and "model.ratio", what it says of a step's seconds
 // in these; "training_speed": samples a second, evaluations and saves left out,
 // and of a run with a twin "twin.training_speed", "twin.ratio": that of both, and the twin's mean version
 // staleness, "twin.version_mean".

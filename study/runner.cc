@@ -116,7 +116,7 @@ class Runner {
     TANDEM_RETURN_IF_ERROR(WriteRunEnd(folder, end.seconds, end.ok, end.why));
     for (size_t same = 0; same < runs_.size(); ++same) {
       if (runs_[same].name != run.name) continue;
-      runs_[same] = ReadRun(manifest_.runs[same], folder, manifest_.plan.study.twin());
+      runs_[same] = ReadRun(manifest_.runs[same], folder, BesideRunOf(manifest_.plan.study));
       AddDerivedNumbers(manifest_.plan, &runs_[same]);
     }
     options_.say(absl::StrCat(caption, ": ", Result(runs_[i]), TimeLeft()));
@@ -224,7 +224,7 @@ std::string RunFolder(const std::string& folder, const std::string& run) {
 std::vector<StudyRun> ReadRuns(const std::string& folder, const Manifest& manifest) {
   std::vector<StudyRun> runs;
   for (const RunPlan& run : manifest.runs) {
-    runs.push_back(ReadRun(run, RunFolder(folder, run.name), manifest.plan.study.twin()));
+    runs.push_back(ReadRun(run, RunFolder(folder, run.name), BesideRunOf(manifest.plan.study)));
     AddDerivedNumbers(manifest.plan, &runs.back());
   }
   return runs;

@@ -21,6 +21,7 @@
 #include "job/message_text.h"
 #include "job/refuse.h"
 #include "node/role_flags.h"
+#include "node/transport_choice.h"
 #include "xxhash.h"
 
 namespace tandem::study {
@@ -431,6 +432,9 @@ absl::Status CheckPlacement(const VariationPlan& variation, const job::JobPlan& 
     return InVariation(variation, absl::InvalidArgumentError(
                                       "network: not with a script for a model, which chooses by "
                                       "itself where it listens"));
+  }
+  if (const absl::Status apart = node::CheckHostsApart(job.job); !apart.ok()) {
+    return InVariation(variation, apart);
   }
   if (!variation.servers_beside_workers || job.server_processes() <= job.workers()) {
     return absl::OkStatus();

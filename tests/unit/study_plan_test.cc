@@ -144,6 +144,8 @@ TEST_F(StudyPlanTest, ANetworkThatCannotBeIsRefused) {
   EXPECT_THAT(Refusal(absl::StrCat(kNetworkStudy, "network { bytes_per_second: -1 }")),
               HasSubstr("network.bytes_per_second: -1, must be a finite number"));
   EXPECT_THAT(Refusal(with("twin: true")), HasSubstr("leave `simulate` and `twin` out"));
+  EXPECT_THAT(Refusal(with("set: \"cluster.transport=SHM\"")),
+              HasSubstr("variation \"apart\": cluster.transport: SHM, but each process"));
   EXPECT_THAT(Refusal(with("set: \"cluster.servers=9\"")),
               HasSubstr("variation \"beside\": servers_beside_workers: 9 servers beside"));
 }

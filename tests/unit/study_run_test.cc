@@ -169,6 +169,34 @@ TEST_F(StudyRunTest, ASteadyRunAndItsModel) {
   EXPECT_EQ(run.model_curve[0]["workers"], 2);
 }
 
+// A tenth of five steps is a part of the first: it is left out whole.
+TEST_F(StudyRunTest, TheFirstStepIsNoneOfASteadyRun) {
+  json summary = Summary(0.8);
+  summary["steps"] = 5;
+  WriteRun("a", summary,
+           {Progress(4, 150, 0.6, 0.66), Progress(5, 200, 0.6, 0.66), Progress(6, 400, 0.6, 0.66),
+            Progress(9, 1000, 0.5, 0.72)});
+  StudyRun run = Read("a");
+  AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+  EXPECT_EQ(run.Number("steady.speed"), 200);
+}
+
+TEST_F(StudyRunTest, ARunIsNotCompleteWithoutItsModel) {
+  WriteRun("a", Summary(0.8), {Progress(2, 1000, 0.6, 0.66)});
+  RunPlan plan;
+  plan.name = "a";
+  const std::string at = RunFolder(folder(), "a");
+  EXPECT_EQ(ReadRun(plan, at).state, RunState::kComplete);
+  BesideRun beside;
+  beside.model = true;
+  EXPECT_EQ(ReadRun(plan, at, beside).state, RunState::kAbsent);
+  ASSERT_TRUE(WriteRunEnd(at, 2, false, "no model of it: why").ok());
+  EXPECT_EQ(ReadRun(plan, at, beside).state, RunState::kFailed);
+  EXPECT_EQ(ReadRun(plan, at, beside).why, "no model of it: why");
+  Write("runs/a/model.json", "{\"step_rows\": 40}");
+  EXPECT_EQ(ReadRun(plan, at, beside).state, RunState::kComplete);
+}
+
 TEST_F(StudyRunTest, WithoutASummaryItIsNotDone) {
   EXPECT_EQ(Read("none").state, RunState::kAbsent);
   Begin("cut");
