@@ -387,12 +387,14 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
     return;
   }
   const bool answer = h.kind == FrameKind::kRows || h.kind == FrameKind::kAck;
-  if (answer && h.request < next_number_) line_.OnAnswer(now, h.sender, h.request);
+  if (answer && h.request < next_number_) {
+    (h.kind == FrameKind::kAck ? pushes_ : reads_).OnAnswer(now, h.sender, h.request);
+  }
   Request* request = nullptr;
   Flight* const flight = FindFlight(h.request, &request);
   if (flight == nullptr || h.sender != flight->to) return;  // late, doubled or cancelled
   if (h.kind == FrameKind::kWaiting) {
-    flight->clock.OnParked(now, times_);
+    flight->clock.OnWaiting(now, times_);
     const SliceEntry e = frame.entry_count > 0 ? frame.Entry(0) : SliceEntry();
     flight->waiting.text = absl::StrCat("waits for worker ", e.row_floats, " at step ", e.version);
     flight->waiting.waits_for = EndpointId::Worker(static_cast<int>(e.row_floats));
@@ -516,17 +518,20 @@ void ClientCore::Finish(Request* request, absl::Status status) {
 
 void ClientCore::OnTick(absl::Time now) {
   ids_.clear();
-  line_.Begin();
+  reads_.Begin();
+  pushes_.Begin();
   for (const std::unique_ptr<Request>& request : requests_) {
     ids_.push_back(request->id);
+    ResendLine& line = request->push ? pushes_ : reads_;
     for (Flight& flight : request->flights) {
-      if (!flight.answered) line_.Look(now, flight.to, flight.number, times_, &flight.clock);
+      if (!flight.answered) line.Look(now, flight.to, flight.number, times_, &flight.clock);
     }
   }
   for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // which may end it
 }
 
 void ClientCore::CheckTimes(absl::Time now, Request* request) {
+  const ResendLine& line = request->push ? pushes_ : reads_;
   for (Flight& flight : request->flights) {
     if (flight.answered) continue;
     const absl::Duration silence = flight.clock.silence(now);
@@ -538,7 +543,7 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
                                  map()->Describe(slice.range))));
     }
     if (!flight.clock.due(now)) continue;
-    if (flight.clock.in_line() && !line_.IsFirst(flight.to, flight.number)) continue;
+    if (!line.MayAsk(flight.to, flight.number, flight.clock)) continue;
     flight.clock.OnSentAgain(now, times_);
     ++counters_.frames_resent;
     out_.push_back({flight.to, flight.frame});

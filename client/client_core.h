@@ -209,7 +209,7 @@ class ClientCore {
   std::vector<std::unique_ptr<Request>> spare_;     // done, to be used again
   RowCache cache_;
   VersionsRead versions_;
-  ResendLine line_;  // of flights
+  ResendLine reads_, pushes_;  // under way
   std::vector<int64_t> min_clock_;
   std::vector<uint64_t> updates_sent_;
   std::vector<Outgoing> out_;

@@ -27,11 +27,6 @@ void ResendClock::OnSentAgain(absl::Time now, const ResendTimes& times) {
   pause_ = std::min(2 * pause_, kMostPauses * times.resend_after);
 }
 
-void ResendClock::OnParked(absl::Time now, const ResendTimes& times) {
-  parked_ = true;
-  Hear(now, times);
-}
-
 void ResendClock::OnLostConnection(absl::Time now, const ResendTimes& times) {
   lost_ = true;
   resend_at_ = std::min(resend_at_, now + reconnect_);
@@ -58,10 +53,12 @@ void ResendLine::Look(absl::Time now, EndpointId shard, uint64_t number, const R
     }
     clock->overtaken_ = overtaken;
   }
-  if (clock->in_line() && (peer.first == 0 || number < peer.first)) peer.first = number;
+  const bool silent = clock->in_line() && clock->silence(now) >= times.resend_after;
+  if (silent && (peer.first == 0 || number < peer.first)) peer.first = number;
 }
 
-bool ResendLine::IsFirst(EndpointId shard, uint64_t number) const {
+bool ResendLine::MayAsk(EndpointId shard, uint64_t number, const ResendClock& clock) const {
+  if (!clock.in_line()) return true;
   const auto peer = peers_.find(shard);
   return peer != peers_.end() && peer->second.first == number;
 }

@@ -1,15 +1,15 @@
 // When a frame that has no answer travels again: what tells one that is lost from one that is slow.
 //
-// A shard deals with the frames of a client in the order in which they arrive, so each answer says
-// something of the frames that still wait there. While earlier ones are answered, a frame is in line,
-// however long that takes over a slow link; the answer of a later one says that it may be
-// lost. So a frame is silent since the latest of: when it was sent; the last answer to an earlier frame;
-// the first answer to a later one; when the shard said that it waits. Earlier frames are so many and no
+// A shard deals with the reads of a client in the order in which they arrive, and so with its pushes: each answer
+// says something of the frames of its kind that still wait there. While earlier ones are answered,
+// a frame is in line, however long that takes over a slow link; the answer of a later one says that it may
+// be lost. So a frame is silent since the latest of: when it was sent; the last answer to an earlier frame;
+// the first answer to a later one; when the shard said last that it waits. Earlier frames are so many and no
 // more: one that is lost is noticed, whatever else is answered.
 //
-// Frames in line are asked for again one at a time, the first: as long as it is silent, nothing is known of those
-// behind it. One that was overtaken, is parked at the shard, or was on its way in a connection that
-// has been lost, is asked for by itself.
+// Of frames in line that are silent the first is asked for again, and no other: as long as nothing is heard of
+// it, nothing is known of those behind. One that was overtaken, or was on its way in a connection that has
+// been lost, is asked for by itself.
 //
 // Pure; no thread safety.
 #ifndef TANDEM_CLIENT_RESEND_CLOCK_H_
@@ -34,12 +34,12 @@ class ResendClock {
   void OnSent(absl::Time now, const ResendTimes& times);  // for the first time
   void OnSentAgain(absl::Time now, const ResendTimes& times);
   // The shard has the frame, and says that it waits.
-  void OnParked(absl::Time now, const ResendTimes& times);
+  void OnWaiting(absl::Time now, const ResendTimes& times) { Hear(now, times); }
   void OnLostConnection(absl::Time now, const ResendTimes& times);
 
   bool due(absl::Time now) const { return now >= resend_at_; }
   absl::Duration silence(absl::Time now) const { return now - heard_at_; }
-  bool in_line() const { return !parked_ && !lost_ && !overtaken_; }
+  bool in_line() const { return !lost_ && !overtaken_; }
 
  private:
   friend class ResendLine;
@@ -48,27 +48,27 @@ class ResendClock {
   absl::Time heard_at_, resend_at_;
   absl::Duration pause_;      // before the next resend but one
   absl::Duration reconnect_;  // the same after a lost connection
-  bool parked_ = false, lost_ = false, overtaken_ = false;
+  bool lost_ = false, overtaken_ = false;
 };
 
-// What shards have answered, and who is first in line at each. Frames have numbers that grow in the
-// order in which they are sent.
+// What shards have answered to frames of one kind, and who is the first that is silent at each. Frames have
+// numbers that grow in the order in which they are sent.
 class ResendLine {
  public:
   void OnAnswer(absl::Time now, EndpointId shard, uint64_t number);
 
-  // To look at all frames that wait: each takes what has been answered since into its clock, and its
-  // place in line; then IsFirst says of each whether it is first.
+  // To look at all frames that wait: each takes what has been answered since into its clock; then MayAsk says
+  // whether one that is due may be sent again.
   void Begin();
   void Look(absl::Time now, EndpointId shard, uint64_t number, const ResendTimes& times,
             ResendClock* clock);
-  bool IsFirst(EndpointId shard, uint64_t number) const;
+  bool MayAsk(EndpointId shard, uint64_t number, const ResendClock& clock) const;
 
  private:
   struct Peer {
     absl::Time answered_at = absl::InfinitePast();
     uint64_t newest = 0;  // of the frames that it has answered
-    uint64_t first = 0;   // in line; 0: nobody is
+    uint64_t first = 0;   // of those in line that are silent; 0: none is
   };
   std::map<EndpointId, Peer> peers_;
 };

@@ -245,7 +245,7 @@ void StoreCore::OnTick(absl::Time now) {
       continue;
     }
     if (!piece.clock.due(now)) continue;
-    if (piece.clock.in_line() && !line_.IsFirst(piece.to, number)) continue;
+    if (!line_.MayAsk(piece.to, number, piece.clock)) continue;
     piece.clock.OnSentAgain(now, times_);
     out_.push_back({piece.to, piece.frame});
   }

@@ -661,6 +661,31 @@ TEST_F(LineTest, AReadThatIsParkedHidesNoLoss) {
                                   std::pair(NumberOf(waiting_[EndpointId::Shard(1, 0)][0]), 20)));
 }
 
+// What is parked is in line, too: once the first of several is answered, the others follow as the link allows.
+TEST_F(LineTest, AParkedReadThatIsFreedIsInLine) {
+  std::vector<Outgoing> reads;  // of the first shard, among pushes that are answered long before
+  for (int64_t step = 0; step < 5; ++step) {
+    Pull(step);
+    for (const Outgoing& out : Take()) {
+      if (out.to == EndpointId::Shard(0, 0)) reads.push_back(out);
+      if (out.to == EndpointId::Shard(1, 0)) AnswerRows(out);
+    }
+    PushSteps(step, 1);
+    AnswerNext(EndpointId::Shard(0, 0));
+    AnswerNext(EndpointId::Shard(1, 0));
+  }
+  SliceEntry e;
+  for (const Outgoing& read : reads) {
+    client_->OnFrame(now_, Decoded(EncodeDataFrame(buffers_, AnswerTo(read, FrameKind::kWaiting),
+                                                   {&e, 1}, Buffer(), Buffer())));
+  }
+  for (const Outgoing& read : reads) {
+    EXPECT_THAT(ResentWithin(absl::Milliseconds(1900)), ElementsAre());
+    AnswerRows(read);
+  }
+  EXPECT_EQ(client_->completions().size(), 10u);
+}
+
 // A lost connection takes frames with it: they travel again soon, but a peer that stays away is
 // not called without a pause.
 TEST_F(ClientCoreTest, ALostConnectionIsNoSilence) {
