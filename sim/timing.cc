@@ -60,7 +60,8 @@ Timing::Timing(const job::JobPlan& plan, const TimingOptions& options)
       policies_tell_(PoliciesTell(plan)),
       every_(Every(plan)),
       slots_each_(plan.job.train().depth() + plan.job.train().max_unacknowledged() + 3),
-      latency_(TicksOf(options.latency)) {}
+      latency_(TicksOf(options.latency)),
+      links_(plan.workers(), plan.servers(), latency_, options.bytes_per_second) {}
 
 absl::Status Timing::Init() {
   const auto workers = static_cast<size_t>(plan_.workers());
@@ -135,34 +136,6 @@ void Timing::Dispatch(const Event& event) {
   }
 }
 
-// ---- links ------------------------------------------------------------------------------------
-
-// When the last byte is through both: it is received as it is sent, but waits where another one is on
-// the link (as sim/network.h).
-Ticks Timing::Through(Ticks* first, double first_rate, Ticks* second, double second_rate,
-                      double bytes) {
-  if (options_.bytes_per_second <= 0) return agenda_.now() + latency_;
-  const auto takes = [bytes](double rate) {
-    return static_cast<Ticks>(std::llround(bytes / rate * kTicksPerSecond));
-  };
-  const Ticks begin = std::max(*first, agenda_.now());
-  *first = begin + takes(first_rate);
-  *second = std::max(*first, std::max(*second, begin) + takes(second_rate));
-  return *second + latency_;
-}
-
-Ticks Timing::Sent(int rank, double bytes) {
-  const double rate = options_.bytes_per_second;
-  return Through(&worker(rank).sends_until, rate, &servers_receive_until_, rate * plan_.servers(),
-                 bytes);
-}
-
-Ticks Timing::Received(int rank, double bytes) {
-  const double rate = options_.bytes_per_second;
-  return Through(&servers_send_until_, rate * plan_.servers(), &worker(rank).receives_until, rate,
-                 bytes);
-}
-
 // ---- workers ----------------------------------------------------------------------------------
 
 void Timing::Advance(int rank) {
@@ -219,7 +192,7 @@ bool Timing::StartRead(int rank) {
   read.step = w.next_read++;
   read.slot = index;
   read.extra = w.life;
-  agenda_.Put(Sent(rank, 0), read);
+  agenda_.Put(links_.Sent(rank, 0, agenda_.now()), read);
   return true;
 }
 
@@ -285,7 +258,8 @@ bool Timing::MayStart(int rank) {
     Event probe;
     probe.kind = Kind::kProbeArrives;
     probe.rank = rank;
-    agenda_.Put(std::max(Sent(rank, 0), agenda_.now() + TicksOf(kProbePause)), probe);
+    agenda_.Put(std::max(links_.Sent(rank, 0, agenda_.now()), agenda_.now() + TicksOf(kProbePause)),
+                probe);
     return false;
   }
   return true;
@@ -313,7 +287,7 @@ void Timing::AfterCompute(int rank) {
   push.step = w.step;
   push.slot = index;
   w.acks.push_back({w.step, index});
-  agenda_.Put(Sent(rank, samples ? options_.step_bytes : 0), push);
+  agenda_.Put(links_.Sent(rank, samples ? options_.step_bytes : 0, agenda_.now()), push);
   w.pushed = w.step + 1;
   if (samples) {
     ++w.taken;
@@ -368,7 +342,7 @@ void Timing::PushEmpty(int rank, int64_t to, bool finished) {
   push.extra = static_cast<uint32_t>(to - w.step);
   push.finished = finished;
   w.acks.push_back({to, -1});
-  agenda_.Put(Sent(rank, 0), push);
+  agenda_.Put(links_.Sent(rank, 0, agenda_.now()), push);
 }
 
 // ---- acknowledgements -------------------------------------------------------------------------
@@ -427,7 +401,9 @@ void Timing::Answer(Group* group, const Event& read) {
   if (--slot(read.slot).unread > 0) return;
   Event rows = read;
   rows.kind = Kind::kRowsArrive;
-  agenda_.Put(Received(read.rank, HasSamples(read.step) ? options_.step_bytes : 0), rows);
+  agenda_.Put(
+      links_.Received(read.rank, HasSamples(read.step) ? options_.step_bytes : 0, agenda_.now()),
+      rows);
 }
 
 void Timing::OnPush(const Event& event) {

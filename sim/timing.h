@@ -8,8 +8,7 @@
 // that arrives at the servers, rows or a word that arrive at a worker, the end of a step's computing, the
 // end of an allreduce. A step of a job with tables on servers has four.
 //
-// A network is a delay, and a rate of each process: what a worker sends and receives queues at its link,
-// and all servers together have as many links as there are servers, evenly used.
+// A network is a delay, and a rate of each process (timed_links.h).
 //
 // Each worker takes `steps` steps with samples, as with train.max_steps and data without end; what ends a
 // job is that of one epoch. There are no evaluations and no saves, nothing is lost, and servers take no
@@ -34,6 +33,7 @@
 #include "policies/policy.h"
 #include "scheduler/job_report.h"
 #include "sim/timed_agenda.h"
+#include "sim/timed_links.h"
 #include "sim/timed_range.h"
 
 namespace tandem::sim {
@@ -103,7 +103,6 @@ class Timing {
     int64_t taken = 0;  // steps with samples
     Ticks computed = 0;
     Ticks shortest_read = -1;
-    Ticks sends_until = 0, receives_until = 0;
     std::deque<Ack> acks;
   };
   struct Parked {
@@ -158,9 +157,6 @@ class Timing {
   void ServeIfFreed(Group* group, int freed_by, Parked* parked);
   void CountWait(int rank, Ticks since, int freed_by);
 
-  Ticks Through(Ticks* first, double first_rate, Ticks* second, double second_rate, double bytes);
-  Ticks Sent(int rank, double bytes);      // when what worker `rank` sends now arrives
-  Ticks Received(int rank, double bytes);  // ... what servers send to it now
   Worker& worker(int rank) { return workers_[static_cast<size_t>(rank)]; }
   int SlotOf(int rank, int64_t step) const {
     const Worker& w = workers_[static_cast<size_t>(rank)];
@@ -176,16 +172,16 @@ class Timing {
   const bool policies_tell_;  // that an epoch is over
   const int64_t every_;       // steps between two allreduces
   const int slots_each_;
-  Ticks latency_ = 0;
+  const Ticks latency_;
+  TimedLinks links_;
   std::vector<job::ServiceTimes> times_;
   TimedAgenda agenda_;
   std::vector<Group> groups_;
   std::vector<Worker> workers_;
-  std::vector<Slot> slots_;  // [workers, slots_each_]
-  int done_ = 0;             // workers
-  int summing_ = 0;          // workers that have come
-  int64_t steps_since_ = 0;  // the last one, with samples, of all workers
-  Ticks servers_send_until_ = 0, servers_receive_until_ = 0;
+  std::vector<Slot> slots_;              // [workers, slots_each_]
+  int done_ = 0;                         // workers
+  int summing_ = 0;                      // workers that have come
+  int64_t steps_since_ = 0;              // the last one, with samples, of all workers
   std::vector<Ticks> waits_counted_to_;  // by rank
   std::vector<double> waited_, awaited_;
   std::vector<std::vector<double>> pairs_;  // [workers][workers], if there are few
