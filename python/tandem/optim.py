@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, Callable, Iterable, Optional, SupportsFloat, Union
 
 import numpy
@@ -50,6 +51,9 @@ class DistributedOptimizer:
         self._job, self._torch, self._loss = job, optimizer, loss
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
         self._module = model
+        self._own = {id(p) for _, p in self._parameters}
+        self._frozen: list[torch.Tensor] = []  # what the module has beside them, as it was looked at last
+        self._steps = 0
         self._check_parameters()
         self._start()
         self._reached = False   # whether backward() has come to a parameter since the last step
@@ -65,9 +69,8 @@ class DistributedOptimizer:
                 raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, want torch.float32 on cpu")
         if self._torch is None:
             return
-        own = {id(p) for _, p in self._parameters}
         strange = [p for group in self._torch.param_groups for p in group["params"]
-                   if id(p) not in own and p.requires_grad]
+                   if id(p) not in self._own and p.requires_grad]
         if strange:
             raise ValueError("the optimizer has a parameter that is none of the module's, of shape "
                              f"{tuple(strange[0].shape)}; give DistributedOptimizer the module that has "
@@ -175,12 +178,16 @@ class DistributedOptimizer:
         self._reached = True
 
     def _check_unfrozen(self) -> None:
-        """That nothing is trained which the other workers do not know of."""
-        own = {id(p) for _, p in self._parameters}
-        trained = self._module.parameters() if self._torch is None else \
-            [p for group in self._torch.param_groups for p in group["params"]]
-        for p in trained:
-            if id(p) not in own and (p.requires_grad or p.grad is not None):
+        """That nothing is trained which the other workers do not know of. A module is walked through in the first
+        steps and then now and then: that takes as long as a small batch."""
+        if self._torch is not None:
+            self._frozen = [p for group in self._torch.param_groups for p in group["params"]
+                            if id(p) not in self._own]
+        elif self._steps < 16 or self._steps % 64 == 0:
+            self._frozen = [p for p in self._module.parameters() if id(p) not in self._own]
+        self._steps += 1
+        for p in self._frozen:
+            if p.requires_grad or p.grad is not None:
                 raise Error(f"a parameter of shape {tuple(p.shape)} is trained that was frozen or not "
                             "there when DistributedOptimizer was made, which says what is trained; "
                             "freeze parameters after that, or begin a job from the save")
@@ -196,7 +203,7 @@ class DistributedOptimizer:
 
     def _check_finite(self, cells: Iterable[Optional[torch.Tensor]]) -> None:
         for part in [self._gradient, *[c for c in cells if c is not None]]:
-            if part.numel() and not torch.isfinite(part.sum()):
+            if part.numel() and not math.isfinite(part.sum().item()):
                 raise Error(f"step {self._job.step}: a gradient is infinite or no number; lower the "
                             "learning rate, clip, or look for it in the batch")
 

@@ -5,9 +5,13 @@ import ctypes
 import zlib
 from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
 
+import numpy
 import torch
 
 from tandem import _abi
+
+# _abi.Field
+_FIELD = numpy.dtype([("ids", "u8"), ("count", "i8"), ("stride", "i8"), ("offsets", "u8"), ("weights", "u8")])
 
 if TYPE_CHECKING:
     from tandem.job import Job
@@ -292,9 +296,9 @@ class BatchIds:
         given = (_abi.Field * max(1, len(job._fields)))()
         if self._columns is not None:
             first, (stride, apart) = self._columns.data_ptr(), self._columns.stride()
-            stride = stride if self.samples > 1 else 1
-            for place, field in zip(range(len(job._fields)), given):
-                field.ids, field.count, field.stride = (first + 8 * apart * place) or None, self.samples, stride
+            fields = numpy.frombuffer(given, _FIELD)[:len(job._fields)]  # set at once: there may be many
+            fields["ids"] = 0 if first == 0 else first + 8 * apart * numpy.arange(len(fields))
+            fields["count"], fields["stride"] = self.samples, stride if self.samples > 1 else 1
         else:
             for place, name in enumerate(job._fields):
                 if name in self.fields:
