@@ -84,7 +84,10 @@ absl::StatusOr<bool> RowWalk::Next(absl::string_view* line) {
 
 RowPass::RowPass(const std::vector<std::string>* files, RowParser* parser, RowSelection selection,
                  RowShare share, int64_t skip)
-    : parser_(parser), share_(share), bad_rows_(skip), walk_(std::in_place, files, parser, selection) {}
+    : parser_(parser),
+      share_(share),
+      bad_rows_(skip),
+      walk_(std::in_place, files, parser, selection) {}
 
 RowPass::RowPass(std::shared_ptr<RowDealer> dealer, RowParser* parser, int rank, int64_t skip)
     : parser_(parser), share_({rank, 1}), bad_rows_(skip), dealer_(std::move(dealer)) {}
@@ -112,10 +115,14 @@ absl::StatusOr<bool> RowPass::NextDealt(Row* row) {
   for (;;) {
     TANDEM_ASSIGN_OR_RETURN(const bool more, dealer_->Next(share_.rank, &dealt));
     if (!more) return false;
-    absl::Status parsed;
-    if (file_ != dealt.file) parsed = parser_->StartFile(dealer_->first_line(dealt.file));
-    file_ = dealt.file;
-    if (parsed.ok()) parsed = parser_->Parse(dealt.line, row);
+    if (file_ != dealt.file) {
+      if (absl::Status begun = parser_->StartFile(dealer_->first_line(dealt.file)); !begun.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(dealer_->name(dealt.file), ":1: ", begun.message()));
+      }
+      file_ = dealt.file;
+    }
+    const absl::Status parsed = parser_->Parse(dealt.line, row);
     if (parsed.ok()) return true;
     TANDEM_RETURN_IF_ERROR(bad_rows_.Add(absl::InvalidArgumentError(
         absl::StrCat(dealer_->name(dealt.file), ":", dealt.line_number, ": ", parsed.message()))));

@@ -543,6 +543,97 @@ TEST(SharedReaderTest, BadRowsAreThoseOfTheirWorker) {
   ExpectOneLine(second->Next(&batch), {"x.csv:8: ", "'x'", "expected a number"});
 }
 
+// A parser that takes no file that begins with "bad".
+class Heads final : public data::RowParser {
+ public:
+  absl::Status StartFile(absl::string_view line) override {
+    if (line != "bad") return absl::OkStatus();
+    return absl::InvalidArgumentError("expected a good head");
+  }
+  absl::Status Parse(absl::string_view, data::Row*) override { return absl::OkStatus(); }
+};
+
+// Rows of its own that a worker has from the pass, as long as there are some.
+std::vector<std::string> TakeAll(data::RowDealer* dealer, int rank, absl::Status* ended) {
+  std::vector<std::string> lines;
+  data::RowDealer::Dealt row;
+  for (;;) {
+    const absl::StatusOr<bool> more = dealer->Next(rank, &row);
+    *ended = more.status();
+    if (!more.ok() || !*more) return lines;
+    const std::string& name = dealer->name(row.file);
+    EXPECT_EQ(row.line, absl::StrCat(name.substr(name.size() - 1), row.line_number));
+    lines.push_back(row.line);
+  }
+}
+
+TEST(RowDealerTest, AWorkerThatIsFarBehindReadsByItself) {
+  const TempDir dir;
+  const auto rows = [](char name, int count) {
+    std::string text;
+    for (int i = 1; i <= count; ++i) absl::StrAppend(&text, std::string(1, name), i, "\n");
+    return text;
+  };
+  const std::vector<std::string> files = {dir.Write("a", rows('a', 500)),
+                                          dir.Write("b", rows('b', 700))};
+  constexpr size_t kMost = 4096;
+  data::RowDealer bounded(&files, std::make_unique<Heads>(), {}, 3, kMost);
+  data::RowDealer alone(&files, std::make_unique<Heads>(), {}, 3);
+  data::RowDealer::Dealt row;
+  std::vector<std::string> slow;
+  for (int i = 0; i < 5; ++i) {  // it takes part at first
+    ASSERT_TRUE(*bounded.Next(2, &row));
+    slow.push_back(row.line);
+  }
+  absl::Status ended;
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(TakeAll(&bounded, rank, &ended), TakeAll(&alone, rank, &ended)) << rank;
+    EXPECT_TRUE(ended.ok()) << ended;
+    EXPECT_LE(bounded.held_bytes(), kMost);
+  }
+  EXPECT_GT(alone.held_bytes(), kMost);
+  for (const std::string& line : TakeAll(&bounded, 2, &ended)) slow.push_back(line);
+  EXPECT_EQ(slow, TakeAll(&alone, 2, &ended));
+  EXPECT_EQ(slow.size(), 400u);
+  EXPECT_EQ(alone.held_bytes(), 0u);
+}
+
+TEST(RowDealerTest, AnErrorStaysForAllWorkers) {
+  const TempDir dir;
+  const std::vector<std::string> files = {dir.Write("a", "a1\na2\na3\n"), dir.Write("x", "bad\n"),
+                                          dir.Write("b", "b1\nb2\nb3\nb4\n")};
+  for (const size_t most :
+       {size_t{1}, size_t{1} << 20}) {  // also of workers that read by themselves
+    SCOPED_TRACE(most);
+    data::RowDealer dealer(&files, std::make_unique<Heads>(), {}, 2, most);
+    absl::Status ended;
+    for (int again = 0; again < 3; ++again) {
+      EXPECT_EQ(TakeAll(&dealer, 1, &ended).size(), again == 0 ? 1u : 0u);
+      ExpectOneLine(ended, {"x:1: ", "expected a good head"});
+    }
+    EXPECT_EQ(TakeAll(&dealer, 0, &ended).size(), 2u) << "rows before the error are its own";
+    ExpectOneLine(ended, {"x:1: ", "expected a good head"});
+  }
+}
+
+// Whose parser does not take the file has no bad row: none of the file is to be had.
+TEST(RowDealerTest, AFileThatDoesNotBeginIsNoBadRow) {
+  class Any final : public data::RowParser {
+   public:
+    absl::Status Parse(absl::string_view, data::Row*) override { return absl::OkStatus(); }
+  };
+  const TempDir dir;
+  const std::vector<std::string> files = {dir.Write("a", "bad\nx\ny\n")};
+  Heads heads;
+  data::RowPass pass(
+      std::make_shared<data::RowDealer>(&files, std::make_unique<Any>(), data::RowSelection(), 1),
+      &heads, 0, /*skip=*/9);
+  data::Row row;
+  for (int again = 0; again < 2; ++again) {
+    ExpectOneLine(pass.Next(&row).status(), {"a:1: ", "expected a good head"});
+  }
+}
+
 TEST(SharedReaderTest, EpochsOfNcfAreDrawnOnce) {
   const TempDir dir;
   std::string text;
