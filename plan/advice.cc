@@ -59,6 +59,16 @@ double WithBackups(const Facts& facts, int backups) {
   return seconds > 0 ? static_cast<double>(needed * steps) / seconds : 0;
 }
 
+// In the long run a gradient is workers - 1 updates old, and that of a slow worker older.
+void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
+                  std::vector<std::string>* out) {
+  if (policy.kind() != Policy::COSINE_GATE || policy.age_cutoff() > workers - 1) return;
+  out->push_back(absl::StrFormat(
+      "%s %s: gradients are %d updates old on average, so an age_cutoff of %d drops most of them; "
+      "a few times the %d workers touches stragglers alone",
+      name, job::PolicyName(policy), workers - 1, policy.age_cutoff(), workers));
+}
+
 void WarnOfPolicy(const std::string& name, const Policy& policy, const Facts& facts,
                   std::vector<std::string>* out) {
   const std::string kind = job::PolicyName(policy);
@@ -135,6 +145,7 @@ std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts) 
   std::vector<std::string> out;
   for (const job::TablePlan& table : plan.tables) {
     WarnOfPolicy(table.name, plan.groups[table.group].policy, facts, &out);
+    WarnOfCutoff(table.name, plan.groups[table.group].policy, plan.workers(), &out);
   }
   WarnOfDelay(plan, &out);
   return out;

@@ -217,6 +217,11 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
       ElementsAre(HasSubstr("dense FIXED_DELAY(2): its updates are 2 others old, so that plain "
                             "SGD is stable up to 0.309 of the learning rate")));
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
+  const std::string gate = "kind: COSINE_GATE age_decay: 0 age_cutoff: ";
+  EXPECT_THAT(plan::Warnings(JobWith(gate + "7", ""), even),
+              ElementsAre(HasSubstr("gradients are 7 updates old on average, so an age_cutoff of 7 "
+                                    "drops most of them; a few times the 8 workers")));
+  EXPECT_THAT(plan::Warnings(JobWith(gate + "8", ""), even), IsEmpty());
 }
 
 // A copy of the table at each worker takes one message where servers take three, and more bytes.
