@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/hash.h"
@@ -13,6 +14,16 @@ namespace {
 
 size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.state_floats);
+}
+
+// What a refusal says (proto/frame.md), fit to be printed.
+std::string TextOf(const Buffer& keys) {
+  std::string text;
+  for (const uint8_t c : keys.As<uint8_t>()) {
+    if (c == 0) break;
+    text.push_back(absl::ascii_isprint(c) ? static_cast<char>(c) : '?');
+  }
+  return text.empty() ? "it does not say why" : text;
 }
 
 }  // namespace
@@ -170,6 +181,11 @@ absl::Status StoreCore::Take(const ParsedFrame& frame, const Piece& piece, const
   const StoreRequest& request = call.request;
   const size_t width = RowFloats(plan_.tables[request.table]);
   const bool rows = !IsStoreWrite(piece.action) && e.rows > 0;
+  if (e.range == piece.range && e.status == SliceStatus::kRefused) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        piece.to.DebugString(), " refuses rows of table ", plan_.tables[request.table].name, ": ",
+        TextOf(frame.keys()), "; hint: have all programs and servers the same job file?"));
+  }
   if (frame.entry_count != 1 || e.range != piece.range || e.status != SliceStatus::kOk ||
       frame.header.flags != static_cast<uint8_t>(piece.action) ||
       e.row_floats != (rows ? width : 0)) {

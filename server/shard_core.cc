@@ -293,6 +293,10 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       if (!answer.ok()) {
         effects->log.push_back(
             absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()));
+        if (absl::IsInvalidArgument(answer.status())) {
+          Say(effects, {frame.header.sender,
+                        RefuseStore(frame, header, answer.status().message(), buffers_)});
+        }
         break;
       }
       const bool write = IsStoreWrite(static_cast<StoreAction>(frame.header.flags));

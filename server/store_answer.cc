@@ -1,6 +1,8 @@
 #include "server/store_answer.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +12,8 @@ namespace tandem::server {
 namespace {
 
 constexpr size_t kMostAnswerBytes = size_t{64} << 20;  // of the rows that a frame may ask for
-constexpr size_t kMostScanBytes = size_t{8} << 20;     // of those of one slice of a scan
+constexpr size_t kMostRefusalBytes = 512;
+constexpr size_t kMostScanBytes = size_t{8} << 20;  // of those of one slice of a scan
 
 size_t RowFloats(const job::TablePlan& table) {
   return static_cast<size_t>(table.dim + table.state_floats);
@@ -20,12 +23,12 @@ absl::Status CheckSender(const ParsedFrame& frame, const job::JobPlan& plan, con
   const FrameHeader& h = frame.header;
   const bool known = h.sender.role == Role::kReader ||
                      (h.sender.role == Role::kWorker && h.sender.index < plan.workers());
-  if (map == nullptr) return absl::InvalidArgumentError("no view yet");
-  if (!known || h.incarnation == 0 || !IsStoreAction(h.flags)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("action ", h.flags, " of ", h.sender.DebugString()));
+  if (map == nullptr) return absl::FailedPreconditionError("no view yet");
+  if (!known || h.incarnation == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("asked by ", h.sender.DebugString()));
   }
-  return absl::OkStatus();
+  if (IsStoreAction(h.flags)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("action ", h.flags));
 }
 
 // What the decoder cannot know.
@@ -94,6 +97,27 @@ int64_t Scan(const RangeStore& store, int64_t cursor, uint64_t wanted, Answer* a
 }
 
 }  // namespace
+
+Frame RefuseStore(const ParsedFrame& frame, const FrameHeader& header, absl::string_view why,
+                  BufferSource& buffers) {
+  why = why.substr(0, kMostRefusalBytes);
+  Buffer text;
+  if (frame.entry_count > 0 && !why.empty()) {
+    const size_t words = (why.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+    text = buffers.Alloc(words * sizeof(uint64_t));
+    const absl::Span<uint64_t> to = text.MutableAs<uint64_t>();
+    std::fill(to.begin(), to.end(), 0);
+    std::memcpy(to.data(), why.data(), why.size());
+  }
+  std::vector<SliceEntry> entries;
+  for (uint32_t i = 0; i < frame.entry_count; ++i) {
+    SliceEntry& e = entries.emplace_back();
+    e.range = frame.Entry(i).range;
+    e.status = SliceStatus::kRefused;
+    if (i == 0) e.rows = static_cast<uint32_t>(text.size() / sizeof(uint64_t));
+  }
+  return EncodeDataFrame(buffers, header, entries, std::move(text), Buffer());
+}
 
 absl::StatusOr<Frame> AnswerStore(const ParsedFrame& frame, const job::JobPlan& plan,
                                   const RangeMap* map,

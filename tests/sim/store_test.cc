@@ -508,7 +508,7 @@ TEST(StoreFramesTest, AreRefusedWhereTheyMakeNoSense) {
   HeapBufferSource buffers;
   const auto shard = *server::ShardCore::New(plan, EndpointId::Shard(0, 0), 1, buffers);
   const uint32_t of_table = 6;  // the first range of the STORE table; the one behind is elsewhere
-  // What the shard answers to one slice with keys 0, 1, 2, ...; none: it refuses.
+  // What the shard answers to one slice with keys 0, 1, 2, ...
   const auto ask = [&](FrameHeader header, SliceEntry e) {
     header.kind = FrameKind::kStore;
     header.incarnation = 9;
@@ -519,9 +519,13 @@ TEST(StoreFramesTest, AreRefusedWhereTheyMakeNoSense) {
     TANDEM_CHECK_OK(frame.status());
     server::ShardEffects effects;
     shard->OnFrame(absl::UnixEpoch(), *frame, &effects);
-    EXPECT_EQ(effects.out.empty(), !effects.log.empty());
-    if (effects.out.empty()) return absl::optional<SliceEntry>();
-    return absl::optional<SliceEntry>(DecodeFrame(effects.out[0].frame)->Entry(0));
+    if (effects.out.empty()) {
+      EXPECT_FALSE(effects.log.empty());
+      return absl::optional<SliceEntry>();
+    }
+    const SliceEntry answer = DecodeFrame(effects.out[0].frame)->Entry(0);
+    EXPECT_EQ(answer.status == SliceStatus::kRefused, !effects.log.empty());
+    return absl::optional<SliceEntry>(answer);
   };
   FrameHeader good;
   good.sender = EndpointId::Reader(5);
@@ -538,9 +542,13 @@ TEST(StoreFramesTest, AreRefusedWhereTheyMakeNoSense) {
     change(&value);
     return value;
   };
-  EXPECT_TRUE(ask(good, write).has_value());
+  const auto refuses = [&](const FrameHeader& header, const SliceEntry& e) {
+    const absl::optional<SliceEntry> answer = ask(header, e);
+    return answer.has_value() && answer->status == SliceStatus::kRefused;
+  };
+  EXPECT_EQ(ask(good, write)->status, SliceStatus::kOk);
   for (const uint8_t action : {0, 6, 255}) {
-    EXPECT_FALSE(ask(with(good, [&](FrameHeader* h) { h->flags = action; }), write).has_value());
+    EXPECT_TRUE(refuses(with(good, [&](FrameHeader* h) { h->flags = action; }), write));
   }
   for (const EndpointId sender :
        {EndpointId::Worker(1), EndpointId::Shard(1, 0), EndpointId::Scheduler()}) {
@@ -554,10 +562,10 @@ TEST(StoreFramesTest, AreRefusedWhereTheyMakeNoSense) {
       [](SliceEntry* e) { e->version = 0; },  // a write without a number
       [](SliceEntry* e) { e->version = -3; },
   };
-  for (const auto& change : wrong) EXPECT_FALSE(ask(good, with(write, change)).has_value());
+  for (const auto& change : wrong) EXPECT_TRUE(refuses(good, with(write, change)));
   const FrameHeader scan =
       with(good, [](FrameHeader* h) { h->flags = static_cast<uint8_t>(StoreAction::kScan); });
-  EXPECT_FALSE(ask(scan, write).has_value()) << "a scan with keys";
+  EXPECT_TRUE(refuses(scan, write)) << "a scan with keys";
   const auto elsewhere = ask(good, with(write, [](SliceEntry* e) { ++e->range; }));
   ASSERT_TRUE(elsewhere.has_value());
   EXPECT_EQ(elsewhere->status, SliceStatus::kWrongView);
@@ -585,6 +593,62 @@ TEST(StoreSimTest, SurvivesAnything) {
   options.reorder = true;
   options.jitter = absl::Milliseconds(30);
   Hold(SeedCount(40), options);
+}
+
+// A writer by another job file: it hears why at once, and its next request is answered.
+TEST(StoreTest, WhatMakesNoSenseIsRefusedWithTheReason) {
+  const job::JobPlan plan = Plan();
+  HeapBufferSource buffers;
+  const EndpointId server = EndpointId::Shard(0, 0);
+  const auto map = RangeMap::FromView(FirstView(plan), plan.sizes());
+  ASSERT_TRUE(map.ok()) << map.status();
+  auto shard = *server::ShardCore::New(plan, server, 500, buffers);
+  server::ShardEffects effects;
+  const absl::Time now = absl::UnixEpoch();
+  job::JobPlan other = plan;
+  other.tables[kTable].state_floats = 3;
+  const auto ask = [&](const job::JobPlan& by, StoreAction action) {
+    client::StoreCore core(by, EndpointId::Reader(1), 1001, buffers, Writer::Options());
+    core.OnView(now, *map);
+    const size_t width =
+        static_cast<size_t>(by.tables[kTable].dim + by.tables[kTable].state_floats);
+    uint64_t key = 1;  // one of this server
+    while ((*map)->range((*map)->Find(kTable, Position(by.tables[kTable].salt, key))).owner !=
+           server) {
+      ++key;
+    }
+    const std::vector<float> values(width, 1.0f);
+    std::vector<float> rows(width);
+    std::vector<uint8_t> found(1);
+    client::StoreRequest request;
+    request.table = kTable;
+    request.action = action;
+    request.keys = {&key, 1};
+    if (HasStoreValues(action)) request.values = values;
+    request.rows = absl::MakeSpan(rows);
+    request.found = absl::MakeSpan(found);
+    core.Start(now, request);
+    EXPECT_EQ(core.out().size(), 1u);
+    shard->OnFrame(now, *DecodeFrame(core.out().at(0).frame), &effects);
+    for (const Outgoing& out : effects.out) {
+      EXPECT_EQ(out.to, EndpointId::Reader(1));
+      core.OnFrame(now, *DecodeFrame(out.frame));
+    }
+    effects.Clear();
+    return core.completions().empty() ? absl::UnavailableError("no answer")
+                                      : core.completions().at(0).status;
+  };
+  EXPECT_EQ(ask(plan, StoreAction::kAssign), absl::UnavailableError("no answer")) << "no view yet";
+  shard->OnView(now, *map, &effects);
+  effects.Clear();
+  EXPECT_EQ(
+      ask(other, StoreAction::kAssign),
+      absl::InvalidArgumentError(absl::StrCat(
+          server.DebugString(),
+          " refuses rows of table items: write 1 with 1 rows of 5 floats, "
+          "want 3 and at most 4096 rows; hint: have all programs and servers the same job file?")));
+  EXPECT_EQ(ask(plan, StoreAction::kAssign), absl::OkStatus());
+  EXPECT_EQ(ask(plan, StoreAction::kRead), absl::OkStatus());
 }
 
 }  // namespace
