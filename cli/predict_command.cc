@@ -75,13 +75,27 @@ absl::StatusOr<std::vector<float>> ReadLogits(const std::string& path) {
   return logits;
 }
 
+// A policy that leaves out some of several workers is none for one, which pushes nothing.
+void AddPolicies(const job::JobPlan& trained, std::vector<std::string>* set) {
+  if (trained.job.policy().kind() == Policy::BACKUP_WORKERS) {
+    set->emplace_back("policy={kind: BSP}");
+  }
+  for (size_t t = 0; t < trained.tables.size(); ++t) {
+    if (!trained.groups[trained.tables[t].group].properties.skips) continue;
+    const std::string path =
+        static_cast<int>(t) == trained.dense_table ? "dense" : absl::StrCat("table[", t, "]");
+    set->push_back(path + ".policy={kind: BSP}");
+  }
+}
+
 // How the run of the job differs from one that trains.
-std::vector<std::string> SettingsOf(const PredictFlags& flags, bool of_program) {
+std::vector<std::string> SettingsOf(const PredictFlags& flags, const job::JobPlan& trained) {
   std::vector<std::string> set = flags.set;
   set.emplace_back("train.evaluate_only=true");
-  if (of_program) {
+  if (trained.job.model().has_program()) {
     set.emplace_back("cluster.workers=1");  // the order is the script's
     set.emplace_back("service_time=[]");    // which may be of workers that there are not
+    AddPolicies(trained, &set);
     return set;
   }
   std::vector<std::string> files;
@@ -129,13 +143,14 @@ absl::Status WriteScores(const std::string& run, int workers, const std::string&
     return absl::FailedPreconditionError(
         absl::StrCat(script,
                      " has scored nothing; hint: job.score(...) in a loop over "
-                     "job.evaluate(...), behind that over batches"));
+                     "job.evaluate(...), behind that over batches; one over "
+                     "job.evaluate(..., data=\"validation\") has no batches here"));
   }
   *rows = static_cast<int64_t>(all);
   return WriteFileAtomically(out, text);
 }
 
-// The folder of the run is not for anybody to keep.
+// The folder of the run is for nobody to keep, unless the run fails: its logs say why.
 class PassingFolder {
  public:
   PassingFolder() {
@@ -144,14 +159,16 @@ class PassingFolder {
   }
   ~PassingFolder() {
     std::error_code ignored;
-    fs::remove_all(path_, ignored);
+    if (!kept_) fs::remove_all(path_, ignored);
   }
   PassingFolder(const PassingFolder&) = delete;
   PassingFolder& operator=(const PassingFolder&) = delete;
   const std::string& path() const { return path_; }
+  void Keep() { kept_ = true; }
 
  private:
   std::string path_;
+  bool kept_ = false;
 };
 
 }  // namespace
@@ -162,11 +179,10 @@ int PredictCommand(const PredictFlags& flags) {
   if (const absl::Status ready = CheckFlags(flags, trained->job.data()); !ready.ok()) {
     return Refuse(ready);
   }
-  const bool of_program = trained->job.model().has_program();
-  const PassingFolder folder;
+  PassingFolder folder;
   RunFlags run;
   run.job = flags.job;
-  run.set = SettingsOf(flags, of_program);
+  run.set = SettingsOf(flags, *trained);
   const absl::StatusOr<job::JobPlan> plan = PlanOf(run.job, run.set);
   if (!plan.ok()) return Refuse(plan.status());
   run.out = folder.path();
@@ -174,12 +190,21 @@ int PredictCommand(const PredictFlags& flags) {
   run.start.init_from = flags.init_from;
   run.python = flags.python;
   run.script_flags = flags.script_flags;
-  if (const int code = RunCommand(run); code != node::kExitOk) return code;
+  if (const int code = RunCommand(run); code != node::kExitOk) {
+    if (code == node::kExitFailed) folder.Keep();  // it has said where the logs are
+    return code;
+  }
   int64_t rows = 0;
   const absl::Status written =
       WriteScores(folder.path(), plan->workers(), flags.python, flags.out, &rows);
-  if (written.ok()) absl::PrintF("wrote %d scores to %s\n", rows, flags.out);
-  return node::Finish("tandem predict", written);
+  if (!written.ok()) {
+    folder.Keep();
+    return node::Finish("tandem predict",
+                        absl::Status(written.code(), absl::StrCat(written.message(), "; logs in ",
+                                                                  folder.path(), "/logs")));
+  }
+  absl::PrintF("wrote %d scores to %s\n", rows, flags.out);
+  return node::kExitOk;
 }
 
 }  // namespace tandem::cli

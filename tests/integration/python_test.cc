@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/base/casts.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -467,6 +468,13 @@ TEST_F(PythonTest, PredictScoresWhatTheScriptEvaluates) {
     EXPECT_THAT(predicted.output, HasSubstr("wrote 210 scores to "));
     EXPECT_EQ(ReadTextFile(folder_.File("scores")), want);
   }
+  // One worker waits for no others, whatever the policy that the job was trained by says of them.
+  const RunResult backups = predict(
+      {"--python", script, "--set",
+       "dense={synchroniser: SERVERS optimizer {kind: ADAM learning_rate: 0.02}}", "--set",
+       "policy={kind: BACKUP_WORKERS backups: 1}", "--", folder_.path(), "optimizer of the job"});
+  ASSERT_TRUE(backups.ok()) << backups.DebugString();
+  EXPECT_EQ(ReadTextFile(folder_.File("scores")), want);
   std::filesystem::remove(folder_.File("scores"));
   const std::map<std::string, std::vector<std::string>> wrong = {
       {"hint: --python SCRIPT", {}},
@@ -477,6 +485,13 @@ TEST_F(PythonTest, PredictScoresWhatTheScriptEvaluates) {
     EXPECT_EQ(refused.exit_code, text == "has scored nothing" ? 1 : 2) << refused.DebugString();
     EXPECT_THAT(refused.output, HasSubstr(text));
     EXPECT_FALSE(std::filesystem::exists(folder_.File("scores")));
+    if (text != "has scored nothing") continue;
+    EXPECT_THAT(refused.output, HasSubstr("data=\"validation\") has no batches here; logs in "));
+    const std::string logs(
+        absl::StripAsciiWhitespace(refused.output.substr(refused.output.rfind("logs in ") + 8)));
+    EXPECT_TRUE(std::filesystem::exists(logs + "/worker-0.log")) << logs;
+    ASSERT_THAT(logs, HasSubstr("/tandem-predict-"));
+    std::filesystem::remove_all(std::filesystem::path(logs).parent_path());
   }
 }
 

@@ -2,7 +2,7 @@
 validation and for tests, whose ids are in part those that nobody trains. `best.py FOLDER [WAY]`: the logits of
 the last test rows that were scored are left in FOLDER. WAY: "unlabelled", the scores of tests have no labels;
 "no tests"; "no validation"; "tests first"; "apart", worker 1 alone changes a parameter in epoch 1;
-"clamped", both clamp theirs behind each step, worker 1 later; "scores nothing". `best.py FOLDER check MODEL` holds the model that serves to these logits."""
+"clamped", both clamp theirs behind each step, worker 1 later; "scores nothing"; "optimizer of the job". `best.py FOLDER check MODEL` holds the model that serves to these logits."""
 import sys
 import time
 
@@ -38,7 +38,8 @@ def main():
     job = tandem.init()
     torch.manual_seed(3)
     model, loss_of = Ranker(), nn.BCEWithLogitsLoss()
-    optimizer = tandem.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=.02), model)
+    own = None if WAY == "optimizer of the job" else torch.optim.Adam(model.parameters(), lr=.02)
+    optimizer = tandem.DistributedOptimizer(own, model)
     loader = tandem.DataLoader(rows(job.rank, 240 + (0 if WAY == "clamped" else 40 * job.rank), 60))
     held_out = job.rank == 0
     validation = tandem.DataLoader(rows(10, 200, 60) if held_out else [])
