@@ -46,9 +46,10 @@ if(TANDEM_CCACHE)
     add_compile_options(-fpch-preprocess)
   endif()
 endif()
-find_program(TANDEM_MOLD mold)
-if(TANDEM_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT TANDEM_SANITIZE)
-  add_link_options(-fuse-ld=mold)
+# Several times faster than the system's. Not mold: Debian 12's (1.10) never ends on some of our programs.
+find_program(TANDEM_LLD ld.lld)
+if(TANDEM_LLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT TANDEM_SANITIZE)
+  add_link_options(-fuse-ld=lld)
 endif()
 
 # What most sources read of the standard library, Abseil and GoogleTest, parsed once for the libraries

@@ -3,7 +3,7 @@
 
 # What the programs need, as Debian 12 packages. docs/HACKING.md says what each is for.
 TANDEM_RUN_PACKAGES=(
-  g++ cmake ninja-build pkg-config python3 ccache mold
+  g++ cmake ninja-build pkg-config python3 ccache lld
   protobuf-compiler libprotobuf-dev libabsl-dev libboost-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   libzmq3-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
   libtorch-dev libdnnl-dev libopenblas0-openmp)

@@ -154,6 +154,8 @@ def library(name: Optional[str] = None, allowed: Optional[Callable[[str], None]]
     """libtandem.so, or the library `name` that has all of it and more; loaded at the first call. allowed:
     is given its path before it is loaded, and raises where it must not be."""
     global _library
+    if name is None and _library is not None:
+        return _library
     if _library is None:
         name = name or "libtandem.so"
         path = next((p for p in _places(name) if os.path.exists(p)), None)

@@ -200,7 +200,7 @@ class Job(Tables[Table]):
                 continue
             if want.kind == _abi.COMPUTE or want.epoch == last:
                 raise Error(f"the loop over the batches of epoch {last} has ended before the epoch "
-                            f"(at step {want.step}); iterate over the whole tandem.DataLoader, and "
+                            f"(at step {self.step}); iterate over the whole tandem.DataLoader, and "
                             "bound the steps of a job by train.max_steps")
             last = want.epoch
             yield from self._epoch_of_loop(last)

@@ -1,6 +1,7 @@
 """Wrong calls, each refused in one line that says the fix, and the job goes on to its end. With an
 argument, the one way of ending the job that it names: exception, surrogate, early, break, second,
 no_step, no_backward."""
+import random
 import sys
 
 import torch
@@ -48,7 +49,16 @@ ids = torch.arange(12).reshape(2, 6).t()  # its columns lie one behind the other
 assert not ids.is_contiguous() and ids.shape == (6, 2)
 label = torch.tensor([0., 1, 0, 1, 1, 0])
 refused("there is no batch at hand", model, ids)
-loader = tandem.DataLoader([ids] * 8)
+
+
+def ids_of(batch):
+    """Draws, as reading does: not what the script draws from."""
+    random.random()
+    return batch[0]
+
+
+random.seed(7)
+loader = tandem.DataLoader([(ids,)] * 8, features=ids_of)
 refused("make the optimizer first", lambda: next(iter(loader)))
 refused("dense.optimizer PROGRAM", tandem.DistributedOptimizer, model)
 refused("want 'mean' or 'sum'", tandem.DistributedOptimizer, torch.optim.SGD(model.parameters(), .1),
@@ -78,7 +88,7 @@ refused("job.evaluate(data='valid'): want 'test' or 'validation'", job.evaluate,
 refused("which part of a batch are its ids?", lambda: next(iter(tandem.DataLoader([(label, label)]))))
 
 for epoch in job.epochs():
-    for step, batch in enumerate(loader):
+    for step, (batch,) in enumerate(loader):
         if WAY == "exception" and step == 3:
             raise ValueError("no such city")
         if WAY == "surrogate" and step == 3:
@@ -117,9 +127,9 @@ for epoch in job.epochs():
     if WAY == "second":
         for batch in loader:
             pass
-    for batch in job.evaluate(loader, data="validation"):
+    for (batch,) in job.evaluate(loader, data="validation"):
         raise AssertionError("the job keeps no best model")
-    for batch in job.evaluate(loader):
+    for (batch,) in job.evaluate(loader):
         refused("5 logits for a batch of 6 samples; give one for each", job.score, label[:5], label)
         refused("7 labels for a batch of 6 samples; give one for each", job.score, label, torch.ones(7))
         refused("where are the labels?", job.score, label)
@@ -128,4 +138,5 @@ for epoch in job.epochs():
         assert not twice[:, 0].is_contiguous()
         job.score(twice[:, 0], label.bool())
         refused("once for each batch", job.score, label, label)
+assert random.random() == random.Random(7).random(), "the script draws what reading has drawn from"
 print("all refused")
