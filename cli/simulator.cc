@@ -89,6 +89,13 @@ absl::Status CheckNumbers(const SimulateFlags& flags, const job::JobPlan& plan) 
                      "limits.stall_limit_seconds, ",
                      stall));
   }
+  const double most_bytes = std::max(flags.step_bytes, flags.dense_bytes);
+  if (flags.bytes_per_second > 0 && !(most_bytes / flags.bytes_per_second < stall)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--step-bytes and --dense-bytes: ", most_bytes, " at --bytes-per-second ",
+                     flags.bytes_per_second, " take ", most_bytes / flags.bytes_per_second,
+                     " s, must be less than the job's limits.stall_limit_seconds, ", stall));
+  }
   if (flags.step_seconds > 0 && std::isfinite(flags.step_seconds) && flags.latency_seconds >= 0 &&
       std::isfinite(flags.latency_seconds) && flags.bytes_per_second >= 0 &&
       std::isfinite(flags.bytes_per_second)) {

@@ -254,6 +254,10 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(Simulate("x", {}, {"--noise", "1"}), "for --problem quadratic");
   EXPECT_NE(Simulate("x", {}, {"--problem", "cubic"}).exit_code, 0);
   expect_refused(Simulate("x", {}, {"--timing-only", "--bytes-per-second", "1e6"}), "--step-bytes");
+  for (const char* bytes : {"--step-bytes", "--dense-bytes"}) {
+    expect_refused(Simulate("x", {}, {"--timing-only", "--bytes-per-second", "1e-9", bytes, "1e9"}),
+                   "take 1e+18 s, must be less than the job's limits.stall_limit_seconds");
+  }
   expect_refused(Simulate("x", {}, {"--timing-only", "--set", "cluster.workers=65537"}), "65536");
   expect_refused(Simulate("x", {}, {"--timing-only", "--problem", "quadratic"}), "--timing-only");
   expect_refused(Simulate("x", {}, {"--timing-only", "--steps", "-1"}), "--steps must be 1 to");
