@@ -111,6 +111,17 @@ class ProcessLauncher final : public study::RunLauncher {
     return end;
   }
 
+  // The model of a run that is done: the study may assume something else by now, and it may have been cut off
+  // between a run and its model. One that cannot be had is left out, and its run made again.
+  void Renew(const study::RunPlan& run, const std::string& folder) override {
+    if (!study_.has_network() || !study::ReadRun(run, folder).counts()) return;
+    const absl::Status renewed =
+        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_);
+    if (renewed.ok()) return;
+    std::printf("%s: no model of it: %s\n", run.name.c_str(),
+                std::string(renewed.message()).c_str());
+  }
+
   // Erases the live line.
   void Clear() {
     if (std::exchange(shown_, false)) std::fputs("\r\033[K", stdout);
@@ -326,17 +337,6 @@ int WriteReportOf(const char* program, const std::string& folder) {
   return report->complete > 0 ? node::kExitOk : node::kExitFailed;
 }
 
-// The models of runs that are done already: the study may assume something else by now, and it may have been
-// cut off between a run and its model. One that cannot be had is left out, and its run made again.
-void RenewModels(const std::string& folder, const study::Manifest& manifest,
-                 const std::string& build) {
-  for (const study::RunPlan& run : manifest.runs) {
-    const std::string at = study::RunFolder(folder, run.name);
-    if (!study::ReadRun(run, at).counts()) continue;
-    (void)WriteModelOfRun(at, manifest.plan.study.network(), run.servers_beside_workers, build);
-  }
-}
-
 int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -355,7 +355,6 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   }
   options.build = study::BuildOf(programs);
   ProcessLauncher launcher(program.string(), study, options.build, stop);
-  if (study.has_network()) RenewModels(flags.out, *manifest, options.build);
   options.retry_failed = flags.retry_failed;
   options.stop = stop;
   options.say = [](const std::string& line) {

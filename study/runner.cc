@@ -55,7 +55,13 @@ class Runner {
     return manifest_.plan.variations.size() * (study.seed_size() + tuned);
   }
 
-  void Reread() { runs_ = ReadRuns(options_.folder, manifest_); }
+  void Reread() {
+    for (const RunPlan& run : manifest_.runs) {
+      if (options_.stop->load()) break;
+      launcher_.Renew(run, RunFolder(options_.folder, run.name));
+    }
+    runs_ = ReadRuns(options_.folder, manifest_);
+  }
 
   // A job that tuning leaves as it was is not run twice.
   absl::Status AddTunedRuns() {

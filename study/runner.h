@@ -34,6 +34,9 @@ class RunLauncher {
   // live line.
   virtual End Launch(const RunPlan& run, const std::string& folder, const std::string& caption,
                      double seconds_left) = 0;
+  // Of any run, whether it is done or not, before what there is of it is read: renews what is to stand beside it
+  // where the study or the programs have changed since.
+  virtual void Renew(const RunPlan& /*run*/, const std::string& /*folder*/) {}
 };
 
 struct RunnerOptions {

@@ -31,6 +31,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
 using ::testing::Pair;
 
 constexpr char kJob[] = R"(cluster { workers: 2 servers: 2 }
@@ -317,7 +318,11 @@ class FakeLauncher final : public RunLauncher {
     return end;
   }
 
-  std::vector<std::string> launched;
+  void Renew(const RunPlan& run, const std::string& /*folder*/) override {
+    renewed.push_back(run.name);
+  }
+
+  std::vector<std::string> launched, renewed;
   std::string stop_at;
   std::set<std::string> failing;
   std::map<std::string, double> losses;  // by value tried
@@ -420,6 +425,20 @@ TEST_F(RunnerTest, EachVariationTakesItsBestValue) {
               absl::StrCat(run.variation == "ASP" ? "ASP-seed" : "BSP-tuned-0.2-seed", run.seed));
   }
   EXPECT_EQ(tuned, 4);
+}
+
+// A study that goes on knows its tuned runs only when it has chosen again.
+TEST_F(RunnerTest, WhatStandsBesideTunedRunsIsRenewed) {
+  const Manifest fresh = ManifestOf(absl::StrCat(kStudy, kTune));
+  launcher_.losses = {{"0.1", 0.5}, {"0.2", 0.4}, {"0.4", 0.6}};
+  Manifest manifest = fresh;
+  ASSERT_TRUE(Run(&manifest).ok());
+  launcher_.renewed.clear();
+  manifest = fresh;
+  ASSERT_TRUE(Run(&manifest).ok());
+  EXPECT_THAT(launcher_.launched, IsEmpty());
+  EXPECT_THAT(launcher_.renewed, IsSupersetOf({"BSP-seed1", "BSP-tuning-0.2-seed9",
+                                               "BSP-tuned-0.2-seed2", "ASP-tuned-0.2-seed1"}));
 }
 
 TEST_F(RunnerTest, TheManifestIsTheStudy) {
