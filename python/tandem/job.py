@@ -209,6 +209,7 @@ class Job(Tables[Table]):
         self._loop_epoch = epoch
         self._progress.begin_epoch(epoch)
         yield epoch
+        self._optimizer._check_unfrozen(epoch_over=True)
         self._progress.end_epoch()
 
     def keep(self, **objects: Any) -> None:

@@ -177,13 +177,13 @@ class DistributedOptimizer:
     def _reach(self, _: torch.Tensor) -> None:
         self._reached = True
 
-    def _check_unfrozen(self) -> None:
+    def _check_unfrozen(self, epoch_over: bool = False) -> None:
         """That nothing is trained which the other workers do not know of. A module is walked through in the first
-        steps and then now and then: that takes as long as a small batch."""
+        steps, then now and then, and at the end of an epoch: that takes as long as a small batch."""
         if self._torch is not None:
             self._frozen = [p for group in self._torch.param_groups for p in group["params"]
                             if id(p) not in self._own]
-        elif self._steps < 16 or self._steps % 64 == 0:
+        elif epoch_over or self._steps < 16 or self._steps % 64 == 0:
             self._frozen = [p for p in self._module.parameters() if id(p) not in self._own]
         self._steps += 1
         for p in self._frozen:

@@ -116,6 +116,15 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
     const RunResult compared = Python({script, arguments.out});
     EXPECT_TRUE(compared.ok()) << compared.DebugString();
   }
+  // The job's optimizer knows the layers that there were, and a new one is noticed at the end of the epoch.
+  std::vector<std::string> set = common;
+  set.insert(set.end(), {"train.epochs=1", "dense={optimizer {kind: SGD learning_rate: 0.1}}"});
+  RunArguments arguments = Arguments(script, set);
+  arguments.flags.insert(arguments.flags.end(), {"--", "new"});
+  const RunResult changed = RunJob(arguments, kLimit);
+  EXPECT_EQ(changed.exit_code, 1) << changed.DebugString();
+  EXPECT_THAT(changed.output, HasSubstr("Error: a parameter of shape (1, 7) is trained that was "
+                                        "frozen or not there when DistributedOptimizer was made"));
 }
 
 TEST_F(PythonTest, WrongCallsAreRefusedInOneLineAndTheJobGoesOn) {

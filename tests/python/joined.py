@@ -1,5 +1,6 @@
 """Two workers with batches of different sizes, one with half the data; the reference is one process on
-the joined batches. `joined.py` is the worker; `joined.py OUT` compares what the run has left."""
+the joined batches. `joined.py` is the worker; `joined.py OUT` compares what the run has left. `joined.py new`
+is a worker that has a new layer after a few steps."""
 import sys
 
 import numpy
@@ -11,6 +12,7 @@ import tandem
 DIM, ITEMS, STEPS, EPOCHS = 4, 30, 50, 2
 SIZES = (12, 5)            # samples of a batch, by rank
 BATCHES = (STEPS, STEPS // 2)
+NEW = sys.argv[1:] == ["new"]
 RATE = 0.1
 
 
@@ -74,6 +76,8 @@ def train():
             optimizer.step(loss=loss)
             optimizer.zero_grad()  # nothing may come in between here and the next epoch
             steps += 1
+            if steps == 20 and NEW:
+                model.layers[2] = nn.Linear(7, 1)
     assert steps == EPOCHS * BATCHES[job.rank], steps
 
 
@@ -100,7 +104,7 @@ def compare(out):
     sys.exit(0 if worst < 2e-6 and moved > .005 else 1)
 
 
-if len(sys.argv) > 1:
+if len(sys.argv) > 1 and not NEW:
     compare(sys.argv[1])
 else:
     train()
