@@ -99,7 +99,8 @@ void InThreads(int ranks, const char* link, const std::function<void(Member&)>& 
       if (met->Block()) delete met;
       const int here = member.Connect(addresses);
       const std::string error = here == 1 ? "" : tandem_error();
-      if (connected->Block()) delete connected;  // a body may end the group for those still on their way
+      // A body may end the group for those still on their way.
+      if (connected->Block()) delete connected;
       ASSERT_EQ(here, 1) << error;
       body(member);
     });
