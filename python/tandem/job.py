@@ -179,6 +179,7 @@ class Job(Tables[Table]):
             yield from self._epoch_of_loop(last)
         while True:
             self._between = True
+            self._optimizer._carry_out()
             want = self._next()
             self._between = False
             if want.kind == _abi.END:
@@ -278,6 +279,8 @@ class Job(Tables[Table]):
                         "batches, so call it before or after the loop over them")
         if self._progress.has_passed_barrier():
             return
+        if self._optimizer is not None:
+            self._optimizer._carry_out()
         check(library().tandem_enter_barrier(self._handle))
         want = _abi.Want()
         while not check(library().tandem_wait_barrier(self._handle, _SLICE_MS)):
@@ -356,6 +359,8 @@ class Job(Tables[Table]):
             if want.kind != _abi.UPDATE:
                 if want.kind == _abi.COMPUTE:
                     self.step, self.epoch = want.step, want.epoch
+                if self._optimizer is not None:
+                    self._optimizer._after_next()
                 return want
             self._optimizer._update()
             check(lib.tandem_updated(self._handle))

@@ -26,7 +26,7 @@ def _same(job: Job, given: BatchIds, ids: Any) -> bool:
     that they name."""
     if ids is None or ids is given.source:
         return True
-    if isinstance(ids, torch.Tensor) and isinstance(given.source, torch.Tensor):
+    if isinstance(ids, torch.Tensor) and isinstance(given.source, torch.Tensor) and ids.device == given.source.device:
         return ids.shape == given.source.shape and torch.equal(ids, given.source)
     called = BatchIds(job, ids).fields
     return all(name in given.fields and field.same(given.fields[name])
@@ -59,6 +59,23 @@ def _check_field(job: Job, name: str, ids: Any, offsets: Optional[torch.Tensor] 
     return field
 
 
+class _Rows(nn.Module):
+    """Rows arrive on the host; they are carried to the device that .to() or .cuda() has moved the module to, and their
+    gradients back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._device: Optional[torch.device] = None  # the host
+
+    def _apply(self, fn: Any, *arguments: Any, **named: Any) -> _Rows:
+        self._device = fn(torch.empty(0)).device
+        super()._apply(fn, *arguments, **named)
+        return self
+
+    def _here(self, values: torch.Tensor) -> torch.Tensor:
+        return values if self._device is None else values.to(self._device)
+
+
 @dataclass
 class EmbeddingBagConfig:
     """As torchrec has it: what the script expects of a table; compared with the job."""
@@ -67,7 +84,7 @@ class EmbeddingBagConfig:
     feature_names: Sequence[str]
 
 
-class EmbeddingBagCollection(nn.Module):
+class EmbeddingBagCollection(_Rows):
     """The job's tables, pooled by sum: called with the ids of a batch, returns a KeyedTensor.
 
     tables: EmbeddingBagConfig each, or names; None: all tables of the job. ValueError: the job has no such table.
@@ -99,14 +116,14 @@ class EmbeddingBagCollection(nn.Module):
             raise ValueError("EmbeddingBagCollection: called with other ids than the batch has; ids that "
                              "the model makes itself cannot be fetched ahead: let `features` of "
                              "tandem.DataLoader make them")
-        return KeyedTensor(self._tables, cells)
+        return KeyedTensor(self._tables, {table.name: self._here(cells[table.name]) for table in self._tables})
 
     def extra_repr(self) -> str:
         """The tables, for repr()."""
         return ", ".join(repr(t) for t in self._tables)
 
 
-class EmbeddingCollection(nn.Module):
+class EmbeddingCollection(_Rows):
     """Tables without pooling: called with the ids of a batch, returns a dict from field to JaggedTensor,
     whose values() are a row for each id, [ids, dim]. Such a table is read in no other way."""
 
@@ -133,12 +150,12 @@ class EmbeddingCollection(nn.Module):
                 end = begin + field.ids.numel()
                 offsets = torch.arange(field.ids.numel() + 1) if field.offsets is None else \
                     field.offsets
-                out[name] = JaggedTensor(cells[table.name][begin:end], offsets=offsets)
+                out[name] = JaggedTensor(self._here(cells[table.name][begin:end]), offsets=self._here(offsets))
                 begin = end
         return out
 
 
-class EmbeddingBag(nn.Module):
+class EmbeddingBag(_Rows):
     """In the place of torch.nn.EmbeddingBag(n, dim, mode=...): one field of the job, [samples, dim].
 
     name: the field, or a table that has one. mode: "sum" or "mean". include_last_offset: as torch's, for
@@ -169,18 +186,18 @@ class EmbeddingBag(nn.Module):
         if per_sample_weights is not None and (field is None or field.weights is None):
             raise ValueError(f"EmbeddingBag('{name}'): per_sample_weights belong to the batch: let "
                              "`features` of tandem.DataLoader give (values, offsets, weights)")
-        out = cells[self._table.name][:, self._place]
+        out = self._here(cells[self._table.name][:, self._place])
         if self._mode == "sum" or field is None or field.offsets is None:
             return out
         counts = (field.offsets[1:] - field.offsets[:-1]).clamp(min=1)
-        return out / counts.unsqueeze(1).to(out.dtype)
+        return out / self._here(counts.unsqueeze(1).to(out.dtype))
 
     def extra_repr(self) -> str:
         """Table and mode, for repr()."""
         return f"{self._table!r}, mode={self._mode!r}"
 
 
-class Embedding(nn.Module):
+class Embedding(_Rows):
     """In the place of torch.nn.Embedding(n, dim): one field of the job, a row for each id: [samples, dim]
     for ids [samples], [samples, length, dim] for ids [samples, length]."""
 
@@ -197,7 +214,7 @@ class Embedding(nn.Module):
     def forward(self, input: Any = None) -> torch.Tensor:  # pylint: disable=redefined-builtin
         """float32 [samples, dim] or [samples, length, dim]. input: ids of the batch at hand, or None."""
         job = current_job()
-        cells = _cells(job, "Embedding")[self._table.name]
+        cells = self._here(_cells(job, "Embedding")[self._table.name])
         field = _check_field(job, self._table.fields[0], input)
         if field is not None and field.length is not None:
             return cells.view(-1, field.length, self._table.dim)

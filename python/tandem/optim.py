@@ -23,10 +23,11 @@ class DistributedOptimizer:
     loss: what the script's loss is over the samples of a batch, "mean" or "sum"; so that workers with
     batches of different sizes count by their samples.
 
-    Making it says what is trained; from then on the parameters have the first values of rank 0. The
-    parameters lie in one buffer: keep the Parameter objects, and change their data in place only.
+    Making it says what is trained; from then on the parameters have the first values of rank 0. Those on the CPU
+    lie in one buffer: keep the Parameter objects, and change their data in place only. Parameters may be on a GPU:
+    then gradients are carried to the host, and values back, with each step. Move a module before.
 
-    An Error or a ValueError says how optimizer, module and job do not fit; parameters are float32 on the CPU.
+    An Error or a ValueError says how optimizer, module and job do not fit; parameters are float32.
     """
 
     def __init__(self, optimizer: Union[torch.optim.Optimizer, torch.nn.Module, None],
@@ -65,8 +66,8 @@ class DistributedOptimizer:
 
     def _check_parameters(self) -> None:
         for name, p in self._parameters:
-            if p.dtype != torch.float32 or p.device.type != "cpu":
-                raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, want torch.float32 on cpu")
+            if p.dtype != torch.float32 or p.device.type == "meta":
+                raise ValueError(f"parameter {name}: {p.dtype} on {p.device}, want torch.float32 on cpu or a GPU")
         if self._torch is None:
             return
         strange = [p for group in self._torch.param_groups for p in group["params"]
@@ -80,7 +81,7 @@ class DistributedOptimizer:
         lib, handle = library(), self._job._handle
         names = [n.encode() for n, _ in self._parameters]
         shapes = [s for _, p in self._parameters for s in p.shape]
-        flat = torch.cat([p.detach().reshape(-1) for _, p in self._parameters]) \
+        flat = torch.cat([p.detach().reshape(-1).cpu() for _, p in self._parameters]) \
             if self._parameters else torch.empty(0)
         count = len(names)
         check(lib.tandem_start(
@@ -99,11 +100,36 @@ class DistributedOptimizer:
         self._gradient = torch.zeros(floats.value)
         at = 0
         self._views: list[torch.Tensor] = []
-        for _, p in self._parameters:
+        self._apart: list[tuple[torch.nn.Parameter, torch.Tensor]] = []  # with their values on the host
+        self._places: list[tuple[str, torch.nn.Parameter, int]] = []     # of the others: where their values are
+        for name, p in self._parameters:
             end = at + p.numel()
-            p.data = self._values[at:end].view(p.shape)
+            values = self._values[at:end].view(p.shape)
+            if _on_host(p):
+                p.data = values
+                self._places.append((name, p, p.data_ptr()))
+            else:
+                self._apart.append((p, values))
             self._views.append(self._gradient[at:end].view(p.shape))
             at = end
+        self._carry_back()
+
+    # ---- parameters on a GPU ----
+
+    def _carry_out(self) -> None:
+        """To the host: what the script or its optimizer has made of parameters."""
+        for p, values in self._apart:
+            values.copy_(p.data)
+
+    def _carry_back(self) -> None:
+        """From the host: what the job has made of parameters."""
+        for p, values in self._apart:
+            p.data.copy_(values)
+
+    def _after_next(self) -> None:
+        """The worker has given the thread back, and the job's optimizer may have stepped."""
+        if self._torch is None:
+            self._carry_back()
 
     # ---- what a torch optimizer has ----
 
@@ -147,7 +173,9 @@ class DistributedOptimizer:
         if not self._reached and all(g is None for g in cells.values()):
             raise Error("optimizer.step() without gradients: call loss.backward() first")
         self._check_unfrozen()
+        self._check_places()
         self._collect()
+        self._carry_out()
         n = job._given.samples
         scale = float(n) if self._loss == "mean" else 1.0
         value = 0.0 if loss is None else float(loss) * scale
@@ -192,6 +220,12 @@ class DistributedOptimizer:
                             "there when DistributedOptimizer was made, which says what is trained; "
                             "freeze parameters after that, or begin a job from the save")
 
+    def _check_places(self) -> None:
+        for name, p, place in self._places:
+            if p.data_ptr() != place:
+                raise Error(f"parameter {name}: has other memory than DistributedOptimizer gave it; move or replace it "
+                            "before, and later change its values in place (p.data.copy_)")
+
     def _collect(self) -> None:
         """The gradients of dense parameters in one buffer; of one without, zeros."""
         for (_, p), view in zip(self._parameters, self._views):
@@ -215,8 +249,13 @@ class DistributedOptimizer:
                                            for _, p in self._parameters]
         check(library().tandem_mean_gradient(self._job._handle, self._gradient.data_ptr()))
         for (_, p), view in zip(self._parameters, self._views):
-            p.grad = view
+            p.grad = view.to(p.device)
         self._torch.step()
+        self._carry_out()
         if own is not None:
             for (_, p), gradient in zip(self._parameters, own):
                 p.grad = gradient
+
+
+def _on_host(p: torch.Tensor) -> bool:
+    return p.device.type == "cpu"

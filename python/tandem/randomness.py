@@ -14,8 +14,8 @@ _MT19937_BYTES = 625 * 4  # its key and the place in it
 
 def random_state() -> dict[str, Any]:
     """Of the generators that all of the process shares."""
-    return {"torch": torch.get_rng_state(), "numpy": numpy.random.get_state(legacy=False),
-            "python": random.getstate()}
+    state = {"torch": torch.get_rng_state(), "numpy": numpy.random.get_state(legacy=False), "python": random.getstate()}
+    return {**state, "cuda": torch.cuda.get_rng_state_all()} if torch.cuda.is_initialized() else state
 
 
 def set_random_state(state: dict[str, Any]) -> None:
@@ -23,6 +23,8 @@ def set_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     numpy.random.set_state(state["numpy"])
     random.setstate(state["python"])
+    if "cuda" in state and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _numpy_mark() -> Any:
@@ -68,7 +70,8 @@ class Stream:
     def state(self) -> dict[str, Any]:
         """What its next numbers are, also as long as they are the script's."""
         own = {"torch": self._torch, "python": self._python, "numpy": self._numpy}
-        return {"shared": {k: v for k, v in random_state().items() if own[k] is None}, **own}
+        shared = random_state()
+        return {"shared": {k: shared[k] for k in own if own[k] is None}, **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Of the script's generators it sets those which the stream has none of its own for."""

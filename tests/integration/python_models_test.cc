@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <ostream>
 #include <string>
@@ -251,6 +252,9 @@ class PythonModelsTest : public ::testing::TestWithParam<Case> {
   }
 
   void ExpectTheBitsOfTheWorker(const std::vector<std::string>& set) {
+    for (const char* out : {"compiled_worker", "compiled"}) {  // of settings before these
+      std::filesystem::remove_all(folder_.File(out));
+    }
     const RunResult worker = Run("compiled_worker", OfFiles(GetParam().config), {}, set);
     ASSERT_TRUE(worker.ok()) << worker.DebugString();
     const RunResult python = RunInPython("compiled", set);

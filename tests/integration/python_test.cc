@@ -19,6 +19,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -103,18 +104,22 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
   for (const char* const dense :
        {"dense={optimizer {kind: PROGRAM}}", "dense={optimizer {kind: SGD learning_rate: 0.1}}",
         "dense={synchroniser: SERVERS optimizer {kind: SGD learning_rate: 0.1}}"}) {
-    SCOPED_TRACE(dense);
     std::vector<std::string> set = common;
     set.push_back(dense);
-    const RunArguments arguments = Arguments(script, set);
-    const RunResult run = RunJob(arguments, kLimit);
-    ASSERT_TRUE(run.ok()) << run.DebugString();
-    EXPECT_EQ(run.summary["samples"], 2 * (50 * 12 + 25 * 5));
-    EXPECT_EQ(run.summary["script"]["file"], script);
-    EXPECT_THAT(RunProgram({"/usr/bin/sha256sum", script}).output,
-                HasSubstr(run.summary["script"]["sha256"].get<std::string>() + "  "));
-    const RunResult compared = Python({script, arguments.out});
-    EXPECT_TRUE(compared.ok()) << compared.DebugString();
+    for (const bool apart : {false, true}) {  // with parameters as if they were on a GPU
+      if (apart && absl::StrContains(dense, "SERVERS")) continue;  // as with the job's optimizer
+      SCOPED_TRACE(absl::StrCat(dense, apart ? ", apart" : ""));
+      RunArguments arguments = Arguments(script, set);
+      if (apart) arguments.flags.insert(arguments.flags.end(), {"--", "apart"});
+      const RunResult run = RunJob(arguments, kLimit);
+      ASSERT_TRUE(run.ok()) << run.DebugString();
+      EXPECT_EQ(run.summary["samples"], 2 * (50 * 12 + 25 * 5));
+      EXPECT_EQ(run.summary["script"]["file"], script);
+      EXPECT_THAT(RunProgram({"/usr/bin/sha256sum", script}).output,
+                  HasSubstr(run.summary["script"]["sha256"].get<std::string>() + "  "));
+      const RunResult compared = Python({script, arguments.out});
+      EXPECT_TRUE(compared.ok()) << compared.DebugString();
+    }
   }
   // The job's optimizer knows the layers that there were, and a new one is noticed at the end of the epoch.
   std::vector<std::string> set = common;

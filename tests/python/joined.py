@@ -1,6 +1,6 @@
 """Two workers with batches of different sizes, one with half the data; the reference is one process on
-the joined batches. `joined.py` is the worker; `joined.py OUT` compares what the run has left. `joined.py new`
-is a worker that has a new layer after a few steps."""
+the joined batches. `joined.py` is the worker, `joined.py apart` one that treats its parameters as if they were not on the
+host, `joined.py new` one that has a new layer after a few steps; `joined.py OUT` compares what the run has left."""
 import sys
 
 import numpy
@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 import tandem
+import tandem.optim
 
 DIM, ITEMS, STEPS, EPOCHS = 4, 30, 50, 2
 SIZES = (12, 5)            # samples of a batch, by rank
 BATCHES = (STEPS, STEPS // 2)
-NEW = sys.argv[1:] == ["new"]
+WAY = sys.argv[1] if sys.argv[1:] in (["new"], ["apart"]) else None
 RATE = 0.1
 
 
@@ -63,6 +64,9 @@ def train():
     if job.rank == 1:  # first values are those of rank 0
         for p in model.parameters():
             p.data.fill_(5)
+    if WAY == "apart":
+        tandem.optim._on_host = lambda p: False
+        model.to("cpu")
     if job._program_optimizer:
         optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=RATE), model)
     else:
@@ -76,7 +80,7 @@ def train():
             optimizer.step(loss=loss)
             optimizer.zero_grad()  # nothing may come in between here and the next epoch
             steps += 1
-            if steps == 20 and NEW:
+            if steps == 20 and WAY == "new":
                 model.layers[2] = nn.Linear(7, 1)
     assert steps == EPOCHS * BATCHES[job.rank], steps
 
@@ -104,7 +108,7 @@ def compare(out):
     sys.exit(0 if worst < 2e-6 and moved > .005 else 1)
 
 
-if len(sys.argv) > 1 and not NEW:
+if len(sys.argv) > 1 and WAY is None:
     compare(sys.argv[1])
 else:
     train()
