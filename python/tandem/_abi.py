@@ -128,12 +128,17 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+def _above(path: str, levels: int) -> str:
+    for _ in range(levels):
+        path = os.path.dirname(path)
+    return path
+
+
 def roots() -> list[str]:
     """Folders that may have lib/ and bin/: of a build (build/python is a link to the package's folder), of
     the source tree's build, or where Tandem is installed."""
-    above = lambda path, levels: above(os.path.dirname(path), levels - 1) if levels else path
-    tree = above(os.path.abspath(__file__), 3)        # of ROOT/python/tandem/_abi.py
-    prefix = above(os.path.realpath(__file__), 5)     # of PREFIX/share/tandem/python/tandem/_abi.py
+    tree = _above(os.path.abspath(__file__), 3)        # of ROOT/python/tandem/_abi.py
+    prefix = _above(os.path.realpath(__file__), 5)     # of PREFIX/share/tandem/python/tandem/_abi.py
     return [tree, os.path.join(tree, "build"), prefix]
 
 
