@@ -388,7 +388,9 @@ void ClientCore::OnFrame(absl::Time now, const ParsedFrame& frame) {
   }
   const bool answer = h.kind == FrameKind::kRows || h.kind == FrameKind::kAck;
   if (answer && h.request < next_number_) {
-    (h.kind == FrameKind::kAck ? pushes_ : reads_).OnAnswer(now, h.sender, h.request);
+    const bool ack = h.kind == FrameKind::kAck;
+    (ack ? pushes_ : reads_).OnAnswer(now, h.sender, h.request);
+    (ack ? reads_ : pushes_).OnOtherAnswer(now, h.request);
   }
   Request* request = nullptr;
   Flight* const flight = FindFlight(h.request, &request);
@@ -535,7 +537,7 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
   for (Flight& flight : request->flights) {
     if (flight.answered) continue;
     const absl::Duration silence = flight.clock.silence(now);
-    if (silence > options_.silence_limit) {
+    if (flight.clock.quiet(now) > options_.silence_limit) {
       const Slice& slice = request->slices[request->SlicesOf(flight).front()];
       return Finish(request, absl::DeadlineExceededError(absl::StrCat(
                                  request->push ? "push" : "pull", " of step ", request->header.step,

@@ -10,8 +10,8 @@
 // alone, when a newer view is known (or after a pause, if the shard is the one that lags). A frame
 // travels again when its connection is lost, and after silence (resend_clock.h), each time after twice
 // as long: over links that lose nothing a slow shard, or one behind a slow link, is not given
-// more to do. Silence of `silence_limit` fails the request, naming the shard and the key range; answers
-// of WAITING keep both clocks from running.
+// more to do. Silence of `silence_limit` fails the request, naming the shard and the key range, where no shard
+// has answered anything sent before it meanwhile; answers of WAITING keep both clocks from running.
 //
 // Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
 // (trainer_core.h).

@@ -1,6 +1,7 @@
 #include "client/resend_clock.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tandem::client {
 namespace {
@@ -37,15 +38,23 @@ void ResendLine::OnAnswer(absl::Time now, EndpointId shard, uint64_t number) {
   Peer& peer = peers_[shard];
   peer.answered_at = now;
   peer.newest = std::max(peer.newest, number);
+  OnOtherAnswer(now, number);
+}
+
+void ResendLine::OnOtherAnswer(absl::Time now, uint64_t number) {
+  answered_at_ = now;
+  smallest_ = std::min(smallest_, number);
 }
 
 void ResendLine::Begin() {
+  smallest_before_ = std::exchange(smallest_, kNone);
   for (auto& [shard, peer] : peers_) peer.first = 0;
 }
 
 void ResendLine::Look(absl::Time now, EndpointId shard, uint64_t number, const ResendTimes& times,
                       ResendClock* clock) {
   Peer& peer = peers_[shard];
+  if (smallest_before_ < number) clock->moved_at_ = answered_at_;
   if (clock->in_line()) {
     const bool overtaken = peer.newest > number;
     if (overtaken || peer.answered_at > clock->heard_at_) {

@@ -11,11 +11,16 @@
 // it, nothing is known of those behind. One that was overtaken, or was on its way in a connection that has
 // been lost, is asked for by itself.
 //
+// Who is to give up waits longer: what goes to one shard may stand behind what goes to others, on the client's
+// own link. While any shard answers frames that were sent earlier, a frame may still be on its way.
+//
 // Pure; no thread safety.
 #ifndef TANDEM_CLIENT_RESEND_CLOCK_H_
 #define TANDEM_CLIENT_RESEND_CLOCK_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 
 #include "absl/time/time.h"
@@ -39,6 +44,8 @@ class ResendClock {
 
   bool due(absl::Time now) const { return now >= resend_at_; }
   absl::Duration silence(absl::Time now) const { return now - heard_at_; }
+  // The same, but that an answer of any shard to an earlier frame of any kind ends it, too.
+  absl::Duration quiet(absl::Time now) const { return now - std::max(heard_at_, moved_at_); }
   bool in_line() const { return !lost_ && !overtaken_; }
 
  private:
@@ -46,8 +53,9 @@ class ResendClock {
   void Hear(absl::Time now, const ResendTimes& times);
 
   absl::Time heard_at_, resend_at_;
-  absl::Duration pause_;      // before the next resend but one
-  absl::Duration reconnect_;  // the same after a lost connection
+  absl::Time moved_at_ = absl::InfinitePast();  // the last answer of any shard to an earlier frame
+  absl::Duration pause_;                        // before the next resend but one
+  absl::Duration reconnect_;                    // the same after a lost connection
   bool lost_ = false, overtaken_ = false;
 };
 
@@ -56,6 +64,8 @@ class ResendClock {
 class ResendLine {
  public:
   void OnAnswer(absl::Time now, EndpointId shard, uint64_t number);
+  // To a frame of another kind, on the same links.
+  void OnOtherAnswer(absl::Time now, uint64_t number);
 
   // To look at all frames that wait: each takes what has been answered since into its clock; then MayAsk says
   // whether one that is due may be sent again.
@@ -70,7 +80,12 @@ class ResendLine {
     uint64_t newest = 0;  // of the frames that it has answered
     uint64_t first = 0;   // of those in line that are silent; 0: none is
   };
+  static constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+
   std::map<EndpointId, Peer> peers_;
+  // Of all shards: the smallest number answered since the last look began, and before it since the one before.
+  uint64_t smallest_ = kNone, smallest_before_ = kNone;
+  absl::Time answered_at_ = absl::InfinitePast();
 };
 
 }  // namespace tandem::client

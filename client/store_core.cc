@@ -250,7 +250,7 @@ void StoreCore::OnTick(absl::Time now) {
       continue;  // behind another write
     }
     const absl::Duration silence = piece.clock.silence(now);
-    if (silence > options_.silence_limit) {
+    if (piece.clock.quiet(now) > options_.silence_limit) {
       silent.emplace_back(piece.call, absl::DeadlineExceededError(absl::StrCat(
                                           "no answer for ", absl::ToInt64Seconds(silence),
                                           " s from ", map_->Describe(piece.range))));

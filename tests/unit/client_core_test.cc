@@ -598,6 +598,42 @@ TEST_F(LineTest, WhatIsInLineIsSlowNotLost) {
   EXPECT_EQ(client_->counters().frames_resent, 0u);
 }
 
+// What goes to the second shard waits behind what goes to the first on the client's own link: it is given up
+// when all that was sent before has been answered for as long, not sooner, and not never.
+TEST_F(LineTest, WhatIsBehindFramesToOtherShardsIsNotGivenUp) {
+  client::ClientCore::Options options;
+  options.frame_bytes = 8;  // a frame a range
+  for (const bool lost : {false, true}) {
+    SCOPED_TRACE(lost);
+    waiting_.clear();
+    client_ =
+        std::make_unique<client::ClientCore>(plan_, EndpointId::Worker(0), 7, buffers_, options);
+    client_->OnView(now_, map_);
+    PushSteps(0, 1);
+    std::vector<Outgoing>& second = waiting_[EndpointId::Shard(1, 0)];
+    ASSERT_EQ(waiting_[EndpointId::Shard(0, 0)].size(), 2u);
+    ASSERT_EQ(second.size(), 2u);
+    for (int i = 0; i < 2; ++i) {
+      ResentWithin(absl::Seconds(20));
+      AnswerNext(EndpointId::Shard(0, 0));
+    }
+    ResentWithin(absl::Seconds(29));  // 69 in all
+    EXPECT_TRUE(client_->completions().empty());
+    if (!lost) {
+      AnswerNext(EndpointId::Shard(1, 0));
+      ResentWithin(absl::Seconds(29));
+      AnswerNext(EndpointId::Shard(1, 0));
+      ASSERT_EQ(client_->completions().size(), 1u);
+      EXPECT_TRUE(client_->completions()[0].status.ok());
+      continue;
+    }
+    ResentWithin(absl::Seconds(2));
+    ASSERT_EQ(client_->completions().size(), 1u);
+    EXPECT_THAT(client_->completions()[0].status.message(),
+                HasSubstr("push of step 0: no answer for 70 s from server 1"));
+  }
+}
+
 // While a shard says nothing, the frame that is first in line is asked for, and no other.
 TEST_F(LineTest, TheFirstInLineStandsForAll) {
   PushSteps(0, 5);
