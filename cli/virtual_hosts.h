@@ -26,7 +26,7 @@
 namespace tandem::cli {
 
 inline constexpr int kMostVirtualHosts = 1000;
-// Of a link, bytes a second. A process of which the scheduler hears nothing for ten seconds is dead
+// Of a link, bytes a second. A process of which the scheduler hears nothing for eight seconds is dead
 // (scheduler/times.h): so much must go through that what waits before a beat, the 4 MB that a connection
 // takes from its sender, is gone by then ...
 inline constexpr double kLeastLinkBytes = 5e5;
