@@ -10,7 +10,7 @@ namespace tandem::cli {
 void AddExport(CLI::App* app, ExportFlags* flags) {
   CLI::App* const command =
       app->add_subcommand("export", "A saved model as safetensors, npz, Parquet, TorchScript");
-  command->add_option("save", flags->save, "Saved model (a model/ folder, or one save)")
+  command->add_option("save", flags->save, "Folder of a run, its model/, or one save in that")
       ->required()
       ->check(CLI::ExistingDirectory);
   command->add_option("--to", flags->to, "Folder for what is written")->required();

@@ -353,19 +353,22 @@ class Saved(Tables[SavedTable]):
 
 
 def _resolve(path: Union[str, os.PathLike[str]]) -> str:
-    """The folder of the save at `path`."""
+    """The folder of the save at `path`, which may be that of the run."""
+    of_run = os.path.join(path, "model")
+    if any(os.path.exists(os.path.join(of_run, name)) for name in (_LATEST, _MANIFEST)):
+        path = of_run
     latest = os.path.join(path, _LATEST)
     if os.path.exists(latest):
         with open(latest, encoding="utf-8") as file:
             return os.path.join(path, file.read().strip())
     if not os.path.exists(os.path.join(path, _MANIFEST)):
         raise FileNotFoundError(f"{path}: no saved model, which has a file LATEST or MANIFEST; "
-                                "is it the folder `model` of a run?")
+                                "is it the folder of a run, made without --no-save?")
     return os.fspath(path)
 
 
 def load(path: Union[str, os.PathLike[str]], verify: bool = True) -> Saved:
-    """The save at `path`: a model folder, such as OUT/model, or one save in it.
+    """The save at `path`: a run's folder OUT, its OUT/model, or one save in that.
 
     verify: all files are read once and must have the checksums that the manifest lists, so that what
     is damaged, or a mixture of two saves, is refused with a tandem.Error that names the file. Without

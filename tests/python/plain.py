@@ -128,7 +128,7 @@ print(texts[0], texts[1], numbers[0])
 try:
     tandem.load("/nowhere")
 except FileNotFoundError as error:
-    assert "is it the folder `model` of a run?" in str(error)
+    assert "is it the folder of a run, made without --no-save?" in str(error)
 
 # Ctrl-C is heard while a store waits, here for a scheduler that never answers.
 with socket.create_server(("127.0.0.1", 0)) as silent:

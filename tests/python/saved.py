@@ -291,7 +291,7 @@ def damaged_saves_are_refused(saved, folder):
     refused("cut short?", tandem.load, path, False)
     os.remove(f"{save}/MANIFEST")
     refused("MANIFEST", tandem.load, path)
-    refused("is it the folder `model` of a run?", tandem.load, save)
+    refused("is it the folder of a run, made without --no-save?", tandem.load, save)
 
 
 def check(out, folder):
