@@ -154,6 +154,10 @@ void AddDatagen(CLI::App* app, DatagenFlags* flags) {
       ->capture_default_str();
   datagen->add_option("--seed", flags->options.seed, "Other rows and another planted model")
       ->capture_default_str();
+  datagen
+      ->add_option("--skew", flags->options.skew,
+                   "How unlike in frequency ids are: exponent of Zipf's law; 0 = all alike")
+      ->capture_default_str();
   datagen->add_flag("--gzip", flags->gzip, "Write .tsv.gz");
 }
 

@@ -126,15 +126,21 @@ absl::Status CheckOptions(const DatagenOptions& options) {
                                                    " training and ", options.test_rows,
                                                    " test rows, expected at least 1 of each"));
   }
+  if (!(options.skew >= 0 && options.skew <= kMostSkew)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("datagen was asked for a skew of ", options.skew,
+                     ", expected an exponent of Zipf's law from 0 (all ids alike) to ", kMostSkew));
+  }
   return absl::OkStatus();
 }
 
 std::string ReportJson(const DatagenReport& report) {
   return absl::StrFormat(
-      "{\"planted_auc\": %.6f, \"attainable_auc\": %.6f, \"seed\": %d, \"train_rows\": %d, "
+      "{\"planted_auc\": %.6f, \"attainable_auc\": %.6f, \"seed\": %d, \"skew\": %g, "
+      "\"train_rows\": %d, "
       "\"test_rows\": %d, \"positive_share\": %.6f, \"knowable_sightings\": %d}\n",
-      report.planted_auc, report.attainable_auc, report.seed, report.train_rows, report.test_rows,
-      report.positive_share, kKnowableSightings);
+      report.planted_auc, report.attainable_auc, report.seed, report.skew, report.train_rows,
+      report.test_rows, report.positive_share, kKnowableSightings);
 }
 
 absl::Status WriteReport(const std::string& path, const DatagenReport& report) {
@@ -149,9 +155,11 @@ absl::StatusOr<DatagenReport> MakeCriteo(const DatagenOptions& options, std::ost
   TANDEM_RETURN_IF_ERROR(CheckOptions(options));
   TANDEM_ASSIGN_OR_RETURN(auto train, AtomicFile::Create(options.train));
   TANDEM_ASSIGN_OR_RETURN(auto test, AtomicFile::Create(options.test));
-  const PlantedModel model(options.seed);
-  DatagenReport report{
-      .train_rows = options.train_rows, .test_rows = options.test_rows, .seed = options.seed};
+  const PlantedModel model(options.seed, options.skew);
+  DatagenReport report{.train_rows = options.train_rows,
+                       .test_rows = options.test_rows,
+                       .seed = options.seed,
+                       .skew = options.skew};
   Sightings seen;
   int64_t positives = 0;
   TANDEM_RETURN_IF_ERROR(WriteRows(model, options.seed, "train", options.train_rows, train.get(),

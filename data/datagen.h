@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "data/planted.h"
 
 namespace tandem::data {
 
@@ -19,7 +20,11 @@ struct DatagenOptions {
   int64_t train_rows = 1'000'000;
   int64_t test_rows = 100'000;
   uint64_t seed = 1;
+  double skew = kPlantedExponent;  // exponent of Zipf's law, which the ids follow; 0: all are alike
 };
+
+// What `skew` may be at most: beyond it a field has little more than one id.
+inline constexpr double kMostSkew = 4;
 
 // An id or pair counts as knowable once the training rows have shown it this often.
 inline constexpr uint32_t kKnowableSightings = 20;
@@ -27,6 +32,7 @@ inline constexpr uint32_t kKnowableSightings = 20;
 struct DatagenReport {
   int64_t train_rows = 0, test_rows = 0;
   uint64_t seed = 0;
+  double skew = 0;
   double positive_share = 0;  // of the training rows
   // Both on the test part: of the planted model itself, and of the planted model with the effects
   // of ids and pairs seen fewer than kKnowableSightings times in training set to zero.

@@ -9,7 +9,6 @@
 namespace tandem::data {
 namespace {
 
-constexpr double kZipfExponent = 1.05;
 constexpr double kPositiveShare = 0.25;
 
 // Fields whose ids interact; of few enough ids that a pair is seen often.
@@ -53,9 +52,9 @@ constexpr std::array<NumberShape, kPlantedNumbers> kNumbers = {{
     {1.7, 0.9, 0.20, 0, 0.00},
 }};
 
-std::vector<double> ZipfWeights(uint32_t count) {
+std::vector<double> ZipfWeights(uint32_t count, double exponent) {
   std::vector<double> weights(count);
-  for (uint32_t i = 0; i < count; ++i) weights[i] = std::pow(i + 1.0, -kZipfExponent);
+  for (uint32_t i = 0; i < count; ++i) weights[i] = std::pow(i + 1.0, -exponent);
   return weights;
 }
 
@@ -143,14 +142,14 @@ uint32_t PlantedModel::ValueOf(int field, uint32_t id) {
   return x ^ (x >> 16);
 }
 
-PlantedModel::PlantedModel(uint64_t seed) {
+PlantedModel::PlantedModel(uint64_t seed, double exponent) : exponent_(exponent) {
   for (int f = 0; f < kPlantedFields; ++f) MakeField(seed, f);
   for (int p = 0; p < kPlantedPairs; ++p) MakePair(seed, p);
   bias_ = FindBias(seed);
 }
 
 void PlantedModel::MakeField(uint64_t seed, int field) {
-  const std::vector<double> weights = ZipfWeights(Cardinality(field));
+  const std::vector<double> weights = ZipfWeights(Cardinality(field), exponent_);
   samplers_.emplace_back(weights);
   const std::vector<double> effects =
       Standardised(HashCombine(HashCombine(seed, HashName("effect")), field), weights,
@@ -161,7 +160,7 @@ void PlantedModel::MakeField(uint64_t seed, int field) {
 
 void PlantedModel::MakePair(uint64_t seed, int pair) {
   const auto make = [&](int field, std::vector<Factor>* factors) {
-    const std::vector<double> weights = ZipfWeights(Cardinality(field));
+    const std::vector<double> weights = ZipfWeights(Cardinality(field), exponent_);
     factors->resize(weights.size() + 1);  // a missing value: zeros
     for (int r = 0; r < kRank; ++r) {
       const uint64_t stream = HashCombine(HashCombine(seed, HashName("pair")), field * kRank + r);

@@ -4,8 +4,9 @@
 // logit = bias + an effect per id of each categorical field
 //       + for three pairs of fields <u(id), v(id')>, of rank 2 and without main effects
 //       + linear effects of some (log-transformed) numbers.
-// Ids follow Zipf's law (Zipf 1949) with exponent 1.05 in 26 fields of 10 to 100,000 ids. All
-// effects are functions of (seed, field, id); memory is some 6 MB, whatever the number of rows.
+// Ids follow Zipf's law (Zipf 1949) in 26 fields of 10 to 100,000 ids: the n-th has a weight of
+// n^-exponent. All effects are functions of (seed, exponent, field, id); memory is some 6 MB, whatever the
+// number of rows.
 //
 // Thread safety: const methods may run on many threads at once.
 #ifndef TANDEM_DATA_PLANTED_H_
@@ -37,6 +38,7 @@ class AliasTable {
 inline constexpr int kPlantedNumbers = 13;
 inline constexpr int kPlantedFields = 26;
 inline constexpr int kPlantedPairs = 3;
+inline constexpr double kPlantedExponent = 1.05;
 
 struct PlantedSample {
   std::array<int32_t, kPlantedNumbers> numbers;
@@ -59,7 +61,8 @@ class Sightings {
 
 class PlantedModel {
  public:
-  explicit PlantedModel(uint64_t seed);
+  // `exponent`: of Zipf's law, not negative; 0: all ids of a field are alike.
+  explicit PlantedModel(uint64_t seed, double exponent = kPlantedExponent);
 
   static uint32_t Cardinality(int field);  // missing not counted
   // The eight hexadecimal digits that stand for an id: different for different ids of a field.
@@ -80,6 +83,7 @@ class PlantedModel {
   double NumericEffect(const PlantedSample& sample) const;
   double FindBias(uint64_t seed) const;
 
+  const double exponent_;
   std::vector<AliasTable> samplers_;                        // per field, over its ids
   std::array<std::vector<float>, kPlantedFields> effects_;  // per id; the last one is missing
   std::array<std::vector<Factor>, kPlantedPairs> first_, second_;  // per id of the pair's fields

@@ -61,6 +61,27 @@ TEST(PlantedTest, IdsFollowZipf) {
   EXPECT_EQ(drawn.back(), 0) << "no value is missing in this field";
 }
 
+TEST(PlantedTest, TheExponentSaysHowMuchOneIdOutweighsTheNext) {
+  Random random(TestSeed());
+  data::PlantedSample sample;
+  const int draws = 20'000, field = 9;  // 275 ids
+  for (const double exponent : {0.0, 2.0}) {
+    const data::PlantedModel model(1, exponent);
+    std::vector<double> drawn(data::PlantedModel::Cardinality(field) + 1);
+    for (int i = 0; i < draws; ++i) {
+      model.Draw(&random, &sample);
+      drawn[sample.ids[field]] += 1;
+    }
+    double sum = 0;
+    for (uint32_t id = 0; id < data::PlantedModel::Cardinality(field); ++id)
+      sum += std::pow(id + 1, -exponent);
+    for (const uint32_t id : {0u, 1u, 9u}) {
+      const double expected = draws * std::pow(id + 1, -exponent) / sum;
+      EXPECT_NEAR(drawn[id], expected, 5 * std::sqrt(expected)) << id << ", exponent " << exponent;
+    }
+  }
+}
+
 TEST(PlantedTest, KnowledgeOfEverythingIsTheModelItself) {
   const data::PlantedModel model(3);
   Random random(TestSeed());
@@ -100,7 +121,8 @@ TEST(DatagenTest, TheReportIsTrue) {
   EXPECT_LT(report->planted_auc, 0.9);
   EXPECT_THAT(log.str(), ::testing::HasSubstr(absl::StrCat("seed 5")));
   EXPECT_THAT(ReadAll(options.train + ".json"),
-              ::testing::HasSubstr("\"seed\": 5, \"train_rows\": 20000, \"test_rows\": 10000"));
+              ::testing::HasSubstr(
+                  "\"seed\": 5, \"skew\": 1.05, \"train_rows\": 20000, \"test_rows\": 10000"));
 
   // The files are what the reader for real data accepts, with as many rows and positives.
   job::JobPlan plan = MakePlan(Data::CRITEO, {options.train}, 1, 1000);
@@ -151,6 +173,11 @@ TEST(DatagenTest, FailureLeavesNothingBehind) {
   options = SmallOptions(dir, "a");
   options.train_rows = 0;
   ExpectOneLine(data::GenerateCriteo(options, log), {"at least 1"});
+  options = SmallOptions(dir, "a");
+  for (const double skew : {-0.5, 5.0, std::nan("")}) {
+    options.skew = skew;
+    ExpectOneLine(data::GenerateCriteo(options, log), {"skew", "expected", "from 0"});
+  }
 }
 
 }  // namespace
