@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "bench/collective_case.h"
 #include "bench/machine.h"
+#include "collectives/schedules/algorithms.h"
 
 namespace tandem::bench {
 namespace {
@@ -164,6 +165,54 @@ Outcome Judge(int64_t bytes, std::vector<Contender> all, std::ostream& out) {
   return outcome;
 }
 
+// What one operation costs beside time: bytes that a rank sends and receives, and memory that its schedule
+// takes beside input, output and what links hold; each of the rank that has most.
+struct Load {
+  int64_t sent = 0, received = 0, memory = 0;
+};
+
+void AddOp(const collectives::Schedule& schedule, const collectives::Op& op, Load* load) {
+  if (op.kind == collectives::OpKind::kSend) load->sent += op.piece.count;
+  if (op.ReceivesOne()) load->received += op.piece.count;
+  if (op.kind == collectives::OpKind::kFold) {
+    const size_t others = schedule.folds[static_cast<size_t>(op.peer)].size() - 1;
+    load->received += op.piece.count * static_cast<int64_t>(others);
+  }
+}
+
+absl::StatusOr<Load> LoadOf(const CollectiveBenchOptions& options,
+                            const collectives::AlgorithmChoice& choice, int64_t bytes, int ranks) {
+  const auto element =
+      static_cast<int64_t>(collectives::SizeOf(*collectives::ParseDataType(options.type)));
+  collectives::CollectiveShape shape;
+  shape.ranks = ranks;
+  shape.root = options.root;
+  shape.count = CountOf(options, bytes, ranks);
+  shape.segment = choice.segment_bytes / element;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<collectives::Schedule> schedules,
+                          collectives::MakeSchedules(options.primitive, choice.algorithm, shape));
+  Load most;
+  for (const collectives::Schedule& schedule : schedules) {
+    Load load = {0, 0, schedule.scratch};
+    for (const collectives::Step& step : schedule.steps) {
+      for (const collectives::Op& op : step.ops) AddOp(schedule, op, &load);
+    }
+    most.sent = std::max(most.sent, load.sent * element);
+    most.received = std::max(most.received, load.received * element);
+    most.memory = std::max(most.memory, load.memory * element);
+  }
+  return most;
+}
+
+// "768", "1.5K", "16M".
+std::string ShortBytes(int64_t bytes) {
+  const char* const units[] = {"", "K", "M", "G"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  for (; value >= 1024 && unit < 3; ++unit) value /= 1024;
+  return absl::StrFormat("%.4g%s", value, units[unit]);
+}
+
 }  // namespace
 
 absl::StatusOr<absl::optional<collectives::Calibration>> PrepareChooser(
@@ -193,16 +242,26 @@ absl::Status ExplainChoices(const CollectiveBenchOptions& options, collectives::
       << " ranks: predicted microseconds, fastest first; those that were tried out (*) before the "
          "others\n"
       << absl::StrFormat("%10s %-22s\n", "size", "chosen");
+  std::ostringstream loads;
   for (const int64_t bytes : BenchSizes(options)) {
+    loads << absl::StrFormat("%10d", bytes);
     TANDEM_ASSIGN_OR_RETURN(
         const std::vector<collectives::Prediction> all,
         collectives::Rank(options.primitive, bytes, group.ranks(), {}, calibration));
     out << absl::StrFormat("%10d %-22s", bytes, NameOf(group.Choose(options.primitive, bytes)));
     for (const collectives::Prediction& p : all) {
       out << absl::StrFormat(" %s %.2f%s", NameOf(p.choice), p.seconds * 1e6, p.tried ? "*" : "");
+      loads << absl::StrFormat(" %s ", NameOf(p.choice));
+      TANDEM_ASSIGN_OR_RETURN(const Load load, LoadOf(options, p.choice, bytes, group.ranks()));
+      loads << ShortBytes(load.sent) << "/" << ShortBytes(load.received) << "/"
+            << ShortBytes(load.memory);
     }
     out << "\n";
+    loads << "\n";
   }
+  out << "\nsent/received/memory: bytes of the rank with most; memory beside input, output and "
+         "links\n"
+      << absl::StrFormat("%10s\n", "size") << loads.str();
   return absl::OkStatus();
 }
 

@@ -108,6 +108,11 @@ TEST(CollectiveBenchChooserTest, ExplainsAndMeasuresRegret) {
   ASSERT_EQ(bench::RunCollectiveBench(options, explained), absl::OkStatus());
   EXPECT_THAT(explained.str(), HasSubstr("rules: allreduce:"));
   EXPECT_THAT(explained.str(), HasSubstr("recursive_doubling"));
+  // Of three ranks with 16 floats: root and one that sends to all; a ring of blocks of 6, 5 and 5.
+  EXPECT_THAT(explained.str(), HasSubstr("sent/received/memory"));
+  EXPECT_THAT(explained.str(), HasSubstr(" naive 128/128/0"));
+  EXPECT_THAT(explained.str(), HasSubstr(" one_shot 128/128/0"));
+  EXPECT_THAT(explained.str(), HasSubstr(" ring 88/88/0"));
   options.explain = false;
   options.regret = true;
   ASSERT_EQ(bench::RunCollectiveBench(options, measured), absl::OkStatus());
