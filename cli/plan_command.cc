@@ -89,10 +89,10 @@ void PrintFacts(const plan::Facts& facts, const std::string& name) {
 }
 
 void PrintRow(const plan::Estimate& e) {
-  std::printf("%11s  %-17s  %-17s  %5.3g %5.3g %5.3g  %8s  %8s %8s  %s\n",
+  std::printf("%11s  %-17s  %-17s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
               Whole(e.samples_per_second).c_str(), e.way.tables_name().c_str(),
               e.way.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
-              1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
+              1000 * e.one_way_seconds, 1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
               Bytes(e.server_memory).c_str(), Bytes(e.worker_memory).c_str(), e.limit().c_str());
 }
 
@@ -103,10 +103,10 @@ std::string KindOf(const plan::Way& way) {
 }
 
 void PrintTable(const std::vector<plan::Estimate>& ways, bool all) {
-  std::printf("%11s  %-17s  %-17s  %-17s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
-              "ms: compute", "bytes a", "memory of each", "most of a step");
-  std::printf("%11s  %-17s  %-17s  %5s %5s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
-              "wait", "sample", "server", "worker", "goes to");
+  std::printf("%11s  %-17s  %-17s  %-25s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
+              "ms: compute       one", "bytes a", "memory of each", "most of a step");
+  std::printf("%11s  %-17s  %-17s  %5s %5s %7s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
+              "way", "wait", "sample", "server", "worker", "goes to");
   std::set<std::string> seen;
   for (const plan::Estimate& way : ways) {
     if (seen.insert(KindOf(way.way)).second || all) PrintRow(way);
@@ -208,6 +208,8 @@ absl::Status Plan(const PlanFlags& flags) {
   if (!may.empty()) {
     const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
     PrintTable(ways, flags.all);
+    std::printf("as it is:\n");
+    PrintRow(plan::EstimateWay(facts, plan::WayOf(job, /*servers_beside_workers=*/false)));
     PrintChoice(ways, possible);
     const auto taken = [&possible](const plan::Way& way) { return possible.May(way); };
     for (const std::string& change : plan::WhatWouldChange(facts, taken)) {
@@ -217,6 +219,9 @@ absl::Status Plan(const PlanFlags& flags) {
   if (refused > 0) {
     std::printf("left out: %d ways that the job refuses, such as by %s\n", refused,
                 possible.why().c_str());
+  }
+  for (const std::string& what : plan::NotCounted(job)) {
+    std::printf("not counted: %s\n", what.c_str());
   }
   for (const std::string& warning : plan::Warnings(job, facts)) {
     std::printf("mind: %s\n", warning.c_str());

@@ -12,6 +12,7 @@
 #include "data/batch_source.h"
 #include "data/statistics.h"
 #include "node/role_flags.h"
+#include "plan/advice.h"
 #include "plan/estimate.h"
 #include "plan/measure_facts.h"
 #include "scheduler/summary.h"
@@ -65,7 +66,10 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
               {"speed", rows / std::max(seconds, 1e-9)},
               {"compute_seconds", estimate.compute_seconds},
               {"link_seconds", estimate.link_seconds},
-              {"wait_seconds", estimate.wait_seconds}};
+              {"wait_seconds", estimate.wait_seconds},
+              {"at_once_seconds", estimate.at_once_seconds},
+              {"one_way_seconds", estimate.one_way_seconds},
+              {"not_counted", plan::NotCounted(plan)}};
   if (network.full_size() > 0) {
     plan::Facts full = facts;
     full.dense_parameters *= network.full_size();

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "policies/policy.h"
+#include "policies/properties.h"
 
 namespace tandem::plan {
 namespace {
@@ -148,6 +148,58 @@ std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts) 
     WarnOfCutoff(table.name, plan.groups[table.group].policy, plan.workers(), &out);
   }
   WarnOfDelay(plan, &out);
+  return out;
+}
+
+std::vector<std::string> NotCounted(const job::JobPlan& plan) {
+  std::vector<std::string> out;
+  for (const job::TablePlan& table : plan.tables) {
+    if (table.store) continue;
+    const job::GroupPlan& group = plan.groups[table.group];
+    const std::string what = absl::StrCat(table.name, " ", job::PolicyName(group.policy), ": ");
+    const policies::Properties& is = group.properties;
+    if (is.switch_step > 0) {
+      out.push_back(absl::StrCat(what, "figures are those after step ", is.switch_step,
+                                 "; before it all wait for each other, as under BSP"));
+    }
+    if (is.skips) {
+      out.push_back(absl::StrCat(
+          what, "counted as ASP; really each step waits for all workers but those spared"));
+    }
+    if (is.keeps_rows) {
+      out.push_back(absl::StrCat(
+          what, "rows that servers send again and reads that they spare; counted as SSP"));
+    }
+    if (is.measures_steps) {
+      out.push_back(absl::StrCat(what, "counted as SSP(", is.clock_bound,
+                                 "), the loosest bound that it may choose"));
+    }
+  }
+  const Dense& dense = plan.job.dense();
+  if (plan.dense_table >= 0 || plan.workers() == 1) return out;
+  switch (dense.algorithm()) {
+    case Dense::RING:
+    case Dense::DIRECT:
+    case Dense::DOUBLE_TREE:
+    case Dense::NAIVE:
+      break;
+    default:
+      out.push_back(absl::StrCat("dense.algorithm ", Dense::Algorithm_Name(dense.algorithm()),
+                                 ": counted as a ring"));
+  }
+  if (dense.codec().kind() == Codec::POWER_SGD) {
+    out.push_back("dense.codec POWER_SGD: counted as whole gradients, which are larger");
+  }
+  if (dense.bucket_bytes() > 0) {
+    out.push_back(
+        "dense.bucket_bytes: what of the allreduce goes on during the backward pass; a step may be "
+        "shorter by what it computes, at most");
+  }
+  if (dense.local_steps().from_step() > 0) {
+    out.push_back(absl::StrCat("dense.local_steps: figures are those from step ",
+                               dense.local_steps().from_step(),
+                               " on; before it gradients are reduced in each step"));
+  }
   return out;
 }
 

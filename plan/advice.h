@@ -19,6 +19,11 @@ namespace tandem::plan {
 // where nobody is slow; a delay that leaves little of the steps that are stable.
 std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts);
 
+// What the job says that the model (plan/estimate.h) takes for something else, one line each, with which way the
+// figures of the job as it is are off by it. Of the proposed ways only what is said of dense replicas
+// matters, where they have them.
+std::vector<std::string> NotCounted(const job::JobPlan& plan);
+
 // The largest learning rate that is stable at a constant delay of `delay` updates, as a part of the
 // largest without: plain SGD on a quadratic, sin(pi / (2 (2 delay + 1))).
 double StableShare(double delay);

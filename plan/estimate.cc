@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "policies/properties.h"
 
 namespace tandem::plan {
 namespace {
@@ -15,20 +16,27 @@ constexpr double kKeyBytes = 8, kFloatBytes = 4;
 constexpr int kBound = 4;               // of the bounded way
 constexpr double kLeastSeconds = 1e-9;  // of all steps, where nothing takes any time
 
-// What one process sends and receives a step, and how many messages one after another.
+// What one host sends and receives a step, how many messages one after another, and bytes that its link
+// might have let through while it had to wait.
 struct Traffic {
-  double out = 0, in = 0, messages = 0;
+  double out = 0, in = 0, messages = 0, idle = 0;
 
   // That the link is taken.
   double OnLink(const Facts& facts) const {
+    return facts.bytes_per_second > 0 ? (std::max(out, in) + idle) / facts.bytes_per_second : 0;
+  }
+  // Likewise, if nothing is sent beside what is received; and if all of it is.
+  double OneWay(const Facts& facts) const {
+    return facts.bytes_per_second > 0 ? (out + in) / facts.bytes_per_second : 0;
+  }
+  double AtOnce(const Facts& facts) const {
     return facts.bytes_per_second > 0 ? std::max(out, in) / facts.bytes_per_second : 0;
   }
-  double Seconds(const Facts& facts) const {
-    return OnLink(facts) + messages * facts.latency_seconds;
-  }
+  double Waits(const Facts& facts) const { return messages * facts.latency_seconds; }
+  double Seconds(const Facts& facts) const { return OnLink(facts) + Waits(facts); }
 };
 Traffic operator+(const Traffic& a, const Traffic& b) {
-  return {a.out + b.out, a.in + b.in, a.messages + b.messages};
+  return {a.out + b.out, a.in + b.in, a.messages + b.messages, a.idle + b.idle};
 }
 
 double DenseBytes(const Facts& facts) { return facts.dense_parameters * kFloatBytes; }
@@ -50,8 +58,12 @@ Touched TouchedBy(const Facts& facts) {
 
 // An allreduce of the dense gradient, on the link of the busiest worker.
 Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
-  const double p = facts.workers, bytes = DenseBytes(facts);
-  if (p == 1) return {};
+  const double p = facts.workers, bytes = facts.dense_parameters * facts.dense_wire_bytes;
+  if (p == 1 || bytes == 0) return {};
+  if (facts.dense_codec_bytes > 0) {  // an allgather
+    const double others = (p - 1) * facts.dense_codec_bytes;
+    return {others, others, p - 1};
+  }
   const double share = 2 * (p - 1) / p * bytes, levels = std::ceil(std::log2(p));
   switch (algorithm) {
     case AllReduce::kRing:
@@ -60,54 +72,85 @@ Traffic OfAllReduce(const Facts& facts, AllReduce algorithm) {
       return {share, share, 2};
     case AllReduce::kTree: {  // of two trees: a rank inside one of them is a leaf of the other
       const double most = p == 2 ? bytes : 2 * bytes;
-      return {most, most, 2 * levels};
+      return {most, most, 2 * levels, p == 2 ? 0 : most * (1 / kFill - 1)};
     }
     case AllReduce::kNaive:  // rank 0 receives all, then sends all
-      return {2 * (p - 1) * bytes, 0, 2};
+      return {(p - 1) * bytes, (p - 1) * bytes, 2, (p - 1) * bytes};
   }
   return {};
 }
 
-// What is asked for before a step computes, and what is sent after it; of a worker and of the servers'
-// side of it, which is that of all workers over all servers.
-struct StepTraffic {
-  Traffic read, write, server_read, server_write, allreduce;
-  double sent = 0;  // to and from servers, of a worker: over links, both directions
+// Sent by all processes together: whatever the algorithm, an allreduce sends each gradient but one to where
+// it is added, and the sum back to all but one.
+double SentByAllReduce(const Facts& facts) {
+  const double p = facts.workers;
+  if (facts.dense_codec_bytes > 0) return p * (p - 1) * facts.dense_codec_bytes;
+  return 2 * (p - 1) * facts.dense_parameters * facts.dense_wire_bytes;
+}
+
+// Of one host: what is asked for before a step computes, and what is sent after it.
+struct HostTraffic {
+  Traffic read, write, allreduce;
+  bool serves = false, works = false;
+
+  Traffic all() const { return read + write + allreduce; }
 };
 
-// What a step has to do with servers: bytes that a worker asks in, is answered and pushes.
+// The two kinds of hosts that there are; one of them may not be.
+struct StepTraffic {
+  HostTraffic worker;  // of a host with a worker alone
+  HostTraffic server;  // with a server, and perhaps a worker as well
+  bool any_worker = true, any_server = false;
+  double sent = 0;  // over links by all processes together, divided by workers
+
+  std::vector<const HostTraffic*> hosts() const {
+    std::vector<const HostTraffic*> out;
+    if (any_worker) out.push_back(&worker);
+    if (any_server) out.push_back(&server);
+    return out;
+  }
+};
+
+// What a worker's step has to do with servers: bytes that it asks in, is answered and pushes.
 struct Served {
   double asked = 0, answered = 0, pushed = 0;
 };
 
+// Adds what goes to and from servers. Before: what workers do among themselves.
 void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraffic* out) {
   const double p = facts.workers, m = way.servers;
   const double all = step.asked + step.answered + step.pushed;
+  const HostTraffic among = out->worker;
+  out->any_server = true;
+  out->worker.read = among.read + Traffic{step.asked, step.answered, 2};
+  out->worker.write = among.write + Traffic{step.pushed, 0, 1};
   if (!way.beside) {
-    out->read = out->read + Traffic{step.asked, step.answered, 2};
-    out->write = out->write + Traffic{step.pushed, 0, 1};
-    out->server_read = {step.answered * p / m, step.asked * p / m, 0};
-    out->server_write = {0, step.pushed * p / m, 0};
-    out->sent = all;
+    out->server.serves = true;
+    out->server.read = {step.answered * p / m, step.asked * p / m, 0};
+    out->server.write = {0, step.pushed * p / m, 0};
+    out->sent += all;
     return;
   }
   // The link of a host with both: what its worker has to do with the other servers, and its server with
-  // the other workers.
+  // the other workers, beside what workers do among themselves.
   const double elsewhere = (m - 1) / m, served = (p - 1) / m;
-  out->server_read = {step.asked * elsewhere + step.answered * served,
-                      step.answered * elsewhere + step.asked * served, p > 1 ? 2.0 : 0.0};
-  out->server_write = {step.pushed * elsewhere, step.pushed * served, p > 1 ? 1.0 : 0.0};
-  if (m < p) {  // there are hosts with a worker alone
-    out->read = out->read + Traffic{step.asked, step.answered, 2};
-    out->write = out->write + Traffic{step.pushed, 0, 1};
-  }
-  out->sent = all * (p - 1) / p;
+  out->any_worker = m < p;
+  out->server = among;
+  out->server.serves = true;
+  out->server.read =
+      among.read + Traffic{step.asked * elsewhere + step.answered * served,
+                           step.answered * elsewhere + step.asked * served, p > 1 ? 2.0 : 0.0};
+  out->server.write =
+      among.write + Traffic{step.pushed * elsewhere, step.pushed * served, p > 1 ? 1.0 : 0.0};
+  out->sent += all * (p - 1) / p;
 }
 
 StepTraffic OfWay(const Facts& facts, const Way& way) {
   const double p = facts.workers, others = (p - 1) / p;
   const Touched touched = TouchedBy(facts);
   StepTraffic out;
+  HostTraffic& worker = out.worker;
+  worker.works = true;
   Served served;
   switch (way.tables) {
     case Place::kServers:
@@ -116,51 +159,74 @@ StepTraffic OfWay(const Facts& facts, const Way& way) {
     case Place::kSharded:
       if (p == 1) break;
       // Each is asked for as much as it asks for.
-      out.read = {(touched.keys + touched.rows) * others, (touched.keys + touched.rows) * others,
-                  2};
-      out.write = {touched.gradients * others, touched.gradients * others, 1};
+      worker.serves = true;
+      worker.read = {(touched.keys + touched.rows) * others, (touched.keys + touched.rows) * others,
+                     2};
+      worker.write = {touched.gradients * others, touched.gradients * others, 1};
       break;
     case Place::kReplicated:
       if (p == 1) break;
-      out.write = {touched.gradients * (p - 1), touched.gradients * (p - 1), 1};
+      worker.write = {touched.gradients * (p - 1), touched.gradients * (p - 1), 1};
+      if (p > 2) worker.write.idle = worker.write.out * (1 / kFill - 1);
       break;
   }
+  out.sent = worker.read.out + worker.write.out;
   if (way.dense == Place::kServers) {
     served.answered += DenseBytes(facts);
     served.pushed += DenseBytes(facts);
   } else {
-    out.allreduce = OfAllReduce(facts, way.algorithm);
+    // One of so many steps has it: so much is that of a mean step.
+    const Traffic whole = OfAllReduce(facts, way.algorithm);
+    const double every = way.every;
+    worker.allreduce = {whole.out / every, whole.in / every, whole.messages / every,
+                        whole.idle / every};
+    out.sent += SentByAllReduce(facts) / p / every;
   }
   if (way.uses_servers()) AddServers(facts, way, served, &out);
   return out;
 }
 
-// Beside what a step computes, if nothing of it overlaps; and the least that links leave of it if all
-// does.
+// Beside what a step computes: if reads, pushes and the allreduce follow one another as they do; and
+// the least that links leave of it if they need not.
 struct RestOfStep {
   double serial = 0, least = 0;
   bool servers = false;  // their links are the narrower ones
 };
 
+// Of a host with a worker alone: nothing is pushed before all is read.
+double WorkingSeconds(const Facts& facts, const HostTraffic& host) {
+  const double after = std::max({host.write.Seconds(facts), host.allreduce.Seconds(facts),
+                                 (host.write + host.allreduce).OnLink(facts)});
+  return host.read.Seconds(facts) + after;
+}
+
+// Of a host that serves: pushes of workers that have read all come beside answers to those who have not.
+double ServingSeconds(const Facts& facts, const HostTraffic& host) {
+  const Traffic served = host.read + host.write;
+  const double link = std::max(kOneWay * served.OneWay(facts), served.AtOnce(facts));
+  return link + served.Waits(facts) + host.allreduce.OnLink(facts);
+}
+
 RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) {
-  const double read = std::max(traffic.read.Seconds(facts), traffic.server_read.Seconds(facts));
-  const double write = std::max(traffic.write.Seconds(facts), traffic.server_write.Seconds(facts));
-  const double reduce = traffic.allreduce.Seconds(facts);
-  // A server that is beside a worker shares the link of its allreduce.
-  const Traffic beside = way.beside && way.uses_servers() ? traffic.allreduce : Traffic{};
-  const double worker = (traffic.read + traffic.write + traffic.allreduce).OnLink(facts);
-  const double server = (traffic.server_read + traffic.server_write + beside).OnLink(facts);
   RestOfStep rest;
-  rest.servers = server > worker;
-  if (way.bound == 0 || !way.uses_servers()) {
-    // The next read waits for what all have sent. The allreduce goes on beside the push, on one link.
-    rest.serial = read + std::max({write, reduce, (traffic.write + traffic.allreduce).OnLink(facts),
-                                   (traffic.server_write + beside).OnLink(facts)});
-    rest.serial = std::max({rest.serial, worker, server});
+  double read = 0, reduce = 0, together = 0;
+  for (const HostTraffic* host : traffic.hosts()) {
+    const double serial =
+        host->serves ? ServingSeconds(facts, *host) : WorkingSeconds(facts, *host);
+    const double link = host->all().OnLink(facts);
+    if (std::max(serial, link) > together) rest.servers = host == &traffic.server;
+    together = std::max({together, serial, link});
+    rest.least = std::max(rest.least, link);
+    read = std::max(read, host->read.Seconds(facts));
+    reduce = std::max(reduce, host->allreduce.Seconds(facts));
+  }
+  if (way.bound == 0 || way.tables != Place::kServers) {
+    // The next read waits for what all have sent.
+    rest.serial = std::max(together, reduce);
+    rest.least = 0;
   } else {
     // Nobody waits for a push, and a worker that reads ahead for no read.
     rest.serial = reduce + (facts.depth > 0 ? 0 : read);
-    rest.least = std::max(worker, server);
   }
   return rest;
 }
@@ -182,7 +248,11 @@ void AddMemory(const Facts& facts, const Way& way, Estimate* out) {
   if (way.tables == Place::kSharded) out->worker_memory += tables / facts.workers;
   if (way.tables == Place::kReplicated) out->worker_memory += tables;
   if (way.dense == Place::kServers) out->server_memory += dense / way.servers;
-  out->worker_memory += way.dense == Place::kServers ? DenseBytes(facts) : dense;
+  // Slots that are dealt over the workers are one share at each.
+  const double kept = facts.dense_slots_dealt && way.dense == Place::kReplicated
+                          ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
+                          : dense;
+  out->worker_memory += way.dense == Place::kServers ? DenseBytes(facts) : kept;
 }
 
 const char* NameOf(AllReduce algorithm) {
@@ -274,11 +344,11 @@ std::string Estimate::limit() const {
   return server_link_limits ? "the links of servers" : "the links of workers";
 }
 
-double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest) {
+double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest, int meet_every) {
   const size_t workers = facts.step_seconds.size();
   const size_t steps = workers == 0 ? 0 : facts.step_seconds[0].size();
   if (steps == 0) return 0;
-  if (!bound.has_value()) {
+  if (!bound.has_value() && meet_every == 0) {
     double sum = 0;
     for (const std::vector<double>& of : facts.step_seconds) {
       const double took = std::accumulate(of.begin(), of.end(), rest * static_cast<double>(steps));
@@ -288,9 +358,12 @@ double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest
   }
   std::vector<double> end(workers, 0);
   std::vector<double> slowest;  // by step: when the last worker had ended it
-  const auto ahead = static_cast<size_t>(*bound);
+  const size_t ahead = bound.has_value() ? static_cast<size_t>(*bound) : steps;
   for (size_t k = 0; k < steps; ++k) {
-    const double released = k >= 1 + ahead ? slowest[k - 1 - ahead] : 0;
+    double released = k >= 1 + ahead ? slowest[k - 1 - ahead] : 0;
+    if (meet_every > 0 && k > 0 && k % static_cast<size_t>(meet_every) == 0) {
+      released = slowest[k - 1];
+    }
     for (size_t r = 0; r < workers; ++r) {
       end[r] = std::max(end[r], released) + facts.step_seconds[r][k] + rest;
     }
@@ -306,7 +379,8 @@ Estimate EstimateWay(const Facts& facts, const Way& way) {
   out.way = way;
   const absl::optional<int> bound = way.lockstep() ? absl::optional<int>(0) : way.bound;
   const double workers = facts.workers;
-  double steps = StepsPerSecond(facts, bound, rest.serial);
+  const int meet_every = way.dense == Place::kReplicated && way.every > 1 ? way.every : 0;
+  double steps = StepsPerSecond(facts, bound, rest.serial, meet_every);
   if (rest.least > 0 && steps > workers / rest.least) steps = workers / rest.least;
   out.samples_per_second = steps * facts.batch;
   out.compute_seconds = MeanCompute(facts);
@@ -316,21 +390,15 @@ Estimate EstimateWay(const Facts& facts, const Way& way) {
   const double waited = step_seconds - out.compute_seconds - out.link_seconds;
   out.wait_seconds = waited > 1e-9 ? waited : 0;  // less is rounding
   out.server_link_limits = rest.servers;
-  Traffic worker = traffic.read + traffic.write + traffic.allreduce;
-  Traffic server = traffic.server_read + traffic.server_write;
-  if (way.beside && way.uses_servers()) {
-    server = server + traffic.allreduce;
-    if (way.servers == facts.workers) worker = server;  // every host has both
+  for (const HostTraffic* host : traffic.hosts()) {
+    const Traffic all = host->all();
+    out.at_once_seconds = std::max(out.at_once_seconds, all.AtOnce(facts));
+    out.one_way_seconds = std::max(out.one_way_seconds, all.OneWay(facts));
+    const double bytes = std::max(all.out, all.in);
+    if (host->works) out.worker_bytes = std::max(out.worker_bytes, bytes);
+    if (host == &traffic.server) out.server_bytes = bytes;
   }
-  out.worker_bytes = std::max(worker.out, worker.in);
-  out.server_bytes = std::max(server.out, server.in);
-  // All that is sent is received: what workers send each, and servers to them. Whatever the algorithm,
-  // an allreduce sends each gradient but one to where it is added, and the sum back to all but one.
-  const double p = workers;
-  const double reduced = way.dense == Place::kReplicated ? 2 * (p - 1) / p * DenseBytes(facts) : 0;
-  const double among = way.uses_servers() ? traffic.sent : traffic.read.out + traffic.write.out;
-  const double sent = among + reduced;
-  out.bytes_a_sample = sent / facts.batch;
+  out.bytes_a_sample = traffic.sent / facts.batch;  // all that is sent is received
   AddMemory(facts, way, &out);
   return out;
 }
@@ -370,19 +438,21 @@ Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   way.servers = plan.server_processes();
   way.beside = servers_beside_workers && way.servers > 0;
   way.dense = plan.dense_table >= 0 ? Place::kServers : Place::kReplicated;
-  const auto policy_of = [&plan](const job::TablePlan& table) -> absl::optional<int> {
-    const Policy& policy = plan.groups[table.group].policy;
-    if (policy.kind() == Policy::BSP) return 0;
-    return policy.kind() == Policy::SSP ? absl::optional<int>(policy.bound()) : absl::nullopt;
-  };
+  // Who may be ahead of whom the strictest policy says.
+  int64_t bound = policies::kUnbounded;
   for (const job::TablePlan& table : plan.tables) {
     if (table.store) continue;
-    way.bound = policy_of(table);
+    bound = std::min(bound, plan.groups[table.group].properties.clock_bound);
     if (table.dense) continue;
     if (table.synchroniser == Table::SHARDED) way.tables = Place::kSharded;
     if (table.synchroniser == Table::REPLICATED) way.tables = Place::kReplicated;
   }
-  switch (plan.job.dense().algorithm()) {
+  way.bound = bound == policies::kUnbounded ? absl::optional<int>() : static_cast<int>(bound);
+  const Dense& dense = plan.job.dense();
+  if (dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD) {
+    way.every = static_cast<int>(dense.local_steps().every());
+  }
+  switch (dense.algorithm()) {
     case Dense::DIRECT:
       way.algorithm = AllReduce::kDirect;
       break;

@@ -27,6 +27,14 @@ enum class Place {
   kSharded,     // tables: dealt over the workers
   kReplicated,  // tables: a copy on each worker; dense parameters: a copy, and an allreduce
 };
+
+// What no alpha-beta model says, chosen so that it meets what was measured with four workers
+// (docs/STUDIES.md). Where rows are served, the two ways of a link are used one after the other most of the
+// time: of the bytes that such a host sends and receives this share takes a time of its own. And a double
+// tree of more than two ranks, and gradients that go from each worker to all copies of a table, fill this
+// share of their links.
+inline constexpr double kOneWay = 0.83, kFill = 0.77;
+
 enum class AllReduce { kRing, kDirect, kTree, kNaive };
 
 // One way to run a job.
@@ -40,11 +48,16 @@ struct Way {
   // Server i is on the host of worker i, and shares its link; what both exchange takes none. False: each
   // has a host of its own. Requires: no more servers than workers.
   bool beside = false;
+  int every =
+      1;  // of dense replicas: they meet after so many steps, and step by themselves between
 
   friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
   // Whether all take each step together, whatever `bound` says.
-  bool lockstep() const { return !uses_servers() || dense == Place::kReplicated || bound == 0; }
+  bool lockstep() const {
+    return tables == Place::kSharded || tables == Place::kReplicated ||
+           (dense == Place::kReplicated && every == 1) || (uses_servers() && bound == 0);
+  }
   std::string tables_name() const;  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"
   std::string dense_name() const;   // "allreduce (ring)"
   // What makes `job` one that runs so: path and value, as after --set. The job may still refuse it.
@@ -54,11 +67,16 @@ struct Way {
 struct Estimate {
   Way way;
   double samples_per_second = 0;
-  // Bytes that a worker, or a server, sends and receives a step: the larger of both directions.
+  // Bytes that the host of a worker, or of a server, sends and receives a step: the larger of both
+  // directions. One with both is either.
   double worker_bytes = 0, server_bytes = 0;
   double bytes_a_sample = 0;  // sent by all processes together
   // Seconds of a mean step that are not computed: on links, and waiting for slower workers.
   double link_seconds = 0, wait_seconds = 0, compute_seconds = 0;
+  // What the link of the busiest host takes for a step: if all that it sends goes beside what it receives,
+  // and if nothing does. What links need is between the two, but for latencies and where a link must
+  // wait for another.
+  double at_once_seconds = 0, one_way_seconds = 0;
   double server_memory = 0, worker_memory = 0;  // bytes, of each
 
   std::string limit()
@@ -76,8 +94,9 @@ inline constexpr double kAlike = 1.05;
 // on servers in step, bounded and without waiting, and on the workers.
 std::vector<Way> WaysOf(const Facts& facts);
 
-// The way that the job takes as it is: BSP, SSP and ASP by their bounds, any other policy as ASP. An
-// algorithm that is AUTO, or none of the four, is taken for a ring.
+// The way that the job takes as it is. Of policies only how far workers may be ahead of each other counts,
+// and of several the strictest; an algorithm that is AUTO, or none of the four, is taken for a ring
+// (plan/advice.h, NotCounted, says what that leaves out).
 Way WayOf(const job::JobPlan& plan, bool servers_beside_workers);
 
 // As many workers as `workers`, each of which computes as one of those there are.
@@ -88,7 +107,9 @@ std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& wa
 
 // Steps a second of all workers together if each may be `bound` steps ahead, and `rest` seconds come to
 // each step beside what it computes.
-double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest);
+// Beside that all wait for each other after every `meet_every` steps; 0: never.
+double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest,
+                      int meet_every = 0);
 
 }  // namespace tandem::plan
 

@@ -28,6 +28,11 @@ struct Facts {
   std::vector<TableFacts> tables;
   double dense_parameters = 0;
   double dense_bytes_a_parameter = 4;  // with the optimizer's slots
+  bool dense_slots_dealt = false;      // each worker keeps the slots of its share (ZeRO stage 1)
+  // Of replicas: bytes that an element takes on a link, and where a codec sends only a part of them,
+  // to everybody, how many bytes of each gradient; 0: the whole one, by an allreduce.
+  double dense_wire_bytes = 4;
+  double dense_codec_bytes = 0;
   // By worker: what each of some steps computes, in seconds; all of them as many steps.
   std::vector<std::vector<double>> step_seconds;
   double latency_seconds = 0;   // from sending to receiving a frame

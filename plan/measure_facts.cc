@@ -25,6 +25,19 @@ absl::StatusOr<double> SlotsOf(const Optimizer& config, int dim) {
   return optimizer->slots_per_row(dim);
 }
 
+// What of a dense gradient travels between replicas.
+void AddWire(const Dense& dense, Facts* facts) {
+  facts->dense_slots_dealt = dense.sharded_optimizer();
+  if (dense.wire() == Dense::BF16 || dense.wire() == Dense::F16) facts->dense_wire_bytes = 2;
+  const double elements = facts->dense_parameters;
+  constexpr double kPair = 8;  // an element and its place
+  if (dense.codec().kind() == Codec::TOP_K) {
+    facts->dense_codec_bytes = kPair * std::max(1.0, dense.codec().fraction() * elements);
+  } else if (dense.codec().kind() == Codec::SIGN) {
+    facts->dense_codec_bytes = elements / 8;
+  }
+}
+
 absl::Status CountRows(const job::JobPlan& plan, Facts* facts) {
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<data::BatchSource> source,
                           data::NewTrainSource(plan, /*rank=*/0));
@@ -87,8 +100,9 @@ absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assu
   constexpr int kBlock = 1024;
   TANDEM_ASSIGN_OR_RETURN(const double dense_slots, SlotsOf(plan.job.dense().optimizer(), kBlock));
   facts.dense_bytes_a_parameter = sizeof(float) * (1 + dense_slots / kBlock);
+  AddWire(plan.job.dense(), &facts);
   for (const job::TablePlan& table : plan.tables) {
-    if (table.dense) continue;                                              // counted above
+    if (table.dense) continue;  // counted above
     if (table.store) continue;  // behind those of the model
     TableFacts& out = facts.tables.emplace_back();
     out.name = table.name;

@@ -90,6 +90,7 @@ std::vector<Group> GroupsOf(const StudyPlan& plan, const std::vector<StudyRun>& 
     for (const VariationPlan& variation : plan.variations) {
       Group group;
       group.variation = variation.name;
+      group.among = variation.among;
       group.part = part;
       for (const StudyRun& run : runs) {
         if (run.variation != variation.name || run.part != part) continue;
@@ -148,7 +149,7 @@ std::vector<Comparison> ComparisonsOf(const StudyPlan& plan, const std::vector<G
   std::vector<Comparison> all;
   for (const Metric& measure : MeasuresOf(plan)) {
     for (const Group& group : groups) {
-      const Group* const base = FindGroup(groups, plan.baseline, group.part);
+      const Group* const base = FindGroup(groups, plan.BaselineOf(group.variation), group.part);
       if (base == nullptr || base == &group) continue;
       all.push_back(Compare(group, *base, measure));
     }
@@ -210,11 +211,15 @@ std::string List(const std::vector<std::string>& names) {
 
 std::string Seeds(size_t count) { return absl::StrCat(count, count == 1 ? " seed" : " seeds"); }
 
-// What one measure says of all variations: "ASP is lower by 0.01 (...); SSP is not resolved".
-std::string Clause(const Metric& measure, Part part, const std::vector<Comparison>& comparisons) {
+// What one measure says of the variations that are compared with `against`: "ASP is lower by 0.01 (...); SSP is not resolved".
+std::string Clause(const Metric& measure, Part part, const std::string& against,
+                   const std::vector<Comparison>& comparisons) {
   std::vector<std::string> resolved, open, unknown;
   for (const Comparison& comparison : comparisons) {
-    if (comparison.part != part || comparison.measure.name != measure.name) continue;
+    if (comparison.part != part || comparison.measure.name != measure.name ||
+        comparison.against != against) {
+      continue;
+    }
     if (comparison.effect.seeds == 0) {
       unknown.push_back(comparison.variation);
     } else if (comparison.verdict != 0) {
@@ -244,26 +249,36 @@ Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups) {
   return Part::kTuned;
 }
 
-std::string AnswerOf(const StudyPlan& plan, Part part, const std::vector<Group>& groups,
-                     const std::vector<Comparison>& comparisons) {
-  const Group* const base = FindGroup(groups, plan.baseline, part);
+// What those say that are compared with `baseline`.
+std::string AnswerAgainst(const StudyPlan& plan, const std::string& baseline, Part part,
+                          const std::vector<Group>& groups,
+                          const std::vector<Comparison>& comparisons) {
+  const Group* const base = FindGroup(groups, baseline, part);
   const Spread* const spread = base == nullptr ? nullptr : base->Find(plan.metric.column);
   if (spread == nullptr) {
-    return absl::StrCat("There is no answer: no run of ", plan.baseline,
+    return absl::StrCat("There is no answer: no run of ", baseline,
                         ", with which all are compared, has come to its end with a value of ",
                         plan.metric.label, ".");
   }
   const std::string mean = absl::StrFormat("%.4g", spread->mean);
   std::string answer =
-      absl::StrCat(part == Part::kTuned ? "Tuned, " : "", plan.baseline, " reaches ",
-                   plan.metric.label, " ", mean, " (mean of ", Seeds(spread->count), ")");
-  const std::string quality = Clause(plan.metric, part, comparisons);
+      absl::StrCat(part == Part::kTuned ? "Tuned, " : "", baseline, " reaches ", plan.metric.label,
+                   " ", mean, " (mean of ", Seeds(spread->count), ")");
+  const std::string quality = Clause(plan.metric, part, baseline, comparisons);
   if (!quality.empty()) absl::StrAppend(&answer, "; against it, ", quality);
   if (plan.metric.name != Speed().name) {
-    const std::string speed = Clause(Speed(), part, comparisons);
+    const std::string speed = Clause(Speed(), part, baseline, comparisons);
     if (!speed.empty()) absl::StrAppend(&answer, "; in samples/s, ", speed);
   }
   return answer + ".";
+}
+
+std::string AnswerOf(const StudyPlan& plan, Part part, const std::vector<Group>& groups,
+                     const std::vector<Comparison>& comparisons) {
+  return absl::StrJoin(plan.Amongs(), " ", [&](std::string* out, const std::string& among) {
+    absl::StrAppend(out, among.empty() ? "" : absl::StrCat("Among ", among, ": "),
+                    AnswerAgainst(plan, plan.BaselineAmong(among), part, groups, comparisons));
+  });
 }
 
 // Runs that do not count, by group.
@@ -324,46 +339,100 @@ constexpr Foretold kForetold[] = {
      "Twins, simulated with the times that the live runs took, are"},
     {"steady.speed", "model.speed", "What the model of tandem plan says is"}};
 
-// How far off is it, and do variations that differ by more than that stand in their order?
-void NoteForetold(const std::vector<Group>& groups, const Foretold& foretold,
-                  std::vector<std::string>* notes) {
-  struct Speeds {
-    std::string name;
-    double live, told;
-  };
+struct Speeds {
+  const Group* group;
+  double live, told;
+
+  double off() const { return std::max(live, told) / std::min(live, told) - 1; }
+};
+
+// Those of the groups that are compared with each other, in their order.
+std::vector<Speeds> SpeedsAmong(const std::string& among, const std::vector<Group>& groups,
+                                const Foretold& foretold) {
   std::vector<Speeds> all;
   for (const Group& group : groups) {
     const Spread* const live = group.Find(foretold.live);
     const Spread* const told = group.Find(foretold.told);
-    if (live != nullptr && told != nullptr) {
-      all.push_back({group.variation, live->mean, told->mean});
-    }
+    if (group.among != among || live == nullptr || told == nullptr) continue;
+    all.push_back({&group, live->mean, told->mean});
   }
-  if (all.empty()) return;
-  const auto off = [](const Speeds& s) {
-    return std::max(s.live, s.told) / std::min(s.live, s.told) - 1;
-  };
-  const Speeds& worst = *std::max_element(
-      all.begin(), all.end(), [&](const Speeds& a, const Speeds& b) { return off(a) < off(b); });
-  std::vector<std::string> swapped;
-  for (const Speeds& a : all) {
-    for (const Speeds& b : all) {
-      if (a.live > b.live * (1 + off(worst)) && a.told <= b.told) {
-        swapped.push_back(absl::StrCat(a.name, " and ", b.name));
+  return all;
+}
+
+// "ring = direct, naive": fastest first, and "=" where the next one cannot be told apart.
+template <typename Alike>
+std::string Ranked(const std::vector<Speeds>& sorted, Alike alike) {
+  std::string out;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (i > 0) absl::StrAppend(&out, alike(sorted[i - 1], sorted[i]) ? " = " : ", ");
+    absl::StrAppend(&out, sorted[i].group->variation);
+  }
+  return out;
+}
+
+// The order in which variations were fast, and the one foretold.
+std::string OrderOf(std::vector<Speeds> all, const Foretold& foretold) {
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Speeds& a, const Speeds& b) { return a.live > b.live; });
+  const Metric speed = {"speed", foretold.live, "", true, false, true};
+  const std::string live = Ranked(all, [&](const Speeds& a, const Speeds& b) {
+    return !Compare(*a.group, *b.group, speed).effect.resolved;
+  });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Speeds& a, const Speeds& b) { return a.told > b.told; });
+  constexpr double kAlike = 1.05;
+  const std::string told =
+      Ranked(all, [](const Speeds& a, const Speeds& b) { return a.told < b.told * kAlike; });
+  return absl::StrCat("Fastest first, = where seeds do not tell two apart: ", live,
+                      "; foretold, = within 5 %: ", told, ".");
+}
+
+// How far off is it, and do variations that differ by more than that stand in their order?
+void NoteForetold(const StudyPlan& plan, const std::vector<Group>& groups, const Foretold& foretold,
+                  std::vector<std::string>* notes) {
+  for (const std::string& among : plan.Amongs()) {
+    const std::vector<Speeds> all = SpeedsAmong(among, groups, foretold);
+    if (all.empty()) continue;
+    const Speeds& worst = *std::max_element(
+        all.begin(), all.end(), [](const Speeds& a, const Speeds& b) { return a.off() < b.off(); });
+    std::vector<std::string> swapped;
+    for (const Speeds& a : all) {
+      for (const Speeds& b : all) {
+        if (a.live > b.live * (1 + worst.off()) && a.told <= b.told) {
+          swapped.push_back(absl::StrCat(a.group->variation, " and ", b.group->variation));
+        }
       }
     }
+    notes->push_back(absl::StrFormat(
+        "%s%s off by %.1f %% in speed at most (%s). Variations whose live speeds differ by more "
+        "%s%s",
+        among.empty() ? "" : absl::StrCat("Among ", among, ": "), foretold.what, 100 * worst.off(),
+        worst.group->variation,
+        swapped.empty()
+            ? "stand in the same order."
+            : absl::StrCat("stand in another order: ", absl::StrJoin(swapped, "; "), "."),
+        all.size() > 2 ? absl::StrCat(" ", OrderOf(all, foretold)) : ""));
   }
-  notes->push_back(absl::StrFormat(
-      "%s off by %.1f %% in speed at most (%s). Variations whose live speeds differ by more %s",
-      foretold.what, 100 * off(worst), worst.name,
-      swapped.empty()
-          ? "stand in the same order."
-          : absl::StrCat("stand in another order: ", absl::StrJoin(swapped, "; "), ".")));
+}
+
+// What the model takes for something else in these jobs: each line once, with whose it is.
+void NoteNotCounted(const std::vector<Group>& groups, std::vector<std::string>* notes) {
+  std::map<std::string, std::set<std::string>> whose;
+  for (const Group& group : groups) {
+    for (const StudyRun& run : group.runs) {
+      for (const std::string& what : run.not_counted) whose[what].insert(group.variation);
+    }
+  }
+  for (const auto& [what, variations] : whose) {
+    notes->push_back(
+        absl::StrCat("Not in the model: ", what, " (", absl::StrJoin(variations, ", "), ")."));
+  }
 }
 
 std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis) {
   std::vector<std::string> notes;
-  for (const Foretold& foretold : kForetold) NoteForetold(analysis.groups, foretold, &notes);
+  for (const Foretold& foretold : kForetold) NoteForetold(plan, analysis.groups, foretold, &notes);
+  NoteNotCounted(analysis.groups, &notes);
   for (const Group& group : analysis.groups) NoteLost(group, &notes);
   NoteBuilds(analysis.groups, &notes);
   NoteTrainingCurve(plan, analysis, &notes);
@@ -421,6 +490,7 @@ json GroupJson(const StudyPlan& plan, const Group& group) {
       std::find_if(group.runs.begin(), group.runs.end(),
                    [](const StudyRun& run) { return !run.model_curve.empty(); });
   return {{"variation", group.variation},
+          {"among", group.among},
           {"part", PartName(group.part)},
           {"value", group.value},
           {"policy", group.policy},
@@ -486,7 +556,7 @@ json ResultsJson(const StudyPlan& plan, const Analysis& analysis) {
   json study = {{"name", plan.study.name()},
                 {"part", PartName(analysis.part)},
                 {"question", plan.study.question()},
-                {"baseline", plan.baseline},
+                {"baseline", plan.Amongs().size() > 1 ? "the baseline" : plan.baseline},
                 {"metric",
                  {{"name", plan.metric.name},
                   {"column", plan.metric.column},

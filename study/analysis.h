@@ -1,5 +1,5 @@
 // What a study shows: the spread of each variation, how each differs from the baseline, and one sentence
-// that answers the question. Says "not resolved" where an interval holds "no effect", and puts nothing
+// (for each set of variations that are compared) that answers the question. Says "not resolved" where an interval holds "no effect", and puts nothing
 // in order that is not resolved.
 //
 // Pure; any thread.
@@ -21,6 +21,7 @@ namespace tandem::study {
 // The runs of one variation and part.
 struct Group {
   std::string variation;
+  std::string among;  // of the variation
   Part part = Part::kUntuned;
   std::string value;                      // that was chosen, if tuned
   std::string policy;                     // "ids ASP, dense ALLREDUCE(AUTO)", as the runs say
@@ -57,7 +58,7 @@ struct Trial {
 struct Analysis {
   Part part = Part::kUntuned;           // of the answer: tuned if nothing of that part is missing
   std::vector<Group> groups;            // untuned, then tuned, in the study's order
-  std::vector<Comparison> comparisons;  // with the baseline of the same part
+  std::vector<Comparison> comparisons;  // with the baseline, of the same part and among the same
   std::vector<Comparison> tuned_gains;  // tuned with untuned, same variation
   std::vector<Trial> trials;
   std::string answer;              // one sentence

@@ -154,6 +154,10 @@ def against_model(study):
         middle = float(np.median(model))
         axes.plot([middle / 1.15, middle * 1.15], [y, y], color=GRID, linewidth=9,
                   solid_capstyle="butt", zorder=1)
+        ends = [study.values(group, f"model.{end}_seconds")[:1] for end in ("at_once", "one_way")]
+        if all(ends) and ends[0][0] > 0:
+            axes.plot([end[0] for end in ends], [y, y], color=MUTED, linewidth=1, zorder=1.5,
+                      label="the busiest link: all at once, one way at a time" if y == 0 else None)
         axes.plot([middle] * 2, [y - 0.25, y + 0.25], color=INK, linewidth=1.6, zorder=2,
                   label="the model, and 15 % around it" if y == 0 else None)
         axes.plot(measured, [y] * len(measured), linestyle="none", marker="o", markersize=5,

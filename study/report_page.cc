@@ -158,6 +158,8 @@ std::vector<Column> ColumnsOf(const StudyPlan& plan, const Analysis& analysis) {
                                       {"seconds a step", "steady.step_seconds"},
                                       {"by the model", "model.step_seconds"},
                                       {"model / measured", "model.ratio"},
+                                      {"link, all at once", "model.at_once_seconds"},
+                                      {"link, one way at a time", "model.one_way_seconds"},
                                       {"by the model at full size", "model.full_step_seconds"},
                                       {"seconds", "seconds"},
                                       {"seconds to target", "to_target.seconds"},
@@ -224,7 +226,12 @@ std::string ComparisonTable(const std::vector<Comparison>& comparisons, bool of_
 
 std::string Comparisons(const StudyPlan& plan, const Analysis& analysis) {
   if (analysis.comparisons.empty()) return "";
-  std::string html = Tag("h2", absl::StrCat("Against ", plan.baseline));
+  const std::vector<std::string> amongs = plan.Amongs();
+  std::string html = Tag(
+      "h2",
+      absl::StrCat("Against ", absl::StrJoin(amongs, " and ", [&](std::string* out, const auto& a) {
+                     absl::StrAppend(out, plan.BaselineAmong(a));
+                   })));
   absl::StrAppend(
       &html,
       "<p class=\"read\">Differences, or factors for speeds and times, are taken seed by seed; ",

@@ -235,6 +235,9 @@ void ReadModel(const std::string& folder, const json& end, const BesideRun& besi
   if (model.is_object()) {
     Flatten(model, "model", &run->numbers);
     run->model_curve = model.value("by_workers", json::array());
+    for (const json& what : model.value("not_counted", json::array())) {
+      if (what.is_string()) run->not_counted.push_back(what.get<std::string>());
+    }
   } else if (beside.model) {
     LacksSomething(end, run);
   }

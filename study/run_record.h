@@ -55,6 +55,7 @@ struct StudyRun {
   nlohmann::json by_worker = nlohmann::json::array();
   // `by_workers` of ModelFile, if there is one.
   nlohmann::json model_curve = nlohmann::json::array();
+  std::vector<std::string> not_counted;  // by that model, in words
 
   bool counts() const { return state == RunState::kComplete; }
   absl::optional<double> Number(const std::string& column) const;

@@ -246,7 +246,8 @@ class Reader {
     for (int i = 0; i < study.variation_size(); ++i) {
       const std::string path = absl::StrCat("variation[", i, "]");
       VariationPlan variation = {study.variation(i).name(), common, Place(path),
-                                 study.variation(i).servers_beside_workers()};
+                                 study.variation(i).servers_beside_workers(),
+                                 study.variation(i).among()};
       TANDEM_ASSIGN_OR_RETURN(const job::Overrides own,
                               OverridesOf(path + ".set", study.variation(i).set()));
       variation.set.insert(variation.set.end(), own.begin(), own.end());
@@ -255,7 +256,8 @@ class Reader {
     }
     const bool named = study.variation_size() > 0;
     if (!named)
-      plan_.variations.push_back({study.vary_size() > 0 ? "" : kAlone, common, file_name_, false});
+      plan_.variations.push_back(
+          {study.vary_size() > 0 ? "" : kAlone, common, file_name_, false, ""});
     for (int i = 0; i < study.vary_size(); ++i) {
       TANDEM_RETURN_IF_ERROR(Multiply(i, named || study.vary_size() > 1));
     }
@@ -531,6 +533,32 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat(
       job::Quoted(name), ", expected one of auc, logloss, accuracy, hr_at_K, ndcg_at_K, ",
       "loss, samples_per_second, steady_samples_per_second, seconds"));
+}
+
+std::string StudyPlan::BaselineAmong(absl::string_view among) const {
+  std::string first;
+  for (const VariationPlan& variation : variations) {
+    if (variation.among != among) continue;
+    if (first.empty() || variation.name == baseline) first = variation.name;
+  }
+  return first;
+}
+
+std::string StudyPlan::BaselineOf(absl::string_view variation) const {
+  for (const VariationPlan& one : variations) {
+    if (one.name == variation) return BaselineAmong(one.among);
+  }
+  return baseline;
+}
+
+std::vector<std::string> StudyPlan::Amongs() const {
+  std::vector<std::string> out;
+  for (const VariationPlan& variation : variations) {
+    if (std::find(out.begin(), out.end(), variation.among) == out.end()) {
+      out.push_back(variation.among);
+    }
+  }
+  return out;
 }
 
 std::string PartName(Part part) {

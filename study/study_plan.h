@@ -40,6 +40,7 @@ struct VariationPlan {
   job::Overrides set;
   std::string place;  // "FILE:12:5", for messages
   bool servers_beside_workers = false;
+  std::string among;  // compared with variations of the same text here alone
 };
 
 // Why a run is there.
@@ -70,6 +71,12 @@ struct StudyPlan {
   Metric metric;
   std::vector<VariationPlan> variations;
   std::string baseline;
+
+  // What the variations of the study, or those that are compared with each other, are compared with:
+  // `baseline` where it is one of them, else their first.
+  std::string BaselineAmong(absl::string_view among) const;
+  std::string BaselineOf(absl::string_view variation) const;
+  std::vector<std::string> Amongs() const;  // each once; one empty text if no variation says any
 
   bool tunes() const { return study.has_tune(); }
 };

@@ -51,19 +51,26 @@ Way Reduced(AllReduce algorithm) {
 // and what is written do not overlap.
 TEST(EstimateTest, AParameterServerAgainstARing) {
   const Facts two = DenseOnly(2, 3e8), ten = DenseOnly(10, 3e8);
-  EXPECT_NEAR(StepSeconds(two, OnServers(1)), 4.8, 1e-9);
-  EXPECT_NEAR(StepSeconds(ten, OnServers(1)), 24, 1e-9);
-  EXPECT_NEAR(StepSeconds(ten, OnServers(5)), 4.8, 1e-9);
+  const auto one_way = [](const Facts& facts, int servers) {
+    return plan::EstimateWay(facts, OnServers(servers)).one_way_seconds;
+  };
+  EXPECT_NEAR(one_way(two, 1), 4.8, 1e-9);
+  EXPECT_NEAR(one_way(ten, 1), 24, 1e-9);
+  EXPECT_NEAR(one_way(ten, 5), 4.8, 1e-9);
+  EXPECT_NEAR(one_way(ten, 10), 2.4, 1e-9);
+  // Some workers push while others read, unless the links of workers are as narrow.
+  EXPECT_NEAR(StepSeconds(two, OnServers(1)), plan::kOneWay * 4.8, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, OnServers(1)), plan::kOneWay * 24, 1e-9);
   EXPECT_NEAR(StepSeconds(ten, OnServers(10)), 2.4, 1e-9);
   EXPECT_NEAR(StepSeconds(two, Reduced(AllReduce::kRing)), 1.2, 1e-9);
   EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kRing)), 2.16, 1e-9);
-  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kTree)), 2.4, 1e-9);
+  EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kTree)), 2.4 / plan::kFill, 1e-9);
   EXPECT_NEAR(StepSeconds(ten, Reduced(AllReduce::kNaive)), 21.6, 1e-9);
   EXPECT_EQ(plan::EstimateWay(ten, OnServers(1)).limit(), "the links of servers");
   EXPECT_EQ(plan::EstimateWay(ten, OnServers(10)).limit(), "the links of workers");
 }
 
-// A server beside each worker halves the hosts and takes as long as a ring; one server beside a worker is
+// A server beside each worker halves the hosts and moves as much as a ring; one server beside a worker is
 // the naive allreduce by another name.
 TEST(EstimateTest, ServersBesideWorkersShareTheirLinks) {
   const Facts four = DenseOnly(4, 1e6);
@@ -72,10 +79,19 @@ TEST(EstimateTest, ServersBesideWorkersShareTheirLinks) {
     way.beside = true;
     return way;
   };
-  EXPECT_NEAR(StepSeconds(four, beside(4)), StepSeconds(four, Reduced(AllReduce::kRing)), 1e-12);
-  EXPECT_NEAR(StepSeconds(four, beside(1)), StepSeconds(four, Reduced(AllReduce::kNaive)), 1e-12);
-  // Of two: half of what the own worker has to do with the other one, and half of three workers.
-  EXPECT_NEAR(StepSeconds(four, beside(2)), 2 * 1.5 * 4e6 / 1e9, 1e-12);
+  const auto estimate = [&](const Way& way) { return plan::EstimateWay(four, way); };
+  EXPECT_NEAR(estimate(beside(4)).at_once_seconds,
+              estimate(Reduced(AllReduce::kRing)).at_once_seconds, 1e-12);
+  EXPECT_NEAR(estimate(beside(1)).one_way_seconds, StepSeconds(four, Reduced(AllReduce::kNaive)),
+              1e-12);
+  // Of two: half of what the own worker has to do with the other one, and half of three workers, to
+  // and fro.
+  EXPECT_NEAR(estimate(beside(2)).one_way_seconds, 2 * (0.5 + 1.5) * 4e6 / 1e9, 1e-12);
+  for (const int servers : {1, 2, 4}) {
+    EXPECT_NEAR(StepSeconds(four, beside(servers)),
+                plan::kOneWay * estimate(beside(servers)).one_way_seconds, 1e-12)
+        << servers;
+  }
   EXPECT_NEAR(StepSeconds(DenseOnly(1, 1e6), beside(1)), 0, 1e-8);  // nothing leaves the host
   EXPECT_EQ(beside(2).dense_name(), "2 beside, BSP");
   // What a host sends to itself is no traffic: a quarter of all.
@@ -89,7 +105,128 @@ TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsAllReduce) {
   facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
   const double keys = 8e5, rows = 6.4e6, reduced = 2 * 3.0 / 4 * 4e6;
   Way way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 4, 0, true};
-  EXPECT_NEAR(StepSeconds(facts, way), (0.75 * (keys + rows + keys + rows) + reduced) / 1e9, 1e-9);
+  const double served = 2 * 0.75 * (keys + rows + keys + rows);
+  EXPECT_NEAR(StepSeconds(facts, way), (plan::kOneWay * served + reduced) / 1e9, 1e-9);
+  EXPECT_NEAR(plan::EstimateWay(facts, way).one_way_seconds, (served + 2 * reduced) / 1e9, 1e-9);
+}
+
+// Rows are dealt over the workers, and dense parameters are on servers beside them: one link has both.
+TEST(EstimateTest, AServerBesideAWorkerSharesTheLinkOfItsRows) {
+  Facts facts = DenseOnly(4, 1e6);
+  facts.tables = {{"ids", 16, 1e5, 2e5, 1e6, 80}};
+  const double table = 2 * 0.75 * (8e5 + 6.4e6 + 8e5 + 6.4e6), dense = 2 * 0.75 * (4e6 + 4e6);
+  const Way way = {Place::kSharded, Place::kServers, AllReduce::kRing, 4, 0, true};
+  const plan::Estimate estimate = plan::EstimateWay(facts, way);
+  EXPECT_NEAR(estimate.one_way_seconds, (table + dense) / 1e9, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, way), plan::kOneWay * (table + dense) / 1e9, 1e-9);
+  EXPECT_DOUBLE_EQ(estimate.worker_bytes, (table + dense) / 2);
+  EXPECT_NEAR(estimate.bytes_a_sample, (table + dense) / 2, 1e-3);
+  // With one server the other hosts have the rows alone.
+  Way one = way;
+  one.servers = 1;
+  EXPECT_NEAR(plan::EstimateWay(facts, one).one_way_seconds, (table + 3 * 8e6) / 1e9, 1e-9);
+}
+
+// What of a dense gradient travels: 16 bits an element, a part of the elements, or a model now and then.
+TEST(EstimateTest, WiresCodecsAndMeetingsSendLess) {
+  Facts facts = DenseOnly(4, 1e6);
+  const Way ring = Reduced(AllReduce::kRing);
+  const double whole = StepSeconds(facts, ring);
+  facts.dense_wire_bytes = 2;
+  EXPECT_NEAR(StepSeconds(facts, ring), whole / 2, 1e-12);
+  facts.dense_wire_bytes = 4;
+  facts.dense_codec_bytes = 8e4;  // to each of the others
+  EXPECT_NEAR(StepSeconds(facts, ring), 3 * 8e4 / 1e9, 1e-12);
+  EXPECT_DOUBLE_EQ(plan::EstimateWay(facts, ring).bytes_a_sample, 3 * 8e4);
+  facts.dense_codec_bytes = 0;
+  Way local = ring;
+  local.every = 8;
+  EXPECT_NEAR(StepSeconds(facts, local), whole / 8, 1e-12);
+  EXPECT_DOUBLE_EQ(plan::EstimateWay(facts, local).bytes_a_sample,
+                   plan::EstimateWay(facts, ring).bytes_a_sample / 8);
+}
+
+// What docs/STUDIES.md has measured of four workers ("Parameter servers against allreduce"): seconds a step.
+struct Measured {
+  const char* name;
+  Way way;
+  double seconds;
+};
+
+// The model is within 15 % of each, but where `near` is false: of 1 MB, where two processors for eight processes count as much as
+// links. Ways that differ by more than that stand in their order.
+void ExpectRankedAsMeasured(const Facts& facts, const std::vector<Measured>& all, bool near) {
+  constexpr double kApart = 1.15;
+  for (const Measured& a : all) {
+    const double model = StepSeconds(facts, a.way);
+    if (near) {
+      EXPECT_LT(std::max(model / a.seconds, a.seconds / model), kApart) << a.name << ": " << model;
+    }
+    for (const Measured& b : all) {
+      if (a.seconds * kApart > b.seconds) continue;
+      EXPECT_LT(model, StepSeconds(facts, b.way)) << a.name << " before " << b.name;
+    }
+  }
+  // So what a plan takes is among the fastest.
+  const auto seconds_of = [&](const Measured& m) { return StepSeconds(facts, m.way); };
+  const Measured& first = *std::min_element(
+      all.begin(), all.end(),
+      [&](const Measured& a, const Measured& b) { return seconds_of(a) < seconds_of(b); });
+  for (const Measured& other : all) EXPECT_LT(first.seconds, kApart * other.seconds) << other.name;
+}
+
+Facts OverNarrowLinks(double parameters, double bytes_per_second, double compute) {
+  Facts facts = DenseOnly(4, parameters);
+  facts.batch = 16;
+  facts.bytes_per_second = bytes_per_second;
+  facts.latency_seconds = 0.0002;
+  facts.step_seconds.assign(4, std::vector<double>(10, compute));
+  return facts;
+}
+
+TEST(EstimateTest, DensePartsAreRankedAsMeasured) {
+  const auto reduced = [](AllReduce algorithm) {
+    Way way = Reduced(algorithm);
+    way.tables = Place::kSharded;
+    return way;
+  };
+  const auto beside = [](int servers) {
+    Way way = OnServers(servers);
+    way.beside = true;
+    return way;
+  };
+  const auto of = [&](const std::vector<double>& seconds) -> std::vector<Measured> {
+    return {{"ring", reduced(AllReduce::kRing), seconds[0]},
+            {"direct", reduced(AllReduce::kDirect), seconds[1]},
+            {"tree", reduced(AllReduce::kTree), seconds[2]},
+            {"naive", reduced(AllReduce::kNaive), seconds[3]},
+            {"1 beside", beside(1), seconds[4]},
+            {"2 beside", beside(2), seconds[5]},
+            {"4 beside", beside(4), seconds[6]},
+            {"4 apart", OnServers(4), seconds[7]}};
+  };
+  ExpectRankedAsMeasured(OverNarrowLinks(2.53e6, 1.25e7, 0.03),
+                         of({1.31, 1.34, 2.18, 4.87, 4.12, 3.04, 2.03, 1.65}), /*near=*/true);
+  ExpectRankedAsMeasured(OverNarrowLinks(2.52e5, 1.25e7, 0.007),
+                         of({0.170, 0.165, 0.251, 0.480, 0.348, 0.252, 0.191, 0.175}),
+                         /*near=*/false);
+}
+
+TEST(EstimateTest, TablesAreRankedAsMeasuredAtTwoSkews) {
+  const auto of = [](const std::vector<double>& seconds) -> std::vector<Measured> {
+    const AllReduce direct = AllReduce::kDirect;
+    return {{"sharded", {Place::kSharded, Place::kReplicated, direct, 0, 0}, seconds[0]},
+            {"replicated", {Place::kReplicated, Place::kReplicated, direct, 0, 0}, seconds[1]},
+            {"1 beside", {Place::kServers, Place::kReplicated, direct, 1, 0, true}, seconds[2]},
+            {"4 beside", {Place::kServers, Place::kReplicated, direct, 4, 0, true}, seconds[3]},
+            {"4 apart", {Place::kServers, Place::kReplicated, direct, 4, 0}, seconds[4]}};
+  };
+  Facts even = OverNarrowLinks(13433, 6.25e6, 0.025);
+  even.tables = {{"ids", 64, 14218, 26624, 7e5, 274}};
+  ExpectRankedAsMeasured(even, of({1.66, 2.33, 2.87, 1.53, 1.21}), /*near=*/true);
+  Facts skewed = OverNarrowLinks(13433, 6.25e6, 0.014);
+  skewed.tables = {{"ids", 64, 2575, 26624, 7e5, 274}};
+  ExpectRankedAsMeasured(skewed, of({0.293, 0.403, 0.500, 0.260, 0.239}), /*near=*/true);
 }
 
 // Messages one after another: what is small goes direct, what is long goes round.
@@ -99,7 +236,8 @@ TEST(EstimateTest, LatencyIsForEachMessage) {
   const double bytes = 2 * 7.0 / 8 * 4000 / 1e9;
   EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kRing)), 0.014 + bytes, 1e-9);
   EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kDirect)), 0.002 + bytes, 1e-9);
-  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kTree)), 0.006 + 8000 / 1e9, 1e-9);
+  EXPECT_NEAR(StepSeconds(facts, Reduced(AllReduce::kTree)), 0.006 + 8000 / 1e9 / plan::kFill,
+              1e-9);
 }
 
 // What is pushed and what is reduced leave by one link.
@@ -166,6 +304,20 @@ TEST(StepsPerSecondTest, StragglersCostWhatTheyCost) {
   EXPECT_NEAR(relative(permanent, absl::nullopt), 7.25 / 2, 0.05);
 }
 
+// Workers that meet wait for each other then, and for nobody between.
+TEST(StepsPerSecondTest, MeetingsEvenStepsOut) {
+  Facts facts;
+  facts.workers = 2;
+  facts.step_seconds = {{1, 3, 1, 3}, {3, 1, 3, 1}};
+  const auto steps = [&](int meet_every) {
+    return plan::StepsPerSecond(facts, absl::nullopt, 0, meet_every);
+  };
+  EXPECT_DOUBLE_EQ(plan::StepsPerSecond(facts, 0, 0), 8.0 / 12);
+  EXPECT_DOUBLE_EQ(steps(1), 8.0 / 12);
+  EXPECT_DOUBLE_EQ(steps(2), 1);
+  EXPECT_DOUBLE_EQ(steps(0), 1);
+}
+
 TEST(StableShareTest, AsTheTheoremSays) {
   // A half of the limits 1, .6180 and .0483 of delays of 1, 2 and 32, where it is 2 without.
   EXPECT_DOUBLE_EQ(plan::StableShare(0), 1);
@@ -224,6 +376,26 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
   EXPECT_THAT(plan::Warnings(JobWith(gate + "8", ""), even), IsEmpty());
 }
 
+TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
+  EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP", "algorithm: RING bucket_bytes: -1")),
+              IsEmpty());
+  EXPECT_THAT(plan::NotCounted(JobWith("kind: FIXED_DELAY delay: 2", "synchroniser: SERVERS")),
+              IsEmpty());
+  EXPECT_THAT(
+      plan::NotCounted(
+          JobWith("kind: SYNC_SWITCH switch_step: 100", "algorithm: SWING bucket_bytes: 65536")),
+      ElementsAre(
+          HasSubstr("ids SYNC_SWITCH(100): figures are those after step 100"),
+          HasSubstr("dense.algorithm SWING: counted as a ring"),
+          HasSubstr("dense.bucket_bytes: what of the allreduce goes on during the backward")));
+  EXPECT_THAT(plan::NotCounted(JobWith("kind: BACKUP_WORKERS backups: 1", "synchroniser: SERVERS")),
+              ::testing::Each(HasSubstr("counted as ASP")));
+  EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP",
+                                       "algorithm: RING bucket_bytes: -1 "
+                                       "codec { kind: POWER_SGD rank: 2 }")),
+              ElementsAre(HasSubstr("POWER_SGD")));
+}
+
 // A copy of the table at each worker takes one message where servers take three, and more bytes.
 TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
   Facts facts = DenseOnly(8, 0);
@@ -235,7 +407,7 @@ TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
   const std::vector<std::string> changes = plan::WhatWouldChange(facts, in_step);
   ASSERT_FALSE(changes.empty());
   EXPECT_THAT(changes[0], HasSubstr("with links of "));
-  EXPECT_THAT(changes[0], ::testing::AnyOf(HasSubstr("tables sharded"), HasSubstr("beside, BSP")));
+  EXPECT_THAT(changes[0], ::testing::Not(HasSubstr("tables replicated")));
   // Nothing is another way that only looks like one.
   facts.bytes_per_second = 0;
   EXPECT_THAT(plan::WhatWouldChange(facts, [](const Way& way) { return way == OnServers(1); }),
@@ -266,6 +438,21 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
                                                               : "ASP");
     }
   }
+}
+
+// Of several policies the strictest says how far workers may be ahead of each other.
+TEST(OverridesTest, TheWayOfAJobKnowsBoundsDelaysAndMeetings) {
+  const auto way = [](const std::string& policy, const std::string& dense) {
+    return plan::WayOf(JobWith(policy, dense), false);
+  };
+  EXPECT_EQ(way("kind: FIXED_DELAY delay: 3", "synchroniser: SERVERS").bound, 0);
+  EXPECT_EQ(way("kind: DSSP bound: 1 upper_bound: 6", "synchroniser: SERVERS").bound, 6);
+  EXPECT_EQ(way("kind: GBA", "synchroniser: SERVERS").bound, absl::nullopt);
+  EXPECT_EQ(way("kind: ASP", "synchroniser: SERVERS policy { kind: SSP bound: 2 }").bound, 2);
+  const Way local = way("kind: ASP", "synchroniser: LOCAL_SGD local_steps { every: 8 }");
+  EXPECT_EQ(local.every, 8);
+  EXPECT_FALSE(local.lockstep());
+  EXPECT_TRUE(way("kind: ASP", "").lockstep());
 }
 
 // The way that a job takes as it is: of all that there are, the one that makes it run so.

@@ -389,6 +389,53 @@ TEST(AnalysisTest, TheModelIsOffBySoMuch) {
       HasSubstr("What the model of tandem plan says is off by 11.1 % in speed at most (BSP)"));
 }
 
+// Two sizes in one study: each has a baseline, an answer and an order of its own.
+TEST(AnalysisTest, VariationsAreComparedAmongTheirOwn) {
+  const auto plan = ParseStudy(R"(job: "job.textproto"
+variation { name: "naive, 1 MB" among: "1 MB" }
+variation { name: "ring, 1 MB" among: "1 MB" }
+variation { name: "tree, 1 MB" among: "1 MB" }
+variation { name: "naive, 9 MB" among: "9 MB" }
+variation { name: "ring, 9 MB" among: "9 MB" }
+baseline: "ring, 1 MB" seed: [1, 2, 3] network { bytes_per_second: 1e7 }
+target { metric: "steady_samples_per_second" })",
+                               "s.textproto");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->BaselineOf("tree, 1 MB"), "ring, 1 MB");
+  EXPECT_EQ(plan->BaselineOf("ring, 9 MB"), "naive, 9 MB");
+  std::vector<StudyRun> runs;
+  const auto add = [&](const std::string& name, double live, double model) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      StudyRun& run = runs.emplace_back(RunOf(name, seed, 0.8, live));
+      const double noise = 0.01 * static_cast<double>(seed);
+      run.numbers["steady.speed"] = live * (1 + (name[0] == 'r'   ? 1
+                                                 : name[0] == 't' ? -1
+                                                                  : -3) *
+                                                    noise);
+      run.numbers["model.speed"] = model;
+      if (name == "tree, 1 MB") run.not_counted = {"buckets"};
+    }
+  };
+  add("naive, 1 MB", 100, 100);
+  add("ring, 1 MB", 400, 410);
+  add("tree, 1 MB", 405, 300);
+  add("naive, 9 MB", 10, 10);
+  add("ring, 9 MB", 20, 9);
+  const Analysis analysis = Analyse(*plan, {}, runs);
+  for (const Comparison& comparison : analysis.comparisons) {
+    EXPECT_EQ(comparison.against, plan->BaselineOf(comparison.variation)) << comparison.variation;
+  }
+  EXPECT_THAT(analysis.answer, HasSubstr("Among 1 MB: ring, 1 MB reaches "));
+  EXPECT_THAT(analysis.answer, HasSubstr(" Among 9 MB: naive, 9 MB reaches "));
+  EXPECT_THAT(analysis.answer, HasSubstr("ring, 9 MB is 2.17 times as much"));
+  const std::string notes = absl::StrJoin(analysis.notes, "\n");
+  EXPECT_THAT(notes, HasSubstr("Among 1 MB: What the model of tandem plan says is off by 32.3 %"));
+  EXPECT_THAT(notes, HasSubstr("tell two apart: ring, 1 MB = tree, 1 MB, naive, 1 MB; foretold, = "
+                               "within 5 %: ring, 1 MB, tree, 1 MB, naive, 1 MB."));
+  EXPECT_THAT(notes, HasSubstr("Among 9 MB: What the model of tandem plan says is off by 126.7 %"));
+  EXPECT_THAT(notes, HasSubstr("Not in the model: buckets (tree, 1 MB)."));
+}
+
 TEST(AnalysisTest, TwinsAreOffBySoMuchAndKeepTheOrderBeyondIt) {
   std::vector<StudyRun> runs = Runs();
   const auto note = [&](double ssp_twin) {
