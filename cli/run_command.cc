@@ -265,9 +265,15 @@ class Run {
       const std::string apart =
           dense.has_local_steps()
               ? absl::StrCat("meetings keep workers within ",
-                             Counted(static_cast<size_t>(dense.local_steps().every()), "step"))
-              : "the allreduce keeps workers within one step";
-      view_.Line(absl::StrCat("hybrid: ", apart, " of each other; ",
+                             Counted(static_cast<size_t>(dense.local_steps().every()), "step"),
+                             " of each other")
+          : job::SumsByQuorum(plan_.job)
+              ? absl::StrCat("a worker is at most ",
+                             Counted(static_cast<size_t>(dense.quorum_bound()), "step"),
+                             " behind the sums of dense gradients, and they within one step of the "
+                             "first")
+              : "the allreduce keeps workers within one step of each other";
+      view_.Line(absl::StrCat("hybrid: ", apart, "; ",
                               "nobody waits for table updates, and rows are read ",
                               plan_.job.train().depth(),
                               plan_.job.train().depth() == 1 ? " step ahead" : " steps ahead"));

@@ -90,9 +90,23 @@ void PlanDenseTable(const Dense& config, JobPlan* plan) {
 }
 
 bool IsLockstep(const JobPlan& plan) {
-  if (plan.dense_table < 0) return true;  // replicas
+  if (plan.dense_table < 0 && !SumsByQuorum(plan.job)) return true;  // replicas
   return std::any_of(plan.groups.begin(), plan.groups.end(),
                      [](const GroupPlan& group) { return group.properties.lockstep; });
+}
+
+// Where tables keep all workers at one step, a dense sum that does not wait gains nothing.
+absl::Status CheckQuorum(const JobPlan& plan) {
+  if (!SumsByQuorum(plan.job)) return absl::OkStatus();
+  for (const GroupPlan& group : plan.groups) {
+    if (!group.properties.lockstep && group.properties.switch_step == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense.quorum: ", Dense::Quorum_Name(plan.job.dense().quorum()),
+                     " does not wait for all workers, but table ",
+                     plan.tables[group.tables[0]].name, " under ", PolicyName(group.policy),
+                     " does, in every step; give tables SSP, ASP or another policy that does not"));
+  }
+  return absl::OkStatus();
 }
 
 // A worker that skips steps cannot take part in what all workers count together.
@@ -136,6 +150,7 @@ absl::StatusOr<JobPlan> ResolveFor(const Job& job, int64_t most_workers) {
   }
   plan.lockstep = IsLockstep(plan);
   TANDEM_RETURN_IF_ERROR(CheckSkips(plan));
+  TANDEM_RETURN_IF_ERROR(CheckQuorum(plan));
   plan.hash = HashOfJob(plan.job);
   return plan;
 }
@@ -159,11 +174,18 @@ std::string PolicyName(const Policy& policy) {
                                              : absl::StrCat(policy.kind());
 }
 
+bool SumsByQuorum(const Job& job) {
+  return job.dense().synchroniser() == Dense::ALLREDUCE && job.dense().quorum() > Dense::ALL &&
+         job.cluster().workers() > 1;
+}
+
 std::string DenseName(const Dense& dense) {
   const std::string kind = Dense::Synchroniser_Name(dense.synchroniser());
   if (dense.synchroniser() == Dense::SERVERS) return kind;
   if (dense.synchroniser() == Dense::ALLREDUCE) {
-    return absl::StrCat(kind, "(", Dense::Algorithm_Name(dense.algorithm()), ")");
+    const bool all = dense.quorum() <= Dense::ALL;
+    return absl::StrCat(kind, "(", Dense::Algorithm_Name(dense.algorithm()),
+                        all ? "" : absl::StrCat(", ", Dense::Quorum_Name(dense.quorum())), ")");
   }
   return absl::StrCat(kind, "(", dense.local_steps().every(), ")");
 }

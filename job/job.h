@@ -59,7 +59,7 @@ struct JobPlan {
   std::vector<GroupPlan> groups;  // that of STORE tables last, if there are any
   int dense_table = -1;           // index in `tables`, or -1 (dense replicas)
   // True if all workers take the same steps, those without data in name only (a lockstep policy, or
-  // dense replicas): then the epoch ends at a step that says that the sum of n is 0.
+  // dense replicas whose sums wait for all): then the epoch ends at a step that says that the sum of n is 0.
   bool lockstep = false;
 
   // Those whose steps workers take: all but that of STORE tables.
@@ -105,7 +105,12 @@ absl::StatusOr<JobPlan> Resolve(const Job& job);
 // "BSP", "SSP(4)": UpdatePolicy::name().
 std::string PolicyName(const Policy& policy);
 
-// "ALLREDUCE(AUTO)"; of workers that step by themselves how many steps: "LOCAL_SGD(8)".
+// Whether replicas of the dense parameters take steps with sums of gradients that do not wait for all
+// workers. With one worker there is nobody to wait for.
+bool SumsByQuorum(const Job& job);
+
+// "ALLREDUCE(AUTO)", "ALLREDUCE(AUTO, MAJORITY)"; of workers that step by themselves how many steps:
+// "LOCAL_SGD(8)".
 std::string DenseName(const Dense& dense);
 
 // The resolved job as text, with its policy groups in comments. Parses to the same plan again.

@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "job/data_check.h"
 #include "job/job.h"
+#include "job/own_module.h"
 #include "job/refuse.h"
 #include "job/service_time_check.h"
 #include "policies/kinds.h"
@@ -40,6 +41,7 @@ constexpr int64_t kMaxBound = 1 << 20;
 constexpr int64_t kMaxSwitchStep = int64_t{1} << 40;
 constexpr int64_t kMaxBatches = 1 << 16;
 constexpr int64_t kMaxLocalSteps = 1 << 20;
+constexpr int64_t kMaxQuorumBound = 1 << 20;
 
 absl::Status CheckCluster(const Job& job, int64_t most_workers) {
   const Cluster& cluster = job.cluster();
@@ -620,12 +622,47 @@ absl::Status CheckLocalSteps(const Job& job) {
   return CheckNoGradientSums(dense);
 }
 
+// What is only for sums that all workers take together.
+absl::Status CheckQuorum(const Job& job) {
+  const Dense& dense = job.dense();
+  if (!Dense::Quorum_IsValid(dense.quorum())) return Refuse("dense.quorum", "unknown");
+  if (dense.quorum() <= Dense::ALL) {
+    if (dense.quorum_bound() == 0) return absl::OkStatus();
+    return Refuse("dense.quorum_bound", "only with dense.quorum SOLO or MAJORITY; leave it out");
+  }
+  const std::string& quorum = Dense::Quorum_Name(dense.quorum());
+  if (dense.synchroniser() != Dense::ALLREDUCE) {
+    return Refuse("dense.quorum", quorum, " is of sums of gradients, and the synchroniser is ",
+                  Dense::Synchroniser_Name(dense.synchroniser()), "; leave it out");
+  }
+  TANDEM_RETURN_IF_ERROR(Between("dense.quorum_bound", dense.quorum_bound(), 1, kMaxQuorumBound));
+  const absl::string_view with = dense.codec().kind() > Codec::NONE ? "a codec"
+                                 : dense.bucket_bytes() > 0         ? "buckets"
+                                 : dense.sharded_optimizer()        ? "a sharded optimizer"
+                                 : dense.wire() != Dense::F32       ? "a 16-bit wire"
+                                 : dense.device() == Dense::CUDA    ? "device CUDA"
+                                                                    : "";
+  if (!with.empty()) {
+    return Refuse("dense.quorum", quorum, " not with ", with, "; leave that out, or say ALL");
+  }
+  if (HasOwnModule(job.model()) || job.data().format() == Data::PROGRAM ||
+      dense.optimizer().kind() == Optimizer::PROGRAM) {
+    return Refuse("dense.quorum", quorum, " steps the model while workers compute, and a module ",
+                  "of one's own has one copy of its parameters; say ALL");
+  }
+  if (!job.reproducible() && !job.staleness().order()) return absl::OkStatus();
+  return Refuse("dense.quorum", quorum, ": which gradients are in a sum depends on time, so the ",
+                "job cannot be reproducible or replayed; say ALL, or drop reproducible and ",
+                "staleness.order");
+}
+
 absl::Status CheckDense(const Job& job) {
   const Dense& dense = job.dense();
   if (!Dense::Synchroniser_IsValid(dense.synchroniser())) {
     return Refuse("dense.synchroniser", "unknown");
   }
   TANDEM_RETURN_IF_ERROR(CheckLocalSteps(job));
+  TANDEM_RETURN_IF_ERROR(CheckQuorum(job));
   TANDEM_RETURN_IF_ERROR(CheckOptimizer("dense.optimizer", dense.optimizer()));
   if (!Dense::Device_IsValid(dense.device())) return Refuse("dense.device", "unknown");
   if (job.staleness().order()) TANDEM_RETURN_IF_ERROR(CheckOrder(dense));

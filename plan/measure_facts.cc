@@ -83,6 +83,13 @@ absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assu
         "say "
         "what its dense part costs");
   }
+  if (job::SumsByQuorum(plan.job)) {
+    return absl::InvalidArgumentError(
+        "dense.quorum: what is gained by sums that do not wait for all workers depends on how "
+        "uneven "
+        "their steps are, and nothing here can say that; leave it out, or measure with tandem "
+        "compare");
+  }
   if (plan.job.data().format() == Data::PROGRAM) {
     return absl::InvalidArgumentError(
         "data.format: a program brings its rows itself, and nothing here can say how many rows of "

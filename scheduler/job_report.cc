@@ -97,6 +97,7 @@ void AddBefore(const Progress& before, Progress* progress) {
     (*progress->mutable_updates_sent())[table] += sent;
   }
   MergeDistribution(before.in_flight_depth(), progress->mutable_in_flight_depth());
+  MergeDistribution(before.dense_staleness(), progress->mutable_dense_staleness());
 }
 
 }  // namespace
@@ -345,6 +346,7 @@ JobReport JobBook::Total(absl::Time now) const {
                               worker.paused_seconds(), worker.shortest_read_seconds()});
     total.frames_resent_of.push_back(worker.frames_resent());
     MergeDistribution(worker.in_flight_depth(), &total.in_flight_depth);
+    total.dense_staleness_of.push_back(worker.dense_staleness());
     AddCounts(worker.bytes(), &total.bytes);
     AddCounts(worker.updates_sent(), &total.updates_sent);
   }

@@ -73,8 +73,9 @@ struct JobReport {
   // Seconds that reads of a worker lay parked, by the worker whose push freed them, on the shard where
   // that was most: [workers][workers].
   std::vector<std::vector<double>> waiting;
-  Distribution in_flight_depth;           // merged over workers
-  std::map<std::string, uint64_t> bytes;  // by kind of traffic; see JobBook
+  Distribution in_flight_depth;                  // merged over workers
+  std::vector<Distribution> dense_staleness_of;  // by worker: Progress.dense_staleness
+  std::map<std::string, uint64_t> bytes;         // by kind of traffic; see JobBook
   std::map<std::pair<std::string, std::string>, Path>
       paths;                     // last choice, by (from, to and for what)
   std::string collectives_json;  // what rank 0 says of dense gradients; empty: nothing

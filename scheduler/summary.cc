@@ -64,12 +64,25 @@ json StalenessJson(const TableReport& table) {
   return out;
 }
 
+// Versions are sums, where these do not wait for all workers.
+void AddSumsMissed(const JobReport& report, json* dense) {
+  Distribution all;
+  json& by_worker = (*dense)["by_worker"] = json::array();
+  for (const Distribution& missed : report.dense_staleness_of) {
+    MergeDistribution(missed, &all);
+    by_worker.push_back({{"version_staleness", DistributionJson(missed)}});
+  }
+  (*dense)["version_staleness"] = DistributionJson(all);
+}
+
 json StalenessJson(const job::JobPlan& plan, const JobReport& report) {
   json out = json::object();
   for (const TableReport& table : report.tables) out[table.table()] = StalenessJson(table);
   if (plan.dense_table < 0) {
     // Replicas that take each step together have neither a clock gap nor a version.
-    out[job::kDenseTableName] = {{"in_flight_depth", DistributionJson(report.in_flight_depth)}};
+    json& dense =
+        out[job::kDenseTableName] = {{"in_flight_depth", DistributionJson(report.in_flight_depth)}};
+    if (job::SumsByQuorum(plan.job)) AddSumsMissed(report, &dense);
   }
   return out;
 }

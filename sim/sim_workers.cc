@@ -227,6 +227,8 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
             t.slot->empty_steps = w.collectives->reduction().empty_steps();
             return absl::OkStatus();
           },
+          // Sums that do not wait for all are not simulated.
+          [&](const worker::EpochEndTask&) { return absl::OkStatus(); },
           [&](const worker::FetchTestTask& t) { return runner.FetchTest(t.slot, t.first, t.rows); },
           [&](const worker::ScoreTask& t) { return runner.Score(t.slot); },
           [&](const worker::FillShareTask& t) { return runner.FillShare(t.share, t.payload); },

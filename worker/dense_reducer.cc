@@ -40,12 +40,14 @@ DenseReducer::DenseReducer(std::unique_ptr<collectives::Group> group, AbortableW
                            std::unique_ptr<DenseReduction> reduction, const Options& options)
     : watch_(watch), group_(std::move(group)), reduction_(std::move(reduction)), options_(options) {
   counted_bytes_ = group_->bytes_sent();  // before, to find out what links cost
+  sent_bytes_ = counted_bytes_;
   MakeCodec();
   if (overlaps()) loop_ = std::thread([this] { Loop(); });
 }
 
 DenseReducer::~DenseReducer() {
   Abort("the worker ends");
+  quorum_.reset();
   if (loop_.joinable()) {
     {
       absl::MutexLock lock(&mutex_);
@@ -61,8 +63,25 @@ void DenseReducer::Abort(absl::string_view why) {
 }
 
 Activity DenseReducer::WaitingFor() const {
-  absl::MutexLock lock(&mutex_);
-  return waiting_;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (quorum_ == nullptr || !waiting_.text.empty()) return waiting_;
+  }
+  return quorum_->WaitingFor();
+}
+
+void DenseReducer::SumByQuorum(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
+                               std::unique_ptr<collectives::AsyncGroup> mail,
+                               const QuorumSums::Options& options) {
+  TANDEM_CHECK(!overlaps() && quorum_ == nullptr);
+  quorum_ = std::make_unique<QuorumSums>(
+      dense, std::move(model), std::move(mail), watch_,
+      [this](const Request& request) {
+        absl::Status status = Run(request);
+        sent_bytes_ = group_->bytes_sent();
+        return status;
+      },
+      options);
 }
 
 // ---- Dumps ---------------------------------------------------------------------
@@ -233,6 +252,14 @@ void DenseReducer::Loop() {
 
 absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
                                   StepResult* result) {
+  if (quorum_ != nullptr) {
+    result->samples_of_all = DenseReduction::kUnknown;
+    result->missed.clear();
+    TANDEM_RETURN_IF_ERROR(quorum_->Finish(gradient, step, &result->missed));
+    const uint64_t sent = sent_bytes_;
+    result->bytes = sent - std::exchange(counted_bytes_, sent);
+    return absl::OkStatus();
+  }
   bool begun = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -260,7 +287,8 @@ absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
   return absl::OkStatus();
 }
 
-absl::Status DenseReducer::GatherForSave() {
+absl::Status DenseReducer::GatherForSave(std::vector<int64_t>* missed) {
+  if (quorum_ != nullptr) return quorum_->Settle(/*new_epoch=*/false, /*step=*/0, missed);
   reduction_->BeginGather();
   return RunAll();
 }

@@ -30,6 +30,7 @@
 #include "proto/activity.h"
 #include "worker/dense_reduction.h"
 #include "worker/device_sum.h"
+#include "worker/quorum_sums.h"
 
 namespace tandem::worker {
 
@@ -75,16 +76,23 @@ class DenseReducer {
 
   bool overlaps() const { return options_.overlap; }
 
+  // From now on sums do not wait for all workers (quorum_sums.h): a thread of their own runs them, and
+  // the reduction is not used. Before the first step.
+  void SumByQuorum(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
+                   std::unique_ptr<collectives::AsyncGroup> mail,
+                   const QuorumSums::Options& options);
+
   using Step = DenseReduction::Step;
   // What a step has told.
   struct StepResult {
-    double samples_of_all = 0;  // the sum of n, or DenseReduction::kUnknown
-    int64_t empty_steps = 1;    // if that is 0: as DenseReduction says
-    uint64_t bytes = 0;         // that this rank sent
+    double samples_of_all = 0;    // the sum of n, or DenseReduction::kUnknown
+    int64_t empty_steps = 1;      // if that is 0: as DenseReduction says
+    uint64_t bytes = 0;           // that this rank sent
+    std::vector<int64_t> missed;  // QuorumSums::Finish
   };
 
   // A model is about to compute a step.
-  void BeforeStep() { reduction_->BeforeStep(); }
+  void BeforeStep() { quorum_ == nullptr ? reduction_->BeforeStep() : quorum_->BeforeStep(); }
   // A backward pass begins. `gradient` is padded as in DenseParameters, plus one element, and stays
   // until Finish. Only if it overlaps; else Finish does everything.
   void Begin(absl::Span<float> gradient, const Step& step);
@@ -94,8 +102,15 @@ class DenseReducer {
   // Waits for the end of the step (Begin may not have been called: a worker without data).
   absl::Status Finish(absl::Span<float> gradient, const Step& step, StepResult* result);
 
-  // All ranks, between steps: rank 0 gets what only others have.
-  absl::Status GatherForSave();
+  // All ranks, between steps: rank 0 gets what only others have. With a quorum what is left of gradients
+  // is summed, and `missed` is as QuorumSums::Finish has it.
+  absl::Status GatherForSave(std::vector<int64_t>* missed = nullptr);
+  // With a quorum: this worker has no data left in this epoch; then, on all ranks, the epoch ends at
+  // `step` with a sum that has everything.
+  absl::Status OutOfData() { return quorum_->OutOfData(); }
+  absl::Status EndEpoch(int64_t step, std::vector<int64_t>* missed) {
+    return quorum_->Settle(/*new_epoch=*/true, step, missed);
+  }
   // What this rank alone remembers between steps: its codec (GradientCodec::State), or the reduction
   // (DenseReduction::State); no job has both. Empty: nothing.
   std::string State() const;
@@ -145,7 +160,9 @@ class DenseReducer {
   std::vector<float> sent_by_codec_;
   int64_t samples_ = 0;  // of the step
   collectives::Trace* trace_ = nullptr;
-  uint64_t counted_bytes_ = 0;  // sent by the group up to the end of the last step
+  uint64_t counted_bytes_ = 0;           // sent by the group up to the end of the last step
+  std::atomic<uint64_t> sent_bytes_{0};  // by the group, as of the last request
+  std::unique_ptr<QuorumSums> quorum_;   // null: sums wait for all
   std::atomic<bool> dump_requested_{false};
   std::unique_ptr<DeviceSum> device_sum_;  // uses group_
   DeviceGradient device_gradient_;

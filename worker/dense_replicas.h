@@ -28,11 +28,12 @@ class DenseReplicas final : public DenseSynchroniser {
   DenseReplicas(TrainerContext& context, DenseParameters& dense, bool local = false)
       : dense_(dense),
         local_(local),
+        quorum_(job::SumsByQuorum(context.plan.job)),
         policies_tell_(local && std::any_of(context.plan.groups.begin(), context.plan.groups.end(),
                                             [](const job::GroupPlan& group) {
                                               return group.properties.lockstep;
                                             })),
-        gathers_(local || context.plan.job.dense().sharded_optimizer()) {}
+        gathers_(local || quorum_ || context.plan.job.dense().sharded_optimizer()) {}
 
   bool Prepare(absl::Time) override { return true; }
   absl::Span<const uint64_t> BlocksIn(uint32_t) const override { return {}; }
@@ -43,14 +44,15 @@ class DenseReplicas final : public DenseSynchroniser {
     return true;
   }
   // Policies that take steps together know sooner than the next meeting that nobody has samples.
-  bool TellsSamples() const override { return !policies_tell_; }
+  bool TellsSamples() const override { return !policies_tell_ && !quorum_; }
   bool MeetsAtEnd() const override { return policies_tell_; }
+  bool EndsEpochs() const override { return quorum_; }
   bool HasOwnState() const override { return local_; }
   uint64_t ReadLatest(absl::Time) override { return 0; }
 
   bool CollectForSave(absl::Time, DenseSave* save, TrainerEffects* effects) override {
     if (!gathers_) return true;
-    if (!save->asked) effects->tasks.push_back(GatherDenseTask{save->id});
+    if (!save->asked) effects->tasks.push_back(GatherDenseTask{save->id, &save->missed});
     save->asked = true;
     return save->collected;
   }
@@ -58,8 +60,9 @@ class DenseReplicas final : public DenseSynchroniser {
 
  private:
   DenseParameters& dense_;
-  const bool local_, policies_tell_;
-  const bool gathers_;  // a replica has a share of the optimizer's slots only, or is not the model
+  const bool local_, quorum_, policies_tell_;
+  // A replica has a share of the optimizer's slots only, or is not the model.
+  const bool gathers_;
 };
 
 }  // namespace tandem::worker

@@ -31,8 +31,9 @@ namespace tandem::worker {
 struct DenseSave {
   SaveId id = SaveId::kFinal;
   bool asked = false, collected = false;
-  uint64_t read = 0;        // under way; its owner says when it has been answered
-  std::vector<float> rows;  // blocks with slots, from servers
+  uint64_t read = 0;            // under way; its owner says when it has been answered
+  std::vector<float> rows;      // blocks with slots, from servers
+  std::vector<int64_t> missed;  // GatherDenseTask
 };
 
 class DenseSynchroniser {
@@ -58,6 +59,8 @@ class DenseSynchroniser {
   virtual bool TellsSamples() const = 0;
   // Whether an epoch whose end the policies have told has one more step, in which workers meet.
   virtual bool MeetsAtEnd() const { return false; }
+  // Whether it is told when this worker has no data left in an epoch, and when nobody has (EpochEndTask).
+  virtual bool EndsEpochs() const { return false; }
   // Whether each worker has a state of its own for a save (WriteWorkerTask).
   virtual bool HasOwnState() const { return false; }
 

@@ -15,6 +15,7 @@
 #include "collectives/meeting/coordinator_client.h"
 #include "job/own_module.h"
 #include "node/log.h"
+#include "worker/allreduce_gradients.h"
 #include "worker/first_values.h"
 
 namespace tandem::worker {
@@ -141,6 +142,21 @@ absl::StatusOr<std::unique_ptr<DeviceSum>> JoinDevices(
   return DeviceSum::New(group, std::move(options));
 }
 
+absl::Status SumByQuorum(const job::JobPlan& plan, const std::string& coordinator,
+                         AbortableWatch* watch, collectives::Group& group, DenseParameters& dense,
+                         DenseReducer* reducer) {
+  QuorumSums::Options options;
+  options.leader = {plan.workers(), plan.job.dense().quorum(), plan.job.dense().quorum_bound()};
+  options.algorithm = DenseAlgorithm(plan);
+  options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
+  TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
+  TANDEM_ASSIGN_OR_RETURN(auto mail, OpenQuorumMail(group, host, options.deadline, watch));
+  TANDEM_ASSIGN_OR_RETURN(auto model,
+                          DenseParameters::New(plan.job.dense().optimizer(), dense.count()));
+  reducer->SumByQuorum(dense, std::move(model), std::move(mail), options);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<collectives::Group>> ShareModule(const job::JobPlan& plan, int rank,
@@ -197,10 +213,15 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
     TANDEM_ASSIGN_OR_RETURN(device_sum,
                             JoinDevices(plan, *group, hosts, coordinator, watch, &out.paths));
   }
+  collectives::Group* const shared = group.get();
   out.reducer = std::make_unique<DenseReducer>(
       std::move(group), watch, NewDenseReduction(plan, rank, out.tuning.bucket_bytes, dense),
       reducer);
   out.reducer->SumOnDevice(std::move(device_sum));
+  if (job::SumsByQuorum(plan.job)) {
+    TANDEM_RETURN_IF_ERROR(
+        SumByQuorum(plan, coordinator, watch, *shared, dense, out.reducer.get()));
+  }
   return out;
 }
 

@@ -53,7 +53,10 @@ class Saving {
   // Of the last save: why there is none; empty: it was made.
   const std::string& failure() const { return failure_; }
 
-  void OnCollected() { dense_.collected = true; }
+  void OnCollected() {
+    context_.report.AddMissedSums(dense_.missed);
+    dense_.collected = true;
+  }
   // One of its tasks has ended.
   void OnTaskDone(const absl::Status& status);
   // False if the request is none of the save's.

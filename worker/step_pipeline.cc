@@ -295,6 +295,7 @@ void StepPipeline::Push(absl::Time now, int64_t in_flight, StepSlot* slot) {
 void StepPipeline::OnTaskDone(const SynchroniseTask& task) {
   synchronised_ = true;
   context_.report.AddCollectiveBytes(task.slot->bytes_sent);
+  context_.report.AddMissedSums(task.slot->missed);
   ++context_.progress;
 }
 

@@ -134,6 +134,12 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
                  [&](const FetchTask& t) { pipeline_.OnTaskDone(t); },
                  [&](const ComputeTask& t) { pipeline_.OnTaskDone(now, t, effects); },
                  [&](const SynchroniseTask& t) { pipeline_.OnTaskDone(t); },
+                 [&](const EpochEndTask& t) {
+                   if (!t.all) return;
+                   context_.report.AddMissedSums(missed_sums_);
+                   missed_sums_.clear();
+                   dense_end_ = DenseEnd::kReached;
+                 },
                  [&](const FetchTestTask&) { evaluation_.OnTaskDone(); },
                  [&](const ScoreTask&) { evaluation_.OnTaskDone(); },
                  [&](const FillShareTask&) { evaluation_.OnTaskDone(); },
@@ -188,7 +194,7 @@ bool TrainerCore::AdvanceOnce(absl::Time now, TrainerEffects* effects) {
     case Phase::kTraining:
       return AdvanceTraining(now, effects);
     case Phase::kEpochEnd:
-      return AdvanceEpochEnd(now);
+      return AdvanceEpochEnd(now, effects);
     case Phase::kEvaluation:
     case Phase::kTestBest:
       return AdvanceEvaluation(now, effects);
@@ -262,13 +268,21 @@ bool TrainerCore::AdvanceRequestedSave(absl::Time now, TrainerEffects* effects) 
 bool TrainerCore::AdvanceTraining(absl::Time now, TrainerEffects* effects) {
   const bool moved = pipeline_.Advance(now, requested_save_.HoldsFrom(), effects);
   if (!pipeline_.over()) return moved;
+  if (synchroniser_->EndsEpochs()) effects->tasks.push_back(EpochEndTask());
+  dense_end_ = DenseEnd::kAhead;
   epoch_end_.Begin();
   return Enter(Phase::kEpochEnd);
 }
 
-bool TrainerCore::AdvanceEpochEnd(absl::Time now) {
+bool TrainerCore::AdvanceEpochEnd(absl::Time now, TrainerEffects* effects) {
   const bool moved = epoch_end_.Advance(now, requested_save_.holds_pushes());
   if (!epoch_end_.over()) return moved;
+  if (synchroniser_->EndsEpochs() && dense_end_ != DenseEnd::kReached) {
+    if (dense_end_ == DenseEnd::kUnderWay) return false;
+    dense_end_ = DenseEnd::kUnderWay;
+    effects->tasks.push_back(EpochEndTask{true, context_.step, &missed_sums_});
+    return true;
+  }
   evaluation_.Begin();
   return Enter(Phase::kEvaluation);
 }

@@ -113,7 +113,7 @@ class TrainerCore {
   bool AdvancePrepare(absl::Time now);
   bool AdvanceRequestedSave(absl::Time now, TrainerEffects* effects);
   bool AdvanceTraining(absl::Time now, TrainerEffects* effects);
-  bool AdvanceEpochEnd(absl::Time now);
+  bool AdvanceEpochEnd(absl::Time now, TrainerEffects* effects);
   bool AdvanceEvaluation(absl::Time now, TrainerEffects* effects);
   bool AdvanceEnd(absl::Time now);
   bool KeptBest(absl::Time now);
@@ -143,7 +143,12 @@ class TrainerCore {
   RequestedSave requested_save_;
   Saving best_save_, final_save_;
 
+  // Of sums that do not wait for all: what is left of them at the end of an epoch.
+  enum class DenseEnd { kAhead, kUnderWay, kReached };
+
   Phase phase_ = Phase::kWaitStart;
+  DenseEnd dense_end_ = DenseEnd::kAhead;
+  std::vector<int64_t> missed_sums_;  // EpochEndTask
   bool have_view_ = false, started_ = false, stop_ = false;
   bool said_done_ = false;
   bool stops_early_ = false;

@@ -21,6 +21,15 @@ void TrainerReport::AddStep(const StepSlot& slot, int64_t in_flight) {
   in_flight_max_ = std::max(in_flight_max_, static_cast<double>(in_flight));
 }
 
+void TrainerReport::AddMissedSums(absl::Span<const int64_t> missed) {
+  for (const int64_t sums : missed) {
+    missed_sums_.Add(static_cast<uint64_t>(sums));
+    ++gradients_summed_;
+    missed_sum_ += static_cast<double>(sums);
+    missed_max_ = std::max(missed_max_, static_cast<double>(sums));
+  }
+}
+
 void TrainerReport::SetPaused(absl::Time now, bool paused) {
   if (paused == paused_since_.has_value()) return;
   if (paused) {
@@ -70,6 +79,13 @@ Progress TrainerReport::Take(absl::Time now, const job::JobPlan& plan,
   in_flight.set_count(steps_);
   in_flight.set_sum(in_flight_sum_);
   in_flight.set_max(in_flight_max_);
+  if (gradients_summed_ > 0) {
+    Distribution& missed = *p.mutable_dense_staleness();
+    missed.set_count(gradients_summed_);
+    missed.set_sum(missed_sum_);
+    missed.set_max(missed_max_);
+    missed.mutable_bucket()->Assign(missed_sums_.counts.begin(), missed_sums_.counts.end());
+  }
   for (size_t t = 0; t < plan.tables.size(); ++t) {
     (*p.mutable_updates_sent())[plan.tables[t].name] = client.updates_sent()[t];
   }

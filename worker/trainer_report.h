@@ -11,8 +11,10 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "client/client_core.h"
 #include "job/job.h"
+#include "proto/histogram.h"
 #include "proto/wire.pb.h"
 #include "worker/trainer_task.h"
 
@@ -27,6 +29,8 @@ class TrainerReport {
   void AddStep(const StepSlot& slot, int64_t in_flight);
   // Whether the worker stands between two steps, to evaluate or to save.
   void SetPaused(absl::Time now, bool paused);
+  // Of gradients whose sum did not wait for all: how many sums each has missed.
+  void AddMissedSums(absl::Span<const int64_t> missed);
   void AddCollectiveBytes(uint64_t bytes) { collective_bytes_ += bytes; }
   // Goes with each report until it is cleared: one of them may be lost. `aside`: as Progress has it.
   void SetEvaluation(int64_t number, std::string json, bool aside) {
@@ -61,6 +65,9 @@ class TrainerReport {
   int64_t trained_steps_ = 0;
   double in_flight_sum_ = 0, in_flight_max_ = 0;
   uint64_t collective_bytes_ = 0;
+  Histogram missed_sums_;
+  uint64_t gradients_summed_ = 0;
+  double missed_sum_ = 0, missed_max_ = 0;
 };
 
 }  // namespace tandem::worker

@@ -34,16 +34,17 @@ struct StepSlot {
   std::vector<float> dense;           // the same in one piece (padded); empty for replicas
   std::vector<float> dense_gradient;  // padded, plus one element for n
   double loss_sum = 0;
-  double recent_auc = 0;  // of recent training samples; 0 = unknown
+  double recent_auc = 0;    // of recent training samples; 0 = unknown
   absl::Duration fetched;   // how long the reading of the batch took
   absl::Duration computed;  // ... and computing it, without ...
   absl::Duration slept;     // ... what was slept on purpose, as the job's service_time says
-  bool last = false;      // of an epoch that ends with a meeting (DenseSynchroniser::MeetsAtEnd)
+  bool last = false;        // of an epoch that ends with a meeting (DenseSynchroniser::MeetsAtEnd)
   // Once synchronised, as DenseReduction says: sum of n over the workers, or that it is unknown; how
   // many steps nobody had samples for, if it is 0; and what that took.
   double samples_of_all = 0;
   int64_t empty_steps = 1;
   uint64_t bytes_sent = 0;
+  std::vector<int64_t> missed;  // QuorumSums::Finish
 };
 
 // Fill slot->batch with the next batch of slot->epoch; samples 0 = ran out.
@@ -58,6 +59,13 @@ struct ComputeTask {
 // slot->samples_of_all and bytes_sent.
 struct SynchroniseTask {
   StepSlot* slot = nullptr;
+};
+// With a quorum (quorum_sums.h): this worker has no data left in this epoch; or, if `all`, nobody has,
+// and what is left of their gradients is summed. Then all stand at `step`, and `missed` is as in a slot.
+struct EpochEndTask {
+  bool all = false;
+  int64_t step = 0;
+  std::vector<int64_t>* missed = nullptr;
 };
 // Rows that nobody trains on.
 enum class HeldOut { kTest, kValidation };
@@ -90,6 +98,7 @@ enum class SaveId { kRequested, kBest, kFinal };
 // Replicas, every rank: rank 0 gets what only others have of the dense parameters' state.
 struct GatherDenseTask {
   SaveId save = SaveId::kFinal;
+  std::vector<int64_t>* missed = nullptr;  // as in a slot
 };
 // Rank 0: write the dense file into this folder.
 struct WriteDenseTask {
@@ -119,9 +128,10 @@ struct AbandonSaveTask {
   const std::string* directory = nullptr;
 };
 
-using TrainerTask = std::variant<FetchTask, ComputeTask, SynchroniseTask, FetchTestTask, ScoreTask,
-                                 FillShareTask, MergeSharesTask, GatherDenseTask, WriteDenseTask,
-                                 WriteWorkerTask, CommitSaveTask, AbandonSaveTask>;
+using TrainerTask =
+    std::variant<FetchTask, ComputeTask, SynchroniseTask, EpochEndTask, FetchTestTask, ScoreTask,
+                 FillShareTask, MergeSharesTask, GatherDenseTask, WriteDenseTask, WriteWorkerTask,
+                 CommitSaveTask, AbandonSaveTask>;
 
 // For std::visit with a lambda a task.
 template <typename... Functions>

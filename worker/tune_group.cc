@@ -54,7 +54,7 @@ bool ChoosesBuckets(const job::JobPlan& plan) {
   const Dense& dense = plan.job.dense();
   return dense.synchroniser() == Dense::ALLREDUCE && dense.bucket_bytes() == 0 &&
          !MeasuresNothing(plan) && dense.codec().kind() <= Codec::NONE &&
-         !dense.sharded_optimizer() && !OnDevice(plan);
+         !dense.sharded_optimizer() && !OnDevice(plan) && !job::SumsByQuorum(plan.job);
 }
 
 bool ChoosesAlgorithm(const job::JobPlan& plan) {
@@ -188,6 +188,7 @@ class Tuner {
     if (dense_.synchroniser() != Dense::ALLREDUCE) return "whole models, at meetings";
     if (dense_.bucket_bytes() != 0) return "the job says so";
     if (MeasuresNothing(plan_)) return "a job that is repeatable depends on no measurement";
+    if (job::SumsByQuorum(plan_.job)) return "sums that do not wait for all take it whole";
     if (!ChoosesBuckets(plan_)) return "a codec, a sharded optimizer or a GPU takes it whole";
     if (gradient_bytes_ < collectives::kLeastBucketedBytes) return "a small gradient";
     if (group_.ranks() > kMostRanksPlayed) return "nothing was measured, for so many workers";

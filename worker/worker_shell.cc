@@ -193,6 +193,9 @@ class Worker {
                           [](const SynchroniseTask& t) {
                             return TaskName{t.slot->step, "synchronise", "compute"};
                           },
+                          [](const EpochEndTask&) {
+                            return TaskName{kAlways, "last sum", "compute"};
+                          },
                           [&](const FetchTestTask&) { return evaluation("read rows"); },
                           [&](const ScoreTask&) { return evaluation("score"); },
                           [&](const FillShareTask&) { return evaluation("sum up"); },
@@ -221,10 +224,11 @@ class Worker {
             [&](const FetchTestTask& t) { return runner_->FetchTest(t.slot, t.first, t.rows); },
             [&](const ComputeTask& t) { return Compute(t.slot); },
             [&](const SynchroniseTask& t) { return Synchronise(t.slot); },
+            [&](const EpochEndTask& t) { return EndEpoch(t); },
             [&](const ScoreTask& t) { return runner_->Score(t.slot); },
             [&](const FillShareTask& t) { return runner_->FillShare(t.share, t.payload); },
             [&](const MergeSharesTask& t) { return MergeShares(t); },
-            [&](const GatherDenseTask&) { return GatherDense(); },
+            [&](const GatherDenseTask& t) { return GatherDense(t); },
             [&](const WriteDenseTask& t) { return WriteDense(t); },
             [&](const WriteWorkerTask& t) { return WriteWorker(t); },
             [&](const CommitSaveTask& t) { return Commit(t); },
@@ -275,13 +279,19 @@ class Worker {
     slot->samples_of_all = result.samples_of_all;
     slot->empty_steps = result.empty_steps;
     slot->bytes_sent = result.bytes;
+    slot->missed = std::move(result.missed);
     runner_->OnSynchronised();
     return absl::OkStatus();
   }
 
-  absl::Status GatherDense() {
+  absl::Status EndEpoch(const EpochEndTask& task) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    return reducer_->GatherForSave();
+    return task.all ? reducer_->EndEpoch(task.step, task.missed) : reducer_->OutOfData();
+  }
+
+  absl::Status GatherDense(const GatherDenseTask& task) {
+    TANDEM_RETURN_IF_ERROR(JoinOthers());
+    return reducer_->GatherForSave(task.missed);
   }
 
   absl::Status WriteDense(const WriteDenseTask& task) {

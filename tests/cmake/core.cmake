@@ -29,6 +29,7 @@ tandem_test(trainer_machines_test
        ${CMAKE_SOURCE_DIR}/tests/unit/epoch_end_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/best_judge_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/evaluation_round_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/unit/quorum_leader_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/resume_position_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/saving_test.cc
        ${CMAKE_SOURCE_DIR}/tests/unit/slow_down_test.cc

@@ -43,6 +43,7 @@ integration_test(keep_best_test DEPS tandem::small_job tandem::data tandem::save
 integration_test(trace_test DEPS tandem::small_job)
 integration_test(predict_test DEPS tandem::small_job tandem::data)
 integration_test(dense_job_test DEPS tandem::small_job)
+integration_test(quorum_job_test DEPS tandem::small_job tandem::cli)
 integration_test(recorded_staleness_test DEPS tandem::small_job)
 integration_test(slow_worker_test DEPS tandem::small_job)
 integration_test(outside_test DEPS tandem::small_job)

@@ -235,6 +235,53 @@ job::Overrides Local(const std::string& synchroniser, const std::string& local_s
   return all;
 }
 
+// Of a job whose dense sums do not wait for all.
+job::Overrides Majority(const job::Overrides& more) {
+  job::Overrides all = {{"dense.quorum", "MAJORITY"}, {"policy.kind", "ASP"}};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Quorums, ContradictionsTest,
+    ::testing::Values(
+        Contradiction{{{"dense.quorum_bound", "4"}},
+                      "dense.quorum_bound: only with dense.quorum SOLO or MAJORITY; leave it out"},
+        Contradiction{Majority({{"dense.quorum_bound", "-1"}}),
+                      "dense.quorum_bound: -1, must be 1 to 1048576"},
+        Contradiction{Majority({{"dense.synchroniser", "SERVERS"}}),
+                      "dense.quorum: MAJORITY is of sums of gradients, and the synchroniser is "
+                      "SERVERS; leave it out"},
+        Contradiction{Local("LOCAL_SGD", "every: 4", {{"dense.quorum", "SOLO"}}),
+                      "dense.quorum: SOLO is of sums of gradients, and the synchroniser is "
+                      "LOCAL_SGD; leave it out"},
+        Contradiction{Majority({{"dense.codec", "{kind: SIGN}"}}),
+                      "dense.quorum: MAJORITY not with a codec; leave that out, or say ALL"},
+        Contradiction{Majority({{"dense.bucket_bytes", "1000"}}),
+                      "dense.quorum: MAJORITY not with buckets; leave that out, or say ALL"},
+        Contradiction{
+            Majority({{"dense.sharded_optimizer", "true"}}),
+            "dense.quorum: MAJORITY not with a sharded optimizer; leave that out, or say ALL"},
+        Contradiction{Majority({{"dense.wire", "BF16"}}),
+                      "dense.quorum: MAJORITY not with a 16-bit wire; leave that out, or say ALL"},
+        Contradiction{Majority({{"dense.device", "CUDA"}}),
+                      "dense.quorum: MAJORITY not with device CUDA; leave that out, or say ALL"},
+        Contradiction{Majority({{"model", "{script {file: 'm.pt'}}"}}),
+                      "dense.quorum: MAJORITY steps the model while workers compute, and a module "
+                      "of one's own has one copy of its parameters; say ALL"},
+        Contradiction{Majority({{"staleness.order", "true"}}),
+                      "dense.quorum: MAJORITY: which gradients are in a sum depends on time, so "
+                      "the job cannot be reproducible or replayed; say ALL, or drop reproducible "
+                      "and staleness.order"},
+        Contradiction{Majority({{"policy.kind", "BSP"}}),
+                      "dense.quorum: MAJORITY does not wait for all workers, but table ids under "
+                      "BSP does, in every step; give tables SSP, ASP or another policy that does "
+                      "not"},
+        Contradiction{Majority({{"policy", "{kind: SYNC_SWITCH switch_step: 5}"}}),
+                      "dense.quorum: MAJORITY does not wait for all workers, but table ids under "
+                      "SYNC_SWITCH(5) does, in every step; give tables SSP, ASP or another policy "
+                      "that does not"}));
+
 INSTANTIATE_TEST_SUITE_P(
     ServiceTimes, ContradictionsTest,
     ::testing::Values(
@@ -969,6 +1016,18 @@ TEST(ResolveTest, WorkersThatStepByThemselvesHaveDefaults) {
   EXPECT_EQ(elastic.job.dense().local_steps().elasticity(), 0.45);
   EXPECT_TRUE(elastic.lockstep);  // all take the same steps
   EXPECT_THAT(job::ResolvedText(elastic), HasSubstr("# dense: EASGD(8)\n"));
+}
+
+TEST(ResolveTest, SumsThatDoNotWaitForAllAreNoLockstep) {
+  const job::JobPlan plan = MustResolve(Majority({}));
+  EXPECT_EQ(plan.job.dense().quorum_bound(), 4);
+  EXPECT_FALSE(plan.lockstep);
+  EXPECT_TRUE(job::SumsByQuorum(plan.job));
+  EXPECT_THAT(job::ResolvedText(plan), HasSubstr("# dense: ALLREDUCE(AUTO, MAJORITY)\n"));
+  // One worker has nobody to wait for.
+  const job::JobPlan alone = MustResolve(Majority({{"cluster.workers", "1"}}));
+  EXPECT_FALSE(job::SumsByQuorum(alone.job));
+  EXPECT_TRUE(alone.lockstep);
 }
 
 // A worker that skips steps cannot take part in what all count together.

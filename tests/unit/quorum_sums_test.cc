@@ -1,0 +1,282 @@
+// Sums of gradients that do not wait for all, between workers in threads: nobody waits for one that is
+// late as long as it is within the bound, what is late is summed later, all have the same model, and
+// where all are waited for it is the plain allreduce. By what happened after what, never by the clock.
+#include "worker/quorum_sums.h"
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "base/random.h"
+#include "collectives/links/in_memory_link.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/allreduce_gradients.h"
+#include "worker/dense_reducer.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int64_t kCount = 3000;  // three blocks, the last one padded
+
+Optimizer Sgd(double rate) {
+  Optimizer config;
+  config.set_kind(Optimizer::SGD);
+  config.set_learning_rate(rate);
+  return config;
+}
+
+Optimizer Adam() {
+  Optimizer config;
+  config.set_kind(Optimizer::ADAM);
+  config.set_learning_rate(0.01);
+  config.set_beta1(0.9);
+  config.set_beta2(0.999);
+  config.set_epsilon(1e-8);
+  return config;
+}
+
+// One worker in a thread.
+struct Member {
+  int rank = 0;
+  std::unique_ptr<worker::DenseParameters> dense;
+  std::unique_ptr<worker::DenseReducer> reducer;
+  std::vector<float> gradient;
+  std::vector<int64_t> missed;
+  int64_t steps = 0;
+
+  // A step whose gradient is `value` for each sample.
+  absl::Status Step(int64_t samples, float value) {
+    reducer->BeforeStep();
+    std::fill(gradient.begin(), gradient.end(), 0.0f);
+    std::fill_n(gradient.begin(), kCount, value * static_cast<float>(samples));
+    return Finish(samples);
+  }
+  absl::Status Finish(int64_t samples) {
+    worker::DenseReducer::StepResult result;
+    const absl::Status status =
+        reducer->Finish(absl::MakeSpan(gradient), {steps++, samples}, &result);
+    missed.insert(missed.end(), result.missed.begin(), result.missed.end());
+    return status;
+  }
+  absl::Status EndEpoch(int64_t step) {
+    absl::Status status = reducer->OutOfData();
+    if (!status.ok()) return status;
+    std::vector<int64_t> more;
+    status = reducer->EndEpoch(step, &more);
+    missed.insert(missed.end(), more.begin(), more.end());
+    return status;
+  }
+};
+
+std::function<Optimizer(int)> AllAlike(const Optimizer& optimizer) {
+  return [optimizer](int) { return optimizer; };
+}
+
+struct Outcome {
+  std::vector<float> values, rows;
+  std::vector<int64_t> missed;
+};
+
+// `quorum` UNSPECIFIED: the plain allreduce.
+std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
+                           const std::function<Optimizer(int rank)>& optimizer,
+                           const std::function<void(Member&)>& body) {
+  std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(workers));
+  for (auto& row : links) row.resize(static_cast<size_t>(workers));
+  for (size_t a = 0; a < links.size(); ++a) {
+    for (size_t b = a + 1; b < links.size(); ++b) {
+      auto pair = collectives::InMemoryLink::NewPair();
+      links[a][b] = std::move(pair[0]);
+      links[b][a] = std::move(pair[1]);
+    }
+  }
+  std::vector<Outcome> out(static_cast<size_t>(workers));
+  std::barrier over(workers);
+  const auto run = [&](int rank) {
+    Member member;
+    member.rank = rank;
+    member.dense = std::move(*worker::DenseParameters::New(optimizer(rank), kCount));
+    member.gradient.resize(member.dense->padded().size() + 1);
+    auto group = std::make_unique<collectives::Group>(
+        rank, std::move(links[static_cast<size_t>(rank)]), collectives::GroupOptions());
+    collectives::Group& shared = *group;
+    worker::AllReduceGradients::Options plain;
+    plain.rank = rank;
+    plain.ranks = workers;
+    plain.algorithm = collectives::Algorithm::kDirect;
+    worker::AbortableWatch watch;
+    member.reducer = std::make_unique<worker::DenseReducer>(
+        std::move(group), &watch,
+        std::make_unique<worker::AllReduceGradients>(*member.dense, plain),
+        worker::DenseReducer::Options());
+    if (quorum != Dense::QUORUM_UNSPECIFIED) {
+      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), nullptr);
+      ASSERT_TRUE(mail.ok()) << mail.status();
+      worker::QuorumSums::Options options;
+      options.leader = {workers, quorum, bound};
+      options.algorithm = collectives::Algorithm::kDirect;
+      member.reducer->SumByQuorum(*member.dense,
+                                  std::move(*worker::DenseParameters::New(optimizer(rank), kCount)),
+                                  *std::move(mail), options);
+    }
+    body(member);
+    over.arrive_and_wait();  // as at the end of a job
+    Outcome& mine = out[static_cast<size_t>(rank)];
+    mine.values.assign(member.dense->values().begin(), member.dense->values().end());
+    mine.rows = member.dense->RowsWithSlots();
+    mine.missed = member.missed;
+  };
+  std::vector<std::thread> threads;
+  for (int w = 0; w < workers; ++w) threads.emplace_back(run, w);
+  for (std::thread& thread : threads) thread.join();
+  return out;
+}
+
+TEST(QuorumSumsTest, WhereAllAreWaitedForItIsThePlainAllreduceToTheBit) {
+  struct Case {
+    int workers;
+    Dense::Quorum quorum;
+  };
+  for (const auto& [workers, quorum] : {Case{2, Dense::MAJORITY}, {3, Dense::ALL}}) {
+    const auto train = [](Member& member) {
+      Random random(static_cast<uint64_t>(member.rank) + 1);
+      for (int step = 0; step < 12; ++step) {
+        member.reducer->BeforeStep();
+        std::fill(member.gradient.begin(), member.gradient.end(), 0.0f);
+        for (int64_t i = 0; i < kCount; ++i) {
+          member.gradient[static_cast<size_t>(i)] = static_cast<float>(random.Normal());
+        }
+        ASSERT_TRUE(member.Finish(1 + static_cast<int64_t>(random.Uniform(5))).ok());
+      }
+    };
+    const auto settled = [&](Member& member) {
+      train(member);
+      ASSERT_TRUE(member.EndEpoch(12).ok());
+    };
+    const auto plain = Train(workers, Dense::QUORUM_UNSPECIFIED, 1, AllAlike(Adam()), train);
+    const auto sums = Train(workers, quorum, 4, AllAlike(Adam()), settled);
+    for (const Outcome& outcome : sums) {
+      EXPECT_EQ(outcome.values, plain[0].values) << workers << " workers";
+      EXPECT_EQ(outcome.rows, plain[0].rows) << "with slots, " << workers << " workers";
+      EXPECT_THAT(outcome.missed, Each(0));
+    }
+  }
+}
+
+// The mean of every sum with samples is 1, so the model has moved by the rate for each: that is how many
+// there were, whoever was in them.
+int64_t SumsIn(const Outcome& outcome, double rate) {
+  EXPECT_THAT(outcome.values, Each(outcome.values[0]));
+  return std::llround(-static_cast<double>(outcome.values[0]) / rate);
+}
+
+constexpr double kRate = 0.125;  // exact in floats, and so are its multiples
+
+TEST(QuorumSumsTest, NobodyWaitsForALateWorkerWithinTheBoundAndItsGradientIsSummedLater) {
+  for (const Dense::Quorum quorum : {Dense::SOLO, Dense::MAJORITY}) {
+    constexpr int64_t kBound = 3;
+    absl::Notification read, others_are_ahead[2];
+    const auto outcomes = Train(3, quorum, kBound, AllAlike(Sgd(kRate)), [&](Member& member) {
+      ASSERT_TRUE(member.Step(4, 1).ok());
+      if (member.rank == 2) {
+        member.reducer->BeforeStep();  // the parameters of its step 1
+        read.Notify();
+        // It comes when both others are through steps 1 to 3, which they cannot be if they wait for it.
+        for (absl::Notification& ahead : others_are_ahead) ahead.WaitForNotification();
+        std::fill(member.gradient.begin(), member.gradient.end(), 0.0f);
+        std::fill_n(member.gradient.begin(), kCount, 7.0f);
+        ASSERT_TRUE(member.Finish(7).ok());
+        ASSERT_TRUE(member.EndEpoch(10).ok());
+        return;
+      }
+      read.WaitForNotification();
+      for (int64_t step = 0; step < kBound; ++step) ASSERT_TRUE(member.Step(4, 1).ok());
+      others_are_ahead[member.rank].Notify();
+      ASSERT_TRUE(member.EndEpoch(10).ok());
+    });
+    EXPECT_EQ(outcomes[0].values, outcomes[1].values);
+    EXPECT_EQ(outcomes[0].values, outcomes[2].values);
+    EXPECT_EQ(outcomes[0].missed.size(), 4u);
+    EXPECT_EQ(outcomes[1].missed.size(), 4u);
+    ASSERT_EQ(outcomes[2].missed.size(), 2u) << "the late one is summed, too";
+    EXPECT_EQ(outcomes[2].missed[0], 0) << "the first sum waits for all";
+    EXPECT_EQ(outcomes[2].missed[1], kBound);
+    // Of steps 0 to 3, and one with what was late. Under SOLO the one of two that came later is late,
+    // and may be in that as well.
+    EXPECT_EQ(SumsIn(outcomes[0], kRate), 1 + kBound + 1);
+  }
+}
+
+TEST(QuorumSumsTest, UnequalShareOfDataAndSavesInBetween) {
+  for (const Dense::Quorum quorum : {Dense::SOLO, Dense::MAJORITY}) {
+    constexpr int kWorkers = 4;
+    const auto outcomes = Train(kWorkers, quorum, 2, AllAlike(Sgd(kRate)), [&](Member& member) {
+      for (int64_t epoch = 0; epoch < 3; ++epoch) {
+        for (int64_t step = 0; step < 5 * member.rank; ++step) {
+          ASSERT_TRUE(member.Step(1 + member.rank, 1).ok());
+        }
+        ASSERT_TRUE(member.EndEpoch(20 * (epoch + 1)).ok());
+        member.steps = 20 * (epoch + 1);
+        const std::vector<float> before = member.dense->RowsWithSlots();
+        ASSERT_TRUE(member.reducer->GatherForSave(&member.missed).ok());
+        EXPECT_EQ(member.dense->RowsWithSlots(), before) << "nothing was left to be summed";
+      }
+    });
+    for (int w = 0; w < kWorkers; ++w) {
+      const Outcome& outcome = outcomes[static_cast<size_t>(w)];
+      EXPECT_EQ(outcome.values, outcomes[0].values);
+      EXPECT_EQ(outcome.missed.size(), static_cast<size_t>(3 * 5 * w)) << "each, once";
+      for (const int64_t missed : outcome.missed) EXPECT_LE(missed, 2);
+    }
+    EXPECT_GE(SumsIn(outcomes[0], kRate), 3 * 5 * (kWorkers - 1));
+  }
+}
+
+TEST(QuorumSumsTest, ModelsThatDifferAreFound) {
+  std::vector<absl::Status> seen(3);
+  const auto optimizer = [](int rank) { return Sgd(rank == 1 ? kRate / 2 : kRate); };
+  Train(3, Dense::MAJORITY, 2, optimizer, [&](Member& member) {
+    ASSERT_TRUE(member.Step(1, 1).ok());
+    seen[static_cast<size_t>(member.rank)] = member.EndEpoch(1);
+  });
+  for (const absl::Status& status : seen) {
+    EXPECT_THAT(status.ToString(), HasSubstr("worker 1 are not those of the others"));
+  }
+}
+
+// What a worker waits for has a name, and ends with the job.
+TEST(QuorumSumsTest, AWaitNamesAWorkerAndEndsWithTheJob) {
+  absl::Notification made, ended;
+  worker::DenseReducer* waits = nullptr;
+  absl::Status seen;
+  Train(3, Dense::MAJORITY, 2, AllAlike(Sgd(kRate)), [&](Member& member) {
+    if (member.rank == 0) {
+      waits = member.reducer.get();
+      made.Notify();
+      seen = member.Step(1, 1);
+      return ended.Notify();
+    }
+    made.WaitForNotification();
+    if (member.rank == 1) {
+      while (waits->WaitingFor().text.empty()) std::this_thread::yield();
+      EXPECT_EQ(waits->WaitingFor().text, "a gradient of worker 1");
+      EXPECT_EQ(waits->WaitingFor().waits_for, EndpointId::Worker(1));
+      waits->Abort("enough");
+    }
+    ended.WaitForNotification();
+  });
+  EXPECT_EQ(seen, absl::CancelledError("enough"));
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,90 @@
+#include "worker/quorum_leader.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace tandem::worker {
+
+QuorumLeader::QuorumLeader(const Options& options)
+    : options_(options), workers_(static_cast<size_t>(options.workers)) {
+  TANDEM_CHECK(options_.workers >= 1 && options_.bound >= 1);
+}
+
+size_t QuorumLeader::Needed() const {
+  if (options_.quorum == Dense::SOLO) return 1;
+  return options_.quorum == Dense::MAJORITY ? workers_.size() / 2 + 1 : workers_.size();
+}
+
+void QuorumLeader::Release(int worker) {
+  of(worker).waits = false;
+  released_.push_back(worker);
+}
+
+void QuorumLeader::OnGradient(int worker, int64_t step) {
+  of(worker).through = step + 1;
+  of(worker).waits = true;
+  if (step < summed_) Release(worker);
+}
+
+void QuorumLeader::OnOutOfData(int worker) {
+  of(worker).out = true;
+  of(worker).through = std::max<int64_t>(of(worker).through, 0);
+}
+
+void QuorumLeader::OnSettle(int worker, bool new_epoch, int64_t step) {
+  Worker& w = of(worker);
+  w.settles = true;
+  w.new_epoch = new_epoch;
+  if (new_epoch) w.through = std::max(w.through, step);
+}
+
+QuorumLeader::Begins QuorumLeader::Next() {
+  if (std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.settles; })) {
+    return Settle();
+  }
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  int64_t least = kAll, most = -1;
+  sorted_.clear();
+  for (const Worker& w : workers_) {
+    sorted_.push_back(w.brings() ? w.through : kAll);
+    if (!w.brings()) continue;
+    least = std::min(least, w.through);
+    most = std::max(most, w.through);
+  }
+  if (most < 0 || least < 0) return Begins::kNothing;
+  const auto needed = sorted_.begin() + static_cast<std::ptrdiff_t>(Needed()) - 1;
+  std::nth_element(sorted_.begin(), needed, sorted_.end(), std::greater<>());
+  const int64_t reached = std::min({*needed, most, least + options_.bound});
+  if (reached <= summed_) return Begins::kNothing;
+  summed_ = reached;
+  for (int w = 0; w < options_.workers; ++w) {
+    if (of(w).waits && of(w).through <= summed_) Release(w);
+  }
+  return Begins::kSum;
+}
+
+QuorumLeader::Begins QuorumLeader::Settle() {
+  for (int w = 0; w < options_.workers; ++w) {
+    Worker& worker = of(w);
+    summed_ = std::max(summed_, worker.through);
+    worker.settles = false;
+    if (std::exchange(worker.new_epoch, false)) worker.out = false;
+    Release(w);
+  }
+  return Begins::kLastSum;
+}
+
+int QuorumLeader::WaitingFor() const {
+  int slowest = -1;
+  for (int w = 0; w < options_.workers; ++w) {
+    if (of(w).waits || !of(w).brings()) continue;
+    if (slowest < 0 || of(w).through < of(slowest).through) slowest = w;
+  }
+  return slowest;
+}
+
+}  // namespace tandem::worker

@@ -1,0 +1,163 @@
+// Sums of gradients that do not wait for all workers (dense.quorum), on one worker: the thin shell
+// around quorum_leader.h. A thread of its own takes part in every sum, whether this worker has a
+// gradient for it or not, and steps a model of its own with each; so all workers have the same model
+// after the same sum, to the bit, however far their own steps are. What the worker computes with is a
+// copy, taken before each step.
+//
+//   the worker's thread   BeforeStep: copies the model; Finish: adds the step's gradient and its samples
+//                         to what is waiting, tells rank 0, and waits until it may go on
+//   the thread of sums    is told by rank 0 that a sum begins: takes what is waiting (zeros, if there is
+//                         nothing), all-reduces it, and steps the model with the mean of the sum
+//   at rank 0, a thread   hears the workers, and tells all what begins (quorum_leader.h)
+//
+// Gradients are sums over samples beside their number, so one that is late counts by its samples in
+// the sum that it comes to, as every other one there.
+//
+// What workers tell each other travels as messages of a group (collectives/async_group.h), beside the
+// links of the sums.
+//
+// Thread safety: all but WaitingFor by one thread; that by any.
+#ifndef TANDEM_WORKER_QUORUM_SUMS_H_
+#define TANDEM_WORKER_QUORUM_SUMS_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+#include "base/clock.h"
+#include "collectives/async_group.h"
+#include "collectives/group.h"
+#include "proto/activity.h"
+#include "worker/dense_parameters.h"
+#include "worker/dense_reduction.h"
+#include "worker/quorum_leader.h"
+
+namespace tandem::worker {
+
+// The group by which workers tell each other what they do, opened over `group`, whose ranks all call
+// this. `host`: by which the others reach this one.
+absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
+    collectives::Group& group, const std::string& host, absl::Duration deadline,
+    collectives::GroupWatch* watch);
+
+class QuorumSums {
+ public:
+  struct Options {
+    QuorumLeader::Options leader;  // rank 0's
+    absl::optional<collectives::Algorithm> algorithm;
+    absl::Duration deadline = absl::Minutes(1);  // for a message to be taken
+  };
+  // Runs a collective of all workers until it has ended; on the thread of sums alone.
+  using Run = std::function<absl::Status(const DenseReduction::Request&)>;
+
+  // `dense`: what the worker computes with, and outlives this; `model`: made like it. `watch` may be
+  // null.
+  QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
+             std::unique_ptr<collectives::AsyncGroup> mail, collectives::GroupWatch* watch, Run run,
+             const Options& options);
+  // What is under way must have been aborted, or be over on all ranks.
+  ~QuorumSums();
+  QuorumSums(const QuorumSums&) = delete;
+  QuorumSums& operator=(const QuorumSums&) = delete;
+
+  // The parameters become the model of now.
+  void BeforeStep();
+  // A step's gradient, padded as in DenseParameters, plus one element. Returns when the worker may go
+  // on; `missed` gets, for each of its gradients that has been summed since the last call, how many sums
+  // it had missed: those that began between its parameters and its own.
+  absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
+                      std::vector<int64_t>* missed);
+  // This worker has no data left before all settle for a new epoch.
+  absl::Status OutOfData();
+  // All ranks: waits for all, and for a sum that has everybody's gradients. Then the parameters are the
+  // model, slots and all, and those of all workers have been compared. `step`: at which all begin a new
+  // epoch, if they do.
+  absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed);
+
+  uint64_t sums() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Activity WaitingFor() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  enum class Says : int64_t { kGradient, kOutOfData, kSettle, kSettleForNewEpoch };
+  struct ToLeader {
+    Says says = Says::kGradient;
+    int64_t step = 0;
+  };
+  struct ToWorker {
+    QuorumLeader::Begins begins = QuorumLeader::Begins::kNothing;
+    bool go_on = false;
+    int64_t waits_for = -1;  // while it does not go on; -1: nobody in particular
+  };
+  using Bytes = std::array<int64_t, 3>;
+  // Of a message on its way: its memory is the group's until then.
+  struct Sent {
+    collectives::AsyncGroup::Ticket ticket = 0;
+    std::unique_ptr<Bytes> bytes;
+  };
+
+  absl::Status Tell(const ToLeader& message);
+  absl::Status AwaitGoOn(std::vector<int64_t>* missed);
+  absl::Status Send(const Bytes& bytes, int to, int64_t tag) ABSL_LOCKS_EXCLUDED(sent_mutex_);
+  absl::StatusOr<Bytes> Receive(int from, int64_t tag, int* who);
+
+  // Rank 0.
+  void Lead();
+  absl::Status Lead(int worker, const ToLeader& message) ABSL_LOCKS_EXCLUDED(leader_mutex_);
+  absl::Status TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(leader_mutex_);
+  absl::Status TellWorker(int worker, const ToWorker& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(leader_mutex_);
+
+  // The thread of sums.
+  void SumAll();
+  absl::StatusOr<ToWorker> NextForMe();
+  absl::Status Sum();
+  absl::Status CompareModels();
+  void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  DenseParameters& dense_;
+  const std::unique_ptr<collectives::AsyncGroup> mail_;
+  collectives::GroupWatch* const watch_;
+  const Run run_;
+  const Options options_;
+  int64_t step_ = 0;            // of the worker's thread: the next one
+  std::vector<float> summing_;  // of the thread of sums: padded, plus one element
+
+  absl::Mutex leader_mutex_;
+  QuorumLeader leader_ ABSL_GUARDED_BY(leader_mutex_);
+  std::vector<int> told_ ABSL_GUARDED_BY(leader_mutex_);  // by worker: whom it waits for
+
+  absl::Mutex sent_mutex_;
+  std::deque<Sent> sent_ ABSL_GUARDED_BY(sent_mutex_);
+
+  mutable absl::Mutex mutex_;
+  CondVar changed_;
+  std::unique_ptr<DenseParameters> model_ ABSL_GUARDED_BY(mutex_);
+  uint64_t sums_ ABSL_GUARDED_BY(mutex_) = 0;                    // that the model has
+  uint64_t sums_read_ ABSL_GUARDED_BY(mutex_) = 0;               // that the parameters have
+  std::vector<float> waiting_ ABSL_GUARDED_BY(mutex_);           // gradients for the next sum
+  std::vector<uint64_t> waiting_since_ ABSL_GUARDED_BY(mutex_);  // sums their parameters had
+  std::vector<int64_t> missed_ ABSL_GUARDED_BY(mutex_);
+  std::deque<ToWorker> for_me_ ABSL_GUARDED_BY(mutex_);  // at rank 0
+  bool go_on_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t settle_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  Activity activity_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::thread summer_, leading_;
+};
+
+}  // namespace tandem::worker
+
+#endif  // TANDEM_WORKER_QUORUM_SUMS_H_
