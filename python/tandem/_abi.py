@@ -136,10 +136,11 @@ def _above(path: str, levels: int) -> str:
 
 def roots() -> list[str]:
     """Folders that may have lib/ and bin/: of a build (build/python is a link to the package's folder), of
-    the source tree's build, or where Tandem is installed."""
+    the source tree's build, where Tandem is installed, or of a wheel."""
     tree = _above(os.path.abspath(__file__), 3)        # of ROOT/python/tandem/_abi.py
     prefix = _above(os.path.realpath(__file__), 5)     # of PREFIX/share/tandem/python/tandem/_abi.py
-    return [tree, os.path.join(tree, "build"), prefix]
+    wheel = os.path.join(_above(os.path.abspath(__file__), 1), "_prefix")
+    return [tree, os.path.join(tree, "build"), prefix, wheel]
 
 
 def _places(name: str) -> list[str]:

@@ -83,7 +83,8 @@ integration_test(install_test DEPS tandem::data)
 if(TARGET install_test)
   add_dependencies(install_test tandem_capi tandem_client)
   target_compile_definitions(install_test PRIVATE TANDEM_CMAKE="${CMAKE_COMMAND}"
-    TANDEM_BUILD="${CMAKE_BINARY_DIR}" TANDEM_INSTALLED_SOURCE="${CMAKE_SOURCE_DIR}/tests/installed")
+    TANDEM_BUILD="${CMAKE_BINARY_DIR}" TANDEM_INSTALLED_SOURCE="${CMAKE_SOURCE_DIR}/tests/installed"
+    TANDEM_MAKE_WHEEL="${CMAKE_SOURCE_DIR}/cmake/make_wheel.sh")
   set_tests_properties(install_test PROPERTIES TIMEOUT 900)
 endif()
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "data/cells.h"
@@ -46,6 +47,31 @@ class InstallTest : public ::testing::Test {
                                      "PYTHONPATH",   "-u", "TANDEM_BIN_DIR"};
     argv.insert(argv.end(), command.begin(), command.end());
     return RunProgram(argv, limit);
+  }
+
+  // job.textproto and train.py, which says where its package is from.
+  static void WriteScript() {
+    WriteTextFile(
+        folder_->File("job.textproto"),
+        "cluster { workers: 1 servers: 1 }\ndata { format: PROGRAM }\nmodel { program {} }\n"
+        "table { name: \"ids\" dim: 4 field: \"city\" optimizer { kind: SGD "
+        "learning_rate: 0.1 } }\n"
+        "dense { optimizer { kind: PROGRAM } }\ntrain { batch: 8 epochs: 2 }\n");
+    WriteTextFile(folder_->File("train.py"), R"(
+import torch, tandem
+from tandem import _abi
+job = tandem.init()
+model = torch.nn.Linear(4, 1)
+rows = tandem.EmbeddingBag("city")
+optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
+loader = tandem.DataLoader([torch.arange(8).unsqueeze(1) + i for i in range(5)])
+for _ in job.epochs():
+    for ids in loader:
+        optimizer.zero_grad()
+        model(rows(ids[:, 0])).square().mean().backward()
+        optimizer.step()
+print(tandem.__file__, _abi.library()._name)
+)");
   }
 
   static TemporaryFolder* folder_;
@@ -94,26 +120,7 @@ TEST_F(InstallTest, NothingPointsBack) {
 TEST_F(InstallTest, AScriptTrainsWithTheInstalledPackage) {
   const std::string& python = PythonInterpreter();
   if (python.empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
-  WriteTextFile(
-      folder_->File("job.textproto"),
-      "cluster { workers: 1 servers: 1 }\ndata { format: PROGRAM }\nmodel { program {} }\n"
-      "table { name: \"ids\" dim: 4 field: \"city\" optimizer { kind: SGD learning_rate: 0.1 } }\n"
-      "dense { optimizer { kind: PROGRAM } }\ntrain { batch: 8 epochs: 2 }\n");
-  WriteTextFile(folder_->File("train.py"), R"(
-import torch, tandem
-from tandem import _abi
-job = tandem.init()
-model = torch.nn.Linear(4, 1)
-rows = tandem.EmbeddingBag("city")
-optimizer = tandem.DistributedOptimizer(torch.optim.SGD(model.parameters(), .1), model)
-loader = tandem.DataLoader([torch.arange(8).unsqueeze(1) + i for i in range(5)])
-for _ in job.epochs():
-    for ids in loader:
-        optimizer.zero_grad()
-        model(rows(ids[:, 0])).square().mean().backward()
-        optimizer.step()
-print(tandem.__file__, _abi.library()._name)
-)");
+  WriteScript();
   const RunResult run = Run({"TANDEM_PYTHON=" + python, Program("tandem"), "run", "job.textproto",
                              "--python", "train.py", "--out", "out/script"});
   ASSERT_TRUE(run.ok()) << run.DebugString();
@@ -127,6 +134,35 @@ print(tandem.__file__, _abi.library()._name)
            "print(tandem.load('out/script/model').tables['ids'].rows)"});
   EXPECT_TRUE(by_hand.ok()) << by_hand.DebugString();
   EXPECT_THAT(by_hand.output, HasSubstr("\n12\n"));
+}
+
+TEST_F(InstallTest, AWheelTrains) {
+  const std::string& python = PythonInterpreter();
+  if (python.empty()) GTEST_SKIP() << "no python3 with torch and numpy here";
+  if (!Run({python, "-c", "import setuptools, pip, wheel"}).ok()) {
+    GTEST_SKIP()
+        << "python3 has no pip, setuptools or wheel (apt install python3-pip python3-wheel)";
+  }
+  const RunResult made =
+      Run({"TANDEM_PYTHON=" + python, TANDEM_MAKE_WHEEL, TANDEM_BUILD, "wheels"});
+  ASSERT_TRUE(made.ok()) << made.DebugString();
+  const std::string wheel(absl::StripAsciiWhitespace(made.output));
+  const std::string site = folder_->File("site");
+  const RunResult installed = Run({python, "-m", "pip", "install", "--quiet", "--no-deps",
+                                   "--no-index", "--target", site, wheel});
+  ASSERT_TRUE(installed.ok()) << installed.DebugString();
+  WriteScript();
+  const RunResult run = Run({"TANDEM_PYTHON=" + python, "PYTHONPATH=" + site, site + "/bin/tandem",
+                             "run", "job.textproto", "--python", "train.py", "--out", "out/wheel"});
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  EXPECT_THAT(ReadTextFile(folder_->File("out/wheel/logs/worker-0.log")),
+              HasSubstr(site + "/tandem/_prefix/lib/libtandem.so"));
+  const RunResult by_hand =
+      Run({"PYTHONPATH=" + site, python, "-c",
+           "import tandem; print(tandem.load('out/wheel').tables['ids'].rows, "
+           "tandem.__file__)"});
+  EXPECT_TRUE(by_hand.ok()) << by_hand.DebugString();
+  EXPECT_THAT(by_hand.output, HasSubstr("12 " + site + "/tandem/__init__.py"));
 }
 
 TEST_F(InstallTest, ProgramsOutsideAreBuilt) {
