@@ -34,11 +34,10 @@ const float* RowCache::Find(uint32_t id, uint64_t key, int64_t step, int64_t* ve
   return range.values.data() + row.place * range.dim;
 }
 
-// An answer that a refresh has overtaken may lack what that one brought.
 void RowCache::OnPulled(uint32_t id, int64_t step, int64_t version, int64_t clock,
                         absl::Span<const uint64_t> keys, const float* rows) {
   RangeRows& range = ranges_[id];
-  if (range.dim == 0 || version < range.version) return;
+  if (range.dim == 0 || version < range.least_pulled) return;
   Row row;
   row.version = version;
   row.clock = clock;
@@ -122,7 +121,7 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
   if (!same || h.request != range.sequence + 1) {
     DropAll(&range);
     // Answers from before may lack what has been missed, also while parts of this one are on their way.
-    range.version = e.version;
+    range.version = range.least_pulled = e.version;
     range.clock = range.own = -1;
   }
   range.view = h.samples;
@@ -130,14 +129,21 @@ bool RowCache::OnRefresh(const ParsedFrame& frame) {
   range.sequence = h.request;
   const absl::Span<const uint64_t> keys = frame.keys().As<uint64_t>();
   for (const uint64_t key : keys.subspan(e.rows)) Drop(&range, key);
+  const bool more = (h.flags & kFlagMore) != 0;
+  // With the last frame of a refresh no answer of its version is sent yet (ShardCore::GoOn). What is dropped
+  // between refreshes may be in one that is, and that comes only now.
+  if (more && frame.entry_count == 2) {
+    range.least_pulled = std::max(range.least_pulled, e.version + 1);
+  }
   Row row;
   row.version = e.version;
   row.clock = e.clock;
   row.own = h.step;
   const float* const values = frame.values().As<float>().data();
   for (uint32_t i = 0; i < e.rows; ++i) Put(&range, keys[i], row, values + i * range.dim);
-  if ((h.flags & kFlagMore) != 0) return true;
+  if (more) return true;
   range.version = e.version;
+  range.least_pulled = std::max(range.least_pulled, e.version);
   range.clock = e.clock;
   range.own = h.step;
   return true;

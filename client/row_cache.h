@@ -72,6 +72,9 @@ class RowCache {
     // Of the last refresh.
     uint64_t view = 0, incarnation = 0, sequence = 0;
     int64_t version = -1, clock = -1, own = -1;
+    // Answers of an older version are not kept: they may lack what the last refresh brought, or have rows that
+    // the server has dropped since it sent them.
+    int64_t least_pulled = -1;
     std::unordered_map<uint64_t, Row> rows;
     std::vector<float> values;
     std::vector<uint32_t> free;  // places

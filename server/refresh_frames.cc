@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/types/optional.h"
+
 namespace tandem::server {
 namespace {
 
@@ -17,13 +19,38 @@ Buffer KeysOf(absl::Span<const uint64_t> first, absl::Span<const uint64_t> secon
   return keys;
 }
 
+// What is said, used again for each worker.
+struct News {
+  std::vector<uint64_t> changed, dropped;
+};
+
+// Rows that are not kept any more, and `more` to come: of the others nothing is said.
+void AppendDropped(FrameHeader header, int rank, Range* range, BufferSource& buffers, News* news,
+                   std::vector<Outgoing>* out) {
+  Subscriptions& subscriptions = *range->subscriptions();
+  const policies::RangeProgress& progress = range->progress();
+  subscriptions.TakeDropped(rank, &news->dropped);
+  header.step = progress.workers[static_cast<size_t>(rank)].applied;
+  header.flags = kFlagMore;
+  header.request = subscriptions.NextNumber(rank);
+  SliceEntry entries[2];
+  entries[0].range = entries[1].range = range->id();
+  entries[0].version = progress.version;
+  entries[0].clock = Subscriptions::ClockOf(progress);
+  entries[1].rows = static_cast<uint32_t>(news->dropped.size());
+  out->push_back(
+      {EndpointId::Worker(rank),
+       EncodeDataFrame(buffers, header, entries, KeysOf({}, news->dropped, buffers), Buffer())});
+}
+
 // One frame, or several if there is much to say.
-void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buffers,
+void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buffers, News* news,
                    std::vector<Outgoing>* out) {
   Subscriptions& subscriptions = *range->subscriptions();
   const policies::RangeProgress& progress = range->progress();
   header.step = progress.workers[static_cast<size_t>(rank)].applied;
-  std::vector<uint64_t> changed, dropped;
+  std::vector<uint64_t>& changed = news->changed;
+  std::vector<uint64_t>& dropped = news->dropped;
   subscriptions.Take(rank, header.step, &changed, &dropped);
   const size_t dim = static_cast<size_t>(range->store().dim());
   const size_t most = std::max<size_t>(1, kRefreshFrameBytes / (dim * sizeof(float)));
@@ -60,15 +87,25 @@ void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> rang
                      const std::function<int64_t(uint32_t group)>& min_clock, BufferSource& buffers,
                      std::vector<Outgoing>* out) {
   header.kind = FrameKind::kRefresh;
+  News news;
+  absl::optional<uint32_t> group;  // whose smallest clock is known: asking it looks at all ranges
   for (const std::unique_ptr<Range>& range : ranges) {
     if (range == nullptr || range->subscriptions() == nullptr) continue;
     Subscriptions& subscriptions = *range->subscriptions();
-    if (!subscriptions.Grows(Subscriptions::ClockOf(range->progress()))) continue;
-    header.group = range->table().plan->group;
-    header.first_step = min_clock(header.group);
-    header.samples = subscriptions.view();
+    const bool grows = subscriptions.Grows(Subscriptions::ClockOf(range->progress()));
     for (int rank = 0; rank < range->table().workers; ++rank) {
-      if (subscriptions.Keeps(rank)) AppendRefresh(header, rank, range.get(), buffers, out);
+      if (grows ? !subscriptions.Keeps(rank) : !subscriptions.MustForget(rank)) continue;
+      header.group = range->table().plan->group;
+      if (group != header.group) {
+        group = header.group;
+        header.first_step = min_clock(header.group);
+      }
+      header.samples = subscriptions.view();
+      if (grows) {
+        AppendRefresh(header, rank, range.get(), buffers, &news, out);
+      } else {
+        AppendDropped(header, rank, range.get(), buffers, &news, out);
+      }
     }
   }
 }

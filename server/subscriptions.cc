@@ -50,6 +50,9 @@ void Subscriptions::Shrink(Worker* worker) {
     worker->rows.erase(it->second);
     worker->dropped.push_back(it->second);
   }
+  const auto gone = [worker](uint64_t key) { return worker->rows.count(key) == 0; };
+  worker->changed.erase(std::remove_if(worker->changed.begin(), worker->changed.end(), gone),
+                        worker->changed.end());
 }
 
 void Subscriptions::OnUpdate(int rank, int64_t step, absl::Span<const uint64_t> keys,
@@ -79,19 +82,23 @@ bool Subscriptions::Keeps(int rank) const {
   return !worker.rows.empty() || !worker.dropped.empty();
 }
 
+void Subscriptions::TakeDropped(int rank, std::vector<uint64_t>* dropped) {
+  dropped->clear();
+  dropped->swap(workers_[static_cast<size_t>(rank)].dropped);
+}
+
 void Subscriptions::Take(int rank, int64_t own, std::vector<uint64_t>* changed,
                          std::vector<uint64_t>* dropped) {
   Worker& worker = workers_[static_cast<size_t>(rank)];
   changed->clear();
-  *dropped = std::exchange(worker.dropped, {});
+  TakeDropped(rank, dropped);
   size_t waiting = 0;
   for (const uint64_t key : worker.changed) {
-    const auto it = worker.rows.find(key);
-    if (it == worker.rows.end() || !it->second.changed) continue;
-    if (it->second.pushed >= own - kRefreshLag) {
+    Row& row = worker.rows.find(key)->second;
+    if (row.pushed >= own - kRefreshLag) {
       worker.changed[waiting++] = key;
     } else {
-      it->second.changed = false;
+      row.changed = false;
       changed->push_back(key);
     }
   }

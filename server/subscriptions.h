@@ -7,7 +7,8 @@
 // time. A read does not make a row one that is known to have been sent, since its answer may be lost.
 //
 // Of each worker at most so many rows are kept, those it has used last; of the others it is told that
-// they are not kept any more, so both sides have the same.
+// they are not kept any more, so both sides have the same: with the next refresh or, where that does not
+// come since somebody is out of data, when they are half as many as may be kept.
 //
 // None of this moves or is saved with the range: its next owner begins anew, and says so (`view`).
 // Cost: some 80 bytes a row and worker, and for each row of an update a look-up for each worker.
@@ -56,6 +57,12 @@ class Subscriptions {
   // What is to be sent to a worker of which `own` steps are applied: rows that have changed, and rows
   // that are not kept any more. They count as sent.
   void Take(int rank, int64_t own, std::vector<uint64_t>* changed, std::vector<uint64_t>* dropped);
+  // Are there so many rows to tell it of that are not kept any more that no refresh is to be awaited?
+  bool MustForget(int rank) const {
+    return 2 * workers_[static_cast<size_t>(rank)].dropped.size() > most_ && most_ > 0;
+  }
+  // Those rows alone. They count as told.
+  void TakeDropped(int rank, std::vector<uint64_t>* dropped);
   // The number of the next frame for the worker, from 1.
   uint64_t NextNumber(int rank) { return ++workers_[static_cast<size_t>(rank)].frames; }
 
@@ -67,7 +74,7 @@ class Subscriptions {
   };
   struct Worker {
     std::unordered_map<uint64_t, Row> rows;
-    std::vector<uint64_t> changed;  // each once; some may not be kept any more
+    std::vector<uint64_t> changed;  // each once, all of them kept
     std::vector<uint64_t> dropped;
     uint64_t frames = 0;
   };

@@ -224,6 +224,36 @@ TEST_F(RowCacheTest, WhatIsNotKeptAnyMoreIsDropped) {
   EXPECT_EQ(cache_->rows(), 2u);
 }
 
+// Between refreshes the version need not have moved: a read that the server has answered before is then of the
+// same one as its word, and may come after it. To keep its row would be to keep what nobody tells of.
+TEST_F(RowCacheTest, AnAnswerThatTheWordOfDroppedRowsHasOvertakenIsNotKept) {
+  Tell({.number = 1, .version = 4, .clock = 3, .own = 3});
+  Pulled(1, 4, 9, 3, 8);
+  const Told dropped = {
+      .number = 2, .version = 9, .clock = 3, .own = 4, .dropped = {0}, .flags = kFlagMore};
+  Tell(dropped);
+  EXPECT_EQ(Value(1, 4), 8) << "it speaks of no other row";
+  Pulled(0, 4, 9, 3, 7);
+  EXPECT_EQ(Value(0, 4), -1);
+  Pulled(0, 4, 10, 3, 9);
+  EXPECT_EQ(Value(0, 4), 9) << "read after it";
+  // Nor is it, when the refresh of the next version has come.
+  Tell({.number = 3, .version = 12, .clock = 5, .own = 5, .dropped = {0}});
+  Pulled(0, 5, 9, 3, 7);
+  EXPECT_EQ(Value(0, 5), -1);
+  Pulled(0, 5, 12, 5, 10);
+  EXPECT_EQ(Value(0, 5), 10);
+  // As the first word of another owner it is of the version at which the range came there, at which the one
+  // before may have answered, too.
+  Told moved = dropped;
+  moved.number = 1;
+  moved.view = 2;
+  moved.version = 12;
+  Tell(moved);
+  Pulled(0, 5, 12, 5, 10);
+  EXPECT_EQ(Value(0, 5), -1);
+}
+
 TEST_F(RowCacheTest, WhatMakesNoSenseIsIgnored) {
   const auto refused = [&](const Told& told, const auto& change) {
     ParsedFrame frame = Frame(told);

@@ -158,6 +158,31 @@ TEST_F(ShardCoreTest, RowsThatAreKeptAreSentAnewWhenTheyHaveChanged) {
             2 * (kFrameHeaderBytes + kSliceEntryBytes) + 8 + 8);
 }
 
+// While worker 1 is out of data no clock grows, and what worker 0 keeps stays bounded all the same.
+TEST_F(ShardCoreTest, RowsThatAreNotKeptAreToldWithoutARefresh) {
+  Start("kind: ESSP bound: 3 cache_rows: 64");  // of all ranges
+  FrameHeader end = Header(FrameKind::kPush, 1, 0);
+  end.flags = kFlagEndOfEpoch;
+  Give(Data(end, 0, {}, {}));
+  const std::vector<uint64_t> keys = KeysIn(*map_, plan_, 0, 400);
+  size_t told = 0, frames = 0;
+  for (int64_t step = 0; step < 400; ++step) {
+    FrameHeader h = Header(FrameKind::kPull, 0, step);
+    h.flags = kFlagKeep;
+    Give(Data(h, 0, {keys[static_cast<size_t>(step)]}, {}));
+    for (const ParsedFrame& frame : Give(Data(Header(FrameKind::kPush, 0, step), 0, {}, {}))) {
+      if (frame.header.kind != FrameKind::kRefresh || frame.header.flags == 0) continue;
+      EXPECT_EQ(frame.header.flags, kFlagMore);
+      EXPECT_EQ(frame.Entry(0).rows, 0u) << "of those that are kept nothing is said";
+      ASSERT_EQ(frame.entry_count, 2u);
+      told += frame.Entry(1).rows;
+      ++frames;
+    }
+    EXPECT_LE(static_cast<size_t>(step) + 1 - told, 64u + 32u + 1u);
+  }
+  EXPECT_GT(frames, 2u);
+}
+
 // No frame is larger than it may be, and none is empty where there are others.
 TEST_F(ShardCoreTest, ALargeRefreshIsSeveralFrames) {
   constexpr size_t kRows = kRefreshFrameBytes / (2 * sizeof(float));

@@ -96,6 +96,27 @@ TEST_F(SubscriptionsTest, ARowThatComesBackIsToldOfOnceMore) {
   EXPECT_THAT(dropped_, ElementsAre(10, 11));
 }
 
+// Without a refresh, as while somebody is out of data.
+TEST_F(SubscriptionsTest, WhatIsNotKeptIsToldBeforeItIsMuch) {
+  kept_ = std::make_unique<server::Subscriptions>(2, 16);
+  size_t told = 0, waiting = 0;
+  for (uint64_t key = 0; key < 1000; ++key) {
+    EXPECT_FALSE(kept_->MustForget(0)) << key;
+    kept_->OnRead(0, static_cast<int64_t>(key), Keys{key, key % 3});
+    kept_->OnUpdate(1, static_cast<int64_t>(key), Keys{key, key % 3}, true);
+    if (!kept_->MustForget(0)) continue;
+    kept_->TakeDropped(0, &dropped_);
+    EXPECT_GT(dropped_.size(), 8u);
+    EXPECT_LE(dropped_.size(), 12u);
+    told += dropped_.size();
+  }
+  const Keys changed = Changed(0, 2000);
+  waiting = changed.size();
+  EXPECT_LE(waiting, 16u) << "no row that is not kept, and none twice";
+  EXPECT_EQ(told + dropped_.size() + waiting, 1000u);
+  EXPECT_FALSE(kept_->MustForget(1));
+}
+
 TEST_F(SubscriptionsTest, WhoIsOutOfDataHoldsTheClockBack) {
   policies::RangeProgress progress;
   progress.workers = {{1, 9, 9, false}, {1, 4, 4, true}};
