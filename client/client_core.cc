@@ -173,6 +173,7 @@ uint64_t ClientCore::PullMissing(absl::Time now, FrameHeader header,
   request->range_rows.resize(map()->ranges().size());
   for (PulledRows* const to : rows) to->Clear();
   request->kept_rows.assign(rows.begin(), rows.end());
+  request->asks_cache = true;
   request->cached.swap(cached_);  // the keys of `missing_` stay where they are
   if (!cached_rows_.empty()) {
     request->cached_rows = buffers_.Alloc(floats * sizeof(float));

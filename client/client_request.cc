@@ -46,7 +46,7 @@ void ClientRequest::PlaceRows() {
   const float* next_cached = cached_rows.As<float>().data();
   for (size_t i = 0; i < kept_rows.size(); ++i) {
     const size_t count = keys[i].keys.size();
-    if (cached.empty()) {
+    if (!asks_cache) {
       FindPlaces(first, count, row_floats[i], range_rows.data(), kept_rows[i]->Places(count));
     } else {
       CachedInput& input = cached[i];
@@ -86,7 +86,7 @@ void ClientRequest::Clear() {
   rows.clear();
   kept_rows.clear();
   row_floats.clear();
-  cached.clear();
+  asks_cache = false;
   cached_rows = Buffer();
   cached_versions.clear();
   slices.clear();

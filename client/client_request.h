@@ -105,8 +105,9 @@ struct ClientRequest {
   bool in_place = false;
   std::vector<uint32_t> range, rank;
   std::vector<const float*> range_rows;
-  // Of a read in place of whose rows some are from the cache: `keys` are the others, of
-  std::vector<CachedInput> cached;       // by input; empty: it asks for all
+  // Of a read in place of whose rows some may be from the cache: `keys` are the others, of
+  bool asks_cache = false;               // else it asks for all
+  std::vector<CachedInput> cached;       // by input, if so; else memory for such reads
   Buffer cached_rows;                    // copies, in the order in which they were found
   std::vector<int64_t> cached_versions;  // by range, of the oldest one; kNoVersion: none
   // Otherwise:

@@ -19,17 +19,12 @@ Buffer KeysOf(absl::Span<const uint64_t> first, absl::Span<const uint64_t> secon
   return keys;
 }
 
-// What is said, used again for each worker.
-struct News {
-  std::vector<uint64_t> changed, dropped;
-};
-
 // Rows that are not kept any more, and `more` to come: of the others nothing is said.
-void AppendDropped(FrameHeader header, int rank, Range* range, BufferSource& buffers, News* news,
-                   std::vector<Outgoing>* out) {
+void AppendDropped(FrameHeader header, int rank, Range* range, BufferSource& buffers,
+                   RefreshRows* rows, std::vector<Outgoing>* out) {
   Subscriptions& subscriptions = *range->subscriptions();
   const policies::RangeProgress& progress = range->progress();
-  subscriptions.TakeDropped(rank, &news->dropped);
+  subscriptions.TakeDropped(rank, &rows->dropped);
   header.step = progress.workers[static_cast<size_t>(rank)].applied;
   header.flags = kFlagMore;
   header.request = subscriptions.NextNumber(rank);
@@ -37,20 +32,20 @@ void AppendDropped(FrameHeader header, int rank, Range* range, BufferSource& buf
   entries[0].range = entries[1].range = range->id();
   entries[0].version = progress.version;
   entries[0].clock = Subscriptions::ClockOf(progress);
-  entries[1].rows = static_cast<uint32_t>(news->dropped.size());
+  entries[1].rows = static_cast<uint32_t>(rows->dropped.size());
   out->push_back(
       {EndpointId::Worker(rank),
-       EncodeDataFrame(buffers, header, entries, KeysOf({}, news->dropped, buffers), Buffer())});
+       EncodeDataFrame(buffers, header, entries, KeysOf({}, rows->dropped, buffers), Buffer())});
 }
 
 // One frame, or several if there is much to say.
-void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buffers, News* news,
-                   std::vector<Outgoing>* out) {
+void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buffers,
+                   RefreshRows* rows, std::vector<Outgoing>* out) {
   Subscriptions& subscriptions = *range->subscriptions();
   const policies::RangeProgress& progress = range->progress();
   header.step = progress.workers[static_cast<size_t>(rank)].applied;
-  std::vector<uint64_t>& changed = news->changed;
-  std::vector<uint64_t>& dropped = news->dropped;
+  std::vector<uint64_t>& changed = rows->changed;
+  std::vector<uint64_t>& dropped = rows->dropped;
   subscriptions.Take(rank, header.step, &changed, &dropped);
   const size_t dim = static_cast<size_t>(range->store().dim());
   const size_t most = std::max<size_t>(1, kRefreshFrameBytes / (dim * sizeof(float)));
@@ -85,9 +80,8 @@ void AppendRefresh(FrameHeader header, int rank, Range* range, BufferSource& buf
 
 void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> ranges,
                      const std::function<int64_t(uint32_t group)>& min_clock, BufferSource& buffers,
-                     std::vector<Outgoing>* out) {
+                     RefreshRows* scratch, std::vector<Outgoing>* out) {
   header.kind = FrameKind::kRefresh;
-  News news;
   absl::optional<uint32_t> group;  // whose smallest clock is known: asking it looks at all ranges
   for (const std::unique_ptr<Range>& range : ranges) {
     if (range == nullptr || range->subscriptions() == nullptr) continue;
@@ -102,9 +96,9 @@ void AppendRefreshes(FrameHeader header, absl::Span<std::unique_ptr<Range>> rang
       }
       header.samples = subscriptions.view();
       if (grows) {
-        AppendRefresh(header, rank, range.get(), buffers, &news, out);
+        AppendRefresh(header, rank, range.get(), buffers, scratch, out);
       } else {
-        AppendDropped(header, rank, range.get(), buffers, &news, out);
+        AppendDropped(header, rank, range.get(), buffers, scratch, out);
       }
     }
   }

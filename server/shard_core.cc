@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
-#include "server/refresh_frames.h"
 #include "server/store_answer.h"
 
 namespace tandem::server {
@@ -762,7 +761,7 @@ void ShardCore::GoOn(absl::Time now, int freed_by, ShardEffects* effects) {
     header.incarnation = incarnation_;
     AppendRefreshes(
         header, absl::MakeSpan(owned_), [this](uint32_t group) { return MinClock(group); },
-        buffers_, &effects->out);
+        buffers_, &refresh_rows_, &effects->out);
     for (size_t i = others; i < effects->out.size(); ++i) {
       bytes_.refresh += effects->out[i].frame.TotalBytes();
       effects->urgent = true;

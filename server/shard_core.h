@@ -31,6 +31,7 @@
 #include "proto/outgoing.h"
 #include "proto/range_map.h"
 #include "server/range.h"
+#include "server/refresh_frames.h"
 #include "server/replay.h"
 #include "server/wait_log.h"
 
@@ -179,6 +180,7 @@ class ShardCore {
   std::map<uint32_t, uint32_t> newest_arrival_;   // by range: the view of the last move taken in
   std::vector<Slice> slices_;                     // scratch
   std::vector<SliceEntry> entries_;               // scratch
+  RefreshRows refresh_rows_;                      // likewise
   Traffic bytes_;
 };
 

@@ -8,6 +8,7 @@
 #include <new>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/random.h"
 #include "client/client_core.h"
 #include "gtest/gtest.h"
@@ -23,7 +24,8 @@ constexpr size_t kKeys = 500;
 
 // Two workers and two shards in one thread, joined by first-in first-out lists that keep their
 // memory. Worker 0 reads a step before worker 1 has pushed the one before, so under BSP its reads
-// are parked. Worker 0 copies, with keys that repeat; worker 1 reads and writes in place.
+// are parked. Worker 0 copies, with keys that repeat; worker 1 reads and writes in place, and writes half of
+// what it reads.
 class Group {
  public:
   explicit Group(const std::string& policy)
@@ -60,6 +62,7 @@ class Group {
     Deliver();
   }
   size_t done() const { return done_; }
+  uint64_t rows_cached() const { return workers_[1]->counters().rows_cached; }
 
  private:
   void Pull(int rank, int64_t step) {
@@ -74,7 +77,8 @@ class Group {
     Deliver();
   }
   void Push(int rank, int64_t step) {
-    const client::TableKeys keys = {0, keys_, true}, distinct = {0, distinct_};
+    const client::TableKeys keys = {0, keys_, true};
+    const client::TableKeys distinct = {0, absl::MakeConstSpan(distinct_).first(kKeys / 2)};
     const absl::Span<const float> gradients = gradients_;
     client::ClientCore::PushInfo info;
     info.first_step = info.step = step;
@@ -138,17 +142,16 @@ TEST_P(PushPullAllocTest, StepsAllocateNothing) {
   while (step < 140) group.Step(step++);
   EXPECT_EQ(allocations - before, 0);
   EXPECT_EQ(group.done() - done, 400u);  // each step two reads and two pushes
+  EXPECT_EQ(group.rows_cached() > 0, absl::StrContains(GetParam(), "ESSP"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, PushPullAllocTest,
-                         testing::Values("kind: BSP", "kind: SSP bound: 2", "kind: ASP",
-                                         "kind: FIXED_DELAY delay: 3",
-                                         "kind: K_BATCH_ASYNC batches: 3",
-                                         "kind: GBA batches: 3 token_gap: 0",
-                                         "kind: DC_ASGD compensation: 0.1",
-                                         "kind: DC_ASGD compensation: 0.1 mean_square_decay: 0.9",
-                                         "kind: DSSP bound: 2 upper_bound: 4",
-                                         "kind: SYNC_SWITCH switch_step: 90"));
+INSTANTIATE_TEST_SUITE_P(
+    Policies, PushPullAllocTest,
+    testing::Values("kind: BSP", "kind: SSP bound: 2", "kind: ESSP bound: 2", "kind: ASP",
+                    "kind: FIXED_DELAY delay: 3", "kind: K_BATCH_ASYNC batches: 3",
+                    "kind: GBA batches: 3 token_gap: 0", "kind: DC_ASGD compensation: 0.1",
+                    "kind: DC_ASGD compensation: 0.1 mean_square_decay: 0.9",
+                    "kind: DSSP bound: 2 upper_bound: 4", "kind: SYNC_SWITCH switch_step: 90"));
 
 }  // namespace
 }  // namespace tandem
