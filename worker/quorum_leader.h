@@ -1,5 +1,5 @@
 // Which workers a sum of gradients waits for, where it need not wait for all (dense.quorum: Li, Ben-Nun,
-// Di Girolamo, Dryden, Hoefler 2020, "Taming unbalanced training workloads in deep learning with partial
+// Di Girolamo, Alistarh, Hoefler 2020, "Taming unbalanced training workloads in deep learning with partial
 // collective operations", eager-SGD). A pure core: one object, at rank 0, hears what workers do and says
 // which sum begins and who goes on.
 //
