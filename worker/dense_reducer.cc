@@ -81,7 +81,7 @@ void DenseReducer::SumByQuorum(DenseParameters& dense, std::unique_ptr<DensePara
         sent_bytes_ = group_->bytes_sent();
         return status;
       },
-      options);
+      [this] { (void)DumpIfNeeded(absl::OkStatus()); }, options);
 }
 
 // ---- Dumps ---------------------------------------------------------------------

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int64_t kToLeader = 1, kToWorker = 2;            // tags
 constexpr absl::Duration kLook = absl::Milliseconds(100);  // between two looks at the watch
+constexpr absl::Duration kIdle = absl::Seconds(1);
 constexpr int64_t kAddressBytes = 4096;
 
 absl::Status VerdictOf(collectives::GroupWatch* watch) {
@@ -61,11 +62,12 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
 
 QuorumSums::QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
                        std::unique_ptr<collectives::AsyncGroup> mail,
-                       collectives::GroupWatch* watch, Run run, const Options& options)
+                       collectives::GroupWatch* watch, Run run, Idle idle, const Options& options)
     : dense_(dense),
       mail_(std::move(mail)),
       watch_(watch),
       run_(std::move(run)),
+      idle_(std::move(idle)),
       options_(options),
       summing_(dense.padded().size() + 1),
       leader_(options.leader),
@@ -186,14 +188,19 @@ absl::Status QuorumSums::Send(const Bytes& bytes, int to, int64_t tag) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<QuorumSums::Bytes> QuorumSums::Receive(int from, int64_t tag, int* who) {
+absl::StatusOr<QuorumSums::Bytes> QuorumSums::Receive(int from, int64_t tag, const Idle& idle,
+                                                      int* who) {
   Bytes bytes = {};
   const absl::Span<uint8_t> room(reinterpret_cast<uint8_t*>(bytes.data()), sizeof bytes);
   TANDEM_ASSIGN_OR_RETURN(const auto ticket,
                           mail_->Receive(room, from, tag, absl::InfiniteDuration()));
-  TANDEM_ASSIGN_OR_RETURN(const bool ended, mail_->Wait(ticket, absl::InfiniteFuture(), who));
-  TANDEM_CHECK(ended);
-  return bytes;
+  for (;;) {
+    TANDEM_ASSIGN_OR_RETURN(
+        const bool ended,
+        mail_->Wait(ticket, idle ? MonotonicNow() + kIdle : absl::InfiniteFuture(), who));
+    if (ended) return bytes;
+    idle();
+  }
 }
 
 // ---- at rank 0 ----------------------------------------------------------------------------------
@@ -201,7 +208,7 @@ absl::StatusOr<QuorumSums::Bytes> QuorumSums::Receive(int from, int64_t tag, int
 void QuorumSums::Lead() {
   for (;;) {
     int worker = -1;
-    const auto bytes = Receive(collectives::Mailbox::kAnyRank, kToLeader, &worker);
+    const auto bytes = Receive(collectives::Mailbox::kAnyRank, kToLeader, nullptr, &worker);
     if (!bytes.ok()) return Fail(bytes.status());
     const ToLeader message = {static_cast<Says>((*bytes)[0]), (*bytes)[1]};
     if (const absl::Status led = Lead(worker, message); !led.ok()) return Fail(led);
@@ -265,11 +272,16 @@ absl::Status QuorumSums::TellWorker(int worker, const ToWorker& message) {
 
 absl::StatusOr<QuorumSums::ToWorker> QuorumSums::NextForMe() {
   if (mail_->rank() != 0) {
-    TANDEM_ASSIGN_OR_RETURN(const Bytes bytes, Receive(/*from=*/0, kToWorker, nullptr));
+    TANDEM_ASSIGN_OR_RETURN(const Bytes bytes, Receive(/*from=*/0, kToWorker, idle_, nullptr));
     return ToWorker{static_cast<QuorumLeader::Begins>(bytes[0]), bytes[1] != 0, bytes[2]};
   }
   absl::MutexLock lock(&mutex_);
-  while (for_me_.empty() && !closing_ && failure_.ok()) changed_.Wait(&mutex_);
+  while (for_me_.empty() && !closing_ && failure_.ok()) {
+    if (!changed_.WaitUntil(&mutex_, MonotonicNow() + kIdle)) continue;
+    mutex_.Unlock();
+    idle_();
+    mutex_.Lock();
+  }
   TANDEM_RETURN_IF_ERROR(failure_);
   if (for_me_.empty()) return absl::CancelledError("the worker ends");
   const ToWorker message = for_me_.front();

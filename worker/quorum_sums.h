@@ -61,12 +61,14 @@ class QuorumSums {
   };
   // Runs a collective of all workers until it has ended; on the thread of sums alone.
   using Run = std::function<absl::Status(const DenseReduction::Request&)>;
+  // Called by the same thread about once a second while there is nothing to sum.
+  using Idle = std::function<void()>;
 
   // `dense`: what the worker computes with, and outlives this; `model`: made like it. `watch` may be
   // null.
   QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
              std::unique_ptr<collectives::AsyncGroup> mail, collectives::GroupWatch* watch, Run run,
-             const Options& options);
+             Idle idle, const Options& options);
   // What is under way must have been aborted, or be over on all ranks.
   ~QuorumSums();
   QuorumSums(const QuorumSums&) = delete;
@@ -110,7 +112,8 @@ class QuorumSums {
   absl::Status Tell(const ToLeader& message);
   absl::Status AwaitGoOn(std::vector<int64_t>* missed);
   absl::Status Send(const Bytes& bytes, int to, int64_t tag) ABSL_LOCKS_EXCLUDED(sent_mutex_);
-  absl::StatusOr<Bytes> Receive(int from, int64_t tag, int* who);
+  // `idle`: called now and then meanwhile; may be null.
+  absl::StatusOr<Bytes> Receive(int from, int64_t tag, const Idle& idle, int* who);
 
   // Rank 0.
   void Lead();
@@ -130,6 +133,7 @@ class QuorumSums {
   const std::unique_ptr<collectives::AsyncGroup> mail_;
   collectives::GroupWatch* const watch_;
   const Run run_;
+  const Idle idle_;
   const Options options_;
   int64_t step_ = 0;            // of the worker's thread: the next one
   std::vector<float> summing_;  // of the thread of sums: padded, plus one element

@@ -13,4 +13,4 @@ tandem_test(collective_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective
 tandem_test(dense_reducer_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/dense_reducer_test.cc
             DEPS tandem::worker_core tandem::collective_links tandem::run_job Threads::Threads LABELS unit)
 tandem_test(quorum_sums_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/quorum_sums_test.cc
-            DEPS tandem::worker_core tandem::collective_links Threads::Threads LABELS unit)
+            DEPS tandem::worker_core tandem::collective_links tandem::run_job Threads::Threads LABELS unit)

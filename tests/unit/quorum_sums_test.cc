@@ -13,10 +13,13 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "base/clock.h"
 #include "base/random.h"
+#include "collectives/dump.h"
 #include "collectives/links/in_memory_link.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
 #include "worker/allreduce_gradients.h"
 #include "worker/dense_reducer.h"
 
@@ -90,7 +93,8 @@ struct Outcome {
 // `quorum` UNSPECIFIED: the plain allreduce.
 std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
                            const std::function<Optimizer(int rank)>& optimizer,
-                           const std::function<void(Member&)>& body) {
+                           const std::function<void(Member&)>& body,
+                           const std::string& dump_folder = "") {
   std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(workers));
   for (auto& row : links) row.resize(static_cast<size_t>(workers));
   for (size_t a = 0; a < links.size(); ++a) {
@@ -115,10 +119,11 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
     plain.ranks = workers;
     plain.algorithm = collectives::Algorithm::kDirect;
     worker::AbortableWatch watch;
+    worker::DenseReducer::Options of_reducer;
+    of_reducer.dump_folder = dump_folder;
     member.reducer = std::make_unique<worker::DenseReducer>(
         std::move(group), &watch,
-        std::make_unique<worker::AllReduceGradients>(*member.dense, plain),
-        worker::DenseReducer::Options());
+        std::make_unique<worker::AllReduceGradients>(*member.dense, plain), of_reducer);
     if (quorum != Dense::QUORUM_UNSPECIFIED) {
       auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), nullptr);
       ASSERT_TRUE(mail.ok()) << mail.status();
@@ -276,6 +281,39 @@ TEST(QuorumSumsTest, AWaitNamesAWorkerAndEndsWithTheJob) {
     ended.WaitForNotification();
   });
   EXPECT_EQ(seen, absl::CancelledError("enough"));
+}
+
+// Nothing is under way then: what it has done so far is written all the same, while it waits.
+TEST(QuorumSumsTest, AWaitWritesADumpOnRequest) {
+  constexpr int kWaiting = 2;  // rank 0, and one that hears of sums from it
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.File("dumps");
+  absl::Notification made[kWaiting], ended[kWaiting];
+  worker::DenseReducer* waits[kWaiting] = {};
+  const auto body = [&](Member& member) {
+    if (member.rank < kWaiting) {
+      waits[member.rank] = member.reducer.get();
+      made[member.rank].Notify();
+      (void)member.Step(1, 1);
+      return ended[member.rank].Notify();
+    }
+    const absl::Time by = MonotonicNow() + absl::Seconds(30);
+    for (int rank = 0; rank < kWaiting; ++rank) {
+      made[rank].WaitForNotification();
+      while (waits[rank]->WaitingFor().text.empty()) std::this_thread::yield();
+      waits[rank]->RequestDump();
+      const auto written = [&] {
+        const auto dumps = collectives::ReadDumps(folder);
+        return dumps.ok() && std::any_of(dumps->begin(), dumps->end(),
+                                         [&](const auto& dump) { return dump.rank == rank; });
+      };
+      while (!written() && MonotonicNow() < by) std::this_thread::yield();
+      EXPECT_TRUE(written()) << "rank " << rank;
+    }
+    for (worker::DenseReducer* reducer : waits) reducer->Abort("enough");
+    for (absl::Notification& over : ended) over.WaitForNotification();
+  };
+  Train(3, Dense::MAJORITY, 2, AllAlike(Sgd(kRate)), body, folder);
 }
 
 }  // namespace
