@@ -37,7 +37,6 @@
 #include "server/save_directory.h"
 #include "server/update_order.h"
 #include "server/update_record.h"
-#include "sim/quadratic.h"
 #include "sim/timing.h"
 #include "sim/world.h"
 
@@ -47,8 +46,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kLongestRun = absl::Hours(24 * 365);  // of virtual time
-constexpr int64_t kMostSteps = 100'000'000;   // of a worker, of which only times are asked
-constexpr int64_t kMostParameters = 1 << 20;  // of a problem
+constexpr int64_t kMostSteps = 100'000'000;  // of a worker, of which only times are asked
 constexpr int64_t kStepsWithoutData = 1000;
 constexpr char kSimulatedFile[] =
     "server-0-shard-0";  // of all shards: records are one sequence here
@@ -136,32 +134,14 @@ absl::Status CheckTimingFlags(const SimulateFlags& flags) {
       "nobody knows how long frames are");
 }
 
-absl::Status CheckProblem(const SimulateFlags& flags, const job::JobPlan& plan) {
-  if (flags.problem.empty()) {
-    if (flags.curvature == 1 && flags.condition == 1 && flags.noise == 0 && flags.parameters == 1) {
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        "--curvature, --condition, --noise and --parameters are for --problem quadratic");
-  }
+absl::Status CheckProblemJob(const SimulateFlags& flags, const job::JobPlan& plan) {
+  TANDEM_RETURN_IF_ERROR(CheckProblem(flags.problem, plan));
+  if (flags.problem.empty()) return absl::OkStatus();
   if (!flags.replay.empty()) {
     return absl::InvalidArgumentError("--replay: of a run with data; leave out --problem");
   }
-  if (plan.job.train().has_keep_best()) {
-    return absl::InvalidArgumentError("train.keep_best: a problem has no rows to evaluate on");
-  }
-  const auto finite = [](double value, double least) {
-    return std::isfinite(value) && value >= least;
-  };
-  if (finite(flags.curvature, 0) && finite(flags.condition, 1) && finite(flags.noise, 0) &&
-      flags.parameters >= 1 && flags.parameters <= kMostParameters && flags.steps >= 0 &&
-      flags.steps <= kMostSteps) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--curvature and --noise must not be less than 0, --condition not less than 1, "
-                   "--parameters 1 to ",
-                   kMostParameters, ", --steps 1 to ", kMostSteps));
+  if (flags.steps >= 0 && flags.steps <= kMostSteps) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--steps must be 1 to ", kMostSteps));
 }
 
 absl::StatusOr<job::JobPlan> PlanOf(const SimulateFlags& flags) {
@@ -246,11 +226,13 @@ std::string Milliseconds(double seconds) { return absl::StrFormat("%.3g ms", sec
 
 class Simulation {
  public:
-  // `live`: the run that the times are of, if any.
-  Simulation(const SimulateFlags& flags, const job::JobPlan& plan, absl::optional<Calibration> live)
+  // `live`: the run that the times are of, if any. `problem`: that computes in the place of the job's model, if any.
+  Simulation(const SimulateFlags& flags, const job::JobPlan& plan, absl::optional<Calibration> live,
+             const Problem* problem)
       : flags_(flags),
         plan_(plan),
         live_(std::move(live)),
+        problem_(problem),
         view_(stdout, isatty(STDOUT_FILENO) != 0) {}
 
   absl::Status Prepare(const std::vector<std::string>& bad_rows) {
@@ -289,20 +271,6 @@ class Simulation {
   }
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
-
-  // What computes in the place of the job's model.
-  worker::MakeTaskRunner Problem() {
-    sim::QuadraticOptions options;
-    options.curvature = flags_.curvature;
-    options.condition = flags_.condition;
-    options.noise = flags_.noise;
-    options.dense = flags_.parameters;
-    options.steps = flags_.steps;
-    options.seed = plan_.job.seed();
-    return [this, options](const job::JobPlan& plan, int rank) {
-      return sim::QuadraticRunner::New(plan, rank, options, &losses_);
-    };
-  }
 
   int Execute(const worker::MakeTaskRunner& make_runner) {
     stops_ = node::StopSignals();
@@ -428,7 +396,7 @@ class Simulation {
       simulated["live_samples_per_second"] = live_->samples_per_second;
     }
     if (failed_.is_object()) summary["failed"] = failed_;
-    if (!flags_.problem.empty()) summary["simulated"]["problem"] = ProblemJson();
+    if (problem_ != nullptr) summary["simulated"]["problem"] = problem_->Json();
     summary["command"] = flags_.command;
     summary["exit"] = code;
     if (!flags_.replay.empty()) summary["replay_of"] = flags_.replay;
@@ -444,21 +412,6 @@ class Simulation {
     if (there > 0) absl::StrAppendFormat(&text, "; %.2f times as much", here / there);
     if (!live_->differs.empty()) absl::StrAppend(&text, ", with ", live_->differs);
     return text;
-  }
-
-  nlohmann::json ProblemJson() const {
-    return {{"kind", flags_.problem},        {"steps", flags_.steps},
-            {"curvature", flags_.curvature}, {"condition", flags_.condition},
-            {"noise", flags_.noise},         {"parameters", flags_.parameters},
-            {"first_loss", losses_.first()}, {"last_loss", losses_.last()},
-            {"diverged", losses_.diverged()}};
-  }
-
-  std::string ProblemText() const {
-    return absl::StrFormat(
-        "%s: the loss began at %.4g, and was %.4g over the last tenth of the steps: %s",
-        flags_.problem, losses_.first(), losses_.last(),
-        losses_.diverged() ? "diverged" : "did not diverge");
   }
 
   absl::Status WriteFiles(const sim::World& world) {
@@ -507,7 +460,7 @@ class Simulation {
         WithCommas(static_cast<int64_t>(summary.value("samples_per_second", 0.0))),
         result.empty() ? "" : "; ", result, summary["simulated"].value("host_seconds", 0.0)));
     if (live_.has_value()) view_.Line(BesideLive(summary));
-    if (!flags_.problem.empty()) view_.Line(ProblemText());
+    if (problem_ != nullptr) view_.Line(problem_->Text());
     view_.Line(absl::StrCat("wrote ", flags_.out, "/summary.json"));
     return node::kExitOk;
   }
@@ -515,6 +468,7 @@ class Simulation {
   const SimulateFlags& flags_;
   const job::JobPlan& plan_;
   const absl::optional<Calibration> live_;
+  const Problem* const problem_;
   // As of a live run: no two have the same.
   const uint64_t run_ = HashCombine(static_cast<uint64_t>(absl::GetCurrentTimeNanos()),
                                     static_cast<uint64_t>(getpid()));
@@ -528,7 +482,6 @@ class Simulation {
   absl::Time begun_;
   nlohmann::json evaluations_ = nlohmann::json::array();
   nlohmann::json failed_;
-  sim::QuadraticLosses losses_;  // of a problem
 };
 
 }  // namespace
@@ -553,20 +506,7 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
   app->add_option("--step-bytes", flags->step_bytes,
                   "--timing-only: of rows that a step reads, and of gradients that it pushes");
   app->add_option("--dense-bytes", flags->dense_bytes, "--timing-only: that an allreduce sums");
-  app->add_option(
-         "--problem", flags->problem,
-         "In the place of the job's model and data: quadratic, half the sum of curvature times "
-         "weight squared")
-      ->check(CLI::IsMember({"quadratic"}));
-  app->add_option("--curvature", flags->curvature, "--problem: the largest")->capture_default_str();
-  app->add_option("--condition", flags->condition,
-                  "--problem: the largest curvature over the smallest")
-      ->capture_default_str();
-  app->add_option("--noise", flags->noise,
-                  "--problem: standard deviation, in each element of a gradient")
-      ->capture_default_str();
-  app->add_option("--parameters", flags->parameters, "--problem: dense ones")
-      ->capture_default_str();
+  AddProblem(app, &flags->problem);
   // By tandem replay --serial, which checks that the run can be repeated.
   app->add_option("--replay", flags->replay)->check(CLI::ExistingDirectory)->group("");
   app->add_option("--step-seconds", flags->step_seconds,
@@ -591,9 +531,10 @@ namespace {
 int SimulateProblem(SimulateFlags flags, const job::JobPlan& plan,
                     absl::optional<Calibration> live) {
   flags.save = false;  // nobody could load it: the job describes another model
-  Simulation simulation(flags, plan, std::move(live));
+  const std::unique_ptr<Problem> problem = NewProblem(flags.problem, flags.steps, plan);
+  Simulation simulation(flags, plan, std::move(live), problem.get());
   if (const absl::Status prepared = simulation.Prepare({}); !prepared.ok()) return Refuse(prepared);
-  return simulation.Execute(simulation.Problem());
+  return simulation.Execute(problem->runners());
 }
 
 }  // namespace
@@ -610,7 +551,7 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
     if (ready.ok()) flags.latency_seconds = live->latency_seconds.value_or(flags.latency_seconds);
   }
   if (ready.ok()) ready = CheckNumbers(flags, *plan);
-  if (ready.ok()) ready = CheckProblem(flags, *plan);
+  if (ready.ok()) ready = CheckProblemJob(flags, *plan);
   if (ready.ok()) ready = flags.timing_only ? sim::Timing::Check(*plan) : CheckJob(*plan);
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
@@ -631,7 +572,7 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
   for (const std::string& text : data.warnings) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
-  Simulation simulation(flags, *plan, std::move(live));
+  Simulation simulation(flags, *plan, std::move(live), nullptr);
   if (const absl::Status prepared = simulation.Prepare(data.bad_rows); !prepared.ok())
     return Refuse(prepared);
   return simulation.Execute(make_runner);

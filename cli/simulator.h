@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
+#include "cli/problem.h"
 #include "job/job.h"
 #include "worker/task_runner.h"
 
@@ -33,11 +34,9 @@ struct SimulateFlags {
   int64_t steps = 0;       // of each worker, with that; 0: the job's train.max_steps, or 1,000
   double step_bytes = 0;   // likewise: of rows that a step reads, and of gradients that it pushes
   double dense_bytes = 0;  // likewise: that an allreduce sums
-  std::string problem;     // in the place of model and data: "quadratic"; empty: the job's
-  double curvature = 1, condition = 1, noise = 0;  // of that one: sim/quadratic.h
-  int64_t parameters = 1;                          // ... dense ones
-  std::string replay;   // folder of a run whose order this one takes; empty: none
-  std::string command;  // as it was typed, for the summary
+  ProblemFlags problem;    // in the place of model and data
+  std::string replay;      // folder of a run whose order this one takes; empty: none
+  std::string command;     // as it was typed, for the summary
 };
 
 void AddSimulate(CLI::App* app, SimulateFlags* flags);

@@ -242,6 +242,30 @@ TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
   }
 }
 
+// The planted click model by the command: what it reports is the same each time, and near the best there is.
+TEST_F(SimulateTest, AClickModelComesNearThePlantedOne) {
+  nlohmann::json problem[2];
+  for (nlohmann::json& of : problem) {
+    const RunResult result =
+        RunProgram({ProgramPath("tandem"), "simulate", SourcePath("configs/clicks.textproto"),
+                    "--problem", "clicks", "--parameters", "9", "--ids", "300", "--steps", "200",
+                    "--overwrite", "--out", job_->File("clicks"), "--set", "policy={kind: ASP}"});
+    ASSERT_TRUE(result.ok()) << result.DebugString();
+    EXPECT_THAT(result.output, HasSubstr("where the planted model has "));
+    of = nlohmann::json::parse(
+        ReadTextFile(job_->File("clicks/summary.json")))["simulated"]["problem"];
+  }
+  EXPECT_EQ(problem[0], problem[1]);
+  EXPECT_EQ(problem[0]["kind"], "clicks");
+  EXPECT_EQ(problem[0]["ids"], 300);
+  const double least = problem[0]["least_loss"], last = problem[0]["last_loss"];
+  EXPECT_GT(least, 0.3);
+  EXPECT_GT(last, least);
+  EXPECT_LT(last, least + 0.02);
+  EXPECT_GT(problem[0]["first_loss"], least + 0.1);
+  EXPECT_EQ(problem[0]["diverged"], false);
+}
+
 TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   const auto expect_refused = [](const RunResult& result, const std::string& why) {
     EXPECT_EQ(result.exit_code, 2) << result.DebugString();
@@ -252,6 +276,9 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(Simulate("x", {"reproducible=false", "dense.codec={kind: SIGN}"}), "dense.codec");
   expect_refused(Simulate("x", {}, {"--steps", "5"}), "for --timing-only");
   expect_refused(Simulate("x", {}, {"--noise", "1"}), "for --problem quadratic");
+  expect_refused(Simulate("x", {}, {"--parameters", "2"}), "--parameters is for --problem");
+  expect_refused(Simulate("x", {}, {"--problem", "quadratic", "--ids", "9"}), "--problem clicks");
+  expect_refused(Simulate("x", {}, {"--problem", "clicks", "--skew", "5"}), "--skew 0 to 4");
   EXPECT_NE(Simulate("x", {}, {"--problem", "cubic"}).exit_code, 0);
   expect_refused(Simulate("x", {}, {"--timing-only", "--bytes-per-second", "1e6"}), "--step-bytes");
   for (const char* bytes : {"--step-bytes", "--dense-bytes"}) {
