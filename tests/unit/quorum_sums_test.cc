@@ -107,6 +107,7 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
   std::vector<Outcome> out(static_cast<size_t>(workers));
   std::barrier over(workers);
   const auto run = [&](int rank) {
+    worker::AbortableWatch watch;
     Member member;
     member.rank = rank;
     member.dense = std::move(*worker::DenseParameters::New(optimizer(rank), kCount));
@@ -118,7 +119,6 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
     plain.rank = rank;
     plain.ranks = workers;
     plain.algorithm = collectives::Algorithm::kDirect;
-    worker::AbortableWatch watch;
     worker::DenseReducer::Options of_reducer;
     of_reducer.dump_folder = dump_folder;
     member.reducer = std::make_unique<worker::DenseReducer>(
