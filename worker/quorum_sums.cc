@@ -5,11 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
 #include "collectives/mailbox.h"
-#include "optim/fold.h"
-#include "worker/replica_digests.h"
 
 namespace tandem::worker {
 namespace {
@@ -63,19 +60,13 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
 QuorumSums::QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
                        std::unique_ptr<collectives::AsyncGroup> mail,
                        collectives::GroupWatch* watch, Run run, Idle idle, const Options& options)
-    : dense_(dense),
-      mail_(std::move(mail)),
+    : mail_(std::move(mail)),
       watch_(watch),
       run_(std::move(run)),
       idle_(std::move(idle)),
       options_(options),
-      summing_(dense.padded().size() + 1),
-      leader_(options.leader),
-      told_(static_cast<size_t>(options.leader.workers), -1),
-      model_(std::move(model)),
-      waiting_(dense.padded().size() + 1) {
-  const absl::Status taken = model_->SetRowsWithSlots(dense_.RowsWithSlots());
-  TANDEM_CHECK(taken.ok());
+      caller_(options.leader),
+      member_(dense, std::move(model), {mail_->rank(), mail_->ranks(), options.algorithm}) {
   summer_ = std::thread([this] { SumAll(); });
   if (mail_->rank() == 0) leading_ = std::thread([this] { Lead(); });
 }
@@ -101,49 +92,37 @@ void QuorumSums::Fail(const absl::Status& why) {
 
 void QuorumSums::BeforeStep() {
   absl::MutexLock lock(&mutex_);
-  if (std::exchange(sums_read_, sums_) == sums_) return;
-  const absl::Span<const float> values = model_->values();
-  std::copy(values.begin(), values.end(), dense_.values().begin());
+  member_.BeforeStep();
 }
 
 absl::Status QuorumSums::Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                                 std::vector<int64_t>* missed) {
-  const auto count = static_cast<size_t>(dense_.count());
-  TANDEM_CHECK(gradient.size() == dense_.padded().size() + 1);
-  gradient[count] = static_cast<float>(step.samples);
   {
     absl::MutexLock lock(&mutex_);
-    // What comes first is not added to zeros, which would change the sign of some.
-    if (waiting_since_.empty()) {
-      std::copy(gradient.begin(), gradient.end(), waiting_.begin());
-    } else {
-      for (size_t i = 0; i <= count; ++i) waiting_[i] += gradient[i];
-    }
-    waiting_since_.push_back(sums_read_);
+    member_.Add(gradient, step);
   }
-  gradient[count] = 0;  // padding again
   step_ = step.number + 1;
-  TANDEM_RETURN_IF_ERROR(Tell({Says::kGradient, step.number}));
+  TANDEM_RETURN_IF_ERROR(Tell({QuorumNews::Says::kGradient, step.number}));
   return AwaitGoOn(missed);
 }
 
-absl::Status QuorumSums::OutOfData() { return Tell({Says::kOutOfData, 0}); }
+absl::Status QuorumSums::OutOfData() { return Tell({QuorumNews::Says::kOutOfData, 0}); }
 
 absl::Status QuorumSums::Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) {
   {
     absl::MutexLock lock(&mutex_);
     settle_step_ = new_epoch ? step : step_;
   }
-  TANDEM_RETURN_IF_ERROR(Tell({new_epoch ? Says::kSettleForNewEpoch : Says::kSettle, step}));
+  const auto says = new_epoch ? QuorumNews::Says::kSettleForNewEpoch : QuorumNews::Says::kSettle;
+  TANDEM_RETURN_IF_ERROR(Tell({says, step}));
   TANDEM_RETURN_IF_ERROR(AwaitGoOn(missed));
   absl::MutexLock lock(&mutex_);
-  sums_read_ = sums_;
-  return dense_.SetRowsWithSlots(model_->RowsWithSlots());
+  return member_.BecomeModel();
 }
 
-absl::Status QuorumSums::Tell(const ToLeader& message) {
-  if (mail_->rank() == 0) return Lead(0, message);
-  return Send({static_cast<int64_t>(message.says), message.step, 0}, /*to=*/0, kToLeader);
+absl::Status QuorumSums::Tell(const QuorumNews& news) {
+  if (mail_->rank() == 0) return Lead(0, news);
+  return Send({static_cast<int64_t>(news.says), news.step, 0}, /*to=*/0, kToLeader);
 }
 
 absl::Status QuorumSums::AwaitGoOn(std::vector<int64_t>* missed) {
@@ -155,14 +134,13 @@ absl::Status QuorumSums::AwaitGoOn(std::vector<int64_t>* missed) {
   TANDEM_RETURN_IF_ERROR(failure_);
   go_on_ = false;
   activity_ = {};
-  missed->insert(missed->end(), missed_.begin(), missed_.end());
-  missed_.clear();
+  member_.TakeMissed(missed);
   return absl::OkStatus();
 }
 
 uint64_t QuorumSums::sums() const {
   absl::MutexLock lock(&mutex_);
-  return sums_;
+  return member_.sums();
 }
 
 Activity QuorumSums::WaitingFor() const {
@@ -210,70 +188,36 @@ void QuorumSums::Lead() {
     int worker = -1;
     const auto bytes = Receive(collectives::Mailbox::kAnyRank, kToLeader, nullptr, &worker);
     if (!bytes.ok()) return Fail(bytes.status());
-    const ToLeader message = {static_cast<Says>((*bytes)[0]), (*bytes)[1]};
-    if (const absl::Status led = Lead(worker, message); !led.ok()) return Fail(led);
+    const QuorumNews news = {static_cast<QuorumNews::Says>((*bytes)[0]), (*bytes)[1]};
+    if (const absl::Status led = Lead(worker, news); !led.ok()) return Fail(led);
   }
 }
 
-absl::Status QuorumSums::Lead(int worker, const ToLeader& message) {
-  absl::MutexLock lock(&leader_mutex_);
-  switch (message.says) {
-    case Says::kGradient:
-      leader_.OnGradient(worker, message.step);
-      break;
-    case Says::kOutOfData:
-      leader_.OnOutOfData(worker);
-      break;
-    case Says::kSettle:
-    case Says::kSettleForNewEpoch:
-      leader_.OnSettle(worker, message.says == Says::kSettleForNewEpoch, message.step);
-      break;
-  }
-  return TellAll();
-}
-
-absl::Status QuorumSums::TellAll() {
-  for (bool more = true; more;) {
-    ToWorker message;
-    message.begins = leader_.Next();
-    more = message.begins != QuorumLeader::Begins::kNothing;
-    const std::vector<int>& released = leader_.released();
-    for (int w = 0; w < options_.leader.workers; ++w) {
-      message.go_on = std::find(released.begin(), released.end(), w) != released.end();
-      if (more || message.go_on) TANDEM_RETURN_IF_ERROR(TellWorker(w, message));
-    }
-    leader_.ForgetReleased();
-  }
-  const int slowest = leader_.WaitingFor();
-  for (int w = 0; w < options_.leader.workers; ++w) {
-    if (!leader_.waits(w) || std::exchange(told_[static_cast<size_t>(w)], slowest) == slowest) {
-      continue;
-    }
-    ToWorker message;
-    message.waits_for = slowest;
-    TANDEM_RETURN_IF_ERROR(TellWorker(w, message));
-  }
+absl::Status QuorumSums::Lead(int worker, const QuorumNews& news) {
+  absl::MutexLock lock(&caller_mutex_);
+  calls_.clear();
+  caller_.Hear(worker, news, &calls_);
+  for (const auto& [to, call] : calls_) TANDEM_RETURN_IF_ERROR(Call(to, call));
   return absl::OkStatus();
 }
 
-absl::Status QuorumSums::TellWorker(int worker, const ToWorker& message) {
-  if (message.go_on) told_[static_cast<size_t>(worker)] = -1;
+absl::Status QuorumSums::Call(int worker, const QuorumCall& call) {
   if (worker != 0) {
-    return Send({static_cast<int64_t>(message.begins), message.go_on ? 1 : 0, message.waits_for},
-                worker, kToWorker);
+    return Send({static_cast<int64_t>(call.begins), call.go_on ? 1 : 0, call.waits_for}, worker,
+                kToWorker);
   }
   absl::MutexLock lock(&mutex_);
-  for_me_.push_back(message);
+  for_me_.push_back(call);
   changed_.SignalAll();
   return absl::OkStatus();
 }
 
 // ---- the thread of sums -------------------------------------------------------------------------
 
-absl::StatusOr<QuorumSums::ToWorker> QuorumSums::NextForMe() {
+absl::StatusOr<QuorumCall> QuorumSums::NextForMe() {
   if (mail_->rank() != 0) {
     TANDEM_ASSIGN_OR_RETURN(const Bytes bytes, Receive(/*from=*/0, kToWorker, idle_, nullptr));
-    return ToWorker{static_cast<QuorumLeader::Begins>(bytes[0]), bytes[1] != 0, bytes[2]};
+    return QuorumCall{static_cast<QuorumLeader::Begins>(bytes[0]), bytes[1] != 0, bytes[2]};
   }
   absl::MutexLock lock(&mutex_);
   while (for_me_.empty() && !closing_ && failure_.ok()) {
@@ -284,24 +228,24 @@ absl::StatusOr<QuorumSums::ToWorker> QuorumSums::NextForMe() {
   }
   TANDEM_RETURN_IF_ERROR(failure_);
   if (for_me_.empty()) return absl::CancelledError("the worker ends");
-  const ToWorker message = for_me_.front();
+  const QuorumCall call = for_me_.front();
   for_me_.pop_front();
-  return message;
+  return call;
 }
 
 void QuorumSums::SumAll() {
   for (;;) {
-    const absl::StatusOr<ToWorker> message = NextForMe();
-    if (!message.ok()) return Fail(message.status());
+    const absl::StatusOr<QuorumCall> call = NextForMe();
+    if (!call.ok()) return Fail(call.status());
     absl::Status summed;
-    if (message->begins != QuorumLeader::Begins::kNothing) summed = Sum();
-    if (summed.ok() && message->begins == QuorumLeader::Begins::kLastSum) summed = CompareModels();
+    if (call->begins != QuorumLeader::Begins::kNothing) summed = Sum();
+    if (summed.ok() && call->begins == QuorumLeader::Begins::kLastSum) summed = CompareModels();
     if (!summed.ok()) return Fail(summed);
     absl::MutexLock lock(&mutex_);
-    if (message->go_on) go_on_ = true;
+    if (call->go_on) go_on_ = true;
     activity_ = {};
-    if (!message->go_on && message->waits_for >= 0) {
-      const auto worker = static_cast<int>(message->waits_for);
+    if (!call->go_on && call->waits_for >= 0) {
+      const auto worker = static_cast<int>(call->waits_for);
       activity_ = {absl::StrCat("a gradient of worker ", worker), EndpointId::Worker(worker)};
     }
     changed_.SignalAll();
@@ -309,52 +253,26 @@ void QuorumSums::SumAll() {
 }
 
 absl::Status QuorumSums::Sum() {
-  const auto count = static_cast<size_t>(dense_.count());
+  DenseReduction::Request request;
   {
     absl::MutexLock lock(&mutex_);
-    if (waiting_since_.empty()) {
-      std::fill(summing_.begin(), summing_.end(), 0.0f);
-    } else {
-      summing_.swap(waiting_);
-    }
-    for (const uint64_t since : waiting_since_) {
-      missed_.push_back(static_cast<int64_t>(sums_ - since));
-    }
-    waiting_since_.clear();
+    request = member_.BeginSum();
   }
-  DenseReduction::Request request;
-  request.count = static_cast<int64_t>(count) + 1;
-  request.input = request.output = summing_.data();
-  request.algorithm = options_.algorithm;
   TANDEM_RETURN_IF_ERROR(run_(request));
-  const double samples = std::exchange(summing_[count], 0.0f);
   absl::MutexLock lock(&mutex_);
-  if (samples > 0) {
-    model_->Apply(absl::MakeConstSpan(summing_).first(summing_.size() - 1),
-                  optim::FoldFactor(samples));
-  }
-  ++sums_;
+  member_.EndSum();
   return absl::OkStatus();
 }
 
 absl::Status QuorumSums::CompareModels() {
-  std::vector<uint64_t> digests(static_cast<size_t>(mail_->ranks()));
-  const std::vector<int64_t> shares(digests.size(), 1);
-  const auto rank = static_cast<size_t>(mail_->rank());
-  int64_t step = 0;
+  DenseReduction::Request request;
   {
     absl::MutexLock lock(&mutex_);
-    digests[rank] = model_->Digest();
-    step = settle_step_;
+    request = member_.BeginCompare();
   }
-  DenseReduction::Request request;
-  request.primitive = collectives::Primitive::kAllGather;
-  request.type = collectives::DataType::kI64;
-  request.counts = shares;
-  request.input = &digests[rank];
-  request.output = digests.data();
   TANDEM_RETURN_IF_ERROR(run_(request));
-  return CompareReplicas(digests, mail_->rank(), step);
+  absl::MutexLock lock(&mutex_);
+  return member_.EndCompare(settle_step_);
 }
 
 }  // namespace tandem::worker

@@ -1,14 +1,14 @@
 // Sums of gradients that do not wait for all workers (dense.quorum), on one worker: the thin shell
-// around quorum_leader.h. A thread of its own takes part in every sum, whether this worker has a
-// gradient for it or not, and steps a model of its own with each; so all workers have the same model
-// after the same sum, to the bit, however far their own steps are. What the worker computes with is a
-// copy, taken before each step.
+// around quorum_member.h and, at rank 0, quorum_caller.h. A thread of its own takes part in every
+// sum, whether this worker has a gradient for it or not, and steps a model of its own with each; so
+// all workers have the same model after the same sum, to the bit, however far their own steps are.
+// What the worker computes with is a copy, taken before each step.
 //
 //   the worker's thread   BeforeStep: copies the model; Finish: adds the step's gradient and its samples
 //                         to what is waiting, tells rank 0, and waits until it may go on
 //   the thread of sums    is told by rank 0 that a sum begins: takes what is waiting (zeros, if there is
 //                         nothing), all-reduces it, and steps the model with the mean of the sum
-//   at rank 0, a thread   hears the workers, and tells all what begins (quorum_leader.h)
+//   at rank 0, a thread   hears the workers, and tells all what begins (quorum_caller.h)
 //
 // Gradients are sums over samples beside their number, so one that is late counts by its samples in
 // the sum that it comes to, as every other one there.
@@ -42,7 +42,8 @@
 #include "proto/activity.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_reduction.h"
-#include "worker/quorum_leader.h"
+#include "worker/quorum_caller.h"
+#include "worker/quorum_member.h"
 
 namespace tandem::worker {
 
@@ -92,16 +93,6 @@ class QuorumSums {
   Activity WaitingFor() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  enum class Says : int64_t { kGradient, kOutOfData, kSettle, kSettleForNewEpoch };
-  struct ToLeader {
-    Says says = Says::kGradient;
-    int64_t step = 0;
-  };
-  struct ToWorker {
-    QuorumLeader::Begins begins = QuorumLeader::Begins::kNothing;
-    bool go_on = false;
-    int64_t waits_for = -1;  // while it does not go on; -1: nobody in particular
-  };
   using Bytes = std::array<int64_t, 3>;
   // Of a message on its way: its memory is the group's until then.
   struct Sent {
@@ -109,7 +100,7 @@ class QuorumSums {
     std::unique_ptr<Bytes> bytes;
   };
 
-  absl::Status Tell(const ToLeader& message);
+  absl::Status Tell(const QuorumNews& news);
   absl::Status AwaitGoOn(std::vector<int64_t>* missed);
   absl::Status Send(const Bytes& bytes, int to, int64_t tag) ABSL_LOCKS_EXCLUDED(sent_mutex_);
   // `idle`: called now and then meanwhile; may be null.
@@ -117,43 +108,35 @@ class QuorumSums {
 
   // Rank 0.
   void Lead();
-  absl::Status Lead(int worker, const ToLeader& message) ABSL_LOCKS_EXCLUDED(leader_mutex_);
-  absl::Status TellAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(leader_mutex_);
-  absl::Status TellWorker(int worker, const ToWorker& message)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(leader_mutex_);
+  absl::Status Lead(int worker, const QuorumNews& news) ABSL_LOCKS_EXCLUDED(caller_mutex_);
+  absl::Status Call(int worker, const QuorumCall& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(caller_mutex_);
 
   // The thread of sums.
   void SumAll();
-  absl::StatusOr<ToWorker> NextForMe();
+  absl::StatusOr<QuorumCall> NextForMe();
   absl::Status Sum();
   absl::Status CompareModels();
   void Fail(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  DenseParameters& dense_;
   const std::unique_ptr<collectives::AsyncGroup> mail_;
   collectives::GroupWatch* const watch_;
   const Run run_;
   const Idle idle_;
   const Options options_;
-  int64_t step_ = 0;            // of the worker's thread: the next one
-  std::vector<float> summing_;  // of the thread of sums: padded, plus one element
+  int64_t step_ = 0;  // of the worker's thread: the next one
 
-  absl::Mutex leader_mutex_;
-  QuorumLeader leader_ ABSL_GUARDED_BY(leader_mutex_);
-  std::vector<int> told_ ABSL_GUARDED_BY(leader_mutex_);  // by worker: whom it waits for
+  absl::Mutex caller_mutex_;
+  QuorumCaller caller_ ABSL_GUARDED_BY(caller_mutex_);
+  std::vector<QuorumCaller::Addressed> calls_ ABSL_GUARDED_BY(caller_mutex_);  // scratch
 
   absl::Mutex sent_mutex_;
   std::deque<Sent> sent_ ABSL_GUARDED_BY(sent_mutex_);
 
   mutable absl::Mutex mutex_;
   CondVar changed_;
-  std::unique_ptr<DenseParameters> model_ ABSL_GUARDED_BY(mutex_);
-  uint64_t sums_ ABSL_GUARDED_BY(mutex_) = 0;                    // that the model has
-  uint64_t sums_read_ ABSL_GUARDED_BY(mutex_) = 0;               // that the parameters have
-  std::vector<float> waiting_ ABSL_GUARDED_BY(mutex_);           // gradients for the next sum
-  std::vector<uint64_t> waiting_since_ ABSL_GUARDED_BY(mutex_);  // sums their parameters had
-  std::vector<int64_t> missed_ ABSL_GUARDED_BY(mutex_);
-  std::deque<ToWorker> for_me_ ABSL_GUARDED_BY(mutex_);  // at rank 0
+  QuorumMember member_ ABSL_GUARDED_BY(mutex_);
+  std::deque<QuorumCall> for_me_ ABSL_GUARDED_BY(mutex_);  // at rank 0
   bool go_on_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t settle_step_ ABSL_GUARDED_BY(mutex_) = 0;
   Activity activity_ ABSL_GUARDED_BY(mutex_);
