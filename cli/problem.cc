@@ -14,6 +14,7 @@ namespace {
 constexpr char kQuadratic[] = "quadratic", kClicks[] = "clicks";
 constexpr int64_t kMostParameters = 1 << 20;
 constexpr int64_t kMostFields = 256, kMostIds = 10'000'000;
+constexpr double kMostSampleBytes = 4e9;
 
 class Quadratic final : public Problem {
  public:
@@ -123,6 +124,24 @@ absl::Status CheckUnused(const ProblemFlags& flags) {
 bool Finite(double value, double least) { return std::isfinite(value) && value >= least; }
 bool Between(int64_t value, int64_t least, int64_t most) { return value >= least && value <= most; }
 
+// Samples are in memory from when a worker draws them until it has computed their step.
+absl::Status CheckSamples(const ProblemFlags& flags, const job::JobPlan& plan) {
+  if (flags.kind != kClicks) return absl::OkStatus();
+  double values = static_cast<double>(flags.parameters - 1);
+  for (const job::TablePlan& table : plan.tables) {
+    if (table.of_model()) values += static_cast<double>(flags.fields);
+  }
+  const Train& train = plan.job.train();
+  const double bytes =
+      sizeof(float) * values * train.batch() * (train.depth() + 2.0) * plan.workers();
+  if (bytes <= kMostSampleBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--parameters, --fields: %.0f values a sample, %d samples a step and %d workers with %d "
+      "steps each take %.3g GB of memory, must be at most %g; lower one of these, or train.batch",
+      values, train.batch(), plan.workers(), train.depth() + 2, bytes / 1e9,
+      kMostSampleBytes / 1e9));
+}
+
 }  // namespace
 
 void AddProblem(CLI::App* app, ProblemFlags* flags) {
@@ -168,7 +187,7 @@ absl::Status CheckProblem(const ProblemFlags& flags, const job::JobPlan& plan) {
                                                    ", --ids 1 to ", kMostIds, ", --skew 0 to ",
                                                    data::kMostSkew));
   }
-  return absl::OkStatus();
+  return CheckSamples(flags, plan);
 }
 
 std::unique_ptr<Problem> NewProblem(const ProblemFlags& flags, int64_t steps,

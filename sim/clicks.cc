@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "sim/last_tenth.h"
 
 namespace tandem::sim {
 namespace {
@@ -229,8 +230,8 @@ absl::Status ClickRunner::Compute(worker::StepSlot* slot) {
 }
 
 void ClickRunner::Note(absl::Span<const double> truth) {
-  const int64_t all = model_->options().steps * std::max(1, plan_.job.train().epochs());
-  const bool first = computed_ == 0, last = 10 * ++computed_ > 9 * all;
+  const bool first = computed_ == 0;
+  const bool last = InLastTenth(plan_, model_->options().steps, ++computed_);
   for (size_t s = 0; s < truth.size() && (first || last); ++s) {
     const double p = Sigmoid(truth[s]);
     const ClickLosses::Mean one = {LossOf(p, logits_[s]), LossOf(p, truth[s]), 1};

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/status_macros.h"
+#include "sim/last_tenth.h"
 
 namespace tandem::sim {
 namespace {
@@ -83,12 +84,11 @@ absl::Status QuadraticRunner::Compute(worker::StepSlot* slot) {
   loss += Descend(HashCombine(seed, ~uint64_t{0}), samples, values,
                   absl::MakeSpan(slot->dense_gradient).first(count));
   slot->loss_sum = samples * loss;
-  const int64_t all = options_.steps * std::max(1, plan_.job.train().epochs());
   if (computed_ == 0) {
     losses_->first_sum += loss;
     ++losses_->first_count;
   }
-  if (10 * ++computed_ > 9 * all) {
+  if (InLastTenth(plan_, options_.steps, ++computed_)) {
     losses_->last_sum += loss;
     ++losses_->last_count;
   }

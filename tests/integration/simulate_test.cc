@@ -209,7 +209,7 @@ TEST_F(SimulateTest, TimesNeedNoData) {
 // The step sizes at which a delay stops a quadratic from converging (tests/sim/stability_test.cc calculates
 // them), by the command.
 TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
-  const auto run = [](int delay, double rate) {
+  const auto run = [](int delay, double rate, int max_steps = 0) {
     std::vector<std::string> argv = {ProgramPath("tandem"),
                                      "simulate",
                                      SourcePath("configs/quadratic.textproto"),
@@ -223,7 +223,9 @@ TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
                                      "--set",
                                      absl::StrCat("policy.delay=", delay),
                                      "--set",
-                                     absl::StrCat("dense.optimizer.learning_rate=", rate)};
+                                     absl::StrCat("dense.optimizer.learning_rate=", rate),
+                                     "--set",
+                                     absl::StrCat("train.max_steps=", max_steps)};
     RunResult result = RunProgram(argv);
     EXPECT_TRUE(result.ok()) << result.DebugString();
     result.summary = nlohmann::json::parse(ReadTextFile(job_->File("quadratic/summary.json")));
@@ -240,6 +242,10 @@ TEST_F(SimulateTest, AQuadraticDivergesWhereTheFormulaSays) {
     EXPECT_THAT(above.output, HasSubstr(": diverged"));
     EXPECT_EQ(above.summary["staleness"]["row"]["version_staleness"]["max"], delay);
   }
+  // A job that ends long before --steps has a last tenth, too.
+  const RunResult cut = run(1, 1.05, 300);
+  EXPECT_EQ(cut.summary["samples"], 300);
+  EXPECT_EQ(cut.summary["simulated"]["problem"]["diverged"], true);
 }
 
 // The planted click model by the command: what it reports is the same each time, and near the best there is.
@@ -279,6 +285,10 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(Simulate("x", {}, {"--parameters", "2"}), "--parameters is for --problem");
   expect_refused(Simulate("x", {}, {"--problem", "quadratic", "--ids", "9"}), "--problem clicks");
   expect_refused(Simulate("x", {}, {"--problem", "clicks", "--skew", "5"}), "--skew 0 to 4");
+  expect_refused(
+      Simulate("x", {},
+               {"--problem", "clicks", "--parameters", "1000000", "--set", "train.batch=4096"}),
+      "GB of memory, must be at most 4");
   EXPECT_NE(Simulate("x", {}, {"--problem", "cubic"}).exit_code, 0);
   expect_refused(Simulate("x", {}, {"--timing-only", "--bytes-per-second", "1e6"}), "--step-bytes");
   for (const char* bytes : {"--step-bytes", "--dense-bytes"}) {

@@ -47,14 +47,15 @@ sim::ClickOptions Options(int seed) {
   return options;
 }
 
-// A run, and what is left of it.
+// A run, and what is left of it. `max_steps`: of the job; 0: none.
 struct Outcome {
   sim::ClickLosses losses;
   std::vector<float> values;  // the dense parameters, and the rows of the first ids
 };
 Outcome Train(const std::string& policy, const std::string& optimizer, int dim = 1, int seed = 1,
-              int64_t steps = kSteps) {
-  const job::JobPlan plan = Plan(policy, optimizer, dim, seed);
+              int64_t steps = kSteps, int64_t max_steps = 0) {
+  job::JobPlan plan = Plan(policy, optimizer, dim, seed);
+  plan.job.mutable_train()->set_max_steps(max_steps);
   sim::ClickOptions click_options = Options(seed);
   click_options.steps = steps;
   const auto model = std::make_shared<const sim::ClickModel>(plan, click_options);
@@ -179,6 +180,15 @@ TEST(ClicksTest, InStepItComesNearTheBestLogloss) {
     EXPECT_EQ(losses.first.samples, 8 * 64);
     EXPECT_EQ(losses.last.samples, 8 * 64 * 4 * kSteps / 10);
   }
+}
+
+// A job that ends before the data do: the last tenth of its steps is that of those that there were.
+TEST(ClicksTest, TheLastTenthIsOfTheStepsThatAJobTakes) {
+  const sim::ClickLosses losses = Train("kind: BSP", kSmallStep, 1, 1, kSteps, 20).losses;
+  EXPECT_EQ(losses.first.samples, 8 * 64);
+  EXPECT_EQ(losses.last.samples, 8 * 64 * 2);
+  EXPECT_GT(losses.last.Above(), 0);
+  EXPECT_LT(losses.last.Above(), losses.first.Above());
 }
 
 double Above(const std::string& policy, const std::string& optimizer) {
