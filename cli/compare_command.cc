@@ -30,6 +30,7 @@
 #include "job/job.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
+#include "plan/measure_facts.h"
 #include "scheduler/summary.h"
 #include "study/figures.h"
 #include "study/manifest.h"
@@ -223,6 +224,7 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   const study::Study& study = manifest.plan.study;
   TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [&study](const job::JobPlan& plan) {
     if (study.has_simulate() || study.twin()) TANDEM_RETURN_IF_ERROR(CheckSimulated(plan));
+    if (study.has_network()) TANDEM_RETURN_IF_ERROR(plan::CheckKnown(plan));  // its model
     return study.has_simulate() ? absl::OkStatus() : CheckJobHere(plan);
   }));
   for (const study::Part part : {study::Part::kUntuned, study::Part::kTuning}) {

@@ -89,7 +89,7 @@ void PrintFacts(const plan::Facts& facts, const std::string& name) {
 }
 
 void PrintRow(const plan::Estimate& e) {
-  std::printf("%11s  %-17s  %-17s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
+  std::printf("%11s  %-19s  %-19s  %5.3g %5.3g %7.3g %5.3g  %8s  %8s %8s  %s\n",
               Whole(e.samples_per_second).c_str(), e.way.tables_name().c_str(),
               e.way.dense_name().c_str(), 1000 * e.compute_seconds, 1000 * e.link_seconds,
               1000 * e.one_way_seconds, 1000 * e.wait_seconds, Bytes(e.bytes_a_sample).c_str(),
@@ -103,9 +103,9 @@ std::string KindOf(const plan::Way& way) {
 }
 
 void PrintTable(const std::vector<plan::Estimate>& ways, bool all) {
-  std::printf("%11s  %-17s  %-17s  %-25s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
+  std::printf("%11s  %-19s  %-19s  %-25s  %8s  %-17s  %s\n", "samples/s", "tables", "dense",
               "ms: compute       one", "bytes a", "memory of each", "most of a step");
-  std::printf("%11s  %-17s  %-17s  %5s %5s %7s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
+  std::printf("%11s  %-19s  %-19s  %5s %5s %7s %5s  %8s  %8s %8s  %s\n", "", "", "", "", "links",
               "way", "wait", "sample", "server", "worker", "goes to");
   std::set<std::string> seen;
   for (const plan::Estimate& way : ways) {
@@ -154,7 +154,8 @@ class Possible {
   std::string why_;
 };
 
-void PrintChoice(const std::vector<plan::Estimate>& ways, const Possible& possible) {
+void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& as_it_is,
+                 const Possible& possible) {
   const plan::Estimate& fastest = ways.front();
   // Of those that are alike in speed the one that sends least.
   const plan::Estimate *first = nullptr, *in_step = nullptr;
@@ -178,6 +179,13 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const Possible& possib
         "because that is %.2f times as fast as the fastest way in step, which is\n%s\n"
         "What staleness costs in quality, tandem compare can tell.\n",
         gain, possible.Command(first->way).c_str());
+  }
+  // Fields of the job that no way has, such as where replicas meet.
+  const plan::Estimate& taken = together ? *in_step : fastest;
+  const double lead = as_it_is.samples_per_second / taken.samples_per_second;
+  if (lead >= plan::kAlike) {
+    std::printf("As it is, with what that leaves out, the job is %.2f times as fast as that.\n",
+                lead);
   }
 }
 
@@ -205,12 +213,14 @@ absl::Status Plan(const PlanFlags& flags) {
     }
   }
   PrintFacts(facts, job.job.name());
-  if (!may.empty()) {
-    const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
-    PrintTable(ways, flags.all);
-    std::printf("as it is:\n");
-    PrintRow(plan::EstimateWay(facts, plan::WayOf(job, /*servers_beside_workers=*/false)));
-    PrintChoice(ways, possible);
+  const std::vector<plan::Estimate> ways = plan::EstimateAll(facts, may);
+  PrintTable(ways, flags.all);
+  const plan::Estimate as_it_is =
+      plan::EstimateWay(facts, plan::WayOf(job, /*servers_beside_workers=*/false));
+  std::printf("as it is:\n");
+  PrintRow(as_it_is);
+  if (!ways.empty()) {
+    PrintChoice(ways, as_it_is, possible);
     const auto taken = [&possible](const plan::Way& way) { return possible.May(way); };
     for (const std::string& change : plan::WhatWouldChange(facts, taken)) {
       std::printf("fastest %s\n", change.c_str());

@@ -71,10 +71,7 @@ absl::StatusOr<json> ModelOfRun(const std::string& folder, const study::Network&
               {"one_way_seconds", estimate.one_way_seconds},
               {"not_counted", plan::NotCounted(plan)}};
   if (network.full_size() > 0) {
-    plan::Facts full = facts;
-    full.dense_parameters *= network.full_size();
-    full.bytes_per_second *= network.full_size();
-    out["full_step_seconds"] = StepSeconds(full, way);
+    out["full_step_seconds"] = StepSeconds(plan::WithSize(facts, network.full_size()), way);
   }
   json curve = json::array();
   for (int workers = 2; workers <= kMostWorkers; workers *= 2) {

@@ -106,8 +106,13 @@ double DelayOf(const Policy& policy, int workers) {
     case Policy::SSP:
     case Policy::ESSP:
     case Policy::DSSP:
+    case Policy::DC_ASGD:      // what it makes good of it is not counted
+    case Policy::SYNC_SWITCH:  // behind its switch
       // N - 1 in the long run, whatever steps take; applied at full size.
       return policy.async_scale() == Policy::INVERSE_WORKERS ? 0 : workers - 1;
+    case Policy::K_BATCH_ASYNC:
+    case Policy::GBA:  // so many are one update
+      return static_cast<double>(workers - 1) / std::max(1, policy.batches());
     default:
       return 0;
   }
@@ -122,7 +127,7 @@ void WarnOfDelay(const job::JobPlan& plan, std::vector<std::string>* out) {
   if (delay < 1) return;
   const Optimizer& optimizer = plan.job.dense().optimizer();
   out->push_back(absl::StrFormat(
-      "dense %s: its updates are %.0f others old, so that plain SGD is stable up to %.3g of the "
+      "dense %s: its updates are %.3g others old, so that plain SGD is stable up to %.3g of the "
       "learning "
       "rate that it bears without delay%s (docs/POLICIES.md); dense.synchroniser ALLREDUCE has "
       "none",
@@ -177,6 +182,7 @@ std::vector<std::string> NotCounted(const job::JobPlan& plan) {
   }
   const Dense& dense = plan.job.dense();
   if (plan.dense_table >= 0 || plan.workers() == 1) return out;
+  const bool gathers = dense.codec().kind() == Codec::TOP_K || dense.codec().kind() == Codec::SIGN;
   switch (dense.algorithm()) {
     case Dense::RING:
     case Dense::DIRECT:
@@ -184,6 +190,7 @@ std::vector<std::string> NotCounted(const job::JobPlan& plan) {
     case Dense::NAIVE:
       break;
     default:
+      if (gathers) break;  // everything to everybody
       out.push_back(absl::StrCat("dense.algorithm ", Dense::Algorithm_Name(dense.algorithm()),
                                  ": counted as a ring"));
   }
@@ -216,7 +223,9 @@ std::vector<std::string> WhatWouldChange(const Facts& facts,
   if (now_ways.empty()) return out;
   const Way best = EstimateAll(facts, now_ways).front().way;
   const auto changes = [&](const Facts& other, const std::string& when) {
-    const Estimate first = EstimateAll(other, ways_of(other)).front();
+    const std::vector<Way> then = ways_of(other);
+    if (then.empty()) return false;
+    const Estimate first = EstimateAll(other, then).front();
     if (first.samples_per_second < kAlike * EstimateWay(other, best).samples_per_second)
       return false;
     out.push_back(absl::StrCat(when, ": ", NameOf(first.way)));

@@ -283,6 +283,25 @@ const char* FieldOf(AllReduce algorithm) {
   return "";
 }
 
+// Without what the synchroniser of that place has not.
+Dense FitFor(Place place, const Dense& dense) {
+  Dense fit = dense;
+  fit.clear_local_steps();
+  fit.clear_rules();  // they choose an algorithm, and a way has one
+  if (place == Place::kReplicated) {
+    fit.clear_policy();
+    return fit;
+  }
+  fit.clear_algorithm();
+  fit.clear_wire();
+  fit.clear_bucket_bytes();
+  fit.clear_link();
+  fit.clear_codec();
+  fit.clear_sharded_optimizer();
+  fit.clear_calibration();
+  return fit;
+}
+
 std::string PolicyText(absl::optional<int> bound) {
   if (!bound.has_value()) return "ASP";
   return *bound == 0 ? "BSP" : absl::StrCat("SSP(", *bound, ")");
@@ -304,6 +323,9 @@ std::string Way::tables_name() const {
 }
 
 std::string Way::dense_name() const {
+  if (dense == Place::kReplicated && every > 1) {
+    return absl::StrCat(NameOf(algorithm), ", every ", every);
+  }
   if (dense == Place::kReplicated) return absl::StrCat("allreduce, ", NameOf(algorithm));
   return ServersOf(*this);
 }
@@ -328,13 +350,22 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
       out.emplace_back(path + "synchroniser", place);
     }
   }
+  const Dense fit = FitFor(dense, job.dense());
+  if (fit.SerializeAsString() != job.dense().SerializeAsString()) {
+    Dense text = fit;
+    text.clear_synchroniser();  // it follows, as does the algorithm
+    text.clear_algorithm();
+    out.emplace_back("dense", absl::StrCat("{", text.ShortDebugString(), "}"));
+  }
   if (dense == Place::kServers) {
     out.emplace_back("dense.synchroniser", "SERVERS");
-    if (job.dense().has_policy()) out.emplace_back("dense.policy", policy);
-  } else {
-    out.emplace_back("dense.synchroniser", "ALLREDUCE");
-    out.emplace_back("dense.algorithm", FieldOf(algorithm));
+    if (fit.has_policy()) out.emplace_back("dense.policy", policy);
+    return out;
   }
+  out.emplace_back("dense.synchroniser", "ALLREDUCE");
+  // GPUs sum in one way of their own.
+  const bool own_way = fit.device() == Dense::CUDA && algorithm == AllReduce::kRing;
+  if (!own_way) out.emplace_back("dense.algorithm", FieldOf(algorithm));
   return out;
 }
 
@@ -479,6 +510,14 @@ Facts WithWorkers(const Facts& facts, int workers) {
     std::rotate(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(by), steps.end());
     out.step_seconds.push_back(std::move(steps));
   }
+  return out;
+}
+
+Facts WithSize(const Facts& facts, double times) {
+  Facts out = facts;
+  out.dense_parameters *= times;
+  out.dense_codec_bytes *= times;
+  out.bytes_per_second *= times;
   return out;
 }
 

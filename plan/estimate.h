@@ -59,8 +59,9 @@ struct Way {
            (dense == Place::kReplicated && every == 1) || (uses_servers() && bound == 0);
   }
   std::string tables_name() const;  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"
-  std::string dense_name() const;   // "allreduce (ring)"
-  // What makes `job` one that runs so: path and value, as after --set. The job may still refuse it.
+  std::string dense_name() const;   // "allreduce, ring"; of replicas that meet "ring, every 8"
+  // What makes `job` one that runs so: path and value, as after --set. What only another synchroniser of its
+  // dense part has, such as a codec or a place to meet, is left out. The job may still refuse it.
   std::vector<std::pair<std::string, std::string>> Overrides(const Job& job) const;
 };
 
@@ -101,6 +102,8 @@ Way WayOf(const job::JobPlan& plan, bool servers_beside_workers);
 
 // As many workers as `workers`, each of which computes as one of those there are.
 Facts WithWorkers(const Facts& facts, int workers);
+// So many times the dense parameters, over links so many times as fast.
+Facts WithSize(const Facts& facts, double times);
 
 // The fastest first.
 std::vector<Estimate> EstimateAll(const Facts& facts, const std::vector<Way>& ways);

@@ -1,6 +1,7 @@
 #include "plan/measure_facts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 
@@ -30,11 +31,13 @@ void AddWire(const Dense& dense, Facts* facts) {
   facts->dense_slots_dealt = dense.sharded_optimizer();
   if (dense.wire() == Dense::BF16 || dense.wire() == Dense::F16) facts->dense_wire_bytes = 2;
   const double elements = facts->dense_parameters;
-  constexpr double kPair = 8;  // an element and its place
+  constexpr double kPair = 8;    // an element and its place
+  constexpr double kRun = 1024;  // signs with a scale of their own
   if (dense.codec().kind() == Codec::TOP_K) {
-    facts->dense_codec_bytes = kPair * std::max(1.0, dense.codec().fraction() * elements);
+    facts->dense_codec_bytes =
+        kPair * std::max(1.0, std::ceil(dense.codec().fraction() * elements));
   } else if (dense.codec().kind() == Codec::SIGN) {
-    facts->dense_codec_bytes = elements / 8;
+    facts->dense_codec_bytes = elements / 8 + std::ceil(elements / kRun) * sizeof(float);
   }
 }
 
@@ -76,7 +79,7 @@ absl::Status DrawSteps(const job::JobPlan& plan, const Assumed& assumed, Facts* 
 
 }  // namespace
 
-absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed) {
+absl::Status CheckKnown(const job::JobPlan& plan) {
   if (plan.job.model().has_script()) {
     return absl::InvalidArgumentError(
         "model.script: how large a module is, a worker knows that has opened it; nothing here can "
@@ -96,6 +99,11 @@ absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assu
         "a "
         "table its steps touch");
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed) {
+  TANDEM_RETURN_IF_ERROR(CheckKnown(plan));
   Facts facts;
   facts.workers = plan.workers();
   facts.servers = plan.server_processes();

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "job/job.h"
 #include "plan/facts.h"
@@ -25,9 +26,13 @@ struct Assumed {
   std::map<std::string, Rows> rows;
 };
 
+// INVALID_ARGUMENT for a job of which nobody can say what it costs before it runs: one whose rows a program brings,
+// or whose module is a file, or whose sums do not wait for all workers.
+absl::Status CheckKnown(const job::JobPlan& plan);
+
 // Reads some batches of the first worker's training rows. A step takes what `assumed` says, or what the
 // job's service_time draws where that is more. Tables without rows in `assumed` have the job's
-// expected_rows. Errors: of the data; INVALID_ARGUMENT for a job whose rows a program brings.
+// expected_rows. Errors: of the data, and of CheckKnown.
 absl::StatusOr<Facts> MeasureFacts(const job::JobPlan& plan, const Assumed& assumed);
 
 }  // namespace tandem::plan

@@ -199,6 +199,14 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
   EXPECT_EQ(no_data.exit_code, 2) << no_data.DebugString();
   EXPECT_THAT(no_data.output, HasSubstr("none.tsv"));
   EXPECT_FALSE(fs::exists(Out()));
+  // One of which the model that is to stand beside each run can say nothing.
+  WriteTextFile(
+      job_.File("study.textproto"),
+      absl::StrCat(kStudy, "network { bytes_per_second: 1e7 } variation { name: \"solo\" ",
+                   "set: \"policy.kind=ASP\" set: \"dense.quorum=SOLO\" }"));
+  const RunResult no_model = RunProgram(Command({"--check"}));
+  EXPECT_EQ(no_model.exit_code, 2) << no_model.DebugString();
+  EXPECT_THAT(no_model.output, HasSubstr("variation \"solo\": dense.quorum: "));
 }
 
 TEST_F(CompareTest, ADivergedRunIsSaid) {

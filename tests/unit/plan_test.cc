@@ -230,6 +230,19 @@ TEST(EstimateTest, TablesAreRankedAsMeasuredAtTwoSkews) {
 }
 
 // Messages one after another: what is small goes direct, what is long goes round.
+// Ten times the parameters over ten times the rate take as long, whatever of them travels.
+TEST(EstimateTest, ASizeAndARateTenTimesAsLargeTakeAsLong) {
+  Facts facts = DenseOnly(4, 1e6);
+  for (const double codec : {0.0, 8e4}) {
+    facts.dense_codec_bytes = codec;
+    for (const Way& way : {Reduced(AllReduce::kRing), OnServers(2)}) {
+      EXPECT_NEAR(StepSeconds(plan::WithSize(facts, 10), way), StepSeconds(facts, way), 1e-12);
+    }
+    EXPECT_GT(plan::EstimateWay(plan::WithSize(facts, 10), Reduced(AllReduce::kRing)).worker_bytes,
+              9.9 * plan::EstimateWay(facts, Reduced(AllReduce::kRing)).worker_bytes);
+  }
+}
+
 TEST(EstimateTest, LatencyIsForEachMessage) {
   Facts facts = DenseOnly(8, 1000);
   facts.latency_seconds = 0.001;
@@ -369,6 +382,16 @@ TEST(WarningsTest, AreGivenWhereTheyAreDueAndNowhereElse) {
       ElementsAre(HasSubstr("dense FIXED_DELAY(2): its updates are 2 others old, so that plain "
                             "SGD is stable up to 0.309 of the learning rate")));
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), even), IsEmpty());
+  // The mean of three is a third as many updates; a whole global batch at once has no delay to speak of.
+  for (const auto& [policy, says] :
+       {std::pair("kind: SYNC_SWITCH switch_step: 100", "its updates are 7 others old"),
+        std::pair("kind: DC_ASGD compensation: 0.04", "its updates are 7 others old"),
+        std::pair("kind: K_BATCH_ASYNC batches: 3", "its updates are 2.33 others old"),
+        std::pair("kind: GBA batches: 2", "its updates are 3.5 others old")}) {
+    EXPECT_THAT(plan::Warnings(JobWith(policy, "synchroniser: SERVERS"), even),
+                ElementsAre(HasSubstr(says)));
+  }
+  EXPECT_THAT(plan::Warnings(JobWith("kind: GBA", "synchroniser: SERVERS"), even), IsEmpty());
   const std::string gate = "kind: COSINE_GATE age_decay: 0 age_cutoff: ";
   EXPECT_THAT(plan::Warnings(JobWith(gate + "7", ""), even),
               ElementsAre(HasSubstr("gradients are 7 updates old on average, so an age_cutoff of 7 "
@@ -394,6 +417,9 @@ TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
                                        "algorithm: RING bucket_bytes: -1 "
                                        "codec { kind: POWER_SGD rank: 2 }")),
               ElementsAre(HasSubstr("POWER_SGD")));
+  // What a codec leaves goes to everybody, by no algorithm.
+  EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP", "bucket_bytes: -1 codec { kind: SIGN }")),
+              IsEmpty());
 }
 
 // A copy of the table at each worker takes one message where servers take three, and more bytes.
@@ -420,7 +446,19 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
   const std::string own =
       absl::StrReplaceAll(plain, {{"dim: 4", "dim: 4 synchroniser: SHARDED policy { kind: BSP }"},
                                   {"kind: SSP bound: 4", "kind: BSP"}});
-  for (const std::string& text : {plain, own}) {
+  const std::string with = "kind: SSP bound: 4";
+  const std::vector<std::string> texts = {
+      plain,
+      own,
+      // Fields that only one synchroniser of the dense part has.
+      JobText(with, "synchroniser: LOCAL_SGD local_steps { every: 8 }"),
+      JobText(with, "synchroniser: EASGD local_steps { every: 8 }"),
+      JobText(with, "synchroniser: SERVERS policy { kind: ASP }"),
+      JobText(with, "algorithm: RING wire: BF16 link: TCP bucket_bytes: 65536"),
+      JobText(with, "algorithm: AUTO rules: \"allreduce:ring\" codec { kind: SIGN }"),
+      JobText(with, "sharded_optimizer: true calibration: \"costs.json\""),
+  };
+  for (const std::string& text : texts) {
     const auto parsed = job::ParseJob(text, "job.textproto", {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     for (const Way& way : plan::WaysOf(DenseOnly(8, 1e6))) {
@@ -436,6 +474,11 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
       EXPECT_EQ(policy, !way.uses_servers() || way.bound == 0 ? "BSP"
                         : way.bound.has_value()               ? "SSP(4)"
                                                               : "ASP");
+      EXPECT_EQ(job->job.dense().optimizer().learning_rate(), 0.1);
+      if (way.dense == Place::kServers) continue;
+      EXPECT_EQ(job->job.dense().has_codec(), parsed->dense().has_codec());
+      EXPECT_EQ(job->job.dense().sharded_optimizer(), parsed->dense().sharded_optimizer());
+      EXPECT_EQ(job->job.dense().wire() == Dense::BF16, parsed->dense().wire() == Dense::BF16);
     }
   }
 }
@@ -451,6 +494,7 @@ TEST(OverridesTest, TheWayOfAJobKnowsBoundsDelaysAndMeetings) {
   EXPECT_EQ(way("kind: ASP", "synchroniser: SERVERS policy { kind: SSP bound: 2 }").bound, 2);
   const Way local = way("kind: ASP", "synchroniser: LOCAL_SGD local_steps { every: 8 }");
   EXPECT_EQ(local.every, 8);
+  EXPECT_EQ(local.dense_name(), "ring, every 8");
   EXPECT_FALSE(local.lockstep());
   EXPECT_TRUE(way("kind: ASP", "").lockstep());
 }

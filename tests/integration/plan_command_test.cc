@@ -1,0 +1,78 @@
+// tandem plan: what it prints of jobs that are not like most, and what it refuses.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+class PlanCommandTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { job_ = std::make_unique<SmallJob>(400, 50); }
+  static void TearDownTestSuite() { job_.reset(); }
+
+  static RunResult Plan(const std::vector<std::string>& set,
+                        const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> argv = {ProgramPath("tandem"), "plan", job_->File("job.textproto"),
+                                     "--set", "reproducible=false"};
+    for (const std::string& text : set) argv.insert(argv.end(), {"--set", text});
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    return RunProgram(argv);
+  }
+
+  static std::unique_ptr<SmallJob> job_;
+};
+std::unique_ptr<SmallJob> PlanCommandTest::job_;
+
+// Whatever synchroniser the dense part has, it is set beside all others.
+TEST_F(PlanCommandTest, EveryJobIsSetBesideAllWays) {
+  const std::vector<std::string> kept = {"dense.synchroniser=SERVERS", "dense.wire=BF16",
+                                         "dense.codec={kind: SIGN}",
+                                         "dense.sharded_optimizer=true"};
+  for (const std::string& field : kept) {
+    const RunResult plan = Plan({field}, {"--bytes-per-second", "1e7"});
+    ASSERT_TRUE(plan.ok()) << plan.DebugString();
+    EXPECT_THAT(plan.output, AllOf(HasSubstr("allreduce, "), HasSubstr("sharded "),
+                                   HasSubstr("SSP(4)"), HasSubstr("\nas it is:\n"),
+                                   HasSubstr("\nIt would take:\n"), Not(HasSubstr("left out"))))
+        << field;
+  }
+}
+
+// No way has meetings: the job stands below them, with what it gains by that.
+TEST_F(PlanCommandTest, WorkersThatMeetNowAndThenAreSetBesideAllWays) {
+  const RunResult plan = Plan({"dense.synchroniser=LOCAL_SGD", "dense.local_steps={every: 100}",
+                               "policy.kind=ASP", "model.dlrm={bottom: [900, 8] top: [900, 16]}"},
+                              {"--bytes-per-second", "1e7"});
+  ASSERT_TRUE(plan.ok()) << plan.DebugString();
+  EXPECT_THAT(plan.output, AllOf(HasSubstr("2 servers, ASP       ring, every 100 "),
+                                 HasSubstr("\nIt would take:\n"), Not(HasSubstr("left out"))));
+  EXPECT_THAT(plan.output, HasSubstr("As it is, with what that leaves out, the job is "));
+}
+
+TEST_F(PlanCommandTest, WhatCannotBePlannedIsSaidInOneLine) {
+  const auto expect_refused = [](const RunResult& result, const std::string& why) {
+    EXPECT_EQ(result.exit_code, 2) << result.DebugString();
+    EXPECT_THAT(result.output, MatchesRegex("tandem plan: [^\n]*\n"));
+    EXPECT_THAT(result.output, HasSubstr(why));
+  };
+  expect_refused(Plan({"policy.kind=ASP", "dense.quorum=SOLO"}), "dense.quorum: ");
+  expect_refused(Plan({"data.train=[\"nowhere.tsv\"]"}), "nowhere.tsv");
+  expect_refused(Plan({}, {"--step-seconds", "0"}), "--step-seconds 0, expected a number more");
+  expect_refused(Plan({}, {"--bytes-per-second", "-1"}), "--bytes-per-second -1, expected");
+  expect_refused(Plan({}, {"--latency-seconds", "nan"}), "--latency-seconds nan, expected");
+  expect_refused(Plan({}, {"--calibrate", job_->File("")}), "no summary.json; expected the --out");
+}
+
+}  // namespace
+}  // namespace tandem
