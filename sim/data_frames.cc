@@ -1,5 +1,6 @@
 #include "sim/data_frames.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,14 @@ void DataFrames::Send(const Outgoing& out) {
   for (const absl::Time at : arrivals) {
     context_.agenda.At(at, [this, to = out.to, bytes = out.frame] { Deliver(to, bytes); });
   }
+}
+
+void DataFrames::SendLetter(int from, int to, size_t bytes, std::function<void()> arrives) {
+  constexpr int kLetters = 1;  // beside that of collectives
+  const absl::Time now = context_.agenda.now();
+  const absl::Time at = network_.RouteOnConnection(now, EndpointId::Worker(from),
+                                                   EndpointId::Worker(to), bytes, kLetters);
+  context_.agenda.At(at, std::move(arrives));
 }
 
 void DataFrames::Deliver(EndpointId to, const Frame& bytes) {

@@ -1,6 +1,6 @@
 // The way of frames between shards and workers, and among workers: across the network, where they may
-// be lost, doubled, overtaken or cut off (network.h), and by reference. Those of collectives go over
-// connections, which bring them all in order, late at times.
+// be lost, doubled, overtaken or cut off (network.h), and by reference. Those of collectives, and what
+// workers tell each other of them, go over connections, which bring them all in order, late at times.
 //
 // Thread safety: none; one thread.
 #ifndef TANDEM_SIM_DATA_FRAMES_H_
@@ -26,6 +26,8 @@ class DataFrames {
                  context.plan.server_processes()) {}
 
   void Send(const Outgoing& out);
+  // A message of another kind, on a connection of its own between two workers: it calls `arrives` there.
+  void SendLetter(int from, int to, size_t bytes, std::function<void()> arrives);
   // From time to time two endpoints are cut off from each other, if the options say so.
   void StartCuts();
 

@@ -22,6 +22,9 @@ Judge::Judge(const job::JobPlan& plan, const ToyModel& model, Options options)
     TANDEM_CHECK(policy.ok());  // the plan has been checked
     policies_.push_back(*std::move(policy));
   }
+  if (!job::SumsByQuorum(plan.job)) return;
+  quorum_ = std::make_unique<QuorumJudge>(model, plan.job.dense().quorum_bound(), options_.explain,
+                                          options_.fail);
 }
 
 // ---- what it is told --------------------------------------------------------------------------
@@ -51,6 +54,7 @@ void Judge::OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const u
 
 // The elements that count lie in the first block. Replicas take all that is summed.
 void Judge::OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm) {
+  if (quorum_ != nullptr) return quorum_->OnCompute(rank, step, std::llround(norm));
   if (!JudgesDense()) return;
   const uint32_t table = DenseTable();
   const uint32_t range =
@@ -114,6 +118,7 @@ void Judge::CheckRead(int rank, int64_t step, uint32_t table, uint64_t key,
 }
 
 void Judge::CheckDenseRead(int rank, int64_t step, absl::Span<const float> row) {
+  if (quorum_ != nullptr) return quorum_->CheckRead(rank, row);
   if (!options_.explain || !JudgesDense()) return;
   const uint32_t table = DenseTable();
   const auto taken = ledger_.Explain(table, ToyModel::kDenseKey, row);

@@ -22,6 +22,7 @@
 #include "proto/range_map.h"
 #include "server/update_record.h"
 #include "sim/ledger.h"
+#include "sim/quorum_judge.h"
 #include "sim/toy_model.h"
 
 namespace tandem::sim {
@@ -46,7 +47,8 @@ class Judge {
   // update takes; `keys` as they travel.
   void OnUpdates(int rank, int64_t step, uint32_t table, absl::Span<const uint64_t> keys,
                  double norm);
-  // The same of the dense parameters, which are one row here. `blocks`: on servers, else none.
+  // The same of the dense parameters, which are one row here. `blocks`: on servers, else none. Where
+  // sums do not wait for all, `norm` is the samples of the step.
   void OnDenseUpdate(int rank, int64_t step, absl::Span<const uint64_t> blocks, double norm);
   // What became of an update, as its shard says. How much of it the rows have taken is what its
   // policy says for an update of these numbers.
@@ -58,8 +60,11 @@ class Judge {
   // At an evaluation, in a save, or at the end: every update is in.
   void CheckEvaluated(int rank, uint32_t table, uint64_t key, absl::Span<const float> row);
   void CheckDenseEvaluated(int rank, absl::Span<const float> row) {
+    if (quorum_ != nullptr) return quorum_->CheckWhole(rank, row);
     if (JudgesDense()) CheckEvaluated(rank, DenseTable(), ToyModel::kDenseKey, row);
   }
+  // Of dense sums that do not wait for all; null where there are none.
+  QuorumJudge* quorum() { return quorum_.get(); }
   // Worker `rank` begins `step`: no worker that still has data is further behind than a policy's
   // bound allows. The true clock gap, seen from outside.
   void CheckGap(int rank, int64_t step);
@@ -88,9 +93,10 @@ class Judge {
   }
   bool DenseOnServers() const { return plan_.dense_table >= 0; }
   // Of replicas that step by themselves no sum says what they should be: a plain loop does
-  // (tests/sim/local_steps_test.cc).
+  // (tests/sim/local_steps_test.cc). With a quorum they are quorum_'s.
   bool JudgesDense() const {
-    return DenseOnServers() || plan_.job.dense().synchroniser() == Dense::ALLREDUCE;
+    return DenseOnServers() ||
+           (quorum_ == nullptr && plan_.job.dense().synchroniser() == Dense::ALLREDUCE);
   }
 
   const job::JobPlan& plan_;
@@ -98,6 +104,7 @@ class Judge {
   const Options options_;
   std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
   Ledger ledger_;
+  std::unique_ptr<QuorumJudge> quorum_;
   std::shared_ptr<const RangeMap> map_;
   std::vector<WorkerState> workers_;
   bool delayed_finished_ = false;

@@ -54,13 +54,13 @@ void SimNetwork::Route(absl::Time now, EndpointId from, EndpointId to, size_t by
 }
 
 absl::Time SimNetwork::RouteOnConnection(absl::Time now, EndpointId from, EndpointId to,
-                                         size_t bytes) {
+                                         size_t bytes, int connection) {
   const auto cut = cut_until_.find(std::minmax(from, to));
   absl::Time at = ThroughLinks(now, from, to, bytes);
   if (cut != cut_until_.end()) at = std::max(at, cut->second);
   while (options_.drop > 0 && random_.Bernoulli(options_.drop)) at += kConnectionResend;
   at += Delay();
-  absl::Time& last = last_on_connection_.try_emplace({from, to}, at).first->second;
+  absl::Time& last = last_on_connection_.try_emplace({{from, to}, connection}, at).first->second;
   return last = std::max(at, last);
 }
 

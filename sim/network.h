@@ -47,8 +47,10 @@ class SimNetwork {
              std::vector<absl::Time>* arrivals);
 
   // When a frame arrives that is sent now on a connection between the two, which brings all of them
-  // once and in order: what the network loses the connection sends again, which takes its time.
-  absl::Time RouteOnConnection(absl::Time now, EndpointId from, EndpointId to, size_t bytes);
+  // once and in order: what the network loses the connection sends again, which takes its time. Two
+  // processes may have more than one.
+  absl::Time RouteOnConnection(absl::Time now, EndpointId from, EndpointId to, size_t bytes,
+                               int connection = 0);
 
   // Frames between `a` and `b`, either way, are lost until `end`.
   void Cut(EndpointId a, EndpointId b, absl::Time end);
@@ -70,7 +72,7 @@ class SimNetwork {
   Random random_;
   std::map<Pair, absl::Time> cut_until_;     // by (smaller, larger)
   std::map<Pair, absl::Time> last_arrival_;  // by (from, to); without reordering
-  std::map<Pair, absl::Time> last_on_connection_;
+  std::map<std::pair<Pair, int>, absl::Time> last_on_connection_;
   std::map<EndpointId, absl::Time> sends_until_, receives_until_;  // by process
 };
 

@@ -15,18 +15,16 @@ constexpr absl::Duration kNoDeadline = absl::Hours(10000);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(const job::JobPlan& plan,
-                                                                    int rank,
-                                                                    worker::DenseParameters& dense,
-                                                                    BufferSource& buffers) {
+absl::StatusOr<std::unique_ptr<SimCollectives>> SimCollectives::New(
+    const job::JobPlan& plan, int rank, std::unique_ptr<worker::DenseReduction> reduction,
+    BufferSource& buffers) {
   const Dense& config = plan.job.dense();
   if (config.codec().kind() > Codec::NONE || config.device() == Dense::CUDA) {
     return absl::UnimplementedError("the simulated world has neither codecs nor GPUs");
   }
   const int ranks = plan.workers();
   std::unique_ptr<SimCollectives> made(new SimCollectives(rank, ranks));
-  made->reduction_ =
-      worker::NewDenseReduction(plan, rank, std::max<int64_t>(0, config.bucket_bytes()), dense);
+  made->reduction_ = std::move(reduction);
   std::vector<collectives::Link*> links;
   for (int peer = 0; peer < ranks; ++peer) {
     collectives::FrameLinkOptions options;

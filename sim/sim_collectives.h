@@ -29,10 +29,11 @@ namespace tandem::sim {
 
 class SimCollectives {
  public:
-  // Of worker `rank`. UNIMPLEMENTED for what needs threads or a GPU. References outlive this.
-  static absl::StatusOr<std::unique_ptr<SimCollectives>> New(const job::JobPlan& plan, int rank,
-                                                             worker::DenseParameters& dense,
-                                                             BufferSource& buffers);
+  // Of worker `rank`, for what `reduction` asks for. UNIMPLEMENTED for what needs threads or a GPU.
+  // References outlive this.
+  static absl::StatusOr<std::unique_ptr<SimCollectives>> New(
+      const job::JobPlan& plan, int rank, std::unique_ptr<worker::DenseReduction> reduction,
+      BufferSource& buffers);
 
   // A model is about to compute.
   void BeforeStep() { reduction_->BeforeStep(); }

@@ -43,10 +43,29 @@ absl::StatusOr<std::unique_ptr<SimWorkers::Worker>> SimWorkers::NewWorker(
   TANDEM_ASSIGN_OR_RETURN(worker->core,
                           worker::TrainerCore::New(plan, options, dense, context_.buffers));
   if (plan.dense_table < 0) {
-    TANDEM_ASSIGN_OR_RETURN(worker->collectives,
-                            SimCollectives::New(plan, rank, dense, context_.buffers));
+    TANDEM_ASSIGN_OR_RETURN(worker->collectives, NewCollectives(rank, worker.get()));
   }
   return worker;
+}
+
+absl::StatusOr<std::unique_ptr<SimCollectives>> SimWorkers::NewCollectives(int rank,
+                                                                           Worker* worker) {
+  const job::JobPlan& plan = context_.plan;
+  worker::DenseParameters& dense = worker->runner->dense();
+  std::unique_ptr<worker::DenseReduction> reduction;
+  if (job::SumsByQuorum(plan.job)) {
+    TANDEM_ASSIGN_OR_RETURN(auto quorum,
+                            SimQuorum::New(plan, rank, dense, context_.judge,
+                                           [this, rank](int to, const SimQuorum::Letter& letter) {
+                                             Post(rank, to, letter);
+                                           }));
+    worker->quorum = quorum.get();
+    reduction = std::move(quorum);
+  } else {
+    reduction = worker::NewDenseReduction(
+        plan, rank, std::max<int64_t>(0, plan.job.dense().bucket_bytes()), dense);
+  }
+  return SimCollectives::New(plan, rank, std::move(reduction), context_.buffers);
 }
 
 void SimWorkers::StartClocks() {
@@ -140,6 +159,16 @@ void SimWorkers::Send(int rank, const Outgoing& out) {
   ToScheduler(rank, *control);
 }
 
+// What rank 0 says to itself travels nowhere.
+void SimWorkers::Post(int from, int to, const SimQuorum::Letter& letter) {
+  if (from == to) return worker(to).quorum->OnLetter(from, letter);
+  constexpr size_t kLetterBytes = 64;  // three numbers, and the header of a message
+  frames_.SendLetter(from, to, kLetterBytes, [this, from, to, letter] {
+    worker(to).quorum->OnLetter(from, letter);
+    ProgressCollectives(to);
+  });
+}
+
 void SimWorkers::ToScheduler(int rank, const Control& control) {
   Worker& sender = worker(rank);
   if (control.has_progress()) sender.reported_step = control.progress().step();
@@ -157,13 +186,16 @@ void SimWorkers::ToScheduler(int rank, const Control& control) {
 
 void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
   if (std::holds_alternative<worker::SynchroniseTask>(task) ||
+      std::holds_alternative<worker::EpochEndTask>(task) ||
       std::holds_alternative<worker::GatherDenseTask>(task)) {
     return StartCollective(rank, std::move(task));
   }
   absl::Duration delay = context_.options.fetch;
   if (const auto* const compute = std::get_if<worker::ComputeTask>(&task)) {
     if (context_.judge != nullptr) context_.judge->CheckGap(rank, compute->slot->step);
-    const job::ServiceTimes& times = worker(rank).service_times;
+    Worker& w = worker(rank);
+    if (w.collectives != nullptr) w.collectives->BeforeStep();
+    const job::ServiceTimes& times = w.service_times;
     delay = times.any() ? times.Of(compute->slot->step) : context_.options.compute;
     const std::vector<absl::Duration>& least = context_.options.least_compute;
     if (!least.empty()) delay = std::max(delay, least[static_cast<size_t>(rank)]);
@@ -175,35 +207,52 @@ void SimWorkers::StartTask(int rank, worker::TrainerTask task) {
 // Its end is when all workers have done their parts.
 void SimWorkers::StartCollective(int rank, worker::TrainerTask task) {
   Worker& w = worker(rank);
-  TANDEM_CHECK(!w.waits_for_others.has_value());
+  w.with_others.push_back(std::move(task));
+  if (w.with_others.size() > 1) return;
+  BeginCollective(&w);
+  ProgressCollectives(rank);
+}
+
+void SimWorkers::BeginCollective(Worker* worker) {
+  const worker::TrainerTask& task = worker->with_others.front();
   if (const auto* const synchronise = std::get_if<worker::SynchroniseTask>(&task)) {
     worker::StepSlot& slot = *synchronise->slot;
-    w.collectives->Begin(absl::MakeSpan(slot.dense_gradient),
-                         {slot.step, slot.batch.samples, slot.last});
+    worker->collectives->Begin(absl::MakeSpan(slot.dense_gradient),
+                               {slot.step, slot.batch.samples, slot.last});
+  } else if (const auto* const end = std::get_if<worker::EpochEndTask>(&task)) {
+    if (end->all) {
+      worker->quorum->BeginEndOfEpoch(end->step);
+    } else {
+      worker->quorum->OutOfData();
+    }
   } else {
-    w.collectives->BeginGather();
+    worker->collectives->BeginGather();
   }
-  w.waits_for_others = std::move(task);
-  ProgressCollectives(rank);
 }
 
 void SimWorkers::ProgressCollectives(int rank) {
   Worker& w = worker(rank);
   if (w.collectives == nullptr) return;
-  const absl::Status status = w.collectives->Progress(context_.agenda.now(), &segments_);
-  if (!status.ok()) return context_.Fail(status.ToString());
-  for (const Outgoing& segment : segments_) frames_.Send(segment);
-  segments_.clear();
-  if (!w.waits_for_others.has_value() || !w.collectives->over()) return;
-  context_.agenda.After(absl::ZeroDuration(), [this, rank, task = *std::move(w.waits_for_others)] {
-    FinishTask(rank, task);
-  });
-  w.waits_for_others.reset();
+  for (;;) {
+    const absl::Status status = w.collectives->Progress(context_.agenda.now(), &segments_);
+    if (!status.ok()) return context_.Fail(status.ToString());
+    for (const Outgoing& segment : segments_) frames_.Send(segment);
+    segments_.clear();
+    if (w.with_others.empty() || !w.collectives->over()) return;
+    context_.agenda.After(
+        absl::ZeroDuration(),
+        [this, rank, task = std::move(w.with_others.front())] { FinishTask(rank, task); });
+    w.with_others.pop_front();
+    if (w.with_others.empty()) return;
+    BeginCollective(&w);
+  }
 }
 
 Activity SimWorkers::WaitingForOthers(int rank) const {
-  const SimCollectives* const collectives = worker(rank).collectives.get();
-  return collectives == nullptr ? Activity() : collectives->WaitingFor(context_.agenda.now());
+  const Worker& w = worker(rank);
+  if (w.collectives == nullptr) return {};
+  const Activity sum = w.collectives->WaitingFor(context_.agenda.now());
+  return w.quorum != nullptr && sum.text.empty() ? w.quorum->WaitingFor() : sum;
 }
 
 void SimWorkers::FinishTask(int rank, const worker::TrainerTask& task) {
@@ -218,22 +267,26 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
   return std::visit(
       worker::Overloaded{
           [&](const worker::FetchTask& t) { return runner.Fetch(t.slot); },
-          [&](const worker::ComputeTask& t) {
-            if (w.collectives != nullptr) w.collectives->BeforeStep();
-            return runner.Compute(t.slot);
-          },
+          [&](const worker::ComputeTask& t) { return runner.Compute(t.slot); },
           [&](const worker::SynchroniseTask& t) {
             t.slot->samples_of_all = w.collectives->reduction().samples_of_all();
             t.slot->empty_steps = w.collectives->reduction().empty_steps();
+            t.slot->missed.clear();
+            if (w.quorum != nullptr) w.quorum->TakeMissed(&t.slot->missed);
             return absl::OkStatus();
           },
-          // Sums that do not wait for all are not simulated.
-          [&](const worker::EpochEndTask&) { return absl::OkStatus(); },
+          [&](const worker::EpochEndTask& t) {
+            if (t.all) w.quorum->TakeMissed(t.missed);
+            return absl::OkStatus();
+          },
           [&](const worker::FetchTestTask& t) { return runner.FetchTest(t.slot, t.first, t.rows); },
           [&](const worker::ScoreTask& t) { return runner.Score(t.slot); },
           [&](const worker::FillShareTask& t) { return runner.FillShare(t.share, t.payload); },
           [&](const worker::MergeSharesTask& t) { return MergeShares(rank, t); },
-          [&](const worker::GatherDenseTask&) { return absl::OkStatus(); },
+          [&](const worker::GatherDenseTask& t) {
+            if (w.quorum != nullptr) w.quorum->TakeMissed(t.missed);
+            return absl::OkStatus();
+          },
           [&](const worker::WriteDenseTask& t) {
             return saves_.AddDense(*t.directory, dense(0).count(), *t.bytes);
           },

@@ -7,8 +7,8 @@
 #define TANDEM_SIM_SIM_WORKERS_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "sim/save_check.h"
 #include "sim/sim_collectives.h"
 #include "sim/sim_context.h"
+#include "sim/sim_quorum.h"
 #include "sim/sim_scheduler.h"
 #include "sim/sim_servers.h"
 #include "worker/task_runner.h"
@@ -60,20 +61,26 @@ class SimWorkers {
     job::ServiceTimes service_times;
     int64_t reported_step = -1;  // in its last report to the scheduler
     bool stopped = false;
-    std::unique_ptr<SimCollectives> collectives;          // replicas of dense parameters; else null
-    std::optional<worker::TrainerTask> waits_for_others;  // what the collectives were begun for
+    std::unique_ptr<SimCollectives> collectives;  // replicas of dense parameters; else null
+    SimQuorum* quorum = nullptr;                  // ... whose sums do not wait; theirs
+    // What the collectives are for, one after the other as on a worker's one thread for them; the first
+    // has begun.
+    std::deque<worker::TrainerTask> with_others;
   };
 
   Worker& worker(int rank) const { return *workers_[static_cast<size_t>(rank)]; }
   absl::StatusOr<std::unique_ptr<Worker>> NewWorker(int rank,
                                                     const worker::MakeTaskRunner& make_runner);
+  absl::StatusOr<std::unique_ptr<SimCollectives>> NewCollectives(int rank, Worker* worker);
   void StartClocksOf(int rank);
   void OnView(int rank, const View& view);
   void AfterTrainer(int rank);
   void Send(int rank, const Outgoing& out);
+  void Post(int from, int to, const SimQuorum::Letter& letter);
   void ToScheduler(int rank, const Control& control);
   void StartTask(int rank, worker::TrainerTask task);
   void StartCollective(int rank, worker::TrainerTask task);
+  void BeginCollective(Worker* worker);
   void ProgressCollectives(int rank);
   Activity WaitingForOthers(int rank) const;
   void FinishTask(int rank, const worker::TrainerTask& task);

@@ -74,7 +74,8 @@ void ToyRunner::ComputeDense(int64_t sum, worker::StepSlot* slot) {
   const absl::Span<const float> values =
       on_servers ? absl::MakeConstSpan(slot->dense).first(count) : dense_->values();
   judge_.CheckDenseRead(rank_, slot->step, values);
-  const bool together = plan_.job.dense().synchroniser() == Dense::ALLREDUCE;
+  const bool together =
+      plan_.job.dense().synchroniser() == Dense::ALLREDUCE && !job::SumsByQuorum(plan_.job);
   const float norm = on_servers ? Norm(static_cast<uint32_t>(plan_.dense_table), slot->step,
                                        slot->batch.samples, sum)
                                 : static_cast<float>(together ? sum : slot->batch.samples);

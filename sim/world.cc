@@ -97,7 +97,9 @@ void World::CheckEnd() {
   if (!DenseOnServers()) CheckReplicas();
   if (judge_ != nullptr) CheckFinalRows();
   CheckCounts();
-  if (judge_ != nullptr) CheckEvaluations();
+  if (judge_ == nullptr) return;
+  CheckEvaluations();
+  if (judge_->quorum() != nullptr) CheckSumsMissed();
 }
 
 void World::CheckReplicas() {
@@ -135,6 +137,19 @@ void World::CheckCounts() {
                                " + merged ", stats.merged, " + dropped ", stats.dropped,
                                ", measured ", stats.version_staleness.count));
   }
+}
+
+// What the report says of how late gradients were is of all of them, and of each once.
+void World::CheckSumsMissed() {
+  uint64_t count = 0;
+  double sum = 0;
+  for (const Distribution& missed : report().dense_staleness_of) {
+    count += missed.count();
+    sum += missed.sum();
+  }
+  if (count == quorum().gradients() && sum == static_cast<double>(quorum().missed())) return;
+  context_.Fail(absl::StrCat("reported are ", count, " gradients that missed ", sum, " sums, want ",
+                             quorum().gradients(), " and ", quorum().missed()));
 }
 
 void World::CheckEvaluations() {

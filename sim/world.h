@@ -12,7 +12,8 @@
 //   (2) no read is beyond its bound: lockstep policies see exactly the steps they should, others
 //       everybody's steps below k - read_bound and their own below k - depth;
 //   (3) evaluation sees every push, and creates no row;
-//   (4) no worker starts a step further ahead of the slowest than its policies' bound allows.
+//   (4) no worker starts a step further ahead of the slowest than its policies' bound allows;
+//   (5) dense sums that do not wait for all have every gradient once, and in time (quorum_judge.h).
 // And at the end: all rows once more; with any runner sent = applied + merged + dropped (= what the
 // toy computed), every range owned by exactly one shard, dense replicas equal. Saves are whole
 // (save_check.h). A run that does not end within `limit` of virtual time fails and says who waits for
@@ -89,6 +90,8 @@ class World {
   // Of the toy: ranges that the update of (rank, step) has rows in, with log_events; the model.
   std::set<uint32_t> RangesOf(int rank, int64_t step) const { return judge_->RangesOf(rank, step); }
   const ToyModel& model() const { return *model_; }
+  // ... and of a job whose dense sums do not wait for all.
+  const QuorumJudge& quorum() const { return *judge_->quorum(); }
 
  private:
   World(const job::JobPlan& plan, const WorldOptions& options);
@@ -103,6 +106,7 @@ class World {
   void CheckReplicas();
   void CheckFinalRows();
   void CheckCounts();
+  void CheckSumsMissed();
   void CheckEvaluations();
   bool DenseOnServers() const { return context_.plan.dense_table >= 0; }
 

@@ -1,6 +1,6 @@
 // One worker's part in sums that do not wait for all workers, without threads and links: its gradients
 // that no sum has taken yet, the model that every sum steps, and what both say of how late a gradient
-// was. quorum_sums.h runs it in a worker.
+// was. In a worker quorum_sums.h runs it, in the simulator sim/sim_quorum.h.
 //
 // A sum that rank 0 calls (quorum_caller.h):
 //

@@ -121,6 +121,28 @@ SimJob RandomJob(Random* random) {
   return job;
 }
 
+// Tables do not take steps together, as sums do not.
+SimJob RandomQuorumJob(Random* random) {
+  SimJob job = RandomJob(random);
+  job.workers = 2 + static_cast<int>(random->Uniform(5));
+  job.dense_on_servers = false;
+  job.dense_policy.clear();
+  job.policy = RandomPolicy(job.depth, /*lockstep=*/false, random);
+  job.second_policy =
+      random->Bernoulli(0.5) ? "" : RandomPolicy(job.depth, /*lockstep=*/false, random);
+  job.dense = absl::StrCat("synchroniser: ALLREDUCE algorithm: ", job.algorithm,
+                           " quorum: ", random->Bernoulli(0.5) ? "SOLO" : "MAJORITY",
+                           " quorum_bound: ", 1 + random->Uniform(4), " ");
+  job.service_time = RandomServiceTime(job.workers, random);
+  if (random->Bernoulli(0.2)) {
+    job.patience = static_cast<int>(random->Uniform(3));
+    job.epochs = 6;
+    job.max_steps = 0;
+    job.evaluate_every = 1;
+  }
+  return job;
+}
+
 // One in three runs has a network without faults, so that what fails there is not their doing.
 sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
   sim::WorldOptions options;
@@ -194,6 +216,73 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
   }
   if (count < 100) return;
   EXPECT_GT(cached, 4 * count);
+}
+
+// Dense sums that do not wait for all. What the judge holds every read, sum, evaluation and save to is in
+// sim/quorum_judge.h; here that there were late gradients, as late as they may be, and that everything
+// that may go wrong did.
+TEST(WorldTest, SumsOfAQuorumSurviveAnything) {
+  const uint64_t count = SeedCount(200);
+  uint64_t gradients = 0, at_the_bound = 0, saves = 0, early = 0;
+  int64_t missed = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 17));
+    const SimJob job = RandomQuorumJob(&random);
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    for (int& batches : options.model.batches) batches *= 3;
+    if (job.patience >= 0) options.evaluate = true;
+    SimRun run(job, options);
+    if (!run.ok()) break;  // one trace is enough to read
+    const sim::QuorumJudge& quorum = run.world->quorum();
+    ASSERT_LE(quorum.most_missed(), run.plan.job.dense().quorum_bound());
+    at_the_bound += quorum.most_missed() == run.plan.job.dense().quorum_bound() ? 1 : 0;
+    gradients += quorum.gradients();
+    missed += quorum.missed();
+    saves += static_cast<uint64_t>(run.world->saves());
+    if (job.patience >= 0) early += run.world->evaluations() < job.epochs ? 1 : 0;
+    if (seed % 50 != 0) continue;
+    SimRun again(job, options);
+    EXPECT_EQ(again.world->trace_hash(), run.world->trace_hash());
+  }
+  if (count < 100) return;
+  EXPECT_GT(gradients, 20 * count);
+  EXPECT_GT(missed, static_cast<int64_t>(gradients) / 10);
+  EXPECT_GT(at_the_bound, count / 10);
+  EXPECT_GT(saves, count / 10);
+  EXPECT_GT(early, 0u);
+}
+
+// Steps that are slow now and then: who does not wait for all of them is faster, and who waits for fewer has
+// later gradients. (An epoch ends when the last worker is through its data, so the smaller quorum need not be
+// the faster one.)
+TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
+  constexpr int kBatches = 300;
+  absl::Duration all;
+  double missed_before = 0;
+  for (const std::string quorum : {"ALL", "MAJORITY", "SOLO"}) {
+    SimJob job;
+    job.workers = 5;
+    job.policy = "kind: ASP";
+    job.service_time = kTransient;
+    job.dense = absl::StrCat("synchroniser: ALLREDUCE quorum: ", quorum,
+                             quorum == "ALL" ? " " : " quorum_bound: 4 ");
+    sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
+    options.network.delay = options.network.jitter = absl::Microseconds(50);
+    SimRun run(job, options);
+    ASSERT_TRUE(run.ok()) << quorum;
+    if (quorum == "ALL") {
+      all = run.world->elapsed();
+      continue;
+    }
+    EXPECT_LT(run.world->elapsed(), 0.8 * all) << quorum;
+    const sim::QuorumJudge& sums = run.world->quorum();
+    EXPECT_EQ(sums.gradients(), static_cast<uint64_t>(job.workers) * kBatches);
+    const double missed =
+        static_cast<double>(sums.missed()) / static_cast<double>(sums.gradients());
+    EXPECT_GT(missed, 1.2 * missed_before + 0.1) << quorum;
+    missed_before = missed;
+  }
 }
 
 // How old what is kept may be, where a push is at all ranges at once: an update of each other worker for each step
