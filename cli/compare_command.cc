@@ -33,6 +33,7 @@
 #include "plan/measure_facts.h"
 #include "scheduler/summary.h"
 #include "study/figures.h"
+#include "study/json_value.h"
 #include "study/manifest.h"
 #include "study/report.h"
 #include "study/runner.h"
@@ -210,6 +211,11 @@ class ProcessLauncher final : public study::RunLauncher {
 
 // What `tandem run` asks of a job before it starts anything.
 absl::Status CheckJobHere(const job::JobPlan& plan) {
+  if (plan.job.model().has_program()) {
+    return absl::InvalidArgumentError(
+        "model: a program's loop is its own, and a study starts none; hint: a module saved as "
+        "TorchScript, with model { script {} }");
+  }
   TANDEM_RETURN_IF_ERROR(worker::CheckDenseDevice(plan));
   TANDEM_RETURN_IF_ERROR(worker::CheckDenseChoices(plan));
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(plan.job));
@@ -273,7 +279,7 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
   if (build != manifest->surroundings["build"]) {
     std::fprintf(stderr, "warning: the runs that are done are of another build\n");
   }
-  manifest->surroundings["began"] = old->surroundings.value("began", "");
+  manifest->surroundings["began"] = study::TextIn(old->surroundings, "began");
   if (manifest->plan.tunes()) manifest->chosen = old->chosen;
   for (const study::RunPlan& run : old->runs) {
     if (run.part == study::Part::kTuned && manifest->plan.tunes()) manifest->runs.push_back(run);
@@ -330,6 +336,7 @@ int WriteReportOf(const char* program, const std::string& folder) {
     return absl::IsNotFound(report.status()) ? node::kExitBadInput : code;
   }
   std::printf("%d runs complete", report->complete);
+  if (report->collapsed > 0) std::printf(" (%d of them collapsed)", report->collapsed);
   if (report->diverged > 0) std::printf(", %d diverged", report->diverged);
   if (report->failed > 0) std::printf(", %d failed", report->failed);
   if (report->absent > 0) std::printf(", %d not done", report->absent);

@@ -34,6 +34,50 @@ std::vector<Metric> MeasuresOf(const StudyPlan& plan) {
   return measures;
 }
 
+// What knowing nothing has of a measure; nullopt where that depends on the data. Of ranks it is what a
+// model has that says the same of all items, which chance surpasses a little.
+absl::optional<double> OfKnowingNothing(absl::string_view column) {
+  if (column == "eval.auc") return 0.5;
+  const bool ranks =
+      absl::StartsWith(column, "eval.hr_at_") || absl::StartsWith(column, "eval.ndcg_at_");
+  return ranks ? absl::optional<double>(0) : absl::nullopt;
+}
+
+// By which it is told whether runs have learned anything: the study's metric if that can tell; "" if nothing can.
+std::string ColumnOfLearning(const StudyPlan& plan, const std::vector<Group>& groups) {
+  if (OfKnowingNothing(plan.metric.column).has_value()) return plan.metric.column;
+  for (const Group& group : groups) {
+    for (const auto& [column, spread] : group.spreads) {
+      if (OfKnowingNothing(column).has_value()) return column;
+    }
+  }
+  return "";
+}
+
+// A loss that is still a number hides that a run has come to nothing, and a mean hides it, too.
+void MarkCollapsed(const StudyPlan& plan, std::vector<Group>* groups) {
+  constexpr double kSomething = 0.1, kLittle = 0.2;  // that the best has; a part of it
+  const std::string column = ColumnOfLearning(plan, *groups);
+  if (column.empty()) return;
+  const double nothing = *OfKnowingNothing(column);
+  std::map<std::string, double> best;  // by `among`
+  for (const Group& group : *groups) {
+    const Spread* const spread = group.Find(column);
+    if (spread == nullptr) continue;
+    double& most = best.emplace(group.among, nothing).first->second;
+    most = std::max(most, spread->max);
+  }
+  for (Group& group : *groups) {
+    const double learned = best[group.among] - nothing;
+    if (learned < kSomething) continue;
+    for (const StudyRun& run : group.runs) {
+      const auto value = run.Number(column);
+      if (!run.counts() || !value.has_value()) continue;
+      if (*value - nothing < kLittle * learned) group.collapsed.insert(run.name);
+    }
+  }
+}
+
 // Is a curve of the metric drawn that is of training rows?
 bool CurveIsOfTraining(const Metric& metric, const std::vector<Group>& groups) {
   if (!metric.of_evaluation) return false;
@@ -290,6 +334,13 @@ void NoteLost(const Group& group, std::vector<std::string>* notes) {
     notes->push_back(absl::StrCat(whose, ": ", group.diverged, " of ", all,
                                   " runs diverged; they are in no mean and no interval."));
   }
+  if (!group.collapsed.empty()) {
+    notes->push_back(absl::StrCat(whose, ": ", group.collapsed.size(), " of ", all,
+                                  " runs collapsed (", absl::StrJoin(group.collapsed, ", "),
+                                  "): next to nothing learned, by a loss that is a ",
+                                  "number all the same. The mean and the interval are with ",
+                                  group.collapsed.size() == 1 ? "it." : "them."));
+  }
   if (group.failed > 0) {
     notes->push_back(absl::StrCat(whose, ": ", group.failed, " of ", all, " runs failed."));
   }
@@ -495,6 +546,7 @@ json GroupJson(const StudyPlan& plan, const Group& group) {
           {"value", group.value},
           {"policy", group.policy},
           {"runs", runs},
+          {"collapsed", group.collapsed},
           {"model_curve", with_model == group.runs.end() ? json::array() : with_model->model_curve},
           {"spreads", spreads}};
 }
@@ -539,6 +591,7 @@ Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>
                  const std::vector<StudyRun>& runs) {
   Analysis analysis;
   analysis.groups = GroupsOf(plan, runs);
+  MarkCollapsed(plan, &analysis.groups);
   analysis.comparisons = ComparisonsOf(plan, analysis.groups);
   analysis.tuned_gains = GainsOf(plan, analysis.groups);
   if (plan.tunes()) analysis.trials = TrialsOf(plan, chosen, runs);

@@ -7,6 +7,7 @@
 #define TANDEM_STUDY_ANALYSIS_H_
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct Group {
   std::vector<StudyRun> runs;             // by seed, in the study's order
   std::map<std::string, Spread> spreads;  // of complete runs, by column of numbers
   int complete = 0, diverged = 0, failed = 0, absent = 0;
+  // Names of complete runs that have learned next to nothing: by the AUC, hit rate or NDCG of their last
+  // evaluation less than a fifth of what the best run among these has above knowing nothing. They count.
+  std::set<std::string> collapsed;
 
   const Spread* Find(const std::string& column) const;
 };

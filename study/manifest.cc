@@ -18,6 +18,7 @@
 #include "data/files.h"
 #include "node/role_flags.h"
 #include "scheduler/summary.h"
+#include "study/json_value.h"
 #include "xxhash.h"
 
 namespace tandem::study {
@@ -97,9 +98,9 @@ absl::Status CheckData(const json& old, const json& now) {
         absl::StrCat(OnlyInOne(files, *before), " of ", pattern, " is new, or is there no more"));
   }
   std::map<std::string, json> data;
-  for (const json& file : old.value("data", json::array())) data[file.value("file", "")] = file;
+  for (const json& file : old.value("data", json::array())) data[TextIn(file, "file")] = file;
   for (const json& file : now.value("data", json::array())) {
-    const auto before = data.find(file.value("file", ""));
+    const auto before = data.find(TextIn(file, "file"));
     if (before != data.end() && before->second != file) return DataChanged(before->first);
   }
   return absl::OkStatus();
@@ -145,6 +146,10 @@ absl::StatusOr<Manifest> FromJson(const json& file) {
   }
   manifest.chosen = file.at("chosen").get<std::map<std::string, std::string>>();
   manifest.surroundings = file.at("surroundings").get<json::object_t>();
+  // What will be compared with what is there by then.
+  (void)manifest.surroundings.value("patterns", json::object())
+      .get<std::map<std::string, std::vector<std::string>>>();
+  (void)manifest.surroundings.value("data", json::array()).get<std::vector<json::object_t>>();
   return manifest;
 }
 

@@ -42,6 +42,11 @@ absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::stri
     end.failed += run.state == RunState::kFailed;
     end.absent += run.state == RunState::kAbsent;
   }
+  std::set<std::string> collapsed;
+  for (const Group& group : analysis.groups) {
+    collapsed.insert(group.collapsed.begin(), group.collapsed.end());
+  }
+  end.collapsed = static_cast<int>(collapsed.size());
   return end;
 }
 

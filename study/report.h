@@ -12,6 +12,7 @@ struct ReportEnd {
   std::string answer;                                      // one sentence
   std::string missing;                                     // empty, or why there are no figures
   int complete = 0, diverged = 0, failed = 0, absent = 0;  // runs, tuning included
+  int collapsed = 0;  // of the complete ones (study/analysis.h)
 };
 
 // Runs nothing; reads what is there, and writes the rest anew. `script` draws the figures. NOT_FOUND if

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "study/json_value.h"
 
 namespace tandem::study {
 namespace {
@@ -51,6 +52,7 @@ th{font-weight:600;color:var(--muted);vertical-align:bottom}
 th:first-child,td:first-child,th.text,td.text{text-align:left}
 td.name{font-weight:600;white-space:nowrap}
 td .spread{display:block;color:var(--muted);font-size:.8rem;white-space:nowrap}
+td .spread.bad{color:var(--c1)}
 .good{color:var(--c2);font-weight:600}.bad{color:var(--c1);font-weight:600}.open{color:var(--muted)}
 figure{margin:1.6rem 0 2.2rem}
 figcaption h3{margin:0 0 .2rem}
@@ -62,7 +64,8 @@ details{margin:.6rem 0}summary{cursor:pointer}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2rem 1rem;font-size:.9rem;margin:.8rem 0}
 dt{color:var(--muted)}dd{margin:0;overflow-wrap:anywhere}
 @media (max-width:40rem){main{padding:1.2rem .9rem 3rem}h1{font-size:1.35rem}
- dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
+ dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}
+ td.name,td.name .spread{white-space:normal}}
 @media print{body{font-size:10pt}main{max-width:none;padding:0}
  h2{break-after:avoid}figure,tr{break-inside:avoid}figure svg{min-width:0;max-width:16cm}
  .wide,figure .drawing{overflow:visible}pre{white-space:pre-wrap}}
@@ -133,6 +136,7 @@ std::string NameCell(const Group& group) {
 
 std::string RunsCell(const Group& group) {
   std::vector<std::string> lost;
+  if (!group.collapsed.empty()) lost.push_back(absl::StrCat(group.collapsed.size(), " collapsed"));
   if (group.diverged > 0) lost.push_back(absl::StrCat(group.diverged, " diverged"));
   if (group.failed > 0) lost.push_back(absl::StrCat(group.failed, " failed"));
   if (group.absent > 0) lost.push_back(absl::StrCat(group.absent, " not done"));
@@ -297,8 +301,10 @@ std::string RunsTable(const StudyPlan& plan, const Analysis& analysis) {
       "</th><th>samples/s</th><th>seconds</th></tr></thead>", "<tbody>\n");
   for (const Group& group : analysis.groups) {
     for (const StudyRun& run : group.runs) {
+      const bool collapsed = group.collapsed.count(run.name) > 0;
       absl::StrAppend(&html, "<tr><td>", Escape(run.name), "</td><td class=\"text",
-                      run.counts() ? "" : " bad", "\">", StateName(run.state),
+                      run.counts() && !collapsed ? "" : " bad", "\">", StateName(run.state),
+                      collapsed ? ", collapsed" : "",
                       run.why.empty() ? "" : absl::StrCat(": ", Escape(run.why)), "</td>");
       for (const std::string& column :
            {plan.metric.column, std::string("samples_per_second"), std::string("seconds")}) {
@@ -320,7 +326,7 @@ std::string Repeat(const Manifest& manifest) {
   const nlohmann::json& around = manifest.surroundings;
   const auto text = [&around](const char* part, const char* name) {
     const auto& object = around.value(part, nlohmann::json::object());
-    return object.is_object() ? object.value(name, "") : std::string();
+    return TextIn(object, name);
   };
   std::string html = Tag("h2", "To do it again");
   absl::StrAppend(
@@ -331,7 +337,7 @@ std::string Repeat(const Manifest& manifest) {
                                  ", ", text("build", "march"), ", ", text("build", "compiler"))),
       Line("machine", absl::StrCat(text("machine", "processors"), "; ", text("machine", "memory"),
                                    "; ", text("machine", "system"))),
-      Line("begun", around.value("began", "")));
+      Line("begun", TextIn(around, "began")));
   if (manifest.plan.study.has_simulate()) {
     const Simulate& assumed = manifest.plan.study.simulate();
     absl::StrAppend(
@@ -344,9 +350,9 @@ std::string Repeat(const Manifest& manifest) {
                                      : "as much as it likes")));
   }
   for (const auto& file : around.value("data", nlohmann::json::array())) {
-    absl::StrAppend(&html, Line("data", absl::StrCat(file.value("file", ""), ", ",
-                                                     Number(file.value("bytes", 0.0)),
-                                                     " bytes, xxh3 ", file.value("xxh3", ""))));
+    absl::StrAppend(&html, Line("data", absl::StrCat(TextIn(file, "file"), ", ",
+                                                     Number(NumberIn(file, "bytes", 0)),
+                                                     " bytes, xxh3 ", TextIn(file, "xxh3"))));
   }
   return absl::StrCat(html, "</dl>\n<details><summary>The study</summary><pre>",
                       Escape(StudyText(manifest.plan.study)), "</pre></details>\n");

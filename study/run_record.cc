@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "base/file.h"
 #include "base/status_macros.h"
+#include "study/json_value.h"
 
 namespace tandem::study {
 namespace {
@@ -55,10 +56,10 @@ struct Metrics {
 
 void AddProgress(const json& line, Metrics* metrics) {
   CurvePoint point;
-  point.seconds = line.value("seconds", 0.0);
-  point.samples = line.value("samples", 0.0);
-  point.loss = line.value("loss", kNaN);
-  point.auc = line.value("auc", kNaN);
+  point.seconds = NumberIn(line, "seconds", 0.0);
+  point.samples = NumberIn(line, "samples", 0.0);
+  point.loss = NumberIn(line, "loss", kNaN);
+  point.auc = NumberIn(line, "auc", kNaN);
   const double before = metrics->curve.empty() ? 0 : metrics->curve.back().samples;
   if (point.samples > before && std::isnan(point.loss)) metrics->loss_lost = true;
   if (point.samples > before) metrics->curve.push_back(point);
@@ -66,14 +67,14 @@ void AddProgress(const json& line, Metrics* metrics) {
 
 void AddEvaluation(const json& line, Metrics* metrics) {
   EvaluationPoint point;
-  point.validation = line.value("data", "") == "validation";
+  point.validation = TextIn(line, "data") == "validation";
   Flatten(line, "eval", &point.values);
   if (!metrics->curve.empty()) {
     point.seconds = metrics->curve.back().seconds;
     point.samples = metrics->curve.back().samples;
   }
-  point.seconds = line.value("seconds", point.seconds);
-  point.samples = line.value("trained_samples", point.samples);
+  point.seconds = NumberIn(line, "seconds", point.seconds);
+  point.samples = NumberIn(line, "trained_samples", point.samples);
   metrics->evaluations.push_back(std::move(point));
 }
 
@@ -83,7 +84,7 @@ Metrics ReadMetrics(const std::string& path) {
   for (std::string text; std::getline(file, text);) {
     const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) continue;
-    const std::string event = line.value("event", "");
+    const std::string event = TextIn(line, "event");
     if (event == "progress") AddProgress(line, &metrics);
     if (event == "evaluation") AddEvaluation(line, &metrics);
   }
@@ -118,7 +119,13 @@ double LossAtEnd(const std::vector<CurvePoint>& curve) {
   return rows > 0 ? sum / rows : LastLoss(curve);
 }
 
-void ReadSummary(const json& summary, const Metrics& metrics, StudyRun* run) {
+// A module from a file may have a loss of its own.
+bool HasAnyLoss(const RunPlan& plan) {
+  const absl::StatusOr<Job> job = job::ParseJob(plan.job_text, plan.name, {});
+  return job.ok() && job->model().has_script();
+}
+
+void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, StudyRun* run) {
   run->numbers = NumbersOf(summary);
   run->staleness = summary.value("staleness", json::object());
   run->by_worker = summary.value("by_worker", json::array());
@@ -128,7 +135,7 @@ void ReadSummary(const json& summary, const Metrics& metrics, StudyRun* run) {
   for (const auto& [table, policy] : policies.items()) {
     if (policy.is_string()) run->policy[table] = policy.get<std::string>();
   }
-  run->why = WhyDiverged(metrics.curve, metrics.loss_lost, summary);
+  run->why = WhyDiverged(metrics.curve, metrics.loss_lost, any_loss, summary);
   run->state = run->why.empty() ? RunState::kComplete : RunState::kDiverged;
 }
 
@@ -219,9 +226,9 @@ void AddTwin(const json& summary, StudyRun* run) {
 // What is to stand beside it is not there: to be run again, unless it is known why.
 void LacksSomething(const json& end, StudyRun* run) {
   run->state = RunState::kAbsent;
-  if (!end.is_object() || end.value("ok", true)) return;
+  if (!end.is_object() || BoolIn(end, "ok", true)) return;
   run->state = RunState::kFailed;
-  run->why = end.value("why", "");
+  run->why = TextIn(end, "why");
 }
 
 void ReadTwin(const std::string& folder, const json& end, StudyRun* run) {
@@ -331,23 +338,25 @@ std::map<std::string, double> NumbersOf(const json& summary) {
   return numbers;
 }
 
-std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, const json& summary) {
+std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, bool any_loss,
+                        const json& summary) {
   if (loss_lost) return "its loss was no number";
   const json eval = summary.value("eval", json::object());
-  if (eval.is_object() && eval.value("scores_not_finite", false)) {
+  if (eval.is_object() && BoolIn(eval, "scores_not_finite", false)) {
     return "its scores of test rows were no numbers";
   }
   if (curve.empty()) {  // a run shorter than an interval: what test rows say is all there is
-    const double logloss = eval.is_object() ? eval.value("logloss", 0.0) : 0;
-    if (!(logloss > kFarAbove * kLossOfKnowingNothing)) return "";
+    const double logloss = eval.is_object() ? NumberIn(eval, "logloss", 0.0) : 0;
+    if (any_loss || !(logloss > kFarAbove * kLossOfKnowingNothing)) return "";
     return absl::StrFormat("its logloss on test rows was %.3g; to know nothing costs %.3g", logloss,
                            kLossOfKnowingNothing);
   }
-  const double bar = kFarAbove * std::min(curve.front().loss, kLossOfKnowingNothing);
+  const double first = curve.front().loss;
+  const double bar = kFarAbove * (any_loss ? first : std::min(first, kLossOfKnowingNothing));
   const double last = LastLoss(curve);
   if (!(last > bar)) return "";
   return absl::StrFormat("its loss was %.3g at the end, after %.3g in its first interval", last,
-                         curve.front().loss);
+                         first);
 }
 
 BesideRun BesideRunOf(const Study& study) { return {study.twin(), study.has_network()}; }
@@ -361,15 +370,15 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
   run.seed = plan.seed;
   const json begin = ReadJson(folder + kBegin);
   if (!begin.is_object() || begin.value("job_hash", json()) != plan.job_hash) return run;
-  run.build = begin.value("build", "");
+  run.build = TextIn(begin, "build");
   const json end = ReadJson(folder + kEnd);
-  if (end.is_object()) run.wall_seconds = end.value("wall_seconds", 0.0);
+  if (end.is_object()) run.wall_seconds = NumberIn(end, "wall_seconds", 0.0);
   const json summary = ReadJson(folder + "/summary.json");
   // A run that was stopped on the way, or failed, has a summary, too, which says so.
   if (!summary.is_object() || !summary.contains("samples") || summary.contains("stopped") ||
       summary.contains("failed")) {
-    if (end.is_object() && !end.value("ok", true)) {
-      run.why = end.value("why", "");
+    if (end.is_object() && !BoolIn(end, "ok", true)) {
+      run.why = TextIn(end, "why");
       // A worker ends a job whose loss is no number.
       const bool diverged = absl::StrContains(run.why, ": the loss is ");
       run.state = diverged ? RunState::kDiverged : RunState::kFailed;
@@ -377,14 +386,14 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
     return run;
   }
   const Metrics metrics = ReadMetrics(folder + "/metrics.jsonl");
-  ReadSummary(summary, metrics, &run);
+  ReadSummary(summary, metrics, HasAnyLoss(plan), &run);
   if (beside.twin) ReadTwin(folder, end, &run);
   ReadModel(folder, end, beside, &run);
   run.curve = metrics.curve;
   run.evaluations = metrics.evaluations;
   if (!run.evaluations.empty()) {  // the last one came after the last interval
-    run.evaluations.back().seconds = summary.value("seconds", run.evaluations.back().seconds);
-    run.evaluations.back().samples = summary.value("samples", run.evaluations.back().samples);
+    run.evaluations.back().seconds = NumberIn(summary, "seconds", run.evaluations.back().seconds);
+    run.evaluations.back().samples = NumberIn(summary, "samples", run.evaluations.back().samples);
   }
   return run;
 }

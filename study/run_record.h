@@ -111,8 +111,9 @@ inline bool IsOfTraining(const StudyRun& run) { return run.evaluations.size() <=
 
 // The parts of it, for tests.
 std::map<std::string, double> NumbersOf(const nlohmann::json& summary);
-// "" or why the run counts as diverged, from its curve and summary.
-std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost,
+// "" or why the run counts as diverged, from its curve and summary. `any_loss`: of the model, of which
+// nobody knows what knowing nothing costs; else it is binary cross-entropy.
+std::string WhyDiverged(const std::vector<CurvePoint>& curve, bool loss_lost, bool any_loss,
                         const nlohmann::json& summary);
 
 }  // namespace tandem::study

@@ -207,6 +207,13 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
   const RunResult no_model = RunProgram(Command({"--check"}));
   EXPECT_EQ(no_model.exit_code, 2) << no_model.DebugString();
   EXPECT_THAT(no_model.output, HasSubstr("variation \"solo\": dense.quorum: "));
+  WriteTextFile(job_.File("study.textproto"),
+                absl::StrCat("job: \"", SourcePath("tests/testdata/program.textproto"),
+                             "\" target { metric: \"samples_per_second\" }"));
+  const RunResult program = RunProgram(Command());
+  EXPECT_EQ(program.exit_code, 2) << program.DebugString();
+  EXPECT_THAT(program.output, HasSubstr("model: a program's loop is its own, and a study"));
+  EXPECT_FALSE(fs::exists(Out()));
 }
 
 TEST_F(CompareTest, ADivergedRunIsSaid) {

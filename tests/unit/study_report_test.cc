@@ -148,6 +148,43 @@ TEST(AnalysisTest, LostRunsAreSaidAndPairedOut) {
   EXPECT_THAT(notes, HasSubstr("ASP: 1 of 3 runs are not done yet."));
 }
 
+// A run that has come to nothing while its loss is a number counts, and is said.
+TEST(AnalysisTest, ACollapsedRunIsSaidAndCounts) {
+  std::vector<StudyRun> runs = Runs();
+  const auto notes = [&](const StudyPlan& plan) {
+    return absl::StrJoin(Analyse(plan, {}, runs).notes, "\n");
+  };
+  EXPECT_THAT(notes(Plan()), Not(HasSubstr("collapsed")));
+  EXPECT_EQ(runs[5].variation, "ASP");
+  runs[5].numbers["eval.auc"] = 0.52;  // a fifth of the best is 0.561
+  const Analysis analysis = Analyse(Plan(), {}, runs);
+  EXPECT_THAT(
+      absl::StrJoin(analysis.notes, "\n"),
+      HasSubstr("ASP: 1 of 3 runs collapsed (ASP-untuned--seed2): next to nothing learned"));
+  EXPECT_EQ(analysis.groups[2].complete, 3);
+  EXPECT_NEAR(analysis.groups[2].Find("eval.auc")->min, 0.52, 1e-9) << "it is in the mean";
+  Manifest manifest;
+  manifest.plan = Plan();
+  const std::string page = ReportPage(manifest, analysis, {});
+  EXPECT_THAT(page, HasSubstr("<span class=\"spread bad\">1 collapsed</span>"));
+  EXPECT_THAT(page, HasSubstr("complete, collapsed"));
+  EXPECT_EQ(ResultsJson(Plan(), analysis)["groups"][2]["collapsed"].size(), 1u);
+  // A loss alone does not tell, but AUC beside it does.
+  EXPECT_THAT(notes(Plan("target { metric: \"logloss\" }")), HasSubstr("ASP: 1 of 3 runs coll"));
+  runs[5].numbers["eval.auc"] = 0.57;
+  EXPECT_THAT(notes(Plan()), Not(HasSubstr("collapsed")));
+  runs[5].numbers["eval.auc"] = 0.5;
+  runs[5].state = RunState::kDiverged;
+  EXPECT_THAT(notes(Plan()), Not(HasSubstr("collapsed"))) << "it has another word";
+  // Nobody has learned anything worth a comparison.
+  for (StudyRun& run : runs) run.numbers["eval.auc"] = 0.5 + 0.03 * static_cast<double>(run.seed);
+  EXPECT_THAT(notes(Plan()), Not(HasSubstr("collapsed")));
+  // All items alike: no hit in the first ten.
+  for (StudyRun& run : runs) run.numbers["eval.hr_at_10"] = run.seed == 3 ? 0 : 0.6;
+  EXPECT_THAT(notes(Plan("target { metric: \"hr_at_10\" }")),
+              HasSubstr("SSP: 1 of 3 runs collapsed (SSP-untuned--seed3)"));
+}
+
 TEST(AnalysisTest, WithoutTheBaselineThereIsNoAnswer) {
   std::vector<StudyRun> runs = Runs();
   for (StudyRun& run : runs) {

@@ -13,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -246,6 +247,52 @@ TEST_F(StudyRunTest, ALossThatGrowsOrIsNoNumberIsDivergence) {
   scores["eval"] = {{"scores_not_finite", true}};
   WriteRun("scores", scores, {Progress(0.5, 400, 0.6, 0.5)});
   EXPECT_EQ(Read("scores").state, RunState::kDiverged);
+}
+
+// What knowing nothing costs is known of cross-entropy alone; a module from a file may have any loss.
+TEST_F(StudyRunTest, ALossOfItsOwnDivergesByItsOwnBeginning) {
+  RunPlan plan;
+  plan.name = "own";
+  const auto read = [&] { return ReadRun(plan, RunFolder(folder(), "own")).state; };
+  json summary = Summary(0.8);
+  summary["eval"]["logloss"] = 7;  // of numbers that are no logits
+  WriteRun("own", summary, {Progress(0.5, 400, 13, 0.5), Progress(1, 800, 1.5, 0.5)});
+  EXPECT_EQ(read(), RunState::kDiverged);
+  plan.job_text = absl::StrReplaceAll(
+      kJob, {{"dlrm { bottom: [8, 4] top: 8 }", "script { file: \"module.pt\" }"}});
+  EXPECT_EQ(read(), RunState::kComplete);
+  WriteRun("own", summary, {Progress(0.5, 400, 13, 0.5), Progress(1, 800, 27, 0.5)});
+  EXPECT_EQ(read(), RunState::kDiverged);
+  WriteRun("own", summary, {});
+  EXPECT_EQ(read(), RunState::kComplete);
+}
+
+// Whatever the files of a run say, they are read to an end.
+TEST_F(StudyRunTest, MembersOfAnotherTypeAreAsGoodAsNone) {
+  const json others[] = {json(), 5, "x", true, json::array({1, "a"}), {{"a", 1}}};
+  for (const json& other : others) {
+    json summary = Summary(0.8), line = Progress(0.5, 400, 0.6, 0.7);
+    for (const char* name : {"eval", "policy", "bytes", "staleness", "seconds", "by_worker"}) {
+      summary[name] = other;
+    }
+    std::vector<json> lines = {other};
+    for (const char* name : {"event", "seconds", "samples", "loss", "auc", "data", "eval"}) {
+      lines.push_back(line);
+      lines.back()[name] = other;
+    }
+    WriteRun("odd", summary, lines);
+    const json word = {{"ok", other}, {"wall_seconds", other}, {"why", other}};
+    Write("runs/odd/study_end.json", word.dump());
+    const json model = {{"by_workers", other}, {"not_counted", other}, {"speed", other}};
+    Write("runs/odd/model.json", model.dump());
+    StudyRun run = Read("odd");
+    AddDerivedNumbers(ManifestOf(kStudy).plan, &run);
+    EXPECT_NE(run.state, RunState::kAbsent) << other;
+    json begin = json::parse(std::ifstream(folder_ / "runs/odd/study_run.json"));
+    begin["build"] = other;
+    Write("runs/odd/study_run.json", begin.dump());
+    EXPECT_EQ(Read("odd").build, other.is_string() ? "x" : "") << other;
+  }
 }
 
 TEST_F(StudyRunTest, TheLossAtTheEndIsOfATenthOfTheRows) {

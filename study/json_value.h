@@ -1,0 +1,28 @@
+// Members of JSON that somebody else may have written: one of another type is as good as none.
+#ifndef TANDEM_STUDY_JSON_VALUE_H_
+#define TANDEM_STUDY_JSON_VALUE_H_
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace tandem::study {
+
+inline double NumberIn(const nlohmann::json& object, const char* name, double otherwise) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_number() ? it->get<double>() : otherwise;
+}
+
+inline std::string TextIn(const nlohmann::json& object, const char* name) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+inline bool BoolIn(const nlohmann::json& object, const char* name, bool otherwise) {
+  const auto it = object.find(name);
+  return it != object.end() && it->is_boolean() ? it->get<bool>() : otherwise;
+}
+
+}  // namespace tandem::study
+
+#endif  // TANDEM_STUDY_JSON_VALUE_H_
