@@ -112,7 +112,9 @@ void SimScheduler::Send(EndpointId from, const Control& control) {
   event.connection = connection.number;
   event.control = control;
   context_.agenda.At(Arrival(&connection.last_up), [this, event, &connection] {
-    if (event.connection == connection.number) Step(event);
+    if (event.connection != connection.number) return;
+    connection.away = false;
+    Step(event);
   });
 }
 
@@ -160,7 +162,8 @@ void SimScheduler::Deliver(size_t node, const Control& control) {
 
 // ---- accidents --------------------------------------------------------------------------------
 
-// A worker's; not before the job has begun, nor when it has been told to stop: then connections close.
+// A worker's; not before the job has begun, nor when it has been told to stop: then connections close. Nor one
+// of a worker that is not yet back from the last time: together the two would be too long.
 void SimScheduler::BreakSomeConnection() {
   const absl::Duration wait =
       absl::Seconds(context_.random.Exponential() / context_.options.breaks_per_second);
@@ -170,7 +173,7 @@ void SimScheduler::BreakSomeConnection() {
         static_cast<int>(context_.random.Uniform(static_cast<uint64_t>(context_.plan.workers())));
     const EndpointId worker = EndpointId::Worker(rank);
     Connection& connection = connections_[NodeOf(worker)];
-    if (core_.view().number() > 0 && !connection.broken) Break(worker, &connection);
+    if (core_.view().number() > 0 && !connection.away) Break(worker, &connection);
     BreakSomeConnection();
   });
 }
@@ -181,7 +184,7 @@ void SimScheduler::Break(EndpointId worker, Connection* connection) {
   event.kind = scheduler::SchedulerEvent::Kind::kLost;
   event.connection = connection->number;
   event.why = absl::UnavailableError("broken");
-  connection->broken = true;
+  connection->broken = connection->away = true;
   connection->number += connections_.size();
   ++breaks_;
   Step(event);

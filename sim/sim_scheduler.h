@@ -45,6 +45,7 @@ class SimScheduler {
   struct Connection {
     uint64_t number = 0;  // new each time; connections_.size() of them belong to one time
     bool broken = false;
+    bool away = false;  // broken, or nothing has arrived since
     absl::Time last_up, last_down;
   };
 

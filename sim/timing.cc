@@ -33,6 +33,12 @@ absl::Status Timing::Check(const job::JobPlan& plan) {
     return absl::InvalidArgumentError(
         "table.synchroniser: only tables on servers are timed without rows; leave it out");
   }
+  if (job::SumsByQuorum(plan.job)) {
+    return absl::InvalidArgumentError(
+        "dense.quorum: only sums that wait for all workers are timed without rows; leave it out, "
+        "or "
+        "simulate with rows");
+  }
   for (const job::GroupPlan& group : plan.trained_groups()) {
     if (!group.properties.keeps_rows) continue;
     return absl::InvalidArgumentError(

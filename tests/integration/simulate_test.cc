@@ -132,6 +132,29 @@ TEST_F(SimulateTest, AStragglerHoldsUpThoseWhoWaitForIt) {
   EXPECT_EQ(asp.summary["by_worker"][0]["waited_for"][1].get<double>(), 0.0);
 }
 
+// A step that is slow now and then holds up who waits for all, and is a late gradient elsewhere.
+TEST_F(SimulateTest, AQuorumDoesNotWaitForSlowSteps) {
+  const auto simulate = [](const std::string& quorum) {
+    return Simulate(quorum, {"reproducible=false", "policy={kind: ASP}", "cluster.workers=4",
+                             "train.batch=10", "dense.quorum=" + quorum,
+                             "service_time={mean_seconds: 0.02 slow_share: 0.05 slow_factor: 8}"});
+  };
+  const RunResult all = simulate("ALL");
+  ASSERT_TRUE(all.ok()) << all.DebugString();
+  double missed_before = 0.1;
+  for (const std::string quorum : {"MAJORITY", "SOLO"}) {
+    const RunResult some = simulate(quorum);
+    ASSERT_TRUE(some.ok()) << some.DebugString();
+    EXPECT_EQ(some.summary["samples"], 2500);
+    EXPECT_LT(some.summary.value("seconds", 1e9), 0.85 * all.summary.value("seconds", 0.0));
+    const nlohmann::json missed = some.summary["staleness"]["dense"]["version_staleness"];
+    EXPECT_EQ(missed["count"], 252) << "gradients: of 63 steps of each worker";
+    EXPECT_LE(missed["max"], 4);
+    EXPECT_GT(missed["mean"], missed_before);
+    missed_before = missed["mean"];
+  }
+}
+
 TEST_F(SimulateTest, FramesTakeTheirTimeOnTheLinks) {
   const double free = Seconds("free", {});
   const double narrow = Seconds("narrow", {}, {"--bytes-per-second", "1e7"});
@@ -301,6 +324,9 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   expect_refused(
       Simulate("x", {"reproducible=false", "policy={kind: ESSP bound: 2}"}, {"--timing-only"}),
       "policy.kind: ESSP");
+  expect_refused(Simulate("x", {"reproducible=false", "policy={kind: ASP}", "dense.quorum=SOLO"},
+                          {"--timing-only"}),
+                 "dense.quorum");
   EXPECT_FALSE(fs::exists(job_->File("x")));
   ASSERT_TRUE(Simulate("there", {"train.max_steps=2"}).ok());
   expect_refused(Simulate("there", {}), "--overwrite");

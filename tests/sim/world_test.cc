@@ -253,18 +253,44 @@ TEST(WorldTest, SumsOfAQuorumSurviveAnything) {
   EXPECT_GT(early, 0u);
 }
 
-// Steps that are slow now and then: who does not wait for all of them is faster, and who waits for fewer has
+// Tables whose rows are dealt over the workers.
+TEST(WorldTest, TablesOnWorkersSurviveAnything) {
+  const uint64_t count = SeedCount(200);
+  uint64_t resent = 0, saves = 0, moves = 0;
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
+    SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
+    Random random(HashCombine(seed, 18));
+    SimJob job = RandomJob(&random);
+    job.synchroniser = "SHARDED";
+    job.policy = "kind: BSP";
+    job.second_policy.clear();
+    job.dense_on_servers = random.Bernoulli(0.3);
+    job.dense_policy.clear();
+    if (!job.dense_on_servers && random.Bernoulli(0.7)) job.servers = 0;
+    SimRun run(job, RandomWorld(job, seed, &random));
+    if (!run.ok()) break;  // one trace is enough to read
+    resent += run.world->frames_resent();
+    saves += static_cast<uint64_t>(run.world->saves());
+    moves += static_cast<uint64_t>(run.world->moves());
+  }
+  if (count < 100) return;
+  EXPECT_GT(resent, count);
+  EXPECT_GT(saves, count / 10);
+  EXPECT_GT(moves, count);
+}
+
+// Steps that take now less and now more: who does not wait for all of them is faster, and who waits for fewer has
 // later gradients. (An epoch ends when the last worker is through its data, so the smaller quorum need not be
 // the faster one.)
 TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
   constexpr int kBatches = 300;
   absl::Duration all;
-  double missed_before = 0;
+  double missed_before = 0.1;
   for (const std::string quorum : {"ALL", "MAJORITY", "SOLO"}) {
     SimJob job;
     job.workers = 5;
     job.policy = "kind: ASP";
-    job.service_time = kTransient;
+    job.service_time = kExponential;
     job.dense = absl::StrCat("synchroniser: ALLREDUCE quorum: ", quorum,
                              quorum == "ALL" ? " " : " quorum_bound: 4 ");
     sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
@@ -280,7 +306,7 @@ TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
     EXPECT_EQ(sums.gradients(), static_cast<uint64_t>(job.workers) * kBatches);
     const double missed =
         static_cast<double>(sums.missed()) / static_cast<double>(sums.gradients());
-    EXPECT_GT(missed, 1.2 * missed_before + 0.1) << quorum;
+    EXPECT_GT(missed, 1.15 * missed_before) << quorum;
     missed_before = missed;
   }
 }
