@@ -231,7 +231,12 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [&study](const job::JobPlan& plan) {
     if (study.has_simulate() || study.twin()) TANDEM_RETURN_IF_ERROR(CheckSimulated(plan));
     if (study.has_network()) TANDEM_RETURN_IF_ERROR(plan::CheckKnown(plan));  // its model
-    return study.has_simulate() ? absl::OkStatus() : CheckJobHere(plan);
+    if (!study.has_simulate()) return CheckJobHere(plan);
+    SimulateFlags assumed;
+    assumed.step_seconds = study.simulate().step_seconds();
+    assumed.latency_seconds = study.simulate().latency_seconds();
+    assumed.bytes_per_second = study.simulate().bytes_per_second();
+    return CheckAssumptions(assumed, plan);
   }));
   for (const study::Part part : {study::Part::kUntuned, study::Part::kTuning}) {
     if (part == study::Part::kTuning && !manifest.plan.tunes()) break;

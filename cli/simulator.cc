@@ -79,31 +79,6 @@ absl::Status CheckJob(const job::JobPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckNumbers(const SimulateFlags& flags, const job::JobPlan& plan) {
-  const double stall = plan.job.limits().stall_limit_seconds();
-  if (flags.step_seconds >= stall || flags.latency_seconds >= stall) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--step-seconds and --latency-seconds must be less than the job's "
-                     "limits.stall_limit_seconds, ",
-                     stall));
-  }
-  const double most_bytes = std::max(flags.step_bytes, flags.dense_bytes);
-  if (flags.bytes_per_second > 0 && !(most_bytes / flags.bytes_per_second < stall)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--step-bytes and --dense-bytes: ", most_bytes, " at --bytes-per-second ",
-                     flags.bytes_per_second, " take ", most_bytes / flags.bytes_per_second,
-                     " s, must be less than the job's limits.stall_limit_seconds, ", stall));
-  }
-  if (flags.step_seconds > 0 && std::isfinite(flags.step_seconds) && flags.latency_seconds >= 0 &&
-      std::isfinite(flags.latency_seconds) && flags.bytes_per_second >= 0 &&
-      std::isfinite(flags.bytes_per_second)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      "--step-seconds must be more than 0, --latency-seconds and --bytes-per-second not less than "
-      "0");
-}
-
 // Flags of the one way to simulate given to the other.
 absl::Status CheckTimingFlags(const SimulateFlags& flags) {
   const bool bytes = flags.step_bytes != 0 || flags.dense_bytes != 0;
@@ -517,6 +492,31 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
       ->capture_default_str();
 }
 
+absl::Status CheckAssumptions(const SimulateFlags& flags, const job::JobPlan& plan) {
+  const double stall = plan.job.limits().stall_limit_seconds();
+  if (flags.step_seconds >= stall || flags.latency_seconds >= stall) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--step-seconds and --latency-seconds must be less than the job's "
+                     "limits.stall_limit_seconds, ",
+                     stall));
+  }
+  const double most_bytes = std::max(flags.step_bytes, flags.dense_bytes);
+  if (flags.bytes_per_second > 0 && !(most_bytes / flags.bytes_per_second < stall)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--step-bytes and --dense-bytes: ", most_bytes, " at --bytes-per-second ",
+                     flags.bytes_per_second, " take ", most_bytes / flags.bytes_per_second,
+                     " s, must be less than the job's limits.stall_limit_seconds, ", stall));
+  }
+  if (flags.step_seconds > 0 && std::isfinite(flags.step_seconds) && flags.latency_seconds >= 0 &&
+      std::isfinite(flags.latency_seconds) && flags.bytes_per_second >= 0 &&
+      std::isfinite(flags.bytes_per_second)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--step-seconds must be more than 0, --latency-seconds and --bytes-per-second not less than "
+      "0");
+}
+
 absl::Status CheckSimulated(const job::JobPlan& plan) {
   TANDEM_RETURN_IF_ERROR(CheckJob(plan));
   return data::CheckData(plan);
@@ -546,7 +546,7 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
     if (ready.ok()) live = *read;
     if (ready.ok()) flags.latency_seconds = live->latency_seconds.value_or(flags.latency_seconds);
   }
-  if (ready.ok()) ready = CheckNumbers(flags, *plan);
+  if (ready.ok()) ready = CheckAssumptions(flags, *plan);
   if (ready.ok()) ready = CheckProblemJob(flags, *plan);
   if (ready.ok()) ready = flags.timing_only ? sim::Timing::Check(*plan) : CheckJob(*plan);
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());

@@ -43,6 +43,8 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags);
 
 // That the job, and the data that it names, can be simulated here.
 absl::Status CheckSimulated(const job::JobPlan& plan);
+// INVALID_ARGUMENT for times and rates that no run can have, or in which the job would give up.
+absl::Status CheckAssumptions(const SimulateFlags& flags, const job::JobPlan& plan);
 
 // Returns the exit code, as `tandem run`.
 int Simulate(const SimulateFlags& flags, const worker::MakeTaskRunner& make_runner);

@@ -208,6 +208,11 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
   EXPECT_EQ(no_model.exit_code, 2) << no_model.DebugString();
   EXPECT_THAT(no_model.output, HasSubstr("variation \"solo\": dense.quorum: "));
   WriteTextFile(job_.File("study.textproto"),
+                absl::StrCat(kStudy, "simulate { step_seconds: 1000 }"));
+  const RunResult slow = RunProgram(Command());
+  EXPECT_EQ(slow.exit_code, 2) << slow.DebugString();
+  EXPECT_THAT(slow.output, HasSubstr("must be less than the job's limits.stall_limit_seconds"));
+  WriteTextFile(job_.File("study.textproto"),
                 absl::StrCat("job: \"", SourcePath("tests/testdata/program.textproto"),
                              "\" target { metric: \"samples_per_second\" }"));
   const RunResult program = RunProgram(Command());
