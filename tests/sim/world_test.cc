@@ -279,7 +279,7 @@ TEST(WorldTest, TablesOnWorkersSurviveAnything) {
   EXPECT_GT(moves, count);
 }
 
-// Steps that take now less and now more: who does not wait for all of them is faster, and who waits for fewer has
+// Steps take now less and now more: who does not wait for all of them is faster, and who waits for fewer has
 // later gradients. (An epoch ends when the last worker is through its data, so the smaller quorum need not be
 // the faster one.)
 TEST(WorldTest, TheSmallerTheQuorumTheLaterTheGradients) {
