@@ -98,6 +98,13 @@ function(tandem_binary name)
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS})
 endfunction()
 
+# What a test itself does is seldom worth optimising, and GoogleTest's templates take the compiler twice
+# as long with it. A sanitizer makes the rest slow enough.
+set(TANDEM_TEST_OPTIONS)
+if(NOT TANDEM_SANITIZE)
+  set(TANDEM_TEST_OPTIONS -O0)
+endif()
+
 # tandem_test(NAME SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 ARGS --x): one CTest test per
 # binary. A check that cannot run here says GTEST_SKIP() << why; each one is counted
 # (count_tests.py reads tests/checks/NAME.xml), and CTest shows a program that skips all as skipped.
@@ -109,7 +116,11 @@ function(tandem_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  if(TANDEM_SANITIZE)
+    math(EXPR ARG_TIMEOUT "3 * ${ARG_TIMEOUT}")
+  endif()
   add_executable(${name} ${ARG_SRCS})
+  target_compile_options(${name} PRIVATE ${TANDEM_TEST_OPTIONS})
   reuse_precompiled(${name} precompiled_test)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS} GTest::gtest GTest::gmock

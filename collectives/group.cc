@@ -229,7 +229,7 @@ absl::StatusOr<Work> Group::Begin(GroupRequest request, std::unique_ptr<PendingW
   const size_t element = SizeOf(request.type);
   const int64_t offset = InPlaceOffset(request.primitive, request.shape);
   request.shape.in_place =
-      request.in != nullptr &&
+      request.in != nullptr && request.out != nullptr &&
       request.in == static_cast<uint8_t*>(request.out) + offset * static_cast<int64_t>(element);
   const AlgorithmChoice choice = request.call.choice.has_value()
                                      ? *request.call.choice
