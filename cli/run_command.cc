@@ -263,7 +263,11 @@ class Run {
     if (asynchronous && !dense_on_servers) {
       const Dense& dense = plan_.job.dense();
       const std::string apart =
-          dense.has_local_steps()
+          job::SumsByQuorum(plan_.job) && dense.has_local_steps()
+              ? absl::StrCat("a worker is at most ",
+                             Counted(static_cast<size_t>(dense.quorum_bound()), "meeting"),
+                             " behind the others")
+          : dense.has_local_steps()
               ? absl::StrCat("meetings keep workers within ",
                              Counted(static_cast<size_t>(dense.local_steps().every()), "step"),
                              " of each other")

@@ -73,6 +73,11 @@ absl::Status CheckJob(const job::JobPlan& plan) {
   if (job.dense().device() == Dense::CUDA) {
     return absl::InvalidArgumentError("dense.device: CUDA is not simulated; use CPU");
   }
+  if (job::SumsByQuorum(job) && job.dense().has_local_steps()) {
+    return absl::InvalidArgumentError(
+        "dense.local_steps.quorum: meetings that do not wait for all workers are not simulated; "
+        "leave it out");
+  }
   if (job.dense().codec().kind() > Codec::NONE) {
     return absl::InvalidArgumentError("dense.codec: codecs are not simulated; leave it out");
   }

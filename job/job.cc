@@ -101,8 +101,7 @@ absl::Status CheckQuorum(const JobPlan& plan) {
   for (const GroupPlan& group : plan.groups) {
     if (!group.properties.lockstep && group.properties.switch_step == 0) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("dense.quorum: ", Dense::Quorum_Name(plan.job.dense().quorum()),
-                     " does not wait for all workers, but table ",
+        absl::StrCat(QuorumText(plan.job), " does not wait for all workers, but table ",
                      plan.tables[group.tables[0]].name, " under ", PolicyName(group.policy),
                      " does, in every step; give tables SSP, ASP or another policy that does not"));
   }
@@ -175,8 +174,20 @@ std::string PolicyName(const Policy& policy) {
 }
 
 bool SumsByQuorum(const Job& job) {
-  return job.dense().synchroniser() == Dense::ALLREDUCE && job.dense().quorum() > Dense::ALL &&
+  const Dense& dense = job.dense();
+  if (dense.synchroniser() == Dense::LOCAL_SGD) {
+    return dense.local_steps().quorum() > 0 &&
+           dense.local_steps().quorum() < job.cluster().workers();
+  }
+  return dense.synchroniser() == Dense::ALLREDUCE && dense.quorum() > Dense::ALL &&
          job.cluster().workers() > 1;
+}
+
+std::string QuorumText(const Job& job) {
+  if (job.dense().synchroniser() == Dense::LOCAL_SGD) {
+    return absl::StrCat("dense.local_steps.quorum: ", job.dense().local_steps().quorum());
+  }
+  return absl::StrCat("dense.quorum: ", Dense::Quorum_Name(job.dense().quorum()));
 }
 
 std::string DenseName(const Dense& dense) {
@@ -187,7 +198,9 @@ std::string DenseName(const Dense& dense) {
     return absl::StrCat(kind, "(", Dense::Algorithm_Name(dense.algorithm()),
                         all ? "" : absl::StrCat(", ", Dense::Quorum_Name(dense.quorum())), ")");
   }
-  return absl::StrCat(kind, "(", dense.local_steps().every(), ")");
+  const int quorum = dense.local_steps().quorum();
+  return absl::StrCat(kind, "(", dense.local_steps().every(),
+                      quorum == 0 ? "" : absl::StrCat(", quorum ", quorum), ")");
 }
 
 std::vector<uint64_t> EqualRanges(int count) {

@@ -108,6 +108,8 @@ std::string PolicyName(const Policy& policy);
 // Whether replicas of the dense parameters take steps with sums of gradients that do not wait for all
 // workers. With one worker there is nobody to wait for.
 bool SumsByQuorum(const Job& job);
+// By which field it is so: "dense.quorum: SOLO", "dense.local_steps.quorum: 3".
+std::string QuorumText(const Job& job);
 
 // "ALLREDUCE(AUTO)", "ALLREDUCE(AUTO, MAJORITY)"; of workers that step by themselves how many steps:
 // "LOCAL_SGD(8)".

@@ -584,6 +584,46 @@ absl::Status CheckNoGradientSums(const Dense& dense) {
                 " each has its own; use ALLREDUCE, or an optimizer of the job such as ADAM");
 }
 
+// `without`: how the job does without its quorum.
+absl::Status CheckRepeatsNothing(absl::string_view field, absl::string_view value,
+                                 absl::string_view without, const Job& job) {
+  if (!job.reproducible() && !job.staleness().order()) return absl::OkStatus();
+  return Refuse(field, value, ": which gradients are in a sum depends on time, so the ",
+                "job cannot be reproducible or replayed; ", without, ", or drop reproducible and ",
+                "staleness.order");
+}
+
+// Of meetings that do not wait for all.
+absl::Status CheckMeetingQuorum(const Job& job) {
+  const LocalSteps& local = job.dense().local_steps();
+  const std::string field = "dense.local_steps.quorum";
+  if (local.quorum() == 0) {
+    if (local.grace_seconds() == 0) return absl::OkStatus();
+    return Refuse("dense.local_steps.grace_seconds", local.grace_seconds(),
+                  " is how long a meeting waits after its quorum has come, and there is no "
+                  "quorum; set it, or leave this out");
+  }
+  if (job.dense().synchroniser() != Dense::LOCAL_SGD) {
+    return Refuse(field, "only for LOCAL_SGD, and the synchroniser is ",
+                  Dense::Synchroniser_Name(job.dense().synchroniser()));
+  }
+  if (local.quorum() < 1 || local.quorum() > job.cluster().workers()) {
+    return Refuse(field, local.quorum(), ", must be 1 to the number of workers, ",
+                  job.cluster().workers(), "; leave it out to wait for all");
+  }
+  TANDEM_RETURN_IF_ERROR(NotNegative("dense.local_steps.grace_seconds", local.grace_seconds()));
+  if (local.from_step() != 0) {
+    return Refuse(field, local.quorum(),
+                  " not with from_step: in the steps before it workers wait ",
+                  "for each other; leave one of them out");
+  }
+  if (HasOwnModule(job.model()) || job.data().format() == Data::PROGRAM) {
+    return Refuse(field, local.quorum(), " is for models of ours: the loop of a program does not ",
+                  "hear when the others have no data left; leave it out");
+  }
+  return CheckRepeatsNothing(field, absl::StrCat(local.quorum()), "leave it out", job);
+}
+
 absl::Status CheckLocalSteps(const Job& job) {
   const Dense& dense = job.dense();
   const LocalSteps& local = dense.local_steps();
@@ -619,6 +659,7 @@ absl::Status CheckLocalSteps(const Job& job) {
         Positive("dense.local_steps.outer_learning_rate", local.outer_learning_rate(), ""));
     TANDEM_RETURN_IF_ERROR(BelowOne("dense.local_steps.outer_momentum", local.outer_momentum()));
   }
+  TANDEM_RETURN_IF_ERROR(CheckMeetingQuorum(job));
   return CheckNoGradientSums(dense);
 }
 
@@ -626,9 +667,14 @@ absl::Status CheckLocalSteps(const Job& job) {
 absl::Status CheckQuorum(const Job& job) {
   const Dense& dense = job.dense();
   if (!Dense::Quorum_IsValid(dense.quorum())) return Refuse("dense.quorum", "unknown");
+  const bool meets = dense.local_steps().quorum() > 0;
+  if (meets) {
+    TANDEM_RETURN_IF_ERROR(Between("dense.quorum_bound", dense.quorum_bound(), 1, kMaxQuorumBound));
+  }
   if (dense.quorum() <= Dense::ALL) {
-    if (dense.quorum_bound() == 0) return absl::OkStatus();
-    return Refuse("dense.quorum_bound", "only with dense.quorum SOLO or MAJORITY; leave it out");
+    if (dense.quorum_bound() == 0 || meets) return absl::OkStatus();
+    return Refuse("dense.quorum_bound",
+                  "only with dense.quorum SOLO or MAJORITY, or local_steps.quorum; leave it out");
   }
   const std::string& quorum = Dense::Quorum_Name(dense.quorum());
   if (dense.synchroniser() != Dense::ALLREDUCE) {
@@ -650,10 +696,7 @@ absl::Status CheckQuorum(const Job& job) {
     return Refuse("dense.quorum", quorum, " steps the model while workers compute, and a module ",
                   "of one's own has one copy of its parameters; say ALL");
   }
-  if (!job.reproducible() && !job.staleness().order()) return absl::OkStatus();
-  return Refuse("dense.quorum", quorum, ": which gradients are in a sum depends on time, so the ",
-                "job cannot be reproducible or replayed; say ALL, or drop reproducible and ",
-                "staleness.order");
+  return CheckRepeatsNothing("dense.quorum", quorum, "say ALL", job);
 }
 
 absl::Status CheckDense(const Job& job) {

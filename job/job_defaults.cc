@@ -102,7 +102,9 @@ void FillDense(const Policy& policy, bool repeatable, bool rdma, int workers, De
   if (dense->algorithm() == Dense::ALGORITHM_UNSPECIFIED) {
     dense->set_algorithm(repeatable ? Dense::DIRECT : Dense::AUTO);
   }
-  if (dense->quorum() > Dense::ALL) TANDEM_DEFAULT(dense, quorum_bound, 4);
+  if (dense->quorum() > Dense::ALL || dense->local_steps().quorum() > 0) {
+    TANDEM_DEFAULT(dense, quorum_bound, 4);
+  }
   if (dense->wire() == Dense::WIRE_UNSPECIFIED) dense->set_wire(Dense::F32);
   if (dense->link() == Dense::LINK_UNSPECIFIED) dense->set_link(rdma ? Dense::RDMA : Dense::ANY);
 }

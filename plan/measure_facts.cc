@@ -88,10 +88,10 @@ absl::Status CheckKnown(const job::JobPlan& plan) {
   }
   if (job::SumsByQuorum(plan.job)) {
     return absl::InvalidArgumentError(
-        "dense.quorum: what is gained by sums that do not wait for all workers depends on how "
-        "uneven "
-        "their steps are, and nothing here can say that; leave it out, or measure with tandem "
-        "compare");
+        absl::StrCat(job::QuorumText(plan.job),
+                     ": what is gained by not waiting for all workers depends on how uneven their "
+                     "steps are, and "
+                     "nothing here can say that; leave it out, or measure with tandem compare"));
   }
   if (plan.job.data().format() == Data::PROGRAM) {
     return absl::InvalidArgumentError(

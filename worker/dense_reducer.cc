@@ -74,14 +74,28 @@ void DenseReducer::SumByQuorum(DenseParameters& dense, std::unique_ptr<DensePara
                                std::unique_ptr<collectives::AsyncGroup> mail,
                                const QuorumSums::Options& options) {
   TANDEM_CHECK(!overlaps() && quorum_ == nullptr);
-  quorum_ = std::make_unique<QuorumSums>(
-      dense, std::move(model), std::move(mail), watch_,
-      [this](const Request& request) {
-        absl::Status status = Run(request);
-        sent_bytes_ = group_->bytes_sent();
-        return status;
-      },
-      [this] { (void)DumpIfNeeded(absl::OkStatus()); }, options);
+  quorum_ = std::make_unique<QuorumSums>(dense, std::move(model), std::move(mail), watch_,
+                                         RunForQuorum(), IdleOfQuorum(), options);
+}
+
+void DenseReducer::MeetByQuorum(DenseParameters& dense,
+                                std::unique_ptr<collectives::AsyncGroup> mail,
+                                const QuorumMeetings::Options& options) {
+  TANDEM_CHECK(!overlaps() && quorum_ == nullptr);
+  quorum_ = std::make_unique<QuorumMeetings>(dense, std::move(mail), watch_, RunForQuorum(),
+                                             IdleOfQuorum(), options);
+}
+
+QuorumSums::Run DenseReducer::RunForQuorum() {
+  return [this](const Request& request) {
+    absl::Status status = Run(request);
+    sent_bytes_ = group_->bytes_sent();
+    return status;
+  };
+}
+
+QuorumSums::Idle DenseReducer::IdleOfQuorum() {
+  return [this] { (void)DumpIfNeeded(absl::OkStatus()); };
 }
 
 // ---- Dumps ---------------------------------------------------------------------
@@ -294,11 +308,13 @@ absl::Status DenseReducer::GatherForSave(std::vector<int64_t>* missed) {
 }
 
 std::string DenseReducer::State() const {
+  if (quorum_ != nullptr) return quorum_->State();
   if (feedback_ != nullptr) return feedback_->State();
   return codec_ == nullptr ? reduction_->State() : codec_->State();
 }
 
 absl::Status DenseReducer::SetState(absl::string_view state) {
+  if (quorum_ != nullptr) return quorum_->SetState(state);
   if (feedback_ != nullptr) return feedback_->SetState(state);
   return codec_ == nullptr ? reduction_->SetState(state) : codec_->SetState(state);
 }

@@ -30,6 +30,7 @@
 #include "proto/activity.h"
 #include "worker/dense_reduction.h"
 #include "worker/device_sum.h"
+#include "worker/quorum_meetings.h"
 #include "worker/quorum_sums.h"
 
 namespace tandem::worker {
@@ -76,6 +77,9 @@ class DenseReducer {
 
   bool overlaps() const { return options_.overlap; }
 
+  // From now on meetings of replicas do not wait for all workers (quorum_meetings.h).
+  void MeetByQuorum(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
+                    const QuorumMeetings::Options& options);
   // From now on sums do not wait for all workers (quorum_sums.h): a thread of their own runs them, and
   // the reduction is not used. Before the first step.
   void SumByQuorum(DenseParameters& dense, std::unique_ptr<DenseParameters> model,
@@ -139,6 +143,8 @@ class DenseReducer {
   void MakeCodec();
   absl::Status RunAll();
   absl::Status Run(const Request& request);
+  QuorumSums::Run RunForQuorum();
+  QuorumSums::Idle IdleOfQuorum();
   absl::Status Execute(const Request& request);
   absl::StatusOr<collectives::Work> Start(const Request& request);
   absl::Status SumByCodec(const Request& request);
@@ -162,7 +168,7 @@ class DenseReducer {
   collectives::Trace* trace_ = nullptr;
   uint64_t counted_bytes_ = 0;           // sent by the group up to the end of the last step
   std::atomic<uint64_t> sent_bytes_{0};  // by the group, as of the last request
-  std::unique_ptr<QuorumSums> quorum_;   // null: sums wait for all
+  std::unique_ptr<QuorumSteps> quorum_;  // null: all wait for all
   std::atomic<bool> dump_requested_{false};
   std::unique_ptr<DeviceSum> device_sum_;  // uses group_
   DeviceGradient device_gradient_;

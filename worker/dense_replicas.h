@@ -29,10 +29,10 @@ class DenseReplicas final : public DenseSynchroniser {
       : dense_(dense),
         local_(local),
         quorum_(job::SumsByQuorum(context.plan.job)),
-        policies_tell_(local && std::any_of(context.plan.groups.begin(), context.plan.groups.end(),
-                                            [](const job::GroupPlan& group) {
-                                              return group.properties.lockstep;
-                                            })),
+        policies_tell_(
+            local && !quorum_ &&
+            std::any_of(context.plan.groups.begin(), context.plan.groups.end(),
+                        [](const job::GroupPlan& group) { return group.properties.lockstep; })),
         gathers_(local || quorum_ || context.plan.job.dense().sharded_optimizer()) {}
 
   bool Prepare(absl::Time) override { return true; }

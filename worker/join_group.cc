@@ -146,11 +146,24 @@ absl::Status SumByQuorum(const job::JobPlan& plan, const std::string& coordinato
                          AbortableWatch* watch, collectives::Group& group, DenseParameters& dense,
                          DenseReducer* reducer) {
   QuorumSums::Options options;
-  options.leader = {plan.workers(), plan.job.dense().quorum(), plan.job.dense().quorum_bound()};
+  options.leader.workers = plan.workers();
+  options.leader.quorum = plan.job.dense().quorum();
+  options.leader.bound = plan.job.dense().quorum_bound();
   options.algorithm = DenseAlgorithm(plan);
   options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
   TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(auto mail, OpenQuorumMail(group, host, options.deadline, watch));
+  if (plan.job.dense().synchroniser() == Dense::LOCAL_SGD) {
+    const tandem::LocalSteps& local = plan.job.dense().local_steps();
+    QuorumMeetings::Options meetings;
+    options.leader.count = local.quorum();
+    options.leader.grace = absl::Seconds(local.grace_seconds());
+    meetings.sums = options;
+    meetings.every = local.every();
+    meetings.outer = LocalSgd::OuterOf(plan);
+    reducer->MeetByQuorum(dense, std::move(mail), meetings);
+    return absl::OkStatus();
+  }
   TANDEM_ASSIGN_OR_RETURN(auto model,
                           DenseParameters::New(plan.job.dense().optimizer(), dense.count()));
   reducer->SumByQuorum(dense, std::move(model), std::move(mail), options);

@@ -6,11 +6,15 @@ namespace tandem::worker {
 
 std::unique_ptr<DenseReduction> LocalSgd::New(const job::JobPlan& plan, int rank,
                                               int64_t /*bucket_bytes*/, DenseParameters& dense) {
+  return std::make_unique<LocalSgd>(dense, OptionsOf(plan, rank), OuterOf(plan));
+}
+
+LocalSgd::Outer LocalSgd::OuterOf(const job::JobPlan& plan) {
   const tandem::LocalSteps& local = plan.job.dense().local_steps();
   Outer outer;
   outer.learning_rate = static_cast<float>(local.outer_learning_rate());
   outer.momentum = static_cast<float>(local.outer_momentum());
-  return std::make_unique<LocalSgd>(dense, OptionsOf(plan, rank), outer);
+  return outer;
 }
 
 LocalSgd::LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer)
@@ -34,11 +38,8 @@ void LocalSgd::TakeMeeting(const Meeting& meeting) {
   const absl::Span<float> values = dense().values();
   for (size_t i = 0; i < values.size(); ++i) values[i] = meeting.sum[i] / meeting.weight;
   if (outer_.is_average()) return;
-  const float rate = outer_.learning_rate, momentum = outer_.momentum;
   for (size_t i = 0; i < values.size(); ++i) {
-    const float delta = common_[i] - values[i];
-    velocity_[i] = momentum * velocity_[i] + delta;
-    common_[i] -= rate * (delta + momentum * velocity_[i]);
+    outer_.Step(common_[i] - values[i], &velocity_[i], &common_[i]);
     values[i] = common_[i];
   }
 }

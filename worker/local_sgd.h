@@ -32,7 +32,13 @@ class LocalSgd final : public LocalSteps {
   struct Outer {
     float learning_rate = 1, momentum = 0;
     bool is_average() const { return learning_rate == 1 && momentum == 0; }
+    // One element, by how far the mean of the replicas has moved: `delta`, above.
+    void Step(float delta, float* velocity, float* common) const {
+      *velocity = momentum * *velocity + delta;
+      *common -= learning_rate * (delta + momentum * *velocity);
+    }
   };
+  static Outer OuterOf(const job::JobPlan& plan);
   static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,
                                              int64_t bucket_bytes, DenseParameters& dense);
 

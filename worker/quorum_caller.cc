@@ -10,7 +10,8 @@ QuorumCaller::QuorumCaller(const QuorumLeader::Options& options)
       leader_(options),
       told_(static_cast<size_t>(options.workers), -1) {}
 
-void QuorumCaller::Hear(int worker, const QuorumNews& news, std::vector<Addressed>* calls) {
+void QuorumCaller::Hear(int worker, const QuorumNews& news, std::vector<Addressed>* calls,
+                        absl::Time now) {
   switch (news.says) {
     case QuorumNews::Says::kGradient:
       leader_.OnGradient(worker, news.step);
@@ -23,13 +24,13 @@ void QuorumCaller::Hear(int worker, const QuorumNews& news, std::vector<Addresse
       leader_.OnSettle(worker, news.says == QuorumNews::Says::kSettleForNewEpoch, news.step);
       break;
   }
-  CallAll(calls);
+  CallAll(now, calls);
 }
 
-void QuorumCaller::CallAll(std::vector<Addressed>* calls) {
+void QuorumCaller::CallAll(absl::Time now, std::vector<Addressed>* calls) {
   for (bool more = true; more;) {
     QuorumCall call;
-    call.begins = leader_.Next();
+    call.begins = leader_.Next(now);
     more = call.begins != QuorumLeader::Begins::kNothing;
     const std::vector<int>& released = leader_.released();
     for (int w = 0; w < workers_; ++w) {

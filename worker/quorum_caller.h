@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "worker/quorum_leader.h"
 
 namespace tandem::worker {
@@ -35,11 +36,15 @@ class QuorumCaller {
 
   explicit QuorumCaller(const QuorumLeader::Options& options);
 
-  // Appends what is to be said now; the news of one worker come in order.
-  void Hear(int worker, const QuorumNews& news, std::vector<Addressed>* calls);
+  // Appends what is to be said now; the news of one worker come in order. `now` as QuorumLeader::Next.
+  void Hear(int worker, const QuorumNews& news, std::vector<Addressed>* calls,
+            absl::Time now = absl::InfinitePast());
+  // The same without news, when `wake` has come.
+  void Wake(absl::Time now, std::vector<Addressed>* calls) { CallAll(now, calls); }
+  absl::Time wake() const { return leader_.wake(); }
 
  private:
-  void CallAll(std::vector<Addressed>* calls);
+  void CallAll(absl::Time now, std::vector<Addressed>* calls);
 
   const int workers_;
   QuorumLeader leader_;

@@ -15,6 +15,7 @@ QuorumLeader::QuorumLeader(const Options& options)
 }
 
 size_t QuorumLeader::Needed() const {
+  if (options_.count > 0) return static_cast<size_t>(options_.count);
   if (options_.quorum == Dense::SOLO) return 1;
   return options_.quorum == Dense::MAJORITY ? workers_.size() / 2 + 1 : workers_.size();
 }
@@ -42,7 +43,7 @@ void QuorumLeader::OnSettle(int worker, bool new_epoch, int64_t step) {
   if (new_epoch) w.through = std::max(w.through, step);
 }
 
-QuorumLeader::Begins QuorumLeader::Next() {
+QuorumLeader::Begins QuorumLeader::Next(absl::Time now) {
   if (std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.settles; })) {
     return Settle();
   }
@@ -59,7 +60,15 @@ QuorumLeader::Begins QuorumLeader::Next() {
   const auto needed = sorted_.begin() + static_cast<std::ptrdiff_t>(Needed()) - 1;
   std::nth_element(sorted_.begin(), needed, sorted_.end(), std::greater<>());
   const int64_t reached = std::min({*needed, most, least + options_.bound});
-  if (reached <= summed_) return Begins::kNothing;
+  if (reached <= summed_) {
+    grace_ends_ = absl::InfiniteFuture();
+    return Begins::kNothing;
+  }
+  if (least < reached && options_.grace > absl::ZeroDuration()) {
+    if (grace_ends_ == absl::InfiniteFuture()) grace_ends_ = now + options_.grace;
+    if (now < grace_ends_) return Begins::kNothing;
+  }
+  grace_ends_ = absl::InfiniteFuture();
   summed_ = reached;
   for (int w = 0; w < options_.workers; ++w) {
     if (of(w).waits && of(w).through <= summed_) Release(w);
@@ -68,6 +77,7 @@ QuorumLeader::Begins QuorumLeader::Next() {
 }
 
 QuorumLeader::Begins QuorumLeader::Settle() {
+  grace_ends_ = absl::InfiniteFuture();
   for (int w = 0; w < options_.workers; ++w) {
     Worker& worker = of(w);
     summed_ = std::max(summed_, worker.through);

@@ -9,6 +9,9 @@
 // what it has brought. Who is through step k later goes on at once, with the sums that there are by then;
 // its gradient is in the next sum, beside one of a later step, if need be.
 //
+// The grace. With one, a sum whose quorum has come waits so long for the others, and no longer than until
+// all have come (Liu et al. 2024, "Asynchronous local-SGD training for language modeling").
+//
 // The bound. The sum of step k does not begin while a worker is not through step k - bound. So no worker
 // is more than `bound` steps behind the sums, and a gradient misses at most `bound` of them: between the
 // moment at which a step's parameters are read and the sum that its gradient is in, no more than that begin.
@@ -30,6 +33,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "proto/job.pb.h"
 
 namespace tandem::worker {
@@ -40,6 +44,9 @@ class QuorumLeader {
     int workers = 1;
     Dense::Quorum quorum = Dense::ALL;
     int64_t bound = 1;  // at least 1
+    int count = 0;      // above 0: so many are the quorum, whatever `quorum` says
+    // How long a sum waits for the other workers once its quorum has come.
+    absl::Duration grace = absl::ZeroDuration();
   };
   explicit QuorumLeader(const Options& options);
 
@@ -50,9 +57,12 @@ class QuorumLeader {
   // `step`.
   void OnSettle(int worker, bool new_epoch, int64_t step);
 
-  // What begins now; asked after each event until it is nothing.
+  // What begins now; asked after each event until it is nothing, and when `wake` has come. The time
+  // matters only where there is a grace.
   enum class Begins { kNothing, kSum, kLastSum };
-  Begins Next();
+  Begins Next(absl::Time now = absl::InfinitePast());
+  // When the grace of a sum ends; InfiniteFuture: none has one now.
+  absl::Time wake() const { return grace_ends_; }
   // Who goes on with all sums begun so far, since they were last forgotten.
   const std::vector<int>& released() const { return released_; }
   void ForgetReleased() { released_.clear(); }
@@ -76,6 +86,7 @@ class QuorumLeader {
   const Options options_;
   std::vector<Worker> workers_;
   int64_t summed_ = 0;  // sums of the steps below it have begun
+  absl::Time grace_ends_ = absl::InfiniteFuture();
   std::vector<int> released_;
   std::vector<int64_t> sorted_;  // scratch
 };

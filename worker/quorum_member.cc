@@ -18,9 +18,11 @@ QuorumMember::QuorumMember(DenseParameters& dense, std::unique_ptr<DenseParamete
       summing_(waiting_.size()),
       digests_(static_cast<size_t>(options.ranks)),
       digest_shares_(digests_.size(), 1) {
-  const absl::Status taken = model_->SetRowsWithSlots(dense_.RowsWithSlots());
+  const absl::Status taken = SetModel();
   TANDEM_CHECK(taken.ok());
 }
+
+absl::Status QuorumMember::SetModel() { return model_->SetRowsWithSlots(dense_.RowsWithSlots()); }
 
 // ---- steps of the worker ------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ class QuorumMember {
   void Add(absl::Span<float> gradient, const DenseReduction::Step& step);
   // All gradients are in a sum: the parameters become the model, slots and all.
   absl::Status BecomeModel();
+  // The other way round, before the first sum.
+  absl::Status SetModel();
   // Appends, for each gradient that a sum has taken since the last call, how many sums it had missed:
   // those that began between its parameters and its own.
   void TakeMissed(std::vector<int64_t>* missed);

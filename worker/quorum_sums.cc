@@ -68,7 +68,9 @@ QuorumSums::QuorumSums(DenseParameters& dense, std::unique_ptr<DenseParameters> 
       caller_(options.leader),
       member_(dense, std::move(model), {mail_->rank(), mail_->ranks(), options.algorithm}) {
   summer_ = std::thread([this] { SumAll(); });
-  if (mail_->rank() == 0) leading_ = std::thread([this] { Lead(); });
+  if (mail_->rank() != 0) return;
+  leading_ = std::thread([this] { Lead(); });
+  if (options_.leader.grace > absl::ZeroDuration()) graces_ = std::thread([this] { EndGraces(); });
 }
 
 QuorumSums::~QuorumSums() {
@@ -77,9 +79,15 @@ QuorumSums::~QuorumSums() {
     closing_ = true;
     changed_.SignalAll();
   }
+  {
+    absl::MutexLock lock(&caller_mutex_);
+    calls_end_ = true;
+    called_.SignalAll();
+  }
   mail_->Close();
   summer_.join();
   if (leading_.joinable()) leading_.join();
+  if (graces_.joinable()) graces_.join();
 }
 
 void QuorumSums::Fail(const absl::Status& why) {
@@ -104,6 +112,16 @@ absl::Status QuorumSums::Finish(absl::Span<float> gradient, const DenseReduction
   step_ = step.number + 1;
   TANDEM_RETURN_IF_ERROR(Tell({QuorumNews::Says::kGradient, step.number}));
   return AwaitGoOn(missed);
+}
+
+void QuorumSums::Add(absl::Span<float> gradient, const DenseReduction::Step& step) {
+  absl::MutexLock lock(&mutex_);
+  member_.Add(gradient, step);
+}
+
+absl::Status QuorumSums::SetModel() {
+  absl::MutexLock lock(&mutex_);
+  return member_.SetModel();
 }
 
 absl::Status QuorumSums::OutOfData() { return Tell({QuorumNews::Says::kOutOfData, 0}); }
@@ -196,9 +214,25 @@ void QuorumSums::Lead() {
 absl::Status QuorumSums::Lead(int worker, const QuorumNews& news) {
   absl::MutexLock lock(&caller_mutex_);
   calls_.clear();
-  caller_.Hear(worker, news, &calls_);
+  caller_.Hear(worker, news, &calls_, MonotonicNow());
+  return CallAll();
+}
+
+absl::Status QuorumSums::CallAll() {
   for (const auto& [to, call] : calls_) TANDEM_RETURN_IF_ERROR(Call(to, call));
+  called_.SignalAll();
   return absl::OkStatus();
+}
+
+void QuorumSums::EndGraces() {
+  absl::MutexLock lock(&caller_mutex_);
+  while (!calls_end_) {
+    called_.WaitUntil(&caller_mutex_, std::min(caller_.wake(), MonotonicNow() + kIdle));
+    if (calls_end_ || MonotonicNow() < caller_.wake()) continue;
+    calls_.clear();
+    caller_.Wake(MonotonicNow(), &calls_);
+    if (const absl::Status called = CallAll(); !called.ok()) return Fail(called);
+  }
 }
 
 absl::Status QuorumSums::Call(int worker, const QuorumCall& call) {

@@ -9,6 +9,7 @@
 //   the thread of sums    is told by rank 0 that a sum begins: takes what is waiting (zeros, if there is
 //                         nothing), all-reduces it, and steps the model with the mean of the sum
 //   at rank 0, a thread   hears the workers, and tells all what begins (quorum_caller.h)
+//   and one more          begins what only the end of a grace begins, where there is one
 //
 // Gradients are sums over samples beside their number, so one that is late counts by its samples in
 // the sum that it comes to, as every other one there.
@@ -44,6 +45,7 @@
 #include "worker/dense_reduction.h"
 #include "worker/quorum_caller.h"
 #include "worker/quorum_member.h"
+#include "worker/quorum_steps.h"
 
 namespace tandem::worker {
 
@@ -53,7 +55,7 @@ absl::StatusOr<std::unique_ptr<collectives::AsyncGroup>> OpenQuorumMail(
     collectives::Group& group, const std::string& host, absl::Duration deadline,
     collectives::GroupWatch* watch);
 
-class QuorumSums {
+class QuorumSums final : public QuorumSteps {
  public:
   struct Options {
     QuorumLeader::Options leader;  // rank 0's
@@ -71,26 +73,23 @@ class QuorumSums {
              std::unique_ptr<collectives::AsyncGroup> mail, collectives::GroupWatch* watch, Run run,
              Idle idle, const Options& options);
   // What is under way must have been aborted, or be over on all ranks.
-  ~QuorumSums();
-  QuorumSums(const QuorumSums&) = delete;
-  QuorumSums& operator=(const QuorumSums&) = delete;
+  ~QuorumSums() override;
 
   // The parameters become the model of now.
-  void BeforeStep();
-  // A step's gradient, padded as in DenseParameters, plus one element. Returns when the worker may go
-  // on; `missed` gets, for each of its gradients that has been summed since the last call, how many sums
-  // it had missed: those that began between its parameters and its own.
+  void BeforeStep() override;
   absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
-                      std::vector<int64_t>* missed);
-  // This worker has no data left before all settle for a new epoch.
-  absl::Status OutOfData();
-  // All ranks: waits for all, and for a sum that has everybody's gradients. Then the parameters are the
-  // model, slots and all, and those of all workers have been compared. `step`: at which all begin a new
-  // epoch, if they do.
-  absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed);
+                      std::vector<int64_t>* missed) override;
+  absl::Status OutOfData() override;
+  // The parameters become the model slots and all.
+  absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) override;
+  Activity WaitingFor() const override ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Before Settle: a gradient for its sum, which nobody else is told of.
+  void Add(absl::Span<float> gradient, const DenseReduction::Step& step)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Before the first step: the model becomes the parameters of now.
+  absl::Status SetModel() ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t sums() const ABSL_LOCKS_EXCLUDED(mutex_);
-  Activity WaitingFor() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Bytes = std::array<int64_t, 3>;
@@ -109,8 +108,10 @@ class QuorumSums {
   // Rank 0.
   void Lead();
   absl::Status Lead(int worker, const QuorumNews& news) ABSL_LOCKS_EXCLUDED(caller_mutex_);
+  absl::Status CallAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(caller_mutex_);
   absl::Status Call(int worker, const QuorumCall& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(caller_mutex_);
+  void EndGraces();
 
   // The thread of sums.
   void SumAll();
@@ -129,6 +130,8 @@ class QuorumSums {
   absl::Mutex caller_mutex_;
   QuorumCaller caller_ ABSL_GUARDED_BY(caller_mutex_);
   std::vector<QuorumCaller::Addressed> calls_ ABSL_GUARDED_BY(caller_mutex_);  // scratch
+  CondVar called_;  // when a grace ends may have changed
+  bool calls_end_ ABSL_GUARDED_BY(caller_mutex_) = false;
 
   absl::Mutex sent_mutex_;
   std::deque<Sent> sent_ ABSL_GUARDED_BY(sent_mutex_);
@@ -142,7 +145,7 @@ class QuorumSums {
   Activity activity_ ABSL_GUARDED_BY(mutex_);
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  std::thread summer_, leading_;
+  std::thread summer_, leading_, graces_;
 };
 
 }  // namespace tandem::worker

@@ -133,6 +133,57 @@ TEST_F(QuorumJobTest, AKilledRunGoesOnAndSumsEveryGradientOnce) {
   EXPECT_EQ(run.summary["samples"], 3 * kRows);
 }
 
+// ---- meetings of replicas (local_steps.quorum) ----------------------------------------------------
+
+const Settings kMeets = {
+    "dense.synchroniser=LOCAL_SGD",
+    "dense.local_steps={every: 4 quorum: 2 outer_learning_rate: 0.7 outer_momentum: 0.5}",
+    "dense.quorum_bound=2", kOneIsSlow};
+
+// What a worker has moved is in one meeting: so many as it has been to, or has settled for.
+void ExpectAllMet(const RunResult& run, int64_t bound) {
+  ASSERT_TRUE(run.ok()) << run.DebugString();
+  const nlohmann::json& dense = run.summary["staleness"]["dense"];
+  EXPECT_LE(dense["version_staleness"]["max"], bound) << dense.dump();
+  for (size_t w = 0; w < dense["by_worker"].size(); ++w) {
+    const int64_t meetings = dense["by_worker"][w]["version_staleness"]["count"];
+    const int64_t steps = run.summary["by_worker"][w]["steps"];
+    EXPECT_GE(4 * meetings, steps) << w << ": " << dense.dump();
+    EXPECT_LT(meetings, steps) << w << ": " << dense.dump();
+  }
+}
+
+TEST_F(QuorumJobTest, MeetingsLeaveTheSlowWorkerBehindWithinTheBound) {
+  const RunResult run =
+      RunJob(Arguments(Name(), Join(kMeets, {"train.epochs=2", "policy={kind: SSP bound: 40}"})));
+  ExpectAllMet(run, 2);
+  if (HasFailure()) return;
+  EXPECT_EQ(run.summary["samples"], 2 * kRows);
+  EXPECT_THAT(run.summary["policy"]["dense"].get<std::string>(), HasSubstr("quorum 2"));
+  const nlohmann::json& by_worker = run.summary["staleness"]["dense"]["by_worker"];
+  EXPECT_GT(by_worker[kSlow]["version_staleness"]["mean"], 0) << by_worker.dump();
+}
+
+TEST_F(QuorumJobTest, AKilledRunOfMeetingsGoesOn) {
+  const Settings set = Join(kMeets, {"train.epochs=3", "save.every_steps=10"});
+  const RunArguments arguments = Arguments(Name(), set);
+  {
+    RunningJob job(arguments);
+    ASSERT_TRUE(job.WaitForStep(30, kRunLimit)) << job.driver().Output();
+    std::map<std::string, pid_t> roles = job.Roles();
+    job.driver().Signal(SIGKILL);
+    for (const auto& [name, pid] : roles) kill(pid, SIGKILL);
+    ASSERT_TRUE(job.WaitForNobody(absl::Seconds(20)));
+  }
+  RunArguments on = arguments;
+  on.flags = {"--resume", arguments.out};
+  const RunResult run = RunJob(on);
+  ExpectAllMet(run, 2);
+  if (HasFailure()) return;
+  EXPECT_EQ(run.summary["resumed"], 1);
+  EXPECT_EQ(run.summary["samples"], 3 * kRows);
+}
+
 // It is not in a collective that a worker waits then, but it hears who is lost as ever.
 TEST_F(QuorumJobTest, AWorkerThatDiesIsNamed) {
   const RunArguments arguments =

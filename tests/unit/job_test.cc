@@ -246,7 +246,36 @@ INSTANTIATE_TEST_SUITE_P(
     Quorums, ContradictionsTest,
     ::testing::Values(
         Contradiction{{{"dense.quorum_bound", "4"}},
-                      "dense.quorum_bound: only with dense.quorum SOLO or MAJORITY; leave it out"},
+                      "dense.quorum_bound: only with dense.quorum SOLO or MAJORITY, or "
+                      "local_steps.quorum; leave it out"},
+        Contradiction{
+            Local("LOCAL_SGD", "every: 4 quorum: 3"),
+            "dense.local_steps.quorum: 3, must be 1 to the number of workers, 2; leave it "
+            "out to wait for all"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: -1"),
+                      "dense.local_steps.quorum: -1, must be 1 to the number of workers, 2; leave "
+                      "it out to wait for all"},
+        Contradiction{
+            Local("EASGD", "every: 4 quorum: 1"),
+            "dense.local_steps.quorum: only for LOCAL_SGD, and the synchroniser is EASGD"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 grace_seconds: 1"),
+                      "dense.local_steps.grace_seconds: 1 is how long a meeting waits after its "
+                      "quorum has come, and there is no quorum; set it, or leave this out"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1 grace_seconds: -1"),
+                      "dense.local_steps.grace_seconds: -1, must be a finite number, not negative"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1 from_step: 9"),
+                      "dense.local_steps.quorum: 1 not with from_step: in the steps before it "
+                      "workers wait for each other; leave one of them out"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1", {{"dense.quorum_bound", "-1"}}),
+                      "dense.quorum_bound: -1, must be 1 to 1048576"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1", {{"reproducible", "true"}}),
+                      "dense.local_steps.quorum: 1: which gradients are in a sum depends on time, "
+                      "so the job cannot be reproducible or replayed; leave it out, or drop "
+                      "reproducible and staleness.order"},
+        Contradiction{Local("LOCAL_SGD", "every: 4 quorum: 1"),
+                      "dense.local_steps.quorum: 1 does not wait for all workers, but table ids "
+                      "under BSP does, in every step; give tables SSP, ASP or another policy that "
+                      "does not"},
         Contradiction{Majority({{"dense.quorum_bound", "-1"}}),
                       "dense.quorum_bound: -1, must be 1 to 1048576"},
         Contradiction{Majority({{"dense.synchroniser", "SERVERS"}}),

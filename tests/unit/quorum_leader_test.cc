@@ -131,6 +131,52 @@ TEST(QuorumLeaderTest, AllSettleInOneLastSum) {
   EXPECT_THAT(TakeReleased(leader), ElementsAre(1));
 }
 
+TEST(QuorumLeaderTest, ACountIsAQuorum) {
+  QuorumLeader::Options options = {5, Dense::ALL, 4};
+  options.count = 2;
+  QuorumLeader leader(options);
+  for (int w = 0; w < 5; ++w) leader.OnGradient(w, 0);
+  EXPECT_EQ(Sums(leader), 1);
+  TakeReleased(leader);
+  leader.OnGradient(4, 1);
+  EXPECT_EQ(Sums(leader), 0);
+  leader.OnGradient(2, 1);
+  EXPECT_EQ(Sums(leader), 1);
+  EXPECT_THAT(TakeReleased(leader), ElementsAre(2, 4));
+}
+
+TEST(QuorumLeaderTest, AGraceWaitsForTheOthersAndNoLonger) {
+  const absl::Time start = absl::FromUnixSeconds(100);
+  QuorumLeader::Options options = {3, Dense::SOLO, 4};
+  options.grace = absl::Seconds(2);
+  QuorumLeader leader(options);
+  for (int w = 0; w < 3; ++w) leader.OnGradient(w, 0);
+  EXPECT_EQ(leader.Next(start), Begins::kSum) << "all have come";
+  EXPECT_EQ(leader.wake(), absl::InfiniteFuture());
+  TakeReleased(leader);
+
+  leader.OnGradient(1, 1);
+  EXPECT_EQ(leader.Next(start), Begins::kNothing);
+  EXPECT_EQ(leader.wake(), start + absl::Seconds(2));
+  leader.OnGradient(2, 1);
+  EXPECT_EQ(leader.Next(start + absl::Seconds(1)), Begins::kNothing);
+  EXPECT_EQ(leader.wake(), start + absl::Seconds(2)) << "of the first that came";
+  EXPECT_THAT(TakeReleased(leader), IsEmpty());
+  leader.OnGradient(0, 1);
+  EXPECT_EQ(leader.Next(start + absl::Seconds(1)), Begins::kSum) << "all have come";
+  TakeReleased(leader);
+
+  leader.OnGradient(1, 2);
+  EXPECT_EQ(leader.Next(start + absl::Seconds(10)), Begins::kNothing);
+  EXPECT_EQ(leader.Next(start + absl::Seconds(12)), Begins::kSum) << "the grace is over";
+  EXPECT_EQ(leader.wake(), absl::InfiniteFuture());
+  EXPECT_THAT(TakeReleased(leader), ElementsAre(1));
+  leader.OnGradient(0, 2);
+  EXPECT_EQ(leader.Next(start + absl::Seconds(12)), Begins::kNothing);
+  EXPECT_EQ(leader.wake(), absl::InfiniteFuture()) << "that of this step has begun";
+  EXPECT_THAT(TakeReleased(leader), ElementsAre(0));
+}
+
 // ---- random orders ------------------------------------------------------------------------------
 
 // Workers as quorum_sums.h has them, under tables that let nobody start a step more than `slack` ahead

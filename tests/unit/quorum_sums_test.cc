@@ -22,11 +22,13 @@
 #include "tests/integration/run_job.h"
 #include "worker/allreduce_gradients.h"
 #include "worker/dense_reducer.h"
+#include "worker/local_sgd.h"
 
 namespace tandem {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int64_t kCount = 3000;  // three blocks, the last one padded
@@ -90,11 +92,15 @@ struct Outcome {
   std::vector<int64_t> missed;
 };
 
-// `quorum` UNSPECIFIED: the plain allreduce.
+using MakeReduction = std::function<std::unique_ptr<worker::DenseReduction>(Member&)>;
+
+// `quorum` UNSPECIFIED: the plain allreduce, or `reduction`.
 std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
                            const std::function<Optimizer(int rank)>& optimizer,
                            const std::function<void(Member&)>& body,
-                           const std::string& dump_folder = "") {
+                           const std::string& dump_folder = "",
+                           const absl::optional<worker::QuorumMeetings::Options>& meetings = {},
+                           const MakeReduction& reduction = nullptr) {
   std::vector<std::vector<std::unique_ptr<collectives::Link>>> links(static_cast<size_t>(workers));
   for (auto& row : links) row.resize(static_cast<size_t>(workers));
   for (size_t a = 0; a < links.size(); ++a) {
@@ -123,8 +129,18 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
     of_reducer.dump_folder = dump_folder;
     member.reducer = std::make_unique<worker::DenseReducer>(
         std::move(group), &watch,
-        std::make_unique<worker::AllReduceGradients>(*member.dense, plain), of_reducer);
-    if (quorum != Dense::QUORUM_UNSPECIFIED) {
+        reduction != nullptr ? reduction(member)
+                             : std::make_unique<worker::AllReduceGradients>(*member.dense, plain),
+        of_reducer);
+    if (meetings.has_value()) {
+      auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), nullptr);
+      ASSERT_TRUE(mail.ok()) << mail.status();
+      worker::QuorumMeetings::Options options = *meetings;
+      options.sums.leader.workers = workers;
+      options.sums.leader.bound = bound;
+      options.sums.algorithm = collectives::Algorithm::kDirect;
+      member.reducer->MeetByQuorum(*member.dense, *std::move(mail), options);
+    } else if (quorum != Dense::QUORUM_UNSPECIFIED) {
       auto mail = worker::OpenQuorumMail(shared, "127.0.0.1", absl::Minutes(1), nullptr);
       ASSERT_TRUE(mail.ok()) << mail.status();
       worker::QuorumSums::Options options;
@@ -281,6 +297,172 @@ TEST(QuorumSumsTest, AWaitNamesAWorkerAndEndsWithTheJob) {
     ended.WaitForNotification();
   });
   EXPECT_EQ(seen, absl::CancelledError("enough"));
+}
+
+// ---- meetings of replicas ------------------------------------------------------------------------
+
+constexpr int64_t kEvery = 4;
+
+std::vector<Outcome> Meet(int workers, const worker::QuorumMeetings::Options& options,
+                          int64_t bound, const Optimizer& optimizer,
+                          const std::function<void(Member&)>& body) {
+  return Train(workers, Dense::QUORUM_UNSPECIFIED, bound, AllAlike(optimizer), body, "", options);
+}
+
+worker::QuorumMeetings::Options Meetings(int quorum, absl::Duration grace = absl::ZeroDuration()) {
+  worker::QuorumMeetings::Options options;
+  options.every = kEvery;
+  options.sums.leader.count = quorum;
+  options.sums.leader.grace = grace;
+  return options;
+}
+
+// Steps to its next meeting, each with the gradient `value` for every sample.
+void ToMeeting(Member& member, int64_t samples, float value) {
+  for (int64_t step = 0; step < kEvery; ++step) ASSERT_TRUE(member.Step(samples, value).ok());
+}
+
+TEST(QuorumMeetingsTest, TheCommonModelTakesTheOuterStepWithTheMeanOverSamples) {
+  worker::QuorumMeetings::Options options = Meetings(3);
+  options.outer = {0.5f, 0.75f};
+  const auto outcomes = Meet(3, options, 2, Sgd(kRate), [](Member& member) {
+    const int64_t samples = 1 + member.rank;
+    for (int m = 0; m < 2; ++m) ToMeeting(member, samples, static_cast<float>(samples));
+    ASSERT_TRUE(member.EndEpoch(8).ok());
+  });
+  // Replicas move by 1, 2 and 3 times this, with as many samples.
+  const double delta = kEvery * kRate * (1 + 2 * 2 + 3 * 3) / (1 + 2 + 3);
+  const double first = 0.5 * (delta + 0.75 * delta);
+  const double second = 0.5 * (delta + 0.75 * (0.75 * delta + delta));
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.values, outcomes[0].values);
+    EXPECT_THAT(outcome.missed, ElementsAre(0, 0));
+    EXPECT_NEAR(outcome.values[0], -(first + second), 1e-5);
+  }
+}
+
+// With everybody in every meeting it is LocalSgd, which sums models, but for rounding.
+TEST(QuorumMeetingsTest, WithAllOfThemItIsLocalSgd) {
+  const auto train = [](Member& member) {
+    Random random(static_cast<uint64_t>(member.rank) + 1);
+    for (int step = 0; step < 3 * kEvery; ++step) {
+      std::fill(member.gradient.begin(), member.gradient.end(), 0.0f);
+      for (int64_t i = 0; i < kCount; ++i) {
+        member.gradient[static_cast<size_t>(i)] = static_cast<float>(random.Normal());
+      }
+      ASSERT_TRUE(member.Finish(1 + static_cast<int64_t>(random.Uniform(5))).ok());
+    }
+  };
+  worker::QuorumMeetings::Options options = Meetings(2);
+  options.outer = {0.7f, 0.9f};
+  const auto met = Meet(2, options, 2, Adam(), train);
+  worker::LocalSteps::Options plain;
+  plain.every = kEvery;
+  plain.batch = 3;
+  const auto summed =
+      Train(2, Dense::QUORUM_UNSPECIFIED, 1, AllAlike(Adam()), train, "", {}, [&](Member& member) {
+        worker::LocalSteps::Options mine = plain;
+        mine.rank = member.rank;
+        mine.ranks = 2;
+        return std::make_unique<worker::LocalSgd>(*member.dense, mine, options.outer);
+      });
+  for (size_t i = 0; i < static_cast<size_t>(kCount); ++i) {
+    ASSERT_NEAR(met[0].values[i], summed[0].values[i], 1e-5) << i;
+  }
+}
+
+TEST(QuorumMeetingsTest, WhoComesLateTakesTheModelOfThenAndIsInTheNextMeeting) {
+  constexpr int64_t kBound = 3;
+  absl::Notification moved, others_are_ahead[2];
+  const auto outcomes = Meet(3, Meetings(2), kBound, Sgd(kRate), [&](Member& member) {
+    ToMeeting(member, 4, 1);  // the first meeting is of all
+    if (member.rank == 2) {
+      for (int64_t step = 1; step < kEvery; ++step) ASSERT_TRUE(member.Step(7, 1).ok());
+      moved.Notify();
+      // It comes when both others are through three meetings, which they cannot be if they wait for it.
+      for (absl::Notification& ahead : others_are_ahead) ahead.WaitForNotification();
+      ASSERT_TRUE(member.Step(7, 1).ok());
+      const float at = member.dense->values()[0];
+      EXPECT_EQ(at, -static_cast<float>((1 + kBound) * kEvery * kRate)) << "without its own";
+      ASSERT_TRUE(member.EndEpoch(20).ok());
+      return;
+    }
+    moved.WaitForNotification();
+    for (int64_t m = 0; m < kBound; ++m) ToMeeting(member, 4, 1);
+    others_are_ahead[member.rank].Notify();
+    ASSERT_TRUE(member.EndEpoch(20).ok());
+  });
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.values, outcomes[0].values);
+  EXPECT_THAT(outcomes[2].missed, ElementsAre(0, kBound));
+  // Each meeting moves the model as far as a replica has moved.
+  EXPECT_EQ(SumsIn(outcomes[0], kRate * kEvery), 1 + kBound + 1);
+}
+
+TEST(QuorumMeetingsTest, WithinTheGraceAMeetingWaitsForTheOthers) {
+  worker::DenseReducer* waits = nullptr;
+  absl::Notification made;
+  const auto outcomes = Meet(2, Meetings(1, absl::Hours(1)), 3, Sgd(kRate), [&](Member& member) {
+    ToMeeting(member, 1, 1);
+    if (member.rank == 0) {
+      waits = member.reducer.get();
+      made.Notify();
+    } else {
+      made.WaitForNotification();
+      while (waits->WaitingFor().text.empty()) std::this_thread::yield();
+    }
+    ToMeeting(member, 1, 1);
+    ASSERT_TRUE(member.EndEpoch(8).ok());
+  });
+  EXPECT_THAT(outcomes[0].missed, ElementsAre(0, 0));
+  EXPECT_THAT(outcomes[1].missed, ElementsAre(0, 0));
+  // Of all, twice; the last one has nothing.
+  EXPECT_EQ(SumsIn(outcomes[0], kRate * kEvery), 2);
+}
+
+TEST(QuorumMeetingsTest, AfterTheGraceItBeginsWithoutThem) {
+  absl::Notification ahead;
+  const auto outcomes =
+      Meet(2, Meetings(1, absl::Milliseconds(20)), 3, Sgd(kRate), [&](Member& member) {
+        ToMeeting(member, 1, 1);
+        if (member.rank == 0) {
+          ToMeeting(member, 1, 1);
+          ahead.Notify();
+        } else {
+          ahead.WaitForNotification();
+        }
+        ASSERT_TRUE(member.EndEpoch(8).ok());
+      });
+  EXPECT_THAT(outcomes[0].missed, ElementsAre(0, 0));
+  EXPECT_EQ(outcomes[0].values, outcomes[1].values);
+  EXPECT_EQ(SumsIn(outcomes[0], kRate * kEvery), 2);
+}
+
+// What a save has: slots of the worker's own, and the outer step's momentum.
+TEST(QuorumMeetingsTest, ASaveGoesOnWithTheSameBits) {
+  worker::QuorumMeetings::Options options = Meetings(2);
+  options.outer = {0.7f, 0.9f};
+  const auto part = [](Member& member, int64_t from) {
+    for (int64_t step = from; step < from + 6; ++step) {
+      ASSERT_TRUE(member.Step(2, 0.1f * static_cast<float>(step + member.rank)).ok());
+    }
+    ASSERT_TRUE(member.reducer->GatherForSave(&member.missed).ok());
+  };
+  std::vector<std::string> states(2);
+  const auto whole = Meet(2, options, 2, Adam(), [&](Member& member) {
+    part(member, 0);
+    states[static_cast<size_t>(member.rank)] = member.reducer->State();
+    part(member, 6);
+  });
+  const auto on = Meet(2, options, 2, Adam(), [&](Member& member) {
+    EXPECT_FALSE(member.reducer->SetState("short").ok());
+    const std::string& state = states[static_cast<size_t>(member.rank)];
+    ASSERT_TRUE(member.reducer->SetState(state).ok());
+    part(member, 6);
+  });
+  for (size_t w = 0; w < 2; ++w) {
+    EXPECT_EQ(on[w].values, whole[w].values);
+    EXPECT_EQ(on[w].rows, whole[w].rows) << "with slots";
+  }
 }
 
 // Nothing is under way then: what it has done so far is written all the same, while it waits.
