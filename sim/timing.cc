@@ -35,9 +35,9 @@ absl::Status Timing::Check(const job::JobPlan& plan) {
   }
   if (job::SumsByQuorum(plan.job)) {
     return absl::InvalidArgumentError(
-        "dense.quorum: only sums that wait for all workers are timed without rows; leave it out, "
-        "or "
-        "simulate with rows");
+        absl::StrCat(job::QuorumText(plan.job),
+                     ": only sums that wait for all workers are timed without rows; "
+                     "leave it out, or simulate with rows"));
   }
   for (const job::GroupPlan& group : plan.trained_groups()) {
     if (!group.properties.keeps_rows) continue;
