@@ -64,7 +64,10 @@ QuorumLeader::Begins QuorumLeader::Next(absl::Time now) {
     grace_ends_ = absl::InfiniteFuture();
     return Begins::kNothing;
   }
-  if (least < reached && options_.grace > absl::ZeroDuration()) {
+  const bool others_may_come = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+    return w.brings() && w.through >= summed_ && w.through < reached;
+  });
+  if (others_may_come && options_.grace > absl::ZeroDuration()) {
     if (grace_ends_ == absl::InfiniteFuture()) grace_ends_ = now + options_.grace;
     if (now < grace_ends_) return Begins::kNothing;
   }

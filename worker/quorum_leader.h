@@ -10,7 +10,7 @@
 // its gradient is in the next sum, beside one of a later step, if need be.
 //
 // The grace. With one, a sum whose quorum has come waits so long for the others, and no longer than until
-// all have come (Liu et al. 2024, "Asynchronous local-SGD training for language modeling").
+// all have come; not for one that is further behind, which would be waited for each time (Liu et al. 2024, "Asynchronous local-SGD training for language modeling").
 //
 // The bound. The sum of step k does not begin while a worker is not through step k - bound. So no worker
 // is more than `bound` steps behind the sums, and a gradient misses at most `bound` of them: between the

@@ -175,6 +175,12 @@ TEST(QuorumLeaderTest, AGraceWaitsForTheOthersAndNoLonger) {
   EXPECT_EQ(leader.Next(start + absl::Seconds(12)), Begins::kNothing);
   EXPECT_EQ(leader.wake(), absl::InfiniteFuture()) << "that of this step has begun";
   EXPECT_THAT(TakeReleased(leader), ElementsAre(0));
+
+  // Worker 2 has not been through step 2 yet: nobody waits for it in the sum of step 3.
+  leader.OnGradient(1, 3);
+  EXPECT_EQ(leader.Next(start + absl::Seconds(20)), Begins::kNothing) << "0 may come";
+  leader.OnGradient(0, 3);
+  EXPECT_EQ(leader.Next(start + absl::Seconds(20)), Begins::kSum);
 }
 
 // ---- random orders ------------------------------------------------------------------------------
