@@ -13,10 +13,10 @@ if(TANDEM_TORCH)
   tandem_test(doctor_run_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/doctor_test.cc
               DEPS tandem::run_job tandem::doctor LABELS integration TIMEOUT 300)
   add_dependencies(doctor_run_test tandem tandem-scheduler tandem-server tandem-worker)
+  tandem_test(plan_command_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/plan_command_test.cc
+              DEPS tandem::run_job tandem::small_job LABELS integration)
+  add_dependencies(plan_command_test tandem)
 endif()
-tandem_test(plan_command_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/plan_command_test.cc
-            DEPS tandem::run_job tandem::small_job LABELS integration)
-add_dependencies(plan_command_test tandem)
 tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/progress_view_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_test.cc
