@@ -105,11 +105,11 @@ if(NOT TANDEM_SANITIZE)
   set(TANDEM_TEST_OPTIONS -O0)
 endif()
 
-# tandem_test(NAME SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 ARGS --x): one CTest test per
-# binary. A check that cannot run here says GTEST_SKIP() << why; each one is counted
+# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 ARGS --x): one CTest test
+# per binary. OPTIMIZED: it computes for long what must come out, and is compiled as the rest. A check that cannot run here says GTEST_SKIP() << why; each one is counted
 # (count_tests.py reads tests/checks/NAME.xml), and CTest shows a program that skips all as skipped.
 function(tandem_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_SRCS)
     set(ARG_SRCS ${name}.cc)
   endif()
@@ -120,8 +120,10 @@ function(tandem_test name)
     math(EXPR ARG_TIMEOUT "3 * ${ARG_TIMEOUT}")
   endif()
   add_executable(${name} ${ARG_SRCS})
-  target_compile_options(${name} PRIVATE ${TANDEM_TEST_OPTIONS})
-  reuse_precompiled(${name} precompiled_test)
+  if(NOT ARG_OPTIMIZED)
+    target_compile_options(${name} PRIVATE ${TANDEM_TEST_OPTIONS})
+    reuse_precompiled(${name} precompiled_test)
+  endif()
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS} GTest::gtest GTest::gmock
                                         tandem::test_main)

@@ -1,4 +1,4 @@
-tandem_test(collective_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_group_test.cc
+tandem_test(collective_group_test OPTIMIZED SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_group_test.cc
             DEPS tandem::collective_group tandem::collective_links LABELS unit)
 tandem_test(collective_faults_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_faults_test.cc
             DEPS tandem::collective_group tandem::collective_links LABELS unit)
@@ -6,7 +6,7 @@ tandem_test(collective_codec_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective
             DEPS tandem::collective_codecs tandem::collective_links Threads::Threads LABELS unit)
 tandem_test(collective_fault_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/collective_fault_test.cc
             DEPS tandem::collective_rendezvous LABELS integration)
-tandem_test(collective_wire_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_wire_test.cc
+tandem_test(collective_wire_test OPTIMIZED SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_wire_test.cc
             DEPS tandem::collective_group tandem::collective_rendezvous LABELS unit)
 tandem_test(collective_alloc_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/collective_alloc_test.cc
             DEPS tandem::collective_group tandem::collective_links LABELS unit)

@@ -1,5 +1,5 @@
 foreach(name collective_algorithms_test collective_checker_test collective_traffic_test)
-  tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc DEPS tandem::collective_proof LABELS unit)
+  tandem_test(${name} OPTIMIZED SRCS ${CMAKE_SOURCE_DIR}/tests/unit/${name}.cc DEPS tandem::collective_proof LABELS unit)
 endforeach()
 tandem_test(tune_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/tune_group_test.cc
             DEPS tandem::worker_core tandem::collective_links tandem::run_job Threads::Threads LABELS unit)
