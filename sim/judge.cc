@@ -23,8 +23,9 @@ Judge::Judge(const job::JobPlan& plan, const ToyModel& model, Options options)
     policies_.push_back(*std::move(policy));
   }
   if (!job::SumsByQuorum(plan.job)) return;
-  quorum_ = std::make_unique<QuorumJudge>(model, plan.job.dense().quorum_bound(), options_.explain,
-                                          options_.fail);
+  QuorumJudge::Options quorum = QuorumJudge::OptionsOf(plan);
+  quorum.values = options_.explain;
+  quorum_ = std::make_unique<QuorumJudge>(model, quorum, options_.fail);
 }
 
 // ---- what it is told --------------------------------------------------------------------------
@@ -80,7 +81,26 @@ void Judge::OnRecord(const server::UpdateRecord& record) {
     share = policies_[plan_.tables[record.table].group]->OnApply(progress, update).factor /
             static_cast<double>(record.divided_by);
   }
-  Settle(record.range, record.worker, record.step, share);
+  if (const auto range = FirstOfCopies(record)) {
+    Settle(*range, record.worker, record.step, share);
+  }
+}
+
+// Each copy of a table tells once what became of an update, and its rows may show it from then on: what
+// counts is the first word.
+std::optional<uint32_t> Judge::FirstOfCopies(const server::UpdateRecord& record) {
+  const uint32_t copies = map_->Copies(record.table);
+  if (copies == 1) return record.range;
+  const uint32_t first = map_->FirstRange(record.table);
+  const uint32_t range = first + (record.range - first) % map_->RangeCount(record.table);
+  std::set<uint32_t>& told = told_[{range, record.worker, record.step}];
+  if (!told.insert(record.range).second) {
+    options_.fail(absl::StrCat("range ", record.range, " has taken the update of worker ",
+                               record.worker, " for step ", record.step, " twice"));
+  }
+  const bool is_first = told.size() == 1;
+  if (told.size() == copies) told_.erase({range, record.worker, record.step});
+  return is_first ? std::make_optional(range) : std::nullopt;
 }
 
 void Judge::Settle(uint32_t range, int rank, int64_t step, double share) {

@@ -11,8 +11,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -87,6 +89,8 @@ class Judge {
                   const std::vector<double>& taken);
   void CheckBounds(int reader, int64_t step, uint32_t table, uint64_t key,
                    const std::vector<double>& taken);
+  // The range of the first copy, if no other copy has told of the update.
+  std::optional<uint32_t> FirstOfCopies(const server::UpdateRecord& record);
   void Settle(uint32_t range, int rank, int64_t step, double share);
   const policies::Properties& PropertiesOf(uint32_t table) const {
     return plan_.groups[plan_.tables[table].group].properties;
@@ -104,6 +108,8 @@ class Judge {
   const Options options_;
   std::vector<std::unique_ptr<policies::UpdatePolicy>> policies_;  // by group
   Ledger ledger_;
+  // By (range of the first copy, rank, step): the ranges that have told, until all copies have.
+  std::map<std::tuple<uint32_t, int, int64_t>, std::set<uint32_t>> told_;
   std::unique_ptr<QuorumJudge> quorum_;
   std::shared_ptr<const RangeMap> map_;
   std::vector<WorkerState> workers_;

@@ -12,37 +12,85 @@ namespace tandem::sim {
 namespace {
 
 // What rounding makes of counts, of which a gradient takes 1 / (samples of its sum), and of tickets,
-// which are up to 64 times as large.
-constexpr double kTolerance = 1e-3, kTicketTolerance = 0.05;
+// which are up to 64 times as large; and of either by how much it is, which with an outer momentum is more
+// than there are steps.
+constexpr double kTolerance = 1e-3, kTicketTolerance = 0.05, kRounding = 1e-5;
 
 }  // namespace
 
-QuorumJudge::QuorumJudge(const ToyModel& model, int64_t bound, bool values, Fail fail)
+QuorumJudge::Options QuorumJudge::OptionsOf(const job::JobPlan& plan) {
+  const Dense& dense = plan.job.dense();
+  Options options;
+  options.bound = dense.quorum_bound();
+  options.meetings = dense.synchroniser() == Dense::LOCAL_SGD;
+  if (!options.meetings) return options;
+  options.every = dense.local_steps().every();
+  options.outer_rate = dense.local_steps().outer_learning_rate();
+  options.outer_momentum = dense.local_steps().outer_momentum();
+  return options;
+}
+
+QuorumJudge::QuorumJudge(const ToyModel& model, const Options& options, Fail fail)
     : model_(model),
-      bound_(bound),
-      values_(values),
+      options_(options),
       fail_(std::move(fail)),
-      workers_(static_cast<size_t>(model.workers())) {}
+      workers_(static_cast<size_t>(model.workers())),
+      velocity_(workers_.size() + 1) {}
 
 // ---- what it is told --------------------------------------------------------------------------
 
 void QuorumJudge::OnRead(int rank) { of(rank).read = of(rank).ended; }
 
-void QuorumJudge::OnCompute(int rank, int64_t step, int64_t samples) {
+void QuorumJudge::OnTaken(int rank, absl::Span<const float> values) {
   Worker& worker = of(rank);
-  if (worker.computed.emplace(step, Gradient{step, samples, worker.read}).second) return;
+  if (worker.own.samples > 0) {
+    fail_(absl::StrCat("worker ", rank, " takes a common model before it has brought its steps to ",
+                       worker.own.step));
+  }
+  worker.own = Gradient();
+  OnRead(rank);
+  if (worker.read == 0) return;
+  if (worker::DigestOf(values) == sums_[static_cast<size_t>(worker.read) - 1].digest) return;
+  fail_(absl::StrCat("worker ", rank, " goes on with another model than that of meeting ",
+                     worker.read - 1));
+}
+
+void QuorumJudge::OnCompute(int rank, int64_t step, int64_t samples) {
+  if (of(rank).computed.emplace(step, samples).second) return;
   fail_(absl::StrCat("worker ", rank, " computes step ", step, " twice"));
 }
 
-void QuorumJudge::OnAdded(int rank, int64_t step) {
+void QuorumJudge::OnStepped(int rank, int64_t step) {
   Worker& worker = of(rank);
   const auto it = worker.computed.find(step);
   if (it == worker.computed.end()) {
     return fail_(absl::StrCat("worker ", rank, " hands over the gradient of step ", step,
                               ", which it did before, or never computed"));
   }
-  worker.waiting.push_back(it->second);
+  worker.own.step = step;
+  ++worker.own.steps;
+  if (it->second > 0) {
+    worker.own.samples += it->second;
+    worker.own.count += 1;
+    worker.own.tickets += static_cast<double>(model_.Ticket(rank, step, ToyModel::kDenseKey));
+  }
   worker.computed.erase(it);
+}
+
+void QuorumJudge::OnBrought(int rank) {
+  const int64_t steps = of(rank).own.steps;
+  if (steps != options_.every) {
+    fail_(absl::StrCat("worker ", rank, " comes to a meeting after ", steps, " steps, want ",
+                       options_.every));
+  }
+  OnBroughtRest(rank);
+}
+
+void QuorumJudge::OnBroughtRest(int rank) {
+  Worker& worker = of(rank);
+  Gradient brought = std::exchange(worker.own, Gradient());
+  brought.read = worker.read;
+  worker.waiting.push_back(brought);
 }
 
 void QuorumJudge::OnSumBegins(int rank) {
@@ -57,15 +105,15 @@ void QuorumJudge::OnSumBegins(int rank) {
     ++gradients_;
     missed_ += missed;
     most_missed_ = std::max(most_missed_, missed);
-    if (missed <= bound_) continue;
+    if (missed <= options_.bound) continue;
     fail_(absl::StrCat("the gradient of worker ", rank, " step ", gradient.step, " has missed ",
-                       missed, " sums, bound ", bound_));
+                       missed, " sums, bound ", options_.bound));
   }
   sum.taken[static_cast<size_t>(rank)] = std::exchange(worker.waiting, {});
   if (++sum.begun == model_.workers()) Close(number);
 }
 
-// Sums are closed in their order: each worker begins them so.
+// Sums are closed in their order: each worker begins them so. One without samples is no step.
 void QuorumJudge::Close(size_t number) {
   Sum& sum = sums_[number];
   closed_ = number + 1;
@@ -74,14 +122,18 @@ void QuorumJudge::Close(size_t number) {
   for (const std::vector<Gradient>& taken : sum.taken) {
     for (const Gradient& gradient : taken) samples += static_cast<double>(gradient.samples);
   }
+  if (samples == 0) return;
+  std::vector<double> mean(workers_.size() + 1);
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
     for (const Gradient& gradient : sum.taken[rank]) {
       const double weight = static_cast<double>(gradient.samples) / samples;
-      sum.counts[rank] += weight;
-      sum.counts.back() +=
-          weight * static_cast<double>(
-                       model_.Ticket(static_cast<int>(rank), gradient.step, ToyModel::kDenseKey));
+      mean[rank] += weight * gradient.count;
+      mean.back() += weight * gradient.tickets;
     }
+  }
+  for (size_t i = 0; i < mean.size(); ++i) {
+    velocity_[i] = options_.outer_momentum * velocity_[i] + mean[i];
+    sum.counts[i] += options_.outer_rate * (mean[i] + options_.outer_momentum * velocity_[i]);
   }
 }
 
@@ -98,7 +150,7 @@ void QuorumJudge::OnSumEnds(int rank, absl::Span<const float> model) {
     fail_(absl::StrCat("the model of worker ", rank, " after sum ", number,
                        " is not that of those who had it before"));
   }
-  CheckValues(absl::StrCat("the model of worker ", rank), number + 1, model);
+  CheckValues(absl::StrCat("the model of worker ", rank), number + 1, /*rank=*/-1, model);
 }
 
 void QuorumJudge::OnMissed(int rank, absl::Span<const int64_t> missed) {
@@ -110,13 +162,18 @@ void QuorumJudge::OnMissed(int rank, absl::Span<const int64_t> missed) {
 
 // ---- what it looks at -------------------------------------------------------------------------
 
-void QuorumJudge::CheckValues(absl::string_view who, size_t sums, absl::Span<const float> values) {
-  if (!values_) return;
+void QuorumJudge::CheckValues(absl::string_view who, size_t sums, int rank,
+                              absl::Span<const float> values) {
+  if (!options_.values) return;
+  const Gradient own = rank < 0 ? Gradient() : of(rank).own;
   for (size_t i = 0; i <= workers_.size(); ++i) {
-    const double want = sums == 0 ? 0 : sums_[sums - 1].counts[i];
-    const double taken = ToyModel::kFirstCount - static_cast<double>(values[i]);
     const bool tickets = i == workers_.size();
-    if (std::abs(taken - want) <= (tickets ? kTicketTolerance : kTolerance)) continue;
+    double want = sums == 0 ? 0 : sums_[sums - 1].counts[i];
+    if (tickets) want += own.tickets;
+    if (static_cast<int>(i) == rank) want += own.count;
+    const double taken = ToyModel::kFirstCount - static_cast<double>(values[i]);
+    const double tolerance = (tickets ? kTicketTolerance : kTolerance) + kRounding * std::abs(want);
+    if (std::abs(taken - want) <= tolerance) continue;
     return fail_(absl::StrCat(who, " after ", sums, " sums holds ", taken,
                               tickets ? " of tickets" : absl::StrCat(" of worker ", i), ", want ",
                               want, ": a gradient is lost, or in two sums"));
@@ -125,19 +182,22 @@ void QuorumJudge::CheckValues(absl::string_view who, size_t sums, absl::Span<con
 
 void QuorumJudge::CheckRead(int rank, absl::Span<const float> values) {
   CheckValues(absl::StrCat("what worker ", rank, " computes with"),
-              static_cast<size_t>(of(rank).read), values);
+              static_cast<size_t>(of(rank).read), rank, values);
 }
 
 // A sum that nobody has anything for may be under way.
 void QuorumJudge::CheckWhole(int rank, absl::Span<const float> values) {
   for (size_t other = 0; other < workers_.size(); ++other) {
-    size_t left = workers_[other].waiting.size() + workers_[other].computed.size();
+    const Worker& worker = workers_[other];
+    size_t left = worker.waiting.size() + worker.computed.size();
+    left += worker.own.samples > 0 ? 1 : 0;
     for (size_t sum = closed_; sum < sums_.size(); ++sum) left += sums_[sum].taken[other].size();
     if (left == 0) continue;
     return fail_(absl::StrCat("worker ", rank, " evaluates or saves a model that lacks ", left,
                               " gradients of worker ", other));
   }
-  CheckValues(absl::StrCat("the model that worker ", rank, " evaluates or saves"), closed_, values);
+  CheckValues(absl::StrCat("the model that worker ", rank, " evaluates or saves"), closed_,
+              /*rank=*/-1, values);
 }
 
 }  // namespace tandem::sim

@@ -1,8 +1,11 @@
 #include "sim/sim_quorum.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "worker/allreduce_gradients.h"
 
@@ -13,53 +16,136 @@ using worker::QuorumNews;
 
 absl::StatusOr<std::unique_ptr<SimQuorum>> SimQuorum::New(const job::JobPlan& plan, int rank,
                                                           worker::DenseParameters& dense,
-                                                          Judge* judge, Post post) {
-  const Dense& config = plan.job.dense();
-  TANDEM_ASSIGN_OR_RETURN(auto model,
-                          worker::DenseParameters::New(config.optimizer(), dense.count()));
-  const worker::QuorumMember::Options member = {rank, plan.workers(), worker::DenseAlgorithm(plan)};
-  const worker::QuorumLeader::Options leader = {plan.workers(), config.quorum(),
-                                                config.quorum_bound()};
-  return std::unique_ptr<SimQuorum>(
-      new SimQuorum(rank, dense, std::move(model), member, leader, judge, std::move(post)));
+                                                          Judge* judge, Outside outside) {
+  std::unique_ptr<SimQuorum> made(new SimQuorum(plan, rank, dense, judge, std::move(outside)));
+  TANDEM_RETURN_IF_ERROR(made->MakeParts());
+  return made;
 }
 
-SimQuorum::SimQuorum(int rank, worker::DenseParameters& dense,
-                     std::unique_ptr<worker::DenseParameters> model,
-                     const worker::QuorumMember::Options& options,
-                     const worker::QuorumLeader::Options& leader, Judge* judge, Post post)
-    : rank_(rank),
-      judge_(judge),
-      post_(std::move(post)),
-      member_(dense, std::move(model), options),
-      caller_(leader) {}
+absl::Status SimQuorum::MakeParts() {
+  const Dense& config = plan_.job.dense();
+  std::unique_ptr<worker::DenseParameters> model;
+  member_.reset();  // its model refers to the replica
+  if (config.synchroniser() == Dense::LOCAL_SGD) {
+    replica_ =
+        std::make_unique<worker::MeetingReplica>(dense_, worker::MeetingReplica::OptionsOf(plan_));
+    model = replica_->NewModel();
+  } else {
+    TANDEM_ASSIGN_OR_RETURN(model,
+                            worker::DenseParameters::New(config.optimizer(), dense_.count()));
+  }
+  const worker::QuorumMember::Options options = {rank_, plan_.workers(),
+                                                 worker::DenseAlgorithm(plan_)};
+  member_ = std::make_unique<worker::QuorumMember>(
+      replica_ == nullptr ? dense_ : replica_->common(), std::move(model), options);
+  caller_ = std::make_unique<worker::QuorumCaller>(worker::QuorumLeader::OptionsOf(plan_));
+  return absl::OkStatus();
+}
+
+absl::Status SimQuorum::Resume() {
+  TANDEM_CHECK(over_ && stage_ == Stage::kIdle && calls_.empty());
+  const std::string state = State();
+  if (replica_ != nullptr) {
+    // Else the file of dense parameters has all that there is.
+    std::vector<float> lost = dense_.RowsWithSlots();
+    std::fill(lost.begin(), lost.end(), std::numeric_limits<float>::quiet_NaN());
+    TANDEM_RETURN_IF_ERROR(dense_.SetRowsWithSlots(lost));
+  }
+  TANDEM_RETURN_IF_ERROR(MakeParts());
+  if (replica_ != nullptr) TANDEM_RETURN_IF_ERROR(replica_->SetState(state));
+  TANDEM_RETURN_IF_ERROR(member_->SetModel());
+  waits_for_ = -1;
+  next_step_ = 0;
+  if (out_of_data_) OutOfData();
+  return absl::OkStatus();
+}
+
+// ---- the worker's steps -------------------------------------------------------------------------
 
 void SimQuorum::BeforeStep() {
-  member_.BeforeStep();
-  if (judge_ != nullptr) judge_->quorum()->OnRead(rank_);
+  if (replica_ != nullptr) return;  // its parameters are its own until it meets the others
+  member_->BeforeStep();
+  if (judge() != nullptr) judge()->OnRead(rank_);
 }
 
 void SimQuorum::Begin(absl::Span<float> gradient, const Step& step) {
-  member_.Add(gradient, step);
-  if (judge_ != nullptr) judge_->quorum()->OnAdded(rank_, step.number);
-  next_step_ = step.number + 1;
+  Step brought = step;
+  if (judge() != nullptr) judge()->OnStepped(rank_, step.number);
+  if (replica_ == nullptr) {
+    member_->Add(gradient, step);
+  } else {
+    if (!replica_->Step(gradient, step)) return;
+    const worker::MeetingReplica::Movement movement = replica_->Bring();
+    brought = movement.meeting;
+    member_->Add(movement.values, brought);
+  }
+  if (judge() != nullptr) judge()->OnBrought(rank_);
+  next_step_ = brought.number + 1;
   over_ = false;
-  post_(0, QuorumNews{QuorumNews::Says::kGradient, step.number});
+  outside_.post(0, QuorumNews{QuorumNews::Says::kGradient, brought.number});
+}
+
+void SimQuorum::OutOfData() {
+  out_of_data_ = true;
+  AddRest();
+  outside_.post(0, QuorumNews{QuorumNews::Says::kOutOfData, 0});
+}
+
+void SimQuorum::BeginEndOfEpoch(int64_t step) {
+  out_of_data_ = false;
+  Settle(/*new_epoch=*/true, step);
+}
+
+void SimQuorum::AddRest() {
+  if (replica_ == nullptr || !replica_->has_rest()) return;
+  const worker::MeetingReplica::Movement rest = replica_->BringRest();
+  member_->Add(rest.values, rest.meeting);
+  if (judge() != nullptr) judge()->OnBroughtRest(rank_);
 }
 
 void SimQuorum::Settle(bool new_epoch, int64_t step) {
+  AddRest();
+  if (replica_ != nullptr && new_epoch) replica_->BeginEpoch(step);
   settle_step_ = new_epoch ? step : next_step_;
   over_ = false;
   settles_ = true;
   const auto says = new_epoch ? QuorumNews::Says::kSettleForNewEpoch : QuorumNews::Says::kSettle;
-  post_(0, QuorumNews{says, step});
+  outside_.post(0, QuorumNews{says, step});
 }
+
+void SimQuorum::GoOn() {
+  over_ = true;
+  if (std::exchange(settles_, false)) {
+    failure_.Update(member_->BecomeModel());
+  } else if (replica_ != nullptr) {
+    member_->BeforeStep();
+  }
+  if (replica_ == nullptr) return;
+  replica_->TakeCommon();
+  if (judge() != nullptr) judge()->OnTaken(rank_, std::as_const(dense_).values());
+}
+
+// ---- what is called -----------------------------------------------------------------------------
 
 void SimQuorum::OnLetter(int from, const Letter& letter) {
   if (const auto* const call = std::get_if<QuorumCall>(&letter)) return calls_.push_back(*call);
   said_.clear();
-  caller_.Hear(from, std::get<QuorumNews>(letter), &said_);
-  for (const auto& [to, call] : said_) post_(to, call);
+  caller_->Hear(from, std::get<QuorumNews>(letter), &said_, outside_.now());
+  CallAll();
+}
+
+void SimQuorum::Wake() {
+  wakes_ = absl::InfiniteFuture();
+  said_.clear();
+  if (outside_.now() >= caller_->wake()) caller_->Wake(outside_.now(), &said_);
+  CallAll();
+}
+
+void SimQuorum::CallAll() {
+  for (const auto& [to, call] : said_) outside_.post(to, call);
+  if (caller_->wake() >= wakes_) return;  // who wakes early looks again
+  wakes_ = caller_->wake();
+  outside_.wake(wakes_);
 }
 
 // ---- sums ---------------------------------------------------------------------------------------
@@ -67,7 +153,7 @@ void SimQuorum::OnLetter(int from, const Letter& letter) {
 const worker::DenseReduction::Request* SimQuorum::Next() {
   if (stage_ == Stage::kSummed) {
     stage_ = Stage::kCompare;
-    return &member_.BeginCompare();
+    return &member_->BeginCompare();
   }
   while (stage_ == Stage::kIdle && !calls_.empty()) {
     if (calls_.front().begins == worker::QuorumLeader::Begins::kNothing) {
@@ -75,19 +161,19 @@ const worker::DenseReduction::Request* SimQuorum::Next() {
       continue;
     }
     stage_ = Stage::kSum;
-    if (judge_ != nullptr) judge_->quorum()->OnSumBegins(rank_);
-    return &member_.BeginSum();
+    if (judge() != nullptr) judge()->OnSumBegins(rank_);
+    return &member_->BeginSum();
   }
   return nullptr;
 }
 
 void SimQuorum::OnDone() {
   if (stage_ == Stage::kCompare) {
-    failure_ = member_.EndCompare(settle_step_);
+    failure_ = member_->EndCompare(settle_step_);
     return FinishCall();
   }
-  member_.EndSum();
-  if (judge_ != nullptr) judge_->quorum()->OnSumEnds(rank_, member_.model().values());
+  member_->EndSum();
+  if (judge() != nullptr) judge()->OnSumEnds(rank_, member_->model().values());
   if (calls_.front().begins != worker::QuorumLeader::Begins::kLastSum) return FinishCall();
   stage_ = Stage::kSummed;
 }
@@ -97,16 +183,14 @@ void SimQuorum::FinishCall() {
   calls_.pop_front();
   stage_ = Stage::kIdle;
   waits_for_ = call.go_on ? -1 : call.waits_for;
-  if (!call.go_on) return;
-  over_ = true;
-  if (std::exchange(settles_, false)) failure_.Update(member_.BecomeModel());
+  if (call.go_on) GoOn();
 }
 
 void SimQuorum::TakeMissed(std::vector<int64_t>* missed) {
   const size_t before = missed->size();
-  member_.TakeMissed(missed);
-  if (judge_ == nullptr) return;
-  judge_->quorum()->OnMissed(rank_, absl::MakeConstSpan(*missed).subspan(before));
+  member_->TakeMissed(missed);
+  if (judge() == nullptr) return;
+  judge()->OnMissed(rank_, absl::MakeConstSpan(*missed).subspan(before));
 }
 
 Activity SimQuorum::WaitingFor() const {

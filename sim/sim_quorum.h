@@ -1,7 +1,8 @@
 // Sums of dense gradients that do not wait for all workers (dense.quorum), on one simulated worker:
-// what worker/quorum_sums.h does with threads, under the virtual clock. To the collectives it is a
-// reduction (worker/dense_reduction.h) whose requests come as rank 0 calls for sums, also while this
-// worker computes; a step is over once rank 0 lets this worker go on.
+// what worker/quorum_sums.h does with threads, under the virtual clock; and meetings that do not wait for
+// all (local_steps.quorum), which are such sums, as worker/quorum_meetings.h has them. To the collectives it
+// is a reduction (worker/dense_reduction.h) whose requests come as rank 0 calls for sums, also while this
+// worker computes; a step is over at once where no meeting is due, else once rank 0 lets this worker go on.
 //
 // What workers tell each other are letters, which arrive once and in the order in which they were sent
 // from one worker to another.
@@ -14,17 +15,21 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "job/job.h"
 #include "proto/activity.h"
 #include "sim/judge.h"
 #include "worker/dense_parameters.h"
 #include "worker/dense_reduction.h"
+#include "worker/meeting_replica.h"
 #include "worker/quorum_caller.h"
 #include "worker/quorum_member.h"
 
@@ -33,15 +38,21 @@ namespace tandem::sim {
 class SimQuorum final : public worker::DenseReduction {
  public:
   using Letter = std::variant<worker::QuorumNews, worker::QuorumCall>;
-  // Sends a letter to a worker; to this one it is OnLetter.
-  using Post = std::function<void(int to, const Letter& letter)>;
+  // What it has from whoever runs it.
+  struct Outside {
+    std::function<void(int to, const Letter& letter)>
+        post;  // to a worker; to this one it is OnLetter
+    std::function<absl::Time()> now;
+    std::function<void(absl::Time at)> wake;  // then Wake is to be called
+  };
 
-  // Of worker `rank`. `dense` outlives this; so does `judge`, which may be null.
+  // Of worker `rank`. `plan` and `dense` outlive this; so does `judge`, which may be null.
   static absl::StatusOr<std::unique_ptr<SimQuorum>> New(const job::JobPlan& plan, int rank,
                                                         worker::DenseParameters& dense,
-                                                        Judge* judge, Post post);
+                                                        Judge* judge, Outside outside);
 
   void OnLetter(int from, const Letter& letter);
+  void Wake();
 
   void BeforeStep() override;
   void Begin(absl::Span<float> gradient, const Step& step) override;
@@ -49,9 +60,14 @@ class SimQuorum final : public worker::DenseReduction {
   void Close() override {}
   void BeginGather() override { Settle(/*new_epoch=*/false, /*step=*/0); }
   // This worker has no data left in this epoch.
-  void OutOfData() { post_(0, worker::QuorumNews{worker::QuorumNews::Says::kOutOfData, 0}); }
+  void OutOfData();
   // Nobody has: the epoch ends with a sum of what is left, and all stand at `step`.
-  void BeginEndOfEpoch(int64_t step) { Settle(/*new_epoch=*/true, step); }
+  void BeginEndOfEpoch(int64_t step);
+  // Of a worker that meets: MeetingReplica::State.
+  std::string State() override { return replica_ == nullptr ? "" : replica_->State(); }
+  // All workers are killed in a save, and are resumed from it: of all that this one knew there is what it
+  // has saved. For all of them at one moment, rank 0 first, between the save's gathering and its end.
+  absl::Status Resume();
 
   const Request* Next() override;
   void OnDone() override;
@@ -69,24 +85,32 @@ class SimQuorum final : public worker::DenseReduction {
  private:
   enum class Stage { kIdle, kSum, kSummed, kCompare };  // of the first call
 
-  SimQuorum(int rank, worker::DenseParameters& dense,
-            std::unique_ptr<worker::DenseParameters> model,
-            const worker::QuorumMember::Options& options,
-            const worker::QuorumLeader::Options& leader, Judge* judge, Post post);
+  SimQuorum(const job::JobPlan& plan, int rank, worker::DenseParameters& dense, Judge* judge,
+            Outside outside)
+      : plan_(plan), rank_(rank), judge_(judge), outside_(std::move(outside)), dense_(dense) {}
+  absl::Status MakeParts();
+  QuorumJudge* judge() const { return judge_ == nullptr ? nullptr : judge_->quorum(); }
+  void AddRest();
   void Settle(bool new_epoch, int64_t step);
+  void CallAll();
   void FinishCall();
+  void GoOn();
 
+  const job::JobPlan& plan_;
   const int rank_;
   Judge* const judge_;
-  const Post post_;
-  worker::QuorumMember member_;
-  worker::QuorumCaller caller_;                        // rank 0's
+  const Outside outside_;
+  worker::DenseParameters& dense_;                   // what the worker computes with
+  std::unique_ptr<worker::MeetingReplica> replica_;  // null: each step's gradient is summed
+  std::unique_ptr<worker::QuorumMember> member_;
+  std::unique_ptr<worker::QuorumCaller> caller_;       // rank 0's
   std::vector<worker::QuorumCaller::Addressed> said_;  // scratch
   std::deque<worker::QuorumCall> calls_;
   Stage stage_ = Stage::kIdle;
-  bool over_ = true, settles_ = false;
+  bool over_ = true, settles_ = false, out_of_data_ = false;
   int64_t next_step_ = 0, settle_step_ = 0;
   int64_t waits_for_ = -1;
+  absl::Time wakes_ = absl::InfiniteFuture();  // what was last asked for
   absl::Status failure_;
 };
 

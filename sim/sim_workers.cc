@@ -54,11 +54,19 @@ absl::StatusOr<std::unique_ptr<SimCollectives>> SimWorkers::NewCollectives(int r
   worker::DenseParameters& dense = worker->runner->dense();
   std::unique_ptr<worker::DenseReduction> reduction;
   if (job::SumsByQuorum(plan.job)) {
+    SimQuorum::Outside outside;
+    outside.post = [this, rank](int to, const SimQuorum::Letter& letter) {
+      Post(rank, to, letter);
+    };
+    outside.now = [this] { return context_.agenda.now(); };
+    outside.wake = [this, rank](absl::Time at) {
+      context_.agenda.At(at, [this, rank] {
+        this->worker(rank).quorum->Wake();
+        ProgressCollectives(rank);
+      });
+    };
     TANDEM_ASSIGN_OR_RETURN(auto quorum,
-                            SimQuorum::New(plan, rank, dense, context_.judge,
-                                           [this, rank](int to, const SimQuorum::Letter& letter) {
-                                             Post(rank, to, letter);
-                                           }));
+                            SimQuorum::New(plan, rank, dense, context_.judge, std::move(outside)));
     worker->quorum = quorum.get();
     reduction = std::move(quorum);
   } else {
@@ -302,7 +310,16 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
       task);
 }
 
+// Once all have written, and before anybody is told so.
+absl::Status SimWorkers::ResumeDense() {
+  written_ = (written_ + 1) % context_.plan.workers();
+  if (!context_.options.resume_dense || written_ > 0) return absl::OkStatus();
+  for (const auto& w : workers_) TANDEM_RETURN_IF_ERROR(w->quorum->Resume());
+  return absl::OkStatus();
+}
+
 absl::Status SimWorkers::WriteWorker(int rank, const worker::WriteWorkerTask& task) {
+  TANDEM_RETURN_IF_ERROR(ResumeDense());
   SaveFiles* const files = context_.options.files;
   if (files == nullptr) return absl::OkStatus();
   Worker& w = worker(rank);

@@ -86,6 +86,7 @@ class SimWorkers {
   void FinishTask(int rank, const worker::TrainerTask& task);
   absl::Status RunTask(int rank, const worker::TrainerTask& task);
   absl::Status WriteWorker(int rank, const worker::WriteWorkerTask& task);
+  absl::Status ResumeDense();
   absl::Status MergeShares(int rank, const worker::MergeSharesTask& task);
 
   SimContext& context_;
@@ -97,6 +98,7 @@ class SimWorkers {
   worker::TrainerEffects effects_;
   std::vector<Outgoing> segments_;  // of collectives, on their way out; scratch
   int evaluations_ = 0;
+  int written_ = 0;  // files of workers, of the save under way
 };
 
 }  // namespace tandem::sim

@@ -87,6 +87,7 @@ void DenseReducer::MeetByQuorum(DenseParameters& dense,
 }
 
 QuorumSums::Run DenseReducer::RunForQuorum() {
+  sent_bytes_ = counted_bytes_ = group_->bytes_sent();  // before, by which they met
   return [this](const Request& request) {
     absl::Status status = Run(request);
     sent_bytes_ = group_->bytes_sent();
@@ -270,8 +271,7 @@ absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
     result->samples_of_all = DenseReduction::kUnknown;
     result->missed.clear();
     TANDEM_RETURN_IF_ERROR(quorum_->Finish(gradient, step, &result->missed));
-    const uint64_t sent = sent_bytes_;
-    result->bytes = sent - std::exchange(counted_bytes_, sent);
+    result->bytes = TakeBytes();
     return absl::OkStatus();
   }
   bool begun = false;
@@ -295,10 +295,13 @@ absl::Status DenseReducer::Finish(absl::Span<float> gradient, const Step& step,
   }
   result->samples_of_all = reduction_->samples_of_all();
   result->empty_steps = reduction_->empty_steps();
-  const uint64_t sent = group_->bytes_sent();
-  result->bytes = sent - counted_bytes_;
-  counted_bytes_ = sent;
+  result->bytes = TakeBytes();
   return absl::OkStatus();
+}
+
+uint64_t DenseReducer::TakeBytes() {
+  const uint64_t sent = quorum_ == nullptr ? group_->bytes_sent() : sent_bytes_.load();
+  return sent - std::exchange(counted_bytes_, sent);
 }
 
 absl::Status DenseReducer::GatherForSave(std::vector<int64_t>* missed) {

@@ -1,6 +1,6 @@
 // Runs the reduction of a worker's dense parameters (dense_reduction.h) over the group of all
 // workers: on a thread of its own while gradients become ready, if the job has buckets, else on the
-// caller's.
+// caller's. Where sums need not wait for all (quorum_steps.h), there is none, and the group is theirs.
 //
 // Thread safety: Begin, Ready, Finish and GatherForSave by one thread, Abort, RequestDump and
 // WaitingFor by any.
@@ -67,6 +67,7 @@ class DenseReducer {
     // nowhere.
     std::string dump_folder;
   };
+  // `reduction`: null if sums or meetings of a quorum take its place, before the first step.
   // `watch` is the one the group was made with; may be null. It outlives this.
   DenseReducer(std::unique_ptr<collectives::Group> group, AbortableWatch* watch,
                std::unique_ptr<DenseReduction> reduction, const Options& options);
@@ -115,6 +116,8 @@ class DenseReducer {
   absl::Status EndEpoch(int64_t step, std::vector<int64_t>* missed) {
     return quorum_->Settle(/*new_epoch=*/true, step, missed);
   }
+  // That this rank has sent since a step's result, or this, last told: for what is above.
+  uint64_t TakeBytes();
   // What this rank alone remembers between steps: its codec (GradientCodec::State), or the reduction
   // (DenseReduction::State); no job has both. Empty: nothing.
   std::string State() const;

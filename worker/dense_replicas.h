@@ -52,7 +52,9 @@ class DenseReplicas final : public DenseSynchroniser {
 
   bool CollectForSave(absl::Time, DenseSave* save, TrainerEffects* effects) override {
     if (!gathers_) return true;
-    if (!save->asked) effects->tasks.push_back(GatherDenseTask{save->id, &save->missed});
+    if (!save->asked) {
+      effects->tasks.push_back(GatherDenseTask{save->id, &save->missed, &save->bytes_sent});
+    }
     save->asked = true;
     return save->collected;
   }

@@ -34,6 +34,7 @@ struct DenseSave {
   uint64_t read = 0;            // under way; its owner says when it has been answered
   std::vector<float> rows;      // blocks with slots, from servers
   std::vector<int64_t> missed;  // GatherDenseTask
+  uint64_t bytes_sent = 0;      // the same
 };
 
 class DenseSynchroniser {

@@ -146,22 +146,13 @@ absl::Status SumByQuorum(const job::JobPlan& plan, const std::string& coordinato
                          AbortableWatch* watch, collectives::Group& group, DenseParameters& dense,
                          DenseReducer* reducer) {
   QuorumSums::Options options;
-  options.leader.workers = plan.workers();
-  options.leader.quorum = plan.job.dense().quorum();
-  options.leader.bound = plan.job.dense().quorum_bound();
+  options.leader = QuorumLeader::OptionsOf(plan);
   options.algorithm = DenseAlgorithm(plan);
   options.deadline = absl::Seconds(plan.job.limits().stall_limit_seconds());
   TANDEM_ASSIGN_OR_RETURN(const std::string host, collectives::LocalHostTowards(coordinator));
   TANDEM_ASSIGN_OR_RETURN(auto mail, OpenQuorumMail(group, host, options.deadline, watch));
   if (plan.job.dense().synchroniser() == Dense::LOCAL_SGD) {
-    const tandem::LocalSteps& local = plan.job.dense().local_steps();
-    QuorumMeetings::Options meetings;
-    options.leader.count = local.quorum();
-    options.leader.grace = absl::Seconds(local.grace_seconds());
-    meetings.sums = options;
-    meetings.every = local.every();
-    meetings.outer = LocalSgd::OuterOf(plan);
-    reducer->MeetByQuorum(dense, std::move(mail), meetings);
+    reducer->MeetByQuorum(dense, std::move(mail), {options, MeetingReplica::OptionsOf(plan)});
     return absl::OkStatus();
   }
   TANDEM_ASSIGN_OR_RETURN(auto model,
@@ -227,11 +218,12 @@ absl::StatusOr<WorkerGroup> JoinWorkers(const job::JobPlan& plan, int rank,
                             JoinDevices(plan, *group, hosts, coordinator, watch, &out.paths));
   }
   collectives::Group* const shared = group.get();
-  out.reducer = std::make_unique<DenseReducer>(
-      std::move(group), watch, NewDenseReduction(plan, rank, out.tuning.bucket_bytes, dense),
-      reducer);
+  const bool quorum = job::SumsByQuorum(plan.job);
+  auto reduction = quorum ? nullptr : NewDenseReduction(plan, rank, out.tuning.bucket_bytes, dense);
+  out.reducer =
+      std::make_unique<DenseReducer>(std::move(group), watch, std::move(reduction), reducer);
   out.reducer->SumOnDevice(std::move(device_sum));
-  if (job::SumsByQuorum(plan.job)) {
+  if (quorum) {
     TANDEM_RETURN_IF_ERROR(
         SumByQuorum(plan, coordinator, watch, *shared, dense, out.reducer.get()));
   }

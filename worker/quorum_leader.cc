@@ -9,6 +9,17 @@
 
 namespace tandem::worker {
 
+QuorumLeader::Options QuorumLeader::OptionsOf(const job::JobPlan& plan) {
+  const Dense& dense = plan.job.dense();
+  Options options;
+  options.workers = plan.workers();
+  options.quorum = dense.quorum();
+  options.bound = dense.quorum_bound();
+  options.count = dense.local_steps().quorum();
+  options.grace = absl::Seconds(dense.local_steps().grace_seconds());
+  return options;
+}
+
 QuorumLeader::QuorumLeader(const Options& options)
     : options_(options), workers_(static_cast<size_t>(options.workers)) {
   TANDEM_CHECK(options_.workers >= 1 && options_.bound >= 1);

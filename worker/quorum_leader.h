@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "job/job.h"
 #include "proto/job.pb.h"
 
 namespace tandem::worker {
@@ -48,6 +49,7 @@ class QuorumLeader {
     // How long a sum waits for the other workers once its quorum has come.
     absl::Duration grace = absl::ZeroDuration();
   };
+  static Options OptionsOf(const job::JobPlan& plan);
   explicit QuorumLeader(const Options& options);
 
   // A worker's gradient of `step` will be in the next sum that it hears of. Its steps grow.

@@ -1,118 +1,52 @@
 #include "worker/quorum_meetings.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/status_macros.h"
-#include "optim/fold.h"
 
 namespace tandem::worker {
-namespace {
-
-// The common model, which is stepped by a function of ours, not by an optimizer of the job.
-std::unique_ptr<DenseParameters> NewCommon(const DenseParameters& like) {
-  Optimizer optimizer;
-  optimizer.set_kind(Optimizer::PROGRAM);
-  absl::StatusOr<std::unique_ptr<DenseParameters>> common =
-      DenseParameters::New(optimizer, like.count());
-  TANDEM_CHECK(common.ok());
-  const absl::Span<const float> values = like.values();
-  std::copy(values.begin(), values.end(), (*common)->values().begin());
-  return *std::move(common);
-}
-
-}  // namespace
 
 QuorumMeetings::QuorumMeetings(DenseParameters& dense,
                                std::unique_ptr<collectives::AsyncGroup> mail,
                                collectives::GroupWatch* watch, QuorumSums::Run run,
                                QuorumSums::Idle idle, const Options& options)
-    : dense_(dense),
-      options_(options),
-      velocity_(dense.padded().size()),
-      common_(NewCommon(dense)),
-      moved_(velocity_.size() + 1),
-      sums_(*common_, NewModel(), std::move(mail), watch, std::move(run), std::move(idle),
-            options.sums) {}
-
-std::unique_ptr<DenseParameters> QuorumMeetings::NewModel() {
-  std::unique_ptr<DenseParameters> model = NewCommon(dense_);
-  model->set_program([this, values = model->padded()](absl::Span<const float> moved, float factor) {
-    for (size_t i = 0; i < moved.size(); ++i) {
-      options_.outer.Step(moved[i] * factor, &velocity_[i], &values[i]);
-    }
-  });
-  return model;
-}
+    : replica_(dense, options.replica),
+      sums_(replica_.common(), replica_.NewModel(), std::move(mail), watch, std::move(run),
+            std::move(idle), options.sums) {}
 
 absl::Status QuorumMeetings::Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                                     std::vector<int64_t>* missed) {
-  if (step.samples > 0) {
-    dense_.Apply(gradient.first(velocity_.size()),
-                 optim::FoldFactor(static_cast<double>(step.samples)));
-    samples_ += step.samples;
-  }
-  if (++steps_ < options_.every) return absl::OkStatus();
-  WriteMoved();
-  DenseReduction::Step meeting;
-  meeting.number = meeting_++;
-  meeting.samples = samples_;
-  TANDEM_RETURN_IF_ERROR(sums_.Finish(absl::MakeSpan(moved_), meeting, missed));
+  if (!replica_.Step(gradient, step)) return absl::OkStatus();
+  const MeetingReplica::Movement movement = replica_.Bring();
+  TANDEM_RETURN_IF_ERROR(sums_.Finish(movement.values, movement.meeting, missed));
   sums_.BeforeStep();
-  TakeCommon();
+  replica_.TakeCommon();
   return absl::OkStatus();
+}
+
+// Before rank 0 lets the others go on without it: so this is no later than a meeting would be.
+absl::Status QuorumMeetings::OutOfData() {
+  AddRest();
+  return sums_.OutOfData();
+}
+
+void QuorumMeetings::AddRest() {
+  if (!replica_.has_rest()) return;
+  const MeetingReplica::Movement rest = replica_.BringRest();
+  sums_.Add(rest.values, rest.meeting);
 }
 
 absl::Status QuorumMeetings::Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) {
-  if (samples_ > 0) {
-    WriteMoved();
-    DenseReduction::Step rest;
-    rest.samples = samples_;
-    sums_.Add(absl::MakeSpan(moved_), rest);
-  }
-  // A worker has had no more meetings than steps.
+  AddRest();
   TANDEM_RETURN_IF_ERROR(sums_.Settle(new_epoch, step, missed));
-  if (new_epoch) meeting_ = std::max(meeting_, step);
-  TakeCommon();
+  if (new_epoch) replica_.BeginEpoch(step);
+  replica_.TakeCommon();
   return absl::OkStatus();
 }
 
-void QuorumMeetings::WriteMoved() {
-  const absl::Span<const float> replica = std::as_const(dense_).values();
-  const absl::Span<const float> common = std::as_const(*common_).values();
-  const auto weight = static_cast<float>(samples_);
-  for (size_t i = 0; i < replica.size(); ++i) moved_[i] = weight * (common[i] - replica[i]);
-}
-
-void QuorumMeetings::TakeCommon() {
-  const absl::Span<const float> common = std::as_const(*common_).values();
-  std::copy(common.begin(), common.end(), dense_.values().begin());
-  steps_ = samples_ = 0;
-}
-
-std::string QuorumMeetings::State() const {
-  std::vector<float> floats = dense_.RowsWithSlots();
-  floats.insert(floats.end(), velocity_.begin(), velocity_.end());
-  return std::string(reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float));
-}
-
 absl::Status QuorumMeetings::SetState(absl::string_view state) {
-  if (state.empty()) return absl::OkStatus();
-  std::vector<float> rows(dense_.RowsWithSlots().size());
-  const size_t bytes = (rows.size() + velocity_.size()) * sizeof(float);
-  if (state.size() != bytes) {
-    return absl::DataLossError(absl::StrCat("a replica of ", state.size(), " bytes, want ", bytes));
-  }
-  std::memcpy(rows.data(), state.data(), rows.size() * sizeof(float));
-  std::memcpy(velocity_.data(), state.data() + rows.size() * sizeof(float),
-              velocity_.size() * sizeof(float));
-  TANDEM_RETURN_IF_ERROR(dense_.SetRowsWithSlots(rows));
-  const absl::Span<const float> replica = std::as_const(dense_).values();
-  std::copy(replica.begin(), replica.end(), common_->values().begin());
-  return sums_.SetModel();
+  TANDEM_RETURN_IF_ERROR(replica_.SetState(state));
+  return state.empty() ? absl::OkStatus() : sums_.SetModel();
 }
 
 }  // namespace tandem::worker

@@ -9,9 +9,12 @@
 // an outer step (local_sgd.h) with the mean over the samples of all who are in the sum, and becomes the
 // worker's replica. The slots of a worker's optimizer stay its own. A worker that comes too late for its
 // meeting does not wait: it takes the common model of then, and what it brings is in the next sum. So
-// every movement is in exactly one meeting, and counts there by its samples.
+// every movement is in exactly one meeting, and counts there by its samples. This is the thin shell;
+// meeting_replica.h has what a worker does between meetings.
 //
 // With everybody in every meeting it is LocalSgd, but for rounding: differences are summed, not models.
+//
+// A worker whose data end between two meetings leaves what it has moved to the next one.
 //
 // Settling (an evaluation, a save, the end of an epoch) is a meeting of all, wherever they are: replicas
 // are then the common model. A save has that model, and of each worker its slots, and the outer step's.
@@ -25,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/local_sgd.h"
+#include "worker/meeting_replica.h"
 #include "worker/quorum_sums.h"
 
 namespace tandem::worker {
@@ -34,8 +37,7 @@ class QuorumMeetings final : public QuorumSteps {
  public:
   struct Options {
     QuorumSums::Options sums;
-    int64_t every = 1;  // steps from one meeting to the next
-    LocalSgd::Outer outer;
+    MeetingReplica::Options replica;
   };
   // `dense`: the worker's replica, equal on all workers; outlives this. The rest is QuorumSums'.
   QuorumMeetings(DenseParameters& dense, std::unique_ptr<collectives::AsyncGroup> mail,
@@ -44,27 +46,17 @@ class QuorumMeetings final : public QuorumSteps {
 
   absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                       std::vector<int64_t>* missed) override;
-  absl::Status OutOfData() override { return sums_.OutOfData(); }
+  absl::Status OutOfData() override;
   absl::Status Settle(bool new_epoch, int64_t step, std::vector<int64_t>* missed) override;
-  std::string State() const override;
+  std::string State() const override { return replica_.State(); }
   absl::Status SetState(absl::string_view state) override;
   Activity WaitingFor() const override { return sums_.WaitingFor(); }
 
  private:
-  std::unique_ptr<DenseParameters> NewModel();
-  void WriteMoved();
-  void TakeCommon();
+  void AddRest();
 
-  DenseParameters& dense_;
-  const Options options_;
-  // Of the outer step, padded; the same on all workers after the same sum. Where the model steps, and
-  // that is QuorumSums' thread, until all have settled.
-  std::vector<float> velocity_;
-  const std::unique_ptr<DenseParameters> common_;  // that the worker last took
-  std::vector<float> moved_;                       // padded, plus one element
-  int64_t steps_ = 0, samples_ = 0;                // since then
-  int64_t meeting_ = 0;
-  QuorumSums sums_;  // the last member: its threads use the others
+  MeetingReplica replica_;
+  QuorumSums sums_;  // the last member: its thread steps the replica's model
 };
 
 }  // namespace tandem::worker

@@ -55,6 +55,7 @@ class Saving {
 
   void OnCollected() {
     context_.report.AddMissedSums(dense_.missed);
+    context_.report.AddCollectiveBytes(dense_.bytes_sent);
     dense_.collected = true;
   }
   // One of its tasks has ended.

@@ -137,7 +137,9 @@ void TrainerCore::DealOut(absl::Time now, const TrainerTask& task, const absl::S
                  [&](const EpochEndTask& t) {
                    if (!t.all) return;
                    context_.report.AddMissedSums(missed_sums_);
+                   context_.report.AddCollectiveBytes(epoch_end_bytes_);
                    missed_sums_.clear();
+                   epoch_end_bytes_ = 0;
                    dense_end_ = DenseEnd::kReached;
                  },
                  [&](const FetchTestTask&) { evaluation_.OnTaskDone(); },
@@ -280,7 +282,7 @@ bool TrainerCore::AdvanceEpochEnd(absl::Time now, TrainerEffects* effects) {
   if (synchroniser_->EndsEpochs() && dense_end_ != DenseEnd::kReached) {
     if (dense_end_ == DenseEnd::kUnderWay) return false;
     dense_end_ = DenseEnd::kUnderWay;
-    effects->tasks.push_back(EpochEndTask{true, context_.step, &missed_sums_});
+    effects->tasks.push_back(EpochEndTask{true, context_.step, &missed_sums_, &epoch_end_bytes_});
     return true;
   }
   evaluation_.Begin();

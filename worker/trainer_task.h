@@ -61,11 +61,13 @@ struct SynchroniseTask {
   StepSlot* slot = nullptr;
 };
 // With a quorum (quorum_sums.h): this worker has no data left in this epoch; or, if `all`, nobody has,
-// and what is left of their gradients is summed. Then all stand at `step`, and `missed` is as in a slot.
+// and what is left of their gradients is summed. Then all stand at `step`; `missed` and `bytes_sent` are
+// as in a slot.
 struct EpochEndTask {
   bool all = false;
   int64_t step = 0;
   std::vector<int64_t>* missed = nullptr;
+  uint64_t* bytes_sent = nullptr;
 };
 // Rows that nobody trains on.
 enum class HeldOut { kTest, kValidation };
@@ -99,6 +101,7 @@ enum class SaveId { kRequested, kBest, kFinal };
 struct GatherDenseTask {
   SaveId save = SaveId::kFinal;
   std::vector<int64_t>* missed = nullptr;  // as in a slot
+  uint64_t* bytes_sent = nullptr;          // the same
 };
 // Rank 0: write the dense file into this folder.
 struct WriteDenseTask {

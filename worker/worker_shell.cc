@@ -286,12 +286,17 @@ class Worker {
 
   absl::Status EndEpoch(const EpochEndTask& task) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    return task.all ? reducer_->EndEpoch(task.step, task.missed) : reducer_->OutOfData();
+    if (!task.all) return reducer_->OutOfData();
+    TANDEM_RETURN_IF_ERROR(reducer_->EndEpoch(task.step, task.missed));
+    *task.bytes_sent = reducer_->TakeBytes();
+    return absl::OkStatus();
   }
 
   absl::Status GatherDense(const GatherDenseTask& task) {
     TANDEM_RETURN_IF_ERROR(JoinOthers());
-    return reducer_->GatherForSave(task.missed);
+    TANDEM_RETURN_IF_ERROR(reducer_->GatherForSave(task.missed));
+    *task.bytes_sent = reducer_->TakeBytes();
+    return absl::OkStatus();
   }
 
   absl::Status WriteDense(const WriteDenseTask& task) {

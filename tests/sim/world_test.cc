@@ -143,6 +143,19 @@ SimJob RandomQuorumJob(Random* random) {
   return job;
 }
 
+// Replicas that meet in steps of their own, in meetings that do not wait for all.
+SimJob RandomMeetingsJob(Random* random) {
+  SimJob job = RandomQuorumJob(random);
+  const uint64_t others = static_cast<uint64_t>(job.workers) - 1;
+  job.dense = absl::StrCat(
+      "synchroniser: LOCAL_SGD algorithm: ", job.algorithm,
+      " quorum_bound: ", 1 + random->Uniform(4), " local_steps { every: ", 1 + random->Uniform(5),
+      " quorum: ", 1 + random->Uniform(others),
+      random->Bernoulli(0.5) ? absl::StrCat(" grace_seconds: ", 0.04 * random->NextDouble()) : "",
+      random->Bernoulli(0.5) ? " outer_learning_rate: 0.7 outer_momentum: 0.9" : "", " } ");
+  return job;
+}
+
 // One in three runs has a network without faults, so that what fails there is not their doing.
 sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) {
   sim::WorldOptions options;
@@ -218,19 +231,21 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
   EXPECT_GT(cached, 4 * count);
 }
 
-// Dense sums that do not wait for all. What the judge holds every read, sum, evaluation and save to is in
-// sim/quorum_judge.h; here that there were late gradients, as late as they may be, and that everything
-// that may go wrong did.
-TEST(WorldTest, SumsOfAQuorumSurviveAnything) {
+// Jobs whose dense sums do not wait for all. What the judge holds every read, sum, evaluation and save to is
+// in sim/quorum_judge.h; here that there were late gradients, as late as they may be, and that everything
+// that may go wrong did. `least`: gradients a seed.
+void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int longer,
+                            uint64_t least) {
   const uint64_t count = SeedCount(200);
   uint64_t gradients = 0, at_the_bound = 0, saves = 0, early = 0;
   int64_t missed = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
-    Random random(HashCombine(seed, 17));
-    const SimJob job = RandomQuorumJob(&random);
+    Random random(HashCombine(seed, salt));
+    const SimJob job = random_job(&random);
     sim::WorldOptions options = RandomWorld(job, seed, &random);
-    for (int& batches : options.model.batches) batches *= 3;
+    for (int& batches : options.model.batches) batches *= longer;
+    options.resume_dense = random.Bernoulli(0.5);
     if (job.patience >= 0) options.evaluate = true;
     SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
@@ -246,29 +261,72 @@ TEST(WorldTest, SumsOfAQuorumSurviveAnything) {
     EXPECT_EQ(again.world->trace_hash(), run.world->trace_hash());
   }
   if (count < 100) return;
-  EXPECT_GT(gradients, 20 * count);
+  EXPECT_GT(gradients, least * count);
   EXPECT_GT(missed, static_cast<int64_t>(gradients) / 10);
   EXPECT_GT(at_the_bound, count / 10);
   EXPECT_GT(saves, count / 10);
   EXPECT_GT(early, 0u);
 }
 
-// Tables whose rows are dealt over the workers.
+TEST(WorldTest, SumsOfAQuorumSurviveAnything) {
+  QuorumSurvivesAnything(17, RandomQuorumJob, /*longer=*/3, /*least=*/20);
+}
+
+TEST(WorldTest, MeetingsOfAQuorumSurviveAnything) {
+  QuorumSurvivesAnything(19, RandomMeetingsJob, /*longer=*/6, /*least=*/20);
+}
+
+// Two workers make the quorum, and the third takes 8 ms more to each meeting: within the grace nobody is
+// late, and all go on at its pace; beyond it the two go on after the grace. Virtual time has no noise.
+TEST(WorldTest, AMeetingWaitsForItsGraceAndNoLonger) {
+  constexpr int kBatches = 120, kEvery = 4, kMeetings = kBatches / kEvery;
+  const auto run_with = [](int quorum, double grace) {
+    SimJob job;
+    job.policy = "kind: ASP";
+    job.service_time =
+        "service_time { mean_seconds: 0.01 } service_time { worker: 2 mean_seconds: 0.012 } ";
+    job.dense = absl::StrCat("synchroniser: LOCAL_SGD ", quorum < 3 ? "quorum_bound: 30 " : "",
+                             "local_steps { every: ", kEvery,
+                             quorum < 3 ? absl::StrCat(" quorum: ", quorum) : "",
+                             grace > 0 ? absl::StrCat(" grace_seconds: ", grace) : "", " } ");
+    sim::WorldOptions options = EvenWorld(job, kBatches, TestSeed());
+    options.network.delay = options.network.jitter = absl::Microseconds(1);
+    options.evaluate = false;
+    return std::make_unique<SimRun>(job, options);
+  };
+  const auto all = run_with(3, 0), patient = run_with(2, 0.02), hasty = run_with(2, 0.004),
+             none = run_with(2, 0);
+  for (const auto* run : {&all, &patient, &hasty, &none}) ASSERT_TRUE((*run)->ok());
+  EXPECT_EQ(patient->world->quorum().missed(), 0);
+  EXPECT_EQ(patient->world->quorum().gradients(), uint64_t{3 * kMeetings});
+  EXPECT_LT(absl::AbsDuration(patient->world->elapsed() - all->world->elapsed()),
+            absl::Milliseconds(40));
+  EXPECT_GT(hasty->world->quorum().missed(), 0);
+  EXPECT_GT(none->world->quorum().missed(), 0);
+}
+
+// Tables on workers: rows dealt over them, or a copy of all at each. (A copy is not moved: it is that of
+// its worker. At the end all copies are compared.)
 TEST(WorldTest, TablesOnWorkersSurviveAnything) {
   const uint64_t count = SeedCount(200);
-  uint64_t resent = 0, saves = 0, moves = 0;
+  uint64_t resent = 0, saves = 0, moves = 0, replicated = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
     Random random(HashCombine(seed, 18));
+    const bool copies = random.Bernoulli(0.5);
     SimJob job = RandomJob(&random);
-    job.synchroniser = "SHARDED";
+    job.synchroniser = copies ? "REPLICATED" : "SHARDED";
+    job.second_frozen = job.second_frozen && !copies;
     job.policy = "kind: BSP";
     job.second_policy.clear();
     job.dense_on_servers = random.Bernoulli(0.3);
     job.dense_policy.clear();
     if (!job.dense_on_servers && random.Bernoulli(0.7)) job.servers = 0;
-    SimRun run(job, RandomWorld(job, seed, &random));
+    sim::WorldOptions options = RandomWorld(job, seed, &random);
+    if (copies) options.moves_per_second = 0;
+    SimRun run(job, options);
     if (!run.ok()) break;  // one trace is enough to read
+    replicated += copies ? 1 : 0;
     resent += run.world->frames_resent();
     saves += static_cast<uint64_t>(run.world->saves());
     moves += static_cast<uint64_t>(run.world->moves());
@@ -276,7 +334,8 @@ TEST(WorldTest, TablesOnWorkersSurviveAnything) {
   if (count < 100) return;
   EXPECT_GT(resent, count);
   EXPECT_GT(saves, count / 10);
-  EXPECT_GT(moves, count);
+  EXPECT_GT(moves, count / 2);
+  EXPECT_GT(replicated, count / 4);
 }
 
 // Steps take now less and now more: who does not wait for all of them is faster, and who waits for fewer has

@@ -55,6 +55,7 @@ struct Member {
   int rank = 0;
   std::unique_ptr<worker::DenseParameters> dense;
   std::unique_ptr<worker::DenseReducer> reducer;
+  collectives::Group* group = nullptr;  // the reducer's
   std::vector<float> gradient;
   std::vector<int64_t> missed;
   int64_t steps = 0;
@@ -121,6 +122,7 @@ std::vector<Outcome> Train(int workers, Dense::Quorum quorum, int64_t bound,
     auto group = std::make_unique<collectives::Group>(
         rank, std::move(links[static_cast<size_t>(rank)]), collectives::GroupOptions());
     collectives::Group& shared = *group;
+    member.group = &shared;
     worker::AllReduceGradients::Options plain;
     plain.rank = rank;
     plain.ranks = workers;
@@ -275,6 +277,28 @@ TEST(QuorumSumsTest, ModelsThatDifferAreFound) {
   }
 }
 
+// What is sent for sums outside of steps is told as well: at the end of an epoch, and for a save.
+TEST(QuorumSumsTest, AllBytesAreCounted) {
+  Train(3, Dense::SOLO, 2, AllAlike(Sgd(kRate)), [&](Member& member) {
+    const uint64_t before = member.group->bytes_sent();  // its making
+    uint64_t told = 0;
+    for (int64_t step = 0; step < 4; ++step) {
+      std::fill(member.gradient.begin(), member.gradient.end(), 0.0f);
+      worker::DenseReducer::StepResult result;
+      ASSERT_TRUE(member.reducer->Finish(absl::MakeSpan(member.gradient), {step, 2}, &result).ok());
+      told += result.bytes;
+    }
+    ASSERT_TRUE(member.EndEpoch(4).ok());
+    const uint64_t at_end = member.reducer->TakeBytes();
+    EXPECT_GE(at_end, kCount * sizeof(float)) << "the last sum";
+    ASSERT_TRUE(member.reducer->GatherForSave(&member.missed).ok());
+    const uint64_t for_save = member.reducer->TakeBytes();
+    EXPECT_GE(for_save, kCount * sizeof(float));
+    EXPECT_EQ(member.reducer->TakeBytes(), 0u);
+    EXPECT_EQ(told + at_end + for_save, member.group->bytes_sent() - before);
+  });
+}
+
 // What a worker waits for has a name, and ends with the job.
 TEST(QuorumSumsTest, AWaitNamesAWorkerAndEndsWithTheJob) {
   absl::Notification made, ended;
@@ -311,7 +335,7 @@ std::vector<Outcome> Meet(int workers, const worker::QuorumMeetings::Options& op
 
 worker::QuorumMeetings::Options Meetings(int quorum, absl::Duration grace = absl::ZeroDuration()) {
   worker::QuorumMeetings::Options options;
-  options.every = kEvery;
+  options.replica.every = kEvery;
   options.sums.leader.count = quorum;
   options.sums.leader.grace = grace;
   return options;
@@ -324,7 +348,7 @@ void ToMeeting(Member& member, int64_t samples, float value) {
 
 TEST(QuorumMeetingsTest, TheCommonModelTakesTheOuterStepWithTheMeanOverSamples) {
   worker::QuorumMeetings::Options options = Meetings(3);
-  options.outer = {0.5f, 0.75f};
+  options.replica.outer = {0.5f, 0.75f};
   const auto outcomes = Meet(3, options, 2, Sgd(kRate), [](Member& member) {
     const int64_t samples = 1 + member.rank;
     for (int m = 0; m < 2; ++m) ToMeeting(member, samples, static_cast<float>(samples));
@@ -354,7 +378,7 @@ TEST(QuorumMeetingsTest, WithAllOfThemItIsLocalSgd) {
     }
   };
   worker::QuorumMeetings::Options options = Meetings(2);
-  options.outer = {0.7f, 0.9f};
+  options.replica.outer = {0.7f, 0.9f};
   const auto met = Meet(2, options, 2, Adam(), train);
   worker::LocalSteps::Options plain;
   plain.every = kEvery;
@@ -364,7 +388,7 @@ TEST(QuorumMeetingsTest, WithAllOfThemItIsLocalSgd) {
         worker::LocalSteps::Options mine = plain;
         mine.rank = member.rank;
         mine.ranks = 2;
-        return std::make_unique<worker::LocalSgd>(*member.dense, mine, options.outer);
+        return std::make_unique<worker::LocalSgd>(*member.dense, mine, options.replica.outer);
       });
   for (size_t i = 0; i < static_cast<size_t>(kCount); ++i) {
     ASSERT_NEAR(met[0].values[i], summed[0].values[i], 1e-5) << i;
@@ -396,6 +420,32 @@ TEST(QuorumMeetingsTest, WhoComesLateTakesTheModelOfThenAndIsInTheNextMeeting) {
   EXPECT_THAT(outcomes[2].missed, ElementsAre(0, kBound));
   // Each meeting moves the model as far as a replica has moved.
   EXPECT_EQ(SumsIn(outcomes[0], kRate * kEvery), 1 + kBound + 1);
+}
+
+// Its data end between two meetings: what it has moved since the last one does not wait for the end of
+// the epoch, which others may be far from.
+TEST(QuorumMeetingsTest, WhoRunsOutOfDataLeavesTheRestToTheNextMeeting) {
+  absl::Notification out, over;
+  const auto outcomes = Meet(2, Meetings(1), 2, Sgd(kRate), [&](Member& member) {
+    ToMeeting(member, 1, 1);
+    if (member.rank == 1) {
+      for (int64_t step = 0; step + 1 < kEvery; ++step) ASSERT_TRUE(member.Step(3, 1).ok());
+      ASSERT_TRUE(member.reducer->OutOfData().ok());
+      out.Notify();
+      over.WaitForNotification();
+      ASSERT_TRUE(member.reducer->EndEpoch(40, &member.missed).ok());
+      return;
+    }
+    out.WaitForNotification();
+    for (int m = 0; m < 8; ++m) ToMeeting(member, 1, 1);
+    over.Notify();
+    ASSERT_TRUE(member.EndEpoch(40).ok());
+  });
+  EXPECT_EQ(outcomes[0].values, outcomes[1].values);
+  EXPECT_THAT(outcomes[1].missed, ElementsAre(0, 0));
+  // To the second meeting they bring four steps with 4 samples, and three with 9.
+  const double second = (4.0 * 4 + 3 * 9) / (4 + 9);
+  EXPECT_NEAR(outcomes[0].values[0], -kRate * (8 * kEvery + second), 1e-5);
 }
 
 TEST(QuorumMeetingsTest, WithinTheGraceAMeetingWaitsForTheOthers) {
@@ -440,7 +490,7 @@ TEST(QuorumMeetingsTest, AfterTheGraceItBeginsWithoutThem) {
 // What a save has: slots of the worker's own, and the outer step's momentum.
 TEST(QuorumMeetingsTest, ASaveGoesOnWithTheSameBits) {
   worker::QuorumMeetings::Options options = Meetings(2);
-  options.outer = {0.7f, 0.9f};
+  options.replica.outer = {0.7f, 0.9f};
   const auto part = [](Member& member, int64_t from) {
     for (int64_t step = from; step < from + 6; ++step) {
       ASSERT_TRUE(member.Step(2, 0.1f * static_cast<float>(step + member.rank)).ok());

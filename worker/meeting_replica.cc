@@ -1,0 +1,107 @@
+#include "worker/meeting_replica.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status_macros.h"
+#include "optim/fold.h"
+
+namespace tandem::worker {
+namespace {
+
+// The common model, which is stepped by a function of ours, not by an optimizer of the job.
+std::unique_ptr<DenseParameters> NewCommon(const DenseParameters& like) {
+  Optimizer optimizer;
+  optimizer.set_kind(Optimizer::PROGRAM);
+  absl::StatusOr<std::unique_ptr<DenseParameters>> common =
+      DenseParameters::New(optimizer, like.count());
+  TANDEM_CHECK(common.ok());
+  const absl::Span<const float> values = like.values();
+  std::copy(values.begin(), values.end(), (*common)->values().begin());
+  return *std::move(common);
+}
+
+}  // namespace
+
+MeetingReplica::Options MeetingReplica::OptionsOf(const job::JobPlan& plan) {
+  return {plan.job.dense().local_steps().every(), LocalSgd::OuterOf(plan)};
+}
+
+MeetingReplica::MeetingReplica(DenseParameters& dense, const Options& options)
+    : dense_(dense),
+      options_(options),
+      velocity_(dense.padded().size()),
+      common_(NewCommon(dense)),
+      moved_(velocity_.size() + 1) {}
+
+std::unique_ptr<DenseParameters> MeetingReplica::NewModel() {
+  std::unique_ptr<DenseParameters> model = NewCommon(*common_);
+  model->set_program([this, values = model->padded()](absl::Span<const float> moved, float factor) {
+    for (size_t i = 0; i < moved.size(); ++i) {
+      options_.outer.Step(moved[i] * factor, &velocity_[i], &values[i]);
+    }
+  });
+  return model;
+}
+
+bool MeetingReplica::Step(absl::Span<const float> gradient, const DenseReduction::Step& step) {
+  if (step.samples > 0) {
+    dense_.Apply(gradient.first(velocity_.size()),
+                 optim::FoldFactor(static_cast<double>(step.samples)));
+    samples_ += step.samples;
+  }
+  return ++steps_ >= options_.every;
+}
+
+MeetingReplica::Movement MeetingReplica::Bring() {
+  Movement movement = BringRest();
+  movement.meeting.number = meeting_++;
+  return movement;
+}
+
+MeetingReplica::Movement MeetingReplica::BringRest() {
+  const absl::Span<const float> replica = std::as_const(dense_).values();
+  const absl::Span<const float> common = std::as_const(*common_).values();
+  const auto weight = static_cast<float>(samples_);
+  for (size_t i = 0; i < replica.size(); ++i) moved_[i] = weight * (common[i] - replica[i]);
+  Movement movement;
+  movement.values = absl::MakeSpan(moved_);
+  movement.meeting.samples = samples_;
+  steps_ = samples_ = 0;
+  return movement;
+}
+
+void MeetingReplica::TakeCommon() {
+  const absl::Span<const float> common = std::as_const(*common_).values();
+  std::copy(common.begin(), common.end(), dense_.values().begin());
+  steps_ = samples_ = 0;
+}
+
+void MeetingReplica::BeginEpoch(int64_t step) { meeting_ = std::max(meeting_, step); }
+
+std::string MeetingReplica::State() const {
+  std::vector<float> floats = dense_.RowsWithSlots();
+  floats.insert(floats.end(), velocity_.begin(), velocity_.end());
+  return std::string(reinterpret_cast<const char*>(floats.data()), floats.size() * sizeof(float));
+}
+
+absl::Status MeetingReplica::SetState(absl::string_view state) {
+  if (state.empty()) return absl::OkStatus();
+  std::vector<float> rows(dense_.RowsWithSlots().size());
+  const size_t bytes = (rows.size() + velocity_.size()) * sizeof(float);
+  if (state.size() != bytes) {
+    return absl::DataLossError(absl::StrCat("a replica of ", state.size(), " bytes, want ", bytes));
+  }
+  std::memcpy(rows.data(), state.data(), rows.size() * sizeof(float));
+  std::memcpy(velocity_.data(), state.data() + rows.size() * sizeof(float),
+              velocity_.size() * sizeof(float));
+  TANDEM_RETURN_IF_ERROR(dense_.SetRowsWithSlots(rows));
+  const absl::Span<const float> replica = std::as_const(dense_).values();
+  std::copy(replica.begin(), replica.end(), common_->values().begin());
+  return absl::OkStatus();
+}
+
+}  // namespace tandem::worker
