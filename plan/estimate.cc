@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -145,7 +146,8 @@ void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraf
   out->sent += all * (p - 1) / p;
 }
 
-StepTraffic OfWay(const Facts& facts, const Way& way) {
+// `steps_a_sum`: of dense replicas.
+StepTraffic OfWay(const Facts& facts, const Way& way, double steps_a_sum) {
   const double p = facts.workers, others = (p - 1) / p;
   const Touched touched = TouchedBy(facts);
   StepTraffic out;
@@ -177,10 +179,9 @@ StepTraffic OfWay(const Facts& facts, const Way& way) {
   } else {
     // One of so many steps has it: so much is that of a mean step.
     const Traffic whole = OfAllReduce(facts, way.algorithm);
-    const double every = way.every;
-    worker.allreduce = {whole.out / every, whole.in / every, whole.messages / every,
-                        whole.idle / every};
-    out.sent += SentByAllReduce(facts) / p / every;
+    worker.allreduce = {whole.out / steps_a_sum, whole.in / steps_a_sum,
+                        whole.messages / steps_a_sum, whole.idle / steps_a_sum};
+    out.sent += SentByAllReduce(facts) / p / steps_a_sum;
   }
   if (way.uses_servers()) AddServers(facts, way, served, &out);
   return out;
@@ -253,6 +254,11 @@ void AddMemory(const Facts& facts, const Way& way, Estimate* out) {
                           ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
                           : dense;
   out->worker_memory += way.dense == Place::kServers ? DenseBytes(facts) : kept;
+  if (!way.quorum.has_value()) return;
+  // Of sums the model that they step, of meetings the common model, that of the sums and its velocity;
+  // then what is on its way, which is there in every step: two gradients, or three movements.
+  out->worker_memory +=
+      way.quorum->count > 0 ? 6 * DenseBytes(facts) : kept + 2 * DenseBytes(facts);
 }
 
 const char* NameOf(AllReduce algorithm) {
@@ -287,6 +293,8 @@ const char* FieldOf(AllReduce algorithm) {
 Dense FitFor(Place place, const Dense& dense) {
   Dense fit = dense;
   fit.clear_local_steps();
+  fit.clear_quorum();
+  fit.clear_quorum_bound();
   fit.clear_rules();  // they choose an algorithm, and a way has one
   if (place == Place::kReplicated) {
     fit.clear_policy();
@@ -323,6 +331,11 @@ std::string Way::tables_name() const {
 }
 
 std::string Way::dense_name() const {
+  if (dense == Place::kReplicated && quorum.has_value()) {
+    return absl::StrCat(NameOf(algorithm), ", ",
+                        quorum->count > 0 ? absl::StrCat("every ", every, " of ", quorum->count)
+                                          : Dense::Quorum_Name(quorum->rule));
+  }
   if (dense == Place::kReplicated && every > 1) {
     return absl::StrCat(NameOf(algorithm), ", every ", every);
   }
@@ -403,15 +416,33 @@ double StepsPerSecond(const Facts& facts, absl::optional<int> bound, double rest
   return static_cast<double>(workers * steps) / std::max(slowest.back(), kLeastSeconds);
 }
 
+namespace {
+
+// Sums are not part of a step: a step may wait for one, and one that is late for none.
+QuorumPace PaceOf(const Facts& facts, const Way& way) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  QuorumSteps steps;
+  steps.every = way.every;
+  steps.ahead = way.bound;
+  steps.rest = Rest(facts, way, OfWay(facts, way, kNever)).serial;
+  steps.sum_seconds = OfAllReduce(facts, way.algorithm).Seconds(facts);
+  return PaceOf(facts, *way.quorum, steps);
+}
+
+}  // namespace
+
 Estimate EstimateWay(const Facts& facts, const Way& way) {
-  const StepTraffic traffic = OfWay(facts, way);
+  const bool by_quorum = way.dense == Place::kReplicated && way.quorum.has_value();
+  const QuorumPace pace = by_quorum ? PaceOf(facts, way) : QuorumPace();
+  const StepTraffic traffic = OfWay(facts, way, pace.sums > 0 ? 1 / pace.sums : way.every);
   const RestOfStep rest = Rest(facts, way, traffic);
   Estimate out;
   out.way = way;
   const absl::optional<int> bound = way.lockstep() ? absl::optional<int>(0) : way.bound;
   const double workers = facts.workers;
   const int meet_every = way.dense == Place::kReplicated && way.every > 1 ? way.every : 0;
-  double steps = StepsPerSecond(facts, bound, rest.serial, meet_every);
+  double steps =
+      by_quorum ? pace.steps_per_second : StepsPerSecond(facts, bound, rest.serial, meet_every);
   if (rest.least > 0 && steps > workers / rest.least) steps = workers / rest.least;
   out.samples_per_second = steps * facts.batch;
   out.compute_seconds = MeanCompute(facts);
@@ -482,6 +513,10 @@ Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   const Dense& dense = plan.job.dense();
   if (dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD) {
     way.every = static_cast<int>(dense.local_steps().every());
+  }
+  if (job::SumsByQuorum(plan.job)) {
+    way.quorum = {dense.quorum(), dense.local_steps().quorum(),
+                  static_cast<int>(dense.quorum_bound()), dense.local_steps().grace_seconds()};
   }
   switch (dense.algorithm()) {
     case Dense::DIRECT:

@@ -5,7 +5,7 @@
 //   end(r, k) = max(end(r, k - 1), max over workers j of end(j, k - 1 - s)) + compute(r, k) + rest
 //
 // of workers that may be s steps ahead of the slowest: s = 0 is a step that all take together, no s at
-// all is ASP. What it leaves out: the time of servers, of switches, and processors that are shared.
+// all is ASP. Where sums do not wait for all, quorum_pace.h says it. What it leaves out: the time of servers, of switches, and processors that are shared.
 //
 // Pure; any thread.
 #ifndef TANDEM_PLAN_ESTIMATE_H_
@@ -18,6 +18,7 @@
 #include "absl/types/optional.h"
 #include "job/job.h"
 #include "plan/facts.h"
+#include "plan/quorum_pace.h"
 #include "proto/job.pb.h"
 
 namespace tandem::plan {
@@ -50,16 +51,20 @@ struct Way {
   bool beside = false;
   int every =
       1;  // of dense replicas: they meet after so many steps, and step by themselves between
+  // Of dense replicas: their sums, or meetings, wait for no more.
+  absl::optional<Quorum> quorum = absl::nullopt;
 
   friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
   // Whether all take each step together, whatever `bound` says.
   bool lockstep() const {
     return tables == Place::kSharded || tables == Place::kReplicated ||
-           (dense == Place::kReplicated && every == 1) || (uses_servers() && bound == 0);
+           (dense == Place::kReplicated && every == 1 && !quorum.has_value()) ||
+           (uses_servers() && bound == 0);
   }
   std::string tables_name() const;  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"
-  std::string dense_name() const;   // "allreduce, ring"; of replicas that meet "ring, every 8"
+  // "allreduce, ring"; of replicas that meet "ring, every 8"; with a quorum "ring, SOLO", "ring, every 8 of 2".
+  std::string dense_name() const;
   // What makes `job` one that runs so: path and value, as after --set. What only another synchroniser of its
   // dense part has, such as a codec or a place to meet, is left out. The job may still refuse it.
   std::vector<std::pair<std::string, std::string>> Overrides(const Job& job) const;

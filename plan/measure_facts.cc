@@ -82,21 +82,12 @@ absl::Status DrawSteps(const job::JobPlan& plan, const Assumed& assumed, Facts* 
 absl::Status CheckKnown(const job::JobPlan& plan) {
   if (plan.job.model().has_script()) {
     return absl::InvalidArgumentError(
-        "model.script: how large a module is, a worker knows that has opened it; nothing here can "
-        "say "
-        "what its dense part costs");
-  }
-  if (job::SumsByQuorum(plan.job)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(job::QuorumText(plan.job),
-                     ": what is gained by not waiting for all workers depends on how uneven their "
-                     "steps are, and "
-                     "nothing here can say that; leave it out, or measure with tandem compare"));
+        "model.script: only a worker that has opened a module knows how large it is; nothing here "
+        "can say what its dense part costs");
   }
   if (plan.job.data().format() == Data::PROGRAM) {
     return absl::InvalidArgumentError(
-        "data.format: a program brings its rows itself, and nothing here can say how many rows of "
-        "a "
+        "data.format: a program brings its rows itself; nothing here can say how many rows of a "
         "table its steps touch");
   }
   return absl::OkStatus();

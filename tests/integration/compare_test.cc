@@ -202,11 +202,11 @@ TEST_F(CompareTest, AnImpossibleJobRefusesAllAtOnce) {
   // One of which the model that is to stand beside each run can say nothing.
   WriteTextFile(
       job_.File("study.textproto"),
-      absl::StrCat(kStudy, "network { bytes_per_second: 1e7 } variation { name: \"solo\" ",
-                   "set: \"policy.kind=ASP\" set: \"dense.quorum=SOLO\" }"));
+      absl::StrCat(kStudy, "network { bytes_per_second: 1e7 } variation { name: \"module\" ",
+                   "set: 'model={script {file: \"ranker.pt\"}}' }"));
   const RunResult no_model = RunProgram(Command({"--check"}));
   EXPECT_EQ(no_model.exit_code, 2) << no_model.DebugString();
-  EXPECT_THAT(no_model.output, HasSubstr("variation \"solo\": dense.quorum: "));
+  EXPECT_THAT(no_model.output, HasSubstr("variation \"module\": model.script: "));
   WriteTextFile(job_.File("study.textproto"),
                 absl::StrCat(kStudy, "simulate { step_seconds: 1000 }"));
   const RunResult slow = RunProgram(Command());

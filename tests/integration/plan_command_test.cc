@@ -60,13 +60,28 @@ TEST_F(PlanCommandTest, WorkersThatMeetNowAndThenAreSetBesideAllWays) {
   EXPECT_THAT(plan.output, HasSubstr("As it is, with what that leaves out, the job is "));
 }
 
+// Nor has any way a quorum: what it gains where steps are uneven stands below them, too.
+TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
+  const std::string uneven = "service_time=[{mean_seconds: 0.02 slow_share: 0.1}]";
+  const auto expect_beside = [&](const std::vector<std::string>& set, const std::string& name) {
+    std::vector<std::string> all = {"policy.kind=ASP", "cluster.workers=4", uneven};
+    all.insert(all.end(), set.begin(), set.end());
+    const RunResult plan = Plan(all, {"--bytes-per-second", "1e8"});
+    ASSERT_TRUE(plan.ok()) << plan.DebugString();
+    EXPECT_THAT(plan.output, AllOf(HasSubstr("ASP       ring, " + name + " "),
+                                   HasSubstr("\nIt would take:\n"), Not(HasSubstr("left out"))));
+  };
+  expect_beside({"dense.quorum=SOLO"}, "SOLO");
+  expect_beside({"dense.synchroniser=LOCAL_SGD", "dense.local_steps={every: 4 quorum: 2}"},
+                "every 4 of 2");
+}
+
 TEST_F(PlanCommandTest, WhatCannotBePlannedIsSaidInOneLine) {
   const auto expect_refused = [](const RunResult& result, const std::string& why) {
     EXPECT_EQ(result.exit_code, 2) << result.DebugString();
     EXPECT_THAT(result.output, MatchesRegex("tandem plan: [^\n]*\n"));
     EXPECT_THAT(result.output, HasSubstr(why));
   };
-  expect_refused(Plan({"policy.kind=ASP", "dense.quorum=SOLO"}), "dense.quorum: ");
   expect_refused(Plan({"data.train=[\"nowhere.tsv\"]"}), "nowhere.tsv");
   expect_refused(Plan({}, {"--step-seconds", "0"}), "--step-seconds 0, expected a number more");
   expect_refused(Plan({}, {"--bytes-per-second", "-1"}), "--bytes-per-second -1, expected");

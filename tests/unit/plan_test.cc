@@ -331,6 +331,55 @@ TEST(StepsPerSecondTest, MeetingsEvenStepsOut) {
   EXPECT_DOUBLE_EQ(steps(0), 1);
 }
 
+// Meetings of all of them are those that wait for all.
+TEST(QuorumPaceTest, WithAllOfThemItIsTheRecurrence) {
+  Facts facts = Drawn(TestSeed(), [](Random* random, int) { return random->NextDouble(); });
+  for (std::vector<double>& steps : facts.step_seconds) steps.resize(4000);
+  for (const int every : {1, 5}) {
+    const plan::QuorumPace pace =
+        plan::PaceOf(facts, {Dense::ALL, facts.workers, 4, 0}, {every, absl::nullopt, 0.25, 0});
+    const double want = plan::StepsPerSecond(facts, absl::nullopt, 0.25, every);
+    EXPECT_NEAR(pace.steps_per_second, want, 1e-6 * want);
+    EXPECT_DOUBLE_EQ(pace.sums, 1.0 / every);
+  }
+}
+
+// Two workers, of which one takes three times as long.
+TEST(QuorumPaceTest, WhoWaitsForWhom) {
+  Facts facts;
+  facts.workers = 2;
+  facts.step_seconds = {std::vector<double>(12, 1), std::vector<double>(12, 3)};
+  const auto pace = [&](const plan::Quorum& quorum, const plan::QuorumSteps& steps) {
+    return plan::PaceOf(facts, quorum, steps);
+  };
+  const absl::optional<int> any;
+  // The slow one has 36 s to go, whatever the other does. All sums are the quick one's.
+  const plan::QuorumPace solo = pace({Dense::SOLO, 0, 12, 0}, {1, any, 0, 0});
+  EXPECT_NEAR(solo.steps_per_second, 24.0 / 36, 1e-6);
+  EXPECT_DOUBLE_EQ(solo.sums, 1);
+  // Nobody waits, but that a sum takes half a second: for the quick one's steps of 1 s in vain, as the
+  // slow one's end is the end. Where all wait for all, each step takes it.
+  EXPECT_NEAR(pace({Dense::SOLO, 0, 12, 0}, {1, any, 0, 0.5}).steps_per_second, 24.0 / 36.5, 0.01);
+  EXPECT_NEAR(pace({Dense::MAJORITY, 0, 12, 0}, {1, any, 0, 0.5}).steps_per_second, 24.0 / 42,
+              1e-6);
+}
+
+// A grace without end waits for all.
+TEST(QuorumPaceTest, TheLessIsWaitedForTheFasterTheyAre) {
+  Facts facts =
+      Drawn(TestSeed(), [](Random* random, int) { return -std::log(1 - random->NextDouble()); });
+  for (std::vector<double>& steps : facts.step_seconds) steps.resize(4000);
+  const auto speed = [&](int count, double grace) {
+    return plan::PaceOf(facts, {Dense::ALL, count, 4, grace}, {2, absl::nullopt, 0, 0})
+        .steps_per_second;
+  };
+  const double all = speed(8, 0);
+  EXPECT_NEAR(speed(5, 1000), all, 0.01 * all);
+  EXPECT_GT(speed(5, 0.5), 1.1 * all);
+  EXPECT_GT(speed(5, 0), 1.1 * all);
+  EXPECT_GT(speed(2, 0), 1.1 * speed(5, 0));
+}
+
 TEST(StableShareTest, AsTheTheoremSays) {
   // A half of the limits 1, .6180 and .0483 of delays of 1, 2 and 32, where it is 2 without.
   EXPECT_DOUBLE_EQ(plan::StableShare(0), 1);
@@ -497,6 +546,15 @@ TEST(OverridesTest, TheWayOfAJobKnowsBoundsDelaysAndMeetings) {
   EXPECT_EQ(local.dense_name(), "ring, every 8");
   EXPECT_FALSE(local.lockstep());
   EXPECT_TRUE(way("kind: ASP", "").lockstep());
+  const Way solo = way("kind: ASP", "quorum: SOLO quorum_bound: 3");
+  EXPECT_EQ(solo.quorum, (plan::Quorum{Dense::SOLO, 0, 3, 0}));
+  EXPECT_EQ(solo.dense_name(), "ring, SOLO");
+  EXPECT_FALSE(solo.lockstep());
+  const Way meetings = way("kind: ASP",
+                           "synchroniser: LOCAL_SGD local_steps { every: 8 quorum: 2 "
+                           "grace_seconds: 0.5 }");
+  EXPECT_EQ(meetings.quorum, (plan::Quorum{Dense::QUORUM_UNSPECIFIED, 2, 4, 0.5}));
+  EXPECT_EQ(meetings.dense_name(), "ring, every 8 of 2");
 }
 
 // The way that a job takes as it is: of all that there are, the one that makes it run so.
