@@ -136,6 +136,11 @@ CLI::App* AddCollectiveBench(CLI::App* bench, collectives::Primitive primitive,
   return app;
 }
 
+int EndOf(const char* program, const absl::Status& status) {
+  const int code = node::Finish(program, status);
+  return absl::IsInvalidArgument(status) ? node::kExitBadInput : code;
+}
+
 }  // namespace
 
 BenchCommand::BenchCommand(CLI::App* app) : flags_(std::make_unique<Flags>()) {
@@ -162,10 +167,9 @@ BenchCommand::~BenchCommand() = default;
 int BenchCommand::Run() const {
   Flags& f = *flags_;
   if (f.tiny) f.Shrink();
-  if (f.store_app->parsed())
-    return node::Finish("tandem bench store", RunStoreBench(f.store, std::cout));
+  if (f.store_app->parsed()) return EndOf("tandem bench store", RunStoreBench(f.store, std::cout));
   if (f.pushpull_app->parsed()) {
-    return node::Finish("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
+    return EndOf("tandem bench pushpull", RunPushPullBench(f.pushpull, std::cout));
   }
   for (const auto& [primitive, app] : f.collective_apps) {
     if (!app->parsed()) continue;
@@ -173,10 +177,11 @@ int BenchCommand::Run() const {
     const bool joins = !f.joined.listen.empty() || !f.joined.join.empty() || app->count("--rank");
     if (!joins) continue;
     if (app->count("--link") == 0) f.collective.link = "auto";
+    // The others may have said something else: no mistake of who reads this.
     return node::Finish("tandem bench",
                         RunJoinedCollectiveBench(f.collective, f.joined, std::cout));
   }
-  return node::Finish("tandem bench", RunCollectiveBench(f.collective, std::cout));
+  return EndOf("tandem bench", RunCollectiveBench(f.collective, std::cout));
 }
 
 }  // namespace tandem::bench

@@ -1,5 +1,7 @@
 #include "bench/collective_bench.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -199,6 +201,41 @@ absl::StatusOr<CollectiveBenchLine> MeasureCollective(const CollectiveBenchOptio
   return line;
 }
 
+namespace {
+
+// Far above what any host has, and far below where numbers of bytes overflow.
+constexpr int64_t kMostBytes = int64_t{1} << 44;
+
+absl::Status CheckSizes(const CollectiveBenchOptions& o) {
+  if (o.min_bytes < 1 || o.max_bytes < o.min_bytes || o.max_bytes > kMostBytes || o.factor < 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--min ", o.min_bytes, ", --max ", o.max_bytes, ", --factor ", o.factor,
+        ": want sizes of 1 to 2^44 bytes, the largest not below the smallest, and a factor of 2 or "
+        "more"));
+  }
+  for (const int64_t bytes : o.sizes) {
+    if (bytes >= 1 && bytes <= kMostBytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--sizes ", bytes, ", want 1 to 2^44 bytes"));
+  }
+  return absl::OkStatus();
+}
+
+// What each rank holds to send, to receive and to check (collective_case.h), all of them on this host.
+absl::Status CheckMemory(const CollectiveBenchOptions& o) {
+  const std::vector<int64_t> sizes = BenchSizes(o);
+  const double largest = static_cast<double>(*std::max_element(sizes.begin(), sizes.end()));
+  const double need = 2.0 * o.ranks * largest * (InBlocks(o.primitive) ? 1 : o.ranks);
+  const double have =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (need <= have) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%.0f bytes: %d ranks hold %.3g bytes for that, and this host has %.3g; "
+                      "hint: a smaller --max",
+                      largest, o.ranks, need, have));
+}
+
+}  // namespace
+
 absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
   if (!collectives::ParseDataType(o.type).has_value()) {
     return absl::InvalidArgumentError(absl::StrCat("type '", o.type,
@@ -210,18 +247,17 @@ absl::Status CheckCollectiveBench(const CollectiveBenchOptions& o) {
                             *collectives::ParseDataType(o.type))) {
     return absl::InvalidArgumentError(absl::StrCat("op '", o.op, "' does not exist for ", o.type));
   }
-  if (o.ranks < (o.primitive == collectives::Primitive::kPointToPoint ? 2 : 1) || o.root < 0 ||
-      o.root >= o.ranks) {
+  const int least = o.primitive == collectives::Primitive::kPointToPoint ? 2 : 1;
+  if (o.ranks < least || o.root < 0 || o.root >= o.ranks) {
     return absl::InvalidArgumentError(
-        absl::StrCat(BenchName(o.primitive), " of ", o.ranks, " ranks with root ", o.root));
+        absl::StrCat(BenchName(o.primitive), " of --ranks ", o.ranks, " with --root ", o.root,
+                     ": want ", least, " ranks or more, and a root below their number"));
   }
-  if (o.min_bytes < 1 || o.max_bytes < o.min_bytes || o.factor < 2) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sizes ", o.min_bytes, " to ", o.max_bytes, " by ", o.factor));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckSizes(o));
   if (o.warmup < 1 || o.repetitions < 1 || o.most_operations < 1 || !(o.seconds >= 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("warm-up ", o.warmup, ", repetitions ",
-                                                   o.repetitions, ", seconds ", o.seconds));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--warmup ", o.warmup, ", --repetitions ", o.repetitions, ", --seconds ",
+                     o.seconds, ": want 1 or more of each, and no negative time"));
   }
   for (const std::string& name : AlgorithmNames(o)) {
     if (name == "auto") continue;
@@ -317,6 +353,7 @@ absl::Status RunCollectiveBench(const CollectiveBenchOptions& options, std::ostr
   TANDEM_RETURN_IF_ERROR(CheckCollectiveBench(options));
   if (options.draw && options.primitive != collectives::Primitive::kPointToPoint)
     return Draw(options, out);
+  if (!options.explain) TANDEM_RETURN_IF_ERROR(CheckMemory(options));
   RankOptions ranks;
   ranks.link = options.link;
   ranks.ranks = options.ranks;

@@ -13,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "base/file.h"
 #include "base/status_macros.h"
 #include "cli/run_command.h"
+#include "data/files.h"
 #include "job/job.h"
 #include "node/role_flags.h"
 
@@ -119,6 +121,17 @@ absl::StatusOr<job::JobPlan> PlanOf(const std::string& job, const std::vector<st
   return node::PlanOf(role);
 }
 
+// The files of --data, which stand in for those of the job.
+absl::Status CheckFilesOf(const Job& job) {
+  if (job.data().format() == Data::PROGRAM) return absl::OkStatus();
+  const auto files = data::TrainingFiles(job.data());
+  if (files.ok()) return absl::OkStatus();
+  return absl::Status(files.status().code(),
+                      absl::StrReplaceAll(files.status().message(),
+                                          {{"data.train", "--data"},
+                                           {"; hint: check the path in the job file", ""}}));
+}
+
 // Row i is worker i mod `workers`' next one. Digits enough that scores which differ differ in the file.
 absl::Status WriteScores(const std::string& run, int workers, const std::string& script,
                          const std::string& out, int64_t* rows) {
@@ -181,10 +194,12 @@ int PredictCommand(const PredictFlags& flags) {
   }
   PassingFolder folder;
   RunFlags run;
+  run.program = "tandem predict";
   run.job = flags.job;
   run.set = SettingsOf(flags, *trained);
   const absl::StatusOr<job::JobPlan> plan = PlanOf(run.job, run.set);
   if (!plan.ok()) return Refuse(plan.status());
+  if (const absl::Status there = CheckFilesOf(plan->job); !there.ok()) return Refuse(there);
   run.out = folder.path();
   run.scores = true;
   run.start.init_from = flags.init_from;

@@ -27,8 +27,10 @@
 #include "job/resume_check.h"
 #include "node/role_flags.h"
 #include "node/role_options.h"
+#include "scheduler/deal_ranges.h"
 #include "server/save_compare.h"
 #include "server/save_directory.h"
+#include "server/update_order.h"
 
 namespace tandem::cli {
 namespace {
@@ -115,6 +117,19 @@ absl::StatusOr<std::vector<std::string>> CheckChanges(const ReplayFlags& flags) 
                      "values and the weights of updates may change; hint: docs/REPLAY.md"));
   }
   return job::ModelDifferences(was.job, is.job);
+}
+
+// Before anything starts. What programs write into tables of their own is in no order.
+absl::Status CheckOrder(const ReplayFlags& flags) {
+  node::RoleFlags role;
+  role.job = JobOf(flags);
+  TANDEM_ASSIGN_OR_RETURN(const job::JobPlan plan, node::PlanOf(role));
+  const std::vector<RangeInfo> ranges = scheduler::DealRanges(plan);
+  std::vector<uint32_t> recorded;
+  for (uint32_t r = 0; r < ranges.size(); ++r) {
+    if (!plan.tables[ranges[r].table()].store) recorded.push_back(r);
+  }
+  return server::CheckWholeOrder(flags.recorded, plan.workers(), recorded);
 }
 
 // Where the recorded run has saved nothing, nobody can say which files it read.
@@ -215,8 +230,10 @@ int ReplayCommand(const ReplayFlags& flags) {
   if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok()) return Refuse(ended);
   const absl::StatusOr<std::vector<std::string>> changes = CheckChanges(flags);
   if (!changes.ok()) return Refuse(changes.status());
+  if (const absl::Status whole = CheckOrder(flags); !whole.ok()) return Refuse(whole);
   if (const absl::Status same = CheckFiles(flags); !same.ok()) return Refuse(same);
   RunFlags run = flags.run;
+  run.program = "tandem replay";
   run.job = JobOf(flags);
   run.set = SetsOf(flags);
   if (const absl::Status read = ReadStart(flags.recorded, &run.start); !read.ok()) {

@@ -182,7 +182,7 @@ class Run {
     stops_ = node::StopSignals();
     Announce();
     if (const absl::Status started = StartScheduler(); !started.ok()) {
-      return node::Finish("tandem run", started);
+      return node::Finish(flags_.program, started);
     }
     while (!over_) Turn();
     return Close();
@@ -482,7 +482,7 @@ class Run {
     const int code = stopping_ ? SignalExit() : node::kExitFailed;
     // What it says is less than what is printed here: if it cannot be written, that is no news.
     (void)CompleteSummary(code);
-    node::Finish("tandem run", failed);
+    node::Finish(flags_.program, failed);
     return code;
   }
 
@@ -558,7 +558,7 @@ class Run {
   int PrintSummary() {
     const absl::StatusOr<nlohmann::json> completed =
         CompleteSummary(stopping_ ? SignalExit() : node::kExitOk);
-    if (!completed.ok()) return node::Finish("tandem run", completed.status());
+    if (!completed.ok()) return node::Finish(flags_.program, completed.status());
     const nlohmann::json& summary = *completed;
     const auto eval = summary.value("eval", nlohmann::json::object());
     const std::string result = ProgressView::FormatEvaluation(eval);
@@ -596,12 +596,6 @@ class Run {
   std::string blamed_, blamed_for_;           // the node that the scheduler names, and why
   std::optional<Children::Exit> first_exit_;  // before the job had ended or failed
 };
-
-// Nothing is started.
-int Refuse(const absl::Status& why) {
-  node::Finish("tandem run", why);
-  return node::kExitBadInput;
-}
 
 // Whether the processes of the job can be on virtual hosts.
 absl::Status CheckNetwork(const RunFlags& flags, const job::JobPlan& plan) {
@@ -660,12 +654,16 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = FindResume(&flags.start, &flags.out);
   const bool resumes = flags.start.resumed.has_value();
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
+  const auto refuse = [&flags](const absl::Status& why) {  // nothing is started
+    node::Finish(flags.program, why);
+    return node::kExitBadInput;
+  };
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite || resumes);
-  if (!ready.ok()) return Refuse(ready);
+  if (!ready.ok()) return refuse(ready);
   ready = CheckScript(flags.python, flags.script_flags, *plan, ProgramFolder());
-  if (!ready.ok()) return Refuse(ready);
+  if (!ready.ok()) return refuse(ready);
   StartReport start = CheckStart(flags.start, *plan);
-  for (const std::string& line : start.refused) Refuse(absl::InvalidArgumentError(line));
+  for (const std::string& line : start.refused) refuse(absl::InvalidArgumentError(line));
   if (!start.refused.empty()) return node::kExitBadInput;
   flags.start.init_from = start.save;
   ready = worker::CheckDenseDevice(*plan);
@@ -674,7 +672,7 @@ int RunCommand(const RunFlags& given) {
   if (ready.ok()) ready = CheckNetwork(flags, *plan);
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) ready = Complete(start.description, &*plan);
-  if (!ready.ok()) return Refuse(ready);
+  if (!ready.ok()) return refuse(ready);
   for (const std::string& text : data.warnings) {
     std::fprintf(stderr, "warning: %s\n", text.c_str());
   }
@@ -686,11 +684,11 @@ int RunCommand(const RunFlags& given) {
   for (const std::string& line : start.said) std::printf("%s\n", line.c_str());
   Run run(flags, *plan, std::move(start.kept), script_hash);
   if (const absl::Status there = run.CheckPrograms(); !there.ok()) {
-    return node::Finish("tandem run", there);
+    return node::Finish(flags.program, there);
   }
-  if (const absl::Status made = run.MakeHosts(); !made.ok()) return Refuse(made);
+  if (const absl::Status made = run.MakeHosts(); !made.ok()) return refuse(made);
   if (const absl::Status prepared = run.Prepare(data.bad_rows); !prepared.ok()) {
-    return Refuse(prepared);
+    return refuse(prepared);
   }
   return run.Execute();
 }

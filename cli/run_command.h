@@ -11,6 +11,7 @@
 namespace tandem::cli {
 
 struct RunFlags {
+  const char* program = "tandem run";  // that has been called, for its errors
   std::string job;
   std::vector<std::string> set;
   std::string out;         // empty: a new one under out/

@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   std::string trace;
   int64_t trace_steps = 0;
   app.add_option("--trace", trace, "File for a trace of the first steps (Perfetto)");
-  app.add_option("--trace-steps", trace_steps, "How many")->check(CLI::NonNegativeNumber);
+  app.add_option("--trace-steps", trace_steps, "How many")->check(node::CheckNotNegative);
   int code = node::kExitOk;
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
 

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   std::string trace;
   int64_t trace_steps = 20;
   app.add_option("--trace", trace, "Write a trace of the first steps to this file (for Perfetto)");
-  app.add_option("--trace-steps", trace_steps, "How many steps")->check(CLI::PositiveNumber);
+  app.add_option("--trace-steps", trace_steps, "How many steps")->check(node::CheckAboveZero);
   std::string dump_folder;
   app.add_option("--dump-collectives", dump_folder,
                  "Folder for what the collectives did, if the job fails or at SIGUSR1");

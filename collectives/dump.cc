@@ -99,8 +99,9 @@ absl::Status ReadLine(absl::string_view line, bool first, GroupDump* dump) {
     dump->host = j.at("host").get<std::string>();
     dump->written = TimeOf(j.at("written_us"));
     dump->status = j.at("status").get<std::string>();
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
+  } catch (const Json::exception&) {
+    return absl::InvalidArgumentError(first ? "is not how the dump of a rank begins"
+                                            : "is not an operation as ranks write them");
   }
   if (dump->ranks < 1 || dump->ranks > 1 << 16 || dump->rank < 0 || dump->rank >= dump->ranks) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", dump->rank, " of ", dump->ranks));

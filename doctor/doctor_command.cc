@@ -175,9 +175,9 @@ void AddDoctor(CLI::App* app, DoctorFlags* flags) {
       ->check(node::CheckAddress)
       ->allow_extra_args(false);
   doctor->add_option("--servers", flags->servers, "Of the job, on this host")
-      ->check(CLI::NonNegativeNumber);
+      ->check(node::CheckNotNegative);
   doctor->add_option("--workers", flags->workers, "Of the job, on this host")
-      ->check(CLI::NonNegativeNumber);
+      ->check(node::CheckNotNegative);
   doctor->add_option("--listen", flags->listen, "Answer other doctors at HOST:PORT");
   doctor->add_option("--advertise", flags->advertise,
                      "Host by which others reach this one, if --listen names all hosts");

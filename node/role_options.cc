@@ -42,6 +42,20 @@ std::string CheckAddress(const std::string& text) {
   return tcp && complete ? "" : absl::StrCat("'", text, "' is not tcp://HOST:PORT");
 }
 
+std::string CheckNotNegative(const std::string& text) {
+  double number = 0;
+  return absl::SimpleAtod(text, &number) && number >= 0
+             ? ""
+             : absl::StrCat("'", text, "', want a number, 0 or more");
+}
+
+std::string CheckAboveZero(const std::string& text) {
+  double number = 0;
+  return absl::SimpleAtod(text, &number) && number > 0
+             ? ""
+             : absl::StrCat("'", text, "', want a number above 0");
+}
+
 bool ParseFlags(CLI::App* app, int argc, char** argv, int* exit_code) {
   try {
     app->parse(argc, argv);

@@ -33,6 +33,9 @@ inline void AddOutFlags(CLI::App* app, const char* what, std::string* out, bool*
 
 // For CLI11: "" if `text` is tcp://HOST:PORT or ipc://PATH, else what is wrong with it.
 std::string CheckAddress(const std::string& text);
+// The same of numbers.
+std::string CheckNotNegative(const std::string& text);
+std::string CheckAboveZero(const std::string& text);
 
 inline void AddNetworkFlags(CLI::App* app, RoleFlags* flags) {
   app->add_option("--bind", flags->bind, "Where to listen; port * = any free one")

@@ -210,29 +210,34 @@ void WriteRecord(const UpdateRecord& r, std::ostream& out) {
   out << "\n";
 }
 
-// The bytes of records behind the head of their file.
-absl::StatusOr<uint64_t> BytesOfRecords(const std::string& path, std::ifstream& file) {
+// How many records are behind the head of their file. `other`: what else may be wrong with one.
+template <typename Record, typename Head>
+absl::StatusOr<size_t> CountRecords(const std::string& path, absl::string_view what,
+                                    absl::string_view other, std::ifstream& file) {
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
   const auto all = static_cast<uint64_t>(file.tellg());
   file.seekg(0);
-  RecordFileHead head;
+  Head head;
   if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
     return absl::DataLossError(
-        absl::StrCat(path, ": does not begin as files of staleness records do; one without such a ",
-                     "beginning is of an earlier version of Tandem, which could read it"));
+        absl::StrCat(path, ": does not begin as files of ", what, " do", other));
   }
   const uint64_t bytes = all - sizeof head;
-  if (bytes % sizeof(UpdateRecord) == 0) return bytes;
-  return absl::DataLossError(absl::StrCat(path, ": ", bytes, " bytes are no whole number of ",
-                                          sizeof(UpdateRecord),
-                                          "-byte records: is the job still running?"));
+  if (bytes % sizeof(Record) == 0) return bytes / sizeof(Record);
+  return absl::DataLossError(
+      absl::StrCat(path, ": ", bytes, " bytes are no whole number of ", sizeof(Record),
+                   "-byte records: is it cut short, or the job still running?"));
 }
 
 absl::Status InspectRecords(const std::string& path, const InspectOptions& options,
                             std::ostream& out) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  TANDEM_ASSIGN_OR_RETURN(const uint64_t bytes, BytesOfRecords(path, file));
-  const size_t count = bytes / sizeof(UpdateRecord), shown = Shown(count, options);
+  const absl::StatusOr<size_t> records = CountRecords<UpdateRecord, RecordFileHead>(
+      path, "staleness records",
+      "; one without such a beginning is of an earlier version of Tandem, which could read it",
+      file);
+  TANDEM_ASSIGN_OR_RETURN(const size_t count, records);
+  const size_t shown = Shown(count, options);
   out << path << ": " << count << " updates\n";
   RecordTotals totals;
   UpdateRecord record;
@@ -260,15 +265,10 @@ absl::Status InspectRecords(const std::string& path, const InspectOptions& optio
 absl::Status InspectOrder(const std::string& path, const InspectOptions& options,
                           std::ostream& out) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-  const uint64_t bytes = static_cast<uint64_t>(file.tellg());
-  file.seekg(0);
-  OrderFileHead head;
-  if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": does not begin as files of the order of updates do"));
-  }
-  const size_t count = (bytes - sizeof head) / sizeof(OrderEntry), shown = Shown(count, options);
+  const absl::StatusOr<size_t> entries =
+      CountRecords<OrderEntry, OrderFileHead>(path, "the order of updates", "", file);
+  TANDEM_ASSIGN_OR_RETURN(const size_t count, entries);
+  const size_t shown = Shown(count, options);
   out << path << ": the order of " << count << " updates\n";
   OrderEntry e;
   for (size_t i = 0; i < shown && file.read(reinterpret_cast<char*>(&e), sizeof e); ++i) {
@@ -319,8 +319,9 @@ absl::Status InspectFolder(const std::string& path, const InspectOptions& option
   }
   if (found.empty()) {
     return absl::NotFoundError(absl::StrCat(
-        path, ": no save (LATEST, MANIFEST), range file (*.range, dense.part) or file of ",
-        "staleness records (*.updates) in it; hint: give the folder of a run, or one of these"));
+        path, ": no save (LATEST, MANIFEST), range file (*.range, dense.part), staleness records ",
+        "(*.updates) or order of updates (*.order) in it; hint: give the folder of a run, or one ",
+        "of these"));
   }
   std::sort(found.begin(), found.end());
   for (const std::string& file : found) {

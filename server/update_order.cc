@@ -17,8 +17,9 @@ namespace fs = std::filesystem;
 
 using Orders = std::map<uint32_t, std::vector<OrderEntry>>;
 
-absl::Status ReadFile(const std::string& path, const std::function<bool(uint32_t range)>& wanted,
-                      Orders* orders) {
+using Take = std::function<absl::Status(const OrderEntry& entry)>;
+
+absl::Status ReadFile(const std::string& path, const Take& take) {
   std::ifstream file(path, std::ios::binary);
   OrderFileHead head;
   if (!file.read(reinterpret_cast<char*>(&head), sizeof head) || !head.IsOurs()) {
@@ -27,50 +28,16 @@ absl::Status ReadFile(const std::string& path, const std::function<bool(uint32_t
   }
   OrderEntry entry;
   while (file.read(reinterpret_cast<char*>(&entry), sizeof entry)) {
-    if (wanted(entry.range)) (*orders)[entry.range].push_back(entry);
+    TANDEM_RETURN_IF_ERROR(take(entry));
   }
-  return absl::OkStatus();
+  if (file.gcount() == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, ": ends ", file.gcount(),
+                                          " bytes into an entry of ", sizeof entry,
+                                          ": is it cut short?"));
 }
 
-bool IsPossible(const OrderEntry& entry, int workers) {
-  constexpr int64_t kMost = int64_t{1} << 46;  // steps, as a range admits them
-  return entry.worker < workers && entry.finished <= 1 && entry.step >= 0 && entry.step < kMost &&
-         entry.steps > 0 && entry.steps <= entry.step + 1 &&
-         (entry.steps == 1 || entry.rows == 0) &&
-         (entry.rows == 0 || (entry.version_read >= 0 && entry.version_read <= entry.version));
-}
-
-// Each entry takes its worker from where the last one left it, and versions do not fall.
-absl::Status CheckOrder(const std::string& folder, uint32_t range, int workers,
-                        const std::vector<OrderEntry>& order) {
-  std::map<uint16_t, int64_t> admitted;
-  int64_t all = 0, version = 0;
-  for (const OrderEntry& entry : order) {
-    if (!IsPossible(entry, workers) || entry.version < version) {
-      return absl::DataLossError(
-          absl::StrCat(folder, ": the order of range ", range, " has an entry that no run of ",
-                       workers, " workers writes: worker ", entry.worker, ", step ", entry.step,
-                       ", version ", entry.version, ": is a file damaged?"));
-    }
-    version = entry.version;
-    int64_t& of_worker = admitted[entry.worker];
-    const bool follows = entry.admitted_before == all && entry.step >= of_worker &&
-                         entry.step + 1 - entry.steps <= of_worker;
-    if (!follows) {
-      return absl::DataLossError(absl::StrCat(
-          folder, ": the order of range ", range, " has a gap before step ", entry.step,
-          " of worker ", entry.worker, ": was the run killed, or are files of it missing?"));
-    }
-    all += entry.step + 1 - of_worker;
-    of_worker = entry.step + 1;
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<Orders> ReadOrder(const std::string& folder, int workers,
-                                 const std::function<bool(uint32_t range)>& wanted) {
+// All files of a folder, in the order of their names.
+absl::Status ReadFolder(const std::string& folder, const Take& take) {
   std::vector<std::string> files;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -85,12 +52,96 @@ absl::StatusOr<Orders> ReadOrder(const std::string& folder, int workers,
                      "--set staleness.order=true"));
   }
   std::sort(files.begin(), files.end());
-  Orders orders;
-  for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(ReadFile(file, wanted, &orders));
-  for (const auto& [range, order] : orders) {
-    TANDEM_RETURN_IF_ERROR(CheckOrder(folder, range, workers, order));
+  for (const std::string& file : files) TANDEM_RETURN_IF_ERROR(ReadFile(file, take));
+  return absl::OkStatus();
+}
+
+bool IsPossible(const OrderEntry& entry, int workers) {
+  constexpr int64_t kMost = int64_t{1} << 46;  // steps, as a range admits them
+  return entry.worker < workers && entry.finished <= 1 && entry.step >= 0 && entry.step < kMost &&
+         entry.steps > 0 && entry.steps <= entry.step + 1 &&
+         (entry.steps == 1 || entry.rows == 0) &&
+         (entry.rows == 0 || (entry.version_read >= 0 && entry.version_read <= entry.version));
+}
+
+// Of one range, entry by entry: each takes its worker from where the last one left it, and versions do not
+// fall.
+class RangeCheck {
+ public:
+  explicit RangeCheck(int workers) : admitted_(static_cast<size_t>(workers)) {}
+
+  absl::Status Add(const std::string& folder, const OrderEntry& entry) {
+    const auto workers = static_cast<int>(admitted_.size());
+    if (!IsPossible(entry, workers) || entry.version < version_) {
+      return absl::DataLossError(absl::StrCat(
+          folder, ": the order of range ", entry.range, " has an entry that no run of ", workers,
+          " workers writes: worker ", entry.worker, ", step ", entry.step, ", version ",
+          entry.version, ": is a file damaged?"));
+    }
+    version_ = entry.version;
+    int64_t& of_worker = admitted_[entry.worker];
+    const bool follows = entry.admitted_before == all_ && entry.step >= of_worker &&
+                         entry.step + 1 - entry.steps <= of_worker;
+    if (!follows) {
+      return absl::DataLossError(absl::StrCat(
+          folder, ": the order of range ", entry.range, " has a gap before step ", entry.step,
+          " of worker ", entry.worker, ": was the run killed, or are files of it missing?"));
+    }
+    all_ += entry.step + 1 - of_worker;
+    of_worker = entry.step + 1;
+    return absl::OkStatus();
   }
+
+  // By worker: the steps that it has pushed.
+  const std::vector<int64_t>& admitted() const { return admitted_; }
+
+ private:
+  std::vector<int64_t> admitted_;
+  int64_t all_ = 0, version_ = 0;
+};
+
+using RangeChecks = std::map<uint32_t, RangeCheck>;
+
+absl::Status Check(const std::string& folder, int workers, const OrderEntry& entry,
+                   RangeChecks* checks) {
+  return checks->try_emplace(entry.range, workers).first->second.Add(folder, entry);
+}
+
+}  // namespace
+
+absl::StatusOr<Orders> ReadOrder(const std::string& folder, int workers,
+                                 const std::function<bool(uint32_t range)>& wanted) {
+  Orders orders;
+  RangeChecks checks;
+  TANDEM_RETURN_IF_ERROR(ReadFolder(folder, [&](const OrderEntry& entry) {
+    if (!wanted(entry.range)) return absl::OkStatus();
+    orders[entry.range].push_back(entry);
+    return Check(folder, workers, entry, &checks);
+  }));
   return orders;
+}
+
+absl::Status CheckWholeOrder(const std::string& folder, int workers,
+                             const std::vector<uint32_t>& ranges) {
+  RangeChecks checks;
+  for (const uint32_t range : ranges) checks.try_emplace(range, workers);
+  TANDEM_RETURN_IF_ERROR(ReadFolder(folder, [&](const OrderEntry& entry) {
+    return checks.count(entry.range) > 0 ? Check(folder, workers, entry, &checks)
+                                         : absl::OkStatus();
+  }));
+  int64_t last = 0;  // of any worker in any range
+  for (const auto& [range, check] : checks) {
+    last = std::max(last, *std::max_element(check.admitted().begin(), check.admitted().end()));
+  }
+  for (const auto& [range, check] : checks) {
+    const auto& admitted = check.admitted();
+    const auto least = std::min_element(admitted.begin(), admitted.end());
+    if (*least == last) continue;
+    return absl::DataLossError(absl::StrCat(
+        folder, ": the order of range ", range, " has ", *least, " of ", last, " steps of worker ",
+        least - admitted.begin(), ": is a file cut short, or are some missing?"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tandem::server

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace tandem::server {
@@ -49,10 +50,16 @@ static_assert(sizeof(OrderFileHead) == 16);
 inline constexpr char kOrderSuffix[] = ".order";
 
 // The whole order of each range that `wanted` names, from the files of the folder of a run with so many
-// workers. One line says which file is not as it should be: missing, of another layout, with a gap, with
-// numbers that no run writes.
+// workers. One line says which file is not as it should be: missing, of another layout, cut short, with a
+// gap, with numbers that no run writes.
 absl::StatusOr<std::map<uint32_t, std::vector<OrderEntry>>> ReadOrder(
     const std::string& folder, int workers, const std::function<bool(uint32_t range)>& wanted);
+
+// Is it the order of a run that has come to its end, at which all workers stand at one step? Each of
+// `ranges` must have all of them up to it. Otherwise one line says what is missing, or what ReadOrder
+// would. Nothing is kept in memory.
+absl::Status CheckWholeOrder(const std::string& folder, int workers,
+                             const std::vector<uint32_t>& ranges);
 
 }  // namespace tandem::server
 

@@ -135,9 +135,37 @@ TEST_F(RefusalTest, CommandsAndFlags) {
   ExpectRefused(Tandem({"run", libsvm_, libsvm_, "--out", Out()}), {libsvm_});
 }
 
+// Not only jobs: what other commands are given, too, ends with 2 and one line.
+TEST_F(RefusalTest, WhatOtherCommandsAreGiven) {
+  const std::string file = Write("text", "some words\n");
+  ExpectRefused(Tandem({"report", file}), {"tandem report: ", file, "is a file", "--out"});
+  ExpectRefused(Tandem({"bench", "allreduce", "--ranks", "0"}), {"--ranks 0", "1 ranks or more"});
+  ExpectRefused(Tandem({"bench", "allreduce", "--sizes", "4", "--type", "nope"}), {"type 'nope'"});
+  ExpectRefused(Tandem({"bench", "allreduce", "--min", "1T", "--max", "1T"}),
+                {"1099511627776 bytes", "this host has", "a smaller --max"});
+  ExpectRefused(Tandem({"bench", "allreduce", "--max", "9000000000000000000"}), {"2^44 bytes"});
+  ExpectRefused(Tandem({"run", libsvm_, "--trace", "-1"}), {"--trace: '-1', want a number, 0 or"});
+  ExpectRefused(Tandem({"predict", libsvm_, "--init-from", "x", "--data", "nowhere", "--out",
+                        folder_.File("scores")}),
+                {"tandem predict: --data: ", "nowhere", "No such file"});
+  fs::create_directories(folder_.File("dumps"));
+  Write("dumps/0.jsonl", "{\"event\": 1}\n");
+  ExpectRefused(Tandem({"collectives-dump", folder_.File("dumps")}),
+                {"0.jsonl: line 1: is not how the dump of a rank begins"});
+}
+
+TEST_F(RefusalTest, AnOutputThatCannotBeWrittenIsAFailure) {
+  const std::string order("TNDMORD1\x40\0\0\0\0\0\0\0", 16);  // of no updates
+  const RunResult full = RunProgram({"/bin/sh", "-c", "exec \"$0\" \"$@\" > /dev/full",
+                                     ProgramPath("tandem"), "inspect", Write("a.order", order)},
+                                    kLimit);
+  EXPECT_EQ(full.exit_code, 1) << full.DebugString();
+  EXPECT_THAT(full.output, HasSubstr("tandem: what it says cannot be written"));
+}
+
 TEST_F(RefusalTest, JobFile) {
   ExpectRunRefused(folder_.File("none.textproto"), {}, {"none.textproto", "No such file"});
-  ExpectRunRefused(folder_.path(), {}, {folder_.path()});
+  ExpectRunRefused(folder_.path(), {}, {folder_.path(), "is a folder, expected a job file"});
   ExpectRunRefused(Write("empty.textproto", ""), {}, {"empty.textproto", "cluster.workers"});
   ExpectRunRefused(Write("noise.textproto", "\x01\xff\xfe{{{"), {}, {"noise.textproto:1:"});
   const std::string unknown = Write("unknown.textproto", "name: \"x\"\ntrain { bacth: 3 }\n");

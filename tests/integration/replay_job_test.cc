@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/save_compare.h"
+#include "server/update_order.h"
 #include "tests/integration/run_job.h"
 #include "tests/integration/small_job.h"
 
@@ -162,11 +163,15 @@ TEST_F(ReplayJobTest, WhatCannotBeReplayedIsSaidInOneLine) {
                                                                  "dense.algorithm=RING"}))),
                  "use DIRECT, or drop staleness.order");
 
-  // Its order has lost a file of one server.
-  fs::remove(job_->File("recorded/server-1-shard-0.order"));
-  const RunResult lost = Replay("recorded", "lost");
-  EXPECT_EQ(lost.exit_code, 1) << lost.DebugString();
-  EXPECT_THAT(lost.output, HasSubstr("the recorded run has nothing of that"));
+  // Its order has lost its end, some bytes of it, and a file of one server.
+  const std::string file = job_->File("recorded/server-1-shard-0.order");
+  fs::resize_file(file, fs::file_size(file) - sizeof(server::OrderEntry));
+  expect_refused(Replay("recorded", "lost"), "is a file cut short, or are some missing?");
+  fs::resize_file(file, fs::file_size(file) - 1);
+  expect_refused(Replay("recorded", "lost"), "ends 63 bytes into an entry of 64");
+  fs::remove(file);
+  expect_refused(Replay("recorded", "lost"), "is a file cut short, or are some missing?");
+  EXPECT_FALSE(fs::exists(job_->File("lost")));
 }
 
 }  // namespace

@@ -127,11 +127,13 @@ TEST(CollectiveBenchOptionsTest, BadOnesAreRefused) {
     return std::string(bench::RunCollectiveBench(options, out).message());
   };
   EXPECT_THAT(error([](auto* o) { o->link = "pigeon"; }), HasSubstr("'pigeon': want shm, tcp"));
-  EXPECT_THAT(error([](auto* o) { o->ranks = 0; }), HasSubstr("0 ranks"));
+  EXPECT_THAT(error([](auto* o) { o->ranks = 0; }),
+              HasSubstr("--ranks 0 with --root 0: want 1 ranks or more"));
   EXPECT_THAT(error([](auto* o) { o->root = 3; }), HasSubstr("root 3"));
   EXPECT_THAT(error([](auto* o) { o->type = "f8"; }), HasSubstr("'f8'"));
   EXPECT_THAT(error([](auto* o) { o->op = "bit_or"; }), HasSubstr("does not exist for f32"));
-  EXPECT_THAT(error([](auto* o) { o->min_bytes = 1 << 20; }), HasSubstr("sizes 1048576 to"));
+  EXPECT_THAT(error([](auto* o) { o->min_bytes = 1 << 20; }),
+              HasSubstr("--min 1048576, --max 65536"));
   EXPECT_THAT(error([](auto* o) { o->algorithms = {"pairwise"}; }), HasSubstr("by pairwise"));
   EXPECT_THAT(error([](auto* o) { o->algorithms = {"magic"}; }), HasSubstr("magic"));
 }

@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "server/range.h"
 #include "server/save_directory.h"
+#include "server/update_order.h"
 #include "tests/unit/core_fixture.h"
 
 namespace tandem {
@@ -92,6 +93,17 @@ class InspectTest : public ::testing::Test {
                         std::string(reinterpret_cast<const char*>(records), sizeof records));
   }
 
+  static std::string Order() {
+    server::OrderEntry entries[2];
+    entries[0].worker = 1;
+    entries[0].rows = 5;
+    entries[1].step = 1;
+    entries[1].version = 1;
+    const server::OrderFileHead head;
+    return absl::StrCat(std::string(reinterpret_cast<const char*>(&head), sizeof head),
+                        std::string(reinterpret_cast<const char*>(entries), sizeof entries));
+  }
+
   HeapBufferSource buffers_;
   const std::string folder_ = absl::StrCat(::testing::TempDir(), "/inspect_test.", getpid());
 };
@@ -120,6 +132,14 @@ TEST_F(InspectTest, RecordsAreALineEachAndASum) {
                               "mean 2, largest 2; age mean 0.0015, largest 0.0015 s; row staleness "
                               "mean 1.5, largest 4\n"));
   EXPECT_THAT(Text(Path("server-0.updates"), 1), HasSubstr("... and 1 updates more"));
+}
+
+TEST_F(InspectTest, AnOrderIsALineAnUpdate) {
+  Write("server-0.order", Order());
+  EXPECT_THAT(Text(Path("server-0.order")),
+              HasSubstr(": the order of 2 updates\n  range 0 at version 0: worker 1 step 0, 5 rows "
+                        "read at version 0, n 0\n  range 0 at version 1: worker 0 step 1, n 0\n"));
+  EXPECT_THAT(Text(Path("server-0.order"), 1), HasSubstr("... and 1 updates more"));
 }
 
 // The folder of a run has both; a save alone is told by its manifest.
@@ -171,6 +191,10 @@ TEST_F(InspectTest, BadFilesGiveOneLine) {
   ExpectRefused(Path("notes.txt"), "is it one of ours?");
   Write("cut.updates", Records().substr(0, 16 + 191));
   ExpectRefused(Path("cut.updates"), "191 bytes are no whole number of 96-byte records");
+  Write("cut.order", Order().substr(0, 16 + 127));
+  ExpectRefused(Path("cut.order"), "127 bytes are no whole number of 64-byte records");
+  Write("other.order", Records());
+  ExpectRefused(Path("other.order"), "does not begin as files of the order of updates do");
   Write("old.updates", std::string(2 * 72, '\1'));
   ExpectRefused(Path("old.updates"), "is of an earlier version of Tandem");
   Write("other.updates", Records(/*fate_of_last=*/77));

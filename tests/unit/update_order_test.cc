@@ -89,6 +89,29 @@ TEST_F(UpdateOrderTest, OneLineSaysWhatIsWrong) {
   ASSERT_EQ(WriteFileAtomically(Path("server-0-shard-0.order"), "TNDMUPD2 and more bytes"),
             absl::OkStatus());
   ExpectRefused("expected one that begins with TNDMORD1");
+  Write("server-0-shard-0.order", {Entry(0, 0, 0, 0), Entry(0, 0, 1, 1)});
+  fs::resize_file(Path("server-0-shard-0.order"),
+                  fs::file_size(Path("server-0-shard-0.order")) - 1);
+  ExpectRefused("server-0-shard-0.order: ends 63 bytes into an entry of 64: is it cut short?");
+}
+
+TEST_F(UpdateOrderTest, AWholeOrderHasAllWorkersUpToOneStepInEachRange) {
+  const auto whole = [&] { return server::CheckWholeOrder(folder_, 2, {0, 1}); };
+  const std::vector<OrderEntry> of_0 = {Entry(0, 1, 0, 0), Entry(0, 0, 0, 1), Entry(0, 0, 1, 2),
+                                        Entry(0, 1, 1, 3)};
+  Write("server-0-shard-0.order", of_0);
+  EXPECT_THAT(std::string(whole().message()),
+              HasSubstr("the order of range 1 has 0 of 2 steps of worker 0: is a file cut short"));
+  // What programs have written into range 7 is nobody's business.
+  Write("server-1-shard-0.order",
+        {Entry(1, 0, 0, 0), Entry(1, 0, 1, 1), Entry(1, 1, 0, 2), Entry(7, 0, 5, 9)});
+  EXPECT_THAT(std::string(whole().message()),
+              HasSubstr("the order of range 1 has 1 of 2 steps of worker 1"));
+  Write("server-1-shard-0.order",
+        {Entry(1, 0, 0, 0), Entry(1, 0, 1, 1), Entry(1, 1, 0, 2), Entry(1, 1, 1, 3)});
+  EXPECT_EQ(whole(), absl::OkStatus());
+  Write("server-0-shard-0.order", {Entry(0, 0, 2, 2)});
+  EXPECT_THAT(std::string(whole().message()), HasSubstr("range 0 has a gap before step 2"));
 }
 
 }  // namespace
