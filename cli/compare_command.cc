@@ -80,6 +80,30 @@ std::string WhyOf(const Children::Exit& exit, const std::string& log) {
   return last.empty() ? exit.DebugString() : last;
 }
 
+// Those that `tandem simulate` is given for the runs of a study.
+SimulateFlags FlagsOf(const study::Simulate& simulate) {
+  SimulateFlags flags;
+  flags.step_seconds = simulate.step_seconds();
+  flags.latency_seconds = simulate.latency_seconds();
+  flags.bytes_per_second = simulate.bytes_per_second();
+  flags.timing_only = simulate.timing_only();
+  flags.steps = simulate.steps();
+  flags.seconds = simulate.seconds();
+  flags.step_bytes = simulate.step_bytes();
+  flags.dense_bytes = simulate.dense_bytes();
+  if (!simulate.has_problem()) return flags;
+  const study::Problem& problem = simulate.problem();
+  flags.problem.kind = problem.kind() == study::Problem::QUADRATIC ? "quadratic" : "clicks";
+  if (problem.has_parameters()) flags.problem.parameters = problem.parameters();
+  if (problem.has_curvature()) flags.problem.curvature = problem.curvature();
+  if (problem.has_condition()) flags.problem.condition = problem.condition();
+  if (problem.has_noise()) flags.problem.noise = problem.noise();
+  if (problem.has_fields()) flags.problem.fields = problem.fields();
+  if (problem.has_ids()) flags.problem.ids = problem.ids();
+  if (problem.has_skew()) flags.problem.skew = problem.skew();
+  return flags;
+}
+
 // `tandem run` of this build, or `tandem simulate`; its output in the run's folder.
 class ProcessLauncher final : public study::RunLauncher {
  public:
@@ -99,7 +123,7 @@ class ProcessLauncher final : public study::RunLauncher {
                                      "--out",
                                      folder,
                                      "--no-save"};
-    if (study_.has_simulate()) AddAssumptions(study_.simulate(), &argv);
+    if (study_.has_simulate()) AddFlags(study_.simulate(), &argv);
     if (study_.has_network()) AddNetwork(study_.network(), run.servers_beside_workers, &argv);
     End end = RunProcess(argv, folder, caption, seconds_left);
     if (end.ok && study_.has_network()) AddModel(run, folder, &end);
@@ -160,10 +184,31 @@ class ProcessLauncher final : public study::RunLauncher {
     return end;
   }
 
-  static void AddAssumptions(const study::Simulate& simulate, std::vector<std::string>* argv) {
-    argv->insert(argv->end(), {"--step-seconds", absl::StrCat(simulate.step_seconds()),
-                               "--latency-seconds", absl::StrCat(simulate.latency_seconds()),
-                               "--bytes-per-second", absl::StrCat(simulate.bytes_per_second())});
+  static void AddFlags(const study::Simulate& simulate, std::vector<std::string>* argv) {
+    const SimulateFlags flags = FlagsOf(simulate);
+    const auto add = [argv](const char* flag, const std::string& value) {
+      argv->insert(argv->end(), {flag, value});
+    };
+    add("--step-seconds", WithAllDigits(flags.step_seconds));
+    add("--latency-seconds", WithAllDigits(flags.latency_seconds));
+    add("--bytes-per-second", WithAllDigits(flags.bytes_per_second));
+    if (flags.steps > 0) add("--steps", absl::StrCat(flags.steps));
+    if (flags.timing_only) {
+      argv->push_back("--timing-only");
+      if (flags.seconds > 0) add("--seconds", WithAllDigits(flags.seconds));
+      add("--step-bytes", WithAllDigits(flags.step_bytes));
+      add("--dense-bytes", WithAllDigits(flags.dense_bytes));
+    }
+    const ProblemFlags& problem = flags.problem;
+    if (problem.empty()) return;
+    add("--problem", problem.kind);
+    add("--parameters", absl::StrCat(problem.parameters));
+    add("--curvature", WithAllDigits(problem.curvature));
+    add("--condition", WithAllDigits(problem.condition));
+    add("--noise", WithAllDigits(problem.noise));
+    add("--fields", absl::StrCat(problem.fields));
+    add("--ids", absl::StrCat(problem.ids));
+    add("--skew", WithAllDigits(problem.skew));
   }
 
   static void AddNetwork(const study::Network& network, bool beside,
@@ -228,22 +273,21 @@ absl::StatusOr<study::Manifest> Prepare(const std::string& file) {
   manifest.study_file = file;
   TANDEM_ASSIGN_OR_RETURN(manifest.plan, study::ReadStudyFile(file));
   const study::Study& study = manifest.plan.study;
-  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [&study](const job::JobPlan& plan) {
-    if (study.has_simulate() || study.twin()) TANDEM_RETURN_IF_ERROR(CheckSimulated(plan));
+  TANDEM_RETURN_IF_ERROR(study::CheckAllRuns(manifest.plan, [&](const job::JobPlan& plan) {
     if (study.has_network()) TANDEM_RETURN_IF_ERROR(plan::CheckKnown(plan));  // its model
-    if (!study.has_simulate()) return CheckJobHere(plan);
-    SimulateFlags assumed;
-    assumed.step_seconds = study.simulate().step_seconds();
-    assumed.latency_seconds = study.simulate().latency_seconds();
-    assumed.bytes_per_second = study.simulate().bytes_per_second();
-    return CheckAssumptions(assumed, plan);
+    if (study.has_simulate()) TANDEM_RETURN_IF_ERROR(CheckFlags(FlagsOf(study.simulate()), plan));
+    const bool simulated = study.twin() || study.has_simulate();
+    const bool with_data = !manifest.plan.without_data();
+    if (simulated && with_data) TANDEM_RETURN_IF_ERROR(CheckSimulated(plan));
+    return study.has_simulate() ? absl::OkStatus() : CheckJobHere(plan);
   }));
   for (const study::Part part : {study::Part::kUntuned, study::Part::kTuning}) {
     if (part == study::Part::kTuning && !manifest.plan.tunes()) break;
     TANDEM_ASSIGN_OR_RETURN(const auto runs, study::RunsOf(manifest.plan, part, {}));
     manifest.runs.insert(manifest.runs.end(), runs.begin(), runs.end());
   }
-  TANDEM_ASSIGN_OR_RETURN(manifest.surroundings, study::SurroundingsOf(manifest.runs));
+  TANDEM_ASSIGN_OR_RETURN(manifest.surroundings,
+                          study::SurroundingsOf(manifest.plan, manifest.runs));
   return manifest;
 }
 

@@ -24,6 +24,7 @@
 #include "cli/calibration.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/run_command.h"
 #include "cli/timing_command.h"
 #include "data/batch_source.h"
 #include "data/files.h"
@@ -73,11 +74,6 @@ absl::Status CheckJob(const job::JobPlan& plan) {
   if (job.dense().device() == Dense::CUDA) {
     return absl::InvalidArgumentError("dense.device: CUDA is not simulated; use CPU");
   }
-  if (job::SumsByQuorum(job) && job.dense().has_local_steps()) {
-    return absl::InvalidArgumentError(
-        "dense.local_steps.quorum: meetings that do not wait for all workers are not simulated; "
-        "leave it out");
-  }
   if (job.dense().codec().kind() > Codec::NONE) {
     return absl::InvalidArgumentError("dense.codec: codecs are not simulated; leave it out");
   }
@@ -88,10 +84,12 @@ absl::Status CheckJob(const job::JobPlan& plan) {
 absl::Status CheckTimingFlags(const SimulateFlags& flags) {
   const bool bytes = flags.step_bytes != 0 || flags.dense_bytes != 0;
   if (!flags.timing_only) {
-    if ((flags.steps == 0 || !flags.problem.empty()) && !bytes) return absl::OkStatus();
+    const bool steps = flags.steps != 0 && flags.problem.empty();
+    if (!steps && !bytes && flags.seconds == 0) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        "--steps (but for --problem), --step-bytes and --dense-bytes are for --timing-only; hint: "
-        "the job's train.max_steps limits other runs, whose frames have a size of their own");
+        "--steps (but for --problem), --seconds, --step-bytes and --dense-bytes are for "
+        "--timing-only; hint: the job's train.max_steps limits other runs, whose frames have a "
+        "size of their own");
   }
   if (!flags.problem.empty()) {
     return absl::InvalidArgumentError("--problem: has gradients; leave out --timing-only");
@@ -99,10 +97,12 @@ absl::Status CheckTimingFlags(const SimulateFlags& flags) {
   if (!flags.replay.empty()) {
     return absl::InvalidArgumentError("--replay: an order has rows; leave out --timing-only");
   }
-  if (flags.steps < 0 || flags.steps > kMostSteps || !(flags.step_bytes >= 0) ||
-      !(flags.dense_bytes >= 0) || !std::isfinite(flags.step_bytes + flags.dense_bytes)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--steps must be 1 to ", kMostSteps, ", --step-bytes and --dense-bytes not less than 0"));
+  const bool negative = flags.seconds < 0 || flags.step_bytes < 0 || flags.dense_bytes < 0;
+  if (flags.steps < 0 || flags.steps > kMostSteps || negative ||
+      !std::isfinite(flags.seconds + flags.step_bytes + flags.dense_bytes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--steps must be 1 to ", kMostSteps,
+                     ", --seconds, --step-bytes and --dense-bytes not less than 0"));
   }
   if ((flags.bytes_per_second > 0) == bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -121,7 +121,6 @@ absl::Status CheckProblemJob(const SimulateFlags& flags, const job::JobPlan& pla
 }
 
 absl::StatusOr<job::JobPlan> PlanOf(const SimulateFlags& flags) {
-  TANDEM_RETURN_IF_ERROR(CheckTimingFlags(flags));
   node::RoleFlags role;
   role.job = flags.job;
   role.set = flags.set;
@@ -462,6 +461,8 @@ class Simulation {
 
 }  // namespace
 
+namespace {
+
 void AddSimulate(CLI::App* app, SimulateFlags* flags) {
   app->add_option("job", flags->job, "Job file (protobuf text)")->required();
   node::AddSetFlag(app, &flags->set);
@@ -479,6 +480,10 @@ void AddSimulate(CLI::App* app, SimulateFlags* flags) {
   app->add_option(
       "--steps", flags->steps,
       "--timing-only, --problem: of each worker; without: the job's train.max_steps, or 1,000");
+  app->add_option(
+      "--seconds", flags->seconds,
+      "--timing-only: of virtual time, and then it is over; without: when all steps are "
+      "taken");
   app->add_option("--step-bytes", flags->step_bytes,
                   "--timing-only: of rows that a step reads, and of gradients that it pushes");
   app->add_option("--dense-bytes", flags->dense_bytes, "--timing-only: that an allreduce sums");
@@ -522,6 +527,24 @@ absl::Status CheckAssumptions(const SimulateFlags& flags, const job::JobPlan& pl
       "0");
 }
 
+}  // namespace
+
+bool ParseSimulate(int argc, char** argv, SimulateFlags* flags, int* exit_code) {
+  CLI::App app("A job under a virtual clock, in one process.", "tandem simulate");
+  AddSimulate(&app, flags);
+  if (!node::ParseFlags(&app, argc, argv, exit_code)) return false;
+  flags->command = "tandem simulate";
+  for (int i = 1; i < argc; ++i) absl::StrAppend(&flags->command, " ", ForShell(argv[i]));
+  return true;
+}
+
+absl::Status CheckFlags(const SimulateFlags& flags, const job::JobPlan& plan) {
+  TANDEM_RETURN_IF_ERROR(CheckTimingFlags(flags));
+  TANDEM_RETURN_IF_ERROR(CheckAssumptions(flags, plan));
+  TANDEM_RETURN_IF_ERROR(CheckProblemJob(flags, plan));
+  return flags.timing_only ? sim::Timing::Check(plan) : CheckJob(plan);
+}
+
 absl::Status CheckSimulated(const job::JobPlan& plan) {
   TANDEM_RETURN_IF_ERROR(CheckJob(plan));
   return data::CheckData(plan);
@@ -551,18 +574,15 @@ int Simulate(const SimulateFlags& given, const worker::MakeTaskRunner& make_runn
     if (ready.ok()) live = *read;
     if (ready.ok()) flags.latency_seconds = live->latency_seconds.value_or(flags.latency_seconds);
   }
-  if (ready.ok()) ready = CheckAssumptions(flags, *plan);
-  if (ready.ok()) ready = CheckProblemJob(flags, *plan);
-  if (ready.ok()) ready = flags.timing_only ? sim::Timing::Check(*plan) : CheckJob(*plan);
+  if (ready.ok()) ready = CheckFlags(flags, *plan);
   if (ready.ok() && flags.out.empty()) flags.out = NewFolderName(plan->job.name());
   if (ready.ok()) ready = OutputFolder::Check(flags.out, flags.overwrite);
-  const bool without_data = flags.timing_only || !flags.problem.empty();
-  if (ready.ok() && without_data && flags.steps == 0) {
+  if (ready.ok() && flags.without_model() && flags.steps == 0) {
     flags.steps = plan->job.train().max_steps();
-    if (flags.steps == 0) flags.steps = kStepsWithoutData;
+    if (flags.steps == 0) flags.steps = flags.seconds > 0 ? kMostSteps : kStepsWithoutData;
   }
   if (ready.ok() && flags.timing_only) return SimulateTiming(flags, *plan, live);
-  if (ready.ok() && without_data) return SimulateProblem(flags, *plan, std::move(live));
+  if (ready.ok() && flags.without_model()) return SimulateProblem(flags, *plan, std::move(live));
   data::DataReport data;
   if (ready.ok()) ready = data::CheckData(*plan, &data);
   if (ready.ok()) {

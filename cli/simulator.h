@@ -31,22 +31,28 @@ struct SimulateFlags {
   double latency_seconds = 0.0001;  // of every frame
   double bytes_per_second = 0;      // of each process, either way; 0 = no limit
   bool timing_only = false;         // no data, rows or gradients: sim/timing.h
-  int64_t steps = 0;       // of each worker, with that; 0: the job's train.max_steps, or 1,000
+  int64_t steps = 0;  // of each worker, with that; 0: the job's train.max_steps, or 1,000
+  double seconds =
+      0;  // likewise: of virtual time, and then it is over; 0: when the steps are taken
   double step_bytes = 0;   // likewise: of rows that a step reads, and of gradients that it pushes
   double dense_bytes = 0;  // likewise: that an allreduce sums
   ProblemFlags problem;    // in the place of model and data
   std::string replay;      // folder of a run whose order this one takes; empty: none
   std::string command;     // as it was typed, for the summary
+
+  bool without_model() const { return timing_only || !problem.empty(); }
 };
 
-void AddSimulate(CLI::App* app, SimulateFlags* flags);
+// False if the program is to end with *exit_code: help was asked for, or a flag makes no sense. argv[0] does not count.
+bool ParseSimulate(int argc, char** argv, SimulateFlags* flags, int* exit_code);
 
 // That the job, and the data that it names, can be simulated here.
 absl::Status CheckSimulated(const job::JobPlan& plan);
-// INVALID_ARGUMENT for times and rates that no run can have, or in which the job would give up.
-absl::Status CheckAssumptions(const SimulateFlags& flags, const job::JobPlan& plan);
+// INVALID_ARGUMENT for flags that make no sense, or not with this job: times and rates that no run can have, or
+// in which the job would give up; a problem that nobody can compute; what is not simulated.
+absl::Status CheckFlags(const SimulateFlags& flags, const job::JobPlan& plan);
 
-// Returns the exit code, as `tandem run`.
+// Returns the exit code, as `tandem run`. `make_runner` may be null if flags.without_model().
 int Simulate(const SimulateFlags& flags, const worker::MakeTaskRunner& make_runner);
 
 }  // namespace tandem::cli

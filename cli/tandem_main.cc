@@ -18,6 +18,7 @@
 #include "cli/predict_command.h"
 #include "cli/replay_command.h"
 #include "cli/run_command.h"
+#include "cli/simulator.h"
 #include "collectives/dump.h"
 #include "data/datagen.h"
 #include "doctor/doctor_command.h"
@@ -102,12 +103,12 @@ void AddRun(CLI::App* app, RunFlags* flags) {
   AddStartFlags(run, &flags->start);
   run->add_option("--trace", flags->trace_steps,
                   "Trace so many steps of each worker into OUT/trace-W.json (for Perfetto)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(node::CheckNotNegative);
   run->add_option(
          "--link-bytes-per-second", flags->link_bytes_per_second,
          "Each process on a host of its own, a network namespace, with links that carry so "
          "many bytes a second each way (root)")
-      ->check(CLI::PositiveNumber);
+      ->check(node::CheckAboveZero);
   run->add_flag("--servers-beside-workers", flags->servers_beside_workers,
                 "With --link-bytes-per-second: server i is on the host of worker i");
   run->add_option(
@@ -117,7 +118,7 @@ void AddRun(CLI::App* app, RunFlags* flags) {
   run->add_option("flags", flags->script_flags, "Behind --: the flags of the --python script");
 }
 
-// The simulator is a program of its own. Returns only if it cannot be started.
+// The simulator of models is a program of its own. Returns only if it cannot be started.
 int ExecSimulator(char** argv) {
   const std::string program = ProgramFolder() + "/tandem-simulator";
   argv[1] = const_cast<char*>("tandem-simulator");
@@ -125,6 +126,14 @@ int ExecSimulator(char** argv) {
   std::cerr << "tandem simulate: " << program << " cannot be started: " << std::strerror(errno)
             << "; hint: it needs a build with TANDEM_TORCH=ON\n";
   return node::kExitFailed;
+}
+
+// What needs no model is simulated here: LibTorch takes longer to load than most of it takes.
+int SimulateCommand(int argc, char** argv) {
+  SimulateFlags flags;
+  int code = node::kExitOk;
+  if (!ParseSimulate(argc - 1, argv + 1, &flags, &code)) return code;
+  return flags.without_model() ? Simulate(flags, nullptr) : ExecSimulator(argv);
 }
 
 void AddPredict(CLI::App* app, PredictFlags* flags) {
@@ -167,8 +176,19 @@ void AddInspect(CLI::App* app, InspectFlags* flags) {
   inspect->add_option("path", flags->path, "A file, a save, a model folder or that of a run")
       ->required();
   inspect->add_option("--limit", flags->options.limit, "Rows and records to write; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(node::CheckNotNegative)
       ->capture_default_str();
+}
+
+// Of a command whose output is all that it leaves: was it written?
+int Printed(int code) {
+  std::cout.flush();
+  errno = 0;
+  const bool written = std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || code != node::kExitOk) return code;
+  std::cerr << "tandem: what it says cannot be written"
+            << (errno == 0 ? "" : std::string(": ") + std::strerror(errno)) << "\n";
+  return node::kExitFailed;
 }
 
 // True if the first argument is a command, or a flag such as --help. Otherwise says what there is.
@@ -223,21 +243,21 @@ int Main(int argc, char** argv) {
   const bench::BenchCommand bench(&app);
   int code = node::kExitOk;
   if (!NamesCommand(app, argc, argv, &code)) return code;
-  if (argv[1] == std::string("simulate")) return ExecSimulator(argv);
+  if (argv[1] == std::string("simulate")) return SimulateCommand(argc, argv);
   if (!node::ParseFlags(&app, argc, argv, &code)) return code;
-  if (app.got_subcommand("bench")) return bench.Run();
+  if (app.got_subcommand("bench")) return Printed(bench.Run());
   for (int i = 0; i < argc; ++i) absl::StrAppend(&run.command, i > 0 ? " " : "", ForShell(argv[i]));
   replay.run.command = run.command;
   if (app.got_subcommand("run")) return RunCommand(run);
   if (app.got_subcommand("replay")) return ReplayCommand(replay);
-  if (app.got_subcommand("plan")) return PlanCommand(plan);
+  if (app.got_subcommand("plan")) return Printed(PlanCommand(plan));
   if (app.got_subcommand("predict")) return PredictCommand(predict);
   if (app.got_subcommand("export")) return ExportCommand(export_flags, ProgramFolder());
   if (app.got_subcommand("compare")) return CompareCommand(compare);
   if (app.got_subcommand("report")) return ReportCommand(report);
-  if (app.got_subcommand("doctor")) return doctor::DoctorCommand(doctor);
-  if (app.got_subcommand("inspect")) return InspectCommand(inspect);
-  if (app.got_subcommand("collectives-dump")) return CollectivesDump(dump_folder);
+  if (app.got_subcommand("doctor")) return Printed(doctor::DoctorCommand(doctor));
+  if (app.got_subcommand("inspect")) return Printed(InspectCommand(inspect));
+  if (app.got_subcommand("collectives-dump")) return Printed(CollectivesDump(dump_folder));
   return Datagen(datagen);
 }
 

@@ -29,6 +29,7 @@ sim::TimingOptions OptionsOf(const SimulateFlags& flags, const job::JobPlan& pla
   sim::TimingOptions options;
   options.service_seed = plan.job.seed();  // as live workers draw
   options.steps = flags.steps;
+  if (flags.seconds > 0) options.limit = absl::Seconds(flags.seconds);
   options.compute = absl::Seconds(flags.step_seconds);
   options.latency = absl::Seconds(flags.latency_seconds);
   options.bytes_per_second = flags.bytes_per_second;
@@ -44,7 +45,7 @@ sim::TimingOptions OptionsOf(const SimulateFlags& flags, const job::JobPlan& pla
   return options;
 }
 
-std::string Announcement(const job::JobPlan& plan, int64_t steps) {
+std::string Announcement(const job::JobPlan& plan, const SimulateFlags& flags) {
   std::vector<std::string> parts;
   for (const job::TablePlan& table : plan.tables) {
     parts.push_back(
@@ -53,9 +54,11 @@ std::string Announcement(const job::JobPlan& plan, int64_t steps) {
   if (plan.dense_table < 0) {
     parts.push_back(absl::StrCat(job::kDenseTableName, " ", job::DenseName(plan.job.dense())));
   }
-  return absl::StrCat(plan.job.name(), ", timing only: ", WithCommas(plan.workers()),
-                      " workers of ", WithCommas(steps), " steps each, seed ", plan.job.seed(),
-                      "; ", absl::StrJoin(parts, ", "));
+  const std::string how_long = flags.seconds > 0
+                                   ? absl::StrCat(", ", flags.seconds, " s")
+                                   : absl::StrCat(" of ", WithCommas(flags.steps), " steps each");
+  return absl::StrCat(plan.job.name(), ", timing only: ", WithCommas(plan.workers()), " workers",
+                      how_long, ", seed ", plan.job.seed(), "; ", absl::StrJoin(parts, ", "));
 }
 
 struct Result {
@@ -72,6 +75,7 @@ Result ResultOf(const sim::Timing& timing, const SimulateFlags& flags, const job
   nlohmann::json& simulated = result.summary["simulated"];
   simulated = {{"timing_only", true},
                {"steps", flags.steps},
+               {"seconds", flags.seconds},
                {"latency_seconds", flags.latency_seconds},
                {"bytes_per_second", flags.bytes_per_second},
                {"step_bytes", flags.step_bytes},
@@ -106,7 +110,7 @@ Result ResultOf(const sim::Timing& timing, const SimulateFlags& flags, const job
 absl::Status Run(const SimulateFlags& flags, const job::JobPlan& plan,
                  const absl::optional<Calibration>& live, ProgressView* view) {
   const std::atomic<int>* const stops = node::StopSignals();
-  view->Line(Announcement(plan, flags.steps));
+  view->Line(Announcement(plan, flags));
   const absl::Time begun = MonotonicNow();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<sim::Timing> timing,
                           sim::Timing::New(plan, OptionsOf(flags, plan, live, stops)));

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -442,7 +444,11 @@ absl::StatusOr<std::string> ReadJobText(const std::string& path) {
   std::string text(kMaxJobBytes + 1, '\0');  // one byte more, so that a longer file is seen
   file.read(&text[0], static_cast<std::streamsize>(text.size()));
   if (file.bad() || (file.fail() && !file.eof())) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot read the job file"));
+    std::error_code error;
+    const bool folder = std::filesystem::is_directory(path, error);
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, folder ? ": is a folder, expected a job file, such as job.textproto"
+                                  : ": cannot read the job file"));
   }
   text.resize(static_cast<size_t>(file.gcount()));
   return text;
@@ -460,10 +466,15 @@ absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overri
   return ParseJob(text, path, overrides);
 }
 
+absl::StatusOr<JobPlan> ParseJobForTiming(absl::string_view text, const std::string& file_name,
+                                          const Overrides& overrides) {
+  TANDEM_ASSIGN_OR_RETURN(const Job job, ParseJobFor(text, file_name, overrides, ResolveForTiming));
+  return ResolveForTiming(job);
+}
+
 absl::StatusOr<JobPlan> ReadJobForTiming(const std::string& path, const Overrides& overrides) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadJobText(path));
-  TANDEM_ASSIGN_OR_RETURN(const Job job, ParseJobFor(text, path, overrides, ResolveForTiming));
-  return ResolveForTiming(job);
+  return ParseJobForTiming(text, path, overrides);
 }
 
 }  // namespace tandem::job

@@ -52,6 +52,7 @@ class TimedAgenda {
   Ticks now() const { return now_; }
   int64_t now_us() const { return now_ / 4000; }
   bool empty() const { return heap_.empty(); }
+  Ticks next() const { return heap_.front().at; }  // requires that there is one
   uint64_t taken() const { return taken_; }
 
   void Put(Ticks at, TimedEvent event) {

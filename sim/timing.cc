@@ -12,6 +12,7 @@
 namespace tandem::sim {
 namespace {
 
+constexpr Ticks kNever = std::numeric_limits<Ticks>::max();
 constexpr absl::Duration kProbePause = absl::Milliseconds(5);
 constexpr uint64_t kAskEvery = 1 << 14;  // events between two questions whether to stop
 
@@ -103,16 +104,21 @@ absl::Status Timing::Run() {
   for (int ahead = 0; ahead <= depth_; ++ahead) {
     for (int rank = 0; rank < plan_.workers(); ++rank) StartRead(rank);
   }
+  const Ticks limit = options_.limit == absl::InfiniteDuration() ? kNever : TicksOf(options_.limit);
   while (done_ < plan_.workers()) {
     if (agenda_.empty()) {
       return absl::InternalError(
           absl::StrCat(plan_.workers() - done_, " workers wait for what never happens"));
     }
+    if (agenda_.next() > limit) {
+      cut_at_ = limit;
+      break;
+    }
     Dispatch(agenda_.Take());
     if (agenda_.taken() % kAskEvery == 0 && options_.stopped && options_.stopped()) {
       return absl::CancelledError("stopped");
     }
-    if (agenda_.now() > std::numeric_limits<Ticks>::max() / 4) {
+    if (agenda_.now() > kNever / 4) {
       return absl::OutOfRangeError("more than ten years of virtual time");
     }
   }
@@ -507,7 +513,9 @@ void Timing::CountWait(int rank, Ticks since, int freed_by) {
 
 // ---- what came out ----------------------------------------------------------------------------
 
-absl::Duration Timing::elapsed() const { return agenda_.now() * (absl::Nanoseconds(1) / 4); }
+absl::Duration Timing::elapsed() const {
+  return std::max(agenda_.now(), cut_at_) * (absl::Nanoseconds(1) / 4);
+}
 
 namespace {
 

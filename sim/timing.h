@@ -41,6 +41,8 @@ namespace tandem::sim {
 struct TimingOptions {
   uint64_t service_seed = 1;  // of service times
   int64_t steps = 1000;       // of each worker
+  absl::Duration limit =
+      absl::InfiniteDuration();  // then the run is over, wherever its workers are
   // A step of a worker for which the job has no service_time.
   absl::Duration compute = absl::Milliseconds(10);
   std::vector<absl::Duration> least_compute;         // by rank: no step takes less; empty: any may
@@ -176,6 +178,7 @@ class Timing {
   TimedLinks links_;
   std::vector<job::ServiceTimes> times_;
   TimedAgenda agenda_;
+  Ticks cut_at_ = 0;  // the limit, if that ended the run
   std::vector<Group> groups_;
   std::vector<Worker> workers_;
   std::vector<Slot> slots_;              // [workers, slots_each_]

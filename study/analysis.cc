@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 namespace tandem::study {
 namespace {
@@ -255,21 +256,47 @@ std::string List(const std::vector<std::string>& names) {
 
 std::string Seeds(size_t count) { return absl::StrCat(count, count == 1 ? " seed" : " seeds"); }
 
+// "ring" of "ring, 1 MB" among "1 MB": where all are of one kind, no name has to say it.
+std::string NameAmong(absl::string_view variation, const std::string& among) {
+  absl::string_view name = variation;
+  if (among.empty()) return std::string(name);
+  for (const absl::string_view between : {", ", " "}) {
+    if (absl::ConsumePrefix(&name, absl::StrCat(among, between))) break;
+    if (absl::ConsumeSuffix(&name, absl::StrCat(between, among))) break;
+  }
+  return std::string(name);
+}
+
+// Of what the answer speaks, and how.
+struct Answer {
+  const StudyPlan& plan;
+  Part part;
+  const std::vector<Group>& groups;
+  const std::vector<Comparison>& comparisons;
+  bool brief;  // there are too many: without intervals and speed, which the tables have
+};
+
 // What one measure says of the variations that are compared with `against`: "ASP is lower by 0.01 (...); SSP is not resolved".
-std::string Clause(const Metric& measure, Part part, const std::string& against,
-                   const std::vector<Comparison>& comparisons) {
-  std::vector<std::string> resolved, open, unknown;
-  for (const Comparison& comparison : comparisons) {
-    if (comparison.part != part || comparison.measure.name != measure.name ||
+std::string Clause(const Answer& answer, const Metric& measure, const std::string& among,
+                   const std::string& against) {
+  std::vector<std::string> resolved, open, unknown, diverged;
+  for (const Comparison& comparison : answer.comparisons) {
+    if (comparison.part != answer.part || comparison.measure.name != measure.name ||
         comparison.against != against) {
       continue;
     }
-    if (comparison.effect.seeds == 0) {
-      unknown.push_back(comparison.variation);
+    const std::string name = NameAmong(comparison.variation, among);
+    const Group* const group = FindGroup(answer.groups, comparison.variation, answer.part);
+    if (group != nullptr && group->complete == 0 && group->diverged > 0) {
+      diverged.push_back(name);
+    } else if (comparison.effect.seeds == 0) {
+      unknown.push_back(name);
     } else if (comparison.verdict != 0) {
-      resolved.push_back(absl::StrCat(comparison.variation, " is ", comparison.Words()));
+      const std::string words = comparison.Words();
+      resolved.push_back(
+          absl::StrCat(name, " is ", answer.brief ? words.substr(0, words.find(" (")) : words));
     } else {
-      open.push_back(comparison.variation);
+      open.push_back(name);
     }
   }
   std::vector<std::string> parts;
@@ -277,6 +304,7 @@ std::string Clause(const Metric& measure, Part part, const std::string& against,
   if (!open.empty()) {
     parts.push_back(absl::StrCat(List(open), open.size() == 1 ? " is" : " are", " not resolved"));
   }
+  if (!diverged.empty()) parts.push_back(absl::StrCat(List(diverged), " diverged"));
   if (!unknown.empty()) parts.push_back(absl::StrCat(List(unknown), " cannot be compared"));
   return absl::StrJoin(parts, ", ");
 }
@@ -293,44 +321,69 @@ Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups) {
   return Part::kTuned;
 }
 
-// What those say that are compared with `baseline`.
-std::string AnswerAgainst(const StudyPlan& plan, const std::string& baseline, Part part,
-                          const std::vector<Group>& groups,
-                          const std::vector<Comparison>& comparisons) {
-  const Group* const base = FindGroup(groups, baseline, part);
-  const Spread* const spread = base == nullptr ? nullptr : base->Find(plan.metric.column);
+// What those say that are compared among each other.
+std::string AnswerAmong(const Answer& answer, const std::string& among) {
+  const Metric& metric = answer.plan.metric;
+  const std::string baseline = answer.plan.BaselineAmong(among);
+  const std::string name = NameAmong(baseline, among);
+  const Group* const base = FindGroup(answer.groups, baseline, answer.part);
+  const Spread* const spread = base == nullptr ? nullptr : base->Find(metric.column);
   if (spread == nullptr) {
-    return absl::StrCat("There is no answer: no run of ", baseline,
+    return absl::StrCat("There is no answer: no run of ", name,
                         ", with which all are compared, has come to its end with a value of ",
-                        plan.metric.label, ".");
+                        metric.label, ".");
   }
   const std::string mean = absl::StrFormat("%.4g", spread->mean);
-  std::string answer =
-      absl::StrCat(part == Part::kTuned ? "Tuned, " : "", baseline, " reaches ", plan.metric.label,
-                   " ", mean, " (mean of ", Seeds(spread->count), ")");
-  const std::string quality = Clause(plan.metric, part, baseline, comparisons);
-  if (!quality.empty()) absl::StrAppend(&answer, "; against it, ", quality);
-  if (plan.metric.name != Speed().name) {
-    const std::string speed = Clause(Speed(), part, baseline, comparisons);
-    if (!speed.empty()) absl::StrAppend(&answer, "; in samples/s, ", speed);
+  std::string text = absl::StrCat(answer.part == Part::kTuned ? "Tuned, " : "", name, " reaches ",
+                                  metric.label, " ", mean, " (mean of ", Seeds(spread->count), ")");
+  const std::string quality = Clause(answer, metric, among, baseline);
+  if (!quality.empty()) absl::StrAppend(&text, "; against it, ", quality);
+  if (metric.name != Speed().name && !answer.brief) {
+    const std::string speed = Clause(answer, Speed(), among, baseline);
+    if (!speed.empty()) absl::StrAppend(&text, "; in samples/s, ", speed);
   }
-  return answer + ".";
+  return text + ".";
 }
 
+// A line for each set of variations that are compared with each other.
 std::string AnswerOf(const StudyPlan& plan, Part part, const std::vector<Group>& groups,
                      const std::vector<Comparison>& comparisons) {
-  return absl::StrJoin(plan.Amongs(), " ", [&](std::string* out, const std::string& among) {
+  constexpr size_t kMostInFull = 12;  // variations
+  const Answer answer = {plan, part, groups, comparisons, plan.variations.size() > kMostInFull};
+  return absl::StrJoin(plan.Amongs(), "\n", [&](std::string* out, const std::string& among) {
     absl::StrAppend(out, among.empty() ? "" : absl::StrCat("Among ", among, ": "),
-                    AnswerAgainst(plan, plan.BaselineAmong(among), part, groups, comparisons));
+                    AnswerAmong(answer, among));
   });
 }
 
-// Runs that do not count, by group.
-void NoteLost(const Group& group, std::vector<std::string>* notes) {
-  const std::string whose =
-      absl::StrCat(group.variation, group.part == Part::kTuned ? " (tuned)" : "");
+std::string NameOfGroup(const Group& group) {
+  return absl::StrCat(group.variation, group.part == Part::kTuned ? " (tuned)" : "");
+}
+
+// Groups of which all runs have diverged, if they are so many that one note has to do for all of them.
+std::set<std::string> NoteDiverged(const std::vector<Group>& groups,
+                                   std::vector<std::string>* notes) {
+  constexpr size_t kFew = 3;
+  std::set<std::string> all;
+  std::vector<std::string> names;  // in the study's order
+  for (const Group& group : groups) {
+    if (group.diverged == 0 || static_cast<size_t>(group.diverged) < group.runs.size()) continue;
+    names.push_back(NameOfGroup(group));
+    all.insert(names.back());
+  }
+  if (names.size() <= kFew) return {};
+  notes->push_back(absl::StrCat("All runs of ", names.size(),
+                                " variations diverged; they are in no mean and no interval: ",
+                                absl::StrJoin(names, "; "), "."));
+  return all;
+}
+
+// Runs that do not count, by group, but for what is noted for several `together`.
+void NoteLost(const Group& group, const std::set<std::string>& together,
+              std::vector<std::string>* notes) {
+  const std::string whose = NameOfGroup(group);
   const size_t all = group.runs.size();
-  if (group.diverged > 0) {
+  if (group.diverged > 0 && !together.contains(whose)) {
     notes->push_back(absl::StrCat(whose, ": ", group.diverged, " of ", all,
                                   " runs diverged; they are in no mean and no interval."));
   }
@@ -484,7 +537,8 @@ std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis
   std::vector<std::string> notes;
   for (const Foretold& foretold : kForetold) NoteForetold(plan, analysis.groups, foretold, &notes);
   NoteNotCounted(analysis.groups, &notes);
-  for (const Group& group : analysis.groups) NoteLost(group, &notes);
+  const std::set<std::string> diverged = NoteDiverged(analysis.groups, &notes);
+  for (const Group& group : analysis.groups) NoteLost(group, diverged, &notes);
   NoteBuilds(analysis.groups, &notes);
   NoteTrainingCurve(plan, analysis, &notes);
   if (plan.tunes() && analysis.part != Part::kTuned) {

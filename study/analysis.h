@@ -65,7 +65,7 @@ struct Analysis {
   std::vector<Comparison> comparisons;  // with the baseline, of the same part and among the same
   std::vector<Comparison> tuned_gains;  // tuned with untuned, same variation
   std::vector<Trial> trials;
-  std::string answer;              // one sentence
+  std::string answer;              // one sentence; a line for each set of variations that are compared
   std::vector<std::string> notes;  // what a reader must know beside it: lost runs, few seeds
 };
 

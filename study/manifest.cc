@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "bench/machine.h"
 #include "data/files.h"
+#include "job/timing_plan.h"
 #include "node/role_flags.h"
 #include "scheduler/summary.h"
 #include "study/json_value.h"
@@ -155,11 +156,18 @@ absl::StatusOr<Manifest> FromJson(const json& file) {
 
 }  // namespace
 
-absl::StatusOr<json> SurroundingsOf(const std::vector<RunPlan>& runs) {
+absl::StatusOr<json> SurroundingsOf(const StudyPlan& plan, const std::vector<RunPlan>& runs) {
   json patterns = json::object();
   std::set<std::string> seen;
   for (const RunPlan& run : runs) {
-    TANDEM_ASSIGN_OR_RETURN(const Job job, job::ParseJob(run.job_text, run.name, {}));
+    Job job;
+    if (plan.study.simulate().timing_only()) {
+      TANDEM_ASSIGN_OR_RETURN(const auto timed, job::ParseJobForTiming(run.job_text, run.name, {}));
+      job = timed.job;
+    } else {
+      TANDEM_ASSIGN_OR_RETURN(job, job::ParseJob(run.job_text, run.name, {}));
+    }
+    if (plan.without_data()) job.clear_data();
     std::string read = job.data().SerializeAsString();
     for (const ServiceTime& entry : job.service_time()) read += entry.trace() + "\n";
     if (!seen.insert(read).second) continue;

@@ -24,9 +24,10 @@ struct Manifest {
   nlohmann::json surroundings = nlohmann::json::object();  // build, machine, data, began
 };
 
-// Build, machine, time, the files that each pattern of the runs' jobs stands for, and size and XXH3 of every
-// one of them.
-absl::StatusOr<nlohmann::json> SurroundingsOf(const std::vector<RunPlan>& runs);
+// Build, machine, time, the files that each pattern of the runs' jobs stands for (without their data, if the
+// study reads none), and size and XXH3 of every one of them.
+absl::StatusOr<nlohmann::json> SurroundingsOf(const StudyPlan& plan,
+                                              const std::vector<RunPlan>& runs);
 
 absl::Status WriteManifest(const std::string& folder, const Manifest& manifest);
 // NOT_FOUND if there is none.

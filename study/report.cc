@@ -1,6 +1,8 @@
 #include "study/report.h"
 
+#include <filesystem>
 #include <set>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/file.h"
@@ -15,7 +17,14 @@
 
 namespace tandem::study {
 
+namespace fs = std::filesystem;
+
 absl::StatusOr<ReportEnd> WriteReport(const std::string& folder, const std::string& script) {
+  std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
+    return absl::NotFoundError(absl::StrCat(
+        folder, ": is a file, expected the folder of a study: --out of tandem compare"));
+  }
   const absl::StatusOr<Manifest> manifest = ReadManifest(folder);
   if (absl::IsNotFound(manifest.status())) {
     return absl::NotFoundError(absl::StrCat(

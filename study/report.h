@@ -9,7 +9,7 @@
 namespace tandem::study {
 
 struct ReportEnd {
-  std::string answer;                                      // one sentence
+  std::string answer;                                      // as Analysis::answer
   std::string missing;                                     // empty, or why there are no figures
   int complete = 0, diverged = 0, failed = 0, absent = 0;  // runs, tuning included
   int collapsed = 0;  // of the complete ones (study/analysis.h)

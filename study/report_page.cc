@@ -41,7 +41,7 @@ h3{font-size:1rem;margin:1.8rem 0 .3rem}
 p{margin:.5rem 0}
 .question{font-size:1.1rem;color:var(--muted);margin:0 0 1.2rem}
 .answer{font-size:1.15rem;line-height:1.5;border-left:4px solid var(--c0);padding:.1rem 0 .1rem 1rem;
- margin:1.2rem 0}
+ margin:1.2rem 0;white-space:pre-line}
 .read,.small{color:var(--muted);font-size:.9rem}
 ul.notes{padding-left:1.2rem;color:var(--muted);font-size:.9rem;margin:1rem 0}
 .wide{overflow-x:auto;-webkit-overflow-scrolling:touch}
@@ -340,6 +340,12 @@ std::string Repeat(const Manifest& manifest) {
       Line("begun", TextIn(around, "began")));
   if (manifest.plan.study.has_simulate()) {
     const Simulate& assumed = manifest.plan.study.simulate();
+    if (assumed.timing_only()) {
+      absl::StrAppend(&html, Line("times alone", "nothing was read, computed or sent"));
+    }
+    if (assumed.has_problem()) {
+      absl::StrAppend(&html, Line("problem", assumed.problem().ShortDebugString()));
+    }
     absl::StrAppend(
         &html, Line("simulated",
                     absl::StrCat("seconds and rates are of a virtual clock: a step takes ",

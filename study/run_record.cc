@@ -125,6 +125,19 @@ bool HasAnyLoss(const RunPlan& plan) {
   return job.ok() && job->model().has_script();
 }
 
+// A problem says itself what it came to, and whether it diverged; returns why, or "".
+std::string ReadProblem(const json& problem, StudyRun* run) {
+  const double first = NumberIn(problem, "first_loss", kNaN);
+  const double last = NumberIn(problem, "last_loss", kNaN);
+  if (std::isfinite(last)) {
+    run->numbers["loss"] = last;
+    run->numbers["problem.excess_loss"] = last - NumberIn(problem, "least_loss", 0.0);
+  }
+  if (!BoolIn(problem, "diverged", false)) return "";
+  return absl::StrFormat("its loss was %.3g over the last tenth of the steps, after %.3g at first",
+                         last, first);
+}
+
 void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, StudyRun* run) {
   run->numbers = NumbersOf(summary);
   run->staleness = summary.value("staleness", json::object());
@@ -135,7 +148,10 @@ void ReadSummary(const json& summary, const Metrics& metrics, bool any_loss, Stu
   for (const auto& [table, policy] : policies.items()) {
     if (policy.is_string()) run->policy[table] = policy.get<std::string>();
   }
-  run->why = WhyDiverged(metrics.curve, metrics.loss_lost, any_loss, summary);
+  const json simulated = summary.value("simulated", json::object());
+  const json problem = simulated.is_object() ? simulated.value("problem", json()) : json();
+  run->why = problem.is_object() ? ReadProblem(problem, run)
+                                 : WhyDiverged(metrics.curve, metrics.loss_lost, any_loss, summary);
   run->state = run->why.empty() ? RunState::kComplete : RunState::kDiverged;
 }
 
@@ -171,6 +187,11 @@ void AddSpeeds(StudyRun* run) {
   const auto samples = run->Number("samples");
   if (!samples.has_value() || trained <= 0) return;
   run->numbers["training_speed"] = *samples / trained;
+  const double sent = run->Number("updates.sent").value_or(0);
+  const double dropped = run->Number("updates.dropped").value_or(0);
+  if (const auto speed = run->Number("samples_per_second"); speed.has_value()) {
+    run->numbers["counted.speed"] = sent > 0 ? *speed * (1 - dropped / sent) : *speed;
+  }
   const auto twin = run->Number("twin.training_speed");
   if (twin.has_value() && *samples > 0) run->numbers["twin.ratio"] = *twin * trained / *samples;
 }

@@ -20,6 +20,7 @@
 #include "google/protobuf/text_format.h"
 #include "job/message_text.h"
 #include "job/refuse.h"
+#include "job/timing_plan.h"
 #include "node/role_flags.h"
 #include "node/transport_choice.h"
 #include "xxhash.h"
@@ -33,6 +34,7 @@ using google::protobuf::TextFormat;
 constexpr size_t kMaxStudyBytes = 1 << 20;
 constexpr size_t kMaxNameBytes = 80;
 constexpr char kAlone[] = "job";  // the variation of a study that varies nothing
+constexpr char kLoss[] = "loss", kExcessLoss[] = "excess_loss";  // metrics
 
 // What a file system takes everywhere, and a shell without quotes.
 std::string FolderName(absl::string_view name) {
@@ -180,9 +182,20 @@ class Reader {
 
   absl::Status CheckSimulate() {
     const Simulate& simulate = plan_.study.simulate();
-    return CheckNumbers({{"simulate.step_seconds", simulate.step_seconds()},
-                         {"simulate.latency_seconds", simulate.latency_seconds()},
-                         {"simulate.bytes_per_second", simulate.bytes_per_second()}});
+    TANDEM_RETURN_IF_ERROR(CheckNumbers({{"simulate.step_seconds", simulate.step_seconds()},
+                                         {"simulate.latency_seconds", simulate.latency_seconds()},
+                                         {"simulate.bytes_per_second", simulate.bytes_per_second()},
+                                         {"simulate.seconds", simulate.seconds()},
+                                         {"simulate.steps", static_cast<double>(simulate.steps())},
+                                         {"simulate.step_bytes", simulate.step_bytes()},
+                                         {"simulate.dense_bytes", simulate.dense_bytes()}}));
+    if (!simulate.has_problem()) {
+      if (plan_.metric.name != kExcessLoss) return absl::OkStatus();
+      return Refused("target.metric", plan_.metric.name, " is of problems, whose least loss is ",
+                     "known; hint: simulate { problem { kind: QUADRATIC } }");
+    }
+    if (simulate.problem().kind() != Problem::KIND_UNSPECIFIED) return absl::OkStatus();
+    return Refused("simulate.problem", "kind is not set, expected QUADRATIC or CLICKS");
   }
 
   absl::Status CheckNumbers(const std::vector<std::pair<const char*, double>>& numbers) {
@@ -362,6 +375,11 @@ absl::Status InVariation(const VariationPlan& variation, const absl::Status& why
 
 absl::StatusOr<job::JobPlan> PlanOfRun(const StudyPlan& plan, const VariationPlan& variation,
                                        const job::Overrides& set) {
+  if (plan.study.simulate().timing_only()) {
+    absl::StatusOr<job::JobPlan> timed = job::ReadJobForTiming(plan.job_file, set);
+    if (!timed.ok()) return InVariation(variation, timed.status());
+    return timed;
+  }
   const absl::StatusOr<Job> job = job::ReadJobFile(plan.job_file, set);
   if (!job.ok()) return InVariation(variation, job.status());
   absl::StatusOr<job::JobPlan> resolved = job::Resolve(*job);
@@ -414,6 +432,29 @@ absl::Status CheckMetric(const Metric& metric, const VariationPlan& variation, c
       variation, absl::InvalidArgumentError(absl::StrCat("target.metric ", metric.name,
                                                          ": the job's evaluation.top_k is ", top_k,
                                                          "; hint: make the two the same")));
+}
+
+// Do the runs come to what the metric is measured on?
+absl::Status CheckMeasured(const StudyPlan& plan, const VariationPlan& variation,
+                           const Data& data) {
+  const bool loss = plan.metric.column == kLoss || plan.metric.name == kExcessLoss;
+  if (plan.study.simulate().timing_only() && (loss || plan.metric.of_evaluation)) {
+    return InVariation(variation,
+                       absl::InvalidArgumentError(absl::StrCat(
+                           "target.metric ", plan.metric.name,
+                           ": with simulate.timing_only nothing is trained; hint: "
+                           "samples_per_second, seconds or version_staleness for the metric")));
+  }
+  const bool rows = data::HasTestRows(data) || data::HasValidationRows(data);
+  if (!plan.metric.of_evaluation || (rows && !plan.without_data())) return absl::OkStatus();
+  return InVariation(
+      variation,
+      absl::InvalidArgumentError(absl::StrCat(
+          "target.metric ", plan.metric.name,
+          plan.without_data()
+              ? ": a problem has no rows to evaluate on; hint: take loss or excess_loss"
+              : ": the job has no rows to evaluate on; hint: name them in data.test, or take loss",
+          ", samples_per_second or seconds for the metric")));
 }
 
 // The values of one part: those tried, the one chosen, or none.
@@ -469,15 +510,7 @@ absl::StatusOr<RunPlan> OneRun(const StudyPlan& plan, const VariationPlan& varia
     TANDEM_ASSIGN_OR_RETURN(job, PlanOfRun(plan, variation, run.set));
   }
   TANDEM_RETURN_IF_ERROR(CheckMetric(plan.metric, variation, job.job));
-  const Data& data = job.job.data();
-  if (plan.metric.of_evaluation && !data::HasTestRows(data) && !data::HasValidationRows(data)) {
-    return InVariation(
-        variation,
-        absl::InvalidArgumentError(absl::StrCat(
-            "target.metric ", plan.metric.name,
-            ": the job has no rows to evaluate on; hint: name them "
-            "in data.test, or take loss, samples_per_second or seconds for the metric")));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckMeasured(plan, variation, job.job.data()));
   run.job_hash = job.hash;
   // A simulated run is another one than a live run of its job, and so is one of other assumptions.
   if (plan.study.has_simulate()) {
@@ -515,9 +548,13 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
       {"auc", "eval.auc", "AUC", true, true, false},
       {"logloss", "eval.logloss", "logloss", false, true, false},
       {"accuracy", "eval.accuracy", "accuracy", true, true, false},
-      {"loss", "loss", "training loss", false, false, false},
+      {kLoss, kLoss, "training loss", false, false, false},
+      {kExcessLoss, "problem.excess_loss", "loss above the least", false, false, false},
+      {"version_staleness", "staleness.version_mean", "mean version staleness", false, false,
+       false},
       {"samples_per_second", "samples_per_second", "samples/s", true, false, true},
       {"steady_samples_per_second", "steady.speed", "samples/s after the start", true, false, true},
+      {"counted_samples_per_second", "counted.speed", "samples/s that count", true, false, true},
       {"seconds", "seconds", "seconds", false, false, true},
   };
   for (const Metric& metric : *fixed) {
@@ -532,7 +569,8 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       job::Quoted(name), ", expected one of auc, logloss, accuracy, hr_at_K, ndcg_at_K, ",
-      "loss, samples_per_second, steady_samples_per_second, seconds"));
+      "loss, excess_loss, version_staleness, samples_per_second, steady_samples_per_second, ",
+      "counted_samples_per_second, seconds"));
 }
 
 std::string StudyPlan::BaselineAmong(absl::string_view among) const {
@@ -619,7 +657,8 @@ absl::Status CheckAllRuns(const StudyPlan& plan, const JobCheck& check) {
         const uint64_t seed = plan.study.seed(0);
         TANDEM_ASSIGN_OR_RETURN(const RunPlan run, OneRun(plan, variation, last, value, seed));
         TANDEM_ASSIGN_OR_RETURN(const job::JobPlan job, PlanOfRun(plan, variation, run.set));
-        if (!checked.insert(KeyOfCheck(job.job)).second) continue;
+        // What is asked of a job without data is soon asked, and its policy counts.
+        if (!plan.without_data() && !checked.insert(KeyOfCheck(job.job)).second) continue;
         if (const absl::Status fit = check(job); !fit.ok()) return InVariation(variation, fit);
       }
     }

@@ -79,6 +79,10 @@ struct StudyPlan {
   std::vector<std::string> Amongs() const;  // each once; one empty text if no variation says any
 
   bool tunes() const { return study.has_tune(); }
+  // Nothing of the job's data is read: a problem, or nothing but times.
+  bool without_data() const {
+    return study.simulate().has_problem() || study.simulate().timing_only();
+  }
 };
 
 // Is this job fit to be started here? What is asked beside parsing: devices, files, transports.

@@ -1,6 +1,6 @@
 # The command line as a user meets it. These start whole jobs, and so need LibTorch.
 if(TANDEM_TORCH)
-  foreach(name compare_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
+  foreach(name compare_test known_answers_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
     tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/integration/${name}.cc
                 DEPS tandem::run_job tandem::small_job
                 LABELS integration TIMEOUT 600)

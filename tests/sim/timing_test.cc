@@ -283,6 +283,23 @@ TEST(TimingTest, LinksAreShared) {
   EXPECT_NEAR(Timed(plan, options)->Report().seconds, 201 * 0.00175 + 0.2, 0.01);
 }
 
+// In so much time each has taken the steps that it could: who is slow ends nobody's run.
+TEST(TimingTest, ALimitEndsTheRunWhereverItsWorkersAre) {
+  const SimJob job = OneRange("kind: ASP",
+                              "service_time { mean_seconds: 0.01 } "
+                              "service_time { worker: 1 mean_seconds: 0.04 } ",
+                              2);
+  sim::TimingOptions options = TimesOf(1'000'000);
+  options.latency = absl::ZeroDuration();
+  options.limit = absl::Milliseconds(1005);
+  const job::JobPlan plan = job.Plan();
+  const auto timing = Timed(plan, options);
+  const scheduler::JobReport report = timing->Report();
+  EXPECT_EQ(report.samples_of,
+            (std::vector<int64_t>{100 * report.samples / 125, 25 * report.samples / 125}));
+  EXPECT_DOUBLE_EQ(report.seconds, 1.005);
+}
+
 TEST(TimingTest, TablesOnWorkersAreRefused) {
   SimJob job = OneRange("kind: BSP", "");
   job.synchroniser = "SHARDED";

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "study/manifest.h"
 
 namespace tandem {
 namespace {
@@ -292,6 +293,40 @@ TEST(StudyConfigsTest, EveryStudyResolves) {
     EXPECT_TRUE(fit.ok()) << fit;
   }
   EXPECT_GE(studies, 6);
+}
+
+// A problem of which everything is known, and times alone: no data are asked for, and only what is measured may be
+// the metric.
+TEST_F(StudyPlanTest, SimulationsWithoutDataAreMeasuredByWhatTheyHave) {
+  const auto with = [](const std::string& simulate, const std::string& metric) {
+    return absl::StrCat(kStudy, "simulate { ", simulate, " } target { metric: \"", metric, "\" }");
+  };
+  const std::string quadratic = "problem { kind: QUADRATIC }";
+  for (const char* metric : {"loss", "excess_loss", "version_staleness", "samples_per_second"}) {
+    EXPECT_TRUE(MustParse(with(quadratic, metric)).without_data());
+  }
+  EXPECT_THAT(
+      Refusal(with(quadratic, "auc")),
+      HasSubstr("target.metric auc: a problem has no rows to evaluate on; hint: take loss"));
+  EXPECT_THAT(
+      Refusal(with("problem {}", "loss")),
+      StartsWith("s.textproto:6:12: simulate.problem: kind is not set, expected QUADRATIC"));
+  EXPECT_THAT(Refusal(with("", "excess_loss")),
+              HasSubstr("target.metric: excess_loss is of problems"));
+  EXPECT_TRUE(MustParse(with("timing_only: true", "version_staleness")).without_data());
+  EXPECT_THAT(Refusal(with("timing_only: true", "loss")),
+              HasSubstr("target.metric loss: with simulate.timing_only nothing is trained"));
+  EXPECT_THAT(Refusal(with("timing_only: true seconds: -1", "seconds")),
+              HasSubstr("simulate.seconds: -1, must be a finite number, not negative"));
+  // As many workers as there may be without rows.
+  const std::string many = "set: \"cluster.workers=20000\" ";
+  const StudyPlan plan = MustParse(many + with("timing_only: true", "seconds"));
+  const absl::Status fit = CheckAllRuns(plan, [](const job::JobPlan&) { return absl::OkStatus(); });
+  EXPECT_TRUE(fit.ok()) << fit;
+  const auto runs = RunsOf(plan, Part::kUntuned, {});
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  EXPECT_TRUE(SurroundingsOf(plan, *runs).ok()) << "no data are looked for";
+  EXPECT_THAT(Refusal(many + with("", "seconds")), HasSubstr("cluster.workers: 20000"));
 }
 
 }  // namespace

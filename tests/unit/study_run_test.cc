@@ -528,7 +528,7 @@ TEST_F(StudyRunTest, DataAreSummedUp) {
     runs[0].job_text.replace(runs[0].job_text.find(absl::StrCat("\"", name)), 1,
                              absl::StrCat("\"", folder(), "/"));
   }
-  auto before = SurroundingsOf(runs);
+  auto before = SurroundingsOf(StudyPlan(), runs);
   ASSERT_TRUE(before.ok()) << before.status();
   EXPECT_EQ((*before)["data"].size(), 2u);
   EXPECT_EQ((*before)["data"][1]["bytes"], 3);
@@ -537,7 +537,7 @@ TEST_F(StudyRunTest, DataAreSummedUp) {
   Manifest old, now;
   old.runs = now.runs = runs;
   old.surroundings = *before;
-  now.surroundings = *SurroundingsOf(runs);
+  now.surroundings = *SurroundingsOf(StudyPlan(), runs);
   EXPECT_THAT(std::string(CheckGoesOn(old, now).message()), HasSubstr("the data have changed"));
 }
 
@@ -548,7 +548,7 @@ TEST_F(StudyRunTest, AFileThatIsNewOrGoneIsNoticed) {
                                            "/d/*.tsv\" set: \"data.test=", folder(), "/test.tsv\""))
                        .runs[0]};
   const auto now = [&manifest] {
-    manifest.surroundings = *SurroundingsOf(manifest.runs);
+    manifest.surroundings = *SurroundingsOf(manifest.plan, manifest.runs);
     return manifest;
   };
   const Manifest first = now();

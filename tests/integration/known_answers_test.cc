@@ -1,0 +1,112 @@
+// The studies whose answers are known, as they lie in configs/studies: `tandem compare` runs them, and what it reports
+// is held to the formulas. More of each, on more seeds: tests/sim/{stability,straggler,staleness}_test.
+#include <cstdlib>
+#include <map>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/integration/run_job.h"
+#include "tests/integration/small_job.h"
+
+namespace tandem {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class KnownAnswersTest : public ::testing::Test {
+ protected:
+  KnownAnswersTest() : job_(/*train_rows=*/1, /*test_rows=*/1) {  // for its folder
+    // Figures take longer than all runs.
+    WriteTextFile(job_.File("matplotlib.py"), "raise ImportError\n");
+    setenv("PYTHONPATH", job_.File("").c_str(), /*overwrite=*/1);
+  }
+
+  // Runs a shipped study, on its first seed; its runs by the name of their variation.
+  std::map<std::string, json> RunsOf(const std::string& study) {
+    const std::string text = absl::StrReplaceAll(
+        ReadTextFile(SourcePath(absl::StrCat("configs/studies/", study, ".textproto"))),
+        {{"seed: [1, 2, 3]", "seed: 1"}, {"../quadratic", SourcePath("configs/quadratic")}});
+    WriteTextFile(job_.File("study.textproto"), text);
+    const std::string out = job_.File(study);
+    const RunResult result =
+        RunProgram({ProgramPath("tandem"), "compare", job_.File("study.textproto"), "--out", out});
+    EXPECT_TRUE(result.ok()) << result.DebugString();
+    output_ = result.output;
+    std::map<std::string, json> runs;
+    const json results = json::parse(ReadTextFile(out + "/results.json"));
+    for (const json& group : results.at("groups")) {
+      runs[group.at("variation").get<std::string>()] = group.at("runs").at(0);
+    }
+    return runs;
+  }
+
+  const SmallJob job_;
+  std::string output_;
+};
+
+// At .95 and 1.05 times the limit, delays of 1 to 16 steps, momentum 0, .5 and .9.
+TEST_F(KnownAnswersTest, StepSizesBelowTheLimitConvergeAndAboveItDiverge) {
+  const std::map<std::string, json> runs = RunsOf("stability");
+  EXPECT_EQ(runs.size(), 30u);
+  for (const auto& [name, run] : runs) {
+    const bool above = absl::EndsWith(name, "above");
+    EXPECT_EQ(run.at("state"), above ? "diverged" : "complete") << name << ": " << run;
+    if (above) continue;
+    EXPECT_LT(run.at("numbers").at("problem.excess_loss").get<double>(), 1e-3) << name;
+  }
+  EXPECT_THAT(output_, HasSubstr("15 runs complete, 15 diverged"));
+}
+
+TEST_F(KnownAnswersTest, UpdatesOfWorkersThatWaitForNobodyAreAsStaleAsThereAreOthers) {
+  const std::map<std::string, json> runs = RunsOf("asp_staleness");
+  EXPECT_EQ(runs.size(), 20u);
+  for (const auto& [name, run] : runs) {
+    int workers = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(name.substr(name.rfind('=') + 1), &workers)) << name;
+    const double staleness = run.at("numbers").at("staleness.version_mean").get<double>();
+    EXPECT_NEAR(staleness, workers - 1, 0.02 * (workers - 1)) << name;
+  }
+}
+
+// Gradients a second relative to BSP, each within a tenth of what a model says that knows nothing of this system.
+TEST_F(KnownAnswersTest, StragglersCostWhatTheyMust) {
+  const std::map<std::string, json> runs = RunsOf("service_times");
+  EXPECT_EQ(runs.size(), 40u);
+  const std::multimap<std::string, std::map<std::string, double>> want = {
+      {"exponential",
+       {{"SSP(1)", 1.52}, {"SSP(4)", 2.12}, {"SSP(16)", 2.50}, {"ASP", 2.73}, {"GBA", 2.73}}},
+      {"lognormal",
+       {{"SSP(1)", 1.44}, {"SSP(4)", 1.72}, {"SSP(16)", 1.85}, {"ASP", 1.88}, {"GBA", 1.88}}},
+      {"now and then 5 times",
+       {{"SSP(1)", 1.31}, {"SSP(4)", 1.75}, {"SSP(16)", 1.99}, {"ASP", 2.08}, {"GBA", 2.08}}},
+      {"one 4 times slower",
+       {{"SSP(1)", .99}, {"SSP(4)", 1.00}, {"SSP(16)", 1.00}, {"ASP", 3.62}, {"GBA", 3.62}}},
+      {"all alike",
+       {{"SSP(1)", 1.00}, {"SSP(4)", 1.00}, {"SSP(16)", 1.00}, {"ASP", 1.00}, {"GBA", 1.00}}},
+      // Where nobody is slow backup workers cost their share.
+      {"all alike", {{"backup(1)", .88}, {"backup(2)", .75}}},
+  };
+  const auto speed = [&runs](const std::string& times, const std::string& policy) {
+    return runs.at(absl::StrCat(times, ", ", policy))
+        .at("numbers")
+        .at("counted.speed")
+        .get<double>();
+  };
+  for (const auto& [times, cells] : want) {
+    for (const auto& [policy, ratio] : cells) {
+      EXPECT_NEAR(speed(times, policy) / speed(times, "BSP"), ratio, 0.1 * ratio)
+          << times << ", " << policy;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tandem
