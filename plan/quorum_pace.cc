@@ -52,7 +52,8 @@ class Run {
  private:
   struct Worker {
     size_t through = 0;
-    bool held = false;  // by those who are too far behind
+    bool held = false;    // by those who are too far behind
+    double released = 0;  // when the sum has ended with which it goes on
   };
   using Event = std::pair<double, size_t>;
 
@@ -60,7 +61,7 @@ class Run {
     QuorumLeader::Options options;
     options.workers = workers;
     options.quorum = quorum.rule;
-    options.count = quorum.count;
+    options.count = std::min(quorum.count, workers);  // a plan may ask of fewer than the job has
     options.bound = quorum.bound;
     options.grace = absl::Seconds(quorum.grace_seconds);
     return options;
@@ -79,6 +80,7 @@ class Run {
     if (steps_.ahead.has_value() &&
         worker.through > Slowest() + static_cast<size_t>(*steps_.ahead)) {
       worker.held = true;
+      worker.released = now;
       return;
     }
     events_.push({now + facts_.step_seconds[r][worker.through] + steps_.rest, r});
@@ -96,7 +98,8 @@ class Run {
       Begin(now, r);
     }
     for (size_t other = 0; steps_.ahead.has_value() && other < workers_.size(); ++other) {
-      if (std::exchange(workers_[other].held, false)) Begin(now, other);
+      if (!std::exchange(workers_[other].held, false)) continue;
+      Begin(std::max(now, workers_[other].released), other);
     }
   }
 

@@ -17,7 +17,7 @@ namespace tandem::plan {
 // As the fields of a job have it.
 struct Quorum {
   Dense::Quorum rule = Dense::ALL;
-  int count = 0;  // of workers, for meetings; 0: `rule` says
+  int count = 0;  // of workers, for meetings; 0: `rule` says. Where there are fewer, all of them
   int bound = 1;
   double grace_seconds = 0;
 

@@ -364,6 +364,31 @@ TEST(QuorumPaceTest, WhoWaitsForWhom) {
               1e-6);
 }
 
+// Who may not be further ahead of the slowest, as beside tables under a bound, begins when the slowest comes, but
+// not before the sum has ended with which it goes on: here that of the step before, which takes ten seconds. (The
+// first sum waits two more, until both have come.)
+TEST(QuorumPaceTest, WhoIsHeldGoesOnWithItsSumAllTheSame) {
+  Facts facts;
+  facts.workers = 2;
+  facts.step_seconds = {std::vector<double>(12, 1), std::vector<double>(12, 3)};
+  const plan::QuorumPace pace = plan::PaceOf(facts, {Dense::SOLO, 0, 12, 0}, {1, 0, 0, 10});
+  EXPECT_NEAR(pace.steps_per_second, 24.0 / (12 * (1 + 10) + 2), 1e-6);
+  EXPECT_DOUBLE_EQ(pace.sums, 1);
+}
+
+// As for a study, which says what it would be with more workers and with fewer (cli/run_model.cc). Each step
+// is long for one of the two, so that it takes 3 s where both wait for each other, else 2 s.
+TEST(QuorumPaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
+  Facts facts;
+  facts.workers = 2;
+  facts.step_seconds = {{1, 3, 1, 3, 1, 3}, {3, 1, 3, 1, 3, 1}};
+  for (const int count : {2, 3, 5, 64}) {
+    const plan::QuorumPace pace = plan::PaceOf(facts, {Dense::ALL, count, 6, 0}, {1, {}, 0, 0});
+    EXPECT_NEAR(pace.steps_per_second, 12.0 / 18, 1e-6) << count;
+    EXPECT_DOUBLE_EQ(pace.sums, 1) << count;
+  }
+}
+
 // A grace without end waits for all.
 TEST(QuorumPaceTest, TheLessIsWaitedForTheFasterTheyAre) {
   Facts facts =
