@@ -35,6 +35,7 @@ constexpr size_t kMaxStudyBytes = 1 << 20;
 constexpr size_t kMaxNameBytes = 80;
 constexpr char kAlone[] = "job";  // the variation of a study that varies nothing
 constexpr char kLoss[] = "loss", kExcessLoss[] = "excess_loss";  // metrics
+constexpr char kSteadySpeed[] = "steady_samples_per_second";
 
 // What a file system takes everywhere, and a shell without quotes.
 std::string FolderName(absl::string_view name) {
@@ -141,6 +142,12 @@ class Reader {
     if (study.target().has_value() && !std::isfinite(study.target().value())) {
       return Refused("target.value", study.target().value(), ", must be a finite number");
     }
+    if (study.target().has_value() && !plan_.metric.of_evaluation && plan_.metric.name != kLoss) {
+      return Refused("target.value", study.target().value(),
+                     ": nobody says when it is reached, as ", plan_.metric.name,
+                     " is known at the end alone; leave it out, or take a ",
+                     "metric of quality or loss");
+    }
     TANDEM_RETURN_IF_ERROR(CheckSeeds());
     TANDEM_RETURN_IF_ERROR(CheckBudget());
     TANDEM_RETURN_IF_ERROR(CheckSimulate());
@@ -231,6 +238,11 @@ class Reader {
 
   absl::Status CheckTune() {
     const Tune& tune = plan_.study.tune();
+    if (plan_.study.simulate().timing_only()) {
+      return Refused("tune",
+                     "with simulate.timing_only nothing is trained by which to choose a value; "
+                     "hint: vary");
+    }
     if (tune.path().empty()) {
       return Refused("tune",
                      "path is not set, expected a field of the job, such as "
@@ -438,12 +450,14 @@ absl::Status CheckMetric(const Metric& metric, const VariationPlan& variation, c
 absl::Status CheckMeasured(const StudyPlan& plan, const VariationPlan& variation,
                            const Data& data) {
   const bool loss = plan.metric.column == kLoss || plan.metric.name == kExcessLoss;
-  if (plan.study.simulate().timing_only() && (loss || plan.metric.of_evaluation)) {
+  const bool steady = plan.metric.name == kSteadySpeed;
+  if (plan.study.simulate().timing_only() && (loss || steady || plan.metric.of_evaluation)) {
     return InVariation(variation,
                        absl::InvalidArgumentError(absl::StrCat(
-                           "target.metric ", plan.metric.name,
-                           ": with simulate.timing_only nothing is trained; hint: "
-                           "samples_per_second, seconds or version_staleness for the metric")));
+                           "target.metric ", plan.metric.name, ": with simulate.timing_only ",
+                           steady ? "a run says nothing on its way" : "nothing is trained",
+                           "; hint: samples_per_second, seconds or version_staleness for the "
+                           "metric")));
   }
   const bool rows = data::HasTestRows(data) || data::HasValidationRows(data);
   if (!plan.metric.of_evaluation || (rows && !plan.without_data())) return absl::OkStatus();
@@ -553,7 +567,7 @@ absl::StatusOr<Metric> MetricOf(absl::string_view name) {
       {"version_staleness", "staleness.version_mean", "mean version staleness", false, false,
        false},
       {"samples_per_second", "samples_per_second", "samples/s", true, false, true},
-      {"steady_samples_per_second", "steady.speed", "samples/s after the start", true, false, true},
+      {kSteadySpeed, "steady.speed", "samples/s after the start", true, false, true},
       {"counted_samples_per_second", "counted.speed", "samples/s that count", true, false, true},
       {"seconds", "seconds", "seconds", false, false, true},
   };

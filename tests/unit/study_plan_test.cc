@@ -271,6 +271,18 @@ TEST_F(StudyPlanTest, TheMetricIsOneThatTheJobHas) {
               HasSubstr("evaluation.top_k is 10"));
 }
 
+// Of what is known at the end alone the report would say that no run had reached it.
+TEST_F(StudyPlanTest, AValueToReachIsOfAMetricThatIsMeasuredOnTheWay) {
+  const auto with = [](const char* metric) {
+    return absl::StrCat(kStudy, "simulate { problem { kind: QUADRATIC } } target { metric: \"",
+                        metric, "\" value: 0.5 }");
+  };
+  EXPECT_EQ(MustParse(with("loss")).study.target().value(), 0.5);
+  EXPECT_THAT(Refusal(with("excess_loss")),
+              HasSubstr("target.value: 0.5: nobody says when it is reached, as excess_loss is"));
+  EXPECT_THAT(Refusal(with("seconds")), HasSubstr("as seconds is known at the end alone"));
+}
+
 TEST_F(StudyPlanTest, TheTextOfAStudyIsTheStudy) {
   const StudyPlan plan = MustParse(absl::StrCat(kStudy, "target { value: 0.7 }"));
   const StudyPlan again = MustParse(StudyText(plan.study));
@@ -316,6 +328,10 @@ TEST_F(StudyPlanTest, SimulationsWithoutDataAreMeasuredByWhatTheyHave) {
   EXPECT_TRUE(MustParse(with("timing_only: true", "version_staleness")).without_data());
   EXPECT_THAT(Refusal(with("timing_only: true", "loss")),
               HasSubstr("target.metric loss: with simulate.timing_only nothing is trained"));
+  EXPECT_THAT(Refusal(with("timing_only: true", "steady_samples_per_second")),
+              HasSubstr("steady_samples_per_second: with simulate.timing_only a run says nothing"));
+  EXPECT_THAT(Refusal(absl::StrCat(with("timing_only: true", "seconds"), kTune)),
+              HasSubstr("tune: with simulate.timing_only nothing is trained by which to choose"));
   EXPECT_THAT(Refusal(with("timing_only: true seconds: -1", "seconds")),
               HasSubstr("simulate.seconds: -1, must be a finite number, not negative"));
   // As many workers as there may be without rows.
