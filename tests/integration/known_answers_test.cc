@@ -33,7 +33,7 @@ class KnownAnswersTest : public ::testing::Test {
   std::map<std::string, json> RunsOf(const std::string& study) {
     const std::string text = absl::StrReplaceAll(
         ReadTextFile(SourcePath(absl::StrCat("configs/studies/", study, ".textproto"))),
-        {{"seed: [1, 2, 3]", "seed: 1"}, {"../quadratic", SourcePath("configs/quadratic")}});
+        {{"seed: [1, 2, 3, 4, 5]", "seed: 1"}, {"../quadratic", SourcePath("configs/quadratic")}});
     WriteTextFile(job_.File("study.textproto"), text);
     const std::string out = job_.File(study);
     const RunResult result =

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "study/manifest.h"
+#include "study/statistics.h"
 
 namespace tandem {
 namespace {
@@ -300,6 +301,10 @@ TEST(StudyConfigsTest, EveryStudyResolves) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->study.name(), entry.path().stem().string());
     EXPECT_FALSE(plan->study.question().empty());
+    // Where all steps take as long, all seeds are alike, and fewer of them resolve nothing.
+    if (plan->study.simulate().timing_only()) {
+      EXPECT_GE(static_cast<size_t>(plan->study.seed_size()), kEnoughSeeds) << entry.path();
+    }
     const absl::Status fit =
         CheckAllRuns(*plan, [](const job::JobPlan&) { return absl::OkStatus(); });
     EXPECT_TRUE(fit.ok()) << fit;
