@@ -248,7 +248,7 @@ bool Timing::StartCompute(int rank) {
   }
   const Ticks ticks = TicksOf(takes);
   w.computing = true;
-  w.computed += ticks;
+  w.computes = ticks;
   Event computed;
   computed.kind = Kind::kComputed;
   computed.rank = rank;
@@ -303,6 +303,7 @@ void Timing::AfterCompute(int rank) {
   w.pushed = w.step + 1;
   if (samples) {
     ++w.taken;
+    w.computed += w.computes;
     ++steps_since_;
   }
   if (replicas_ && Meets(w.step)) {

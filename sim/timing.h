@@ -102,8 +102,8 @@ class Timing {
     bool ends = false;  // a step that no worker had samples for has been seen
     enum class Stage : uint8_t { kTraining, kDraining, kLeaving, kDone } stage = Stage::kTraining;
     bool awaits_word = false;
-    int64_t taken = 0;  // steps with samples
-    Ticks computed = 0;
+    int64_t taken = 0;                 // steps with samples
+    Ticks computes = 0, computed = 0;  // the step under way; those that are over
     Ticks shortest_read = -1;
     std::deque<Ack> acks;
   };

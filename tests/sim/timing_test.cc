@@ -298,6 +298,7 @@ TEST(TimingTest, ALimitEndsTheRunWhereverItsWorkersAre) {
   EXPECT_EQ(report.samples_of,
             (std::vector<int64_t>{100 * report.samples / 125, 25 * report.samples / 125}));
   EXPECT_DOUBLE_EQ(report.seconds, 1.005);
+  EXPECT_DOUBLE_EQ(report.times_of[1].computed, 1) << "of the steps that are over";
 }
 
 TEST(TimingTest, TablesOnWorkersAreRefused) {
