@@ -182,8 +182,8 @@ void AddInspect(CLI::App* app, InspectFlags* flags) {
 
 // Of a command whose output is all that it leaves: was it written?
 int Printed(int code) {
-  std::cout.flush();
   errno = 0;
+  std::cout.flush();
   const bool written = std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
   if (written || code != node::kExitOk) return code;
   std::cerr << "tandem: what it says cannot be written"

@@ -160,7 +160,7 @@ TEST_F(RefusalTest, AnOutputThatCannotBeWrittenIsAFailure) {
                                      ProgramPath("tandem"), "inspect", Write("a.order", order)},
                                     kLimit);
   EXPECT_EQ(full.exit_code, 1) << full.DebugString();
-  EXPECT_THAT(full.output, HasSubstr("tandem: what it says cannot be written"));
+  EXPECT_THAT(full.output, HasSubstr("what it says cannot be written: No space left on device"));
 }
 
 TEST_F(RefusalTest, JobFile) {
