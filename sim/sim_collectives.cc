@@ -113,6 +113,11 @@ absl::Status SimCollectives::Progress(absl::Time now, std::vector<Outgoing>* out
   return absl::OkStatus();
 }
 
+uint64_t SimCollectives::TakeBytes() {
+  const uint64_t sent = engine_->bytes_sent();
+  return sent - std::exchange(counted_bytes_, sent);
+}
+
 Activity SimCollectives::WaitingFor(absl::Time now) const {
   const int other = engine_->waiting_for();
   return {engine_->WaitingFor(now), other < 0 ? EndpointId() : EndpointId::Worker(other)};

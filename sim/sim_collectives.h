@@ -47,6 +47,8 @@ class SimCollectives {
   // What was begun is done.
   bool over() const { return reduction_->over(); }
   worker::DenseReduction& reduction() { return *reduction_; }
+  // Payload bytes that went to other workers since this was last asked.
+  uint64_t TakeBytes();
 
   Activity WaitingFor(absl::Time now) const;
 
@@ -63,6 +65,7 @@ class SimCollectives {
   collectives::ScheduleCache schedules_;
   bool running_ = false;  // operation `number_`
   uint64_t number_ = 0;
+  uint64_t counted_bytes_ = 0;
   std::vector<Frame> frames_;  // scratch
 };
 

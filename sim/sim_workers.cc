@@ -279,12 +279,15 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::SynchroniseTask& t) {
             t.slot->samples_of_all = w.collectives->reduction().samples_of_all();
             t.slot->empty_steps = w.collectives->reduction().empty_steps();
+            t.slot->bytes_sent = w.collectives->TakeBytes();
             t.slot->missed.clear();
             if (w.quorum != nullptr) w.quorum->TakeMissed(&t.slot->missed);
             return absl::OkStatus();
           },
           [&](const worker::EpochEndTask& t) {
-            if (t.all) w.quorum->TakeMissed(t.missed);
+            if (!t.all) return absl::OkStatus();
+            w.quorum->TakeMissed(t.missed);
+            *t.bytes_sent = w.collectives->TakeBytes();
             return absl::OkStatus();
           },
           [&](const worker::FetchTestTask& t) { return runner.FetchTest(t.slot, t.first, t.rows); },
@@ -293,6 +296,7 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::MergeSharesTask& t) { return MergeShares(rank, t); },
           [&](const worker::GatherDenseTask& t) {
             if (w.quorum != nullptr) w.quorum->TakeMissed(t.missed);
+            *t.bytes_sent = w.collectives->TakeBytes();
             return absl::OkStatus();
           },
           [&](const worker::WriteDenseTask& t) {

@@ -93,6 +93,8 @@ TEST_F(SimulateTest, AReproducibleJobHasTheBitsOfAClusterAtOnce) {
     ASSERT_TRUE(simulated.ok()) << simulated.DebugString();
     EXPECT_EQ(FilesThatDiffer(name, name + "-simulated"), 0u) << number;
     EXPECT_EQ(simulated.summary["eval"]["auc"], live.summary["eval"]["auc"]);
+    EXPECT_EQ(simulated.summary["bytes"]["collective"], live.summary["bytes"]["collective"]);
+    EXPECT_GT(simulated.summary["bytes"]["collective"], 0);
   }
 }
 
