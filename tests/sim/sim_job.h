@@ -2,6 +2,8 @@
 #ifndef TANDEM_TESTS_SIM_SIM_JOB_H_
 #define TANDEM_TESTS_SIM_SIM_JOB_H_
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -112,10 +114,13 @@ inline sim::WorldOptions EvenWorld(const SimJob& job, int batches, uint64_t seed
   return options;
 }
 
-// How many seeds to try: `otherwise`, unless the environment says TANDEM_SIM_SEEDS=N.
+// How many seeds to try: `otherwise`, unless the environment says TANDEM_SIM_SEEDS=N; and never more
+// than TANDEM_SIM_SEEDS_AT_MOST=N, for a build that is slow.
 inline uint64_t SeedCount(uint64_t otherwise) {
   const char* const text = std::getenv("TANDEM_SIM_SEEDS");
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  const char* const most = std::getenv("TANDEM_SIM_SEEDS_AT_MOST");
+  const uint64_t seeds = text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+  return most == nullptr ? seeds : std::min<uint64_t>(seeds, std::strtoull(most, nullptr, 10));
 }
 
 }  // namespace tandem
