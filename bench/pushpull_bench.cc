@@ -36,7 +36,7 @@ double Microseconds(Work work) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-double Quantile(std::vector<double> all, double q) {
+double QuantileOf(std::vector<double> all, double q) {
   std::sort(all.begin(), all.end());
   return all[static_cast<size_t>(q * static_cast<double>(all.size() - 1) + 0.5)];
 }
@@ -314,18 +314,18 @@ struct Series {
   }
   void EndRepetition(size_t trips) {
     const auto median = [&](const std::vector<double>& all) {
-      return Quantile({all.end() - static_cast<std::ptrdiff_t>(trips), all.end()}, 0.5);
+      return QuantileOf({all.end() - static_cast<std::ptrdiff_t>(trips), all.end()}, 0.5);
     };
     ratios.push_back(median(ours) / (median(bare) + median(store)));
   }
   void Print(const char* name, const char* how, const std::string& transport, int64_t keys,
              std::ostream& out) const {
-    const double us = Quantile(ours, 0.5);
+    const double us = QuantileOf(ours, 0.5);
     out << absl::StrFormat(
         "%s %-8s %s %7d %9.1f %9.1f %9.1f %9.2f %8.3f   %6.3f (%.3f to %.3f, %d repetitions)\n",
-        name, how, transport, keys, us, Quantile(bare, 0.5), Quantile(store, 0.5),
-        static_cast<double>(keys) / us, Quantile(store, 0.5) / us, Quantile(ratios, 0.5),
-        Quantile(ratios, 0), Quantile(ratios, 1), ratios.size());
+        name, how, transport, keys, us, QuantileOf(bare, 0.5), QuantileOf(store, 0.5),
+        static_cast<double>(keys) / us, QuantileOf(store, 0.5) / us, QuantileOf(ratios, 0.5),
+        QuantileOf(ratios, 0), QuantileOf(ratios, 1), ratios.size());
   }
 };
 

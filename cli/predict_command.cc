@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-int Refuse(const absl::Status& why) {
+int RefusePrediction(const absl::Status& why) {
   node::Finish("tandem predict", why);
   return node::kExitBadInput;
 }
@@ -188,9 +188,9 @@ class PassingFolder {
 
 int PredictCommand(const PredictFlags& flags) {
   const absl::StatusOr<job::JobPlan> trained = PlanOf(flags.job, flags.set);
-  if (!trained.ok()) return Refuse(trained.status());
+  if (!trained.ok()) return RefusePrediction(trained.status());
   if (const absl::Status ready = CheckFlags(flags, trained->job.data()); !ready.ok()) {
-    return Refuse(ready);
+    return RefusePrediction(ready);
   }
   PassingFolder folder;
   RunFlags run;
@@ -198,8 +198,8 @@ int PredictCommand(const PredictFlags& flags) {
   run.job = flags.job;
   run.set = SettingsOf(flags, *trained);
   const absl::StatusOr<job::JobPlan> plan = PlanOf(run.job, run.set);
-  if (!plan.ok()) return Refuse(plan.status());
-  if (const absl::Status there = CheckFilesOf(plan->job); !there.ok()) return Refuse(there);
+  if (!plan.ok()) return RefusePrediction(plan.status());
+  if (const absl::Status there = CheckFilesOf(plan->job); !there.ok()) return RefusePrediction(there);
   run.out = folder.path();
   run.scores = true;
   run.start.init_from = flags.init_from;

@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kDifferencesShown = 5;
 
-int Refuse(const absl::Status& why) {
+int RefuseReplay(const absl::Status& why) {
   node::Finish("tandem replay", why);
   return node::kExitBadInput;
 }
@@ -144,11 +144,11 @@ absl::Status CheckFiles(const ReplayFlags& flags) {
 // By the simulator, which says itself what cannot be run so.
 int RunSerially(const RunFlags& run) {
   if (!run.python.empty()) {
-    return Refuse(absl::InvalidArgumentError(
+    return RefuseReplay(absl::InvalidArgumentError(
         "--python: a script's loop cannot be run by a virtual clock; leave out --serial"));
   }
   if (!run.start.init_from.empty()) {
-    return Refuse(absl::UnimplementedError(
+    return RefuseReplay(absl::UnimplementedError(
         "--serial: the run began with --init-from, and simulated ones begin afresh; leave it out"));
   }
   std::vector<std::string> argv = {
@@ -172,7 +172,7 @@ int RunSerially(const RunFlags& run) {
   int status = 0;
   while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (child < 0) return Refuse(absl::ResourceExhaustedError("no process can be started"));
+  if (child < 0) return RefuseReplay(absl::ResourceExhaustedError("no process can be started"));
   if (WIFSIGNALED(status)) return node::kExitBySignal + WTERMSIG(status);
   return WEXITSTATUS(status);
 }
@@ -227,17 +227,17 @@ void AddReplay(CLI::App* app, ReplayFlags* flags) {
 }
 
 int ReplayCommand(const ReplayFlags& flags) {
-  if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok()) return Refuse(ended);
+  if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok()) return RefuseReplay(ended);
   const absl::StatusOr<std::vector<std::string>> changes = CheckChanges(flags);
-  if (!changes.ok()) return Refuse(changes.status());
-  if (const absl::Status whole = CheckOrder(flags); !whole.ok()) return Refuse(whole);
-  if (const absl::Status same = CheckFiles(flags); !same.ok()) return Refuse(same);
+  if (!changes.ok()) return RefuseReplay(changes.status());
+  if (const absl::Status whole = CheckOrder(flags); !whole.ok()) return RefuseReplay(whole);
+  if (const absl::Status same = CheckFiles(flags); !same.ok()) return RefuseReplay(same);
   RunFlags run = flags.run;
   run.program = "tandem replay";
   run.job = JobOf(flags);
   run.set = SetsOf(flags);
   if (const absl::Status read = ReadStart(flags.recorded, &run.start); !read.ok()) {
-    return Refuse(read);
+    return RefuseReplay(read);
   }
   std::error_code error;
   run.replay = fs::absolute(flags.recorded, error).string();
@@ -248,7 +248,7 @@ int ReplayCommand(const ReplayFlags& flags) {
   }
   if (run.out.empty()) run.out = NewFolderName("replay");
   if (IsInside(run.out, flags.recorded)) {
-    return Refuse(absl::InvalidArgumentError(
+    return RefuseReplay(absl::InvalidArgumentError(
         absl::StrCat("--out ", run.out, ": is the recorded run; hint: name another folder")));
   }
   const int code = flags.serial ? RunSerially(run) : RunCommand(run);

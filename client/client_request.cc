@@ -9,7 +9,7 @@
 namespace tandem::client {
 namespace {
 
-constexpr uint32_t kRowsAhead = 16;  // rows whose memory is asked for before they are copied
+constexpr uint32_t kScatterAhead = 16;  // rows whose memory is asked for before they are copied
 
 // rows[source[i]] = packed[place(i)].
 template <typename Place>
@@ -18,7 +18,7 @@ void ScatterRows(const float* packed, Place place, const uint32_t* source, uint3
   optim::DispatchDim(static_cast<int>(width), [&](auto dim) {
     const size_t n = static_cast<size_t>(dim);
     for (uint32_t i = 0; i < count; ++i) {
-      __builtin_prefetch(rows + source[std::min(i + kRowsAhead, count - 1)] * n, 1);
+      __builtin_prefetch(rows + source[std::min(i + kScatterAhead, count - 1)] * n, 1);
       std::memcpy(rows + source[i] * n, packed + place(i) * n, n * sizeof(float));
     }
   });

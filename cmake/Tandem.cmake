@@ -44,6 +44,8 @@ if(TANDEM_CCACHE)
     ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TANDEM_CCACHE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options(-fpch-preprocess)
+  else()
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
   endif()
 endif()
 # Several times faster than the system's. Not mold: Debian 12's (1.10) never ends on some of our programs.
@@ -54,8 +56,8 @@ endif()
 
 # What most sources read of the standard library, Abseil and GoogleTest, parsed once for the libraries
 # and once for the programs (which are compiled as position-independent executables). Never our own
-# headers, which would rebuild everything. With g++ only: when clang checks a source (clang_check.py),
-# it sees what that source itself includes.
+# headers, which would rebuild everything. What a source itself forgot to include is seen when clang
+# reads it without them (clang_check.py, ./check).
 set(precompiled <algorithm> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory>
                 <string> <thread> <vector> <absl/container/flat_hash_map.h> <absl/status/statusor.h>
                 <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/clock.h>
@@ -67,9 +69,7 @@ function(precompile name)  # precompile(NAME HEADER...): a target whose headers 
 endfunction()
 # A target with compile options of its own sets DISABLE_PRECOMPILE_HEADERS: they must be the same.
 function(reuse_precompiled name from)
-  if(TARGET ${from})
-    target_precompile_headers(${name} REUSE_FROM ${from})
-  endif()
+  target_precompile_headers(${name} REUSE_FROM ${from})
 endfunction()
 
 # tandem_library(NAME SRCS a.cc HDRS a.h DEPS tandem::base absl::status)
@@ -120,7 +120,7 @@ function(tandem_test name)
     math(EXPR ARG_TIMEOUT "3 * ${ARG_TIMEOUT}")
   endif()
   add_executable(${name} ${ARG_SRCS})
-  if(NOT ARG_OPTIMIZED)
+  if(TANDEM_SANITIZE OR NOT ARG_OPTIMIZED)
     target_compile_options(${name} PRIVATE ${TANDEM_TEST_OPTIONS})
     reuse_precompiled(${name} precompiled_test)
   endif()

@@ -3,7 +3,8 @@
     python3 cmake/clang_check.py build [build-address]
 
 Nothing is built. Warnings are errors, with -Wthread-safety, which g++ does not have. The second folder
-is a build with clang, which has those warnings, too: what it compiled is not read again.
+is a build with clang, which has those warnings, too: what it compiled is not read again (although
+there the precompiled headers hide what a source forgot to include).
 """
 import concurrent.futures
 import json
@@ -38,12 +39,17 @@ def compiled_in(build):
     """The sources that clang has compiled in this folder and that have not changed since."""
     sources = set()
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if "-Wthread-safety" not in shlex.split(entry["command"]):
+        words = shlex.split(entry["command"])
+        if "-Wthread-safety" not in words:
             continue
-        made = pathlib.Path(entry["directory"], entry["output"])
+        made = pathlib.Path(entry["directory"], words[words.index("-o") + 1])
+        if not made.exists():
+            continue
         source = pathlib.Path(entry["file"]).resolve()
-        if made.exists() and made.stat().st_mtime >= source.stat().st_mtime:
-            sources.add(source)
+        parts = [source]
+        if "Unity" in source.parts:  # CMAKE_UNITY_BUILD: a file that includes some sources
+            parts = map(pathlib.Path, re.findall(r'#include "(.*)"', source.read_text()))
+        sources.update(p for p in parts if made.stat().st_mtime >= p.stat().st_mtime)
     return sources
 
 

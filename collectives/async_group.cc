@@ -26,7 +26,7 @@ constexpr size_t kTokenBytes = 16;
 constexpr int kMostNamed = 8;                                   // ranks in an error
 constexpr absl::Duration kLook = absl::Milliseconds(100);       // longest sleep between two looks
 constexpr absl::Duration kFirstHand = absl::Milliseconds(500);  // to hear who is lost
-constexpr absl::Duration kGoodbye = absl::Milliseconds(500);    // for the last messages to leave
+constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(500);    // for the last messages to leave
 
 std::string NewToken() {
   std::string token(kTokenBytes, '\0');
@@ -388,7 +388,7 @@ absl::Status AsyncGroup::Agree(const absl::Status& seen) {
   }
   Fail(why);
   // Whoever ends for it now must not be heard of before it.
-  const absl::Time told_by = MonotonicNow() + kGoodbye;
+  const absl::Time told_by = MonotonicNow() + kGoodbyeTime;
   while (!told_ && !changed_.WaitUntil(&mutex_, told_by)) {
   }
   return failure_;
@@ -488,7 +488,7 @@ void AsyncGroup::RunMail(Mailbox& mailbox) {
 
 void AsyncGroup::SayGoodbye(Mailbox& mailbox) {
   mailbox.Leave();
-  const absl::Time by = MonotonicNow() + kGoodbye;
+  const absl::Time by = MonotonicNow() + kGoodbyeTime;
   while (!mailbox.AllSent() && MonotonicNow() < by) {
     if (!mailbox.Progress(MonotonicNow())) SleepOn(mailbox);
   }

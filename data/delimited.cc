@@ -46,7 +46,7 @@ ColumnPlace PlaceOf(const Columns& columns, const std::string& name) {
   return place;
 }
 
-LabelMap LabelsOf(const Columns& columns) {
+LabelMap DelimitedLabels(const Columns& columns) {
   Texts positive(columns.positive().begin(), columns.positive().end());
   if (positive.empty()) positive = {"1", "True", "true", "TRUE"};
   return LabelMap(std::move(positive), {columns.negative().begin(), columns.negative().end()});
@@ -57,7 +57,7 @@ class DelimitedParser final : public RowParser {
   explicit DelimitedParser(const Columns& columns)
       : columns_(columns),
         delimiter_(columns.delimiter().empty() ? '\t' : columns.delimiter()[0]),
-        labels_(LabelsOf(columns)),
+        labels_(DelimitedLabels(columns)),
         label_(PlaceOf(columns, columns.label())) {
     for (const std::string& name : columns_.numeric()) {
       numeric_.push_back(PlaceOf(columns, name));

@@ -21,7 +21,7 @@ absl::string_view NextWord(absl::string_view* rest) {
   return word;
 }
 
-LabelMap LabelsOf(const Columns& columns) {
+LabelMap LibsvmLabels(const Columns& columns) {
   if (columns.positive().empty()) {
     return LabelMap({"1", "True", "true"}, {}, {"0", "-1", "False", "false"});
   }
@@ -32,7 +32,7 @@ LabelMap LabelsOf(const Columns& columns) {
 class LibsvmParser final : public RowParser {
  public:
   LibsvmParser(int max_ids, const Columns& columns)
-      : max_ids_(max_ids), labels_(LabelsOf(columns)) {}
+      : max_ids_(max_ids), labels_(LibsvmLabels(columns)) {}
 
   std::string LearnedNegative() const override { return labels_.Learned(); }
 

@@ -15,7 +15,6 @@ namespace {
 
 constexpr double kKeyBytes = 8, kFloatBytes = 4;
 constexpr int kBound = 4;               // of the bounded way
-constexpr double kLeastSeconds = 1e-9;  // of all steps, where nothing takes any time
 
 // What one host sends and receives a step, how many messages one after another, and bytes that its link
 // might have let through while it had to wait.

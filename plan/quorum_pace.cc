@@ -15,7 +15,6 @@ namespace {
 
 using worker::QuorumLeader;
 
-constexpr double kLeastSeconds = 1e-9;  // of all steps, where nothing takes any time
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 

@@ -14,6 +14,9 @@
 
 namespace tandem::plan {
 
+// No steps take less, where nothing takes any time.
+inline constexpr double kLeastSeconds = 1e-9;
+
 // As the fields of a job have it.
 struct Quorum {
   Dense::Quorum rule = Dense::ALL;

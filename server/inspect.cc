@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::Status WithPath(const std::string& path, const absl::Status& status) {
+absl::Status NamedBy(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
 }
 
@@ -94,7 +94,7 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
   TANDEM_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
   const absl::StatusOr<RangeImage> image =
       DecodeRange({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
-  if (!image.ok()) return WithPath(path, image.status());
+  if (!image.ok()) return NamedBy(path, image.status());
   if (absl::StartsWith(image->table, "(")) {  // no table: what a run keeps to go on
     out << path << ": " << image->table << " of a run, " << image->held.size() << " bytes\n";
     return absl::OkStatus();
@@ -108,7 +108,7 @@ absl::Status InspectRange(const std::string& path, const InspectOptions& options
     out << "  worker " << rank << ": " << worker.admitted << " steps admitted, " << worker.applied
         << " applied" << (worker.finished ? ", no data left" : "") << "\n";
   }
-  if (const absl::Status held = WriteHeld(*image, out); !held.ok()) return WithPath(path, held);
+  if (const absl::Status held = WriteHeld(*image, out); !held.ok()) return NamedBy(path, held);
   const size_t shown = Shown(image->keys.size(), options);
   const size_t dim = static_cast<size_t>(image->dim);
   const size_t slots = static_cast<size_t>(image->slots_per_row);

@@ -9,7 +9,7 @@ namespace {
 // At a load of .65 a key lies outside its home bucket 6 times in 100, at .54 (just grown) 3 times;
 // that makes 20 to 24 bytes of index a row. At .75 pulls are a twentieth slower.
 constexpr double kMaxLoad = 0.65;
-constexpr double kGrowth = 1.2;
+constexpr double kIndexGrowth = 1.2;
 
 constexpr size_t kDiscardStep = 4 * GrowableMapping::kHugePage;
 
@@ -97,7 +97,7 @@ void RowIndex::Grow() {
   GrowableMapping old = std::move(mapping_);
   const uint64_t old_count = bucket_count_;
   mapping_ = GrowableMapping();
-  Allocate(static_cast<uint64_t>(static_cast<double>(old_count) * kGrowth) + 1);
+  Allocate(static_cast<uint64_t>(static_cast<double>(old_count) * kIndexGrowth) + 1);
   const Bucket* const old_buckets = static_cast<const Bucket*>(old.data());
   constexpr uint64_t kStep = kDiscardStep / sizeof(Bucket);
   for (uint64_t begin = 0; begin < old_count; begin += kStep) {

@@ -14,7 +14,7 @@ constexpr size_t kPageFloats = GrowableMapping::kPage / sizeof(float);
 constexpr size_t kLeastRowsPerPage = 8;
 constexpr size_t kLineFloats = 16;
 
-constexpr double kGrowth = 1.5;  // of addresses; pages are paid for when they are written
+constexpr double kAddressGrowth = 1.5;  // of addresses; pages are paid for when they are written
 
 // Beyond this the processor sees the pattern itself.
 constexpr size_t kMostPrefetchedLines = 8;
@@ -51,7 +51,7 @@ void RowSlabs::Reserve(size_t count) {
   const size_t slabs = (count + rows_per_slab_ - 1) / rows_per_slab_;
   const size_t bytes = slabs * slab_floats_ * sizeof(float);
   if (bytes <= mapping_.capacity()) return;
-  const double ahead = static_cast<double>(mapping_.capacity()) * kGrowth;
+  const double ahead = static_cast<double>(mapping_.capacity()) * kAddressGrowth;
   mapping_.Reserve(std::max(bytes, static_cast<size_t>(ahead)));
 }
 

@@ -7,12 +7,6 @@
 #include "base/check.h"
 
 namespace tandem::sim {
-namespace {
-
-// Tickets are up to 64 times as large as counts, and so is what rounding makes of them.
-constexpr double kTicketTolerance = 0.05;
-
-}  // namespace
 
 void Ledger::Record(uint32_t table, uint64_t key, uint32_t range, int rank, int64_t step,
                     double norm) {
@@ -68,7 +62,7 @@ absl::StatusOr<std::vector<double>> Ledger::Explain(uint32_t table, uint64_t key
     want_tickets += tickets;
   }
   const double tickets = ToyModel::kFirstCount - row[static_cast<size_t>(model_.ticket_element())];
-  if (std::abs(tickets - want_tickets) > kTicketTolerance) {
+  if (std::abs(tickets - want_tickets) > ToyModel::kTicketTolerance) {
     return absl::InternalError(absl::StrCat("table ", table, " key ", key, ": tickets add up to ",
                                             tickets, ", want ", want_tickets,
                                             ": an update is lost and another doubled, or they came "

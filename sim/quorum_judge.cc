@@ -11,10 +11,9 @@
 namespace tandem::sim {
 namespace {
 
-// What rounding makes of counts, of which a gradient takes 1 / (samples of its sum), and of tickets,
-// which are up to 64 times as large; and of either by how much it is, which with an outer momentum is more
-// than there are steps.
-constexpr double kTolerance = 1e-3, kTicketTolerance = 0.05, kRounding = 1e-5;
+// What rounding makes of counts, of which a gradient takes 1 / (samples of its sum); and of counts and
+// tickets by how much they are, which with an outer momentum is more than there are steps.
+constexpr double kTolerance = 1e-3, kRounding = 1e-5;
 
 }  // namespace
 
@@ -172,7 +171,7 @@ void QuorumJudge::CheckValues(absl::string_view who, size_t sums, int rank,
     if (tickets) want += own.tickets;
     if (static_cast<int>(i) == rank) want += own.count;
     const double taken = ToyModel::kFirstCount - static_cast<double>(values[i]);
-    const double tolerance = (tickets ? kTicketTolerance : kTolerance) + kRounding * std::abs(want);
+    const double tolerance = (tickets ? ToyModel::kTicketTolerance : kTolerance) + kRounding * std::abs(want);
     if (std::abs(taken - want) <= tolerance) continue;
     return fail_(absl::StrCat(who, " after ", sums, " sums holds ", taken,
                               tickets ? " of tickets" : absl::StrCat(" of worker ", i), ", want ",

@@ -34,6 +34,8 @@ class ToyModel {
   };
   static constexpr float kFirstCount = 3.0f;  // first value of every element
   static constexpr uint64_t kDenseKey = ~uint64_t{0};
+  // What rounding may make of a sum of tickets, which are up to 64 times as large as counts.
+  static constexpr double kTicketTolerance = 0.05;
 
   ToyModel(const job::JobPlan& plan, Options options);
 

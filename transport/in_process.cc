@@ -14,7 +14,7 @@
 namespace tandem::transport {
 namespace {
 
-constexpr char kScheme[] = "inproc:";
+constexpr char kInProcessScheme[] = "inproc:";
 
 // What waits to be polled.
 struct Item {
@@ -133,7 +133,7 @@ class InProcessTransport final : public Transport {
     self_.address = options_.address;
     while (self_.address.empty() ||
            (options_.address.empty() && network_->mailboxes.contains(self_.address))) {
-      self_.address = absl::StrCat(kScheme, network_->next_name++);
+      self_.address = absl::StrCat(kInProcessScheme, network_->next_name++);
     }
     self_.send_queue_frames = options_.send_queue_frames;
     if (!network_->mailboxes.emplace(self_.address, &self_).second) {
@@ -148,7 +148,7 @@ class InProcessTransport final : public Transport {
   const std::string& address() const override { return self_.address; }
 
   absl::StatusOr<PeerId> Connect(const std::string& address) override {
-    if (!absl::StartsWith(address, kScheme)) {
+    if (!absl::StartsWith(address, kInProcessScheme)) {
       return absl::InvalidArgumentError(absl::StrCat("connect ", address, ": want inproc:name"));
     }
     absl::MutexLock lock(&network_->mutex);
@@ -303,7 +303,7 @@ InProcessNetwork::InProcessNetwork() : state_(std::make_shared<State>()) {}
 absl::StatusOr<std::unique_ptr<Transport>> InProcessNetwork::NewTransport(
     const InProcessOptions& options) const {
   if (options.send_queue_frames < 1 ||
-      (!options.address.empty() && !absl::StartsWith(options.address, kScheme))) {
+      (!options.address.empty() && !absl::StartsWith(options.address, kInProcessScheme))) {
     return absl::InvalidArgumentError(absl::StrCat("address '", options.address, "', queue of ",
                                                    options.send_queue_frames,
                                                    ": want inproc:name and at least 1"));

@@ -31,8 +31,8 @@ constexpr int kFramesPerTurn = 64;  // of one link, so that a fast sender starve
 constexpr size_t kMaxNewcomers = 4096;
 constexpr uint64_t kWakeKey = 0, kListenerKey = 1;
 constexpr PeerId kFirstPeer = 2;
-constexpr absl::string_view kScheme = "shm:";
-constexpr auto kNever = Clock::time_point::max();
+constexpr absl::string_view kShmScheme = "shm:";
+constexpr auto kNoDeadline = Clock::time_point::max();
 
 std::string BootId() {
   std::string id;
@@ -59,8 +59,8 @@ struct Peer {
   bool blocked = false;                 // owes a kWritable
   std::string address;                  // of outgoing ones
   std::deque<Frame> pending;            // until there is a link
-  Clock::time_point deadline = kNever;  // for the link to open
-  Clock::time_point retry_at = kNever;
+  Clock::time_point deadline = kNoDeadline;  // for the link to open
+  Clock::time_point retry_at = kNoDeadline;
 
   bool opening() const { return link == nullptr || !link->open(); }
 };
@@ -139,7 +139,7 @@ class Endpoint final : public ShmTransport {
   std::vector<PeerId> gone_;  // peers to erase when nobody walks peers_
   Spin spin_{options_.spin};
   Clock::time_point next_sockets_ = Clock::time_point::min();
-  Clock::time_point next_timer_ = kNever;
+  Clock::time_point next_timer_ = kNoDeadline;
   std::vector<TransportEvent>* events_ = nullptr;  // sink, during Poll
   TransportCounters counters_;
 };
@@ -148,7 +148,7 @@ class Endpoint final : public ShmTransport {
 
 absl::Status Endpoint::Bind() {
   address_ = options_.address;
-  if (address_.empty()) address_ = absl::StrCat(kScheme, BootId(), "/", NewName());
+  if (address_.empty()) address_ = absl::StrCat(kShmScheme, BootId(), "/", NewName());
   TANDEM_RETURN_IF_ERROR(CheckShmAddress(address_));
   TANDEM_ASSIGN_OR_RETURN(listener_, UnixListener::Bind(NameOf(address_)));
   Watch(listener_.fd(), kListenerKey);
@@ -177,12 +177,12 @@ Peer* Endpoint::Add(std::unique_ptr<ShmChannel> link) {
 
 void Endpoint::Link(Peer* peer, std::unique_ptr<ShmChannel> link) {
   peer->link = std::move(link);
-  peer->retry_at = kNever;
+  peer->retry_at = kNoDeadline;
   Watch(peer->link->fd(), peer->id);
 }
 
 absl::StatusOr<PeerId> Endpoint::Connect(const std::string& address) {
-  if (!absl::StartsWith(address, kScheme)) {
+  if (!absl::StartsWith(address, kShmScheme)) {
     return absl::InvalidArgumentError(absl::StrCat("connect ", address, ": want shm:host/name"));
   }
   TANDEM_RETURN_IF_ERROR(CheckShmAddress(address));
@@ -427,7 +427,7 @@ void Endpoint::OnReady(uint64_t key) {
   if (peer == nullptr || peer->link->peer_gone()) return;
   const absl::Status read = peer->link->ReadSocket();
   if (!read.ok() && !peer->closed) return Break(peer, read);
-  if (peer->link->open()) peer->deadline = kNever;
+  if (peer->link->open()) peer->deadline = kNoDeadline;
   if (peer->link->peer_gone()) {
     epoll_ctl(epoll_fd_.get(), EPOLL_CTL_DEL, peer->link->fd(), nullptr);
   }
@@ -445,7 +445,7 @@ void Endpoint::AcceptAll() {
 
 void Endpoint::RunTimers(Clock::time_point now) {
   if (now < next_timer_) return;
-  next_timer_ = kNever;
+  next_timer_ = kNoDeadline;
   for (const auto& [id, owned] : peers_) {
     Peer* const peer = owned.get();
     if (peer->closed || !peer->opening()) continue;
@@ -490,7 +490,7 @@ void Endpoint::Wake() {
 
 bool Endpoint::BeginWait(Clock::time_point* until) {
   *until = std::min(*until, next_timer_);
-  if (options_.spin != SpinMode::kNever && AnyOpen() &&
+  if (options_.spin != SpinMode::kNoDeadline && AnyOpen() &&
       spin_.Until([this] { return HasNews(); }, *until))
     return false;
   sleeping_.store(true);
@@ -516,21 +516,21 @@ bool Endpoint::Wait(Clock::time_point now, Clock::time_point deadline) {
   Clock::time_point until = deadline;
   if (BeginWait(&until)) {
     int timeout_ms = -1;
-    if (until != kNever) {
+    if (until != kNoDeadline) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
       timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000'000));
     }
     LookAtSockets(timeout_ms);
   }
   EndWait(/*readable=*/false);
-  return deadline != kNever && Clock::now() >= deadline;
+  return deadline != kNoDeadline && Clock::now() >= deadline;
 }
 
 }  // namespace
 
 absl::Status CheckShmAddress(absl::string_view address) {
   const size_t slash = address.find('/');
-  if (!absl::ConsumePrefix(&address, kScheme) || slash == absl::string_view::npos ||
+  if (!absl::ConsumePrefix(&address, kShmScheme) || slash == absl::string_view::npos ||
       NameOf(address).empty() || NameOf(address).size() > UnixLink::kMaxNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("shared memory address ", address, ": want shm:host/name"));

@@ -22,7 +22,7 @@
 namespace tandem::collectives {
 namespace {
 
-constexpr size_t kMaxMessageBytes = size_t{16} << 10;  // a Join with all its names
+constexpr size_t kMaxRequestBytes = size_t{16} << 10;  // a Join with all its names
 constexpr size_t kMaxConnections = size_t{1} << 15;
 // How long the last words may take to leave.
 constexpr absl::Duration kFarewell = absl::Milliseconds(200);
@@ -123,7 +123,7 @@ void Coordinator::Server::AcceptNewcomers(absl::Time now) {
       return;
     }
     const ConnectionId id = next_++;
-    connections_.emplace(id, Connection{MessageStream(*std::move(socket), kMaxMessageBytes)});
+    connections_.emplace(id, Connection{MessageStream(*std::move(socket), kMaxRequestBytes)});
     core_.OnConnect(id, now);
   }
 }

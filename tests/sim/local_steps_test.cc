@@ -217,7 +217,8 @@ sim::WorldOptions RandomWorld(const SimJob& job, uint64_t seed, Random* random) 
 TEST(LocalStepsSimTest, IsThePlainLoopWhateverHappens) {
   int saves = 0;
   int64_t meetings = 0;
-  for (uint64_t seed = TestSeed(); seed < TestSeed() + SeedCount(150); ++seed) {
+  const int count = static_cast<int>(SeedCount(150));
+  for (uint64_t seed = TestSeed(); seed < TestSeed() + static_cast<uint64_t>(count); ++seed) {
     Random random(HashCombine(seed, 77));
     const SimJob job = RandomJob(&random);
     const sim::WorldOptions options = RandomWorld(job, seed, &random);
@@ -232,8 +233,8 @@ TEST(LocalStepsSimTest, IsThePlainLoopWhateverHappens) {
     saves += run.world->saves();
     meetings += plain.meetings();
   }
-  EXPECT_GT(saves, 20);
-  EXPECT_GT(meetings, 300);
+  EXPECT_GT(saves, count / 8);
+  EXPECT_GT(meetings, 2 * count);
 }
 
 // max_steps is in steps that somebody has rows for, whatever the periods between them.
