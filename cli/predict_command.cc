@@ -199,7 +199,8 @@ int PredictCommand(const PredictFlags& flags) {
   run.set = SettingsOf(flags, *trained);
   const absl::StatusOr<job::JobPlan> plan = PlanOf(run.job, run.set);
   if (!plan.ok()) return RefusePrediction(plan.status());
-  if (const absl::Status there = CheckFilesOf(plan->job); !there.ok()) return RefusePrediction(there);
+  if (const absl::Status there = CheckFilesOf(plan->job); !there.ok())
+    return RefusePrediction(there);
   run.out = folder.path();
   run.scores = true;
   run.start.init_from = flags.init_from;

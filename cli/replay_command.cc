@@ -227,7 +227,8 @@ void AddReplay(CLI::App* app, ReplayFlags* flags) {
 }
 
 int ReplayCommand(const ReplayFlags& flags) {
-  if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok()) return RefuseReplay(ended);
+  if (const absl::Status ended = CheckEnded(flags.recorded); !ended.ok())
+    return RefuseReplay(ended);
   const absl::StatusOr<std::vector<std::string>> changes = CheckChanges(flags);
   if (!changes.ok()) return RefuseReplay(changes.status());
   if (const absl::Status whole = CheckOrder(flags); !whole.ok()) return RefuseReplay(whole);

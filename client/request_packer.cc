@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kAlignFloats = 16;      // 64 bytes, as buffers are
 constexpr size_t kFrameAlignFloats = 2;  // parts of a frame begin at a multiple of 8 bytes
-constexpr uint32_t kGatherAhead = 16;      // rows whose memory is asked for before they are copied
+constexpr uint32_t kGatherAhead = 16;    // rows whose memory is asked for before they are copied
 
 // packed[i] = rows[source[i]] for `count` rows of `width` floats.
 void GatherRows(const float* rows, const uint32_t* source, uint32_t count, size_t width,

@@ -23,10 +23,10 @@ namespace {
 
 constexpr uint32_t kVersion = 1;
 constexpr size_t kTokenBytes = 16;
-constexpr int kMostNamed = 8;                                   // ranks in an error
-constexpr absl::Duration kLook = absl::Milliseconds(100);       // longest sleep between two looks
-constexpr absl::Duration kFirstHand = absl::Milliseconds(500);  // to hear who is lost
-constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(500);    // for the last messages to leave
+constexpr int kMostNamed = 8;                                     // ranks in an error
+constexpr absl::Duration kLook = absl::Milliseconds(100);         // longest sleep between two looks
+constexpr absl::Duration kFirstHand = absl::Milliseconds(500);    // to hear who is lost
+constexpr absl::Duration kGoodbyeTime = absl::Milliseconds(500);  // for the last messages to leave
 
 std::string NewToken() {
   std::string token(kTokenBytes, '\0');

@@ -14,7 +14,7 @@ namespace tandem::plan {
 namespace {
 
 constexpr double kKeyBytes = 8, kFloatBytes = 4;
-constexpr int kBound = 4;               // of the bounded way
+constexpr int kBound = 4;  // of the bounded way
 
 // What one host sends and receives a step, how many messages one after another, and bytes that its link
 // might have let through while it had to wait.

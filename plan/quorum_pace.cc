@@ -15,7 +15,6 @@ namespace {
 
 using worker::QuorumLeader;
 
-
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
 // Workers and rank 0 as events in the order of time: a worker is through a step, or out of steps, or a

@@ -171,7 +171,8 @@ void QuorumJudge::CheckValues(absl::string_view who, size_t sums, int rank,
     if (tickets) want += own.tickets;
     if (static_cast<int>(i) == rank) want += own.count;
     const double taken = ToyModel::kFirstCount - static_cast<double>(values[i]);
-    const double tolerance = (tickets ? ToyModel::kTicketTolerance : kTolerance) + kRounding * std::abs(want);
+    const double tolerance =
+        (tickets ? ToyModel::kTicketTolerance : kTolerance) + kRounding * std::abs(want);
     if (std::abs(taken - want) <= tolerance) continue;
     return fail_(absl::StrCat(who, " after ", sums, " sums holds ", taken,
                               tickets ? " of tickets" : absl::StrCat(" of worker ", i), ", want ",

@@ -53,12 +53,12 @@ std::string NewName() {
 // A peer. After its end it stays as long as the other process holds buffers of ours.
 struct Peer {
   PeerId id = 0;
-  std::unique_ptr<ShmChannel> link;     // null while nobody listens
-  bool known = false;                   // it was the peer of an event, or we connected to it
-  bool closed = false;                  // by us or by it: kept only until it drops our buffers
-  bool blocked = false;                 // owes a kWritable
-  std::string address;                  // of outgoing ones
-  std::deque<Frame> pending;            // until there is a link
+  std::unique_ptr<ShmChannel> link;          // null while nobody listens
+  bool known = false;                        // it was the peer of an event, or we connected to it
+  bool closed = false;                       // by us or by it: kept only until it drops our buffers
+  bool blocked = false;                      // owes a kWritable
+  std::string address;                       // of outgoing ones
+  std::deque<Frame> pending;                 // until there is a link
   Clock::time_point deadline = kNoDeadline;  // for the link to open
   Clock::time_point retry_at = kNoDeadline;
 
@@ -490,7 +490,7 @@ void Endpoint::Wake() {
 
 bool Endpoint::BeginWait(Clock::time_point* until) {
   *until = std::min(*until, next_timer_);
-  if (options_.spin != SpinMode::kNoDeadline && AnyOpen() &&
+  if (options_.spin != SpinMode::kNever && AnyOpen() &&
       spin_.Until([this] { return HasNews(); }, *until))
     return false;
   sleeping_.store(true);

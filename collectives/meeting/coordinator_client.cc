@@ -21,7 +21,8 @@ using rendezvous::ToCoordinator;
 
 constexpr size_t kMaxAnswerBytes = size_t{48} << 20;  // the table of the largest group
 constexpr int kSilentBeats = 3;
-constexpr absl::Duration kInterruptEvery = absl::Milliseconds(50);  // how often a wait may be interrupted
+constexpr absl::Duration kInterruptEvery =
+    absl::Milliseconds(50);  // how often a wait may be interrupted
 // The coordinator's own deadline comes first, so that its answer can say who is missing.
 constexpr absl::Duration kAnswerTime = absl::Milliseconds(500);
 // From the last beat of a rank to its verdict: silence, judgement, and the way here.
@@ -75,7 +76,8 @@ absl::Status CoordinatorClient::JoinBy(const JoinOptions& options, absl::Time de
 absl::Status CoordinatorClient::WaitAnswer(absl::Time deadline,
                                            const std::function<absl::Status()>& interrupted) {
   while (!answered_ && connected_) {
-    const absl::Time turn = interrupted ? std::min(deadline, MonotonicNow() + kInterruptEvery) : deadline;
+    const absl::Time turn =
+        interrupted ? std::min(deadline, MonotonicNow() + kInterruptEvery) : deadline;
     if (changed_.WaitUntil(&mu_, turn) && turn == deadline) break;
     if (interrupted) TANDEM_RETURN_IF_ERROR(interrupted());
   }

@@ -8,6 +8,8 @@ if(TANDEM_CUDA)
          ${CMAKE_SOURCE_DIR}/tests/cuda/processes.h ${CMAKE_SOURCE_DIR}/tests/cuda/thread_peers.h
          ${CMAKE_SOURCE_DIR}/tests/cuda/nccl_allreduce.h
     DEPS tandem::collectives_cuda Threads::Threads)
+  # Its files have names of their own that are the same in several of them.
+  set_target_properties(tandem_gpu_checks PROPERTIES UNITY_BUILD OFF)
   find_path(TANDEM_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   find_library(TANDEM_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
   if(TANDEM_NCCL_INCLUDE AND TANDEM_NCCL_LIBRARY)

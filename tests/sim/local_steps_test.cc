@@ -187,9 +187,9 @@ SimJob RandomJob(Random* random) {
   job.dense = absl::StrCat("synchroniser: ", elastic ? "EASGD" : "LOCAL_SGD",
                            " algorithm: DIRECT local_steps { ", local, " }");
   if (random->Bernoulli(0.7)) {
-    job.service_time = absl::StrCat("service_time { distribution: ",
-                                    random->Bernoulli(0.5) ? "EXPONENTIAL" : "LOGNORMAL",
-                                    " mean_seconds: 0.01 }");
+    job.service_time = absl::StrCat(
+        "service_time { distribution: ", random->Bernoulli(0.5) ? "EXPONENTIAL" : "LOGNORMAL",
+        " mean_seconds: 0.01 }");
   }
   return job;
 }
