@@ -17,6 +17,15 @@ LocalSgd::Outer LocalSgd::OuterOf(const job::JobPlan& plan) {
   return outer;
 }
 
+void LocalSgd::Outer::Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
+                           absl::Span<float> common) const {
+  for (size_t i = 0; i < moved.size(); ++i) {
+    const float delta = factor * moved[i];
+    velocity[i] = momentum * velocity[i] + delta;
+    common[i] -= learning_rate * (delta + momentum * velocity[i]);
+  }
+}
+
 LocalSgd::LocalSgd(DenseParameters& dense, const Options& options, const Outer& outer)
     : LocalSteps(dense, options), outer_(outer) {
   if (outer_.is_average()) return;
@@ -38,10 +47,10 @@ void LocalSgd::TakeMeeting(const Meeting& meeting) {
   const absl::Span<float> values = dense().values();
   for (size_t i = 0; i < values.size(); ++i) values[i] = meeting.sum[i] / meeting.weight;
   if (outer_.is_average()) return;
-  for (size_t i = 0; i < values.size(); ++i) {
-    outer_.Step(common_[i] - values[i], &velocity_[i], &common_[i]);
-    values[i] = common_[i];
-  }
+  const absl::Span<float> common = absl::MakeSpan(common_).first(values.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = common[i] - values[i];
+  outer_.Step(values, 1, absl::MakeSpan(velocity_).first(values.size()), common);
+  std::copy(common.begin(), common.end(), values.begin());
 }
 
 std::vector<float> LocalSgd::ModelToSave(const Meeting& meeting) const {

@@ -32,11 +32,10 @@ class LocalSgd final : public LocalSteps {
   struct Outer {
     float learning_rate = 1, momentum = 0;
     bool is_average() const { return learning_rate == 1 && momentum == 0; }
-    // One element, by how far the mean of the replicas has moved: `delta`, above.
-    void Step(float delta, float* velocity, float* common) const {
-      *velocity = momentum * *velocity + delta;
-      *common -= learning_rate * (delta + momentum * *velocity);
-    }
+    // By how far the mean of the replicas has moved: `delta`, above, is factor * moved[i]. All three
+    // have one length. Not inline: only local_sgd.cc is built without fused multiply-add.
+    void Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
+              absl::Span<float> common) const;
   };
   static Outer OuterOf(const job::JobPlan& plan);
   static std::unique_ptr<DenseReduction> New(const job::JobPlan& plan, int rank,

@@ -40,9 +40,8 @@ MeetingReplica::MeetingReplica(DenseParameters& dense, const Options& options)
 std::unique_ptr<DenseParameters> MeetingReplica::NewModel() {
   std::unique_ptr<DenseParameters> model = NewCommon(*common_);
   model->set_program([this, values = model->padded()](absl::Span<const float> moved, float factor) {
-    for (size_t i = 0; i < moved.size(); ++i) {
-      options_.outer.Step(moved[i] * factor, &velocity_[i], &values[i]);
-    }
+    options_.outer.Step(moved, factor, absl::MakeSpan(velocity_).first(moved.size()),
+                        values.first(moved.size()));
   });
   return model;
 }
