@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -67,17 +68,15 @@ std::string WithAllDigits(double number) {
   return std::string(text, end.ptr);
 }
 
-// Why a run ended: what `tandem run` said last of it.
+// Why a run ended: what `tandem run` said last of it, or else its last line.
 std::string WhyOf(const Children::Exit& exit, const std::string& log) {
   if (exit.signal != 0) return exit.DebugString();
-  std::string last;
-  for (const std::string& line : LastLines(log)) {
-    if (last.empty() || absl::StartsWith(line, "tandem run: ") ||
-        absl::StartsWith(line, "tandem simulate: ")) {
-      last = line;
-    }
-  }
-  return last.empty() ? exit.DebugString() : last;
+  const std::vector<std::string> lines = LastLines(log);
+  if (lines.empty()) return exit.DebugString();
+  const auto said = std::find_if(lines.rbegin(), lines.rend(), [](const std::string& line) {
+    return absl::StartsWith(line, "tandem run: ") || absl::StartsWith(line, "tandem simulate: ");
+  });
+  return said != lines.rend() ? *said : lines.back();
 }
 
 // Those that `tandem simulate` is given for the runs of a study.
@@ -107,8 +106,9 @@ SimulateFlags FlagsOf(const study::Simulate& simulate) {
 // `tandem run` of this build, or `tandem simulate`; its output in the run's folder.
 class ProcessLauncher final : public study::RunLauncher {
  public:
-  ProcessLauncher(std::string program, const study::Study& study, std::string build,
-                  const std::atomic<bool>* stop)
+  // `build`: as of RunnerOptions.
+  ProcessLauncher(std::string program, const study::Study& study,
+                  std::function<std::string()> build, const std::atomic<bool>* stop)
       : program_(std::move(program)),
         study_(study),
         build_(std::move(build)),
@@ -142,7 +142,7 @@ class ProcessLauncher final : public study::RunLauncher {
   void Renew(const study::RunPlan& run, const std::string& folder) override {
     if (!study_.has_network() || !study::ReadRun(run, folder).counts()) return;
     const absl::Status renewed =
-        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_);
+        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_());
     if (renewed.ok()) return;
     std::printf("%s: no model of it: %s\n", run.name.c_str(),
                 std::string(renewed.message()).c_str());
@@ -220,7 +220,7 @@ class ProcessLauncher final : public study::RunLauncher {
 
   void AddModel(const study::RunPlan& run, const std::string& folder, End* end) const {
     const absl::Status written =
-        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_);
+        WriteModelOfRun(folder, study_.network(), run.servers_beside_workers, build_());
     if (written.ok()) return;
     end->ok = false;
     end->why = absl::StrCat("no model of it: ", written.message());
@@ -247,7 +247,7 @@ class ProcessLauncher final : public study::RunLauncher {
 
   const std::string program_;
   const study::Study& study_;
-  const std::string build_;
+  const std::function<std::string()> build_;
   const std::atomic<bool>& stop_;
   const bool live_;
   bool shown_ = false;
@@ -313,7 +313,9 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
   const absl::StatusOr<study::Manifest> old = study::ReadManifest(folder);
   if (absl::IsNotFound(old.status())) {
     for (const auto& entry : fs::directory_iterator(folder, error)) {
-      if (entry.path().filename() == "lock") continue;  // of a study that was cut off at once
+      // Of a study that was cut off at once.
+      if (entry.path().filename() == "lock" || entry.path().filename() == "manifest.json.tmp")
+        continue;
       return absl::FailedPreconditionError(absl::StrCat(
           "--out ", folder, ": there are files, but no study; hint: name another folder"));
     }
@@ -329,17 +331,22 @@ absl::Status CheckFolder(const std::string& folder, bool overwrite, study::Manif
     std::fprintf(stderr, "warning: the runs that are done are of another build\n");
   }
   manifest->surroundings["began"] = study::TextIn(old->surroundings, "began");
-  if (manifest->plan.tunes()) manifest->chosen = old->chosen;
+  // What was chosen of another field says nothing.
+  if (!manifest->plan.tunes() ||
+      manifest->plan.study.tune().path() != old->plan.study.tune().path()) {
+    return absl::OkStatus();
+  }
+  manifest->chosen = old->chosen;
   for (const study::RunPlan& run : old->runs) {
-    if (run.part == study::Part::kTuned && manifest->plan.tunes()) manifest->runs.push_back(run);
+    if (run.part == study::Part::kTuned) manifest->runs.push_back(run);
   }
   return absl::OkStatus();
 }
 
-// What of an earlier study `--overwrite` gives up.
+// What of an earlier study `--overwrite` gives up, but for the manifest, which says that the folder is a study's
+// until the next one takes its place.
 absl::Status ClearFolder(const std::string& folder) {
-  for (const char* name :
-       {"runs", "figures", "manifest.json", "results.json", "report.html", "runs.csv"}) {
+  for (const char* name : {"runs", "figures", "results.json", "report.html", "runs.csv"}) {
     std::error_code error;
     fs::remove_all(FileIn(folder, name), error);
     if (error) {
@@ -411,7 +418,8 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   for (const char* name : names) {
     programs.push_back((program.parent_path() / name).string());
   }
-  options.build = study::BuildOf(programs);
+  // Asked at each run: they may be built again on the way.
+  options.build = [programs] { return study::BuildOf(programs); };
   ProcessLauncher launcher(program.string(), study, options.build, stop);
   options.retry_failed = flags.retry_failed;
   options.stop = stop;

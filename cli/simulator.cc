@@ -28,6 +28,7 @@
 #include "cli/timing_command.h"
 #include "data/batch_source.h"
 #include "data/files.h"
+#include "data/service_trace.h"
 #include "data/statistics.h"
 #include "job/timing_plan.h"
 #include "node/role_flags.h"
@@ -542,6 +543,8 @@ absl::Status CheckFlags(const SimulateFlags& flags, const job::JobPlan& plan) {
   TANDEM_RETURN_IF_ERROR(CheckTimingFlags(flags));
   TANDEM_RETURN_IF_ERROR(CheckAssumptions(flags, plan));
   TANDEM_RETURN_IF_ERROR(CheckProblemJob(flags, plan));
+  // What data::CheckData asks, too, where there are data.
+  if (flags.without_model()) TANDEM_RETURN_IF_ERROR(data::CheckServiceTraces(plan));
   return flags.timing_only ? sim::Timing::Check(plan) : CheckJob(plan);
 }
 

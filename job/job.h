@@ -97,6 +97,8 @@ using Overrides = std::vector<std::pair<std::string, std::string>>;
 absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
                              const Overrides& overrides);
 absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overrides);
+// What ParseJob is given of a file.
+absl::StatusOr<std::string> ReadJobText(const std::string& path);
 
 // Contradictions are INVALID_ARGUMENT with a hint: SSP without a bound, depth above the bound, a
 // negative dim, two tables that claim one field, ...

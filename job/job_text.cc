@@ -435,6 +435,13 @@ absl::StatusOr<Job> ParseJobFor(absl::string_view text, absl::string_view file_n
   return job;
 }
 
+}  // namespace
+
+absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
+                             const Overrides& overrides) {
+  return ParseJobFor(text, file_name, overrides, Resolve);
+}
+
 absl::StatusOr<std::string> ReadJobText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -452,13 +459,6 @@ absl::StatusOr<std::string> ReadJobText(const std::string& path) {
   }
   text.resize(static_cast<size_t>(file.gcount()));
   return text;
-}
-
-}  // namespace
-
-absl::StatusOr<Job> ParseJob(absl::string_view text, absl::string_view file_name,
-                             const Overrides& overrides) {
-  return ParseJobFor(text, file_name, overrides, Resolve);
 }
 
 absl::StatusOr<Job> ReadJobFile(const std::string& path, const Overrides& overrides) {

@@ -225,13 +225,13 @@ absl::Status ClickRunner::Compute(worker::StepSlot* slot) {
   }
   std::fill(slot->dense_gradient.begin(), slot->dense_gradient.end(), 0.0f);
   ClickModel::DenseGradient(batch, errors_, absl::MakeSpan(slot->dense_gradient).first(count));
-  Note(truth_.at(slot));
+  Note(slot->step, truth_.at(slot));
   return absl::OkStatus();
 }
 
-void ClickRunner::Note(absl::Span<const double> truth) {
+void ClickRunner::Note(int64_t step, absl::Span<const double> truth) {
   const bool first = computed_ == 0;
-  const bool last = InLastTenth(plan_, model_->options().steps, ++computed_);
+  const bool last = InLastTenth(plan_, model_->options().steps, ++computed_, step);
   for (size_t s = 0; s < truth.size() && (first || last); ++s) {
     const double p = Sigmoid(truth[s]);
     const ClickLosses::Mean one = {LossOf(p, logits_[s]), LossOf(p, truth[s]), 1};

@@ -127,7 +127,7 @@ class ClickRunner final : public worker::TaskRunner {
         losses_(losses),
         dense_(std::move(dense)) {}
   static absl::Status NoTest();
-  void Note(absl::Span<const double> truth);
+  void Note(int64_t step, absl::Span<const double> truth);
 
   const job::JobPlan& plan_;
   const int rank_;

@@ -9,13 +9,13 @@
 
 namespace tandem::sim {
 
-// `computed`: how many the worker has computed, with this one. `steps`: of each worker, in an epoch, where
-// the job's train.max_steps ends none earlier.
-inline bool InLastTenth(const job::JobPlan& plan, int64_t steps, int64_t computed) {
+// `computed`: how many the worker has computed, with this one; `step`: its number in the job, from 0. A run ends
+// when all of `steps` an epoch are computed, or at train.max_steps, which counts those that the worker has
+// skipped, too, where a policy lets it.
+inline bool InLastTenth(const job::JobPlan& plan, int64_t steps, int64_t computed, int64_t step) {
   const Train& train = plan.job.train();
-  int64_t all = steps * std::max(1, train.epochs());
-  if (train.max_steps() > 0) all = std::min(all, train.max_steps());
-  return 10 * computed > 9 * all;
+  if (10 * computed > 9 * steps * std::max(1, train.epochs())) return true;
+  return train.max_steps() > 0 && 10 * (step + 1) > 9 * train.max_steps();
 }
 
 }  // namespace tandem::sim

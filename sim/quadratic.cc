@@ -88,7 +88,7 @@ absl::Status QuadraticRunner::Compute(worker::StepSlot* slot) {
     losses_->first_sum += loss;
     ++losses_->first_count;
   }
-  if (InLastTenth(plan_, options_.steps, ++computed_)) {
+  if (InLastTenth(plan_, options_.steps, ++computed_, slot->step)) {
     losses_->last_sum += loss;
     ++losses_->last_count;
   }

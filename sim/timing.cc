@@ -554,7 +554,11 @@ void FillUpdates(const Stats& stats, bool frozen, Message* out) {
 scheduler::JobReport Timing::Report() const {
   scheduler::JobReport report;
   // Steps at the end that are not gone through here: all push twice what ends the epoch, or meet once more.
-  const int64_t closing = !plan_.lockstep ? 2 : replicas_ && policies_tell_ ? 1 : 0;
+  // What the limit cut off has no end.
+  const int64_t closing = cut_at_ > 0                     ? 0
+                          : !plan_.lockstep               ? 2
+                          : (replicas_ && policies_tell_) ? 1
+                                                          : 0;
   report.seconds = absl::ToDoubleSeconds(elapsed());
   for (const Worker& w : workers_) {
     const double computed = static_cast<double>(w.computed) / kTicksPerSecond;

@@ -79,15 +79,18 @@ void MarkCollapsed(const StudyPlan& plan, std::vector<Group>* groups) {
   }
 }
 
-// Is a curve of the metric drawn that is of training rows?
-bool CurveIsOfTraining(const Metric& metric, const std::vector<Group>& groups) {
-  if (!metric.of_evaluation) return false;
+// Which rows the curves of the metric are of, if any is not of test rows: "training" or "validation".
+std::string RowsOfCurves(const Metric& metric, const std::vector<Group>& groups) {
+  if (!metric.of_evaluation) return "";
+  std::string rows;
   for (const Group& group : groups) {
     for (const StudyRun& run : group.runs) {
-      if (run.counts() && IsOfTraining(run) && !QualityCurve(metric, run).empty()) return true;
+      if (!run.counts() || QualityCurve(metric, run).empty()) continue;
+      if (IsOfTraining(metric, run)) return "training";
+      if (run.evaluations.back().validation) rows = "validation";
     }
   }
-  return false;
+  return rows;
 }
 
 std::string PolicyText(const StudyRun& run) {
@@ -247,6 +250,17 @@ std::vector<Trial> TrialsOf(const StudyPlan& plan, const std::map<std::string, s
 // Three digits that count: effects are not known to more.
 std::string Short(double value) { return absl::StrFormat("%.3g", value); }
 
+// A factor, to as many digits as tell it from 1, or three: "2.13", "0.99983".
+std::string ShortFactor(double factor) {
+  constexpr int kMostDigits = 9;
+  std::string text;
+  for (int digits = 3; digits <= kMostDigits; ++digits) {
+    text = absl::StrFormat("%.*g", digits, factor);
+    if (text != "1") break;
+  }
+  return text;
+}
+
 // "ids" of one, "a and b", "a, b and c".
 std::string List(const std::vector<std::string>& names) {
   if (names.size() < 2) return names.empty() ? "" : names[0];
@@ -309,8 +323,15 @@ std::string Clause(const Answer& answer, const Metric& measure, const std::strin
   return absl::StrJoin(parts, ", ");
 }
 
-// Tuned only if every variation is: with all seeds, none failed or missing.
-Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups) {
+// A study may have been given more to try since its values were chosen.
+bool IsTuning(const StudyRun& run) {
+  return run.part == Part::kTuning && run.state == RunState::kAbsent;
+}
+
+// Tuned only if all is tried that is to be, and every variation is tuned: with all seeds, none failed or missing.
+Part PartOfAnswer(const StudyPlan& plan, const std::vector<Group>& groups,
+                  const std::vector<StudyRun>& runs) {
+  if (std::any_of(runs.begin(), runs.end(), IsTuning)) return Part::kUntuned;
   for (const VariationPlan& variation : plan.variations) {
     const Group* const group = FindGroup(groups, variation.name, Part::kTuned);
     const bool whole = group != nullptr && group->complete > 0 && group->failed == 0 &&
@@ -424,14 +445,21 @@ void NoteBuilds(const std::vector<Group>& groups, std::vector<std::string>* note
 }
 
 // Where the curve of quality comes from, if not from evaluations on rows that do not train.
-void NoteTrainingCurve(const StudyPlan& plan, const Analysis& analysis,
-                       std::vector<std::string>* notes) {
-  if (!CurveIsOfTraining(plan.metric, analysis.groups)) return;
-  notes->push_back(absl::StrCat("Each run was evaluated once, at its end. What is shown of ",
-                                plan.metric.label,
-                                " on the way, and the time and samples to a target, is of training "
-                                "rows, each scored before it "
-                                "was trained on; evaluation.every_epochs gives it on test rows."));
+void NoteRowsOfCurves(const StudyPlan& plan, const Analysis& analysis,
+                      std::vector<std::string>* notes) {
+  const std::string rows = RowsOfCurves(plan.metric, analysis.groups);
+  if (rows.empty()) return;
+  const std::string what =
+      absl::StrCat("What is shown of ", plan.metric.label,
+                   " on the way, and the time and samples to a target, is of ", rows, " rows");
+  if (rows == "validation") {
+    notes->push_back(absl::StrCat(what, ", by which train.keep_best chooses; at the end stands ",
+                                  "what the chosen model has on test rows."));
+    return;
+  }
+  notes->push_back(absl::StrCat("Each run was evaluated once, at its end. ", what,
+                                ", each scored before it was trained on; ",
+                                "evaluation.every_epochs gives it on test rows."));
 }
 
 // What foretells the speed of live runs: columns of both, and how a note about it begins.
@@ -540,7 +568,7 @@ std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis
   const std::set<std::string> diverged = NoteDiverged(analysis.groups, &notes);
   for (const Group& group : analysis.groups) NoteLost(group, diverged, &notes);
   NoteBuilds(analysis.groups, &notes);
-  NoteTrainingCurve(plan, analysis, &notes);
+  NoteRowsOfCurves(plan, analysis, &notes);
   if (plan.tunes() && analysis.part != Part::kTuned) {
     notes.push_back(
         "Not every variation has all its tuned runs: the answer, and the figures that show one "
@@ -631,9 +659,9 @@ std::string Comparison::Words() const {
   if (effect.seeds == 1) return "not resolved (one seed)";
   if (measure.as_ratio) {
     const std::string interval =
-        absl::StrCat(" (", Short(effect.low), " to ", Short(effect.high), ")");
+        absl::StrCat(" (", ShortFactor(effect.low), " to ", ShortFactor(effect.high), ")");
     if (verdict == 0) return absl::StrCat("not resolved", interval);
-    return absl::StrCat(Short(effect.mean), " times as much", interval);
+    return absl::StrCat(ShortFactor(effect.mean), " times as much", interval);
   }
   const std::string interval = absl::StrFormat(" (%+.3g to %+.3g)", effect.low, effect.high);
   if (verdict == 0) return absl::StrCat("not resolved", interval);
@@ -649,7 +677,7 @@ Analysis Analyse(const StudyPlan& plan, const std::map<std::string, std::string>
   analysis.comparisons = ComparisonsOf(plan, analysis.groups);
   analysis.tuned_gains = GainsOf(plan, analysis.groups);
   if (plan.tunes()) analysis.trials = TrialsOf(plan, chosen, runs);
-  analysis.part = PartOfAnswer(plan, analysis.groups);
+  analysis.part = PartOfAnswer(plan, analysis.groups, runs);
   analysis.answer = AnswerOf(plan, analysis.part, analysis.groups, analysis.comparisons);
   analysis.notes = NotesOf(plan, analysis);
   return analysis;
@@ -670,7 +698,7 @@ json ResultsJson(const StudyPlan& plan, const Analysis& analysis) {
                   {"label", plan.metric.label},
                   {"higher_is_better", plan.metric.higher_is_better},
                   {"of_evaluation", plan.metric.of_evaluation},
-                  {"curve_of_training", CurveIsOfTraining(plan.metric, analysis.groups)}}}};
+                  {"curve_rows", RowsOfCurves(plan.metric, analysis.groups)}}}};
   if (plan.study.target().has_value()) study["target"] = plan.study.target().value();
   return {{"study", study},   {"answer", analysis.answer},  {"notes", analysis.notes},
           {"groups", groups}, {"comparisons", comparisons}, {"tuned_gains", gains}};

@@ -542,12 +542,14 @@ def data_shares(study):
 
 def bound_of(policy):
     """The bound of "SSP(4)" anywhere in the policies of a variation; None without."""
-    found = re.search(r"SSP\((\d+)\)", policy)
+    found = re.search(r"\bSSP\((\d+)\)", policy)
     return int(found.group(1)) if found else None
 
 
 def against_bound(study):
-    """Throughput over the bound of SSP."""
+    """Throughput over the bound of SSP; not of variations that nobody compares with each other."""
+    if len({group["among"] for group in study.groups}) > 1:
+        return None
     figure, axes = plt.subplots(figsize=(WIDTH, 3.6))
     points = {}
     for group in study.groups:
@@ -628,9 +630,12 @@ def all_figures(study):
            "is better.", lambda: effects(study))
     if curves:
         rows, curve = "", label
-        if study.metric.get("curve_of_training"):
+        if study.metric.get("curve_rows") == "training":
             rows = "Of training rows, each scored before it was trained on. "
             curve = f"{label} of training rows"
+        elif study.metric.get("curve_rows") == "validation":
+            rows = "Of validation rows, by which the model that is kept is chosen. "
+            curve = f"{label} of validation rows"
         yield ("quality-samples", f"{curve} against samples{words}",
                rows + band + "At the same height to the right, a variation needs more samples for the same "
                "quality.", lambda: progress(study, 1, "samples trained on", "quality", curve))

@@ -69,6 +69,9 @@ absl::Status AddPatterns(const Job& job, json* patterns) {
   for (const std::string& pattern : all) {
     TANDEM_ASSIGN_OR_RETURN((*patterns)[pattern], data::ExpandFiles("data", pattern));
   }
+  for (const std::string& file : {job.model().script().file(), job.dense().calibration()}) {
+    if (!file.empty()) (*patterns)[file] = {file};
+  }
   return absl::OkStatus();
 }
 
@@ -168,7 +171,9 @@ absl::StatusOr<json> SurroundingsOf(const StudyPlan& plan, const std::vector<Run
       TANDEM_ASSIGN_OR_RETURN(job, job::ParseJob(run.job_text, run.name, {}));
     }
     if (plan.without_data()) job.clear_data();
-    std::string read = job.data().SerializeAsString();
+    std::string read =
+        absl::StrCat(job.data().SerializeAsString(), "\n", job.model().script().file(), "\n",
+                     job.dense().calibration(), "\n");
     for (const ServiceTime& entry : job.service_time()) read += entry.trace() + "\n";
     if (!seen.insert(read).second) continue;
     TANDEM_RETURN_IF_ERROR(AddPatterns(job, &patterns));

@@ -349,8 +349,9 @@ std::string Repeat(const Manifest& manifest) {
     absl::StrAppend(
         &html, Line("simulated",
                     absl::StrCat("seconds and rates are of a virtual clock: a step takes ",
-                                 assumed.step_seconds(), " s, a frame ", assumed.latency_seconds(),
-                                 " s, a process sends ",
+                                 assumed.step_seconds(),
+                                 " s where the job's service_time says no other, a frame ",
+                                 assumed.latency_seconds(), " s, a process sends ",
                                  assumed.bytes_per_second() > 0
                                      ? absl::StrCat(assumed.bytes_per_second(), " bytes a second")
                                      : "as much as it likes")));

@@ -51,7 +51,8 @@ void Flatten(const json& value, const std::string& path, std::map<std::string, d
 struct Metrics {
   std::vector<CurvePoint> curve;
   std::vector<EvaluationPoint> evaluations;
-  bool loss_lost = false;  // rows were trained on, and the loss was no number
+  bool loss_lost = false;       // rows were trained on, and the loss was no number
+  bool ends_evaluated = false;  // the last evaluation of the run is one of `evaluations`
 };
 
 void AddProgress(const json& line, Metrics* metrics) {
@@ -91,7 +92,9 @@ Metrics ReadMetrics(const std::string& path) {
   // With train.keep_best: one curve has points of one kind, and all epochs have those of validation.
   const auto validation = [](const EvaluationPoint& point) { return point.validation; };
   std::vector<EvaluationPoint>& all = metrics.evaluations;
+  metrics.ends_evaluated = !all.empty();
   if (std::any_of(all.begin(), all.end(), validation)) {
+    metrics.ends_evaluated = validation(all.back());
     all.erase(std::remove_if(all.begin(), all.end(), std::not_fn(validation)), all.end());
   }
   return metrics;
@@ -275,7 +278,7 @@ void ReadModel(const std::string& folder, const json& end, const BesideRun& besi
 
 std::vector<QualityPoint> QualityCurve(const Metric& metric, const StudyRun& run) {
   std::vector<QualityPoint> points;
-  if (!IsOfTraining(run)) {
+  if (!IsOfTraining(metric, run)) {
     for (const EvaluationPoint& point : run.evaluations) {
       const auto value = point.values.find(metric.column);
       if (value == point.values.end()) continue;
@@ -412,7 +415,7 @@ StudyRun ReadRun(const RunPlan& plan, const std::string& folder, const BesideRun
   ReadModel(folder, end, beside, &run);
   run.curve = metrics.curve;
   run.evaluations = metrics.evaluations;
-  if (!run.evaluations.empty()) {  // the last one came after the last interval
+  if (metrics.ends_evaluated) {  // after the last interval
     run.evaluations.back().seconds = NumberIn(summary, "seconds", run.evaluations.back().seconds);
     run.evaluations.back().samples = NumberIn(summary, "samples", run.evaluations.back().samples);
   }

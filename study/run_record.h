@@ -107,7 +107,9 @@ struct QualityPoint {
 };
 std::vector<QualityPoint> QualityCurve(const Metric& metric, const StudyRun& run);
 // Is that curve one of training rows?
-inline bool IsOfTraining(const StudyRun& run) { return run.evaluations.size() <= 1; }
+inline bool IsOfTraining(const Metric& metric, const StudyRun& run) {
+  return !metric.of_evaluation || run.evaluations.size() <= 1;
+}
 
 // The parts of it, for tests.
 std::map<std::string, double> NumbersOf(const nlohmann::json& summary);

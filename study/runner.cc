@@ -115,7 +115,7 @@ class Runner {
           absl::StrCat(folder, ": cannot be removed: ", error.message()));
     }
     TANDEM_RETURN_IF_ERROR(MakeFolder(folder));
-    TANDEM_RETURN_IF_ERROR(WriteRunBegin(folder, run, options_.build));
+    TANDEM_RETURN_IF_ERROR(WriteRunBegin(folder, run, options_.build()));
     const std::string caption = absl::StrCat("[", CountOver() + 1, "/", total_, "] ", Title(run));
     const RunLauncher::End end = launcher_.Launch(run, folder, caption, SecondsLeft());
     if (end.stopped) return true;
@@ -154,8 +154,16 @@ class Runner {
     return text;
   }
 
-  // Folders, not rows: a tuned run may share one with an untuned one.
+  // Rows of the study that are done; a tuned one may share its folder with an untuned one.
   size_t CountOver() const { return std::count_if(runs_.begin(), runs_.end(), IsOver); }
+
+  std::set<std::string> FoldersOver() const {
+    std::set<std::string> folders;
+    for (const StudyRun& run : runs_) {
+      if (IsOver(run)) folders.insert(run.name);
+    }
+    return folders;
+  }
 
   double Spent() const {
     // The seconds of a simulated run are nobody's.
@@ -173,7 +181,7 @@ class Runner {
   static double SecondsOf(const StudyRun& run) { return run.Number("seconds").value_or(0); }
 
   double MeanSeconds() const {
-    const size_t over = CountOver();
+    const size_t over = FoldersOver().size();
     return over == 0 ? 0 : Spent() / static_cast<double>(over);
   }
 
@@ -188,10 +196,7 @@ class Runner {
 
   bool BeyondBudget(const RunPlan& next) const {
     const Budget& budget = manifest_.plan.study.budget();
-    std::set<std::string> folders;
-    for (const StudyRun& run : runs_) {
-      if (IsOver(run)) folders.insert(run.name);
-    }
+    const std::set<std::string> folders = FoldersOver();
     const size_t begun = folders.size() + (folders.count(next.name) > 0 ? 0 : 1);
     if (budget.runs() > 0 && begun > static_cast<size_t>(budget.runs())) return true;
     return budget.seconds() > 0 && Spent() + MeanSeconds() > budget.seconds();

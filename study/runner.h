@@ -41,8 +41,8 @@ class RunLauncher {
 
 struct RunnerOptions {
   std::string folder;
-  std::string build;                            // of the programs that runs are made by
-  bool retry_failed = false;                    // runs that failed in an earlier session
+  std::function<std::string()> build;  // of the programs that runs are made by, as they are now
+  bool retry_failed = false;           // runs that failed in an earlier session
   const std::atomic<bool>* stop = nullptr;      // ends the study when set
   std::function<void(const std::string&)> say;  // a line for people
 };

@@ -15,6 +15,11 @@ constexpr double kUpper = 0.975;  // of a two-sided 95 % interval
 // Differences so small beside the values that they are rounding, not an effect.
 constexpr double kRounding = 1e-12;
 
+// `effect` is how `a` differs from `b`.
+double WithoutRounding(double effect, double a, double b) {
+  return std::abs(a - b) <= kRounding * std::abs(b) ? 0 : effect;
+}
+
 Effect EffectOf(const std::vector<double>& differences) {
   const Spread spread = SpreadOf(differences);
   Effect effect;
@@ -74,9 +79,7 @@ Effect DifferenceOf(absl::Span<const double> a, absl::Span<const double> b) {
   TANDEM_CHECK(a.size() == b.size());
   std::vector<double> differences;
   for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = a[i] - b[i];
-    const bool rounding = std::abs(difference) <= kRounding * std::abs(b[i]);
-    differences.push_back(rounding ? 0 : difference);
+    differences.push_back(WithoutRounding(a[i] - b[i], a[i], b[i]));
   }
   return EffectOf(differences);
 }
@@ -86,7 +89,7 @@ Effect RatioOf(absl::Span<const double> a, absl::Span<const double> b) {
   std::vector<double> differences;
   for (size_t i = 0; i < a.size(); ++i) {
     TANDEM_CHECK(a[i] > 0 && b[i] > 0);
-    differences.push_back(std::log(a[i] / b[i]));
+    differences.push_back(WithoutRounding(std::log(a[i] / b[i]), a[i], b[i]));
   }
   Effect effect = EffectOf(differences);
   effect.mean = std::exp(effect.mean);

@@ -388,11 +388,11 @@ absl::Status InVariation(const VariationPlan& variation, const absl::Status& why
 absl::StatusOr<job::JobPlan> PlanOfRun(const StudyPlan& plan, const VariationPlan& variation,
                                        const job::Overrides& set) {
   if (plan.study.simulate().timing_only()) {
-    absl::StatusOr<job::JobPlan> timed = job::ReadJobForTiming(plan.job_file, set);
+    absl::StatusOr<job::JobPlan> timed = job::ParseJobForTiming(plan.base_job, plan.job_file, set);
     if (!timed.ok()) return InVariation(variation, timed.status());
     return timed;
   }
-  const absl::StatusOr<Job> job = job::ReadJobFile(plan.job_file, set);
+  const absl::StatusOr<Job> job = job::ParseJob(plan.base_job, plan.job_file, set);
   if (!job.ok()) return InVariation(variation, job.status());
   absl::StatusOr<job::JobPlan> resolved = job::Resolve(*job);
   if (!resolved.ok()) return InVariation(variation, resolved.status());
@@ -636,9 +636,19 @@ absl::StatusOr<StudyPlan> ParseStudy(absl::string_view text, const std::string& 
   return Reader(text, file_name).Read();
 }
 
+absl::StatusOr<StudyPlan> ParseStudyWithJob(absl::string_view text, const std::string& file_name) {
+  TANDEM_ASSIGN_OR_RETURN(StudyPlan plan, ParseStudy(text, file_name));
+  absl::StatusOr<std::string> job = job::ReadJobText(plan.job_file);
+  if (!job.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(file_name, ": job: ", job.status().message()));
+  }
+  plan.base_job = *std::move(job);
+  return plan;
+}
+
 absl::StatusOr<StudyPlan> ReadStudyFile(const std::string& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
-  return ParseStudy(text, path);
+  return ParseStudyWithJob(text, path);
 }
 
 absl::StatusOr<std::vector<RunPlan>> RunsOf(const StudyPlan& plan, Part part,

@@ -68,6 +68,7 @@ struct RunPlan {
 struct StudyPlan {
   Study study;           // with defaults filled in
   std::string job_file;  // as `tandem run` is given it
+  std::string base_job;  // its text; empty in a plan that was parsed without it
   Metric metric;
   std::vector<VariationPlan> variations;
   std::string baseline;
@@ -88,13 +89,16 @@ struct StudyPlan {
 // Is this job fit to be started here? What is asked beside parsing: devices, files, transports.
 using JobCheck = std::function<absl::Status(const job::JobPlan&)>;
 
-// `file_name` in messages and for the folder of the job. Reads the base job, not the data.
+// `file_name` in messages and for the folder of the job. ParseStudy reads no file: for the report of a study
+// that was run.
 absl::StatusOr<StudyPlan> ParseStudy(absl::string_view text, const std::string& file_name);
+// And the base job, once: whatever becomes of the file, all runs are made of one text.
+absl::StatusOr<StudyPlan> ParseStudyWithJob(absl::string_view text, const std::string& file_name);
 absl::StatusOr<StudyPlan> ReadStudyFile(const std::string& path);
 
 // The runs of one part, with jobs resolved, in the order in which they are to run: seed by seed, so that
 // variations that are compared run near to each other. `chosen`: by variation, for Part::kTuned.
-// INVALID_ARGUMENT if one of their jobs is impossible.
+// INVALID_ARGUMENT if one of their jobs is impossible. `plan` has its base job.
 absl::StatusOr<std::vector<RunPlan>> RunsOf(const StudyPlan& plan, Part part,
                                             const std::map<std::string, std::string>& chosen);
 

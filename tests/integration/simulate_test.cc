@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -358,6 +359,14 @@ TEST_F(SimulateTest, WhatCannotBeSimulatedIsSaidInOneLine) {
   EXPECT_FALSE(fs::exists(job_->File("x")));
   ASSERT_TRUE(Simulate("there", {"train.max_steps=2"}).ok());
   expect_refused(Simulate("there", {}), "--overwrite");
+  std::ofstream(job_->File("t.trace")) << "0.01\n10 ms\n";
+  const std::string trace = absl::StrCat("service_time={trace: '", job_->File("t.trace"), "'}");
+  const std::vector<std::vector<std::string>> without_data = {
+      {"--timing-only", "--overwrite"}, {"--problem", "quadratic", "--overwrite"}};
+  for (const auto& flags : without_data) {
+    expect_refused(Simulate("there", {trace}, flags), "t.trace:2");
+    EXPECT_TRUE(fs::exists(job_->File("there/summary.json"))) << "refused before anything is lost";
+  }
   EXPECT_NE(RunProgram({ProgramPath("tandem"), "simulate"}).exit_code, 0);
 }
 

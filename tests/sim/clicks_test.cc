@@ -137,6 +137,17 @@ TEST(ClicksTest, GradientsAreThoseOfTheLoss) {
   }
 }
 
+// Steps that a policy lets a worker skip count for train.max_steps: the last tenth is of those before it.
+TEST(ClicksTest, TheLastTenthIsOfTheRunWhateverWasSkipped) {
+  const std::string optimizer = "kind: SGD learning_rate: 0.1";
+  for (const char* policy : {"kind: BSP", "kind: BACKUP_WORKERS backups: 4"}) {
+    const Outcome run = Train(policy, optimizer, 1, 5, /*steps=*/1000, /*max_steps=*/60);
+    EXPECT_GT(run.losses.last.samples, 0) << policy;
+    EXPECT_LE(run.losses.last.samples, 8 * 7 * 64) << policy;
+    EXPECT_LT(run.losses.last.Above(), run.losses.first.Above()) << policy;
+  }
+}
+
 // Labels are drawn from the planted probabilities: summed over many samples the two differ by what chance allows.
 TEST(ClicksTest, LabelsFollowThePlantedModel) {
   const job::JobPlan plan = Plan("kind: BSP", kSmallStep, 3, 5);

@@ -56,13 +56,13 @@ class StudyPlanTest : public ::testing::Test {
   std::string File(const std::string& name) const { return (folder_ / name).string(); }
 
   StudyPlan MustParse(const std::string& text) const {
-    const auto plan = ParseStudy(text, File("s.textproto"));
+    const auto plan = ParseStudyWithJob(text, File("s.textproto"));
     EXPECT_TRUE(plan.ok()) << plan.status();
     return plan.ok() ? *plan : StudyPlan();
   }
   // The one line with which a study is refused, its folder left out.
   std::string Refusal(const std::string& text) const {
-    const auto plan = ParseStudy(text, File("s.textproto"));
+    const auto plan = ParseStudyWithJob(text, File("s.textproto"));
     absl::Status why = plan.status();
     if (plan.ok()) {
       why = CheckAllRuns(*plan, [](const job::JobPlan&) { return absl::OkStatus(); });

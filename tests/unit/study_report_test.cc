@@ -94,23 +94,53 @@ TEST(AnalysisTest, RunsOfSeveralBuildsAreSaid) {
   EXPECT_THAT(notes(), Not(HasSubstr("builds"))) << "it is in no mean";
 }
 
-// A curve of AUC from one evaluation is one of training rows, and says so.
-TEST(AnalysisTest, ACurveOfTrainingRowsIsSaid) {
+// A curve of AUC from one evaluation is one of training rows, one with train.keep_best of validation rows; both say
+// so.
+TEST(AnalysisTest, ACurveOfOtherThanTestRowsIsSaid) {
   std::vector<StudyRun> runs = Runs();
-  const auto said = [&] {
+  const auto said = [&]() -> std::string {
     const Analysis analysis = Analyse(Plan(), {}, runs);
-    const bool note = absl::StrContains(absl::StrJoin(analysis.notes, "\n"), "is of training rows");
-    EXPECT_EQ(ResultsJson(Plan(), analysis)["study"]["metric"]["curve_of_training"], note);
-    return note;
+    std::string all;
+    for (const std::string rows : {"training", "validation"}) {
+      const std::string note = absl::StrCat("is of ", rows, " rows");
+      if (absl::StrContains(absl::StrJoin(analysis.notes, "\n"), note)) all += rows;
+    }
+    EXPECT_EQ(ResultsJson(Plan(), analysis)["study"]["metric"]["curve_rows"], all);
+    return all;
   };
-  EXPECT_FALSE(said()) << "there is no curve";
+  EXPECT_EQ(said(), "") << "there is no curve";
   for (StudyRun& run : runs) {
     run.curve = {{1, 100, 0.6, 0.7}, {2, 200, 0.5, 0.75}};
     run.evaluations.resize(1);
   }
-  EXPECT_TRUE(said());
-  for (StudyRun& run : runs) run.evaluations.resize(2);
-  EXPECT_FALSE(said());
+  EXPECT_EQ(said(), "training");
+  EvaluationPoint evaluation{1, 100, {{"eval.auc", 0.7}}, /*validation=*/false};
+  for (StudyRun& run : runs) run.evaluations.assign(2, evaluation);
+  EXPECT_EQ(said(), "");
+  evaluation.validation = true;
+  for (StudyRun& run : runs) run.evaluations.assign(2, evaluation);
+  EXPECT_EQ(said(), "validation");
+}
+
+// Loss is on its way whatever is evaluated meanwhile.
+TEST(AnalysisTest, ATargetOfLossIsReachedBetweenEvaluations) {
+  const StudyPlan plan = Plan("target { metric: \"loss\" value: 0.55 }");
+  StudyRun run = RunOf("BSP", 1, 0.8, 1000);
+  run.curve = {{1, 100, 0.6, 0.7}, {2, 200, 0.5, 0.75}};
+  run.evaluations.assign(2, EvaluationPoint{2, 200, {{"eval.auc", 0.8}}, false});
+  AddDerivedNumbers(plan, &run);
+  EXPECT_EQ(run.Number("to_target.seconds"), 2);
+}
+
+// What is certain and too small for three digits is not said to be once as much.
+TEST(AnalysisTest, AFactorNearOneKeepsItsDigits) {
+  std::vector<StudyRun> runs;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    runs.push_back(RunOf("BSP", seed, 0.8, 5999));
+    runs.push_back(RunOf("SSP", seed, 0.8, 6000));
+    runs.push_back(RunOf("ASP", seed, 0.8, 5999));
+  }
+  EXPECT_THAT(Analyse(Plan(), {}, runs).answer, HasSubstr("SSP is 1.0002 times as much"));
 }
 
 // Speeds that differ much have no interval below 0.
@@ -243,6 +273,26 @@ TEST(AnalysisTest, HalfATunedPartIsNoAnswer) {
               HasSubstr("Not every variation has all its tuned runs"));
   EXPECT_EQ(ResultsJson(plan, half)["study"]["part"], "untuned");
   runs.resize(runs.size() - 3);  // nothing was chosen for ASP
+  EXPECT_EQ(Analyse(plan, chosen, runs).part, Part::kUntuned);
+}
+
+// A study that was given more to try has an answer from what was tried when all of it is.
+TEST(AnalysisTest, TunedRunsOfAnEarlierSearchAreNoAnswer) {
+  std::vector<StudyRun> runs = Runs();
+  std::map<std::string, std::string> chosen;
+  for (const char* variation : {"BSP", "SSP", "ASP"}) {
+    chosen[variation] = "1";
+    runs.push_back(RunOf(variation, 9, 0.5, 1000, Part::kTuning, "1"));
+    runs.push_back(RunOf(variation, 9, 0.5, 1000, Part::kTuning, "2"));
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      runs.push_back(RunOf(variation, seed, 0.9, 1000, Part::kTuned, "1"));
+    }
+  }
+  const StudyPlan plan = Plan(kTune);
+  EXPECT_EQ(Analyse(plan, chosen, runs).part, Part::kTuned);
+  for (StudyRun& run : runs) {
+    if (run.part == Part::kTuning && run.value == "2") run.state = RunState::kAbsent;
+  }
   EXPECT_EQ(Analyse(plan, chosen, runs).part, Part::kUntuned);
 }
 

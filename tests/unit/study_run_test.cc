@@ -109,7 +109,7 @@ class StudyRunTest : public ::testing::Test {
   Manifest ManifestOf(const std::string& text) const {
     Manifest manifest;
     manifest.study_file = folder() + "/s.textproto";
-    const auto plan = ParseStudy(text, manifest.study_file);
+    const auto plan = ParseStudyWithJob(text, manifest.study_file);
     EXPECT_TRUE(plan.ok()) << plan.status();
     manifest.plan = *plan;
     for (const Part part : {Part::kUntuned, Part::kTuning}) {
@@ -387,6 +387,7 @@ class RunnerTest : public StudyRunTest {
     RunnerOptions options;
     options.folder = folder();
     options.stop = &stop_;
+    options.build = [this] { return absl::StrCat("build ", launcher_.launched.size()); };
     options.retry_failed = retry_failed;
     options.say = [this](const std::string& line) { said_.push_back(line); };
     return RunStudy(options, manifest, &launcher_);
@@ -463,6 +464,8 @@ TEST_F(RunnerTest, EachVariationTakesItsBestValue) {
   EXPECT_EQ(launcher_.launched.size(), 12u);
   EXPECT_EQ(launcher_.launched.back(), "BSP-tuned-0.2-seed2");
   const std::vector<StudyRun> runs = ReadRuns(folder(), manifest);
+  EXPECT_EQ(runs[0].build, "build 0");
+  EXPECT_EQ(runs[1].build, "build 1") << "programs that were built again on the way are seen";
   int tuned = 0;
   for (const StudyRun& run : runs) {
     if (run.part != Part::kTuned) continue;
@@ -475,6 +478,16 @@ TEST_F(RunnerTest, EachVariationTakesItsBestValue) {
 }
 
 // A study that goes on knows its tuned runs only when it has chosen again.
+// All runs are of the job as it was when the study was read.
+TEST_F(RunnerTest, AJobFileThatIsEditedOnTheWayChangesNothing) {
+  Manifest manifest = ManifestOf(absl::StrCat(kStudy, kTune));
+  launcher_.losses = {{"0.2", 0.4}};
+  fs::remove(folder_ / "job.textproto");
+  const auto end = Run(&manifest);
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(*end, StudyEnd::kDone);
+}
+
 TEST_F(RunnerTest, WhatStandsBesideTunedRunsIsRenewed) {
   const Manifest fresh = ManifestOf(absl::StrCat(kStudy, kTune));
   launcher_.losses = {{"0.1", 0.5}, {"0.2", 0.4}, {"0.4", 0.6}};
@@ -558,6 +571,25 @@ TEST_F(StudyRunTest, AFileThatIsNewOrGoneIsNoticed) {
   fs::remove(folder_ / "d/train-3.tsv");
   fs::remove(folder_ / "d/train-2.tsv");
   EXPECT_THAT(std::string(CheckGoesOn(first, now()).message()), HasSubstr("d/train-2.tsv of "));
+}
+
+// What a job reads beside its data, too.
+TEST_F(StudyRunTest, AModuleThatIsAnotherNowIsNoticed) {
+  for (const char* name : {"train.tsv", "module.pt"}) Write(name, "abc");
+  Manifest manifest;
+  manifest.runs = {
+      ManifestOf(absl::StrCat(kStudy, "set: \"data.train=", folder(),
+                              "/train.tsv\" set: \"data.test=[]\" ",
+                              "set: \"model={script {file: '", folder(), "/module.pt'}}\""))
+          .runs[0]};
+  const auto now = [&manifest] {
+    manifest.surroundings = *SurroundingsOf(manifest.plan, manifest.runs);
+    return manifest;
+  };
+  const Manifest first = now();
+  EXPECT_TRUE(CheckGoesOn(first, now()).ok());
+  Write("module.pt", "abd");
+  EXPECT_THAT(std::string(CheckGoesOn(first, now()).message()), HasSubstr("module.pt"));
 }
 
 TEST_F(StudyRunTest, BuildsAreToldApartByTheirPrograms) {

@@ -72,6 +72,8 @@ TEST(StatisticsTest, MoreSeedsAreEnough) {
 
 TEST(StatisticsTest, RoundingIsNoEffect) {
   EXPECT_FALSE(DifferenceOf({0.1 + 0.2, 0.1 + 0.2}, {0.3, 0.3}).resolved);
+  const std::vector<double> sums(5, 0.1 + 0.2), same(5, 0.3);
+  EXPECT_FALSE(RatioOf(sums, same).resolved);
 }
 
 TEST(StatisticsTest, RatiosAreGeometric) {
