@@ -7,8 +7,10 @@ TANDEM_RUN_PACKAGES=(
   protobuf-compiler libprotobuf-dev libabsl-dev libboost-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   libzmq3-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
   libtorch-dev libdnnl-dev libopenblas0-openmp)
-# What the tests need beside that.
-TANDEM_CHECK_PACKAGES=(clang libclang-rt-dev libgtest-dev libgmock-dev)
+# What the tests need beside that; those of Python's and of figures are skipped without theirs.
+TANDEM_CHECK_PACKAGES=(
+  clang libclang-rt-dev libgtest-dev libgmock-dev
+  python3-numpy python3-torch python3-matplotlib python3-pandas python3-sklearn)
 # What a guest with a software RDMA device needs (tests/rdma/run_in_guest.sh); tests there are skipped
 # without it.
 TANDEM_GUEST_PACKAGES=(
