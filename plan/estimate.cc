@@ -314,6 +314,22 @@ std::string PolicyText(absl::optional<int> bound) {
   return *bound == 0 ? "BSP" : absl::StrCat("SSP(", *bound, ")");
 }
 
+// Whether an update counts 1/workers. A policy without a kind has what it does not say from `parent`,
+// as in job_defaults.cc.
+bool IsScaled(const Policy& parent, const Policy& policy) {
+  const bool inherits = policy.kind() == Policy::POLICY_UNSPECIFIED &&
+                        policy.async_scale() == Policy::ASYNC_SCALE_UNSPECIFIED;
+  return (inherits ? parent : policy).async_scale() == Policy::INVERSE_WORKERS;
+}
+
+// As after --set. BSP takes a mean, and no scale.
+std::string PolicySetting(absl::optional<int> bound, bool scaled) {
+  const char* const scale = scaled ? " async_scale: INVERSE_WORKERS" : "";
+  if (!bound.has_value()) return absl::StrCat("{kind: ASP", scale, "}");
+  if (*bound == 0) return "{kind: BSP}";
+  return absl::StrCat("{kind: SSP bound: ", *bound, scale, "}");
+}
+
 std::string ServersOf(const Way& way) {
   const char* const where = way.beside         ? " beside, "
                             : way.servers == 1 ? " server, "
@@ -346,10 +362,10 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
   std::vector<std::pair<std::string, std::string>> out;
   out.emplace_back("cluster.servers", absl::StrCat(uses_servers() ? servers : 0));
   const absl::optional<int> at = uses_servers() ? bound : absl::optional<int>(0);
-  const std::string policy = !at.has_value() ? "{kind: ASP}"
-                             : *at == 0      ? "{kind: BSP}"
-                                             : absl::StrCat("{kind: SSP bound: ", *at, "}");
-  out.emplace_back("policy", policy);
+  const auto policy_for = [&](const Policy& own) {
+    return PolicySetting(at, IsScaled(job.policy(), own));
+  };
+  out.emplace_back("policy", policy_for(job.policy()));
   const char* const place = tables == Place::kSharded      ? "SHARDED"
                             : tables == Place::kReplicated ? "REPLICATED"
                                                            : "SERVERS";
@@ -357,7 +373,7 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
     const Table& table = job.table(t);
     if (table.policy().kind() == Policy::STORE) continue;  // no part of the training
     const std::string path = absl::StrCat("table[", t, "].");
-    if (table.has_policy()) out.emplace_back(path + "policy", policy);
+    if (table.has_policy()) out.emplace_back(path + "policy", policy_for(table.policy()));
     if (tables != Place::kServers || table.synchroniser() > Table::SERVERS) {
       out.emplace_back(path + "synchroniser", place);
     }
@@ -371,7 +387,7 @@ std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) 
   }
   if (dense == Place::kServers) {
     out.emplace_back("dense.synchroniser", "SERVERS");
-    if (fit.has_policy()) out.emplace_back("dense.policy", policy);
+    if (fit.has_policy()) out.emplace_back("dense.policy", policy_for(fit.policy()));
     return out;
   }
   out.emplace_back("dense.synchroniser", "ALLREDUCE");

@@ -66,7 +66,8 @@ struct Way {
   // "allreduce, ring"; of replicas that meet "ring, every 8"; with a quorum "ring, SOLO", "ring, every 8 of 2".
   std::string dense_name() const;
   // What makes `job` one that runs so: path and value, as after --set. What only another synchroniser of its
-  // dense part has, such as a codec or a place to meet, is left out. The job may still refuse it.
+  // dense part has, such as a codec or a place to meet, is left out. Updates keep their async_scale where
+  // they are not a mean. The job may still refuse it.
   std::vector<std::pair<std::string, std::string>> Overrides(const Job& job) const;
 };
 

@@ -557,6 +557,45 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
   }
 }
 
+// Updates that count an Nth do so in the way that is proposed, too, whoever says it: the job, a table, or
+// the dense part, each for itself.
+TEST(OverridesTest, KeepTheScaleOfUpdates) {
+  const std::string scaled = "kind: SSP bound: 4 async_scale: INVERSE_WORKERS";
+  const auto scaled_at = [](const job::JobPlan& job, int table) {
+    const Policy& policy = job.groups[job.tables[static_cast<size_t>(table)].group].policy;
+    return policy.async_scale() == Policy::INVERSE_WORKERS;
+  };
+  const auto table_says = [](const std::string& policy) {
+    return absl::StrReplaceAll(JobText("kind: ASP", "synchroniser: SERVERS"),
+                               {{"dim: 4", absl::StrCat("dim: 4 policy { ", policy, " }")}});
+  };
+  struct Row {
+    std::string text;
+    bool table, dense;  // whose updates are scaled
+  };
+  for (const Row& row : std::vector<Row>{
+           {JobText(scaled, ""), true, true},
+           {JobText(scaled, "synchroniser: SERVERS policy { kind: ASP }"), true, false},
+           {JobText("kind: ASP", absl::StrCat("synchroniser: SERVERS policy { ", scaled, " }")),
+            false, true},
+           {table_says(scaled), true, false},
+           {table_says("async_scale: INVERSE_WORKERS"), true, false}}) {
+    const auto parsed = job::ParseJob(row.text, "job.textproto", {});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    for (const Way& way : plan::WaysOf(DenseOnly(8, 1e6))) {
+      const auto set = job::ParseJob(row.text, "job.textproto", way.Overrides(*parsed));
+      ASSERT_TRUE(set.ok()) << set.status();
+      const auto job = job::Resolve(*set);
+      ASSERT_TRUE(job.ok()) << job.status();
+      const bool waits = !way.uses_servers() || way.bound == 0;
+      EXPECT_EQ(scaled_at(*job, 0), row.table && !waits) << row.text << way.tables_name();
+      if (job->dense_table < 0) continue;
+      EXPECT_EQ(scaled_at(*job, job->dense_table), row.dense && !waits)
+          << row.text << way.dense_name();
+    }
+  }
+}
+
 // Of several policies the strictest says how far workers may be ahead of each other.
 TEST(OverridesTest, TheWayOfAJobKnowsBoundsDelaysAndMeetings) {
   const auto way = [](const std::string& policy, const std::string& dense) {
