@@ -69,32 +69,51 @@ void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
       name, job::PolicyName(policy), workers - 1, policy.age_cutoff(), workers));
 }
 
-void WarnOfPolicy(const std::string& name, const Policy& policy, const Facts& facts,
-                  std::vector<std::string>* out) {
-  const std::string kind = job::PolicyName(policy);
-  const double in_step = InStep(facts);
+// Steps a second if nothing but what steps compute took time, and all policies had this bound. By whatever
+// else the job's workers wait for each other they still do: an allreduce, meetings, tables on workers.
+double WithBound(const job::JobPlan& plan, const Facts& facts, absl::optional<int> bound) {
+  Facts steps = facts;
+  steps.latency_seconds = steps.bytes_per_second = 0;
+  Way way = WayOf(plan, /*servers_beside_workers=*/false);
+  way.bound = bound;
+  return EstimateWay(steps, way).samples_per_second / facts.batch;
+}
+
+// Whoever may be ahead stands at the bound in the end.
+void WarnOfStraggler(const std::string& name, const Policy& policy, const job::JobPlan& plan,
+                     const Facts& facts, std::vector<std::string>* out) {
   const bool bounded = policy.kind() == Policy::SSP || policy.kind() == Policy::ESSP ||
                        policy.kind() == Policy::DSSP;
   const Straggler slow = SlowestOf(facts);
-  if (bounded && facts.workers > 1 && slow.factor >= kMuchSlower) {
-    // Whoever may be ahead stands at the bound in the end.
-    const int bound = policy.kind() == Policy::DSSP ? policy.upper_bound() : policy.bound();
-    out->push_back(absl::StrFormat(
-        "%s %s: worker %d takes %.1f times as long as the others, and no bound helps against that: "
-        "%.2f times the steps of BSP, where ASP has %.2f",
-        name, kind, slow.rank, slow.factor, StepsPerSecond(facts, bound, 0) / in_step,
-        StepsPerSecond(facts, absl::nullopt, 0) / in_step));
-  }
-  if (policy.kind() == Policy::BACKUP_WORKERS && policy.backups() > 0) {
-    const double gain = WithBackups(facts, policy.backups()) / in_step;
-    if (gain < kLittleGain) {
-      out->push_back(
-          absl::StrFormat("%s %s: nobody is slow: it drops %d of %d updates of each step, and at "
-                          "best makes %.2f times "
-                          "the useful ones of BSP",
-                          name, kind, policy.backups(), facts.workers, gain));
-    }
-  }
+  if (!bounded || facts.workers == 1 || slow.factor < kMuchSlower) return;
+  const int bound = policy.kind() == Policy::DSSP ? policy.upper_bound() : policy.bound();
+  const double in_step = InStep(facts);
+  const double any = WithBound(plan, facts, absl::nullopt) / in_step;
+  const double on_servers = StepsPerSecond(facts, absl::nullopt, 0) / in_step;
+  const std::string beside = plan.dense_table < 0
+                                 ? absl::StrCat("dense ", job::DenseName(plan.job.dense()))
+                                 : "tables on workers";
+  out->push_back(absl::StrCat(
+      absl::StrFormat(
+          "%s %s: worker %d takes %.1f times as long as the others, and no bound helps against "
+          "that: %.2f times the steps of BSP, ",
+          name, job::PolicyName(policy), slow.rank, slow.factor,
+          WithBound(plan, facts, bound) / in_step),
+      any < kLittleGain
+          ? absl::StrFormat("and ASP has %.2f beside %s; with everything on servers it has %.2f",
+                            any, beside, on_servers)
+          : absl::StrFormat("where ASP has %.2f", any)));
+}
+
+void WarnOfBackups(const std::string& name, const Policy& policy, const Facts& facts,
+                   std::vector<std::string>* out) {
+  if (policy.kind() != Policy::BACKUP_WORKERS || policy.backups() == 0) return;
+  const double gain = WithBackups(facts, policy.backups()) / InStep(facts);
+  if (gain >= kLittleGain) return;
+  out->push_back(
+      absl::StrFormat("%s %s: nobody is slow: it drops %d of %d updates of each step, and at best "
+                      "makes %.2f times the useful ones of BSP",
+                      name, job::PolicyName(policy), policy.backups(), facts.workers, gain));
 }
 
 // How old updates are where they are applied, in updates; 0: as new as can be.
@@ -149,8 +168,10 @@ double StableShare(double delay) {
 std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts) {
   std::vector<std::string> out;
   for (const job::TablePlan& table : plan.tables) {
-    WarnOfPolicy(table.name, plan.groups[table.group].policy, facts, &out);
-    WarnOfCutoff(table.name, plan.groups[table.group].policy, plan.workers(), &out);
+    const Policy& policy = plan.groups[table.group].policy;
+    WarnOfStraggler(table.name, policy, plan, facts, &out);
+    WarnOfBackups(table.name, policy, facts, &out);
+    WarnOfCutoff(table.name, policy, plan.workers(), &out);
   }
   WarnOfDelay(plan, &out);
   return out;
