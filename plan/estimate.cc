@@ -201,10 +201,13 @@ double WorkingSeconds(const Facts& facts, const HostTraffic& host) {
 }
 
 // Of a host that serves: pushes of workers that have read all come beside answers to those who have not.
+// Messages of the allreduce go beside the push, as on any host.
 double ServingSeconds(const Facts& facts, const HostTraffic& host) {
   const Traffic served = host.read + host.write;
   const double link = std::max(kOneWay * served.OneWay(facts), served.AtOnce(facts));
-  return link + served.Waits(facts) + host.allreduce.OnLink(facts);
+  const double waits =
+      host.read.Waits(facts) + std::max(host.write.Waits(facts), host.allreduce.Waits(facts));
+  return link + host.allreduce.OnLink(facts) + waits;
 }
 
 RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) {

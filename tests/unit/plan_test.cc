@@ -253,6 +253,26 @@ TEST(EstimateTest, LatencyIsForEachMessage) {
               1e-9);
 }
 
+// Where workers hold the rows as well: two messages to read, then the longer of a push and an allreduce.
+TEST(EstimateTest, AWorkerThatServesWaitsForTheMessagesOfItsAllReduce) {
+  Facts facts = DenseOnly(8, 1000);
+  facts.latency_seconds = 0.001;
+  facts.tables = {{"ids", 4, 100, 100, 1e6, 80}};
+  const auto seconds = [&](AllReduce algorithm) {
+    return StepSeconds(facts, {Place::kSharded, Place::kReplicated, algorithm, 0, 0});
+  };
+  const double served = 2 * 7.0 / 8 * 100 * (8 + 16 + 8 + 16), reduced = 2 * 7.0 / 8 * 4000;
+  const double link = (plan::kOneWay * served + reduced) / 1e9;
+  EXPECT_NEAR(seconds(AllReduce::kRing), 0.002 + 0.014 + link, 1e-9);
+  EXPECT_NEAR(seconds(AllReduce::kDirect), 0.002 + 0.002 + link, 1e-9);
+  facts.dense_parameters = 0;
+  EXPECT_NEAR(seconds(AllReduce::kRing), 0.003 + plan::kOneWay * served / 1e9, 1e-9);
+  // With a server beside each worker likewise.
+  facts.dense_parameters = 1000;
+  const Way beside = {Place::kServers, Place::kReplicated, AllReduce::kRing, 8, 0, true};
+  EXPECT_NEAR(StepSeconds(facts, beside), 0.002 + 0.014 + link, 1e-9);
+}
+
 // What is pushed and what is reduced leave by one link.
 TEST(EstimateTest, APushAndAnAllReduceShareALink) {
   Facts facts = DenseOnly(4, 1e6);
