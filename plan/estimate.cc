@@ -39,15 +39,32 @@ Traffic operator+(const Traffic& a, const Traffic& b) {
   return {a.out + b.out, a.in + b.in, a.messages + b.messages, a.idle + b.idle};
 }
 
+// Side by side: they share a link, and wait for the longer row of messages.
+Traffic Beside(const Traffic& a, const Traffic& b) {
+  return {a.out + b.out, a.in + b.in, std::max(a.messages, b.messages), a.idle + b.idle};
+}
+
 double DenseBytes(const Facts& facts) { return facts.dense_parameters * kFloatBytes; }
 
-// Of all tables in one step of one worker: ids, rows, and gradients with their ids.
+Place PlaceOf(const Way& way, const TableFacts& table) {
+  return way.mixed ? table.place : way.tables;
+}
+
+// Whether tables are there; a job without any is taken for one that has them where the way says.
+bool HasTables(const Facts& facts, const Way& way, Place place) {
+  if (!way.mixed) return way.tables == place;
+  return std::any_of(facts.tables.begin(), facts.tables.end(),
+                     [place](const TableFacts& table) { return table.place == place; });
+}
+
+// Of all tables at one place in one step of one worker: ids, rows, and gradients with their ids.
 struct Touched {
   double keys = 0, rows = 0, gradients = 0;
 };
-Touched TouchedBy(const Facts& facts) {
+Touched TouchedBy(const Facts& facts, const Way& way, Place place) {
   Touched out;
   for (const TableFacts& table : facts.tables) {
+    if (PlaceOf(way, table) != place) continue;
     const double row = table.dim * kFloatBytes;
     out.keys += table.rows_a_step * kKeyBytes;
     out.rows += table.rows_a_step * row;
@@ -122,8 +139,8 @@ void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraf
   const double all = step.asked + step.answered + step.pushed;
   const HostTraffic among = out->worker;
   out->any_server = true;
-  out->worker.read = among.read + Traffic{step.asked, step.answered, 2};
-  out->worker.write = among.write + Traffic{step.pushed, 0, 1};
+  out->worker.read = Beside(among.read, {step.asked, step.answered, 2});
+  out->worker.write = Beside(among.write, {step.pushed, 0, 1});
   if (!way.beside) {
     out->server.serves = true;
     out->server.read = {step.answered * p / m, step.asked * p / m, 0};
@@ -138,40 +155,42 @@ void AddServers(const Facts& facts, const Way& way, const Served& step, StepTraf
   out->server = among;
   out->server.serves = true;
   out->server.read =
-      among.read + Traffic{step.asked * elsewhere + step.answered * served,
-                           step.answered * elsewhere + step.asked * served, p > 1 ? 2.0 : 0.0};
+      Beside(among.read, {step.asked * elsewhere + step.answered * served,
+                          step.answered * elsewhere + step.asked * served, p > 1 ? 2.0 : 0.0});
   out->server.write =
-      among.write + Traffic{step.pushed * elsewhere, step.pushed * served, p > 1 ? 1.0 : 0.0};
+      Beside(among.write, {step.pushed * elsewhere, step.pushed * served, p > 1 ? 1.0 : 0.0});
   out->sent += all * (p - 1) / p;
+}
+
+// What rows of tables on workers make each of them send and receive.
+void AddTablesOnWorkers(const Facts& facts, const Way& way, HostTraffic* worker) {
+  const double p = facts.workers, others = (p - 1) / p;
+  if (p == 1) return;
+  if (HasTables(facts, way, Place::kSharded)) {
+    // Each is asked for as much as it asks for.
+    const Touched touched = TouchedBy(facts, way, Place::kSharded);
+    const double read = (touched.keys + touched.rows) * others;
+    worker->serves = true;
+    worker->read = {read, read, 2};
+    worker->write = {touched.gradients * others, touched.gradients * others, 1};
+  }
+  if (HasTables(facts, way, Place::kReplicated)) {
+    const double sent = TouchedBy(facts, way, Place::kReplicated).gradients * (p - 1);
+    const double idle = p > 2 ? sent * (1 / kFill - 1) : 0;
+    worker->write = Beside(worker->write, {sent, sent, 1, idle});
+  }
 }
 
 // `steps_a_sum`: of dense replicas.
 StepTraffic OfWay(const Facts& facts, const Way& way, double steps_a_sum) {
-  const double p = facts.workers, others = (p - 1) / p;
-  const Touched touched = TouchedBy(facts);
+  const double p = facts.workers;
   StepTraffic out;
   HostTraffic& worker = out.worker;
   worker.works = true;
-  Served served;
-  switch (way.tables) {
-    case Place::kServers:
-      served = {touched.keys, touched.rows, touched.gradients};
-      break;
-    case Place::kSharded:
-      if (p == 1) break;
-      // Each is asked for as much as it asks for.
-      worker.serves = true;
-      worker.read = {(touched.keys + touched.rows) * others, (touched.keys + touched.rows) * others,
-                     2};
-      worker.write = {touched.gradients * others, touched.gradients * others, 1};
-      break;
-    case Place::kReplicated:
-      if (p == 1) break;
-      worker.write = {touched.gradients * (p - 1), touched.gradients * (p - 1), 1};
-      if (p > 2) worker.write.idle = worker.write.out * (1 / kFill - 1);
-      break;
-  }
+  AddTablesOnWorkers(facts, way, &worker);
   out.sent = worker.read.out + worker.write.out;
+  const Touched touched = TouchedBy(facts, way, Place::kServers);
+  Served served = {touched.keys, touched.rows, touched.gradients};
   if (way.dense == Place::kServers) {
     served.answered += DenseBytes(facts);
     served.pushed += DenseBytes(facts);
@@ -244,12 +263,14 @@ double MeanCompute(const Facts& facts) {
 }
 
 void AddMemory(const Facts& facts, const Way& way, Estimate* out) {
-  double tables = 0;
-  for (const TableFacts& table : facts.tables) tables += table.rows * table.bytes_a_row;
+  for (const TableFacts& table : facts.tables) {
+    const double bytes = table.rows * table.bytes_a_row;
+    const Place place = PlaceOf(way, table);
+    if (place == Place::kServers) out->server_memory += bytes / way.servers;
+    if (place == Place::kSharded) out->worker_memory += bytes / facts.workers;
+    if (place == Place::kReplicated) out->worker_memory += bytes;
+  }
   const double dense = facts.dense_parameters * facts.dense_bytes_a_parameter;
-  if (way.tables == Place::kServers) out->server_memory += tables / way.servers;
-  if (way.tables == Place::kSharded) out->worker_memory += tables / facts.workers;
-  if (way.tables == Place::kReplicated) out->worker_memory += tables;
   if (way.dense == Place::kServers) out->server_memory += dense / way.servers;
   // Slots that are dealt over the workers are one share at each.
   const double kept = facts.dense_slots_dealt && way.dense == Place::kReplicated
@@ -333,19 +354,20 @@ std::string PolicySetting(absl::optional<int> bound, bool scaled) {
   return absl::StrCat("{kind: SSP bound: ", *bound, scale, "}");
 }
 
-std::string ServersOf(const Way& way) {
+std::string ServersOf(const Way& way, const std::string& how) {
   const char* const where = way.beside         ? " beside, "
                             : way.servers == 1 ? " server, "
                                                : " servers, ";
-  return absl::StrCat(way.servers, where, PolicyText(way.bound));
+  return absl::StrCat(way.servers, where, how);
 }
 
 }  // namespace
 
 std::string Way::tables_name() const {
+  if (mixed) return tables == Place::kServers ? ServersOf(*this, "mixed") : "mixed";
   if (tables == Place::kSharded) return "sharded";
   if (tables == Place::kReplicated) return "replicated";
-  return ServersOf(*this);
+  return ServersOf(*this, PolicyText(bound));
 }
 
 std::string Way::dense_name() const {
@@ -358,7 +380,7 @@ std::string Way::dense_name() const {
     return absl::StrCat(NameOf(algorithm), ", every ", every);
   }
   if (dense == Place::kReplicated) return absl::StrCat("allreduce, ", NameOf(algorithm));
-  return ServersOf(*this);
+  return ServersOf(*this, PolicyText(bound));
 }
 
 std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) const {
@@ -513,6 +535,11 @@ std::vector<Way> WaysOf(const Facts& facts) {
   return ways;
 }
 
+Place PlaceOf(const job::TablePlan& table) {
+  if (table.synchroniser == Table::SHARDED) return Place::kSharded;
+  return table.synchroniser == Table::REPLICATED ? Place::kReplicated : Place::kServers;
+}
+
 Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   Way way;
   way.servers = plan.server_processes();
@@ -520,13 +547,14 @@ Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   way.dense = plan.dense_table >= 0 ? Place::kServers : Place::kReplicated;
   // Who may be ahead of whom the strictest policy says.
   int64_t bound = policies::kUnbounded;
+  std::set<Place> places;
   for (const job::TablePlan& table : plan.tables) {
     if (table.store) continue;
     bound = std::min(bound, plan.groups[table.group].properties.clock_bound);
-    if (table.dense) continue;
-    if (table.synchroniser == Table::SHARDED) way.tables = Place::kSharded;
-    if (table.synchroniser == Table::REPLICATED) way.tables = Place::kReplicated;
+    if (!table.dense) places.insert(PlaceOf(table));
   }
+  if (!places.empty()) way.tables = *places.begin();  // servers before workers
+  way.mixed = places.size() > 1;
   way.bound = bound == policies::kUnbounded ? absl::optional<int>() : static_cast<int>(bound);
   const Dense& dense = plan.job.dense();
   if (dense.synchroniser() == Dense::LOCAL_SGD || dense.synchroniser() == Dense::EASGD) {

@@ -23,12 +23,6 @@
 
 namespace tandem::plan {
 
-enum class Place {
-  kServers,     // parameter servers, processes of their own
-  kSharded,     // tables: dealt over the workers
-  kReplicated,  // tables: a copy on each worker; dense parameters: a copy, and an allreduce
-};
-
 // What no alpha-beta model says, chosen so that it meets what was measured with four workers
 // (docs/STUDIES.md). Where rows are served, the two ways of a link are used one after the other most of the
 // time: of the bytes that such a host sends and receives this share takes a time of its own. And a double
@@ -53,6 +47,9 @@ struct Way {
       1;  // of dense replicas: they meet after so many steps, and step by themselves between
   // Of dense replicas: their sums, or meetings, wait for no more.
   absl::optional<Quorum> quorum = absl::nullopt;
+  // Tables are at more than one place: each at its own (TableFacts::place). `tables` is kServers then if
+  // any is there, and `bound` 0. No way that is proposed is so.
+  bool mixed = false;
 
   friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
@@ -62,7 +59,8 @@ struct Way {
            (dense == Place::kReplicated && every == 1 && !quorum.has_value()) ||
            (uses_servers() && bound == 0);
   }
-  std::string tables_name() const;  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"
+  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"; of several places "4 servers, mixed".
+  std::string tables_name() const;
   // "allreduce, ring"; of replicas that meet "ring, every 8"; with a quorum "ring, SOLO", "ring, every 8 of 2".
   std::string dense_name() const;
   // What makes `job` one that runs so: path and value, as after --set. What only another synchroniser of its
@@ -100,6 +98,9 @@ inline constexpr double kAlike = 1.05;
 // and as many servers as workers, apart and, where links have a limit, beside them; each algorithm, tables
 // on servers in step, bounded and without waiting, and on the workers.
 std::vector<Way> WaysOf(const Facts& facts);
+
+// Where the job has the rows of a table.
+Place PlaceOf(const job::TablePlan& table);
 
 // The way that the job takes as it is. Of policies only how far workers may be ahead of each other counts,
 // and of several the strictest; an algorithm that is AUTO, or none of the four, is taken for a ring

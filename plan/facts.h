@@ -11,6 +11,12 @@
 
 namespace tandem::plan {
 
+enum class Place {
+  kServers,     // parameter servers, processes of their own
+  kSharded,     // tables: dealt over the workers
+  kReplicated,  // tables: a copy on each worker; dense parameters: a copy, and an allreduce
+};
+
 struct TableFacts {
   std::string name;
   int dim = 0;
@@ -18,6 +24,8 @@ struct TableFacts {
   double ids_a_step = 0;   // the same with repetitions
   double rows = 0;         // of the whole table, sooner or later
   double bytes_a_row = 0;  // in memory, with the optimizer's slots and the index
+  // In the job as it is.
+  Place place = Place::kServers;
 };
 
 struct Facts {

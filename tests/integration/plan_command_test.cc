@@ -12,6 +12,7 @@ namespace tandem {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -74,6 +75,13 @@ TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
   expect_beside({"dense.quorum=SOLO"}, "SOLO");
   expect_beside({"dense.synchroniser=LOCAL_SGD", "dense.local_steps={every: 4 quorum: 2}"},
                 "every 4 of 2");
+}
+
+// Tables at two places: the rows of one, 20,000 of 50 bytes, are on the two servers alone.
+TEST_F(PlanCommandTest, TablesAtSeveralPlacesAreEachAtTheirOwn) {
+  const RunResult plan = Plan({"table[0].synchroniser=SHARDED"}, {"--bytes-per-second", "1e7"});
+  ASSERT_TRUE(plan.ok()) << plan.DebugString();
+  EXPECT_THAT(plan.output, ContainsRegex("as it is:\n[^\n]* 2 servers, mixed [^\n]* 500 kB "));
 }
 
 TEST_F(PlanCommandTest, WhatCannotBePlannedIsSaidInOneLine) {

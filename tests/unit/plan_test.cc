@@ -305,6 +305,32 @@ TEST(EstimateTest, TablesTravelByWhatAStepTouches) {
   EXPECT_DOUBLE_EQ(replicated.worker_memory, 8e7);
 }
 
+// Tables of one job at several places: each travels, and is kept, as at its own.
+TEST(EstimateTest, EachTableTravelsByItsOwnPlace) {
+  Facts facts = DenseOnly(4, 0);
+  const auto add = [&facts](const char* name, double rows_a_step, Place place) {
+    facts.tables.push_back({name, 16, rows_a_step, rows_a_step, 1e6, 80, place});
+  };
+  add("served", 1000, Place::kServers);
+  add("dealt", 2000, Place::kSharded);
+  add("copied", 100, Place::kReplicated);
+  Way way = {Place::kServers, Place::kReplicated, AllReduce::kRing, 2, 0};
+  way.mixed = true;
+  const plan::Estimate mixed = plan::EstimateWay(facts, way);
+  const auto all = [](double rows) { return rows * (8 + 64 + 8 + 64); };  // ids, rows, gradients
+  const double copied = 3 * 100 * 72;
+  EXPECT_DOUBLE_EQ(mixed.worker_bytes, 1000 * (8 + 72) + 0.75 * all(2000) + copied);  // sent
+  EXPECT_DOUBLE_EQ(mixed.server_bytes, 2 * 1000 * (8 + 72));
+  EXPECT_DOUBLE_EQ(mixed.bytes_a_sample, all(1000) + 0.75 * all(2000) + copied);
+  EXPECT_DOUBLE_EQ(mixed.server_memory, 8e7 / 2);
+  EXPECT_DOUBLE_EQ(mixed.worker_memory, 8e7 / 4 + 8e7);
+  EXPECT_EQ(way.tables_name(), "2 servers, mixed");
+  // What is asked of all of them at once is waited for once.
+  const double seconds = StepSeconds(facts, way);
+  facts.latency_seconds = 0.001;
+  EXPECT_NEAR(StepSeconds(facts, way), seconds + 0.003, 1e-9);
+}
+
 Facts Drawn(uint64_t seed, double (*draw)(Random*, int rank)) {
   Facts facts;
   facts.workers = 8;
@@ -660,6 +686,26 @@ TEST(OverridesTest, TheWayOfAJobKnowsBoundsDelaysAndMeetings) {
                            "grace_seconds: 0.5 }");
   EXPECT_EQ(meetings.quorum, (plan::Quorum{Dense::QUORUM_UNSPECIFIED, 2, 4, 0.5}));
   EXPECT_EQ(meetings.dense_name(), "ring, every 8 of 2");
+}
+
+TEST(OverridesTest, TheWayOfAJobKnowsTablesAtSeveralPlaces) {
+  const auto way = [](const std::string& first, const std::string& second) {
+    const std::string on_workers = "dim: 4 policy { kind: BSP } synchroniser: ";
+    const std::string text = absl::StrReplaceAll(
+        JobText("kind: ASP", ""),
+        {{"dim: 4", absl::StrCat(on_workers, first, R"( field: "C1" } table { name: "others" )",
+                                 on_workers, second)}});
+    const auto parsed = job::ParseJob(text, "job.textproto", {});
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return plan::WayOf(*job::Resolve(*parsed), false);
+  };
+  for (const bool turned : {false, true}) {
+    const Way mixed = turned ? way("SERVERS", "SHARDED") : way("SHARDED", "SERVERS");
+    EXPECT_TRUE(mixed.mixed && mixed.uses_servers() && mixed.lockstep());
+    EXPECT_EQ(mixed.tables_name(), "2 servers, mixed");
+  }
+  EXPECT_EQ(way("SHARDED", "REPLICATED").tables_name(), "mixed");
+  EXPECT_EQ(way("SHARDED", "SHARDED").tables_name(), "sharded");
 }
 
 // The way that a job takes as it is: of all that there are, the one that makes it run so.
