@@ -124,16 +124,16 @@ class Possible {
     return absl::OkStatus();
   }
 
-  // Whether the job can be run so; remembers why one of those that cannot be is refused.
-  bool May(const plan::Way& way) {
+  // Whether the job can be run so, with so many workers.
+  absl::Status Check(const plan::Way& way, int workers) const {
     job::Overrides all = *node::ParseOverrides(flags_.set);
     for (auto& override : way.Overrides(job_)) all.push_back(std::move(override));
-    const absl::StatusOr<Job> job = job::ReadJobFile(flags_.job, all);
-    const absl::Status status = job.ok() ? job::Resolve(*job).status() : job.status();
-    if (!status.ok()) why_ = std::string(status.message());
-    return status.ok();
+    if (workers != job_.cluster().workers()) {
+      all.emplace_back("cluster.workers", absl::StrCat(workers));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const Job job, job::ReadJobFile(flags_.job, all));
+    return job::Resolve(job).status();
   }
-  const std::string& why() const { return why_; }
 
   // The command that runs the job so.
   std::string Command(const plan::Way& way) const {
@@ -151,7 +151,6 @@ class Possible {
  private:
   const PlanFlags& flags_;
   Job job_;
-  std::string why_;
 };
 
 void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& as_it_is,
@@ -205,11 +204,13 @@ absl::Status Plan(const PlanFlags& flags) {
   TANDEM_RETURN_IF_ERROR(possible.Read());
   std::vector<plan::Way> may;
   int refused = 0;
+  std::string why;
   for (const plan::Way& way : plan::WaysOf(facts)) {
-    if (possible.May(way)) {
+    if (const absl::Status status = possible.Check(way, facts.workers); status.ok()) {
       may.push_back(way);
     } else {
       ++refused;
+      why = std::string(status.message());
     }
   }
   PrintFacts(facts, job.job.name());
@@ -221,14 +222,15 @@ absl::Status Plan(const PlanFlags& flags) {
   PrintRow(as_it_is);
   if (!ways.empty()) {
     PrintChoice(ways, as_it_is, possible);
-    const auto taken = [&possible](const plan::Way& way) { return possible.May(way); };
+    const auto taken = [&possible](const plan::Way& way, int workers) {
+      return possible.Check(way, workers).ok();
+    };
     for (const std::string& change : plan::WhatWouldChange(facts, taken)) {
       std::printf("fastest %s\n", change.c_str());
     }
   }
   if (refused > 0) {
-    std::printf("left out: %d ways that the job refuses, such as by %s\n", refused,
-                possible.why().c_str());
+    std::printf("left out: %d ways that the job refuses, such as by %s\n", refused, why.c_str());
   }
   for (const std::string& what : plan::NotCounted(job)) {
     std::printf("not counted: %s\n", what.c_str());

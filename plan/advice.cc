@@ -232,12 +232,12 @@ std::vector<std::string> NotCounted(const job::JobPlan& plan) {
 }
 
 std::vector<std::string> WhatWouldChange(const Facts& facts,
-                                         const std::function<bool(const Way&)>& may) {
+                                         const std::function<bool(const Way&, int workers)>& may) {
   std::vector<std::string> out;
   const auto ways_of = [&](const Facts& of) {
     std::vector<Way> ways = WaysOf(of);
-    ways.erase(std::remove_if(ways.begin(), ways.end(), [&](const Way& w) { return !may(w); }),
-               ways.end());
+    const auto refused = [&](const Way& way) { return !may(way, of.workers); };
+    ways.erase(std::remove_if(ways.begin(), ways.end(), refused), ways.end());
     return ways;
   };
   const std::vector<Way> now_ways = ways_of(facts);
@@ -247,8 +247,9 @@ std::vector<std::string> WhatWouldChange(const Facts& facts,
     const std::vector<Way> then = ways_of(other);
     if (then.empty()) return false;
     const Estimate first = EstimateAll(other, then).front();
-    if (first.samples_per_second < kAlike * EstimateWay(other, best).samples_per_second)
-      return false;
+    const double before =
+        may(best, other.workers) ? EstimateWay(other, best).samples_per_second : 0;
+    if (first.samples_per_second < kAlike * before) return false;
     out.push_back(absl::StrCat(when, ": ", NameOf(first.way)));
     return true;
   };

@@ -30,9 +30,9 @@ std::vector<std::string> NotCounted(const job::JobPlan& plan);
 double StableShare(double delay);
 
 // Where another way becomes faster than the fastest of now by more than the model cannot tell: with
-// slower or faster links, and with more workers. Of ways that `may` be taken.
+// slower or faster links, and with more workers. Of ways that `may` be taken with so many workers.
 std::vector<std::string> WhatWouldChange(const Facts& facts,
-                                         const std::function<bool(const Way&)>& may);
+                                         const std::function<bool(const Way&, int workers)>& may);
 
 }  // namespace tandem::plan
 

@@ -77,6 +77,16 @@ TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
                 "every 4 of 2");
 }
 
+// A reproducible job of one worker may take ASP; with two that is refused, so it is not the fastest then.
+TEST_F(PlanCommandTest, WithMoreWorkersOnlyWaysThatTheJobTakesWithThem) {
+  const RunResult plan = Plan({"reproducible=true", "cluster.workers=1"},
+                              {"--bytes-per-second", "1e6", "--step-seconds", "0.001"});
+  ASSERT_TRUE(plan.ok()) << plan.DebugString();
+  EXPECT_THAT(plan.output, HasSubstr("servers, ASP"));
+  EXPECT_THAT(plan.output, HasSubstr("\nfastest with 2 workers: "));
+  EXPECT_THAT(plan.output, Not(ContainsRegex("fastest with [0-9]+ workers: [^\n]*[AS]SP")));
+}
+
 // Tables at two places: the rows of one, 20,000 of 50 bytes, are on the two servers alone.
 TEST_F(PlanCommandTest, TablesAtSeveralPlacesAreEachAtTheirOwn) {
   const RunResult plan = Plan({"table[0].synchroniser=SHARDED"}, {"--bytes-per-second", "1e7"});

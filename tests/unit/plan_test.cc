@@ -1,6 +1,7 @@
 // What a plan says: the closed forms of who sends how much, speeds that stragglers leave to each policy,
 // and warnings where they are due.
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -570,14 +571,39 @@ TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
   facts.tables = {{"ids", 16, 1000, 5000, 1e6, 80}};
   facts.bytes_per_second = 1e10;
   facts.latency_seconds = 0.01;
-  const auto in_step = [](const Way& way) { return way.lockstep() && way.bound == 0; };
+  const auto in_step = [](const Way& way, int) { return way.lockstep() && way.bound == 0; };
   const std::vector<std::string> changes = plan::WhatWouldChange(facts, in_step);
   ASSERT_FALSE(changes.empty());
   EXPECT_THAT(changes[0], HasSubstr("with links of "));
   EXPECT_THAT(changes[0], ::testing::Not(HasSubstr("tables replicated")));
   // Nothing is another way that only looks like one.
   facts.bytes_per_second = 0;
-  EXPECT_THAT(plan::WhatWouldChange(facts, [](const Way& way) { return way == OnServers(1); }),
+  EXPECT_THAT(plan::WhatWouldChange(facts, [](const Way& way, int) { return way == OnServers(1); }),
+              IsEmpty());
+}
+
+// Only ways that the job takes with so many workers are named; and one that was the fastest, and is refused
+// then, gives way even to a slower one. Two workers send two messages by a ring, four send six.
+TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
+  Facts facts = DenseOnly(2, 1000);
+  facts.latency_seconds = 0.001;
+  facts.bytes_per_second = 0;
+  const auto changes = [&](const std::function<bool(AllReduce, int workers)>& may) {
+    return plan::WhatWouldChange(facts, [&may](const Way& way, int workers) {
+      return way.tables == Place::kReplicated && may(way.algorithm, workers);
+    });
+  };
+  EXPECT_THAT(changes([](AllReduce by, int workers) {
+                return by == AllReduce::kRing || (by == AllReduce::kDirect && workers > 4);
+              }),
+              ElementsAre("with 8 workers: tables replicated; dense allreduce, direct"));
+  EXPECT_THAT(changes([](AllReduce by, int workers) {
+                return by == (workers == 2 ? AllReduce::kDirect : AllReduce::kRing);
+              }),
+              ElementsAre("with 4 workers: tables replicated; dense allreduce, ring"));
+  EXPECT_THAT(changes([](AllReduce by, int workers) {
+                return by == AllReduce::kRing || (by == AllReduce::kDirect && workers == 2);
+              }),
               IsEmpty());
 }
 
