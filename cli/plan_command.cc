@@ -153,6 +153,17 @@ class Possible {
   Job job_;
 };
 
+// What no way has may make the job as it is the fastest: replicas that meet, sums that do not wait
+// for all, tables at several places.
+void PrintLead(const plan::Estimate& as_it_is, const plan::Estimate& taken) {
+  const plan::Way& way = as_it_is.way;
+  if (way.every == 1 && !way.quorum.has_value() && !way.mixed) return;
+  const double lead = as_it_is.samples_per_second / taken.samples_per_second;
+  if (lead < plan::kAlike) return;
+  std::printf("As it is, with what that leaves out, the job is %.2f times as fast as that.\n",
+              lead);
+}
+
 void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& as_it_is,
                  const Possible& possible) {
   const plan::Estimate& fastest = ways.front();
@@ -179,13 +190,7 @@ void PrintChoice(const std::vector<plan::Estimate>& ways, const plan::Estimate& 
         "What staleness costs in quality, tandem compare can tell.\n",
         gain, possible.Command(first->way).c_str());
   }
-  // Fields of the job that no way has, such as where replicas meet.
-  const plan::Estimate& taken = together ? *in_step : fastest;
-  const double lead = as_it_is.samples_per_second / taken.samples_per_second;
-  if (lead >= plan::kAlike) {
-    std::printf("As it is, with what that leaves out, the job is %.2f times as fast as that.\n",
-                lead);
-  }
+  PrintLead(as_it_is, together ? *in_step : fastest);
 }
 
 absl::Status Plan(const PlanFlags& flags) {

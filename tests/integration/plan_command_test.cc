@@ -61,6 +61,16 @@ TEST_F(PlanCommandTest, WorkersThatMeetNowAndThenAreSetBesideAllWays) {
   EXPECT_THAT(plan.output, HasSubstr("As it is, with what that leaves out, the job is "));
 }
 
+// A job that is faster than the way that is proposed since it does not wait, and by that alone, has
+// nothing that is left out.
+TEST_F(PlanCommandTest, AJobThatDoesNotWaitLeavesNothingOut) {
+  const RunResult plan = Plan({"policy.kind=ASP", "train.depth=1"},
+                              {"--bytes-per-second", "1e7", "--step-seconds", "0.055"});
+  ASSERT_TRUE(plan.ok()) << plan.DebugString();
+  EXPECT_THAT(plan.output, AllOf(HasSubstr("because without waiting it is "),
+                                 Not(HasSubstr("As it is, with what that leaves out"))));
+}
+
 // Nor has any way a quorum: what it gains where steps are uneven stands below them, too.
 TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
   const std::string uneven = "service_time=[{mean_seconds: 0.02 slow_share: 0.1}]";
@@ -77,12 +87,13 @@ TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
                 "every 4 of 2");
 }
 
-// A reproducible job of one worker may take ASP; with two that is refused, so it is not the fastest then.
+// A reproducible job of one worker may take ASP; with two that is refused, so it is not the fastest
+// then.
 TEST_F(PlanCommandTest, WithMoreWorkersOnlyWaysThatTheJobTakesWithThem) {
   const RunResult plan = Plan({"reproducible=true", "cluster.workers=1"},
                               {"--bytes-per-second", "1e6", "--step-seconds", "0.001"});
   ASSERT_TRUE(plan.ok()) << plan.DebugString();
-  EXPECT_THAT(plan.output, HasSubstr("servers, ASP"));
+  EXPECT_THAT(plan.output, HasSubstr(" beside, ASP"));
   EXPECT_THAT(plan.output, HasSubstr("\nfastest with 2 workers: "));
   EXPECT_THAT(plan.output, Not(ContainsRegex("fastest with [0-9]+ workers: [^\n]*[AS]SP")));
 }
