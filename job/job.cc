@@ -95,15 +95,26 @@ bool IsLockstep(const JobPlan& plan) {
                      [](const GroupPlan& group) { return group.properties.lockstep; });
 }
 
-// Where tables keep all workers at one step, a dense sum that does not wait gains nothing.
+// Where tables keep all workers at one step, a dense sum that does not wait gains nothing. And meetings
+// come after so many steps that a worker has taken: one that skips steps would fall behind in meetings
+// until they wait for it, while it waits for steps of those who wait.
 absl::Status CheckQuorum(const JobPlan& plan) {
   if (!SumsByQuorum(plan.job)) return absl::OkStatus();
+  const bool meets = plan.job.dense().synchroniser() == Dense::LOCAL_SGD;
   for (const GroupPlan& group : plan.groups) {
-    if (!group.properties.lockstep && group.properties.switch_step == 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(QuorumText(plan.job), " does not wait for all workers, but table ",
-                     plan.tables[group.tables[0]].name, " under ", PolicyName(group.policy),
-                     " does, in every step; give tables SSP, ASP or another policy that does not"));
+    const std::string table = absl::StrCat("table ", plan.tables[group.tables[0]].name, " under ",
+                                           PolicyName(group.policy));
+    if (group.properties.lockstep || group.properties.switch_step > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          QuorumText(plan.job), " does not wait for all workers, but ", table,
+          " does, in every step; give tables SSP, ASP or another policy that does not"));
+    }
+    if (group.properties.skips && meets) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          QuorumText(plan.job), ": in ", table,
+          " a worker that is late skips steps, and so meetings; give tables SSP, ASP or another "
+          "policy under which each worker takes all its steps"));
+    }
   }
   return absl::OkStatus();
 }

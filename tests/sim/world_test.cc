@@ -69,6 +69,11 @@ std::string RandomPolicy(int depth, bool lockstep, Random* random) {
   }
 }
 
+std::string BackupWorkers(int workers, Random* random) {
+  return absl::StrCat("kind: BACKUP_WORKERS backups: ",
+                      random->Uniform(static_cast<uint64_t>(std::min(workers, 3))));
+}
+
 // Sometimes with backup workers, and then without anything that takes every step together.
 void RandomPolicies(SimJob* job, Random* random) {
   const bool backups = random->Bernoulli(0.25);
@@ -81,9 +86,7 @@ void RandomPolicies(SimJob* job, Random* random) {
     job->dense_policy = RandomPolicy(job->depth, !backups, random);
   }
   if (!backups) return;
-  const std::string policy =
-      absl::StrCat("kind: BACKUP_WORKERS backups: ",
-                   random->Uniform(static_cast<uint64_t>(std::min(job->workers, 3))));
+  const std::string policy = BackupWorkers(job->workers, random);
   std::string* const places[] = {&job->policy, &job->second_policy, &job->dense_policy};
   *places[random->Uniform(3)] = policy;
   if (random->Bernoulli(0.5)) *places[random->Uniform(3)] = policy;
@@ -122,7 +125,7 @@ SimJob RandomJob(Random* random) {
 }
 
 // Tables do not take steps together, as sums do not.
-SimJob RandomQuorumJob(Random* random) {
+SimJob RandomJobForQuorums(Random* random) {
   SimJob job = RandomJob(random);
   job.workers = 2 + static_cast<int>(random->Uniform(5));
   job.dense_on_servers = false;
@@ -130,9 +133,6 @@ SimJob RandomQuorumJob(Random* random) {
   job.policy = RandomPolicy(job.depth, /*lockstep=*/false, random);
   job.second_policy =
       random->Bernoulli(0.5) ? "" : RandomPolicy(job.depth, /*lockstep=*/false, random);
-  job.dense = absl::StrCat("synchroniser: ALLREDUCE algorithm: ", job.algorithm,
-                           " quorum: ", random->Bernoulli(0.5) ? "SOLO" : "MAJORITY",
-                           " quorum_bound: ", 1 + random->Uniform(4), " ");
   job.service_time = RandomServiceTime(job.workers, random);
   if (random->Bernoulli(0.2)) {
     job.patience = static_cast<int>(random->Uniform(3));
@@ -143,9 +143,21 @@ SimJob RandomQuorumJob(Random* random) {
   return job;
 }
 
+// Of gradients; sometimes beside backup workers, where a worker's next gradient may be of a step far on.
+SimJob RandomSumsJob(Random* random) {
+  SimJob job = RandomJobForQuorums(random);
+  job.dense = absl::StrCat("synchroniser: ALLREDUCE algorithm: ", job.algorithm,
+                           " quorum: ", random->Bernoulli(0.5) ? "SOLO" : "MAJORITY",
+                           " quorum_bound: ", 1 + random->Uniform(4), " ");
+  if (!random->Bernoulli(0.3)) return job;
+  job.policy = BackupWorkers(job.workers, random);
+  if (random->Bernoulli(0.5)) job.second_policy.clear();
+  return job;
+}
+
 // Replicas that meet in steps of their own, in meetings that do not wait for all.
 SimJob RandomMeetingsJob(Random* random) {
-  SimJob job = RandomQuorumJob(random);
+  SimJob job = RandomJobForQuorums(random);
   const uint64_t others = static_cast<uint64_t>(job.workers) - 1;
   job.dense = absl::StrCat(
       "synchroniser: LOCAL_SGD algorithm: ", job.algorithm,
@@ -269,7 +281,7 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
 }
 
 TEST(WorldTest, SumsOfAQuorumSurviveAnything) {
-  QuorumSurvivesAnything(17, RandomQuorumJob, /*longer=*/3, /*least=*/20);
+  QuorumSurvivesAnything(17, RandomSumsJob, /*longer=*/3, /*least=*/20);
 }
 
 TEST(WorldTest, MeetingsOfAQuorumSurviveAnything) {
@@ -624,6 +636,22 @@ TEST(WorldTest, BackupWorkersDropWhatIsLateAndGoOn) {
   EXPECT_EQ(stats.arrived, stats.merged + stats.dropped);
   EXPECT_GT(stats.merged, 0u);
   EXPECT_LT(backups.world->elapsed(), 0.8 * together.world->elapsed());
+}
+
+// The same beside dense sums that do not wait for it either, but for a few steps: tables drop its updates,
+// and sums have all its gradients.
+TEST(WorldTest, BesideBackupWorkersEveryGradientIsSummed) {
+  SimJob job;
+  job.policy = "kind: BACKUP_WORKERS backups: 1";
+  job.dense = "synchroniser: ALLREDUCE quorum: MAJORITY quorum_bound: 2 ";
+  job.service_time = FourTimesAsSlow(2);
+  sim::WorldOptions options = EvenWorld(job, 40, TestSeed());
+  options.model.batches[2] = 10;
+  const SimRun run(job, options);
+  ASSERT_TRUE(run.ok());
+  EXPECT_GT(run.world->Stats(0).dropped, 10u);
+  EXPECT_EQ(run.world->quorum().gradients(), 90u);
+  EXPECT_EQ(run.world->quorum().most_missed(), 2);
 }
 
 // One seed, one network: what each policy must be with the knob that makes it ASP, to the last bit,

@@ -1073,6 +1073,11 @@ TEST(ResolveTest, BackupWorkersRefuseALockstepPart) {
                                      "every step; put the dense part on servers"));
   EXPECT_THAT(refusal(Local("LOCAL_SGD", "every: 8")),
               HasSubstr("the dense part under LOCAL_SGD(8) needs every worker in every step"));
+  EXPECT_THAT(refusal(Local("LOCAL_SGD", "every: 8 quorum: 2")),
+              HasSubstr("dense.local_steps.quorum: 2: in table ids under BACKUP_WORKERS(1) a "
+                        "worker that is late skips steps, and so meetings; give tables SSP, ASP or "
+                        "another policy under which each worker takes all its steps"));
+  EXPECT_EQ(refusal({{"dense.quorum", "SOLO"}}), "") << "sums go by the numbers of steps";
   EXPECT_THAT(refusal({{"dense.synchroniser", "SERVERS"}, {"dense.policy.kind", "BSP"}}),
               HasSubstr("table dense under BSP needs every worker in every step"));
   EXPECT_THAT(refusal({{"dense.synchroniser", "SERVERS"},
