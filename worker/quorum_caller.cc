@@ -35,8 +35,9 @@ void QuorumCaller::CallAll(absl::Time now, std::vector<Addressed>* calls) {
     const std::vector<int>& released = leader_.released();
     for (int w = 0; w < workers_; ++w) {
       call.go_on = std::find(released.begin(), released.end(), w) != released.end();
-      if (call.go_on) told_[static_cast<size_t>(w)] = -1;
-      if (more || call.go_on) calls->push_back({w, call});
+      if (!more && !call.go_on) continue;
+      told_[static_cast<size_t>(w)] = -1;  // each call makes it forget
+      calls->push_back({w, call});
     }
     leader_.ForgetReleased();
   }

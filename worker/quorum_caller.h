@@ -24,7 +24,7 @@ struct QuorumNews {
 struct QuorumCall {
   QuorumLeader::Begins begins = QuorumLeader::Begins::kNothing;
   bool go_on = false;      // with all sums called so far, this one included
-  int64_t waits_for = -1;  // while it does not go on; -1: nobody in particular
+  int64_t waits_for = -1;  // while it does not go on, until the next call; -1: nobody in particular
 };
 
 class QuorumCaller {

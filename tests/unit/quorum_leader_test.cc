@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "worker/quorum_caller.h"
 
 namespace tandem {
 namespace {
@@ -181,6 +182,26 @@ TEST(QuorumLeaderTest, AGraceWaitsForTheOthersAndNoLonger) {
   EXPECT_EQ(leader.Next(start + absl::Seconds(20)), Begins::kNothing) << "0 may come";
   leader.OnGradient(0, 3);
   EXPECT_EQ(leader.Next(start + absl::Seconds(20)), Begins::kSum);
+}
+
+// Worker 0 has skipped steps, as under BACKUP_WORKERS, so that a sum begins that is none of its own.
+TEST(QuorumCallerTest, WhoGoesOnWaitingAfterASumIsToldAgainForWhom) {
+  using Says = worker::QuorumNews::Says;
+  worker::QuorumCaller caller({3, Dense::MAJORITY, 4});
+  std::vector<worker::QuorumCaller::Addressed> calls;
+  for (int w = 0; w < 3; ++w) caller.Hear(w, {Says::kGradient, 0}, &calls);
+  calls.clear();
+  caller.Hear(0, {Says::kGradient, 9}, &calls);
+  ASSERT_EQ(calls.size(), 1u);
+  EXPECT_EQ(calls[0].worker, 0);
+  EXPECT_EQ(calls[0].call.waits_for, 1);
+  calls.clear();
+  caller.Hear(2, {Says::kGradient, 1}, &calls);
+  ASSERT_EQ(calls.size(), 4u) << "a sum of all three, and this";
+  EXPECT_EQ(calls[0].call.begins, Begins::kSum);
+  EXPECT_FALSE(calls[0].call.go_on);
+  EXPECT_EQ(calls[3].worker, 0);
+  EXPECT_EQ(calls[3].call.waits_for, 1);
 }
 
 // ---- random orders ------------------------------------------------------------------------------
