@@ -224,6 +224,8 @@ class World {
   bool Run() {
     for (int64_t events = 0; events < 200000; ++events) {
       if (epochs_ == 2) return true;
+      if (save_step_ < 0 && random_.Bernoulli(0.01)) PlanSave();
+      SettleIfAllStand();
       if (!DoSomething()) return false;
     }
     return false;
@@ -236,15 +238,17 @@ class World {
       EXPECT_TRUE(worker.waiting.empty());
     }
     EXPECT_LE(most_missed_, options_.bound);
-    if (options_.quorum == Dense::ALL) {
+    if (options_.quorum == Dense::ALL && options_.count == 0) {
       EXPECT_EQ(most_missed_, 0);
     }
   }
   int64_t most_missed() const { return most_missed_; }
+  int saves() const { return saves_; }
+  int graces() const { return graces_; }  // that were over before all had come
 
  private:
   struct Message {
-    enum { kGradient, kOut, kSettle } says = kGradient;
+    enum { kGradient, kOut, kSettle, kSettleForNewEpoch } says = kGradient;
     int64_t step = 0;
   };
   struct Answer {
@@ -255,13 +259,16 @@ class World {
     int64_t left = 0, step = 0, read = 0, sums = 0, computed = 0, summed = 0;
     uint64_t speed = 1;
     enum { kComputing, kWaiting, kOut, kSettling } state = kComputing;
+    bool out = false;              // of data, until the next epoch
     std::vector<int64_t> waiting;  // sums that the parameters had
     std::deque<Message> to_leader;
     std::deque<Answer> from_leader;
   };
 
-  // Someone does the next thing that it can; those that are fast more often.
+  // Someone does the next thing that it can; those that are fast more often. The end of a grace may be
+  // noticed late, and is waited for where nobody can do anything.
   bool DoSomething() {
+    now_ += absl::Milliseconds(random_.Uniform(3));
     std::vector<std::pair<int, int>> can;  // worker, what
     for (int w = 0; w < options_.workers; ++w) {
       const Worker& worker = workers_[static_cast<size_t>(w)];
@@ -269,7 +276,12 @@ class World {
       if (!worker.to_leader.empty()) can.emplace_back(w, 1);
       if (!worker.from_leader.empty()) can.emplace_back(w, 2);
     }
-    if (can.empty()) return false;
+    if (can.empty()) now_ = std::max(now_, leader_.wake());
+    if (now_ == absl::InfiniteFuture()) return false;
+    if (leader_.wake() <= now_ && (can.empty() || random_.Bernoulli(0.5))) {
+      EndGrace();
+      return true;
+    }
     const auto [w, what] = can[random_.Uniform(can.size())];
     Worker& worker = workers_[static_cast<size_t>(w)];
     if (what == 0) Compute(worker);
@@ -279,7 +291,7 @@ class World {
   }
 
   bool MayCompute(const Worker& worker) const {
-    if (worker.state != Worker::kComputing) return false;
+    if (worker.state != Worker::kComputing || worker.step == save_step_) return false;
     int64_t slowest = worker.step;
     for (const Worker& other : workers_) {
       const bool counts = other.state == Worker::kComputing || other.state == Worker::kWaiting;
@@ -291,8 +303,9 @@ class World {
   void Compute(Worker& worker) {
     if (worker.left == 0) {
       worker.state = Worker::kOut;
+      worker.out = true;
       worker.to_leader.push_back({Message::kOut, 0});
-      return SettleIfAllAreOut();
+      return;
     }
     --worker.left;
     ++worker.computed;
@@ -302,17 +315,30 @@ class World {
     worker.state = Worker::kWaiting;
   }
 
-  // As the barrier at the end of an epoch.
-  void SettleIfAllAreOut() {
+  // All take the steps that somebody has begun, and then save. Not while an epoch ends.
+  void PlanSave() {
+    for (const Worker& worker : workers_) {
+      if (worker.state == Worker::kSettling) return;
+    }
+    for (const Worker& worker : workers_) save_step_ = std::max(save_step_, worker.step);
+  }
+
+  // As the barriers before a save, and at the end of an epoch.
+  void SettleIfAllStand() {
     int64_t step = 0;
     for (const Worker& worker : workers_) {
-      if (worker.state != Worker::kOut) return;
+      const bool saves = worker.state == Worker::kComputing && worker.step == save_step_;
+      if (worker.state != Worker::kOut && !saves) return;
       step = std::max(step, worker.step + 1);
     }
     for (Worker& worker : workers_) {
       worker.state = Worker::kSettling;
-      worker.step = step;
-      worker.to_leader.push_back({Message::kSettle, step});
+      if (save_step_ >= 0) {
+        worker.to_leader.push_back({Message::kSettle, 0});
+      } else {
+        worker.step = step;
+        worker.to_leader.push_back({Message::kSettleForNewEpoch, step});
+      }
     }
   }
 
@@ -321,10 +347,24 @@ class World {
     worker.to_leader.pop_front();
     if (message.says == Message::kGradient) leader_.OnGradient(w, message.step);
     if (message.says == Message::kOut) leader_.OnOutOfData(w);
-    if (message.says == Message::kSettle) leader_.OnSettle(w, true, message.step);
+    if (message.says == Message::kSettle) leader_.OnSettle(w, false, message.step);
+    if (message.says == Message::kSettleForNewEpoch) leader_.OnSettle(w, true, message.step);
+    CallAll();
+  }
+
+  void EndGrace() {
+    ++graces_;
+    EXPECT_EQ(CallAll(), 1) << "the grace is over";
+    EXPECT_GT(leader_.wake(), now_);
+  }
+
+  // How many sums begin.
+  int CallAll() {
+    int sums = 0;
     for (bool more = true; more;) {
-      const Begins begins = leader_.Next();
+      const Begins begins = leader_.Next(now_);
       more = begins != Begins::kNothing;
+      sums += more ? 1 : 0;
       for (int other = 0; other < options_.workers; ++other) {
         const auto& released = leader_.released();
         const auto go_on = std::count(released.begin(), released.end(), other);
@@ -335,6 +375,7 @@ class World {
       }
       leader_.ForgetReleased();
     }
+    return sums;
   }
 
   void Answered(Worker& worker) {
@@ -350,15 +391,30 @@ class World {
     }
     if (!answer.go_on) return;
     EXPECT_NE(worker.state, Worker::kComputing) << "told to go on twice";
-    if (worker.state == Worker::kSettling) {
-      worker.left = epochs_ == 0 ? static_cast<int64_t>(random_.Uniform(30)) : 0;
-      if (++settled_ == options_.workers) {
-        settled_ = 0;
-        ++epochs_;
-      }
-    }
+    const bool settled = worker.state == Worker::kSettling;
     worker.state = Worker::kComputing;
     worker.read = worker.sums;
+    if (settled) Settled(worker);
+  }
+
+  // The last one to settle ends the save, or the epoch.
+  void Settled(Worker& worker) {
+    EXPECT_TRUE(worker.waiting.empty());
+    EXPECT_EQ(worker.summed, worker.computed) << "what a save or an evaluation has is all there is";
+    if (settled_ == 0) sums_settled_ = worker.sums;
+    EXPECT_EQ(worker.sums, sums_settled_) << "all have one model";
+    const bool last = ++settled_ == options_.workers;
+    if (last) settled_ = 0;
+    if (save_step_ >= 0) {
+      if (worker.out) worker.state = Worker::kOut;
+      if (!last) return;
+      save_step_ = -1;
+      ++saves_;
+      return;
+    }
+    worker.out = false;
+    worker.left = epochs_ == 0 ? static_cast<int64_t>(random_.Uniform(30)) : 0;
+    if (last) ++epochs_;
   }
 
   Random random_;
@@ -366,29 +422,41 @@ class World {
   const int64_t slack_;
   QuorumLeader leader_;
   std::vector<Worker> workers_;
-  int64_t most_missed_ = 0;
-  int settled_ = 0, epochs_ = 0;
+  absl::Time now_ = absl::UnixEpoch();
+  int64_t save_step_ = -1;  // no step from here on begins before a save; -1: none is wanted
+  int64_t most_missed_ = 0, sums_settled_ = 0;
+  int settled_ = 0, epochs_ = 0, saves_ = 0, graces_ = 0;
 };
 
 TEST(QuorumLeaderTest, WhateverTheOrderEveryGradientIsSummedWithinTheBoundAndNobodyIsStuck) {
   int64_t most = 0;
+  int saves = 0, graces = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     Random random(TestSeed() * 100003 + seed);
     QuorumLeader::Options options;
     options.workers = 2 + static_cast<int>(random.Uniform(6));
     options.quorum = static_cast<Dense::Quorum>(Dense::ALL + random.Uniform(3));
     options.bound = 1 + static_cast<int64_t>(random.Uniform(5));
+    if (random.Bernoulli(0.5)) {
+      options.count = 1 + static_cast<int>(random.Uniform(static_cast<uint64_t>(options.workers)));
+    }
+    if (random.Bernoulli(0.5)) options.grace = absl::Milliseconds(1 + random.Uniform(60));
     const auto slack = static_cast<int64_t>(random.Uniform(20));
     World world(random.Next64(), options, slack);
     SCOPED_TRACE(absl::StrCat("seed ", TestSeed(), ", world ", seed, ": ", options.workers,
-                              " workers, ", Dense::Quorum_Name(options.quorum), ", bound ",
-                              options.bound, ", slack ", slack));
+                              " workers, ", Dense::Quorum_Name(options.quorum), ", count ",
+                              options.count, ", grace ", absl::FormatDuration(options.grace),
+                              ", bound ", options.bound, ", slack ", slack));
     ASSERT_TRUE(world.Run()) << "nobody can do anything";
     world.Check();
     if (::testing::Test::HasFailure()) return;
     if (options.bound == 2) most = std::max(most, world.most_missed());
+    saves += world.saves();
+    graces += world.graces();
   }
   EXPECT_EQ(most, 2) << "the bound is reached somewhere, so it is one";
+  EXPECT_GT(saves, 2000);
+  EXPECT_GT(graces, 200);
 }
 
 }  // namespace
