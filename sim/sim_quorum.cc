@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "server/range_file.h"
 #include "worker/allreduce_gradients.h"
 
 namespace tandem::sim {
@@ -42,14 +43,23 @@ absl::Status SimQuorum::MakeParts() {
   return absl::OkStatus();
 }
 
-absl::Status SimQuorum::Resume() {
+// What the worker computes with, slots and all.
+absl::Status SimQuorum::LoseDense() {
+  std::vector<float> lost = dense_.RowsWithSlots();
+  std::fill(lost.begin(), lost.end(), std::numeric_limits<float>::quiet_NaN());
+  return dense_.SetRowsWithSlots(lost);
+}
+
+absl::Status SimQuorum::Resume(const std::string& dense_file) {
   TANDEM_CHECK(over_ && stage_ == Stage::kIdle && calls_.empty());
   const std::string state = State();
-  if (replica_ != nullptr) {
-    // Else the file of dense parameters has all that there is.
-    std::vector<float> lost = dense_.RowsWithSlots();
-    std::fill(lost.begin(), lost.end(), std::numeric_limits<float>::quiet_NaN());
-    TANDEM_RETURN_IF_ERROR(dense_.SetRowsWithSlots(lost));
+  TANDEM_RETURN_IF_ERROR(LoseDense());
+  if (replica_ == nullptr) {  // else the worker's state has what the file has, and its own slots
+    TANDEM_ASSIGN_OR_RETURN(
+        const server::RangeImage image,
+        server::DecodeRange(
+            {reinterpret_cast<const uint8_t*>(dense_file.data()), dense_file.size()}));
+    TANDEM_RETURN_IF_ERROR(dense_.Load(image));
   }
   TANDEM_RETURN_IF_ERROR(MakeParts());
   if (replica_ != nullptr) TANDEM_RETURN_IF_ERROR(replica_->SetState(state));

@@ -66,8 +66,9 @@ class SimQuorum final : public worker::DenseReduction {
   // Of a worker that meets: MeetingReplica::State.
   std::string State() override { return replica_ == nullptr ? "" : replica_->State(); }
   // All workers are killed in a save, and are resumed from it: of all that this one knew there is what it
-  // has saved. For all of them at one moment, rank 0 first, between the save's gathering and its end.
-  absl::Status Resume();
+  // has saved, and `dense_file`, which rank 0 has written. For all of them at one moment, rank 0 first,
+  // between the save's gathering and its end.
+  absl::Status Resume(const std::string& dense_file);
 
   const Request* Next() override;
   void OnDone() override;
@@ -89,6 +90,7 @@ class SimQuorum final : public worker::DenseReduction {
             Outside outside)
       : plan_(plan), rank_(rank), judge_(judge), outside_(std::move(outside)), dense_(dense) {}
   absl::Status MakeParts();
+  absl::Status LoseDense();
   QuorumJudge* judge() const { return judge_ == nullptr ? nullptr : judge_->quorum(); }
   void AddRest();
   void Settle(bool new_epoch, int64_t step);

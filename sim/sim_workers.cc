@@ -297,9 +297,12 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
           [&](const worker::GatherDenseTask& t) {
             if (w.quorum != nullptr) w.quorum->TakeMissed(t.missed);
             *t.bytes_sent = w.collectives->TakeBytes();
-            return absl::OkStatus();
+            ++gathered_[t.save].workers;
+            return ResumeDense(t.save);
           },
           [&](const worker::WriteDenseTask& t) {
+            gathered_[t.save].file = t.bytes;
+            TANDEM_RETURN_IF_ERROR(ResumeDense(t.save));
             return saves_.AddDense(*t.directory, dense(0).count(), *t.bytes);
           },
           [&](const worker::WriteWorkerTask& t) { return WriteWorker(rank, t); },
@@ -314,16 +317,24 @@ absl::Status SimWorkers::RunTask(int rank, const worker::TrainerTask& task) {
       task);
 }
 
-// Once all have written, and before anybody is told so.
-absl::Status SimWorkers::ResumeDense() {
-  written_ = (written_ + 1) % context_.plan.workers();
-  if (!context_.options.resume_dense || written_ > 0) return absl::OkStatus();
-  for (const auto& w : workers_) TANDEM_RETURN_IF_ERROR(w->quorum->Resume());
+// Once all have gathered and rank 0 has written. Nobody has been told yet that the save is whole, so all
+// stand still, unless another save, or the end of an epoch, has begun beside it.
+absl::Status SimWorkers::ResumeDense(worker::SaveId save) {
+  Gathered& gathered = gathered_[save];
+  if (gathered.workers < context_.plan.workers() || gathered.file == nullptr) {
+    return absl::OkStatus();
+  }
+  const std::string& file = *std::exchange(gathered, Gathered()).file;
+  if (!context_.options.resume_dense) return absl::OkStatus();
+  for (const auto& w : workers_) {
+    if (w->quorum == nullptr || !w->with_others.empty()) return absl::OkStatus();
+  }
+  for (const auto& w : workers_) TANDEM_RETURN_IF_ERROR(w->quorum->Resume(file));
+  ++resumes_;
   return absl::OkStatus();
 }
 
 absl::Status SimWorkers::WriteWorker(int rank, const worker::WriteWorkerTask& task) {
-  TANDEM_RETURN_IF_ERROR(ResumeDense());
   SaveFiles* const files = context_.options.files;
   if (files == nullptr) return absl::OkStatus();
   Worker& w = worker(rank);

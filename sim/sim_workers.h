@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,7 @@ class SimWorkers {
   uint64_t rows_cached() const;  // read from what workers keep, all of them
   uint64_t frames_resent() const;
   int evaluations() const { return evaluations_; }
+  int resumes() const { return resumes_; }  // of options.resume_dense
 
  private:
   struct Worker {
@@ -66,6 +68,11 @@ class SimWorkers {
     // What the collectives are for, one after the other as on a worker's one thread for them; the first
     // has begun.
     std::deque<worker::TrainerTask> with_others;
+  };
+  // Of replicas, for a save under way.
+  struct Gathered {
+    int workers = 0;                    // that are through with their part
+    const std::string* file = nullptr;  // of dense parameters, which rank 0 writes; null: not yet
   };
 
   Worker& worker(int rank) const { return *workers_[static_cast<size_t>(rank)]; }
@@ -86,7 +93,7 @@ class SimWorkers {
   void FinishTask(int rank, const worker::TrainerTask& task);
   absl::Status RunTask(int rank, const worker::TrainerTask& task);
   absl::Status WriteWorker(int rank, const worker::WriteWorkerTask& task);
-  absl::Status ResumeDense();
+  absl::Status ResumeDense(worker::SaveId save);
   absl::Status MergeShares(int rank, const worker::MergeSharesTask& task);
 
   SimContext& context_;
@@ -97,8 +104,8 @@ class SimWorkers {
   std::vector<std::unique_ptr<Worker>> workers_;
   worker::TrainerEffects effects_;
   std::vector<Outgoing> segments_;  // of collectives, on their way out; scratch
-  int evaluations_ = 0;
-  int written_ = 0;  // files of workers, of the save under way
+  int evaluations_ = 0, resumes_ = 0;
+  std::map<worker::SaveId, Gathered> gathered_;
 };
 
 }  // namespace tandem::sim

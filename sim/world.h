@@ -82,6 +82,7 @@ class World {
   int breaks() const { return scheduler_.breaks(); }  // of connections to the scheduler
   int saves() const { return saves_.saves(); }
   int evaluations() const { return workers_.evaluations(); }
+  int resumes() const { return workers_.resumes(); }  // of options.resume_dense
   int64_t steps(int rank) const { return workers_.core(rank).step(); }
   uint64_t rows_cached() const { return workers_.rows_cached(); }
   uint64_t frames_resent() const { return workers_.frames_resent(); }

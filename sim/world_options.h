@@ -41,7 +41,8 @@ struct WorldOptions {
   absl::Duration break_length = absl::Milliseconds(200);  // mean
   std::vector<absl::Duration> saves;                      // when to ask for a save
   bool save_at_end = false;
-  // With a quorum: in each save the dense part of all workers is killed, and goes on from what it has saved.
+  // With a quorum: in each save the dense part of all workers is killed, and goes on from what it has
+  // saved; but where another save or the end of an epoch is under way beside it.
   bool resume_dense = false;
   SaveFiles* files = nullptr;  // gets what is saved, and outlives the world; null: nobody does
   bool evaluate = true;

@@ -249,7 +249,7 @@ TEST(WorldTest, KeptRowsSurviveAnything) {
 void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int longer,
                             uint64_t least) {
   const uint64_t count = SeedCount(200);
-  uint64_t gradients = 0, at_the_bound = 0, saves = 0, early = 0;
+  uint64_t gradients = 0, at_the_bound = 0, saves = 0, resumes = 0, early = 0;
   int64_t missed = 0;
   for (uint64_t seed = TestSeed(); seed < TestSeed() + count; ++seed) {
     SCOPED_TRACE(absl::StrCat("see it again with TANDEM_SIM_SEEDS=1 and --seed=", seed));
@@ -267,6 +267,7 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
     gradients += quorum.gradients();
     missed += quorum.missed();
     saves += static_cast<uint64_t>(run.world->saves());
+    resumes += static_cast<uint64_t>(run.world->resumes());
     if (job.patience >= 0) early += run.world->evaluations() < job.epochs ? 1 : 0;
     if (seed % 50 != 0) continue;
     SimRun again(job, options);
@@ -277,6 +278,7 @@ void QuorumSurvivesAnything(uint64_t salt, SimJob (*random_job)(Random*), int lo
   EXPECT_GT(missed, static_cast<int64_t>(gradients) / 10);
   EXPECT_GT(at_the_bound, count / 10);
   EXPECT_GT(saves, count / 10);
+  EXPECT_GT(resumes, saves / 5);  // of about half
   EXPECT_GT(early, 0u);
 }
 
