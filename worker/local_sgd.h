@@ -33,7 +33,8 @@ class LocalSgd final : public LocalSteps {
     float learning_rate = 1, momentum = 0;
     bool is_average() const { return learning_rate == 1 && momentum == 0; }
     // By how far the mean of the replicas has moved: `delta`, above, is factor * moved[i]. All three
-    // have one length. Not inline: only local_sgd.cc is built without fused multiply-add.
+    // have one length. Not inline: local_sgd.cc is built without fused multiply-add, its callers are
+    // not.
     void Step(absl::Span<const float> moved, float factor, absl::Span<float> velocity,
               absl::Span<float> common) const;
   };

@@ -14,6 +14,7 @@
 #include "optim/fold.h"
 #include "worker/elastic_averaging.h"
 #include "worker/local_sgd.h"
+#include "worker/meeting_replica.h"
 
 namespace tandem {
 namespace {
@@ -305,6 +306,29 @@ TEST(LocalSgdTest, IsThePlainLoopWithOrWithoutAnOuterStep) {
       ExpectOuterLoop(ranks, {1, 0.5f}, uneven);
       ExpectOuterLoop(ranks, {0.5f, 0}, uneven);
     }
+  }
+}
+
+// The same where meetings do not wait for all, whose file may be built with fused multiply-add.
+TEST(MeetingReplicaTest, TheOuterStepIsThePlainLoop) {
+  const worker::LocalSgd::Outer outer = {0.7f, 0.9f};
+  const auto dense = *worker::DenseParameters::New(Sgd(), kCount);
+  Random random(1);
+  for (float& value : dense->values()) value = static_cast<float>(random.NextDouble());
+  worker::MeetingReplica replica(*dense, {/*every=*/4, outer});
+  const auto model = replica.NewModel();
+  std::vector<float> common(dense->values().begin(), dense->values().end());
+  std::vector<float> velocity(common.size()), moved(dense->padded().size());
+  for (int meeting = 0; meeting < 5; ++meeting) {
+    for (int64_t i = 0; i < kCount; ++i) moved[i] = static_cast<float>(random.NextDouble()) - 0.5f;
+    const float factor = optim::FoldFactor(3 + meeting);
+    model->Apply(moved, factor);
+    for (size_t i = 0; i < common.size(); ++i) {
+      const float delta = factor * moved[i];
+      velocity[i] = outer.momentum * velocity[i] + delta;
+      common[i] -= outer.learning_rate * (delta + outer.momentum * velocity[i]);
+    }
+    ASSERT_THAT(model->values(), ::testing::ElementsAreArray(common)) << meeting;
   }
 }
 
