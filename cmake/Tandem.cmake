@@ -19,6 +19,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ 12 reports these falsely inside the standard library at -O2.
   list(APPEND flags -Wno-error=maybe-uninitialized -Wno-restrict -Wno-error=stringop-overflow
                     -Wno-error=array-bounds)
+  if(CMAKE_UNITY_BUILD)  # it takes each source for a header
+    list(APPEND flags -Wno-subobject-linkage)
+  endif()
 endif()
 target_compile_options(tandem_options INTERFACE "$<BUILD_INTERFACE:${flags}>")
 if(TANDEM_SANITIZE STREQUAL "address")
