@@ -30,12 +30,10 @@ class Run {
 
   QuorumPace Go() {
     for (size_t r = 0; r < workers_.size(); ++r) Begin(0, r);
-    while (!events_.empty() || leader_.wake() < absl::InfiniteFuture()) {
-      const double wake = leader_.wake() < absl::InfiniteFuture()
-                              ? absl::ToDoubleSeconds(leader_.wake() - absl::UnixEpoch())
-                              : 0;
-      if (events_.empty() || At(events_.top().first) >= leader_.wake()) {
-        Call(wake, leader_.wake());
+    while (!events_.empty() || Wakes()) {
+      // At() of a time beyond what absl::Time has is InfiniteFuture, as is a wake of none.
+      if (Wakes() && (events_.empty() || At(events_.top().first) >= leader_.wake())) {
+        Call(absl::ToDoubleSeconds(leader_.wake() - absl::UnixEpoch()), leader_.wake());
         continue;
       }
       const auto [now, r] = events_.top();
@@ -64,6 +62,8 @@ class Run {
     options.grace = absl::Seconds(quorum.grace_seconds);
     return options;
   }
+
+  bool Wakes() const { return leader_.wake() < absl::InfiniteFuture(); }
 
   size_t Slowest() const {
     return std::min_element(workers_.begin(), workers_.end(),

@@ -254,7 +254,7 @@ TEST(EstimateTest, LatencyIsForEachMessage) {
               1e-9);
 }
 
-// Where workers hold the rows as well: two messages to read, then the longer of a push and an allreduce.
+// Where workers hold the rows as well: two messages to read, then a push beside an allreduce.
 TEST(EstimateTest, AWorkerThatServesWaitsForTheMessagesOfItsAllReduce) {
   Facts facts = DenseOnly(8, 1000);
   facts.latency_seconds = 0.001;
@@ -423,6 +423,18 @@ TEST(QuorumPaceTest, WhoIsHeldGoesOnWithItsSumAllTheSame) {
   EXPECT_DOUBLE_EQ(pace.sums, 1);
 }
 
+// absl::Time ends after 9.2e18 s, and what is beyond comes in its order all the same.
+TEST(QuorumPaceTest, StepsOfAnyLengthEnd) {
+  Facts facts;
+  facts.workers = 2;
+  facts.step_seconds = {std::vector<double>(12, 1e19), std::vector<double>(12, 3e19)};
+  for (const double grace : {0.0, 1.0, 1e300}) {
+    const plan::QuorumPace pace =
+        plan::PaceOf(facts, {Dense::ALL, 1, 12, grace}, {1, absl::nullopt, 0, 0});
+    EXPECT_NEAR(pace.steps_per_second, 24.0 / 36e19, 1e-6 / 1e19) << grace;
+  }
+}
+
 // As for a study, which says what it would be with more workers and with fewer (cli/run_model.cc). Each step
 // is long for one of the two, so that it takes 3 s where both wait for each other, else 2 s.
 TEST(QuorumPaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
@@ -582,8 +594,8 @@ TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
               IsEmpty());
 }
 
-// Only ways that the job takes with so many workers are named; and one that was the fastest, and is refused
-// then, gives way even to a slower one. Two workers send two messages by a ring, four send six.
+// Only ways that the job takes with so many workers are named; and one that was the fastest, and is
+// refused then, gives way even to a slower one. Two workers send two messages by a ring, four six.
 TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
   Facts facts = DenseOnly(2, 1000);
   facts.latency_seconds = 0.001;
@@ -650,8 +662,8 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
   }
 }
 
-// Updates that count an Nth do so in the way that is proposed, too, whoever says it: the job, a table, or
-// the dense part, each for itself.
+// Updates that count an Nth do so in the way that is proposed, too, whoever says it: the job, a
+// table, or the dense part, each for itself.
 TEST(OverridesTest, KeepTheScaleOfUpdates) {
   const std::string scaled = "kind: SSP bound: 4 async_scale: INVERSE_WORKERS";
   const auto scaled_at = [](const job::JobPlan& job, int table) {
