@@ -761,6 +761,23 @@ TEST(OverridesTest, TheWayOfAJobKnowsTablesAtSeveralPlaces) {
   EXPECT_EQ(way("SHARDED", "SHARDED").tables_name(), "sharded");
 }
 
+// What replicas that meet keep beside themselves: a centre; of an outer step the common model and
+// its velocity. A quorum keeps more, in which these are.
+TEST(OverridesTest, TheWayOfAJobKnowsWhatMeetingsKeep) {
+  const Facts facts = DenseOnly(8, 1e6);
+  const auto memory = [&facts](const std::string& dense) {
+    return plan::EstimateWay(facts, plan::WayOf(JobWith("kind: ASP", dense), false)).worker_memory;
+  };
+  const std::string local = "synchroniser: LOCAL_SGD local_steps { every: 8 ";
+  EXPECT_DOUBLE_EQ(memory(""), 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "}"), 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "outer_learning_rate: 0.7 }"), 3 * 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 }"), 3 * 4e6);
+  EXPECT_DOUBLE_EQ(memory("synchroniser: EASGD local_steps { every: 8 }"), 2 * 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 quorum: 2 }"),
+                   memory(local + "quorum: 2 }"));
+}
+
 // The way that a job takes as it is: of all that there are, the one that makes it run so.
 TEST(OverridesTest, TheWayOfAJobIsTheOneThatMadeIt) {
   const std::string text = JobText("kind: SSP bound: 4", "");
