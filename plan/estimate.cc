@@ -243,7 +243,7 @@ RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) 
     read = std::max(read, host->read.Seconds(facts));
     reduce = std::max(reduce, host->allreduce.Seconds(facts));
   }
-  if (way.bound == 0 || way.tables != Place::kServers) {
+  if (way.bound == 0 || way.tables_on_workers()) {
     // The next read waits for what all have sent.
     rest.serial = std::max(together, reduce);
     rest.least = 0;

@@ -48,7 +48,7 @@ struct Way {
   // Of dense replicas: their sums, or meetings, wait for no more.
   absl::optional<Quorum> quorum = absl::nullopt;
   // Tables are at more than one place: each at its own (TableFacts::place). `tables` is kServers
-  // then if any is there, and `bound` 0. No way that is proposed is so.
+  // then if any is there. No way that is proposed is so.
   bool mixed = false;
   // Of replicas that meet and wait for all: models that each worker keeps beside its own, as the
   // centre of EASGD.
@@ -56,9 +56,10 @@ struct Way {
 
   friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
+  bool tables_on_workers() const { return mixed || tables != Place::kServers; }  // some
   // Whether all take each step together, whatever `bound` says.
   bool lockstep() const {
-    return tables == Place::kSharded || tables == Place::kReplicated ||
+    return tables_on_workers() ||
            (dense == Place::kReplicated && every == 1 && !quorum.has_value()) ||
            (uses_servers() && bound == 0);
   }

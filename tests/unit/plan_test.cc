@@ -568,6 +568,21 @@ TEST(WarningsTest, AspIsNotPraisedWhereTheDensePartWaitsToo) {
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), slow), IsEmpty());
 }
 
+// Nor where rows of another table are on workers, which take each step together.
+TEST(WarningsTest, AspIsNotPraisedBesideTablesOnWorkers) {
+  const Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });
+  const std::string text = absl::StrReplaceAll(
+      JobText("kind: SSP bound: 4", "synchroniser: SERVERS"),
+      {{"dim: 4", R"(dim: 4 field: "C1" } table { name: "others" dim: 4 policy { kind: BSP }
+                     synchroniser: SHARDED)"}});
+  const auto parsed = job::ParseJob(text, "job.textproto", {});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(plan::Warnings(*job::Resolve(*parsed), slow),
+              ::testing::Contains(HasSubstr("1.00 times the steps of BSP, and ASP has 1.00 beside "
+                                            "tables on workers; with everything on servers it has "
+                                            "3.62")));
+}
+
 TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
   EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP", "algorithm: RING bucket_bytes: -1")),
               IsEmpty());
