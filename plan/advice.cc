@@ -69,8 +69,9 @@ void WarnOfCutoff(const std::string& name, const Policy& policy, int workers,
       name, job::PolicyName(policy), workers - 1, policy.age_cutoff(), workers));
 }
 
-// Steps a second if nothing but what steps compute took time, and all policies had this bound. By whatever
-// else the job's workers wait for each other they still do: an allreduce, meetings, tables on workers.
+// Steps a second if nothing but what steps compute took time, and all policies had this bound. By
+// whatever else the job's workers wait for each other they still do: an allreduce, meetings, tables
+// on workers.
 double WithBound(const job::JobPlan& plan, const Facts& facts, absl::optional<int> bound) {
   Facts steps = facts;
   steps.latency_seconds = steps.bytes_per_second = 0;

@@ -15,9 +15,9 @@
 
 namespace tandem::plan {
 
-// One line each, with the number: a bound that waits for a worker which is always slow, and whether ASP
-// would help beside what else the job waits by; backup workers where nobody is slow; a delay that
-// leaves little of the steps that are stable.
+// One line each, with the number: a bound that waits for a worker which is always slow, and whether
+// ASP would help beside what else the job waits by; backup workers where nobody is slow; a delay
+// that leaves little of the steps that are stable.
 std::vector<std::string> Warnings(const job::JobPlan& plan, const Facts& facts);
 
 // What the job says that the model (plan/estimate.h) takes for something else, one line each, with which way the

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "policies/properties.h"
+#include "worker/local_sgd.h"
 
 namespace tandem::plan {
 namespace {
@@ -242,7 +243,7 @@ RestOfStep Rest(const Facts& facts, const Way& way, const StepTraffic& traffic) 
     read = std::max(read, host->read.Seconds(facts));
     reduce = std::max(reduce, host->allreduce.Seconds(facts));
   }
-  if (way.bound == 0 || way.tables != Place::kServers) {
+  if (way.bound == 0 || way.tables_on_workers()) {
     // The next read waits for what all have sent.
     rest.serial = std::max(together, reduce);
     rest.least = 0;
@@ -277,6 +278,7 @@ void AddMemory(const Facts& facts, const Way& way, Estimate* out) {
                           ? DenseBytes(facts) + (dense - DenseBytes(facts)) / facts.workers
                           : dense;
   out->worker_memory += way.dense == Place::kServers ? DenseBytes(facts) : kept;
+  out->worker_memory += way.kept_models * DenseBytes(facts);
   if (!way.quorum.has_value()) return;
   // Of sums the model that they step, of meetings the common model, that of the sums and its velocity;
   // then what is on its way, which is there in every step: two gradients, or three movements.
@@ -338,8 +340,8 @@ std::string PolicyText(absl::optional<int> bound) {
   return *bound == 0 ? "BSP" : absl::StrCat("SSP(", *bound, ")");
 }
 
-// Whether an update counts 1/workers. A policy without a kind has what it does not say from `parent`,
-// as in job_defaults.cc.
+// Whether an update counts 1/workers. A policy without a kind has what it does not say from
+// `parent`, as in job_defaults.cc.
 bool IsScaled(const Policy& parent, const Policy& policy) {
   const bool inherits = policy.kind() == Policy::POLICY_UNSPECIFIED &&
                         policy.async_scale() == Policy::ASYNC_SCALE_UNSPECIFIED;
@@ -540,6 +542,17 @@ Place PlaceOf(const job::TablePlan& table) {
   return table.synchroniser == Table::REPLICATED ? Place::kReplicated : Place::kServers;
 }
 
+namespace {
+
+// The centre of EASGD; of an outer step of LOCAL_SGD the common model and its velocity.
+int KeptModels(const job::JobPlan& plan) {
+  const Dense::Synchroniser synchroniser = plan.job.dense().synchroniser();
+  if (synchroniser == Dense::EASGD) return 1;
+  return synchroniser == Dense::LOCAL_SGD && !worker::LocalSgd::OuterOf(plan).is_average() ? 2 : 0;
+}
+
+}  // namespace
+
 Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   Way way;
   way.servers = plan.server_processes();
@@ -563,6 +576,8 @@ Way WayOf(const job::JobPlan& plan, bool servers_beside_workers) {
   if (job::SumsByQuorum(plan.job)) {
     way.quorum = {dense.quorum(), dense.local_steps().quorum(),
                   static_cast<int>(dense.quorum_bound()), dense.local_steps().grace_seconds()};
+  } else {
+    way.kept_models = KeptModels(plan);
   }
   switch (dense.algorithm()) {
     case Dense::DIRECT:

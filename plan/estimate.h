@@ -47,25 +47,30 @@ struct Way {
       1;  // of dense replicas: they meet after so many steps, and step by themselves between
   // Of dense replicas: their sums, or meetings, wait for no more.
   absl::optional<Quorum> quorum = absl::nullopt;
-  // Tables are at more than one place: each at its own (TableFacts::place). `tables` is kServers then if
-  // any is there, and `bound` 0. No way that is proposed is so.
+  // Tables are at more than one place: each at its own (TableFacts::place). `tables` is kServers
+  // then if any is there. No way that is proposed is so.
   bool mixed = false;
+  // Of replicas that meet and wait for all: models that each worker keeps beside its own, as the
+  // centre of EASGD.
+  int kept_models = 0;
 
   friend bool operator==(const Way&, const Way&) = default;
   bool uses_servers() const { return tables == Place::kServers || dense == Place::kServers; }
+  bool tables_on_workers() const { return mixed || tables != Place::kServers; }  // some
   // Whether all take each step together, whatever `bound` says.
   bool lockstep() const {
-    return tables == Place::kSharded || tables == Place::kReplicated ||
+    return tables_on_workers() ||
            (dense == Place::kReplicated && every == 1 && !quorum.has_value()) ||
            (uses_servers() && bound == 0);
   }
-  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"; of several places "4 servers, mixed".
+  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"; of several places "4 servers,
+  // mixed".
   std::string tables_name() const;
   // "allreduce, ring"; of replicas that meet "ring, every 8"; with a quorum "ring, SOLO", "ring, every 8 of 2".
   std::string dense_name() const;
   // What makes `job` one that runs so: path and value, as after --set. What only another synchroniser of its
-  // dense part has, such as a codec or a place to meet, is left out. Updates keep their async_scale where
-  // they are not a mean. The job may still refuse it.
+  // dense part has, such as a codec or a place to meet, is left out. Updates keep their async_scale
+  // where they are not a mean. The job may still refuse it.
   std::vector<std::pair<std::string, std::string>> Overrides(const Job& job) const;
 };
 

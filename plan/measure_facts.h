@@ -26,8 +26,8 @@ struct Assumed {
   std::map<std::string, Rows> rows;
 };
 
-// INVALID_ARGUMENT for a job of which nobody can say what it costs before it runs: one whose rows a program brings,
-// or whose module is a file, or whose sums do not wait for all workers.
+// INVALID_ARGUMENT for a job of which nobody can say what it costs before it runs: one whose rows a
+// program brings, or whose module is a file.
 absl::Status CheckKnown(const job::JobPlan& plan);
 
 // Reads some batches of the first worker's training rows. A step takes what `assumed` says, or what the

@@ -30,12 +30,10 @@ class Run {
 
   QuorumPace Go() {
     for (size_t r = 0; r < workers_.size(); ++r) Begin(0, r);
-    while (!events_.empty() || leader_.wake() < absl::InfiniteFuture()) {
-      const double wake = leader_.wake() < absl::InfiniteFuture()
-                              ? absl::ToDoubleSeconds(leader_.wake() - absl::UnixEpoch())
-                              : 0;
-      if (events_.empty() || At(events_.top().first) >= leader_.wake()) {
-        Call(wake, leader_.wake());
+    while (!events_.empty() || Wakes()) {
+      // At() of a time beyond what absl::Time has is InfiniteFuture, as is a wake of none.
+      if (Wakes() && (events_.empty() || At(events_.top().first) >= leader_.wake())) {
+        Call(absl::ToDoubleSeconds(leader_.wake() - absl::UnixEpoch()), leader_.wake());
         continue;
       }
       const auto [now, r] = events_.top();
@@ -65,10 +63,14 @@ class Run {
     return options;
   }
 
-  size_t Slowest() const {
-    return std::min_element(workers_.begin(), workers_.end(),
-                            [](const Worker& a, const Worker& b) { return a.through < b.through; })
-        ->through;
+  bool Wakes() const { return leader_.wake() < absl::InfiniteFuture(); }
+
+  // Whether the slowest are further than before, now that this worker has come a step further.
+  bool Moves(const Worker& worker) {
+    if (!steps_.ahead.has_value() || worker.through != slowest_ + 1) return false;
+    const auto less = [](const Worker& a, const Worker& b) { return a.through < b.through; };
+    const size_t slowest = std::min_element(workers_.begin(), workers_.end(), less)->through;
+    return std::exchange(slowest_, slowest) != slowest;
   }
 
   // The worker's next step, or that it has none.
@@ -76,7 +78,7 @@ class Run {
     Worker& worker = workers_[r];
     if (worker.through == count_) return events_.push({now, r});
     if (steps_.ahead.has_value() &&
-        worker.through > Slowest() + static_cast<size_t>(*steps_.ahead)) {
+        worker.through > slowest_ + static_cast<size_t>(*steps_.ahead)) {
       worker.held = true;
       worker.released = now;
       return;
@@ -89,13 +91,14 @@ class Run {
     Worker& worker = workers_[r];
     if (worker.through == count_) return leader_.OnOutOfData(static_cast<int>(r));
     ++worker.through;
+    const bool moved = Moves(worker);
     const auto every = static_cast<size_t>(steps_.every);
     if (worker.through % every == 0) {
       leader_.OnGradient(static_cast<int>(r), static_cast<int64_t>(worker.through / every) - 1);
     } else {
       Begin(now, r);
     }
-    for (size_t other = 0; steps_.ahead.has_value() && other < workers_.size(); ++other) {
+    for (size_t other = 0; moved && other < workers_.size(); ++other) {
       if (!std::exchange(workers_[other].held, false)) continue;
       Begin(std::max(now, workers_[other].released), other);
     }
@@ -118,6 +121,7 @@ class Run {
   const QuorumSteps& steps_;
   const size_t count_;  // steps of each worker
   std::vector<Worker> workers_;
+  size_t slowest_ = 0;  // how far the least far are, where others are held by them
   QuorumLeader leader_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double sum_ends_ = 0, end_ = 0, sums_ = 0;

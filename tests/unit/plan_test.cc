@@ -1,6 +1,7 @@
 // What a plan says: the closed forms of who sends how much, speeds that stragglers leave to each policy,
 // and warnings where they are due.
 #include <cmath>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <vector>
@@ -254,7 +255,7 @@ TEST(EstimateTest, LatencyIsForEachMessage) {
               1e-9);
 }
 
-// Where workers hold the rows as well: two messages to read, then the longer of a push and an allreduce.
+// Where workers hold the rows as well: two messages to read, then a push beside an allreduce.
 TEST(EstimateTest, AWorkerThatServesWaitsForTheMessagesOfItsAllReduce) {
   Facts facts = DenseOnly(8, 1000);
   facts.latency_seconds = 0.001;
@@ -423,6 +424,32 @@ TEST(QuorumPaceTest, WhoIsHeldGoesOnWithItsSumAllTheSame) {
   EXPECT_DOUBLE_EQ(pace.sums, 1);
 }
 
+// A thousand workers, of whom all but one stand at the bound of tables: looking for the slowest
+// once more for each of them, whoever takes a step, took 23 s.
+TEST(QuorumPaceTest, ManyWhoAreHeldCostNoMoreThanOne) {
+  constexpr int kWorkers = 1000, kSteps = 40;
+  Facts facts;
+  facts.workers = kWorkers;
+  facts.step_seconds.assign(kWorkers, std::vector<double>(kSteps, 1));
+  facts.step_seconds[0].assign(kSteps, 3);
+  const std::clock_t begin = std::clock();
+  const plan::QuorumPace pace = plan::PaceOf(facts, {Dense::SOLO, 0, kSteps, 0}, {1, 1, 0, 0});
+  EXPECT_NEAR(pace.steps_per_second, kWorkers / 3.0, 1e-6 * kWorkers);
+  EXPECT_LT(std::clock() - begin, 10 * CLOCKS_PER_SEC);
+}
+
+// absl::Time ends after 9.2e18 s, and what is beyond comes in its order all the same.
+TEST(QuorumPaceTest, StepsOfAnyLengthEnd) {
+  Facts facts;
+  facts.workers = 2;
+  facts.step_seconds = {std::vector<double>(12, 1e19), std::vector<double>(12, 3e19)};
+  for (const double grace : {0.0, 1.0, 1e300}) {
+    const plan::QuorumPace pace =
+        plan::PaceOf(facts, {Dense::ALL, 1, 12, grace}, {1, absl::nullopt, 0, 0});
+    EXPECT_NEAR(pace.steps_per_second, 24.0 / 36e19, 1e-6 / 1e19) << grace;
+  }
+}
+
 // As for a study, which says what it would be with more workers and with fewer (cli/run_model.cc). Each step
 // is long for one of the two, so that it takes 3 s where both wait for each other, else 2 s.
 TEST(QuorumPaceTest, FewerWorkersThanTheQuorumAllWaitForEachOther) {
@@ -541,6 +568,21 @@ TEST(WarningsTest, AspIsNotPraisedWhereTheDensePartWaitsToo) {
   EXPECT_THAT(plan::Warnings(JobWith("kind: ASP", ""), slow), IsEmpty());
 }
 
+// Nor where rows of another table are on workers, which take each step together.
+TEST(WarningsTest, AspIsNotPraisedBesideTablesOnWorkers) {
+  const Facts slow = Drawn(1, [](Random*, int rank) { return rank == 3 ? 4.0 : 1.0; });
+  const std::string text = absl::StrReplaceAll(
+      JobText("kind: SSP bound: 4", "synchroniser: SERVERS"),
+      {{"dim: 4", R"(dim: 4 field: "C1" } table { name: "others" dim: 4 policy { kind: BSP }
+                     synchroniser: SHARDED)"}});
+  const auto parsed = job::ParseJob(text, "job.textproto", {});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_THAT(plan::Warnings(*job::Resolve(*parsed), slow),
+              ::testing::Contains(HasSubstr("1.00 times the steps of BSP, and ASP has 1.00 beside "
+                                            "tables on workers; with everything on servers it has "
+                                            "3.62")));
+}
+
 TEST(NotCountedTest, SaysWhatTheModelTakesForSomethingElse) {
   EXPECT_THAT(plan::NotCounted(JobWith("kind: BSP", "algorithm: RING bucket_bytes: -1")),
               IsEmpty());
@@ -582,8 +624,8 @@ TEST(WhatWouldChangeTest, NarrowLinksMoveATableOffTheWorkers) {
               IsEmpty());
 }
 
-// Only ways that the job takes with so many workers are named; and one that was the fastest, and is refused
-// then, gives way even to a slower one. Two workers send two messages by a ring, four send six.
+// Only ways that the job takes with so many workers are named; and one that was the fastest, and is
+// refused then, gives way even to a slower one. Two workers send two messages by a ring, four six.
 TEST(WhatWouldChangeTest, WithMoreWorkersOnlyWhatTheJobTakesThen) {
   Facts facts = DenseOnly(2, 1000);
   facts.latency_seconds = 0.001;
@@ -650,8 +692,8 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
   }
 }
 
-// Updates that count an Nth do so in the way that is proposed, too, whoever says it: the job, a table, or
-// the dense part, each for itself.
+// Updates that count an Nth do so in the way that is proposed, too, whoever says it: the job, a
+// table, or the dense part, each for itself.
 TEST(OverridesTest, KeepTheScaleOfUpdates) {
   const std::string scaled = "kind: SSP bound: 4 async_scale: INVERSE_WORKERS";
   const auto scaled_at = [](const job::JobPlan& job, int table) {
@@ -732,6 +774,23 @@ TEST(OverridesTest, TheWayOfAJobKnowsTablesAtSeveralPlaces) {
   }
   EXPECT_EQ(way("SHARDED", "REPLICATED").tables_name(), "mixed");
   EXPECT_EQ(way("SHARDED", "SHARDED").tables_name(), "sharded");
+}
+
+// What replicas that meet keep beside themselves: a centre; of an outer step the common model and
+// its velocity. A quorum keeps more, in which these are.
+TEST(OverridesTest, TheWayOfAJobKnowsWhatMeetingsKeep) {
+  const Facts facts = DenseOnly(8, 1e6);
+  const auto memory = [&facts](const std::string& dense) {
+    return plan::EstimateWay(facts, plan::WayOf(JobWith("kind: ASP", dense), false)).worker_memory;
+  };
+  const std::string local = "synchroniser: LOCAL_SGD local_steps { every: 8 ";
+  EXPECT_DOUBLE_EQ(memory(""), 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "}"), 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "outer_learning_rate: 0.7 }"), 3 * 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 }"), 3 * 4e6);
+  EXPECT_DOUBLE_EQ(memory("synchroniser: EASGD local_steps { every: 8 }"), 2 * 4e6);
+  EXPECT_DOUBLE_EQ(memory(local + "outer_momentum: 0.9 quorum: 2 }"),
+                   memory(local + "quorum: 2 }"));
 }
 
 // The way that a job takes as it is: of all that there are, the one that makes it run so.
