@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 
 namespace tandem::cli {
@@ -114,9 +116,11 @@ absl::Status Batch(const std::string& tool, int space, const std::vector<std::st
     dprintf(STDERR_FILENO, "%s", std::strerror(errno));
     _exit(127);
   }
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  const std::optional<int> status = WaitForEnd(pid);
+  if (status.has_value() && WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
+    return absl::OkStatus();
+  }
+  if (!status.has_value()) return Missing(absl::StrCat("nobody can say how ", tool, " ended"));
   const std::string said = TextOf(out.get());
   return Missing(absl::StrCat(
       tool, " says: ", absl::StrReplaceAll(absl::StripAsciiWhitespace(said), {{"\n", "; "}})));
