@@ -41,7 +41,9 @@ constexpr int kFrameBytes = 9000;
 // What may leave at once, so that the limit holds for what takes a few milliseconds, too.
 constexpr double kBurstSeconds = 0.25e-3;
 constexpr int kLeastBurstFrames = 2;
-// The queue of a limit, more than what senders put there unacknowledged: nothing is dropped.
+// The queue of a limit. A connection has at most 4 MB under way (net.ipv4.tcp_wmem), so up to 16 of
+// them that lead to one host lose nothing there. More can: what finds the queue full is dropped, as
+// in a real switch, and TCP sends it again.
 constexpr int64_t kQueueBytes = 64 << 20;
 
 std::string PortOf(int host) { return absl::StrCat("port", host); }
