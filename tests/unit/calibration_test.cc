@@ -2,6 +2,7 @@
 #include "cli/calibration.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ class CalibrationTest : public ::testing::Test {
     std::string folder = ::testing::TempDir() + "calibrationXXXXXX";
     folder_ = mkdtemp(folder.data());
   }
+  ~CalibrationTest() override { std::filesystem::remove_all(folder_); }
   absl::StatusOr<cli::Calibration> Read(const std::string& summary, const job::JobPlan& plan) {
     EXPECT_TRUE(WriteFileAtomically(folder_ + "/summary.json", summary).ok());
     return cli::ReadCalibration(folder_, plan);
