@@ -9,6 +9,9 @@
 #include <sched.h>
 #endif
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include <cerrno>
 #include <vector>
 
@@ -26,6 +29,15 @@ void SetUpProcess() {
   (void)mallopt(M_TOP_PAD, 16 << 20);  // grows in steps of this
 #endif
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  (void)signal(SIGCHLD, SIG_DFL);
+}
+
+std::optional<int> WaitForEnd(pid_t child) {
+  int status = 0;
+  for (;;) {
+    if (waitpid(child, &status, 0) == child) return status;
+    if (errno != EINTR) return std::nullopt;
+  }
 }
 
 absl::Status StayOnProcessors(int first, int count) {

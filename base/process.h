@@ -2,6 +2,10 @@
 #ifndef TANDEM_BASE_PROCESS_H_
 #define TANDEM_BASE_PROCESS_H_
 
+#include <sys/types.h>
+
+#include <optional>
+
 #include "absl/status/status.h"
 
 namespace tandem {
@@ -14,7 +18,13 @@ namespace tandem {
 //  - absl::Mutex does not look for deadlocks: a library built without NDEBUG, as Debian's is, would
 //    enter each Lock() into one graph under one lock of the whole process. Tests do not call this,
 //    so that they do look.
+//  - SIGCHLD does what it does by default. Where whoever started the program ignores it, which
+//    exec() hands on, the system forgets a child as it ends, and nobody can ask how.
 void SetUpProcess();
+
+// Waits for the end of a child. Returns its status, as waitpid(2) has it; none if that is not to be
+// known, because SIGCHLD is ignored or somebody else has asked: it may have failed.
+std::optional<int> WaitForEnd(pid_t child);
 
 // The calling thread, and every thread that it starts from now on, stays on `count` of the
 // processors it may use, from number `first` of them on, counted round and round. Requires: first

@@ -8,12 +8,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/errors.h"
 #include "collectives/links/in_memory_link.h"
@@ -183,10 +185,10 @@ struct Child {
 }
 
 absl::Status Ended(const Child& child, int rank) {
-  int status = 0;
-  while (waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
+  const std::optional<int> status = WaitForEnd(child.pid);
+  if (status.has_value() && WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
+    return absl::OkStatus();
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
   char text[4096];
   const ssize_t n = read(child.why.get(), text, sizeof text);
   if (n > 1) {
@@ -194,8 +196,9 @@ absl::Status Ended(const Child& child, int rank) {
     return text[0] == 'L' ? collectives::PeerLostError(rank, why) : absl::InternalError(why);
   }
   return absl::InternalError(
-      WIFSIGNALED(status)
-          ? absl::StrCat("rank ", rank, " was ended by signal ", strsignal(WTERMSIG(status)))
+      !status.has_value() ? absl::StrCat("rank ", rank, " ended, nobody can say how")
+      : WIFSIGNALED(*status)
+          ? absl::StrCat("rank ", rank, " was ended by signal ", strsignal(WTERMSIG(*status)))
           : absl::StrCat("rank ", rank, " has failed"));
 }
 

@@ -16,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr char kLimitedLinks[] = "limited links, which do not tell what a frame takes";
 constexpr double kMostThatIsOne = 1e18;  // of seconds, steps, rows, bytes
 
 absl::Status Unfit(const std::string& folder, absl::string_view why) {
@@ -140,11 +141,14 @@ absl::StatusOr<Calibration> ReadCalibration(const std::string& folder, const job
         NumberOf(table, "rows"),
         NumberOf(table, "memory_bytes") / (copies ? std::max<size_t>(1, each.size()) : 1)};
   }
-  if (!alone && shortest < std::numeric_limits<double>::infinity()) {
+  if (summary.contains("network")) out.untold = kLimitedLinks;
+  if (!alone && out.untold.empty() && shortest < std::numeric_limits<double>::infinity()) {
     out.latency_seconds = shortest / 2;
   }
   out.samples_per_second = TrainingSpeed(summary);
   out.differs = WhatDiffers(summary, plan);
+  const bool both = !out.differs.empty() && !out.untold.empty();
+  absl::StrAppend(&out.differs, both ? " and " : "", out.untold);
   return out;
 }
 

@@ -19,7 +19,8 @@ struct Calibration {
   std::string folder;
   std::vector<double> compute_seconds;  // of a step, by rank of the job that is simulated
   // Half of the shortest read: from sending to receiving a frame, with its share of what a server does.
-  // None if the run has read nothing.
+  // None if the run has read nothing, or over limited links, where reads wait for their bytes as
+  // well: --bytes-per-second counts these.
   absl::optional<double> latency_seconds;
   // By table: its rows at the end, and the bytes of memory that one copy of them took.
   struct Rows {
@@ -27,8 +28,9 @@ struct Calibration {
   };
   std::map<std::string, Rows> tables;
   double samples_per_second = 0;  // of the run while it trained (TrainingSpeed)
-  // What makes `plan` another job than the run's, so that its speed is no bar for the prediction; empty:
-  // nothing that the summary knows of.
+  std::string untold;             // what hides latency_seconds, in words; empty: nothing
+  // What makes `plan` another job than the run's, so that its speed is no bar for the prediction,
+  // and `untold`; empty: nothing that the summary knows of.
   std::string differs;
 };
 

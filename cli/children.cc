@@ -22,6 +22,7 @@ std::string Children::Exit::DebugString() const {
     return absl::StrCat(name, " (pid ", pid, ") was ended by signal ", signal, " (",
                         strsignal(signal), ")");
   }
+  if (code == kUnknown) return absl::StrCat(name, " (pid ", pid, ") ended, nobody can say how");
   return absl::StrCat(name, " (pid ", pid, ") exited with status ", code);
 }
 
@@ -68,17 +69,23 @@ std::vector<Children::Exit> Children::Reap() {
   std::vector<Exit> exits;
   for (size_t i = 0; i < running_.size();) {
     int status = 0;
-    const pid_t pid = waitpid(running_[i].pid, &status, WNOHANG);
-    if (pid != running_[i].pid) {
+    const pid_t ended = waitpid(running_[i].pid, &status, WNOHANG);
+    const bool forgotten = ended < 0 && errno == ECHILD;  // SIGCHLD is ignored
+    if (ended != running_[i].pid && !forgotten) {
       ++i;
       continue;
     }
     Exit exit;
     exit.name = running_[i].name;
-    exit.pid = pid;
+    exit.pid = running_[i].pid;
     exit.log = running_[i].log;
-    if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
-    if (WIFEXITED(status)) exit.code = WEXITSTATUS(status);
+    if (forgotten) {
+      exit.code = Exit::kUnknown;
+    } else if (WIFSIGNALED(status)) {
+      exit.signal = WTERMSIG(status);
+    } else if (WIFEXITED(status)) {
+      exit.code = WEXITSTATUS(status);
+    }
     exits.push_back(std::move(exit));
     running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
   }

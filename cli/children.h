@@ -19,9 +19,10 @@ namespace tandem::cli {
 class Children {
  public:
   struct Exit {
+    static constexpr int kUnknown = -1;  // nobody can say how it ended: perhaps not well
     std::string name;
     pid_t pid = 0;
-    int code = 0;                     // exit status, if signal is 0
+    int code = 0;                     // exit status, if signal is 0; or kUnknown
     int signal = 0;                   // that killed it
     std::string log;                  // its log file
     std::string DebugString() const;  // "worker 1 (pid 123) was ended by signal 9 (Killed)"

@@ -52,6 +52,10 @@ absl::StatusOr<plan::Assumed> AssumedBy(const PlanFlags& flags, const job::JobPl
   TANDEM_ASSIGN_OR_RETURN(const Calibration live, ReadCalibration(flags.calibrate, job));
   assumed.compute_seconds = live.compute_seconds;
   assumed.latency_seconds = live.latency_seconds.value_or(flags.latency_seconds);
+  if (!live.untold.empty()) {
+    std::printf("by %s, with %s: %.3g ms is assumed\n", live.folder.c_str(), live.untold.c_str(),
+                1000 * assumed.latency_seconds);
+  }
   for (const auto& [table, measured] : live.tables) {
     assumed.rows[table] = {measured.rows, measured.bytes};
   }

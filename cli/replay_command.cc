@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "cli/output_folder.h"
 #include "cli/resume_point.h"
@@ -169,24 +170,29 @@ int RunSerially(const RunFlags& run) {
     std::fprintf(stderr, "tandem replay: %s cannot be started\n", words[0]);
     _exit(node::kExitFailed);
   }
-  int status = 0;
-  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
   if (child < 0) return RefuseReplay(absl::ResourceExhaustedError("no process can be started"));
-  if (WIFSIGNALED(status)) return node::kExitBySignal + WTERMSIG(status);
-  return WEXITSTATUS(status);
+  const std::optional<int> status = WaitForEnd(child);
+  if (!status.has_value()) {
+    return node::Finish("tandem replay",
+                        absl::UnknownError("the simulator ended, nobody can say how"));
+  }
+  if (WIFSIGNALED(*status)) return node::kExitBySignal + WTERMSIG(*status);
+  return WEXITSTATUS(*status);
 }
 
-// Compares the models that both runs have left behind. `changed`: on purpose.
+// Compares the models that both runs have left behind; a recorded run without saves has left none.
+// `changed`: on purpose.
 int Compare(const ReplayFlags& flags, const std::string& out, bool changed) {
-  const absl::StatusOr<server::SavedModel> was =
-      server::SavedModel::Open(flags.recorded + "/model");
-  const absl::StatusOr<server::SavedModel> is = server::SavedModel::Open(out + "/model");
-  if (!was.ok() || !is.ok()) {
-    std::printf("replayed; no models to compare: %s\n",
-                std::string((was.ok() ? is : was).status().message()).c_str());
+  const std::string recorded = flags.recorded + "/model";
+  std::error_code error;
+  if (fs::symlink_status(recorded, error).type() == fs::file_type::not_found) {
+    std::printf("replayed; no models to compare: %s is not there\n", recorded.c_str());
     return node::kExitOk;
   }
+  const absl::StatusOr<server::SavedModel> was = server::SavedModel::Open(recorded);
+  const absl::StatusOr<server::SavedModel> is = server::SavedModel::Open(out + "/model");
+  if (!was.ok()) return node::Finish("tandem replay", was.status());
+  if (!is.ok()) return node::Finish("tandem replay", is.status());
   const absl::StatusOr<server::ModelComparison> compared = server::CompareModels(*was, *is);
   if (!compared.ok()) return node::Finish("tandem replay", compared.status());
   const auto& differences = compared->differences;

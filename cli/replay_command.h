@@ -17,8 +17,8 @@ struct ReplayFlags {
 
 void AddReplay(CLI::App* app, ReplayFlags* flags);
 
-// Returns the exit code: 0, 1 (the run failed, or nothing was changed and its model differs) or 2 (this
-// run cannot be replayed so; nothing was started).
+// Returns the exit code: 0, 1 (the run failed, a model cannot be read, or nothing was changed and
+// its model differs) or 2 (this run cannot be replayed so; nothing was started).
 int ReplayCommand(const ReplayFlags& flags);
 
 }  // namespace tandem::cli

@@ -283,7 +283,10 @@ class Simulation {
         std::minmax_element(live_->compute_seconds.begin(), live_->compute_seconds.end());
     return absl::StrCat("by ", live_->folder, " a step computes ", Milliseconds(*least),
                         *least == *most ? "" : absl::StrCat(" to ", Milliseconds(*most)),
-                        ", a frame takes ", Milliseconds(flags_.latency_seconds));
+                        live_->untold.empty()
+                            ? ", a frame takes "
+                            : absl::StrCat(", with ", live_->untold, ": assumed is "),
+                        Milliseconds(flags_.latency_seconds));
   }
 
   sim::WorldOptions Options(const worker::MakeTaskRunner& make_runner) {

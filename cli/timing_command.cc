@@ -111,6 +111,10 @@ absl::Status Run(const SimulateFlags& flags, const job::JobPlan& plan,
                  const absl::optional<Calibration>& live, ProgressView* view) {
   const std::atomic<int>* const stops = node::StopSignals();
   view->Line(Announcement(plan, flags));
+  if (live.has_value() && !live->untold.empty()) {
+    view->Line(absl::StrFormat("by %s, with %s: %.3g ms is assumed", live->folder, live->untold,
+                               1000 * flags.latency_seconds));
+  }
   const absl::Time begun = MonotonicNow();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<sim::Timing> timing,
                           sim::Timing::New(plan, OptionsOf(flags, plan, live, stops)));

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -24,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 
 namespace tandem::cli {
@@ -39,7 +41,9 @@ constexpr int kFrameBytes = 9000;
 // What may leave at once, so that the limit holds for what takes a few milliseconds, too.
 constexpr double kBurstSeconds = 0.25e-3;
 constexpr int kLeastBurstFrames = 2;
-// The queue of a limit, more than what senders put there unacknowledged: nothing is dropped.
+// The queue of a limit. A connection has at most 4 MB under way (net.ipv4.tcp_wmem), so up to 16 of
+// them that lead to one host lose nothing there. More can: what finds the queue full is dropped, as
+// in a real switch, and TCP sends it again.
 constexpr int64_t kQueueBytes = 64 << 20;
 
 std::string PortOf(int host) { return absl::StrCat("port", host); }
@@ -114,9 +118,11 @@ absl::Status Batch(const std::string& tool, int space, const std::vector<std::st
     dprintf(STDERR_FILENO, "%s", std::strerror(errno));
     _exit(127);
   }
-  int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return absl::OkStatus();
+  const std::optional<int> status = WaitForEnd(pid);
+  if (status.has_value() && WIFEXITED(*status) && WEXITSTATUS(*status) == 0) {
+    return absl::OkStatus();
+  }
+  if (!status.has_value()) return Missing(absl::StrCat("nobody can say how ", tool, " ended"));
   const std::string said = TextOf(out.get());
   return Missing(absl::StrCat(
       tool, " says: ", absl::StrReplaceAll(absl::StripAsciiWhitespace(said), {{"\n", "; "}})));

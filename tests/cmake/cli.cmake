@@ -17,6 +17,8 @@ if(TANDEM_TORCH)
               DEPS tandem::run_job tandem::small_job LABELS integration)
   add_dependencies(plan_command_test tandem)
 endif()
+tandem_test(children_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/children_test.cc
+            DEPS tandem::cli LABELS unit)
 tandem_test(progress_view_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/progress_view_test.cc
             DEPS tandem::cli LABELS unit)
 tandem_test(doctor_test SRCS ${CMAKE_SOURCE_DIR}/tests/unit/doctor_test.cc

@@ -237,6 +237,19 @@ TEST_F(KillTest, DriverKilledWhileItStartsLeavesNoChild) {
   EXPECT_TRUE(job.WaitForNobody(kGone)) << job.Roles().size();
 }
 
+// A shell or a service that ignores SIGCHLD hands that on to what it starts. Such a run heard of no
+// end of its processes, and had none itself.
+TEST_F(KillTest, ADeathIsHeardOfWhoeverHasStartedTheRun) {
+  const auto before = signal(SIGCHLD, SIG_IGN);
+  RunningJob job(Endless());
+  signal(SIGCHLD, before);
+  ASSERT_TRUE(Trains(&job));
+  const pid_t victim = job.Roles()["worker-1"];
+  ASSERT_GT(victim, 0);
+  kill(victim, SIGKILL);
+  ExpectFailure(&job, {absl::StrCat("failed: worker 1 (pid ", victim, ")"), "signal 9"});
+}
+
 // ---- Told to stop -----------------------------------------------------------------------------
 
 class SignalTest : public KillTest, public ::testing::WithParamInterface<int> {};

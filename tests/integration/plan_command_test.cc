@@ -87,6 +87,23 @@ TEST_F(PlanCommandTest, AQuorumIsSetBesideAllWays) {
                 "every 4 of 2");
 }
 
+// Reads of a run with limited links wait for their bytes, which --bytes-per-second counts already.
+TEST_F(PlanCommandTest, LimitedLinksDoNotTellWhatAFrameTakes) {
+  TemporaryFolder run;
+  const auto plan_by = [&run](const std::string& more) {
+    WriteTextFile(run.File("summary.json"),
+                  R"({"workers": 3, "servers": 2, "by_worker": [{"steps": 10, "samples": 240,
+                      "computed_seconds": 0.1, "shortest_read_seconds": 0.5}])" +
+                      more + "}");
+    return Plan({}, {"--calibrate", run.path(), "--bytes-per-second", "1e7"});
+  };
+  EXPECT_THAT(plan_by("").output,
+              AllOf(HasSubstr("a frame takes 250 ms"), Not(HasSubstr("limited links"))));
+  EXPECT_THAT(plan_by(R"(, "network": {"bytes_per_second": 1e7})").output,
+              AllOf(HasSubstr("with limited links, which do not tell what a frame takes: 0.1 ms"),
+                    HasSubstr("a frame takes 0.1 ms, links: 10 MB a second each way")));
+}
+
 // A reproducible job of one worker may take ASP; with two that is refused, so it is not the fastest
 // then.
 TEST_F(PlanCommandTest, WithMoreWorkersOnlyWaysThatTheJobTakesWithThem) {

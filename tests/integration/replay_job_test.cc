@@ -26,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using Settings = std::vector<std::string>;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Settings kRecorded = {"reproducible=false", "staleness.order=true", "train.epochs=2",
                             "dense.synchroniser=SERVERS", "train.depth=1"};
@@ -46,9 +47,10 @@ class ReplayJobTest : public ::testing::Test {
     return result;
   }
   static RunResult Replay(const std::string& recorded, const std::string& name,
-                          const Settings& set = {}) {
+                          const Settings& set = {}, const std::vector<std::string>& flags = {}) {
     std::vector<std::string> argv = {ProgramPath("tandem"), "replay", job_->File(recorded), "--out",
                                      job_->File(name)};
+    argv.insert(argv.end(), flags.begin(), flags.end());
     for (const std::string& text : set) argv.insert(argv.end(), {"--set", text});
     return RunProgram(argv);
   }
@@ -119,6 +121,32 @@ TEST_F(ReplayJobTest, OneThingMayChangeUnderTheSameOrder) {
     EXPECT_THAT(refused.output, HasSubstr("docs/REPLAY.md"));
     EXPECT_FALSE(fs::exists(job_->File("refused")));
   }
+}
+
+// Only a run that has saved nothing has nothing to compare.
+TEST_F(ReplayJobTest, ADamagedModelIsNoModelWithTheSameBits) {
+  Run("damaged", With(kRecorded, {"policy={kind: ASP}", "train.epochs=1"}));
+  const std::string model = job_->File("damaged/model");
+  std::vector<std::string> files;  // of its save
+  for (const auto& entry : fs::recursive_directory_iterator(model)) {
+    if (entry.path().extension() == ".range") files.push_back(entry.path().string());
+  }
+  ASSERT_FALSE(files.empty());
+  const auto expect_failed = [](const std::string& why) {
+    const RunResult again = Replay("damaged", "damaged-again", {}, {"--overwrite"});
+    EXPECT_EQ(again.exit_code, 1) << again.DebugString();
+    EXPECT_THAT(again.output, HasSubstr("tandem replay: "));
+    EXPECT_THAT(again.output, HasSubstr(why));
+    EXPECT_THAT(again.output, Not(HasSubstr("replayed")));
+  };
+  fs::resize_file(files[0], fs::file_size(files[0]) - 1);
+  expect_failed(files[0]);
+  fs::remove(files[0]);
+  expect_failed(files[0]);
+  fs::remove_all(model);
+  const RunResult nothing = Replay("damaged", "damaged-again", {}, {"--overwrite"});
+  EXPECT_TRUE(nothing.ok()) << nothing.DebugString();
+  EXPECT_THAT(nothing.output, HasSubstr("replayed; no models to compare: " + model));
 }
 
 TEST_F(ReplayJobTest, ARunThatWasKilledIsRefusedAndSoIsOneThatWentOn) {

@@ -2,6 +2,7 @@
 #include "cli/calibration.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ class CalibrationTest : public ::testing::Test {
     std::string folder = ::testing::TempDir() + "calibrationXXXXXX";
     folder_ = mkdtemp(folder.data());
   }
+  ~CalibrationTest() override { std::filesystem::remove_all(folder_); }
   absl::StatusOr<cli::Calibration> Read(const std::string& summary, const job::JobPlan& plan) {
     EXPECT_TRUE(WriteFileAtomically(folder_ + "/summary.json", summary).ok());
     return cli::ReadCalibration(folder_, plan);
@@ -63,6 +65,7 @@ TEST_F(CalibrationTest, EachWorkerHasItsOwnSteps) {
   EXPECT_THAT(read->latency_seconds, ::testing::Optional(DoubleEq(0.0001)));
   EXPECT_DOUBLE_EQ(read->samples_per_second, 2400);
   EXPECT_EQ(read->differs, "");
+  EXPECT_EQ(read->untold, "");
 }
 
 TEST_F(CalibrationTest, OtherNumbersOfWorkersLendTheMeanAndOtherBatchesTimeByTheRow) {
@@ -78,6 +81,23 @@ TEST_F(CalibrationTest, OtherNumbersOfWorkersLendTheMeanAndOtherBatchesTimeByThe
   const auto nearly = Read(kTwo, Plan(2, 36));
   ASSERT_TRUE(nearly.ok()) << nearly.status();
   EXPECT_THAT(nearly->compute_seconds, ElementsAre(DoubleEq(0.002), DoubleEq(0.006)));
+}
+
+// A read over limited links takes as long as its bytes do: to take that for the time of a frame
+// would be to count them twice.
+TEST_F(CalibrationTest, LimitedLinksDoNotTellWhatAFrameTakes) {
+  const std::string limited = absl::StrReplaceAll(
+      kTwo, {{"\"samples\": 4800",
+              R"("network": {"bytes_per_second": 1e7, "hosts": []}, "samples": 4800)"}});
+  const auto read = Read(limited, Plan(2, 32));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_FALSE(read->latency_seconds.has_value());
+  EXPECT_EQ(read->untold, "limited links, which do not tell what a frame takes");
+  EXPECT_EQ(read->differs, read->untold);
+  EXPECT_THAT(read->compute_seconds, ElementsAre(DoubleEq(0.002), DoubleEq(0.006)));
+  const auto three = Read(limited, Plan(3, 32));
+  ASSERT_TRUE(three.ok()) << three.status();
+  EXPECT_THAT(three->differs, ::testing::StartsWith("2 workers and limited links"));
 }
 
 TEST_F(CalibrationTest, TablesAreThoseOfTheRun) {

@@ -176,5 +176,20 @@ TEST(RankProcessesTest, ADeadRankIsReported) {
               HasSubstr("rank 1 was ended by signal Killed"));
 }
 
+// Of a rank whose end the system forgets, what it has said itself still counts.
+TEST(RankProcessesTest, ARankWhoseEndIsNotToBeKnownHasNotEndedWell) {
+  const auto ends = [](const absl::Status& of_rank_1) {
+    const auto before = std::signal(SIGCHLD, SIG_IGN);
+    const absl::Status end = bench::RunRanks(
+        {"shm", 2}, [&of_rank_1](int rank, std::vector<std::unique_ptr<collectives::Link>>) {
+          return rank == 1 ? of_rank_1 : absl::OkStatus();
+        });
+    std::signal(SIGCHLD, before);
+    return std::string(end.message());
+  };
+  EXPECT_THAT(ends(absl::InternalError("no more paper")), HasSubstr("no more paper"));
+  EXPECT_THAT(ends(absl::OkStatus()), HasSubstr("rank 1 ended, nobody can say how"));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -2,10 +2,14 @@
 // Traces: what Perfetto needs is there.
 #include "collectives/dump.h"
 
+#include <unistd.h>
+
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "collectives/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,8 +19,8 @@ namespace tandem {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::UnorderedElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 collectives::OperationRecord Record(uint64_t number, int64_t count = 1000) {
   collectives::OperationRecord r;
@@ -48,9 +52,10 @@ TEST(DumpTest, WrittenAndReadBack) {
   collectives::GroupDump dump = Dump(2, {Record(7), Stuck(8, 1)});
   dump.records[1].finished = absl::InfiniteFuture();
   dump.status = "rank 1 is lost: \"gone\"";
-  const std::string folder = testing::TempDir() + "/dumps_back";
+  const std::string folder = absl::StrCat(testing::TempDir(), "/dumps_back.", getpid());
   ASSERT_EQ(collectives::WriteDump(folder, dump), absl::OkStatus());
   const auto all = collectives::ReadDumps(folder);
+  std::filesystem::remove_all(folder);
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_EQ(all->size(), 1u);
   EXPECT_EQ(collectives::DumpText((*all)[0]), collectives::DumpText(dump));

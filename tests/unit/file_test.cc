@@ -18,11 +18,11 @@ using ::testing::HasSubstr;
 class FileTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_EQ(MakeFolder(folder_), absl::OkStatus()); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(root_); }
   std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
 
-  const std::string folder_ =
-      absl::StrCat(::testing::TempDir(), "/file_test.", getpid(), "/a/folder");
+  const std::string root_ = absl::StrCat(::testing::TempDir(), "/file_test.", getpid());
+  const std::string folder_ = root_ + "/a/folder";
 };
 
 TEST_F(FileTest, WritesAndReads) {

@@ -1,9 +1,14 @@
-// A thread that stays on some processors: which ones, and that its children stay there, too.
+// A thread that stays on some processors: which ones, and that its children stay there, too. How a
+// child process ended, and where that is not to be known.
 #include "base/process.h"
 
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <functional>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -42,6 +47,43 @@ TEST(StayOnProcessorsTest, CountsRoundAndRoundAndChildrenStay) {
     EXPECT_EQ(Processors(), all);
   });
   EXPECT_EQ(Processors(), all);  // the caller of a thread that stays somewhere does not
+}
+
+// A process that does `work` and exits with what that returns.
+pid_t Fork(const std::function<int()>& work) {
+  const pid_t child = fork();
+  if (child == 0) _exit(work());
+  return child;
+}
+
+TEST(WaitForEndTest, TellsHowAChildEnded) {
+  const std::optional<int> exited = WaitForEnd(Fork([] { return 7; }));
+  ASSERT_TRUE(exited.has_value() && WIFEXITED(*exited));
+  EXPECT_EQ(WEXITSTATUS(*exited), 7);
+  const std::optional<int> killed = WaitForEnd(Fork([] { return raise(SIGKILL); }));
+  ASSERT_TRUE(killed.has_value() && WIFSIGNALED(*killed));
+  EXPECT_EQ(WTERMSIG(*killed), SIGKILL);
+}
+
+TEST(WaitForEndTest, AnEndThatTheSystemForgetsIsNotTakenForAGoodOne) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  const std::optional<int> forgotten = WaitForEnd(Fork([] { return 7; }));
+  std::signal(SIGCHLD, before);
+  EXPECT_FALSE(forgotten.has_value());
+}
+
+// Whoever starts a program may ignore SIGCHLD, as shells with `trap "" CHLD` do, and so would the
+// program. In a process of its own, since others here are not to be set up.
+TEST(SetUpProcessTest, EndsOfChildrenAreHeardOf) {
+  const auto program = [] {
+    std::signal(SIGCHLD, SIG_IGN);
+    SetUpProcess();
+    const std::optional<int> end = WaitForEnd(Fork([] { return 7; }));
+    return end.has_value() && WIFEXITED(*end) ? WEXITSTATUS(*end) : 1;
+  };
+  const std::optional<int> end = WaitForEnd(Fork(program));
+  ASSERT_TRUE(end.has_value() && WIFEXITED(*end));
+  EXPECT_EQ(WEXITSTATUS(*end), 7);
 }
 
 }  // namespace

@@ -123,7 +123,7 @@ const std::vector<server::SavedParameter> kDense = {{"top.weight", {4, 2}}, {"to
 
 class SaveDirectoryTest : public ::testing::Test {
  protected:
-  void TearDown() override { fs::remove_all(folder_); }
+  void TearDown() override { fs::remove_all(root_); }
 
   std::string Folder(uint64_t run, int64_t step = 10, uint64_t request = 0) const {
     return server::SaveFolder(folder_, run, step, request);
@@ -186,8 +186,8 @@ class SaveDirectoryTest : public ::testing::Test {
     return absl::StrCat(save, "/", server::SavedModel::Open(save)->manifest().files[0].name);
   }
 
-  const std::string folder_ =
-      absl::StrCat(::testing::TempDir(), "/save_directory_test.", getpid(), "/model");
+  const std::string root_ = absl::StrCat(::testing::TempDir(), "/save_directory_test.", getpid());
+  const std::string folder_ = root_ + "/model";
   HeapBufferSource buffers_;
   job::JobPlan plan_ = CorePlan("kind: BSP", 2, 2, "", "ALLREDUCE");
 };
@@ -639,8 +639,8 @@ TEST_F(SaveDirectoryTest, WhatPoliciesRememberGoesOn) {
        {"kind: K_BATCH_ASYNC batches: 5", "kind: GBA batches: 5", "kind: DC_ASGD compensation: 0.5",
         "kind: DC_ASGD compensation: 0.5 mean_square_decay: 0.9",
         "kind: DSSP bound: 1 upper_bound: 3", "kind: STALENESS_AWARE",
-        "kind: COSINE_GATE age_decay: 0.5 age_cutoff: 2",
-        "kind: SYNC_SWITCH switch_step: 2", "kind: SYNC_SWITCH switch_step: 6"}) {
+        "kind: COSINE_GATE age_decay: 0.5 age_cutoff: 2", "kind: SYNC_SWITCH switch_step: 2",
+        "kind: SYNC_SWITCH switch_step: 6"}) {
     const job::JobPlan plan = CorePlan(policy, 2, 2);
     Table whole(plan, 2), after(plan, 2);
     for (int64_t step = 0; step < 4; ++step) whole.Step(step, step, 20);
