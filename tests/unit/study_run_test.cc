@@ -575,11 +575,11 @@ TEST_F(StudyRunTest, AFileThatIsNewOrGoneIsNoticed) {
 
 // What a job reads beside its data, too.
 TEST_F(StudyRunTest, AModuleThatIsAnotherNowIsNoticed) {
-  for (const char* name : {"train.tsv", "module.pt"}) Write(name, "abc");
+  for (const char* name : {"train.tsv", "test.tsv", "module.pt"}) Write(name, "abc");
   Manifest manifest;
   manifest.runs = {
       ManifestOf(absl::StrCat(kStudy, "set: \"data.train=", folder(),
-                              "/train.tsv\" set: \"data.test=[]\" ",
+                              "/train.tsv\" set: \"data.test=", folder(), "/test.tsv\" ",
                               "set: \"model={script {file: '", folder(), "/module.pt'}}\""))
           .runs[0]};
   const auto now = [&manifest] {
