@@ -63,7 +63,7 @@ void ResendLine::Look(absl::Time now, EndpointId shard, uint64_t number, const R
     clock->overtaken_ = overtaken;
   }
   const bool silent = clock->in_line() && clock->silence(now) >= times.resend_after;
-  if (silent && (peer.first == 0 || number < peer.first)) peer.first = number;
+  if (silent && peer.first == 0) peer.first = number;
 }
 
 bool ResendLine::MayAsk(EndpointId shard, uint64_t number, const ResendClock& clock) const {

@@ -8,8 +8,9 @@
 // more: one that is lost is noticed, whatever else is answered.
 //
 // Of frames in line that are silent the first is asked for again, and no other: as long as nothing is heard of
-// it, nothing is known of those behind. One that was overtaken, or was on its way in a connection that has
-// been lost, is asked for by itself.
+// it, nothing is known of those behind. The first is that of the oldest request, whenever it was sent: a shard that
+// refuses a push of an older step in an older view has it later than those of newer steps, and answers none of
+// these before. One that was overtaken, or was on its way in a connection that has been lost, is asked for by itself.
 //
 // Who is to give up waits longer: what goes to one shard may stand behind what goes to others, on the client's
 // own link. While any shard answers frames that were sent earlier, a frame may still be on its way.
@@ -67,8 +68,8 @@ class ResendLine {
   // To a frame of another kind, on the same links.
   void OnOtherAnswer(absl::Time now, uint64_t number);
 
-  // To look at all frames that wait: each takes what has been answered since into its clock; then MayAsk says
-  // whether one that is due may be sent again.
+  // To look at all frames that wait, those of older requests first: each takes what has been answered since into
+  // its clock; then MayAsk says whether one that is due may be sent again.
   void Begin();
   void Look(absl::Time now, EndpointId shard, uint64_t number, const ResendTimes& times,
             ResendClock* clock);

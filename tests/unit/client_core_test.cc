@@ -647,6 +647,33 @@ TEST_F(LineTest, TheFirstInLineStandsForAll) {
   EXPECT_EQ(client_->completions().size(), 5u);
 }
 
+// A push that is refused in a view travels to the new owner behind those of newer steps, which cannot be answered
+// before it: it is the first there.
+TEST_F(LineTest, TheOldestStepIsFirstInLineWheneverItWasSent) {
+  PushSteps(0, 2);
+  const EndpointId old_owner = EndpointId::Shard(0, 0), owner = EndpointId::Shard(1, 0);
+  AnswerNext(owner);
+  SliceEntry refused = Decoded(waiting_[old_owner][0].frame).Entry(0);
+  ASSERT_EQ(refused.range, 0u);
+  refused.rows = refused.row_floats = 0;
+  refused.status = SliceStatus::kWrongView;
+  AnswerAck(waiting_[old_owner][0], {refused}, /*view=*/2);
+  AnswerAck(waiting_[old_owner][1]);
+  client_->OnView(now_, CoreView(plan_, 2, {{0, 1}}));
+  const std::vector<Outgoing> moved = Take();  // and lost
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_EQ(moved[0].to, owner);
+  const uint64_t newer = NumberOf(waiting_[owner][0]);
+  ASSERT_GT(NumberOf(moved[0]), newer);
+  EXPECT_THAT(ResentWithin(absl::Milliseconds(2500)),
+              ElementsAre(std::pair(NumberOf(moved[0]), 20)));
+  AnswerAck(moved[0], {}, /*view=*/2);
+  EXPECT_THAT(ResentWithin(absl::Milliseconds(2500)),
+              ElementsAre(::testing::Pair(newer, ::testing::_)));
+  AnswerNext(owner);
+  EXPECT_EQ(client_->completions().size(), 2u);
+}
+
 // One frame is lost among others that are answered without end: it is asked for two seconds after the answer of a
 // later one, however many follow.
 TEST_F(LineTest, AFrameThatWasOvertakenIsAskedForByItself) {
