@@ -87,10 +87,12 @@ def legend_below(figure, axes, handles=None, labels=None):
     longest = max((len(label) for label in labels), default=1)
     columns = max(1, min(len(labels), int(84 / (longest + 7))))
     figure.legend(handles, labels, loc="lower center", ncol=columns, fontsize=9)
-    # The layout leaves no room for the legend of a figure by itself.
-    rows = -(-len(labels) // columns)
-    share = (0.20 * rows + 0.10) / figure.get_size_inches()[1]
-    figure.get_layout_engine().set(rect=(0, share, 1, 1 - share))
+    # The layout leaves no room for the legend of a figure by itself; a long one makes the figure higher.
+    inches = 0.20 * -(-len(labels) // columns) + 0.10
+    width, height = figure.get_size_inches()
+    height += max(0, inches - 0.7)
+    figure.set_size_inches(width, height)
+    figure.get_layout_engine().set(rect=(0, inches / height, 1, 1 - inches / height))
 
 
 def rows_height(rows):

@@ -420,6 +420,36 @@ TEST(FiguresTest, StalenessAndWaitingAreDrawn) {
   EXPECT_THAT(drawn["waiting"].svg, HasSubstr("BSP: 1.75 s"));
 }
 
+// The names of many variations take more room than the figure that they stand below.
+TEST(FiguresTest, ManyVariationsHaveRoom) {
+  std::string text = "job: \"job.textproto\"";
+  std::vector<StudyRun> runs;
+  for (int i = 0; i < 40; ++i) {
+    const std::string name = absl::StrCat("a variation with a long name, number ", i);
+    absl::StrAppend(&text, " variation { name: \"", name, "\" }");
+    for (const uint64_t seed : {1, 2}) {
+      runs.push_back(RunOf(name, seed, 0.8, 1000));
+      runs.back().numbers["staleness.version_mean"] = i;
+    }
+  }
+  const auto plan = ParseStudy(text, "s.textproto");
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const char* const root = std::getenv("TANDEM_SOURCE_DIR");
+  const std::string script = absl::StrCat(root == nullptr ? "." : root, "/study/figures.py");
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_of_many");
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/results.json") << ResultsJson(*plan, Analyse(*plan, {}, runs)).dump();
+  const Figures figures = DrawFigures(folder, script);
+  std::filesystem::remove_all(folder);
+  if (absl::StrContains(figures.missing, "matplotlib is not installed")) {
+    GTEST_SKIP() << figures.missing;
+  }
+  EXPECT_FALSE(figures.figures.empty());
+  for (const Figure& figure : figures.figures) {
+    EXPECT_THAT(figure.svg, HasSubstr("<svg")) << figure.name << ": " << figure.read;
+  }
+}
+
 // A child that is reaped by somebody else.
 TEST(FiguresTest, AScriptWhoseEndIsNotToBeKnownIsNotWaitedForWithoutEnd) {
   const std::string folder = absl::StrCat(::testing::TempDir(), "/figures_reaped");
