@@ -79,6 +79,7 @@ void SimQuorum::BeforeStep() {
 }
 
 void SimQuorum::Begin(absl::Span<float> gradient, const Step& step) {
+  if (gradient.empty()) return Tell(step.number);  // it has left out the steps up to this one
   Step brought = step;
   if (judge() != nullptr) judge()->OnStepped(rank_, step.number);
   if (replica_ == nullptr) {
@@ -90,9 +91,13 @@ void SimQuorum::Begin(absl::Span<float> gradient, const Step& step) {
     member_->Add(movement.values, brought);
   }
   if (judge() != nullptr) judge()->OnBrought(rank_);
-  next_step_ = brought.number + 1;
+  Tell(brought.number);
+}
+
+void SimQuorum::Tell(int64_t step) {
+  next_step_ = step + 1;
   over_ = false;
-  outside_.post(0, QuorumNews{QuorumNews::Says::kGradient, brought.number});
+  outside_.post(0, QuorumNews{QuorumNews::Says::kGradient, step});
 }
 
 void SimQuorum::OutOfData() {

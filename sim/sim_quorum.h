@@ -93,6 +93,7 @@ class SimQuorum final : public worker::DenseReduction {
   absl::Status LoseDense();
   QuorumJudge* judge() const { return judge_ == nullptr ? nullptr : judge_->quorum(); }
   void AddRest();
+  void Tell(int64_t step);
   void Settle(bool new_epoch, int64_t step);
   void CallAll();
   void FinishCall();

@@ -52,8 +52,8 @@ class DenseSynchroniser {
   // The gradient of a step goes into the frames of its push, where the dense blocks are in `group`.
   virtual void WriteGradient(uint32_t group, StepSlot* slot) = 0;
 
-  // A step is computed (or has no samples) and pushed. True if its task has to end before the next
-  // step begins.
+  // A step is computed (or has no samples) and pushed; or it is the last of those that this worker leaves
+  // out, and dense_gradient is empty. True if its task has to end before the next step begins.
   virtual bool AfterCompute(StepSlot* slot, TrainerEffects* effects) = 0;
   // Whether slot->samples_of_all says that an epoch is over, in each step or at least in those in which
   // it is known; otherwise that is for the policies' answers to say.

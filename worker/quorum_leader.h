@@ -16,6 +16,11 @@
 // is more than `bound` steps behind the sums, and a gradient misses at most `bound` of them: between the
 // moment at which a step's parameters are read and the sum that its gradient is in, no more than that begin.
 //
+// Steps left out. A worker whose step came too late for its tables may go on at a later one
+// (BACKUP_WORKERS). It says so as if it had a gradient of the last step that it leaves out: else those who
+// wait for it at that step would wait for its next gradient, and that is behind the save for which it may
+// stand still.
+//
 // The end of the data. A worker that has none left holds nobody back: it counts as one that is through
 // every step. Where those left are fewer than the quorum, the first of them begins the next sum.
 //
@@ -52,7 +57,8 @@ class QuorumLeader {
   static Options OptionsOf(const job::JobPlan& plan);
   explicit QuorumLeader(const Options& options);
 
-  // A worker's gradient of `step` will be in the next sum that it hears of. Its steps grow.
+  // A worker's gradient of `step` will be in the next sum that it hears of, or it has left out the steps up
+  // to that one. Its steps grow.
   void OnGradient(int worker, int64_t step);
   void OnOutOfData(int worker);
   // It adds nothing before all have settled. `new_epoch`: it has data again then; all workers stand at

@@ -26,9 +26,10 @@ class QuorumSteps {
 
   // The parameters are about to be read by a step.
   virtual void BeforeStep() {}
-  // A step's gradient, padded as in DenseParameters, plus one element. Returns when the worker may go
-  // on; `missed` gets, for each of its contributions that a sum has taken since the last call, how many
-  // sums it had missed: those that began between its parameters and its own.
+  // A step's gradient, padded as in DenseParameters, plus one element; or nothing, if the worker has left
+  // out the steps up to this one (sums of gradients only). Returns when the worker may go on; `missed`
+  // gets, for each of its contributions that a sum has taken since the last call, how many sums it had
+  // missed: those that began between its parameters and its own.
   virtual absl::Status Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                               std::vector<int64_t>* missed) = 0;
   // This worker has no data left before all settle for a new epoch.

@@ -105,10 +105,7 @@ void QuorumSums::BeforeStep() {
 
 absl::Status QuorumSums::Finish(absl::Span<float> gradient, const DenseReduction::Step& step,
                                 std::vector<int64_t>* missed) {
-  {
-    absl::MutexLock lock(&mutex_);
-    member_.Add(gradient, step);
-  }
+  if (!gradient.empty()) Add(gradient, step);
   step_ = step.number + 1;
   TANDEM_RETURN_IF_ERROR(Tell({QuorumNews::Says::kGradient, step.number}));
   return AwaitGoOn(missed);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -36,7 +37,7 @@ bool StepPipeline::Advance(absl::Time now, int64_t hold_from, TrainerEffects* ef
     End();
     return true;
   }
-  if (SkipToOpenStep(now, hold_from)) return true;
+  if (SkipToOpenStep(now, hold_from, effects)) return true;
   // Data and rows of later steps first: they travel while the step is computed.
   const bool fetched = StartFetch(effects);
   const bool read = StartReads(now);
@@ -67,8 +68,10 @@ void StepPipeline::CancelReads(Lane* lane) {
 
 // A step of this worker came too late somewhere, and was dropped there. It goes on at the step that
 // is open: an empty push covers those between, and the batches fetched ahead are for later steps
-// now, with rows read anew. A save that all have agreed on is not skipped.
-bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from) {
+// now, with rows read anew. A save that all have agreed on is not skipped. Whoever synchronises steps is
+// told, as after a step: others may wait for those left out, and this worker may be about to stand still
+// for a save.
+bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from, TrainerEffects* effects) {
   const int64_t to = std::min(open_step_, hold_from);
   if (to <= context_.step || fetching_ || step_begun()) return false;
   context_.PushEmptyToAll(now, context_.step, to - 1, 0);
@@ -84,6 +87,9 @@ bool StepPipeline::SkipToOpenStep(absl::Time now, int64_t hold_from) {
   next_fetch_ += skipped;
   context_.step = context_.pushed = next_read_ = to;
   ++context_.progress;
+  left_out_.step = to - 1;
+  synchronising_ = skipping_ = synchroniser_.AfterCompute(&left_out_, effects);
+  synchronised_ = false;
   return true;
 }
 
@@ -302,6 +308,7 @@ void StepPipeline::OnTaskDone(const SynchroniseTask& task) {
 bool StepPipeline::FinishStep() {
   if (!synchronising_ || !synchronised_) return false;
   synchronising_ = false;
+  if (std::exchange(skipping_, false)) return true;  // the step is the open one already
   Lane& lane = LaneOf(context_.step);
   if (synchroniser_.TellsSamples() && lane.slot.samples_of_all == 0) {
     empty_step_ = true;
@@ -324,7 +331,8 @@ bool StepPipeline::step_begun() const {
 Activity StepPipeline::Doing(const Activity& synchroniser) const {
   const LaneState state = LaneOf(context_.step).state;
   if (synchronising_ && !synchronised_) {
-    return {absl::StrCat("allreduce of step ", context_.step, synchroniser.text.empty() ? "" : ": ",
+    const int64_t step = context_.step - (skipping_ ? 1 : 0);
+    return {absl::StrCat("allreduce of step ", step, synchroniser.text.empty() ? "" : ": ",
                          synchroniser.text),
             synchroniser.waits_for};
   }

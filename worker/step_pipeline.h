@@ -57,7 +57,7 @@ class StepPipeline {
 
   // The step has begun: its peers need it to be finished.
   bool step_begun() const;
-  // The step is computed and pushed, but not synchronised.
+  // The step is computed and pushed, or others before it are left out, but not synchronised.
   bool synchronising() const { return synchronising_; }
   // What the step does; no text if it waits for the client. `synchroniser`: what a SynchroniseTask
   // under way waits for.
@@ -76,7 +76,7 @@ class StepPipeline {
     absl::Time read_since;
   };
 
-  bool SkipToOpenStep(absl::Time now, int64_t hold_from);
+  bool SkipToOpenStep(absl::Time now, int64_t hold_from, TrainerEffects* effects);
   bool StartFetch(TrainerEffects* effects);
   bool StartReads(absl::Time now);
   bool StartCompute(absl::Time now, TrainerEffects* effects);
@@ -112,7 +112,9 @@ class StepPipeline {
   int64_t open_step_ = 0;  // a step of ours came too late: this one is open
   int64_t skipped_ = 0;    // steps so far that were left out; lanes are numbered by the others
   bool fetching_ = false, exhausted_ = false;
+  StepSlot left_out_;  // the last of them, for the synchroniser: without batch and gradient
   bool synchronising_ = false;  // the step; under way
+  bool skipping_ = false;       // ... not it, but those left out before it
   bool synchronised_ = false;   // ... and done
   int64_t clock_gap_ = 0;       // of the step, when it started
 

@@ -32,7 +32,7 @@ struct StepSlot {
   std::vector<client::ClientCore::PreparedPush> pushes;  // by policy group; what `gradients` are in
   client::PulledRows dense_rows;                         // of dense parameters on servers, by block
   std::vector<float> dense;           // the same in one piece (padded); empty for replicas
-  std::vector<float> dense_gradient;  // padded, plus one element for n
+  std::vector<float> dense_gradient;  // padded, plus one element for n; empty: steps are left out
   double loss_sum = 0;
   double recent_auc = 0;    // of recent training samples; 0 = unknown
   absl::Duration fetched;   // how long the reading of the batch took

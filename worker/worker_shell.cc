@@ -280,7 +280,7 @@ class Worker {
     slot->empty_steps = result.empty_steps;
     slot->bytes_sent = result.bytes;
     slot->missed = std::move(result.missed);
-    runner_->OnSynchronised();
+    if (!slot->dense_gradient.empty()) runner_->OnSynchronised();  // else there was no step
     return absl::OkStatus();
   }
 

@@ -240,6 +240,29 @@ TEST(QuorumSumsTest, NobodyWaitsForALateWorkerWithinTheBoundAndItsGradientIsSumm
   }
 }
 
+// Who leaves out steps and then stands still is not waited for at them, and nothing of it is summed.
+TEST(QuorumSumsTest, NobodyWaitsForStepsThatAreLeftOut) {
+  constexpr int64_t kBound = 2, kLeftOut = 4;
+  absl::Notification others_are_ahead[2];
+  const auto outcomes =
+      Train(3, Dense::MAJORITY, kBound, AllAlike(Sgd(kRate)), [&](Member& member) {
+        ASSERT_TRUE(member.Step(4, 1).ok());
+        if (member.rank == 2) {
+          worker::DenseReducer::StepResult result;
+          ASSERT_TRUE(member.reducer->Finish({}, {kLeftOut, 0}, &result).ok());
+          member.missed = result.missed;
+          for (absl::Notification& ahead : others_are_ahead) ahead.WaitForNotification();
+        } else {
+          for (int64_t step = 1; step <= kLeftOut; ++step) ASSERT_TRUE(member.Step(4, 1).ok());
+          others_are_ahead[member.rank].Notify();
+        }
+        ASSERT_TRUE(member.EndEpoch(10).ok());
+      });
+  EXPECT_EQ(outcomes[0].values, outcomes[2].values);
+  EXPECT_EQ(outcomes[0].missed.size(), static_cast<size_t>(kLeftOut) + 1);
+  EXPECT_LE(outcomes[2].missed.size(), 1u);
+}
+
 TEST(QuorumSumsTest, UnequalShareOfDataAndSavesInBetween) {
   for (const Dense::Quorum quorum : {Dense::SOLO, Dense::MAJORITY}) {
     constexpr int kWorkers = 4;

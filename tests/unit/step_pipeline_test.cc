@@ -164,6 +164,32 @@ TEST_F(StepPipelineTest, AWorkerThatIsLateGoesOnAtTheOpenStepButNotBeyondASave) 
   EXPECT_EQ(Count<worker::ComputeTask>(), 0u);
 }
 
+// Others may wait in a sum for the steps that it leaves out, and before a save it stands still.
+TEST_F(StepPipelineTest, SumsAreToldOfStepsThatAreLeftOut) {
+  Begin("kind: BACKUP_WORKERS backups: 1", "ALLREDUCE quorum: MAJORITY");
+  Fetch(4);
+  Fetch(4);
+  pipeline_->OnOpenStep(5);
+  Run(/*hold_from=*/3);
+  EXPECT_EQ(context_->step, 3);
+  EXPECT_TRUE(pipeline_->synchronising()) << "a save waits for that as for the sum of a step";
+  EXPECT_EQ(pipeline_->Doing({}).text, "allreduce of step 2");
+  const auto task = Take<worker::SynchroniseTask>();
+  EXPECT_EQ(task.slot->step, 2);
+  EXPECT_TRUE(task.slot->dense_gradient.empty());
+  Run(/*hold_from=*/7);
+  EXPECT_EQ(context_->step, 3) << "one after the other";
+  pipeline_->OnTaskDone(task);
+  Run(/*hold_from=*/3);
+  EXPECT_FALSE(pipeline_->synchronising());
+  EXPECT_EQ(context_->step, 3);
+  Run(/*hold_from=*/7);
+  EXPECT_EQ(context_->step, 5);
+  Synchronise(0);
+  AnswerReads();
+  EXPECT_EQ(Take<worker::ComputeTask>().slot->step, 5);
+}
+
 TEST_F(StepPipelineTest, UnacknowledgedStepsAreBounded) {
   Begin("kind: ASP", "SERVERS", "batch: 4 max_unacknowledged: 1");
   Fetch(4);
