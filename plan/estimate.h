@@ -63,8 +63,7 @@ struct Way {
            (dense == Place::kReplicated && every == 1 && !quorum.has_value()) ||
            (uses_servers() && bound == 0);
   }
-  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"; of several places "4 servers,
-  // mixed".
+  // "4 servers, ASP"; of servers beside workers "4 beside, ASP"; of several places "4 servers, mixed".
   std::string tables_name() const;
   // "allreduce, ring"; of replicas that meet "ring, every 8"; with a quorum "ring, SOLO", "ring, every 8 of 2".
   std::string dense_name() const;

@@ -120,6 +120,11 @@ class StudyRunTest : public ::testing::Test {
     }
     return manifest;
   }
+  // With the files as they are at the moment.
+  static Manifest Now(Manifest manifest) {
+    manifest.surroundings = *SurroundingsOf(manifest.plan, manifest.runs);
+    return manifest;
+  }
   StudyRun Read(const std::string& name) const {
     RunPlan plan;
     plan.name = name;
@@ -560,17 +565,15 @@ TEST_F(StudyRunTest, AFileThatIsNewOrGoneIsNoticed) {
   manifest.runs = {ManifestOf(absl::StrCat(kStudy, "set: \"data.train=", folder(),
                                            "/d/*.tsv\" set: \"data.test=", folder(), "/test.tsv\""))
                        .runs[0]};
-  const auto now = [&manifest] {
-    manifest.surroundings = *SurroundingsOf(manifest.plan, manifest.runs);
-    return manifest;
-  };
-  const Manifest first = now();
-  EXPECT_TRUE(CheckGoesOn(first, now()).ok());
+  const Manifest first = Now(manifest);
+  EXPECT_TRUE(CheckGoesOn(first, Now(manifest)).ok());
   Write("d/train-3.tsv", "abc");
-  EXPECT_THAT(std::string(CheckGoesOn(first, now()).message()), HasSubstr("d/train-3.tsv of "));
+  EXPECT_THAT(std::string(CheckGoesOn(first, Now(manifest)).message()),
+              HasSubstr("d/train-3.tsv of "));
   fs::remove(folder_ / "d/train-3.tsv");
   fs::remove(folder_ / "d/train-2.tsv");
-  EXPECT_THAT(std::string(CheckGoesOn(first, now()).message()), HasSubstr("d/train-2.tsv of "));
+  EXPECT_THAT(std::string(CheckGoesOn(first, Now(manifest)).message()),
+              HasSubstr("d/train-2.tsv of "));
 }
 
 // What a job reads beside its data, too.
@@ -582,14 +585,10 @@ TEST_F(StudyRunTest, AModuleThatIsAnotherNowIsNoticed) {
                               "/train.tsv\" set: \"data.test=", folder(), "/test.tsv\" ",
                               "set: \"model={script {file: '", folder(), "/module.pt'}}\""))
           .runs[0]};
-  const auto now = [&manifest] {
-    manifest.surroundings = *SurroundingsOf(manifest.plan, manifest.runs);
-    return manifest;
-  };
-  const Manifest first = now();
-  EXPECT_TRUE(CheckGoesOn(first, now()).ok());
+  const Manifest first = Now(manifest);
+  EXPECT_TRUE(CheckGoesOn(first, Now(manifest)).ok());
   Write("module.pt", "abd");
-  EXPECT_THAT(std::string(CheckGoesOn(first, now()).message()), HasSubstr("module.pt"));
+  EXPECT_THAT(std::string(CheckGoesOn(first, Now(manifest)).message()), HasSubstr("module.pt"));
 }
 
 TEST_F(StudyRunTest, BuildsAreToldApartByTheirPrograms) {
