@@ -571,8 +571,9 @@ std::vector<std::string> NotesOf(const StudyPlan& plan, const Analysis& analysis
   NoteRowsOfCurves(plan, analysis, &notes);
   if (plan.tunes() && analysis.part != Part::kTuned) {
     notes.push_back(
-        "Not every variation has all its tuned runs: the answer, and the figures that show one "
-        "part, are of the untuned ones.");
+        "Not every value has been tried, or not every variation has all its tuned runs: the "
+        "answer, "
+        "and the figures that show one part, are of the untuned ones.");
   }
   const size_t seeds = plan.study.seed_size();
   if (seeds < kEnoughSeeds && plan.variations.size() > 1) {

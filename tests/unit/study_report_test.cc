@@ -270,7 +270,7 @@ TEST(AnalysisTest, HalfATunedPartIsNoAnswer) {
   EXPECT_THAT(half.answer, HasSubstr("BSP reaches AUC 0.8 "));
   EXPECT_THAT(half.answer, Not(HasSubstr("Tuned")));
   EXPECT_THAT(absl::StrCat(half.notes[0], half.notes[1]),
-              HasSubstr("Not every variation has all its tuned runs"));
+              HasSubstr("not every variation has all its tuned runs"));
   EXPECT_EQ(ResultsJson(plan, half)["study"]["part"], "untuned");
   runs.resize(runs.size() - 3);  // nothing was chosen for ASP
   EXPECT_EQ(Analyse(plan, chosen, runs).part, Part::kUntuned);
