@@ -345,12 +345,12 @@ class Simulation {
     }
   }
 
-  void Emit(const char* event, absl::Duration at, nlohmann::json json) {
-    json["event"] = event;
-    view_.Show(json, MonotonicNow());
-    json["simulated_seconds"] = absl::ToDoubleSeconds(at);
-    const std::string line = scheduler::OneLine(json) + "\n";
-    if (std::fputs(line.c_str(), metrics_) < 0) write_failed_ = true;
+  void Emit(const char* event, absl::Duration at, nlohmann::json line) {
+    line["event"] = event;
+    view_.Show(line, MonotonicNow());
+    line["simulated_seconds"] = absl::ToDoubleSeconds(at);
+    const std::string text = scheduler::OneLine(line) + "\n";
+    if (std::fputs(text.c_str(), metrics_) < 0) write_failed_ = true;
   }
 
   // `world` is null if there never was one.

@@ -5,9 +5,17 @@
 # tandem_cuda_object(OUT a.cu HEADERS ...): compiles for Hopper, with PTX for later devices, and sets OUT to
 # the object file.
 include_guard(GLOBAL)
-option(TANDEM_WITH_CUDA "Build what runs on CUDA devices, if the toolkit is found" ON)
+# AUTO: where there is a GPU, or tests are built. Elsewhere nothing would run the result, and nvcc is slow.
+set(TANDEM_WITH_CUDA AUTO CACHE STRING "Build what runs on CUDA devices, if the toolkit is found: AUTO, ON or OFF")
 set(TANDEM_CUDA OFF)
-if(TANDEM_WITH_CUDA)
+set(with_cuda ${TANDEM_WITH_CUDA})
+if(with_cuda STREQUAL "AUTO")
+  set(with_cuda OFF)
+  if(TANDEM_TESTS OR EXISTS /dev/nvidiactl OR EXISTS /dev/dxg)
+    set(with_cuda ON)
+  endif()
+endif()
+if(with_cuda)
   find_package(CUDAToolkit 12 QUIET)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     set(TANDEM_CUDA ON)

@@ -40,13 +40,19 @@ elseif(TANDEM_SANITIZE STREQUAL "thread")
   target_link_libraries(tandem_options INTERFACE tandem_tsan_abseil)
 endif()
 
+# Debug information and __FILE__ name sources by their place in the tree, wherever that is.
+add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>")
+
 find_program(TANDEM_CCACHE ccache)
 if(TANDEM_CCACHE)
-  # What a precompiled header may make ccache overlook: macros and dates it was built with.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${TANDEM_CCACHE})
+  # CCACHE_BASEDIR and CCACHE_NOHASHDIR let a clone in another folder use the same results (compiler_cache_test).
+  # CCACHE_SLOPPINESS names the macros and dates in a precompiled header that ccache would refuse.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${TANDEM_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    add_compile_options(-fpch-preprocess)
+    add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>")
   else()
     add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
   endif()
@@ -57,14 +63,16 @@ if(TANDEM_LLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT TANDEM_SANITIZE)
   add_link_options(-fuse-ld=lld)
 endif()
 
-# What most sources read of the standard library, Abseil and GoogleTest, parsed once for the libraries
+# What most sources read of the standard library, Abseil, Protocol Buffers and GoogleTest, parsed once for the libraries
 # and once for the programs (which are compiled as position-independent executables). Never our own
 # headers, which would rebuild everything. What a source itself forgot to include is seen when clang
 # reads it without them (clang_check.py, ./check).
 set(precompiled <algorithm> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory>
                 <string> <thread> <vector> <absl/container/flat_hash_map.h> <absl/status/statusor.h>
                 <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/clock.h>
-                <absl/types/span.h>)
+                <absl/types/span.h> <google/protobuf/generated_enum_reflection.h>
+                <google/protobuf/generated_message_reflection.h> <google/protobuf/message.h>
+                <google/protobuf/repeated_field.h> <google/protobuf/unknown_field_set.h>)
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled.cc CONTENT "int main() {}\n")
 function(precompile name)  # precompile(NAME HEADER...): a target whose headers others can reuse
   target_link_libraries(${name} PRIVATE tandem_options)  # nothing is called: no library is needed
@@ -75,13 +83,28 @@ function(reuse_precompiled name from)
   target_precompile_headers(${name} REUSE_FROM ${from})
 endfunction()
 
-# tandem_library(NAME SRCS a.cc HDRS a.h DEPS tandem::base absl::status)
-# With HDRS alone it is an interface library.
+# CLI11 and nlohmann-json are large and all inline. Code that only reads flags and writes reports reads them
+# precompiled and is optimised less, which halves the time that it takes to compile.
+set(TANDEM_COLD_OPTIONS)
+if(NOT TANDEM_SANITIZE)
+  set(TANDEM_COLD_OPTIONS -O1)
+endif()
+function(compile_as_cold name)
+  target_compile_options(${name} PRIVATE ${TANDEM_COLD_OPTIONS})
+  reuse_precompiled(${name} precompiled_cold)
+endfunction()
+
+# tandem_library(NAME [COLD] SRCS a.cc HDRS a.h DEPS tandem::base absl::status)
+# With HDRS alone it is an interface library. COLD: see compile_as_cold.
 function(tandem_library name)
-  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SRCS;HDRS;DEPS" ${ARGN})
   if(ARG_SRCS)
     add_library(tandem_${name} STATIC ${ARG_SRCS})
-    reuse_precompiled(tandem_${name} precompiled_library)
+    if(ARG_COLD)
+      compile_as_cold(tandem_${name})
+    else()
+      reuse_precompiled(tandem_${name} precompiled_library)
+    endif()
     set(scope PUBLIC)
   else()
     add_library(tandem_${name} INTERFACE)
@@ -98,6 +121,10 @@ endfunction()
 function(tandem_binary name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
+  # Compiled as libraries are, so that the precompiled headers serve both.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIC)
+  compile_as_cold(${name})
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS})
 endfunction()
 

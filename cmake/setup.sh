@@ -1,16 +1,17 @@
 # Functions that quickstart and check share; sourced, from the root of the tree.
 # shellcheck shell=bash disable=SC2034
 
-# What the programs need, as Debian 12 packages. docs/HACKING.md says what each is for.
+# Debian 12 packages of the programs, the Python package and the figures. docs/HACKING.md says what each is for.
 TANDEM_RUN_PACKAGES=(
   g++ cmake ninja-build pkg-config python3 ccache lld
   protobuf-compiler libprotobuf-dev libabsl-dev libboost-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   libzmq3-dev libibverbs-dev librdmacm-dev libxxhash-dev zlib1g-dev libzstd-dev
-  libtorch-dev libdnnl-dev libopenblas0-openmp)
-# What the tests need beside that; those of Python's and of figures are skipped without theirs.
+  libtorch-dev libdnnl-dev libopenblas0-openmp
+  python3-numpy python3-torch python3-matplotlib)
+# Packages of the tests.
 TANDEM_CHECK_PACKAGES=(
   clang libclang-rt-dev libgtest-dev libgmock-dev
-  python3-numpy python3-torch python3-matplotlib python3-pandas python3-sklearn)
+  python3-pandas python3-sklearn)
 # What a guest with a software RDMA device needs (tests/rdma/run_in_guest.sh); tests there are skipped
 # without it.
 TANDEM_GUEST_PACKAGES=(
@@ -66,7 +67,8 @@ march_option() {
   done
 }
 
-# configure DIR OPTION...: runs CMake, quietly unless it fails.
+# configure DIR OPTION...: runs CMake, quietly unless it fails. Sources are compiled several at a time
+# (unity builds); a folder for editing that compiles them one by one is in docs/HACKING.md.
 configure() {
   local dir=$1 march log
   shift
@@ -74,7 +76,7 @@ configure() {
   mkdir -p "$dir"
   log=$dir/configure.log
   cmake -G Ninja -S . -B "$dir" \
-    ${march:+"$march"} "$@" >"$log" 2>&1 || { cat "$log"; return 1; }
+    -DCMAKE_UNITY_BUILD=ON ${march:+"$march"} "$@" >"$log" 2>&1 || { cat "$log"; return 1; }
 }
 
 minutes() { printf '%d:%02d' $(($1 / 60)) $(($1 % 60)); }

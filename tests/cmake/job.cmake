@@ -14,6 +14,10 @@ tandem_test(tidy_test
 add_test(NAME count_tests_test
   COMMAND python3 ${CMAKE_SOURCE_DIR}/tests/unit/count_tests_test.py ${CMAKE_SOURCE_DIR}/cmake/count_tests.py)
 set_tests_properties(count_tests_test PROPERTIES LABELS unit TIMEOUT 60)
+# Compiled results are shared between folders (cmake/Tandem.cmake).
+add_test(NAME compiler_cache_test
+  COMMAND ${CMAKE_SOURCE_DIR}/tests/integration/compiler_cache_test.sh ${CMAKE_SOURCE_DIR})
+set_tests_properties(compiler_cache_test PROPERTIES LABELS unit TIMEOUT 120 SKIP_RETURN_CODE 77)
 # The recipes of docs/HACKING.md: here, that they still fit; ./check --all builds them.
 add_test(NAME recipes_fit COMMAND ${CMAKE_SOURCE_DIR}/tests/recipes/run.sh --apply)
 set_tests_properties(recipes_fit PROPERTIES LABELS unit TIMEOUT 60)
