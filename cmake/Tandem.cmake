@@ -117,14 +117,16 @@ function(tandem_library name)
   target_link_libraries(tandem_${name} ${scope} tandem_options ${ARG_DEPS})
 endfunction()
 
-# tandem_binary(NAME SRCS main.cc DEPS ...) -> build/bin/NAME
+# tandem_binary(NAME [COLD] SRCS main.cc DEPS ...) -> build/bin/NAME
 function(tandem_binary name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "COLD" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
-  # Compiled as libraries are, so that the precompiled headers serve both.
-  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-  target_compile_options(${name} PRIVATE -fPIC)
-  compile_as_cold(${name})
+  if(ARG_COLD)
+    # Compiled as libraries are, so that the precompiled headers serve both.
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${name} PRIVATE -fPIC)
+    compile_as_cold(${name})
+  endif()
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS})
 endfunction()
 
@@ -135,11 +137,13 @@ if(NOT TANDEM_SANITIZE)
   set(TANDEM_TEST_OPTIONS -O0)
 endif()
 
-# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 ARGS --x): one CTest test
-# per binary. OPTIMIZED: it computes for long what must come out, and is compiled as the rest. A check that cannot run here says GTEST_SKIP() << why; each one is counted
-# (count_tests.py reads tests/checks/NAME.xml), and CTest shows a program that skips all as skipped.
+# tandem_test(NAME [OPTIMIZED] SRCS a_test.cc DEPS ... LABELS unit TIMEOUT 120 SAMPLED 3 ARGS --x): one CTest
+# test per binary. OPTIMIZED: the test computes for long, and is compiled like the libraries. SAMPLED n: ./check
+# runs one test of n, drawn by the commit (test_main.cc). A check that cannot run here says GTEST_SKIP() << why;
+# each one is counted (count_tests.py reads tests/checks/NAME.xml), and CTest shows a program that skips all
+# as skipped.
 function(tandem_test name)
-  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "TIMEOUT;SAMPLED" "SRCS;DEPS;LABELS;ARGS" ${ARGN})
   if(NOT ARG_SRCS)
     set(ARG_SRCS ${name}.cc)
   endif()
@@ -157,8 +161,13 @@ function(tandem_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${name} PRIVATE tandem_options ${ARG_DEPS} GTest::gtest GTest::gmock
                                         tandem::test_main)
+  set(environment "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR}" "TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin"
+    "UBSAN_OPTIONS=print_stacktrace=1" "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/tests/checks/${name}.xml")
+  if(ARG_SAMPLED)
+    list(APPEND environment "TANDEM_SAMPLED=${ARG_SAMPLED}")
+    set_property(GLOBAL APPEND PROPERTY TANDEM_SAMPLED "1/${ARG_SAMPLED} of ${name}")
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS} WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1;GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/tests/checks/${name}.xml"
-    SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
+    ENVIRONMENT "${environment}" SKIP_REGULAR_EXPRESSION "SKIPPED ENTIRELY")
 endfunction()

@@ -1,11 +1,15 @@
-"""Has clang read every source of ours as g++ was told to compile it:
+"""Has clang compile sources one by one, with warnings as errors and -Wthread-safety, which g++ does not have:
 
-    python3 cmake/clang_check.py build [build-address]
+    python3 cmake/clang_check.py FOLDER [--compiled FOLDER] [--sample N --draw D]
 
-Nothing is built. Warnings are errors, with -Wthread-safety, which g++ does not have. The second folder
-is a build with clang, which has those warnings, too: what it compiled is not read again (although
-there the precompiled headers hide what a source forgot to include).
+The first folder is configured without unity builds. Only its generated headers are built. Each source is
+compiled without precompiled headers, so that it must include what it uses. The objects are thrown away, and the
+compiler cache remembers which sources have passed.
+
+--compiled: a build with clang. Sources that it has compiled have had their warnings and are left out.
+--sample: of the other sources one of N, drawn by D; the sources of the last commit are always among them.
 """
+import argparse
 import concurrent.futures
 import json
 import os
@@ -14,25 +18,27 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
+import zlib
 
 COMPILER = re.compile(r"(cc|gcc|clang|(c|g|clang)\+\+)(-[0-9]+)?")
-DROPPED = {"-c", "-Winvalid-pch", "-fpch-preprocess", "-MD"}
+DROPPED = {"-c", "-g1", "-Winvalid-pch", "-fpch-preprocess", "-MD"}
 # Without the precompiled headers, so that each source must include what it uses.
 DROPPED_WITH_VALUE = {"-o", "-MT", "-MF", "-include"}
 
 
 def clang_arguments(entry):
     words = iter(shlex.split(entry["command"]))
-    while not COMPILER.fullmatch(os.path.basename(next(words))):  # launchers stand before it
-        pass
-    clang = "clang" if entry["file"].endswith(".c") else "clang++"
-    out = [clang, "-fsyntax-only", "-Wthread-safety", "-Wno-unknown-warning-option"]
+    launcher = []
+    while not COMPILER.fullmatch(os.path.basename(word := next(words))):  # launchers stand before it
+        launcher.append(word)
+    out = launcher + ["clang" if entry["file"].endswith(".c") else "clang++"]
     for word in words:
         if word in DROPPED_WITH_VALUE:
             next(words)
-        elif word not in DROPPED:
+        elif word not in DROPPED and not word.startswith("-O"):
             out.append(word)
-    return out
+    return out + ["-O0", "-g0", "-Wthread-safety", "-Wno-unknown-warning-option", "-c"]
 
 
 def compiled_in(build):
@@ -54,29 +60,61 @@ def compiled_in(build):
 
 
 def check(entry):
-    done = subprocess.run(clang_arguments(entry), cwd=entry["directory"], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(clang_arguments(entry) + ["-o", os.path.join(folder, "out.o")],
+                              cwd=entry["directory"], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
     return entry["file"], done.returncode, done.stdout
 
 
-def main(build, with_clang=None):
-    build = pathlib.Path(build).resolve()
-    entries = json.loads((build / "compile_commands.json").read_text())
-    ours = [e for e in entries if build not in pathlib.Path(e["file"]).resolve().parents]
-    compiled = compiled_in(pathlib.Path(with_clang).resolve()) if with_clang else set()
-    known = [e for e in ours if pathlib.Path(e["file"]).resolve() in compiled]
-    if with_clang:
-        print(f"clang has compiled {len(known)} of {len(ours)} sources in {with_clang}")
-    ours = [e for e in ours if e not in known]
+def build_generated_headers(folder):
+    targets = subprocess.run(["ninja", "-C", folder, "-t", "targets", "all"], text=True, check=True,
+                             stdout=subprocess.PIPE).stdout
+    headers = re.findall(r"^(.*\.pb\.h): CUSTOM_COMMAND", targets, re.MULTILINE)
+    subprocess.run(["ninja", "-C", folder, "--quiet", *headers], check=True)
+
+
+def last_commit():
+    """The files that the last commit has changed; none outside a git checkout."""
+    shown = subprocess.run(["git", "show", "--name-only", "--format=", "HEAD"], text=True, check=False,
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return {pathlib.Path(line).resolve() for line in shown.stdout.splitlines()}
+
+
+def drawn(path, sample, draw):
+    return zlib.crc32(os.path.relpath(path).encode()) % sample == draw % sample
+
+
+def main():
+    flags = argparse.ArgumentParser()
+    flags.add_argument("folder")
+    flags.add_argument("--compiled")
+    flags.add_argument("--sample", type=int, default=1)
+    flags.add_argument("--draw", type=int, default=0)
+    flags = flags.parse_args()
+    folder = pathlib.Path(flags.folder).resolve()
+    build_generated_headers(folder)
+    entries = json.loads((folder / "compile_commands.json").read_text())
+    sources = {pathlib.Path(entry["file"]).resolve(): entry for entry in entries}
+    sources = {path: entry for path, entry in sources.items() if folder not in path.parents}
+    every = len(sources)
+    if flags.compiled:
+        compiled = compiled_in(pathlib.Path(flags.compiled).resolve())
+        sources = {path: entry for path, entry in sources.items() if path not in compiled}
+        print(f"clang has compiled {every - len(sources)} of {every} sources in {flags.compiled}")
+    changed = last_commit()
+    left = len(sources)
+    sources = {path: entry for path, entry in sources.items()
+               if path in changed or drawn(path, flags.sample, flags.draw)}
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, code, output in pool.map(check, ours):
+        for path, code, output in pool.map(check, sources.values()):
             if code != 0:
                 failures += 1
                 print(f"{path}:\n{output}")
-    print(f"clang read {len(ours)} sources, {failures} with errors")
-    return 0 if ours + known and failures == 0 else 1
+    print(f"clang compiled {len(sources)} of {left} sources, {failures} with errors")
+    return 0 if every and failures == 0 else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

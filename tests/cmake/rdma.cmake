@@ -30,7 +30,7 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
   tandem_binary(rdma_bench SRCS ${CMAKE_SOURCE_DIR}/tests/rdma/rdma_bench.cc
                 DEPS tandem::rdma tandem::server tandem::transport tandem::worker_core)
 
-  # in_guest(NAME WHICH SECONDS): one start of the guest for all tests of a kind. Alone: an emulated
+  # in_guest(NAME WHICH SECONDS): one start of the guest for all tests of a kind. First: an emulated
   # processor takes a whole real one. Instrumented programs take longer, and more memory.
   set(memory 3072)
   if(TANDEM_SANITIZE)
@@ -45,7 +45,7 @@ if(TARGET PkgConfig::ibverbs AND TARGET PkgConfig::rdmacm)
               ${CMAKE_SOURCE_DIR}/tests/rdma/guest_tests.sh ${CMAKE_BINARY_DIR}/tests ${which}
       WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
     math(EXPR limit "${seconds} + 120")
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${limit} RUN_SERIAL ON SKIP_RETURN_CODE 77
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${limit} RESOURCE_LOCK guest COST 1000 SKIP_RETURN_CODE 77
       ENVIRONMENT "TANDEM_SOURCE_DIR=${CMAKE_SOURCE_DIR};TANDEM_BIN_DIR=${CMAKE_BINARY_DIR}/bin;UBSAN_OPTIONS=print_stacktrace=1")
   endfunction()
   in_guest(rdma_quick quick 600)
