@@ -1,9 +1,14 @@
 # The command line as a user meets it. These start whole jobs, and so need LibTorch.
 if(TANDEM_TORCH)
+  set(sampled_kill_test 3)
+  set(sampled_compare_test 3)
+  set(sampled_netns_test 3)
+  set(sampled_virtual_hosts_test 3)
   foreach(name compare_test known_answers_test output_folder_test start_test refusal_test kill_test netns_test pin_test terminal_test virtual_hosts_test)
     tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/integration/${name}.cc
                 DEPS tandem::run_job tandem::small_job
-                LABELS integration TIMEOUT 600)
+                LABELS integration TIMEOUT 600 SAMPLED ${sampled_${name}})
+    set_tests_properties(${name} PROPERTIES COST 100)
     add_dependencies(${name} tandem tandem-scheduler tandem-server tandem-worker)
   endforeach()
   target_link_libraries(terminal_test PRIVATE util)  # forkpty

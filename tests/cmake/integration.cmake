@@ -4,15 +4,16 @@ add_library(tandem_run_job STATIC ${CMAKE_SOURCE_DIR}/tests/integration/run_job.
 add_library(tandem::run_job ALIAS tandem_run_job)
 target_link_libraries(tandem_run_job PUBLIC tandem_options tandem::base absl::strings absl::time)
 
-# integration_test(NAME DEPS ...): a tandem_test of tests/integration/NAME.cc that finds the programs
-# built.
+# integration_test(NAME [SAMPLED n] DEPS ...): a tandem_test of tests/integration/NAME.cc that finds the
+# programs built.
 function(integration_test name)
-  cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SAMPLED" "DEPS" ${ARGN})
   if(NOT TANDEM_TORCH)
     return()
   endif()
   tandem_test(${name} SRCS ${CMAKE_SOURCE_DIR}/tests/integration/${name}.cc
-              DEPS tandem::run_job ${ARG_DEPS} LABELS integration TIMEOUT 300)
+              DEPS tandem::run_job ${ARG_DEPS} LABELS integration TIMEOUT 300 SAMPLED ${ARG_SAMPLED})
+  set_tests_properties(${name} PROPERTIES COST 100)  # whole jobs begin before what takes milliseconds
   add_dependencies(${name} tandem tandem-scheduler tandem-server tandem-worker)
 endfunction()
 
@@ -29,10 +30,10 @@ if(TANDEM_TORCH)
 endif()
 
 integration_test(bitwise_test DEPS tandem::small_job)
-integration_test(save_test DEPS tandem::small_job)
-integration_test(resume_test DEPS tandem::small_job tandem::cli)
-integration_test(replay_job_test DEPS tandem::small_job tandem::cli tandem::save)
-integration_test(simulate_test DEPS tandem::small_job tandem::save)
+integration_test(save_test SAMPLED 2 DEPS tandem::small_job)
+integration_test(resume_test SAMPLED 4 DEPS tandem::small_job tandem::cli)
+integration_test(replay_job_test SAMPLED 2 DEPS tandem::small_job tandem::cli tandem::save)
+integration_test(simulate_test SAMPLED 2 DEPS tandem::small_job tandem::save)
 integration_test(delay_test DEPS tandem::data tandem::test_main)
 if(TARGET simulate_test)
   add_dependencies(delay_test tandem-simulator)
@@ -43,7 +44,7 @@ integration_test(keep_best_test DEPS tandem::small_job tandem::data tandem::save
 integration_test(trace_test DEPS tandem::small_job)
 integration_test(predict_test DEPS tandem::small_job tandem::data)
 integration_test(dense_job_test DEPS tandem::small_job)
-integration_test(quorum_job_test DEPS tandem::small_job tandem::cli)
+integration_test(quorum_job_test SAMPLED 2 DEPS tandem::small_job tandem::cli)
 integration_test(recorded_staleness_test DEPS tandem::small_job)
 integration_test(slow_worker_test DEPS tandem::small_job)
 integration_test(outside_test DEPS tandem::small_job)
@@ -51,10 +52,10 @@ integration_test(attached_test DEPS tandem::small_job tandem::worker tandem::sch
 integration_test(capi_test DEPS tandem::small_job tandem::worker tandem::scheduler_shell tandem::server_shell)
 tandem_test(capi_group_test SRCS ${CMAKE_SOURCE_DIR}/tests/integration/capi_group_test.cc
             DEPS tandem::run_job tandem::capi LABELS integration TIMEOUT 300)
-integration_test(python_test DEPS tandem::data tandem::optim)
-integration_test(python_resume_test DEPS tandem::small_job tandem::cli)
-integration_test(python_models_test DEPS tandem::models tandem::model_border tandem::small_job)
-integration_test(script_test DEPS tandem::models tandem::model_border tandem::small_job tandem::cli)
+integration_test(python_test SAMPLED 2 DEPS tandem::data tandem::optim)
+integration_test(python_resume_test SAMPLED 3 DEPS tandem::small_job tandem::cli)
+integration_test(python_models_test SAMPLED 3 DEPS tandem::models tandem::model_border tandem::small_job)
+integration_test(script_test SAMPLED 3 DEPS tandem::models tandem::model_border tandem::small_job tandem::cli)
 foreach(name attached_test capi_test)
   if(TARGET ${name})
     target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/integration/program_cluster.cc)
@@ -70,7 +71,7 @@ if(TARGET capi_test)
   add_dependencies(python_resume_test tandem_capi)
 endif()
 if(TARGET resume_test)  # all policies, killed and not
-  set_tests_properties(resume_test PROPERTIES TIMEOUT 900)
+  set_tests_properties(resume_test PROPERTIES TIMEOUT 900 COST 500)
 endif()
 if(TARGET outside_test)
   add_dependencies(outside_test tandem_client)
