@@ -24,6 +24,7 @@
 #include "cli/children.h"
 #include "cli/output_folder.h"
 #include "cli/progress_view.h"
+#include "cli/run_command.h"
 #include "cli/run_model.h"
 #include "cli/simulator.h"
 #include "cli/virtual_hosts.h"
@@ -402,6 +403,19 @@ int WriteReportOf(const char* program, const std::string& folder) {
   return report->complete > 0 ? node::kExitOk : node::kExitFailed;
 }
 
+// The programs that make a study's runs, this one first.
+std::vector<const char*> ProgramsOf(const study::Study& study) {
+  std::vector<const char*> names = {"tandem"};
+  // `tandem` itself simulates a problem: there is no model.
+  if ((study.has_simulate() && !study.simulate().has_problem()) || study.twin()) {
+    names.push_back("tandem-simulator");
+  }
+  if (!study.has_simulate()) {
+    names.insert(names.end(), {"tandem-scheduler", "tandem-server", "tandem-worker"});
+  }
+  return names;
+}
+
 int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -410,12 +424,7 @@ int RunThem(const CompareFlags& flags, study::Manifest* manifest) {
   options.folder = flags.out;
   std::vector<std::string> programs;
   const study::Study& study = manifest->plan.study;
-  std::vector<const char*> names = {"tandem"};
-  if (study.has_simulate() || study.twin()) names.push_back("tandem-simulator");
-  if (!study.has_simulate()) {
-    names.insert(names.end(), {"tandem-scheduler", "tandem-server", "tandem-worker"});
-  }
-  for (const char* name : names) {
+  for (const char* name : ProgramsOf(study)) {
     programs.push_back((program.parent_path() / name).string());
   }
   // Asked at each run: they may be built again on the way.
@@ -482,6 +491,9 @@ int CompareCommand(const CompareFlags& given) {
   if (flags.check) {
     for (const study::RunPlan& run : manifest->runs) std::printf("  %s\n", run.name.c_str());
     return node::kExitOk;
+  }
+  for (const char* name : ProgramsOf(manifest->plan.study)) {
+    if (const absl::Status there = CheckProgram(name); !there.ok()) return Refused(there);
   }
   const auto folder = OutputFolder::Claim(flags.out, /*overwrite=*/true);
   if (!folder.ok()) return Refused(folder.status());

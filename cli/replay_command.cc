@@ -152,6 +152,9 @@ int RunSerially(const RunFlags& run) {
     return RefuseReplay(absl::UnimplementedError(
         "--serial: the run began with --init-from, and simulated ones begin afresh; leave it out"));
   }
+  if (const absl::Status there = CheckProgram("tandem-simulator"); !there.ok()) {
+    return RefuseReplay(there);
+  }
   std::vector<std::string> argv = {
       ProgramFolder() + "/tandem-simulator", run.job, "--out", run.out, "--replay", run.replay};
   if (run.overwrite) argv.push_back("--overwrite");

@@ -128,12 +128,7 @@ class Run {
   absl::Status CheckPrograms() const {
     for (const char* name : {"tandem-scheduler", "tandem-server", "tandem-worker"}) {
       if (!flags_.python.empty() && name == std::string("tandem-worker")) continue;
-      if (access(Program(name).c_str(), X_OK) == 0) continue;
-      return absl::NotFoundError(absl::StrCat(Program(name),
-                                              " is missing, expected it beside this program; hint: "
-                                              "ninja -C build ",
-                                              name,
-                                              ", which needs TANDEM_TORCH=ON for tandem-worker"));
+      TANDEM_RETURN_IF_ERROR(CheckProgram(name));
     }
     return absl::OkStatus();
   }
@@ -637,6 +632,15 @@ std::string ForShell(const std::string& word) {
 std::string ProgramFolder() {
   std::error_code error;
   return fs::read_symlink("/proc/self/exe", error).parent_path().string();
+}
+
+absl::Status CheckProgram(absl::string_view name) {
+  const std::string path = absl::StrCat(ProgramFolder(), "/", name);
+  std::error_code error;
+  if (fs::exists(path, error)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(path, " is not built; hint: ninja -C ",
+                                          fs::path(ProgramFolder()).parent_path().string(), " ",
+                                          name));
 }
 
 std::string ScoresFile(const std::string& out, int rank) {

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 #include "cli/start_flags.h"
 
 namespace tandem::cli {
@@ -33,6 +36,9 @@ std::string ForShell(const std::string& word);
 
 // The folder of this program, where the others of Tandem are.
 std::string ProgramFolder();
+
+// NOT_FOUND, with the command that builds it, if a program of Tandem does not lie beside this one.
+absl::Status CheckProgram(absl::string_view name);
 
 // In the folder of a run: the logits of a worker's test rows, float32 in their order.
 std::string ScoresFile(const std::string& out, int rank);

@@ -120,11 +120,14 @@ void AddRun(CLI::App* app, RunFlags* flags) {
 
 // The simulator of models is a program of its own. Returns only if it cannot be started.
 int ExecSimulator(char** argv) {
+  if (const absl::Status there = CheckProgram("tandem-simulator"); !there.ok()) {
+    return node::Finish("tandem simulate", there);
+  }
   const std::string program = ProgramFolder() + "/tandem-simulator";
   argv[1] = const_cast<char*>("tandem-simulator");
   execv(program.c_str(), argv + 1);
   std::cerr << "tandem simulate: " << program << " cannot be started: " << std::strerror(errno)
-            << "; hint: it needs a build with TANDEM_TORCH=ON\n";
+            << "\n";
   return node::kExitFailed;
 }
 

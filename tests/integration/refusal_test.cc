@@ -392,8 +392,22 @@ TEST_F(RefusalTest, MissingProgramIsNamed) {
                                        "data.train=" + data, "--set", "data.test=" + data},
                                       kLimit);
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.output, HasSubstr("tandem-scheduler is missing"));
+  EXPECT_THAT(result.output, HasSubstr("tandem-scheduler is not built; hint: ninja -C"));
   EXPECT_EQ(std::count(result.output.begin(), result.output.end(), '\n'), 1) << result.output;
+  const RunResult simulated = RunProgram({copy, "simulate", libsvm_, "--out", Out()}, kLimit);
+  EXPECT_EQ(simulated.exit_code, 1);
+  EXPECT_THAT(simulated.output, HasSubstr("tandem-simulator is not built; hint: ninja -C"));
+  const std::string study =
+      Write("study.textproto",
+            absl::StrCat("name: 's' question: 'q?' job: '", libsvm_,
+                         "' seed: 1 simulate {}\n"
+                         "set: 'data.train=",
+                         data, "' set: 'data.test=", data,
+                         "'\n"
+                         "variation { name: 'a' } variation { name: 'b' set: 'train.batch=8' }\n"));
+  const RunResult compared = RunProgram({copy, "compare", study, "--out", Out()}, kLimit);
+  EXPECT_EQ(compared.exit_code, 2);
+  EXPECT_THAT(compared.output, HasSubstr("tandem-simulator is not built; hint: ninja -C"));
 }
 
 // ---- What must work ---------------------------------------------------------------------------
