@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/owned_fd.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
 
@@ -383,7 +384,7 @@ void Endpoint::OnPeerEnd(Peer* peer) {
   } else if (peer->known) {
     Emit(Kind::kPeerLost, peer,
          absl::UnavailableError("the process at the other end of the shared memory is gone, or "
-                                "has no memory or descriptors left for it"));
+                                "has no memory or descriptors (ulimit -n) left for it"));
   }
   Retire(peer, orderly);
 }
@@ -566,6 +567,8 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("send_queue_frames ", options.send_queue_frames, ", want 1 to 65536"));
   }
+  constexpr int kMostDescriptors = 6;  // of an endpoint without peers
+  TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
   // Rings could be made without it, and then no large frame could ever leave.
   TANDEM_RETURN_IF_ERROR(CreateMemoryForReaders(kPageBytes).status());
   auto endpoint = std::make_unique<Endpoint>(options);

@@ -172,6 +172,19 @@ TEST_F(MultiTransportTest, AFrameThatFindsNoSharedMemoryMakesTheNextWayTheWay) {
   }
 }
 
+// A process ends with the reason, not in the middle of making an endpoint.
+TEST_F(MultiTransportTest, AnEndpointWithoutDescriptorsIsRefusedByName) {
+  transport::ZmqOptions zmq;
+  zmq.context = context_;
+  const NoDescriptorsLeft none;
+  for (const absl::Status& refused :
+       {transport::NewZmqTransport(zmq).status(),
+        transport::NewShmTransport(transport::ShmOptions()).status()}) {
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("ulimit -n"));
+  }
+}
+
 TEST_F(MultiTransportTest, AForcedWayHasNoOtherBesideIt) {
   const auto a = New("shared memory"), b = New("shared memory");
   EXPECT_TRUE(Passes(*a, *a->Connect(b->address()), *b, 1));
