@@ -55,6 +55,10 @@ void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerE
   TANDEM_CHECK(!first_step_.has_value() || now >= now_);
   if (const absl::Duration pause = pauses_.Tick(now); pause > absl::ZeroDuration()) {
     members_.Forgive(pause);
+    commands_.Forgive(pause);
+    barriers_.Forgive(pause);
+    phase_since_ += pause;
+    if (first_step_.has_value()) *first_step_ += pause;
   }
   now_ = now;
   if (!first_step_.has_value()) first_step_ = now;
