@@ -1,9 +1,12 @@
 #include "base/clock.h"
 
 #include <chrono>
+#include <utility>
 
 namespace tandem {
 namespace {
+
+constexpr absl::Duration kLongestTick = absl::Seconds(2);
 
 // A held absl::Mutex, as the standard library's waits want it.
 struct Unlockable {
@@ -17,6 +20,11 @@ struct Unlockable {
 
 absl::Time MonotonicNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+absl::Duration PauseWatch::Tick(absl::Time now) {
+  const absl::Duration gap = now - std::exchange(last_, now);
+  return gap > kLongestTick ? gap : absl::ZeroDuration();
 }
 
 void CondVar::Wait(absl::Mutex* mutex) {

@@ -19,6 +19,19 @@ namespace tandem {
 // absl::Time so that it can be compared and added to, but never the time of day. Any thread.
 absl::Time MonotonicNow();
 
+// Tells by the time between two ticks that this process was stopped, suspended or starved. Messages
+// of others that came meanwhile are still unread, so their silence in that time counts for nothing.
+//
+// Thread safety: none.
+class PauseWatch {
+ public:
+  // On each tick, several times a second. How long the process was away; zero if it was not.
+  absl::Duration Tick(absl::Time now);
+
+ private:
+  absl::Time last_ = absl::InfiniteFuture();
+};
+
 // A condition variable for absl::Mutex whose deadlines are those of MonotonicNow().
 //
 // Any thread; signals need not be made with the mutex held.

@@ -17,7 +17,8 @@ namespace tandem {
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 // Either the whole file is at `path` afterwards, or what was there before. Until it is complete, it
-// lies at PATH.tmp.
+// lies at PATH.tmp. After an error the new file may be at `path`, and only not be known to survive a
+// loss of power.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view bytes);
 
 // The last act of a writer that has made the file `temporary` piece by piece: puts it at `path`

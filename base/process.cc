@@ -9,15 +9,18 @@
 #include <sched.h>
 #endif
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 #include <cerrno>
+#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
+#include "base/owned_fd.h"
 
 namespace tandem {
 
@@ -38,6 +41,17 @@ std::optional<int> WaitForEnd(pid_t child) {
     if (waitpid(child, &status, 0) == child) return status;
     if (errno != EINTR) return std::nullopt;
   }
+}
+
+absl::Status CheckDescriptorsLeft(int count) {
+  std::vector<OwnedFd> taken;
+  while (static_cast<int>(taken.size()) < count) {
+    taken.emplace_back(open("/", O_RDONLY | O_CLOEXEC));
+    if (taken.back().valid()) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no room for ", count, " more descriptors: ", std::strerror(errno), "; hint: ulimit -n"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status StayOnProcessors(int first, int count) {

@@ -26,6 +26,9 @@ void SetUpProcess();
 // known, because SIGCHLD is ignored or somebody else has asked: it may have failed.
 std::optional<int> WaitForEnd(pid_t child);
 
+// RESOURCE_EXHAUSTED: this process may not open `count` descriptors more.
+absl::Status CheckDescriptorsLeft(int count);
+
 // The calling thread, and every thread that it starts from now on, stays on `count` of the
 // processors it may use, from number `first` of them on, counted round and round. Requires: first
 // >= 0, count >= 1. UNAVAILABLE: the system does not let it, or knows no such thing.

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/status_macros.h"
@@ -72,6 +74,12 @@ absl::StatusOr<std::unique_ptr<worker::AttachedWorker>> Join(const tandem_join_o
   TANDEM_ASSIGN_OR_RETURN(worker.plan, node::PlanOf(flags));
   const Cluster cluster = worker.plan.serving();
   TANDEM_RETURN_IF_ERROR(node::CheckTransport(worker.plan.job));
+  // From `tandem run`, which starts programs as it starts workers.
+  worker.trace_path = OrEmpty(std::getenv("TANDEM_TRACE"));
+  if (!absl::SimpleAtoi(OrEmpty(std::getenv("TANDEM_TRACE_STEPS")), &worker.trace_steps)) {
+    worker.trace_path.clear();
+  }
+  worker.dump_folder = OrEmpty(std::getenv("TANDEM_DUMP_COLLECTIVES"));
   worker.paths = std::make_shared<transport::PathLog>();
   worker.member.index = options.index;
   worker.member.incarnation = node::NewIncarnation();

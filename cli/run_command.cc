@@ -316,6 +316,11 @@ class Run {
                         ".log");
   }
 
+  // The path of a file of the run, for scripts, which may change their folder.
+  std::string Absolute(const std::string& name) const {
+    return (fs::absolute(flags_.out) / name).string();
+  }
+
   // `name`: what the file is called after.
   void AddTraceFlags(const std::string& name, std::vector<std::string>* argv) const {
     if (flags_.trace_steps == 0) return;
@@ -338,6 +343,11 @@ class Run {
       const std::string name = absl::StrCat("worker ", w);
       if (!flags_.python.empty()) {
         auto environment = ScriptEnvironment(ProgramFolder(), plan_, JobPath(), address, w);
+        environment.emplace_back("TANDEM_DUMP_COLLECTIVES", Absolute("collectives"));
+        if (flags_.trace_steps > 0) {
+          environment.emplace_back("TANDEM_TRACE", Absolute(absl::StrCat("trace-", w, ".json")));
+          environment.emplace_back("TANDEM_TRACE_STEPS", absl::StrCat(flags_.trace_steps));
+        }
         if (flags_.scores) environment.emplace_back(kScoresVariable, ScoresFile(flags_.out, w));
         TANDEM_RETURN_IF_ERROR(children_.Start(
             name, ScriptCommand(flags_.python, flags_.script_flags), LogOf(name), -1, environment));

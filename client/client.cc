@@ -53,6 +53,8 @@ absl::Status Client::SetView(const View& view) { return engine_->SetView(view); 
 
 ClientCore::Counters Client::counters() const { return engine_->counters(); }
 
+std::string Client::Waiting() const { return engine_->Waiting(); }
+
 Future Client::Read(uint32_t table, absl::Span<const uint64_t> ids, absl::Span<float> rows,
                     absl::Duration deadline) {
   auto call = std::make_shared<ClientCall>();

@@ -27,6 +27,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -144,6 +145,8 @@ class Client {
   Future Store(const StoreRequest& request, absl::Duration deadline = absl::InfiniteDuration());
 
   ClientCore::Counters counters() const;
+  // The oldest push or pull and whom it waits for, for people; empty: there is none.
+  std::string Waiting() const;
 
  private:
   Client(const job::JobPlan& plan, std::unique_ptr<transport::Transport> transport,

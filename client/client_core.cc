@@ -237,9 +237,7 @@ uint64_t ClientCore::StartPush(absl::Time now, const PushInfo& info,
   header.in_flight = info.in_flight;
   const std::vector<int64_t>* const versions = versions_.Find(info.group, info.step);
   for (Slice& slice : request->slices) {
-    const uint32_t read =  // the range that the rows of the slice were read from
-        slice.same_as < 0 ? slice.range : request->slices[static_cast<size_t>(slice.same_as)].range;
-    if (versions != nullptr) slice.version = (*versions)[read];
+    if (versions != nullptr) slice.version = (*versions)[request->RangeRead(slice)];
     if (slice.rows > 0 && (info.flags & kFlagAssign) == 0) {
       ++updates_sent_[map()->range(slice.range).table];
     }
@@ -268,10 +266,18 @@ ClientRequest* ClientCore::FindRequest(uint64_t id) {
   return nullptr;
 }
 
-void ClientCore::Cancel(uint64_t id) {
+void ClientCore::Cancel(uint64_t id) { End(id, /*done=*/false); }
+
+// The step of a push that is not done may be pushed again, and keeps the versions that it was read at.
+void ClientCore::End(uint64_t id, bool done) {
   const auto it = std::find_if(requests_.begin(), requests_.end(),
                                [id](const auto& request) { return request->id == id; });
   if (it == requests_.end()) return;
+  if (const Request& request = **it; request.push && !done) {
+    std::vector<int64_t>& versions =
+        versions_.At(request.header.group, request.header.step, map()->ranges().size());
+    for (const Slice& slice : request.slices) versions[request.RangeRead(slice)] = slice.version;
+  }
   (*it)->Clear();
   spare_.push_back(std::move(*it));
   requests_.erase(it);
@@ -508,18 +514,20 @@ void ClientCore::OnAck(absl::Time now, Request* request, Flight* flight, const P
 }
 
 void ClientCore::Finish(Request* request, absl::Status status) {
+  const bool done = status.ok();
   Completion completion;
   completion.request = request->id;
   completion.status = std::move(status);
   completion.closed_samples = request->closed_samples;
   completion.open_step = request->open_step;
   completions_.push_back(std::move(completion));
-  Cancel(request->id);
+  End(request->id, done);
 }
 
 // ---- time -------------------------------------------------------------------------------------
 
 void ClientCore::OnTick(absl::Time now) {
+  const absl::Duration pause = pauses_.Tick(now);
   ids_.clear();
   reads_.Begin();
   pushes_.Begin();
@@ -527,7 +535,9 @@ void ClientCore::OnTick(absl::Time now) {
     ids_.push_back(request->id);
     ResendLine& line = request->push ? pushes_ : reads_;
     for (Flight& flight : request->flights) {
-      if (!flight.answered) line.Look(now, flight.to, flight.number, times_, &flight.clock);
+      if (flight.answered) continue;
+      if (pause > absl::ZeroDuration()) flight.clock.Forgive(now, pause);
+      line.Look(now, flight.to, flight.number, times_, &flight.clock);
     }
   }
   for (const uint64_t id : ids_) CheckTimes(now, FindRequest(id));  // which may end it
@@ -537,13 +547,12 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
   const ResendLine& line = request->push ? pushes_ : reads_;
   for (Flight& flight : request->flights) {
     if (flight.answered) continue;
-    const absl::Duration silence = flight.clock.silence(now);
     if (flight.clock.quiet(now) > options_.silence_limit) {
       const Slice& slice = request->slices[request->SlicesOf(flight).front()];
-      return Finish(request, absl::DeadlineExceededError(absl::StrCat(
-                                 request->push ? "push" : "pull", " of step ", request->header.step,
-                                 ": no answer for ", absl::ToInt64Seconds(silence), " s from ",
-                                 map()->Describe(slice.range))));
+      return Finish(request,
+                    SilenceError(absl::StrCat(request->push ? "push" : "pull", " of step ",
+                                              request->header.step, ": "),
+                                 now, flight.clock, flight.to, map()->Describe(slice.range)));
     }
     if (!flight.clock.due(now)) continue;
     if (!line.MayAsk(flight.to, flight.number, flight.clock)) continue;
@@ -554,11 +563,11 @@ void ClientCore::CheckTimes(absl::Time now, Request* request) {
   SendOpenSlices(now, request);
 }
 
-void ClientCore::OnLost(absl::Time now, EndpointId shard) {
+void ClientCore::OnLost(absl::Time now, EndpointId shard, absl::string_view why) {
   for (const std::unique_ptr<Request>& request : requests_) {
     for (Flight& flight : request->flights) {
       if (flight.answered || flight.to != shard) continue;
-      flight.clock.OnLostConnection(now, times_);
+      flight.clock.OnLostConnection(now, times_, why);
     }
   }
 }

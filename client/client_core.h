@@ -11,7 +11,8 @@
 // travels again when its connection is lost, and after silence (resend_clock.h), each time after twice
 // as long: over links that lose nothing a slow shard, or one behind a slow link, is not given
 // more to do. Silence of `silence_limit` fails the request, naming the shard and the key range, where no shard
-// has answered anything sent before it meanwhile; answers of WAITING keep both clocks from running.
+// has answered anything sent before it meanwhile; answers of WAITING keep both clocks from running, and a pause
+// of this process counts as no silence.
 //
 // Thread safety: none needed; one thread. Not here: sockets (worker shell), the order of steps
 // (trainer_core.h).
@@ -29,6 +30,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "client/client_request.h"
 #include "client/pulled_rows.h"
 #include "client/request_packer.h"
@@ -140,14 +142,16 @@ class ClientCore {
   // Sends it. Requires: push->ready(), info.group as prepared, no flags; all gradients are written.
   uint64_t Push(absl::Time now, const PushInfo& info, PreparedPush* push);
 
-  // Forgets a request; late answers are ignored.
+  // Forgets a request; late answers are ignored. A push of the same step that follows says the same
+  // versions.
   void Cancel(uint64_t request);
 
   // Frames from shards: ROWS, ACK, WAITING, REFRESH.
   void OnFrame(absl::Time now, const ParsedFrame& frame);
   void OnTick(absl::Time now);
-  // The connection to a shard has been lost, and with it what was on its way.
-  void OnLost(absl::Time now, EndpointId shard);
+  // The connection to a shard has been lost, and with it what was on its way; or a frame to it could
+  // not be sent. `why` goes into the error of a request that fails of it; may be empty.
+  void OnLost(absl::Time now, EndpointId shard, absl::string_view why);
 
   // Called within Pull and Push when a frame is in out() and more of the same request are to come:
   // a shell that sends it at once lets it travel while the next one is packed.
@@ -194,6 +198,7 @@ class ClientCore {
   void NoteClock(const FrameHeader& header);
   void Refuse(absl::Time now, const ParsedFrame& frame, Slice* slice);
   void Finish(Request* request, absl::Status status);
+  void End(uint64_t id, bool done);
   void CheckTimes(absl::Time now, Request* request);
   void EndFlight(absl::Time now, Request* request, Flight* flight);
 
@@ -210,6 +215,7 @@ class ClientCore {
   RowCache cache_;
   VersionsRead versions_;
   ResendLine reads_, pushes_;  // under way
+  PauseWatch pauses_;
   std::vector<int64_t> min_clock_;
   std::vector<uint64_t> updates_sent_;
   std::vector<Outgoing> out_;

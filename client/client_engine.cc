@@ -68,6 +68,11 @@ ClientCore::Counters ClientEngine::counters() const {
   return core_.counters();
 }
 
+std::string ClientEngine::Waiting() const {
+  absl::MutexLock lock(&mutex_);
+  return core_.Waiting(MonotonicNow()).text;
+}
+
 // ---- callers ----------------------------------------------------------------------------------
 
 bool ClientEngine::HasRoom() const { return in_flight_ < options_.max_in_flight; }
@@ -140,8 +145,16 @@ void ClientEngine::Issue(std::shared_ptr<ClientCall> call) {
 // A frame of a call that is being issued: it may go while the next one is made.
 void ClientEngine::SendReady() {
   if (!issuing_ || !views_.empty()) return;  // not by this thread, or not yet known where to
-  for (Outgoing& out : core_.out()) (void)peers_.Send(std::move(out));  // lost ones go out again
+  for (Outgoing& out : core_.out()) SendNow(std::move(out));
   core_.out().clear();
+}
+
+// Frames that cannot leave go out again.
+void ClientEngine::SendNow(Outgoing out) {
+  const EndpointId to = out.to;
+  const absl::Status sent = peers_.Send(std::move(out));
+  if (sent.ok() || absl::IsResourceExhausted(sent)) return;
+  lost_.push_back({to, std::string(sent.message())});
 }
 
 // The core forgets it, and late answers to it.
@@ -251,12 +264,14 @@ void ClientEngine::Turn(absl::Duration timeout) {
   transport_->Poll(timeout, &events_);
   const absl::Time now = MonotonicNow();
   for (const transport::TransportEvent& event : events_) {
-    if (const EndpointId lost = peers_.OnEvent(event); lost != EndpointId()) lost_.push_back(lost);
+    if (const EndpointId lost = peers_.OnEvent(event); lost != EndpointId()) {
+      lost_.push_back({lost, std::string(event.why.message())});
+    }
   }
   mutex_.Lock();
-  for (const EndpointId shard : lost_) {
-    core_.OnLost(now, shard);
-    store_.OnLost(now, shard);
+  for (const Lost& lost : lost_) {
+    core_.OnLost(now, lost.shard, lost.why);
+    store_.OnLost(now, lost.shard, lost.why);
   }
   lost_.clear();
   for (const transport::TransportEvent& event : events_) {
@@ -282,7 +297,7 @@ void ClientEngine::Settle() {
     mutex_.Unlock();
     events_.clear();  // their memory goes back to the transport
     SetAddresses();
-    for (Outgoing& out : out_) (void)peers_.Send(std::move(out));  // lost ones go out again
+    for (Outgoing& out : out_) SendNow(std::move(out));
     out_.clear();
     mutex_.Lock();
     Complete();
@@ -323,7 +338,7 @@ void ClientEngine::SetAddresses() {
     for (int s = 0; s < view.server_size(); ++s) {
       for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
         const EndpointId shard = EndpointId::Shard(s, t);
-        if (peers_.SetAddress(shard, view.server(s).endpoint(t))) lost_.push_back(shard);
+        if (peers_.SetAddress(shard, view.server(s).endpoint(t))) lost_.push_back({shard, ""});
       }
     }
   }

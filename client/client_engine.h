@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -92,11 +93,17 @@ class ClientEngine {
   void Wait(const ClientCall& call, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
   ClientCore::Counters counters() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // The oldest push or pull and whom it waits for; empty: there is none.
+  std::string Waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Running {
     uint64_t number = 0;  // its core's
     std::shared_ptr<ClientCall> call;
+  };
+  struct Lost {
+    EndpointId shard;
+    std::string why;
   };
   struct Done {
     std::shared_ptr<ClientCall> call;
@@ -121,6 +128,7 @@ class ClientEngine {
   void CancelAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Complete() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetAddresses();
+  void SendNow(Outgoing out);
 
   const job::JobPlan& plan_;
   const Options options_;
@@ -149,7 +157,7 @@ class ClientEngine {
   // Whoever drives, as all below.
   transport::PeerMap peers_;
   std::vector<transport::TransportEvent> events_;
-  std::vector<EndpointId> lost_;  // shards whose connection is lost, for the core
+  std::vector<Lost> lost_;  // connections and frames to shards, for the cores
   std::vector<View> new_views_;
   std::vector<Outgoing> out_;  // on their way to the transport
   std::vector<Done> done_;     // on their way to their callers

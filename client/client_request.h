@@ -75,6 +75,10 @@ struct ClientRequest {
   absl::Span<const uint32_t> SlicesOf(const Flight& flight) const {
     return absl::MakeConstSpan(flight_slices).subspan(flight.first, flight.count);
   }
+  // The range that the rows of a push's slice were read from.
+  uint32_t RangeRead(const Slice& slice) const {
+    return slice.same_as < 0 ? slice.range : slices[static_cast<size_t>(slice.same_as)].range;
+  }
   // Copies the rows of a slice to `rows`.
   void CopyRows(const Slice& slice, const float* values) const;
   // All have arrived, and stay in their frames: writes where each is.

@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
 namespace tandem::client {
 namespace {
 
 constexpr int kMostPauses = 8;  // the longest silence between resends, in units of the first
+constexpr char kSilentShard[] = "tandem.client/silent_shard";
 
 }  // namespace
 
@@ -14,6 +19,7 @@ void ResendClock::Hear(absl::Time now, const ResendTimes& times) {
   heard_at_ = now;
   resend_at_ = now + times.resend_after;
   pause_ = 2 * times.resend_after;
+  lost_why_.clear();
 }
 
 void ResendClock::OnSent(absl::Time now, const ResendTimes& times) {
@@ -28,10 +34,35 @@ void ResendClock::OnSentAgain(absl::Time now, const ResendTimes& times) {
   pause_ = std::min(2 * pause_, kMostPauses * times.resend_after);
 }
 
-void ResendClock::OnLostConnection(absl::Time now, const ResendTimes& times) {
+void ResendClock::OnLostConnection(absl::Time now, const ResendTimes& times,
+                                   absl::string_view why) {
   lost_ = true;
+  lost_why_ = std::string(why);
   resend_at_ = std::min(resend_at_, now + reconnect_);
   reconnect_ = std::min(2 * reconnect_, times.resend_after);
+}
+
+void ResendClock::Forgive(absl::Time now, absl::Duration pause) {
+  heard_at_ = std::min(now, heard_at_ + pause);
+  moved_at_ = std::min(now, moved_at_ + pause);
+}
+
+absl::Status SilenceError(absl::string_view what, absl::Time now, const ResendClock& clock,
+                          EndpointId to, absl::string_view where) {
+  absl::Status status = absl::DeadlineExceededError(
+      absl::StrCat(what, "no answer for ", absl::ToInt64Seconds(clock.silence(now)), " s from ",
+                   where, clock.lost_why().empty() ? "" : "; its connection: ", clock.lost_why()));
+  status.SetPayload(kSilentShard, absl::Cord(absl::StrCat(to.Pack())));
+  return status;
+}
+
+absl::optional<EndpointId> SilentShard(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kSilentShard);
+  uint64_t packed = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &packed)) {
+    return absl::nullopt;
+  }
+  return EndpointId::Unpack(packed);
 }
 
 void ResendLine::OnAnswer(absl::Time now, EndpointId shard, uint64_t number) {

@@ -23,8 +23,12 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "proto/endpoint.h"
 
 namespace tandem::client {
@@ -41,13 +45,19 @@ class ResendClock {
   void OnSentAgain(absl::Time now, const ResendTimes& times);
   // The shard has the frame, and says that it waits.
   void OnWaiting(absl::Time now, const ResendTimes& times) { Hear(now, times); }
-  void OnLostConnection(absl::Time now, const ResendTimes& times);
+  // `why`: what is known of the loss; may be empty.
+  void OnLostConnection(absl::Time now, const ResendTimes& times, absl::string_view why);
+
+  // This process could hear nobody for so long, until now: the time counts as no silence.
+  void Forgive(absl::Time now, absl::Duration pause);
 
   bool due(absl::Time now) const { return now >= resend_at_; }
   absl::Duration silence(absl::Time now) const { return now - heard_at_; }
   // The same, but that an answer of any shard to an earlier frame of any kind ends it, too.
   absl::Duration quiet(absl::Time now) const { return now - std::max(heard_at_, moved_at_); }
   bool in_line() const { return !lost_ && !overtaken_; }
+  // Why the connection was lost for the last time since the shard was heard; empty: unknown, or not lost.
+  const std::string& lost_why() const { return lost_why_; }
 
  private:
   friend class ResendLine;
@@ -58,7 +68,15 @@ class ResendClock {
   absl::Duration pause_;                        // before the next resend but one
   absl::Duration reconnect_;                    // the same after a lost connection
   bool lost_ = false, overtaken_ = false;
+  std::string lost_why_;
 };
+
+// The error of a request of which `to` is silent: DEADLINE_EXCEEDED, with the shard as payload.
+// `what`: "push of step 7: "; `where`: the shard and the key range.
+absl::Status SilenceError(absl::string_view what, absl::Time now, const ResendClock& clock,
+                          EndpointId to, absl::string_view where);
+// The shard that such an error is about; nothing for any other status.
+absl::optional<EndpointId> SilentShard(const absl::Status& status);
 
 // What shards have answered to frames of one kind, and who is the first that is silent at each. Frames have
 // numbers that grow in the order in which they are sent.

@@ -117,6 +117,11 @@ absl::Status Session::Round() {
   const absl::Time now = MonotonicNow();
   for (const transport::TransportEvent& event : events_) member_->OnEvent(now, event);
   member_->progress().Advance(0);
+  if (client_ != nullptr && role_ == Register::WORKER) {
+    std::string waiting = client_->Waiting();
+    member_->progress().SetActivity(
+        {waiting.empty() ? "runs its program" : std::move(waiting), {}});
+  }
   for (const Control& control : member_->TakeInbox()) {
     TANDEM_RETURN_IF_ERROR(OnControl(control));
   }
@@ -128,7 +133,12 @@ absl::Status Session::OnControl(const Control& control) {
   if (control.has_reader_welcome() && !welcome_) return TakePlan(control.reader_welcome());
   if (control.has_view()) return OnView(control.view());
   const Command& command = control.command();
-  if (command.kind() == Command::SAVE) member_->link().SendDone(command.id(), absl::OkStatus());
+  if (command.kind() == Command::SAVE) {
+    member_->link().SendDone(
+        command.id(),
+        absl::UnimplementedError("a rank that is a session (client/session.h) has no part in "
+                                 "checkpoints; hint: tandem-worker and the Python package have"));
+  }
   begun_ = begun_ || command.kind() == Command::START;
   ended_ = ended_ || command.kind() == Command::STOP;
   return absl::OkStatus();

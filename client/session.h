@@ -11,7 +11,8 @@
 //             waits for it, and its end hurts nobody.
 //   a rank    is a worker of the job in the place of tandem-worker: it is registered, beats, and is
 //             waited for. It pulls and pushes the steps of each group through client(), in order from
-//             step 0, and says at the end that it has finished. It has no part in saves.
+//             step 0, and says at the end that it has finished. It has no part in checkpoints: to
+//             a request for one it says so, and the scheduler makes none.
 //
 // Both read and write the rows of STORE tables (store_table.h).
 //

@@ -241,19 +241,19 @@ void StoreCore::Finish(absl::Time now, uint64_t call, absl::Status status) {
 
 void StoreCore::OnTick(absl::Time now) {
   std::vector<std::pair<uint64_t, absl::Status>> silent;
+  const absl::Duration pause = pauses_.Tick(now);
   line_.Begin();
   for (auto& [number, piece] : pieces_) {
+    if (pause > absl::ZeroDuration()) piece.clock.Forgive(now, pause);
     if (piece.sent) line_.Look(now, piece.to, number, times_, &piece.clock);
   }
   for (auto& [number, piece] : pieces_) {
     if (!piece.sent && piece.next == absl::InfiniteFuture() && piece.refused_view == 0) {
       continue;  // behind another write
     }
-    const absl::Duration silence = piece.clock.silence(now);
     if (piece.clock.quiet(now) > options_.silence_limit) {
-      silent.emplace_back(piece.call, absl::DeadlineExceededError(absl::StrCat(
-                                          "no answer for ", absl::ToInt64Seconds(silence),
-                                          " s from ", map_->Describe(piece.range))));
+      silent.emplace_back(
+          piece.call, SilenceError("", now, piece.clock, piece.to, map_->Describe(piece.range)));
       continue;
     }
     if (!piece.sent) {
@@ -270,10 +270,10 @@ void StoreCore::OnTick(absl::Time now) {
   }
 }
 
-void StoreCore::OnLost(absl::Time now, EndpointId shard) {
+void StoreCore::OnLost(absl::Time now, EndpointId shard, absl::string_view why) {
   for (auto& [number, piece] : pieces_) {
     if (!piece.sent || piece.to != shard) continue;
-    piece.clock.OnLostConnection(now, times_);
+    piece.clock.OnLostConnection(now, times_, why);
   }
 }
 

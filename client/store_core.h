@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
+#include "base/clock.h"
 #include "client/client_core.h"
 #include "job/job.h"
 #include "proto/frame.h"
@@ -74,7 +75,7 @@ class StoreCore {
 
   void OnFrame(absl::Time now, const ParsedFrame& frame);  // STORED
   void OnTick(absl::Time now);
-  void OnLost(absl::Time now, EndpointId shard);
+  void OnLost(absl::Time now, EndpointId shard, absl::string_view why);
 
   // Caller-owned queues: take what is there and clear.
   std::vector<Outgoing>& out() { return out_; }
@@ -123,7 +124,8 @@ class StoreCore {
   uint64_t next_number_ = 1;  // of requests and pieces
   std::map<uint64_t, Call> calls_;
   Pieces pieces_;
-  ResendLine line_;                    // of those that are sent
+  ResendLine line_;  // of those that are sent
+  PauseWatch pauses_;
   std::map<uint32_t, Writes> writes_;  // by range
   std::vector<Outgoing> out_;
   std::vector<Completion> completions_;

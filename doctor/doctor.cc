@@ -115,9 +115,12 @@ Finding ExamineSharedMemory(const HostFacts& host, Cluster::Transport transport)
   if (host.shared_memory_error.empty()) {
     return Ok("shared memory", "sealed memory (memfd) works; /dev/shm is not used");
   }
+  const bool forced = transport == Cluster::SHM;
   return Either(
-      transport == Cluster::SHM, "shared memory", host.shared_memory_error,
-      "Linux 5.1 or newer, and a container that allows memfd_create; else ZeroMQ is used");
+      forced, "shared memory",
+      absl::StrCat(host.shared_memory_error,
+                   forced ? "; cluster.transport: SHM is refused" : "; RDMA or ZeroMQ is used"),
+      "Linux 5.1 or newer, and a container that allows memfd_create and its seals");
 }
 
 Finding ExamineCores(const HostFacts& host, const JobNeeds& needs) {

@@ -242,6 +242,10 @@ absl::Status CheckDataSpec(const Data& data) {
   TANDEM_RETURN_IF_ERROR(CheckFormat(data));
   if (data.train().empty()) return Refuse("data.train", "no files to train on");
   TANDEM_RETURN_IF_ERROR(NotNegative("data.shuffle_buffer", data.shuffle_buffer()));
+  if (data.shuffle_buffer() > 0 && data.format() == Data::NCF) {
+    return Refuse("data.shuffle_buffer", data.shuffle_buffer(),
+                  "; not for NCF, whose rows are all shuffled in each epoch; leave it out");
+  }
   TANDEM_RETURN_IF_ERROR(NotNegative("data.max_rows", data.max_rows()));
   TANDEM_RETURN_IF_ERROR(BelowOne("data.test_fraction", data.test_fraction()));
   if (data.test_fraction() > 0 && !data.test().empty()) {

@@ -184,6 +184,10 @@ std::string PolicyName(const Policy& policy) {
                                              : absl::StrCat(policy.kind());
 }
 
+bool RanksItems(const Job& job) {
+  return job.data().format() == Data::NCF || job.data().format() == Data::PROGRAM;
+}
+
 bool SumsByQuorum(const Job& job) {
   const Dense& dense = job.dense();
   if (dense.synchroniser() == Dense::LOCAL_SGD) {

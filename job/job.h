@@ -107,6 +107,9 @@ absl::StatusOr<JobPlan> Resolve(const Job& job);
 // "BSP", "SSP(4)": UpdatePolicy::name().
 std::string PolicyName(const Policy& policy);
 
+// Whether evaluations may rank test rows, and so have HR@K and NDCG@K.
+bool RanksItems(const Job& job);
+
 // Whether replicas of the dense parameters take steps with sums of gradients that do not wait for all
 // workers. With one worker there is nobody to wait for.
 bool SumsByQuorum(const Job& job);

@@ -448,6 +448,9 @@ absl::Status CheckTables(const Job& job) {
 // Whether there are servers where something is on them.
 absl::Status CheckServers(const Job& job) {
   if (job.cluster().servers() > 0) return absl::OkStatus();
+  if (job.cluster().pin_servers()) {
+    return Refuse("cluster.pin_servers", "true, but the job has no servers; leave it out");
+  }
   constexpr absl::string_view kNone = "0, or not set, but ";
   for (const Table& table : job.table()) {
     if (table.synchroniser() != Table::SERVERS) continue;
@@ -481,6 +484,12 @@ absl::Status CheckCodec(const Job& job) {
     TANDEM_RETURN_IF_ERROR(Between("dense.codec.rank", codec.rank(), 1, kMaxCodecRank));
   }
   const bool codes = codec.kind() > Codec::NONE;
+  if (codec.without_feedback() && !codes) {
+    return Refuse(
+        "dense.codec.without_feedback",
+        "true, but dense.codec.kind is not set, and whole gradients leave nothing out; say "
+        "a kind, such as TOP_K, or leave it out");
+  }
   if (codes && job.reproducible()) {
     return Refuse("dense.codec", Codec::Kind_Name(codec.kind()),
                   " changes gradients that servers would get whole, so the job cannot be "
@@ -509,6 +518,16 @@ absl::Status CheckChoices(const Job& job) {
   if (!dense.calibration().empty() && job.reproducible()) {
     return Refuse("dense.calibration", Quoted(dense.calibration()),
                   "; in a reproducible job nothing depends on measurements; leave it out");
+  }
+  const bool buckets = dense.synchroniser() == Dense::ALLREDUCE && dense.bucket_bytes() == 0 &&
+                       !job.staleness().order() && dense.codec().kind() <= Codec::NONE &&
+                       !dense.sharded_optimizer() && !SumsByQuorum(job);
+  if (!dense.calibration().empty() && dense.algorithm() != Dense::AUTO && !buckets) {
+    return Refuse(
+        "dense.calibration", Quoted(dense.calibration()), "; the algorithm is ",
+        Dense::Algorithm_Name(dense.algorithm()),
+        " and there are no buckets to choose, so nothing depends on what links cost; leave "
+        "it out");
   }
   return absl::OkStatus();
 }
@@ -933,11 +952,15 @@ absl::Status CheckKeepBest(const Job& job) {
                 "; name them, as in data { validation { last_fraction: 0.1 } }");
 }
 
-absl::Status CheckEvaluation(const Evaluation& evaluation) {
+absl::Status CheckEvaluation(const Job& job) {
+  const Evaluation& evaluation = job.evaluation();
   TANDEM_RETURN_IF_ERROR(
       NotNegative("evaluation.every_epochs", int64_t{evaluation.every_epochs()}));
   TANDEM_RETURN_IF_ERROR(Between("evaluation.batch", evaluation.batch(), 1, kMaxBatch));
-  return Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20);
+  TANDEM_RETURN_IF_ERROR(Between("evaluation.top_k", evaluation.top_k(), 1, 1 << 20));
+  if (RanksItems(job) || evaluation.top_k() == kDefaultTopK) return absl::OkStatus();
+  return Refuse("evaluation.top_k", evaluation.top_k(),
+                "; only for data.format NCF, whose test rows are ranked; leave it out");
 }
 
 absl::Status CheckLimits(const Limits& limits) {
@@ -971,7 +994,7 @@ absl::Status CheckJob(const Job& job, int64_t most_workers) {
   TANDEM_RETURN_IF_ERROR(CheckServers(job));
   TANDEM_RETURN_IF_ERROR(CheckModel(TrainedPart(job)));
   TANDEM_RETURN_IF_ERROR(CheckKeepBest(job));
-  TANDEM_RETURN_IF_ERROR(CheckEvaluation(job.evaluation()));
+  TANDEM_RETURN_IF_ERROR(CheckEvaluation(job));
   TANDEM_RETURN_IF_ERROR(CheckSave(job.save()));
   TANDEM_RETURN_IF_ERROR(CheckLimits(job.limits()));
   return CheckServiceTimes(job);

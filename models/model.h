@@ -1,6 +1,6 @@
 // The border to the dense engine. Rows come in and gradients go out as plain spans; exceptions of
 // the engine stop here and become absl::Status. LibTorch is included only behind it
-// (the rest of models/), so servers, scheduler and the simulator never link it.
+// (the rest of models/), so servers and the scheduler never link it.
 //
 // Thread safety: one thread at a time per model.
 #ifndef TANDEM_MODELS_MODEL_H_

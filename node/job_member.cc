@@ -137,8 +137,12 @@ absl::StatusOr<int> JobMember::FindSelf(const View& view) {
       absl::StrCat("view ", view.number(), " is without this ", server ? "server" : "worker"));
 }
 
-absl::Status JobMember::Fail(absl::Status why) {
-  link_.ReportFailure(why);
+absl::Status JobMember::Fail(absl::Status why, absl::optional<EndpointId> culprit) {
+  if (culprit.has_value()) {
+    link_.ReportFailure(why, *culprit);
+  } else {
+    link_.ReportFailure(why);
+  }
   std::vector<transport::TransportEvent> events;
   transport_.Poll(kReportLeaves, &events);
   return why;

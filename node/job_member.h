@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/optional.h"
 #include "node/beat_thread.h"
 #include "node/node_link.h"
 #include "proto/endpoint.h"
@@ -77,8 +78,9 @@ class JobMember {
   // Which server or worker of the view this process is; from now on it is called so. INTERNAL: none.
   absl::StatusOr<int> FindSelf(const View& view);
 
-  // Tells the scheduler why this process must end the job, lets that leave, and returns `why`.
-  absl::Status Fail(absl::Status why);
+  // Tells the scheduler why this process must end the job, and whose fault it is if not its own; lets
+  // that leave, and returns `why`.
+  absl::Status Fail(absl::Status why, absl::optional<EndpointId> culprit = absl::nullopt);
 
   NodeLink& link() { return link_; }
   LoopProgress& progress() { return progress_; }  // the loop's that calls this object

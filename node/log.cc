@@ -22,4 +22,10 @@ void Log::Info(absl::string_view line) const { logger_->log(spdlog::level::info,
 void Log::Warning(absl::string_view line) const { logger_->log(spdlog::level::warn, View(line)); }
 void Log::Error(absl::string_view line) const { logger_->log(spdlog::level::err, View(line)); }
 
+void BoundedLog::Warning(const Log& log, absl::string_view line) {
+  if (written_ >= kMost) return;
+  log.Warning(line);
+  if (++written_ == kMost) log.Warning("more lines like these are not logged");
+}
+
 }  // namespace tandem::node

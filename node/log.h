@@ -33,6 +33,18 @@ class Log {
   std::shared_ptr<spdlog::logger> logger_;
 };
 
+// Lines whose number other processes choose: the first kMost of them are written.
+//
+// Thread safety: none.
+class BoundedLog {
+ public:
+  static constexpr int kMost = 100;
+  void Warning(const Log& log, absl::string_view line);
+
+ private:
+  int written_ = 0;
+};
+
 }  // namespace tandem::node
 
 #endif  // TANDEM_NODE_LOG_H_

@@ -56,6 +56,8 @@ void NodeLink::OnEvent(absl::Time now, const transport::TransportEvent& event,
 }
 
 void NodeLink::OnTick(absl::Time now) {
+  const absl::Duration pause = pauses_.Tick(now);
+  if (unheard_since_ < now) unheard_since_ = std::min(now, unheard_since_ + pause);
   const absl::Duration unheard = now - unheard_since_;
   const absl::Duration patience = heard_ ? options_.lost_after : options_.found_within;
   if (peer_ == 0 && unheard > patience && failure_.ok()) {

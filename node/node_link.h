@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "proto/wire.pb.h"
 #include "transport/transport.h"
 
@@ -67,6 +68,7 @@ class NodeLink {
   // Since when there is no connection that the scheduler has been heard on; infinite: there is one.
   absl::Time unheard_since_ = absl::InfiniteFuture();
   bool heard_ = false;  // ever
+  PauseWatch pauses_;
   absl::Status failure_;
 };
 

@@ -81,7 +81,11 @@ absl::StatusOr<std::unique_ptr<transport::Transport>> NewEndpoint(const Shared& 
   if (shared.wanted == Cluster::SHM || automatic) {
     absl::StatusOr<transport::TransportWay> way = ShmWay();
     if (!way.ok() && !automatic) return way.status();
-    if (way.ok()) options.ways.push_back(*std::move(way));
+    if (way.ok()) {
+      options.ways.push_back(*std::move(way));
+    } else {
+      options.missing.push_back(absl::StrCat("no ", kShmName, ": ", way.status().message()));
+    }
     if (!automatic) options.forced = kShmName;
   }
   if (shared.wanted == Cluster::RDMA) {
@@ -120,6 +124,12 @@ Cluster Serving(const Job& job) {
 
 absl::Status CheckTransport(const Job& job) {
   const Cluster& cluster = job.cluster();
+  if (cluster.transport() == Cluster::SHM) {
+    const absl::Status made = ShmWay().status();
+    if (made.ok()) return made;
+    return absl::Status(made.code(), absl::StrCat("cluster.transport: SHM: ", made.message(),
+                                                  "; hint: AUTO takes another way"));
+  }
   const bool wanted = cluster.transport() == Cluster::RDMA;
   if (!wanted && job.dense().link() == Dense::RDMA && cluster.workers() > 1) {
     const absl::Status made = rdma::RdmaContext::New().status();

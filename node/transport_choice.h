@@ -22,8 +22,8 @@ namespace tandem::node {
 MakeTransport EndpointFactory(const RoleFlags& flags, const Cluster& cluster, uint64_t incarnation,
                               std::shared_ptr<transport::PathLog> paths);
 
-// Refuses a job that forces a way that this host does not have: no device, or one whose queues are too
-// small for all of its peers. Makes an endpoint to find out. Says which field of the job forces it.
+// Refuses a job that forces a way that this host does not have: no device, one whose queues are too
+// small for all of its peers, or no memory that processes can share. Makes an endpoint to find out. Says which field of the job forces it.
 absl::Status CheckTransport(const Job& job);
 
 // Refuses a job that forces a way that does not lead from one virtual host to another: shared memory ends

@@ -320,7 +320,8 @@ Dense FitFor(Place place, const Dense& dense) {
   fit.clear_local_steps();
   fit.clear_quorum();
   fit.clear_quorum_bound();
-  fit.clear_rules();  // they choose an algorithm, and a way has one
+  fit.clear_rules();  // they and what links cost choose an algorithm, and a way has one
+  fit.clear_calibration();
   if (place == Place::kReplicated) {
     fit.clear_policy();
     return fit;
@@ -331,7 +332,6 @@ Dense FitFor(Place place, const Dense& dense) {
   fit.clear_link();
   fit.clear_codec();
   fit.clear_sharded_optimizer();
-  fit.clear_calibration();
   return fit;
 }
 
@@ -388,6 +388,9 @@ std::string Way::dense_name() const {
 std::vector<std::pair<std::string, std::string>> Way::Overrides(const Job& job) const {
   std::vector<std::pair<std::string, std::string>> out;
   out.emplace_back("cluster.servers", absl::StrCat(uses_servers() ? servers : 0));
+  if (!uses_servers() && job.cluster().pin_servers()) {
+    out.emplace_back("cluster.pin_servers", "false");
+  }
   const absl::optional<int> at = uses_servers() ? bound : absl::optional<int>(0);
   const auto policy_for = [&](const Policy& own) {
     return PolicySetting(at, IsScaled(job.policy(), own));

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -166,11 +167,13 @@ std::string ParsedFrame::DebugString() const {
   }
   if (header.flags != 0) absl::StrAppend(&out, " flags ", header.flags);
   if (header.samples != 0) absl::StrAppend(&out, " samples ", header.samples);
-  for (uint32_t i = 0; i < entry_count; ++i) {
+  constexpr uint32_t kMost = 8;  // entries; a frame may have a million
+  for (uint32_t i = 0; i < std::min(entry_count, kMost); ++i) {
     const SliceEntry e = Entry(i);
     absl::StrAppend(&out, "\n  range ", e.range, " rows ", e.rows, " version ", e.version,
                     " clock ", e.clock, " status ", static_cast<int>(e.status));
   }
+  if (entry_count > kMost) absl::StrAppend(&out, "\n  and ", entry_count - kMost, " more");
   return out;
 }
 

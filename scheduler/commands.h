@@ -49,6 +49,11 @@ class Commands {
   // The next command that all have answered; it is forgotten.
   absl::optional<PendingCommand> TakeAnswered();
 
+  // Nobody could answer for this long: it counts as no delay.
+  void Forgive(absl::Duration pause) {
+    for (auto& [id, command] : pending_) command.since += pause;
+  }
+
   // What a node that has been away must be told again.
   std::vector<Command> MissingOf(const Node& node) const;
   // "SAVE /out/model"; "a command" if it is not known.

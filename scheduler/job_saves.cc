@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/failure_judge.h"
 
 namespace tandem::scheduler {
 
@@ -26,8 +27,8 @@ void JobSaves::OnAsked(const Node& node, int64_t saves, SchedulerEffects* effect
 }
 
 bool JobSaves::Due(absl::Time now) const {
-  const bool may =
-      !folder_.empty() && queue_.empty() && !queue_.closed() && !queue_.paused() && !ending_;
+  const bool may = !folder_.empty() && queue_.empty() && !queue_.closed() && !queue_.paused() &&
+                   !ending_ && !unable_;
   return may && schedule_.Due(now);
 }
 
@@ -36,6 +37,7 @@ void JobSaves::Ask(absl::Time now, SchedulerEffects* effects) {
   Command save = commands_.New(Command::SAVE, queue_.current());
   save.set_hold(ending_);
   failure_.clear();
+  step_ = -1;
   commands_.Await(now, save, /*servers=*/0, /*shards=*/0, members_.workers());
   Control control;
   *control.mutable_command() = save;
@@ -51,6 +53,7 @@ bool JobSaves::NoteFailure(const Node& node, const CommandDone& done) {
   const std::string what = absl::StrCat(node.Name(), ": ", Clip(done.message()));
   if (it->second.barrier.empty()) {  // a worker's answer to the request: the rest has been said
     if (failure_.empty()) failure_ = what;
+    unable_ = unable_ || CodeOf(done.code()) == absl::StatusCode::kUnimplemented;
     return true;
   }
   Barrier& barrier = barriers_.open().at(it->second.barrier);
@@ -71,16 +74,19 @@ bool JobSaves::Resume(absl::Time now) {
 }
 
 void JobSaves::Finish(absl::Time now, SchedulerEffects* effects) {
+  // No barrier of servers was passed for it.
+  if (failure_.empty() && step_ < 0) failure_ = "the workers have made none";
   if (failure_.empty()) {
     saved_step_ = step_;
     effects->Log(absl::StrCat("saved to ", queue_.current()));
     effects->Notify(SchedulerNotice::Kind::kSaved, "", "")->step = saved_step_;
   } else {
-    effects->Warn(absl::StrCat("the save at step ", step_, " failed: ", failure_,
-                               saved_step_ < 0
-                                   ? "; there is none yet"
-                                   : absl::StrCat("; that of step ", saved_step_, " stays"),
-                               ending_ ? "" : ", and training goes on"));
+    effects->Warn(absl::StrCat(
+        "the save", step_ < 0 ? "" : absl::StrCat(" at step ", step_), " failed: ", failure_,
+        saved_step_ < 0 ? "; there is none yet"
+                        : absl::StrCat("; that of step ", saved_step_, " stays"),
+        ending_ ? "" : ", and training goes on",
+        unable_ && !ending_ ? " without saves of the schedule" : ""));
   }
   schedule_.Done(now, schedule_.step());
   queue_.Finish();

@@ -65,9 +65,10 @@ class JobSaves {
   SaveQueue queue_;
   SaveSchedule schedule_;
   std::string failure_;  // of the save under way, or of the last one
-  int64_t step_ = 0;     // ... and what steps it has: those before this one
+  int64_t step_ = 0;     // ... and what steps it has: those before this one; -1: not known yet
   int64_t saved_step_;   // of the last save that was made; -1: none
   bool ending_ = false;
+  bool unable_ = false;  // workers have said that they cannot save
 };
 
 }  // namespace tandem::scheduler

@@ -53,9 +53,13 @@ SchedulerCore::SchedulerCore(const job::JobPlan& plan, Options options)
 
 void SchedulerCore::Step(absl::Time now, const SchedulerEvent& event, SchedulerEffects* effects) {
   TANDEM_CHECK(!first_step_.has_value() || now >= now_);
-  // This process was stopped or starved itself: messages that came meanwhile are still unread, so
-  // nobody's silence during that time counts.
-  if (first_step_.has_value() && now - now_ > absl::Seconds(2)) members_.Forgive(now - now_);
+  if (const absl::Duration pause = pauses_.Tick(now); pause > absl::ZeroDuration()) {
+    members_.Forgive(pause);
+    commands_.Forgive(pause);
+    barriers_.Forgive(pause);
+    phase_since_ += pause;
+    if (first_step_.has_value()) *first_step_ += pause;
+  }
   now_ = now;
   if (!first_step_.has_value()) first_step_ = now;
   effects_ = effects;

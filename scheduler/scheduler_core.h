@@ -47,6 +47,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "base/clock.h"
 #include "job/job.h"
 #include "proto/wire.pb.h"
 #include "scheduler/barriers.h"
@@ -173,6 +174,7 @@ class SchedulerCore {
   const Options options_;
 
   absl::Time now_;
+  PauseWatch pauses_;
   SchedulerEffects* effects_ = nullptr;  // during Step
   Phase phase_ = Phase::kRegistering;
   absl::optional<absl::Time> first_step_;

@@ -344,7 +344,9 @@ absl::Status CommitSave(const std::string& save, const job::JobPlan& plan, const
   const absl::Status named =
       WriteFileAtomically((folder / kLatest).string(), latest.string() + "\n");
   if (!named.ok()) {
-    AbandonSave(save);
+    // The name may be in place although the disk has not said so; then it must lead to a whole save.
+    const std::string stands = ReadWholeFile((folder / kLatest).string()).value_or("");
+    if (stands != fs::path(save).filename().string() + "\n") AbandonSave(save);
     return named;
   }
   RemoveOtherSaves(save, head, latest);

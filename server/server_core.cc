@@ -71,6 +71,22 @@ void ServerCore::OnCommand(const Command& command, ServerEffects* effects) {
   Begin(std::move(task), effects);
 }
 
+std::string ServerCore::Doing() const {
+  if (index_ < 0) return "registering";
+  if (pending_.empty()) return "serves rows";
+  switch (pending_.begin()->second.kind) {
+    case ShardTask::Kind::kView:
+      return "makes or loads its ranges";
+    case ShardTask::Kind::kSave:
+      return "writes its part of a checkpoint";
+    case ShardTask::Kind::kFinishDelayed:
+      return "applies delayed updates";
+    case ShardTask::Kind::kReport:
+      return "serves rows";
+  }
+  return "";
+}
+
 void ServerCore::Begin(ShardTask task, ServerEffects* effects) {
   Pending& pending = pending_[task.id];
   pending.kind = task.kind;

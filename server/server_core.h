@@ -61,6 +61,8 @@ class ServerCore {
   void OnShardDone(uint64_t id, const absl::Status& status, const ShardReport* report,
                    ServerEffects* effects);
 
+  // For people: "serves rows", "writes its part of a checkpoint".
+  std::string Doing() const;
   int index() const { return index_; }  // of this server; -1 before the first view
   bool stopped() const { return stopped_; }
   // Not OK: the server cannot go on, and must tell the scheduler why.

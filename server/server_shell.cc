@@ -147,8 +147,8 @@ class ShardThread {
 
   void OnEvent(absl::Time now, const transport::TransportEvent& event) {
     peers_->OnEvent(event);
-    if (event.kind == transport::TransportEvent::Kind::kGarbage) {
-      log_.Warning(absl::StrCat("shard ", shard_, ": ", event.why.ToString()));
+    if (const std::string trouble = transport::TroubleIn(event); !trouble.empty()) {
+      troubles_.Warning(log_, absl::StrCat("shard ", shard_, ": ", trouble));
     }
     if (event.kind != transport::TransportEvent::Kind::kFrame || core_ == nullptr) return;
     if (trace_ == nullptr) {
@@ -334,6 +334,7 @@ class ShardThread {
   std::deque<std::pair<ShardTask, int>> tasks_;  // and the index of the server
   std::unique_ptr<SaveUnderWay> save_;
   ShardEffects effects_;
+  node::BoundedLog troubles_;
   RecordFile<UpdateRecord, RecordFileHead> records_{"staleness records"};
   RecordFile<OrderEntry, OrderFileHead> order_{"order of updates"};
 };
@@ -401,6 +402,7 @@ class Server {
       }
       inbox_.Run();
       Flush();
+      member_->progress().SetActivity({core_.Doing(), EndpointId()});
       if (core_.stopped()) return absl::OkStatus();
       if (!core_.failure().ok()) return member_->Fail(core_.failure());
       TANDEM_RETURN_IF_ERROR(member_->OnTick(now));

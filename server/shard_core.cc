@@ -195,7 +195,7 @@ void ShardCore::InstallRange(uint32_t id, const RangeImage* image, uint32_t view
       std::make_unique<Range>(id, info.begin, info.end, tables_[info.table].get(), &scratch_);
   if (image != nullptr) {
     if (const absl::Status status = range->Restore(*image, buffers_); !status.ok()) {
-      effects->log.push_back(absl::StrCat("range ", id, " arrived unusable: ", status.ToString()));
+      peer_log_.Add(absl::StrCat("range ", id, " arrived unusable: ", status.ToString()), effects);
       return;
     }
     if (delayed_finished_) range->FinishDelayed();
@@ -233,14 +233,15 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
                             ShardEffects* effects) {
   const uint32_t id = data.range();
   if (map_ == nullptr || id >= owned_.size() || frame.header.sender.role != Role::kServer) {
-    effects->log.push_back(
-        absl::StrCat("ignored range ", id, " from ", frame.header.sender.DebugString()));
+    peer_log_.Add(absl::StrCat("ignored range ", id, " from ", frame.header.sender.DebugString()),
+                  effects);
     return;
   }
   absl::StatusOr<RangeImage> image = DecodeRange({frame.values().data(), frame.values().size()});
   if (!image.ok()) {
-    effects->log.push_back(absl::StrCat("range ", id, " from ", frame.header.sender.DebugString(),
-                                        ": ", image.status().ToString()));
+    peer_log_.Add(absl::StrCat("range ", id, " from ", frame.header.sender.DebugString(), ": ",
+                               image.status().ToString()),
+                  effects);
     return;  // the sender tries again
   }
   // A move carries the number of the view that caused it, and those grow along a chain of owners;
@@ -272,6 +273,12 @@ void ShardCore::OnRangeData(absl::Time now, const ParsedFrame& frame, const Rang
   GoOn(now, -1, effects);
 }
 
+void PeerLog::Add(std::string line, ShardEffects* effects) {
+  if (lines_ >= kMost) return;
+  effects->log.push_back(std::move(line));
+  if (++lines_ == kMost) effects->log.push_back("more lines like these are not logged");
+}
+
 // ---- frames -----------------------------------------------------------------------------------
 
 void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
@@ -290,8 +297,9 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       absl::StatusOr<Frame> answer =
           AnswerStore(frame, plan_, map_.get(), owned_, header, buffers_);
       if (!answer.ok()) {
-        effects->log.push_back(
-            absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()));
+        peer_log_.Add(
+            absl::StrCat("refused (", answer.status().message(), "): ", frame.DebugString()),
+            effects);
         if (absl::IsInvalidArgument(answer.status())) {
           Say(effects, {frame.header.sender,
                         RefuseStore(frame, header, answer.status().message(), buffers_)});
@@ -309,7 +317,7 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
       OnControl(now, frame, effects);
       break;
     default:
-      effects->log.push_back(absl::StrCat("ignored: ", frame.DebugString()));
+      peer_log_.Add(absl::StrCat("ignored: ", frame.DebugString()), effects);
       break;
   }
   Give(&records_, &order_, effects);
@@ -318,7 +326,7 @@ void ShardCore::OnFrame(absl::Time now, const ParsedFrame& frame, ShardEffects* 
 void ShardCore::OnControl(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   const absl::StatusOr<Control> control = frame.ParseControl();
   if (!control.ok()) {
-    effects->log.push_back(control.status().ToString());
+    peer_log_.Add(control.status().ToString(), effects);
     return;
   }
   if (control->has_range_data()) {
@@ -437,7 +445,7 @@ int64_t ShardCore::MinClock(uint32_t group) const {
 void ShardCore::OnPull(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
   if (!CutSlices(frame, &slices_, &why)) {
-    effects->log.push_back(absl::StrCat("refused (", why, "): ", frame.DebugString()));
+    peer_log_.Add(absl::StrCat("refused (", why, "): ", frame.DebugString()), effects);
     return;
   }
   CheckOwners(&slices_);
@@ -615,7 +623,7 @@ Activity ShardCore::Waiting(absl::Time now) const {
 void ShardCore::OnPush(absl::Time now, const ParsedFrame& frame, ShardEffects* effects) {
   std::string why;
   if (!CutSlices(frame, &slices_, &why)) {
-    effects->log.push_back(absl::StrCat("refused (", why, "): ", frame.DebugString()));
+    peer_log_.Add(absl::StrCat("refused (", why, "): ", frame.DebugString()), effects);
     return;
   }
   CheckOwners(&slices_);
@@ -725,8 +733,8 @@ void ShardCore::AdmitSlice(absl::Time now, const ParsedFrame& frame, Slice* slic
     case Range::Admission::kRefused:
       e.status = SliceStatus::kRefused;
       slice->settled = true;
-      effects->log.push_back(
-          absl::StrCat("refused slice of range ", e.range, ": ", frame.DebugString()));
+      peer_log_.Add(absl::StrCat("refused slice of range ", e.range, ": ", frame.DebugString()),
+                    effects);
       break;
   }
 }

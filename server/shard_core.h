@@ -60,6 +60,16 @@ struct ShardEffects {
   }
 };
 
+// Lines about what other processes send, who choose how much that is: the first kMost of them.
+class PeerLog {
+ public:
+  static constexpr int kMost = 100;
+  void Add(std::string line, ShardEffects* effects);
+
+ private:
+  int lines_ = 0;
+};
+
 class ShardCore {
  public:
   // `plan` and `buffers` outlive the core. `incarnation` marks frames of this process. `replay`: the
@@ -182,6 +192,7 @@ class ShardCore {
   std::vector<SliceEntry> entries_;               // scratch
   RefreshRows refresh_rows_;                      // likewise
   Traffic bytes_;
+  PeerLog peer_log_;
 };
 
 }  // namespace tandem::server

@@ -432,7 +432,7 @@ absl::Status AddValidation(const StudyPlan& plan, const VariationPlan& variation
 absl::Status CheckMetric(const Metric& metric, const VariationPlan& variation, const Job& job) {
   const bool ranks = absl::StartsWith(metric.name, "hr_") || absl::StartsWith(metric.name, "ndcg_");
   if (!ranks) return absl::OkStatus();
-  if (job.data().format() != Data::NCF && job.data().format() != Data::PROGRAM) {
+  if (!job::RanksItems(job)) {
     return InVariation(variation, absl::InvalidArgumentError(absl::StrCat(
                                       "target.metric ", metric.name,
                                       ": the job's rows are not ranked, only those of data.format "

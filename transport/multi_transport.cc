@@ -68,6 +68,7 @@ class MultiTransport final : public Transport {
 
   std::vector<Way> ways_;
   const std::string forced_;
+  const std::vector<std::string> missing_;
   const OnPath on_path_;
   std::string address_;
   const OwnedFd epoll_fd_;
@@ -78,6 +79,7 @@ class MultiTransport final : public Transport {
 
 MultiTransport::MultiTransport(MultiOptions options)
     : forced_(std::move(options.forced)),
+      missing_(std::move(options.missing)),
       on_path_(std::move(options.on_path)),
       epoll_fd_(epoll_create1(EPOLL_CLOEXEC)) {
   TANDEM_CHECK(!options.ways.empty() && epoll_fd_.valid());
@@ -104,7 +106,7 @@ absl::Status MultiTransport::TryWay(size_t way, const std::string& address, absl
 
 absl::StatusOr<PeerId> MultiTransport::Connect(const std::string& address) {
   const std::vector<absl::string_view> parts = absl::StrSplit(address, ' ');
-  std::vector<std::string> reasons;
+  std::vector<std::string> reasons = missing_;
   absl::Status failed = absl::InvalidArgumentError(
       absl::StrCat("connect ", address, ": no way of ours, which are ", address_));
   for (size_t way = 0; way < ways_.size(); ++way) {

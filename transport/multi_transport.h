@@ -45,6 +45,8 @@ struct MultiOptions {
   std::vector<TransportWay> ways;  // best first, at least one; buffers come from the first
   // The name of a way: to an address that lists it, no other is taken, whatever happens.
   std::string forced = "";
+  // Ways that this process has not, each with the reason: part of the reason of every choice.
+  std::vector<std::string> missing = {};
   OnPath on_path = nullptr;
 };
 std::unique_ptr<Transport> NewMultiTransport(MultiOptions options);

@@ -23,6 +23,10 @@ bool PeerMap::SetAddress(EndpointId endpoint, const std::string& address) {
 absl::Status PeerMap::SendNow(Entry* entry, Frame frame) {
   if (entry->connected == 0 && !entry->address.empty()) {
     absl::StatusOr<PeerId> peer = transport_.Connect(entry->address);
+    // A process without descriptors makes no connection that could ever have room.
+    if (absl::IsResourceExhausted(peer.status())) {
+      return absl::UnavailableError(peer.status().message());
+    }
     if (!peer.ok()) return peer.status();
     entry->connected = *peer;
   }

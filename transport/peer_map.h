@@ -30,6 +30,7 @@ class PeerMap {
   bool SetAddress(EndpointId endpoint, const std::string& address);
 
   // Sends, or parks if the peer's queue is full. NOT_FOUND: no address, and it has not spoken yet.
+  // UNAVAILABLE: nothing reaches it, or nothing is left to make a connection of.
   // RESOURCE_EXHAUSTED: too much is parked; the frame is dropped (its asker will ask again).
   absl::Status Send(Outgoing outgoing);
 

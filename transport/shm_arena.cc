@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
+#include "base/status_macros.h"
 
 namespace tandem::transport {
 namespace {
@@ -19,11 +20,11 @@ constexpr int kClasses = 40;
 
 class ShmArena::Pool {
  public:
-  Buffer Take(size_t bytes) {
+  absl::StatusOr<Buffer> Take(size_t bytes) {
     const int size_class = ClassOf(bytes);
     absl::MutexLock lock(&mutex_);
     std::vector<Block*>& free = free_[size_class];
-    if (free.empty() && !Grow(size_class)) return Buffer();
+    if (free.empty()) TANDEM_RETURN_IF_ERROR(Grow(size_class));
     Block* const block = free.back();
     free.pop_back();
     ++references_;
@@ -90,24 +91,23 @@ class ShmArena::Pool {
   }
 
   // Makes a segment of free blocks.
-  bool Grow(int size_class) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status Grow(int size_class) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const size_t block_bytes = size_t{1} << size_class;
     const size_t want = std::min(kLargestSegment, kFirstSegment << grown_[size_class]);
     const size_t bytes = std::max(block_bytes, want);
-    absl::StatusOr<ReadOnlyMemory> memory = CreateMemoryForReaders(bytes);
-    if (!memory.ok()) return false;
+    TANDEM_ASSIGN_OR_RETURN(ReadOnlyMemory memory, CreateMemoryForReaders(bytes));
     grown_[size_class] = std::min(grown_[size_class] + 1, 8);
     Segment& segment = segments_.emplace_back();
     segment.id = next_segment_++;
     segment.passing = block_bytes > kLargestKept;
-    segment.memory = *std::move(memory);
+    segment.memory = std::move(memory);
     uint8_t* const data = segment.memory.mapping.data();
     for (size_t at = bytes; at >= block_bytes; at -= block_bytes) {  // the first is taken first
       segment.blocks.push_back(
           std::make_unique<Block>(this, size_class, segment.id, data + at - block_bytes));
       free_[size_class].push_back(segment.blocks.back().get());
     }
-    return true;
+    return absl::OkStatus();
   }
 
   void Give(Block* block) {
@@ -139,11 +139,11 @@ ShmArena::~ShmArena() { pool_->Unref(); }
 
 Buffer ShmArena::Alloc(size_t bytes) {
   if (bytes <= kInlineBytes) return heap_.Alloc(bytes);
-  Buffer shared = pool_->Take(bytes);
-  return shared.empty() ? heap_.Alloc(bytes) : shared;
+  absl::StatusOr<Buffer> shared = pool_->Take(bytes);
+  return shared.ok() ? *std::move(shared) : heap_.Alloc(bytes);
 }
 
-Buffer ShmArena::AllocShared(size_t bytes) { return pool_->Take(bytes); }
+absl::StatusOr<Buffer> ShmArena::AllocShared(size_t bytes) { return pool_->Take(bytes); }
 
 bool ShmArena::Find(absl::Span<const uint8_t> bytes, Place* place) const {
   return pool_->Find(bytes, place);

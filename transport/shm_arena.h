@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/buffer.h"
 #include "transport/shm_memory.h"
@@ -46,8 +47,8 @@ class ShmArena final : public BufferSource {
 
   // Shared memory if larger than kInlineBytes, and if the system has some; the heap otherwise.
   Buffer Alloc(size_t bytes) override;
-  // Shared memory for any size; an empty buffer if the system has none. Requires: bytes > 0.
-  Buffer AllocShared(size_t bytes);
+  // Shared memory for any size, or why the system gives none. Requires: bytes > 0.
+  absl::StatusOr<Buffer> AllocShared(size_t bytes);
 
   // False: not in shared memory of this arena.
   bool Find(absl::Span<const uint8_t> bytes, Place* place) const;

@@ -247,11 +247,12 @@ absl::Status ShmChannel::Place(const Buffer& part, PartPlan* plan) {
   if (aligned && shared_.arena->Find({part.data(), part.size()}, &plan->place)) {
     return absl::OkStatus();
   }
-  plan->held = shared_.arena->AllocShared(part.size());
-  if (plan->held.empty()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no shared memory for a part of ", part.size(), " bytes"));
+  absl::StatusOr<Buffer> memory = shared_.arena->AllocShared(part.size());
+  if (!memory.ok()) {
+    return absl::AbortedError(absl::StrCat("no shared memory for a part of ", part.size(),
+                                           " bytes: ", memory.status().message()));
   }
+  plan->held = *std::move(memory);
   std::memcpy(plan->held.mutable_data(), part.data(), part.size());
   shared_.stats->bytes_copied += part.size();
   TANDEM_CHECK(shared_.arena->Find({plan->held.data(), part.size()}, &plan->place));
@@ -422,6 +423,7 @@ absl::StatusOr<std::shared_ptr<const Mapping>> ShmChannel::FindSegment(uint32_t 
     }
     ++shared_.stats->socket_reads;
     absl::StatusOr<UnixMessage> message = inbox_->socket().Receive();
+    if (absl::IsResourceExhausted(message.status())) return message.status();
     if (!message.ok()) break;
     if (message->bytes[0] != kBell) TANDEM_RETURN_IF_ERROR(OnMessage(*std::move(message)));
   }

@@ -94,8 +94,10 @@ class ShmChannel {
 
   // ---- sending ----
 
-  // RESOURCE_EXHAUSTED: beyond a bound, nothing was sent; ask RoomAgain. Otherwise an error means
-  // that the link is of no more use. Frames of too many parts can be sent, for tests.
+  // RESOURCE_EXHAUSTED: beyond a bound, nothing was sent; ask RoomAgain. ABORTED: the system has no
+  // shared memory for a large part, and the frame needs another way. Every error but
+  // RESOURCE_EXHAUSTED means that the link is of no more use. Frames of too many parts can be sent,
+  // for tests.
   absl::Status Send(absl::Span<const Buffer> parts);
   // After RESOURCE_EXHAUSTED: true once half of the queue is read and there are slots.
   absl::StatusOr<bool> RoomAgain();

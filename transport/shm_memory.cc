@@ -50,7 +50,9 @@ absl::StatusOr<ReadOnlyMemory> CreateMemoryForReaders(size_t bytes) {
   TANDEM_ASSIGN_OR_RETURN(OwnedFd fd, NewMemory(bytes));
   TANDEM_ASSIGN_OR_RETURN(Mapping mapping, MapSharedMemory(fd.get(), bytes, /*writable=*/true));
   if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_FUTURE_WRITE) != 0) {
-    return absl::UnimplementedError(absl::StrCat("seal for readers: ", std::strerror(errno)));
+    return absl::UnimplementedError(
+        absl::StrCat("shared memory that its readers cannot write (F_SEAL_FUTURE_WRITE): ",
+                     std::strerror(errno)));
   }
   return ReadOnlyMemory{std::move(fd), std::move(mapping)};
 }

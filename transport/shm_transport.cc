@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/owned_fd.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
 
@@ -57,6 +58,7 @@ struct Peer {
   bool known = false;                        // it was the peer of an event, or we connected to it
   bool closed = false;                       // by us or by it: kept only until it drops our buffers
   bool blocked = false;                      // owes a kWritable
+  absl::Status failed;                       // a Send; the next Poll gives the link up
   std::string address;                       // of outgoing ones
   std::deque<Frame> pending;                 // until there is a link
   Clock::time_point deadline = kNoDeadline;  // for the link to open
@@ -111,6 +113,7 @@ class Endpoint final : public ShmTransport {
   void Break(Peer* peer, const absl::Status& why);
   void Emit(Kind kind, Peer* peer, absl::Status why);
   void EmitWritable();
+  void BreakFailed();
   void Sweep();
 
   void LookAtSockets(int timeout_ms);
@@ -136,6 +139,7 @@ class Endpoint final : public ShmTransport {
   PeerId next_peer_ = kFirstPeer;
   absl::flat_hash_map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<PeerId> blocked_;
+  std::vector<PeerId> failed_;
   std::vector<PeerId> gone_;  // peers to erase when nobody walks peers_
   Spin spin_{options_.spin};
   Clock::time_point next_sockets_ = Clock::time_point::min();
@@ -239,8 +243,15 @@ absl::Status Endpoint::Send(PeerId id, Frame frame) {
     Block(peer);
     return absl::ResourceExhaustedError(absl::StrCat("peer ", id, ": ", sent.message()));
   }
-  // The loss itself is reported by Poll.
-  if (!sent.ok()) return absl::NotFoundError(absl::StrCat("peer ", id, ": ", sent.message()));
+  if (!sent.ok()) {
+    // The loss itself is reported by Poll. A peer that is gone may have left frames, which Poll
+    // reads before it sees the end.
+    if (!absl::IsUnavailable(sent) && peer->failed.ok()) {
+      peer->failed = sent;
+      failed_.push_back(id);
+    }
+    return absl::NotFoundError(absl::StrCat("peer ", id, ": ", sent.message()));
+  }
   ++counters_.frames_sent;
   counters_.bytes_sent += bytes;
   return absl::OkStatus();
@@ -293,6 +304,7 @@ void Endpoint::Poll(absl::Duration timeout, std::vector<TransportEvent>* events)
     if (now >= next_sockets_) LookAtSockets(0);
     RunTimers(now);
     EmitWritable();
+    BreakFailed();
     Sweep();
     const bool woken = wake_requested_.load() && wake_requested_.exchange(false);
     if (woken || timed_out || events->size() > before) break;
@@ -371,7 +383,8 @@ void Endpoint::OnPeerEnd(Peer* peer) {
     Emit(Kind::kPeerClosed, peer, absl::OkStatus());
   } else if (peer->known) {
     Emit(Kind::kPeerLost, peer,
-         absl::UnavailableError("the process at the other end of the shared memory is gone"));
+         absl::UnavailableError("the process at the other end of the shared memory is gone, or "
+                                "has no memory or descriptors (ulimit -n) left for it"));
   }
   Retire(peer, orderly);
 }
@@ -379,9 +392,7 @@ void Endpoint::OnPeerEnd(Peer* peer) {
 // The link cannot go on although the other process may live.
 void Endpoint::Break(Peer* peer, const absl::Status& why) {
   const bool known = peer->known;
-  if (!absl::IsUnavailable(why) && !absl::IsDeadlineExceeded(why)) {
-    Emit(Kind::kGarbage, peer, why);
-  }
+  if (absl::IsInvalidArgument(why) || absl::IsDataLoss(why)) Emit(Kind::kGarbage, peer, why);
   if (known) Emit(Kind::kPeerLost, peer, why);
   Retire(peer, /*orderly=*/false);
 }
@@ -410,6 +421,14 @@ void Endpoint::EmitWritable() {
   }
 }
 
+void Endpoint::BreakFailed() {
+  for (const PeerId id : failed_) {
+    Peer* const peer = Find(id);
+    if (peer != nullptr && !peer->closed) Break(peer, absl::Status(peer->failed));
+  }
+  failed_.clear();
+}
+
 // ---- sockets ----
 
 void Endpoint::LookAtSockets(int timeout_ms) {
@@ -436,8 +455,8 @@ void Endpoint::OnReady(uint64_t key) {
 void Endpoint::AcceptAll() {
   for (size_t i = 0; i < kMaxNewcomers; ++i) {
     absl::StatusOr<UnixLink> socket = listener_.Accept();
-    if (absl::IsPermissionDenied(socket.status())) continue;
-    if (!socket.ok()) return;
+    if (absl::IsNotFound(socket.status())) return;
+    if (!socket.ok()) continue;  // refused
     auto link = ShmChannel::New(*std::move(socket), shared_, options_.send_queue_frames);
     if (link.ok()) Add(*std::move(link));  // otherwise the socket closes, which the newcomer sees
   }
@@ -548,6 +567,10 @@ absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& 
     return absl::InvalidArgumentError(
         absl::StrCat("send_queue_frames ", options.send_queue_frames, ", want 1 to 65536"));
   }
+  constexpr int kMostDescriptors = 6;  // of an endpoint without peers
+  TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
+  // Rings could be made without it, and then no large frame could ever leave.
+  TANDEM_RETURN_IF_ERROR(CreateMemoryForReaders(kPageBytes).status());
   auto endpoint = std::make_unique<Endpoint>(options);
   TANDEM_RETURN_IF_ERROR(endpoint->Bind());
   return endpoint;

@@ -12,7 +12,9 @@
 // of its sockets.
 //
 // A link whose peer breaks the rules of the ring gives kGarbage and is lost; a record that is only
-// no frame gives kGarbage.
+// no frame gives kGarbage. A link is lost, too, when the system has no shared memory or descriptor
+// left for a large part: kPeerLost says so (ABORTED, RESOURCE_EXHAUSTED), and the next connection
+// can take another way.
 #ifndef TANDEM_TRANSPORT_SHM_TRANSPORT_H_
 #define TANDEM_TRANSPORT_SHM_TRANSPORT_H_
 
@@ -44,7 +46,9 @@ class ShmTransport : public WaitableTransport {
   virtual ShmStats stats() const = 0;
 };
 
-// INVALID_ARGUMENT: bad options or address; UNAVAILABLE: the address is taken.
+// INVALID_ARGUMENT: bad options or address; UNAVAILABLE: the address is taken; UNIMPLEMENTED: this
+// kernel (Linux before 5.1) or sandbox has no memory that others can only read;
+// RESOURCE_EXHAUSTED: no memory or descriptor is left.
 absl::StatusOr<std::unique_ptr<ShmTransport>> NewShmTransport(const ShmOptions& options);
 
 // Of a text that begins with "shm:": OK if it is an address on this host, FAILED_PRECONDITION if on

@@ -42,6 +42,15 @@ struct TransportEvent {
   absl::Status why;   // kPeerLost, kGarbage
 };
 
+// The line that an event is worth in a log: of bytes that are no frame, or of a connection that this
+// process gave up because its system had nothing left for it. Empty: none.
+inline std::string TroubleIn(const TransportEvent& event) {
+  const bool given_up = event.kind == TransportEvent::Kind::kPeerLost &&
+                        (absl::IsAborted(event.why) || absl::IsResourceExhausted(event.why));
+  const bool garbage = event.kind == TransportEvent::Kind::kGarbage;
+  return garbage || given_up ? event.why.ToString() : "";
+}
+
 struct TransportCounters {
   uint64_t frames_sent = 0, frames_received = 0;
   uint64_t bytes_sent = 0, bytes_received = 0;

@@ -1,5 +1,6 @@
 #include "transport/unix_link.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -153,6 +154,10 @@ absl::StatusOr<UnixMessage> UnixLink::Receive() {
   UnixMessage message;
   message.fds = TakeFds(&header);
   if (count == 0) return absl::UnavailableError("the peer has closed its end of the socket");
+  if ((header.msg_flags & MSG_CTRUNC) != 0 && message.fds.size() < kMaxFds) {
+    return absl::ResourceExhaustedError(
+        "socket: no descriptor is left for what the peer hands over (ulimit -n)");
+  }
   if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return absl::InvalidArgumentError("socket message that is too long");
   }
@@ -192,14 +197,23 @@ absl::StatusOr<UnixListener> UnixListener::Bind(absl::string_view name) {
   return UnixListener(std::move(fd));
 }
 
+UnixListener::UnixListener(OwnedFd socket)
+    : socket_(std::move(socket)), spare_(fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)) {}
+
 absl::StatusOr<UnixLink> UnixListener::Accept() {
-  OwnedFd fd(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (!fd.valid()) {
-    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) {
-      return absl::NotFoundError("no newcomer waits");
-    }
-    return absl::ResourceExhaustedError(absl::StrCat("accept: ", SystemError()));
+  if (!spare_.valid()) spare_ = OwnedFd(fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
+  const auto accept = [this] {
+    return OwnedFd(accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  };
+  const auto nobody = [] { return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED; };
+  OwnedFd fd = accept();
+  if (!fd.valid() && !nobody()) {
+    // A newcomer that is left in the queue would keep the socket readable, and wait in vain.
+    const std::string why = absl::StrCat("accept: ", SystemError());
+    spare_ = OwnedFd();
+    if (accept().valid() || !nobody()) return absl::ResourceExhaustedError(why);
   }
+  if (!fd.valid()) return absl::NotFoundError("no newcomer waits");
   TANDEM_RETURN_IF_ERROR(CheckSameUser(fd.get()));
   return UnixLink(std::move(fd));
 }

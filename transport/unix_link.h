@@ -53,7 +53,8 @@ class UnixLink {
   absl::Status Send(absl::string_view bytes, absl::Span<const int> fds = {});
 
   // The next message; NOT_FOUND: none waits; UNAVAILABLE: none waits and the peer is gone;
-  // INVALID_ARGUMENT: one that is too long or has too many descriptors (it is dropped).
+  // INVALID_ARGUMENT: one that is too long or has too many descriptors (it is dropped);
+  // RESOURCE_EXHAUSTED: this process may have no more descriptors (it is dropped, too).
   absl::StatusOr<UnixMessage> Receive();
   // Waits for a message until `deadline` (DEADLINE_EXCEEDED). Blocks.
   absl::StatusOr<UnixMessage> ReceiveBy(absl::Time deadline);
@@ -77,12 +78,14 @@ class UnixListener {
   UnixListener() = default;
   int fd() const { return socket_.get(); }
 
-  // The next newcomer. NOT_FOUND: none waits; PERMISSION_DENIED: another user's, refused.
+  // The next newcomer. NOT_FOUND: none waits; PERMISSION_DENIED: another user's, refused;
+  // RESOURCE_EXHAUSTED: no descriptor is left for it, refused.
   absl::StatusOr<UnixLink> Accept();
 
  private:
-  explicit UnixListener(OwnedFd socket) : socket_(std::move(socket)) {}
+  explicit UnixListener(OwnedFd socket);
   OwnedFd socket_;
+  OwnedFd spare_;  // given up to refuse a newcomer when there is no other descriptor
 };
 
 }  // namespace tandem::transport

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "base/wake_fd.h"
 #include "transport/zmq_frames.h"
@@ -593,6 +594,9 @@ absl::StatusOr<std::unique_ptr<WaitableTransport>> NewZmqTransport(const ZmqOpti
         "send_queue_frames ", options.send_queue_frames, " and max_part_bytes ",
         options.max_part_bytes, ": want at least 1, the latter at most ", kMaxPartBytes));
   }
+  constexpr int kMostDescriptors =
+      12;  // of an endpoint without peers, and of what is made around it
+  TANDEM_RETURN_IF_ERROR(CheckDescriptorsLeft(kMostDescriptors));
   auto transport = std::make_unique<ZmqTransport>(options);
   TANDEM_RETURN_IF_ERROR(transport->Bind());
   return transport;

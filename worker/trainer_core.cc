@@ -104,8 +104,8 @@ void TrainerCore::OnCommand(const Command& command) {
   requested_save_.OnCommand(command, context_.step + (pipeline_.step_begun() ? 1 : 0));
 }
 
-void TrainerCore::OnLost(absl::Time now, EndpointId peer) {
-  context_.client.OnLost(now, peer);
+void TrainerCore::OnLost(absl::Time now, EndpointId peer, absl::string_view why) {
+  context_.client.OnLost(now, peer, why);
   if (peer == EndpointId::Worker(0)) evaluation_.OnRankZeroLost(now);
 }
 

@@ -74,7 +74,7 @@ class TrainerCore {
                   TrainerEffects* effects);
   void OnTick(absl::Time now, TrainerEffects* effects);
   // The connection to a shard or another worker has been lost, and with it what was on its way.
-  void OnLost(absl::Time now, EndpointId peer);
+  void OnLost(absl::Time now, EndpointId peer, absl::string_view why);
 
   // True after STOP: nothing more will happen.
   bool finished() const { return phase_ == Phase::kFinished; }

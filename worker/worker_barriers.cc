@@ -39,9 +39,16 @@ const BarrierRelease& WorkerBarriers::ReleaseOf(const std::string& name) const {
 void WorkerBarriers::OnRelease(const BarrierRelease& release) {
   const auto it = barriers_.find(release.name());
   if (it == barriers_.end() || it->second.released) return;
+  if (!release.record().empty()) {
+    for (const std::string& earlier : released_) barriers_.at(earlier).release.clear_record();
+  }
   it->second.released = true;
   it->second.release = release;
   --waiting_;
+  released_.push_back(release.name());
+  if (released_.size() <= kRemembered) return;
+  barriers_.erase(released_.front());
+  released_.pop_front();
 }
 
 void WorkerBarriers::AppendDue(absl::Time now, std::vector<Control>* out) {

@@ -2,11 +2,16 @@
 // again, and may go on when the scheduler releases it. A release carries the largest value that
 // any worker entered with, so a barrier is also how workers agree on a step.
 //
+// Memory: the barriers that this worker waits at, and the last kRemembered it has passed; the run
+// record of the last one alone.
+//
 // Thread safety: none needed; one thread.
 #ifndef TANDEM_WORKER_WORKER_BARRIERS_H_
 #define TANDEM_WORKER_WORKER_BARRIERS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,6 +24,9 @@ namespace tandem::worker {
 
 class WorkerBarriers {
  public:
+  // A worker looks at a release right away, and never at that of a barrier long passed.
+  static constexpr size_t kRemembered = 64;
+
   // An entry that is not answered is sent again after `resend`.
   WorkerBarriers(int parties, absl::Duration resend) : parties_(parties), resend_(resend) {}
 
@@ -41,6 +49,8 @@ class WorkerBarriers {
   // The name of one that this worker waits at; empty: none.
   absl::string_view WaitingAt() const;
 
+  size_t remembered() const { return barriers_.size(); }
+
  private:
   struct Barrier {
     BarrierEnter entry;
@@ -52,6 +62,7 @@ class WorkerBarriers {
   const int parties_;
   const absl::Duration resend_;
   std::map<std::string, Barrier> barriers_;  // entered
+  std::deque<std::string> released_;         // of them, the newest last
   int waiting_ = 0;                          // of them not released
 };
 

@@ -148,8 +148,9 @@ class Worker {
         if (absl::Status why = options_.interrupted(); !why.ok()) return member_->Fail(why);
       }
       if (trainer_ == nullptr) continue;
-      if (!trainer_->failure().ok() && !WaitForTheCause(now))
-        return member_->Fail(trainer_->failure());
+      if (!trainer_->failure().ok() && !WaitForTheCause(now)) {
+        return member_->Fail(trainer_->failure(), client::SilentShard(trainer_->failure()));
+      }
     }
   }
 
@@ -399,10 +400,12 @@ class Worker {
 
   void OnEvent(absl::Time now, const transport::TransportEvent& event) {
     const EndpointId lost = peers_->OnEvent(event);
-    if (lost != EndpointId() && trainer_ != nullptr) trainer_->OnLost(now, lost);
+    if (lost != EndpointId() && trainer_ != nullptr) {
+      trainer_->OnLost(now, lost, event.why.message());
+    }
     member_->OnEvent(now, event);
-    if (event.kind == transport::TransportEvent::Kind::kGarbage) {
-      log_.Warning(event.why.ToString());
+    if (const std::string trouble = transport::TroubleIn(event); !trouble.empty()) {
+      troubles_.Warning(log_, trouble);
     }
     if (event.kind != transport::TransportEvent::Kind::kFrame || trainer_ == nullptr) return;
     trainer_->OnFrame(now, event.frame, &effects_);
@@ -553,7 +556,7 @@ class Worker {
       for (int t = 0; t < view.server(s).endpoint_size(); ++t) {
         const EndpointId shard = EndpointId::Shard(s, t);
         const bool moved = peers_->SetAddress(shard, view.server(s).endpoint(t));
-        if (moved && trainer_ != nullptr) trainer_->OnLost(now, shard);
+        if (moved && trainer_ != nullptr) trainer_->OnLost(now, shard, "");
       }
     }
     for (int w = 0; w < view.worker_size(); ++w) {
@@ -566,7 +569,7 @@ class Worker {
       if (out.to == EndpointId::Scheduler()) {
         member_->link().SendFrame(std::move(out.frame));
       } else {
-        (void)peers_->Send(std::move(out));  // what cannot be sent now is sent again
+        SendToPeer(std::move(out));
       }
     }
     for (TrainerTask& task : effects_.tasks) {
@@ -579,6 +582,14 @@ class Worker {
     }
     for (const std::string& line : effects_.log) log_.Info(line);
     effects_.Clear();
+  }
+
+  // Frames that cannot leave now are sent again.
+  void SendToPeer(Outgoing out) {
+    const EndpointId to = out.to;
+    const absl::Status sent = peers_->Send(std::move(out));
+    if (sent.ok() || absl::IsResourceExhausted(sent)) return;
+    trainer_->OnLost(MonotonicNow(), to, sent.message());
   }
 
   // Tells the scheduler how the others are reached.
@@ -600,6 +611,7 @@ class Worker {
   job::JobPlan plan_;  // that of the options, with statistics
   EndpointId self_ = EndpointId::Worker(0);
   node::Log log_{"worker"};
+  node::BoundedLog troubles_;
   uint64_t seen_progress_ = 0;
   std::unique_ptr<transport::Transport> transport_;
   std::unique_ptr<transport::PeerMap> peers_;

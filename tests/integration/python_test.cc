@@ -19,12 +19,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "data/cells.h"
 #include "gmock/gmock.h"
@@ -36,6 +36,7 @@
 namespace tandem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kLimit = absl::Seconds(100);
@@ -110,9 +111,15 @@ TEST_F(PythonTest, TrainsAsOneProcessOnTheJoinedBatches) {
       if (apart && absl::StrContains(dense, "SERVERS")) continue;  // as with the job's optimizer
       SCOPED_TRACE(absl::StrCat(dense, apart ? ", apart" : ""));
       RunArguments arguments = Arguments(script, set);
+      arguments.flags.insert(arguments.flags.begin(), {"--trace", "3"});
       if (apart) arguments.flags.insert(arguments.flags.end(), {"--", "apart"});
       const RunResult run = RunJob(arguments, kLimit);
       ASSERT_TRUE(run.ok()) << run.DebugString();
+      for (const char* const rank : {"0", "1"}) {
+        const auto trace = ReadWholeFile(absl::StrCat(arguments.out, "/trace-", rank, ".json"));
+        ASSERT_TRUE(trace.ok()) << trace.status();
+        EXPECT_THAT(*trace, AllOf(HasSubstr("compute 2"), Not(HasSubstr("compute 3"))));
+      }
       EXPECT_EQ(run.summary["samples"], 2 * (50 * 12 + 25 * 5));
       EXPECT_EQ(run.summary["script"]["file"], script);
       EXPECT_THAT(RunProgram({"/usr/bin/sha256sum", script}).output,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "client/store_core.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "policies/policy.h"
@@ -525,14 +526,89 @@ TEST_F(ClientCoreTest, SilenceIsAskedAgainAndThenEndsTheRequestByName) {
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].to, asked[1].to);
   EXPECT_EQ(client_->counters().frames_resent, 1u);
-  now_ += absl::Seconds(28);
-  client_->OnTick(now_);
+  client_->OnLost(now_, asked[1].to, "no descriptor left");
+  for (int second = 0; second < 28; ++second) client_->OnTick(now_ += absl::Seconds(1));
   ASSERT_EQ(client_->completions().size(), 1u);
   const absl::Status status = client_->completions()[0].status;
+  EXPECT_EQ(client::SilentShard(status), EndpointId::Shard(1, 0)) << "the shard is to blame";
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()),
               ::testing::AllOf(HasSubstr("pull of step 3"), HasSubstr("server 1 shard 0"),
-                               HasSubstr("table a"), HasSubstr("positions [")));
+                               HasSubstr("table a"), HasSubstr("positions ["),
+                               HasSubstr("; its connection: no descriptor left")));
+}
+
+// A process that was stopped has heard nobody meanwhile: answers may be waiting to be read.
+TEST_F(ClientCoreTest, APauseOfThisProcessIsNobodysSilence) {
+  Pull(3);
+  const std::vector<Outgoing> asked = Take();
+  for (int tenth = 0; tenth < 10; ++tenth) client_->OnTick(now_ += absl::Milliseconds(100));
+  client_->OnTick(now_ += absl::Seconds(60));
+  EXPECT_TRUE(client_->completions().empty());
+  client_->OnTick(now_ += absl::Seconds(2));
+  EXPECT_EQ(Take().size(), 2u) << "asked again instead";
+  AnswerRows(asked[0]);
+  for (int second = 0; second < 26; ++second) client_->OnTick(now_ += absl::Seconds(1));
+  EXPECT_TRUE(client_->completions().empty());
+  for (int second = 0; second < 5; ++second) client_->OnTick(now_ += absl::Seconds(1));
+  ASSERT_EQ(client_->completions().size(), 1u) << "what is silent after the pause is silent";
+  EXPECT_TRUE(absl::IsDeadlineExceeded(client_->completions()[0].status));
+}
+
+// The same where rows are read and written without steps; and the shard is named to whoever asks.
+TEST(StoreCoreTest, APauseOfThisProcessIsNobodysSilence) {
+  const job::JobPlan plan =
+      CorePlan("kind: ASP", 1, 1, "table { name: 'kept' dim: 2 policy { kind: STORE } } ");
+  HeapBufferSource buffers;
+  client::StoreCore core(plan, EndpointId::Reader(0), 7, buffers, client::ClientCore::Options());
+  absl::Time now = absl::UnixEpoch();
+  core.OnView(now, CoreView(plan, 1));
+  const uint64_t key = 5;
+  std::vector<float> row(2);
+  client::StoreRequest read;
+  while (plan.tables[read.table].name != "kept") ++read.table;
+  read.keys = {&key, 1};
+  read.rows = absl::MakeSpan(row);
+  core.Start(now, read);
+  core.OnTick(now += absl::Seconds(1));
+  core.OnTick(now += absl::Seconds(60));
+  EXPECT_TRUE(core.completions().empty());
+  for (int second = 0; second < 31; ++second) core.OnTick(now += absl::Seconds(1));
+  ASSERT_EQ(core.completions().size(), 1u);
+  EXPECT_EQ(client::SilentShard(core.completions()[0].status), EndpointId::Shard(0, 0));
+}
+
+// The second time its gradients still come from the rows that were read.
+TEST_F(ClientCoreTest, APushThatIsGivenUpAndSentAgainSaysTheVersionsRead) {
+  const auto versions = [this] {
+    std::set<int64_t> said;
+    for (const Outgoing& out : Take()) {
+      const ParsedFrame frame = Decoded(out.frame);
+      for (uint32_t i = 0; i < frame.entry_count; ++i) {
+        if (frame.Entry(i).rows > 0) said.insert(frame.Entry(i).version);
+      }
+    }
+    return said;
+  };
+  const std::vector<float> gradients(keys_.size() * 2, 1.0f);
+  for (int64_t step = 0; step < 2; ++step) {
+    Pull(step);
+    for (const Outgoing& out : Take()) AnswerRows(out, ~0u, 1, /*version=*/5 + step);
+  }
+  const uint64_t old = Push(0, gradients), newer = Push(1, gradients);
+  EXPECT_EQ(versions(), (std::set<int64_t>{5, 6}));
+  client_->Cancel(old);
+  Push(0, gradients);
+  EXPECT_EQ(versions(), (std::set<int64_t>{5})) << "also while the next step is under way";
+  client_->Cancel(newer);
+  client_->completions().clear();
+  Push(1, gradients);
+  EXPECT_EQ(versions(), (std::set<int64_t>{6}));
+  for (int second = 0; second < 40; ++second) client_->OnTick(now_ += absl::Seconds(1));
+  ASSERT_EQ(client_->completions().size(), 2u) << "no shard has answered";
+  Take();
+  Push(1, gradients);
+  EXPECT_EQ(versions(), (std::set<int64_t>{6}));
 }
 
 // Over links that lose nothing a shard that is slow must not be given more and more to do.
@@ -763,11 +839,11 @@ TEST_F(ClientCoreTest, ALostConnectionIsNoSilence) {
     return to;
   };
   EXPECT_THAT(resent_within(absl::Milliseconds(100)), ElementsAre());
-  client_->OnLost(now_, asked[1].to);
+  client_->OnLost(now_, asked[1].to, "");
   EXPECT_THAT(resent_within(absl::Milliseconds(100)), ElementsAre(asked[1].to));
   int losses = 0;
   for (const absl::Time end = now_ + absl::Seconds(1); now_ < end; ++losses) {
-    client_->OnLost(now_, asked[1].to);
+    client_->OnLost(now_, asked[1].to, "");
     while (resent_within(absl::Milliseconds(1)).empty()) {
     }
   }

@@ -20,6 +20,7 @@ class FakeTransport : public transport::Transport {
   const std::string& address() const override { return address_; }
   absl::StatusOr<transport::PeerId> Connect(const std::string& address) override {
     if (address == "malformed") return absl::InvalidArgumentError(address);
+    if (address == "exhausted") return absl::ResourceExhaustedError("no descriptors");
     connected[++last_peer] = address;
     return last_peer;
   }

@@ -517,6 +517,24 @@ INSTANTIATE_TEST_SUITE_P(
         Contradiction{{{"reproducible", "true"}, {"dense.calibration", "costs"}},
                       "dense.calibration: \"costs\"; in a reproducible job nothing depends on "
                       "measurements; leave it out"},
+        Contradiction{
+            {{"dense.algorithm", "RING"},
+             {"dense.bucket_bytes", "-1"},
+             {"dense.calibration", "costs"}},
+            "dense.calibration: \"costs\"; the algorithm is RING and there are no buckets to "
+            "choose, so nothing depends on what links cost; leave it out"},
+        Contradiction{{{"staleness.order", "true"}, {"dense.calibration", "costs"}},
+                      "dense.calibration: \"costs\"; the algorithm is DIRECT and there are no "
+                      "buckets to choose, so nothing depends on what links cost; leave it out"},
+        Contradiction{
+            Local("LOCAL_SGD", "every: 4",
+                  {{"dense.algorithm", "RING"}, {"dense.calibration", "costs"}}),
+            "dense.calibration: \"costs\"; the algorithm is RING and there are no buckets "
+            "to choose, so nothing depends on what links cost; leave it out"},
+        Contradiction{
+            {{"dense.codec", "{without_feedback: true}"}},
+            "dense.codec.without_feedback: true, but dense.codec.kind is not set, and whole "
+            "gradients leave nothing out; say a kind, such as TOP_K, or leave it out"},
         Contradiction{{{"dense.device", "CUDA"}, {"dense.wire", "BF16"}},
                       "dense.device: CUDA not with a codec, a sharded optimizer, buckets or a "
                       "16-bit wire; leave these out"},
@@ -648,6 +666,9 @@ INSTANTIATE_TEST_SUITE_P(
             {{"cluster.servers", "0"}, {kShardedOf, "SHARDED"}, {"dense.synchroniser", "SERVERS"}},
             "cluster.servers: 0, or not set, but dense.synchroniser is SERVERS; say "
             "servers: 1, or ALLREDUCE"},
+        Contradiction{
+            {{"cluster.servers", "0"}, {kShardedOf, "SHARDED"}, {"cluster.pin_servers", "true"}},
+            "cluster.pin_servers: true, but the job has no servers; leave it out"},
         Contradiction{{{kShardedOf, "SHARDED"}, {"policy.kind", "ASP"}},
                       "table[0].synchroniser: SHARDED, and the policy is ASP; workers that hold "
                       "the rows take every step together: say policy { kind: BSP }, or "
@@ -713,6 +734,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "evaluation.every_epochs: -1, must not be negative"},
         Contradiction{{{"evaluation.batch", "-1"}}, "evaluation.batch: -1, must be 1 to 16777216"},
         Contradiction{{{"evaluation.top_k", "-1"}}, "evaluation.top_k: -1, must be 1 to 1048576"},
+        Contradiction{{{"evaluation.top_k", "5"}},
+                      "evaluation.top_k: 5; only for data.format NCF, whose test rows are ranked; "
+                      "leave it out"},
         Contradiction{{{"limits.report_seconds", "-1"}},
                       "limits.report_seconds: -1, must be a finite number above 0"},
         Contradiction{{{"limits.stall_limit_seconds", "nan"}},
@@ -772,6 +796,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "last_fraction"},
         Contradiction{{{"data.validation.fraction", "1"}},
                       "data.validation.fraction: 1, must be at least 0 and below 1"},
+        Contradiction{{{"data.format", "NCF"}, {"data.shuffle_buffer", "100"}},
+                      "data.shuffle_buffer: 100; not for NCF, whose rows are all shuffled in each "
+                      "epoch; leave it out"},
         Contradiction{{{"data.format", "NCF"}, {"data.validation.files", "x"}},
                       "data.validation: not for NCF, which ranks test rows against candidates"},
         Contradiction{{{"data.skip_bad_rows", "-1"}},

@@ -33,5 +33,18 @@ TEST(LogTest, SaysWhenHowBadAndWho) {
                                  MatchesRegex(Line("error scheduler: cannot write")), ""));
 }
 
+// Other processes must not be able to fill a disk.
+TEST(LogTest, WhatOthersCauseIsBounded) {
+  testing::internal::CaptureStderr();
+  const node::Log log("server", 0);
+  node::BoundedLog bounded;
+  for (int i = 0; i < 10 * node::BoundedLog::kMost; ++i) bounded.Warning(log, absl::StrCat(i));
+  const std::vector<std::string> lines =
+      absl::StrSplit(testing::internal::GetCapturedStderr(), '\n');
+  ASSERT_EQ(lines.size(), static_cast<size_t>(node::BoundedLog::kMost) + 2);
+  EXPECT_THAT(lines[99], MatchesRegex(Line("warning server 0: 99")));
+  EXPECT_THAT(lines[100], MatchesRegex(Line("warning server 0: more lines .* not logged")));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "tests/unit/multi_world.h"
 #include "tests/unit/pushes_across_a_break.h"
+#include "tests/unit/scarce_system.h"
 #include "transport/path_log.h"
 
 namespace tandem {
@@ -79,7 +80,9 @@ class MultiTransportTest : public ::testing::Test {
       from.Poll(absl::Milliseconds(1), &from_events_);
       to.Poll(absl::Milliseconds(1), &events);
       for (const transport::TransportEvent& event : events) {
-        if (event.kind == Kind::kFrame && event.frame.header.step == step) return true;
+        if (event.kind != Kind::kFrame || event.frame.header.step != step) continue;
+        heard_on_ = event.peer;
+        return true;
       }
     }
     return false;
@@ -90,6 +93,9 @@ class MultiTransportTest : public ::testing::Test {
   transport::PathLog paths_;
   transport::PathChoice last_;
   std::vector<transport::TransportEvent> from_events_;
+  transport::PeerId heard_on_ = 0;  // of the receiver of the last frame: where it came from
+  HeapBufferSource heap_;
+  const std::vector<uint8_t> large_ = std::vector<uint8_t>(100'000);
 };
 
 TEST_F(MultiTransportTest, TheBestWayThatReachesThePeerIsTakenAndSaid) {
@@ -127,6 +133,56 @@ TEST_F(MultiTransportTest, AWayThatBreaksIsALossAndTheNextWayIsTakenThen) {
   EXPECT_TRUE(Passes(*a, second, *b, 2));
   EXPECT_EQ(Last().way, "ZeroMQ");
   EXPECT_THAT(Last().why, HasSubstr("it broke"));
+}
+
+// Whichever end runs out of what shared memory is made of: it gives the path up, and says why.
+TEST_F(MultiTransportTest, AFrameThatFindsNoSharedMemoryMakesTheNextWayTheWay) {
+  for (const bool answers : {false, true}) {
+    SCOPED_TRACE(answers ? "the end that was connected to" : "the end that connects");
+    const auto a = New(), b = New();
+    const transport::PeerId first = *a->Connect(b->address());
+    ASSERT_TRUE(Passes(*a, first, *b, 1));
+    EXPECT_EQ(Last().way, "shared memory");
+    transport::Transport& sender = answers ? *b : *a;
+    {
+      const NoDescriptorsLeft none;
+      FrameHeader header;
+      header.kind = FrameKind::kSegment;
+      const absl::Status sent =
+          sender.Send(answers ? heard_on_ : first,
+                      EncodeDataFrame(sender, header, {}, Buffer(), CopyToBuffer(heap_, large_)));
+      EXPECT_TRUE(absl::IsNotFound(sent)) << sent;
+    }
+    std::string why;
+    std::vector<transport::TransportEvent> events;
+    for (const absl::Time end = MonotonicNow() + kPatience; MonotonicNow() < end;) {
+      a->Poll(absl::Milliseconds(1), &events);
+      b->Poll(absl::Milliseconds(1), &events);
+      for (const transport::TransportEvent& event : events) {
+        EXPECT_EQ(event.kind, Kind::kPeerLost);
+        if (absl::IsAborted(event.why)) why = transport::TroubleIn(event);
+      }
+      if (events.size() >= 2) break;  // each end's
+    }
+    EXPECT_EQ(events.size(), 2u);
+    EXPECT_THAT(why, HasSubstr("Too many open files"));
+    EXPECT_TRUE(Passes(*a, *a->Connect(b->address()), *b, 2));
+    EXPECT_EQ(Last().way, "ZeroMQ");
+    EXPECT_THAT(Last().why, HasSubstr(answers ? "it broke" : "no shared memory for a part of"));
+  }
+}
+
+// A process ends with the reason, not in the middle of making an endpoint.
+TEST_F(MultiTransportTest, AnEndpointWithoutDescriptorsIsRefusedByName) {
+  transport::ZmqOptions zmq;
+  zmq.context = context_;
+  const NoDescriptorsLeft none;
+  for (const absl::Status& refused :
+       {transport::NewZmqTransport(zmq).status(),
+        transport::NewShmTransport(transport::ShmOptions()).status()}) {
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("ulimit -n"));
+  }
 }
 
 TEST_F(MultiTransportTest, AForcedWayHasNoOtherBesideIt) {

@@ -1,11 +1,17 @@
-// How long a node waits for its scheduler, and by what name it speaks of itself.
+// How long a node waits for its scheduler, by what name it speaks of itself, and which ways to others
+// it offers.
 #include "node/node_link.h"
 
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "node/transport_choice.h"
 #include "tests/unit/fake_transport.h"
+#include "tests/unit/scarce_system.h"
 
 namespace tandem {
 namespace {
@@ -87,6 +93,45 @@ TEST_F(NodeLinkTest, ASchedulerThatWasNeverThereIsWaitedForLonger) {
   EXPECT_TRUE(patient.failure().ok()) << patient.failure();
   for (int at = 60; at < 64; ++at) lose(at);
   EXPECT_THAT(patient.failure().ToString(), HasSubstr("is it running?"));
+}
+
+// A process that is stopped, as the scheduler may be with it, has not looked for anybody meanwhile.
+TEST_F(NodeLinkTest, APauseOfThisProcessIsNoAbsenceOfTheScheduler) {
+  ASSERT_TRUE(link_.Start(At(0)).ok());
+  Hear(1, 1);
+  for (int second = 2; second <= 100; ++second) link_.OnTick(At(second));
+  Lose(100, 1);
+  link_.OnTick(At(160));
+  EXPECT_TRUE(link_.failure().ok()) << link_.failure();
+  for (int second = 161; second <= 166; ++second) Lose(second, transport_.last_peer);
+  EXPECT_TRUE(link_.failure().ok()) << link_.failure();
+  for (int second = 167; second <= 170; ++second) Lose(second, transport_.last_peer);
+  EXPECT_THAT(link_.failure().ToString(), HasSubstr("no connection to s"));
+}
+
+TEST(TransportChoiceTest, WithoutSharedMemoryTheNextWayIsTakenOrTheJobRefused) {
+  const auto address_for = [](Cluster::Transport transport) {
+    Cluster cluster;
+    cluster.set_workers(1);
+    cluster.set_servers(1);
+    cluster.set_transport(transport);
+    const auto made =
+        node::EndpointFactory(node::RoleFlags(), cluster, 7,
+                              std::make_shared<transport::PathLog>())(EndpointId::Worker(0));
+    return made.ok() ? (*made)->address() : made.status().ToString();
+  };
+  EXPECT_THAT(address_for(Cluster::AUTO), HasSubstr("shm:"));
+  EXPECT_TRUE(OnAnOldKernel([&] {
+    const std::string automatic = address_for(Cluster::AUTO);
+    return absl::StrContains(automatic, "tcp://") && !absl::StrContains(automatic, "shm:");
+  }));
+  EXPECT_TRUE(OnAnOldKernel([] {
+    Job job;
+    job.mutable_cluster()->set_transport(Cluster::SHM);
+    const absl::Status refused = node::CheckTransport(job);
+    return absl::IsUnimplemented(refused) &&
+           absl::StrContains(refused.message(), "cluster.transport: SHM: ");
+  }));
 }
 
 }  // namespace

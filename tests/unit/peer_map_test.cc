@@ -101,6 +101,19 @@ TEST_F(PeerMapTest, ParkedFramesAreBounded) {
   EXPECT_TRUE(absl::IsResourceExhausted(Send(parked)));
 }
 
+// No connection is made that could ever say that it has room.
+TEST_F(PeerMapTest, WithoutAnythingLeftForAConnectionNothingIsParked) {
+  peers_.SetAddress(shard_, "exhausted");
+  for (int64_t step = 1; step <= 2; ++step) {
+    const absl::Status sent = Send(step);
+    EXPECT_TRUE(absl::IsUnavailable(sent)) << sent;
+    EXPECT_EQ(sent.message(), "no descriptors");
+  }
+  peers_.SetAddress(shard_, "a");
+  EXPECT_TRUE(Send(3).ok());
+  EXPECT_EQ(transport_.sent, (Sent{{1, 3}}));
+}
+
 // Nobody would ever say that a lost peer is writable.
 TEST_F(PeerMapTest, ALostPeerWithParkedFramesIsConnectedAgain) {
   for (const Kind loss : {Kind::kPeerLost, Kind::kPeerClosed}) {

@@ -666,6 +666,7 @@ TEST(OverridesTest, MakeAJobThatRunsSo) {
       JobText(with, "algorithm: RING wire: BF16 link: TCP bucket_bytes: 65536"),
       JobText(with, "algorithm: AUTO rules: \"allreduce:ring\" codec { kind: SIGN }"),
       JobText(with, "sharded_optimizer: true calibration: \"costs.json\""),
+      absl::StrReplaceAll(plain, {{"cluster {", "cluster { pin_servers: true"}}),
   };
   for (const std::string& text : texts) {
     const auto parsed = job::ParseJob(text, "job.textproto", {});

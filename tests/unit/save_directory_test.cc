@@ -2,9 +2,13 @@
 // refused is refused in one line that names the file.
 #include "server/save_directory.h"
 
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -18,6 +22,23 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/core_fixture.h"
+
+namespace {
+// Files and folders are flushed as ever, until so many folders have been: then, if it is not 0, the next one
+// fails with this error.
+std::atomic<int> flushes_left{0}, flush_error{0};
+}  // namespace
+
+// In the place of the C library's, which the library under test would call.
+extern "C" int fsync(int fd) {
+  struct stat info = {};
+  const bool folder = fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
+  if (folder && flush_error != 0 && flushes_left-- == 0) {
+    errno = flush_error.exchange(0);
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
 
 namespace tandem {
 namespace {
@@ -266,6 +287,40 @@ TEST_F(SaveDirectoryTest, ARunThatDiesInItsSaveChangesNothing) {
   Table after(plan_, 2);
   ASSERT_EQ(Load(folder_, &after), absl::OkStatus());
   EXPECT_EQ(after.Rows(), third.Rows());
+}
+
+// Wherever the disk fails within a commit: what LATEST names can be opened.
+TEST_F(SaveDirectoryTest, LatestNamesAWholeSaveWhateverFlushFails) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Save(table, 7, 10);
+  const std::string next = Folder(7, 20);
+  bool failed = true;
+  int64_t newest = 10;
+  for (int flushes = 0; failed; ++flushes) {
+    Write(next, table);
+    flushes_left = flushes;
+    flush_error = EIO;
+    failed = !server::CommitSave(next, plan_, Head(7, 20), kDense).ok();
+    EXPECT_EQ(failed, flush_error == 0) << flushes;
+    flush_error = 0;
+    const absl::StatusOr<server::SavedModel> saved = server::SavedModel::Open(folder_);
+    ASSERT_TRUE(saved.ok()) << flushes << " flushes: " << saved.status();
+    newest = std::max(newest, saved->manifest().step);
+  }
+  EXPECT_EQ(newest, 20);
+}
+
+// Some file systems flush no folders, and say so each time.
+TEST_F(SaveDirectoryTest, AFileSystemWithoutFlushesOfFoldersHasSaves) {
+  Table table(plan_, 2);
+  table.Fill(50, 1.5f);
+  Write(Folder(7), table);
+  flushes_left = 0;
+  flush_error = EINVAL;
+  EXPECT_EQ(server::CommitSave(Folder(7), plan_, Head(7, 10), kDense), absl::OkStatus());
+  EXPECT_EQ(flush_error, 0) << "none was tried";
+  EXPECT_TRUE(server::SavedModel::Open(folder_).ok());
 }
 
 TEST_F(SaveDirectoryTest, SavesOfOneStepHaveFoldersOfTheirOwn) {

@@ -21,6 +21,7 @@
 //   says CONN [for=ROLE-INDEX] ACTIVITY       it beats, makes progress, and says this
 //   silent CONN            it stops beating
 //   run SECONDS            ticks every 100 ms until then (time since the start of the file)
+//   suspended SECONDS      nothing happens until then: the scheduler itself was stopped
 //   enter CONN NAME [VALUE] [PARTIES] [do=ACTION] [path=PATH] [may_fail=1] [failure=WORD]
 //   progress CONN STEP SAMPLES LOSS_SUM [done] [eval=JSON]
 //   report CONN SERVER SHARD SENT APPLIED
@@ -210,6 +211,10 @@ class Trace {
       return SetBeats(words);
     }
     if (verb == "run") return DoRun(words);
+    if (verb == "suspended") {
+      now_ = absl::UnixEpoch() + absl::Seconds(Number(words[1]));
+      return Step(scheduler::SchedulerEvent());
+    }
     scheduler::SchedulerEvent event;
     const bool numbered = words.size() > 1 && absl::SimpleAtoi(words[1], &event.connection);
     if (!numbered) event.connection = 0;

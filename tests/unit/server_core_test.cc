@@ -69,6 +69,17 @@ class ServerCoreTest : public ::testing::Test {
   server::ServerEffects effects_;
 };
 
+TEST_F(ServerCoreTest, SaysWhatItDoes) {
+  EXPECT_EQ(core_.Doing(), "registering");
+  Give(TheView(1));
+  EXPECT_EQ(core_.Doing(), "makes or loads its ranges");
+  Done(1);
+  Done(1);
+  EXPECT_EQ(core_.Doing(), "serves rows");
+  Give(TheCommand(Command::SAVE, uint64_t{7} << 32, "folder"));
+  EXPECT_EQ(core_.Doing(), "writes its part of a checkpoint");
+}
+
 TEST_F(ServerCoreTest, AViewIsAnsweredWhenAllShardsHaveIt) {
   ASSERT_EQ(Give(TheView(1)).tasks.size(), 1u);
   EXPECT_EQ(core_.index(), 1);

@@ -12,7 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "bench/lone_shard.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,6 +29,7 @@ namespace tandem {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Rows start at 0 and change by minus the gradient sum over its samples.
 constexpr char kTables[] =
@@ -37,7 +40,7 @@ constexpr char kTables[] =
 
 class SessionTest : public testing::Test {
  protected:
-  void Start(const std::string& policy, int workers) {
+  void Start(const std::string& policy, int workers, bool saves = false) {
     plan_ = bench::LoneShardPlan(kTables, policy, workers);
     out_ = absl::StrCat(testing::TempDir(), "/session_test.", getpid());
     std::filesystem::create_directories(out_);
@@ -45,11 +48,18 @@ class SessionTest : public testing::Test {
     zmq.context = std::make_shared<transport::ZmqContext>(1);
     scheduler_transport_ = transport::NewZmqTransport(zmq).value();
     scheduler_ = scheduler_transport_->address();
-    scheduler_thread_ = std::thread([this] {
+    scheduler_thread_ = std::thread([this, saves] {
       scheduler::SchedulerOptions options;
       options.plan = plan_;
       options.out_dir = out_;
       options.abort = &abort_;
+      options.ends = &ends_;
+      options.save = &saves_;
+      if (saves) options.models.save_to = out_ + "/model";
+      options.on_event = [this](const nlohmann::json& event) {
+        absl::MutexLock lock(&mutex_);
+        events_ += event.dump() + "\n";
+      };
       scheduler_ended_ = scheduler::ServeJob(options, *scheduler_transport_, "ZeroMQ");
     });
     server_thread_ = std::thread([this] {
@@ -119,6 +129,9 @@ class SessionTest : public testing::Test {
   job::JobPlan plan_;
   std::string out_, scheduler_;
   std::atomic<bool> abort_{false};
+  std::atomic<int> saves_{0}, ends_{0};
+  absl::Mutex mutex_;
+  std::string events_ ABSL_GUARDED_BY(mutex_);  // of the scheduler, a line each
   std::unique_ptr<transport::Transport> scheduler_transport_;
   std::thread scheduler_thread_, server_thread_;
   absl::Status scheduler_ended_, server_ended_;
@@ -206,6 +219,23 @@ TEST_F(SessionTest, TheEndOfTheJobEndsTheSession) {
   while (reader->status().ok()) absl::SleepFor(absl::Milliseconds(5));
   const absl::Status read = OneRow(1).Read(reader.get(), "items");
   EXPECT_THAT(std::string(read.message()), HasSubstr("interrupted")) << read;
+}
+
+// A program with a rank writes nothing, so nobody may be told that all is saved.
+TEST_F(SessionTest, AJobOfSessionsSaysThatItHasNoCheckpoints) {
+  Start("kind: ASP", 1, /*saves=*/true);
+  const auto rank = OpenRank(0);
+  ASSERT_NE(rank, nullptr);
+  ASSERT_TRUE(Push(rank.get(), 0, {1}, {1, 2}).status().ok());
+  saves_ = 1;
+  ends_ = 1;
+  while (rank->status().ok()) absl::SleepFor(absl::Milliseconds(5));
+  scheduler_thread_.join();
+  EXPECT_THAT(std::string(scheduler_ended_.message()),
+              HasSubstr("not saved: worker 0: a rank that is a session"))
+      << scheduler_ended_;
+  absl::MutexLock lock(&mutex_);
+  EXPECT_THAT(events_, Not(HasSubstr("\"saved\""))) << events_;
 }
 
 TEST_F(SessionTest, NobodyThere) {

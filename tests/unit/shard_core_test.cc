@@ -114,6 +114,23 @@ TEST_F(ShardCoreTest, BspFoldsWhenTheLastHasComeAndThenAnswersReads) {
   EXPECT_EQ(shard_->held_bytes(), 0u);
 }
 
+// A program with another job file that asks in a loop, with frames of many entries.
+TEST_F(ShardCoreTest, RefusedFramesDoNotFillTheLog) {
+  Start("kind: BSP");
+  FrameHeader h = Header(FrameKind::kPull, 0, 0);
+  h.group = 77;
+  const std::vector<SliceEntry> entries(10'000);
+  const ParsedFrame frame = Decoded(EncodeDataFrame(buffers_, h, entries, Buffer(), Buffer()));
+  size_t lines = 0, bytes = 0;
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_TRUE(Give(frame).empty());
+    lines += effects_.log.size();
+    for (const std::string& line : effects_.log) bytes += line.size();
+  }
+  EXPECT_EQ(lines, 101u);
+  EXPECT_LT(bytes, 100'000u);
+}
+
 // 1/workers of each update, beside the mean over its own samples; none of it in a fold.
 TEST_F(ShardCoreTest, AsyncScaleIsPartOfEveryUpdateThatIsAppliedByItself) {
   for (const std::string policy : {"kind: ASP", "kind: SSP bound: 9"}) {

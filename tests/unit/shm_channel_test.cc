@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/scarce_system.h"
 
 namespace tandem {
 namespace {
@@ -86,7 +89,7 @@ TEST_F(ShmChannelTest, AHugePart0IsRefusedBeforeItIsCopied) {
   constexpr size_t kMost = kMaxControlBytes + size_t{64} * 1024;
   for (const size_t bytes : {kMost, kMost + 1}) {
     Frame frame;
-    TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{arena_.AllocShared(bytes)}));
+    TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{arena_.AllocShared(bytes).value()}));
     const auto received = Receive(&frame);
     if (bytes == kMost) {
       ASSERT_TRUE(received.ok()) << received.status();
@@ -100,8 +103,8 @@ TEST_F(ShmChannelTest, AHugePart0IsRefusedBeforeItIsCopied) {
 // A peer keeps a large segment that it was told of until the frame comes: a send that is refused
 // tells it of none.
 TEST_F(ShmChannelTest, RefusedSendsLeaveNothingWithThePeer) {
-  const std::vector<Buffer> large = {Part(8, 1),
-                                     arena_.AllocShared(transport::ShmArena::kLargestKept + 1)};
+  const std::vector<Buffer> large = {
+      Part(8, 1), arena_.AllocShared(transport::ShmArena::kLargestKept + 1).value()};
   // All slots are taken while the queue has room: each frame has two large parts.
   Connect(transport::ShmChannel::kSlots);
   const Buffer part = Part(transport::ShmArena::kInlineBytes + 8, 2);
@@ -125,6 +128,34 @@ TEST_F(ShmChannelTest, RefusedSendsLeaveNothingWithThePeer) {
   EXPECT_EQ(stats_.announcements, announced + 1);
   ASSERT_TRUE(Receive(&frame).value());
   EXPECT_EQ(frame.part[1].size(), large[1].size());
+}
+
+// Nobody would ever say that there is room: the link is given up, and the frame goes another way.
+TEST_F(ShmChannelTest, AFrameThatFindsNoSharedMemoryIsNotToldToWait) {
+  const std::vector<Buffer> large = {Part(8, 1), heap_.Alloc(100'000)};
+  {
+    const NoDescriptorsLeft none;
+    const absl::Status sent = a_->Send(large);
+    EXPECT_TRUE(absl::IsAborted(sent)) << sent;
+    EXPECT_THAT(std::string(sent.message()), ::testing::HasSubstr("Too many open files"));
+    TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{Part(8, 3)}));
+  }
+  TANDEM_CHECK_OK(a_->Send(large));
+  Frame frame;
+  for (int i = 0; i < 2; ++i) {
+    frame = Frame();
+    ASSERT_TRUE(Receive(&frame).value());
+  }
+  EXPECT_EQ(frame.part[1].size(), 100'000u);
+}
+
+// A receiver without descriptors says so, and blames nobody.
+TEST_F(ShmChannelTest, AReceiverWithoutDescriptorsSaysSo) {
+  TANDEM_CHECK_OK(a_->Send(std::vector<Buffer>{Part(8, 1), Part(100'000, 2)}));
+  const NoDescriptorsLeft none;
+  Frame frame;
+  const auto received = Receive(&frame);
+  EXPECT_TRUE(absl::IsResourceExhausted(received.status())) << received.status();
 }
 
 }  // namespace

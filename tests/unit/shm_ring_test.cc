@@ -24,6 +24,7 @@
 #include "base/random.h"
 #include "gtest/gtest.h"
 #include "tests/test_seed.h"
+#include "tests/unit/scarce_system.h"
 #include "transport/unix_link.h"
 
 namespace tandem {
@@ -320,6 +321,23 @@ TEST(UnixLinkTest, DescriptorsPassAndMessagesKeepTheirBoundaries) {
   EXPECT_EQ(link->ReceiveBy(MonotonicNow() + kPatience)->bytes, "second");
   EXPECT_TRUE(absl::IsUnavailable(link->ReceiveBy(MonotonicNow() + kPatience).status()));
   EXPECT_EQ(WaitFor(child), 0);
+}
+
+// A newcomer would else wait in the queue, and keep the listener busy, until there is a descriptor.
+TEST(UnixLinkTest, ANewcomerForWhomNoDescriptorIsLeftIsRefused) {
+  auto listener = transport::UnixListener::Bind(TestName("full"));
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  auto link = transport::UnixLink::Connect(TestName("full"));
+  ASSERT_TRUE(link.ok()) << link.status();
+  {
+    const NoDescriptorsLeft none;
+    EXPECT_TRUE(absl::IsResourceExhausted(listener->Accept().status()));
+    EXPECT_TRUE(link->PeerIsGone());
+    EXPECT_TRUE(absl::IsNotFound(listener->Accept().status())) << "nobody waits any more";
+  }
+  auto next = transport::UnixLink::Connect(TestName("full"));
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_TRUE(listener->Accept().ok());
 }
 
 TEST(UnixLinkTest, NamesAreTakenAndFree) {

@@ -21,6 +21,7 @@
 #include "base/check.h"
 #include "gtest/gtest.h"
 #include "tests/unit/count_allocations.h"
+#include "tests/unit/scarce_system.h"
 #include "transport/shm_transport.h"
 
 namespace tandem {
@@ -154,6 +155,13 @@ TEST(ShmSteadyTest, TheKernelSeesNoSystemCallOfAFrame) {
   }
 }
 #endif
+
+// Rings need older seals only, and would carry small frames for ever.
+TEST(ShmSteadyTest, OnAnOldKernelThereIsNoSharedMemory) {
+  EXPECT_TRUE(OnAnOldKernel([] {
+    return absl::IsUnimplemented(transport::NewShmTransport(transport::ShmOptions()).status());
+  }));
+}
 
 // Each side on a thread, sleeping between frames: a frame costs its receiver a wait and a read of
 // the bell, and its sender the bell, whatever its size.

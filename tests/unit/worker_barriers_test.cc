@@ -1,7 +1,10 @@
 #include "worker/worker_barriers.h"
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 namespace tandem {
@@ -68,6 +71,28 @@ TEST_F(WorkerBarriersTest, SeveralMayBeUnderWay) {
   EXPECT_EQ(barriers_.WaitingAt(), "b");
   Release("b", 1);
   EXPECT_EQ(barriers_.WaitingAt(), "");
+}
+
+// Days of saves take no more memory than one.
+TEST_F(WorkerBarriersTest, WhatIsLongPassedIsForgotten) {
+  barriers_.Pass(now_, "waits", 1);
+  for (int i = 0; i < 1000; ++i) {
+    const std::string name = absl::StrCat("save ", i);
+    barriers_.Pass(now_, name, i);
+    BarrierRelease release;
+    release.set_name(name);
+    release.set_max_value(i);
+    release.set_record(std::string(1000, 'r'));
+    barriers_.OnRelease(release);
+    EXPECT_EQ(barriers_.ReleaseOf(name).record().size(), 1000u);
+    const std::string before = absl::StrCat("save ", std::max(0, i - 1));
+    EXPECT_EQ(barriers_.ReleaseOf(before).record().empty(), i > 0);
+    Release(name, -1);  // one that comes twice
+  }
+  EXPECT_EQ(barriers_.remembered(), worker::WorkerBarriers::kRemembered + 1);
+  EXPECT_EQ(barriers_.WaitingAt(), "waits");
+  Release("save 0", 7);  // late, of one that is forgotten
+  EXPECT_EQ(barriers_.remembered(), worker::WorkerBarriers::kRemembered + 1);
 }
 
 }  // namespace
