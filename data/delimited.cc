@@ -13,6 +13,7 @@
 #include "data/labels.h"
 #include "data/row.h"
 #include "data/transforms.h"
+#include "job/row_shape.h"
 
 namespace tandem::data {
 namespace {
@@ -46,10 +47,11 @@ ColumnPlace PlaceOf(const Columns& columns, const std::string& name) {
   return place;
 }
 
-LabelMap DelimitedLabels(const Columns& columns) {
-  Texts positive(columns.positive().begin(), columns.positive().end());
-  if (positive.empty()) positive = {"1", "True", "true", "TRUE"};
-  return LabelMap(std::move(positive), {columns.negative().begin(), columns.negative().end()});
+LabelMap DelimitedLabels(Columns columns) {
+  job::FillLabels(&columns);
+  const auto texts = [](const auto& list) { return Texts(list.begin(), list.end()); };
+  return LabelMap(texts(columns.positive()), texts(columns.negative()), {},
+                  texts(columns.missing()));
 }
 
 class DelimitedParser final : public RowParser {
@@ -219,13 +221,12 @@ class DelimitedParser final : public RowParser {
 
   absl::Status ParseLabel(absl::string_view cell, Row* row) {
     if (labels_.Read(cell, &row->label)) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the label in column ", Quote(label_.name), " is ", Quote(cell), ", expected ",
-        labels_.Expected(), "; hint: ",
-        Trimmed(cell).size() < cell.size()
-            ? "data.columns.trim: true takes the blanks off"
-            : "data.columns.positive lists the labels that count as 1, data.columns.negative "
-              "those that count as 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the label in column ", Quote(label_.name), " is ", Quote(cell), ", expected ",
+                     labels_.Expected(), "; hint: ",
+                     !Trimmed(cell).empty() && Trimmed(cell).size() < cell.size()
+                         ? "data.columns.trim: true takes the blanks off"
+                         : labels_.Hint(Trimmed(cell))));
   }
 
   absl::Status ParseNumbers(Row* row) {

@@ -56,10 +56,9 @@ class LibsvmParser final : public RowParser {
  private:
   absl::Status ParseLabel(absl::string_view word, Row* row) {
     if (labels_.Read(word, &row->label)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("the label is ", Quote(word), ", expected ", labels_.Expected(),
-                     "; hint: there are two classes, each written in one way; of other labels, "
-                     "data.columns { positive: \"2\" negative: \"1\" } names both"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the label is ", Quote(word), ", expected ", labels_.Expected(),
+        "; hint: there are two classes, each written in one way; ", labels_.Hint(word)));
   }
 
   static absl::Status ParsePair(absl::string_view word, Row* row) {

@@ -98,9 +98,7 @@ void CompareSpellings(const Data& saved, const Data& now, std::vector<std::strin
 // The first label in the training files that does not count as 1: it counts as 0, for all workers. ""
 // if there is none, or the job says what counts as 0, or the format does.
 absl::StatusOr<std::string> FirstNegative(const Data& data) {
-  const bool texts = data.format() == Data::DELIMITED ||
-                     (data.format() == Data::LIBSVM && !data.columns().positive().empty());
-  if (!texts || !data.columns().negative().empty()) return "";
+  if (data.columns().positive().empty() || !data.columns().negative().empty()) return "";
   TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> files,
                           ExpandAllFiles("data.train", {data.train().begin(), data.train().end()}));
   TANDEM_ASSIGN_OR_RETURN(const auto parser, NewRowParser(data, nullptr));

@@ -216,7 +216,7 @@ absl::Status CheckSkipBadRows(const Data& data) {
   TANDEM_RETURN_IF_ERROR(NotNegative("data.skip_bad_rows", data.skip_bad_rows()));
   if (data.skip_bad_rows() == 0) return absl::OkStatus();
   if (data.format() == Data::NCF) return Refuse("data.skip_bad_rows", "not for NCF");
-  if (data.format() == Data::DELIMITED && data.columns().negative().empty()) {
+  if (!data.columns().positive().empty() && data.columns().negative().empty()) {
     return Refuse("data.columns.negative",
                   "not set, but data.skip_bad_rows is; name the labels that count as 0, so that a "
                   "bad label is seen as one");

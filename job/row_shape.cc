@@ -1,5 +1,8 @@
 #include "job/row_shape.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "absl/strings/str_cat.h"
 
 namespace tandem::job {
@@ -25,6 +28,22 @@ RowShape RowShapeOf(const Data& data) {
       break;
   }
   return shape;
+}
+
+void FillLabels(Columns* columns) {
+  const auto has = [](const auto& list, const char* text) {
+    return std::find(list.begin(), list.end(), text) != list.end();
+  };
+  const auto add = [&](std::initializer_list<const char*> texts, auto* to) {
+    for (const char* text : texts) {
+      if (!has(columns->missing(), text) && !has(columns->negative(), text)) *to->Add() = text;
+    }
+  };
+  const bool positive = !columns->positive().empty();
+  if (!positive) add({"1", "True", "true", "TRUE"}, columns->mutable_positive());
+  if (!positive && columns->negative().empty()) {
+    add({"0", "False", "false", "FALSE"}, columns->mutable_negative());
+  }
 }
 
 }  // namespace tandem::job

@@ -20,6 +20,10 @@ struct RowShape {
 // Nothing for a job that does not say its format.
 RowShape RowShapeOf(const Data& data);
 
+// The labels of DELIMITED rows that the job does not name: 1 and True, 0 and False. No text that the job
+// calls missing is one of them. With `positive` alone, the data say what counts as 0.
+void FillLabels(Columns* columns);
+
 inline constexpr int kCriteoNumbers = 13;
 inline constexpr int kCriteoFields = 26;  // C1 to C26
 

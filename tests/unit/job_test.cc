@@ -826,7 +826,7 @@ INSTANTIATE_TEST_SUITE_P(
                       "data.columns.column[0].fill: inf, must be a finite number"},
         Contradiction{{{"data.columns.statistics_rows", "-1"}},
                       "data.columns.statistics_rows: -1, must not be negative"},
-        Contradiction{{{"data.skip_bad_rows", "5"}},
+        Contradiction{{{"data.skip_bad_rows", "5"}, {"data.columns.positive", "yes"}},
                       "data.columns.negative: not set, but data.skip_bad_rows is; name the labels "
                       "that count as 0, so that a bad label is seen as one"},
         Contradiction{{{"data.statistics", "{column {name: '1' mean: nan}}"}},
@@ -870,6 +870,26 @@ TEST(ContradictionTest, ZerosAreNoFaultWhereNumbersOrOtherTablesWakeTheHiddenUni
                    {"table[0].dim", "1"},
                    {"model", "{logistic_regression {}}"},
                    {"table[0].initializer", "{kind: ZERO}"}});
+}
+
+TEST(DefaultsTest, LabelsThatTheJobDoesNotName) {
+  const auto labels = [](const job::Overrides& more) {
+    job::Overrides set = {{"data.format", "DELIMITED"},
+                          {"data.columns.label", "0"},
+                          {"data.columns.numeric", "[\"1\"]"},
+                          {"data.columns.categorical", "2"}};
+    set.insert(set.end(), more.begin(), more.end());
+    return MustResolve(set).job.data().columns();
+  };
+  EXPECT_THAT(labels({}).positive(), ElementsAre("1", "True", "true", "TRUE"));
+  EXPECT_THAT(labels({}).negative(), ElementsAre("0", "False", "false", "FALSE"));
+  EXPECT_THAT(labels({{"data.columns.missing", "0"}}).negative(),
+              ElementsAre("False", "false", "FALSE"));
+  EXPECT_THAT(labels({{"data.columns.positive", "2"}}).negative(), ElementsAre())
+      << "the data say which one";
+  EXPECT_THAT(labels({{"data.columns.negative", "-1"}}).negative(), ElementsAre("-1"));
+  EXPECT_THAT(labels({{"data.columns.negative", "1"}}).positive(),
+              ElementsAre("True", "true", "TRUE"));
 }
 
 TEST(ContradictionTest, LibsvmTakesLabelsAlone) {

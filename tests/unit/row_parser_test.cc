@@ -340,7 +340,7 @@ TEST(DelimitedTest, LabelsOfOneAndTrueCountAsOne) {
   Columns columns = NamedColumns();
   columns.clear_positive();
   for (const auto& [zero, one] : std::vector<std::pair<std::string, std::string>>{
-           {"0", "1"}, {"0.0", "1.0"}, {"-1", "+1"}, {"False", "True"}, {"n", "true"}}) {
+           {"0", "1"}, {"0.0", "1.0"}, {"-0", "+1"}, {"False", "True"}, {"false", "true"}}) {
     auto parser = *data::NewDelimitedParser(columns);
     ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
     EXPECT_EQ(ParseRow(parser.get(), zero + ",1,a,b").label, 0);
@@ -348,6 +348,51 @@ TEST(DelimitedTest, LabelsOfOneAndTrueCountAsOne) {
     data::Row row;
     EXPECT_FALSE(parser->Parse("2,1,a,b", &row).ok());
   }
+  // Other labels are named by the job, whatever the first row has.
+  for (const char* label : {"2", "5", "-1", "0.25", "n", "click", "y"}) {
+    auto parser = *data::NewDelimitedParser(columns);
+    ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+    data::Row row;
+    ExpectOneLine(parser->Parse(absl::StrCat(label, ",1,a,b"), &row),
+                  {absl::StrCat("column 'y' is '", label, "'"), "'1'", "'0'", "(0)",
+                   "data.columns.positive"});
+  }
+}
+
+// With and without a word in the job on which labels count as 1, in all formats.
+TEST(LabelsTest, AMissingLabelIsNoLabel) {
+  data::Row row;
+  for (const char* text : {"", "nan", "NaN", "-nan", "NA", "n/a", "#N/A", "<NA>", "NaT", "null",
+                           "NULL", "None", "?", "\\N", "unknown"}) {
+    for (const bool positive : {false, true}) {
+      Columns columns = NamedColumns();
+      columns.clear_positive();
+      if (positive) columns.add_positive("yes");
+      columns.add_missing("unknown");
+      auto parser = *data::NewDelimitedParser(columns);
+      ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+      ExpectOneLine(parser->Parse(absl::StrCat(text, ",1,a,b"), &row),
+                    {"column 'y' is '", "a label is never missing", "data.columns.negative"});
+      columns.add_negative(text);
+      if (*text == '\0') continue;
+      parser = *data::NewDelimitedParser(columns);
+      ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+      EXPECT_TRUE(parser->Parse(absl::StrCat(text, ",1,a,b"), &row).ok()) << "the job names it";
+    }
+  }
+  for (const char* text : {"nan", "NA", "?"}) {
+    Columns columns;
+    const std::string line = absl::StrCat(text, " 1:1");
+    ExpectOneLine(data::NewLibsvmParser(0, columns)->Parse(line, &row), {"never missing"});
+    columns.add_positive("2");
+    ExpectOneLine(data::NewLibsvmParser(0, columns)->Parse(line, &row), {"never missing"});
+  }
+  Columns zeros = NamedColumns();
+  zeros.clear_positive();
+  zeros.add_missing("0");
+  auto parser = *data::NewDelimitedParser(zeros);
+  ASSERT_TRUE(parser->StartFile("y,age,city,job").ok());
+  ExpectOneLine(parser->Parse("0,1,a,b", &row), {"column 'y' is '0'", "never missing"});
 }
 
 TEST(DelimitedTest, ANameThatTwoColumnsHaveIsRefused) {

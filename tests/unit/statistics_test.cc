@@ -233,6 +233,7 @@ TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
   const TempDir dir;
   job::JobPlan plan = NumbersPlan({dir.Write("a.csv", "1,1,7,a\n2,3,8,a\n3,1,7,a\n2,3,8,a\n")}, 2);
   plan.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
+  plan.job.mutable_data()->mutable_columns()->add_positive("1");
   ASSERT_TRUE(data::FillFromData("", &plan).ok());
   EXPECT_THAT(plan.job.data().columns().negative(), ElementsAre("2"));
   auto source = data::NewTrainSource(plan, 0);  // of the first and the third row
@@ -244,6 +245,7 @@ TEST(LabelsOfAJobTest, WhatCountsAsZeroIsTheSameForAllWorkers) {
   // A save has it, too: what counts as 0 does not depend on what is evaluated.
   job::JobPlan next = NumbersPlan({dir.Write("b.csv", "3,1,7,a\n")}, 1);
   next.job.mutable_data()->mutable_columns()->set_scale(Column::NONE);
+  next.job.mutable_data()->mutable_columns()->add_positive("1");
   ASSERT_TRUE(data::FillFromData(data::DescribeData(plan.job.data()), &next).ok());
   EXPECT_THAT(next.job.data().columns().negative(), ElementsAre("2"));
 }
