@@ -16,7 +16,8 @@ class LabelMap {
   // `others`: if `negative` is empty, the first of these texts that is met counts as 0 from then on,
   // and no second one may come. If both are empty, that holds for the first text that is not
   // positive and may be a label. Texts in `missing`, and those that usually stand for a missing value
-  // ("", "nan", "NA", "null", ...), are labels only if `positive` or `negative` lists them.
+  // ("", "nan", "NA", "null", ...), are labels only if `positive` or `negative` lists them. So are
+  // numbers between 0 and 1.
   LabelMap(std::vector<std::string> positive, std::vector<std::string> negative,
            std::vector<std::string> others = {}, std::vector<std::string> missing = {});
 
@@ -46,6 +47,7 @@ class LabelMap {
   // Among the texts as bytes alone, which is what nearly every label is.
   static bool ContainsBytes(const Texts& texts, absl::string_view text);
   bool IsMissing(const Text& text) const;
+  static bool IsSoft(const Text& text);  // a share of both
 
   const Texts positive_, others_, missing_;
   Texts negative_;  // the first other one, once it has been met

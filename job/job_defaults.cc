@@ -26,6 +26,9 @@ void FillData(Data* data) {
     Columns* columns = data->mutable_columns();
     if (columns->delimiter().empty()) columns->set_delimiter("\t");
     FillLabels(columns);
+    for (Column& column : *columns->mutable_column()) {
+      if (HasManyIds(column)) TANDEM_DEFAULT(&column, max_ids, 64);
+    }
     if (columns->scale() == Column::SCALE_UNSPECIFIED) {
       columns->set_scale(columns->log_transform() ? Column::NONE : Column::STANDARDISE);
     }
